@@ -111,7 +111,7 @@ prediction() {
   table "Prediction beside runs:" "$python" "$here/measure.py" "$program" "$here/../inputs/small.ini" --rounds "$rounds"
 }
 tokenizers() {
-  table "Learning tokenizers:" "$python" "$here/tokenizer_training.py" "$(dirname -- "$program")/llmtool" "$TEXT" \
+  table "Training tokenizers:" "$python" "$here/tokenizer_training.py" "$(dirname -- "$program")/llmtool" "$TEXT" \
     --rounds "$rounds"
   for threads in 1 2; do
     table "Encoding text, $threads thread(s):" "$python" "$here/peers/tokenizers_encode.py" "$compiled/tokenizer_bench" \

@@ -1,6 +1,6 @@
 #pragma once
 // Memory that kernels use beside their operands: packed panels of matrix products, partial sums over rows. If none is
-// lent, or too little, they allocate what they need and keep it.
+// set, or too little, they allocate what they need and keep it.
 
 #include "core/tensor.hpp"
 
@@ -24,15 +24,15 @@ int64_t linear_workspace_bytes(const LinearPass& pass, int64_t rows);
 /// Bytes for gradients that are summed over the rows of a matrix: `columns` of all together.
 int64_t row_sum_workspace_bytes(int64_t rows, int64_t columns);
 
-/// Lends `memory` (u8) to the calling thread's kernels; an empty one ends the loan.
-void lend_workspace(const Tensor& memory);
+/// Sets the memory (u8) that the calling thread's kernels use; an empty tensor takes it away.
+void set_workspace(const Tensor& memory);
 /// Maximum bytes that they have requested since then: more than the memory has if a plan is too small.
 int64_t workspace_peak();
-/// Lends memory during its lifetime.
+/// Sets the memory for its lifetime.
 class WorkspaceScope {
  public:
-  explicit WorkspaceScope(const Tensor& memory) { lend_workspace(memory); }
-  ~WorkspaceScope() { lend_workspace(Tensor()); }
+  explicit WorkspaceScope(const Tensor& memory) { set_workspace(memory); }
+  ~WorkspaceScope() { set_workspace(Tensor()); }
   WorkspaceScope(const WorkspaceScope&) = delete;
   WorkspaceScope& operator=(const WorkspaceScope&) = delete;
 };

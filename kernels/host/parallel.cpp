@@ -23,8 +23,8 @@ Spaces& spaces() {
 }
 
 struct Workspace {
-  char* lent = nullptr;
-  int64_t lent_bytes = 0;
+  char* memory = nullptr;
+  int64_t bytes = 0;
   int64_t peak = 0;
   Buffer own;
 };
@@ -52,15 +52,15 @@ const Kokkos::OpenMP& execution_space() {
 char* workspace(int64_t bytes) {
   Workspace& w = workspace_of_thread();
   w.peak = std::max(w.peak, bytes);
-  return bytes <= w.lent_bytes ? w.lent : w.own.reserve(bytes);
+  return bytes <= w.bytes ? w.memory : w.own.reserve(bytes);
 }
 
-void lend_workspace(char* memory, int64_t bytes) {
+void set_workspace(char* memory, int64_t bytes) {
   const auto past = static_cast<int64_t>(reinterpret_cast<uintptr_t>(memory) % workspace_alignment);
   const int64_t skipped = past == 0 ? 0 : workspace_alignment - past;
   Workspace& w = workspace_of_thread();
-  w.lent = memory + skipped;
-  w.lent_bytes = std::max<int64_t>(bytes - skipped, 0);
+  w.memory = memory + skipped;
+  w.bytes = std::max<int64_t>(bytes - skipped, 0);
   w.peak = 0;
 }
 

@@ -31,14 +31,14 @@ void parallel_blocks(int64_t count, int64_t block, const Body& body) {
                [&body, count, block](int64_t b) { body(b * block, std::min(count, (b + 1) * block)); });
 }
 
-/// Temporary memory of the calling thread, page-aligned; the next call returns the same memory. It is the lent memory
-/// (kernels/workspace.hpp) or, if that is too small, memory that only grows.
+/// Temporary memory of the calling thread, page-aligned; the next call returns the same memory. It is the memory
+/// of set_workspace() or, if that is too small, memory that only grows.
 char* workspace(int64_t bytes);
 inline float* scratch(int64_t floats) {
   return reinterpret_cast<float*>(workspace(floats * static_cast<int64_t>(sizeof(float))));
 }
-void lend_workspace(char* memory, int64_t bytes);
-/// Maximum bytes that the calling thread has requested since memory was lent to it.
+void set_workspace(char* memory, int64_t bytes);
+/// Maximum bytes that the calling thread has requested since set_workspace().
 int64_t workspace_peak();
 inline constexpr int64_t workspace_alignment = 4096;
 

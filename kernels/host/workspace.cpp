@@ -31,8 +31,8 @@ int64_t linear_workspace_bytes(const LinearPass& pass, int64_t rows) {
   return bytes;
 }
 
-void lend_workspace(const Tensor& memory) {
-  host::lend_workspace(static_cast<char*>(memory.data), memory.empty() ? 0 : memory.bytes());
+void set_workspace(const Tensor& memory) {
+  host::set_workspace(static_cast<char*>(memory.data), memory.empty() ? 0 : memory.bytes());
 }
 
 int64_t workspace_peak() { return host::workspace_peak(); }

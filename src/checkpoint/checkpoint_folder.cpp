@@ -93,7 +93,7 @@ void restore_replaced(const std::string& folder) {
   }
 }
 
-void sweep_leftovers(const std::string& folder) {
+void remove_unfinished_saves(const std::string& folder) {
   for (const std::string& name : names_of_leftovers(folder)) remove_tree(fmt::format("{}/{}", folder, name));
 }
 

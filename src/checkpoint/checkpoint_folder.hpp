@@ -23,8 +23,8 @@ std::vector<int64_t> published_steps(const std::string& folder);
 /// anything looks for checkpoints, and only by the owner of the run.
 void restore_replaced(const std::string& folder);
 
-/// Removes leftovers of killed jobs: attempts, tombstones and half-made links. Only the owner of the run may call it.
-void sweep_leftovers(const std::string& folder);
+/// Removes attempts, tombstones and half-made links of killed jobs. Only the owner of the run may call it.
+void remove_unfinished_saves(const std::string& folder);
 
 /// Makes the folder and an attempt. Returns the attempt's path.
 std::string create_attempt(const std::string& folder, int64_t step, const SaveHook& hook);

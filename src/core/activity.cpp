@@ -16,26 +16,26 @@ Activity& activity() {
   return activity;
 }
 
-void note_progress() { own_lane().ticks.fetch_add(1, relaxed); }
+void report_progress() { own_lane().ticks.fetch_add(1, relaxed); }
 
 SectionScope::SectionScope(Section section) : before_(own_lane().section.exchange(section, relaxed)) {
-  note_progress();
+  report_progress();
 }
 
 SectionScope::~SectionScope() {
   own_lane().section.store(before_, relaxed);
-  note_progress();
+  report_progress();
 }
 
 WriterScope::WriterScope() : before_(lane_of_thread) {
   lane_of_thread = Lane::writer;
   own_lane().section.store(Section::saving, relaxed);
   own_lane().active.store(true, relaxed);
-  note_progress();
+  report_progress();
 }
 
 WriterScope::~WriterScope() {
-  note_progress();
+  report_progress();
   own_lane().active.store(false, relaxed);
   lane_of_thread = before_;
 }
@@ -44,7 +44,7 @@ WriterWait::WriterWait() { activity().waits_for_writer.store(true, relaxed); }
 
 WriterWait::~WriterWait() {
   activity().waits_for_writer.store(false, relaxed);
-  note_progress();
+  report_progress();
 }
 
 DeviceWait::DeviceWait() : lane_(own_lane()) { lane_.waits_for_device.store(true, relaxed); }
@@ -71,14 +71,14 @@ CollectiveMark::CollectiveMark(const char* operation, int64_t bytes, uint64_t se
   collective.bytes.store(bytes, relaxed);
   collective.since.store(Recorder::now(), relaxed);
   collective.inside.store(true, relaxed);
-  note_progress();
+  report_progress();
 }
 
 CollectiveMark::~CollectiveMark() {
   CollectiveActivity& collective = activity().collective;
   collective.inside.store(false, relaxed);
   collective.since.store(Recorder::now(), relaxed);
-  note_progress();
+  report_progress();
 }
 
 CollectiveScope::CollectiveScope(const char* operation, int64_t bytes, uint64_t sequence)

@@ -51,8 +51,8 @@ struct Activity {
 
 Activity& activity();
 
-/// Records progress of the calling thread.
-void note_progress();
+/// Reports to the watchdog that the calling thread progresses.
+void report_progress();
 
 /// Assigns the calling thread to `section` until the end of the scope.
 class SectionScope {

@@ -69,7 +69,7 @@ std::vector<Continuation> Generator::run(ParamStore& params, Arena& arena, Strea
       }
       if (running.empty()) break;
       if (request.interrupted && request.interrupted()) return results;
-      note_progress();
+      report_progress();
       if (started && room_.cache) {
         run_last_tokens(ctx, running, request);
       } else {

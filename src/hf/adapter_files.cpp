@@ -215,17 +215,19 @@ WeightMatch match_adapter(const AdapterFolder& adapter, const DecoderShape& shap
   return AdapterMatcher(adapter, shape).match(units);
 }
 
-LoadReport load_adapter(const std::string& folder, const DecoderShape& shape, ParamStore& params,
+LoadedAdapter load_adapter(const std::string& folder, const DecoderShape& shape, ParamStore& params,
                         Communicator& communicator, Stream& stream) {
   // Rank 0 alone reads the headers.
-  std::string packed_index, packed_config;
+  std::string packed_index, packed_config, base_hash;
   throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() != 0) return;
-    packed_index = AdapterFolder::open(folder, shape).index.packed();
+    const WeightIndex index = AdapterFolder::open(folder, shape).index;
+    packed_index = index.packed();
     packed_config = read_adapter_config(folder);
+    const auto hash = index.metadata.find(base_hash_key);
+    if (hash != index.metadata.end()) base_hash = hash->second;
   });
-  communicator.broadcast(packed_index);
-  communicator.broadcast(packed_config);
+  for (std::string* text : {&packed_index, &packed_config, &base_hash}) communicator.broadcast(*text);
   AdapterFolder adapter;
   WeightMatch match;
   throw_on_all_ranks(communicator, [&] {
@@ -235,7 +237,7 @@ LoadReport load_adapter(const std::string& folder, const DecoderShape& shape, Pa
     adapter.index = WeightIndex::unpacked(packed_index);
     match = match_adapter(adapter, shape, units_of(params));
   });
-  return load_match(adapter.index, match, params, communicator, stream, {.finite = true, .publish = false});
+  return {load_match(adapter.index, match, params, communicator, stream, {.finite = true, .publish = false}), base_hash};
 }
 
 void write_adapter(const AdapterOutput& output, const DecoderShape& shape, const std::vector<UnitSpec>& units,

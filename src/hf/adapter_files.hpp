@@ -36,7 +36,11 @@ WeightMatch match_adapter(const AdapterFolder& adapter, const DecoderShape& shap
 
 /// Collective. Sets the adapters, and what is trained beside them, in the started store of a model that is adapted as
 /// the folder says; the other parameters are set by then or later. The caller calls publish_masters().
-LoadReport load_adapter(const std::string& folder, const DecoderShape& shape, ParamStore& params,
+struct LoadedAdapter {
+  LoadReport report;
+  std::string base_hash;  ///< of the model that it was trained with; may be empty
+};
+LoadedAdapter load_adapter(const std::string& folder, const DecoderShape& shape, ParamStore& params,
                         Communicator& communicator, Stream& stream);
 
 /// Facts that the written files have beside the tensors.

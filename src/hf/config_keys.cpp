@@ -71,7 +71,7 @@ void ConfigKeys::require(std::string_view key) {
 
 int64_t ConfigKeys::integer(std::string_view key, std::optional<int64_t> fallback, int64_t low, int64_t high) {
   if (!fallback) require(key);
-  return read(key, fallback.value_or(low), [&](const JsonNode& node) { return node.integer(low, high); });
+  return read(key, fallback.value_or(low), [&](const JsonNode& node) { return node.integer_between(low, high); });
 }
 
 double ConfigKeys::number(std::string_view key, std::optional<double> fallback) {

@@ -41,7 +41,8 @@ Dropout Block::residual_dropout(const Context& ctx, int branch) const {
 void Block::forward(Context& ctx, const Batch& batch, const Tensor& output, const Rope& rope,
                     const BlockSaved& saved) const {
   Arena::Frame frame(ctx.arena);
-  run_forward(ctx, batch, rope, {saved, with_room(frame, *this, saved, compute_type(ctx), batch.tokens), output});
+  run_forward(ctx, batch, rope,
+              {saved, allocate_dropped(frame, *this, saved, compute_type(ctx), batch.tokens), output});
 }
 
 void Block::run_forward(Context& ctx, const Batch& batch, const Rope& rope, const ForwardPass& pass) const {
@@ -114,7 +115,7 @@ void Block::backward(Context& ctx, const Batch& batch, const Tensor& dx, const R
                      bool input_gradient) const {
   const int64_t n = batch.tokens;
   Arena::Frame frame(ctx.arena);
-  const BlockSaved saved = with_room(frame, *this, kept, compute_type(ctx), n);
+  const BlockSaved saved = allocate_dropped(frame, *this, kept, compute_type(ctx), n);
   run_forward(ctx, batch, rope, {kept, saved, Tensor()});
   const Gradients wanted = gradients(input_gradient);
   if (!pre_norm) return backward_post_norm(ctx, batch, dx, rope, saved, wanted);

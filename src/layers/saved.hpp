@@ -41,7 +41,7 @@ void plan_kept(Arena& arena, const Layer& layer, Saved& saved, DType compute, in
   });
 }
 
-/// Scratch bytes that with_room allocates.
+/// Scratch bytes of allocate_dropped().
 template <class Saved, class Layer>
 int64_t dropped_bytes(const Layer& layer, DType compute, int64_t rows, Recompute level) {
   int64_t bytes = 0;
@@ -50,9 +50,9 @@ int64_t dropped_bytes(const Layer& layer, DType compute, int64_t rows, Recompute
   return bytes;
 }
 
-/// Returns the kept tensors, with scratch for the others.
+/// Returns the kept tensors, and scratch for the dropped ones.
 template <class Layer, class Saved>
-Saved with_room(Arena::Frame& frame, const Layer& layer, const Saved& kept, DType compute, int64_t rows) {
+Saved allocate_dropped(Arena::Frame& frame, const Layer& layer, const Saved& kept, DType compute, int64_t rows) {
   Saved all = kept;
   layer.visit_saved(all, compute, rows, [&](Tensor& t, const SavedSpec& s) {
     if (!t.empty()) return;

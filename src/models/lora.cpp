@@ -373,27 +373,20 @@ class AdapterChooser {
   LoraPart part_;
 };
 
-std::shared_ptr<const LoraPart> sound_part(const LoraConfig& config, const ModelConfig& model) {
-  auto part = std::make_shared<const LoraPart>(choose_adapters(config, model));
-  LLMTRAIN_CHECK(part->errors.empty(), "the keys of [lora] have been checked");
-  return part;
-}
-
 }  // namespace
 
 LoraPart choose_adapters(const LoraConfig& config, const ModelConfig& model) {
   return AdapterChooser(config, model).choose();
 }
 
-AdapterRule adapter_rule(const LoraConfig& config, const ModelConfig& model) {
-  return [part = sound_part(config, model)](const std::string& module) -> std::optional<AdapterShape> {
+void adapt(DecoderShape& shape, const LoraConfig& config) {
+  const auto part = std::make_shared<const LoraPart>(choose_adapters(config, shape.config));
+  LLMTRAIN_CHECK(part->errors.empty(), "the keys of [lora] have been checked");
+  shape.adapters = [part](const std::string& module) -> std::optional<AdapterShape> {
     const auto found = part->modules.find(module);
     return found == part->modules.end() ? std::nullopt : std::optional(found->second);
   };
-}
-
-TrainedRule lora_trained_rule(const LoraConfig& config, const ModelConfig& model) {
-  return [part = sound_part(config, model)](const std::string& name) { return part->trained.contains(name); };
+  shape.trained = [part](const std::string& name) { return part->trained.contains(name); };
 }
 
 }  // namespace llmtrain

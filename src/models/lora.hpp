@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "layers/adapter.hpp"
+#include "models/decoder.hpp"
 #include "models/lora_config.hpp"
-#include "models/model_config.hpp"
 
 namespace llmtrain {
 
@@ -27,8 +27,7 @@ struct LoraPart {
 /// Sizes of the model do not matter, and may be unknown.
 LoraPart choose_adapters(const LoraConfig& config, const ModelConfig& model);
 
-/// Rules of a configuration without errors.
-AdapterRule adapter_rule(const LoraConfig& config, const ModelConfig& model);
-TrainedRule lora_trained_rule(const LoraConfig& config, const ModelConfig& model);
+/// Sets the rules of a configuration without errors: what is adapted, and what is trained beside the adapters.
+void adapt(DecoderShape& shape, const LoraConfig& config);
 
 }  // namespace llmtrain

@@ -85,7 +85,7 @@ void OffloadRing::begin(const Kinds& kinds) {
 
 bool OffloadRing::next() {
   const ProfileSpan span(SpanKind::kernel, "wait for offloaded state");
-  note_progress();
+  report_progress();
   if (current_ >= 0) submit(current_, current_ + static_cast<int64_t>(slots));
   if (++current_ < pieces_) {
     wait(slots_[piece() % slots]);

@@ -111,7 +111,7 @@ void ParamStore::prefetch(int unit) {
 }
 
 void ParamStore::acquire(int unit) {
-  note_progress();
+  report_progress();
   State& s = *state_;
   UnitState& u = s.at(unit);
   s.complete_arrived();

@@ -9,7 +9,7 @@
 
 namespace llmtrain {
 
-/// Allocated memory of a plan; its workspace is lent to kernels of the creating thread. Buffers that ranks of a node
+/// Allocated memory of a plan; its workspace is set for kernels of the creating thread. Buffers that ranks of a node
 /// read from each other are shared memory if the plan has any and the communicator supports it; see
 /// Communicator::sharing_refusal().
 class PlannedMemory {

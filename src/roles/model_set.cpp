@@ -4,12 +4,17 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <utility>
 
 #include "checkpoint/checkpoint_reader.hpp"
 #include "checkpoint/state.hpp"
 #include "core/error.hpp"
-#include "hf/load_weights.hpp"
+#include "core/files/json_reader.hpp"
+#include "hf/adapter_files.hpp"
+#include "kernels/adapter.hpp"
+#include "layers/adapter.hpp"
+#include "models/lora.hpp"
 
 namespace llmtrain {
 
@@ -45,19 +50,92 @@ void RoleModel::start(Communicator& communicator, Stream& stream) {
   model_.start(stream);
 }
 
-LoadedWeights RoleModel::load(Communicator& communicator, Stream& stream) {
+LoadedWeights RoleModel::load(Communicator& communicator, Stream& stream, bool adapters) {
   const WeightSource& from = spec_.weights;
   if (!from.checkpoint.empty()) return load_checkpoint_of(communicator, stream);
   const bool part = spec_.trains && params_.trained_parameter_count() < params_.parameter_count();
+  const bool adapts = spec_.lora && adapters;
+  LoadedWeights loaded;
+  std::string hash;
   if (from.folder.empty()) {
     params_.initialize(from.seed);
     if (part) frozen_ = FrozenWeights{.seed = static_cast<int64_t>(from.seed)};
-    return {};
+  } else {
+    if (adapts && spec_.lora->path.empty()) params_.initialize(from.seed, /*frozen=*/false);
+    const NameSet trained = spec_.lora ? choose_adapters(*spec_.lora, spec_.shape.config).trained : trained_names(params_);
+    const bool hashed = part || spec_.lora;
+    LoadReport report = load_weights(from.folder, spec_.shape, params_, communicator, stream,
+                                     {.trained = hashed ? &trained : nullptr, .publish = !adapts});
+    if (part) frozen_ = {std::filesystem::absolute(from.folder).string(), report.file_bytes, report.hash};
+    loaded = {fmt::format("{}: {}", from.folder, load_text(report)), std::move(report.warnings)};
+    hash = report.hash;
   }
-  const NameSet trained = trained_names(params_);
-  LoadReport report = load_weights(from.folder, spec_.shape, params_, communicator, stream, {.trained = part ? &trained : nullptr});
-  if (part) frozen_ = {std::filesystem::absolute(from.folder).string(), report.file_bytes, report.hash};
-  return {fmt::format("{}: {}", from.folder, load_text(report)), std::move(report.warnings)};
+  if (adapts) load_adapters(loaded, hash, communicator, stream);
+  return loaded;
+}
+
+void RoleModel::load_adapters(LoadedWeights& loaded, const std::string& base_hash, Communicator& communicator,
+                              Stream& stream) {
+  const std::string& path = spec_.lora->path;
+  if (path.empty()) {
+    params_.publish_masters();
+    if (spec_.lora->dora) set_magnitudes(stream);
+    return;
+  }
+  LoadedAdapter adapter = load_adapter(path, spec_.shape, params_, communicator, stream);
+  params_.publish_masters();
+  loaded.text += fmt::format("{}adapters from {}", loaded.text.empty() ? "" : "; ", path);
+  if (!base_hash.empty() && !adapter.base_hash.empty() && base_hash != adapter.base_hash) {
+    loaded.warnings.push_back(fmt::format("{}: the adapter was trained with another model than {} (their frozen weights "
+                                          "have the hashes {} and {})",
+                                          path, spec_.weights.folder, printable(adapter.base_hash), base_hash));
+  }
+}
+
+/// A magnitude starts as the norms of the rows of its matrix, as it is stored.
+void RoleModel::set_magnitudes(Stream& stream) {
+  struct Place {
+    int unit, param;
+    ParamSlice slice;
+  };
+  std::map<std::string, Place> weights;
+  std::vector<std::pair<std::string, Place>> magnitudes;
+  for (int unit = 0; unit < params_.unit_count(); ++unit) {
+    const std::vector<ParamSpec>& specs = params_.spec(unit).params;
+    for (size_t p = 0; p < specs.size(); ++p) {
+      for (const ParamSlice& slice : specs[p].slices) {
+        const Place place{unit, static_cast<int>(p), slice};
+        weights.emplace(slice.name, place);
+        if (is_magnitude_name(slice.name)) magnitudes.emplace_back(module_of_adapter(slice.name) + ".weight", place);
+      }
+    }
+  }
+  for (const auto& [name, place] : magnitudes) {
+    const Place& weight = weights.at(name);
+    std::vector<float> norms(static_cast<size_t>(place.slice.rows));
+    const DeviceBuffer buffer(place.slice.rows * static_cast<int64_t>(sizeof(float)));
+    const Tensor on_device(buffer.data(), DType::f32, {place.slice.rows});
+    params_.acquire(weight.unit);
+    const Tensor rows = params_.weight(weight.unit, weight.param).rows(weight.slice.first_row, weight.slice.rows);
+    row_norms(on_device, rows, {}, {}, stream);
+    copy_to_host(norms.data(), buffer.data(), on_device.bytes(), stream);
+    stream.synchronize();
+    params_.release(weight.unit);
+    const int64_t offset = params_.layout(place.unit).offset(place.param) + place.slice.first_row;
+    const UnitRange own = params_.owned(place.unit);
+    const int64_t begin = std::max(own.begin, offset), end = std::min(own.end, offset + place.slice.rows);
+    if (begin >= end) continue;
+    params_.write_state(place.unit, StateKind::master, begin, end - begin, norms.data() + (begin - offset), stream);
+  }
+  params_.publish_masters();
+}
+
+void RoleModel::write_adapters(const std::string& folder, Communicator& communicator) {
+  const AdapterOutput output{folder, spec_.lora.value(), spec_.weights.folder, frozen_ ? frozen_->hash : ""};
+  const auto gather = [this](int unit, int64_t begin, int64_t end, float* out) {
+    params_.gather_range(unit, begin, end, out);
+  };
+  write_adapter(output, spec_.shape, units_of(params_), gather, communicator);
 }
 
 /// Frozen weights of the run are not in its checkpoints: they are read from where the run had them.

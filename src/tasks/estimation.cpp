@@ -22,9 +22,9 @@ struct LastRank {
   LastRank(const Config& config, const Dataset& data, int64_t ranks, int64_t of_node) {
     use_threads(choose_threads(find_thread_facts(static_cast<int>(of_node))).threads);
     const int size = static_cast<int>(ranks), node_size = device_memory_is_host() ? static_cast<int>(of_node) : 1;
-    plan = find_task(config.run.task).plan(config, data, size - 1, size, node_size);
-    const bool profiles = trains(config.run.task) && config.log.profile > 0;
-    const int64_t profile = profiles ? limits_memory_bytes(compute_dtype(config.precision), of_node) : 0;
+    plan = find_task(config.run.task).plan(config, data, {size - 1, size, node_size});
+    const std::optional<DType> profiled = memory_limits(config).profiled;
+    const int64_t profile = profiled ? limits_memory_bytes(*profiled, of_node) : 0;
     kernel_bytes = matmul_workspace_bytes() + profile;
     if (!device_memory_is_host()) spared_bytes = profile;  // as in check_plan()
   }
@@ -34,17 +34,14 @@ struct LastRank {
   int64_t spared_bytes = 0;  ///< see Estimate
 };
 
-/// Assumptions of a training plan about the machines.
-std::string assumption_of(const Config& config) {
-  if (attention_backend("some library", config).empty()) return {};
-  const ModelConfig& m = config.model;
+/// Assumption of a training plan about the library that computes attention. `tokens`: maximum of a micro-batch.
+std::string assumption_of(const ModelConfig& m, int64_t sequence_length, int64_t tokens) {
   AttentionShape shape{.heads = m.n_heads, .kv_heads = m.n_kv_heads, .head_dim = m.head_dim};
   shape.softcap = static_cast<float>(m.attention_softcap);
-  shape.longest = config.batch.sequence_length;
+  shape.longest = sequence_length;
   shape.window = m.window_of_layer(0);
   for (int64_t layer = 1; layer < m.n_layers; ++layer) shape.window = std::min(shape.window, m.window_of_layer(layer));
-  return attention_assumption(
-      shape, std::max(config.batch.micro * config.batch.sequence_length, config.data.max_tokens_per_batch));
+  return attention_assumption(shape, tokens);
 }
 
 }  // namespace
@@ -70,7 +67,11 @@ int run_estimation(const CommandLine& command, Job& job) {
   e.offloaded_bytes = rank.plan->offloaded_bytes();
   e.pinned_bytes = rank.plan->pinned_bytes();
   e.state_bytes = rank.plan->state_bytes();
-  if (const std::string note = assumption_of(config); !note.empty()) config.notes.push_back(note);
+  const BatchConfig& batch = config.batch;
+  if (!attention_backend("some library", config.run.task, config.model, compute_dtype(config.precision)).empty()) {
+    config.add_note(assumption_of(config.model, batch.sequence_length,
+                                  std::max(batch.micro * batch.sequence_length, config.data.max_tokens_per_batch)));
+  }
   if (const int64_t rest = e.ranks % e.ranks_per_node; rest != 0) {
     const int64_t process = device_context_bytes(rest);  // with one plan, as in a run
     const LastRank last(config, data, e.ranks, rest);
@@ -83,7 +84,7 @@ int run_estimation(const CommandLine& command, Job& job) {
     if (communicator.rank() == 0) text = command.json ? estimate_json(e) : estimate_text(e);
   });
   if (communicator.rank() == 0) {
-    print_notes(config);
+    print_notes(config.notes);
     write_standard_output(text);
   }
   return 0;

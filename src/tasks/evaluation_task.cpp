@@ -54,42 +54,12 @@ int64_t scored_bytes(const Tokenizer& tokenizer, const HostBatch& batch) {
   return bytes;
 }
 
-namespace {
-
-ParamStoreOptions store_options(const Config& config, int rank, int size) {
-  ParamStoreOptions options;
-  options.compute = compute_dtype(config.precision);
-  options.zero_stage = static_cast<int>(config.parallel.zero);
-  options.rank = rank;
-  options.size = size;
-  return options;
-}
-
-/// No text is skipped, and with evaluation.stride windows overlap.
-DataStream evaluation_stream(const Config& config, const Dataset& data) {
-  DataConfig rules = data.has_conversations() ? config.data.for_conversations() : config.data;
-  rules.keep_rest = true;
-  rules.stride = config.evaluation.stride;
-  const auto& tokens = data.validation != nullptr ? data.validation : data.train;
-  return {tokens, rules, config.batch, static_cast<uint64_t>(config.run.seed), false};
-}
-
-}  // namespace
-
-EvaluationTask::EvaluationTask(const Config& config, const Dataset& data, int rank, int size)
-    : tokenizer_(data.tokenizer),
-      data_(evaluation_stream(config, data)),
-      steps_(first_steps(config.evaluation, data_)),
-      objective_(make_cross_entropy()) {
+EvaluationTask::EvaluationTask(RoleSpec policy, DataStream data, int64_t steps,
+                               std::shared_ptr<const Tokenizer> tokenizer)
+    : tokenizer_(std::move(tokenizer)), data_(std::move(data)), steps_(steps), objective_(make_cross_entropy()) {
   require_trained_tokens(data_, steps_);
-  const int64_t rows = data_.max_rows();
-  const std::string& checkpoint = config.source.checkpoint;
-  const int64_t tokens = checkpoint.empty() ? config.model.vocab_size : config.source.tokens;
-  models_.add({.role = Role::policy,
-               .shape = decoder_shape(config.model, tokens),
-               .store = store_options(config, rank, size),
-               .passes = PassPlan{compute_dtype(config.precision), rows, false},
-               .weights = {.folder = config.model.path, .checkpoint = checkpoint}});
+  const int64_t rows = policy.passes.value().max_rows;
+  models_.add(std::move(policy));
   models_.plan(arena_);
   batch_.plan(arena_, rows, data_.max_segments());
   arena_.add(statistics_.logp, MemoryCategory::activations, "statistics.logp", DType::f32, {rows});
@@ -128,11 +98,39 @@ EvaluationReport EvaluationTask::run(Runtime& runtime, RunLog& log) {
 
 namespace {
 
-void print_opening(RunLog& log, const Config& config, const EvaluationTask& task, const Dataset& data,
-                   Runtime& runtime) {
-  print_machine(log, config, runtime);
-  print_model(log, config, task.parameter_count());
-  print_memory(log, task.plan(), runtime.communicator());
+/// No text is skipped, and with evaluation.stride windows overlap.
+DataStream evaluation_stream(const DataConfig& config, const BatchConfig& batch, int64_t stride, const Dataset& data) {
+  DataConfig rules = data.has_conversations() ? config.for_conversations() : config;
+  rules.keep_rest = true;
+  rules.stride = stride;
+  return {data.validation != nullptr ? data.validation : data.train, rules, batch, /*seed=*/0, false};
+}
+
+/// The deck must be resolved, with a model.path.
+std::unique_ptr<EvaluationTask> make_evaluation(const Config& config, const Dataset& data,
+                                                const RankPosition& position) {
+  DataStream stream = evaluation_stream(config.data, config.batch, config.evaluation.stride, data);
+  const int64_t steps = first_steps(config.evaluation, stream);
+  ParamStoreOptions store;
+  store.compute = compute_dtype(config.precision);
+  store.zero_stage = static_cast<int>(config.parallel.zero);
+  store.rank = position.rank;
+  store.size = position.size;
+  const std::string& checkpoint = config.source.checkpoint;
+  const int64_t tokens = checkpoint.empty() ? config.model.vocab_size : config.source.tokens;
+  RoleSpec policy{.role = Role::policy,
+                  .shape = decoder_shape(config.model, tokens),
+                  .store = store,
+                  .passes = PassPlan{store.compute, stream.max_rows(), false},
+                  .weights = {.folder = config.model.path, .checkpoint = checkpoint}};
+  return std::make_unique<EvaluationTask>(std::move(policy), std::move(stream), steps, data.tokenizer);
+}
+
+void print_opening(RunLog& log, const Job& job, const EvaluationTask& task, const Dataset& data) {
+  const Config& config = job.config;
+  print_machine(log, "", job.runtime);
+  print_model(log, config.model, config.precision, task.parameter_count());
+  print_memory(log, task.plan(), job.runtime.communicator());
   const SampleCounts& counts = task.data().counts();
   const int64_t stride = config.evaluation.stride;
   log.print(fmt::format("data       {} samples of at most {} tokens{}", count_text(counts.samples),
@@ -144,22 +142,23 @@ void print_opening(RunLog& log, const Config& config, const EvaluationTask& task
     log.print(
         fmt::format("           the first {} samples are scored", count_text(task.steps() * config.batch.global)));
   }
-  log.print(fmt::format("results    {}", RunDirectory::path_of(config)));
-  print_warnings(log, config, runtime);
+  log.print(fmt::format("results    {}", config.run.directory()));
+  print_warnings(log, config.notes, job.runtime);
 }
 
-std::string report_json(const EvaluationReport& report, const Config& config) {
+std::string report_json(const EvaluationReport& report, const WeightSource& weights, int64_t sequence_length,
+                        int64_t stride) {
   nlohmann::ordered_json j = nlohmann::ordered_json::object();
-  j["model"] = config.model.path;
-  if (!config.source.checkpoint.empty()) j["checkpoint"] = config.source.checkpoint;
+  j["model"] = weights.folder;
+  if (!weights.checkpoint.empty()) j["checkpoint"] = weights.checkpoint;
   j["loss"] = report.loss;
   j["perplexity"] = report.perplexity();
   if (report.bytes > 0) j["bits_per_byte"] = report.bits_per_byte();
   j["token_accuracy"] = report.token_accuracy();
   j["tokens"] = report.tokens;
   if (report.bytes > 0) j["bytes"] = report.bytes;
-  j["sequence_length"] = config.batch.sequence_length;
-  j["stride"] = config.evaluation.stride;
+  j["sequence_length"] = sequence_length;
+  j["stride"] = stride;
   return j.dump(2) + "\n";
 }
 
@@ -188,19 +187,18 @@ namespace {
 
 class EvaluationPlan : public RankPlan {
  public:
-  EvaluationPlan(const Config& config, const Dataset& data, int rank, int size) : task_(config, data, rank, size) {}
-  const Arena& arena() const override { return task_.plan(); }
-  int64_t parameters() const override { return task_.parameter_count(); }
+  explicit EvaluationPlan(std::unique_ptr<EvaluationTask> task) : task_(std::move(task)) {}
+  const Arena& arena() const override { return task_->plan(); }
+  int64_t parameters() const override { return task_->parameter_count(); }
 
  private:
-  EvaluationTask task_;
+  std::unique_ptr<EvaluationTask> task_;
 };
 
 }  // namespace
 
-std::unique_ptr<RankPlan> plan_evaluation(const Config& config, const Dataset& data, int rank, int size,
-                                          int /*node_size*/) {
-  return std::make_unique<EvaluationPlan>(config, data, rank, size);
+std::unique_ptr<RankPlan> plan_evaluation(const Config& config, const Dataset& data, const RankPosition& position) {
+  return std::make_unique<EvaluationPlan>(make_evaluation(config, data, position));
 }
 
 int run_evaluation(Job& job) {
@@ -210,9 +208,9 @@ int run_evaluation(Job& job) {
   const bool root = communicator.rank() == 0;
   resolve_precision(config, agreed_fast_bf16(communicator));
   std::optional<RunDirectory> directory;
-  if (open_directory(directory, config, communicator)) return 0;
-  const StopMonitor stop_monitor(config, RunDirectory::path_of(config), root);
-  watch_ranks(config, runtime);
+  if (open_directory(directory, config.run, comparison_with(config), communicator)) return 0;
+  const StopMonitor stop_monitor(config.run, config.checkpoint, root);
+  config.add_note(watch_ranks(config.watchdog, config.run.directory(), runtime));
   job.examine(true);
   Console progress("", root);
   std::vector<std::string> earlier;
@@ -222,17 +220,18 @@ int run_evaluation(Job& job) {
   });
   std::unique_ptr<EvaluationTask> task;
   throw_on_all_ranks(communicator, [&] {
-    task = std::make_unique<EvaluationTask>(config, data, communicator.rank(), communicator.size());
+    task = make_evaluation(config, data, {communicator.rank(), communicator.size(), 1});
   });
-  check_plan(task->plan(), config, communicator);
+  check_plan(task->plan(), memory_limits(config), communicator);
   throw_on_all_ranks(communicator, [&] {
     if (root) directory->start(write_deck(config));
   });
-  RunLogOptions options = log_options(config, root ? &*directory : nullptr, task->plan(), communicator);
+  RunLogOptions options =
+      log_options(config.log, config.precision, root ? &*directory : nullptr, task->plan(), communicator);
   options.earlier = earlier;
   std::optional<RunLog> log;
   throw_on_all_ranks(communicator, [&] { log.emplace(options); });
-  print_opening(*log, config, *task, data, runtime);
+  print_opening(*log, job, *task, data);
 
   const auto begin = std::chrono::steady_clock::now();
   EvaluationReport report;
@@ -252,7 +251,9 @@ int run_evaluation(Job& job) {
                                             "precision.compute, overflow; try precision.compute = fp32");
   }
   throw_on_all_ranks(communicator, [&] {
-    if (root) directory->write_file("evaluation.json", report_json(report, config));
+    if (root)
+      directory->write_file("evaluation.json", report_json(report, {config.model.path, config.source.checkpoint},
+                                                           config.batch.sequence_length, config.evaluation.stride));
   });
   log->finish("finished");
   throw_on_all_ranks(communicator, [&] {

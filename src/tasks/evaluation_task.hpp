@@ -9,7 +9,6 @@
 #include "metrics/run_log.hpp"
 #include "parallel/job/runtime.hpp"
 #include "roles/model_set.hpp"
-#include "train/config/config.hpp"
 #include "train/evaluate.hpp"
 
 namespace llmtrain {
@@ -32,8 +31,8 @@ int64_t scored_bytes(const Tokenizer& tokenizer, const HostBatch& batch);
 /// run.task = evaluate. It is planned for any number of ranks, then run once.
 class EvaluationTask {
  public:
-  /// The deck must be resolved, with a model.path.
-  EvaluationTask(const Config& config, const Dataset& data, int rank, int size);
+  /// `steps`: those of `data` that are scored. The tokenizer may be null.
+  EvaluationTask(RoleSpec policy, DataStream data, int64_t steps, std::shared_ptr<const Tokenizer> tokenizer);
 
   const Arena& plan() const { return arena_; }
   int64_t parameter_count() const { return models_.at(Role::policy).params().parameter_count(); }

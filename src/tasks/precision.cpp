@@ -30,8 +30,8 @@ bool agreed_fast_bf16(Communicator& communicator) {
   return fast != 0;
 }
 
-void print_notes(const Config& config) {
-  for (const std::string& note : config.notes) fmt::print(stderr, "{}\n", note);
+void print_notes(std::span<const std::string> notes) {
+  for (const std::string& note : notes) fmt::print(stderr, "{}\n", note);
 }
 
 }  // namespace llmtrain

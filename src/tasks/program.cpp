@@ -12,10 +12,10 @@
 #include "params/offload_file.hpp"
 #include "tasks/estimation.hpp"
 #include "tasks/tasks.hpp"
+#include "tasks/training_parts.hpp"
 #include "train/run/job.hpp"
 #include "train/run/run_directory.hpp"
 #include "train/run/stop_monitor.hpp"
-#include "train/trainer.hpp"
 
 namespace llmtrain {
 
@@ -37,7 +37,7 @@ void ignore_overwrite_after_requeue(Config& config, Communicator& communicator) 
   if (!config.run.overwrite) return;
   int64_t own = 0;
   if (communicator.rank() == 0 && restarts != nullptr && std::atoi(restarts) > 0) {
-    own = RunDirectory::started_by_this_job(config) ? 1 : 0;
+    own = RunDirectory::started_by_this_job(config.run.directory()) ? 1 : 0;
   }
   communicator.broadcast(&own, sizeof(own));
   if (own == 0) return;
@@ -93,9 +93,9 @@ void check_offload_here(Config& config, const Communicator& communicator) {
   const bool known = model.vocab_size > 0;
   if (!known) model.vocab_size = 1;
   int64_t bytes = 0;
-  const auto units = make_model(model, model.vocab_size, trained_rule(config))->units();
+  const auto units = Decoder(trained_shape(config, model, model.vocab_size)).units();
   for (int rank = 0; rank < communicator.node_size(); ++rank) {
-    ParamStoreOptions options = offload_options(config);
+    ParamStoreOptions options = store_options(config.parallel, compute_dtype(config.precision));
     options.rank = rank;
     options.size = communicator.size();
     bytes += ParamStore(units, options).offloaded_bytes();
@@ -115,7 +115,7 @@ int check(const std::string& text, const CommandLine& command, Communicator& com
   if (communicator.rank() != 0) return 0;
   resolve_precision(config, bf16_products_are_fast());
   check_offload_here(config, communicator);
-  print_notes(config);
+  print_notes(config.notes);
   write_standard_output(write_deck(config));
   return 0;
 }

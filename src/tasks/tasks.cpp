@@ -4,7 +4,6 @@
 #include <array>
 
 #include "core/error.hpp"
-#include "train/run/job.hpp"
 
 namespace llmtrain {
 
@@ -18,6 +17,12 @@ constexpr std::array entries = {
 };
 
 }  // namespace
+
+MemoryLimits memory_limits(const Config& config) {
+  const bool profiles = trains(config.run.task) && config.log.profile > 0;
+  return {config.memory.limit, config.provenance.where("memory.limit"),
+          profiles ? std::optional(compute_dtype(config.precision)) : std::nullopt};
+}
 
 const TaskEntry& find_task(Task task) {
   const auto found = std::ranges::find(entries, task, &TaskEntry::task);

@@ -3,6 +3,8 @@
 
 #include <functional>
 #include <memory>
+#include <span>
+#include <string>
 
 #include "core/arena.hpp"
 #include "core/deck/task.hpp"
@@ -10,6 +12,7 @@
 #include "parallel/job/runtime.hpp"
 #include "train/config/config.hpp"
 #include "train/run/estimate.hpp"
+#include "train/run/job.hpp"
 
 namespace llmtrain {
 
@@ -19,6 +22,13 @@ struct Job {
   Runtime& runtime;
   /// Reports errors of the files that the deck names, weights included if they will be read. Collective.
   std::function<void(bool weights)> examine;
+};
+
+/// Rank for which memory is planned.
+struct RankPosition {
+  int rank;
+  int size;
+  int node_size;  ///< ranks of a node that share memory, see ParamStoreOptions
 };
 
 /// Memory plan of one rank of a task. Nothing is allocated.
@@ -39,8 +49,7 @@ struct TaskEntry {
   int (*run)(Job& job);
   // For --estimate; null if the task has no model.
   Dataset (*load)(Config& config, Communicator& communicator, const ProgressReport& report);
-  /// node_size: ranks of a node that share memory.
-  std::unique_ptr<RankPlan> (*plan)(const Config& config, const Dataset& data, int rank, int size, int node_size);
+  std::unique_ptr<RankPlan> (*plan)(const Config& config, const Dataset& data, const RankPosition& position);
   /// --measure; null if the task has no steps. Collective.
   Prediction (*measure)(Job& job, const Dataset& data);
 };
@@ -50,18 +59,22 @@ const TaskEntry& find_task(Task task);
 /// True if rank 0's device is fast at bf16. Collective.
 bool agreed_fast_bf16(Communicator& communicator);
 /// Prints the notes to stderr, since programs may read the requested output on stdout.
-void print_notes(const Config& config);
+void print_notes(std::span<const std::string> notes);
+/// The deck's limits of memory.
+MemoryLimits memory_limits(const Config& config);
+/// Loads the data of the deck and sets the vocabulary by it. Collective.
+Dataset load_data(Config& config, Communicator& communicator, const ProgressReport& report);
 /// Resolves an automatic precision.compute, and adds notes about keys that this device does not support.
 void resolve_precision(Config& config, bool fast_bf16);
 
 // Training (every task that trains).
 int run_training(Job& job);
-std::unique_ptr<RankPlan> plan_training(const Config& config, const Dataset& data, int rank, int size, int node_size);
+std::unique_ptr<RankPlan> plan_training(const Config& config, const Dataset& data, const RankPosition& position);
 Prediction measure_training(Job& job, const Dataset& data);
 // evaluate
 int run_evaluation(Job& job);
 Dataset load_evaluated_data(Config& config, Communicator& communicator, const ProgressReport& report);
-std::unique_ptr<RankPlan> plan_evaluation(const Config& config, const Dataset& data, int rank, int size, int node_size);
+std::unique_ptr<RankPlan> plan_evaluation(const Config& config, const Dataset& data, const RankPosition& position);
 // tokenizer: all ranks train the tokenizer of data.tokenizer = bpe. The run's directory then has the files
 // tokenizer.json and tokenizer_config.json that `llmtool tokenizer train` writes.
 int run_tokenizer_training(Job& job);

@@ -20,9 +20,9 @@ int run_tokenizer_training(Job& job) {
   const bool root = communicator.rank() == 0;
   Console console("", root);
   std::optional<RunDirectory> directory;
-  if (open_directory(directory, config, communicator)) return 0;
-  const StopMonitor stop_monitor(config, RunDirectory::path_of(config), root);
-  watch_ranks(config, job.runtime);
+  if (open_directory(directory, config.run, comparison_with(config), communicator)) return 0;
+  const StopMonitor stop_monitor(config.run, config.checkpoint, root);
+  config.add_note(watch_ranks(config.watchdog, config.run.directory(), job.runtime));
   const SectionScope section(Section::data);
   const TrainedTokenizer trained =
       train_deck_tokenizer(config.data, communicator, [&](const std::string& line) { console.print(line); });
@@ -33,7 +33,7 @@ int run_tokenizer_training(Job& job) {
     directory->mark_finished(0);
   });
   const TokenizerTraining training = config.data.bpe.training(config.data.vocab_size, config.data.add_bos);
-  console.print(fmt::format("{}: {}", RunDirectory::path_of(config), describe(trained, training)));
+  console.print(fmt::format("{}: {}", config.run.directory(), describe(trained, training)));
   return 0;
 }
 

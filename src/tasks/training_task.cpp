@@ -11,34 +11,35 @@
 #include "metrics/console.hpp"
 #include "params/offload_file.hpp"
 #include "tasks/tasks.hpp"
+#include "tasks/training_parts.hpp"
 #include "train/evaluate.hpp"
+#include "train/measure.hpp"
 #include "train/run/job.hpp"
 #include "train/run/resume.hpp"
 #include "train/run/run_directory.hpp"
 #include "train/run/stop_monitor.hpp"
-#include "train/trainer.hpp"
+#include "train/training_loop.hpp"
 
 namespace llmtrain {
 
 namespace {
 
 /// Prints the sources of a mixture, and how documents become samples.
-void print_sources(RunLog& log, const Config& config, const DataStream& stream, int64_t steps) {
-  const std::vector<SourceShare> sources = stream.sources();
-  const double taken = static_cast<double>(steps) * static_cast<double>(config.batch.global);
+void print_sources(RunLog& log, const DataConfig& config, const BatchConfig& batch, const TrainingPlan& plan) {
+  const std::vector<SourceShare> sources = plan.train.sources();
+  const double taken = static_cast<double>(plan.total_steps) * static_cast<double>(batch.global);
   for (size_t s = 0; s < sources.size() && sources.size() > 1; ++s) {
     log.print(fmt::format("source     {}: {:.4g} % of the samples; it has {}, used for {:.2f} epochs",
-                          split_weight(config.data.train[s]).pattern, 100 * sources[s].share,
-                          count_text(sources[s].samples),
+                          split_weight(config.train[s]).pattern, 100 * sources[s].share, count_text(sources[s].samples),
                           taken * sources[s].share / static_cast<double>(sources[s].samples)));
   }
-  if (config.data.packing != DataConfig::Packing::wrap) {
-    const SampleCounts& counts = stream.counts();
-    const double room = static_cast<double>(counts.samples) * static_cast<double>(config.batch.sequence_length);
-    log.print(fmt::format("packing    {}: samples are {:.1f} % full", name_of(config.data.packing),
+  const SampleCounts& counts = plan.train.counts();
+  if (config.packing != DataConfig::Packing::wrap) {
+    const double room = static_cast<double>(counts.samples) * static_cast<double>(batch.sequence_length);
+    log.print(fmt::format("packing    {}: samples are {:.1f} % full", name_of(config.packing),
                           100 * static_cast<double>(counts.inputs) / room));
   }
-  print_left_out(log, stream.counts());
+  print_left_out(log, counts);
 }
 
 void print_resume(RunLog& log, const ResumePoint& from) {
@@ -47,131 +48,170 @@ void print_resume(RunLog& log, const ResumePoint& from) {
   for (const std::string& note : from.notes) log.warn(note);
 }
 
-/// Prints the sizes of offloaded state.
-void print_offload(RunLog& log, const Config& config, int64_t bytes, int64_t pinned) {
-  const ParallelConfig& parallel = config.parallel;
+/// Prints the sizes of offloaded state. `where`: place of parallel.offload_path in the deck.
+void print_offload(RunLog& log, const ParamStore& params, const std::string& path, const std::string& where) {
+  const int64_t bytes = params.offloaded_bytes(), pinned = params.pinned_bytes();
   if (pinned != 0) {
     log.print(fmt::format("offload    {} per rank in host memory", bytes_text(static_cast<double>(pinned))));
   }
   if (bytes == 0) return;
-  log.print(fmt::format("offload    {} per rank in {}", bytes_text(static_cast<double>(bytes)), parallel.offload_path));
-  if (is_in_memory(parallel.offload_path)) {
+  log.print(fmt::format("offload    {} per rank in {}", bytes_text(static_cast<double>(bytes)), path));
+  if (is_in_memory(path)) {
     log.warn(fmt::format("{}: {} lies in memory (tmpfs), so that offloading saves nothing: give a folder on a disk",
-                         config.provenance.where("parallel.offload_path"), parallel.offload_path));
+                         where, path));
   }
 }
 
-void print_opening(RunLog& log, const Config& config, const TrainingPlan& plan, const Dataset& data, Runtime& runtime) {
-  Communicator& c = runtime.communicator();
-  const DataStream& stream = plan.train;
-  const ParamStore& params = plan.params();
-  const int64_t ranks = c.size();
-  print_machine(log, config, runtime);
-  const int64_t parameters = params.parameter_count(), trained = params.trained_parameter_count();
-  print_model(log, config, parameters, trained < parameters ? std::optional(trained) : std::nullopt);
+void print_plan(RunLog& log, int64_t zero_stage, const BatchConfig& batch, const ReductionGroups& groups) {
   log.print(fmt::format(
       "plan       ZeRO {}, micro-batch {}, global batch {} x {} tokens, {} accumulation steps, {} reduction "
       "group{}",
-      config.parallel.zero, config.batch.micro, config.batch.global, config.batch.sequence_length,
-      config.batch.gradient_accumulation_steps, plan.groups.count, plan.groups.count == 1 ? "" : "s"));
+      zero_stage, batch.micro, batch.global, batch.sequence_length, batch.gradient_accumulation_steps, groups.count,
+      groups.count == 1 ? "" : "s"));
+}
+
+void print_opening(RunLog& log, const Job& job, const TrainingPlan& plan, const Dataset& data) {
+  const Config& config = job.config;
+  Communicator& c = job.runtime.communicator();
+  const DataStream& stream = plan.train;
+  const ParamStore& params = plan.params();
+  print_machine(log,
+                attention_text(attention_library(), config.run.task, config.model, compute_dtype(config.precision)),
+                job.runtime);
+  const int64_t parameters = params.parameter_count(), trained = params.trained_parameter_count();
+  print_model(log, config.model, config.precision, parameters,
+              trained < parameters ? std::optional(trained) : std::nullopt);
+  print_plan(log, config.parallel.zero, config.batch, plan.groups);
   print_memory(log, plan.arena, c);
-  print_offload(log, config, params.offloaded_bytes(), params.pinned_bytes());
+  print_offload(log, params, config.parallel.offload_path, config.provenance.where("parallel.offload_path"));
   log.print(fmt::format("data       {} tokens, {} samples, {} steps an epoch; {:.2f} epochs in {} steps",
                         count_text(data.train->tokens()), count_text(stream.samples()),
                         count_text(stream.steps_per_epoch()),
                         static_cast<double>(plan.total_steps) / static_cast<double>(stream.steps_per_epoch()),
                         count_text(plan.total_steps)));
   print_rows(log, data);
-  print_sources(log, config, stream, plan.total_steps);
+  print_sources(log, config.data, config.batch, plan);
   if (data.validation != nullptr) log.print(fmt::format("validation {} tokens", count_text(data.validation->tokens())));
-  log.print(fmt::format("results    {}", RunDirectory::path_of(config)));
-  if (plan.groups.count < ranks) {
+  log.print(fmt::format("results    {}", config.run.directory()));
+  if (plan.groups.count < c.size()) {
     log.warn(
         fmt::format("{} of {} ranks have no reduction group: they own shards but compute nothing. Use a larger "
                     "batch.global, a smaller batch.micro or fewer ranks",
-                    ranks - plan.groups.count, ranks));
+                    c.size() - plan.groups.count, c.size()));
   }
   warn_of_missing_targets(log, stream, c);
-  print_warnings(log, config, runtime);
+  print_warnings(log, config.notes, job.runtime);
 }
 
-void prepare_directory(const RunDirectory& directory, const Config& config, std::optional<ResumePoint>& from) {
+void prepare_directory(const RunDirectory& directory, const std::string& deck, std::optional<ResumePoint>& from) {
   if (from && from->own) {
-    directory.resume(write_deck(config));
+    directory.resume(deck);
   } else {
-    directory.start(write_deck(config));
+    directory.start(deck);
   }
   if (!from) return;
   for (const std::string& note : cut_back(directory.path(), *from)) from->notes.push_back(note);
 }
 
-/// Compares the files that the deck names with those of the run that it resumes. Returns them on rank 0. Collective.
-std::vector<NamedContent> compare_or_collect_contents(const Config& config, const Dataset& data,
-                                                      std::optional<ResumePoint>& from, Communicator& communicator) {
+/// Finds the checkpoint to resume from, which decides about values that the deck leaves to the device. Collective.
+std::optional<ResumePoint> find_start(Job& job) {
+  Config& config = job.config;
+  std::optional<ResumePoint> from = find_resume_point(config.run, config.checkpoint, config.provenance,
+                                                      comparison_with(config), job.runtime.communicator());
+  if (from && config.precision.compute == PrecisionConfig::Compute::automatic) {
+    const Config recorded = load_config(from->manifest.deck, from->deck_name(), {}, DeckFiles::recorded);
+    config.set_compute(recorded.precision.compute);
+  }
+  return from;
+}
+
+/// Identifies the files that the deck names, and compares them with those of the run that it resumes. Returns them on
+/// rank 0. Collective.
+std::vector<NamedContent> compare_or_collect_contents(const Job& job, const Dataset& data,
+                                                      std::optional<ResumePoint>& from) {
+  Communicator& communicator = job.runtime.communicator();
+  const std::string& path = job.config.model.path;
   std::vector<NamedContent> contents = data.contents;
   throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() != 0) return;
-    for (NamedContent& model : content_of_model(config)) contents.push_back(std::move(model));
+    if (!path.empty() && job.config.source.instead.empty()) contents.push_back(content_of_model(path));
     if (from) compare_contents(contents, *from);
   });
   return contents;
 }
 
 /// Checks that a finished run's files have the same content under the names in the current deck. Collective.
-void check_finished(Config& config, const std::optional<RunDirectory>& directory, Communicator& communicator) {
-  std::optional<ResumePoint> from = find_resume_point(config, RunDirectory::path_of(config), communicator);
+void check_finished(Job& job, const std::optional<RunDirectory>& directory) {
+  Communicator& communicator = job.runtime.communicator();
+  std::optional<ResumePoint> from = find_start(job);
   throw_on_all_ranks(communicator, [&] {
-    if (!from && directory) directory->refuse_respelled();
+    if (!from && directory) directory->refuse_renamed_files();
   });
-  compare_or_collect_contents(config, load_data(config, communicator, [](const std::string&) {}), from, communicator);
+  compare_or_collect_contents(job, load_data(job.config, communicator, [](const std::string&) {}), from);
 }
 
-/// Ranks of a node share memory if there is room for it; a note says why they do not.
-std::unique_ptr<Trainer> plan_trainer(Config& config, const Dataset& data, Communicator& communicator) {
-  std::unique_ptr<Trainer> trainer;
-  const auto plan = [&](int node_size) {
+/// Plans the run and checks that there is room for it. Ranks of a node share memory if they can; a note says why they
+/// do not. Collective.
+std::unique_ptr<TrainingPlan> make_checked_plan(Job& job, const Dataset& data) {
+  Config& config = job.config;
+  Communicator& communicator = job.runtime.communicator();
+  std::unique_ptr<TrainingPlan> plan;
+  const auto make = [&](int node_size) {
     throw_on_all_ranks(communicator, [&] {
-      trainer =
-          std::make_unique<Trainer>(config, data, RankPosition{communicator.rank(), communicator.size(), node_size});
+      plan = make_training_plan(config, data, {communicator.rank(), communicator.size(), node_size});
     });
   };
-  plan(communicator.sharing_ranks());
-  const std::string refusal = communicator.sharing_refusal(trainer->plan().arena.shared_bytes());
-  if (!refusal.empty()) {
-    config.notes.push_back(refusal);
-    plan(1);
+  make(communicator.sharing_ranks());
+  if (const std::string refusal = communicator.sharing_refusal(plan->arena.shared_bytes()); !refusal.empty()) {
+    config.add_note(refusal);
+    make(1);
   }
-  return trainer;
+  check_plan(plan->arena, memory_limits(config), communicator);
+  check_host_memory(plan->params().pinned_bytes(), communicator);
+  if (config.parallel.uses_disk()) {
+    reserve_disk(plan->params(), config.parallel.offload_path, config.provenance.where("parallel.offload_path"),
+                 communicator);
+  }
+  return plan;
+}
+
+/// Sets the length of the run and its work, for the log's predictions.
+void describe_work(RunLogOptions& options, const TrainingPlan& plan, const EvaluationConfig& evaluation,
+                   int64_t sequence_length) {
+  options.total_steps = plan.total_steps;
+  options.flops_per_token = plan.model().flops_per_token(sequence_length);
+  if (!plan.validation) return;
+  options.evaluations_left = [evaluation, total = plan.total_steps](int64_t step) {
+    return evaluations_from(evaluation, step, total);
+  };
+  // It has batches of a step's size, and the forward pass of a step, about a third of its work.
+  options.evaluation_steps = static_cast<double>(first_steps(evaluation, *plan.validation)) / 3;
 }
 
 class TrainingRankPlan : public RankPlan {
  public:
-  TrainingRankPlan(const Config& config, const Dataset& data, int rank, int size, int node_size)
-      : plan_(config, data, {rank, size, node_size}) {}
-  const Arena& arena() const override { return plan_.arena; }
-  int64_t parameters() const override { return plan_.params().parameter_count(); }
-  int64_t trained_parameters() const override { return plan_.params().trained_parameter_count(); }
+  explicit TrainingRankPlan(std::unique_ptr<TrainingPlan> plan) : plan_(std::move(plan)) {}
+  const Arena& arena() const override { return plan_->arena; }
+  int64_t parameters() const override { return plan_->params().parameter_count(); }
+  int64_t trained_parameters() const override { return plan_->params().trained_parameter_count(); }
   int64_t state_bytes() const override { return 12 * trained_parameters(); }  // fp32 master weight and both moments
-  int64_t offloaded_bytes() const override { return plan_.params().offloaded_bytes(); }
-  int64_t pinned_bytes() const override { return plan_.params().pinned_bytes(); }
+  int64_t offloaded_bytes() const override { return plan_->params().offloaded_bytes(); }
+  int64_t pinned_bytes() const override { return plan_->params().pinned_bytes(); }
 
  private:
-  TrainingPlan plan_;
+  std::unique_ptr<TrainingPlan> plan_;
 };
 
 }  // namespace
 
 Prediction measure_training(Job& job, const Dataset& data) {
-  Communicator& communicator = job.runtime.communicator();
-  const std::unique_ptr<Trainer> trainer = plan_trainer(job.config, data, communicator);
-  check_plan(trainer->plan().arena, job.config, communicator);
-  check_host_memory(trainer->plan().params().pinned_bytes(), communicator);
-  trainer->reserve_disk(communicator);
-  return trainer->measure(job.runtime);
+  const std::unique_ptr<TrainingPlan> plan = make_checked_plan(job, data);
+  job.config.set_epoch_intervals(plan->train.steps_per_epoch());
+  return measure_steps(training_options(job.config, *plan), *plan, job.runtime);
 }
 
-std::unique_ptr<RankPlan> plan_training(const Config& config, const Dataset& data, int rank, int size, int node_size) {
-  return std::make_unique<TrainingRankPlan>(config, data, rank, size, node_size);
+std::unique_ptr<RankPlan> plan_training(const Config& config, const Dataset& data, const RankPosition& position) {
+  return std::make_unique<TrainingRankPlan>(make_training_plan(config, data, position));
 }
 
 int run_training(Job& job) {
@@ -180,13 +220,14 @@ int run_training(Job& job) {
   Communicator& communicator = runtime.communicator();
   const bool root = communicator.rank() == 0;
   std::optional<RunDirectory> directory;
-  if (open_directory(directory, config, communicator, [&] { check_finished(config, directory, communicator); }))
-    return 0;
-  StopMonitor stop_monitor(config, RunDirectory::path_of(config), root);
-  watch_ranks(config, runtime);
-  std::optional<ResumePoint> from = find_resume_point(config, RunDirectory::path_of(config), communicator);
+  const auto check = [&] { check_finished(job, directory); };
+  if (open_directory(directory, config.run, comparison_with(config), communicator, check)) return 0;
+  StopMonitor stop_monitor(config.run, config.checkpoint, root);
+  config.add_note(watch_ranks(config.watchdog, config.run.directory(), runtime));
+  std::optional<ResumePoint> from = find_start(job);
   resolve_precision(config, agreed_fast_bf16(communicator));
-  const std::string attention = attention_backend(attention_library(), config);
+  const std::string attention =
+      attention_backend(attention_library(), config.run.task, config.model, compute_dtype(config.precision));
   agree_on_attention(attention, communicator);
   if (from) warn_if_backend_changed(*from, attention);
   job.examine(!from);
@@ -196,41 +237,35 @@ int run_training(Job& job) {
     progress.print(text);
     earlier.push_back(text);
   });
-  std::vector<NamedContent> contents = compare_or_collect_contents(config, data, from, communicator);
-  const std::unique_ptr<Trainer> trainer = plan_trainer(config, data, communicator);
-  const TrainingPlan& plan = trainer->plan();
-  check_plan(plan.arena, config, communicator);
-  check_host_memory(plan.params().pinned_bytes(), communicator);
-  trainer->reserve_disk(communicator);
+  std::vector<NamedContent> contents = compare_or_collect_contents(job, data, from);
+  const std::unique_ptr<TrainingPlan> plan = make_checked_plan(job, data);
   throw_on_all_ranks(communicator, [&] {
-    if (root) prepare_directory(*directory, config, from);
+    if (root) prepare_directory(*directory, write_deck(config), from);
   });
-  RunLogOptions options = log_options(config, root ? &*directory : nullptr, plan.arena, communicator);
-  options.earlier = earlier;
-  options.total_steps = plan.total_steps;
-  if (plan.validation) {
-    options.evaluations_left = [&, total = options.total_steps](int64_t step) {
-      return evaluations_from(trainer->config().evaluation, step, total);
-    };
-    // It has batches of a step's size, and the forward pass of a step, about a third of its work.
-    options.evaluation_steps = static_cast<double>(first_steps(trainer->config().evaluation, *plan.validation)) / 3;
-  }
-  options.flops_per_token = trainer->flops_per_token();
-  options.optimum = data.optimum;
+  config.set_epoch_intervals(plan->train.steps_per_epoch());
+  RunLogOptions log_setup =
+      log_options(config.log, config.precision, root ? &*directory : nullptr, plan->arena, communicator);
+  describe_work(log_setup, *plan, config.evaluation, config.batch.sequence_length);
+  log_setup.earlier = earlier;
+  log_setup.optimum = data.optimum;
   if (from) {
-    options.resumed = log_state(from->manifest);
-    options.resumed_step = from->manifest.step;
+    log_setup.resumed = log_state(from->manifest);
+    log_setup.resumed_step = from->manifest.step;
   }
   std::optional<RunLog> log;
-  throw_on_all_ranks(communicator, [&] { log.emplace(options); });
-  print_opening(*log, config, plan, data, runtime);
+  throw_on_all_ranks(communicator, [&] { log.emplace(log_setup); });
+  print_opening(*log, job, *plan, data);
   if (from) print_resume(*log, *from);
-  if (trainer->train(runtime, *log, stop_monitor, from ? &*from : nullptr, std::move(contents)) ==
-      Trainer::Ended::stopped) {
-    return static_cast<int>(ExitCode::stopped);
-  }
+
+  TrainingOptions options = training_options(config, *plan);
+  read_model_texts(options, config.model.path, config.source, config.chat, communicator);
+  options.checkpoints.attention = attention;
+  options.checkpoints.contents = std::move(contents);
+  options.checkpoints.from = from ? &*from : nullptr;
+  TrainingLoop loop(std::move(options), *plan, runtime, *log, stop_monitor);
+  if (loop.run() != 0) return static_cast<int>(ExitCode::stopped);
   throw_on_all_ranks(communicator, [&] {
-    if (root) directory->mark_finished(trainer->steps_done());
+    if (root) directory->mark_finished(loop.completed());
   });
   return 0;
 }

@@ -64,7 +64,7 @@ std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, const Objec
     for (size_t first = 0; first < pending.size(); first += static_cast<size_t>(communicator.size())) {
       const size_t mine = first + static_cast<size_t>(communicator.rank());
       if (interrupted()) return false;
-      note_progress();
+      report_progress();
       if (mine >= pending.size()) {
         model.forward(ctx, nullptr);
         model.score(ctx, nullptr, {});

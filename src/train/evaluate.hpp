@@ -7,7 +7,7 @@
 #include "models/model.hpp"
 #include "objectives/objective.hpp"
 #include "parallel/communicator.hpp"
-#include "train/config/config.hpp"
+#include "train/config/evaluation_config.hpp"
 
 namespace llmtrain {
 

@@ -162,8 +162,8 @@ RunCheckpoints::Requests RunCheckpoints::agree_on_requests(double step_seconds) 
   const StopMonitor::Request requested = stop_monitor_.requested(2 * (step_seconds + saver.seconds()));
   int64_t facts[] = {requested.stop, requested.save, saver.written() ? 0 : 1, saver.failed() ? 1 : 0};
   communicator_.maximum(facts);
-  if (saver.under_way() && facts[3] != 0) saver.finish();
-  if (saver.under_way() && facts[2] == 0) saver.advance();
+  if (saver.is_saving() && facts[3] != 0) saver.finish();
+  if (saver.is_saving() && facts[2] == 0) saver.advance();
   return {facts[0], facts[1]};
 }
 

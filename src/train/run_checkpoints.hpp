@@ -23,13 +23,13 @@ namespace llmtrain {
 /// Facts of the run that checkpoints record, and rules for saves.
 struct CheckpointOptions {
   CheckpointConfig config;
-  bool needs_best = false;                   ///< each better evaluation is saved at once
-  std::string directory;                     ///< the run's
-  std::string deck;                          ///< resolved
-  std::string attention;                     ///< library that computes attention; empty: the built-in one
-  std::vector<NamedContent> contents;        ///< identities of the deck's files, on rank 0
-  std::map<std::string, std::string> texts;  ///< files of the initial model that every checkpoint stores
-  const ResumePoint* from = nullptr;         ///< checkpoint that the run resumes; null: a new run
+  bool needs_best = false;                        ///< each better evaluation is saved at once
+  std::string directory;                          ///< the run's
+  std::string deck;                               ///< resolved
+  std::string attention = {};                     ///< library that computes attention; empty: the built-in one
+  std::vector<NamedContent> contents = {};        ///< identities of the deck's files, on rank 0
+  std::map<std::string, std::string> texts = {};  ///< files of the initial model that every checkpoint stores
+  const ResumePoint* from = nullptr;              ///< checkpoint that the run resumes; null: a new run
 };
 
 class RunCheckpoints {
@@ -47,7 +47,7 @@ class RunCheckpoints {
   /// Removes checkpoints of later steps. Collective.
   void discard_after(int64_t step) { saver_->discard_after(step); }
   /// Waits until the parameters may change.
-  void wait_for_update() { saver_->hold_update(); }
+  void wait_before_update() { saver_->wait_before_update(); }
 
   // Requests to stop and to save. `step_seconds`: the longest step. Collective.
   struct Requests {

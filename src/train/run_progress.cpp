@@ -59,9 +59,6 @@ bool BestEvaluation::restore(const RunState& state, bool own) {
   return same_metric;
 }
 
-RunProgress::RunProgress(const Config& config)
-    : guard(config.divergence), scaler(config.precision), best(config.checkpoint.best_metric, config.evaluation) {}
-
 void RunProgress::save(RunState& state) const {
   best.save(state);
   if (pending.evaluation) state.counters[pending_evaluation] = 1;

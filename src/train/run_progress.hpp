@@ -8,7 +8,6 @@
 #include "metrics/run_log.hpp"
 #include "optim/loss_scale.hpp"
 #include "train/config/checkpoint_config.hpp"
-#include "train/config/config.hpp"
 #include "train/config/evaluation_config.hpp"
 #include "train/divergence.hpp"
 
@@ -42,15 +41,13 @@ class BestEvaluation {
 };
 
 struct RunProgress {
-  explicit RunProgress(const Config& config);
-
   DivergenceGuard guard;
   LossScaler scaler;
   BestEvaluation best;
   /// Work of the current step that is pending. Checkpoints store it, since a job may be stopped before its end.
   struct Pending {
     bool evaluation = false, samples = false;
-  } pending;
+  } pending = {};
 
   void save(RunState& state) const;
   bool restore(const RunState& state, bool own);

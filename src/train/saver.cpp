@@ -134,7 +134,7 @@ int64_t Saver::bytes_of_all() {
 
 void Saver::begin(const SaveRequest& request, double since) {
   const double prepared = now() - since;
-  if (under_way()) finish();
+  if (is_saving()) finish();
   began_ = now() - prepared;  // the wait for the previous save counts as part of that save
   held_ = 0;
   request_ = request;
@@ -184,8 +184,8 @@ void Saver::advance() {
   held_ += now() - begin;
 }
 
-void Saver::hold_update() {
-  if (!under_way()) return;
+void Saver::wait_before_update() {
+  if (!is_saving()) return;
   const double begin = now();
   const WriterWait wait;
   snapshot_.wait_for_live();
@@ -252,7 +252,7 @@ void Saver::end_removal() {
 }
 
 void Saver::discard_after(int64_t step) {
-  LLMTRAIN_CHECK(!under_way(), "a save is under way");
+  LLMTRAIN_CHECK(!is_saving(), "a save is in progress");
   throw_on_all_ranks(communicator_, [&] {
     if (communicator_.rank() != 0) return;
     for (const int64_t later : published_steps(folder_)) {

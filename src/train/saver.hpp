@@ -63,7 +63,7 @@ class Snapshot : public StateSource {
   mutable bool live_read_ = true;
 };
 
-/// Writer of checkpoints, one save at a time. All calls but hold_update and written are collective.
+/// Writer of checkpoints, one save at a time. All calls but wait_before_update and written are collective.
 class Saver {
  public:
   /// Assumed minimum write speed of a node, in bytes per second.
@@ -80,8 +80,9 @@ class Saver {
   /// work for this save, while training waited.
   void begin(const SaveRequest& request, double since);
   /// Waits until the parameters may change.
-  void hold_update();
-  bool under_way() const { return save_ != nullptr || removing_; }
+  void wait_before_update();
+  /// True also while outdated checkpoints are removed.
+  bool is_saving() const { return save_ != nullptr || removing_; }
   /// True if this rank has no background work.
   bool written() const { return done_.load(); }
   /// True if writing failed on this rank; waiting for the others is then useless.

@@ -73,7 +73,7 @@ void StepPasses::run_idle_pass(StepRecord::Phases& phases) {
 void StepPasses::run_micro_batch(StepRecord::Phases& phases) {
   ProfileSpan phase(SpanKind::phase, "data");
   const double begin = now();
-  note_progress();
+  report_progress();
   StepBuffers& buffers = plan_.buffers;
   const Batch batch = buffers.batch.upload(prefetcher_.take(), ctx_.stream);
   if (++next_local_ < local_micro_batches_.size()) {

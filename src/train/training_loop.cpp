@@ -8,101 +8,53 @@
 
 #include "core/activity.hpp"
 #include "core/clock.hpp"
+#include "core/number_text.hpp"
 #include "core/stop_request.hpp"
-#include "hf/export.hpp"
-#include "kernels/attention.hpp"
-#include "text/chat/chat_encoder.hpp"
-#include "train/checkpoint_model.hpp"
 #include "train/final_weights.hpp"
 #include "train/rollback.hpp"
-#include "train/run/job.hpp"
-#include "train/run/run_directory.hpp"
 #include "train/step_profile.hpp"
 
 namespace llmtrain {
 
-namespace {
-
-/// Reads the files that belong to the initial weights, with the chat template that the deck names; on rank 0.
-std::map<std::string, std::string> read_texts(const Config& config, Communicator& communicator) {
-  std::map<std::string, std::string> texts;
-  if (config.model.path.empty()) return texts;
-  throw_on_all_ranks(communicator, [&] {
-    if (communicator.rank() != 0) return;
-    const std::string& instead = config.source.instead;
-    texts = instead.empty() ? model_texts(config.model.path) : CheckpointModel::texts(instead);
-    const std::string& name = config.chat.template_name;
-    if (name == "auto" || name == "none") return;
-    texts["chat_template.jinja"] = find_chat_templates(name, "").front().source;
-  });
-  return texts;
-}
-
-/// Those that every checkpoint stores.
-std::map<std::string, std::string> stored_texts(const std::map<std::string, std::string>& texts) {
-  std::map<std::string, std::string> stored;
-  for (const char* name : {"config.json", "generation_config.json"}) {
-    if (const auto text = texts.find(name); text != texts.end()) stored.insert(*text);
-  }
-  return stored;
-}
-
-}  // namespace
-
-bool is_hashed(const Config& config, int64_t completed) {
+bool TrainingOptions::is_hashed(int64_t completed) const {
   const auto due = [&](int64_t every) { return every > 0 && completed % every == 0; };
-  return due(config.log.parameter_hash_every_steps) || due(config.checkpoint.every_steps);
+  return due(log.parameter_hash_every_steps) || due(checkpoints.config.every_steps);
 }
 
-StepOptions step_options(const Config& config, const TrainingPlan& plan) {
-  return {config.schedule, config.optimizer.max_grad_norm, static_cast<uint64_t>(config.run.seed),
-          PassGraphs::refusal(config.parallel.cuda_graphs, config.model, plan.params())};
-}
-
-TrainingLoop::TrainingLoop(const Config& config, TrainingPlan& plan, Runtime& runtime, RunLog& log,
-                           StopMonitor& stop_monitor, const ResumePoint* from, std::vector<NamedContent> contents)
-    : config_(config),
+TrainingLoop::TrainingLoop(TrainingOptions options, TrainingPlan& plan, Runtime& runtime, RunLog& log,
+                           StopMonitor& stop_monitor)
+    : options_(std::move(options)),
       plan_(plan),
       runtime_(runtime),
       log_(log),
       memory_(plan.arena, runtime.communicator()),
-      progress_(config),
+      progress_(options_.progress),
       hash_(plan.params(), runtime.communicator(), runtime.stream()),
-      step_(plan, progress_, runtime, log, step_options(config, plan)),
-      evaluation_(plan, progress_, runtime, log, config.evaluation, static_cast<uint64_t>(config.run.seed)),
-      samples_(plan, progress_, runtime, log, config.log, static_cast<uint64_t>(config.run.seed)) {
+      step_(plan, progress_, runtime, log, options_.step),
+      evaluation_(plan, progress_, runtime, log, options_.evaluation, options_.step.seed),
+      samples_(plan, progress_, runtime, log, options_.log, options_.step.seed) {
   plan.models.start(runtime.communicator(), runtime.stream());
-  texts_ = read_texts(config, runtime.communicator());
-  CheckpointOptions options;
-  options.config = config.checkpoint;
-  options.needs_best = config.needs_best();
-  options.directory = RunDirectory::path_of(config);
-  options.deck = write_deck(config);
-  options.attention = attention_backend(attention_library(), config);
-  options.contents = std::move(contents);
-  options.texts = stored_texts(texts_);
-  options.from = from;
-  if (config.checkpoint.export_model == CheckpointConfig::Export::none) texts_.clear();
-  checkpoints_.emplace(plan, progress_, hash_, runtime, log, stop_monitor, std::move(options));
-  step_.before_update = [this] { checkpoints_->wait_for_update(); };
+  checkpoints_.emplace(plan, progress_, hash_, runtime, log, stop_monitor, options_.checkpoints);
+  step_.before_update = [this] { checkpoints_->wait_before_update(); };
   step_.hash_if_due = [this](int64_t completed) {
-    return is_hashed(config_, completed) ? std::optional(hash_.after(completed)) : std::nullopt;
+    return options_.is_hashed(completed) ? std::optional(hash_.after(completed)) : std::nullopt;
   };
-  start(from);
+  start();
 }
 
-void TrainingLoop::start(const ResumePoint* from) {
+void TrainingLoop::start() {
+  const ResumePoint* from = options_.checkpoints.from;
   RoleModel& policy = plan_.models.at(Role::policy);
   const bool has_frozen = policy.params().trained_parameter_count() < policy.params().parameter_count();
   if (from == nullptr || has_frozen) {  // checkpoints do not contain frozen weights
-    const LoadedWeights loaded = policy.load(runtime_.communicator(), runtime_.stream());
+    const LoadedWeights loaded = policy.load(runtime_.communicator(), runtime_.stream(), from == nullptr);
     if (!loaded.text.empty()) log_.print("weights    " + loaded.text);
     for (const std::string& warning : loaded.warnings) log_.warn(warning);
   }
   if (from != nullptr) {
     completed_ = checkpoints_->restore(*from);
   } else {
-    progress_.pending.evaluation = config_.evaluation.at_start;
+    progress_.pending.evaluation = options_.evaluation.at_start;
   }
   if (plan_.tokenizer != nullptr) {
     for (const std::string& warning : plan_.tokenizer->warnings()) log_.warn(warning);
@@ -110,14 +62,14 @@ void TrainingLoop::start(const ResumePoint* from) {
 }
 
 int64_t TrainingLoop::run() {
-  const std::string no_graphs = step_options(config_, plan_).no_graphs;
+  const std::string& no_graphs = options_.step.no_graphs;
   if (Graph::available() && !no_graphs.empty()) log_.print("graphs     none: " + no_graphs);
   const int64_t total = plan_.total_steps;
   if (completed_ < total) step_.prepare(completed_);
-  StepProfile profile(config_.log.profile, total - completed_);
+  StepProfile profile(options_.log.profile, total - completed_);
   const auto report_profile = [&](bool the_end) {
     if (!profile.due(the_end)) return;
-    profile.report(runtime_, compute_dtype(config_.precision), RunDirectory::path_of(config_), log_);
+    profile.report(runtime_, options_.compute, options_.checkpoints.directory, log_);
   };
   int64_t stop = run_due_actions();
   while (completed_ < total && !progress_.best.stops() && stop == 0) {
@@ -133,8 +85,8 @@ int64_t TrainingLoop::run() {
     if (done) {
       ++completed_;
       const bool last = completed_ == total;
-      const int64_t samples = config_.log.samples_every_steps;
-      progress_.pending.evaluation = due(config_.evaluation.every_steps) || (last && config_.evaluation.at_end);
+      const int64_t samples = options_.log.samples_every_steps;
+      progress_.pending.evaluation = due(options_.evaluation.every_steps) || (last && options_.evaluation.at_end);
       progress_.pending.samples = due(samples) || (last && samples > 0);
     }
     stop = run_due_actions();
@@ -150,7 +102,7 @@ int64_t TrainingLoop::run_due_actions() {
   RunProgress::Pending& pending = progress_.pending;
   const StopRequested stop_requested = [this] { return checkpoints_->stop_requested(completed_, step_.longest()); };
   int64_t stop = 0;
-  const bool save = due(config_.checkpoint.every_steps);
+  const bool save = due(options_.checkpoints.config.every_steps);
   if (pending.evaluation || pending.samples || save || completed_ == plan_.total_steps) step_.finish_pending();
   do {
     if (guard.must_roll_back()) roll_back_and_prepare();
@@ -163,7 +115,7 @@ int64_t TrainingLoop::run_due_actions() {
 }
 
 void TrainingLoop::roll_back_and_prepare() {
-  completed_ = roll_back(progress_, *checkpoints_, step_, completed_, RunDirectory::path_of(config_),
+  completed_ = roll_back(progress_, *checkpoints_, step_, completed_, options_.checkpoints.directory,
                          runtime_.communicator(), log_);
   if (completed_ < plan_.total_steps) step_.prepare(completed_);
 }
@@ -204,22 +156,21 @@ int64_t TrainingLoop::finish(int64_t stop) {
     const int64_t saved = checkpoints_->saved_step();
     const std::string place = pending.evaluation ? " in an evaluation" : pending.samples ? " in sampling" : "";
     log_.stop(fmt::format("stopped by {}{} after {} of {} steps; the same command {}resumes from {}", stop_reason(stop),
-                          place, completed_, plan_.total_steps,
-                          config_.run.overwrite ? "with run.overwrite=false " : "",
+                          place, completed_, plan_.total_steps, options_.overwrite ? "with run.overwrite=false " : "",
                           saved == completed_ ? "there" : fmt::format("step {}", std::max<int64_t>(saved, 0))));
     return stop;
   }
-  const CheckpointConfig& checkpoint = config_.checkpoint;
-  if (config_.needs_best()) {
+  const CheckpointConfig& checkpoint = options_.checkpoints.config;
+  if (options_.checkpoints.needs_best) {
     load_best_weights(plan_, *checkpoints_, progress_.best.step(), checkpoint.best_metric, completed_, runtime_, log_);
   }
   if (checkpoint.export_model != CheckpointConfig::Export::none) {
-    export_final_weights(plan_, checkpoint, RunDirectory::path_of(config_) + "/export", texts_, config_.data.tokenizer,
-                         runtime_.communicator(), log_);
+    export_final_weights(plan_, checkpoint, options_.checkpoints.directory + "/export", options_.texts,
+                         options_.tokenizer, runtime_.communicator(), log_);
   }
   log_.finish(progress_.best.stops()
                   ? fmt::format("stopped early after {} steps: {} evaluations without a better {}", completed_,
-                                progress_.best.without_improvement(), name_of(config_.checkpoint.best_metric))
+                                progress_.best.without_improvement(), name_of(checkpoint.best_metric))
                   : "finished");
   return 0;
 }

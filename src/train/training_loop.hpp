@@ -5,7 +5,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "params/planned_memory.hpp"
 #include "train/run_checkpoints.hpp"
@@ -14,16 +13,28 @@
 
 namespace llmtrain {
 
-/// True if the parameters' hash is logged after this many steps.
-bool is_hashed(const Config& config, int64_t completed);
-/// Options of a step, from the deck.
-StepOptions step_options(const Config& config, const TrainingPlan& plan);
+/// Choices of the deck for the loop, and facts about its start.
+struct TrainingOptions {
+  StepOptions step;
+  RunProgress progress;  ///< of a new run
+  EvaluationConfig evaluation;
+  LogConfig log;
+  CheckpointOptions checkpoints;
+  DType compute = DType::f32;  ///< dtype of the products, for the profile
+  bool overwrite = false;      ///< run.overwrite, without which the same command resumes
+  /// Files of the initial weights for the export, by name, on rank 0: read at the start, since the folder may be gone
+  /// at the end.
+  std::map<std::string, std::string> texts = {};
+  std::string tokenizer;  ///< data.tokenizer, for the export
+
+  /// True if the parameters' hash is logged after this many steps.
+  bool is_hashed(int64_t completed) const;
+};
 
 class TrainingLoop {
  public:
   /// Allocates the plan's memory and starts communication. Collective.
-  TrainingLoop(const Config& config, TrainingPlan& plan, Runtime& runtime, RunLog& log, StopMonitor& stop_monitor,
-               const ResumePoint* from, std::vector<NamedContent> contents);
+  TrainingLoop(TrainingOptions options, TrainingPlan& plan, Runtime& runtime, RunLog& log, StopMonitor& stop_monitor);
 
   /// Trains to the end, or to a request to stop. Returns the reason to stop, or 0.
   int64_t run();
@@ -31,7 +42,7 @@ class TrainingLoop {
 
  private:
   /// Sets the parameters: those of the checkpoint, or initial ones.
-  void start(const ResumePoint* from);
+  void start();
   /// Runs the evaluations, samples and saves that are due. Returns the reason to stop, or 0.
   int64_t run_due_actions();
   int64_t save_if_due(int64_t stop);
@@ -40,16 +51,13 @@ class TrainingLoop {
   int64_t finish(int64_t stop);
   bool due(int64_t every) const { return every > 0 && completed_ % every == 0; }
 
-  const Config& config_;
+  TrainingOptions options_;
   TrainingPlan& plan_;
   Runtime& runtime_;
   RunLog& log_;
   PlannedMemory memory_;
   RunProgress progress_;
   ParameterHash hash_;
-  /// Texts in the folder of the initial weights, by file name, on rank 0: read at the start, since the folder may be
-  /// gone at the end.
-  std::map<std::string, std::string> texts_;
   TrainingStep step_;
   std::optional<RunCheckpoints> checkpoints_;
   RunEvaluation evaluation_;

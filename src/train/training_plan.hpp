@@ -14,27 +14,10 @@
 #include "optim/optimizer.hpp"
 #include "params/reduction_groups.hpp"
 #include "roles/model_set.hpp"
-#include "train/config/config.hpp"
 #include "train/evaluate.hpp"
 #include "train/step_values.hpp"
 
 namespace llmtrain {
-
-/// Options of the deck that decide where the state lies.
-ParamStoreOptions offload_options(const Config& config);
-
-/// What the deck trains.
-TrainedRule trained_rule(const Config& config);
-
-/// Token ids of log.sample_prompts; an empty prompt starts like a document of the data.
-std::vector<std::vector<int32_t>> encode_prompts(const Config& config, const Tokenizer* tokenizer);
-
-/// Rank for which memory is planned.
-struct RankPosition {
-  int rank;
-  int size;
-  int node_size;  ///< ranks of a node that share memory, see ParamStoreOptions
-};
 
 /// Device memory of a step's statistics, cotangents and sums.
 struct StepBuffers {
@@ -45,9 +28,28 @@ struct StepBuffers {
   StepSums sums;
 };
 
-struct TrainingPlan {
-  /// The deck must be resolved: vocab_size and precision known.
-  TrainingPlan(const Config& config, const Dataset& data, const RankPosition& position);
+/// Parts of a training run that its task chooses.
+struct TrainingParts {
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::vector<std::vector<int32_t>> prompts;  ///< prompts of samples; none: no samples are written
+  std::shared_ptr<const TokenFile> train_source;
+  DataStream train;
+  std::optional<DataStream> validation;
+  ReductionGroups groups;
+  int64_t total_steps;
+  std::unique_ptr<Objective> objective;
+  std::unique_ptr<Optimizer> optimizer;
+};
+
+/// Choices of the deck that change the memory beside the model's.
+struct PlanOptions {
+  bool counts_correct = false;   ///< evaluations count the tokens that the model ranks first
+  bool compares_losses = false;  ///< the host compares each loss with earlier ones before it allows an update
+  int64_t copy_bytes = 0;        ///< maximum memory for a copy of the state, from which a thread saves it
+};
+
+struct TrainingPlan : TrainingParts {
+  TrainingPlan(TrainingParts parts, RoleSpec policy, const PlanOptions& options);
 
   ParamStore& params() { return models.at(Role::policy).params(); }
   const ParamStore& params() const { return models.at(Role::policy).params(); }
@@ -59,21 +61,15 @@ struct TrainingPlan {
     return {buffers.batch, {buffers.statistics.logp, {}, {}, buffers.statistics.argmax}, buffers.sums.of_objective()};
   }
 
-  std::shared_ptr<const Tokenizer> tokenizer;
-  std::vector<std::vector<int32_t>> prompts;  ///< prompts of samples
-  std::shared_ptr<const TokenFile> train_source;
-  DataStream train;
-  std::optional<DataStream> validation;
-  ReductionGroups groups;
-  int64_t total_steps;
-  std::unique_ptr<Objective> objective;
-  std::unique_ptr<Optimizer> optimizer;
   ModelSet models;
   Arena arena;
   StepBuffers buffers;
   std::optional<Generator> generator;  ///< set if samples are written
   int64_t copied_elements = 0;         ///< number of this rank's state elements in the copy for a save
   Tensor state_copy;                   ///< fp32 [copied_elements], if device memory is the host's
+
+ private:
+  void plan_buffers(const PassPlan& passes, const PlanOptions& options);
 };
 
 }  // namespace llmtrain

@@ -77,7 +77,7 @@ bool TrainingStep::run(int64_t n) {
   phases_.reduction += queued - reduced;
   finish_pending();  // the step before, while the device works on this one
   if (progress_.guard.must_roll_back()) return false;
-  const double learned = now();
+  const double previous_finished = now();
   values_.fetch();
   // The host decides, and waits for the device here: if the sums go through MPI; if it makes the update; with fp16,
   // whose scale in the next step depends on this one; and if losses are compared with earlier ones (spike_z_score). The
@@ -89,7 +89,7 @@ bool TrainingStep::run(int64_t n) {
   }
   const double decided = now();
   phase.next("update");
-  phases_.reduction += decided - learned;
+  phases_.reduction += decided - previous_finished;
   if (by_device) {
     update(record, 1);
   } else if (check(record, n)) {

@@ -36,7 +36,7 @@ class TrainingStep {
   void prepare(int64_t n);
   /// Discards a prepared step.
   void discard() { passes_.discard(); }
-  /// Queues step n, completely if the device decides about its update; the host then learns its values after it has
+  /// Queues step n, completely if the device decides about its update; the host then reads its values after it has
   /// queued the next step's passes, or in finish_pending(). Returns false if the values of the step before cause a
   /// rollback; step n is then discarded.
   bool run(int64_t n);
@@ -67,7 +67,7 @@ class TrainingStep {
   StepPasses passes_;
   ExactSum loss_;  ///< what a hook adds to the loss of the current step
   StepValues values_;
-  /// At most one step: the transfer of its values is under way.
+  /// At most one step: the transfer of its values is in progress.
   struct Pending {
     StepRecord record;
     double divisor, begin;

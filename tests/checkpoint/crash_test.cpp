@@ -71,7 +71,7 @@ TEST_F(Crash, BeforeEveryOperationOfASave) {
     const int64_t found = found_step();
     ASSERT_TRUE(found == step || found == step - 10) << "after " << operations.back() << ": step " << found;
     ++(found == step ? new_found : old_found);
-    sweep_leftovers(folder_.path());
+    remove_unfinished_saves(folder_.path());
     EXPECT_EQ(folder_.leftovers(), 0);
     EXPECT_EQ(found_step(), found);
     if (!killed) break;
@@ -104,7 +104,7 @@ TEST_F(Crash, WhileAStepIsSavedAgain) {
     if (found->manifest.step == 20) break;
     ASSERT_EQ(found->manifest.step, 10);
     ASSERT_EQ(found->refused.size(), 1u);
-    sweep_leftovers(folder_.path());
+    remove_unfinished_saves(folder_.path());
   }
   EXPECT_EQ(found_step(), 20);
 }
@@ -128,7 +128,7 @@ TEST_F(Crash, WhileTheOnlyCheckpointIsSavedAgainAndNamesCannotBeExchanged) {
     }
     restore_replaced(folder_.path());
     ASSERT_EQ(found_step(), 20) << "after " << operations.back();
-    sweep_leftovers(folder_.path());
+    remove_unfinished_saves(folder_.path());
     EXPECT_EQ(folder_.leftovers(), 0);
   }
   can_exchange = true;

@@ -84,7 +84,7 @@ class ToyRun {
   /// The job starts again: it resumes from the newest checkpoint that verifies, and knows no other.
   void start() {
     kill_in_ = -1;
-    sweep_leftovers(folder_);
+    remove_unfinished_saves(folder_);
     rules_.verified.clear();
     rules_.refused.clear();
     for (const int64_t step : published_steps(folder_)) {
@@ -93,7 +93,7 @@ class ToyRun {
     }
     source_ = rules_.verified.empty() ? 0 : *rules_.verified.rbegin();
     for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
-      ASSERT_TRUE(step_of(entry.path().filename().string())) << "a leftover was not swept";
+      ASSERT_TRUE(step_of(entry.path().filename().string())) << "an unfinished save was not removed";
     }
   }
 

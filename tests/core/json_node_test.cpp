@@ -25,8 +25,8 @@ std::string refusal(const std::function<void(const JsonNode&)>& read) {
 
 TEST(JsonNode, ErrorsNameTheKeyWhatIsExpectedAndWhatIsFound) {
   const auto item = [](const JsonNode& root, size_t i) { return root.at("a").at("b").at(i); };
-  EXPECT_EQ(refusal([&](const auto& j) { EXPECT_EQ(item(j, 0).integer(1, 5), 1); }), "accepted");
-  EXPECT_EQ(refusal([&](const auto& j) { item(j, 0).integer(2, 5); }),
+  EXPECT_EQ(refusal([&](const auto& j) { EXPECT_EQ(item(j, 0).integer_between(1, 5), 1); }), "accepted");
+  EXPECT_EQ(refusal([&](const auto& j) { item(j, 0).integer_between(2, 5); }),
             "f.json.a.b[0]: must be an integer from 2 to 5, not 1");
   EXPECT_EQ(refusal([&](const auto& j) { item(j, 1).number(); }), "f.json.a.b[1]: must be a number, not 'x'");
   EXPECT_EQ(refusal([&](const auto& j) { item(j, 2).count(9); }),

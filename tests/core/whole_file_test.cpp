@@ -43,7 +43,7 @@ TEST(WholeFile, LeavesNothingWhenItIsGivenUp) {
 TEST(WholeFile, TemporaryNamesDiffer) {
   EXPECT_NE(temporary_path("a"), temporary_path("a"));
   EXPECT_TRUE(temporary_path("x/a").starts_with("x/a.")) << "the same file system";
-  EXPECT_TRUE(temporary_path("a").ends_with(".tmp")) << "what sweeps them looks for this";
+  EXPECT_TRUE(temporary_path("a").ends_with(".tmp")) << "the removal of temporary files looks for this";
 }
 
 TEST(WholeFile, WhatCannotBeCreatedIsAnError) {

@@ -130,7 +130,7 @@ TEST_F(RanksTest, ConversationsGiveTheSameFileOnAnyNumberOfRanks) {
   EXPECT_THAT(refusal([&] { open(ranks_, "wrong"); }), HasSubstr("wrong.jsonl:6001: there is no column 'output'"));
 }
 
-TEST_F(RanksTest, TheTokenizerLearntIsTheSameOnAnyNumberOfRanks) {
+TEST_F(RanksTest, TheTrainedTokenizerIsTheSameOnAnyNumberOfRanks) {
   config_.train = {file("a.txt", stories_text(3, 3'000'000)), file("b.txt", stories_text(4, 20'000))};
   config_.tokenizer = "bpe";
   config_.vocab_size = 600;
@@ -148,13 +148,13 @@ TEST_F(RanksTest, TheTokenizerLearntIsTheSameOnAnyNumberOfRanks) {
 }
 
 /// A cached tokenizer is not trained again; a damaged one is.
-TEST_F(RanksTest, TheTokenizerLearntIsKept) {
+TEST_F(RanksTest, TheTrainedTokenizerIsKept) {
   config_.train = {file("a.txt", stories_text(3, 200'000))};
   config_.tokenizer = "bpe";
   config_.vocab_size = 300;
   config_.add_bos = true;
   config_.cache = path_ + "/kept";
-  const auto learnt = [&] {
+  const auto trained = [&] {
     std::string said;
     const Dataset data = open_dataset(config_, batch_, ranks_, [&](const std::string& line) { said += line + "\n"; });
     EXPECT_EQ(data.tokenizer->token(data.tokenizer->eos_id()), "<|endoftext|>");
@@ -162,8 +162,8 @@ TEST_F(RanksTest, TheTokenizerLearntIsKept) {
     ranks_.broadcast(said);
     return said.find("300 tokens") != std::string::npos;
   };
-  EXPECT_TRUE(learnt());
-  EXPECT_FALSE(learnt());
+  EXPECT_TRUE(trained());
+  EXPECT_FALSE(trained());
   ranks_.barrier();
   if (folder_) {
     for (const auto& entry : std::filesystem::directory_iterator(path_ + "/kept")) {
@@ -171,7 +171,7 @@ TEST_F(RanksTest, TheTokenizerLearntIsKept) {
     }
   }
   ranks_.barrier();
-  EXPECT_TRUE(learnt());
+  EXPECT_TRUE(trained());
 }
 
 /// The first of several errors, whichever rank reads it.

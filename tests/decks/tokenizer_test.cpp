@@ -10,12 +10,12 @@ namespace {
 using test::llmtool;
 using test::read_file;
 
-class LearntTokenizer : public testing::Test {
+class TrainedTokenizer : public testing::Test {
  protected:
-  LearntTokenizer() {
+  TrainedTokenizer() {
     EXPECT_EQ(llmtool({"corpus", "stories", "--bytes", "400000", "--seed", "5", "--output", text()}).exit_code, 0);
-    test::write_file(folder_ / "learn.ini", "[run]\ntask = tokenizer\noutput = " + folder_.text() +
-                                                "/runs\n[data]\ntrain = " + text() + "\nvocab_size = 500\n");
+    test::write_file(folder_ / "tokenizer.ini", "[run]\ntask = tokenizer\noutput = " + folder_.text() +
+                                                    "/runs\n[data]\ntrain = " + text() + "\nvocab_size = 500\n");
     test::write_file(folder_ / "train.ini",
                      "[run]\nmax_steps = 3\noutput = " + folder_.text() +
                          "/runs\n[model]\nd_model = 32\nn_layers = 1\nn_heads = 2\n[data]\ntrain = " + text() +
@@ -35,14 +35,14 @@ class LearntTokenizer : public testing::Test {
   test::TemporaryFolder folder_;
 };
 
-TEST_F(LearntTokenizer, OfATaskIsTheOneOfLlmtoolOnAnyNumberOfRanks) {
+TEST_F(TrainedTokenizer, OfATaskIsTheOneOfLlmtoolOnAnyNumberOfRanks) {
   const std::string made = (folder_ / "made").string();
   const std::vector<std::string> tool = {"tokenizer", "train", "--input", text(), "--vocab-size", "500", "--output"};
   std::vector<std::string> arguments = tool;
   arguments.push_back(made);
   ASSERT_EQ(llmtool(arguments).exit_code, 0);
   for (const int ranks : {1, 2, 3}) {
-    const test::Outcome outcome = run("learn.ini", ranks);
+    const test::Outcome outcome = run("tokenizer.ini", ranks);
     ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
     EXPECT_NE(outcome.output.find("500 tokens trained"), std::string::npos) << outcome.output;
     for (const char* file : {"tokenizer.json", "tokenizer_config.json"}) {
@@ -50,13 +50,13 @@ TEST_F(LearntTokenizer, OfATaskIsTheOneOfLlmtoolOnAnyNumberOfRanks) {
     }
   }
   // Repeated: finished. A different size: a different deck, a different tokenizer.
-  EXPECT_NE(run("learn.ini", 1).output.find("is finished. Give run.name=..."), std::string::npos);
-  EXPECT_EQ(run("learn.ini", 1, {"data.vocab_size=400"}).exit_code, 73);
-  ASSERT_EQ(run("learn.ini", 1, {"data.vocab_size=400", "run.overwrite=true"}).exit_code, 0);
+  EXPECT_NE(run("tokenizer.ini", 1).output.find("is finished. Give run.name=..."), std::string::npos);
+  EXPECT_EQ(run("tokenizer.ini", 1, {"data.vocab_size=400"}).exit_code, 73);
+  ASSERT_EQ(run("tokenizer.ini", 1, {"data.vocab_size=400", "run.overwrite=true"}).exit_code, 0);
   EXPECT_FALSE(read_file(result(1, "tokenizer.json")) == read_file(made + "/tokenizer.json"));
 }
 
-TEST_F(LearntTokenizer, OfARunGivesTheSameLedgerOnAnyNumberOfRanks) {
+TEST_F(TrainedTokenizer, OfARunGivesTheSameLedgerOnAnyNumberOfRanks) {
   for (const int ranks : {1, 2, 3}) {
     const test::Outcome outcome = run("train.ini", ranks);
     ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
@@ -68,8 +68,8 @@ TEST_F(LearntTokenizer, OfARunGivesTheSameLedgerOnAnyNumberOfRanks) {
 }
 
 /// The resolved deck names no end-of-text token, and is still a valid deck.
-TEST_F(LearntTokenizer, TrainsARunThatIsFoundFinished) {
-  ASSERT_EQ(run("learn.ini", 1).exit_code, 0);
+TEST_F(TrainedTokenizer, TrainsARunThatIsFoundFinished) {
+  ASSERT_EQ(run("tokenizer.ini", 1).exit_code, 0);
   const std::string tokenizer = "data.tokenizer=" + result(1, "tokenizer.json").string();
   for (const bool again : {false, true}) {
     const test::Outcome outcome = run("train.ini", 2, {tokenizer});
@@ -78,16 +78,16 @@ TEST_F(LearntTokenizer, TrainsARunThatIsFoundFinished) {
   }
 }
 
-TEST_F(LearntTokenizer, KeysThatCannotBeAreRefused) {
+TEST_F(TrainedTokenizer, KeysThatCannotBeAreRefused) {
   const auto refused = [&](const std::vector<std::string>& keys, const std::string& why) {
-    const test::Outcome outcome = run("learn.ini", 1, keys);
+    const test::Outcome outcome = run("tokenizer.ini", 1, keys);
     EXPECT_EQ(outcome.exit_code, 78);
     EXPECT_NE(outcome.output.find(why), std::string::npos) << outcome.output;
   };
   refused({"tokenizer.special_tokens=<a>,<a>"}, "<a> is repeated");
   refused({"data.vocab_size=258", "tokenizer.special_tokens=<a>,<b>"}, "258 is too small");
   refused({"data.tokenizer=char"}, "only trains bpe");
-  EXPECT_EQ(run("learn.ini", 1, {"data.vocab_size=259", "tokenizer.special_tokens=<a>,<b>"}).exit_code, 0);
+  EXPECT_EQ(run("tokenizer.ini", 1, {"data.vocab_size=259", "tokenizer.special_tokens=<a>,<b>"}).exit_code, 0);
 }
 
 }  // namespace

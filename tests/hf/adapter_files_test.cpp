@@ -205,7 +205,7 @@ class AdapterFiles : public ::testing::Test {
       const DecoderShape base = shape_of_model("llama");
       const AdapterFolder adapter = AdapterFolder::open(folder_.path(), base);
       DecoderShape shape = base;
-      shape.adapters = adapter_rule(adapter.config.lora, base.config);
+      adapt(shape, adapter.config.lora);
       match_adapter(adapter, shape, Decoder(shape).units());
     });
   }

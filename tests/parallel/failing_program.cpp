@@ -38,7 +38,7 @@ void work(double seconds, bool moves) {
   const SectionScope section(Section::step);
   for (double done = 0; done < seconds; done += 0.02) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    if (moves) note_progress();
+    if (moves) report_progress();
   }
 }
 
@@ -240,7 +240,7 @@ int run(Communicator& c, const std::string& way, const std::optional<Gathered>& 
        [&] {
          return on_rank(c, last, [] {
            work(0.5, false);
-           note_progress();
+           report_progress();
            work(2, false);
          });
        }},

@@ -127,7 +127,7 @@ TEST(Activity, TheWriterDoesNotCountAsTheTrainingThread) {
   const uint64_t before = activity().lane(Lane::main).ticks.load();
   std::thread([] {
     const WriterScope scope;
-    note_progress();
+    report_progress();
     const FileCall call;
     EXPECT_EQ(activity().lane(Lane::writer).file_calls.load(), 1);
   }).join();

@@ -38,19 +38,15 @@ TEST(AttentionChoice, OfManyHostsSomeAreNamed) {
 }
 
 TEST(AttentionChoice, IsALibrarysOnlyWhereTheRunTakesIt) {
-  Config config;
-  config.precision.compute = PrecisionConfig::Compute::bf16;
-  EXPECT_EQ(attention_backend("cuDNN 9.19.0", config), "cuDNN 9.19.0");
-  EXPECT_EQ(attention_backend("", config), "");
-  Config other = config;
-  other.precision.compute = PrecisionConfig::Compute::fp32;
-  EXPECT_EQ(attention_backend("cuDNN 9.19.0", other), "");
-  other = config;
-  other.model.attention_dropout = 0.1;
-  EXPECT_EQ(attention_backend("cuDNN 9.19.0", other), "");
-  other = config;
-  other.run.task = Task::evaluate;
-  EXPECT_EQ(attention_backend("cuDNN 9.19.0", other), "");
+  const ModelConfig plain;
+  ModelConfig dropout;
+  dropout.attention_dropout = 0.1;
+  const std::string library = "cuDNN 9.19.0";
+  EXPECT_EQ(attention_backend(library, Task::pretrain, plain, DType::bf16), library);
+  EXPECT_EQ(attention_backend("", Task::pretrain, plain, DType::bf16), "");
+  EXPECT_EQ(attention_backend(library, Task::pretrain, plain, DType::f32), "");
+  EXPECT_EQ(attention_backend(library, Task::pretrain, dropout, DType::bf16), "");
+  EXPECT_EQ(attention_backend(library, Task::evaluate, plain, DType::bf16), "");
 }
 
 TEST(AttentionChoice, OtherThanTheCheckpointsIsSaid) {

@@ -14,6 +14,20 @@
 namespace llmtrain {
 namespace {
 
+/// Differences from a resolved deck, by their effect.
+struct Changes {
+  std::vector<std::string> breaking, applied;
+};
+Changes changes_since(const Config& config, const std::string& resolved_deck) {
+  Changes changes;
+  for (const DeckDifference& difference : differences(config, resolved_deck, "recorded")) {
+    const bool applies = difference.effect == DeckDifference::Effect::applies;
+    if (difference.effect == DeckDifference::Effect::names_files) continue;
+    (applies ? changes.applied : changes.breaking).push_back(difference.text);
+  }
+  return changes;
+}
+
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -290,8 +304,7 @@ TEST(Config, ARunShorterThanItsWarmupIsNotedAndItsResolvedDeckIsADeckAgain) {
   const Config again = load({}, write_deck(trial));
   EXPECT_THAT(again.notes, ElementsAre(note));
   EXPECT_EQ(again.schedule.warmup_steps, 5);
-  EXPECT_THAT(changes_since(load({}, deck), write_deck(trial), "recorded").applied,
-              ElementsAre("run.max_steps: 2 there, 10 here"));
+  EXPECT_THAT(changes_since(load({}, deck), write_deck(trial)).applied, ElementsAre("run.max_steps: 2 there, 10 here"));
   EXPECT_THAT(load({"run.max_steps=5"}, deck).notes, IsEmpty()) << "control";
   EXPECT_THAT(load({"schedule.name=warmup_stable_decay", "schedule.decay_steps=6"}, deck).notes,
               ElementsAre(HasSubstr("5 and 6 of decay steps do not fit into run.max_steps = 10")));
@@ -320,12 +333,12 @@ TEST(Config, LossScaleIsOfFp16) {
   EXPECT_THAT(fixed.notes, ElementsAre("command line: precision.min_loss_scale: no effect with a fixed loss_scale"));
   // A run may resume with other rules, not with another type.
   const auto changes = [&](const std::string& argument) {
-    return changes_since(load({"precision.compute=fp16", argument}), write_deck(c), "recorded");
+    return changes_since(load({"precision.compute=fp16", argument}), write_deck(c));
   };
   EXPECT_THAT(changes("precision.loss_scale_window=7").applied, ElementsAre(HasSubstr("2000 there, 7 here")));
   EXPECT_THAT(changes("precision.loss_scale_window=7").breaking, IsEmpty());
   EXPECT_THAT(changes("precision.initial_loss_scale=8").breaking, ElementsAre(HasSubstr("65536 there, 8 here")));
-  EXPECT_THAT(changes_since(load({"precision.compute=bf16"}), write_deck(c), "recorded").breaking,
+  EXPECT_THAT(changes_since(load({"precision.compute=bf16"}), write_deck(c)).breaking,
               ElementsAre("precision.compute: fp16 there, bf16 here"));
 }
 
@@ -385,17 +398,15 @@ TEST(ResolvedDeck, TakesWhatOnlyTheProgramKnows) {
 
 TEST(ChangedDeck, BreaksTheRunOrAppliesFromThereOnOrMattersNotAsTheKeySays) {
   const std::string begun = write_deck(load({}));
-  const auto since = [&](const std::vector<std::string>& arguments) {
-    return changes_since(load(arguments), begun, "d.ini");
-  };
-  const DeckChanges without_effect =
+  const auto since = [&](const std::vector<std::string>& arguments) { return changes_since(load(arguments), begun); };
+  const Changes without_effect =
       since({"run.name=b", "run.output=elsewhere", "run.overwrite=true", "run.time_limit=1h", "data.cache=c",
              "data.unpacked_limit=1", "parallel.zero=3", "parallel.offload_optimizer=nvme",
              "parallel.offload_path=/scratch", "memory.recompute=block", "log.every_steps=1",
              "evaluation.every_steps=3", "checkpoint.every_steps=7", "watchdog.enabled=false"});
   EXPECT_THAT(without_effect.breaking, IsEmpty());
   EXPECT_THAT(without_effect.applied, IsEmpty());
-  const DeckChanges some =
+  const Changes some =
       since({"run.seed=43", "run.max_steps=20", "model.dropout=0.5", "model.attention_dropout=0.25", "model.n_layers=3",
              "optimizer.max_grad_norm=7", "divergence.skip_steps=7", "parallel.reduction_blocks=2", "batch.global=4"});
   EXPECT_THAT(some.breaking,
@@ -410,12 +421,11 @@ TEST(ChangedDeck, BreaksTheRunOrAppliesFromThereOnOrMattersNotAsTheKeySays) {
   const std::string half = write_deck(load({"precision.compute=fp16", "batch.global=4"}));
   EXPECT_THAT(changes_since(load({"precision.compute=fp16", "batch.global=4", "precision.initial_loss_scale=1024",
                                   "parallel.reduction_groups=2"}),
-                            half, "d.ini")
+                            half)
                   .breaking,
               UnorderedElementsAre(HasSubstr("parallel.reduction_groups"), HasSubstr("precision.initial_loss_scale")));
-  EXPECT_THAT(
-      changes_since(load({"precision.compute=fp32"}), write_deck(load({"precision.compute=bf16"})), "d.ini").breaking,
-      ElementsAre(HasSubstr("precision.compute")));
+  EXPECT_THAT(changes_since(load({"precision.compute=fp32"}), write_deck(load({"precision.compute=bf16"}))).breaking,
+              ElementsAre(HasSubstr("precision.compute")));
 }
 
 TEST(DeckFile, IsReadWhole) {

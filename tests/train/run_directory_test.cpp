@@ -21,6 +21,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// The directory of a deck's run.
+struct Directory : RunDirectory {
+  explicit Directory(const Config& config) : RunDirectory(config.run, comparison_with(config)) {}
+};
+
 class RunDirectoryTest : public ::testing::Test {
  public:
   Config config(const std::vector<std::string>& overrides = {}) const {
@@ -34,7 +39,7 @@ class RunDirectoryTest : public ::testing::Test {
   void touch(const std::string& name) const { std::ofstream(folder / "a" / name) << "x"; }
   static std::string refusal(const Config& config) {
     try {
-      const RunDirectory directory(config);
+      const Directory directory(config);
     } catch (const UserError& error) {
       EXPECT_EQ(error.code(), ExitCode::cannot_create);
       return error.what();
@@ -48,7 +53,7 @@ class RunDirectoryTest : public ::testing::Test {
 
 TEST_F(RunDirectoryTest, AFinishedRunIsFoundAndNotTouched) {
   {
-    const RunDirectory directory(config());
+    const Directory directory(config());
     EXPECT_EQ(directory.found(), RunDirectory::Found::empty);
     directory.start(write_deck(config()));
     touch("ledger.jsonl");
@@ -56,7 +61,7 @@ TEST_F(RunDirectoryTest, AFinishedRunIsFoundAndNotTouched) {
   }
   std::map<fs::path, fs::file_time_type> before;
   for (const auto& entry : fs::directory_iterator(folder / "a")) before[entry.path()] = entry.last_write_time();
-  const RunDirectory again(config());
+  const Directory again(config());
   EXPECT_EQ(again.found(), RunDirectory::Found::finished);
   std::map<fs::path, fs::file_time_type> after;
   for (const auto& entry : fs::directory_iterator(folder / "a")) after[entry.path()] = entry.last_write_time();
@@ -65,7 +70,7 @@ TEST_F(RunDirectoryTest, AFinishedRunIsFoundAndNotTouched) {
 
 TEST_F(RunDirectoryTest, AnotherDeckIsRefusedAndOverwritesOnlyWhenAllowed) {
   {
-    const RunDirectory directory(config());
+    const Directory directory(config());
     directory.start(write_deck(config()));
     touch("ledger.jsonl");
     directory.mark_finished(3);
@@ -74,7 +79,7 @@ TEST_F(RunDirectoryTest, AnotherDeckIsRefusedAndOverwritesOnlyWhenAllowed) {
   const std::string message = refusal(config({"run.seed=7"}));
   EXPECT_NE(message.find("run.overwrite=true"), std::string::npos);
   EXPECT_NE(message.find("run.seed: 42 there, 7 here"), std::string::npos) << message;
-  const RunDirectory replaced(config({"run.seed=7", "run.overwrite=true"}));
+  const Directory replaced(config({"run.seed=7", "run.overwrite=true"}));
   EXPECT_EQ(replaced.found(), RunDirectory::Found::empty);
   EXPECT_TRUE(fs::exists(folder / "a/ledger.jsonl")) << "removed before everything else was checked";
   replaced.start("");
@@ -88,13 +93,13 @@ TEST_F(RunDirectoryTest, TheResolvedDeckIsTheSameDeck) {
   resolved.set_vocab_size(300);
   resolved.set_compute(PrecisionConfig::Compute::bf16);
   {
-    const RunDirectory directory(resolved);
+    const Directory directory(resolved);
     directory.start(write_deck(resolved));
     directory.mark_finished(3);
   }
   const std::string file = (folder / "a/deck.ini").string();
-  EXPECT_EQ(RunDirectory(load_config(read_deck_file(file), file)).found(), RunDirectory::Found::finished);
-  EXPECT_EQ(RunDirectory(config({"log.every_steps=1"})).found(), RunDirectory::Found::finished);
+  EXPECT_EQ(Directory(load_config(read_deck_file(file), file)).found(), RunDirectory::Found::finished);
+  EXPECT_EQ(Directory(config({"log.every_steps=1"})).found(), RunDirectory::Found::finished);
   EXPECT_NE(refusal(config({"model.vocab_size=400"})).find("model.vocab_size: 300 there"), std::string::npos);
 }
 
@@ -108,7 +113,7 @@ TEST_F(RunDirectoryTest, FilesThatNoRunHasWrittenAreNotReplaced) {
 
 TEST_F(RunDirectoryTest, AnUnfinishedRunIsNotOverwrittenSilently) {
   {
-    const RunDirectory directory(config());
+    const Directory directory(config());
     touch("ledger.jsonl");
   }
   EXPECT_NE(refusal(config()).find("an unfinished run"), std::string::npos);
@@ -116,7 +121,7 @@ TEST_F(RunDirectoryTest, AnUnfinishedRunIsNotOverwrittenSilently) {
 }
 
 TEST_F(RunDirectoryTest, TheSecondJobNamesTheFirst) {
-  const RunDirectory first(config());
+  const Directory first(config());
   const std::string message = refusal(config());
   EXPECT_NE(message.find("another job owns this run"), std::string::npos);
   EXPECT_NE(message.find("process " + std::to_string(getpid())), std::string::npos) << message;
@@ -130,7 +135,7 @@ class Owner {
     EXPECT_EQ(pipe(ready.data()), 0);
     pid_ = fork();
     if (pid_ == 0) {
-      const RunDirectory directory(config);
+      const Directory directory(config);
       if (write(ready[1], "x", 1) != 1) _exit(1);
       while (true) pause();
     }
@@ -160,7 +165,7 @@ TEST_F(RunDirectoryTest, ADeadOwnerIsReplacedAndALivingOneIsNot) {
     Owner owner(config());
     EXPECT_NE(refusal(config()).find("process " + std::to_string(owner.pid())), std::string::npos);
     owner.end();
-    const RunDirectory directory(config());
+    const Directory directory(config());
   }
 }
 
@@ -184,11 +189,11 @@ TEST_F(RunDirectoryTest, AnOwnerOnAnotherHostIsSeenByItsStatus) {
     alive = false;
     owner.join();
   }
-  const RunDirectory dead(config());  // its status no longer changes
+  const Directory dead(config());  // its status no longer changes
 }
 
 TEST_F(RunDirectoryTest, AJobThatEndedIsNotLookedFor) {
-  { const RunDirectory directory(config()); }
+  { const Directory directory(config()); }
   EXPECT_EQ(fs::file_size(folder / "a/lock"), 0U);
 }
 
@@ -212,7 +217,7 @@ TEST_F(RunDirectoryTest, CheckpointsThatCannotBeSavedAreSeenAtTheStart) {
     if (child == 0) {
       if (getuid() == 0 && setuid(65534) != 0) _exit(2);
       try {
-        const RunDirectory directory(config());
+        const Directory directory(config());
       } catch (const UserError& error) {
         _exit(std::string(error.what()).find("checkpoints cannot be saved: Permission denied") != std::string::npos
                   ? 1
@@ -228,7 +233,7 @@ TEST_F(RunDirectoryTest, CheckpointsThatCannotBeSavedAreSeenAtTheStart) {
 
 TEST_F(RunDirectoryTest, ADamagedMarkIsNotAFinishedRun) {
   {
-    const RunDirectory directory(config());
+    const Directory directory(config());
     touch("ledger.jsonl");
   }
   touch("finished.json");
@@ -238,7 +243,7 @@ TEST_F(RunDirectoryTest, ADamagedMarkIsNotAFinishedRun) {
 TEST_F(RunDirectoryTest, TheCountOfTheJobScriptIsNoRunAndStays) {
   fs::create_directories(folder / "a");
   touch("restarts");
-  const RunDirectory directory(config());
+  const Directory directory(config());
   EXPECT_EQ(directory.found(), RunDirectory::Found::empty);
   directory.start("[run]\n");
   EXPECT_TRUE(fs::exists(folder / "a/restarts"));

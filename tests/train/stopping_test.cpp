@@ -15,27 +15,26 @@
 namespace llmtrain {
 namespace {
 
-Config with_time_limit(int64_t seconds) {
-  Config config;
-  config.run.time_limit = seconds;
-  return config;
+RunConfig with_time_limit(int64_t seconds) {
+  RunConfig run;
+  run.time_limit = seconds;
+  run.output = "/nowhere";
+  return run;
 }
 
 TEST(TimeLimit, KeepsTheTimeThatASaveNeeds) {
-  const test::TemporaryFolder folder;
-  StopMonitor stop_monitor(with_time_limit(100'000), folder.text(), true);
+  StopMonitor stop_monitor(with_time_limit(100'000), {}, true);
   EXPECT_EQ(stop_monitor.requested(0).stop, 0);
   EXPECT_EQ(stop_monitor.requested(40'000).stop, 0);
-  StopMonitor other(with_time_limit(1), folder.text(), true);
+  StopMonitor other(with_time_limit(1), {}, true);
   std::this_thread::sleep_for(std::chrono::milliseconds(700));
   EXPECT_EQ(other.requested(0.4).stop, stop_by_time) << "0.7 s of 1 s are gone";
 }
 
 TEST(TimeLimit, LeavesHalfToSteps) {
-  const test::TemporaryFolder folder;
-  StopMonitor stop_monitor(with_time_limit(100'000), folder.text(), true);
+  StopMonitor stop_monitor(with_time_limit(100'000), {}, true);
   EXPECT_EQ(stop_monitor.requested(1e9).stop, 0) << "or there might be no step in any job";
-  StopMonitor other(with_time_limit(1), folder.text(), true);
+  StopMonitor other(with_time_limit(1), {}, true);
   std::this_thread::sleep_for(std::chrono::milliseconds(600));
   EXPECT_EQ(other.requested(1e9).stop, stop_by_time);
 }

@@ -45,11 +45,11 @@ bool BasicJsonNode<Json>::boolean() const {
 }
 
 template <class Json>
-int64_t BasicJsonNode<Json>::integer(int64_t least, int64_t most) const {
+int64_t BasicJsonNode<Json>::integer_between(int64_t min, int64_t max) const {
   const bool fits = value_->is_number_unsigned() ? value_->template get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX)
                                                  : value_->is_number_integer();
   const int64_t number = fits ? value_->template get<int64_t>() : 0;
-  if (!fits || number < least || number > most) refuse_value(fmt::format("an integer from {} to {}", least, most));
+  if (!fits || number < min || number > max) refuse_value(fmt::format("an integer from {} to {}", min, max));
   return number;
 }
 

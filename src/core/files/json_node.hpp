@@ -31,8 +31,8 @@ class BasicJsonNode {
 
   const std::string& text() const;
   bool boolean() const;
-  int64_t integer(int64_t least, int64_t most) const;
-  int64_t count(int64_t most = std::numeric_limits<int64_t>::max()) const { return integer(0, most); }
+  int64_t integer_between(int64_t min, int64_t max) const;
+  int64_t count(int64_t max = std::numeric_limits<int64_t>::max()) const { return integer_between(0, max); }
   double number() const;
   const BasicJsonNode& object() const;
   const BasicJsonNode& array() const;

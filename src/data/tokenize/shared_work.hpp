@@ -42,7 +42,7 @@ void share_work(Communicator& communicator, ItemRange own, const Process& proces
       const size_t n = static_cast<size_t>(std::min(batch, own.end - next));
       parallel_for(n, threads, [&](size_t i) {
         results[i] = process(next + static_cast<int64_t>(i));
-        note_progress();
+        report_progress();
       });
       for (size_t i = 0; i < n; ++i) collect(next + static_cast<int64_t>(i), results[i]);
       next += static_cast<int64_t>(n);

@@ -24,7 +24,7 @@ struct SplitCodec {
 }  // namespace
 
 void TokenizerConfig::visit(DeckKeys& keys) {
-  keys.section("tokenizer", "Control how data.tokenizer = bpe is learnt from the training text.", Change::breaks,
+  keys.section("tokenizer", "Control how data.tokenizer = bpe is trained on the training text.", Change::breaks,
                training_tasks | TaskSet{Task::tokenizer});
   keys.key<SplitCodec>("split", split,
                        {.doc = "Pattern that splits text into words, within which pairs are merged: that of GPT-2, "

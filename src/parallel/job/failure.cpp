@@ -146,7 +146,7 @@ std::optional<std::vector<Outcome>> agree(const Outcome& own, std::optional<stea
       return result;
     }
     if (limit && steady_clock::now() - begin > *limit) return std::nullopt;
-    if (limit) note_progress();
+    if (limit) report_progress();
     // others may still be working for long
     if (tries > 1000) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

@@ -208,7 +208,7 @@ class FolderReader {
       const JsonNode node = added_.root().at(content);
       const bool is_special = special.contains(checked(content, node));
       const AddedToken token{.content = content, .normalized = !is_special, .special = is_special};
-      const auto id = static_cast<int32_t>(node.integer(0, INT32_MAX - 1));
+      const auto id = static_cast<int32_t>(node.integer_between(0, INT32_MAX - 1));
       if (!out_.by_id.emplace(id, token).second) node.refuse(fmt::format("two tokens have the id {}", id));
     }
   }

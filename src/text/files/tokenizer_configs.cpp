@@ -43,7 +43,7 @@ std::optional<int32_t> id_by_number(const JsonNode& root, const std::string& key
   if (node.value().is_array() && node.size() == 0) return {};
   const JsonNode first = node.value().is_array() ? node.at(size_t{0}) : node;
   if (first.value().is_number_integer() && first.value().get<int64_t>() < 0) return {};
-  return static_cast<int32_t>(first.integer(0, id_limit - 1));
+  return static_cast<int32_t>(first.integer_between(0, id_limit - 1));
 }
 
 bool is_byte_level(const TokenizerFileSet& set) {

@@ -213,7 +213,9 @@ std::unique_ptr<Tokenizer> load_serialized_tokenizer(std::string_view serialized
   const nlohmann::json document = parse_json(serialized, name, limits);
   const JsonNode root(document, name);
   root.allow({"type", "eos", "bos", "pad", "class", "files"});
-  const auto id = [&](std::string_view key) { return static_cast<int32_t>(root.at(key).integer(-1, INT32_MAX - 1)); };
+  const auto id = [&](std::string_view key) {
+    return static_cast<int32_t>(root.at(key).integer_between(-1, INT32_MAX - 1));
+  };
   TokenizerOrigin origin{id("eos"), id("bos"), id("pad"), {}};
   origin.tokenizer_class = root.text_or("class", "");
   TokenizerFileSet set;

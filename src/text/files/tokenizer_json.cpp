@@ -133,7 +133,7 @@ struct ModelReader {
     options.unk_token = node.at("unk_token").text();
     token_id(vocabulary, options.unk_token, node.at("unk_token"));
     options.prefix = node.at("continuing_subword_prefix").text();
-    options.max_characters = static_cast<size_t>(node.at("max_input_chars_per_word").integer(0, INT64_MAX));
+    options.max_characters = static_cast<size_t>(node.at("max_input_chars_per_word").integer_between(0, INT64_MAX));
     steps.model = make_word_piece_model(std::move(vocabulary), options);
   }
 
@@ -153,7 +153,7 @@ struct ModelReader {
     }
     if (scores.empty()) list.refuse("is empty");
     const int64_t limit = static_cast<int64_t>(scores.size());
-    const int64_t unk = node.has("unk_id") ? node.at("unk_id").integer(0, limit - 1) : -1;
+    const int64_t unk = node.has("unk_id") ? node.at("unk_id").integer_between(0, limit - 1) : -1;
     steps.model = make_unigram_model(std::move(vocabulary), std::move(scores), static_cast<int32_t>(unk),
                                      node.boolean_or("byte_fallback", false));
   }
@@ -181,7 +181,7 @@ std::vector<AddedToken> read_added_tokens(const JsonNode& list, const Vocabulary
     token.special = node.boolean_or("special", false);
     if (added.find(token.content) >= 0) node.refuse("the token is added twice");
     const int32_t known = vocabulary.find(token.content);
-    const int64_t id = node.at("id").integer(0, INT32_MAX - 1);
+    const int64_t id = node.at("id").integer_between(0, INT32_MAX - 1);
     const int64_t expected = known >= 0 ? known : next;
     if (id != expected) {
       node.refuse(fmt::format("the id of the token \"{}\" is {}, but must be {}{}", token.content.substr(0, 60), id,

@@ -52,7 +52,9 @@ void add_decoders(const JsonNode& node, Decoders& steps) {
     steps.push_back(metaspace_decoder(node));
   } else if (type == "Strip") {
     node.allow({"type", "content", "start", "stop"});
-    const auto count = [&](std::string_view key) { return static_cast<size_t>(node.at(key).integer(0, 1 << 20)); };
+    const auto count = [&](std::string_view key) {
+      return static_cast<size_t>(node.at(key).integer_between(0, 1 << 20));
+    };
     steps.push_back(make_strip_decoder(character_of(node.at("content")), count("start"), count("stop")));
   } else if (type == "WordPiece") {
     node.allow({"type", "prefix", "cleanup"});
@@ -101,7 +103,7 @@ class PostReader {
   PostProcessor take() { return std::move(result_); }
 
  private:
-  int32_t id_of(const JsonNode& node) const { return static_cast<int32_t>(node.integer(0, id_limit_ - 1)); }
+  int32_t id_of(const JsonNode& node) const { return static_cast<int32_t>(node.integer_between(0, id_limit_ - 1)); }
   /// Reads ["[SEP]", 102].
   int32_t pair(const JsonNode& node) const { return id_of(node.at(size_t{1})); }
 

@@ -195,7 +195,7 @@ void add_simple_pre_tokenizer(const JsonNode& node, const std::string& type, Pre
   } else if (type == "FixedLength") {
     node.allow({"type", "length"});
     steps.push_back(make_fixed_length_split(
-        node.has("length") ? static_cast<size_t>(node.at("length").integer(1, 1 << 20)) : size_t{5}));
+        node.has("length") ? static_cast<size_t>(node.at("length").integer_between(1, 1 << 20)) : size_t{5}));
   } else {
     refuse_type(node, known);
   }

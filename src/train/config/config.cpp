@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include "core/deck/suggestion.hpp"
 #include "data/dataset.hpp"
@@ -60,10 +61,13 @@ void mark_unused(DeckLoader& deck, const DeckKeys& keys, std::string_view sectio
   }
 }
 
-void resolve_finetuning(DeckLoader& deck, const DeckKeys& keys, Config& config) {
-  if (!trains(config.run.task)) return;
+/// `folders`: null for a recorded deck, which has the properties of its adapters.
+void resolve_finetuning(DeckLoader& deck, const DeckKeys& keys, Config& config, ModelFolders* folders) {
   using Finetuning = RunConfig::Finetuning;
   const Finetuning kind = config.run.finetuning;
+  const bool adapts = kind == Finetuning::lora || config.run.task == Task::evaluate;
+  if (adapts && folders != nullptr) load_adapter_path(deck, config, *folders);
+  if (!trains(config.run.task)) return;
   if (kind != Finetuning::full && !config.source.instead.empty()) {
     deck.fail("model.path",
               config.model.path +
@@ -176,6 +180,10 @@ void Config::set_vocab_size(int64_t size) {
   provenance.set("model.vocab_size", Origin::automatic, "the tokenizer's");
 }
 
+void Config::add_note(std::string note) {
+  if (!note.empty()) notes.push_back(std::move(note));
+}
+
 void Config::set_epoch_intervals(int64_t steps_per_epoch) {
   const auto steps = [&](double epochs) {
     return std::max<int64_t>(1, std::llround(epochs * static_cast<double>(steps_per_epoch)));
@@ -224,13 +232,14 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     resolve_tokenizer_task(deck, config);
   } else {
     config.batch.resolve(deck, config.data.max_tokens_per_batch);
+    if (folders == nullptr) folders = &own_folders;
     if (files != DeckFiles::recorded) {
-      loaded = load_model_path(deck, config, folders != nullptr ? *folders : own_folders);
+      loaded = load_model_path(deck, config, *folders);
     } else if (!config.model.path.empty()) {
       loaded = config.model;
     }
     config.model.resolve(deck, config.batch.sequence_length, loaded ? &*loaded : nullptr);
-    resolve_finetuning(deck, keys, config);
+    resolve_finetuning(deck, keys, config, files == DeckFiles::recorded ? nullptr : folders);
     config.data.resolve(deck, config.run.output, config.run.task, config.run.seed);
     config.chat.resolve(deck);
     deck.check(config.data.max_tokens_per_batch == 0 || config.parallel.reduction_groups == 0,

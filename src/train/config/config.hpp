@@ -1,6 +1,6 @@
 #pragma once
 #include <cstdint>
-#include <map>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,13 +28,6 @@
 
 namespace llmtrain {
 
-/// Result of the examination of model.path. It has no keys.
-struct ModelSource {
-  std::string checkpoint;  ///< checkpoint of the weights, if the folder is one or is a run
-  int64_t tokens = 0;      ///< number of its embedding rows that are tokens
-  std::string instead;     ///< set if the folder is gone: a checkpoint of the run that stores what resuming needs
-};
-
 /// All values of a deck.
 struct Config {
   RunConfig run;
@@ -60,6 +53,8 @@ struct Config {
   std::vector<std::string> notes;  ///< notes for the user that are not errors, such as keys without effect
 
   void visit(DeckKeys& keys);
+  /// Adds a note unless it is empty.
+  void add_note(std::string note);
   /// Records values that follow from the data and the device, once they are known: the resolved deck shows them as
   /// automatic.
   void set_vocab_size(int64_t size);
@@ -92,21 +87,31 @@ Config load_config(std::string_view deck_text, const std::string& deck_name,
                    std::span<const std::string> overrides = {}, DeckFiles files = DeckFiles::trust,
                    ModelFolders* folders = nullptr);
 
-/// Differences in results between the resolved deck of a run and this configuration, as "section.key: <value> there,
-/// <value> here". Keys for output folders and display are ignored, as are keys that this configuration has yet to
-/// determine (the tokenizer's vocabulary, the device's precision), and max_steps and epochs when `length` is false.
-/// Keys that name files, which may have the same content, go to `named` if it is given.
-std::vector<std::string> differences(const Config& config, std::string_view resolved_deck, const std::string& deck_name,
-                                     bool length = true, std::vector<std::string>* named = nullptr);
+/// A key whose effect differs between the resolved deck of an earlier run ("there") and a configuration ("here").
+struct DeckDifference {
+  enum class Effect : uint8_t {
+    breaks,       ///< the saved state would not fit
+    applies,      ///< the change takes effect from here on
+    names_files,  ///< breaks unless the files of both names have the same content
+  };
 
-/// Differences between this configuration and the resolved deck that a run was started from.
-struct DeckChanges {
-  std::vector<std::string> breaking;  ///< "key: <value> there, <value> here": the saved state would not fit
-  std::vector<std::string> applied;   ///< the same: the change takes effect from here on
-  /// The same, by key: breaking unless both names have the same content.
-  std::map<std::string, std::string> named;
+  std::string key;   ///< "section.key"
+  std::string text;  ///< "section.key: <value> there, <value> here"
+  Effect effect;
+
+  bool is_length() const { return key == "run.max_steps" || key == "run.epochs"; }
 };
-DeckChanges changes_since(const Config& config, std::string_view resolved_deck, const std::string& deck_name);
+
+/// Compares a configuration with the resolved deck of an earlier run. Keys for output folders and display are ignored,
+/// as are keys that this configuration has yet to determine (the tokenizer's vocabulary, the device's precision).
+std::vector<DeckDifference> differences(const Config& config, std::string_view resolved_deck,
+                                        const std::string& deck_name);
+
+/// Compares the deck of a job with a resolved deck, as differences() does.
+using DeckComparison =
+    std::function<std::vector<DeckDifference>(std::string_view resolved_deck, const std::string& deck_name)>;
+/// The configuration must outlive the result.
+DeckComparison comparison_with(const Config& config);
 
 /// The resolved deck: a deck that resolves to itself, with a comment on every key that says where its value comes from.
 std::string write_deck(const Config& config);

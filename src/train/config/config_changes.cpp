@@ -14,15 +14,16 @@ bool names_files(const std::string& name, const std::string& here, const std::st
   return name == "data.train" || name == "data.validation" || (name == "model.path" && !here.empty() && !there.empty());
 }
 
-/// Calls see(key, text, names files) for every key whose effect differs between the resolved deck and the
-/// configuration.
-template <class See>
-void each_difference(const Config& config, std::string_view resolved_deck, const std::string& deck_name,
-                     const See& see) {
+}  // namespace
+
+std::vector<DeckDifference> differences(const Config& config, std::string_view resolved_deck,
+                                        const std::string& deck_name) {
+  using Effect = DeckDifference::Effect;
   Config here = config, there = load_config(resolved_deck, deck_name, {}, DeckFiles::recorded);
   DeckKeys here_keys, there_keys;
   here.visit(here_keys);
   there.visit(there_keys);
+  std::vector<DeckDifference> found;
   for (const DeckKeys::Key& key : here_keys.keys()) {
     const std::string name = key.full_name();
     const Origin origin = config.provenance.at(name).origin;
@@ -34,36 +35,18 @@ void each_difference(const Config& config, std::string_view resolved_deck, const
     if (mine == other) continue;
     // Both follow run.seed, whose difference is reported.
     if (name == "data.seed" && origin == Origin::automatic && other == there_keys.find("run.seed")->print()) continue;
-    see(key, fmt::format("{}: {} there, {} here", name, other, mine), names_files(name, mine, other));
+    const Effect effect = names_files(name, mine, other)  ? Effect::names_files
+                          : key.change == Change::applies ? Effect::applies
+                                                          : Effect::breaks;
+    found.push_back({name, fmt::format("{}: {} there, {} here", name, other, mine), effect});
   }
-}
-
-}  // namespace
-
-std::vector<std::string> differences(const Config& config, std::string_view resolved_deck, const std::string& deck_name,
-                                     bool length, std::vector<std::string>* named) {
-  std::vector<std::string> found;
-  each_difference(config, resolved_deck, deck_name, [&](const DeckKeys::Key& key, const std::string& text, bool files) {
-    const bool of_length = key.section == "run" && (key.name == "max_steps" || key.name == "epochs");
-    if (named != nullptr && files) {
-      named->push_back(text);
-    } else if (length || !of_length) {
-      found.push_back(text);
-    }
-  });
   return found;
 }
 
-DeckChanges changes_since(const Config& config, std::string_view resolved_deck, const std::string& deck_name) {
-  DeckChanges changes;
-  each_difference(config, resolved_deck, deck_name, [&](const DeckKeys::Key& key, const std::string& text, bool files) {
-    if (files) {
-      changes.named.emplace(key.full_name(), text);
-    } else {
-      (key.change == Change::applies ? changes.applied : changes.breaking).push_back(text);
-    }
-  });
-  return changes;
+DeckComparison comparison_with(const Config& config) {
+  return [&config](std::string_view resolved_deck, const std::string& deck_name) {
+    return differences(config, resolved_deck, deck_name);
+  };
 }
 
 }  // namespace llmtrain

@@ -7,11 +7,20 @@
 #include <vector>
 
 #include "core/deck/deck.hpp"
+#include "models/lora_config.hpp"
 #include "models/model_config.hpp"
 
 namespace llmtrain {
 
 struct Config;
+
+/// Result of the examination of model.path. It has no keys.
+struct ModelSource {
+  std::string checkpoint;  ///< checkpoint of the weights, if the folder is one or is a run
+  int64_t tokens = 0;      ///< number of its embedding rows that are tokens
+  std::optional<LoraConfig> lora = {};  ///< adapters of the checkpoint
+  std::string instead;     ///< set if the folder is gone: a checkpoint of the run that stores what resuming needs
+};
 
 /// Facts about the folders that a deck names; rank 0 reads them for all ranks.
 class ModelFolders {
@@ -27,21 +36,27 @@ class ModelFolders {
   /// Reads the facts from the disk, if they are not known. `runs`: folders of runs, or checkpoints, that may have
   /// started from a folder that is gone. UserError: missing_input, bad_content.
   const Facts& find(const std::string& folder, const std::vector<std::string>& runs);
+  /// Returns the text of adapter_config.json in a folder, in the same way.
+  const std::string& find_adapter(const std::string& folder);
   std::string packed() const;
   static ModelFolders unpacked(const std::string& bytes);
 
  private:
   std::map<std::string, Facts> known_;
+  std::map<std::string, std::string> adapters_;  ///< by folder
 };
 
 /// Loads the model in model.path, if the deck gives one, and reports its errors at that key. Its tokenizer becomes the
 /// data's, unless the deck names another.
 std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, ModelFolders& folders);
 
+/// Takes the properties of the adapter in lora.path, if the deck gives one, and reports its errors at that key.
+void load_adapter_path(DeckLoader& deck, Config& config, ModelFolders& folders);
+
 /// Value of data.tokenizer for the tokenizer in a model's folder.
 std::string tokenizer_of_model(const std::string& folder);
 
-/// Reports errors of the weights' headers at model.path.
+/// Reports errors of the weights' headers at model.path, and of the adapter's at lora.path.
 void examine_weights(DeckLoader& deck, const Config& config);
 
 }  // namespace llmtrain

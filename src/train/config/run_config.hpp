@@ -25,6 +25,9 @@ struct RunConfig {
   static constexpr int64_t limit_of_job = -1;
   int64_t time_limit = limit_of_job;  ///< seconds; limit_of_job: Slurm's limit; 0: none
 
+  /// Path of the run directory.
+  std::string directory() const { return output + "/" + name; }
+
   void visit(DeckKeys& keys);
   void resolve(DeckLoader& deck, std::string_view deck_name);
 };

@@ -7,13 +7,14 @@
 #include <array>
 #include <csignal>
 #include <cstdio>
+#include <sstream>
 
 #include "core/activity.hpp"
 #include "core/machine.hpp"
 #include "core/number_text.hpp"
 #include "device/host_memory.hpp"
-#include "kernels/attention.hpp"
 #include "kernels/matmul.hpp"
+#include "params/offload_file.hpp"
 #include "train/run/estimate.hpp"
 #include "train/run/memory_limit.hpp"
 #include "train/run/stop_monitor.hpp"
@@ -43,100 +44,60 @@ int64_t ranks_of_device(Communicator& communicator) {
 }
 
 /// Returns why training does not use the library's attention, even if there is one; null: it does.
-const char* fallback_reason(const Config& config) {
-  if (compute_dtype(config.precision) == DType::f32) return "in fp32";
-  return config.model.attention_dropout > 0 ? "with dropout" : nullptr;
+const char* fallback_reason(const ModelConfig& model, DType compute) {
+  if (compute == DType::f32) return "in fp32";
+  return model.attention_dropout > 0 ? "with dropout" : nullptr;
 }
-
-/// Tasks other than training do not use the library's attention.
-bool may_take_attention(const Config& config) { return trains(config.run.task); }
 
 constexpr size_t max_hosts = 8;  ///< maximum named in a message
 
 }  // namespace
 
-bool open_directory(std::optional<RunDirectory>& directory, const Config& config, Communicator& communicator,
-                    const std::function<void()>& check) {
+bool open_directory(std::optional<RunDirectory>& directory, const RunConfig& run, const DeckComparison& compare,
+                    Communicator& communicator, const std::function<void()>& check) {
   const bool root = communicator.rank() == 0;
-  int64_t finished = 0, respelled = 0;
+  int64_t finished = 0, renamed = 0;
   throw_on_all_ranks(communicator, [&] {
     if (!root) return;
-    directory.emplace(config);
+    directory.emplace(run, compare);
     finished = directory->found() == RunDirectory::Found::finished ? 1 : 0;
-    respelled = finished != 0 && !directory->respelled().empty() ? 1 : 0;
-    if (respelled != 0 && check == nullptr) directory->refuse_respelled();
+    renamed = finished != 0 && !directory->renamed_files().empty() ? 1 : 0;
+    if (renamed != 0 && check == nullptr) directory->refuse_renamed_files();
   });
   communicator.broadcast(&finished, sizeof(finished));
-  communicator.broadcast(&respelled, sizeof(respelled));
-  if (respelled != 0) check();
+  communicator.broadcast(&renamed, sizeof(renamed));
+  if (renamed != 0) check();
   if (finished != 0 && root) {
     std::fputs(
         fmt::format(
             "{}: this run is finished. Give run.name=... to start another, or run.overwrite=true to run it again\n",
-            RunDirectory::path_of(config))
+            run.directory())
             .c_str(),
         stdout);
   }
   return finished != 0;
 }
 
-void watch_ranks(Config& config, Runtime& runtime) {
-  const WatchdogConfig& w = config.watchdog;
-  if (!w.enabled) return;
+std::string watch_ranks(const WatchdogConfig& watchdog, const std::string& directory, Runtime& runtime) {
+  if (!watchdog.enabled) return {};
   const auto seconds = [](Duration d) { return static_cast<double>(d.seconds); };
-  const std::string note = runtime.watch({RunDirectory::path_of(config) + "/status",
-                                          {seconds(w.lost_after), seconds(w.stuck_after), seconds(w.io_stuck_after)},
-                                          [] { return received_signal() == SIGTERM; }});
-  if (!note.empty()) config.notes.push_back(note);
+  return runtime.watch({directory + "/status",
+                        {seconds(watchdog.lost_after), seconds(watchdog.stuck_after), seconds(watchdog.io_stuck_after)},
+                        [] { return received_signal() == SIGTERM; }});
 }
 
-/// Chat templates are read where the tokenizer is, or else the model.
-static ChatSource chat_source(const Config& config) {
-  std::error_code ignored;
-  for (const std::string& folder :
-       {config.data.has_tokenizer_files() ? config.data.tokenizer_path() : "", config.model.path}) {
-    if (!folder.empty() && std::filesystem::is_directory(folder, ignored)) return {config.chat, folder};
-  }
-  return {config.chat, ""};
-}
-
-Dataset load_data(Config& config, Communicator& communicator, const ProgressReport& report) {
-  const SectionScope section(Section::data);
-  Dataset data = open_dataset(config.data, config.batch, communicator, report, chat_source(config));
-  if (config.model.vocab_size == 0) config.set_vocab_size(data.vocabulary_size);
-  if (!config.model.path.empty() && data.tokenizer != nullptr && data.tokenizer->kind() == "char" &&
-      !config.provenance.given("data.tokenizer")) {
-    config.notes.push_back(
-        fmt::format("{}: {} has no tokenizer, so that every character of the text would be a token (data.tokenizer = "
-                    "char), whose ids the model does not know. Name the tokenizer that it was trained with",
-                    config.provenance.where("data.tokenizer"), config.model.path));
-  }
-  if (!data.note.empty()) {
-    config.notes.push_back(fmt::format("{}: {}", config.provenance.where("data.tokenizer"), data.note));
-  }
-  if (config.model.vocab_size < data.vocabulary_size) {
-    throw_on_all_ranks(communicator, [&] {
-      throw UserError(ExitCode::deck, fmt::format("{}: {}", config.provenance.where("model.vocab_size"),
-                                                  too_few_rows(config.model.vocab_size, data.vocabulary_size)));
-    });
-  }
-  return data;
-}
-
-void check_plan(const Arena& plan, const Config& config, Communicator& communicator) {
+void check_plan(const Arena& plan, const MemoryLimits& limits, Communicator& communicator) {
   const int64_t ranks = ranks_of_device(communicator);
   // On a GPU a profile is omitted if it does not fit.
-  const bool profiles = device_memory_is_host() && config.log.profile > 0 && trains(config.run.task);
-  const int64_t profile = profiles ? limits_memory_bytes(compute_dtype(config.precision), ranks) : 0;
+  const bool profiles = device_memory_is_host() && limits.profiled;
+  const int64_t profile = profiles ? limits_memory_bytes(*limits.profiled, ranks) : 0;
   // The largest plan, the largest process and the smallest share decide, for all ranks alike. Available memory already
   // excludes what this process uses. Only a rank's own share, not the process of another rank, limits its plan.
   std::array<int64_t, 3> memory = {plan.bytes() + matmul_workspace_bytes() + profile, device_context_bytes(ranks),
                                    -(device_memory().available / ranks - device_reserve_bytes())};
   communicator.maximum(memory);
   const int64_t planned = memory[0], process = memory[1], share = -memory[2] + process;
-  throw_on_all_ranks(communicator, [&] {
-    check_memory(planned + process, config.memory.limit, share, config.provenance.where("memory.limit"));
-  });
+  throw_on_all_ranks(communicator, [&] { check_memory(planned + process, limits.limit, share, limits.where); });
 }
 
 void check_host_memory(int64_t bytes, Communicator& communicator) {
@@ -155,22 +116,44 @@ void check_host_memory(int64_t bytes, Communicator& communicator) {
   });
 }
 
-RunLogOptions log_options(const Config& config, const RunDirectory* directory, const Arena& plan,
-                          Communicator& communicator) {
+void reserve_disk(ParamStore& params, const std::string& folder, const std::string& where, Communicator& communicator) {
+  // The ranks of a node share its disk: they report one error, with the sum.
+  const std::string host = host_name(), own = fmt::format("{} {}", params.offloaded_bytes(), host);
+  int64_t of_node = 0;
+  for (const std::string& other : communicator.gather_all(own)) {
+    std::istringstream text(other);
+    int64_t bytes = 0;
+    std::string name;
+    text >> bytes >> name;
+    if (name == host) of_node += bytes;
+  }
+  const std::string place = where + (communicator.node_count() > 1 ? " on " + host : "");
+  throw_on_all_ranks(communicator, [&] { check_offload_folder(folder, of_node, place); });
+  throw_on_all_ranks(communicator, [&] {
+    try {
+      params.reserve_disk();
+    } catch (const UserError& error) {  // failures that could not be checked before
+      throw UserError(error.code(), place + ": " + error.what());
+    }
+  });
+}
+
+RunLogOptions log_options(const LogConfig& config, const PrecisionConfig& precision, const RunDirectory* directory,
+                          const Arena& plan, Communicator& communicator) {
   RunLogOptions options;
   options.directory = directory != nullptr ? directory->path() : "";
   options.active = communicator.rank() == 0;
-  options.every_steps = config.log.every_steps;
-  options.sinks = config.log.sinks;
-  options.scales_loss = config.precision.compute == PrecisionConfig::Compute::fp16;
+  options.every_steps = config.every_steps;
+  options.sinks = config.sinks;
+  options.scales_loss = precision.compute == PrecisionConfig::Compute::fp16;
   options.ranks = communicator.size();
   options.memory_bytes = plan.bytes();
   options.memory_now = [ranks = ranks_of_device(communicator)] { return device_process_bytes(ranks); };
   return options;
 }
 
-std::string attention_backend(const std::string& library, const Config& config) {
-  return may_take_attention(config) && fallback_reason(config) == nullptr ? library : std::string();
+std::string attention_backend(const std::string& library, Task task, const ModelConfig& model, DType compute) {
+  return trains(task) && fallback_reason(model, compute) == nullptr ? library : std::string();
 }
 
 void agree_on_attention(const std::string& library, Communicator& communicator) {
@@ -203,31 +186,31 @@ std::string attention_difference(std::span<const std::string> libraries, std::sp
       fmt::join(parts, "; "));
 }
 
-std::string attention_text(const std::string& library, const Config& config) {
-  if (library.empty() || !may_take_attention(config)) return {};
-  if (const char* why = fallback_reason(config))
+std::string attention_text(const std::string& library, Task task, const ModelConfig& model, DType compute) {
+  if (library.empty() || !trains(task)) return {};
+  if (const char* why = fallback_reason(model, compute))
     return fmt::format("built-in attention: that of {} is not used {}", library, why);
   return "attention by " + library;
 }
 
-void print_machine(RunLog& log, const Config& config, Runtime& runtime) {
+void print_machine(RunLog& log, const std::string& attention, Runtime& runtime) {
   const Communicator& c = runtime.communicator();
   log.print(version_text().substr(0, version_text().find('\n')));
-  const std::string attention = attention_text(attention_library(), config);
   log.print(fmt::format("device     {}{}{}", device_description(), attention.empty() ? "" : ", ", attention));
   const std::string why = runtime.cores_lost() ? "" : fmt::format(" ({})", runtime.thread_note());
   log.print(fmt::format("ranks      {} x {} thread{} on {} node{}{}", c.size(), runtime.threads(),
                         runtime.threads() == 1 ? "" : "s", c.node_count(), c.node_count() == 1 ? "" : "s", why));
 }
 
-void print_model(RunLog& log, const Config& config, int64_t parameters, std::optional<int64_t> trained) {
+void print_model(RunLog& log, const ModelConfig& model, const PrecisionConfig& precision, int64_t parameters,
+                 std::optional<int64_t> trained) {
   log.print(fmt::format("model      {}: {} layers, width {}, {} heads, vocabulary {}; {} parameters, {}{}",
-                        name_of(config.model.family), config.model.n_layers, config.model.d_model, config.model.n_heads,
-                        count_text(config.model.vocab_size), count_text(parameters),
+                        name_of(model.family), model.n_layers, model.d_model, model.n_heads,
+                        count_text(model.vocab_size), count_text(parameters),
                         trained ? fmt::format("{} of them trained ({:.3g} %), ", count_text(*trained),
                                               100 * static_cast<double>(*trained) / static_cast<double>(parameters))
                                 : std::string(),
-                        name_of(config.precision.compute)));
+                        name_of(precision.compute)));
 }
 
 void print_memory(RunLog& log, const Arena& plan, Communicator& communicator) {
@@ -293,8 +276,8 @@ void warn_of_missing_targets(RunLog& log, const DataStream& data, Communicator& 
                   count_text(missing[0]), count_text(samples)));
 }
 
-void print_warnings(RunLog& log, const Config& config, Runtime& runtime) {
-  for (const std::string& note : config.notes) log.warn(note);
+void print_warnings(RunLog& log, std::span<const std::string> notes, Runtime& runtime) {
+  for (const std::string& note : notes) log.warn(note);
   if (const std::string note = slow_products_note(); !note.empty()) log.warn(note);
   if (runtime.cores_lost()) log.warn(runtime.thread_note());
   if (const std::string note = runtime.communicator().note(); !note.empty()) log.warn(note);

@@ -35,22 +35,21 @@ void refuse_other_deck(const std::vector<std::string>& breaking, const std::stri
                   path, fmt::join(breaking, "\n  ")));
 }
 
-/// Applies the deck's changes since the checkpoint, and sets values that the configuration takes from it.
-void reconcile(Config& config, ResumePoint& point) {
-  const std::string name = point.path + "/manifest.json: deck";
-  DeckChanges changes = changes_since(config, point.manifest.deck, name);
-  if (point.manifest.run.contents.empty()) {  // an older version, which allows only a comparison of the text
-    for (const auto& [key, text] : changes.named) changes.breaking.push_back(text);
-  } else {
-    point.named = std::move(changes.named);
+/// Refuses or notes the deck's changes since the checkpoint.
+void apply_changes(ResumePoint& point, const DeckComparison& compare) {
+  using Effect = DeckDifference::Effect;
+  const bool has_contents = !point.manifest.run.contents.empty();  // older versions allow a comparison of the text only
+  std::vector<std::string> breaking;
+  for (const DeckDifference& change : compare(point.manifest.deck, point.deck_name())) {
+    if (change.effect == Effect::applies) {
+      point.notes.push_back(fmt::format("changed since the checkpoint, with effect from here on: {}", change.text));
+    } else if (change.effect == Effect::names_files && has_contents) {
+      point.named.emplace(change.key, change.text);
+    } else {
+      breaking.push_back(change.text);
+    }
   }
-  refuse_other_deck(changes.breaking, point.path);
-  for (const std::string& change : changes.applied) {
-    point.notes.push_back(fmt::format("changed since the checkpoint, with effect from here on: {}", change));
-  }
-  if (config.precision.compute == PrecisionConfig::Compute::automatic) {
-    config.set_compute(load_config(point.manifest.deck, name, {}, DeckFiles::recorded).precision.compute);
-  }
+  refuse_other_deck(breaking, point.path);
 }
 
 void cut_file(const std::string& path, int64_t bytes) {
@@ -95,10 +94,9 @@ std::string content_difference(const std::vector<NamedContent>& there, const std
 
 }  // namespace
 
-std::vector<NamedContent> content_of_model(const Config& config) {
+NamedContent content_of_model(const std::string& path) {
   constexpr int64_t at_most = 1024;  ///< bytes of a tensor, at its begin, middle and end
-  if (config.model.path.empty() || !config.source.instead.empty()) return {};
-  const FolderHandle folder = FolderHandle::open(config.model.path);
+  const FolderHandle folder = FolderHandle::open(path);
   const WeightIndex index = read_weight_index(folder);
   std::vector<FileHandle> files;
   for (const WeightIndex::File& file : index.files) files.push_back(folder.open_to_read(file.name));
@@ -114,7 +112,7 @@ std::vector<NamedContent> content_of_model(const Config& config) {
       hash.update(bytes.data(), bytes.size());
     }
   }
-  return {{"model.path", config.model.path, hex(hash.digest()), ""}};
+  return {"model.path", path, hex(hash.digest()), ""};
 }
 
 void compare_contents(std::vector<NamedContent>& now, ResumePoint& from) {
@@ -158,33 +156,35 @@ LogState log_state(const Manifest& manifest) {
   return {manifest.run.counters, manifest.run.values, is_pending(manifest.run, pending_evaluation)};
 }
 
-std::optional<ResumePoint> find_resume_point(Config& config, const std::string& folder, Communicator& communicator) {
+std::optional<ResumePoint> find_resume_point(const RunConfig& run, const CheckpointConfig& checkpoint,
+                                             const Provenance& provenance, const DeckComparison& compare,
+                                             Communicator& communicator) {
   const SectionScope section(Section::resuming);
-  const std::string& how = config.checkpoint.resume;
+  const std::string folder = run.directory(), &how = checkpoint.resume;
   std::optional<ResumePoint> point;
   std::optional<FoundCheckpoint> found;
-  if (!config.run.overwrite) found = find_checkpoint(folder + "/checkpoints", communicator);
+  if (!run.overwrite) found = find_checkpoint(folder + "/checkpoints", communicator);
   if (found) {
     point = ResumePoint{found->path, std::move(found->manifest), true, {}, {}, {}};
     for (const RefusedCheckpoint& refused : found->refused) {
       point->refused.insert(refused.step);
       point->notes.push_back(fmt::format("the checkpoint of step {} cannot be used: {}", refused.step, refused.reason));
     }
-  } else if (const std::string path = config.checkpoint.resume_path(); !path.empty()) {
+  } else if (const std::string path = checkpoint.resume_path(); !path.empty()) {
     point = ResumePoint{path, verify_checkpoint(path, communicator), false, {}, {}, {}};
   }
   throw_on_all_ranks(communicator, [&] {
     if (!point && how == "required") {
       throw UserError(ExitCode::missing_input, fmt::format("{}: {} has no checkpoint, and one is required",
-                                                           config.provenance.where("checkpoint.resume"), folder));
+                                                           provenance.where("checkpoint.resume"), folder));
     }
     if (point && how == "never") {
       throw UserError(ExitCode::cannot_create,
                       fmt::format("{}: this run has checkpoints, and {} = never. Choose another run.name, or give "
                                   "run.overwrite=true to start it anew",
-                                  folder, config.provenance.where("checkpoint.resume")));
+                                  folder, provenance.where("checkpoint.resume")));
     }
-    if (point) reconcile(config, *point);
+    if (point) apply_changes(*point, compare);
   });
   return point;
 }

@@ -28,20 +28,23 @@ struct ResumePoint {
   std::set<int64_t> refused;       ///< steps of newer checkpoints that are damaged
   /// Keys of files whose names differ between the deck and the checkpoint, with a description; see compare_contents().
   std::map<std::string, std::string> named = {};
+
+  /// Name of the recorded deck, for messages.
+  std::string deck_name() const { return path + "/manifest.json: deck"; }
 };
 
 /// State of a run's log at a checkpoint.
 LogState log_state(const Manifest& manifest);
 
-/// Collective. Returns the checkpoint that [checkpoint] resume selects in the run directory `folder`, if any (with
-/// run.overwrite, none of that folder). Sets the values that the configuration leaves to the device to those of the
-/// checkpoint. UserError: cannot_create when the deck differs, missing_input when there is none and one is required,
+/// Collective. Returns the checkpoint that checkpoint.resume selects, if any (with run.overwrite, none in the run
+/// directory). UserError: cannot_create when the deck differs, missing_input when there is none and one is required,
 /// bad_content when none is intact.
-std::optional<ResumePoint> find_resume_point(Config& config, const std::string& folder, Communicator& communicator);
+std::optional<ResumePoint> find_resume_point(const RunConfig& run, const CheckpointConfig& checkpoint,
+                                             const Provenance& provenance, const DeckComparison& compare,
+                                             Communicator& communicator);
 
-/// Contents of model.path, for a run that starts from an existing folder: its tensors by name, shape and some of their
-/// bytes. UserError.
-std::vector<NamedContent> content_of_model(const Config& config);
+/// Content of a model's folder: its tensors by name, shape and some of their bytes. UserError.
+NamedContent content_of_model(const std::string& path);
 
 /// Compares the contents of the files that the deck names with those of the checkpoint: adds a note for moved files,
 /// and keeps the old entry for those missing from `now`. UserError: cannot_create if the deck names different content,

@@ -63,9 +63,7 @@ constexpr auto look_for_owner = std::chrono::milliseconds(4500);
 
 }  // namespace
 
-std::string RunDirectory::path_of(const Config& config) { return config.run.output + "/" + config.run.name; }
-
-RunDirectory::RunDirectory(const Config& config) : path_(path_of(config)) {
+RunDirectory::RunDirectory(const RunConfig& run, const DeckComparison& compare) : path_(run.directory()) {
   std::error_code error;
   const bool ours = fs::exists(path_ + "/lock", error);
   for (const char* name : own_names) {
@@ -74,14 +72,14 @@ RunDirectory::RunDirectory(const Config& config) : path_(path_of(config)) {
                                                          "run. Choose another run.name or run.output, or move it away",
                                                          path_, name));
   }
-  if (!config.run.overwrite && is_finished(config)) {
+  if (!run.overwrite && is_finished(run.max_steps, compare)) {
     found_ = Found::finished;
     return;
   }
   fs::create_directories(path_, error);
   if (error) fail_to_create(path_, "cannot be created", error.value());
   lock();
-  if (config.run.overwrite) return;
+  if (run.overwrite) return;
   if (fs::exists(checkpoints(), error) && access(checkpoints().c_str(), W_OK | X_OK) != 0) {
     fail_to_create(checkpoints(), "checkpoints cannot be saved", errno);
   }
@@ -89,13 +87,13 @@ RunDirectory::RunDirectory(const Config& config) : path_(path_of(config)) {
   if (!published_steps(checkpoints()).empty()) {
     found_ = Found::resumable;
   } else if (fs::exists(path_ + "/ledger.jsonl", error)) {
-    refuse_another_deck(config, "an unfinished run without a checkpoint");
+    refuse_another_deck(compare, "an unfinished run without a checkpoint");
   }
 }
 
 /// Returns true if the mark exists, and the checkpoint of the last step is complete by its file sizes. UserError for
 /// another deck.
-bool RunDirectory::is_finished(const Config& config) {
+bool RunDirectory::is_finished(int64_t max_steps, const DeckComparison& compare) {
   std::ifstream file(path_ + "/finished.json");
   if (!file) return false;
   const auto mark = nlohmann::json::parse(file, nullptr, false);
@@ -106,12 +104,19 @@ bool RunDirectory::is_finished(const Config& config) {
   const bool can_go_on = !saved.empty() && saved.front() == steps;
   std::error_code error;
   if (can_go_on && fs::exists(deck, error)) {
-    const std::string text = read_deck_file(deck);
-    const bool longer = config.run.max_steps == 0 || config.run.max_steps > steps;
-    if (longer && differences(config, text, deck) != differences(config, text, deck, false)) return false;
-    if (!differences(config, text, deck, false, &respelled_).empty()) refuse_another_deck(config, "a finished run");
+    const bool longer = max_steps == 0 || max_steps > steps;
+    bool another_length = false, another_deck = false;
+    for (const DeckDifference& found : compare(read_deck_file(deck), deck)) {
+      if (found.effect == DeckDifference::Effect::names_files) {
+        renamed_files_.push_back(found.text);
+      } else {
+        (found.is_length() ? another_length : another_deck) = true;
+      }
+    }
+    if (longer && another_length) return false;
+    if (another_deck) refuse_another_deck(compare, "a finished run");
   } else {
-    refuse_another_deck(config, "a finished run");
+    refuse_another_deck(compare, "a finished run");
   }
   if (!can_go_on) return true;
   try {
@@ -122,11 +127,11 @@ bool RunDirectory::is_finished(const Config& config) {
   }
 }
 
-void RunDirectory::refuse_another_deck(const Config& config, const std::string& what) const {
+void RunDirectory::refuse_another_deck(const DeckComparison& compare, const std::string& what) const {
   const std::string file = path_ + "/deck.ini";
   std::string changes;
   try {
-    for (const std::string& change : differences(config, read_deck_file(file), file)) changes += "\n  " + change;
+    for (const DeckDifference& change : compare(read_deck_file(file), file)) changes += "\n  " + change.text;
   } catch (const UserError& error) {
     changes = std::string("\n  ") + error.what();
   }
@@ -137,21 +142,21 @@ void RunDirectory::refuse_another_deck(const Config& config, const std::string& 
                               path_, what, changes));
 }
 
-void RunDirectory::refuse_respelled() const {
+void RunDirectory::refuse_renamed_files() const {
   throw UserError(ExitCode::cannot_create,
                   fmt::format("{}: the folder has a finished run of a different deck. Choose another run.name or "
                               "run.output, or give run.overwrite=true to replace it. Differences:\n  {}",
-                              path_, fmt::join(respelled_, "\n  ")));
+                              path_, fmt::join(renamed_files_, "\n  ")));
 }
 
-bool RunDirectory::started_by_this_job(const Config& config) {
-  std::ifstream file(path_of(config) + "/begun.json");
+bool RunDirectory::started_by_this_job(const std::string& path) {
+  std::ifstream file(path + "/begun.json");
   const auto mark = nlohmann::json::parse(file, nullptr, false);
   return !own_job().empty() && mark.is_object() && mark.value("job", nlohmann::json()) == own_job();
 }
 
 /// Removes temporary files of a killed job.
-void RunDirectory::sweep_temporary() const {
+void RunDirectory::remove_temporary_files() const {
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(path_, ignored)) {
     const std::string name = entry.path().filename();
@@ -162,8 +167,8 @@ void RunDirectory::sweep_temporary() const {
 }
 
 void RunDirectory::resume(const std::string& resolved_deck) const {
-  sweep_leftovers(checkpoints());
-  sweep_temporary();
+  remove_unfinished_saves(checkpoints());
+  remove_temporary_files();
   std::error_code ignored;
   fs::remove(path_ + "/finished.json", ignored);
   write_whole_file(path_ + "/deck.ini", resolved_deck);
@@ -175,7 +180,7 @@ void RunDirectory::start(const std::string& resolved_deck) const {
     fs::remove_all(path_ + "/" + name, error);
     if (error) throw UserError(ExitCode::io, fmt::format("{}/{}: cannot be removed: {}", path_, name, error.message()));
   }
-  sweep_temporary();
+  remove_temporary_files();
   write_whole_file(path_ + "/deck.ini", resolved_deck);
   nlohmann::ordered_json j = nlohmann::ordered_json::object();
   j["job"] = own_job();

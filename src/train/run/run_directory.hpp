@@ -15,21 +15,19 @@ class RunDirectory {
   /// Creates or examines the directory, and locks it. UserError(cannot_create): another job owns it (the message names
   /// host, pid and job), it holds a run of another deck and run.overwrite is false; or it holds files of these names
   /// that do not belong to a run. A finished run of the same deck is left unchanged.
-  explicit RunDirectory(const Config& config);
+  RunDirectory(const RunConfig& run, const DeckComparison& compare);
   ~RunDirectory();
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
 
-  static std::string path_of(const Config& config);
-
-  /// True if this Slurm job called start(), also before a requeue. False outside Slurm.
-  static bool started_by_this_job(const Config& config);
+  /// True if this Slurm job called start() for the directory `path`, also before a requeue. False outside Slurm.
+  static bool started_by_this_job(const std::string& path);
 
   Found found() const { return found_; }
-  /// For a finished run: keys of files whose names differ in the deck, as "key: <value> there, <value> here". The
+  /// For a finished run: keys whose files have other names in its deck, as "key: <value> there, <value> here". The
   /// caller must check that the files are the same, or refuse.
-  const std::vector<std::string>& respelled() const { return respelled_; }
-  [[noreturn]] void refuse_respelled() const;
+  const std::vector<std::string>& renamed_files() const { return renamed_files_; }
+  [[noreturn]] void refuse_renamed_files() const;
   std::string checkpoints() const { return path_ + "/checkpoints"; }
   const std::string& path() const { return path_; }
   /// Removes files of an earlier run and writes deck.ini; called after all other checks.
@@ -44,13 +42,13 @@ class RunDirectory {
  private:
   void lock();
   void refuse_living_owner(const std::string& owner) const;
-  void sweep_temporary() const;
-  bool is_finished(const Config& config);
-  void refuse_another_deck(const Config& config, const std::string& what) const;
+  void remove_temporary_files() const;
+  bool is_finished(int64_t max_steps, const DeckComparison& compare);
+  void refuse_another_deck(const DeckComparison& compare, const std::string& what) const;
 
   std::string path_;
   Found found_ = Found::empty;
-  std::vector<std::string> respelled_;
+  std::vector<std::string> renamed_files_;
   int lock_ = -1;
 };
 

@@ -67,17 +67,17 @@ void restore_default_signals() {
 
 int received_signal() { return requested_stop(); }
 
-StopMonitor::StopMonitor(const Config& config, std::string folder, bool root)
-    : folder_(std::move(folder)),
+StopMonitor::StopMonitor(const RunConfig& run, const CheckpointConfig& checkpoint, bool root)
+    : folder_(run.directory()),
       root_(root),
-      every_seconds_(config.checkpoint.every_minutes * 60),
+      every_seconds_(checkpoint.every_minutes * 60),
       start_(now()),
       last_save_(start_) {
   set_stop_source([this] { return static_cast<int>(requested(0).stop); });
-  if (!root || !trains(config.run.task)) return;  // other tasks have nothing to save in time
-  if (config.run.time_limit > 0) {
-    end_ = start_ + static_cast<double>(config.run.time_limit);
-  } else if (config.run.time_limit == RunConfig::limit_of_job) {
+  if (!root || !trains(run.task)) return;  // other tasks have nothing to save in time
+  if (run.time_limit > 0) {
+    end_ = start_ + static_cast<double>(run.time_limit);
+  } else if (run.time_limit == RunConfig::limit_of_job) {
     if (const double left = seconds_of_slurm(); left >= 0) end_ = start_ + left - slurm_margin_seconds;
   }
 }

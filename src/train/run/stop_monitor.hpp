@@ -4,7 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "train/config/config.hpp"
+#include "train/config/checkpoint_config.hpp"
+#include "train/config/run_config.hpp"
 
 namespace llmtrain {
 
@@ -19,8 +20,8 @@ int received_signal();
 /// One per job. While it lives, look_for_stop() also checks files and the clock.
 class StopMonitor {
  public:
-  /// `folder`: that of the run. Rank 0 checks its files and the clock.
-  StopMonitor(const Config& config, std::string folder, bool root);
+  /// Rank 0 checks the files and the clock.
+  StopMonitor(const RunConfig& run, const CheckpointConfig& checkpoint, bool root);
   /// Removes the file STOP if it was seen, so that the next job does not find it.
   ~StopMonitor();
   StopMonitor(const StopMonitor&) = delete;

@@ -1,0 +1,49 @@
+// Loading of the data that a deck names.
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "core/activity.hpp"
+#include "tasks/tasks.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+/// Chat templates are read where the tokenizer is, or else the model.
+ChatSource chat_source(const ChatConfig& chat, const DataConfig& data, const std::string& model_path) {
+  std::error_code ignored;
+  for (const std::string& folder : {data.has_tokenizer_files() ? data.tokenizer_path() : "", model_path}) {
+    if (!folder.empty() && std::filesystem::is_directory(folder, ignored)) return {chat, folder};
+  }
+  return {chat, ""};
+}
+
+}  // namespace
+
+Dataset load_data(Config& config, Communicator& communicator, const ProgressReport& report) {
+  const SectionScope section(Section::data);
+  Dataset data = open_dataset(config.data, config.batch, communicator, report,
+                              chat_source(config.chat, config.data, config.model.path));
+  if (config.model.vocab_size == 0) config.set_vocab_size(data.vocabulary_size);
+  if (!config.model.path.empty() && data.tokenizer != nullptr && data.tokenizer->kind() == "char" &&
+      !config.provenance.given("data.tokenizer")) {
+    config.add_note(
+        fmt::format("{}: {} has no tokenizer, so that every character of the text would be a token (data.tokenizer = "
+                    "char), whose ids the model does not know. Name the tokenizer that it was trained with",
+                    config.provenance.where("data.tokenizer"), config.model.path));
+  }
+  if (!data.note.empty()) {
+    config.add_note(fmt::format("{}: {}", config.provenance.where("data.tokenizer"), data.note));
+  }
+  if (config.model.vocab_size < data.vocabulary_size) {
+    throw_on_all_ranks(communicator, [&] {
+      throw UserError(ExitCode::deck, fmt::format("{}: {}", config.provenance.where("model.vocab_size"),
+                                                  too_few_rows(config.model.vocab_size, data.vocabulary_size)));
+    });
+  }
+  return data;
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,162 @@
+#include "tasks/training_parts.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "hf/export.hpp"
+#include "models/freeze.hpp"
+#include "models/lora.hpp"
+#include "models/models.hpp"
+#include "text/chat/chat_encoder.hpp"
+#include "text/token_rows.hpp"
+#include "train/checkpoint_model.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+/// Embedding rows in the softmax. A published model has no padding rows, whatever its tokenizer.
+int64_t softmax_rows(const ModelConfig& model, const Dataset& data) {
+  return model.path.empty() ? data.vocabulary_size : model.vocab_size;
+}
+
+int64_t steps_of(const RunConfig& run, const DataStream& data) {
+  if (run.max_steps > 0) return run.max_steps;
+  const double steps = std::ceil(run.epochs * static_cast<double>(data.steps_per_epoch()));
+  LLMTRAIN_CHECK(steps >= 1 && steps < 9e15, "run.epochs gives too many or no steps");
+  return static_cast<int64_t>(steps);
+}
+
+/// Token ids of log.sample_prompts; an empty prompt starts like a document of the data.
+std::vector<std::vector<int32_t>> encode_prompts(const LogConfig& log, const Provenance& provenance,
+                                                 const Tokenizer* tokenizer, int64_t vocab_size) {
+  std::vector<std::vector<int32_t>> prompts;
+  if (log.samples_every_steps == 0) return prompts;
+  if (tokenizer == nullptr) {
+    throw UserError(
+        ExitCode::deck,
+        provenance.where("log.samples_every_steps") +
+            ": the data are token ids without a tokenizer, so that samples cannot be text: set the key to 0");
+  }
+  for (const std::string& text : log.sample_prompts) {
+    const std::string place = fmt::format("{}: '{}'", provenance.where("log.sample_prompts"), text);
+    try {
+      tokenizer->encode(text, prompts.emplace_back());
+    } catch (const EncodeError& error) {
+      throw UserError(ExitCode::deck, place + ": " + error.what());
+    }
+    require_rows(prompts.back(), tokenizer, vocab_size, place);
+  }
+  if (prompts.empty()) prompts.emplace_back();
+  return prompts;
+}
+
+TrainingParts training_parts(const Config& config, const Dataset& data) {
+  std::vector<std::vector<int32_t>> prompts =
+      encode_prompts(config.log, config.provenance, data.tokenizer.get(), config.model.vocab_size);
+  DataStream train(data.sources, config.data, config.batch, static_cast<uint64_t>(config.data.seed),
+                   config.data.shuffle);
+  std::optional<DataStream> validation;
+  if (data.validation != nullptr) {
+    validation.emplace(data.validation, config.data, config.batch, static_cast<uint64_t>(config.run.seed), false);
+    const EvaluationConfig& e = config.evaluation;
+    if (e.every_steps > 0 || e.at_start || e.at_end) require_trained_tokens(*validation, first_steps(e, *validation));
+  }
+  const int64_t steps = steps_of(config.run, train);
+  return {.tokenizer = data.tokenizer,
+          .prompts = std::move(prompts),
+          .train_source = data.train,
+          .train = std::move(train),
+          .validation = std::move(validation),
+          .groups = {config.batch.gradient_accumulation_steps, config.parallel.reduction_groups},
+          .total_steps = steps,
+          .objective = make_cross_entropy(),
+          .optimizer = make_optimizer(config.optimizer)};
+}
+
+}  // namespace
+
+DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64_t tokens) {
+  using Finetuning = RunConfig::Finetuning;
+  DecoderShape shape = decoder_shape(model, tokens);
+  if (config.run.finetuning == Finetuning::freeze) shape.trained = freeze_rule(config.freeze, model);
+  if (config.run.finetuning == Finetuning::lora) adapt(shape, config.lora);
+  return shape;
+}
+
+ParamStoreOptions store_options(const ParallelConfig& parallel, DType compute) {
+  ParamStoreOptions options;
+  options.compute = compute;
+  options.zero_stage = static_cast<int>(parallel.zero);
+  options.offload_optimizer = parallel.offload_optimizer;
+  options.offload_parameters = parallel.offload_parameters;
+  options.offload_path = parallel.offload_path;
+  return options;
+}
+
+std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dataset& data,
+                                                 const RankPosition& position) {
+  TrainingParts parts = training_parts(config, data);
+  const DType compute = compute_dtype(config.precision);
+  ParamStoreOptions store = store_options(config.parallel, compute);
+  store.rank = position.rank;
+  store.size = position.size;
+  store.node_size = position.node_size;
+  store.micro_batches_per_group = parts.groups.max_size();
+  store.groups = parts.groups.count;
+  store.blocks = config.parallel.reduction_blocks;
+  const int64_t rows = std::max(parts.train.max_rows(), parts.validation ? parts.validation->max_rows() : int64_t{0});
+  RoleSpec policy{.role = Role::policy,
+                  .shape = trained_shape(config, config.model, softmax_rows(config.model, data)),
+                  .trains = true,
+                  .store = store,
+                  .passes = PassPlan{compute, rows, true, config.memory.recompute, config.batch.sequence_length},
+                  .weights = {.folder = config.model.path, .seed = static_cast<uint64_t>(config.run.seed)}};
+  if (config.run.finetuning == RunConfig::Finetuning::lora) policy.lora = config.lora;
+  PlanOptions options;
+  options.counts_correct = config.checkpoint.best_metric == CheckpointConfig::Metric::token_accuracy;
+  options.compares_losses = config.divergence.spike_z_score != 0;
+  // If checkpoints are saved only on request, a save may delay an update: no copy is needed.
+  if (config.checkpoint.saves() || config.needs_best()) options.copy_bytes = config.checkpoint.buffer;
+  return std::make_unique<TrainingPlan>(std::move(parts), std::move(policy), options);
+}
+
+TrainingOptions training_options(const Config& config, const TrainingPlan& plan) {
+  return {.step = {config.schedule, config.optimizer.max_grad_norm, static_cast<uint64_t>(config.run.seed),
+                   PassGraphs::refusal(config.parallel.cuda_graphs, config.model, plan.params())},
+          .progress = {DivergenceGuard(config.divergence), LossScaler(config.precision),
+                       BestEvaluation(config.checkpoint.best_metric, config.evaluation)},
+          .evaluation = config.evaluation,
+          .log = config.log,
+          .checkpoints = {.config = config.checkpoint,
+                          .needs_best = config.needs_best(),
+                          .directory = config.run.directory(),
+                          .deck = write_deck(config)},
+          .compute = compute_dtype(config.precision),
+          .overwrite = config.run.overwrite,
+          .tokenizer = config.data.tokenizer};
+}
+
+void read_model_texts(TrainingOptions& options, const std::string& path, const ModelSource& source,
+                      const ChatConfig& chat, Communicator& communicator) {
+  if (path.empty()) return;
+  throw_on_all_ranks(communicator, [&] {
+    if (communicator.rank() != 0) return;
+    std::map<std::string, std::string> texts =
+        source.instead.empty() ? model_texts(path) : CheckpointModel::texts(source.instead);
+    for (const char* name : {"config.json", "generation_config.json"}) {
+      if (const auto text = texts.find(name); text != texts.end()) options.checkpoints.texts.insert(*text);
+    }
+    if (options.checkpoints.config.export_model == CheckpointConfig::Export::none) return;
+    const std::string& name = chat.template_name;
+    if (name != "auto" && name != "none") {
+      texts["chat_template.jinja"] = find_chat_templates(name, "").front().source;
+    }
+    options.texts = std::move(texts);
+  });
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,32 @@
+#pragma once
+// The mapping of the deck to the parts of a training run, which do not know the deck.
+
+#include <memory>
+#include <string>
+
+#include "data/dataset.hpp"
+#include "params/param_store.hpp"
+#include "tasks/tasks.hpp"
+#include "train/config/config.hpp"
+#include "train/training_loop.hpp"
+
+namespace llmtrain {
+
+/// The model, with rules that say what the deck trains; `tokens`: see decoder_shape.
+DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64_t tokens);
+/// Options of a store that trains, but those of the rank and of the reduction groups.
+ParamStoreOptions store_options(const ParallelConfig& parallel, DType compute);
+
+/// The deck must be resolved: vocab_size and precision known.
+std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dataset& data,
+                                                 const RankPosition& position);
+
+/// The intervals that follow from the data must be set. Facts about the start of the run are left to its task.
+TrainingOptions training_options(const Config& config, const TrainingPlan& plan);
+
+/// Reads the files that belong to the initial weights in `path`, with the chat template that the deck names: those that
+/// checkpoints store, and those of an export. Collective.
+void read_model_texts(TrainingOptions& options, const std::string& path, const ModelSource& source,
+                      const ChatConfig& chat, Communicator& communicator);
+
+}  // namespace llmtrain

@@ -1,0 +1,91 @@
+#include "train/measure.hpp"
+
+#include <algorithm>
+#include <array>
+#include <tuple>
+#include <utility>
+
+#include "core/clock.hpp"
+#include "params/planned_memory.hpp"
+#include "train/evaluate.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+constexpr int64_t warm_steps = 2;  ///< select kernels and touch buffers
+constexpr int64_t min_steps = 5;
+constexpr double enough_seconds = 3;
+
+/// Maximum over the ranks, the same on all.
+double agreed(Communicator& communicator, double seconds) {
+  std::array<int64_t, 1> nanoseconds = {static_cast<int64_t>(seconds * 1e9)};
+  communicator.maximum(nanoseconds);
+  return static_cast<double>(nanoseconds[0]) * 1e-9;
+}
+
+/// Calls call(i) for i from 0 until there are enough; returns the seconds per call, and their number.
+template <class F>
+std::pair<double, int64_t> timed(Communicator& communicator, int64_t most, const F& call) {
+  const double begin = now();
+  int64_t count = 0;
+  double seconds = 0;
+  do {
+    call(count++);
+    seconds = agreed(communicator, now() - begin);
+  } while (count < most && (count < min_steps || seconds < enough_seconds));
+  return {seconds / static_cast<double>(count), count};
+}
+
+}  // namespace
+
+Prediction measure_steps(const TrainingOptions& options, TrainingPlan& plan, Runtime& runtime) {
+  Communicator& communicator = runtime.communicator();
+  RunLogOptions silent;
+  silent.active = false;
+  RunLog log(silent);
+  const PlannedMemory memory(plan.arena, communicator);
+  RunProgress progress = options.progress;
+  ParameterHash hash(plan.params(), communicator, runtime.stream());
+  TrainingStep step(plan, progress, runtime, log, options.step);
+  step.before_update = [] {};
+  step.hash_if_due = [&](int64_t completed) {
+    return options.is_hashed(completed) ? std::optional(hash.after(completed)) : std::nullopt;
+  };
+  plan.models.start(communicator, runtime.stream());
+  plan.params().initialize(options.step.seed);
+
+  Prediction time;
+  const int64_t total = time.steps = plan.total_steps;
+  step.prepare(0);
+  double tokens = 0;  // targets, which the run's speed counts
+  const auto one_step = [&](int64_t i) {
+    tokens += static_cast<double>(step.prepared_count());
+    step.run(i % total);
+    step.finish_pending();
+    if ((i + 1) % total == 0) step.prepare(0);
+  };
+  for (int64_t i = 0; i < warm_steps; ++i) one_step(i);
+  tokens = 0;
+  std::tie(time.step, time.measured) =
+      timed(communicator, int64_t{1} << 20, [&](int64_t i) { one_step(warm_steps + i); });
+  time.tokens_per_step = tokens / static_cast<double>(time.measured);
+
+  if (!plan.validation) return time;
+  const int64_t at_start = options.evaluation.at_start ? 1 : 0;
+  time.evaluations = at_start + evaluations_from(options.evaluation, 0, total);
+  if (time.evaluations == 0) return time;
+  const int64_t batches = first_steps(options.evaluation, *plan.validation);
+  Context ctx{plan.params(), plan.arena, runtime.stream(), options.step.seed, 0, false};
+  const int64_t piece = std::min(batches, 4 * static_cast<int64_t>(communicator.size()));
+  const auto some = [&](int64_t) {
+    evaluate(plan.model(), ctx, *plan.objective, *plan.validation, piece, plan.evaluation_buffers(), communicator,
+             [] { return false; });
+  };
+  some(0);
+  time.evaluation =
+      timed(communicator, min_steps, some).first * static_cast<double>(batches) / static_cast<double>(piece);
+  return time;
+}
+
+}  // namespace llmtrain

@@ -216,7 +216,7 @@ WeightMatch match_adapter(const AdapterFolder& adapter, const DecoderShape& shap
 }
 
 LoadedAdapter load_adapter(const std::string& folder, const DecoderShape& shape, ParamStore& params,
-                        Communicator& communicator, Stream& stream) {
+                           Communicator& communicator, Stream& stream) {
   // Rank 0 alone reads the headers.
   std::string packed_index, packed_config, base_hash;
   throw_on_all_ranks(communicator, [&] {
@@ -237,7 +237,8 @@ LoadedAdapter load_adapter(const std::string& folder, const DecoderShape& shape,
     adapter.index = WeightIndex::unpacked(packed_index);
     match = match_adapter(adapter, shape, units_of(params));
   });
-  return {load_match(adapter.index, match, params, communicator, stream, {.finite = true, .publish = false}), base_hash};
+  return {load_match(adapter.index, match, params, communicator, stream, {.finite = true, .publish = false}),
+          base_hash};
 }
 
 void write_adapter(const AdapterOutput& output, const DecoderShape& shape, const std::vector<UnitSpec>& units,

@@ -41,7 +41,7 @@ struct LoadedAdapter {
   std::string base_hash;  ///< of the model that it was trained with; may be empty
 };
 LoadedAdapter load_adapter(const std::string& folder, const DecoderShape& shape, ParamStore& params,
-                        Communicator& communicator, Stream& stream);
+                           Communicator& communicator, Stream& stream);
 
 /// Facts that the written files have beside the tensors.
 struct AdapterOutput {

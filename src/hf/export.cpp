@@ -82,16 +82,6 @@ std::map<std::string, std::string> texts_of(const ExportOptions& options, const 
   return texts;
 }
 
-ModelFolderPlan plan_of(const ExportOptions& options, std::map<std::string, std::string> texts) {
-  ModelFolderPlan plan;
-  plan.path = options.output;
-  plan.overwrite = options.overwrite;
-  plan.file_bytes = options.file_bytes;
-  plan.texts = std::move(texts);
-  plan.save_tokenizer = options.save_tokenizer;
-  return plan;
-}
-
 void copy_tensor(const ModelFolderWriter& writer, const std::string& name, const WeightIndex::Tensor& tensor,
                  const FileHandle& file) {
   const StoredSlice whole{&tensor, &file, tensor.numel(), 1, false};
@@ -104,6 +94,16 @@ void copy_tensor(const ModelFolderWriter& writer, const std::string& name, const
 }
 
 }  // namespace
+
+ModelFolderPlan folder_plan(const ExportOptions& options, const ModelConfig& model, StoredType type) {
+  ModelFolderPlan plan;
+  plan.path = options.output;
+  plan.overwrite = options.overwrite;
+  plan.file_bytes = options.file_bytes;
+  plan.texts = texts_of(options, model, type);
+  plan.save_tokenizer = options.save_tokenizer;
+  return plan;
+}
 
 std::optional<StoredType> weight_type_of(std::string_view name) {
   if (name == "fp32") return StoredType::F32;
@@ -122,7 +122,7 @@ void export_model(const ExportOptions& options, const DecoderShape& shape, const
     if (communicator.rank() != 0) return;
     const std::string obstacle = options.texts.empty() ? hf_config_obstacle(model) : "";
     if (!obstacle.empty()) throw UserError(ExitCode::deck, fmt::format("{}: {}", options.output, obstacle));
-    ModelFolderPlan plan = plan_of(options, texts_of(options, model, type));
+    ModelFolderPlan plan = folder_plan(options, model, type);
     for (const UnitSpec& unit : units) {
       for (const ParamSpec& param : unit.params) {
         for (const ParamSlice& slice : param.slices) {
@@ -217,7 +217,7 @@ std::vector<std::string> convert_model(const std::string& source, ExportOptions 
   warnings.insert(warnings.end(), match.warnings.begin(), match.warnings.end());
 
   const StoredType type = options.type.value_or(index.tensors[match.slices.front().tensor].type);
-  ModelFolderPlan plan = plan_of(options, texts_of(options, config.model, type));
+  ModelFolderPlan plan = folder_plan(options, config.model, type);
   if (!index.metadata.empty()) plan.metadata = index.metadata;
   // Uses the model's own names, without any prefix that the files had.
   const auto name_of_slice = [&](const SliceSource& s) -> const std::string& {

@@ -53,6 +53,9 @@ void export_model(const ExportOptions& options, const DecoderShape& shape, Param
 /// for the user.
 std::vector<std::string> convert_model(const std::string& source, ExportOptions options);
 
+/// Plan of the folder, without its tensors.
+ModelFolderPlan folder_plan(const ExportOptions& options, const ModelConfig& model, StoredType type);
+
 /// Parses "bf16" as BF16; fp32, bf16 and fp16 are known.
 std::optional<StoredType> weight_type_of(std::string_view name);
 

@@ -39,17 +39,6 @@ struct Block {
   std::optional<uint64_t> key = {};  ///< of the hash, if the slice is hashed
 };
 
-/// Sum over elements of a hash of their position and value, so that it does not depend on how a tensor is divided.
-uint64_t hash_elements(uint64_t key, int64_t first, const float* values, int64_t count) {
-  uint64_t sum = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    uint64_t h = key + static_cast<uint64_t>(first + i) * 0x9E3779B97F4A7C15u;
-    h = (h ^ h >> 32 ^ std::bit_cast<uint32_t>(values[i])) * 0xD6E8FEB86659FD93u;
-    sum += (h ^ h >> 32) * 0xD6E8FEB86659FD93u;
-  }
-  return sum;
-}
-
 /// Runs work(0) .. work(count - 1) on threads, with pauses in between.
 template <class Work>
 void run_on_threads(size_t count, int threads, const Pause& pause, const Work& work) {
@@ -145,7 +134,7 @@ class Loader {
       const StoredSlice stored{&tensor, &file(folder, tensor.file), slice.rows, param.columns, slice.transposed};
       std::optional<uint64_t> key;
       if (options_.trained != nullptr && !options_.trained->contains(slice.name)) {
-        key = digest_of(slice.name.data(), slice.name.size()).low;
+        key = hash_key(slice.name);
       }
       for (int64_t at = begin; at < end; at += block_elements) {
         const int64_t stop = std::min(at + block_elements, end);
@@ -211,6 +200,18 @@ class Loader {
 };
 
 }  // namespace
+
+uint64_t hash_key(const std::string& name) { return digest_of(name.data(), name.size()).low; }
+
+uint64_t hash_elements(uint64_t key, int64_t first, const float* values, int64_t count) {
+  uint64_t sum = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    uint64_t h = key + static_cast<uint64_t>(first + i) * 0x9E3779B97F4A7C15u;
+    h = (h ^ h >> 32 ^ std::bit_cast<uint32_t>(values[i])) * 0xD6E8FEB86659FD93u;
+    sum += (h ^ h >> 32) * 0xD6E8FEB86659FD93u;
+  }
+  return sum;
+}
 
 LoadReport load_weights(const std::string& folder, const DecoderShape& shape, ParamStore& params,
                         Communicator& communicator, Stream& stream, const LoadOptions& options) {

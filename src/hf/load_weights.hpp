@@ -23,6 +23,11 @@ struct LoadReport {
   std::vector<std::string> notes, warnings;  ///< from WeightMatch
 };
 
+/// Part of LoadReport::hash: the sum over elements of a hash of their position in the tensor `key` (hash_key of its
+/// name) and their value, so that it does not depend on how a tensor is divided.
+uint64_t hash_elements(uint64_t key, int64_t first, const float* values, int64_t count);
+uint64_t hash_key(const std::string& name);
+
 struct LoadOptions {
   /// If given, the report has a hash of all tensors that are not among these names: of their values in fp32, whatever
   /// the number of ranks and files.

@@ -62,7 +62,8 @@ LoadedWeights RoleModel::load(Communicator& communicator, Stream& stream, bool a
     if (part) frozen_ = FrozenWeights{.seed = static_cast<int64_t>(from.seed)};
   } else {
     if (adapts && spec_.lora->path.empty()) params_.initialize(from.seed, /*frozen=*/false);
-    const NameSet trained = spec_.lora ? choose_adapters(*spec_.lora, spec_.shape.config).trained : trained_names(params_);
+    const NameSet trained =
+        spec_.lora ? choose_adapters(*spec_.lora, spec_.shape.config).trained : trained_names(params_);
     const bool hashed = part || spec_.lora;
     LoadReport report = load_weights(from.folder, spec_.shape, params_, communicator, stream,
                                      {.trained = hashed ? &trained : nullptr, .publish = !adapts});
@@ -86,9 +87,10 @@ void RoleModel::load_adapters(LoadedWeights& loaded, const std::string& base_has
   params_.publish_masters();
   loaded.text += fmt::format("{}adapters from {}", loaded.text.empty() ? "" : "; ", path);
   if (!base_hash.empty() && !adapter.base_hash.empty() && base_hash != adapter.base_hash) {
-    loaded.warnings.push_back(fmt::format("{}: the adapter was trained with another model than {} (their frozen weights "
-                                          "have the hashes {} and {})",
-                                          path, spec_.weights.folder, printable(adapter.base_hash), base_hash));
+    loaded.warnings.push_back(
+        fmt::format("{}: the adapter was trained with another model than {} (their frozen weights "
+                    "have the hashes {} and {})",
+                    path, spec_.weights.folder, printable(adapter.base_hash), base_hash));
   }
 }
 

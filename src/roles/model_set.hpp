@@ -68,6 +68,7 @@ class RoleModel {
   const std::optional<FrozenWeights>& frozen_weights() const { return frozen_; }
   /// Writes the adapters as PEFT's files into a folder. Collective.
   void write_adapters(const std::string& folder, Communicator& communicator);
+  const WeightSource& weights() const { return spec_.weights; }
   bool has_adapters() const { return spec_.lora.has_value(); }
 
  private:

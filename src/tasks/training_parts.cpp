@@ -150,7 +150,10 @@ void read_model_texts(TrainingOptions& options, const std::string& path, const M
     for (const char* name : {"config.json", "generation_config.json"}) {
       if (const auto text = texts.find(name); text != texts.end()) options.checkpoints.texts.insert(*text);
     }
-    if (options.checkpoints.config.export_model == CheckpointConfig::Export::none) return;
+    if (options.checkpoints.config.export_model == CheckpointConfig::Export::none &&
+        !options.checkpoints.config.export_merged) {
+      return;
+    }
     const std::string& name = chat.template_name;
     if (name != "auto" && name != "none") {
       texts["chat_template.jinja"] = find_chat_templates(name, "").front().source;

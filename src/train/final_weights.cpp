@@ -9,6 +9,8 @@
 #include "core/activity.hpp"
 #include "core/clock.hpp"
 #include "hf/export.hpp"
+#include "hf/merge.hpp"
+#include "parallel/job/cancellable_work.hpp"
 #include "text/files/tokenizer_files.hpp"
 
 namespace llmtrain {
@@ -55,9 +57,15 @@ void load_best_weights(TrainingPlan& plan, RunCheckpoints& checkpoints, int64_t 
   log.print(fmt::format("weights    of the best evaluation, after step {} ({})", saved, name_of(metric)));
 }
 
+void write_adapters(TrainingPlan& plan, const std::string& folder, Communicator& communicator, RunLog& log) {
+  const SectionScope section(Section::exporting);
+  plan.models.at(Role::policy).write_adapters(folder, communicator);
+  log.print("adapters   " + folder);
+}
+
 void export_final_weights(TrainingPlan& plan, const CheckpointConfig& config, const std::string& folder,
-                          const std::map<std::string, std::string>& texts, const std::string& tokenizer,
-                          Communicator& communicator, RunLog& log) {
+                          const std::string& adapter, const std::map<std::string, std::string>& texts,
+                          const std::string& tokenizer, Communicator& communicator, RunLog& log) {
   const SectionScope section(Section::exporting);
   RoleModel& policy = plan.models.at(Role::policy);
   ExportOptions options;
@@ -72,7 +80,13 @@ void export_final_weights(TrainingPlan& plan, const CheckpointConfig& config, co
     const std::string warning = carry_tokenizer(options, *plan.tokenizer, tokenizer);
     if (!warning.empty()) log.warn(warning);
   });
-  export_model(options, policy.shape(), policy.params(), communicator);
+  if (policy.has_adapters()) {
+    run_cancellable(communicator, "while the adapters were merged", [&](const Pause& pause) {
+      if (communicator.rank() == 0) merge_adapter(policy.weights().folder, adapter, options, pause);
+    });
+  } else {
+    export_model(options, policy.shape(), policy.params(), communicator);
+  }
   log.print("exported   " + options.output);
 }
 

@@ -16,10 +16,14 @@ namespace llmtrain {
 void load_best_weights(TrainingPlan& plan, RunCheckpoints& checkpoints, int64_t best_step,
                        CheckpointConfig::Metric metric, int64_t completed, Runtime& runtime, RunLog& log);
 
-/// Writes the model as a Hugging Face folder. `texts`: files of the initial model; `tokenizer`: data.tokenizer.
+/// Writes the adapters of a run that trains them, as PEFT's files. Collective.
+void write_adapters(TrainingPlan& plan, const std::string& folder, Communicator& communicator, RunLog& log);
+
+/// Writes the model as a Hugging Face folder: with its adapters merged into it, if it has some, whose files in
+/// `adapter` are read. `texts`: files of the initial model; `tokenizer`: data.tokenizer.
 /// Collective.
 void export_final_weights(TrainingPlan& plan, const CheckpointConfig& config, const std::string& folder,
-                          const std::map<std::string, std::string>& texts, const std::string& tokenizer,
-                          Communicator& communicator, RunLog& log);
+                          const std::string& adapter, const std::map<std::string, std::string>& texts,
+                          const std::string& tokenizer, Communicator& communicator, RunLog& log);
 
 }  // namespace llmtrain

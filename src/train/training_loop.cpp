@@ -106,12 +106,21 @@ int64_t TrainingLoop::run_due_actions() {
   if (pending.evaluation || pending.samples || save || completed_ == plan_.total_steps) step_.finish_pending();
   do {
     if (guard.must_roll_back()) roll_back_and_prepare();
-    if (pending.evaluation) stop = evaluation_.run(completed_, stop_requested);
+    const bool evaluates = pending.evaluation;
+    if (evaluates) stop = evaluation_.run(completed_, stop_requested);
+    if (evaluates && !pending.evaluation && completed_ > 0 && progress_.best.step() == completed_) write_adapters();
     if (pending.samples && stop == 0 && !guard.must_roll_back()) stop = samples_.run(completed_, stop_requested);
     if (stop == 0 && guard.must_roll_back()) continue;
     stop = save_if_due(stop);
   } while (stop == 0 && (guard.must_roll_back() || pending.evaluation || pending.samples));
   return stop;
+}
+
+std::string TrainingLoop::adapter_folder() const { return options_.checkpoints.directory + "/adapter"; }
+
+void TrainingLoop::write_adapters() {
+  if (!plan_.models.at(Role::policy).has_adapters()) return;
+  llmtrain::write_adapters(plan_, adapter_folder(), runtime_.communicator(), log_);
 }
 
 void TrainingLoop::roll_back_and_prepare() {
@@ -164,9 +173,10 @@ int64_t TrainingLoop::finish(int64_t stop) {
   if (options_.checkpoints.needs_best) {
     load_best_weights(plan_, *checkpoints_, progress_.best.step(), checkpoint.best_metric, completed_, runtime_, log_);
   }
-  if (checkpoint.export_model != CheckpointConfig::Export::none) {
-    export_final_weights(plan_, checkpoint, options_.checkpoints.directory + "/export", options_.texts,
-                         options_.tokenizer, runtime_.communicator(), log_);
+  write_adapters();
+  if (checkpoint.writes_model(plan_.models.at(Role::policy).has_adapters())) {
+    export_final_weights(plan_, checkpoint, options_.checkpoints.directory + "/export", adapter_folder(),
+                         options_.texts, options_.tokenizer, runtime_.communicator(), log_);
   }
   log_.finish(progress_.best.stops()
                   ? fmt::format("stopped early after {} steps: {} evaluations without a better {}", completed_,

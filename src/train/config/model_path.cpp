@@ -110,7 +110,8 @@ const Facts& ModelFolders::find(const std::string& folder, const std::vector<std
 
 const std::string& ModelFolders::find_adapter(const std::string& folder) {
   const auto known = adapters_.find(folder);
-  return known != adapters_.end() ? known->second : adapters_.emplace(folder, read_adapter_config(folder)).first->second;
+  return known != adapters_.end() ? known->second
+                                  : adapters_.emplace(folder, read_adapter_config(folder)).first->second;
 }
 
 std::string tokenizer_of_model(const std::string& folder) {

@@ -16,10 +16,10 @@ struct Config;
 
 /// Result of the examination of model.path. It has no keys.
 struct ModelSource {
-  std::string checkpoint;  ///< checkpoint of the weights, if the folder is one or is a run
-  int64_t tokens = 0;      ///< number of its embedding rows that are tokens
+  std::string checkpoint;               ///< checkpoint of the weights, if the folder is one or is a run
+  int64_t tokens = 0;                   ///< number of its embedding rows that are tokens
   std::optional<LoraConfig> lora = {};  ///< adapters of the checkpoint
-  std::string instead;     ///< set if the folder is gone: a checkpoint of the run that stores what resuming needs
+  std::string instead;  ///< set if the folder is gone: a checkpoint of the run that stores what resuming needs
 };
 
 /// Facts about the folders that a deck names; rank 0 reads them for all ranks.

@@ -133,7 +133,8 @@ void RoleModel::set_magnitudes(Stream& stream) {
 }
 
 void RoleModel::write_adapters(const std::string& folder, Communicator& communicator) {
-  const AdapterOutput output{folder, spec_.lora.value(), spec_.weights.folder, frozen_ ? frozen_->hash : ""};
+  const FrozenWeights base = frozen_.value_or(FrozenWeights{.path = spec_.weights.folder});
+  const AdapterOutput output{folder, spec_.lora.value(), base.path, base.hash};
   const auto gather = [this](int unit, int64_t begin, int64_t end, float* out) {
     params_.gather_range(unit, begin, end, out);
   };
@@ -145,6 +146,7 @@ LoadedWeights RoleModel::load_checkpoint_of(Communicator& communicator, Stream& 
   const WeightSource& from = spec_.weights;
   const Manifest manifest = from.manifest ? *from.manifest : verify_checkpoint(from.checkpoint, communicator);
   LoadedWeights loaded{fmt::format("{}, step {}", from.checkpoint, manifest.step), {}};
+  frozen_ = manifest.frozen;
   if (manifest.frozen && manifest.frozen->path.empty()) {
     params_.initialize(static_cast<uint64_t>(manifest.frozen->seed));
   } else if (manifest.frozen) {

@@ -57,10 +57,9 @@ void load_best_weights(TrainingPlan& plan, RunCheckpoints& checkpoints, int64_t 
   log.print(fmt::format("weights    of the best evaluation, after step {} ({})", saved, name_of(metric)));
 }
 
-void write_adapters(TrainingPlan& plan, const std::string& folder, Communicator& communicator, RunLog& log) {
+void write_adapters(TrainingPlan& plan, const std::string& folder, Communicator& communicator) {
   const SectionScope section(Section::exporting);
   plan.models.at(Role::policy).write_adapters(folder, communicator);
-  log.print("adapters   " + folder);
 }
 
 void export_final_weights(TrainingPlan& plan, const CheckpointConfig& config, const std::string& folder,

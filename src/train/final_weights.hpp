@@ -17,7 +17,7 @@ void load_best_weights(TrainingPlan& plan, RunCheckpoints& checkpoints, int64_t 
                        CheckpointConfig::Metric metric, int64_t completed, Runtime& runtime, RunLog& log);
 
 /// Writes the adapters of a run that trains them, as PEFT's files. Collective.
-void write_adapters(TrainingPlan& plan, const std::string& folder, Communicator& communicator, RunLog& log);
+void write_adapters(TrainingPlan& plan, const std::string& folder, Communicator& communicator);
 
 /// Writes the model as a Hugging Face folder: with its adapters merged into it, if it has some, whose files in
 /// `adapter` are read. `texts`: files of the initial model; `tokenizer`: data.tokenizer.

@@ -120,7 +120,7 @@ std::string TrainingLoop::adapter_folder() const { return options_.checkpoints.d
 
 void TrainingLoop::write_adapters() {
   if (!plan_.models.at(Role::policy).has_adapters()) return;
-  llmtrain::write_adapters(plan_, adapter_folder(), runtime_.communicator(), log_);
+  llmtrain::write_adapters(plan_, adapter_folder(), runtime_.communicator());
 }
 
 void TrainingLoop::roll_back_and_prepare() {
@@ -174,7 +174,9 @@ int64_t TrainingLoop::finish(int64_t stop) {
     load_best_weights(plan_, *checkpoints_, progress_.best.step(), checkpoint.best_metric, completed_, runtime_, log_);
   }
   write_adapters();
-  if (checkpoint.writes_model(plan_.models.at(Role::policy).has_adapters())) {
+  const bool adapters = plan_.models.at(Role::policy).has_adapters();
+  if (adapters) log_.print("adapters   " + adapter_folder());
+  if (checkpoint.writes_model(adapters)) {
     export_final_weights(plan_, checkpoint, options_.checkpoints.directory + "/export", adapter_folder(),
                          options_.texts, options_.tokenizer, runtime_.communicator(), log_);
   }

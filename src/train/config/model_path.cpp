@@ -149,7 +149,7 @@ ModelFolders ModelFolders::unpacked(const std::string& bytes) {
     folders.known_.emplace(std::move(folder), std::move(facts));
   }
   message.take(count);
-  for (uint64_t i = 0; i < count.front(); ++i) {
+  for (uint64_t i = 0; i < count.back(); ++i) {
     std::string folder;
     message.take(folder);
     message.take(folders.adapters_[folder]);

@@ -62,22 +62,22 @@ Schema llama_70b_twin() {
 
 /// Values that depend on their position.
 constexpr int64_t period = 8191;
-int64_t phase_of(int64_t unit, StateKind kind, int64_t element) {
-  return (unit * 7 + static_cast<int64_t>(kind) * 3 + element) % period;
+int64_t phase_of(int64_t unit, size_t plane, int64_t element) {
+  return (unit * 7 + static_cast<int64_t>(plane) * 3 + element) % period;
 }
-float value_at(int64_t unit, StateKind kind, int64_t element) {
-  return static_cast<float>(phase_of(unit, kind, element)) * 0.5F;
+float value_at(int64_t unit, size_t plane, int64_t element) {
+  return static_cast<float>(phase_of(unit, plane, element)) * 0.5F;
 }
 
 class Numbers : public StateSource {
  public:
   /// Buffer of this many elements: values are copied, as from a store.
   Numbers(Schema schema, size_t most) : schema_(std::move(schema)), values_(most + static_cast<size_t>(period)) {
-    for (size_t i = 0; i < values_.size(); ++i) values_[i] = value_at(0, StateKind::master, static_cast<int64_t>(i));
+    for (size_t i = 0; i < values_.size(); ++i) values_[i] = value_at(0, master_plane, static_cast<int64_t>(i));
   }
   Schema schema() const override { return schema_; }
-  void read(int64_t unit, StateKind kind, int64_t begin, int64_t count, float* out) const override {
-    std::copy_n(values_.data() + phase_of(unit, kind, begin), count, out);
+  void read(int64_t unit, size_t plane, int64_t begin, int64_t count, void* out) const override {
+    std::copy_n(values_.data() + phase_of(unit, plane, begin), count, static_cast<float*>(out));
   }
 
  private:
@@ -93,8 +93,9 @@ class Reader : public StateTarget {
   ShardBorders wanted(int64_t unit) const override {
     return borders_of_shard(schema_.units[static_cast<size_t>(unit)].elements, rank_, size_);
   }
-  void write(int64_t unit, StateKind kind, int64_t begin, int64_t count, const float* values) override {
-    for (int64_t i = 0; i < count; ++i) wrong += values[i] == value_at(unit, kind, begin + i) ? 0 : 1;
+  void write(int64_t unit, size_t plane, int64_t begin, int64_t count, const void* values) override {
+    const auto* seen = static_cast<const float*>(values);
+    for (int64_t i = 0; i < count; ++i) wrong += seen[i] == value_at(unit, plane, begin + i) ? 0 : 1;
     elements += count;
   }
   void finish() override {}
@@ -148,7 +149,7 @@ int layout(const std::string& folder, int64_t shards, Communicator& communicator
   }
   fmt::print("{} shards, {} tensors, {} numbers, {} wrong\n", shards, schema.tensors.size(), elements, wrong);
   fmt::print("shards: {} bytes in all, the largest {}, its index {}; state alone {}\n", all, largest,
-             manifest.shards.front().index_bytes, elements * state_bytes);
+             manifest.shards.front().index_bytes, elements * static_cast<int64_t>(sizeof(float)));
   fmt::print("manifest {} bytes, view {} bytes\n", bytes_of(path + "/" + manifest_name),
              bytes_of(path + "/" + view_name));
   fmt::print("shards written, synced and read back in {:.2f} s ({:.1f} ms each); view and manifest {:.2f} s\n", written,

@@ -43,8 +43,9 @@ std::string find_damage(const FileHandle& file, const Manifest& manifest, int64_
   std::vector<char> buffer(static_cast<size_t>(hash_piece));
   for (const IndexEntry& entry : index.entries) {
     StreamHash hash;
-    for (int64_t begin = 0; begin < entry.range.bytes();) {
-      const int64_t count = std::min(hash_piece, entry.range.bytes() - begin);
+    const int64_t bytes = bytes_of(manifest.schema.states, entry.range);
+    for (int64_t begin = 0; begin < bytes;) {
+      const int64_t count = std::min(hash_piece, bytes - begin);
       file.read(entry.offset + begin, count, buffer.data());
       hash.update(buffer.data(), static_cast<size_t>(count));
       begin += count;
@@ -52,7 +53,7 @@ std::string find_damage(const FileHandle& file, const Manifest& manifest, int64_
     }
     if (hash.digest() == entry.hash) continue;
     return fmt::format("{} of tensor {}, elements {} to {} of its unit: hash {} instead of {}",
-                       name_of(entry.range.state),
+                       manifest.schema.states[entry.range.plane].name,
                        manifest.schema.tensors[static_cast<size_t>(entry.range.tensor)].name, entry.range.begin,
                        entry.range.end, hex(hash.digest()), hex(entry.hash));
   }
@@ -220,8 +221,7 @@ std::vector<Place> find_places(const Schema& stored, const Schema& wanted) {
 }
 
 /// Describes why the target cannot take the checkpoint's tensors; empty if it can.
-std::string obstacle(const Manifest& manifest, const StateTarget& target) {
-  const Schema wanted = target.schema();
+std::string obstacle(const Manifest& manifest, const StateTarget& target, const Schema& wanted) {
   if (!target.may_lack() || !manifest.frozen) return difference(manifest.schema, wanted);
   Schema present;
   present.units = manifest.schema.units;
@@ -233,6 +233,13 @@ std::string obstacle(const Manifest& manifest, const StateTarget& target) {
   return tensor_difference(manifest.schema, present);
 }
 
+/// What the target takes; its optimizer does not matter if it takes the masters only.
+Schema wanted_schema(const Manifest& manifest, const StateTarget& target) {
+  Schema wanted = target.schema();
+  if (!target.wants(master_plane + 1)) wanted.states = manifest.schema.states;
+  return wanted;
+}
+
 /// Elements of a part that the target needs, in the checkpoint's unit.
 ShardBorders needed_part(const StateRange& range, const Place& place, const StateTarget& target) {
   const ShardBorders wanted = target.wanted(place.unit);
@@ -241,15 +248,18 @@ ShardBorders needed_part(const StateRange& range, const Place& place, const Stat
 }
 
 /// Copies the elements of one part that the target needs.
-void load_range(const FileHandle& file, const IndexEntry& entry, const Place& place, StateTarget& target,
-                std::span<float> buffer, const Pause& pause) {
+void load_range(const FileHandle& file, const StatePlane& plane, const IndexEntry& entry, const Place& place,
+                StateTarget& target, std::span<float> buffer, const Pause& pause) {
   const auto [begin, end] = needed_part(entry.range, place, target);
+  const int64_t at_once = plane.elements_in(static_cast<int64_t>(buffer.size_bytes()));
+  LLMTRAIN_CHECK(at_once > 0, "the buffer of a checkpoint holds a chunk");
   StreamHash hash;
   for (int64_t at = begin; at < end;) {
-    const int64_t count = std::min(static_cast<int64_t>(buffer.size()), end - at);
-    file.read(entry.offset + (at - entry.range.begin) * state_bytes, count * state_bytes, buffer.data());
-    hash.update(buffer.data(), static_cast<size_t>(count * state_bytes));
-    target.write(place.unit, entry.range.state, at + place.shift, count, buffer.data());
+    const int64_t count = std::min(at_once, end - at);
+    const int64_t bytes = plane.bytes(count);
+    file.read(entry.offset + plane.bytes(at - entry.range.begin), bytes, buffer.data());
+    hash.update(buffer.data(), static_cast<size_t>(bytes));
+    target.write(place.unit, entry.range.plane, at + place.shift, count, buffer.data());
     at += count;
     pause();
   }
@@ -317,20 +327,22 @@ void load_checkpoint(const std::string& path, const Manifest& manifest, StateTar
                      Communicator& communicator) {
   LLMTRAIN_CHECK(!buffer.empty(), "a checkpoint needs a buffer");
   run_cancellable(communicator, "while a checkpoint was read", [&](const Pause& pause) {
-    if (const std::string what = obstacle(manifest, target); !what.empty()) {
+    const Schema wanted = wanted_schema(manifest, target);
+    if (const std::string what = obstacle(manifest, target, wanted); !what.empty()) {
       throw UserError(ExitCode::bad_content, fmt::format("{}: not a checkpoint of this model: {}", path, what));
     }
     const FolderHandle folder = FolderHandle::open(path, FolderHandle::Links::refused);
     const auto shards = static_cast<int64_t>(manifest.shards.size());
-    const std::vector<Place> places = find_places(manifest.schema, target.schema());
+    const std::vector<Place> places = find_places(manifest.schema, wanted);
     for (int64_t shard = 0; shard < shards; ++shard) {
       if (!has_wanted(manifest.schema, places, target, shard, shards)) continue;
       const CheckpointFile& listed = manifest.shards[static_cast<size_t>(shard)].file;
       const FileHandle file = folder.open_to_read(listed.name);
       check_size(file, listed.bytes);
       for (const IndexEntry& entry : read_shard_index(file, manifest, shard).entries) {
-        if (!target.wants(entry.range.state)) continue;
-        load_range(file, entry, places[static_cast<size_t>(entry.range.tensor)], target, buffer, pause);
+        if (!target.wants(entry.range.plane)) continue;
+        const Place& place = places[static_cast<size_t>(entry.range.tensor)];
+        load_range(file, manifest.schema.states[entry.range.plane], entry, place, target, buffer, pause);
       }
     }
   });

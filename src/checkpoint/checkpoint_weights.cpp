@@ -19,7 +19,7 @@ CheckpointWeights::CheckpointWeights(const std::string& path, const Manifest& ma
   for (size_t shard = 0; shard < shards_.size(); ++shard) {
     const ShardIndex index = read_shard_index(file(shard), manifest, static_cast<int64_t>(shard));
     for (const IndexEntry& entry : index.entries) {
-      if (entry.range.state != StateKind::master) continue;
+      if (entry.range.plane != master_plane) continue;
       const int64_t unit = manifest.schema.tensors[static_cast<size_t>(entry.range.tensor)].unit;
       runs_.push_back({unit, entry.range.begin, entry.range.end, shard, entry.offset});
     }
@@ -48,7 +48,8 @@ void CheckpointWeights::read(int64_t unit, int64_t begin, int64_t end, float* ou
     const bool there = run != runs_.end() && run->unit == unit && run->begin <= at;
     LLMTRAIN_CHECK(there, path_ + ": elements that no shard holds");
     const int64_t count = std::min(end, run->end) - at;
-    file(run->shard).read(run->offset + (at - run->begin) * state_bytes, count * state_bytes, out + (at - begin));
+    constexpr int64_t width = sizeof(float);
+    file(run->shard).read(run->offset + (at - run->begin) * width, count * width, out + (at - begin));
     at += count;
   }
 }

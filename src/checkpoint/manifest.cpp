@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <set>
 
@@ -43,6 +44,14 @@ Json schema_to_json(const Schema& schema, std::string_view part) {
   return list;
 }
 
+Json states_to_json(const StatePlanes& states) {
+  Json list = Json::array();
+  for (const StatePlane& plane : states) {
+    list.push_back({{"name", plane.name}, {"dtype", name_of(plane.dtype)}, {"per_chunk", plane.per_chunk}});
+  }
+  return list;
+}
+
 Json run_to_json(const RunState& run) {
   Json values = Json::object(), counters = Json::object();
   for (const auto& [name, value] : run.values) values[name] = fmt::format("{:a}", value);  // exact
@@ -66,8 +75,24 @@ CheckpointFile file_from(const JsonNode& field) {
   return file;
 }
 
-Schema schema_from(const JsonNode& units, const JsonNode& tensors, const std::string& source) {
+StatePlanes states_from(const JsonNode& list) {
+  constexpr std::array types{DType::f32, DType::bf16, DType::f16, DType::u8};
+  StatePlanes states;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const JsonNode plane = list.at(i);
+    plane.check_keys({"name", "dtype", "per_chunk"});
+    const std::string name = plane.at("dtype").text();
+    const auto* type = std::ranges::find_if(types, [&](DType t) { return name_of(t) == name; });
+    if (type == types.end()) plane.at("dtype").refuse_value("the type of a state");
+    states.push_back({plane.at("name").text(), *type, plane.at("per_chunk").count()});
+  }
+  return states;
+}
+
+Schema schema_from(const JsonNode& json, const std::string& source) {
+  const JsonNode units = json.at("units").array(), tensors = json.at("tensors").array();
   Schema schema;
+  if (json.has("states")) schema.states = states_from(json.at("states").array());
   for (size_t i = 0; i < units.size(); ++i) {
     const JsonNode unit = units.at(i);
     unit.check_keys({"name", "elements"});
@@ -224,6 +249,7 @@ std::string to_text(const Manifest& manifest) {
             {"files", std::move(files)},
             {"units", schema_to_json(manifest.schema, "units")},
             {"tensors", schema_to_json(manifest.schema, "tensors")}};
+  if (manifest.schema.states != master_and_moments()) json["states"] = states_to_json(manifest.schema.states);
   if (const auto& frozen = manifest.frozen) {
     json["frozen"] = {{"path", frozen->path}, {"bytes", frozen->bytes}, {"hash", frozen->hash}, {"seed", frozen->seed}};
   }
@@ -245,7 +271,7 @@ Manifest parse_manifest(std::string_view text, const std::string& source) {
   }
   field.check_keys(
       {"format", "version", "program", "step", "run", "ledger", "deck", "shards", "files", "units", "tensors"},
-      {"frozen"});
+      {"frozen", "states"});
   Manifest manifest;
   manifest.step = field.at("step").count(max_steps);
   manifest.program = field.at("program").text();
@@ -254,7 +280,7 @@ Manifest parse_manifest(std::string_view text, const std::string& source) {
   manifest.ledger_bytes = field.at("ledger").at("bytes").count();
   manifest.ledger_hash = digest_from(field.at("ledger").at("hash"));
   manifest.run = run_from(field.at("run"));
-  manifest.schema = schema_from(field.at("units").array(), field.at("tensors").array(), source);
+  manifest.schema = schema_from(field, source);
   read_files(field.at("shards").array(), field.at("files").array(), manifest);
   if (!field.has("frozen")) return manifest;
   const JsonNode frozen = field.at("frozen");

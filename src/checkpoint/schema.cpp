@@ -4,10 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
@@ -39,15 +39,24 @@ void check_tensor(const TensorSchema& tensor, const std::string& place) {
   if (!sound) refuse(place, fmt::format("tensor {} has an impossible shape or offset", printable(tensor.name)));
 }
 
-}  // namespace
-
-std::string_view name_of(StateKind kind) {
-  constexpr std::array<std::string_view, 3> names{"master", "m", "v"};
-  return names[static_cast<size_t>(kind)];
+/// The names become names of groups, beside those of other content.
+void check_states(const StatePlanes& states, const std::string& place) {
+  std::set<std::string> names{"index", "units"};
+  const bool has_master = !states.empty() && states.front() == StatePlane{"master"};
+  if (!has_master || states.size() > max_state_planes) refuse(place, "the states are not those of an optimizer");
+  for (const StatePlane& plane : states) {
+    check_name(plane.name, false, place);
+    if (plane.per_chunk <= 0 || plane.per_chunk > chunk_elements || !names.insert(plane.name).second) {
+      refuse(place, fmt::format("the state {} is repeated, or has an impossible size", printable(plane.name)));
+    }
+  }
 }
 
-Schema make_schema(const std::vector<UnitSpec>& units) {
+}  // namespace
+
+Schema make_schema(const std::vector<UnitSpec>& units, StatePlanes states) {
   Schema schema;
+  schema.states = std::move(states);
   for (const UnitSpec& unit : units) {
     const UnitLayout layout(unit);
     std::vector<TensorSchema> tensors;
@@ -68,6 +77,7 @@ Schema make_schema(const std::vector<UnitSpec>& units) {
 }
 
 void check_schema(const Schema& schema, const std::string& place) {
+  check_states(schema.states, place);
   std::set<std::string> names;
   int64_t total = 0;
   for (const UnitSchema& unit : schema.units) {
@@ -99,6 +109,14 @@ void check_schema(const Schema& schema, const std::string& place) {
 
 std::string difference(const Schema& stored, const Schema& wanted) {
   if (stored == wanted) return {};
+  if (stored.states != wanted.states) {
+    const auto names = [](const StatePlanes& states) {
+      std::vector<std::string> all;
+      for (const StatePlane& s : states) all.push_back(fmt::format("{} ({})", printable(s.name), name_of(s.dtype)));
+      return fmt::format("{}", fmt::join(all, ", "));
+    };
+    return fmt::format("it holds {} of another optimizer instead of {}", names(stored.states), names(wanted.states));
+  }
   const std::string tensors = tensor_difference(stored, wanted);
   return tensors.empty() ? "the tensors are divided into units differently" : tensors;
 }
@@ -139,13 +157,19 @@ std::vector<StateRange> ranges_of_shard(const Schema& schema, int64_t shard, int
     const ShardBorders own = borders_of_shard(elements, shard, shards);
     const int64_t begin = std::max(tensor.offset, own.begin);
     const int64_t end = std::min(last ? elements : schema.tensors[t + 1].offset, own.end);
-    if (begin < end) ranges.push_back({StateKind::master, static_cast<int64_t>(t), begin, end});
+    if (begin < end) ranges.push_back({master_plane, static_cast<int64_t>(t), begin, end});
   }
   const size_t each = ranges.size();
-  for (const StateKind kind : {StateKind::m, StateKind::v}) {
-    for (size_t p = 0; p < each; ++p) {
-      ranges.push_back(ranges[p]);
-      ranges.back().state = kind;
+  const auto whole_chunks = [](int64_t e) { return (e + chunk_elements - 1) / chunk_elements * chunk_elements; };
+  for (size_t plane = master_plane + 1; plane < schema.states.size(); ++plane) {
+    for (size_t r = 0; r < each; ++r) {
+      StateRange range = ranges[r];
+      range.plane = plane;
+      if (!schema.states[plane].by_element()) {
+        range.begin = whole_chunks(range.begin);
+        range.end = whole_chunks(range.end);
+      }
+      if (range.begin < range.end) ranges.push_back(range);
     }
   }
   return ranges;

@@ -1,16 +1,13 @@
 #pragma once
-// Rank-independent content of a checkpoint: flat units with fp32 state, and the tensors in them.
+// Rank-independent content of a checkpoint: flat units with the planes of their state, and the tensors in them.
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/params.hpp"
 
 namespace llmtrain {
-
-std::string_view name_of(StateKind kind);  // "master", ...
 
 struct UnitSchema {
   std::string name;
@@ -33,28 +30,32 @@ struct TensorSchema {
 struct Schema {
   std::vector<UnitSchema> units;
   std::vector<TensorSchema> tensors;  ///< by unit and offset; the first of each unit begins at 0
+  StatePlanes states = master_and_moments();
   bool operator==(const Schema&) const = default;
 };
 
-Schema make_schema(const std::vector<UnitSpec>& units);
-/// Throws UserError(bad_content) beginning with `place` unless sizes are valid, names are usable and unique, and
-/// tensors are consecutive in their units.
+Schema make_schema(const std::vector<UnitSpec>& units, StatePlanes states = master_and_moments());
+/// Throws UserError(bad_content) beginning with `place` unless sizes are valid, names are usable and unique, tensors
+/// are consecutive in their units, and the planes are an optimizer's.
 void check_schema(const Schema& schema, const std::string& place);
 /// Describes the differences for the user; empty if both are equal.
 std::string difference(const Schema& stored, const Schema& wanted);
 /// The same for names and shapes of the tensors alone, whatever their units.
 std::string tensor_difference(const Schema& stored, const Schema& wanted);
 
-/// Elements [begin, end) of one kind of state of a unit, inside one tensor (with the padding after it).
+/// A plane's values for elements [begin, end) of a unit, inside one tensor (with the padding after it). Values that
+/// belong to chunks are those of the chunks that begin there.
 struct StateRange {
-  StateKind state = StateKind::master;
+  size_t plane = master_plane;
   int64_t tensor = 0;
   int64_t begin = 0;
   int64_t end = 0;
-  int64_t bytes() const { return (end - begin) * state_bytes; }
   bool operator==(const StateRange&) const = default;
 };
-/// Returns everything that shard `shard` of `shards` holds: by kind, unit and element.
+inline int64_t bytes_of(const StatePlanes& states, const StateRange& range) {
+  return states[range.plane].bytes(range.end - range.begin);
+}
+/// Returns everything that shard `shard` of `shards` holds: by plane, unit and element.
 std::vector<StateRange> ranges_of_shard(const Schema& schema, int64_t shard, int64_t shards);
 
 }  // namespace llmtrain

@@ -61,11 +61,11 @@ class BusyDisk {
   int64_t begin_ = 0, end_ = -1;
 };
 
-[[noreturn]] void refuse_range(const std::string& path, const StateRange& range) {
+[[noreturn]] void refuse_range(const std::string& path, const StatePlanes& states, const StateRange& range) {
   throw UserError(
       ExitCode::io,
       fmt::format("{}: the disk returns other bytes than were written ({} of elements {} to {}); check the disk", path,
-                  name_of(range.state), range.begin, range.end));
+                  states[range.plane].name, range.begin, range.end));
 }
 
 [[noreturn]] void refuse_index(const std::string& path) {
@@ -82,7 +82,7 @@ int64_t offset_of(const Hdf5Handle& dataset, const std::string& path) {
 }  // namespace
 
 ShardFile::ShardFile(const Schema& schema, int64_t step, int64_t shard, int64_t shards)
-    : index_{step, shard, shards, {}} {
+    : states_(schema.states), index_{step, shard, shards, {}} {
   for (const StateRange& range : ranges_of_shard(schema, shard, shards)) {
     index_.entries.push_back({range, 0, {}});
     units_.push_back(schema.tensors[static_cast<size_t>(range.tensor)].unit);
@@ -133,20 +133,20 @@ void ShardFile::lay_out(int64_t group, const Schema& schema, bool create) {
                   : checked(H5Dopen2(parent, name.c_str(), H5P_DEFAULT), H5Dclose, name_);
   };
   size_t e = 0;
-  for (const StateKind kind : state_kinds) {
-    const std::string name(name_of(kind));
-    const Hdf5Handle of_kind = create ? create_group(group, name, name_)
-                                      : checked(H5Gopen2(group, name.c_str(), H5P_DEFAULT), H5Gclose, name_);
-    while (e < index_.entries.size() && index_.entries[e].range.state == kind) {
+  for (size_t p = 0; p < states_.size(); ++p) {
+    const StatePlane& plane = states_[p];
+    const Hdf5Handle of_plane = create ? create_group(group, plane.name, name_)
+                                       : checked(H5Gopen2(group, plane.name.c_str(), H5P_DEFAULT), H5Gclose, name_);
+    while (e < index_.entries.size() && index_.entries[e].range.plane == p) {
       size_t end = e;
-      while (end < units_.size() && units_[end] == units_[e] && index_.entries[end].range.state == kind) ++end;
+      while (end < units_.size() && units_[end] == units_[e] && index_.entries[end].range.plane == p) ++end;
       const int64_t begin = index_.entries[e].range.begin;
-      const auto elements = static_cast<hsize_t>(index_.entries[end - 1].range.end - begin);
-      const Hdf5Handle space = checked(H5Screate_simple(1, &elements, nullptr), H5Sclose, name_);
-      const Hdf5Handle dataset =
-          dataset_of(of_kind.get(), schema.units[static_cast<size_t>(units_[e])].name, H5T_IEEE_F32LE, space.get());
+      const auto values = static_cast<hsize_t>(plane.values(index_.entries[end - 1].range.end - begin));
+      const Hdf5Handle space = checked(H5Screate_simple(1, &values, nullptr), H5Sclose, name_);
+      const Hdf5Handle dataset = dataset_of(of_plane.get(), schema.units[static_cast<size_t>(units_[e])].name,
+                                            hdf5_type_of(plane.dtype), space.get());
       const int64_t offset = offset_of(dataset, name_);
-      for (; e < end; ++e) index_.entries[e].offset = offset + (index_.entries[e].range.begin - begin) * state_bytes;
+      for (; e < end; ++e) index_.entries[e].offset = offset + plane.bytes(index_.entries[e].range.begin - begin);
     }
   }
   const Hdf5Handle type = checked(H5Tcopy(H5T_C_S1), H5Tclose, name_);
@@ -162,15 +162,19 @@ void ShardFile::write_state(const StateSource& source, std::span<float> buffer, 
   BusyDisk busy(file_);
   for (size_t e = 0; e < index_.entries.size(); ++e) {
     IndexEntry& entry = index_.entries[e];
+    const StatePlane& plane = states_[entry.range.plane];
+    const int64_t at_once = plane.elements_in(static_cast<int64_t>(buffer.size_bytes()));
+    LLMTRAIN_CHECK(at_once > 0, "the buffer of a checkpoint holds a chunk");
     StreamHash hash;
     for (int64_t begin = entry.range.begin; begin < entry.range.end;) {
-      const int64_t count = std::min(static_cast<int64_t>(buffer.size()), entry.range.end - begin);
-      source.read(units_[e], entry.range.state, begin, count, buffer.data());
-      hash.update(buffer.data(), static_cast<size_t>(count * state_bytes));
+      const int64_t count = std::min(at_once, entry.range.end - begin);
+      const int64_t bytes = plane.bytes(count);
+      source.read(units_[e], entry.range.plane, begin, count, buffer.data());
+      hash.update(buffer.data(), static_cast<size_t>(bytes));
       if (hook) hook("write " + name_);
-      const int64_t offset = entry.offset + (begin - entry.range.begin) * state_bytes;
-      file_.write(offset, count * state_bytes, buffer.data());
-      busy.written(offset, count * state_bytes);
+      const int64_t offset = entry.offset + plane.bytes(begin - entry.range.begin);
+      file_.write(offset, bytes, buffer.data());
+      busy.written(offset, bytes);
       begin += count;
     }
     entry.hash = hash.digest();
@@ -191,13 +195,14 @@ CheckpointShard ShardFile::seal(const SaveHook& hook, bool from_disk) {
 CheckpointShard ShardFile::seal_shard(const std::string& text) {
   std::vector<char> buffer(static_cast<size_t>(hash_piece));
   for (const IndexEntry& entry : index_.entries) {
+    const int64_t bytes = bytes_of(states_, entry.range);
     StreamHash hash;
-    for (int64_t at = 0; at < entry.range.bytes(); at += hash_piece) {
-      const int64_t count = std::min(hash_piece, entry.range.bytes() - at);
+    for (int64_t at = 0; at < bytes; at += hash_piece) {
+      const int64_t count = std::min(hash_piece, bytes - at);
       file_.read(entry.offset + at, count, buffer.data());
       hash.update(buffer.data(), static_cast<size_t>(count));
     }
-    if (hash.digest() != entry.hash) refuse_range(file_.path(), entry.range);
+    if (hash.digest() != entry.hash) refuse_range(file_.path(), states_, entry.range);
   }
   std::string index(text.size(), '\0');
   file_.read(index_offset_, static_cast<int64_t>(index.size()), index.data());
@@ -229,7 +234,7 @@ CheckpointShard ShardFile::seal_file(const std::string& text) {
   };
   size_t first = 0;
   const CheckpointFile found = digest_file(file_, name_, [&](int64_t offset, const char* data, int64_t bytes) {
-    const auto end_of = [&](size_t e) { return index_.entries[e].offset + index_.entries[e].range.bytes(); };
+    const auto end_of = [&](size_t e) { return index_.entries[e].offset + bytes_of_entry(e); };
     while (first < order.size() && end_of(order[first]) <= offset) ++first;
     for (size_t i = first; i < order.size() && index_.entries[order[i]].offset < offset + bytes; ++i) {
       const size_t e = order[i];
@@ -238,7 +243,7 @@ CheckpointShard ShardFile::seal_file(const std::string& text) {
     see(index_hash, index_offset_, index_offset_ + static_cast<int64_t>(text.size()), offset, data, bytes);
   });
   for (size_t e = 0; e < hashes.size(); ++e) {
-    if (hashes[e].digest() != index_.entries[e].hash) refuse_range(file_.path(), index_.entries[e].range);
+    if (hashes[e].digest() != index_.entries[e].hash) refuse_range(file_.path(), states_, index_.entries[e].range);
   }
   if (found.bytes != bytes_ || index_hash.digest() != digest_of(text.data(), text.size())) refuse_index(file_.path());
   return {found, index_offset_, static_cast<int64_t>(text.size())};

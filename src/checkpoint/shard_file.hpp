@@ -1,5 +1,5 @@
 #pragma once
-// HDF5 file of one rank: a contiguous dataset per kind of state and unit, /master/<unit>, /m/<unit>, /v/<unit>, and
+// HDF5 file of one rank: a contiguous dataset per plane of the state and unit, /master/<unit>, /m/<unit>, ..., and
 // /index. HDF5 lays the file out on the main thread and is closed; any thread then writes the bytes at the datasets'
 // offsets with pwrite. A file of several ranks has the same datasets in one group per rank, /rank-00003/master/<unit>.
 
@@ -58,6 +58,9 @@ class ShardFile {
   CheckpointShard seal_file(const std::string& index);
   CheckpointShard seal_shard(const std::string& index);
 
+  int64_t bytes_of_entry(size_t entry) const { return bytes_of(states_, index_.entries[entry].range); }
+
+  StatePlanes states_;
   ShardIndex index_;
   std::vector<int64_t> units_;  ///< unit of each entry
   FileHandle file_;

@@ -10,13 +10,13 @@ namespace {
 
 constexpr int64_t max_index_bytes = int64_t{256} << 20;
 
-IndexEntry entry_from(const JsonNode& field, const StateRange& wanted, int64_t file_bytes) {
+IndexEntry entry_from(const JsonNode& field, const StateRange& wanted, int64_t bytes, int64_t file_bytes) {
   if (field.array().size() != 6) field.refuse("six values are expected");
-  const StateRange range{static_cast<StateKind>(field.at(size_t{0}).count(2)), field.at(1).count(), field.at(2).count(),
+  const StateRange range{static_cast<size_t>(field.at(size_t{0}).count()), field.at(1).count(), field.at(2).count(),
                          field.at(3).count()};
   if (range != wanted) field.refuse("not the expected range");
   const int64_t offset = field.at(4).count(file_bytes);
-  if (range.bytes() > file_bytes - offset) field.refuse("the range extends beyond the end of the file");
+  if (bytes > file_bytes - offset) field.refuse("the range extends beyond the end of the file");
   return {range, offset, digest_from(field.at(5))};
 }
 
@@ -28,7 +28,7 @@ std::string to_text(const ShardIndex& index) {
                   checkpoint_version, index.step, index.shard, index.shards);
   const char* separator = "\n";
   for (const IndexEntry& entry : index.entries) {
-    text += fmt::format("{}[{},{},{},{},{},\"{}\"]", separator, static_cast<int>(entry.range.state), entry.range.tensor,
+    text += fmt::format("{}[{},{},{},{},{},\"{}\"]", separator, entry.range.plane, entry.range.tensor,
                         entry.range.begin, entry.range.end, entry.offset, hex(entry.hash));
     separator = ",\n";
   }
@@ -52,7 +52,10 @@ ShardIndex parse_shard_index(std::string_view text, const Manifest& manifest, in
   if (ranges.size() != wanted.size()) ranges.refuse(fmt::format("{} ranges are expected", wanted.size()));
   const int64_t file_bytes = manifest.shards[static_cast<size_t>(shard)].file.bytes;
   index.entries.reserve(wanted.size());
-  for (size_t i = 0; i < wanted.size(); ++i) index.entries.push_back(entry_from(ranges.at(i), wanted[i], file_bytes));
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const int64_t bytes = bytes_of(manifest.schema.states, wanted[i]);
+    index.entries.push_back(entry_from(ranges.at(i), wanted[i], bytes, file_bytes));
+  }
   return index;
 }
 

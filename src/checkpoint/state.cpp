@@ -10,7 +10,7 @@ Schema schema_of(const ParamStore& store, bool all) {
   for (int u = 0; u < store.unit_count(); ++u) {
     if (all || store.trained(u)) units.push_back(store.spec(u));
   }
-  return make_schema(units);
+  return make_schema(units, store.states());
 }
 
 }  // namespace
@@ -23,8 +23,8 @@ StoreState::StoreState(ParamStore& store, Stream& stream) : store_(store), strea
 
 Schema StoreState::schema() const { return schema_of(store_, false); }
 
-void StoreState::read(int64_t unit, StateKind kind, int64_t begin, int64_t count, float* out) const {
-  store_.read_state(store_unit(unit), kind, begin, count, out, stream_);
+void StoreState::read(int64_t unit, size_t plane, int64_t begin, int64_t count, void* out) const {
+  store_.read_state(store_unit(unit), plane, begin, count, out, stream_);
 }
 
 ShardBorders StoreState::wanted(int64_t unit) const {
@@ -32,8 +32,8 @@ ShardBorders StoreState::wanted(int64_t unit) const {
   return {shard.begin, shard.end};
 }
 
-void StoreState::write(int64_t unit, StateKind kind, int64_t begin, int64_t count, const float* values) {
-  store_.write_state(store_unit(unit), kind, begin, count, values, stream_);
+void StoreState::write(int64_t unit, size_t plane, int64_t begin, int64_t count, const void* values) {
+  store_.write_state(store_unit(unit), plane, begin, count, values, stream_);
 }
 
 void StoreState::finish() {

@@ -15,7 +15,8 @@ class StateSource {
   virtual ~StateSource() = default;
   virtual Schema schema() const = 0;
   /// Copies elements [begin, begin + count) of a unit, all of them this rank's, to host memory.
-  virtual void read(int64_t unit, StateKind kind, int64_t begin, int64_t count, float* out) const = 0;
+  /// Whole chunks, unless the plane has a value per element.
+  virtual void read(int64_t unit, size_t plane, int64_t begin, int64_t count, void* out) const = 0;
 };
 
 /// State that this rank needs back.
@@ -24,11 +25,11 @@ class StateTarget {
   virtual ~StateTarget() = default;
   virtual Schema schema() const = 0;
   virtual ShardBorders wanted(int64_t unit) const = 0;
-  virtual bool wants(StateKind /*kind*/) const { return true; }
+  virtual bool wants(size_t /*plane*/) const { return true; }
   /// True if the target has the run's frozen weights already, so that the checkpoint need not have every tensor, and if
   /// its units may be others.
   virtual bool may_lack() const { return false; }
-  virtual void write(int64_t unit, StateKind kind, int64_t begin, int64_t count, const float* values) = 0;
+  virtual void write(int64_t unit, size_t plane, int64_t begin, int64_t count, const void* values) = 0;
   /// Collective: called when all ranges are written.
   virtual void finish() = 0;
 };
@@ -38,9 +39,9 @@ class StoreState : public StateSource, public StateTarget {
  public:
   StoreState(ParamStore& store, Stream& stream);
   Schema schema() const override;
-  void read(int64_t unit, StateKind kind, int64_t begin, int64_t count, float* out) const override;
+  void read(int64_t unit, size_t plane, int64_t begin, int64_t count, void* out) const override;
   ShardBorders wanted(int64_t unit) const override;
-  void write(int64_t unit, StateKind kind, int64_t begin, int64_t count, const float* values) override;
+  void write(int64_t unit, size_t plane, int64_t begin, int64_t count, const void* values) override;
   void finish() override;
 
   int64_t unit_count() const { return static_cast<int64_t>(units_.size()); }
@@ -55,16 +56,16 @@ class StoreState : public StateSource, public StateTarget {
   std::vector<int> units_;  ///< the trained ones
 };
 
-/// The parameters alone, for a ParamStore that is not trained. (The moments are not read.)
+/// The parameters alone, for a ParamStore that is not trained. (Other states are not read.)
 class StoreParameters : public StateTarget {
  public:
   StoreParameters(ParamStore& store, Stream& stream) : store_(store), stream_(stream) {}
   Schema schema() const override;
   ShardBorders wanted(int64_t unit) const override;
-  bool wants(StateKind kind) const override { return kind == StateKind::master; }
+  bool wants(size_t plane) const override { return plane == master_plane; }
   bool may_lack() const override { return true; }
-  void write(int64_t unit, StateKind kind, int64_t begin, int64_t count, const float* values) override {
-    store_.write_state(static_cast<int>(unit), kind, begin, count, values, stream_);
+  void write(int64_t unit, size_t plane, int64_t begin, int64_t count, const void* values) override {
+    store_.write_state(static_cast<int>(unit), plane, begin, count, values, stream_);
   }
   void finish() override { store_.publish_masters(); }
 

@@ -20,12 +20,12 @@ class ViewWriter {
     file_ = file.get();
     attribute(file_, "step", step);
     const Hdf5Handle units = group(file_, "units");
-    for (const StateKind kind : state_kinds) {
-      const std::string name(name_of(kind));
-      const Hdf5Handle whole = group(units.get(), name);
-      for (const UnitSchema& unit : schema_.units) unit_view(whole.get(), name, unit);
-      const Hdf5Handle tensors = group(file_, name);
-      for (const TensorSchema& tensor : schema_.tensors) tensor_view(tensors.get(), name, tensor);
+    for (const StatePlane& plane : schema_.states) {
+      const Hdf5Handle whole = group(units.get(), plane.name);
+      for (const UnitSchema& unit : schema_.units) unit_view(whole.get(), plane, unit);
+      if (!plane.by_element()) continue;
+      const Hdf5Handle tensors = group(file_, plane.name);
+      for (const TensorSchema& tensor : schema_.tensors) tensor_view(tensors.get(), plane, tensor);
     }
     if (H5Fflush(file_, H5F_SCOPE_LOCAL) < 0 || !file.reset()) fail_hdf5_write(path_);
   }
@@ -52,39 +52,41 @@ class ViewWriter {
     const auto start = static_cast<hsize_t>(begin), count = static_cast<hsize_t>(elements);
     if (H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, &start, nullptr, &count, nullptr) < 0) fail_hdf5_write(path_);
   }
-  Hdf5Handle create(hid_t parent, const std::string& name, const Hdf5Handle& space, const Hdf5Handle& layout) const {
+  Hdf5Handle create(hid_t parent, const std::string& name, DType type, const Hdf5Handle& space,
+                    const Hdf5Handle& layout) const {
     return checked(
-        H5Dcreate2(parent, name.c_str(), H5T_IEEE_F32LE, space.get(), H5P_DEFAULT, layout.get(), H5P_DEFAULT),
+        H5Dcreate2(parent, name.c_str(), hdf5_type_of(type), space.get(), H5P_DEFAULT, layout.get(), H5P_DEFAULT),
         H5Dclose);
   }
 
-  void unit_view(hid_t parent, const std::string& kind, const UnitSchema& unit) const {
+  void unit_view(hid_t parent, const StatePlane& plane, const UnitSchema& unit) const {
     const Hdf5Handle layout = checked(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
-    const Hdf5Handle space = line(unit.elements);
+    const Hdf5Handle space = line(plane.values(unit.elements));
     const auto shards = static_cast<int64_t>(shards_.size());
     for (int64_t s = 0; s < shards; ++s) {
       const ShardBorders own = borders_of_shard(unit.elements, s, shards);
       if (own.begin == own.end) continue;
-      select(space, own.begin, own.end - own.begin);
-      const Hdf5Handle from = line(own.end - own.begin);
+      const int64_t values = plane.values(own.end - own.begin);
+      select(space, plane.values(own.begin), values);
+      const Hdf5Handle from = line(values);
       const std::string& file = shards_[static_cast<size_t>(s)].file.name;
-      const std::string source = group_of_shard(s, shards, files_) + "/" + kind + "/" + unit.name;
+      const std::string source = group_of_shard(s, shards, files_) + "/" + plane.name + "/" + unit.name;
       if (H5Pset_virtual(layout.get(), space.get(), file.c_str(), source.c_str(), from.get()) < 0)
         fail_hdf5_write(path_);
     }
-    create(parent, unit.name, space, layout);
+    create(parent, unit.name, plane.dtype, space, layout);
   }
 
-  void tensor_view(hid_t parent, const std::string& kind, const TensorSchema& tensor) const {
+  void tensor_view(hid_t parent, const StatePlane& plane, const TensorSchema& tensor) const {
     const UnitSchema& unit = schema_.units[static_cast<size_t>(tensor.unit)];
     const Hdf5Handle layout = checked(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
     const hsize_t shape[] = {static_cast<hsize_t>(tensor.rows), static_cast<hsize_t>(tensor.columns)};
     const Hdf5Handle space = checked(H5Screate_simple(tensor.columns == 0 ? 1 : 2, shape, nullptr), H5Sclose);
     const Hdf5Handle from = line(unit.elements);
     select(from, tensor.offset, tensor.elements());
-    const std::string source = "/units/" + kind + "/" + unit.name;
+    const std::string source = "/units/" + plane.name + "/" + unit.name;
     if (H5Pset_virtual(layout.get(), space.get(), ".", source.c_str(), from.get()) < 0) fail_hdf5_write(path_);
-    const Hdf5Handle dataset = create(parent, tensor.name, space, layout);
+    const Hdf5Handle dataset = create(parent, tensor.name, plane.dtype, space, layout);
     attribute(dataset.get(), "transposed", tensor.transposed ? 1 : 0);
   }
 

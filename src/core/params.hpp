@@ -1,10 +1,11 @@
 #pragma once
 // Description of a model's parameters, before any memory exists, and of the state of each of their elements.
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "core/dtype.hpp"
 
 namespace llmtrain {
 
@@ -12,10 +13,40 @@ namespace llmtrain {
 /// multiple of it and shard borders are multiples of it, so that no border affects a bit.
 inline constexpr int64_t chunk_elements = 256;
 
-/// Kinds of state that every element has, in fp32. Weights are not among them: they are the rounded master.
-enum class StateKind : uint8_t { master, m, v };
-inline constexpr std::array state_kinds{StateKind::master, StateKind::m, StateKind::v};
-inline constexpr int64_t state_bytes = 4;  ///< bytes per element and kind
+/// A plane of the state that an optimizer keeps for trained units: `per_chunk` values of a dtype for each chunk. A
+/// state of one value per element is one plane; a quantised one is several, such as {"m", u8} and {"m.scale", f32, 1}.
+struct StatePlane {
+  std::string name;  ///< in checkpoints
+  DType dtype = DType::f32;
+  int64_t per_chunk = chunk_elements;
+
+  bool by_element() const { return per_chunk == chunk_elements; }
+  int64_t values(int64_t elements) const {
+    return elements / chunk_elements * per_chunk +
+           (elements % chunk_elements * per_chunk + chunk_elements - 1) / chunk_elements;
+  }
+  int64_t bytes(int64_t elements) const { return values(elements) * static_cast<int64_t>(size_of(dtype)); }
+  /// Largest number of elements whose values fit into so many bytes: whole chunks, if values belong to chunks.
+  int64_t elements_in(int64_t bytes_of_buffer) const {
+    return by_element() ? bytes_of_buffer / bytes(1) : bytes_of_buffer / bytes(chunk_elements) * chunk_elements;
+  }
+  bool operator==(const StatePlane&) const = default;
+};
+
+/// All planes, in their order in memory and files. The first is the fp32 master; weights, which are the rounded master,
+/// are not among them.
+using StatePlanes = std::vector<StatePlane>;
+inline constexpr size_t master_plane = 0;
+inline constexpr size_t max_state_planes = 8;
+
+/// Planes of one fp32 value per element.
+inline StatePlanes fp32_planes(const std::vector<std::string>& names) {
+  StatePlanes planes;
+  for (const std::string& name : names) planes.push_back({name});
+  return planes;
+}
+/// Planes of checkpoints that do not list theirs.
+inline StatePlanes master_and_moments() { return fp32_planes({"master", "m", "v"}); }
 
 /// Initialisation of a parameter. Random values are a function of (seed, slice name, element), not of the layout.
 struct Initializer {

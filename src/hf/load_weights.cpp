@@ -66,7 +66,7 @@ class Loader {
     const std::vector<Block> blocks = make_blocks(folder);
     const int threads = worker_threads(communicator_);
     std::atomic<int64_t> bytes{0};
-    if (device_memory_is_host() && !params_.is_offloaded(StateKind::master)) {
+    if (device_memory_is_host() && !params_.is_offloaded(master_plane)) {
       run_on_threads(blocks.size(), threads, pause, [&](size_t i) { bytes += read_block(blocks[i]); });
     } else {
       read_through_host(blocks, threads, bytes, stream, pause);
@@ -91,11 +91,15 @@ class Loader {
     const ParamStore::Shard shard = params_.shard(w.unit);
     const int64_t first = w.first - shard.begin;
     int64_t bytes = 0;
-    if (!shard.master.empty()) {
-      float* to = shard.master.as<float>() + first;
+    if (!shard.master().empty()) {
+      float* to = shard.master().as<float>() + first;
       bytes = read_slice(w.slice, w.begin, w.end, to);
       examine(w, w.begin, to, w.end - w.begin);
       return bytes;
+    }
+    if (w.slice.transposed && !w.key) {
+      const Tensor to = shard.weights.rows(first, w.end - w.begin);
+      return read_transposed(w.slice, w.begin, w.end, to.dtype, to.data);
     }
     const int64_t piece = w.slice.transposed ? w.end - w.begin : std::min(w.end - w.begin, rounded_elements);
     std::vector<float> values(static_cast<size_t>(piece));
@@ -158,7 +162,7 @@ class Loader {
       });
       for (size_t i = 0; i < count; ++i) {
         const Block& w = blocks[first + i];
-        params_.write_state(w.unit, StateKind::master, w.first, w.end - w.begin, buffers[i].data(), stream);
+        params_.write_state(w.unit, master_plane, w.first, w.end - w.begin, buffers[i].data(), stream);
       }
       pause();
     }

@@ -1,6 +1,7 @@
 #include "hf/read_slice.hpp"
 
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "hf/convert.hpp"
@@ -34,8 +35,10 @@ int64_t read_rows(const StoredSlice& s, int64_t begin, int64_t end, float* out) 
   return bytes;
 }
 
-/// Rows [first, last) of the model's matrix are columns of the stored one; a few stored rows are read at a time.
-int64_t read_columns(const StoredSlice& s, int64_t begin, int64_t end, float* out) {
+/// Rows [first, last) of the model's matrix are columns of the stored one; a few stored rows are read at a time. Calls
+/// put(element from `begin` on, value).
+template <class Put>
+int64_t read_columns(const StoredSlice& s, int64_t begin, int64_t end, const Put& put) {
   const int64_t width = bits_of(s.tensor->type) / 8;
   const int64_t first = begin / s.columns, last = (end + s.columns - 1) / s.columns, rows = last - first;
   const bool whole = (s.rows - rows) * width < page_bytes;  // includes the gaps
@@ -62,7 +65,7 @@ int64_t read_columns(const StoredSlice& s, int64_t begin, int64_t end, float* ou
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t row = (first + r) * s.columns + c - begin;  // address in `out` of column c in the row
       const int64_t from = std::max<int64_t>(0, -row), to = std::min(count, end - begin - row);
-      for (int64_t i = from; i < to; ++i) out[row + i] = values[static_cast<size_t>(i * rows + r)];
+      for (int64_t i = from; i < to; ++i) put(row + i, values[static_cast<size_t>(i * rows + r)]);
     }
   }
   return total;
@@ -72,7 +75,15 @@ int64_t read_columns(const StoredSlice& s, int64_t begin, int64_t end, float* ou
 
 int64_t read_slice(const StoredSlice& slice, int64_t begin, int64_t end, float* out) {
   if (begin >= end) return 0;
-  return slice.transposed ? read_columns(slice, begin, end, out) : read_rows(slice, begin, end, out);
+  if (!slice.transposed) return read_rows(slice, begin, end, out);
+  return read_columns(slice, begin, end, [out](int64_t i, float value) { out[i] = value; });
+}
+
+int64_t read_transposed(const StoredSlice& slice, int64_t begin, int64_t end, DType type, void* out) {
+  const auto read_as = [&](auto* to) {
+    return read_columns(slice, begin, end, [to](int64_t i, float x) { to[i] = std::decay_t<decltype(*to)>(x); });
+  };
+  return type == DType::bf16 ? read_as(static_cast<bf16*>(out)) : read_as(static_cast<f16*>(out));
 }
 
 }  // namespace llmtrain

@@ -73,13 +73,14 @@ struct Room {
     f(norms, DType::f32, out, 0);
     f(magnitudes, DType::f32, out, 0);
     if (p.compute != DType::f32) f(rounded, p.compute, out, 0);
-    const bool wide = layer.bias.exists() && p.output != DType::f32;  // the sum with the bias is rounded once
     if (p.backward) {
       f(product, p.compute, p.rows, out);
       apart ? f(dy, p.compute, p.rows, out) : f(dots, DType::f32, out, 0);
-    } else if (apart || wide) {
-      f(product, apart ? p.output : DType::f32, p.rows, out);
-      if (wide && !apart) f(bias, DType::f32, out, 0);
+    } else if (apart) {
+      f(product, p.output, p.rows, out);
+    } else if (layer.bias.exists() && p.compute != DType::f32) {  // the sum with the bias is rounded once
+      if (p.output != DType::f32) f(product, DType::f32, p.rows, out);
+      f(bias, DType::f32, out, 0);
     }
   }
 };
@@ -112,17 +113,16 @@ class Pass {
     make_u();
     if (!layer_.has_magnitudes()) return product(y, x_, w_, bias, {room_.u, room_.t});
     make_factors();
-    const bool wide = !room_.product.empty();
-    if (wide) cast(room_.bias, bias, ctx_.stream);
-    const Tensor whole = wide ? room_.product : y;
+    const Tensor whole = room_.product.empty() ? y : room_.product;
+    if (!room_.bias.empty()) cast(room_.bias, bias, ctx_.stream);
     product(whole, x_, w_, Tensor(), {room_.u, room_.t});
-    scale_columns(whole, whole, room_.magnitudes, room_.norms, wide ? room_.bias : bias, ctx_.stream);
-    if (wide) cast(y, whole, ctx_.stream);
+    scale_columns(whole, whole, room_.magnitudes, room_.norms, room_.bias.empty() ? bias : room_.bias, ctx_.stream);
+    if (!room_.product.empty()) cast(y, whole, ctx_.stream);
   }
 
   void backward(const Tensor& dx, const Tensor& dy) {
     const bool accumulate = ctx_.params.accumulate();
-    if (layer_.bias.is_trained()) linear_backward_bias(layer_.bias.gradient(ctx_), dy, accumulate, ctx_.stream);
+    layer_.backward_bias(ctx_, dy);
     if (apart()) {
       LLMTRAIN_CHECK(!layer_.weight.is_trained(), "with dropout a matrix with magnitudes is frozen");
       if (!dx.empty()) linear_backward_input(dx, dy, w_, false, ctx_.stream);
@@ -306,6 +306,25 @@ void adapted_forward(const Linear& layer, Context& ctx, const Batch& batch, cons
 void adapted_backward(const Linear& layer, Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy,
                       const Tensor& x) {
   Pass(layer, ctx, batch, x, dy.dtype, true).backward(dx, dy);
+}
+
+void set_magnitudes(const Linear& layer, ParamStore& params, Stream& stream) {
+  const ParamRef& weight = layer.weight;
+  const DeviceBuffer buffer(layer.out * static_cast<int64_t>(sizeof(float)));
+  const Tensor norms(buffer.data(), DType::f32, {layer.out});
+  row_norms(norms, params.weight(weight.unit, weight.param), Tensor(), Tensor(), stream);
+  std::vector<float> values(static_cast<size_t>(layer.out));
+  copy_to_host(values.data(), norms.data, norms.bytes(), stream);
+  stream.synchronize();
+  for (const Adapter& adapter : layer.adapters) {
+    const auto [unit, param, trained] = adapter.magnitude;
+    const ParamStore::Shard shard = params.shard(unit);
+    const int64_t offset = params.layout(unit).offset(param);
+    const int64_t begin = std::max(offset, shard.begin), end = std::min(offset + adapter.rows, shard.end);
+    if (begin >= end) continue;
+    params.write_state(unit, master_plane, begin, end - begin, values.data() + adapter.first_row + (begin - offset),
+                       stream);
+  }
 }
 
 int64_t adapter_scratch_bytes(const Linear& layer, DType compute, DType output, int64_t rows) {

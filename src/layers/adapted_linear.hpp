@@ -12,6 +12,9 @@ void adapted_forward(const Linear& layer, Context& ctx, const Batch& batch, cons
 void adapted_backward(const Linear& layer, Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy,
                       const Tensor& x);
 
+/// Sets the magnitudes of this rank's shard to the norms of the rows of W, whose unit is acquired.
+void set_magnitudes(const Linear& layer, ParamStore& params, Stream& stream);
+
 /// Bytes of scratch of both passes; `output` is y's dtype.
 int64_t adapter_scratch_bytes(const Linear& layer, DType compute, DType output, int64_t rows);
 /// Bytes of workspace of all products.

@@ -23,7 +23,7 @@ struct AdapterShape {
   double dropout = 0;  ///< of A's input, in training
   bool dora = false;   ///< rows of W + scale B A get the norms of a trained vector, the magnitude
   Init init = Init::kaiming;
-  double learning_rate_ratio = 1;  ///< of B over A (LoRA+, Hayou et al. 2024, arXiv:2402.12354)
+  double learning_rate_ratio = 1;  ///< of B and magnitude over A (LoRA+, Hayou et al. 2024, arXiv:2402.12354)
 };
 
 /// Says by a module's external name, such as model.layers.0.self_attn.q_proj, whether and how it is adapted; empty: no

@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <string>
 
 #include "layers/attention.hpp"
@@ -68,6 +69,9 @@ struct Block {
     residual(s.mlp_output, ".mlp_output");
     post_attention.visit_saved(s.post_attention, compute, rows, f, ".post_attention");
     post_mlp.visit_saved(s.post_mlp, compute, rows, f, ".post_mlp");
+  }
+  std::array<const Linear*, 4> linear_layers() const {
+    return {&attention.qkv, &attention.projection, &mlp.up, &mlp.down};
   }
   int64_t scratch_bytes(DType compute, int64_t rows, Recompute level) const;
   int64_t workspace_bytes(DType compute, int64_t rows, bool training) const;

@@ -84,6 +84,7 @@ class UnitBuilder {
   }
   /// Adds a parameter that is trained whatever the rule says.
   ParamRef trained(ParamSpec spec) { return add(std::move(spec), true); }
+  bool is_trained(const std::string& name) const { return !trained_ || trained_(name); }
   /// The units so far.
   UnitGroup group() const { return {first_, static_cast<int>(units_.size()) - first_}; }
 

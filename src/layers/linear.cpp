@@ -29,9 +29,30 @@ Linear Linear::declare(UnitBuilder& unit, const std::vector<LinearPart>& parts, 
     linear.out += part.rows;
   }
   linear.weight = unit.matrix(weights.front().name, linear.out, in, Initializer::normal(std), weights);
-  if (bias) linear.bias = unit.vector(biases.front().name, linear.out, Initializer::zeros(), biases);
+  if (bias) linear.declare_bias(unit, biases);
   if (rule) linear.declare_adapters(unit, parts, rule);
   return linear;
+}
+
+/// A bias is one vector, of which slices may be trained and others not, as PEFT's bias = lora_only wants.
+void Linear::declare_bias(UnitBuilder& unit, const std::vector<ParamSlice>& slices) {
+  for (const ParamSlice& slice : slices) {
+    if (!unit.is_trained(slice.name)) fixed_bias.push_back({slice.first_row, slice.rows});
+  }
+  if (fixed_bias.size() == slices.size()) fixed_bias.clear();
+  const std::string& name = slices.front().name;
+  bias = fixed_bias.empty() ? unit.vector(name, out, Initializer::zeros(), slices)
+                            : unit.trained({name, out, 1, false, Initializer::zeros(), slices});
+}
+
+void Linear::backward_bias(Context& ctx, const Tensor& dy) const {
+  if (!bias.is_trained()) return;
+  const Tensor gradient = bias.gradient(ctx);
+  linear_backward_bias(gradient, dy, ctx.params.accumulate(), ctx.stream);
+  for (const Rows& rows : fixed_bias) {
+    const Tensor fixed = gradient.rows(rows.first, rows.count);
+    fill_zero(fixed.data, fixed.bytes(), ctx.stream);
+  }
 }
 
 void Linear::declare_adapters(UnitBuilder& unit, const std::vector<LinearPart>& parts, const AdapterRule& rule) {
@@ -53,7 +74,10 @@ void Linear::declare_adapters(UnitBuilder& unit, const std::vector<LinearPart>& 
     whole.slices.push_back({lora_a_name(part.name), whole.rows, shape->rank});
     specs.push_back({lora_b_name(part.name), part.rows, shape->rank, true, Initializer::zeros(), {}});
     specs.back().lr_scale = shape->learning_rate_ratio;
-    if (shape->dora) specs.push_back({lora_magnitude_name(part.name), part.rows, 1, false, Initializer::ones(), {}});
+    if (shape->dora) {
+      specs.push_back({lora_magnitude_name(part.name), part.rows, 1, false, Initializer::ones(), {}});
+      specs.back().lr_scale = shape->learning_rate_ratio;  // as PEFT has it
+    }
     Adapter adapter;
     adapter.first_row = row;
     adapter.rows = part.rows;
@@ -91,9 +115,10 @@ void Linear::forward(Context& ctx, const Batch& batch, const Tensor& y, const Te
 
 void Linear::backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x) const {
   if (ctx.adapters && !adapters.empty()) return adapted_backward(*this, ctx, batch, dx, dy, x);
-  const bool accumulate = ctx.params.accumulate();
-  if (weight.is_trained()) linear_backward_weight(weight.gradient(ctx), dy, x, accumulate, ctx.stream);
-  if (bias.is_trained()) linear_backward_bias(bias.gradient(ctx), dy, accumulate, ctx.stream);
+  if (weight.is_trained()) {
+    linear_backward_weight(weight.gradient(ctx), dy, x, ctx.params.accumulate(), ctx.stream);
+  }
+  backward_bias(ctx, dy);
   if (!dx.empty()) linear_backward_input(dx, dy, weight.weight(ctx), false, ctx.stream);
 }
 

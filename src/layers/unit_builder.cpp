@@ -6,9 +6,8 @@ namespace llmtrain {
 
 ParamRef UnitBuilder::add(ParamSpec spec) {
   if (spec.slices.empty()) spec.slices.push_back({spec.name, 0, spec.rows});
-  const auto is_trained = [&](const ParamSlice& slice) { return !trained_ || trained_(slice.name); };
-  const bool trained = is_trained(spec.slices.front());
-  LLMTRAIN_CHECK(std::ranges::all_of(spec.slices, [&](const ParamSlice& s) { return is_trained(s) == trained; }),
+  const bool trained = is_trained(spec.slices.front().name);
+  LLMTRAIN_CHECK(std::ranges::all_of(spec.slices, [&](const ParamSlice& s) { return is_trained(s.name) == trained; }),
                  spec.name + " is part of a matrix that is trained or frozen as a whole");
   return add(std::move(spec), trained);
 }

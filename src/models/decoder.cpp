@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/elementwise.hpp"
+#include "layers/adapted_linear.hpp"
 #include "models/models.hpp"
 
 namespace llmtrain {
@@ -298,6 +299,23 @@ void Decoder::backward(Context& ctx, const Batch* batch) {
     embedding_.backward(ctx, *batch, dx, shape_.config.tie_embeddings);
   }
   embedding_units_.reduce(params);
+}
+
+void Decoder::set_magnitudes(ParamStore& params, Stream& stream) const {
+  bool any = false;
+  for (const Block& block : blocks_) {
+    const UnitGroup& units = block_units(block.layer);
+    units.acquire(params);
+    for (const Linear* layer : block.linear_layers()) {
+      if (!layer->has_magnitudes()) continue;
+      llmtrain::set_magnitudes(*layer, params, stream);
+      any = true;
+    }
+    units.release(params);
+  }
+  if (!any) return;
+  params.round_masters();
+  params.publish_weights();
 }
 
 /// Gathers the hidden states of these rows. Rows move to the front in ascending order, so that no move overwrites a

@@ -50,6 +50,9 @@ class Decoder : public Model {
   bool can_cache() const override { return !rope_.by_length(); }
   void logits(Context& ctx, const Batch* batch, std::span<const int64_t> rows, const Tensor& out) override;
   double flops_per_token(int64_t sequence_length) const override;
+  /// Sets the magnitudes of all adapters (DoRA) to the norms of the base model's rows, so that the model starts as the
+  /// base; called once its weights are there. Collective.
+  void set_magnitudes(ParamStore& params, Stream& stream) const;
 
  private:
   void declare_units();

@@ -2,7 +2,7 @@
 
 #include "kernels/adamw.hpp"
 
-#include <algorithm>
+#include <tuple>
 
 #include "optim/optimizer.hpp"
 
@@ -10,14 +10,14 @@ namespace llmtrain {
 
 namespace {
 
-Tensor cut(const Tensor& t, int64_t begin, int64_t end) { return t.empty() ? t : t.rows(begin, end - begin); }
-
 class AdamW : public Optimizer {
  public:
   explicit AdamW(const OptimizerConfig& config) : config_(config) {}
 
+  StatePlanes states() const override { return master_and_moments(); }
+
   void update(ParamStore& params, const UpdateArgs& args, Stream& stream) override {
-    step_.learning_rate = args.learning_rate;
+    learning_rate_ = args.learning_rate;
     step_.beta1 = config_.beta1;
     step_.beta2 = config_.beta2;
     step_.epsilon = config_.epsilon;
@@ -33,16 +33,16 @@ class AdamW : public Optimizer {
 
  private:
   void update_range(const UnitRange& range, const ParamStore::Shard& shard) {
-    const int64_t begin = std::max(range.begin, shard.begin) - shard.begin;
-    const int64_t end = std::min(range.end, shard.end) - shard.begin;
-    if (begin >= end) return;
+    const UnitRange common = shard.part_of(range);
+    if (common.begin >= common.end) return;
+    step_.learning_rate = learning_rate_ * range.lr_scale;
     step_.weight_decay = range.decay ? config_.weight_decay : 0;
-    const Tensor master = cut(shard.master, begin, end), m = cut(shard.m, begin, end), v = cut(shard.v, begin, end);
-    const Tensor gradient = cut(shard.gradient, begin, end), weights = cut(shard.weights, begin, end);
+    const ParamStore::Shard part = shard.part(common.begin, common.end);
+    const auto& [master, m, v] = std::tie(part.states[0], part.states[1], part.states[2]);
     if (shard.on_host) {
-      adamw_update_on_host(master, m, v, gradient, weights, step_);
+      adamw_update_on_host(master, m, v, part.gradient, part.weights, step_);
     } else {
-      adamw_update(master, m, v, gradient, weights, step_, *stream_);
+      adamw_update(master, m, v, part.gradient, part.weights, step_, *stream_);
     }
   }
 
@@ -50,6 +50,7 @@ class AdamW : public Optimizer {
   // Arguments of the update in progress; they are members so that the callback holds one pointer and needs no
   // allocation.
   AdamwStep step_;
+  double learning_rate_ = 0;
   ParamStore* params_ = nullptr;
   Stream* stream_ = nullptr;
 };

@@ -20,6 +20,9 @@ struct UpdateArgs {
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
+  /// The state that it keeps: ParamStoreOptions::states of the stores that it updates. All values are 0 at first,
+  /// except the master.
+  virtual StatePlanes states() const = 0;
   virtual void update(ParamStore& params, const UpdateArgs& args, Stream& stream) = 0;
 };
 

@@ -69,16 +69,17 @@ void OffloadFile::reserve(const std::string& folder) {
 
 /// Sets the checksums to those of zeros.
 void OffloadFile::forget_contents() {
-  sums_.resize(layout_.pieces().size());
+  const size_t pieces = layout_.pieces().size();
+  sums_.resize(pieces * layout_.kinds());
   const std::vector<char> zeros(static_cast<size_t>(layout_.max_part()));
   int64_t length = -1;
   uint64_t sum = 0;
-  for (size_t p = 0; p < sums_.size(); ++p) {
-    for (size_t kind = 0; kind < offload_kinds; ++kind) {
+  for (size_t p = 0; p < pieces; ++p) {
+    for (size_t kind = 0; kind < layout_.kinds(); ++kind) {
       const int64_t bytes = layout_.bytes_of(layout_.pieces()[p], kind, kind + 1);
       if (bytes != length) sum = XXH3_64bits(zeros.data(), static_cast<size_t>(bytes));
       length = bytes;
-      sums_[p][kind] = sum;
+      sums_[sum_of(p, kind)] = sum;
     }
   }
 }
@@ -86,7 +87,7 @@ void OffloadFile::forget_contents() {
 void OffloadFile::check(size_t piece, size_t kind, const char* data) const {
   const OffloadPiece& p = layout_.pieces()[piece];
   const auto bytes = static_cast<size_t>(layout_.bytes_of(p, kind, kind + 1));
-  if (XXH3_64bits(data, bytes) == sums_[piece][kind]) return;
+  if (XXH3_64bits(data, bytes) == sums_[sum_of(piece, kind)]) return;
   throw UserError(ExitCode::io,
                   fmt::format("{}: the offloaded state of {}, elements {} to {}, was corrupted on the disk: the disk "
                               "or memory of this node is not reliable. Exclude the node, or use another "
@@ -104,7 +105,7 @@ void OffloadFile::write(size_t piece, size_t first, size_t last, const char* dat
   const OffloadPiece& p = layout_.pieces()[piece];
   for (size_t kind = first; kind < last; ++kind) {
     const auto bytes = static_cast<size_t>(layout_.bytes_of(p, kind, kind + 1));
-    sums_[piece][kind] = XXH3_64bits(data + layout_.bytes_of(p, first, kind), bytes);
+    sums_[sum_of(piece, kind)] = XXH3_64bits(data + layout_.bytes_of(p, first, kind), bytes);
   }
   file_.write(p.offset + layout_.bytes_of(p, 0, first), layout_.bytes_of(p, first, last), data);
 }

@@ -1,7 +1,6 @@
 #pragma once
 // State of a rank on a local disk. The file has no name: it vanishes with the process, however that ends.
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -27,6 +26,7 @@ class OffloadFile {
   void read_unit(int unit, size_t kind, char* data) const;
 
  private:
+  size_t sum_of(size_t piece, size_t kind) const { return piece * layout_.kinds() + kind; }
   void check(size_t piece, size_t kind, const char* data) const;
   void reserve(const std::string& folder);
   void forget_contents();
@@ -34,7 +34,7 @@ class OffloadFile {
   const OffloadLayout& layout_;
   std::vector<std::string> units_;
   FileHandle file_;
-  std::vector<std::array<uint64_t, offload_kinds>> sums_;  ///< XXH3 of each piece's kinds, padding included
+  std::vector<uint64_t> sums_;  ///< XXH3 of each piece's kinds, padding included
 };
 
 /// Throws UserError unless files of `bytes` in all can be created in the folder (cannot_create: it does not exist or

@@ -1,13 +1,15 @@
 #include "params/offload_layout.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.hpp"
+#include "core/params.hpp"
 
 namespace llmtrain {
 
-OffloadLayout::OffloadLayout(const std::array<int64_t, offload_kinds>& widths, int64_t piece_elements)
-    : widths_(widths), piece_elements_(piece_elements) {
+OffloadLayout::OffloadLayout(std::vector<int64_t> widths, int64_t piece_elements)
+    : widths_(std::move(widths)), piece_elements_(piece_elements) {
   LLMTRAIN_CHECK(piece_elements > 0, "a piece has elements");
 }
 
@@ -15,12 +17,12 @@ void OffloadLayout::add(int64_t begin, int64_t end) {
   const int unit = static_cast<int>(first_of_.size()) - 1;
   for (int64_t at = begin; at < end; at += piece_elements_) {
     const OffloadPiece piece{unit, at, std::min(at + piece_elements_, end), bytes_};
-    const int64_t bytes = bytes_of(piece, 0, offload_kinds);
+    const int64_t bytes = bytes_of(piece, 0, kinds());
     if (bytes == 0) break;  // nothing is offloaded
     pieces_.push_back(piece);
     bytes_ += bytes;
     largest_ = std::max(largest_, bytes);
-    for (size_t kind = 0; kind < offload_kinds; ++kind) part_ = std::max(part_, bytes_of(piece, kind, kind + 1));
+    for (size_t kind = 0; kind < kinds(); ++kind) part_ = std::max(part_, bytes_of(piece, kind, kind + 1));
   }
   first_of_.push_back(pieces_.size());
 }
@@ -28,7 +30,7 @@ void OffloadLayout::add(int64_t begin, int64_t end) {
 int64_t OffloadLayout::bytes_of(const OffloadPiece& piece, size_t first, size_t last) const {
   int64_t bytes = 0;
   for (size_t kind = first; kind < last; ++kind) {
-    bytes += (piece.elements() * widths_[kind] + alignment - 1) / alignment * alignment;
+    bytes += (piece.elements() / chunk_elements * widths_[kind] + alignment - 1) / alignment * alignment;
   }
   return bytes;
 }

@@ -1,17 +1,11 @@
 #pragma once
 // Layout of a rank's state in its file on a disk. Pure arithmetic, known before the file exists.
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 namespace llmtrain {
-
-/// Kinds of state that an element may have on the disk: its StateKinds in their order, and the weight in the compute
-/// dtype.
-inline constexpr size_t offload_kinds = 4;
-inline constexpr size_t offloaded_weights = 3;
 
 /// A piece: consecutive elements of a unit, whose kinds are contiguous from `offset` on.
 struct OffloadPiece {
@@ -25,14 +19,16 @@ class OffloadLayout {
  public:
   static constexpr int64_t alignment = 4096;  ///< alignment of every read and write, which direct access to disks needs
 
-  /// widths: bytes of an element by kind, 0: not on the disk. A piece has at most piece_elements.
-  OffloadLayout(const std::array<int64_t, offload_kinds>& widths, int64_t piece_elements);
-  /// Adds elements [begin, end) of the next unit.
+  /// widths: bytes of a chunk by kind (the planes of the state, and the weights), 0: not on the disk. A piece has at
+  /// most piece_elements.
+  OffloadLayout(std::vector<int64_t> widths, int64_t piece_elements);
+  /// Adds elements [begin, end) of the next unit, whole chunks.
   void add(int64_t begin, int64_t end);
 
   const std::vector<OffloadPiece>& pieces() const { return pieces_; }
   /// Index of the unit's first piece: unit u has pieces [pieces_before(u), pieces_before(u + 1)).
   size_t pieces_before(int unit) const { return first_of_[static_cast<size_t>(unit)]; }
+  size_t kinds() const { return widths_.size(); }
   int units() const { return static_cast<int>(first_of_.size()) - 1; }
   bool empty() const { return pieces_.empty(); }
   int64_t bytes() const { return bytes_; }        ///< size of the file
@@ -42,7 +38,7 @@ class OffloadLayout {
   int64_t bytes_of(const OffloadPiece& piece, size_t first, size_t last) const;
 
  private:
-  std::array<int64_t, offload_kinds> widths_;
+  std::vector<int64_t> widths_;
   int64_t piece_elements_;
   std::vector<OffloadPiece> pieces_;
   std::vector<size_t> first_of_{0};

@@ -11,7 +11,7 @@ Tensor at(char* data, const Tensor& like) { return {data, like.dtype, {like.nume
 }  // namespace
 
 int64_t OffloadTransfers::bytes(int64_t piece_elements) {
-  return static_cast<int64_t>(slots) * parts * piece_elements * state_bytes;
+  return static_cast<int64_t>(slots) * parts * piece_elements * static_cast<int64_t>(sizeof(float));
 }
 
 OffloadTransfers::OffloadTransfers(int64_t piece_elements) : memory_(bytes(piece_elements)) {
@@ -19,7 +19,7 @@ OffloadTransfers::OffloadTransfers(int64_t piece_elements) : memory_(bytes(piece
   for (Slot& slot : slots_) {
     for (char** part : {&slot.gradient, &slot.master, &slot.weights}) {
       *part = next;
-      next += piece_elements * state_bytes;
+      next += piece_elements * static_cast<int64_t>(sizeof(float));
     }
   }
 }
@@ -35,21 +35,23 @@ void OffloadTransfers::begin(Stream& main) {
 void OffloadTransfers::fetch(size_t piece, const ParamStore::Shard& on_device) {
   Slot& s = slot(piece);
   copy_to_host(s.gradient, on_device.gradient.data, on_device.gradient.bytes(), s.stream);
-  if (!on_device.master.empty()) copy_to_host(s.master, on_device.master.data, on_device.master.bytes(), s.stream);
+  if (!on_device.master().empty())
+    copy_to_host(s.master, on_device.master().data, on_device.master().bytes(), s.stream);
 }
 
 void OffloadTransfers::take(size_t piece, const ParamStore::Shard& on_device, ParamStore::Shard& shard) {
   Slot& s = slot(piece);
   s.stream.synchronize();
   shard.gradient = at(s.gradient, on_device.gradient);
-  if (!on_device.master.empty()) shard.master = at(s.master, on_device.master);
+  if (!on_device.master().empty()) shard.states[master_plane] = at(s.master, on_device.master());
   if (!on_device.weights.empty()) shard.weights = at(s.weights, on_device.weights);
   shard.on_host = true;
 }
 
 void OffloadTransfers::give_back(size_t piece, const ParamStore::Shard& on_device) {
   Slot& s = slot(piece);
-  if (!on_device.master.empty()) copy_to_device(on_device.master.data, s.master, on_device.master.bytes(), s.stream);
+  if (!on_device.master().empty())
+    copy_to_device(on_device.master().data, s.master, on_device.master().bytes(), s.stream);
   if (!on_device.weights.empty())
     copy_to_device(on_device.weights.data, s.weights, on_device.weights.bytes(), s.stream);
   s.given.record(s.stream);

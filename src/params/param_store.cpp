@@ -26,13 +26,6 @@ void check_spec(const UnitSpec& unit) {
   }
 }
 
-/// 64-bit FNV-1a: a parameter's random numbers depend on its name.
-uint64_t hash_of(const std::string& name) {
-  uint64_t hash = 14695981039346656037u;
-  for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211u;
-  return hash;
-}
-
 void fill_range(const Tensor& out, const Initializer& init, uint64_t key, int64_t first, Stream& stream) {
   switch (init.kind) {
     case Initializer::Kind::zeros:
@@ -46,19 +39,32 @@ void fill_range(const Tensor& out, const Initializer& init, uint64_t key, int64_
   }
 }
 
-std::array<int64_t, offload_kinds> offloaded_widths(const ParamPolicy& policy, DType compute) {
-  std::array<int64_t, offload_kinds> widths{state_bytes, state_bytes, state_bytes,
-                                            static_cast<int64_t>(size_of(compute))};
-  for (size_t kind = 0; kind < offload_kinds; ++kind) {
+/// Bytes of a chunk by offloaded kind: the planes of the state, and the weights.
+std::vector<int64_t> offloaded_widths(const ParamPolicy& policy, const ParamStoreOptions& options) {
+  std::vector<int64_t> widths;
+  for (const StatePlane& plane : options.states) widths.push_back(plane.bytes(chunk_elements));
+  widths.push_back(chunk_elements * static_cast<int64_t>(size_of(options.compute)));
+  for (size_t kind = 0; kind < widths.size(); ++kind) {
     if (!policy.offloaded[kind]) widths[kind] = 0;
   }
   return widths;
 }
 
+void check_states(const StatePlanes& states) {
+  LLMTRAIN_CHECK(!states.empty() && states.size() <= max_state_planes, "an optimizer has a few planes of state");
+  const StatePlane& master = states[master_plane];
+  LLMTRAIN_CHECK(master.dtype == DType::f32 && master.by_element(), "the first plane of the state is the fp32 master");
+  for (const StatePlane& plane : states) {
+    LLMTRAIN_CHECK(plane.per_chunk > 0 && plane.per_chunk <= chunk_elements,
+                   fmt::format("the plane {} has a value per chunk or element", plane.name));
+  }
+}
+
 }  // namespace
 
 ParamStore::State::State(std::vector<UnitSpec> specs, const ParamStoreOptions& given)
-    : options(given), policy(given), offloaded(offloaded_widths(policy, given.compute), given.offload_piece) {
+    : options(given), policy(given), offloaded(offloaded_widths(policy, given), given.offload_piece) {
+  check_states(given.states);
   LLMTRAIN_CHECK(given.offload_piece % chunk_elements == 0, "pieces are cut between chunks");
   LLMTRAIN_CHECK(is_compute_type(given.compute), "weights are fp32, bf16 or fp16");
   LLMTRAIN_CHECK(given.size > 0 && given.rank >= 0 && given.rank < given.size, "the rank is not one of the job's");
@@ -128,6 +134,30 @@ int64_t ParamStore::trained_parameter_count() const {
   return count;
 }
 
+ParamStore::Shard ParamStore::Shard::part(int64_t first, int64_t last) const {
+  Shard cut = *this;
+  const int64_t chunks = std::max<int64_t>((end - begin) / chunk_elements, 1);
+  const auto narrow = [&](Tensor& t) {
+    const int64_t per_chunk = t.numel() / chunks;
+    t = t.empty() ? Tensor()
+                  : t.rows((first - begin) / chunk_elements * per_chunk, (last - first) / chunk_elements * per_chunk);
+  };
+  for (Tensor& plane : cut.states) narrow(plane);
+  narrow(cut.gradient);
+  narrow(cut.weights);
+  cut.begin = first;
+  cut.end = last;
+  return cut;
+}
+
+const StatePlanes& ParamStore::states() const { return state_->options.states; }
+
+int64_t ParamStore::state_bytes() const {
+  int64_t bytes = 0;
+  for (const StatePlane& plane : states()) bytes += plane.bytes(trained_parameter_count());
+  return bytes;
+}
+
 ParamStore::Shard ParamStore::shard(int unit) const { return state_->shard_of(state_->at(unit)); }
 
 UnitRange ParamStore::owned(int unit) const {
@@ -140,7 +170,7 @@ void ParamStore::initialize(uint64_t seed, bool frozen) {
   for (StatePass pass(*this, Access::change); pass.next();) {
     const Shard& shard = pass.shard();
     initialize_range(shard, pass.unit(), seed);
-    if (!shard.weights.empty() && shard.master.numel() > 0) cast(shard.weights, shard.master, *state_->stream);
+    if (!shard.weights.empty() && shard.master().numel() > 0) cast(shard.weights, shard.master(), *state_->stream);
   }
   if (!frozen) return;
   for (int unit = 0; unit < unit_count(); ++unit) {
@@ -159,8 +189,8 @@ void ParamStore::initialize_range(const Shard& shard, int unit, uint64_t seed) {
       const int64_t begin = std::max(offset, shard.begin);
       const int64_t end = std::min(offset + slice.rows * param.columns, shard.end);
       if (begin >= end) continue;
-      const uint64_t key = random_key(seed, RandomPurpose::initialization, hash_of(slice.name));
-      fill_range(part_of(shard.master, begin - shard.begin, end - shard.begin), param.init, key, begin - offset,
+      const uint64_t key = random_key(seed, RandomPurpose::initialization, hash_of_name(slice.name));
+      fill_range(part_of(shard.master(), begin - shard.begin, end - shard.begin), param.init, key, begin - offset,
                  *state_->stream);
     }
   }
@@ -177,10 +207,10 @@ void ParamStore::initialize_frozen(int unit, uint64_t seed) {
     Shard shard{};
     shard.begin = begin;
     shard.end = std::min(begin + piece, u.update_end);
-    shard.master = Tensor(buffer.data(), DType::f32, {shard.end - shard.begin});
-    fill(shard.master, 0, *s.stream);  // the padding
+    shard.states[master_plane] = Tensor(buffer.data(), DType::f32, {shard.end - shard.begin});
+    fill(shard.master(), 0, *s.stream);  // the padding
     initialize_range(shard, unit, seed);
-    cast(part_of(to, shard.begin - u.update_begin, shard.end - u.update_begin), shard.master, *s.stream);
+    cast(part_of(to, shard.begin - u.update_begin, shard.end - u.update_begin), shard.master(), *s.stream);
   }
   s.stream->synchronize();  // the buffer ends here
 }
@@ -191,10 +221,10 @@ void ParamStore::publish_masters() {
   for (int unit = 0; unit < unit_count() && s.policy.whole_state && s.options.size > 1; ++unit) {
     UnitState& u = s.at(unit);
     if (!u.trained()) continue;
-    if (s.policy.offloaded[0]) {
+    if (s.policy.offloaded[master_plane]) {
       share_masters(unit);
     } else {
-      s.comm().all_gather(u.master, u.borders, *s.stream).finish(*s.stream);
+      s.comm().all_gather(u.master(), u.borders, *s.stream).finish(*s.stream);
     }
   }
   round_masters();
@@ -211,7 +241,7 @@ void ParamStore::gather_range(int unit, int64_t first, int64_t last, float* out)
     const int64_t begin = std::max(first, whole ? 0 : u.borders[static_cast<size_t>(r)]);
     const int64_t end = std::min(last, whole ? u.layout.elements() : u.borders[static_cast<size_t>(r) + 1]);
     if (begin < end && (whole || r == state_->options.rank)) {
-      read_state(unit, StateKind::master, begin, end - begin, out + (begin - first), *state_->stream);
+      read_state(unit, master_plane, begin, end - begin, out + (begin - first), *state_->stream);
     }
     if (whole) return;
     if (begin < end) {

@@ -2,11 +2,11 @@
 // Parameters, their gradients and optimizer state, sharded as in ZeRO (Rajbhandari et al. 2020). Models and optimizers
 // see units; the stage is a private policy:
 //   stage 0  every rank holds everything; gradient sums are gathered to all, all update alike
-//   stage 1  master weights and moments are sharded
+//   stage 1  the optimizer's states, the master weights among them, are sharded
 //   stage 2  gradients too: a ring of unit buffers instead of a whole gradient
 //   stage 3  weights too: gathered into a ring of unit buffers around their use
-// The value of every parameter after a step is bit-identical for all stages, rank counts and offload settings: masters
-// and moments, or the weights of stage 3, may be offloaded to a disk, from which they are read piece by piece.
+// The value of every parameter after a step is bit-identical for all stages, rank counts and offload settings: states,
+// or the weights of stage 3, may be offloaded to a disk, from which they are read piece by piece.
 //
 // Units are trained or frozen (UnitSpec::trained). A frozen unit has weights in the compute dtype and nothing else:
 // whole on every rank, or sharded at stage 3. It is neither reduced nor updated, and passes over the state skip it.
@@ -27,6 +27,7 @@
 // every rank.
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <memory>
 #include <string>
@@ -50,10 +51,11 @@ struct ParamStoreOptions {
   int64_t groups = 1;  ///< reduction groups of a full step (G)
   int64_t blocks = 1;  ///< reduction blocks (H)
   int64_t micro_batches_per_group = 1;
-  Offload offload_optimizer = Offload::none;   ///< masters (if separate from weights) and moments
+  Offload offload_optimizer = Offload::none;   ///< states; the master only if it is separate from the weights
   Offload offload_parameters = Offload::none;  ///< weights of trained units, at stage 3
   std::string offload_path = {};               ///< folder on a local disk, for Offload::nvme
   int64_t offload_piece = int64_t{1} << 18;    ///< elements per transfer; a multiple of 256
+  StatePlanes states = master_and_moments();   ///< the optimizer's
 };
 
 class ParamStore {
@@ -121,17 +123,20 @@ class ParamStore {
   /// The elements [begin, end) of a flat unit that this rank updates or, if it is frozen, stores for all ranks. Stage
   /// 0: the whole unit.
   struct Shard {
-    int64_t begin;
-    int64_t end;
-    Tensor master;    ///< fp32; frozen: the weights if they are fp32, else empty
-    Tensor m, v;      ///< fp32; frozen: empty
-    Tensor gradient;  ///< fp32, sum over groups after finish_gradients(); frozen: empty
+    int64_t begin = 0;
+    int64_t end = 0;
+    /// Planes of the state; frozen: empty, except that the master is the weights if they are fp32.
+    std::array<Tensor, max_state_planes> states = {};
+    Tensor gradient = {};  ///< fp32, sum over groups after finish_gradients(); frozen: empty
     /// this range in the compute dtype if it is stored separately, else empty; a writer of the master must write it too
     /// (adamw_update does)
-    Tensor weights;
+    Tensor weights = {};
     bool on_host = false;  ///< true if the tensors are in host memory although the device has its own
+    const Tensor& master() const { return states[master_plane]; }
+    /// The tensors' values for elements [first, last) only, which are whole chunks.
+    Shard part(int64_t first, int64_t last) const;
     UnitRange part_of(const UnitRange& range) const {
-      return {std::max(begin, range.begin), std::min(end, range.end), range.decay};
+      return {std::max(begin, range.begin), std::min(end, range.end), range.decay, range.lr_scale};
     }
   };
   /// Offloaded tensors are empty in it; a StatePass provides them.
@@ -169,11 +174,15 @@ class ParamStore {
   /// publish do so.
   void finish_update();
 
-  bool is_offloaded(StateKind kind) const;
-  /// Copies elements [begin, begin + count) of a unit, all of them in this rank's shard, from or to host memory. Any
-  /// thread may read while nothing is written. The master of a frozen unit is its weights, rounded when written.
-  void read_state(int unit, StateKind kind, int64_t begin, int64_t count, float* out, Stream& stream) const;
-  void write_state(int unit, StateKind kind, int64_t begin, int64_t count, const float* values, Stream& stream);
+  const StatePlanes& states() const;
+  /// Bytes of the state of all trained units, over all ranks.
+  int64_t state_bytes() const;
+  bool is_offloaded(size_t plane) const;
+  /// Copies a plane's values for elements [begin, begin + count) of a unit, all of them in this rank's shard, from or
+  /// to host memory: whole chunks, unless the plane has a value per element. Any thread may read while nothing is
+  /// written. The master of a frozen unit is its weights, rounded when written.
+  void read_state(int unit, size_t plane, int64_t begin, int64_t count, void* out, Stream& stream) const;
+  void write_state(int unit, size_t plane, int64_t begin, int64_t count, const void* values, Stream& stream);
   /// Recomputes this rank's weights from its masters; then call publish_weights().
   void round_masters();
   /// The elements of the unit that this rank counts in sums over the whole model (norm, hash): disjoint over ranks at

@@ -40,7 +40,7 @@ int64_t ParamStore::State::ring_bytes() const {
 }
 
 /// Kind from which gathered weights are taken.
-size_t ParamStore::State::weights_kind() const { return policy.rounded_shard ? offloaded_weights : 0; }
+size_t ParamStore::State::weights_kind() const { return policy.rounded_shard ? rounded_kind() : master_plane; }
 
 bool ParamStore::State::reads_weights_ahead() const {
   return policy.on_disk && !policy.whole_weights && policy.offloaded[weights_kind()];
@@ -76,45 +76,47 @@ void ParamStore::State::start_offload() {
 }
 
 bool ParamStore::State::needs_offloaded(Access access) const {
-  return policy.offloaded[0] || (access != Access::masters && policy.offloaded[1]);
+  return policy.offloaded[master_plane] || (access != Access::masters && offloads_moments());
+}
+
+/// True if the states other than the master are offloaded, all of them.
+bool ParamStore::State::offloads_moments() const {
+  return options.states.size() > 1 && policy.offloaded[master_plane + 1];
 }
 
 /// True for a GPU with offloaded moments; elsewhere there is no separate host update.
-bool ParamStore::State::updates_on_host() const { return policy.offloaded[1] && !device_memory_is_host(); }
+bool ParamStore::State::updates_on_host() const { return offloads_moments() && !device_memory_is_host(); }
 
-int64_t ParamStore::State::element_bytes(size_t kind) const {
-  return kind == offloaded_weights ? static_cast<int64_t>(size_of(options.compute)) : state_bytes;
+int64_t ParamStore::State::bytes_of_kind(size_t kind, int64_t elements) const {
+  return kind == rounded_kind() ? elements * static_cast<int64_t>(size_of(options.compute))
+                                : options.states[kind].bytes(elements);
 }
 
 ParamStore::Shard ParamStore::State::shard_of(const UnitState& u) const {
   if (!u.trained()) {
-    return {u.update_begin, u.update_end, u.master, {}, {}, {}, policy.own_master ? Tensor() : stored(u)};
+    return {u.update_begin, u.update_end, u.states, {}, policy.own_master ? Tensor() : stored(u)};
   }
   const Tensor sums = policy.gather_sums || policy.gradient_is_sum ? u.gradient : u.total;
   const bool apart = policy.whole_weights && !policy.own_master;
   const Tensor weights = apart ? part_of(u.weights, u.update_begin, u.update_end) : u.rounded;
-  return {u.update_begin, u.update_end, u.master, u.m, u.v, sums, weights};
+  return {u.update_begin, u.update_end, u.states, sums, weights};
 }
 
 /// Tensors of the piece that are not offloaded.
 ParamStore::Shard ParamStore::State::resident_part(const OffloadPiece& piece) const {
-  const UnitState& u = at(piece.unit);
-  Shard shard = shard_of(u);
-  for (Tensor* t : {&shard.master, &shard.m, &shard.v, &shard.gradient, &shard.weights}) {
-    *t = t->empty() ? Tensor() : part_of(*t, piece.begin - u.update_begin, piece.end - u.update_begin);
-  }
-  shard.begin = piece.begin;
-  shard.end = piece.end;
-  return shard;
+  return shard_of(at(piece.unit)).part(piece.begin, piece.end);
 }
 
 /// Adds the offloaded tensors, which lie at `memory` as in the layout.
 void ParamStore::State::add_offloaded(Shard& shard, const OffloadPiece& piece, char* memory) const {
-  const std::array<Tensor*, offload_kinds> tensors = {&shard.master, &shard.m, &shard.v, &shard.weights};
-  for (size_t kind = 0; kind < offload_kinds; ++kind) {
+  for (size_t kind = 0; kind <= rounded_kind(); ++kind) {
     if (!policy.offloaded[kind]) continue;
-    *tensors[kind] = Tensor(memory + offloaded.bytes_of(piece, 0, kind),
-                            kind == offloaded_weights ? options.compute : DType::f32, {piece.elements()});
+    char* at = memory + offloaded.bytes_of(piece, 0, kind);
+    if (kind == rounded_kind()) {
+      shard.weights = Tensor(at, options.compute, {piece.elements()});
+    } else {
+      shard.states[kind] = Tensor(at, options.states[kind].dtype, {options.states[kind].values(piece.elements())});
+    }
   }
 }
 
@@ -128,7 +130,6 @@ char* ParamStore::State::memory_of(const OffloadPiece& piece) const {
 template <class Visit>
 void ParamStore::State::each_part(int unit, size_t kind, int64_t begin, int64_t count, bool changes,
                                   const Visit& visit) const {
-  const int64_t width = element_bytes(kind);
   if (changes && ahead != nullptr) ahead->forget();
   const std::lock_guard lock(part_mutex);
   for (size_t p = offloaded.pieces_before(unit); p < offloaded.pieces_before(unit + 1); ++p) {
@@ -141,7 +142,8 @@ void ParamStore::State::each_part(int unit, size_t kind, int64_t begin, int64_t 
     } else {
       memory += piece.offset + offloaded.bytes_of(piece, 0, kind);
     }
-    visit(memory + (from - piece.begin) * width, (from - begin) * width, (to - from) * width);
+    visit(memory + bytes_of_kind(kind, from - piece.begin), bytes_of_kind(kind, from - begin),
+          bytes_of_kind(kind, to - from));
     if (changes && policy.on_disk) file->write(p, kind, kind + 1, memory);
   }
 }
@@ -150,7 +152,8 @@ void ParamStore::State::each_part(int unit, size_t kind, int64_t begin, int64_t 
 void ParamStore::State::take_own_weights(int unit, const Tensor& out) {
   const UnitState& u = at(unit);
   if (!u.trained()) return cast(out, u.rounded, *stream);
-  if (!policy.offloaded[weights_kind()]) return cast(out, policy.rounded_shard ? u.rounded : u.master, *stream);
+  if (!policy.offloaded[weights_kind()])
+    return cast(out, policy.rounded_shard ? u.rounded : u.states[master_plane], *stream);
   if (ahead != nullptr) return take_ahead(unit, out);
   each_part(unit, weights_kind(), u.update_begin, out.numel(), false,
             [&](const char* memory, int64_t at, int64_t bytes) {
@@ -165,7 +168,7 @@ void ParamStore::State::take_ahead(int unit, const Tensor& out) {
   char* to = static_cast<char*>(out.data);
   for (size_t p = offloaded.pieces_before(unit); p < offloaded.pieces_before(unit + 1); ++p) {
     const OffloadPiece& piece = offloaded.pieces()[p];
-    const int64_t bytes = piece.elements() * element_bytes(weights_kind());
+    const int64_t bytes = bytes_of_kind(weights_kind(), piece.elements());
     copy_to_device(to, from, bytes, *stream);
     to += bytes;
     from += offloaded.bytes_of(piece, weights_kind(), weights_kind() + 1);
@@ -181,57 +184,62 @@ void ParamStore::State::take_ahead(int unit, const Tensor& out) {
 int64_t ParamStore::offloaded_bytes() const { return state_->policy.on_disk ? state_->offloaded.bytes() : 0; }
 int64_t ParamStore::pinned_bytes() const { return state_->pinned_bytes(); }
 void ParamStore::reserve_disk() { state_->reserve_disk(); }
-bool ParamStore::is_offloaded(StateKind kind) const { return state_->policy.offloaded[static_cast<size_t>(kind)]; }
+bool ParamStore::is_offloaded(size_t plane) const { return state_->policy.offloaded[plane]; }
 
-/// True if the shard has a kind that is not offloaded.
-Tensor ParamStore::State::resident(int unit, StateKind kind, int64_t begin, int64_t count) const {
-  const Shard shard = shard_of(at(unit));
-  const Tensor& all = kind == StateKind::master ? shard.master : kind == StateKind::m ? shard.m : shard.v;
-  return part_of(all, begin - shard.begin, begin - shard.begin + count);
+/// Values of a plane that is not offloaded.
+Tensor ParamStore::State::resident(int unit, size_t plane, int64_t begin, int64_t count) const {
+  const UnitState& u = at(unit);
+  const StatePlane& spec = options.states[plane];
+  return part_of(u.states[plane], spec.values(begin - u.update_begin), spec.values(begin + count - u.update_begin));
 }
 
-void ParamStore::read_state(int unit, StateKind kind, int64_t begin, int64_t count, float* out, Stream& stream) const {
-  const UnitState& u = state_->at(unit);
+/// Checks that the elements' values can be copied.
+void ParamStore::State::expect_state(int unit, size_t plane, int64_t begin, int64_t count) const {
+  const UnitState& u = at(unit);
   LLMTRAIN_CHECK(begin >= u.update_begin && begin + count <= u.update_end, "state of another rank");
-  LLMTRAIN_CHECK(!state_->late_update, "state is read before finish_update()");
+  LLMTRAIN_CHECK(!late_update, "state is accessed before finish_update()");
+  LLMTRAIN_CHECK(plane < options.states.size() && (u.trained() || plane == master_plane), "no such state");
+  LLMTRAIN_CHECK(options.states[plane].by_element() || (begin % chunk_elements == 0 && count % chunk_elements == 0),
+                 "part of a chunk of " + options.states[plane].name);
+}
+
+void ParamStore::read_state(int unit, size_t plane, int64_t begin, int64_t count, void* out, Stream& stream) const {
+  const UnitState& u = state_->at(unit);
+  state_->expect_state(unit, plane, begin, count);
   if (!u.trained() && !state_->policy.own_master) {
     const Tensor from = part_of(state_->stored(u), begin - u.update_begin, begin - u.update_begin + count);
     std::vector<uint16_t> values(static_cast<size_t>(count));
     copy_to_host(values.data(), from.data, from.bytes(), stream);
     stream.synchronize();
-    return widen(from.dtype, values.data(), count, out);
+    return widen(from.dtype, values.data(), count, static_cast<float*>(out));
   }
-  if (u.trained() && is_offloaded(kind)) {
-    return state_->each_part(unit, static_cast<size_t>(kind), begin, count, false,
-                             [&](const char* memory, int64_t at, int64_t bytes) {
-                               std::memcpy(reinterpret_cast<char*>(out) + at, memory, static_cast<size_t>(bytes));
-                             });
+  if (u.trained() && is_offloaded(plane)) {
+    return state_->each_part(unit, plane, begin, count, false, [&](const char* memory, int64_t at, int64_t bytes) {
+      std::memcpy(static_cast<char*>(out) + at, memory, static_cast<size_t>(bytes));
+    });
   }
-  const Tensor from = state_->resident(unit, kind, begin, count);
+  const Tensor from = state_->resident(unit, plane, begin, count);
   copy_to_host(out, from.data, from.bytes(), stream);
   stream.synchronize();
 }
 
-void ParamStore::write_state(int unit, StateKind kind, int64_t begin, int64_t count, const float* values,
-                             Stream& stream) {
+void ParamStore::write_state(int unit, size_t plane, int64_t begin, int64_t count, const void* values, Stream& stream) {
   const UnitState& u = state_->at(unit);
-  LLMTRAIN_CHECK(begin >= u.update_begin && begin + count <= u.update_end, "state of another rank");
-  LLMTRAIN_CHECK(!state_->late_update, "state is written before finish_update()");
+  state_->expect_state(unit, plane, begin, count);
   if (!u.trained() && !state_->policy.own_master) {
     const Tensor to = part_of(state_->stored(u), begin - u.update_begin, begin - u.update_begin + count);
     std::vector<uint16_t> rounded(static_cast<size_t>(count));
-    round_to(to.dtype, values, count, rounded.data());
+    round_to(to.dtype, static_cast<const float*>(values), count, rounded.data());
     if (state_->whole_weights_of(u)) state_->finish_gathers();  // gathers may read from there
     copy_to_device(to.data, rounded.data(), to.bytes(), stream);
     return stream.synchronize();
   }
-  if (u.trained() && is_offloaded(kind)) {
-    return state_->each_part(
-        unit, static_cast<size_t>(kind), begin, count, true, [&](char* memory, int64_t at, int64_t bytes) {
-          std::memcpy(memory, reinterpret_cast<const char*>(values) + at, static_cast<size_t>(bytes));
-        });
+  if (u.trained() && is_offloaded(plane)) {
+    return state_->each_part(unit, plane, begin, count, true, [&](char* memory, int64_t at, int64_t bytes) {
+      std::memcpy(memory, static_cast<const char*>(values) + at, static_cast<size_t>(bytes));
+    });
   }
-  const Tensor to = state_->resident(unit, kind, begin, count);
+  const Tensor to = state_->resident(unit, plane, begin, count);
   if (state_->whole_weights_of(u)) state_->finish_gathers();  // gathers may read from there
   copy_to_device(to.data, values, to.bytes(), stream);
   stream.synchronize();
@@ -242,7 +250,7 @@ void ParamStore::round_masters() {
   if (!policy.rounded_shard && (policy.own_master || !policy.whole_weights)) return;
   for (StatePass pass(*this, Access::change); pass.next();) {
     const Shard& shard = pass.shard();
-    if (shard.master.numel() > 0) cast(shard.weights, shard.master, *state_->stream);
+    if (shard.master().numel() > 0) cast(shard.weights, shard.master(), *state_->stream);
   }
 }
 
@@ -255,9 +263,9 @@ void ParamStore::share_masters(int unit) {
     const int64_t last = u.borders[static_cast<size_t>(r) + 1];
     for (int64_t at = u.borders[static_cast<size_t>(r)]; at < last; at += s.options.offload_piece) {
       const int64_t count = std::min(s.options.offload_piece, last - at);
-      if (r == s.options.rank) read_state(unit, StateKind::master, at, count, values.data(), *s.stream);
-      s.comm().broadcast(values.data(), count * state_bytes, r);
-      if (r != s.options.rank) write_state(unit, StateKind::master, at, count, values.data(), *s.stream);
+      if (r == s.options.rank) read_state(unit, master_plane, at, count, values.data(), *s.stream);
+      s.comm().broadcast(values.data(), count * static_cast<int64_t>(sizeof(float)), r);
+      if (r != s.options.rank) write_state(unit, master_plane, at, count, values.data(), *s.stream);
     }
   }
 }

@@ -17,12 +17,11 @@ bool ParamStore::State::on_device(Access access) const {
 }
 
 void ParamStore::State::begin_pass(Access access) {
-  constexpr size_t moments_end = state_kinds.size();
   pass = {access, -1};
   const bool changes = access == Access::change || access == Access::update;
   if (changes && ahead != nullptr) ahead->forget();
   if (ring != nullptr) {
-    ring->begin({0, access == Access::masters ? size_t{1} : moments_end, 0, changes ? offload_kinds : 0});
+    ring->begin({0, access == Access::masters ? size_t{1} : options.states.size(), 0, changes ? offloaded.kinds() : 0});
   }
   if (on_device(access) || transfers == nullptr) return;
   transfers->begin(*stream);
@@ -45,7 +44,7 @@ bool ParamStore::State::next_piece(Shard& shard) {
   shard = resident_part(piece);
   char* memory = memory_of(piece);
   if (on_device(pass.access)) {
-    copy_to_device(device_piece.data, memory, offloaded.bytes_of(piece, 0, offload_kinds), *stream);
+    copy_to_device(device_piece.data, memory, offloaded.bytes_of(piece, 0, offloaded.kinds()), *stream);
     memory = static_cast<char*>(device_piece.data);
   } else if (transfers != nullptr) {
     transfers->take(index, resident_part(piece), shard);
@@ -61,7 +60,7 @@ void ParamStore::State::leave_piece() {
   const OffloadPiece& piece = pieces[index];
   if (on_device(pass.access)) {
     const bool changes = pass.access == Access::change || pass.access == Access::update;
-    const int64_t bytes = offloaded.bytes_of(piece, 0, offload_kinds);
+    const int64_t bytes = offloaded.bytes_of(piece, 0, offloaded.kinds());
     if (changes) copy_to_host(memory_of(piece), device_piece.data, bytes, *stream);
     stream->synchronize();
   } else if (transfers != nullptr) {

@@ -30,7 +30,7 @@ Offload elsewhere(Offload place) { return place == Offload::cpu && device_memory
 
 }  // namespace
 
-ParamPolicy::ParamPolicy(const ParamStoreOptions& o) : offloaded{} {
+ParamPolicy::ParamPolicy(const ParamStoreOptions& o) : offloaded(o.states.size(), false) {
   constexpr int64_t max_groups = int64_t{1} << 30;
   LLMTRAIN_CHECK(o.zero_stage >= 0 && o.zero_stage <= 3, "ZeRO has the stages 0 to 3");
   LLMTRAIN_CHECK(o.groups >= 1 && o.groups <= max_groups, "a step has at least one reduction group");
@@ -48,7 +48,9 @@ ParamPolicy::ParamPolicy(const ParamStoreOptions& o) : offloaded{} {
   whole_weights = o.zero_stage < 3 || (alone && own_master && !weights_go);
   const bool master_goes = own_master ? weights_go : optimizer_goes;
   rounded_shard = !whole_weights && !own_master && master_goes;
-  offloaded = {master_goes, optimizer_goes, optimizer_goes, rounded_shard && weights_go};
+  std::fill(offloaded.begin(), offloaded.end(), optimizer_goes);
+  offloaded[master_plane] = master_goes;
+  offloaded.push_back(rounded_shard && weights_go);
   on_disk = (master_goes || optimizer_goes) && (optimizer == Offload::nvme || weights == Offload::nvme);
   gather_sums = o.zero_stage == 0 && !alone;
   gradient_is_sum = alone && o.groups == 1;
@@ -85,22 +87,21 @@ void ParamStore::State::plan_optimizer(Arena& arena) {
   for (UnitState& u : units) {
     if (!u.trained()) continue;
     const int64_t n = u.update_end - u.update_begin;
-    if (policy.offloaded[0]) {
-      u.master = Tensor(nullptr, DType::f32, {n});
-    } else if (!policy.own_master) {
-      arena.add(u.master, MemoryCategory::optimizer, "master of " + u.spec.name, DType::f32, {n});
-    } else if (!policy.whole_weights) {  // the stored weights are exchanged
-      arena.add(u.master, MemoryCategory::weights, "weight shard of " + u.spec.name, DType::f32, {n});
+    for (size_t p = 0; p < options.states.size(); ++p) {
+      const StatePlane& plane = options.states[p];
+      const bool is_weights = p == master_plane && policy.own_master;
+      if (policy.offloaded[p]) {
+        u.states[p] = Tensor(nullptr, plane.dtype, {plane.values(n)});
+      } else if (!is_weights) {
+        arena.add(u.states[p], MemoryCategory::optimizer, plane.name + " of " + u.spec.name, plane.dtype,
+                  {plane.values(n)});
+      } else if (!policy.whole_weights) {  // the stored weights are exchanged
+        arena.add(u.states[p], MemoryCategory::weights, "weight shard of " + u.spec.name, plane.dtype, {n});
+      }
     }
-    if (policy.rounded_shard && !policy.offloaded[offloaded_weights]) {
+    if (policy.rounded_shard && !policy.offloaded[rounded_kind()]) {
       arena.add(u.rounded, MemoryCategory::weights, "weight shard of " + u.spec.name, options.compute, {n});
     }
-    if (policy.offloaded[1]) {
-      u.m = u.v = Tensor(nullptr, DType::f32, {n});
-      continue;
-    }
-    arena.add(u.m, MemoryCategory::optimizer, "first moment of " + u.spec.name, DType::f32, {n});
-    arena.add(u.v, MemoryCategory::optimizer, "second moment of " + u.spec.name, DType::f32, {n});
   }
 }
 
@@ -165,8 +166,8 @@ void ParamStore::State::start(Communicator& given_communicator, Stream& given_st
                                             static_cast<int64_t>(sizeof(float))
                                       : u.layout.elements() * static_cast<int64_t>(size_of(options.compute));
     largest = std::max(largest, bytes);
-    if (policy.own_master && (policy.whole_weights || !u.trained())) u.master = stored(u);
-    LLMTRAIN_CHECK(u.trained() ? policy.offloaded[0] || !u.master.empty() : !stored(u).empty(),
+    if (policy.own_master && (policy.whole_weights || !u.trained())) u.master() = stored(u);
+    LLMTRAIN_CHECK(u.trained() ? policy.offloaded[master_plane] || !u.master().empty() : !stored(u).empty(),
                    "the parameter store starts after its memory is committed");
   }
   communicator->reserve(largest);

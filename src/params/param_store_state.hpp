@@ -21,16 +21,16 @@ namespace llmtrain {
 struct ParamPolicy {
   explicit ParamPolicy(const ParamStoreOptions& options);
 
-  bool whole_state;        ///< every rank holds and updates all elements (stage 0, or one rank)
-  bool whole_weights;      ///< all weights are stored; else they are gathered into a ring around their use
-  bool own_master;         ///< fp32 compute: the stored weights are the master
-  bool gradient_ring;      ///< a unit's gradient lives from its backward pass to the end of its reduction only
-  bool gradient_is_sum;    ///< one rank and one group: no accumulator
-  bool gather_sums;        ///< stage 0 on several ranks: the sums go to everybody
-  bool block_accumulator;  ///< some reduction block after the first has several groups
-  MemoryScope exchanged;   ///< memory of gradients and weights that other ranks read
-  std::array<bool, offload_kinds> offloaded;  ///< by kind
-  bool on_disk;                               ///< offloaded kinds lie on a disk, else in host memory
+  bool whole_state;             ///< every rank holds and updates all elements (stage 0, or one rank)
+  bool whole_weights;           ///< all weights are stored; else they are gathered into a ring around their use
+  bool own_master;              ///< fp32 compute: the stored weights are the master
+  bool gradient_ring;           ///< a unit's gradient lives from its backward pass to the end of its reduction only
+  bool gradient_is_sum;         ///< one rank and one group: no accumulator
+  bool gather_sums;             ///< stage 0 on several ranks: the sums go to everybody
+  bool block_accumulator;       ///< some reduction block after the first has several groups
+  MemoryScope exchanged;        ///< memory of gradients and weights that other ranks read
+  std::vector<bool> offloaded;  ///< by plane of the state; behind them: weights in the compute dtype
+  bool on_disk;                 ///< offloaded kinds lie on a disk, else in host memory
   /// this rank's shard of gathered weights is stored separately from the master
   bool rounded_shard;
   /// maximum number of shards that arrive from ranks of other nodes in one exchange
@@ -53,8 +53,9 @@ struct UnitState {
   int64_t begin = 0, end = 0;                ///< this rank's shard
   int64_t update_begin = 0, update_end = 0;  ///< range that this rank updates: its shard or everything
   // Buffers; empty if the policy has no such buffer.
-  Tensor weights;       ///< compute dtype, whole; in a weight ring only for units with a buffer of their own
-  Tensor master, m, v;  ///< fp32, the elements that this rank updates; no data if they are offloaded
+  Tensor weights;  ///< compute dtype, whole; in a weight ring only for units with a buffer of their own
+  /// Planes of the state of the elements that this rank updates; no data if they are offloaded.
+  std::array<Tensor, max_state_planes> states;
   Tensor rounded;       ///< compute dtype, the same elements (ParamPolicy::rounded_shard, or frozen)
   Tensor gradient;      ///< fp32, whole
   Tensor total, block;  ///< fp32, own shard: sum over blocks, sum inside a block
@@ -69,6 +70,7 @@ struct UnitState {
 
   explicit UnitState(UnitSpec s) : spec(std::move(s)), layout(spec) {}
   bool trained() const { return spec.trained; }
+  Tensor& master() { return states[master_plane]; }
   int64_t shard_elements() const { return end - begin; }
 };
 
@@ -186,8 +188,10 @@ struct ParamStore::State {
   size_t weights_kind() const;
   bool reads_weights_ahead() const;
   void take_ahead(int unit, const Tensor& out);
+  bool offloads_moments() const;
   bool updates_on_host() const;
-  int64_t element_bytes(size_t kind) const;
+  size_t rounded_kind() const { return options.states.size(); }
+  int64_t bytes_of_kind(size_t kind, int64_t elements) const;
   Shard shard_of(const UnitState& u) const;
   Shard resident_part(const OffloadPiece& piece) const;
   void add_offloaded(Shard& shard, const OffloadPiece& piece, char* memory) const;
@@ -195,7 +199,8 @@ struct ParamStore::State {
   template <class Visit>
   void each_part(int unit, size_t kind, int64_t begin, int64_t count, bool changes, const Visit& visit) const;
   void take_own_weights(int unit, const Tensor& out);
-  Tensor resident(int unit, StateKind kind, int64_t begin, int64_t count) const;
+  void expect_state(int unit, size_t plane, int64_t begin, int64_t count) const;
+  Tensor resident(int unit, size_t plane, int64_t begin, int64_t count) const;
 
   // param_store_pass.cpp
   bool on_device(Access access) const;

@@ -26,13 +26,16 @@ int64_t checked_numel(const UnitSpec& unit, const ParamSpec& param) {
 
 UnitLayout::UnitLayout(const UnitSpec& spec) : offsets_(spec.params.size()) {
   for (const bool decay : {true, false}) {
-    const int64_t begin = elements_;
     for (size_t p = 0; p < spec.params.size(); ++p) {
-      if (spec.params[p].decay != decay) continue;
+      const ParamSpec& param = spec.params[p];
+      if (param.decay != decay) continue;
       offsets_[p] = elements_;
-      elements_ += whole_chunks(checked_numel(spec, spec.params[p]));
+      elements_ += whole_chunks(checked_numel(spec, param));
+      const bool goes_on =
+          !ranges_.empty() && ranges_.back().decay == decay && ranges_.back().lr_scale == param.lr_scale;
+      if (!goes_on) ranges_.push_back({offsets_[p], elements_, decay, param.lr_scale});
+      ranges_.back().end = elements_;
     }
-    if (elements_ > begin) ranges_.push_back({begin, elements_, decay});
   }
 }
 

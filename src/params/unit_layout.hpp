@@ -13,6 +13,7 @@ struct UnitRange {
   int64_t begin;
   int64_t end;
   bool decay;
+  double lr_scale = 1;  ///< factor of the learning rate
 };
 
 /// Elements [begin, end) of a flat buffer that one of `size` ranks owns: whole chunks, as equal as chunks allow.

@@ -95,7 +95,7 @@ void check_offload_here(Config& config, const Communicator& communicator) {
   int64_t bytes = 0;
   const auto units = Decoder(trained_shape(config, model, model.vocab_size)).units();
   for (int rank = 0; rank < communicator.node_size(); ++rank) {
-    ParamStoreOptions options = store_options(config.parallel, compute_dtype(config.precision));
+    ParamStoreOptions options = store_options(config.parallel, config.optimizer, compute_dtype(config.precision));
     options.rank = rank;
     options.size = communicator.size();
     bytes += ParamStore(units, options).offloaded_bytes();

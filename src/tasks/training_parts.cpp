@@ -87,13 +87,14 @@ DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64
   return shape;
 }
 
-ParamStoreOptions store_options(const ParallelConfig& parallel, DType compute) {
+ParamStoreOptions store_options(const ParallelConfig& parallel, const OptimizerConfig& optimizer, DType compute) {
   ParamStoreOptions options;
   options.compute = compute;
   options.zero_stage = static_cast<int>(parallel.zero);
   options.offload_optimizer = parallel.offload_optimizer;
   options.offload_parameters = parallel.offload_parameters;
   options.offload_path = parallel.offload_path;
+  options.states = make_optimizer(optimizer)->states();
   return options;
 }
 
@@ -101,7 +102,7 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
                                                  const RankPosition& position) {
   TrainingParts parts = training_parts(config, data);
   const DType compute = compute_dtype(config.precision);
-  ParamStoreOptions store = store_options(config.parallel, compute);
+  ParamStoreOptions store = store_options(config.parallel, config.optimizer, compute);
   store.rank = position.rank;
   store.size = position.size;
   store.node_size = position.node_size;

@@ -15,7 +15,7 @@ namespace llmtrain {
 /// The model, with rules that say what the deck trains; `tokens`: see decoder_shape.
 DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64_t tokens);
 /// Options of a store that trains, but those of the rank and of the reduction groups.
-ParamStoreOptions store_options(const ParallelConfig& parallel, DType compute);
+ParamStoreOptions store_options(const ParallelConfig& parallel, const OptimizerConfig& optimizer, DType compute);
 
 /// The deck must be resolved: vocab_size and precision known.
 std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dataset& data,

@@ -194,7 +194,7 @@ class TrainingRankPlan : public RankPlan {
   const Arena& arena() const override { return plan_->arena; }
   int64_t parameters() const override { return plan_->params().parameter_count(); }
   int64_t trained_parameters() const override { return plan_->params().trained_parameter_count(); }
-  int64_t state_bytes() const override { return 12 * trained_parameters(); }  // fp32 master weight and both moments
+  int64_t state_bytes() const override { return plan_->params().state_bytes(); }
   int64_t offloaded_bytes() const override { return plan_->params().offloaded_bytes(); }
   int64_t pinned_bytes() const override { return plan_->params().pinned_bytes(); }
 

@@ -67,7 +67,7 @@ void export_checkpoint(const std::string& path, const std::string& tokenizer_pat
     return export_model(options, loaded.shape(), loaded.params(), loaded.communicator());
   }
   const std::vector<UnitSpec>& units = loaded.model().units();
-  if (const std::string what = difference(manifest.schema, make_schema(units)); !what.empty()) {
+  if (const std::string what = difference(manifest.schema, make_schema(units, manifest.schema.states)); !what.empty()) {
     throw UserError(ExitCode::bad_content, fmt::format("{}: its tensors do not fit its deck: {}", path, what));
   }
   CheckpointWeights weights(path, manifest);

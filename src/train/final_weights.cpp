@@ -19,22 +19,23 @@ namespace {
 /// The part of a checkpoint that is read.
 struct MasterWeights : StoreState {
   using StoreState::StoreState;
-  bool wants(StateKind kind) const override { return kind == StateKind::master; }
+  bool wants(size_t plane) const override { return plane == master_plane; }
 };
 
 }  // namespace
 
-void load_best_weights(TrainingPlan& plan, RunCheckpoints& checkpoints, int64_t best_step,
-                       CheckpointConfig::Metric metric, int64_t completed, Runtime& runtime, RunLog& log) {
+void load_best_weights(const RunContext& run, RunCheckpoints& checkpoints, CheckpointConfig::Metric metric,
+                       int64_t completed) {
+  const int64_t best_step = run.progress.best.step();
   const int64_t saved = checkpoints.best_saved();
   if (saved != best_step) {  // evaluated before the deck requested the best
-    log.warn(fmt::format(
+    run.log.warn(fmt::format(
         "the best evaluation, after step {}, has no checkpoint: {}", best_step,
         saved < 0 ? "the last weights are used instead" : fmt::format("that of step {} is used instead", saved)));
   }
   if (saved < 0 || saved == completed) return;
   const SectionScope section(Section::resuming);
-  Communicator& communicator = runtime.communicator();
+  Communicator& communicator = run.runtime.communicator();
   const std::string path = checkpoints.folder() + "/" + checkpoint_name(saved);
   Manifest manifest;
   try {
@@ -52,21 +53,22 @@ void load_best_weights(TrainingPlan& plan, RunCheckpoints& checkpoints, int64_t 
                                 saved, error.what(), checkpoint_name(completed)));
   }
   std::vector<float> buffer(size_t{1} << 18);
-  MasterWeights parameters(plan.params(), runtime.stream());
+  MasterWeights parameters(run.plan.params(), run.runtime.stream());
   load_checkpoint(path, manifest, parameters, buffer, communicator);
-  log.print(fmt::format("weights    of the best evaluation, after step {} ({})", saved, name_of(metric)));
+  run.log.print(fmt::format("weights    of the best evaluation, after step {} ({})", saved, name_of(metric)));
 }
 
-void write_adapters(TrainingPlan& plan, const std::string& folder, Communicator& communicator) {
+void write_adapters(const RunContext& run, const std::string& folder) {
   const SectionScope section(Section::exporting);
-  plan.models.at(Role::policy).write_adapters(folder, communicator);
+  run.plan.models.at(Role::policy).write_adapters(folder, run.runtime.communicator());
 }
 
-void export_final_weights(TrainingPlan& plan, const CheckpointConfig& config, const std::string& folder,
+void export_final_weights(const RunContext& run, const CheckpointConfig& config, const std::string& folder,
                           const std::string& adapter, const std::map<std::string, std::string>& texts,
-                          const std::string& tokenizer, Communicator& communicator, RunLog& log) {
+                          const std::string& tokenizer) {
+  Communicator& communicator = run.runtime.communicator();
   const SectionScope section(Section::exporting);
-  RoleModel& policy = plan.models.at(Role::policy);
+  RoleModel& policy = run.plan.models.at(Role::policy);
   ExportOptions options;
   options.output = folder;
   options.overwrite = true;
@@ -74,10 +76,10 @@ void export_final_weights(TrainingPlan& plan, const CheckpointConfig& config, co
   options.file_bytes = config.export_file_size;
   options.texts = texts;
   throw_on_all_ranks(communicator, [&] {
-    const bool writes = communicator.rank() == 0 && plan.tokenizer != nullptr;
+    const bool writes = communicator.rank() == 0 && run.plan.tokenizer != nullptr;
     if (!writes) return;
-    const std::string warning = carry_tokenizer(options, *plan.tokenizer, tokenizer);
-    if (!warning.empty()) log.warn(warning);
+    const std::string warning = carry_tokenizer(options, *run.plan.tokenizer, tokenizer);
+    if (!warning.empty()) run.log.warn(warning);
   });
   if (policy.has_adapters()) {
     run_cancellable(communicator, "while the adapters were merged", [&](const Pause& pause) {
@@ -86,7 +88,7 @@ void export_final_weights(TrainingPlan& plan, const CheckpointConfig& config, co
   } else {
     export_model(options, policy.shape(), policy.params(), communicator);
   }
-  log.print("exported   " + options.output);
+  run.log.print("exported   " + options.output);
 }
 
 }  // namespace llmtrain

@@ -47,7 +47,7 @@ Prediction measure_steps(const TrainingOptions& options, TrainingPlan& plan, Run
   const PlannedMemory memory(plan.arena, communicator);
   RunProgress progress = options.progress;
   ParameterHash hash(plan.params(), communicator, runtime.stream());
-  TrainingStep step(plan, progress, runtime, log, options.step);
+  TrainingStep step({plan, progress, runtime, log}, options.step);
   step.before_update = [] {};
   step.hash_if_due = [&](int64_t completed) {
     return options.is_hashed(completed) ? std::optional(hash.after(completed)) : std::nullopt;

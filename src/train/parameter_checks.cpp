@@ -13,7 +13,7 @@ uint64_t ParameterHash::compute() {
     const ParamStore::Shard& shard = pass.shard();
     const UnitRange owned = shard.part_of(params_.owned(pass.unit()));
     if (owned.begin >= owned.end) continue;
-    const Tensor part = shard.master.rows(owned.begin - shard.begin, owned.end - owned.begin);
+    const Tensor part = shard.master().rows(owned.begin - shard.begin, owned.end - owned.begin);
     unit_hashes_[static_cast<size_t>(pass.unit())] += chunked_hash(part, owned.begin, stream_);
   }
   communicator_.sum(unit_hashes_);
@@ -33,11 +33,10 @@ uint64_t ParameterHash::after(int64_t completed) {
 bool state_is_finite(ParamStore& params, Communicator& communicator, Stream& stream) {
   ExactSum squares;
   for (ParamStore::StatePass pass(params, ParamStore::Access::all); pass.next();) {
-    const ParamStore::Shard& shard = pass.shard();
-    const UnitRange own = shard.part_of(params.owned(pass.unit()));
+    const UnitRange own = pass.shard().part_of(params.owned(pass.unit()));
     if (own.begin >= own.end) continue;
-    for (const Tensor* part : {&shard.master, &shard.m, &shard.v}) {
-      sum_of_squares(squares, part->rows(own.begin - shard.begin, own.end - own.begin), stream);
+    for (const Tensor& plane : pass.shard().part(own.begin, own.end).states) {
+      if (!plane.empty() && plane.dtype == DType::f32) sum_of_squares(squares, plane, stream);
     }
   }
   communicator.sum(squares);

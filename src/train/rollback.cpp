@@ -46,9 +46,11 @@ ResumePoint rollback_point(const DivergenceGuard& guard, const RunCheckpoints& c
 
 }  // namespace
 
-int64_t roll_back(RunProgress& progress, RunCheckpoints& checkpoints, TrainingStep& step, int64_t completed,
-                  const std::string& directory, Communicator& communicator, RunLog& log) {
-  const DivergenceGuard before = progress.guard;
+int64_t roll_back(const RunContext& run, RunCheckpoints& checkpoints, TrainingStep& step, int64_t completed,
+                  const std::string& directory) {
+  Communicator& communicator = run.runtime.communicator();
+  DivergenceGuard& guard = run.progress.guard;
+  const DivergenceGuard before = guard;
   if (!before.may_roll_back() && (before.target() >= 0 || !checkpoints.start_path().empty())) {
     diverged(completed,
              before.rollbacks() == 0
@@ -62,14 +64,14 @@ int64_t roll_back(RunProgress& progress, RunCheckpoints& checkpoints, TrainingSt
   const SectionScope section(Section::resuming);
   checkpoints.finish();
   step.discard();
-  const ResumePoint point = rollback_point(before, checkpoints, completed, communicator, log);
+  const ResumePoint point = rollback_point(before, checkpoints, completed, communicator, run.log);
   const int64_t target = checkpoints.restore(point);
-  const DivergenceGuard::Range left_out = progress.guard.roll_back(before, target, checkpoints.best_saved());
+  const DivergenceGuard::Range left_out = guard.roll_back(before, target, checkpoints.best_saved());
   checkpoints.discard_after(target);
   const RollbackRecord record{target, completed, left_out.first, left_out.last, before.reason()};
   throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() == 0) cut_metrics(directory, point.manifest);
-    log.roll_back(record, log_state(point.manifest));
+    run.log.roll_back(record, log_state(point.manifest));
   });
   // Saves at once, so that a resumed run skips the same data.
   checkpoints.save(target, now());

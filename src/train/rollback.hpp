@@ -3,7 +3,6 @@
 
 #include <string>
 
-#include "parallel/job/runtime.hpp"
 #include "train/run_checkpoints.hpp"
 #include "train/training_step.hpp"
 
@@ -12,7 +11,7 @@ namespace llmtrain {
 /// Goes back to the checkpoint that the guard chooses, skipping the data that led to the divergence, and saves at once,
 /// so that a resumed run skips the same data. Returns the number of completed steps there. UserError(diverged) if there
 /// is no way back. `directory`: the run's. Collective.
-int64_t roll_back(RunProgress& progress, RunCheckpoints& checkpoints, TrainingStep& step, int64_t completed,
-                  const std::string& directory, Communicator& communicator, RunLog& log);
+int64_t roll_back(const RunContext& run, RunCheckpoints& checkpoints, TrainingStep& step, int64_t completed,
+                  const std::string& directory);
 
 }  // namespace llmtrain

@@ -37,27 +37,27 @@ std::string hash_text(uint64_t hash) { return fmt::format("{:016x}", hash); }
 
 }  // namespace
 
-RunCheckpoints::RunCheckpoints(TrainingPlan& plan, RunProgress& progress, ParameterHash& hash, Runtime& runtime,
-                               RunLog& log, StopMonitor& stop_monitor, CheckpointOptions options)
-    : plan_(plan),
-      progress_(progress),
+RunCheckpoints::RunCheckpoints(const RunContext& run, ParameterHash& hash, StopMonitor& stop_monitor,
+                               CheckpointOptions options)
+    : plan_(run.plan),
+      progress_(run.progress),
       hash_(hash),
-      communicator_(runtime.communicator()),
-      stream_(runtime.stream()),
-      log_(log),
+      communicator_(run.runtime.communicator()),
+      stream_(run.runtime.stream()),
+      log_(run.log),
       stop_monitor_(stop_monitor),
       options_(std::move(options)) {
-  std::span<float> copy;
-  const int64_t copied = plan.copied_elements;
-  if (!plan.state_copy.empty()) {
-    copy = {plan.state_copy.as<float>(), static_cast<size_t>(copied)};
+  std::span<uint8_t> copy;
+  const int64_t copied = plan_.copied_bytes;
+  if (!plan_.state_copy.empty()) {
+    copy = {plan_.state_copy.as<uint8_t>(), static_cast<size_t>(copied)};
   } else if (copied > 0) {
-    host_copy_ = PinnedBuffer(copied * state_bytes);
-    copy = {static_cast<float*>(host_copy_.data()), static_cast<size_t>(copied)};
+    host_copy_ = PinnedBuffer(copied);
+    copy = {static_cast<uint8_t*>(host_copy_.data()), static_cast<size_t>(copied)};
   }
-  saver_.emplace(options_.config, folder(), plan.params(), stream_, copy, communicator_, log, options_.from);
+  saver_.emplace(options_.config, folder(), plan_.params(), stream_, copy, communicator_, log_, options_.from);
   throw_on_all_ranks(communicator_, [&] {
-    if (communicator_.rank() == 0) data_ = fingerprint(*plan.train_source);
+    if (communicator_.rank() == 0) data_ = fingerprint(*plan_.train_source);
   });
 }
 

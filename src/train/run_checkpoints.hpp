@@ -9,14 +9,11 @@
 #include <vector>
 
 #include "checkpoint/manifest.hpp"
-#include "metrics/run_log.hpp"
-#include "parallel/job/runtime.hpp"
 #include "train/parameter_checks.hpp"
 #include "train/run/resume.hpp"
 #include "train/run/stop_monitor.hpp"
-#include "train/run_progress.hpp"
+#include "train/run_context.hpp"
 #include "train/saver.hpp"
-#include "train/training_plan.hpp"
 
 namespace llmtrain {
 
@@ -35,8 +32,7 @@ struct CheckpointOptions {
 class RunCheckpoints {
  public:
   /// Collective.
-  RunCheckpoints(TrainingPlan& plan, RunProgress& progress, ParameterHash& hash, Runtime& runtime, RunLog& log,
-                 StopMonitor& stop_monitor, CheckpointOptions options);
+  RunCheckpoints(const RunContext& run, ParameterHash& hash, StopMonitor& stop_monitor, CheckpointOptions options);
 
   /// Restores parameters and progress. Returns the number of completed steps. Collective.
   int64_t restore(const ResumePoint& from);

@@ -11,72 +11,74 @@
 namespace llmtrain {
 
 int64_t RunEvaluation::run(int64_t completed, const StopRequested& stop_requested) {
-  if (!plan_.validation) {
-    progress_.pending.evaluation = false;
+  TrainingPlan& plan = run_.plan;
+  if (!plan.validation) {
+    run_.progress.pending.evaluation = false;
     return 0;
   }
   const SectionScope section(Section::evaluation);
   const double begin = now();
-  Context ctx{plan_.params(), plan_.arena, runtime_.stream(), seed_, completed, false};
+  Context ctx{plan.params(), plan.arena, run_.runtime.stream(), seed_, completed, false};
   int64_t stop = 0;
   const auto interrupted = [&] { return (stop = stop_requested()) != 0; };
   const auto result =
-      evaluate(plan_.model(), ctx, *plan_.objective, *plan_.validation, first_steps(config_, *plan_.validation),
-               plan_.evaluation_buffers(), runtime_.communicator(), interrupted);
+      evaluate(plan.model(), ctx, *plan.objective, *plan.validation, first_steps(config_, *plan.validation),
+               plan.evaluation_buffers(), run_.runtime.communicator(), interrupted);
   if (!result) return stop;
-  progress_.pending.evaluation = false;
+  run_.progress.pending.evaluation = false;
   EvaluationRecord record;
   record.step = completed;
   record.tokens = result->tokens;
   record.loss = result->loss;
-  if (!plan_.buffers.statistics.argmax.empty()) {
+  if (!plan.buffers.statistics.argmax.empty()) {
     record.token_accuracy = static_cast<double>(result->correct) / static_cast<double>(result->tokens);
   }
   if (std::isfinite(record.loss)) {
-    record.best = progress_.best.update(record);
+    record.best = run_.progress.best.update(record);
     record.seconds = now() - begin;
   } else {
-    progress_.guard.mark_lost(completed, "the validation loss is not finite");
+    run_.progress.guard.mark_lost(completed, "the validation loss is not finite");
   }
-  log_.evaluation(record);
+  run_.log.evaluation(record);
   return 0;
 }
 
 GenerationRequest RunSamples::request(int64_t completed) const {
-  const Tokenizer& tokenizer = *plan_.tokenizer;
+  const Tokenizer& tokenizer = *run_.plan.tokenizer;
   GenerationRequest request;
-  request.prompts = plan_.prompts;
+  request.prompts = run_.plan.prompts;
   for (std::vector<int32_t>& prompt : request.prompts) {
     if (!prompt.empty()) continue;  // starts like a sequence of the data
     HostBatch host;
-    MicroBatchPlan plan = plan_.train.plan(completed).micro_batches.front();
+    MicroBatchPlan plan = run_.plan.train.plan(completed).micro_batches.front();
     plan.samples.resize(1);
-    plan_.train.load(plan, host);
+    run_.plan.train.load(plan, host);
     prompt.push_back(host.ids.front());
   }
   request.sampling = {config_.sample_temperature, config_.sample_top_k, config_.sample_top_p};
   request.max_new_tokens = config_.sample_length;
   if (tokenizer.eos_id() >= 0) request.eos.push_back(tokenizer.eos_id());
-  const int64_t rows = plan_.models.at(Role::policy).shape().config.vocab_size;
+  const int64_t rows = run_.plan.models.at(Role::policy).shape().config.vocab_size;
   request.vocabulary = std::min(tokenizer.vocabulary_size(), rows);
   request.seed = seed_;
   request.step = completed;
   request.slides = true;
   request.agree = [this](std::span<int32_t> tokens) {
-    runtime_.communicator().broadcast(tokens.data(), static_cast<int64_t>(tokens.size_bytes()));
+    run_.runtime.communicator().broadcast(tokens.data(), static_cast<int64_t>(tokens.size_bytes()));
   };
   return request;
 }
 
 int64_t RunSamples::run(int64_t completed, const StopRequested& stop_requested) {
   const SectionScope section(Section::sampling);
-  const Tokenizer& tokenizer = *plan_.tokenizer;
+  TrainingPlan& plan = run_.plan;
+  const Tokenizer& tokenizer = *plan.tokenizer;
   int64_t stop = 0;
   GenerationRequest wanted = request(completed);
   wanted.interrupted = [&] { return (stop = stop_requested()) != 0; };
   const double begin = now();
   // Samples are printed when all are complete, so that none is printed twice.
-  const std::vector<Continuation> all = plan_.generator->run(plan_.params(), plan_.arena, runtime_.stream(), wanted);
+  const std::vector<Continuation> all = plan.generator->run(plan.params(), plan.arena, run_.runtime.stream(), wanted);
   if (stop != 0) return stop;
   const double seconds = (now() - begin) / static_cast<double>(all.size());
   for (size_t i = 0; i < all.size(); ++i) {
@@ -86,9 +88,9 @@ int64_t RunSamples::run(int64_t completed, const StopRequested& stop_requested) 
     ids.insert(ids.end(), all[i].tokens.begin(), all[i].tokens.end());
     const std::string whole = tokenizer.decode(ids);
     const bool goes_on = whole.starts_with(given);
-    log_.sample(completed, given, goes_on ? whole.substr(given.size()) : tokenizer.decode(all[i].tokens), seconds);
+    run_.log.sample(completed, given, goes_on ? whole.substr(given.size()) : tokenizer.decode(all[i].tokens), seconds);
   }
-  progress_.pending.samples = false;
+  run_.progress.pending.samples = false;
   return 0;
 }
 

@@ -38,31 +38,38 @@ std::string time_text(double seconds) {
 
 }  // namespace
 
-int64_t Snapshot::elements(const ParamStore& store) {
+int64_t Snapshot::bytes(const ParamStore& store) {
   int64_t n = 0;
   for (int u = 0; u < store.unit_count(); ++u) {
     if (!store.trained(u)) continue;
     const UnitRange own = store.owned(u);
-    n += static_cast<int64_t>(state_kinds.size()) * (own.end - own.begin);
+    for (const StatePlane& plane : store.states()) n += plane.bytes(own.end - own.begin);
   }
   return n;
 }
 
-Snapshot::Snapshot(ParamStore& store, Stream& main, std::span<float> copy)
+Snapshot::Snapshot(ParamStore& store, Stream& main, std::span<uint8_t> copy)
     : store_(store), main_(main), state_(store, writer_), schema_(state_.schema()), copy_(copy) {
-  for (size_t k = 0; k < state_kinds.size(); ++k) {
+  for (const StatePlane& plane : schema_.states) {
     for (int64_t u = 0; u < state_.unit_count(); ++u) {
       first_.push_back(total_);
       const UnitRange own = state_.owned(u);
-      total_ += own.end - own.begin;
+      total_ += plane.bytes(own.end - own.begin);
     }
   }
   live_ = std::max<int64_t>(0, total_ - static_cast<int64_t>(copy.size()));
 }
 
-int64_t Snapshot::position(int64_t unit, StateKind kind, int64_t element) const {
-  const auto index = static_cast<size_t>(kind) * static_cast<size_t>(state_.unit_count()) + static_cast<size_t>(unit);
-  return first_[index] + element - state_.owned(unit).begin;
+int64_t Snapshot::position(int64_t unit, size_t plane, int64_t element) const {
+  const size_t index = plane * static_cast<size_t>(state_.unit_count()) + static_cast<size_t>(unit);
+  return first_[index] + schema_.states[plane].bytes(element - state_.owned(unit).begin);
+}
+
+/// Returns how many of `count` elements at this position are not, or not wholly, in the copy.
+int64_t Snapshot::live_part(size_t plane, int64_t at, int64_t count) const {
+  const StatePlane& spec = schema_.states[plane];
+  const int64_t step = spec.by_element() ? 1 : chunk_elements, width = spec.bytes(step);
+  return std::clamp<int64_t>((live_ - at + width - 1) / width * step, 0, count);
 }
 
 void Snapshot::take() {
@@ -70,25 +77,24 @@ void Snapshot::take() {
   taken_.record(main_);
   taken_.wait(writer_);
   const StoreState state(store_, main_);
-  for (const StateKind kind : state_kinds) {
+  for (size_t plane = 0; plane < schema_.states.size(); ++plane) {
     for (int64_t u = 0; u < state.unit_count(); ++u) {
       const UnitRange own = state.owned(u);
-      const int64_t at = position(u, kind, own.begin);
-      const int64_t skipped = std::clamp<int64_t>(live_ - at, 0, own.end - own.begin);
-      const int64_t count = own.end - own.begin - skipped;
-      if (count > 0) state.read(u, kind, own.begin + skipped, count, copy_.data() + (at + skipped - live_));
+      const int64_t begin = own.begin + live_part(plane, position(u, plane, own.begin), own.end - own.begin);
+      if (begin < own.end) state.read(u, plane, begin, own.end - begin, copied(position(u, plane, begin)));
     }
   }
   const std::lock_guard lock(mutex_);
   live_read_ = live_ == 0;
 }
 
-void Snapshot::read(int64_t unit, StateKind kind, int64_t begin, int64_t count, float* out) const {
-  const int64_t at = position(unit, kind, begin);
-  const int64_t live = std::clamp<int64_t>(live_ - at, 0, count);
-  if (live > 0) state_.read(unit, kind, begin, live, out);
-  if (at + live >= live_) release();
-  if (live < count) std::copy_n(copy_.data() + (at + live - live_), count - live, out + live);
+void Snapshot::read(int64_t unit, size_t plane, int64_t begin, int64_t count, void* out) const {
+  const int64_t live = live_part(plane, position(unit, plane, begin), count);
+  if (live > 0) state_.read(unit, plane, begin, live, out);
+  const StatePlane& spec = schema_.states[plane];
+  const int64_t at = position(unit, plane, begin + live);
+  if (at >= live_) release();
+  if (live < count) std::copy_n(copied(at), spec.bytes(count - live), static_cast<uint8_t*>(out) + spec.bytes(live));
 }
 
 void Snapshot::release() const {
@@ -106,13 +112,13 @@ void Snapshot::wait_for_live() const {
 }
 
 Saver::Saver(const CheckpointConfig& config, std::string folder, ParamStore& store, Stream& stream,
-             std::span<float> buffer, Communicator& communicator, RunLog& log, const ResumePoint* from)
+             std::span<uint8_t> buffer, Communicator& communicator, RunLog& log, const ResumePoint* from)
     : config_(config),
       folder_(std::move(folder)),
       communicator_(communicator),
       log_(log),
       snapshot_(store, stream, buffer),
-      staging_(staging_elements * state_bytes) {
+      staging_(staging_elements * static_cast<int64_t>(sizeof(float))) {
   if (from != nullptr && from->own) {
     resumed_ = from->manifest.step;
     verified_.insert(resumed_);

@@ -22,31 +22,33 @@
 
 namespace llmtrain {
 
-/// The state of one step for the writer: the last elements of this rank (in the order of writing) come from a copy;
-/// those that do not fit the copy come from the parameters themselves, which must not change before wait_for_live() has
+/// The state of one step for the writer: the last bytes of this rank (in the order of writing) come from a copy; those
+/// that do not fit the copy come from the parameters themselves, which must not change before wait_for_live() has
 /// returned.
 class Snapshot : public StateSource {
  public:
-  /// `copy`: host memory of elements() or fewer.
-  Snapshot(ParamStore& store, Stream& main, std::span<float> copy);
+  /// `copy`: host memory of bytes() or less.
+  Snapshot(ParamStore& store, Stream& main, std::span<uint8_t> copy);
 
-  /// Number of fp32 values that this rank saves; known once the store exists.
-  static int64_t elements(const ParamStore& store);
+  /// Bytes that this rank saves; known once the store exists.
+  static int64_t bytes(const ParamStore& store);
 
-  int64_t bytes() const { return total_ * state_bytes; }
+  int64_t bytes() const { return total_; }
   /// Copies the state. Main thread, no writer active.
   void take();
 
   Schema schema() const override { return schema_; }
   /// Writer thread.
-  void read(int64_t unit, StateKind kind, int64_t begin, int64_t count, float* out) const override;
+  void read(int64_t unit, size_t plane, int64_t begin, int64_t count, void* out) const override;
   /// Declares that the writer no longer reads the parameters, because it has finished or failed.
   void release() const;
   /// Waits for release(). Any thread.
   void wait_for_live() const;
 
  private:
-  int64_t position(int64_t unit, StateKind kind, int64_t element) const;
+  int64_t position(int64_t unit, size_t plane, int64_t element) const;
+  uint8_t* copied(int64_t position) const { return copy_.data() + (position - live_); }
+  int64_t live_part(size_t plane, int64_t at, int64_t count) const;
 
   ParamStore& store_;
   Stream& main_;
@@ -54,10 +56,10 @@ class Snapshot : public StateSource {
   StoreState state_;  ///< read by the writer
   Event taken_;       ///< in `main`: end of the previous update, for which the writer must wait
   Schema schema_;
-  std::vector<int64_t> first_;  ///< position of each kind and unit's first element, plus the total
+  std::vector<int64_t> first_;  ///< position in bytes of each plane and unit's first element
   int64_t total_ = 0;
-  int64_t live_ = 0;
-  std::span<float> copy_;
+  int64_t live_ = 0;  ///< bytes before the copy
+  std::span<uint8_t> copy_;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   mutable bool live_read_ = true;
@@ -70,8 +72,8 @@ class Saver {
   static constexpr double slow_disk = 100e6;
 
   /// `from`: the checkpoint that the run resumes, or null. `buffer`: see Snapshot.
-  Saver(const CheckpointConfig& config, std::string folder, ParamStore& store, Stream& stream, std::span<float> buffer,
-        Communicator& communicator, RunLog& log, const ResumePoint* from);
+  Saver(const CheckpointConfig& config, std::string folder, ParamStore& store, Stream& stream,
+        std::span<uint8_t> buffer, Communicator& communicator, RunLog& log, const ResumePoint* from);
   ~Saver();
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;

@@ -24,17 +24,15 @@ bool TrainingOptions::is_hashed(int64_t completed) const {
 TrainingLoop::TrainingLoop(TrainingOptions options, TrainingPlan& plan, Runtime& runtime, RunLog& log,
                            StopMonitor& stop_monitor)
     : options_(std::move(options)),
-      plan_(plan),
-      runtime_(runtime),
-      log_(log),
       memory_(plan.arena, runtime.communicator()),
       progress_(options_.progress),
+      run_{plan, progress_, runtime, log},
       hash_(plan.params(), runtime.communicator(), runtime.stream()),
-      step_(plan, progress_, runtime, log, options_.step),
-      evaluation_(plan, progress_, runtime, log, options_.evaluation, options_.step.seed),
-      samples_(plan, progress_, runtime, log, options_.log, options_.step.seed) {
+      step_(run_, options_.step),
+      evaluation_(run_, options_.evaluation, options_.step.seed),
+      samples_(run_, options_.log, options_.step.seed) {
   plan.models.start(runtime.communicator(), runtime.stream());
-  checkpoints_.emplace(plan, progress_, hash_, runtime, log, stop_monitor, options_.checkpoints);
+  checkpoints_.emplace(run_, hash_, stop_monitor, options_.checkpoints);
   step_.before_update = [this] { checkpoints_->wait_before_update(); };
   step_.hash_if_due = [this](int64_t completed) {
     return options_.is_hashed(completed) ? std::optional(hash_.after(completed)) : std::nullopt;
@@ -44,41 +42,41 @@ TrainingLoop::TrainingLoop(TrainingOptions options, TrainingPlan& plan, Runtime&
 
 void TrainingLoop::start() {
   const ResumePoint* from = options_.checkpoints.from;
-  RoleModel& policy = plan_.models.at(Role::policy);
+  RoleModel& policy = run_.plan.models.at(Role::policy);
   const bool has_frozen = policy.params().trained_parameter_count() < policy.params().parameter_count();
   if (from == nullptr || has_frozen) {  // checkpoints do not contain frozen weights
-    const LoadedWeights loaded = policy.load(runtime_.communicator(), runtime_.stream(), from == nullptr);
-    if (!loaded.text.empty()) log_.print("weights    " + loaded.text);
-    for (const std::string& warning : loaded.warnings) log_.warn(warning);
+    const LoadedWeights loaded = policy.load(run_.runtime.communicator(), run_.runtime.stream(), from == nullptr);
+    if (!loaded.text.empty()) run_.log.print("weights    " + loaded.text);
+    for (const std::string& warning : loaded.warnings) run_.log.warn(warning);
   }
   if (from != nullptr) {
     completed_ = checkpoints_->restore(*from);
   } else {
     progress_.pending.evaluation = options_.evaluation.at_start;
   }
-  if (plan_.tokenizer != nullptr) {
-    for (const std::string& warning : plan_.tokenizer->warnings()) log_.warn(warning);
+  if (run_.plan.tokenizer != nullptr) {
+    for (const std::string& warning : run_.plan.tokenizer->warnings()) run_.log.warn(warning);
   }
 }
 
 int64_t TrainingLoop::run() {
   const std::string& no_graphs = options_.step.no_graphs;
-  if (Graph::available() && !no_graphs.empty()) log_.print("graphs     none: " + no_graphs);
-  const int64_t total = plan_.total_steps;
+  if (Graph::available() && !no_graphs.empty()) run_.log.print("graphs     none: " + no_graphs);
+  const int64_t total = run_.plan.total_steps;
   if (completed_ < total) step_.prepare(completed_);
   StepProfile profile(options_.log.profile, total - completed_);
   const auto report_profile = [&](bool the_end) {
     if (!profile.due(the_end)) return;
-    profile.report(runtime_, options_.compute, options_.checkpoints.directory, log_);
+    profile.report(run_.runtime, options_.compute, options_.checkpoints.directory, run_.log);
   };
   int64_t stop = run_due_actions();
   while (completed_ < total && !progress_.best.stops() && stop == 0) {
-    profile.begin_step(completed_, runtime_.stream());
+    profile.begin_step(completed_, run_.runtime.stream());
     const bool done = step_.run(completed_);
     profile.end_step();
     if (profile.recording()) {
       int64_t crowded[] = {profile.crowded() ? 1 : 0};
-      runtime_.communicator().maximum(crowded);
+      run_.runtime.communicator().maximum(crowded);
       if (crowded[0] != 0) profile.end_here();
     }
     report_profile(false);
@@ -103,7 +101,7 @@ int64_t TrainingLoop::run_due_actions() {
   const StopRequested stop_requested = [this] { return checkpoints_->stop_requested(completed_, step_.longest()); };
   int64_t stop = 0;
   const bool save = due(options_.checkpoints.config.every_steps);
-  if (pending.evaluation || pending.samples || save || completed_ == plan_.total_steps) step_.finish_pending();
+  if (pending.evaluation || pending.samples || save || completed_ == run_.plan.total_steps) step_.finish_pending();
   do {
     if (guard.must_roll_back()) roll_back_and_prepare();
     const bool evaluates = pending.evaluation;
@@ -119,14 +117,13 @@ int64_t TrainingLoop::run_due_actions() {
 std::string TrainingLoop::adapter_folder() const { return options_.checkpoints.directory + "/adapter"; }
 
 void TrainingLoop::write_adapters() {
-  if (!plan_.models.at(Role::policy).has_adapters()) return;
-  llmtrain::write_adapters(plan_, adapter_folder(), runtime_.communicator());
+  if (!run_.plan.models.at(Role::policy).has_adapters()) return;
+  llmtrain::write_adapters(run_, adapter_folder());
 }
 
 void TrainingLoop::roll_back_and_prepare() {
-  completed_ = roll_back(progress_, *checkpoints_, step_, completed_, options_.checkpoints.directory,
-                         runtime_.communicator(), log_);
-  if (completed_ < plan_.total_steps) step_.prepare(completed_);
+  completed_ = roll_back(run_, *checkpoints_, step_, completed_, options_.checkpoints.directory);
+  if (completed_ < run_.plan.total_steps) step_.prepare(completed_);
 }
 
 /// Returns the reason to stop (`stop`, if one is known), or 0. If the state is not finite, the run rolls back.
@@ -138,7 +135,7 @@ int64_t TrainingLoop::save_if_due(int64_t stop) {
     step_.finish_pending();
     if (progress_.guard.must_roll_back()) return 0;  // the rollback comes first; the request will be repeated
   }
-  const bool ends = !progress_.pending.evaluation && (completed_ >= plan_.total_steps || progress_.best.stops());
+  const bool ends = !progress_.pending.evaluation && (completed_ >= run_.plan.total_steps || progress_.best.stops());
   if (!checkpoints_->save_if_due(completed_, requests, ends) && progress_.guard.must_roll_back()) {
     roll_back_and_prepare();
     return stop;
@@ -151,11 +148,11 @@ int64_t TrainingLoop::finish(int64_t stop) {
   checkpoints_->finish();
   const PassGraphs& graphs = step_.graphs();
   if (graphs.recorded() > 0) {
-    log_.print(fmt::format("graphs     {} recorded; {} of {} passes ran as graphs", graphs.recorded(),
-                           graphs.launched(), graphs.all()));
+    run_.log.print(fmt::format("graphs     {} recorded; {} of {} passes ran as graphs", graphs.recorded(),
+                               graphs.launched(), graphs.all()));
   }
   if (const int64_t bytes = memory_.unplanned_bytes(); bytes > 0) {
-    log_.warn(
+    run_.log.warn(
         fmt::format("kernels needed {} of temporary memory beside the plan, which `--estimate` does not show: "
                     "please report the deck",
                     bytes_text(static_cast<double>(bytes))));
@@ -164,26 +161,27 @@ int64_t TrainingLoop::finish(int64_t stop) {
   if (stop != 0) {
     const int64_t saved = checkpoints_->saved_step();
     const std::string place = pending.evaluation ? " in an evaluation" : pending.samples ? " in sampling" : "";
-    log_.stop(fmt::format("stopped by {}{} after {} of {} steps; the same command {}resumes from {}", stop_reason(stop),
-                          place, completed_, plan_.total_steps, options_.overwrite ? "with run.overwrite=false " : "",
-                          saved == completed_ ? "there" : fmt::format("step {}", std::max<int64_t>(saved, 0))));
+    run_.log.stop(fmt::format("stopped by {}{} after {} of {} steps; the same command {}resumes from {}",
+                              stop_reason(stop), place, completed_, run_.plan.total_steps,
+                              options_.overwrite ? "with run.overwrite=false " : "",
+                              saved == completed_ ? "there" : fmt::format("step {}", std::max<int64_t>(saved, 0))));
     return stop;
   }
   const CheckpointConfig& checkpoint = options_.checkpoints.config;
   if (options_.checkpoints.needs_best) {
-    load_best_weights(plan_, *checkpoints_, progress_.best.step(), checkpoint.best_metric, completed_, runtime_, log_);
+    load_best_weights(run_, *checkpoints_, checkpoint.best_metric, completed_);
   }
   write_adapters();
-  const bool adapters = plan_.models.at(Role::policy).has_adapters();
-  if (adapters) log_.print("adapters   " + adapter_folder());
+  const bool adapters = run_.plan.models.at(Role::policy).has_adapters();
+  if (adapters) run_.log.print("adapters   " + adapter_folder());
   if (checkpoint.writes_model(adapters)) {
-    export_final_weights(plan_, checkpoint, options_.checkpoints.directory + "/export", adapter_folder(),
-                         options_.texts, options_.tokenizer, runtime_.communicator(), log_);
+    export_final_weights(run_, checkpoint, options_.checkpoints.directory + "/export", adapter_folder(), options_.texts,
+                         options_.tokenizer);
   }
-  log_.finish(progress_.best.stops()
-                  ? fmt::format("stopped early after {} steps: {} evaluations without a better {}", completed_,
-                                progress_.best.without_improvement(), name_of(checkpoint.best_metric))
-                  : "finished");
+  run_.log.finish(progress_.best.stops()
+                      ? fmt::format("stopped early after {} steps: {} evaluations without a better {}", completed_,
+                                    progress_.best.without_improvement(), name_of(checkpoint.best_metric))
+                      : "finished");
   return 0;
 }
 

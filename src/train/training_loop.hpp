@@ -55,11 +55,9 @@ class TrainingLoop {
   bool due(int64_t every) const { return every > 0 && completed_ % every == 0; }
 
   TrainingOptions options_;
-  TrainingPlan& plan_;
-  Runtime& runtime_;
-  RunLog& log_;
   PlannedMemory memory_;
   RunProgress progress_;
+  RunContext run_;
   ParameterHash hash_;
   TrainingStep step_;
   std::optional<RunCheckpoints> checkpoints_;

@@ -14,9 +14,9 @@ TrainingPlan::TrainingPlan(TrainingParts parts, RoleSpec policy, const PlanOptio
   models.add(std::move(policy));
   models.plan(arena);
   plan_buffers(passes, options);
-  copied_elements = std::min(Snapshot::elements(params()), options.copy_bytes / state_bytes);
-  if (device_memory_is_host() && copied_elements > 0) {
-    arena.add(state_copy, MemoryCategory::workspace, "checkpoint.buffer", DType::f32, {copied_elements});
+  copied_bytes = std::min(Snapshot::bytes(params()), options.copy_bytes);
+  if (device_memory_is_host() && copied_bytes > 0) {
+    arena.add(state_copy, MemoryCategory::workspace, "checkpoint.buffer", DType::u8, {copied_bytes});
   }
   if (prompts.empty()) return;
   const int64_t context = std::min(passes.longest, train.max_rows());

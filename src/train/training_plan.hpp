@@ -65,8 +65,8 @@ struct TrainingPlan : TrainingParts {
   Arena arena;
   StepBuffers buffers;
   std::optional<Generator> generator;  ///< set if samples are written
-  int64_t copied_elements = 0;         ///< number of this rank's state elements in the copy for a save
-  Tensor state_copy;                   ///< fp32 [copied_elements], if device memory is the host's
+  int64_t copied_bytes = 0;            ///< of this rank's state in the copy for a save
+  Tensor state_copy;                   ///< bytes [copied_bytes], if device memory is the host's
 
  private:
   void plan_buffers(const PassPlan& passes, const PlanOptions& options);

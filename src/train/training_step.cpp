@@ -15,16 +15,15 @@
 
 namespace llmtrain {
 
-TrainingStep::TrainingStep(TrainingPlan& plan, RunProgress& progress, Runtime& runtime, RunLog& log,
-                           StepOptions options)
-    : parts_(plan),
-      progress_(progress),
-      communicator_(runtime.communicator()),
-      stream_(runtime.stream()),
-      log_(log),
+TrainingStep::TrainingStep(const RunContext& run, StepOptions options)
+    : plan_(run.plan),
+      progress_(run.progress),
+      communicator_(run.runtime.communicator()),
+      stream_(run.runtime.stream()),
+      log_(run.log),
       options_(std::move(options)),
-      passes_(plan, communicator_, stream_, options_.seed, options_.no_graphs),
-      values_(plan.buffers.sums, *plan.objective, runtime.communicator(), runtime.stream()) {}
+      passes_(plan_, communicator_, stream_, options_.seed, options_.no_graphs),
+      values_(plan_.buffers.sums, *plan_.objective, communicator_, stream_) {}
 
 void TrainingStep::prepare(int64_t n) { passes_.prepare(progress_.guard.data_step(n)); }
 
@@ -35,7 +34,7 @@ StepRecord TrainingStep::begin_record(int64_t n) const {
   record.samples = passes_.step().samples_hash;
   // skipped steps do not advance the schedule
   const int64_t updates = std::max<int64_t>(n - progress_.scaler.skipped_steps(), 0);
-  record.learning_rate = learning_rate(options_.schedule, updates, parts_.total_steps);
+  record.learning_rate = learning_rate(options_.schedule, updates, plan_.total_steps);
   return record;
 }
 
@@ -45,8 +44,8 @@ bool TrainingStep::run(int64_t n) {
   activity().step = n + 1;
   const double begin = now();
   StepRecord record = begin_record(n);
-  StepBuffers& buffers = parts_.buffers;
-  ParamStore& params = parts_.params();
+  StepBuffers& buffers = plan_.buffers;
+  ParamStore& params = plan_.params();
   loss_.clear();
   const double count = static_cast<double>(std::max<int64_t>(record.tokens, 1));
   if (!buffers.cotangent_scale.empty()) fill(buffers.cotangent_scale, progress_.scaler.cotangent(count), stream_);
@@ -55,7 +54,7 @@ bool TrainingStep::run(int64_t n) {
 
   passes_.run(n, phases_);
   const int64_t data_step = progress_.guard.data_step(n);
-  if (n + 1 < parts_.total_steps) prepare(n + 1);
+  if (n + 1 < plan_.total_steps) prepare(n + 1);
   const double reduced = now();
   ProfileSpan phase(SpanKind::phase, "reduction");
   params.finish_gradients();
@@ -127,7 +126,7 @@ bool TrainingStep::check(StepRecord& record, int64_t n) {
   DivergenceGuard& guard = progress_.guard;
   record.problem = guard.check(n, loss, record.grad_norm, scaler.active() ? scale : 0);
   record.bad_steps = record.problem.empty() ? 0 : guard.bad_in_row();
-  if (record.bad_steps > 0) record.sample_ids = parts_.train.plan(guard.data_step(n)).samples;
+  if (record.bad_steps > 0) record.sample_ids = plan_.train.plan(guard.data_step(n)).samples;
   return record.bad_steps == 0;
 }
 
@@ -157,9 +156,9 @@ void TrainingStep::finish_pending() {
 void TrainingStep::update(const StepRecord& record, double scale) {
   before_update();
   const int64_t t = std::max<int64_t>(progress_.guard.updates(record.step) - progress_.scaler.skipped_steps(), 1);
-  parts_.optimizer->update(
-      parts_.params(),
-      {t, record.learning_rate, scale, values_.device_decides() ? parts_.buffers.sums.decision : Tensor{}}, stream_);
+  plan_.optimizer->update(
+      plan_.params(),
+      {t, record.learning_rate, scale, values_.device_decides() ? plan_.buffers.sums.decision : Tensor{}}, stream_);
 }
 
 }  // namespace llmtrain

@@ -7,10 +7,8 @@
 #include <vector>
 
 #include "core/exact_sum.hpp"
-#include "metrics/run_log.hpp"
 #include "optim/schedule_config.hpp"
-#include "parallel/job/runtime.hpp"
-#include "train/run_progress.hpp"
+#include "train/run_context.hpp"
 #include "train/step_passes.hpp"
 #include "train/training_plan.hpp"
 
@@ -25,7 +23,7 @@ struct StepOptions {
 
 class TrainingStep {
  public:
-  TrainingStep(TrainingPlan& plan, RunProgress& progress, Runtime& runtime, RunLog& log, StepOptions options);
+  TrainingStep(const RunContext& run, StepOptions options);
 
   /// Called before each update, which must wait while a save reads the parameters.
   std::function<void()> before_update;
@@ -58,7 +56,7 @@ class TrainingStep {
   void update(const StepRecord& record, double scale);
   void log(StepRecord& record, double seconds);
 
-  TrainingPlan& parts_;
+  TrainingPlan& plan_;
   RunProgress& progress_;
   Communicator& communicator_;
   Stream& stream_;

@@ -26,10 +26,10 @@ class ToyStore {
   }
   void set(int64_t step) {
     StoreState state(store, stream());
-    each([&](int64_t unit, StateKind kind, ShardBorders range) {
+    each([&](int64_t unit, size_t plane, ShardBorders range) {
       std::vector<float> values;
-      for (int64_t e = range.begin; e < range.end; ++e) values.push_back(toy_value(step, kind, unit, e));
-      state.write(unit, kind, range.begin, range.end - range.begin, values.data());
+      for (int64_t e = range.begin; e < range.end; ++e) values.push_back(toy_value(step, plane, unit, e));
+      state.write(unit, plane, range.begin, range.end - range.begin, values.data());
     });
     state.finish();
   }
@@ -37,11 +37,11 @@ class ToyStore {
   int64_t wrong(int64_t step) {
     int64_t count[] = {0};
     const StoreState state(store, stream());
-    each([&](int64_t unit, StateKind kind, ShardBorders range) {
+    each([&](int64_t unit, size_t plane, ShardBorders range) {
       std::vector<float> values(static_cast<size_t>(range.end - range.begin));
-      state.read(unit, kind, range.begin, range.end - range.begin, values.data());
+      state.read(unit, plane, range.begin, range.end - range.begin, values.data());
       for (int64_t e = range.begin; e < range.end; ++e) {
-        if (!same_bits(values[static_cast<size_t>(e - range.begin)], toy_value(step, kind, unit, e))) ++count[0];
+        if (!same_bits(values[static_cast<size_t>(e - range.begin)], toy_value(step, plane, unit, e))) ++count[0];
       }
     });
     communicator().sum(count);
@@ -61,7 +61,7 @@ class ToyStore {
         stream().synchronize();
         const Tensor copy(bytes.data(), weight.dtype, {weight.numel()});
         for (int64_t e = 0; e < weight.numel(); ++e) {
-          const float master = toy_value(step, StateKind::master, u, offset + e);
+          const float master = toy_value(step, master_plane, u, offset + e);
           const bool right = copy.dtype == DType::f32
                                  ? same_bits(copy.as<float>()[e], master)
                                  : same_bits(static_cast<float>(copy.as<bf16>()[e]), static_cast<float>(bf16(master)));
@@ -82,7 +82,9 @@ class ToyStore {
   void each(const Visit& visit) {
     for (int u = 0; u < store.unit_count(); ++u) {
       const ParamStore::Shard shard = store.shard(u);
-      for (const StateKind kind : state_kinds) visit(u, kind, ShardBorders{shard.begin, shard.end});
+      for (size_t plane = 0; plane < store.states().size(); ++plane) {
+        visit(u, plane, ShardBorders{shard.begin, shard.end});
+      }
     }
   }
   Arena arena_;

@@ -71,7 +71,7 @@ TEST(LayoutOrder, AnyRangeOfWeightsIsReadFromAnyShards) {
         weights.read(unit, begin, end, values.data());
         int64_t wrong = 0;
         for (int64_t i = begin; i < end; ++i) {
-          const float wanted = test::toy_value(shards, StateKind::master, unit, i);
+          const float wanted = test::toy_value(shards, master_plane, unit, i);
           wrong += test::same_bits(values[static_cast<size_t>(i - begin)], wanted) ? 0 : 1;
         }
         EXPECT_EQ(wrong, 0) << "unit " << unit << ", " << shards << " shards";

@@ -73,6 +73,15 @@ TEST(Manifest, SaysWhatTheFilesWere) {
   EXPECT_EQ(other.run.contents[1].hash, "ac") << "control";
 }
 
+TEST(Manifest, ListsStatesThatAreNotAMasterAndTwoMoments) {
+  Manifest manifest = toy_manifest();
+  EXPECT_THAT(to_text(manifest), Not(HasSubstr("states"))) << "as in older versions";
+  manifest.schema.states = {{"master"}, {"m", DType::u8}, {"m.scale", DType::f32, 1}};
+  EXPECT_EQ(parse_manifest(to_text(manifest), "m"), manifest);
+  manifest.schema.states[2].per_chunk = 2;
+  EXPECT_EQ(parse_manifest(to_text(manifest), "m").schema.states[2].per_chunk, 2) << "control";
+}
+
 TEST(Manifest, EveryFlippedBitAndEveryCutIsRefused) {
   const std::string text = to_text(toy_manifest());
   for (size_t i = 0; i < text.size(); ++i) {
@@ -122,6 +131,22 @@ TEST(Manifest, ForgedContentIsRefused) {
   EXPECT_THAT(forged("\"parameters\":", "\"attention\": \"\", \"parameters\":"), HasSubstr("a library is expected"));
   EXPECT_THAT(forged("\"parameters\":", "\"attentive\": \"x\", \"parameters\":"), HasSubstr("is not supported"));
   EXPECT_THAT(forged("\"hash\": \"0000", "\"hash\": \"00 0"), HasSubstr("32 hexadecimal digits"));
+  const auto with_states = [](const std::string& more) {
+    const std::string master = R"({"name": "master", "dtype": "fp32", "per_chunk": 256})";
+    return forged("\"step\": 12", "\"step\": 12, \"states\": [" + (more == "none" ? "" : master + more) + "]");
+  };
+  EXPECT_EQ(with_states(""), "") << "control";
+  EXPECT_THAT(with_states("none"), HasSubstr("the states are not those of an optimizer"));
+  const auto plane = [&](const std::string& name, const std::string& type, const std::string& per_chunk) {
+    return with_states(", {\"name\": \"" + name + R"(", "dtype": ")" + type + R"(", "per_chunk": )" + per_chunk + "}");
+  };
+  EXPECT_EQ(plane("m", "uint8", "256"), "") << "control";
+  EXPECT_THAT(plane("master", "uint8", "256"), HasSubstr("is repeated, or has an impossible size"));
+  EXPECT_THAT(plane("index", "uint8", "256"), HasSubstr("is repeated, or has an impossible size"));
+  EXPECT_THAT(plane("m", "uint8", "257"), HasSubstr("is repeated, or has an impossible size"));
+  EXPECT_THAT(plane("m", "uint8", "0"), HasSubstr("is repeated, or has an impossible size"));
+  EXPECT_THAT(plane("../m", "uint8", "256"), HasSubstr("not the name of a tensor"));
+  EXPECT_THAT(plane("m", "int64", "256"), HasSubstr("the type of a state"));
 }
 
 TEST(Manifest, DepthAndNumberOfValuesAreBounded) {

@@ -1,5 +1,5 @@
 #pragma once
-// A state whose every element is a function of (step, kind, unit, element), for any shard of any number of shards.
+// A state whose every element is a function of (step, plane, unit, element), for any shard of any number of shards.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -35,8 +35,8 @@ inline std::vector<UnitSpec> toy_specs(int64_t rows = 100) {
 }
 
 /// Returns bits of every exponent, NaN included: they must be copied unchanged.
-inline float toy_value(int64_t step, StateKind kind, int64_t unit, int64_t element) {
-  uint64_t x = static_cast<uint64_t>(step) * 4 + static_cast<uint64_t>(kind);
+inline float toy_value(int64_t step, size_t plane, int64_t unit, int64_t element) {
+  uint64_t x = static_cast<uint64_t>(step) * 4 + static_cast<uint64_t>(plane);
   x = (x * 1000003 + static_cast<uint64_t>(unit)) * 1000000007 + static_cast<uint64_t>(element) + 1;
   x = (x ^ (x >> 31)) * 0x9e3779b97f4a7c15u;
   const auto bits = static_cast<uint32_t>(x >> 32);
@@ -51,8 +51,8 @@ class ToySource : public StateSource {
  public:
   ToySource(Schema schema, int64_t step) : schema_(std::move(schema)), step_(step) {}
   Schema schema() const override { return schema_; }
-  void read(int64_t unit, StateKind kind, int64_t begin, int64_t count, float* out) const override {
-    for (int64_t i = 0; i < count; ++i) out[i] = toy_value(step_, kind, unit, begin + i);
+  void read(int64_t unit, size_t plane, int64_t begin, int64_t count, void* out) const override {
+    for (int64_t i = 0; i < count; ++i) static_cast<float*>(out)[i] = toy_value(step_, plane, unit, begin + i);
   }
 
  private:
@@ -69,9 +69,10 @@ class ToyTarget : public StateTarget {
   ShardBorders wanted(int64_t unit) const override {
     return borders_of_shard(schema_.units[static_cast<size_t>(unit)].elements, rank_, size_);
   }
-  void write(int64_t unit, StateKind kind, int64_t begin, int64_t count, const float* values) override {
+  void write(int64_t unit, size_t plane, int64_t begin, int64_t count, const void* values) override {
     for (int64_t i = 0; i < count; ++i) {
-      ++(same_bits(values[i], toy_value(step_, kind, unit, begin + i)) ? right : wrong);
+      const float value = static_cast<const float*>(values)[i];
+      ++(same_bits(value, toy_value(step_, plane, unit, begin + i)) ? right : wrong);
     }
   }
   void finish() override { finished = true; }

@@ -43,16 +43,16 @@ TEST(View, ShowsEveryTensorWholeWhateverTheShards) {
   for (const int64_t shards : {1, 3, 5}) {
     const std::string path = test::write_layout(folder.path(), schema, shards, shards) + "/" + view_name;
     for (const TensorSchema& tensor : schema.tensors) {
-      for (const StateKind kind : state_kinds) {
+      for (size_t plane = 0; plane < schema.states.size(); ++plane) {
         std::vector<hsize_t> shape;
-        const std::vector<float> values = read_tensor(path, std::string(name_of(kind)) + "/" + tensor.name, shape);
+        const std::vector<float> values = read_tensor(path, schema.states[plane].name + "/" + tensor.name, shape);
         ASSERT_EQ(shape.size(), tensor.columns == 0 ? 1u : 2u);
         ASSERT_EQ(static_cast<int64_t>(values.size()), tensor.elements());
         int64_t wrong = 0, also_of_another_step = 0;
         for (int64_t e = 0; e < tensor.elements(); ++e) {
           const float value = values[static_cast<size_t>(e)];
           const auto is_of = [&](int64_t step) {
-            return test::same_bits(value, test::toy_value(step, kind, tensor.unit, tensor.offset + e));
+            return test::same_bits(value, test::toy_value(step, plane, tensor.unit, tensor.offset + e));
           };
           wrong += is_of(shards) ? 0 : 1;
           also_of_another_step += is_of(shards + 1) ? 1 : 0;

@@ -143,16 +143,23 @@ TEST(MemoryPlan, WeightsOfAnEvaluationHaveTheirStorageOnly) {
   std::vector<std::string> training = deck("small.ini", folder);
   training.insert(training.end(),
                   {"batch.global=1", "batch.micro=1", "checkpoint.at_end=false", "checkpoint.export=last"});
+  // Matrices that are stored transposed, and as large as a thread reads at once; small activations beside them.
+  const std::vector<std::string> wide = {"model.d_model=1024", "model.d_ff=4096", "model.n_layers=2",
+                                         "batch.sequence_length=64"};
+  training.insert(training.end(), wide.begin(), wide.end());
   ASSERT_EQ(llmtrain({1, 2, training}).exit_code, 0);
   for (const auto& [compute, bytes] : {std::pair("bf16", 2), {"fp32", 4}}) {
-    const std::vector<std::string> arguments = {(source_folder() / "inputs/small.ini").string(),
-                                                "run.task=evaluate",
-                                                "run.output=" + folder.text(),
-                                                "run.name=" + std::string(compute),
-                                                "model.path=" + (folder / "a/export").string(),
-                                                "data.cache=" + folder.text(),
-                                                "evaluation.batches=1",
-                                                "precision.compute=" + std::string(compute)};
+    std::vector<std::string> arguments = {(source_folder() / "inputs/small.ini").string(),
+                                          "run.task=evaluate",
+                                          "run.output=" + folder.text(),
+                                          "run.name=" + std::string(compute),
+                                          "model.path=" + (folder / "a/export").string(),
+                                          "data.cache=" + folder.text(),
+                                          "batch.global=1",
+                                          "batch.micro=1",
+                                          "evaluation.batches=1",
+                                          "precision.compute=" + std::string(compute)};
+    arguments.insert(arguments.end(), wide.begin(), wide.end());
     const std::string threads = "OMP_NUM_THREADS=2";
     estimated(arguments, threads);
     const auto j = estimated(arguments, threads);

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "harness/process.hpp"
+#include "harness/harness.hpp"
 #include "params/param_store.hpp"
 
 namespace llmtrain::test {
@@ -15,7 +15,7 @@ inline void set_parameter(ParamStore& store, int unit, int param, const float* v
   const int64_t last = first + store.spec(unit).params[static_cast<size_t>(param)].numel();
   const ParamStore::Shard shard = store.shard(unit);
   const int64_t begin = std::max(first, shard.begin), end = std::min(last, shard.end);
-  if (begin < end) store.write_state(unit, StateKind::master, begin, end - begin, values + (begin - first), stream());
+  if (begin < end) store.write_state(unit, master_plane, begin, end - begin, values + (begin - first), stream());
   store.round_masters();
 }
 

@@ -13,7 +13,9 @@ TEST(LinearLayer, GradientIsTheSlope) {
     LayerCase layer{.documents = {19}, .x_columns = 10, .y_rows = 19, .y_columns = 12};
     layer.declare = [&](UnitBuilder& unit) { linear = Linear::declare(unit, {{"a", 7}, {"b", 5}}, 10, bias, 0.02); };
     layer.plan = [](Arena&, int64_t) { return int64_t{0}; };
-    layer.forward = [&](Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x) { linear.forward(ctx, batch, y, x); };
+    layer.forward = [&](Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x) {
+      linear.forward(ctx, batch, y, x);
+    };
     layer.backward = [&](Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x) {
       linear.backward(ctx, batch, dx, dy, x);
     };

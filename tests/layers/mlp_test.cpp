@@ -25,7 +25,9 @@ struct MlpUnderTest {
       plan_kept(arena, mlp, saved, DType::f32, n, Recompute::none, "mlp");
       return mlp.scratch_bytes(DType::f32, DType::f32, n);
     };
-    c.forward = [this](Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x) { mlp.forward(ctx, batch, y, x, saved); };
+    c.forward = [this](Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x) {
+      mlp.forward(ctx, batch, y, x, saved);
+    };
     c.backward = [this](Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x) {
       mlp.backward(ctx, batch, dx, dy, x, saved);
     };

@@ -80,13 +80,17 @@ Rows document_of(const Rows& rows, size_t document) {
   return {cut(rows.ids), cut(rows.positions), cut(rows.targets), {0, end - begin}};
 }
 
-TestModel::TestModel(const DecoderShape& shape, DType compute, int64_t max_rows, Recompute recompute)
-    : shape_(shape), model_(std::make_unique<Decoder>(shape)) {
+TestModel::TestModel(const DecoderShape& shape, DType compute, int64_t max_rows, Recompute recompute,
+                     const Ranks& ranks)
+    : communicator_(ranks.communicator != nullptr ? *ranks.communicator : communicator()),
+      shape_(shape),
+      model_(std::make_unique<Decoder>(shape)) {
   ParamStoreOptions options;
   options.compute = compute;
   options.groups = 8;
-  options.rank = communicator().rank();
-  options.size = communicator().size();
+  options.rank = communicator_.rank();
+  options.size = communicator_.size();
+  options.zero_stage = ranks.zero_stage;
   params_ = std::make_unique<ParamStore>(model_->units(), options);
   params_->plan(arena_);
   model_->plan(arena_, {compute, max_rows, true, recompute});
@@ -107,7 +111,7 @@ TestModel::TestModel(const DecoderShape& shape, DType compute, int64_t max_rows,
   memory_ = DeviceBuffer(arena_.bytes());
   arena_.commit(memory_.data());
   workspace_.emplace(arena_.workspace());
-  params_->start(communicator(), stream());
+  params_->start(communicator_, stream());
   params_->initialize(42);
   model_->start(stream());
   ctx_ = std::make_unique<Context>(Context{*params_, arena_, stream(), 42, 0, false});
@@ -156,7 +160,7 @@ std::map<std::string, std::vector<float>> TestModel::parameters() {
 }
 
 std::map<std::string, std::vector<float>> TestModel::gradients() {
-  LLMTRAIN_CHECK(communicator().size() == 1, "gradients are read whole from one rank's shard");
+  LLMTRAIN_CHECK(communicator_.size() == 1, "gradients are read whole from one rank's shard");
   std::map<std::string, std::vector<float>> out;
   for (int unit = 0; unit < params_->unit_count(); ++unit) {
     if (!params_->trained(unit)) continue;
@@ -226,7 +230,7 @@ double TestModel::differentiate(const std::vector<Rows>& batches) {
     model_->backward(*ctx_, &batch);
   }
   params_->finish_gradients();
-  communicator().sum(loss);
+  communicator_.sum(loss);
   return -loss.value();
 }
 

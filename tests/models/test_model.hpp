@@ -25,9 +25,16 @@ Rows rows_of(const Golden& golden);
 /// The rows of one document of `rows` alone.
 Rows document_of(const Rows& rows, size_t document);
 
+/// Ranks that share a model; without a communicator all of the test program.
+struct Ranks {
+  Communicator* communicator = nullptr;
+  int zero_stage = 1;
+};
+
 class TestModel {
  public:
-  TestModel(const DecoderShape& shape, DType compute, int64_t max_rows, Recompute recompute = Recompute::none);
+  TestModel(const DecoderShape& shape, DType compute, int64_t max_rows, Recompute recompute = Recompute::none,
+            const Ranks& ranks = {});
 
   /// Sets every parameter, by outer name; all must be given.
   void set(const std::map<std::string, std::vector<float>>& values);
@@ -45,6 +52,7 @@ class TestModel {
 
   ParamStore& params() { return *params_; }
   Context& context() { return *ctx_; }
+  Decoder& decoder() { return *model_; }
   /// All memory by category.
   const Arena& arena() const { return arena_; }
   static int64_t trained(const std::vector<Rows>& batches);
@@ -52,8 +60,9 @@ class TestModel {
  private:
   Batch upload(const Rows& rows);
 
+  Communicator& communicator_;
   DecoderShape shape_;
-  std::unique_ptr<Model> model_;
+  std::unique_ptr<Decoder> model_;
   std::unique_ptr<ParamStore> params_;
   Arena arena_;
   Batch buffers_;

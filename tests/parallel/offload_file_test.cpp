@@ -26,7 +26,7 @@ constexpr int64_t page = OffloadLayout::alignment;
 
 /// Masters and moments of two units in pieces of 512 elements, weights of two bytes.
 OffloadLayout small_layout() {
-  OffloadLayout layout({4, 4, 4, 2}, 512);
+  OffloadLayout layout({1024, 1024, 1024, 512}, 512);
   layout.add(256, 256 + 3 * 512 + 256);
   layout.add(0, 0);
   layout.add(0, 5 * 512);

@@ -216,7 +216,7 @@ TEST(ParamStoreShards, CoverEveryUnitOnceAndStageZeroWhole) {
       communicator().sum(covered);
       EXPECT_EQ(covered[0], all);
       EXPECT_EQ(covered[1], stage == 0 ? all * communicator().size() : all);
-      EXPECT_EQ(shard.master.numel(), shard.end - shard.begin);
+      EXPECT_EQ(shard.master().numel(), shard.end - shard.begin);
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <bit>
 #include <filesystem>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "harness/harness.hpp"
@@ -158,16 +159,17 @@ class ToyTrainer {
   void update_shards() {
     store_.update([this](int u, const ParamStore::Shard& shard) {
       EXPECT_EQ(shard.gradient.numel(), shard.end - shard.begin);
-      Values master = read(shard.master), m = read(shard.m), v = read(shard.v), g = read(shard.gradient);
+      const auto& [master_data, m_data, v_data] = std::tie(shard.states[0], shard.states[1], shard.states[2]);
+      Values master = read(master_data), m = read(m_data), v = read(v_data), g = read(shard.gradient);
       count_dirty_padding(u, shard.begin, g);
       std::vector<bf16> rounded(master.size());
       for (size_t i = 0; i < master.size(); ++i) {
         update(master[i], m[i], v[i], g[i]);
         rounded[i] = bf16(master[i]);
       }
-      write(shard.master, master.data());
-      write(shard.m, m.data());
-      write(shard.v, v.data());
+      write(master_data, master.data());
+      write(m_data, m.data());
+      write(v_data, v.data());
       if (!shard.weights.empty()) write(shard.weights, rounded.data());
     });
   }

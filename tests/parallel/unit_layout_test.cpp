@@ -50,6 +50,24 @@ TEST(UnitLayout, PlacesDecayingTensorsFirstInOrder) {
   EXPECT_EQ(layout.ranges()[1].begin, 768);
 }
 
+TEST(UnitLayout, RangesDivideWhereTheLearningRateDoesAndNothingMoves) {
+  UnitSpec unit{"block", {param(1, 9, true), param(2, 300, true), param(300, 1, true), param(5, 1, false)}, false};
+  const UnitLayout before(unit);
+  unit.params[1].lr_scale = unit.params[2].lr_scale = unit.params[3].lr_scale = 16;
+  const UnitLayout layout(unit);
+  for (int p = 0; p < 4; ++p) EXPECT_EQ(layout.offset(p), before.offset(p));
+  const std::vector<UnitRange>& ranges = layout.ranges();
+  ASSERT_EQ(ranges.size(), 3u);
+  EXPECT_EQ(ranges[0].lr_scale, 1);
+  EXPECT_EQ(ranges[0].end, 256);
+  EXPECT_EQ(ranges[1].lr_scale, 16);
+  EXPECT_EQ(ranges[1].begin, 256);
+  EXPECT_EQ(ranges[1].end, 256 + 768 + 512);
+  EXPECT_FALSE(ranges[2].decay);
+  EXPECT_EQ(ranges[2].lr_scale, 16);
+  EXPECT_EQ(ranges[2].begin, ranges[1].end);
+}
+
 TEST(UnitLayout, TensorsAreAlignedAndDisjointAndRangesCoverTheUnit) {
   std::mt19937 random(7);
   for (int trial = 0; trial < 200; ++trial) {

@@ -153,8 +153,8 @@ def write(path, name, r):
         def put(where, value, dtype=np.float32):
             value = np.ascontiguousarray(np.asarray(value), dtype=dtype)
             small = value.size < 256
-            f.create_dataset(where, data=value, compression=None if small else "gzip",
-                             compression_opts=None if small else 9, shuffle=not small)
+            return f.create_dataset(where, data=value, compression=None if small else "gzip",
+                                    compression_opts=None if small else 9, shuffle=not small)
 
         f.attrs["case"] = name
         f.attrs["made_by"] = (f"peft {peft.__version__}, torch {torch.__version__.split('+')[0]}, "
@@ -174,7 +174,8 @@ def write(path, name, r):
         for key, value in r["start"].items():
             if "lora_" in key:
                 put(f"params/{key}", value)
-            put(f"grads/{key}", rounded(r["gradients"][key], GRADIENT_BITS))
+            gradient = put(f"grads/{key}", rounded(r["gradients"][key], GRADIENT_BITS))
+            gradient.attrs["norm"] = r["gradients"][key].double().norm().item()
             put(f"after/{key}", rounded(r["after"][key], GRADIENT_BITS))
 
 

@@ -169,10 +169,10 @@ TEST(ChatGoldens, IdsAndMasksOfTrl) {
       EncodedRow encoded;
       ChatEncoder(*tokenizer, config, "", golden_time()).encode(conversation_of(row), encoded);
       std::string numbers = numbers_of(encoded, has_mask);
-      EXPECT_EQ(hash(numbers), expected[2]) << name << " " << row_name << " " << numbers;
+      EXPECT_EQ(hash(numbers), expected[2].get<std::string>()) << name << " " << row_name << " " << numbers;
       ++(has_mask ? masks : ids_alone);
       numbers.back() ^= 1;  // control
-      EXPECT_NE(hash(numbers), expected[2]);
+      EXPECT_NE(hash(numbers), expected[2].get<std::string>());
       if (expected[3].is_null()) continue;
       Conversation divided = conversation_of(row);
       divided.prompt_messages = static_cast<int64_t>(divided.messages.size()) - 1;
@@ -183,7 +183,7 @@ TEST(ChatGoldens, IdsAndMasksOfTrl) {
         ++refused;
       } else {
         encoder.encode(divided, encoded);
-        EXPECT_EQ(hash(numbers_of(encoded, true)), expected[3]) << name << " " << row_name;
+        EXPECT_EQ(hash(numbers_of(encoded, true)), expected[3].get<std::string>()) << name << " " << row_name;
         ++completions;
       }
     }

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "core/dtype.hpp"
 #include "core/error.hpp"
 
 namespace llmtrain {
@@ -41,6 +42,13 @@ inline std::string hdf5_system_error() {
   const std::string reason = hdf5_system_error();
   throw UserError(ExitCode::io,
                   path + ": HDF5 cannot write " + what + (reason.empty() ? " (is the disk full?)" : ": " + reason));
+}
+
+/// Type in files of values that checkpoints hold; the 16-bit ones are stored as their bits.
+inline hid_t hdf5_type_of(DType type) {
+  if (type == DType::f32) return H5T_IEEE_F32LE;
+  LLMTRAIN_CHECK(size_of(type) <= 2, "values in checkpoints have 8 or 16 bits, or are fp32");
+  return size_of(type) == 1 ? H5T_STD_U8LE : H5T_STD_U16LE;
 }
 
 /// Keeps the library from printing its error stack; our own messages say what the user can do.

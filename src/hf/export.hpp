@@ -9,6 +9,7 @@
 
 #include "hf/config_json.hpp"
 #include "hf/model_folder.hpp"
+#include "hf/slice_writer.hpp"
 #include "models/decoder.hpp"
 #include "params/param_store.hpp"
 #include "text/chat/chat_export.hpp"
@@ -45,9 +46,6 @@ std::string carry_tokenizer(ExportOptions& options, const Tokenizer& tokenizer, 
 /// Returns config.json, generation_config.json and the tokenizer's files of a Hugging Face folder, by name.
 std::map<std::string, std::string> model_texts(const std::string& folder);
 
-/// Source of weights: returns elements [begin, end) of a unit, fp32, on all ranks that call it.
-using GatherWeights = std::function<void(int unit, int64_t begin, int64_t end, float* out)>;
-
 /// Writes the model that `shape` describes: with rows for its tokens, without padding rows. Collective; rank 0 writes
 /// in blocks and holds no more than 16 MiB, except for a whole matrix that is stored transposed. Throws UserError(deck)
 /// if no config.json describes the model: see hf_config_obstacle.
@@ -59,6 +57,9 @@ void export_model(const ExportOptions& options, const DecoderShape& shape, Param
 /// One process: rewrites a Hugging Face folder with other types or file sizes; its texts are copied. Returns warnings
 /// for the user.
 std::vector<std::string> convert_model(const std::string& source, ExportOptions options);
+
+/// Plan of the folder, without its tensors.
+ModelFolderPlan folder_plan(const ExportOptions& options, const ModelConfig& model, StoredType type);
 
 /// Parses "bf16" as BF16; fp32, bf16 and fp16 are known.
 std::optional<StoredType> weight_type_of(std::string_view name);

@@ -6,15 +6,18 @@
 #include <atomic>
 #include <bit>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <utility>
 
 #include "core/error.hpp"
 #include "core/files/content_hash.hpp"
+#include "core/files/json_reader.hpp"
 #include "core/parallel_for.hpp"
 #include "hf/convert.hpp"
 #include "hf/read_slice.hpp"
+#include "hf/slice_writer.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/launcher.hpp"
 #include "parallel/job/runtime.hpp"
@@ -36,17 +39,6 @@ struct Block {
   std::optional<uint64_t> key = {};  ///< of the hash, if the slice is hashed
 };
 
-/// Sum over elements of a hash of their position and value, so that it does not depend on how a tensor is divided.
-uint64_t hash_elements(uint64_t key, int64_t first, const float* values, int64_t count) {
-  uint64_t sum = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    uint64_t h = key + static_cast<uint64_t>(first + i) * 0x9E3779B97F4A7C15u;
-    h = (h ^ h >> 32 ^ std::bit_cast<uint32_t>(values[i])) * 0xD6E8FEB86659FD93u;
-    sum += (h ^ h >> 32) * 0xD6E8FEB86659FD93u;
-  }
-  return sum;
-}
-
 /// Runs work(0) .. work(count - 1) on threads, with pauses in between.
 template <class Work>
 void run_on_threads(size_t count, int threads, const Pause& pause, const Work& work) {
@@ -60,12 +52,12 @@ void run_on_threads(size_t count, int threads, const Pause& pause, const Work& w
 class Loader {
  public:
   Loader(const WeightIndex& index, const WeightMatch& match, ParamStore& params, Communicator& communicator,
-         const NameSet* trained)
+         const LoadOptions& options)
       : index_(index),
         match_(match),
         params_(params),
         communicator_(communicator),
-        trained_(trained),
+        options_(options),
         files_(index.files.size()) {}
 
   /// Reads this rank's share.
@@ -87,7 +79,11 @@ class Loader {
   uint64_t hash() const { return hash_; }
 
  private:
-  void add_hash(const Block& w, int64_t at, const float* values, int64_t count) {
+  void examine(const Block& w, int64_t at, const float* values, int64_t count) {
+    if (options_.finite && !std::all_of(values, values + count, [](float x) { return std::isfinite(x); })) {
+      throw UserError(ExitCode::bad_content, fmt::format("{}: {} has a value that is not finite", w.slice.file->path(),
+                                                         printable(w.slice.tensor->name)));
+    }
     if (w.key) hash_ += hash_elements(*w.key, at, values, count);
   }
 
@@ -99,7 +95,7 @@ class Loader {
     if (!shard.master().empty()) {
       float* to = shard.master().as<float>() + first;
       bytes = read_slice(w.slice, w.begin, w.end, to);
-      add_hash(w, w.begin, to, w.end - w.begin);
+      examine(w, w.begin, to, w.end - w.begin);
       return bytes;
     }
     if (w.slice.transposed && !w.key) {
@@ -111,7 +107,7 @@ class Loader {
     for (int64_t at = w.begin; at < w.end; at += piece) {
       const int64_t end = std::min(at + piece, w.end);
       bytes += read_slice(w.slice, at, end, values.data());
-      add_hash(w, at, values.data(), end - at);
+      examine(w, at, values.data(), end - at);
       const Tensor to = shard.weights.rows(first + (at - w.begin), end - at);
       round_to(to.dtype, values.data(), end - at, to.data);
     }
@@ -143,8 +139,8 @@ class Loader {
       const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
       const StoredSlice stored{&tensor, &file(folder, tensor.file), rows, param.columns, slice.transposed};
       std::optional<uint64_t> key;
-      if (trained_ != nullptr && !trained_->contains(slice.name)) {
-        key = digest_of(slice.name.data(), slice.name.size()).low;
+      if (options_.trained != nullptr && !options_.trained->contains(slice.name)) {
+        key = hash_key(slice.name);
       }
       for (int64_t at = begin; at < end; at += block_elements) {
         const int64_t stop = std::min(at + block_elements, end);
@@ -164,7 +160,7 @@ class Loader {
         const Block& w = blocks[first + i];
         buffers[i].resize(static_cast<size_t>(w.end - w.begin));
         bytes += read_slice(w.slice, w.begin, w.end, buffers[i].data());
-        add_hash(w, w.begin, buffers[i].data(), w.end - w.begin);
+        examine(w, w.begin, buffers[i].data(), w.end - w.begin);
       });
       for (size_t i = 0; i < count; ++i) {
         const Block& w = blocks[first + i];
@@ -266,23 +262,28 @@ class Loader {
   const WeightMatch& match_;
   ParamStore& params_;
   Communicator& communicator_;
-  const NameSet* trained_;
+  const LoadOptions& options_;
   std::vector<std::optional<FileHandle>> files_;
   int64_t bytes_ = 0;
   std::atomic<uint64_t> hash_{0};
 };
 
-std::vector<UnitSpec> units_of(const ParamStore& params) {
-  std::vector<UnitSpec> units;
-  units.reserve(static_cast<size_t>(params.unit_count()));
-  for (int unit = 0; unit < params.unit_count(); ++unit) units.push_back(params.spec(unit));
-  return units;
-}
-
 }  // namespace
 
+uint64_t hash_key(const std::string& name) { return digest_of(name.data(), name.size()).low; }
+
+uint64_t hash_elements(uint64_t key, int64_t first, const float* values, int64_t count) {
+  uint64_t sum = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    uint64_t h = key + static_cast<uint64_t>(first + i) * 0x9E3779B97F4A7C15u;
+    h = (h ^ h >> 32 ^ std::bit_cast<uint32_t>(values[i])) * 0xD6E8FEB86659FD93u;
+    sum += (h ^ h >> 32) * 0xD6E8FEB86659FD93u;
+  }
+  return sum;
+}
+
 LoadReport load_weights(const std::string& folder, const DecoderShape& shape, ParamStore& params,
-                        Communicator& communicator, Stream& stream, const NameSet* trained) {
+                        Communicator& communicator, Stream& stream, const LoadOptions& options) {
   // Rank 0 alone reads the headers, since a model can have a thousand files.
   std::string packed;
   throw_on_all_ranks(communicator, [&] {
@@ -292,21 +293,25 @@ LoadReport load_weights(const std::string& folder, const DecoderShape& shape, Pa
   const WeightIndex index = WeightIndex::unpacked(packed);
   WeightMatch match;
   throw_on_all_ranks(communicator, [&] { match = match_weights(shape, units_of(params), index); });
+  return load_match(index, match, params, communicator, stream, options);
+}
 
-  Loader loader(index, match, params, communicator, trained);
+LoadReport load_match(const WeightIndex& index, WeightMatch& match, ParamStore& params, Communicator& communicator,
+                      Stream& stream, const LoadOptions& options) {
+  Loader loader(index, match, params, communicator, options);
   const auto begin = std::chrono::steady_clock::now();
   run_cancellable(communicator, "while the weights were read", [&](const Pause& pause) { loader.read(stream, pause); });
   int64_t nanoseconds[] = {(std::chrono::steady_clock::now() - begin) / std::chrono::nanoseconds(1)};
   int64_t bytes[] = {loader.bytes()};
   communicator.maximum(nanoseconds);
   communicator.sum(bytes);
-  params.publish_masters();
+  if (options.publish) params.publish_masters();
   LoadReport report;
   report.bytes = bytes[0];
   report.seconds = static_cast<double>(nanoseconds[0]) * 1e-9;
   report.files = static_cast<int64_t>(index.files.size());
   for (const WeightIndex::File& file : index.files) report.file_bytes += file.bytes;
-  if (trained != nullptr) {
+  if (options.trained != nullptr) {
     std::vector<uint64_t> hash{loader.hash()};
     communicator.sum(hash);
     report.hash = fmt::format("{:016x}", hash[0]);

@@ -12,7 +12,8 @@
 
 namespace llmtrain {
 
-TrainedRule trained_rule(const RunConfig& run, const FreezeConfig& freeze, const ModelConfig& model);
+/// The model, with rules that say what the deck trains; `tokens`: see decoder_shape.
+DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64_t tokens);
 /// Options of a store that trains, but those of the rank and of the reduction groups.
 ParamStoreOptions store_options(const ParallelConfig& parallel, const OptimizerConfig& optimizer, DType compute);
 

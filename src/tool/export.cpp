@@ -59,6 +59,11 @@ void export_checkpoint(const std::string& path, const std::string& tokenizer_pat
   }
   options.ids = loaded.ids();
   const Manifest& manifest = loaded.checkpoint()->manifest();
+  if (loaded.lora()) {
+    if (!tokenizer_path.empty()) refuse_command_line("--tokenizer: the checkpoint has adapters, which need none");
+    loaded.start([](Arena&) {});
+    return loaded.role().write_adapters(options.output, loaded.communicator());
+  }
   if (tokenizer != nullptr) {
     const Config deck = load_config(manifest.deck, path + "/manifest.json: deck", {}, DeckFiles::recorded);
     const bool named = !tokenizer_path.empty();
@@ -113,8 +118,9 @@ StoredType parse_weight_type_option(const std::string& text) {
 }
 
 Subcommand add_export(CLI::App& program) {
-  CLI::App* app = program.add_subcommand(
-      "export", "export a checkpoint as a Hugging Face folder, or convert such a folder to another type or file size");
+  CLI::App* app = program.add_subcommand("export",
+                                         "export a checkpoint as a Hugging Face folder (the adapters of a LoRA run as "
+                                         "PEFT's), or convert such a folder to another type or file size");
   const auto o = std::make_shared<ExportCommand>();
   app->add_option("source", o->source, "checkpoint or Hugging Face folder")->required();
   app->add_option("--output", o->output, "output folder")->required();

@@ -15,9 +15,14 @@ namespace llmtrain {
 void load_best_weights(const RunContext& run, RunCheckpoints& checkpoints, CheckpointConfig::Metric metric,
                        int64_t completed);
 
-/// Writes the model as a Hugging Face folder. `options` has the folder, the files of the initial model and the run's
-/// chat; `tokenizer`: its files, or empty. Collective.
+/// Writes the adapters of a run that trains them, as PEFT's files. Collective.
+void write_adapters(const RunContext& run, const std::string& folder);
+
+/// Writes the model as a Hugging Face folder: with its adapters merged into it, if it has some, whose files in
+/// `adapter` are read. `options` has the folder, the files of the initial model and the run's chat; `tokenizer`: its
+/// files, or empty. Collective.
 void export_final_weights(const RunContext& run, const CheckpointConfig& config, ExportOptions options,
-                          const std::string& tokenizer, const std::vector<std::string>& added_tokens);
+                          const std::string& adapter, const std::string& tokenizer,
+                          const std::vector<std::string>& added_tokens);
 
 }  // namespace llmtrain

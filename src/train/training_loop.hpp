@@ -50,6 +50,9 @@ class TrainingLoop {
   int64_t save_if_due(int64_t stop);
   /// Rolls back after divergence.
   void roll_back_and_prepare();
+  std::string adapter_folder() const;
+  /// Writes adapter/ if the run trains adapters.
+  void write_adapters();
   int64_t finish(int64_t stop);
   bool due(int64_t every) const { return every > 0 && completed_ % every == 0; }
 

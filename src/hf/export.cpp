@@ -13,6 +13,7 @@
 #include "hf/convert.hpp"
 #include "hf/match_weights.hpp"
 #include "hf/read_slice.hpp"
+#include "hf/slice_writer.hpp"
 #include "models/models.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/runtime.hpp"
@@ -45,6 +46,23 @@ bool holds_tokenizer(const std::map<std::string, std::string>& texts, const Toke
   });
 }
 
+/// Returns true if `path` names what this tokenizer was before a run added tokens.
+bool grew_from(const std::string& path, const Tokenizer& tokenizer, const std::vector<std::string>& added) {
+  if (added.empty()) return false;
+  const auto own_files = [](const Tokenizer& one) {
+    std::map<std::string, std::string> files;
+    for (TokenizerFile& file : one.files()) {
+      if (file.name != "config.json" && file.name != "generation_config.json") files[file.name] = std::move(file.bytes);
+    }
+    return files;
+  };
+  try {
+    return own_files(*with_added_tokens(*load_tokenizer(path), added)) == own_files(tokenizer);
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
 /// The files that belong to a tokenizer and are not its own, which only its folder has.
 std::string left_behind(const Tokenizer& tokenizer, const std::string& path, std::string_view why) {
   const std::vector<TokenizerFile> files = tokenizer.files();
@@ -67,10 +85,16 @@ std::map<std::string, std::string> texts_of(const ExportOptions& options, const 
   if (options.texts.empty()) {
     config = write_hf_config(model, ids, dtype);
   } else {
-    config = with_dtype(config, "config.json", dtype);
+    config = with_vocabulary(with_dtype(config, "config.json", dtype), "config.json", model.vocab_size);
     ids = parse_hf_config(config, "config.json").ids;
   }
-  texts.try_emplace("generation_config.json", write_generation_config(model, ids));
+  std::string& generation =
+      texts.try_emplace("generation_config.json", write_generation_config(model, ids)).first->second;
+  generation = with_eos_ids(generation, "generation_config.json", ids.eos, options.chat.stop_ids);
+  const auto put_template = [&] {
+    if (!options.chat.chat_template.empty()) texts[chat_template_names[0]] = options.chat.chat_template;
+  };
+  put_template();
   if (!options.save_tokenizer) return texts;
   const bool own_template = has_chat_template(options.companion_files);
   std::erase_if(texts, [&](const auto& text) {
@@ -78,84 +102,8 @@ std::map<std::string, std::string> texts_of(const ExportOptions& options, const 
     return std::ranges::find(tokenizer_file_names, text.first) != tokenizer_file_names.end();
   });
   texts.insert(options.companion_files.begin(), options.companion_files.end());
+  put_template();
   return texts;
-}
-
-ModelFolderPlan plan_of(const ExportOptions& options, std::map<std::string, std::string> texts) {
-  ModelFolderPlan plan;
-  plan.path = options.output;
-  plan.overwrite = options.overwrite;
-  plan.file_bytes = options.file_bytes;
-  plan.texts = std::move(texts);
-  plan.save_tokenizer = options.save_tokenizer;
-  return plan;
-}
-
-/// Sends the values of a slice through this process or, on the rank with the writer, into the file. It stores a write
-/// error for later, since the other ranks need this one in the gathers that follow.
-class SliceWriter {
- public:
-  SliceWriter(const GatherWeights& gather, ModelFolderWriter* writer, Communicator& communicator)
-      : gather_(gather), writer_(writer), communicator_(communicator) {}
-
-  /// `offset` is that of the parameter in its unit.
-  void write(int unit, int64_t offset, const ParamSpec& param, const ParamSlice& slice) {
-    offset += slice.first_row * param.columns;
-    const int64_t elements = slice.rows * param.columns;
-    if (slice.transposed && writer_ != nullptr) turned_.resize(static_cast<size_t>(elements));
-    for (int64_t at = 0; at < elements; at += piece_elements) {
-      const int64_t count = std::min(piece_elements, elements - at);
-      values_.resize(static_cast<size_t>(count));
-      throw_if_stopping(communicator_, "while the weights were exported");
-      gather_(unit, offset + at, offset + at + count, values_.data());
-      if (writer_ == nullptr) continue;
-      if (slice.transposed) {
-        turn(at, slice.rows, param.columns);
-      } else {
-        save(slice.name, at, values_);
-      }
-    }
-    if (slice.transposed && writer_ != nullptr) save(slice.name, 0, turned_);
-  }
-  void raise() const {
-    if (failure_) std::rethrow_exception(failure_);
-  }
-
- private:
-  void save(const std::string& name, int64_t first, const std::vector<float>& values) {
-    if (failure_) return;
-    try {
-      writer_->write(name, first, values.data(), static_cast<int64_t>(values.size()));
-    } catch (const UserError&) {
-      failure_ = std::current_exception();
-    }
-  }
-
-  /// values_ are elements of a [rows, columns] matrix, starting at `at`.
-  void turn(int64_t at, int64_t rows, int64_t columns) {
-    int64_t r = at / columns, c = at % columns;
-    for (const float value : values_) {
-      turned_[static_cast<size_t>(c * rows + r)] = value;
-      if (++c < columns) continue;
-      c = 0;
-      ++r;
-    }
-  }
-
-  const GatherWeights& gather_;
-  ModelFolderWriter* writer_;
-  Communicator& communicator_;
-  std::vector<float> values_, turned_;
-  std::exception_ptr failure_;
-};
-
-/// Embedding rows without a token are omitted: other programs would take them for tokens.
-ParamSlice exported_slice(const DecoderShape& shape, const ParamSlice& slice) {
-  ParamSlice exported = slice;
-  const DecoderNames& names = shape.names;
-  const bool by_token = slice.name == names.embedding + ".weight" || slice.name == names.head + ".weight";
-  if (by_token) exported.rows = shape.tokens;
-  return exported;
 }
 
 void copy_tensor(const ModelFolderWriter& writer, const std::string& name, const WeightIndex::Tensor& tensor,
@@ -170,6 +118,16 @@ void copy_tensor(const ModelFolderWriter& writer, const std::string& name, const
 }
 
 }  // namespace
+
+ModelFolderPlan folder_plan(const ExportOptions& options, const ModelConfig& model, StoredType type) {
+  ModelFolderPlan plan;
+  plan.path = options.output;
+  plan.overwrite = options.overwrite;
+  plan.file_bytes = options.file_bytes;
+  plan.texts = texts_of(options, model, type);
+  plan.save_tokenizer = options.save_tokenizer;
+  return plan;
+}
 
 std::optional<StoredType> weight_type_of(std::string_view name) {
   if (name == "fp32") return StoredType::F32;
@@ -188,7 +146,7 @@ void export_model(const ExportOptions& options, const DecoderShape& shape, const
     if (communicator.rank() != 0) return;
     const std::string obstacle = options.texts.empty() ? hf_config_obstacle(model) : "";
     if (!obstacle.empty()) throw UserError(ExitCode::deck, fmt::format("{}: {}", options.output, obstacle));
-    ModelFolderPlan plan = plan_of(options, texts_of(options, model, type));
+    ModelFolderPlan plan = folder_plan(options, model, type);
     for (const UnitSpec& unit : units) {
       for (const ParamSpec& param : unit.params) {
         for (const ParamSlice& slice : param.slices) {
@@ -204,8 +162,8 @@ void export_model(const ExportOptions& options, const DecoderShape& shape, const
     const std::vector<ParamSpec>& specs = units[unit].params;
     for (size_t p = 0; p < specs.size(); ++p) {
       for (const ParamSlice& slice : specs[p].slices) {
-        slices.write(static_cast<int>(unit), layout.offset(static_cast<int>(p)), specs[p],
-                     exported_slice(shape, slice));
+        slices.write(static_cast<int>(unit), layout.offset(static_cast<int>(p)), specs[p], exported_slice(shape, slice),
+                     {slice.name});
       }
     }
   }
@@ -217,13 +175,10 @@ void export_model(const ExportOptions& options, const DecoderShape& shape, const
 
 void export_model(const ExportOptions& options, const DecoderShape& shape, ParamStore& params,
                   Communicator& communicator) {
-  std::vector<UnitSpec> units;
-  units.reserve(static_cast<size_t>(params.unit_count()));
-  for (int unit = 0; unit < params.unit_count(); ++unit) units.push_back(params.spec(unit));
   const auto gather = [&params](int unit, int64_t begin, int64_t end, float* out) {
     params.gather_range(unit, begin, end, out);
   };
-  export_model(options, shape, units, gather, communicator);
+  export_model(options, shape, units_of(params), gather, communicator);
 }
 
 std::map<std::string, std::string> tokenizer_texts(const std::string& folder) {
@@ -243,12 +198,14 @@ std::map<std::string, std::string> tokenizer_texts(const std::string& folder) {
   return texts;
 }
 
-std::string carry_tokenizer(ExportOptions& options, const Tokenizer& tokenizer, const std::string& path) {
+std::string carry_tokenizer(ExportOptions& options, const Tokenizer& tokenizer, const std::string& path,
+                            const std::vector<std::string>& added) {
   if (holds_tokenizer(options.texts, tokenizer)) return "";
   options.ids.bos = tokenizer.bos_id();
   if (tokenizer.eos_id() >= 0) options.ids.eos = {tokenizer.eos_id()};
   options.save_tokenizer = [&tokenizer](const std::string& folder) { save_tokenizer(tokenizer, folder); };
   std::error_code ignored;
+  if (path.empty()) return "";
   const std::filesystem::path place(path);
   const bool is_folder = std::filesystem::is_directory(place, ignored);
   if (!is_folder && !std::filesystem::is_regular_file(place, ignored)) {
@@ -257,6 +214,11 @@ std::string carry_tokenizer(ExportOptions& options, const Tokenizer& tokenizer, 
   const std::string folder = is_folder ? path : place.has_parent_path() ? place.parent_path().string() : ".";
   std::map<std::string, std::string> beside = tokenizer_texts(folder);
   if (holds_tokenizer(beside, tokenizer)) {
+    options.companion_files = std::move(beside);
+    return "";
+  }
+  if (grew_from(path, tokenizer, added)) {
+    for (const TokenizerFile& file : tokenizer.files()) beside.erase(file.name);
     options.companion_files = std::move(beside);
     return "";
   }
@@ -286,7 +248,7 @@ std::vector<std::string> convert_model(const std::string& source, ExportOptions 
   warnings.insert(warnings.end(), match.warnings.begin(), match.warnings.end());
 
   const StoredType type = options.type.value_or(index.tensors[match.slices.front().tensor].type);
-  ModelFolderPlan plan = plan_of(options, texts_of(options, config.model, type));
+  ModelFolderPlan plan = folder_plan(options, config.model, type);
   if (!index.metadata.empty()) plan.metadata = index.metadata;
   // Uses the model's own names, without any prefix that the files had.
   const auto name_of_slice = [&](const SliceSource& s) -> const std::string& {

@@ -6,15 +6,18 @@
 #include <atomic>
 #include <bit>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <utility>
 
 #include "core/error.hpp"
 #include "core/files/content_hash.hpp"
+#include "core/files/json_reader.hpp"
 #include "core/parallel_for.hpp"
 #include "hf/convert.hpp"
 #include "hf/read_slice.hpp"
+#include "hf/slice_writer.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/launcher.hpp"
 #include "parallel/job/runtime.hpp"
@@ -36,17 +39,6 @@ struct Block {
   std::optional<uint64_t> key = {};  ///< of the hash, if the slice is hashed
 };
 
-/// Sum over elements of a hash of their position and value, so that it does not depend on how a tensor is divided.
-uint64_t hash_elements(uint64_t key, int64_t first, const float* values, int64_t count) {
-  uint64_t sum = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    uint64_t h = key + static_cast<uint64_t>(first + i) * 0x9E3779B97F4A7C15u;
-    h = (h ^ h >> 32 ^ std::bit_cast<uint32_t>(values[i])) * 0xD6E8FEB86659FD93u;
-    sum += (h ^ h >> 32) * 0xD6E8FEB86659FD93u;
-  }
-  return sum;
-}
-
 /// Runs work(0) .. work(count - 1) on threads, with pauses in between.
 template <class Work>
 void run_on_threads(size_t count, int threads, const Pause& pause, const Work& work) {
@@ -60,12 +52,12 @@ void run_on_threads(size_t count, int threads, const Pause& pause, const Work& w
 class Loader {
  public:
   Loader(const WeightIndex& index, const WeightMatch& match, ParamStore& params, Communicator& communicator,
-         const NameSet* trained)
+         const LoadOptions& options)
       : index_(index),
         match_(match),
         params_(params),
         communicator_(communicator),
-        trained_(trained),
+        options_(options),
         files_(index.files.size()) {}
 
   /// Reads this rank's share.
@@ -74,19 +66,24 @@ class Loader {
     const std::vector<Block> blocks = make_blocks(folder);
     const int threads = worker_threads(communicator_);
     std::atomic<int64_t> bytes{0};
-    if (device_memory_is_host() && !params_.is_offloaded(master_plane)) {
+    if (writes_directly()) {
       run_on_threads(blocks.size(), threads, pause, [&](size_t i) { bytes += read_block(blocks[i]); });
     } else {
       read_through_host(blocks, threads, bytes, stream, pause);
     }
     bytes_ = bytes;
+    fill_new_rows(folder, threads, stream, pause);
     if (match_.tied_head >= 0) compare_tied_head(folder, threads, pause);
   }
   int64_t bytes() const { return bytes_; }
   uint64_t hash() const { return hash_; }
 
  private:
-  void add_hash(const Block& w, int64_t at, const float* values, int64_t count) {
+  void examine(const Block& w, int64_t at, const float* values, int64_t count) {
+    if (options_.finite && !std::all_of(values, values + count, [](float x) { return std::isfinite(x); })) {
+      throw UserError(ExitCode::bad_content, fmt::format("{}: {} has a value that is not finite", w.slice.file->path(),
+                                                         printable(w.slice.tensor->name)));
+    }
     if (w.key) hash_ += hash_elements(*w.key, at, values, count);
   }
 
@@ -98,7 +95,7 @@ class Loader {
     if (!shard.master().empty()) {
       float* to = shard.master().as<float>() + first;
       bytes = read_slice(w.slice, w.begin, w.end, to);
-      add_hash(w, w.begin, to, w.end - w.begin);
+      examine(w, w.begin, to, w.end - w.begin);
       return bytes;
     }
     if (w.slice.transposed && !w.key) {
@@ -110,7 +107,7 @@ class Loader {
     for (int64_t at = w.begin; at < w.end; at += piece) {
       const int64_t end = std::min(at + piece, w.end);
       bytes += read_slice(w.slice, at, end, values.data());
-      add_hash(w, at, values.data(), end - at);
+      examine(w, at, values.data(), end - at);
       const Tensor to = shard.weights.rows(first + (at - w.begin), end - at);
       round_to(to.dtype, values.data(), end - at, to.data);
     }
@@ -136,13 +133,14 @@ class Loader {
       const UnitRange own = params_.owned(source.unit);
       const int64_t offset = params_.layout(source.unit).offset(source.param) + slice.first_row * param.columns;
       const int64_t begin = std::max(own.begin, offset);
-      const int64_t end = std::min(own.end, offset + slice.rows * param.columns);
+      const int64_t rows = stored_rows(slice, source);
+      const int64_t end = std::min(own.end, offset + rows * param.columns);
       if (begin >= end) continue;
       const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
-      const StoredSlice stored{&tensor, &file(folder, tensor.file), slice.rows, param.columns, slice.transposed};
+      const StoredSlice stored{&tensor, &file(folder, tensor.file), rows, param.columns, slice.transposed};
       std::optional<uint64_t> key;
-      if (trained_ != nullptr && !trained_->contains(slice.name)) {
-        key = digest_of(slice.name.data(), slice.name.size()).low;
+      if (options_.trained != nullptr && !options_.trained->contains(slice.name)) {
+        key = hash_key(slice.name);
       }
       for (int64_t at = begin; at < end; at += block_elements) {
         const int64_t stop = std::min(at + block_elements, end);
@@ -162,7 +160,7 @@ class Loader {
         const Block& w = blocks[first + i];
         buffers[i].resize(static_cast<size_t>(w.end - w.begin));
         bytes += read_slice(w.slice, w.begin, w.end, buffers[i].data());
-        add_hash(w, w.begin, buffers[i].data(), w.end - w.begin);
+        examine(w, w.begin, buffers[i].data(), w.end - w.begin);
       });
       for (size_t i = 0; i < count; ++i) {
         const Block& w = blocks[first + i];
@@ -171,6 +169,69 @@ class Loader {
       pause();
     }
   }
+
+  /// Number of rows that the file has: fewer than the model's if it has more tokens (DecoderShape::stored_rows).
+  int64_t stored_rows(const ParamSlice& slice, const SliceSource& source) const {
+    const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
+    return slice.transposed ? slice.rows : std::min(slice.rows, tensor.shape.front());
+  }
+
+  /// The mean of a matrix's rows, the same whatever the number of ranks and threads.
+  std::vector<float> mean_row(const StoredSlice& matrix, int threads, const Pause& pause) {
+    const int64_t columns = matrix.columns, step = std::max<int64_t>(1, block_elements / 8 / columns);
+    const auto blocks = static_cast<size_t>((matrix.rows + step - 1) / step);
+    std::vector<std::vector<double>> sums(blocks);
+    run_on_threads(blocks, threads, pause, [&](size_t i) {
+      const int64_t begin = static_cast<int64_t>(i) * step, end = std::min(begin + step, matrix.rows);
+      std::vector<float> values(static_cast<size_t>((end - begin) * columns));
+      read_slice(matrix, begin * columns, end * columns, values.data());
+      sums[i].assign(static_cast<size_t>(columns), 0);
+      for (size_t e = 0; e < values.size(); ++e) sums[i][e % static_cast<size_t>(columns)] += values[e];
+    });
+    std::vector<float> mean;
+    for (size_t c = 0; c < static_cast<size_t>(columns); ++c) {
+      double sum = 0;
+      for (const std::vector<double>& block : sums) sum += block[c];
+      mean.push_back(static_cast<float>(sum / static_cast<double>(matrix.rows)));
+    }
+    return mean;
+  }
+
+  /// Fills this rank's share of the rows that the model has in addition to its files.
+  void fill_new_rows(const FolderHandle& folder, int threads, Stream& stream, const Pause& pause) {
+    for (const SliceSource& source : match_.slices) {
+      const ParamSpec& param = params_.spec(source.unit).params[static_cast<size_t>(source.param)];
+      const ParamSlice& slice = param.slices[static_cast<size_t>(source.slice)];
+      const int64_t rows = stored_rows(slice, source), columns = param.columns;
+      const UnitRange own = params_.owned(source.unit);
+      const int64_t offset = params_.layout(source.unit).offset(source.param) + slice.first_row * columns;
+      const int64_t begin = std::max(own.begin, offset + rows * columns);
+      const int64_t end = std::min(own.end, offset + slice.rows * columns);
+      if (begin >= end) continue;
+      const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
+      const std::vector<float> mean =
+          mean_row({&tensor, &file(folder, tensor.file), rows, columns, false}, threads, pause);
+      for (int64_t at = begin; at < end;) {
+        const int64_t first = (at - offset) % columns, count = std::min(columns - first, end - at);
+        write_values(source.unit, at, count, mean.data() + first, stream);
+        at += count;
+      }
+    }
+  }
+
+  void write_values(int unit, int64_t at, int64_t count, const float* values, Stream& stream) {
+    const ParamStore::Shard shard = params_.shard(unit);
+    if (!writes_directly()) {
+      params_.write_state(unit, master_plane, at, count, values, stream);
+    } else if (!shard.master().empty()) {
+      std::copy_n(values, count, shard.master().as<float>() + (at - shard.begin));
+    } else {
+      const Tensor to = shard.weights.rows(at - shard.begin, count);
+      round_to(to.dtype, values, count, to.data);
+    }
+  }
+
+  bool writes_directly() const { return device_memory_is_host() && !params_.is_offloaded(master_plane); }
 
   /// Every rank compares its share of the two matrices.
   void compare_tied_head(const FolderHandle& folder, int threads, const Pause& pause) {
@@ -201,23 +262,28 @@ class Loader {
   const WeightMatch& match_;
   ParamStore& params_;
   Communicator& communicator_;
-  const NameSet* trained_;
+  const LoadOptions& options_;
   std::vector<std::optional<FileHandle>> files_;
   int64_t bytes_ = 0;
   std::atomic<uint64_t> hash_{0};
 };
 
-std::vector<UnitSpec> units_of(const ParamStore& params) {
-  std::vector<UnitSpec> units;
-  units.reserve(static_cast<size_t>(params.unit_count()));
-  for (int unit = 0; unit < params.unit_count(); ++unit) units.push_back(params.spec(unit));
-  return units;
-}
-
 }  // namespace
 
+uint64_t hash_key(const std::string& name) { return digest_of(name.data(), name.size()).low; }
+
+uint64_t hash_elements(uint64_t key, int64_t first, const float* values, int64_t count) {
+  uint64_t sum = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    uint64_t h = key + static_cast<uint64_t>(first + i) * 0x9E3779B97F4A7C15u;
+    h = (h ^ h >> 32 ^ std::bit_cast<uint32_t>(values[i])) * 0xD6E8FEB86659FD93u;
+    sum += (h ^ h >> 32) * 0xD6E8FEB86659FD93u;
+  }
+  return sum;
+}
+
 LoadReport load_weights(const std::string& folder, const DecoderShape& shape, ParamStore& params,
-                        Communicator& communicator, Stream& stream, const NameSet* trained) {
+                        Communicator& communicator, Stream& stream, const LoadOptions& options) {
   // Rank 0 alone reads the headers, since a model can have a thousand files.
   std::string packed;
   throw_on_all_ranks(communicator, [&] {
@@ -227,21 +293,25 @@ LoadReport load_weights(const std::string& folder, const DecoderShape& shape, Pa
   const WeightIndex index = WeightIndex::unpacked(packed);
   WeightMatch match;
   throw_on_all_ranks(communicator, [&] { match = match_weights(shape, units_of(params), index); });
+  return load_match(index, match, params, communicator, stream, options);
+}
 
-  Loader loader(index, match, params, communicator, trained);
+LoadReport load_match(const WeightIndex& index, WeightMatch& match, ParamStore& params, Communicator& communicator,
+                      Stream& stream, const LoadOptions& options) {
+  Loader loader(index, match, params, communicator, options);
   const auto begin = std::chrono::steady_clock::now();
   run_cancellable(communicator, "while the weights were read", [&](const Pause& pause) { loader.read(stream, pause); });
   int64_t nanoseconds[] = {(std::chrono::steady_clock::now() - begin) / std::chrono::nanoseconds(1)};
   int64_t bytes[] = {loader.bytes()};
   communicator.maximum(nanoseconds);
   communicator.sum(bytes);
-  params.publish_masters();
+  if (options.publish) params.publish_masters();
   LoadReport report;
   report.bytes = bytes[0];
   report.seconds = static_cast<double>(nanoseconds[0]) * 1e-9;
   report.files = static_cast<int64_t>(index.files.size());
   for (const WeightIndex::File& file : index.files) report.file_bytes += file.bytes;
-  if (trained != nullptr) {
+  if (options.trained != nullptr) {
     std::vector<uint64_t> hash{loader.hash()};
     communicator.sum(hash);
     report.hash = fmt::format("{:016x}", hash[0]);

@@ -23,11 +23,27 @@ struct LoadReport {
   std::vector<std::string> notes, warnings;  ///< from WeightMatch
 };
 
-/// Collective. Sets every parameter of the started store exactly, or rounded if it is frozen, and publishes the
-/// weights. `shape` is the one that the store's units were made from. With `trained`, the report has a hash of all
-/// tensors that are not among these names: of their values in fp32, whatever the number of ranks and files.
+/// Part of LoadReport::hash: the sum over elements of a hash of their position in the tensor `key` (hash_key of its
+/// name) and their value, so that it does not depend on how a tensor is divided.
+uint64_t hash_elements(uint64_t key, int64_t first, const float* values, int64_t count);
+uint64_t hash_key(const std::string& name);
+
+struct LoadOptions {
+  /// If given, the report has a hash of all tensors that are not among these names: of their values in fp32, whatever
+  /// the number of ranks and files.
+  const NameSet* trained = nullptr;
+  bool finite = false;  ///< values that are not finite are refused
+  bool publish = true;  ///< false: the caller calls publish_masters()
+};
+
+/// Collective. Sets every parameter of the started store but those of adapters exactly, or rounded if it is frozen, and
+/// publishes the weights. `shape` is the one that the store's units were made from.
 LoadReport load_weights(const std::string& folder, const DecoderShape& shape, ParamStore& params,
-                        Communicator& communicator, Stream& stream, const NameSet* trained = nullptr);
+                        Communicator& communicator, Stream& stream, const LoadOptions& options = {});
+
+/// Collective. Does the same for the slices of a match; takes its notes and warnings.
+LoadReport load_match(const WeightIndex& index, WeightMatch& match, ParamStore& params, Communicator& communicator,
+                      Stream& stream, const LoadOptions& options);
 
 /// Checks, without reading a weight, that the folder holds what the model needs. For one rank.
 void check_weights(const std::string& folder, const DecoderShape& shape, const std::vector<UnitSpec>& units);

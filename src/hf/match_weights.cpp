@@ -14,25 +14,6 @@
 namespace llmtrain {
 namespace {
 
-/// Problems of one kind; messages name the first few.
-class Problems {
- public:
-  explicit Problems(std::string title) : title_(std::move(title)) {}
-  void add(const std::string& what) {
-    if (++count_ <= max_named) named_ += (named_.empty() ? "" : ", ") + what;
-  }
-  std::string text() const {
-    if (count_ == 0) return "";
-    const std::string rest = count_ > max_named ? fmt::format(" and {} more", count_ - max_named) : "";
-    return fmt::format("\n  {}: {}{}", title_, named_, rest);
-  }
-
- private:
-  static constexpr int64_t max_named = 12;
-  std::string title_, named_;
-  int64_t count_ = 0;
-};
-
 /// Heads of other tasks: a folder with one besides a language model is trained and evaluated without it.
 constexpr std::array<std::string_view, 4> other_heads = {"score.", "classifier.", "qa_outputs.", "v_head."};
 
@@ -61,6 +42,7 @@ class Matcher {
       for (size_t p = 0; p < units[u].params.size(); ++p) {
         const ParamSpec& param = units[u].params[p];
         for (size_t s = 0; s < param.slices.size(); ++s) {
+          if (is_adapter_name(param.slices[s].name)) continue;
           const int64_t tensor = take(param, param.slices[s]);
           if (tensor < 0) continue;
           match_.slices.push_back({static_cast<int>(u), static_cast<int>(p), static_cast<int>(s), param.columns,
@@ -111,7 +93,12 @@ class Matcher {
     const auto number = static_cast<size_t>(found);
     const WeightIndex::Tensor* tensor = &index_.tensors[number];
     used_[number] = 1;
-    const std::vector<int64_t> expected = stored_shape(param, slice);
+    std::vector<int64_t> expected = stored_shape(param, slice);
+    if (shape_.stored_rows > 0 && shape_.has_row_per_token(name)) {
+      match_.notes.push_back(
+          fmt::format("{} gets {} rows, the mean of the others", name, expected.front() - shape_.stored_rows));
+      expected.front() = shape_.stored_rows;
+    }
     if (tensor->shape != expected) {
       wrong_shape_.add(fmt::format("{} is {} instead of {}", name, shape_text(tensor->shape), shape_text(expected)));
     } else if (!is_weight_type(tensor->type)) {

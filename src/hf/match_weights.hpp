@@ -1,5 +1,8 @@
 #pragma once
+#include <fmt/format.h>
+
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "hf/weight_index.hpp"
@@ -25,8 +28,27 @@ struct WeightMatch {
   std::vector<std::string> warnings;  ///< tensors that are not used but may have been wanted
 };
 
-/// Finds each of the model's tensors. Throws UserError(bad_content) that names all missing tensors, unused tensors, and
-/// wrong shapes and types at once.
+/// Problems of one kind; messages name the first few.
+class Problems {
+ public:
+  explicit Problems(std::string title) : title_(std::move(title)) {}
+  void add(const std::string& what) {
+    if (++count_ <= max_named) named_ += (named_.empty() ? "" : ", ") + what;
+  }
+  std::string text() const {
+    if (count_ == 0) return "";
+    const std::string rest = count_ > max_named ? fmt::format(" and {} more", count_ - max_named) : "";
+    return fmt::format("\n  {}: {}{}", title_, named_, rest);
+  }
+
+ private:
+  static constexpr int64_t max_named = 12;
+  std::string title_, named_;
+  int64_t count_ = 0;
+};
+
+/// Finds each of the model's tensors, those of adapters left out. Throws UserError(bad_content) that names all missing
+/// tensors, unused tensors, and wrong shapes and types at once.
 WeightMatch match_weights(const DecoderShape& shape, const std::vector<UnitSpec>& units, const WeightIndex& index);
 
 /// Returns the shape of a slice in files.

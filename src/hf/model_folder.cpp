@@ -17,7 +17,7 @@
 #include "core/error.hpp"
 #include "core/files/file_handle.hpp"
 #include "core/files/json_reader.hpp"
-#include "hf/weight_index.hpp"
+#include "hf/adapter_config.hpp"
 #include "text/files/tokenizer_files.hpp"
 
 namespace llmtrain {
@@ -36,8 +36,9 @@ std::string host_name() {
 }
 
 bool is_model_file(const std::string& name) {
-  return name == chat_template_folder || name == "config.json" || name == "generation_config.json" ||
-         name == weights_index_name || (name.starts_with("model") && name.ends_with(".safetensors")) ||
+  return name == chat_template_folder || name == "config.json" || name == adapter_config_name ||
+         name == adapter_weights_name || name == "generation_config.json" || name == weights_index_name ||
+         (name.starts_with("model") && name.ends_with(".safetensors")) ||
          std::ranges::find(tokenizer_file_names, name) != tokenizer_file_names.end();
 }
 
@@ -112,8 +113,8 @@ std::vector<size_t> divide(const std::vector<StoredTensor>& tensors, int64_t fil
 }
 
 /// File names that Transformers and other readers expect.
-std::string file_name(size_t file, size_t count) {
-  return count == 1 ? single_weights_name : fmt::format("model-{:05}-of-{:05}.safetensors", file + 1, count);
+std::string file_name(size_t file, size_t count, const std::string& single) {
+  return count == 1 ? single : fmt::format("model-{:05}-of-{:05}.safetensors", file + 1, count);
 }
 
 }  // namespace
@@ -160,12 +161,12 @@ void ModelFolderWriter::open_files() {
     const StoredTensor& t = plan_.tensors[i];
     parts[file_of[i]].push_back(t);
     file_of_[t.name] = file_of[i];
-    map[t.name] = file_name(file_of[i], count);
+    map[t.name] = file_name(file_of[i], count, plan_.single_file);
     bytes += bytes_of(t);
     parameters += t.numel();
   }
   for (size_t f = 0; f < count; ++f) {
-    const std::string path = fmt::format("{}/{}", partial_, file_name(f, count));
+    const std::string path = fmt::format("{}/{}", partial_, file_name(f, count, plan_.single_file));
     files_.push_back(std::make_unique<SafetensorsWriter>(path, std::move(parts[f]), plan_.metadata));
   }
   if (count > 1) {

@@ -12,6 +12,7 @@
 
 #include "core/files/folder_handle.hpp"
 #include "hf/safetensors_writer.hpp"
+#include "hf/weight_index.hpp"
 
 namespace llmtrain {
 
@@ -41,6 +42,7 @@ struct ModelFolderPlan {
   std::map<std::string, std::string> texts;  ///< name -> content of further files; names may be in chat_template_folder
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
   std::function<void(const std::string& folder)> save_tokenizer;  ///< writes its files into the folder; may be null
+  std::string single_file = single_weights_name;                  ///< name of the file if it is one
 };
 
 /// Returns true if a folder has tokenizer files.

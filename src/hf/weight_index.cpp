@@ -16,7 +16,7 @@ namespace {
 constexpr JsonLimits index_limits = {.bytes = int64_t{32} << 20, .values = int64_t{1} << 20};
 constexpr size_t max_files = 10000;
 
-[[noreturn]] void refuse(const std::string& path, const std::string& what) {
+[[noreturn]] void refuse_files(const std::string& path, const std::string& what) {
   throw UserError(ExitCode::bad_content, path + ": " + what);
 }
 
@@ -53,7 +53,7 @@ void add_file(WeightIndex& index, const FolderHandle& folder, const std::string&
   const FileHandle file = folder.open_to_read(name);
   SafetensorsHeader header = read_safetensors_header(file);
   if (static_cast<int64_t>(index.tensors.size() + header.tensors.size()) > max_tensors_of_file) {
-    refuse(file.path(), fmt::format("more than {} tensors in all files", max_tensors_of_file));
+    refuse_files(file.path(), fmt::format("more than {} tensors in all files", max_tensors_of_file));
   }
   for (StoredTensor& tensor : header.tensors) index.tensors.push_back({std::move(tensor), index.files.size()});
   if (index.files.empty()) index.metadata = std::move(header.metadata);
@@ -66,7 +66,7 @@ std::map<std::string, std::string> read_weight_map(const FolderHandle& folder) {
   const nlohmann::json document = read_json(file, index_limits);
   const auto map = document.is_object() ? document.find("weight_map") : document.end();
   if (!document.is_object() || map == document.end() || !map->is_object() || map->empty()) {
-    refuse(file.path(), "weight_map must be an object of tensor names and files");
+    refuse_files(file.path(), "weight_map must be an object of tensor names and files");
   }
   std::map<std::string, std::string> result;
   JsonNode(*map, file.path() + ": weight_map").each_member([&](const std::string& tensor, const JsonNode& name) {
@@ -84,7 +84,7 @@ void read_sharded(WeightIndex& index, const FolderHandle& folder) {
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());
   const std::string place = folder.path_of(weights_index_name);
-  if (names.size() > max_files) refuse(place, fmt::format("names {} files", names.size()));
+  if (names.size() > max_files) refuse_files(place, fmt::format("names {} files", names.size()));
   for (const std::string& name : names) add_file(index, folder, name);
   // Checks both directions: tensors of the index are in the files, and tensors of the files are in the index.
   std::map<std::string_view, size_t> place_of;
@@ -92,16 +92,17 @@ void read_sharded(WeightIndex& index, const FolderHandle& folder) {
     const auto said = weight_map.find(t.name);
     const std::string& file = index.files[t.file].name;
     if (said == weight_map.end())
-      refuse(place, fmt::format("{} contains {}, which is not in weight_map", file, printable(t.name)));
+      refuse_files(place, fmt::format("{} contains {}, which is not in weight_map", file, printable(t.name)));
     if (said->second != file) {
-      refuse(place,
-             fmt::format("{} contains {}, which weight_map assigns to {}", file, printable(t.name), said->second));
+      refuse_files(
+          place, fmt::format("{} contains {}, which weight_map assigns to {}", file, printable(t.name), said->second));
     }
     place_of.emplace(t.name, t.file);
   }
   for (const auto& [tensor, file] : weight_map) {
     if (!place_of.contains(tensor))
-      refuse(place, fmt::format("{} does not contain {}, which weight_map assigns to it", file, printable(tensor)));
+      refuse_files(place,
+                   fmt::format("{} does not contain {}, which weight_map assigns to it", file, printable(tensor)));
   }
 }
 
@@ -132,6 +133,14 @@ WeightIndex read_weight_index(const FolderHandle& folder) {
   }
   std::sort(index.tensors.begin(), index.tensors.end(),
             [](const WeightIndex::Tensor& a, const WeightIndex::Tensor& b) { return a.name < b.name; });
+  return index;
+}
+
+WeightIndex read_weight_file(const FolderHandle& folder, const std::string& name) {
+  WeightIndex index;
+  index.folder = folder.path();
+  add_file(index, folder, name);
+  std::ranges::sort(index.tensors, {}, &WeightIndex::Tensor::name);
   return index;
 }
 

@@ -41,6 +41,9 @@ struct WeightIndex {
 /// formats), bad_content for damaged or hostile files.
 WeightIndex read_weight_index(const FolderHandle& folder);
 
+/// Reads and checks the header of one file alone.
+WeightIndex read_weight_file(const FolderHandle& folder, const std::string& name);
+
 /// Returns the command that converts a model in old PyTorch files to safetensors.
 std::string pickle_way_out(const std::string& folder);
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "layers/context.hpp"
 
@@ -34,6 +35,16 @@ inline std::string lora_a_name(const std::string& module) { return "base_model.m
 inline std::string lora_b_name(const std::string& module) { return "base_model.model." + module + ".lora_B.weight"; }
 inline std::string lora_magnitude_name(const std::string& module) {
   return "base_model.model." + module + ".lora_magnitude_vector";
+}
+
+/// True for these names alone.
+inline bool is_adapter_name(std::string_view name) { return name.starts_with("base_model.model."); }
+
+inline bool is_magnitude_name(std::string_view name) { return name.ends_with(".lora_magnitude_vector"); }
+/// Module of an adapter's parameter.
+inline std::string module_of_adapter(std::string_view name) {
+  name.remove_prefix(std::string_view("base_model.model.").size());
+  return std::string(name.substr(0, name.rfind(".lora_")));
 }
 
 /// Adapter of rows [first_row, first_row + rows) of a Linear. Its A is rows [first_rank, first_rank + rank) of the

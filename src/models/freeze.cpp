@@ -67,19 +67,13 @@ std::set<std::string, std::less<>> parts_of(const std::vector<TensorName>& tenso
   return parts;
 }
 
-/// The model with the smallest sizes: names do not depend on them.
-DecoderShape small_shape(ModelConfig model) {
-  model.vocab_size = model.max_seq_len = model.d_model = model.d_ff = model.head_dim = 2;
-  model.n_heads = model.n_kv_heads = 1;
-  model.partial_rotary_factor = 1;
-  model.rope_scaling = {};
-  return decoder_shape(model, model.vocab_size);
-}
-
 class Chooser {
  public:
   Chooser(const FreezeConfig& config, const ModelConfig& model)
-      : config_(config), model_(model), names_(small_shape(model).names), units_(Decoder(small_shape(model)).units()) {
+      : config_(config),
+        model_(model),
+        names_(nominal_shape(model).names),
+        units_(Decoder(nominal_shape(model)).units()) {
     for (const UnitSpec& unit : units_) {
       for (const ParamSpec& param : unit.params) {
         for (const ParamSlice& slice : param.slices) {

@@ -24,6 +24,14 @@ DecoderShape decoder_shape(const ModelConfig& config, int64_t tokens) {
   return shape;
 }
 
+DecoderShape nominal_shape(ModelConfig model) {
+  model.vocab_size = model.max_seq_len = model.d_model = model.d_ff = model.head_dim = 2;
+  model.n_heads = model.n_kv_heads = 1;
+  model.partial_rotary_factor = 1;
+  model.rope_scaling = {};
+  return decoder_shape(model, model.vocab_size);
+}
+
 std::unique_ptr<Model> make_model(const ModelConfig& config, int64_t tokens, TrainedRule trained) {
   DecoderShape shape = decoder_shape(config, tokens);
   shape.trained = std::move(trained);

@@ -11,6 +11,9 @@ namespace llmtrain {
 /// Shape of a resolved config (vocab_size known); `tokens` is the tokenizer's vocabulary.
 DecoderShape decoder_shape(const ModelConfig& config, int64_t tokens);
 
+/// The shape with the smallest sizes, for names of parameters, which do not depend on them.
+DecoderShape nominal_shape(ModelConfig model);
+
 /// `trained` says what is trained; empty: everything.
 std::unique_ptr<Model> make_model(const ModelConfig& config, int64_t tokens, TrainedRule trained = {});
 

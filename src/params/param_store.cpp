@@ -165,13 +165,14 @@ UnitRange ParamStore::owned(int unit) const {
   return {u.begin, u.end, false};
 }
 
-void ParamStore::initialize(uint64_t seed) {
+void ParamStore::initialize(uint64_t seed, bool frozen) {
   finish_update();
   for (StatePass pass(*this, Access::change); pass.next();) {
     const Shard& shard = pass.shard();
     initialize_range(shard, pass.unit(), seed);
     if (!shard.weights.empty() && shard.master().numel() > 0) cast(shard.weights, shard.master(), *state_->stream);
   }
+  if (!frozen) return;
   for (int unit = 0; unit < unit_count(); ++unit) {
     if (!trained(unit)) initialize_frozen(unit, seed);
   }

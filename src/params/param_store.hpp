@@ -83,8 +83,9 @@ class ParamStore {
   int64_t trained_parameter_count() const;  ///< those of trained units
   bool trained(int unit) const { return spec(unit).trained; }
 
-  /// Initialises values as a function of (seed, slice name, element), then calls publish_weights().
-  void initialize(uint64_t seed);
+  /// Initialises values as a function of (seed, slice name, element), then calls publish_weights(). `frozen` = false:
+  /// those of trained units alone, not yet published.
+  void initialize(uint64_t seed, bool frozen = true);
 
   // Weights. acquire waits for the gather; weight() is valid between acquire and release, in the compute dtype.
   void prefetch(int unit);

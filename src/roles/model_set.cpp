@@ -9,7 +9,10 @@
 #include "checkpoint/checkpoint_reader.hpp"
 #include "checkpoint/state.hpp"
 #include "core/error.hpp"
-#include "hf/load_weights.hpp"
+#include "core/files/json_reader.hpp"
+#include "hf/adapter_files.hpp"
+#include "layers/adapter.hpp"
+#include "models/lora.hpp"
 
 namespace llmtrain {
 
@@ -45,19 +48,59 @@ void RoleModel::start(Communicator& communicator, Stream& stream) {
   model_.start(stream);
 }
 
-LoadedWeights RoleModel::load(Communicator& communicator, Stream& stream) {
+LoadedWeights RoleModel::load(Communicator& communicator, Stream& stream, bool adapters) {
   const WeightSource& from = spec_.weights;
   if (!from.checkpoint.empty()) return load_checkpoint_of(communicator, stream);
   const bool part = spec_.trains && params_.trained_parameter_count() < params_.parameter_count();
+  const bool adapts = spec_.lora && adapters;
+  LoadedWeights loaded;
+  std::string hash;
   if (from.folder.empty()) {
     params_.initialize(from.seed);
     if (part) frozen_ = FrozenWeights{.seed = static_cast<int64_t>(from.seed)};
-    return {};
+  } else {
+    if (adapts && spec_.lora->path.empty()) params_.initialize(from.seed, /*frozen=*/false);
+    const NameSet trained =
+        spec_.lora ? choose_adapters(*spec_.lora, spec_.shape.config).trained : trained_names(params_);
+    const bool hashed = part || spec_.lora;
+    LoadReport report = load_weights(from.folder, spec_.shape, params_, communicator, stream,
+                                     {.trained = hashed ? &trained : nullptr, .publish = !adapts});
+    if (part)
+      frozen_ = {std::filesystem::absolute(from.folder).string(), report.file_bytes, report.hash, 0,
+                 spec_.shape.stored_rows};
+    loaded = {fmt::format("{}: {}", from.folder, load_text(report)), std::move(report.warnings)};
+    hash = report.hash;
   }
-  const NameSet trained = trained_names(params_);
-  LoadReport report = load_weights(from.folder, spec_.shape, params_, communicator, stream, part ? &trained : nullptr);
-  if (part) frozen_ = {std::filesystem::absolute(from.folder).string(), report.file_bytes, report.hash};
-  return {fmt::format("{}: {}", from.folder, load_text(report)), std::move(report.warnings)};
+  if (adapts) load_adapters(loaded, hash, communicator, stream);
+  return loaded;
+}
+
+void RoleModel::load_adapters(LoadedWeights& loaded, const std::string& base_hash, Communicator& communicator,
+                              Stream& stream) {
+  const std::string& path = spec_.lora->path;
+  if (path.empty()) {
+    params_.publish_masters();
+    if (spec_.lora->dora) model_.set_magnitudes(params_, stream);
+    return;
+  }
+  LoadedAdapter adapter = load_adapter(path, spec_.shape, params_, communicator, stream);
+  params_.publish_masters();
+  loaded.text += fmt::format("{}adapters from {}", loaded.text.empty() ? "" : "; ", path);
+  if (!base_hash.empty() && !adapter.base_hash.empty() && base_hash != adapter.base_hash) {
+    loaded.warnings.push_back(
+        fmt::format("{}: the adapter was trained with another model than {} (their frozen weights "
+                    "have the hashes {} and {})",
+                    path, spec_.weights.folder, printable(adapter.base_hash), base_hash));
+  }
+}
+
+void RoleModel::write_adapters(const std::string& folder, Communicator& communicator) {
+  const FrozenWeights base = frozen_.value_or(FrozenWeights{.path = spec_.weights.folder});
+  const AdapterOutput output{folder, spec_.lora.value(), base.path, base.hash};
+  const auto gather = [this](int unit, int64_t begin, int64_t end, float* out) {
+    params_.gather_range(unit, begin, end, out);
+  };
+  write_adapter(output, spec_.shape, units_of(params_), gather, communicator);
 }
 
 /// Frozen weights of the run are not in its checkpoints: they are read from where the run had them.
@@ -65,14 +108,17 @@ LoadedWeights RoleModel::load_checkpoint_of(Communicator& communicator, Stream& 
   const WeightSource& from = spec_.weights;
   const Manifest manifest = from.manifest ? *from.manifest : verify_checkpoint(from.checkpoint, communicator);
   LoadedWeights loaded{fmt::format("{}, step {}", from.checkpoint, manifest.step), {}};
+  frozen_ = manifest.frozen;
   if (manifest.frozen && manifest.frozen->path.empty()) {
     params_.initialize(static_cast<uint64_t>(manifest.frozen->seed));
   } else if (manifest.frozen) {
     NameSet trained;
     for (const TensorSchema& tensor : manifest.schema.tensors) trained.insert(tensor.name);
+    DecoderShape shape = spec_.shape;
+    shape.stored_rows = manifest.frozen->rows;
     LoadReport report;
     try {
-      report = load_weights(manifest.frozen->path, spec_.shape, params_, communicator, stream, &trained);
+      report = load_weights(manifest.frozen->path, shape, params_, communicator, stream, {.trained = &trained});
     } catch (const UserError& error) {  // the same on all ranks
       if (error.code() == ExitCode::stopped) throw;
       throw UserError(error.code(), fmt::format("{}: its frozen weights, which it does not contain, cannot be read. {}",

@@ -11,6 +11,7 @@
 #include "checkpoint/manifest.hpp"
 #include "core/arena.hpp"
 #include "models/decoder.hpp"
+#include "models/lora_config.hpp"
 #include "parallel/communicator.hpp"
 #include "params/param_store.hpp"
 
@@ -36,6 +37,8 @@ struct RoleSpec {
   ParamStoreOptions store;
   std::optional<PassPlan> passes = {};  ///< not set: the caller plans the activations
   WeightSource weights = {};
+  /// Adapters of the shape, which are read from lora->path, or new without it. They are not in weights.folder.
+  std::optional<LoraConfig> lora = {};
 };
 
 /// Report of a load, for the log.
@@ -58,14 +61,19 @@ class RoleModel {
   void plan(Arena& arena);
   /// Starts communication and fills constant tables; the arena is committed.
   void start(Communicator& communicator, Stream& stream);
-  /// Reads or initialises the weights. Collective.
-  LoadedWeights load(Communicator& communicator, Stream& stream);
+  /// Reads or initialises the weights; `adapters` = false leaves out adapters that the caller restores. Collective.
+  LoadedWeights load(Communicator& communicator, Stream& stream, bool adapters = true);
   /// Description of the frozen weights for checkpoints, which do not contain them, once load() has read them; none if
   /// everything is trained.
   const std::optional<FrozenWeights>& frozen_weights() const { return frozen_; }
+  /// Writes the adapters as PEFT's files into a folder. Collective.
+  void write_adapters(const std::string& folder, Communicator& communicator);
+  const WeightSource& weights() const { return spec_.weights; }
+  bool has_adapters() const { return spec_.lora.has_value(); }
 
  private:
   LoadedWeights load_checkpoint_of(Communicator& communicator, Stream& stream);
+  void load_adapters(LoadedWeights& loaded, const std::string& base_hash, Communicator& communicator, Stream& stream);
 
   RoleSpec spec_;
   Decoder model_;

@@ -14,6 +14,7 @@
 #include "core/activity.hpp"
 #include "kernels/workspace.hpp"
 #include "metrics/console.hpp"
+#include "models/lora.hpp"
 #include "models/models.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "tasks/tasks.hpp"
@@ -118,11 +119,16 @@ std::unique_ptr<EvaluationTask> make_evaluation(const Config& config, const Data
   store.size = position.size;
   const std::string& checkpoint = config.source.checkpoint;
   const int64_t tokens = checkpoint.empty() ? config.model.vocab_size : config.source.tokens;
+  std::optional<LoraConfig> lora = config.source.lora;
+  if (!config.lora.path.empty()) lora = config.lora;
+  DecoderShape shape = decoder_shape(config.model, tokens);
+  if (lora) adapt(shape, *lora);
   RoleSpec policy{.role = Role::policy,
-                  .shape = decoder_shape(config.model, tokens),
+                  .shape = std::move(shape),
                   .store = store,
                   .passes = PassPlan{store.compute, stream.max_rows(), false},
-                  .weights = {.folder = config.model.path, .checkpoint = checkpoint}};
+                  .weights = {.folder = config.model.path, .checkpoint = checkpoint},
+                  .lora = std::move(lora)};
   return std::make_unique<EvaluationTask>(std::move(policy), std::move(stream), steps, data.tokenizer);
 }
 

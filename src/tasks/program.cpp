@@ -93,8 +93,7 @@ void check_offload_here(Config& config, const Communicator& communicator) {
   const bool known = model.vocab_size > 0;
   if (!known) model.vocab_size = 1;
   int64_t bytes = 0;
-  const auto units =
-      make_model(model, model.vocab_size, trained_rule(config.run, config.freeze, config.model))->units();
+  const auto units = Decoder(trained_shape(config, model, model.vocab_size)).units();
   for (int rank = 0; rank < communicator.node_size(); ++rank) {
     ParamStoreOptions options = store_options(config.parallel, config.optimizer, compute_dtype(config.precision));
     options.rank = rank;

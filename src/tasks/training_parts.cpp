@@ -8,6 +8,7 @@
 
 #include "hf/export.hpp"
 #include "models/freeze.hpp"
+#include "models/lora.hpp"
 #include "models/models.hpp"
 #include "text/chat/chat_encoder.hpp"
 #include "text/token_rows.hpp"
@@ -78,9 +79,13 @@ TrainingParts training_parts(const Config& config, const Dataset& data) {
 
 }  // namespace
 
-TrainedRule trained_rule(const RunConfig& run, const FreezeConfig& freeze, const ModelConfig& model) {
-  if (run.finetuning == RunConfig::Finetuning::full) return {};
-  return freeze_rule(freeze, model);
+DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64_t tokens) {
+  using Finetuning = RunConfig::Finetuning;
+  DecoderShape shape = decoder_shape(model, tokens);
+  shape.stored_rows = config.source.rows;
+  if (config.run.finetuning == Finetuning::freeze) shape.trained = freeze_rule(config.freeze, model);
+  if (config.run.finetuning == Finetuning::lora) adapt(shape, config.lora);
+  return shape;
 }
 
 ParamStoreOptions store_options(const ParallelConfig& parallel, const OptimizerConfig& optimizer, DType compute) {
@@ -106,14 +111,13 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
   store.groups = parts.groups.count;
   store.blocks = config.parallel.reduction_blocks;
   const int64_t rows = std::max(parts.train.max_rows(), parts.validation ? parts.validation->max_rows() : int64_t{0});
-  DecoderShape shape = decoder_shape(config.model, softmax_rows(config.model, data));
-  shape.trained = trained_rule(config.run, config.freeze, config.model);
   RoleSpec policy{.role = Role::policy,
-                  .shape = std::move(shape),
+                  .shape = trained_shape(config, config.model, softmax_rows(config.model, data)),
                   .trains = true,
                   .store = store,
                   .passes = PassPlan{compute, rows, true, config.memory.recompute, config.batch.sequence_length},
                   .weights = {.folder = config.model.path, .seed = static_cast<uint64_t>(config.run.seed)}};
+  if (config.run.finetuning == RunConfig::Finetuning::lora) policy.lora = config.lora;
   PlanOptions options;
   options.counts_correct = config.checkpoint.best_metric == CheckpointConfig::Metric::token_accuracy;
   options.compares_losses = config.divergence.spike_z_score != 0;
@@ -135,25 +139,27 @@ TrainingOptions training_options(const Config& config, const TrainingPlan& plan)
                           .deck = write_deck(config)},
           .compute = compute_dtype(config.precision),
           .overwrite = config.run.overwrite,
-          .tokenizer = config.data.tokenizer};
+          .tokenizer = config.data.has_tokenizer_files() ? config.data.tokenizer : "",
+          .added_tokens = config.data.add_tokens};
 }
 
-void read_model_texts(TrainingOptions& options, const std::string& path, const ModelSource& source,
-                      const ChatConfig& chat, Communicator& communicator) {
-  if (path.empty()) return;
+void read_export_files(TrainingOptions& options, const Config& config, const Tokenizer* tokenizer,
+                       Communicator& communicator) {
   throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() != 0) return;
-    std::map<std::string, std::string> texts =
-        source.instead.empty() ? model_texts(path) : CheckpointModel::texts(source.instead);
+    std::map<std::string, std::string> texts;
+    if (const std::string& path = config.model.path; !path.empty()) {
+      texts = config.source.instead.empty() ? model_texts(path) : CheckpointModel::texts(config.source.instead);
+    }
     for (const char* name : {"config.json", "generation_config.json"}) {
       if (const auto text = texts.find(name); text != texts.end()) options.checkpoints.texts.insert(*text);
     }
-    if (options.checkpoints.config.export_model == CheckpointConfig::Export::none) return;
-    const std::string& name = chat.template_name;
-    if (name != "auto" && name != "none") {
-      texts["chat_template.jinja"] = find_chat_templates(name, "").front().source;
-    }
-    options.texts = std::move(texts);
+    const CheckpointConfig& checkpoint = options.checkpoints.config;
+    if (checkpoint.export_model == CheckpointConfig::Export::none && !checkpoint.export_merged) return;
+    options.exported.texts = std::move(texts);
+    if (!instruction_tasks.contains(config.run.task) || tokenizer == nullptr) return;
+    const ChatSource source = chat_source(config.chat, config.data, config.model.path);
+    options.exported.chat = export_chat(config.chat, *tokenizer, source.folder);
   });
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "checkpoint/checkpoint_weights.hpp"
+#include "data/dataset.hpp"
 #include "hf/model_folder.hpp"
 #include "text/files/tokenizer_files.hpp"
 #include "tool/loaded_model.hpp"
@@ -30,6 +31,20 @@ struct ExportCommand {
   bool force = false;
 };
 
+/// A template that is gone, or a folder of templates, gives a warning.
+ChatExport chat_of(const Config& deck, const Tokenizer& tokenizer, const std::string& tokenizer_path) {
+  if (!instruction_tasks.contains(deck.run.task)) return {};
+  std::error_code ignored;
+  const bool named = std::filesystem::is_directory(tokenizer_path, ignored);
+  try {
+    return export_chat(deck.chat, tokenizer,
+                       named ? tokenizer_path : chat_source(deck.chat, deck.data, deck.model.path).folder);
+  } catch (const UserError& error) {
+    print_warnings({fmt::format("the chat template of the run is not exported: {}", error.what())});
+    return {};
+  }
+}
+
 /// The weights of a checkpoint, read piece by piece; what belongs to them comes from the folder that the run began
 /// with, if it did, or from the checkpoint where that is gone. `tokenizer_path`: see --tokenizer; may be empty.
 void export_checkpoint(const std::string& path, const std::string& tokenizer_path, ExportOptions options) {
@@ -44,10 +59,18 @@ void export_checkpoint(const std::string& path, const std::string& tokenizer_pat
   }
   options.ids = loaded.ids();
   const Manifest& manifest = loaded.checkpoint()->manifest();
+  if (loaded.lora()) {
+    if (!tokenizer_path.empty()) refuse_command_line("--tokenizer: the checkpoint has adapters, which need none");
+    loaded.start([](Arena&) {});
+    return loaded.role().write_adapters(options.output, loaded.communicator());
+  }
   if (tokenizer != nullptr) {
     const Config deck = load_config(manifest.deck, path + "/manifest.json: deck", {}, DeckFiles::recorded);
     const bool named = !tokenizer_path.empty();
-    const std::string warning = carry_tokenizer(options, *tokenizer, named ? tokenizer_path : deck.data.tokenizer);
+    const std::string& of_deck = deck.data.has_tokenizer_files() ? deck.data.tokenizer : tokenizer_path;
+    const std::string warning =
+        carry_tokenizer(options, *tokenizer, named ? tokenizer_path : of_deck, deck.data.add_tokens);
+    options.chat = chat_of(deck, *tokenizer, tokenizer_path);
     if (named && !warning.empty()) {
       throw UserError(
           std::filesystem::exists(tokenizer_path, ignored) ? ExitCode::bad_content : ExitCode::missing_input,
@@ -95,8 +118,9 @@ StoredType parse_weight_type_option(const std::string& text) {
 }
 
 Subcommand add_export(CLI::App& program) {
-  CLI::App* app = program.add_subcommand(
-      "export", "export a checkpoint as a Hugging Face folder, or convert such a folder to another type or file size");
+  CLI::App* app = program.add_subcommand("export",
+                                         "export a checkpoint as a Hugging Face folder (the adapters of a LoRA run as "
+                                         "PEFT's), or convert such a folder to another type or file size");
   const auto o = std::make_shared<ExportCommand>();
   app->add_option("source", o->source, "checkpoint or Hugging Face folder")->required();
   app->add_option("--output", o->output, "output folder")->required();

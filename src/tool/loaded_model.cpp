@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include "core/files/folder_handle.hpp"
+#include "hf/adapter_files.hpp"
 #include "hf/load_weights.hpp"
 #include "hf/model_folder.hpp"
 #include "models/models.hpp"
@@ -19,17 +20,35 @@ void warn_of_missing_rows(const Tokenizer& tokenizer, int64_t rows, const std::s
   if (!note.empty()) std::cerr << without_controls("llmtool: warning: " + path + ": " + note) << '\n';
 }
 
-LoadedModel::LoadedModel(const std::string& path, DType compute)
+LoadedModel::LoadedModel(const std::string& path, DType compute, const std::string& adapter)
     : folder_(path), compute_(compute), communicator_(make_local_communicator()) {
   if (const std::string checkpoint = CheckpointModel::find(path); !checkpoint.empty()) {
     checkpoint_.emplace(checkpoint, *communicator_, tokenizer_);
     config_ = checkpoint_->config();
+    lora_ = checkpoint_->lora();
   } else {
     read_folder();
   }
   if (tokenizer_) warn_of_missing_rows(*tokenizer_, vocabulary(), path);
+  if (!adapter.empty()) read_adapter(adapter);
   make_model();
   if (!checkpoint_) check_weights(path, role_->shape(), role_->model().units());
+}
+
+void LoadedModel::read_adapter(const std::string& folder) {
+  if (checkpoint_) refuse_command_line("--adapter: give the folder of its model with --model, not a checkpoint");
+  DecoderShape shape = decoder_shape(config_.model, vocabulary());
+  const AdapterFolder found = AdapterFolder::open(folder, shape);
+  adapt(shape, found.config.lora);
+  match_adapter(found, shape, Decoder(shape).units());
+  lora_ = found.config.lora;
+  lora_->path = folder;
+}
+
+DecoderShape LoadedModel::shape() const {
+  DecoderShape shape = decoder_shape(config_.model, vocabulary());
+  if (lora_) adapt(shape, *lora_);
+  return shape;
 }
 
 void LoadedModel::make_model() {
@@ -41,6 +60,7 @@ void LoadedModel::make_model() {
     spec.weights.checkpoint = checkpoint_->folder();
     spec.weights.manifest = checkpoint_->manifest();
   }
+  spec.lora = lora_;
   role_.emplace(std::move(spec));
 }
 

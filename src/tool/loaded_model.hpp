@@ -22,7 +22,8 @@ class LoadedModel {
  public:
   /// Reads config.json, the tokenizer if there is one, and the headers of the weights; for a checkpoint, its deck and
   /// tokenizer, and verifies every byte. Warns on stderr about tokens without an embedding row. Throws UserError.
-  LoadedModel(const std::string& folder, DType compute);
+  /// `adapter`: folder of an adapter of the model; may be empty.
+  LoadedModel(const std::string& folder, DType compute, const std::string& adapter = {});
 
   const ModelConfig& config() const { return config_.model; }
   const TokenIds& ids() const { return config_.ids; }
@@ -41,7 +42,10 @@ class LoadedModel {
   /// Embedding rows that are tokens: every id must be below this number.
   int64_t vocabulary() const;
   /// Model shape with these rows.
-  DecoderShape shape() const { return decoder_shape(config_.model, vocabulary()); }
+  DecoderShape shape() const;
+  /// Adapters of the model, from the checkpoint's run or a folder.
+  const std::optional<LoraConfig>& lora() const { return lora_; }
+  RoleModel& role() { return *role_; }
   Communicator& communicator() { return *communicator_; }
   ParamStore& params() { return role_->params(); }
   /// Null for a Hugging Face folder.
@@ -51,11 +55,13 @@ class LoadedModel {
 
  private:
   void read_folder();
+  void read_adapter(const std::string& folder);
   void make_model();
 
   std::string folder_;
   DType compute_;
   HfConfig config_;
+  std::optional<LoraConfig> lora_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<DeviceRuntime> device_;
   std::unique_ptr<Stream> stream_;

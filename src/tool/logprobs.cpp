@@ -25,6 +25,7 @@ constexpr int64_t longest_line = int64_t{16} << 20;  ///< bytes
 
 struct LogprobsOptions {
   std::string model;
+  std::string adapter;
   std::string compute = "fp32";
 };
 
@@ -70,7 +71,8 @@ HostBatch batch_of(const std::vector<int32_t>& ids) {
 /// Model with room for rows of some length; a longer row restarts it with more room.
 class Scorer {
  public:
-  explicit Scorer(const LogprobsOptions& options) : loaded_(options.model, parse_compute_option(options.compute)) {}
+  explicit Scorer(const LogprobsOptions& options)
+      : loaded_(options.model, parse_compute_option(options.compute), options.adapter) {}
 
   const LoadedModel& model() const { return loaded_; }
 
@@ -151,6 +153,7 @@ Subcommand add_logprobs(CLI::App& program) {
       "\"sum\": x} lines out, with one entry fewer than ids");
   const auto options = std::make_shared<LogprobsOptions>();
   app->add_option("--model", options->model, "Hugging Face folder, or checkpoint of llmtrain")->required();
+  app->add_option("--adapter", options->adapter, "PEFT folder of an adapter of the model");
   app->add_option("--compute", options->compute, "compute type: fp32, bf16 or fp16")->capture_default_str();
   return {app, [options] { logprobs(*options); }};
 }

@@ -44,7 +44,9 @@ std::map<std::string, std::string> CheckpointModel::texts(const std::string& fol
 CheckpointModel::CheckpointModel(const std::string& folder, Communicator& communicator,
                                  std::unique_ptr<Tokenizer>& tokenizer)
     : folder_(folder), manifest_(verify_checkpoint(folder, communicator)) {
-  config_.model = load_config(manifest_.deck, folder + "/manifest.json: deck", {}, DeckFiles::recorded).model;
+  const Config recorded = load_config(manifest_.deck, folder + "/manifest.json: deck", {}, DeckFiles::recorded);
+  config_.model = recorded.model;
+  if (recorded.run.finetuning == RunConfig::Finetuning::lora) lora_ = recorded.lora;
   tokens_ = config_.model.vocab_size;
   if (!holds(manifest_, stored_tokenizer_name)) return;
   tokenizer = load_tokenizer(folder);

@@ -3,10 +3,12 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "checkpoint/manifest.hpp"
 #include "hf/config_json.hpp"
+#include "models/lora_config.hpp"
 #include "parallel/communicator.hpp"
 #include "params/param_store.hpp"
 #include "text/tokenizer.hpp"
@@ -25,6 +27,8 @@ class CheckpointModel {
   CheckpointModel(const std::string& folder, Communicator& communicator, std::unique_ptr<Tokenizer>& tokenizer);
 
   const HfConfig& config() const { return config_; }
+  /// Adapters that the run trained.
+  const std::optional<LoraConfig>& lora() const { return lora_; }
   const Manifest& manifest() const { return manifest_; }
   const std::string& folder() const { return folder_; }
   /// Number of embedding rows that are tokens. (A published model has no padding rows.)
@@ -34,6 +38,7 @@ class CheckpointModel {
   std::string folder_;
   Manifest manifest_;
   HfConfig config_;
+  std::optional<LoraConfig> lora_;
   int64_t tokens_ = 0;
 };
 

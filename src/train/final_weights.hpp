@@ -1,9 +1,10 @@
 #pragma once
 // Steps at the end of a complete run: the best weights are loaded, the final ones exported.
 
-#include <map>
 #include <string>
+#include <vector>
 
+#include "hf/export.hpp"
 #include "train/run_checkpoints.hpp"
 #include "train/run_context.hpp"
 
@@ -14,9 +15,14 @@ namespace llmtrain {
 void load_best_weights(const RunContext& run, RunCheckpoints& checkpoints, CheckpointConfig::Metric metric,
                        int64_t completed);
 
-/// Writes the model as a Hugging Face folder. `texts`: files of the initial model; `tokenizer`: data.tokenizer.
-/// Collective.
-void export_final_weights(const RunContext& run, const CheckpointConfig& config, const std::string& folder,
-                          const std::map<std::string, std::string>& texts, const std::string& tokenizer);
+/// Writes the adapters of a run that trains them, as PEFT's files. Collective.
+void write_adapters(const RunContext& run, const std::string& folder);
+
+/// Writes the model as a Hugging Face folder: with its adapters merged into it, if it has some, whose files in
+/// `adapter` are read. `options` has the folder, the files of the initial model and the run's chat; `tokenizer`: its
+/// files, or empty. Collective.
+void export_final_weights(const RunContext& run, const CheckpointConfig& config, ExportOptions options,
+                          const std::string& adapter, const std::string& tokenizer,
+                          const std::vector<std::string>& added_tokens);
 
 }  // namespace llmtrain

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "core/activity.hpp"
@@ -45,7 +46,7 @@ void TrainingLoop::start() {
   RoleModel& policy = run_.plan.models.at(Role::policy);
   const bool has_frozen = policy.params().trained_parameter_count() < policy.params().parameter_count();
   if (from == nullptr || has_frozen) {  // checkpoints do not contain frozen weights
-    const LoadedWeights loaded = policy.load(run_.runtime.communicator(), run_.runtime.stream());
+    const LoadedWeights loaded = policy.load(run_.runtime.communicator(), run_.runtime.stream(), from == nullptr);
     if (!loaded.text.empty()) run_.log.print("weights    " + loaded.text);
     for (const std::string& warning : loaded.warnings) run_.log.warn(warning);
   }
@@ -104,12 +105,21 @@ int64_t TrainingLoop::run_due_actions() {
   if (pending.evaluation || pending.samples || save || completed_ == run_.plan.total_steps) step_.finish_pending();
   do {
     if (guard.must_roll_back()) roll_back_and_prepare();
-    if (pending.evaluation) stop = evaluation_.run(completed_, stop_requested);
+    const bool evaluates = pending.evaluation;
+    if (evaluates) stop = evaluation_.run(completed_, stop_requested);
+    if (evaluates && !pending.evaluation && completed_ > 0 && progress_.best.step() == completed_) write_adapters();
     if (pending.samples && stop == 0 && !guard.must_roll_back()) stop = samples_.run(completed_, stop_requested);
     if (stop == 0 && guard.must_roll_back()) continue;
     stop = save_if_due(stop);
   } while (stop == 0 && (guard.must_roll_back() || pending.evaluation || pending.samples));
   return stop;
+}
+
+std::string TrainingLoop::adapter_folder() const { return options_.checkpoints.directory + "/adapter"; }
+
+void TrainingLoop::write_adapters() {
+  if (!run_.plan.models.at(Role::policy).has_adapters()) return;
+  llmtrain::write_adapters(run_, adapter_folder());
 }
 
 void TrainingLoop::roll_back_and_prepare() {
@@ -162,9 +172,13 @@ int64_t TrainingLoop::finish(int64_t stop) {
   if (options_.checkpoints.needs_best) {
     load_best_weights(run_, *checkpoints_, checkpoint.best_metric, completed_);
   }
-  if (checkpoint.export_model != CheckpointConfig::Export::none) {
-    export_final_weights(run_, checkpoint, options_.checkpoints.directory + "/export", options_.texts,
-                         options_.tokenizer);
+  write_adapters();
+  const bool adapters = run_.plan.models.at(Role::policy).has_adapters();
+  if (adapters) run_.log.print("adapters   " + adapter_folder());
+  if (checkpoint.writes_model(adapters)) {
+    options_.exported.output = options_.checkpoints.directory + "/export";
+    export_final_weights(run_, checkpoint, std::move(options_.exported), adapter_folder(), options_.tokenizer,
+                         options_.added_tokens);
   }
   run_.log.finish(progress_.best.stops()
                       ? fmt::format("stopped early after {} steps: {} evaluations without a better {}", completed_,

@@ -2,10 +2,11 @@
 // The loop over the steps of a run: a step; evaluations and samples that are due; a save if it is due; the end if it is
 // asked for.
 
-#include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "hf/export.hpp"
 #include "params/planned_memory.hpp"
 #include "train/run_checkpoints.hpp"
 #include "train/run_evaluation.hpp"
@@ -22,10 +23,11 @@ struct TrainingOptions {
   CheckpointOptions checkpoints;
   DType compute = DType::f32;  ///< dtype of the products, for the profile
   bool overwrite = false;      ///< run.overwrite, without which the same command resumes
-  /// Files of the initial weights for the export, by name, on rank 0: read at the start, since the folder may be gone
-  /// at the end.
-  std::map<std::string, std::string> texts = {};
-  std::string tokenizer;  ///< data.tokenizer, for the export
+  /// Files and chat of the exported model, on rank 0 where the deck wants one: read at the start, since the folder of
+  /// the initial weights may be gone at the end.
+  ExportOptions exported = {};
+  std::string tokenizer;                       ///< data.tokenizer, if it names files
+  std::vector<std::string> added_tokens = {};  ///< data.add_tokens
 
   /// True if the parameters' hash is logged after this many steps.
   bool is_hashed(int64_t completed) const;
@@ -48,6 +50,9 @@ class TrainingLoop {
   int64_t save_if_due(int64_t stop);
   /// Rolls back after divergence.
   void roll_back_and_prepare();
+  std::string adapter_folder() const;
+  /// Writes adapter/ if the run trains adapters.
+  void write_adapters();
   int64_t finish(int64_t stop);
   bool due(int64_t every) const { return every > 0 && completed_ % every == 0; }
 

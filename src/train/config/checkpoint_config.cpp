@@ -47,6 +47,9 @@ void CheckpointConfig::visit(DeckKeys& keys) {
   keys.key("export", export_model,
            {.doc = "Write a Hugging Face folder to <run>/export at the end: with the last weights, or with the best by "
                    "best_metric. With best, a checkpoint follows every better evaluation."});
+  keys.key("export_merged", export_merged,
+           {.doc = "With run.finetuning = lora, whose adapters are written to <run>/adapter: write <run>/export too, "
+                   "the model of model.path with the adapters merged into it, in the type of its files."});
   keys.key("export_dtype", export_dtype, {.doc = "Type of the exported weights; the trained weights are always fp32."});
   keys.key("export_file_size", export_file_size,
            {.unit = "bytes",
@@ -78,12 +81,16 @@ void CheckpointConfig::resolve(DeckLoader& deck, const Config& config) {
     deck.set("checkpoint.buffer", Origin::automatic, "parallel.offload_optimizer = nvme: no copy in memory");
   }
   if (config.evaluation.load_best_at_end) check_best(deck, config, "evaluation.load_best_at_end", "the best");
-  if (export_model == Export::none) {
-    deck.unused("checkpoint.export_dtype", "no effect with export = none");
-    deck.unused("checkpoint.export_file_size", "no effect with export = none");
-    return;
-  }
+  const bool adapters = config.run.finetuning == RunConfig::Finetuning::lora;
   if (export_model == Export::best) check_best(deck, config, "checkpoint.export", "best");
+  if (!adapters) deck.unused("checkpoint.export_merged", "no effect without run.finetuning = lora");
+  const std::string why = adapters ? "no effect with run.finetuning = lora" : "no effect with export = none";
+  if (adapters || export_model == Export::none) deck.unused("checkpoint.export_dtype", why);
+  if (!writes_model(adapters)) deck.unused("checkpoint.export_file_size", why);
+  if (adapters && export_merged) {
+    deck.check(!config.model.path.empty(), {"checkpoint.export_merged", "model.path"}, "needs a folder in model.path");
+  }
+  if (adapters || export_model == Export::none) return;
   if (!config.model.path.empty() || !deck.sound({"model.d_model", "model.n_layers", "model.n_heads"})) return;
   ModelConfig model = config.model;
   if (model.vocab_size == 0) model.vocab_size = 1;

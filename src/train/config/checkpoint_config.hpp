@@ -32,9 +32,12 @@ struct CheckpointConfig {
   Metric best_metric = Metric::loss;
 
   Export export_model = Export::none;  ///< <run>/export, a Hugging Face folder
+  bool export_merged = false;          ///< with adapters: export/ has the model with the adapters in it
   ExportType export_dtype = ExportType::fp32;
   int64_t export_file_size = 5'000'000'000;  ///< bytes
 
+  /// True if export/ is written at the end.
+  bool writes_model(bool adapters) const { return adapters ? export_merged : export_model != Export::none; }
   bool saves() const { return every_steps > 0 || every_minutes > 0 || at_end; }
   /// Path that resume names, or empty.
   std::string resume_path() const {

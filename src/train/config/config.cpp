@@ -54,21 +54,38 @@ void mark_unused(DeckLoader& deck, const DeckKeys& keys, Task task) {
   }
 }
 
-void resolve_finetuning(DeckLoader& deck, const DeckKeys& keys, const Config& config) {
+/// Keys of a section that describes another way of fine-tuning.
+void mark_unused(DeckLoader& deck, const DeckKeys& keys, std::string_view section) {
+  for (const std::string_view name : keys.names_in(section)) {
+    deck.unused(fmt::format("{}.{}", section, name), fmt::format("no effect without run.finetuning = {}", section));
+  }
+}
+
+/// `folders`: null for a recorded deck, which has the properties of its adapters.
+void resolve_finetuning(DeckLoader& deck, const DeckKeys& keys, Config& config, ModelFolders* folders) {
+  using Finetuning = RunConfig::Finetuning;
+  const Finetuning kind = config.run.finetuning;
+  const bool adapts = kind == Finetuning::lora || config.run.task == Task::evaluate;
+  if (adapts && folders != nullptr) load_adapter_path(deck, config, *folders);
   if (!trains(config.run.task)) return;
-  if (config.run.finetuning == RunConfig::Finetuning::freeze) {
-    if (!config.source.instead.empty()) {
-      deck.fail("model.path",
-                config.model.path +
-                    ": the folder is gone, but the run needs its frozen weights, which are "
-                    "not in its checkpoints: restore the folder",
-                ExitCode::missing_input);
-    }
-    return config.freeze.resolve(deck, config.model);
+  if (kind != Finetuning::full && !config.source.instead.empty()) {
+    deck.fail("model.path",
+              config.model.path +
+                  ": the folder is gone, but the run needs its frozen weights, which are "
+                  "not in its checkpoints: restore the folder",
+              ExitCode::missing_input);
   }
-  for (const std::string_view name : keys.names_in("freeze")) {
-    deck.unused("freeze." + std::string(name), "no effect without run.finetuning = freeze");
+  if (kind == Finetuning::freeze) {
+    config.freeze.resolve(deck, config.model);
+  } else {
+    mark_unused(deck, keys, "freeze");
   }
+  if (kind == Finetuning::lora) return config.lora.resolve(deck, config.model);
+  for (const std::string_view name : keys.names_in("lora")) {
+    const std::string key = fmt::format("lora.{}", name);
+    if (deck.given(key)) deck.fail(key, "needs run.finetuning = lora");
+  }
+  mark_unused(deck, keys, "lora");
 }
 
 void resolve_tokenizer_task(DeckLoader& deck, Config& config) {
@@ -141,6 +158,7 @@ std::string too_few_rows(int64_t rows, int64_t vocabulary) {
 void Config::visit(DeckKeys& keys) {  // in the order in which a user meets them
   run.visit(keys);
   model.visit(keys);
+  lora.visit(keys);
   freeze.visit(keys);
   data.visit(keys);
   chat.visit(keys);
@@ -214,13 +232,16 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     resolve_tokenizer_task(deck, config);
   } else {
     config.batch.resolve(deck, config.data.max_tokens_per_batch);
+    if (folders == nullptr) folders = &own_folders;
     if (files != DeckFiles::recorded) {
-      loaded = load_model_path(deck, config, folders != nullptr ? *folders : own_folders);
+      loaded = load_model_path(deck, config, *folders);
     } else if (!config.model.path.empty()) {
       loaded = config.model;
     }
+    if (files != DeckFiles::recorded && trains(config.run.task))
+      grow_vocabulary(deck, config, folders != nullptr ? *folders : own_folders, loaded);
     config.model.resolve(deck, config.batch.sequence_length, loaded ? &*loaded : nullptr);
-    resolve_finetuning(deck, keys, config);
+    resolve_finetuning(deck, keys, config, files == DeckFiles::recorded ? nullptr : folders);
     config.data.resolve(deck, config.run.output, config.run.task, config.run.seed);
     config.chat.resolve(deck);
     deck.check(config.data.max_tokens_per_batch == 0 || config.parallel.reduction_groups == 0,

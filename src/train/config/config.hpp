@@ -12,6 +12,7 @@
 #include "layers/memory_config.hpp"
 #include "metrics/log_config.hpp"
 #include "models/freeze_config.hpp"
+#include "models/lora_config.hpp"
 #include "models/model_config.hpp"
 #include "optim/optimizer_config.hpp"
 #include "optim/precision_config.hpp"
@@ -31,6 +32,7 @@ namespace llmtrain {
 struct Config {
   RunConfig run;
   ModelConfig model;
+  LoraConfig lora;
   FreezeConfig freeze;
   DataConfig data;
   ChatConfig chat;

@@ -1,12 +1,17 @@
 #include "train/config/model_path.hpp"
 
+#include <fmt/format.h>
+
 #include <filesystem>
 
 #include "checkpoint/checkpoint_folder.hpp"
 #include "checkpoint/checkpoint_reader.hpp"
+#include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "core/files/folder_handle.hpp"
 #include "core/message.hpp"
+#include "data/tokenize/named_tokenizer.hpp"
+#include "hf/adapter_files.hpp"
 #include "hf/config_json.hpp"
 #include "hf/load_weights.hpp"
 #include "hf/model_folder.hpp"
@@ -22,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 using Facts = ModelFolders::Facts;
 
-constexpr std::string_view key = "model.path";
+constexpr std::string_view key = "model.path", adapter_key = "lora.path";
 
 Config recorded_config(const std::string& checkpoint, const std::string& deck) {
   return load_config(deck, checkpoint + "/manifest.json: deck", {}, DeckFiles::recorded);
@@ -68,6 +73,7 @@ ModelConfig take_recorded(DeckLoader& deck, Config& config, const Facts& facts) 
   if (!facts.gone) {
     config.source.checkpoint = facts.checkpoint;
     config.source.tokens = facts.tokens;
+    if (recorded.run.finetuning == RunConfig::Finetuning::lora) config.source.lora = recorded.lora;
     return model;
   }
   config.source.instead = facts.checkpoint;
@@ -106,8 +112,22 @@ const Facts& ModelFolders::find(const std::string& folder, const std::vector<std
   return known_.emplace(folder, std::move(facts)).first->second;
 }
 
+const std::string& ModelFolders::find_adapter(const std::string& folder) {
+  const auto known = adapters_.find(folder);
+  return known != adapters_.end() ? known->second
+                                  : adapters_.emplace(folder, read_adapter_config(folder)).first->second;
+}
+
 std::string tokenizer_of_model(const std::string& folder) {
   return folder.find('/') == std::string::npos ? "./" + folder : folder;
+}
+
+const ModelFolders::GrownTokenizer& ModelFolders::grow(const std::string& path, const std::vector<std::string>& added) {
+  const auto known = grown_.find(path);
+  if (known != grown_.end()) return known->second;
+  const std::unique_ptr<Tokenizer> before = open_tokenizer(path);
+  GrownTokenizer grown{with_added_tokens(*before, added)->vocabulary_size(), tokens_known_to(*before, added)};
+  return grown_.emplace(path, std::move(grown)).first->second;
 }
 
 std::string ModelFolders::packed() const {
@@ -116,6 +136,17 @@ std::string ModelFolders::packed() const {
   for (const auto& [folder, facts] : known_) {
     for (const std::string& text : {folder, facts.config, facts.tokenizer_path, facts.checkpoint}) message.put(text);
     message.put(std::vector<int64_t>{facts.tokens, facts.gone ? 1 : 0});
+  }
+  message.put(std::vector<uint64_t>{grown_.size()});
+  for (const auto& [path, grown] : grown_) {
+    message.put(path);
+    message.put(std::vector<int64_t>{grown.tokens, std::ssize(grown.known)});
+    for (const std::string& token : grown.known) message.put(token);
+  }
+  message.put(std::vector<uint64_t>{adapters_.size()});
+  for (const auto& [folder, text] : adapters_) {
+    message.put(folder);
+    message.put(text);
   }
   return message.bytes();
 }
@@ -134,6 +165,23 @@ ModelFolders ModelFolders::unpacked(const std::string& bytes) {
     facts.tokens = numbers.at(0);
     facts.gone = numbers.at(1) != 0;
     folders.known_.emplace(std::move(folder), std::move(facts));
+  }
+  std::vector<uint64_t> grown_count;
+  message.take(grown_count);
+  for (uint64_t i = 0; i < grown_count.front(); ++i) {
+    std::string path;
+    std::vector<int64_t> numbers;
+    message.take(path);
+    message.take(numbers);
+    GrownTokenizer grown{numbers.at(0), std::vector<std::string>(static_cast<size_t>(numbers.at(1)))};
+    for (std::string& token : grown.known) message.take(token);
+    folders.grown_.emplace(std::move(path), std::move(grown));
+  }
+  message.take(count);
+  for (uint64_t i = 0; i < count.back(); ++i) {
+    std::string folder;
+    message.take(folder);
+    message.take(folders.adapters_[folder]);
   }
   return folders;
 }
@@ -169,16 +217,59 @@ std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, Mod
   }
 }
 
+void grow_vocabulary(DeckLoader& deck, Config& config, ModelFolders& folders, std::optional<ModelConfig>& loaded) {
+  const std::string& path = config.data.tokenizer_path();
+  if (config.data.add_tokens.empty() || !config.data.has_tokenizer_files() || !is_tokenizer_path(path)) return;
+  if (!deck.sound({key, "data.tokenizer", "data.add_tokens"})) return;
+  try {
+    const ModelFolders::GrownTokenizer& grown = folders.grow(path, config.data.add_tokens);
+    if (!grown.known.empty() && config.data.tokenizer_from.empty()) {
+      deck.note("data.add_tokens", fmt::format("{} has {} already", path, joined(grown.known, ", ")));
+    }
+    if (!loaded || grown.tokens <= loaded->vocab_size) return;
+    config.source.rows = loaded->vocab_size;
+    loaded->vocab_size = grown.tokens;
+  } catch (const UserError& error) {
+    deck.fail("data.tokenizer", error.what(), error.code());
+  }
+}
+
+void load_adapter_path(DeckLoader& deck, Config& config, ModelFolders& folders) {
+  const std::string& path = config.lora.path;
+  if (!deck.given(adapter_key) || !deck.sound({adapter_key, key, "model.family", "model.n_layers"})) return;
+  if (!config.source.checkpoint.empty()) {
+    return deck.fail(adapter_key, "cannot be combined with a checkpoint in model.path: give the folder of the model");
+  }
+  try {
+    const std::string place = path + "/" + adapter_config_name;
+    const AdapterConfig found = parse_adapter_config(folders.find_adapter(path), place);
+    choose_stored_adapters(found.lora, config.model, place);
+    config.lora.take(deck, found.lora);
+  } catch (const UserError& error) {
+    deck.fail(adapter_key, error.what(), error.code());
+  }
+}
+
 void examine_weights(DeckLoader& deck, const Config& config) {
   if (!deck.given(key) || !deck.sound({key})) return;
   if (!config.source.checkpoint.empty() || !config.source.instead.empty()) return;  // these are verified before use
   const ModelConfig& model = config.model;
-  try {
-    const DecoderShape shape = decoder_shape(model, model.vocab_size);
-    check_weights(model.path, shape, Decoder(shape).units());
-  } catch (const UserError& error) {
-    deck.fail(key, error.what(), error.code());
-  }
+  DecoderShape shape = decoder_shape(model, model.vocab_size);
+  shape.stored_rows = config.source.rows;
+  const auto check = [&](std::string_view name, const auto& work) {
+    try {
+      work();
+    } catch (const UserError& error) {
+      deck.fail(name, error.what(), error.code());
+    }
+  };
+  check(key, [&] { check_weights(model.path, shape, Decoder(shape).units()); });
+  if (!deck.given(adapter_key) || !deck.sound({key, adapter_key})) return;
+  check(adapter_key, [&] {
+    const AdapterFolder adapter = AdapterFolder::open(config.lora.path, shape);
+    adapt(shape, adapter.config.lora);
+    match_adapter(adapter, shape, Decoder(shape).units());
+  });
 }
 
 }  // namespace llmtrain

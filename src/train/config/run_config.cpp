@@ -57,7 +57,9 @@ void RunConfig::visit(DeckKeys& keys) {
               "model.path (loss, perplexity, bits per byte, token accuracy); tokenizer: train the tokenizer of "
               "data.tokenizer = bpe on data.train, and write tokenizer.json to the run's folder."});
   keys.key("finetuning", finetuning,
-           {.doc = "Trained parameters. full: every one; freeze: those that [freeze] names.", .tasks = training_tasks});
+           {.doc = "Trained parameters. full: every one; lora: adapters, see [lora]; freeze: those that [freeze] "
+                   "names.",
+            .tasks = training_tasks});
   keys.key("output", output, {.doc = "Folder of run directories.", .change = Change::nothing});
   keys.key("seed", seed,
            {.range = at_least(0),

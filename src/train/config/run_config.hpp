@@ -12,7 +12,7 @@ class DeckLoader;
 
 /// [run]
 struct RunConfig {
-  enum class Finetuning : uint8_t { full, freeze };
+  enum class Finetuning : uint8_t { full, lora, freeze };
 
   std::string name;  ///< name of the run directory; default: the deck's file name without .ini
   Task task = Task::pretrain;
@@ -33,6 +33,6 @@ struct RunConfig {
 };
 
 template <>
-inline constexpr auto enum_names<RunConfig::Finetuning> = name_list("full", "freeze");
+inline constexpr auto enum_names<RunConfig::Finetuning> = name_list("full", "lora", "freeze");
 
 }  // namespace llmtrain

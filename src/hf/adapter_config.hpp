@@ -1,0 +1,28 @@
+#pragma once
+// adapter_config.json of PEFT. A setting that changes the mathematics and is not supported is an error that names it;
+// so is a key that is not known and has a value.
+
+#include <string>
+#include <string_view>
+
+#include "models/lora.hpp"
+
+namespace llmtrain {
+
+inline constexpr const char* adapter_config_name = "adapter_config.json";
+inline constexpr const char* adapter_weights_name = "adapter_model.safetensors";
+
+struct AdapterConfig {
+  LoraConfig lora;    ///< without path
+  std::string base;   ///< base_model_name_or_path; may be empty
+  bool tied = false;  ///< ensure_weight_tying: embedding and head are trained as one matrix
+};
+
+/// `place` is the file's path, for messages. Throws UserError(bad_content) with all problems.
+AdapterConfig parse_adapter_config(std::string_view text, const std::string& place);
+
+/// Returns the text for an adapter of this model, `part` being what its configuration chooses there. Names of modules
+/// are written so that PEFT chooses the same.
+std::string write_adapter_config(const AdapterConfig& config, const LoraPart& part, const ModelConfig& model);
+
+}  // namespace llmtrain

@@ -1,0 +1,294 @@
+#include "hf/adapter_files.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "core/deck/suggestion.hpp"
+#include "core/error.hpp"
+#include "core/files/json_reader.hpp"
+#include "core/message.hpp"
+#include "hf/config_json.hpp"
+#include "hf/convert.hpp"
+#include "parallel/job/runtime.hpp"
+#include "params/unit_layout.hpp"
+
+namespace llmtrain {
+namespace {
+
+constexpr std::string_view prefix = "base_model.model.";
+
+/// Removes the first occurrence.
+void remove(std::string& text, std::string_view part) {
+  if (const size_t at = text.find(part); at != std::string::npos) text.erase(at, part.size());
+}
+
+/// Name of a stored tensor in the model: PEFT's files name the same parameter in several ways. Empty: a copy of what
+/// the model has.
+std::string name_in_model(const std::string& stored) {
+  if (!stored.starts_with(prefix) || stored.find(".original_module.") != std::string::npos) return {};
+  std::string name = stored;
+  if (name.find(".lora_") != std::string::npos) {
+    remove(name, ".default");
+    if (name.ends_with(".lora_magnitude_vector.weight")) remove(name, ".weight");
+    return name;
+  }
+  for (const std::string_view wrapper : {".base_layer", ".modules_to_save", ".default"}) remove(name, wrapper);
+  return name.substr(prefix.size());
+}
+
+/// Name of a trained tensor of the model in PEFT's files.
+std::string name_in_file(const std::string& name, const LoraPart& part) {
+  if (is_adapter_name(name)) return name;
+  const size_t dot = name.rfind('.');
+  const bool adapted = part.modules.contains(name.substr(0, dot));
+  return fmt::format("{}{}{}{}", prefix, name.substr(0, dot), adapted ? ".base_layer" : "", name.substr(dot));
+}
+
+class AdapterMatcher {
+ public:
+  AdapterMatcher(const AdapterFolder& adapter, const DecoderShape& shape) : adapter_(adapter), shape_(shape) {
+    // PEFT stores the bias of a module in modules_to_save once more where all biases are trained.
+    for (const bool copies : {false, true}) {
+      for (size_t i = 0; i < adapter.index.tensors.size(); ++i) {
+        const bool copy = adapter.index.tensors[i].name.find(".modules_to_save.") != std::string::npos;
+        if (copy == copies) add(i, copy);
+      }
+    }
+  }
+
+  WeightMatch match(const std::vector<UnitSpec>& units) {
+    for (size_t u = 0; u < units.size(); ++u) {
+      for (size_t p = 0; p < units[u].params.size(); ++p) {
+        const ParamSpec& param = units[u].params[p];
+        for (size_t s = 0; s < param.slices.size(); ++s) {
+          const std::string& name = param.slices[s].name;
+          if (!is_adapter_name(name) && !adapter_.part.trained.contains(name)) continue;
+          const int64_t tensor = take(param, exported_slice(shape_, param.slices[s]));
+          if (tensor < 0) continue;
+          match_.slices.push_back({static_cast<int>(u), static_cast<int>(p), static_cast<int>(s), param.columns,
+                                   static_cast<size_t>(tensor)});
+        }
+      }
+    }
+    match_tied_head();
+    for (const auto& [name, number] : number_of_) extra_.add(printable(adapter_.index.tensors[number].name));
+    const std::string problems = missing_.text() + extra_.text() + wrong_shape_.text() + wrong_type_.text();
+    if (!problems.empty()) {
+      refuse(fmt::format("the tensors do not fit the model with the adapters that {} describes{}", adapter_config_name,
+                         problems));
+    }
+    return std::move(match_);
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw UserError(ExitCode::bad_content, fmt::format("{}/{}: {}", adapter_.index.folder, adapter_weights_name, what));
+  }
+
+  void add(size_t number, bool copy) {
+    const std::string& stored = adapter_.index.tensors[number].name;
+    if (stored.find(".lora_embedding_") != std::string::npos) {
+      refuse(fmt::format("{}: adapters of embeddings are not supported; train them whole, by modules_to_save",
+                         printable(stored)));
+    }
+    const std::string name = name_in_model(stored);
+    if (name.empty() && stored.starts_with(prefix)) return;
+    const auto [at, fresh] = number_of_.emplace(name.empty() ? stored : name, number);
+    if (!fresh && !copy) {
+      refuse(fmt::format("{} and {} are the same tensor", printable(adapter_.index.tensors[at->second].name),
+                         printable(stored)));
+    }
+  }
+
+  std::string head() const { return shape_.names.head + ".weight"; }
+  std::string embedding() const { return shape_.names.embedding + ".weight"; }
+
+  int64_t take(const ParamSpec& param, const ParamSlice& slice) {
+    auto found = number_of_.find(slice.name);
+    const bool tied = adapter_.part.trains_tied_head && slice.name == embedding();
+    if (found == number_of_.end() && tied) found = number_of_.find(head());
+    if (found == number_of_.end()) {
+      missing_.add(name_in_file(slice.name, adapter_.part));
+      return -1;
+    }
+    const size_t number = found->second;
+    number_of_.erase(found);
+    const WeightIndex::Tensor& tensor = adapter_.index.tensors[number];
+    const std::vector<int64_t> expected = stored_shape(param, slice);
+    if (tensor.shape != expected) {
+      wrong_shape_.add(fmt::format("{} is {} instead of {}", name_in_file(slice.name, adapter_.part),
+                                   shape_text(tensor.shape), shape_text(expected)));
+    } else if (!is_weight_type(tensor.type)) {
+      wrong_type_.add(fmt::format("{} is {}", name_in_file(slice.name, adapter_.part), name_of(tensor.type)));
+    }
+    if (tied) match_.embedding = static_cast<int64_t>(number);
+    return static_cast<int64_t>(number);
+  }
+
+  /// A tied matrix is stored twice. Where PEFT trained only one of the two, they are no longer one.
+  void match_tied_head() {
+    if (!adapter_.part.trains_tied_head || match_.embedding < 0) return;
+    const auto found = number_of_.find(head());
+    const bool both = found != number_of_.end();
+    if (!both && !adapter_.config.tied) {
+      refuse(fmt::format(
+          "{} was trained apart from the matrix that it shares with {} in the model "
+          "(ensure_weight_tying is false). Merge it with PEFT, which makes two matrices of them",
+          printable(adapter_.index.tensors[static_cast<size_t>(match_.embedding)].name), shape_.names.head));
+    }
+    if (!both) return;
+    const WeightIndex::Tensor& tensor = adapter_.index.tensors[found->second];
+    const WeightIndex::Tensor& other = adapter_.index.tensors[static_cast<size_t>(match_.embedding)];
+    if (tensor.shape != other.shape) {
+      wrong_shape_.add(fmt::format("{} is {} instead of {}", printable(tensor.name), shape_text(tensor.shape),
+                                   shape_text(other.shape)));
+    } else if (!is_weight_type(tensor.type)) {
+      wrong_type_.add(fmt::format("{} is {}", printable(tensor.name), name_of(tensor.type)));
+    }
+    match_.tied_head = static_cast<int64_t>(found->second);
+    number_of_.erase(found);
+  }
+
+  const AdapterFolder& adapter_;
+  const DecoderShape& shape_;
+  std::map<std::string, size_t> number_of_;  ///< name in the model -> number of the stored tensor; those not taken yet
+  WeightMatch match_;
+  Problems missing_{"missing"}, extra_{"not in the adapter"}, wrong_shape_{"with another shape"},
+      wrong_type_{"with a type other than F32, BF16, F16"};
+};
+
+}  // namespace
+
+std::string read_adapter_config(const std::string& folder) {
+  const FolderHandle handle = FolderHandle::open(folder);
+  if (handle.has(adapter_config_name)) {
+    return handle.open_to_read(adapter_config_name).read_text(max_config_bytes);
+  }
+  std::error_code ignored;
+  const std::string inner = folder + "/adapter";
+  const bool run = std::filesystem::exists(fmt::format("{}/{}", inner, adapter_config_name), ignored);
+  throw UserError(ExitCode::missing_input, fmt::format("{}: no {} here{}", folder, adapter_config_name,
+                                                       run ? fmt::format("; did you mean {}?", inner)
+                                                           : ", so it is not the folder of an adapter"));
+}
+
+LoraPart choose_stored_adapters(const LoraConfig& lora, const ModelConfig& model, const std::string& place) {
+  LoraPart part = choose_adapters(lora, model);
+  if (part.errors.empty()) return part;
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 2> other_names = {
+      {{"alpha", "lora_alpha"}, {"r", "r"}}};
+  std::string problems;
+  for (const auto& [key, what] : part.errors) {
+    const auto other = std::ranges::find(other_names, key, &std::pair<std::string_view, std::string_view>::first);
+    problems +=
+        fmt::format("{}{}: {}", problems.empty() ? "" : "\n  ", other == other_names.end() ? key : other->second, what);
+  }
+  throw UserError(ExitCode::bad_content, fmt::format("{}: the adapter does not fit the model: {}", place, problems));
+}
+
+AdapterFolder AdapterFolder::open(const std::string& folder, const DecoderShape& shape) {
+  AdapterFolder adapter;
+  adapter.folder = folder;
+  const FolderHandle handle = FolderHandle::open(folder);
+  const std::string place = handle.path_of(adapter_config_name);
+  adapter.config = parse_adapter_config(read_adapter_config(folder), place);
+  adapter.part = choose_stored_adapters(adapter.config.lora, shape.config, place);
+  if (!handle.has(adapter_weights_name) && handle.has("adapter_model.bin")) {
+    throw UserError(
+        ExitCode::missing_input,
+        fmt::format("{}: no {} here, but adapter_model.bin, an old PyTorch file. Reading such a file runs "
+                    "code in it, so it is not read. If you trust it, load the adapter with PEFT and save it "
+                    "again",
+                    folder, adapter_weights_name));
+  }
+  adapter.index = read_weight_file(handle, adapter_weights_name);
+  return adapter;
+}
+
+WeightMatch match_adapter(const AdapterFolder& adapter, const DecoderShape& shape, const std::vector<UnitSpec>& units) {
+  return AdapterMatcher(adapter, shape).match(units);
+}
+
+LoadedAdapter load_adapter(const std::string& folder, const DecoderShape& shape, ParamStore& params,
+                           Communicator& communicator, Stream& stream) {
+  // Rank 0 alone reads the headers.
+  std::string packed_index, packed_config, base_hash;
+  throw_on_all_ranks(communicator, [&] {
+    if (communicator.rank() != 0) return;
+    const WeightIndex index = AdapterFolder::open(folder, shape).index;
+    packed_index = index.packed();
+    packed_config = read_adapter_config(folder);
+    const auto hash = index.metadata.find(base_hash_key);
+    if (hash != index.metadata.end()) base_hash = hash->second;
+  });
+  for (std::string* text : {&packed_index, &packed_config, &base_hash}) communicator.broadcast(*text);
+  AdapterFolder adapter;
+  WeightMatch match;
+  throw_on_all_ranks(communicator, [&] {
+    adapter.folder = folder;
+    adapter.config = parse_adapter_config(packed_config, folder);
+    adapter.part = choose_stored_adapters(adapter.config.lora, shape.config, folder);
+    adapter.index = WeightIndex::unpacked(packed_index);
+    match = match_adapter(adapter, shape, units_of(params));
+  });
+  return {load_match(adapter.index, match, params, communicator, stream, {.finite = true, .publish = false}),
+          base_hash};
+}
+
+void write_adapter(const AdapterOutput& output, const DecoderShape& shape, const std::vector<UnitSpec>& units,
+                   const GatherWeights& gather, Communicator& communicator) {
+  const LoraPart part = choose_adapters(output.lora, shape.config);
+  const auto names_of = [&](const std::string& name) {
+    std::vector<std::string> names = {name_in_file(name, part)};
+    if (part.trains_tied_head && name == shape.names.embedding + ".weight") {
+      names.push_back(name_in_file(shape.names.head + ".weight", part));
+    }
+    return names;
+  };
+  const auto for_slices = [&](const auto& work) {
+    for (size_t unit = 0; unit < units.size(); ++unit) {
+      const UnitLayout layout(units[unit]);
+      const std::vector<ParamSpec>& specs = units[unit].params;
+      for (size_t p = 0; p < specs.size(); ++p) {
+        for (const ParamSlice& slice : specs[p].slices) {
+          if (!is_adapter_name(slice.name) && !part.trained.contains(slice.name)) continue;
+          work(static_cast<int>(unit), layout.offset(static_cast<int>(p)), specs[p], exported_slice(shape, slice));
+        }
+      }
+    }
+  };
+  std::unique_ptr<ModelFolderWriter> writer;
+  throw_on_all_ranks(communicator, [&] {
+    if (communicator.rank() != 0) return;
+    ModelFolderPlan plan;
+    plan.path = output.folder;
+    plan.overwrite = true;
+    plan.single_file = adapter_weights_name;
+    plan.file_bytes = std::numeric_limits<int64_t>::max();
+    if (!output.base_hash.empty()) plan.metadata[base_hash_key] = output.base_hash;
+    plan.texts[adapter_config_name] =
+        write_adapter_config({.lora = output.lora, .base = output.base}, part, shape.config);
+    for_slices([&](int, int64_t, const ParamSpec& param, const ParamSlice& slice) {
+      for (const std::string& name : names_of(slice.name)) {
+        plan.tensors.push_back({name, StoredType::F32, stored_shape(param, slice), 0, 0});
+      }
+    });
+    writer = std::make_unique<ModelFolderWriter>(std::move(plan));
+  });
+  SliceWriter slices(gather, writer.get(), communicator);
+  for_slices([&](int unit, int64_t offset, const ParamSpec& param, const ParamSlice& slice) {
+    slices.write(unit, offset, param, slice, names_of(slice.name));
+  });
+  throw_on_all_ranks(communicator, [&] {
+    slices.raise();
+    if (writer) writer->publish();
+  });
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,59 @@
+#pragma once
+// The folder of an adapter as PEFT writes and reads it: adapter_config.json and adapter_model.safetensors.
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "hf/adapter_config.hpp"
+#include "hf/load_weights.hpp"
+#include "hf/slice_writer.hpp"
+
+namespace llmtrain {
+
+/// Returns the text of adapter_config.json. Throws UserError(missing_input) with advice if the folder has none.
+std::string read_adapter_config(const std::string& folder);
+
+/// The adapter that a folder has, and what it chooses in a model.
+struct AdapterFolder {
+  std::string folder;
+  AdapterConfig config;
+  LoraPart part;
+  WeightIndex index;
+
+  /// Reads the headers and checks that every tensor is there and fits. For one rank. Throws UserError: missing_input,
+  /// bad_content.
+  static AdapterFolder open(const std::string& folder, const DecoderShape& shape);
+};
+
+/// What a configuration that was read from `place` chooses in the model. Throws UserError(bad_content) with all
+/// problems.
+LoraPart choose_stored_adapters(const LoraConfig& lora, const ModelConfig& model, const std::string& place);
+
+/// Finds the tensors of adapters, and of what is trained beside them, among those of the file. Throws
+/// UserError(bad_content) that names all missing tensors, unused tensors, and wrong shapes and types at once.
+WeightMatch match_adapter(const AdapterFolder& adapter, const DecoderShape& shape, const std::vector<UnitSpec>& units);
+
+/// Collective. Sets the adapters, and what is trained beside them, in the started store of a model that is adapted as
+/// the folder says; the other parameters are set by then or later. The caller calls publish_masters().
+struct LoadedAdapter {
+  LoadReport report;
+  std::string base_hash;  ///< of the model that it was trained with; may be empty
+};
+LoadedAdapter load_adapter(const std::string& folder, const DecoderShape& shape, ParamStore& params,
+                           Communicator& communicator, Stream& stream);
+
+/// Facts that the written files have beside the tensors.
+struct AdapterOutput {
+  std::string folder;  ///< an adapter there is replaced
+  LoraConfig lora;
+  std::string base;       ///< folder of the model; empty: none
+  std::string base_hash;  ///< hash of its frozen tensors (LoadReport::hash)
+};
+inline constexpr const char* base_hash_key = "base_hash";  ///< in the metadata of adapter_model.safetensors
+
+/// Collective; rank 0 writes. The folder appears atomically.
+void write_adapter(const AdapterOutput& output, const DecoderShape& shape, const std::vector<UnitSpec>& units,
+                   const GatherWeights& gather, Communicator& communicator);
+
+}  // namespace llmtrain

@@ -1,0 +1,229 @@
+#include "hf/merge.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "core/error.hpp"
+#include "core/files/json_reader.hpp"
+#include "core/parallel_for.hpp"
+#include "hf/adapter_files.hpp"
+#include "hf/convert.hpp"
+#include "hf/read_slice.hpp"
+#include "models/models.hpp"
+#include "parallel/job/launcher.hpp"
+
+namespace llmtrain {
+namespace {
+
+constexpr int64_t read_elements_at_once = int64_t{1} << 20;
+
+using Values = std::vector<float>;
+
+/// A matrix of the adapter or of the model, read whole.
+Values read_whole(const StoredSlice& slice, int threads) {
+  const int64_t elements = slice.rows * slice.columns;
+  Values values(static_cast<size_t>(elements));
+  const auto blocks = static_cast<size_t>((elements + read_elements_at_once - 1) / read_elements_at_once);
+  parallel_for(blocks, threads, [&](size_t i) {
+    const int64_t begin = static_cast<int64_t>(i) * read_elements_at_once;
+    const int64_t end = std::min(begin + read_elements_at_once, elements);
+    read_slice(slice, begin, end, values.data() + begin);
+  });
+  return values;
+}
+
+Values transpose(const Values& values, int64_t rows, int64_t columns) {
+  Values out(values.size());
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) {
+      out[static_cast<size_t>(c * rows + r)] = values[static_cast<size_t>(r * columns + c)];
+    }
+  }
+  return out;
+}
+
+/// The last part of a path or of a name such as meta-llama/Llama-3.2-1B; of a snapshot in the Hugging Face cache, that
+/// of the model's name.
+std::string model_name(const std::string& path) {
+  std::filesystem::path place(path);
+  if (!place.has_filename()) place = place.parent_path();
+  if (place.parent_path().filename() == "snapshots") place = place.parent_path().parent_path();
+  std::string name = place.filename().string();
+  if (name.starts_with("models--")) name = name.substr(name.rfind("--") + 2);
+  return name;
+}
+
+class Merger {
+ public:
+  Merger(const std::string& folder, const std::string& adapter, bool any_model)
+      : folder_(FolderHandle::open(folder)),
+        index_(read_weight_index(folder_)),
+        any_model_(any_model),
+        threads_(choose_threads(find_thread_facts(1)).threads) {
+    const HfConfig config = parse_hf_config(folder_.open_to_read("config.json").read_text(max_config_bytes),
+                                            folder_.path_of("config.json"));
+    model_ = config.model;
+    warnings_ = config.warnings;
+    DecoderShape shape = decoder_shape(model_, model_.vocab_size);
+    units_ = Decoder(shape).units();
+    match_ = match_weights(shape, units_, index_);
+    warnings_.insert(warnings_.end(), match_.warnings.begin(), match_.warnings.end());
+    adapter_ = AdapterFolder::open(adapter, shape);
+    check_name(folder);
+    adapt(shape, adapter_.config.lora);
+    const std::vector<UnitSpec> adapted = Decoder(shape).units();
+    for (const SliceSource& s : match_adapter(adapter_, shape, adapted).slices) {
+      const ParamSpec& param = adapted[static_cast<size_t>(s.unit)].params[static_cast<size_t>(s.param)];
+      const ParamSlice& slice = param.slices[static_cast<size_t>(s.slice)];
+      stored_[slice.name] = {&adapter_.index.tensors[s.tensor], nullptr, slice.rows, param.columns, slice.transposed};
+    }
+    adapter_file_.emplace(FolderHandle::open(adapter).open_to_read(adapter_weights_name));
+    for (auto& [name, slice] : stored_) slice.file = &*adapter_file_;
+    for (const WeightIndex::File& file : index_.files) files_.push_back(folder_.open_to_read(file.name));
+  }
+
+  std::vector<std::string> write(const ExportOptions& options, const std::function<void()>& pause) {
+    const StoredType type = index_.tensors[match_.slices.front().tensor].type;
+    ModelFolderPlan plan = folder_plan(options, model_, type);
+    if (!index_.metadata.empty()) plan.metadata = index_.metadata;
+    for (const WeightIndex::Tensor& tensor : index_.tensors) {
+      if (is_weight_type(tensor.type)) plan.tensors.push_back({tensor.name, tensor.type, tensor.shape, 0, 0});
+    }
+    ModelFolderWriter writer(std::move(plan));
+    std::vector<bool> done(index_.tensors.size());
+    for (const SliceSource& s : match_.slices) {
+      if (pause) pause();
+      done[s.tensor] = true;
+      write_slice(writer, s);
+    }
+    for (size_t t = 0; t < done.size(); ++t) {
+      const WeightIndex::Tensor& tensor = index_.tensors[t];
+      if (done[t] || !is_weight_type(tensor.type)) continue;
+      const bool replaced = static_cast<int64_t>(t) == match_.tied_head && adapter_.part.trains_tied_head;
+      if (!replaced)
+        write_values(writer, tensor.name, read_whole(slice_of(tensor, tensor.numel(), 1, false), threads_));
+    }
+    check_hash();
+    writer.publish();
+    return warnings_;
+  }
+
+ private:
+  StoredSlice slice_of(const WeightIndex::Tensor& tensor, int64_t rows, int64_t columns, bool transposed) const {
+    return {&tensor, &files_[tensor.file], rows, columns, transposed};
+  }
+
+  Values read_stored(const std::string& name) const {
+    const StoredSlice& slice = stored_.at(name);
+    Values values = read_whole(slice, threads_);
+    if (std::ranges::all_of(values, [](float x) { return std::isfinite(x); })) return values;
+    throw UserError(ExitCode::bad_content, fmt::format("{}: {} has a value that is not finite", slice.file->path(),
+                                                       printable(slice.tensor->name)));
+  }
+
+  static void write_values(const ModelFolderWriter& writer, const std::string& name, const Values& values) {
+    writer.write(name, 0, values.data(), static_cast<int64_t>(values.size()));
+  }
+
+  void write_slice(const ModelFolderWriter& writer, const SliceSource& s) {
+    const ParamSpec& param = units_[static_cast<size_t>(s.unit)].params[static_cast<size_t>(s.param)];
+    const ParamSlice& slice = param.slices[static_cast<size_t>(s.slice)];
+    const WeightIndex::Tensor& tensor = index_.tensors[s.tensor];
+    Values values;
+    if (adapter_.part.trained.contains(slice.name)) {
+      values = read_stored(slice.name);
+    } else {
+      values = read_whole(slice_of(tensor, slice.rows, param.columns, slice.transposed), threads_);
+      hash_ += hash_elements(hash_key(slice.name), 0, values.data(), std::ssize(values));
+      merge(slice, param.columns, values);
+    }
+    if (slice.transposed) values = transpose(values, slice.rows, param.columns);
+    write_values(writer, tensor.name, values);
+    const bool tied = adapter_.part.trains_tied_head && static_cast<int64_t>(s.tensor) == match_.embedding;
+    if (tied && match_.tied_head >= 0) {
+      write_values(writer, index_.tensors[static_cast<size_t>(match_.tied_head)].name, values);
+    }
+  }
+
+  void merge(const ParamSlice& slice, int64_t columns, Values& values) const {
+    if (!slice.name.ends_with(".weight")) return;
+    const std::string module = slice.name.substr(0, slice.name.rfind('.'));
+    const auto found = adapter_.part.modules.find(module);
+    if (found == adapter_.part.modules.end()) return;
+    const AdapterShape& shape = found->second;
+    const Values a = read_stored(lora_a_name(module)), b = read_stored(lora_b_name(module));
+    const Values magnitude = shape.dora ? read_stored(lora_magnitude_name(module)) : Values();
+    const auto scale = static_cast<float>(shape.scale);
+    parallel_for(static_cast<size_t>(slice.rows), threads_, [&](size_t row) {
+      float* w = values.data() + static_cast<int64_t>(row) * columns;
+      Values delta(static_cast<size_t>(columns));
+      for (int64_t k = 0; k < shape.rank; ++k) {
+        const float factor = b[row * static_cast<size_t>(shape.rank) + static_cast<size_t>(k)];
+        const float* from = a.data() + k * columns;
+        for (int64_t c = 0; c < columns; ++c) delta[static_cast<size_t>(c)] += factor * from[c];
+      }
+      double squares = 0;
+      for (int64_t c = 0; c < columns; ++c) {
+        w[c] += scale * delta[static_cast<size_t>(c)];
+        squares += static_cast<double>(w[c]) * static_cast<double>(w[c]);
+      }
+      if (!shape.dora || squares == 0) return;
+      const auto factor = static_cast<float>(static_cast<double>(magnitude[row]) / std::sqrt(squares));
+      for (int64_t c = 0; c < columns; ++c) w[c] *= factor;
+    });
+  }
+
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw UserError(ExitCode::bad_content,
+                    fmt::format("{}: {}. Name its model, or give --force if this one is meant", adapter_.folder, what));
+  }
+
+  bool has_hash() const { return adapter_.index.metadata.contains(base_hash_key); }
+
+  void check_name(const std::string& folder) const {
+    const std::string& base = adapter_.config.base;
+    if (any_model_ || has_hash() || base.empty() || model_name(base) == model_name(folder)) return;
+    std::error_code ignored;
+    if (model_name(std::filesystem::canonical(folder, ignored).string()) == model_name(base)) return;
+    if (std::filesystem::equivalent(base, folder, ignored)) return;
+    refuse(fmt::format("the adapter is one of {} (base_model_name_or_path), not of {}", printable(base), folder));
+  }
+
+  void check_hash() const {
+    if (any_model_ || !has_hash()) return;
+    const std::string hash = fmt::format("{:016x}", hash_), &theirs = adapter_.index.metadata.at(base_hash_key);
+    if (hash == theirs) return;
+    refuse(fmt::format("the adapter was trained with other weights than those of {}: {} (hash {} instead of {})",
+                       index_.folder, printable(adapter_.config.base), printable(theirs), hash));
+  }
+
+  FolderHandle folder_;
+  WeightIndex index_;
+  bool any_model_;
+  int threads_;
+  ModelConfig model_;
+  std::vector<UnitSpec> units_;
+  WeightMatch match_;
+  AdapterFolder adapter_;
+  std::optional<FileHandle> adapter_file_;
+  std::map<std::string, StoredSlice> stored_;  ///< tensors of the adapter by their names in the model
+  std::vector<FileHandle> files_;
+  std::vector<std::string> warnings_;
+  uint64_t hash_ = 0;
+};
+
+}  // namespace
+
+std::vector<std::string> merge_adapter(const std::string& folder, const std::string& adapter,
+                                       const ExportOptions& options, const std::function<void()>& pause,
+                                       bool any_model) {
+  return Merger(folder, adapter, any_model).write(options, pause);
+}
+
+}  // namespace llmtrain

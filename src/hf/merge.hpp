@@ -1,0 +1,23 @@
+#pragma once
+// Merges an adapter into its model: W + scale B A, with the magnitudes of DoRA, and what was trained beside the
+// adapters instead of the model's own tensors.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "hf/export.hpp"
+
+namespace llmtrain {
+
+/// Writes the model in `folder` with the adapter as a folder of options.output. The tensors have the names and types of
+/// the model's files; other files are copied, with options.texts and the tokenizer of options in their place. Reads and
+/// holds one tensor at a time; calls `pause` in between. Returns warnings for the user.
+///
+/// Unless `any_model`, an adapter that names another model is refused: if it has the hash of its model's frozen
+/// tensors, the hash decides; else the last part of base_model_name_or_path must be that of the folder's path.
+std::vector<std::string> merge_adapter(const std::string& folder, const std::string& adapter,
+                                       const ExportOptions& options, const std::function<void()>& pause = {},
+                                       bool any_model = false);
+
+}  // namespace llmtrain

@@ -1,0 +1,33 @@
+#pragma once
+// The rule of [lora]: which modules are adapted and which parameters of the model are trained beside the adapters, as
+// PEFT chooses them by the names of the model's files.
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "layers/adapter.hpp"
+#include "models/decoder.hpp"
+#include "models/lora_config.hpp"
+
+namespace llmtrain {
+
+struct LoraPart {
+  std::map<std::string, AdapterShape, std::less<>> modules;  ///< adapted ones, by name
+  std::set<std::string, std::less<>> trained;                ///< names of the model's own tensors that are trained
+  std::vector<std::string>
+      targets;                    ///< names from which PEFT's target_modules chooses the same with the same other keys
+  bool trains_tied_head = false;  ///< the trained embedding is the head's matrix too
+  std::vector<std::pair<std::string, std::string>> errors;  ///< key of [lora], and what is wrong with it
+  std::vector<std::pair<std::string, std::string>> notes;
+};
+
+/// Sizes of the model do not matter, and may be unknown.
+LoraPart choose_adapters(const LoraConfig& config, const ModelConfig& model);
+
+/// Sets the rules of a configuration without errors: what is adapted, and what is trained beside the adapters.
+void adapt(DecoderShape& shape, const LoraConfig& config);
+
+}  // namespace llmtrain

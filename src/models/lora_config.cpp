@@ -1,0 +1,138 @@
+#include "models/lora_config.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "core/deck/deck.hpp"
+#include "models/layers_codec.hpp"
+#include "models/lora.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+/// Codec of `q_proj:16, .*\.mlp\..*:4`.
+struct ModuleNumbersCodec {
+  static ModuleNumbers parse(std::string_view text, const KeyInfo& info) {
+    ModuleNumbers numbers;
+    for (const std::string_view item : split_list(text)) {
+      const size_t colon = item.rfind(':');
+      if (colon == std::string_view::npos || colon == 0) {
+        throw UserError(ExitCode::deck, fmt::format("'{}' must be a module and a number, such as q_proj:16", item));
+      }
+      numbers.emplace_back(item.substr(0, colon), parse_number(item.substr(colon + 1), info.range));
+    }
+    return numbers;
+  }
+  static std::string print(const ModuleNumbers& numbers) {
+    std::string text;
+    for (const auto& [module, number] : numbers) {
+      text += fmt::format("{}{}:{}", text.empty() ? "" : ", ", module, print_number(number));
+    }
+    return text;
+  }
+  static std::string type() { return "list of module:number"; }
+};
+
+constexpr ValueRange ranks = between(1, 1 << 16);
+constexpr ValueRange alphas = {.min = 0, .max = 1e6, .open_min = true};
+
+/// Keys that the deck may change where a run goes on from an adapter.
+constexpr std::array<std::string_view, 4> own_keys = {"path", "dropout", "init", "learning_rate_ratio"};
+
+std::vector<std::string> sorted_items(const std::string& text) {
+  std::vector<std::string> items;
+  for (const std::string_view item : split_list(text)) items.emplace_back(item);
+  std::ranges::sort(items);
+  return items;
+}
+
+}  // namespace
+
+void LoraConfig::visit(DeckKeys& keys) {
+  keys.section("lora", "Train low-rank adapters of linear layers beside the frozen model (run.finetuning = lora).",
+               Change::breaks, training_tasks, true);
+  keys.key("path", path,
+           {.doc = "PEFT folder (adapter_config.json, adapter_model.safetensors) to go on from; with run.task = "
+                   "evaluate the adapter that is evaluated. Every other key of this section except dropout, init and "
+                   "learning_rate_ratio is then read from it, and may only be given the same value.",
+            .automatic = "new adapters",
+            .tasks = model_tasks});
+  keys.key("r", rank, {.range = ranks, .doc = "Rank of the adapters: W x + scale B A x with A of r rows."});
+  keys.key<Fp32Number>("alpha", alpha,
+                       {.range = alphas, .doc = "Numerator of the scale, which is alpha / r.", .automatic = "2 r"});
+  keys.key<Fp32Number>("dropout", dropout,
+                       {.range = from_below(0, 1), .doc = "Share of the inputs of A that are zeroed in training."});
+  keys.key("target_modules", target_modules,
+           {.doc = "Adapted linear layers: names in the model's files, or ends of names after a dot, such as q_proj or "
+                   "mlp.down_proj; or one regular expression (of Python's re module) for whole names; all-linear: "
+                   "every one but the head."});
+  keys.key("exclude_modules", exclude_modules, {.doc = "Linear layers that are not adapted, given in the same way."});
+  keys.key("bias", bias,
+           {.doc = "Trained biases of the model. none; all: every one; lora_only: those of the adapted layers."});
+  keys.key(
+      "modules_to_save", modules_to_save,
+      {.doc = "Modules that are trained whole and stored with the adapter, by the ends of their names: embed_tokens, "
+              "lm_head, norm. A head that shares its matrix with the embedding is trained with it."});
+  keys.key<LayersCodec>("layers_to_transform", layers_to_transform,
+                        {.doc = "Layers that are adapted, counted from 0. Empty: all. A target module that is named "
+                                "in full is adapted in any case."});
+  keys.key("layers_pattern", layers_pattern,
+           {.doc = "Name of the list of layers in names of modules, such as layers or h, if layers_to_transform is "
+                   "given. Empty: the first number in a name is that of the layer."});
+  keys.key<ModuleNumbersCodec>("rank_pattern", rank_pattern,
+                               {.range = ranks,
+                                .doc = "Other ranks than r: module:rank, ... with a name, the end of a name after a "
+                                       "dot, or a regular expression. The first that fits counts."});
+  keys.key<ModuleNumbersCodec>("alpha_pattern", alpha_pattern,
+                               {.range = alphas, .doc = "Other numerators than alpha, given like rank_pattern."});
+  keys.key("init", init,
+           {.doc = "Initial A. kaiming: uniform within 1 / sqrt(inputs); gaussian: normal with deviation 1 / r. B is "
+                   "zero, so that the first step starts from the model itself."});
+  keys.key("rslora", rslora, {.doc = "Divide alpha by the square root of r instead of r (rank-stabilised LoRA)."});
+  keys.key("dora", dora,
+           {.doc = "Train the norm of every row of the adapted matrices apart from its direction (DoRA)."});
+  keys.key<Fp32Number>("learning_rate_ratio", learning_rate_ratio,
+                       {.range = {.min = 0, .max = 1e4, .open_min = true},
+                        .doc = "Learning rate of B divided by that of all other parameters (LoRA+; 16 is usual).",
+                        .change = Change::applies});
+}
+
+void LoraConfig::take(DeckLoader& deck, const LoraConfig& found) {
+  LoraConfig theirs = found;
+  DeckKeys mine, other;
+  visit(mine);
+  theirs.visit(other);
+  for (const DeckKeys::Key& key : mine.keys()) {
+    const std::string name = key.full_name(), value = other.find(name)->print();
+    const bool given = deck.given(name);
+    const bool own = std::ranges::find(own_keys, key.name) != own_keys.end();
+    if (key.name == "path" || (given && own)) continue;
+    if (!given) {
+      key.parse(value);
+      deck.set(name, Origin::automatic, "lora.path");
+    } else if (deck.sound({name}) && sorted_items(key.print()) != sorted_items(value)) {
+      deck.fail(name, fmt::format("the adapter in lora.path has {}: give the same or remove the key",
+                                  value.empty() ? "none" : value));
+    }
+  }
+}
+
+void LoraConfig::resolve(DeckLoader& deck, const ModelConfig& model) {
+  if (!deck.given("lora.alpha") && path.empty()) {
+    alpha = 2 * static_cast<double>(rank);
+    deck.set("lora.alpha", Origin::automatic, "2 r");
+  }
+  if (!deck.sound({"model.path", "model.family", "model.n_layers", "lora.path", "lora.r", "lora.alpha",
+                   "lora.target_modules", "lora.exclude_modules", "lora.modules_to_save", "lora.layers_to_transform",
+                   "lora.layers_pattern", "lora.rank_pattern", "lora.alpha_pattern"})) {
+    return;
+  }
+  const LoraPart part = choose_adapters(*this, model);
+  for (const auto& [key, what] : part.errors) deck.fail("lora." + key, what);
+  for (const auto& [key, what] : part.notes) deck.note("lora." + key, what);
+}
+
+}  // namespace llmtrain

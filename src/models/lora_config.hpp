@@ -1,0 +1,54 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/deck/named_enum.hpp"
+#include "layers/adapter.hpp"
+#include "models/module_pattern.hpp"
+
+namespace llmtrain {
+
+class DeckKeys;
+class DeckLoader;
+struct ModelConfig;
+
+/// A number for the modules whose name, or the end of it after a dot, a regular expression matches.
+using ModuleNumbers = std::vector<std::pair<std::string, double>>;
+
+/// [lora]: low-rank adapters, in PEFT's terms.
+struct LoraConfig {
+  enum class Bias : uint8_t { none, all, lora_only };
+
+  std::string path;  ///< PEFT folder to go on from
+  int64_t rank = 8;
+  double alpha = 16;
+  double dropout = 0;
+  ModulePattern target_modules = {{"all-linear"}, {}};
+  ModulePattern exclude_modules;
+  Bias bias = Bias::none;
+  std::vector<std::string> modules_to_save;
+  std::vector<int64_t> layers_to_transform;
+  std::vector<std::string> layers_pattern;
+  ModuleNumbers rank_pattern, alpha_pattern;  ///< the first match counts
+  AdapterShape::Init init = AdapterShape::Init::kaiming;
+  bool rslora = false;
+  bool dora = false;
+  double learning_rate_ratio = 1;
+
+  void visit(DeckKeys& keys);
+  /// Sets alpha if it is not given, and checks the keys against the model, whose number of layers and components are
+  /// known.
+  void resolve(DeckLoader& deck, const ModelConfig& model);
+  /// Takes the properties of the adapter in `path`. A key of the deck must have the same value, except for dropout,
+  /// init and learning_rate_ratio.
+  void take(DeckLoader& deck, const LoraConfig& found);
+};
+
+template <>
+inline constexpr auto enum_names<LoraConfig::Bias> = name_list("none", "all", "lora_only");
+template <>
+inline constexpr auto enum_names<AdapterShape::Init> = name_list("kaiming", "gaussian");
+
+}  // namespace llmtrain

@@ -1,0 +1,199 @@
+// Adapters through the programs: those that PEFT made (tests/reference/adapters) have its log-probabilities, merged or
+// not; a run writes an adapter that goes on from where it ended, with the same bytes for every number of ranks.
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <sstream>
+
+#include "decks/program.hpp"
+#include "harness/errors.hpp"
+#include "harness/temporary_folder.hpp"
+
+namespace llmtrain::test {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+std::string reference(const std::string& name) { return (source_folder() / "tests/reference" / name).string(); }
+
+std::vector<double> logprobs(const std::vector<std::string>& model, const std::vector<int>& ids) {
+  std::vector<std::string> arguments = {"logprobs", "--model"};
+  arguments.insert(arguments.end(), model.begin(), model.end());
+  const Outcome outcome = llmtool(arguments, json({{"input_ids", ids}}).dump() + "\n");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  const size_t row = outcome.output.find("{\"logprobs");
+  return row == std::string::npos ? std::vector<double>()
+                                  : json::parse(outcome.output.substr(row))["logprobs"].get<std::vector<double>>();
+}
+
+double difference(const std::vector<double>& a, const std::vector<double>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double most = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) most = larger(most, std::abs(a[i] - b[i]));
+  return most;
+}
+
+class AdapterOfPeft : public testing::TestWithParam<const char*> {};
+
+TEST_P(AdapterOfPeft, HasItsLogProbabilities) {
+  const std::string adapter = reference(std::string("adapters/") + GetParam());
+  const json golden = json::parse(read_file(adapter + "/expected.json"));
+  const std::string model = reference("hf/" + golden["model"].get<std::string>());
+  const std::vector<int> ids = golden["input_ids"];
+  std::vector<double> expected;
+  for (size_t t = 0; t + 1 < ids.size(); ++t) {
+    const std::vector<double> logits = golden["logits"][t];
+    double total = 0;
+    for (const double x : logits) total += std::exp(x);
+    expected.push_back(logits[static_cast<size_t>(ids[t + 1])] - std::log(total));
+  }
+  EXPECT_LT(difference(logprobs({model, "--adapter", adapter}, ids), expected), 1e-5);
+  EXPECT_GT(difference(logprobs({model}, ids), expected), 0.1) << "control";
+  const TemporaryFolder folder;
+  const Outcome merged =
+      llmtool({"merge", "--model", model, "--adapter", adapter, "--output", (folder / "merged").string()});
+  ASSERT_EQ(merged.exit_code, 0) << merged.output;
+  // Of models in 16 bits, the merged weights are rounded.
+  const std::string config = read_file(model + "/config.json");
+  const double rounding = config.find("bfloat16") != std::string::npos  ? 0.1
+                          : config.find("float16") != std::string::npos ? 5e-3
+                                                                        : 1e-5;
+  EXPECT_LT(difference(logprobs({(folder / "merged").string()}, ids), expected), rounding);
+}
+
+INSTANTIATE_TEST_SUITE_P(Adapters, AdapterOfPeft,
+                         testing::Values("llama_qv", "llama_dora", "gpt2_bias", "gpt2_dora", "phi3_fused", "qwen2_tied",
+                                         "gemma2_layers", "qwen3_regex"),
+                         [](const auto& test) { return std::string(test.param); });
+
+class AdapterRun : public testing::Test {
+ protected:
+  AdapterRun() {
+    std::mt19937 random(1);
+    std::string rows;
+    for (int i = 0; i < 40; ++i) {
+      json ids = json::array();
+      for (int k = 0; k < 20; ++k) ids.push_back(3 + random() % 38);
+      rows += json({{"input_ids", ids}}).dump() + "\n";
+    }
+    write_file(folder_ / "rows.jsonl", rows);
+  }
+
+  /// Outcome of a run with these keys more.
+  Outcome train(const std::string& name, const std::vector<std::string>& keys, int ranks = 1,
+                const std::string& model = "llama") {
+    std::string deck = fmt::format(
+        "[run]\nname = {}\noutput = {}\nfinetuning = lora\nmax_steps = 4\n[model]\npath = {}\n[data]\ntrain = {}\n"
+        "packing = none\nvalidation_fraction = 0.2\n[batch]\nsequence_length = 24\nmicro = 2\nglobal = 4\n"
+        "[schedule]\nlearning_rate = 0.01\n[precision]\ncompute = fp32\n[evaluation]\nevery_steps = 2\nat_start = "
+        "true\n"
+        "[checkpoint]\nevery_steps = 2\n",
+        name, (folder_ / "runs").string(), reference("hf/" + model), (folder_ / "rows.jsonl").string());
+    write_file(folder_ / (name + ".ini"), deck);
+    std::vector<std::string> arguments = {(folder_ / (name + ".ini")).string()};
+    arguments.insert(arguments.end(), keys.begin(), keys.end());
+    return llmtrain({ranks, 1, arguments});
+  }
+  std::string at(const std::string& path) const { return (folder_ / "runs" / path).string(); }
+  std::string adapter(const std::string& run) const {
+    return read_file(at(run + "/adapter/adapter_model.safetensors"));
+  }
+
+  TemporaryFolder folder_;
+};
+
+const std::vector<std::string> dora = {"lora.r=3",         "lora.target_modules=.*\\.(q|v|down)_proj",
+                                       "lora.dora=true",   "lora.modules_to_save=lm_head",
+                                       "lora.dropout=0.1", "checkpoint.export_merged=true"};
+
+TEST_F(AdapterRun, WritesTheSameAdapterOnAnyRanksAndStages) {
+  const Outcome one = train("one", dora);
+  ASSERT_EQ(one.exit_code, 0) << one.output;
+  for (const auto& [ranks, stage] : {std::pair(2, 3), std::pair(3, 2)}) {
+    const std::string name = fmt::format("r{}z{}", ranks, stage);
+    std::vector<std::string> keys = dora;
+    keys.push_back(fmt::format("parallel.zero={}", stage));
+    const Outcome other = train(name, keys, ranks);
+    ASSERT_EQ(other.exit_code, 0) << other.output;
+    EXPECT_EQ(adapter(name), adapter("one")) << name;
+    EXPECT_EQ(read_file(at(name + "/ledger.jsonl")), read_file(at("one/ledger.jsonl"))) << name;
+  }
+  std::vector<std::string> keys = dora;
+  keys.emplace_back("run.seed=7");
+  ASSERT_EQ(train("seed", keys).exit_code, 0);
+  EXPECT_NE(adapter("seed"), adapter("one")) << "control";
+}
+
+TEST_F(AdapterRun, IsExportedMergedEvaluatedAndContinued) {
+  ASSERT_EQ(train("one", dora).exit_code, 0);
+  const std::string exported = (folder_ / "exported").string(), model = reference("hf/llama");
+  ASSERT_EQ(llmtool({"export", at("one"), "--output", exported}).exit_code, 0);
+  EXPECT_EQ(read_file(exported + "/adapter_model.safetensors"), adapter("one"));
+  EXPECT_EQ(read_file(exported + "/adapter_config.json"), read_file(at("one/adapter/adapter_config.json")));
+
+  const std::vector<int> ids = {5, 6, 40, 7, 22, 13, 9, 30};
+  const std::vector<double> expected = logprobs({model, "--adapter", exported}, ids);
+  EXPECT_LT(difference(logprobs({at("one")}, ids), expected), 1e-6) << "of the checkpoint";
+  EXPECT_LT(difference(logprobs({at("one/export")}, ids), expected), 1e-5) << "of the merged model";
+  EXPECT_GT(difference(logprobs({model}, ids), expected), 0.01) << "control";
+
+  // The first evaluation of a run that goes on is the last one of the other.
+  const auto evaluations = [&](const std::string& run) {
+    std::vector<std::string> losses;
+    std::istringstream lines(read_file(at(run + "/ledger.jsonl")));
+    for (std::string line; std::getline(lines, line);) {
+      const json row = json::parse(line);
+      if (row.contains("validation_loss")) losses.push_back(row["validation_loss"]);
+    }
+    return losses;
+  };
+  const Outcome more = train("more", {"lora.path=" + at("one/adapter")});
+  ASSERT_EQ(more.exit_code, 0) << more.output;
+  EXPECT_EQ(evaluations("more").front(), evaluations("one").back());
+  EXPECT_NE(evaluations("one").front(), evaluations("one").back()) << "control";
+  EXPECT_THAT(read_file(at("more/deck.ini")), HasSubstr("r = 3"));
+  const Outcome other = train("other", {"lora.path=" + at("one/adapter"), "lora.r=8"});
+  EXPECT_EQ(other.exit_code, 78);
+  EXPECT_THAT(other.output, HasSubstr("lora.r: the adapter in lora.path has 3"));
+
+  const Outcome evaluated = train("evaluated", {"run.task=evaluate", "lora.path=" + at("one/adapter")});
+  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.output;
+  const double loss = json::parse(read_file(at("evaluated/evaluation.json")))["loss"];
+  EXPECT_NEAR(loss, std::strtod(evaluations("one").back().c_str(), nullptr), 1e-6);
+}
+
+TEST_F(AdapterRun, ThatMustNotGoOnIsRefused) {
+  EXPECT_EQ(train("full", {"run.finetuning=full", "lora.r=8"}).exit_code, 78);
+  const Outcome shape = train("shape", {"lora.path=" + reference("adapters/llama_qv")}, 1, "gpt2");
+  EXPECT_EQ(shape.exit_code, 65);
+  EXPECT_THAT(shape.output, HasSubstr("does not fit the model"));
+  const Outcome missing = train("missing", {"lora.path=" + at("nowhere")});
+  EXPECT_EQ(missing.exit_code, 66);
+  // Another model of the same shape than the adapter was trained with.
+  ASSERT_EQ(train("one", {}).exit_code, 0);
+  const std::filesystem::path other = folder_ / "other";
+  std::filesystem::copy(reference("hf/llama"), other);
+  std::string bytes = read_file(other / "model.safetensors");
+  bytes[bytes.size() - 5] ^= 1;
+  write_file(other / "model.safetensors", bytes);
+  const std::vector<std::string> merge = {
+      "merge", "--model", other.string(), "--adapter", at("one/adapter"), "--output", (folder_ / "merged").string()};
+  const Outcome merged = llmtool(merge);
+  EXPECT_EQ(merged.exit_code, 65);
+  EXPECT_THAT(merged.output, HasSubstr("was trained with other weights"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "merged"));
+  std::vector<std::string> forced = merge;
+  forced.emplace_back("--force");
+  EXPECT_EQ(llmtool(forced).exit_code, 0);
+}
+
+}  // namespace
+}  // namespace llmtrain::test

@@ -1,0 +1,284 @@
+// Files of adapters: what adapter_config.json chooses, compared with PEFT (tests/reference/adapters), and files that
+// are broken in one place.
+
+#include "hf/adapter_files.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "hf/config_json.hpp"
+#include "hf/files.hpp"
+#include "models/models.hpp"
+
+namespace llmtrain::test {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
+
+const std::string goldens = "tests/reference/adapters/";
+
+std::string text_of(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+DecoderShape shape_of_model(const std::string& name) {
+  const std::string path = "tests/reference/hf/" + name + "/config.json";
+  const ModelConfig model = parse_hf_config(text_of(path), path).model;
+  return decoder_shape(model, model.vocab_size);
+}
+
+LoraConfig lora_of(json config) {
+  config["peft_type"] = "LORA";
+  return parse_adapter_config(config.dump(), adapter_config_name).lora;
+}
+
+std::vector<std::string> names(const LoraPart& part) {
+  std::vector<std::string> out;
+  for (const auto& [name, shape] : part.modules) out.push_back(name);
+  return out;
+}
+
+// Of every setting, the modules and the tensors that PEFT chooses; what PEFT refuses is refused. An adapter of the head
+// or of an embedding, which PEFT has, is refused too.
+TEST(AdapterModules, AreThoseOfPeft) {
+  const json all = json::parse(text_of(goldens + "modules.json"));
+  int count = 0, refused = 0;
+  for (const auto& [family, cases] : all.items()) {
+    if (!cases.is_object()) continue;
+    const ModelConfig model = shape_of_model(family).config;
+    const std::vector<std::string> known = cases["modules"];
+    for (const json& row : cases["settings"]) {
+      SCOPED_TRACE(family + " " + row["config"].dump());
+      const LoraConfig lora = lora_of(row["config"]);
+      const LoraPart part = choose_adapters(lora, model);
+      std::vector<std::string> expected;
+      for (const size_t number : row.value("modules", std::vector<size_t>())) expected.push_back(known.at(number));
+      const bool table =
+          !expected.empty() && (expected.front() == "lm_head" || expected.front() == "model.embed_tokens");
+      ++count;
+      if (row.contains("error") || table) {
+        ++refused;
+        EXPECT_FALSE(part.errors.empty());
+        continue;
+      }
+      ASSERT_TRUE(part.errors.empty()) << part.errors.front().first << ": " << part.errors.front().second;
+      EXPECT_THAT(names(part), ElementsAreArray(expected));
+      std::set<std::string> trained = row["trained"];
+      if (trained.erase("lm_head.weight") > 0 && model.tie_embeddings) trained.insert("model.embed_tokens.weight");
+      if (!model.tie_embeddings && row["trained"].dump().find("lm_head") != std::string::npos) {
+        trained.insert("lm_head.weight");
+      }
+      EXPECT_THAT(part.trained, ElementsAreArray(trained));
+      // What is written for PEFT chooses the same.
+      json written = row["config"];
+      written["target_modules"] = part.targets;
+      EXPECT_EQ(names(choose_adapters(lora_of(written), model)), names(part)) << written;
+    }
+  }
+  EXPECT_EQ(count, 136);
+  EXPECT_EQ(refused, 28);
+}
+
+TEST(AdapterModules, ErrorsNameWhatExists) {
+  const ModelConfig model = shape_of_model("llama").config, gpt2 = shape_of_model("gpt2").config;
+  const auto error = [](const json& config, const ModelConfig& of) {
+    const LoraPart part = choose_adapters(lora_of(config), of);
+    return part.errors.empty() ? "none" : part.errors.front().first + ": " + part.errors.front().second;
+  };
+  const json q = {"q_proj"};
+  EXPECT_EQ(
+      error({{"target_modules", {"q_prj"}}}, model),
+      "target_modules: the model has no q_prj (did you mean q_proj?); it has down_proj, gate_proj, k_proj, o_proj, "
+      "q_proj, up_proj, v_proj");
+  EXPECT_THAT(error({{"target_modules", {"q_proj", "c_attn"}}}, model), HasSubstr("the model has no c_attn"));
+  EXPECT_THAT(error({{"target_modules", ".*q_prj"}}, model), HasSubstr("matches the whole name of no module"));
+  EXPECT_THAT(error({{"target_modules", {"lm_head"}}}, model), HasSubstr("lora.modules_to_save"));
+  EXPECT_THAT(error({{"target_modules", {"wte"}}}, gpt2), HasSubstr("is an embedding"));
+  EXPECT_THAT(error({{"target_modules", {"input_layernorm"}}}, model), HasSubstr("is not a linear layer"));
+  EXPECT_THAT(error({{"target_modules", q}, {"layers_to_transform", 2}}, model),
+              HasSubstr("the model's layers are 0 to 1"));
+  EXPECT_THAT(error({{"target_modules", ".*q_proj"}, {"layers_to_transform", 1}}, model),
+              HasSubstr("regular expression"));
+  EXPECT_THAT(error({{"target_modules", q}, {"layers_pattern", "h"}}, model),
+              HasSubstr("without lora.layers_to_transform"));
+  EXPECT_THAT(error({{"target_modules", q}, {"exclude_modules", {"q_proj"}}}, model),
+              HasSubstr("every target is excluded"));
+  EXPECT_THAT(error({{"target_modules", q}, {"exclude_modules", {"zzz"}}}, model), HasSubstr("exclude_modules"));
+  EXPECT_THAT(error({{"target_modules", q}, {"modules_to_save", {"norms"}}}, model),
+              HasSubstr("the model has no norms"));
+  EXPECT_THAT(error({{"target_modules", q}, {"modules_to_save", {"proj"}}}, model), HasSubstr("which is adapted"));
+  EXPECT_THAT(error({{"target_modules", q}, {"modules_to_save", {"k_proj"}}}, model), HasSubstr("one matrix here"));
+  EXPECT_THAT(error({{"target_modules", q}, {"bias", "lora_only"}}, shape_of_model("qwen2").config),
+              HasSubstr("one matrix here"));
+}
+
+TEST(AdapterConfig, ScalesAndRanks) {
+  const ModelConfig model = shape_of_model("llama").config;
+  const LoraPart part = choose_adapters(lora_of({{"target_modules", "all-linear"},
+                                                 {"r", 4},
+                                                 {"lora_alpha", 6},
+                                                 {"use_rslora", true},
+                                                 {"use_dora", true},
+                                                 {"lora_dropout", 0.25},
+                                                 {"rank_pattern", {{"q_proj", 16}, {R"(.*\.1\.mlp\.down_proj)", 9}}},
+                                                 {"alpha_pattern", {{"o_proj", 10}}}}),
+                                        model);
+  const auto shape = [&](const std::string& name) { return part.modules.at("model.layers." + name); };
+  EXPECT_EQ(shape("0.self_attn.q_proj").rank, 16);
+  EXPECT_EQ(shape("0.self_attn.q_proj").scale, 1.5);
+  EXPECT_EQ(shape("1.mlp.down_proj").scale, 2);
+  EXPECT_EQ(shape("0.mlp.down_proj").scale, 3);
+  EXPECT_EQ(shape("1.self_attn.o_proj").scale, 5);
+  EXPECT_TRUE(shape("1.self_attn.o_proj").dora);
+  EXPECT_EQ(shape("1.self_attn.o_proj").dropout, 0.25);
+}
+
+TEST(AdapterConfig, RefusesWhatItDoesNotKnow) {
+  const auto error = [](const std::string& more) {
+    const std::string text = R"({"peft_type":"LORA","target_modules":["q_proj"])" + more + "}";
+    return verdict(ExitCode::bad_content, [&] { parse_adapter_config(text, "adapter_config.json"); });
+  };
+  EXPECT_EQ(error(""), "accepted");
+  EXPECT_EQ(error(R"(,"r":0)"), "adapter_config.json: r: must be an integer from 1 to 65536, not 0");
+  for (const char* more : {R"("r":-1)",
+                           R"("r":2.5)",
+                           R"("lora_alpha":0)",
+                           R"("lora_alpha":"x")",
+                           R"("lora_dropout":1)",
+                           R"("bias":"some")",
+                           R"("target_modules":null)",
+                           R"("target_modules":7)",
+                           R"("target_modules":"(q")",
+                           R"("target_modules":"\\h+")",
+                           R"("init_lora_weights":"pissa_niter_4")",
+                           R"("use_qalora":true)",
+                           R"("lora_bias":true)",
+                           R"("layer_replication":[[0,2]])",
+                           R"("trainable_token_indices":[3])",
+                           R"("target_parameters":["w"])",
+                           R"("alora_invocation_tokens":[1])",
+                           R"("task_type":"SEQ_CLS")",
+                           R"("layers_to_transform":[-1])",
+                           R"("rank_pattern":{"q_proj":0})",
+                           R"("rank_pattern":["q_proj"])",
+                           R"("use_dora":1)",
+                           R"("a_key_of_the_future":{"x":1})"}) {
+    const std::string key = json::parse(std::string("{") + more + "}").begin().key();
+    const std::string text = std::string(R"({"peft_type":"LORA",)") +
+                             (key == "target_modules" ? "" : R"("target_modules":["q_proj"],)") + more + "}";
+    EXPECT_THAT(verdict(ExitCode::bad_content, [&] { parse_adapter_config(text, "a.json"); }),
+                AllOf(HasSubstr("a.json: "), HasSubstr(key)))
+        << more;
+  }
+  for (const char* text : {R"({"peft_type":"IA3","target_modules":["q"]})", R"({"target_modules":["q"]})", "[]", "{"}) {
+    EXPECT_NE(verdict(ExitCode::bad_content, [&] { parse_adapter_config(text, "a.json"); }), "accepted") << text;
+  }
+  // A regular expression for which matching takes forever ends.
+  const LoraConfig slow = lora_of({{"target_modules", "((([a-z.0-9_]+)+)+)+!"}});
+  EXPECT_FALSE(choose_adapters(slow, shape_of_model("llama").config).errors.empty());
+}
+
+class AdapterFiles : public ::testing::Test {
+ protected:
+  explicit AdapterFiles() {
+    for (const char* name : {adapter_config_name, adapter_weights_name}) {
+      fs::copy_file(goldens + "llama_qv/" + name, folder_.at(name));
+    }
+    bytes_ = folder_.read(adapter_weights_name);
+    uint64_t length = 0;
+    std::memcpy(&length, bytes_.data(), sizeof(length));
+    header_ = json::parse(bytes_.substr(8, length));
+    data_ = bytes_.substr(8 + length);
+  }
+
+  /// Message of an attempt to read the folder.
+  std::string outcome() const {
+    return verdict(ExitCode::bad_content, [&] {
+      const DecoderShape base = shape_of_model("llama");
+      const AdapterFolder adapter = AdapterFolder::open(folder_.path(), base);
+      DecoderShape shape = base;
+      adapt(shape, adapter.config.lora);
+      match_adapter(adapter, shape, Decoder(shape).units());
+    });
+  }
+  std::string with_header(const json& header) const {
+    const std::string text = header.dump();
+    std::string start(8, '\0');
+    const uint64_t length = text.size();
+    std::memcpy(start.data(), &length, 8);
+    folder_.write(adapter_weights_name, start + text + data_);
+    return outcome();
+  }
+  /// The same with a tensor under another name.
+  std::string renamed(const std::string& from, const std::string& to) const {
+    json header = header_;
+    header[to] = header.at(from);
+    header.erase(from);
+    return with_header(header);
+  }
+  void set(const json& keys) const {
+    json config = json::parse(folder_.read(adapter_config_name));
+    config.update(keys);
+    folder_.write(adapter_config_name, config.dump());
+  }
+
+  ScratchFolder folder_{unique_name("adapter")};
+  std::string bytes_, data_;
+  json header_;
+  const std::string a_ = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight";
+};
+
+TEST_F(AdapterFiles, AreReadUnderOldNames) {
+  EXPECT_EQ(outcome(), "accepted");
+  EXPECT_EQ(renamed(a_, "base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight"), "accepted");
+  EXPECT_THAT(renamed(a_, "model.layers.0.self_attn.q_proj.lora_A.weight"),
+              AllOf(HasSubstr("missing: " + a_), HasSubstr("not in the adapter: 'model.layers.0.self_attn.q_proj")));
+}
+
+TEST_F(AdapterFiles, ThatDoNotFitAreRefused) {
+  const std::string place = folder_.at(adapter_weights_name);
+  json other = header_;
+  other[a_]["shape"] = {24, 3};
+  EXPECT_THAT(with_header(other),
+              AllOf(HasSubstr(place), HasSubstr("with another shape: " + a_ + " is [24, 3] instead of [3, 24]")));
+  other = header_;
+  other[a_]["dtype"] = "I32";
+  EXPECT_THAT(with_header(other), HasSubstr(a_ + " is I32"));
+  EXPECT_THAT(renamed(a_, "base_model.model.model.embed_tokens.lora_embedding_A"), HasSubstr("adapters of embeddings"));
+  folder_.write(adapter_weights_name, bytes_.substr(0, bytes_.size() - 7));
+  EXPECT_THAT(outcome(), HasSubstr(place));
+  folder_.write(adapter_weights_name, bytes_);
+  set({{"r", 16}});
+  EXPECT_THAT(outcome(), HasSubstr("is [3, 24] instead of [16, 24]"));
+  set({{"r", 3}, {"use_dora", true}});
+  EXPECT_THAT(outcome(), HasSubstr("missing: base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector"));
+  set({{"use_dora", false}, {"target_modules", {"q_proj"}}});
+  EXPECT_THAT(outcome(), HasSubstr("not in the adapter: 'base_model.model.model.layers.0.self_attn.v_proj"));
+  set({{"target_modules", {"c_attn"}}});
+  EXPECT_THAT(outcome(), AllOf(HasSubstr(adapter_config_name), HasSubstr("the model has no c_attn")));
+}
+
+TEST_F(AdapterFiles, ThatAreMissingAreNamed) {
+  fs::remove(folder_.at(adapter_weights_name));
+  const auto missing = [&](const std::string& folder) {
+    return verdict(ExitCode::missing_input, [&] { AdapterFolder::open(folder, shape_of_model("llama")); });
+  };
+  EXPECT_THAT(missing(folder_.path()), HasSubstr(adapter_weights_name));
+  folder_.write("adapter_model.bin", "");
+  EXPECT_THAT(missing(folder_.path()), HasSubstr("load the adapter with PEFT and save it again"));
+  fs::create_directory(folder_.at("run"));
+  fs::create_directory(folder_.at("run/adapter"));
+  fs::rename(folder_.at(adapter_config_name), folder_.at(std::string("run/adapter/") + adapter_config_name));
+  EXPECT_THAT(missing(folder_.at("run")), HasSubstr("did you mean " + folder_.at("run/adapter")));
+}
+
+}  // namespace
+}  // namespace llmtrain::test

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <map>
 #include <utility>
 
 #include "checkpoint/checkpoint_reader.hpp"
@@ -12,8 +11,6 @@
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
 #include "hf/adapter_files.hpp"
-#include "kernels/adapter.hpp"
-#include "layers/adapter.hpp"
 #include "models/lora.hpp"
 
 namespace llmtrain {
@@ -80,7 +77,9 @@ void RoleModel::load_adapters(LoadedWeights& loaded, const std::string& base_has
   const std::string& path = spec_.lora->path;
   if (path.empty()) {
     params_.publish_masters();
-    if (spec_.lora->dora) set_magnitudes(stream);
+    if (!spec_.lora->dora) return;
+    model_.set_magnitudes(params_, stream);
+    params_.publish_masters();
     return;
   }
   LoadedAdapter adapter = load_adapter(path, spec_.shape, params_, communicator, stream);
@@ -92,44 +91,6 @@ void RoleModel::load_adapters(LoadedWeights& loaded, const std::string& base_has
                     "have the hashes {} and {})",
                     path, spec_.weights.folder, printable(adapter.base_hash), base_hash));
   }
-}
-
-/// A magnitude starts as the norms of the rows of its matrix, as it is stored.
-void RoleModel::set_magnitudes(Stream& stream) {
-  struct Place {
-    int unit, param;
-    ParamSlice slice;
-  };
-  std::map<std::string, Place> weights;
-  std::vector<std::pair<std::string, Place>> magnitudes;
-  for (int unit = 0; unit < params_.unit_count(); ++unit) {
-    const std::vector<ParamSpec>& specs = params_.spec(unit).params;
-    for (size_t p = 0; p < specs.size(); ++p) {
-      for (const ParamSlice& slice : specs[p].slices) {
-        const Place place{unit, static_cast<int>(p), slice};
-        weights.emplace(slice.name, place);
-        if (is_magnitude_name(slice.name)) magnitudes.emplace_back(module_of_adapter(slice.name) + ".weight", place);
-      }
-    }
-  }
-  for (const auto& [name, place] : magnitudes) {
-    const Place& weight = weights.at(name);
-    std::vector<float> norms(static_cast<size_t>(place.slice.rows));
-    const DeviceBuffer buffer(place.slice.rows * static_cast<int64_t>(sizeof(float)));
-    const Tensor on_device(buffer.data(), DType::f32, {place.slice.rows});
-    params_.acquire(weight.unit);
-    const Tensor rows = params_.weight(weight.unit, weight.param).rows(weight.slice.first_row, weight.slice.rows);
-    row_norms(on_device, rows, {}, {}, stream);
-    copy_to_host(norms.data(), buffer.data(), on_device.bytes(), stream);
-    stream.synchronize();
-    params_.release(weight.unit);
-    const int64_t offset = params_.layout(place.unit).offset(place.param) + place.slice.first_row;
-    const UnitRange own = params_.owned(place.unit);
-    const int64_t begin = std::max(own.begin, offset), end = std::min(own.end, offset + place.slice.rows);
-    if (begin >= end) continue;
-    params_.write_state(place.unit, StateKind::master, begin, end - begin, norms.data() + (begin - offset), stream);
-  }
-  params_.publish_masters();
 }
 
 void RoleModel::write_adapters(const std::string& folder, Communicator& communicator) {

@@ -74,7 +74,6 @@ class RoleModel {
  private:
   LoadedWeights load_checkpoint_of(Communicator& communicator, Stream& stream);
   void load_adapters(LoadedWeights& loaded, const std::string& base_hash, Communicator& communicator, Stream& stream);
-  void set_magnitudes(Stream& stream);
 
   RoleSpec spec_;
   Decoder model_;

@@ -40,13 +40,6 @@ inline std::string lora_magnitude_name(const std::string& module) {
 /// True for these names alone.
 inline bool is_adapter_name(std::string_view name) { return name.starts_with("base_model.model."); }
 
-inline bool is_magnitude_name(std::string_view name) { return name.ends_with(".lora_magnitude_vector"); }
-/// Module of an adapter's parameter.
-inline std::string module_of_adapter(std::string_view name) {
-  name.remove_prefix(std::string_view("base_model.model.").size());
-  return std::string(name.substr(0, name.rfind(".lora_")));
-}
-
 /// Adapter of rows [first_row, first_row + rows) of a Linear. Its A is rows [first_rank, first_rank + rank) of the
 /// Linear's, since all adapters share the input.
 struct Adapter {

@@ -11,7 +11,6 @@
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
 #include "hf/adapter_files.hpp"
-#include "layers/adapter.hpp"
 #include "models/lora.hpp"
 
 namespace llmtrain {

@@ -84,6 +84,20 @@ INSTANTIATE_TEST_SUITE_P(Adapters, Merge,
                                            "qwen2_tied", "gemma2_layers", "qwen3_regex"),
                          [](const auto& test) { return std::string(test.param); });
 
+TEST(MergeValues, ThatAreNotFiniteAreNamed) {
+  const ScratchFolder folder(unique_name("merge-nan"));
+  fs::copy(adapters + "llama_qv", folder.at("adapter"));
+  std::string bytes = folder.read("adapter/adapter_model.safetensors");
+  for (size_t i = 1; i <= 4; ++i) bytes[bytes.size() - i] = '\x7f';
+  folder.write("adapter/adapter_model.safetensors", bytes);
+  const std::string model = models + "llama";
+  EXPECT_THAT(
+      verdict(ExitCode::bad_content, [&] { merge_adapter(model, folder.at("adapter"), to(folder.at("out"), model)); }),
+      HasSubstr("adapter_model.safetensors: 'base_model.model.model.layers.1.self_attn.v_proj.lora_B.weig...' has "
+                "a value that is not finite"));
+  EXPECT_FALSE(fs::exists(folder.at("out")));
+}
+
 TEST(MergeBase, MustBeTheOneThatTheAdapterNames) {
   const ScratchFolder folder(unique_name("merge-base"));
   const std::string adapter = folder.at("adapter"), model = models + "llama";

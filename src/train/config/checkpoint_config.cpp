@@ -90,6 +90,9 @@ void CheckpointConfig::resolve(DeckLoader& deck, const Config& config) {
   if (adapters && export_merged) {
     deck.check(!config.model.path.empty(), {"checkpoint.export_merged", "model.path"}, "needs a folder in model.path");
   }
+  if (adapters && export_model != Export::none && !export_merged) {
+    deck.note("checkpoint.export", "the run writes its adapters; checkpoint.export_merged = true writes the model too");
+  }
   if (adapters || export_model == Export::none) return;
   if (!config.model.path.empty() || !deck.sound({"model.d_model", "model.n_layers", "model.n_heads"})) return;
   ModelConfig model = config.model;

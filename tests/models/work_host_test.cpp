@@ -103,6 +103,13 @@ TEST(WorkOfAStep, RecomputationIsCounted) {
   EXPECT_EQ(flops(recorded(shape(), Recompute::attention), "attention_forward"), 2 * once);
 }
 
+/// A step with 64 bytes less of temporary memory than the plan has.
+void differentiate_with_less(TestModel& model) {
+  Arena::Frame frame(model.context().arena);
+  frame.take(DType::u8, {1});
+  model.differentiate({rows()});
+}
+
 enum class Norms { before, after, sandwich };
 
 class TemporaryMemory : public ::testing::TestWithParam<Norms> {};
@@ -119,9 +126,7 @@ TEST_P(TemporaryMemory, IsUsedToTheLastByteOfItsPlan) {
       EXPECT_LE(workspace_peak(), workspace - 4096) << name_of(level);  // a page for alignment
       EXPECT_GE(workspace_peak(), workspace - 4096 - 63) << name_of(level);
       TestModel other(decoder, compute, tokens, level);
-      Arena::Frame frame(other.context().arena);
-      frame.take(DType::u8, {1});
-      EXPECT_THROW(other.differentiate({rows()}), Error) << name_of(level) << ": 64 bytes less scratch";
+      EXPECT_THROW(differentiate_with_less(other), Error) << name_of(level);
     }
   }
 }
@@ -167,10 +172,12 @@ TEST(TemporaryMemoryOfAdapters, IsPlanned) {
         for (const DType compute : {DType::f32, DType::bf16}) {
           TestModel model(decoder, compute, tokens, Recompute::block);
           model.context().training = true;
-          const Temporary scratch = scratch_of_step(model);
-          // With magnitudes a wide sum of the forward pass may need more, beside fewer buffers of other layers.
-          EXPECT_GT(scratch.used, dora ? 0 : scratch.planned - 64);
+          EXPECT_NO_THROW(model.differentiate({rows()}));
           EXPECT_LE(workspace_peak(), model.arena().workspace().bytes() - 4096);
+          if (dora) continue;  // a wide sum of the forward pass may need more, beside fewer buffers of other layers
+          TestModel other(decoder, compute, tokens, Recompute::block);
+          other.context().training = true;
+          EXPECT_THROW(differentiate_with_less(other), Error);
         }
       }
     }

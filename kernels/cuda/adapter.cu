@@ -63,7 +63,7 @@ struct RowNorms {
       sum += static_cast<double>(value) * static_cast<double>(value);
     }
     sum = warp_sum(sum);
-    if (lane() == 0) norms[row] = static_cast<float>(sqrt(sum));
+    if (lane() == 0) norms[row] = sum == 0 ? 1 : static_cast<float>(sqrt(sum));
   }
 };
 

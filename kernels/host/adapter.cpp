@@ -112,7 +112,7 @@ void row_norms(const Tensor& norms, const Tensor& w, const Tensor& t, const Tens
           }
           for (int64_t c = 0; c < count; ++c) sum += double{sums[c]} * double{sums[c]};
         }
-        to[o] = static_cast<float>(std::sqrt(sum));
+        to[o] = sum == 0 ? 1 : static_cast<float>(std::sqrt(sum));
       }
     });
   });

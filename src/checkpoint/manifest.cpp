@@ -252,6 +252,7 @@ std::string to_text(const Manifest& manifest) {
   if (manifest.schema.states != master_and_moments()) json["states"] = states_to_json(manifest.schema.states);
   if (const auto& frozen = manifest.frozen) {
     json["frozen"] = {{"path", frozen->path}, {"bytes", frozen->bytes}, {"hash", frozen->hash}, {"seed", frozen->seed}};
+    if (frozen->rows > 0) json["frozen"]["rows"] = frozen->rows;
   }
   const std::string body = json.dump(1, ' ', false, Json::error_handler_t::replace);
   const std::string hash = hex(digest_of(body.data(), body.size()));
@@ -284,9 +285,9 @@ Manifest parse_manifest(std::string_view text, const std::string& source) {
   read_files(field.at("shards").array(), field.at("files").array(), manifest);
   if (!field.has("frozen")) return manifest;
   const JsonNode frozen = field.at("frozen");
-  frozen.check_keys({"path", "bytes", "hash", "seed"});
+  frozen.check_keys({"path", "bytes", "hash", "seed"}, {"rows"});
   manifest.frozen = {frozen.at("path").text(), frozen.at("bytes").count(), frozen.at("hash").text(),
-                     frozen.at("seed").count()};
+                     frozen.at("seed").count(), frozen.has("rows") ? frozen.at("rows").count() : 0};
   return manifest;
 }
 

@@ -55,6 +55,7 @@ struct FrozenWeights {
   int64_t bytes = 0;      ///< size of its files
   std::string hash = {};  ///< of the frozen tensors (LoadReport::hash)
   int64_t seed = 0;
+  int64_t rows = 0;  ///< of the embedding in these files, if the run added rows (DecoderShape::stored_rows)
   bool operator==(const FrozenWeights&) const = default;
 };
 /// Throws UserError(bad_content) beginning with `checkpoint` if these are not the weights that it was saved with.

@@ -8,8 +8,10 @@
 #include "core/deck/deck.hpp"
 #include "core/deck/suggestion.hpp"
 #include "core/files/json_reader.hpp"
+#include "core/utf8.hpp"
 #include "data/formats/row_format.hpp"
 #include "text/bpe_training/bpe_train.hpp"
+#include "text/files/added_token_files.hpp"
 #include "text/files/tokenizer_files.hpp"
 
 namespace llmtrain {
@@ -86,6 +88,12 @@ void DataConfig::visit(DeckKeys& keys) {
             .tasks = training_tasks | TaskSet{Task::tokenizer}});
   keys.key("eos_token", eos_token,
            {.doc = "Token that ends a document; default: the one in the files of the tokenizer."});
+  keys.key("add_tokens", add_tokens,
+           {.doc = "Special tokens that the tokenizer gets in addition, for a chat template or padding (<|im_start|>, "
+                   "<|im_end|>). Where the model of model.path has no row for them, its embedding (and head) grows; "
+                   "new rows begin as the mean of the others. The tokenizer files of checkpoints and exports have the "
+                   "tokens.",
+            .tasks = training_tasks});
   keys.key<FormatCodec>(
       "format", format,
       {.doc =
@@ -228,8 +236,19 @@ void DataConfig::resolve_rows(DeckLoader& deck, Task task) {
   mark(Origin::automatic, fmt::format("run.task = {}", name_of(task)));
 }
 
+void DataConfig::resolve_added_tokens(DeckLoader& deck, Task task) {
+  if (!trains(task)) add_tokens.clear();
+  for (auto token = add_tokens.begin(); token != add_tokens.end(); ++token) {
+    deck.check(std::find(add_tokens.begin(), token, *token) == token, {"data.add_tokens"}, *token + " is repeated");
+    deck.check(
+        !token->empty() && token->size() <= max_added_token_bytes && find_invalid_utf8(*token) == std::string::npos,
+        {"data.add_tokens"}, fmt::format("a token must be UTF-8 text of 1 to {} bytes", max_added_token_bytes));
+  }
+}
+
 void DataConfig::resolve(DeckLoader& deck, const std::string& output, Task task, int64_t run_seed) {
   resolve_rows(deck, task);
+  resolve_added_tokens(deck, task);
   if (!deck.given("data.seed")) {
     seed = run_seed;
     deck.set("data.seed", Origin::automatic, "run.seed");

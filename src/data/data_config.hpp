@@ -29,6 +29,7 @@ struct DataConfig {
   int64_t vocab_size = 32000;           ///< of bpe
   TokenizerConfig bpe;                  ///< [tokenizer]
   std::string eos_token;                ///< empty: as in the tokenizer's files
+  std::vector<std::string> add_tokens;  ///< special tokens that the tokenizer gets
   std::string format = "auto";          ///< of rows: auto, or a name of the list in data/formats
   std::vector<std::string> columns;     ///< role:column
   Packing packing = Packing::wrap;
@@ -75,6 +76,7 @@ struct DataConfig {
 
  private:
   void resolve_rows(DeckLoader& deck, Task task);
+  void resolve_added_tokens(DeckLoader& deck, Task task);
 };
 
 /// Returns true if data.tokenizer is the path of a file or folder, even one that no longer exists.

@@ -5,6 +5,7 @@
 #endif
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -20,6 +21,7 @@
 #include "data/files/text_source.hpp"
 #include "data/files/token_format.hpp"
 #include "data/files/unpack.hpp"
+#include "data/quality/chat_lint.hpp"
 #include "data/stream/embedding_rows.hpp"
 #include "data/tokenize/dataset_tokenizer.hpp"
 #include "data/tokenize/named_tokenizer.hpp"
@@ -134,7 +136,7 @@ class DatasetOpener {
         if (file.kind != InputKind::tokens || token_files_.contains(file.path)) continue;
         const auto opened = token_files_[file.path] = open_token_file(file.path);
         if (data_.tokenizer || opened->info().tokenizer.empty()) continue;
-        data_.tokenizer = stored_tokenizer(opened->info());
+        data_.tokenizer = stored_tokenizer(opened->info(), config_);
         stored_in_ = file.path;
       }
     });
@@ -162,11 +164,9 @@ class DatasetOpener {
     make_encoder();
   }
 
-  /// Makes the encoder of rows of instruction data, if there are any. Templates that ask for the date get 26 July 2024,
-  /// which Llama 3's names where it has no clock: a run must give the same tokens on any day.
+  /// Makes the encoder of rows of instruction data, if there are any.
   void make_encoder() {
     if (std::ranges::find(scanned_, InputKind::instruction_rows, &InputFile::kind) == scanned_.end()) return;
-    constexpr int64_t now = 1'721'952'000;
     throw_on_all_ranks(communicator_, [&] {
       const DataConfig rules = config_.for_conversations();
       if (rules.packing != DataConfig::Packing::wrap && rules.overflow == DataConfig::Overflow::split) {
@@ -174,7 +174,8 @@ class DatasetOpener {
                         "data.overflow: split would begin a sample in the middle of a conversation; choose truncate, "
                         "truncate_left, drop or error");
       }
-      encoder_ = std::make_unique<const ChatEncoder>(*data_.tokenizer, chat_.config, chat_.folder, now);
+      encoder_ = std::make_unique<const ChatEncoder>(*data_.tokenizer, chat_.config, chat_.folder, training_time);
+      if (communicator_.rank() == 0) data_.warnings = lint_first_rows(scanned_, *encoder_);
     });
     report_(encoder_->has_template() ? "chat template: " + encoder_->template_name()
                                      : "rows are encoded without a chat template");
@@ -242,6 +243,9 @@ class DatasetOpener {
     if (data_.validation) {
       data_.vocabulary_size = concatenate_tokens({data_.train, data_.validation})->info().vocabulary_size;
     }
+    if (!config_.add_tokens.empty() && data_.tokenizer != nullptr) {
+      data_.vocabulary_size = std::max(data_.vocabulary_size, needed_rows(config_, data_.tokenizer->vocabulary_size()));
+    }
     if (ids_tokenizer_ != nullptr) {
       check_ids(config_, *ids_tokenizer_, data_.vocabulary_size);
       data_.vocabulary_size = needed_rows(config_, ids_tokenizer_->vocabulary_size());
@@ -292,6 +296,7 @@ class DatasetOpener {
   }
 
   std::shared_ptr<const Tokenizer> make_tokenizer() const {
+    if (tokenizer_ == nullptr) refuse_added_tokens(config_);
     if (config_.tokenizer == "bytes") return make_byte_tokenizer(config_.add_bos);
     if (config_.tokenizer == "char") return make_char_tokenizer(scan_.code_points, config_.add_bos);
     return tokenizer_;
@@ -433,6 +438,14 @@ std::string describe_rows(const RowCounts& rows) {
   add(rows.without_stop, "train no stop token at their end");
   add(rows.merged_borders, "where a token joins the prompt's end and the completion's begin");
   return text;
+}
+
+ChatSource chat_source(const ChatConfig& chat, const DataConfig& data, const std::string& model_folder) {
+  std::error_code ignored;
+  for (const std::string& folder : {data.has_tokenizer_files() ? data.tokenizer_path() : "", model_folder}) {
+    if (!folder.empty() && std::filesystem::is_directory(folder, ignored)) return {chat, folder};
+  }
+  return {chat, ""};
 }
 
 Dataset open_dataset(const DataConfig& config, const BatchConfig& batch, Communicator& communicator,

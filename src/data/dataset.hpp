@@ -33,7 +33,8 @@ struct Dataset {
   bool has_conversations() const {
     return train->info().rows.used + (validation ? validation->info().rows.used : 0) > 0;
   }
-  std::string note;  ///< names tokens without an embedding row in the model; empty: none
+  std::vector<std::string> warnings;  ///< of the first rows of conversations; on rank 0
+  std::string note;                   ///< names tokens without an embedding row in the model; empty: none
 };
 
 /// [chat], and the folder of the model's templates, which may be empty.
@@ -41,6 +42,8 @@ struct ChatSource {
   ChatConfig config;
   std::string folder;
 };
+/// Chat templates are read where the tokenizer is, or else the model, whose folder may be empty.
+ChatSource chat_source(const ChatConfig& chat, const DataConfig& data, const std::string& model_folder);
 
 /// Opens the deck's data and tokenizes text that is not in the cache: all ranks share the work (documents or pieces in
 /// canonical order), progress is reported, and no rank waits long inside a collective while others work (polling). The

@@ -61,12 +61,15 @@ DataFacts check_data_files(const DataConfig& config, const DataErrorReport& repo
   } else if (config.tokenizer == "bytes") {
     tokenizer = make_byte_tokenizer(config.add_bos);
   }
+  if (text && !config.has_tokenizer_files() && config.tokenizer != "bpe") {
+    sound = guarded("data.add_tokens", [&] { refuse_added_tokens(config); }) && sound;
+  }
   if (!sound || !guarded("data.train", [&] { check_kinds(sets); })) return {};
   if (named) {
     const TokenFileInfo* stored = info_with_tokenizer(opened);
     sound = guarded("data.tokenizer", [&] {
       if (config.tokenizer == "bpe") throw UserError(ExitCode::deck, bpe_without_text);
-      if (stored != nullptr) check_same_tokenizer(config, *tokenizer, *stored_tokenizer(*stored), stored->path);
+      if (stored != nullptr) check_same_tokenizer(config, *tokenizer, *stored_tokenizer(*stored, config), stored->path);
     });
   }
   if (text && tokenizer != nullptr) {
@@ -78,7 +81,8 @@ DataFacts check_data_files(const DataConfig& config, const DataErrorReport& repo
     guarded("data.train", [&] {
       const TokenFileInfo info = concatenate_tokens(std::move(opened))->info();
       facts.vocabulary_size = info.vocabulary_size;
-      if (!info.tokenizer.empty() && exceeds_rows(config, info.vocabulary_size)) tokenizer = stored_tokenizer(info);
+      if (!info.tokenizer.empty() && exceeds_rows(config, info.vocabulary_size))
+        tokenizer = stored_tokenizer(info, config);
     });
   } else if (text || named) {
     facts.vocabulary_size = tokenizer != nullptr ? tokenizer->vocabulary_size() : 0;

@@ -44,10 +44,18 @@ std::string write_hf_config(const ModelConfig& model, const TokenIds& ids, std::
 /// Returns generation_config.json with the ids that the model has.
 std::string write_generation_config(const ModelConfig& model, const TokenIds& ids);
 
+/// Returns a generation_config.json whose EOS ids have `more`, behind its own or else `model` (the ids of config.json);
+/// unchanged if it has them.
+std::string with_eos_ids(const std::string& text, const std::string& place, const std::vector<int64_t>& model,
+                         const std::vector<int64_t>& more);
+
 /// Returns the reason why no config.json describes this model (Transformers has no such architecture), or "".
 std::string hf_config_obstacle(const ModelConfig& model);
 
 /// Returns the text with another dtype of the weights, or unchanged if it has that dtype.
 std::string with_dtype(const std::string& config_text, const std::string& place, std::string_view dtype);
+
+/// Returns the text with another vocab_size, or unchanged if it has this one.
+std::string with_vocabulary(const std::string& config_text, const std::string& place, int64_t tokens);
 
 }  // namespace llmtrain

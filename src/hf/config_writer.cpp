@@ -184,6 +184,13 @@ std::string with_dtype(const std::string& config_text, const std::string& place,
   return differs ? j.dump(2) + "\n" : config_text;
 }
 
+std::string with_vocabulary(const std::string& config_text, const std::string& place, int64_t tokens) {
+  nlohmann::json j = parse_json(config_text, place);
+  if (!j.contains("vocab_size") || j["vocab_size"] == tokens) return config_text;
+  j["vocab_size"] = tokens;
+  return j.dump(2) + "\n";
+}
+
 std::string write_generation_config(const ModelConfig& model, const TokenIds& ids) {
   nlohmann::json j = {{"_from_model_config", true}};
   const auto known = [&](int64_t id) { return id >= 0 && id < model.vocab_size; };
@@ -191,6 +198,20 @@ std::string write_generation_config(const ModelConfig& model, const TokenIds& id
   if (known(ids.pad)) j["pad_token_id"] = ids.pad;
   if (ids.eos.size() == 1 && known(ids.eos.front())) j["eos_token_id"] = ids.eos.front();
   if (ids.eos.size() > 1) j["eos_token_id"] = ids.eos;
+  return j.dump(2) + "\n";
+}
+
+std::string with_eos_ids(const std::string& text, const std::string& place, const std::vector<int64_t>& model,
+                         const std::vector<int64_t>& more) {
+  const std::vector<int64_t> own = parse_generation_ids(text, place, {.eos = model}).eos;
+  std::vector<int64_t> all = own;
+  for (const int64_t id : more) {
+    if (std::ranges::find(all, id) == all.end()) all.push_back(id);
+  }
+  if (all == own) return text;
+  nlohmann::ordered_json j = nlohmann::ordered_json::parse(text);
+  j["eos_token_id"] = all;
+  if (all.size() == 1) j["eos_token_id"] = all.front();
   return j.dump(2) + "\n";
 }
 

@@ -46,6 +46,23 @@ bool holds_tokenizer(const std::map<std::string, std::string>& texts, const Toke
   });
 }
 
+/// Returns true if `path` names what this tokenizer was before a run added tokens.
+bool grew_from(const std::string& path, const Tokenizer& tokenizer, const std::vector<std::string>& added) {
+  if (added.empty()) return false;
+  const auto own_files = [](const Tokenizer& one) {
+    std::map<std::string, std::string> files;
+    for (TokenizerFile& file : one.files()) {
+      if (file.name != "config.json" && file.name != "generation_config.json") files[file.name] = std::move(file.bytes);
+    }
+    return files;
+  };
+  try {
+    return own_files(*with_added_tokens(*load_tokenizer(path), added)) == own_files(tokenizer);
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
 /// The files that belong to a tokenizer and are not its own, which only its folder has.
 std::string left_behind(const Tokenizer& tokenizer, const std::string& path, std::string_view why) {
   const std::vector<TokenizerFile> files = tokenizer.files();
@@ -68,10 +85,16 @@ std::map<std::string, std::string> texts_of(const ExportOptions& options, const 
   if (options.texts.empty()) {
     config = write_hf_config(model, ids, dtype);
   } else {
-    config = with_dtype(config, "config.json", dtype);
+    config = with_vocabulary(with_dtype(config, "config.json", dtype), "config.json", model.vocab_size);
     ids = parse_hf_config(config, "config.json").ids;
   }
-  texts.try_emplace("generation_config.json", write_generation_config(model, ids));
+  std::string& generation =
+      texts.try_emplace("generation_config.json", write_generation_config(model, ids)).first->second;
+  generation = with_eos_ids(generation, "generation_config.json", ids.eos, options.chat.stop_ids);
+  const auto put_template = [&] {
+    if (!options.chat.chat_template.empty()) texts[chat_template_names[0]] = options.chat.chat_template;
+  };
+  put_template();
   if (!options.save_tokenizer) return texts;
   const bool own_template = has_chat_template(options.companion_files);
   std::erase_if(texts, [&](const auto& text) {
@@ -79,6 +102,7 @@ std::map<std::string, std::string> texts_of(const ExportOptions& options, const 
     return std::ranges::find(tokenizer_file_names, text.first) != tokenizer_file_names.end();
   });
   texts.insert(options.companion_files.begin(), options.companion_files.end());
+  put_template();
   return texts;
 }
 
@@ -174,12 +198,14 @@ std::map<std::string, std::string> tokenizer_texts(const std::string& folder) {
   return texts;
 }
 
-std::string carry_tokenizer(ExportOptions& options, const Tokenizer& tokenizer, const std::string& path) {
+std::string carry_tokenizer(ExportOptions& options, const Tokenizer& tokenizer, const std::string& path,
+                            const std::vector<std::string>& added) {
   if (holds_tokenizer(options.texts, tokenizer)) return "";
   options.ids.bos = tokenizer.bos_id();
   if (tokenizer.eos_id() >= 0) options.ids.eos = {tokenizer.eos_id()};
   options.save_tokenizer = [&tokenizer](const std::string& folder) { save_tokenizer(tokenizer, folder); };
   std::error_code ignored;
+  if (path.empty()) return "";
   const std::filesystem::path place(path);
   const bool is_folder = std::filesystem::is_directory(place, ignored);
   if (!is_folder && !std::filesystem::is_regular_file(place, ignored)) {
@@ -188,6 +214,11 @@ std::string carry_tokenizer(ExportOptions& options, const Tokenizer& tokenizer, 
   const std::string folder = is_folder ? path : place.has_parent_path() ? place.parent_path().string() : ".";
   std::map<std::string, std::string> beside = tokenizer_texts(folder);
   if (holds_tokenizer(beside, tokenizer)) {
+    options.companion_files = std::move(beside);
+    return "";
+  }
+  if (grew_from(path, tokenizer, added)) {
+    for (const TokenizerFile& file : tokenizer.files()) beside.erase(file.name);
     options.companion_files = std::move(beside);
     return "";
   }

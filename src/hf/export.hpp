@@ -5,12 +5,14 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "hf/config_json.hpp"
 #include "hf/model_folder.hpp"
 #include "hf/slice_writer.hpp"
 #include "models/decoder.hpp"
 #include "params/param_store.hpp"
+#include "text/chat/chat_export.hpp"
 #include "text/tokenizer.hpp"
 
 namespace llmtrain {
@@ -27,16 +29,19 @@ struct ExportOptions {
   std::function<void(const std::string& folder)> save_tokenizer;
   /// Further files of the folder that the tokenizer came from.
   std::map<std::string, std::string> companion_files = {};
+  ChatExport chat = {};  ///< of a run on conversations: its template, and ids that are added to the model's EOS ids
 };
 
 /// Returns all tokenizer files and chat templates of a folder, by name.
 std::map<std::string, std::string> tokenizer_texts(const std::string& folder);
 
 /// Lets the export have this tokenizer: nothing to do where its files are those in options.texts, however its folder
-/// was named; else they take the place of those there. `path` is what the deck names, a file or a folder: its further
-/// files come along where it is still that of the tokenizer. Where it has no chat template the model's stays. Returns
-/// which files could not come along, as a warning, or "".
-std::string carry_tokenizer(ExportOptions& options, const Tokenizer& tokenizer, const std::string& path);
+/// was named; else they take the place of those there. `path` is what the deck names, a file or a folder, or empty for
+/// a tokenizer of the run's own: its further files come along where it is still that of the tokenizer, to which the run
+/// added the tokens `added`. Where it has no chat template the model's stays. Returns which files could not come along,
+/// as a warning, or "".
+std::string carry_tokenizer(ExportOptions& options, const Tokenizer& tokenizer, const std::string& path,
+                            const std::vector<std::string>& added = {});
 
 /// Returns config.json, generation_config.json and the tokenizer's files of a Hugging Face folder, by name.
 std::map<std::string, std::string> model_texts(const std::string& folder);

@@ -66,12 +66,13 @@ class Loader {
     const std::vector<Block> blocks = make_blocks(folder);
     const int threads = worker_threads(communicator_);
     std::atomic<int64_t> bytes{0};
-    if (device_memory_is_host() && !params_.is_offloaded(master_plane)) {
+    if (writes_directly()) {
       run_on_threads(blocks.size(), threads, pause, [&](size_t i) { bytes += read_block(blocks[i]); });
     } else {
       read_through_host(blocks, threads, bytes, stream, pause);
     }
     bytes_ = bytes;
+    fill_new_rows(folder, threads, stream, pause);
     if (match_.tied_head >= 0) compare_tied_head(folder, threads, pause);
   }
   int64_t bytes() const { return bytes_; }
@@ -132,10 +133,11 @@ class Loader {
       const UnitRange own = params_.owned(source.unit);
       const int64_t offset = params_.layout(source.unit).offset(source.param) + slice.first_row * param.columns;
       const int64_t begin = std::max(own.begin, offset);
-      const int64_t end = std::min(own.end, offset + slice.rows * param.columns);
+      const int64_t rows = stored_rows(slice, source);
+      const int64_t end = std::min(own.end, offset + rows * param.columns);
       if (begin >= end) continue;
       const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
-      const StoredSlice stored{&tensor, &file(folder, tensor.file), slice.rows, param.columns, slice.transposed};
+      const StoredSlice stored{&tensor, &file(folder, tensor.file), rows, param.columns, slice.transposed};
       std::optional<uint64_t> key;
       if (options_.trained != nullptr && !options_.trained->contains(slice.name)) {
         key = hash_key(slice.name);
@@ -167,6 +169,69 @@ class Loader {
       pause();
     }
   }
+
+  /// Number of rows that the file has: fewer than the model's if it has more tokens (DecoderShape::stored_rows).
+  int64_t stored_rows(const ParamSlice& slice, const SliceSource& source) const {
+    const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
+    return slice.transposed ? slice.rows : std::min(slice.rows, tensor.shape.front());
+  }
+
+  /// The mean of a matrix's rows, the same whatever the number of ranks and threads.
+  std::vector<float> mean_row(const StoredSlice& matrix, int threads, const Pause& pause) {
+    const int64_t columns = matrix.columns, step = std::max<int64_t>(1, block_elements / 8 / columns);
+    const auto blocks = static_cast<size_t>((matrix.rows + step - 1) / step);
+    std::vector<std::vector<double>> sums(blocks);
+    run_on_threads(blocks, threads, pause, [&](size_t i) {
+      const int64_t begin = static_cast<int64_t>(i) * step, end = std::min(begin + step, matrix.rows);
+      std::vector<float> values(static_cast<size_t>((end - begin) * columns));
+      read_slice(matrix, begin * columns, end * columns, values.data());
+      sums[i].assign(static_cast<size_t>(columns), 0);
+      for (size_t e = 0; e < values.size(); ++e) sums[i][e % static_cast<size_t>(columns)] += values[e];
+    });
+    std::vector<float> mean;
+    for (size_t c = 0; c < static_cast<size_t>(columns); ++c) {
+      double sum = 0;
+      for (const std::vector<double>& block : sums) sum += block[c];
+      mean.push_back(static_cast<float>(sum / static_cast<double>(matrix.rows)));
+    }
+    return mean;
+  }
+
+  /// Fills this rank's share of the rows that the model has in addition to its files.
+  void fill_new_rows(const FolderHandle& folder, int threads, Stream& stream, const Pause& pause) {
+    for (const SliceSource& source : match_.slices) {
+      const ParamSpec& param = params_.spec(source.unit).params[static_cast<size_t>(source.param)];
+      const ParamSlice& slice = param.slices[static_cast<size_t>(source.slice)];
+      const int64_t rows = stored_rows(slice, source), columns = param.columns;
+      const UnitRange own = params_.owned(source.unit);
+      const int64_t offset = params_.layout(source.unit).offset(source.param) + slice.first_row * columns;
+      const int64_t begin = std::max(own.begin, offset + rows * columns);
+      const int64_t end = std::min(own.end, offset + slice.rows * columns);
+      if (begin >= end) continue;
+      const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
+      const std::vector<float> mean =
+          mean_row({&tensor, &file(folder, tensor.file), rows, columns, false}, threads, pause);
+      for (int64_t at = begin; at < end;) {
+        const int64_t first = (at - offset) % columns, count = std::min(columns - first, end - at);
+        write_values(source.unit, at, count, mean.data() + first, stream);
+        at += count;
+      }
+    }
+  }
+
+  void write_values(int unit, int64_t at, int64_t count, const float* values, Stream& stream) {
+    const ParamStore::Shard shard = params_.shard(unit);
+    if (!writes_directly()) {
+      params_.write_state(unit, master_plane, at, count, values, stream);
+    } else if (!shard.master().empty()) {
+      std::copy_n(values, count, shard.master().as<float>() + (at - shard.begin));
+    } else {
+      const Tensor to = shard.weights.rows(at - shard.begin, count);
+      round_to(to.dtype, values, count, to.data);
+    }
+  }
+
+  bool writes_directly() const { return device_memory_is_host() && !params_.is_offloaded(master_plane); }
 
   /// Every rank compares its share of the two matrices.
   void compare_tied_head(const FolderHandle& folder, int threads, const Pause& pause) {

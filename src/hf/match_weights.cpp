@@ -93,7 +93,12 @@ class Matcher {
     const auto number = static_cast<size_t>(found);
     const WeightIndex::Tensor* tensor = &index_.tensors[number];
     used_[number] = 1;
-    const std::vector<int64_t> expected = stored_shape(param, slice);
+    std::vector<int64_t> expected = stored_shape(param, slice);
+    if (shape_.stored_rows > 0 && shape_.has_row_per_token(name)) {
+      match_.notes.push_back(
+          fmt::format("{} gets {} rows, the mean of the others", name, expected.front() - shape_.stored_rows));
+      expected.front() = shape_.stored_rows;
+    }
     if (tensor->shape != expected) {
       wrong_shape_.add(fmt::format("{} is {} instead of {}", name, shape_text(tensor->shape), shape_text(expected)));
     } else if (!is_weight_type(tensor->type)) {

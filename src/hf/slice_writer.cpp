@@ -57,9 +57,7 @@ void SliceWriter::turn(int64_t at, int64_t rows, int64_t columns) {
 
 ParamSlice exported_slice(const DecoderShape& shape, const ParamSlice& slice) {
   ParamSlice exported = slice;
-  const DecoderNames& names = shape.names;
-  const bool by_token = slice.name == names.embedding + ".weight" || slice.name == names.head + ".weight";
-  if (by_token) exported.rows = shape.tokens;
+  if (shape.has_row_per_token(slice.name)) exported.rows = shape.tokens;
   return exported;
 }
 

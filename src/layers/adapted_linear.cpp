@@ -100,6 +100,7 @@ class Pass {
                 [&](Tensor& t, DType dtype, int64_t rows, int64_t columns) {
                   t = columns == 0 ? frame_.take(dtype, {rows}) : frame_.take(dtype, {rows, columns});
                 });
+    if (keeps_norms()) room_.norms = ctx.cache->norms[layer.kept_norms];
   }
 
   void forward(const Tensor& y) {
@@ -149,6 +150,7 @@ class Pass {
 
  private:
   bool apart() const { return masked_ && layer_.has_magnitudes(); }
+  bool keeps_norms() const { return layer_.has_magnitudes() && ctx_.cache != nullptr; }
   void product(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, const LowRank& added) {
     linear_forward(y, x, w, bias, ctx_.stream, ctx_.role, added);
   }
@@ -182,6 +184,8 @@ class Pass {
   /// Fills numerators and denominators of g for an adapter's rows. Norms are rounded as magnitudes are, so that g is 1
   /// where these are equal.
   void make_factors(const Adapter& adapter, int64_t at, const Tensor& t, const Tensor& a) {
+    cast(room_.magnitudes.rows(at, adapter.rows), adapter.magnitude.weight(ctx_), ctx_.stream);
+    if (keeps_norms() && ctx_.cache->decoding) return;
     const Tensor norms = room_.norms.rows(at, adapter.rows);
     row_norms(norms, w_of(adapter), t, a, ctx_.stream);
     if (!room_.rounded.empty()) {
@@ -189,12 +193,11 @@ class Pass {
       cast(rounded, norms, ctx_.stream);
       cast(norms, rounded, ctx_.stream);
     }
-    cast(room_.magnitudes.rows(at, adapter.rows), adapter.magnitude.weight(ctx_), ctx_.stream);
   }
   /// Does so for all rows; those without an adapter have g = 1.
   void make_factors() {
-    fill(room_.norms, 1, ctx_.stream);
     fill(room_.magnitudes, 1, ctx_.stream);
+    if (!keeps_norms() || !ctx_.cache->decoding) fill(room_.norms, 1, ctx_.stream);
     for (const Adapter& adapter : layer_.adapters) {
       make_factors(adapter, adapter.first_row, room_.t.rows(adapter.first_row, adapter.rows), a_);
     }

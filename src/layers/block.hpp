@@ -26,6 +26,8 @@ struct BlockSaved {
   NormSaved post_mlp;
 };
 
+inline constexpr size_t linear_layers_of_block = 4;
+
 /// One transformer layer. Pre-norm: x += attention(norm1(x)); x += mlp(norm2(x)). Post-norm (Vaswani et al. 2017):
 /// x = norm1(x + attention(x)); x = norm2(x + mlp(x)). Sandwich norms (Gemma 2) are pre-norm with
 /// x += post_attention(attention(norm1(x))); x += post_mlp(mlp(norm2(x))). The residual stream is fp32.
@@ -70,7 +72,7 @@ struct Block {
     post_attention.visit_saved(s.post_attention, compute, rows, f, ".post_attention");
     post_mlp.visit_saved(s.post_mlp, compute, rows, f, ".post_mlp");
   }
-  std::array<const Linear*, 4> linear_layers() const {
+  std::array<const Linear*, linear_layers_of_block> linear_layers() const {
     return {&attention.qkv, &attention.projection, &mlp.up, &mlp.down};
   }
   int64_t scratch_bytes(DType compute, int64_t rows, Recompute level) const;

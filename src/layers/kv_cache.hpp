@@ -11,6 +11,9 @@ namespace llmtrain {
 /// sequences); otherwise the batch holds whole prompts as segments and attends to itself.
 struct KvCache {
   std::vector<Tensor> layers;  ///< compute dtype [S, P, 2 G D]
+  /// fp32 [M] of each linear layer with magnitudes (DoRA): norms of its rows, computed with prompts and kept while
+  /// decoding, where they would take longer than all else.
+  std::vector<Tensor> norms;
   bool decoding = false;
 
   void plan(Arena& arena, int64_t layer_count, DType compute, int64_t sequences, int64_t positions, int64_t width) {

@@ -30,6 +30,7 @@ struct Linear {
   int64_t out = 0;
   ParamRef a;                     ///< [R, in]: A of all adapters, one below the other
   std::vector<Adapter> adapters;  ///< all with magnitudes or none, and all with the same dropout
+  size_t kept_norms = 0;          ///< index in KvCache::norms
 
   static Linear declare(UnitBuilder& unit, const std::vector<LinearPart>& parts, int64_t in, bool bias, double std,
                         const AdapterRule& rule = {});

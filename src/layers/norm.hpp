@@ -38,6 +38,15 @@ struct Norm {
   }
 
   bool is_trained() const { return weight.is_trained() || bias.is_trained(); }
+  /// Acquires the units of weight and bias, which differ if only one of them is trained.
+  void acquire(ParamStore& params) const {
+    params.acquire(weight.unit);
+    if (is_divided()) params.acquire(bias.unit);
+  }
+  void release(ParamStore& params) const {
+    params.release(weight.unit);
+    if (is_divided()) params.release(bias.unit);
+  }
   static Norm declare(UnitBuilder& unit, const std::string& name, const NormShape& shape);
 
   /// x fp32 [N, C] -> y [N, C] in y's dtype. again: `saved` already holds the statistics of x.
@@ -53,6 +62,7 @@ struct Norm {
                     bool accumulate_dx, const ResidualBranch& branch) const;
 
  private:
+  bool is_divided() const { return bias.exists() && bias.unit != weight.unit; }
   NormForward forward_args(const Context& ctx, const Tensor& y, const Tensor& x, const NormSaved& saved,
                            bool again) const;
   NormBackward backward_args(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x, const NormSaved& saved,

@@ -119,6 +119,10 @@ Block Decoder::declare_block(int layer) {
   }
   block.attention = declare_attention(unit, layer);
   block.mlp = declare_mlp(unit, layer);
+  size_t index = static_cast<size_t>(layer) * linear_layers_of_block;
+  for (Linear* linear : {&block.attention.qkv, &block.attention.projection, &block.mlp.up, &block.mlp.down}) {
+    linear->kept_norms = index++;
+  }
   block_units_.push_back(unit.group());
   return block;
 }
@@ -211,6 +215,13 @@ void Decoder::plan(Arena& arena, const PassPlan& passes) {
 void Decoder::plan_cache(Arena& arena, KvCache& cache, DType compute, int64_t sequences, int64_t positions) const {
   const ModelConfig& c = shape_.config;
   cache.plan(arena, c.n_layers, compute, sequences, positions, 2 * c.n_kv_heads * c.head_dim);
+  cache.norms.resize(blocks_.size() * linear_layers_of_block);
+  for (const Block& block : blocks_) {
+    for (const Linear* layer : block.linear_layers()) {
+      if (!layer->has_magnitudes()) continue;
+      arena.add(cache.norms[layer->kept_norms], MemoryCategory::activations, "norms", DType::f32, {layer->out});
+    }
+  }
 }
 
 void Decoder::start(Stream& stream) { rope_.start(stream); }
@@ -242,11 +253,11 @@ void Decoder::forward(Context& ctx, const Batch* batch) {
     if (batch != nullptr) cast(first_rows(hidden_, batch->tokens), first_rows(output_, batch->tokens), ctx.stream);
     return;
   }
-  ctx.params.acquire(final_norm_.weight.unit);
+  final_norm_.acquire(ctx.params);
   if (batch != nullptr) {
     final_norm_.forward(ctx, first_rows(hidden_, batch->tokens), first_rows(output_, batch->tokens), final_saved_);
   }
-  ctx.params.release(final_norm_.weight.unit);
+  final_norm_.release(ctx.params);
 }
 
 void Decoder::score(Context& ctx, const Batch* batch, const TokenStatistics& statistics) {
@@ -274,10 +285,10 @@ void Decoder::backward(Context& ctx, const Batch* batch) {
   const int64_t n = batch != nullptr ? batch->tokens : 0;
   const Tensor dx = first_rows(gradient_, n);
   if (final_gradient() && shape_.final_norm) {
-    params.acquire(final_norm_.weight.unit);
+    final_norm_.acquire(params);
     if (batch != nullptr)
       final_norm_.backward(ctx, dx, first_rows(hidden_, n), first_rows(output_, n), final_saved_, false);
-    params.release(final_norm_.weight.unit);
+    final_norm_.release(params);
   } else if (final_gradient() && batch != nullptr) {
     cast(dx, first_rows(hidden_, n), ctx.stream);
   }

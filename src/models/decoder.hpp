@@ -26,12 +26,20 @@ struct DecoderNames {
 /// Complete description of a decoder.
 struct DecoderShape {
   ModelConfig config;
-  int64_t tokens = 0;            ///< real vocabulary; config.vocab_size may add padding rows
+  int64_t tokens = 0;  ///< real vocabulary; config.vocab_size may add padding rows
+  /// Rows of the embedding and an untied head in the model's files, where the model has more: the others begin as the
+  /// mean of these. 0: as many as the model has.
+  int64_t stored_rows = 0;
   bool final_norm = true;        ///< false for post-norm models, which already end with a norm
   double projection_std = 0.02;  ///< initial standard deviation of matrices that write to the residual stream
   DecoderNames names;
   TrainedRule trained;   ///< empty: every parameter is trained
   AdapterRule adapters;  ///< of the linear layers of all blocks; adapters are trained whatever `trained` says
+
+  /// True for tensors with a row for each token: the embedding and the head.
+  bool has_row_per_token(const std::string& tensor) const {
+    return tensor == names.embedding + ".weight" || tensor == names.head + ".weight";
+  }
 };
 
 class Decoder : public Model {

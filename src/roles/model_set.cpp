@@ -64,7 +64,9 @@ LoadedWeights RoleModel::load(Communicator& communicator, Stream& stream, bool a
     const bool hashed = part || spec_.lora;
     LoadReport report = load_weights(from.folder, spec_.shape, params_, communicator, stream,
                                      {.trained = hashed ? &trained : nullptr, .publish = !adapts});
-    if (part) frozen_ = {std::filesystem::absolute(from.folder).string(), report.file_bytes, report.hash};
+    if (part)
+      frozen_ = {std::filesystem::absolute(from.folder).string(), report.file_bytes, report.hash, 0,
+                 spec_.shape.stored_rows};
     loaded = {fmt::format("{}: {}", from.folder, load_text(report)), std::move(report.warnings)};
     hash = report.hash;
   }
@@ -77,9 +79,7 @@ void RoleModel::load_adapters(LoadedWeights& loaded, const std::string& base_has
   const std::string& path = spec_.lora->path;
   if (path.empty()) {
     params_.publish_masters();
-    if (!spec_.lora->dora) return;
-    model_.set_magnitudes(params_, stream);
-    params_.publish_masters();
+    if (spec_.lora->dora) model_.set_magnitudes(params_, stream);
     return;
   }
   LoadedAdapter adapter = load_adapter(path, spec_.shape, params_, communicator, stream);
@@ -113,9 +113,11 @@ LoadedWeights RoleModel::load_checkpoint_of(Communicator& communicator, Stream& 
   } else if (manifest.frozen) {
     NameSet trained;
     for (const TensorSchema& tensor : manifest.schema.tensors) trained.insert(tensor.name);
+    DecoderShape shape = spec_.shape;
+    shape.stored_rows = manifest.frozen->rows;
     LoadReport report;
     try {
-      report = load_weights(manifest.frozen->path, spec_.shape, params_, communicator, stream, {.trained = &trained});
+      report = load_weights(manifest.frozen->path, shape, params_, communicator, stream, {.trained = &trained});
     } catch (const UserError& error) {  // the same on all ranks
       if (error.code() == ExitCode::stopped) throw;
       throw UserError(error.code(), fmt::format("{}: its frozen weights, which it does not contain, cannot be read. {}",

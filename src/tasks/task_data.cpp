@@ -2,25 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
-
 #include "core/activity.hpp"
 #include "tasks/tasks.hpp"
 
 namespace llmtrain {
-
-namespace {
-
-/// Chat templates are read where the tokenizer is, or else the model.
-ChatSource chat_source(const ChatConfig& chat, const DataConfig& data, const std::string& model_path) {
-  std::error_code ignored;
-  for (const std::string& folder : {data.has_tokenizer_files() ? data.tokenizer_path() : "", model_path}) {
-    if (!folder.empty() && std::filesystem::is_directory(folder, ignored)) return {chat, folder};
-  }
-  return {chat, ""};
-}
-
-}  // namespace
 
 Dataset load_data(Config& config, Communicator& communicator, const ProgressReport& report) {
   const SectionScope section(Section::data);

@@ -82,6 +82,7 @@ TrainingParts training_parts(const Config& config, const Dataset& data) {
 DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64_t tokens) {
   using Finetuning = RunConfig::Finetuning;
   DecoderShape shape = decoder_shape(model, tokens);
+  shape.stored_rows = config.source.rows;
   if (config.run.finetuning == Finetuning::freeze) shape.trained = freeze_rule(config.freeze, model);
   if (config.run.finetuning == Finetuning::lora) adapt(shape, config.lora);
   return shape;
@@ -138,28 +139,27 @@ TrainingOptions training_options(const Config& config, const TrainingPlan& plan)
                           .deck = write_deck(config)},
           .compute = compute_dtype(config.precision),
           .overwrite = config.run.overwrite,
-          .tokenizer = config.data.tokenizer};
+          .tokenizer = config.data.has_tokenizer_files() ? config.data.tokenizer : "",
+          .added_tokens = config.data.add_tokens};
 }
 
-void read_model_texts(TrainingOptions& options, const std::string& path, const ModelSource& source,
-                      const ChatConfig& chat, Communicator& communicator) {
-  if (path.empty()) return;
+void read_export_files(TrainingOptions& options, const Config& config, const Tokenizer* tokenizer,
+                       Communicator& communicator) {
   throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() != 0) return;
-    std::map<std::string, std::string> texts =
-        source.instead.empty() ? model_texts(path) : CheckpointModel::texts(source.instead);
+    std::map<std::string, std::string> texts;
+    if (const std::string& path = config.model.path; !path.empty()) {
+      texts = config.source.instead.empty() ? model_texts(path) : CheckpointModel::texts(config.source.instead);
+    }
     for (const char* name : {"config.json", "generation_config.json"}) {
       if (const auto text = texts.find(name); text != texts.end()) options.checkpoints.texts.insert(*text);
     }
-    if (options.checkpoints.config.export_model == CheckpointConfig::Export::none &&
-        !options.checkpoints.config.export_merged) {
-      return;
-    }
-    const std::string& name = chat.template_name;
-    if (name != "auto" && name != "none") {
-      texts["chat_template.jinja"] = find_chat_templates(name, "").front().source;
-    }
-    options.texts = std::move(texts);
+    const CheckpointConfig& checkpoint = options.checkpoints.config;
+    if (checkpoint.export_model == CheckpointConfig::Export::none && !checkpoint.export_merged) return;
+    options.exported.texts = std::move(texts);
+    if (!instruction_tasks.contains(config.run.task) || tokenizer == nullptr) return;
+    const ChatSource source = chat_source(config.chat, config.data, config.model.path);
+    options.exported.chat = export_chat(config.chat, *tokenizer, source.folder);
   });
 }
 

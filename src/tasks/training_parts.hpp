@@ -24,9 +24,9 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
 /// The intervals that follow from the data must be set. Facts about the start of the run are left to its task.
 TrainingOptions training_options(const Config& config, const TrainingPlan& plan);
 
-/// Reads the files that belong to the initial weights in `path`, with the chat template that the deck names: those that
-/// checkpoints store, and those of an export. Collective.
-void read_model_texts(TrainingOptions& options, const std::string& path, const ModelSource& source,
-                      const ChatConfig& chat, Communicator& communicator);
+/// Reads the files that belong to the initial weights: those that checkpoints store, and those of an export, with the
+/// chat of the run. Collective.
+void read_export_files(TrainingOptions& options, const Config& config, const Tokenizer* tokenizer,
+                       Communicator& communicator);
 
 }  // namespace llmtrain

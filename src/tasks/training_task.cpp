@@ -99,6 +99,7 @@ void print_opening(RunLog& log, const Job& job, const TrainingPlan& plan, const 
                     "batch.global, a smaller batch.micro or fewer ranks",
                     c.size() - plan.groups.count, c.size()));
   }
+  warn_of_rows(log, data);
   warn_of_missing_targets(log, stream, c);
   print_warnings(log, config.notes, job.runtime);
 }
@@ -258,7 +259,7 @@ int run_training(Job& job) {
   if (from) print_resume(*log, *from);
 
   TrainingOptions options = training_options(config, *plan);
-  read_model_texts(options, config.model.path, config.source, config.chat, communicator);
+  read_export_files(options, config, plan->tokenizer.get(), communicator);
   options.checkpoints.attention = attention;
   options.checkpoints.contents = std::move(contents);
   options.checkpoints.from = from ? &*from : nullptr;

@@ -13,7 +13,8 @@ namespace {
 
 constexpr size_t max_named = 3;         ///< tokens per message
 constexpr size_t max_token_bytes = 60;  ///< bytes per token in a message
-constexpr const char* remedy = "or give the model more rows (resize_token_embeddings of Transformers) and train them";
+constexpr const char* remedy =
+    "or give the model rows for its tokens (data.add_tokens of a training run) and train them";
 
 /// Formats a token for messages.
 std::string shown(const Tokenizer* tokenizer, int64_t id) {

@@ -12,13 +12,13 @@
 #include <string_view>
 #include <vector>
 
-#include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "core/files/file_handle.hpp"
 #include "data/files/jsonl.hpp"
 #include "data/formats/row_format.hpp"
 #include "text/chat/chat_encoder.hpp"
 #include "text/files/tokenizer_files.hpp"
+#include "tool/conversation_options.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {
@@ -77,14 +77,6 @@ std::string marked(const EncodedRow& row, const Tokenizer& tokenizer, bool colou
   }
   printer.add(text.substr(done), false);
   return printer.finish();
-}
-
-ChatConfig::TrainOn parse_train_on(const std::string& name) {
-  const auto& names = enum_names<ChatConfig::TrainOn>;
-  for (size_t i = 0; i < names.size(); ++i) {
-    if (names[i] == name) return static_cast<ChatConfig::TrainOn>(i);
-  }
-  refuse_command_line(fmt::format("--train-on: '{}' must be one of {}", name, joined(names)));
 }
 
 void render(const Options& options) {

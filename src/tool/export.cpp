@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "checkpoint/checkpoint_weights.hpp"
+#include "data/dataset.hpp"
 #include "hf/model_folder.hpp"
 #include "text/files/tokenizer_files.hpp"
 #include "tool/loaded_model.hpp"
@@ -29,6 +30,20 @@ struct ExportCommand {
   std::string file_size = "5G";
   bool force = false;
 };
+
+/// A template that is gone, or a folder of templates, gives a warning.
+ChatExport chat_of(const Config& deck, const Tokenizer& tokenizer, const std::string& tokenizer_path) {
+  if (!instruction_tasks.contains(deck.run.task)) return {};
+  std::error_code ignored;
+  const bool named = std::filesystem::is_directory(tokenizer_path, ignored);
+  try {
+    return export_chat(deck.chat, tokenizer,
+                       named ? tokenizer_path : chat_source(deck.chat, deck.data, deck.model.path).folder);
+  } catch (const UserError& error) {
+    print_warnings({fmt::format("the chat template of the run is not exported: {}", error.what())});
+    return {};
+  }
+}
 
 /// The weights of a checkpoint, read piece by piece; what belongs to them comes from the folder that the run began
 /// with, if it did, or from the checkpoint where that is gone. `tokenizer_path`: see --tokenizer; may be empty.
@@ -52,7 +67,10 @@ void export_checkpoint(const std::string& path, const std::string& tokenizer_pat
   if (tokenizer != nullptr) {
     const Config deck = load_config(manifest.deck, path + "/manifest.json: deck", {}, DeckFiles::recorded);
     const bool named = !tokenizer_path.empty();
-    const std::string warning = carry_tokenizer(options, *tokenizer, named ? tokenizer_path : deck.data.tokenizer);
+    const std::string& of_deck = deck.data.has_tokenizer_files() ? deck.data.tokenizer : tokenizer_path;
+    const std::string warning =
+        carry_tokenizer(options, *tokenizer, named ? tokenizer_path : of_deck, deck.data.add_tokens);
+    options.chat = chat_of(deck, *tokenizer, tokenizer_path);
     if (named && !warning.empty()) {
       throw UserError(
           std::filesystem::exists(tokenizer_path, ignored) ? ExitCode::bad_content : ExitCode::missing_input,

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -10,11 +11,14 @@
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "core/files/content_hash.hpp"
+#include "data/dataset.hpp"
 #include "data/files/input_kind.hpp"
 #include "data/files/token_file.hpp"
+#include "data/quality/chat_lint.hpp"
 #include "data/tokenize/named_tokenizer.hpp"
 #include "data/tokenize/tokenize.hpp"
 #include "parallel/local_communicator.hpp"
+#include "tool/conversation_options.hpp"
 #include "tool/output_file.hpp"
 #include "tool/tool.hpp"
 #include "tool/work_folder.hpp"
@@ -30,6 +34,8 @@ struct PrepareOptions {
   std::string separator = "none";
   std::string column = "text";
   RowOptions rows;
+  ConversationOptions conversations;
+  std::vector<std::string> added;  ///< as data.add_tokens
   bool add_bos = false;
   bool force = false;
 };
@@ -38,7 +44,7 @@ std::unique_ptr<Tokenizer> choose_tokenizer(const PrepareOptions& options, const
   if (options.tokenizer.empty() || options.tokenizer == "char") {
     return make_char_tokenizer(scan.code_points, options.add_bos);
   }
-  return open_tokenizer(options.tokenizer, {options.eos_token, true, options.add_bos});
+  return open_tokenizer(options.tokenizer, {options.eos_token, true, options.add_bos, options.added});
 }
 
 InputKind kind_of_all(const std::vector<InputFile>& files) {
@@ -61,8 +67,20 @@ std::string command_of(const PrepareOptions& options) {
   if (!options.eos_token.empty()) command += " --eos-token " + options.eos_token;
   if (options.column != "text") command += " --text-column " + options.column;
   if (options.add_bos) command += " --add-bos";
-  command += options.rows.command();
+  if (!options.added.empty()) command += " --add-tokens " + joined(options.added, ",");
+  command += options.conversations.command() + options.rows.command();
   return command + " --output " + options.output;
+}
+
+/// Makes the encoder of conversations, if there are any: templates are in the tokenizer's folder, as in a run.
+std::unique_ptr<const ChatEncoder> make_encoder(const TokenizeRequest& request, const PrepareOptions& options) {
+  if (std::ranges::find(request.files, InputKind::instruction_rows, &InputFile::kind) == request.files.end()) {
+    return nullptr;
+  }
+  std::error_code ignored;
+  const bool is_folder = std::filesystem::is_directory(options.tokenizer, ignored);
+  return std::make_unique<const ChatEncoder>(*request.tokenizer, options.conversations.chat(),
+                                             is_folder ? options.tokenizer : std::string(), training_time);
 }
 
 void prepare(const PrepareOptions& options) {
@@ -73,7 +91,9 @@ void prepare(const PrepareOptions& options) {
   if (options.column == "input_ids" || options.column == "labels") {
     refuse_command_line("--text-column: " + options.column + " is a column of token ids, not text");
   }
-  request.files = find_input_files(options.inputs, options.rows.format(options.separator, options.column));
+  TextFormat format = options.rows.format(options.separator, options.column);
+  options.conversations.put_into(format);
+  request.files = find_input_files(options.inputs, format);
   report_notes(request.files, report);
   const bool rows = !is_encoded(kind_of_all(request.files));
   if (rows && (!options.tokenizer.empty() || options.add_bos || options.separator != "none")) {
@@ -87,6 +107,8 @@ void prepare(const PrepareOptions& options) {
   std::unique_ptr<Tokenizer> tokenizer;
   if (!rows) tokenizer = choose_tokenizer(options, request.scan);
   request.tokenizer = tokenizer.get();
+  const std::unique_ptr<const ChatEncoder> encoder = make_encoder(request, options);
+  request.encoder = encoder.get();
   // Tokenizers of characters and bytes have the token if they were made to use it.
   request.add_bos = !rows && tokenizer->bos_id() >= 0 && (options.add_bos || tokenizer->files().empty());
   request.output = options.output;
@@ -97,6 +119,8 @@ void prepare(const PrepareOptions& options) {
   const TokenFileInfo& info = file->info();
   std::cout << fmt::format("{}: {} tokens in {} documents, vocabulary {}\n", options.output, info.tokens,
                            info.documents, info.vocabulary_size);
+  if (const std::string found = describe_rows(info.rows); !found.empty()) std::cout << found << '\n';
+  if (encoder) print_warnings(lint_first_rows(request.files, *encoder));
   if (info.skipped_documents > 0) {
     std::cout << fmt::format("{} empty documents were skipped\n", info.skipped_documents);
   }
@@ -105,11 +129,12 @@ void prepare(const PrepareOptions& options) {
 }  // namespace
 
 Subcommand add_prepare(CLI::App& program) {
-  CLI::App* app = program.add_subcommand("prepare", "make a token file from text, or from rows of token ids");
+  CLI::App* app = program.add_subcommand("prepare", "make a token file from text, conversations, or rows of token ids");
   const auto options = std::make_shared<PrepareOptions>();
   app->add_option("--input", options->inputs,
-                  "input files or globs: text, rows of JSON with a column of text, or rows with input_ids and optional "
-                  "attention_mask (0: omitted) and labels (-100: not a target); all also as .gz and .zst")
+                  "input files or globs: text, rows of JSON with a column of text or a conversation, or rows with "
+                  "input_ids and optional attention_mask (0: omitted) and labels (-100: not a target); all also as "
+                  ".gz and .zst")
       ->required();
   app->add_option("--tokenizer", options->tokenizer,
                   "char (default), bytes, a token file for its tokenizer (as validation text needs), or a "
@@ -120,6 +145,8 @@ Subcommand add_prepare(CLI::App& program) {
          "separator of documents: none (a file is one document), blank_line, or a text with \\n, \\t as in the deck")
       ->capture_default_str();
   app->add_option("--text-column", options->column, "key of the text in rows without input_ids")->capture_default_str();
+  options->conversations.add_to(*app);
+  app->add_option("--add-tokens", options->added, "further special tokens, as in data.add_tokens")->delimiter(',');
   options->rows.add_to(*app);
   app->add_flag("--add-bos", options->add_bos, "begin every document with a begin-of-text token");
   app->add_option("--output", options->output, "output token file, ending in .h5")->required();

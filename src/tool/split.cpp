@@ -175,6 +175,7 @@ class TokenSide {
     TokenFileInfo info = from.info();
     info.tokens = static_cast<int64_t>(offsets_.back());
     info.characters = info.bytes = info.skipped_documents = 0;
+    info.rows = {.used = info.rows.used > 0 ? std::ssize(offsets_) - 1 : 0};
     info.command = "llmtool split of " + info.path + (info.command.empty() ? "" : ", made by " + info.command);
     writer_ = std::make_unique<TokenFileWriter>(path, info, offsets_);
     region_ = std::make_unique<TokenRegionWriter>(writer_->target());

@@ -9,15 +9,14 @@
 #include <string>
 #include <vector>
 
-#include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "data/files/input_kind.hpp"
-#include "data/formats/row_format.hpp"
 #include "data/quality/conversation_report.hpp"
 #include "data/quality/data_report.hpp"
 #include "data/tokenize/named_tokenizer.hpp"
 #include "parallel/job/launcher.hpp"
 #include "parallel/local_communicator.hpp"
+#include "tool/conversation_options.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {
@@ -31,40 +30,15 @@ struct ValidateOptions {
   RowOptions rows;
   bool json = false;
   // Rows of conversations:
-  std::string format = "auto", model, template_name = "auto", train_on = "auto", length = "0";
-  std::vector<std::string> columns;
+  std::string model, length = "0";
+  ConversationOptions conversations;
 };
-
-ChatConfig chat_config_of(const ValidateOptions& options) {
-  ChatConfig chat;
-  chat.template_name = options.template_name;
-  const auto& names = enum_names<ChatConfig::TrainOn>;
-  const auto found = std::ranges::find(names, options.train_on);
-  if (found == names.end()) {
-    refuse_command_line(fmt::format("--train-on: {} must be one of {}", options.train_on, joined(names)));
-  }
-  chat.train_on = static_cast<ChatConfig::TrainOn>(found - names.begin());
-  return chat;
-}
 
 /// Finds the files; rows that fit no format are examined as rows of text.
 std::vector<InputFile> find_files(const ValidateOptions& options) {
   TextFormat format = options.rows.format(options.separator, options.column);
-  format.row_format = options.format;
-  format.columns = options.columns;
-  if (options.format != "auto" && find_row_format(options.format) == nullptr) {
-    std::vector<std::string_view> names = {"auto"};
-    for (const RowFormat* known : row_formats()) names.push_back(known->name);
-    refuse_command_line(fmt::format("--format: {} must be one of {}{}", options.format, joined(names),
-                                    did_you_mean(options.format, names)));
-  }
-  try {
-    parse_columns(options.columns, options.format);
-  } catch (const UserError& error) {
-    refuse_command_line(fmt::format("--columns: {}", error.what()));
-  }
-  if (options.format != "auto" || !options.columns.empty()) return find_input_files(options.inputs, format);
-  if (options.column != "text") format.columns = {"text:" + options.column};
+  options.conversations.put_into(format);
+  if (options.conversations.given()) return find_input_files(options.inputs, format);
   try {
     return find_input_files(options.inputs, format);
   } catch (const UserError& error) {
@@ -180,8 +154,9 @@ Json report_on_conversations(const std::vector<InputFile>& files, const Validate
   std::unique_ptr<const ChatEncoder> encoder;
   std::error_code ignored;
   if (tokenizer != nullptr) {
-    encoder = std::make_unique<const ChatEncoder>(
-        *tokenizer, chat_config_of(options), std::filesystem::is_directory(folder, ignored) ? folder : std::string());
+    encoder =
+        std::make_unique<const ChatEncoder>(*tokenizer, options.conversations.chat(),
+                                            std::filesystem::is_directory(folder, ignored) ? folder : std::string());
   }
   ConversationReportOptions report_options;
   report_options.tokenizer = tokenizer.get();
@@ -243,15 +218,8 @@ Subcommand add_validate(CLI::App& program) {
   app->add_option("--huge", options->huge, "size in bytes above which a document is listed")->capture_default_str();
   app->add_option("--unpacked-limit", options->limit, "maximum unpacked bytes of a compressed file")
       ->capture_default_str();
-  app->add_option("--format", options->format,
-                  "format of rows: auto, text, or of conversations: messages, sharegpt, prompt_completion, alpaca")
-      ->capture_default_str();
-  app->add_option("--columns", options->columns, "other names of columns, role:column as in data.columns")
-      ->delimiter(',');
+  options->conversations.add_to(*app);
   app->add_option("--model", options->model, "for conversations: folder of the model's tokenizer and chat template");
-  app->add_option("--template", options->template_name, "chat template as in chat.template")->capture_default_str();
-  app->add_option("--train-on", options->train_on, "tokens that are trained, as in chat.train_on")
-      ->capture_default_str();
   app->add_option("--sequence-length", options->length,
                   "count conversations that are longer, as batch.sequence_length; "
                   "0: no limit")

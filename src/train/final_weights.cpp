@@ -8,7 +8,6 @@
 #include "checkpoint/checkpoint_reader.hpp"
 #include "core/activity.hpp"
 #include "core/clock.hpp"
-#include "hf/export.hpp"
 #include "hf/merge.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "text/files/tokenizer_files.hpp"
@@ -63,22 +62,19 @@ void write_adapters(const RunContext& run, const std::string& folder) {
   run.plan.models.at(Role::policy).write_adapters(folder, run.runtime.communicator());
 }
 
-void export_final_weights(const RunContext& run, const CheckpointConfig& config, const std::string& folder,
-                          const std::string& adapter, const std::map<std::string, std::string>& texts,
-                          const std::string& tokenizer) {
+void export_final_weights(const RunContext& run, const CheckpointConfig& config, ExportOptions options,
+                          const std::string& adapter, const std::string& tokenizer,
+                          const std::vector<std::string>& added_tokens) {
   Communicator& communicator = run.runtime.communicator();
   const SectionScope section(Section::exporting);
   RoleModel& policy = run.plan.models.at(Role::policy);
-  ExportOptions options;
-  options.output = folder;
   options.overwrite = true;
   options.type = weight_type_of(name_of(config.export_dtype));
   options.file_bytes = config.export_file_size;
-  options.texts = texts;
   throw_on_all_ranks(communicator, [&] {
     const bool writes = communicator.rank() == 0 && run.plan.tokenizer != nullptr;
     if (!writes) return;
-    const std::string warning = carry_tokenizer(options, *run.plan.tokenizer, tokenizer);
+    const std::string warning = carry_tokenizer(options, *run.plan.tokenizer, tokenizer, added_tokens);
     if (!warning.empty()) run.log.warn(warning);
   });
   if (policy.has_adapters()) {

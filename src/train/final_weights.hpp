@@ -1,9 +1,10 @@
 #pragma once
 // Steps at the end of a complete run: the best weights are loaded, the final ones exported.
 
-#include <map>
 #include <string>
+#include <vector>
 
+#include "hf/export.hpp"
 #include "train/run_checkpoints.hpp"
 #include "train/run_context.hpp"
 
@@ -18,10 +19,10 @@ void load_best_weights(const RunContext& run, RunCheckpoints& checkpoints, Check
 void write_adapters(const RunContext& run, const std::string& folder);
 
 /// Writes the model as a Hugging Face folder: with its adapters merged into it, if it has some, whose files in
-/// `adapter` are read. `texts`: files of the initial model; `tokenizer`: data.tokenizer.
-/// Collective.
-void export_final_weights(const RunContext& run, const CheckpointConfig& config, const std::string& folder,
-                          const std::string& adapter, const std::map<std::string, std::string>& texts,
-                          const std::string& tokenizer);
+/// `adapter` are read. `options` has the folder, the files of the initial model and the run's chat; `tokenizer`: its
+/// files, or empty. Collective.
+void export_final_weights(const RunContext& run, const CheckpointConfig& config, ExportOptions options,
+                          const std::string& adapter, const std::string& tokenizer,
+                          const std::vector<std::string>& added_tokens);
 
 }  // namespace llmtrain

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "core/activity.hpp"
@@ -175,8 +176,9 @@ int64_t TrainingLoop::finish(int64_t stop) {
   const bool adapters = run_.plan.models.at(Role::policy).has_adapters();
   if (adapters) run_.log.print("adapters   " + adapter_folder());
   if (checkpoint.writes_model(adapters)) {
-    export_final_weights(run_, checkpoint, options_.checkpoints.directory + "/export", adapter_folder(), options_.texts,
-                         options_.tokenizer);
+    options_.exported.output = options_.checkpoints.directory + "/export";
+    export_final_weights(run_, checkpoint, std::move(options_.exported), adapter_folder(), options_.tokenizer,
+                         options_.added_tokens);
   }
   run_.log.finish(progress_.best.stops()
                       ? fmt::format("stopped early after {} steps: {} evaluations without a better {}", completed_,

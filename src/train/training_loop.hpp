@@ -2,10 +2,11 @@
 // The loop over the steps of a run: a step; evaluations and samples that are due; a save if it is due; the end if it is
 // asked for.
 
-#include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "hf/export.hpp"
 #include "params/planned_memory.hpp"
 #include "train/run_checkpoints.hpp"
 #include "train/run_evaluation.hpp"
@@ -22,10 +23,11 @@ struct TrainingOptions {
   CheckpointOptions checkpoints;
   DType compute = DType::f32;  ///< dtype of the products, for the profile
   bool overwrite = false;      ///< run.overwrite, without which the same command resumes
-  /// Files of the initial weights for the export, by name, on rank 0: read at the start, since the folder may be gone
-  /// at the end.
-  std::map<std::string, std::string> texts = {};
-  std::string tokenizer;  ///< data.tokenizer, for the export
+  /// Files and chat of the exported model, on rank 0 where the deck wants one: read at the start, since the folder of
+  /// the initial weights may be gone at the end.
+  ExportOptions exported = {};
+  std::string tokenizer;                       ///< data.tokenizer, if it names files
+  std::vector<std::string> added_tokens = {};  ///< data.add_tokens
 
   /// True if the parameters' hash is logged after this many steps.
   bool is_hashed(int64_t completed) const;

@@ -9,6 +9,7 @@
 #include "core/error.hpp"
 #include "core/philox.hpp"
 #include "harness/harness.hpp"
+#include "harness/whole_parameters.hpp"
 #include "models/models.hpp"
 #include "train/config/config.hpp"
 
@@ -71,9 +72,10 @@ class RecordedModel : public Model {
 
 class Machine {
  public:
-  Machine(const std::vector<std::string>& keys, DType compute, int64_t sequences, int64_t context, bool cache = true)
+  Machine(const std::vector<std::string>& keys, DType compute, int64_t sequences, int64_t context, bool cache = true,
+          const AdapterRule& adapters = {})
       : config_(config_of(keys)),
-        model_(std::make_unique<RecordedModel>(make_model(config_, vocabulary))),
+        model_(std::make_unique<RecordedModel>(std::make_unique<Decoder>(shape_of(config_, adapters)))),
         params_(frozen(model_->units()), options(compute)),
         generator_(*model_, {config_.vocab_size, sequences, context, cache}) {
     params_.plan(arena_);
@@ -83,6 +85,7 @@ class Machine {
     arena_.commit(memory_.data());
     params_.start(communicator(), stream());
     params_.initialize(3);
+    if (adapters) set_adapters();
     model_->start(stream());
   }
 
@@ -103,6 +106,26 @@ class Machine {
   }
 
  private:
+  static DecoderShape shape_of(const ModelConfig& config, const AdapterRule& adapters) {
+    DecoderShape shape = decoder_shape(config, vocabulary);
+    shape.adapters = adapters;
+    return shape;
+  }
+  /// B starts at zero: the values of A stand in for it, and every magnitude is 2.
+  void set_adapters() {
+    for (int unit = 0; unit < params_.unit_count(); ++unit) {
+      const std::vector<ParamSpec>& specs = params_.spec(unit).params;
+      for (size_t p = 0; p < specs.size(); ++p) {
+        std::vector<float> values(static_cast<size_t>(specs[p].numel()), 2.0f);
+        if (specs[p].name.find("lora_") == std::string::npos) continue;
+        for (size_t i = 0; specs[p].columns > 1 && i < values.size(); ++i) {
+          values[i] = static_cast<float>(random_uniform(random_bits(7, p, i)) - 0.5);
+        }
+        test::set_parameter(params_, unit, static_cast<int>(p), values.data());
+      }
+    }
+    params_.publish_weights();
+  }
   static ParamStoreOptions options(DType compute) {
     ParamStoreOptions o;
     o.compute = compute;
@@ -124,6 +147,44 @@ GenerationRequest request_of(int64_t new_tokens) {
   request.vocabulary = vocabulary;
   request.seed = 5;
   return request;
+}
+
+AdapterRule every_layer(bool dora) {
+  return [dora](const std::string&) { return AdapterShape{.rank = 3, .dora = dora}; };
+}
+
+TEST(GenerationWithAdapters, WithACacheEqualsThatWithout) {
+  const std::vector<std::string> keys = {"model.family=gpt2"};
+  const GenerationRequest request = request_of(12);
+  const auto tokens_of = [&](Machine&& machine) {
+    std::vector<std::vector<int32_t>> tokens;
+    for (Continuation& c : machine.run(request)) tokens.push_back(std::move(c.tokens));
+    return tokens;
+  };
+  const auto base = tokens_of({keys, DType::f32, 3, 48});
+  for (const bool dora : {false, true}) {
+    const auto cached = tokens_of({keys, DType::f32, 3, 48, true, every_layer(dora)});
+    EXPECT_EQ(cached, tokens_of({keys, DType::f32, 1, 48, false, every_layer(dora)}));
+    EXPECT_NE(cached, base) << "control";
+  }
+}
+
+TEST(GenerationWithAdapters, BitsOfATextDoNotDependOnTheOthers) {
+  const std::vector<std::string> keys = {"model.family=llama"};
+  GenerationRequest request = request_of(6);
+  request.sampling.temperature = 0;
+  for (const DType compute : {DType::f32, DType::bf16}) {
+    for (const bool dora : {false, true}) {
+      Machine machine(keys, compute, 5, 48, true, every_layer(dora));
+      const auto together = machine.logits(request);
+      for (size_t p = 0; p < request.prompts.size(); ++p) {
+        GenerationRequest alone = request;
+        alone.prompts = {request.prompts[p]};
+        EXPECT_EQ(machine.logits(alone)[0], together[p]) << "prompt " << p << ", " << name_of(compute);
+      }
+      EXPECT_NE(machine.logits(request, true), together) << "control: products like those of training";
+    }
+  }
 }
 
 class Generation : public testing::TestWithParam<std::vector<std::string>> {};

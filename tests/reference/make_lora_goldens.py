@@ -38,6 +38,8 @@ LORA = {
     "phi3_fused": ("phi3", dict(r=3, lora_alpha=6, target_modules=["qkv_proj", "gate_up_proj", "down_proj"]), False),
     "bias_lora_only": ("llama_attention_bias", dict(r=2, lora_alpha=4, target_modules=["q_proj", "v_proj", "o_proj"],
                                                     bias="lora_only"), False),
+    "gpt2_bias_all": ("gpt2_untied", dict(r=3, lora_alpha=4, target_modules=["c_fc"], use_rslora=True,
+                                          fan_in_fan_out=True, bias="all"), False),
     "bias_all": ("llama_qkv_bias", dict(r=2, lora_alpha=4, target_modules=["v_proj"], bias="all"), False),
     "head": ("llama_packed", dict(r=2, lora_alpha=5, target_modules=attention, modules_to_save=["lm_head"]), False),
     "layers": ("llama", dict(r=2, lora_alpha=4, target_modules=["o_proj", "up_proj"], layers_to_transform=[0, 2],
@@ -138,7 +140,7 @@ def build(model_case, settings, with_ratio):
               "losses": max(abs(a - b) / abs(b) for a, b in zip(losses, exact[1])),
               "after": max(relative(v, exact[3][n]) for n, v in after.items())}
     assert errors["losses"] < LOSSES_AGREE and errors["gradients"] < 5e-6, errors
-    assert abs(losses[0] - base_loss) > 1e-3 and abs(losses[-1] - losses[0]) > 1e-3, (base_loss, losses)
+    assert abs(losses[0] - base_loss) > 1e-4 and abs(losses[-1] - losses[0]) > 1e-3, (base_loss, losses)
     layers = {n.removeprefix("base_model.model."): m for n, m in model.named_modules()
               if isinstance(m, peft.tuners.lora.LoraLayer)}
     scales = {m.scaling["default"] for m in layers.values()}

@@ -107,7 +107,8 @@ void require_assistant(const RowView& row, const Json& messages, size_t first) {
     if (std::ranges::find(found, printable(role)) == found.end() && found.size() < 8) found.push_back(printable(role));
   }
   row.refuse(fmt::format("there is no turn of the assistant to train on, only turns of {}{}", joined(found),
-                         sharegpt ? "; data.format = sharegpt reads these roles" : ""));
+                         sharegpt ? "; data.format = sharegpt reads these roles"
+                                  : "; remove the row, or give the answers the role assistant"));
 }
 
 }  // namespace llmtrain

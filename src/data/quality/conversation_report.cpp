@@ -4,7 +4,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 
 #include "core/error.hpp"
@@ -12,6 +11,7 @@
 #include "data/files/document_reader.hpp"
 #include "data/files/jsonl.hpp"
 #include "data/formats/row_format.hpp"
+#include "data/quality/chat_lint.hpp"
 #include "data/quality/data_report.hpp"
 #include "data/quality/duplicates.hpp"
 #include "text/unicode/code_points.hpp"
@@ -23,7 +23,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t rows_at_once = 4096;
 constexpr size_t bytes_at_once = size_t{32} << 20;
-constexpr int64_t few_rows = 50;
 
 /// Result of encoding one row.
 struct RowFacts {
@@ -33,32 +32,6 @@ struct RowFacts {
   bool truncated = false, lost = false, merged_border = false, without_stop = false;
   std::vector<std::string> split;  ///< texts of the template that look like one token and are several
 };
-
-/// True for texts that are one token wherever a template writes them.
-bool names_special_token(std::string_view text) {
-  constexpr std::array<std::string_view, 6> known = {"<s>",          "</s>", "<bos>", "<eos>", "<start_of_turn>",
-                                                     "<end_of_turn>"};
-  constexpr std::string_view wide_bar = "\xEF\xBD\x9C";
-  return std::ranges::find(known, text) != known.end() || (text.starts_with("<|") && text.ends_with("|>")) ||
-         text.substr(1).starts_with(wide_bar);
-}
-
-/// Finds texts like <|im_start|> that the template wrote, and that are several tokens.
-void find_split_tokens(const EncodedRow& row, std::vector<std::string>& split) {
-  const std::string& text = row.text.text;
-  const auto from_row = [&](size_t at) {
-    return std::ranges::any_of(row.text.content, [&](const TextRange& r) { return at >= r.begin && at < r.end; });
-  };
-  for (size_t begin = text.find('<'); begin != std::string::npos; begin = text.find('<', begin + 1)) {
-    const size_t end = text.find_first_of("> \n<", begin + 1);
-    if (end == std::string::npos || text[end] != '>' || from_row(begin) || from_row(end)) continue;
-    std::string found = text.substr(begin, end + 1 - begin);
-    if (!names_special_token(found) || std::ranges::find(split, found) != split.end()) continue;
-    const auto inside = std::ranges::count_if(
-        row.ranges, [&](const TextRange& r) { return r.begin >= begin && r.end <= end + 1 && r.begin < r.end; });
-    if (inside > 1) split.push_back(std::move(found));
-  }
-}
 
 void examine_tokens(const InstructionRow& row, const ConversationReportOptions& options, RowFacts& facts) {
   thread_local EncodedRow encoded;
@@ -206,11 +179,7 @@ class ConversationReporter {
                      "truncate_left",
                      options_.sequence_length));
     for (const Json& entry : json["split_tokens"]) {
-      const std::string text = entry["text"];
-      list.push_back(
-          fmt::format("the template writes {}, which is not one token of this tokenizer: the template may "
-                      "belong to another model, or the token must be added",
-                      text));
+      list.push_back(split_token_warning(entry["text"]));
     }
     return list;
   }

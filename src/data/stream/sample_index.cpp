@@ -141,11 +141,13 @@ void SampleIndex::refuse_no_sample(const TokenFile& file) const {
   }
   throw UserError(
       ExitCode::bad_content,
-      fmt::format("{}: {} of {} documents are longer than batch.sequence_length + 1 = {} tokens and are left "
-                  "out (data.overflow), {} of them because they would keep no token to train on; no sample "
-                  "is left. Choose a longer sequence",
-                  title, counts_.dropped + counts_.lost_targets, documents_.size() - 1, length_ + 1,
-                  counts_.lost_targets));
+      fmt::format(
+          "{}: {} of {} documents are longer than batch.sequence_length + 1 = {} tokens and are left "
+          "out (data.overflow), {} of them because they would keep no token to train on; no sample "
+          "is left. Choose a longer sequence{}",
+          title, counts_.dropped + counts_.lost_targets, documents_.size() - 1, length_ + 1, counts_.lost_targets,
+          counts_.lost_targets > 0 && overflow_ == DataConfig::Overflow::truncate ? ", or data.overflow = truncate_left"
+                                                                                  : ""));
 }
 
 /// Packs the samples of index_documents into fewer ones.

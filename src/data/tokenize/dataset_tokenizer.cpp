@@ -5,11 +5,12 @@
 #include "core/error.hpp"
 #include "data/tokenize/named_tokenizer.hpp"
 #include "data/tokenize/trained_tokenizer.hpp"
+#include "text/files/tokenizer_files.hpp"
 
 namespace llmtrain {
 
 std::shared_ptr<const Tokenizer> tokenizer_of(const DataConfig& config, const std::string& path, bool for_text) {
-  return open_tokenizer(path, {config.eos_token, for_text, for_text && config.add_bos});
+  return open_tokenizer(path, {config.eos_token, for_text, for_text && config.add_bos, config.add_tokens});
 }
 
 std::shared_ptr<const Tokenizer> stored_tokenizer(const TokenFileInfo& info) {
@@ -22,6 +23,19 @@ std::shared_ptr<const Tokenizer> stored_tokenizer(const TokenFileInfo& info) {
   } catch (const UserError& error) {
     throw UserError(error.code(), info.path + ": " + error.what());
   }
+}
+
+std::shared_ptr<const Tokenizer> stored_tokenizer(const TokenFileInfo& info, const DataConfig& config) {
+  std::shared_ptr<const Tokenizer> tokenizer = stored_tokenizer(info);
+  return config.add_tokens.empty() ? tokenizer : with_added_tokens(*tokenizer, config.add_tokens);
+}
+
+void refuse_added_tokens(const DataConfig& config) {
+  if (config.add_tokens.empty()) return;
+  throw UserError(ExitCode::deck,
+                  fmt::format("data.tokenizer = {} takes no further tokens (data.add_tokens); name the files of a "
+                              "tokenizer, or remove the key",
+                              config.tokenizer));
 }
 
 const TokenFileInfo* info_with_tokenizer(const std::vector<std::shared_ptr<const TokenFile>>& files) {

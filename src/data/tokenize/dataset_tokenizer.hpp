@@ -18,6 +18,11 @@ inline constexpr const char* bpe_without_text =
 std::shared_ptr<const Tokenizer> tokenizer_of(const DataConfig& config, const std::string& path, bool for_text);
 
 std::shared_ptr<const Tokenizer> stored_tokenizer(const TokenFileInfo& info);
+/// The same with the deck's added tokens.
+std::shared_ptr<const Tokenizer> stored_tokenizer(const TokenFileInfo& info, const DataConfig& config);
+
+/// Throws UserError(deck) if the deck adds tokens to a vocabulary of characters or bytes.
+void refuse_added_tokens(const DataConfig& config);
 
 /// Returns the first of `files` that stores the tokenizer of all; null: all of them hold ids alone.
 const TokenFileInfo* info_with_tokenizer(const std::vector<std::shared_ptr<const TokenFile>>& files);

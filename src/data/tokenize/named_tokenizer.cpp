@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "core/deck/suggestion.hpp"
@@ -36,8 +37,11 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name, const Tokeniz
                     fmt::format("tokenizer {}: it must be bytes, a token file (.h5), or a tokenizer's file or folder{}",
                                 name, did_you_mean(name, std::array<std::string_view, 1>{"bytes"})));
   }
+  const bool adds_eos = std::ranges::find(use.added, use.eos_token) != use.added.end();
+  const std::string eos = adds_eos ? std::string() : use.eos_token;
   std::unique_ptr<Tokenizer> tokenizer =
-      name.ends_with(".h5") ? tokenizer_of_tokens(name, use.eos_token) : load_tokenizer(name, use.eos_token);
+      name.ends_with(".h5") ? tokenizer_of_tokens(name, eos) : load_tokenizer(name, eos);
+  if (!use.added.empty()) tokenizer = with_added_tokens(*tokenizer, use.added, use.eos_token);
   if (use.ends_texts) require_eos(*tokenizer, name);
   if (use.begins_texts && tokenizer->bos_id() < 0) {
     throw UserError(ExitCode::bad_content,

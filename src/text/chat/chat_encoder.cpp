@@ -59,6 +59,10 @@ std::vector<ChatTemplateFile> find_chat_templates(const std::string& name, const
     return {{"default", std::string(named->source), "template " + name}};
   }
   if (name.find_first_of("/.") != std::string::npos) {
+    std::error_code ignored;
+    if (!std::filesystem::exists(name, ignored)) {
+      throw UserError(ExitCode::missing_input, fmt::format("chat.template: {}: there is no such file", name));
+    }
     const FileHandle file = FileHandle::open_to_read(name);
     return {{"default", file.read_text(static_cast<int64_t>(jinja::max_template_bytes)), name}};
   }
@@ -116,7 +120,13 @@ const ChatTemplate& ChatEncoder::choose(const Conversation& row) const {
 ChatText ChatEncoder::render(const Conversation& given) const {
   const Conversation row = with_system(given, config_.system);
   const ChatTemplate& chat = choose(row);
-  RenderedChat rendered = chat.render(row, variables_, {false, now_});
+  RenderedChat rendered;
+  try {
+    rendered = chat.render(row, variables_, {false, now_});
+  } catch (const UserError& error) {
+    throw UserError(error.code(),
+                    fmt::format("{}; correct the row, or set chat.template to another template", error.what()));
+  }
   ChatText text{std::move(rendered.text), std::move(rendered.content), {}, 0};
   TrainOn train_on = config_.train_on;
   if (train_on == TrainOn::automatic) train_on = row.prompt_messages >= 0 ? TrainOn::completion : TrainOn::assistant;
@@ -309,6 +319,22 @@ void ChatEncoder::encode(const InstructionRow& row, EncodedRow& encoded) const {
   const auto last = std::find(encoded.mask.rbegin(), encoded.mask.rend(), uint8_t{1});
   encoded.stops = last != encoded.mask.rend() &&
                   tokenizer_.is_special(encoded.ids[static_cast<size_t>(encoded.mask.rend() - last) - 1]);
+}
+
+int32_t ChatEncoder::stop_id() const {
+  ChatEncoder encoder = *this;
+  encoder.config_.train_on = TrainOn::last;
+  Conversation row;
+  row.messages = {{{"role", "user"}, {"content", "Hello"}}, {{"role", "assistant"}, {"content", "Hi"}}};
+  EncodedRow encoded;
+  try {
+    encoder.encode(row, encoded);
+  } catch (const UserError&) {
+    return -1;
+  }
+  if (!encoded.stops) return -1;
+  const auto last = std::find(encoded.mask.rbegin(), encoded.mask.rend(), uint8_t{1});
+  return encoded.ids[static_cast<size_t>(encoded.mask.rend() - last) - 1];
 }
 
 }  // namespace llmtrain

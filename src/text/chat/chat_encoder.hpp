@@ -36,6 +36,10 @@ struct EncodedRow {
 /// UserError: deck (unknown name), missing_input, bad_content.
 std::vector<ChatTemplateFile> find_chat_templates(const std::string& name, const std::string& folder);
 
+/// Time of templates that ask for it in training: 26 July 2024, which Llama 3's names where it has no clock. A run must
+/// give the same tokens on any day.
+inline constexpr int64_t training_time = 1'721'952'000;
+
 /// Encodes rows for one model. Threads can share it.
 class ChatEncoder {
  public:
@@ -51,6 +55,9 @@ class ChatEncoder {
   bool has_template() const { return !templates_.empty(); }
   /// Names the template for the console: "chatml", a path, or "none".
   std::string template_name() const;
+  /// Returns the special token that ends a turn of the assistant and is trained there, -1 if there is none or the
+  /// template refuses a short conversation.
+  int32_t stop_id() const;
   /// Everything but the tokenizer that the tokens of rows depend on, as text.
   std::string settings() const;
 
@@ -71,7 +78,7 @@ class ChatEncoder {
   };
 
   const Tokenizer& tokenizer_;
-  const ChatConfig config_;
+  ChatConfig config_;
   const int64_t now_;
   std::vector<Named> templates_;
   ChatVariables variables_;

@@ -20,7 +20,6 @@ namespace {
 namespace names = tokenizer_names;
 
 constexpr size_t max_other_tokens = size_t{1} << 16;
-constexpr size_t max_token_bytes = size_t{1} << 10;  ///< bytes
 
 void check_size(const JsonNode& list) {
   if (list.size() > max_other_tokens) list.refuse(fmt::format("more than {} tokens", max_other_tokens));
@@ -28,7 +27,8 @@ void check_size(const JsonNode& list) {
 
 const std::string& checked(const std::string& content, const JsonNode& node) {
   if (content.empty()) node.refuse("a token must not be empty");
-  if (content.size() > max_token_bytes) node.refuse(fmt::format("a token of more than {} bytes", max_token_bytes));
+  if (content.size() > max_added_token_bytes)
+    node.refuse(fmt::format("a token of more than {} bytes", max_added_token_bytes));
   return content;
 }
 

@@ -14,6 +14,8 @@
 
 namespace llmtrain {
 
+inline constexpr size_t max_added_token_bytes = size_t{1} << 10;  ///< bytes of an added token
+
 /// Function that returns the id of a token, -1 if there is none.
 using FindToken = std::function<int32_t(std::string_view)>;
 

@@ -3,9 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
+#include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
+#include <unordered_set>
 #include <variant>
 
 #include "core/error.hpp"
@@ -14,6 +18,7 @@
 #include "core/files/json_node.hpp"
 #include "core/files/json_reader.hpp"
 #include "core/files/whole_file.hpp"
+#include "text/files/added_token_output.hpp"
 #include "text/files/base64.hpp"
 #include "text/files/plain_files.hpp"
 #include "text/files/tokenizer_configs.hpp"
@@ -207,7 +212,15 @@ std::string serialize_origin(const TokenizerOrigin& origin) {
   return object.dump();
 }
 
-std::unique_ptr<Tokenizer> load_serialized_tokenizer(std::string_view serialized) {
+namespace {
+
+/// Parts of the result of serialize_origin().
+struct StoredFiles {
+  TokenizerOrigin origin;  ///< without files
+  TokenizerFileSet set;
+};
+
+StoredFiles read_serialized(std::string_view serialized) {
   const std::string name = "stored tokenizer";
   constexpr JsonLimits limits{.bytes = max_tokenizer_json / 3 * 4 + (int64_t{8} << 20), .values = 1000};
   const nlohmann::json document = parse_json(serialized, name, limits);
@@ -216,19 +229,25 @@ std::unique_ptr<Tokenizer> load_serialized_tokenizer(std::string_view serialized
   const auto id = [&](std::string_view key) {
     return static_cast<int32_t>(root.at(key).integer_between(-1, INT32_MAX - 1));
   };
-  TokenizerOrigin origin{id("eos"), id("bos"), id("pad"), {}};
-  origin.tokenizer_class = root.text_or("class", "");
-  TokenizerFileSet set;
+  StoredFiles stored{{id("eos"), id("bos"), id("pad"), {}}, {}};
+  stored.origin.tokenizer_class = root.text_or("class", "");
   const JsonNode list = root.at("files");
   for (size_t i = 0; i < list.array().size(); ++i) {
     TokenizerFile file{list.at(i).at("name").text(), {}};
     check_file_name(file.name, name);
     if (i > 0 && !is_companion_file(file.name)) list.at(i).refuse("is not a tokenizer's file");
     if (!from_base64(list.at(i).at("base64").text(), file.bytes)) list.at(i).refuse("is not base64");
-    set.files.push_back(std::move(file));
+    stored.set.files.push_back(std::move(file));
   }
-  if (set.files.empty()) list.refuse("is empty");
-  return build(std::move(set), "", &origin);
+  if (stored.set.files.empty()) list.refuse("is empty");
+  return stored;
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> load_serialized_tokenizer(std::string_view serialized) {
+  StoredFiles stored = read_serialized(serialized);
+  return build(std::move(stored.set), "", &stored.origin);
 }
 
 namespace {
@@ -250,7 +269,101 @@ void write_class(const std::string& tokenizer_class, std::vector<TokenizerFile>&
   found->bytes = config.dump(2) + "\n";
 }
 
+/// Returns a tokenizer_config.json for a tokenizer whose files have none.
+TokenizerFile usual_config(const Tokenizer& tokenizer, bool has_json) {
+  nlohmann::ordered_json config = nlohmann::ordered_json::object();
+  if (has_json) {
+    const std::string kind = tokenizer.tokenizer_class();
+    config["tokenizer_class"] = kind.empty() ? names::keeping_class : kind;
+  }
+  if (tokenizer.kind() == "sentencepiece bpe") {  // otherwise Transformers expects a tokenizer without spaces and BOS
+    std::vector<int32_t> around;
+    tokenizer.add_special_tokens(around, nullptr);
+    config["tokenizer_class"] = "LlamaTokenizer";
+    config["add_bos_token"] = !around.empty() && around.front() == tokenizer.bos_id();
+    config["add_eos_token"] = false;
+    config["legacy"] = true;
+    if (tokenizer.token(0) == "<unk>") config["unk_token"] = "<unk>";
+  }
+  const auto name = [&](const char* key, int32_t id) {
+    if (id >= 0) config[key] = tokenizer.token(id);
+  };
+  name("bos_token", tokenizer.bos_id());
+  name("eos_token", tokenizer.eos_id());
+  name("pad_token", tokenizer.pad_id());
+  return {std::string(names::config), config.dump(2) + "\n"};
+}
+
+std::vector<AddedToken> added_of(const TokenizerContent& content) {
+  const auto* model = std::get_if<SentencePieceModel>(&content);
+  const auto& all = model != nullptr ? model->added : std::get<TokenizerSteps>(content).added.tokens();
+  std::map<std::string_view, const AddedToken*> last;  // of equal contents the last one counts
+  for (const AddedToken& token : all) last[token.content] = &token;
+  std::vector<AddedToken> added;
+  for (const auto& [text, token] : last) added.push_back(*token);
+  std::ranges::sort(added, {}, &AddedToken::id);
+  return added;
+}
+
+/// Names that a token for padding usually has.
+bool names_padding(std::string_view text) {
+  constexpr std::array<std::string_view, 4> usual = {"<pad>", "<PAD>", "[PAD]", "<|pad|>"};
+  return std::ranges::find(usual, text) != usual.end();
+}
+
 }  // namespace
+
+std::unique_ptr<Tokenizer> with_added_tokens(const Tokenizer& tokenizer, const std::vector<std::string>& tokens,
+                                             const std::string& eos_token) {
+  if (tokenizer.files().empty()) {
+    throw UserError(ExitCode::deck,
+                    fmt::format("data.add_tokens: a tokenizer of {} takes no further tokens; name a tokenizer's files "
+                                "by data.tokenizer, or remove the key",
+                                tokenizer.kind()));
+  }
+  StoredFiles stored = read_serialized(tokenizer.serialized());
+  TokenizerFileSet& set = stored.set;
+  if (format_of(set) == Format::tiktoken) {
+    throw UserError(ExitCode::bad_content,
+                    fmt::format("data.add_tokens: {} is a file of ranks, which takes no further tokens; use the "
+                                "model's tokenizer.json",
+                                set.files.front().name));
+  }
+  TokenizerFolder folder(set, stored.origin.tokenizer_class);
+  const TokenizerContent content = read_main_files(set, folder);
+  std::vector<AddedToken> added = added_of(content);
+  const size_t before = added.size();
+  auto next = static_cast<int32_t>(tokenizer.vocabulary_size());
+  std::string padding;
+  for (const std::string& text : tokens) {
+    if (std::ranges::find(added, text, &AddedToken::content) == added.end()) {
+      const int32_t known = std::visit([&](const auto& c) { return find_token(c, text); }, content);
+      added.push_back({.content = text, .id = known >= 0 ? known : next, .special = true});
+      next += known >= 0 ? 0 : 1;
+    }
+    if (padding.empty() && stored.origin.pad < 0 && names_padding(text)) {
+      padding = text;
+      stored.origin.pad = std::ranges::find(added, text, &AddedToken::content)->id;
+    }
+  }
+  if (added.size() > before || !padding.empty()) {
+    std::ranges::sort(added, {}, &AddedToken::id);
+    const bool has_json = format_of(set) == Format::json;
+    if (set.find(names::config) == nullptr && (!has_json || !padding.empty())) {
+      set.files.push_back(usual_config(tokenizer, has_json));
+    }
+    write_added_tokens(set, added, padding);
+  }
+  return build(std::move(set), eos_token, &stored.origin);
+}
+
+std::vector<std::string> tokens_known_to(const Tokenizer& tokenizer, const std::vector<std::string>& tokens) {
+  std::unordered_set<std::string> all;
+  for (int32_t id = 0; id < tokenizer.vocabulary_size(); ++id) all.insert(tokenizer.token(id));
+  std::vector<std::string> known;
+  std::ranges::copy_if(tokens, std::back_inserter(known), [&](const std::string& text) { return all.contains(text); });
+  return known;
+}
 
 void save_tokenizer(const Tokenizer& tokenizer, const std::string& folder) {
   std::vector<TokenizerFile> files = tokenizer.files();
@@ -263,27 +376,7 @@ void save_tokenizer(const Tokenizer& tokenizer, const std::string& folder) {
   std::erase_if(files, is_of_model);
   write_class(tokenizer.tokenizer_class(), files);
   if (std::ranges::find(files, names::config, &TokenizerFile::name) == files.end()) {
-    nlohmann::ordered_json config = nlohmann::ordered_json::object();
-    if (files.front().name == names::json) {
-      const std::string kind = tokenizer.tokenizer_class();
-      config["tokenizer_class"] = kind.empty() ? names::keeping_class : kind;
-    }
-    if (tokenizer.kind() == "sentencepiece bpe") {  // otherwise Transformers expects a tokenizer without spaces and BOS
-      std::vector<int32_t> around;
-      tokenizer.add_special_tokens(around, nullptr);
-      config["tokenizer_class"] = "LlamaTokenizer";
-      config["add_bos_token"] = !around.empty() && around.front() == tokenizer.bos_id();
-      config["add_eos_token"] = false;
-      config["legacy"] = true;
-      if (tokenizer.token(0) == "<unk>") config["unk_token"] = "<unk>";
-    }
-    const auto name = [&](const char* key, int32_t id) {
-      if (id >= 0) config[key] = tokenizer.token(id);
-    };
-    name("bos_token", tokenizer.bos_id());
-    name("eos_token", tokenizer.eos_id());
-    name("pad_token", tokenizer.pad_id());
-    files.push_back({std::string(names::config), config.dump(2) + "\n"});
+    files.push_back(usual_config(tokenizer, files.front().name == names::json));
   }
   for (const TokenizerFile& file : files) {
     write_whole_file(folder + "/" + file.name, file.bytes);

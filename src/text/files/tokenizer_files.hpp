@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "text/tokenizer.hpp"
 
@@ -26,6 +27,17 @@ bool is_tokenizer_path(std::string_view name);
 
 /// Restores the result of serialize_origin(); make_tokenizer_from calls it.
 std::unique_ptr<Tokenizer> load_serialized_tokenizer(std::string_view serialized);
+
+/// Adds special tokens to a tokenizer, whose files then have them, as Transformers does with
+/// add_tokens(tokens, special_tokens=True) and save_pretrained. Tokens that are added already stay as they are, those
+/// of the vocabulary become special and keep their ids, others get the next ids in order. A token with a usual name for
+/// padding (<pad>, [PAD]) becomes the pad token where there is none. A non-empty `eos_token` overrides the EOS. Throws
+/// UserError: deck (char and bytes), bad_content.
+std::unique_ptr<Tokenizer> with_added_tokens(const Tokenizer& tokenizer, const std::vector<std::string>& tokens,
+                                             const std::string& eos_token = {});
+
+/// Returns those of the texts that are tokens already.
+std::vector<std::string> tokens_known_to(const Tokenizer& tokenizer, const std::vector<std::string>& tokens);
 
 /// Writes the files that a tokenizer was read from, unchanged, into an existing folder, and tokenizer_config.json if
 /// the tokenizer had none; char and bytes get files (plain_files.hpp). If a config.json there could decide the

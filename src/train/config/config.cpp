@@ -238,6 +238,8 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     } else if (!config.model.path.empty()) {
       loaded = config.model;
     }
+    if (files != DeckFiles::recorded && trains(config.run.task))
+      grow_vocabulary(deck, config, folders != nullptr ? *folders : own_folders, loaded);
     config.model.resolve(deck, config.batch.sequence_length, loaded ? &*loaded : nullptr);
     resolve_finetuning(deck, keys, config, files == DeckFiles::recorded ? nullptr : folders);
     config.data.resolve(deck, config.run.output, config.run.task, config.run.seed);

@@ -1,12 +1,16 @@
 #include "train/config/model_path.hpp"
 
+#include <fmt/format.h>
+
 #include <filesystem>
 
 #include "checkpoint/checkpoint_folder.hpp"
 #include "checkpoint/checkpoint_reader.hpp"
+#include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "core/files/folder_handle.hpp"
 #include "core/message.hpp"
+#include "data/tokenize/named_tokenizer.hpp"
 #include "hf/adapter_files.hpp"
 #include "hf/config_json.hpp"
 #include "hf/load_weights.hpp"
@@ -118,12 +122,26 @@ std::string tokenizer_of_model(const std::string& folder) {
   return folder.find('/') == std::string::npos ? "./" + folder : folder;
 }
 
+const ModelFolders::GrownTokenizer& ModelFolders::grow(const std::string& path, const std::vector<std::string>& added) {
+  const auto known = grown_.find(path);
+  if (known != grown_.end()) return known->second;
+  const std::unique_ptr<Tokenizer> before = open_tokenizer(path);
+  GrownTokenizer grown{with_added_tokens(*before, added)->vocabulary_size(), tokens_known_to(*before, added)};
+  return grown_.emplace(path, std::move(grown)).first->second;
+}
+
 std::string ModelFolders::packed() const {
   Message message;
   message.put(std::vector<uint64_t>{known_.size()});
   for (const auto& [folder, facts] : known_) {
     for (const std::string& text : {folder, facts.config, facts.tokenizer_path, facts.checkpoint}) message.put(text);
     message.put(std::vector<int64_t>{facts.tokens, facts.gone ? 1 : 0});
+  }
+  message.put(std::vector<uint64_t>{grown_.size()});
+  for (const auto& [path, grown] : grown_) {
+    message.put(path);
+    message.put(std::vector<int64_t>{grown.tokens, std::ssize(grown.known)});
+    for (const std::string& token : grown.known) message.put(token);
   }
   message.put(std::vector<uint64_t>{adapters_.size()});
   for (const auto& [folder, text] : adapters_) {
@@ -147,6 +165,17 @@ ModelFolders ModelFolders::unpacked(const std::string& bytes) {
     facts.tokens = numbers.at(0);
     facts.gone = numbers.at(1) != 0;
     folders.known_.emplace(std::move(folder), std::move(facts));
+  }
+  std::vector<uint64_t> grown_count;
+  message.take(grown_count);
+  for (uint64_t i = 0; i < grown_count.front(); ++i) {
+    std::string path;
+    std::vector<int64_t> numbers;
+    message.take(path);
+    message.take(numbers);
+    GrownTokenizer grown{numbers.at(0), std::vector<std::string>(static_cast<size_t>(numbers.at(1)))};
+    for (std::string& token : grown.known) message.take(token);
+    folders.grown_.emplace(std::move(path), std::move(grown));
   }
   message.take(count);
   for (uint64_t i = 0; i < count.back(); ++i) {
@@ -188,6 +217,23 @@ std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, Mod
   }
 }
 
+void grow_vocabulary(DeckLoader& deck, Config& config, ModelFolders& folders, std::optional<ModelConfig>& loaded) {
+  const std::string& path = config.data.tokenizer_path();
+  if (config.data.add_tokens.empty() || !config.data.has_tokenizer_files() || !is_tokenizer_path(path)) return;
+  if (!deck.sound({key, "data.tokenizer", "data.add_tokens"})) return;
+  try {
+    const ModelFolders::GrownTokenizer& grown = folders.grow(path, config.data.add_tokens);
+    if (!grown.known.empty() && config.data.tokenizer_from.empty()) {
+      deck.note("data.add_tokens", fmt::format("{} has {} already", path, joined(grown.known, ", ")));
+    }
+    if (!loaded || grown.tokens <= loaded->vocab_size) return;
+    config.source.rows = loaded->vocab_size;
+    loaded->vocab_size = grown.tokens;
+  } catch (const UserError& error) {
+    deck.fail("data.tokenizer", error.what(), error.code());
+  }
+}
+
 void load_adapter_path(DeckLoader& deck, Config& config, ModelFolders& folders) {
   const std::string& path = config.lora.path;
   if (!deck.given(adapter_key) || !deck.sound({adapter_key, key, "model.family", "model.n_layers"})) return;
@@ -209,6 +255,7 @@ void examine_weights(DeckLoader& deck, const Config& config) {
   if (!config.source.checkpoint.empty() || !config.source.instead.empty()) return;  // these are verified before use
   const ModelConfig& model = config.model;
   DecoderShape shape = decoder_shape(model, model.vocab_size);
+  shape.stored_rows = config.source.rows;
   const auto check = [&](std::string_view name, const auto& work) {
     try {
       work();

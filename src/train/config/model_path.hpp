@@ -18,6 +18,7 @@ struct Config;
 struct ModelSource {
   std::string checkpoint;               ///< checkpoint of the weights, if the folder is one or is a run
   int64_t tokens = 0;                   ///< number of its embedding rows that are tokens
+  int64_t rows = 0;                     ///< embedding rows in its files if data.add_tokens adds to them, otherwise 0
   std::optional<LoraConfig> lora = {};  ///< adapters of the checkpoint
   std::string instead;  ///< set if the folder is gone: a checkpoint of the run that stores what resuming needs
 };
@@ -33,9 +34,16 @@ class ModelFolders {
     bool gone = false;           ///< the folder does not exist; the checkpoint is of a run that started from it
   };
 
+  /// A tokenizer with the tokens of data.add_tokens.
+  struct GrownTokenizer {
+    int64_t tokens = 0;              ///< its vocabulary
+    std::vector<std::string> known;  ///< those of the deck's tokens that it had before
+  };
+
   /// Reads the facts from the disk, if they are not known. `runs`: folders of runs, or checkpoints, that may have
   /// started from a folder that is gone. UserError: missing_input, bad_content.
   const Facts& find(const std::string& folder, const std::vector<std::string>& runs);
+  const GrownTokenizer& grow(const std::string& tokenizer, const std::vector<std::string>& added);
   /// Returns the text of adapter_config.json in a folder, in the same way.
   const std::string& find_adapter(const std::string& folder);
   std::string packed() const;
@@ -43,6 +51,7 @@ class ModelFolders {
 
  private:
   std::map<std::string, Facts> known_;
+  std::map<std::string, GrownTokenizer> grown_;  ///< by the tokenizer's path; a deck names one list of tokens
   std::map<std::string, std::string> adapters_;  ///< by folder
 };
 
@@ -50,6 +59,9 @@ class ModelFolders {
 /// data's, unless the deck names another.
 std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, ModelFolders& folders);
 
+/// Adds the tokens of data.add_tokens to the vocabulary of the model in model.path, if there is one, where its
+/// embedding has no rows for them, and notes those that the tokenizer has already.
+void grow_vocabulary(DeckLoader& deck, Config& config, ModelFolders& folders, std::optional<ModelConfig>& loaded);
 /// Takes the properties of the adapter in lora.path, if the deck gives one, and reports its errors at that key.
 void load_adapter_path(DeckLoader& deck, Config& config, ModelFolders& folders);
 

@@ -12,6 +12,7 @@
 #include "core/activity.hpp"
 #include "core/machine.hpp"
 #include "core/number_text.hpp"
+#include "data/quality/chat_lint.hpp"
 #include "device/host_memory.hpp"
 #include "kernels/matmul.hpp"
 #include "params/offload_file.hpp"
@@ -236,7 +237,22 @@ void print_rows(RunLog& log, const Dataset& data) {
         fmt::format("{} documents shorter than data.min_length left out", count_text(data.short_documents)));
   }
   if (!parts.empty()) log.print(fmt::format("           {}", fmt::join(parts, ", ")));
-  const RowCounts& rows = used->info().rows;
+}
+
+void warn_of_rows(RunLog& log, const Dataset& data) {
+  const RowCounts& rows = data.train->info().rows;
+  for (const std::string& warning : data.warnings) log.warn(warning);
+  if (rows.used > 0 && rows.used < few_rows) {
+    log.warn(fmt::format("{} rows are few: a model learns them by heart", count_text(rows.used)));
+  }
+  if (10 * rows.duplicates > rows.used) {
+    log.warn(fmt::format("{} of {} rows repeat an earlier one: remove them", count_text(rows.duplicates),
+                         count_text(rows.used)));
+  }
+  if (10 * rows.untrained > rows.used) {
+    log.warn(fmt::format("{} rows have no token to train on and are left out: check chat.train_on and the template",
+                         count_text(rows.untrained)));
+  }
   if (2 * rows.without_stop > rows.used) {
     log.warn(fmt::format(
         "{} of {} rows train no stop token at their end, so that the model does not learn when to stop: use a template "
@@ -258,6 +274,12 @@ void print_left_out(RunLog& log, const SampleCounts& counts) {
   }
   if (counts.unused_tokens > 0) parts.push_back(fmt::format("{} tokens skipped", count_text(counts.unused_tokens)));
   if (!parts.empty()) log.print(fmt::format("           {}", fmt::join(parts, ", ")));
+  if (10 * counts.lost_targets > counts.samples) {
+    log.warn(
+        fmt::format("{} conversations lose all tokens to train on when they are truncated to "
+                    "batch.sequence_length, and are left out: use a longer one, or data.overflow = truncate_left",
+                    count_text(counts.lost_targets)));
+  }
 }
 
 void warn_of_missing_targets(RunLog& log, const DataStream& data, Communicator& communicator) {

@@ -65,6 +65,8 @@ void print_model(RunLog& log, const ModelConfig& model, const PrecisionConfig& p
 void print_memory(RunLog& log, const Arena& plan, Communicator& communicator);
 /// Prints what became of rows of conversations, and how many short documents are left out.
 void print_rows(RunLog& log, const Dataset& data);
+/// Warns of rows of conversations that would not teach what is meant, if there are any.
+void warn_of_rows(RunLog& log, const Dataset& data);
 /// Prints how much of the data is not used.
 void print_left_out(RunLog& log, const SampleCounts& counts);
 /// Warns how many samples have no target, if any. Collective: each rank counts its share.

@@ -22,7 +22,11 @@ void SliceWriter::write(int unit, int64_t offset, const ParamSpec& param, const 
     const int64_t count = std::min(gathered_elements, elements - at);
     values_.resize(static_cast<size_t>(count));
     throw_if_stopping(communicator_, "while the weights were exported");
-    gather_(unit, offset + at, offset + at + count, values_.data());
+    try {
+      gather_(unit, offset + at, offset + at + count, values_.data());
+    } catch (const UserError&) {
+      if (!failure_) failure_ = std::current_exception();
+    }
     if (writer_ == nullptr) continue;
     if (slice.transposed) {
       turn(at, slice.rows, param.columns);

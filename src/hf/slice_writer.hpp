@@ -14,8 +14,8 @@ namespace llmtrain {
 /// Source of weights: returns elements [begin, end) of a unit, fp32, on all ranks that call it.
 using GatherWeights = std::function<void(int unit, int64_t begin, int64_t end, float* out)>;
 
-/// Sends the values of a slice through this process or, on the rank with the writer, into the file. It stores a write
-/// error for later, since the other ranks need this one in the gathers that follow.
+/// Sends the values of a slice through this process or, on the rank with the writer, into the file. It stores an error
+/// of reading or writing for later, since the other ranks need this one in the gathers that follow.
 class SliceWriter {
  public:
   SliceWriter(const GatherWeights& gather, ModelFolderWriter* writer, Communicator& communicator)

@@ -14,10 +14,14 @@ Dataset load_data(Config& config, Communicator& communicator, const ProgressRepo
   if (config.model.vocab_size == 0) config.set_vocab_size(data.vocabulary_size);
   if (!config.model.path.empty() && data.tokenizer != nullptr && data.tokenizer->kind() == "char" &&
       !config.provenance.given("data.tokenizer")) {
-    config.add_note(
-        fmt::format("{}: {} has no tokenizer, so that every character of the text would be a token (data.tokenizer = "
-                    "char), whose ids the model does not know. Name the tokenizer that it was trained with",
-                    config.provenance.where("data.tokenizer"), config.model.path));
+    const std::string what = fmt::format(
+        "{}: {} has no tokenizer, so that every character of the text would be a token (data.tokenizer = "
+        "char), whose ids the model does not know. Name the tokenizer that it was trained with",
+        config.provenance.where("data.tokenizer"), config.model.path);
+    if (instruction_tasks.contains(config.run.task)) {
+      throw_on_all_ranks(communicator, [&] { throw UserError(ExitCode::deck, what); });
+    }
+    config.add_note(what);
   }
   if (!data.note.empty()) {
     config.add_note(fmt::format("{}: {}", config.provenance.where("data.tokenizer"), data.note));

@@ -2,13 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <vector>
 
 #include "checkpoint/checkpoint_folder.hpp"
 #include "checkpoint/checkpoint_reader.hpp"
 #include "core/activity.hpp"
 #include "core/clock.hpp"
+#include "hf/folder_values.hpp"
 #include "hf/merge.hpp"
+#include "hf/slice_writer.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "text/files/tokenizer_files.hpp"
 
@@ -20,6 +23,22 @@ struct MasterWeights : StoreState {
   using StoreState::StoreState;
   bool wants(size_t plane) const override { return plane == master_plane; }
 };
+
+/// Frozen weights of 16 bits are those of the folder that they were read from, not their rounded values.
+void export_policy(const ExportOptions& options, RoleModel& policy, Communicator& communicator) {
+  ParamStore& params = policy.params();
+  const std::string& folder = policy.weights().folder;
+  const bool rounded = params.trained_parameter_count() < params.parameter_count() && !folder.empty();
+  std::optional<FolderValues> stored;
+  throw_on_all_ranks(communicator, [&] {
+    if (rounded && communicator.rank() == 0) stored.emplace(folder, policy.shape(), units_of(params));
+  });
+  const auto gather = [&](int unit, int64_t begin, int64_t end, float* out) {
+    params.gather_range(unit, begin, end, out);
+    if (stored && !params.trained(unit)) stored->read(unit, begin, end, out);
+  };
+  export_model(options, policy.shape(), units_of(params), gather, communicator);
+}
 
 }  // namespace
 
@@ -82,7 +101,7 @@ void export_final_weights(const RunContext& run, const CheckpointConfig& config,
       if (communicator.rank() == 0) merge_adapter(policy.weights().folder, adapter, options, pause);
     });
   } else {
-    export_model(options, policy.shape(), policy.params(), communicator);
+    export_policy(options, policy, communicator);
   }
   run.log.print("exported   " + options.output);
 }

@@ -69,7 +69,7 @@ TEST_F(Corpus, KnowsItsCommandLine) {
     EXPECT_THAT(outcome.err, HasSubstr(reason));
   };
   const std::string file = path("stories.txt");
-  expect_refused({}, "Usage");
+  expect_refused({}, "[OPTIONS]");
   expect_refused({"corpsu", "stories"}, "did you mean corpus?");
   expect_refused({"corpus", "storys", "--output", file}, "did you mean stories?");
   expect_refused({"corpus", "stories", "--ouptut", file}, "did you mean --output?");

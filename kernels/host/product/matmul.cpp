@@ -68,14 +68,14 @@ void add_dots(double* sums, const float* x, const T* w, int64_t n, int64_t k) {
 template <class T, class Out>
 void forward_in_place(Out* y, const FloatRows& from, const T* w, const T* right, const Tensor& bias, int64_t n,
                       int64_t m) {
-  const auto [x, k, left, rank] = from;
   using Half = std::conditional_t<std::is_same_v<T, float>, bf16, T>;  // for a bias that is not fp32
   constexpr int64_t small = int64_t{1} << 15;  // weights below which other threads are not woken
   const auto shift = [=, &bias](int64_t j) {
     if (bias.empty()) return 0.0;
     return double{bias.dtype == DType::f32 ? bias.as<float>()[j] : host::load(bias.as<Half>() + j)};
   };
-  host::parallel_blocks(m, m * k <= small ? m : 16, [=](int64_t begin, int64_t end) {
+  host::parallel_blocks(m, m * from.k <= small ? m : 16, [=](int64_t begin, int64_t end) {
+    const auto& [x, k, left, rank] = from;
     for (int64_t r = 0; r < n; r += few_rows) {  // from the second iteration on the block's weights are in a cache
       const int64_t rows = std::min(few_rows, n - r);
       for (int64_t j = begin; j < end; ++j) {

@@ -49,6 +49,17 @@ std::vector<std::string> sorted_items(const std::string& text) {
   return items;
 }
 
+/// True if two configurations adapt and train the same in a model, such as all-linear and a list of all names.
+bool same_choice(const LoraConfig& a, const LoraConfig& b, const ModelConfig& model) {
+  const LoraPart mine = choose_adapters(a, model), theirs = choose_adapters(b, model);
+  const auto same = [](const auto& m, const auto& t) {
+    const AdapterShape &x = m.second, &y = t.second;
+    return m.first == t.first && x.rank == y.rank && x.scale == y.scale && x.dora == y.dora;
+  };
+  return mine.errors.empty() && mine.trained == theirs.trained &&
+         std::ranges::equal(mine.modules, theirs.modules, same);
+}
+
 }  // namespace
 
 void LoraConfig::visit(DeckKeys& keys) {
@@ -100,8 +111,9 @@ void LoraConfig::visit(DeckKeys& keys) {
                         .change = Change::applies});
 }
 
-void LoraConfig::take(DeckLoader& deck, const LoraConfig& found) {
+void LoraConfig::take(DeckLoader& deck, const LoraConfig& found, const ModelConfig& model) {
   LoraConfig theirs = found;
+  std::vector<std::pair<std::string, std::string>> different;  // key, value of the adapter
   DeckKeys mine, other;
   visit(mine);
   theirs.visit(other);
@@ -114,9 +126,12 @@ void LoraConfig::take(DeckLoader& deck, const LoraConfig& found) {
       key.parse(value);
       deck.set(name, Origin::automatic, "lora.path");
     } else if (deck.sound({name}) && sorted_items(key.print()) != sorted_items(value)) {
-      deck.fail(name, fmt::format("the adapter in lora.path has {}: give the same or remove the key",
-                                  value.empty() ? "none" : value));
+      different.emplace_back(name, value.empty() ? "none" : value);
     }
+  }
+  if (different.empty() || same_choice(*this, found, model)) return;
+  for (const auto& [name, value] : different) {
+    deck.fail(name, fmt::format("the adapter in lora.path has {}: give the same or remove the key", value));
   }
 }
 

@@ -41,9 +41,9 @@ struct LoraConfig {
   /// Sets alpha if it is not given, and checks the keys against the model, whose number of layers and components are
   /// known.
   void resolve(DeckLoader& deck, const ModelConfig& model);
-  /// Takes the properties of the adapter in `path`. A key of the deck must have the same value, except for dropout,
-  /// init and learning_rate_ratio.
-  void take(DeckLoader& deck, const LoraConfig& found);
+  /// Takes the properties of the adapter in `path`. A key of the deck must have the same value, or choose the same
+  /// modules, except for dropout, init and learning_rate_ratio.
+  void take(DeckLoader& deck, const LoraConfig& found, const ModelConfig& model);
 };
 
 template <>

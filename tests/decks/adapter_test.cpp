@@ -160,6 +160,7 @@ TEST_F(AdapterRun, IsExportedMergedEvaluatedAndContinued) {
   EXPECT_EQ(evaluations("more").front(), evaluations("one").back());
   EXPECT_NE(evaluations("one").front(), evaluations("one").back()) << "control";
   EXPECT_THAT(read_file(at("more/deck.ini")), HasSubstr("r = 3"));
+  EXPECT_EQ(train("same", {"lora.path=" + at("one/adapter"), "lora.target_modules=.*[qv]_proj|.*down.*"}).exit_code, 0);
   const Outcome other = train("other", {"lora.path=" + at("one/adapter"), "lora.r=8"});
   EXPECT_EQ(other.exit_code, 78);
   EXPECT_THAT(other.output, HasSubstr("lora.r: the adapter in lora.path has 3"));

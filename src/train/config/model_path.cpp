@@ -244,7 +244,7 @@ void load_adapter_path(DeckLoader& deck, Config& config, ModelFolders& folders) 
     const std::string place = path + "/" + adapter_config_name;
     const AdapterConfig found = parse_adapter_config(folders.find_adapter(path), place);
     choose_stored_adapters(found.lora, config.model, place);
-    config.lora.take(deck, found.lora);
+    config.lora.take(deck, found.lora, config.model);
   } catch (const UserError& error) {
     deck.fail(adapter_key, error.what(), error.code());
   }

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """sft_outcome.py LLMTRAIN LLMTOOL DATA [--python PYTHON] [--steps N]: what instruction tuning does to a small base model.
 
-Pre-trains a base on DATA/text/novels, tunes it on DATA/sft/alpaca.jsonl with llmtrain and with TRL's SFTTrainer (same
-model, rows, order and settings, fp32), and prints the loss over held-out completions before and after, as one evaluator
-measures it for both, seconds a step, and answers before and after. PYTHON is an interpreter with torch, transformers,
+Pre-trains a base on DATA/text/novels, tunes it on DATA/sft/alpaca.jsonl with llmtrain, all of it and by LoRA of rank 8, and
+with TRL's SFTTrainer (same model, rows, order and settings, fp32), and prints the loss over held-out completions before
+and after, as one evaluator measures it for all, seconds a step, peak memory, the size of a checkpoint, and answers before and
+after. PYTHON is an interpreter with torch, transformers,
 trl and datasets; without it only llmtrain runs. Some ten minutes on two cores.
 """
 import argparse
@@ -86,10 +87,16 @@ trainer.save_model(output)
 
 
 def run(*command):
-    done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if done.returncode != 0:
-        raise SystemExit(f"{command[0]} ended with {done.returncode}:\n{done.stdout[-3000:]}")
-    return done.stdout
+    """Returns the output; run.peak is then the peak of resident memory in MiB."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
+        child = subprocess.Popen([str(part) for part in command], stdout=log, stderr=subprocess.STDOUT, text=True)
+        _, status, usage = os.wait4(child.pid, 0)
+        log.seek(0)
+        text = log.read()
+    if status != 0:
+        raise SystemExit(f"{command[0]} ended with {os.waitstatus_to_exitcode(status)}:\n{text[-3000:]}")
+    run.peak = usage.ru_maxrss / 1024
+    return text
 
 
 def write_rows(path, rows):
@@ -116,22 +123,28 @@ def main():
     base = folder / "base/export"
 
     models = {"base": base}
-    begin = time.perf_counter()
-    run(options.llmtrain, folder / "sft.ini", f"run.output={folder}", f"model.path={base}", f"data.train={folder}/train.jsonl",
-        f"run.max_steps={options.steps}")
-    seconds = {"llmtrain": time.perf_counter() - begin}
-    models["llmtrain"] = folder / "sft/export"
+    seconds, peaks, sizes = {}, {}, {}
+    lora = ["run.finetuning=lora", "lora.r=8", "lora.alpha=16", "schedule.learning_rate=5e-3", "checkpoint.export_merged=true"]
+    for name, keys in {"llmtrain": [], "LoRA r=8": lora}.items():
+        output = folder / name.split()[0]
+        begin = time.perf_counter()
+        run(options.llmtrain, folder / "sft.ini", f"run.output={folder}", f"run.name={output.name}", f"model.path={base}",
+            f"data.train={folder}/train.jsonl", f"run.max_steps={options.steps}", "checkpoint.at_end=true", *keys)
+        seconds[name], peaks[name] = time.perf_counter() - begin, run.peak
+        sizes[name] = sum(file.stat().st_size for file in (output / "checkpoints").rglob("shard-*.h5") if not file.parent.is_symlink()) / 2**20
+        models[name] = output / "export"
     if options.python:
         text = run(options.python, "-c", TRL, base, folder / "train.jsonl", options.steps, folder / "trl")
-        seconds["TRL"] = float(text.split("SECONDS")[1].split()[0])
+        seconds["TRL"], peaks["TRL"] = float(text.split("SECONDS")[1].split()[0]), run.peak
         models["TRL"] = folder / "trl"
-    print(f"{'model':<10} {'held-out completion loss':>25} {'s/step':>8}")
+    print(f"{'model':<10} {'held-out completion loss':>25} {'s/step':>8} {'peak MiB':>9} {'checkpoint MiB':>15}")
     for name, model in models.items():
-        run(options.llmtrain, folder / "sft.ini", "run.task=evaluate", f"run.name=evaluate-{name}", f"run.output={folder}",
+        run(options.llmtrain, folder / "sft.ini", "run.task=evaluate", f"run.name=evaluate-{name.split()[0]}", f"run.output={folder}",
             f"model.path={model}", f"data.validation={folder}/held_out.jsonl")
-        loss = json.loads((folder / f"evaluate-{name}/evaluation.json").read_text())["loss"]
-        speed = f"{seconds[name] / options.steps:8.2f}" if name in seconds else ""
-        print(f"{name:<10} {loss:>25.4f} {speed}")
+        loss = json.loads((folder / f"evaluate-{name.split()[0]}/evaluation.json").read_text())["loss"]
+        costs = f"{seconds[name] / options.steps:8.2f} {peaks[name]:9.0f}" if name in seconds else ""
+        costs += f" {sizes[name]:15.1f}" if name in sizes else ""
+        print(f"{name:<10} {loss:>25.4f} {costs}")
     for row in [json.loads(line) for line in open(folder / "held_out.jsonl", encoding="utf-8")][:3]:
         print("\n" + row["prompt"].strip())
         for name, model in models.items():

@@ -88,7 +88,7 @@ TEST(MergeValues, ThatAreNotFiniteAreNamed) {
   const ScratchFolder folder(unique_name("merge-nan"));
   fs::copy(adapters + "llama_qv", folder.at("adapter"));
   std::string bytes = folder.read("adapter/adapter_model.safetensors");
-  for (size_t i = 1; i <= 4; ++i) bytes[bytes.size() - i] = '\x7f';
+  bytes.replace(bytes.size() - 4, 4, "\x7f\x7f\xff\x7f");  // a NaN
   folder.write("adapter/adapter_model.safetensors", bytes);
   const std::string model = models + "llama";
   EXPECT_THAT(

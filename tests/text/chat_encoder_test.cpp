@@ -151,6 +151,26 @@ TEST(ChatEncoder, Stops) {
   }
 }
 
+/// A template that reads parts gets them; another one gets their text, not the list in Python's writing.
+TEST(ChatEncoder, PartsOfContent) {
+  const auto tokenizer = make_byte_tokenizer();
+  const std::string path = testing::TempDir() + "/chat_parts.jinja";
+  Conversation row = conversation({{"user", ""}, {"assistant", ""}});
+  for (ordered_json& message : row.messages) {
+    message["content"] = {{{"type", "text"}, {"text", "a"}}, {{"type", "text"}, {"text", "b"}}};
+  }
+  const std::pair<const char*, const char*> contents[] = {
+      {"{% for p in m.content %}({{ p.text }}){% endfor %}", "(a)(b);(a)(b);"},
+      {"{{ m.content }}", "ab;ab;"},
+      {"{{ m.content + '!' }}", "ab!;ab!;"}};
+  for (const auto& [content, expected] : contents) {
+    std::ofstream(path) << "{% for m in messages %}" << content << ";{% endfor %}";
+    EncodedRow encoded;
+    ChatEncoder(*tokenizer, config_of(path, TrainOn::all), "").encode(row, encoded);
+    EXPECT_EQ(encoded.text.text, expected);
+  }
+}
+
 TEST(ChatEncoder, SystemAndVariables) {
   const auto tokenizer = make_byte_tokenizer();
   ChatConfig config = config_of("qwen3", TrainOn::all);
@@ -272,6 +292,8 @@ TEST(ChatEncoder, TemplatesOfAFolder) {
   EXPECT_THROW(text_of(false), UserError);
   std::ofstream(folder + "/tokenizer_config.json") << R"({"chat_template": "one{{ eos_token }}", "eos_token": "<e>"})";
   EXPECT_EQ(text_of(false).substr(0, 3), "one");
+  std::ofstream(folder + "/tokenizer_config.json") << R"({"chat_template": "{{ bos_token }}!", "bos_token": null})";
+  EXPECT_EQ(text_of(false), "!");
   std::ofstream(folder + "/tokenizer_config.json")
       << R"({"chat_template": [{"name": "default", "template": "two"}, {"name": "tool_use", "template": "tools"}]})";
   EXPECT_EQ(text_of(false), "two");

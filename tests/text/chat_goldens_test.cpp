@@ -165,6 +165,10 @@ TEST(ChatGoldens, IdsAndMasksOfTrl) {
       const ordered_json& expected = golden["rendered"][row_name];
       const bool has_mask = has_generation && !expected.is_null() && !expected[1].empty();
       if (expected.is_null() || row.contains("add_generation_prompt") || (has_generation && !has_mask)) continue;
+      // Transformers writes the list where a template does not read parts; their text is taken instead.
+      std::string text;
+      rendered(ChatTemplate(read(templates / name), name), row, text);
+      if (text.find("'type': 'text'") != std::string::npos) continue;
       config.train_on = has_mask ? ChatConfig::TrainOn::assistant : ChatConfig::TrainOn::all;
       EncodedRow encoded;
       ChatEncoder(*tokenizer, config, "", golden_time()).encode(conversation_of(row), encoded);

@@ -44,6 +44,37 @@ Conversation with_system(const Conversation& row, const std::string& system) {
   return full;
 }
 
+/// The row with one text in place of the parts of a content.
+Conversation with_joined_parts(Conversation row) {
+  for (ordered_json& message : row.messages) {
+    if (!message.is_object() || !message.contains("content") || !message["content"].is_array()) continue;
+    std::string text;
+    for (const ordered_json& part : message["content"]) {
+      if (!part.is_object() || !part.contains("text") || !part["text"].is_string()) return row;
+      text += part["text"].get_ref<const std::string&>();
+    }
+    message["content"] = std::move(text);
+  }
+  return row;
+}
+
+/// Returns true if the template writes the texts of parts. One that does not refuses them, or writes the list.
+bool find_reads_parts(const ChatTemplate& chat, const ChatVariables& variables) {
+  Conversation row;
+  for (const char* role : {"user", "assistant"}) {
+    const ordered_json part = {{"type", "text"}, {"text", std::string("the part of ") + role}};
+    row.messages.push_back({{"role", role}, {"content", ordered_json::array({part})}});
+  }
+  try {
+    const std::string text = chat.render(row, variables, {false, 0}).text;
+    return text.find("the part of user") != std::string::npos &&
+           text.find("the part of assistant") != std::string::npos && text.find("type'") == std::string::npos &&
+           text.find("type\"") == std::string::npos;
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
 void remove_suffix(std::string& text, const std::string& suffix) {
   if (!suffix.empty() && text.ends_with(suffix)) text.resize(text.size() - suffix.size());
 }
@@ -88,7 +119,7 @@ std::vector<ChatTemplateFile> find_chat_templates(const std::string& name, const
 ChatEncoder::ChatEncoder(const Tokenizer& tokenizer, const ChatConfig& config, const std::string& folder, int64_t now)
     : tokenizer_(tokenizer), config_(config), now_(now) {
   for (const ChatTemplateFile& file : find_chat_templates(config.template_name, folder)) {
-    templates_.push_back({file.name, file.source, ChatTemplate(file.source, file.path)});
+    templates_.push_back({file.name, file.source, ChatTemplate(file.source, file.path), false});
   }
   if (!folder.empty()) variables_ = read_special_tokens(folder);
   const std::pair<const char*, int32_t> known[] = {{"bos_token", tokenizer.bos_id()},
@@ -106,6 +137,7 @@ ChatEncoder::ChatEncoder(const Tokenizer& tokenizer, const ChatConfig& config, c
   }
   std::erase_if(variables_, [](const auto& variable) { return variable.second.is_null(); });
   for (auto& variable : config.template_variables()) variables_.push_back(std::move(variable));
+  for (Named& known : templates_) known.reads_parts = find_reads_parts(known.chat, variables_);
 }
 
 std::string ChatEncoder::template_name() const { return templates_.empty() ? "none" : templates_.front().chat.name(); }
@@ -118,21 +150,23 @@ std::string ChatEncoder::settings() const {
   return all.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
-const ChatTemplate& ChatEncoder::choose(const Conversation& row) const {
+const ChatEncoder::Named& ChatEncoder::choose(const Conversation& row) const {
   if (templates_.empty()) {
     fail_row("the model has no chat template, which a conversation needs: set chat.template to a name or a Jinja file");
   }
   for (const char* name : {"tool_use", "default"}) {
     if (std::string_view(name) == "tool_use" && row.tools.is_null()) continue;
     const auto found = std::ranges::find(templates_, name, &Named::name);
-    if (found != templates_.end()) return found->chat;
+    if (found != templates_.end()) return *found;
   }
   fail_row("the model has several chat templates and none is named default: set chat.template to a Jinja file");
 }
 
 ChatText ChatEncoder::render(const Conversation& given) const {
-  const Conversation row = with_system(given, config_.system);
-  const ChatTemplate& chat = choose(row);
+  const Named& known = choose(given);
+  const ChatTemplate& chat = known.chat;
+  Conversation row = with_system(given, config_.system);
+  if (!known.reads_parts) row = with_joined_parts(std::move(row));
   RenderedChat rendered;
   try {
     rendered = chat.render(row, variables_, {false, now_});
@@ -329,7 +363,7 @@ void ChatEncoder::encode(const InstructionRow& row, EncodedRow& encoded) const {
     const TrainOn train_on = config_.train_on;
     const bool by_turns = train_on == TrainOn::assistant || train_on == TrainOn::last ||
                           (train_on == TrainOn::automatic && conversation->prompt_messages < 0);
-    if (by_turns && !choose(*conversation).has_generation()) leave_out_space_after_stop(encoded);
+    if (by_turns && !choose(*conversation).chat.has_generation()) leave_out_space_after_stop(encoded);
   } else {
     ChatText& text = encoded.text;
     text.border = 0;

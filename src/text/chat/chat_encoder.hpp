@@ -64,7 +64,12 @@ class ChatEncoder {
 
  private:
   ChatText render(const Conversation& row) const;
-  const ChatTemplate& choose(const Conversation& row) const;
+  struct Named {
+    std::string name, source;
+    ChatTemplate chat;
+    bool reads_parts;  ///< its content can be a list of parts
+  };
+  const Named& choose(const Conversation& row) const;
   std::vector<TextRange> find_turns(const ChatTemplate& chat, const Conversation& row, const RenderedChat& whole,
                                     ChatConfig::TrainOn train_on) const;
   TextRange find_turn(const ChatTemplate& chat, const Conversation& row, size_t message,
@@ -74,11 +79,6 @@ class ChatEncoder {
   void leave_out_space_after_stop(EncodedRow& encoded) const;
   void check_border(EncodedRow& encoded) const;
   int32_t find_stop(const EncodedRow& encoded) const;
-
-  struct Named {
-    std::string name, source;
-    ChatTemplate chat;
-  };
 
   const Tokenizer& tokenizer_;
   ChatConfig config_;

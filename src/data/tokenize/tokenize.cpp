@@ -196,7 +196,7 @@ class Tokenization {
       const std::string_view text =
           std::string_view(buffer).substr(static_cast<size_t>(begin - first), static_cast<size_t>(end - begin));
       encode_slice(job, file, text, begin, result.ids);
-      if (job.starts) drop_second_bos(result.ids, before);
+      if (request_.add_bos && job.starts) drop_second(request_.tokenizer->bos_id(), before, result.ids);
       if (job.ends) result.ids.push_back(request_.tokenizer->eos_id());
       result.counts.push_back(result.ids.size() - before);
     }
@@ -266,19 +266,11 @@ class Tokenization {
                                                  XXH3_64bits(row.ids.data(), row.ids.size() * sizeof(int32_t))));
   }
 
-  /// BOS stands once before a text, also where the text has it.
-  void drop_second_bos(std::vector<int32_t>& ids, size_t begin) const {
-    const int32_t bos = request_.tokenizer->bos_id();
-    if (request_.add_bos && begin + 1 < ids.size() && ids[begin] == bos && ids[begin + 1] == bos) {
-      ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(begin));
-    }
-  }
-
   void add_text(std::string_view text, JobResult& result) const {
     const size_t before = result.ids.size();
     if (request_.add_bos) result.ids.push_back(request_.tokenizer->bos_id());
     request_.tokenizer->encode(text, result.ids);
-    drop_second_bos(result.ids, before);
+    if (request_.add_bos) drop_second(request_.tokenizer->bos_id(), before, result.ids);
     require_rows_for(text, std::span(result.ids).subspan(before));
     result.ids.push_back(request_.tokenizer->eos_id());
     result.counts.push_back(result.ids.size() - before);

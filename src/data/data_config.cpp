@@ -198,6 +198,7 @@ void DataConfig::check_tokenizer_name(DeckLoader& deck) const {
 /// Keys of instruction data.
 void DataConfig::resolve_rows(DeckLoader& deck, Task task) {
   instructions = instruction_tasks.contains(task);
+  begins_like_tokenizer = task == Task::sft;
   packing_given = deck.given("data.packing");
   overflow_given = deck.given("data.overflow");
   const std::string served = fmt::format("has no use with run.task = {}, which trains on text; it serves {}",

@@ -52,6 +52,8 @@ struct DataConfig {
   bool tokenizer_given = false;
   // True if the task reads rows of instruction data; otherwise rows are texts.
   bool instructions = false;
+  // True if texts begin with BOS where the tokenizer puts it before a text, as rows of conversations do.
+  bool begins_like_tokenizer = false;
   bool packing_given = false;
   bool overflow_given = false;
   // Checkpoint to read the tokenizer from if the folder of `tokenizer` no longer exists.

@@ -44,6 +44,14 @@ std::string skip_report(const TokenizeRequest& request, int64_t skipped) {
   return text;
 }
 
+/// Returns true if the tokenizer itself puts BOS before a text.
+bool begins_with_bos(const Tokenizer* tokenizer) {
+  if (tokenizer == nullptr || tokenizer->files().empty() || tokenizer->bos_id() < 0) return false;
+  std::vector<int32_t> around;
+  tokenizer->add_special_tokens(around, nullptr);
+  return !around.empty() && around.front() == tokenizer->bos_id();
+}
+
 /// Returns the section of a scan that belongs to files [first, first + count).
 SourceScan section_of(const SourceScan& scan, size_t first, size_t count) {
   SourceScan section;
@@ -324,7 +332,7 @@ class DatasetOpener {
     if (is_encoded(files.front().kind)) request.tokenizer = data_.tokenizer.get();
     request.ids_tokenizer = data_.tokenizer.get();
     request.encoder = encoder_.get();
-    request.add_bos = config_.add_bos;
+    request.add_bos = config_.add_bos || (config_.begins_like_tokenizer && begins_with_bos(request.tokenizer));
     request.embedding_rows = config_.embedding_rows;
     request.with_digest = true;
     request.command = "llmtrain, " + settings_of(request);

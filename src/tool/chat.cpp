@@ -29,9 +29,8 @@ using nlohmann::ordered_json;
 
 struct Options {
   std::string model;
-  std::string template_name = "auto";
   std::string input;
-  std::string train_on = "auto";
+  ConversationOptions conversations;
   bool ids = false;
 };
 
@@ -80,9 +79,9 @@ std::string marked(const EncodedRow& row, const Tokenizer& tokenizer, bool colou
 }
 
 void render(const Options& options) {
-  ChatConfig config;
-  config.template_name = options.template_name;
-  config.train_on = parse_train_on(options.train_on);
+  TextFormat rules;
+  options.conversations.put_into(rules);
+  const ChatConfig config = options.conversations.chat();
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(options.model);
   print_warnings(tokenizer->warnings());
   const ChatEncoder encoder(*tokenizer, config, options.model);
@@ -100,8 +99,10 @@ void render(const Options& options) {
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     try {
       if (!reader) {
-        const RowFormat& format = recognise_row(parse_json_row(line), {});
-        reader.emplace(format.name, std::vector<std::string>(), encoder.has_template());
+        if (rules.row_format == "auto") {
+          rules.row_format = recognise_row(parse_json_row(line), parse_columns(rules.columns, "auto")).name;
+        }
+        reader.emplace(rules.row_format, rules.columns, encoder.has_template());
       }
       encoder.encode(reader->read(line), row);
     } catch (const UserError& error) {
@@ -115,7 +116,7 @@ void render(const Options& options) {
     } else {
       std::cout << fmt::format("--- line {}: {} tokens, {} trained{}{}\n", number, row.ids.size(), row.trained,
                                row.merged_border ? ", a token spans the border of prompt and completion" : "",
-                               row.stops || row.trained == 0 ? "" : ", no stop token at the end")
+                               row.stops() || row.trained == 0 ? "" : ", no stop token at the end")
                 << marked(row, *tokenizer, colours) << '\n';
     }
   }
@@ -131,15 +132,12 @@ Subcommand add_chat(CLI::App& program) {
   CLI::App* render = app->add_subcommand(
       "render", "shows each row of a JSONL file as the model reads it, with the trained parts marked");
   render->add_option("--model", options->model, "model or tokenizer folder")->required();
-  render->add_option("--template", options->template_name, "name of a chat template, a Jinja file, or none")
-      ->capture_default_str();
   render
       ->add_option("--input", options->input,
                    "JSONL file of conversations, prompts and completions, or text, in one of the formats of "
                    "data.format; - is the standard input")
       ->required();
-  render->add_option("--train-on", options->train_on, "auto, completion, assistant, last or all")
-      ->capture_default_str();
+  options->conversations.add_to(*render);
   render->add_flag("--ids", options->ids, "print a JSON line a row instead: input_ids and mask");
   return {app, [options] { chat_tool::render(*options); }};
 }

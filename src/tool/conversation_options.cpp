@@ -26,7 +26,14 @@ void ConversationOptions::add_to(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--columns", columns, "other names of columns, role:column as in data.columns")->delimiter(',');
   app.add_option("--template", template_name, "chat template as in chat.template")->capture_default_str();
-  app.add_option("--train-on", train_on, "tokens that are trained, as in chat.train_on")->capture_default_str();
+  app.add_option("--train-on", train_on,
+                 "tokens that are trained, as in chat.train_on: auto, completion, assistant, "
+                 "last or all")
+      ->capture_default_str();
+  app.add_option("--system", system, "system message of conversations that have none, as in chat.system");
+  app.add_option("--variables", variables, "variables of the template, name:value as in chat.variables")
+      ->delimiter(',');
+  app.add_flag("--parse-special", parse_special, "special tokens in rows are tokens, as in chat.parse_special");
 }
 
 void ConversationOptions::put_into(TextFormat& rules) const {
@@ -50,6 +57,14 @@ ChatConfig ConversationOptions::chat() const {
   ChatConfig chat;
   chat.template_name = template_name;
   chat.train_on = parse_train_on(train_on);
+  chat.system = system;
+  chat.variables = variables;
+  chat.parse_special = parse_special;
+  try {
+    chat.template_variables();
+  } catch (const UserError& error) {
+    refuse_command_line(fmt::format("--variables: {}", error.what()));
+  }
   return chat;
 }
 
@@ -59,6 +74,9 @@ std::string ConversationOptions::command() const {
   if (!columns.empty()) text += " --columns " + joined(columns, ",");
   if (template_name != "auto") text += " --template " + template_name;
   if (train_on != "auto") text += " --train-on " + train_on;
+  if (!system.empty()) text += " --system " + system;
+  if (!variables.empty()) text += " --variables " + joined(variables, ",");
+  if (parse_special) text += " --parse-special";
   return text;
 }
 

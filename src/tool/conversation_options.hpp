@@ -13,6 +13,9 @@ namespace llmtrain {
 struct ConversationOptions {
   std::string format = "auto", template_name = "auto", train_on = "auto";
   std::vector<std::string> columns;
+  std::string system;
+  std::vector<std::string> variables;
+  bool parse_special = false;
 
   void add_to(CLI::App& app);
   bool given() const { return format != "auto" || !columns.empty(); }  ///< True if the format of rows is

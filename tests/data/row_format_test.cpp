@@ -98,11 +98,12 @@ TEST(RowFormats, MessagesKeepTheirKeysAndOrder) {
       {"role": "tool", "tool_call_id": "7", "content": "3"},
       {"role": "assistant", "content": "done", "reasoning_content": "hm", "tool_calls": null}],
     "system": "s", "tools": "[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"b\": 0, \"a\": 1}}]"})");
-  EXPECT_EQ(row.messages.dump(),
-            R"([{"role":"system","content":"s"},{"role":"user","content":"ab"},)"
-            R"({"content":null,"tool_calls":[{"type":"function","function":{"name":"f","arguments":{"z":1,"a":2}}}],)"
-            R"("role":"assistant"},{"role":"tool","tool_call_id":"7","content":"3"},)"
-            R"({"role":"assistant","content":"done","reasoning_content":"hm"}])");
+  EXPECT_EQ(
+      row.messages.dump(),
+      R"([{"role":"system","content":"s"},{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},)"
+      R"({"content":null,"tool_calls":[{"type":"function","function":{"name":"f","arguments":{"z":1,"a":2}}}],)"
+      R"("role":"assistant"},{"role":"tool","tool_call_id":"7","content":"3"},)"
+      R"({"role":"assistant","content":"done","reasoning_content":"hm"}])");
   EXPECT_EQ(row.tools.dump(), R"([{"type":"function","function":{"name":"f","b":0,"a":1}}])");
   EXPECT_EQ(row.prompt_messages, -1);
 }

@@ -75,6 +75,26 @@ TEST_F(TextRows, BosAndColumnAndCharacters) {
   EXPECT_THAT(refusal([&] { open(); }), AllOf(HasSubstr("65 "), HasSubstr("x.jsonl:2: byte 27: no column 'text'")));
 }
 
+/// In SFT a text begins like a row of a conversation: with BOS where the tokenizer puts it, and with one.
+TEST_F(TextRows, BeginWithBosOnce) {
+  const auto added = [](int id, const char* content) {
+    return nlohmann::json{{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
+                          {"rstrip", false}, {"normalized", false}, {"special", true}};
+  };
+  nlohmann::json json = {{"version", "1.0"}, {"added_tokens", {added(0, "<s>"), added(1, "</s>")}}};
+  json["model"] = {
+      {"type", "BPE"}, {"vocab", {{"<s>", 0}, {"</s>", 1}, {"a", 2}, {"b", 3}}}, {"merges", nlohmann::json::array()}};
+  json["post_processor"] = nlohmann::json::parse(
+      R"({"type": "TemplateProcessing", "pair": [], "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}},
+          {"Sequence": {"id": "A", "type_id": 0}}],
+          "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}}})");
+  config_.tokenizer = folder_.file("tokenizer.json", json.dump());
+  config_.train = {folder_.file("x.jsonl", "{\"text\":\"ab\"}\n{\"text\":\"<s>b\"}\n")};
+  EXPECT_THAT(all_tokens(*open().train), ElementsAre(2, 3, 1, 0, 3, 1));
+  config_.begins_like_tokenizer = true;
+  EXPECT_THAT(all_tokens(*open().train), ElementsAre(0, 2, 3, 1, 0, 3, 1));
+}
+
 TEST_F(TextRows, FilesOfTextAndOfRowsGoTogether) {
   config_.train = {folder_.file("a.txt", "one"), folder_.file("b.jsonl", "{\"text\":\"two\"}\n"),
                    folder_.file("c.txt", "three")};

@@ -93,6 +93,84 @@ TEST(ChatEncoder, PrefixesGiveTheMasksOfGenerationBlocks) {
   }
 }
 
+/// Turns end where they do in the same template with generation blocks: a text for the end of the conversation is no
+/// part of them, even if it begins like the next header, nor is the stop token's text in the content.
+TEST(ChatEncoder, TurnsEndBeforeWhatFollowsTheConversation) {
+  const auto tokenizer = make_byte_tokenizer();
+  const auto file_of = [](const std::string& name, const std::string& turn) {
+    const std::string path = testing::TempDir() + "/chat_turns_" + name + ".jinja";
+    std::ofstream(path) << "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' %}" + turn +
+                               "{% else %}{{ m.content }}<|end|>\n{% endif %}{% endfor %}"
+                               "{% if add_generation_prompt %}<|assistant|>{% else %}{{ eos_token }}{% endif %}";
+    return path;
+  };
+  const std::string content = "{% if loop.last %}<think></think>{% endif %}{{ m.content.split('R')[-1] }}<|end|>";
+  const std::string plain = file_of("plain", content + "\n");
+  const std::string blocks = file_of("blocks", "{% generation %}" + content + "{% endgeneration %}\n");
+  const std::initializer_list<std::pair<const char*, const char*>> rows[] = {
+      {{"user", "a"}, {"assistant", "b <|end|> b"}, {"user", "c"}, {"assistant", "d"}, {"user", "secret"}},
+      {{"user", "a"}, {"assistant", "<|end|>R"}, {"user", "c"}, {"assistant", "<|end|>Rb<|end|>"}, {"user", "e"}}};
+  for (const auto& turns : rows) {
+    for (const TrainOn train_on : {TrainOn::assistant, TrainOn::last}) {
+      const auto trained_by = [&](const std::string& path) {
+        ChatConfig config = config_of(path, train_on);
+        config.variables = {"eos_token:<|endoftext|>"};
+        Texts texts = trained(ChatEncoder(*tokenizer, config, ""), conversation(turns));
+        for (std::string& text : texts) text.erase(text.find_last_not_of('\n') + 1);
+        return texts;
+      };
+      const Texts expected = trained_by(blocks);
+      EXPECT_TRUE(expected.back().ends_with("<|end|>")) << expected.back();
+      EXPECT_EQ(trained_by(plain), expected);
+    }
+  }
+}
+
+/// A stop is a special token that the template writes after the content, not one in the content or before it.
+TEST(ChatEncoder, Stops) {
+  const char* data = std::getenv("LLMTRAIN_DATA");
+  if (data == nullptr) GTEST_SKIP() << "LLMTRAIN_DATA is not set";
+  const auto tokenizer = load_tokenizer(std::string(data) + "/tokenizer/llama2");
+  const std::string path = testing::TempDir() + "/chat_stops.jinja";
+  const auto stops = [&](const std::string& before, const std::string& after, TrainOn train_on) {
+    std::ofstream(path) << "{% for m in messages %}{{ m.role }}: " + before + "{{ m.content }}" + after +
+                               "{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
+    Conversation row = conversation({{"user", "a"}, {"assistant", "b </s>"}});
+    row.prompt_messages = 1;
+    EncodedRow encoded;
+    ChatEncoder(*tokenizer, config_of(path, train_on), "").encode(row, encoded);
+    EXPECT_TRUE(!encoded.stops() || encoded.stop == tokenizer->eos_id());
+    return encoded.stops();
+  };
+  for (const TrainOn train_on : {TrainOn::assistant, TrainOn::completion, TrainOn::all}) {
+    EXPECT_TRUE(stops("", "</s>", train_on));
+    EXPECT_TRUE(stops("", "</s>\n", train_on));
+    EXPECT_TRUE(stops("", "</s>\n<s>", train_on));
+    EXPECT_FALSE(stops("", "\n", train_on));
+    EXPECT_FALSE(stops("", "", train_on));
+  }
+}
+
+/// A template that reads parts gets them; another one gets their text, not the list in Python's writing.
+TEST(ChatEncoder, PartsOfContent) {
+  const auto tokenizer = make_byte_tokenizer();
+  const std::string path = testing::TempDir() + "/chat_parts.jinja";
+  Conversation row = conversation({{"user", ""}, {"assistant", ""}});
+  for (ordered_json& message : row.messages) {
+    message["content"] = {{{"type", "text"}, {"text", "a"}}, {{"type", "text"}, {"text", "b"}}};
+  }
+  const std::pair<const char*, const char*> contents[] = {
+      {"{% for p in m.content %}({{ p.text }}){% endfor %}", "(a)(b);(a)(b);"},
+      {"{{ m.content }}", "ab;ab;"},
+      {"{{ m.content + '!' }}", "ab!;ab!;"}};
+  for (const auto& [content, expected] : contents) {
+    std::ofstream(path) << "{% for m in messages %}" << content << ";{% endfor %}";
+    EncodedRow encoded;
+    ChatEncoder(*tokenizer, config_of(path, TrainOn::all), "").encode(row, encoded);
+    EXPECT_EQ(encoded.text.text, expected);
+  }
+}
+
 TEST(ChatEncoder, SystemAndVariables) {
   const auto tokenizer = make_byte_tokenizer();
   ChatConfig config = config_of("qwen3", TrainOn::all);
@@ -140,7 +218,7 @@ TEST(ChatEncoder, SpecialTokensInContentAreText) {
     config.parse_special = parse_special;
     EncodedRow encoded;
     ChatEncoder(*tokenizer, config, "").encode(row, encoded);
-    EXPECT_TRUE(encoded.stops);
+    EXPECT_TRUE(encoded.stops());
     *text = tokenizer->decode_with_special(encoded.ids);
     return std::count_if(encoded.ids.begin(), encoded.ids.end(), [&](int32_t id) { return id == eos || id == bos; });
   };
@@ -182,7 +260,7 @@ TEST(ChatEncoder, PromptsAndCompletions) {
       std::fill(mask.begin(), mask.begin() + static_cast<std::ptrdiff_t>(prompt), uint8_t{0});
       EXPECT_EQ(encoded.mask, mask);
       EXPECT_EQ(encoded.merged_border, cases[i]["prompt"] < cases[i]["prompt_alone"] && row[0] != "");
-      EXPECT_TRUE(encoded.stops);
+      EXPECT_TRUE(encoded.stops());
       merged += encoded.merged_border ? 1 : 0;
     }
   }
@@ -195,7 +273,7 @@ TEST(ChatEncoder, PlainText) {
   ChatEncoder(*tokenizer, ChatConfig(), "").encode(PlainText{"ab"}, encoded);
   EXPECT_EQ(encoded.ids.back(), tokenizer->eos_id());
   EXPECT_EQ(encoded.trained, static_cast<int64_t>(encoded.ids.size()));
-  EXPECT_TRUE(encoded.stops);
+  EXPECT_TRUE(encoded.stops());
 }
 
 /// Templates in a model folder, in every place that Transformers reads.
@@ -214,6 +292,8 @@ TEST(ChatEncoder, TemplatesOfAFolder) {
   EXPECT_THROW(text_of(false), UserError);
   std::ofstream(folder + "/tokenizer_config.json") << R"({"chat_template": "one{{ eos_token }}", "eos_token": "<e>"})";
   EXPECT_EQ(text_of(false).substr(0, 3), "one");
+  std::ofstream(folder + "/tokenizer_config.json") << R"({"chat_template": "{{ bos_token }}!", "bos_token": null})";
+  EXPECT_EQ(text_of(false), "!");
   std::ofstream(folder + "/tokenizer_config.json")
       << R"({"chat_template": [{"name": "default", "template": "two"}, {"name": "tool_use", "template": "tools"}]})";
   EXPECT_EQ(text_of(false), "two");

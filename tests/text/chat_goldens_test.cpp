@@ -165,6 +165,10 @@ TEST(ChatGoldens, IdsAndMasksOfTrl) {
       const ordered_json& expected = golden["rendered"][row_name];
       const bool has_mask = has_generation && !expected.is_null() && !expected[1].empty();
       if (expected.is_null() || row.contains("add_generation_prompt") || (has_generation && !has_mask)) continue;
+      // Transformers writes the list where a template does not read parts; their text is taken instead.
+      std::string text;
+      rendered(ChatTemplate(read(templates / name), name), row, text);
+      if (text.find("'type': 'text'") != std::string::npos) continue;
       config.train_on = has_mask ? ChatConfig::TrainOn::assistant : ChatConfig::TrainOn::all;
       EncodedRow encoded;
       ChatEncoder(*tokenizer, config, "", golden_time()).encode(conversation_of(row), encoded);
@@ -226,7 +230,7 @@ TEST(ChatGoldens, PrefixesGiveTheMasksOfTrainingTemplates) {
     }
   }
   std::printf("%d masks by prefixes are those of the blocks, %d rows are refused\n", compared, refused);
-  EXPECT_GT(compared, 20);
+  EXPECT_GT(compared, 30);
 }
 
 /// The named templates are those of published models where these exist.

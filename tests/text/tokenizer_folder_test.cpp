@@ -128,6 +128,15 @@ std::unique_ptr<Tokenizer> load_class(const test::TemporaryFolder& folder, const
   return load_tokenizer(folder.text());
 }
 
+/// Transformers guesses no token either.
+TEST(TokenizerFolder, HasNoBosWhereItsConfigSaysNull) {
+  if (read_base("llama2.json").empty()) GTEST_SKIP() << "there is no llama2.json";
+  const test::TemporaryFolder folder;
+  const std::string plain = R"("tokenizer_class": "PreTrainedTokenizerFast"})";
+  EXPECT_EQ(load_class(folder, "llama2.json", "{" + plain)->bos_id(), 1);
+  EXPECT_EQ(load_class(folder, "llama2.json", R"({"bos_token": null, )" + plain)->bos_id(), -1);
+}
+
 TEST(TokenizerFolder, SaysWhichStepsAreNotTheFiles) {
   const test::TemporaryFolder folder;
   const auto said = [&](const std::string& base, const std::string& config) {

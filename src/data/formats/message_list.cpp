@@ -12,20 +12,21 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Joins the parts of a content that is a list: {"type": "text", "text": "..."}.
-std::string text_of_parts(const OrderedJsonNode& parts) {
-  std::string text;
+/// Checks the parts of a content that is a list: {"type": "text", "text": "..."}.
+void check_parts(const OrderedJsonNode& parts) {
   for (size_t i = 0; i < parts.size(); ++i) {
     const OrderedJsonNode part = parts.at(i);
     if (part.object().text_or("type", "text") != "text")
       part.at("type").refuse_value("text: only texts are trained on");
-    text += part.at("text").text();
+    part.at("text").text();
   }
-  return text;
 }
 
 Json read_content(const OrderedJsonNode& content, bool calls_tools) {
-  if (content.value().is_array()) return text_of_parts(content);
+  if (content.value().is_array()) {
+    check_parts(content);
+    return content.value();
+  }
   if (content.is_null() && calls_tools) return nullptr;
   return content.text();
 }

@@ -52,7 +52,9 @@ std::string shape_text(const RowFormat& format) {
 void append_texts(const nlohmann::ordered_json& json, std::string& all) {
   if (json.is_string()) all += json.get_ref<const std::string&>();
   if (json.is_structured()) {
-    for (const auto& item : json) append_texts(item, all);
+    for (const auto& [key, item] : json.items()) {
+      if (key != "type" || !json.is_object() || !json.contains("text")) append_texts(item, all);
+    }
   }
 }
 

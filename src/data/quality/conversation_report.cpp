@@ -47,7 +47,7 @@ void examine_tokens(const InstructionRow& row, const ConversationReportOptions& 
   facts.truncated = options.sequence_length > 0 && encoded.ids.size() > limit;
   facts.lost = facts.truncated && facts.trained > 0 && trained_in(limit) == 0;
   facts.merged_border = encoded.merged_border;
-  facts.without_stop = !encoded.stops;
+  facts.without_stop = !encoded.stops();
   facts.print.content = XXH3_64bits_withSeed(encoded.mask.data(), encoded.mask.size(),
                                              XXH3_64bits(encoded.ids.data(), encoded.ids.size() * sizeof(int32_t)));
   find_split_tokens(encoded, facts.split);

@@ -114,10 +114,12 @@ void SampleIndex::index_documents(const TokenFile& file) {
     if (inputs > length_) {
       ++counts_.too_long;
       if (overflow_ == DataConfig::Overflow::error) {
+        const bool rows = file.info().rows.used > 0;
         throw UserError(ExitCode::bad_content,
-                        fmt::format("{}: document {} has {} tokens, more than batch.sequence_length + 1 = {}; choose a "
-                                    "longer sequence, or data.overflow = split or truncate",
-                                    title_of(file.info()), d + 1, inputs + 1, length_ + 1));
+                        fmt::format("{}: {} {} has {} tokens, more than batch.sequence_length + 1 = {}; choose a "
+                                    "longer sequence, or data.overflow = {}",
+                                    title_of(file.info()), rows ? "conversation" : "document", d + 1, inputs + 1,
+                                    length_ + 1, rows ? "truncate, truncate_left or drop" : "split or truncate"));
       }
       if (windows.count == 0) ++counts_.dropped;
       if (windows.count > 0 && loses_targets(file, d)) {

@@ -58,4 +58,10 @@ void share_work(Communicator& communicator, ItemRange own, const Process& proces
   });
 }
 
+/// Removes one of two BOS before a text that begins with its own.
+inline void drop_second(int32_t bos, size_t begin, std::vector<int32_t>& ids) {
+  const bool twice = begin + 1 < ids.size() && ids[begin] == bos && ids[begin + 1] == bos;
+  if (twice) ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(begin));
+}
+
 }  // namespace llmtrain

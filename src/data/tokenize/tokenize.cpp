@@ -196,6 +196,7 @@ class Tokenization {
       const std::string_view text =
           std::string_view(buffer).substr(static_cast<size_t>(begin - first), static_cast<size_t>(end - begin));
       encode_slice(job, file, text, begin, result.ids);
+      if (request_.add_bos && job.starts) drop_second(request_.tokenizer->bos_id(), before, result.ids);
       if (job.ends) result.ids.push_back(request_.tokenizer->eos_id());
       result.counts.push_back(result.ids.size() - before);
     }
@@ -260,7 +261,7 @@ class Tokenization {
     result.mask.insert(result.mask.end(), row.mask.begin(), row.mask.end());
     result.counts.push_back(row.ids.size());
     result.merged_borders += row.merged_border ? 1 : 0;
-    result.without_stop += row.stops ? 0 : 1;
+    result.without_stop += row.stops() ? 0 : 1;
     result.prints.push_back(XXH3_64bits_withSeed(row.mask.data(), row.mask.size(),
                                                  XXH3_64bits(row.ids.data(), row.ids.size() * sizeof(int32_t))));
   }
@@ -269,6 +270,7 @@ class Tokenization {
     const size_t before = result.ids.size();
     if (request_.add_bos) result.ids.push_back(request_.tokenizer->bos_id());
     request_.tokenizer->encode(text, result.ids);
+    if (request_.add_bos) drop_second(request_.tokenizer->bos_id(), before, result.ids);
     require_rows_for(text, std::span(result.ids).subspan(before));
     result.ids.push_back(request_.tokenizer->eos_id());
     result.counts.push_back(result.ids.size() - before);

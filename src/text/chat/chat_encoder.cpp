@@ -44,8 +44,51 @@ Conversation with_system(const Conversation& row, const std::string& system) {
   return full;
 }
 
+/// The row with one text in place of the parts of a content.
+Conversation with_joined_parts(Conversation row) {
+  for (ordered_json& message : row.messages) {
+    if (!message.is_object() || !message.contains("content") || !message["content"].is_array()) continue;
+    std::string text;
+    for (const ordered_json& part : message["content"]) {
+      if (!part.is_object() || !part.contains("text") || !part["text"].is_string()) return row;
+      text += part["text"].get_ref<const std::string&>();
+    }
+    message["content"] = std::move(text);
+  }
+  return row;
+}
+
+/// Returns true if the template writes the texts of parts. One that does not refuses them, or writes the list.
+bool find_reads_parts(const ChatTemplate& chat, const ChatVariables& variables) {
+  Conversation row;
+  for (const char* role : {"user", "assistant"}) {
+    const ordered_json part = {{"type", "text"}, {"text", std::string("the part of ") + role}};
+    row.messages.push_back({{"role", role}, {"content", ordered_json::array({part})}});
+  }
+  try {
+    const std::string text = chat.render(row, variables, {false, 0}).text;
+    return text.find("the part of user") != std::string::npos &&
+           text.find("the part of assistant") != std::string::npos && text.find("type'") == std::string::npos &&
+           text.find("type\"") == std::string::npos;
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
 void remove_suffix(std::string& text, const std::string& suffix) {
   if (!suffix.empty() && text.ends_with(suffix)) text.resize(text.size() - suffix.size());
+}
+
+[[noreturn]] void fail_turns(const ChatTemplate& chat) {
+  fail_row(chat.name() + ": the turns of the assistant cannot be told apart in the text of the template");
+}
+
+/// Returns where the text that comes from a message ends, at least `begin`.
+size_t end_of_content(const RenderedChat& chat, size_t message, size_t begin) {
+  for (const auto& [range, number] : chat.messages) {
+    if (number == message) begin = std::max(begin, range.end);
+  }
+  return begin;
 }
 
 bool is_space(std::string_view text) { return text.find_first_not_of(" \n\r\t") == std::string_view::npos; }
@@ -76,7 +119,7 @@ std::vector<ChatTemplateFile> find_chat_templates(const std::string& name, const
 ChatEncoder::ChatEncoder(const Tokenizer& tokenizer, const ChatConfig& config, const std::string& folder, int64_t now)
     : tokenizer_(tokenizer), config_(config), now_(now) {
   for (const ChatTemplateFile& file : find_chat_templates(config.template_name, folder)) {
-    templates_.push_back({file.name, file.source, ChatTemplate(file.source, file.path)});
+    templates_.push_back({file.name, file.source, ChatTemplate(file.source, file.path), false});
   }
   if (!folder.empty()) variables_ = read_special_tokens(folder);
   const std::pair<const char*, int32_t> known[] = {{"bos_token", tokenizer.bos_id()},
@@ -92,7 +135,9 @@ ChatEncoder::ChatEncoder(const Tokenizer& tokenizer, const ChatConfig& config, c
       same->second = text;  // the deck may name another EOS
     }
   }
+  std::erase_if(variables_, [](const auto& variable) { return variable.second.is_null(); });
   for (auto& variable : config.template_variables()) variables_.push_back(std::move(variable));
+  for (Named& known : templates_) known.reads_parts = find_reads_parts(known.chat, variables_);
 }
 
 std::string ChatEncoder::template_name() const { return templates_.empty() ? "none" : templates_.front().chat.name(); }
@@ -105,21 +150,23 @@ std::string ChatEncoder::settings() const {
   return all.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
-const ChatTemplate& ChatEncoder::choose(const Conversation& row) const {
+const ChatEncoder::Named& ChatEncoder::choose(const Conversation& row) const {
   if (templates_.empty()) {
     fail_row("the model has no chat template, which a conversation needs: set chat.template to a name or a Jinja file");
   }
   for (const char* name : {"tool_use", "default"}) {
     if (std::string_view(name) == "tool_use" && row.tools.is_null()) continue;
     const auto found = std::ranges::find(templates_, name, &Named::name);
-    if (found != templates_.end()) return found->chat;
+    if (found != templates_.end()) return *found;
   }
   fail_row("the model has several chat templates and none is named default: set chat.template to a Jinja file");
 }
 
 ChatText ChatEncoder::render(const Conversation& given) const {
-  const Conversation row = with_system(given, config_.system);
-  const ChatTemplate& chat = choose(row);
+  const Named& known = choose(given);
+  const ChatTemplate& chat = known.chat;
+  Conversation row = with_system(given, config_.system);
+  if (!known.reads_parts) row = with_joined_parts(std::move(row));
   RenderedChat rendered;
   try {
     rendered = chat.render(row, variables_, {false, now_});
@@ -127,7 +174,7 @@ ChatText ChatEncoder::render(const Conversation& given) const {
     throw UserError(error.code(),
                     fmt::format("{}; correct the row, or set chat.template to another template", error.what()));
   }
-  ChatText text{std::move(rendered.text), std::move(rendered.content), {}, 0};
+  ChatText text{rendered.text, std::move(rendered.content), {}, 0};
   TrainOn train_on = config_.train_on;
   if (train_on == TrainOn::automatic) train_on = row.prompt_messages >= 0 ? TrainOn::completion : TrainOn::assistant;
   if (train_on == TrainOn::all) {
@@ -163,56 +210,79 @@ ChatText ChatEncoder::render(const Conversation& given) const {
       known = chat.render(before, variables_, {false, now_}).generated.size();
     for (size_t i = known; i < rendered.generated.size(); ++i) text.trained.push_back(rendered.generated[i]);
   } else {
-    find_turns(chat, row, only_last ? TrainOn::last : TrainOn::assistant, text);
+    text.trained = find_turns(chat, row, rendered, only_last ? TrainOn::last : TrainOn::assistant);
   }
   if (text.trained.empty()) fail_row(chat.name() + ": the template marks nothing of the conversation as generated");
   return text;
 }
 
-void ChatEncoder::find_turns(const ChatTemplate& chat, const Conversation& row, TrainOn train_on,
-                             ChatText& text) const {
+std::vector<TextRange> ChatEncoder::find_turns(const ChatTemplate& chat, const Conversation& row,
+                                               const RenderedChat& whole, TrainOn train_on) const {
+  std::vector<TextRange> trained;
   const size_t size = row.messages.size();
   for (size_t i = size; i-- > 0;) {
     if (!is_assistant(row.messages[i])) continue;
-    const TextRange turn = find_turn(chat, row, i, text);
-    if (!text.trained.empty() && text.trained.front().begin < turn.end) {
-      fail_row(chat.name() + ": the turns of the assistant cannot be told apart in the text of the template");
-    }
-    text.trained.insert(text.trained.begin(), turn);
+    const TextRange turn = find_turn(chat, row, i, whole);
+    if (!trained.empty() && trained.front().begin < turn.end) fail_turns(chat);
+    trained.insert(trained.begin(), turn);
     if (train_on == TrainOn::last) break;
   }
+  return trained;
 }
 
 /// Returns the bytes of one turn of the assistant, from after its header, by rendering what comes before it.
 TextRange ChatEncoder::find_turn(const ChatTemplate& chat, const Conversation& row, size_t message,
-                                 const ChatText& text) const {
+                                 const RenderedChat& whole) const {
   if (message == 0) fail_row(chat.name() + ": the assistant speaks first, and the template has no generation blocks");
   const std::string before = chat.render(first_messages(row, message), variables_, {true, now_}).text;
-  if (!text.text.starts_with(before)) {
+  if (!whole.text.starts_with(before)) {
     fail_row(
         fmt::format("{}: message {} cannot be found in the text: the template renders the messages before it otherwise "
                     "when they stand alone; a template with generation blocks has no need of it",
                     chat.name(), message + 1));
   }
-  if (message + 1 == row.messages.size()) return {before.size(), text.text.size()};
-  const std::string through = chat.render(first_messages(row, message + 1), variables_, {false, now_}).text;
-  if (through.size() > before.size() && text.text.starts_with(through)) return {before.size(), through.size()};
-  // A template may render the last turn otherwise than those before it: then the turn ends with the same stop token.
-  return {before.size(), find_stop(through, text, before.size())};
+  TextRange turn{before.size(), whole.text.size()};
+  if (message + 1 == row.messages.size()) return turn;
+  const RenderedChat through = chat.render(first_messages(row, message + 1), variables_, {false, now_});
+  turn.end = end_of_content(whole, message, turn.begin);
+  const size_t end = end_of_content(through, message, std::min(turn.begin, through.text.size()));
+  turn.end += common_end(std::string_view(through.text).substr(end), std::string_view(whole.text).substr(turn.end));
+  for (const auto& [range, number] : whole.messages) {
+    if (number != message && range.begin < turn.end && range.end > turn.begin) fail_turns(chat);
+  }
+  return turn;
 }
 
-size_t ChatEncoder::find_stop(const std::string& turn, const ChatText& text, size_t begin) const {
+/// Returns the length of the end of a turn, which the template writes after its content whether or not messages follow.
+/// `alone` is what stands there if none follows: it may go on with a text for the end of a conversation (EOS).
+size_t ChatEncoder::common_end(std::string_view alone, std::string_view followed) const {
+  constexpr size_t most = 256;  // bytes that a template may write before the end of the last turn only
+  size_t same = 0, first = 0;
+  for (size_t begin = 0; begin < std::min(alone.size(), most); ++begin) {
+    const std::string_view rest = alone.substr(begin);
+    const auto length = static_cast<size_t>(std::ranges::mismatch(rest, followed).in1 - rest.begin());
+    if (length <= same) continue;
+    same = length;
+    first = begin;
+  }
+  alone.remove_prefix(first);
+  if (same == alone.size()) return same;
   std::vector<int32_t> ids;
   std::vector<TextRange> ranges;
-  tokenizer_.encode_with_ranges(turn, ids, ranges);
+  tokenizer_.encode_with_ranges(alone, ids, ranges);
   for (size_t i = ids.size(); i-- > 0;) {
     if (!tokenizer_.is_special(ids[i])) continue;
-    const std::string stop = turn.substr(ranges[i].begin, ranges[i].end - ranges[i].begin);
-    const size_t found = stop.empty() ? std::string::npos : text.text.find(stop, begin);
-    if (found == std::string::npos) break;
-    return found + stop.size();
+    if (ranges[i].end <= same) return ranges[i].end;
+    same = std::min(same, ranges[i].begin);
   }
-  fail_row("the end of a turn of the assistant cannot be found in the text of the template");
+  // What follows the end can begin alike, such as <|endoftext|> and <|user|>, also where they are no tokens.
+  for (const auto& [name, value] : variables_) {
+    if (!value.is_string() || !name.ends_with("_token")) continue;
+    const auto& token = value.get_ref<const std::string&>();
+    const size_t begin = alone.find(token, same - std::min(same, token.size()));
+    if (begin < same && begin + token.size() > same) same = begin;
+  }
+  return same;
 }
 
 void ChatEncoder::encode_text(EncodedRow& encoded, bool adds_special) const {
@@ -293,7 +363,7 @@ void ChatEncoder::encode(const InstructionRow& row, EncodedRow& encoded) const {
     const TrainOn train_on = config_.train_on;
     const bool by_turns = train_on == TrainOn::assistant || train_on == TrainOn::last ||
                           (train_on == TrainOn::automatic && conversation->prompt_messages < 0);
-    if (by_turns && !choose(*conversation).has_generation()) leave_out_space_after_stop(encoded);
+    if (by_turns && !choose(*conversation).chat.has_generation()) leave_out_space_after_stop(encoded);
   } else {
     ChatText& text = encoded.text;
     text.border = 0;
@@ -316,9 +386,23 @@ void ChatEncoder::encode(const InstructionRow& row, EncodedRow& encoded) const {
     if (!encoded.ids.empty() && encoded.ids.back() == tokenizer_.eos_id()) encoded.mask.back() = 1;
   }
   encoded.trained = std::ranges::count(encoded.mask, uint8_t{1});
-  const auto last = std::find(encoded.mask.rbegin(), encoded.mask.rend(), uint8_t{1});
-  encoded.stops = last != encoded.mask.rend() &&
-                  tokenizer_.is_special(encoded.ids[static_cast<size_t>(encoded.mask.rend() - last) - 1]);
+  encoded.stop = find_stop(encoded);
+}
+
+/// Returns the first of the special tokens that the template writes after the content of the last trained turn.
+int32_t ChatEncoder::find_stop(const EncodedRow& encoded) const {
+  int32_t stop = -1;
+  size_t i = encoded.ids.size();
+  while (i > 0 && encoded.mask[i - 1] == 0) --i;
+  const std::vector<TextRange>& content = encoded.text.content;
+  size_t after = content.size();  // of the ranges, the first that begins after the token
+  while (i-- > 0 && encoded.mask[i] != 0) {
+    const TextRange& range = encoded.ranges[i];
+    while (after > 0 && content[after - 1].begin >= range.end) --after;
+    if (after > 0 && content[after - 1].end > range.begin) break;
+    if (tokenizer_.is_special(encoded.ids[i])) stop = encoded.ids[i];
+  }
+  return stop;
 }
 
 int32_t ChatEncoder::stop_id() const {
@@ -332,9 +416,7 @@ int32_t ChatEncoder::stop_id() const {
   } catch (const UserError&) {
     return -1;
   }
-  if (!encoded.stops) return -1;
-  const auto last = std::find(encoded.mask.rbegin(), encoded.mask.rend(), uint8_t{1});
-  return encoded.ids[static_cast<size_t>(encoded.mask.rend() - last) - 1];
+  return encoded.stop;
 }
 
 }  // namespace llmtrain

@@ -29,7 +29,8 @@ struct EncodedRow {
   ChatText text;
   int64_t trained = 0;         ///< number of trained tokens
   bool merged_border = false;  ///< a token spans the border between prompt and completion, and is trained
-  bool stops = false;          ///< the last trained token is special: it ends the generation
+  int32_t stop = -1;           ///< special token after the content of the last trained turn; -1: none is trained
+  bool stops() const { return stop >= 0; }
 };
 
 /// Returns the templates that chat.template names: none for "none", those of the model's folder for "auto", else one.
@@ -63,19 +64,21 @@ class ChatEncoder {
 
  private:
   ChatText render(const Conversation& row) const;
-  const ChatTemplate& choose(const Conversation& row) const;
-  void find_turns(const ChatTemplate& chat, const Conversation& row, ChatConfig::TrainOn train_on,
-                  ChatText& text) const;
-  TextRange find_turn(const ChatTemplate& chat, const Conversation& row, size_t message, const ChatText& text) const;
-  size_t find_stop(const std::string& turn, const ChatText& text, size_t begin) const;
-  void encode_text(EncodedRow& encoded, bool adds_special) const;
-  void leave_out_space_after_stop(EncodedRow& encoded) const;
-  void check_border(EncodedRow& encoded) const;
-
   struct Named {
     std::string name, source;
     ChatTemplate chat;
+    bool reads_parts;  ///< its content can be a list of parts
   };
+  const Named& choose(const Conversation& row) const;
+  std::vector<TextRange> find_turns(const ChatTemplate& chat, const Conversation& row, const RenderedChat& whole,
+                                    ChatConfig::TrainOn train_on) const;
+  TextRange find_turn(const ChatTemplate& chat, const Conversation& row, size_t message,
+                      const RenderedChat& whole) const;
+  size_t common_end(std::string_view alone, std::string_view followed) const;
+  void encode_text(EncodedRow& encoded, bool adds_special) const;
+  void leave_out_space_after_stop(EncodedRow& encoded) const;
+  void check_border(EncodedRow& encoded) const;
+  int32_t find_stop(const EncodedRow& encoded) const;
 
   const Tokenizer& tokenizer_;
   ChatConfig config_;

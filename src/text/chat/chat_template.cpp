@@ -23,7 +23,7 @@ constexpr const char* reasoning_fields[] = {"reasoning_content", "thinking", "re
 /// Converts JSON into values of a template; texts get the marks.
 class ValueReader {
  public:
-  ValueReader(const std::string& name, uint8_t marks) : name_(name), marks_(marks) {}
+  ValueReader(const std::string& name, jinja::Marks marks) : name_(name), marks_(marks) {}
 
   jinja::Value read(const ordered_json& json, uint32_t depth = 0) const {
     if (depth >= jinja::max_value_depth / 2) fail("the conversation nests lists and objects too deeply");
@@ -62,7 +62,7 @@ class ValueReader {
   }
 
   const std::string& name_;
-  uint8_t marks_;
+  jinja::Marks marks_;
 };
 
 /// Returns messages as apply_chat_template passes them on: without keys that are null, and with reasoning under the
@@ -90,7 +90,7 @@ ordered_json normalized_messages(const ordered_json& messages, const std::string
   return normalized;
 }
 
-std::vector<TextRange> ranges_of(const jinja::MarkedText& text, uint8_t mark) {
+std::vector<TextRange> ranges_of(const jinja::MarkedText& text, jinja::Marks mark) {
   std::vector<TextRange> ranges;
   for (const jinja::MarkedSpan& span : text.spans()) {
     if ((span.marks & mark) == 0) continue;
@@ -99,6 +99,27 @@ std::vector<TextRange> ranges_of(const jinja::MarkedText& text, uint8_t mark) {
     } else {
       ranges.push_back({span.begin, span.end});
     }
+  }
+  return ranges;
+}
+
+/// Converts messages into values whose texts know their message.
+jinja::Value read_numbered(const ordered_json& messages, const std::string& name) {
+  auto list = std::make_shared<jinja::Sequence>();
+  for (const ordered_json& message : messages) {
+    const auto number = static_cast<jinja::Marks>(list->items.size() + 1);
+    const ValueReader reader(name, jinja::mark::data | (number << jinja::mark::first_number));
+    list->items.push_back(reader.read(message, 1));
+    list->depth = std::max(list->depth, list->items.back().depth() + 1);
+  }
+  return std::shared_ptr<const jinja::Sequence>(std::move(list));
+}
+
+std::vector<MessageRange> message_ranges_of(const jinja::MarkedText& text) {
+  std::vector<MessageRange> ranges;
+  for (const jinja::MarkedSpan& span : text.spans()) {
+    const jinja::Marks number = span.marks >> jinja::mark::first_number;
+    if (number > 0) ranges.push_back({{span.begin, span.end}, number - 1});
   }
   return ranges;
 }
@@ -130,7 +151,7 @@ RenderedChat ChatTemplate::render(const Conversation& conversation, const ChatVa
                                   const ChatRenderOptions& options) const {
   const ValueReader content(name(), jinja::mark::data), plain(name(), 0);
   std::vector<std::pair<std::string, jinja::Value>> values = {
-      {"messages", content.read(normalized_messages(conversation.messages, name()))},
+      {"messages", read_numbered(normalized_messages(conversation.messages, name()), name())},
       {"tools", content.read(conversation.tools)},
       {"documents", jinja::None{}},
       {"add_generation_prompt", options.add_generation_prompt}};
@@ -138,7 +159,8 @@ RenderedChat ChatTemplate::render(const Conversation& conversation, const ChatVa
   jinja::Evaluator evaluator(*template_, {});
   evaluator.now = options.now;
   const jinja::MarkedText text = evaluator.render(values);
-  return {text.bytes(), ranges_of(text, jinja::mark::data), ranges_of(text, jinja::mark::generated)};
+  return {text.bytes(), ranges_of(text, jinja::mark::data), ranges_of(text, jinja::mark::generated),
+          message_ranges_of(text)};
 }
 
 std::vector<ChatTemplateFile> read_chat_templates(const std::string& folder) {
@@ -190,11 +212,13 @@ ChatVariables read_special_tokens(const std::string& folder) {
     const nlohmann::json config = read_config(with_slash(folder) + file);
     for (const char* name : names) {
       const auto found = config.find(name);
-      if (found == config.end() || found->is_null()) continue;
+      if (found == config.end()) continue;
       const nlohmann::json content = found->is_object() ? found->value("content", nlohmann::json()) : *found;
       const bool is_known =
           std::any_of(variables.begin(), variables.end(), [&](const auto& entry) { return entry.first == name; });
-      if (content.is_string() && !is_known) variables.emplace_back(name, content.get<std::string>());
+      if (is_known) continue;
+      if (content.is_string()) variables.emplace_back(name, content.get<std::string>());
+      if (content.is_null()) variables.emplace_back(name, nullptr);
     }
   }
   return variables;

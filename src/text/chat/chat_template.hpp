@@ -18,11 +18,18 @@ namespace jinja {
 struct Template;
 }
 
+/// Bytes that come from one message of a conversation.
+struct MessageRange {
+  TextRange range;
+  size_t message;
+};
+
 /// A rendered conversation. Ranges are bytes of the text, in order and apart.
 struct RenderedChat {
   std::string text;
   std::vector<TextRange> content;    ///< from the row; special tokens in it are not the template's
   std::vector<TextRange> generated;  ///< inside generation blocks
+  std::vector<MessageRange> messages;
 };
 
 struct ChatRenderOptions {
@@ -61,7 +68,8 @@ struct ChatTemplateFile {
 std::vector<ChatTemplateFile> read_chat_templates(const std::string& folder);
 
 /// Returns the named special tokens of a model folder as variables: bos_token, eos_token, unk_token, sep_token,
-/// pad_token, cls_token, mask_token, as far as its files name them. UserError(bad_content).
+/// pad_token, cls_token, mask_token, as far as its files name them; null where a
+/// file says that there is none. UserError(bad_content).
 ChatVariables read_special_tokens(const std::string& folder);
 
 }  // namespace llmtrain

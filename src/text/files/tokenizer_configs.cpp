@@ -199,4 +199,12 @@ TokenizerOrigin TokenizerFolder::named_ids(const FindToken& find, int64_t id_lim
   return {eos, bos, pad, {}, warnings_};
 }
 
+bool TokenizerFolder::names_no(const std::string& key) const {
+  bool is_null = false;
+  read_config(set_, names::config, [&](const JsonNode& root) {
+    is_null = root.object().value().contains(key) && root.value()[key].is_null();
+  });
+  return is_null;
+}
+
 }  // namespace llmtrain

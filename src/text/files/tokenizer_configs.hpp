@@ -38,6 +38,8 @@ class TokenizerFolder {
   /// Returns EOS, BOS and padding as the files name them: as text, otherwise as id; -1 if no file does. Includes the
   /// warnings of the reading, but no files and no class.
   TokenizerOrigin named_ids(const FindToken& find, int64_t id_limit) const;
+  /// Returns true if tokenizer_config.json says that there is no such token: "bos_token": null.
+  bool names_no(const std::string& key) const;
   void put_class(TokenizerOrigin& origin) const;
 
  private:

@@ -127,7 +127,9 @@ TokenizerOrigin find_ids(const TokenizerFolder& folder, const TokenizerContent& 
     origin.eos = first_token(find, {"<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "<|eot_id|>", "<|im_end|>",
                                     "<\uFF5Cend\u2581of\u2581sentence\uFF5C>", "[SEP]"});
   }
-  if (origin.bos < 0) origin.bos = first_token(find, {"<|begin_of_text|>", "<s>", "<bos>", "[CLS]"});
+  if (origin.bos < 0 && !folder.names_no("bos_token")) {
+    origin.bos = first_token(find, {"<|begin_of_text|>", "<s>", "<bos>", "[CLS]"});
+  }
   return origin;
 }
 

@@ -66,7 +66,14 @@ Value make_namespace(Evaluator& evaluator, const Arguments& arguments) {
 
 Value raise_exception(Evaluator& evaluator, const Arguments& arguments) {
   const Bound bound(evaluator, "raise_exception", arguments, {"message"}, 1);
-  evaluator.fail("the template refuses the conversation: " + to_text(evaluator, bound[0]).bytes());
+  constexpr size_t most = 500;  // bytes of the row that a message may repeat
+  std::string message = to_text(evaluator, bound[0]).bytes();
+  if (message.size() > most) {
+    size_t end = most;
+    while (end > 0 && (static_cast<uint8_t>(message[end]) & 0xC0) == 0x80) --end;
+    message.replace(end, std::string::npos, "...");
+  }
+  evaluator.fail("the template refuses the conversation: " + message);
 }
 
 Value strftime_now(Evaluator& evaluator, const Arguments& arguments) {

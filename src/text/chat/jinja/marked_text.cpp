@@ -4,13 +4,13 @@
 
 namespace llmtrain::jinja {
 
-MarkedText::MarkedText(std::string bytes, uint8_t marks) : bytes_(std::move(bytes)) {
+MarkedText::MarkedText(std::string bytes, Marks marks) : bytes_(std::move(bytes)) {
   if (marks != 0) append_span({0, bytes_.size(), marks});
 }
 
-uint8_t MarkedText::all_marks() const {
-  uint8_t all = 0;
-  for (const MarkedSpan& span : spans_) all = static_cast<uint8_t>(all | span.marks);
+Marks MarkedText::all_marks() const {
+  Marks all = 0;
+  for (const MarkedSpan& span : spans_) all = join_marks(all, span.marks);
   return all;
 }
 
@@ -38,12 +38,12 @@ MarkedText MarkedText::slice(size_t begin, size_t end) const {
   return part;
 }
 
-void MarkedText::add_marks(uint8_t marks) {
+void MarkedText::add_marks(Marks marks) {
   MarkedText marked;
   size_t done = 0;
   for (const MarkedSpan& span : spans_) {
     marked.append_span({done, span.begin, marks});
-    marked.append_span({span.begin, span.end, static_cast<uint8_t>(span.marks | marks)});
+    marked.append_span({span.begin, span.end, join_marks(span.marks, marks)});
     done = span.end;
   }
   marked.append_span({done, bytes_.size(), marks});

@@ -63,7 +63,7 @@ class Writer {
     evaluator_.charge(1 + static_cast<int64_t>(text.size() / 16));
   }
   void put_marked(const MarkedText& text, std::string_view written) {
-    marks_ = static_cast<uint8_t>(marks_ | text.all_marks());
+    marks_ = join_marks(marks_, text.all_marks());
     put(written);
   }
   MarkedText finish() { return MarkedText(std::move(text_), marks_); }
@@ -71,7 +71,7 @@ class Writer {
  private:
   Evaluator& evaluator_;
   std::string text_;
-  uint8_t marks_ = 0;
+  Marks marks_ = 0;
 };
 
 void write_scalar(Writer& writer, const Value& value) {

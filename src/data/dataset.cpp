@@ -333,6 +333,7 @@ class DatasetOpener {
     request.ids_tokenizer = data_.tokenizer.get();
     request.encoder = encoder_.get();
     request.add_bos = config_.add_bos || (config_.begins_like_tokenizer && begins_with_bos(request.tokenizer));
+    request.bos_once = request.add_bos && config_.begins_like_tokenizer;
     request.embedding_rows = config_.embedding_rows;
     request.with_digest = true;
     request.command = "llmtrain, " + settings_of(request);
@@ -383,7 +384,10 @@ class DatasetOpener {
     const bool conversations = has(InputKind::instruction_rows);
     const std::string chat = conversations ? encoder_->settings() : std::string();
     return fmt::format("tokenizer={} document_separator={} add_bos={}{}{}", request.tokenizer->kind(),
-                       nlohmann::json(request.files.front().format.separator).dump(), request.add_bos,
+                       nlohmann::json(request.files.front().format.separator).dump(),
+                       request.bos_once  ? "once"
+                       : request.add_bos ? "true"
+                                         : "false",
                        has(InputKind::text_rows) ? " text_column=" + nlohmann::json(config_.text_column).dump() : "",
                        conversations ? " chat=" + hex(digest_of(chat.data(), chat.size())) : "");
   }

@@ -196,7 +196,7 @@ class Tokenization {
       const std::string_view text =
           std::string_view(buffer).substr(static_cast<size_t>(begin - first), static_cast<size_t>(end - begin));
       encode_slice(job, file, text, begin, result.ids);
-      if (request_.add_bos && job.starts) drop_second(request_.tokenizer->bos_id(), before, result.ids);
+      if (request_.bos_once && job.starts) drop_second(request_.tokenizer->bos_id(), before, result.ids);
       if (job.ends) result.ids.push_back(request_.tokenizer->eos_id());
       result.counts.push_back(result.ids.size() - before);
     }
@@ -270,7 +270,7 @@ class Tokenization {
     const size_t before = result.ids.size();
     if (request_.add_bos) result.ids.push_back(request_.tokenizer->bos_id());
     request_.tokenizer->encode(text, result.ids);
-    if (request_.add_bos) drop_second(request_.tokenizer->bos_id(), before, result.ids);
+    if (request_.bos_once) drop_second(request_.tokenizer->bos_id(), before, result.ids);
     require_rows_for(text, std::span(result.ids).subspan(before));
     result.ids.push_back(request_.tokenizer->eos_id());
     result.counts.push_back(result.ids.size() - before);

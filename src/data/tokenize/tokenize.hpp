@@ -19,6 +19,7 @@ struct TokenizeRequest {
   const ChatEncoder* encoder = nullptr;      ///< of rows of instruction data
   const Tokenizer* ids_tokenizer = nullptr;  ///< names the ids of rows in messages; may be null
   bool add_bos = false;
+  bool bos_once = false;       ///< no second BOS before a text that begins with its own
   int64_t embedding_rows = 0;  ///< limit of ids (UserError(bad_content)); 0: none
   std::string output;
   std::string command;       ///< stored in the file

@@ -143,8 +143,11 @@ ChatEncoder::ChatEncoder(const Tokenizer& tokenizer, const ChatConfig& config, c
 std::string ChatEncoder::template_name() const { return templates_.empty() ? "none" : templates_.front().chat.name(); }
 
 std::string ChatEncoder::settings() const {
-  ordered_json all = {
-      {"system", config_.system}, {"train_on", name_of(config_.train_on)}, {"parse_special", config_.parse_special}};
+  constexpr int rules = 2;  // of masks; a change makes other tokens of the same rows
+  ordered_json all = {{"rules", rules},
+                      {"system", config_.system},
+                      {"train_on", name_of(config_.train_on)},
+                      {"parse_special", config_.parse_special}};
   for (const Named& known : templates_) all["templates"].push_back({known.name, known.source});
   for (const auto& [name, value] : variables_) all["variables"].push_back({name, value});
   return all.dump(-1, ' ', false, ordered_json::error_handler_t::replace);

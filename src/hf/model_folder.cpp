@@ -17,7 +17,7 @@
 #include "core/error.hpp"
 #include "core/files/file_handle.hpp"
 #include "core/files/json_reader.hpp"
-#include "hf/adapter_config.hpp"
+#include "hf/adapters/adapter_config.hpp"
 #include "text/files/tokenizer_files.hpp"
 
 namespace llmtrain {

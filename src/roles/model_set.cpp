@@ -10,7 +10,7 @@
 #include "checkpoint/state.hpp"
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
-#include "hf/adapter_files.hpp"
+#include "hf/adapters/adapter_files.hpp"
 #include "models/lora.hpp"
 
 namespace llmtrain {

@@ -3,7 +3,7 @@
 #include <iostream>
 
 #include "core/files/folder_handle.hpp"
-#include "hf/adapter_files.hpp"
+#include "hf/adapters/adapter_files.hpp"
 #include "hf/load_weights.hpp"
 #include "hf/model_folder.hpp"
 #include "models/models.hpp"

@@ -1,6 +1,6 @@
 // llmtool merge: writes a model with an adapter merged into it.
 
-#include "hf/merge.hpp"
+#include "hf/adapters/merge.hpp"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 // Files of adapters: what adapter_config.json chooses, compared with PEFT (tests/reference/adapters), and files that
 // are broken in one place.
 
-#include "hf/adapter_files.hpp"
+#include "hf/adapters/adapter_files.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // Merged adapters, compared with what PEFT's merge_and_unload makes of the same files in fp32.
 
-#include "hf/merge.hpp"
+#include "hf/adapters/merge.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "hf/adapter_files.hpp"
+#include "hf/adapters/adapter_files.hpp"
 #include "hf/files.hpp"
 #include "hf/read_slice.hpp"
 

@@ -11,7 +11,7 @@
 #include "core/files/folder_handle.hpp"
 #include "core/message.hpp"
 #include "data/tokenize/named_tokenizer.hpp"
-#include "hf/adapter_files.hpp"
+#include "hf/adapters/adapter_files.hpp"
 #include "hf/config_json.hpp"
 #include "hf/load_weights.hpp"
 #include "hf/model_folder.hpp"

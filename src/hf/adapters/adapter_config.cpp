@@ -1,4 +1,4 @@
-#include "hf/adapter_config.hpp"
+#include "hf/adapters/adapter_config.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "hf/merge.hpp"
+#include "hf/adapters/merge.hpp"
 
 #include <fmt/format.h>
 
@@ -12,7 +12,7 @@
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
 #include "core/parallel_for.hpp"
-#include "hf/adapter_files.hpp"
+#include "hf/adapters/adapter_files.hpp"
 #include "hf/convert.hpp"
 #include "hf/read_slice.hpp"
 #include "models/models.hpp"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "hf/adapter_config.hpp"
+#include "hf/adapters/adapter_config.hpp"
 #include "hf/load_weights.hpp"
 #include "hf/slice_writer.hpp"
 

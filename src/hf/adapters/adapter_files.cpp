@@ -1,4 +1,4 @@
-#include "hf/adapter_files.hpp"
+#include "hf/adapters/adapter_files.hpp"
 
 #include <fmt/format.h>
 

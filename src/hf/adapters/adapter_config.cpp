@@ -69,7 +69,7 @@ class AdapterConfigReader {
     lora.dora = keys_.boolean("use_dora", false);
     read_init(lora);
     config.base = keys_.text("base_model_name_or_path", "");
-    config.tied = keys_.boolean("ensure_weight_tying", false);
+    keys_.boolean("ensure_weight_tying", false);  // the files decide
     keys_.no_effect(
         "auto_mapping eva_config fan_in_fan_out inference_mode megatron_core peft_version qalora_group_size "
         "revision runtime_config");

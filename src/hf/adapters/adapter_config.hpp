@@ -13,9 +13,8 @@ inline constexpr const char* adapter_config_name = "adapter_config.json";
 inline constexpr const char* adapter_weights_name = "adapter_model.safetensors";
 
 struct AdapterConfig {
-  LoraConfig lora;    ///< without path
-  std::string base;   ///< base_model_name_or_path; may be empty
-  bool tied = false;  ///< ensure_weight_tying: embedding and head are trained as one matrix
+  LoraConfig lora;   ///< without path
+  std::string base;  ///< base_model_name_or_path; may be empty
 };
 
 /// `place` is the file's path, for messages. Throws UserError(bad_content) with all problems.

@@ -131,18 +131,19 @@ class AdapterMatcher {
     return static_cast<int64_t>(number);
   }
 
-  /// A tied matrix is stored twice. Where PEFT trained only one of the two, they are no longer one.
+  /// A tied matrix is stored twice. Where PEFT trained only one of the two, they are no longer one, whatever
+  /// ensure_weight_tying says.
   void match_tied_head() {
     if (!adapter_.part.trains_tied_head || match_.embedding < 0) return;
     const auto found = number_of_.find(head());
     const bool both = found != number_of_.end();
-    if (!both && !adapter_.config.tied) {
-      refuse(fmt::format(
-          "{} was trained apart from the matrix that it shares with {} in the model "
-          "(ensure_weight_tying is false). Merge it with PEFT, which makes two matrices of them",
-          printable(adapter_.index.tensors[static_cast<size_t>(match_.embedding)].name), shape_.names.head));
+    if (!both) {
+      refuse(
+          fmt::format("{} was trained alone, although the model uses one matrix for {} and {}. Merge the adapter with "
+                      "PEFT, which makes two matrices of them",
+                      printable(adapter_.index.tensors[static_cast<size_t>(match_.embedding)].name),
+                      shape_.names.embedding, shape_.names.head));
     }
-    if (!both) return;
     const WeightIndex::Tensor& tensor = adapter_.index.tensors[found->second];
     const WeightIndex::Tensor& other = adapter_.index.tensors[static_cast<size_t>(match_.embedding)];
     if (tensor.shape != other.shape) {

@@ -227,6 +227,12 @@ void grow_vocabulary(DeckLoader& deck, Config& config, ModelFolders& folders, st
       deck.note("data.add_tokens", fmt::format("{} has {} already", path, joined(grown.known, ", ")));
     }
     if (!loaded || grown.tokens <= loaded->vocab_size) return;
+    if (config.run.finetuning == RunConfig::Finetuning::lora) {
+      return deck.fail(
+          "data.add_tokens",
+          "adapters are for the model as it is, whose embedding has no rows for these tokens: add them in a "
+          "run with run.finetuning = full or freeze first, and give its export as model.path");
+    }
     config.source.rows = loaded->vocab_size;
     loaded->vocab_size = grown.tokens;
   } catch (const UserError& error) {

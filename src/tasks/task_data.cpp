@@ -18,7 +18,7 @@ Dataset load_data(Config& config, Communicator& communicator, const ProgressRepo
         "{}: {} has no tokenizer, so that every character of the text would be a token (data.tokenizer = "
         "char), whose ids the model does not know. Name the tokenizer that it was trained with",
         config.provenance.where("data.tokenizer"), config.model.path);
-    if (instruction_tasks.contains(config.run.task)) {
+    if (trains(config.run.task) && instruction_tasks.contains(config.run.task)) {
       throw_on_all_ranks(communicator, [&] { throw UserError(ExitCode::deck, what); });
     }
     config.add_note(what);

@@ -110,7 +110,7 @@ class Bench:
     def __init__(self, options, folder):
         self.options, self.folder, self.base = options, folder, folder / "base"
         self.bf16 = "amx_bf16" in pathlib.Path("/proc/cpuinfo").read_text() or "avx512_bf16" in pathlib.Path("/proc/cpuinfo").read_text()
-        run(options.python, "-c", MODEL, options.data / "tokenizers" / options.tokenizer, self.base)
+        run(options.python, "-c", MODEL, options.data / "tokenizer" / options.tokenizer, self.base)
         write_rows(folder / "rows.jsonl", options.data, 400)
         (folder / "deck.ini").write_text(DECK)
 
@@ -140,7 +140,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("llmtrain"), parser.add_argument("data", type=pathlib.Path), parser.add_argument("python")
     parser.add_argument("--rounds", type=int, default=3), parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--tokenizer", default="llama"), parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--tokenizer", default="llama2"), parser.add_argument("--cases", default=",".join(CASES))
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))
     bench = Bench(options, pathlib.Path(tempfile.mkdtemp(prefix="fine_tuning.")))

@@ -20,7 +20,7 @@ CASES = {  # name: keys of llmtrain, settings of TRL
     "sft packed": (["data.packing=best_fit"], None),
     "sft": (["data.packing=none"], {}),
     "lora r=16": (["data.packing=none", "run.finetuning=lora", "lora.r=16", "lora.alpha=32"], {"lora": True}),
-    "lora r=16, compiled": (None, {"lora": True, "compiled": True}),
+    "lora r=16 compiled": (None, {"lora": True, "compiled": True}),
 }
 DECK = """[run]
 task = sft

@@ -233,7 +233,7 @@ std::string obstacle(const Manifest& manifest, const StateTarget& target, const 
   return tensor_difference(manifest.schema, present);
 }
 
-/// What the target takes; its optimizer does not matter if it takes the masters only.
+/// Returns the schema that the target takes; its optimizer does not matter if it takes the masters only.
 Schema wanted_schema(const Manifest& manifest, const StateTarget& target) {
   Schema wanted = target.schema();
   if (!target.wants(master_plane + 1)) wanted.states = manifest.schema.states;

@@ -61,7 +61,7 @@ TEST_P(AdapterOfPeft, HasItsLogProbabilities) {
   const Outcome merged =
       llmtool({"merge", "--model", model, "--adapter", adapter, "--output", (folder / "merged").string()});
   ASSERT_EQ(merged.exit_code, 0) << merged.output;
-  // Of models in 16 bits, the merged weights are rounded.
+  // Merged weights of models in 16 bits are rounded.
   const std::string config = read_file(model + "/config.json");
   const double rounding = config.find("bfloat16") != std::string::npos  ? 0.1
                           : config.find("float16") != std::string::npos ? 5e-3

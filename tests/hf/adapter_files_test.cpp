@@ -46,8 +46,8 @@ std::vector<std::string> names(const LoraPart& part) {
   return out;
 }
 
-// Of every setting, the modules and the tensors that PEFT chooses; what PEFT refuses is refused. An adapter of the head
-// or of an embedding, which PEFT has, is refused too.
+// Every setting chooses the modules and the tensors that it chooses in PEFT; a setting that PEFT refuses is refused. An
+// adapter of the head or of an embedding, which PEFT has, is refused too.
 TEST(AdapterModules, AreThoseOfPeft) {
   const json all = json::parse(text_of(goldens + "modules.json"));
   int count = 0, refused = 0;
@@ -77,7 +77,7 @@ TEST(AdapterModules, AreThoseOfPeft) {
         trained.insert("lm_head.weight");
       }
       EXPECT_THAT(part.trained, ElementsAreArray(trained));
-      // What is written for PEFT chooses the same.
+      // The targets that are written for PEFT choose the same.
       json written = row["config"];
       written["target_modules"] = part.targets;
       EXPECT_EQ(names(choose_adapters(lora_of(written), model)), names(part)) << written;

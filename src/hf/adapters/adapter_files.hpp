@@ -26,8 +26,8 @@ struct AdapterFolder {
   static AdapterFolder open(const std::string& folder, const DecoderShape& shape);
 };
 
-/// What a configuration that was read from `place` chooses in the model. Throws UserError(bad_content) with all
-/// problems.
+/// Returns the part of the model that a configuration chooses, which was read from `place`. Throws
+/// UserError(bad_content) with all problems.
 LoraPart choose_stored_adapters(const LoraConfig& lora, const ModelConfig& model, const std::string& place);
 
 /// Finds the tensors of adapters, and of what is trained beside them, among those of the file. Throws

@@ -278,7 +278,7 @@ size_t ChatEncoder::common_end(std::string_view alone, std::string_view followed
     if (ranges[i].end <= same) return ranges[i].end;
     same = std::min(same, ranges[i].begin);
   }
-  // What follows the end can begin alike, such as <|endoftext|> and <|user|>, also where they are no tokens.
+  // The texts after the end can begin alike, such as <|endoftext|> and <|user|>, also where they are no tokens.
   for (const auto& [name, value] : variables_) {
     if (!value.is_string() || !name.ends_with("_token")) continue;
     const auto& token = value.get_ref<const std::string&>();

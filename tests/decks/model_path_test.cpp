@@ -178,7 +178,7 @@ TEST_F(ModelPath, ACheckpointIsExportedAsTheRunExportsItself) {
 // Checkpoints of freeze tuning hold what is trained; the rest stays in the model's folder, from where both exports have
 // it: a run in bf16 has rounded it.
 TEST_F(ModelPath, FrozenWeightsStayInTheirFolder) {
-  const fs::path model = copy("llama3_v4_sharded");
+  const fs::path model = copy("llama");
   const std::vector<std::string> freeze = {"run.finetuning=freeze",        "freeze.trainable_layers=1",
                                            "freeze.trainable_modules=mlp", "checkpoint.every_steps=2",
                                            "evaluation.at_start=false",    "precision.compute=bf16"};
@@ -201,7 +201,7 @@ TEST_F(ModelPath, FrozenWeightsStayInTheirFolder) {
   EXPECT_TRUE(weights(again) == weights(exported));
 
   // Flips one bit of a frozen weight.
-  const fs::path file = model / "model-00001-of-00005.safetensors";
+  const fs::path file = model / "model.safetensors";
   std::string bytes = read_file(file);
   bytes[bytes.size() - 100] = static_cast<char>(bytes[bytes.size() - 100] ^ 1);
   write_file(file, bytes);

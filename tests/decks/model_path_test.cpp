@@ -1,6 +1,7 @@
 // [model] path: training starts from a Hugging Face folder, for any number of ranks and any ZeRO stage, and exports the
 // imported values.
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

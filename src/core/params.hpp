@@ -67,6 +67,7 @@ struct ParamSlice {
   int64_t first_row;
   int64_t rows;
   bool transposed = false;  ///< stored externally as [columns, rows] (GPT-2's Conv1D)
+  bool fixed = false;       ///< keeps its values in a trained unit: its gradient is zero, and no decay applies
 };
 
 /// One tensor of a unit. Matrices are [out, in], row-major; products that share an input (q, k, v; gate, up) are one

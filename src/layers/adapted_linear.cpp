@@ -125,7 +125,7 @@ class Pass {
     const bool accumulate = ctx_.params.accumulate();
     layer_.backward_bias(ctx_, dy);
     if (apart()) {
-      LLMTRAIN_CHECK(!layer_.weight.is_trained(), "with dropout a matrix with magnitudes is frozen");
+      layer_.backward_weight(ctx_, dy, x_);  // whose trained rows have no adapter
       if (!dx.empty()) linear_backward_input(dx, dy, w_, false, ctx_.stream);
       for (const Adapter& adapter : layer_.adapters) backward_apart(adapter, dx, dy);
       return;
@@ -133,9 +133,7 @@ class Pass {
     make_t();
     if (!masked_) make_u();
     const Tensor dproduct = layer_.has_magnitudes() ? backward_magnitudes(dy) : dy;
-    if (layer_.weight.is_trained()) {
-      linear_backward_weight(layer_.weight.gradient(ctx_), dproduct, x_, accumulate, ctx_.stream);
-    }
+    layer_.backward_weight(ctx_, dproduct, x_);
     linear_backward_input(room_.du, dproduct, room_.t, false, ctx_.stream);
     if (masked_) {
       if (!dx.empty()) linear_backward_input(dx, dproduct, w_, false, ctx_.stream);

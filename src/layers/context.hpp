@@ -69,7 +69,8 @@ struct UnitGroup {
 /// Says by its external name whether a parameter is trained; empty: all are.
 using TrainedRule = std::function<bool(const std::string& name)>;
 
-/// Collects the parameters of the layers that make up one unit, or two if some are trained and the others frozen.
+/// Collects the parameters of the layers that make up one unit, or two if some are trained and the others frozen. A
+/// fused matrix with trained slices lies in the trained one; the layer zeroes the gradient of its fixed slices.
 class UnitBuilder {
  public:
   /// Appends to `units`. The trained part of a divided unit is named `name`.trained.

@@ -16,6 +16,23 @@ Initializer initial_a(const AdapterShape& shape, int64_t in) {
                                                     : Initializer::uniform(1.0 / std::sqrt(static_cast<double>(in)));
 }
 
+/// Rows that are not trained; none if no row is.
+std::vector<Linear::Rows> fixed_rows(const UnitBuilder& unit, const std::vector<ParamSlice>& slices) {
+  std::vector<Linear::Rows> rows;
+  for (const ParamSlice& slice : slices) {
+    if (!unit.is_trained(slice.name)) rows.push_back({slice.first_row, slice.rows});
+  }
+  if (rows.size() == slices.size()) rows.clear();
+  return rows;
+}
+
+void zero_rows(const Tensor& gradient, const std::vector<Linear::Rows>& fixed, Stream& stream) {
+  for (const Linear::Rows& rows : fixed) {
+    const Tensor part = gradient.rows(rows.first, rows.count);
+    fill_zero(part.data, part.bytes(), stream);
+  }
+}
+
 }  // namespace
 
 Linear Linear::declare(UnitBuilder& unit, const std::vector<LinearPart>& parts, int64_t in, bool bias, double std,
@@ -29,30 +46,27 @@ Linear Linear::declare(UnitBuilder& unit, const std::vector<LinearPart>& parts, 
     linear.out += part.rows;
   }
   linear.weight = unit.matrix(weights.front().name, linear.out, in, Initializer::normal(std), weights);
-  if (bias) linear.declare_bias(unit, biases);
+  linear.fixed_weight = fixed_rows(unit, weights);
+  if (bias) {
+    linear.bias = unit.vector(biases.front().name, linear.out, Initializer::zeros(), biases);
+    linear.fixed_bias = fixed_rows(unit, biases);
+  }
   if (rule) linear.declare_adapters(unit, parts, rule);
   return linear;
 }
 
-/// A bias is one vector, of which slices may be trained and others not, as PEFT's bias = lora_only wants.
-void Linear::declare_bias(UnitBuilder& unit, const std::vector<ParamSlice>& slices) {
-  for (const ParamSlice& slice : slices) {
-    if (!unit.is_trained(slice.name)) fixed_bias.push_back({slice.first_row, slice.rows});
-  }
-  if (fixed_bias.size() == slices.size()) fixed_bias.clear();
-  const std::string& name = slices.front().name;
-  bias = fixed_bias.empty() ? unit.vector(name, out, Initializer::zeros(), slices)
-                            : unit.trained({name, out, 1, false, Initializer::zeros(), slices});
+void Linear::backward_weight(Context& ctx, const Tensor& dy, const Tensor& x) const {
+  if (!weight.is_trained()) return;
+  const Tensor gradient = weight.gradient(ctx);
+  linear_backward_weight(gradient, dy, x, ctx.params.accumulate(), ctx.stream);
+  zero_rows(gradient, fixed_weight, ctx.stream);
 }
 
 void Linear::backward_bias(Context& ctx, const Tensor& dy) const {
   if (!bias.is_trained()) return;
   const Tensor gradient = bias.gradient(ctx);
   linear_backward_bias(gradient, dy, ctx.params.accumulate(), ctx.stream);
-  for (const Rows& rows : fixed_bias) {
-    const Tensor fixed = gradient.rows(rows.first, rows.count);
-    fill_zero(fixed.data, fixed.bytes(), ctx.stream);
-  }
+  zero_rows(gradient, fixed_bias, ctx.stream);
 }
 
 void Linear::declare_adapters(UnitBuilder& unit, const std::vector<LinearPart>& parts, const AdapterRule& rule) {
@@ -115,9 +129,7 @@ void Linear::forward(Context& ctx, const Batch& batch, const Tensor& y, const Te
 
 void Linear::backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x) const {
   if (ctx.adapters && !adapters.empty()) return adapted_backward(*this, ctx, batch, dx, dy, x);
-  if (weight.is_trained()) {
-    linear_backward_weight(weight.gradient(ctx), dy, x, ctx.params.accumulate(), ctx.stream);
-  }
+  backward_weight(ctx, dy, x);
   backward_bias(ctx, dy);
   if (!dx.empty()) linear_backward_input(dx, dy, weight.weight(ctx), false, ctx.stream);
 }

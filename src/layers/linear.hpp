@@ -25,7 +25,7 @@ struct Linear {
 
   ParamRef weight;
   ParamRef bias;
-  std::vector<Rows> fixed_bias;  ///< of a trained bias, those that keep their values: their gradient is zero
+  std::vector<Rows> fixed_weight, fixed_bias;  ///< rows that keep their values where others are trained
   int64_t in = 0;
   int64_t out = 0;
   ParamRef a;                     ///< [R, in]: A of all adapters, one below the other
@@ -45,13 +45,13 @@ struct Linear {
   void backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x) const;
   /// FLOPs of the products of one token's forward and backward pass, with or without the gradient of the input.
   double product_flops(bool input_gradient) const;
-  /// Computes the gradient of the bias if it is trained.
+  /// Compute the gradient of the weight or bias if it is trained.
+  void backward_weight(Context& ctx, const Tensor& dy, const Tensor& x) const;
   void backward_bias(Context& ctx, const Tensor& dy) const;
 
   bool has_magnitudes() const { return !adapters.empty() && adapters.front().magnitude.exists(); }
 
  private:
-  void declare_bias(UnitBuilder& unit, const std::vector<ParamSlice>& slices);
   void declare_adapters(UnitBuilder& unit, const std::vector<LinearPart>& parts, const AdapterRule& rule);
 };
 

@@ -6,9 +6,8 @@ namespace llmtrain {
 
 ParamRef UnitBuilder::add(ParamSpec spec) {
   if (spec.slices.empty()) spec.slices.push_back({spec.name, 0, spec.rows});
-  const bool trained = is_trained(spec.slices.front().name);
-  LLMTRAIN_CHECK(std::ranges::all_of(spec.slices, [&](const ParamSlice& s) { return is_trained(s.name) == trained; }),
-                 spec.name + " is part of a matrix that is trained or frozen as a whole");
+  const bool trained = std::ranges::any_of(spec.slices, [&](const ParamSlice& s) { return is_trained(s.name); });
+  for (ParamSlice& slice : spec.slices) slice.fixed = trained && !is_trained(slice.name);
   return add(std::move(spec), trained);
 }
 

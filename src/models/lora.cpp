@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "core/deck/suggestion.hpp"
+#include "models/model_modules.hpp"
 #include "models/models.hpp"
 #include "text/split/python_regex.hpp"
 
@@ -18,55 +19,12 @@ namespace llmtrain {
 
 namespace {
 
-using NameSet = std::set<std::string, std::less<>>;
-
-/// "model.norm.weight" -> "model.norm"
-std::string_view parent_of(std::string_view name) {
-  const size_t dot = name.rfind('.');
-  return name.substr(0, dot == std::string_view::npos ? 0 : dot);
-}
-
-std::string_view last_part(std::string_view module) { return module.substr(module.rfind('.') + 1); }
-
-/// Last parts of the names, such as q_proj.
-NameSet last_parts(const NameSet& modules) {
-  NameSet parts;
-  for (const std::string& module : modules) parts.emplace(last_part(module));
-  return parts;
-}
-
-/// Modules of a model by their names, as in PyTorch: those with parameters, and those that contain them.
-struct ModelModules {
-  NameSet linear;  ///< what can be adapted
-  NameSet tables;  ///< embeddings and the head
-  NameSet all;
-  std::string head, embedding;
-
-  ModelModules(const DecoderNames& names, const std::vector<UnitSpec>& units)
-      : head(names.head), embedding(names.embedding) {
-    all.insert(head);  // a tied one too
-    tables = {names.head, names.embedding, names.positions};
-    for (const UnitSpec& unit : units) {
-      for (const ParamSpec& param : unit.params) {
-        for (const ParamSlice& slice : param.slices) add(slice.name, param.decay);
-      }
-    }
-  }
-
- private:
-  void add(const std::string& tensor, bool matrix) {
-    const std::string_view module = parent_of(tensor);
-    if (matrix && !tables.contains(module)) linear.emplace(module);
-    for (std::string_view name = module; !name.empty(); name = parent_of(name)) all.emplace(name);
-  }
-};
-
 /// Finds the number of a module's layer as PEFT does.
 class LayerFinder {
  public:
   explicit LayerFinder(const std::vector<std::string>& patterns) {
     for (const std::string& pattern : patterns) {
-      patterns_.push_back(std::make_unique<PythonRegex>("(?:.*?\\.)?(?:" + pattern + ")\\.(?=\\d+\\.)", ""));
+      patterns_.push_back(std::make_unique<PythonRegex>("(?:.*?\\.)?(?:" + pattern + ")\\.(?=\\d+\\.)", pattern));
     }
   }
 
@@ -109,7 +67,6 @@ class AdapterChooser {
     if (part_.errors.empty()) part_.targets = peft_targets();
     choose_saved();
     choose_biases();
-    if (part_.errors.empty()) check_fused();
     return std::move(part_);
   }
 
@@ -121,13 +78,12 @@ class AdapterChooser {
     try {
       work();
     } catch (const UserError& error) {
-      const std::string_view what = error.what();
-      fail(key, std::string(what.starts_with(": ") ? what.substr(2) : what));
+      fail(key, error.what());
     }
   }
 
   std::string names_that_exist(std::string_view wanted, const NameSet& modules) const {
-    const NameSet parts = last_parts(modules);
+    const NameSet parts = last_parts_of(modules);
     const std::vector<std::string_view> known(parts.begin(), parts.end());
     return fmt::format("{}; it has {}", did_you_mean(wanted, known), joined(known));
   }
@@ -156,14 +112,14 @@ class AdapterChooser {
     if (all_linear()) return in_layers(modules_.linear);
     NameSet found;
     if (!config_.target_modules.regex.empty()) {
-      guard("target_modules", [&] { found = matched(config_.target_modules); });
+      guard("target_modules", [&] { found = modules_.matched(config_.target_modules); });
       if (found.empty() && part_.errors.empty()) {
         fail("target_modules", "the regular expression matches the whole name of no module" +
                                    names_that_exist(config_.target_modules.regex, modules_.linear));
       }
     }
     for (const std::string& name : config_.target_modules.names) {
-      NameSet of_name = matched({{name}, {}});
+      NameSet of_name = modules_.matched({{name}, {}});
       if (name.empty() || of_name.empty()) {
         fail("target_modules", fmt::format("the model has no {}{}", name, names_that_exist(name, modules_.linear)));
       }
@@ -173,15 +129,6 @@ class AdapterChooser {
     }
     if (config_.target_modules.empty()) fail("target_modules", "names no module");
     if (part_.errors.empty()) check_linear(found);
-    return found;
-  }
-
-  NameSet matched(const ModulePattern& pattern) const {
-    const ModuleMatcher matcher(pattern, "");
-    NameSet found;
-    for (const std::string& module : modules_.all) {
-      if (matcher.matches(module)) found.insert(module);
-    }
     return found;
   }
 
@@ -219,46 +166,61 @@ class AdapterChooser {
 
   void exclude(NameSet& targets) {
     const size_t before = targets.size();
-    if (!config_.exclude_modules.empty()) {
-      guard("exclude_modules", [&] {
-        const NameSet excluded = matched(config_.exclude_modules);
-        if (excluded.empty()) {
-          fail("exclude_modules", fmt::format("the model has no {}{}", joined(config_.exclude_modules.names),
-                                              names_that_exist("", modules_.linear)));
-        }
-        for (const std::string& module : excluded) targets.erase(module);
-      });
-    }
+    const ModulePattern& pattern = config_.exclude_modules;
+    guard("exclude_modules", [&] {
+      if (!pattern.regex.empty()) exclude_matched(targets, pattern, pattern.regex);
+      for (const std::string& name : pattern.names) exclude_matched(targets, {{name}, {}}, name);
+    });
     std::erase_if(targets, [&](const std::string& module) { return is_saved(module); });
     if (!targets.empty() || !part_.errors.empty()) return;
     if (before == 0) return fail("layers_to_transform", "no target module lies in these layers");
     fail("target_modules", "every target is excluded by lora.exclude_modules or trained whole by lora.modules_to_save");
   }
 
-  double number_of(const ModuleNumbers& numbers, const char* key, const std::string& module, double otherwise) {
-    double number = otherwise;
+  void exclude_matched(NameSet& targets, const ModulePattern& pattern, const std::string& text) {
+    const NameSet excluded = modules_.matched(pattern);
+    if (excluded.empty()) {
+      fail("exclude_modules", fmt::format("the model has no {}{}", text, names_that_exist(text, modules_.linear)));
+    }
+    for (const std::string& module : excluded) targets.erase(module);
+  }
+
+  /// Numbers that the patterns give to targets; the first match counts.
+  std::map<std::string, double> numbers_of(const ModuleNumbers& numbers, const char* key, const NameSet& targets) {
+    std::map<std::string, double> found;
     guard(key, [&] {
-      for (const auto& [pattern, value] : numbers) {
-        if (!PythonRegex("(?:.*\\.)?(?:" + pattern + ")", "").matches(module)) continue;
-        number = value;
-        return;
+      for (const auto& [pattern, number] : numbers) {
+        const NameEnd end(pattern);
+        bool matches = false;
+        for (const std::string& module : targets) {
+          if (!end.matches(module)) continue;
+          matches = true;
+          found.emplace(module, number);
+        }
+        if (matches) continue;
+        fail(key, fmt::format("no module with an adapter is called {}{}", pattern, names_that_exist(pattern, targets)));
       }
     });
-    return number;
+    return found;
   }
 
   void shape_adapters(const NameSet& targets) {
+    const auto ranks = numbers_of(config_.rank_pattern, "rank_pattern", targets);
+    const auto alphas = numbers_of(config_.alpha_pattern, "alpha_pattern", targets);
+    const auto number_of = [](const auto& numbers, const std::string& module, double otherwise) {
+      const auto found = numbers.find(module);
+      return found == numbers.end() ? otherwise : found->second;
+    };
     for (const std::string& module : targets) {
       AdapterShape& shape = part_.modules[module];
-      const double rank = number_of(config_.rank_pattern, "rank_pattern", module, static_cast<double>(config_.rank));
-      const double alpha = number_of(config_.alpha_pattern, "alpha_pattern", module, config_.alpha);
+      const double rank = number_of(ranks, module, static_cast<double>(config_.rank));
+      const double alpha = number_of(alphas, module, config_.alpha);
       shape.rank = static_cast<int64_t>(rank);
       shape.scale = alpha / (config_.rslora ? std::sqrt(rank) : rank);
       shape.dropout = config_.dropout;
       shape.dora = config_.dora;
       shape.init = config_.init;
       shape.learning_rate_ratio = config_.learning_rate_ratio;
-      if (!part_.errors.empty()) return;
     }
     if (config_.init == AdapterShape::Init::gaussian) check_ranks();
   }
@@ -269,7 +231,7 @@ class AdapterChooser {
       for (const ParamSpec& param : unit.params) {
         int64_t rank = 0;
         for (const ParamSlice& slice : param.slices) {
-          const auto found = part_.modules.find(parent_of(slice.name));
+          const auto found = part_.modules.find(parent_module(slice.name));
           if (found == part_.modules.end()) continue;
           if (rank > 0 && found->second.rank != rank) {
             return fail("rank_pattern", fmt::format("{} is one matrix with others of another rank, which lora.init = "
@@ -289,9 +251,9 @@ class AdapterChooser {
     if (targets.regex.empty() && !all_linear()) return targets.names;
     NameSet modules;
     for (const auto& [module, shape] : part_.modules) modules.insert(module);
-    const NameSet parts = last_parts(all_linear() ? modules_.linear : modules);
+    const NameSet parts = last_parts_of(all_linear() ? modules_.linear : modules);
     const bool alone = std::ranges::all_of(modules_.all, [&](const std::string& module) {
-      return !parts.contains(last_part(module)) || (all_linear() ? modules_.linear : modules).contains(module);
+      return !parts.contains(last_part_of(module)) || (all_linear() ? modules_.linear : modules).contains(module);
     });
     const NameSet& chosen = alone ? parts : modules;
     return {chosen.begin(), chosen.end()};
@@ -299,10 +261,7 @@ class AdapterChooser {
 
   void choose_saved() {
     for (const std::string& saved : config_.modules_to_save) {
-      NameSet found;
-      for (const std::string& module : modules_.all) {
-        if (!saved.empty() && module.ends_with(saved)) found.insert(module);
-      }
+      const NameSet found = modules_.saved_by(saved);
       if (found.empty()) {
         fail("modules_to_save", fmt::format("the model has no {}{}", saved, names_that_exist(saved, modules_.all)));
       }
@@ -323,7 +282,7 @@ class AdapterChooser {
                                "the embedding is the head's matrix too, so that both are trained as one");
     }
     for_tensors([&](const std::string& name) {
-      const std::string_view own = parent_of(name);
+      const std::string_view own = parent_module(name);
       const bool inside = own == module || own.starts_with(module + ".");
       if (inside || (tied && own == modules_.embedding)) part_.trained.insert(name);
     });
@@ -334,7 +293,7 @@ class AdapterChooser {
     bool found = false;
     for_tensors([&](const std::string& name) {
       if (!name.ends_with(".bias")) return;
-      if (config_.bias == LoraConfig::Bias::lora_only && !part_.modules.contains(parent_of(name))) return;
+      if (config_.bias == LoraConfig::Bias::lora_only && !part_.modules.contains(parent_module(name))) return;
       part_.trained.insert(name);
       found = true;
     });
@@ -345,23 +304,6 @@ class AdapterChooser {
     for (const UnitSpec& unit : units_) {
       for (const ParamSpec& param : unit.params) {
         for (const ParamSlice& slice : param.slices) work(slice.name);
-      }
-    }
-  }
-
-  /// A matrix of several modules is trained or frozen as a whole.
-  void check_fused() {
-    for (const UnitSpec& unit : units_) {
-      for (const ParamSpec& param : unit.params) {
-        std::vector<std::string> with, without;
-        for (const ParamSlice& slice : param.slices) {
-          (part_.trained.contains(slice.name) ? with : without).push_back(slice.name);
-        }
-        if (with.empty() || without.empty()) continue;
-        return fail(
-            param.decay ? "modules_to_save" : "bias",
-            fmt::format("{} would be trained without {}, but they are one matrix here: name all of them, or none",
-                        joined(with), joined(without)));
       }
     }
   }

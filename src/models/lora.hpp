@@ -27,6 +27,10 @@ struct LoraPart {
 /// Sizes of the model do not matter, and may be unknown.
 LoraPart choose_adapters(const LoraConfig& config, const ModelConfig& model);
 
+/// Removes from a configuration that was stored with an adapter what matches nothing in this model: names of modules,
+/// patterns and layers, all of which PEFT ignores as long as it finds a target. Returns what was removed, by key.
+std::vector<std::string> remove_unmatched(LoraConfig& config, const ModelConfig& model);
+
 /// Sets the rules of a configuration without errors: what is adapted, and what is trained beside the adapters.
 void adapt(DecoderShape& shape, const LoraConfig& config);
 

@@ -9,9 +9,15 @@
 
 namespace llmtrain {
 
+namespace {
+
+constexpr std::string_view special = "\\*+?()[]{}|^$";  ///< characters of regular expressions, besides the dot
+
+}  // namespace
+
 ModulePattern DeckValue<ModulePattern>::parse(std::string_view text, const KeyInfo& info) {
   ModulePattern pattern;
-  if (text.find_first_of("\\*+?()[]{}|^$") == std::string_view::npos) {
+  if (text.find_first_of(special) == std::string_view::npos) {
     pattern.names = DeckValue<std::vector<std::string>>::parse(text, info);
     return pattern;
   }
@@ -34,8 +40,26 @@ bool names_all_linear(std::string_view text) {
   return std::ranges::equal(text, std::string_view("all-linear"), same);
 }
 
-ModuleMatcher::ModuleMatcher(const ModulePattern& pattern, const std::string& place) : pattern_(pattern) {
-  if (!pattern.regex.empty()) regex_ = std::make_unique<PythonRegex>(pattern.regex, place);
+NameEnd::NameEnd(const std::string& pattern) {
+  if (pattern.find_first_of(special) == std::string::npos) {
+    name_ = pattern;
+  } else {
+    regex_ = std::make_unique<PythonRegex>("(?:.*\\.)?(?:" + pattern + ")", pattern);
+  }
+}
+
+NameEnd::~NameEnd() = default;
+
+bool NameEnd::matches(std::string_view module) const {
+  if (regex_) return regex_->matches(module);
+  if (module.size() < name_.size()) return false;
+  const std::string_view begin = module.substr(0, module.size() - name_.size());
+  const auto same = [](char pattern, char c) { return pattern == '.' || pattern == c; };
+  return (begin.empty() || begin.ends_with('.')) && std::ranges::equal(name_, module.substr(begin.size()), same);
+}
+
+ModuleMatcher::ModuleMatcher(const ModulePattern& pattern) : pattern_(pattern) {
+  if (!pattern.regex.empty()) regex_ = std::make_unique<PythonRegex>(pattern.regex);
 }
 
 ModuleMatcher::~ModuleMatcher() = default;

@@ -30,10 +30,24 @@ struct DeckValue<ModulePattern> {
 /// True for all-linear, PEFT's name of every linear layer but the head, in any letters.
 bool names_all_linear(std::string_view text);
 
+/// The rule of rank_pattern and alpha_pattern: a regular expression for a name, or for the end of it after a dot.
+class NameEnd {
+ public:
+  /// Throws UserError for a regular expression that cannot be used.
+  explicit NameEnd(const std::string& pattern);
+  ~NameEnd();
+
+  bool matches(std::string_view module) const;
+
+ private:
+  std::string name_;  ///< a pattern without special characters but dots; there can be one for every module
+  std::unique_ptr<PythonRegex> regex_;
+};
+
 class ModuleMatcher {
  public:
-  /// `place` begins messages. Throws UserError for a regular expression that cannot be used.
-  ModuleMatcher(const ModulePattern& pattern, const std::string& place);
+  /// Throws UserError for a regular expression that cannot be used.
+  explicit ModuleMatcher(const ModulePattern& pattern);
   ~ModuleMatcher();
 
   bool matches(std::string_view module) const;

@@ -138,9 +138,10 @@ ParamStore::Shard ParamStore::Shard::part(int64_t first, int64_t last) const {
   Shard cut = *this;
   const int64_t chunks = std::max<int64_t>((end - begin) / chunk_elements, 1);
   const auto narrow = [&](Tensor& t) {
-    const int64_t per_chunk = t.numel() / chunks;
-    t = t.empty() ? Tensor()
-                  : t.rows((first - begin) / chunk_elements * per_chunk, (last - first) / chunk_elements * per_chunk);
+    if (t.empty()) return;
+    const int64_t per_chunk = t.numel() / chunks, at = (first - begin) * per_chunk, count = (last - first) * per_chunk;
+    LLMTRAIN_CHECK(at % chunk_elements == 0 && count % chunk_elements == 0, "values of chunks are not divided");
+    t = t.rows(at / chunk_elements, count / chunk_elements);
   };
   for (Tensor& plane : cut.states) narrow(plane);
   narrow(cut.gradient);

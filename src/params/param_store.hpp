@@ -133,7 +133,7 @@ class ParamStore {
     Tensor weights = {};
     bool on_host = false;  ///< true if the tensors are in host memory although the device has its own
     const Tensor& master() const { return states[master_plane]; }
-    /// The tensors' values for elements [first, last) only, which are whole chunks.
+    /// The tensors' values for elements [first, last) only: whole chunks where a tensor has values of chunks.
     Shard part(int64_t first, int64_t last) const;
     UnitRange part_of(const UnitRange& range) const {
       return {std::max(begin, range.begin), std::min(end, range.end), range.decay, range.lr_scale};

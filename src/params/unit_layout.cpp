@@ -31,12 +31,24 @@ UnitLayout::UnitLayout(const UnitSpec& spec) : offsets_(spec.params.size()) {
       if (param.decay != decay) continue;
       offsets_[p] = elements_;
       elements_ += whole_chunks(checked_numel(spec, param));
-      const bool goes_on =
-          !ranges_.empty() && ranges_.back().decay == decay && ranges_.back().lr_scale == param.lr_scale;
-      if (!goes_on) ranges_.push_back({offsets_[p], elements_, decay, param.lr_scale});
-      ranges_.back().end = elements_;
+      for (const ParamSlice& slice : param.slices) {
+        if (!decay || !slice.fixed) continue;
+        const int64_t begin = offsets_[p] + slice.first_row * param.columns;
+        extend_ranges(begin, true, param.lr_scale);
+        extend_ranges(begin + slice.rows * param.columns, false, param.lr_scale);
+      }
+      extend_ranges(elements_, decay, param.lr_scale);
     }
   }
+}
+
+/// Gives the elements from the last range to `end` this treatment.
+void UnitLayout::extend_ranges(int64_t end, bool decay, double lr_scale) {
+  const int64_t begin = ranges_.empty() ? 0 : ranges_.back().end;
+  if (begin == end) return;
+  const bool goes_on = !ranges_.empty() && ranges_.back().decay == decay && ranges_.back().lr_scale == lr_scale;
+  if (!goes_on) ranges_.push_back({begin, end, decay, lr_scale});
+  ranges_.back().end = end;
 }
 
 ShardBorders borders_of_shard(int64_t elements, int64_t rank, int64_t size) {

@@ -8,7 +8,7 @@
 
 namespace llmtrain {
 
-/// A range of elements with the same treatment.
+/// A range of elements with the same treatment: whole chunks, except beside fixed slices of a matrix.
 struct UnitRange {
   int64_t begin;
   int64_t end;
@@ -35,6 +35,8 @@ class UnitLayout {
   std::vector<int64_t> borders(int size) const;
 
  private:
+  void extend_ranges(int64_t end, bool decay, double lr_scale);
+
   std::vector<int64_t> offsets_;
   std::vector<UnitRange> ranges_;
   int64_t elements_ = 0;

@@ -24,7 +24,9 @@ NameSet trained_names(const ParamStore& params) {
   for (int unit = 0; unit < params.unit_count(); ++unit) {
     if (!params.trained(unit)) continue;
     for (const ParamSpec& param : params.spec(unit).params) {
-      for (const ParamSlice& slice : param.slices) names.insert(slice.name);
+      for (const ParamSlice& slice : param.slices) {
+        if (!slice.fixed) names.insert(slice.name);
+      }
     }
   }
   return names;
@@ -112,8 +114,10 @@ LoadedWeights RoleModel::load_checkpoint_of(Communicator& communicator, Stream& 
     params_.initialize(static_cast<uint64_t>(manifest.frozen->seed));
   } else if (manifest.frozen) {
     NameSet trained;
-    for (const TensorSchema& tensor : manifest.schema.tensors) trained.insert(tensor.name);
     DecoderShape shape = spec_.shape;
+    for (const TensorSchema& tensor : manifest.schema.tensors) {
+      if (is_adapter_name(tensor.name) || !shape.trained || shape.trained(tensor.name)) trained.insert(tensor.name);
+    }
     shape.stored_rows = manifest.frozen->rows;
     LoadReport report;
     try {

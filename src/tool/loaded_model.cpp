@@ -39,6 +39,7 @@ void LoadedModel::read_adapter(const std::string& folder) {
   if (checkpoint_) refuse_command_line("--adapter: give the folder of its model with --model, not a checkpoint");
   DecoderShape shape = decoder_shape(config_.model, vocabulary());
   const AdapterFolder found = AdapterFolder::open(folder, shape);
+  print_warnings(found.warnings);
   adapt(shape, found.config.lora);
   match_adapter(found, shape, Decoder(shape).units());
   lora_ = found.config.lora;

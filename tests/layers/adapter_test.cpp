@@ -3,6 +3,7 @@
 
 #include "layers/adapter.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,6 +33,7 @@ const std::vector<LinearPart> parts = {{"q", 7}, {"k", 5}, {"v", 4}};
 struct Kind {
   bool bias = false, dora = false, dropout = false;
   bool whole = false;  ///< one matrix, which one adapter covers
+  bool saved = false;  ///< k, which has no adapter, is trained whole
 
   std::vector<LinearPart> matrices() const { return whole ? std::vector<LinearPart>{{"q", out}} : parts; }
   AdapterRule rule() const {
@@ -45,7 +47,7 @@ struct Kind {
 
 std::ostream& operator<<(std::ostream& stream, const Kind& kind) {
   return stream << (kind.bias ? "bias " : "") << (kind.dora ? "dora " : "") << (kind.dropout ? "dropout " : "")
-                << (kind.whole ? "whole" : "");
+                << (kind.whole ? "whole" : "") << (kind.saved ? "saved" : "");
 }
 
 /// A layer with its parameters in two units, and a batch of two sequences.
@@ -53,7 +55,9 @@ class Rig {
  public:
   Rig(const Kind& kind, DType compute) : compute_(compute) {
     std::vector<UnitSpec> units;
-    UnitBuilder builder(units, "layer", [](const std::string& name) { return name.ends_with("bias"); });
+    UnitBuilder builder(units, "layer", [saved = kind.saved](const std::string& name) {
+      return name.ends_with("bias") || (saved && name == "k.weight");
+    });
     layer_ = Linear::declare(builder, kind.matrices(), in, kind.bias, 0.02, kind.rule());
     ParamStoreOptions options;
     options.compute = compute;
@@ -302,6 +306,10 @@ TEST_P(AdaptedLinear, OutputAndGradientsAreThoseOfTheFormulas) {
   const Values dy = normal_values(rows * out, 1, 99);
   const auto gradients = rig.backward(dy);
   for (const auto& [name, gradient] : gradients) {
+    if (name == "q.weight" || name == "v.weight") {
+      EXPECT_THAT(gradient, ::testing::Each(0.0f)) << name << " keeps its values";
+      continue;
+    }
     Reals slopes;
     for (size_t i = 0; i < gradient.size(); ++i) {
       const Reals plus = reference(point, name, i, 1), minus = reference(point, name, i, -1);
@@ -313,7 +321,8 @@ TEST_P(AdaptedLinear, OutputAndGradientsAreThoseOfTheFormulas) {
   }
   // q and v have A and B, and with magnitudes a third; biases of all parts are trained here.
   const size_t adapters = kind.whole ? 1 : 2;
-  EXPECT_EQ(gradients.size(), 1 + adapters * (kind.dora ? 3 : 2) + (kind.bias ? kind.matrices().size() : 0));
+  EXPECT_EQ(gradients.size(), 1 + adapters * (kind.dora ? 3 : 2) + (kind.bias ? kind.matrices().size() : 0) +
+                                  (kind.saved ? parts.size() : 0));
 }
 
 // B = 0, and magnitudes equal to the norms, leave every bit of the base model.
@@ -356,7 +365,9 @@ INSTANTIATE_TEST_SUITE_P(Kinds, AdaptedLinear,
                                            Kind{.bias = true, .dora = true}, Kind{.dora = true},
                                            Kind{.bias = true, .dora = true, .dropout = true},
                                            Kind{.dora = true, .dropout = true, .whole = true},
-                                           Kind{.dropout = true, .whole = true}));
+                                           Kind{.dropout = true, .whole = true}, Kind{.dora = true, .saved = true},
+                                           Kind{.dropout = true, .saved = true},
+                                           Kind{.dora = true, .dropout = true, .saved = true}));
 
 TEST(AdaptedLinear, MasksAndInitialNumbersFollowTheNamesOfModules) {
   std::vector<UnitSpec> units;

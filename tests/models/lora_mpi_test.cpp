@@ -57,7 +57,7 @@ TEST_P(AdaptersOfRanks, StepsHaveTheBitsOfOneRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, AdaptersOfRanks, ::testing::Values("qv", "gpt2_dora", "bias_lora_only", "head"),
+INSTANTIATE_TEST_SUITE_P(Cases, AdaptersOfRanks, ::testing::Values("qv", "gpt2_dora", "part_of_fused", "head"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

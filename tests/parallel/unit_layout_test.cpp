@@ -68,6 +68,21 @@ TEST(UnitLayout, RangesDivideWhereTheLearningRateDoesAndNothingMoves) {
   EXPECT_EQ(ranges[2].begin, ranges[1].end);
 }
 
+TEST(UnitLayout, FixedSlicesDoNotDecay) {
+  UnitSpec unit{"block", {param(30, 9, true), param(2, 300, true)}, false};
+  unit.params[0].slices = {{"q", 0, 10}, {"k", 10, 5}, {"v", 15, 15}};
+  unit.params[0].slices[0].fixed = unit.params[0].slices[2].fixed = true;
+  std::vector<int64_t> borders;
+  std::vector<bool> decays;
+  const UnitLayout layout(unit);
+  for (const UnitRange& range : layout.ranges()) {
+    borders.push_back(range.begin);
+    decays.push_back(range.decay);
+  }
+  EXPECT_EQ(borders, (std::vector<int64_t>{0, 90, 135, 270}));
+  EXPECT_EQ(decays, (std::vector<bool>{false, true, false, true}));
+}
+
 TEST(UnitLayout, TensorsAreAlignedAndDisjointAndRangesCoverTheUnit) {
   std::mt19937 random(7);
   for (int trial = 0; trial < 200; ++trial) {

@@ -38,6 +38,8 @@ LORA = {
     "phi3_fused": ("phi3", dict(r=3, lora_alpha=6, target_modules=["qkv_proj", "gate_up_proj", "down_proj"]), False),
     "bias_lora_only": ("llama_attention_bias", dict(r=2, lora_alpha=4, target_modules=["q_proj", "v_proj", "o_proj"],
                                                     bias="lora_only"), False),
+    "part_of_fused": ("llama_qkv_bias", dict(r=2, lora_alpha=4, target_modules=["q_proj", "gate_proj"], use_dora=True,
+                                             bias="lora_only", modules_to_save=["k_proj", "up_proj"]), False),
     "gpt2_bias_all": ("gpt2_untied", dict(r=3, lora_alpha=4, target_modules=["c_fc"], use_rslora=True,
                                           fan_in_fan_out=True, bias="all"), False),
     "bias_all": ("llama_qkv_bias", dict(r=2, lora_alpha=4, target_modules=["v_proj"], bias="all"), False),

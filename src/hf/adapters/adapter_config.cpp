@@ -160,7 +160,7 @@ class AdapterConfigReader {
     const auto text = value->get<std::string>();
     if (names_all_linear(text)) return {{"all-linear"}, {}};
     try {
-      ModuleMatcher({{}, text}, "").matches("");
+      ModuleMatcher({{}, text}).matches("");
       return {{}, text};
     } catch (const UserError& error) {
       keys_.problem(key, error.what());

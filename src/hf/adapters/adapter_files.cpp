@@ -179,7 +179,13 @@ std::string read_adapter_config(const std::string& folder) {
                                                            : ", so it is not the folder of an adapter"));
 }
 
-LoraPart choose_stored_adapters(const LoraConfig& lora, const ModelConfig& model, const std::string& place) {
+LoraPart choose_stored_adapters(LoraConfig& lora, const ModelConfig& model, const std::string& place,
+                                std::vector<std::string>& warnings) {
+  const std::vector<std::string> removed = remove_unmatched(lora, model);
+  if (!removed.empty()) {
+    warnings.push_back(fmt::format("{}: it names what the model does not have, which is ignored: {}", place,
+                                   without_controls(joined(removed, "; "))));
+  }
   LoraPart part = choose_adapters(lora, model);
   if (part.errors.empty()) return part;
   constexpr std::array<std::pair<std::string_view, std::string_view>, 2> other_names = {
@@ -199,7 +205,7 @@ AdapterFolder AdapterFolder::open(const std::string& folder, const DecoderShape&
   const FolderHandle handle = FolderHandle::open(folder);
   const std::string place = handle.path_of(adapter_config_name);
   adapter.config = parse_adapter_config(read_adapter_config(folder), place);
-  adapter.part = choose_stored_adapters(adapter.config.lora, shape.config, place);
+  adapter.part = choose_stored_adapters(adapter.config.lora, shape.config, place, adapter.warnings);
   if (!handle.has(adapter_weights_name) && handle.has("adapter_model.bin")) {
     throw UserError(
         ExitCode::missing_input,
@@ -234,7 +240,7 @@ LoadedAdapter load_adapter(const std::string& folder, const DecoderShape& shape,
   throw_on_all_ranks(communicator, [&] {
     adapter.folder = folder;
     adapter.config = parse_adapter_config(packed_config, folder);
-    adapter.part = choose_stored_adapters(adapter.config.lora, shape.config, folder);
+    adapter.part = choose_stored_adapters(adapter.config.lora, shape.config, folder, adapter.warnings);
     adapter.index = WeightIndex::unpacked(packed_index);
     match = match_adapter(adapter, shape, units_of(params));
   });

@@ -20,15 +20,18 @@ struct AdapterFolder {
   AdapterConfig config;
   LoraPart part;
   WeightIndex index;
+  std::vector<std::string> warnings;
 
   /// Reads the headers and checks that every tensor is there and fits. For one rank. Throws UserError: missing_input,
   /// bad_content.
   static AdapterFolder open(const std::string& folder, const DecoderShape& shape);
 };
 
-/// Returns the part of the model that a configuration chooses, which was read from `place`. Throws
-/// UserError(bad_content) with all problems.
-LoraPart choose_stored_adapters(const LoraConfig& lora, const ModelConfig& model, const std::string& place);
+/// Returns the part of the model that a configuration chooses, which was read from `place`. Removes from it what
+/// matches nothing in the model, as PEFT ignores it, and adds one warning about that. Throws UserError(bad_content)
+/// with all problems.
+LoraPart choose_stored_adapters(LoraConfig& lora, const ModelConfig& model, const std::string& place,
+                                std::vector<std::string>& warnings);
 
 /// Finds the tensors of adapters, and of what is trained beside them, among those of the file. Throws
 /// UserError(bad_content) that names all missing tensors, unused tensors, and wrong shapes and types at once.

@@ -75,6 +75,7 @@ class Merger {
     match_ = match_weights(shape, units_, index_);
     warnings_.insert(warnings_.end(), match_.warnings.begin(), match_.warnings.end());
     adapter_ = AdapterFolder::open(adapter, shape);
+    warnings_.insert(warnings_.end(), adapter_.warnings.begin(), adapter_.warnings.end());
     check_name(folder);
     adapt(shape, adapter_.config.lora);
     const std::vector<UnitSpec> adapted = Decoder(shape).units();

@@ -12,7 +12,7 @@ bool is_letter_or_digit(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && 
 
 class PythonTranslator {
  public:
-  PythonTranslator(std::string_view pattern, const std::string& place) : pattern_(pattern), place_(place) {}
+  PythonTranslator(std::string_view pattern, std::string_view shown) : pattern_(pattern), shown_(shown) {}
 
   std::string run() {
     while (i_ < pattern_.size()) {
@@ -38,8 +38,8 @@ class PythonTranslator {
 
  private:
   [[noreturn]] void refuse(const std::string& what) const {
-    throw UserError(ExitCode::bad_content, fmt::format("{}: the regular expression {} has {}, which is not supported",
-                                                       place_, printable(pattern_), what));
+    throw UserError(ExitCode::bad_content,
+                    fmt::format("the regex {} has {}, which is not supported", printable(shown_.substr(0, 200)), what));
   }
   bool take(std::string_view text) {
     if (!pattern_.substr(i_).starts_with(text)) return false;
@@ -106,18 +106,23 @@ class PythonTranslator {
     return true;
   }
 
-  std::string_view pattern_;
-  const std::string& place_;
+  std::string_view pattern_, shown_;
   size_t i_ = 0;
   bool after_interval_ = false;
   std::string out_;
 };
 
+/// Checks the pattern before it is put between others, so that a message is about what the user gave.
+std::string checked(std::string_view pattern, std::string_view shown) {
+  translate_regex(PythonTranslator(shown, shown).run(), "");
+  return PythonTranslator(pattern, shown).run();
+}
+
 }  // namespace
 
-PythonRegex::PythonRegex(std::string_view pattern, const std::string& place)
-    : whole_("\\A(?:" + PythonTranslator(pattern, place).run() + ")\\z", place),
-      begin_("\\A(?:" + PythonTranslator(pattern, place).run() + ")", place) {}
+PythonRegex::PythonRegex(std::string_view pattern, std::string_view shown)
+    : whole_("\\A(?:" + checked(pattern, shown) + ")\\z", "", shown),
+      begin_("\\A(?:" + PythonTranslator(pattern, shown).run() + ")", "", shown) {}
 
 bool PythonRegex::matches(std::string_view text) const {
   bool found = false;

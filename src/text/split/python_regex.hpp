@@ -14,8 +14,10 @@ namespace llmtrain {
 
 class PythonRegex {
  public:
-  /// `place` names the file and key in messages. Throws UserError(bad_content).
-  PythonRegex(std::string_view pattern, const std::string& place);
+  /// Throws UserError(bad_content), whose message begins with the pattern, or with `shown` if that is what the user
+  /// gave.
+  explicit PythonRegex(std::string_view pattern) : PythonRegex(pattern, pattern) {}
+  PythonRegex(std::string_view pattern, std::string_view shown);
 
   /// re.fullmatch, for texts without line breaks. Throws UserError(bad_content) if the pattern takes too long.
   bool matches(std::string_view text) const;

@@ -96,9 +96,9 @@ struct Regex::State {
 
   [[noreturn]] void refuse(const std::string& why) const {
     throw UserError(ExitCode::bad_content,
-                    fmt::format("{}: the regex {} {} on a text of {} bytes; rewrite it without repetitions that can "
+                    fmt::format("{} {} on a text of {} bytes; rewrite it without repetitions that can "
                                 "match the same characters in many ways",
-                                regex.place_, regex.pattern_.substr(0, 200), why, text.size()));
+                                regex.name_, why, text.size()));
   }
   /// Finds a match that begins at `from` or later; returns false if there is none.
   bool find(size_t from, size_t& begin, size_t& end) {
@@ -127,8 +127,9 @@ struct Regex::State {
   }
 };
 
-Regex::Regex(std::string pattern, const std::string& place) : pattern_(std::move(pattern)), place_(place) {
-  const std::string translated = translate_regex(pattern_, place);
+Regex::Regex(const std::string& pattern, const std::string& place, std::string_view shown)
+    : name_(fmt::format("{}{}the regex {}", place, place.empty() ? "" : ": ", shown.substr(0, 200))) {
+  const std::string translated = translate_regex(pattern, place);
   const std::unique_ptr<pcre2_compile_context, Deleter<pcre2_compile_context_free>> context(
       pcre2_compile_context_create(nullptr));
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
@@ -140,8 +141,7 @@ Regex::Regex(std::string pattern, const std::string& place) : pattern_(std::move
                     PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | PCRE2_USE_OFFSET_LIMIT, &error,
                     &at, context.get()));
   if (code_->code == nullptr) {
-    throw UserError(ExitCode::bad_content, fmt::format("{}: the regex {} cannot be used: {}", place,
-                                                       pattern_.substr(0, 200), message_of(error)));
+    throw UserError(ExitCode::bad_content, fmt::format("{} cannot be used: {}", name_, message_of(error)));
   }
   pcre2_jit_compile(code_->code.get(), PCRE2_JIT_COMPLETE);  // interpreted if there is no compiler
 }

@@ -16,8 +16,9 @@ std::string translate_regex(std::string_view pattern, const std::string& place);
 
 class Regex {
  public:
-  /// `place` names the file and key in messages.
-  Regex(std::string pattern, const std::string& place);
+  /// `place` begins messages, which name the file and key; `shown` is the pattern in them.
+  Regex(const std::string& pattern, const std::string& place) : Regex(pattern, place, pattern) {}
+  Regex(const std::string& pattern, const std::string& place, std::string_view shown);
   ~Regex();
   Regex(const Regex&) = delete;
   Regex& operator=(const Regex&) = delete;
@@ -44,7 +45,7 @@ class Regex {
     std::unique_ptr<State> state_;
   };
 
-  std::string pattern_, place_;
+  std::string name_;  ///< in messages
   std::unique_ptr<Code> code_;
 };
 

@@ -58,8 +58,9 @@ class RegexTranslator {
   };
 
   [[noreturn]] void refuse(const std::string& what) const {
-    throw UserError(ExitCode::bad_content, fmt::format("{}: the regex {}, at byte {}, {}", place_,
-                                                       printable(pattern_.substr(0, 200)), i_, what));
+    throw UserError(ExitCode::bad_content,
+                    fmt::format("{}{}the regex {}, at byte {}, {}", place_, place_.empty() ? "" : ": ",
+                                printable(pattern_.substr(0, 200)), i_, what));
   }
   [[noreturn]] void refuse_construct(std::string_view construct) const {
     refuse(fmt::format("has {}, which is not supported", construct));

@@ -248,8 +248,10 @@ void load_adapter_path(DeckLoader& deck, Config& config, ModelFolders& folders) 
   }
   try {
     const std::string place = path + "/" + adapter_config_name;
-    const AdapterConfig found = parse_adapter_config(folders.find_adapter(path), place);
-    choose_stored_adapters(found.lora, config.model, place);
+    AdapterConfig found = parse_adapter_config(folders.find_adapter(path), place);
+    std::vector<std::string> warnings;
+    choose_stored_adapters(found.lora, config.model, place, warnings);
+    for (const std::string& warning : warnings) deck.note(adapter_key, warning);
     config.lora.take(deck, found.lora, config.model);
   } catch (const UserError& error) {
     deck.fail(adapter_key, error.what(), error.code());

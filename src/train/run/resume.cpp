@@ -35,6 +35,16 @@ void refuse_other_deck(const std::vector<std::string>& breaking, const std::stri
                   path, fmt::join(breaking, "\n  ")));
 }
 
+/// Refuses files that have changed: `what` the run did with the old ones, a `kind` of file.
+void refuse_other_content(const std::vector<std::string>& changed, const char* what, const char* kind,
+                          const std::string& path) {
+  if (changed.empty()) return;
+  throw UserError(ExitCode::bad_content,
+                  fmt::format("{}: the run {}. Restore the old {}, or start a new run with another run.name. "
+                              "Differences:\n  {}",
+                              path, what, kind, fmt::join(changed, "\n  ")));
+}
+
 /// Refuses or notes the deck's changes since the checkpoint.
 void apply_changes(ResumePoint& point, const DeckComparison& compare) {
   using Effect = DeckDifference::Effect;
@@ -118,7 +128,7 @@ NamedContent content_of_model(const std::string& path) {
 void compare_contents(std::vector<NamedContent>& now, ResumePoint& from) {
   const std::vector<NamedContent>& before = from.manifest.run.contents;
   if (before.empty()) return;
-  std::vector<std::string> moved, other_deck, other_content;
+  std::vector<std::string> moved, other_deck, other_data, other_model;
   for (const char* key : {"data.train", "data.validation", "data.tokenizer", "model.path"}) {
     const std::vector<NamedContent> there = of_key(before, key), here = of_key(now, key);
     const auto text = from.named.find(key);
@@ -138,16 +148,13 @@ void compare_contents(std::vector<NamedContent>& now, ResumePoint& from) {
     if (text != from.named.end()) {
       other_deck.push_back(fmt::format("{} ({})", text->second, difference));
     } else {
-      other_content.push_back(fmt::format("{}: {}", key, difference));
+      const bool model = key == std::string_view("model.path");
+      (model ? other_model : other_data).push_back(fmt::format("{}: {}", key, difference));
     }
   }
   refuse_other_deck(other_deck, from.path);
-  if (!other_content.empty()) {
-    throw UserError(ExitCode::bad_content,
-                    fmt::format("{}: the run was trained on different data. Restore the old data, or start a new run "
-                                "with another run.name. Differences:\n  {}",
-                                from.path, fmt::join(other_content, "\n  ")));
-  }
+  refuse_other_content(other_data, "was trained on different data", "data", from.path);
+  refuse_other_content(other_model, "started from another model than model.path has now", "model", from.path);
   if (moved.empty()) return;
   from.notes.push_back(fmt::format("moved since the checkpoint, with the same content: {}", fmt::join(moved, "; ")));
 }

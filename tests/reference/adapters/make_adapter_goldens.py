@@ -32,6 +32,8 @@ CASES = {
     "phi3_fused": ("phi3", dict(r=4, lora_alpha=4, target_modules=["qkv_proj", "gate_up_proj"])),
     "qwen2_tied": ("qwen2", dict(r=2, lora_alpha=8, target_modules=["q_proj", "k_proj", "v_proj"], bias="lora_only",
                                  modules_to_save=["embed_tokens"], ensure_weight_tying=True)),
+    "qwen2_part": ("qwen2", dict(r=2, lora_alpha=4, target_modules=["q_proj", "v_proj"], bias="lora_only",
+                                 modules_to_save=["up_proj", "1.self_attn.k_proj"])),
     "gemma2_layers": ("gemma2", dict(r=2, lora_alpha=2, target_modules=["o_proj", "up_proj"], layers_to_transform=[1],
                                      use_dora=True)),
     "qwen3_regex": ("qwen3", dict(r=2, lora_alpha=7, target_modules=r".*\.(?:k_proj|down_proj)",

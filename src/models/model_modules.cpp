@@ -1,0 +1,51 @@
+#include "models/model_modules.hpp"
+
+namespace llmtrain {
+
+std::string_view parent_module(std::string_view name) {
+  const size_t dot = name.rfind('.');
+  return name.substr(0, dot == std::string_view::npos ? 0 : dot);
+}
+
+std::string_view last_part_of(std::string_view module) { return module.substr(module.rfind('.') + 1); }
+
+NameSet last_parts_of(const NameSet& modules) {
+  NameSet parts;
+  for (const std::string& module : modules) parts.emplace(last_part_of(module));
+  return parts;
+}
+
+ModelModules::ModelModules(const DecoderNames& names, const std::vector<UnitSpec>& units)
+    : tables{names.head, names.embedding, names.positions}, head(names.head), embedding(names.embedding) {
+  all.insert(head);  // a tied one too
+  for (const UnitSpec& unit : units) {
+    for (const ParamSpec& param : unit.params) {
+      for (const ParamSlice& slice : param.slices) add(slice.name, param.decay);
+    }
+  }
+}
+
+void ModelModules::add(const std::string& tensor, bool matrix) {
+  const std::string_view module = parent_module(tensor);
+  if (matrix && !tables.contains(module)) linear.emplace(module);
+  for (std::string_view name = module; !name.empty(); name = parent_module(name)) all.emplace(name);
+}
+
+NameSet ModelModules::matched(const ModulePattern& pattern) const {
+  const ModuleMatcher matcher(pattern);
+  NameSet found;
+  for (const std::string& module : all) {
+    if (matcher.matches(module)) found.insert(module);
+  }
+  return found;
+}
+
+NameSet ModelModules::saved_by(std::string_view end) const {
+  NameSet found;
+  for (const std::string& module : all) {
+    if (!end.empty() && module.ends_with(end)) found.insert(module);
+  }
+  return found;
+}
+
+}  // namespace llmtrain

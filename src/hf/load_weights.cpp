@@ -98,11 +98,14 @@ class Loader {
       examine(w, w.begin, to, w.end - w.begin);
       return bytes;
     }
-    if (w.slice.transposed && !w.key) {
+    if (w.slice.transposed) {
       const Tensor to = shard.weights.rows(first, w.end - w.begin);
-      return read_transposed(w.slice, w.begin, w.end, to.dtype, to.data);
+      const auto examine_run = [&](int64_t at, const float* values, int64_t count) {
+        examine(w, w.begin + at, values, count);
+      };
+      return read_transposed(w.slice, w.begin, w.end, to.dtype, to.data, examine_run);
     }
-    const int64_t piece = w.slice.transposed ? w.end - w.begin : std::min(w.end - w.begin, rounded_elements);
+    const int64_t piece = std::min(w.end - w.begin, rounded_elements);
     std::vector<float> values(static_cast<size_t>(piece));
     for (int64_t at = w.begin; at < w.end; at += piece) {
       const int64_t end = std::min(at + piece, w.end);

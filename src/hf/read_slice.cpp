@@ -1,7 +1,6 @@
 #include "hf/read_slice.hpp"
 
 #include <algorithm>
-#include <type_traits>
 #include <vector>
 
 #include "hf/convert.hpp"
@@ -36,7 +35,7 @@ int64_t read_rows(const StoredSlice& s, int64_t begin, int64_t end, float* out) 
 }
 
 /// Rows [first, last) of the model's matrix are columns of the stored one; a few stored rows are read at a time. Calls
-/// put(element from `begin` on, value).
+/// put(first, values, count) for elements of a row, counted from `begin` on.
 template <class Put>
 int64_t read_columns(const StoredSlice& s, int64_t begin, int64_t end, const Put& put) {
   const int64_t width = bits_of(s.tensor->type) / 8;
@@ -45,7 +44,7 @@ int64_t read_columns(const StoredSlice& s, int64_t begin, int64_t end, const Put
   const int64_t stored_row = (whole ? s.rows : rows) * width;
   const int64_t block = std::clamp<int64_t>(staging_bytes / (stored_row + 4 * rows), 1, s.columns);
   int64_t total = 0;
-  std::vector<float> values(static_cast<size_t>(block * rows));
+  std::vector<float> values(static_cast<size_t>(block * rows)), run(static_cast<size_t>(block));
   for (int64_t c = 0; c < s.columns; c += block) {
     const int64_t count = std::min(block, s.columns - c);
     char* buffer = staging(block * stored_row);
@@ -65,7 +64,10 @@ int64_t read_columns(const StoredSlice& s, int64_t begin, int64_t end, const Put
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t row = (first + r) * s.columns + c - begin;  // address in `out` of column c in the row
       const int64_t from = std::max<int64_t>(0, -row), to = std::min(count, end - begin - row);
-      for (int64_t i = from; i < to; ++i) put(row + i, values[static_cast<size_t>(i * rows + r)]);
+      if (from >= to) continue;
+      for (int64_t i = from; i < to; ++i)
+        run[static_cast<size_t>(i - from)] = values[static_cast<size_t>(i * rows + r)];
+      put(row + from, run.data(), to - from);
     }
   }
   return total;
@@ -76,14 +78,17 @@ int64_t read_columns(const StoredSlice& s, int64_t begin, int64_t end, const Put
 int64_t read_slice(const StoredSlice& slice, int64_t begin, int64_t end, float* out) {
   if (begin >= end) return 0;
   if (!slice.transposed) return read_rows(slice, begin, end, out);
-  return read_columns(slice, begin, end, [out](int64_t i, float value) { out[i] = value; });
+  return read_columns(slice, begin, end, [out](int64_t first, const float* values, int64_t count) {
+    std::copy_n(values, count, out + first);
+  });
 }
 
-int64_t read_transposed(const StoredSlice& slice, int64_t begin, int64_t end, DType type, void* out) {
-  const auto read_as = [&](auto* to) {
-    return read_columns(slice, begin, end, [to](int64_t i, float x) { to[i] = std::decay_t<decltype(*to)>(x); });
-  };
-  return type == DType::bf16 ? read_as(static_cast<bf16*>(out)) : read_as(static_cast<f16*>(out));
+int64_t read_transposed(const StoredSlice& slice, int64_t begin, int64_t end, DType type, void* out,
+                        const ExamineValues& examine) {
+  return read_columns(slice, begin, end, [&](int64_t first, const float* values, int64_t count) {
+    examine(first, values, count);
+    round_to(type, values, count, static_cast<char*>(out) + first * static_cast<int64_t>(size_of(type)));
+  });
 }
 
 }  // namespace llmtrain

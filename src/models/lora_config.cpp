@@ -60,6 +60,16 @@ bool same_choice(const LoraConfig& a, const LoraConfig& b, const ModelConfig& mo
          std::ranges::equal(mine.modules, theirs.modules, same);
 }
 
+/// Sets a key to a text that it printed. Returns false if it is another value then.
+bool takes(const DeckKeys::Key& key, const std::string& text) {
+  try {
+    key.parse(text);
+    return key.print() == text;
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 void LoraConfig::visit(DeckKeys& keys) {
@@ -123,7 +133,12 @@ void LoraConfig::take(DeckLoader& deck, const LoraConfig& found, const ModelConf
     const bool own = std::ranges::find(own_keys, key.name) != own_keys.end();
     if (key.name == "path" || (given && own)) continue;
     if (!given) {
-      key.parse(value);
+      if (!takes(key, value)) {
+        return deck.fail("lora.path",
+                         fmt::format("the {} of its adapter_config.json cannot be written in a deck, whose "
+                                     "regular expressions have no commas and blanks: {}",
+                                     key.name, value));
+      }
       deck.set(name, Origin::automatic, "lora.path");
     } else if (deck.sound({name}) && sorted_items(key.print()) != sorted_items(value)) {
       different.emplace_back(name, value.empty() ? "none" : value);

@@ -79,7 +79,7 @@ TEST(JsonReader, FilesAreBoundedBeforeTheyAreRead) {
 TEST(JsonReader, QuotedTextIsPrintableAndShort) {
   EXPECT_EQ(printable("a b"), "'a b'");
   EXPECT_EQ(printable("\x1b[2J\xff"), "'\\x1b[2J\\xff'");
-  EXPECT_EQ(printable(std::string(100, 'x')), "'" + std::string(60, 'x') + "...'");
+  EXPECT_EQ(printable(std::string(101, 'x')), "'" + std::string(100, 'x') + "...'");
 }
 
 }  // namespace

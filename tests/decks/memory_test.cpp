@@ -137,7 +137,7 @@ INSTANTIATE_TEST_SUITE_P(Decks, PeakMemory,
                                            Case{"checkpoint", {"checkpoint.at_end=true"}}),
                          [](const auto& test) { return test.param.name; });
 
-TEST(MemoryPlan, WeightsOfAnEvaluationHaveTheirStorageOnly) {
+TEST(MemoryPlan, WeightsThatAreNotTrainedHaveTheirStorageOnly) {
   if (std::string(LLMTRAIN_SANITIZED) == "yes") GTEST_SKIP() << "the sanitizers' own memory is not in the estimate";
   const TemporaryFolder folder;
   std::vector<std::string> training = deck("small.ini", folder);
@@ -148,24 +148,27 @@ TEST(MemoryPlan, WeightsOfAnEvaluationHaveTheirStorageOnly) {
                                          "batch.sequence_length=64"};
   training.insert(training.end(), wide.begin(), wide.end());
   ASSERT_EQ(llmtrain({1, 2, training}).exit_code, 0);
-  for (const auto& [compute, bytes] : {std::pair("bf16", 2), {"fp32", 4}}) {
+  const auto settings_of = [](const std::string& name) -> std::vector<std::string> {
+    if (name != "lora") return {"run.task=evaluate", "evaluation.batches=1", "precision.compute=" + name};
+    return {"run.finetuning=lora", "lora.dora=true",          "lora.dropout=0.1",        "precision.compute=bf16",
+            "run.max_steps=2",     "checkpoint.at_end=false", "evaluation.at_end=false", "log.samples_every_steps=0"};
+  };
+  // In lora the weights are hashed while they are read, without room for them in fp32.
+  for (const auto& [name, bytes] : {std::pair("bf16", 2.0), {"fp32", 4.0}, {"lora", 2.2}}) {
     std::vector<std::string> arguments = {(source_folder() / "inputs/small.ini").string(),
-                                          "run.task=evaluate",
                                           "run.output=" + folder.text(),
-                                          "run.name=" + std::string(compute),
+                                          "run.name=" + std::string(name),
                                           "model.path=" + (folder / "a/export").string(),
                                           "data.cache=" + folder.text(),
                                           "batch.global=1",
-                                          "batch.micro=1",
-                                          "evaluation.batches=1",
-                                          "precision.compute=" + std::string(compute)};
-    arguments.insert(arguments.end(), wide.begin(), wide.end());
+                                          "batch.micro=1"};
+    for (const auto& more : {settings_of(name), wide}) arguments.insert(arguments.end(), more.begin(), more.end());
     const std::string threads = "OMP_NUM_THREADS=2";
     estimated(arguments, threads);
     const auto j = estimated(arguments, threads);
     const double weights =
         j["bytes_per_rank"]["weights"].get<double>() + j["bytes_per_rank"]["optimizer"].get<double>();
-    EXPECT_NEAR(weights / j["parameters"].get<double>(), bytes, 0.01) << j;
+    EXPECT_NEAR(weights / j["parameters"].get<double>(), bytes, bytes == 2.2 ? 0.2 : 0.01) << j;
     EXPECT_NEAR(peak_of(arguments) / j["bytes_per_rank"]["total"].get<double>(), 1.0, 0.05) << j;
   }
 }

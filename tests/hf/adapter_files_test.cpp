@@ -181,6 +181,8 @@ TEST(AdapterConfig, RefusesWhatItDoesNotKnow) {
   for (const char* more : {R"("r":-1)",
                            R"("r":2.5)",
                            R"("lora_alpha":0)",
+                           R"("lora_alpha":1e300)",
+                           R"("alpha_pattern":{"q_proj":1e7})",
                            R"("lora_alpha":"x")",
                            R"("lora_dropout":1)",
                            R"("bias":"some")",
@@ -208,9 +210,18 @@ TEST(AdapterConfig, RefusesWhatItDoesNotKnow) {
                 AllOf(HasSubstr("a.json: "), HasSubstr(key)))
         << more;
   }
-  for (const char* text : {R"({"peft_type":"IA3","target_modules":["q"]})", R"({"target_modules":["q"]})", "[]", "{"}) {
-    EXPECT_NE(verdict(ExitCode::bad_content, [&] { parse_adapter_config(text, "a.json"); }), "accepted") << text;
+  const auto refusal = [](const std::string& text) {
+    return verdict(ExitCode::bad_content, [&] { parse_adapter_config(text, "a.json"); });
+  };
+  for (const char* type : {"'LOHA'", "'LOKR'", "'IA3'", "'PROMPT_TUNING'", "'ADALORA'", "7"}) {
+    std::string json_type = type;
+    std::ranges::replace(json_type, '\'', '"');
+    EXPECT_EQ(refusal("{\"peft_type\":" + json_type + ",\"target_modules\":[\"q\"]}"),
+              std::string("a.json: peft_type: ") + type + "; only adapters of type LORA are supported");
   }
+  EXPECT_THAT(refusal(R"({"target_modules":["q"]})"), HasSubstr("peft_type: it is missing"));
+  EXPECT_EQ(refusal("[]"), "a.json: must be an object");
+  EXPECT_NE(refusal("{"), "accepted");
   EXPECT_EQ(verdict(ExitCode::bad_content,
                     [&] { parse_adapter_config(R"({"peft_type":"LORA","target_modules":"(q"})", "a.json"); }),
             "a.json: target_modules: the regex '(q', at byte 2, has a ( without )");

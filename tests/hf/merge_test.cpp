@@ -93,8 +93,22 @@ TEST(MergeValues, ThatAreNotFiniteAreNamed) {
   const std::string model = models + "llama";
   EXPECT_THAT(
       verdict(ExitCode::bad_content, [&] { merge_adapter(model, folder.at("adapter"), to(folder.at("out"), model)); }),
-      HasSubstr("adapter_model.safetensors: 'base_model.model.model.layers.1.self_attn.v_proj.lora_B.weig...' has "
-                "a value that is not finite"));
+      HasSubstr("adapter_model.safetensors: 'base_model.model.model.layers.1.self_attn.v_proj.lora_B.weight' has a "
+                "value that is not finite"));
+  EXPECT_FALSE(fs::exists(folder.at("out")));
+}
+
+TEST(MergeValues, ThatOverflowAreNamed) {
+  const ScratchFolder folder(unique_name("merge-overflow"));
+  fs::copy(adapters + "llama_qv", folder.at("adapter"));
+  std::string bytes = folder.read("adapter/adapter_model.safetensors");
+  for (size_t i = bytes.size() - 2000; i < bytes.size(); i += 4)
+    bytes.replace(i, 4, std::string("\x00\x00\x7f\x7f", 4));
+  folder.write("adapter/adapter_model.safetensors", bytes);
+  const std::string model = models + "llama";
+  EXPECT_THAT(
+      verdict(ExitCode::bad_content, [&] { merge_adapter(model, folder.at("adapter"), to(folder.at("out"), model)); }),
+      HasSubstr("adapter: the merged 'model.layers.0.self_attn.q_proj.weight' has a value that is not finite"));
   EXPECT_FALSE(fs::exists(folder.at("out")));
 }
 

@@ -183,7 +183,7 @@ nlohmann::json read_json(const FileHandle& file, const JsonLimits& limits) {
 }
 
 std::string printable(std::string_view text) {
-  constexpr size_t most = 60;
+  constexpr size_t most = 100;
   std::string out = "'";
   for (const char c : text.substr(0, most)) {
     const auto byte = static_cast<unsigned char>(c);

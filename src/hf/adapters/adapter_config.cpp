@@ -19,6 +19,7 @@ namespace {
 
 constexpr size_t max_names = 100'000;
 constexpr int64_t max_rank = int64_t{1} << 16;
+constexpr double max_alpha = 1e6;
 
 /// Variants of LoRA and further parameters, which these keys would add.
 constexpr std::array<std::string_view, 15> unsupported_keys = {"alora_invocation_tokens",
@@ -55,6 +56,9 @@ class AdapterConfigReader {
     LoraConfig& lora = config.lora;
     lora.rank = keys_.integer("r", 8, 1, max_rank);
     lora.alpha = keys_.number("lora_alpha", 8);
+    if (lora.alpha > max_alpha) {
+      keys_.problem("lora_alpha", fmt::format("{}: it must be at most {}", lora.alpha, max_alpha));
+    }
     read_dropout(lora);
     lora.target_modules = pattern("target_modules");
     if (lora.target_modules.empty()) keys_.problem("target_modules", "names no module");
@@ -80,10 +84,11 @@ class AdapterConfigReader {
 
  private:
   void check_method() {
-    const std::string type = keys_.text("peft_type", "");
-    if (type != "LORA") {
-      throw UserError(ExitCode::bad_content, fmt::format("{}: peft_type: {}; only LORA is supported", place_,
-                                                         type.empty() ? "it is missing" : printable(type)));
+    const nlohmann::json* type = keys_.value("peft_type");
+    if (type == nullptr || *type != "LORA") {
+      throw UserError(ExitCode::bad_content,
+                      fmt::format("{}: peft_type: {}; only adapters of type LORA are supported", place_,
+                                  type == nullptr ? "it is missing" : printable_value(*type)));
     }
     const std::string task = keys_.text("task_type", "CAUSAL_LM");
     if (task != "CAUSAL_LM") {
@@ -194,11 +199,12 @@ class AdapterConfigReader {
       return numbers;
     }
     for (const auto& [name, number] : ordered_.at(std::string(key)).items()) {
-      const bool good =
-          number.is_number() && number > 0 && (!ranks || (number.is_number_integer() && number <= max_rank));
+      const bool good = number.is_number() && number > 0 &&
+                        (ranks ? number.is_number_integer() && number <= max_rank : number <= max_alpha);
       if (!good) {
-        keys_.problem(key, fmt::format("{}: {} must be a {}", printable(name), printable_value(number),
-                                       ranks ? "rank of at least 1" : "number above 0"));
+        keys_.problem(key, fmt::format("{}: {} must be {}", printable(name), printable_value(number),
+                                       ranks ? fmt::format("a rank from 1 to {}", max_rank)
+                                             : fmt::format("a number above 0, at most {}", max_alpha)));
         continue;
       }
       numbers.emplace_back(name, number.get<double>());

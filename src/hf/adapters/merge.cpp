@@ -123,9 +123,13 @@ class Merger {
   Values read_stored(const std::string& name) const {
     const StoredSlice& slice = stored_.at(name);
     Values values = read_whole(slice, threads_);
-    if (std::ranges::all_of(values, [](float x) { return std::isfinite(x); })) return values;
-    throw UserError(ExitCode::bad_content, fmt::format("{}: {} has a value that is not finite", slice.file->path(),
-                                                       printable(slice.tensor->name)));
+    require_finite(values, fmt::format("{}: {}", slice.file->path(), printable(slice.tensor->name)));
+    return values;
+  }
+
+  static void require_finite(const Values& values, const std::string& what) {
+    if (std::ranges::all_of(values, [](float x) { return std::isfinite(x); })) return;
+    throw UserError(ExitCode::bad_content, what + " has a value that is not finite");
   }
 
   static void write_values(const ModelFolderWriter& writer, const std::string& name, const Values& values) {
@@ -143,6 +147,7 @@ class Merger {
       values = read_whole(slice_of(tensor, slice.rows, param.columns, slice.transposed), threads_);
       hash_ += hash_elements(hash_key(slice.name), 0, values.data(), std::ssize(values));
       merge(slice, param.columns, values);
+      require_finite(values, fmt::format("{}: the merged {}", adapter_.folder, printable(slice.name)));
     }
     if (slice.transposed) values = transpose(values, slice.rows, param.columns);
     write_values(writer, tensor.name, values);

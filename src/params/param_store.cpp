@@ -130,7 +130,13 @@ int64_t ParamStore::parameter_count() const {
 
 int64_t ParamStore::trained_parameter_count() const {
   int64_t count = 0;
-  for (const UnitState& u : state_->units) count += u.trained() ? u.spec.parameters() : 0;
+  for (const UnitState& u : state_->units) {
+    if (!u.trained()) continue;
+    count += u.spec.parameters();
+    for (const ParamSpec& param : u.spec.params) {
+      for (const ParamSlice& slice : param.slices) count -= slice.fixed ? slice.rows * param.columns : 0;
+    }
+  }
   return count;
 }
 
@@ -154,8 +160,9 @@ ParamStore::Shard ParamStore::Shard::part(int64_t first, int64_t last) const {
 const StatePlanes& ParamStore::states() const { return state_->options.states; }
 
 int64_t ParamStore::state_bytes() const {
-  int64_t bytes = 0;
-  for (const StatePlane& plane : states()) bytes += plane.bytes(trained_parameter_count());
+  int64_t count = 0, bytes = 0;
+  for (const UnitState& u : state_->units) count += u.trained() ? u.spec.parameters() : 0;
+  for (const StatePlane& plane : states()) bytes += plane.bytes(count);
   return bytes;
 }
 

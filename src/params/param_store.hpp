@@ -80,7 +80,7 @@ class ParamStore {
   const UnitSpec& spec(int unit) const;
   const UnitLayout& layout(int unit) const;
   int64_t parameter_count() const;          ///< padding excluded
-  int64_t trained_parameter_count() const;  ///< those of trained units
+  int64_t trained_parameter_count() const;  ///< of trained units, without fixed slices
   bool trained(int unit) const { return spec(unit).trained; }
 
   /// Initialises values as a function of (seed, slice name, element), then calls publish_weights(). `frozen` = false:

@@ -71,4 +71,10 @@ std::vector<std::string> lint_first_rows(const std::vector<InputFile>& files, co
   return warnings;
 }
 
+bool has_conversations(const std::vector<InputFile>& files) {
+  return std::ranges::any_of(files, [](const InputFile& file) {
+    return file.kind == InputKind::instruction_rows && file.format.row_format != "text";
+  });
+}
+
 }  // namespace llmtrain

@@ -18,7 +18,7 @@
 #include "data/tokenize/shared_work.hpp"
 #include "data/tokenize/tokenize_jobs.hpp"
 #include "parallel/job/runtime.hpp"
-#include "text/token_rows.hpp"
+#include "text/tokens_beyond_embedding.hpp"
 #include "text/unicode/code_points.hpp"
 
 namespace llmtrain {

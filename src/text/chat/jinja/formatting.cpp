@@ -31,21 +31,38 @@ MarkedText padded(MarkedText text, const Conversion& conversion) {
   return result;
 }
 
-std::string printed_number(const Conversion& conversion, const Value& value) {
-  const bool is_float = std::string_view("eEfFgG").find(conversion.letter) != std::string_view::npos;
+bool has_flag(const Conversion& conversion, char flag) { return conversion.flags.find(flag) != std::string::npos; }
+
+std::string printed_float(const Conversion& conversion, double number) {
   std::string format = "%" + conversion.flags + std::to_string(conversion.width);
   if (conversion.precision >= 0) format += "." + std::to_string(conversion.precision);
+  format += conversion.letter;
   std::array<char, 2048> buffer{};
-  if (is_float) {
-    format += conversion.letter;
-    std::snprintf(buffer.data(), buffer.size(), format.c_str(), *value.number());
-  } else {
-    const int64_t number = value.integer() ? *value.integer() : static_cast<int64_t>(*value.number());
-    format += "l";
-    format += conversion.letter == 'i' || conversion.letter == 'u' ? 'd' : conversion.letter;
-    std::snprintf(buffer.data(), buffer.size(), format.c_str(), number);
-  }
+  std::snprintf(buffer.data(), buffer.size(), format.c_str(), number);
   return buffer.data();
+}
+
+/// Prints the sign before the digits of the absolute value in every base, unlike C.
+std::string printed_integer(const Conversion& conversion, int64_t number) {
+  const bool is_decimal = std::string_view("diu").find(conversion.letter) != std::string_view::npos;
+  const char letter = is_decimal ? 'd' : conversion.letter;
+  const uint64_t size = number < 0 ? uint64_t{0} - static_cast<uint64_t>(number) : static_cast<uint64_t>(number);
+  std::string digits = fmt::format(fmt::runtime(fmt::format("{{:{}}}", letter)), size);
+  const auto pad = [&](int64_t width) {
+    if (width > std::ssize(digits)) digits.insert(0, static_cast<size_t>(width) - digits.size(), '0');
+  };
+  pad(conversion.precision);
+  std::string before = number < 0 ? "-" : has_flag(conversion, '+') ? "+" : has_flag(conversion, ' ') ? " " : "";
+  if (has_flag(conversion, '#') && !is_decimal) before += std::string("0") + letter;
+  if (has_flag(conversion, '0') && !has_flag(conversion, '-')) pad(conversion.width - std::ssize(before));
+  return before + digits;
+}
+
+MarkedText printed_number(const Conversion& conversion, const Value& value) {
+  const bool is_float = std::string_view("eEfFgG").find(conversion.letter) != std::string_view::npos;
+  if (is_float) return MarkedText(printed_float(conversion, *value.number()));
+  const int64_t number = value.integer() ? *value.integer() : static_cast<int64_t>(*value.number());
+  return padded(MarkedText(printed_integer(conversion, number)), conversion);
 }
 
 class PercentFormat {

@@ -300,12 +300,11 @@ template <bool (*test)(char32_t)>
 Value all_are(Evaluator&, const Value& object, Args) {
   return all_characters(self(object).bytes(), test);
 }
-template <const char* const& test>
-Value passes(Evaluator& evaluator, const Value& object, Args) {
+Value passes(Evaluator& evaluator, const Value& object, const char* test) {
   return find_test(test)->run(evaluator, object, {});
 }
-constexpr const char* lower_test = "lower";
-constexpr const char* upper_test = "upper";
+Value is_lower_text(Evaluator& evaluator, const Value& object, Args) { return passes(evaluator, object, "lower"); }
+Value is_upper_text(Evaluator& evaluator, const Value& object, Args) { return passes(evaluator, object, "upper"); }
 
 Value is_ascii(Evaluator&, const Value& object, Args) {
   return static_cast<size_t>(count_code_points(self(object).bytes())) == self(object).size();
@@ -384,12 +383,12 @@ constexpr MethodEntry methods[] = {
     {"isdecimal", all_are<is_decimal>},
     {"isdigit", all_are<is_digit>},
     {"isidentifier", is_identifier},
-    {"islower", passes<lower_test>},
+    {"islower", is_lower_text},
     {"isnumeric", all_are<is_number>},
     {"isprintable", is_printable_text},
     {"isspace", all_are<is_python_space>},
     {"istitle", is_title},
-    {"isupper", passes<upper_test>},
+    {"isupper", is_upper_text},
     {"join", join},
     {"ljust", justify<Side::left>},
     {"lower", change_case<Case::lower>},

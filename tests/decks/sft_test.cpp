@@ -92,8 +92,8 @@ TEST_F(Sft, TenStepsAreThoseOfTrl) {
     EXPECT_LT(largest_error(ours["grad_norm"], theirs["grad_norm"], 1), 2e-6) << name;
     EXPECT_LT(largest_error(ours["loss"], theirs["loss"], 10), 1e-5) << name;
     EXPECT_LT(largest_error(ours["grad_norm"], theirs["grad_norm"], 10), 1e-5) << name;
-    if (!previous.is_null()) {  // control: the cases differ by far more
-      EXPECT_GT(largest_error(ours["grad_norm"], previous, 10), 1e-2) << name;
+    if (!previous.is_null()) {  // control: the cases differ by far more; padding in rows is one token of 320
+      EXPECT_GT(largest_error(ours["grad_norm"], previous, 10), 5e-4) << name;
     }
     previous = theirs["grad_norm"];
   }

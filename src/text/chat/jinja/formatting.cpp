@@ -157,6 +157,7 @@ class PercentFormat {
                         (is_float ? std::isfinite(*value.number()) : *value.number() > -9e18 && *value.number() < 9e18);
       if (!fits || (needs_integer && !value.integer())) {
         evaluator_.require_defined(value);
+        if (value.number() && !needs_integer) evaluator_.fail("a number does not fit 64 bits");
         evaluator_.fail(fmt::format("a {} cannot be formatted by %{}", value.type_name(), conversion.letter));
       }
       result_.append(printed_number(conversion, value));

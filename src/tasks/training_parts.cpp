@@ -67,8 +67,8 @@ TrainingParts training_parts(const Config& config, const Dataset& data) {
       const EvaluationConfig& e = config.evaluation;
       if (e.every_steps > 0 || e.at_start || e.at_end) require_trained_tokens(*validation, first_steps(e, *validation));
     } catch (const UserError& error) {
-      throw UserError(error.code(),
-                      fmt::format("{}: of the validation data: {}", config.provenance.where(key), error.what()));
+      throw UserError(error.code(), fmt::format("{}: the validation data cannot be used: {}",
+                                                config.provenance.where(key), error.what()));
     }
   }
   const int64_t steps = steps_of(config.run, train);

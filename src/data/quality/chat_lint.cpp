@@ -67,6 +67,7 @@ std::vector<std::string> lint_first_rows(const std::vector<InputFile>& files, co
     }
   }
   std::vector<std::string> warnings;
+  warnings.reserve(split.size());
   for (const std::string& text : split) warnings.push_back(split_token_warning(text));
   return warnings;
 }

@@ -11,8 +11,9 @@ void embedding_forward(const Tensor& x, const Tensor& table, const Tensor& posit
                        const Batch& batch, const Dropout& dropout, Stream& stream);
 
 /// dtable[V, C] and dposition[P, C] (fp32; either may be empty) += scattered dropout'(dx), the table's times scale.
-/// Rows are added in the order of the batch; threads divide the columns. The caller zeroes the outputs.
+/// Rows are added in the order of the batch; threads divide the columns. The caller zeroes the outputs. The table's row
+/// `padding` gets nothing; -1: none.
 void embedding_backward(const Tensor& dtable, const Tensor& dposition, const Tensor& dx, float scale,
-                        const Batch& batch, const Dropout& dropout, Stream& stream);
+                        const Batch& batch, const Dropout& dropout, Stream& stream, int32_t padding = -1);
 
 }  // namespace llmtrain

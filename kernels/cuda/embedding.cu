@@ -96,6 +96,7 @@ struct ScatterKey {
   float* table;
   const float* dx;
   float scale;
+  int32_t omitted;  // the key of a row that gets nothing
   const KeyedRow* sorted;
   int64_t rows;
   RowDropout dropout;
@@ -104,7 +105,7 @@ struct ScatterKey {
   __device__ void operator()(int64_t i) const {
     const int64_t place = i / packs, at = i % packs * Pack::size, channels = dropout.width;
     const int32_t key = key_of(sorted[place]);
-    if (place > 0 && key_of(sorted[place - 1]) == key) return;
+    if (key == omitted || (place > 0 && key_of(sorted[place - 1]) == key)) return;
     float* to = table + key * channels;
     Pack sum = load_pack(to, at, channels);
     constexpr int ahead = 8;  // sums depend on each other, loads do not
@@ -133,13 +134,13 @@ struct ScatterKey {
 };
 
 template <bool drops>
-void scatter(const Tensor& table, const Tensor& keys, const Tensor& dx, float scale, const RowDropout& dropout,
-             Stream& stream) {
+void scatter(const Tensor& table, const Tensor& keys, const Tensor& dx, float scale, int32_t omitted,
+             const RowDropout& dropout, Stream& stream) {
   if (table.empty()) return;
   const int64_t rows = dx.dim(0), packs = packs_of(dropout.width, Pack::size);
   const KeyedRow* sorted = sorted_rows(keys.as<int32_t>(), rows, stream);
   for_each(rows * packs, stream,
-           ScatterKey<drops>{table.as<float>(), dx.as<float>(), scale, sorted, rows, dropout, packs});
+           ScatterKey<drops>{table.as<float>(), dx.as<float>(), scale, omitted, sorted, rows, dropout, packs});
 }
 
 }  // namespace
@@ -160,12 +161,12 @@ void embedding_forward(const Tensor& x, const Tensor& table, const Tensor& posit
 }
 
 void embedding_backward(const Tensor& dtable, const Tensor& dposition, const Tensor& dx, float scale,
-                        const Batch& batch, const Dropout& dropout, Stream& stream) {
+                        const Batch& batch, const Dropout& dropout, Stream& stream, int32_t padding) {
   const ProfileSpan span("embedding_backward", [&] { return traffic({&dx, &dx, &dx}); });
   const RowDropout rows(dropout, batch, dx.dim(1));
   const auto add = dropout.active() ? scatter<true> : scatter<false>;
-  add(dtable, batch.ids, dx, scale, rows, stream);
-  add(dposition, batch.positions, dx, 1.0f, rows, stream);
+  add(dtable, batch.ids, dx, scale, padding, rows, stream);
+  add(dposition, batch.positions, dx, 1.0f, -1, rows, stream);
 }
 
 }  // namespace llmtrain

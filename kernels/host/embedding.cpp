@@ -49,7 +49,7 @@ void embedding_forward(const Tensor& x, const Tensor& table, const Tensor& posit
 }
 
 void embedding_backward(const Tensor& dtable, const Tensor& dposition, const Tensor& dx, float scale,
-                        const Batch& batch, const Dropout& dropout, Stream& /*stream*/) {
+                        const Batch& batch, const Dropout& dropout, Stream& /*stream*/, int32_t padding) {
   const ProfileSpan span("embedding_backward", [&] { return traffic({&dx, &dx, &dx}); });
   const int64_t rows = dx.dim(0), channels = dx.dim(1);
   const float* from = dx.as<float>();
@@ -66,7 +66,7 @@ void embedding_backward(const Tensor& dtable, const Tensor& dposition, const Ten
         }
       };
       with_dropout(dropout, batch, r, channels, begin, end, [&](int64_t first, int64_t count, const float* keep) {
-        if (tokens != nullptr) add(tokens + ids[r] * channels, scale, first, count, keep);
+        if (tokens != nullptr && ids[r] != padding) add(tokens + ids[r] * channels, scale, first, count, keep);
         if (places != nullptr) add(places + positions[r] * channels, 1.0f, first, count, keep);
       });
     }

@@ -108,7 +108,8 @@ void DataConfig::visit(DeckKeys& keys) {
             .tasks = instruction_tasks});
   keys.key(
       "packing", packing,
-      {.doc = "wrap: the stream of documents is cut into samples of sequence_length. none: a sample is one document. "
+      {.doc = "wrap: the stream of documents is cut into samples of sequence_length, "
+              "conversations too, as with packing_strategy = wrapped of TRL. none: a sample is one document. "
               "greedy, first_fit, best_fit: whole documents share a sample without seeing each other. greedy fills one "
               "sample after the other; first_fit puts each document, in order, into the oldest sample with room; "
               "best_fit takes the longest first (equal ones in their order), each into the fullest sample with room.",
@@ -180,6 +181,13 @@ DataConfig DataConfig::for_conversations() const {
   if (!packing_given) rules.packing = Packing::none;
   if (!overflow_given) rules.overflow = Overflow::truncate;
   return rules;
+}
+
+std::string too_long_document(bool conversation, int64_t tokens, int64_t longest) {
+  return fmt::format(
+      "the {} has {} tokens, more than batch.sequence_length + 1 = {}; choose a longer sequence, or {}",
+      conversation ? "conversation" : "document", tokens, longest,
+      conversation ? "data.overflow = truncate, truncate_left or drop" : "data.overflow = split or truncate");
 }
 
 bool names_tokenizer_files(std::string_view tokenizer) {

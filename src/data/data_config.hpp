@@ -73,6 +73,10 @@ struct DataConfig {
   /// Rules for data with conversations: unless the deck says otherwise, each is a sample and loses its end if it is too
   /// long.
   DataConfig for_conversations() const;
+  /// Tokens that a document may have with overflow = error; 0: any number.
+  int64_t longest_document(int64_t sequence_length) const {
+    return packing != Packing::wrap && overflow == Overflow::error ? sequence_length + 1 : 0;
+  }
   /// A word that is no path must be that of a kind of tokenizer, unless a file or folder has this name.
   void check_tokenizer_name(DeckLoader& deck) const;
 
@@ -83,6 +87,9 @@ struct DataConfig {
 
 /// Returns true if data.tokenizer is the path of a file or folder, even one that no longer exists.
 bool names_tokenizer_files(std::string_view tokenizer);
+
+/// Describes a document that data.overflow = error refuses.
+std::string too_long_document(bool conversation, int64_t tokens, int64_t longest);
 
 template <>
 inline constexpr auto enum_names<DataConfig::Packing> = name_list("none", "wrap", "greedy", "first_fit", "best_fit");

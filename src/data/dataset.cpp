@@ -52,26 +52,6 @@ bool begins_with_bos(const Tokenizer* tokenizer) {
   return !around.empty() && around.front() == tokenizer->bos_id();
 }
 
-/// Returns the section of a scan that belongs to files [first, first + count).
-SourceScan section_of(const SourceScan& scan, size_t first, size_t count) {
-  SourceScan section;
-  const auto take = [&](const auto& from, auto& to) {
-    const auto begin = from.begin() + static_cast<std::ptrdiff_t>(first);
-    to.assign(begin, begin + static_cast<std::ptrdiff_t>(count));
-  };
-  take(scan.digests, section.digests);
-  take(scan.characters, section.characters);
-  take(scan.text_bytes, section.text_bytes);
-  take(scan.skipped, section.skipped);
-  take(scan.first_skipped, section.first_skipped);
-  for (const DocumentRange& document : scan.documents) {
-    if (document.file >= first && document.file < first + count) {
-      section.documents.push_back({document.file - first, document.begin, document.end});
-    }
-  }
-  return section;
-}
-
 class DatasetOpener {
  public:
   DatasetOpener(const DataConfig& config, const BatchConfig& batch, Communicator& communicator,
@@ -183,7 +163,11 @@ class DatasetOpener {
                         "truncate_left, drop or error");
       }
       encoder_ = std::make_unique<const ChatEncoder>(*data_.tokenizer, chat_.config, chat_.folder, training_time);
-      if (communicator_.rank() == 0) data_.warnings = lint_first_rows(scanned_, *encoder_);
+      if (communicator_.rank() != 0) return;
+      data_.warnings = lint_first_rows(scanned_, *encoder_);
+      if (rules.packing == DataConfig::Packing::wrap && has_conversations(scanned_)) {
+        data_.warnings.emplace_back(wrapped_conversations_warning);
+      }
     });
     report_(encoder_->has_template() ? "chat template: " + encoder_->template_name()
                                      : "rows are encoded without a chat template");
@@ -335,13 +319,16 @@ class DatasetOpener {
     request.add_bos = config_.add_bos || (config_.begins_like_tokenizer && begins_with_bos(request.tokenizer));
     request.bos_once = request.add_bos && config_.begins_like_tokenizer;
     request.embedding_rows = config_.embedding_rows;
+    request.longest = longest_document(files);
     request.with_digest = true;
     request.command = "llmtrain, " + settings_of(request);
     request.output = folder_ + "/tokens-" + key_of(request) + ".h5";
 
     const StoredFile stored = check_digest(request.output, communicator_);
     if (stored == StoredFile::damaged) report_(request.output + ": the cached token file is damaged; making it again");
-    if (stored != StoredFile::whole || holds_missing_row(request.output)) make(request);
+    const bool refused = stored == StoredFile::whole &&
+                         (holds_missing_row(request.output) || holds_longer(request.output, request.longest));
+    if (stored != StoredFile::whole || refused) make(request);  // the rows tell which of them is refused
     std::shared_ptr<const TokenFile> opened;
     throw_on_all_ranks(communicator_, [&] { opened = open_token_file(request.output, config_.embedding_rows); });
     return opened;
@@ -352,6 +339,24 @@ class DatasetOpener {
     std::shared_ptr<const TokenFile> file;
     throw_on_all_ranks(communicator_, [&] { file = open_token_file(path); });
     return find_missing_row(*file, config_, communicator_, report_) >= 0;
+  }
+
+  int64_t longest_document(const std::vector<InputFile>& files) const {
+    const bool conversations = std::ranges::find(files, InputKind::instruction_rows, &InputFile::kind) != files.end();
+    return (conversations ? config_.for_conversations() : config_).longest_document(batch_.sequence_length);
+  }
+
+  bool holds_longer(const std::string& path, int64_t longest) {
+    if (longest == 0) return false;
+    bool found = false;
+    throw_on_all_ranks(communicator_, [&] {
+      const std::shared_ptr<const TokenFile> file = open_token_file(path);
+      const std::span<const uint64_t> borders = file->documents();
+      for (size_t d = 1; d < borders.size(); ++d) {
+        found = found || static_cast<int64_t>(borders[d] - borders[d - 1]) > longest;
+      }
+    });
+    return found;
   }
 
   void make(const TokenizeRequest& request) {

@@ -325,6 +325,18 @@ TokenIds read_ids(ConfigKeys& keys) {
   return ids;
 }
 
+/// The row of the embedding that Transformers does not train where the input has its token; -1: none.
+int64_t padding_row(const ConfigKeys& keys, const ModelConfig& c, int64_t id) {
+  constexpr int64_t none = -1;
+  const HuggingFaceFamily& hf = family_entry(c.family).hugging_face;
+  if (!hf.padding_row) return none;
+  if (!keys.has("pad_token_id"))
+    id = keys.has_key("pad_token_id") ? none : hf.pad_token_id;
+  else if (id < 0)
+    id = c.vocab_size - 1;  // PyTorch counts -1 from the end
+  return id < c.vocab_size ? id : none;
+}
+
 }  // namespace
 
 std::string_view architecture_name(ModelConfig::Family family) {
@@ -351,6 +363,7 @@ HfConfig parse_hf_config(std::string_view text, const std::string& place) {
   check_heads(keys, c);
   c.initializer_std = keys.number("initializer_range", 0.02);
   config.ids = read_ids(keys);
+  c.pad_token_id = padding_row(keys, c, config.ids.pad);
   for (std::string_view names : {no_effect_base, no_effect_generation, no_effect_special}) keys.no_effect(names);
   keys.list_unknown(unknown);
   if (!problems.empty()) refuse(place, joined(problems, "\n  "));

@@ -120,14 +120,14 @@ void write_ids(nlohmann::json& j, const ModelConfig& c, const TokenIds& ids) {
   if (ids.eos.size() > 1) j["eos_token_id"] = ids.eos;
 }
 
-/// Returns the name and deck value of every [model] key that config.json determines.
+/// Returns the name and deck value of every [model] key that config.json determines; ids of tokens are written beside.
 std::vector<std::pair<std::string, std::string>> printed(ModelConfig model) {
   DeckKeys keys;
   model.visit(keys);
   std::vector<std::pair<std::string, std::string>> values;
   for (const DeckKeys::Key& key : keys.keys()) {
-    const bool decided = key.name != "dropout" && key.name != "attention_dropout" && key.name != "path";
-    if (decided) values.emplace_back(key.name, key.print());
+    constexpr std::string_view others[] = {"path", "dropout", "attention_dropout", "pad_token_id"};
+    if (std::ranges::find(others, key.name) == std::end(others)) values.emplace_back(key.name, key.print());
   }
   return values;
 }

@@ -26,7 +26,7 @@ void Embedding::backward(Context& ctx, const Batch& batch, const Tensor& dx, boo
     if (!table_written && !dtable.empty()) fill(dtable, 0, ctx.stream);
     if (!dpositions.empty()) fill(dpositions, 0, ctx.stream);
   }
-  embedding_backward(dtable, dpositions, dx, scale, batch, embedding_dropout(ctx, dropout), ctx.stream);
+  embedding_backward(dtable, dpositions, dx, scale, batch, embedding_dropout(ctx, dropout), ctx.stream, padding);
 }
 
 }  // namespace llmtrain

@@ -11,6 +11,7 @@ struct Embedding {
   ParamRef positions;  ///< [P, C] or none
   float scale = 1;     ///< factor on token embeddings, not on positions
   double dropout = 0;
+  int32_t padding = -1;  ///< id of the row without a gradient from here; -1: none
 
   /// x fp32 [N, C].
   void forward(Context& ctx, const Batch& batch, const Tensor& x) const;

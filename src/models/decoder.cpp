@@ -56,6 +56,7 @@ void Decoder::declare_units() {
       embedding_.positions = unit.matrix(names.positions + ".weight", c.max_seq_len, c.d_model, normal, {});
     }
     embedding_.dropout = c.dropout;
+    embedding_.padding = static_cast<int32_t>(c.pad_token_id);
     embedding_units_ = unit.group();
   }
   for (int layer = 0; layer < c.n_layers; ++layer) blocks_.push_back(declare_block(layer));

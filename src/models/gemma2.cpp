@@ -45,7 +45,8 @@ FamilyEntry family_gemma2() {
        .head_dim = 256,
        .tie_embeddings = true,
        .windows = HuggingFaceFamily::Windows::even_layers,
-       .attention_bias = true}};
+       .attention_bias = true,
+       .pad_token_id = 0}};
 }
 
 }  // namespace llmtrain

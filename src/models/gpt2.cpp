@@ -46,7 +46,7 @@ FamilyEntry family_gpt2() {
   return {"layernorm, gelu_tanh, learned positions, biases, tied head, d_ff = 4 d_model",
           defaults,
           shape,
-          {.architecture = "GPT2LMHeadModel", .norm_epsilon = 1e-5, .tie_embeddings = true}};
+          {.architecture = "GPT2LMHeadModel", .norm_epsilon = 1e-5, .tie_embeddings = true, .padding_row = false}};
 }
 
 }  // namespace llmtrain

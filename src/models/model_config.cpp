@@ -110,6 +110,13 @@ void ModelConfig::visit(DeckKeys& keys) {
                        {.range = above(0),
                         .doc = "Factor on the embedding's output, rounded to the compute dtype.",
                         .automatic = "the family's"});
+  keys.key("pad_token_id", pad_token_id,
+           {.range = between(-1, (1 << 30) - 1),
+            .doc = "Token whose row of the embedding gets no gradient where the input has it, also in a text "
+                   "(padding_idx of Transformers); the head's gradient stays. -1: none. With model.path it is that of "
+                   "config.json, where the family has it.",
+            .change = Change::applies,
+            .tasks = training_tasks});
   keys.key<Fp32Number>(
       "query_pre_attn_scalar", query_pre_attn_scalar,
       {.range = above(0), .doc = "Attention scores are divided by its square root.", .automatic = "head_dim"});
@@ -275,6 +282,8 @@ void ModelConfig::check(DeckLoader& deck, int64_t sequence_length) const {
              fmt::format("{} positions are fewer than batch.sequence_length = {}", max_seq_len, sequence_length));
   deck.check(head_dim <= max_head_dim, {"model.n_heads", "model.d_model", "model.head_dim"},
              fmt::format("heads of {} elements are wider than {}: use more heads", head_dim, max_head_dim));
+  deck.check(vocab_size == 0 || pad_token_id < vocab_size, {"model.pad_token_id", "model.vocab_size"},
+             fmt::format("{} is not below the {} rows of the embedding", pad_token_id, vocab_size));
   deck.check(pre_norm || !sandwich_norm, {"model.sandwich_norm", "model.pre_norm"}, "needs pre_norm = true");
   deck.check(sliding_window_layers.empty() || sliding_window_layers.back() < n_layers,
              {"model.sliding_window_layers", "model.n_layers"},

@@ -56,6 +56,7 @@ struct ModelConfig {
   double query_pre_attn_scalar = 0;  ///< scores are divided by its square root; head_dim unless given
   double attention_softcap = 0;      ///< scores s become c tanh(s / c); 0 = off
   double final_softcap = 0;          ///< the same for logits
+  int64_t pad_token_id = -1;         ///< the embedding gets no gradient where it reads this token; -1: none
   double initializer_std = 0.02;
   /// a token attends to itself and the window - 1 tokens before it; 0 = all
   int64_t sliding_window = 0;

@@ -39,6 +39,8 @@ struct HuggingFaceFamily {
   int64_t window = 4096;
   bool attention_bias = false;  ///< config.json has this key
   bool mlp_bias = false;        ///< config.json has this key
+  bool padding_row = true;      ///< pad_token_id is the padding_idx of the embedding
+  int64_t pad_token_id = -1;    ///< -1: none
 };
 
 struct FamilyEntry {

@@ -23,7 +23,8 @@ FamilyEntry family_phi3() {
            .max_seq_len = 4096,
            .norm_epsilon = 1e-5,
            .windows = HuggingFaceFamily::Windows::all_layers,
-           .window = 0}};
+           .window = 0,
+           .pad_token_id = 32000}};
 }
 
 }  // namespace llmtrain

@@ -61,9 +61,15 @@ TrainingParts training_parts(const Config& config, const Dataset& data) {
                    config.data.shuffle);
   std::optional<DataStream> validation;
   if (data.validation != nullptr) {
-    validation.emplace(data.validation, config.data, config.batch, static_cast<uint64_t>(config.run.seed), false);
-    const EvaluationConfig& e = config.evaluation;
-    if (e.every_steps > 0 || e.at_start || e.at_end) require_trained_tokens(*validation, first_steps(e, *validation));
+    const std::string key = config.data.validation.empty() ? "data.validation_fraction" : "data.validation";
+    try {
+      validation.emplace(data.validation, config.data, config.batch, static_cast<uint64_t>(config.run.seed), false);
+      const EvaluationConfig& e = config.evaluation;
+      if (e.every_steps > 0 || e.at_start || e.at_end) require_trained_tokens(*validation, first_steps(e, *validation));
+    } catch (const UserError& error) {
+      throw UserError(error.code(), fmt::format("{}: the validation data cannot be used: {}",
+                                                config.provenance.where(key), error.what()));
+    }
   }
   const int64_t steps = steps_of(config.run, train);
   return {.tokenizer = data.tokenizer,

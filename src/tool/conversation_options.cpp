@@ -43,14 +43,23 @@ void ConversationOptions::put_into(TextFormat& rules) const {
     refuse_command_line(
         fmt::format("--format: {} must be one of {}{}", format, joined(names), did_you_mean(format, names)));
   }
+  ColumnNames names;
   try {
-    parse_columns(columns, format);
+    names = parse_columns(columns, format);
   } catch (const UserError& error) {
     refuse_command_line(fmt::format("--columns: {}", error.what()));
   }
   rules.row_format = format;
   rules.columns = columns;
-  if (columns.empty() && rules.column != "text") rules.columns = {"text:" + rules.column};
+  const auto text = std::ranges::find(names, "text", &ColumnNames::value_type::first);
+  if (text == names.end()) {
+    if (columns.empty() && rules.column != "text") rules.columns = {"text:" + rules.column};
+    return;
+  }
+  if (rules.column != "text" && rules.column != text->second) {
+    refuse_command_line("--columns: it names another column of the text than --text-column; give one of them");
+  }
+  rules.column = text->second;
 }
 
 ChatConfig ConversationOptions::chat() const {

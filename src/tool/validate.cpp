@@ -39,14 +39,18 @@ std::vector<InputFile> find_files(const ValidateOptions& options) {
   TextFormat format = options.rows.format(options.separator, options.column);
   options.conversations.put_into(format);
   if (options.conversations.given()) return find_input_files(options.inputs, format);
+  std::string unknown;
   try {
     return find_input_files(options.inputs, format);
   } catch (const UserError& error) {
     if (error.code() != ExitCode::bad_content) throw;
+    unknown = error.what();
   }
   format.row_format = "text";
   format.columns = {};
-  return find_input_files(options.inputs, format);
+  std::vector<InputFile> files = find_input_files(options.inputs, format);
+  files.front().notes.push_back(unknown + ". The rows are examined as texts");
+  return files;
 }
 
 /// Returns the tokenizer's unknown token by its usual names, -1 if there is none.
@@ -192,7 +196,7 @@ void validate(const ValidateOptions& options) {
   ReportOptions report_options;
   const std::shared_ptr<const Tokenizer> tokenizer =
       options.tokenizer.empty() ? nullptr : open_tokenizer(options.tokenizer);
-  report_options.check = {options.column, tokenizer.get(), unknown_id_of(tokenizer.get())};
+  report_options.check = {files.front().format.column, tokenizer.get(), unknown_id_of(tokenizer.get())};
   report_options.huge_bytes = parse_count_option("--huge", options.huge, at_least(1));
   report_options.unpacked_limit = parse_count_option("--unpacked-limit", options.limit, at_least(1));
   report_options.threads = worker_threads(*make_local_communicator());

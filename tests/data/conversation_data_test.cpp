@@ -154,6 +154,43 @@ TEST_F(ConversationData, ErrorsNameTheFileAndTheLine) {
   EXPECT_THAT(refused("g.jsonl", good), HasSubstr("is trained on text, not on conversations"));
 }
 
+/// The row is named even if the cache has the tokens of the file already, and if rows before it were left out.
+TEST_F(ConversationData, RowsLongerThanASampleAreNamed) {
+  const std::string good = R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})"
+                           "\n\n"
+                           R"({"messages": [{"role": "assistant", "content": "b"}]})"
+                           "\n",
+                    longer =
+                        R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "bcdef"}]})"
+                        "\n";
+  template_ =
+      "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
+      "{% else %}{{ m.content }}{% endif %}{% endfor %}";
+  config_.train = {folder_.file("rows.jsonl", good + longer)};
+  config_.overflow = DataConfig::Overflow::error;
+  config_.packing_given = config_.overflow_given = true;
+  const std::string sizes = " tokens, more than batch.sequence_length + 1 = ";
+  EXPECT_EQ(open().train->info().rows.used, 2);
+  EXPECT_EQ(open().train->info().rows.untrained, 1);
+  batch_.sequence_length = 4;
+  EXPECT_THAT(test::refusal([&] { open(); }), HasSubstr("rows.jsonl:4: the conversation has 6" + sizes + "5"));
+  batch_.sequence_length = 6;
+  EXPECT_THAT(refused("b.jsonl", R"({"prompt": "a", "completion": "b"})"
+                                 "\n\n"
+                                 R"({"prompt": "abcde", "completion": "bcd"})"),
+              HasSubstr("b.jsonl:3: the conversation has 9" + sizes +
+                        "7; choose a longer sequence, or data.overflow = "
+                        "truncate, truncate_left or drop"));
+  config_.instructions = false;
+  EXPECT_THAT(
+      refused("c.jsonl", R"({"text": "a"})"
+                         "\n"
+                         R"({"text": "abcdefgh"})"),
+      HasSubstr("c.jsonl:2: the document has 9" + sizes + "7; choose a longer sequence, or data.overflow = split"));
+  config_.document_separator = "--";
+  EXPECT_THAT(refused("d.txt", "ab--\nabcdef--c"), HasSubstr("d.txt:1: the document has 8"));
+}
+
 TEST_F(ConversationData, ValidationTakesWholeConversations) {
   std::string rows;
   for (int i = 0; i < 10; ++i)

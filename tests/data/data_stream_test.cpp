@@ -111,7 +111,7 @@ TEST(DataStream, NoneTreatsLongDocumentsAsAsked) {
 
   config.overflow = DataConfig::Overflow::error;
   EXPECT_THAT(refusal([&] { DataStream(file, config, batch_of(2, 1, 1), 1, false); }),
-              AllOf(HasSubstr("65 "), HasSubstr("document 1 has 6 tokens")));
+              AllOf(HasSubstr("65 "), HasSubstr("document 1: the document has 6 tokens")));
   EXPECT_NO_THROW(DataStream(file, config, batch_of(5, 1, 1), 1, false));
 }
 

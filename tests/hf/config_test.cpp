@@ -334,6 +334,21 @@ TEST(HfConfig, HeadsThatTheKernelsCannotDoAreRefused) {
   EXPECT_EQ(refusal(gpt2(12, 2, 4)), "accepted");  // three elements, and no rope
 }
 
+// The padding_idx of Transformers 5.24: the configuration classes of Gemma 2 and Phi-3 have defaults (0 and 32000),
+// GPT-2's model has none, and -1 is the last row. With an id beyond the vocabulary Transformers makes no model.
+TEST(HfConfig, TheRowOfPaddingIsTransformers) {
+  const auto row = [](const std::string& text) { return parse(text).model.pad_token_id; };
+  EXPECT_EQ(row(small), -1);
+  EXPECT_EQ(row(with(small, R"("pad_token_id":5)")), 5);
+  EXPECT_EQ(row(with(small, R"("pad_token_id":null)")), -1);
+  EXPECT_EQ(row(with(small, R"("pad_token_id":-1)")), parse(small).model.vocab_size - 1);
+  EXPECT_EQ(row(with(small, R"("pad_token_id":64000)")), -1);
+  EXPECT_EQ(row(gemma2(small)), 0);
+  EXPECT_EQ(row(with(gemma2(small), R"("pad_token_id":null)")), -1);
+  EXPECT_EQ(row(phi3(small)), -1) << "a small vocabulary";
+  EXPECT_EQ(row(gpt2(48, 2, 4, R"("pad_token_id":5)")), -1);
+}
+
 TEST(HfConfig, GenerationConfigDecidesWhatEndsAText) {
   const TokenIds of_config = parse(with(small, R"("bos_token_id":1,"eos_token_id":2)")).ids;
   const auto ids = [&](const std::string& text) {

@@ -136,6 +136,12 @@ TEST(EmbeddingIds, EveryRowOfManyIdsArrives) {
   Values expected(static_cast<size_t>(ids * width));
   for (size_t i = 0; i < d.size(); ++i) expected[static_cast<size_t>(row_ids[i / 3]) * 3 + i % 3] += d[i];
   EXPECT_EQ(dtable.values(), expected);
+  const auto padding = static_cast<int64_t>(row_ids[7]);
+  const Array rest(DType::f32, {ids, width});
+  embedding_backward(rest, Tensor(), dx, 1, batch, {}, test::stream(), static_cast<int32_t>(padding));
+  EXPECT_NE(rest.values(), expected) << "control";
+  std::fill_n(expected.begin() + padding * width, width, 0.0);
+  EXPECT_EQ(rest.values(), expected);
 }
 
 }  // namespace

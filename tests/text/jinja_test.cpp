@@ -52,6 +52,24 @@ TEST(Jinja, FeaturesAreThoseOfJinja2) {
   }
 }
 
+/// Jinja2 renders these; another text than its own would be worse than an error.
+TEST(Jinja, WhatIsNotSupportedIsAnErrorWithItsLine) {
+  Conversation conversation;
+  conversation.messages = {{{"role", "user"}, {"content", "x"}}};
+  for (const char* expression : {"range(3)", "'a'.upper", "namespace(a=1)", "self", "lipsum is defined", "'a'.encode()",
+                                 "'{:{w}}'.format(1, w=3)", "'{:010,}'.format(1)", "'{:.3}'.format(2.5)",
+                                 "'\u00e9'.isidentifier()", "[1] | random", "loop"}) {
+    std::string error;
+    try {
+      const std::string text = std::string("a\n{% for x in [1] %}{{ ") + expression + " }}{% endfor %}";
+      ChatTemplate(text, "template").render(conversation, {}, {false, 0});
+    } catch (const UserError& raised) {
+      error = raised.what();
+    }
+    EXPECT_EQ(error.find("template:2: "), 0U) << expression << " " << error;
+  }
+}
+
 std::string repeated(std::string_view text, size_t times) {
   std::string all;
   for (size_t i = 0; i < times; ++i) all += text;

@@ -49,5 +49,44 @@ TEST_F(ChatRender, RefusesRowsByTheirLine) {
   EXPECT_EQ(render({"--train-on", "some"}, row).code, 64);
 }
 
+/// The flags of rows name formats and columns as the deck does, in every subcommand that reads rows.
+TEST_F(ChatRender, FormatsAndColumns) {
+  const std::string named = R"({"question": "a", "answer": "b"})",
+                    ids = render({"--ids"}, R"({"prompt": "a", "completion": "b"})").out;
+  EXPECT_EQ(render({"--ids", "--columns", "prompt:question,completion:answer"}, named).out, ids);
+  EXPECT_EQ(render({"--ids", "--columns", "prompt:question", "--columns", "completion:answer", "--format",
+                    "prompt_completion"},
+                   named)
+                .out,
+            ids);
+  const Outcome unknown = render({}, named);
+  EXPECT_EQ(unknown.code, 65);
+  EXPECT_THAT(unknown.err, HasSubstr("standard input:1: the columns of the row fit no format: 'question', 'answer'"));
+  EXPECT_THAT(unknown.err, HasSubstr("data.columns (--columns)"));
+  const std::pair<std::vector<std::string>, const char*> refusals[] = {
+      {{"--format", "mesages"}, "did you mean messages?"},
+      {{"--columns", "body:x"}, "'body' is not a role of any format"},
+      {{"--columns", "prompt"}, "must be role:column"},
+      {{"--columns", "messages:x", "--format", "alpaca"}, "'messages' is not a role of format alpaca"}};
+  for (const auto& [flags, message] : refusals) {
+    const Outcome outcome = render(flags, named);
+    EXPECT_EQ(outcome.code, 64);
+    EXPECT_THAT(outcome.err, HasSubstr(message));
+  }
+}
+
+TEST_F(ChatRender, TheColumnOfTextHasTwoFlags) {
+  const std::string rows = file("texts.jsonl", R"({"body": "a text"})"), output = path("texts.h5");
+  for (const std::vector<std::string>& flags :
+       {std::vector<std::string>{"--columns", "text:body"}, {"--text-column", "body"}}) {
+    std::vector<std::string> prepare = {"prepare", "--input",  rows,   "--tokenizer",
+                                        "bytes",   "--output", output, "--force"};
+    prepare.insert(prepare.end(), flags.begin(), flags.end());
+    EXPECT_EQ(llmtool(prepare).code, 0) << flags.front();
+    EXPECT_EQ(llmtool({"validate", rows, flags[0], flags[1]}).code, 0) << flags.front();
+  }
+  EXPECT_EQ(llmtool({"validate", rows, "--columns", "text:body", "--text-column", "other"}).code, 64);
+}
+
 }  // namespace
 }  // namespace llmtrain

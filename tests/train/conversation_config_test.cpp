@@ -29,6 +29,19 @@ std::string errors_with(const std::string& task, const std::vector<std::string>&
   return "no error";
 }
 
+/// A deck may serve several tasks, but sections of one task alone are refused elsewhere, and the other keys are named.
+TEST(ConversationDeck, KeysThatATaskDoesNotUseAreNamed) {
+  const Config evaluated = load_deck(
+      "evaluate", {"model.path=m", "model.max_seq_len=64", "schedule.learning_rate=1", "run.finetuning=freeze"});
+  EXPECT_THAT(evaluated.notes,
+              testing::Contains(
+                  HasSubstr("run.task: evaluate does not use run.finetuning, run.max_steps, schedule.learning_rate")));
+  EXPECT_THAT(errors_with("evaluate", {"model.path=m", "model.max_seq_len=64", "freeze.trainable_layers=1"}),
+              HasSubstr("freeze.trainable_layers: run.task = evaluate does not use it; it is a key of pretrain, sft"));
+  EXPECT_THAT(errors_with("sft", {"model.path=", "checkpoint.export=last"}),
+              testing::Not(HasSubstr("other programs could not read")));
+}
+
 TEST(ConversationDeck, TasksSetTheDefaults) {
   const Config text = load_deck("pretrain", {"run.seed=7"});
   EXPECT_EQ(text.data.packing, Packing::wrap);

@@ -198,8 +198,10 @@ class TextRowHandler final : public RowHandler {
 
   bool finish() override {
     if (has_ids_) return fail("input_ids, which the first row does not have: rows of text and of ids cannot be mixed");
-    return has_text_ || fail(fmt::format("no column {}: data.text_column names the one with the text (there are: {})",
-                                         printable(column_), columns_.empty() ? "none" : columns_));
+    return has_text_ ||
+           fail(fmt::format(
+               "no column {}: data.text_column (llmtool: --text-column) names the one with the text (there are: {})",
+               printable(column_), columns_.empty() ? "none" : columns_));
   }
 
  private:

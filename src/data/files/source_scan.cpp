@@ -278,6 +278,25 @@ class Scanner {
 
 }  // namespace
 
+SourceScan section_of(const SourceScan& scan, size_t first, size_t count) {
+  SourceScan section;
+  const auto take = [&](const auto& from, auto& to) {
+    const auto begin = from.begin() + static_cast<std::ptrdiff_t>(first);
+    to.assign(begin, begin + static_cast<std::ptrdiff_t>(count));
+  };
+  take(scan.digests, section.digests);
+  take(scan.characters, section.characters);
+  take(scan.text_bytes, section.text_bytes);
+  take(scan.skipped, section.skipped);
+  take(scan.first_skipped, section.first_skipped);
+  for (const DocumentRange& document : scan.documents) {
+    if (document.file >= first && document.file < first + count) {
+      section.documents.push_back({document.file - first, document.begin, document.end});
+    }
+  }
+  return section;
+}
+
 SourceScan scan_sources(const std::vector<InputFile>& files, Communicator& communicator,
                         const std::function<void(double)>& progress) {
   return Scanner(files, communicator).run(progress);

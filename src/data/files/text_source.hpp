@@ -91,6 +91,9 @@ struct SourceScan {
 SourceScan scan_sources(const std::vector<InputFile>& files, Communicator& communicator,
                         const std::function<void(double)>& progress);
 
+/// The section of a scan that belongs to files [first, first + count).
+SourceScan section_of(const SourceScan& scan, size_t first, size_t count);
+
 /// Refuses a file if most of its rows are empty, since this is probably a mistake.
 void check_skipped_rows(const std::string& path, int64_t rows, int64_t skipped, std::string_view hint);
 

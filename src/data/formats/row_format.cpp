@@ -92,8 +92,10 @@ bool RowView::has(std::string_view role) const { return row_.has(column_of(row_,
 OrderedJsonNode RowView::at(std::string_view role) const {
   const std::string column = column_of(row_, role);
   if (!row_.value().contains(column)) {
-    refuse(fmt::format("there is no column {} ({} of format {}), only {}; data.columns = {}:NAME gives it another name",
-                       printable(column), role, format_.name, columns_text(row_.value()), role));
+    refuse(
+        fmt::format("there is no column {} ({} of format {}), only {}; data.columns = {}:NAME (llmtool: --columns) "
+                    "gives it another name",
+                    printable(column), role, format_.name, columns_text(row_.value()), role));
   }
   return row_.at(column);
 }
@@ -125,7 +127,8 @@ const RowFormat& recognise_row(const nlohmann::ordered_json& row, const ColumnNa
   throw UserError(
       ExitCode::bad_content,
       fmt::format("the columns of the row fit no format: {}. Formats and their columns: {}. Name the format "
-                  "in data.format, and other columns in data.columns (prompt:question, response:answer)",
+                  "in data.format (llmtool: --format), and other columns in data.columns (--columns), such as "
+                  "prompt:question, response:answer",
                   columns_text(row), joined(shapes)));
 }
 
@@ -139,8 +142,10 @@ ColumnNames parse_columns(const std::vector<std::string>& entries, std::string_v
       throw UserError(ExitCode::deck, fmt::format("{} must be role:column, e.g. prompt:question", printable(entry)));
     }
     if (std::ranges::find(known, role) == known.end()) {
-      throw UserError(ExitCode::deck, fmt::format("{} is not a role of format {}, which has {}{}", printable(role),
-                                                  format, joined(known), did_you_mean(role, known)));
+      const std::string of =
+          format == "auto" ? "any format; their roles are" : fmt::format("format {}, which has", format);
+      throw UserError(ExitCode::deck, fmt::format("{} is not a role of {} {}{}", printable(role), of, joined(known),
+                                                  did_you_mean(role, known)));
     }
     if (std::ranges::find(columns, role, &ColumnNames::value_type::first) != columns.end()) {
       throw UserError(ExitCode::deck, fmt::format("{} has two columns; name one", role));

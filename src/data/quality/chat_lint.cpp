@@ -67,8 +67,15 @@ std::vector<std::string> lint_first_rows(const std::vector<InputFile>& files, co
     }
   }
   std::vector<std::string> warnings;
+  warnings.reserve(split.size());
   for (const std::string& text : split) warnings.push_back(split_token_warning(text));
   return warnings;
+}
+
+bool has_conversations(const std::vector<InputFile>& files) {
+  return std::ranges::any_of(files, [](const InputFile& file) {
+    return file.kind == InputKind::instruction_rows && file.format.row_format != "text";
+  });
 }
 
 }  // namespace llmtrain

@@ -2,6 +2,7 @@
 // Signs in encoded rows of instruction data that training on them would not teach what is meant.
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/files/text_source.hpp"
@@ -19,5 +20,12 @@ std::string split_token_warning(const std::string& text);
 
 /// Encodes the first rows of each file of instruction data and returns warnings. Rows that cannot be read are omitted.
 std::vector<std::string> lint_first_rows(const std::vector<InputFile>& files, const ChatEncoder& encoder);
+
+/// True if the rows of a file are conversations, or prompts and completions, rather than texts.
+bool has_conversations(const std::vector<InputFile>& files);
+/// Wrapping is meant for texts; TRL, too, allows it for conversations.
+inline constexpr std::string_view wrapped_conversations_warning =
+    "data.packing = wrap cuts conversations where a sample ends, so that some answers are trained without their "
+    "question: best_fit keeps each conversation whole";
 
 }  // namespace llmtrain

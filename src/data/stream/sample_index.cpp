@@ -114,12 +114,9 @@ void SampleIndex::index_documents(const TokenFile& file) {
     if (inputs > length_) {
       ++counts_.too_long;
       if (overflow_ == DataConfig::Overflow::error) {
-        const bool rows = file.info().rows.used > 0;
         throw UserError(ExitCode::bad_content,
-                        fmt::format("{}: {} {} has {} tokens, more than batch.sequence_length + 1 = {}; choose a "
-                                    "longer sequence, or data.overflow = {}",
-                                    title_of(file.info()), rows ? "conversation" : "document", d + 1, inputs + 1,
-                                    length_ + 1, rows ? "truncate, truncate_left or drop" : "split or truncate"));
+                        fmt::format("{}: document {}: {}", title_of(file.info()), d + 1,
+                                    too_long_document(file.info().rows.used > 0, inputs + 1, length_ + 1)));
       }
       if (windows.count == 0) ++counts_.dropped;
       if (windows.count > 0 && loses_targets(file, d)) {

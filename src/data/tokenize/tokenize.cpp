@@ -10,11 +10,13 @@
 #include "core/batch.hpp"
 #include "core/error.hpp"
 #include "core/message.hpp"
+#include "data/data_config.hpp"
 #include "data/files/file_digest.hpp"
 #include "data/files/jsonl.hpp"
 #include "data/files/token_file_writer.hpp"
 #include "data/formats/row_format.hpp"
 #include "data/tokenize/shared_work.hpp"
+#include "data/tokenize/tokenize_jobs.hpp"
 #include "parallel/job/runtime.hpp"
 #include "text/tokens_beyond_embedding.hpp"
 #include "text/unicode/code_points.hpp"
@@ -22,23 +24,11 @@
 namespace llmtrain {
 namespace {
 
-constexpr int64_t tokenize_job_bytes = hash_piece;
 constexpr int64_t copy_tokens = int64_t{1} << 18;
 constexpr int64_t cut_search_bytes = int64_t{1} << 12;  // bytes
 // Bytes that are encoded as one text. They also bound the search for a cut.
 constexpr int64_t longest_whole = int64_t{1} << 30;
 constexpr int64_t longest_uncut = int64_t{64} << 20;
-
-/// Consecutive bytes of one file: whole documents, or a segment of a long one; for rows a piece of the file.
-struct TokenizeJob {
-  size_t file;
-  int64_t begin;
-  int64_t end;
-  size_t first_document = 0;  // index in the scan
-  size_t documents = 0;       // 1 for a segment
-  bool starts = true;         // the first document begins here
-  bool ends = true;           // the last document ends here
-};
 
 struct JobResult {
   std::vector<int32_t> ids;
@@ -51,48 +41,6 @@ struct JobResult {
   int64_t untrained = 0, merged_borders = 0, without_stop = 0;
   std::vector<uint64_t> prints;  // hashes of tokens and mask
 };
-
-/// Divides documents [first, last) of the scan, all of one file; long ones into segments of about equal length, if the
-/// tokenizer supports it.
-void add_text_jobs(const SourceScan& scan, size_t first, size_t last, bool segmentable,
-                   std::vector<TokenizeJob>& jobs) {
-  for (size_t d = first; d < last; ++d) {
-    const DocumentRange& document = scan.documents[d];
-    if (segmentable && document.end - document.begin > tokenize_job_bytes) {
-      for (int64_t begin = document.begin; begin < document.end; begin += tokenize_job_bytes) {
-        const int64_t end = std::min(begin + tokenize_job_bytes, document.end);
-        jobs.push_back({document.file, begin, end, d, 1, begin == document.begin, end == document.end});
-      }
-    } else if (d > first && jobs.back().starts && jobs.back().ends &&
-               document.end - jobs.back().begin <= tokenize_job_bytes) {
-      jobs.back().end = document.end;
-      ++jobs.back().documents;
-    } else {
-      jobs.push_back({document.file, document.begin, document.end, d, 1});
-    }
-  }
-}
-
-std::vector<TokenizeJob> jobs_of(const TokenizeRequest& request) {
-  const std::vector<InputFile>& files = request.files;
-  const SourceScan& scan = request.scan;
-  const bool segmentable = request.tokenizer != nullptr && request.tokenizer->is_segmentable();
-  std::vector<TokenizeJob> jobs;
-  std::vector<FilePiece> pieces;
-  size_t document = 0;
-  for (size_t f = 0; f < files.size(); ++f) {
-    if (files[f].kind == InputKind::text) {
-      const size_t first = document;
-      while (document < scan.documents.size() && scan.documents[document].file == f) ++document;
-      add_text_jobs(scan, first, document, segmentable, jobs);
-    } else {
-      pieces.clear();
-      cut_into_pieces(f, files[f].bytes, pieces);
-      for (const FilePiece& piece : pieces) jobs.push_back({f, piece.begin, piece.end});
-    }
-  }
-  return jobs;
-}
 
 /// Facts of a rank that all ranks need, in words of 64 bits.
 struct RankSummary {
@@ -199,8 +147,17 @@ class Tokenization {
       if (request_.bos_once && job.starts) drop_second(request_.tokenizer->bos_id(), before, result.ids);
       if (job.ends) result.ids.push_back(request_.tokenizer->eos_id());
       result.counts.push_back(result.ids.size() - before);
+      if (is_too_long(result)) fail_in_row(file, document.begin, too_long_text(result, false));
     }
     return result;
+  }
+
+  bool is_too_long(const JobResult& result) const {
+    return request_.longest > 0 && !result.counts.empty() &&
+           result.counts.back() > static_cast<uint64_t>(request_.longest);
+  }
+  std::string too_long_text(const JobResult& result, bool conversation) const {
+    return too_long_document(conversation, static_cast<int64_t>(result.counts.back()), request_.longest);
   }
 
   void encode_slice(const TokenizeJob& job, const FileHandle& file, std::string_view text, int64_t at,
@@ -238,6 +195,7 @@ class Tokenization {
         } else if (parse_text_row(line, file.format.column, text)) {
           add_text(text, result);
         }
+        if (is_too_long(result)) throw UserError(ExitCode::bad_content, too_long_text(result, instructions));
       } catch (const RowError& error) {
         fail_at_byte(handle, lines.offset() + static_cast<int64_t>(error.byte()), error.reason());
       } catch (const EncodeError& error) {

@@ -21,6 +21,7 @@ struct TokenizeRequest {
   bool add_bos = false;
   bool bos_once = false;       ///< no second BOS before a text that begins with its own
   int64_t embedding_rows = 0;  ///< limit of ids (UserError(bad_content)); 0: none
+  int64_t longest = 0;         ///< limit of a document in tokens (UserError(bad_content)); 0: none
   std::string output;
   std::string command;       ///< stored in the file
   bool with_digest = false;  ///< True if <output>.digest is written, too: size and content hash of the file

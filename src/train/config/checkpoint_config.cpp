@@ -94,7 +94,9 @@ void CheckpointConfig::resolve(DeckLoader& deck, const Config& config) {
     deck.note("checkpoint.export", "the run writes its adapters; checkpoint.export_merged = true writes the model too");
   }
   if (adapters || export_model == Export::none) return;
-  if (!config.model.path.empty() || !deck.sound({"model.d_model", "model.n_layers", "model.n_heads"})) return;
+  if (!config.model.path.empty() || !deck.sound({"model.path", "model.d_model", "model.n_layers", "model.n_heads"})) {
+    return;
+  }
   ModelConfig model = config.model;
   if (model.vocab_size == 0) model.vocab_size = 1;
   const std::string obstacle = hf_config_obstacle(model);

@@ -41,8 +41,9 @@ void note_lengths(DeckLoader& deck, const Config& config) {
                         warmup > 0 && decay > 0 ? fmt::format(" and {} of decay", decay) : "", steps));
 }
 
-/// Keys of other tasks are valid: one deck may serve several tasks.
+/// Keys of other tasks are valid, since one deck may serve several tasks; one note names those that the deck gives.
 void mark_unused(DeckLoader& deck, const DeckKeys& keys, Task task) {
+  std::vector<std::string> given;
   for (const DeckKeys::Key& key : keys.keys()) {
     if (key.tasks.contains(task)) continue;
     if (key.strict && deck.given(key.full_name())) {
@@ -50,8 +51,10 @@ void mark_unused(DeckLoader& deck, const DeckKeys& keys, Task task) {
                 fmt::format("run.task = {} does not use it; it is a key of {}", name_of(task), key.tasks.text()));
       continue;
     }
+    if (deck.given(key.full_name())) given.push_back(key.full_name());
     deck.set(key.full_name(), Origin::unused, fmt::format("no effect with run.task = {}", name_of(task)));
   }
+  if (!given.empty()) deck.note("run.task", fmt::format("{} does not use {}", name_of(task), joined(given)));
 }
 
 /// Keys of a section that describes another way of fine-tuning.
@@ -120,6 +123,8 @@ int64_t examine_files(DeckLoader& deck, const Config& config) {
   const bool alone = evaluates && !config.data.validation.empty();  // validation files replace training files
   const DataFacts facts = check_data_files(
       evaluates ? evaluated_data(config.data) : config.data, [&](std::string_view key, const UserError& error) {
+        const bool reported = !deck.given(key) && !deck.sound({"model.path"});  // its folder has the tokenizer, too
+        if (key == "data.tokenizer" && reported) return;
         deck.fail(alone && key == "data.train" ? "data.validation" : key, error.what(), error.code());
       });
   if (!facts.note.empty()) deck.note("data.tokenizer", facts.note);

@@ -98,9 +98,9 @@ class ExactTrainer(SFTTrainer):
         return loss
 
 
-def train(rows, tokenizer, trainable=None, **settings):
-    """trainable(name): True for parameters that are trained; None: all are."""
-    model = AutoModelForCausalLM.from_pretrained(HERE / "model", dtype=torch.float32, attn_implementation="eager")
+def train(rows, tokenizer, trainable=None, config=None, **settings):
+    """trainable(name): True for parameters that are trained; None: all are. config: other values for config.json."""
+    model = AutoModelForCausalLM.from_pretrained(HERE / "model", dtype=torch.float32, attn_implementation="eager", **(config or {}))
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(trainable is None or trainable(name))
     arguments = SFTConfig(output_dir="/tmp/sft_goldens", max_steps=STEPS, per_device_train_batch_size=1,
@@ -139,6 +139,8 @@ def main():
         "freeze_mlp_and_norm": train(messages, tokenizer, assistant_only_loss=True, trainable=lambda name: name == "model.norm.weight"
                                      or (layers(2, 3)(name) and ".mlp." in name)),
         "freeze_llama_pro_2": train(messages, tokenizer, layers(1, 3), assistant_only_loss=True),
+        "padding_in_rows": train(messages, tokenizer, config={"pad_token_id": tokenizer.convert_tokens_to_ids("<|im_end|>")},
+                                 assistant_only_loss=True),
     }
     with open(HERE / "expected.json", "w", encoding="utf-8") as file:
         json.dump(cases, file, indent=1)

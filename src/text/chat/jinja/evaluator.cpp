@@ -155,9 +155,7 @@ Value Evaluator::dict(std::vector<std::pair<Value, Value>> entries) {
   for (auto& [key, value] : entries) {
     dict->depth = std::max({dict->depth, key.depth() + 1, value.depth() + 1});
     if (dict->depth > max_value_depth) fail("dicts are nested too deeply");
-    const bool hashable =
-        key.as_dict() == nullptr && !(key.as_sequence() != nullptr && key.as_sequence()->kind == SequenceKind::list);
-    if (!hashable) fail(fmt::format("a {} cannot be the key of a dict", key.type_name()));
+    require_hashable(key);
     charge(1 + static_cast<int64_t>(dict->entries.size() / 16));
     const auto known = std::find_if(dict->entries.begin(), dict->entries.end(),
                                     [&, &key = key](const auto& entry) { return is_equal(*this, entry.first, key); });
@@ -196,6 +194,16 @@ std::shared_ptr<const Sequence> Evaluator::items(const Value& value) {
 
 void Evaluator::require_defined(const Value& value) const {
   if (value.is_undefined()) fail(value.undefined_description());
+}
+
+void Evaluator::require_hashable(const Value& value) {
+  charge(1);
+  const Sequence* items = value.as_sequence();
+  if (value.as_dict() != nullptr || (items != nullptr && items->kind == SequenceKind::list)) {
+    fail(fmt::format("a {} cannot be the key of a dict, nor told apart from others by a filter", value.type_name()));
+  }
+  if (items == nullptr || items->kind != SequenceKind::tuple) return;
+  for (const Value& item : items->items) require_hashable(item);
 }
 
 Value Evaluator::attribute(const Value& object, std::string_view name) {

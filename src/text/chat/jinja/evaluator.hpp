@@ -82,6 +82,7 @@ class Evaluator {
   Value call(const Value& callee, const Arguments& arguments);
   Arguments arguments(const CallArguments& arguments);
   void require_defined(const Value& value) const;
+  void require_hashable(const Value& value);  ///< as keys of dicts are
 
  private:
   class Depth;

@@ -176,6 +176,9 @@ const Expression* Parser::parse_primary() {
       literal->value = constant.value;
       return literal;
     }
+    for (const std::string_view missing : {"self", "lipsum"}) {
+      if (first.text == missing) fail(fmt::format("Jinja's '{}' is not supported", missing));
+    }
     for (MacroDefinition* macro : macros_) {
       macro->takes_caller = macro->takes_caller || first.text == "caller";
       macro->takes_varargs = macro->takes_varargs || first.text == "varargs";

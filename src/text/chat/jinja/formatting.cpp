@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 
 #include "text/chat/jinja/printing.hpp"
@@ -11,8 +12,6 @@
 
 namespace llmtrain::jinja {
 namespace {
-
-constexpr int64_t max_width = 1000;
 
 /// One conversion of a format: what stands between % and its letter.
 struct Conversion {
@@ -32,21 +31,38 @@ MarkedText padded(MarkedText text, const Conversion& conversion) {
   return result;
 }
 
-std::string printed_number(const Conversion& conversion, const Value& value) {
-  const bool is_float = std::string_view("eEfFgG").find(conversion.letter) != std::string_view::npos;
+bool has_flag(const Conversion& conversion, char flag) { return conversion.flags.find(flag) != std::string::npos; }
+
+std::string printed_float(const Conversion& conversion, double number) {
   std::string format = "%" + conversion.flags + std::to_string(conversion.width);
   if (conversion.precision >= 0) format += "." + std::to_string(conversion.precision);
+  format += conversion.letter;
   std::array<char, 2048> buffer{};
-  if (is_float) {
-    format += conversion.letter;
-    std::snprintf(buffer.data(), buffer.size(), format.c_str(), *value.number());
-  } else {
-    const int64_t number = value.integer() ? *value.integer() : static_cast<int64_t>(*value.number());
-    format += "l";
-    format += conversion.letter == 'i' || conversion.letter == 'u' ? 'd' : conversion.letter;
-    std::snprintf(buffer.data(), buffer.size(), format.c_str(), number);
-  }
+  std::snprintf(buffer.data(), buffer.size(), format.c_str(), number);
   return buffer.data();
+}
+
+/// Prints the sign before the digits of the absolute value in every base, unlike C.
+std::string printed_integer(const Conversion& conversion, int64_t number) {
+  const bool is_decimal = std::string_view("diu").find(conversion.letter) != std::string_view::npos;
+  const char letter = is_decimal ? 'd' : conversion.letter;
+  const uint64_t size = number < 0 ? uint64_t{0} - static_cast<uint64_t>(number) : static_cast<uint64_t>(number);
+  std::string digits = fmt::format(fmt::runtime(fmt::format("{{:{}}}", letter)), size);
+  const auto pad = [&](int64_t width) {
+    if (width > std::ssize(digits)) digits.insert(0, static_cast<size_t>(width) - digits.size(), '0');
+  };
+  pad(conversion.precision);
+  std::string before = number < 0 ? "-" : has_flag(conversion, '+') ? "+" : has_flag(conversion, ' ') ? " " : "";
+  if (has_flag(conversion, '#') && !is_decimal) before += std::string("0") + letter;
+  if (has_flag(conversion, '0') && !has_flag(conversion, '-')) pad(conversion.width - std::ssize(before));
+  return before + digits;
+}
+
+MarkedText printed_number(const Conversion& conversion, const Value& value) {
+  const bool is_float = std::string_view("eEfFgG").find(conversion.letter) != std::string_view::npos;
+  if (is_float) return MarkedText(printed_float(conversion, *value.number()));
+  const int64_t number = value.integer() ? *value.integer() : static_cast<int64_t>(*value.number());
+  return padded(MarkedText(printed_integer(conversion, number)), conversion);
 }
 
 class PercentFormat {
@@ -81,7 +97,7 @@ class PercentFormat {
     int64_t number = 0;
     while (peek() >= '0' && peek() <= '9') {
       number = number * 10 + (peek() - '0');
-      if (number > max_width) evaluator_.fail(fmt::format("a width in a format is above {}", max_width));
+      if (number > max_format_width) evaluator_.fail(fmt::format("a width in a format is above {}", max_format_width));
       ++at_;
     }
     return number;
@@ -117,6 +133,11 @@ class PercentFormat {
     append(conversion, by_name ? *by_name : next_value());
   }
 
+  MarkedText character(const Value& value) {
+    if (value.as_text() != nullptr && count_code_points(value.as_text()->bytes()) == 1) return *value.as_text();
+    return character_with(evaluator_, value);
+  }
+
   void append(const Conversion& conversion, const Value& value) {
     if (conversion.letter == 's' || conversion.letter == 'r' || conversion.letter == 'a') {
       MarkedText text = to_text(evaluator_, value);
@@ -126,12 +147,17 @@ class PercentFormat {
         text = text.slice(0, CodePointOffsets(text.bytes()).at(conversion.precision));
       }
       result_.append(padded(std::move(text), conversion));
+    } else if (conversion.letter == 'c') {
+      result_.append(padded(character(value), conversion));
     } else if (conversion.letter != '\0' &&
                std::string_view("diuxXoeEfFgG").find(conversion.letter) != std::string_view::npos) {
       const bool needs_integer = std::string_view("xXo").find(conversion.letter) != std::string_view::npos;
-      const bool fits = value.number() && *value.number() > -9e18 && *value.number() < 9e18;
+      const bool is_float = std::string_view("eEfFgG").find(conversion.letter) != std::string_view::npos;
+      const bool fits = value.number() &&
+                        (is_float ? std::isfinite(*value.number()) : *value.number() > -9e18 && *value.number() < 9e18);
       if (!fits || (needs_integer && !value.integer())) {
         evaluator_.require_defined(value);
+        if (value.number() && !needs_integer) evaluator_.fail("a number does not fit 64 bits");
         evaluator_.fail(fmt::format("a {} cannot be formatted by %{}", value.type_name(), conversion.letter));
       }
       result_.append(printed_number(conversion, value));
@@ -154,46 +180,6 @@ class PercentFormat {
 
 Value format_percent(Evaluator& evaluator, const MarkedText& format, const Value& values) {
   return PercentFormat(evaluator, format, values).run();
-}
-
-Value format_braces(Evaluator& evaluator, const MarkedText& format, const Arguments& arguments) {
-  const std::string& text = format.bytes();
-  MarkedText result;
-  size_t next = 0;
-  for (size_t at = 0; at < text.size();) {
-    const size_t brace = std::min(text.find_first_of("{}", at), text.size());
-    result.append(format, at, brace);
-    at = brace + 1;
-    if (brace == text.size()) break;
-    if (at < text.size() && text[at] == text[brace]) {
-      result.append(text.substr(at++, 1));
-      continue;
-    }
-    const size_t close = text.find('}', at);
-    if (text[brace] == '}' || close == std::string::npos) evaluator.fail("a single brace in a format");
-    const std::string field = text.substr(at, close - at);
-    at = close + 1;
-    const bool is_number = !field.empty() && field.size() < 9 &&
-                           std::all_of(field.begin(), field.end(), [](char c) { return c >= '0' && c <= '9'; });
-    const Value* value = nullptr;
-    if (field.empty() || is_number) {
-      const size_t place = field.empty() ? next++ : std::stoul(field);
-      if (place < arguments.positional.size()) value = &arguments.positional[place];
-    } else {
-      for (const auto& [name, given] : arguments.named) {
-        if (name == field) value = &given;
-      }
-      if (field.find_first_of(".[:!") != std::string::npos) {
-        evaluator.fail(
-            fmt::format("the field {{{}}} of a format is not supported: only {{}}, {{0}} and {{name}} are", field));
-      }
-    }
-    if (value == nullptr) evaluator.fail(fmt::format("the field {{{}}} of a format has no value", field));
-    result.append(to_text(evaluator, *value));
-    evaluator.check_text(result.size());
-    evaluator.charge(1);
-  }
-  return evaluator.text(std::move(result));
 }
 
 }  // namespace llmtrain::jinja

@@ -31,6 +31,7 @@ class BoundMethod : public Object {
 
 Value get(Evaluator& evaluator, const Value& object, Args arguments) {
   const Bound bound(evaluator, "get", arguments, {"key", "default"}, 1);
+  evaluator.require_hashable(bound[0]);
   evaluator.charge(static_cast<int64_t>(object.as_dict()->entries.size() / 16));
   for (const auto& [key, value] : object.as_dict()->entries) {
     if (is_equal(evaluator, key, bound[0])) return value;

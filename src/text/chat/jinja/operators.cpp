@@ -260,6 +260,7 @@ bool is_in(Evaluator& evaluator, const Value& left, const Value& right) {
     return find_text(evaluator, text->bytes(), left.as_text()->bytes()) != std::string_view::npos;
   }
   if (const Dict* dict = right.as_dict()) {
+    evaluator.require_hashable(left);
     evaluator.charge(static_cast<int64_t>(dict->entries.size() / 16));
     return std::any_of(dict->entries.begin(), dict->entries.end(),
                        [&](const auto& entry) { return is_equal(evaluator, entry.first, left); });
@@ -301,7 +302,7 @@ Value slice(Evaluator& evaluator, const Value& object, const Value* start, const
   evaluator.require_defined(object);
   const Sequence* items = object.as_sequence();
   const bool is_sliced = object.as_text() != nullptr || (items != nullptr && items->kind < SequenceKind::keys);
-  if (!is_sliced) return Value::undefined(fmt::format("the {} has no slices", object.type_name()));
+  if (!is_sliced) evaluator.fail(fmt::format("a {} cannot be sliced", object.type_name()));
   const auto number = [&](const Value* bound) -> std::optional<int64_t> {
     if (bound == nullptr || bound->is_none()) return std::nullopt;
     if (!bound->integer()) evaluator.fail(fmt::format("a bound of a slice cannot be a {}", bound->type_name()));

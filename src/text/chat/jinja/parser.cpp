@@ -232,7 +232,7 @@ const Statement* Parser::parse_macro() {
 
 const Statement* Parser::parse_call_block() {
   auto* node = make<CallBlock>(take().line);
-  node->caller.name = "caller";
+  node->caller.name.clear();
   node->caller.line = node->line;
   if (is_symbol("(")) parse_parameters(node->caller);
   node->call = dynamic_cast<const Call*>(parse_expression());

@@ -67,6 +67,9 @@ class Writer {
     put(written);
   }
   MarkedText finish() { return MarkedText(std::move(text_), marks_); }
+  [[noreturn]] void refuse(const Value& value) const {
+    evaluator_.fail("the template writes a " + value.type_name() + ", whose text in Python is not supported");
+  }
 
  private:
   Evaluator& evaluator_;
@@ -79,7 +82,8 @@ void write_scalar(Writer& writer, const Value& value) {
   if (value.as_bool() != nullptr) return writer.put(*value.as_bool() ? "True" : "False");
   if (value.as_int() != nullptr) return writer.put(std::to_string(*value.as_int()));
   if (value.as_float() != nullptr) return writer.put(float_text(*value.as_float()));
-  writer.put(value.is_undefined() ? "Undefined" : "<" + value.type_name() + ">");
+  if (!value.is_undefined()) writer.refuse(value);
+  writer.put("Undefined");
 }
 
 void write_repr(Writer& writer, const Value& value) {
@@ -95,7 +99,8 @@ void write_repr(Writer& writer, const Value& value) {
       separator = ", ";
     }
     writer.put(dict->entries.empty() ? "{}" : "}");
-  } else if (const Sequence* items = value.as_sequence(); items != nullptr && items->kind != SequenceKind::generator) {
+  } else if (const Sequence* items = value.as_sequence();
+             items != nullptr && items->kind != SequenceKind::generator && items->kind != SequenceKind::range) {
     const bool is_tuple = items->kind == SequenceKind::tuple, is_view = items->kind >= SequenceKind::keys;
     writer.put(is_view ? value.type_name() + "([" : is_tuple ? "(" : "[");
     for (size_t i = 0; i < items->items.size(); ++i) {

@@ -12,15 +12,30 @@
 namespace llmtrain::jinja {
 namespace {
 
-/// Letters whose upper case is not the letter that has them as lower case.
-constexpr struct {
-  char32_t lower;
-  const char* upper;
-} irregular_upper_cases[] = {
-    {0xB5, "\xCE\x9C"},  {0xDF, "SS"},        {0x131, "I"},        {0x149, "\xCA\xBCN"},    {0x17F, "S"},
-    {0x1C5, "\xC7\x84"}, {0x1C8, "\xC7\x87"}, {0x1CB, "\xC7\x8A"}, {0x1F0, "J\xCC\x8C"},    {0x1F2, "\xC7\xB1"},
-    {0x3C2, "\xCE\xA3"}, {0xFB00, "FF"},      {0xFB01, "FI"},      {0xFB02, "FL"},          {0xFB03, "FFI"},
-    {0xFB04, "FFL"},     {0xFB05, "ST"},      {0xFB06, "ST"},      {0x1E9E, "\xE1\xBA\x9E"}};
+struct IrregularCase {
+  char32_t character;
+  const char* text;
+};
+struct CharacterRange {
+  char32_t first, last;
+};
+#include "text/chat/jinja/case_tables.inc"
+
+template <size_t n>
+bool is_in(const CharacterRange (&ranges)[n], char32_t c) {
+  const auto* const after = std::upper_bound(std::begin(ranges), std::end(ranges), c,
+                                             [](char32_t wanted, const auto& range) { return wanted < range.first; });
+  return after != std::begin(ranges) && c <= std::prev(after)->last;
+}
+
+/// Null if the character follows the rule.
+template <size_t n>
+const char* irregular(const IrregularCase (&cases)[n], char32_t c) {
+  const auto* const found =
+      std::lower_bound(std::begin(cases), std::end(cases), c,
+                       [](const auto& entry, char32_t wanted) { return entry.character < wanted; });
+  return found != std::end(cases) && found->character == c ? found->text : nullptr;
+}
 
 const std::unordered_map<char32_t, std::string>& upper_cases() {
   static const std::unordered_map<char32_t, std::string> all = [] {
@@ -57,23 +72,57 @@ void append_lower(std::string& text, char32_t c) {
   if (c == 0x130) append_code_point(text, 0x307);
 }
 
-/// A capital at the start of a word: "SS" becomes "Ss", and digraphs have a form of their own.
+void append_lower(std::string& text, std::string_view capitals) {
+  for (size_t i = 0; i < capitals.size();) append_lower(text, next_code_point(capitals, i));
+}
+
+/// A capital at the start of a word: "SS" becomes "Ss".
 void append_title(std::string& text, char32_t c) {
-  for (const char32_t first : {0x1C4, 0x1C7, 0x1CA, 0x1F1}) {
-    if (c >= first && c <= first + 2 && !(first == 0x1F1 && c == 0x1F4)) return append_code_point(text, first + 1);
+  if (const char* title = irregular(irregular_title_cases, c)) {
+    text += title;
+    return;
   }
   std::string upper;
   append_upper(upper, c);
   size_t i = 0;
   append_code_point(text, next_code_point(upper, i));
-  while (i < upper.size()) append_lower(text, next_code_point(upper, i));
+  append_lower(text, std::string_view(upper).substr(i));
 }
 
-/// A final sigma follows a letter and precedes none.
+void append_folded(std::string& text, char32_t c) {
+  if (const char* folded = irregular(irregular_folded_cases, c)) {
+    text += folded;
+    return;
+  }
+  std::string upper;
+  append_upper(upper, c);
+  append_lower(text, upper);
+}
+
+/// Unicode's Case_Ignorable: marks and signs inside of words.
+bool is_ignorable(char32_t c) {
+  constexpr std::u32string_view signs =
+      U"'.:^`\u00B7\u0387\u055F\u05F4\u2018\u2019\u2024\u2027\uFE13\uFE52\uFE55\uFF07\uFF0E\uFF1A";
+  constexpr Category categories[] = {Category::Mn, Category::Me, Category::Cf, Category::Lm, Category::Sk};
+  return signs.find(c) != std::u32string_view::npos ||
+         std::ranges::find(categories, general_category(c)) != std::end(categories);
+}
+
+/// A final sigma follows a letter with case and precedes none, whatever ignorable characters are between.
 bool is_final_sigma(std::string_view text, size_t begin, size_t end) {
-  const bool follows = begin > 0 && is_in_class(character_before(text, begin).code, char_class::letter);
-  const bool precedes = end < text.size() && is_in_class(character_at(text, end).code, char_class::letter);
-  return follows && !precedes;
+  bool follows = false;
+  while (begin > 0) {
+    const Character c = character_before(text, begin);
+    begin -= c.length;
+    if (is_ignorable(c.code)) continue;
+    follows = is_cased(c.code);
+    break;
+  }
+  while (follows && end < text.size()) {
+    const char32_t c = next_code_point(text, end);
+    if (!is_ignorable(c)) return !is_cased(c);
+  }
+  return follows;
 }
 
 }  // namespace
@@ -114,10 +163,18 @@ size_t find_last_text(Evaluator& evaluator, std::string_view text, std::string_v
   return text.rfind(wanted);
 }
 
-bool is_upper(char32_t c) { return general_category(c) == Category::Lu; }
-bool is_lower(char32_t c) { return general_category(c) == Category::Ll || c == 0xAA || c == 0xBA; }
+bool is_upper(char32_t c) { return general_category(c) == Category::Lu || is_in(more_upper, c); }
+bool is_lower(char32_t c) { return general_category(c) == Category::Ll || is_in(more_lower, c); }
+bool is_titlecase(char32_t c) { return general_category(c) == Category::Lt; }
+bool is_cased(char32_t c) { return is_upper(c) || is_lower(c) || is_titlecase(c); }
 bool is_alphabetic(char32_t c) { return is_in_class(c, char_class::letter); }
 bool is_decimal(char32_t c) { return general_category(c) == Category::Nd; }
+bool is_digit(char32_t c) { return is_decimal(c) || is_in(more_digits, c); }
+bool is_number(char32_t c) {
+  const Category category = general_category(c);
+  return (category >= Category::Nd && category <= Category::No) || is_in(more_numeric, c);
+}
+bool is_alphanumeric(char32_t c) { return is_alphabetic(c) || is_number(c); }
 bool is_printable(char32_t c) {
   if (c == ' ') return true;
   const Category category = general_category(c);
@@ -133,9 +190,13 @@ std::string with_case(std::string_view text, Case wanted) {
     Case how = wanted;
     if (wanted == Case::capitalized) how = begin == 0 ? Case::title : Case::lower;
     if (wanted == Case::title && in_word) how = Case::lower;
-    if (wanted == Case::swapped) how = is_upper(c) ? Case::lower : Case::upper;
-    in_word = is_upper(c) || is_lower(c) || general_category(c) == Category::Lt;
-    if (how == Case::upper) {
+    if (wanted == Case::swapped) how = is_upper(c) ? Case::lower : is_lower(c) ? Case::upper : Case::swapped;
+    in_word = is_cased(c);
+    if (how == Case::swapped) {
+      append_code_point(result, c);
+    } else if (how == Case::folded) {
+      append_folded(result, c);
+    } else if (how == Case::upper) {
       append_upper(result, c);
     } else if (how == Case::title) {
       append_title(result, c);

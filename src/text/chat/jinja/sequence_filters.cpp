@@ -175,6 +175,7 @@ Value unique(Evaluator& evaluator, const Value& input, Args arguments) {
   std::vector<Value> found;
   std::vector<size_t> chosen;
   for (size_t i = 0; i < keys.size(); ++i) {
+    evaluator.require_hashable(keys[i]);
     const bool is_known =
         std::any_of(chosen.begin(), chosen.end(), [&](size_t k) { return is_equal(evaluator, keys[k], keys[i]); });
     if (is_known) continue;

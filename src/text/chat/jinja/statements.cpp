@@ -6,13 +6,14 @@
 
 #include "text/chat/jinja/ast.hpp"
 #include "text/chat/jinja/evaluator.hpp"
+#include "text/chat/jinja/operators.hpp"
 #include "text/chat/jinja/printing.hpp"
 
 namespace llmtrain::jinja {
 namespace {
 
 /// The variable `loop`.
-class Loop : public Object {
+class Loop : public Object, public std::enable_shared_from_this<Loop> {
  public:
   Loop(const For& statement, std::shared_ptr<const Sequence> items, int64_t level)
       : statement_(statement), items_(std::move(items)), level_(level) {}
@@ -33,6 +34,7 @@ class Loop : public Object {
     if (name == "last") return Value(at + 1 == size);
     if (name == "previtem") return neighbour(at - 1, "there is no previous item");
     if (name == "nextitem") return neighbour(at + 1, "there is no next item");
+    if (name == "changed") return Value(std::shared_ptr<Object>(std::make_shared<Changed>(*this)));
     if (name == "cycle") return Value(std::shared_ptr<Object>(std::make_shared<Cycle>(at)));
     return std::nullopt;
   }
@@ -45,9 +47,36 @@ class Loop : public Object {
     return evaluator.text(std::move(capture.text));
   }
 
+  /// Ends the memory of loop.changed, whose values may hold the loop.
+  void finish() {
+    is_finished_ = true;
+    last_changed_.reset();
+  }
+
   int64_t at = 0;
 
  private:
+  class Changed : public Object {
+   public:
+    explicit Changed(const Loop& loop) : loop_(loop.weak_from_this()) {}
+    std::string type_name() const override { return "method"; }
+    bool is_callable() const override { return true; }
+    Value call(Evaluator& evaluator, const Arguments& arguments) override {
+      const std::shared_ptr<const Loop> loop = loop_.lock();
+      if (loop == nullptr || loop->is_finished_ || !arguments.named.empty()) {
+        evaluator.fail("loop.changed takes values without names, inside of its loop");
+      }
+      const std::vector<Value>& now = arguments.positional;
+      const auto same = [&](const Value& a, const Value& b) { return is_equal(evaluator, a, b); };
+      if (loop->last_changed_ && std::ranges::equal(*loop->last_changed_, now, same)) return Value(false);
+      loop->last_changed_ = now;
+      return Value(true);
+    }
+
+   private:
+    std::weak_ptr<const Loop> loop_;
+  };
+
   /// loop.cycle at one place of the loop.
   class Cycle : public Object {
    public:
@@ -71,6 +100,8 @@ class Loop : public Object {
   const For& statement_;
   std::shared_ptr<const Sequence> items_;
   int64_t level_;
+  bool is_finished_ = false;
+  mutable std::optional<std::vector<Value>> last_changed_;  // arguments of the last call of changed that differed
 };
 
 class MacroObject : public Object {
@@ -79,12 +110,16 @@ class MacroObject : public Object {
       : definition_(definition), scope_(std::move(scope)) {}
   std::string type_name() const override { return "Macro"; }
   bool is_callable() const override { return true; }
-  std::optional<Value> attribute(Evaluator&, std::string_view name) const override {
-    if (name == "name") return Value::text(definition_.name);
+  std::optional<Value> attribute(Evaluator& evaluator, std::string_view name) const override {
+    if (name == "name") return definition_.name.empty() ? Value(None{}) : Value::text(definition_.name);
     if (name == "catch_kwargs") return Value(definition_.takes_kwargs);
     if (name == "catch_varargs") return Value(definition_.takes_varargs);
     if (name == "caller") return Value(definition_.takes_caller);
-    return std::nullopt;
+    if (name == "explicit_caller") return Value(has_caller_parameter());
+    if (name != "arguments") return std::nullopt;
+    std::vector<Value> names;
+    for (const auto& parameter : definition_.parameters) names.push_back(Value::text(parameter.first));
+    return evaluator.list(std::move(names), SequenceKind::tuple);
   }
 
   Value call(Evaluator& evaluator, const Arguments& arguments) override {
@@ -96,6 +131,10 @@ class MacroObject : public Object {
   }
 
  private:
+  bool has_caller_parameter() const {
+    return std::ranges::any_of(definition_.parameters, [](const auto& entry) { return entry.first == "caller"; });
+  }
+
   void bind(Evaluator& evaluator, const Arguments& arguments) const {
     const auto& parameters = definition_.parameters;
     std::vector<std::pair<std::string, Value>> named = arguments.named;
@@ -111,9 +150,7 @@ class MacroObject : public Object {
     for (size_t i = 0; i < parameters.size(); ++i) {
       given[i] = i < arguments.positional.size() ? arguments.positional[i] : take_named(parameters[i].first);
     }
-    const bool has_caller_parameter =
-        std::any_of(parameters.begin(), parameters.end(), [](const auto& entry) { return entry.first == "caller"; });
-    if (definition_.takes_caller && !has_caller_parameter) {
+    if (definition_.takes_caller && !has_caller_parameter()) {
       evaluator.assign("caller", take_named("caller").value_or(Value::undefined("No caller defined")));
     }
     for (size_t i = 0; i < parameters.size(); ++i) {
@@ -205,21 +242,26 @@ Flow For::run_over(Evaluator& evaluator, const Value& over, int64_t depth) const
     }
     sequence = evaluator.list(std::move(chosen)).shared<const Sequence>();
   }
-  if (sequence->items.empty()) {
-    const Evaluator::Inner inner(evaluator);
-    return evaluator.run(otherwise);
-  }
   const auto loop = std::make_shared<Loop>(*this, sequence, depth);
   if (loop->depth() > max_value_depth) evaluator.fail("loops are nested too deeply in values");
+  struct Finish {
+    ~Finish() { loop.finish(); }
+    Loop& loop;
+  } const finish{*loop};
+  bool is_completed = false;  // Jinja runs `else` unless one item reached the end of the body
   for (const Value& item : sequence->items) {
     const Evaluator::Inner inner(evaluator);
     evaluator.charge(1);
     evaluator.assign("loop", Value(std::shared_ptr<Object>(loop)));
     evaluator.assign(target, item);
-    if (evaluator.run(body) == Flow::leave_loop) break;
+    const Flow flow = evaluator.run(body);
+    if (flow == Flow::leave_loop) break;
+    is_completed = is_completed || flow == Flow::next;
     ++loop->at;
   }
-  return Flow::next;
+  if (is_completed) return Flow::next;
+  const Evaluator::Inner inner(evaluator);
+  return evaluator.run(otherwise);
 }
 
 Flow Set::run(Evaluator& evaluator) const {

@@ -33,7 +33,7 @@ bool has_case(Evaluator& evaluator, const Value& input, bool (*wanted)(char32_t)
   bool found = false;
   for (size_t i = 0; i < text.size();) {
     const char32_t c = next_code_point(text, i);
-    if (other(c)) return false;
+    if (other(c) || is_titlecase(c)) return false;
     found = found || wanted(c);
   }
   return found;

@@ -235,7 +235,8 @@ Value word_count(Evaluator& evaluator, const Value& input, Args) {
   int64_t words = 0;
   bool inside = false;
   for (size_t i = 0; i < text.size();) {
-    const bool is_word = is_alphabetic(next_code_point(text.bytes(), i));
+    const char32_t c = next_code_point(text.bytes(), i);
+    const bool is_word = is_alphanumeric(c) || c == '_';
     words += is_word && !inside ? 1 : 0;
     inside = is_word;
   }

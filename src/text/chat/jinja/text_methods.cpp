@@ -300,51 +300,100 @@ template <bool (*test)(char32_t)>
 Value all_are(Evaluator&, const Value& object, Args) {
   return all_characters(self(object).bytes(), test);
 }
-bool is_alphanumeric(char32_t c) { return is_alphabetic(c) || is_decimal(c); }
-bool is_word_start(char32_t c) { return is_alphabetic(c) || c == '_'; }
-bool is_word_part(char32_t c) { return is_alphanumeric(c) || c == '_'; }
-
 Value passes(Evaluator& evaluator, const Value& object, const char* test) {
   return find_test(test)->run(evaluator, object, {});
 }
 Value is_lower_text(Evaluator& evaluator, const Value& object, Args) { return passes(evaluator, object, "lower"); }
 Value is_upper_text(Evaluator& evaluator, const Value& object, Args) { return passes(evaluator, object, "upper"); }
 
-Value is_identifier(Evaluator&, const Value& object, Args) {
-  size_t i = 0;
-  const std::string& text = self(object).bytes();
-  return !text.empty() && is_word_start(next_code_point(text, i)) && all_characters(text, is_word_part);
-}
 Value is_ascii(Evaluator&, const Value& object, Args) {
   return static_cast<size_t>(count_code_points(self(object).bytes())) == self(object).size();
 }
+
+Value is_identifier(Evaluator& evaluator, const Value& object, Args arguments) {
+  const std::string& text = self(object).bytes();
+  if (!is_ascii(evaluator, object, arguments).truth()) evaluator.fail("isidentifier is supported for ASCII alone");
+  const auto is_part = [](char32_t c) { return is_alphanumeric(c) || c == '_'; };
+  return all_characters(text, is_part) && !is_decimal(static_cast<char32_t>(text.front()));
+}
+
+Value is_printable_text(Evaluator&, const Value& object, Args) {
+  return self(object).size() == 0 || all_characters(self(object).bytes(), is_printable);
+}
+
+/// Words begin with a capital and go on in lower case.
+Value is_title(Evaluator&, const Value& object, Args) {
+  const std::string& text = self(object).bytes();
+  bool found = false, in_word = false;
+  for (size_t i = 0; i < text.size();) {
+    const char32_t c = next_code_point(text, i);
+    const bool begins = is_upper(c) || is_titlecase(c);
+    if (begins ? in_word : is_lower(c) && !in_word) return false;
+    in_word = is_cased(c);
+    found = found || in_word;
+  }
+  return found;
+}
+
+Value expand_tabs(Evaluator& evaluator, const Value& object, Args arguments) {
+  const Bound bound(evaluator, "expandtabs", arguments, {"tabsize"});
+  const int64_t size = bound.integer(0, 8);
+  const std::string& text = self(object).bytes();
+  MarkedText result;
+  int64_t column = 0;
+  for (size_t i = 0; i < text.size();) {
+    const size_t begin = i;
+    const char32_t c = next_code_point(text, i);
+    if (c != '\t') {
+      result.append(self(object), begin, i);
+      column = c == '\n' || c == '\r' ? 0 : column + 1;
+    } else if (size > 0) {
+      const int64_t missing = size - column % size;
+      const Value spaces = multiply(evaluator, MarkedText(" "), Value(missing));
+      result.append(*spaces.as_text());
+      column += missing;
+    }
+    evaluator.check_text(result.size());
+  }
+  return evaluator.text(std::move(result));
+}
+
+/// Methods that Python has and templates cannot use here.
+Value unsupported(Evaluator& evaluator, const Value&, Args) { evaluator.fail("this method of str is not supported"); }
+
 Value format(Evaluator& evaluator, const Value& object, Args arguments) {
   return format_braces(evaluator, self(object), arguments);
 }
 
 constexpr MethodEntry methods[] = {
     {"capitalize", change_case<Case::capitalized>},
-    {"casefold", change_case<Case::lower>},
+    {"casefold", change_case<Case::folded>},
     {"center", justify<Side::both>},
     {"count", count},
+    {"encode", unsupported},
     {"endswith", has_affix<false>},
+    {"expandtabs", expand_tabs},
     {"find", find<false, false>},
     {"format", format},
+    {"format_map", unsupported},
     {"index", find<false, true>},
     {"isalnum", all_are<is_alphanumeric>},
     {"isalpha", all_are<is_alphabetic>},
     {"isascii", is_ascii},
     {"isdecimal", all_are<is_decimal>},
-    {"isdigit", all_are<is_decimal>},
+    {"isdigit", all_are<is_digit>},
     {"isidentifier", is_identifier},
     {"islower", is_lower_text},
-    {"isnumeric", all_are<is_decimal>},
+    {"isnumeric", all_are<is_number>},
+    {"isprintable", is_printable_text},
     {"isspace", all_are<is_python_space>},
+    {"istitle", is_title},
     {"isupper", is_upper_text},
     {"join", join},
     {"ljust", justify<Side::left>},
     {"lower", change_case<Case::lower>},
     {"lstrip", strip<true, false>},
+    {"maketrans", unsupported},
     {"partition", partition<false>},
     {"removeprefix", remove_affix<true>},
     {"removesuffix", remove_affix<false>},
@@ -361,6 +410,7 @@ constexpr MethodEntry methods[] = {
     {"strip", strip<true, true>},
     {"swapcase", change_case<Case::swapped>},
     {"title", change_case<Case::title>},
+    {"translate", unsupported},
     {"upper", change_case<Case::upper>},
     {"zfill", justify<Side::zeros>},
 };

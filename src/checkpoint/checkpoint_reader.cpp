@@ -240,17 +240,21 @@ Schema wanted_schema(const Manifest& manifest, const StateTarget& target) {
   return wanted;
 }
 
-/// Elements of a part that the target needs, in the checkpoint's unit.
-ShardBorders needed_part(const StateRange& range, const Place& place, const StateTarget& target) {
-  const ShardBorders wanted = target.wanted(place.unit);
-  return {std::max(range.begin, wanted.begin - place.shift),
-          std::min({range.end, wanted.end - place.shift, place.end})};
+/// Elements of a part that the target needs, in the checkpoint's unit: one range for each of its segments.
+std::vector<ShardBorders> needed_parts(const StateRange& range, const Place& place, const StateTarget& target) {
+  std::vector<ShardBorders> parts;
+  for (const ShardBorders& wanted : target.wanted(place.unit)) {
+    const int64_t begin = std::max(range.begin, wanted.begin - place.shift);
+    const int64_t end = std::min({range.end, wanted.end - place.shift, place.end});
+    if (begin < end) parts.push_back({begin, end});
+  }
+  return parts;
 }
 
-/// Copies the elements of one part that the target needs.
-void load_range(const FileHandle& file, const StatePlane& plane, const IndexEntry& entry, const Place& place,
-                StateTarget& target, std::span<float> buffer, const Pause& pause) {
-  const auto [begin, end] = needed_part(entry.range, place, target);
+/// Copies elements of one part that the target needs.
+void load_range(const FileHandle& file, const StatePlane& plane, const IndexEntry& entry, const ShardBorders& needed,
+                const Place& place, StateTarget& target, std::span<float> buffer, const Pause& pause) {
+  const auto [begin, end] = needed;
   const int64_t at_once = plane.elements_in(static_cast<int64_t>(buffer.size_bytes()));
   LLMTRAIN_CHECK(at_once > 0, "the buffer of a checkpoint holds a chunk");
   StreamHash hash;
@@ -272,8 +276,7 @@ void load_range(const FileHandle& file, const StatePlane& plane, const IndexEntr
 bool has_wanted(const Schema& schema, const std::vector<Place>& places, const StateTarget& target, int64_t shard,
                 int64_t shards) {
   return std::ranges::any_of(ranges_of_shard(schema, shard, shards), [&](const StateRange& range) {
-    const ShardBorders needed = needed_part(range, places[static_cast<size_t>(range.tensor)], target);
-    return needed.begin < needed.end;
+    return !needed_parts(range, places[static_cast<size_t>(range.tensor)], target).empty();
   });
 }
 
@@ -342,7 +345,9 @@ void load_checkpoint(const std::string& path, const Manifest& manifest, StateTar
       for (const IndexEntry& entry : read_shard_index(file, manifest, shard).entries) {
         if (!target.wants(entry.range.plane)) continue;
         const Place& place = places[static_cast<size_t>(entry.range.tensor)];
-        load_range(file, manifest.schema.states[entry.range.plane], entry, place, target, buffer, pause);
+        for (const ShardBorders& needed : needed_parts(entry.range, place, target)) {
+          load_range(file, manifest.schema.states[entry.range.plane], entry, needed, place, target, buffer, pause);
+        }
       }
     }
   });

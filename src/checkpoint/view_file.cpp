@@ -4,7 +4,6 @@
 
 #include "checkpoint/manifest.hpp"
 #include "core/files/hdf5_handle.hpp"
-#include "params/unit_layout.hpp"
 
 namespace llmtrain {
 namespace {
@@ -64,15 +63,21 @@ class ViewWriter {
     const Hdf5Handle space = line(plane.values(unit.elements));
     const auto shards = static_cast<int64_t>(shards_.size());
     for (int64_t s = 0; s < shards; ++s) {
-      const ShardBorders own = borders_of_shard(unit.elements, s, shards);
-      if (own.begin == own.end) continue;
-      const int64_t values = plane.values(own.end - own.begin);
-      select(space, plane.values(own.begin), values);
-      const Hdf5Handle from = line(values);
+      const std::vector<ShardBorders> parts = parts_of_shard(unit, s, shards);
+      int64_t stored = 0;
+      for (const ShardBorders& part : parts) stored += plane.values(part.end - part.begin);
+      const Hdf5Handle from = line(stored);
       const std::string& file = shards_[static_cast<size_t>(s)].file.name;
       const std::string source = group_of_shard(s, shards, files_) + "/" + plane.name + "/" + unit.name;
-      if (H5Pset_virtual(layout.get(), space.get(), file.c_str(), source.c_str(), from.get()) < 0)
-        fail_hdf5_write(path_);
+      int64_t at = 0;
+      for (const ShardBorders& part : parts) {
+        const int64_t values = plane.values(part.end - part.begin);
+        select(space, plane.values(part.begin), values);
+        select(from, at, values);
+        if (H5Pset_virtual(layout.get(), space.get(), file.c_str(), source.c_str(), from.get()) < 0)
+          fail_hdf5_write(path_);
+        at += values;
+      }
     }
     create(parent, unit.name, plane.dtype, space, layout);
   }

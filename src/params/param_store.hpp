@@ -8,6 +8,10 @@
 // The value of every parameter after a step is bit-identical for all stages, rank counts and offload settings: states,
 // or the weights of stage 3, may be offloaded to a disk, from which they are read piece by piece.
 //
+// A large unit is divided into segments (UnitLayout). Each rank owns a part of every segment; gradients are exchanged
+// and summed, and states updated, segment by segment, so that the buffers for these are small. Weights are gathered by
+// unit.
+//
 // Units are trained or frozen (UnitSpec::trained). A frozen unit has weights in the compute dtype and nothing else:
 // whole on every rank, or sharded at stage 3. It is neither reduced nor updated, and passes over the state skip it.
 //
@@ -56,6 +60,7 @@ struct ParamStoreOptions {
   std::string offload_path = {};               ///< folder on a local disk, for Offload::nvme
   int64_t offload_piece = int64_t{1} << 18;    ///< elements per transfer; a multiple of 256
   StatePlanes states = master_and_moments();   ///< the optimizer's
+  int64_t segment_elements = default_segment_elements;
 };
 
 class ParamStore {
@@ -120,8 +125,8 @@ class ParamStore {
   /// Updates the state as if the passes had run, after their graph has been launched.
   void mark_passes_done();
 
-  /// The elements [begin, end) of a flat unit that this rank updates or, if it is frozen, stores for all ranks. Stage
-  /// 0: the whole unit.
+  /// The elements [begin, end) of a flat unit, of one segment, that this rank updates or, if it is frozen, stores for
+  /// all ranks. Stage 0: the whole segment.
   struct Shard {
     int64_t begin = 0;
     int64_t end = 0;
@@ -139,14 +144,17 @@ class ParamStore {
       return {std::max(begin, range.begin), std::min(end, range.end), range.decay, range.lr_scale};
     }
   };
+  int64_t segment_elements() const;
+  size_t segment_count(int unit) const;
   /// Offloaded tensors are empty in it; a StatePass provides them.
-  Shard shard(int unit) const;
+  Shard shard(int unit, size_t segment) const;
 
   /// Access of a pass to the state. Tensors that it does not need are empty or undefined.
   enum class Access : uint8_t { masters, all, change, update };
-  /// A pass over this rank's part of every trained unit: whole if it lies in memory, else piece by piece, split at
-  /// multiples of 256 elements, while the next ones are read and the last ones written. Changes are stored with
-  /// `change` and `update`, once next() has returned false; `update` may return shards on_host. One pass at a time.
+  /// A pass over this rank's part of every trained unit, segment by segment: whole if it lies in memory, else piece by
+  /// piece, split at multiples of 256 elements, while the next ones are read and the last ones written. Changes are
+  /// stored with `change` and `update`, once next() has returned false; `update` may return shards on_host. One pass at
+  /// a time.
   ///   for (ParamStore::StatePass pass(store, ParamStore::Access::update); pass.next();) ... pass.shard() ...
   class StatePass {
    public:
@@ -156,16 +164,18 @@ class ParamStore {
     StatePass& operator=(const StatePass&) = delete;
     bool next();
     int unit() const { return unit_; }
+    size_t segment() const { return segment_; }
     const Shard& shard() const { return shard_; }
 
    private:
     ParamStore& store_;
     bool pieces_;
     int unit_ = -1;
+    size_t segment_ = 0;
     Shard shard_{};
   };
 
-  /// Calls work(unit, shard) for this rank's part of every trained unit, in a pass with Access::update, then publishes
+  /// Calls work(unit, shard) for this rank's parts of every trained unit, in a pass with Access::update, then publishes
   /// the weights. If the host makes the update of a GPU, the function may return before: each unit is then updated at
   /// the latest when it is acquired, while the device works on earlier ones.
   using ShardWork = std::function<void(int unit, const Shard& shard)>;
@@ -178,16 +188,16 @@ class ParamStore {
   /// Bytes of the state of all trained units, over all ranks.
   int64_t state_bytes() const;
   bool is_offloaded(size_t plane) const;
-  /// Copies a plane's values for elements [begin, begin + count) of a unit, all of them in this rank's shard, from or
-  /// to host memory: whole chunks, unless the plane has a value per element. Any thread may read while nothing is
+  /// Copies a plane's values for elements [begin, begin + count) of a unit, all of them in one shard of this rank, from
+  /// or to host memory: whole chunks, unless the plane has a value per element. Any thread may read while nothing is
   /// written. The master of a frozen unit is its weights, rounded when written.
   void read_state(int unit, size_t plane, int64_t begin, int64_t count, void* out, Stream& stream) const;
   void write_state(int unit, size_t plane, int64_t begin, int64_t count, const void* values, Stream& stream);
   /// Recomputes this rank's weights from its masters; then call publish_weights().
   void round_masters();
-  /// The elements of the unit that this rank counts in sums over the whole model (norm, hash): disjoint over ranks at
-  /// any stage.
-  UnitRange owned(int unit) const;
+  /// The elements of the segment that this rank counts in sums over the whole model (norm, hash): disjoint over ranks
+  /// at any stage.
+  UnitRange owned(int unit, size_t segment) const;
   /// Distributes changed weights, after masters and shards of weights were changed, to every rank; also those of frozen
   /// units, after the owned() part was written.
   void publish_weights();

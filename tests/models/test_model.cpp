@@ -165,7 +165,7 @@ std::map<std::string, std::vector<float>> TestModel::gradients() {
   for (int unit = 0; unit < params_->unit_count(); ++unit) {
     if (!params_->trained(unit)) continue;
     const UnitSpec& spec = params_->spec(unit);
-    const ParamStore::Shard shard = params_->shard(unit);
+    const ParamStore::Shard shard = params_->shard(unit, 0);
     for (size_t p = 0; p < spec.params.size(); ++p) {
       std::vector<float> whole(static_cast<size_t>(spec.params[p].numel()));
       const Tensor part =

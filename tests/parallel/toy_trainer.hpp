@@ -31,11 +31,12 @@ struct ToyOffload {
 
 class ToyTrainer {
  public:
-  ToyTrainer(const ToyRun& run, DType compute, int stage, const ToyOffload& offload = {})
+  ToyTrainer(const ToyRun& run, DType compute, int stage, const ToyOffload& offload = {},
+             int64_t segment_elements = default_segment_elements)
       : run_(run),
         compute_(compute),
         units_(toy_units(run.tied)),
-        store_(units_, options(stage, offload)),
+        store_(units_, options(stage, offload, segment_elements)),
         unread_(offload.unread),
         expected_(initial_parameters(units_)) {
     store_.plan(arena_);
@@ -70,8 +71,9 @@ class ToyTrainer {
   }
 
  private:
-  ParamStoreOptions options(int stage, const ToyOffload& offload) const {
+  ParamStoreOptions options(int stage, const ToyOffload& offload, int64_t segment_elements) const {
     ParamStoreOptions o;
+    o.segment_elements = segment_elements;
     o.offload_optimizer = offload.optimizer;
     o.offload_parameters = offload.parameters;
     o.offload_path = std::filesystem::temp_directory_path().string();

@@ -124,6 +124,7 @@ struct Setting {
   int stage = 0;
   DType compute = DType::f32;
   Offload optimizer = Offload::none, parameters = Offload::none;
+  int64_t segment_elements = default_segment_elements;
 };
 
 class Job {
@@ -168,7 +169,7 @@ class Job {
     std::vector<uint64_t> sum{0};
     store_.finish_update();
     for (int unit = 0; unit < store_.unit_count(); ++unit) {
-      const UnitRange own = store_.owned(unit);
+      const UnitRange own = store_.owned(unit, 0);
       for (size_t plane = 0; plane < own_states.size(); ++plane) {
         std::vector<char> bytes(static_cast<size_t>(own_states[plane].bytes(chunk_elements)));
         for (int64_t at = own.begin; at < own.end; at += chunk_elements) {
@@ -187,7 +188,7 @@ class Job {
   }
   /// This rank's values of a plane.
   std::vector<float> owned_values(int unit, size_t plane) {
-    const UnitRange own = store_.owned(unit);
+    const UnitRange own = store_.owned(unit, 0);
     const auto bytes = static_cast<size_t>(own_states[plane].bytes(own.end - own.begin));
     std::vector<float> values(own_states[plane].dtype == DType::u8 ? 0 : bytes / sizeof(float));
     std::vector<uint8_t> codes(values.empty() ? bytes : 0);
@@ -195,7 +196,7 @@ class Job {
     store_.read_state(unit, plane, own.begin, own.end - own.begin, to, stream());
     return codes.empty() ? values : std::vector<float>(codes.begin(), codes.end());
   }
-  int64_t first_value(int unit, size_t plane) { return own_states[plane].values(store_.owned(unit).begin); }
+  int64_t first_value(int unit, size_t plane) { return own_states[plane].values(store_.owned(unit, 0).begin); }
 
   void load(const std::string& folder) {
     const auto found = find_checkpoint(folder, ranks_);
@@ -216,6 +217,7 @@ class Job {
     o.offload_path = std::filesystem::temp_directory_path().string();
     o.offload_piece = 4 * chunk_elements;
     o.states = optimizer_.states();
+    o.segment_elements = setting.segment_elements;
     return o;
   }
 
@@ -232,6 +234,8 @@ const std::vector<Setting> settings = {
     {1, DType::bf16},
     {2, DType::f32},
     {3, DType::bf16},
+    {1, DType::f32, Offload::none, Offload::none, 512},
+    {3, DType::bf16, Offload::nvme, Offload::nvme, 2000},
     {0, DType::bf16, Offload::nvme},
     {2, DType::bf16, Offload::nvme},
     {3, DType::f32, Offload::nvme, Offload::nvme},

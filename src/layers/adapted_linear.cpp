@@ -133,9 +133,7 @@ class Pass {
     make_t();
     if (!masked_) make_u();
     const Tensor dproduct = layer_.has_magnitudes() ? backward_magnitudes(dy) : dy;
-    if (layer_.weight.is_trained()) {
-      linear_backward_weight(layer_.weight.gradient(ctx_), dproduct, x_, accumulate, ctx_.stream);
-    }
+    layer_.backward_weight(ctx_, dproduct, x_);
     linear_backward_input(room_.du, dproduct, room_.t, false, ctx_.stream);
     if (masked_) {
       if (!dx.empty()) linear_backward_input(dx, dproduct, w_, false, ctx_.stream);

@@ -28,7 +28,7 @@ Linear Linear::declare(UnitBuilder& unit, const std::vector<LinearPart>& parts, 
     biases.push_back({part.name + ".bias", linear.out, part.rows});
     linear.out += part.rows;
   }
-  linear.weight = unit.matrix(weights.front().name, linear.out, in, Initializer::normal(std), weights);
+  linear.weight = unit.matrix_by_rows(weights.front().name, linear.out, in, Initializer::normal(std), weights);
   if (bias) linear.declare_bias(unit, biases);
   if (rule) linear.declare_adapters(unit, parts, rule);
   return linear;
@@ -43,6 +43,18 @@ void Linear::declare_bias(UnitBuilder& unit, const std::vector<ParamSlice>& slic
   const std::string& name = slices.front().name;
   bias = fixed_bias.empty() ? unit.vector(name, out, Initializer::zeros(), slices)
                             : unit.trained({name, out, 1, false, Initializer::zeros(), slices});
+}
+
+void Linear::backward_weight(Context& ctx, const Tensor& dy, const Tensor& x) const {
+  if (!weight.is_trained()) return;
+  for (ParamStore::RowBlocks blocks(ctx.params, weight.unit, weight.param); blocks.next();) {
+    const Tensor& dw = blocks.gradient();
+    if (dw.dim(0) == out) {
+      linear_backward_weight(dw, dy, x, ctx.params.accumulate(), ctx.stream);
+    } else {
+      linear_backward_weight_rows(dw, blocks.first_row(), dy, x, ctx.params.accumulate(), ctx.stream);
+    }
+  }
 }
 
 void Linear::backward_bias(Context& ctx, const Tensor& dy) const {
@@ -115,9 +127,7 @@ void Linear::forward(Context& ctx, const Batch& batch, const Tensor& y, const Te
 
 void Linear::backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x) const {
   if (ctx.adapters && !adapters.empty()) return adapted_backward(*this, ctx, batch, dx, dy, x);
-  if (weight.is_trained()) {
-    linear_backward_weight(weight.gradient(ctx), dy, x, ctx.params.accumulate(), ctx.stream);
-  }
+  backward_weight(ctx, dy, x);
   backward_bias(ctx, dy);
   if (!dx.empty()) linear_backward_input(dx, dy, weight.weight(ctx), false, ctx.stream);
 }

@@ -45,6 +45,8 @@ struct Linear {
   void backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x) const;
   /// FLOPs of the products of one token's forward and backward pass, with or without the gradient of the input.
   double product_flops(bool input_gradient) const;
+  /// Computes the gradient of the matrix if it is trained.
+  void backward_weight(Context& ctx, const Tensor& dy, const Tensor& x) const;
   /// Computes the gradient of the bias if it is trained.
   void backward_bias(Context& ctx, const Tensor& dy) const;
 

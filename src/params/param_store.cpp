@@ -96,6 +96,25 @@ void ParamStore::State::add_segments(UnitState& u) {
     if (u.trained()) updated.push_back({s.update_begin, s.update_end});
   }
   offloaded.add(updated);
+  order_segments(u);
+}
+
+void ParamStore::State::order_segments(UnitState& u) {
+  const bool divided = u.segments.size() > 1;
+  std::vector<uint8_t> by_rows(u.segments.size());
+  for (size_t p = 0; divided && p < u.spec.params.size(); ++p) {
+    const int64_t begin = u.layout.offset(static_cast<int>(p)), end = begin + u.spec.params[p].numel();
+    for (size_t i = 0; i < by_rows.size() && u.spec.params[p].by_rows; ++i) {
+      if (u.segments[i].first < end && begin < u.segments[i].last) by_rows[i] = 1;
+    }
+  }
+  for (size_t i = by_rows.size(); i-- > 0;) {
+    if (by_rows[i] != 0) u.order.push_back(i);
+  }
+  u.by_rows = u.order.size();
+  for (size_t i = 0; i < by_rows.size(); ++i) {
+    if (by_rows[i] == 0) u.order.push_back(i);
+  }
 }
 
 std::string UnitState::name_of(const Segment& segment) const {
@@ -115,11 +134,30 @@ void ParamStore::State::plan_gradient_ring() {
   std::vector<int64_t> elements;
   std::vector<uint8_t> apart;
   for (UnitState& u : units) {
-    u.parts.push_back({0, u.layout.elements()});
-    elements.push_back(u.trained() ? u.layout.elements() : 0);
-    apart.push_back(u.spec.spans_backward ? 1 : 0);
+    if (!policy.gradient_ring || u.by_rows == 0) {
+      u.parts.push_back({0, u.layout.elements()});
+      elements.push_back(u.trained() ? u.layout.elements() : 0);
+      apart.push_back(u.spec.spans_backward ? 1 : 0);
+      continue;
+    }
+    // Parts that are not by rows are written all the time until reduce(): they lie outside the ring.
+    const auto rest = u.order.begin() + static_cast<ptrdiff_t>(u.by_rows);
+    bool extends = false;
+    for (size_t i = 0; i < u.segments.size(); ++i) {
+      Segment& s = u.segments[i];
+      const bool by_rows = std::find(rest, u.order.end(), i) == u.order.end();
+      if (by_rows || !extends) {
+        u.parts.push_back({s.first, s.first});
+        elements.push_back(0);
+        apart.push_back(by_rows ? 0 : 1);
+      }
+      extends = !by_rows;
+      s.part = u.parts.size() - 1;
+      u.parts.back().last = s.last;
+      elements.back() = u.trained() ? u.parts.back().elements() : 0;
+    }
   }
-  gradient_ring = plan_ring(elements, apart);
+  gradient_ring = plan_ring(elements, apart, options.segment_elements);
   size_t i = 0;
   for (UnitState& u : units) {
     for (GradientPart& part : u.parts) part.in_ring = policy.gradient_ring && gradient_ring.own[i++] == 0;

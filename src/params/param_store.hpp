@@ -24,11 +24,12 @@
 //   for round: begin_round(round)
 //     for micro-batch slot: begin_micro_batch(first, last)
 //       forward:  prefetch(u+1) acquire(u) weight(u, p) release(u)
-//       backward: the same, and gradient(u, p) written, then reduce(u)
+//       backward: the same, and gradient(u, p) written, then reduce(u); matrices by RowBlocks in between
 //   finish_gradients(); [norm]; update(work on shards)
 //
 // Calls that communicate (acquire, prefetch, reduce, finish, update, publish, initialize) must have the same order on
-// every rank.
+// every rank. RowBlocks communicate too: an idle rank calls join_reductions(u) where others write a unit's gradient,
+// unless nothing else communicates before reduce(u).
 
 #include <algorithm>
 #include <array>
@@ -108,6 +109,28 @@ class ParamStore {
   /// kernel that scatters must zero its tensor first.
   bool accumulate() const;
   Tensor gradient(int unit, int param);
+  /// Blocks of the rows of a gradient, in which a matrix with ParamSpec::by_rows is written: those of its segments,
+  /// from the last to the first; all rows if the unit is not divided. The reduction of a segment starts, and its memory
+  /// is free for the next one, when the next block is asked for in the last micro-batch of a group, provided that later
+  /// matrices of the unit were written before.
+  ///   for (ParamStore::RowBlocks blocks(store, unit, param); blocks.next();) ... blocks.gradient() ...
+  class RowBlocks {
+   public:
+    RowBlocks(ParamStore& store, int unit, int param);
+    bool next();
+    const Tensor& gradient() const { return gradient_; }  ///< fp32 [rows of the block, columns]
+    int64_t first_row() const { return first_row_; }
+
+   private:
+    ParamStore& store_;
+    int unit_, param_;
+    size_t begin_ = 0, segment_ = 0;
+    bool written_ = false;
+    Tensor gradient_{};
+    int64_t first_row_ = 0;
+  };
+  /// Takes part in the reductions that ranks with a group start in RowBlocks. Does nothing on such a rank.
+  void join_reductions(int unit);
   /// Declares the unit's gradient of this micro-batch complete, and starts its reduction after the last one of the
   /// group. Does nothing for a frozen unit.
   void reduce(int unit);

@@ -123,6 +123,27 @@ void ParamStore::State::await_old_gathers() {
   }
 }
 
+/// Starts those of the unit's exchanges that are not among the first `count` yet started.
+void ParamStore::State::start_exchanges(int unit, size_t count) {
+  UnitState& u = at(unit);
+  while (u.started < count) start_exchange(unit, u.order[u.started++]);
+}
+
+/// A segment's block of rows is written.
+void ParamStore::State::end_rows(int unit, Segment& s) {
+  UnitState& u = at(unit);
+  if (!last || u.by_rows == 0) return;
+  s.written = true;
+  while (u.started < u.by_rows && u.segments[u.order[u.started]].written) {
+    const Segment& next = u.segments[u.order[u.started]];
+    start_exchanges(unit, u.started + 1);
+    if (u.parts.size() == 1) continue;
+    u.part_of(next).open = false;
+    free_gradient(u.part_of(next));
+  }
+  complete_arrived();
+}
+
 /// Adds received gradients to the sums.
 void ParamStore::State::add(GradientExchange& exchange) {
   UnitState& u = at(exchange.unit);
@@ -245,8 +266,52 @@ Tensor ParamStore::gradient(int unit, int param) {
   finish_update();  // it reads the last step's gradient
   UnitState& u = state_->at(unit);
   LLMTRAIN_CHECK(u.trained(), fmt::format("{} is frozen and has no gradient", u.spec.name));
-  GradientPart& part = u.parts.front();
+  const ParamSpec& spec = u.spec.params.at(static_cast<size_t>(param));
+  LLMTRAIN_CHECK(u.by_rows == 0 || !spec.by_rows, spec.name + " is written by rows");
+  const int64_t offset = u.layout.offset(param);
+  GradientPart& part = *std::prev(std::ranges::upper_bound(u.parts, offset, {}, &GradientPart::first));
+  LLMTRAIN_CHECK(offset + spec.numel() <= part.last, spec.name + " is larger than a segment");
   return parameter_view(u, state_->open_gradient(u, part), param, part.first);
+}
+
+ParamStore::RowBlocks::RowBlocks(ParamStore& store, int unit, int param) : store_(store), unit_(unit), param_(param) {
+  store.finish_update();  // it reads the last step's gradient
+  const UnitState& u = store.state_->at(unit);
+  const ParamSpec& spec = u.spec.params.at(static_cast<size_t>(param));
+  LLMTRAIN_CHECK(u.trained() && spec.by_rows, spec.name + " is frozen, or not written by rows");
+  if (u.by_rows == 0) {
+    segment_ = 1;
+    return;
+  }
+  const int64_t first = u.layout.offset(param), last = first + spec.numel();
+  while (u.segments[begin_].last <= first) ++begin_;
+  segment_ = begin_;
+  while (segment_ < u.segments.size() && u.segments[segment_].first < last) ++segment_;
+}
+
+bool ParamStore::RowBlocks::next() {
+  State& s = *store_.state_;
+  UnitState& u = s.at(unit_);
+  if (written_) s.end_rows(unit_, u.segments[segment_]);
+  if (segment_ == begin_) return false;
+  const Segment& segment = u.segments[--segment_];
+  GradientPart& part = u.part_of(segment);
+  const ParamSpec& spec = u.spec.params[static_cast<size_t>(param_)];
+  const int64_t offset = u.layout.offset(param_);
+  const int64_t first = std::max(segment.first, offset), last = std::min(segment.last, offset + spec.numel());
+  first_row_ = (first - offset) / spec.columns;
+  const Tensor flat = s.open_gradient(u, part).rows(first - part.first, last - first);
+  gradient_ = flat.reshaped({(last - first) / spec.columns, spec.columns});
+  written_ = true;
+  return true;
+}
+
+void ParamStore::join_reductions(int unit) {
+  State& s = *state_;
+  UnitState& u = s.at(unit);
+  if (!u.trained() || !s.last || s.group_of(s.round) >= 0) return;
+  finish_update();
+  s.start_exchanges(unit, u.by_rows);
 }
 
 void ParamStore::reduce(int unit) {
@@ -259,9 +324,10 @@ void ParamStore::reduce(int unit) {
   LLMTRAIN_CHECK(u.reduced == s.round, fmt::format("{} is reduced once in a round", u.spec.name));
   LLMTRAIN_CHECK(u.open || s.group_of(s.round) < 0, fmt::format("{} has no gradient to reduce", u.spec.name));
   ++u.reduced;
-  for (; u.started < u.segments.size(); ++u.started) s.start_exchange(unit, u.started);
+  s.start_exchanges(unit, u.segments.size());
   u.started = 0;
   u.open = false;
+  for (Segment& segment : u.segments) segment.written = false;
   for (GradientPart& part : u.parts) {
     part.open = false;
     s.free_gradient(part);

@@ -51,6 +51,7 @@ struct GradientExchange {
 struct Segment {
   int64_t first = 0, last = 0;
   size_t part = 0;                           ///< of the gradient
+  bool written = false;                      ///< by RowBlocks, in the last micro-batch of this round
   std::vector<int64_t> borders;              ///< between all ranks' shards, from `first` on; valid after start()
   int64_t begin = 0, end = 0;                ///< this rank's shard
   int64_t update_begin = 0, update_end = 0;  ///< range that this rank updates: its shard or everything
@@ -66,7 +67,8 @@ struct Segment {
   Tensor& master() { return states[master_plane]; }
 };
 
-/// Elements [first, last) of a unit's gradient: one segment or all. They have memory together.
+/// Elements [first, last) of a unit's gradient that have memory together: all, or in the ring a segment of a matrix by
+/// rows, or segments between these.
 struct GradientPart {
   int64_t first = 0, last = 0;
   bool in_ring = false;
@@ -91,9 +93,11 @@ struct UnitState {
   bool gathered = false;   ///< the unit's own buffer holds or receives them
   int64_t collective = 0;  ///< number of the gather
   // Gradients.
-  bool open = false;    ///< gradient() was called, reduce() was not
-  size_t started = 0;   ///< number of segments whose exchange in this round has started
-  int64_t reduced = 0;  ///< number of completed rounds
+  bool open = false;          ///< gradient() was called, reduce() was not
+  std::vector<size_t> order;  ///< of the exchanges: segments of matrices by rows from the last on, then the others
+  size_t by_rows = 0;         ///< number of the former; 0 if the unit is not divided
+  size_t started = 0;         ///< number of segments whose exchange in this round has started
+  int64_t reduced = 0;        ///< number of completed rounds
 
   UnitState(UnitSpec s, int64_t segment_elements) : spec(std::move(s)), layout(spec, segment_elements) {}
   bool trained() const { return spec.trained; }
@@ -189,6 +193,7 @@ struct ParamStore::State {
   /// The segment in which these elements of this rank lie.
   const Segment& segment_of(const UnitState& u, int64_t begin, int64_t count) const;
   void add_segments(UnitState& u);
+  void order_segments(UnitState& u);
   void plan_gradient_ring();
 
   // param_store_plan.cpp
@@ -253,6 +258,8 @@ struct ParamStore::State {
   void lay_out_exchange(const Segment& s, int64_t of_round, size_t buffer);
   void start_exchange(int unit, size_t segment);
   void await_old_gathers();
+  void end_rows(int unit, Segment& s);
+  void start_exchanges(int unit, size_t count);
   void complete_oldest();
   void complete_arrived();
   void add_arrived();

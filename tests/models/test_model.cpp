@@ -91,6 +91,7 @@ TestModel::TestModel(const DecoderShape& shape, DType compute, int64_t max_rows,
   options.rank = communicator_.rank();
   options.size = communicator_.size();
   options.zero_stage = ranks.zero_stage;
+  options.segment_elements = ranks.segment_elements;
   params_ = std::make_unique<ParamStore>(model_->units(), options);
   params_->plan(arena_);
   model_->plan(arena_, {compute, max_rows, true, recompute});

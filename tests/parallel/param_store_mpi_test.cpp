@@ -87,20 +87,19 @@ TEST(ParamStoreOffload, EveryStageAndDtypeEqualsTheSerialFoldInEveryBit) {
 TEST(ParamStoreSegments, EveryStageDtypeAndOffloadEqualsTheSerialFoldInEveryBit) {
   const Offload none = Offload::none, disk = Offload::nvme;
   for (const bool tied : {true, false}) {
+    const DType compute = tied ? DType::bf16 : DType::f32;
     for (const auto& [groups, micro_batches] : {std::pair(5, 1), {tied ? 3 : 1, 2}}) {
       const ToyRun run{.tied = tied, .groups = groups, .blocks = (groups + 1) / 2, .micro_batches = micro_batches};
       const Parameters reference = toy_reference(run);
       for (const auto& [optimizer, parameters] : {std::pair(none, none), {disk, none}, {disk, disk}}) {
-        for (const DType compute : {DType::f32, DType::bf16}) {
-          for (int stage = parameters == disk ? 3 : 0; stage <= 3; ++stage) {
-            const test::ToyOffload offload{optimizer, parameters, !tied};
-            const ToyResult result = ToyTrainer(run, compute, stage, offload, optimizer == none ? 300 : 1500).train();
-            const std::string where = "stage " + std::to_string(stage) + ", " + std::string(name_of(compute)) +
-                                      ", groups " + std::to_string(groups) + ", " + std::string(name_of(optimizer));
-            EXPECT_EQ(different_bits(result.parameters, reference), 0) << where;
-            EXPECT_EQ(result.wrong_weights, 0) << where;
-            EXPECT_EQ(result.dirty_padding, 0) << where;
-          }
+        for (int stage = parameters == disk ? 3 : 0; stage <= 3; ++stage) {
+          const test::ToyOffload offload{optimizer, parameters, !tied};
+          const ToyResult result = ToyTrainer(run, compute, stage, offload, optimizer == none ? 700 : 1500).train();
+          const std::string where = "stage " + std::to_string(stage) + ", groups " + std::to_string(groups) + ", " +
+                                    std::string(name_of(optimizer));
+          EXPECT_EQ(different_bits(result.parameters, reference), 0) << where;
+          EXPECT_EQ(result.wrong_weights, 0) << where;
+          EXPECT_EQ(result.dirty_padding, 0) << where;
         }
       }
     }

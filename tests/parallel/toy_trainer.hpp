@@ -123,19 +123,31 @@ class ToyTrainer {
     if (run_.tied) write_gradient({step, group, mb, 0, 0, 0}, store_.accumulate());
     for (int u = last_unit(); u >= 0; --u) {
       if (u > 0) use(u, u - 1);
-      for (size_t p = 0; p < units_[static_cast<size_t>(u)].params.size(); ++p) {
+      if (group < 0) store_.join_reductions(u);
+      for (size_t p = units_[static_cast<size_t>(u)].params.size(); p-- > 0;) {
         const int param_index = static_cast<int>(p);
         const bool again = written_twice(run_, u, param_index);
         write_gradient({step, group, mb, u, param_index, 1}, store_.accumulate() || again);
       }
+      if (u > 1) store_.prefetch(u - 2);
       store_.reduce(u);
     }
   }
 
   void write_gradient(const Source& source, bool accumulate) {
     if (source.group < 0) return;
-    const Tensor gradient = store_.gradient(source.unit, source.param);
-    Values values = gradient_values(run_, source, gradient.numel());
+    if (!units_[static_cast<size_t>(source.unit)].params[static_cast<size_t>(source.param)].by_rows) {
+      return write(store_.gradient(source.unit, source.param), 0, source, accumulate);
+    }
+    for (ParamStore::RowBlocks blocks(store_, source.unit, source.param); blocks.next();) {
+      write(blocks.gradient(), blocks.first_row() * blocks.gradient().dim(1), source, accumulate);
+    }
+  }
+
+  /// Writes a gradient from element `first` on.
+  void write(const Tensor& gradient, int64_t first, const Source& source, bool accumulate) {
+    Values values = gradient_values(run_, source, first + gradient.numel());
+    values.erase(values.begin(), values.begin() + first);
     if (accumulate) {
       Values before(values.size());
       copy_to_host(before.data(), gradient.data, gradient.bytes(), stream());

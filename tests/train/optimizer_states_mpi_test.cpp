@@ -19,6 +19,7 @@
 #include "parallel/local_communicator.hpp"
 #include "parallel/toy_model.hpp"
 #include "params/planned_memory.hpp"
+#include "train/saver.hpp"
 
 namespace llmtrain {
 namespace {
@@ -150,11 +151,7 @@ class Job {
         const int64_t group = store_.begin_round(round);
         for (int unit = store_.unit_count() - 1; unit >= 0; --unit) {
           for (size_t p = 0; group >= 0 && p < store_.spec(unit).params.size(); ++p) {
-            const int param = static_cast<int>(p);
-            const Tensor gradient = store_.gradient(unit, param);
-            const auto values = test::gradient_values(toy, {step, group, 0, unit, param, 1}, gradient.numel());
-            copy_to_device(gradient.data, values.data(), gradient.bytes(), stream());
-            stream().synchronize();
+            write_gradient({step, group, 0, unit, static_cast<int>(p), 1});
           }
           store_.reduce(unit);
         }
@@ -164,17 +161,33 @@ class Job {
     }
   }
 
+  void write_gradient(const test::Source& source) {
+    const auto write = [&](const Tensor& to, int64_t first) {
+      const auto values = test::gradient_values(toy, source, first + to.numel());
+      copy_to_device(to.data, values.data() + first, to.bytes(), stream());
+      stream().synchronize();
+    };
+    if (!store_.spec(source.unit).params[static_cast<size_t>(source.param)].by_rows) {
+      return write(store_.gradient(source.unit, source.param), 0);
+    }
+    for (ParamStore::RowBlocks blocks(store_, source.unit, source.param); blocks.next();) {
+      write(blocks.gradient(), blocks.first_row() * blocks.gradient().dim(1));
+    }
+  }
+
   /// Over all ranks.
   uint64_t hash() {
     std::vector<uint64_t> sum{0};
     store_.finish_update();
     for (int unit = 0; unit < store_.unit_count(); ++unit) {
-      const UnitRange own = store_.owned(unit, 0);
-      for (size_t plane = 0; plane < own_states.size(); ++plane) {
-        std::vector<char> bytes(static_cast<size_t>(own_states[plane].bytes(chunk_elements)));
-        for (int64_t at = own.begin; at < own.end; at += chunk_elements) {
-          store_.read_state(unit, plane, at, chunk_elements, bytes.data(), stream());
-          sum[0] += hash_of(unit, plane, at / chunk_elements, bytes.data(), std::ssize(bytes));
+      for (size_t segment = 0; segment < store_.segment_count(unit); ++segment) {
+        const UnitRange own = store_.owned(unit, segment);
+        for (size_t plane = 0; plane < own_states.size(); ++plane) {
+          std::vector<char> bytes(static_cast<size_t>(own_states[plane].bytes(chunk_elements)));
+          for (int64_t at = own.begin; at < own.end; at += chunk_elements) {
+            store_.read_state(unit, plane, at, chunk_elements, bytes.data(), stream());
+            sum[0] += hash_of(unit, plane, at / chunk_elements, bytes.data(), std::ssize(bytes));
+          }
         }
       }
     }
@@ -183,8 +196,10 @@ class Job {
   }
 
   void save(const std::string& folder, int64_t step) {
-    const StoreState state(store_, stream());
-    save_checkpoint(folder, state, test::toy_request(step), buffer_, ranks_);
+    std::vector<uint8_t> copy(static_cast<size_t>(Snapshot::bytes(store_)) / 3);  // the rest is read live
+    Snapshot snapshot(store_, stream(), copy);
+    snapshot.take();
+    save_checkpoint(folder, snapshot, test::toy_request(step), buffer_, ranks_);
   }
   /// This rank's values of a plane.
   std::vector<float> owned_values(int unit, size_t plane) {

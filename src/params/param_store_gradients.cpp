@@ -119,7 +119,8 @@ void ParamStore::State::start_exchange(int unit, size_t segment) {
 void ParamStore::State::await_old_gathers() {
   constexpr int64_t most_behind = 24;
   for (size_t i = 0; i < units.size(); ++i) {
-    if (collectives - units[i].collective >= most_behind) await(gathers[i]);
+    const int64_t gathered = units[i].collective;
+    if (gathered > 0 && collectives - gathered >= most_behind) await(static_cast<int>(i));
   }
 }
 

@@ -91,7 +91,7 @@ struct UnitState {
   int holders = 0;         ///< number of acquire() calls without release()
   int weight_slot = -1;    ///< ring slot that holds or receives them
   bool gathered = false;   ///< the unit's own buffer holds or receives them
-  int64_t collective = 0;  ///< number of the gather
+  int64_t collective = 0;  ///< number of a gather that was not waited for; 0: none
   // Gradients.
   bool open = false;          ///< gradient() was called, reduce() was not
   std::vector<size_t> order;  ///< of the exchanges: segments of matrices by rows from the last on, then the others
@@ -207,7 +207,7 @@ struct ParamStore::State {
 
   // param_store_weights.cpp
   bool start_gather(int unit, bool evict);
-  void await(Transfer& gather);
+  void await(int unit);
   Transfer gather(UnitState& u, const Tensor& buffer);
   void gather_all(const std::function<Tensor(const UnitState&)>& buffer, bool trained);
   void publish_trained();

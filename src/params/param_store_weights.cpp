@@ -43,8 +43,9 @@ int ParamStore::State::choose_weight_slot(const UnitState& u, bool evict) const 
 }
 
 /// Other ranks may wait for sums of this rank while it waits for their weights.
-void ParamStore::State::await(Transfer& gather) {
-  gather.wait(*stream, [this] { add_arrived(); });
+void ParamStore::State::await(int unit) {
+  gathers[static_cast<size_t>(unit)].wait(*stream, [this] { add_arrived(); });
+  at(unit).collective = 0;
 }
 
 /// Gathers the buffers of trained or frozen units to all ranks; finish_gathers() must precede any change of them. On
@@ -123,7 +124,7 @@ void ParamStore::acquire(int unit) {
   s.update_through(unit);
   LLMTRAIN_CHECK(s.whole_weights_of(u) || s.start_gather(unit, true),
                  fmt::format("no buffer is free for the weights of {}: too many units are held", u.spec.name));
-  s.await(s.gathers[static_cast<size_t>(unit)]);
+  s.await(unit);
   if (u.weight_slot >= 0) {
     WeightSlot& slot = s.weight_slots[static_cast<size_t>(u.weight_slot)];
     slot.reserved = false;

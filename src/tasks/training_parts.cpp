@@ -11,7 +11,7 @@
 #include "models/lora.hpp"
 #include "models/models.hpp"
 #include "text/chat/chat_encoder.hpp"
-#include "text/token_rows.hpp"
+#include "text/tokens_beyond_embedding.hpp"
 #include "train/checkpoint_model.hpp"
 
 namespace llmtrain {

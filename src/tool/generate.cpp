@@ -17,7 +17,7 @@
 #include "data/files/jsonl.hpp"
 #include "generate/generator.hpp"
 #include "text/text_stream.hpp"
-#include "text/token_rows.hpp"
+#include "text/tokens_beyond_embedding.hpp"
 #include "text/unicode/code_points.hpp"
 #include "tool/loaded_model.hpp"
 #include "tool/tool.hpp"

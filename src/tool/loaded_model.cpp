@@ -10,7 +10,7 @@
 #include "parallel/job/launcher.hpp"
 #include "parallel/local_communicator.hpp"
 #include "text/files/tokenizer_files.hpp"
-#include "text/token_rows.hpp"
+#include "text/tokens_beyond_embedding.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {

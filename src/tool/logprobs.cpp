@@ -14,7 +14,7 @@
 
 #include "data/files/jsonl.hpp"
 #include "data/stream/data_stream.hpp"
-#include "text/token_rows.hpp"
+#include "text/tokens_beyond_embedding.hpp"
 #include "tool/loaded_model.hpp"
 #include "tool/tool.hpp"
 

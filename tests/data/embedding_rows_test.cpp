@@ -8,7 +8,7 @@
 
 #include "data/dataset_fixture.hpp"
 #include "text/files/tokenizer_files.hpp"
-#include "text/token_rows.hpp"
+#include "text/tokens_beyond_embedding.hpp"
 
 namespace llmtrain {
 namespace {

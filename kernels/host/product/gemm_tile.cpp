@@ -87,6 +87,38 @@ class PrimitiveKernel : public TileKernel {
   std::vector<std::unique_ptr<Slot>> slots_;
 };
 
+/// C[m, 1] with any stride, by loops.
+class ColumnKernel : public TileKernel {
+ public:
+  explicit ColumnKernel(const TileShape& shape) : shape_(shape) {}
+  int64_t scratch_bytes() const override { return 0; }
+  bool run(const void* a, const void* b, float* c, void* /*scratch*/, int /*thread*/) const override {
+    for (int64_t i = 0; i < shape_.m; ++i) {
+      float sum = shape_.accumulate ? c[i * shape_.ldc] : 0.0f;
+      for (int64_t k = 0; k < shape_.k; ++k) {
+        sum += static_cast<const float*>(a)[i * shape_.lda + k] * static_cast<const float*>(b)[k * shape_.ldb];
+      }
+      c[i * shape_.ldc] = sum;
+    }
+    return true;
+  }
+
+ private:
+  TileShape shape_;
+};
+
+/// oneDNN 3.7 takes the rows of a C with one column to be neighbours, on processors with AVX-512.
+bool columns_have_strides() {
+  PrimitiveKernel kernel(
+      {.m = 2, .n = 1, .k = 1, .lda = 1, .ldb = 1, .ldc = 2, .input = DType::f32, .accumulate = false});
+  kernel.prepare(1);
+  std::vector<char> scratch(static_cast<size_t>(kernel.scratch_bytes()) + 1);
+  const std::array<float, 2> a{1, 2};
+  const float b = 3;
+  std::array<float, 3> c{};
+  return kernel.run(a.data(), &b, c.data(), scratch.data(), 0) && c[0] == 3 && c[2] == 6;
+}
+
 #if defined(LLMTRAIN_ONEDNN_UKERNELS)  // cmake/Dependencies.cmake
 
 struct DestroyBrgemm {
@@ -148,6 +180,8 @@ class MicroKernel : public TileKernel {
 
 std::unique_ptr<TileKernel> make_primitive_kernel(const TileShape& shape) {
   LLMTRAIN_CHECK(shape.input == DType::f32, "tile primitives take fp32 panels");
+  static const bool strides = columns_have_strides();
+  if (shape.n == 1 && !strides) return std::make_unique<ColumnKernel>(shape);
   return std::make_unique<PrimitiveKernel>(shape);
 }
 

@@ -8,7 +8,7 @@
 #include "core/error.hpp"
 #include "data/tokenize/shared_work.hpp"
 #include "parallel/job/runtime.hpp"
-#include "text/token_rows.hpp"
+#include "text/tokens_beyond_embedding.hpp"
 
 namespace llmtrain {
 namespace {

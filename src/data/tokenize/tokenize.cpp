@@ -16,7 +16,7 @@
 #include "data/formats/row_format.hpp"
 #include "data/tokenize/shared_work.hpp"
 #include "parallel/job/runtime.hpp"
-#include "text/token_rows.hpp"
+#include "text/tokens_beyond_embedding.hpp"
 #include "text/unicode/code_points.hpp"
 
 namespace llmtrain {

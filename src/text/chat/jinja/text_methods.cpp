@@ -304,12 +304,11 @@ bool is_alphanumeric(char32_t c) { return is_alphabetic(c) || is_decimal(c); }
 bool is_word_start(char32_t c) { return is_alphabetic(c) || c == '_'; }
 bool is_word_part(char32_t c) { return is_alphanumeric(c) || c == '_'; }
 
-template <const char* const& test>
-Value passes(Evaluator& evaluator, const Value& object, Args) {
+Value passes(Evaluator& evaluator, const Value& object, const char* test) {
   return find_test(test)->run(evaluator, object, {});
 }
-constexpr const char* lower_test = "lower";
-constexpr const char* upper_test = "upper";
+Value is_lower_text(Evaluator& evaluator, const Value& object, Args) { return passes(evaluator, object, "lower"); }
+Value is_upper_text(Evaluator& evaluator, const Value& object, Args) { return passes(evaluator, object, "upper"); }
 
 Value is_identifier(Evaluator&, const Value& object, Args) {
   size_t i = 0;
@@ -338,10 +337,10 @@ constexpr MethodEntry methods[] = {
     {"isdecimal", all_are<is_decimal>},
     {"isdigit", all_are<is_decimal>},
     {"isidentifier", is_identifier},
-    {"islower", passes<lower_test>},
+    {"islower", is_lower_text},
     {"isnumeric", all_are<is_decimal>},
     {"isspace", all_are<is_python_space>},
-    {"isupper", passes<upper_test>},
+    {"isupper", is_upper_text},
     {"join", join},
     {"ljust", justify<Side::left>},
     {"lower", change_case<Case::lower>},

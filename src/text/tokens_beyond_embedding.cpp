@@ -1,4 +1,4 @@
-#include "text/token_rows.hpp"
+#include "text/tokens_beyond_embedding.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

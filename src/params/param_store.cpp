@@ -85,7 +85,7 @@ void ParamStore::State::add_segments(UnitState& u) {
   const std::vector<int64_t>& borders = u.layout.segments();
   std::vector<ShardBorders> updated;
   for (size_t i = 0; i + 1 < borders.size(); ++i) {
-    Segment& s = u.segments.emplace_back();
+    UnitSegment& s = u.segments.emplace_back();
     s.first = borders[i];
     s.last = borders[i + 1];
     const ShardBorders own = borders_of_shard(s.elements(), options.rank, options.size);
@@ -117,15 +117,15 @@ void ParamStore::State::order_segments(UnitState& u) {
   }
 }
 
-std::string UnitState::name_of(const Segment& segment) const {
+std::string UnitState::name_of(const UnitSegment& segment) const {
   if (segments.size() == 1) return spec.name;
   return fmt::format("{}, segment {}", spec.name, &segment - segments.data());
 }
 
-const Segment& ParamStore::State::segment_of(const UnitState& u, int64_t begin, int64_t count) const {
-  const auto next = std::ranges::upper_bound(u.segments, begin, {}, &Segment::first);
+const UnitSegment& ParamStore::State::segment_of(const UnitState& u, int64_t begin, int64_t count) const {
+  const auto next = std::ranges::upper_bound(u.segments, begin, {}, &UnitSegment::first);
   LLMTRAIN_CHECK(next != u.segments.begin(), "state of another unit");
-  const Segment& s = *std::prev(next);
+  const UnitSegment& s = *std::prev(next);
   LLMTRAIN_CHECK(begin >= s.update_begin && begin + count <= s.update_end, "state of another rank");
   return s;
 }
@@ -144,7 +144,7 @@ void ParamStore::State::plan_gradient_ring() {
     const auto rest = u.order.begin() + static_cast<ptrdiff_t>(u.by_rows);
     bool extends = false;
     for (size_t i = 0; i < u.segments.size(); ++i) {
-      Segment& s = u.segments[i];
+      UnitSegment& s = u.segments[i];
       const bool by_rows = std::find(rest, u.order.end(), i) == u.order.end();
       if (by_rows || !extends) {
         u.parts.push_back({s.first, s.first});
@@ -242,7 +242,7 @@ ParamStore::Shard ParamStore::shard(int unit, size_t segment) const {
 }
 
 UnitRange ParamStore::owned(int unit, size_t segment) const {
-  const Segment& s = state_->at(unit).segments.at(segment);
+  const UnitSegment& s = state_->at(unit).segments.at(segment);
   return {s.begin, s.end, false};
 }
 
@@ -283,7 +283,7 @@ void ParamStore::initialize_frozen(int unit, uint64_t seed) {
   const UnitState& u = state.at(unit);
   const int64_t piece = std::min(state.options.offload_piece, u.layout.elements());
   const DeviceBuffer buffer(piece * static_cast<int64_t>(sizeof(float)));
-  for (const Segment& s : u.segments) {
+  for (const UnitSegment& s : u.segments) {
     const Tensor to = state.stored(u, s);
     for (int64_t begin = s.update_begin; begin < s.update_end; begin += piece) {
       Shard shard{};
@@ -307,7 +307,7 @@ void ParamStore::publish_masters() {
     if (s.policy.offloaded[master_plane]) {
       share_masters(unit);
     } else {
-      for (Segment& segment : u.segments) {
+      for (UnitSegment& segment : u.segments) {
         s.comm().all_gather(segment.master(), segment.borders, *s.stream).finish(*s.stream);
       }
     }
@@ -325,7 +325,7 @@ void ParamStore::gather_range(int unit, int64_t first, int64_t last, float* out)
     read_state(unit, master_plane, begin, end - begin, out + (begin - first), *state_->stream);
   };
   if (state_->policy.whole_state) {
-    for (const Segment& s : u.segments) {
+    for (const UnitSegment& s : u.segments) {
       const int64_t begin = std::max(first, s.first), end = std::min(last, s.last);
       if (begin < end) read(begin, end);
     }

@@ -80,7 +80,7 @@ void ParamStore::State::free_gradient(GradientPart& part) {
 }
 
 /// Fills `contributes` and `received`: the received shards of a segment's exchange, contiguous in a staging buffer.
-void ParamStore::State::lay_out_exchange(const Segment& s, int64_t of_round, size_t buffer) {
+void ParamStore::State::lay_out_exchange(const UnitSegment& s, int64_t of_round, size_t buffer) {
   int64_t pieces = 0;
   for (int r = 0; r < options.size; ++r) {
     const size_t i = static_cast<size_t>(r);
@@ -95,7 +95,7 @@ void ParamStore::State::lay_out_exchange(const Segment& s, int64_t of_round, siz
 
 void ParamStore::State::start_exchange(int unit, size_t segment) {
   UnitState& u = at(unit);
-  const Segment& s = u.segments[segment];
+  const UnitSegment& s = u.segments[segment];
   GradientPart& part = u.part_of(s);
   const int64_t group = group_of(round);
   if (options.size == 1) {
@@ -131,12 +131,12 @@ void ParamStore::State::start_exchanges(int unit, size_t count) {
 }
 
 /// A segment's block of rows is written.
-void ParamStore::State::end_rows(int unit, Segment& s) {
+void ParamStore::State::end_rows(int unit, UnitSegment& s) {
   UnitState& u = at(unit);
   if (!last || u.by_rows == 0) return;
   s.written = true;
   while (u.started < u.by_rows && u.segments[u.order[u.started]].written) {
-    const Segment& next = u.segments[u.order[u.started]];
+    const UnitSegment& next = u.segments[u.order[u.started]];
     start_exchanges(unit, u.started + 1);
     if (u.parts.size() == 1) continue;
     u.part_of(next).open = false;
@@ -148,7 +148,7 @@ void ParamStore::State::end_rows(int unit, Segment& s) {
 /// Adds received gradients to the sums.
 void ParamStore::State::add(GradientExchange& exchange) {
   UnitState& u = at(exchange.unit);
-  const Segment& s = u.segments[exchange.segment];
+  const UnitSegment& s = u.segments[exchange.segment];
   exchange.transfer.wait(*stream);
   lay_out_exchange(s, exchange.round, exchange.staging);
   in_order.clear();
@@ -197,7 +197,7 @@ void ParamStore::State::complete_arrived() {
 
 /// Computes total = sum over blocks of (sum over the block's groups), each from the left. The first block is formed in
 /// target. Gradients belong to consecutive groups, of which `group` is the first.
-void ParamStore::State::fold(const Segment& s, int64_t group, std::span<const Tensor> gradients) {
+void ParamStore::State::fold(const UnitSegment& s, int64_t group, std::span<const Tensor> gradients) {
   while (!gradients.empty()) {
     const int64_t block = block_of(group);
     size_t count = 1;
@@ -225,7 +225,7 @@ ParamStore::State::FoldTarget ParamStore::State::target_of(int64_t group, int64_
 void ParamStore::State::gather_sums() {
   for (UnitState& u : units) {
     if (!u.trained()) continue;
-    for (const Segment& s : u.segments) {
+    for (const UnitSegment& s : u.segments) {
       const Tensor mine = gradient_of(u.part_of(s), s.begin, s.end);
       copy_on_device(mine.data, s.total.data, mine.bytes(), *stream);
     }
@@ -295,7 +295,7 @@ bool ParamStore::RowBlocks::next() {
   UnitState& u = s.at(unit_);
   if (written_) s.end_rows(unit_, u.segments[segment_]);
   if (segment_ == begin_) return false;
-  const Segment& segment = u.segments[--segment_];
+  const UnitSegment& segment = u.segments[--segment_];
   GradientPart& part = u.part_of(segment);
   const ParamSpec& spec = u.spec.params[static_cast<size_t>(param_)];
   const int64_t offset = u.layout.offset(param_);
@@ -328,7 +328,7 @@ void ParamStore::reduce(int unit) {
   s.start_exchanges(unit, u.segments.size());
   u.started = 0;
   u.open = false;
-  for (Segment& segment : u.segments) segment.written = false;
+  for (UnitSegment& segment : u.segments) segment.written = false;
   for (GradientPart& part : u.parts) {
     part.open = false;
     s.free_gradient(part);

@@ -92,7 +92,7 @@ int64_t ParamStore::State::bytes_of_kind(size_t kind, int64_t elements) const {
                                 : options.states[kind].bytes(elements);
 }
 
-ParamStore::Shard ParamStore::State::shard_of(const UnitState& u, const Segment& s) const {
+ParamStore::Shard ParamStore::State::shard_of(const UnitState& u, const UnitSegment& s) const {
   if (!u.trained()) {
     return {s.update_begin, s.update_end, s.states, {}, policy.own_master ? Tensor() : stored(u, s)};
   }
@@ -155,7 +155,7 @@ void ParamStore::State::take_own_weights(int unit, const Tensor& buffer) {
   UnitState& u = at(unit);
   const bool offloaded_weights = u.trained() && policy.offloaded[weights_kind()];
   if (offloaded_weights && ahead != nullptr) return take_ahead(unit, buffer);
-  for (Segment& s : u.segments) {
+  for (UnitSegment& s : u.segments) {
     if (s.update_begin == s.update_end) continue;
     const Tensor out = part_of(buffer, s.update_begin, s.update_end);
     if (offloaded_weights) {
@@ -193,7 +193,7 @@ void ParamStore::reserve_disk() { state_->reserve_disk(); }
 bool ParamStore::is_offloaded(size_t plane) const { return state_->policy.offloaded[plane]; }
 
 /// Values of a plane that is not offloaded.
-Tensor ParamStore::State::resident(const Segment& s, size_t plane, int64_t begin, int64_t count) const {
+Tensor ParamStore::State::resident(const UnitSegment& s, size_t plane, int64_t begin, int64_t count) const {
   const StatePlane& spec = options.states[plane];
   return part_of(s.states[plane], spec.values(begin - s.update_begin), spec.values(begin + count - s.update_begin));
 }
@@ -210,7 +210,7 @@ void ParamStore::State::expect_state(int unit, size_t plane, int64_t begin, int6
 void ParamStore::read_state(int unit, size_t plane, int64_t begin, int64_t count, void* out, Stream& stream) const {
   const UnitState& u = state_->at(unit);
   state_->expect_state(unit, plane, begin, count);
-  const Segment& s = state_->segment_of(u, begin, count);
+  const UnitSegment& s = state_->segment_of(u, begin, count);
   if (!u.trained() && !state_->policy.own_master) {
     const Tensor from = part_of(state_->stored(u, s), begin - s.update_begin, begin - s.update_begin + count);
     std::vector<uint16_t> values(static_cast<size_t>(count));
@@ -231,7 +231,7 @@ void ParamStore::read_state(int unit, size_t plane, int64_t begin, int64_t count
 void ParamStore::write_state(int unit, size_t plane, int64_t begin, int64_t count, const void* values, Stream& stream) {
   const UnitState& u = state_->at(unit);
   state_->expect_state(unit, plane, begin, count);
-  const Segment& s = state_->segment_of(u, begin, count);
+  const UnitSegment& s = state_->segment_of(u, begin, count);
   if (!u.trained() && !state_->policy.own_master) {
     const Tensor to = part_of(state_->stored(u, s), begin - s.update_begin, begin - s.update_begin + count);
     std::vector<uint16_t> rounded(static_cast<size_t>(count));

@@ -69,7 +69,7 @@ void ParamStore::State::plan_weights(Arena& arena) {
       arena.add(u.weights, MemoryCategory::weights, "weights of " + u.spec.name, options.compute, {u.layout.elements()},
                 policy.exchanged);
     }
-    for (Segment& s : u.segments) {
+    for (UnitSegment& s : u.segments) {
       if (whole || u.trained()) break;
       arena.add(s.rounded, MemoryCategory::weights, "weight shard of " + u.name_of(s), options.compute,
                 {s.shard_elements()});
@@ -87,11 +87,11 @@ void ParamStore::State::plan_weights(Arena& arena) {
 void ParamStore::State::plan_optimizer(Arena& arena) {
   for (UnitState& u : units) {
     if (!u.trained()) continue;
-    for (Segment& s : u.segments) plan_states(arena, s, u.name_of(s));
+    for (UnitSegment& s : u.segments) plan_states(arena, s, u.name_of(s));
   }
 }
 
-void ParamStore::State::plan_states(Arena& arena, Segment& s, const std::string& name) {
+void ParamStore::State::plan_states(Arena& arena, UnitSegment& s, const std::string& name) {
   const int64_t n = s.update_elements();
   for (size_t p = 0; p < options.states.size(); ++p) {
     const StatePlane& plane = options.states[p];
@@ -117,7 +117,7 @@ void ParamStore::State::plan_gradients(Arena& arena) {
       arena.add(part.buffer, MemoryCategory::gradients, "gradient of " + u.spec.name, DType::f32, {part.elements()},
                 policy.exchanged);
     }
-    for (Segment& s : u.segments) {
+    for (UnitSegment& s : u.segments) {
       if (policy.gradient_is_sum) break;
       arena.add(s.total, MemoryCategory::gradients, "gradient sum of " + u.name_of(s), DType::f32,
                 {s.shard_elements()});
@@ -136,7 +136,7 @@ void ParamStore::State::plan_staging(Arena& arena) {
   if (policy.received_shards == 0) return;
   int64_t largest = 0;
   for (const UnitState& u : units) {
-    for (const Segment& s : u.segments) largest = std::max(largest, u.trained() ? s.shard_elements() : 0);
+    for (const UnitSegment& s : u.segments) largest = std::max(largest, u.trained() ? s.shard_elements() : 0);
   }
   for (size_t i = 0; i < staging.size(); ++i) {
     arena.add(staging[i], MemoryCategory::communication, fmt::format("received gradients {}", i), DType::f32,
@@ -172,7 +172,7 @@ void ParamStore::State::start(Communicator& given_communicator, Stream& given_st
     u.borders = u.layout.borders(options.size);
     largest = std::max(largest, u.layout.elements() * static_cast<int64_t>(size_of(options.compute)));
     for (size_t i = 0; i < u.segments.size(); ++i) {
-      Segment& s = u.segments[i];
+      UnitSegment& s = u.segments[i];
       for (int r = 0; r <= options.size; ++r) {
         s.borders.push_back(u.borders[i * static_cast<size_t>(options.size) + static_cast<size_t>(r)] - s.first);
       }

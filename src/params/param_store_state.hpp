@@ -48,7 +48,7 @@ struct GradientExchange {
 };
 
 /// Elements [first, last) of a unit. All numbers of elements are those of the unit.
-struct Segment {
+struct UnitSegment {
   int64_t first = 0, last = 0;
   size_t part = 0;                           ///< of the gradient
   bool written = false;                      ///< by RowBlocks, in the last micro-batch of this round
@@ -84,7 +84,7 @@ struct UnitState {
   UnitSpec spec;
   UnitLayout layout;
   std::vector<int64_t> borders;  ///< UnitLayout::borders() of all ranks, valid after start()
-  std::vector<Segment> segments;
+  std::vector<UnitSegment> segments;
   std::vector<GradientPart> parts;
   Tensor weights;  ///< compute dtype, whole; in a weight ring only for units with a buffer of their own
   // Weights.
@@ -101,9 +101,9 @@ struct UnitState {
 
   UnitState(UnitSpec s, int64_t segment_elements) : spec(std::move(s)), layout(spec, segment_elements) {}
   bool trained() const { return spec.trained; }
-  GradientPart& part_of(const Segment& segment) { return parts[segment.part]; }
+  GradientPart& part_of(const UnitSegment& segment) { return parts[segment.part]; }
   /// "block 3", or "block 3, segment 2".
-  std::string name_of(const Segment& segment) const;
+  std::string name_of(const UnitSegment& segment) const;
 };
 
 /// Elements [begin, end) of a flat tensor.
@@ -187,11 +187,11 @@ struct ParamStore::State {
     return policy.whole_weights || (!u.trained() && options.size == 1);
   }
   /// Storage of this rank's elements of a frozen unit's segment.
-  Tensor stored(const UnitState& u, const Segment& s) const {
+  Tensor stored(const UnitState& u, const UnitSegment& s) const {
     return whole_weights_of(u) ? part_of(u.weights, s.update_begin, s.update_end) : s.rounded;
   }
   /// The segment in which these elements of this rank lie.
-  const Segment& segment_of(const UnitState& u, int64_t begin, int64_t count) const;
+  const UnitSegment& segment_of(const UnitState& u, int64_t begin, int64_t count) const;
   void add_segments(UnitState& u);
   void order_segments(UnitState& u);
   void plan_gradient_ring();
@@ -199,7 +199,7 @@ struct ParamStore::State {
   // param_store_plan.cpp
   void plan_weights(Arena& arena);
   void plan_optimizer(Arena& arena);
-  void plan_states(Arena& arena, Segment& s, const std::string& name);
+  void plan_states(Arena& arena, UnitSegment& s, const std::string& name);
   void plan_gradients(Arena& arena);
   void plan_staging(Arena& arena);
   void plan_offload(Arena& arena);
@@ -232,7 +232,7 @@ struct ParamStore::State {
   bool updates_on_host() const;
   size_t rounded_kind() const { return options.states.size(); }
   int64_t bytes_of_kind(size_t kind, int64_t elements) const;
-  Shard shard_of(const UnitState& u, const Segment& s) const;
+  Shard shard_of(const UnitState& u, const UnitSegment& s) const;
   Shard resident_part(const OffloadPiece& piece) const;
   void add_offloaded(Shard& shard, const OffloadPiece& piece, char* memory) const;
   char* memory_of(const OffloadPiece& piece) const;
@@ -240,7 +240,7 @@ struct ParamStore::State {
   void each_part(int unit, size_t kind, int64_t begin, int64_t count, bool changes, const Visit& visit) const;
   void take_own_weights(int unit, const Tensor& buffer);
   void expect_state(int unit, size_t plane, int64_t begin, int64_t count) const;
-  Tensor resident(const Segment& s, size_t plane, int64_t begin, int64_t count) const;
+  Tensor resident(const UnitSegment& s, size_t plane, int64_t begin, int64_t count) const;
 
   // param_store_pass.cpp
   bool on_device(Access access) const;
@@ -255,17 +255,17 @@ struct ParamStore::State {
   Tensor open_gradient(UnitState& u, GradientPart& part);
   void take_gradient_slot(const UnitState& u, GradientPart& part);
   void free_gradient(GradientPart& part);
-  void lay_out_exchange(const Segment& s, int64_t of_round, size_t buffer);
+  void lay_out_exchange(const UnitSegment& s, int64_t of_round, size_t buffer);
   void start_exchange(int unit, size_t segment);
   void await_old_gathers();
-  void end_rows(int unit, Segment& s);
+  void end_rows(int unit, UnitSegment& s);
   void start_exchanges(int unit, size_t count);
   void complete_oldest();
   void complete_arrived();
   void add_arrived();
   void add(GradientExchange& exchange);
   void gather_sums();
-  void fold(const Segment& s, int64_t group, std::span<const Tensor> gradients);
+  void fold(const UnitSegment& s, int64_t group, std::span<const Tensor> gradients);
   /// Destination of `count` groups of one block, from `group` on.
   struct FoldTarget {
     bool to_total;      ///< true: the total; false: the block's sum

@@ -56,6 +56,11 @@ void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w, 
 /// dw[M, K] (fp32) = dy[N, M]^T x[N, K], or += with accumulate.
 void linear_backward_weight(const Tensor& dw, const Tensor& dy, const Tensor& x, bool accumulate, Stream& stream);
 
+/// The same for rows [first, first + B) of dw: dw[B, K] = columns [first, first + B) of dy[N, M], transposed, times x.
+/// On the host the bits are those of the whole product.
+void linear_backward_weight_rows(const Tensor& dw, int64_t first, const Tensor& dy, const Tensor& x, bool accumulate,
+                                 Stream& stream);
+
 /// db[M] (fp32) = sum over rows of dy[N, M], or +=. Rows are summed in fixed blocks.
 void linear_backward_bias(const Tensor& db, const Tensor& dy, bool accumulate, Stream& stream);
 

@@ -56,6 +56,18 @@ inline ProductShape check_linear_backward_weight(const Tensor& dw, const Tensor&
   return s;
 }
 
+/// Returns the shape of a product with B of M outputs.
+inline ProductShape check_linear_backward_weight_rows(const Tensor& dw, int64_t first, const Tensor& dy,
+                                                      const Tensor& x) {
+  const ProductShape s{dy.dim(0), dw.dim(0), x.dim(1)};
+  LLMTRAIN_CHECK(
+      is_matrix(dw, s.m, s.k) && is_matrix(x, s.n, s.k) && dy.rank == 2 && first >= 0 && first + s.m <= dy.dim(1),
+      "dw[B, K] = dy[N, M]^T x[N, K] in B of M rows");
+  LLMTRAIN_CHECK(dw.dtype == DType::f32, "weight gradients are fp32");
+  check_product_types(dy, x, dw);
+  return s;
+}
+
 /// A matrix [rows, columns] to which a product is added.
 struct MatrixShape {
   int64_t rows, columns;

@@ -270,9 +270,15 @@ void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w, 
 }
 
 void linear_backward_weight(const Tensor& dw, const Tensor& dy, const Tensor& x, bool accumulate, Stream& stream) {
-  const ProductShape product = check_linear_backward_weight(dw, dy, x, true);
+  check_linear_backward_weight(dw, dy, x, true);
+  linear_backward_weight_rows(dw, 0, dy, x, accumulate, stream);
+}
+
+void linear_backward_weight_rows(const Tensor& dw, int64_t first, const Tensor& dy, const Tensor& x, bool accumulate,
+                                 Stream& stream) {
+  const ProductShape product = check_linear_backward_weight_rows(dw, first, dy, x);
   const int64_t n = product.n, m = product.m, k = product.k;
-  const ProfileSpan span("linear_backward_weight", [&] { return traffic({&dw, &dy, &x}, product.flops()); });
+  const ProfileSpan span("linear_backward_weight", [&] { return traffic({&dw, &x}, product.flops()); });
   if (n == 0) {
     if (!accumulate) fill_zero(dw.data, dw.bytes(), stream);
     return;
@@ -285,7 +291,8 @@ void linear_backward_weight(const Tensor& dw, const Tensor& dy, const Tensor& x,
             .output = DType::f32,
             .accumulate = accumulate,
             .b_stride = dy.dim(1)},
-           x.data, dy.data, dw.data, stream);
+           x.data, static_cast<const char*>(dy.data) + first * static_cast<int64_t>(size_of(dy.dtype)), dw.data,
+           stream);
 }
 
 void linear_backward_bias(const Tensor& db, const Tensor& dy, bool accumulate, Stream& stream) {

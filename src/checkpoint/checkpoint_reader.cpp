@@ -201,21 +201,26 @@ Manifest read_manifest_together(const std::string& path, Communicator& communica
 /// Place of a checkpoint's tensor in the target.
 struct Place {
   int64_t unit;
-  int64_t shift;  ///< from elements of the checkpoint's unit to those of the target's
-  int64_t end;    ///< elements of the checkpoint's unit from here on are not needed
+  int64_t shift;                     ///< from elements of the checkpoint's unit to those of the target's
+  std::vector<ShardBorders> needed;  ///< elements of the checkpoint's unit that the target needs
 };
 
 /// By tensor of the checkpoint. The target's units may be others, if it says so: then the padding behind each tensor is
 /// not copied.
-std::vector<Place> find_places(const Schema& stored, const Schema& wanted) {
+std::vector<Place> find_places(const Schema& stored, const Schema& wanted, const StateTarget& target) {
   const bool same = stored == wanted;
   std::map<std::string_view, const TensorSchema*> by_name;
   for (const TensorSchema& tensor : wanted.tensors) by_name.emplace(tensor.name, &tensor);
   std::vector<Place> places;
   for (const TensorSchema& tensor : stored.tensors) {
     const TensorSchema& there = *by_name.at(tensor.name);
-    const int64_t end = same ? std::numeric_limits<int64_t>::max() : tensor.offset + tensor.elements();
-    places.push_back({there.unit, there.offset - tensor.offset, end});
+    const int64_t last = same ? std::numeric_limits<int64_t>::max() : tensor.offset + tensor.elements();
+    Place& place = places.emplace_back(Place{there.unit, there.offset - tensor.offset, {}});
+    for (const ShardBorders& part : target.wanted(there.unit)) {
+      const int64_t begin = std::max(part.begin - place.shift, tensor.offset);
+      const int64_t end = std::min(part.end - place.shift, last);
+      if (begin < end) place.needed.push_back({begin, end});
+    }
   }
   return places;
 }
@@ -240,17 +245,20 @@ Schema wanted_schema(const Manifest& manifest, const StateTarget& target) {
   return wanted;
 }
 
-/// Elements of a part that the target needs, in the checkpoint's unit.
-ShardBorders needed_part(const StateRange& range, const Place& place, const StateTarget& target) {
-  const ShardBorders wanted = target.wanted(place.unit);
-  return {std::max(range.begin, wanted.begin - place.shift),
-          std::min({range.end, wanted.end - place.shift, place.end})};
+/// Elements of a part that the target needs, in the checkpoint's unit: one range for each of its segments.
+std::vector<ShardBorders> needed_parts(const StateRange& range, const Place& place) {
+  std::vector<ShardBorders> parts;
+  for (const ShardBorders& needed : place.needed) {
+    const ShardBorders part{std::max(range.begin, needed.begin), std::min(range.end, needed.end)};
+    if (part.begin < part.end) parts.push_back(part);
+  }
+  return parts;
 }
 
-/// Copies the elements of one part that the target needs.
-void load_range(const FileHandle& file, const StatePlane& plane, const IndexEntry& entry, const Place& place,
-                StateTarget& target, std::span<float> buffer, const Pause& pause) {
-  const auto [begin, end] = needed_part(entry.range, place, target);
+/// Copies elements of one part that the target needs.
+void load_range(const FileHandle& file, const StatePlane& plane, const IndexEntry& entry, const ShardBorders& needed,
+                const Place& place, StateTarget& target, std::span<float> buffer, const Pause& pause) {
+  const auto [begin, end] = needed;
   const int64_t at_once = plane.elements_in(static_cast<int64_t>(buffer.size_bytes()));
   LLMTRAIN_CHECK(at_once > 0, "the buffer of a checkpoint holds a chunk");
   StreamHash hash;
@@ -269,11 +277,9 @@ void load_range(const FileHandle& file, const StatePlane& plane, const IndexEntr
   }
 }
 
-bool has_wanted(const Schema& schema, const std::vector<Place>& places, const StateTarget& target, int64_t shard,
-                int64_t shards) {
+bool has_wanted(const Schema& schema, const std::vector<Place>& places, int64_t shard, int64_t shards) {
   return std::ranges::any_of(ranges_of_shard(schema, shard, shards), [&](const StateRange& range) {
-    const ShardBorders needed = needed_part(range, places[static_cast<size_t>(range.tensor)], target);
-    return needed.begin < needed.end;
+    return !needed_parts(range, places[static_cast<size_t>(range.tensor)]).empty();
   });
 }
 
@@ -333,16 +339,18 @@ void load_checkpoint(const std::string& path, const Manifest& manifest, StateTar
     }
     const FolderHandle folder = FolderHandle::open(path, FolderHandle::Links::refused);
     const auto shards = static_cast<int64_t>(manifest.shards.size());
-    const std::vector<Place> places = find_places(manifest.schema, wanted);
+    const std::vector<Place> places = find_places(manifest.schema, wanted, target);
     for (int64_t shard = 0; shard < shards; ++shard) {
-      if (!has_wanted(manifest.schema, places, target, shard, shards)) continue;
+      if (!has_wanted(manifest.schema, places, shard, shards)) continue;
       const CheckpointFile& listed = manifest.shards[static_cast<size_t>(shard)].file;
       const FileHandle file = folder.open_to_read(listed.name);
       check_size(file, listed.bytes);
       for (const IndexEntry& entry : read_shard_index(file, manifest, shard).entries) {
         if (!target.wants(entry.range.plane)) continue;
         const Place& place = places[static_cast<size_t>(entry.range.tensor)];
-        load_range(file, manifest.schema.states[entry.range.plane], entry, place, target, buffer, pause);
+        for (const ShardBorders& needed : needed_parts(entry.range, place)) {
+          load_range(file, manifest.schema.states[entry.range.plane], entry, needed, place, target, buffer, pause);
+        }
       }
     }
   });

@@ -29,7 +29,10 @@ Json file_to_json(const CheckpointFile& file) {
 Json schema_to_json(const Schema& schema, std::string_view part) {
   Json list = Json::array();
   if (part == "units") {
-    for (const UnitSchema& unit : schema.units) list.push_back({{"name", unit.name}, {"elements", unit.elements}});
+    for (const UnitSchema& unit : schema.units) {
+      list.push_back({{"name", unit.name}, {"elements", unit.elements}});
+      if (!unit.segment_ends.empty()) list.back()["segment_ends"] = unit.segment_ends;
+    }
     return list;
   }
   for (const TensorSchema& tensor : schema.tensors) {
@@ -95,8 +98,12 @@ Schema schema_from(const JsonNode& json, const std::string& source) {
   if (json.has("states")) schema.states = states_from(json.at("states").array());
   for (size_t i = 0; i < units.size(); ++i) {
     const JsonNode unit = units.at(i);
-    unit.check_keys({"name", "elements"});
+    unit.check_keys({"name", "elements"}, {"segment_ends"});
     schema.units.push_back({unit.at("name").text(), unit.at("elements").count()});
+    if (!unit.has("segment_ends")) continue;
+    const JsonNode ends = unit.at("segment_ends").array();
+    if (ends.size() < 2) ends.refuse("a list of segments is expected");
+    for (size_t e = 0; e < ends.size(); ++e) schema.units.back().segment_ends.push_back(ends.at(e).count());
   }
   for (size_t i = 0; i < tensors.size(); ++i) {
     const JsonNode tensor = tensors.at(i);

@@ -11,7 +11,6 @@
 
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
-#include "params/unit_layout.hpp"
 
 namespace llmtrain {
 namespace {
@@ -54,11 +53,11 @@ void check_states(const StatePlanes& states, const std::string& place) {
 
 }  // namespace
 
-Schema make_schema(const std::vector<UnitSpec>& units, StatePlanes states) {
+Schema make_schema(const std::vector<UnitSpec>& units, StatePlanes states, int64_t segment_elements) {
   Schema schema;
   schema.states = std::move(states);
   for (const UnitSpec& unit : units) {
-    const UnitLayout layout(unit);
+    const UnitLayout layout(unit, segment_elements);
     std::vector<TensorSchema> tensors;
     for (size_t p = 0; p < unit.params.size(); ++p) {
       const ParamSpec& param = unit.params[p];
@@ -72,6 +71,8 @@ Schema make_schema(const std::vector<UnitSpec>& units, StatePlanes states) {
     std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
     schema.tensors.insert(schema.tensors.end(), tensors.begin(), tensors.end());
     schema.units.push_back({unit.name, layout.elements()});
+    const std::vector<int64_t>& borders = layout.segments();
+    if (borders.size() > 2) schema.units.back().segment_ends.assign(borders.begin() + 1, borders.end());
   }
   return schema;
 }
@@ -84,6 +85,15 @@ void check_schema(const Schema& schema, const std::string& place) {
     check_name(unit.name, false, place);
     if (unit.elements <= 0 || unit.elements % chunk_elements != 0 || unit.elements > max_elements - total) {
       refuse(place, fmt::format("unit {} has an impossible size", printable(unit.name)));
+    }
+    int64_t end = 0;
+    for (const int64_t next : unit.segment_ends) {
+      const bool sound = next > end && next % chunk_elements == 0 && next <= unit.elements;
+      if (!sound) refuse(place, fmt::format("unit {} has an impossible segment", printable(unit.name)));
+      end = next;
+    }
+    if (!unit.segment_ends.empty() && end != unit.elements) {
+      refuse(place, fmt::format("the segments of unit {} do not cover it", printable(unit.name)));
     }
     total += unit.elements;
     if (!names.insert(unit.name).second) refuse(place, fmt::format("unit {} is repeated", printable(unit.name)));
@@ -148,16 +158,32 @@ std::string tensor_difference(const Schema& stored, const Schema& wanted) {
                      found.size() > shown ? fmt::format(" and {} more differences", found.size() - shown) : "");
 }
 
+std::vector<ShardBorders> parts_of_shard(const UnitSchema& unit, int64_t shard, int64_t shards) {
+  std::vector<ShardBorders> parts;
+  int64_t begin = 0;
+  const std::vector<int64_t> whole{unit.elements};
+  for (const int64_t end : unit.segment_ends.empty() ? whole : unit.segment_ends) {
+    const ShardBorders own = borders_of_shard(end - begin, shard, shards);
+    if (own.begin < own.end) parts.push_back({begin + own.begin, begin + own.end});
+    begin = end;
+  }
+  return parts;
+}
+
 std::vector<StateRange> ranges_of_shard(const Schema& schema, int64_t shard, int64_t shards) {
   std::vector<StateRange> ranges;
+  std::vector<ShardBorders> parts;
+  int64_t unit = -1;
   for (size_t t = 0; t < schema.tensors.size(); ++t) {
     const TensorSchema& tensor = schema.tensors[t];
-    const int64_t elements = schema.units[static_cast<size_t>(tensor.unit)].elements;
+    const UnitSchema& of = schema.units[static_cast<size_t>(tensor.unit)];
     const bool last = t + 1 == schema.tensors.size() || schema.tensors[t + 1].unit != tensor.unit;
-    const ShardBorders own = borders_of_shard(elements, shard, shards);
-    const int64_t begin = std::max(tensor.offset, own.begin);
-    const int64_t end = std::min(last ? elements : schema.tensors[t + 1].offset, own.end);
-    if (begin < end) ranges.push_back({master_plane, static_cast<int64_t>(t), begin, end});
+    if (std::exchange(unit, tensor.unit) != tensor.unit) parts = parts_of_shard(of, shard, shards);
+    for (const ShardBorders& own : parts) {
+      const int64_t begin = std::max(tensor.offset, own.begin);
+      const int64_t end = std::min(last ? of.elements : schema.tensors[t + 1].offset, own.end);
+      if (begin < end) ranges.push_back({master_plane, static_cast<int64_t>(t), begin, end});
+    }
   }
   const size_t each = ranges.size();
   const auto whole_chunks = [](int64_t e) { return (e + chunk_elements - 1) / chunk_elements * chunk_elements; };

@@ -6,13 +6,17 @@
 #include <vector>
 
 #include "core/params.hpp"
+#include "params/unit_layout.hpp"
 
 namespace llmtrain {
 
 struct UnitSchema {
   std::string name;
   int64_t elements = 0;  ///< a multiple of the chunk size
-  bool operator==(const UnitSchema&) const = default;
+  /// Where a divided unit's segments end (UnitLayout), the last one at `elements`; empty: it is one segment.
+  std::vector<int64_t> segment_ends = {};
+  /// Segments do not count: a state divided in one way is read into one divided in another.
+  bool operator==(const UnitSchema& other) const { return name == other.name && elements == other.elements; }
 };
 
 /// A tensor: rows * columns consecutive elements of a unit, from `offset` on.
@@ -34,7 +38,8 @@ struct Schema {
   bool operator==(const Schema&) const = default;
 };
 
-Schema make_schema(const std::vector<UnitSpec>& units, StatePlanes states = master_and_moments());
+Schema make_schema(const std::vector<UnitSpec>& units, StatePlanes states = master_and_moments(),
+                   int64_t segment_elements = default_segment_elements);
 /// Throws UserError(bad_content) beginning with `place` unless sizes are valid, names are usable and unique, tensors
 /// are consecutive in their units, and the planes are an optimizer's.
 void check_schema(const Schema& schema, const std::string& place);
@@ -43,7 +48,8 @@ std::string difference(const Schema& stored, const Schema& wanted);
 /// The same for names and shapes of the tensors alone, whatever their units.
 std::string tensor_difference(const Schema& stored, const Schema& wanted);
 
-/// A plane's values for elements [begin, end) of a unit, inside one tensor (with the padding after it). Values that
+/// A plane's values for elements [begin, end) of a unit, inside one segment and one tensor (with the padding after it).
+/// Values that
 /// belong to chunks are those of the chunks that begin there.
 struct StateRange {
   size_t plane = master_plane;
@@ -55,6 +61,8 @@ struct StateRange {
 inline int64_t bytes_of(const StatePlanes& states, const StateRange& range) {
   return states[range.plane].bytes(range.end - range.begin);
 }
+/// Returns the elements of a unit that a shard holds: part of each segment that has enough chunks, in order.
+std::vector<ShardBorders> parts_of_shard(const UnitSchema& unit, int64_t shard, int64_t shards);
 /// Returns everything that shard `shard` of `shards` holds: by plane, unit and element.
 std::vector<StateRange> ranges_of_shard(const Schema& schema, int64_t shard, int64_t shards);
 

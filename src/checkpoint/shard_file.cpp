@@ -140,13 +140,17 @@ void ShardFile::lay_out(int64_t group, const Schema& schema, bool create) {
     while (e < index_.entries.size() && index_.entries[e].range.plane == p) {
       size_t end = e;
       while (end < units_.size() && units_[end] == units_[e] && index_.entries[end].range.plane == p) ++end;
-      const int64_t begin = index_.entries[e].range.begin;
-      const auto values = static_cast<hsize_t>(plane.values(index_.entries[end - 1].range.end - begin));
+      int64_t stored = 0;
+      for (size_t i = e; i < end; ++i) stored += bytes_of_entry(i);
+      const auto values = static_cast<hsize_t>(stored) / size_of(plane.dtype);
       const Hdf5Handle space = checked(H5Screate_simple(1, &values, nullptr), H5Sclose, name_);
       const Hdf5Handle dataset = dataset_of(of_plane.get(), schema.units[static_cast<size_t>(units_[e])].name,
                                             hdf5_type_of(plane.dtype), space.get());
-      const int64_t offset = offset_of(dataset, name_);
-      for (; e < end; ++e) index_.entries[e].offset = offset + plane.bytes(index_.entries[e].range.begin - begin);
+      int64_t offset = offset_of(dataset, name_);
+      for (; e < end; ++e) {
+        index_.entries[e].offset = offset;
+        offset += bytes_of_entry(e);
+      }
     }
   }
   const Hdf5Handle type = checked(H5Tcopy(H5T_C_S1), H5Tclose, name_);

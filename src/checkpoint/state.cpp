@@ -10,7 +10,16 @@ Schema schema_of(const ParamStore& store, bool all) {
   for (int u = 0; u < store.unit_count(); ++u) {
     if (all || store.trained(u)) units.push_back(store.spec(u));
   }
-  return make_schema(units, store.states());
+  return make_schema(units, store.states(), store.segment_elements());
+}
+
+std::vector<ShardBorders> owned_parts(const ParamStore& store, int unit) {
+  std::vector<ShardBorders> parts;
+  for (size_t segment = 0; segment < store.segment_count(unit); ++segment) {
+    const UnitRange own = store.owned(unit, segment);
+    parts.push_back({own.begin, own.end});
+  }
+  return parts;
 }
 
 }  // namespace
@@ -27,9 +36,15 @@ void StoreState::read(int64_t unit, size_t plane, int64_t begin, int64_t count, 
   store_.read_state(store_unit(unit), plane, begin, count, out, stream_);
 }
 
-ShardBorders StoreState::wanted(int64_t unit) const {
-  const ParamStore::Shard shard = store_.shard(store_unit(unit));
-  return {shard.begin, shard.end};
+std::vector<ShardBorders> StoreState::owned(int64_t unit) const { return owned_parts(store_, store_unit(unit)); }
+
+std::vector<ShardBorders> StoreState::wanted(int64_t unit) const {
+  std::vector<ShardBorders> parts;
+  for (size_t segment = 0; segment < store_.segment_count(store_unit(unit)); ++segment) {
+    const ParamStore::Shard shard = store_.shard(store_unit(unit), segment);
+    parts.push_back({shard.begin, shard.end});
+  }
+  return parts;
 }
 
 void StoreState::write(int64_t unit, size_t plane, int64_t begin, int64_t count, const void* values) {
@@ -43,9 +58,8 @@ void StoreState::finish() {
 
 Schema StoreParameters::schema() const { return schema_of(store_, true); }
 
-ShardBorders StoreParameters::wanted(int64_t unit) const {
-  const UnitRange own = store_.owned(static_cast<int>(unit));
-  return {own.begin, own.end};
+std::vector<ShardBorders> StoreParameters::wanted(int64_t unit) const {
+  return owned_parts(store_, static_cast<int>(unit));
 }
 
 }  // namespace llmtrain

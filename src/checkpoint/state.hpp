@@ -9,12 +9,12 @@
 
 namespace llmtrain {
 
-/// State to save from this rank: in every unit the elements that borders_of_shard() assigns to it.
+/// State to save from this rank: in every unit the elements that parts_of_shard() assigns to it.
 class StateSource {
  public:
   virtual ~StateSource() = default;
   virtual Schema schema() const = 0;
-  /// Copies elements [begin, begin + count) of a unit, all of them this rank's, to host memory.
+  /// Copies elements [begin, begin + count) of a unit, all of them this rank's and of one segment, to host memory.
   /// Whole chunks, unless the plane has a value per element.
   virtual void read(int64_t unit, size_t plane, int64_t begin, int64_t count, void* out) const = 0;
 };
@@ -24,11 +24,12 @@ class StateTarget {
  public:
   virtual ~StateTarget() = default;
   virtual Schema schema() const = 0;
-  virtual ShardBorders wanted(int64_t unit) const = 0;
+  virtual std::vector<ShardBorders> wanted(int64_t unit) const = 0;
   virtual bool wants(size_t /*plane*/) const { return true; }
   /// True if the target has the run's frozen weights already, so that the checkpoint need not have every tensor, and if
   /// its units may be others.
   virtual bool may_lack() const { return false; }
+  /// Takes elements that lie in one range of wanted().
   virtual void write(int64_t unit, size_t plane, int64_t begin, int64_t count, const void* values) = 0;
   /// Collective: called when all ranges are written.
   virtual void finish() = 0;
@@ -40,13 +41,13 @@ class StoreState : public StateSource, public StateTarget {
   StoreState(ParamStore& store, Stream& stream);
   Schema schema() const override;
   void read(int64_t unit, size_t plane, int64_t begin, int64_t count, void* out) const override;
-  ShardBorders wanted(int64_t unit) const override;
+  std::vector<ShardBorders> wanted(int64_t unit) const override;
   void write(int64_t unit, size_t plane, int64_t begin, int64_t count, const void* values) override;
   void finish() override;
 
   int64_t unit_count() const { return static_cast<int64_t>(units_.size()); }
-  /// Elements that this rank saves.
-  UnitRange owned(int64_t unit) const { return store_.owned(store_unit(unit)); }
+  /// Elements that this rank saves, by segment.
+  std::vector<ShardBorders> owned(int64_t unit) const;
 
  private:
   int store_unit(int64_t unit) const { return units_[static_cast<size_t>(unit)]; }
@@ -61,7 +62,7 @@ class StoreParameters : public StateTarget {
  public:
   StoreParameters(ParamStore& store, Stream& stream) : store_(store), stream_(stream) {}
   Schema schema() const override;
-  ShardBorders wanted(int64_t unit) const override;
+  std::vector<ShardBorders> wanted(int64_t unit) const override;
   bool wants(size_t plane) const override { return plane == master_plane; }
   bool may_lack() const override { return true; }
   void write(int64_t unit, size_t plane, int64_t begin, int64_t count, const void* values) override {

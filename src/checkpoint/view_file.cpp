@@ -4,7 +4,6 @@
 
 #include "checkpoint/manifest.hpp"
 #include "core/files/hdf5_handle.hpp"
-#include "params/unit_layout.hpp"
 
 namespace llmtrain {
 namespace {
@@ -48,9 +47,35 @@ class ViewWriter {
         checked(H5Acreate2(object, name, H5T_STD_I64LE, space.get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
     if (H5Awrite(made.get(), H5T_NATIVE_INT64, &value) < 0) fail_hdf5_write(path_);
   }
+  /// `count` runs of elements, whose begins are `distance` apart.
+  struct Runs {
+    int64_t begin, elements, count, distance;
+  };
+  void select(const Hdf5Handle& space, const Runs& runs) const {
+    const auto start = static_cast<hsize_t>(runs.begin), block = static_cast<hsize_t>(runs.elements);
+    const auto count = static_cast<hsize_t>(runs.count), stride = static_cast<hsize_t>(runs.distance);
+    if (H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, &start, &stride, &count, &block) < 0) fail_hdf5_write(path_);
+  }
   void select(const Hdf5Handle& space, int64_t begin, int64_t elements) const {
-    const auto start = static_cast<hsize_t>(begin), count = static_cast<hsize_t>(elements);
-    if (H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, &start, nullptr, &count, nullptr) < 0) fail_hdf5_write(path_);
+    select(space, Runs{begin, elements, 1, elements});
+  }
+  /// Joins parts of one length and distance, as those of equal segments are: HDF5 is slow with many selections.
+  static std::vector<Runs> join(const std::vector<ShardBorders>& parts, const StatePlane& plane) {
+    std::vector<Runs> joined;
+    for (const ShardBorders& part : parts) {
+      const int64_t begin = plane.values(part.begin), elements = plane.values(part.end - part.begin);
+      if (!joined.empty() && joined.back().elements == elements) {
+        Runs& last = joined.back();
+        const int64_t distance = begin - (last.begin + (last.count - 1) * last.distance);
+        if (last.count == 1 || distance == last.distance) {
+          last.distance = distance;
+          ++last.count;
+          continue;
+        }
+      }
+      joined.push_back({begin, elements, 1, elements});
+    }
+    return joined;
   }
   Hdf5Handle create(hid_t parent, const std::string& name, DType type, const Hdf5Handle& space,
                     const Hdf5Handle& layout) const {
@@ -64,15 +89,20 @@ class ViewWriter {
     const Hdf5Handle space = line(plane.values(unit.elements));
     const auto shards = static_cast<int64_t>(shards_.size());
     for (int64_t s = 0; s < shards; ++s) {
-      const ShardBorders own = borders_of_shard(unit.elements, s, shards);
-      if (own.begin == own.end) continue;
-      const int64_t values = plane.values(own.end - own.begin);
-      select(space, plane.values(own.begin), values);
-      const Hdf5Handle from = line(values);
+      const std::vector<Runs> parts = join(parts_of_shard(unit, s, shards), plane);
+      int64_t stored = 0;
+      for (const Runs& part : parts) stored += part.count * part.elements;
+      const Hdf5Handle from = line(stored);
       const std::string& file = shards_[static_cast<size_t>(s)].file.name;
       const std::string source = group_of_shard(s, shards, files_) + "/" + plane.name + "/" + unit.name;
-      if (H5Pset_virtual(layout.get(), space.get(), file.c_str(), source.c_str(), from.get()) < 0)
-        fail_hdf5_write(path_);
+      int64_t at = 0;
+      for (const Runs& part : parts) {
+        select(space, part);
+        select(from, at, part.count * part.elements);
+        if (H5Pset_virtual(layout.get(), space.get(), file.c_str(), source.c_str(), from.get()) < 0)
+          fail_hdf5_write(path_);
+        at += part.count * part.elements;
+      }
     }
     create(parent, unit.name, plane.dtype, space, layout);
   }

@@ -80,6 +80,7 @@ struct ParamSpec {
   Initializer init;
   std::vector<ParamSlice> slices;  ///< cover all rows in order
   double lr_scale = 1;             ///< factor of the learning rate
+  bool by_rows = false;            ///< its gradient is written by ParamStore::RowBlocks alone
   int64_t numel() const { return rows * columns; }
 };
 

@@ -35,6 +35,7 @@ struct Block {
   int64_t begin;
   int64_t end;
   int unit;
+  size_t segment;
   int64_t first;                     ///< element of the unit
   std::optional<uint64_t> key = {};  ///< of the hash, if the slice is hashed
 };
@@ -89,7 +90,7 @@ class Loader {
 
   /// Reads a block to where it is stored. Frozen weights of 16 bits are rounded in between.
   int64_t read_block(const Block& w) {
-    const ParamStore::Shard shard = params_.shard(w.unit);
+    const ParamStore::Shard shard = params_.shard(w.unit, w.segment);
     const int64_t first = w.first - shard.begin;
     int64_t bytes = 0;
     if (!shard.master().empty()) {
@@ -133,21 +134,21 @@ class Loader {
     for (const SliceSource& source : match_.slices) {
       const ParamSpec& param = params_.spec(source.unit).params[static_cast<size_t>(source.param)];
       const ParamSlice& slice = param.slices[static_cast<size_t>(source.slice)];
-      const UnitRange own = params_.owned(source.unit);
       const int64_t offset = params_.layout(source.unit).offset(source.param) + slice.first_row * param.columns;
-      const int64_t begin = std::max(own.begin, offset);
       const int64_t rows = stored_rows(slice, source);
-      const int64_t end = std::min(own.end, offset + rows * param.columns);
-      if (begin >= end) continue;
-      const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
-      const StoredSlice stored{&tensor, &file(folder, tensor.file), rows, param.columns, slice.transposed};
-      std::optional<uint64_t> key;
-      if (options_.trained != nullptr && !options_.trained->contains(slice.name)) {
-        key = hash_key(slice.name);
-      }
-      for (int64_t at = begin; at < end; at += block_elements) {
-        const int64_t stop = std::min(at + block_elements, end);
-        blocks.push_back({stored, at - offset, stop - offset, source.unit, at, key});
+      for (size_t segment = 0; segment < params_.segment_count(source.unit); ++segment) {
+        const UnitRange own = params_.owned(source.unit, segment);
+        const int64_t begin = std::max(own.begin, offset);
+        const int64_t end = std::min(own.end, offset + rows * param.columns);
+        if (begin >= end) continue;
+        const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
+        const StoredSlice stored{&tensor, &file(folder, tensor.file), rows, param.columns, slice.transposed};
+        std::optional<uint64_t> key;
+        if (options_.trained != nullptr && !options_.trained->contains(slice.name)) key = hash_key(slice.name);
+        for (int64_t at = begin; at < end; at += block_elements) {
+          const int64_t stop = std::min(at + block_elements, end);
+          blocks.push_back({stored, at - offset, stop - offset, source.unit, segment, at, key});
+        }
       }
     }
     return blocks;
@@ -206,24 +207,26 @@ class Loader {
       const ParamSpec& param = params_.spec(source.unit).params[static_cast<size_t>(source.param)];
       const ParamSlice& slice = param.slices[static_cast<size_t>(source.slice)];
       const int64_t rows = stored_rows(slice, source), columns = param.columns;
-      const UnitRange own = params_.owned(source.unit);
       const int64_t offset = params_.layout(source.unit).offset(source.param) + slice.first_row * columns;
-      const int64_t begin = std::max(own.begin, offset + rows * columns);
-      const int64_t end = std::min(own.end, offset + slice.rows * columns);
-      if (begin >= end) continue;
       const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
-      const std::vector<float> mean =
-          mean_row({&tensor, &file(folder, tensor.file), rows, columns, false}, threads, pause);
-      for (int64_t at = begin; at < end;) {
-        const int64_t first = (at - offset) % columns, count = std::min(columns - first, end - at);
-        write_values(source.unit, at, count, mean.data() + first, stream);
-        at += count;
+      std::vector<float> mean;
+      for (size_t segment = 0; segment < params_.segment_count(source.unit); ++segment) {
+        const UnitRange own = params_.owned(source.unit, segment);
+        const int64_t end = std::min(own.end, offset + slice.rows * columns);
+        for (int64_t at = std::max(own.begin, offset + rows * columns); at < end;) {
+          if (mean.empty()) {
+            mean = mean_row({&tensor, &file(folder, tensor.file), rows, columns, false}, threads, pause);
+          }
+          const int64_t first = (at - offset) % columns, count = std::min(columns - first, end - at);
+          write_values(source.unit, segment, at, count, mean.data() + first, stream);
+          at += count;
+        }
       }
     }
   }
 
-  void write_values(int unit, int64_t at, int64_t count, const float* values, Stream& stream) {
-    const ParamStore::Shard shard = params_.shard(unit);
+  void write_values(int unit, size_t segment, int64_t at, int64_t count, const float* values, Stream& stream) {
+    const ParamStore::Shard shard = params_.shard(unit, segment);
     if (!writes_directly()) {
       params_.write_state(unit, master_plane, at, count, values, stream);
     } else if (!shard.master().empty()) {

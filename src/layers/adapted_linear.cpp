@@ -319,12 +319,14 @@ void set_magnitudes(const Linear& layer, ParamStore& params, Stream& stream) {
   stream.synchronize();
   for (const Adapter& adapter : layer.adapters) {
     const auto [unit, param, trained] = adapter.magnitude;
-    const ParamStore::Shard shard = params.shard(unit);
     const int64_t offset = params.layout(unit).offset(param);
-    const int64_t begin = std::max(offset, shard.begin), end = std::min(offset + adapter.rows, shard.end);
-    if (begin >= end) continue;
-    params.write_state(unit, master_plane, begin, end - begin, values.data() + adapter.first_row + (begin - offset),
-                       stream);
+    for (size_t segment = 0; segment < params.segment_count(unit); ++segment) {
+      const ParamStore::Shard shard = params.shard(unit, segment);
+      const int64_t begin = std::max(offset, shard.begin), end = std::min(offset + adapter.rows, shard.end);
+      if (begin >= end) continue;
+      params.write_state(unit, master_plane, begin, end - begin, values.data() + adapter.first_row + (begin - offset),
+                         stream);
+    }
   }
 }
 

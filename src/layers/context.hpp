@@ -55,6 +55,9 @@ struct UnitGroup {
   void release(ParamStore& params) const {
     each([&](int unit) { params.release(unit); });
   }
+  void join_reductions(ParamStore& params) const {
+    each([&](int unit) { params.join_reductions(unit); });
+  }
   void reduce(ParamStore& params) const {
     each([&](int unit) { params.reduce(unit); });
   }
@@ -79,6 +82,13 @@ class UnitBuilder {
 
   ParamRef matrix(std::string name, int64_t rows, int64_t columns, Initializer init, std::vector<ParamSlice> slices) {
     return add({std::move(name), rows, columns, true, init, std::move(slices)});
+  }
+  /// A matrix whose gradient is written by ParamStore::RowBlocks.
+  ParamRef matrix_by_rows(std::string name, int64_t rows, int64_t columns, Initializer init,
+                          std::vector<ParamSlice> slices) {
+    ParamSpec spec{std::move(name), rows, columns, true, init, std::move(slices)};
+    spec.by_rows = true;
+    return add(std::move(spec));
   }
   ParamRef vector(std::string name, int64_t rows, Initializer init, std::vector<ParamSlice> slices) {
     return add({std::move(name), rows, 1, false, init, std::move(slices)});

@@ -1,5 +1,6 @@
 #include "layers/linear.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/philox.hpp"
@@ -26,9 +27,13 @@ std::vector<Linear::Rows> fixed_rows(const UnitBuilder& unit, const std::vector<
   return rows;
 }
 
-void zero_rows(const Tensor& gradient, const std::vector<Linear::Rows>& fixed, Stream& stream) {
+/// `gradient` has rows of the matrix from `first_row` on.
+void zero_rows(const Tensor& gradient, int64_t first_row, const std::vector<Linear::Rows>& fixed, Stream& stream) {
   for (const Linear::Rows& rows : fixed) {
-    const Tensor part = gradient.rows(rows.first, rows.count);
+    const int64_t begin = std::max<int64_t>(rows.first - first_row, 0);
+    const int64_t end = std::min(rows.first + rows.count - first_row, gradient.dim(0));
+    if (begin >= end) continue;
+    const Tensor part = gradient.rows(begin, end - begin);
     fill_zero(part.data, part.bytes(), stream);
   }
 }
@@ -45,7 +50,7 @@ Linear Linear::declare(UnitBuilder& unit, const std::vector<LinearPart>& parts, 
     biases.push_back({part.name + ".bias", linear.out, part.rows});
     linear.out += part.rows;
   }
-  linear.weight = unit.matrix(weights.front().name, linear.out, in, Initializer::normal(std), weights);
+  linear.weight = unit.matrix_by_rows(weights.front().name, linear.out, in, Initializer::normal(std), weights);
   linear.fixed_weight = fixed_rows(unit, weights);
   if (bias) {
     linear.bias = unit.vector(biases.front().name, linear.out, Initializer::zeros(), biases);
@@ -57,16 +62,22 @@ Linear Linear::declare(UnitBuilder& unit, const std::vector<LinearPart>& parts, 
 
 void Linear::backward_weight(Context& ctx, const Tensor& dy, const Tensor& x) const {
   if (!weight.is_trained()) return;
-  const Tensor gradient = weight.gradient(ctx);
-  linear_backward_weight(gradient, dy, x, ctx.params.accumulate(), ctx.stream);
-  zero_rows(gradient, fixed_weight, ctx.stream);
+  for (ParamStore::RowBlocks blocks(ctx.params, weight.unit, weight.param); blocks.next();) {
+    const Tensor& dw = blocks.gradient();
+    if (dw.dim(0) == out) {
+      linear_backward_weight(dw, dy, x, ctx.params.accumulate(), ctx.stream);
+    } else {
+      linear_backward_weight_rows(dw, blocks.first_row(), dy, x, ctx.params.accumulate(), ctx.stream);
+    }
+    zero_rows(dw, blocks.first_row(), fixed_weight, ctx.stream);
+  }
 }
 
 void Linear::backward_bias(Context& ctx, const Tensor& dy) const {
   if (!bias.is_trained()) return;
   const Tensor gradient = bias.gradient(ctx);
   linear_backward_bias(gradient, dy, ctx.params.accumulate(), ctx.stream);
-  zero_rows(gradient, fixed_bias, ctx.stream);
+  zero_rows(gradient, 0, fixed_bias, ctx.stream);
 }
 
 void Linear::declare_adapters(UnitBuilder& unit, const std::vector<LinearPart>& parts, const AdapterRule& rule) {

@@ -300,6 +300,8 @@ void Decoder::backward(Context& ctx, const Batch* batch) {
     if (layer > end) block_units(layer - 1).prefetch(params);  // prefetched here except for the last block
     if (batch != nullptr) {
       blocks_[static_cast<size_t>(layer)].backward(ctx, *batch, dx, rope_, saved(layer), input_gradient(layer));
+    } else {
+      block_units(layer).join_reductions(params);
     }
     block_units(layer).release(params);
     // The next block waits for these weights, but nothing waits for the sums soon: transfers run in the order of their

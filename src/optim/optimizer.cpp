@@ -30,10 +30,12 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config) {
 void sum_gradient_squares(const Tensor& sum, const ParamStore& params, Stream& stream) {
   for (int unit = 0; unit < params.unit_count(); ++unit) {
     if (!params.trained(unit)) continue;
-    const ParamStore::Shard shard = params.shard(unit);
-    const UnitRange owned = params.owned(unit);
-    if (owned.begin == owned.end) continue;
-    sum_of_squares(sum, shard.gradient.rows(owned.begin - shard.begin, owned.end - owned.begin), stream);
+    for (size_t segment = 0; segment < params.segment_count(unit); ++segment) {
+      const ParamStore::Shard shard = params.shard(unit, segment);
+      const UnitRange owned = params.owned(unit, segment);
+      if (owned.begin == owned.end) continue;
+      sum_of_squares(sum, shard.gradient.rows(owned.begin - shard.begin, owned.end - owned.begin), stream);
+    }
   }
 }
 

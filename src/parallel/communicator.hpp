@@ -69,8 +69,8 @@ class Communicator {
   virtual bool reads_directly(int /*rank*/) const { return false; }
 
   // Data communication.
-  /// All-gather in place: sends rank r's elements [borders[r], borders[r + 1]) of `buffer` to every rank. borders has
-  /// size() + 1 entries.
+  /// All-gather in place of one or more segments that follow each other: for each segment i, sends rank r's elements
+  /// [borders[i * size() + r], borders[i * size() + r + 1]) of `buffer` to every rank.
   virtual Transfer all_gather(const Tensor& buffer, std::span<const int64_t> borders, Stream& stream) = 0;
   /// All-to-all of shards: sends elements [borders[j], borders[j + 1]) of `send` to each rank j (when this rank
   /// contributes) and receives this rank's own range from every contributing rank c into received[c]. `received` has

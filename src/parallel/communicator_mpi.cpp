@@ -198,16 +198,20 @@ class MpiCommunicator final : public ControlCommunicator {
     check_borders(buffer, borders, size());
     auto state = begin("all-gather", buffer.bytes());
     const bool shared = node_.holds(buffer.data);
-    for (int i = 1; shared && i < size(); ++i) {
-      const int from = (rank() + size() - i) % size();
-      if (node_.member(from) < 0) continue;
-      const ShardRange r = shard_range(buffer, borders, from);
-      const int64_t offset = static_cast<char*>(r.data) - static_cast<char*>(buffer.data);
-      state->reads.push_back({from, node_.member(from), offset, r.bytes, r.data});
-    }
+    each_segment(borders, size(), [&](std::span<const int64_t> segment) {
+      for (int i = 1; shared && i < size(); ++i) {
+        const int from = (rank() + size() - i) % size();
+        if (node_.member(from) < 0) continue;
+        const ShardRange r = shard_range(buffer, segment, from);
+        const int64_t offset = static_cast<char*>(r.data) - static_cast<char*>(buffer.data);
+        state->reads.push_back({from, node_.member(from), offset, r.bytes, r.data});
+      }
+    });
     if (shared) offer(*state, buffer.data);
-    begin_gather(state->requests, buffer, borders, rank(),
-                 [&](int other) { return !shared || node_.member(other) < 0; });
+    each_segment(borders, size(), [&](std::span<const int64_t> segment) {
+      begin_gather(state->requests, buffer, segment, rank(),
+                   [&](int other) { return !shared || node_.member(other) < 0; });
+    });
     return Transfer(std::move(state));
   }
 

@@ -373,20 +373,7 @@ class GpuCommunicator final : public ControlCommunicator {
     if (size() == 1) return {};
     if (staged_) return staged(staged_->all_gather(buffer, borders, stream));
     return by_nccl(session_->enqueue("all-gather", buffer.bytes(), stream, [&](ncclComm_t comm, cudaStream_t on) {
-      const ShardRange mine = shard_range(buffer, borders, rank());
-      const auto equal = [&](int owner) { return shard_range(buffer, borders, owner).bytes == mine.bytes; };
-      bool all_equal = true;
-      for (int owner = 0; owner < size(); ++owner) all_equal = all_equal && equal(owner);
-      if (all_equal) {
-        void* all = shard_range(buffer, borders, 0).data;
-        ncclAllGather(mine.data, all, static_cast<size_t>(mine.bytes), ncclUint8, comm, on);
-        return;
-      }
-      for (int owner = 0; owner < size(); ++owner) {  // one in-place broadcast from each owner
-        const ShardRange shard = shard_range(buffer, borders, owner);
-        if (shard.bytes == 0) continue;
-        ncclBroadcast(shard.data, shard.data, static_cast<size_t>(shard.bytes), ncclUint8, owner, comm, on);
-      }
+      each_segment(borders, size(), [&](std::span<const int64_t> segment) { gather(buffer, segment, comm, on); });
     }));
   }
 
@@ -421,6 +408,22 @@ class GpuCommunicator final : public ControlCommunicator {
   }
 
  private:
+  void gather(const Tensor& buffer, std::span<const int64_t> borders, ncclComm_t comm, cudaStream_t on) const {
+    const ShardRange mine = shard_range(buffer, borders, rank());
+    const auto equal = [&](int owner) { return shard_range(buffer, borders, owner).bytes == mine.bytes; };
+    bool all_equal = true;
+    for (int owner = 0; owner < size(); ++owner) all_equal = all_equal && equal(owner);
+    if (all_equal) {
+      void* all = shard_range(buffer, borders, 0).data;
+      ncclAllGather(mine.data, all, static_cast<size_t>(mine.bytes), ncclUint8, comm, on);
+      return;
+    }
+    for (int owner = 0; owner < size(); ++owner) {  // one in-place broadcast from each owner
+      const ShardRange shard = shard_range(buffer, borders, owner);
+      if (shard.bytes == 0) continue;
+      ncclBroadcast(shard.data, shard.data, static_cast<size_t>(shard.bytes), ncclUint8, owner, comm, on);
+    }
+  }
   Transfer staged(const StagedTransport::Ticket& ticket) {
     return Transfer(std::make_unique<Transfer::State>(Transfer::State::Staged{*staged_, ticket}));
   }

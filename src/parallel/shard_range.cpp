@@ -13,7 +13,8 @@ ShardRange shard_range(const Tensor& buffer, std::span<const int64_t> borders, i
 }
 
 void check_borders(const Tensor& buffer, std::span<const int64_t> borders, int size) {
-  LLMTRAIN_CHECK(borders.size() == static_cast<size_t>(size) + 1, "one border more than ranks");
+  LLMTRAIN_CHECK(borders.size() > static_cast<size_t>(size) && (borders.size() - 1) % static_cast<size_t>(size) == 0,
+                 "one border more than ranks");
   LLMTRAIN_CHECK(
       std::is_sorted(borders.begin(), borders.end()) && borders.front() >= 0 && borders.back() <= buffer.numel(),
       "shard borders leave the buffer");

@@ -15,8 +15,15 @@ struct ShardRange {
 };
 ShardRange shard_range(const Tensor& buffer, std::span<const int64_t> borders, int rank);
 
-/// Checks borders: one more than ranks, ascending, within the buffer.
+/// Checks borders: one more than ranks, or than ranks times segments, ascending, within the buffer.
 void check_borders(const Tensor& buffer, std::span<const int64_t> borders, int size);
+
+/// Calls visit(borders) for the size + 1 borders of each segment.
+template <class Visit>
+void each_segment(std::span<const int64_t> borders, int size, const Visit& visit) {
+  const auto ranks = static_cast<size_t>(size);
+  for (size_t at = 0; at + 1 < borders.size(); at += ranks) visit(borders.subspan(at, ranks + 1));
+}
 
 /// Checks that there is one flag per rank, and a tensor of the own range's length for every other rank that
 /// contributes.

@@ -98,10 +98,11 @@ StagedTransport::Ticket StagedTransport::all_gather(const Tensor& buffer, std::s
                                                     Stream& stream) {
   Slot& slot = take("all-gather", buffer.bytes(), stream);
   const Tensor copy(slot.data(), buffer.dtype, {buffer.numel()});
+  const auto size = static_cast<int>(places_.size());
   for (size_t r = 0; r + 1 < borders.size(); ++r) {
     const ShardRange device = shard_range(buffer, borders, static_cast<int>(r));
     const ShardRange host = shard_range(copy, borders, static_cast<int>(r));
-    if (static_cast<int>(r) == rank_) {
+    if (static_cast<int>(r) % size == rank_) {
       copy_to_host(host.data, device.data, host.bytes, stream);
     } else if (host.bytes > 0) {
       slot.arrivals.push_back({device.data, host.data, host.bytes});
@@ -109,7 +110,9 @@ StagedTransport::Ticket StagedTransport::all_gather(const Tensor& buffer, std::s
   }
   slot.passed.record(stream);
   slot.passed.synchronize();
-  begin_gather(slot.requests, copy, borders, rank_, [](int) { return true; });
+  each_segment(borders, size, [&](std::span<const int64_t> segment) {
+    begin_gather(slot.requests, copy, segment, rank_, [](int) { return true; });
+  });
   return {&slot, slot.sequence};
 }
 

@@ -13,16 +13,18 @@ OffloadLayout::OffloadLayout(std::vector<int64_t> widths, int64_t piece_elements
   LLMTRAIN_CHECK(piece_elements > 0, "a piece has elements");
 }
 
-void OffloadLayout::add(int64_t begin, int64_t end) {
-  const int unit = static_cast<int>(first_of_.size()) - 1;
-  for (int64_t at = begin; at < end; at += piece_elements_) {
-    const OffloadPiece piece{unit, at, std::min(at + piece_elements_, end), bytes_};
-    const int64_t bytes = bytes_of(piece, 0, kinds());
-    if (bytes == 0) break;  // nothing is offloaded
-    pieces_.push_back(piece);
-    bytes_ += bytes;
-    largest_ = std::max(largest_, bytes);
-    for (size_t kind = 0; kind < kinds(); ++kind) part_ = std::max(part_, bytes_of(piece, kind, kind + 1));
+void OffloadLayout::add(std::span<const ShardBorders> segments) {
+  const int unit = units();
+  for (size_t s = 0; s < segments.size(); ++s) {
+    for (int64_t at = segments[s].begin; at < segments[s].end; at += piece_elements_) {
+      const OffloadPiece piece{unit, s, at, std::min(at + piece_elements_, segments[s].end), bytes_};
+      const int64_t bytes = bytes_of(piece, 0, kinds());
+      if (bytes == 0) break;  // nothing is offloaded
+      pieces_.push_back(piece);
+      bytes_ += bytes;
+      largest_ = std::max(largest_, bytes);
+      for (size_t kind = 0; kind < kinds(); ++kind) part_ = std::max(part_, bytes_of(piece, kind, kind + 1));
+    }
   }
   first_of_.push_back(pieces_.size());
 }

@@ -3,13 +3,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
+
+#include "params/unit_layout.hpp"
 
 namespace llmtrain {
 
 /// A piece: consecutive elements of a unit, whose kinds are contiguous from `offset` on.
 struct OffloadPiece {
   int unit;
+  size_t segment;      ///< of the unit
   int64_t begin, end;  ///< elements of the unit
   int64_t offset;      ///< bytes
   int64_t elements() const { return end - begin; }
@@ -22,8 +26,8 @@ class OffloadLayout {
   /// widths: bytes of a chunk by kind (the planes of the state, and the weights), 0: not on the disk. A piece has at
   /// most piece_elements.
   OffloadLayout(std::vector<int64_t> widths, int64_t piece_elements);
-  /// Adds elements [begin, end) of the next unit, whole chunks.
-  void add(int64_t begin, int64_t end);
+  /// Adds the elements of the next unit's segments, whole chunks.
+  void add(std::span<const ShardBorders> segments);
 
   const std::vector<OffloadPiece>& pieces() const { return pieces_; }
   /// Index of the unit's first piece: unit u has pieces [pieces_before(u), pieces_before(u + 1)).

@@ -71,22 +71,97 @@ ParamStore::State::State(std::vector<UnitSpec> specs, const ParamStoreOptions& g
   LLMTRAIN_CHECK(!specs.empty(), "a model has at least one unit");
   for (UnitSpec& spec : specs) {
     check_spec(spec);
-    UnitState& u = units.emplace_back(std::move(spec));
-    const ShardBorders own = borders_of_shard(u.layout.elements(), given.rank, given.size);
-    u.begin = own.begin;
-    u.end = own.end;
-    u.update_begin = policy.whole_state ? 0 : u.begin;
-    u.update_end = policy.whole_state ? u.layout.elements() : u.end;
-    offloaded.add(u.update_begin, u.trained() ? u.update_end : u.update_begin);
+    add_segments(units.emplace_back(std::move(spec), given.segment_elements));
   }
-  std::vector<uint8_t> spans;
-  for (const UnitState& u : units) spans.push_back(u.spec.spans_backward ? 1 : 0);
   for (const bool beside : {false, true}) {
     const auto gathered = [&](const UnitState& u) { return !whole_weights_of(u) && u.spec.beside == beside; };
     weight_rings[beside ? 1 : 0] = plan_ring(elements_if(gathered), std::vector<uint8_t>(units.size()));
   }
-  gradient_ring = plan_ring(elements_if([](const UnitState& u) { return u.trained(); }), spans);
+  plan_gradient_ring();
   gathers.resize(units.size());
+}
+
+void ParamStore::State::add_segments(UnitState& u) {
+  const std::vector<int64_t>& borders = u.layout.segments();
+  std::vector<ShardBorders> updated;
+  for (size_t i = 0; i + 1 < borders.size(); ++i) {
+    UnitSegment& s = u.segments.emplace_back();
+    s.first = borders[i];
+    s.last = borders[i + 1];
+    const ShardBorders own = borders_of_shard(s.elements(), options.rank, options.size);
+    s.begin = s.first + own.begin;
+    s.end = s.first + own.end;
+    s.update_begin = policy.whole_state ? s.first : s.begin;
+    s.update_end = policy.whole_state ? s.last : s.end;
+    if (u.trained()) updated.push_back({s.update_begin, s.update_end});
+  }
+  offloaded.add(updated);
+  order_segments(u);
+}
+
+void ParamStore::State::order_segments(UnitState& u) {
+  const bool divided = u.segments.size() > 1;
+  std::vector<uint8_t> by_rows(u.segments.size());
+  for (size_t p = 0; divided && p < u.spec.params.size(); ++p) {
+    const int64_t begin = u.layout.offset(static_cast<int>(p)), end = begin + u.spec.params[p].numel();
+    for (size_t i = 0; i < by_rows.size() && u.spec.params[p].by_rows; ++i) {
+      if (u.segments[i].first < end && begin < u.segments[i].last) by_rows[i] = 1;
+    }
+  }
+  for (size_t i = by_rows.size(); i-- > 0;) {
+    if (by_rows[i] != 0) u.order.push_back(i);
+  }
+  u.by_rows = u.order.size();
+  for (size_t i = 0; i < by_rows.size(); ++i) {
+    if (by_rows[i] == 0) u.order.push_back(i);
+  }
+}
+
+std::string UnitState::name_of(const UnitSegment& segment) const {
+  if (segments.size() == 1) return spec.name;
+  return fmt::format("{}, segment {}", spec.name, &segment - segments.data());
+}
+
+const UnitSegment& ParamStore::State::segment_of(const UnitState& u, int64_t begin, int64_t count) const {
+  const auto next = std::ranges::upper_bound(u.segments, begin, {}, &UnitSegment::first);
+  LLMTRAIN_CHECK(next != u.segments.begin(), "state of another unit");
+  const UnitSegment& s = *std::prev(next);
+  LLMTRAIN_CHECK(begin >= s.update_begin && begin + count <= s.update_end, "state of another rank");
+  return s;
+}
+
+void ParamStore::State::plan_gradient_ring() {
+  std::vector<int64_t> elements;
+  std::vector<uint8_t> apart;
+  for (UnitState& u : units) {
+    if (!policy.gradient_ring || u.by_rows == 0) {
+      u.parts.push_back({0, u.layout.elements()});
+      elements.push_back(u.trained() ? u.layout.elements() : 0);
+      apart.push_back(u.spec.spans_backward ? 1 : 0);
+      continue;
+    }
+    // Parts that are not by rows are written all the time until reduce(): they lie outside the ring.
+    const auto rest = u.order.begin() + static_cast<ptrdiff_t>(u.by_rows);
+    bool extends = false;
+    for (size_t i = 0; i < u.segments.size(); ++i) {
+      UnitSegment& s = u.segments[i];
+      const bool by_rows = std::find(rest, u.order.end(), i) == u.order.end();
+      if (by_rows || !extends) {
+        u.parts.push_back({s.first, s.first});
+        elements.push_back(0);
+        apart.push_back(by_rows ? 0 : 1);
+      }
+      extends = !by_rows;
+      s.part = u.parts.size() - 1;
+      u.parts.back().last = s.last;
+      elements.back() = u.trained() ? u.parts.back().elements() : 0;
+    }
+  }
+  gradient_ring = plan_ring(elements, apart, options.segment_elements);
+  size_t i = 0;
+  for (UnitState& u : units) {
+    for (GradientPart& part : u.parts) part.in_ring = policy.gradient_ring && gradient_ring.own[i++] == 0;
+  }
 }
 
 std::vector<int64_t> ParamStore::State::elements_if(const std::function<bool(const UnitState&)>& chosen) const {
@@ -166,11 +241,17 @@ int64_t ParamStore::state_bytes() const {
   return bytes;
 }
 
-ParamStore::Shard ParamStore::shard(int unit) const { return state_->shard_of(state_->at(unit)); }
+int64_t ParamStore::segment_elements() const { return state_->options.segment_elements; }
+size_t ParamStore::segment_count(int unit) const { return state_->at(unit).segments.size(); }
 
-UnitRange ParamStore::owned(int unit) const {
+ParamStore::Shard ParamStore::shard(int unit, size_t segment) const {
   const UnitState& u = state_->at(unit);
-  return {u.begin, u.end, false};
+  return state_->shard_of(u, u.segments.at(segment));
+}
+
+UnitRange ParamStore::owned(int unit, size_t segment) const {
+  const UnitSegment& s = state_->at(unit).segments.at(segment);
+  return {s.begin, s.end, false};
 }
 
 void ParamStore::initialize(uint64_t seed, bool frozen) {
@@ -206,21 +287,23 @@ void ParamStore::initialize_range(const Shard& shard, int unit, uint64_t seed) {
 
 /// Rounds piece by piece, since a frozen unit has no master.
 void ParamStore::initialize_frozen(int unit, uint64_t seed) {
-  State& s = *state_;
-  const UnitState& u = s.at(unit);
-  const Tensor to = s.stored(u);
-  const int64_t piece = std::min(s.options.offload_piece, u.update_end - u.update_begin);
-  const DeviceBuffer buffer(std::max<int64_t>(piece, 1) * static_cast<int64_t>(sizeof(float)));
-  for (int64_t begin = u.update_begin; begin < u.update_end; begin += piece) {
-    Shard shard{};
-    shard.begin = begin;
-    shard.end = std::min(begin + piece, u.update_end);
-    shard.states[master_plane] = Tensor(buffer.data(), DType::f32, {shard.end - shard.begin});
-    fill(shard.master(), 0, *s.stream);  // the padding
-    initialize_range(shard, unit, seed);
-    cast(part_of(to, shard.begin - u.update_begin, shard.end - u.update_begin), shard.master(), *s.stream);
+  State& state = *state_;
+  const UnitState& u = state.at(unit);
+  const int64_t piece = std::min(state.options.offload_piece, u.layout.elements());
+  const DeviceBuffer buffer(piece * static_cast<int64_t>(sizeof(float)));
+  for (const UnitSegment& s : u.segments) {
+    const Tensor to = state.stored(u, s);
+    for (int64_t begin = s.update_begin; begin < s.update_end; begin += piece) {
+      Shard shard{};
+      shard.begin = begin;
+      shard.end = std::min(begin + piece, s.update_end);
+      shard.states[master_plane] = Tensor(buffer.data(), DType::f32, {shard.end - shard.begin});
+      fill(shard.master(), 0, *state.stream);  // the padding
+      initialize_range(shard, unit, seed);
+      cast(part_of(to, shard.begin - s.update_begin, shard.end - s.update_begin), shard.master(), *state.stream);
+    }
   }
-  s.stream->synchronize();  // the buffer ends here
+  state.stream->synchronize();  // the buffer ends here
 }
 
 void ParamStore::publish_masters() {
@@ -232,7 +315,9 @@ void ParamStore::publish_masters() {
     if (s.policy.offloaded[master_plane]) {
       share_masters(unit);
     } else {
-      s.comm().all_gather(u.master(), u.borders, *s.stream).finish(*s.stream);
+      for (UnitSegment& segment : u.segments) {
+        s.comm().all_gather(segment.master(), segment.borders, *s.stream).finish(*s.stream);
+      }
     }
   }
   round_masters();
@@ -244,17 +329,22 @@ void ParamStore::gather_range(int unit, int64_t first, int64_t last, float* out)
   UnitState& u = state_->at(unit);
   LLMTRAIN_CHECK(first >= 0 && first <= last && last <= u.layout.elements(), "elements outside of " + u.spec.name);
   Communicator& communicator = state_->comm();
-  for (int r = 0; r < state_->options.size; ++r) {
-    const bool whole = state_->policy.whole_state;
-    const int64_t begin = std::max(first, whole ? 0 : u.borders[static_cast<size_t>(r)]);
-    const int64_t end = std::min(last, whole ? u.layout.elements() : u.borders[static_cast<size_t>(r) + 1]);
-    if (begin < end && (whole || r == state_->options.rank)) {
-      read_state(unit, master_plane, begin, end - begin, out + (begin - first), *state_->stream);
+  const auto read = [&](int64_t begin, int64_t end) {
+    read_state(unit, master_plane, begin, end - begin, out + (begin - first), *state_->stream);
+  };
+  if (state_->policy.whole_state) {
+    for (const UnitSegment& s : u.segments) {
+      const int64_t begin = std::max(first, s.first), end = std::min(last, s.last);
+      if (begin < end) read(begin, end);
     }
-    if (whole) return;
-    if (begin < end) {
-      communicator.broadcast(out + (begin - first), (end - begin) * static_cast<int64_t>(sizeof(float)), r);
-    }
+    return;
+  }
+  for (size_t i = 0; i + 1 < u.borders.size(); ++i) {
+    const int64_t begin = std::max(first, u.borders[i]), end = std::min(last, u.borders[i + 1]);
+    if (begin >= end) continue;
+    const int owner = static_cast<int>(i) % state_->options.size;
+    if (owner == state_->options.rank) read(begin, end);
+    communicator.broadcast(out + (begin - first), (end - begin) * static_cast<int64_t>(sizeof(float)), owner);
   }
 }
 

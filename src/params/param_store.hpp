@@ -8,6 +8,10 @@
 // The value of every parameter after a step is bit-identical for all stages, rank counts and offload settings: states,
 // or the weights of stage 3, may be offloaded to a disk, from which they are read piece by piece.
 //
+// A large unit is divided into segments (UnitLayout). Each rank owns a part of every segment; gradients are exchanged
+// and summed, and states updated, segment by segment, so that the buffers for these are small. Weights are gathered by
+// unit.
+//
 // Units are trained or frozen (UnitSpec::trained). A frozen unit has weights in the compute dtype and nothing else:
 // whole on every rank, or sharded at stage 3. It is neither reduced nor updated, and passes over the state skip it.
 //
@@ -20,11 +24,12 @@
 //   for round: begin_round(round)
 //     for micro-batch slot: begin_micro_batch(first, last)
 //       forward:  prefetch(u+1) acquire(u) weight(u, p) release(u)
-//       backward: the same, and gradient(u, p) written, then reduce(u)
+//       backward: the same, and gradient(u, p) written, then reduce(u); matrices by RowBlocks in between
 //   finish_gradients(); [norm]; update(work on shards)
 //
 // Calls that communicate (acquire, prefetch, reduce, finish, update, publish, initialize) must have the same order on
-// every rank.
+// every rank. RowBlocks communicate too: an idle rank calls join_reductions(u) where others write a unit's gradient,
+// unless nothing else communicates before reduce(u).
 
 #include <algorithm>
 #include <array>
@@ -56,6 +61,7 @@ struct ParamStoreOptions {
   std::string offload_path = {};               ///< folder on a local disk, for Offload::nvme
   int64_t offload_piece = int64_t{1} << 18;    ///< elements per transfer; a multiple of 256
   StatePlanes states = master_and_moments();   ///< the optimizer's
+  int64_t segment_elements = default_segment_elements;
 };
 
 class ParamStore {
@@ -103,6 +109,28 @@ class ParamStore {
   /// kernel that scatters must zero its tensor first.
   bool accumulate() const;
   Tensor gradient(int unit, int param);
+  /// Blocks of the rows of a gradient, in which a matrix with ParamSpec::by_rows is written: those of its segments,
+  /// from the last to the first; all rows if the unit is not divided. The reduction of a segment starts, and its memory
+  /// is free for the next one, when the next block is asked for in the last micro-batch of a group, provided that later
+  /// matrices of the unit were written before.
+  ///   for (ParamStore::RowBlocks blocks(store, unit, param); blocks.next();) ... blocks.gradient() ...
+  class RowBlocks {
+   public:
+    RowBlocks(ParamStore& store, int unit, int param);
+    bool next();
+    const Tensor& gradient() const { return gradient_; }  ///< fp32 [rows of the block, columns]
+    int64_t first_row() const { return first_row_; }
+
+   private:
+    ParamStore& store_;
+    int unit_, param_;
+    size_t begin_ = 0, segment_ = 0;
+    bool written_ = false;
+    Tensor gradient_{};
+    int64_t first_row_ = 0;
+  };
+  /// Takes part in the reductions that ranks with a group start in RowBlocks. Does nothing on such a rank.
+  void join_reductions(int unit);
   /// Declares the unit's gradient of this micro-batch complete, and starts its reduction after the last one of the
   /// group. Does nothing for a frozen unit.
   void reduce(int unit);
@@ -120,8 +148,8 @@ class ParamStore {
   /// Updates the state as if the passes had run, after their graph has been launched.
   void mark_passes_done();
 
-  /// The elements [begin, end) of a flat unit that this rank updates or, if it is frozen, stores for all ranks. Stage
-  /// 0: the whole unit.
+  /// The elements [begin, end) of a flat unit, of one segment, that this rank updates or, if it is frozen, stores for
+  /// all ranks. Stage 0: the whole segment.
   struct Shard {
     int64_t begin = 0;
     int64_t end = 0;
@@ -139,14 +167,17 @@ class ParamStore {
       return {std::max(begin, range.begin), std::min(end, range.end), range.decay, range.lr_scale};
     }
   };
+  int64_t segment_elements() const;
+  size_t segment_count(int unit) const;
   /// Offloaded tensors are empty in it; a StatePass provides them.
-  Shard shard(int unit) const;
+  Shard shard(int unit, size_t segment) const;
 
   /// Access of a pass to the state. Tensors that it does not need are empty or undefined.
   enum class Access : uint8_t { masters, all, change, update };
-  /// A pass over this rank's part of every trained unit: whole if it lies in memory, else piece by piece, split at
-  /// multiples of 256 elements, while the next ones are read and the last ones written. Changes are stored with
-  /// `change` and `update`, once next() has returned false; `update` may return shards on_host. One pass at a time.
+  /// A pass over this rank's part of every trained unit, segment by segment: whole if it lies in memory, else piece by
+  /// piece, split at multiples of 256 elements, while the next ones are read and the last ones written. Changes are
+  /// stored with `change` and `update`, once next() has returned false; `update` may return shards on_host. One pass at
+  /// a time.
   ///   for (ParamStore::StatePass pass(store, ParamStore::Access::update); pass.next();) ... pass.shard() ...
   class StatePass {
    public:
@@ -156,16 +187,18 @@ class ParamStore {
     StatePass& operator=(const StatePass&) = delete;
     bool next();
     int unit() const { return unit_; }
+    size_t segment() const { return segment_; }
     const Shard& shard() const { return shard_; }
 
    private:
     ParamStore& store_;
     bool pieces_;
     int unit_ = -1;
+    size_t segment_ = 0;
     Shard shard_{};
   };
 
-  /// Calls work(unit, shard) for this rank's part of every trained unit, in a pass with Access::update, then publishes
+  /// Calls work(unit, shard) for this rank's parts of every trained unit, in a pass with Access::update, then publishes
   /// the weights. If the host makes the update of a GPU, the function may return before: each unit is then updated at
   /// the latest when it is acquired, while the device works on earlier ones.
   using ShardWork = std::function<void(int unit, const Shard& shard)>;
@@ -178,16 +211,16 @@ class ParamStore {
   /// Bytes of the state of all trained units, over all ranks.
   int64_t state_bytes() const;
   bool is_offloaded(size_t plane) const;
-  /// Copies a plane's values for elements [begin, begin + count) of a unit, all of them in this rank's shard, from or
-  /// to host memory: whole chunks, unless the plane has a value per element. Any thread may read while nothing is
+  /// Copies a plane's values for elements [begin, begin + count) of a unit, all of them in one shard of this rank, from
+  /// or to host memory: whole chunks, unless the plane has a value per element. Any thread may read while nothing is
   /// written. The master of a frozen unit is its weights, rounded when written.
   void read_state(int unit, size_t plane, int64_t begin, int64_t count, void* out, Stream& stream) const;
   void write_state(int unit, size_t plane, int64_t begin, int64_t count, const void* values, Stream& stream);
   /// Recomputes this rank's weights from its masters; then call publish_weights().
   void round_masters();
-  /// The elements of the unit that this rank counts in sums over the whole model (norm, hash): disjoint over ranks at
-  /// any stage.
-  UnitRange owned(int unit) const;
+  /// The elements of the segment that this rank counts in sums over the whole model (norm, hash): disjoint over ranks
+  /// at any stage.
+  UnitRange owned(int unit, size_t segment) const;
   /// Distributes changed weights, after masters and shards of weights were changed, to every rank; also those of frozen
   /// units, after the owned() part was written.
   void publish_weights();

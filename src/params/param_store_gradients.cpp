@@ -12,13 +12,13 @@ namespace llmtrain {
 
 namespace {
 
-/// Zeroes the padding between tensors, since kernels write tensors only and the buffer may have held another unit.
-void zero_padding(const UnitState& u, const Tensor& flat, Stream& stream) {
+/// Zeroes the padding between tensors, since kernels write tensors only and the buffer may have held another part.
+void zero_padding(const UnitState& u, const GradientPart& part, const Tensor& flat, Stream& stream) {
   for (size_t p = 0; p < u.spec.params.size(); ++p) {
     const int64_t end = u.layout.offset(static_cast<int>(p)) + u.spec.params[p].numel();
     const int64_t padding = (chunk_elements - end % chunk_elements) % chunk_elements;
-    if (padding == 0) continue;
-    const Tensor gap = part_of(flat, end, end + padding);
+    if (padding == 0 || end < part.first || end >= part.last) continue;
+    const Tensor gap = part_of(flat, end - part.first, end + padding - part.first);
     fill_zero(gap.data, gap.bytes(), stream);
   }
 }
@@ -35,103 +35,141 @@ int64_t ParamStore::State::group_of(int64_t of_round) const {
   return group < groups ? group : -1;
 }
 
-bool ParamStore::State::is_in_flight(int unit) const {
-  return std::any_of(in_flight.begin(), in_flight.end(), [&](const GradientExchange& e) { return e.unit == unit; });
+Tensor ParamStore::State::gradient_of(const GradientPart& part) const {
+  if (!part.in_ring) return part.buffer;
+  LLMTRAIN_CHECK(part.slot >= 0, "a gradient has no memory");
+  return gradient_slots[static_cast<size_t>(part.slot)].buffer.rows(0, part.elements());
 }
 
-Tensor ParamStore::State::whole_gradient(const UnitState& u) const {
-  if (!u.gradient.empty()) return u.gradient;
-  LLMTRAIN_CHECK(u.gradient_slot >= 0, fmt::format("{} has no gradient", u.spec.name));
-  return gradient_slots[static_cast<size_t>(u.gradient_slot)].buffer.rows(0, u.layout.elements());
-}
-
-void ParamStore::State::take_gradient_slot(UnitState& u, int unit) {
+void ParamStore::State::take_gradient_slot(const UnitState& u, GradientPart& part) {
   for (;;) {
     GradientSlot* best = nullptr;
     for (GradientSlot& slot : gradient_slots) {
-      if (slot.busy || slot.buffer.numel() < u.layout.elements()) continue;
+      if (slot.busy || slot.buffer.numel() < part.elements()) continue;
       if (best == nullptr || slot.buffer.numel() < best->buffer.numel()) best = &slot;
     }
     if (best != nullptr) {
       best->busy = true;
-      u.gradient_slot = static_cast<int>(best - gradient_slots.data());
-      if (best->unit != unit) zero_padding(u, whole_gradient(u), *stream);
-      best->unit = unit;
+      part.slot = static_cast<int>(best - gradient_slots.data());
+      if (best->part != &part) zero_padding(u, part, gradient_of(part), *stream);
+      best->part = &part;
       return;
     }
     LLMTRAIN_CHECK(!in_flight.empty(),
-                   fmt::format("no buffer is free for the gradient of {}: too many units are open", u.spec.name));
+                   fmt::format("no buffer is free for the gradient of {}: too many are open", u.spec.name));
     complete_oldest();
   }
 }
 
-void ParamStore::State::open_gradient(int unit) {
-  UnitState& u = at(unit);
-  LLMTRAIN_CHECK(round >= 0, "a gradient is written inside a round");
-  while (is_in_flight(unit)) complete_oldest();
-  if (u.gradient.empty()) take_gradient_slot(u, unit);
+/// Returns the memory of a part whose exchanges in the previous round are complete.
+Tensor ParamStore::State::open_gradient(UnitState& u, GradientPart& part) {
   u.open = true;
+  if (part.open) return gradient_of(part);
+  LLMTRAIN_CHECK(round >= 0, "a gradient is written inside a round");
+  while (part.exchanges > 0) complete_oldest();
+  if (part.in_ring) take_gradient_slot(u, part);
+  part.open = true;
+  return gradient_of(part);
 }
 
-void ParamStore::State::free_gradient(UnitState& u) {
-  if (u.gradient_slot >= 0) gradient_slots[static_cast<size_t>(u.gradient_slot)].busy = false;
-  u.gradient_slot = -1;
+/// Frees the memory of a part unless it is written or read.
+void ParamStore::State::free_gradient(GradientPart& part) {
+  if (part.open || part.exchanges > 0 || part.slot < 0) return;
+  gradient_slots[static_cast<size_t>(part.slot)].busy = false;
+  part.slot = -1;
 }
 
-/// Fills `contributes` and `received`: the received shards of a unit's exchange, contiguous in a staging buffer.
-void ParamStore::State::lay_out_exchange(const UnitState& u, int64_t of_round, size_t buffer) {
+/// Fills `contributes` and `received`: the received shards of a segment's exchange, contiguous in a staging buffer.
+void ParamStore::State::lay_out_exchange(const UnitSegment& s, int64_t of_round, size_t buffer) {
   int64_t pieces = 0;
   for (int r = 0; r < options.size; ++r) {
     const size_t i = static_cast<size_t>(r);
     contributes[i] = of_round * options.size + r < groups ? 1 : 0;
     received[i] = Tensor();
-    if (contributes[i] == 0 || r == options.rank || u.shard_elements() == 0 || comm().reads_directly(r)) continue;
-    received[i] = part_of(staging[buffer], pieces * u.shard_elements(), (pieces + 1) * u.shard_elements());
+    if (contributes[i] == 0 || r == options.rank || s.shard_elements() == 0 || comm().reads_directly(r)) continue;
+    received[i] = part_of(staging[buffer], pieces * s.shard_elements(), (pieces + 1) * s.shard_elements());
     ++pieces;
   }
   LLMTRAIN_CHECK(pieces <= policy.received_shards, "more gradients arrive than were planned");
 }
 
-void ParamStore::State::start_exchange(int unit) {
+void ParamStore::State::start_exchange(int unit, size_t segment) {
   UnitState& u = at(unit);
+  const UnitSegment& s = u.segments[segment];
+  GradientPart& part = u.part_of(s);
   const int64_t group = group_of(round);
   if (options.size == 1) {
-    const Tensor gradient = whole_gradient(u);
-    if (!policy.gradient_is_sum) fold(unit, group, {&gradient, 1});
-    return free_gradient(u);
+    const Tensor gradient = gradient_of(part, s.first, s.last);
+    if (!policy.gradient_is_sum) fold(s, group, {&gradient, 1});
+    return;
   }
   if (in_flight.size() == staging.size()) complete_oldest();
-  const Tensor send = group >= 0 ? whole_gradient(u) : Tensor(nullptr, DType::f32, {u.layout.elements()});
-  lay_out_exchange(u, round, next_staging);
+  await_old_gathers();
+  const Tensor send = group >= 0 ? gradient_of(part, s.first, s.last) : Tensor(nullptr, DType::f32, {s.elements()});
+  lay_out_exchange(s, round, next_staging);
   in_flight.push_back(
-      {unit, round, next_staging, comm().exchange_shards(send, u.borders, received, contributes, *stream)});
+      {unit, segment, round, next_staging, comm().exchange_shards(send, s.borders, received, contributes, *stream)});
   next_staging = (next_staging + 1) % staging.size();
+  ++collectives;
+  ++part.exchanges;
+}
+
+/// Receives prefetched weights before so many transfers have followed that other ranks wait for the place of this one
+/// on the node's board (NodeMemory::slots).
+void ParamStore::State::await_old_gathers() {
+  constexpr int64_t most_behind = 24;
+  for (size_t i = 0; i < units.size(); ++i) {
+    const int64_t gathered = units[i].collective;
+    if (gathered > 0 && collectives - gathered >= most_behind) await(static_cast<int>(i));
+  }
+}
+
+/// Starts those of the unit's exchanges that are not among the first `count` yet started.
+void ParamStore::State::start_exchanges(int unit, size_t count) {
+  UnitState& u = at(unit);
+  while (u.started < count) start_exchange(unit, u.order[u.started++]);
+}
+
+/// A segment's block of rows is written.
+void ParamStore::State::end_rows(int unit, UnitSegment& s) {
+  UnitState& u = at(unit);
+  if (!last || u.by_rows == 0) return;
+  s.written = true;
+  while (u.started < u.by_rows && u.segments[u.order[u.started]].written) {
+    const UnitSegment& next = u.segments[u.order[u.started]];
+    start_exchanges(unit, u.started + 1);
+    if (u.parts.size() == 1) continue;
+    u.part_of(next).open = false;
+    free_gradient(u.part_of(next));
+  }
+  complete_arrived();
 }
 
 /// Adds received gradients to the sums.
 void ParamStore::State::add(GradientExchange& exchange) {
   UnitState& u = at(exchange.unit);
+  const UnitSegment& s = u.segments[exchange.segment];
   exchange.transfer.wait(*stream);
-  lay_out_exchange(u, exchange.round, exchange.staging);
+  lay_out_exchange(s, exchange.round, exchange.staging);
   in_order.clear();
   for (int r = 0; r < options.size; ++r) {
     const size_t i = static_cast<size_t>(r);
-    if (contributes[i] == 0 || u.shard_elements() == 0) continue;
+    if (contributes[i] == 0 || s.shard_elements() == 0) continue;
     const void* direct = exchange.transfer.contribution(r);
     if (r == options.rank) {
-      in_order.push_back(part_of(whole_gradient(u), u.begin, u.end));
+      in_order.push_back(gradient_of(u.part_of(s), s.begin, s.end));
     } else if (direct != nullptr) {
-      in_order.emplace_back(const_cast<void*>(direct), DType::f32, std::initializer_list<int64_t>{u.shard_elements()});
+      in_order.emplace_back(const_cast<void*>(direct), DType::f32, std::initializer_list<int64_t>{s.shard_elements()});
     } else {
       in_order.push_back(received[i]);
     }
   }
-  fold(exchange.unit, exchange.round * options.size, in_order);
+  fold(s, exchange.round * options.size, in_order);
   exchange.transfer.release();
   exchange.added = true;
 }
 
-/// Adds in the order of the exchanges, since a unit may be in two of them.
+/// Adds in the order of the exchanges, since a segment may be in two of them.
 void ParamStore::State::add_arrived() {
   for (GradientExchange& exchange : in_flight) {
     if (exchange.added) continue;
@@ -144,7 +182,10 @@ void ParamStore::State::complete_oldest() {
   GradientExchange& exchange = in_flight.front();
   if (!exchange.added) add(exchange);
   exchange.transfer.finish(*stream, [this] { add_arrived(); });
-  free_gradient(at(exchange.unit));
+  UnitState& u = at(exchange.unit);
+  GradientPart& part = u.part_of(u.segments[exchange.segment]);
+  --part.exchanges;
+  free_gradient(part);
   in_flight.erase(in_flight.begin());
 }
 
@@ -156,8 +197,7 @@ void ParamStore::State::complete_arrived() {
 
 /// Computes total = sum over blocks of (sum over the block's groups), each from the left. The first block is formed in
 /// target. Gradients belong to consecutive groups, of which `group` is the first.
-void ParamStore::State::fold(int unit, int64_t group, std::span<const Tensor> gradients) {
-  UnitState& u = at(unit);
+void ParamStore::State::fold(const UnitSegment& s, int64_t group, std::span<const Tensor> gradients) {
   while (!gradients.empty()) {
     const int64_t block = block_of(group);
     size_t count = 1;
@@ -165,10 +205,10 @@ void ParamStore::State::fold(int unit, int64_t group, std::span<const Tensor> gr
     const std::span<const Tensor> of_block = gradients.first(count);
     const FoldTarget target = target_of(group, static_cast<int64_t>(count));
     if (target.to_total) {
-      add_in_order(u.total, of_block, group == 0, *stream);
+      add_in_order(s.total, of_block, group == 0, *stream);
     } else {
-      add_in_order(u.block, of_block, target.begins, *stream);
-      if (target.ends) add_into(u.total, u.block, false, *stream);
+      add_in_order(s.block, of_block, target.begins, *stream);
+      if (target.ends) add_into(s.total, s.block, false, *stream);
     }
     gradients = gradients.subspan(count);
     group += static_cast<int64_t>(count);
@@ -185,10 +225,12 @@ ParamStore::State::FoldTarget ParamStore::State::target_of(int64_t group, int64_
 void ParamStore::State::gather_sums() {
   for (UnitState& u : units) {
     if (!u.trained()) continue;
-    const Tensor mine = part_of(u.gradient, u.begin, u.end);
-    copy_on_device(mine.data, u.total.data, mine.bytes(), *stream);
+    for (const UnitSegment& s : u.segments) {
+      const Tensor mine = gradient_of(u.part_of(s), s.begin, s.end);
+      copy_on_device(mine.data, s.total.data, mine.bytes(), *stream);
+    }
   }
-  gather_all(&UnitState::gradient, true);
+  gather_all([](const UnitState& u) { return u.parts.front().buffer; }, true);
   finish_gathers();
 }
 
@@ -225,8 +267,52 @@ Tensor ParamStore::gradient(int unit, int param) {
   finish_update();  // it reads the last step's gradient
   UnitState& u = state_->at(unit);
   LLMTRAIN_CHECK(u.trained(), fmt::format("{} is frozen and has no gradient", u.spec.name));
-  if (!u.open) state_->open_gradient(unit);
-  return parameter_view(u, state_->whole_gradient(u), param);
+  const ParamSpec& spec = u.spec.params.at(static_cast<size_t>(param));
+  LLMTRAIN_CHECK(u.by_rows == 0 || !spec.by_rows, spec.name + " is written by rows");
+  const int64_t offset = u.layout.offset(param);
+  GradientPart& part = *std::prev(std::ranges::upper_bound(u.parts, offset, {}, &GradientPart::first));
+  LLMTRAIN_CHECK(offset + spec.numel() <= part.last, spec.name + " is larger than a segment");
+  return parameter_view(u, state_->open_gradient(u, part), param, part.first);
+}
+
+ParamStore::RowBlocks::RowBlocks(ParamStore& store, int unit, int param) : store_(store), unit_(unit), param_(param) {
+  store.finish_update();  // it reads the last step's gradient
+  const UnitState& u = store.state_->at(unit);
+  const ParamSpec& spec = u.spec.params.at(static_cast<size_t>(param));
+  LLMTRAIN_CHECK(u.trained() && spec.by_rows, spec.name + " is frozen, or not written by rows");
+  if (u.by_rows == 0) {
+    segment_ = 1;
+    return;
+  }
+  const int64_t first = u.layout.offset(param), last = first + spec.numel();
+  while (u.segments[begin_].last <= first) ++begin_;
+  segment_ = begin_;
+  while (segment_ < u.segments.size() && u.segments[segment_].first < last) ++segment_;
+}
+
+bool ParamStore::RowBlocks::next() {
+  State& s = *store_.state_;
+  UnitState& u = s.at(unit_);
+  if (written_) s.end_rows(unit_, u.segments[segment_]);
+  if (segment_ == begin_) return false;
+  const UnitSegment& segment = u.segments[--segment_];
+  GradientPart& part = u.part_of(segment);
+  const ParamSpec& spec = u.spec.params[static_cast<size_t>(param_)];
+  const int64_t offset = u.layout.offset(param_);
+  const int64_t first = std::max(segment.first, offset), last = std::min(segment.last, offset + spec.numel());
+  first_row_ = (first - offset) / spec.columns;
+  const Tensor flat = s.open_gradient(u, part).rows(first - part.first, last - first);
+  gradient_ = flat.reshaped({(last - first) / spec.columns, spec.columns});
+  written_ = true;
+  return true;
+}
+
+void ParamStore::join_reductions(int unit) {
+  State& s = *state_;
+  UnitState& u = s.at(unit);
+  if (!u.trained() || !s.last || s.group_of(s.round) >= 0) return;
+  finish_update();
+  s.start_exchanges(unit, u.by_rows);
 }
 
 void ParamStore::reduce(int unit) {
@@ -239,8 +325,14 @@ void ParamStore::reduce(int unit) {
   LLMTRAIN_CHECK(u.reduced == s.round, fmt::format("{} is reduced once in a round", u.spec.name));
   LLMTRAIN_CHECK(u.open || s.group_of(s.round) < 0, fmt::format("{} has no gradient to reduce", u.spec.name));
   ++u.reduced;
-  s.start_exchange(unit);
+  s.start_exchanges(unit, u.segments.size());
+  u.started = 0;
   u.open = false;
+  for (UnitSegment& segment : u.segments) segment.written = false;
+  for (GradientPart& part : u.parts) {
+    part.open = false;
+    s.free_gradient(part);
+  }
   s.complete_arrived();  // the last rank to arrive has all data at once
 }
 
@@ -271,6 +363,7 @@ void ParamStore::mark_passes_done() {
   for (UnitState& u : state_->units) {
     if (!u.trained()) continue;
     u.open = !state_->last;
+    for (GradientPart& part : u.parts) part.open = u.open;
     if (state_->last) ++u.reduced;
   }
 }

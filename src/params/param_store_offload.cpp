@@ -92,19 +92,21 @@ int64_t ParamStore::State::bytes_of_kind(size_t kind, int64_t elements) const {
                                 : options.states[kind].bytes(elements);
 }
 
-ParamStore::Shard ParamStore::State::shard_of(const UnitState& u) const {
+ParamStore::Shard ParamStore::State::shard_of(const UnitState& u, const UnitSegment& s) const {
   if (!u.trained()) {
-    return {u.update_begin, u.update_end, u.states, {}, policy.own_master ? Tensor() : stored(u)};
+    return {s.update_begin, s.update_end, s.states, {}, policy.own_master ? Tensor() : stored(u, s)};
   }
-  const Tensor sums = policy.gather_sums || policy.gradient_is_sum ? u.gradient : u.total;
+  const bool whole_sums = policy.gather_sums || policy.gradient_is_sum;
   const bool apart = policy.whole_weights && !policy.own_master;
-  const Tensor weights = apart ? part_of(u.weights, u.update_begin, u.update_end) : u.rounded;
-  return {u.update_begin, u.update_end, u.states, sums, weights};
+  const Tensor weights = apart ? part_of(u.weights, s.update_begin, s.update_end) : s.rounded;
+  return {s.update_begin, s.update_end, s.states, whole_sums ? gradient_of(u.parts[s.part], s.first, s.last) : s.total,
+          weights};
 }
 
 /// Tensors of the piece that are not offloaded.
 ParamStore::Shard ParamStore::State::resident_part(const OffloadPiece& piece) const {
-  return shard_of(at(piece.unit)).part(piece.begin, piece.end);
+  const UnitState& u = at(piece.unit);
+  return shard_of(u, u.segments[piece.segment]).part(piece.begin, piece.end);
 }
 
 /// Adds the offloaded tensors, which lie at `memory` as in the layout.
@@ -148,29 +150,33 @@ void ParamStore::State::each_part(int unit, size_t kind, int64_t begin, int64_t 
   }
 }
 
-/// Copies this rank's shard of gathered weights, rounded to the compute dtype.
-void ParamStore::State::take_own_weights(int unit, const Tensor& out) {
-  const UnitState& u = at(unit);
-  if (!u.trained()) return cast(out, u.rounded, *stream);
-  if (!policy.offloaded[weights_kind()])
-    return cast(out, policy.rounded_shard ? u.rounded : u.states[master_plane], *stream);
-  if (ahead != nullptr) return take_ahead(unit, out);
-  each_part(unit, weights_kind(), u.update_begin, out.numel(), false,
-            [&](const char* memory, int64_t at, int64_t bytes) {
-              copy_to_device(static_cast<char*>(out.data) + at, memory, bytes, *stream);
-            });
+/// Copies this rank's part of gathered weights, rounded to the compute dtype, into the unit's buffer.
+void ParamStore::State::take_own_weights(int unit, const Tensor& buffer) {
+  UnitState& u = at(unit);
+  const bool offloaded_weights = u.trained() && policy.offloaded[weights_kind()];
+  if (offloaded_weights && ahead != nullptr) return take_ahead(unit, buffer);
+  for (UnitSegment& s : u.segments) {
+    if (s.update_begin == s.update_end) continue;
+    const Tensor out = part_of(buffer, s.update_begin, s.update_end);
+    if (offloaded_weights) {
+      each_part(unit, weights_kind(), s.update_begin, out.numel(), false,
+                [&](const char* memory, int64_t at, int64_t bytes) {
+                  copy_to_device(static_cast<char*>(out.data) + at, memory, bytes, *stream);
+                });
+    } else {
+      cast(out, !u.trained() || policy.rounded_shard ? s.rounded : s.master(), *stream);
+    }
+  }
 }
 
 /// Units are taken in order, forwards and then backwards: the next one is prefetched. (Frozen ones are not offloaded.)
-void ParamStore::State::take_ahead(int unit, const Tensor& out) {
+void ParamStore::State::take_ahead(int unit, const Tensor& buffer) {
   const ProfileSpan span(SpanKind::kernel, "wait for offloaded weights");
   const char* from = ahead->take(unit);
-  char* to = static_cast<char*>(out.data);
   for (size_t p = offloaded.pieces_before(unit); p < offloaded.pieces_before(unit + 1); ++p) {
     const OffloadPiece& piece = offloaded.pieces()[p];
     const int64_t bytes = bytes_of_kind(weights_kind(), piece.elements());
-    copy_to_device(to, from, bytes, *stream);
-    to += bytes;
+    copy_to_device(part_of(buffer, piece.begin, piece.end).data, from, bytes, *stream);
     from += offloaded.bytes_of(piece, weights_kind(), weights_kind() + 1);
   }
   stream->synchronize();  // the memory is reused
@@ -187,16 +193,14 @@ void ParamStore::reserve_disk() { state_->reserve_disk(); }
 bool ParamStore::is_offloaded(size_t plane) const { return state_->policy.offloaded[plane]; }
 
 /// Values of a plane that is not offloaded.
-Tensor ParamStore::State::resident(int unit, size_t plane, int64_t begin, int64_t count) const {
-  const UnitState& u = at(unit);
+Tensor ParamStore::State::resident(const UnitSegment& s, size_t plane, int64_t begin, int64_t count) const {
   const StatePlane& spec = options.states[plane];
-  return part_of(u.states[plane], spec.values(begin - u.update_begin), spec.values(begin + count - u.update_begin));
+  return part_of(s.states[plane], spec.values(begin - s.update_begin), spec.values(begin + count - s.update_begin));
 }
 
 /// Checks that the elements' values can be copied.
 void ParamStore::State::expect_state(int unit, size_t plane, int64_t begin, int64_t count) const {
   const UnitState& u = at(unit);
-  LLMTRAIN_CHECK(begin >= u.update_begin && begin + count <= u.update_end, "state of another rank");
   LLMTRAIN_CHECK(!late_update, "state is accessed before finish_update()");
   LLMTRAIN_CHECK(plane < options.states.size() && (u.trained() || plane == master_plane), "no such state");
   LLMTRAIN_CHECK(options.states[plane].by_element() || (begin % chunk_elements == 0 && count % chunk_elements == 0),
@@ -206,8 +210,9 @@ void ParamStore::State::expect_state(int unit, size_t plane, int64_t begin, int6
 void ParamStore::read_state(int unit, size_t plane, int64_t begin, int64_t count, void* out, Stream& stream) const {
   const UnitState& u = state_->at(unit);
   state_->expect_state(unit, plane, begin, count);
+  const UnitSegment& s = state_->segment_of(u, begin, count);
   if (!u.trained() && !state_->policy.own_master) {
-    const Tensor from = part_of(state_->stored(u), begin - u.update_begin, begin - u.update_begin + count);
+    const Tensor from = part_of(state_->stored(u, s), begin - s.update_begin, begin - s.update_begin + count);
     std::vector<uint16_t> values(static_cast<size_t>(count));
     copy_to_host(values.data(), from.data, from.bytes(), stream);
     stream.synchronize();
@@ -218,7 +223,7 @@ void ParamStore::read_state(int unit, size_t plane, int64_t begin, int64_t count
       std::memcpy(static_cast<char*>(out) + at, memory, static_cast<size_t>(bytes));
     });
   }
-  const Tensor from = state_->resident(unit, plane, begin, count);
+  const Tensor from = state_->resident(s, plane, begin, count);
   copy_to_host(out, from.data, from.bytes(), stream);
   stream.synchronize();
 }
@@ -226,8 +231,9 @@ void ParamStore::read_state(int unit, size_t plane, int64_t begin, int64_t count
 void ParamStore::write_state(int unit, size_t plane, int64_t begin, int64_t count, const void* values, Stream& stream) {
   const UnitState& u = state_->at(unit);
   state_->expect_state(unit, plane, begin, count);
+  const UnitSegment& s = state_->segment_of(u, begin, count);
   if (!u.trained() && !state_->policy.own_master) {
-    const Tensor to = part_of(state_->stored(u), begin - u.update_begin, begin - u.update_begin + count);
+    const Tensor to = part_of(state_->stored(u, s), begin - s.update_begin, begin - s.update_begin + count);
     std::vector<uint16_t> rounded(static_cast<size_t>(count));
     round_to(to.dtype, static_cast<const float*>(values), count, rounded.data());
     if (state_->whole_weights_of(u)) state_->finish_gathers();  // gathers may read from there
@@ -239,7 +245,7 @@ void ParamStore::write_state(int unit, size_t plane, int64_t begin, int64_t coun
       std::memcpy(memory, static_cast<const char*>(values) + at, static_cast<size_t>(bytes));
     });
   }
-  const Tensor to = state_->resident(unit, plane, begin, count);
+  const Tensor to = state_->resident(s, plane, begin, count);
   if (state_->whole_weights_of(u)) state_->finish_gathers();  // gathers may read from there
   copy_to_device(to.data, values, to.bytes(), stream);
   stream.synchronize();
@@ -259,9 +265,10 @@ void ParamStore::share_masters(int unit) {
   const State& s = *state_;
   const UnitState& u = s.at(unit);
   std::vector<float> values(static_cast<size_t>(std::min(s.options.offload_piece, u.layout.elements())));
-  for (int r = 0; r < s.options.size; ++r) {
-    const int64_t last = u.borders[static_cast<size_t>(r) + 1];
-    for (int64_t at = u.borders[static_cast<size_t>(r)]; at < last; at += s.options.offload_piece) {
+  for (size_t i = 0; i + 1 < u.borders.size(); ++i) {
+    const int r = static_cast<int>(i) % s.options.size;
+    const int64_t last = u.borders[i + 1];
+    for (int64_t at = u.borders[i]; at < last; at += s.options.offload_piece) {
       const int64_t count = std::min(s.options.offload_piece, last - at);
       if (r == s.options.rank) read_state(unit, master_plane, at, count, values.data(), *s.stream);
       s.comm().broadcast(values.data(), count * static_cast<int64_t>(sizeof(float)), r);

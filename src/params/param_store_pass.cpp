@@ -81,7 +81,7 @@ void ParamStore::State::update_through(int unit) {
     const int updated = more ? late_update->pass.unit() : static_cast<int>(units.size());
     if (transfers != nullptr) transfers->hand_over(*stream);
     for (int u = late_update->updated; u < updated && policy.whole_weights && !policy.whole_state; ++u) {
-      if (at(u).trained()) gathers[static_cast<size_t>(u)] = comm().all_gather(at(u).weights, at(u).borders, *stream);
+      if (at(u).trained()) gathers[static_cast<size_t>(u)] = gather(at(u), at(u).weights);
     }
     late_update->updated = updated;
     if (more) {
@@ -123,14 +123,21 @@ ParamStore::StatePass::~StatePass() {
 bool ParamStore::StatePass::next() {
   State& s = *store_.state_;
   if (!pieces_) {
+    if (unit_ >= 0 && ++segment_ < store_.segment_count(unit_)) {
+      shard_ = store_.shard(unit_, segment_);
+      return true;
+    }
     do {
       if (++unit_ == store_.unit_count()) return false;
-    } while (!s.at(unit_).trained());
-    shard_ = s.shard_of(s.at(unit_));
+    } while (!store_.trained(unit_));
+    segment_ = 0;
+    shard_ = store_.shard(unit_, segment_);
     return true;
   }
   if (!s.next_piece(shard_)) return false;
-  unit_ = s.offloaded.pieces()[static_cast<size_t>(s.pass.piece)].unit;
+  const OffloadPiece& piece = s.offloaded.pieces()[static_cast<size_t>(s.pass.piece)];
+  unit_ = piece.unit;
+  segment_ = piece.segment;
   return true;
 }
 

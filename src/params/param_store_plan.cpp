@@ -69,9 +69,10 @@ void ParamStore::State::plan_weights(Arena& arena) {
       arena.add(u.weights, MemoryCategory::weights, "weights of " + u.spec.name, options.compute, {u.layout.elements()},
                 policy.exchanged);
     }
-    if (!whole && !u.trained()) {
-      arena.add(u.rounded, MemoryCategory::weights, "weight shard of " + u.spec.name, options.compute,
-                {u.shard_elements()});
+    for (UnitSegment& s : u.segments) {
+      if (whole || u.trained()) break;
+      arena.add(s.rounded, MemoryCategory::weights, "weight shard of " + u.name_of(s), options.compute,
+                {s.shard_elements()});
     }
   }
   if (policy.whole_weights) return;
@@ -86,37 +87,42 @@ void ParamStore::State::plan_weights(Arena& arena) {
 void ParamStore::State::plan_optimizer(Arena& arena) {
   for (UnitState& u : units) {
     if (!u.trained()) continue;
-    const int64_t n = u.update_end - u.update_begin;
-    for (size_t p = 0; p < options.states.size(); ++p) {
-      const StatePlane& plane = options.states[p];
-      const bool is_weights = p == master_plane && policy.own_master;
-      if (policy.offloaded[p]) {
-        u.states[p] = Tensor(nullptr, plane.dtype, {plane.values(n)});
-      } else if (!is_weights) {
-        arena.add(u.states[p], MemoryCategory::optimizer, plane.name + " of " + u.spec.name, plane.dtype,
-                  {plane.values(n)});
-      } else if (!policy.whole_weights) {  // the stored weights are exchanged
-        arena.add(u.states[p], MemoryCategory::weights, "weight shard of " + u.spec.name, plane.dtype, {n});
-      }
+    for (UnitSegment& s : u.segments) plan_states(arena, s, u.name_of(s));
+  }
+}
+
+void ParamStore::State::plan_states(Arena& arena, UnitSegment& s, const std::string& name) {
+  const int64_t n = s.update_elements();
+  for (size_t p = 0; p < options.states.size(); ++p) {
+    const StatePlane& plane = options.states[p];
+    const bool is_weights = p == master_plane && policy.own_master;
+    if (policy.offloaded[p]) {
+      s.states[p] = Tensor(nullptr, plane.dtype, {plane.values(n)});
+    } else if (!is_weights) {
+      arena.add(s.states[p], MemoryCategory::optimizer, plane.name + " of " + name, plane.dtype, {plane.values(n)});
+    } else if (!policy.whole_weights) {  // the stored weights are exchanged
+      arena.add(s.states[p], MemoryCategory::weights, "weight shard of " + name, plane.dtype, {n});
     }
-    if (policy.rounded_shard && !policy.offloaded[rounded_kind()]) {
-      arena.add(u.rounded, MemoryCategory::weights, "weight shard of " + u.spec.name, options.compute, {n});
-    }
+  }
+  if (policy.rounded_shard && !policy.offloaded[rounded_kind()]) {
+    arena.add(s.rounded, MemoryCategory::weights, "weight shard of " + name, options.compute, {n});
   }
 }
 
 void ParamStore::State::plan_gradients(Arena& arena) {
-  for (size_t i = 0; i < units.size(); ++i) {
-    UnitState& u = units[i];
+  for (UnitState& u : units) {
     if (!u.trained()) continue;
-    if (!policy.gradient_ring || gradient_ring.own[i] != 0) {
-      arena.add(u.gradient, MemoryCategory::gradients, "gradient of " + u.spec.name, DType::f32, {u.layout.elements()},
+    for (GradientPart& part : u.parts) {
+      if (part.in_ring) continue;
+      arena.add(part.buffer, MemoryCategory::gradients, "gradient of " + u.spec.name, DType::f32, {part.elements()},
                 policy.exchanged);
     }
-    if (policy.gradient_is_sum) continue;
-    arena.add(u.total, MemoryCategory::gradients, "gradient sum of " + u.spec.name, DType::f32, {u.shard_elements()});
-    if (policy.block_accumulator) {
-      arena.add(u.block, MemoryCategory::gradients, "block sum of " + u.spec.name, DType::f32, {u.shard_elements()});
+    for (UnitSegment& s : u.segments) {
+      if (policy.gradient_is_sum) break;
+      arena.add(s.total, MemoryCategory::gradients, "gradient sum of " + u.name_of(s), DType::f32,
+                {s.shard_elements()});
+      if (!policy.block_accumulator) continue;
+      arena.add(s.block, MemoryCategory::gradients, "block sum of " + u.name_of(s), DType::f32, {s.shard_elements()});
     }
   }
   if (!policy.gradient_ring) return;
@@ -129,7 +135,9 @@ void ParamStore::State::plan_gradients(Arena& arena) {
 void ParamStore::State::plan_staging(Arena& arena) {
   if (policy.received_shards == 0) return;
   int64_t largest = 0;
-  for (const UnitState& u : units) largest = std::max(largest, u.trained() ? u.shard_elements() : 0);
+  for (const UnitState& u : units) {
+    for (const UnitSegment& s : u.segments) largest = std::max(largest, u.trained() ? s.shard_elements() : 0);
+  }
   for (size_t i = 0; i < staging.size(); ++i) {
     arena.add(staging[i], MemoryCategory::communication, fmt::format("received gradients {}", i), DType::f32,
               {policy.received_shards * largest});
@@ -162,13 +170,19 @@ void ParamStore::State::start(Communicator& given_communicator, Stream& given_st
   int64_t largest = 0;  // bytes sent and received
   for (UnitState& u : units) {
     u.borders = u.layout.borders(options.size);
-    const int64_t bytes = u.trained() ? (u.layout.elements() + policy.received_shards * u.shard_elements()) *
-                                            static_cast<int64_t>(sizeof(float))
-                                      : u.layout.elements() * static_cast<int64_t>(size_of(options.compute));
-    largest = std::max(largest, bytes);
-    if (policy.own_master && (policy.whole_weights || !u.trained())) u.master() = stored(u);
-    LLMTRAIN_CHECK(u.trained() ? policy.offloaded[master_plane] || !u.master().empty() : !stored(u).empty(),
-                   "the parameter store starts after its memory is committed");
+    largest = std::max(largest, u.layout.elements() * static_cast<int64_t>(size_of(options.compute)));
+    for (size_t i = 0; i < u.segments.size(); ++i) {
+      UnitSegment& s = u.segments[i];
+      for (int r = 0; r <= options.size; ++r) {
+        s.borders.push_back(u.borders[i * static_cast<size_t>(options.size) + static_cast<size_t>(r)] - s.first);
+      }
+      if (policy.own_master && (policy.whole_weights || !u.trained())) s.master() = stored(u, s);
+      LLMTRAIN_CHECK(u.trained() ? policy.offloaded[master_plane] || !s.master().empty() : !stored(u, s).empty(),
+                     "the parameter store starts after its memory is committed");
+      if (!u.trained()) continue;
+      const int64_t exchanged = s.elements() + policy.received_shards * s.shard_elements();
+      largest = std::max(largest, exchanged * static_cast<int64_t>(sizeof(float)));
+    }
   }
   communicator->reserve(largest);
   received.resize(static_cast<size_t>(options.size));

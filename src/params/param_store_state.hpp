@@ -37,41 +37,73 @@ struct ParamPolicy {
   int64_t received_shards;
 };
 
-/// A gradient that is sent to the owners of its shards.
+/// A segment's gradient that is sent to the owners of its shards.
 struct GradientExchange {
   int unit;
+  size_t segment;
   int64_t round;
   size_t staging;
   Transfer transfer;
   bool added = false;  ///< added to the sums; others may still read this rank's part
 };
 
-struct UnitState {
-  UnitSpec spec;
-  UnitLayout layout;
-  std::vector<int64_t> borders;              ///< borders between the shards of all ranks, valid after start()
+/// Elements [first, last) of a unit. All numbers of elements are those of the unit.
+struct UnitSegment {
+  int64_t first = 0, last = 0;
+  size_t part = 0;                           ///< of the gradient
+  bool written = false;                      ///< by RowBlocks, in the last micro-batch of this round
+  std::vector<int64_t> borders;              ///< between all ranks' shards, from `first` on; valid after start()
   int64_t begin = 0, end = 0;                ///< this rank's shard
   int64_t update_begin = 0, update_end = 0;  ///< range that this rank updates: its shard or everything
   // Buffers; empty if the policy has no such buffer.
-  Tensor weights;  ///< compute dtype, whole; in a weight ring only for units with a buffer of their own
   /// Planes of the state of the elements that this rank updates; no data if they are offloaded.
   std::array<Tensor, max_state_planes> states;
   Tensor rounded;       ///< compute dtype, the same elements (ParamPolicy::rounded_shard, or frozen)
-  Tensor gradient;      ///< fp32, whole
   Tensor total, block;  ///< fp32, own shard: sum over blocks, sum inside a block
-  // Weights.
-  int holders = 0;        ///< number of acquire() calls without release()
-  int weight_slot = -1;   ///< ring slot that holds or receives them
-  bool gathered = false;  ///< the unit's own buffer holds or receives them
-  // Gradients.
-  bool open = false;  ///< gradient() was called, reduce() was not
-  int gradient_slot = -1;
-  int64_t reduced = 0;  ///< number of completed rounds
 
-  explicit UnitState(UnitSpec s) : spec(std::move(s)), layout(spec) {}
-  bool trained() const { return spec.trained; }
-  Tensor& master() { return states[master_plane]; }
+  int64_t elements() const { return last - first; }
   int64_t shard_elements() const { return end - begin; }
+  int64_t update_elements() const { return update_end - update_begin; }
+  Tensor& master() { return states[master_plane]; }
+};
+
+/// Elements [first, last) of a unit's gradient that have memory together: all, or in the ring a segment of a matrix by
+/// rows, or segments between these.
+struct GradientPart {
+  int64_t first = 0, last = 0;
+  bool in_ring = false;
+  Tensor buffer = {};  ///< fp32; empty in the ring
+  int slot = -1;       ///< of the ring
+  bool open = false;   ///< from the first write to the start of the last exchange
+  int exchanges = 0;   ///< number in flight
+
+  int64_t elements() const { return last - first; }
+};
+
+struct UnitState {
+  UnitSpec spec;
+  UnitLayout layout;
+  std::vector<int64_t> borders;  ///< UnitLayout::borders() of all ranks, valid after start()
+  std::vector<UnitSegment> segments;
+  std::vector<GradientPart> parts;
+  Tensor weights;  ///< compute dtype, whole; in a weight ring only for units with a buffer of their own
+  // Weights.
+  int holders = 0;         ///< number of acquire() calls without release()
+  int weight_slot = -1;    ///< ring slot that holds or receives them
+  bool gathered = false;   ///< the unit's own buffer holds or receives them
+  int64_t collective = 0;  ///< number of a gather that was not waited for; 0: none
+  // Gradients.
+  bool open = false;          ///< gradient() was called, reduce() was not
+  std::vector<size_t> order;  ///< of the exchanges: segments of matrices by rows from the last on, then the others
+  size_t by_rows = 0;         ///< number of the former; 0 if the unit is not divided
+  size_t started = 0;         ///< number of segments whose exchange in this round has started
+  int64_t reduced = 0;        ///< number of completed rounds
+
+  UnitState(UnitSpec s, int64_t segment_elements) : spec(std::move(s)), layout(spec, segment_elements) {}
+  bool trained() const { return spec.trained; }
+  GradientPart& part_of(const UnitSegment& segment) { return parts[segment.part]; }
+  /// "block 3", or "block 3, segment 2".
+  std::string name_of(const UnitSegment& segment) const;
 };
 
 /// Elements [begin, end) of a flat tensor.
@@ -86,8 +118,8 @@ struct WeightSlot {
 
 struct GradientSlot {
   Tensor buffer;
-  int unit = -1;      ///< unit whose padding is zero in the buffer
-  bool busy = false;  ///< open or in flight
+  const GradientPart* part = nullptr;  ///< part whose padding is zero in the buffer
+  bool busy = false;                   ///< open or in flight
 };
 
 struct ParamStore::State {
@@ -102,6 +134,7 @@ struct ParamStore::State {
   std::array<WeightSlot, 4> weight_slots;  ///< two for each ring
   std::array<GradientSlot, 2> gradient_slots;
   std::vector<Transfer> gathers;  ///< one per unit
+  int64_t collectives = 0;        ///< number of gathers and exchanges so far
   std::vector<Tensor> received;   ///< one per rank, for the exchange being started or completed
   std::vector<uint8_t> contributes;
   std::vector<Tensor> in_order;             ///< gradients of the exchange being completed, in the order of groups
@@ -153,14 +186,20 @@ struct ParamStore::State {
   bool whole_weights_of(const UnitState& u) const {
     return policy.whole_weights || (!u.trained() && options.size == 1);
   }
-  /// Storage of this rank's elements of a frozen unit.
-  Tensor stored(const UnitState& u) const {
-    return whole_weights_of(u) ? part_of(u.weights, u.update_begin, u.update_end) : u.rounded;
+  /// Storage of this rank's elements of a frozen unit's segment.
+  Tensor stored(const UnitState& u, const UnitSegment& s) const {
+    return whole_weights_of(u) ? part_of(u.weights, s.update_begin, s.update_end) : s.rounded;
   }
+  /// The segment in which these elements of this rank lie.
+  const UnitSegment& segment_of(const UnitState& u, int64_t begin, int64_t count) const;
+  void add_segments(UnitState& u);
+  void order_segments(UnitState& u);
+  void plan_gradient_ring();
 
   // param_store_plan.cpp
   void plan_weights(Arena& arena);
   void plan_optimizer(Arena& arena);
+  void plan_states(Arena& arena, UnitSegment& s, const std::string& name);
   void plan_gradients(Arena& arena);
   void plan_staging(Arena& arena);
   void plan_offload(Arena& arena);
@@ -168,8 +207,9 @@ struct ParamStore::State {
 
   // param_store_weights.cpp
   bool start_gather(int unit, bool evict);
-  void await(Transfer& gather);
-  void gather_all(Tensor UnitState::*buffer, bool trained);
+  void await(int unit);
+  Transfer gather(UnitState& u, const Tensor& buffer);
+  void gather_all(const std::function<Tensor(const UnitState&)>& buffer, bool trained);
   void publish_trained();
   void finish_gathers();
   void gather_into(int unit, const Tensor& buffer);
@@ -187,20 +227,20 @@ struct ParamStore::State {
   bool needs_offloaded(Access access) const;
   size_t weights_kind() const;
   bool reads_weights_ahead() const;
-  void take_ahead(int unit, const Tensor& out);
+  void take_ahead(int unit, const Tensor& buffer);
   bool offloads_moments() const;
   bool updates_on_host() const;
   size_t rounded_kind() const { return options.states.size(); }
   int64_t bytes_of_kind(size_t kind, int64_t elements) const;
-  Shard shard_of(const UnitState& u) const;
+  Shard shard_of(const UnitState& u, const UnitSegment& s) const;
   Shard resident_part(const OffloadPiece& piece) const;
   void add_offloaded(Shard& shard, const OffloadPiece& piece, char* memory) const;
   char* memory_of(const OffloadPiece& piece) const;
   template <class Visit>
   void each_part(int unit, size_t kind, int64_t begin, int64_t count, bool changes, const Visit& visit) const;
-  void take_own_weights(int unit, const Tensor& out);
+  void take_own_weights(int unit, const Tensor& buffer);
   void expect_state(int unit, size_t plane, int64_t begin, int64_t count) const;
-  Tensor resident(int unit, size_t plane, int64_t begin, int64_t count) const;
+  Tensor resident(const UnitSegment& s, size_t plane, int64_t begin, int64_t count) const;
 
   // param_store_pass.cpp
   bool on_device(Access access) const;
@@ -212,18 +252,20 @@ struct ParamStore::State {
 
   // param_store_gradients.cpp
   int64_t group_of(int64_t of_round) const;
-  bool is_in_flight(int unit) const;
-  void open_gradient(int unit);
-  void take_gradient_slot(UnitState& u, int unit);
-  void free_gradient(UnitState& u);
-  void lay_out_exchange(const UnitState& u, int64_t of_round, size_t buffer);
-  void start_exchange(int unit);
+  Tensor open_gradient(UnitState& u, GradientPart& part);
+  void take_gradient_slot(const UnitState& u, GradientPart& part);
+  void free_gradient(GradientPart& part);
+  void lay_out_exchange(const UnitSegment& s, int64_t of_round, size_t buffer);
+  void start_exchange(int unit, size_t segment);
+  void await_old_gathers();
+  void end_rows(int unit, UnitSegment& s);
+  void start_exchanges(int unit, size_t count);
   void complete_oldest();
   void complete_arrived();
   void add_arrived();
   void add(GradientExchange& exchange);
   void gather_sums();
-  void fold(int unit, int64_t group, std::span<const Tensor> gradients);
+  void fold(const UnitSegment& s, int64_t group, std::span<const Tensor> gradients);
   /// Destination of `count` groups of one block, from `group` on.
   struct FoldTarget {
     bool to_total;      ///< true: the total; false: the block's sum
@@ -231,15 +273,19 @@ struct ParamStore::State {
   };
   FoldTarget target_of(int64_t group, int64_t count) const;
   int64_t block_of(int64_t group) const;
-  Tensor whole_gradient(const UnitState& u) const;
+  Tensor gradient_of(const GradientPart& part) const;
+  /// The gradient of elements [begin, end) of a unit, which lie in the part.
+  Tensor gradient_of(const GradientPart& part, int64_t begin, int64_t end) const {
+    return part_of(gradient_of(part), begin - part.first, end - part.first);
+  }
 };
 
-/// View of one tensor in a flat unit, in the shape that kernels expect.
-inline Tensor parameter_view(const UnitState& u, const Tensor& flat, int param) {
+/// View of one tensor in a flat unit, or in elements of it from `first` on, in the shape that kernels expect.
+inline Tensor parameter_view(const UnitState& u, const Tensor& flat, int param, int64_t first = 0) {
   LLMTRAIN_CHECK(param >= 0 && static_cast<size_t>(param) < u.spec.params.size(),
                  "no such parameter in unit " + u.spec.name);
   const ParamSpec& spec = u.spec.params[static_cast<size_t>(param)];
-  const Tensor part = flat.rows(u.layout.offset(param), spec.numel());
+  const Tensor part = flat.rows(u.layout.offset(param) - first, spec.numel());
   const bool vector = spec.columns == 1 && !spec.decay;  // a matrix may also have one column
   return vector ? part : part.reshaped({spec.rows, spec.columns});
 }

@@ -13,9 +13,14 @@ namespace llmtrain {
 
 /// Copies this rank's shard, rounded to the compute dtype, and gathers the others'.
 void ParamStore::State::gather_into(int unit, const Tensor& buffer) {
-  UnitState& u = at(unit);
-  if (u.update_begin < u.update_end) take_own_weights(unit, part_of(buffer, u.update_begin, u.update_end));
-  if (options.size > 1) gathers[static_cast<size_t>(unit)] = comm().all_gather(buffer, u.borders, *stream);
+  take_own_weights(unit, buffer);
+  if (options.size > 1) gathers[static_cast<size_t>(unit)] = gather(at(unit), buffer);
+}
+
+/// Starts the gather of all segments.
+Transfer ParamStore::State::gather(UnitState& u, const Tensor& buffer) {
+  u.collective = ++collectives;
+  return comm().all_gather(buffer, u.borders, *stream);
 }
 
 /// Chooses the best free slot: not one that holds a prefetched unit (those only with `evict`), then the smallest that
@@ -38,18 +43,19 @@ int ParamStore::State::choose_weight_slot(const UnitState& u, bool evict) const 
 }
 
 /// Other ranks may wait for sums of this rank while it waits for their weights.
-void ParamStore::State::await(Transfer& gather) {
-  gather.wait(*stream, [this] { add_arrived(); });
+void ParamStore::State::await(int unit) {
+  gathers[static_cast<size_t>(unit)].wait(*stream, [this] { add_arrived(); });
+  at(unit).collective = 0;
 }
 
 /// Gathers the buffers of trained or frozen units to all ranks; finish_gathers() must precede any change of them. On
 /// the host, whose ranks move the data themselves, the gathers complete here.
-void ParamStore::State::gather_all(Tensor UnitState::*buffer, bool trained) {
+void ParamStore::State::gather_all(const std::function<Tensor(const UnitState&)>& buffer, bool trained) {
   constexpr size_t at_once = 16;  // far fewer than NodeMemory::slots
   finish_gathers();
   for (size_t i = 0; i < units.size(); ++i) {
     if (i >= at_once && device_memory_is_host()) gathers[i - at_once].finish(*stream);
-    if (units[i].trained() == trained) gathers[i] = comm().all_gather(units[i].*buffer, units[i].borders, *stream);
+    if (units[i].trained() == trained) gathers[i] = gather(units[i], buffer(units[i]));
   }
   if (device_memory_is_host()) finish_gathers();
 }
@@ -118,7 +124,7 @@ void ParamStore::acquire(int unit) {
   s.update_through(unit);
   LLMTRAIN_CHECK(s.whole_weights_of(u) || s.start_gather(unit, true),
                  fmt::format("no buffer is free for the weights of {}: too many units are held", u.spec.name));
-  s.await(s.gathers[static_cast<size_t>(unit)]);
+  s.await(unit);
   if (u.weight_slot >= 0) {
     WeightSlot& slot = s.weight_slots[static_cast<size_t>(u.weight_slot)];
     slot.reserved = false;
@@ -153,13 +159,13 @@ void ParamStore::publish_weights() {
   if (!s.policy.whole_weights) return s.forget_gathered(false);
   // The gathers of trained units need not be waited for where nothing is frozen.
   const bool frozen = std::ranges::any_of(s.units, [](const UnitState& u) { return !u.trained(); });
-  if (frozen && s.options.size > 1) s.gather_all(&UnitState::weights, false);
+  if (frozen && s.options.size > 1) s.gather_all([](const UnitState& u) { return u.weights; }, false);
 }
 
 /// Distributes the weights of trained units after a change of their masters and shards.
 void ParamStore::State::publish_trained() {
   if (!policy.whole_weights) return forget_gathered(true);
-  if (!policy.whole_state) gather_all(&UnitState::weights, true);
+  if (!policy.whole_state) gather_all([](const UnitState& u) { return u.weights; }, true);
 }
 
 }  // namespace llmtrain

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "core/error.hpp"
 
@@ -22,9 +24,21 @@ int64_t checked_numel(const UnitSpec& unit, const ParamSpec& param) {
   return param.rows * param.columns;
 }
 
+/// Number of elements of blocks of rows, in whole chunks: the blocks are as equal as these and the alignment of
+/// kernels allow, and at most `most` elements large if a few rows are.
+int64_t block_elements(const ParamSpec& matrix, int64_t most) {
+  constexpr int64_t aligned_rows = 128;
+  const int64_t chunk_rows = chunk_elements / std::gcd(chunk_elements, matrix.columns);
+  const int64_t fitting = most / matrix.columns;
+  const int64_t step = fitting < aligned_rows ? chunk_rows : std::max(aligned_rows, chunk_rows);
+  const int64_t rows = std::max(fitting / step * step, chunk_rows);
+  const int64_t blocks = (matrix.rows + rows - 1) / rows, each = (matrix.rows + blocks - 1) / blocks;
+  return std::min(rows, (each + step - 1) / step * step) * matrix.columns;
+}
+
 }  // namespace
 
-UnitLayout::UnitLayout(const UnitSpec& spec) : offsets_(spec.params.size()) {
+UnitLayout::UnitLayout(const UnitSpec& spec, int64_t segment_elements) : offsets_(spec.params.size()) {
   for (const bool decay : {true, false}) {
     for (size_t p = 0; p < spec.params.size(); ++p) {
       const ParamSpec& param = spec.params[p];
@@ -40,6 +54,30 @@ UnitLayout::UnitLayout(const UnitSpec& spec) : offsets_(spec.params.size()) {
       extend_ranges(elements_, decay, param.lr_scale);
     }
   }
+  divide(spec, segment_elements);
+}
+
+/// Appends segments up to element `end`, each of at most `most` elements.
+void UnitLayout::cut(int64_t end, int64_t most) {
+  while (segments_.back() < end) segments_.push_back(std::min(segments_.back() + most, end));
+}
+
+void UnitLayout::divide(const UnitSpec& spec, int64_t segment_elements) {
+  LLMTRAIN_CHECK(segment_elements > 0, "a segment has elements");
+  if (elements_ <= segment_elements) return cut(elements_, elements_);
+  const auto cut_run = [&](int64_t end) {
+    const int64_t chunks = (end - segments_.back()) / chunk_elements;
+    const int64_t most = std::max<int64_t>(segment_elements / chunk_elements, 1);
+    const int64_t count = std::max<int64_t>((chunks + most - 1) / most, 1);
+    cut(end, (chunks + count - 1) / count * chunk_elements);
+  };
+  for (size_t p = 0; p < spec.params.size(); ++p) {  // matrices are in the order of their offsets
+    const ParamSpec& param = spec.params[p];
+    if (!param.by_rows || !param.decay) continue;
+    cut_run(offsets_[p]);
+    cut(offsets_[p] + whole_chunks(param.numel()), block_elements(param, segment_elements));
+  }
+  cut_run(elements_);
 }
 
 /// Gives the elements from the last range to `end` this treatment.
@@ -63,7 +101,10 @@ ShardBorders borders_of_shard(int64_t elements, int64_t rank, int64_t size) {
 std::vector<int64_t> UnitLayout::borders(int size) const {
   LLMTRAIN_CHECK(size > 0, "a unit is divided among at least one rank");
   std::vector<int64_t> result{0};
-  for (int r = 0; r < size; ++r) result.push_back(borders_of_shard(elements_, r, size).end);
+  for (size_t i = 0; i + 1 < segments_.size(); ++i) {
+    const int64_t begin = segments_[i], elements = segments_[i + 1] - begin;
+    for (int r = 0; r < size; ++r) result.push_back(begin + borders_of_shard(elements, r, size).end);
+  }
   return result;
 }
 

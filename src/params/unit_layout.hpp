@@ -1,5 +1,6 @@
 #pragma once
-// Offsets of each parameter in a unit's flat buffer, and the elements that each rank owns. Pure arithmetic.
+// Offsets of each parameter in a unit's flat buffer, its segments, and the elements that each rank owns. Pure
+// arithmetic.
 
 #include <cstdint>
 #include <vector>
@@ -24,21 +25,32 @@ struct ShardBorders {
 };
 ShardBorders borders_of_shard(int64_t elements, int64_t rank, int64_t size);
 
+/// Maximum number of elements whose gradients are exchanged and updated at once: 256 MiB in fp32.
+inline constexpr int64_t default_segment_elements = int64_t{1} << 26;
+
+/// A unit of at most `segment_elements` is one segment, and each rank owns a part of it. A larger one is divided: a
+/// matrix with ParamSpec::by_rows into blocks of rows, all else into runs of chunks; each rank owns a part of every
+/// segment. Only a segment of very long rows is larger.
 class UnitLayout {
  public:
-  explicit UnitLayout(const UnitSpec& spec);
+  explicit UnitLayout(const UnitSpec& spec, int64_t segment_elements = default_segment_elements);
 
   int64_t elements() const { return elements_; }  ///< padded to whole chunks
   int64_t offset(int param) const { return offsets_[static_cast<size_t>(param)]; }
   const std::vector<UnitRange>& ranges() const { return ranges_; }  ///< decaying tensors first
-  /// size + 1 borders: rank r owns [borders[r], borders[r + 1]).
+  /// Borders of the segments: segment i has elements [segments()[i], segments()[i + 1]).
+  const std::vector<int64_t>& segments() const { return segments_; }
+  /// Segments times size, plus 1: of segment i, rank r owns [borders[i * size + r], borders[i * size + r + 1]).
   std::vector<int64_t> borders(int size) const;
 
  private:
   void extend_ranges(int64_t end, bool decay, double lr_scale);
+  void divide(const UnitSpec& spec, int64_t segment_elements);
+  void cut(int64_t end, int64_t most);
 
   std::vector<int64_t> offsets_;
   std::vector<UnitRange> ranges_;
+  std::vector<int64_t> segments_{0};
   int64_t elements_ = 0;
 };
 

@@ -42,19 +42,30 @@ int64_t Snapshot::bytes(const ParamStore& store) {
   int64_t n = 0;
   for (int u = 0; u < store.unit_count(); ++u) {
     if (!store.trained(u)) continue;
-    const UnitRange own = store.owned(u);
-    for (const StatePlane& plane : store.states()) n += plane.bytes(own.end - own.begin);
+    for (size_t segment = 0; segment < store.segment_count(u); ++segment) {
+      const UnitRange own = store.owned(u, segment);
+      for (const StatePlane& plane : store.states()) n += plane.bytes(own.end - own.begin);
+    }
   }
   return n;
 }
 
 Snapshot::Snapshot(ParamStore& store, Stream& main, std::span<uint8_t> copy)
     : store_(store), main_(main), state_(store, writer_), schema_(state_.schema()), copy_(copy) {
+  std::vector<int64_t> elements;
+  for (int64_t u = 0; u < state_.unit_count(); ++u) {
+    parts_.emplace_back();
+    elements.push_back(0);
+    for (const ShardBorders& own : state_.owned(u)) {
+      if (own.begin == own.end) continue;
+      parts_.back().push_back({own, elements.back()});
+      elements.back() += own.end - own.begin;
+    }
+  }
   for (const StatePlane& plane : schema_.states) {
-    for (int64_t u = 0; u < state_.unit_count(); ++u) {
+    for (const int64_t of_unit : elements) {
       first_.push_back(total_);
-      const UnitRange own = state_.owned(u);
-      total_ += plane.bytes(own.end - own.begin);
+      total_ += plane.bytes(of_unit);
     }
   }
   live_ = std::max<int64_t>(0, total_ - static_cast<int64_t>(copy.size()));
@@ -62,7 +73,11 @@ Snapshot::Snapshot(ParamStore& store, Stream& main, std::span<uint8_t> copy)
 
 int64_t Snapshot::position(int64_t unit, size_t plane, int64_t element) const {
   const size_t index = plane * static_cast<size_t>(state_.unit_count()) + static_cast<size_t>(unit);
-  return first_[index] + schema_.states[plane].bytes(element - state_.owned(unit).begin);
+  const std::vector<Part>& parts = parts_[static_cast<size_t>(unit)];
+  const auto next = std::ranges::upper_bound(parts, element, {}, [](const Part& p) { return p.elements.begin; });
+  LLMTRAIN_CHECK(next != parts.begin(), "an element of another rank");
+  const Part& part = *std::prev(next);
+  return first_[index] + schema_.states[plane].bytes(part.before + element - part.elements.begin);
 }
 
 /// Returns how many of `count` elements at this position are not, or not wholly, in the copy.
@@ -79,9 +94,10 @@ void Snapshot::take() {
   const StoreState state(store_, main_);
   for (size_t plane = 0; plane < schema_.states.size(); ++plane) {
     for (int64_t u = 0; u < state.unit_count(); ++u) {
-      const UnitRange own = state.owned(u);
-      const int64_t begin = own.begin + live_part(plane, position(u, plane, own.begin), own.end - own.begin);
-      if (begin < own.end) state.read(u, plane, begin, own.end - begin, copied(position(u, plane, begin)));
+      for (const auto& [own, before] : parts_[static_cast<size_t>(u)]) {
+        const int64_t begin = own.begin + live_part(plane, position(u, plane, own.begin), own.end - own.begin);
+        if (begin < own.end) state.read(u, plane, begin, own.end - begin, copied(position(u, plane, begin)));
+      }
     }
   }
   const std::lock_guard lock(mutex_);

@@ -56,6 +56,12 @@ class Snapshot : public StateSource {
   StoreState state_;  ///< read by the writer
   Event taken_;       ///< in `main`: end of the previous update, for which the writer must wait
   Schema schema_;
+  /// Elements that this rank saves, by unit and segment, and how many of the unit are before them.
+  struct Part {
+    ShardBorders elements;
+    int64_t before;
+  };
+  std::vector<std::vector<Part>> parts_;
   std::vector<int64_t> first_;  ///< position in bytes of each plane and unit's first element
   int64_t total_ = 0;
   int64_t live_ = 0;  ///< bytes before the copy

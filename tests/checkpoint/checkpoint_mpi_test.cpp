@@ -18,7 +18,8 @@ using testing::HasSubstr;
 /// Fills a store with the state of a step, the elements after the tensors included.
 class ToyStore {
  public:
-  ToyStore(int stage, DType compute) : store(test::toy_specs(), options(stage, compute)) {
+  ToyStore(int stage, DType compute, int64_t segment_elements = default_segment_elements)
+      : store(test::toy_specs(), options(stage, compute, segment_elements)) {
     store.plan(arena_);
     memory_ = DeviceBuffer(arena_.bytes());
     arena_.commit(memory_.data());
@@ -75,15 +76,21 @@ class ToyStore {
   }
 
  private:
-  static ParamStoreOptions options(int stage, DType compute) {
-    return {.compute = compute, .zero_stage = stage, .rank = communicator().rank(), .size = communicator().size()};
+  static ParamStoreOptions options(int stage, DType compute, int64_t segment_elements) {
+    return {.compute = compute,
+            .zero_stage = stage,
+            .rank = communicator().rank(),
+            .size = communicator().size(),
+            .segment_elements = segment_elements};
   }
   template <class Visit>
   void each(const Visit& visit) {
     for (int u = 0; u < store.unit_count(); ++u) {
-      const ParamStore::Shard shard = store.shard(u);
-      for (size_t plane = 0; plane < store.states().size(); ++plane) {
-        visit(u, plane, ShardBorders{shard.begin, shard.end});
+      for (size_t segment = 0; segment < store.segment_count(u); ++segment) {
+        const ParamStore::Shard shard = store.shard(u, segment);
+        for (size_t plane = 0; plane < store.states().size(); ++plane) {
+          visit(u, plane, ShardBorders{shard.begin, shard.end});
+        }
       }
     }
   }
@@ -156,6 +163,35 @@ TEST_F(Checkpoint, AnyNumberOfShardsIsReadByAnyNumberOfRanks) {
       EXPECT_EQ(target.right, target.wanted_elements());
       EXPECT_EQ(target.wrong, 0);
       EXPECT_TRUE(target.finished);
+    }
+  }
+}
+
+// Checkpoints of older versions have no segments; a later version may have others.
+TEST_F(Checkpoint, UnitsInSegmentsOfOneSizeAreReadIntoThoseOfAnother) {
+  int64_t step = 0;
+  for (const auto& [from, to] : {std::pair<int64_t, int64_t>(256, 512), {512, 256}, {default_segment_elements, 256}}) {
+    ToyStore saved(1, DType::f32, from);
+    saved.set(++step);
+    save(saved, step);
+    const std::string path = folder_ / checkpoint_name(step);
+    const Manifest manifest = verify_checkpoint(path, communicator());
+    EXPECT_EQ(manifest.schema.units[1].segment_ends.empty(), from == default_segment_elements);
+    for (const int stage : {0, 2, 3}) {
+      ToyStore loaded(stage, DType::bf16, to);
+      EXPECT_EQ(load(loaded), step);
+      EXPECT_EQ(loaded.wrong(step), 0) << from << " to " << to;
+      EXPECT_GT(loaded.wrong(step + 1), 1000);  // control
+      EXPECT_EQ(loaded.wrong_weights(step), 0);
+    }
+    for (const int64_t ranks : {1, 3, 7}) {
+      const Schema schema = make_schema(test::toy_specs(), master_and_moments(), to);
+      for (int64_t r = 0; r < ranks; ++r) {
+        test::ToyTarget target(schema, step, r, ranks);
+        load_checkpoint(path, manifest, target, buffer_, communicator());
+        EXPECT_EQ(target.right, target.wanted_elements());
+        EXPECT_EQ(target.wrong, 0);
+      }
     }
   }
 }

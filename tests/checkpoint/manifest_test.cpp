@@ -54,6 +54,23 @@ TEST(Manifest, ReadsWhatItWrites) {
   EXPECT_NE(parse_manifest(to_text(other), "m"), manifest);
 }
 
+TEST(Manifest, ListsTheSegmentsOfDividedUnitsAlone) {
+  Manifest manifest = toy_manifest();
+  EXPECT_THAT(to_text(manifest), Not(HasSubstr("segment")));
+  manifest.schema.units[1].segment_ends = {256, 1024};
+  EXPECT_EQ(parse_manifest(to_text(manifest), "m").schema.units[1].segment_ends, (std::vector<int64_t>{256, 1024}));
+  for (const std::vector<int64_t>& wrong : {std::vector<int64_t>{1024},
+                                            {256, 768},
+                                            {256, 1280},
+                                            {512, 512, 1024},
+                                            {768, 512, 1024},
+                                            {0, 1024},
+                                            {100, 1024}}) {
+    manifest.schema.units[1].segment_ends = wrong;
+    EXPECT_THAT(refusal(to_text(manifest)), HasSubstr("segment")) << testing::PrintToString(wrong);
+  }
+}
+
 // With our own attention, manifests are as before there was a library.
 TEST(Manifest, NamesTheLibraryOfAttentionWhereThereIsOne) {
   Manifest manifest = toy_manifest();
@@ -167,8 +184,8 @@ TEST(Schema, DifferencesAreNamed) {
 }
 
 TEST(Schema, PartsOfAllShardsAreEveryElementOnce) {
-  const Schema schema = make_schema(test::toy_specs());
-  for (const int64_t shards : {1, 2, 3, 7, 50}) {
+  for (const int64_t shards : {1, 2, 3, 7, 50, 51}) {
+    const Schema schema = make_schema(test::toy_specs(), master_and_moments(), shards % 2 == 0 ? 256 : 10000);
     std::vector<std::vector<int>> seen;
     for (const UnitSchema& unit : schema.units) seen.emplace_back(static_cast<size_t>(unit.elements), 0);
     for (int64_t s = 0; s < shards; ++s) {

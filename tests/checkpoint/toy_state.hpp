@@ -66,8 +66,8 @@ class ToyTarget : public StateTarget {
   ToyTarget(Schema schema, int64_t step, int64_t rank, int64_t size)
       : schema_(std::move(schema)), step_(step), rank_(rank), size_(size) {}
   Schema schema() const override { return schema_; }
-  ShardBorders wanted(int64_t unit) const override {
-    return borders_of_shard(schema_.units[static_cast<size_t>(unit)].elements, rank_, size_);
+  std::vector<ShardBorders> wanted(int64_t unit) const override {
+    return parts_of_shard(schema_.units[static_cast<size_t>(unit)], rank_, size_);
   }
   void write(int64_t unit, size_t plane, int64_t begin, int64_t count, const void* values) override {
     for (int64_t i = 0; i < count; ++i) {
@@ -79,8 +79,7 @@ class ToyTarget : public StateTarget {
   int64_t wanted_elements() const {
     int64_t n = 0;
     for (size_t u = 0; u < schema_.units.size(); ++u) {
-      const ShardBorders own = wanted(static_cast<int64_t>(u));
-      n += 3 * (own.end - own.begin);
+      for (const ShardBorders& own : wanted(static_cast<int64_t>(u))) n += 3 * (own.end - own.begin);
     }
     return n;
   }

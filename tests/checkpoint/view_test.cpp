@@ -39,8 +39,9 @@ TEST(View, FilesAreWrittenForHdf5Release110) {
 
 TEST(View, ShowsEveryTensorWholeWhateverTheShards) {
   const test::ToyFolder folder("llmtrain_view_test");
-  const Schema schema = make_schema(test::toy_specs());
-  for (const int64_t shards : {1, 3, 5}) {
+  for (const auto& [shards, segment_elements] :
+       {std::pair<int64_t, int64_t>(1, 10000), {3, 10000}, {2, 512}, {5, 256}}) {
+    const Schema schema = make_schema(test::toy_specs(), master_and_moments(), segment_elements);
     const std::string path = test::write_layout(folder.path(), schema, shards, shards) + "/" + view_name;
     for (const TensorSchema& tensor : schema.tensors) {
       for (size_t plane = 0; plane < schema.states.size(); ++plane) {

@@ -13,9 +13,11 @@ inline void set_parameter(ParamStore& store, int unit, int param, const float* v
   store.finish_update();
   const int64_t first = store.layout(unit).offset(param);
   const int64_t last = first + store.spec(unit).params[static_cast<size_t>(param)].numel();
-  const ParamStore::Shard shard = store.shard(unit);
-  const int64_t begin = std::max(first, shard.begin), end = std::min(last, shard.end);
-  if (begin < end) store.write_state(unit, master_plane, begin, end - begin, values + (begin - first), stream());
+  for (size_t segment = 0; segment < store.segment_count(unit); ++segment) {
+    const ParamStore::Shard shard = store.shard(unit, segment);
+    const int64_t begin = std::max(first, shard.begin), end = std::min(last, shard.end);
+    if (begin < end) store.write_state(unit, master_plane, begin, end - begin, values + (begin - first), stream());
+  }
   store.round_masters();
 }
 

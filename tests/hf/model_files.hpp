@@ -153,7 +153,7 @@ struct Started {
       all += part;
     };
     for (int unit = 0; unit < store.unit_count(); ++unit) {
-      append(store.shard(unit).master());
+      append(store.shard(unit, 0).master());
       store.acquire(unit);
       for (size_t p = 0; p < store.spec(unit).params.size(); ++p) append(store.weight(unit, static_cast<int>(p)));
       store.release(unit);

@@ -197,6 +197,37 @@ TEST(MatmulThreads, BitsDoNotDependOnThreads) {
   }
 }
 
+// On the host the bits are those of the whole product, so that a block of rows may be computed by itself.
+TEST(MatmulRows, BlocksOfAWeightGradientAreThoseOfTheWhole) {
+  for (const Shape& s : {Shape{97, 48, 33}, {333, 65, 129}, {2100, 160, 96}, {40, 1200, 300}}) {
+    for (const DType in : {DType::f32, DType::bf16, DType::f16}) {
+      const Array dy(in, {s.n, s.m}, test::random_values(s.n * s.m, 5));
+      const Array x(in, {s.n, s.k}, test::random_values(s.n * s.k, 6));
+      const Values before = test::random_values(s.m * s.k, 7);
+      for (const bool accumulate : {false, true}) {
+        Array whole(DType::f32, {s.m, s.k}), blocks(DType::f32, {s.m, s.k});
+        whole.set(before);
+        blocks.set(before);
+        linear_backward_weight(whole, dy, x, accumulate, test::stream());
+        for (int64_t first = 0; first < s.m; first += 16) {
+          const Tensor rows = blocks.tensor().rows(first, std::min<int64_t>(16, s.m - first));
+          linear_backward_weight_rows(rows, first, dy, x, accumulate, test::stream());
+        }
+        if (device_memory_is_host()) {
+          EXPECT_EQ(blocks.bytes(), whole.bytes()) << s.n << " " << s.m << " " << s.k << " " << name_of(in);
+        }
+        const auto bound = [](size_t) { return 1e-3; };
+        test::expect_close(blocks.values(), whole.values(), bound);
+        EXPECT_FALSE(blocks.values() == before) << "control";
+      }
+    }
+  }
+  const Array dy(DType::f32, {5, 8}), x(DType::f32, {5, 3}), rows(DType::f32, {4, 3});
+  EXPECT_NO_THROW(linear_backward_weight_rows(rows, 4, dy, x, false, test::stream()));
+  EXPECT_THROW(linear_backward_weight_rows(rows, 5, dy, x, false, test::stream()), Error);
+  EXPECT_THROW(linear_backward_weight_rows(rows, -1, dy, x, false, test::stream()), Error);
+}
+
 // A product for which stock primitives divide the inner dimension among threads.
 TEST(MatmulThreads, TallWeightGradient) {
   const Shape s{4096, 768, 2304};

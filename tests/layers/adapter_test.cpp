@@ -139,7 +139,7 @@ class Rig {
     params_->finish_gradients();
     each([&](int unit, int param, const ParamSpec& spec) {
       if (!params_->trained(unit)) return;
-      const Tensor whole = params_->shard(unit).gradient.rows(params_->layout(unit).offset(param), spec.numel());
+      const Tensor whole = params_->shard(unit, 0).gradient.rows(params_->layout(unit).offset(param), spec.numel());
       Values values(static_cast<size_t>(spec.numel()));
       copy_to_host(values.data(), whole.data, whole.bytes(), stream());
       stream().synchronize();

@@ -90,7 +90,7 @@ class Rig {
     params_->reduce(0);
     params_->finish_gradients();
     std::vector<Values> out = {get(dx_)};
-    const ParamStore::Shard shard = params_->shard(0);
+    const ParamStore::Shard shard = params_->shard(0, 0);
     for (int p = 0; p < parameters(); ++p) {
       out.push_back(get(shard.gradient.rows(params_->layout(0).offset(p), spec(p).numel())));
     }

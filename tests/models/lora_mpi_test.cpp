@@ -25,7 +25,8 @@ class AdaptersOfRanks : public ::testing::TestWithParam<const char*>, protected 
   AdaptersOfRanks() : AdaptedModel(GetParam()) { adapter.dropout = 0.125; }
 
   Trained train(DType compute, Recompute recompute, Communicator& ranks, int zero_stage, uint64_t seed = 42) const {
-    TestModel m = model(compute, recompute, {&ranks, zero_stage});
+    const int64_t segment_elements = zero_stage % 2 == 0 ? default_segment_elements : 1024;
+    TestModel m = model(compute, recompute, {&ranks, zero_stage, segment_elements});
     m.set(parameters());
     m.context().training = true;
     m.context().seed = seed;

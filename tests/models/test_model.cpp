@@ -91,6 +91,7 @@ TestModel::TestModel(const DecoderShape& shape, DType compute, int64_t max_rows,
   options.rank = communicator_.rank();
   options.size = communicator_.size();
   options.zero_stage = ranks.zero_stage;
+  options.segment_elements = ranks.segment_elements;
   params_ = std::make_unique<ParamStore>(model_->units(), options);
   params_->plan(arena_);
   model_->plan(arena_, {compute, max_rows, true, recompute});
@@ -165,7 +166,7 @@ std::map<std::string, std::vector<float>> TestModel::gradients() {
   for (int unit = 0; unit < params_->unit_count(); ++unit) {
     if (!params_->trained(unit)) continue;
     const UnitSpec& spec = params_->spec(unit);
-    const ParamStore::Shard shard = params_->shard(unit);
+    const ParamStore::Shard shard = params_->shard(unit, 0);
     for (size_t p = 0; p < spec.params.size(); ++p) {
       std::vector<float> whole(static_cast<size_t>(spec.params[p].numel()));
       const Tensor part =

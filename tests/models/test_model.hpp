@@ -29,6 +29,7 @@ Rows document_of(const Rows& rows, size_t document);
 struct Ranks {
   Communicator* communicator = nullptr;
   int zero_stage = 1;
+  int64_t segment_elements = default_segment_elements;
 };
 
 class TestModel {

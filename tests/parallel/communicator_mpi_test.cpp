@@ -60,10 +60,11 @@ std::vector<int64_t> uneven_borders(int size) {
   return borders;
 }
 
+/// Borders of one segment, or of several.
 int owner_of(const std::vector<int64_t>& borders, int64_t element) {
-  int rank = 0;
-  while (element >= borders[static_cast<size_t>(rank) + 1]) ++rank;
-  return rank;
+  int range = 0;
+  while (element >= borders[static_cast<size_t>(range) + 1]) ++range;
+  return range % communicator().size();
 }
 
 TEST(Communicator, KnowsItsPlace) {
@@ -78,12 +79,14 @@ TEST(Communicator, KnowsItsPlace) {
   EXPECT_EQ(c.node_rank(), c.rank() - first);
 }
 
-TEST(Communicator, AllGatherFillsEveryShard) {
+TEST(Communicator, AllGatherFillsEveryShardOfEverySegment) {
   Communicator& c = communicator();
-  const std::vector<int64_t> borders = uneven_borders(c.size());
+  std::vector<int64_t> borders = uneven_borders(c.size());
+  const std::vector<int64_t> first = borders;
+  for (size_t i = 1; i < first.size(); ++i) borders.push_back(first.back() + first[i]);
   std::vector<float> values(static_cast<size_t>(borders.back()), -1);
-  for (int64_t i = borders[static_cast<size_t>(c.rank())]; i < borders[static_cast<size_t>(c.rank()) + 1]; ++i) {
-    values[static_cast<size_t>(i)] = value_of(c.rank(), i);
+  for (int64_t i = 0; i < borders.back(); ++i) {
+    if (owner_of(borders, i) == c.rank()) values[static_cast<size_t>(i)] = value_of(c.rank(), i);
   }
   const Floats buffer(values);
   Transfer transfer = c.all_gather(buffer.tensor, borders, stream());

@@ -24,12 +24,15 @@ using test::TemporaryFolder;
 
 constexpr int64_t page = OffloadLayout::alignment;
 
+/// A unit of one segment.
+std::vector<ShardBorders> one(int64_t begin, int64_t end) { return {{begin, end}}; }
+
 /// Masters and moments of two units in pieces of 512 elements, weights of two bytes.
 OffloadLayout small_layout() {
   OffloadLayout layout({1024, 1024, 1024, 512}, 512);
-  layout.add(256, 256 + 3 * 512 + 256);
-  layout.add(0, 0);
-  layout.add(0, 5 * 512);
+  layout.add(one(256, 256 + 3 * 512 + 256));
+  layout.add(one(0, 0));
+  layout.add(one(0, 5 * 512));
   return layout;
 }
 
@@ -94,7 +97,7 @@ TEST(OffloadLayout, CutsUnitsIntoPiecesAndAlignsTheirKinds) {
   EXPECT_EQ(layout.max_piece(), 4 * page);
   EXPECT_EQ(layout.max_part(), page);
   OffloadLayout none({0, 0, 0, 0}, 512);
-  none.add(0, 4096);
+  none.add(one(0, 4096));
   EXPECT_TRUE(none.empty());
   EXPECT_EQ(none.bytes(), 0);
 }

@@ -83,6 +83,29 @@ TEST(ParamStoreOffload, EveryStageAndDtypeEqualsTheSerialFoldInEveryBit) {
   }
 }
 
+// Large units are exchanged and updated in segments, which must not show; the serial fold knows nothing of them.
+TEST(ParamStoreSegments, EveryStageDtypeAndOffloadEqualsTheSerialFoldInEveryBit) {
+  const Offload none = Offload::none, disk = Offload::nvme;
+  for (const bool tied : {true, false}) {
+    const DType compute = tied ? DType::bf16 : DType::f32;
+    for (const auto& [groups, micro_batches] : {std::pair(5, 1), {tied ? 3 : 1, 2}}) {
+      const ToyRun run{.tied = tied, .groups = groups, .blocks = (groups + 1) / 2, .micro_batches = micro_batches};
+      const Parameters reference = toy_reference(run);
+      for (const auto& [optimizer, parameters] : {std::pair(none, none), {disk, none}, {disk, disk}}) {
+        for (int stage = parameters == disk ? 3 : 0; stage <= 3; ++stage) {
+          const test::ToyOffload offload{optimizer, parameters, !tied};
+          const ToyResult result = ToyTrainer(run, compute, stage, offload, optimizer == none ? 700 : 1500).train();
+          const std::string where = "stage " + std::to_string(stage) + ", groups " + std::to_string(groups) + ", " +
+                                    std::string(name_of(optimizer));
+          EXPECT_EQ(different_bits(result.parameters, reference), 0) << where;
+          EXPECT_EQ(result.wrong_weights, 0) << where;
+          EXPECT_EQ(result.dirty_padding, 0) << where;
+        }
+      }
+    }
+  }
+}
+
 // Controls: these errors must be detected.
 TEST(ParamStoreControls, TheOrderOfGroupsAndTheirNumberShow) {
   const ToyRun run{.groups = 5};
@@ -132,7 +155,7 @@ TEST(ParamStoreOffload, TheHostUpdatesUnitsAsTheyAreWanted) {
     s.store.initialize(1);
     const int units = s.store.unit_count();
     std::vector<int64_t> updated(static_cast<size_t>(units)), owned(updated);
-    for (int u = 0; u < units; ++u) owned[static_cast<size_t>(u)] = s.store.shard(u).end - s.store.shard(u).begin;
+    for (int u = 0; u < units; ++u) owned[static_cast<size_t>(u)] = s.store.shard(u, 0).end - s.store.shard(u, 0).begin;
     const auto use = [&](int unit) {
       s.store.acquire(unit);
       s.store.release(unit);
@@ -207,16 +230,23 @@ TEST(ParamStoreInitialize, DependsOnSliceNamesAndSeedAlone) {
 
 TEST(ParamStoreShards, CoverEveryUnitOnceAndStageZeroWhole) {
   for (int stage = 0; stage <= 3; ++stage) {
-    Started s({.zero_stage = stage, .groups = 4});
-    for (int u = 0; u < s.store.unit_count(); ++u) {
-      const ParamStore::Shard shard = s.store.shard(u);
-      const UnitRange own = s.store.owned(u);
-      const int64_t all = s.store.layout(u).elements();
-      std::vector<int64_t> covered = {own.end - own.begin, shard.end - shard.begin};
-      communicator().sum(covered);
-      EXPECT_EQ(covered[0], all);
-      EXPECT_EQ(covered[1], stage == 0 ? all * communicator().size() : all);
-      EXPECT_EQ(shard.master().numel(), shard.end - shard.begin);
+    for (const int64_t segment_elements : {default_segment_elements, int64_t{1024}}) {
+      Started s({.zero_stage = stage, .groups = 4, .segment_elements = segment_elements});
+      for (int u = 0; u < s.store.unit_count(); ++u) {
+        const int64_t all = s.store.layout(u).elements();
+        std::vector<int64_t> covered = {0, 0};
+        for (size_t segment = 0; segment < s.store.segment_count(u); ++segment) {
+          const ParamStore::Shard shard = s.store.shard(u, segment);
+          const UnitRange own = s.store.owned(u, segment);
+          covered[0] += own.end - own.begin;
+          covered[1] += shard.end - shard.begin;
+          EXPECT_EQ(shard.master().numel(), shard.end - shard.begin);
+        }
+        communicator().sum(covered);
+        EXPECT_EQ(covered[0], all);
+        EXPECT_EQ(covered[1], stage == 0 ? all * communicator().size() : all);
+        EXPECT_EQ(s.store.segment_count(u) > 1, all > segment_elements);
+      }
     }
   }
 }

@@ -140,7 +140,7 @@ TEST(ParamStorePlan, AwkwardUnitsAreHeldOnceOverAllRanks) {
       store.plan(arena);
       optimizer += arena.bytes(MemoryCategory::optimizer);
       for (int u = 0; u < 3; ++u) {
-        const UnitRange own = store.owned(u);
+        const UnitRange own = store.owned(u, 0);
         EXPECT_EQ(own.begin, store.layout(u).borders(size)[static_cast<size_t>(rank)]);
         elements += own.end - own.begin;
       }
@@ -236,7 +236,7 @@ TEST(ParamStorePlan, OfThousandsOfMillionsOfRanksIsAsSmall) {
   options.rank = options.size - 1;
   const int64_t before = test::peak_memory();
   const ParamStore store(frozen(toy_units(true)), options);
-  EXPECT_EQ(store.owned(0).end, embedding);
+  EXPECT_EQ(store.owned(0, 0).end, embedding);
   EXPECT_LE(test::peak_memory() - before, test::with_sanitizer(int64_t{16} << 20));
 }
 

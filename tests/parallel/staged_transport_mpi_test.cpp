@@ -52,16 +52,17 @@ float value_of(int owner, int64_t element, int turn) {
 /// Contents of a rank before a gather: its own range only.
 std::vector<float> before_gather(const std::vector<int64_t>& borders, int turn) {
   std::vector<float> values(static_cast<size_t>(borders.back()), -1);
-  for (int64_t e = borders[static_cast<size_t>(rank())]; e < borders[static_cast<size_t>(rank()) + 1]; ++e) {
-    values[static_cast<size_t>(e)] = value_of(rank(), e, turn);
+  for (auto i = static_cast<size_t>(rank()); i + 1 < borders.size(); i += static_cast<size_t>(size())) {
+    for (int64_t e = borders[i]; e < borders[i + 1]; ++e) values[static_cast<size_t>(e)] = value_of(rank(), e, turn);
   }
   return values;
 }
 
 void expect_gathered(const Values& buffer, const std::vector<int64_t>& borders, int turn) {
   const std::vector<float> got = buffer.get();
-  for (int owner = 0; owner < size(); ++owner) {
-    for (int64_t e = borders[static_cast<size_t>(owner)]; e < borders[static_cast<size_t>(owner) + 1]; ++e) {
+  for (size_t i = 0; i + 1 < borders.size(); ++i) {
+    const int owner = static_cast<int>(i) % size();
+    for (int64_t e = borders[i]; e < borders[i + 1]; ++e) {
       ASSERT_EQ(got[static_cast<size_t>(e)], value_of(owner, e, turn)) << "turn " << turn << ", element " << e;
     }
   }
@@ -70,8 +71,12 @@ void expect_gathered(const Values& buffer, const std::vector<int64_t>& borders, 
 /// More transfers than slots, waited for in a different order than started; a copy of the transport's size.
 TEST(StagedTransport, ManyGathersAtOnceArriveWhole) {
   StagedTransport transport(MPI_COMM_WORLD);
-  const std::vector<int64_t> borders = unequal_borders();
+  std::vector<int64_t> borders = unequal_borders();
+  const std::vector<int64_t> segment = borders;
   for (int turn = 0; turn < 3; ++turn) {
+    if (turn == 2) {  // two segments
+      for (size_t i = 1; i < segment.size(); ++i) borders.push_back(segment.back() + segment[i]);
+    }
     if (turn == 1) transport.reserve(4 * borders.back());
     std::vector<Values> buffers;
     std::vector<StagedTransport::Ticket> tickets;

@@ -145,6 +145,9 @@ inline std::vector<UnitSpec> toy_units(bool tied) {
       {"final", {param("final.weight", 23, 1)}, false},  // one chunk: most ranks own nothing
   };
   if (!tied) units.push_back({"head", {param("head", 97, 100)}, false});
+  for (int unit : {1, 2, 3}) {
+    for (ParamSpec& p : units[static_cast<size_t>(unit)].params) p.by_rows = p.decay;
+  }
   return units;
 }
 

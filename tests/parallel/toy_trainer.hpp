@@ -31,11 +31,12 @@ struct ToyOffload {
 
 class ToyTrainer {
  public:
-  ToyTrainer(const ToyRun& run, DType compute, int stage, const ToyOffload& offload = {})
+  ToyTrainer(const ToyRun& run, DType compute, int stage, const ToyOffload& offload = {},
+             int64_t segment_elements = default_segment_elements)
       : run_(run),
         compute_(compute),
         units_(toy_units(run.tied)),
-        store_(units_, options(stage, offload)),
+        store_(units_, options(stage, offload, segment_elements)),
         unread_(offload.unread),
         expected_(initial_parameters(units_)) {
     store_.plan(arena_);
@@ -70,8 +71,9 @@ class ToyTrainer {
   }
 
  private:
-  ParamStoreOptions options(int stage, const ToyOffload& offload) const {
+  ParamStoreOptions options(int stage, const ToyOffload& offload, int64_t segment_elements) const {
     ParamStoreOptions o;
+    o.segment_elements = segment_elements;
     o.offload_optimizer = offload.optimizer;
     o.offload_parameters = offload.parameters;
     o.offload_path = std::filesystem::temp_directory_path().string();
@@ -121,19 +123,31 @@ class ToyTrainer {
     if (run_.tied) write_gradient({step, group, mb, 0, 0, 0}, store_.accumulate());
     for (int u = last_unit(); u >= 0; --u) {
       if (u > 0) use(u, u - 1);
-      for (size_t p = 0; p < units_[static_cast<size_t>(u)].params.size(); ++p) {
+      if (group < 0) store_.join_reductions(u);
+      for (size_t p = units_[static_cast<size_t>(u)].params.size(); p-- > 0;) {
         const int param_index = static_cast<int>(p);
         const bool again = written_twice(run_, u, param_index);
         write_gradient({step, group, mb, u, param_index, 1}, store_.accumulate() || again);
       }
+      if (u > 1) store_.prefetch(u - 2);
       store_.reduce(u);
     }
   }
 
   void write_gradient(const Source& source, bool accumulate) {
     if (source.group < 0) return;
-    const Tensor gradient = store_.gradient(source.unit, source.param);
-    Values values = gradient_values(run_, source, gradient.numel());
+    if (!units_[static_cast<size_t>(source.unit)].params[static_cast<size_t>(source.param)].by_rows) {
+      return write(store_.gradient(source.unit, source.param), 0, source, accumulate);
+    }
+    for (ParamStore::RowBlocks blocks(store_, source.unit, source.param); blocks.next();) {
+      write(blocks.gradient(), blocks.first_row() * blocks.gradient().dim(1), source, accumulate);
+    }
+  }
+
+  /// Writes a gradient from element `first` on.
+  void write(const Tensor& gradient, int64_t first, const Source& source, bool accumulate) {
+    Values values = gradient_values(run_, source, first + gradient.numel());
+    values.erase(values.begin(), values.begin() + first);
     if (accumulate) {
       Values before(values.size());
       copy_to_host(before.data(), gradient.data, gradient.bytes(), stream());

@@ -133,6 +133,76 @@ TEST(UnitLayout, BordersAreWholeChunksAsEqualAsChunksAllow) {
   }
 }
 
+TEST(UnitLayout, SmallUnitsAreOneSegmentAndLargeOnesAreBlocksOfRowsAndRunsOfChunks) {
+  UnitSpec unit{"block", {param(96, 64, true), param(300, 1, false), param(40, 64, true), param(7, 100, true)}, false};
+  unit.params[0].by_rows = true;  // 6144 elements
+  const int64_t all = UnitLayout(unit).elements();
+  EXPECT_EQ(all, 6144 + 2560 + 768 + 512);
+  EXPECT_EQ(UnitLayout(unit, all).segments(), (std::vector<int64_t>{0, all}));
+  // 40 rows fit; two blocks of 40 would leave 16.
+  EXPECT_EQ(UnitLayout(unit, 2560).segments(), (std::vector<int64_t>{0, 2048, 4096, 6144, 8192, 9984}));
+  // A chunk is four rows, and no block is smaller.
+  EXPECT_EQ(UnitLayout(unit, 100).segments().at(1), 256);
+  EXPECT_EQ(UnitLayout(unit, 2560).borders(2),
+            (std::vector<int64_t>{0, 1024, 2048, 3072, 4096, 5120, 6144, 7168, 8192, 8960, 9984}));
+}
+
+// Sizes of a block of Llama 3 70B, and of its vocabulary.
+TEST(UnitLayout, BlocksOfRowsBeginAtAlignedRowsAndHoldAtMost256MiB) {
+  UnitSpec block{"block",
+                 {param(10240, 8192, true), param(8192, 8192, true), param(57344, 8192, true), param(8192, 28672, true),
+                  param(8192, 1, false), param(8192, 1, false)},
+                 false};
+  for (ParamSpec& p : block.params) p.by_rows = p.decay;
+  const UnitLayout layout(block);
+  const std::vector<int64_t>& ends = layout.segments();
+  EXPECT_EQ(ends.size(), 2u + 2 + 1 + 7 + 4);
+  for (size_t i = 1; i < ends.size(); ++i) {
+    EXPECT_LE(ends[i] - ends[i - 1], default_segment_elements);
+    for (int p = 0; p < 4; ++p) {
+      const ParamSpec& matrix = block.params[static_cast<size_t>(p)];
+      const int64_t from = ends[i] - layout.offset(p);
+      if (from > 0 && from < matrix.numel()) {
+        EXPECT_EQ(from % (128 * matrix.columns), 0);
+      }
+    }
+  }
+  const UnitLayout table({"embedding", {param(128256, 8192, true)}, false});
+  EXPECT_EQ(table.segments().size(), 1u + 16);
+}
+
+TEST(UnitLayout, SegmentsCoverTheUnitAndDivideOnlyLargeOnes) {
+  std::mt19937 random(5);
+  for (int trial = 0; trial < 500; ++trial) {
+    UnitSpec unit = random_unit(random);
+    for (ParamSpec& p : unit.params) p.by_rows = p.decay && random() % 2 == 0;
+    const int64_t most = std::uniform_int_distribution<int64_t>(1, 30000)(random);
+    const UnitLayout layout(unit, most);
+    const std::vector<int64_t>& borders = layout.segments();
+    EXPECT_EQ(borders.front(), 0);
+    EXPECT_EQ(borders.back(), layout.elements());
+    if (layout.elements() <= most) {
+      EXPECT_EQ(borders.size(), 2u);
+    }
+    for (size_t i = 1; i < borders.size(); ++i) {
+      EXPECT_LT(borders[i - 1], borders[i]);
+      EXPECT_EQ(borders[i] % chunk_elements, 0);
+      // Above the limit is at most a chunk, or the fewest rows that are whole chunks.
+      EXPECT_LE(borders[i] - borders[i - 1], std::max(most, 40 * chunk_elements));
+    }
+    for (size_t p = 0; p < unit.params.size(); ++p) {
+      const int64_t offset = layout.offset(static_cast<int>(p)), last = offset + unit.params[p].numel();
+      if (borders.size() == 2 || !unit.params[p].by_rows) continue;
+      EXPECT_TRUE(std::ranges::binary_search(borders, offset));
+      for (const int64_t at : borders) {
+        if (at > offset && at < last) {
+          EXPECT_EQ((at - offset) % unit.params[p].columns, 0);
+        }
+      }
+    }
+  }
+}
+
 TEST(UnitLayout, RefusesShapesThatDoNotFit) {
   const int64_t huge = std::numeric_limits<int64_t>::max() / 2;
   EXPECT_THROW(UnitLayout({"u", {param(huge, 8, true)}, false}), Error);

@@ -80,7 +80,7 @@ void see_step(const StepUnderWay& step) {
   if (!poisoned.contains(step.data_step)) return;
   const float infinity = std::numeric_limits<float>::infinity();
   Stream& stream = test::runtime().stream();
-  copy_to_device(step.params.shard(0).gradient.data, &infinity, sizeof infinity, stream);
+  copy_to_device(step.params.shard(0, 0).gradient.data, &infinity, sizeof infinity, stream);
   stream.synchronize();
 }
 

@@ -19,6 +19,7 @@
 #include "parallel/local_communicator.hpp"
 #include "parallel/toy_model.hpp"
 #include "params/planned_memory.hpp"
+#include "train/saver.hpp"
 
 namespace llmtrain {
 namespace {
@@ -124,6 +125,7 @@ struct Setting {
   int stage = 0;
   DType compute = DType::f32;
   Offload optimizer = Offload::none, parameters = Offload::none;
+  int64_t segment_elements = default_segment_elements;
 };
 
 class Job {
@@ -149,11 +151,7 @@ class Job {
         const int64_t group = store_.begin_round(round);
         for (int unit = store_.unit_count() - 1; unit >= 0; --unit) {
           for (size_t p = 0; group >= 0 && p < store_.spec(unit).params.size(); ++p) {
-            const int param = static_cast<int>(p);
-            const Tensor gradient = store_.gradient(unit, param);
-            const auto values = test::gradient_values(toy, {step, group, 0, unit, param, 1}, gradient.numel());
-            copy_to_device(gradient.data, values.data(), gradient.bytes(), stream());
-            stream().synchronize();
+            write_gradient({step, group, 0, unit, static_cast<int>(p), 1});
           }
           store_.reduce(unit);
         }
@@ -163,17 +161,33 @@ class Job {
     }
   }
 
+  void write_gradient(const test::Source& source) {
+    const auto write = [&](const Tensor& to, int64_t first) {
+      const auto values = test::gradient_values(toy, source, first + to.numel());
+      copy_to_device(to.data, values.data() + first, to.bytes(), stream());
+      stream().synchronize();
+    };
+    if (!store_.spec(source.unit).params[static_cast<size_t>(source.param)].by_rows) {
+      return write(store_.gradient(source.unit, source.param), 0);
+    }
+    for (ParamStore::RowBlocks blocks(store_, source.unit, source.param); blocks.next();) {
+      write(blocks.gradient(), blocks.first_row() * blocks.gradient().dim(1));
+    }
+  }
+
   /// Over all ranks.
   uint64_t hash() {
     std::vector<uint64_t> sum{0};
     store_.finish_update();
     for (int unit = 0; unit < store_.unit_count(); ++unit) {
-      const UnitRange own = store_.owned(unit);
-      for (size_t plane = 0; plane < own_states.size(); ++plane) {
-        std::vector<char> bytes(static_cast<size_t>(own_states[plane].bytes(chunk_elements)));
-        for (int64_t at = own.begin; at < own.end; at += chunk_elements) {
-          store_.read_state(unit, plane, at, chunk_elements, bytes.data(), stream());
-          sum[0] += hash_of(unit, plane, at / chunk_elements, bytes.data(), std::ssize(bytes));
+      for (size_t segment = 0; segment < store_.segment_count(unit); ++segment) {
+        const UnitRange own = store_.owned(unit, segment);
+        for (size_t plane = 0; plane < own_states.size(); ++plane) {
+          std::vector<char> bytes(static_cast<size_t>(own_states[plane].bytes(chunk_elements)));
+          for (int64_t at = own.begin; at < own.end; at += chunk_elements) {
+            store_.read_state(unit, plane, at, chunk_elements, bytes.data(), stream());
+            sum[0] += hash_of(unit, plane, at / chunk_elements, bytes.data(), std::ssize(bytes));
+          }
         }
       }
     }
@@ -182,12 +196,14 @@ class Job {
   }
 
   void save(const std::string& folder, int64_t step) {
-    const StoreState state(store_, stream());
-    save_checkpoint(folder, state, test::toy_request(step), buffer_, ranks_);
+    std::vector<uint8_t> copy(static_cast<size_t>(Snapshot::bytes(store_)) / 3);  // the rest is read live
+    Snapshot snapshot(store_, stream(), copy);
+    snapshot.take();
+    save_checkpoint(folder, snapshot, test::toy_request(step), buffer_, ranks_);
   }
   /// This rank's values of a plane.
   std::vector<float> owned_values(int unit, size_t plane) {
-    const UnitRange own = store_.owned(unit);
+    const UnitRange own = store_.owned(unit, 0);
     const auto bytes = static_cast<size_t>(own_states[plane].bytes(own.end - own.begin));
     std::vector<float> values(own_states[plane].dtype == DType::u8 ? 0 : bytes / sizeof(float));
     std::vector<uint8_t> codes(values.empty() ? bytes : 0);
@@ -195,7 +211,7 @@ class Job {
     store_.read_state(unit, plane, own.begin, own.end - own.begin, to, stream());
     return codes.empty() ? values : std::vector<float>(codes.begin(), codes.end());
   }
-  int64_t first_value(int unit, size_t plane) { return own_states[plane].values(store_.owned(unit).begin); }
+  int64_t first_value(int unit, size_t plane) { return own_states[plane].values(store_.owned(unit, 0).begin); }
 
   void load(const std::string& folder) {
     const auto found = find_checkpoint(folder, ranks_);
@@ -216,6 +232,7 @@ class Job {
     o.offload_path = std::filesystem::temp_directory_path().string();
     o.offload_piece = 4 * chunk_elements;
     o.states = optimizer_.states();
+    o.segment_elements = setting.segment_elements;
     return o;
   }
 
@@ -232,6 +249,8 @@ const std::vector<Setting> settings = {
     {1, DType::bf16},
     {2, DType::f32},
     {3, DType::bf16},
+    {1, DType::f32, Offload::none, Offload::none, 512},
+    {3, DType::bf16, Offload::nvme, Offload::nvme, 2000},
     {0, DType::bf16, Offload::nvme},
     {2, DType::bf16, Offload::nvme},
     {3, DType::f32, Offload::nvme, Offload::nvme},

@@ -68,8 +68,8 @@ void GemmPlan::pack_a_task(const Operands& o, const Part& part, int64_t task) co
   const int64_t k_block = task % part.k_blocks;
   const int64_t row = (part.row + block) * tile_rows_;
   with_types([&](auto in, auto out) {
-    const auto from = source<decltype(in), decltype(out)>(o.a, part.k_block + k_block, row, shape_.a_transposed,
-                                                          shape_.a_transposed ? shape_.m : shape_.k);
+    const auto from =
+        source<decltype(in), decltype(out)>(o.a, part.k_block + k_block, row, shape_.a_transposed, a_row_length());
     pack_a(reinterpret_cast<uint32_t*>(packed_rows(o, block, k_block)),
            packed_row_ / PanelWords<decltype(in), decltype(out)>::unit, from, std::min(tile_rows_, shape_.m - row));
   });
@@ -282,14 +282,17 @@ struct PlanHash {
   size_t operator()(const PlanKey& key) const {
     const GemmShape& s = key.shape;
     uint64_t h = 0;
-    for (const int64_t v : {s.m, s.n, s.k, s.rank}) h = (h ^ static_cast<uint64_t>(v)) * 0x9E3779B97F4A7C15u;
+    for (const int64_t v : {s.m, s.n, s.k, s.rank, s.a_columns})
+      h = (h ^ static_cast<uint64_t>(v)) * 0x9E3779B97F4A7C15u;
     for (const bool v : {s.a_transposed, s.b_transposed, s.accumulate, s.bias, s.any_rows}) h = h * 2 + (v ? 1 : 0);
     h = h * 31 + static_cast<uint64_t>(s.input) * 7 + static_cast<uint64_t>(s.output);
     return static_cast<size_t>((h ^ (h >> 32)) * 0x9E3779B97F4A7C15u);
   }
 };
 
-int64_t path_rows(const GemmShape& shape) { return shape.any_rows ? std::numeric_limits<int64_t>::max() : shape.m; }
+int64_t path_rows(const GemmShape& shape) {
+  return shape.any_rows ? std::numeric_limits<int64_t>::max() : std::max(shape.m, shape.a_columns);
+}
 
 }  // namespace
 
@@ -300,6 +303,8 @@ void gemm(const GemmShape& shape, const GemmOperands& operands) {
   LLMTRAIN_CHECK(shape.m > 0 && shape.n > 0 && shape.k > 0, "a matrix product has at least one element");
   LLMTRAIN_CHECK(shape.output == DType::f32 || !shape.accumulate, "sums of products are fp32");
   LLMTRAIN_CHECK(shape.rank == 0 || !shape.a_transposed, "a product of weight gradients has no other one added");
+  LLMTRAIN_CHECK(shape.a_columns == 0 || (shape.a_transposed && shape.a_columns >= shape.m),
+                 "only a transposed operand is a block of columns");
   std::unique_ptr<GemmPlan>& plan = plans[{shape, forced_product_path()}];
   if (!plan) plan = std::make_unique<GemmPlan>(shape, product_kernels(shape.input, path_rows(shape)));
   plan->run(operands);

@@ -25,6 +25,8 @@ struct GemmShape {
   DType output = DType::f32;  ///< type of C: fp32 or the type of A and B
   DType bias_type = DType::f32;
   bool any_rows = false;  ///< uses the path for many rows, whatever m
+  /// Row length of a transposed A that is a block of columns of a wider one, whose path it uses; 0: A is dense.
+  int64_t a_columns = 0;
 
   bool operator==(const GemmShape&) const = default;
 };

@@ -79,6 +79,10 @@ class GemmPlan {
   int64_t k_block_length(int64_t k_block) const {
     return k_block + 1 < k_blocks_ ? k_block_ : padded_k_ - k_block * k_block_;
   }
+  int64_t a_row_length() const {
+    if (shape_.a_columns > 0) return shape_.a_columns;
+    return shape_.a_transposed ? shape_.m : shape_.k;
+  }
   int64_t c_stride() const { return accumulator_ == Accumulator::tile ? panels_per_tile_ * panel_width : shape_.n; }
   char* packed_panel(const Operands& o, int64_t panel, int64_t k_block) const {
     return o.packed_b + (panel * k_blocks_at_a_time_ + k_block) * k_block_ * panel_width * panel_element_;

@@ -167,6 +167,20 @@ void linear_backward_weight(const Tensor& dw, const Tensor& dy, const Tensor& x,
   host::gemm(host::backward_weight_shape(product, dy.dtype, accumulate), {dy.data, x.data, dw.data});
 }
 
+void linear_backward_weight_rows(const Tensor& dw, int64_t first, const Tensor& dy, const Tensor& x, bool accumulate,
+                                 Stream& stream) {
+  const ProductShape product = check_linear_backward_weight_rows(dw, first, dy, x);
+  const ProfileSpan span("linear_backward_weight", [&] { return traffic({&dw, &x}, product.flops()); });
+  if (product.n == 0) {
+    if (!accumulate) fill_zero(dw.data, dw.bytes(), stream);
+    return;
+  }
+  host::GemmShape shape = host::backward_weight_shape(product, dy.dtype, accumulate);
+  shape.a_columns = dy.dim(1);
+  host::gemm(shape,
+             {static_cast<const char*>(dy.data) + first * static_cast<int64_t>(size_of(dy.dtype)), x.data, dw.data});
+}
+
 int64_t matmul_workspace_bytes() { return 0; }  // packed panels are in the plan: kernels/workspace.hpp
 
 void linear_backward_bias(const Tensor& db, const Tensor& dy, bool accumulate, Stream&) {

@@ -44,8 +44,8 @@ std::vector<Fault>& faults() {
 
 void change_gradient(ParamStore& params, float value) {
   for (int unit = 0; unit < params.unit_count(); ++unit) {
-    const ParamStore::Shard shard = params.shard(unit);
-    const UnitRange own = params.owned(unit);
+    const ParamStore::Shard shard = params.shard(unit, 0);
+    const UnitRange own = params.owned(unit, 0);
     if (own.begin == own.end) continue;
     shard.gradient.as<float>()[own.begin - shard.begin] = value;
     return;

@@ -118,6 +118,7 @@ class MacroObject : public Object {
     if (name == "explicit_caller") return Value(has_caller_parameter());
     if (name != "arguments") return std::nullopt;
     std::vector<Value> names;
+    names.reserve(definition_.parameters.size());
     for (const auto& parameter : definition_.parameters) names.push_back(Value::text(parameter.first));
     return evaluator.list(std::move(names), SequenceKind::tuple);
   }
@@ -169,6 +170,7 @@ class MacroObject : public Object {
     const size_t expected = definition_.parameters.size();
     if (definition_.takes_kwargs) {
       std::vector<std::pair<Value, Value>> entries;
+      entries.reserve(named.size());
       for (auto& [name, value] : named) entries.emplace_back(Value::text(name), std::move(value));
       evaluator.assign("kwargs", evaluator.dict(std::move(entries)));
     } else if (!named.empty()) {

@@ -111,6 +111,7 @@ Value split(Evaluator& evaluator, const Value& object, Args arguments) {
     if (from_right) std::reverse(parts.begin(), parts.end());
   }
   std::vector<Value> result;
+  result.reserve(parts.size());
   for (const auto& [begin, end] : parts) result.push_back(part(evaluator, object, begin, end));
   return evaluator.list(std::move(result));
 }

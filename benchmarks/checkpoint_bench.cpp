@@ -90,8 +90,8 @@ class Reader : public StateTarget {
  public:
   Reader(Schema schema, int64_t rank, int64_t size) : schema_(std::move(schema)), rank_(rank), size_(size) {}
   Schema schema() const override { return schema_; }
-  ShardBorders wanted(int64_t unit) const override {
-    return borders_of_shard(schema_.units[static_cast<size_t>(unit)].elements, rank_, size_);
+  std::vector<ShardBorders> wanted(int64_t unit) const override {
+    return parts_of_shard(schema_.units[static_cast<size_t>(unit)], rank_, size_);
   }
   void write(int64_t unit, size_t plane, int64_t begin, int64_t count, const void* values) override {
     const auto* seen = static_cast<const float*>(values);

@@ -21,7 +21,7 @@ void SliceWriter::write(int unit, int64_t offset, const ParamSpec& param, const 
   for (int64_t at = 0; at < elements; at += gathered_elements) {
     const int64_t count = std::min(gathered_elements, elements - at);
     values_.resize(static_cast<size_t>(count));
-    throw_if_stopping(communicator_, "while the weights were exported");
+    if (cancellable_) throw_if_stopping(communicator_, "while the weights were exported");
     try {
       gather_(unit, offset + at, offset + at + count, values_.data());
     } catch (const UserError&) {

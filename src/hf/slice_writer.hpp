@@ -15,11 +15,13 @@ namespace llmtrain {
 using GatherWeights = std::function<void(int unit, int64_t begin, int64_t end, float* out)>;
 
 /// Sends the values of a slice through this process or, on the rank with the writer, into the file. It stores an error
-/// of reading or writing for later, since the other ranks need this one in the gathers that follow.
+/// of reading or writing for later, since the other ranks need this one in the gathers that follow. A request to stop
+/// ends the work if it is `cancellable`.
 class SliceWriter {
  public:
-  SliceWriter(const GatherWeights& gather, ModelFolderWriter* writer, Communicator& communicator)
-      : gather_(gather), writer_(writer), communicator_(communicator) {}
+  SliceWriter(const GatherWeights& gather, ModelFolderWriter* writer, Communicator& communicator,
+              bool cancellable = true)
+      : gather_(gather), writer_(writer), communicator_(communicator), cancellable_(cancellable) {}
 
   /// `offset` is that of the parameter in its unit; the values become those of every tensor in `names`.
   void write(int unit, int64_t offset, const ParamSpec& param, const ParamSlice& slice,
@@ -35,6 +37,7 @@ class SliceWriter {
   const GatherWeights& gather_;
   ModelFolderWriter* writer_;
   Communicator& communicator_;
+  bool cancellable_;
   std::vector<float> values_, turned_;
   std::exception_ptr failure_;
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "core/deck/deck.hpp"
 #include "models/layers_codec.hpp"
@@ -117,7 +118,8 @@ void LoraConfig::visit(DeckKeys& keys) {
            {.doc = "Train the norm of every row of the adapted matrices apart from its direction (DoRA)."});
   keys.key<Fp32Number>("learning_rate_ratio", learning_rate_ratio,
                        {.range = {.min = 0, .max = 1e4, .open_min = true},
-                        .doc = "Learning rate of B divided by that of all other parameters (LoRA+; 16 is usual).",
+                        .doc = "Learning rate of B and of DoRA's magnitudes divided by that of all other parameters "
+                               "(LoRA+; 16 is usual).",
                         .change = Change::applies});
 }
 
@@ -131,6 +133,7 @@ void LoraConfig::take(DeckLoader& deck, const LoraConfig& found, const ModelConf
     const std::string name = key.full_name(), value = other.find(name)->print();
     const bool given = deck.given(name);
     const bool own = std::ranges::find(own_keys, key.name) != own_keys.end();
+    const bool ordered = key.name == "rank_pattern" || key.name == "alpha_pattern";  // the first match counts
     if (key.name == "path" || (given && own)) continue;
     if (!given) {
       if (!takes(key, value)) {
@@ -140,7 +143,8 @@ void LoraConfig::take(DeckLoader& deck, const LoraConfig& found, const ModelConf
                                      key.name, value));
       }
       deck.set(name, Origin::automatic, "lora.path");
-    } else if (deck.sound({name}) && sorted_items(key.print()) != sorted_items(value)) {
+    } else if (deck.sound({name}) &&
+               (ordered ? key.print() != value : sorted_items(key.print()) != sorted_items(value))) {
       different.emplace_back(name, value.empty() ? "none" : value);
     }
   }
@@ -159,6 +163,10 @@ void LoraConfig::resolve(DeckLoader& deck, const ModelConfig& model) {
                    "lora.target_modules", "lora.exclude_modules", "lora.modules_to_save", "lora.layers_to_transform",
                    "lora.layers_pattern", "lora.rank_pattern", "lora.alpha_pattern"})) {
     return;
+  }
+  for (const auto& [module, number] : rank_pattern) {
+    if (number == std::floor(number)) continue;
+    return deck.fail("lora.rank_pattern", fmt::format("{}:{} must be a whole number", module, print_number(number)));
   }
   const LoraPart part = choose_adapters(*this, model);
   for (const auto& [key, what] : part.errors) deck.fail("lora." + key, what);

@@ -95,9 +95,9 @@ void RoleModel::load_adapters(LoadedWeights& loaded, const std::string& base_has
   }
 }
 
-void RoleModel::write_adapters(const std::string& folder, Communicator& communicator) {
+void RoleModel::write_adapters(const std::string& folder, Communicator& communicator, bool overwrite) {
   const FrozenWeights base = frozen_.value_or(FrozenWeights{.path = spec_.weights.folder});
-  const AdapterOutput output{folder, spec_.lora.value(), base.path, base.hash};
+  const AdapterOutput output{folder, spec_.lora.value(), base.path, base.hash, overwrite};
   const auto gather = [this](int unit, int64_t begin, int64_t end, float* out) {
     params_.gather_range(unit, begin, end, out);
   };

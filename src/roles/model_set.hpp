@@ -66,8 +66,8 @@ class RoleModel {
   /// Description of the frozen weights for checkpoints, which do not contain them, once load() has read them; none if
   /// everything is trained.
   const std::optional<FrozenWeights>& frozen_weights() const { return frozen_; }
-  /// Writes the adapters as PEFT's files into a folder. Collective.
-  void write_adapters(const std::string& folder, Communicator& communicator);
+  /// Writes the adapters as PEFT's files into a folder, where `overwrite` replaces files. Collective.
+  void write_adapters(const std::string& folder, Communicator& communicator, bool overwrite = true);
   const WeightSource& weights() const { return spec_.weights; }
   bool has_adapters() const { return spec_.lora.has_value(); }
 

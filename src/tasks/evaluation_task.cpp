@@ -152,11 +152,12 @@ void print_opening(RunLog& log, const Job& job, const EvaluationTask& task, cons
   print_warnings(log, config.notes, job.runtime);
 }
 
-std::string report_json(const EvaluationReport& report, const WeightSource& weights, int64_t sequence_length,
-                        int64_t stride) {
+std::string report_json(const EvaluationReport& report, const WeightSource& weights, const std::string& adapter,
+                        int64_t sequence_length, int64_t stride) {
   nlohmann::ordered_json j = nlohmann::ordered_json::object();
   j["model"] = weights.folder;
   if (!weights.checkpoint.empty()) j["checkpoint"] = weights.checkpoint;
+  if (!adapter.empty()) j["adapter"] = adapter;
   j["loss"] = report.loss;
   j["perplexity"] = report.perplexity();
   if (report.bytes > 0) j["bits_per_byte"] = report.bits_per_byte();
@@ -258,8 +259,9 @@ int run_evaluation(Job& job) {
   }
   throw_on_all_ranks(communicator, [&] {
     if (root)
-      directory->write_file("evaluation.json", report_json(report, {config.model.path, config.source.checkpoint},
-                                                           config.batch.sequence_length, config.evaluation.stride));
+      directory->write_file("evaluation.json",
+                            report_json(report, {config.model.path, config.source.checkpoint}, config.lora.path,
+                                        config.batch.sequence_length, config.evaluation.stride));
   });
   log->finish("finished");
   throw_on_all_ranks(communicator, [&] {

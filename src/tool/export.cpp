@@ -61,8 +61,9 @@ void export_checkpoint(const std::string& path, const std::string& tokenizer_pat
   const Manifest& manifest = loaded.checkpoint()->manifest();
   if (loaded.lora()) {
     if (!tokenizer_path.empty()) refuse_command_line("--tokenizer: the checkpoint has adapters, which need none");
+    if (options.type) refuse_command_line("--dtype: the checkpoint has adapters, which are written in fp32");
     loaded.start([](Arena&) {});
-    return loaded.role().write_adapters(options.output, loaded.communicator());
+    return loaded.role().write_adapters(options.output, loaded.communicator(), options.overwrite);
   }
   if (tokenizer != nullptr) {
     const Config deck = load_config(manifest.deck, path + "/manifest.json: deck", {}, DeckFiles::recorded);

@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 
+#include "hf/adapters/adapter_config.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {
@@ -28,17 +29,18 @@ struct MergeCommand {
   bool force = false;
 };
 
-/// Texts of the model, and its other files but weights of any format.
+/// Texts of the model, and its other files but weights of any format and the configuration of an adapter, which
+/// Transformers would load.
 std::map<std::string, std::string> other_files(const std::string& folder) {
-  constexpr std::array<std::string_view, 9> weights = {".safetensors", ".index.json", ".bin",  ".pt",     ".pth",
-                                                       ".gguf",        ".h5",         ".onnx", ".msgpack"};
+  constexpr std::array<std::string_view, 10> excluded = {
+      ".safetensors", ".index.json", ".bin", ".pt", ".pth", ".gguf", ".h5", ".onnx", ".msgpack", adapter_config_name};
   std::map<std::string, std::string> texts = model_texts(folder);
   const FolderHandle handle = FolderHandle::open(folder);
   for (const std::string& name : handle.names()) {
     const auto ends = [&](std::string_view end) { return name.ends_with(end); };
     std::error_code ignored;
     const std::filesystem::path path = std::filesystem::path(folder) / name;
-    if (texts.contains(name) || name.starts_with('.') || std::ranges::any_of(weights, ends)) continue;
+    if (texts.contains(name) || name.starts_with('.') || std::ranges::any_of(excluded, ends)) continue;
     if (!std::filesystem::is_regular_file(path, ignored)) continue;
     texts[name] = handle.open_to_read(name).read_text(max_other_file);
   }

@@ -139,6 +139,9 @@ TEST_F(AdapterRun, IsExportedMergedEvaluatedAndContinued) {
   EXPECT_EQ(read_file(exported + "/adapter_model.safetensors"), adapter("one"));
   EXPECT_EQ(read_file(exported + "/adapter_config.json"), read_file(at("one/adapter/adapter_config.json")));
 
+  EXPECT_EQ(llmtool({"export", at("one"), "--output", exported}).exit_code, 73) << "it is there";
+  EXPECT_EQ(llmtool({"export", at("one"), "--output", exported, "--force"}).exit_code, 0);
+
   const std::vector<int> ids = {5, 6, 40, 7, 22, 13, 9, 30};
   const std::vector<double> expected = logprobs({model, "--adapter", exported}, ids);
   EXPECT_LT(difference(logprobs({at("one")}, ids), expected), 1e-6) << "of the checkpoint";
@@ -177,7 +180,9 @@ TEST_F(AdapterRun, IsExportedMergedEvaluatedAndContinued) {
 
   const Outcome evaluated = train("evaluated", {"run.task=evaluate", "lora.path=" + at("one/adapter")});
   ASSERT_EQ(evaluated.exit_code, 0) << evaluated.output;
-  const double loss = json::parse(read_file(at("evaluated/evaluation.json")))["loss"];
+  const json report = json::parse(read_file(at("evaluated/evaluation.json")));
+  const double loss = report["loss"];
+  EXPECT_EQ(report["adapter"].get<std::string>(), at("one/adapter"));
   EXPECT_NEAR(loss, std::strtod(evaluations("one").back().c_str(), nullptr), 1e-6);
 }
 
@@ -186,6 +191,7 @@ TEST_F(AdapterRun, ThatMustNotGoOnIsRefused) {
   const Outcome shape = train("shape", {"lora.path=" + reference("adapters/llama_qv")}, 1, "gpt2");
   EXPECT_EQ(shape.exit_code, 65);
   EXPECT_THAT(shape.output, HasSubstr("does not fit the model"));
+  EXPECT_EQ(train("half", {"lora.rank_pattern=q_proj:2.5"}).exit_code, 78);
   const Outcome missing = train("missing", {"lora.path=" + at("nowhere")});
   EXPECT_EQ(missing.exit_code, 66);
   // Another model of the same shape than the adapter was trained with.

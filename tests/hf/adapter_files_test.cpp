@@ -171,6 +171,17 @@ TEST(AdapterConfig, ScalesAndRanks) {
   EXPECT_EQ(shape("1.self_attn.o_proj").dropout, 0.25);
 }
 
+// The first pattern that matches counts, so that another order is another adapter.
+TEST(AdapterConfig, PatternsAreWrittenInTheirOrder) {
+  const ModelConfig model = shape_of_model("llama").config;
+  AdapterConfig config;
+  const json settings = {{"target_modules", "all-linear"}};
+  config.lora = lora_of(settings);
+  config.lora.alpha_pattern = {{"q_proj", 4}, {".*proj", 8}};
+  const std::string text = write_adapter_config(config, choose_adapters(config.lora, model), model);
+  EXPECT_EQ(parse_adapter_config(text, adapter_config_name).lora.alpha_pattern, config.lora.alpha_pattern);
+}
+
 TEST(AdapterConfig, RefusesWhatItDoesNotKnow) {
   const auto error = [](const std::string& more) {
     const std::string text = R"({"peft_type":"LORA","target_modules":["q_proj"])" + more + "}";

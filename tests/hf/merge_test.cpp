@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "hf/adapters/adapter_files.hpp"
@@ -109,6 +110,22 @@ TEST(MergeValues, ThatOverflowAreNamed) {
   EXPECT_THAT(
       verdict(ExitCode::bad_content, [&] { merge_adapter(model, folder.at("adapter"), to(folder.at("out"), model)); }),
       HasSubstr("adapter: the merged 'model.layers.0.self_attn.q_proj.weight' has a value that is not finite"));
+  EXPECT_FALSE(fs::exists(folder.at("out")));
+}
+
+TEST(MergeValues, OfATiedMatrixThatWasTrainedApartAreRefused) {
+  const ScratchFolder folder(unique_name("merge-tied"));
+  fs::copy(adapters + "qwen2_tied", folder.at("adapter"));
+  std::string bytes = folder.read("adapter/adapter_model.safetensors");
+  uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  char& head = bytes.at(8 + header);  // the first tensor is lm_head.weight
+  head = static_cast<char>(head ^ 1);
+  folder.write("adapter/adapter_model.safetensors", bytes);
+  const std::string model = models + "qwen2";
+  EXPECT_THAT(
+      verdict(ExitCode::bad_content, [&] { merge_adapter(model, folder.at("adapter"), to(folder.at("out"), model)); }),
+      HasSubstr("'base_model.model.lm_head.weight' differs from 'base_model.model.model.embed_tokens.weight'"));
   EXPECT_FALSE(fs::exists(folder.at("out")));
 }
 

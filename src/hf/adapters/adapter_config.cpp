@@ -219,23 +219,26 @@ class AdapterConfigReader {
   ConfigKeys keys_;
 };
 
-nlohmann::json number_json(double number) {
+/// It keeps the order of patterns, of which the first match counts.
+using Json = nlohmann::ordered_json;
+
+Json number_json(double number) {
   if (number == std::floor(number) && std::abs(number) < 1e15) return static_cast<int64_t>(number);
   return number;
 }
 
-nlohmann::json numbers_json(const ModuleNumbers& numbers) {
-  nlohmann::json object = nlohmann::json::object();
-  for (const auto& [name, number] : numbers) object[name] = number_json(number);
+Json numbers_json(const ModuleNumbers& numbers) {
+  Json object = Json::object();
+  for (const auto& [name, number] : numbers) {
+    if (!object.contains(name)) object[name] = number_json(number);
+  }
   return object;
 }
 
-nlohmann::json names_json(const std::vector<std::string>& names) {
-  return names.empty() ? nlohmann::json() : nlohmann::json(names);
-}
+Json names_json(const std::vector<std::string>& names) { return names.empty() ? Json() : Json(names); }
 
-nlohmann::json pattern_json(const ModulePattern& pattern) {
-  return pattern.regex.empty() ? names_json(pattern.names) : nlohmann::json(pattern.regex);
+Json pattern_json(const ModulePattern& pattern) {
+  return pattern.regex.empty() ? names_json(pattern.names) : Json(pattern.regex);
 }
 
 /// PEFT trains embedding and head of a tied model as one only if it is told both.
@@ -261,32 +264,29 @@ AdapterConfig parse_adapter_config(std::string_view text, const std::string& pla
 
 std::string write_adapter_config(const AdapterConfig& config, const LoraPart& part, const ModelConfig& model) {
   const LoraConfig& lora = config.lora;
-  nlohmann::json object = {
-      {"alpha_pattern", numbers_json(lora.alpha_pattern)},
-      {"auto_mapping", nullptr},
-      {"base_model_name_or_path", config.base.empty() ? nlohmann::json() : nlohmann::json(config.base)},
-      {"bias", name_of(lora.bias)},
-      {"ensure_weight_tying", part.trains_tied_head},
-      {"exclude_modules", pattern_json(lora.exclude_modules)},
-      {"fan_in_fan_out", nominal_shape(model).names.transposed_linear_layers},
-      {"inference_mode", true},
-      {"init_lora_weights",
-       lora.init == AdapterShape::Init::gaussian ? nlohmann::json("gaussian") : nlohmann::json(true)},
-      {"layers_pattern", names_json(lora.layers_pattern)},
-      {"layers_to_transform",
-       lora.layers_to_transform.empty() ? nlohmann::json() : nlohmann::json(lora.layers_to_transform)},
-      {"lora_alpha", number_json(lora.alpha)},
-      {"lora_bias", false},
-      {"lora_dropout", lora.dropout},
-      {"modules_to_save", names_json(saved_modules(lora, part, model))},
-      {"peft_type", "LORA"},
-      {"r", lora.rank},
-      {"rank_pattern", numbers_json(lora.rank_pattern)},
-      {"revision", nullptr},
-      {"target_modules", part.targets},
-      {"task_type", "CAUSAL_LM"},
-      {"use_dora", lora.dora},
-      {"use_rslora", lora.rslora}};
+  Json object = {{"alpha_pattern", numbers_json(lora.alpha_pattern)},
+                 {"auto_mapping", nullptr},
+                 {"base_model_name_or_path", config.base.empty() ? Json() : Json(config.base)},
+                 {"bias", name_of(lora.bias)},
+                 {"ensure_weight_tying", part.trains_tied_head},
+                 {"exclude_modules", pattern_json(lora.exclude_modules)},
+                 {"fan_in_fan_out", nominal_shape(model).names.transposed_linear_layers},
+                 {"inference_mode", true},
+                 {"init_lora_weights", lora.init == AdapterShape::Init::gaussian ? Json("gaussian") : Json(true)},
+                 {"layers_pattern", names_json(lora.layers_pattern)},
+                 {"layers_to_transform", lora.layers_to_transform.empty() ? Json() : Json(lora.layers_to_transform)},
+                 {"lora_alpha", number_json(lora.alpha)},
+                 {"lora_bias", false},
+                 {"lora_dropout", lora.dropout},
+                 {"modules_to_save", names_json(saved_modules(lora, part, model))},
+                 {"peft_type", "LORA"},
+                 {"r", lora.rank},
+                 {"rank_pattern", numbers_json(lora.rank_pattern)},
+                 {"revision", nullptr},
+                 {"target_modules", part.targets},
+                 {"task_type", "CAUSAL_LM"},
+                 {"use_dora", lora.dora},
+                 {"use_rslora", lora.rslora}};
   return object.dump(2);
 }
 

@@ -275,7 +275,7 @@ void write_adapter(const AdapterOutput& output, const DecoderShape& shape, const
     if (communicator.rank() != 0) return;
     ModelFolderPlan plan;
     plan.path = output.folder;
-    plan.overwrite = true;
+    plan.overwrite = output.overwrite;
     plan.single_file = adapter_weights_name;
     plan.file_bytes = std::numeric_limits<int64_t>::max();
     if (!output.base_hash.empty()) plan.metadata[base_hash_key] = output.base_hash;
@@ -288,7 +288,7 @@ void write_adapter(const AdapterOutput& output, const DecoderShape& shape, const
     });
     writer = std::make_unique<ModelFolderWriter>(std::move(plan));
   });
-  SliceWriter slices(gather, writer.get(), communicator);
+  SliceWriter slices(gather, writer.get(), communicator, /*cancellable=*/false);
   for_slices([&](int unit, int64_t offset, const ParamSpec& param, const ParamSlice& slice) {
     slices.write(unit, offset, param, slice, names_of(slice.name));
   });

@@ -48,14 +48,15 @@ LoadedAdapter load_adapter(const std::string& folder, const DecoderShape& shape,
 
 /// Facts that the written files have beside the tensors.
 struct AdapterOutput {
-  std::string folder;  ///< an adapter there is replaced
+  std::string folder;
   LoraConfig lora;
   std::string base;       ///< folder of the model; empty: none
   std::string base_hash;  ///< hash of its frozen tensors (LoadReport::hash)
+  bool overwrite = true;  ///< files that are there are replaced
 };
 inline constexpr const char* base_hash_key = "base_hash";  ///< in the metadata of adapter_model.safetensors
 
-/// Collective; rank 0 writes. The folder appears atomically.
+/// Collective; rank 0 writes. The folder appears atomically. A request to stop waits: a run saves its state first.
 void write_adapter(const AdapterOutput& output, const DecoderShape& shape, const std::vector<UnitSpec>& units,
                    const GatherWeights& gather, Communicator& communicator);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -79,13 +80,15 @@ class Merger {
     check_name(folder);
     adapt(shape, adapter_.config.lora);
     const std::vector<UnitSpec> adapted = Decoder(shape).units();
-    for (const SliceSource& s : match_adapter(adapter_, shape, adapted).slices) {
+    const WeightMatch stored = match_adapter(adapter_, shape, adapted);
+    for (const SliceSource& s : stored.slices) {
       const ParamSpec& param = adapted[static_cast<size_t>(s.unit)].params[static_cast<size_t>(s.param)];
       const ParamSlice& slice = param.slices[static_cast<size_t>(s.slice)];
       stored_[slice.name] = {&adapter_.index.tensors[s.tensor], nullptr, slice.rows, param.columns, slice.transposed};
     }
     adapter_file_.emplace(FolderHandle::open(adapter).open_to_read(adapter_weights_name));
     for (auto& [name, slice] : stored_) slice.file = &*adapter_file_;
+    require_one_tied_matrix(stored);
     for (const WeightIndex::File& file : index_.files) files_.push_back(folder_.open_to_read(file.name));
   }
 
@@ -118,6 +121,27 @@ class Merger {
  private:
   StoredSlice slice_of(const WeightIndex::Tensor& tensor, int64_t rows, int64_t columns, bool transposed) const {
     return {&tensor, &files_[tensor.file], rows, columns, transposed};
+  }
+
+  /// A trained matrix of embedding and head is stored twice. PEFT may have trained the two apart.
+  void require_one_tied_matrix(const WeightMatch& match) const {
+    if (match.tied_head < 0) return;
+    const WeightIndex::Tensor& embedding = adapter_.index.tensors[static_cast<size_t>(match.embedding)];
+    const WeightIndex::Tensor& head = adapter_.index.tensors[static_cast<size_t>(match.tied_head)];
+    const int64_t elements = head.numel();
+    Values left, right;
+    for (int64_t begin = 0; begin < elements; begin += read_elements_at_once) {
+      const int64_t end = std::min(begin + read_elements_at_once, elements);
+      left.resize(static_cast<size_t>(end - begin));
+      right.resize(left.size());
+      read_slice({&embedding, &*adapter_file_, elements, 1, false}, begin, end, left.data());
+      read_slice({&head, &*adapter_file_, elements, 1, false}, begin, end, right.data());
+      if (std::memcmp(left.data(), right.data(), left.size() * sizeof(float)) == 0) continue;
+      throw UserError(ExitCode::bad_content,
+                      fmt::format("{}: {} differs from {}, although the model uses one matrix for both. Merge the "
+                                  "adapter with PEFT, which makes two matrices of them",
+                                  adapter_file_->path(), printable(head.name), printable(embedding.name)));
+    }
   }
 
   Values read_stored(const std::string& name) const {

@@ -89,18 +89,17 @@ class AdapterRun : public testing::Test {
 
   /// Outcome of a run with these keys more.
   Outcome train(const std::string& name, const std::vector<std::string>& keys, int ranks = 1,
-                const std::string& model = "llama") {
+                const std::string& model = "llama", int threads = 1) {
     std::string deck = fmt::format(
         "[run]\nname = {}\noutput = {}\nfinetuning = lora\nmax_steps = 4\n[model]\npath = {}\n[data]\ntrain = {}\n"
         "packing = none\nvalidation_fraction = 0.2\n[batch]\nsequence_length = 24\nmicro = 2\nglobal = 4\n"
-        "[schedule]\nlearning_rate = 0.01\n[precision]\ncompute = fp32\n[evaluation]\nevery_steps = 2\nat_start = "
-        "true\n"
-        "[checkpoint]\nevery_steps = 2\n",
+        "[schedule]\nname = constant\nlearning_rate = 0.01\n[precision]\ncompute = fp32\n"
+        "[evaluation]\nevery_steps = 2\nat_start = true\n[checkpoint]\nevery_steps = 2\n",
         name, (folder_ / "runs").string(), reference("hf/" + model), (folder_ / "rows.jsonl").string());
     write_file(folder_ / (name + ".ini"), deck);
     std::vector<std::string> arguments = {(folder_ / (name + ".ini")).string()};
     arguments.insert(arguments.end(), keys.begin(), keys.end());
-    return llmtrain({ranks, 1, arguments});
+    return llmtrain({ranks, threads, arguments});
   }
   std::string at(const std::string& path) const { return (folder_ / "runs" / path).string(); }
   std::string adapter(const std::string& run) const {
@@ -114,19 +113,25 @@ const std::vector<std::string> dora = {"lora.r=3",         "lora.target_modules=
                                        "lora.dora=true",   "lora.modules_to_save=lm_head, k_proj",
                                        "lora.dropout=0.1", "checkpoint.export_merged=true"};
 
-TEST_F(AdapterRun, WritesTheSameAdapterOnAnyRanksAndStages) {
+TEST_F(AdapterRun, WritesTheSameAdapterHoweverItIsComputed) {
   const Outcome one = train("one", dora);
   ASSERT_EQ(one.exit_code, 0) << one.output;
-  for (const auto& [ranks, stage] : {std::pair(2, 3), std::pair(3, 2)}) {
-    const std::string name = fmt::format("r{}z{}", ranks, stage);
-    std::vector<std::string> keys = dora;
-    keys.push_back(fmt::format("parallel.zero={}", stage));
-    const Outcome other = train(name, keys, ranks);
+  const auto expect_same = [&](const std::string& name, std::vector<std::string> keys, int ranks, int threads = 1) {
+    keys.insert(keys.end(), dora.begin(), dora.end());
+    const Outcome other = train(name, keys, ranks, "llama", threads);
     ASSERT_EQ(other.exit_code, 0) << other.output;
     EXPECT_EQ(adapter(name), adapter("one")) << name;
     EXPECT_EQ(read_file(at(name + "/ledger.jsonl")), read_file(at("one/ledger.jsonl"))) << name;
-  }
+  };
+  expect_same("sharded", {"parallel.zero=3"}, 2);
+  expect_same("three", {"parallel.zero=2"}, 3);
+  expect_same("recomputed", {"memory.recompute=block"}, 1, 2);
+  expect_same("offloaded", {"parallel.offload_optimizer=nvme", "parallel.offload_path=" + folder_.text()}, 1);
   std::vector<std::string> keys = dora;
+  keys.emplace_back("run.max_steps=2");
+  ASSERT_EQ(train("resumed", keys, 2).exit_code, 0);
+  expect_same("resumed", {"parallel.zero=3"}, 3);
+  keys = dora;
   keys.emplace_back("run.seed=7");
   ASSERT_EQ(train("seed", keys).exit_code, 0);
   EXPECT_NE(adapter("seed"), adapter("one")) << "control";
@@ -184,6 +189,11 @@ TEST_F(AdapterRun, IsExportedMergedEvaluatedAndContinued) {
   const double loss = report["loss"];
   EXPECT_EQ(report["adapter"].get<std::string>(), at("one/adapter"));
   EXPECT_NEAR(loss, std::strtod(evaluations("one").back().c_str(), nullptr), 1e-6);
+
+  const Outcome emptied = train("one", {"run.overwrite=true", "lora.path=" + at("one/adapter")});
+  EXPECT_EQ(emptied.exit_code, 78);
+  EXPECT_THAT(emptied.output, HasSubstr("lies in the folder of this run, which run.overwrite=true empties"));
+  EXPECT_FALSE(adapter("one").empty());
 }
 
 TEST_F(AdapterRun, ThatMustNotGoOnIsRefused) {

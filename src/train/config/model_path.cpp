@@ -186,9 +186,27 @@ ModelFolders ModelFolders::unpacked(const std::string& bytes) {
   return folders;
 }
 
+namespace {
+
+/// Refuses a path inside the run's own folder, which the run would empty.
+bool survives_overwrite(DeckLoader& deck, const Config& config, std::string_view name, const std::string& path) {
+  if (!config.run.overwrite || !trains(config.run.task)) return true;
+  std::error_code ignored;
+  const fs::path own = fs::weakly_canonical(config.run.directory(), ignored);
+  const fs::path inside = fs::weakly_canonical(path, ignored).lexically_relative(own);
+  if (inside.empty() || *inside.begin() == "..") return true;
+  deck.fail(name, path +
+                      ": lies in the folder of this run, which run.overwrite=true empties. Choose another run.name, or "
+                      "move it away");
+  return false;
+}
+
+}  // namespace
+
 std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, ModelFolders& folders) {
   if (!deck.given(key) || !deck.sound({key})) return std::nullopt;
   const std::string& path = config.model.path;
+  if (!survives_overwrite(deck, config, key, path)) return std::nullopt;
   std::vector<std::string> runs;
   if (trains(config.run.task) && !config.run.overwrite) {
     runs.push_back(config.run.directory());
@@ -246,6 +264,7 @@ void load_adapter_path(DeckLoader& deck, Config& config, ModelFolders& folders) 
   if (!config.source.checkpoint.empty()) {
     return deck.fail(adapter_key, "cannot be combined with a checkpoint in model.path: give the folder of the model");
   }
+  if (!survives_overwrite(deck, config, adapter_key, path)) return;
   try {
     const std::string place = path + "/" + adapter_config_name;
     AdapterConfig found = parse_adapter_config(folders.find_adapter(path), place);

@@ -24,8 +24,7 @@ int64_t golden_time() {
   parts.tm_hour = 5;
   parts.tm_min = 6;
   parts.tm_sec = 7;
-  parts.tm_isdst = -1;
-  return std::mktime(&parts);
+  return timegm(&parts);
 }
 
 TEST(Jinja, FeaturesAreThoseOfJinja2) {

@@ -10,7 +10,7 @@
 #include "models/freeze.hpp"
 #include "models/lora.hpp"
 #include "models/models.hpp"
-#include "text/chat/chat_encoder.hpp"
+#include "text/chat/chat_export.hpp"
 #include "text/tokens_beyond_embedding.hpp"
 #include "train/checkpoint_model.hpp"
 

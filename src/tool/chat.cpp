@@ -84,7 +84,7 @@ void render(const Options& options) {
   const ChatConfig config = options.conversations.chat();
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(options.model);
   print_warnings(tokenizer->warnings());
-  const ChatEncoder encoder(*tokenizer, config, options.model);
+  const ChatEncoder encoder(*tokenizer, config, options.model, training_time);
   const std::string input = read_input(options.input);
   const std::string source = options.input == "-" ? "standard input" : options.input;
   const bool colours = isatty(STDOUT_FILENO) != 0;

@@ -158,12 +158,11 @@ Json report_on_conversations(const std::vector<InputFile>& files, const Validate
   std::unique_ptr<const ChatEncoder> encoder;
   std::error_code ignored;
   if (tokenizer != nullptr) {
-    encoder =
-        std::make_unique<const ChatEncoder>(*tokenizer, options.conversations.chat(),
-                                            std::filesystem::is_directory(folder, ignored) ? folder : std::string());
+    const bool is_folder = std::filesystem::is_directory(folder, ignored);
+    encoder = std::make_unique<const ChatEncoder>(*tokenizer, options.conversations.chat(),
+                                                  is_folder ? folder : std::string(), training_time);
   }
   ConversationReportOptions report_options;
-  report_options.tokenizer = tokenizer.get();
   report_options.encoder = encoder.get();
   report_options.sequence_length = parse_count_option("--sequence-length", options.length, between(0, 1 << 24));
   report_options.unpacked_limit = parse_count_option("--unpacked-limit", options.limit, at_least(1));

@@ -238,7 +238,6 @@ TEST_F(ConversationData, ReportNamesWhatTrainingWouldMeet) {
   const auto alone = make_conversation_report(files, options, {});
   EXPECT_FALSE(alone.contains("template"));
   EXPECT_EQ(alone["duplicates"]["exact"], 1);
-  options.tokenizer = bytes.get();
   options.encoder = &encoder;
   options.sequence_length = 100;
   const auto report = make_conversation_report(files, options, {});

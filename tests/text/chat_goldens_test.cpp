@@ -61,7 +61,7 @@ fs::path find_templates() {
   return {};
 }
 
-/// The script's clock: 2026-03-04 05:06:07 of the local time.
+/// The script's clock: 2026-03-04 05:06:07.
 int64_t golden_time() {
   std::tm parts{};
   parts.tm_year = 126;
@@ -70,8 +70,7 @@ int64_t golden_time() {
   parts.tm_hour = 5;
   parts.tm_min = 6;
   parts.tm_sec = 7;
-  parts.tm_isdst = -1;
-  return std::mktime(&parts);
+  return timegm(&parts);
 }
 
 Conversation conversation_of(const ordered_json& row) {

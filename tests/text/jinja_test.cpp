@@ -24,8 +24,7 @@ int64_t golden_time() {
   parts.tm_hour = 5;
   parts.tm_min = 6;
   parts.tm_sec = 7;
-  parts.tm_isdst = -1;
-  return std::mktime(&parts);
+  return timegm(&parts);
 }
 
 TEST(Jinja, FeaturesAreThoseOfJinja2) {
@@ -107,6 +106,14 @@ TEST(Jinja, HostileTemplatesEnd) {
       "{% set l = ['a' * 1000000] * 50000 %}{{ l | sort | length }}",
       "{% set x = 'a' * 10000000 %}{% for i in range(99999) %}{{ x is lower }}{% endfor %}",
       "{% set x = ' ' * 10000000 %}{% for i in range(99999) %}{{ x.strip() }}{% endfor %}",
+      "{% set x = 'a' * 10000000 %}{% set y = 'a' * 10000000 %}{% for i in range(99999) %}{{ x is sameas y }}"
+      "{% endfor %}",
+      "{% set x = 'a' * 10000000 %}{{ x.startswith(('a' * 9999999 ~ 'b',) * 500000) }}",
+      "{% set x = 'a' * 10000000 %}{% for i in range(99999) %}{{ messages[0][x] }}{% endfor %}",
+      "{% set x = 'a' * 10000000 %}{% for i in range(99999) %}{{ x | int }}{% endfor %}",
+      "{% set x = {'a' * 10000000: 1} %}{% macro m() %}{{ kwargs | length }}{% endmacro %}"
+      "{% for i in range(99999) %}{{ m(**x) }}{% endfor %}",
+      "{{ 'a' | truncate(9223372036854775807) ~ 'a'.center(9223372036854775807) }}",
       "{{ ('\n' * 1000000) | indent(10000, true, true) }}",
       "{% for i in range(99999) %}{{ strftime_now('%c' * 100) }}{% endfor %}",
       "{{ 2 ** 64 }}",

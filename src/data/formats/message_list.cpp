@@ -50,7 +50,7 @@ Json read_message(const RowView& row, const OrderedJsonNode& message) {
       result["role"] = value;
     } else if (key == content) {
       result["content"] = read_content(message.at(key), calls_tools);
-    } else if (!value.is_null()) {
+    } else if (key != "role" && key != "content" && !value.is_null()) {  // a mapped column takes their place
       result[key] = value;
     }
   }

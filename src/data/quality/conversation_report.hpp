@@ -8,13 +8,11 @@
 #include "data/files/text_source.hpp"
 #include "data/progress.hpp"
 #include "text/chat/chat_encoder.hpp"
-#include "text/tokenizer.hpp"
 
 namespace llmtrain {
 
 struct ConversationReportOptions {
-  const Tokenizer* tokenizer = nullptr;  ///< null: only the shape of rows is examined
-  const ChatEncoder* encoder = nullptr;  ///< with a tokenizer
+  const ChatEncoder* encoder = nullptr;  ///< null: only the shape of rows is examined
   int64_t sequence_length = 0;           ///< longest sample, as batch.sequence_length; 0: no limit
   int64_t unpacked_limit = int64_t{64} << 30;
   int threads = 1;
@@ -22,8 +20,8 @@ struct ConversationReportOptions {
 };
 
 /// Keys of the object: usable, files [{path, bytes, rows, format}], rows, broken_rows, problems (locations), duplicates
-/// {exact, near}, length {characters, tokens, trained_tokens: {shortest, mean, ...}}, warnings (texts); with a
-/// tokenizer template, untrained, truncated, lost_targets, merged_borders, without_stop, split_tokens [{text, tokens}].
+/// {exact, near}, length {characters, tokens, trained_tokens: {shortest, mean, ...}}, warnings (texts); with an
+/// encoder template, untrained, truncated, lost_targets, merged_borders, without_stop, split_tokens [{text, rows}].
 /// `usable` is true if no row is broken and some row would train a token.
 nlohmann::ordered_json make_conversation_report(const std::vector<InputFile>& files,
                                                 const ConversationReportOptions& options, const ProgressReport& report);

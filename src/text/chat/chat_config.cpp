@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "core/deck/deck.hpp"
-#include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "text/chat/named_templates.hpp"
 
@@ -33,10 +32,7 @@ void ChatConfig::visit(DeckKeys& keys) {
 void ChatConfig::resolve(DeckLoader& deck) const {
   const bool is_file = template_name.find_first_of("/.") != std::string::npos;
   if (template_name != "auto" && template_name != "none" && !is_file && find_named_template(template_name) == nullptr) {
-    std::vector<std::string_view> names = {"auto", "none"};
-    for (const NamedTemplate& named : named_templates()) names.push_back(named.name);
-    deck.fail("chat.template", fmt::format("{} is no template{}; it must be a Jinja file or one of {}", template_name,
-                                           did_you_mean(template_name, names), joined(names)));
+    deck.fail("chat.template", unknown_template(template_name));
   }
   try {
     template_variables();
@@ -53,10 +49,13 @@ ChatVariables ChatConfig::template_variables() const {
     if (colon == 0 || colon == std::string::npos) {
       throw UserError(ExitCode::deck, fmt::format("'{}' must have the form name:value", entry));
     }
-    const std::string text = entry.substr(colon + 1);
+    const std::string name = entry.substr(0, colon), text = entry.substr(colon + 1);
+    if (name == "messages" || name == "add_generation_prompt") {
+      throw UserError(ExitCode::deck, fmt::format("{} cannot be given: every row sets this variable", name));
+    }
     nlohmann::ordered_json value = nlohmann::ordered_json::parse(text, nullptr, false);
     if (value.is_discarded()) value = text;
-    result.emplace_back(entry.substr(0, colon), std::move(value));
+    result.emplace_back(name, std::move(value));
   }
   return result;
 }

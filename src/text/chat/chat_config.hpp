@@ -27,7 +27,7 @@ struct ChatConfig {
   void visit(DeckKeys& keys);
   void resolve(DeckLoader& deck) const;  ///< checks only
   /// Returns enable_thinking and the variables. A value is JSON (true, 3, null) if it can be, else text. Throws
-  /// UserError(deck) for an entry without a name.
+  /// UserError(deck) for an entry without a name, or with the name of a variable that rows set.
   ChatVariables template_variables() const;
 };
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "core/files/file_handle.hpp"
 #include "text/chat/jinja/lexer.hpp"
@@ -109,11 +108,7 @@ std::vector<ChatTemplateFile> find_chat_templates(const std::string& name, const
     const FileHandle file = FileHandle::open_to_read(name);
     return {{"default", file.read_text(static_cast<int64_t>(jinja::max_template_bytes)), name}};
   }
-  std::vector<std::string_view> names = {"auto", "none"};
-  for (const NamedTemplate& named : named_templates()) names.push_back(named.name);
-  throw UserError(ExitCode::deck,
-                  fmt::format("chat.template: {} is no template{}; it must be a Jinja file or one of {}", name,
-                              did_you_mean(name, names), joined(names)));
+  throw UserError(ExitCode::deck, "chat.template: " + unknown_template(name));
 }
 
 ChatEncoder::ChatEncoder(const Tokenizer& tokenizer, const ChatConfig& config, const std::string& folder, int64_t now)
@@ -137,7 +132,7 @@ ChatEncoder::ChatEncoder(const Tokenizer& tokenizer, const ChatConfig& config, c
   }
   std::erase_if(variables_, [](const auto& variable) { return variable.second.is_null(); });
   for (auto& variable : config.template_variables()) variables_.push_back(std::move(variable));
-  for (Named& known : templates_) known.reads_parts = find_reads_parts(known.chat, variables_);
+  for (Named& named : templates_) named.reads_parts = find_reads_parts(named.chat, variables_);
 }
 
 std::string ChatEncoder::template_name() const { return templates_.empty() ? "none" : templates_.front().chat.name(); }
@@ -208,10 +203,10 @@ ChatText ChatEncoder::render(const Conversation& given) const {
     size_t last = row.messages.size() - 1;
     while (!is_assistant(row.messages[last])) --last;
     const Conversation before = first_messages(row, last);
-    size_t known = 0;  // of the blocks, those of the turns before
+    size_t earlier = 0;  // blocks of the turns before
     if (std::ranges::any_of(before.messages, is_assistant))
-      known = chat.render(before, variables_, {false, now_}).generated.size();
-    for (size_t i = known; i < rendered.generated.size(); ++i) text.trained.push_back(rendered.generated[i]);
+      earlier = chat.render(before, variables_, {false, now_}).generated.size();
+    for (size_t i = earlier; i < rendered.generated.size(); ++i) text.trained.push_back(rendered.generated[i]);
   } else {
     text.trained = find_turns(chat, row, rendered, only_last ? TrainOn::last : TrainOn::assistant);
   }

@@ -34,7 +34,7 @@ struct RenderedChat {
 
 struct ChatRenderOptions {
   bool add_generation_prompt = false;
-  int64_t now = -1;  ///< seconds since 1970 for strftime_now; -1: the clock
+  int64_t now = -1;  ///< seconds since 1970 for strftime_now, in UTC; -1: the clock, in local time
 };
 
 /// Variables of a template besides the conversation: bos_token, eos_token, enable_thinking ...

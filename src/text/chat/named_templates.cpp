@@ -1,7 +1,12 @@
 #include "text/chat/named_templates.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <vector>
+
+#include "core/deck/suggestion.hpp"
 
 namespace llmtrain {
 namespace {
@@ -191,6 +196,13 @@ std::span<const NamedTemplate> named_templates() { return templates; }
 const NamedTemplate* find_named_template(std::string_view name) {
   const auto found = std::ranges::find(templates, name, &NamedTemplate::name);
   return found == templates.end() ? nullptr : &*found;
+}
+
+std::string unknown_template(std::string_view name) {
+  std::vector<std::string_view> names = {"auto", "none"};
+  for (const NamedTemplate& named : templates) names.push_back(named.name);
+  return fmt::format("{} is no template{}; it must be a Jinja file or one of {}", name, did_you_mean(name, names),
+                     joined(names));
 }
 
 }  // namespace llmtrain

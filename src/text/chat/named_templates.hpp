@@ -2,6 +2,7 @@
 // Chat templates for model folders without one, by the names that other programs use.
 
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace llmtrain {
@@ -13,5 +14,8 @@ struct NamedTemplate {
 
 std::span<const NamedTemplate> named_templates();
 const NamedTemplate* find_named_template(std::string_view name);  ///< null if there is none
+
+/// Says that chat.template cannot be this name, and what it can be.
+std::string unknown_template(std::string_view name);
 
 }  // namespace llmtrain

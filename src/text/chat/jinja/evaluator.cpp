@@ -76,6 +76,7 @@ Value Evaluator::find(const std::string& name) {
       if (known == name) return value;
     }
   }
+  charge(static_cast<int64_t>(name.size() / 32));
   return Value::undefined("'" + name + "' is undefined");
 }
 
@@ -216,6 +217,7 @@ Value Evaluator::attribute(const Value& object, std::string_view name) {
     charge(static_cast<int64_t>(dict->entries.size() / 16));
     if (const Value* found = dict->find(name)) return *found;
   }
+  charge(static_cast<int64_t>(name.size() / 32));
   return Value::undefined(fmt::format("'{} object' has no attribute '{}'", object.type_name(), name));
 }
 
@@ -239,6 +241,7 @@ Value Evaluator::item(const Value& object, const Value& key) {
   }
   if (const MarkedText* name = key.as_text()) {
     if (std::optional<Value> method = find_method(*this, object, name->bytes())) return *method;
+    charge(static_cast<int64_t>(name->size() / 32));
     return Value::undefined(fmt::format("'{} object' has no attribute '{}'", object.type_name(), name->bytes()));
   }
   return Value::undefined(fmt::format("the {} has no such element", object.type_name()));
@@ -268,6 +271,7 @@ Arguments Evaluator::arguments(const CallArguments& arguments) {
     if (more.as_dict() == nullptr) fail("the argument after ** must be a dict");
     for (const auto& [name, value] : more.as_dict()->entries) {
       if (name.as_text() == nullptr) fail("the keys of the argument after ** must be str");
+      charge(1 + static_cast<int64_t>(name.as_text()->size() / 32));
       values.named.emplace_back(name.as_text()->bytes(), value);
     }
   }

@@ -112,6 +112,7 @@ class PercentFormat {
     if (peek() == '(') {
       const size_t close = format_.bytes().find(')', at_);
       if (close == std::string::npos || values_.as_dict() == nullptr) evaluator_.fail("the format needs a dict");
+      evaluator_.charge(static_cast<int64_t>(values_.as_dict()->entries.size() / 16));
       const Value* found = values_.as_dict()->find(std::string_view(format_.bytes()).substr(at_ + 1, close - at_ - 1));
       if (found == nullptr) evaluator_.fail("the format names a key that the dict does not have");
       by_name = *found;

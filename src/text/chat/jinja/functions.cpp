@@ -84,7 +84,11 @@ Value strftime_now(Evaluator& evaluator, const Arguments& arguments) {
   const auto clock = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   const std::time_t now = evaluator.now >= 0 ? static_cast<std::time_t>(evaluator.now) : clock;
   std::tm parts{};
-  localtime_r(&now, &parts);
+  if (evaluator.now >= 0) {
+    gmtime_r(&now, &parts);  // the same date in every time zone
+  } else {
+    localtime_r(&now, &parts);
+  }
   std::array<char, 4096> buffer{};
   const size_t size = format.empty() ? 0 : std::strftime(buffer.data(), buffer.size(), format.c_str(), &parts);
   if (size == 0 && !format.empty())

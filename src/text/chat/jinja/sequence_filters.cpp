@@ -289,6 +289,7 @@ Value attribute(Evaluator& evaluator, const Value& input, Args arguments) {
   const Bound bound(evaluator, "attr", arguments, {"name"}, 1);
   evaluator.require_defined(input);
   const std::string& name = bound.text(0).bytes();
+  evaluator.charge(static_cast<int64_t>(name.size() / 32));
   if (input.as_object() != nullptr) {
     if (std::optional<Value> found = input.as_object()->attribute(evaluator, name)) return *found;
   }

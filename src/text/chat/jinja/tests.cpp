@@ -80,7 +80,11 @@ constexpr TestEntry tests[] = {
     {"none", [](Evaluator&, const Value& v, Args) { return v.is_none(); }},
     {"number", [](Evaluator&, const Value& v, Args) { return v.number().has_value(); }},
     {"odd", [](Evaluator& e, const Value& v, Args) { return modulo(e, v, Value(int64_t{2})).number() == 1.0; }},
-    {"sameas", [](Evaluator& e, const Value& v, Args a) { return is_same(v, only_argument(e, a)); }},
+    {"sameas",
+     [](Evaluator& e, const Value& v, Args a) {
+       if (v.as_text() != nullptr) e.charge(static_cast<int64_t>(v.as_text()->size() / 32));
+       return is_same(v, only_argument(e, a));
+     }},
     {"sequence",
      [](Evaluator&, const Value& v, Args) {
        const Sequence* items = v.as_sequence();

@@ -111,6 +111,7 @@ Value to_integer(Evaluator& evaluator, const Value& input, Args arguments) {
   std::optional<double> number = input.number();
   if (input.integer()) return *input.integer();
   if (const MarkedText* text = input.as_text()) {
+    evaluator.charge(static_cast<int64_t>(text->size() / 8));
     if (base < 2 || base > 36) evaluator.fail("the base of int must be 2 to 36");
     if (const auto whole = read_integer(text->bytes(), static_cast<int>(base))) return *whole;
     number = read_float(text->bytes());
@@ -124,8 +125,10 @@ Value to_float(Evaluator& evaluator, const Value& input, Args arguments) {
   const Bound bound(evaluator, "float", arguments, {"default"});
   evaluator.require_defined(input);
   if (input.number()) return *input.number();
-  const std::optional<double> number = input.as_text() != nullptr ? read_float(input.as_text()->bytes()) : std::nullopt;
-  if (number) return *number;
+  if (const MarkedText* text = input.as_text()) {
+    evaluator.charge(static_cast<int64_t>(text->size() / 8));
+    if (const std::optional<double> number = read_float(text->bytes())) return *number;
+  }
   return bound.has(0) ? bound[0] : Value(0.0);
 }
 
@@ -192,7 +195,9 @@ Value truncate(Evaluator& evaluator, const Value& input, Args arguments) {
   const Bound bound(evaluator, "truncate", arguments, {"length", "killwords", "end", "leeway"});
   const MarkedText text = to_text(evaluator, input);
   const MarkedText end = bound.has(2) ? bound.text(2) : MarkedText("...");
-  const int64_t most = bound.integer(0, 255), leeway = bound.is_given(3) ? bound.integer(3, 5) : 5;
+  constexpr int64_t any = int64_t{1} << 40;  // more than a text has
+  const int64_t most = std::clamp(bound.integer(0, 255), -any, any);
+  const int64_t leeway = std::clamp(bound.is_given(3) ? bound.integer(3, 5) : 5, -any, any);
   const int64_t kept = most - count_code_points(end.bytes());
   if (kept < 0) evaluator.fail("the length of truncate is below that of its end");
   if (count_code_points(text.bytes()) <= most + std::max<int64_t>(leeway, 0)) return text;

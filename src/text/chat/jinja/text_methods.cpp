@@ -214,6 +214,7 @@ Value has_affix(Evaluator& evaluator, const Value& object, Args arguments) {
   const Bound bound(evaluator, at_start ? "startswith" : "endswith", arguments, {"affix", "start", "end"}, 1);
   const Window window(evaluator, object, bound);
   const auto matches = [&](const MarkedText& affix) {
+    evaluator.charge(1 + static_cast<int64_t>(affix.size() / 32));
     return window.is_valid &&
            (at_start ? window.text.starts_with(affix.bytes()) : window.text.ends_with(affix.bytes()));
   };
@@ -273,7 +274,7 @@ enum class Side : uint8_t { left, right, both, zeros };
 template <Side side>
 Value justify(Evaluator& evaluator, const Value& object, Args arguments) {
   const Bound bound(evaluator, "the method", arguments, {"width", "fillchar"}, 1);
-  const int64_t width = bound.integer(0, 0);
+  const int64_t width = std::clamp<int64_t>(bound.integer(0, 0), 0, int64_t{1} << 40);
   const MarkedText fill = side == Side::zeros ? MarkedText("0") : bound.has(1) ? bound.text(1) : MarkedText(" ");
   if (count_code_points(fill.bytes()) != 1) evaluator.fail("the fill character must be one character");
   const int64_t missing = width - count_code_points(self(object).bytes());

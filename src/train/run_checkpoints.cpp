@@ -18,7 +18,8 @@ namespace {
 
 constexpr size_t buffer_elements = size_t{1} << 18;
 
-/// Fingerprint of the data, wherever they lie: numbers of tokens and documents, the tokenizer, the first and last ids.
+/// Fingerprint of the data, wherever they lie: numbers of tokens and documents, the tokenizer, the first and last ids
+/// and, if there is one, their mask.
 uint64_t fingerprint(const TokenFile& file) {
   const TokenFileInfo& info = file.info();
   const int64_t tokens = file.tokens(), some = std::min<int64_t>(tokens, 1 << 16);
@@ -30,6 +31,12 @@ uint64_t fingerprint(const TokenFile& file) {
   StreamHash hash;
   hash.update(facts.data(), facts.size());
   hash.update(ids.data(), ids.size() * sizeof(int32_t));
+  if (info.has_mask) {
+    std::vector<uint8_t> mask(ids.size());
+    file.read_mask(0, some, mask.data());
+    file.read_mask(tokens - some, some, mask.data() + some);
+    hash.update(mask.data(), mask.size());
+  }
   return hash.digest().low >> 1;  // a checkpoint's counters are not negative
 }
 
@@ -81,7 +88,8 @@ int64_t RunCheckpoints::restore(const ResumePoint& from) {
     take(saved.counters, "data_fingerprint", data);
     if (communicator_.rank() == 0 && static_cast<uint64_t>(data) != data_) {
       throw UserError(ExitCode::bad_content,
-                      fmt::format("{}: the run was trained on different data than data.train has now. Restore the old "
+                      fmt::format("{}: the run was trained on different data than data.train has now, or with another "
+                                  "chat template or mask. Restore the old "
                                   "data, or start a new run with another run.name",
                                   from.path));
     }

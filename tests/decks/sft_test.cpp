@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -23,7 +24,7 @@ class Sft : public testing::Test {
  protected:
   static std::string file(const std::string& name) { return (source_folder() / "tests/reference/sft" / name).string(); }
 
-  Outcome run(const std::string& name, const std::vector<std::string>& overrides, int ranks = 1) {
+  Outcome run(const std::string& name, const std::vector<std::string>& overrides, int ranks = 1, int threads = 1) {
     const std::string deck = (folder / "sft.ini").string();
     write_file(deck, "[run]\ntask = sft\nmax_steps = 10\noutput = " + folder.text() +
                          "\n[model]\npath = " + file("model") + "\n[data]\ntrain = " + file("messages.jsonl") +
@@ -32,11 +33,12 @@ class Sft : public testing::Test {
                          "compute = fp32\n[checkpoint]\nat_end = false\n");
     std::vector<std::string> arguments = {deck, "run.name=" + name};
     arguments.insert(arguments.end(), overrides.begin(), overrides.end());
-    return llmtrain({ranks, 1, arguments});
+    return llmtrain({ranks, threads, arguments});
   }
 
-  std::string ledger(const std::string& name, const std::vector<std::string>& overrides, int ranks = 1) {
-    const Outcome outcome = run(name, overrides, ranks);
+  std::string ledger(const std::string& name, const std::vector<std::string>& overrides, int ranks = 1,
+                     int threads = 1) {
+    const Outcome outcome = run(name, overrides, ranks, threads);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
     return read_file(folder / name / "ledger.jsonl");
   }
@@ -108,9 +110,27 @@ TEST_F(Sft, LedgerDoesNotDependOnTheLayout) {
   };
   const std::string one = ledger("one", packed);
   EXPECT_EQ(ledger("three", with({"parallel.zero=3", "memory.recompute=block"}), 3), one);
+  EXPECT_EQ(ledger("two", with({"parallel.zero=2"}), 2), one);
+  EXPECT_EQ(ledger("zero", with({"parallel.zero=0"}), 2, 2), one);
+  EXPECT_EQ(ledger("offloaded", with({"parallel.offload_optimizer=nvme", "parallel.offload_path=" + folder.text()})),
+            one);
   EXPECT_NE(ledger("control", with({"chat.train_on=last"})), one);
 
-  run("resumed", with({"run.max_steps=2", "checkpoint.at_end=true"}), 2);
+  std::vector<std::string> shorter = with({"checkpoint.at_end=true"});
+  std::ranges::replace(shorter, "run.max_steps=3", "run.max_steps=2");
+  EXPECT_NE(ledger("resumed", shorter, 2), one);
+  // A template that renders the same text, of which it marks other parts.
+  const std::filesystem::path marked = folder / "marked";
+  std::filesystem::copy(file("model"), marked);
+  std::string text = read_file(marked / "chat_template.jinja");
+  const std::string whole = "{{ message['content'] + '<|im_end|>' }}{% endgeneration %}";
+  const size_t at = text.find(whole);
+  ASSERT_NE(at, std::string::npos);
+  write_file(marked / "chat_template.jinja",
+             text.replace(at, whole.size(), "{{ message['content'] }}{% endgeneration %}{{ '<|im_end|>' }}"));
+  const Outcome other = run("resumed", with({"model.path=" + marked.string()}));
+  EXPECT_EQ(other.exit_code, 65) << other.output;
+  EXPECT_THAT(other.output, HasSubstr("or with another chat template or mask"));
   EXPECT_EQ(ledger("resumed", packed, 1), one);
 }
 

@@ -320,11 +320,16 @@ std::string content_of_tokens(const TokenFile& file) {
   StreamHash hash;
   hash.update(facts.data(), facts.size());
   std::vector<int32_t> ids(static_cast<size_t>(std::min(sample_tokens, tokens)));
+  std::vector<uint8_t> mask(info.has_mask ? ids.size() : 0);
   const int64_t last = tokens - static_cast<int64_t>(ids.size());  // begin of the last sample
   for (int64_t sample = 0; sample < samples && !ids.empty(); ++sample) {
     const int64_t begin = last / (samples - 1) * sample + last % (samples - 1) * sample / (samples - 1);
     file.read(begin, static_cast<int64_t>(ids.size()), ids.data());
     hash.update(ids.data(), ids.size() * sizeof(int32_t));
+    if (info.has_mask) {
+      file.read_mask(begin, static_cast<int64_t>(mask.size()), mask.data());
+      hash.update(mask.data(), mask.size());
+    }
     if (last == 0) break;
   }
   return hex(hash.digest());

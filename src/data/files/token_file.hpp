@@ -68,8 +68,8 @@ SplitTokens split_tokens(std::shared_ptr<const TokenFile> file, double validatio
 /// A view of the documents with at least so many tokens. Throws UserError(bad_content) if there are none.
 std::shared_ptr<const TokenFile> without_short_documents(std::shared_ptr<const TokenFile> file, int64_t min_length);
 
-/// Returns a hash of sizes, tokenizer and ids at many positions. For a file that is too large to be read completely, it
-/// detects other content, but not damage.
+/// Returns a hash of sizes, tokenizer, and ids and mask at many positions. For a file that is too large to be read
+/// completely, it detects other content, but not damage.
 std::string content_of_tokens(const TokenFile& file);
 
 /// Joins several files; they must agree on vocabulary, EOS and tokenizer.

@@ -126,7 +126,8 @@ class Bench:
         lines = [line for line in lines if "loss" in line and "grad_norm" in line]
         seconds = [b["wall_time"] - a["wall_time"] for a, b in zip(lines, lines[1:])]
         tokens = [line["tokens"] for line in lines]
-        return {"seconds": statistics.median(seconds), "loss": lines[0]["loss"], "memory": memory, "planned": planned, "tokens": tokens,
+        return {"seconds": statistics.median(seconds), "loss": lines[0]["loss"], "memory": memory, "tokens": tokens,
+                "planned": planned["bytes_per_rank"]["total"] / 2**30,
                 "rate": statistics.median(line["tokens_per_second"] for line in lines[1:])}
 
     def trl(self, settings):
@@ -152,11 +153,12 @@ def main():
                 results.setdefault((name, "llmtrain"), []).append(bench.llmtrain(keys))
             if settings is not None:
                 results.setdefault((name, "TRL"), []).append(bench.trl(settings))
-    print(f"{'case':<22} {'program':<9} {'s/step':>8} {'tokens/s':>9} {'peak GiB':>9} {'first loss':>11}")
+    print(f"{'case':<22} {'program':<9} {'s/step':>8} {'tokens/s':>9} {'peak GiB':>9} {'planned':>8} {'first loss':>11}")
     for (name, program), rounds in results.items():
         median = {key: statistics.median(r[key] for r in rounds) for key in ("seconds", "memory", "loss")}
         rate = f"{statistics.median(r['rate'] for r in rounds):9.0f}" if "rate" in rounds[0] else " " * 9
-        print(f"{name:<22} {program:<9} {median['seconds']:8.2f} {rate} {median['memory']:9.2f} {median['loss']:11.5f}")
+        planned = f"{rounds[0]['planned']:8.2f}" if "planned" in rounds[0] else " " * 8
+        print(f"{name:<22} {program:<9} {median['seconds']:8.2f} {rate} {median['memory']:9.2f} {planned} {median['loss']:11.5f}")
 
 
 if __name__ == "__main__":

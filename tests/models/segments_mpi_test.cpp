@@ -63,7 +63,8 @@ TEST_P(SegmentsOfModels, ChangeNoBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, SegmentsOfModels, ::testing::ValuesIn(Golden::cases()),
+// Biases and a tied head; a gated one without biases; norms on both sides of the branches.
+INSTANTIATE_TEST_SUITE_P(Cases, SegmentsOfModels, ::testing::Values("gpt2", "llama", "gemma2"),
                          [](const auto& test) { return test.param; });
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <utility>
+#include <vector>
 
 #include "decks/run_folder.hpp"
 
@@ -39,6 +41,10 @@ struct Llama {
     const int64_t queries_and_output = 2 * width * width, keys_and_values = 2 * width * (width / heads * kv_heads);
     return queries_and_output + keys_and_values + 3 * width * d_ff + 2 * width;
   }
+  /// Matrices of a block, as rows and columns: query, key and value; output; gate and up; down.
+  std::vector<std::pair<int64_t, int64_t>> matrices() const {
+    return {{width + 2 * (width / heads * kv_heads), width}, {width, width}, {2 * d_ff, width}, {width, d_ff}};
+  }
   std::vector<std::string> settings() const {
     return {"model.family=llama",
             "model.n_layers=" + std::to_string(layers),
@@ -55,20 +61,58 @@ const Llama of_70b{"70B", 70'553'706'496, 80, 8192, 64, 8, 28672, 128256};
 
 constexpr int64_t ranks = 64, ranks_of_node = 8;
 
-/// Bytes of the last rank, whose shards are the largest: shards are whole chunks of 256 elements, and nothing else is
-/// padded.
-int64_t shard(int64_t unit) { return (unit / 256 + ranks - 1) / ranks * 256; }
+/// Elements of the last rank, whose shards are the largest: shards are whole chunks of 256 elements, and nothing else
+/// is padded.
+int64_t shard(int64_t segment) { return (segment / 256 + ranks - 1) / ranks * 256; }
+
+constexpr int64_t most = int64_t{1} << 26;  ///< elements of a segment
+
+/// Cuts `elements` into parts of `each`.
+std::vector<int64_t> cut(int64_t elements, int64_t each) {
+  std::vector<int64_t> parts;
+  for (; elements > 0; elements -= parts.back()) parts.push_back(std::min(each, elements));
+  return parts;
+}
+
+/// A table is cut into equal segments of whole chunks.
+std::vector<int64_t> segments_of_table(int64_t elements) {
+  const int64_t count = (elements + most - 1) / most;
+  return cut(elements, (elements / 256 + count - 1) / count * 256);
+}
+
+/// A matrix of a block is cut into segments of 128 rows or a multiple; the norms' weights are a segment of their own.
+std::vector<int64_t> segments_of_block(const Llama& m) {
+  if (m.block() <= most) return {m.block()};
+  std::vector<int64_t> all;
+  for (const auto& [rows, columns] : m.matrices()) {
+    const int64_t fitting = most / columns / 128 * 128, count = (rows + fitting - 1) / fitting;
+    for (const int64_t part : cut(rows, ((rows + count - 1) / count + 127) / 128 * 128)) all.push_back(part * columns);
+  }
+  all.push_back(2 * m.width);
+  return all;
+}
 
 nlohmann::json zero(const Llama& m, int64_t bytes_of_weight, int stage) {
-  const int64_t psi = m.parameters, shards = shard(m.table()) + m.layers * shard(m.block()) + shard(m.head());
-  // Gathered weights, and gradients that are not yet summed, belong to two neighbouring units.
+  const std::vector<int64_t> table = segments_of_table(m.table()), head = segments_of_table(m.head());
+  const std::vector<int64_t> block = segments_of_block(m);
+  const auto sum = [](const std::vector<int64_t>& segments) {
+    int64_t n = 0;
+    for (const int64_t segment : segments) n += shard(segment);
+    return n;
+  };
+  const int64_t psi = m.parameters, shards = sum(table) + m.layers * sum(block) + sum(head);
+  // Gathered weights belong to two neighbouring units, gradients that are not yet summed to the head and a segment of
+  // a block; those of norms have buffers of their own.
   const int64_t two_units = std::max(m.block(), m.head()) + m.block();
+  const int64_t largest = *std::ranges::max_element(block);
+  const int64_t unsummed = m.head() + largest + m.layers * 2 * m.width;
   const bool own_master = bytes_of_weight == 4;  // fp32 weights are their own master
   const int64_t weights = bytes_of_weight * (stage < 3 ? psi : two_units) + (stage == 3 && own_master ? 4 * shards : 0);
-  const int64_t gradients = 4 * (stage < 2 ? psi : two_units) + 4 * shards;  // and their sums
+  const int64_t gradients = 4 * (stage < 2 ? psi : unsummed) + 4 * shards;  // and their sums
   const int64_t optimizer = (own_master ? 8 : 12) * (stage == 0 ? psi : shards);
-  // Two units at a time, from every rank of other nodes.
-  const int64_t received = 2 * 4 * (ranks - ranks_of_node) * shard(std::max(m.block(), m.head()));
+  // Two segments at a time, from every rank of other nodes.
+  const int64_t exchanged = std::max({largest, table.front(), head.front()});
+  const int64_t received = 2 * 4 * (ranks - ranks_of_node) * shard(exchanged);
   return {{"weights", weights}, {"gradients", gradients}, {"optimizer", optimizer}, {"communication", received}};
 }
 

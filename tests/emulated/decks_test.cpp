@@ -399,28 +399,73 @@ TEST_F(EmulatedRun, GeneratesTheTextThatTheHostGenerates) {
   EXPECT_EQ(outcome.output, shell(host("llmtool") + request).output);
 }
 
-// Instruction tuning of a part of the model: conversations, masks and frozen units on the GPU, as TRL has them.
-TEST_F(EmulatedRun, SftWithFrozenLayersIsTrls) {
-  const std::string reference = (source_folder() / "tests/reference/sft").string();
-  const std::string deck_path = (folder / "sft.ini").string();
-  write_file(deck_path, "[run]\ntask = sft\nfinetuning = freeze\nmax_steps = 2\noutput = " + folder.text() +
-                            "\n[model]\npath = " + reference + "/model\n[data]\ntrain = " + reference +
-                            "/messages.jsonl\nvalidation_fraction = 0\nshuffle = false\n[batch]\nsequence_length = "
-                            "512\nmicro = 1\nglobal = 4\n[optimizer]\nweight_decay = 0\n[precision]\ncompute = "
-                            "fp32\n[checkpoint]\nat_end = false\n");
-  const Outcome outcome = llmtrain({1, 1, {deck_path}, "", ""});
-  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
-  const nlohmann::json expected = nlohmann::json::parse(read_file(reference + "/expected.json"));
-  std::istringstream lines(ledger("sft"));
-  for (int step = 0; step < 2; ++step) {
-    std::string line;
-    std::getline(lines, line);
-    for (const char* key : {"loss", "grad_norm"}) {
-      const double value = std::strtod(nlohmann::json::parse(line)[key].get<std::string>().c_str(), nullptr);
-      const double theirs = expected["freeze_last_2"][key][step];
-      EXPECT_NEAR(value, theirs, 2e-5 * theirs) << key;
-      EXPECT_GT(std::abs(value - expected["freeze_first_1"]["grad_norm"][step].get<double>()), 1e-3) << "control";
+/// Instruction tuning on the rows that TRL was given.
+class EmulatedTuning : public EmulatedRun {
+ protected:
+  /// The first two lines of the ledger.
+  std::vector<nlohmann::json> two_steps(const std::string& name, const std::vector<std::string>& keys, int ranks = 1,
+                                        const std::string& program = "") {
+    const std::string path = (folder / "sft.ini").string();
+    write_file(path, "[run]\ntask = sft\nmax_steps = 2\noutput = " + folder.text() + "\n[model]\npath = " + reference +
+                         "/model\n[data]\ntrain = " + reference +
+                         "/messages.jsonl\nvalidation_fraction = 0\nshuffle = false\n[batch]\nsequence_length = "
+                         "512\nmicro = 1\nglobal = 4\n[optimizer]\nweight_decay = 0\n[precision]\ncompute = "
+                         "fp32\n[checkpoint]\nat_end = false\n");
+    std::vector<std::string> arguments = {path, "run.name=" + name};
+    arguments.insert(arguments.end(), keys.begin(), keys.end());
+    const Outcome outcome = llmtrain({ranks, 1, arguments, program, ""});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    std::istringstream lines(ledger(name));
+    std::vector<nlohmann::json> steps(2);
+    for (nlohmann::json& step : steps) {
+      std::string line;
+      std::getline(lines, line);
+      step = nlohmann::json::parse(line);
     }
+    return steps;
+  }
+  static double number(const nlohmann::json& step, const char* key) {
+    return std::strtod(step[key].get<std::string>().c_str(), nullptr);
+  }
+
+  const std::string reference = (source_folder() / "tests/reference/sft").string();
+};
+
+// Conversations, masks and frozen units on the GPU, as TRL has them.
+TEST_F(EmulatedTuning, OfFrozenLayersIsTrls) {
+  const std::vector<nlohmann::json> ours = two_steps("sft", {"run.finetuning=freeze"});
+  const nlohmann::json expected = nlohmann::json::parse(read_file(reference + "/expected.json"));
+  for (size_t step = 0; step < 2; ++step) {
+    for (const char* key : {"loss", "grad_norm"}) {
+      const double theirs = expected["freeze_last_2"][key][step];
+      EXPECT_NEAR(number(ours[step], key), theirs, 2e-5 * theirs) << key;
+      EXPECT_GT(std::abs(number(ours[step], key) - expected["freeze_first_1"]["grad_norm"][step].get<double>()), 1e-3)
+          << "control";
+    }
+  }
+}
+
+// Adapters with magnitudes and dropout beside a sharded base: the kernels of adapters in whole steps.
+TEST_F(EmulatedTuning, OfAdaptersIsTheHosts) {
+  const std::vector<std::string> dora = {"run.finetuning=lora", "lora.r=4", "lora.dora=true", "lora.dropout=0.1",
+                                         "log.parameter_hash_every_steps=1"};
+  const auto with = [&](const char* key) {
+    std::vector<std::string> keys = dora;
+    keys.emplace_back(key);
+    return keys;
+  };
+  const std::vector<nlohmann::json> one = two_steps("one", dora);
+  EXPECT_EQ(two_steps("two", with("parallel.zero=3"), 2), one);
+  const std::vector<nlohmann::json> seed = two_steps("seed", with("run.seed=7"));
+  EXPECT_NE(seed, one) << "control";
+  if (!fs::exists(host("llmtrain"))) GTEST_SKIP() << "no host build: " << host("");
+  const std::vector<nlohmann::json> on_host = two_steps("host", dora, 1, host("llmtrain"));
+  for (size_t step = 0; step < 2; ++step) {
+    for (const char* key : {"loss", "grad_norm"}) {
+      const double theirs = number(on_host[step], key);
+      EXPECT_NEAR(number(one[step], key), theirs, 2e-5 * theirs) << key;
+    }
+    EXPECT_GT(std::abs(number(seed[step], "grad_norm") / number(on_host[step], "grad_norm") - 1), 1e-3) << "control";
   }
 }
 

@@ -151,7 +151,7 @@ Value Evaluator::list(std::vector<Value> items, SequenceKind kind) {
   return std::shared_ptr<const Sequence>(std::move(sequence));
 }
 
-Value Evaluator::dict(std::vector<std::pair<Value, Value>> entries) {
+Value Evaluator::dict(std::vector<std::pair<Value, Value>>&& entries) {
   auto dict = std::make_shared<Dict>();
   for (auto& [key, value] : entries) {
     dict->depth = std::max({dict->depth, key.depth() + 1, value.depth() + 1});

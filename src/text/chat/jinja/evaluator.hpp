@@ -72,8 +72,8 @@ class Evaluator {
   Value text(MarkedText text);
   Value text(std::string bytes, Marks marks = 0) { return text(MarkedText(std::move(bytes), marks)); }
   Value list(std::vector<Value> items, SequenceKind kind = SequenceKind::list);
-  Value dict(std::vector<std::pair<Value, Value>> entries);  ///< of equal keys the last one's value counts
-  void check_text(size_t bytes);                             ///< before a text of this size is made
+  Value dict(std::vector<std::pair<Value, Value>>&& entries);  ///< of equal keys the last one's value counts
+  void check_text(size_t bytes);                               ///< before a text of this size is made
 
   // Using values.
   std::shared_ptr<const Sequence> items(const Value& value);  ///< what a loop over the value gives

@@ -11,9 +11,8 @@ import os
 import pathlib
 import re
 import statistics
-import tempfile
 
-from sft_outcome import BASE, DECK, run, write_rows
+from sft_outcome import prepare, run
 
 CASES = {
     "r = 8, alpha = 16": "",
@@ -44,13 +43,7 @@ def main():
     parser.add_argument("--steps", type=int, default=100), parser.add_argument("--base-steps", type=int, default=200)
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="lora_keys."))
-    rows = [json.loads(line) for line in open(options.data / "sft/alpaca.jsonl", encoding="utf-8")]
-    rows = [row for row in rows if len(row["instruction"] + row["input"] + row["output"]) < 900]
-    write_rows(folder / "train.jsonl", rows[:-400])
-    write_rows(folder / "held_out.jsonl", rows[-400:])
-    (folder / "base.ini").write_text(BASE)
-    (folder / "sft.ini").write_text(DECK)
+    folder = prepare(options.data)
     run(options.llmtrain, folder / "base.ini", f"run.output={folder}", f"data.train={options.data}/text/novels/train.txt",
         f"run.max_steps={options.base_steps}")
     deck = [options.llmtrain, folder / "sft.ini", f"run.output={folder}", f"model.path={folder}/base/export", "run.name=case", "run.overwrite=true",

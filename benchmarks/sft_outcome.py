@@ -106,19 +106,25 @@ def write_rows(path, rows):
             file.write(json.dumps({"prompt": f"### Instruction:\n{question}\n\n### Response:\n", "completion": row["output"]}) + "\n")
 
 
+def prepare(data):
+    """Returns a folder with train.jsonl, held_out.jsonl, and the decks base.ini and sft.ini."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="sft."))
+    rows = [json.loads(line) for line in open(data / "sft/alpaca.jsonl", encoding="utf-8")]
+    rows = [row for row in rows if len(row["instruction"] + row["input"] + row["output"]) < 900]
+    write_rows(folder / "train.jsonl", rows[:-400])
+    write_rows(folder / "held_out.jsonl", rows[-400:])
+    (folder / "base.ini").write_text(BASE)
+    (folder / "sft.ini").write_text(DECK)
+    return folder
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("llmtrain"), parser.add_argument("llmtool"), parser.add_argument("data", type=pathlib.Path)
     parser.add_argument("--python"), parser.add_argument("--steps", type=int, default=150)
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="sft_outcome."))
-    rows = [json.loads(line) for line in open(options.data / "sft/alpaca.jsonl", encoding="utf-8")]
-    rows = [row for row in rows if len(row["instruction"] + row["input"] + row["output"]) < 900]
-    write_rows(folder / "train.jsonl", rows[:-400])
-    write_rows(folder / "held_out.jsonl", rows[-400:])
-    (folder / "base.ini").write_text(BASE)
-    (folder / "sft.ini").write_text(DECK)
+    folder = prepare(options.data)
     run(options.llmtrain, folder / "base.ini", f"run.output={folder}", f"data.train={options.data}/text/novels/train.txt")
     base = folder / "base/export"
 

@@ -13,7 +13,7 @@ namespace llmtrain {
 struct UnitSchema {
   std::string name;
   int64_t elements = 0;  ///< a multiple of the chunk size
-  /// Where a divided unit's segments end (UnitLayout), the last one at `elements`; empty: it is one segment.
+  /// Ends of a divided unit's segments (UnitLayout), the last one `elements`; empty: the unit is one segment.
   std::vector<int64_t> segment_ends = {};
   /// Segments do not count: a state divided in one way is read into one divided in another.
   bool operator==(const UnitSchema& other) const { return name == other.name && elements == other.elements; }

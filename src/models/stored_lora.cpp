@@ -42,7 +42,7 @@ class StoredLora {
     return names.size() == 1 && names_all_linear(names.front());
   }
 
-  /// True too for what is not a regular expression, which choose_adapters() reports.
+  /// Returns true also for what is not a regular expression, which choose_adapters() reports.
   bool is_there(const ModulePattern& pattern) const {
     try {
       return !modules_.matched(pattern).empty();
@@ -71,7 +71,7 @@ class StoredLora {
     if (!gone.empty()) removed_.push_back(fmt::format("{} {}", key, joined(gone, ", ")));
   }
 
-  /// Where no layer remains, targets that are named in full do.
+  /// Targets that are named in full remain even if no layer does.
   void remove_layers() {
     std::vector<int64_t>& layers = config_.layers_to_transform;
     const auto exists = [&](int64_t layer) { return layer < model_.n_layers; };

@@ -17,6 +17,8 @@ struct OptimizerEntry {
 
 constexpr std::array optimizers = {
     OptimizerEntry{OptimizerConfig::Name::adamw, make_adamw},
+    OptimizerEntry{OptimizerConfig::Name::sgd, make_sgd},
+    OptimizerEntry{OptimizerConfig::Name::lion, make_lion},
 };
 
 }  // namespace

@@ -30,6 +30,8 @@ class Optimizer {
 /// in optimizer.cpp.
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config);
 std::unique_ptr<Optimizer> make_adamw(const OptimizerConfig& config);
+std::unique_ptr<Optimizer> make_sgd(const OptimizerConfig& config);
+std::unique_ptr<Optimizer> make_lion(const OptimizerConfig& config);
 
 /// Adds the squares of the gradient sums that this rank counts to `sum` (as in kernels/reduce.hpp). Exact: over all
 /// ranks the sum does not depend on the number of ranks and threads.

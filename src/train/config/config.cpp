@@ -267,6 +267,7 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
   deck.check(config.data.cache != config.run.output + "/" + config.run.name, {"run.name", "run.output", "data.cache"},
              "the run's folder would be data.cache, the folder of token files: choose another name");
   if (trains(config.run.task)) {
+    config.optimizer.resolve(deck);
     config.schedule.resolve(deck);
     config.checkpoint.resolve(deck, config);
     if (files != DeckFiles::recorded) check_resume(deck, config);

@@ -42,7 +42,9 @@ void fill_range(const Tensor& out, const Initializer& init, uint64_t key, int64_
 /// Bytes of a chunk by offloaded kind: the planes of the state, and the weights.
 std::vector<int64_t> offloaded_widths(const ParamPolicy& policy, const ParamStoreOptions& options) {
   std::vector<int64_t> widths;
-  for (const StatePlane& plane : options.states) widths.push_back(plane.bytes(chunk_elements));
+  for (const StatePlane& plane : options.states) {
+    widths.push_back(plane.by_tensor() ? OffloadLayout::by_tensor : plane.bytes(chunk_elements));
+  }
   widths.push_back(chunk_elements * static_cast<int64_t>(size_of(options.compute)));
   for (size_t kind = 0; kind < widths.size(); ++kind) {
     if (!policy.offloaded[kind]) widths[kind] = 0;
@@ -55,7 +57,8 @@ void check_states(const StatePlanes& states) {
   const StatePlane& master = states[master_plane];
   LLMTRAIN_CHECK(master.dtype == DType::f32 && master.by_element(), "the first plane of the state is the fp32 master");
   for (const StatePlane& plane : states) {
-    LLMTRAIN_CHECK(plane.per_chunk > 0 && plane.per_chunk <= chunk_elements,
+    LLMTRAIN_CHECK(plane.by_tensor() ? plane.of_tensor != nullptr
+                                     : plane.per_chunk > 0 && plane.per_chunk <= chunk_elements,
                    fmt::format("the plane {} has a value per chunk or element", plane.name));
   }
 }
@@ -95,7 +98,8 @@ void ParamStore::State::add_segments(UnitState& u) {
     s.update_end = policy.whole_state ? s.last : s.end;
     if (u.trained()) updated.push_back({s.update_begin, s.update_end});
   }
-  offloaded.add(updated);
+  u.planes = UnitPlanes(options.states, u.spec, u.layout);
+  offloaded.add(updated, u.planes);
   order_segments(u);
 }
 
@@ -224,7 +228,14 @@ ParamStore::Shard ParamStore::Shard::part(int64_t first, int64_t last) const {
     LLMTRAIN_CHECK(at % chunk_elements == 0 && count % chunk_elements == 0, "values of chunks are not divided");
     t = t.rows(at / chunk_elements, count / chunk_elements);
   };
-  for (Tensor& plane : cut.states) narrow(plane);
+  for (size_t p = 0; p < cut.states.size(); ++p) {
+    Tensor& plane = cut.states[p];
+    if (planes == nullptr) {
+      narrow(plane);
+    } else if (!plane.empty()) {
+      plane = plane.rows(planes->values(p, begin, first), planes->values(p, first, last));
+    }
+  }
   narrow(cut.gradient);
   narrow(cut.weights);
   cut.begin = first;
@@ -233,11 +244,17 @@ ParamStore::Shard ParamStore::Shard::part(int64_t first, int64_t last) const {
 }
 
 const StatePlanes& ParamStore::states() const { return state_->options.states; }
+const UnitPlanes& ParamStore::planes(int unit) const { return state_->at(unit).planes; }
 
 int64_t ParamStore::state_bytes() const {
   int64_t count = 0, bytes = 0;
   for (const UnitState& u : state_->units) count += u.trained() ? u.spec.parameters() : 0;
   for (const StatePlane& plane : states()) bytes += plane.bytes(count);
+  for (const UnitState& u : state_->units) {
+    for (size_t p = 0; p < states().size() && u.trained(); ++p) {
+      if (states()[p].by_tensor()) bytes += u.planes.bytes(p, 0, u.layout.elements());
+    }
+  }
   return bytes;
 }
 

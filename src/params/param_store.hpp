@@ -44,6 +44,7 @@
 #include "parallel/communicator.hpp"
 #include "parallel/parallel_config.hpp"
 #include "params/unit_layout.hpp"
+#include "params/unit_planes.hpp"
 
 namespace llmtrain {
 
@@ -160,6 +161,7 @@ class ParamStore {
     /// (adamw_update does)
     Tensor weights = {};
     bool on_host = false;  ///< true if the tensors are in host memory although the device has its own
+    const UnitPlanes* planes = nullptr;  ///< of the unit; null: the planes have as many values in every chunk
     const Tensor& master() const { return states[master_plane]; }
     /// The tensors' values for elements [first, last) only: whole chunks where a tensor has values of chunks.
     Shard part(int64_t first, int64_t last) const;
@@ -208,6 +210,7 @@ class ParamStore {
   void finish_update();
 
   const StatePlanes& states() const;
+  const UnitPlanes& planes(int unit) const;
   /// Bytes of the state of all trained units, over all ranks.
   int64_t state_bytes() const;
   bool is_offloaded(size_t plane) const;

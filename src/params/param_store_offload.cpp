@@ -87,9 +87,9 @@ bool ParamStore::State::offloads_moments() const {
 /// True for a GPU with offloaded moments; elsewhere there is no separate host update.
 bool ParamStore::State::updates_on_host() const { return offloads_moments() && !device_memory_is_host(); }
 
-int64_t ParamStore::State::bytes_of_kind(size_t kind, int64_t elements) const {
-  return kind == rounded_kind() ? elements * static_cast<int64_t>(size_of(options.compute))
-                                : options.states[kind].bytes(elements);
+int64_t ParamStore::State::bytes_of_kind(const UnitState& u, size_t kind, int64_t begin, int64_t end) const {
+  if (kind != rounded_kind()) return u.planes.bytes(kind, begin, end);
+  return (end - begin) * static_cast<int64_t>(size_of(options.compute));
 }
 
 ParamStore::Shard ParamStore::State::shard_of(const UnitState& u, const UnitSegment& s) const {
@@ -99,8 +99,8 @@ ParamStore::Shard ParamStore::State::shard_of(const UnitState& u, const UnitSegm
   const bool whole_sums = policy.gather_sums || policy.gradient_is_sum;
   const bool apart = policy.whole_weights && !policy.own_master;
   const Tensor weights = apart ? part_of(u.weights, s.update_begin, s.update_end) : s.rounded;
-  return {s.update_begin, s.update_end, s.states, whole_sums ? gradient_of(u.parts[s.part], s.first, s.last) : s.total,
-          weights};
+  const Tensor sums = whole_sums ? gradient_of(u.parts[s.part], s.first, s.last) : s.total;
+  return {s.update_begin, s.update_end, s.states, sums, weights, false, &u.planes};
 }
 
 /// Tensors of the piece that are not offloaded.
@@ -111,13 +111,15 @@ ParamStore::Shard ParamStore::State::resident_part(const OffloadPiece& piece) co
 
 /// Adds the offloaded tensors, which lie at `memory` as in the layout.
 void ParamStore::State::add_offloaded(Shard& shard, const OffloadPiece& piece, char* memory) const {
+  const UnitState& u = this->at(piece.unit);
   for (size_t kind = 0; kind <= rounded_kind(); ++kind) {
     if (!policy.offloaded[kind]) continue;
     char* at = memory + offloaded.bytes_of(piece, 0, kind);
     if (kind == rounded_kind()) {
       shard.weights = Tensor(at, options.compute, {piece.elements()});
     } else {
-      shard.states[kind] = Tensor(at, options.states[kind].dtype, {options.states[kind].values(piece.elements())});
+      const int64_t values = u.planes.values(kind, piece.begin, piece.end);
+      shard.states[kind] = Tensor(at, options.states[kind].dtype, {values});
     }
   }
 }
@@ -134,6 +136,7 @@ void ParamStore::State::each_part(int unit, size_t kind, int64_t begin, int64_t 
                                   const Visit& visit) const {
   if (changes && ahead != nullptr) ahead->forget();
   const std::lock_guard lock(part_mutex);
+  const UnitState& u = at(unit);
   for (size_t p = offloaded.pieces_before(unit); p < offloaded.pieces_before(unit + 1); ++p) {
     const OffloadPiece& piece = offloaded.pieces()[p];
     const int64_t from = std::max(begin, piece.begin), to = std::min(begin + count, piece.end);
@@ -144,8 +147,8 @@ void ParamStore::State::each_part(int unit, size_t kind, int64_t begin, int64_t 
     } else {
       memory += piece.offset + offloaded.bytes_of(piece, 0, kind);
     }
-    visit(memory + bytes_of_kind(kind, from - piece.begin), bytes_of_kind(kind, from - begin),
-          bytes_of_kind(kind, to - from));
+    visit(memory + bytes_of_kind(u, kind, piece.begin, from), bytes_of_kind(u, kind, begin, from),
+          bytes_of_kind(u, kind, from, to));
     if (changes && policy.on_disk) file->write(p, kind, kind + 1, memory);
   }
 }
@@ -175,7 +178,7 @@ void ParamStore::State::take_ahead(int unit, const Tensor& buffer) {
   const char* from = ahead->take(unit);
   for (size_t p = offloaded.pieces_before(unit); p < offloaded.pieces_before(unit + 1); ++p) {
     const OffloadPiece& piece = offloaded.pieces()[p];
-    const int64_t bytes = bytes_of_kind(weights_kind(), piece.elements());
+    const int64_t bytes = bytes_of_kind(at(unit), weights_kind(), piece.begin, piece.end);
     copy_to_device(part_of(buffer, piece.begin, piece.end).data, from, bytes, *stream);
     from += offloaded.bytes_of(piece, weights_kind(), weights_kind() + 1);
   }
@@ -193,9 +196,10 @@ void ParamStore::reserve_disk() { state_->reserve_disk(); }
 bool ParamStore::is_offloaded(size_t plane) const { return state_->policy.offloaded[plane]; }
 
 /// Values of a plane that is not offloaded.
-Tensor ParamStore::State::resident(const UnitSegment& s, size_t plane, int64_t begin, int64_t count) const {
-  const StatePlane& spec = options.states[plane];
-  return part_of(s.states[plane], spec.values(begin - s.update_begin), spec.values(begin + count - s.update_begin));
+Tensor ParamStore::State::resident(const UnitState& u, const UnitSegment& s, size_t plane,
+                                   const ShardBorders& elements) const {
+  return s.states[plane].rows(u.planes.values(plane, s.update_begin, elements.begin),
+                              u.planes.values(plane, elements.begin, elements.end));
 }
 
 /// Checks that the elements' values can be copied.
@@ -223,7 +227,7 @@ void ParamStore::read_state(int unit, size_t plane, int64_t begin, int64_t count
       std::memcpy(static_cast<char*>(out) + at, memory, static_cast<size_t>(bytes));
     });
   }
-  const Tensor from = state_->resident(s, plane, begin, count);
+  const Tensor from = state_->resident(u, s, plane, {begin, begin + count});
   copy_to_host(out, from.data, from.bytes(), stream);
   stream.synchronize();
 }
@@ -245,7 +249,7 @@ void ParamStore::write_state(int unit, size_t plane, int64_t begin, int64_t coun
       std::memcpy(memory, static_cast<const char*>(values) + at, static_cast<size_t>(bytes));
     });
   }
-  const Tensor to = state_->resident(s, plane, begin, count);
+  const Tensor to = state_->resident(u, s, plane, {begin, begin + count});
   if (state_->whole_weights_of(u)) state_->finish_gathers();  // gathers may read from there
   copy_to_device(to.data, values, to.bytes(), stream);
   stream.synchronize();

@@ -87,19 +87,21 @@ void ParamStore::State::plan_weights(Arena& arena) {
 void ParamStore::State::plan_optimizer(Arena& arena) {
   for (UnitState& u : units) {
     if (!u.trained()) continue;
-    for (UnitSegment& s : u.segments) plan_states(arena, s, u.name_of(s));
+    for (UnitSegment& s : u.segments) plan_states(arena, u, s);
   }
 }
 
-void ParamStore::State::plan_states(Arena& arena, UnitSegment& s, const std::string& name) {
+void ParamStore::State::plan_states(Arena& arena, const UnitState& u, UnitSegment& s) {
+  const std::string name = u.name_of(s);
   const int64_t n = s.update_elements();
   for (size_t p = 0; p < options.states.size(); ++p) {
     const StatePlane& plane = options.states[p];
+    const int64_t values = u.planes.values(p, s.update_begin, s.update_end);
     const bool is_weights = p == master_plane && policy.own_master;
     if (policy.offloaded[p]) {
-      s.states[p] = Tensor(nullptr, plane.dtype, {plane.values(n)});
+      s.states[p] = Tensor(nullptr, plane.dtype, {values});
     } else if (!is_weights) {
-      arena.add(s.states[p], MemoryCategory::optimizer, plane.name + " of " + name, plane.dtype, {plane.values(n)});
+      arena.add(s.states[p], MemoryCategory::optimizer, plane.name + " of " + name, plane.dtype, {values});
     } else if (!policy.whole_weights) {  // the stored weights are exchanged
       arena.add(s.states[p], MemoryCategory::weights, "weight shard of " + name, plane.dtype, {n});
     }

@@ -83,6 +83,7 @@ struct GradientPart {
 struct UnitState {
   UnitSpec spec;
   UnitLayout layout;
+  UnitPlanes planes;             ///< of the state
   std::vector<int64_t> borders;  ///< UnitLayout::borders() of all ranks, valid after start()
   std::vector<UnitSegment> segments;
   std::vector<GradientPart> parts;
@@ -199,7 +200,7 @@ struct ParamStore::State {
   // param_store_plan.cpp
   void plan_weights(Arena& arena);
   void plan_optimizer(Arena& arena);
-  void plan_states(Arena& arena, UnitSegment& s, const std::string& name);
+  void plan_states(Arena& arena, const UnitState& u, UnitSegment& s);
   void plan_gradients(Arena& arena);
   void plan_staging(Arena& arena);
   void plan_offload(Arena& arena);
@@ -231,7 +232,7 @@ struct ParamStore::State {
   bool offloads_moments() const;
   bool updates_on_host() const;
   size_t rounded_kind() const { return options.states.size(); }
-  int64_t bytes_of_kind(size_t kind, int64_t elements) const;
+  int64_t bytes_of_kind(const UnitState& u, size_t kind, int64_t begin, int64_t end) const;
   Shard shard_of(const UnitState& u, const UnitSegment& s) const;
   Shard resident_part(const OffloadPiece& piece) const;
   void add_offloaded(Shard& shard, const OffloadPiece& piece, char* memory) const;
@@ -240,7 +241,7 @@ struct ParamStore::State {
   void each_part(int unit, size_t kind, int64_t begin, int64_t count, bool changes, const Visit& visit) const;
   void take_own_weights(int unit, const Tensor& buffer);
   void expect_state(int unit, size_t plane, int64_t begin, int64_t count) const;
-  Tensor resident(const UnitSegment& s, size_t plane, int64_t begin, int64_t count) const;
+  Tensor resident(const UnitState& u, const UnitSegment& s, size_t plane, const ShardBorders& elements) const;
 
   // param_store_pass.cpp
   bool on_device(Access access) const;

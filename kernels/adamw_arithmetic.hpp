@@ -5,7 +5,7 @@
 
 #include "core/host_device.hpp"
 #include "kernels/adamw.hpp"
-#include "kernels/rounding.hpp"
+#include "kernels/rounded_product.hpp"
 
 namespace llmtrain {
 

@@ -6,7 +6,7 @@
 
 #include "core/host_device.hpp"
 #include "kernels/momentum_update.hpp"
-#include "kernels/rounding.hpp"
+#include "kernels/rounded_product.hpp"
 
 namespace llmtrain {
 

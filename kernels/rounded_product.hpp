@@ -1,11 +1,9 @@
 #pragma once
-// Products that are rounded before they are added, on every device.
-
 #include "core/host_device.hpp"
 
 namespace llmtrain {
 
-/// Rounds the product, which some compilers would otherwise fuse with the following addition or subtraction.
+/// Rounds the product, which some compilers would otherwise fuse with the following sum or difference.
 LLMTRAIN_HOST_DEVICE inline float rounded_product(float a, float b) {
 #if defined(__CUDA_ARCH__)
   return __fmul_rn(a, b);

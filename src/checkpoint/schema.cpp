@@ -142,8 +142,8 @@ void check_schema(const Schema& schema, const std::string& place) {
 }
 
 std::string difference(const Schema& stored, const Schema& wanted) {
-  const bool same_values = std::ranges::equal(stored.tensors, wanted.tensors, {}, &TensorSchema::per_chunk,
-                                              &TensorSchema::per_chunk);
+  const bool same_values =
+      std::ranges::equal(stored.tensors, wanted.tensors, {}, &TensorSchema::per_chunk, &TensorSchema::per_chunk);
   if (stored == wanted && same_values) return {};
   if (stored == wanted) return "its states have other numbers of values";
   if (stored.states != wanted.states) {

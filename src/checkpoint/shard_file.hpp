@@ -65,7 +65,7 @@ class ShardFile {
 
   StatePlanes states_;
   ShardIndex index_;
-  std::vector<int64_t> units_;   ///< unit of each entry
+  std::vector<int64_t> units_;      ///< unit of each entry
   std::vector<StatePlane> planes_;  ///< plane of each entry
   FileHandle file_;
   int64_t bytes_ = 0;

@@ -1,6 +1,8 @@
 #pragma once
 // Base of optimizers that update every element, or chunk of elements, by itself.
 
+#include <vector>
+
 #include "optim/optimizer.hpp"
 
 namespace llmtrain {
@@ -11,18 +13,20 @@ class ElementOptimizer : public Optimizer {
     args_ = args;
     params_ = &params;
     stream_ = &stream;
-    params.update([this](int unit, const ParamStore::Shard& shard) {
-      for (const UnitRange& range : params_->layout(unit).ranges()) {
-        const UnitRange common = shard.part_of(range);
-        if (common.begin < common.end) update_range(shard.part(common.begin, common.end), common);
-      }
-    });
+    params.update([this](int unit, const ParamStore::Shard& shard) { update_shard(unit, shard); });
   }
 
  protected:
   /// Updates elements of one treatment: all of `part`, whose place in the unit is `range`.
-  virtual void update_range(const ParamStore::Shard& part, const UnitRange& range) = 0;
+  virtual void update_range(const ParamStore::Shard& /*part*/, const UnitRange& /*range*/) {}
+  virtual void update_shard(int unit, const ParamStore::Shard& shard) {
+    for (const UnitRange& range : ranges(unit)) {
+      const UnitRange common = shard.part_of(range);
+      if (common.begin < common.end) update_range(shard.part(common.begin, common.end), common);
+    }
+  }
 
+  const std::vector<UnitRange>& ranges(int unit) const { return params_->layout(unit).ranges(); }
   const UpdateArgs& args() const { return args_; }
   Stream& stream() const { return *stream_; }
   /// Sets what the steps of all kernels have.

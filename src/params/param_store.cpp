@@ -57,9 +57,9 @@ void check_states(const StatePlanes& states) {
   const StatePlane& master = states[master_plane];
   LLMTRAIN_CHECK(master.dtype == DType::f32 && master.by_element(), "the first plane of the state is the fp32 master");
   for (const StatePlane& plane : states) {
-    LLMTRAIN_CHECK(plane.by_tensor() ? plane.of_tensor != nullptr
-                                     : plane.per_chunk > 0 && plane.per_chunk <= chunk_elements,
-                   fmt::format("the plane {} has a value per chunk or element", plane.name));
+    LLMTRAIN_CHECK(
+        plane.by_tensor() ? plane.of_tensor != nullptr : plane.per_chunk > 0 && plane.per_chunk <= chunk_elements,
+        fmt::format("the plane {} has a value per chunk or element", plane.name));
   }
 }
 

@@ -160,7 +160,7 @@ class ParamStore {
     /// this range in the compute dtype if it is stored separately, else empty; a writer of the master must write it too
     /// (adamw_update does)
     Tensor weights = {};
-    bool on_host = false;  ///< true if the tensors are in host memory although the device has its own
+    bool on_host = false;                ///< true if the tensors are in host memory although the device has its own
     const UnitPlanes* planes = nullptr;  ///< of the unit; null: the planes have as many values in every chunk
     const Tensor& master() const { return states[master_plane]; }
     /// The tensors' values for elements [first, last) only: whole chunks where a tensor has values of chunks.

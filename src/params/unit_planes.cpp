@@ -67,6 +67,11 @@ int64_t UnitPlanes::values(size_t plane, int64_t begin, int64_t end) const {
   return values_before(plane, end / chunk_elements) - values_before(plane, begin / chunk_elements);
 }
 
+int64_t UnitPlanes::end_of_run(int64_t element, int64_t last) const {
+  const auto next = std::ranges::upper_bound(runs_, element / chunk_elements, {}, &Run::first);
+  return next == runs_.end() ? last : std::min(next->first * chunk_elements, last);
+}
+
 StatePlane UnitPlanes::at(size_t plane, int64_t element) const {
   StatePlane here = planes_[plane];
   if (here.by_tensor()) here.per_chunk = run_of(element / chunk_elements).per_chunk[plane];

@@ -30,6 +30,8 @@ class UnitPlanes {
   }
   /// The plane as it is in the chunk that begins at this element: with its number of values.
   StatePlane at(size_t plane, int64_t element) const;
+  /// First element after the chunks that have as many values as the one that begins at `element`, at most `last`.
+  int64_t end_of_run(int64_t element, int64_t last) const;
 
  private:
   /// Chunks from `first` on, up to the next run.

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ranges>
 #include <filesystem>
 #include <map>
+#include <ranges>
 #include <utility>
 
 #include "checkpoint/checkpoint_folder.hpp"
@@ -114,7 +114,8 @@ void Snapshot::read(int64_t unit, size_t plane, int64_t begin, int64_t count, vo
   const int64_t at = position(unit, plane, begin + live);
   if (at >= live_) release();
   if (live == count) return;
-  const int64_t read = planes.bytes(plane, begin, begin + live), rest = planes.bytes(plane, begin + live, begin + count);
+  const int64_t read = planes.bytes(plane, begin, begin + live),
+                rest = planes.bytes(plane, begin + live, begin + count);
   std::copy_n(copied(at), rest, static_cast<uint8_t*>(out) + read);
 }
 

@@ -327,6 +327,10 @@ TEST(Config, OptimizersHaveTheDefaultsOfTheirLibraries) {
   EXPECT_EQ(sgd.optimizer.weight_decay, 0);
   EXPECT_THAT(sgd.notes, ElementsAre("command line: optimizer.epsilon: no effect with name = sgd",
                                      "command line: optimizer.nesterov: no effect with momentum = 0"));
+  const ParallelConfig paged = load({"optimizer.name=paged_adamw_8bit"}).parallel;
+  EXPECT_EQ(paged.offload_optimizer, Offload::cpu);
+  const Config resident = load({"optimizer.name=paged_adamw", "parallel.offload_optimizer=none"});
+  EXPECT_EQ(resident.parallel.offload_optimizer, Offload::none);
   EXPECT_THAT(load({"optimizer.name=sgd", "optimizer.momentum=0.9", "optimizer.nesterov=true"}).notes, IsEmpty());
 }
 

@@ -92,6 +92,22 @@ std::vector<Case> cases() {
        0},
       {"lion", with(Name::lion, [](auto& c) { c.beta2 = 0.99; }), 0},
       {"adamw", with(Name::adamw, [](auto&) {}), 1e-5},
+      {"adamw_8bit", with(Name::adamw_8bit, [](auto&) {}), 1e-5},
+      {"adafactor", with(Name::adafactor, [](auto& c) { c.beta1 = 0; }), 1e-5},
+      {"adafactor_relative",
+       with(Name::adafactor,
+            [](auto& c) {
+              c.beta1 = c.weight_decay = 0;
+              c.relative_step = c.scale_parameter = true;
+            }),
+       1e-5},
+      {"adafactor_beta1",
+       with(Name::adafactor,
+            [](auto& c) {
+              c.weight_decay = 0;
+              c.clip_threshold = 0.5;
+            }),
+       1e-5},
   };
 }
 
@@ -135,7 +151,7 @@ class Job {
         }
       }
       store_.finish_gradients();
-      optimizer_->update(store_, {.step = t, .learning_rate = rate}, stream());
+      optimizer_->update(store_, {.step = t, .learning_rate = rate, .ranks = &ranks_}, stream());
     }
   }
 

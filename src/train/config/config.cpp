@@ -219,6 +219,19 @@ std::string read_deck_file(const std::string& path) {
   return text;
 }
 
+namespace {
+
+/// States of a paged optimizer lie in host memory, or where offloaded parameters lie.
+void page_states(DeckLoader& deck, Config& config) {
+  constexpr const char* key = "parallel.offload_optimizer";
+  if (!trains(config.run.task) || !config.optimizer.paged() || deck.given(key)) return;
+  const Offload parameters = config.parallel.offload_parameters;
+  config.parallel.offload_optimizer = parameters == Offload::none ? Offload::cpu : parameters;
+  deck.set(key, Origin::automatic, fmt::format("for {}", name_of(config.optimizer.name)));
+}
+
+}  // namespace
+
 Config load_config(std::string_view deck_text, const std::string& deck_name, std::span<const std::string> overrides,
                    DeckFiles files, ModelFolders* folders) {
   Config config;
@@ -256,6 +269,7 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
       config.data.embedding_rows = config.source.checkpoint.empty() ? config.model.vocab_size : config.source.tokens;
     }
     config.precision.resolve(deck);
+    page_states(deck, config);
     config.parallel.resolve(deck, config.batch.gradient_accumulation_steps);
     if (config.evaluation.every_epochs > 0) config.evaluation.every_steps = 1;  // until the data are known
     config.evaluation.resolve(deck, config);

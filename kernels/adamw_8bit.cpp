@@ -2,6 +2,7 @@
 
 #include "kernels/adamw_8bit.hpp"
 
+#include <algorithm>
 #include <array>
 #include <type_traits>
 
@@ -12,6 +13,30 @@ namespace llmtrain {
 
 namespace {
 
+using Values = std::array<float, chunk_elements>;
+using Codes = std::array<int32_t, chunk_elements>;
+
+/// nearest_code() of x / largest, step by step for all elements: several at once.
+void find_codes(const DynamicMap& map, const Values& values, float largest, Codes& codes) {
+  Values x{};
+  const float divisor = largest > 0 ? largest : 1;
+#pragma omp simd
+  for (size_t i = 0; i < x.size(); ++i) x[i] = values[i] / divisor;
+  codes.fill(127);
+  for (int32_t step = 64; step > 0; step >>= 1) {
+#pragma omp simd
+    for (size_t i = 0; i < x.size(); ++i) codes[i] += x[i] > map.data()[codes[i]] ? step : -step;
+  }
+#pragma omp simd
+  for (size_t i = 0; i < x.size(); ++i) {
+    const int32_t code = codes[i];
+    const bool above = x[i] > map.data()[code];
+    const int32_t other = above ? code + 1 : std::max(code - 1, 0);
+    const float middle = (map.data()[code] + map.data()[other]) * 0.5F;
+    codes[i] = (above ? x[i] > middle : x[i] < middle) ? other : code;
+  }
+}
+
 /// Updates the elements of one chunk; decays those in [decay_begin, decay_end).
 void update_chunk(const Adamw8bitFactors& f, const Adamw8bitTensors& t, int64_t chunk) {
   const int64_t at = chunk * chunk_elements;
@@ -19,22 +44,28 @@ void update_chunk(const Adamw8bitFactors& f, const Adamw8bitTensors& t, int64_t 
   const float* g = t.gradient.as<float>() + at;
   uint8_t *m_codes = t.m.as<uint8_t>() + at, *v_codes = t.v.as<uint8_t>() + at;
   float &m_scale = t.m_scale.as<float>()[chunk], &v_scale = t.v_scale.as<float>()[chunk];
-  std::array<float, chunk_elements> m{}, v{};
+  Values m{}, v{};
   float m_largest = 0, v_largest = 0;
+#pragma omp simd
+  for (size_t i = 0; i < m.size(); ++i) {
+    m[i] = signed_dynamic_map.data()[m_codes[i]] * m_scale;
+    v[i] = unsigned_dynamic_map.data()[v_codes[i]] * v_scale;
+  }
   for (size_t i = 0; i < m.size(); ++i) {
     const int64_t element = at + static_cast<int64_t>(i);
-    m[i] = rounded_product(signed_dynamic_map[m_codes[i]], m_scale);
-    v[i] = rounded_product(unsigned_dynamic_map[v_codes[i]], v_scale);
     f.update(p[i], m[i], v[i], g[i], element >= t.decay_begin && element < t.decay_end);
     m_largest = std::max(m_largest, std::fabs(m[i]));
     v_largest = std::max(v_largest, v[i]);
   }
   m_scale = m_largest;
   v_scale = v_largest;
+  Codes codes;
+  find_codes(signed_dynamic_map, m, m_largest, codes);
   for (size_t i = 0; i < m.size(); ++i) {
-    m_codes[i] = Adamw8bitFactors::code_of_m(signed_dynamic_map.data(), m[i], m_largest);
-    v_codes[i] = Adamw8bitFactors::code_of_v(unsigned_dynamic_map.data(), v[i], v_largest);
+    m_codes[i] = Adamw8bitFactors::with_sign_of(signed_dynamic_map.data(), static_cast<uint8_t>(codes[i]), m[i]);
   }
+  find_codes(unsigned_dynamic_map, v, v_largest, codes);
+  for (size_t i = 0; i < v.size(); ++i) v_codes[i] = static_cast<uint8_t>(codes[i]);
 }
 
 template <class W>

@@ -62,6 +62,27 @@ TEST(Adamw8bit, AnyCutGivesTheSameBits) {
   EXPECT_NE(run({0, chunks - 1}), run({0, chunks})) << "control: a chunk left out";
 }
 
+/// Every code is the nearest one of the moments that fp32 arithmetic has after a first step.
+TEST(Adamw8bit, CodesAreTheNearest) {
+  const State s;
+  const Values g = s.gradient.values();
+  adamw_8bit_update(s.part(0, chunks), step(1), test::stream());
+  const std::vector<uint8_t> m = s.codes(s.m), v = s.codes(s.v);
+  const Values m_scale = s.m_scale.values(), v_scale = s.v_scale.values();
+  int different = 0;
+  for (size_t i = 0; i < g.size(); ++i) {
+    const auto scaled = static_cast<float>(g[i] * 0.5), first = static_cast<float>(1 - 0.9) * scaled;
+    const float second = static_cast<float>(1 - 0.999) * scaled * scaled;
+    const size_t chunk = i / static_cast<size_t>(chunk_elements);
+    EXPECT_EQ(v[i], nearest_code(unsigned_dynamic_map.data(), second / static_cast<float>(v_scale[chunk]))) << i;
+    const uint8_t code = nearest_code(signed_dynamic_map.data(), first / static_cast<float>(m_scale[chunk]));
+    EXPECT_TRUE(m[i] == code || (code == 127 && m[i] == 126)) << i;
+    different +=
+        static_cast<int>(nearest_code(unsigned_dynamic_map.data(), first / static_cast<float>(m_scale[chunk])) != m[i]);
+  }
+  EXPECT_GT(different, n / 2) << "control: an unsigned map";
+}
+
 TEST(Adamw8bit, KeepsTheSignOfTheFirstMoment) {
   const State s;
   Values g(static_cast<size_t>(n), 0.0);

@@ -16,6 +16,9 @@ namespace {
 using TrainOn = ChatConfig::TrainOn;
 using nlohmann::ordered_json;
 
+/// Bytes that may be rendered to find the turns of one row: the work grows with the square of their number.
+constexpr size_t max_prefix_bytes = size_t{64} << 20;
+
 [[noreturn]] void fail_row(const std::string& message) { throw UserError(ExitCode::bad_content, message); }
 
 bool is_assistant(const ordered_json& message) {
@@ -151,7 +154,7 @@ ChatEncoder::ChatEncoder(const Tokenizer& tokenizer, const ChatConfig& config, c
 std::string ChatEncoder::template_name() const { return templates_.empty() ? "none" : templates_.front().chat.name(); }
 
 std::string ChatEncoder::settings() const {
-  constexpr int rules = 2;  // of masks; a change makes other tokens of the same rows
+  constexpr int rules = 3;  // of masks; a change makes other tokens of the same rows
   ordered_json all = {{"rules", rules},
                       {"system", config_.system},
                       {"train_on", name_of(config_.train_on)},
@@ -216,10 +219,17 @@ ChatText ChatEncoder::render(const Conversation& given) const {
     size_t last = row.messages.size() - 1;
     while (!is_assistant(row.messages[last])) --last;
     const Conversation before = first_messages(row, last);
-    size_t earlier = 0;  // blocks of the turns before
+    std::vector<TextRange> earlier;  // blocks of the turns before
     if (std::ranges::any_of(before.messages, is_assistant))
-      earlier = chat.render(before, variables_, {false, now_}).generated.size();
-    for (size_t i = earlier; i < rendered.generated.size(); ++i) text.trained.push_back(rendered.generated[i]);
+      earlier = chat.render(before, variables_, {false, now_}).generated;
+    std::vector<TextRange>& all = rendered.generated;
+    const size_t count = std::min(earlier.size(), all.size());
+    text.trained.assign(all.begin() + static_cast<std::ptrdiff_t>(count), all.end());
+    if (count > 0 && text.trained.empty()) {  // nothing stands between the last turn and the one before: one range
+      const TextRange& joined = all.back();
+      const size_t begin = joined.begin + (earlier[count - 1].end - earlier[count - 1].begin);
+      if (begin < joined.end) text.trained.push_back({begin, joined.end});
+    }
   } else {
     text.trained = find_turns(chat, row, rendered, only_last ? TrainOn::last : TrainOn::assistant);
   }
@@ -230,10 +240,17 @@ ChatText ChatEncoder::render(const Conversation& given) const {
 std::vector<TextRange> ChatEncoder::find_turns(const ChatTemplate& chat, const Conversation& row,
                                                const RenderedChat& whole, TrainOn train_on) const {
   std::vector<TextRange> trained;
+  size_t rendered = 0;
   const size_t size = row.messages.size();
   for (size_t i = size; i-- > 0;) {
     if (!is_assistant(row.messages[i])) continue;
-    const TextRange turn = find_turn(chat, row, i, whole);
+    const TextRange turn = find_turn(chat, row, i, whole, rendered);
+    if (rendered > max_prefix_bytes) {
+      fail_row(
+          fmt::format("{}: the conversation has too many turns to find them by rendering what comes before each: "
+                      "divide it, set chat.train_on = last, or use a template with generation blocks",
+                      chat.name()));
+    }
     if (!trained.empty() && trained.front().begin < turn.end) fail_turns(chat);
     trained.insert(trained.begin(), turn);
     if (train_on == TrainOn::last) break;
@@ -243,9 +260,10 @@ std::vector<TextRange> ChatEncoder::find_turns(const ChatTemplate& chat, const C
 
 /// Returns the bytes of one turn of the assistant, from after its header, by rendering what comes before it.
 TextRange ChatEncoder::find_turn(const ChatTemplate& chat, const Conversation& row, size_t message,
-                                 const RenderedChat& whole) const {
+                                 const RenderedChat& whole, size_t& rendered) const {
   if (message == 0) fail_row(chat.name() + ": the assistant speaks first, and the template has no generation blocks");
   const std::string before = chat.render(first_messages(row, message), variables_, {true, now_}).text;
+  rendered += before.size();
   if (!whole.text.starts_with(before)) {
     fail_row(
         fmt::format("{}: message {} cannot be found in the text: the template renders the messages before it otherwise "
@@ -255,6 +273,7 @@ TextRange ChatEncoder::find_turn(const ChatTemplate& chat, const Conversation& r
   TextRange turn{before.size(), whole.text.size()};
   if (message + 1 == row.messages.size()) return turn;
   const RenderedChat through = chat.render(first_messages(row, message + 1), variables_, {false, now_});
+  rendered += through.text.size();
   turn.end = end_of_content(whole, message, turn.begin);
   const size_t end = end_of_content(through, message, std::min(turn.begin, through.text.size()));
   turn.end += common_end(std::string_view(through.text).substr(end), std::string_view(whole.text).substr(turn.end));
@@ -383,9 +402,7 @@ void ChatEncoder::encode(const InstructionRow& row, EncodedRow& encoded) const {
     encoded.text = render(*conversation);
     encode_text(encoded);
     check_border(encoded);
-    const TrainOn train_on = config_.train_on;
-    const bool by_turns = train_on == TrainOn::assistant || train_on == TrainOn::last ||
-                          (train_on == TrainOn::automatic && conversation->prompt_messages < 0);
+    const bool by_turns = encoded.text.border == 0 && config_.train_on != TrainOn::all;
     if (by_turns && !choose(*conversation).chat.has_generation()) leave_out_space_after_stop(encoded);
   } else {
     ChatText& text = encoded.text;

@@ -21,6 +21,7 @@
 #include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/launcher.hpp"
 #include "parallel/job/runtime.hpp"
+#include "params/slice_quantizer.hpp"
 
 namespace llmtrain {
 namespace {
@@ -75,6 +76,30 @@ class Loader {
     bytes_ = bytes;
     fill_new_rows(folder, threads, stream, pause);
     if (match_.tied_head >= 0) compare_tied_head(folder, threads, pause);
+  }
+
+  /// Reads this rank's share of a slice that is stored in fewer bits. No more values than those of a few blocks exist
+  /// at a time.
+  void quantize(const SliceSource& source, SliceQuantizer& quantizer, Stream& stream, const Pause& pause) {
+    const ParamSpec& param = params_.spec(source.unit).params[static_cast<size_t>(source.param)];
+    const ParamSlice& slice = param.slices[static_cast<size_t>(source.slice)];
+    const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
+    const FolderHandle folder = FolderHandle::open(index_.folder);
+    const StoredSlice stored{&tensor, &file(folder, tensor.file), slice.rows, param.columns, slice.transposed};
+    Block block{stored, 0, 0, source.unit, 0, 0};
+    if (options_.trained != nullptr && !options_.trained->contains(slice.name)) block.key = hash_key(slice.name);
+    const std::vector<ElementRange> ranges = quantizer.ranges(rounded_elements);
+    std::atomic<int64_t> bytes{0};
+    run_on_threads(ranges.size(), device_memory_is_host() ? worker_threads(communicator_) : 1, pause, [&](size_t i) {
+      const ElementRange& range = ranges[i];
+      std::vector<float> values(static_cast<size_t>(range.end - range.begin));
+      bytes += read_slice(stored, range.begin, range.end, values.data());
+      for (const ElementRange& own : quantizer.owned(range)) {
+        examine(block, own.begin, values.data() + (own.begin - range.begin), own.end - own.begin);
+      }
+      quantizer.put(range, values.data(), stream);
+    });
+    bytes_ += bytes;
   }
   int64_t bytes() const { return bytes_; }
   uint64_t hash() const { return hash_; }
@@ -134,7 +159,8 @@ class Loader {
     for (const SliceSource& source : match_.slices) {
       const ParamSpec& param = params_.spec(source.unit).params[static_cast<size_t>(source.param)];
       const ParamSlice& slice = param.slices[static_cast<size_t>(source.slice)];
-      const int64_t offset = params_.layout(source.unit).offset(source.param) + slice.first_row * param.columns;
+      if (params_.spec(source.unit).quantization) continue;
+      const int64_t offset = params_.layout(source.unit).offset(source.param, source.slice);
       const int64_t rows = stored_rows(slice, source);
       for (size_t segment = 0; segment < params_.segment_count(source.unit); ++segment) {
         const UnitRange own = params_.owned(source.unit, segment);
@@ -207,7 +233,8 @@ class Loader {
       const ParamSpec& param = params_.spec(source.unit).params[static_cast<size_t>(source.param)];
       const ParamSlice& slice = param.slices[static_cast<size_t>(source.slice)];
       const int64_t rows = stored_rows(slice, source), columns = param.columns;
-      const int64_t offset = params_.layout(source.unit).offset(source.param) + slice.first_row * columns;
+      if (params_.spec(source.unit).quantization) continue;  // no slice of a linear layer has new rows
+      const int64_t offset = params_.layout(source.unit).offset(source.param, source.slice);
       const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
       std::vector<float> mean;
       for (size_t segment = 0; segment < params_.segment_count(source.unit); ++segment) {
@@ -306,7 +333,15 @@ LoadReport load_match(const WeightIndex& index, WeightMatch& match, ParamStore& 
                       Stream& stream, const LoadOptions& options) {
   Loader loader(index, match, params, communicator, options);
   const auto begin = std::chrono::steady_clock::now();
-  run_cancellable(communicator, "while the weights were read", [&](const Pause& pause) { loader.read(stream, pause); });
+  constexpr const char* where = "while the weights were read";
+  run_cancellable(communicator, where, [&](const Pause& pause) { loader.read(stream, pause); });
+  for (const SliceSource& source : match.slices) {  // one after the other, since a scale may depend on all of a slice
+    if (!params.spec(source.unit).quantization) continue;
+    SliceQuantizer quantizer(params, source.unit, source.param, source.slice);
+    run_cancellable(communicator, where,
+                    [&](const Pause& pause) { loader.quantize(source, quantizer, stream, pause); });
+    quantizer.finish(communicator, stream);
+  }
   int64_t nanoseconds[] = {(std::chrono::steady_clock::now() - begin) / std::chrono::nanoseconds(1)};
   int64_t bytes[] = {loader.bytes()};
   communicator.maximum(nanoseconds);

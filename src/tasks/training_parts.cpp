@@ -91,6 +91,7 @@ DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64
   shape.stored_rows = config.source.rows;
   if (config.run.finetuning == Finetuning::freeze) shape.trained = freeze_rule(config.freeze, model);
   if (config.run.finetuning == Finetuning::lora) adapt(shape, config.lora);
+  quantize(shape, config.quantization);
   return shape;
 }
 

@@ -74,6 +74,7 @@ ModelConfig take_recorded(DeckLoader& deck, Config& config, const Facts& facts) 
     config.source.checkpoint = facts.checkpoint;
     config.source.tokens = facts.tokens;
     if (recorded.run.finetuning == RunConfig::Finetuning::lora) config.source.lora = recorded.lora;
+    config.source.quantization = recorded.quantization;
     return model;
   }
   config.source.instead = facts.checkpoint;

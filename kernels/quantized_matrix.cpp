@@ -5,6 +5,7 @@
 #include "core/error.hpp"
 #include "kernels/block_codes.hpp"
 #include "kernels/block_scale.hpp"
+#include "kernels/dynamic_map.hpp"
 
 namespace llmtrain {
 
@@ -27,16 +28,17 @@ QuantizedMatrix QuantizedMatrix::part(int64_t first, int64_t number) const {
 void dequantize_on_host(const Quantization& format, const StoredChunks& stored, int64_t first, int64_t count,
                         float* out) {
   const bool by_rows = format.type == QuantizedType::int8;
-  const auto levels = by_rows ? std::span<const float, 16>(out, 16) : levels_of(format.type);
+  const float* levels = by_rows ? nullptr : levels_of(format.type).data();
   for (int64_t e = first; e < first + count; ++e) {
     const uint8_t* record = stored.records + (e / chunk_elements - stored.first_chunk) * chunk_bytes(format);
     const int64_t at = e % chunk_elements;
     if (by_rows) {
-      *out++ = int8_value(static_cast<int8_t>(record[at]), stored.table[e / stored.columns]);
+      *out++ = rounded_product(static_cast<float>(static_cast<int8_t>(record[at])), stored.table[e / stored.columns]) *
+               int8_step;
     } else {
       const uint8_t code = at % 2 == 0 ? record[at / 2] >> 4 : record[at / 2] & 15;
       *out++ = levels[code] * block_scale(format, record, at / format.block_size, stored.table, e / format.block_size,
-                                          signed_dynamic_map().data());
+                                          signed_dynamic_map.data());
     }
   }
 }

@@ -4,6 +4,7 @@
 #include "device/processor.hpp"
 #include "kernels/block_codes.hpp"
 #include "kernels/block_scale.hpp"
+#include "kernels/dynamic_map.hpp"
 #include "kernels/host/parallel.hpp"
 
 namespace llmtrain {
@@ -13,7 +14,7 @@ namespace host {
 float scale_of_block(const DequantizedRun& run, int64_t block) {
   const int64_t of_chunk = scales_of_chunk(run.format);
   return block_scale(run.format, run.chunks + block / of_chunk * chunk_bytes(run.format), block % of_chunk, run.table,
-                     block, signed_dynamic_map().data());
+                     block, signed_dynamic_map.data());
 }
 
 void dequantize_row(const QuantizedMatrix& matrix, int64_t row, int64_t column, int64_t count, DType dtype, void* out,

@@ -18,9 +18,10 @@ constexpr int64_t blocks_of(int64_t count, int64_t block) { return (count + bloc
 
 /// Quantises `count` elements to nf4 or fp4. The scale of a block is its largest magnitude; a code is that of the level
 /// nearest to the element times 1 / scale, and of two equally near ones the smaller (nf4) or the one nearer to zero
-/// (fp4): the decisions of bitsandbytes' CUDA kernels. A block of zeros has scale 0 and codes of zero. Scales under 1e-38
-/// count as 1e-38 in the division. A block with a NaN has the scale NaN, one with an infinity the scale infinity: callers
-/// that refuse such weights need only look at the scales. An odd last element shares its byte with a code of zero.
+/// (fp4): the decisions of bitsandbytes' CUDA kernels. A block of zeros has scale 0 and codes of zero. Scales under
+/// 1e-38 count as 1e-38 in the division. A block with a NaN has the scale NaN, one with an infinity the scale infinity:
+/// callers that refuse such weights need only look at the scales. An odd last element shares its byte with a code of
+/// zero.
 void quantize_blocks(QuantizedType type, int64_t block, const float* values, int64_t count, uint8_t* codes,
                      float* absmax);
 

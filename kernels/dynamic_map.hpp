@@ -11,8 +11,8 @@ namespace llmtrain {
 
 using DynamicMap = std::array<float, 256>;
 
-/// Levels of the map: for each decade 10^-6 ... 1 the midpoints of equal parts of [0.1, 1], twice as many from decade to
-/// decade (1 ... 64 of either sign, or 2 ... 128), and 0 and 1. An initialiser also of tables in device memory.
+/// Levels of the map: for each decade 10^-6 ... 1 the midpoints of equal parts of [0.1, 1], twice as many from decade
+/// to decade (1 ... 64 of either sign, or 2 ... 128), and 0 and 1. An initialiser also of tables in device memory.
 constexpr DynamicMap make_dynamic_map(bool is_signed) {
   DynamicMap map{};
   // Powers of ten in fp32 and parts in fp32, as torch.linspace forms them.

@@ -119,6 +119,7 @@ void quantize(DecoderShape& shape, const QuantizationConfig& config) {
     const bool chosen = name.ends_with(".weight") && std::ranges::binary_search(*modules, parent_module(name));
     return chosen ? std::optional(format) : std::nullopt;
   };
+  if (!shape.trained) shape.trained = [](const std::string&) { return false; };
 }
 
 }  // namespace llmtrain

@@ -45,7 +45,8 @@ struct QuantizedPart {
 /// Sizes of the model do not matter, and may be unknown.
 QuantizedPart choose_quantized(const QuantizationConfig& config, const ModelConfig& model);
 
-/// Sets the shape's rule by a configuration without errors; none if it is not active.
+/// Sets the shape's rule by a configuration without errors, if it is active. A shape without a rule of what is trained
+/// is then all frozen.
 void quantize(DecoderShape& shape, const QuantizationConfig& config);
 
 }  // namespace llmtrain

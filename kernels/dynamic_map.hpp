@@ -15,7 +15,6 @@ using DynamicMap = std::array<float, 256>;
 /// to decade (1 ... 64 of either sign, or 2 ... 128), and 0 and 1. An initialiser also of tables in device memory.
 constexpr DynamicMap make_dynamic_map(bool is_signed) {
   DynamicMap map{};
-  // Powers of ten in fp32 and parts in fp32, as torch.linspace forms them.
   constexpr std::array<float, 7> decades{1e-6F, 1e-5F, 1e-4F, 1e-3F, 1e-2F, 1e-1F, 1.F};
   const int zero = is_signed ? 127 : 0;
   map[zero] = 0.F;
@@ -24,8 +23,9 @@ constexpr DynamicMap make_dynamic_map(bool is_signed) {
   for (int decade = 0; decade < 7; ++decade) {
     const int parts = is_signed ? 1 << decade : 2 << decade;
     const float step = (1.F - 0.1F) / static_cast<float>(parts);
-    const auto border = [&](int i) {
-      return i < (parts + 1) / 2 ? 0.1F + step * static_cast<float>(i) : 1.F - step * static_cast<float>(parts - i);
+    const auto border = [&](int i) {  // rounded once, as by torch.linspace
+      const double sum = i < (parts + 1) / 2 ? double{0.1F} + double{step} * i : 1. - double{step} * (parts - i);
+      return static_cast<float>(sum);
     };
     for (int i = 0; i < parts; ++i, ++position) {
       map[position] = decades[decade] * ((border(i) + border(i + 1)) / 2.F);

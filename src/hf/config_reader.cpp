@@ -99,11 +99,17 @@ void warn_of_code(ConfigKeys& keys, Family family, const std::string& place, std
 /// Refuses settings that compute something else than the stock model.
 void refuse_other_mathematics(ConfigKeys& keys, const std::string& place) {
   if (const nlohmann::json* value = keys.value("quantization_config"); value != nullptr) {
-    const std::string method =
-        value->is_object() ? printable_value(value->value("quant_method", nlohmann::json())) : "";
-    refuse(place, fmt::format("quantization_config: the weights are quantised ({}); start from the original "
-                              "model",
-                              method));
+    const auto entry = [&](const char* key) {
+      return value->is_object() ? value->value(key, nlohmann::json()) : *value;
+    };
+    const nlohmann::json method = entry("quant_method");
+    // Folders of bitsandbytes' first versions have no quant_method.
+    const bool unnamed = method.is_null() && (entry("load_in_4bit") == true || entry("load_in_8bit") == true);
+    if (method != "bitsandbytes" && !unnamed) {
+      refuse(place, fmt::format("quantization_config: the weights are quantised ({}); only nf4, fp4 and int8 of "
+                                "bitsandbytes are supported. Start from the original model",
+                                printable_value(method)));
+    }
   }
   keys.only("is_encoder_decoder", false, "only decoders are supported");
   // null is read as false by some attention of Transformers and as true by other.

@@ -29,7 +29,8 @@ void FolderValues::read(int unit, int64_t begin, int64_t end, float* out) const 
     const int64_t offset = layout.offset(source.param, source.slice);
     const int64_t first = std::max(begin, offset), last = std::min(end, offset + rows * param.columns);
     if (first >= last) continue;
-    const StoredSlice stored{&tensor, &files_[tensor.file], rows, param.columns, slice.transposed};
+    const auto file_of = [&](size_t number) -> const FileHandle& { return files_[number]; };
+    const StoredSlice stored = stored_slice(tensor, file_of, rows, param.columns, slice.transposed);
     read_slice(stored, first - offset, last - offset, out + (first - begin));
   }
 }

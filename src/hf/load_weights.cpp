@@ -154,6 +154,12 @@ class Loader {
     return *handle;
   }
 
+  StoredSlice slice_of(const FolderHandle& folder, const WeightIndex::Tensor& tensor, int64_t rows, int64_t columns,
+                       bool transposed) {
+    const auto file_of = [&](size_t number) -> const FileHandle& { return file(folder, number); };
+    return stored_slice(tensor, file_of, rows, columns, transposed);
+  }
+
   std::vector<Block> make_blocks(const FolderHandle& folder) {
     std::vector<Block> blocks;
     for (const SliceSource& source : match_.slices) {
@@ -168,7 +174,7 @@ class Loader {
         const int64_t end = std::min(own.end, offset + rows * param.columns);
         if (begin >= end) continue;
         const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
-        const StoredSlice stored{&tensor, &file(folder, tensor.file), rows, param.columns, slice.transposed};
+        const StoredSlice stored = slice_of(folder, tensor, rows, param.columns, slice.transposed);
         std::optional<uint64_t> key;
         if (options_.trained != nullptr && !options_.trained->contains(slice.name)) key = hash_key(slice.name);
         for (int64_t at = begin; at < end; at += block_elements) {
@@ -242,7 +248,7 @@ class Loader {
         const int64_t end = std::min(own.end, offset + slice.rows * columns);
         for (int64_t at = std::max(own.begin, offset + rows * columns); at < end;) {
           if (mean.empty()) {
-            mean = mean_row({&tensor, &file(folder, tensor.file), rows, columns, false}, threads, pause);
+            mean = mean_row(slice_of(folder, tensor, rows, columns, false), threads, pause);
           }
           const int64_t first = (at - offset) % columns, count = std::min(columns - first, end - at);
           write_values(source.unit, segment, at, count, mean.data() + first, stream);
@@ -272,8 +278,8 @@ class Loader {
     const WeightIndex::Tensor& embedding = index_.tensors[static_cast<size_t>(match_.embedding)];
     const int64_t elements = head.numel(), ranks = communicator_.size(), rank = communicator_.rank();
     const int64_t first = elements / ranks * rank, last = rank + 1 == ranks ? elements : elements / ranks * (rank + 1);
-    const StoredSlice a{&head, &file(folder, head.file), elements, 1, false};
-    const StoredSlice b{&embedding, &file(folder, embedding.file), elements, 1, false};
+    const StoredSlice a = slice_of(folder, head, head.shape.front(), elements / head.shape.front(), false);
+    const StoredSlice b = slice_of(folder, embedding, head.shape.front(), elements / head.shape.front(), false);
     const int64_t step = block_elements / 8;
     const auto blocks = static_cast<size_t>((last - first + step - 1) / step);
     run_on_threads(blocks, threads, pause, [&](size_t i) {

@@ -32,7 +32,7 @@ Quantization QuantizationConfig::format() const {
   format.block_size = block_size;
   format.double_quantization = double_quantization;
   format.outlier_threshold = 0;
-  if (bits == 8) format = {QuantizedType::int8, chunk_elements, false, outlier_threshold};
+  if (bits == 8) format = {QuantizedType::int8, 64, false, outlier_threshold};
   return format;
 }
 
@@ -97,6 +97,18 @@ QuantizedPart choose_quantized(const QuantizationConfig& config, const ModelConf
   part.modules.assign(chosen.begin(), chosen.end());
   if (chosen.empty() && part.errors.empty()) part.errors.emplace_back("skip_modules", "no module is left to quantise");
   return part;
+}
+
+QuantizationConfig stored_quantization(QuantizationConfig config, const ModelConfig& model) {
+  if (!config.active()) return config;
+  const DecoderShape shape = nominal_shape(model);
+  const ModelModules modules(shape.names, Decoder(shape).units());
+  std::erase_if(config.skip_modules, [&](const std::string& name) {
+    return name.empty() || std::ranges::none_of(modules.all, [&](const auto& m) { return is_skipped(m, name); });
+  });
+  if (config.skip_modules.empty()) config.skip_modules = {"none"};
+  if (!choose_quantized(config, model).errors.empty()) config.bits = 0;
+  return config;
 }
 
 void QuantizationConfig::resolve(DeckLoader& deck, const ModelConfig& model, std::string_view trained) const {

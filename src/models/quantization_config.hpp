@@ -45,6 +45,10 @@ struct QuantizedPart {
 /// Sizes of the model do not matter, and may be unknown.
 QuantizedPart choose_quantized(const QuantizationConfig& config, const ModelConfig& model);
 
+/// A configuration that was read from a model's files: without what names nothing in the model, and not active where
+/// the rest is impossible here, so that these matrices are dequantised.
+QuantizationConfig stored_quantization(QuantizationConfig config, const ModelConfig& model);
+
 /// Sets the shape's rule by a configuration without errors, if it is active. A shape without a rule of what is trained
 /// is then all frozen.
 void quantize(DecoderShape& shape, const QuantizationConfig& config);

@@ -4,8 +4,6 @@
 #include <bit>
 #include <cstring>
 
-#include "kernels/block_codes.hpp"
-
 namespace llmtrain {
 
 namespace {
@@ -64,57 +62,58 @@ std::vector<ElementRange> SliceQuantizer::ranges(int64_t most) const {
 }
 
 void SliceQuantizer::put(const ElementRange& range, const float* values, Stream& stream) {
-  format_.type == QuantizedType::int8 ? put_rows(range, values, stream) : put_blocks(range, values, stream);
+  const int64_t count = range.end - range.begin;
+  std::vector<uint8_t> codes(static_cast<size_t>(count));
+  if (format_.type == QuantizedType::int8) {
+    std::vector<float> scales(static_cast<size_t>(count / columns_));
+    quantize_rows(values, count / columns_, columns_, reinterpret_cast<int8_t*>(codes.data()), scales.data());
+    return put_rows(range, codes.data(), scales.data(), stream);
+  }
+  std::vector<float> scales(static_cast<size_t>(blocks_of(format_, count)));
+  quantize_blocks(format_.type, format_.block_size, values, count, codes.data(), scales.data());
+  put_blocks(range, codes.data(), scales.data(), stream);
 }
 
-void SliceQuantizer::put_blocks(const ElementRange& range, const float* values, Stream& stream) {
+void SliceQuantizer::put_codes(const ElementRange& range, const uint8_t* codes, const float* scales, Stream& stream) {
+  format_.type == QuantizedType::int8 ? put_rows(range, codes, scales, stream)
+                                      : put_blocks(range, codes, scales, stream);
+}
+
+void SliceQuantizer::put_blocks(const ElementRange& range, const uint8_t* codes, const float* scales, Stream& stream) {
   const int64_t count = range.end - range.begin, chunks = up(count, chunk_elements) / chunk_elements;
   const int64_t blocks = blocks_of(format_, count), first_block = range.begin / format_.block_size;
-  std::vector<uint8_t> codes(static_cast<size_t>(chunks * code_bytes(format_)));
-  std::vector<float> absmax(static_cast<size_t>(chunks * scales_of_chunk(format_)));
-  quantize_blocks(format_.type, format_.block_size, values, count, codes.data(), absmax.data());
   std::vector<uint8_t> records(static_cast<size_t>(chunks * chunk_bytes(format_)));
-  const auto width = static_cast<size_t>(code_bytes(format_));
   for (int64_t c = 0; c < chunks; ++c) {
     uint8_t* record = records.data() + c * chunk_bytes(format_);
-    std::memcpy(record, codes.data() + c * code_bytes(format_), width);
+    const int64_t first = c * code_bytes(format_), first_scale = c * scales_of_chunk(format_);
+    std::memcpy(record, codes + first, static_cast<size_t>(std::min(code_bytes(format_), (count + 1) / 2 - first)));
     if (format_.double_quantization) continue;
-    std::memcpy(record + width, absmax.data() + c * scales_of_chunk(format_),
-                static_cast<size_t>(scales_of_chunk(format_)) * sizeof(float));
+    std::memcpy(record + code_bytes(format_), scales + first_scale,
+                static_cast<size_t>(std::min(scales_of_chunk(format_), blocks - first_scale)) * sizeof(float));
   }
   for (int64_t b = 0; b < blocks && format_.double_quantization; ++b) {
-    scales_[static_cast<size_t>(first_block + b)] = bits_of(absmax[static_cast<size_t>(b)]);
+    scales_[static_cast<size_t>(first_block + b)] = bits_of(scales[b]);
   }
   params_.write_chunks(unit_, offset_ + range.begin, chunks * chunk_elements, records.data(), stream);
 }
 
-/// The codes of a row may belong to several ranks, each of which quantises all of it.
-void SliceQuantizer::put_rows(const ElementRange& range, const float* values, Stream& stream) {
+/// The codes of a row may belong to several ranks, each of which has all of it.
+void SliceQuantizer::put_rows(const ElementRange& range, const uint8_t* codes, const float* scales, Stream& stream) {
   const int64_t first_row = range.begin / columns_, rows = (range.end - range.begin) / columns_;
-  std::vector<int8_t> codes(static_cast<size_t>(range.end - range.begin));
-  std::vector<float> scales(static_cast<size_t>(rows));
-  quantize_rows(values, rows, columns_, codes.data(), scales.data());
-  // Two ranges may have a chunk or a row in common: each reads the chunk and changes its own part.
+  // Two ranges may have a chunk in common: each reads it and changes its own part.
   const std::lock_guard lock(mutex_);
-  for (int64_t r = 0; r < rows; ++r) {
-    scales_[static_cast<size_t>(first_row + r)] = bits_of(scales[static_cast<size_t>(r)]);
-  }
+  for (int64_t r = 0; r < rows; ++r) scales_[static_cast<size_t>(first_row + r)] = bits_of(scales[r]);
   each_owned(range, [&](int64_t begin, int64_t end) {
     const int64_t first = begin / chunk_elements * chunk_elements, count = up(end, chunk_elements) - first;
     std::vector<uint8_t> records(static_cast<size_t>(count));
     params_.read_chunks(unit_, offset_ + first, count, records.data(), stream);
-    std::memcpy(records.data() + (begin - first), codes.data() + (begin - range.begin),
-                static_cast<size_t>(end - begin));
+    std::memcpy(records.data() + (begin - first), codes + (begin - range.begin), static_cast<size_t>(end - begin));
     params_.write_chunks(unit_, offset_ + first, count, records.data(), stream);
   });
 }
 
-/// Stores the codes of the scales that this rank owns.
-void SliceQuantizer::put_nested_scales(Stream& stream) {
-  std::vector<float> absmax;
-  absmax.reserve(scales_.size());
-  for (const int64_t bits : scales_) absmax.push_back(value_of(bits));
-  const NestedScales nested = quantize_scales(absmax);
+/// Stores the table, and the codes of the scales that this rank owns.
+void SliceQuantizer::finish(const NestedScales& nested, Stream& stream) {
   std::vector<float> table{nested.offset};
   table.insert(table.end(), nested.absmax.begin(), nested.absmax.end());
   params_.write_table(unit_, param_, slice_, table, stream);
@@ -139,11 +138,11 @@ void SliceQuantizer::put_nested_scales(Stream& stream) {
 void SliceQuantizer::finish(Communicator& communicator, Stream& stream) {
   if (scales_.empty()) return;
   if (communicator.size() > 1) communicator.maximum(scales_);
-  if (format_.type != QuantizedType::int8) return put_nested_scales(stream);
-  std::vector<float> table;
-  table.reserve(scales_.size());
-  for (const int64_t bits : scales_) table.push_back(value_of(bits));
-  params_.write_table(unit_, param_, slice_, table, stream);
+  std::vector<float> scales;
+  scales.reserve(scales_.size());
+  for (const int64_t bits : scales_) scales.push_back(value_of(bits));
+  if (format_.type != QuantizedType::int8) return finish(quantize_scales(scales), stream);
+  params_.write_table(unit_, param_, slice_, scales, stream);
 }
 
 }  // namespace llmtrain

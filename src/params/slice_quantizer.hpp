@@ -3,6 +3,7 @@
 #include <mutex>
 #include <vector>
 
+#include "kernels/block_codes.hpp"
 #include "params/param_store.hpp"
 
 namespace llmtrain {
@@ -25,14 +26,17 @@ class SliceQuantizer {
   std::vector<ElementRange> owned(const ElementRange& range) const;
   /// Quantises and stores the values of one of the ranges. Any thread.
   void put(const ElementRange& range, const float* values, Stream& stream);
+  /// Stores codes and scales of one of the ranges: two codes a byte, or signed bytes. Any thread.
+  void put_codes(const ElementRange& range, const uint8_t* codes, const float* scales, Stream& stream);
   /// Stores what is known with the whole slice: its table and, with double quantisation, the scales. Collective.
   void finish(Communicator& communicator, Stream& stream);
+  /// Does so with scales of blocks that are doubly quantised already. On every rank.
+  void finish(const NestedScales& scales, Stream& stream);
 
  private:
   ElementRange whole() const { return {0, rows_ * columns_}; }
-  void put_blocks(const ElementRange& range, const float* values, Stream& stream);
-  void put_rows(const ElementRange& range, const float* values, Stream& stream);
-  void put_nested_scales(Stream& stream);
+  void put_blocks(const ElementRange& range, const uint8_t* codes, const float* scales, Stream& stream);
+  void put_rows(const ElementRange& range, const uint8_t* codes, const float* scales, Stream& stream);
   template <class Visit>
   void each_owned(const ElementRange& range, const Visit& visit) const;
 

@@ -73,6 +73,7 @@ void LoadedModel::read_folder() {
   config_ =
       parse_hf_config(folder.open_to_read("config.json").read_text(max_config_bytes), folder.path_of("config.json"));
   print_warnings(config_.warnings);
+  if (!quantization_.active()) quantization_ = config_.quantization;
   if (const char* name = "generation_config.json"; folder.has(name)) {
     config_.ids =
         parse_generation_ids(folder.open_to_read(name).read_text(max_config_bytes), folder.path_of(name), config_.ids);

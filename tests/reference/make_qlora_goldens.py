@@ -3,9 +3,8 @@ models/*.h5. The layout is that of lora/*.h5; attributes name the storage.
 
     python make_qlora_goldens.py [CASE...]
 
-Matrices of the layers, not embedding and head, are replaced by their dequantised values. Codes are those of the nearest
-level, as bitsandbytes' GPU kernels choose them; its own CPU functions are the check, since they differ only where two
-levels are nearly equally near.
+Matrices of the layers, not embedding and head, are replaced by their dequantised values: those of bitsandbytes' GPU
+kernels, which quantization/make_codes.py states and compares with its CPU functions.
 """
 
 import pathlib
@@ -20,6 +19,8 @@ import torch
 import make_lora_goldens as lora
 
 HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE / "quantization"))
+import make_codes  # noqa: E402
 
 # name: (adapters of make_lora_goldens, type, block, doubly quantised)
 CASES = {
@@ -30,32 +31,13 @@ CASES = {
 }
 
 
-def nearest(levels, values):
-    return torch.argmin((levels[None, :] - values[:, None]).abs(), dim=1)
-
-
 def dequantised(value, kind, block, double):
-    """fp32 values of the levels nearest to the elements over the largest magnitude of their block."""
-    flat = torch.from_numpy(np.ascontiguousarray(value, dtype=np.float32)).flatten()
-    blocks = torch.nn.functional.pad(flat, (0, -len(flat) % block)).reshape(-1, block)
-    scales = blocks.abs().amax(1)
-    levels = bnb.get_4bit_type(kind, device="cpu")
-    if kind == "fp4":  # of two levels that are equally near, the one nearer to zero
-        levels = levels[torch.argsort(levels.abs(), stable=True)]
-    codes = torch.stack([nearest(levels, row * (1 / scale)) for row, scale in zip(blocks, scales)])
+    """Values of the codes that make_codes.py states."""
+    codes, scales, _ = make_codes.statement(kind, value.ravel(), block)
     if double:
-        offset, levels_of_scales = scales.mean(), bnb.create_dynamic_map(signed=True)
-        shifted = torch.nn.functional.pad(scales - offset, (0, -len(scales) % 256)).reshape(-1, 256)
-        largest = shifted.abs().amax(1, keepdim=True)
-        nested = torch.stack([nearest(levels_of_scales, row * (1 / m)) for row, m in zip(shifted, largest)])
-        scales = (levels_of_scales[nested] * largest).flatten()[: len(scales)] + offset
-    result = levels[codes] * scales[:, None]
-    # In rows of blocks: its CPU function takes the first scale for all of a row that is no multiple of a block.
-    theirs = bnb.dequantize_4bit(*bnb.quantize_4bit(blocks, blocksize=block, quant_type=kind,
-                                                    compress_statistics=double))
-    different = ((result - theirs).abs() > 0.02 * blocks.abs().max()).float().mean().item()
-    assert different < 0.002, (different, kind)
-    return result.flatten()[: len(flat)].reshape(value.shape).numpy()
+        scales = make_codes.nested(scales)["scales"]
+    levels = bnb.get_4bit_type(kind, device="cpu").numpy()
+    return (levels[codes] * np.repeat(scales, block)[: value.size]).reshape(value.shape)
 
 
 def build(name):

@@ -229,6 +229,7 @@ std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, Mod
     }
     const HfConfig found = parse_hf_config(facts.config, path + "/config.json");
     for (const std::string& warning : found.warnings) deck.note(key, warning);
+    config.source.quantization = found.quantization;
     return found.model;
   } catch (const UserError& error) {
     deck.fail(key, error.what(), error.code());

@@ -21,7 +21,7 @@ struct ModelSource {
   int64_t tokens = 0;                    ///< number of its embedding rows that are tokens
   int64_t rows = 0;                      ///< embedding rows in its files if data.add_tokens adds to them, otherwise 0
   std::optional<LoraConfig> lora = {};   ///< adapters of the checkpoint
-  QuantizationConfig quantization = {};  ///< of the checkpoint's run
+  QuantizationConfig quantization = {};  ///< of the folder's matrices, or the checkpoint's run
   std::string instead;  ///< set if the folder is gone: a checkpoint of the run that stores what resuming needs
 };
 

@@ -1,21 +1,16 @@
 #include "kernels/host/product/dequantize.hpp"
 
+#include <bit>
+
 #include "core/profile.hpp"
 #include "device/processor.hpp"
 #include "kernels/block_codes.hpp"
-#include "kernels/block_scale.hpp"
 #include "kernels/dynamic_map.hpp"
 #include "kernels/host/parallel.hpp"
 
 namespace llmtrain {
 
 namespace host {
-
-float scale_of_block(const DequantizedRun& run, int64_t block) {
-  const int64_t of_chunk = scales_of_chunk(run.format);
-  return block_scale(run.format, run.chunks + block / of_chunk * chunk_bytes(run.format), block % of_chunk, run.table,
-                     block, signed_dynamic_map.data());
-}
 
 void dequantize_row(const QuantizedMatrix& matrix, int64_t row, int64_t column, int64_t count, DType dtype, void* out,
                     bool wide) {
@@ -26,6 +21,8 @@ void dequantize_row(const QuantizedMatrix& matrix, int64_t row, int64_t column, 
                            slice.chunks,
                            slice.table,
                            blocks ? levels_of(matrix.format.type).data() : nullptr,
+                           signed_dynamic_map.data(),
+                           std::countr_zero(static_cast<uint64_t>(matrix.format.block_size)),
                            matrix.columns,
                            (row - slice.first_row + slice.skipped) * matrix.columns + column,
                            count,

@@ -9,6 +9,7 @@
 
 #include "kernels/host/fast_math.hpp"
 #include "kernels/quantized_matrix.hpp"
+#include "kernels/rounded_product.hpp"
 
 namespace llmtrain::host {
 
@@ -18,6 +19,8 @@ struct DequantizedRun {
   const uint8_t* chunks;
   const float* table;
   const float* levels;  ///< of the 4-bit codes
+  const float* map;     ///< of doubly quantised scales
+  int block_bits;       ///< binary logarithm of the size of a block
   int64_t columns;
   int64_t first;
   int64_t count;
@@ -29,8 +32,6 @@ struct DequantizedRun {
 /// Elements [column, column + count) of a row, in the compute dtype or, if `wide`, rounded to it but stored as fp32.
 void dequantize_row(const QuantizedMatrix& matrix, int64_t row, int64_t column, int64_t count, DType dtype, void* out,
                     bool wide = false);
-/// Scale of a block: not inline, so that both versions of the loops below share it.
-float scale_of_block(const DequantizedRun& run, int64_t block);
 /// Dequantizer<Float16>::run, for processors with AVX-512.
 void dequantize_avx512(const DequantizedRun& run);
 
@@ -108,11 +109,20 @@ class Dequantizer {
   template <class T>
   static void to(const DequantizedRun& r, T* out) {
     if (r.format.type == QuantizedType::int8) return rows_to(r, out);
+    const int64_t bytes = chunk_bytes(r.format), codes = code_bytes(r.format), width = scale_bytes(r.format);
+    const int64_t in_chunk = scales_of_chunk(r.format) - 1;
     for (int64_t e = r.first, end = r.first + r.count; e < end;) {
-      const uint8_t* record = r.chunks + e / chunk_elements * chunk_bytes(r.format);
-      const int64_t block = e / r.format.block_size, last = (block + 1) * r.format.block_size;
+      const uint8_t* record = r.chunks + e / chunk_elements * bytes;
+      const int64_t block = e >> r.block_bits, last = (block + 1) << r.block_bits;
       const int64_t count = (last < end ? last : end) - e;
-      block_to(values_of(r, scale_of_block(r, block)), record, e % chunk_elements, count, out);
+      const uint8_t* at = record + codes + (block & in_chunk) * width;
+      float scale;
+      if (r.format.double_quantization) {
+        scale = rounded_product(r.map[*at], r.table[1 + block / nested_block]) + r.table[0];
+      } else {
+        std::memcpy(&scale, at, sizeof scale);
+      }
+      block_to(values_of(r, scale), record, e % chunk_elements, count, out);
       out += count;
       e += count;
     }

@@ -84,9 +84,10 @@ Schema make_schema(const std::vector<UnitSpec>& units, StatePlanes states, int64
     for (size_t p = 0; p < unit.params.size(); ++p) {
       const ParamSpec& param = unit.params[p];
       const bool vector = param.columns == 1 && !param.decay;
-      for (const ParamSlice& slice : param.slices) {
+      for (size_t s = 0; s < param.slices.size(); ++s) {
+        const ParamSlice& slice = param.slices[s];
         tensors.push_back({slice.name, static_cast<int64_t>(schema.units.size()),
-                           layout.offset(static_cast<int>(p)) + slice.first_row * param.columns, slice.rows,
+                           layout.offset(static_cast<int>(p), static_cast<int>(s)), slice.rows,
                            vector ? 0 : param.columns, slice.transposed});
         if (by_tensor) tensors.back().per_chunk = values_per_chunk(schema.states, param, slice);
       }

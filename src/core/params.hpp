@@ -2,10 +2,12 @@
 // Description of a model's parameters, before any memory exists, and of the state of each of their elements.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/dtype.hpp"
+#include "core/quantization.hpp"
 
 namespace llmtrain {
 
@@ -108,6 +110,8 @@ struct UnitSpec {
   bool trained = true;
   /// True if it is used together with the unit before it: both belong to one layer.
   bool beside = false;
+  /// Storage of a frozen unit of matrices in fewer bits; each slice then starts at a chunk. Not set: the compute dtype.
+  std::optional<Quantization> quantization = {};
 
   int64_t parameters() const {
     int64_t count = 0;

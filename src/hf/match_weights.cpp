@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <utility>
 
 #include "core/error.hpp"
@@ -59,6 +60,8 @@ class Matcher {
           ExitCode::bad_content,
           fmt::format("{}: the weights do not fit the model that config.json describes{}", index_.folder, problems));
     }
+    for (const std::string_view type : quantized_)
+      match_.notes.push_back(fmt::format("matrices quantised to {}", type));
     if (!names_.added.empty()) match_.notes.push_back(fmt::format("names begin with '{}'", names_.added));
     if (!names_.missing.empty()) match_.notes.push_back(fmt::format("names without '{}'", names_.missing));
     if (shape_.config.tie_embeddings && names_.find(embedding_) < 0) {
@@ -94,6 +97,10 @@ class Matcher {
     const WeightIndex::Tensor* tensor = &index_.tensors[number];
     used_[number] = 1;
     std::vector<int64_t> expected = stored_shape(param, slice);
+    if (tensor->quantized) {
+      expected = {slice.rows, param.columns};
+      quantized_.insert(name_of(tensor->quantized->quantization.type));
+    }
     if (shape_.stored_rows > 0 && shape_.has_row_per_token(name)) {
       match_.notes.push_back(
           fmt::format("{} gets {} rows, the mean of the others", name, expected.front() - shape_.stored_rows));
@@ -138,8 +145,9 @@ class Matcher {
   StoredNames names_;
   std::vector<std::string> plain_names_;  ///< name of each tensor in the model
   std::vector<uint8_t> used_;
-  std::string embedding_, head_;  ///< the pair that can be tied
-  std::string other_head_;        ///< first tensor of another head
+  std::string embedding_, head_;          ///< the pair that can be tied
+  std::string other_head_;                ///< first tensor of another head
+  std::set<std::string_view> quantized_;  ///< types of quantised matrices
   WeightMatch match_;
   Problems missing_{"missing"}, extra_{"not in the model"}, wrong_shape_{"with another shape"},
       wrong_type_{"with a type other than F32, BF16, F16"};

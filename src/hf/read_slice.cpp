@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "hf/convert.hpp"
+#include "hf/read_quantized.hpp"
 
 namespace llmtrain {
 namespace {
@@ -77,6 +78,7 @@ int64_t read_columns(const StoredSlice& s, int64_t begin, int64_t end, const Put
 
 int64_t read_slice(const StoredSlice& slice, int64_t begin, int64_t end, float* out) {
   if (begin >= end) return 0;
+  if (slice.tensor->quantized) return read_dequantized(slice, begin, end, out);
   if (!slice.transposed) return read_rows(slice, begin, end, out);
   return read_columns(slice, begin, end, [out](int64_t first, const float* values, int64_t count) {
     std::copy_n(values, count, out + first);

@@ -7,14 +7,29 @@
 
 namespace llmtrain {
 
-/// Slice of a parameter in a file: [rows, columns], or [columns, rows] when transposed.
+/// Slice of a parameter in a file: [rows, columns], or [columns, rows] when transposed. A quantised one has the files
+/// of its other planes too; it is read dequantised.
 struct StoredSlice {
   const WeightIndex::Tensor* tensor;
   const FileHandle* file;
   int64_t rows;
   int64_t columns;
   bool transposed;
+  const FileHandle* scales = nullptr;
+  const FileHandle* nested = nullptr;
 };
+
+/// The slice of a tensor, file_of(number) being a file of its index. Quantised matrices are never stored transposed.
+template <class FileOf>
+StoredSlice stored_slice(const WeightIndex::Tensor& tensor, const FileOf& file_of, int64_t rows, int64_t columns,
+                         bool transposed) {
+  StoredSlice slice{&tensor, &file_of(tensor.file), rows, columns, transposed && !tensor.quantized};
+  if (tensor.quantized) {
+    slice.scales = &file_of(tensor.quantized->scales.file);
+    slice.nested = &file_of(tensor.quantized->nested.file);
+  }
+  return slice;
+}
 
 /// Reads elements [begin, end) of the slice, counted row-major as in the model, as fp32. It reads no other bytes,
 /// except gaps shorter than a page. Thread-safe. Returns the number of bytes read.

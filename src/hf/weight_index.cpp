@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <utility>
 
 #include "core/error.hpp"
 #include "core/files/json_node.hpp"
 #include "core/message.hpp"
+#include "hf/quantized_tensors.hpp"
 
 namespace llmtrain {
 namespace {
@@ -106,6 +108,30 @@ void read_sharded(WeightIndex& index, const FolderHandle& folder) {
   }
 }
 
+void pack_planes(const QuantizedPlanes& p, std::vector<int64_t>& numbers) {
+  const Quantization& q = p.quantization;
+  numbers.insert(numbers.end(), {static_cast<int64_t>(q.type), q.block_size, q.double_quantization ? 1 : 0,
+                                 std::bit_cast<int64_t>(q.outlier_threshold), static_cast<int64_t>(p.scales.file),
+                                 p.scales.begin, static_cast<int64_t>(p.nested.file), p.nested.begin, p.nested_block,
+                                 std::bit_cast<int32_t>(p.offset)});
+}
+
+template <class Take>
+QuantizedPlanes unpack_planes(const Take& take) {
+  QuantizedPlanes p;
+  p.quantization.type = static_cast<QuantizedType>(take());
+  p.quantization.block_size = take();
+  p.quantization.double_quantization = take() != 0;
+  p.quantization.outlier_threshold = std::bit_cast<double>(take());
+  p.scales.file = static_cast<size_t>(take());
+  p.scales.begin = take();
+  p.nested.file = static_cast<size_t>(take());
+  p.nested.begin = take();
+  p.nested_block = take();
+  p.offset = std::bit_cast<float>(static_cast<int32_t>(take()));
+  return p;
+}
+
 }  // namespace
 
 std::string pickle_way_out(const std::string& folder) {
@@ -133,6 +159,7 @@ WeightIndex read_weight_index(const FolderHandle& folder) {
   }
   std::sort(index.tensors.begin(), index.tensors.end(),
             [](const WeightIndex::Tensor& a, const WeightIndex::Tensor& b) { return a.name < b.name; });
+  join_quantized_tensors(index, folder);
   return index;
 }
 
@@ -152,6 +179,8 @@ std::string WeightIndex::packed() const {
     numbers.insert(numbers.end(), {static_cast<int64_t>(t.type), t.begin, t.end, static_cast<int64_t>(t.file),
                                    static_cast<int64_t>(t.shape.size())});
     numbers.insert(numbers.end(), t.shape.begin(), t.shape.end());
+    numbers.push_back(t.quantized ? 1 : 0);
+    if (t.quantized) pack_planes(*t.quantized, numbers);
   }
   message.put(numbers);
   message.put(folder);
@@ -177,6 +206,7 @@ WeightIndex WeightIndex::unpacked(const std::string& bytes) {
     t.file = static_cast<size_t>(take());
     t.shape.resize(static_cast<size_t>(take()));
     for (int64_t& dim : t.shape) dim = take();
+    if (take() != 0) t.quantized = unpack_planes(take);
   }
   message.take(index.folder);
   for (File& f : index.files) message.take(f.name);

@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/files/folder_handle.hpp"
+#include "core/quantization.hpp"
 #include "hf/safetensors.hpp"
 
 namespace llmtrain {
@@ -16,13 +18,29 @@ namespace llmtrain {
 inline constexpr const char* single_weights_name = "model.safetensors";
 inline constexpr const char* weights_index_name = "model.safetensors.index.json";
 
+/// The tensors beside the codes of a quantised matrix: where their bytes begin.
+struct QuantizedPlanes {
+  struct Plane {
+    size_t file = 0;
+    int64_t begin = 0;
+  };
+  Quantization quantization;
+  Plane scales;                ///< fp32; with double quantisation bytes
+  Plane nested;                ///< fp32: scales of the scales
+  int64_t nested_block = 256;  ///< scales in a block of scales
+  float offset = 0;            ///< added to every scale
+};
+
 struct WeightIndex {
   struct File {
     std::string name;
     int64_t bytes;
   };
+  /// A quantised matrix is one tensor: its shape, the type of its values before they were quantised, the bytes of its
+  /// codes, and the planes beside them. It is stored as the model has it, never transposed.
   struct Tensor : StoredTensor {
     size_t file = 0;
+    std::optional<QuantizedPlanes> quantized = {};
   };
 
   std::string folder;

@@ -23,19 +23,9 @@ void check_spec(const UnitSpec& unit) {
       row += slice.rows;
     }
     LLMTRAIN_CHECK(row == param.rows, fmt::format("the slices of {} do not cover its rows", param.name));
-  }
-}
-
-void fill_range(const Tensor& out, const Initializer& init, uint64_t key, int64_t first, Stream& stream) {
-  switch (init.kind) {
-    case Initializer::Kind::zeros:
-      return fill(out, 0, stream);
-    case Initializer::Kind::ones:
-      return fill(out, 1, stream);
-    case Initializer::Kind::normal:
-      return fill_normal(out, init.width, key, first, stream);
-    case Initializer::Kind::uniform:
-      return fill_uniform(out, init.width, key, first, stream);
+    LLMTRAIN_CHECK(!unit.quantization || (!unit.trained && param.decay && !param.slices.empty() &&
+                                          param.slices.size() <= QuantizedMatrix::max_slices),
+                   fmt::format("{} cannot be stored in fewer bits: it is no frozen matrix", param.name));
   }
 }
 
@@ -65,6 +55,19 @@ void check_states(const StatePlanes& states) {
 
 }  // namespace
 
+void fill_range(const Tensor& out, const Initializer& init, uint64_t key, int64_t first, Stream& stream) {
+  switch (init.kind) {
+    case Initializer::Kind::zeros:
+      return fill(out, 0, stream);
+    case Initializer::Kind::ones:
+      return fill(out, 1, stream);
+    case Initializer::Kind::normal:
+      return fill_normal(out, init.width, key, first, stream);
+    case Initializer::Kind::uniform:
+      return fill_uniform(out, init.width, key, first, stream);
+  }
+}
+
 ParamStore::State::State(std::vector<UnitSpec> specs, const ParamStoreOptions& given)
     : options(given), policy(given), offloaded(offloaded_widths(policy, given), given.offload_piece) {
   check_states(given.states);
@@ -74,11 +77,15 @@ ParamStore::State::State(std::vector<UnitSpec> specs, const ParamStoreOptions& g
   LLMTRAIN_CHECK(!specs.empty(), "a model has at least one unit");
   for (UnitSpec& spec : specs) {
     check_spec(spec);
-    add_segments(units.emplace_back(std::move(spec), given.segment_elements));
+    add_segments(units.emplace_back(std::move(spec), given));
   }
-  for (const bool beside : {false, true}) {
-    const auto gathered = [&](const UnitState& u) { return !whole_weights_of(u) && u.spec.beside == beside; };
-    weight_rings[beside ? 1 : 0] = plan_ring(elements_if(gathered), std::vector<uint8_t>(units.size()));
+  for (size_t i = 0; i < rings; ++i) {
+    std::vector<int64_t> sizes;
+    for (const UnitState& u : units) {
+      const bool in_ring = !whole_weights_of(u) && ring_of(u) == i;
+      sizes.push_back(in_ring ? u.storage.values(u.layout.elements()) : 0);
+    }
+    weight_rings[i] = plan_ring(sizes, std::vector<uint8_t>(units.size()));
   }
   plan_gradient_ring();
   gathers.resize(units.size());
@@ -119,6 +126,11 @@ void ParamStore::State::order_segments(UnitState& u) {
   for (size_t i = 0; i < by_rows.size(); ++i) {
     if (by_rows[i] == 0) u.order.push_back(i);
   }
+}
+
+UnitState::UnitState(UnitSpec s, const ParamStoreOptions& options)
+    : spec(std::move(s)), layout(spec, options.segment_elements), storage{"weights", options.compute} {
+  if (quantized()) storage = {"weights", DType::u8, chunk_bytes(*spec.quantization)};
 }
 
 std::string UnitState::name_of(const UnitSegment& segment) const {
@@ -168,18 +180,12 @@ void ParamStore::State::plan_gradient_ring() {
   }
 }
 
-std::vector<int64_t> ParamStore::State::elements_if(const std::function<bool(const UnitState&)>& chosen) const {
-  std::vector<int64_t> elements;
-  for (const UnitState& u : units) elements.push_back(chosen(u) ? u.layout.elements() : 0);
-  return elements;
-}
-
 bool ParamStore::State::any_trained() const {
   return std::ranges::any_of(units, [](const UnitState& u) { return u.trained(); });
 }
 
 bool ParamStore::State::has_own_buffer(int unit) const {
-  return weight_rings[at(unit).spec.beside ? 1 : 0].own[static_cast<size_t>(unit)] != 0;
+  return weight_rings[ring_of(at(unit))].own[static_cast<size_t>(unit)] != 0;
 }
 
 UnitState& ParamStore::State::at(int unit) {
@@ -280,7 +286,8 @@ void ParamStore::initialize(uint64_t seed, bool frozen) {
   }
   if (!frozen) return;
   for (int unit = 0; unit < unit_count(); ++unit) {
-    if (!trained(unit)) initialize_frozen(unit, seed);
+    if (trained(unit)) continue;
+    spec(unit).quantization ? initialize_quantized(unit, seed) : initialize_frozen(unit, seed);
   }
   publish_weights();
 }
@@ -291,7 +298,7 @@ void ParamStore::initialize_range(const Shard& shard, int unit, uint64_t seed) {
   for (size_t p = 0; p < u.spec.params.size(); ++p) {
     const ParamSpec& param = u.spec.params[p];
     for (const ParamSlice& slice : param.slices) {
-      const int64_t offset = u.layout.offset(static_cast<int>(p)) + slice.first_row * param.columns;
+      const int64_t offset = u.layout.offset(static_cast<int>(p), static_cast<int>(&slice - param.slices.data()));
       const int64_t begin = std::max(offset, shard.begin);
       const int64_t end = std::min(offset + slice.rows * param.columns, shard.end);
       if (begin >= end) continue;

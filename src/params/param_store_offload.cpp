@@ -94,7 +94,8 @@ int64_t ParamStore::State::bytes_of_kind(const UnitState& u, size_t kind, int64_
 
 ParamStore::Shard ParamStore::State::shard_of(const UnitState& u, const UnitSegment& s) const {
   if (!u.trained()) {
-    return {s.update_begin, s.update_end, s.states, {}, policy.own_master ? Tensor() : stored(u, s)};
+    const bool apart = !policy.own_master && !u.quantized();
+    return {s.update_begin, s.update_end, s.states, {}, apart ? stored(u, s) : Tensor()};
   }
   const bool whole_sums = policy.gather_sums || policy.gradient_is_sum;
   const bool apart = policy.whole_weights && !policy.own_master;
@@ -160,8 +161,10 @@ void ParamStore::State::take_own_weights(int unit, const Tensor& buffer) {
   if (offloaded_weights && ahead != nullptr) return take_ahead(unit, buffer);
   for (UnitSegment& s : u.segments) {
     if (s.update_begin == s.update_end) continue;
-    const Tensor out = part_of(buffer, s.update_begin, s.update_end);
-    if (offloaded_weights) {
+    const Tensor out = u.stored_part(buffer, s.update_begin, s.update_end);
+    if (u.quantized()) {
+      copy_on_device(out.data, s.rounded.data, out.bytes(), *stream);
+    } else if (offloaded_weights) {
       each_part(unit, weights_kind(), s.update_begin, out.numel(), false,
                 [&](const char* memory, int64_t at, int64_t bytes) {
                   copy_to_device(static_cast<char*>(out.data) + at, memory, bytes, *stream);
@@ -214,6 +217,7 @@ void ParamStore::State::expect_state(int unit, size_t plane, int64_t begin, int6
 void ParamStore::read_state(int unit, size_t plane, int64_t begin, int64_t count, void* out, Stream& stream) const {
   const UnitState& u = state_->at(unit);
   state_->expect_state(unit, plane, begin, count);
+  if (u.quantized()) return read_dequantized(unit, begin, count, static_cast<float*>(out), stream);
   const UnitSegment& s = state_->segment_of(u, begin, count);
   if (!u.trained() && !state_->policy.own_master) {
     const Tensor from = part_of(state_->stored(u, s), begin - s.update_begin, begin - s.update_begin + count);
@@ -235,6 +239,7 @@ void ParamStore::read_state(int unit, size_t plane, int64_t begin, int64_t count
 void ParamStore::write_state(int unit, size_t plane, int64_t begin, int64_t count, const void* values, Stream& stream) {
   const UnitState& u = state_->at(unit);
   state_->expect_state(unit, plane, begin, count);
+  LLMTRAIN_CHECK(!u.quantized(), fmt::format("{} is stored in fewer bits and has no values to write", u.spec.name));
   const UnitSegment& s = state_->segment_of(u, begin, count);
   if (!u.trained() && !state_->policy.own_master) {
     const Tensor to = part_of(state_->stored(u, s), begin - s.update_begin, begin - s.update_begin + count);

@@ -66,21 +66,24 @@ void ParamStore::State::plan_weights(Arena& arena) {
     UnitState& u = units[i];
     const bool whole = whole_weights_of(u);
     if (whole || has_own_buffer(static_cast<int>(i))) {
-      arena.add(u.weights, MemoryCategory::weights, "weights of " + u.spec.name, options.compute, {u.layout.elements()},
-                policy.exchanged);
+      arena.add(u.weights, MemoryCategory::weights, "weights of " + u.spec.name, u.storage.dtype,
+                {u.storage.values(u.layout.elements())}, policy.exchanged);
+    }
+    if (const int64_t values = u.table_values(); values > 0) {
+      arena.add(u.tables, MemoryCategory::weights, "scales of " + u.spec.name, DType::f32, {values});
     }
     for (UnitSegment& s : u.segments) {
       if (whole || u.trained()) break;
-      arena.add(s.rounded, MemoryCategory::weights, "weight shard of " + u.name_of(s), options.compute,
-                {s.shard_elements()});
+      arena.add(s.rounded, MemoryCategory::weights, "weight shard of " + u.name_of(s), u.storage.dtype,
+                {u.storage.values(s.shard_elements())});
     }
   }
   if (policy.whole_weights) return;
   for (size_t i = 0; i < weight_slots.size(); ++i) {
-    const int64_t elements = weight_rings[i / 2].slots[i % 2];
-    if (elements == 0) continue;
-    arena.add(weight_slots[i].buffer, MemoryCategory::weights, fmt::format("gathered weights {}", i), options.compute,
-              {elements}, policy.exchanged);
+    const int64_t values = weight_rings[i / 2].slots[i % 2];
+    if (values == 0) continue;
+    arena.add(weight_slots[i].buffer, MemoryCategory::weights, fmt::format("gathered weights {}", i),
+              i / 2 == 2 ? DType::u8 : options.compute, {values}, policy.exchanged);
   }
 }
 
@@ -172,13 +175,14 @@ void ParamStore::State::start(Communicator& given_communicator, Stream& given_st
   int64_t largest = 0;  // bytes sent and received
   for (UnitState& u : units) {
     u.borders = u.layout.borders(options.size);
-    largest = std::max(largest, u.layout.elements() * static_cast<int64_t>(size_of(options.compute)));
+    for (const int64_t border : u.borders) u.stored_borders.push_back(u.storage.values(border));
+    largest = std::max(largest, u.storage.bytes(u.layout.elements()));
     for (size_t i = 0; i < u.segments.size(); ++i) {
       UnitSegment& s = u.segments[i];
       for (int r = 0; r <= options.size; ++r) {
         s.borders.push_back(u.borders[i * static_cast<size_t>(options.size) + static_cast<size_t>(r)] - s.first);
       }
-      if (policy.own_master && (policy.whole_weights || !u.trained())) s.master() = stored(u, s);
+      if (policy.own_master && !u.quantized() && (policy.whole_weights || !u.trained())) s.master() = stored(u, s);
       LLMTRAIN_CHECK(u.trained() ? policy.offloaded[master_plane] || !s.master().empty() : !stored(u, s).empty(),
                      "the parameter store starts after its memory is committed");
       if (!u.trained()) continue;

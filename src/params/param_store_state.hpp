@@ -58,7 +58,7 @@ struct UnitSegment {
   // Buffers; empty if the policy has no such buffer.
   /// Planes of the state of the elements that this rank updates; no data if they are offloaded.
   std::array<Tensor, max_state_planes> states;
-  Tensor rounded;       ///< compute dtype, the same elements (ParamPolicy::rounded_shard, or frozen)
+  Tensor rounded;       ///< weights, the same elements (ParamPolicy::rounded_shard, or frozen: in the storage)
   Tensor total, block;  ///< fp32, own shard: sum over blocks, sum inside a block
 
   int64_t elements() const { return last - first; }
@@ -87,7 +87,11 @@ struct UnitState {
   std::vector<int64_t> borders;  ///< UnitLayout::borders() of all ranks, valid after start()
   std::vector<UnitSegment> segments;
   std::vector<GradientPart> parts;
-  Tensor weights;  ///< compute dtype, whole; in a weight ring only for units with a buffer of their own
+  /// Storage of the weights: values of the compute dtype by element, or the bytes of a chunk's record.
+  StatePlane storage;
+  Tensor weights;  ///< in the storage, whole; in a weight ring only for units with a buffer of their own
+  Tensor tables;   ///< fp32, of all slices of a quantised unit, whole on every rank
+  std::vector<int64_t> stored_borders;  ///< `borders` in values of the storage
   // Weights.
   int holders = 0;         ///< number of acquire() calls without release()
   int weight_slot = -1;    ///< ring slot that holds or receives them
@@ -100,12 +104,22 @@ struct UnitState {
   size_t started = 0;         ///< number of segments whose exchange in this round has started
   int64_t reduced = 0;        ///< number of completed rounds
 
-  UnitState(UnitSpec s, int64_t segment_elements) : spec(std::move(s)), layout(spec, segment_elements) {}
+  UnitState(UnitSpec s, const ParamStoreOptions& options);
   bool trained() const { return spec.trained; }
+  bool quantized() const { return spec.quantization.has_value(); }
+  int64_t table_offset(int param, int slice) const;
+  int64_t table_values() const;
+  /// Values of elements [begin, end) in a tensor of the storage that begins with element `first`.
+  Tensor stored_part(const Tensor& flat, int64_t begin, int64_t end, int64_t first = 0) const {
+    return flat.rows(storage.values(begin - first), storage.values(end - begin));
+  }
   GradientPart& part_of(const UnitSegment& segment) { return parts[segment.part]; }
   /// "block 3", or "block 3, segment 2".
   std::string name_of(const UnitSegment& segment) const;
 };
+
+/// Fills `out` with elements from `first` on of a slice whose random numbers have the key.
+void fill_range(const Tensor& out, const Initializer& init, uint64_t key, int64_t first, Stream& stream);
 
 /// Elements [begin, end) of a flat tensor.
 inline Tensor part_of(const Tensor& flat, int64_t begin, int64_t end) { return flat.rows(begin, end - begin); }
@@ -129,10 +143,11 @@ struct ParamStore::State {
   ParamStoreOptions options;
   ParamPolicy policy;
   std::vector<UnitState> units;
-  /// The second ring is for units that are used together with the one before them (UnitSpec::beside).
-  std::array<RingPlan, 2> weight_rings;
+  /// Rings of gathered weights: of a layer's first unit, of those beside it, and of those in fewer bits.
+  static constexpr size_t rings = 3;
+  std::array<RingPlan, rings> weight_rings;
   RingPlan gradient_ring;
-  std::array<WeightSlot, 4> weight_slots;  ///< two for each ring
+  std::array<WeightSlot, 2 * rings> weight_slots;
   std::array<GradientSlot, 2> gradient_slots;
   std::vector<Transfer> gathers;  ///< one per unit
   int64_t collectives = 0;        ///< number of gathers and exchanges so far
@@ -180,8 +195,10 @@ struct ParamStore::State {
   Communicator& comm() const;
   bool any_trained() const;
   bool has_own_buffer(int unit) const;
-  /// Elements of each unit, 0 for those that are not chosen.
-  std::vector<int64_t> elements_if(const std::function<bool(const UnitState&)>& chosen) const;
+  static size_t ring_of(const UnitState& u) {
+    if (u.quantized()) return 2;
+    return u.spec.beside ? 1 : 0;
+  }
   /// True if all weights of the unit are stored; else they are gathered around their use. (One rank stores those of a
   /// frozen unit once.)
   bool whole_weights_of(const UnitState& u) const {
@@ -189,7 +206,7 @@ struct ParamStore::State {
   }
   /// Storage of this rank's elements of a frozen unit's segment.
   Tensor stored(const UnitState& u, const UnitSegment& s) const {
-    return whole_weights_of(u) ? part_of(u.weights, s.update_begin, s.update_end) : s.rounded;
+    return whole_weights_of(u) ? u.stored_part(u.weights, s.update_begin, s.update_end) : s.rounded;
   }
   /// The segment in which these elements of this rank lie.
   const UnitSegment& segment_of(const UnitState& u, int64_t begin, int64_t count) const;
@@ -218,6 +235,8 @@ struct ParamStore::State {
   void empty_weight_slot(WeightSlot& slot);
   Tensor whole_weights(const UnitState& u) const;
   void forget_gathered(bool trained);
+  /// The records of elements [begin, begin + count) that this rank stores.
+  Tensor own_chunks(int unit, int64_t begin, int64_t count) const;
   void expect_unused() const;
 
   // param_store_offload.cpp

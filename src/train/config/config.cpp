@@ -64,12 +64,18 @@ void mark_unused(DeckLoader& deck, const DeckKeys& keys, std::string_view sectio
   }
 }
 
+constexpr const char* trained_in_full =
+    "needs run.finetuning = lora: the steps of an optimizer are smaller than the distance of two codes, so that a "
+    "matrix "
+    "in 4 or 8 bits would not move; adapters in the compute type are trained beside it";
+
 /// `folders`: null for a recorded deck, which has the properties of its adapters.
 void resolve_finetuning(DeckLoader& deck, const DeckKeys& keys, Config& config, ModelFolders* folders) {
   using Finetuning = RunConfig::Finetuning;
   const Finetuning kind = config.run.finetuning;
   const bool adapts = kind == Finetuning::lora || config.run.task == Task::evaluate;
   if (adapts && folders != nullptr) load_adapter_path(deck, config, *folders);
+  config.quantization.resolve(deck, config.model, adapts ? "" : trained_in_full);
   if (!trains(config.run.task)) return;
   if (kind != Finetuning::full && !config.source.instead.empty()) {
     deck.fail("model.path",
@@ -165,6 +171,7 @@ void Config::visit(DeckKeys& keys) {  // in the order in which a user meets them
   model.visit(keys);
   lora.visit(keys);
   freeze.visit(keys);
+  quantization.visit(keys);
   data.visit(keys);
   chat.visit(keys);
   batch.visit(keys);

@@ -15,7 +15,7 @@ LLMTRAIN_HOST_DEVICE inline float block_scale(const Quantization& q, const uint8
                                               const float* table, int64_t block, const float* map) {
   const uint8_t* at = record + code_bytes(q) + i * scale_bytes(q);
   if (q.double_quantization) return rounded_product(map[*at], table[1 + block / nested_block]) + table[0];
-  float scale;
+  float scale = 0;
   memcpy(&scale, at, sizeof scale);
   return scale;
 }

@@ -116,7 +116,7 @@ class Dequantizer {
       const int64_t block = e >> r.block_bits, last = (block + 1) << r.block_bits;
       const int64_t count = (last < end ? last : end) - e;
       const uint8_t* at = record + codes + (block & in_chunk) * width;
-      float scale;
+      float scale = 0;
       if (r.format.double_quantization) {
         scale = rounded_product(r.map[*at], r.table[1 + block / nested_block]) + r.table[0];
       } else {

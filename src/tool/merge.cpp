@@ -19,8 +19,6 @@
 namespace llmtrain {
 namespace {
 
-constexpr int64_t max_other_file = int64_t{256} << 20;  ///< bytes
-
 struct MergeCommand {
   std::string model;
   std::string adapter;
@@ -29,29 +27,11 @@ struct MergeCommand {
   bool force = false;
 };
 
-/// Texts of the model, and its other files but weights of any format and the configuration of an adapter, which
-/// Transformers would load.
-std::map<std::string, std::string> other_files(const std::string& folder) {
-  constexpr std::array<std::string_view, 10> excluded = {
-      ".safetensors", ".index.json", ".bin", ".pt", ".pth", ".gguf", ".h5", ".onnx", ".msgpack", adapter_config_name};
-  std::map<std::string, std::string> texts = model_texts(folder);
-  const FolderHandle handle = FolderHandle::open(folder);
-  for (const std::string& name : handle.names()) {
-    const auto ends = [&](std::string_view end) { return name.ends_with(end); };
-    std::error_code ignored;
-    const std::filesystem::path path = std::filesystem::path(folder) / name;
-    if (texts.contains(name) || name.starts_with('.') || std::ranges::any_of(excluded, ends)) continue;
-    if (!std::filesystem::is_regular_file(path, ignored)) continue;
-    texts[name] = handle.open_to_read(name).read_text(max_other_file);
-  }
-  return texts;
-}
-
 void merge(const MergeCommand& o) {
   ExportOptions options;
   options.output = o.output;
   options.file_bytes = parse_count_option("--file-size", o.file_size, between(1 << 10, 1e18));
-  options.texts = other_files(o.model);
+  options.texts = other_files_of(o.model);
   print_warnings(merge_adapter(o.model, o.adapter, options, {}, o.force));
   std::cout << o.output << '\n';
 }

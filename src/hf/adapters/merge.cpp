@@ -120,7 +120,8 @@ class Merger {
 
  private:
   StoredSlice slice_of(const WeightIndex::Tensor& tensor, int64_t rows, int64_t columns, bool transposed) const {
-    return {&tensor, &files_[tensor.file], rows, columns, transposed};
+    const auto file_of = [&](size_t number) -> const FileHandle& { return files_[number]; };
+    return stored_slice(tensor, file_of, rows, columns, transposed);
   }
 
   /// A trained matrix of embedding and head is stored twice. PEFT may have trained the two apart.

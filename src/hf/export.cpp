@@ -267,9 +267,10 @@ std::map<std::string, std::string> other_files_of(const std::string& folder) {
 }
 
 std::string dequantized_note(const std::string& folder) {
-  return fmt::format("{}: its quantised matrices are written dequantised: the weights that the model computes with, not "
-                     "those from before it was quantised",
-                     folder);
+  return fmt::format(
+      "{}: its quantised matrices are written dequantised: the weights that the model computes with, not "
+      "those from before it was quantised",
+      folder);
 }
 
 std::vector<std::string> convert_model(const std::string& source, ExportOptions options) {
@@ -288,9 +289,7 @@ std::vector<std::string> convert_model(const std::string& source, ExportOptions 
   if (!index.metadata.empty()) plan.metadata = index.metadata;
   // Uses the model's own names, without any prefix that the files had.
   const auto slice_of = [&](const SliceSource& s) -> const ParamSlice& {
-    return units[static_cast<size_t>(s.unit)]
-        .params[static_cast<size_t>(s.param)]
-        .slices[static_cast<size_t>(s.slice)];
+    return units[static_cast<size_t>(s.unit)].params[static_cast<size_t>(s.param)].slices[static_cast<size_t>(s.slice)];
   };
   bool quantized = false;
   for (const SliceSource& s : match.slices) {

@@ -55,9 +55,8 @@ std::string quant_state(const Quantization& q, StoredType type, int64_t rows, in
 }
 
 bool is_skipped(std::string_view module, const std::vector<std::string>& names) {
-  return std::ranges::any_of(names, [&](const std::string& name) {
-    return module.ends_with(name) || module.starts_with(name + ".");
-  });
+  return std::ranges::any_of(
+      names, [&](const std::string& name) { return module.ends_with(name) || module.starts_with(name + "."); });
 }
 
 class Quantizer {
@@ -110,7 +109,8 @@ class Quantizer {
 
  private:
   void check_skipped(const std::string& name, const ModelModules& modules) const {
-    if (std::ranges::any_of(modules.all, [&](const std::string& m) { return is_skipped(m, {name}) || m == name; })) return;
+    if (std::ranges::any_of(modules.all, [&](const std::string& m) { return is_skipped(m, {name}) || m == name; }))
+      return;
     throw UserError(ExitCode::command_line,
                     fmt::format("--skip-modules: {}: the model has no module of that name", printable(name)));
   }
@@ -216,8 +216,7 @@ class Quantizer {
     } else {
       floats(".absmax", scales);
     }
-    const std::string state =
-        quant_state(quantization_, index_.tensors[s.tensor].type, slice.rows, s.columns, offset);
+    const std::string state = quant_state(quantization_, index_.tensors[s.tensor].type, slice.rows, s.columns, offset);
     writer.write_bytes(slice.name + std::string(quant_state_prefix) + std::string(name_of(quantization_.type)), 0,
                        state.data(), std::ssize(state));
   }

@@ -13,8 +13,7 @@ namespace llmtrain {
 /// contains it); other tensors and files are copied. Holds one tensor's codes at a time. Returns warnings for the user.
 /// Throws UserError(bad_content) for a folder that is quantised already, and for values that are not finite.
 std::vector<std::string> quantize_model(const std::string& source, ExportOptions options,
-                                        const Quantization& quantization,
-                                        const std::vector<std::string>& skip_modules);
+                                        const Quantization& quantization, const std::vector<std::string>& skip_modules);
 
 /// Returns a config.json without quantization_config: for weights that are written dequantised.
 std::string without_quantization(const std::string& config_text, const std::string& place);

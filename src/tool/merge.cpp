@@ -5,15 +5,10 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <array>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
-#include <string_view>
 
-#include "hf/adapters/adapter_config.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {
@@ -23,6 +18,7 @@ struct MergeCommand {
   std::string model;
   std::string adapter;
   std::string output;
+  std::string base;
   std::string file_size = "5G";
   bool force = false;
 };
@@ -32,7 +28,10 @@ void merge(const MergeCommand& o) {
   options.output = o.output;
   options.file_bytes = parse_count_option("--file-size", o.file_size, between(1 << 10, 1e18));
   options.texts = other_files_of(o.model);
-  print_warnings(merge_adapter(o.model, o.adapter, options, {}, o.force));
+  const MergeBase base = o.base.empty()      ? MergeBase::unnamed
+                         : o.base == "16bit" ? MergeBase::bits16
+                                             : MergeBase::dequantized;
+  print_warnings(merge_adapter(o.model, o.adapter, options, {}, o.force, base));
   std::cout << o.output << '\n';
 }
 
@@ -45,6 +44,10 @@ Subcommand add_merge(CLI::App& program) {
   app->add_option("--model", o->model, "Hugging Face folder of the model")->required();
   app->add_option("--adapter", o->adapter, "PEFT folder of the adapter")->required();
   app->add_option("--output", o->output, "new folder")->required();
+  app->add_option("--base", o->base,
+                  "weights that an adapter of a quantised model is merged into: 16bit (--model is the original) or "
+                  "dequantized (--model is quantised)")
+      ->check(CLI::IsMember({"16bit", "dequantized"}));
   app->add_option("--file-size", o->file_size, "bytes of weights after which the next file starts")
       ->capture_default_str();
   app->add_flag("--force", o->force, "merge into another model than the adapter names");

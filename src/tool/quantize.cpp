@@ -1,13 +1,12 @@
 // llmtool quantize: writes a model with its linear layers in 4 or 8 bits, as bitsandbytes stores them.
 
-#include "hf/quantize_model.hpp"
-
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "hf/quantize_model.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {
@@ -59,7 +58,8 @@ Subcommand add_quantize(CLI::App& program) {
       ->check(CLI::IsMember({32, 64, 128, 256}))
       ->capture_default_str();
   app->add_flag("--double", o->nested, "with 4 bits: quantise the scales too");
-  app->add_option("--skip-modules", o->skip_modules, "modules that keep their type, as the head, embeddings and norms do")
+  app->add_option("--skip-modules", o->skip_modules,
+                  "modules that keep their type, as the head, embeddings and norms do")
       ->delimiter(',');
   app->add_option("--file-size", o->file_size, "bytes of weights after which the next file starts")
       ->capture_default_str();

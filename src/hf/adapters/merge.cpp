@@ -92,12 +92,25 @@ class Merger {
     for (const WeightIndex::File& file : index_.files) files_.push_back(folder_.open_to_read(file.name));
   }
 
-  std::vector<std::string> write(const ExportOptions& options, const std::function<void()>& pause) {
+  std::vector<std::string> write(const ExportOptions& options, const std::function<void()>& pause, MergeBase base) {
+    check_base(base);
     const StoredType type = index_.tensors[match_.slices.front().tensor].type;
     ModelFolderPlan plan = folder_plan(options, model_, type);
     if (!index_.metadata.empty()) plan.metadata = index_.metadata;
-    for (const WeightIndex::Tensor& tensor : index_.tensors) {
-      if (is_weight_type(tensor.type)) plan.tensors.push_back({tensor.name, tensor.type, tensor.shape, 0, 0});
+    if (base != MergeBase::unnamed) {
+      plan.metadata["merge_base"] = base == MergeBase::bits16 ? "16bit" : "dequantized";
+    }
+    std::vector<bool> turned(
+        index_.tensors.size());  // quantised matrices lie as in the model, others may be transposed
+    for (const SliceSource& s : match_.slices) {
+      turned[s.tensor] = index_.tensors[s.tensor].quantized && slice_of_model(s).transposed;
+    }
+    for (size_t t = 0; t < index_.tensors.size(); ++t) {
+      const WeightIndex::Tensor& tensor = index_.tensors[t];
+      if (!is_weight_type(tensor.type)) continue;
+      std::vector<int64_t> shape = tensor.shape;
+      if (turned[t]) std::ranges::reverse(shape);
+      plan.tensors.push_back({tensor.name, tensor.type, std::move(shape), 0, 0});
     }
     ModelFolderWriter writer(std::move(plan));
     std::vector<bool> done(index_.tensors.size());
@@ -119,6 +132,35 @@ class Merger {
   }
 
  private:
+  const ParamSlice& slice_of_model(const SliceSource& s) const {
+    return units_[static_cast<size_t>(s.unit)]
+        .params[static_cast<size_t>(s.param)]
+        .slices[static_cast<size_t>(s.slice)];
+  }
+
+  void check_base(MergeBase base) {
+    const bool quantized =
+        std::ranges::any_of(index_.tensors, [](const WeightIndex::Tensor& t) { return t.quantized.has_value(); });
+    if (!quantized && base == MergeBase::dequantized) {
+      throw UserError(
+          ExitCode::bad_content,
+          fmt::format("{}: the weights are not quantised, so --base dequantized has none to dequantise; name "
+                      "the quantised folder that the adapter was trained on (llmtool quantize writes it)",
+                      index_.folder));
+    }
+    if (!quantized) return;
+    if (base != MergeBase::dequantized) {
+      throw UserError(
+          ExitCode::bad_content,
+          fmt::format(
+              "{}: the weights are quantised. Give --base dequantized to merge the adapter into the weights that "
+              "it was trained on, or name the original 16-bit model with --model and --base 16bit, which gives "
+              "another model",
+              index_.folder));
+    }
+    warnings_.push_back(dequantized_note(index_.folder));
+  }
+
   StoredSlice slice_of(const WeightIndex::Tensor& tensor, int64_t rows, int64_t columns, bool transposed) const {
     const auto file_of = [&](size_t number) -> const FileHandle& { return files_[number]; };
     return stored_slice(tensor, file_of, rows, columns, transposed);
@@ -252,9 +294,9 @@ class Merger {
 }  // namespace
 
 std::vector<std::string> merge_adapter(const std::string& folder, const std::string& adapter,
-                                       const ExportOptions& options, const std::function<void()>& pause,
-                                       bool any_model) {
-  return Merger(folder, adapter, any_model).write(options, pause);
+                                       const ExportOptions& options, const std::function<void()>& pause, bool any_model,
+                                       MergeBase base) {
+  return Merger(folder, adapter, any_model).write(options, pause, base);
 }
 
 }  // namespace llmtrain

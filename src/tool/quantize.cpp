@@ -54,7 +54,7 @@ Subcommand add_quantize(CLI::App& program) {
       ->required()
       ->check(CLI::IsMember({4, 8}));
   app->add_option("--type", o->type, "with 4 bits: nf4 (default) or fp4")->check(CLI::IsMember({"nf4", "fp4"}));
-  app->add_option("--block-size", o->block_size, "with 4 bits: weights that share a scale; Transformers reads 64 alone")
+  app->add_option("--block-size", o->block_size, "with 4 bits: weights that share a scale")
       ->check(CLI::IsMember({32, 64, 128, 256}))
       ->capture_default_str();
   app->add_flag("--double", o->nested, "with 4 bits: quantise the scales too");

@@ -62,6 +62,8 @@ struct DataConfig {
   // Embedding rows of an existing model: every token id must be below it. 0: the model gets as many rows as needed.
   int64_t embedding_rows = 0;
   const std::string& tokenizer_path() const { return tokenizer_from.empty() ? tokenizer : tokenizer_from; }
+  /// Path of the tokenizer's files, which may be one file; empty if it has none.
+  std::string tokenizer_folder() const { return has_tokenizer_files() ? tokenizer_path() : std::string(); }
   // Division of tokens with packing = wrap in a separate evaluation.
   bool keep_rest = false;  ///< True if the last window may be shorter
   int64_t stride = 0;  ///< above 0: windows of sequence_length tokens begin this far apart, and each target counts once

@@ -5,7 +5,6 @@
 #endif
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -162,7 +161,7 @@ class DatasetOpener {
                         "data.overflow: split would begin a sample in the middle of a conversation; choose truncate, "
                         "truncate_left, drop or error");
       }
-      encoder_ = std::make_unique<const ChatEncoder>(*data_.tokenizer, chat_.config, chat_.folder, training_time);
+      encoder_ = std::make_unique<const ChatEncoder>(*data_.tokenizer, chat_.config, chat_.files, training_time);
       if (communicator_.rank() != 0) return;
       data_.warnings = lint_first_rows(scanned_, *encoder_);
       if (rules.packing == DataConfig::Packing::wrap && has_conversations(scanned_)) {
@@ -457,17 +456,10 @@ std::string describe_rows(const RowCounts& rows) {
   return text;
 }
 
-ChatSource chat_source(const ChatConfig& chat, const DataConfig& data, const std::string& model_folder) {
-  std::error_code ignored;
-  for (const std::string& folder : {data.has_tokenizer_files() ? data.tokenizer_path() : "", model_folder}) {
-    if (!folder.empty() && std::filesystem::is_directory(folder, ignored)) return {chat, folder};
-  }
-  return {chat, ""};
-}
-
 Dataset open_dataset(const DataConfig& config, const BatchConfig& batch, Communicator& communicator,
                      const ProgressReport& report, const ChatSource& chat) {
   Dataset data = DatasetOpener(config, batch, communicator, report, chat).open();
+  data.chat = chat;
 #if defined(__GLIBC__)
   malloc_trim(0);  // otherwise the heap keeps the memory that training a tokenizer and encoding a text have freed
 #endif

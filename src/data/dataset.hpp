@@ -18,6 +18,12 @@
 
 namespace llmtrain {
 
+/// [chat], and the run's templates.
+struct ChatSource {
+  ChatConfig config;
+  ChatFiles files;
+};
+
 /// Training and validation data of a run.
 struct Dataset {
   std::shared_ptr<const Tokenizer> tokenizer;   ///< null for token files without one
@@ -35,15 +41,8 @@ struct Dataset {
   }
   std::vector<std::string> warnings;  ///< of the first rows of conversations; on rank 0
   std::string note;                   ///< names tokens without an embedding row in the model; empty: none
+  ChatSource chat;                    ///< as given to open_dataset
 };
-
-/// [chat], and the folder of the model's templates, which may be empty.
-struct ChatSource {
-  ChatConfig config;
-  std::string folder;
-};
-/// Chat templates are read where the tokenizer is, or else the model, whose folder may be empty.
-ChatSource chat_source(const ChatConfig& chat, const DataConfig& data, const std::string& model_folder);
 
 /// Opens the deck's data and tokenizes text that is not in the cache: all ranks share the work (documents or pieces in
 /// canonical order), progress is reported, and no rank waits long inside a collective while others work (polling). The

@@ -93,18 +93,18 @@ std::map<std::string, std::string> texts_of(const ExportOptions& options, const 
   std::string& generation =
       texts.try_emplace("generation_config.json", write_generation_config(model, ids)).first->second;
   generation = with_eos_ids(generation, "generation_config.json", ids.eos, options.chat.stop_ids);
-  const auto put_template = [&] {
-    if (!options.chat.chat_template.empty()) texts[chat_template_names[0]] = options.chat.chat_template;
-  };
-  put_template();
-  if (!options.save_tokenizer) return texts;
-  const bool own_template = has_chat_template(options.companion_files);
-  std::erase_if(texts, [&](const auto& text) {
-    if (is_chat_template(text.first)) return own_template;
-    return std::ranges::find(tokenizer_file_names, text.first) != tokenizer_file_names.end();
-  });
-  texts.insert(options.companion_files.begin(), options.companion_files.end());
-  put_template();
+  const bool of_tokenizer = options.save_tokenizer && has_chat_template(options.companion_files);
+  if (options.save_tokenizer) {
+    std::erase_if(texts, [&](const auto& text) {
+      if (is_chat_template(text.first)) return of_tokenizer;
+      return std::ranges::find(tokenizer_file_names, text.first) != tokenizer_file_names.end();
+    });
+    texts.insert(options.companion_files.begin(), options.companion_files.end());
+  }
+  // The run's templates are written where they may be others than those of the folders.
+  if (options.chat.replaces || of_tokenizer || !has_chat_template(texts)) {
+    for (const auto& [name, text] : options.chat.templates) texts[name] = text;
+  }
   return texts;
 }
 

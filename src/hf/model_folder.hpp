@@ -13,6 +13,7 @@
 #include "core/files/folder_handle.hpp"
 #include "hf/safetensors_writer.hpp"
 #include "hf/weight_index.hpp"
+#include "text/chat/chat_template.hpp"
 
 namespace llmtrain {
 
@@ -31,8 +32,7 @@ inline constexpr std::array<const char*, 12> tokenizer_file_names = {"tokenizer.
                                                                      "tokenizer_model"};
 
 /// Files among them that hold a chat template, and the folder of further templates, NAME.jinja.
-inline constexpr std::array<const char*, 2> chat_template_names = {"chat_template.jinja", "chat_template.json"};
-inline constexpr const char* chat_template_folder = "additional_chat_templates";
+inline constexpr std::array<const char*, 2> chat_template_names = {chat_template_file, "chat_template.json"};
 
 struct ModelFolderPlan {
   std::string path;

@@ -97,7 +97,8 @@ class Chooser {
       fail("trainable_layers", "nothing would be trained: name layers, or modules in freeze.extra_modules");
     }
     if (part_.trained.size() == all) {
-      part_.notes.emplace_back("trainable_layers", "every parameter is trained, as with run.finetuning = full");
+      fail("trainable_layers",
+           "every parameter would be trained: set run.finetuning = full, or name fewer layers or modules");
     }
     return std::move(part_);
   }

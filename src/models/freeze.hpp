@@ -15,7 +15,6 @@ namespace llmtrain {
 struct FrozenPart {
   std::set<std::string, std::less<>> trained;               ///< names of tensors
   std::vector<std::pair<std::string, std::string>> errors;  ///< key of [freeze], and what is wrong with it
-  std::vector<std::pair<std::string, std::string>> notes;
 };
 
 /// Sizes of the model do not matter, and may be unknown.

@@ -27,7 +27,6 @@ void FreezeConfig::resolve(DeckLoader& deck, const ModelConfig& model) const {
   }
   const FrozenPart part = choose_trained(*this, model);
   for (const auto& [key, what] : part.errors) deck.fail("freeze." + key, what);
-  for (const auto& [key, what] : part.notes) deck.note("freeze." + key, what);
 }
 
 }  // namespace llmtrain

@@ -7,10 +7,29 @@
 
 namespace llmtrain {
 
+namespace {
+
+/// Reads the run's chat templates: where the model's folder is gone, those that its checkpoint stores. Collective.
+ChatSource load_chat(const Config& config, Communicator& communicator) {
+  if (!instruction_tasks.contains(config.run.task)) return {config.chat, {}};
+  std::string text;
+  throw_on_all_ranks(communicator, [&] {
+    if (communicator.rank() != 0) return;
+    const ModelSource& source = config.source;
+    const std::string& model = !source.instead.empty()      ? source.instead
+                               : !source.checkpoint.empty() ? source.checkpoint
+                                                            : config.model.path;
+    text = serialize(read_chat_files(config.chat.template_name, model, config.data.tokenizer_folder()));
+  });
+  communicator.broadcast(text);
+  return {config.chat, parse_chat_files(text, stored_chat_name)};
+}
+
+}  // namespace
+
 Dataset load_data(Config& config, Communicator& communicator, const ProgressReport& report) {
   const SectionScope section(Section::data);
-  Dataset data = open_dataset(config.data, config.batch, communicator, report,
-                              chat_source(config.chat, config.data, config.model.path));
+  Dataset data = open_dataset(config.data, config.batch, communicator, report, load_chat(config, communicator));
   if (config.model.vocab_size == 0) config.set_vocab_size(data.vocabulary_size);
   if (!config.model.path.empty() && data.tokenizer != nullptr && data.tokenizer->kind() == "char" &&
       !config.provenance.given("data.tokenizer")) {

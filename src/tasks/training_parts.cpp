@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/message.hpp"
 #include "hf/export.hpp"
 #include "models/freeze.hpp"
 #include "models/lora.hpp"
@@ -30,9 +31,12 @@ int64_t steps_of(const RunConfig& run, const DataStream& data) {
   return static_cast<int64_t>(steps);
 }
 
-/// Token ids of log.sample_prompts; an empty prompt starts like a document of the data.
-std::vector<std::vector<int32_t>> encode_prompts(const LogConfig& log, const Provenance& provenance,
-                                                 const Tokenizer* tokenizer, int64_t vocab_size) {
+/// Token ids of log.sample_prompts, which are turns of the user if the run trains on instructions; an empty prompt
+/// starts like a document of the data.
+std::vector<std::vector<int32_t>> encode_prompts(const Config& config, const Dataset& data) {
+  const LogConfig& log = config.log;
+  const Provenance& provenance = config.provenance;
+  const Tokenizer* tokenizer = data.tokenizer.get();
   std::vector<std::vector<int32_t>> prompts;
   if (log.samples_every_steps == 0) return prompts;
   if (tokenizer == nullptr) {
@@ -41,22 +45,32 @@ std::vector<std::vector<int32_t>> encode_prompts(const LogConfig& log, const Pro
         provenance.where("log.samples_every_steps") +
             ": the data are token ids without a tokenizer, so that samples cannot be text: set the key to 0");
   }
+  std::optional<ChatEncoder> chat;
+  if (instruction_tasks.contains(config.run.task)) {
+    chat.emplace(*tokenizer, config.chat, data.chat.files, training_time);
+  }
   for (const std::string& text : log.sample_prompts) {
     const std::string place = fmt::format("{}: '{}'", provenance.where("log.sample_prompts"), text);
     try {
-      tokenizer->encode(text, prompts.emplace_back());
+      std::vector<int32_t>& ids = prompts.emplace_back();
+      if (chat && !text.empty()) {
+        ids = chat->encode_prompt(text);
+      } else {
+        tokenizer->encode(text, ids);
+      }
     } catch (const EncodeError& error) {
       throw UserError(ExitCode::deck, place + ": " + error.what());
+    } catch (const UserError& error) {
+      throw UserError(error.code(), place + ": " + error.what());
     }
-    require_rows(prompts.back(), tokenizer, vocab_size, place);
+    require_rows(prompts.back(), tokenizer, config.model.vocab_size, place);
   }
   if (prompts.empty()) prompts.emplace_back();
   return prompts;
 }
 
 TrainingParts training_parts(const Config& config, const Dataset& data) {
-  std::vector<std::vector<int32_t>> prompts =
-      encode_prompts(config.log, config.provenance, data.tokenizer.get(), config.model.vocab_size);
+  std::vector<std::vector<int32_t>> prompts = encode_prompts(config, data);
   DataStream train(data.sources, config.data, config.batch, static_cast<uint64_t>(config.data.seed),
                    config.data.shuffle);
   std::optional<DataStream> validation;
@@ -149,24 +163,37 @@ TrainingOptions training_options(const Config& config, const TrainingPlan& plan)
           .added_tokens = config.data.add_tokens};
 }
 
-void read_export_files(TrainingOptions& options, const Config& config, const Tokenizer* tokenizer,
+void read_export_files(TrainingOptions& options, const Config& config, const Dataset& data,
                        Communicator& communicator) {
+  const bool has_chat = instruction_tasks.contains(config.run.task) && data.tokenizer != nullptr;
+  std::vector<int64_t>& stop_ids = options.stop_ids;
+  Message message;
   throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() != 0) return;
+    ChatExport chat;
+    if (has_chat) chat = export_chat(data.chat.config, *data.tokenizer, data.chat.files);
+    stop_ids = chat.stop_ids;
     std::map<std::string, std::string> texts;
     if (const std::string& path = config.model.path; !path.empty()) {
       texts = config.source.instead.empty() ? model_texts(path) : CheckpointModel::texts(config.source.instead);
     }
     for (const char* name : {"config.json", "generation_config.json"}) {
-      if (const auto text = texts.find(name); text != texts.end()) options.checkpoints.texts.insert(*text);
+      const auto text = texts.find(name);
+      if (text == texts.end()) continue;
+      options.checkpoints.texts.insert(*text);
+      const std::vector<int64_t> ids = parse_generation_ids(text->second, config.model.path + "/" + name, {}).eos;
+      stop_ids.insert(stop_ids.end(), ids.begin(), ids.end());
     }
+    if (has_chat) options.checkpoints.texts[stored_chat_name] = serialize(data.chat.files);
+    message.put(stop_ids);
     const CheckpointConfig& checkpoint = options.checkpoints.config;
     if (checkpoint.export_model == CheckpointConfig::Export::none && !checkpoint.export_merged) return;
     options.exported.texts = std::move(texts);
-    if (!instruction_tasks.contains(config.run.task) || tokenizer == nullptr) return;
-    const ChatSource source = chat_source(config.chat, config.data, config.model.path);
-    options.exported.chat = export_chat(config.chat, *tokenizer, source.folder);
+    options.exported.chat = std::move(chat);
   });
+  std::string packed = message.bytes();
+  communicator.broadcast(packed);
+  Message(packed).take(stop_ids);
 }
 
 }  // namespace llmtrain

@@ -25,8 +25,7 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
 TrainingOptions training_options(const Config& config, const TrainingPlan& plan);
 
 /// Reads the files that belong to the initial weights: those that checkpoints store, and those of an export, with the
-/// chat of the run. Collective.
-void read_export_files(TrainingOptions& options, const Config& config, const Tokenizer* tokenizer,
-                       Communicator& communicator);
+/// chat of the run; and the tokens that end a sample. Collective.
+void read_export_files(TrainingOptions& options, const Config& config, const Dataset& data, Communicator& communicator);
 
 }  // namespace llmtrain

@@ -259,7 +259,7 @@ int run_training(Job& job) {
   if (from) print_resume(*log, *from);
 
   TrainingOptions options = training_options(config, *plan);
-  read_export_files(options, config, plan->tokenizer.get(), communicator);
+  read_export_files(options, config, data, communicator);
   options.checkpoints.attention = attention;
   options.checkpoints.contents = std::move(contents);
   options.checkpoints.from = from ? &*from : nullptr;

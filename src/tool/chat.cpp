@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <iostream>
-#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -16,8 +15,8 @@
 #include "core/files/file_handle.hpp"
 #include "data/files/jsonl.hpp"
 #include "data/formats/row_format.hpp"
+#include "data/tokenize/named_tokenizer.hpp"
 #include "text/chat/chat_encoder.hpp"
-#include "text/files/tokenizer_files.hpp"
 #include "tool/conversation_options.hpp"
 #include "tool/tool.hpp"
 
@@ -30,14 +29,40 @@ using nlohmann::ordered_json;
 struct Options {
   std::string model;
   std::string input;
+  std::string eos_token;
+  std::vector<std::string> added;  ///< as data.add_tokens
   ConversationOptions conversations;
   bool ids = false;
 };
 
-std::string read_input(const std::string& path) {
-  if (path == "-") return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
-  return FileHandle::open_to_read(path).read_text(INT64_MAX);
-}
+/// Reads the lines of a file, or of the standard input for "-".
+class InputLines {
+ public:
+  explicit InputLines(const std::string& path) : from_file_(path != "-") {
+    if (!from_file_) return;
+    file_.emplace(FileHandle::open_to_read(path));
+    lines_.emplace(*file_, file_->size(), 0, file_->size(), default_row_limit);
+  }
+  bool next(std::string_view& line) {
+    if (from_file_) return lines_->next(line);
+    line_.clear();
+    std::streambuf& in = *std::cin.rdbuf();
+    int c = in.sbumpc();
+    if (c == std::streambuf::traits_type::eof()) return false;
+    for (; c != std::streambuf::traits_type::eof() && c != '\n'; c = in.sbumpc()) {
+      if (std::ssize(line_) == default_row_limit) throw UserError(ExitCode::bad_content, "the row is too long");
+      line_ += static_cast<char>(c);
+    }
+    line = line_;
+    return true;
+  }
+
+ private:
+  bool from_file_;
+  std::optional<FileHandle> file_;
+  std::optional<LineReader> lines_;
+  std::string line_;
+};
 
 /// Prints text with its trained parts in colour on a terminal, otherwise between brackets.
 class MarkedPrinter {
@@ -82,28 +107,23 @@ void render(const Options& options) {
   TextFormat rules;
   options.conversations.put_into(rules);
   const ChatConfig config = options.conversations.chat();
-  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(options.model);
+  const std::unique_ptr<Tokenizer> tokenizer =
+      open_tokenizer(options.model, {options.eos_token, true, false, options.added});
   print_warnings(tokenizer->warnings());
   const ChatEncoder encoder(*tokenizer, config, options.model, training_time);
-  const std::string input = read_input(options.input);
+  InputLines lines(options.input);
   const std::string source = options.input == "-" ? "standard input" : options.input;
   const bool colours = isatty(STDOUT_FILENO) != 0;
   std::optional<RowReader> reader;  // of the format that the first row has
   EncodedRow row;
   int64_t number = 0;
-  for (size_t begin = 0; begin < input.size();) {
-    const size_t end = std::min(input.find('\n', begin), input.size());
-    const std::string_view line = std::string_view(input).substr(begin, end - begin);
-    begin = end + 1;
+  FormatRecognition recognition(rules.row_format, rules.columns);
+  for (std::string_view line; lines.next(line);) {
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     try {
-      if (!reader) {
-        if (rules.row_format == "auto") {
-          rules.row_format = recognise_row(parse_json_row(line), parse_columns(rules.columns, "auto")).name;
-        }
-        reader.emplace(rules.row_format, rules.columns, encoder.has_template());
-      }
+      recognition.add(line, number);
+      if (!reader) reader.emplace(recognition.format(), rules.columns, encoder.has_template());
       encoder.encode(reader->read(line), row);
     } catch (const UserError& error) {
       throw UserError(error.code(), fmt::format("{}:{}: {}", source, number, error.what()));
@@ -138,6 +158,8 @@ Subcommand add_chat(CLI::App& program) {
                    "data.format; - is the standard input")
       ->required();
   options->conversations.add_to(*render);
+  render->add_option("--add-tokens", options->added, "further special tokens, as in data.add_tokens")->delimiter(',');
+  render->add_option("--eos-token", options->eos_token, "token that ends a document, as in data.eos_token");
   render->add_flag("--ids", options->ids, "print a JSON line a row instead: input_ids and mask");
   return {app, [options] { chat_tool::render(*options); }};
 }

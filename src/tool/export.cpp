@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -17,6 +18,7 @@
 #include "text/files/tokenizer_files.hpp"
 #include "tool/loaded_model.hpp"
 #include "tool/tool.hpp"
+#include "train/checkpoint_model.hpp"
 #include "train/config/config.hpp"
 
 namespace llmtrain {
@@ -31,14 +33,20 @@ struct ExportCommand {
   bool force = false;
 };
 
-/// A template that is gone, or a folder of templates, gives a warning.
-ChatExport chat_of(const Config& deck, const Tokenizer& tokenizer, const std::string& tokenizer_path) {
+/// The checkpoint stores the templates; those of an older program are read where they were, and give a warning where
+/// they are gone.
+ChatExport chat_of(const std::string& checkpoint, const Config& deck, const Tokenizer& tokenizer,
+                   const std::string& tokenizer_path) {
   if (!instruction_tasks.contains(deck.run.task)) return {};
   std::error_code ignored;
   const bool named = std::filesystem::is_directory(tokenizer_path, ignored);
   try {
-    return export_chat(deck.chat, tokenizer,
-                       named ? tokenizer_path : chat_source(deck.chat, deck.data, deck.model.path).folder);
+    std::optional<ChatFiles> files = CheckpointModel::chat(checkpoint);
+    if (!files) {
+      files = read_chat_files(deck.chat.template_name, named ? tokenizer_path : deck.model.path,
+                              named ? tokenizer_path : deck.data.tokenizer_folder());
+    }
+    return export_chat(deck.chat, tokenizer, *files);
   } catch (const UserError& error) {
     print_warnings({fmt::format("the chat template of the run is not exported: {}", error.what())});
     return {};
@@ -71,7 +79,7 @@ void export_checkpoint(const std::string& path, const std::string& tokenizer_pat
     const std::string& of_deck = deck.data.has_tokenizer_files() ? deck.data.tokenizer : tokenizer_path;
     const std::string warning =
         carry_tokenizer(options, *tokenizer, named ? tokenizer_path : of_deck, deck.data.add_tokens);
-    options.chat = chat_of(deck, *tokenizer, tokenizer_path);
+    options.chat = chat_of(path, deck, *tokenizer, tokenizer_path);
     if (named && !warning.empty()) {
       throw UserError(
           std::filesystem::exists(tokenizer_path, ignored) ? ExitCode::bad_content : ExitCode::missing_input,

@@ -41,6 +41,11 @@ std::map<std::string, std::string> CheckpointModel::texts(const std::string& fol
   return texts;
 }
 
+std::optional<ChatFiles> CheckpointModel::chat(const std::string& folder) {
+  if (!holds(read_manifest(folder), stored_chat_name)) return std::nullopt;
+  return ChatFiles{read_chat_templates(folder), read_special_tokens(folder)};
+}
+
 CheckpointModel::CheckpointModel(const std::string& folder, Communicator& communicator,
                                  std::unique_ptr<Tokenizer>& tokenizer)
     : folder_(folder), manifest_(verify_checkpoint(folder, communicator)) {

@@ -11,6 +11,7 @@
 #include "models/lora_config.hpp"
 #include "parallel/communicator.hpp"
 #include "params/param_store.hpp"
+#include "text/chat/chat_template.hpp"
 #include "text/tokenizer.hpp"
 
 namespace llmtrain {
@@ -22,6 +23,8 @@ class CheckpointModel {
   static std::string find(const std::string& folder);
   /// config.json and generation_config.json of the model that the run started from, as stored in the checkpoint.
   static std::map<std::string, std::string> texts(const std::string& folder);
+  /// The chat templates of the run, as stored in the checkpoint; nothing if it did not train on conversations.
+  static std::optional<ChatFiles> chat(const std::string& folder);
 
   /// Verifies every byte; UserError(bad_content). Extracts the tokenizer, if there is one.
   CheckpointModel(const std::string& folder, Communicator& communicator, std::unique_ptr<Tokenizer>& tokenizer);

@@ -57,6 +57,7 @@ GenerationRequest RunSamples::request(int64_t completed) const {
   }
   request.sampling = {config_.sample_temperature, config_.sample_top_k, config_.sample_top_p};
   request.max_new_tokens = config_.sample_length;
+  request.eos = stop_ids_;
   if (tokenizer.eos_id() >= 0) request.eos.push_back(tokenizer.eos_id());
   const int64_t rows = run_.plan.models.at(Role::policy).shape().config.vocab_size;
   request.vocabulary = std::min(tokenizer.vocabulary_size(), rows);

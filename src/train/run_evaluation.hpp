@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "train/run_context.hpp"
 
@@ -28,7 +29,9 @@ class RunEvaluation {
 
 class RunSamples {
  public:
-  RunSamples(const RunContext& run, const LogConfig& config, uint64_t seed) : run_(run), config_(config), seed_(seed) {}
+  /// `stop_ids`: tokens that end a sample, besides the tokenizer's EOS.
+  RunSamples(const RunContext& run, const LogConfig& config, uint64_t seed, const std::vector<int64_t>& stop_ids)
+      : run_(run), config_(config), seed_(seed), stop_ids_(stop_ids.begin(), stop_ids.end()) {}
 
   /// Writes a sample for each prompt. Returns the reason to stop, if it was interrupted, else 0. Collective.
   int64_t run(int64_t completed, const StopRequested& stop_requested);
@@ -39,6 +42,7 @@ class RunSamples {
   RunContext run_;
   LogConfig config_;
   uint64_t seed_;
+  std::vector<int32_t> stop_ids_;
 };
 
 }  // namespace llmtrain

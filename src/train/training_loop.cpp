@@ -31,7 +31,7 @@ TrainingLoop::TrainingLoop(TrainingOptions options, TrainingPlan& plan, Runtime&
       hash_(plan.params(), runtime.communicator(), runtime.stream()),
       step_(run_, options_.step),
       evaluation_(run_, options_.evaluation, options_.step.seed),
-      samples_(run_, options_.log, options_.step.seed) {
+      samples_(run_, options_.log, options_.step.seed, options_.stop_ids) {
   plan.models.start(runtime.communicator(), runtime.stream());
   checkpoints_.emplace(run_, hash_, stop_monitor, options_.checkpoints);
   step_.before_update = [this] { checkpoints_->wait_before_update(); };

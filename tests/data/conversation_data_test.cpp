@@ -35,7 +35,7 @@ class ConversationData : public test::DatasetTest {
     reports_.clear();
     chat_.template_name = templated_ ? folder_.file("chat.jinja", template_) : "none";
     return open_dataset(config_, batch_, *communicator_, [&](const std::string& line) { reports_.push_back(line); },
-                        {chat_, ""});
+                        {chat_, read_chat_files(chat_.template_name, "")});
   }
   Dataset open(const std::string& name, const std::string& rows) {
     config_.train = {folder_.file(name, rows)};

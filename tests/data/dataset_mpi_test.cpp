@@ -112,7 +112,8 @@ TEST_F(RanksTest, ConversationsGiveTheSameFileOnAnyNumberOfRanks) {
   const auto open = [&](Communicator& communicator, const std::string& cache) {
     DataConfig config = config_;
     config.cache = path_ + "/" + cache;
-    return open_dataset(config, batch_, communicator, [](const std::string&) {}, {chat, ""});
+    return open_dataset(config, batch_, communicator, [](const std::string&) {},
+                        {chat, read_chat_files(chat.template_name, "")});
   };
   const Dataset together = open(ranks_, "together");
   throw_on_all_ranks(ranks_, [&] {

@@ -12,6 +12,12 @@
 namespace llmtrain {
 namespace {
 
+std::string recognised(const std::string& row, const std::vector<std::string>& columns) {
+  FormatRecognition recognition("auto", columns);
+  recognition.add(row, 1);
+  return recognition.format();
+}
+
 using Json = nlohmann::ordered_json;
 using test::content_of;
 using test::refusal;
@@ -77,7 +83,7 @@ TEST(RowFormats, GiveTheTurnsOfLlamaFactory) {
     const int64_t prompt = format == "alpaca" ? static_cast<int64_t>(expected.size()) - 1 : -1;
     EXPECT_EQ(found.prompt_messages, prompt);
     EXPECT_EQ(found.tools.is_null(), entry["tools"].is_null());
-    EXPECT_EQ(&recognise_row(Json::parse(row), parse_columns(columns, "auto")), find_row_format(format));
+    EXPECT_EQ(recognised(row, columns), format);
   }
   EXPECT_EQ(refused_rows, 7);
 }
@@ -132,7 +138,7 @@ TEST(RowFormats, PromptAndCompletionAreTextsOrMessages) {
 TEST(RowFormats, AreRecognisedByTheColumns) {
   const auto name = [](const char* row, const std::vector<std::string>& columns = {}) -> std::string {
     try {
-      return std::string(recognise_row(Json::parse(row), parse_columns(columns, "auto")).name);
+      return recognised(row, columns);
     } catch (const UserError& error) {
       return error.what();
     }
@@ -149,6 +155,17 @@ TEST(RowFormats, AreRecognisedByTheColumns) {
   const std::string unknown = name(R"({"question": "t", "answer": "p"})");
   EXPECT_THAT(unknown, HasSubstr("fit no format: 'question', 'answer'"));
   EXPECT_THAT(unknown, HasSubstr("alpaca (instruction, output)"));
+  const char* prompt = R"({"prompt": "p", "completion": "c", "instruction": "p", "output": "c"})";
+  EXPECT_THAT(name(prompt), HasSubstr("fit the formats prompt_completion, alpaca"));
+}
+
+TEST(RowFormats, TheFirstRowsAgree) {
+  FormatRecognition rows("auto", {});
+  rows.add(R"({"messages": [{"role": "human", "content": "q"}]})", 2);
+  rows.add(R"({"messages": [{"role": "user", "content": "q"}]})", 3);  // sharegpt has these keys too
+  EXPECT_THAT(refusal([&] { rows.add(R"({"instruction": "i", "output": "o"})", 5); }),
+              HasSubstr("the row is of format alpaca, and line 2 is of format sharegpt"));
+  EXPECT_EQ(rows.format(), "sharegpt");
 }
 
 TEST(RowFormats, RefuseOtherShapes) {

@@ -134,6 +134,26 @@ TEST_F(Sft, LedgerDoesNotDependOnTheLayout) {
   EXPECT_EQ(ledger("resumed", packed, 1), one);
 }
 
+// Checkpoints keep the template and the stop tokens; samples are turns of the user.
+TEST_F(Sft, ResumesAndExportsWithoutTheFolderOfTheModel) {
+  const std::filesystem::path model = folder / "model";
+  std::filesystem::copy(file("model"), model);
+  const auto with = [&](const char* steps) {
+    return std::vector<std::string>{"model.path=" + model.string(), "checkpoint.export=last",
+                                    "checkpoint.at_end=true",       "log.samples_every_steps=2",
+                                    "log.sample_prompts=Hello",     steps};
+  };
+  const Outcome whole = run("whole", with("run.max_steps=2"));
+  EXPECT_THAT(whole.output, HasSubstr("user\n  | Hello\n  | assistant\n"));
+  EXPECT_NE(ledger("resumed", with("run.max_steps=1")), read_file(folder / "whole/ledger.jsonl"));
+  std::filesystem::remove_all(model);
+  std::filesystem::remove_all(folder / "resumed/export");
+  EXPECT_EQ(ledger("resumed", with("run.max_steps=2"), 2), read_file(folder / "whole/ledger.jsonl"));
+  for (const char* name : {"chat_template.jinja", "generation_config.json"}) {
+    EXPECT_EQ(read_file(folder / "resumed/export" / name), read_file(folder / "whole/export" / name)) << name;
+  }
+}
+
 // An epoch of the rows has ten steps.
 TEST_F(Sft, IntervalsMayBeEpochs) {
   const std::string text = ledger(

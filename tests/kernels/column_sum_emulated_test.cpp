@@ -16,7 +16,7 @@ struct Element {
   int64_t columns;
   void operator()(int64_t row, int64_t column, float* sums) const {
     sums[0] += x[row * columns + column];
-    sums[1] -= 3 * x[row * columns + column];
+    sums[1] -= 2 * x[row * columns + column];  // exact, with or without a fused multiply-add
   }
 };
 

@@ -202,6 +202,8 @@ TEST(Freeze, WrongKeysAreNamed) {
   EXPECT_THAT(error_of({.trainable_layers = 9}), HasSubstr("trainable_layers: 9: the model has 8 layers"));
   EXPECT_THAT(error_of({.trainable_layers = -9}), HasSubstr("trainable_layers: -9"));
   EXPECT_THAT(error_of({.trainable_layers = 0}), HasSubstr("nothing would be trained"));
+  EXPECT_THAT(error_of({.trainable_layers = 8, .extra_modules = {"embed_tokens", "norm", "lm_head"}}),
+              HasSubstr("trainable_layers: every parameter would be trained"));
   EXPECT_THAT(error_of({.trainable_layers = 3, .llama_pro = true}), HasSubstr("must divide the model's 8 layers"));
   EXPECT_THAT(error_of({.trainable_layers = -2, .llama_pro = true}), HasSubstr("must divide"));
   EXPECT_THAT(error_of({.trainable_modules = {"mpl"}}), HasSubstr("has no mpl (did you mean mlp?)"));

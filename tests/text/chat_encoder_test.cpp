@@ -276,6 +276,78 @@ TEST(ChatEncoder, PlainText) {
   EXPECT_TRUE(encoded.stops());
 }
 
+/// A BOS that the row writes is the token, once, whether or not the tokenizer adds one, as Transformers encodes the
+/// text of apply_chat_template without special tokens.
+TEST(ChatEncoder, BosOfARowIsTheTokenOnce) {
+  const char* data = std::getenv("LLMTRAIN_DATA");
+  if (data == nullptr) GTEST_SKIP() << "LLMTRAIN_DATA is not set";
+  const std::string gpt2 = testing::TempDir() + "/chat_gpt2";
+  std::filesystem::remove_all(gpt2);
+  std::filesystem::copy(std::string(data) + "/tokenizer/gpt2", gpt2);
+  std::ofstream(gpt2 + "/tokenizer_config.json")
+      << R"({"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "tokenizer_class": "GPT2Tokenizer"})";
+  for (const std::string& name : {std::string(data) + "/tokenizer/llama2", gpt2}) {  // the second one adds none
+    const auto tokenizer = load_tokenizer(name);
+    const std::string bos = tokenizer->token(tokenizer->bos_id());
+    for (const bool parse_special : {false, true}) {
+      SCOPED_TRACE(name + (parse_special ? " parsed" : ""));
+      ChatConfig config = config_of("none");
+      config.parse_special = parse_special;
+      const ChatEncoder encoder(*tokenizer, config, "");
+      std::vector<int32_t> expected;
+      tokenizer->encode("hello world", expected);
+      expected.insert(expected.begin(), tokenizer->bos_id());
+      EXPECT_EQ(encoder.encode_prompt(bos + "hello world"), expected);
+      expected.push_back(tokenizer->eos_id());
+      EncodedRow encoded;
+      encoder.encode(PlainText{bos + "hello world"}, encoded);
+      EXPECT_EQ(encoded.ids, expected);
+      encoder.encode(PromptCompletion{bos + "hello", " world"}, encoded);
+      EXPECT_EQ(encoded.ids, expected);
+      EXPECT_EQ(encoded.trained, 2);
+    }
+    std::vector<int32_t> plain;
+    tokenizer->encode("hello", plain);
+    EXPECT_EQ(ChatEncoder(*tokenizer, config_of("none"), "").encode_prompt("hello").size(),
+              plain.size() + (name == gpt2 ? 0 : 1));
+  }
+}
+
+/// completion is last where the row is not divided; the last turn is found also where turns follow each other at once.
+TEST(ChatEncoder, LastTurn) {
+  const auto tokenizer = make_byte_tokenizer();
+  const std::string path = testing::TempDir() + "/chat_last.jinja";
+  std::ofstream(path) << "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }};"
+                         "{% endgeneration %}{% else %}<{{ m.content }}>{% endif %}{% endfor %}";
+  const Conversation row = conversation({{"assistant", "z"}, {"user", "a"}, {"assistant", "b"}, {"assistant", "c"}});
+  for (const TrainOn train_on : {TrainOn::last, TrainOn::completion}) {
+    EXPECT_EQ(trained(ChatEncoder(*tokenizer, config_of(path, train_on), ""), row), (Texts{"c;"}));
+    // The newline after the stop token is trained only as a part of a completion.
+    const Conversation plain = conversation({{"user", "a"}, {"assistant", "b"}});
+    const char* data = std::getenv("LLMTRAIN_DATA");
+    if (data == nullptr) continue;
+    const auto gpt2 = load_tokenizer(std::string(data) + "/tokenizer/gpt2");
+    const auto chat = with_added_tokens(*gpt2, {"<|im_start|>", "<|im_end|>"});
+    EXPECT_EQ(trained(ChatEncoder(*chat, config_of("chatml", train_on), ""), plain), (Texts{"b<|im_end|>"}));
+  }
+  EXPECT_EQ(trained(ChatEncoder(*tokenizer, config_of(path), ""), row), (Texts{"z;", "b;c;"}));
+}
+
+/// The model's template comes before the tokenizer's; all of it survives the way to other ranks and into checkpoints.
+TEST(ChatEncoder, FilesOfARun) {
+  const std::string model = testing::TempDir() + "/chat_model", other = testing::TempDir() + "/chat_tokenizer";
+  for (const std::string& folder : {model, other}) std::filesystem::create_directories(folder);
+  std::ofstream(model + "/chat_template.jinja") << "{{ pad_token }}{{ messages[0].content }}|";
+  std::ofstream(other + "/tokenizer_config.json") << R"({"chat_template": "theirs", "pad_token": "<p>"})";
+  const ChatFiles files = parse_chat_files(serialize(read_chat_files("auto", model, other)), "");
+  const auto tokenizer = make_byte_tokenizer();
+  const ChatEncoder encoder(*tokenizer, config_of("auto"), files);
+  EXPECT_EQ(tokenizer->decode(encoder.encode_prompt("hi")), "<p>hi|");
+  EXPECT_EQ(read_chat_files("auto", "gone", other).templates.front().source, "theirs");
+  EXPECT_TRUE(read_chat_files("auto", "gone", "").templates.empty());
+  EXPECT_THROW(parse_chat_files("{}", "chat.json"), UserError);
+}
+
 /// Templates in a model folder, in every place that Transformers reads.
 TEST(ChatEncoder, TemplatesOfAFolder) {
   const std::string folder = testing::TempDir() + "/chat_folder";

@@ -211,16 +211,37 @@ void note_unused_columns(const std::vector<std::string>& keys, InputFile& input)
                   input.path, fmt::join(unused, ", ")));
 }
 
-/// Takes the format of the deck, or that of the first row, which is line `line` of the file.
-void recognise_format(std::string_view row, int64_t line, InputFile& input) {
+/// Returns the line that begins at byte `at`; nothing at the end, or if none of at most `most` bytes ends.
+std::optional<std::string_view> line_at(Beginning& beginning, size_t at, int64_t most) {
+  for (int64_t wanted = hash_piece;; wanted = std::min(2 * wanted, most)) {
+    const std::string_view text = beginning.read(static_cast<int64_t>(at) + wanted);
+    const bool ended = text.size() < at + static_cast<size_t>(wanted);
+    const size_t end = std::min(text.find('\n', at), text.size());
+    if (at < text.size() && (end < text.size() || ended)) return text.substr(at, end - at);
+    if (ended || wanted == most) return std::nullopt;
+  }
+}
+
+/// Takes the format of the deck, or that of the first rows, which begin at byte `at`.
+void recognise_format(Beginning& beginning, size_t at, InputFile& input) {
   TextFormat& format = input.format;
   const bool automatic = format.row_format == "auto";
-  try {
-    const nlohmann::ordered_json parsed = parse_json_row(row);
-    if (automatic) format.row_format = recognise_row(parsed, parse_columns(format.columns, "auto")).name;
-  } catch (const UserError& error) {
-    throw UserError(error.code(), fmt::format("{}:{}: {}", input.path, line, error.what()));
+  FormatRecognition recognition(format.row_format, format.columns);
+  const int64_t most = format.row_limit + hash_piece;
+  const size_t last = at + static_cast<size_t>(most);
+  const std::string& text = beginning.read(static_cast<int64_t>(at));
+  int64_t line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
+  while (const auto row = line_at(beginning, at, most)) {
+    try {
+      if (row->find_first_not_of(blank) != std::string_view::npos) recognition.add(*row, line);
+    } catch (const UserError& error) {
+      throw UserError(error.code(), fmt::format("{}:{}: {}", input.path, line, error.what()));
+    }
+    at += row->size() + 1;
+    ++line;
+    if (!recognition.wants_more() || at > last) break;
   }
+  format.row_format = recognition.format();
   if (format.row_format == "text") return;
   input.kind = InputKind::instruction_rows;
   if (automatic) input.notes.push_back(fmt::format("{}: its rows are of format {}", input.path, format.row_format));
@@ -246,8 +267,7 @@ bool examine_rows(Beginning& beginning, InputFile& input) {
         return true;
       }
       if (input.format.row_format != "text") {
-        recognise_format(row, 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n'),
-                         input);
+        recognise_format(beginning, at, input);
       }
       return input.kind == InputKind::instruction_rows || has(input.format.column);
     }

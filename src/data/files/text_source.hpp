@@ -28,7 +28,7 @@ struct TextFormat {
   std::string column = "text";            ///< column of the text in rows
   int64_t row_limit = default_row_limit;  ///< bytes per row
   bool json_as_text = false;              ///< True if only the name identifies rows, and a .json is a text, too
-  /// Format of rows (data/formats). auto: the first row of a file tells; in a file that was found it is the format.
+  /// Format of rows (data/formats). auto: its first rows tell; in a file that was found it is the format.
   std::string row_format = "text";
   std::vector<std::string> columns = {};  ///< role:column, for formats other than text
 };

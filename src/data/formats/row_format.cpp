@@ -49,6 +49,17 @@ std::string shape_text(const RowFormat& format) {
   return fmt::format("{} ({})", format.name, joined(required));
 }
 
+[[noreturn]] void refuse_columns(const nlohmann::ordered_json& row) {
+  std::vector<std::string> shapes;
+  for (const RowFormat* format : row_formats()) shapes.push_back(shape_text(*format));
+  throw UserError(
+      ExitCode::bad_content,
+      fmt::format("the columns of the row fit no format: {}. Formats and their columns: {}. Name the format "
+                  "in data.format (llmtool: --format), and other columns in data.columns (--columns), such as "
+                  "prompt:question, response:answer",
+                  columns_text(row), joined(shapes)));
+}
+
 void append_texts(const nlohmann::ordered_json& json, std::string& all) {
   if (json.is_string()) all += json.get_ref<const std::string&>();
   if (json.is_structured()) {
@@ -118,18 +129,40 @@ const RowFormat* find_row_format(std::string_view name) {
   return found == row_formats().end() ? nullptr : *found;
 }
 
-const RowFormat& recognise_row(const nlohmann::ordered_json& row, const ColumnNames& columns) {
-  std::vector<std::string> shapes;
+FormatRecognition::FormatRecognition(std::string_view format, const std::vector<std::string>& columns)
+    : format_(format),
+      automatic_(format == "auto"),
+      columns_(automatic_ ? parse_columns(columns, format) : ColumnNames()) {}
+
+void FormatRecognition::add(std::string_view line, int64_t number) {
+  if (!wants_more()) return;
+  const nlohmann::ordered_json row = parse_json_row(line);
+  std::vector<std::string_view> fitting;
+  bool same = false;
   for (const RowFormat* format : row_formats()) {
-    if (is_row_of(*format, row, columns)) return *format;
-    shapes.push_back(shape_text(*format));
+    if (!is_row_of(*format, row, columns_)) continue;
+    same = same || format->name == format_;
+    // A row of messages fits sharegpt too, and a row of any format may have a text beside its columns.
+    const bool is_general = format->name == "sharegpt" || format->name == "text";
+    if (!is_general || fitting.empty()) fitting.push_back(format->name);
   }
-  throw UserError(
-      ExitCode::bad_content,
-      fmt::format("the columns of the row fit no format: {}. Formats and their columns: {}. Name the format "
-                  "in data.format (llmtool: --format), and other columns in data.columns (--columns), such as "
-                  "prompt:question, response:answer",
-                  columns_text(row), joined(shapes)));
+  ++rows_;
+  if (fitting.size() > 1) {
+    throw UserError(
+        ExitCode::bad_content,
+        fmt::format("the columns of the row fit the formats {}: name one in data.format (llmtool: --format)",
+                    joined(fitting)));
+  }
+  if (rows_ == 1) {
+    if (fitting.empty()) refuse_columns(row);
+    format_ = fitting.front();
+    first_line_ = number;
+  } else if (!fitting.empty() && !same) {
+    throw UserError(ExitCode::bad_content,
+                    fmt::format("the row is of format {}, and line {} is of format {}: divide the file, or name the "
+                                "format of all rows in data.format (llmtool: --format)",
+                                fitting.front(), first_line_, format_));
+  }
 }
 
 ColumnNames parse_columns(const std::vector<std::string>& entries, std::string_view format) {

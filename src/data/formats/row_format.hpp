@@ -3,6 +3,7 @@
 // add its name to this list and src/data/formats/<name>.cpp with its RowFormat.
 
 #include <array>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -69,12 +70,31 @@ class RowView {
 std::span<const RowFormat* const> row_formats();
 /// Null if there is none of this name.
 const RowFormat* find_row_format(std::string_view name);
-/// Returns the first format that the row fits, which has all roles that the deck names. Throws UserError(bad_content).
-const RowFormat& recognise_row(const nlohmann::ordered_json& row, const ColumnNames& columns);
-
 /// Splits data.columns, "role:column" each. `format`: auto or the name of a format, which must have the roles. Throws
 /// UserError(deck).
 ColumnNames parse_columns(const std::vector<std::string>& entries, std::string_view format);
+
+/// Recognises the format of a file by its first rows: the one that the first row fits, with all roles that the deck
+/// names. Rows of text may have the columns of any format, and are of it.
+class FormatRecognition {
+ public:
+  /// A `format` other than auto is known without rows.
+  FormatRecognition(std::string_view format, const std::vector<std::string>& columns);
+
+  /// Examines the next row, which is line `line` of the file. Throws UserError(bad_content), without the place of the
+  /// row, if it fits several formats, or the first row fits none; or if this row is of another format than the first.
+  void add(std::string_view row, int64_t line);
+  bool wants_more() const { return automatic_ && rows_ < max_rows; }
+  const std::string& format() const { return format_; }
+
+ private:
+  static constexpr int max_rows = 10;
+  std::string format_;
+  bool automatic_;
+  ColumnNames columns_;
+  int rows_ = 0;
+  int64_t first_line_ = 0;
+};
 
 /// All texts of a row, one after the other.
 std::string texts_of(const InstructionRow& row);

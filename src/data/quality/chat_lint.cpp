@@ -27,16 +27,22 @@ bool names_special_token(std::string_view text) {
 
 void find_split_tokens(const EncodedRow& row, std::vector<std::string>& split) {
   const std::string& text = row.text.text;
+  const std::vector<TextRange>& content = row.text.content;
   const auto from_row = [&](size_t at) {
-    return std::ranges::any_of(row.text.content, [&](const TextRange& r) { return at >= r.begin && at < r.end; });
+    const auto next = std::ranges::upper_bound(content, at, {}, &TextRange::end);
+    return next != content.end() && at >= next->begin;
   };
+  size_t token = 0;
   for (size_t begin = text.find('<'); begin != std::string::npos; begin = text.find('<', begin + 1)) {
     const size_t end = text.find_first_of("> \n<", begin + 1);
     if (end == std::string::npos || text[end] != '>' || from_row(begin) || from_row(end)) continue;
     std::string found = text.substr(begin, end + 1 - begin);
     if (!names_special_token(found) || std::ranges::find(split, found) != split.end()) continue;
-    const auto inside = std::ranges::count_if(
-        row.ranges, [&](const TextRange& r) { return r.begin >= begin && r.end <= end + 1 && r.begin < r.end; });
+    while (token < row.ranges.size() && row.ranges[token].begin < begin) ++token;
+    size_t inside = 0;
+    for (size_t i = token; i < row.ranges.size() && row.ranges[i].end <= end + 1; ++i) {
+      if (row.ranges[i].begin < row.ranges[i].end) ++inside;
+    }
     if (inside > 1) split.push_back(std::move(found));
   }
 }

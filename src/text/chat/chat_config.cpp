@@ -13,15 +13,18 @@ void ChatConfig::visit(DeckKeys& keys) {
                instruction_tasks, true);
   keys.key(
       "template", template_name,
-      {.doc = "Chat template: auto (the model folder's, none where it has none), none, the path of a Jinja file, or "
-              "one of llama2, llama3, chatml, qwen, qwen3, mistral, alpaca, zephyr, gemma, phi3, vicuna."});
+      {.doc =
+           "Chat template: auto (that of the model's folder, or else of the tokenizer's; none where neither has one), "
+           "none, the path of a Jinja file, or one of llama2, llama3, chatml, qwen, qwen3, mistral, alpaca, zephyr, "
+           "gemma, phi3, vicuna."});
   keys.key("system", system,
            {.doc = "System message of conversations that have none; empty: the template's own default."});
   keys.key(
       "train_on", train_on,
       {.doc = "Tokens that are trained. completion: what follows the prompt; assistant: every turn of the assistant "
-              "with its stop token; last: the last one of them; all. auto: completion for rows that are divided "
-              "into prompt and completion, assistant for other conversations, all for text."});
+              "with its stop token; last: the last one of them; all. completion is last for a conversation that "
+              "is not divided. auto: completion for rows that are divided into prompt and completion, assistant for "
+              "other conversations, all for text."});
   keys.key("enable_thinking", enable_thinking,
            {.doc = "The template's variable enable_thinking; auto leaves it undefined."});
   keys.key("variables", variables, {.doc = "Further variables of the template, as name:value."});

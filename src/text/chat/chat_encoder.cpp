@@ -16,6 +16,9 @@ namespace {
 using TrainOn = ChatConfig::TrainOn;
 using nlohmann::ordered_json;
 
+/// Bytes that may be rendered to find the turns of one row: the work grows with the square of their number.
+constexpr size_t max_prefix_bytes = size_t{64} << 20;
+
 [[noreturn]] void fail_row(const std::string& message) { throw UserError(ExitCode::bad_content, message); }
 
 bool is_assistant(const ordered_json& message) {
@@ -111,18 +114,31 @@ std::vector<ChatTemplateFile> find_chat_templates(const std::string& name, const
   throw UserError(ExitCode::deck, "chat.template: " + unknown_template(name));
 }
 
-ChatEncoder::ChatEncoder(const Tokenizer& tokenizer, const ChatConfig& config, const std::string& folder, int64_t now)
-    : tokenizer_(tokenizer), config_(config), now_(now) {
-  for (const ChatTemplateFile& file : find_chat_templates(config.template_name, folder)) {
+ChatFiles read_chat_files(const std::string& name, const std::string& model_folder,
+                          const std::string& tokenizer_folder) {
+  ChatFiles files{find_chat_templates(name, model_folder), {}};
+  if (files.templates.empty() && name == "auto") files.templates = find_chat_templates(name, tokenizer_folder);
+  for (const std::string& folder : {tokenizer_folder, model_folder}) {
+    if (folder.empty()) continue;
+    for (auto& variable : read_special_tokens(folder)) {
+      const auto same = std::ranges::find(files.variables, variable.first, &ChatVariables::value_type::first);
+      if (same == files.variables.end()) files.variables.push_back(std::move(variable));
+    }
+  }
+  return files;
+}
+
+ChatEncoder::ChatEncoder(const Tokenizer& tokenizer, const ChatConfig& config, const ChatFiles& files, int64_t now)
+    : tokenizer_(tokenizer), config_(config), now_(now), variables_(files.variables) {
+  for (const ChatTemplateFile& file : files.templates) {
     templates_.push_back({file.name, file.source, ChatTemplate(file.source, file.path), false});
   }
-  if (!folder.empty()) variables_ = read_special_tokens(folder);
   const std::pair<const char*, int32_t> known[] = {{"bos_token", tokenizer.bos_id()},
                                                    {"eos_token", tokenizer.eos_id()}};
   for (const auto& [name, id] : known) {
     if (id < 0) continue;
     const std::string text = tokenizer.token(id);
-    (id == tokenizer.eos_id() ? eos_ : bos_) = text;
+    (std::string_view(name) == "eos_token" ? eos_ : bos_) = text;
     const auto same = std::ranges::find(variables_, name, &ChatVariables::value_type::first);
     if (same == variables_.end()) {
       variables_.emplace_back(name, text);
@@ -138,7 +154,7 @@ ChatEncoder::ChatEncoder(const Tokenizer& tokenizer, const ChatConfig& config, c
 std::string ChatEncoder::template_name() const { return templates_.empty() ? "none" : templates_.front().chat.name(); }
 
 std::string ChatEncoder::settings() const {
-  constexpr int rules = 2;  // of masks; a change makes other tokens of the same rows
+  constexpr int rules = 3;  // of masks; a change makes other tokens of the same rows
   ordered_json all = {{"rules", rules},
                       {"system", config_.system},
                       {"train_on", name_of(config_.train_on)},
@@ -203,10 +219,17 @@ ChatText ChatEncoder::render(const Conversation& given) const {
     size_t last = row.messages.size() - 1;
     while (!is_assistant(row.messages[last])) --last;
     const Conversation before = first_messages(row, last);
-    size_t earlier = 0;  // blocks of the turns before
+    std::vector<TextRange> earlier;  // blocks of the turns before
     if (std::ranges::any_of(before.messages, is_assistant))
-      earlier = chat.render(before, variables_, {false, now_}).generated.size();
-    for (size_t i = earlier; i < rendered.generated.size(); ++i) text.trained.push_back(rendered.generated[i]);
+      earlier = chat.render(before, variables_, {false, now_}).generated;
+    std::vector<TextRange>& all = rendered.generated;
+    const size_t count = std::min(earlier.size(), all.size());
+    text.trained.assign(all.begin() + static_cast<std::ptrdiff_t>(count), all.end());
+    if (count > 0 && text.trained.empty()) {  // nothing stands between the last turn and the one before: one range
+      const TextRange& joined = all.back();
+      const size_t begin = joined.begin + (earlier[count - 1].end - earlier[count - 1].begin);
+      if (begin < joined.end) text.trained.push_back({begin, joined.end});
+    }
   } else {
     text.trained = find_turns(chat, row, rendered, only_last ? TrainOn::last : TrainOn::assistant);
   }
@@ -217,10 +240,17 @@ ChatText ChatEncoder::render(const Conversation& given) const {
 std::vector<TextRange> ChatEncoder::find_turns(const ChatTemplate& chat, const Conversation& row,
                                                const RenderedChat& whole, TrainOn train_on) const {
   std::vector<TextRange> trained;
+  size_t rendered = 0;
   const size_t size = row.messages.size();
   for (size_t i = size; i-- > 0;) {
     if (!is_assistant(row.messages[i])) continue;
-    const TextRange turn = find_turn(chat, row, i, whole);
+    const TextRange turn = find_turn(chat, row, i, whole, rendered);
+    if (rendered > max_prefix_bytes) {
+      fail_row(
+          fmt::format("{}: the conversation has too many turns to find them by rendering what comes before each: "
+                      "divide it, set chat.train_on = last, or use a template with generation blocks",
+                      chat.name()));
+    }
     if (!trained.empty() && trained.front().begin < turn.end) fail_turns(chat);
     trained.insert(trained.begin(), turn);
     if (train_on == TrainOn::last) break;
@@ -230,9 +260,10 @@ std::vector<TextRange> ChatEncoder::find_turns(const ChatTemplate& chat, const C
 
 /// Returns the bytes of one turn of the assistant, from after its header, by rendering what comes before it.
 TextRange ChatEncoder::find_turn(const ChatTemplate& chat, const Conversation& row, size_t message,
-                                 const RenderedChat& whole) const {
+                                 const RenderedChat& whole, size_t& rendered) const {
   if (message == 0) fail_row(chat.name() + ": the assistant speaks first, and the template has no generation blocks");
   const std::string before = chat.render(first_messages(row, message), variables_, {true, now_}).text;
+  rendered += before.size();
   if (!whole.text.starts_with(before)) {
     fail_row(
         fmt::format("{}: message {} cannot be found in the text: the template renders the messages before it otherwise "
@@ -242,6 +273,7 @@ TextRange ChatEncoder::find_turn(const ChatTemplate& chat, const Conversation& r
   TextRange turn{before.size(), whole.text.size()};
   if (message + 1 == row.messages.size()) return turn;
   const RenderedChat through = chat.render(first_messages(row, message + 1), variables_, {false, now_});
+  rendered += through.text.size();
   turn.end = end_of_content(whole, message, turn.begin);
   const size_t end = end_of_content(through, message, std::min(turn.begin, through.text.size()));
   turn.end += common_end(std::string_view(through.text).substr(end), std::string_view(whole.text).substr(turn.end));
@@ -283,22 +315,34 @@ size_t ChatEncoder::common_end(std::string_view alone, std::string_view followed
   return same;
 }
 
-void ChatEncoder::encode_text(EncodedRow& encoded, bool adds_special) const {
+void ChatEncoder::encode_text(EncodedRow& encoded) const {
   encoded.ids.clear();
   encoded.ranges.clear();
   const std::vector<TextRange> none;
   tokenizer_.encode_content(encoded.text.text, config_.parse_special ? none : encoded.text.content, encoded.ids,
                             encoded.ranges);
-  if (adds_special) {
-    const int32_t bos = tokenizer_.bos_id(), eos = tokenizer_.eos_id();
-    const bool has_bos = !encoded.ids.empty() && bos >= 0 && encoded.ids.front() == bos;
-    const bool has_eos = !encoded.ids.empty() && eos >= 0 && encoded.ids.back() == eos;
-    if (!has_bos) tokenizer_.add_special_tokens(encoded.ids, &encoded.ranges);
-    if (!has_eos && eos >= 0 && (encoded.ids.empty() || encoded.ids.back() != eos)) {
-      encoded.ids.push_back(eos);
-      encoded.ranges.push_back({encoded.text.text.size(), encoded.text.text.size()});
-    }
+  mark_trained(encoded);
+}
+
+/// Encodes the text as a document: with what the tokenizer adds around a text, with BOS once if the row has it or the
+/// tokenizer adds it, and with EOS once.
+void ChatEncoder::encode_as_document(EncodedRow& encoded, bool begins_with_bos) const {
+  encode_text(encoded);
+  const int32_t bos = tokenizer_.bos_id(), eos = tokenizer_.eos_id();
+  const auto has_bos = [&] { return !encoded.ids.empty() && bos >= 0 && encoded.ids.front() == bos; };
+  if (!has_bos()) tokenizer_.add_special_tokens(encoded.ids, &encoded.ranges);
+  if (begins_with_bos && !has_bos()) {
+    encoded.ids.insert(encoded.ids.begin(), bos);
+    encoded.ranges.insert(encoded.ranges.begin(), TextRange{0, 0});
   }
+  if (eos >= 0 && (encoded.ids.empty() || encoded.ids.back() != eos)) {
+    encoded.ids.push_back(eos);
+    encoded.ranges.push_back({encoded.text.text.size(), encoded.text.text.size()});
+  }
+  mark_trained(encoded);
+}
+
+void ChatEncoder::mark_trained(EncodedRow& encoded) {
   encoded.mask.assign(encoded.ids.size(), 0);
   const std::vector<TextRange>& trained = encoded.text.trained;
   size_t next = 0;
@@ -356,35 +400,50 @@ void ChatEncoder::encode(const InstructionRow& row, EncodedRow& encoded) const {
   encoded.merged_border = false;
   if (const auto* conversation = std::get_if<Conversation>(&row)) {
     encoded.text = render(*conversation);
-    encode_text(encoded, false);
+    encode_text(encoded);
     check_border(encoded);
-    const TrainOn train_on = config_.train_on;
-    const bool by_turns = train_on == TrainOn::assistant || train_on == TrainOn::last ||
-                          (train_on == TrainOn::automatic && conversation->prompt_messages < 0);
+    const bool by_turns = encoded.text.border == 0 && config_.train_on != TrainOn::all;
     if (by_turns && !choose(*conversation).chat.has_generation()) leave_out_space_after_stop(encoded);
   } else {
     ChatText& text = encoded.text;
     text.border = 0;
-    if (const auto* pair = std::get_if<PromptCompletion>(&row)) {
-      text.text = pair->prompt;
-      if (!bos_.empty() && text.text.starts_with(bos_)) text.text.erase(0, bos_.size());
+    const auto* pair = std::get_if<PromptCompletion>(&row);
+    text.text = pair != nullptr ? pair->prompt : std::get<PlainText>(row).text;
+    const bool begins_with_bos = !bos_.empty() && text.text.starts_with(bos_);
+    if (begins_with_bos) text.text.erase(0, bos_.size());
+    if (pair != nullptr) {
       if (config_.train_on != TrainOn::all) text.border = text.text.size();
       text.text += pair->completion;
-    } else {
-      text.text = std::get<PlainText>(row).text;
-      if (!bos_.empty() && text.text.starts_with(bos_)) text.text.erase(0, bos_.size());
     }
     remove_suffix(text.text, eos_);
     text.border = std::min(text.border, text.text.size());
     text.content = {{0, text.text.size()}};
     text.trained = {{text.border, text.text.size()}};
-    encode_text(encoded, true);
+    encode_as_document(encoded, begins_with_bos);
     check_border(encoded);
     if (text.border == 0) std::ranges::fill(encoded.mask, uint8_t{1});
     if (!encoded.ids.empty() && encoded.ids.back() == tokenizer_.eos_id()) encoded.mask.back() = 1;
   }
   encoded.trained = std::ranges::count(encoded.mask, uint8_t{1});
   encoded.stop = find_stop(encoded);
+}
+
+std::vector<int32_t> ChatEncoder::encode_prompt(const std::string& text) const {
+  EncodedRow encoded;
+  if (templates_.empty()) {
+    ChatEncoder encoder = *this;
+    encoder.config_.train_on = TrainOn::completion;
+    encoder.encode(PromptCompletion{text, ""}, encoded);
+    if (!encoded.ids.empty() && encoded.ids.back() == tokenizer_.eos_id()) encoded.ids.pop_back();
+    return encoded.ids;
+  }
+  Conversation row;
+  row.messages = {{{"role", "user"}, {"content", text}}};
+  row = with_system(row, config_.system);
+  RenderedChat rendered = choose(row).chat.render(row, variables_, {true, now_});
+  encoded.text = {std::move(rendered.text), std::move(rendered.content), {}, 0};
+  encode_text(encoded);
+  return encoded.ids;
 }
 
 /// Returns the first of the special tokens that the template writes after the content of the last trained turn.

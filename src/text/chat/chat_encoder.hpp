@@ -37,6 +37,12 @@ struct EncodedRow {
 /// UserError: deck (unknown name), missing_input, bad_content.
 std::vector<ChatTemplateFile> find_chat_templates(const std::string& name, const std::string& folder);
 
+/// Returns the templates that chat.template names: for "auto" those of the model's folder, or else of the tokenizer's;
+/// and the special tokens of the tokenizer's folder, or else of the model's. Either folder may be empty, or gone.
+/// UserError as of find_chat_templates.
+ChatFiles read_chat_files(const std::string& name, const std::string& model_folder,
+                          const std::string& tokenizer_folder = {});
+
 /// Time of templates that ask for it in training: 26 July 2024, which Llama 3's names where it has no clock. A run must
 /// give the same tokens on any day.
 inline constexpr int64_t training_time = 1'721'952'000;
@@ -44,14 +50,19 @@ inline constexpr int64_t training_time = 1'721'952'000;
 /// Encodes rows for one model. Threads can share it.
 class ChatEncoder {
  public:
-  /// `folder` is the model's or tokenizer's, where templates and special tokens are read; it may be empty. Throws
-  /// UserError: deck (unknown template), missing_input, bad_content "file:line: message".
-  /// `now` is the time of strftime_now in seconds since 1970, -1 = the clock when a row is rendered.
-  ChatEncoder(const Tokenizer& tokenizer, const ChatConfig& config, const std::string& folder, int64_t now = -1);
+  /// Throws UserError(bad_content) "file:line: message". `now` is the time of strftime_now in seconds since 1970, -1 =
+  /// the clock when a row is rendered.
+  ChatEncoder(const Tokenizer& tokenizer, const ChatConfig& config, const ChatFiles& files, int64_t now = -1);
+  /// Reads the files of a folder, which may be empty; throws also as read_chat_files does.
+  ChatEncoder(const Tokenizer& tokenizer, const ChatConfig& config, const std::string& folder, int64_t now = -1)
+      : ChatEncoder(tokenizer, config, read_chat_files(config.template_name, folder), now) {}
 
   /// Throws UserError(bad_content) for a row that the template refuses, that has no trained turn, or whose mask cannot
   /// be found; the message does not name the row.
   void encode(const InstructionRow& row, EncodedRow& encoded) const;
+  /// Returns the ids of a turn of the user and of the header that an answer follows; without a template, those of the
+  /// prompt of a row. Throws as encode() does.
+  std::vector<int32_t> encode_prompt(const std::string& text) const;
 
   bool has_template() const { return !templates_.empty(); }
   /// Names the template for the console: "chatml", a path, or "none".
@@ -72,10 +83,13 @@ class ChatEncoder {
   const Named& choose(const Conversation& row) const;
   std::vector<TextRange> find_turns(const ChatTemplate& chat, const Conversation& row, const RenderedChat& whole,
                                     ChatConfig::TrainOn train_on) const;
-  TextRange find_turn(const ChatTemplate& chat, const Conversation& row, size_t message,
-                      const RenderedChat& whole) const;
+  /// Adds the number of bytes that it renders to `rendered`.
+  TextRange find_turn(const ChatTemplate& chat, const Conversation& row, size_t message, const RenderedChat& whole,
+                      size_t& rendered) const;
   size_t common_end(std::string_view alone, std::string_view followed) const;
-  void encode_text(EncodedRow& encoded, bool adds_special) const;
+  void encode_text(EncodedRow& encoded) const;
+  void encode_as_document(EncodedRow& encoded, bool begins_with_bos) const;
+  static void mark_trained(EncodedRow& encoded);
   void leave_out_space_after_stop(EncodedRow& encoded) const;
   void check_border(EncodedRow& encoded) const;
   int32_t find_stop(const EncodedRow& encoded) const;

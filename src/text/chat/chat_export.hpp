@@ -2,6 +2,7 @@
 // Facts about a run's conversations that its exported model carries.
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -11,11 +12,12 @@
 namespace llmtrain {
 
 struct ChatExport {
-  std::string chat_template;      ///< Jinja that the deck names instead of the model's; empty: the model's own stays
-  std::vector<int64_t> stop_ids;  ///< tokens that the run teaches to end an answer
+  std::map<std::string, std::string> templates;  ///< texts of the run's chat templates, by their file in a model folder
+  bool replaces = false;                         ///< the deck names the template, so that the model's does not stay
+  std::vector<int64_t> stop_ids;                 ///< tokens that the run teaches to end an answer
 };
 
-/// `folder` is the one that ChatEncoder reads. UserError as of ChatEncoder.
-ChatExport export_chat(const ChatConfig& config, const Tokenizer& tokenizer, const std::string& folder);
+/// `files`: those of the run's ChatEncoder. UserError as of ChatEncoder.
+ChatExport export_chat(const ChatConfig& config, const Tokenizer& tokenizer, const ChatFiles& files);
 
 }  // namespace llmtrain

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include "core/error.hpp"
 #include "core/files/file_handle.hpp"
@@ -18,6 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
+constexpr int64_t max_stored_chat_bytes = int64_t{1} << 30;
 constexpr const char* reasoning_fields[] = {"reasoning_content", "thinking", "reasoning"};
 
 /// Converts JSON into values of a template; texts get the marks.
@@ -139,6 +141,14 @@ nlohmann::json read_config(const std::string& path) {
   return config.is_object() ? config : nlohmann::json::object();
 }
 
+/// Returns what a checkpoint stores; nothing if `base` is none, or has no conversations.
+std::optional<ChatFiles> read_stored_chat(const std::string& base) {
+  const std::string path = base + stored_chat_name;
+  std::error_code ignored;
+  if (!fs::is_regular_file(path, ignored)) return std::nullopt;
+  return parse_chat_files(FileHandle::open_to_read(path).read_text(max_stored_chat_bytes), path);
+}
+
 }  // namespace
 
 ChatTemplate::ChatTemplate(std::string_view source, const std::string& name)
@@ -163,13 +173,39 @@ RenderedChat ChatTemplate::render(const Conversation& conversation, const ChatVa
           message_ranges_of(text)};
 }
 
+std::string serialize(const ChatFiles& files) {
+  ordered_json json = {{"templates", ordered_json::array()}, {"variables", ordered_json::array()}};
+  for (const ChatTemplateFile& file : files.templates) {
+    json["templates"].push_back({{"name", file.name}, {"source", file.source}, {"path", file.path}});
+  }
+  for (const auto& [name, value] : files.variables) json["variables"].push_back({{"name", name}, {"value", value}});
+  return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+ChatFiles parse_chat_files(std::string_view text, const std::string& place) {
+  ChatFiles files;
+  try {
+    const ordered_json json = ordered_json::parse(text);
+    for (const ordered_json& file : json.at("templates")) {
+      files.templates.push_back({file.at("name"), file.at("source"), file.at("path")});
+    }
+    for (const ordered_json& entry : json.at("variables")) {
+      files.variables.emplace_back(entry.at("name").get<std::string>(), entry.at("value"));
+    }
+  } catch (const nlohmann::json::exception&) {
+    throw UserError(ExitCode::bad_content, place + ": it does not hold the chat templates of a run");
+  }
+  return files;
+}
+
 std::vector<ChatTemplateFile> read_chat_templates(const std::string& folder) {
   std::vector<ChatTemplateFile> templates;
   std::error_code ignored;
-  const std::string base = with_slash(folder), main_file = base + "chat_template.jinja";
+  const std::string base = with_slash(folder), main_file = base + chat_template_file;
+  if (const auto stored = read_stored_chat(base)) return stored->templates;
   if (fs::is_regular_file(main_file, ignored))
-    templates.push_back({"default", read_template_file(main_file), main_file});
-  const std::string more = base + "additional_chat_templates";
+    templates.push_back({default_template, read_template_file(main_file), main_file});
+  const std::string more = base + chat_template_folder;
   if (fs::is_directory(more, ignored)) {
     for (const auto& entry : fs::directory_iterator(more, ignored)) {
       if (entry.path().extension() != ".jinja") continue;
@@ -182,7 +218,7 @@ std::vector<ChatTemplateFile> read_chat_templates(const std::string& folder) {
   const nlohmann::json config = read_config(path);
   const nlohmann::json found = config.value("chat_template", nlohmann::json());
   if (found.is_string()) {
-    templates.push_back({"default", found.get<std::string>(), path + " (chat_template)"});
+    templates.push_back({default_template, found.get<std::string>(), path + " (chat_template)"});
   } else if (found.is_object()) {
     for (const auto& [name, source] : found.items()) {
       if (source.is_string())
@@ -207,6 +243,7 @@ std::vector<ChatTemplateFile> read_chat_templates(const std::string& folder) {
 ChatVariables read_special_tokens(const std::string& folder) {
   static constexpr const char* names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                           "pad_token", "cls_token", "mask_token"};
+  if (auto stored = read_stored_chat(with_slash(folder))) return std::move(stored->variables);
   ChatVariables variables;
   for (const char* file : {"tokenizer_config.json", "special_tokens_map.json"}) {
     const nlohmann::json config = read_config(with_slash(folder) + file);

@@ -63,8 +63,24 @@ struct ChatTemplateFile {
   std::string path;  ///< for messages
 };
 
+/// Name of the default template, and of the file that has it in the folder of a model.
+inline constexpr const char* default_template = "default";
+inline constexpr const char* chat_template_file = "chat_template.jinja";
+inline constexpr const char* chat_template_folder = "additional_chat_templates";  ///< of templates with other names
+
+/// The templates of a run and the texts of its special tokens, which all ranks share and checkpoints keep.
+struct ChatFiles {
+  std::vector<ChatTemplateFile> templates;
+  ChatVariables variables;
+};
+inline constexpr const char* stored_chat_name = "chat.json";  ///< serialize(ChatFiles) in a checkpoint
+std::string serialize(const ChatFiles& files);
+/// Restores the result of serialize(). UserError(bad_content) "place: message".
+ChatFiles parse_chat_files(std::string_view text, const std::string& place);
+
 /// Returns the templates of a model folder: chat_template.jinja and the files in additional_chat_templates, otherwise
-/// "chat_template" in tokenizer_config.json, a text or a list with names. Empty if it has none. UserError(bad_content).
+/// "chat_template" in tokenizer_config.json, a text or a list with names; or those that a checkpoint stores. Empty if
+/// it has none. UserError(bad_content).
 std::vector<ChatTemplateFile> read_chat_templates(const std::string& folder);
 
 /// Returns the named special tokens of a model folder as variables: bos_token, eos_token, unk_token, sep_token,

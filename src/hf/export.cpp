@@ -112,8 +112,8 @@ std::map<std::string, std::string> texts_of(const ExportOptions& options, const 
 void copy_tensor(const ModelFolderWriter& writer, const std::string& name, const WeightIndex::Tensor& tensor,
                  const std::vector<FileHandle>& files, bool transposed) {
   const auto file_of = [&](size_t number) -> const FileHandle& { return files[number]; };
-  const int64_t elements = tensor.numel(), columns = tensor.quantized ? tensor.shape.back() : 1;
-  const StoredSlice whole = stored_slice(tensor, file_of, elements / columns, columns, false);
+  const StoredSlice whole = whole_tensor(tensor, file_of);
+  const int64_t elements = tensor.numel(), columns = whole.columns;
   if (tensor.quantized && transposed) {
     std::vector<float> matrix(static_cast<size_t>(elements)), turned(matrix.size());
     read_slice(whole, 0, elements, matrix.data());

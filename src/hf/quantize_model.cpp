@@ -241,6 +241,12 @@ std::vector<std::string> quantize_model(const std::string& source, ExportOptions
   return Quantizer(source, quantization, skip_modules).write(std::move(options));
 }
 
+std::string description_of(const Quantization& q) {
+  if (q.type == QuantizedType::int8) return "int8";
+  return fmt::format("{} in blocks of {}{}", name_of(q.type), q.block_size,
+                     q.double_quantization ? ", doubly quantised" : "");
+}
+
 std::string without_quantization(const std::string& config_text, const std::string& place) {
   nlohmann::json config = parse_json(config_text, place);
   return config.erase("quantization_config") == 0 ? config_text : config.dump(2) + "\n";

@@ -19,10 +19,12 @@ enum class MergeBase : uint8_t { unnamed, bits16, dequantized };
 /// the model's files; other files are copied, with options.texts and the tokenizer of options in their place. Reads and
 /// holds one tensor at a time; calls `pause` in between. Returns warnings for the user.
 ///
-/// A quantised folder can only be merged dequantised, and `base` must say so; one in 16 bits cannot be.
+/// A quantised folder can only be merged dequantised, and `base` must say so; one in 16 bits cannot be. `base` must be
+/// named too if the adapter was trained on a quantised model, as its metadata or the config.json of its model says.
 ///
 /// Unless `any_model`, an adapter that names another model is refused: if it has the hash of its model's frozen
-/// tensors, the hash decides; else the last part of base_model_name_or_path must be that of the folder's path.
+/// tensors, the hash decides; else the last part of base_model_name_or_path must be that of the folder's path. Neither
+/// can be compared between a model and its quantised folder: that is a warning where `base` is named.
 std::vector<std::string> merge_adapter(const std::string& folder, const std::string& adapter,
                                        const ExportOptions& options, const std::function<void()>& pause = {},
                                        bool any_model = false, MergeBase base = MergeBase::unnamed);

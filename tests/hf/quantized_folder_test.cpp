@@ -1,19 +1,11 @@
-// Folders in bitsandbytes' layout: those of Transformers read and written, broken ones refused, adapters merged
-// (tests/reference/quantization/make_folders.py).
+// Folders in bitsandbytes' layout: those of Transformers read and written, broken ones refused.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <map>
-#include <nlohmann/json.hpp>
-
-#include "hf/adapters/adapter_files.hpp"
-#include "hf/adapters/merge.hpp"
-#include "hf/convert.hpp"
-#include "hf/files.hpp"
 #include "hf/quantize_model.hpp"
+#include "hf/quantized_folders.hpp"
 #include "hf/quantized_tensors.hpp"
 #include "hf/read_quantized.hpp"
 
@@ -22,81 +14,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::AllOf;
-using ::testing::Contains;
 using ::testing::HasSubstr;
-
-const std::string golden = "tests/reference/quantization/", models = "tests/reference/hf/";
-const std::string llama_adapter = "tests/reference/adapters/llama_qv";
-
-/// A safetensors file as its parts, to be changed and written again.
-struct Parts {
-  struct Part {
-    std::string type;
-    std::vector<int64_t> shape;
-    std::string bytes;
-    bool operator==(const Part&) const = default;
-  };
-  std::map<std::string, Part> tensors;
-
-  static Parts of(const std::string& bytes) {
-    uint64_t length = 0;
-    std::memcpy(&length, bytes.data(), sizeof(length));
-    Parts parts;
-    const json header = json::parse(bytes.substr(8, length));
-    for (const auto& [name, entry] : header.items()) {
-      if (name == "__metadata__") continue;
-      const size_t begin = entry["data_offsets"][0], end = entry["data_offsets"][1];
-      parts.tensors[name] = {entry["dtype"], entry["shape"], bytes.substr(8 + length + begin, end - begin)};
-    }
-    return parts;
-  }
-  std::string written() const {
-    json header;
-    std::string data;
-    for (const auto& [name, part] : tensors) {
-      header[name] = {{"dtype", part.type},
-                      {"shape", part.shape},
-                      {"data_offsets", {data.size(), data.size() + part.bytes.size()}}};
-      data += part.bytes;
-    }
-    const std::string text = header.dump();
-    return safetensors_bytes(text, 0) + data;
-  }
-};
-
-Parts parts_of(const std::string& folder) {
-  std::ostringstream text;
-  text << std::ifstream(folder + "/model.safetensors", std::ios::binary).rdbuf();
-  return Parts::of(text.str());
-}
-
-/// Elements [begin, end) of a tensor; end -1: all of it.
-std::vector<float> values_in(const WeightIndex& index, const std::string& name, int64_t begin = 0, int64_t end = -1) {
-  const WeightIndex::Tensor* tensor = index.find(name);
-  EXPECT_NE(tensor, nullptr) << name;
-  if (tensor == nullptr) return {};
-  const FolderHandle folder = FolderHandle::open(index.folder);
-  std::vector<FileHandle> files;
-  for (const WeightIndex::File& file : index.files) files.push_back(folder.open_to_read(file.name));
-  if (end < 0) end = tensor->numel();
-  std::vector<float> values(static_cast<size_t>(end - begin));
-  const auto file_of = [&](size_t number) -> const FileHandle& { return files[number]; };
-  read_slice(whole_tensor(*tensor, file_of), begin, end, values.data());
-  return values;
-}
-std::vector<float> values_in(const std::string& folder, const std::string& name) {
-  return values_in(read_weight_index(FolderHandle::open(folder)), name);
-}
-WeightIndex expected_of(const std::string& name) {
-  return read_weight_file(FolderHandle::open(golden + name), "expected.safetensors");
-}
-
-ExportOptions to(const std::string& output, const std::string& model) {
-  ExportOptions options;
-  options.output = output;
-  options.texts = model_texts(model);
-  return options;
-}
 
 TEST(QuantizedFolder, OfTransformersIsReadAsItComputes) {
   for (const char* name : {"llama_nf4", "gpt2_int8"}) {
@@ -364,115 +282,6 @@ TEST(Quantize, RefusesWhatItCannotQuantize) {
         AllOf(HasSubstr("model.safetensors: '" + q_proj + "'"), HasSubstr("not finite")));
   }
   EXPECT_FALSE(fs::exists(folder.at("out")));
-}
-
-TEST(QuantizedMerge, IsThatOfPeftOnDequantizedWeights) {
-  const ScratchFolder folder(unique_name("merge-quantized"));
-  const std::string base = golden + "llama_nf4";
-  const std::vector<std::string> warnings =
-      merge_adapter(base, llama_adapter, to(folder.at("out"), base), {}, false, MergeBase::dequantized);
-  EXPECT_THAT(warnings, Contains(HasSubstr("written dequantised")));
-  const WeightIndex out = read_weight_index(FolderHandle::open(folder.at("out"))), expected = expected_of("llama_nf4");
-  merge_adapter(models + "llama", llama_adapter, to(folder.at("original"), models + "llama"));
-  size_t merged = 0;
-  for (const WeightIndex::Tensor& tensor : expected.tensors) {
-    const bool adapted = tensor.name.starts_with("merged.");
-    const std::string weight = tensor.name.substr(tensor.name.find('.') + 1);
-    SCOPED_TRACE(tensor.name);
-    ASSERT_TRUE(out.find(weight) != nullptr && !out.find(weight)->quantized);
-    EXPECT_EQ(out.find(weight)->type, StoredType::F32);
-    const std::vector<float> ours = values_in(out, weight), theirs = values_in(expected, tensor.name);
-    if (!adapted && expected.find("merged." + weight) != nullptr) continue;
-    if (!adapted) {
-      EXPECT_EQ(ours, theirs);
-      continue;
-    }
-    ++merged;
-    const std::vector<float> original = values_in(folder.at("original"), weight);
-    float error = 0, control = 0;
-    for (size_t i = 0; i < ours.size(); ++i) {
-      error = std::max(error, std::abs(ours[i] - theirs[i]) / std::max(std::abs(theirs[i]), 0.25F));
-      control = std::max(control, std::abs(original[i] - theirs[i]));
-    }
-    EXPECT_LE(error, 4e-7F);
-    EXPECT_GT(control, 0.01F) << "merged into the weights from before they were quantised";
-  }
-  EXPECT_EQ(merged, 2U);
-  EXPECT_EQ(folder.read("out/config.json").find("quantization_config"), std::string::npos);
-}
-
-TEST(QuantizedMerge, KeepsAStoredHeadOfATiedModel) {
-  const ScratchFolder folder(unique_name("merge-head"));
-  const std::string original = models + "qwen2", model = folder.at("qwen2");
-  quantize_model(original, to(model, original), {}, {});
-  Parts parts = parts_of(model);
-  const std::vector<int64_t> shape = parts.tensors.at("model.embed_tokens.weight").shape;
-  std::string codes;
-  std::vector<float> scales, values;
-  for (int64_t row = 0; row < shape[0]; ++row) {
-    scales.push_back(static_cast<float>(row + 1));
-    for (int64_t column = 0; column < shape[1]; ++column) {
-      codes += static_cast<char>((row * 7 + column * 3) % 255 - 127);
-      values.push_back(static_cast<float>(static_cast<int8_t>(codes.back())) * scales.back() * 7.874015718698502e-3F);
-    }
-  }
-  parts.tensors["lm_head.weight"] = {"I8", shape, codes};
-  parts.tensors["lm_head.SCB"] = {
-      "F32", {shape[0]}, std::string(reinterpret_cast<const char*>(scales.data()), 4 * scales.size())};
-  folder.write("qwen2/model.safetensors", parts.written());
-  merge_adapter(model, "tests/reference/adapters/qwen2_part", to(folder.at("out"), model), {}, false,
-                MergeBase::dequantized);
-  const std::vector<float> head = values_in(folder.at("out"), "lm_head.weight");
-  ASSERT_EQ(head.size(), values.size());
-  for (size_t i = 0; i < head.size(); ++i) EXPECT_NEAR(head[i], values[i], 1e-3F * std::abs(values[i]));  // fp16
-}
-
-TEST(QuantizedMerge, NeedsItsBaseNamed) {
-  const ScratchFolder folder(unique_name("merge-named"));
-  const std::string quantized = golden + "llama_nf4", original = models + "llama";
-  std::vector<std::string> warnings;
-  const auto merge = [&](const std::string& model, const std::string& adapter, MergeBase base) {
-    fs::remove_all(folder.at("out"));
-    return verdict(ExitCode::bad_content,
-                   [&] { warnings = merge_adapter(model, adapter, to(folder.at("out"), model), {}, false, base); });
-  };
-  EXPECT_THAT(merge(quantized, llama_adapter, MergeBase::unnamed), HasSubstr("Give --base dequantized"));
-  EXPECT_THAT(merge(quantized, llama_adapter, MergeBase::bits16), HasSubstr("Give --base dequantized"));
-  EXPECT_THAT(merge(original, llama_adapter, MergeBase::dequantized), HasSubstr("not quantised"));
-  EXPECT_FALSE(fs::exists(folder.at("out")));
-
-  // An adapter whose model is a quantised folder on this machine, and one whose metadata say so.
-  const std::string adapter = folder.at("adapter");
-  fs::copy(llama_adapter, adapter);
-  json config = json::parse(folder.read("adapter/adapter_config.json"));
-  config["base_model_name_or_path"] = fs::absolute(quantized).string();
-  folder.write("adapter/adapter_config.json", config.dump());
-  EXPECT_THAT(merge(original, adapter, MergeBase::unnamed),
-              AllOf(HasSubstr("was trained on quantised ones"), HasSubstr("--base 16bit")));
-  EXPECT_EQ(merge(original, adapter, MergeBase::bits16), "accepted");
-  EXPECT_THAT(warnings, Contains(HasSubstr("nothing shows that the two are one model")));
-  EXPECT_EQ(merge(quantized, adapter, MergeBase::dequantized), "accepted");
-
-  fs::remove_all(adapter);
-  fs::copy(llama_adapter, adapter);
-  const auto set_metadata = [&](const std::string& quantization) {
-    const std::string bytes = folder.read("adapter/adapter_model.safetensors");
-    uint64_t length = 0;
-    std::memcpy(&length, bytes.data(), sizeof(length));
-    json header = json::parse(bytes.substr(8, length));
-    header["__metadata__"][base_hash_key] = "0123456789abcdef";
-    header["__metadata__"][base_quantization_key] = quantization;
-    const std::string text = header.dump();
-    folder.write("adapter/adapter_model.safetensors", safetensors_bytes(text, 0) + bytes.substr(8 + length));
-  };
-  set_metadata(description_of({}));
-  EXPECT_THAT(merge(original, adapter, MergeBase::unnamed), HasSubstr("('nf4 in blocks of 64, doubly quantised')"));
-  EXPECT_EQ(merge(original, adapter, MergeBase::bits16), "accepted");
-  EXPECT_EQ(merge(quantized, adapter, MergeBase::dequantized), "accepted");
-  EXPECT_THAT(warnings, Contains(HasSubstr("nothing shows that")));
-  set_metadata(description_of({.type = QuantizedType::fp4, .double_quantization = false}));
-  EXPECT_THAT(merge(quantized, adapter, MergeBase::dequantized),
-              HasSubstr("quantised to nf4 in blocks of 64, doubly quantised"));
 }
 
 }  // namespace

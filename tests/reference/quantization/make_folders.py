@@ -1,7 +1,8 @@
 """Writes llama_nf4/ and gpt2_int8/: models of ../hf quantised and saved by Transformers with bitsandbytes.
 
-expected.safetensors there: `dequantized.<name>`, the weights of layer 1 that the quantised model computes with, and for
-llama_nf4 `merged.<name>`, what PEFT's merge_and_unload makes of these weights with ../adapters/llama_qv (fp32).
+expected.safetensors there: `dequantized.<name>`, the weights of layer 1 that the quantised model computes with, and
+`merged.<name>`, what PEFT's merge_and_unload makes of these weights with an adapter of ../adapters (fp32; in the layout
+of the model's files, which GPT-2 has transposed).
 
 nf4 is dequantised here by its definition, in fp32 (level of the code times scale); where the size of a matrix is a
 multiple of the block, the script checks that bitsandbytes' dequantize_4bit gives the same bits.
@@ -25,6 +26,8 @@ SETTINGS = {
     "gpt2_int8": ("gpt2", dict(load_in_8bit=True, llm_int8_threshold=5.0)),
 }
 
+ADAPTERS = {"llama_nf4": "llama_qv", "gpt2_int8": "gpt2_bias"}
+
 
 def dequantized_nf4(planes, name):
     state = json.loads(bytes(planes[name + ".quant_state.bitsandbytes__nf4"].numpy()))
@@ -38,7 +41,7 @@ def dequantized_nf4(planes, name):
     scales = scales + np.float32(state["nested_offset"])
     values = levels[codes] * scales[np.arange(codes.size) // state["blocksize"]]
     assert values.dtype == np.float32
-    if codes.size % state["blocksize"] == 0:  # as rows of a block: see docs/quantization.md
+    if codes.size % state["blocksize"] == 0:  # as rows of one block each
         whole = bnb.QuantState(torch.from_numpy(scales), torch.Size([codes.size // 64, 64]), planes[name + ".quant_map"],
                                state["blocksize"], "nf4", torch.float32)
         theirs = bnb.dequantize_4bit(planes[name].reshape(-1, 1), whole).numpy().reshape(-1)
@@ -60,17 +63,17 @@ def write(case):
         values = {name: planes[name].float() * planes[name[:-6] + "SCB"][:, None] * np.float32(7.874015718698502e-3)
                   for name in planes if planes[name].dtype == torch.int8}
     else:
-        names = sorted({name.removesuffix(".quant_map") for name in planes
-                        if name.endswith(".quant_map") and not name.endswith("nested_quant_map")})
-        values = {name: dequantized_nf4(planes, name) for name in names}
-        plain = transformers.AutoModelForCausalLM.from_pretrained(HERE.parent / "hf" / base, dtype=torch.float32)
-        missing = plain.load_state_dict(values, strict=False)
-        assert not missing.unexpected_keys
-        tuned = peft.PeftModel.from_pretrained(plain, HERE.parent / "adapters" / "llama_qv")
-        merged = tuned.merge_and_unload().state_dict()
-        for name in values:
-            if ".1." in name and not torch.equal(merged[name], values[name]):
-                expected["merged." + name] = merged[name].clone()
+        values = {name: dequantized_nf4(planes, name) for name in
+                  sorted(name.removesuffix(".quant_map") for name in planes
+                         if name.endswith(".quant_map") and not name.endswith("nested_quant_map"))}
+    own = {name: value.T if case == "gpt2_int8" else value for name, value in values.items()}  # GPT-2's are transposed
+    plain = transformers.AutoModelForCausalLM.from_pretrained(HERE.parent / "hf" / base, dtype=torch.float32)
+    assert not plain.load_state_dict(own, strict=False).unexpected_keys
+    tuned = peft.PeftModel.from_pretrained(plain, HERE.parent / "adapters" / ADAPTERS[case])
+    merged = tuned.merge_and_unload().state_dict()
+    for name in values:
+        if ".1." in name and not torch.equal(merged[name], own[name]):
+            expected["merged." + name] = merged[name].clone().contiguous()
     for name, value in values.items():
         if ".1." in name:
             expected["dequantized." + name] = value.contiguous()

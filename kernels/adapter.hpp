@@ -5,6 +5,7 @@
 #include "core/batch.hpp"
 #include "device/device.hpp"
 #include "kernels/dropout.hpp"
+#include "kernels/quantized_matrix.hpp"
 
 namespace llmtrain {
 
@@ -28,7 +29,7 @@ void dropout_rows(const Tensor& out, const Tensor& in, const Batch& batch, const
 
 /// norms[o] = |w[o] + sum over k of t[o][k] a[k]|_2 of rows of w [M, K], t [M, R], a [R, K], which have one dtype; an
 /// empty t means zeros. norms fp32 [M]; 1 for a row of zeros, so that they can be divided by.
-void row_norms(const Tensor& norms, const Tensor& w, const Tensor& t, const Tensor& a, Stream& stream);
+void row_norms(const Tensor& norms, const WeightMatrix& w, const Tensor& t, const Tensor& a, Stream& stream);
 /// to[n][m] = from[n][m] numerators[m] / denominators[m] + bias[m]; an empty bias means none. to and from [N, M] have
 /// one dtype and may alias; numerators and bias have this dtype or fp32, denominators fp32.
 void scale_columns(const Tensor& to, const Tensor& from, const Tensor& numerators, const Tensor& denominators,

@@ -20,13 +20,13 @@ inline void check_dropout_rows(const Tensor& out, const Tensor& in, const Batch&
                  "dropout of rows: out and in [N, C] of the batch, of one dtype");
 }
 
-inline void check_row_norms(const Tensor& norms, const Tensor& w, const Tensor& t, const Tensor& a) {
-  LLMTRAIN_CHECK(w.rank == 2 && norms.numel() == w.dim(0) && norms.dtype == DType::f32,
+inline void check_row_norms(const Tensor& norms, const WeightMatrix& w, const Tensor& t, const Tensor& a) {
+  LLMTRAIN_CHECK(is_matrix(w, w.dim(0), w.dim(1)) && norms.numel() == w.dim(0) && norms.dtype == DType::f32,
                  "norms (fp32) of the rows of a matrix");
   if (t.empty()) return;
-  LLMTRAIN_CHECK(
-      is_matrix(t, w.dim(0), t.dim(1)) && is_matrix(a, t.dim(1), w.dim(1)) && t.dtype == w.dtype && a.dtype == w.dtype,
-      "norms of w[M, K] + t[M, R] a[R, K], of one dtype");
+  LLMTRAIN_CHECK(is_matrix(t, w.dim(0), t.dim(1)) && is_matrix(a, t.dim(1), w.dim(1)) && t.dtype == w.dtype() &&
+                     a.dtype == w.dtype(),
+                 "norms of w[M, K] + t[M, R] a[R, K], of one dtype");
 }
 
 inline void check_scale_columns(const Tensor& to, const Tensor& from, const Tensor& numerators,

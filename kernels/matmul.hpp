@@ -1,13 +1,15 @@
 #pragma once
 // Matrix products of linear layers. Row-major; w is [M, K] (out, in). x, w, dy, dx have one compute dtype (fp32, bf16
 // or fp16), accumulation is fp32. The order of summation of an element depends only on the shape: tiles may run on any
-// thread, the inner dimension is never divided among threads. Primitives are created once per shape and kept.
+// thread, the inner dimension is never divided among threads. A quantised w gives the bits of the matrix that it is
+// dequantised to. Primitives are created once per shape and kept.
 
 #include <cstdint>
 #include <string>
 
 #include "core/tensor.hpp"
 #include "device/device.hpp"
+#include "kernels/quantized_matrix.hpp"
 
 namespace llmtrain {
 
@@ -45,12 +47,12 @@ struct LowRank {
 
 /// y[N, M] = x[N, K] w[M, K]^T + bias[M] + added.left[N, R] added.right[M, R]^T; y is fp32 or the compute dtype; an
 /// empty bias means none.
-void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream& stream,
+void linear_forward(const Tensor& y, const Tensor& x, const WeightMatrix& w, const Tensor& bias, Stream& stream,
                     ProductRole role = ProductRole::training, const LowRank& added = {});
 
 /// dx[N, K] = dy[N, M] w[M, K] + added.left[N, R] added.right[R, K], or += with accumulate. dx is fp32 or the compute
 /// dtype (accumulate requires fp32).
-void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w, bool accumulate, Stream& stream,
+void linear_backward_input(const Tensor& dx, const Tensor& dy, const WeightMatrix& w, bool accumulate, Stream& stream,
                            const LowRank& added = {});
 
 /// dw[M, K] (fp32) = dy[N, M]^T x[N, K], or += with accumulate.

@@ -1,6 +1,7 @@
 #pragma once
 // Checks of the arguments of a matrix product, the same on every device.
 
+#include "core/profile.hpp"
 #include "kernels/matmul.hpp"
 
 namespace llmtrain {
@@ -14,35 +15,46 @@ inline bool is_outputs(const Tensor& t, int64_t rows, int64_t columns, bool padd
   return is_matrix(t, rows, columns) || (padded && is_matrix(t, rows, padded_columns(columns)));
 }
 
+/// Work of a product that reads or writes these tensors and a weight once.
+inline Work traffic(std::initializer_list<const Tensor*> tensors, const WeightMatrix& w, double flops) {
+  Work work = traffic(tensors, flops);
+  work.bytes += static_cast<double>(w.bytes());
+  return work;
+}
+
 /// N rows, M outputs, K inputs.
 struct ProductShape {
   int64_t n, m, k;
   double flops() const { return 2.0 * static_cast<double>(n) * static_cast<double>(m) * static_cast<double>(k); }
 };
 
-inline void check_product_types(const Tensor& a, const Tensor& b, const Tensor& result) {
-  LLMTRAIN_CHECK(a.dtype == b.dtype && is_compute_type(a.dtype),
+inline bool is_matrix(const WeightMatrix& w, int64_t rows, int64_t columns) {
+  return w.is_quantized() ? w.dim(0) == rows && w.dim(1) == columns : is_matrix(w.dense(), rows, columns);
+}
+
+inline void check_product_types(const Tensor& a, DType b, const Tensor& result) {
+  LLMTRAIN_CHECK(a.dtype == b && is_compute_type(a.dtype),
                  "matrix products take two operands of one type, fp32, bf16 or fp16");
   LLMTRAIN_CHECK(result.dtype == DType::f32 || result.dtype == a.dtype, "a product is fp32 or of the operands' dtype");
 }
 
-inline ProductShape check_linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias,
+inline ProductShape check_linear_forward(const Tensor& y, const Tensor& x, const WeightMatrix& w, const Tensor& bias,
                                          bool padded = false) {
   const ProductShape s{x.dim(0), w.dim(0), w.dim(1)};
   LLMTRAIN_CHECK(is_matrix(x, s.n, s.k) && is_matrix(w, s.m, s.k) && is_outputs(y, s.n, s.m, padded),
                  "y[N, M] = x[N, K] w[M, K]^T");
   LLMTRAIN_CHECK(bias.empty() || bias.numel() == s.m, "a bias has one element per output");
-  check_product_types(x, w, y);
+  check_product_types(x, w.dtype(), y);
   return s;
 }
 
-inline ProductShape check_linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w, bool accumulate,
-                                                bool padded = false) {
+inline ProductShape check_linear_backward_input(const Tensor& dx, const Tensor& dy, const WeightMatrix& w,
+                                                bool accumulate, bool padded = false) {
   const ProductShape s{dy.dim(0), w.dim(0), w.dim(1)};
   LLMTRAIN_CHECK(is_matrix(dx, s.n, s.k) && is_matrix(w, s.m, s.k) && is_outputs(dy, s.n, s.m, padded),
                  "dx[N, K] = dy[N, M] w[M, K]");
   LLMTRAIN_CHECK(!accumulate || dx.dtype == DType::f32, "gradients are accumulated in fp32");
-  check_product_types(dy, w, dx);
+  check_product_types(dy, w.dtype(), dx);
   return s;
 }
 
@@ -52,7 +64,7 @@ inline ProductShape check_linear_backward_weight(const Tensor& dw, const Tensor&
   LLMTRAIN_CHECK(is_matrix(dw, s.m, s.k) && is_matrix(x, s.n, s.k) && is_outputs(dy, s.n, s.m, padded),
                  "dw[M, K] = dy[N, M]^T x[N, K]");
   LLMTRAIN_CHECK(dw.dtype == DType::f32, "weight gradients are fp32");
-  check_product_types(dy, x, dw);
+  check_product_types(dy, x.dtype, dw);
   return s;
 }
 
@@ -64,7 +76,7 @@ inline ProductShape check_linear_backward_weight_rows(const Tensor& dw, int64_t 
       is_matrix(dw, s.m, s.k) && is_matrix(x, s.n, s.k) && dy.rank == 2 && first >= 0 && first + s.m <= dy.dim(1),
       "dw[B, K] = dy[N, M]^T x[N, K] in B of M rows");
   LLMTRAIN_CHECK(dw.dtype == DType::f32, "weight gradients are fp32");
-  check_product_types(dy, x, dw);
+  check_product_types(dy, x.dtype, dw);
   return s;
 }
 

@@ -15,7 +15,8 @@ struct LinearPass {
   DType output;  ///< dtype of the forward product's output
   bool forward;
   bool backward;
-  int64_t rank = 0;  ///< of products added to the forward product and to the input's gradient (LowRank)
+  int64_t rank = 0;        ///< of products added to the forward product and to the input's gradient (LowRank)
+  bool quantized = false;  ///< the weight is stored in fewer bits
 };
 
 /// Bytes for 1 to `rows` rows with the current number of threads. 0 on devices whose kernels keep their memory

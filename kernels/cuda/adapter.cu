@@ -1,6 +1,7 @@
 #include "kernels/adapter.hpp"
 #include "kernels/adapter_checks.hpp"
 #include "kernels/cuda/column_sum.cuh"
+#include "kernels/cuda/dequantize.cuh"
 #include "kernels/cuda/dropout_row.cuh"
 #include "kernels/cuda/launch.cuh"
 
@@ -127,8 +128,9 @@ void dropout_rows(const Tensor& out, const Tensor& in, const Batch& batch, const
   });
 }
 
-void row_norms(const Tensor& norms, const Tensor& w, const Tensor& t, const Tensor& a, Stream& stream) {
-  check_row_norms(norms, w, t, a);
+void row_norms(const Tensor& norms, const WeightMatrix& weight, const Tensor& t, const Tensor& a, Stream& stream) {
+  check_row_norms(norms, weight, t, a);
+  const Tensor w = dense_of(weight, stream);
   dispatch(w, [&]<class T>(T* weights) {
     for_each_warp(w.dim(0), stream,
                   RowNorms<T>{norms.as<float>(), weights, static_cast<const T*>(t.data), static_cast<const T*>(a.data),

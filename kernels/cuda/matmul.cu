@@ -8,6 +8,7 @@
 
 #include "core/profile.hpp"
 #include "kernels/cuda/column_sum.cuh"
+#include "kernels/cuda/dequantize.cuh"
 #include "kernels/matmul_checks.hpp"
 
 // cuBLASLt is column-major: a row-major matrix [R, C] is its C x R matrix with leading dimension C. The library's first
@@ -223,13 +224,16 @@ std::string slow_products_note() { return {}; }
 
 int64_t matmul_workspace_bytes() { return static_cast<int64_t>(workspace_bytes); }
 
-void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream& stream,
+void linear_forward(const Tensor& y, const Tensor& x, const WeightMatrix& weight, const Tensor& bias, Stream& stream,
                     ProductRole role, const LowRank& added) {
-  const ProductShape product = check_linear_forward(y, x, w, bias, bias.empty());
+  const ProductShape product = check_linear_forward(y, x, weight, bias, bias.empty());
   check_added(added, x, {product.n, product.m}, true);
   const int64_t n = product.n, m = product.m, k = product.k;
   if (n == 0 || m == 0) return;
-  const ProfileSpan span("linear_forward", [&] { return traffic({&y, &x, &w}, product.flops() + flops(added, m)); });
+  const ProfileSpan span("linear_forward", [&] {
+    return traffic({&y, &x}, weight, product.flops() + flops(added, m));
+  });
+  const Tensor w = dense_of(weight, stream);
   const bool fused = !bias.empty() && bias.dtype == y.dtype && alignment_of({bias.data}) == 16;
   const int64_t at_a_time = rows_at_a_time(role, n);
   for (int64_t first = 0; first < n; first += at_a_time) {
@@ -252,15 +256,16 @@ void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Ten
   dispatch(y, bias, [&]<class Y, class B>(Y* to, B* from) { for_each(n * m, stream, AddBias<Y, B>{to, from, m}); });
 }
 
-void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w, bool accumulate, Stream& stream,
-                           const LowRank& added) {
-  const ProductShape product = check_linear_backward_input(dx, dy, w, accumulate, true);
+void linear_backward_input(const Tensor& dx, const Tensor& dy, const WeightMatrix& weight, bool accumulate,
+                           Stream& stream, const LowRank& added) {
+  const ProductShape product = check_linear_backward_input(dx, dy, weight, accumulate, true);
   check_added(added, dy, {product.n, product.k}, false);
   const int64_t n = product.n, m = product.m, k = product.k;
   if (n == 0) return;
   const ProfileSpan span("linear_backward_input", [&] {
-    return traffic({&dx, &dy, &w}, product.flops() + flops(added, k));
+    return traffic({&dx, &dy}, weight, product.flops() + flops(added, k));
   });
+  const Tensor w = dense_of(weight, stream);
   Product p{.m = k, .n = n, .k = m, .input = dy.dtype, .output = dx.dtype, .accumulate = accumulate};
   p.b_stride = dy.dim(1);
   multiply(p, w.data, dy.data, dx.data, stream);

@@ -10,6 +10,7 @@
 #include "kernels/host/dropout_row.hpp"
 #include "kernels/host/element.hpp"
 #include "kernels/host/parallel.hpp"
+#include "kernels/host/product/dequantize.hpp"
 
 namespace llmtrain {
 
@@ -85,24 +86,29 @@ void dropout_rows(const Tensor& out, const Tensor& in, const Batch& batch, const
   });
 }
 
-void row_norms(const Tensor& norms, const Tensor& w, const Tensor& t, const Tensor& a, Stream&) {
+void row_norms(const Tensor& norms, const WeightMatrix& w, const Tensor& t, const Tensor& a, Stream&) {
   check_row_norms(norms, w, t, a);
   const int64_t columns = w.dim(1), rank = t.empty() ? 0 : t.dim(1);
-  const ProfileSpan span("row_norms", [&] { return traffic({&w}, 2.0 * static_cast<double>(w.numel() * (rank + 1))); });
+  const ProfileSpan span("row_norms",
+                         [&] { return traffic({}, w, 2.0 * static_cast<double>(w.dim(0) * columns * (rank + 1))); });
   constexpr int64_t strip = 256;
-  host::dispatch(w.dtype, [&](auto* tag) {
+  host::dispatch(w.dtype(), [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    const T* weights = static_cast<const T*>(w.data);
+    const T* weights = w.is_quantized() ? nullptr : static_cast<const T*>(w.dense().data);
     const T* left = static_cast<const T*>(t.data);
     const T* right = static_cast<const T*>(a.data);
     float* to = norms.as<float>();
-    host::parallel_blocks(w.dim(0), rows_per_task, [=](int64_t begin, int64_t end) {
+    host::parallel_blocks(w.dim(0), rows_per_task, [=, &w](int64_t begin, int64_t end) {
       for (int64_t o = begin; o < end; ++o) {
         double sum = 0;
         for (int64_t first = 0; first < columns; first += strip) {
           const int64_t count = std::min(strip, columns - first);
           float sums[strip];
-          for (int64_t c = 0; c < count; ++c) sums[c] = host::load(weights + o * columns + first + c);
+          if (weights == nullptr) {
+            host::dequantize_row(w.quantized(), o, first, count, w.dtype(), sums, true);
+          } else {
+            for (int64_t c = 0; c < count; ++c) sums[c] = host::load(weights + o * columns + first + c);
+          }
           for (int64_t k = 0; k < rank; ++k) {
             const float factor = host::load(left + o * rank + k);
             if (factor == 0) continue;

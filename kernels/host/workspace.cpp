@@ -14,10 +14,11 @@ int64_t row_sum_workspace_bytes(int64_t rows, int64_t columns) {
 }
 
 int64_t linear_workspace_bytes(const LinearPass& pass, int64_t rows) {
-  const auto& [in, out, bias, compute, output, forward, backward, rank] = pass;
+  const auto& [in, out, bias, compute, output, forward, backward, rank, quantized] = pass;
   int64_t bytes = bias && backward ? row_sum_workspace_bytes(rows, out) : 0;
   const auto product = [&](host::GemmShape shape) {
     shape.rank = shape.a_transposed ? 0 : pass.rank;
+    shape.quantized = pass.quantized && !shape.a_transposed;
     bytes = std::max(bytes, host::workspace_alignment + host::gemm_workspace_bytes(shape));
   };
   // Fewer rows may be divided into other tiles, which sometimes need more; the division changes at multiples of 64.

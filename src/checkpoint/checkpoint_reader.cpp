@@ -43,7 +43,7 @@ std::string find_damage(const FileHandle& file, const Manifest& manifest, int64_
   std::vector<char> buffer(static_cast<size_t>(hash_piece));
   for (const IndexEntry& entry : index.entries) {
     StreamHash hash;
-    const int64_t bytes = bytes_of(manifest.schema.states, entry.range);
+    const int64_t bytes = bytes_of(manifest.schema, entry.range);
     for (int64_t begin = 0; begin < bytes;) {
       const int64_t count = std::min(hash_piece, bytes - begin);
       file.read(entry.offset + begin, count, buffer.data());
@@ -241,7 +241,11 @@ std::string obstacle(const Manifest& manifest, const StateTarget& target, const 
 /// Returns the schema that the target takes; its optimizer does not matter if it takes the masters only.
 Schema wanted_schema(const Manifest& manifest, const StateTarget& target) {
   Schema wanted = target.schema();
-  if (!target.wants(master_plane + 1)) wanted.states = manifest.schema.states;
+  if (target.wants(master_plane + 1)) return wanted;
+  wanted.states = manifest.schema.states;
+  for (size_t t = 0; t < std::min(wanted.tensors.size(), manifest.schema.tensors.size()); ++t) {
+    wanted.tensors[t].per_chunk = manifest.schema.tensors[t].per_chunk;
+  }
   return wanted;
 }
 
@@ -349,7 +353,7 @@ void load_checkpoint(const std::string& path, const Manifest& manifest, StateTar
         if (!target.wants(entry.range.plane)) continue;
         const Place& place = places[static_cast<size_t>(entry.range.tensor)];
         for (const ShardBorders& needed : needed_parts(entry.range, place)) {
-          load_range(file, manifest.schema.states[entry.range.plane], entry, needed, place, target, buffer, pause);
+          load_range(file, plane_of(manifest.schema, entry.range), entry, needed, place, target, buffer, pause);
         }
       }
     }

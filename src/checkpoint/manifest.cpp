@@ -43,6 +43,7 @@ Json schema_to_json(const Schema& schema, std::string_view part) {
                     {"unit", tensor.unit},
                     {"offset", tensor.offset},
                     {"transposed", tensor.transposed}});
+    if (!tensor.per_chunk.empty()) list.back()["per_chunk"] = tensor.per_chunk;
   }
   return list;
 }
@@ -107,13 +108,17 @@ Schema schema_from(const JsonNode& json, const std::string& source) {
   }
   for (size_t i = 0; i < tensors.size(); ++i) {
     const JsonNode tensor = tensors.at(i);
-    tensor.check_keys({"name", "shape", "unit", "offset", "transposed"});
+    tensor.check_keys({"name", "shape", "unit", "offset", "transposed"}, {"per_chunk"});
     const JsonNode shape = tensor.at("shape").array();
     if (shape.size() < 1 || shape.size() > 2) shape.refuse("one or two dimensions are expected");
     schema.tensors.push_back({tensor.at("name").text(), tensor.at("unit").count(), tensor.at("offset").count(),
                               shape.at(size_t{0}).count(), shape.size() == 2 ? shape.at(1).count() : 0,
                               tensor.at("transposed").boolean()});
     if (shape.size() == 2 && schema.tensors.back().columns == 0) shape.refuse("a dimension is 0");
+    const size_t planes = tensor.has("per_chunk") ? tensor.at("per_chunk").array().size() : 0;
+    for (size_t p = 0; p < planes; ++p) {
+      schema.tensors.back().per_chunk.push_back(tensor.at("per_chunk").at(p).count());
+    }
   }
   check_schema(schema, source);
   return schema;

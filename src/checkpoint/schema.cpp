@@ -45,27 +45,51 @@ void check_states(const StatePlanes& states, const std::string& place) {
   if (!has_master || states.size() > max_state_planes) refuse(place, "the states are not those of an optimizer");
   for (const StatePlane& plane : states) {
     check_name(plane.name, false, place);
-    if (plane.per_chunk <= 0 || plane.per_chunk > chunk_elements || !names.insert(plane.name).second) {
+    if (plane.per_chunk < 0 || plane.per_chunk > chunk_elements || !names.insert(plane.name).second) {
       refuse(place, fmt::format("the state {} is repeated, or has an impossible size", printable(plane.name)));
     }
   }
 }
 
+/// A state whose planes are by tensor has their numbers of values in each tensor.
+void check_values(const TensorSchema& tensor, const StatePlanes& states, const std::string& place) {
+  const bool sound = tensor.per_chunk.size() == (any_by_tensor(states) ? states.size() : 0) &&
+                     std::ranges::all_of(tensor.per_chunk, [](int64_t n) { return n >= 0 && n <= chunk_elements; });
+  if (!sound) refuse(place, fmt::format("tensor {} has an impossible number of values", printable(tensor.name)));
+}
+
 }  // namespace
+
+StatePlane plane_of(const Schema& schema, const StateRange& range) {
+  StatePlane plane = schema.states[range.plane];
+  if (plane.by_tensor()) plane.per_chunk = schema.tensors[static_cast<size_t>(range.tensor)].per_chunk[range.plane];
+  return plane;
+}
+
+UnitPlanes Schema::planes_of(int64_t unit) const {
+  std::vector<UnitPlanes::Tensor> of_unit;
+  for (const TensorSchema& tensor : tensors) {
+    if (tensor.unit == unit && !tensor.per_chunk.empty()) of_unit.push_back({tensor.offset, tensor.per_chunk});
+  }
+  return {states, of_unit};
+}
 
 Schema make_schema(const std::vector<UnitSpec>& units, StatePlanes states, int64_t segment_elements) {
   Schema schema;
   schema.states = std::move(states);
+  const bool by_tensor = any_by_tensor(schema.states);
   for (const UnitSpec& unit : units) {
     const UnitLayout layout(unit, segment_elements);
     std::vector<TensorSchema> tensors;
     for (size_t p = 0; p < unit.params.size(); ++p) {
       const ParamSpec& param = unit.params[p];
       const bool vector = param.columns == 1 && !param.decay;
-      for (const ParamSlice& slice : param.slices) {
+      for (size_t s = 0; s < param.slices.size(); ++s) {
+        const ParamSlice& slice = param.slices[s];
         tensors.push_back({slice.name, static_cast<int64_t>(schema.units.size()),
-                           layout.offset(static_cast<int>(p)) + slice.first_row * param.columns, slice.rows,
+                           layout.offset(static_cast<int>(p), static_cast<int>(s)), slice.rows,
                            vector ? 0 : param.columns, slice.transposed});
+        if (by_tensor) tensors.back().per_chunk = values_per_chunk(schema.states, param, slice);
       }
     }
     std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
@@ -102,6 +126,7 @@ void check_schema(const Schema& schema, const std::string& place) {
   int64_t unit = -1, end = 0;
   for (const TensorSchema& tensor : schema.tensors) {
     check_tensor(tensor, place);
+    check_values(tensor, schema.states, place);
     if (!names.insert(tensor.name).second) {
       refuse(place, fmt::format("tensor {} is repeated", printable(tensor.name)));
     }
@@ -118,7 +143,10 @@ void check_schema(const Schema& schema, const std::string& place) {
 }
 
 std::string difference(const Schema& stored, const Schema& wanted) {
-  if (stored == wanted) return {};
+  const bool same_values =
+      std::ranges::equal(stored.tensors, wanted.tensors, {}, &TensorSchema::per_chunk, &TensorSchema::per_chunk);
+  if (stored == wanted && same_values) return {};
+  if (stored == wanted) return "its states have other numbers of values";
   if (stored.states != wanted.states) {
     const auto names = [](const StatePlanes& states) {
       std::vector<std::string> all;
@@ -195,7 +223,7 @@ std::vector<StateRange> ranges_of_shard(const Schema& schema, int64_t shard, int
         range.begin = whole_chunks(range.begin);
         range.end = whole_chunks(range.end);
       }
-      if (range.begin < range.end) ranges.push_back(range);
+      if (range.begin < range.end && plane_of(schema, range).per_chunk > 0) ranges.push_back(range);
     }
   }
   return ranges;

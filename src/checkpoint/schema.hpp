@@ -7,6 +7,7 @@
 
 #include "core/params.hpp"
 #include "params/unit_layout.hpp"
+#include "params/unit_planes.hpp"
 
 namespace llmtrain {
 
@@ -27,14 +28,21 @@ struct TensorSchema {
   int64_t rows = 0;
   int64_t columns = 0;      ///< 0 for a vector
   bool transposed = false;  ///< True if Hugging Face stores it as [columns, rows]
+  /// Values of each plane in a chunk that begins in the tensor; empty if no plane is by tensor.
+  std::vector<int64_t> per_chunk = {};
   int64_t elements() const { return columns == 0 ? rows : rows * columns; }
-  bool operator==(const TensorSchema&) const = default;
+  /// The planes do not count.
+  bool operator==(const TensorSchema& other) const {
+    return name == other.name && unit == other.unit && offset == other.offset && rows == other.rows &&
+           columns == other.columns && transposed == other.transposed;
+  }
 };
 
 struct Schema {
   std::vector<UnitSchema> units;
   std::vector<TensorSchema> tensors;  ///< by unit and offset; the first of each unit begins at 0
   StatePlanes states = master_and_moments();
+  UnitPlanes planes_of(int64_t unit) const;
   bool operator==(const Schema&) const = default;
 };
 
@@ -58,8 +66,10 @@ struct StateRange {
   int64_t end = 0;
   bool operator==(const StateRange&) const = default;
 };
-inline int64_t bytes_of(const StatePlanes& states, const StateRange& range) {
-  return states[range.plane].bytes(range.end - range.begin);
+/// The plane with its number of values in the chunks of the range.
+StatePlane plane_of(const Schema& schema, const StateRange& range);
+inline int64_t bytes_of(const Schema& schema, const StateRange& range) {
+  return plane_of(schema, range).bytes(range.end - range.begin);
 }
 /// Returns the elements of a unit that a shard holds: part of each segment that has enough chunks, in order.
 std::vector<ShardBorders> parts_of_shard(const UnitSchema& unit, int64_t shard, int64_t shards);

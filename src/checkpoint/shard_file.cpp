@@ -86,6 +86,7 @@ ShardFile::ShardFile(const Schema& schema, int64_t step, int64_t shard, int64_t 
   for (const StateRange& range : ranges_of_shard(schema, shard, shards)) {
     index_.entries.push_back({range, 0, {}});
     units_.push_back(schema.tensors[static_cast<size_t>(range.tensor)].unit);
+    planes_.push_back(plane_of(schema, range));
   }
 }
 
@@ -166,7 +167,7 @@ void ShardFile::write_state(const StateSource& source, std::span<float> buffer, 
   BusyDisk busy(file_);
   for (size_t e = 0; e < index_.entries.size(); ++e) {
     IndexEntry& entry = index_.entries[e];
-    const StatePlane& plane = states_[entry.range.plane];
+    const StatePlane& plane = planes_[e];
     const int64_t at_once = plane.elements_in(static_cast<int64_t>(buffer.size_bytes()));
     LLMTRAIN_CHECK(at_once > 0, "the buffer of a checkpoint holds a chunk");
     StreamHash hash;
@@ -198,8 +199,9 @@ CheckpointShard ShardFile::seal(const SaveHook& hook, bool from_disk) {
 
 CheckpointShard ShardFile::seal_shard(const std::string& text) {
   std::vector<char> buffer(static_cast<size_t>(hash_piece));
-  for (const IndexEntry& entry : index_.entries) {
-    const int64_t bytes = bytes_of(states_, entry.range);
+  for (size_t e = 0; e < index_.entries.size(); ++e) {
+    const IndexEntry& entry = index_.entries[e];
+    const int64_t bytes = bytes_of_entry(e);
     StreamHash hash;
     for (int64_t at = 0; at < bytes; at += hash_piece) {
       const int64_t count = std::min(hash_piece, bytes - at);

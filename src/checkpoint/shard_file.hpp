@@ -58,11 +58,15 @@ class ShardFile {
   CheckpointShard seal_file(const std::string& index);
   CheckpointShard seal_shard(const std::string& index);
 
-  int64_t bytes_of_entry(size_t entry) const { return bytes_of(states_, index_.entries[entry].range); }
+  int64_t bytes_of_entry(size_t entry) const { return planes_[entry].bytes(size_of_range(entry)); }
+  int64_t size_of_range(size_t entry) const {
+    return index_.entries[entry].range.end - index_.entries[entry].range.begin;
+  }
 
   StatePlanes states_;
   ShardIndex index_;
-  std::vector<int64_t> units_;  ///< unit of each entry
+  std::vector<int64_t> units_;      ///< unit of each entry
+  std::vector<StatePlane> planes_;  ///< plane of each entry
   FileHandle file_;
   int64_t bytes_ = 0;
   int64_t index_offset_ = 0;

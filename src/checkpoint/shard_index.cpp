@@ -53,7 +53,7 @@ ShardIndex parse_shard_index(std::string_view text, const Manifest& manifest, in
   const int64_t file_bytes = manifest.shards[static_cast<size_t>(shard)].file.bytes;
   index.entries.reserve(wanted.size());
   for (size_t i = 0; i < wanted.size(); ++i) {
-    const int64_t bytes = bytes_of(manifest.schema.states, wanted[i]);
+    const int64_t bytes = bytes_of(manifest.schema, wanted[i]);
     index.entries.push_back(entry_from(ranges.at(i), wanted[i], bytes, file_bytes));
   }
   return index;

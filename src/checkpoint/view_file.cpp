@@ -19,9 +19,10 @@ class ViewWriter {
     file_ = file.get();
     attribute(file_, "step", step);
     const Hdf5Handle units = group(file_, "units");
-    for (const StatePlane& plane : schema_.states) {
+    for (size_t p = 0; p < schema_.states.size(); ++p) {
+      const StatePlane& plane = schema_.states[p];
       const Hdf5Handle whole = group(units.get(), plane.name);
-      for (const UnitSchema& unit : schema_.units) unit_view(whole.get(), plane, unit);
+      for (int64_t unit = 0; unit < std::ssize(schema_.units); ++unit) unit_view(whole.get(), p, unit);
       if (!plane.by_element()) continue;
       const Hdf5Handle tensors = group(file_, plane.name);
       for (const TensorSchema& tensor : schema_.tensors) tensor_view(tensors.get(), plane, tensor);
@@ -60,10 +61,11 @@ class ViewWriter {
     select(space, Runs{begin, elements, 1, elements});
   }
   /// Joins parts of one length and distance, as those of equal segments are: HDF5 is slow with many selections.
-  static std::vector<Runs> join(const std::vector<ShardBorders>& parts, const StatePlane& plane) {
+  static std::vector<Runs> join(const std::vector<ShardBorders>& parts, const UnitPlanes& planes, size_t plane) {
     std::vector<Runs> joined;
     for (const ShardBorders& part : parts) {
-      const int64_t begin = plane.values(part.begin), elements = plane.values(part.end - part.begin);
+      const int64_t begin = planes.values(plane, 0, part.begin), elements = planes.values(plane, part.begin, part.end);
+      if (elements == 0) continue;
       if (!joined.empty() && joined.back().elements == elements) {
         Runs& last = joined.back();
         const int64_t distance = begin - (last.begin + (last.count - 1) * last.distance);
@@ -84,14 +86,20 @@ class ViewWriter {
         H5Dclose);
   }
 
-  void unit_view(hid_t parent, const StatePlane& plane, const UnitSchema& unit) const {
+  void unit_view(hid_t parent, size_t of_state, int64_t number) const {
+    const StatePlane& plane = schema_.states[of_state];
+    const UnitSchema& unit = schema_.units[static_cast<size_t>(number)];
+    const UnitPlanes planes = schema_.planes_of(number);
+    const int64_t values = planes.values(of_state, 0, unit.elements);
+    if (values == 0) return;
     const Hdf5Handle layout = checked(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
-    const Hdf5Handle space = line(plane.values(unit.elements));
+    const Hdf5Handle space = line(values);
     const auto shards = static_cast<int64_t>(shards_.size());
     for (int64_t s = 0; s < shards; ++s) {
-      const std::vector<Runs> parts = join(parts_of_shard(unit, s, shards), plane);
+      const std::vector<Runs> parts = join(parts_of_shard(unit, s, shards), planes, of_state);
       int64_t stored = 0;
       for (const Runs& part : parts) stored += part.count * part.elements;
+      if (stored == 0 && plane.by_tensor()) continue;
       const Hdf5Handle from = line(stored);
       const std::string& file = shards_[static_cast<size_t>(s)].file.name;
       const std::string source = group_of_shard(s, shards, files_) + "/" + plane.name + "/" + unit.name;

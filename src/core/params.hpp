@@ -2,10 +2,12 @@
 // Description of a model's parameters, before any memory exists, and of the state of each of their elements.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/dtype.hpp"
+#include "core/quantization.hpp"
 
 namespace llmtrain {
 
@@ -13,24 +15,37 @@ namespace llmtrain {
 /// multiple of it and shard borders are multiples of it, so that no border affects a bit.
 inline constexpr int64_t chunk_elements = 256;
 
+struct ParamSpec;
+struct ParamSlice;
+
 /// A plane of the state that an optimizer keeps for trained units: `per_chunk` values of a dtype for each chunk. A
 /// state of one value per element is one plane; a quantised one is several, such as {"m", u8} and {"m.scale", f32, 1}.
+/// Tensors may differ: then per_chunk is 0, and a function returns the number, 0 to 256, for the chunks that begin in a
+/// slice (UnitPlanes).
 struct StatePlane {
+  using OfTensor = int64_t (*)(const ParamSpec& param, const ParamSlice& slice);
+
   std::string name;  ///< in checkpoints
   DType dtype = DType::f32;
   int64_t per_chunk = chunk_elements;
+  OfTensor of_tensor = nullptr;  ///< null in planes that come from a checkpoint
 
+  bool by_tensor() const { return per_chunk == 0; }
   bool by_element() const { return per_chunk == chunk_elements; }
   int64_t values(int64_t elements) const {
     return elements / chunk_elements * per_chunk +
            (elements % chunk_elements * per_chunk + chunk_elements - 1) / chunk_elements;
   }
   int64_t bytes(int64_t elements) const { return values(elements) * static_cast<int64_t>(size_of(dtype)); }
-  /// Largest number of elements whose values fit into so many bytes: whole chunks, if values belong to chunks.
+  /// Number of elements whose values fit into so many bytes: whole chunks, but in a smaller buffer single elements if
+  /// they have a value each.
   int64_t elements_in(int64_t bytes_of_buffer) const {
-    return by_element() ? bytes_of_buffer / bytes(1) : bytes_of_buffer / bytes(chunk_elements) * chunk_elements;
+    const int64_t chunks = bytes_of_buffer / bytes(chunk_elements);
+    return chunks > 0 || !by_element() ? chunks * chunk_elements : bytes_of_buffer / bytes(1);
   }
-  bool operator==(const StatePlane&) const = default;
+  bool operator==(const StatePlane& other) const {
+    return name == other.name && dtype == other.dtype && per_chunk == other.per_chunk;
+  }
 };
 
 /// All planes, in their order in memory and files. The first is the fp32 master; weights, which are the rounded master,
@@ -95,6 +110,8 @@ struct UnitSpec {
   bool trained = true;
   /// True if it is used together with the unit before it: both belong to one layer.
   bool beside = false;
+  /// Storage of a frozen unit of matrices in fewer bits; each slice then starts at a chunk. Not set: the compute dtype.
+  std::optional<Quantization> quantization = {};
 
   int64_t parameters() const {
     int64_t count = 0;

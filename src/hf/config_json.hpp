@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "models/model_config.hpp"
+#include "models/quantization_config.hpp"
 
 namespace llmtrain {
 
@@ -24,6 +25,7 @@ struct TokenIds {
 struct HfConfig {
   ModelConfig model;  ///< resolved; both dropouts are 0, since they belong to the deck
   TokenIds ids;
+  QuantizationConfig quantization;    ///< of the folder's matrices, if it is bitsandbytes'
   std::vector<std::string> warnings;  ///< warnings for the user, each beginning with the file's path
 };
 

@@ -349,6 +349,26 @@ std::string_view architecture_name(ModelConfig::Family family) {
   return family_entry(family).hugging_face.architecture;
 }
 
+/// The storage of a folder of bitsandbytes. Its tensors say for themselves how they are stored: a wrong entry here only
+/// changes which of them stay in fewer bits.
+QuantizationConfig read_quantization(const nlohmann::json& document) {
+  QuantizationConfig config;
+  const auto object = document.find("quantization_config");
+  if (object == document.end() || !object->is_object()) return config;
+  const auto entry = [&](const char* key) { return object->value(key, nlohmann::json()); };
+  config.bits = entry("load_in_4bit") == true ? 4 : entry("load_in_8bit") == true ? 8 : 0;
+  config.type = entry("bnb_4bit_quant_type") == "nf4" ? QuantizationConfig::Type::nf4 : QuantizationConfig::Type::fp4;
+  config.double_quantization = entry("bnb_4bit_use_double_quant") == true;
+  const nlohmann::json threshold = entry("llm_int8_threshold"), skipped = entry("llm_int8_skip_modules");
+  if (threshold.is_number() && threshold >= 0) config.outlier_threshold = threshold;
+  if (!skipped.is_array()) return config;
+  config.skip_modules.clear();
+  for (const nlohmann::json& name : skipped) {
+    if (name.is_string()) config.skip_modules.push_back(name);
+  }
+  return config;
+}
+
 HfConfig parse_hf_config(std::string_view text, const std::string& place) {
   const nlohmann::json document = parse_json(text, place);
   if (!document.is_object()) refuse(place, "not an object of keys");
@@ -374,6 +394,7 @@ HfConfig parse_hf_config(std::string_view text, const std::string& place) {
   keys.list_unknown(unknown);
   if (!problems.empty()) refuse(place, joined(problems, "\n  "));
   if (!unknown.empty()) config.warnings.push_back(place + ": " + unknown_keys_text(unknown));
+  config.quantization = stored_quantization(read_quantization(document), c);
   return config;
 }
 

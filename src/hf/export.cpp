@@ -175,9 +175,10 @@ void export_model(const ExportOptions& options, const DecoderShape& shape, const
     const UnitLayout layout(units[unit]);
     const std::vector<ParamSpec>& specs = units[unit].params;
     for (size_t p = 0; p < specs.size(); ++p) {
-      for (const ParamSlice& slice : specs[p].slices) {
-        slices.write(static_cast<int>(unit), layout.offset(static_cast<int>(p)), specs[p], exported_slice(shape, slice),
-                     {slice.name});
+      for (size_t s = 0; s < specs[p].slices.size(); ++s) {
+        const ParamSlice& slice = specs[p].slices[s];
+        slices.write(static_cast<int>(unit), layout.offset(static_cast<int>(p), static_cast<int>(s)), specs[p],
+                     exported_slice(shape, slice), {slice.name});
       }
     }
   }

@@ -26,7 +26,7 @@ void FolderValues::read(int unit, int64_t begin, int64_t end, float* out) const 
     const ParamSlice& slice = param.slices[static_cast<size_t>(source.slice)];
     const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
     const int64_t rows = slice.transposed ? slice.rows : std::min(slice.rows, tensor.shape.front());
-    const int64_t offset = layout.offset(source.param) + slice.first_row * param.columns;
+    const int64_t offset = layout.offset(source.param, source.slice);
     const int64_t first = std::max(begin, offset), last = std::min(end, offset + rows * param.columns);
     if (first >= last) continue;
     const auto file_of = [&](size_t number) -> const FileHandle& { return files_[number]; };

@@ -16,11 +16,13 @@
 #include "core/files/json_reader.hpp"
 #include "core/parallel_for.hpp"
 #include "hf/convert.hpp"
+#include "hf/read_quantized.hpp"
 #include "hf/read_slice.hpp"
 #include "hf/slice_writer.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/launcher.hpp"
 #include "parallel/job/runtime.hpp"
+#include "params/slice_quantizer.hpp"
 
 namespace llmtrain {
 namespace {
@@ -76,6 +78,51 @@ class Loader {
     fill_new_rows(folder, threads, stream, pause);
     if (match_.tied_head >= 0) compare_tied_head(folder, threads, pause);
   }
+
+  /// Reads this rank's share of a slice that is stored in fewer bits. No more values than those of a few blocks exist
+  /// at a time.
+  void quantize(const SliceSource& source, SliceQuantizer& quantizer, Stream& stream, const Pause& pause) {
+    const ParamSpec& param = params_.spec(source.unit).params[static_cast<size_t>(source.param)];
+    const ParamSlice& slice = param.slices[static_cast<size_t>(source.slice)];
+    const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
+    const FolderHandle folder = FolderHandle::open(index_.folder);
+    const StoredSlice stored = slice_of(folder, tensor, slice.rows, param.columns, slice.transposed);
+    const QuantizedReader codes(stored, *params_.spec(source.unit).quantization);
+    const bool as_it_is = has_codes(source);
+    Block block{stored, 0, 0, source.unit, 0, 0};
+    if (options_.trained != nullptr && !options_.trained->contains(slice.name)) block.key = hash_key(slice.name);
+    const std::vector<ElementRange> ranges = quantizer.ranges(rounded_elements);
+    nested_.reset();
+    std::atomic<int64_t> bytes{0};
+    run_on_threads(ranges.size(), device_memory_is_host() ? worker_threads(communicator_) : 1, pause, [&](size_t i) {
+      const ElementRange& range = ranges[i];
+      std::vector<float> values(static_cast<size_t>(range.end - range.begin));
+      bytes += read_slice(stored, range.begin, range.end, values.data());
+      for (const ElementRange& own : quantizer.owned(range)) {
+        examine(block, own.begin, values.data() + (own.begin - range.begin), own.end - own.begin);
+      }
+      if (!as_it_is) return quantizer.put(range, values.data(), stream);
+      const int64_t first = range.begin / codes.block_size(), last = (range.end - 1) / codes.block_size() + 1;
+      std::vector<uint8_t> bytes_of_codes(values.size());
+      std::vector<float> scales(static_cast<size_t>(last - first));
+      codes.read_blocks(first, last, bytes_of_codes.data(), scales.data());
+      quantizer.put_codes(range, bytes_of_codes.data(), scales.data(), stream);
+    });
+    if (as_it_is && codes.quantization().double_quantization && codes.quantization().type != QuantizedType::int8) {
+      nested_ = codes.read_nested();
+    }
+    bytes_ += bytes;
+  }
+  /// True if a slice's file has the codes that its unit stores.
+  bool has_codes(const SliceSource& source) const {
+    const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
+    Quantization wanted = *params_.spec(source.unit).quantization;
+    if (!tensor.quantized || tensor.quantized->nested_block != nested_block) return false;
+    wanted.outlier_threshold = tensor.quantized->quantization.outlier_threshold;
+    return tensor.quantized->quantization == wanted;
+  }
+  /// The doubly quantised scales of the last slice, if its file has them.
+  const std::optional<NestedScales>& nested() const { return nested_; }
   int64_t bytes() const { return bytes_; }
   uint64_t hash() const { return hash_; }
 
@@ -140,7 +187,8 @@ class Loader {
     for (const SliceSource& source : match_.slices) {
       const ParamSpec& param = params_.spec(source.unit).params[static_cast<size_t>(source.param)];
       const ParamSlice& slice = param.slices[static_cast<size_t>(source.slice)];
-      const int64_t offset = params_.layout(source.unit).offset(source.param) + slice.first_row * param.columns;
+      if (params_.spec(source.unit).quantization) continue;
+      const int64_t offset = params_.layout(source.unit).offset(source.param, source.slice);
       const int64_t rows = stored_rows(slice, source);
       for (size_t segment = 0; segment < params_.segment_count(source.unit); ++segment) {
         const UnitRange own = params_.owned(source.unit, segment);
@@ -213,7 +261,8 @@ class Loader {
       const ParamSpec& param = params_.spec(source.unit).params[static_cast<size_t>(source.param)];
       const ParamSlice& slice = param.slices[static_cast<size_t>(source.slice)];
       const int64_t rows = stored_rows(slice, source), columns = param.columns;
-      const int64_t offset = params_.layout(source.unit).offset(source.param) + slice.first_row * columns;
+      if (params_.spec(source.unit).quantization) continue;  // no slice of a linear layer has new rows
+      const int64_t offset = params_.layout(source.unit).offset(source.param, source.slice);
       const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
       std::vector<float> mean;
       for (size_t segment = 0; segment < params_.segment_count(source.unit); ++segment) {
@@ -278,6 +327,7 @@ class Loader {
   std::vector<std::optional<FileHandle>> files_;
   int64_t bytes_ = 0;
   std::atomic<uint64_t> hash_{0};
+  std::optional<NestedScales> nested_;
 };
 
 }  // namespace
@@ -312,7 +362,19 @@ LoadReport load_match(const WeightIndex& index, WeightMatch& match, ParamStore& 
                       Stream& stream, const LoadOptions& options) {
   Loader loader(index, match, params, communicator, options);
   const auto begin = std::chrono::steady_clock::now();
-  run_cancellable(communicator, "while the weights were read", [&](const Pause& pause) { loader.read(stream, pause); });
+  constexpr const char* where = "while the weights were read";
+  run_cancellable(communicator, where, [&](const Pause& pause) { loader.read(stream, pause); });
+  for (const SliceSource& source : match.slices) {  // one after the other, since a scale may depend on all of a slice
+    if (!params.spec(source.unit).quantization) continue;
+    SliceQuantizer quantizer(params, source.unit, source.param, source.slice);
+    run_cancellable(communicator, where,
+                    [&](const Pause& pause) { loader.quantize(source, quantizer, stream, pause); });
+    if (loader.nested()) {
+      quantizer.finish(*loader.nested(), stream);
+    } else {
+      quantizer.finish(communicator, stream);
+    }
+  }
   int64_t nanoseconds[] = {(std::chrono::steady_clock::now() - begin) / std::chrono::nanoseconds(1)};
   int64_t bytes[] = {loader.bytes()};
   communicator.maximum(nanoseconds);

@@ -15,7 +15,6 @@ constexpr int64_t gathered_elements = int64_t{1} << 22;
 
 void SliceWriter::write(int unit, int64_t offset, const ParamSpec& param, const ParamSlice& slice,
                         const std::vector<std::string>& names) {
-  offset += slice.first_row * param.columns;
   const int64_t elements = slice.rows * param.columns;
   if (slice.transposed && writer_ != nullptr) turned_.resize(static_cast<size_t>(elements));
   for (int64_t at = 0; at < elements; at += gathered_elements) {

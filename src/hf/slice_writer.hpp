@@ -23,7 +23,7 @@ class SliceWriter {
               bool cancellable = true)
       : gather_(gather), writer_(writer), communicator_(communicator), cancellable_(cancellable) {}
 
-  /// `offset` is that of the parameter in its unit; the values become those of every tensor in `names`.
+  /// `offset` is that of the slice in its unit; the values become those of every tensor in `names`.
   void write(int unit, int64_t offset, const ParamSpec& param, const ParamSlice& slice,
              const std::vector<std::string>& names);
   void raise() const {

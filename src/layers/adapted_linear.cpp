@@ -92,7 +92,7 @@ class Pass {
         ctx_(ctx),
         batch_(batch),
         x_(x),
-        w_(layer.weight.weight(ctx)),
+        w_(layer.weight.matrix(ctx)),
         a_(layer.a.weight(ctx)),
         masked_(ctx.training && layer.adapters.front().dropout > 0),
         frame_(ctx.arena) {
@@ -149,7 +149,7 @@ class Pass {
  private:
   bool apart() const { return masked_ && layer_.has_magnitudes(); }
   bool keeps_norms() const { return layer_.has_magnitudes() && ctx_.cache != nullptr; }
-  void product(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, const LowRank& added) {
+  void product(const Tensor& y, const Tensor& x, const WeightMatrix& w, const Tensor& bias, const LowRank& added) {
     linear_forward(y, x, w, bias, ctx_.stream, ctx_.role, added);
   }
   Dropout mask(const Adapter& adapter) const {
@@ -157,7 +157,7 @@ class Pass {
                                                             static_cast<uint64_t>(ctx_.step), adapter.dropout_name)};
   }
   Tensor a_of(const Adapter& adapter) const { return a_.rows(adapter.first_rank, adapter.rank); }
-  Tensor w_of(const Adapter& adapter) const { return w_.rows(adapter.first_row, adapter.rows); }
+  WeightMatrix w_of(const Adapter& adapter) const { return w_.rows(adapter.first_row, adapter.rows); }
   Tensor magnitude_gradient(const Adapter& adapter) { return adapter.magnitude.gradient(ctx_); }
 
   void make_t() {
@@ -292,7 +292,8 @@ class Pass {
   Context& ctx_;
   const Batch& batch_;
   const Tensor& x_;
-  const Tensor w_, a_;
+  const WeightMatrix w_;
+  const Tensor a_;
   const bool masked_;
   Arena::Frame frame_;
   Room room_;
@@ -313,7 +314,7 @@ void set_magnitudes(const Linear& layer, ParamStore& params, Stream& stream) {
   const ParamRef& weight = layer.weight;
   const DeviceBuffer buffer(layer.out * static_cast<int64_t>(sizeof(float)));
   const Tensor norms(buffer.data(), DType::f32, {layer.out});
-  row_norms(norms, params.weight(weight.unit, weight.param), Tensor(), Tensor(), stream);
+  row_norms(norms, params.matrix(weight.unit, weight.param), Tensor(), Tensor(), stream);
   std::vector<float> values(static_cast<size_t>(layer.out));
   copy_to_host(values.data(), norms.data, norms.bytes(), stream);
   stream.synchronize();
@@ -368,7 +369,12 @@ int64_t adapter_workspace_bytes(const Linear& layer, DType compute, DType output
   }
   int64_t bytes = magnitudes ? row_sum_workspace_bytes(1, 2 * out) : 0;
   if (magnitudes && training) bytes = std::max(bytes, row_sum_workspace_bytes(rows, out));
-  for (const LinearPass& pass : passes) bytes = std::max(bytes, linear_workspace_bytes(pass, rows));
+  for (LinearPass& pass : passes) {
+    bytes = std::max(bytes, linear_workspace_bytes(pass, rows));
+    if (!layer.quantized) continue;
+    pass.quantized = true;
+    bytes = std::max(bytes, linear_workspace_bytes(pass, rows));
+  }
   return bytes;
 }
 

@@ -105,7 +105,7 @@ struct Block {
   };
   /// Dtype of the branches' outputs.
   DType branch_type(DType compute) const { return sandwich ? DType::f32 : compute; }
-  DType compute_type(const Context& ctx) const { return mlp.up.weight.weight(ctx).dtype; }
+  DType compute_type(const Context& ctx) const { return mlp.up.weight.matrix(ctx).dtype(); }
   void run_forward(Context& ctx, const Batch& batch, const Rope& rope, const ForwardPass& pass) const;
   void project_attention(Context& ctx, const Batch& batch, const Tensor& delta, const BlockSaved& all) const;
   void project_mlp(Context& ctx, const Batch& batch, const Tensor& delta, const BlockSaved& all) const;

@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,6 +38,8 @@ struct ParamRef {
   bool exists() const { return unit >= 0; }
   bool is_trained() const { return exists() && trained; }
   Tensor weight(const Context& ctx) const { return exists() ? ctx.params.weight(unit, param) : Tensor(); }
+  /// A matrix of any storage, which exists.
+  WeightMatrix matrix(const Context& ctx) const { return ctx.params.matrix(unit, param); }
   /// Empty if the parameter is frozen.
   Tensor gradient(Context& ctx) const { return is_trained() ? ctx.params.gradient(unit, param) : Tensor(); }
 };
@@ -72,13 +75,23 @@ struct UnitGroup {
 /// Says by its external name whether a parameter is trained; empty: all are.
 using TrainedRule = std::function<bool(const std::string& name)>;
 
-/// Collects the parameters of the layers that make up one unit, or two if some are trained and the others frozen. A
-/// fused matrix with trained slices lies in the trained one; the layer zeroes the gradient of its fixed slices.
+/// Says by its external name whether and how a frozen matrix is stored in fewer bits; empty: none is.
+using QuantizationRule = std::function<std::optional<Quantization>(const std::string& name)>;
+
+/// Collects the parameters of the layers that make up one unit, or several if some are trained, frozen, and frozen in
+/// fewer bits. A fused matrix with trained slices lies in the trained one; the layer zeroes the gradient of its fixed
+/// slices.
 class UnitBuilder {
  public:
-  /// Appends to `units`. The trained part of a divided unit is named `name`.trained.
-  UnitBuilder(std::vector<UnitSpec>& units, std::string name, TrainedRule trained = {})
-      : units_(units), name_(std::move(name)), trained_(std::move(trained)), first_(static_cast<int>(units.size())) {}
+  /// Appends to `units`. The trained part of a divided unit is named `name`.trained, that of fewer bits
+  /// `name`.quantized.
+  UnitBuilder(std::vector<UnitSpec>& units, std::string name, TrainedRule trained = {},
+              QuantizationRule quantization = {})
+      : units_(units),
+        name_(std::move(name)),
+        trained_(std::move(trained)),
+        quantization_(std::move(quantization)),
+        first_(static_cast<int>(units.size())) {}
 
   ParamRef matrix(std::string name, int64_t rows, int64_t columns, Initializer init, std::vector<ParamSlice> slices) {
     return add({std::move(name), rows, columns, true, init, std::move(slices)});
@@ -94,19 +107,24 @@ class UnitBuilder {
     return add({std::move(name), rows, 1, false, init, std::move(slices)});
   }
   /// Adds a parameter that is trained whatever the rule says.
-  ParamRef trained(ParamSpec spec) { return add(std::move(spec), true); }
+  ParamRef trained(ParamSpec spec) { return add(std::move(spec), true, {}); }
   bool is_trained(const std::string& name) const { return !trained_ || trained_(name); }
+  bool is_quantized(const ParamRef& param) const {
+    return units_[static_cast<size_t>(param.unit)].quantization.has_value();
+  }
   /// The units so far.
   UnitGroup group() const { return {first_, static_cast<int>(units_.size()) - first_}; }
 
  private:
   ParamRef add(ParamSpec spec);
-  ParamRef add(ParamSpec spec, bool trained);
-  int add_unit(bool trained);
+  ParamRef add(ParamSpec spec, bool trained, const std::optional<Quantization>& quantization);
+  std::optional<Quantization> quantization_of(const ParamSpec& spec) const;
+  int add_unit(bool trained, const std::optional<Quantization>& quantization);
 
   std::vector<UnitSpec>& units_;
   std::string name_;
   TrainedRule trained_;
+  QuantizationRule quantization_;
   int first_;
 };
 

@@ -37,14 +37,14 @@ int64_t Head::scratch_bytes(DType compute, int64_t rows) const {
 }
 
 int64_t Head::workspace_bytes(DType compute, int64_t rows, bool training) const {
-  const LinearPass forward{channels, rows_of_table, false, compute, DType::f32, true, false};
-  const LinearPass backward{channels, rows_of_table, false, compute, DType::f32, false, true};
+  const LinearPass forward{channels, rows_of_table, false, compute, DType::f32, true, false, 0, quantized};
+  const LinearPass backward{channels, rows_of_table, false, compute, DType::f32, false, true, 0, quantized};
   return std::max(linear_workspace_bytes(forward, block_rows(rows)),
                   training ? linear_workspace_bytes(backward, group_rows(compute, rows)) : 0);
 }
 
 void Head::logits(Context& ctx, const Tensor& out, const Tensor& x) const {
-  linear_forward(out, x, weight.weight(ctx), Tensor(), ctx.stream, ctx.role);
+  linear_forward(out, x, weight.matrix(ctx), Tensor(), ctx.stream, ctx.role);
   if (softcap > 0) softcap_logits(out, softcap, ctx.stream);
 }
 
@@ -84,7 +84,7 @@ void Head::forward_backward(Context& ctx, const Tensor& dx, const Tensor& x, con
       linear_backward_weight(weight.gradient(ctx), dlogits, xs, ctx.params.accumulate() || first > 0, ctx.stream);
     }
     if (dx.empty()) continue;
-    linear_backward_input(dx.rows(first, grouped), dlogits, weight.weight(ctx), false, ctx.stream);
+    linear_backward_input(dx.rows(first, grouped), dlogits, weight.matrix(ctx), false, ctx.stream);
   }
 }
 

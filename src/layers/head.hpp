@@ -17,6 +17,7 @@ struct Head {
   // blocks should fit near its caches.
   int64_t logits_bytes = device_memory_is_host() ? 64 << 20 : 512 << 20;     ///< bytes of a block's logits
   int64_t gradient_bytes = device_memory_is_host() ? 52 << 20 : 1024 << 20;  ///< bytes of a group's logit gradients
+  bool quantized = false;                                                    ///< the matrix is stored in fewer bits
   int64_t vocabulary = 0;  ///< number of tokens; the padding rows are never predicted
   float softcap = 0;       ///< c: logits x become c tanh(x / c); 0 = off
 

@@ -51,6 +51,7 @@ Linear Linear::declare(UnitBuilder& unit, const std::vector<LinearPart>& parts, 
     linear.out += part.rows;
   }
   linear.weight = unit.matrix_by_rows(weights.front().name, linear.out, in, Initializer::normal(std), weights);
+  linear.quantized = unit.is_quantized(linear.weight);
   linear.fixed_weight = fixed_rows(unit, weights);
   if (bias) {
     linear.bias = unit.vector(biases.front().name, linear.out, Initializer::zeros(), biases);
@@ -126,7 +127,7 @@ void Linear::declare_adapters(UnitBuilder& unit, const std::vector<LinearPart>& 
 
 int64_t Linear::workspace_bytes(DType compute, DType output, int64_t rows, bool training) const {
   if (!adapters.empty()) return adapter_workspace_bytes(*this, compute, output, rows, training);
-  return linear_workspace_bytes({in, out, bias.exists(), compute, output, true, training}, rows);
+  return linear_workspace_bytes({in, out, bias.exists(), compute, output, true, training, 0, quantized}, rows);
 }
 
 int64_t Linear::scratch_bytes(DType compute, DType output, int64_t rows) const {
@@ -135,14 +136,14 @@ int64_t Linear::scratch_bytes(DType compute, DType output, int64_t rows) const {
 
 void Linear::forward(Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x) const {
   if (ctx.adapters && !adapters.empty()) return adapted_forward(*this, ctx, batch, y, x);
-  linear_forward(y, x, weight.weight(ctx), bias.weight(ctx), ctx.stream, ctx.role);
+  linear_forward(y, x, weight.matrix(ctx), bias.weight(ctx), ctx.stream, ctx.role);
 }
 
 void Linear::backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x) const {
   if (ctx.adapters && !adapters.empty()) return adapted_backward(*this, ctx, batch, dx, dy, x);
   backward_weight(ctx, dy, x);
   backward_bias(ctx, dy);
-  if (!dx.empty()) linear_backward_input(dx, dy, weight.weight(ctx), false, ctx.stream);
+  if (!dx.empty()) linear_backward_input(dx, dy, weight.matrix(ctx), false, ctx.stream);
 }
 
 double Linear::product_flops(bool input_gradient) const {

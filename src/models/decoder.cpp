@@ -63,10 +63,11 @@ void Decoder::declare_units() {
 
   head_.weight = embedding_.table;
   units_[static_cast<size_t>(embedding_.table.unit)].spans_backward = c.tie_embeddings;
-  UnitBuilder unit(units_, "final", shape_.trained);
+  UnitBuilder unit(units_, "final", shape_.trained, shape_.quantization);
   if (shape_.final_norm) final_norm_ = declare_norm(unit, names.final_norm);
   if (!c.tie_embeddings) {
     head_.weight = unit.matrix(names.head + ".weight", c.vocab_size, c.d_model, normal, {});
+    head_.quantized = unit.is_quantized(head_.weight);
   }
   final_units_ = unit.group();
   find_backward_end();
@@ -104,7 +105,7 @@ Norm Decoder::declare_norm(UnitBuilder& unit, const std::string& name) const {
 Block Decoder::declare_block(int layer) {
   const ModelConfig& c = shape_.config;
   const DecoderNames& names = shape_.names;
-  UnitBuilder unit(units_, fmt::format("block.{}", layer), shape_.trained);
+  UnitBuilder unit(units_, fmt::format("block.{}", layer), shape_.trained, shape_.quantization);
 
   Block block;
   block.layer = layer;

@@ -33,7 +33,9 @@ struct DecoderShape {
   bool final_norm = true;        ///< false for post-norm models, which already end with a norm
   double projection_std = 0.02;  ///< initial standard deviation of matrices that write to the residual stream
   DecoderNames names;
-  TrainedRule trained;   ///< empty: every parameter is trained
+  TrainedRule trained;  ///< empty: every parameter is trained
+  /// Storage of frozen matrices; empty: all have the compute dtype.
+  QuantizationRule quantization;
   AdapterRule adapters;  ///< of the linear layers of all blocks; adapters are trained whatever `trained` says
 
   /// True for tensors with a row for each token: the embedding and the head.

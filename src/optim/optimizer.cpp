@@ -17,6 +17,12 @@ struct OptimizerEntry {
 
 constexpr std::array optimizers = {
     OptimizerEntry{OptimizerConfig::Name::adamw, make_adamw},
+    OptimizerEntry{OptimizerConfig::Name::adamw_8bit, make_adamw_8bit},
+    OptimizerEntry{OptimizerConfig::Name::paged_adamw, make_adamw},
+    OptimizerEntry{OptimizerConfig::Name::paged_adamw_8bit, make_adamw_8bit},
+    OptimizerEntry{OptimizerConfig::Name::sgd, make_sgd},
+    OptimizerEntry{OptimizerConfig::Name::lion, make_lion},
+    OptimizerEntry{OptimizerConfig::Name::adafactor, make_adafactor},
 };
 
 }  // namespace

@@ -11,8 +11,9 @@ namespace llmtrain {
 struct UpdateArgs {
   int64_t step = 1;  ///< t, from 1
   double learning_rate = 0;
-  double gradient_scale = 1;  ///< 1 / trained tokens x clipping factor
-  Tensor decision = {};       ///< replaces gradient_scale, see AdamwStep
+  double gradient_scale = 1;      ///< 1 / trained tokens x clipping factor
+  Tensor decision = {};           ///< replaces gradient_scale, see AdamwStep
+  Communicator* ranks = nullptr;  ///< those of the store; for optimizers that look at whole tensors
 };
 
 /// Updates this rank's shards from their gradient sums, then the weights. The optimizer must outlive a deferred update
@@ -30,6 +31,10 @@ class Optimizer {
 /// in optimizer.cpp.
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config);
 std::unique_ptr<Optimizer> make_adamw(const OptimizerConfig& config);
+std::unique_ptr<Optimizer> make_adamw_8bit(const OptimizerConfig& config);
+std::unique_ptr<Optimizer> make_adafactor(const OptimizerConfig& config);
+std::unique_ptr<Optimizer> make_sgd(const OptimizerConfig& config);
+std::unique_ptr<Optimizer> make_lion(const OptimizerConfig& config);
 
 /// Adds the squares of the gradient sums that this rank counts to `sum` (as in kernels/reduce.hpp). Exact: over all
 /// ranks the sum does not depend on the number of ranks and threads.

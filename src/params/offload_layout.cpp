@@ -13,8 +13,9 @@ OffloadLayout::OffloadLayout(std::vector<int64_t> widths, int64_t piece_elements
   LLMTRAIN_CHECK(piece_elements > 0, "a piece has elements");
 }
 
-void OffloadLayout::add(std::span<const ShardBorders> segments) {
+void OffloadLayout::add(std::span<const ShardBorders> segments, const UnitPlanes& planes) {
   const int unit = units();
+  planes_.push_back(planes);
   for (size_t s = 0; s < segments.size(); ++s) {
     for (int64_t at = segments[s].begin; at < segments[s].end; at += piece_elements_) {
       const OffloadPiece piece{unit, s, at, std::min(at + piece_elements_, segments[s].end), bytes_};
@@ -29,10 +30,15 @@ void OffloadLayout::add(std::span<const ShardBorders> segments) {
   first_of_.push_back(pieces_.size());
 }
 
+int64_t OffloadLayout::bytes_of_kind(const OffloadPiece& piece, size_t kind) const {
+  if (widths_[kind] != by_tensor) return piece.elements() / chunk_elements * widths_[kind];
+  return planes_[static_cast<size_t>(piece.unit)].bytes(kind, piece.begin, piece.end);
+}
+
 int64_t OffloadLayout::bytes_of(const OffloadPiece& piece, size_t first, size_t last) const {
   int64_t bytes = 0;
   for (size_t kind = first; kind < last; ++kind) {
-    bytes += (piece.elements() / chunk_elements * widths_[kind] + alignment - 1) / alignment * alignment;
+    bytes += (bytes_of_kind(piece, kind) + alignment - 1) / alignment * alignment;
   }
   return bytes;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "params/unit_layout.hpp"
+#include "params/unit_planes.hpp"
 
 namespace llmtrain {
 
@@ -23,11 +24,13 @@ class OffloadLayout {
  public:
   static constexpr int64_t alignment = 4096;  ///< alignment of every read and write, which direct access to disks needs
 
-  /// widths: bytes of a chunk by kind (the planes of the state, and the weights), 0: not on the disk. A piece has at
-  /// most piece_elements.
+  static constexpr int64_t by_tensor = -1;
+
+  /// widths: bytes of a chunk by kind (the planes of the state, and the weights), 0: not on the disk, by_tensor: those
+  /// of the plane. A piece has at most piece_elements.
   OffloadLayout(std::vector<int64_t> widths, int64_t piece_elements);
   /// Adds the elements of the next unit's segments, whole chunks.
-  void add(std::span<const ShardBorders> segments);
+  void add(std::span<const ShardBorders> segments, const UnitPlanes& planes = {});
 
   const std::vector<OffloadPiece>& pieces() const { return pieces_; }
   /// Index of the unit's first piece: unit u has pieces [pieces_before(u), pieces_before(u + 1)).
@@ -42,7 +45,10 @@ class OffloadLayout {
   int64_t bytes_of(const OffloadPiece& piece, size_t first, size_t last) const;
 
  private:
+  int64_t bytes_of_kind(const OffloadPiece& piece, size_t kind) const;
+
   std::vector<int64_t> widths_;
+  std::vector<UnitPlanes> planes_;  ///< by unit
   int64_t piece_elements_;
   std::vector<OffloadPiece> pieces_;
   std::vector<size_t> first_of_{0};

@@ -23,8 +23,37 @@ void check_spec(const UnitSpec& unit) {
       row += slice.rows;
     }
     LLMTRAIN_CHECK(row == param.rows, fmt::format("the slices of {} do not cover its rows", param.name));
+    LLMTRAIN_CHECK(!unit.quantization || (!unit.trained && param.decay && !param.slices.empty() &&
+                                          param.slices.size() <= QuantizedMatrix::max_slices),
+                   fmt::format("{} cannot be stored in fewer bits: it is no frozen matrix", param.name));
   }
 }
+
+/// Bytes of a chunk by offloaded kind: the planes of the state, and the weights.
+std::vector<int64_t> offloaded_widths(const ParamPolicy& policy, const ParamStoreOptions& options) {
+  std::vector<int64_t> widths;
+  for (const StatePlane& plane : options.states) {
+    widths.push_back(plane.by_tensor() ? OffloadLayout::by_tensor : plane.bytes(chunk_elements));
+  }
+  widths.push_back(chunk_elements * static_cast<int64_t>(size_of(options.compute)));
+  for (size_t kind = 0; kind < widths.size(); ++kind) {
+    if (!policy.offloaded[kind]) widths[kind] = 0;
+  }
+  return widths;
+}
+
+void check_states(const StatePlanes& states) {
+  LLMTRAIN_CHECK(!states.empty() && states.size() <= max_state_planes, "an optimizer has a few planes of state");
+  const StatePlane& master = states[master_plane];
+  LLMTRAIN_CHECK(master.dtype == DType::f32 && master.by_element(), "the first plane of the state is the fp32 master");
+  for (const StatePlane& plane : states) {
+    LLMTRAIN_CHECK(
+        plane.by_tensor() ? plane.of_tensor != nullptr : plane.per_chunk > 0 && plane.per_chunk <= chunk_elements,
+        fmt::format("the plane {} has a value per chunk or element", plane.name));
+  }
+}
+
+}  // namespace
 
 void fill_range(const Tensor& out, const Initializer& init, uint64_t key, int64_t first, Stream& stream) {
   switch (init.kind) {
@@ -39,29 +68,6 @@ void fill_range(const Tensor& out, const Initializer& init, uint64_t key, int64_
   }
 }
 
-/// Bytes of a chunk by offloaded kind: the planes of the state, and the weights.
-std::vector<int64_t> offloaded_widths(const ParamPolicy& policy, const ParamStoreOptions& options) {
-  std::vector<int64_t> widths;
-  for (const StatePlane& plane : options.states) widths.push_back(plane.bytes(chunk_elements));
-  widths.push_back(chunk_elements * static_cast<int64_t>(size_of(options.compute)));
-  for (size_t kind = 0; kind < widths.size(); ++kind) {
-    if (!policy.offloaded[kind]) widths[kind] = 0;
-  }
-  return widths;
-}
-
-void check_states(const StatePlanes& states) {
-  LLMTRAIN_CHECK(!states.empty() && states.size() <= max_state_planes, "an optimizer has a few planes of state");
-  const StatePlane& master = states[master_plane];
-  LLMTRAIN_CHECK(master.dtype == DType::f32 && master.by_element(), "the first plane of the state is the fp32 master");
-  for (const StatePlane& plane : states) {
-    LLMTRAIN_CHECK(plane.per_chunk > 0 && plane.per_chunk <= chunk_elements,
-                   fmt::format("the plane {} has a value per chunk or element", plane.name));
-  }
-}
-
-}  // namespace
-
 ParamStore::State::State(std::vector<UnitSpec> specs, const ParamStoreOptions& given)
     : options(given), policy(given), offloaded(offloaded_widths(policy, given), given.offload_piece) {
   check_states(given.states);
@@ -71,11 +77,15 @@ ParamStore::State::State(std::vector<UnitSpec> specs, const ParamStoreOptions& g
   LLMTRAIN_CHECK(!specs.empty(), "a model has at least one unit");
   for (UnitSpec& spec : specs) {
     check_spec(spec);
-    add_segments(units.emplace_back(std::move(spec), given.segment_elements));
+    add_segments(units.emplace_back(std::move(spec), given));
   }
-  for (const bool beside : {false, true}) {
-    const auto gathered = [&](const UnitState& u) { return !whole_weights_of(u) && u.spec.beside == beside; };
-    weight_rings[beside ? 1 : 0] = plan_ring(elements_if(gathered), std::vector<uint8_t>(units.size()));
+  for (size_t i = 0; i < rings; ++i) {
+    std::vector<int64_t> sizes;
+    for (const UnitState& u : units) {
+      const bool in_ring = !whole_weights_of(u) && ring_of(u) == i;
+      sizes.push_back(in_ring ? u.storage.values(u.layout.elements()) : 0);
+    }
+    weight_rings[i] = plan_ring(sizes, std::vector<uint8_t>(units.size()));
   }
   plan_gradient_ring();
   gathers.resize(units.size());
@@ -95,7 +105,8 @@ void ParamStore::State::add_segments(UnitState& u) {
     s.update_end = policy.whole_state ? s.last : s.end;
     if (u.trained()) updated.push_back({s.update_begin, s.update_end});
   }
-  offloaded.add(updated);
+  u.planes = UnitPlanes(options.states, u.spec, u.layout);
+  offloaded.add(updated, u.planes);
   order_segments(u);
 }
 
@@ -115,6 +126,11 @@ void ParamStore::State::order_segments(UnitState& u) {
   for (size_t i = 0; i < by_rows.size(); ++i) {
     if (by_rows[i] == 0) u.order.push_back(i);
   }
+}
+
+UnitState::UnitState(UnitSpec s, const ParamStoreOptions& options)
+    : spec(std::move(s)), layout(spec, options.segment_elements), storage{"weights", options.compute} {
+  if (quantized()) storage = {"weights", DType::u8, chunk_bytes(*spec.quantization)};
 }
 
 std::string UnitState::name_of(const UnitSegment& segment) const {
@@ -164,18 +180,12 @@ void ParamStore::State::plan_gradient_ring() {
   }
 }
 
-std::vector<int64_t> ParamStore::State::elements_if(const std::function<bool(const UnitState&)>& chosen) const {
-  std::vector<int64_t> elements;
-  for (const UnitState& u : units) elements.push_back(chosen(u) ? u.layout.elements() : 0);
-  return elements;
-}
-
 bool ParamStore::State::any_trained() const {
   return std::ranges::any_of(units, [](const UnitState& u) { return u.trained(); });
 }
 
 bool ParamStore::State::has_own_buffer(int unit) const {
-  return weight_rings[at(unit).spec.beside ? 1 : 0].own[static_cast<size_t>(unit)] != 0;
+  return weight_rings[ring_of(at(unit))].own[static_cast<size_t>(unit)] != 0;
 }
 
 UnitState& ParamStore::State::at(int unit) {
@@ -224,7 +234,14 @@ ParamStore::Shard ParamStore::Shard::part(int64_t first, int64_t last) const {
     LLMTRAIN_CHECK(at % chunk_elements == 0 && count % chunk_elements == 0, "values of chunks are not divided");
     t = t.rows(at / chunk_elements, count / chunk_elements);
   };
-  for (Tensor& plane : cut.states) narrow(plane);
+  for (size_t p = 0; p < cut.states.size(); ++p) {
+    Tensor& plane = cut.states[p];
+    if (planes == nullptr) {
+      narrow(plane);
+    } else if (!plane.empty()) {
+      plane = plane.rows(planes->values(p, begin, first), planes->values(p, first, last));
+    }
+  }
   narrow(cut.gradient);
   narrow(cut.weights);
   cut.begin = first;
@@ -233,11 +250,17 @@ ParamStore::Shard ParamStore::Shard::part(int64_t first, int64_t last) const {
 }
 
 const StatePlanes& ParamStore::states() const { return state_->options.states; }
+const UnitPlanes& ParamStore::planes(int unit) const { return state_->at(unit).planes; }
 
 int64_t ParamStore::state_bytes() const {
   int64_t count = 0, bytes = 0;
   for (const UnitState& u : state_->units) count += u.trained() ? u.spec.parameters() : 0;
   for (const StatePlane& plane : states()) bytes += plane.bytes(count);
+  for (const UnitState& u : state_->units) {
+    for (size_t p = 0; p < states().size() && u.trained(); ++p) {
+      if (states()[p].by_tensor()) bytes += u.planes.bytes(p, 0, u.layout.elements());
+    }
+  }
   return bytes;
 }
 
@@ -263,7 +286,8 @@ void ParamStore::initialize(uint64_t seed, bool frozen) {
   }
   if (!frozen) return;
   for (int unit = 0; unit < unit_count(); ++unit) {
-    if (!trained(unit)) initialize_frozen(unit, seed);
+    if (trained(unit)) continue;
+    spec(unit).quantization ? initialize_quantized(unit, seed) : initialize_frozen(unit, seed);
   }
   publish_weights();
 }
@@ -274,7 +298,7 @@ void ParamStore::initialize_range(const Shard& shard, int unit, uint64_t seed) {
   for (size_t p = 0; p < u.spec.params.size(); ++p) {
     const ParamSpec& param = u.spec.params[p];
     for (const ParamSlice& slice : param.slices) {
-      const int64_t offset = u.layout.offset(static_cast<int>(p)) + slice.first_row * param.columns;
+      const int64_t offset = u.layout.offset(static_cast<int>(p), static_cast<int>(&slice - param.slices.data()));
       const int64_t begin = std::max(offset, shard.begin);
       const int64_t end = std::min(offset + slice.rows * param.columns, shard.end);
       if (begin >= end) continue;

@@ -13,7 +13,9 @@
 // unit.
 //
 // Units are trained or frozen (UnitSpec::trained). A frozen unit has weights in the compute dtype and nothing else:
-// whole on every rank, or sharded at stage 3. It is neither reduced nor updated, and passes over the state skip it.
+// whole on every rank, or sharded at stage 3. It is neither reduced nor updated, and passes over the state skip it. A
+// frozen unit with UnitSpec::quantization has the records of its chunks instead of weights, and tables of its slices,
+// which every rank holds whole.
 //
 // A step has G reduction groups. Group g is computed by rank g mod W in round g / W; each rank runs every round, with
 // or without a group of its own (idle passes take part in gathers and reductions). Within a group gradients accumulate
@@ -35,15 +37,18 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "core/arena.hpp"
 #include "core/params.hpp"
 #include "device/device.hpp"
+#include "kernels/quantized_matrix.hpp"
 #include "parallel/communicator.hpp"
 #include "parallel/parallel_config.hpp"
 #include "params/unit_layout.hpp"
+#include "params/unit_planes.hpp"
 
 namespace llmtrain {
 
@@ -97,6 +102,8 @@ class ParamStore {
   void prefetch(int unit);
   void acquire(int unit);
   Tensor weight(int unit, int param) const;
+  /// The same for a matrix of any storage.
+  WeightMatrix matrix(int unit, int param) const;
   void release(int unit);
 
   // Gradients of the current group, fp32, [rows, columns] or [rows].
@@ -159,7 +166,8 @@ class ParamStore {
     /// this range in the compute dtype if it is stored separately, else empty; a writer of the master must write it too
     /// (adamw_update does)
     Tensor weights = {};
-    bool on_host = false;  ///< true if the tensors are in host memory although the device has its own
+    bool on_host = false;                ///< true if the tensors are in host memory although the device has its own
+    const UnitPlanes* planes = nullptr;  ///< of the unit; null: the planes have as many values in every chunk
     const Tensor& master() const { return states[master_plane]; }
     /// The tensors' values for elements [first, last) only: whole chunks where a tensor has values of chunks.
     Shard part(int64_t first, int64_t last) const;
@@ -208,14 +216,24 @@ class ParamStore {
   void finish_update();
 
   const StatePlanes& states() const;
+  const UnitPlanes& planes(int unit) const;
   /// Bytes of the state of all trained units, over all ranks.
   int64_t state_bytes() const;
   bool is_offloaded(size_t plane) const;
   /// Copies a plane's values for elements [begin, begin + count) of a unit, all of them in one shard of this rank, from
   /// or to host memory: whole chunks, unless the plane has a value per element. Any thread may read while nothing is
-  /// written. The master of a frozen unit is its weights, rounded when written.
+  /// written. The master of a frozen unit is its weights, rounded when written; of a quantised one, dequantised and
+  /// never written.
   void read_state(int unit, size_t plane, int64_t begin, int64_t count, void* out, Stream& stream) const;
   void write_state(int unit, size_t plane, int64_t begin, int64_t count, const void* values, Stream& stream);
+  /// Copies records of a quantised unit (quantized_matrix.hpp), of elements [begin, begin + count) in whole chunks that
+  /// this rank stores, from or to host memory. Any thread may write if no other one writes these elements; then call
+  /// publish_weights().
+  void write_chunks(int unit, int64_t begin, int64_t count, const uint8_t* records, Stream& stream);
+  void read_chunks(int unit, int64_t begin, int64_t count, uint8_t* records, Stream& stream) const;
+  /// Copies the table of a slice of a quantised unit, which every rank has whole.
+  void write_table(int unit, int param, int slice, std::span<const float> values, Stream& stream);
+  std::vector<float> read_table(int unit, int param, int slice, Stream& stream) const;
   /// Recomputes this rank's weights from its masters; then call publish_weights().
   void round_masters();
   /// The elements of the segment that this rank counts in sums over the whole model (norm, hash): disjoint over ranks
@@ -238,6 +256,8 @@ class ParamStore {
   void share_masters(int unit);
   void initialize_range(const Shard& shard, int unit, uint64_t seed);
   void initialize_frozen(int unit, uint64_t seed);
+  void initialize_quantized(int unit, uint64_t seed);
+  void read_dequantized(int unit, int64_t begin, int64_t count, float* out, Stream& stream) const;
   std::unique_ptr<State> state_;
 };
 

@@ -87,20 +87,21 @@ bool ParamStore::State::offloads_moments() const {
 /// True for a GPU with offloaded moments; elsewhere there is no separate host update.
 bool ParamStore::State::updates_on_host() const { return offloads_moments() && !device_memory_is_host(); }
 
-int64_t ParamStore::State::bytes_of_kind(size_t kind, int64_t elements) const {
-  return kind == rounded_kind() ? elements * static_cast<int64_t>(size_of(options.compute))
-                                : options.states[kind].bytes(elements);
+int64_t ParamStore::State::bytes_of_kind(const UnitState& u, size_t kind, int64_t begin, int64_t end) const {
+  if (kind != rounded_kind()) return u.planes.bytes(kind, begin, end);
+  return (end - begin) * static_cast<int64_t>(size_of(options.compute));
 }
 
 ParamStore::Shard ParamStore::State::shard_of(const UnitState& u, const UnitSegment& s) const {
   if (!u.trained()) {
-    return {s.update_begin, s.update_end, s.states, {}, policy.own_master ? Tensor() : stored(u, s)};
+    const bool apart = !policy.own_master && !u.quantized();
+    return {s.update_begin, s.update_end, s.states, {}, apart ? stored(u, s) : Tensor()};
   }
   const bool whole_sums = policy.gather_sums || policy.gradient_is_sum;
   const bool apart = policy.whole_weights && !policy.own_master;
   const Tensor weights = apart ? part_of(u.weights, s.update_begin, s.update_end) : s.rounded;
-  return {s.update_begin, s.update_end, s.states, whole_sums ? gradient_of(u.parts[s.part], s.first, s.last) : s.total,
-          weights};
+  const Tensor sums = whole_sums ? gradient_of(u.parts[s.part], s.first, s.last) : s.total;
+  return {s.update_begin, s.update_end, s.states, sums, weights, false, &u.planes};
 }
 
 /// Tensors of the piece that are not offloaded.
@@ -111,13 +112,15 @@ ParamStore::Shard ParamStore::State::resident_part(const OffloadPiece& piece) co
 
 /// Adds the offloaded tensors, which lie at `memory` as in the layout.
 void ParamStore::State::add_offloaded(Shard& shard, const OffloadPiece& piece, char* memory) const {
+  const UnitState& u = this->at(piece.unit);
   for (size_t kind = 0; kind <= rounded_kind(); ++kind) {
     if (!policy.offloaded[kind]) continue;
     char* at = memory + offloaded.bytes_of(piece, 0, kind);
     if (kind == rounded_kind()) {
       shard.weights = Tensor(at, options.compute, {piece.elements()});
     } else {
-      shard.states[kind] = Tensor(at, options.states[kind].dtype, {options.states[kind].values(piece.elements())});
+      const int64_t values = u.planes.values(kind, piece.begin, piece.end);
+      shard.states[kind] = Tensor(at, options.states[kind].dtype, {values});
     }
   }
 }
@@ -134,6 +137,7 @@ void ParamStore::State::each_part(int unit, size_t kind, int64_t begin, int64_t 
                                   const Visit& visit) const {
   if (changes && ahead != nullptr) ahead->forget();
   const std::lock_guard lock(part_mutex);
+  const UnitState& u = at(unit);
   for (size_t p = offloaded.pieces_before(unit); p < offloaded.pieces_before(unit + 1); ++p) {
     const OffloadPiece& piece = offloaded.pieces()[p];
     const int64_t from = std::max(begin, piece.begin), to = std::min(begin + count, piece.end);
@@ -144,8 +148,8 @@ void ParamStore::State::each_part(int unit, size_t kind, int64_t begin, int64_t 
     } else {
       memory += piece.offset + offloaded.bytes_of(piece, 0, kind);
     }
-    visit(memory + bytes_of_kind(kind, from - piece.begin), bytes_of_kind(kind, from - begin),
-          bytes_of_kind(kind, to - from));
+    visit(memory + bytes_of_kind(u, kind, piece.begin, from), bytes_of_kind(u, kind, begin, from),
+          bytes_of_kind(u, kind, from, to));
     if (changes && policy.on_disk) file->write(p, kind, kind + 1, memory);
   }
 }
@@ -157,8 +161,10 @@ void ParamStore::State::take_own_weights(int unit, const Tensor& buffer) {
   if (offloaded_weights && ahead != nullptr) return take_ahead(unit, buffer);
   for (UnitSegment& s : u.segments) {
     if (s.update_begin == s.update_end) continue;
-    const Tensor out = part_of(buffer, s.update_begin, s.update_end);
-    if (offloaded_weights) {
+    const Tensor out = u.stored_part(buffer, s.update_begin, s.update_end);
+    if (u.quantized()) {
+      copy_on_device(out.data, s.rounded.data, out.bytes(), *stream);
+    } else if (offloaded_weights) {
       each_part(unit, weights_kind(), s.update_begin, out.numel(), false,
                 [&](const char* memory, int64_t at, int64_t bytes) {
                   copy_to_device(static_cast<char*>(out.data) + at, memory, bytes, *stream);
@@ -175,7 +181,7 @@ void ParamStore::State::take_ahead(int unit, const Tensor& buffer) {
   const char* from = ahead->take(unit);
   for (size_t p = offloaded.pieces_before(unit); p < offloaded.pieces_before(unit + 1); ++p) {
     const OffloadPiece& piece = offloaded.pieces()[p];
-    const int64_t bytes = bytes_of_kind(weights_kind(), piece.elements());
+    const int64_t bytes = bytes_of_kind(at(unit), weights_kind(), piece.begin, piece.end);
     copy_to_device(part_of(buffer, piece.begin, piece.end).data, from, bytes, *stream);
     from += offloaded.bytes_of(piece, weights_kind(), weights_kind() + 1);
   }
@@ -193,9 +199,10 @@ void ParamStore::reserve_disk() { state_->reserve_disk(); }
 bool ParamStore::is_offloaded(size_t plane) const { return state_->policy.offloaded[plane]; }
 
 /// Values of a plane that is not offloaded.
-Tensor ParamStore::State::resident(const UnitSegment& s, size_t plane, int64_t begin, int64_t count) const {
-  const StatePlane& spec = options.states[plane];
-  return part_of(s.states[plane], spec.values(begin - s.update_begin), spec.values(begin + count - s.update_begin));
+Tensor ParamStore::State::resident(const UnitState& u, const UnitSegment& s, size_t plane,
+                                   const ShardBorders& elements) const {
+  return s.states[plane].rows(u.planes.values(plane, s.update_begin, elements.begin),
+                              u.planes.values(plane, elements.begin, elements.end));
 }
 
 /// Checks that the elements' values can be copied.
@@ -210,6 +217,7 @@ void ParamStore::State::expect_state(int unit, size_t plane, int64_t begin, int6
 void ParamStore::read_state(int unit, size_t plane, int64_t begin, int64_t count, void* out, Stream& stream) const {
   const UnitState& u = state_->at(unit);
   state_->expect_state(unit, plane, begin, count);
+  if (u.quantized()) return read_dequantized(unit, begin, count, static_cast<float*>(out), stream);
   const UnitSegment& s = state_->segment_of(u, begin, count);
   if (!u.trained() && !state_->policy.own_master) {
     const Tensor from = part_of(state_->stored(u, s), begin - s.update_begin, begin - s.update_begin + count);
@@ -223,7 +231,7 @@ void ParamStore::read_state(int unit, size_t plane, int64_t begin, int64_t count
       std::memcpy(static_cast<char*>(out) + at, memory, static_cast<size_t>(bytes));
     });
   }
-  const Tensor from = state_->resident(s, plane, begin, count);
+  const Tensor from = state_->resident(u, s, plane, {begin, begin + count});
   copy_to_host(out, from.data, from.bytes(), stream);
   stream.synchronize();
 }
@@ -231,6 +239,7 @@ void ParamStore::read_state(int unit, size_t plane, int64_t begin, int64_t count
 void ParamStore::write_state(int unit, size_t plane, int64_t begin, int64_t count, const void* values, Stream& stream) {
   const UnitState& u = state_->at(unit);
   state_->expect_state(unit, plane, begin, count);
+  LLMTRAIN_CHECK(!u.quantized(), fmt::format("{} is stored in fewer bits and has no values to write", u.spec.name));
   const UnitSegment& s = state_->segment_of(u, begin, count);
   if (!u.trained() && !state_->policy.own_master) {
     const Tensor to = part_of(state_->stored(u, s), begin - s.update_begin, begin - s.update_begin + count);
@@ -245,7 +254,7 @@ void ParamStore::write_state(int unit, size_t plane, int64_t begin, int64_t coun
       std::memcpy(memory, static_cast<const char*>(values) + at, static_cast<size_t>(bytes));
     });
   }
-  const Tensor to = state_->resident(s, plane, begin, count);
+  const Tensor to = state_->resident(u, s, plane, {begin, begin + count});
   if (state_->whole_weights_of(u)) state_->finish_gathers();  // gathers may read from there
   copy_to_device(to.data, values, to.bytes(), stream);
   stream.synchronize();

@@ -66,40 +66,45 @@ void ParamStore::State::plan_weights(Arena& arena) {
     UnitState& u = units[i];
     const bool whole = whole_weights_of(u);
     if (whole || has_own_buffer(static_cast<int>(i))) {
-      arena.add(u.weights, MemoryCategory::weights, "weights of " + u.spec.name, options.compute, {u.layout.elements()},
-                policy.exchanged);
+      arena.add(u.weights, MemoryCategory::weights, "weights of " + u.spec.name, u.storage.dtype,
+                {u.storage.values(u.layout.elements())}, policy.exchanged);
+    }
+    if (const int64_t values = u.table_values(); values > 0) {
+      arena.add(u.tables, MemoryCategory::weights, "scales of " + u.spec.name, DType::f32, {values});
     }
     for (UnitSegment& s : u.segments) {
       if (whole || u.trained()) break;
-      arena.add(s.rounded, MemoryCategory::weights, "weight shard of " + u.name_of(s), options.compute,
-                {s.shard_elements()});
+      arena.add(s.rounded, MemoryCategory::weights, "weight shard of " + u.name_of(s), u.storage.dtype,
+                {u.storage.values(s.shard_elements())});
     }
   }
   if (policy.whole_weights) return;
   for (size_t i = 0; i < weight_slots.size(); ++i) {
-    const int64_t elements = weight_rings[i / 2].slots[i % 2];
-    if (elements == 0) continue;
-    arena.add(weight_slots[i].buffer, MemoryCategory::weights, fmt::format("gathered weights {}", i), options.compute,
-              {elements}, policy.exchanged);
+    const int64_t values = weight_rings[i / 2].slots[i % 2];
+    if (values == 0) continue;
+    arena.add(weight_slots[i].buffer, MemoryCategory::weights, fmt::format("gathered weights {}", i),
+              i / 2 == 2 ? DType::u8 : options.compute, {values}, policy.exchanged);
   }
 }
 
 void ParamStore::State::plan_optimizer(Arena& arena) {
   for (UnitState& u : units) {
     if (!u.trained()) continue;
-    for (UnitSegment& s : u.segments) plan_states(arena, s, u.name_of(s));
+    for (UnitSegment& s : u.segments) plan_states(arena, u, s);
   }
 }
 
-void ParamStore::State::plan_states(Arena& arena, UnitSegment& s, const std::string& name) {
+void ParamStore::State::plan_states(Arena& arena, const UnitState& u, UnitSegment& s) {
+  const std::string name = u.name_of(s);
   const int64_t n = s.update_elements();
   for (size_t p = 0; p < options.states.size(); ++p) {
     const StatePlane& plane = options.states[p];
+    const int64_t values = u.planes.values(p, s.update_begin, s.update_end);
     const bool is_weights = p == master_plane && policy.own_master;
     if (policy.offloaded[p]) {
-      s.states[p] = Tensor(nullptr, plane.dtype, {plane.values(n)});
+      s.states[p] = Tensor(nullptr, plane.dtype, {values});
     } else if (!is_weights) {
-      arena.add(s.states[p], MemoryCategory::optimizer, plane.name + " of " + name, plane.dtype, {plane.values(n)});
+      arena.add(s.states[p], MemoryCategory::optimizer, plane.name + " of " + name, plane.dtype, {values});
     } else if (!policy.whole_weights) {  // the stored weights are exchanged
       arena.add(s.states[p], MemoryCategory::weights, "weight shard of " + name, plane.dtype, {n});
     }
@@ -170,13 +175,14 @@ void ParamStore::State::start(Communicator& given_communicator, Stream& given_st
   int64_t largest = 0;  // bytes sent and received
   for (UnitState& u : units) {
     u.borders = u.layout.borders(options.size);
-    largest = std::max(largest, u.layout.elements() * static_cast<int64_t>(size_of(options.compute)));
+    for (const int64_t border : u.borders) u.stored_borders.push_back(u.storage.values(border));
+    largest = std::max(largest, u.storage.bytes(u.layout.elements()));
     for (size_t i = 0; i < u.segments.size(); ++i) {
       UnitSegment& s = u.segments[i];
       for (int r = 0; r <= options.size; ++r) {
         s.borders.push_back(u.borders[i * static_cast<size_t>(options.size) + static_cast<size_t>(r)] - s.first);
       }
-      if (policy.own_master && (policy.whole_weights || !u.trained())) s.master() = stored(u, s);
+      if (policy.own_master && !u.quantized() && (policy.whole_weights || !u.trained())) s.master() = stored(u, s);
       LLMTRAIN_CHECK(u.trained() ? policy.offloaded[master_plane] || !s.master().empty() : !stored(u, s).empty(),
                      "the parameter store starts after its memory is committed");
       if (!u.trained()) continue;

@@ -58,7 +58,7 @@ struct UnitSegment {
   // Buffers; empty if the policy has no such buffer.
   /// Planes of the state of the elements that this rank updates; no data if they are offloaded.
   std::array<Tensor, max_state_planes> states;
-  Tensor rounded;       ///< compute dtype, the same elements (ParamPolicy::rounded_shard, or frozen)
+  Tensor rounded;       ///< weights, the same elements (ParamPolicy::rounded_shard, or frozen: in the storage)
   Tensor total, block;  ///< fp32, own shard: sum over blocks, sum inside a block
 
   int64_t elements() const { return last - first; }
@@ -83,10 +83,15 @@ struct GradientPart {
 struct UnitState {
   UnitSpec spec;
   UnitLayout layout;
+  UnitPlanes planes;             ///< of the state
   std::vector<int64_t> borders;  ///< UnitLayout::borders() of all ranks, valid after start()
   std::vector<UnitSegment> segments;
   std::vector<GradientPart> parts;
-  Tensor weights;  ///< compute dtype, whole; in a weight ring only for units with a buffer of their own
+  /// Storage of the weights: values of the compute dtype by element, or the bytes of a chunk's record.
+  StatePlane storage;
+  Tensor weights;  ///< in the storage, whole; in a weight ring only for units with a buffer of their own
+  Tensor tables;   ///< fp32, of all slices of a quantised unit, whole on every rank
+  std::vector<int64_t> stored_borders;  ///< `borders` in values of the storage
   // Weights.
   int holders = 0;         ///< number of acquire() calls without release()
   int weight_slot = -1;    ///< ring slot that holds or receives them
@@ -99,12 +104,22 @@ struct UnitState {
   size_t started = 0;         ///< number of segments whose exchange in this round has started
   int64_t reduced = 0;        ///< number of completed rounds
 
-  UnitState(UnitSpec s, int64_t segment_elements) : spec(std::move(s)), layout(spec, segment_elements) {}
+  UnitState(UnitSpec s, const ParamStoreOptions& options);
   bool trained() const { return spec.trained; }
+  bool quantized() const { return spec.quantization.has_value(); }
+  int64_t table_offset(int param, int slice) const;
+  int64_t table_values() const;
+  /// Values of elements [begin, end) in a tensor of the storage that begins with element `first`.
+  Tensor stored_part(const Tensor& flat, int64_t begin, int64_t end, int64_t first = 0) const {
+    return flat.rows(storage.values(begin - first), storage.values(end - begin));
+  }
   GradientPart& part_of(const UnitSegment& segment) { return parts[segment.part]; }
   /// "block 3", or "block 3, segment 2".
   std::string name_of(const UnitSegment& segment) const;
 };
+
+/// Fills `out` with elements from `first` on of a slice whose random numbers have the key.
+void fill_range(const Tensor& out, const Initializer& init, uint64_t key, int64_t first, Stream& stream);
 
 /// Elements [begin, end) of a flat tensor.
 inline Tensor part_of(const Tensor& flat, int64_t begin, int64_t end) { return flat.rows(begin, end - begin); }
@@ -128,10 +143,11 @@ struct ParamStore::State {
   ParamStoreOptions options;
   ParamPolicy policy;
   std::vector<UnitState> units;
-  /// The second ring is for units that are used together with the one before them (UnitSpec::beside).
-  std::array<RingPlan, 2> weight_rings;
+  /// Rings of gathered weights: of a layer's first unit, of those beside it, and of those in fewer bits.
+  static constexpr size_t rings = 3;
+  std::array<RingPlan, rings> weight_rings;
   RingPlan gradient_ring;
-  std::array<WeightSlot, 4> weight_slots;  ///< two for each ring
+  std::array<WeightSlot, 2 * rings> weight_slots;
   std::array<GradientSlot, 2> gradient_slots;
   std::vector<Transfer> gathers;  ///< one per unit
   int64_t collectives = 0;        ///< number of gathers and exchanges so far
@@ -179,8 +195,10 @@ struct ParamStore::State {
   Communicator& comm() const;
   bool any_trained() const;
   bool has_own_buffer(int unit) const;
-  /// Elements of each unit, 0 for those that are not chosen.
-  std::vector<int64_t> elements_if(const std::function<bool(const UnitState&)>& chosen) const;
+  static size_t ring_of(const UnitState& u) {
+    if (u.quantized()) return 2;
+    return u.spec.beside ? 1 : 0;
+  }
   /// True if all weights of the unit are stored; else they are gathered around their use. (One rank stores those of a
   /// frozen unit once.)
   bool whole_weights_of(const UnitState& u) const {
@@ -188,7 +206,7 @@ struct ParamStore::State {
   }
   /// Storage of this rank's elements of a frozen unit's segment.
   Tensor stored(const UnitState& u, const UnitSegment& s) const {
-    return whole_weights_of(u) ? part_of(u.weights, s.update_begin, s.update_end) : s.rounded;
+    return whole_weights_of(u) ? u.stored_part(u.weights, s.update_begin, s.update_end) : s.rounded;
   }
   /// The segment in which these elements of this rank lie.
   const UnitSegment& segment_of(const UnitState& u, int64_t begin, int64_t count) const;
@@ -199,7 +217,7 @@ struct ParamStore::State {
   // param_store_plan.cpp
   void plan_weights(Arena& arena);
   void plan_optimizer(Arena& arena);
-  void plan_states(Arena& arena, UnitSegment& s, const std::string& name);
+  void plan_states(Arena& arena, const UnitState& u, UnitSegment& s);
   void plan_gradients(Arena& arena);
   void plan_staging(Arena& arena);
   void plan_offload(Arena& arena);
@@ -217,6 +235,8 @@ struct ParamStore::State {
   void empty_weight_slot(WeightSlot& slot);
   Tensor whole_weights(const UnitState& u) const;
   void forget_gathered(bool trained);
+  /// The records of elements [begin, begin + count) that this rank stores.
+  Tensor own_chunks(int unit, int64_t begin, int64_t count) const;
   void expect_unused() const;
 
   // param_store_offload.cpp
@@ -231,7 +251,7 @@ struct ParamStore::State {
   bool offloads_moments() const;
   bool updates_on_host() const;
   size_t rounded_kind() const { return options.states.size(); }
-  int64_t bytes_of_kind(size_t kind, int64_t elements) const;
+  int64_t bytes_of_kind(const UnitState& u, size_t kind, int64_t begin, int64_t end) const;
   Shard shard_of(const UnitState& u, const UnitSegment& s) const;
   Shard resident_part(const OffloadPiece& piece) const;
   void add_offloaded(Shard& shard, const OffloadPiece& piece, char* memory) const;
@@ -240,7 +260,7 @@ struct ParamStore::State {
   void each_part(int unit, size_t kind, int64_t begin, int64_t count, bool changes, const Visit& visit) const;
   void take_own_weights(int unit, const Tensor& buffer);
   void expect_state(int unit, size_t plane, int64_t begin, int64_t count) const;
-  Tensor resident(const UnitSegment& s, size_t plane, int64_t begin, int64_t count) const;
+  Tensor resident(const UnitState& u, const UnitSegment& s, size_t plane, const ShardBorders& elements) const;
 
   // param_store_pass.cpp
   bool on_device(Access access) const;

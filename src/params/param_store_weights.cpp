@@ -20,7 +20,7 @@ void ParamStore::State::gather_into(int unit, const Tensor& buffer) {
 /// Starts the gather of all segments.
 Transfer ParamStore::State::gather(UnitState& u, const Tensor& buffer) {
   u.collective = ++collectives;
-  return comm().all_gather(buffer, u.borders, *stream);
+  return comm().all_gather(buffer, u.stored_borders, *stream);
 }
 
 /// Chooses the best free slot: not one that holds a prefetched unit (those only with `evict`), then the smallest that
@@ -32,11 +32,12 @@ int ParamStore::State::choose_weight_slot(const UnitState& u, bool evict) const 
     return a.last_use < b.last_use;
   };
   int best = -1;
-  const size_t begin = u.spec.beside ? weight_slots.size() / 2 : 0;
-  for (size_t i = begin; i < begin + weight_slots.size() / 2; ++i) {
+  const int64_t values = u.storage.values(u.layout.elements());
+  const size_t begin = 2 * ring_of(u);
+  for (size_t i = begin; i < begin + 2; ++i) {
     const WeightSlot& slot = weight_slots[i];
     const bool held = slot.unit >= 0 && at(slot.unit).holders > 0;
-    if (held || slot.buffer.numel() < u.layout.elements() || (slot.reserved && !evict)) continue;
+    if (held || slot.buffer.numel() < values || (slot.reserved && !evict)) continue;
     if (best < 0 || better(slot, weight_slots[static_cast<size_t>(best)])) best = static_cast<int>(i);
   }
   return best;
@@ -95,7 +96,7 @@ bool ParamStore::State::start_gather(int unit, bool evict) {
 Tensor ParamStore::State::whole_weights(const UnitState& u) const {
   if (!u.weights.empty()) return u.weights;
   LLMTRAIN_CHECK(u.weight_slot >= 0, fmt::format("the weights of {} are not gathered", u.spec.name));
-  return weight_slots[static_cast<size_t>(u.weight_slot)].buffer.rows(0, u.layout.elements());
+  return weight_slots[static_cast<size_t>(u.weight_slot)].buffer.rows(0, u.storage.values(u.layout.elements()));
 }
 
 /// Gathered weights of trained, or of frozen units have changed.
@@ -136,7 +137,24 @@ void ParamStore::acquire(int unit) {
 Tensor ParamStore::weight(int unit, int param) const {
   const UnitState& u = state_->at(unit);
   LLMTRAIN_CHECK(u.holders > 0, fmt::format("weights of {} used outside acquire and release", u.spec.name));
+  LLMTRAIN_CHECK(!u.quantized(), fmt::format("weights of {} are stored in fewer bits", u.spec.name));
   return parameter_view(u, state_->whole_weights(u), param);
+}
+
+WeightMatrix ParamStore::matrix(int unit, int param) const {
+  const UnitState& u = state_->at(unit);
+  if (!u.quantized()) return weight(unit, param);
+  LLMTRAIN_CHECK(u.holders > 0, fmt::format("weights of {} used outside acquire and release", u.spec.name));
+  const ParamSpec& spec = u.spec.params.at(static_cast<size_t>(param));
+  const auto* chunks = state_->whole_weights(u).as<const uint8_t>();
+  QuantizedMatrix matrix{*u.spec.quantization, spec.rows, spec.columns};
+  for (const ParamSlice& slice : spec.slices) {
+    const int i = matrix.count++;
+    matrix.slices[static_cast<size_t>(i)] = {
+        slice.first_row, slice.rows, 0, chunks + u.storage.values(u.layout.offset(param, i)),
+        u.tables.empty() ? nullptr : u.tables.as<const float>() + u.table_offset(param, i)};
+  }
+  return {matrix, state_->options.compute};
 }
 
 void ParamStore::release(int unit) {

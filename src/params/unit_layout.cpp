@@ -43,11 +43,10 @@ UnitLayout::UnitLayout(const UnitSpec& spec, int64_t segment_elements) : offsets
     for (size_t p = 0; p < spec.params.size(); ++p) {
       const ParamSpec& param = spec.params[p];
       if (param.decay != decay) continue;
-      offsets_[p] = elements_;
-      elements_ += whole_chunks(checked_numel(spec, param));
+      place(spec, p);
       for (const ParamSlice& slice : param.slices) {
         if (!decay || !slice.fixed) continue;
-        const int64_t begin = offsets_[p] + slice.first_row * param.columns;
+        const int64_t begin = offsets_[p].front() + slice.first_row * param.columns;
         extend_ranges(begin, true, param.lr_scale);
         extend_ranges(begin + slice.rows * param.columns, false, param.lr_scale);
       }
@@ -55,6 +54,21 @@ UnitLayout::UnitLayout(const UnitSpec& spec, int64_t segment_elements) : offsets
     }
   }
   divide(spec, segment_elements);
+}
+
+/// Gives a parameter and its slices the next elements.
+void UnitLayout::place(const UnitSpec& spec, size_t p) {
+  const ParamSpec& param = spec.params[p];
+  const int64_t begin = elements_;
+  elements_ += whole_chunks(checked_numel(spec, param));
+  for (const ParamSlice& slice : param.slices) offsets_[p].push_back(begin + slice.first_row * param.columns);
+  if (param.slices.empty()) offsets_[p].push_back(begin);
+  if (!spec.quantization) return;
+  elements_ = begin;
+  for (size_t i = 0; i < param.slices.size(); ++i) {
+    offsets_[p][i] = elements_;
+    elements_ += whole_chunks(param.slices[i].rows * param.columns);
+  }
 }
 
 /// Appends segments up to element `end`, each of at most `most` elements.
@@ -73,9 +87,9 @@ void UnitLayout::divide(const UnitSpec& spec, int64_t segment_elements) {
   };
   for (size_t p = 0; p < spec.params.size(); ++p) {  // matrices are in the order of their offsets
     const ParamSpec& param = spec.params[p];
-    if (!param.by_rows || !param.decay) continue;
-    cut_run(offsets_[p]);
-    cut(offsets_[p] + whole_chunks(param.numel()), block_elements(param, segment_elements));
+    if (!param.by_rows || !param.decay || spec.quantization) continue;
+    cut_run(offset(static_cast<int>(p)));
+    cut(segments_.back() + whole_chunks(param.numel()), block_elements(param, segment_elements));
   }
   cut_run(elements_);
 }

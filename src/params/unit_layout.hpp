@@ -36,7 +36,11 @@ class UnitLayout {
   explicit UnitLayout(const UnitSpec& spec, int64_t segment_elements = default_segment_elements);
 
   int64_t elements() const { return elements_; }  ///< padded to whole chunks
-  int64_t offset(int param) const { return offsets_[static_cast<size_t>(param)]; }
+  int64_t offset(int param) const { return offsets_[static_cast<size_t>(param)].front(); }
+  /// Offset of a slice. The slices of a quantised matrix are padded to whole chunks, others follow each other.
+  int64_t offset(int param, int slice) const {
+    return offsets_[static_cast<size_t>(param)][static_cast<size_t>(slice)];
+  }
   const std::vector<UnitRange>& ranges() const { return ranges_; }  ///< decaying tensors first
   /// Borders of the segments: segment i has elements [segments()[i], segments()[i + 1]).
   const std::vector<int64_t>& segments() const { return segments_; }
@@ -48,7 +52,9 @@ class UnitLayout {
   void divide(const UnitSpec& spec, int64_t segment_elements);
   void cut(int64_t end, int64_t most);
 
-  std::vector<int64_t> offsets_;
+  void place(const UnitSpec& spec, size_t param);
+
+  std::vector<std::vector<int64_t>> offsets_;  ///< by parameter and slice
   std::vector<UnitRange> ranges_;
   std::vector<int64_t> segments_{0};
   int64_t elements_ = 0;

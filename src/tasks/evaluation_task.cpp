@@ -123,6 +123,7 @@ std::unique_ptr<EvaluationTask> make_evaluation(const Config& config, const Data
   if (!config.lora.path.empty()) lora = config.lora;
   DecoderShape shape = decoder_shape(config.model, tokens);
   if (lora) adapt(shape, *lora);
+  quantize(shape, config.quantization.active() ? config.quantization : config.source.quantization);
   RoleSpec policy{.role = Role::policy,
                   .shape = std::move(shape),
                   .store = store,

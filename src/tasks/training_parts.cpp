@@ -104,7 +104,10 @@ DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64
   DecoderShape shape = decoder_shape(model, tokens);
   shape.stored_rows = config.source.rows;
   if (config.run.finetuning == Finetuning::freeze) shape.trained = freeze_rule(config.freeze, model);
-  if (config.run.finetuning == Finetuning::lora) adapt(shape, config.lora);
+  if (config.run.finetuning == Finetuning::lora) {
+    adapt(shape, config.lora);
+    quantize(shape, config.quantization.active() ? config.quantization : config.source.quantization);
+  }
   return shape;
 }
 

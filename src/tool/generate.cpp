@@ -31,6 +31,7 @@ constexpr int64_t sequences_at_once = 16;
 struct GenerateOptions {
   std::string model;
   std::string adapter;
+  QuantizeOptions quantize;
   std::vector<std::string> prompts;
   std::string prompt_file;
   std::string prompt_ids;
@@ -204,7 +205,7 @@ void print_rows(const std::vector<Continuation>& all, const std::vector<GrowingT
 }
 
 void generate(const GenerateOptions& options) {
-  LoadedModel loaded(options.model, parse_compute_option(options.compute), options.adapter);
+  LoadedModel loaded(options.model, parse_compute_option(options.compute), options.adapter, options.quantize.config());
   GenerationRequest request = make_request(options, loaded);
   size_t longest = 0;
   for (const auto& prompt : request.prompts) longest = std::max(longest, prompt.size());
@@ -268,6 +269,7 @@ Subcommand add_generate(CLI::App& program) {
   const auto o = std::make_shared<GenerateOptions>();
   app->add_option("--model", o->model, "Hugging Face folder, or checkpoint of llmtrain")->required();
   app->add_option("--adapter", o->adapter, "PEFT folder of an adapter of the model");
+  o->quantize.add_to(*app);
   app->add_option("--prompt", o->prompts, "text to continue; repeatable");
   app->add_option("--prompt-file", o->prompt_file,
                   "file with a prompt per line; in .jsonl a string or {\"prompt\": ...}");

@@ -20,12 +20,14 @@ void warn_of_missing_rows(const Tokenizer& tokenizer, int64_t rows, const std::s
   if (!note.empty()) std::cerr << without_controls("llmtool: warning: " + path + ": " + note) << '\n';
 }
 
-LoadedModel::LoadedModel(const std::string& path, DType compute, const std::string& adapter)
-    : folder_(path), compute_(compute), communicator_(make_local_communicator()) {
+LoadedModel::LoadedModel(const std::string& path, DType compute, const std::string& adapter,
+                         const QuantizationConfig& quantization)
+    : folder_(path), compute_(compute), quantization_(quantization), communicator_(make_local_communicator()) {
   if (const std::string checkpoint = CheckpointModel::find(path); !checkpoint.empty()) {
     checkpoint_.emplace(checkpoint, *communicator_, tokenizer_);
     config_ = checkpoint_->config();
     lora_ = checkpoint_->lora();
+    if (!quantization_.active()) quantization_ = checkpoint_->quantization();
   } else {
     read_folder();
   }
@@ -49,6 +51,7 @@ void LoadedModel::read_adapter(const std::string& folder) {
 DecoderShape LoadedModel::shape() const {
   DecoderShape shape = decoder_shape(config_.model, vocabulary());
   if (lora_) adapt(shape, *lora_);
+  quantize(shape, quantization_);
   return shape;
 }
 
@@ -70,6 +73,7 @@ void LoadedModel::read_folder() {
   config_ =
       parse_hf_config(folder.open_to_read("config.json").read_text(max_config_bytes), folder.path_of("config.json"));
   print_warnings(config_.warnings);
+  if (!quantization_.active()) quantization_ = config_.quantization;
   if (const char* name = "generation_config.json"; folder.has(name)) {
     config_.ids =
         parse_generation_ids(folder.open_to_read(name).read_text(max_config_bytes), folder.path_of(name), config_.ids);
@@ -106,6 +110,25 @@ void LoadedModel::start(const std::function<void(Arena&)>& plan) {
 }
 
 Context LoadedModel::context() { return {role_->params(), arena_, *stream_}; }
+
+void QuantizeOptions::add_to(CLI::App& app) {
+  app.add_option("--quantize", type, "Store the matrices of linear layers as nf4, fp4 or int8 (default: --compute)");
+  app.add_flag("--double", double_quantization, "Store the scales of nf4 and fp4 in 8 bits, too");
+}
+
+QuantizationConfig QuantizeOptions::config() const {
+  QuantizationConfig config;
+  config.double_quantization = double_quantization;
+  if (type.empty() && double_quantization) refuse_command_line("--double: give --quantize nf4 or fp4 as well");
+  if (type.empty()) return config;
+  if (type != "nf4" && type != "fp4" && type != "int8") {
+    refuse_command_line("--quantize must be nf4, fp4 or int8, not '" + type + "'");
+  }
+  if (type == "int8" && double_quantization) refuse_command_line("--double: int8 has no scales of blocks");
+  config.bits = type == "int8" ? 8 : 4;
+  config.type = type == "fp4" ? QuantizationConfig::Type::fp4 : QuantizationConfig::Type::nf4;
+  return config;
+}
 
 DType parse_compute_option(const std::string& text) {
   if (text == "fp32") return DType::f32;

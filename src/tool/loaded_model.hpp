@@ -1,6 +1,7 @@
 #pragma once
 // Loads a Hugging Face folder or a checkpoint as a model to run on this machine, for generate and logprobs.
 
+#include <CLI/CLI.hpp>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -22,8 +23,10 @@ class LoadedModel {
  public:
   /// Reads config.json, the tokenizer if there is one, and the headers of the weights; for a checkpoint, its deck and
   /// tokenizer, and verifies every byte. Warns on stderr about tokens without an embedding row. Throws UserError.
-  /// `adapter`: folder of an adapter of the model; may be empty.
-  LoadedModel(const std::string& folder, DType compute, const std::string& adapter = {});
+  /// `adapter`: folder of an adapter of the model; may be empty. `quantization`: storage of its matrices; that of the
+  /// checkpoint's run if it is not active.
+  LoadedModel(const std::string& folder, DType compute, const std::string& adapter = {},
+              const QuantizationConfig& quantization = {});
 
   const ModelConfig& config() const { return config_.model; }
   const TokenIds& ids() const { return config_.ids; }
@@ -62,6 +65,7 @@ class LoadedModel {
   DType compute_;
   HfConfig config_;
   std::optional<LoraConfig> lora_;
+  QuantizationConfig quantization_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<DeviceRuntime> device_;
   std::unique_ptr<Stream> stream_;
@@ -76,6 +80,16 @@ class LoadedModel {
 
 /// Prints on stderr which tokens have no row in the model's embedding.
 void warn_of_missing_rows(const Tokenizer& tokenizer, int64_t rows, const std::string& path);
+
+/// The options --quantize and --double of a subcommand.
+struct QuantizeOptions {
+  std::string type;
+  bool double_quantization = false;
+
+  void add_to(CLI::App& app);
+  /// Refuses a command line with an unknown type.
+  QuantizationConfig config() const;
+};
 
 /// Parses "fp32", "bf16" or "fp16" of the option --compute.
 DType parse_compute_option(const std::string& text);

@@ -26,6 +26,7 @@ constexpr int64_t longest_line = int64_t{16} << 20;  ///< bytes
 struct LogprobsOptions {
   std::string model;
   std::string adapter;
+  QuantizeOptions quantize;
   std::string compute = "fp32";
 };
 
@@ -72,7 +73,7 @@ HostBatch batch_of(const std::vector<int32_t>& ids) {
 class Scorer {
  public:
   explicit Scorer(const LogprobsOptions& options)
-      : loaded_(options.model, parse_compute_option(options.compute), options.adapter) {}
+      : loaded_(options.model, parse_compute_option(options.compute), options.adapter, options.quantize.config()) {}
 
   const LoadedModel& model() const { return loaded_; }
 
@@ -154,6 +155,7 @@ Subcommand add_logprobs(CLI::App& program) {
   const auto options = std::make_shared<LogprobsOptions>();
   app->add_option("--model", options->model, "Hugging Face folder, or checkpoint of llmtrain")->required();
   app->add_option("--adapter", options->adapter, "PEFT folder of an adapter of the model");
+  options->quantize.add_to(*app);
   app->add_option("--compute", options->compute, "compute type: fp32, bf16 or fp16")->capture_default_str();
   return {app, [options] { logprobs(*options); }};
 }

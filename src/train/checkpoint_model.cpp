@@ -52,6 +52,7 @@ CheckpointModel::CheckpointModel(const std::string& folder, Communicator& commun
   const Config recorded = load_config(manifest_.deck, folder + "/manifest.json: deck", {}, DeckFiles::recorded);
   config_.model = recorded.model;
   if (recorded.run.finetuning == RunConfig::Finetuning::lora) lora_ = recorded.lora;
+  quantization_ = recorded.quantization;
   tokens_ = config_.model.vocab_size;
   if (!holds(manifest_, stored_tokenizer_name)) return;
   tokenizer = load_tokenizer(folder);

@@ -9,6 +9,7 @@
 #include "checkpoint/manifest.hpp"
 #include "hf/config_json.hpp"
 #include "models/lora_config.hpp"
+#include "models/quantization_config.hpp"
 #include "parallel/communicator.hpp"
 #include "params/param_store.hpp"
 #include "text/chat/chat_template.hpp"
@@ -32,6 +33,8 @@ class CheckpointModel {
   const HfConfig& config() const { return config_; }
   /// Adapters that the run trained.
   const std::optional<LoraConfig>& lora() const { return lora_; }
+  /// Storage of the frozen model that they were trained with.
+  const QuantizationConfig& quantization() const { return quantization_; }
   const Manifest& manifest() const { return manifest_; }
   const std::string& folder() const { return folder_; }
   /// Number of embedding rows that are tokens. (A published model has no padding rows.)
@@ -42,6 +45,7 @@ class CheckpointModel {
   Manifest manifest_;
   HfConfig config_;
   std::optional<LoraConfig> lora_;
+  QuantizationConfig quantization_;
   int64_t tokens_ = 0;
 };
 

@@ -48,7 +48,7 @@ class Snapshot : public StateSource {
  private:
   int64_t position(int64_t unit, size_t plane, int64_t element) const;
   uint8_t* copied(int64_t position) const { return copy_.data() + (position - live_); }
-  int64_t live_part(size_t plane, int64_t at, int64_t count) const;
+  int64_t live_part(int64_t unit, size_t plane, int64_t begin, int64_t count) const;
 
   ParamStore& store_;
   Stream& main_;
@@ -56,13 +56,13 @@ class Snapshot : public StateSource {
   StoreState state_;  ///< read by the writer
   Event taken_;       ///< in `main`: end of the previous update, for which the writer must wait
   Schema schema_;
-  /// Elements that this rank saves, by unit and segment, and how many of the unit are before them.
+  std::vector<UnitPlanes> planes_;  ///< by unit
+  /// Elements of a segment that this rank saves, and the position in bytes of the first one.
   struct Part {
     ShardBorders elements;
-    int64_t before;
+    int64_t position;
   };
-  std::vector<std::vector<Part>> parts_;
-  std::vector<int64_t> first_;  ///< position in bytes of each plane and unit's first element
+  std::vector<std::vector<std::vector<Part>>> parts_;  ///< by plane, unit and segment
   int64_t total_ = 0;
   int64_t live_ = 0;  ///< bytes before the copy
   std::span<uint8_t> copy_;

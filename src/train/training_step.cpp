@@ -156,9 +156,10 @@ void TrainingStep::finish_pending() {
 void TrainingStep::update(const StepRecord& record, double scale) {
   before_update();
   const int64_t t = std::max<int64_t>(progress_.guard.updates(record.step) - progress_.scaler.skipped_steps(), 1);
-  plan_.optimizer->update(
-      plan_.params(),
-      {t, record.learning_rate, scale, values_.device_decides() ? plan_.buffers.sums.decision : Tensor{}}, stream_);
+  plan_.optimizer->update(plan_.params(),
+                          {t, record.learning_rate, scale,
+                           values_.device_decides() ? plan_.buffers.sums.decision : Tensor{}, &communicator_},
+                          stream_);
 }
 
 }  // namespace llmtrain

@@ -99,6 +99,21 @@ TEST(Manifest, ListsStatesThatAreNotAMasterAndTwoMoments) {
   EXPECT_EQ(parse_manifest(to_text(manifest), "m").schema.states[2].per_chunk, 2) << "control";
 }
 
+TEST(Manifest, ListsTheValuesOfEachTensorWhereTheyDiffer) {
+  Manifest manifest = toy_manifest();
+  manifest.schema.states = {{"master"}, {"m", DType::u8, 0}};
+  EXPECT_THAT(refusal(to_text(manifest)), HasSubstr("has an impossible number of values"));
+  for (TensorSchema& tensor : manifest.schema.tensors) tensor.per_chunk = {chunk_elements, 3};
+  const Schema read = parse_manifest(to_text(manifest), "m").schema;
+  EXPECT_EQ(difference(read, manifest.schema), "");
+  for (const int64_t wrong : {-1, 257}) {
+    manifest.schema.tensors[1].per_chunk[1] = wrong;
+    EXPECT_NE(refusal(to_text(manifest)), "") << wrong;
+  }
+  manifest.schema.tensors[1].per_chunk[1] = 4;
+  EXPECT_THAT(difference(read, manifest.schema), HasSubstr("other numbers of values"));
+}
+
 TEST(Manifest, EveryFlippedBitAndEveryCutIsRefused) {
   const std::string text = to_text(toy_manifest());
   for (size_t i = 0; i < text.size(); ++i) {
@@ -161,7 +176,7 @@ TEST(Manifest, ForgedContentIsRefused) {
   EXPECT_THAT(plane("master", "uint8", "256"), HasSubstr("is repeated, or has an impossible size"));
   EXPECT_THAT(plane("index", "uint8", "256"), HasSubstr("is repeated, or has an impossible size"));
   EXPECT_THAT(plane("m", "uint8", "257"), HasSubstr("is repeated, or has an impossible size"));
-  EXPECT_THAT(plane("m", "uint8", "0"), HasSubstr("is repeated, or has an impossible size"));
+  EXPECT_THAT(plane("m", "uint8", "0"), HasSubstr("has an impossible number of values")) << "no tensor lists any";
   EXPECT_THAT(plane("../m", "uint8", "256"), HasSubstr("not the name of a tensor"));
   EXPECT_THAT(plane("m", "int64", "256"), HasSubstr("the type of a state"));
 }

@@ -137,6 +137,41 @@ TEST_F(AdapterRun, WritesTheSameAdapterHoweverItIsComputed) {
   EXPECT_NE(adapter("seed"), adapter("one")) << "control";
 }
 
+TEST_F(AdapterRun, OverAQuantizedModelIsTheSameHoweverItIsComputed) {
+  const std::vector<std::string> nf4 = {"lora.r=3", "lora.dropout=0.1", "quantization.bits=4"};
+  const auto run = [&](const std::string& name, std::vector<std::string> keys, int ranks) {
+    keys.insert(keys.end(), nf4.begin(), nf4.end());
+    const Outcome outcome = train(name, keys, ranks);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  };
+  const auto ledger = [&](const std::string& name) { return read_file(at(name + "/ledger.jsonl")); };
+  run("one", {}, 1);
+  run("sharded", {"parallel.zero=3", "memory.recompute=block"}, 3);
+  run("offloaded", {"parallel.zero=3", "parallel.offload_optimizer=nvme", "parallel.offload_path=" + folder_.text()},
+      2);
+  run("resumed", {"run.max_steps=2"}, 2);
+  run("resumed", {"parallel.zero=2"}, 1);
+  for (const char* name : {"sharded", "offloaded", "resumed"}) {
+    EXPECT_EQ(adapter(name), adapter("one")) << name;
+    EXPECT_EQ(ledger(name), ledger("one")) << name;
+  }
+  ASSERT_EQ(train("dense16", {"lora.r=3", "lora.dropout=0.1"}).exit_code, 0);
+  EXPECT_NE(ledger("dense16"), ledger("one")) << "control";
+  // The checkpoint says how its model is stored.
+  const std::vector<int> ids = {5, 6, 40, 7, 22, 13, 9, 30};
+  const std::string model = reference("hf/llama");
+  const std::vector<double> expected = logprobs({at("one")}, ids);
+  EXPECT_EQ(logprobs({model, "--adapter", at("one/adapter"), "--quantize", "nf4", "--double"}, ids), expected);
+  EXPECT_NE(logprobs({model, "--adapter", at("one/adapter")}, ids), expected);
+  const Outcome full = train("full", {"run.finetuning=full", "quantization.bits=4"});
+  EXPECT_EQ(full.exit_code, 78);
+  EXPECT_THAT(full.output, HasSubstr("quantization.bits: needs run.finetuning = lora"));
+  const Outcome part = train("part", {"quantization.bits=4", "quantization.skip_modules=lm_head, k_proj"});
+  EXPECT_EQ(part.exit_code, 78);
+  EXPECT_THAT(part.output, HasSubstr("q_proj, k_proj, v_proj are one matrix here"));
+  EXPECT_EQ(train("bits", {"quantization.bits=5"}).exit_code, 78);
+}
+
 TEST_F(AdapterRun, IsExportedMergedEvaluatedAndContinued) {
   ASSERT_EQ(train("one", dora).exit_code, 0);
   const std::string exported = (folder_ / "exported").string(), model = reference("hf/llama");

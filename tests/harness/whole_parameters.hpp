@@ -4,13 +4,26 @@
 #include <algorithm>
 
 #include "harness/harness.hpp"
-#include "params/param_store.hpp"
+#include "params/slice_quantizer.hpp"
 
 namespace llmtrain::test {
 
+/// Quantises a parameter from host memory; every rank passes the same values.
+inline void quantize_parameter(ParamStore& store, int unit, int param, const float* values, Communicator& ranks) {
+  const ParamSpec& spec = store.spec(unit).params[static_cast<size_t>(param)];
+  for (size_t s = 0; s < spec.slices.size(); ++s) {
+    SliceQuantizer quantizer(store, unit, param, static_cast<int>(s));
+    const float* first = values + spec.slices[s].first_row * spec.columns;
+    for (const ElementRange& range : quantizer.ranges(512)) quantizer.put(range, first + range.begin, stream());
+    quantizer.finish(ranks, stream());
+  }
+}
+
 /// Sets a parameter from host memory; every rank passes the same values. Then call publish_weights().
-inline void set_parameter(ParamStore& store, int unit, int param, const float* values) {
+inline void set_parameter(ParamStore& store, int unit, int param, const float* values,
+                          Communicator& ranks = communicator()) {
   store.finish_update();
+  if (store.spec(unit).quantization) return quantize_parameter(store, unit, param, values, ranks);
   const int64_t first = store.layout(unit).offset(param);
   const int64_t last = first + store.spec(unit).params[static_cast<size_t>(param)].numel();
   for (size_t segment = 0; segment < store.segment_count(unit); ++segment) {
@@ -23,8 +36,12 @@ inline void set_parameter(ParamStore& store, int unit, int param, const float* v
 
 /// Copies a parameter into `out` (fp32 masters, host memory) on every rank. Collective.
 inline void gather_parameter(ParamStore& store, int unit, int param, float* out) {
-  const int64_t first = store.layout(unit).offset(param);
-  store.gather_range(unit, first, first + store.spec(unit).params[static_cast<size_t>(param)].numel(), out);
+  const ParamSpec& spec = store.spec(unit).params[static_cast<size_t>(param)];
+  for (size_t s = 0; s < spec.slices.size(); ++s) {
+    const ParamSlice& slice = spec.slices[s];
+    const int64_t first = store.layout(unit).offset(param, static_cast<int>(s));
+    store.gather_range(unit, first, first + slice.rows * spec.columns, out + slice.first_row * spec.columns);
+  }
 }
 
 }  // namespace llmtrain::test

@@ -17,6 +17,7 @@
 #include "device/device.hpp"
 #include "harness/errors.hpp"
 #include "harness/harness.hpp"
+#include "kernels/quantized_matrix.hpp"
 
 namespace llmtrain::test {
 
@@ -48,6 +49,7 @@ class Array {
   Array(DType dtype, std::initializer_list<int64_t> shape, const Values& values) : Array(dtype, shape) { set(values); }
 
   operator const Tensor&() const { return tensor_; }  // NOLINT: stands for its tensor in calls
+  operator WeightMatrix() const { return tensor_; }   // NOLINT: likewise
   const Tensor& tensor() const { return tensor_; }
 
   void set(const Values& values) {

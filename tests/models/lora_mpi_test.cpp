@@ -58,6 +58,29 @@ TEST_P(AdaptersOfRanks, StepsHaveTheBitsOfOneRank) {
   }
 }
 
+TEST_P(AdaptersOfRanks, StepsOverAQuantizedBaseHaveTheBitsOfOneRank) {
+  const auto alone = make_local_communicator();
+  const auto use = [&](const Quantization& format) {
+    shape.quantization = [this, format](const std::string& name) -> std::optional<Quantization> {
+      return shape.has_row_per_token(name) ? std::nullopt : std::optional(format);
+    };
+  };
+  const std::vector<Quantization> formats = {
+      {QuantizedType::nf4, 64, true, 0}, {QuantizedType::fp4, 128, false, 0}, {QuantizedType::int8, 256, false, 0}};
+  for (size_t i = 0; i < formats.size(); ++i) {
+    const DType compute = i == 1 ? DType::f32 : DType::bf16;
+    use(formats[(i + 1) % formats.size()]);
+    const Trained other = train(compute, Recompute::none, *alone, 0);
+    use(formats[i]);
+    const Trained expected = train(compute, Recompute::none, *alone, 0);
+    EXPECT_NE(other.numbers, expected.numbers) << "control: another storage";
+    for (int stage = 0; stage <= 3; ++stage) {
+      const Recompute level = stage % 2 == 0 ? Recompute::block : Recompute::none;
+      EXPECT_EQ(train(compute, level, communicator(), stage), expected) << "stage " << stage << ", storage " << i;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Cases, AdaptersOfRanks, ::testing::Values("qv", "gpt2_dora", "part_of_fused", "head"),
                          [](const auto& test) { return std::string(test.param); });
 

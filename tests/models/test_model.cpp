@@ -129,7 +129,7 @@ void TestModel::set(const std::map<std::string, std::vector<float>>& values) {
         whole.insert(whole.end(), found->second.begin(), found->second.end());
       }
       LLMTRAIN_CHECK(static_cast<int64_t>(whole.size()) == spec.params[p].numel(), "shape of " + spec.params[p].name);
-      test::set_parameter(*params_, unit, static_cast<int>(p), whole.data());
+      test::set_parameter(*params_, unit, static_cast<int>(p), whole.data(), communicator_);
     }
   }
   params_->publish_weights();

@@ -50,6 +50,23 @@ TEST(UnitLayout, PlacesDecayingTensorsFirstInOrder) {
   EXPECT_EQ(layout.ranges()[1].begin, 768);
 }
 
+TEST(UnitLayout, SlicesOfAQuantizedMatrixBeginWithAChunk) {
+  ParamSpec fused = param(100, 9, true);  // 540, 180 and 180 elements
+  fused.slices = {{"q", 0, 60}, {"k", 60, 20}, {"v", 80, 20}};
+  UnitSpec unit{"block", {fused, param(3, 100, true)}};
+  const UnitLayout dense(unit);
+  EXPECT_EQ(dense.offset(0, 2), 720);
+  EXPECT_EQ(dense.offset(1), 1024);
+  unit.trained = false;
+  unit.quantization = Quantization{};
+  const UnitLayout layout(unit);
+  EXPECT_EQ(layout.offset(0, 0), 0);
+  EXPECT_EQ(layout.offset(0, 1), 768);
+  EXPECT_EQ(layout.offset(0, 2), 1024);
+  EXPECT_EQ(layout.offset(1), 1280);
+  EXPECT_EQ(layout.elements(), 1792);
+}
+
 TEST(UnitLayout, RangesDivideWhereTheLearningRateDoesAndNothingMoves) {
   UnitSpec unit{"block", {param(1, 9, true), param(2, 300, true), param(300, 1, true), param(5, 1, false)}, false};
   const UnitLayout before(unit);

@@ -318,6 +318,22 @@ TEST(Config, NotesKeysWithoutEffect) {
   EXPECT_EQ(write_deck(c).find("\nwarmup_steps ="), std::string::npos);
 }
 
+TEST(Config, OptimizersHaveTheDefaultsOfTheirLibraries) {
+  const OptimizerConfig lion = load({"optimizer.name=lion"}).optimizer;
+  EXPECT_EQ(lion.beta2, 0.99);
+  EXPECT_EQ(lion.weight_decay, 0);
+  EXPECT_EQ(load({"optimizer.name=lion", "optimizer.beta2=0.999"}).optimizer.beta2, 0.999);
+  const Config sgd = load({"optimizer.name=sgd", "optimizer.epsilon=1e-6", "optimizer.nesterov=true"});
+  EXPECT_EQ(sgd.optimizer.weight_decay, 0);
+  EXPECT_THAT(sgd.notes, ElementsAre("command line: optimizer.epsilon: no effect with name = sgd",
+                                     "command line: optimizer.nesterov: no effect with momentum = 0"));
+  const ParallelConfig paged = load({"optimizer.name=paged_adamw_8bit"}).parallel;
+  EXPECT_EQ(paged.offload_optimizer, Offload::cpu);
+  const Config resident = load({"optimizer.name=paged_adamw", "parallel.offload_optimizer=none"});
+  EXPECT_EQ(resident.parallel.offload_optimizer, Offload::none);
+  EXPECT_THAT(load({"optimizer.name=sgd", "optimizer.momentum=0.9", "optimizer.nesterov=true"}).notes, IsEmpty());
+}
+
 TEST(Config, LossScaleIsOfFp16) {
   const Config c = load({"precision.compute=fp16"});
   EXPECT_EQ(c.precision.loss_scale, PrecisionConfig::dynamic);
@@ -371,6 +387,8 @@ const std::vector<std::vector<std::string>> variants = {
     {"log.sample_prompts=Once\\, a, b ; c # d", "run.name=a b", "memory.limit=3GiB", "log.sinks=jsonl"},
     {"precision.compute=fp16", "precision.loss_scale_hysteresis=2"},
     {"precision.compute=fp16", "precision.loss_scale=1024"},
+    {"optimizer.name=lion"},
+    {"optimizer.name=sgd", "optimizer.momentum=0.9"},
     {"log.sinks=", "model.vocab_size=300", "precision.compute=fp32", "schedule.name=cosine_with_restarts"},
 };
 

@@ -15,6 +15,7 @@
 #include "kernels/host/element.hpp"
 #include "kernels/host/fast_math.hpp"
 #include "kernels/host/parallel.hpp"
+#include "kernels/host/product/dequantize.hpp"
 #include "kernels/host/product/gemm_plan.hpp"
 #include "kernels/host/product/tile_store.hpp"
 #include "kernels/host/team_loops.hpp"
@@ -49,10 +50,41 @@ void GemmPlan::with_types(const F& f) const {
 void GemmPlan::pack_b_block(const Operands& o, char* to, int64_t panel, int64_t k_block) const {
   const int64_t column = panel * panel_width;
   with_types([&](auto in, auto out) {
+    if (shape_.quantized) return pack_quantized_b<decltype(in), decltype(out)>(o, to, panel, k_block);
     const auto from = source<decltype(in), decltype(out)>(o.b, k_block, column, !shape_.b_transposed,
                                                           shape_.b_transposed ? shape_.k : shape_.n);
     pack_b(reinterpret_cast<uint32_t*>(to), from, std::min(panel_width, shape_.n - column), panel_width);
   });
+}
+
+/// Dequantises a few rows at a time, which stay in the first-level cache, and packs them.
+template <class In, class Panel>
+void GemmPlan::pack_quantized_b(const Operands& o, char* to, int64_t panel, int64_t k_block) const {
+  using Source = PanelSource<In, Panel>;
+  constexpr int64_t unit = Source::Words::unit, rows_at_once = 8, words_at_once = 16;
+  constexpr int64_t stride = max_k_block * unit + 64 / static_cast<int64_t>(sizeof(In));  // against aliasing
+  auto* out = reinterpret_cast<uint32_t*>(to);
+  const int64_t column = panel * panel_width, columns = std::min(panel_width, shape_.n - column);
+  const int64_t k0 = k_block * k_block_, k = std::min(k_block_length(k_block), shape_.k - k0);
+  alignas(64) In values[std::max(rows_at_once * stride, words_at_once * unit * panel_width)];
+  if (shape_.b_transposed) {
+    for (int64_t j = 0; j < panel_width; j += rows_at_once) {
+      const int64_t rows = std::clamp<int64_t>(columns - j, 0, rows_at_once);
+      for (int64_t r = 0; r < rows; ++r) {
+        dequantize_row(*o.quantized, column + j + r, k0, k, shape_.input, values + r * stride);
+      }
+      pack_blocks(out + j, panel_width, 1, Source{values, 1, stride, k}, rows, rows_at_once);
+    }
+    return;
+  }
+  for (int64_t first = 0; first < k; first += words_at_once * unit) {
+    const int64_t rows = std::min(words_at_once * unit, k - first);
+    for (int64_t r = 0; r < rows; ++r) {
+      dequantize_row(*o.quantized, k0 + first + r, column, columns, shape_.input, values + r * panel_width);
+    }
+    pack_blocks(out + first / unit * panel_width, panel_width, 1, Source{values, panel_width, 1, rows}, columns,
+                panel_width);
+  }
 }
 
 /// Task: one k-block of one panel.
@@ -213,7 +245,7 @@ void GemmPlan::run(const GemmOperands& operands) {
   char* memory = workspace(r.bytes(threads));
   char* owns = memory + r.shared();
   char* added = memory + r.packed_a + r.packed_b + r.wide_c;
-  const auto& [a, b, c, bias, p, q] = operands;
+  const auto& [a, b, c, bias, p, q, quantized] = operands;
   const Operands o{swapped_ ? b : a,
                    swapped_ ? a : b,
                    c,
@@ -224,7 +256,8 @@ void GemmPlan::run(const GemmOperands& operands) {
                    swapped_ ? q : p,
                    swapped_ ? p : q,
                    added,
-                   added + r.packed_p};
+                   added + r.packed_p,
+                   quantized};
   const bool a_stays =
       row_blocks_ <= rows_at_a_time_ && k_blocks_ <= k_blocks_at_a_time_;  // packed once for all panels
   std::atomic<bool> good{true};
@@ -284,7 +317,8 @@ struct PlanHash {
     uint64_t h = 0;
     for (const int64_t v : {s.m, s.n, s.k, s.rank, s.a_columns})
       h = (h ^ static_cast<uint64_t>(v)) * 0x9E3779B97F4A7C15u;
-    for (const bool v : {s.a_transposed, s.b_transposed, s.accumulate, s.bias, s.any_rows}) h = h * 2 + (v ? 1 : 0);
+    for (const bool v : {s.a_transposed, s.b_transposed, s.accumulate, s.bias, s.any_rows, s.quantized})
+      h = h * 2 + (v ? 1 : 0);
     h = h * 31 + static_cast<uint64_t>(s.input) * 7 + static_cast<uint64_t>(s.output);
     return static_cast<size_t>((h ^ (h >> 32)) * 0x9E3779B97F4A7C15u);
   }

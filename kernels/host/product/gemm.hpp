@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "core/dtype.hpp"
+#include "kernels/quantized_matrix.hpp"
 
 namespace llmtrain::host {
 
@@ -27,6 +28,7 @@ struct GemmShape {
   bool any_rows = false;  ///< uses the path for many rows, whatever m
   /// Row length of a transposed A that is a block of columns of a wider one, whose path it uses; 0: A is dense.
   int64_t a_columns = 0;
+  bool quantized = false;  ///< B is a QuantizedMatrix, which is dequantised into the input type while it is packed
 
   bool operator==(const GemmShape&) const = default;
 };
@@ -40,6 +42,7 @@ struct GemmOperands {
   const void* bias = nullptr;
   const void* p = nullptr;
   const void* q = nullptr;
+  const QuantizedMatrix* quantized = nullptr;  ///< instead of b
 };
 void gemm(const GemmShape& shape, const GemmOperands& operands);
 /// Bytes of workspace() for a call by this thread.

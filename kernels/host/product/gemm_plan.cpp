@@ -12,7 +12,6 @@ namespace llmtrain::host {
 namespace {
 
 constexpr int64_t max_tile_rows = 128;              ///< a B panel is read from far caches once per tile
-constexpr int64_t max_k_block = 512;                ///< words along k in one micro-kernel call
 constexpr int64_t max_k_blocks = 8;                 ///< k-blocks per segment, which is packed at a time
 constexpr int64_t packed_limit = int64_t{8} << 20;  ///< bytes of packed A, and of packed B, at a time
 constexpr int64_t enough_tiles = 96;                ///< enough to balance tens of threads
@@ -45,7 +44,7 @@ bool better_swapped(const GemmShape& s, DType panel_type) {
   const int64_t words = s.k * static_cast<int64_t>(size_of(panel_type)) / 4;  // words of a packed row or column
   const bool in_place = panel_type == s.input && (panel_type == DType::f32 || s.k % 2 == 0);
   const bool one_segment = s.k <= max_k_block * max_k_blocks * 4 / static_cast<int64_t>(size_of(panel_type));
-  return s.b_transposed && !s.a_transposed && !s.accumulate && in_place && one_segment &&
+  return s.b_transposed && !s.quantized && !s.a_transposed && !s.accumulate && in_place && one_segment &&
          s.n * words > s.m * (words + s.n);
 }
 
@@ -87,7 +86,7 @@ void GemmPlan::cut(bool must_pack_a) {
   if (tiles() < enough_tiles) tile_rows_ /= 2;
   if (tiles() < enough_tiles) panels_per_tile_ = 1;
   row_blocks_ = divide_up(shape_.m, tile_rows_);
-  direct_b_ = panel_type_ == DType::f32 && shape_.input == DType::f32 && !shape_.b_transposed &&
+  direct_b_ = panel_type_ == DType::f32 && shape_.input == DType::f32 && !shape_.b_transposed && !shape_.quantized &&
               shape_.n * panel_element_ < long_row_bytes;
   share_b_ = row_blocks_ > 1 && !direct_b_;
 

@@ -12,6 +12,8 @@
 
 namespace llmtrain::host {
 
+constexpr int64_t max_k_block = 512;  ///< words along k in one micro-kernel call
+
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// Plan of a shape: its division, and the kernels of whole and border tiles, which are created in the first run. Along
@@ -39,6 +41,7 @@ class GemmPlan {
     const void* q;
     char* packed_p;
     char* packed_q;
+    const QuantizedMatrix* quantized;
   };
   /// Currently packed operands: panels [panel, panel + panels), k-blocks [k_block, k_block + k_blocks), tile rows [row,
   /// row + rows).
@@ -111,6 +114,8 @@ class GemmPlan {
   template <class F>
   void with_types(const F& f) const;
   void pack_b_block(const Operands& o, char* to, int64_t panel, int64_t k_block) const;
+  template <class In, class Panel>
+  void pack_quantized_b(const Operands& o, char* to, int64_t panel, int64_t k_block) const;
   void pack_b_task(const Operands& o, const Part& part, int64_t task) const;
   void pack_a_task(const Operands& o, const Part& part, int64_t task) const;
   void pack_added_task(const Operands& o, int64_t task) const;

@@ -5,6 +5,7 @@
 #include "kernels/host/column_sum.hpp"
 #include "kernels/host/lanes.hpp"
 #include "kernels/host/parallel.hpp"
+#include "kernels/host/product/dequantize.hpp"
 #include "kernels/host/product/gemm.hpp"
 #include "kernels/host/product/gemm_tile.hpp"
 #include "kernels/host/product/product_shapes.hpp"
@@ -17,32 +18,71 @@ namespace {
 /// Up to this many rows, weights are read once, in place: packing them would cost more than the product.
 constexpr int64_t few_rows = 4;
 
-/// out[r] = x row r . w for R rows at once; every sum in the order of lane_sum.
-template <int R, class T>
-void dot_rows(double* out, const float* x, const T* w, int64_t k) {
-  host::Float8 low[R] = {};
-  host::Float8 high[R] = {};
-  int64_t i = 0;
-  for (; i + host::lane_count <= k; i += host::lane_count) {
-    const host::Float8 w_low = host::load8(w + i);
-    const host::Float8 w_high = host::load8(w + i + 8);
-    for (int r = 0; r < R; ++r) {
-      low[r] += host::load8(x + r * k + i) * w_low;
-      high[r] += host::load8(x + r * k + i + 8) * w_high;
+/// Products of R rows of x, `stride` apart, with one of weights; every sum in the order of lane_sum.
+template <int R>
+class RowDots {
+ public:
+  /// Adds `count` elements: a multiple of the lanes in all calls but the last one.
+  template <class T>
+  void add(const float* x, int64_t stride, const T* w, int64_t count) {
+    int64_t i = 0;
+    for (; i + host::lane_count <= count; i += host::lane_count) {
+      const host::Float8 w_low = host::load8(w + i);
+      const host::Float8 w_high = host::load8(w + i + 8);
+      for (int r = 0; r < R; ++r) {
+        low_[r] += host::load8(x + r * stride + i) * w_low;
+        high_[r] += host::load8(x + r * stride + i + 8) * w_high;
+      }
     }
-  }
-  if (i < k) {
-    const int64_t rest = k - i;
+    if (i == count) return;
+    const int64_t rest = count - i;
     const host::Float8 w_low = host::load_up_to(w + i, rest);
     const host::Float8 w_high = rest > 8 ? host::load_up_to(w + i + 8, rest - 8) : host::Float8{};
     for (int r = 0; r < R; ++r) {
-      const float* row = x + r * k + i;
-      low[r] += host::load_up_to(row, rest) * w_low;
-      if (rest > 8) high[r] += host::load_up_to(row + 8, rest - 8) * w_high;
+      const float* row = x + r * stride + i;
+      low_[r] += host::load_up_to(row, rest) * w_low;
+      if (rest > 8) high_[r] += host::load_up_to(row + 8, rest - 8) * w_high;
     }
   }
-  for (int r = 0; r < R; ++r) out[r] = host::LaneSum(low[r], high[r]).fold();
-}
+  void fold(double* out) const {
+    for (int r = 0; r < R; ++r) out[r] = host::LaneSum(low_[r], high_[r]).fold();
+  }
+
+ private:
+  host::Float8 low_[R] = {};
+  host::Float8 high_[R] = {};
+};
+
+/// Weights of type T, which are read once and in place.
+template <class T>
+struct DenseRows {
+  const T* data;
+  int64_t columns;
+  template <int R>
+  void dot(double* out, const float* x, int64_t row) const {
+    RowDots<R> dots;
+    dots.add(x, columns, data + row * columns, columns);
+    dots.fold(out);
+  }
+};
+
+/// Quantised weights, dequantised a few at a time.
+struct DequantizedRows {
+  const QuantizedMatrix& matrix;
+  DType dtype;
+  template <int R>
+  void dot(double* out, const float* x, int64_t row) const {
+    constexpr int64_t at_once = 1024;
+    alignas(64) float values[at_once];
+    RowDots<R> dots;
+    for (int64_t i = 0; i < matrix.columns; i += at_once) {
+      const int64_t count = std::min(at_once, matrix.columns - i);
+      host::dequantize_row(matrix, row, i, count, dtype, values, true);
+      dots.add(x + i, matrix.columns, values, count);
+    }
+    dots.fold(out);
+  }
+};
 
 /// Left operands of a product and of the one added to it, in fp32.
 struct FloatRows {
@@ -52,21 +92,21 @@ struct FloatRows {
   int64_t rank;  ///< 0: nothing is added
 };
 
-/// sums[i] += row i of x . w for n rows, n <= few_rows.
-template <class T>
-void add_dots(double* sums, const float* x, const T* w, int64_t n, int64_t k) {
+/// sums[i] += row i of x . row `row` of w for n rows of k elements, n <= few_rows.
+template <class Rows>
+void add_dots(double* sums, const float* x, const Rows& w, int64_t row, int64_t n, int64_t k) {
   double dots[few_rows];
   if (n == few_rows) {
-    dot_rows<few_rows>(dots, x, w, k);
+    w.template dot<few_rows>(dots, x, row);
   } else {
-    for (int64_t i = 0; i < n; ++i) dot_rows<1>(dots + i, x + i * k, w, k);
+    for (int64_t i = 0; i < n; ++i) w.template dot<1>(dots + i, x + i * k, row);
   }
   for (int64_t i = 0; i < n; ++i) sums[i] += dots[i];
 }
 
-/// Weights of type T are read once and in place. Every element is a sum in the order of lane_sum, whatever n.
-template <class T, class Out>
-void forward_in_place(Out* y, const FloatRows& from, const T* w, const T* right, const Tensor& bias, int64_t n,
+/// Every element is a sum in the order of lane_sum, whatever n. T is the type of x.
+template <class T, class Rows, class Out>
+void forward_in_place(Out* y, const FloatRows& from, const Rows& w, const T* right, const Tensor& bias, int64_t n,
                       int64_t m) {
   using Half = std::conditional_t<std::is_same_v<T, float>, bf16, T>;  // for a bias that is not fp32
   constexpr int64_t small = int64_t{1} << 15;  // weights below which other threads are not woken
@@ -74,14 +114,14 @@ void forward_in_place(Out* y, const FloatRows& from, const T* w, const T* right,
     if (bias.empty()) return 0.0;
     return double{bias.dtype == DType::f32 ? bias.as<float>()[j] : host::load(bias.as<Half>() + j)};
   };
-  host::parallel_blocks(m, m * from.k <= small ? m : 16, [=](int64_t begin, int64_t end) {
+  host::parallel_blocks(m, m * from.k <= small ? m : 16, [=, &w](int64_t begin, int64_t end) {
     const auto& [x, k, left, rank] = from;
     for (int64_t r = 0; r < n; r += few_rows) {  // from the second iteration on the block's weights are in a cache
       const int64_t rows = std::min(few_rows, n - r);
       for (int64_t j = begin; j < end; ++j) {
         double sums[few_rows]{};
-        add_dots(sums, x + r * k, w + j * k, rows, k);
-        if (rank > 0) add_dots(sums, left + r * rank, right + j * rank, rows, rank);
+        add_dots(sums, x + r * k, w, j, rows, k);
+        if (rank > 0) add_dots(sums, left + r * rank, DenseRows<T>{right, rank}, j, rows, rank);
         for (int64_t i = 0; i < rows; ++i) host::store(y + (r + i) * m + j, static_cast<float>(sums[i] + shift(j)));
       }
     }
@@ -104,6 +144,8 @@ FloatRows float_rows(const Tensor& x, const Tensor& left) {
   return {wide, x.dim(1), wide + x.numel(), rank};
 }
 
+const void* dense_data(const WeightMatrix& w) { return w.is_quantized() ? nullptr : w.dense().data; }
+
 }  // namespace
 
 bool use_tf32(bool /*wanted*/) { return false; }
@@ -123,16 +165,22 @@ std::string slow_products_note() {
   return std::string("matrix products and attention use their slowest path: ") + why;
 }
 
-void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream&, ProductRole role,
-                    const LowRank& added) {
+void linear_forward(const Tensor& y, const Tensor& x, const WeightMatrix& w, const Tensor& bias, Stream&,
+                    ProductRole role, const LowRank& added) {
   const ProductShape product = check_linear_forward(y, x, w, bias);
   check_added(added, x, {product.n, product.m}, true);
   const int64_t n = product.n, m = product.m;
   if (n == 0 || m == 0) return;
-  const ProfileSpan span("linear_forward", [&] { return traffic({&y, &x, &w}, product.flops() + flops(added, m)); });
+  const ProfileSpan span("linear_forward", [&] { return traffic({&y, &x}, w, product.flops() + flops(added, m)); });
   if (role == ProductRole::decoding || (role == ProductRole::training && n <= few_rows)) {
-    host::dispatch(y, w, [&]<class Out, class T>(Out* to, const T* weights) {
-      forward_in_place(to, float_rows(x, added.left), weights, static_cast<const T*>(added.right.data), bias, n, m);
+    host::dispatch(y, x, [&]<class Out, class T>(Out* to, const T*) {
+      const FloatRows from = float_rows(x, added.left);
+      const auto* right = static_cast<const T*>(added.right.data);
+      if (w.is_quantized()) {
+        forward_in_place(to, from, DequantizedRows{w.quantized(), x.dtype}, right, bias, n, m);
+      } else {
+        forward_in_place(to, from, DenseRows<T>{static_cast<const T*>(w.dense().data), from.k}, right, bias, n, m);
+      }
     });
     return;
   }
@@ -141,20 +189,27 @@ void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Ten
   shape.bias_type = bias.dtype;
   shape.any_rows = role == ProductRole::prefill;
   shape.rank = added.rank();
-  host::gemm(shape, {x.data, w.data, y.data, bias.data, added.left.data, added.right.data});
+  shape.quantized = w.is_quantized();
+  host::gemm(shape, {x.data, dense_data(w), y.data, bias.data, added.left.data, added.right.data, &w.quantized()});
 }
 
-void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w, bool accumulate, Stream&,
+void linear_backward_input(const Tensor& dx, const Tensor& dy, const WeightMatrix& w, bool accumulate, Stream&,
                            const LowRank& added) {
   const ProductShape product = check_linear_backward_input(dx, dy, w, accumulate);
   check_added(added, dy, {product.n, product.k}, false);
   if (product.n == 0) return;
   const ProfileSpan span("linear_backward_input", [&] {
-    return traffic({&dx, &dy, &w}, product.flops() + flops(added, product.k));
+    return traffic({&dx, &dy}, w, product.flops() + flops(added, product.k));
   });
   host::GemmShape shape = host::backward_input_shape(product, dy.dtype, dx.dtype, accumulate);
   shape.rank = added.rank();
-  host::gemm(shape, {.a = dy.data, .b = w.data, .c = dx.data, .p = added.left.data, .q = added.right.data});
+  shape.quantized = w.is_quantized();
+  host::gemm(shape, {.a = dy.data,
+                     .b = dense_data(w),
+                     .c = dx.data,
+                     .p = added.left.data,
+                     .q = added.right.data,
+                     .quantized = &w.quantized()});
 }
 
 void linear_backward_weight(const Tensor& dw, const Tensor& dy, const Tensor& x, bool accumulate, Stream& stream) {

@@ -264,9 +264,11 @@ void write_adapter(const AdapterOutput& output, const DecoderShape& shape, const
       const UnitLayout layout(units[unit]);
       const std::vector<ParamSpec>& specs = units[unit].params;
       for (size_t p = 0; p < specs.size(); ++p) {
-        for (const ParamSlice& slice : specs[p].slices) {
+        for (size_t s = 0; s < specs[p].slices.size(); ++s) {
+          const ParamSlice& slice = specs[p].slices[s];
           if (!is_adapter_name(slice.name) && !part.trained.contains(slice.name)) continue;
-          work(static_cast<int>(unit), layout.offset(static_cast<int>(p)), specs[p], exported_slice(shape, slice));
+          work(static_cast<int>(unit), layout.offset(static_cast<int>(p), static_cast<int>(s)), specs[p],
+               exported_slice(shape, slice));
         }
       }
     }

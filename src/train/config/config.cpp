@@ -64,12 +64,18 @@ void mark_unused(DeckLoader& deck, const DeckKeys& keys, std::string_view sectio
   }
 }
 
+constexpr const char* trained_in_full =
+    "needs run.finetuning = lora: the steps of an optimizer are smaller than the distance of two codes, so that a "
+    "matrix "
+    "in 4 or 8 bits would not move; adapters in the compute type are trained beside it";
+
 /// `folders`: null for a recorded deck, which has the properties of its adapters.
 void resolve_finetuning(DeckLoader& deck, const DeckKeys& keys, Config& config, ModelFolders* folders) {
   using Finetuning = RunConfig::Finetuning;
   const Finetuning kind = config.run.finetuning;
   const bool adapts = kind == Finetuning::lora || config.run.task == Task::evaluate;
   if (adapts && folders != nullptr) load_adapter_path(deck, config, *folders);
+  config.quantization.resolve(deck, config.model, adapts ? "" : trained_in_full);
   if (!trains(config.run.task)) return;
   if (kind != Finetuning::full && !config.source.instead.empty()) {
     deck.fail("model.path",
@@ -165,6 +171,7 @@ void Config::visit(DeckKeys& keys) {  // in the order in which a user meets them
   model.visit(keys);
   lora.visit(keys);
   freeze.visit(keys);
+  quantization.visit(keys);
   data.visit(keys);
   chat.visit(keys);
   batch.visit(keys);
@@ -219,6 +226,19 @@ std::string read_deck_file(const std::string& path) {
   return text;
 }
 
+namespace {
+
+/// States of a paged optimizer lie in host memory, or where offloaded parameters lie.
+void page_states(DeckLoader& deck, Config& config) {
+  constexpr const char* key = "parallel.offload_optimizer";
+  if (!trains(config.run.task) || !config.optimizer.paged() || deck.given(key)) return;
+  const Offload parameters = config.parallel.offload_parameters;
+  config.parallel.offload_optimizer = parameters == Offload::none ? Offload::cpu : parameters;
+  deck.set(key, Origin::automatic, fmt::format("for {}", name_of(config.optimizer.name)));
+}
+
+}  // namespace
+
 Config load_config(std::string_view deck_text, const std::string& deck_name, std::span<const std::string> overrides,
                    DeckFiles files, ModelFolders* folders) {
   Config config;
@@ -256,6 +276,7 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
       config.data.embedding_rows = config.source.checkpoint.empty() ? config.model.vocab_size : config.source.tokens;
     }
     config.precision.resolve(deck);
+    page_states(deck, config);
     config.parallel.resolve(deck, config.batch.gradient_accumulation_steps);
     if (config.evaluation.every_epochs > 0) config.evaluation.every_steps = 1;  // until the data are known
     config.evaluation.resolve(deck, config);
@@ -267,6 +288,7 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
   deck.check(config.data.cache != config.run.output + "/" + config.run.name, {"run.name", "run.output", "data.cache"},
              "the run's folder would be data.cache, the folder of token files: choose another name");
   if (trains(config.run.task)) {
+    config.optimizer.resolve(deck);
     config.schedule.resolve(deck);
     config.checkpoint.resolve(deck, config);
     if (files != DeckFiles::recorded) check_resume(deck, config);

@@ -14,6 +14,7 @@
 #include "models/freeze_config.hpp"
 #include "models/lora_config.hpp"
 #include "models/model_config.hpp"
+#include "models/quantization_config.hpp"
 #include "optim/optimizer_config.hpp"
 #include "optim/precision_config.hpp"
 #include "optim/schedule_config.hpp"
@@ -34,6 +35,7 @@ struct Config {
   ModelConfig model;
   LoraConfig lora;
   FreezeConfig freeze;
+  QuantizationConfig quantization;
   DataConfig data;
   ChatConfig chat;
   BatchConfig batch;

@@ -74,6 +74,7 @@ ModelConfig take_recorded(DeckLoader& deck, Config& config, const Facts& facts) 
     config.source.checkpoint = facts.checkpoint;
     config.source.tokens = facts.tokens;
     if (recorded.run.finetuning == RunConfig::Finetuning::lora) config.source.lora = recorded.lora;
+    config.source.quantization = recorded.quantization;
     return model;
   }
   config.source.instead = facts.checkpoint;
@@ -228,6 +229,7 @@ std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, Mod
     }
     const HfConfig found = parse_hf_config(facts.config, path + "/config.json");
     for (const std::string& warning : found.warnings) deck.note(key, warning);
+    config.source.quantization = found.quantization;
     return found.model;
   } catch (const UserError& error) {
     deck.fail(key, error.what(), error.code());

@@ -9,6 +9,7 @@
 #include "core/deck/deck.hpp"
 #include "models/lora_config.hpp"
 #include "models/model_config.hpp"
+#include "models/quantization_config.hpp"
 
 namespace llmtrain {
 
@@ -16,10 +17,11 @@ struct Config;
 
 /// Result of the examination of model.path. It has no keys.
 struct ModelSource {
-  std::string checkpoint;               ///< checkpoint of the weights, if the folder is one or is a run
-  int64_t tokens = 0;                   ///< number of its embedding rows that are tokens
-  int64_t rows = 0;                     ///< embedding rows in its files if data.add_tokens adds to them, otherwise 0
-  std::optional<LoraConfig> lora = {};  ///< adapters of the checkpoint
+  std::string checkpoint;                ///< checkpoint of the weights, if the folder is one or is a run
+  int64_t tokens = 0;                    ///< number of its embedding rows that are tokens
+  int64_t rows = 0;                      ///< embedding rows in its files if data.add_tokens adds to them, otherwise 0
+  std::optional<LoraConfig> lora = {};   ///< adapters of the checkpoint
+  QuantizationConfig quantization = {};  ///< of the folder's matrices, or the checkpoint's run
   std::string instead;  ///< set if the folder is gone: a checkpoint of the run that stores what resuming needs
 };
 

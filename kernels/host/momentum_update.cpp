@@ -1,0 +1,31 @@
+#include "kernels/momentum_update.hpp"
+
+#include "kernels/step_decision.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+/// Applies the decision; returns false if it is not to update.
+template <class Step>
+bool decide(Step& step) {
+  const StepDecision* decision = decision_in(step.decision);
+  if (decision == nullptr) return true;
+  step.gradient_scale = decision->factor;
+  step.decision = {};
+  return decision->applies != 0;
+}
+
+}  // namespace
+
+void sgd_update(const UpdateTensors& tensors, const SgdStep& step, Stream& /*stream*/) {
+  SgdStep decided = step;
+  if (decide(decided)) sgd_update_on_host(tensors, decided);
+}
+
+void lion_update(const UpdateTensors& tensors, const LionStep& step, Stream& /*stream*/) {
+  LionStep decided = step;
+  if (decide(decided)) lion_update_on_host(tensors, decided);
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,167 @@
+#pragma once
+// Dequantisation of parts of rows. dequantize_avx512.cpp compiles the templates for wider vectors, with instructions
+// that the rest of the program must not contain: it calls only templates over V.
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "kernels/host/fast_math.hpp"
+#include "kernels/quantized_matrix.hpp"
+#include "kernels/rounded_product.hpp"
+
+namespace llmtrain::host {
+
+/// Elements [first, first + count) of a slice, counted row by row, and their destination.
+struct DequantizedRun {
+  Quantization format;
+  const uint8_t* chunks;
+  const float* table;
+  const float* levels;  ///< of the 4-bit codes
+  const float* map;     ///< of doubly quantised scales
+  int block_bits;       ///< binary logarithm of the size of a block
+  int64_t columns;
+  int64_t first;
+  int64_t count;
+  DType rounded;  ///< values are rounded to this compute dtype
+  void* out;
+  bool wide;  ///< out is fp32 whatever `rounded` is
+};
+
+/// Elements [column, column + count) of a row, in the compute dtype or, if `wide`, rounded to it but stored as fp32.
+void dequantize_row(const QuantizedMatrix& matrix, int64_t row, int64_t column, int64_t count, DType dtype, void* out,
+                    bool wide = false);
+/// Dequantizer<Float16>::run, for processors with AVX-512.
+void dequantize_avx512(const DequantizedRun& run);
+
+template <class V>
+class Dequantizer {
+ public:
+  static void run(const DequantizedRun& r) {
+    if (r.wide || r.rounded == DType::f32) return to(r, static_cast<float*>(r.out));
+    r.rounded == DType::bf16 ? to(r, static_cast<bf16*>(r.out)) : to(r, static_cast<f16*>(r.out));
+  }
+
+ private:
+  static constexpr int64_t lanes = lanes_of<V>;
+  using Index = typename BitsOf<V>::Unsigned;
+
+  /// Values of the 16 codes in a block.
+  struct Values {
+    V parts[16 / lanes];
+  };
+
+  static V round(V v, DType dtype) {
+    if (dtype == DType::bf16) return std::bit_cast<V>(bf16_bits(v) << 16);
+    if (dtype == DType::f16) {
+      f16 half[lanes];
+      store_lanes(half, v);
+      return load_lanes<V>(half);
+    }
+    return v;
+  }
+
+  static Values values_of(const DequantizedRun& r, float scale) {
+    Values values;
+    for (int64_t i = 0; i < 16 / lanes; ++i) {
+      values.parts[i] = round(load_lanes<V>(r.levels + i * lanes) * scale, r.rounded);
+    }
+    return values;
+  }
+
+  /// Values of as many codes as V has lanes, from the high nibble of the first byte on.
+  static V look_up(const Values& values, const uint8_t* codes) {
+#if defined(__AVX512F__)
+    if constexpr (lanes == 16) {
+      const __m512i bytes = _mm512_maskz_cvtepu8_epi64(0xFF, _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)));
+      const __m512i index =
+          _mm512_or_si512(_mm512_maskz_srli_epi64(0xFF, bytes, 4), _mm512_maskz_slli_epi64(0xFF, bytes, 32));
+      return _mm512_maskz_permutexvar_ps(0xFFFF, index, std::bit_cast<__m512>(values.parts[0]));
+    }
+#endif
+#if defined(__AVX2__)
+    if constexpr (lanes == 8) {
+      const __m256i bytes = _mm256_cvtepu8_epi64(_mm_loadu_si32(codes));
+      const __m256i index = _mm256_or_si256(_mm256_srli_epi64(bytes, 4), _mm256_slli_epi64(bytes, 32));
+      const __m256 low = _mm256_permutevar8x32_ps(std::bit_cast<__m256>(values.parts[0]), index);
+      const __m256 high = _mm256_permutevar8x32_ps(std::bit_cast<__m256>(values.parts[1]), index);
+      return std::bit_cast<V>(_mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28))));
+    }
+#endif
+    V v;
+    for (int64_t i = 0; i < lanes; ++i) v[i] = value_of(values, i % 2 == 0 ? codes[i / 2] >> 4 : codes[i / 2] & 15);
+    return v;
+  }
+  static float value_of(const Values& values, int code) { return values.parts[code / lanes][code % lanes]; }
+
+  /// Stores values that are rounded to T already.
+  template <class T>
+  static void put(T* out, V v) {
+    if constexpr (std::is_same_v<T, bf16>) {
+      const auto half = __builtin_convertvector(std::bit_cast<Index>(v) >> 16, typename BitsOf<V>::Half);
+      std::memcpy(out, &half, sizeof half);
+    } else {
+      store_lanes(out, v);
+    }
+  }
+
+  template <class T>
+  static void to(const DequantizedRun& r, T* out) {
+    if (r.format.type == QuantizedType::int8) return rows_to(r, out);
+    const int64_t bytes = chunk_bytes(r.format), codes = code_bytes(r.format), width = scale_bytes(r.format);
+    const int64_t in_chunk = scales_of_chunk(r.format) - 1;
+    for (int64_t e = r.first, end = r.first + r.count; e < end;) {
+      const uint8_t* record = r.chunks + e / chunk_elements * bytes;
+      const int64_t block = e >> r.block_bits, last = (block + 1) << r.block_bits;
+      const int64_t count = (last < end ? last : end) - e;
+      const uint8_t* at = record + codes + (block & in_chunk) * width;
+      float scale = 0;
+      if (r.format.double_quantization) {
+        scale = rounded_product(r.map[*at], r.table[1 + block / nested_block]) + r.table[0];
+      } else {
+        std::memcpy(&scale, at, sizeof scale);
+      }
+      block_to(values_of(r, scale), record, e % chunk_elements, count, out);
+      out += count;
+      e += count;
+    }
+  }
+
+  template <class T>
+  static void block_to(const Values& values, const uint8_t* codes, int64_t at, int64_t count, T* out) {
+    int64_t i = 0;
+    if (at % 2 != 0) store(out + i++, value_of(values, codes[at / 2] & 15));
+    for (; i + lanes <= count; i += lanes) put(out + i, look_up(values, codes + (at + i) / 2));
+    for (; i < count; ++i) {
+      const uint8_t byte = codes[(at + i) / 2];
+      store(out + i, value_of(values, (at + i) % 2 == 0 ? byte >> 4 : byte & 15));
+    }
+  }
+
+  template <class T>
+  static void rows_to(const DequantizedRun& r, T* out) {
+    using Bytes [[gnu::vector_size(lanes)]] = int8_t;
+    using Integers = typename BitsOf<V>::Signed;
+    for (int64_t e = r.first, end = r.first + r.count; e < end;) {
+      const int64_t row = e / r.columns, last = (row + 1) * r.columns;
+      const int64_t stop = last < end ? last : end;
+      for (; e < stop; e += lanes, out += lanes) {
+        const int64_t count = stop - e < lanes ? stop - e : lanes;
+        Bytes codes{};
+        std::memcpy(&codes, r.chunks + e, static_cast<size_t>(count));
+        const V value = __builtin_convertvector(__builtin_convertvector(codes, Integers), V) * r.table[row] * int8_step;
+        const V rounded = round(value, r.rounded);
+        if (count == lanes) {
+          put(out, rounded);
+        } else {
+          store_up_to(out, rounded, count);
+        }
+      }
+      out -= e - stop;
+      e = stop;
+    }
+  }
+};
+
+}  // namespace llmtrain::host

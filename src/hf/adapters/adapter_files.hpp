@@ -2,11 +2,9 @@
 // The folder of an adapter as PEFT writes and reads it: adapter_config.json and adapter_model.safetensors.
 
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "core/quantization.hpp"
 #include "hf/adapters/adapter_config.hpp"
 #include "hf/load_weights.hpp"
 #include "hf/slice_writer.hpp"
@@ -55,12 +53,10 @@ struct AdapterOutput {
   std::string base;       ///< folder of the model; empty: none
   std::string base_hash;  ///< hash of its frozen tensors (LoadReport::hash)
   bool overwrite = true;  ///< files that are there are replaced
-  /// How the model's matrices were stored in training, if in fewer bits.
-  std::optional<Quantization> base_quantization = {};
 };
 /// In the metadata of adapter_model.safetensors.
 inline constexpr const char* base_hash_key = "base_hash";
-inline constexpr const char* base_quantization_key = "base_quantization";  ///< description_of the Quantization
+inline constexpr const char* base_quantization_key = "base_quantization";  ///< description_of the model's storage
 
 /// Collective; rank 0 writes. The folder appears atomically. A request to stop waits: a run saves its state first.
 void write_adapter(const AdapterOutput& output, const DecoderShape& shape, const std::vector<UnitSpec>& units,

@@ -80,7 +80,7 @@ class Merger {
     adapter_ = AdapterFolder::open(adapter, shape);
     warnings_.insert(warnings_.end(), adapter_.warnings.begin(), adapter_.warnings.end());
     trained_on_ = quantization_of_training();
-    check_base(base);
+    check_base();
     check_name(folder);
     adapt(shape, adapter_.config.lora);
     const std::vector<UnitSpec> adapted = Decoder(shape).units();
@@ -160,26 +160,29 @@ class Merger {
     }
   }
 
-  /// Checks that `base` names what the folder has, and that an adapter of a quantised model gets one that is named.
-  void check_base(MergeBase base) {
+  /// Checks that base_ names what the folder has, and that an adapter of a quantised model gets one that is named.
+  void check_base() {
     std::string stored;
     for (const WeightIndex::Tensor& tensor : index_.tensors) {
       if (tensor.quantized && stored.empty()) stored = description_of(tensor.quantized->quantization);
     }
+    if (base_ == MergeBase::as_stored) {
+      base_ = !stored.empty() ? MergeBase::dequantized : trained_on_.empty() ? MergeBase::unnamed : MergeBase::bits16;
+    }
     const auto refuse_base = [&](const std::string& what) {
       throw UserError(ExitCode::bad_content, fmt::format("{}: {}", index_.folder, what));
     };
-    if (stored.empty() && base == MergeBase::dequantized) {
+    if (stored.empty() && base_ == MergeBase::dequantized) {
       refuse_base(
           "the weights are not quantised, so --base dequantized has none to dequantise; name the quantised folder "
           "that the adapter was trained on (llmtool quantize writes it)");
     }
-    if (!stored.empty() && base != MergeBase::dequantized) {
+    if (!stored.empty() && base_ != MergeBase::dequantized) {
       refuse_base(
           "the weights are quantised. Give --base dequantized to merge the adapter into the weights that it was "
           "trained on, or name the original 16-bit model with --model and --base 16bit, which gives another model");
     }
-    if (stored.empty() && base == MergeBase::unnamed && !trained_on_.empty()) {
+    if (stored.empty() && base_ == MergeBase::unnamed && !trained_on_.empty()) {
       refuse_base(fmt::format(
           "the weights are not quantised, and the adapter {} was trained on quantised ones ({}). Give --base 16bit to "
           "merge it into these, which gives another model than the one that was trained, or name the quantised "

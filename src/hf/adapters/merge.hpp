@@ -12,8 +12,9 @@
 namespace llmtrain {
 
 /// The weights to which an adapter is added. One that was trained on a quantised model gives another model with the
-/// weights from before they were quantised than with those that it was trained on, so that the user names which.
-enum class MergeBase : uint8_t { unnamed, bits16, dequantized };
+/// weights from before they were quantised than with those that it was trained on, so that the user names which;
+/// as_stored: whichever the folder has.
+enum class MergeBase : uint8_t { unnamed, bits16, dequantized, as_stored };
 
 /// Writes the model in `folder` with the adapter as a folder of options.output. The tensors have the names and types of
 /// the model's files; other files are copied, with options.texts and the tokenizer of options in their place. Reads and

@@ -2,6 +2,9 @@
 // Memory that kernels use beside their operands: packed panels of matrix products, partial sums over rows. If none is
 // set, or too little, they allocate what they need and keep it.
 
+#include <optional>
+
+#include "core/quantization.hpp"
 #include "core/tensor.hpp"
 
 namespace llmtrain {
@@ -15,8 +18,8 @@ struct LinearPass {
   DType output;  ///< dtype of the forward product's output
   bool forward;
   bool backward;
-  int64_t rank = 0;        ///< of products added to the forward product and to the input's gradient (LowRank)
-  bool quantized = false;  ///< the weight is stored in fewer bits
+  int64_t rank = 0;  ///< of products added to the forward product and to the input's gradient (LowRank)
+  std::optional<QuantizedType> quantized = {};  ///< storage of the weight, if it has fewer bits
 };
 
 /// Bytes for 1 to `rows` rows with the current number of threads. 0 on devices whose kernels keep their memory

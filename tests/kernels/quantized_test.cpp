@@ -1,11 +1,13 @@
 // Quantised matrices on every device.
 
+#include <algorithm>
 #include <cmath>
 #include <tuple>
 
 #include "kernels/adapter.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/quantized_array.hpp"
+#include "kernels/workspace.hpp"
 
 namespace llmtrain {
 namespace {
@@ -79,6 +81,32 @@ TEST(QuantizedMatrix, ElementsOfProductsDependOnTheirRowsAlone) {
     }
     EXPECT_LT(error, largest * (int8 ? 1e-2 : 1e-5));
     EXPECT_GT(error, int8 ? largest * 1e-4 : -1) << "control: inputs are rounded";
+  }
+}
+
+// So --estimate counts it: on a GPU the dequantised matrix, and codes of the inputs.
+TEST(QuantizedMatrix, ProductsUsePlannedMemory) {
+  for (const QuantizedType type : {QuantizedType::nf4, QuantizedType::int8}) {
+    const QuantizedArray quantized({type, 64, false, 0.9}, {24, 8}, 72, 5);
+    const WeightMatrix w(quantized.matrix(), DType::bf16);
+    const Array x(DType::bf16, {6, 72}, test::random_values(6 * 72, 1)), y(DType::f32, {6, 32}),
+        dx(DType::f32, {6, 72});
+    const Array dy(DType::bf16, {6, 32}, test::random_values(6 * 32, 2));
+    const int64_t bytes =
+        linear_workspace_bytes({72, 32, false, DType::bf16, DType::f32, true, true, 0, type}, x.tensor().dim(0));
+    ASSERT_GT(bytes, 0);
+    const DeviceBuffer memory(bytes);
+    for (const bool forward : {true, false}) {
+      fill_zero(memory.data(), bytes, test::stream());
+      const WorkspaceScope scope(Tensor(memory.data(), DType::u8, {bytes}));
+      forward ? linear_forward(y, x, w, Tensor(), test::stream())
+              : linear_backward_input(dx, dy, w, false, test::stream());
+      std::vector<char> used(static_cast<size_t>(bytes));
+      copy_to_host(used.data(), memory.data(), bytes, test::stream());
+      test::stream().synchronize();
+      EXPECT_TRUE(std::any_of(used.begin(), used.end(), [](char c) { return c != 0; })) << forward;
+      EXPECT_LE(workspace_peak(), bytes);
+    }
   }
 }
 

@@ -22,8 +22,8 @@ struct LinearPass {
   std::optional<QuantizedType> quantized = {};  ///< storage of the weight, if it has fewer bits
 };
 
-/// Bytes for 1 to `rows` rows with the current number of threads. 0 on devices whose kernels keep their memory
-/// elsewhere.
+/// Bytes for 1 to `rows` rows with the current number of threads. On a GPU, whose kernels keep small memory elsewhere,
+/// only those of quantised matrices.
 int64_t linear_workspace_bytes(const LinearPass& pass, int64_t rows);
 /// Bytes for gradients that are summed over the rows of a matrix: `columns` of all together.
 int64_t row_sum_workspace_bytes(int64_t rows, int64_t columns);

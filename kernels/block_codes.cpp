@@ -36,27 +36,30 @@ constexpr auto nf4_borders = [] {
 constexpr std::array<float, 7> fp4_borders{0.00260417F, 0.0859375F, 0.20833333F, 0.29166667F,
                                            0.4166667F,  0.583333F,  0.8333333F};
 
-uint8_t nf4_code(float x) {
-  int code = 0;
+// Integers as wide as the elements: the loops over both vectorise.
+int32_t nf4_code(float x) {
+  int32_t code = 0;
   for (const float border : nf4_borders) code += x > border ? 1 : 0;
-  return static_cast<uint8_t>(code);
+  return code;
 }
 
-uint8_t fp4_code(float x) {
-  int rank = 0;
+int32_t fp4_code(float x) {
+  int32_t rank = 0;
   for (const float border : fp4_borders) rank += std::fabs(x) > border ? 1 : 0;
   // Magnitudes in ascending order have codes 0, 1, 6, 7, 4, 5, 2, 3.
-  return static_cast<uint8_t>((rank ^ ((rank & 2) << 1)) | (x < 0.F ? 8 : 0));
+  return (rank ^ ((rank & 2) << 1)) | (x < 0.F ? 8 : 0);
 }
 
 template <auto code_of>
 void quantize(const float* values, int64_t count, float inverse, uint8_t* codes) {
-  constexpr int64_t piece = 256;
-  std::array<uint8_t, piece> each{};
+  constexpr int64_t piece = 32;
+  std::array<float, piece> scaled{};
+  std::array<int32_t, piece> each{};
   for (int64_t begin = 0; begin < count; begin += piece) {
     const int64_t size = std::min(piece, count - begin);
-    for (int64_t i = 0; i < size; ++i) each[static_cast<size_t>(i)] = code_of(values[begin + i] * inverse);
-    if (size % 2 != 0) each[static_cast<size_t>(size)] = code_of(0.F);
+    if (size < piece) scaled.fill(0.F);
+    for (int64_t i = 0; i < size; ++i) scaled[static_cast<size_t>(i)] = values[begin + i] * inverse;
+    for (size_t i = 0; i < scaled.size(); ++i) each[i] = code_of(scaled[i]);
     for (int64_t i = 0; i < size; i += 2) {
       const auto at = static_cast<size_t>(i);
       codes[(begin + i) / 2] = static_cast<uint8_t>(each[at] << 4 | each[at + 1]);
@@ -145,16 +148,16 @@ float nested_scale(const uint8_t* codes, const float* absmax, float offset, int6
 }
 
 void quantize_rows(const float* values, int64_t rows, int64_t columns, int8_t* codes, float* scales) {
+  constexpr float whole = 0x1.8p23F;  // floats of this size are integers: a sum with it is rounded to one, ties to even
   for (int64_t row = 0; row < rows; ++row, values += columns, codes += columns) {
-    uint32_t largest = 0;
-    for (int64_t i = 0; i < columns; ++i)
-      largest = std::max(largest, std::bit_cast<uint32_t>(static_cast<float>(f16(values[i]))) & 0x7FFFFFFFU);
-    scales[row] = std::bit_cast<float>(largest);
+    // The largest magnitude of the rounded elements is that of the elements, rounded.
+    scales[row] = static_cast<float>(f16(largest_magnitude(values, columns)));
     // The inverse of a row of zeros is 0 instead of infinite.
-    const float inverse = largest == 0 ? 0.F : 127.F / scales[row];
+    const float inverse = scales[row] == 0.F ? 0.F : 127.F / scales[row];
     for (int64_t i = 0; i < columns; ++i) {
-      const float code = std::nearbyint(static_cast<float>(f16(values[i])) * inverse);
-      codes[i] = static_cast<int8_t>(code >= -127.F && code <= 127.F ? static_cast<int>(code) : 0);
+      const float code = rounded_product(static_cast<float>(f16(values[i])), inverse);
+      const float bounded = code > -127.5F && code < 127.5F ? code : 0.F;
+      codes[i] = static_cast<int8_t>(std::bit_cast<int32_t>(bounded + whole) - std::bit_cast<int32_t>(whole));
     }
   }
 }

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
@@ -15,41 +14,19 @@
 #include "corpus/stories.hpp"
 #include "data/files/cache_folder.hpp"
 #include "data/files/data_sources.hpp"
-#include "data/files/file_digest.hpp"
 #include "data/files/input_kind.hpp"
 #include "data/files/text_source.hpp"
-#include "data/files/token_format.hpp"
 #include "data/files/unpack.hpp"
 #include "data/quality/chat_lint.hpp"
 #include "data/stream/embedding_rows.hpp"
 #include "data/tokenize/dataset_tokenizer.hpp"
 #include "data/tokenize/named_tokenizer.hpp"
-#include "data/tokenize/tokenize.hpp"
+#include "data/tokenize/token_cache.hpp"
 #include "data/tokenize/trained_tokenizer.hpp"
 #include "parallel/job/runtime.hpp"
 
 namespace llmtrain {
 namespace {
-
-/// Returns the number of empty documents and, for rows, the location of the first one.
-std::string skip_report(const TokenizeRequest& request, int64_t skipped) {
-  std::string text = fmt::format("{} empty documents were skipped", skipped);
-  for (size_t f = 0; f < request.files.size(); ++f) {
-    const int64_t first = request.scan.first_skipped[f];
-    if (first < 0) continue;
-    const FileHandle file = open_content(request.files[f]);
-    return text + fmt::format(", the first row at {}:{}", file.path(), line_of_byte(file, first));
-  }
-  return text;
-}
-
-/// Returns true if the tokenizer itself puts BOS before a text.
-bool begins_with_bos(const Tokenizer* tokenizer) {
-  if (tokenizer == nullptr || tokenizer->files().empty() || tokenizer->bos_id() < 0) return false;
-  std::vector<int32_t> around;
-  tokenizer->add_special_tokens(around, nullptr);
-  return !around.empty() && around.front() == tokenizer->bos_id();
-}
 
 class DatasetOpener {
  public:
@@ -196,6 +173,8 @@ class DatasetOpener {
 
   /// Consecutive files of one kind become one token file, opened or made; all files of a source are consecutive.
   std::shared_ptr<const TokenFile> open_source(const std::vector<InputFile>& files) {
+    const TokenCache cache(config_, batch_.sequence_length, folder_, data_.tokenizer, encoder_.get(), communicator_,
+                           report_);
     std::vector<std::shared_ptr<const TokenFile>> opened;
     for (size_t f = 0; f < files.size();) {
       if (files[f].kind == InputKind::tokens) {
@@ -204,9 +183,9 @@ class DatasetOpener {
       }
       size_t last = f;
       while (last < files.size() && files[last].kind != InputKind::tokens) ++last;
-      opened.push_back(
-          open_set({files.begin() + static_cast<std::ptrdiff_t>(f), files.begin() + static_cast<std::ptrdiff_t>(last)},
-                   section_of(scan_, scanned_before_, last - f)));
+      opened.push_back(cache.open(
+          {files.begin() + static_cast<std::ptrdiff_t>(f), files.begin() + static_cast<std::ptrdiff_t>(last)},
+          section_of(scan_, scanned_before_, last - f)));
       scanned_before_ += last - f;
       f = last;
     }
@@ -305,111 +284,6 @@ class DatasetOpener {
     throw_on_all_ranks(communicator_, [&] {
       if (communicator_.rank() != 0) tokenizer_ = make_tokenizer_from(serialized);
     });
-  }
-
-  std::shared_ptr<const TokenFile> open_set(const std::vector<InputFile>& files, SourceScan scan) {
-    TokenizeRequest request;
-    request.files = files;
-    for (InputFile& file : request.files) file.name = file.name.substr(file.name.rfind('/') + 1);
-    request.scan = std::move(scan);
-    if (is_encoded(files.front().kind)) request.tokenizer = data_.tokenizer.get();
-    request.ids_tokenizer = data_.tokenizer.get();
-    request.encoder = encoder_.get();
-    request.add_bos = config_.add_bos || (config_.begins_like_tokenizer && begins_with_bos(request.tokenizer));
-    request.bos_once = request.add_bos && config_.begins_like_tokenizer;
-    request.embedding_rows = config_.embedding_rows;
-    request.longest = longest_document(files);
-    request.with_digest = true;
-    request.command = "llmtrain, " + settings_of(request);
-    request.output = folder_ + "/tokens-" + key_of(request) + ".h5";
-
-    const StoredFile stored = check_digest(request.output, communicator_);
-    if (stored == StoredFile::damaged) report_(request.output + ": the cached token file is damaged; making it again");
-    const bool refused = stored == StoredFile::whole &&
-                         (holds_missing_row(request.output) || holds_longer(request.output, request.longest));
-    if (stored != StoredFile::whole || refused) make(request);  // the rows tell which of them is refused
-    std::shared_ptr<const TokenFile> opened;
-    throw_on_all_ranks(communicator_, [&] { opened = open_token_file(request.output, config_.embedding_rows); });
-    return opened;
-  }
-
-  /// A cached file can come from another model's run. Tokenizing again then tells where the text has the token.
-  bool holds_missing_row(const std::string& path) {
-    std::shared_ptr<const TokenFile> file;
-    throw_on_all_ranks(communicator_, [&] { file = open_token_file(path); });
-    return find_missing_row(*file, config_, communicator_, report_) >= 0;
-  }
-
-  int64_t longest_document(const std::vector<InputFile>& files) const {
-    const bool conversations = std::ranges::find(files, InputKind::instruction_rows, &InputFile::kind) != files.end();
-    return (conversations ? config_.for_conversations() : config_).longest_document(batch_.sequence_length);
-  }
-
-  bool holds_longer(const std::string& path, int64_t longest) {
-    if (longest == 0) return false;
-    bool found = false;
-    throw_on_all_ranks(communicator_, [&] {
-      const std::shared_ptr<const TokenFile> file = open_token_file(path);
-      const std::span<const uint64_t> borders = file->documents();
-      for (size_t d = 1; d < borders.size(); ++d) {
-        found = found || static_cast<int64_t>(borders[d] - borders[d - 1]) > longest;
-      }
-    });
-    return found;
-  }
-
-  void make(const TokenizeRequest& request) {
-    throw_on_all_ranks(communicator_, [&] { require_writable_cache(folder_); });
-    int64_t bytes = 0, skipped = 0;
-    for (size_t f = 0; f < request.files.size(); ++f) {
-      bytes += request.files[f].bytes;
-      skipped += request.scan.skipped[f];
-    }
-    const std::string what =
-        request.tokenizer != nullptr ? " of text, tokenizer " + data_.tokenizer->kind() : " of token rows";
-    report_(fmt::format("tokenizing {:.1f} MB{}", static_cast<double>(bytes) / 1e6, what));
-    tokenize_to_file(request, communicator_, report_);
-    if (skipped > 0) report_(skip_report(request, skipped));
-    for (size_t f = 0; f < request.files.size(); ++f) {
-      const auto in_file = [&](const DocumentRange& place) { return place.file == f; };
-      if (request.files[f].format.separator.empty() || request.files[f].kind != InputKind::text) continue;
-      if (std::count_if(request.scan.documents.begin(), request.scan.documents.end(), in_file) == 1) {
-        report_(request.files[f].path + ": data.document_separator does not occur; the file is one document");
-      }
-    }
-    report_("tokens are kept in " + request.output);
-  }
-
-  std::string settings_of(const TokenizeRequest& request) const {
-    if (request.tokenizer == nullptr) return "rows of input_ids without padding";
-    const auto has = [&](InputKind kind) {
-      return std::ranges::find(request.files, kind, &InputFile::kind) != request.files.end();
-    };
-    const bool conversations = has(InputKind::instruction_rows);
-    const std::string chat = conversations ? encoder_->settings() : std::string();
-    return fmt::format("tokenizer={} document_separator={} add_bos={}{}{}", request.tokenizer->kind(),
-                       nlohmann::json(request.files.front().format.separator).dump(),
-                       request.bos_once  ? "once"
-                       : request.add_bos ? "true"
-                                         : "false",
-                       has(InputKind::text_rows) ? " text_column=" + nlohmann::json(config_.text_column).dump() : "",
-                       conversations ? " chat=" + hex(digest_of(chat.data(), chat.size())) : "");
-  }
-
-  /// Everything that determines a token file.
-  static std::string key_of(const TokenizeRequest& request) {
-    std::string text = fmt::format("format {}, {}\n", token_format::version, request.command);
-    if (request.tokenizer != nullptr) text += request.tokenizer->serialized();
-    for (size_t f = 0; f < request.files.size(); ++f) {
-      const InputFile& file = request.files[f];
-      text += fmt::format("\n{} {} {} {}", file.name, file.bytes, hex(request.scan.digests[f]),
-                          nlohmann::json(file.format.separator).dump());
-      if (file.by_content) text += " rows";  // if the name can also mean text
-      if (file.kind == InputKind::instruction_rows) {
-        text += fmt::format(" {} {}", file.format.row_format, nlohmann::json(file.format.columns).dump());
-      }
-    }
-    return hex(digest_of(text.data(), text.size()));
   }
 
   /// Known only if a sample is a whole story, since the entropy is that of whole stories.

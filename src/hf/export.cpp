@@ -10,8 +10,10 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "hf/adapters/adapter_config.hpp"
 #include "hf/convert.hpp"
 #include "hf/match_weights.hpp"
+#include "hf/quantize_model.hpp"
 #include "hf/read_slice.hpp"
 #include "hf/slice_writer.hpp"
 #include "models/models.hpp"
@@ -106,12 +108,22 @@ std::map<std::string, std::string> texts_of(const ExportOptions& options, const 
   return texts;
 }
 
+/// Copies a tensor, or writes a quantised one dequantised, transposed where the model's files have it so.
 void copy_tensor(const ModelFolderWriter& writer, const std::string& name, const WeightIndex::Tensor& tensor,
-                 const FileHandle& file) {
-  const StoredSlice whole{&tensor, &file, tensor.numel(), 1, false};
-  std::vector<float> values(static_cast<size_t>(std::min(whole.rows, piece_elements)));
-  for (int64_t at = 0; at < whole.rows; at += piece_elements) {
-    const int64_t count = std::min(piece_elements, whole.rows - at);
+                 const std::vector<FileHandle>& files, bool transposed) {
+  const auto file_of = [&](size_t number) -> const FileHandle& { return files[number]; };
+  const StoredSlice whole = whole_tensor(tensor, file_of);
+  const int64_t elements = tensor.numel(), columns = whole.columns;
+  if (tensor.quantized && transposed) {
+    std::vector<float> matrix(static_cast<size_t>(elements)), turned(matrix.size());
+    read_slice(whole, 0, elements, matrix.data());
+    for (int64_t i = 0; i < elements; ++i)
+      turned[static_cast<size_t>(i % columns * whole.rows + i / columns)] = matrix[static_cast<size_t>(i)];
+    return writer.write(name, 0, turned.data(), elements);
+  }
+  std::vector<float> values(static_cast<size_t>(std::min(elements, piece_elements)));
+  for (int64_t at = 0; at < elements; at += piece_elements) {
+    const int64_t count = std::min(piece_elements, elements - at);
     read_slice(whole, at, at + count, values.data());
     writer.write(name, at, values.data(), count);
   }
@@ -119,12 +131,14 @@ void copy_tensor(const ModelFolderWriter& writer, const std::string& name, const
 
 }  // namespace
 
-ModelFolderPlan folder_plan(const ExportOptions& options, const ModelConfig& model, StoredType type) {
+ModelFolderPlan folder_plan(const ExportOptions& options, const ModelConfig& model, StoredType type, bool quantized) {
   ModelFolderPlan plan;
   plan.path = options.output;
   plan.overwrite = options.overwrite;
   plan.file_bytes = options.file_bytes;
   plan.texts = texts_of(options, model, type);
+  std::string& config = plan.texts["config.json"];
+  if (!quantized) config = without_quantization(config, "config.json");
   plan.save_tokenizer = options.save_tokenizer;
   return plan;
 }
@@ -237,6 +251,29 @@ std::map<std::string, std::string> model_texts(const std::string& folder) {
   return texts;
 }
 
+std::map<std::string, std::string> other_files_of(const std::string& folder) {
+  constexpr std::array<std::string_view, 10> excluded = {
+      ".safetensors", ".index.json", ".bin", ".pt", ".pth", ".gguf", ".h5", ".onnx", ".msgpack", adapter_config_name};
+  std::map<std::string, std::string> texts = model_texts(folder);
+  const FolderHandle handle = FolderHandle::open(folder);
+  for (const std::string& name : handle.names()) {
+    const auto ends = [&](std::string_view end) { return name.ends_with(end); };
+    std::error_code ignored;
+    const std::filesystem::path path = std::filesystem::path(folder) / name;
+    if (texts.contains(name) || name.starts_with('.') || std::ranges::any_of(excluded, ends)) continue;
+    if (!std::filesystem::is_regular_file(path, ignored)) continue;
+    texts[name] = handle.open_to_read(name).read_text(max_text);
+  }
+  return texts;
+}
+
+std::string dequantized_note(const std::string& folder) {
+  return fmt::format(
+      "{}: its quantised matrices are written dequantised: the weights that the model computes with, not "
+      "those from before it was quantised",
+      folder);
+}
+
 std::vector<std::string> convert_model(const std::string& source, ExportOptions options) {
   const FolderHandle folder = FolderHandle::open(source);
   options.texts = model_texts(source);
@@ -252,22 +289,23 @@ std::vector<std::string> convert_model(const std::string& source, ExportOptions 
   ModelFolderPlan plan = folder_plan(options, config.model, type);
   if (!index.metadata.empty()) plan.metadata = index.metadata;
   // Uses the model's own names, without any prefix that the files had.
-  const auto name_of_slice = [&](const SliceSource& s) -> const std::string& {
-    return units[static_cast<size_t>(s.unit)]
-        .params[static_cast<size_t>(s.param)]
-        .slices[static_cast<size_t>(s.slice)]
-        .name;
+  const auto slice_of = [&](const SliceSource& s) -> const ParamSlice& {
+    return units[static_cast<size_t>(s.unit)].params[static_cast<size_t>(s.param)].slices[static_cast<size_t>(s.slice)];
   };
+  bool quantized = false;
   for (const SliceSource& s : match.slices) {
     const WeightIndex::Tensor& t = index.tensors[s.tensor];
-    plan.tensors.push_back({name_of_slice(s), options.type.value_or(t.type), t.shape, 0, 0});
+    std::vector<int64_t> stored = t.shape;
+    if (t.quantized && slice_of(s).transposed) std::ranges::reverse(stored);
+    quantized = quantized || t.quantized;
+    plan.tensors.push_back({slice_of(s).name, options.type.value_or(t.type), std::move(stored), 0, 0});
   }
+  if (quantized) warnings.push_back(dequantized_note(source));
   ModelFolderWriter writer(std::move(plan));
   std::vector<FileHandle> files;
   for (const WeightIndex::File& file : index.files) files.push_back(folder.open_to_read(file.name));
   for (const SliceSource& s : match.slices) {
-    const WeightIndex::Tensor& t = index.tensors[s.tensor];
-    copy_tensor(writer, name_of_slice(s), t, files[t.file]);
+    copy_tensor(writer, slice_of(s).name, index.tensors[s.tensor], files, slice_of(s).transposed);
   }
   writer.publish();
   return warnings;

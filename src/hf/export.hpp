@@ -46,6 +46,10 @@ std::string carry_tokenizer(ExportOptions& options, const Tokenizer& tokenizer, 
 /// Returns config.json, generation_config.json and the tokenizer's files of a Hugging Face folder, by name.
 std::map<std::string, std::string> model_texts(const std::string& folder);
 
+/// The same, and the folder's other files but weights of any format and the configuration of an adapter, which
+/// Transformers would load.
+std::map<std::string, std::string> other_files_of(const std::string& folder);
+
 /// Writes the model that `shape` describes: with rows for its tokens, without padding rows. Collective; rank 0 writes
 /// in blocks and holds no more than 16 MiB, except for a whole matrix that is stored transposed. Throws UserError(deck)
 /// if no config.json describes the model: see hf_config_obstacle.
@@ -54,12 +58,16 @@ void export_model(const ExportOptions& options, const DecoderShape& shape, const
 void export_model(const ExportOptions& options, const DecoderShape& shape, ParamStore& params,
                   Communicator& communicator);
 
+/// What to tell the user of a quantised folder that is written in 16 or 32 bits.
+std::string dequantized_note(const std::string& folder);
+
 /// One process: rewrites a Hugging Face folder with other types or file sizes; its texts are copied. Returns warnings
 /// for the user.
 std::vector<std::string> convert_model(const std::string& source, ExportOptions options);
 
-/// Plan of the folder, without its tensors.
-ModelFolderPlan folder_plan(const ExportOptions& options, const ModelConfig& model, StoredType type);
+/// Plan of the folder, without its tensors. Unless they are `quantized`, config.json says nothing of quantisation.
+ModelFolderPlan folder_plan(const ExportOptions& options, const ModelConfig& model, StoredType type,
+                            bool quantized = false);
 
 /// Parses "bf16" as BF16; fp32, bf16 and fp16 are known.
 std::optional<StoredType> weight_type_of(std::string_view name);

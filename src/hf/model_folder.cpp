@@ -176,10 +176,18 @@ void ModelFolderWriter::open_files() {
   }
 }
 
-void ModelFolderWriter::write(const std::string& name, int64_t first, const float* values, int64_t count) const {
+const SafetensorsWriter& ModelFolderWriter::file_with(const std::string& name) const {
   const auto file = file_of_.find(name);
   LLMTRAIN_CHECK(file != file_of_.end(), "no tensor " + name + " in this folder");
-  files_[file->second]->write(name, first, values, count);
+  return *files_[file->second];
+}
+
+void ModelFolderWriter::write(const std::string& name, int64_t first, const float* values, int64_t count) const {
+  file_with(name).write(name, first, values, count);
+}
+
+void ModelFolderWriter::write_bytes(const std::string& name, int64_t first, const void* bytes, int64_t count) const {
+  file_with(name).write_bytes(name, first, bytes, count);
 }
 
 void ModelFolderWriter::write_text(const std::string& name, const std::string& content) const {

@@ -60,11 +60,14 @@ class ModelFolderWriter {
 
   /// Writes elements [first, first + count) of a tensor, row-major as stored.
   void write(const std::string& name, int64_t first, const float* values, int64_t count) const;
+  /// Writes bytes [first, first + count) of a tensor of any type.
+  void write_bytes(const std::string& name, int64_t first, const void* bytes, int64_t count) const;
   /// Writes the index and the texts, makes all durable and gives the folder its name.
   void publish();
 
  private:
   void open_files();
+  const SafetensorsWriter& file_with(const std::string& name) const;
   void write_text(const std::string& name, const std::string& content) const;
 
   ModelFolderPlan plan_;

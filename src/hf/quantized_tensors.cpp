@@ -83,13 +83,13 @@ class Joiner {
 
   void join_blocks(const std::string& name, WeightIndex::Tensor& state, const std::string& kind) {
     if (kind != "nf4" && kind != "fp4") {
-      refuse(state, fmt::format("quant_type '{}' is not known; it must be nf4 or fp4", printable(kind)));
+      refuse(state, fmt::format("quant_type {} is not known; it must be nf4 or fp4", printable(kind)));
     }
     used_.insert(state.name);
     if (state.type != StoredType::U8 || state.numel() > max_quant_state) {
       refuse(state, fmt::format("it must be JSON in at most {} bytes of type U8", max_quant_state));
     }
-    const std::string where = fmt::format("{}: {}", folder_.path_of(index_.files[state.file].name), state.name);
+    const std::string where = fmt::format("{}: {}", folder_.path_of(index_.files[state.file].name), printable(state.name));
     const nlohmann::json document = parse_json(bytes_of(state), where);
     const JsonNode json(document, where);
     if (json.at("quant_type").text() != kind) json.at("quant_type").refuse_value(kind);
@@ -157,6 +157,8 @@ class Joiner {
     codes.quantized = planes;
   }
 
+  static std::string state_of(const std::string& weight) { return weight + std::string(quant_state_prefix) + "nf4"; }
+
   /// Names the planes without codes and the codes without planes.
   void check_rest() {
     constexpr std::array<std::string_view, 4> planes{".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map"};
@@ -166,17 +168,17 @@ class Joiner {
       for (const std::string_view end : planes) {
         if (!name.ends_with(".weight" + std::string(end))) continue;
         const std::string weight = name.substr(0, name.size() - end.size());
-        refuse(tensor, fmt::format("the files do not contain {}{}nf4 or {}fp4, which belongs to the same quantised "
-                                   "matrix; fetch the model again",
-                                   printable(weight), quant_state_prefix, quant_state_prefix));
+        refuse(tensor, fmt::format("the files contain neither {} nor the like of fp4, which belongs to the same "
+                                   "quantised matrix; fetch the model again",
+                                   printable(state_of(weight))));
       }
       if (name.ends_with(".weight") && tensor.type == StoredType::I8) {
-        refuse(tensor, fmt::format("the files do not contain {}.SCB, the scales of this matrix of type I8",
-                                   printable(name.substr(0, name.size() - 7))));
+        refuse(tensor, fmt::format("the files do not contain {}, the scales of this matrix of type I8",
+                                   printable(name.substr(0, name.size() - 7) + ".SCB")));
       }
       if (name.ends_with(".weight") && tensor.type == StoredType::U8) {
-        refuse(tensor, fmt::format("the files do not contain {}{}nf4 or {}fp4, which describes codes of 4 bits",
-                                   printable(name), quant_state_prefix, quant_state_prefix));
+        refuse(tensor, fmt::format("the files contain neither {} nor the like of fp4, which describes codes of 4 bits",
+                                   printable(state_of(name))));
       }
     }
   }

@@ -31,6 +31,13 @@ StoredSlice stored_slice(const WeightIndex::Tensor& tensor, const FileOf& file_o
   return slice;
 }
 
+/// A tensor as its file has it, all of it.
+template <class FileOf>
+StoredSlice whole_tensor(const WeightIndex::Tensor& tensor, const FileOf& file_of) {
+  const int64_t columns = tensor.shape.empty() ? 1 : tensor.shape.back();
+  return stored_slice(tensor, file_of, columns == 0 ? 0 : tensor.numel() / columns, columns, false);
+}
+
 /// Reads elements [begin, end) of the slice, counted row-major as in the model, as fp32. It reads no other bytes,
 /// except gaps shorter than a page. Thread-safe. Returns the number of bytes read.
 int64_t read_slice(const StoredSlice& slice, int64_t begin, int64_t end, float* out);

@@ -58,7 +58,6 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Stored
   for (StoredTensor& t : tensors) {
     t.begin += static_cast<int64_t>(start.size());
     t.end += static_cast<int64_t>(start.size());
-    LLMTRAIN_CHECK(is_weight_type(t.type), "only weights are written");
     LLMTRAIN_CHECK(tensors_.emplace(t.name, t).second, "tensor " + t.name + " twice");
   }
 }
@@ -72,6 +71,7 @@ const StoredTensor& SafetensorsWriter::find(const std::string& name) const {
 void SafetensorsWriter::write(const std::string& name, int64_t first, const float* values, int64_t count) const {
   const StoredTensor& t = find(name);
   LLMTRAIN_CHECK(first >= 0 && count >= 0 && first + count <= t.numel(), "elements outside of " + name);
+  LLMTRAIN_CHECK(is_weight_type(t.type), "only weights are converted");
   const int64_t width = bits_of(t.type) / 8;
   if (t.type == StoredType::F32) return file_.write(t.begin + first * width, count * width, values);
   std::vector<char> buffer(static_cast<size_t>(std::min(count, piece_elements) * width));
@@ -84,6 +84,12 @@ void SafetensorsWriter::write(const std::string& name, int64_t first, const floa
     }
     file_.write(t.begin + (first + at) * width, n * width, buffer.data());
   }
+}
+
+void SafetensorsWriter::write_bytes(const std::string& name, int64_t first, const void* bytes, int64_t count) const {
+  const StoredTensor& t = find(name);
+  LLMTRAIN_CHECK(first >= 0 && count >= 0 && first + count <= t.end - t.begin, "bytes outside of " + name);
+  file_.write(t.begin + first, count, bytes);
 }
 
 void SafetensorsWriter::finish() const {

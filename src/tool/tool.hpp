@@ -27,6 +27,7 @@ Subcommand add_import(CLI::App& program);
 Subcommand add_inspect(CLI::App& program);
 Subcommand add_logprobs(CLI::App& program);
 Subcommand add_merge(CLI::App& program);
+Subcommand add_quantize(CLI::App& program);
 Subcommand add_prepare(CLI::App& program);
 Subcommand add_split(CLI::App& program);
 Subcommand add_tokenizer(CLI::App& program);

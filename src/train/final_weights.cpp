@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -97,9 +98,18 @@ void export_final_weights(const RunContext& run, const CheckpointConfig& config,
     if (!warning.empty()) run.log.warn(warning);
   });
   if (policy.has_adapters()) {
+    const std::string& folder = policy.weights().folder;
     run_cancellable(communicator, "while the adapters were merged", [&](const Pause& pause) {
-      if (communicator.rank() == 0) merge_adapter(policy.weights().folder, adapter, options, pause);
+      if (communicator.rank() == 0) merge_adapter(folder, adapter, options, pause, false, MergeBase::as_stored);
     });
+    const bool quantized = std::ranges::any_of(units_of(policy.params()),
+                                               [](const UnitSpec& unit) { return unit.quantization.has_value(); });
+    if (quantized) {
+      run.log.warn(
+          fmt::format("{}: the adapters were trained on its quantised matrices, and were merged into the weights that "
+                      "its files have; where these are in 16 bits, that is another model (llmtool merge --base)",
+                      folder));
+    }
   } else {
     export_policy(options, policy, communicator);
   }

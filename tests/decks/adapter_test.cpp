@@ -163,6 +163,11 @@ TEST_F(AdapterRun, OverAQuantizedModelIsTheSameHoweverItIsComputed) {
   const std::vector<double> expected = logprobs({at("one")}, ids);
   EXPECT_EQ(logprobs({model, "--adapter", at("one/adapter"), "--quantize", "nf4", "--double"}, ids), expected);
   EXPECT_NE(logprobs({model, "--adapter", at("one/adapter")}, ids), expected);
+  // The adapter names its storage, so that merging asks which weights are meant.
+  const Outcome unnamed =
+      llmtool({"merge", "--model", model, "--adapter", at("one/adapter"), "--output", at("merged")});
+  EXPECT_EQ(unnamed.exit_code, 65);
+  EXPECT_THAT(unnamed.output, HasSubstr("'nf4 in blocks of 64, doubly quantised'"));
   const Outcome full = train("full", {"run.finetuning=full", "quantization.bits=4"});
   EXPECT_EQ(full.exit_code, 78);
   EXPECT_THAT(full.output, HasSubstr("quantization.bits: needs run.finetuning = lora"));

@@ -15,6 +15,7 @@
 #include "core/message.hpp"
 #include "hf/config_json.hpp"
 #include "hf/convert.hpp"
+#include "hf/quantize_model.hpp"
 #include "parallel/job/runtime.hpp"
 #include "params/unit_layout.hpp"
 
@@ -281,6 +282,9 @@ void write_adapter(const AdapterOutput& output, const DecoderShape& shape, const
     plan.single_file = adapter_weights_name;
     plan.file_bytes = std::numeric_limits<int64_t>::max();
     if (!output.base_hash.empty()) plan.metadata[base_hash_key] = output.base_hash;
+    const auto quantized =
+        std::ranges::find_if(units, [](const UnitSpec& unit) { return unit.quantization.has_value(); });
+    if (quantized != units.end()) plan.metadata[base_quantization_key] = description_of(*quantized->quantization);
     plan.texts[adapter_config_name] =
         write_adapter_config({.lora = output.lora, .base = output.base}, part, shape.config);
     for_slices([&](int, int64_t, const ParamSpec& param, const ParamSlice& slice) {

@@ -54,7 +54,9 @@ struct AdapterOutput {
   std::string base_hash;  ///< hash of its frozen tensors (LoadReport::hash)
   bool overwrite = true;  ///< files that are there are replaced
 };
-inline constexpr const char* base_hash_key = "base_hash";  ///< in the metadata of adapter_model.safetensors
+/// In the metadata of adapter_model.safetensors.
+inline constexpr const char* base_hash_key = "base_hash";
+inline constexpr const char* base_quantization_key = "base_quantization";  ///< description_of the model's storage
 
 /// Collective; rank 0 writes. The folder appears atomically. A request to stop waits: a run saves its state first.
 void write_adapter(const AdapterOutput& output, const DecoderShape& shape, const std::vector<UnitSpec>& units,

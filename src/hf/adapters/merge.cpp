@@ -15,6 +15,7 @@
 #include "core/parallel_for.hpp"
 #include "hf/adapters/adapter_files.hpp"
 #include "hf/convert.hpp"
+#include "hf/quantize_model.hpp"
 #include "hf/read_slice.hpp"
 #include "models/models.hpp"
 #include "parallel/job/launcher.hpp"
@@ -62,10 +63,11 @@ std::string model_name(const std::string& path) {
 
 class Merger {
  public:
-  Merger(const std::string& folder, const std::string& adapter, bool any_model)
+  Merger(const std::string& folder, const std::string& adapter, bool any_model, MergeBase base)
       : folder_(FolderHandle::open(folder)),
         index_(read_weight_index(folder_)),
         any_model_(any_model),
+        base_(base),
         threads_(choose_threads(find_thread_facts(1)).threads) {
     const HfConfig config = parse_hf_config(folder_.open_to_read("config.json").read_text(max_config_bytes),
                                             folder_.path_of("config.json"));
@@ -77,6 +79,8 @@ class Merger {
     warnings_.insert(warnings_.end(), match_.warnings.begin(), match_.warnings.end());
     adapter_ = AdapterFolder::open(adapter, shape);
     warnings_.insert(warnings_.end(), adapter_.warnings.begin(), adapter_.warnings.end());
+    trained_on_ = quantization_of_training();
+    check_base();
     check_name(folder);
     adapt(shape, adapter_.config.lora);
     const std::vector<UnitSpec> adapted = Decoder(shape).units();
@@ -96,8 +100,20 @@ class Merger {
     const StoredType type = index_.tensors[match_.slices.front().tensor].type;
     ModelFolderPlan plan = folder_plan(options, model_, type);
     if (!index_.metadata.empty()) plan.metadata = index_.metadata;
-    for (const WeightIndex::Tensor& tensor : index_.tensors) {
-      if (is_weight_type(tensor.type)) plan.tensors.push_back({tensor.name, tensor.type, tensor.shape, 0, 0});
+    if (base_ != MergeBase::unnamed) {
+      plan.metadata["merge_base"] = base_ == MergeBase::bits16 ? "16bit" : "dequantized";
+    }
+    // Quantised matrices lie as in the model, others may be transposed.
+    std::vector<bool> turned(index_.tensors.size());
+    for (const SliceSource& s : match_.slices) {
+      turned[s.tensor] = index_.tensors[s.tensor].quantized && slice_of_model(s).transposed;
+    }
+    for (size_t t = 0; t < index_.tensors.size(); ++t) {
+      const WeightIndex::Tensor& tensor = index_.tensors[t];
+      if (!is_weight_type(tensor.type)) continue;
+      std::vector<int64_t> shape = tensor.shape;
+      if (turned[t]) std::ranges::reverse(shape);
+      plan.tensors.push_back({tensor.name, tensor.type, std::move(shape), 0, 0});
     }
     ModelFolderWriter writer(std::move(plan));
     std::vector<bool> done(index_.tensors.size());
@@ -110,8 +126,9 @@ class Merger {
       const WeightIndex::Tensor& tensor = index_.tensors[t];
       if (done[t] || !is_weight_type(tensor.type)) continue;
       const bool replaced = static_cast<int64_t>(t) == match_.tied_head && adapter_.part.trains_tied_head;
-      if (!replaced)
-        write_values(writer, tensor.name, read_whole(slice_of(tensor, tensor.numel(), 1, false), threads_));
+      if (replaced) continue;
+      const auto file_of = [&](size_t number) -> const FileHandle& { return files_[number]; };
+      write_values(writer, tensor.name, read_whole(whole_tensor(tensor, file_of), threads_));
     }
     check_hash();
     writer.publish();
@@ -119,8 +136,70 @@ class Merger {
   }
 
  private:
+  const ParamSlice& slice_of_model(const SliceSource& s) const {
+    return units_[static_cast<size_t>(s.unit)]
+        .params[static_cast<size_t>(s.param)]
+        .slices[static_cast<size_t>(s.slice)];
+  }
+
+  /// The quantised storage of the model that the adapter was trained on, as far as its files or its model's tell.
+  std::string quantization_of_training() const {
+    const auto said = adapter_.index.metadata.find(base_quantization_key);
+    if (said != adapter_.index.metadata.end()) return printable(said->second);
+    std::error_code ignored;
+    const std::string& base = adapter_.config.base;
+    if (base.empty() || !std::filesystem::is_regular_file(std::filesystem::path(base) / "config.json", ignored)) {
+      return "";
+    }
+    try {
+      const FolderHandle folder = FolderHandle::open(base);
+      const std::string text = folder.open_to_read("config.json").read_text(max_config_bytes);
+      return without_quantization(text, base) == text ? "" : fmt::format("that of {}", printable(base));
+    } catch (const UserError&) {
+      return "";  // another folder of that name
+    }
+  }
+
+  /// Checks that base_ names what the folder has, and that an adapter of a quantised model gets one that is named.
+  void check_base() {
+    std::string stored;
+    for (const WeightIndex::Tensor& tensor : index_.tensors) {
+      if (tensor.quantized && stored.empty()) stored = description_of(tensor.quantized->quantization);
+    }
+    if (base_ == MergeBase::as_stored) {
+      base_ = !stored.empty() ? MergeBase::dequantized : trained_on_.empty() ? MergeBase::unnamed : MergeBase::bits16;
+    }
+    const auto refuse_base = [&](const std::string& what) {
+      throw UserError(ExitCode::bad_content, fmt::format("{}: {}", index_.folder, what));
+    };
+    if (stored.empty() && base_ == MergeBase::dequantized) {
+      refuse_base(
+          "the weights are not quantised, so --base dequantized has none to dequantise; name the quantised folder "
+          "that the adapter was trained on (llmtool quantize writes it)");
+    }
+    if (!stored.empty() && base_ != MergeBase::dequantized) {
+      refuse_base(
+          "the weights are quantised. Give --base dequantized to merge the adapter into the weights that it was "
+          "trained on, or name the original 16-bit model with --model and --base 16bit, which gives another model");
+    }
+    if (stored.empty() && base_ == MergeBase::unnamed && !trained_on_.empty()) {
+      refuse_base(fmt::format(
+          "the weights are not quantised, and the adapter {} was trained on quantised ones ({}). Give --base 16bit to "
+          "merge it into these, which gives another model than the one that was trained, or name the quantised "
+          "folder with --model and --base dequantized",
+          adapter_.folder, trained_on_));
+    }
+    const auto said = adapter_.index.metadata.find(base_quantization_key);
+    if (!stored.empty() && !any_model_ && said != adapter_.index.metadata.end() && said->second != stored) {
+      refuse(fmt::format("the adapter was trained on weights quantised to {}, and those of {} are quantised to {}",
+                         trained_on_, index_.folder, stored));
+    }
+    if (!stored.empty()) warnings_.push_back(dequantized_note(index_.folder));
+  }
+
   StoredSlice slice_of(const WeightIndex::Tensor& tensor, int64_t rows, int64_t columns, bool transposed) const {
-    return {&tensor, &files_[tensor.file], rows, columns, transposed};
+    const auto file_of = [&](size_t number) -> const FileHandle& { return files_[number]; };
+    return stored_slice(tensor, file_of, rows, columns, transposed);
   }
 
   /// A trained matrix of embedding and head is stored twice. PEFT may have trained the two apart.
@@ -216,19 +295,28 @@ class Merger {
 
   bool has_hash() const { return adapter_.index.metadata.contains(base_hash_key); }
 
-  void check_name(const std::string& folder) const {
+  void check_name(const std::string& folder) {
     const std::string& base = adapter_.config.base;
     if (any_model_ || has_hash() || base.empty() || model_name(base) == model_name(folder)) return;
     std::error_code ignored;
     if (model_name(std::filesystem::canonical(folder, ignored).string()) == model_name(base)) return;
     if (std::filesystem::equivalent(base, folder, ignored)) return;
-    refuse(fmt::format("the adapter is one of {} (base_model_name_or_path), not of {}", printable(base), folder));
+    const std::string what =
+        fmt::format("the adapter is one of {} (base_model_name_or_path), not of {}", printable(base), folder);
+    if (base_ == MergeBase::unnamed) refuse(what);
+    warnings_.push_back(fmt::format("{}: {}; nothing shows that the two are one model", adapter_.folder, what));
   }
 
-  void check_hash() const {
+  void check_hash() {
     if (any_model_ || !has_hash()) return;
     const std::string hash = fmt::format("{:016x}", hash_), &theirs = adapter_.index.metadata.at(base_hash_key);
     if (hash == theirs) return;
+    if (!trained_on_.empty()) {  // quantised weights have another hash than those that they were made of
+      warnings_.push_back(
+          fmt::format("{}: the adapter was trained on {}, quantised ({}); nothing shows that {} is the same model",
+                      adapter_.folder, printable(adapter_.config.base), trained_on_, index_.folder));
+      return;
+    }
     refuse(fmt::format("the adapter was trained with other weights than those of {}: {} (hash {} instead of {})",
                        index_.folder, printable(adapter_.config.base), printable(theirs), hash));
   }
@@ -236,6 +324,7 @@ class Merger {
   FolderHandle folder_;
   WeightIndex index_;
   bool any_model_;
+  MergeBase base_;
   int threads_;
   ModelConfig model_;
   std::vector<UnitSpec> units_;
@@ -244,6 +333,7 @@ class Merger {
   std::optional<FileHandle> adapter_file_;
   std::map<std::string, StoredSlice> stored_;  ///< tensors of the adapter by their names in the model
   std::vector<FileHandle> files_;
+  std::string trained_on_;  ///< quantisation of the model that the adapter was trained on, or ""
   std::vector<std::string> warnings_;
   uint64_t hash_ = 0;
 };
@@ -251,9 +341,9 @@ class Merger {
 }  // namespace
 
 std::vector<std::string> merge_adapter(const std::string& folder, const std::string& adapter,
-                                       const ExportOptions& options, const std::function<void()>& pause,
-                                       bool any_model) {
-  return Merger(folder, adapter, any_model).write(options, pause);
+                                       const ExportOptions& options, const std::function<void()>& pause, bool any_model,
+                                       MergeBase base) {
+  return Merger(folder, adapter, any_model, base).write(options, pause);
 }
 
 }  // namespace llmtrain

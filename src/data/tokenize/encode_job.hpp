@@ -1,0 +1,55 @@
+#pragma once
+// Encodes jobs of a tokenization: parts of documents of a text, or rows of JSON.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/tokenize/tokenize.hpp"
+#include "data/tokenize/tokenize_jobs.hpp"
+
+namespace llmtrain {
+
+struct EncodedRow;
+struct TokenRow;
+
+struct JobResult {
+  std::vector<int32_t> ids;
+  std::vector<uint8_t> mask;     // for rows with labels, otherwise empty
+  std::vector<uint64_t> counts;  // number of tokens of each document
+  int32_t highest = -1;
+  int64_t skipped = 0;
+  int64_t padding = 0;  // padding tokens that were omitted
+  // Counts of rows of instruction data.
+  int64_t untrained = 0, merged_borders = 0, without_stop = 0;
+  std::vector<uint64_t> prints;  // hashes of tokens and mask
+};
+
+/// Encodes on any thread. Errors name the file and the line of their row.
+class JobEncoder {
+ public:
+  explicit JobEncoder(const TokenizeRequest& request) : request_(request) {}
+
+  JobResult encode(const TokenizeJob& job) const;
+
+ private:
+  FileHandle open(const TokenizeJob& job) const;
+  int64_t cut_after(const FileHandle& file, int64_t place, int64_t end) const;
+  JobResult encode_text(const TokenizeJob& job) const;
+  void encode_slice(const TokenizeJob& job, const FileHandle& file, std::string_view text, int64_t at,
+                    std::vector<int32_t>& ids) const;
+  JobResult read_rows(const TokenizeJob& job, InputKind kind) const;
+  void add_encoded(const EncodedRow& row, JobResult& result) const;
+  void add_text(std::string_view text, JobResult& result) const;
+  void add_row(const TokenRow& row, JobResult& result) const;
+  bool has_row(int32_t id) const { return request_.embedding_rows == 0 || id < request_.embedding_rows; }
+  void require_rows_for(std::string_view text, std::span<const int32_t> ids) const;
+  bool is_too_long(const JobResult& result) const;
+  std::string too_long_text(const JobResult& result, bool conversation) const;
+
+  const TokenizeRequest& request_;
+};
+
+}  // namespace llmtrain

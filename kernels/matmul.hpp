@@ -1,8 +1,10 @@
 #pragma once
 // Matrix products of linear layers. Row-major; w is [M, K] (out, in). x, w, dy, dx have one compute dtype (fp32, bf16
 // or fp16), accumulation is fp32. The order of summation of an element depends only on the shape: tiles may run on any
-// thread, the inner dimension is never divided among threads. A quantised w gives the bits of the matrix that it is
-// dequantised to. Primitives are created once per shape and kept.
+// thread, the inner dimension is never divided among threads. A w of 4 bits gives the bits of the matrix that it is
+// dequantised to, but on a GPU in decoding, where its codes are read directly. int8 is LLM.int8: forward products are
+// those of codes and of outliers (int8_arithmetic.hpp), gradients those of the dequantised matrix. Primitives are
+// created once per shape and kept.
 
 #include <cstdint>
 #include <string>

@@ -2,6 +2,9 @@
 // Memory that kernels use beside their operands: packed panels of matrix products, partial sums over rows. If none is
 // set, or too little, they allocate what they need and keep it.
 
+#include <optional>
+
+#include "core/quantization.hpp"
 #include "core/tensor.hpp"
 
 namespace llmtrain {
@@ -15,12 +18,12 @@ struct LinearPass {
   DType output;  ///< dtype of the forward product's output
   bool forward;
   bool backward;
-  int64_t rank = 0;        ///< of products added to the forward product and to the input's gradient (LowRank)
-  bool quantized = false;  ///< the weight is stored in fewer bits
+  int64_t rank = 0;  ///< of products added to the forward product and to the input's gradient (LowRank)
+  std::optional<QuantizedType> quantized = {};  ///< storage of the weight, if it has fewer bits
 };
 
-/// Bytes for 1 to `rows` rows with the current number of threads. 0 on devices whose kernels keep their memory
-/// elsewhere.
+/// Bytes for 1 to `rows` rows with the current number of threads. On a GPU, whose kernels keep small memory elsewhere,
+/// only those of quantised matrices.
 int64_t linear_workspace_bytes(const LinearPass& pass, int64_t rows);
 /// Bytes for gradients that are summed over the rows of a matrix: `columns` of all together.
 int64_t row_sum_workspace_bytes(int64_t rows, int64_t columns);

@@ -9,6 +9,7 @@
 #include "core/profile.hpp"
 #include "kernels/cuda/column_sum.cuh"
 #include "kernels/cuda/dequantize.cuh"
+#include "kernels/cuda/int8_product.cuh"
 #include "kernels/matmul_checks.hpp"
 
 // cuBLASLt is column-major: a row-major matrix [R, C] is its C x R matrix with leading dimension C. The library's first
@@ -233,6 +234,12 @@ void linear_forward(const Tensor& y, const Tensor& x, const WeightMatrix& weight
   const ProfileSpan span("linear_forward", [&] {
     return traffic({&y, &x}, weight, product.flops() + flops(added, m));
   });
+  if (weight.is_quantized() && weight.quantized().format.type == QuantizedType::int8) {
+    return int8_forward(y, x, weight, bias, stream, role, added);
+  }
+  if (weight.is_quantized() && role == ProductRole::decoding) {
+    return decode_from_codes(y, x, weight, bias, stream, added);
+  }
   const Tensor w = dense_of(weight, stream);
   const bool fused = !bias.empty() && bias.dtype == y.dtype && alignment_of({bias.data}) == 16;
   const int64_t at_a_time = rows_at_a_time(role, n);

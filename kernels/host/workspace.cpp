@@ -5,6 +5,7 @@
 #include "kernels/host/column_sum.hpp"
 #include "kernels/host/parallel.hpp"
 #include "kernels/host/product/gemm.hpp"
+#include "kernels/host/product/int8_product.hpp"
 #include "kernels/host/product/product_shapes.hpp"
 
 namespace llmtrain {
@@ -18,13 +19,15 @@ int64_t linear_workspace_bytes(const LinearPass& pass, int64_t rows) {
   int64_t bytes = bias && backward ? row_sum_workspace_bytes(rows, out) : 0;
   const auto product = [&](host::GemmShape shape) {
     shape.rank = shape.a_transposed ? 0 : pass.rank;
-    shape.quantized = pass.quantized && !shape.a_transposed;
+    shape.quantized = pass.quantized.has_value() && !shape.a_transposed;
     bytes = std::max(bytes, host::workspace_alignment + host::gemm_workspace_bytes(shape));
   };
+  const bool int8 = quantized == QuantizedType::int8;
+  if (forward && int8) bytes = std::max(bytes, host::workspace_alignment + host::int8_workspace_bytes(rows, in));
   // Fewer rows may be divided into other tiles, which sometimes need more; the division changes at multiples of 64.
   for (int64_t n = rows; n > 0; n = (n - 1 - n / 256) / 64 * 64) {
     const ProductShape shape{n, out, in};
-    if (forward) product(host::forward_shape(shape, compute, output));
+    if (forward && !int8) product(host::forward_shape(shape, compute, output));
     if (!backward) continue;
     product(host::backward_input_shape(shape, compute, compute, false));
     product(host::backward_weight_shape(shape, compute, false));

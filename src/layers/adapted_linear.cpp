@@ -372,7 +372,7 @@ int64_t adapter_workspace_bytes(const Linear& layer, DType compute, DType output
   for (LinearPass& pass : passes) {
     bytes = std::max(bytes, linear_workspace_bytes(pass, rows));
     if (!layer.quantized) continue;
-    pass.quantized = true;
+    pass.quantized = layer.quantized;
     bytes = std::max(bytes, linear_workspace_bytes(pass, rows));
   }
   return bytes;

@@ -109,8 +109,10 @@ class UnitBuilder {
   /// Adds a parameter that is trained whatever the rule says.
   ParamRef trained(ParamSpec spec) { return add(std::move(spec), true, {}); }
   bool is_trained(const std::string& name) const { return !trained_ || trained_(name); }
-  bool is_quantized(const ParamRef& param) const {
-    return units_[static_cast<size_t>(param.unit)].quantization.has_value();
+  /// Storage of a parameter in fewer bits, if it has one.
+  std::optional<QuantizedType> quantized_type(const ParamRef& param) const {
+    const std::optional<Quantization>& format = units_[static_cast<size_t>(param.unit)].quantization;
+    return format ? std::optional(format->type) : std::nullopt;
   }
   /// The units so far.
   UnitGroup group() const { return {first_, static_cast<int>(units_.size()) - first_}; }

@@ -17,9 +17,9 @@ struct Head {
   // blocks should fit near its caches.
   int64_t logits_bytes = device_memory_is_host() ? 64 << 20 : 512 << 20;     ///< bytes of a block's logits
   int64_t gradient_bytes = device_memory_is_host() ? 52 << 20 : 1024 << 20;  ///< bytes of a group's logit gradients
-  bool quantized = false;                                                    ///< the matrix is stored in fewer bits
-  int64_t vocabulary = 0;  ///< number of tokens; the padding rows are never predicted
-  float softcap = 0;       ///< c: logits x become c tanh(x / c); 0 = off
+  std::optional<QuantizedType> quantized;  ///< storage of the matrix, if it has fewer bits
+  int64_t vocabulary = 0;                  ///< number of tokens; the padding rows are never predicted
+  float softcap = 0;                       ///< c: logits x become c tanh(x / c); 0 = off
 
   /// Numbers of rows whose logits, and whose gradients, exist at a time: functions of the shapes alone.
   int64_t block_rows(int64_t rows) const;

@@ -51,7 +51,7 @@ Linear Linear::declare(UnitBuilder& unit, const std::vector<LinearPart>& parts, 
     linear.out += part.rows;
   }
   linear.weight = unit.matrix_by_rows(weights.front().name, linear.out, in, Initializer::normal(std), weights);
-  linear.quantized = unit.is_quantized(linear.weight);
+  linear.quantized = unit.quantized_type(linear.weight);
   linear.fixed_weight = fixed_rows(unit, weights);
   if (bias) {
     linear.bias = unit.vector(biases.front().name, linear.out, Initializer::zeros(), biases);

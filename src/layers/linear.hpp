@@ -28,10 +28,10 @@ struct Linear {
   std::vector<Rows> fixed_weight, fixed_bias;  ///< rows that keep their values where others are trained
   int64_t in = 0;
   int64_t out = 0;
-  bool quantized = false;         ///< the weight is stored in fewer bits
-  ParamRef a;                     ///< [R, in]: A of all adapters, one below the other
-  std::vector<Adapter> adapters;  ///< all with magnitudes or none, and all with the same dropout
-  size_t kept_norms = 0;          ///< index in KvCache::norms
+  std::optional<QuantizedType> quantized;  ///< storage of the weight, if it has fewer bits
+  ParamRef a;                              ///< [R, in]: A of all adapters, one below the other
+  std::vector<Adapter> adapters;           ///< all with magnitudes or none, and all with the same dropout
+  size_t kept_norms = 0;                   ///< index in KvCache::norms
 
   static Linear declare(UnitBuilder& unit, const std::vector<LinearPart>& parts, int64_t in, bool bias, double std,
                         const AdapterRule& rule = {});

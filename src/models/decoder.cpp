@@ -67,7 +67,7 @@ void Decoder::declare_units() {
   if (shape_.final_norm) final_norm_ = declare_norm(unit, names.final_norm);
   if (!c.tie_embeddings) {
     head_.weight = unit.matrix(names.head + ".weight", c.vocab_size, c.d_model, normal, {});
-    head_.quantized = unit.is_quantized(head_.weight);
+    head_.quantized = unit.quantized_type(head_.weight);
   }
   final_units_ = unit.group();
   find_backward_end();

@@ -45,8 +45,8 @@ void QuantizationConfig::visit(DeckKeys& keys) {
       "bits", bits,
       {.range = between(0, 8),
        .doc = "Bits of a weight: 4 with a scale for each block, or 8 with a scale for each row; 0: off. The model is "
-              "quantised while it is loaded. Products are those of the dequantised matrix, which exists in parts "
-              "only. A folder of bitsandbytes is read as it is."});
+              "quantised while it is loaded. Products of 4 bits are those of the dequantised matrix, which exists in "
+              "parts only. A folder of bitsandbytes is read as it is."});
   keys.key("type", type,
            {.doc = "Levels of 4 bits. nf4: quantiles of a normal distribution; fp4: numbers of a sign, two bits of "
                    "exponent and one of mantissa."});
@@ -55,10 +55,13 @@ void QuantizationConfig::visit(DeckKeys& keys) {
   keys.key(
       "block_size", block_size,
       {.unit = "weights", .range = between(32, 256), .doc = "Weights of 4 bits with one scale: 32, 64, 128 or 256."});
-  keys.key("outlier_threshold", outlier_threshold,
-           {.range = at_least(0),
-            .doc = "Threshold of LLM.int8 in bitsandbytes' files of 8 bits. It has no effect on products here, whose "
-                   "inputs are multiplied unrounded."});
+  keys.key(
+      "outlier_threshold", outlier_threshold,
+      {.range = at_least(0),
+       .doc = "Threshold of LLM.int8, of 8 bits: a layer's inputs are rounded to 8 bits by rows, but columns with a "
+              "magnitude of at least this in a micro-batch are multiplied in the compute type with the "
+              "dequantised weights; where text is generated, elements of each row by itself, so that a row does "
+              "not depend on the others. 0: no such columns. Gradients are those of the dequantised matrix."});
   keys.key("skip_modules", skip_modules,
            {.doc = "Linear layers that keep the compute type: names in the model's files, or beginnings, ends or parts "
                    "of them between dots, such as lm_head, mlp.down_proj or model.layers.0; none: the head is "

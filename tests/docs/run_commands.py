@@ -38,7 +38,8 @@ SMALL = {"inputs/small.ini": ["model.d_model=32", "model.d_ff=64", "batch.global
          "inputs/freeze.ini": ["batch.global=4"],
          "inputs/lora.ini": ["batch.global=4"],
          "inputs/dora.ini": ["batch.global=4"],
-         "inputs/qlora.ini": ["batch.global=4"]}
+         "inputs/qlora.ini": ["batch.global=4"],
+         "inputs/int8.ini": ["batch.global=4"]}
 # Files that a reader has and the folder of a page gets: name -> the command that makes it, once for all pages.
 STAND_INS = {
     "my.txt": "llmtool corpus stories --bytes 60K --seed 3 --output my.txt",

@@ -30,8 +30,8 @@ const std::vector<Quantization> formats = {{QuantizedType::nf4, 64, true, 0},
                                            {QuantizedType::fp4, 32, true, 0},
                                            {QuantizedType::int8, 256, false, 0}};
 
-/// All products with a weight, one after the other.
-Bytes products(const WeightMatrix& w, int64_t rows, DType out) {
+/// All products with a weight, one after the other; the gradients alone if `forward` is false.
+Bytes products(const WeightMatrix& w, int64_t rows, DType out, bool forward = true) {
   const int64_t m = w.dim(0), k = w.dim(1), rank = 3;
   const DType in = w.dtype();
   Bytes all;
@@ -45,6 +45,7 @@ Bytes products(const WeightMatrix& w, int64_t rows, DType out) {
   const Array right(in, {m, rank}, test::random_values(m * rank, 5)),
       a(in, {rank, k}, test::random_values(rank * k, 6));
   for (const ProductRole role : {ProductRole::training, ProductRole::prefill, ProductRole::decoding}) {
+    if (!forward) break;
     const Array y(out, {rows, m});
     linear_forward(y, x, w, Tensor(), test::stream(), role);
     add(y);
@@ -75,11 +76,12 @@ TEST_P(QuantizedProducts, HaveTheBitsOfTheDequantizedMatrix) {
     QuantizedArray quantized(format, shape.slices, shape.columns, static_cast<uint64_t>(number));
     const Array dense = quantized.dequantized(dtype);
     const DType out = number % 2 == 0 ? DType::f32 : dtype;
-    const Bytes expected = products(dense.tensor(), rows, out);
+    const bool forward = format.type != QuantizedType::int8;  // whose inputs are rounded
+    const Bytes expected = products(dense.tensor(), rows, out, forward);
     const std::string name = std::to_string(number) + ", " + std::to_string(rows) + " rows";
-    EXPECT_TRUE(products({quantized.matrix(), dtype}, rows, out) == expected) << name;
+    EXPECT_TRUE(products({quantized.matrix(), dtype}, rows, out, forward) == expected) << name;
     quantized.change_a_code();
-    changed += products({quantized.matrix(), dtype}, rows, out) != expected ? 1 : 0;
+    changed += products({quantized.matrix(), dtype}, rows, out, forward) != expected ? 1 : 0;
   }
   EXPECT_EQ(changed, number) << "control: a changed code changes the products";
 }
@@ -95,10 +97,12 @@ TEST_P(QuantizedProducts, OfRowsAreThoseOfTheWholeMatrix) {
 }
 
 TEST_P(QuantizedProducts, DoNotDependOnThreads) {
-  const QuantizedArray quantized(formats[0], {200}, 256, 4), other(formats[0], {200}, 256, 5);
-  test::expect_same_bits_for_threads([&](bool changed) {
-    return products({changed ? other.matrix() : quantized.matrix(), std::get<1>(GetParam())}, 40, DType::f32);
-  });
+  for (const Quantization& format : {formats[0], Quantization{QuantizedType::int8, 64, false, 0.99}}) {
+    const QuantizedArray quantized(format, {200}, 256, 4), other(format, {200}, 256, 5);
+    test::expect_same_bits_for_threads([&](bool changed) {
+      return products({changed ? other.matrix() : quantized.matrix(), std::get<1>(GetParam())}, 40, DType::f32);
+    });
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, QuantizedProducts,

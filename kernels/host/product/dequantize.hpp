@@ -70,13 +70,19 @@ class Dequantizer {
     return values;
   }
 
+  static int word_at(const uint8_t* codes) {
+    int word = 0;
+    std::memcpy(&word, codes, sizeof word);
+    return word;
+  }
+
   /// Values of as many codes as V has lanes, from the high nibble of the first byte on.
   static V look_up(const Values& values, const uint8_t* codes) {
 #if defined(__AVX512F__)
     if constexpr (lanes == 16) {
-      const __m512i bytes = _mm512_maskz_cvtepu8_epi64(0xFF, _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)));
-      const __m512i index =
-          _mm512_or_si512(_mm512_maskz_srli_epi64(0xFF, bytes, 4), _mm512_maskz_slli_epi64(0xFF, bytes, 32));
+      const __m512i words = _mm512_mask_set1_epi32(_mm512_set1_epi32(word_at(codes)), 0xFF00, word_at(codes + 4));
+      const __m512i shifts = _mm512_setr_epi32(4, 0, 12, 8, 20, 16, 28, 24, 4, 0, 12, 8, 20, 16, 28, 24);
+      const __m512i index = _mm512_maskz_srlv_epi32(0xFFFF, words, shifts);  // of which four bits count
       return _mm512_maskz_permutexvar_ps(0xFFFF, index, std::bit_cast<__m512>(values.parts[0]));
     }
 #endif
@@ -132,7 +138,12 @@ class Dequantizer {
   static void block_to(const Values& values, const uint8_t* codes, int64_t at, int64_t count, T* out) {
     int64_t i = 0;
     if (at % 2 != 0) store(out + i++, value_of(values, codes[at / 2] & 15));
-    for (; i + lanes <= count; i += lanes) put(out + i, look_up(values, codes + (at + i) / 2));
+    const uint8_t* from = codes + (at + i) / 2;
+    constexpr int64_t at_once = 4 * lanes;
+    for (; i + at_once <= count; i += at_once, from += at_once / 2) {
+      for (int64_t j = 0; j < at_once; j += lanes) put(out + i + j, look_up(values, from + j / 2));
+    }
+    for (; i + lanes <= count; i += lanes, from += lanes / 2) put(out + i, look_up(values, from));
     for (; i < count; ++i) {
       const uint8_t byte = codes[(at + i) / 2];
       store(out + i, value_of(values, (at + i) % 2 == 0 ? byte >> 4 : byte & 15));

@@ -8,6 +8,7 @@
 #include "kernels/host/product/dequantize.hpp"
 #include "kernels/host/product/gemm.hpp"
 #include "kernels/host/product/gemm_tile.hpp"
+#include "kernels/host/product/int8_product.hpp"
 #include "kernels/host/product/product_shapes.hpp"
 #include "kernels/matmul_checks.hpp"
 
@@ -172,6 +173,9 @@ void linear_forward(const Tensor& y, const Tensor& x, const WeightMatrix& w, con
   const int64_t n = product.n, m = product.m;
   if (n == 0 || m == 0) return;
   const ProfileSpan span("linear_forward", [&] { return traffic({&y, &x}, w, product.flops() + flops(added, m)); });
+  if (w.is_quantized() && w.quantized().format.type == QuantizedType::int8) {
+    return host::int8_forward(y, x, w, bias, role, added);
+  }
   if (role == ProductRole::decoding || (role == ProductRole::training && n <= few_rows)) {
     host::dispatch(y, x, [&]<class Out, class T>(Out* to, const T*) {
       const FloatRows from = float_rows(x, added.left);

@@ -62,5 +62,11 @@ TEST_F(OptimizersDeck, AdafactorIsTheSameOnAnyRanks) {
   EXPECT_EQ(ledger("two"), ledger("one"));
 }
 
+TEST_F(OptimizersDeck, MuonIsTheSameOnAnyRanks) {
+  run("one", 1, {"optimizer.name=muon"});
+  run("three", 3, {"optimizer.name=muon", "parallel.zero=3"});
+  EXPECT_EQ(ledger("three"), ledger("one"));
+}
+
 }  // namespace
 }  // namespace llmtrain::test

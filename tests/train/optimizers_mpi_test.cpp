@@ -31,9 +31,10 @@ using Name = OptimizerConfig::Name;
 
 constexpr int64_t groups = 3, steps = 10;
 constexpr double rate = 0.01;
+constexpr double bf16_tolerance = 1e-2;
 
-/// Tensor k of the goldens has rows [first_row, first_row + rows) of a parameter.
-std::vector<UnitSpec> units() {
+/// Tensor k of the goldens has rows [first_row, first_row + rows) of a parameter, or is its transpose.
+std::vector<UnitSpec> units(bool transposed) {
   const auto matrix = [](const std::string& name, int64_t columns, const std::vector<int64_t>& rows) {
     ParamSpec p{name, 0, columns, columns > 1, Initializer::zeros(), {}};
     for (const int64_t n : rows) {
@@ -42,9 +43,16 @@ std::vector<UnitSpec> units() {
     }
     return p;
   };
+  const auto hidden = [&](const std::string& name, int64_t columns, const std::vector<int64_t>& rows) {
+    const bool turns = transposed && rows.size() == 1;
+    ParamSpec p = turns ? matrix(name, rows.front(), {columns}) : matrix(name, columns, rows);
+    p.hidden = true;
+    p.slices.front().transposed = turns;
+    return p;
+  };
   return {{"embedding", {matrix("embed", 32, {40})}},
           {"block 0",
-           {matrix("qkv", 96, {64, 16, 16}), matrix("o", 64, {96}), matrix("odd", 131, {37}), matrix("norm", 1, {96}),
+           {hidden("qkv", 96, {64, 16, 16}), hidden("o", 64, {96}), hidden("odd", 131, {37}), matrix("norm", 1, {96}),
             matrix("bias", 1, {5000})}},
           {"head", {matrix("head", 32, {40})}}};
 }
@@ -59,7 +67,10 @@ float gradient_value(int64_t t, int64_t k, int64_t i) {
 Values values_of(const ParamSpec& param, int64_t k, const std::function<float(int64_t k, int64_t i)>& value) {
   Values values;
   for (const ParamSlice& slice : param.slices) {
-    for (int64_t i = 0; i < slice.rows * param.columns; ++i) values.push_back(value(k, i));
+    for (int64_t i = 0; i < slice.rows * param.columns; ++i) {
+      const int64_t turned = i % param.columns * slice.rows + i / param.columns;
+      values.push_back(value(k, slice.transposed ? turned : i));
+    }
     ++k;
   }
   return values;
@@ -108,6 +119,20 @@ std::vector<Case> cases() {
               c.clip_threshold = 0.5;
             }),
        1e-5},
+      {"muon",
+       with(Name::muon,
+            [](auto& c) {
+              c.momentum = 0.95;
+              c.nesterov = true;
+            }),
+       bf16_tolerance},
+      {"muon_rms",
+       with(Name::muon,
+            [](auto& c) {
+              c.momentum = 0.95;
+              c.adjust_lr_fn = OptimizerConfig::AdjustLr::match_rms_adamw;
+            }),
+       bf16_tolerance},
   };
 }
 
@@ -116,6 +141,7 @@ struct Setting {
   DType compute = DType::f32;
   Offload offload = Offload::none;
   int64_t segment_elements = default_segment_elements;
+  bool transposed = false;  ///< matrices that are not fused
 };
 
 const std::vector<Setting> settings = {
@@ -128,8 +154,9 @@ const std::vector<Setting> settings = {
 class Job {
  public:
   Job(Communicator& ranks, const OptimizerConfig& config, const Setting& setting)
-      : ranks_(ranks), optimizer_(make_optimizer(config)), store_(units(), options(setting)) {
+      : ranks_(ranks), optimizer_(make_optimizer(config)), store_(units(setting.transposed), options(setting)) {
     store_.plan(arena_);
+    optimizer_->plan(store_, arena_);
     memory_.emplace(arena_, ranks);
     store_.start(ranks, stream());
     each_param([&](int unit, int p, int64_t k) {
@@ -161,8 +188,12 @@ class Job {
       Values whole(static_cast<size_t>(spec.numel()));
       test::gather_parameter(store_, unit, p, whole.data());
       for (const ParamSlice& slice : spec.slices) {
-        const auto at = whole.begin() + slice.first_row * spec.columns;
-        tensors.emplace_back(at, at + slice.rows * spec.columns);
+        const int64_t rows = slice.rows, columns = spec.columns, at = slice.first_row * columns;
+        Values& tensor = tensors.emplace_back(static_cast<size_t>(rows * columns));
+        for (int64_t i = 0; i < rows * columns; ++i) {
+          const int64_t to = slice.transposed ? i % columns * rows + i / columns : i;
+          tensor[static_cast<size_t>(to)] = whole[static_cast<size_t>(at + i)];
+        }
       }
     });
     return tensors;
@@ -228,9 +259,9 @@ class Job {
   std::vector<float> buffer_ = std::vector<float>(700);
 };
 
-std::vector<Values> alone(const OptimizerConfig& config) {
+std::vector<Values> alone(const OptimizerConfig& config, const Setting& setting = {}) {
   const auto local = make_local_communicator();
-  Job job(*local, config, {});
+  Job job(*local, config, setting);
   job.train(0, steps);
   return job.masters();
 }

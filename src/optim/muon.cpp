@@ -9,6 +9,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <iterator>
+#include <utility>
 #include <vector>
 
 #include "kernels/adamw.hpp"
@@ -79,9 +82,10 @@ class Muon : public ElementOptimizer {
       elements = std::max(elements, matrix.elements());
       square = std::max(square, matrix.side() * matrix.side());
       const int64_t side = matrix.side(), length = matrix.elements() / side;
-      const int64_t rows = std::max(matrix.rows, side);
-      arena.reserve_workspace(linear_workspace_bytes({length, side, false, DType::bf16, DType::f32, true, true}, rows));
-      arena.reserve_workspace(linear_workspace_bytes({side, side, false, DType::bf16, DType::f32, true, true}, rows));
+      for (const auto& [in, out] : {std::pair(length, side), std::pair(side, side), std::pair(side, length)}) {
+        const LinearPass pass{in, out, false, DType::bf16, DType::f32, true, true};
+        arena.reserve_workspace(linear_workspace_bytes(pass, std::max(matrix.rows, side)));
+      }
     }
     if (matrices_.empty()) return;
     const auto add = [&](Tensor& t, const char* name, DType dtype, int64_t count) {

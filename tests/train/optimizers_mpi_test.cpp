@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -31,7 +32,6 @@ using Name = OptimizerConfig::Name;
 
 constexpr int64_t groups = 3, steps = 10;
 constexpr double rate = 0.01;
-constexpr double bf16_tolerance = 1e-2;
 
 /// Tensor k of the goldens has rows [first_row, first_row + rows) of a parameter, or is its transpose.
 std::vector<UnitSpec> units(bool transposed) {
@@ -125,14 +125,14 @@ std::vector<Case> cases() {
               c.momentum = 0.95;
               c.nesterov = true;
             }),
-       bf16_tolerance},
+       1.2e-3},
       {"muon_rms",
        with(Name::muon,
             [](auto& c) {
               c.momentum = 0.95;
               c.adjust_lr_fn = OptimizerConfig::AdjustLr::match_rms_adamw;
             }),
-       bf16_tolerance},
+       3.2e-3},
   };
 }
 
@@ -182,6 +182,7 @@ class Job {
 
   /// Values of all tensors. Collective.
   std::vector<Values> masters() {
+    EXPECT_EQ(memory_->unplanned_bytes(), 0);
     std::vector<Values> tensors;
     each_param([&](int unit, int p, int64_t) {
       const ParamSpec& spec = param(unit, p);
@@ -280,27 +281,53 @@ std::vector<Values> golden(const std::string& name) {
   return tensors;
 }
 
-/// Largest distance from the goldens, relative to the steps' sum.
-double distance(const std::vector<Values>& tensors, const std::vector<Values>& expected) {
+/// Largest distance of each tensor from its golden, relative to the steps' sum.
+std::vector<double> distances(const std::vector<Values>& tensors, const std::vector<Values>& expected) {
   EXPECT_EQ(tensors.size(), expected.size());
-  double worst = 0;
+  std::vector<double> all;
   for (size_t k = 0; k < std::min(tensors.size(), expected.size()); ++k) {
     const size_t every = tensors[k].size() / 24 + 1;
     EXPECT_EQ(expected[k].size(), (tensors[k].size() + every - 1) / every);
+    double& worst = all.emplace_back(0);
     for (size_t i = 0; i < expected[k].size(); ++i) {
       worst = test::larger(worst, std::fabs(tensors[k][i * every] - expected[k][i]) / (rate * steps));
     }
   }
-  return worst;
+  return all;
+}
+double distance(const std::vector<Values>& tensors, const std::vector<Values>& expected) {
+  return std::ranges::max(distances(tensors, expected));
 }
 
 TEST(Optimizers, AgreeWithTheirLibraries) {
   if (communicator().rank() != 0) return;
   for (const Case& c : cases()) {
     EXPECT_LE(distance(alone(c.config), golden(c.name)), c.tolerance) << c.name;
+    if (c.config.name == Name::muon) continue;  // see below
     OptimizerConfig changed = c.config;
     changed.weight_decay += 0.01;
     EXPECT_GT(distance(alone(changed), golden(c.name)), 10 * c.tolerance) << c.name << ": control";
+  }
+}
+
+/// The iterations round to bf16 fifteen times. With products that add in another order, elements of torch's own result
+/// move by up to 1.1e-3 and, with match_rms_adamw, 3.1e-3: the tolerance is a little more. The other tensors are
+/// AdamW's.
+TEST(Optimizers, MuonAgreesWithTorchUpToTheRoundingOfBf16) {
+  if (communicator().rank() != 0) return;
+  for (const Case& c : cases()) {
+    if (c.config.name != Name::muon) continue;
+    const std::vector<Values> expected = golden(c.name);
+    OptimizerConfig changed = c.config;
+    changed.ns_coefficients = {3.0, -3.2, 1.2};
+    const std::vector<double> found = distances(alone(c.config), expected), other = distances(alone(changed), expected),
+                              turned = distances(alone(c.config, {.transposed = true}), expected);
+    for (size_t k = 0; k < expected.size(); ++k) {
+      const bool hidden = k >= 1 && k <= 5;
+      EXPECT_LE(found[k], hidden ? c.tolerance : 1e-5) << c.name << ", tensor " << k;
+      EXPECT_LE(turned[k], hidden ? c.tolerance : 1e-5) << c.name << ", stored transposed, tensor " << k;
+      EXPECT_TRUE(!hidden || other[k] > 5 * c.tolerance) << c.name << ", control: tensor " << k;
+    }
   }
 }
 

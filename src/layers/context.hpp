@@ -96,11 +96,12 @@ class UnitBuilder {
   ParamRef matrix(std::string name, int64_t rows, int64_t columns, Initializer init, std::vector<ParamSlice> slices) {
     return add({std::move(name), rows, columns, true, init, std::move(slices)});
   }
-  /// A matrix whose gradient is written by ParamStore::RowBlocks.
-  ParamRef matrix_by_rows(std::string name, int64_t rows, int64_t columns, Initializer init,
-                          std::vector<ParamSlice> slices) {
+  /// A hidden matrix, whose gradient is written by ParamStore::RowBlocks.
+  ParamRef hidden_matrix(std::string name, int64_t rows, int64_t columns, Initializer init,
+                         std::vector<ParamSlice> slices) {
     ParamSpec spec{std::move(name), rows, columns, true, init, std::move(slices)};
     spec.by_rows = true;
+    spec.hidden = true;
     return add(std::move(spec));
   }
   ParamRef vector(std::string name, int64_t rows, Initializer init, std::vector<ParamSlice> slices) {

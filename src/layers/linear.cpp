@@ -50,7 +50,7 @@ Linear Linear::declare(UnitBuilder& unit, const std::vector<LinearPart>& parts, 
     biases.push_back({part.name + ".bias", linear.out, part.rows});
     linear.out += part.rows;
   }
-  linear.weight = unit.matrix_by_rows(weights.front().name, linear.out, in, Initializer::normal(std), weights);
+  linear.weight = unit.hidden_matrix(weights.front().name, linear.out, in, Initializer::normal(std), weights);
   linear.quantized = unit.quantized_type(linear.weight);
   linear.fixed_weight = fixed_rows(unit, weights);
   if (bias) {

@@ -13,10 +13,12 @@ class ElementOptimizer : public Optimizer {
     args_ = args;
     params_ = &params;
     stream_ = &stream;
+    before_pass(params);
     params.update([this](int unit, const ParamStore::Shard& shard) { update_shard(unit, shard); });
   }
 
  protected:
+  virtual void before_pass(ParamStore& /*params*/) {}
   /// Updates elements of one treatment: all of `part`, whose place in the unit is `range`.
   virtual void update_range(const ParamStore::Shard& /*part*/, const UnitRange& /*range*/) {}
   virtual void update_shard(int unit, const ParamStore::Shard& shard) {

@@ -23,6 +23,7 @@ constexpr std::array optimizers = {
     OptimizerEntry{OptimizerConfig::Name::sgd, make_sgd},
     OptimizerEntry{OptimizerConfig::Name::lion, make_lion},
     OptimizerEntry{OptimizerConfig::Name::adafactor, make_adafactor},
+    OptimizerEntry{OptimizerConfig::Name::muon, make_muon},
 };
 
 }  // namespace

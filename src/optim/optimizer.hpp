@@ -24,6 +24,8 @@ class Optimizer {
   /// The state that it keeps: ParamStoreOptions::states of the stores that it updates. All values are 0 at first,
   /// except the master.
   virtual StatePlanes states() const = 0;
+  /// Registers the memory that updates of this store need beside the state.
+  virtual void plan(const ParamStore& /*params*/, Arena& /*arena*/) {}
   virtual void update(ParamStore& params, const UpdateArgs& args, Stream& stream) = 0;
 };
 
@@ -35,6 +37,7 @@ std::unique_ptr<Optimizer> make_adamw_8bit(const OptimizerConfig& config);
 std::unique_ptr<Optimizer> make_adafactor(const OptimizerConfig& config);
 std::unique_ptr<Optimizer> make_sgd(const OptimizerConfig& config);
 std::unique_ptr<Optimizer> make_lion(const OptimizerConfig& config);
+std::unique_ptr<Optimizer> make_muon(const OptimizerConfig& config);
 
 /// Adds the squares of the gradient sums that this rank counts to `sum` (as in kernels/reduce.hpp). Exact: over all
 /// ranks the sum does not depend on the number of ranks and threads.

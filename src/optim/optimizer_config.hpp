@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstdint>
 
 #include "core/deck/named_enum.hpp"
@@ -10,18 +11,23 @@ class DeckLoader;
 
 /// [optimizer]
 struct OptimizerConfig {
-  enum class Name : uint8_t { adamw, adamw_8bit, paged_adamw, paged_adamw_8bit, sgd, lion, adafactor };
+  enum class Name : uint8_t { adamw, adamw_8bit, paged_adamw, paged_adamw_8bit, sgd, lion, adafactor, muon };
+  enum class AdjustLr : uint8_t { original, match_rms_adamw };
 
   Name name = Name::adamw;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
-  double momentum = 0;  ///< of sgd
+  double momentum = 0;  ///< of sgd and muon
   bool nesterov = false;
   // Of adafactor.
   double clip_threshold = 1;
   bool scale_parameter = false;
   bool relative_step = false;
+  // Of muon. The last two are no keys.
+  AdjustLr adjust_lr_fn = AdjustLr::original;
+  std::array<double, 3> ns_coefficients{3.4445, -4.7750, 2.0315};
+  double ns_epsilon = 1e-7;
   double weight_decay = 0.01;  ///< on matrices and embeddings only
   double max_grad_norm = 1.0;  ///< 0 = no clipping
 
@@ -35,5 +41,8 @@ struct OptimizerConfig {
 
 template <>
 inline constexpr auto enum_names<OptimizerConfig::Name> = name_list("adamw", "adamw_8bit", "paged_adamw",
-                                                                    "paged_adamw_8bit", "sgd", "lion", "adafactor");
+                                                                    "paged_adamw_8bit", "sgd", "lion", "adafactor",
+                                                                    "muon");
+template <>
+inline constexpr auto enum_names<OptimizerConfig::AdjustLr> = name_list("original", "match_rms_adamw");
 }  // namespace llmtrain

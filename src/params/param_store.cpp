@@ -203,6 +203,7 @@ ParamStore::ParamStore(std::vector<UnitSpec> units, const ParamStoreOptions& opt
     : state_(std::make_unique<State>(std::move(units), options)) {}
 ParamStore::~ParamStore() { state_->late_update.reset(); }  // its pass refers to this store
 
+int ParamStore::rank_count() const { return state_->options.size; }
 int ParamStore::unit_count() const { return static_cast<int>(state_->units.size()); }
 const UnitSpec& ParamStore::spec(int unit) const { return state_->at(unit).spec; }
 const UnitLayout& ParamStore::layout(int unit) const { return state_->at(unit).layout; }

@@ -87,6 +87,7 @@ class ParamStore {
   /// Starts communication; called after the arena is committed. communicator.size() must be options.size.
   void start(Communicator& communicator, Stream& stream);
 
+  int rank_count() const;
   int unit_count() const;
   const UnitSpec& spec(int unit) const;
   const UnitLayout& layout(int unit) const;
@@ -211,6 +212,8 @@ class ParamStore {
   /// the latest when it is acquired, while the device works on earlier ones.
   using ShardWork = std::function<void(int unit, const Shard& shard)>;
   void update(ShardWork work);
+  /// Waits until no other rank reads this rank's masters: before they are changed outside of a pass.
+  void begin_change();
   /// Completes a deferred update. Call it before reading or writing state; passes, gradients, and calls that gather or
   /// publish do so.
   void finish_update();

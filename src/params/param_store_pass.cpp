@@ -106,13 +106,17 @@ void ParamStore::update(ShardWork work) {
   s.publish_trained();
 }
 
+void ParamStore::begin_change() {
+  finish_update();
+  if (state_->policy.whole_weights) state_->finish_gathers();
+}
+
 void ParamStore::finish_update() { state_->update_through(unit_count() - 1); }
 
 ParamStore::StatePass::StatePass(ParamStore& store, Access access)
     : store_(store), pieces_(store.state_->needs_offloaded(access)) {
   store.finish_update();
-  const bool changes = access == Access::change || access == Access::update;
-  if (changes && store.state_->policy.whole_weights) store.state_->finish_gathers();
+  if (access == Access::change || access == Access::update) store.begin_change();
   if (pieces_) store.state_->begin_pass(access);
 }
 

@@ -13,6 +13,7 @@ TrainingPlan::TrainingPlan(TrainingParts parts, RoleSpec policy, const PlanOptio
   const int64_t vocabulary = policy.shape.config.vocab_size;
   models.add(std::move(policy));
   models.plan(arena);
+  optimizer->plan(params(), arena);
   plan_buffers(passes, options);
   copied_bytes = std::min(Snapshot::bytes(params()), options.copy_bytes);
   if (device_memory_is_host() && copied_bytes > 0) {

@@ -14,15 +14,14 @@ namespace llmtrain::test {
 namespace {
 
 /// The matrices of the blocks have 4,096 elements and more.
-const DocumentsDeck deck{24, 2, 4, "[evaluation]\nevery_steps = 0\nat_end = false\n[schedule]\nlearning_rate = 2e-3\n",
-                         64};
+const DocumentsDeck deck{24, 2, 4, "[evaluation]\nevery_steps = 0\nat_end = false\n", 66};
 
 class OptimizersDeck : public RunFolder {
  protected:
   OptimizersDeck() : RunFolder(text_of_documents(40), deck.text()) {}
 
   void run(const std::string& name, int ranks, std::vector<std::string> overrides) {
-    overrides.emplace_back("precision.compute=fp32");
+    overrides.insert(overrides.end(), {"precision.compute=fp32", "schedule.learning_rate=2e-3"});
     const Outcome outcome = start(name, ranks, overrides);
     ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   }
@@ -60,6 +59,12 @@ TEST_F(OptimizersDeck, AdafactorIsTheSameOnAnyRanks) {
   run("one", 1, {"optimizer.name=adafactor"});
   run("two", 2, {"optimizer.name=adafactor", "parallel.zero=2"});
   EXPECT_EQ(ledger("two"), ledger("one"));
+}
+
+TEST_F(OptimizersDeck, MuonIsTheSameOnAnyRanks) {
+  run("one", 1, {"optimizer.name=muon"});
+  run("three", 3, {"optimizer.name=muon", "parallel.zero=3"});
+  EXPECT_EQ(ledger("three"), ledger("one"));
 }
 
 }  // namespace

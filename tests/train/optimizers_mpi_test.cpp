@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -32,8 +33,8 @@ using Name = OptimizerConfig::Name;
 constexpr int64_t groups = 3, steps = 10;
 constexpr double rate = 0.01;
 
-/// Tensor k of the goldens has rows [first_row, first_row + rows) of a parameter.
-std::vector<UnitSpec> units() {
+/// Tensor k of the goldens has rows [first_row, first_row + rows) of a parameter, or is its transpose.
+std::vector<UnitSpec> units(bool transposed) {
   const auto matrix = [](const std::string& name, int64_t columns, const std::vector<int64_t>& rows) {
     ParamSpec p{name, 0, columns, columns > 1, Initializer::zeros(), {}};
     for (const int64_t n : rows) {
@@ -42,9 +43,16 @@ std::vector<UnitSpec> units() {
     }
     return p;
   };
+  const auto hidden = [&](const std::string& name, int64_t columns, const std::vector<int64_t>& rows) {
+    const bool turns = transposed && rows.size() == 1;
+    ParamSpec p = turns ? matrix(name, rows.front(), {columns}) : matrix(name, columns, rows);
+    p.hidden = true;
+    p.slices.front().transposed = turns;
+    return p;
+  };
   return {{"embedding", {matrix("embed", 32, {40})}},
           {"block 0",
-           {matrix("qkv", 96, {64, 16, 16}), matrix("o", 64, {96}), matrix("odd", 131, {37}), matrix("norm", 1, {96}),
+           {hidden("qkv", 96, {64, 16, 16}), hidden("o", 64, {96}), hidden("odd", 131, {37}), matrix("norm", 1, {96}),
             matrix("bias", 1, {5000})}},
           {"head", {matrix("head", 32, {40})}}};
 }
@@ -59,7 +67,10 @@ float gradient_value(int64_t t, int64_t k, int64_t i) {
 Values values_of(const ParamSpec& param, int64_t k, const std::function<float(int64_t k, int64_t i)>& value) {
   Values values;
   for (const ParamSlice& slice : param.slices) {
-    for (int64_t i = 0; i < slice.rows * param.columns; ++i) values.push_back(value(k, i));
+    for (int64_t i = 0; i < slice.rows * param.columns; ++i) {
+      const int64_t turned = i % param.columns * slice.rows + i / param.columns;
+      values.push_back(value(k, slice.transposed ? turned : i));
+    }
     ++k;
   }
   return values;
@@ -108,6 +119,20 @@ std::vector<Case> cases() {
               c.clip_threshold = 0.5;
             }),
        1e-5},
+      {"muon",
+       with(Name::muon,
+            [](auto& c) {
+              c.momentum = 0.95;
+              c.nesterov = true;
+            }),
+       1.2e-3},
+      {"muon_rms",
+       with(Name::muon,
+            [](auto& c) {
+              c.momentum = 0.95;
+              c.adjust_lr_fn = OptimizerConfig::AdjustLr::match_rms_adamw;
+            }),
+       3.2e-3},
   };
 }
 
@@ -116,6 +141,7 @@ struct Setting {
   DType compute = DType::f32;
   Offload offload = Offload::none;
   int64_t segment_elements = default_segment_elements;
+  bool transposed = false;  ///< matrices that are not fused
 };
 
 const std::vector<Setting> settings = {
@@ -128,8 +154,9 @@ const std::vector<Setting> settings = {
 class Job {
  public:
   Job(Communicator& ranks, const OptimizerConfig& config, const Setting& setting)
-      : ranks_(ranks), optimizer_(make_optimizer(config)), store_(units(), options(setting)) {
+      : ranks_(ranks), optimizer_(make_optimizer(config)), store_(units(setting.transposed), options(setting)) {
     store_.plan(arena_);
+    optimizer_->plan(store_, arena_);
     memory_.emplace(arena_, ranks);
     store_.start(ranks, stream());
     each_param([&](int unit, int p, int64_t k) {
@@ -155,14 +182,19 @@ class Job {
 
   /// Values of all tensors. Collective.
   std::vector<Values> masters() {
+    EXPECT_EQ(memory_->unplanned_bytes(), 0);
     std::vector<Values> tensors;
     each_param([&](int unit, int p, int64_t) {
       const ParamSpec& spec = param(unit, p);
       Values whole(static_cast<size_t>(spec.numel()));
       test::gather_parameter(store_, unit, p, whole.data());
       for (const ParamSlice& slice : spec.slices) {
-        const auto at = whole.begin() + slice.first_row * spec.columns;
-        tensors.emplace_back(at, at + slice.rows * spec.columns);
+        const int64_t rows = slice.rows, columns = spec.columns, at = slice.first_row * columns;
+        Values& tensor = tensors.emplace_back(static_cast<size_t>(rows * columns));
+        for (int64_t i = 0; i < rows * columns; ++i) {
+          const int64_t to = slice.transposed ? i % columns * rows + i / columns : i;
+          tensor[static_cast<size_t>(to)] = whole[static_cast<size_t>(at + i)];
+        }
       }
     });
     return tensors;
@@ -228,9 +260,9 @@ class Job {
   std::vector<float> buffer_ = std::vector<float>(700);
 };
 
-std::vector<Values> alone(const OptimizerConfig& config) {
+std::vector<Values> alone(const OptimizerConfig& config, const Setting& setting = {}) {
   const auto local = make_local_communicator();
-  Job job(*local, config, {});
+  Job job(*local, config, setting);
   job.train(0, steps);
   return job.masters();
 }
@@ -249,27 +281,53 @@ std::vector<Values> golden(const std::string& name) {
   return tensors;
 }
 
-/// Largest distance from the goldens, relative to the steps' sum.
-double distance(const std::vector<Values>& tensors, const std::vector<Values>& expected) {
+/// Largest distance of each tensor from its golden, relative to the steps' sum.
+std::vector<double> distances(const std::vector<Values>& tensors, const std::vector<Values>& expected) {
   EXPECT_EQ(tensors.size(), expected.size());
-  double worst = 0;
+  std::vector<double> all;
   for (size_t k = 0; k < std::min(tensors.size(), expected.size()); ++k) {
     const size_t every = tensors[k].size() / 24 + 1;
     EXPECT_EQ(expected[k].size(), (tensors[k].size() + every - 1) / every);
+    double& worst = all.emplace_back(0);
     for (size_t i = 0; i < expected[k].size(); ++i) {
       worst = test::larger(worst, std::fabs(tensors[k][i * every] - expected[k][i]) / (rate * steps));
     }
   }
-  return worst;
+  return all;
+}
+double distance(const std::vector<Values>& tensors, const std::vector<Values>& expected) {
+  return std::ranges::max(distances(tensors, expected));
 }
 
 TEST(Optimizers, AgreeWithTheirLibraries) {
   if (communicator().rank() != 0) return;
   for (const Case& c : cases()) {
     EXPECT_LE(distance(alone(c.config), golden(c.name)), c.tolerance) << c.name;
+    if (c.config.name == Name::muon) continue;  // see below
     OptimizerConfig changed = c.config;
     changed.weight_decay += 0.01;
     EXPECT_GT(distance(alone(changed), golden(c.name)), 10 * c.tolerance) << c.name << ": control";
+  }
+}
+
+/// The iterations round to bf16 fifteen times. With products that add in another order, elements of torch's own result
+/// move by up to 1.1e-3 and, with match_rms_adamw, 3.1e-3: the tolerance is a little more. The other tensors are
+/// AdamW's.
+TEST(Optimizers, MuonAgreesWithTorchUpToTheRoundingOfBf16) {
+  if (communicator().rank() != 0) return;
+  for (const Case& c : cases()) {
+    if (c.config.name != Name::muon) continue;
+    const std::vector<Values> expected = golden(c.name);
+    OptimizerConfig changed = c.config;
+    changed.ns_coefficients = {3.0, -3.2, 1.2};
+    const std::vector<double> found = distances(alone(c.config), expected), other = distances(alone(changed), expected),
+                              turned = distances(alone(c.config, {.transposed = true}), expected);
+    for (size_t k = 0; k < expected.size(); ++k) {
+      const bool hidden = k >= 1 && k <= 5;
+      EXPECT_LE(found[k], hidden ? c.tolerance : 1e-5) << c.name << ", tensor " << k;
+      EXPECT_LE(turned[k], hidden ? c.tolerance : 1e-5) << c.name << ", stored transposed, tensor " << k;
+      EXPECT_TRUE(!hidden || other[k] > 5 * c.tolerance) << c.name << ", control: tensor " << k;
+    }
   }
 }
 

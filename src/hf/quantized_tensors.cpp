@@ -89,7 +89,8 @@ class Joiner {
     if (state.type != StoredType::U8 || state.numel() > max_quant_state) {
       refuse(state, fmt::format("it must be JSON in at most {} bytes of type U8", max_quant_state));
     }
-    const std::string where = fmt::format("{}: {}", folder_.path_of(index_.files[state.file].name), printable(state.name));
+    const std::string where =
+        fmt::format("{}: {}", folder_.path_of(index_.files[state.file].name), printable(state.name));
     const nlohmann::json document = parse_json(bytes_of(state), where);
     const JsonNode json(document, where);
     if (json.at("quant_type").text() != kind) json.at("quant_type").refuse_value(kind);

@@ -48,7 +48,8 @@ struct Matrix {
   bool tall() const { return transposed ? rows >= columns : rows > columns; }
   int64_t side() const { return std::min(rows, columns); }
   double work() const {
-    return static_cast<double>(side()) * static_cast<double>(side() * (side() + 2 * elements() / side()));
+    const int64_t long_side = elements() / side();
+    return static_cast<double>(side()) * static_cast<double>(side() * (side() + 2 * long_side));
   }
 };
 
@@ -224,7 +225,7 @@ class Muon : public ElementOptimizer {
         work(begin, part(shard.states[plane], begin, end), part(shard.gradient, begin, end));
         continue;
       }
-      for (int64_t at = begin, next; at < end; at = next) {
+      for (int64_t at = begin, next = begin; at < end; at = next) {
         next = std::min(end, at + piece_.numel());
         const Tensor values = read_piece(matrix.unit, plane, at, next);
         work(at, values, part(shard.gradient, at, next));
@@ -251,7 +252,7 @@ class Muon : public ElementOptimizer {
 
   /// Matrices have new masters: their weights follow. All else is updated as by adamw.
   void update_shard(int unit, const ParamStore::Shard& shard) override {
-    for (int64_t begin = shard.begin, end; begin < shard.end; begin = end) {
+    for (int64_t begin = shard.begin, end = begin; begin < shard.end; begin = end) {
       end = shard.planes->end_of_run(begin, shard.end);
       const ParamStore::Shard part = shard.part(begin, end);
       if (shard.planes->at(second_moment, begin).per_chunk == 0) {

@@ -252,14 +252,16 @@ class Muon : public ElementOptimizer {
 
   /// Matrices have new masters: their weights follow. All else is updated as by adamw.
   void update_shard(int unit, const ParamStore::Shard& shard) override {
-    for (int64_t begin = shard.begin, end = begin; begin < shard.end; begin = end) {
-      end = shard.planes->end_of_run(begin, shard.end);
+    int64_t begin = shard.begin;
+    while (begin < shard.end) {
+      const int64_t end = shard.planes->end_of_run(begin, shard.end);
       const ParamStore::Shard part = shard.part(begin, end);
       if (shard.planes->at(second_moment, begin).per_chunk == 0) {
         round_weights(part);
       } else {
         for (const UnitRange& range : ranges(unit)) update_by_adamw(part, part.part_of(range));
       }
+      begin = end;
     }
   }
   void round_weights(const ParamStore::Shard& part) {

@@ -58,7 +58,7 @@ void export_model(const ExportOptions& options, const DecoderShape& shape, const
 void export_model(const ExportOptions& options, const DecoderShape& shape, ParamStore& params,
                   Communicator& communicator);
 
-/// What to tell the user of a quantised folder that is written in 16 or 32 bits.
+/// Returns the warning that a quantised folder is written in 16 or 32 bits.
 std::string dequantized_note(const std::string& folder);
 
 /// One process: rewrites a Hugging Face folder with other types or file sizes; its texts are copied. Returns warnings

@@ -59,7 +59,7 @@ class HostCopy {
   std::vector<float> values_;
 };
 
-/// What a step needs of a parameter beside the elements themselves.
+/// Factors that a step applies to a parameter beside its elements.
 struct Factors {
   std::vector<float> row, column;  ///< inverse roots, of a matrix
   std::vector<float> divisor;      ///< by slice: of the update, that clips it
@@ -346,7 +346,7 @@ class Adafactor : public Optimizer {
   }
 
   OptimizerConfig config_;
-  // Of the update in progress.
+  // Arguments of the update in progress.
   ParamStore* params_ = nullptr;
   Communicator* ranks_ = nullptr;
   Stream* stream_ = nullptr;

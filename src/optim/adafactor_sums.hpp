@@ -12,8 +12,8 @@
 
 namespace llmtrain {
 
-/// Of the Hugging Face tensors in a matrix, each with columns of its own. Squares are multiples of 2^-80 of the largest
-/// one's power of two, in two integers of 40 bits; smaller parts are cut off.
+/// Sums over the Hugging Face tensors in a matrix, each with columns of its own. Squares are multiples of 2^-80 of the
+/// largest one's power of two, in two integers of 40 bits; smaller parts are cut off.
 class MatrixSums {
  public:
   explicit MatrixSums(const ParamSpec& matrix)

@@ -20,11 +20,11 @@ struct OptimizerConfig {
   double epsilon = 1e-8;
   double momentum = 0;  ///< of sgd and muon
   bool nesterov = false;
-  // Of adafactor.
+  // Keys of adafactor.
   double clip_threshold = 1;
   bool scale_parameter = false;
   bool relative_step = false;
-  // Of muon. The last two are no keys.
+  // Settings of muon; the last two are no keys.
   AdjustLr adjust_lr_fn = AdjustLr::original;
   std::array<double, 3> ns_coefficients{3.4445, -4.7750, 2.0315};
   double ns_epsilon = 1e-7;

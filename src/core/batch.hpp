@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <vector>
 
 #include "core/tensor.hpp"
 
@@ -7,6 +8,14 @@ namespace llmtrain {
 
 /// Target of a token that is excluded from training (the field's "ignore index").
 inline constexpr int32_t ignore_target = -100;
+
+/// Documents of a micro-batch, in host memory, for objectives over documents: the batch's first segments, in order. The
+/// documents of a sample (the chosen and the rejected one of a pair) follow each other; padding segments follow them all.
+struct DocumentColumns {
+  std::vector<int64_t> ids;      ///< canonical number: sample * documents of a sample + place in it
+  std::vector<int64_t> targets;  ///< number of trained targets
+  std::vector<float> values;     ///< column of the data: label or margin; empty if they have none
+};
 
 /// One micro-batch: documents concatenated without padding, N tokens in all. Packing, padding-free fine-tuning and
 /// preference pairs all use this one type; there is no separate mask. Attention never crosses a border of `segments`.
@@ -22,6 +31,7 @@ struct Batch {
   Tensor segments;          ///< int32 [S + 1], cumulative lengths: segment s is rows [segments[s], segments[s + 1])
   Tensor sequence_ids;      ///< int64 [N], canonical id of the sample that contains the row (key of random numbers)
   Tensor sequence_offsets;  ///< int32 [N], index of the row in its sample; rows of a segment are consecutive
+  const DocumentColumns* documents = nullptr;  ///< null if the data have no objective over documents
 };
 
 }  // namespace llmtrain

@@ -10,10 +10,10 @@
 
 namespace llmtrain {
 
-enum class Task : uint8_t { pretrain, sft, evaluate, tokenizer };
+enum class Task : uint8_t { pretrain, sft, dpo, reward, evaluate, tokenizer };
 
 template <>
-inline constexpr auto enum_names<Task> = name_list("pretrain", "sft", "evaluate", "tokenizer");
+inline constexpr auto enum_names<Task> = name_list("pretrain", "sft", "dpo", "reward", "evaluate", "tokenizer");
 
 class TaskSet {
  public:
@@ -36,10 +36,12 @@ class TaskSet {
   uint32_t bits_ = 0;
 };
 
-inline constexpr TaskSet training_tasks{Task::pretrain, Task::sft};
+inline constexpr TaskSet training_tasks{Task::pretrain, Task::sft, Task::dpo, Task::reward};
 inline constexpr TaskSet model_tasks = training_tasks | TaskSet{Task::evaluate};
 /// Tasks that read rows of instruction data (data.format).
-inline constexpr TaskSet instruction_tasks{Task::sft, Task::evaluate};
+inline constexpr TaskSet instruction_tasks{Task::sft, Task::dpo, Task::reward, Task::evaluate};
+/// Tasks whose samples are pairs of documents (or documents with a label) and whose divisor counts them.
+inline constexpr TaskSet preference_tasks{Task::dpo, Task::reward};
 inline constexpr TaskSet all_tasks = model_tasks | TaskSet{Task::tokenizer};
 
 inline bool trains(Task task) { return training_tasks.contains(task); }

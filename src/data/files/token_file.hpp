@@ -30,6 +30,8 @@ struct TokenFileInfo {
   int64_t bytes = 0;                 ///< bytes of the text, 0 = unknown
   int64_t skipped_documents = 0;     ///< number of empty documents
   RowCounts rows;                    ///< of instruction data
+  int64_t group = 1;                 ///< consecutive documents that form a sample: 2 for pairs, chosen before rejected
+  std::string column;                ///< meaning of /values: "label", "margin" or empty
   std::string tokenizer;             ///< Tokenizer::serialized(), empty for pre-tokenized input
   std::string tokenizer_hash;        ///< 16 hex digits
   std::string command;               ///< command that made the file
@@ -47,6 +49,8 @@ class TokenFile {
   virtual std::span<const uint64_t> documents() const = 0;
   /// Throws UserError(bad_content) for an id outside the vocabulary, UserError(io) if the file cannot be read.
   virtual void read(int64_t begin, int64_t count, int32_t* ids) const = 0;
+  /// Values of the documents, as info().column names them; empty if it is.
+  virtual std::span<const float> values() const { return {}; }
   /// Reads the mask: 1 = trained on; all ones without a mask.
   virtual void read_mask(int64_t begin, int64_t count, uint8_t* mask) const = 0;
 };

@@ -42,6 +42,7 @@ struct HostBatch {
   std::vector<float> loss_weights;
   std::vector<int32_t> window;       ///< tokens of one sample during loading
   std::vector<uint8_t> window_mask;  ///< mask of these tokens
+  DocumentColumns documents;
 };
 
 /// Device memory of one batch, and the copy to it.

@@ -145,8 +145,9 @@ Dual apo_down_loss(const Terms& t) {
 }
 Dual discopop_loss(const Terms& t) {
   constexpr double temperature = 0.05;
-  const Dual x = t.margin(), modulation = sigmoid(x / temperature);
-  return (1.0 - modulation) * -log_sigmoid(x) + modulation * exp(-x);
+  const Dual x = t.margin();
+  // sigmoid(x / temperature) exp(-x), whose factors would overflow
+  return sigmoid(-x / temperature) * -log_sigmoid(x) + exp(log_sigmoid(x / temperature) - x);
 }
 Dual sigmoid_norm_loss(const Terms& t) { return -log_sigmoid(t.config.beta * t.mean_difference()); }
 /// Summed over pairs and divided by their number, the mean over all targets of chosen documents.

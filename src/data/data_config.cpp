@@ -99,12 +99,15 @@ void DataConfig::visit(DeckKeys& keys) {
       {.doc =
            "Format of rows of JSON: alpaca (instruction, input, output, optionally system and history), sharegpt "
            "(conversations of human and gpt), messages (role and content), prompt_completion (two texts or two lists "
-           "of messages) or text. auto: the columns of a file's first row tell. Conversations need a task that trains "
-           "on them."});
+           "of messages), preference (chosen, rejected and optionally prompt, texts or lists of messages, and margin; "
+           "without a prompt it is what both begin with), unpaired (prompt, completion, label: true or false) or text. "
+           "auto: the columns of a file's first row tell. Conversations need a task that trains on them, and dpo and "
+           "reward need preference (dpo.loss = kto: unpaired)."});
   keys.key("columns", columns,
            {.doc = "Other names of columns, role:column (prompt:question, response:answer). Roles: prompt, query, "
                    "response, system, history (alpaca); messages, role, content, system, tools (sharegpt, messages); "
-                   "prompt, completion (prompt_completion); text.",
+                   "prompt, completion (prompt_completion); prompt, chosen, rejected, margin (preference); prompt, "
+                   "completion, label (unpaired); text.",
             .tasks = instruction_tasks});
   keys.key(
       "packing", packing,
@@ -112,7 +115,8 @@ void DataConfig::visit(DeckKeys& keys) {
               "conversations too, as with packing_strategy = wrapped of TRL. none: a sample is one document. "
               "greedy, first_fit, best_fit: whole documents share a sample without seeing each other. greedy fills one "
               "sample after the other; first_fit puts each document, in order, into the oldest sample with room; "
-              "best_fit takes the longest first (equal ones in their order), each into the fullest sample with room.",
+              "best_fit takes the longest first (equal ones in their order), each into the fullest sample with room. "
+              "Pairs need none: those of a forward pass follow each other without padding.",
        .automatic = "wrap; none for tasks that train on conversations"});
   keys.key<SeparatorCodec>("document_separator", document_separator,
                            {.doc = "Separator between the documents of a text file: none (a file is one document), "
@@ -134,9 +138,11 @@ void DataConfig::visit(DeckKeys& keys) {
            {.doc = "Begin every document with the tokenizer's begin-of-text token.", .tasks = all_tasks});
   keys.key(
       "overflow", overflow,
-      {.doc = "Treatment of documents longer than sequence_length with any packing but wrap; they are counted. split: "
-              "they become several samples (not for conversations); truncate: their start is kept, truncate_left: "
-              "their end; drop: they are left out. A conversation that keeps no target is left out, too.",
+      {.doc =
+           "Treatment of documents longer than sequence_length with any packing but wrap; they are counted. split: "
+           "they become several samples (not for conversations); truncate: their start is kept, truncate_left: "
+           "their end; drop: they are left out. A conversation that keeps no target is left out, too. A pair is left "
+           "out if one of its documents is.",
        .automatic = "split; truncate for tasks that train on conversations"});
   keys.key("cross_document_attention", cross_document_attention,
            {.doc = "Continue attention and positions over the end of a document (packing = wrap only)."});
@@ -173,7 +179,7 @@ void DataConfig::visit(DeckKeys& keys) {
 }
 
 TextFormat DataConfig::text_format() const {
-  return {document_separator, text_column, row_limit, json_as_text, instructions ? format : "text", columns};
+  return {document_separator, text_column, row_limit, json_as_text, instructions ? format : "text", columns, use};
 }
 
 DataConfig DataConfig::for_conversations() const {
@@ -201,6 +207,31 @@ void DataConfig::check_tokenizer_name(DeckLoader& deck) const {
              {"data.tokenizer"},
              fmt::format("{} is not one of {}{}, and there is no file or folder of this name", printable(tokenizer),
                          joined(TokenizerCodec::names), did_you_mean(tokenizer, TokenizerCodec::names)));
+}
+
+/// Keys of preference data.
+void DataConfig::resolve_preferences(DeckLoader& deck, Task task) {
+  const bool preferences = preference_tasks.contains(task);
+  use = !trains(task) ? DataUse::any : !preferences ? DataUse::training : DataUse::preferences;
+  if (task == Task::reward) use = DataUse::pairs;
+  if (const RowFormat* named = find_row_format(format)) {
+    const std::string why = refused_use(use, named->group, named->column);
+    deck.check(why.empty(), {"data.format"}, fmt::format("with {}, {}", format, why));
+  }
+  if (!preferences) return;
+  for (const auto* files : {&train, &validation}) {
+    deck.check(std::ranges::find(*files, builtin_stories) == files->end(),
+               {files == &train ? "data.train" : "data.validation"},
+               fmt::format("{} is text, and run.task = {} trains on preferences", builtin_stories, name_of(task)));
+  }
+  deck.check(!overflow_given || overflow != Overflow::split, {"data.overflow"},
+             "split would begin a sample in the middle of an answer; choose truncate, truncate_left, drop or error");
+  deck.check(!packing_given || packing != Packing::wrap, {"data.packing"},
+             "wrap would cut pairs where a sample ends; remove the key");
+  if (packing_given && packing != Packing::none) {
+    deck.unused("data.packing", "the pairs of a forward pass follow each other without padding");
+    packing = Packing::none;
+  }
 }
 
 /// Keys of instruction data.
@@ -233,6 +264,7 @@ void DataConfig::resolve_rows(DeckLoader& deck, Task task) {
   } catch (const UserError& error) {
     deck.fail("data.columns", error.what());
   }
+  resolve_preferences(deck, task);
   const auto mark = [&](Origin origin, const std::string& why) {
     for (const char* key : {"data.packing", "data.overflow"}) {
       if (!deck.given(key)) deck.set(key, origin, why);

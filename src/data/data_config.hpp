@@ -56,6 +56,10 @@ struct DataConfig {
   bool begins_like_tokenizer = false;
   bool packing_given = false;
   bool overflow_given = false;
+  // Data that the task takes.
+  DataUse use = DataUse::any;
+  // Tokens that the prompt of a document of preference data keeps, the last ones, before `overflow` applies; 0: all.
+  int64_t max_prompt_length = 0;
   // Checkpoint to read the tokenizer from if the folder of `tokenizer` no longer exists.
   std::string tokenizer_from;
   bool has_tokenizer_files() const;
@@ -75,15 +79,17 @@ struct DataConfig {
   /// Rules for data with conversations: unless the deck says otherwise, each is a sample and loses its end if it is too
   /// long.
   DataConfig for_conversations() const;
-  /// Tokens that a document may have with overflow = error; 0: any number.
+  /// Tokens that a document may have with overflow = error; 0: any number, or samples decide.
   int64_t longest_document(int64_t sequence_length) const {
-    return packing != Packing::wrap && overflow == Overflow::error ? sequence_length + 1 : 0;
+    const bool refused = packing != Packing::wrap && overflow == Overflow::error && max_prompt_length == 0;
+    return refused ? sequence_length + 1 : 0;
   }
   /// A word that is no path must be that of a kind of tokenizer, unless a file or folder has this name.
   void check_tokenizer_name(DeckLoader& deck) const;
 
  private:
   void resolve_rows(DeckLoader& deck, Task task);
+  void resolve_preferences(DeckLoader& deck, Task task);
   void resolve_added_tokens(DeckLoader& deck, Task task);
 };
 

@@ -53,6 +53,8 @@ Dataset open_dataset(const DataConfig& config, const BatchConfig& batch, Communi
 
 /// Describes rows of instruction data and what was left out of them, for people; empty if there are none.
 std::string describe_rows(const RowCounts& rows);
+/// The same for preference data too, with their lengths.
+std::string describe_rows(const TokenFile& file);
 
 /// Trains the tokenizer of data.tokenizer = bpe on data.train, without the cache. Collective.
 TrainedTokenizer train_deck_tokenizer(const DataConfig& config, Communicator& communicator,

@@ -35,7 +35,12 @@ DataFacts check_data_files(const DataConfig& config, const DataErrorReport& repo
     if (!sound || !guarded(key, [&] { files = find_input_files(patterns, format); })) return false;
     for (const InputFile& file : files) {
       if (file.kind != InputKind::tokens) continue;
-      sound = guarded(key, [&] { opened.push_back(open_token_file(file.path)); }) && sound;
+      sound = guarded(key,
+                      [&] {
+                        opened.push_back(open_token_file(file.path));
+                        check_use(opened.back()->info(), config.use);
+                      }) &&
+              sound;
     }
     sets.sources.push_back(std::move(files));
     return sound;
@@ -64,7 +69,7 @@ DataFacts check_data_files(const DataConfig& config, const DataErrorReport& repo
   if (text && !config.has_tokenizer_files() && config.tokenizer != "bpe") {
     sound = guarded("data.add_tokens", [&] { refuse_added_tokens(config); }) && sound;
   }
-  if (!sound || !guarded("data.train", [&] { check_kinds(sets); })) return {};
+  if (!sound || !guarded("data.train", [&] { check_kinds(sets, config.use); })) return {};
   if (named) {
     const TokenFileInfo* stored = info_with_tokenizer(opened);
     sound = guarded("data.tokenizer", [&] {

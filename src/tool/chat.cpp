@@ -14,7 +14,7 @@
 #include "core/error.hpp"
 #include "core/files/file_handle.hpp"
 #include "data/files/jsonl.hpp"
-#include "data/formats/row_format.hpp"
+#include "data/formats/encode_documents.hpp"
 #include "data/tokenize/named_tokenizer.hpp"
 #include "text/chat/chat_encoder.hpp"
 #include "tool/conversation_options.hpp"
@@ -115,7 +115,7 @@ void render(const Options& options) {
   const std::string source = options.input == "-" ? "standard input" : options.input;
   const bool colours = isatty(STDOUT_FILENO) != 0;
   std::optional<RowReader> reader;  // of the format that the first row has
-  EncodedRow row;
+  std::vector<EncodedRow> documents;
   int64_t number = 0;
   FormatRecognition recognition(rules.row_format, rules.columns);
   for (std::string_view line; lines.next(line);) {
@@ -124,20 +124,26 @@ void render(const Options& options) {
     try {
       recognition.add(line, number);
       if (!reader) reader.emplace(recognition.format(), rules.columns, encoder.has_template());
-      encoder.encode(reader->read(line), row);
+      encode_documents(encoder, reader->read_documents(line), documents);
     } catch (const UserError& error) {
       throw UserError(error.code(), fmt::format("{}:{}: {}", source, number, error.what()));
     }
-    if (options.ids) {
-      ordered_json out;
-      out["input_ids"] = row.ids;
-      out["mask"] = row.mask;
-      std::cout << out.dump() << '\n';
-    } else {
-      std::cout << fmt::format("--- line {}: {} tokens, {} trained{}{}\n", number, row.ids.size(), row.trained,
-                               row.merged_border ? ", a token spans the border of prompt and completion" : "",
-                               row.stops() || row.trained == 0 ? "" : ", no stop token at the end")
-                << marked(row, *tokenizer, colours) << '\n';
+    for (size_t d = 0; d < documents.size(); ++d) {
+      const EncodedRow& row = documents[d];
+      const std::string_view part = documents.size() < 2 ? "" : d == 0 ? "chosen" : "rejected";
+      if (options.ids) {
+        ordered_json out;
+        if (!part.empty()) out["answer"] = part;
+        out["input_ids"] = row.ids;
+        out["mask"] = row.mask;
+        std::cout << out.dump() << '\n';
+      } else {
+        std::cout << fmt::format("--- line {}{}: {} tokens, {} trained{}{}\n", number,
+                                 part.empty() ? "" : fmt::format(", {}", part), row.ids.size(), row.trained,
+                                 row.merged_border ? ", a token spans the border of prompt and completion" : "",
+                                 row.stops() || row.trained == 0 ? "" : ", no stop token at the end")
+                  << marked(row, *tokenizer, colours) << '\n';
+      }
     }
   }
 }
@@ -154,13 +160,13 @@ Subcommand add_chat(CLI::App& program) {
   render->add_option("--model", options->model, "model or tokenizer folder")->required();
   render
       ->add_option("--input", options->input,
-                   "JSONL file of conversations, prompts and completions, or text, in one of the formats of "
+                   "JSONL file of conversations, prompts and completions, pairs, or text, in one of the formats of "
                    "data.format; - is the standard input")
       ->required();
   options->conversations.add_to(*render);
   render->add_option("--add-tokens", options->added, "further special tokens, as in data.add_tokens")->delimiter(',');
   render->add_option("--eos-token", options->eos_token, "token that ends a document, as in data.eos_token");
-  render->add_flag("--ids", options->ids, "print a JSON line a row instead: input_ids and mask");
+  render->add_flag("--ids", options->ids, "print a JSON line a row (two for a pair) instead: input_ids and mask");
   return {app, [options] { chat_tool::render(*options); }};
 }
 

@@ -22,7 +22,8 @@ ChatConfig::TrainOn parse_train_on(const std::string& name) {
 
 void ConversationOptions::add_to(CLI::App& app) {
   app.add_option("--format", format,
-                 "format of rows: auto, text, or of conversations: messages, sharegpt, prompt_completion, alpaca")
+                 "format of rows: auto, text, or of conversations: messages, sharegpt, prompt_completion, "
+                 "alpaca, or of preferences: preference, unpaired")
       ->capture_default_str();
   app.add_option("--columns", columns, "other names of columns, role:column as in data.columns")->delimiter(',');
   app.add_option("--template", template_name, "chat template as in chat.template")->capture_default_str();

@@ -35,6 +35,8 @@ void print_attributes(const TokenFileInfo& info) {
   if (info.bytes > 0) inspect_line("bytes of text", std::to_string(info.bytes));
   if (info.characters > 0) inspect_line("characters", std::to_string(info.characters));
   if (info.skipped_documents > 0) inspect_line("empty documents", fmt::format("{}, skipped", info.skipped_documents));
+  if (info.group > 1) inspect_line("pairs", std::to_string(info.documents / info.group));
+  if (!info.column.empty()) inspect_line("values", fmt::format("a {} of each document", info.column));
   if (!info.command.empty()) inspect_line("command", info.command);
   for (const std::string& source : info.sources) inspect_line("source", source);
 }

@@ -119,7 +119,7 @@ void prepare(const PrepareOptions& options) {
   const TokenFileInfo& info = file->info();
   std::cout << fmt::format("{}: {} tokens in {} documents, vocabulary {}\n", options.output, info.tokens,
                            info.documents, info.vocabulary_size);
-  if (const std::string found = describe_rows(info.rows); !found.empty()) std::cout << found << '\n';
+  if (const std::string found = describe_rows(*file); !found.empty()) std::cout << found << '\n';
   if (encoder) print_warnings(lint_first_rows(request.files, *encoder));
   if (info.skipped_documents > 0) {
     std::cout << fmt::format("{} empty documents were skipped\n", info.skipped_documents);

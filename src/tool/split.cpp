@@ -170,14 +170,16 @@ class TokenSide {
       : from_(from), offsets_(1, 0) {
     const std::span<const uint64_t> all = from.documents();
     for (size_t d = 0; d + 1 < all.size(); ++d) {
-      if (selection(static_cast<int64_t>(d)) == validation) offsets_.push_back(offsets_.back() + all[d + 1] - all[d]);
+      if (selection(static_cast<int64_t>(d) / from.info().group) != validation) continue;
+      offsets_.push_back(offsets_.back() + all[d + 1] - all[d]);
+      if (!from.values().empty()) values_.push_back(from.values()[d]);
     }
     TokenFileInfo info = from.info();
     info.tokens = static_cast<int64_t>(offsets_.back());
     info.characters = info.bytes = info.skipped_documents = 0;
-    info.rows = {.used = info.rows.used > 0 ? std::ssize(offsets_) - 1 : 0};
+    info.rows = {.used = info.rows.used > 0 ? (std::ssize(offsets_) - 1) / info.group : 0};
     info.command = "llmtool split of " + info.path + (info.command.empty() ? "" : ", made by " + info.command);
-    writer_ = std::make_unique<TokenFileWriter>(path, info, offsets_);
+    writer_ = std::make_unique<TokenFileWriter>(path, info, offsets_, values_);
     region_ = std::make_unique<TokenRegionWriter>(writer_->target());
   }
   int64_t tokens() const { return static_cast<int64_t>(offsets_.back()); }
@@ -204,6 +206,7 @@ class TokenSide {
  private:
   const TokenFile& from_;
   std::vector<uint64_t> offsets_;
+  std::vector<float> values_;
   std::unique_ptr<TokenFileWriter> writer_;
   std::unique_ptr<TokenRegionWriter> region_;
   std::vector<int32_t> ids_;
@@ -214,7 +217,8 @@ class TokenSide {
 void split_tokens_of(const SplitOptions& options) {
   const auto file = open_token_file(options.input);
   const std::span<const uint64_t> all = file->documents();
-  const auto documents = static_cast<int64_t>(all.size()) - 1;
+  const int64_t group = file->info().group,
+                documents = (static_cast<int64_t>(all.size()) - 1) / group;  // pairs are one
   const Selection selection(documents, options);
   TokenSide train(*file, options.train, selection, false), validation(*file, options.validation, selection, true);
   const auto progress = percent_report(terminal_report(), "writing");
@@ -222,8 +226,8 @@ void split_tokens_of(const SplitOptions& options) {
     int64_t end = begin + 1;
     while (end < documents && selection(end) == selection(begin)) ++end;
     TokenSide& side = selection(begin) ? validation : train;
-    side.copy(static_cast<int64_t>(all[static_cast<size_t>(begin)]),
-              static_cast<int64_t>(all[static_cast<size_t>(end)]));
+    side.copy(static_cast<int64_t>(all[static_cast<size_t>(begin * group)]),
+              static_cast<int64_t>(all[static_cast<size_t>(end * group)]));
     begin = end;
     progress(static_cast<double>(end) / static_cast<double>(documents));
   }

@@ -124,6 +124,11 @@ void print_conversations(const Json& report) {
     std::cout << fmt::format("  {}: {} rows of format {}\n", text_of(file["path"]), file["rows"].get<int64_t>(),
                              text_of(file["format"]));
   }
+  if (report.contains("pairs")) std::cout << fmt::format("pairs {}\n", number("pairs"));
+  if (report.contains("equal")) {
+    std::cout << fmt::format("pairs of equal answers {}, rows with an empty answer {}\n", number("equal"),
+                             number("empty"));
+  }
   std::cout << fmt::format("duplicates: {} exact, {} near\n", report["duplicates"]["exact"].get<int64_t>(),
                            report["duplicates"]["near"].get<int64_t>());
   if (report.contains("template")) {
@@ -137,7 +142,11 @@ void print_conversations(const Json& report) {
         number("truncated"), number("lost_targets"), number("merged_borders"));
   }
   for (const auto& [of, facts] : report["length"].items()) {
-    print_lengths(of == "trained_tokens" ? "tokens to train on" : of, facts);
+    print_lengths(of == "trained_tokens"                                           ? "tokens to train on"
+                  : of == "rejected_tokens"                                        ? "tokens of rejected"
+                  : of == "tokens" && report["length"].contains("rejected_tokens") ? "tokens of chosen"
+                                                                                   : of,
+                  facts);
   }
   for (const Json& problem : report["problems"]) {
     std::cout << fmt::format("  {}:{}: {}\n", text_of(problem["file"]), problem["line"].get<int64_t>(),

@@ -13,6 +13,7 @@
 #include "core/message.hpp"
 #include "corpus/stories.hpp"
 #include "data/files/cache_folder.hpp"
+#include "data/formats/row_format.hpp"
 #include "data/stream/mixture.hpp"
 
 namespace llmtrain {
@@ -189,7 +190,7 @@ InputSets find_input_sets(const DataConfig& config, const std::string& folder) {
   }
   if (sets.sources.empty()) throw UserError(ExitCode::deck, "data.train: no file is named; name at least one");
   refuse_repeated(sets);
-  check_kinds(sets);
+  check_kinds(sets, config.use);
   return sets;
 }
 
@@ -207,8 +208,22 @@ void share_input_sets(InputSets& sets, Communicator& communicator) {
   for (size_t s = 0; s < sets.weights.size(); ++s) sets.sources.push_back(take_files(theirs));
 }
 
-void check_kinds(const InputSets& sets) {
+void check_use(const TokenFileInfo& info, DataUse use) {
+  const std::string why = refused_use(use, info.group, info.column);
+  if (!why.empty()) throw UserError(ExitCode::bad_content, fmt::format("{}: its documents: {}", info.path, why));
+}
+
+void check_kinds(const InputSets& sets, DataUse use) {
   const std::vector<InputFile> all = sets.all();
+  std::vector<InputFile> encoded;
+  for (const InputFile& file : all) {
+    if (file.kind == InputKind::tokens) continue;
+    encoded.push_back(file);
+    if (file.kind == InputKind::instruction_rows) continue;  // the format of the first rows was checked
+    const std::string why = refused_use(use, 1, "");
+    if (!why.empty()) throw UserError(ExitCode::bad_content, fmt::format("{}: its documents: {}", file.path, why));
+  }
+  common_preference_format(encoded);
   const auto rows =
       std::find_if(all.begin(), all.end(), [](const InputFile& file) { return file.kind == InputKind::token_rows; });
   const auto text = std::find_if(all.begin(), all.end(), [](const InputFile& file) { return is_encoded(file.kind); });

@@ -6,6 +6,7 @@
 
 #include "data/data_config.hpp"
 #include "data/files/text_source.hpp"
+#include "data/files/token_file.hpp"
 #include "parallel/communicator.hpp"
 
 namespace llmtrain {
@@ -39,7 +40,9 @@ std::vector<WeightedPattern> split_weights(const std::vector<std::string>& entri
 InputSets find_input_sets(const DataConfig& config, const std::string& folder);
 /// Rank 0 looks and broadcasts the result, since network folders can look different elsewhere. Collective.
 void share_input_sets(InputSets& sets, Communicator& communicator);
-/// Throws UserError(deck) if the kinds cannot be combined.
-void check_kinds(const InputSets& sets);
+/// Throws UserError if the kinds cannot be combined (deck), or if the task does not take them (bad_content).
+void check_kinds(const InputSets& sets, DataUse use);
+/// Throws UserError(bad_content) for a token file that the task does not take.
+void check_use(const TokenFileInfo& info, DataUse use);
 
 }  // namespace llmtrain

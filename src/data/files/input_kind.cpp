@@ -233,7 +233,13 @@ void recognise_format(Beginning& beginning, size_t at, InputFile& input) {
   int64_t line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
   while (const auto row = line_at(beginning, at, most)) {
     try {
-      if (row->find_first_not_of(blank) != std::string_view::npos) recognition.add(*row, line);
+      if (row->find_first_not_of(blank) != std::string_view::npos) {
+        recognition.add(*row, line);
+        const RowFormat& found = *find_row_format(recognition.format());
+        if (const std::string why = refused_use(format.use, found.group, found.column); !why.empty()) {
+          throw UserError(ExitCode::bad_content, fmt::format("its rows are of format {}: {}", found.name, why));
+        }
+      }
     } catch (const UserError& error) {
       throw UserError(error.code(), fmt::format("{}:{}: {}", input.path, line, error.what()));
     }

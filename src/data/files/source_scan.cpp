@@ -143,7 +143,7 @@ class Scanner {
       bool full = true;
       try {
         if (instructions) {
-          text = texts_of(reader.read(line));
+          text = texts_of(reader.read_documents(line));
         } else {
           full = parse_text_row(line, file.format.column, text);
         }

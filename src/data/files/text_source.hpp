@@ -22,6 +22,9 @@ inline bool is_encoded(InputKind kind) { return kind <= InputKind::instruction_r
 inline constexpr int64_t default_row_limit = int64_t{1} << 30;  ///< bytes
 inline constexpr int64_t max_row_limit = int64_t{1} << 50;
 
+/// Data that a task takes: texts and conversations, preference data (pairs, or rows with a label), or pairs alone.
+enum class DataUse : uint8_t { any, training, preferences, pairs };
+
 /// Rules for finding documents in files of text and of rows.
 struct TextFormat {
   std::string separator;                  ///< between documents; empty: the file is one document
@@ -31,6 +34,7 @@ struct TextFormat {
   /// Format of rows (data/formats). auto: its first rows tell; in a file that was found it is the format.
   std::string row_format = "text";
   std::vector<std::string> columns = {};  ///< role:column, for formats other than text
+  DataUse use = DataUse::any;             ///< rows of another use are refused
 };
 
 struct InputFile {

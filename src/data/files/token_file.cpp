@@ -32,11 +32,13 @@ class StoredTokens final : public TokenFile {
           ExitCode::bad_content,
           fmt::format("{}: not a usable token file: /documents must ascend from 0 to {} tokens", path, tokens()));
     }
+    read_values();
   }
 
   const TokenFileInfo& info() const override { return layout_.info; }
   int64_t tokens() const override { return layout_.info.tokens; }
   std::span<const uint64_t> documents() const override { return documents_; }
+  std::span<const float> values() const override { return values_; }
 
   void read(int64_t begin, int64_t count, int32_t* ids) const override {
     LLMTRAIN_CHECK(begin >= 0 && count >= 0 && begin <= tokens() - count, "tokens outside the file");
@@ -76,6 +78,20 @@ class StoredTokens final : public TokenFile {
   }
 
  private:
+  void read_values() {
+    values_.resize(static_cast<size_t>(layout_.values.elements));
+    if (values_.empty()) return;
+    file_.read(layout_.values.offset, layout_.values.elements * 4, values_.data());
+    const bool labels = layout_.info.column == "label";
+    const auto wrong = std::ranges::find_if(
+        values_, [&](float value) { return !std::isfinite(value) || (labels && value != 0 && value != 1); });
+    if (wrong == values_.end()) return;
+    throw UserError(
+        ExitCode::bad_content,
+        fmt::format("{}: not a usable token file: the {} of document {} is {}, it must be {}", layout_.info.path,
+                    layout_.info.column, wrong - values_.begin() + 1, *wrong, labels ? "0 or 1" : "finite"));
+  }
+
   [[noreturn]] void refuse(uint32_t id, int64_t begin, int64_t count) const {
     throw UserError(ExitCode::bad_content,
                     fmt::format("{}: token id {} among tokens {} to {} is outside the vocabulary of {}; the file is "
@@ -86,6 +102,7 @@ class StoredTokens final : public TokenFile {
   token_format::Layout layout_;
   FileHandle file_;
   std::vector<uint64_t> documents_;
+  std::vector<float> values_;
 };
 
 /// View of tokens [begin, end) of another file; documents that a border cuts are shorter here.
@@ -102,11 +119,17 @@ class TokenRange final : public TokenFile {
     }
     documents_.push_back(static_cast<uint64_t>(end - begin));
     info_.documents = static_cast<int64_t>(documents_.size()) - 1;
+    if (base_->values().empty()) return;
+    const std::span<const uint64_t> all = base_->documents();
+    const auto first =
+        static_cast<size_t>(std::ranges::upper_bound(all, static_cast<uint64_t>(begin)) - all.begin()) - 1;
+    values_ = base_->values().subspan(first, documents_.size() - 1);
   }
 
   const TokenFileInfo& info() const override { return info_; }
   int64_t tokens() const override { return info_.tokens; }
   std::span<const uint64_t> documents() const override { return documents_; }
+  std::span<const float> values() const override { return values_; }
   void read(int64_t begin, int64_t count, int32_t* ids) const override {
     LLMTRAIN_CHECK(begin >= 0 && count >= 0 && begin <= tokens() - count, "tokens outside the range");
     base_->read(begin_ + begin, count, ids);
@@ -121,7 +144,17 @@ class TokenRange final : public TokenFile {
   int64_t begin_;
   TokenFileInfo info_;
   std::vector<uint64_t> documents_;
+  std::span<const float> values_;
 };
+
+/// Returns true if all documents of a group have at least so many tokens.
+bool is_long_group(std::span<const uint64_t> borders, size_t first, size_t group, int64_t min_length) {
+  bool all = true;
+  for (size_t d = first; d < first + group; ++d) {
+    all = all && static_cast<int64_t>(borders[d + 1] - borders[d]) >= min_length;
+  }
+  return all;
+}
 
 /// View of some documents of another file.
 class SomeDocuments final : public TokenFile {
@@ -132,13 +165,14 @@ class SomeDocuments final : public TokenFile {
     documents_.push_back(0);
     bool follows = false;  // the document follows one of the view
     for (size_t d = 0; d + 1 < all.size(); ++d) {
-      const uint64_t length = all[d + 1] - all[d];
-      const bool taken = static_cast<int64_t>(length) >= min_length;
+      const size_t group = static_cast<size_t>(info_.group);
+      const bool taken = is_long_group(all, d / group * group, group, min_length);
       if (taken && !follows) {
         runs_.push_back(documents_.back());
         begins_.push_back(all[d]);
       }
-      if (taken) documents_.push_back(documents_.back() + length);
+      if (taken) documents_.push_back(documents_.back() + all[d + 1] - all[d]);
+      if (taken && !base_->values().empty()) values_.push_back(base_->values()[d]);
       follows = taken;
     }
     info_.documents = static_cast<int64_t>(documents_.size()) - 1;
@@ -149,6 +183,7 @@ class SomeDocuments final : public TokenFile {
   const TokenFileInfo& info() const override { return info_; }
   int64_t tokens() const override { return info_.tokens; }
   std::span<const uint64_t> documents() const override { return documents_; }
+  std::span<const float> values() const override { return values_; }
   void read(int64_t begin, int64_t count, int32_t* ids) const override {
     for_each_run(begin, count, [&](int64_t from, int64_t n) {
       base_->read(from, n, ids);
@@ -182,6 +217,7 @@ class SomeDocuments final : public TokenFile {
   std::shared_ptr<const TokenFile> base_;
   TokenFileInfo info_;
   std::vector<uint64_t> documents_;
+  std::vector<float> values_;
   std::vector<uint64_t> runs_, begins_;  // runs of consecutive documents: where each begins here, and in the other file
 };
 
@@ -202,6 +238,7 @@ class JoinedTokens final : public TokenFile {
   const TokenFileInfo& info() const override { return info_; }
   int64_t tokens() const override { return info_.tokens; }
   std::span<const uint64_t> documents() const override { return documents_; }
+  std::span<const float> values() const override { return values_; }
   void read(int64_t begin, int64_t count, int32_t* ids) const override {
     for_each_file(begin, count, [&](const TokenFile& file, int64_t from, int64_t n) {
       file.read(from, n, ids);
@@ -227,6 +264,17 @@ class JoinedTokens final : public TokenFile {
                                   "that are used together need the same tokenizer",
                                   info_.path, other.path, info_.vocabulary_size, other.vocabulary_size));
     }
+    if (other.group != info_.group || other.column != info_.column) {
+      const auto kind = [](const TokenFileInfo& of) {
+        return of.group > 1 ? "pairs" : of.column.empty() ? "documents without a preference" : "documents with a label";
+      };
+      throw UserError(
+          ExitCode::bad_content,
+          fmt::format("{} has {} and {} has {}{}; token files that are used together need the same", info_.path,
+                      kind(info_), other.path, kind(other),
+                      other.group == info_.group && other.group > 1 ? ", and one of them has margins" : ""));
+    }
+    values_.insert(values_.end(), file.values().begin(), file.values().end());
     const std::span<const uint64_t> offsets = file.documents();
     for (size_t d = 1; d < offsets.size(); ++d) {
       documents_.push_back(offsets[d] + static_cast<uint64_t>(info_.tokens));
@@ -237,11 +285,7 @@ class JoinedTokens final : public TokenFile {
     info_.bytes += other.bytes;
     info_.skipped_documents += other.skipped_documents;
     info_.has_mask = info_.has_mask || other.has_mask;
-    info_.rows.used += other.rows.used;
-    info_.rows.untrained += other.rows.untrained;
-    info_.rows.duplicates += other.rows.duplicates;
-    info_.rows.merged_borders += other.rows.merged_borders;
-    info_.rows.without_stop += other.rows.without_stop;
+    info_.rows += other.rows;
     info_.sources.insert(info_.sources.end(), other.sources.begin(), other.sources.end());
     borders_.push_back(info_.tokens);
   }
@@ -261,10 +305,21 @@ class JoinedTokens final : public TokenFile {
   std::vector<std::shared_ptr<const TokenFile>> files_;
   std::vector<int64_t> borders_;
   std::vector<uint64_t> documents_;
+  std::vector<float> values_;
   TokenFileInfo info_;
 };
 
 }  // namespace
+
+RowCounts& RowCounts::operator+=(const RowCounts& other) {
+  for (const auto member : {&RowCounts::used, &RowCounts::untrained, &RowCounts::duplicates, &RowCounts::merged_borders,
+                            &RowCounts::without_stop, &RowCounts::equal, &RowCounts::empty}) {
+    this->*member += other.*member;
+  }
+  if (first_equal.empty()) first_equal = other.first_equal;
+  if (first_empty.empty()) first_empty = other.first_empty;
+  return *this;
+}
 
 std::shared_ptr<const TokenFile> open_token_file(const std::string& path, int64_t rows) {
   return std::make_shared<const StoredTokens>(path, rows);
@@ -274,10 +329,11 @@ SplitTokens split_tokens(std::shared_ptr<const TokenFile> file, double validatio
   LLMTRAIN_CHECK(validation_fraction >= 0 && validation_fraction < 1, "a fraction of the tokens is in [0, 1)");
   const int64_t tokens = file->tokens();
   int64_t border = static_cast<int64_t>(std::floor(static_cast<double>(tokens) * (1 - validation_fraction)));
-  if (file->info().rows.used > 0) {
+  if (file->info().rows.used > 0 || file->info().has_preferences()) {
     const std::span<const uint64_t> documents = file->documents();
-    border = static_cast<int64_t>(
-        *(std::upper_bound(documents.begin(), documents.end(), static_cast<uint64_t>(border)) - 1));
+    const auto next = std::ranges::upper_bound(documents, static_cast<uint64_t>(border));
+    const std::ptrdiff_t before = next - documents.begin() - 1;
+    border = static_cast<int64_t>(documents[static_cast<size_t>(before - before % file->info().group)]);
   }
   if (validation_fraction == 0) return {std::move(file), nullptr};
   if (border <= 0 || border >= tokens) {
@@ -294,11 +350,7 @@ SplitTokens split_tokens(std::shared_ptr<const TokenFile> file, double validatio
 
 std::shared_ptr<const TokenFile> without_short_documents(std::shared_ptr<const TokenFile> file, int64_t min_length) {
   const std::span<const uint64_t> documents = file->documents();
-  bool all = true;
-  for (size_t d = 0; d + 1 < documents.size(); ++d) {
-    all = all && static_cast<int64_t>(documents[d + 1] - documents[d]) >= min_length;
-  }
-  if (all) return file;
+  if (is_long_group(documents, 0, documents.size() - 1, min_length)) return file;
   auto view = std::make_shared<const SomeDocuments>(file, min_length);
   if (view->tokens() > 0) return view;
   throw UserError(ExitCode::bad_content, fmt::format("{}: every document has fewer tokens than data.min_length = {}",
@@ -319,6 +371,11 @@ std::string content_of_tokens(const TokenFile& file) {
                                         info.eos_id, info.has_mask, info.tokenizer_hash);
   StreamHash hash;
   hash.update(facts.data(), facts.size());
+  if (info.has_preferences()) {
+    const std::string kind = fmt::format(" {} {}", info.group, info.column);
+    hash.update(kind.data(), kind.size());
+    hash.update(file.values().data(), file.values().size_bytes());
+  }
   std::vector<int32_t> ids(static_cast<size_t>(std::min(sample_tokens, tokens)));
   std::vector<uint8_t> mask(info.has_mask ? ids.size() : 0);
   const int64_t last = tokens - static_cast<int64_t>(ids.size());  // begin of the last sample

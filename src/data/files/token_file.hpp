@@ -16,6 +16,14 @@ struct RowCounts {
   int64_t duplicates = 0;      ///< used rows with the tokens and mask of an earlier one
   int64_t merged_borders = 0;  ///< used rows where the border of prompt and completion lies inside a token
   int64_t without_stop = 0;    ///< used rows whose last trained token does not end the generation
+  // Of preference data, left out:
+  int64_t equal = 0;        ///< pairs of two equal answers
+  int64_t empty = 0;        ///< rows with an empty answer
+  std::string first_equal;  ///< "file:line" of the first of these pairs
+  std::string first_empty;
+
+  int64_t left_out() const { return untrained + equal + empty; }
+  RowCounts& operator+=(const RowCounts& other);
 };
 
 /// Attributes of a token file; members have the attributes' names.
@@ -36,6 +44,8 @@ struct TokenFileInfo {
   std::string tokenizer_hash;        ///< 16 hex digits
   std::string command;               ///< command that made the file
   std::vector<std::string> sources;  ///< "name size hash"
+
+  bool has_preferences() const { return group > 1 || !column.empty(); }
 };
 
 /// Read access by range; immutable, so threads can share one. A view of a range of documents or tokens is also a
@@ -62,21 +72,22 @@ std::shared_ptr<const TokenFile> open_token_file(const std::string& path, int64_
 
 /// Splits off the last fraction of the tokens (the border is floor(tokens * (1 - fraction))); a document that the
 /// border cuts becomes two, unless there are rows of instruction data: then the border moves back to the start of a
-/// document.
+/// document, of pairs to the start of one.
 struct SplitTokens {
   std::shared_ptr<const TokenFile> train;
   std::shared_ptr<const TokenFile> validation;  ///< null if empty
 };
 SplitTokens split_tokens(std::shared_ptr<const TokenFile> file, double validation_fraction);
 
-/// A view of the documents with at least so many tokens. Throws UserError(bad_content) if there are none.
+/// A view of the documents with at least so many tokens, or of the pairs of such documents. Throws
+/// UserError(bad_content) if there are none.
 std::shared_ptr<const TokenFile> without_short_documents(std::shared_ptr<const TokenFile> file, int64_t min_length);
 
 /// Returns a hash of sizes, tokenizer, and ids and mask at many positions. For a file that is too large to be read
 /// completely, it detects other content, but not damage.
 std::string content_of_tokens(const TokenFile& file);
 
-/// Joins several files; they must agree on vocabulary, EOS and tokenizer.
+/// Joins several files; they must agree on vocabulary, EOS and tokenizer, and on group and column.
 std::shared_ptr<const TokenFile> concatenate_tokens(std::vector<std::shared_ptr<const TokenFile>> files);
 
 }  // namespace llmtrain

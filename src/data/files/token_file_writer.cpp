@@ -95,13 +95,14 @@ class TokenFileCreator {
 }  // namespace
 
 TokenFileWriter::TokenFileWriter(const std::string& path, const TokenFileInfo& info,
-                                 std::span<const uint64_t> documents)
+                                 std::span<const uint64_t> documents, std::span<const float> values)
     : path_(path) {
   namespace format = token_format;
   LLMTRAIN_CHECK(documents.size() >= 2 && documents.back() == static_cast<uint64_t>(info.tokens),
                  "documents must cover the tokens");
+  LLMTRAIN_CHECK(values.size() == (info.column.empty() ? 0 : documents.size() - 1), "a column has a value a document");
   target_.path = temporary_path(path);
-  token_format::Region offsets;
+  token_format::Region offsets, column;
   try {
     const Hdf5Silence silence;
     TokenFileCreator file(target_.path);
@@ -118,6 +119,14 @@ TokenFileWriter::TokenFileWriter(const std::string& path, const TokenFileInfo& i
       file.attribute(format::attribute_borders, info.rows.merged_borders);
       file.attribute(format::attribute_without_stop, info.rows.without_stop);
     }
+    if (info.has_preferences()) {
+      file.attribute(format::attribute_group, info.group);
+      file.attribute(format::attribute_column, info.column);
+      file.attribute(format::attribute_equal, info.rows.equal);
+      file.attribute(format::attribute_empty, info.rows.empty);
+      file.attribute(format::attribute_first_equal, info.rows.first_equal);
+      file.attribute(format::attribute_first_empty, info.rows.first_empty);
+    }
     file.attribute(format::attribute_tokenizer, info.tokenizer);
     file.attribute(format::attribute_tokenizer_hash, info.tokenizer_hash);
     file.attribute(format::attribute_command, info.command);
@@ -126,9 +135,13 @@ TokenFileWriter::TokenFileWriter(const std::string& path, const TokenFileInfo& i
     offsets = file.dataset(format::documents, H5T_STD_U64LE, static_cast<int64_t>(documents.size()));
     target_.tokens = file.dataset(format::tokens, narrow ? H5T_STD_U16LE : H5T_STD_U32LE, info.tokens);
     if (info.has_mask) target_.mask = file.dataset(format::mask, H5T_STD_U8LE, info.tokens);
+    if (!values.empty()) {
+      column = file.dataset(format::values, H5T_IEEE_F32LE, static_cast<int64_t>(values.size()));
+    }
     file.close();
     const FileHandle handle = FileHandle::open_to_write(target_.path);
     handle.write(offsets.offset, offsets.elements * 8, documents.data());
+    if (!values.empty()) handle.write(column.offset, column.elements * 4, values.data());
   } catch (...) {
     ::unlink(target_.path.c_str());
     throw;

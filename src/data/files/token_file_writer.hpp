@@ -34,8 +34,9 @@ class TokenRegionWriter {
 class TokenFileWriter {
  public:
   /// Creates <path>.<unique>.tmp with all attributes and the documents; `info` gives the sizes (tokens, has_mask).
-  /// `documents` has n + 1 offsets. Main thread only.
-  TokenFileWriter(const std::string& path, const TokenFileInfo& info, std::span<const uint64_t> documents);
+  /// `documents` has n + 1 offsets, `values` n entries if info has a column. Main thread only.
+  TokenFileWriter(const std::string& path, const TokenFileInfo& info, std::span<const uint64_t> documents,
+                  std::span<const float> values = {});
   /// Removes the temporary file if it was not published.
   ~TokenFileWriter();
   TokenFileWriter(const TokenFileWriter&) = delete;

@@ -12,6 +12,7 @@ inline constexpr int64_t version = 1;
 inline constexpr const char* tokens = "tokens";        ///< uint16 if the vocabulary fits, otherwise uint32
 inline constexpr const char* documents = "documents";  ///< uint64, n + 1 offsets
 inline constexpr const char* mask = "mask";            ///< uint8, 1 = trained on as a target
+inline constexpr const char* values = "values";        ///< float32, one a document, if there is a column
 
 inline constexpr const char* attribute_version = "format_version";
 inline constexpr const char* attribute_vocabulary = "vocabulary_size";
@@ -25,6 +26,12 @@ inline constexpr const char* attribute_untrained = "untrained_rows";
 inline constexpr const char* attribute_duplicates = "duplicate_rows";
 inline constexpr const char* attribute_borders = "merged_borders";
 inline constexpr const char* attribute_without_stop = "rows_without_stop";
+inline constexpr const char* attribute_group = "group";  ///< this and the next five only of preference data
+inline constexpr const char* attribute_column = "column";
+inline constexpr const char* attribute_equal = "equal_pairs";
+inline constexpr const char* attribute_empty = "empty_answers";
+inline constexpr const char* attribute_first_equal = "first_equal_pair";
+inline constexpr const char* attribute_first_empty = "first_empty_answer";
 inline constexpr const char* attribute_tokenizer_hash = "tokenizer_hash";
 inline constexpr const char* attribute_command = "command";
 inline constexpr const char* attribute_sources = "sources";
@@ -46,7 +53,8 @@ struct Layout {
   TokenFileInfo info;
   Region tokens;
   Region documents;
-  Region mask;  ///< no elements = no mask
+  Region mask;    ///< no elements = no mask
+  Region values;  ///< no elements = no column
 };
 
 /// Reads and checks everything except the contents of the datasets. Main thread only.

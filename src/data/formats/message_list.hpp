@@ -19,6 +19,9 @@ nlohmann::ordered_json read_message(const RowView& row, const OrderedJsonNode& m
 /// Returns the messages of a column; there is at least one.
 nlohmann::ordered_json read_messages(const RowView& row, std::string_view role);
 
+/// Joins a prompt and a completion, two texts or two lists of messages, whose roles are these.
+InstructionRow read_divided(const RowView& row, std::string_view prompt, std::string_view completion);
+
 /// Returns the column of tools: a list, or JSON text of a list; null if there is none.
 nlohmann::ordered_json read_tools(const RowView& row);
 

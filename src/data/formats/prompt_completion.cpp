@@ -6,10 +6,9 @@
 #include "data/formats/message_list.hpp"
 
 namespace llmtrain {
-namespace {
 
-InstructionRow read_prompt_completion(const RowView& row) {
-  const OrderedJsonNode prompt = row.at("prompt"), completion = row.at("completion");
+InstructionRow read_divided(const RowView& row, std::string_view prompt_role, std::string_view completion_role) {
+  const OrderedJsonNode prompt = row.at(prompt_role), completion = row.at(completion_role);
   if (prompt.value().is_string() && completion.value().is_string()) {
     return PromptCompletion{prompt.text(), completion.text()};
   }
@@ -18,14 +17,18 @@ InstructionRow read_prompt_completion(const RowView& row) {
                            completion.where(), printable_value(prompt.value()), printable_value(completion.value())));
   }
   Conversation conversation;
-  conversation.messages = read_messages(row, "prompt");
+  conversation.messages = read_messages(row, prompt_role);
   add_system(row, conversation.messages);
   conversation.prompt_messages = static_cast<int64_t>(conversation.messages.size());
-  for (auto& message : read_messages(row, "completion")) conversation.messages.push_back(std::move(message));
+  for (auto& message : read_messages(row, completion_role)) conversation.messages.push_back(std::move(message));
   require_assistant(row, conversation.messages, static_cast<size_t>(conversation.prompt_messages));
   conversation.tools = read_tools(row);
   return conversation;
 }
+
+namespace {
+
+InstructionRow read_prompt_completion(const RowView& row) { return read_divided(row, "prompt", "completion"); }
 
 }  // namespace
 

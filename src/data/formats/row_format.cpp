@@ -129,6 +129,44 @@ const RowFormat* find_row_format(std::string_view name) {
   return found == row_formats().end() ? nullptr : *found;
 }
 
+std::string refused_use(DataUse use, int64_t group, std::string_view column) {
+  const bool pairs = group > 1, preferences = pairs || !column.empty();
+  if (use == DataUse::training && preferences) {
+    return fmt::format("{}, which run.task = {} for: set it, or name another format of the rows in data.format",
+                       pairs ? "they are pairs of a chosen and a rejected answer" : "they are answers with a label",
+                       pairs ? "dpo and reward are" : "dpo with dpo.loss = kto is");
+  }
+  if (use == DataUse::preferences && !preferences) {
+    return "they have no preference: run.task = dpo needs rows with the columns chosen and rejected, or (dpo.loss = "
+           "kto) prompt, completion and label. Name other columns in data.columns, such as chosen:better, or set "
+           "run.task = sft";
+  }
+  if (use == DataUse::pairs && !pairs) {
+    return "they are no pairs: run.task = reward needs rows with the columns chosen and rejected. Name other columns "
+           "in "
+           "data.columns, such as chosen:better";
+  }
+  return {};
+}
+
+const RowFormat* common_preference_format(const std::vector<InputFile>& files) {
+  const auto format_of = [](const InputFile& file) -> const RowFormat* {
+    if (file.kind != InputKind::instruction_rows) return nullptr;
+    const RowFormat* format = find_row_format(file.format.row_format);
+    return format != nullptr && format->is_preference() ? format : nullptr;
+  };
+  const RowFormat* common = files.empty() ? nullptr : format_of(files.front());
+  for (const InputFile& file : files) {
+    const RowFormat* format = format_of(file);
+    if (format == common) continue;
+    const auto text = [](const RowFormat* of) { return of == nullptr ? "no preferences" : of->name; };
+    throw UserError(ExitCode::bad_content,
+                    fmt::format("{} has {} and {} has {}: use files of one kind, such as rows of format preference",
+                                files.front().path, text(common), file.path, text(format)));
+  }
+  return common;
+}
+
 FormatRecognition::FormatRecognition(std::string_view format, const std::vector<std::string>& columns)
     : format_(format),
       automatic_(format == "auto"),
@@ -144,7 +182,9 @@ void FormatRecognition::add(std::string_view line, int64_t number) {
     same = same || format->name == format_;
     // A row of messages fits sharegpt too, and a row of any format may have a text beside its columns.
     const bool is_general = format->name == "sharegpt" || format->name == "text";
-    if (!is_general || fitting.empty()) fitting.push_back(format->name);
+    // Preference data often keep a prompt, a completion or messages beside the columns that make them preference data.
+    const bool is_preference = !fitting.empty() && find_row_format(fitting.front())->is_preference();
+    if (fitting.empty() || (!is_general && !is_preference)) fitting.push_back(format->name);
   }
   ++rows_;
   if (fitting.size() > 1) {
@@ -197,6 +237,24 @@ std::string texts_of(const InstructionRow& row) {
   return all;
 }
 
+std::string texts_of(const RowDocuments& row) {
+  std::string all;
+  for (const InstructionRow& document : row.documents) all += texts_of(document);
+  return all;
+}
+
+bool has_empty_completion(const InstructionRow& row) {
+  if (const auto* texts = std::get_if<PromptCompletion>(&row)) return texts->completion.empty();
+  const auto* conversation = std::get_if<Conversation>(&row);
+  if (conversation == nullptr || conversation->prompt_messages < 0) return false;
+  for (auto i = static_cast<size_t>(conversation->prompt_messages); i < conversation->messages.size(); ++i) {
+    std::string content;
+    append_texts(conversation->messages[i].value("content", nlohmann::ordered_json()), content);
+    if (!content.empty() || conversation->messages[i].contains("tool_calls")) return false;
+  }
+  return true;
+}
+
 RowReader::RowReader(std::string_view format, const std::vector<std::string>& columns, bool templated)
     : format_(find_row_format(format)), columns_(parse_columns(columns, "auto")), templated_(templated) {
   LLMTRAIN_CHECK(format_ != nullptr, "no format of this name");
@@ -204,8 +262,17 @@ RowReader::RowReader(std::string_view format, const std::vector<std::string>& co
 }
 
 InstructionRow RowReader::read(std::string_view line) const {
-  const nlohmann::ordered_json row = parse_json_row(line);
-  return format_->read(RowView(*format_, columns_, row, templated_));
+  LLMTRAIN_CHECK(!format_->is_preference(), "a row of preference data has several documents or a value");
+  return std::move(read_documents(line).documents.front());
+}
+
+RowDocuments RowReader::read_documents(std::string_view line) const {
+  const nlohmann::ordered_json json = parse_json_row(line);
+  const RowView row(*format_, columns_, json, templated_);
+  if (format_->is_preference()) return format_->read_preference(row);
+  RowDocuments single;
+  single.documents.push_back(format_->read(row));
+  return single;
 }
 
 }  // namespace llmtrain

@@ -11,10 +11,11 @@
 #include <vector>
 
 #include "core/files/json_node.hpp"
+#include "data/files/text_source.hpp"
 #include "text/chat/conversation.hpp"
 
 /// In the order in which a row is compared with them.
-#define LLMTRAIN_ROW_FORMATS(X) X(messages) X(sharegpt) X(prompt_completion) X(alpaca) X(text)
+#define LLMTRAIN_ROW_FORMATS(X) X(preference) X(unpaired) X(messages) X(sharegpt) X(prompt_completion) X(alpaca) X(text)
 
 namespace llmtrain {
 
@@ -27,6 +28,12 @@ struct RowRole {
   enum class Place : uint8_t { required, optional, in_message } place = Place::optional;
 };
 
+/// The documents of a row: one, or the chosen and the rejected one of a pair.
+struct RowDocuments {
+  std::vector<InstructionRow> documents;
+  float value = 0;  ///< of preference data: 1 or 0 for a label, or the margin of a pair
+};
+
 struct RowFormat {
   std::string_view name;
   std::span<const RowRole> roles;
@@ -34,7 +41,12 @@ struct RowFormat {
   bool (*fits)(const RowView& row);
   /// Throws UserError(bad_content) that says what is wrong, without file and line.
   InstructionRow (*read)(const RowView& row);
+  // Of preference data, whose rows take the place of read:
+  RowDocuments (*read_preference)(const RowView& row) = nullptr;
+  int64_t group = 1;             ///< documents of a row, as TokenFileInfo::group
+  std::string_view column = {};  ///< meaning of RowDocuments::value, as TokenFileInfo::column
 
+  bool is_preference() const { return read_preference != nullptr; }
   const RowRole* find(std::string_view role) const;
 };
 
@@ -67,6 +79,12 @@ class RowView {
   bool templated_;
 };
 
+/// Says why a task does not take documents of this group and column, and what to do; empty: it takes them.
+std::string refused_use(DataUse use, int64_t group, std::string_view column);
+/// Returns the format of preference data that all files have, or null. Throws UserError(bad_content) if some have one,
+/// and others have none or another.
+const RowFormat* common_preference_format(const std::vector<InputFile>& files);
+
 std::span<const RowFormat* const> row_formats();
 /// Null if there is none of this name.
 const RowFormat* find_row_format(std::string_view name);
@@ -98,6 +116,10 @@ class FormatRecognition {
 
 /// All texts of a row, one after the other.
 std::string texts_of(const InstructionRow& row);
+std::string texts_of(const RowDocuments& row);
+
+/// True for a prompt without any completion: an empty text, or messages without content and calls of tools.
+bool has_empty_completion(const InstructionRow& row);
 
 /// Reads rows of one format.
 class RowReader {
@@ -106,6 +128,8 @@ class RowReader {
 
   /// Throws RowError for a line that is not a JSON object, UserError(bad_content) for a row of another shape.
   InstructionRow read(std::string_view line) const;
+  /// The same for rows of any format.
+  RowDocuments read_documents(std::string_view line) const;
 
  private:
   const RowFormat* format_;

@@ -7,7 +7,7 @@
 
 #include "core/error.hpp"
 #include "data/files/jsonl.hpp"
-#include "data/formats/row_format.hpp"
+#include "data/formats/encode_documents.hpp"
 
 namespace llmtrain {
 namespace {
@@ -61,13 +61,13 @@ std::vector<std::string> lint_first_rows(const std::vector<InputFile>& files, co
     const FileHandle handle = open_content(file);
     const RowReader reader(file.format.row_format, file.format.columns, encoder.has_template());
     LineReader lines(handle, file.bytes, 0, file.bytes, file.format.row_limit);
-    EncodedRow encoded;
+    std::vector<EncodedRow> encoded;
     std::string_view line;
     try {
       for (int row = 0; row < linted_rows && lines.next(line); ++row) {
         if (is_blank(line)) continue;
-        encoder.encode(reader.read(line), encoded);
-        find_split_tokens(encoded, split);
+        encode_documents(encoder, reader.read_documents(line), encoded);
+        for (const EncodedRow& document : encoded) find_split_tokens(document, split);
       }
     } catch (const UserError&) {  // the tokenization reports it
     }

@@ -10,7 +10,7 @@
 #include "core/parallel_for.hpp"
 #include "data/files/document_reader.hpp"
 #include "data/files/jsonl.hpp"
-#include "data/formats/row_format.hpp"
+#include "data/formats/encode_documents.hpp"
 #include "data/quality/chat_lint.hpp"
 #include "data/quality/data_report.hpp"
 #include "data/quality/duplicates.hpp"
@@ -28,29 +28,45 @@ constexpr size_t bytes_at_once = size_t{32} << 20;
 struct RowFacts {
   std::string problem;  ///< empty: none
   DocumentPrint print;
-  uint32_t characters = 0, tokens = 0, trained = 0;
-  bool truncated = false, lost = false, merged_border = false, without_stop = false;
-  std::vector<std::string> split;  ///< texts of the template that look like one token and are several
+  uint32_t characters = 0, tokens = 0, trained = 0;  // of a pair: of the chosen answer
+  uint32_t rejected_tokens = 0;
+  bool is_pair = false, truncated = false, lost = false, merged_border = false, without_stop = false;
+  bool equal = false, empty = false;  // preference data that are left out
+  std::vector<std::string> split;     ///< texts of the template that look like one token and are several
 };
 
-void examine_tokens(const InstructionRow& row, const ConversationReportOptions& options, RowFacts& facts) {
-  thread_local EncodedRow encoded;
-  options.encoder->encode(row, encoded);
+void examine_document(const EncodedRow& encoded, const ConversationReportOptions& options, RowFacts& facts) {
   const auto trained_in = [&](size_t tokens) {  // the first token is no target
     const auto begin = encoded.mask.begin() + std::min<std::ptrdiff_t>(1, std::ssize(encoded.mask));
     const auto end = encoded.mask.begin() + static_cast<std::ptrdiff_t>(std::min(tokens, encoded.mask.size()));
     return begin < end ? std::count(begin, end, uint8_t{1}) : 0;
   };
-  facts.tokens = static_cast<uint32_t>(encoded.ids.size());
-  facts.trained = static_cast<uint32_t>(trained_in(encoded.ids.size()));
+  const auto trained = static_cast<uint32_t>(trained_in(encoded.ids.size()));
   const auto limit = static_cast<size_t>(options.sequence_length) + 1;
-  facts.truncated = options.sequence_length > 0 && encoded.ids.size() > limit;
-  facts.lost = facts.truncated && facts.trained > 0 && trained_in(limit) == 0;
-  facts.merged_border = encoded.merged_border;
-  facts.without_stop = !encoded.stops();
-  facts.print.content = XXH3_64bits_withSeed(encoded.mask.data(), encoded.mask.size(),
-                                             XXH3_64bits(encoded.ids.data(), encoded.ids.size() * sizeof(int32_t)));
+  const bool truncated = options.sequence_length > 0 && encoded.ids.size() > limit;
+  facts.tokens = static_cast<uint32_t>(encoded.ids.size());
+  facts.trained = trained;
+  facts.truncated = facts.truncated || truncated;
+  facts.lost = facts.lost || (truncated && trained > 0 && trained_in(limit) == 0);
+  facts.merged_border = facts.merged_border || encoded.merged_border;
+  facts.without_stop = facts.without_stop || !encoded.stops();
+  facts.print.content = XXH3_64bits_withSeed(
+      encoded.mask.data(), encoded.mask.size(),
+      XXH3_64bits_withSeed(encoded.ids.data(), encoded.ids.size() * sizeof(int32_t), facts.print.content));
   find_split_tokens(encoded, facts.split);
+}
+
+void examine_tokens(const RowDocuments& row, const ConversationReportOptions& options, RowFacts& facts) {
+  thread_local std::vector<EncodedRow> encoded;
+  encode_documents(*options.encoder, row, encoded);
+  facts.print.content = 0;
+  for (size_t d = encoded.size(); d-- > 0;) {
+    const uint32_t after = facts.trained;
+    examine_document(encoded[d], options, facts);
+    if (d == 1) facts.rejected_tokens = facts.tokens;
+    if (d == 0 && facts.is_pair) facts.trained = std::min(facts.trained, after);  // the pair needs both
+  }
+  facts.equal = facts.is_pair && encoded[0].ids == encoded[1].ids;
 }
 
 RowFacts examine_row(const DocumentSegment& segment, const InputFile& file, const ConversationReportOptions& options) {
@@ -62,7 +78,11 @@ RowFacts examine_row(const DocumentSegment& segment, const InputFile& file, cons
   try {
     const bool templated = options.encoder == nullptr || options.encoder->has_template();
     const RowReader reader(file.format.row_format, file.format.columns, templated);
-    const InstructionRow row = reader.read(segment.text);
+    const RowDocuments row = reader.read_documents(segment.text);
+    facts.is_pair = row.documents.size() == 2;
+    facts.empty = find_row_format(file.format.row_format)->is_preference() &&
+                  std::ranges::any_of(row.documents, has_empty_completion);
+    facts.equal = facts.is_pair && texts_of(row.documents[0]) == texts_of(row.documents[1]);  // or the same tokens
     const std::string text = texts_of(row);
     for (const char c : text) facts.characters += is_utf8_continuation(c) ? 0 : 1;
     SimHash similar;
@@ -133,14 +153,23 @@ class ConversationReporter {
     std::vector<DocumentPrint> prints;
     for (const RowFacts& row : facts_) prints.push_back(row.print);
     const DuplicateCounts duplicates = find_duplicates(prints, 0);
-    const auto untrained = std::ranges::count(facts_, 0U, &RowFacts::trained);
+    const auto is_untrained = [](const RowFacts& row) { return !row.equal && !row.empty && row.trained == 0; };
+    const auto untrained = std::ranges::count_if(facts_, is_untrained);
+    const int64_t equal = count(&RowFacts::equal);
+    const auto empty = std::ranges::count_if(facts_, [](const RowFacts& row) { return row.empty && !row.equal; });
+    const int64_t pairs = count(&RowFacts::is_pair);
     const auto rows = std::ssize(facts_);
     Json json;
     const bool encodes = options_.encoder != nullptr;
-    json["usable"] = broken_ == 0 && rows > (encodes ? untrained + count(&RowFacts::lost) : 0);
+    json["usable"] = broken_ == 0 && rows > equal + empty + (encodes ? untrained + count(&RowFacts::lost) : 0);
     json["files"] = files_read_;
     json["rows"] = rows;
     json["broken_rows"] = broken_;
+    if (pairs > 0) json["pairs"] = pairs;
+    if (pairs + empty > 0) {
+      json["equal"] = equal;
+      json["empty"] = empty;
+    }
     json["duplicates"] = {{"exact", duplicates.exact}, {"near", duplicates.near}};
     json["length"]["characters"] = length_facts(lengths(&RowFacts::characters));
     if (encodes) {
@@ -153,6 +182,9 @@ class ConversationReporter {
       json["split_tokens"] = Json::array();
       for (const auto& [text, found] : split_) json["split_tokens"].push_back({{"text", text}, {"rows", found}});
       json["length"]["tokens"] = length_facts(lengths(&RowFacts::tokens));
+      if (pairs == rows && pairs > 0) {
+        json["length"]["rejected_tokens"] = length_facts(lengths(&RowFacts::rejected_tokens));
+      }
       json["length"]["trained_tokens"] = length_facts(lengths(&RowFacts::trained));
     }
     json["problems"] = problems_;
@@ -169,6 +201,10 @@ class ConversationReporter {
     if (rows < few_rows) list.push_back(fmt::format("{} rows are few: a model learns them by heart", rows));
     const int64_t repeated = json["duplicates"]["exact"];
     if (10 * repeated > rows) warn(repeated, "repeat an earlier one: remove them");
+    if (json.contains("equal")) {
+      warn(json["equal"], "are pairs of equal answers; they are left out");
+      warn(json["empty"], "have an empty answer; they are left out");
+    }
     if (options_.encoder == nullptr) return list;
     warn(json["without_stop"],
          "train no stop token at their end, so that the model does not learn when to stop: use a template that writes "

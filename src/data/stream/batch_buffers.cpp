@@ -56,6 +56,8 @@ Batch BatchBuffers::upload(const HostBatch& host, Stream& stream) {
   batch.sequence_ids = copy(buffers_.sequence_ids, host.sequence_ids);
   batch.sequence_offsets = copy(buffers_.sequence_offsets, host.sequence_offsets);
   staging->copied.record(stream);
+  documents_ = host.documents;
+  if (!documents_.ids.empty()) batch.documents = &documents_;
   return batch;
 }
 

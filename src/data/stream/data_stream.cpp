@@ -1,5 +1,6 @@
 #include "data/stream/data_stream.hpp"
 
+#include <fmt/format.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -31,11 +32,22 @@ std::vector<double> weights_of(const std::vector<WeightedTokens>& files) {
 
 }  // namespace
 
+SampleCounts& SampleCounts::operator+=(const SampleCounts& other) {
+  for (const auto member : {&SampleCounts::samples, &SampleCounts::inputs, &SampleCounts::too_long,
+                            &SampleCounts::dropped, &SampleCounts::lost_targets, &SampleCounts::without_target,
+                            &SampleCounts::unused_tokens, &SampleCounts::shorter_prompts}) {
+    this->*member += other.*member;
+  }
+  group = std::max(group, other.group);
+  return *this;
+}
+
 struct DataStream::State {
   State(const std::vector<WeightedTokens>& files, const DataConfig& data, const BatchConfig& batch_config,
         uint64_t seed_value, bool shuffled)
       : batch(batch_config),
-        rounded(data.packing != DataConfig::Packing::wrap),
+        rounded(data.packing != DataConfig::Packing::wrap ||
+                (!files.empty() && files.front().tokens->info().has_preferences())),
         max_tokens(data.max_tokens_per_batch),
         grouped(data.group_by_length && shuffled),
         seed(seed_value),
@@ -45,14 +57,10 @@ struct DataStream::State {
     LLMTRAIN_CHECK(!files.empty(), "a stream of no source");
     for (const WeightedTokens& file : files) {
       const SampleCounts& added = sources.emplace_back(file.tokens, data, batch, counts.samples).index().counts();
-      counts.samples += added.samples;
-      counts.inputs += added.inputs;
-      counts.too_long += added.too_long;
-      counts.dropped += added.dropped;
-      counts.lost_targets += added.lost_targets;
-      counts.without_target += added.without_target;
-      counts.unused_tokens += added.unused_tokens;
+      counts += added;
+      longest = std::max(longest, sources.back().index().longest());
     }
+    refuse_large_pairs();
     if (files.size() > 1) mixture.emplace(weights_of(files));
     if (mixture && grouped) {
       throw UserError(ExitCode::deck, "data.group_by_length: sources with weights cannot be grouped by length");
@@ -130,6 +138,21 @@ struct DataStream::State {
     return mixture ? most : std::min(most, counts.samples);
   }
   void append_padding(int64_t rows, HostBatch& out) const;
+  /// A pair has up to twice the tokens that the deck was checked for.
+  void refuse_large_pairs() const {
+    if (counts.group < 2) return;
+    if (max_tokens > 0 && longest > max_tokens) {
+      throw UserError(ExitCode::deck,
+                      fmt::format("data.max_tokens_per_batch: {} is less than the longest pair has: {} tokens",
+                                  max_tokens, longest));
+    }
+    if (max_tokens == 0 && longest > (int64_t{1} << 31) / batch.micro) {
+      throw UserError(
+          ExitCode::deck,
+          fmt::format("batch.micro: {} pairs of up to {} tokens are more than 2^31 tokens in a forward pass",
+                      batch.micro, longest));
+    }
+  }
 
   BatchConfig batch;
   bool rounded;        // rows vary from batch to batch
@@ -138,6 +161,7 @@ struct DataStream::State {
   uint64_t seed;
   bool shuffle;
   SampleCounts counts;  // sum over the sources
+  int64_t longest = 0;  // inputs of a sample
   std::vector<SampleSource> sources;
   std::optional<Mixture> mixture;
 
@@ -178,8 +202,7 @@ int64_t DataStream::samples() const { return state_->counts.samples; }
 int64_t DataStream::steps_per_epoch() const { return (samples() + state_->batch.global - 1) / state_->batch.global; }
 
 int64_t DataStream::max_rows() const {
-  int64_t longest = 0;
-  for (const SampleSource& source : state_->sources) longest = std::max(longest, source.index().longest());
+  const int64_t longest = state_->longest;
   int64_t rows = state_->max_samples() * longest;
   if (state_->max_tokens > 0) rows = std::min(rows, std::max(longest, state_->max_tokens));
   return state_->rounded ? rounded_rows(rows) : rows;
@@ -262,6 +285,9 @@ MicroBatchPlan DataStream::canonical(int64_t first, int64_t last) const {
 void DataStream::load(const MicroBatchPlan& plan, HostBatch& out) const {
   for (auto* list : {&out.ids, &out.positions, &out.targets, &out.segments, &out.sequence_offsets}) list->clear();
   out.sequence_ids.clear();
+  out.documents.ids.clear();
+  out.documents.targets.clear();
+  out.documents.values.clear();
   out.loss_weights.clear();
   out.segments.push_back(0);
   for (const int64_t id : plan.samples) {

@@ -43,14 +43,15 @@ struct HostBatch {
   std::vector<float> loss_weights;
   std::vector<int32_t> window;       ///< tokens of one sample during loading
   std::vector<uint8_t> window_mask;  ///< mask of these tokens
-  DocumentColumns documents;
+  DocumentColumns documents;         ///< of preference data, otherwise empty
 };
 
 /// Device memory of one batch, and the copy to it.
 class BatchBuffers {
  public:
   void plan(Arena& arena, int64_t max_rows, int64_t max_segments);
-  /// `host` may change when this returns. The host waits if the device is two batches behind.
+  /// `host` may change when this returns. The host waits if the device is two batches behind. Batch::documents is valid
+  /// until the next call.
   Batch upload(const HostBatch& host, Stream& stream);
 
  private:
@@ -61,19 +62,24 @@ class BatchBuffers {
     Event copied;
   };
   std::array<std::optional<Staging>, 2> staging_;
+  DocumentColumns documents_;  ///< of the last batch
   size_t next_ = 0;
   Batch buffers_;
 };
 
 /// Statistics on how documents became samples.
 struct SampleCounts {
-  int64_t samples = 0;         ///< samples per epoch
-  int64_t inputs = 0;          ///< inputs of all samples
-  int64_t too_long = 0;        ///< documents longer than the sequence (not with wrap)
-  int64_t dropped = 0;         ///< of these, left out by overflow = drop
-  int64_t lost_targets = 0;    ///< of these, conversations left out since truncation would leave no target
-  int64_t without_target = 0;  ///< documents of one token, which give no sample (not with wrap)
-  int64_t unused_tokens = 0;   ///< tokens at the end of the stream, or removed from documents
+  int64_t group = 1;         ///< documents of a sample of preference data
+  int64_t samples = 0;       ///< samples per epoch
+  int64_t inputs = 0;        ///< inputs of all samples
+  int64_t too_long = 0;      ///< documents longer than the sequence (not with wrap)
+  int64_t dropped = 0;       ///< of these, left out by overflow = drop; of preference data, samples with such documents
+  int64_t lost_targets = 0;  ///< of these, conversations left out since truncation would leave no target; likewise
+  int64_t without_target = 0;   ///< documents of one token, which give no sample (not with wrap); likewise
+  int64_t unused_tokens = 0;    ///< tokens at the end of the stream, or removed from documents
+  int64_t shorter_prompts = 0;  ///< documents whose prompt is cut to DataConfig::max_prompt_length
+
+  SampleCounts& operator+=(const SampleCounts& other);
 };
 
 /// Tokens whose share of all samples is weight / sum of all weights.
@@ -87,11 +93,15 @@ struct SourceShare {
   int64_t samples = 0;  ///< samples per epoch of this source
 };
 
-/// Samples. wrap: sample i has the inputs [i T, i T + T) and targets [i T + 1, i T + T + 1) of the stream of documents;
-/// an incomplete window at the end is not used. none: a sample is a document, its inputs are its tokens but the last,
-/// its targets its tokens but the first; `overflow` handles longer ones (split: windows of T inputs and targets, stride
-/// T, inside the document). greedy, first_fit, best_fit: several of these documents or windows in a sample of at most T
-/// inputs (packing.hpp), each with separate attention and positions.
+/// Samples of preference data: the documents of a group (of one, or of the chosen and the rejected answer) that one
+/// forward pass takes together, each with separate attention and positions, each at most T inputs; batch.micro and
+/// batch.global count groups. If one document of a group keeps no target, the group is left out.
+///
+/// Samples of other data. wrap: sample i has the inputs [i T, i T + T) and targets [i T + 1, i T + T + 1) of the stream
+/// of documents; an incomplete window at the end is not used. none: a sample is a document, its inputs are its tokens
+/// but the last, its targets its tokens but the first; `overflow` handles longer ones (split: windows of T inputs and
+/// targets, stride T, inside the document). greedy, first_fit, best_fit: several of these documents or windows in a
+/// sample of at most T inputs (packing.hpp), each with separate attention and positions.
 ///
 /// With one source, every epoch has each sample once, in a new order. With several, mixture.hpp chooses the source of
 /// each sample, each source has its own epochs, and an epoch of the whole is the sum of the sources' samples.

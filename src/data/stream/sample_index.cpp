@@ -29,7 +29,10 @@ SampleIndex::SampleIndex(const TokenFile& file, const DataConfig& data, const Ba
       stride_(data.stride),
       tokens_(file.tokens()) {
   LLMTRAIN_CHECK(length_ >= 1 && length_ < int64_t{1} << 31, "sequence length");
-  if (packing_ == DataConfig::Packing::wrap) {
+  if (file.info().has_preferences()) {
+    if (overflow_ == DataConfig::Overflow::split) overflow_ = DataConfig::Overflow::truncate;
+    index_groups(file, data.max_prompt_length);
+  } else if (packing_ == DataConfig::Packing::wrap) {
     index_windows(file, data.keep_rest);
   } else {
     index_documents(file);
@@ -78,7 +81,10 @@ SampleSpan SampleIndex::window(int64_t sample) const {
 }
 
 SampleIndex::Windows SampleIndex::windows_of(size_t document) const {
-  const auto begin = static_cast<int64_t>(documents_[document]), end = static_cast<int64_t>(documents_[document + 1]);
+  return windows_of_range(static_cast<int64_t>(documents_[document]), static_cast<int64_t>(documents_[document + 1]));
+}
+
+SampleIndex::Windows SampleIndex::windows_of_range(int64_t begin, int64_t end) const {
   const int64_t inputs = end - begin - 1;
   if (inputs <= length_) return {begin, inputs, std::min<int64_t>(inputs, 1)};
   switch (overflow_) {
@@ -95,13 +101,81 @@ SampleIndex::Windows SampleIndex::windows_of(size_t document) const {
   return {begin, inputs, (inputs + length_ - 1) / length_};
 }
 
-/// True if a row of instruction data that is too long keeps no target.
-bool SampleIndex::loses_targets(const TokenFile& file, size_t document) const {
-  if (file.info().rows.used == 0 || overflow_ == DataConfig::Overflow::split) return false;
-  const Windows kept = windows_of(document);
+bool SampleIndex::has_target(const TokenFile& file, const Windows& kept) {
   std::vector<uint8_t> mask(static_cast<size_t>(kept.inputs));
   file.read_mask(kept.begin + 1, kept.inputs, mask.data());
-  return std::ranges::find(mask, uint8_t{1}) == mask.end();
+  return std::ranges::find(mask, uint8_t{1}) != mask.end();
+}
+
+/// True if a row of instruction data that is too long keeps no target.
+bool SampleIndex::loses_targets(const TokenFile& file, size_t document) const {
+  return file.info().rows.used > 0 && overflow_ != DataConfig::Overflow::split &&
+         !has_target(file, windows_of(document));
+}
+
+void SampleIndex::refuse_too_long(const TokenFile& file, size_t document, int64_t tokens) const {
+  throw UserError(ExitCode::bad_content,
+                  fmt::format("{}: document {}: {}", title_of(file.info()), document + 1,
+                              too_long_document(file.info().rows.used > 0, tokens, length_ + 1)));
+}
+
+/// Returns what is kept of a document whose prompt keeps its last tokens. The prompt is what comes before the first
+/// trained token.
+SampleIndex::Windows SampleIndex::windows_behind_prompt(const TokenFile& file, size_t document, int64_t max_prompt) {
+  auto begin = static_cast<int64_t>(documents_[document]);
+  const auto end = static_cast<int64_t>(documents_[document + 1]);
+  if (max_prompt > 0 && max_prompt < end - begin) {
+    std::vector<uint8_t> mask(static_cast<size_t>(end - begin));
+    file.read_mask(begin, end - begin, mask.data());
+    const int64_t prompt = std::ranges::find(mask, uint8_t{1}) - mask.begin();
+    const int64_t left_out = std::max<int64_t>(0, prompt - max_prompt);
+    counts_.shorter_prompts += left_out > 0 ? 1 : 0;
+    counts_.unused_tokens += left_out;
+    begin += left_out;
+  }
+  const Windows windows = windows_of_range(begin, end);
+  if (end - begin - 1 > length_) {
+    ++counts_.too_long;
+    if (overflow_ == DataConfig::Overflow::error) refuse_too_long(file, document, end - begin);
+  }
+  counts_.unused_tokens += end - begin - 1 - windows.inputs;
+  return windows;
+}
+
+void SampleIndex::index_groups(const TokenFile& file, int64_t max_prompt) {
+  const auto group = static_cast<size_t>(file.info().group);
+  counts_.group = max_documents_ = file.info().group;
+  std::vector<Windows> windows(group);
+  span_range_.push_back(0);
+  for (size_t first = 0; first + group < documents_.size(); first += group) {
+    int64_t inputs = 0;
+    bool whole = true, dropped = false, trained = true;
+    for (size_t d = 0; d < group; ++d) {
+      windows[d] = windows_behind_prompt(file, first + d, max_prompt);
+      whole = whole && documents_[first + d + 1] - documents_[first + d] > 1;
+      dropped = dropped || windows[d].inputs == 0;
+      trained = trained && (dropped || has_target(file, windows[d]));
+      inputs += windows[d].inputs;
+    }
+    int64_t* const left_out = !whole    ? &counts_.without_target
+                              : dropped ? &counts_.dropped
+                              : trained ? nullptr
+                                        : &counts_.lost_targets;
+    if (left_out != nullptr) {
+      ++*left_out;
+      counts_.unused_tokens += inputs;
+      continue;
+    }
+    for (const Windows& kept : windows) {
+      span_begin_.push_back(kept.begin);
+      span_inputs_.push_back(static_cast<int32_t>(kept.inputs));
+    }
+    span_range_.push_back(std::ssize(span_begin_));
+    counts_.inputs += inputs;
+    longest_ = std::max(longest_, inputs);
+  }
+  counts_.samples = std::ssize(span_range_) - 1;
+  if (counts_.samples == 0) refuse_no_sample(file);
 }
 
 void SampleIndex::index_documents(const TokenFile& file) {
@@ -113,11 +187,7 @@ void SampleIndex::index_documents(const TokenFile& file) {
     Windows windows = windows_of(d);
     if (inputs > length_) {
       ++counts_.too_long;
-      if (overflow_ == DataConfig::Overflow::error) {
-        throw UserError(ExitCode::bad_content,
-                        fmt::format("{}: document {}: {}", title_of(file.info()), d + 1,
-                                    too_long_document(file.info().rows.used > 0, inputs + 1, length_ + 1)));
-      }
+      if (overflow_ == DataConfig::Overflow::error) refuse_too_long(file, d, inputs + 1);
       if (windows.count == 0) ++counts_.dropped;
       if (windows.count > 0 && loses_targets(file, d)) {
         ++counts_.lost_targets;
@@ -138,15 +208,16 @@ void SampleIndex::refuse_no_sample(const TokenFile& file) const {
   if (counts_.too_long == 0) {
     throw UserError(ExitCode::bad_content, title + ": no document has two tokens, so there is no target to train on");
   }
-  throw UserError(
-      ExitCode::bad_content,
-      fmt::format(
-          "{}: {} of {} documents are longer than batch.sequence_length + 1 = {} tokens and are left "
-          "out (data.overflow), {} of them because they would keep no token to train on; no sample "
-          "is left. Choose a longer sequence{}",
-          title, counts_.dropped + counts_.lost_targets, documents_.size() - 1, length_ + 1, counts_.lost_targets,
-          counts_.lost_targets > 0 && overflow_ == DataConfig::Overflow::truncate ? ", or data.overflow = truncate_left"
-                                                                                  : ""));
+  throw UserError(ExitCode::bad_content,
+                  fmt::format("{}: {} of {} {} are longer than batch.sequence_length + 1 = {} tokens and are left "
+                              "out (data.overflow), {} of them because they would keep no token to train on; no sample "
+                              "is left. Choose a longer sequence{}",
+                              title, counts_.dropped + counts_.lost_targets,
+                              (static_cast<int64_t>(documents_.size()) - 1) / counts_.group,
+                              counts_.group > 1 ? "pairs" : "documents", length_ + 1, counts_.lost_targets,
+                              counts_.lost_targets > 0 && overflow_ == DataConfig::Overflow::truncate
+                                  ? ", or data.overflow = truncate_left"
+                                  : ""));
 }
 
 /// Packs the samples of index_documents into fewer ones.

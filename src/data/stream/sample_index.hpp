@@ -24,7 +24,8 @@ class SampleIndex {
  public:
   SampleIndex(const TokenFile& file, const DataConfig& data, const BatchConfig& batch);
 
-  /// Spans of a sample: one document or window each, but under wrap one span that can hold several documents.
+  /// Spans of a sample: one document or window each, but under wrap one span that can hold several documents. A sample
+  /// of preference data has the documents of a group, whatever data.packing says.
   size_t spans(int64_t sample) const;
   SampleSpan span(int64_t sample, size_t number) const;
   int64_t inputs(int64_t sample) const;  ///< inputs of all spans
@@ -43,8 +44,13 @@ class SampleIndex {
     int64_t count;
   };
   Windows windows_of(size_t document) const;
+  void index_groups(const TokenFile& file, int64_t max_prompt);
+  Windows windows_behind_prompt(const TokenFile& file, size_t document, int64_t max_prompt);
   void index_documents(const TokenFile& file);
+  Windows windows_of_range(int64_t begin, int64_t end) const;
+  static bool has_target(const TokenFile& file, const Windows& kept);
   bool loses_targets(const TokenFile& file, size_t document) const;
+  [[noreturn]] void refuse_too_long(const TokenFile& file, size_t document, int64_t tokens) const;
   void refuse_no_sample(const TokenFile& file) const;
   void index_packs();
   SampleSpan whole_span(int64_t sample) const;
@@ -56,7 +62,7 @@ class SampleIndex {
   int64_t stride_;                     // for wrap: see DataConfig
   int64_t tokens_;                     // number of tokens in the file
   std::vector<int64_t> first_sample_;  // for none: offset of each document, n + 1 entries
-  // Packed: the spans of sample s are [span_range_[s], span_range_[s + 1]) of the two lists.
+  // Packed, and preference data: the spans of sample s are [span_range_[s], span_range_[s + 1]) of the two lists.
   std::vector<int64_t> span_range_;
   std::vector<int64_t> span_begin_;
   std::vector<int32_t> span_inputs_;

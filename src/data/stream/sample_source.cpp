@@ -24,7 +24,7 @@ std::string place_of(const TokenFileInfo& info) {
 SampleSource::SampleSource(std::shared_ptr<const TokenFile> file, const DataConfig& data, const BatchConfig& batch,
                            int64_t first_id)
     : file_(std::move(file)),
-      windows_(data.packing == DataConfig::Packing::wrap),
+      windows_(data.packing == DataConfig::Packing::wrap && !file_->info().has_preferences()),
       across_documents_(data.cross_document_attention && windows_),
       first_id_(first_id),
       index_(*file_, data, batch) {
@@ -76,10 +76,25 @@ int64_t SampleSource::trained_targets(int64_t sample, std::vector<uint8_t>& mask
 
 void SampleSource::append(int64_t sample, HostBatch& out) const {
   const size_t row = out.ids.size();
-  for (size_t number = 0; number < index_.spans(sample); ++number) append_span(index_.span(sample, number), out);
+  for (size_t number = 0; number < index_.spans(sample); ++number) {
+    const size_t first = out.ids.size();
+    append_span(index_.span(sample, number), out);
+    if (file_->info().has_preferences()) append_document(sample, number, first, out);
+  }
   const size_t rows = out.ids.size() - row;
   out.sequence_ids.insert(out.sequence_ids.end(), rows, first_id_ + sample);
   for (size_t i = 0; i < rows; ++i) out.sequence_offsets.push_back(static_cast<int32_t>(i));
+}
+
+void SampleSource::append_document(int64_t sample, size_t place, size_t row, HostBatch& out) const {
+  DocumentColumns& columns = out.documents;
+  columns.ids.push_back((first_id_ + sample) * file_->info().group + static_cast<int64_t>(place));
+  const auto first = out.targets.begin() + static_cast<std::ptrdiff_t>(row);
+  columns.targets.push_back(out.targets.end() - first - std::count(first, out.targets.end(), ignore_target));
+  if (file_->values().empty()) return;
+  const auto begin = static_cast<uint64_t>(index_.span(sample, place).begin);
+  const auto next = std::ranges::upper_bound(file_->documents(), begin);
+  columns.values.push_back(file_->values()[static_cast<size_t>(next - file_->documents().begin()) - 1]);
 }
 
 void SampleSource::append_span(const SampleSpan& span, HostBatch& out) const {

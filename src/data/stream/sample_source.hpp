@@ -35,9 +35,11 @@ class SampleSource {
   void require_trained_target() const;
   std::span<const uint64_t> borders_in(const SampleSpan& span) const;
   void append_span(const SampleSpan& span, HostBatch& out) const;
+  /// Adds the document of the rows from `row` on, number `place` of the sample.
+  void append_document(int64_t sample, size_t place, size_t row, HostBatch& out) const;
 
   std::shared_ptr<const TokenFile> file_;
-  bool windows_;           // packing = wrap: a span can hold several documents
+  bool windows_;           // packing = wrap, but for preference data: a span can hold several documents
   bool across_documents_;  // and attention crosses their borders
   int64_t first_id_;
   SampleIndex index_;

@@ -10,7 +10,7 @@
 #include "data/data_config.hpp"
 #include "data/files/input_kind.hpp"
 #include "data/files/jsonl.hpp"
-#include "data/formats/row_format.hpp"
+#include "data/formats/encode_documents.hpp"
 #include "text/tokens_beyond_embedding.hpp"
 #include "text/unicode/code_points.hpp"
 
@@ -22,7 +22,16 @@ constexpr int64_t cut_search_bytes = int64_t{1} << 12;  // bytes
 constexpr int64_t longest_whole = int64_t{1} << 30;
 constexpr int64_t longest_uncut = int64_t{64} << 20;
 
+/// The first token is no target.
+bool has_target(const EncodedRow& row) {
+  LLMTRAIN_CHECK(row.mask.size() == row.ids.size(), "a mask has one entry per token");
+  return !row.mask.empty() && std::find(row.mask.begin() + 1, row.mask.end(), uint8_t{1}) != row.mask.end();
+}
+
 }  // namespace
+
+JobEncoder::JobEncoder(const TokenizeRequest& request)
+    : request_(request), has_preferences_(common_preference_format(request.files) != nullptr) {}
 
 JobResult JobEncoder::encode(const TokenizeJob& job) const {
   const InputKind kind = request_.files[job.file].kind;
@@ -77,17 +86,19 @@ JobResult JobEncoder::encode_text(const TokenizeJob& job) const {
     if (request_.bos_once && job.starts) drop_second(request_.tokenizer->bos_id(), before, result.ids);
     if (job.ends) result.ids.push_back(request_.tokenizer->eos_id());
     result.counts.push_back(result.ids.size() - before);
-    if (is_too_long(result)) fail_in_row(file, document.begin, too_long_text(result, false));
+    if (const int64_t tokens = too_long(result, 1); tokens > 0) {
+      fail_in_row(file, document.begin, too_long_document(false, tokens, request_.longest));
+    }
   }
   return result;
 }
 
-bool JobEncoder::is_too_long(const JobResult& result) const {
-  return request_.longest > 0 && !result.counts.empty() &&
-         result.counts.back() > static_cast<uint64_t>(request_.longest);
-}
-std::string JobEncoder::too_long_text(const JobResult& result, bool conversation) const {
-  return too_long_document(conversation, static_cast<int64_t>(result.counts.back()), request_.longest);
+int64_t JobEncoder::too_long(const JobResult& result, size_t documents) const {
+  uint64_t longest = 0;
+  for (size_t d = 0; d < std::min(documents, result.counts.size()); ++d) {
+    longest = std::max(longest, result.counts[result.counts.size() - 1 - d]);
+  }
+  return request_.longest > 0 && longest > static_cast<uint64_t>(request_.longest) ? static_cast<int64_t>(longest) : 0;
 }
 
 void JobEncoder::encode_slice(const TokenizeJob& job, const FileHandle& file, std::string_view text, int64_t at,
@@ -110,22 +121,26 @@ JobResult JobEncoder::read_rows(const TokenizeJob& job, InputKind kind) const {
                          instructions && request_.encoder->has_template());
   JobResult result;
   TokenRow row;
-  EncodedRow encoded;
+  RowDocuments documents;
+  std::vector<EncodedRow> encoded(1);
   std::string text;
   std::string_view line;
   while (lines.next(line)) {
     if (is_blank(line)) continue;
     try {
       if (instructions) {
-        request_.encoder->encode(reader.read(line), encoded);
-        add_encoded(encoded, result);
+        documents = reader.read_documents(line);
+        encode_documents(*request_.encoder, documents, encoded);
+        add_encoded(documents, encoded, lines.offset(), result);
       } else if (kind == InputKind::token_rows) {
         parse_token_row(line, row);
         add_row(row, result);
       } else if (parse_text_row(line, file.format.column, text)) {
         add_text(text, result);
       }
-      if (is_too_long(result)) throw UserError(ExitCode::bad_content, too_long_text(result, instructions));
+      if (const int64_t tokens = too_long(result, encoded.size()); tokens > 0) {
+        throw UserError(ExitCode::bad_content, too_long_document(instructions, tokens, request_.longest));
+      }
     } catch (const RowError& error) {
       fail_at_byte(handle, lines.offset() + static_cast<int64_t>(error.byte()), error.reason());
     } catch (const EncodeError& error) {
@@ -137,21 +152,38 @@ JobResult JobEncoder::read_rows(const TokenizeJob& job, InputKind kind) const {
   return result;
 }
 
-void JobEncoder::add_encoded(const EncodedRow& row, JobResult& result) const {
-  LLMTRAIN_CHECK(row.mask.size() == row.ids.size(), "a mask has one entry per token");
-  if (row.mask.empty() || std::find(row.mask.begin() + 1, row.mask.end(), uint8_t{1}) == row.mask.end()) {
+void JobEncoder::add_encoded(const RowDocuments& row, const std::vector<EncodedRow>& encoded, int64_t offset,
+                             JobResult& result) const {
+  const auto count = [&](int64_t& rows, std::optional<int64_t>& first) {
+    ++rows;
+    if (!first) first = offset;
+  };
+  if (has_preferences_ && std::ranges::any_of(row.documents, has_empty_completion)) {
+    return count(result.empty, result.first_empty);
+  }
+  if (encoded.size() == 2 && encoded[0].ids == encoded[1].ids) return count(result.equal, result.first_equal);
+  if (std::ranges::any_of(encoded, [](const EncodedRow& document) { return !has_target(document); })) {
     ++result.untrained;
     return;
   }
-  const int32_t highest = *std::ranges::max_element(row.ids);
-  if (!has_row(highest)) throw EncodeError(0, missing_row(request_.tokenizer, highest, request_.embedding_rows));
-  result.ids.insert(result.ids.end(), row.ids.begin(), row.ids.end());
-  result.mask.insert(result.mask.end(), row.mask.begin(), row.mask.end());
-  result.counts.push_back(row.ids.size());
-  result.merged_borders += row.merged_border ? 1 : 0;
-  result.without_stop += row.stops() ? 0 : 1;
-  result.prints.push_back(XXH3_64bits_withSeed(row.mask.data(), row.mask.size(),
-                                               XXH3_64bits(row.ids.data(), row.ids.size() * sizeof(int32_t))));
+  uint64_t print = 0;
+  bool merged_border = false, stops = true;
+  for (const EncodedRow& document : encoded) {
+    const std::vector<int32_t>& ids = document.ids;
+    const int32_t highest = *std::ranges::max_element(ids);
+    if (!has_row(highest)) throw EncodeError(0, missing_row(request_.tokenizer, highest, request_.embedding_rows));
+    result.ids.insert(result.ids.end(), ids.begin(), ids.end());
+    result.mask.insert(result.mask.end(), document.mask.begin(), document.mask.end());
+    result.counts.push_back(ids.size());
+    if (has_preferences_) result.values.push_back(row.value);
+    merged_border = merged_border || document.merged_border;
+    stops = stops && document.stops();
+    print = XXH3_64bits_withSeed(document.mask.data(), document.mask.size(),
+                                 XXH3_64bits_withSeed(ids.data(), ids.size() * sizeof(int32_t), print));
+  }
+  result.merged_borders += merged_border ? 1 : 0;
+  result.without_stop += stops ? 0 : 1;
+  result.prints.push_back(print);
 }
 
 void JobEncoder::add_text(std::string_view text, JobResult& result) const {

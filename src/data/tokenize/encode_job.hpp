@@ -2,6 +2,7 @@
 // Encodes jobs of a tokenization: parts of documents of a text, or rows of JSON.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 namespace llmtrain {
 
 struct EncodedRow;
+struct RowDocuments;
 struct TokenRow;
 
 struct JobResult {
@@ -25,12 +27,16 @@ struct JobResult {
   // Counts of rows of instruction data.
   int64_t untrained = 0, merged_borders = 0, without_stop = 0;
   std::vector<uint64_t> prints;  // hashes of tokens and mask
+  // Of preference data; offsets of rows in the file.
+  std::vector<float> values;  // of each document
+  int64_t equal = 0, empty = 0;
+  std::optional<int64_t> first_equal, first_empty;
 };
 
 /// Encodes on any thread. Errors name the file and the line of their row.
 class JobEncoder {
  public:
-  explicit JobEncoder(const TokenizeRequest& request) : request_(request) {}
+  explicit JobEncoder(const TokenizeRequest& request);
 
   JobResult encode(const TokenizeJob& job) const;
 
@@ -41,15 +47,18 @@ class JobEncoder {
   void encode_slice(const TokenizeJob& job, const FileHandle& file, std::string_view text, int64_t at,
                     std::vector<int32_t>& ids) const;
   JobResult read_rows(const TokenizeJob& job, InputKind kind) const;
-  void add_encoded(const EncodedRow& row, JobResult& result) const;
+  /// `offset` is that of the row.
+  void add_encoded(const RowDocuments& row, const std::vector<EncodedRow>& encoded, int64_t offset,
+                   JobResult& result) const;
   void add_text(std::string_view text, JobResult& result) const;
   void add_row(const TokenRow& row, JobResult& result) const;
   bool has_row(int32_t id) const { return request_.embedding_rows == 0 || id < request_.embedding_rows; }
   void require_rows_for(std::string_view text, std::span<const int32_t> ids) const;
-  bool is_too_long(const JobResult& result) const;
-  std::string too_long_text(const JobResult& result, bool conversation) const;
+  /// Returns the tokens of the longest of the last documents if they are too many, otherwise 0.
+  int64_t too_long(const JobResult& result, size_t documents) const;
 
   const TokenizeRequest& request_;
+  bool has_preferences_;
 };
 
 }  // namespace llmtrain

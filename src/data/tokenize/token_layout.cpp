@@ -45,9 +45,13 @@ class LayoutReader {
     info.characters = optional_count(attribute_characters);
     info.bytes = optional_count(attribute_bytes);
     info.skipped_documents = optional_count(attribute_skipped);
-    info.rows = {optional_count(attribute_rows), optional_count(attribute_untrained),
-                 optional_count(attribute_duplicates), optional_count(attribute_borders),
-                 optional_count(attribute_without_stop)};
+    info.rows = {optional_count(attribute_rows),         optional_count(attribute_untrained),
+                 optional_count(attribute_duplicates),   optional_count(attribute_borders),
+                 optional_count(attribute_without_stop), optional_count(attribute_equal),
+                 optional_count(attribute_empty),        joined(strings(attribute_first_equal)),
+                 joined(strings(attribute_first_empty))};
+    if (H5Aexists(file_.get(), attribute_group) > 0) info.group = integer(attribute_group, 1, 2);
+    info.column = joined(strings(attribute_column));
     info.tokenizer = joined(strings(attribute_tokenizer));
     info.tokenizer_hash = joined(strings(attribute_tokenizer_hash));
     info.command = joined(strings(attribute_command));
@@ -66,15 +70,35 @@ class LayoutReader {
     if (info.has_mask && layout.mask.elements != info.tokens) {
       refuse(fmt::format("/mask has {} entries for {} tokens", layout.mask.elements, info.tokens));
     }
+    read_preferences(layout);
     return layout;
   }
 
  private:
+  void read_preferences(Layout& layout) const {
+    const TokenFileInfo& info = layout.info;
+    const bool known = info.column.empty() || (info.column == "margin" && info.group == 2) ||
+                       (info.column == "label" && info.group == 1);
+    if (!known) refuse(fmt::format("attribute column is {} with group {}", printable(info.column), info.group));
+    if (info.documents % info.group != 0) {
+      refuse(fmt::format("{} documents are not whole groups of {}", info.documents, info.group));
+    }
+    const bool has_values = H5Lexists(file_.get(), values, H5P_DEFAULT) > 0;
+    if (info.column.empty()) {
+      if (has_values) refuse("it has /values, and no attribute column");
+      return;
+    }
+    layout.values = dataset(values, {4}, H5T_FLOAT);
+    if (layout.values.elements != info.documents) {
+      refuse(fmt::format("/values has {} entries for {} documents", layout.values.elements, info.documents));
+    }
+  }
+
   [[noreturn]] void refuse(const std::string& why) const {
     throw UserError(ExitCode::bad_content, path_ + ": not a usable token file: " + why + remedy);
   }
 
-  Region dataset(const char* name, std::initializer_list<int> widths) const {
+  Region dataset(const char* name, std::initializer_list<int> widths, H5T_class_t kind = H5T_INTEGER) const {
     H5L_info_t link{};
     if (H5Lexists(file_.get(), name, H5P_DEFAULT) <= 0 || H5Lget_info(file_.get(), name, &link, H5P_DEFAULT) < 0) {
       refuse(fmt::format("/{} is missing", name));
@@ -86,10 +110,15 @@ class LayoutReader {
 
     const Hdf5Handle type(H5Dget_type(object.get()), H5Tclose);
     const size_t width = type.valid() ? H5Tget_size(type.get()) : 0;
-    bool fits = type.valid() && H5Tget_class(type.get()) == H5T_INTEGER && H5Tget_sign(type.get()) == H5T_SGN_NONE &&
-                (width == 1 || H5Tget_order(type.get()) == H5T_ORDER_LE) && H5Tget_precision(type.get()) == 8 * width;
+    bool fits =
+        type.valid() && H5Tget_class(type.get()) == kind &&
+        (kind == H5T_INTEGER ? H5Tget_sign(type.get()) == H5T_SGN_NONE : H5Tequal(type.get(), H5T_IEEE_F32LE) > 0) &&
+        (width == 1 || H5Tget_order(type.get()) == H5T_ORDER_LE) && H5Tget_precision(type.get()) == 8 * width;
     fits = fits && std::find(widths.begin(), widths.end(), static_cast<int>(width)) != widths.end();
-    if (!fits) refuse(fmt::format("/{} must have unsigned little-endian integers of the right size", name));
+    if (!fits) {
+      refuse(fmt::format("/{} must have {} of the right size", name,
+                         kind == H5T_INTEGER ? "unsigned little-endian integers" : "little-endian IEEE numbers"));
+    }
 
     const Hdf5Handle space(H5Dget_space(object.get()), H5Sclose);
     hsize_t extent = 0;

@@ -11,6 +11,7 @@
 #include "core/message.hpp"
 #include "data/files/file_digest.hpp"
 #include "data/files/token_file_writer.hpp"
+#include "data/formats/row_format.hpp"
 #include "data/tokenize/encode_job.hpp"
 #include "data/tokenize/shared_work.hpp"
 #include "data/tokenize/tokenize_jobs.hpp"
@@ -31,6 +32,13 @@ struct RankSummary {
   uint64_t merged_borders = 0;
   uint64_t without_stop = 0;
   uint64_t tokens = 0;
+  // Of preference data:
+  uint64_t has_margin = 0;
+  uint64_t equal = 0, empty = 0;
+  struct Place {
+    uint64_t file = 0;  // its number from 1; 0: none
+    uint64_t offset = 0;
+  } first_equal, first_empty;
 };
 
 bool has_kind(const TokenizeRequest& request, InputKind kind) {
@@ -50,6 +58,7 @@ class Tokenization {
 
   void run() {
     throw_on_all_ranks(communicator_, [&] {
+      preference_ = common_preference_format(request_.files);
       local_ids_ = FileHandle::create_unnamed(folder_of(request_.output));
       local_mask_ = FileHandle::create_unnamed(folder_of(request_.output));
     });
@@ -58,7 +67,9 @@ class Tokenization {
     std::unique_ptr<TokenFileWriter> writer;
     throw_on_all_ranks(communicator_, [&] {
       check_unchanged();
-      if (communicator_.rank() == 0) writer = std::make_unique<TokenFileWriter>(request_.output, info, offsets_);
+      if (communicator_.rank() == 0) {
+        writer = std::make_unique<TokenFileWriter>(request_.output, info, offsets_, values_);
+      }
     });
     copy_local_files(share_region(writer.get()), info.has_mask);
     publish(writer.get());
@@ -102,7 +113,27 @@ class Tokenization {
     summary_.merged_borders += static_cast<uint64_t>(result.merged_borders);
     summary_.without_stop += static_cast<uint64_t>(result.without_stop);
     prints_.insert(prints_.end(), result.prints.begin(), result.prints.end());
+    collect_preferences(job.file, result);
     summary_.highest = std::max(summary_.highest, static_cast<uint64_t>(int64_t{result.highest} + 1));
+  }
+
+  void collect_preferences(size_t file, const JobResult& result) {
+    values_.insert(values_.end(), result.values.begin(), result.values.end());
+    summary_.has_margin |= std::ranges::any_of(result.values, [](float value) { return value != 0; }) ? 1 : 0;
+    summary_.equal += static_cast<uint64_t>(result.equal);
+    summary_.empty += static_cast<uint64_t>(result.empty);
+    const auto keep_first = [&](RankSummary::Place& first, const std::optional<int64_t>& offset) {
+      if (first.file == 0 && offset) first = {file + 1, static_cast<uint64_t>(*offset)};
+    };
+    keep_first(summary_.first_equal, result.first_equal);
+    keep_first(summary_.first_empty, result.first_empty);
+  }
+
+  /// Returns "file:line".
+  std::string text_of(const RankSummary::Place& place) const {
+    if (place.file == 0) return {};
+    const InputFile& file = request_.files[place.file - 1];
+    return fmt::format("{}:{}", file.name, line_of_byte(open_content(file), static_cast<int64_t>(place.offset)));
   }
 
   /// Computes document offsets of the whole file, the begin of this rank's tokens, and the attributes.
@@ -111,7 +142,8 @@ class Tokenization {
     mine.append(reinterpret_cast<const char*>(counts_.data()), counts_.size() * 8);
     const std::vector<std::string> all = communicator_.gather_all(mine);
     TokenFileInfo info;
-    uint64_t highest = 0, padding = 0;
+    uint64_t highest = 0, padding = 0, margins = 0;
+    RankSummary::Place equal, empty;
     offsets_.assign(1, 0);
     for (int r = 0; r < communicator_.size(); ++r) {
       const std::string& text = all[static_cast<size_t>(r)];
@@ -134,27 +166,56 @@ class Tokenization {
       info.rows.untrained += static_cast<int64_t>(summary.untrained);
       info.rows.merged_borders += static_cast<int64_t>(summary.merged_borders);
       info.rows.without_stop += static_cast<int64_t>(summary.without_stop);
+      info.rows.equal += static_cast<int64_t>(summary.equal);
+      info.rows.empty += static_cast<int64_t>(summary.empty);
+      margins |= summary.has_margin;
+      if (equal.file == 0) equal = summary.first_equal;
+      if (empty.file == 0) empty = summary.first_empty;
       highest = std::max(highest, summary.highest);
     }
     LLMTRAIN_CHECK(offsets_.back() == static_cast<uint64_t>(info.tokens), "documents do not cover the tokens");
     if (instructions_) count_rows(info.rows);
+    throw_on_all_ranks(communicator_, [&] {
+      info.rows.first_equal = text_of(equal);
+      info.rows.first_empty = text_of(empty);
+    });
+    if (preference_ != nullptr) {
+      info.group = preference_->group;
+      gather(values_);
+      if (preference_->column != "margin" || margins != 0) info.column = preference_->column;
+      if (info.column.empty()) values_.clear();
+    }
     throw_on_all_ranks(communicator_, [&] { describe(info, highest); });
     if (padding > 0 && report_)
       report_(fmt::format("{} tokens are padding (attention_mask 0) and are omitted", padding));
     return info;
   }
 
-  void count_rows(RowCounts& rows) {
+  template <class T>
+  void gather(std::vector<T>& values) {
     Message mine;
-    mine.put(prints_);
-    prints_.clear();
-    for (std::string& text : communicator_.gather_all(mine.bytes())) Message(std::move(text)).take(prints_);
+    mine.put(values);
+    values.clear();
+    for (std::string& text : communicator_.gather_all(mine.bytes())) Message(std::move(text)).take(values);
+  }
+
+  void count_rows(RowCounts& rows) {
+    gather(prints_);
     rows.used = static_cast<int64_t>(prints_.size());
     std::ranges::sort(prints_);
     rows.duplicates = rows.used - (std::unique(prints_.begin(), prints_.end()) - prints_.begin());
   }
 
   void describe(TokenFileInfo& info, uint64_t highest) const {
+    if (info.tokens == 0 && info.rows.equal + info.rows.empty > 0) {
+      const auto place = [](const std::string& first) { return first.empty() ? "" : ", the first at " + first; };
+      throw UserError(
+          ExitCode::bad_content,
+          fmt::format("{}: none of its {} rows can be trained on: {} are pairs of equal answers{}, {} have an empty "
+                      "answer{}, {} have no token to train on; check data.columns and the file",
+                      request_.files.front().path, info.rows.left_out(), info.rows.equal, place(info.rows.first_equal),
+                      info.rows.empty, place(info.rows.first_empty), info.rows.untrained));
+    }
     if (info.tokens == 0 && info.rows.untrained > 0) {
       throw UserError(ExitCode::bad_content,
                       fmt::format("{}: none of its {} rows has a token to train on, so that training would change "
@@ -246,11 +307,13 @@ class Tokenization {
   Communicator& communicator_;
   const ProgressReport& report_;
   bool instructions_;
+  const RowFormat* preference_ = nullptr;  // null: the rows are no preference data
   std::vector<TokenizeJob> jobs_;
   FileHandle local_ids_, local_mask_;
   RankSummary summary_;
   std::vector<uint64_t> counts_;   // token counts of this rank's documents
   std::vector<uint64_t> prints_;   // of this rank's rows of instruction data
+  std::vector<float> values_;      // of this rank's documents of preference data, later of all
   std::vector<uint64_t> offsets_;  // offsets of all documents
   int64_t token_begin_ = 0;
   std::string output_path_;

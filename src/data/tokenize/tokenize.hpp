@@ -29,7 +29,8 @@ struct TokenizeRequest {
 
 /// Collective; `output` is in a folder that all ranks see. Text becomes encode(document) + EOS, with BOS before it if
 /// add_bos. Rows of ids are copied, their labels become the mask. Rows of instruction data become what the encoder
-/// makes of them; those without a target are left out.
+/// makes of them; those without a target are left out, and so are pairs of equal answers and rows of preference data
+/// with an empty one.
 void tokenize_to_file(const TokenizeRequest& request, Communicator& communicator, const ProgressReport& report);
 
 }  // namespace llmtrain

@@ -231,7 +231,7 @@ void print_memory(RunLog& log, const Arena& plan, Communicator& communicator) {
 void print_rows(RunLog& log, const Dataset& data) {
   std::vector<std::string> parts;
   const auto& used = data.train != nullptr ? data.train : data.validation;
-  if (std::string rows = describe_rows(used->info().rows); !rows.empty()) parts.push_back(std::move(rows));
+  if (std::string rows = describe_rows(*used); !rows.empty()) parts.push_back(std::move(rows));
   if (data.short_documents > 0) {
     parts.push_back(
         fmt::format("{} documents shorter than data.min_length left out", count_text(data.short_documents)));
@@ -253,6 +253,10 @@ void warn_of_rows(RunLog& log, const Dataset& data) {
     log.warn(fmt::format("{} rows have no token to train on and are left out: check chat.train_on and the template",
                          count_text(rows.untrained)));
   }
+  if (10 * (rows.equal + rows.empty) > rows.used) {
+    log.warn(fmt::format("{} rows have equal or empty answers and are left out: check data.columns and the file",
+                         count_text(rows.equal + rows.empty)));
+  }
   if (2 * rows.without_stop > rows.used) {
     log.warn(fmt::format(
         "{} of {} rows train no stop token at their end, so that the model does not learn when to stop: use a template "
@@ -265,20 +269,27 @@ void print_left_out(RunLog& log, const SampleCounts& counts) {
   std::vector<std::string> parts;
   if (counts.too_long > 0)
     parts.push_back(fmt::format("{} documents longer than a sample", count_text(counts.too_long)));
-  if (counts.dropped > 0) parts.push_back(fmt::format("{} of them dropped", count_text(counts.dropped)));
+  const bool pairs = counts.group > 1;
+  const std::string_view of_them = pairs ? "pairs" : "of them";
+  if (counts.shorter_prompts > 0) {
+    parts.insert(parts.begin(), fmt::format("{} prompts longer than the limit", count_text(counts.shorter_prompts)));
+  }
+  if (counts.dropped > 0) parts.push_back(fmt::format("{} {} dropped", count_text(counts.dropped), of_them));
   if (counts.lost_targets > 0) {
-    parts.push_back(fmt::format("{} of them left out without a token to train on", count_text(counts.lost_targets)));
+    parts.push_back(
+        fmt::format("{} {} left out without a token to train on", count_text(counts.lost_targets), of_them));
   }
   if (counts.without_target > 0) {
-    parts.push_back(fmt::format("{} documents of one token skipped", count_text(counts.without_target)));
+    parts.push_back(fmt::format("{} {} of one token skipped", count_text(counts.without_target),
+                                pairs ? "pairs with a document" : "documents"));
   }
   if (counts.unused_tokens > 0) parts.push_back(fmt::format("{} tokens skipped", count_text(counts.unused_tokens)));
   if (!parts.empty()) log.print(fmt::format("           {}", fmt::join(parts, ", ")));
   if (10 * counts.lost_targets > counts.samples) {
     log.warn(
-        fmt::format("{} conversations lose all tokens to train on when they are truncated to "
+        fmt::format("{} {} lose all tokens to train on when they are truncated to "
                     "batch.sequence_length, and are left out: use a longer one, or data.overflow = truncate_left",
-                    count_text(counts.lost_targets)));
+                    count_text(counts.lost_targets), pairs ? "pairs" : "conversations"));
   }
 }
 

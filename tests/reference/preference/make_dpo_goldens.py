@@ -1,7 +1,7 @@
 """What TRL's DPOTrainer makes of a tiny model (../sft/model), for tests/decks/preference_test.cpp.
 
 Writes beside this file: texts.jsonl and conversations.jsonl (pairs of very unequal lengths), adapter/ (PEFT's adapter
-before the first step), and expected.json: for each case the losses, gradient norms and metrics of five steps of four
+before the first step), and dpo.json: for each case the losses, gradient norms and metrics of five steps of four
 micro-batches of one pair.
 
     python make_dpo_goldens.py
@@ -110,7 +110,7 @@ def main():
         cases[name] = train(texts, tokenizer, loss_type=[name])
     cases["robust"] = train(texts, tokenizer, loss_type=["robust"], label_smoothing=0.1)
     cases["js"] = train(texts, tokenizer, f_divergence_type="js_divergence")
-    with open(HERE / "expected.json", "w", encoding="utf-8") as file:
+    with open(HERE / "dpo.json", "w", encoding="utf-8") as file:
         json.dump(cases, file, indent=1)
         file.write("\n")
 

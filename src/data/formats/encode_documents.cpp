@@ -1,0 +1,26 @@
+#include "data/formats/encode_documents.hpp"
+
+#include <algorithm>
+
+namespace llmtrain {
+
+void encode_documents(const ChatEncoder& encoder, const RowDocuments& row, std::vector<EncodedRow>& encoded) {
+  encoded.resize(row.documents.size());
+  size_t prompt = SIZE_MAX;  // tokens
+  bool divided = true;
+  for (size_t d = 0; d < encoded.size(); ++d) {
+    encoder.encode(row.documents[d], encoded[d]);
+    const auto first = std::ranges::find(encoded[d].mask, uint8_t{1});
+    prompt = std::min(prompt, static_cast<size_t>(first - encoded[d].mask.begin()));
+    divided = divided && encoded[d].text.border > 0;
+  }
+  if (!divided) return;
+  for (EncodedRow& document : encoded) {
+    const auto first = std::ranges::find(document.mask, uint8_t{1});
+    std::fill(document.mask.begin() + static_cast<std::ptrdiff_t>(std::min(prompt, document.mask.size())), first,
+              uint8_t{1});
+    document.trained = std::ranges::count(document.mask, uint8_t{1});
+  }
+}
+
+}  // namespace llmtrain

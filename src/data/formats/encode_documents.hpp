@@ -1,0 +1,15 @@
+#pragma once
+// From the documents of a row to tokens.
+
+#include <vector>
+
+#include "data/formats/row_format.hpp"
+#include "text/chat/chat_encoder.hpp"
+
+namespace llmtrain {
+
+/// Replaces `encoded`. Both documents of a pair have the same prompt: where a token joins the end of the prompt and the
+/// begin of one answer, both answers begin there, as in TRL. Throws as ChatEncoder::encode does.
+void encode_documents(const ChatEncoder& encoder, const RowDocuments& row, std::vector<EncodedRow>& encoded);
+
+}  // namespace llmtrain

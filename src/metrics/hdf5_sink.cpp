@@ -19,9 +19,14 @@ namespace {
 class Hdf5Sink : public Sink {
  public:
   explicit Hdf5Sink(const SinkOptions& options) : path_(options.directory + "/metrics.h5") {
-    if (!options.scales_loss) return;
-    train_.columns.push_back({"loss_scale", "1", {}});
-    train_.columns.push_back({"skipped_steps", "steps", {}});
+    scales_loss_ = options.scales_loss;
+    if (scales_loss_) {
+      train_.columns.push_back({"loss_scale", "1", {}});
+      train_.columns.push_back({"skipped_steps", "steps", {}});
+    }
+    for (const std::string& metric : options.metrics) {
+      for (MetricsTable* table : {&train_, &validation_}) table->columns.push_back({metric, "1", {}});
+    }
   }
 
   void interval(const IntervalRecord& r) override;
@@ -55,6 +60,7 @@ class Hdf5Sink : public Sink {
   }
 
   std::string path_;
+  bool scales_loss_ = false;
   Clock::time_point written_ = Clock::now();
   Clock::duration cost_ = Clock::duration::zero();
   MetricsTable train_{"train",
@@ -89,18 +95,22 @@ void Hdf5Sink::interval(const IntervalRecord& r) {
                              r.tokens_per_second,
                              r.flops_per_second,
                              static_cast<double>(r.memory)};
-  if (row.size() < train_.columns.size()) {
+  if (scales_loss_) {
     const StepRecord::Scaling scaling = last.scaling.value_or(StepRecord::Scaling());
     row.push_back(scaling.loss_scale);
     row.push_back(static_cast<double>(scaling.skipped_steps));
   }
+  for (const NamedValue& metric : last.metrics) row.push_back(metric.value);
   train_.add(row);
   sync_sometimes();
 }
 
 void Hdf5Sink::evaluation(const EvaluationRecord& r, double wall_time) {
-  validation_.add({static_cast<double>(r.step), wall_time, r.loss, std::exp(r.loss), static_cast<double>(r.tokens),
-                   r.best ? 1.0 : 0.0});
+  const double perplexity = r.metrics.empty() ? std::exp(r.loss) : std::numeric_limits<double>::quiet_NaN();
+  std::vector<double> row = {static_cast<double>(r.step), wall_time, r.loss, perplexity, static_cast<double>(r.tokens),
+                             r.best ? 1.0 : 0.0};
+  for (const NamedValue& metric : r.metrics) row.push_back(metric.value);
+  validation_.add(row);
   sync_sometimes();
 }
 

@@ -11,6 +11,10 @@ namespace llmtrain {
 
 namespace {
 
+void add_metrics(nlohmann::ordered_json& j, const std::vector<NamedValue>& metrics, const std::string& prefix) {
+  for (const NamedValue& metric : metrics) j[prefix + metric.name] = metric.value;
+}
+
 class JsonlSink : public Sink {
  public:
   explicit JsonlSink(const SinkOptions& options) : ranks_(options.ranks), file_(options.directory + "/metrics.jsonl") {}
@@ -49,6 +53,7 @@ void JsonlSink::interval(const IntervalRecord& r) {
   j["wall_time"] = r.wall_time;
   j["loss"] = last.tokens > 0 ? last.loss : std::numeric_limits<double>::quiet_NaN();  // JSON writes NaN as null
   j["loss_mean"] = r.loss_mean;
+  add_metrics(j, last.metrics, "");
   j["grad_norm"] = last.grad_norm;
   j["learning_rate"] = last.learning_rate;
   if (last.scaling) {
@@ -75,7 +80,8 @@ void JsonlSink::evaluation(const EvaluationRecord& r, double wall_time) {
   j["step"] = r.step;
   j["wall_time"] = wall_time;
   j["validation_loss"] = r.loss;
-  j["perplexity"] = std::exp(r.loss);
+  if (r.metrics.empty()) j["perplexity"] = std::exp(r.loss);
+  add_metrics(j, r.metrics, "validation_");
   j["validation_tokens"] = r.tokens;
   if (r.token_accuracy) j["validation_token_accuracy"] = *r.token_accuracy;
   j["best"] = r.best;

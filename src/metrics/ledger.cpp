@@ -28,6 +28,17 @@ void append_exact(std::string& line, double value) {
   }
 }
 
+void append_metrics(std::string& line, const std::vector<NamedValue>& metrics) {
+  if (metrics.empty()) return;
+  line += R"(,"metrics":{)";
+  for (const NamedValue& metric : metrics) {
+    append(line, R"({}"{}":")", &metric == metrics.data() ? "" : ",", metric.name);
+    append_exact(line, metric.value);
+    line += '"';
+  }
+  line += '}';
+}
+
 }  // namespace
 
 void ledger_line(const StepRecord& r, std::string& line) {
@@ -48,6 +59,7 @@ void ledger_line(const StepRecord& r, std::string& line) {
   if (r.bad_steps > 0) {
     append(line, R"(,"bad_steps":{},"sample_ids":[{}])", r.bad_steps, fmt::join(r.sample_ids, ","));
   }
+  append_metrics(line, r.metrics);
   if (r.parameters) append(line, R"(,"parameters":"{:016x}")", *r.parameters);
   line += "}\n";
 }
@@ -55,7 +67,9 @@ void ledger_line(const StepRecord& r, std::string& line) {
 std::string ledger_line(const EvaluationRecord& r) {
   std::string line = fmt::format(R"({{"step":{},"validation_loss":")", r.step);
   append_exact(line, r.loss);
-  return line + "\"}\n";
+  line += '"';
+  append_metrics(line, r.metrics);
+  return line + "}\n";
 }
 
 std::string ledger_line(const RollbackRecord& r) {

@@ -8,13 +8,22 @@
 
 namespace llmtrain {
 
+/// A value besides the loss, as the objective names it.
+struct NamedValue {
+  std::string name;   ///< as in the ledger
+  std::string label;  ///< on the console; empty: it is not shown
+  double value = 0;
+};
+
 /// One optimizer step. The exact values go to the ledger; times are informative.
 struct StepRecord {
   int64_t step = 0;  ///< completed steps, from 1
   double learning_rate = 0;
   double loss = 0;                     ///< mean over the trained tokens of the step; undefined without any
   double grad_norm = 0;                ///< norm before clipping
-  int64_t tokens = 0;                  ///< trained tokens; 0: no sample of the step has a target, so it has no loss
+  int64_t tokens = 0;     ///< trained tokens, or what the objective counts; 0: no sample has a target, so no loss
+  int64_t processed = 0;  ///< tokens of the passes, for rates
+  std::vector<NamedValue> metrics;     ///< of the objective, besides the loss
   uint64_t samples = 0;                ///< hash of the sample numbers
   std::optional<uint64_t> parameters;  ///< hash, at hashed steps
   int64_t bad_steps = 0;  ///< consecutive bad steps up to this one, whose updates were omitted; 0: a good step
@@ -39,6 +48,7 @@ struct EvaluationRecord {
   double seconds = 0;
   bool best = false;
   std::optional<double> token_accuracy = {};  ///< if requested
+  std::vector<NamedValue> metrics = {};       ///< of the objective, besides the loss
 };
 
 /// Rollback of the run to a checkpoint, with data that is omitted.

@@ -51,6 +51,7 @@ class MemoryGauge {
 struct Interval {
   int64_t steps = 0;
   int64_t tokens = 0;
+  int64_t processed = 0;  ///< tokens of the passes
   int64_t left_out = 0;  ///< tokens of bad steps
   double loss = 0;       ///< sum over good steps, weighted by tokens
   double seconds = 0;
@@ -59,6 +60,7 @@ struct Interval {
   void add(const StepRecord& r) {
     ++steps;
     tokens += r.tokens;
+    processed += r.processed;
     if (r.bad_steps > 0) {
       left_out += r.tokens;
     } else if (r.tokens > 0) {
@@ -72,7 +74,7 @@ struct Interval {
   }
   /// NaN if no token counts: there was no target, or no step was good.
   double mean_loss() const { return left_out == tokens ? not_a_number : loss / static_cast<double>(tokens - left_out); }
-  double rate() const { return static_cast<double>(tokens) / std::max(seconds, 1e-9); }
+  double rate() const { return static_cast<double>(processed) / std::max(seconds, 1e-9); }
 };
 
 }  // namespace
@@ -83,7 +85,7 @@ struct RunLog::State {
     if (!o.active || o.directory.empty()) return;
     ledger = std::make_unique<AppendFile>(o.directory + "/ledger.jsonl");
     const std::set<LogConfig::Sink> names(o.sinks.begin(), o.sinks.end());
-    for (const LogConfig::Sink name : names) sinks.push_back(make_sink(name, {o.directory, o.scales_loss, o.ranks}));
+    for (const LogConfig::Sink name : names) sinks.push_back(make_sink(name, {o.directory, o.scales_loss, o.metrics, o.ranks}));
     for (const std::string& line : o.earlier) console.log_only(line);
     if (o.resumed) resume();
     for (const auto& sink : sinks) sink->sync();
@@ -110,6 +112,7 @@ struct RunLog::State {
   void each_count(const See& see) {
     see("interval_steps", interval.steps);
     see("interval_tokens", interval.tokens);
+    see("interval_processed", interval.processed);
     see("interval_left_out", interval.left_out);
     see("last_loss_step", last_loss_step);
     see("best_step", best_step);
@@ -176,6 +179,9 @@ std::string RunLog::State::progress(const StepRecord& r) const {
   const char* without_loss = interval.tokens == 0 ? "no targets" : "skipped";
   std::string line = fmt::format("step {:>{}}/{} {:>3}%  loss {}", r.step, width, total, r.step * 100 / total,
                                  std::isnan(loss) ? without_loss : number_text(loss, 4));
+  for (const NamedValue& metric : r.metrics) {
+    if (!metric.label.empty()) line += fmt::format("  {} {}", metric.label, number_text(metric.value, 3));
+  }
   line += fresh ? fmt::format("  val {:.4f}", fresh->loss) : std::string();
   line +=
       fmt::format("  lr {:.2e}  norm {:>6}  {:>12}  {:>12}", r.learning_rate, number_text(r.grad_norm, 3),
@@ -253,10 +259,14 @@ void RunLog::evaluation(const EvaluationRecord& r) {
   if (s.ledger) s.ledger->append(ledger_line(r));
   const double wall = s.wall_time();
   for (const auto& sink : s.sinks) sink->evaluation(r, wall);
-  s.console.print(fmt::format("step {}  validation loss {:.4f}  perplexity {:.3f}{}{}  ({} tokens in {})", r.step,
-                              r.loss, std::exp(r.loss),
+  std::string more = r.metrics.empty() ? fmt::format("  perplexity {:.3f}", std::exp(r.loss)) : "";
+  for (const NamedValue& metric : r.metrics) {
+    if (!metric.label.empty()) more += fmt::format("  {} {}", metric.label, number_text(metric.value, 3));
+  }
+  s.console.print(fmt::format("step {}  validation loss {:.4f}{}{}{}  ({} {} in {})", r.step, r.loss, more,
                               r.token_accuracy ? fmt::format("  accuracy {:.2f} %", 100 * *r.token_accuracy) : "",
-                              r.best ? "  best" : "", r.tokens, duration(r.seconds)));
+                              r.best ? "  best" : "", r.tokens, r.metrics.empty() ? "tokens" : "samples",
+                              duration(r.seconds)));
 }
 
 void RunLog::State::restore_numbers(const LogState& from) {

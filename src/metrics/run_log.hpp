@@ -33,6 +33,7 @@ struct RunLogOptions {
   double evaluation_steps = 0;  ///< duration of an evaluation in steps, until one was timed
   std::vector<LogConfig::Sink> sinks = {LogConfig::Sink::hdf5, LogConfig::Sink::jsonl};
   bool scales_loss = false;
+  std::vector<std::string> metrics = {};  ///< names of the objective's values besides the loss
   int ranks = 1;
   double flops_per_token = 0;
   double optimum = 0;        ///< loss of a perfect model if known, otherwise 0

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "metrics/log_config.hpp"
 #include "metrics/records.hpp"
@@ -15,6 +16,7 @@ namespace llmtrain {
 struct SinkOptions {
   std::string directory;  ///< the run's
   bool scales_loss = false;
+  std::vector<std::string> metrics = {};  ///< names of an objective's values besides the loss
   int ranks = 1;
 };
 

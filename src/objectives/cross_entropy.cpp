@@ -16,11 +16,11 @@ class CrossEntropy : public Objective {
   }
   int64_t count(const StepPlan& plan) const override { return plan.trained_tokens; }
   void cotangents(const Batch& batch, const TokenStatistics& /*statistics*/, const TokenCotangents& out,
-                  const Tensor& scale, Stream& stream) const override {
+                  const Tensor& scale, Stream& stream) override {
     cross_entropy_cotangents(out.logp, batch.loss_weights, scale, stream);
   }
   void add_sums(const Batch& batch, const TokenStatistics& statistics, const Tensor& sums,
-                Stream& stream) const override {
+                Stream& stream) override {
     sum_of_products(sums.rows(0, 1), statistics.logp, batch.loss_weights, stream);
   }
 };

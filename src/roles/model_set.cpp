@@ -137,6 +137,8 @@ LoadedWeights RoleModel::load_checkpoint_of(Communicator& communicator, Stream& 
   return loaded;
 }
 
+bool ModelSet::has(Role role) const { return std::ranges::find(models_, role, &RoleModel::role) != models_.end(); }
+
 RoleModel& ModelSet::at(Role role) {
   const auto found = std::ranges::find(models_, role, &RoleModel::role);
   LLMTRAIN_CHECK(found != models_.end(), "the job has no model in this role");

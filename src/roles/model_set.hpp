@@ -19,7 +19,8 @@ namespace llmtrain {
 
 /// Purpose of a model in a job.
 enum class Role : uint8_t {
-  policy,  ///< the model that is trained, evaluated or sampled
+  policy,     ///< the model that is trained, evaluated or sampled
+  reference,  ///< the frozen model that a policy is compared with
 };
 
 /// Origin of a model's weights: a checkpoint, else a Hugging Face folder, else random numbers.
@@ -84,6 +85,7 @@ class RoleModel {
 class ModelSet {
  public:
   RoleModel& add(RoleSpec spec) { return models_.emplace_back(std::move(spec)); }
+  bool has(Role role) const;
   RoleModel& at(Role role);
   const RoleModel& at(Role role) const { return const_cast<ModelSet*>(this)->at(role); }
 

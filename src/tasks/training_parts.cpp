@@ -69,6 +69,8 @@ std::vector<std::vector<int32_t>> encode_prompts(const Config& config, const Dat
   return prompts;
 }
 
+}  // namespace
+
 TrainingParts training_parts(const Config& config, const Dataset& data) {
   std::vector<std::vector<int32_t>> prompts = encode_prompts(config, data);
   DataStream train(data.sources, config.data, config.batch, static_cast<uint64_t>(config.data.seed),
@@ -93,11 +95,42 @@ TrainingParts training_parts(const Config& config, const Dataset& data) {
           .validation = std::move(validation),
           .groups = {config.batch.gradient_accumulation_steps, config.parallel.reduction_groups},
           .total_steps = steps,
-          .objective = make_cross_entropy(),
+          .objective = config.run.task == Task::dpo ? make_dpo(config.dpo) : make_cross_entropy(),
           .optimizer = make_optimizer(config.optimizer)};
 }
 
+namespace {
+
+/// The policy without its adapters is the reference: nothing else of it is trained.
+bool is_own_reference(const Config& config) {
+  return config.run.finetuning == RunConfig::Finetuning::lora && config.lora.bias == LoraConfig::Bias::none &&
+         config.lora.modules_to_save.empty() && config.dpo.reference == "auto";
+}
+
 }  // namespace
+
+bool caches_reference(const Config& config) {
+  return config.run.task == Task::dpo && config.dpo.uses_reference() && config.dpo.cache_reference;
+}
+
+RoleSpec reference_role(const Config& config, const Dataset& data, const RankPosition& position, int64_t rows) {
+  ParamStoreOptions store;
+  store.compute = compute_dtype(config.precision);
+  store.zero_stage = static_cast<int>(config.parallel.zero);
+  store.rank = position.rank;
+  store.size = position.size;
+  store.node_size = position.node_size;
+  DecoderShape shape = decoder_shape(config.model, softmax_rows(config.model, data));
+  shape.stored_rows = config.source.rows;
+  if (config.run.finetuning == RunConfig::Finetuning::lora) {
+    quantize(shape, config.quantization.active() ? config.quantization : config.source.quantization);
+  }
+  return {.role = Role::reference,
+          .shape = std::move(shape),
+          .store = store,
+          .passes = PassPlan{store.compute, rows, false},
+          .weights = {.folder = config.model.path, .seed = static_cast<uint64_t>(config.run.seed)}};
+}
 
 DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64_t tokens) {
   using Finetuning = RunConfig::Finetuning;
@@ -146,7 +179,14 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
   options.compares_losses = config.divergence.spike_z_score != 0;
   // If checkpoints are saved only on request, a save may delay an update: no copy is needed.
   if (config.checkpoint.saves() || config.needs_best()) options.copy_bytes = config.checkpoint.buffer;
-  return std::make_unique<TrainingPlan>(std::move(parts), std::move(policy), options);
+  std::vector<RoleSpec> roles;
+  roles.push_back(std::move(policy));
+  if (caches_reference(config)) {
+    parts.reference_values.emplace();
+  } else if (parts.objective->needs().reference && !is_own_reference(config)) {
+    roles.push_back(reference_role(config, data, position, rows));
+  }
+  return std::make_unique<TrainingPlan>(std::move(parts), std::move(roles), options);
 }
 
 TrainingOptions training_options(const Config& config, const TrainingPlan& plan) {

@@ -17,9 +17,17 @@ DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64
 /// Options of a store that trains, but those of the rank and of the reduction groups.
 ParamStoreOptions store_options(const ParallelConfig& parallel, const OptimizerConfig& optimizer, DType compute);
 
+/// Streams, objective and optimizer of the run. The deck must be resolved.
+TrainingParts training_parts(const Config& config, const Dataset& data);
+
 /// The deck must be resolved: vocab_size and precision known.
 std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dataset& data,
                                                  const RankPosition& position);
+
+/// The frozen model that the policy of a preference run is compared with; `rows`: tokens of its largest batch.
+RoleSpec reference_role(const Config& config, const Dataset& data, const RankPosition& position, int64_t rows);
+/// True if the reference's log-probabilities are computed before training.
+bool caches_reference(const Config& config);
 
 /// The intervals that follow from the data must be set. Facts about the start of the run are left to its task.
 TrainingOptions training_options(const Config& config, const TrainingPlan& plan);

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "core/number_text.hpp"
+#include "data/files/cache_folder.hpp"
 #include "data/files/data_sources.hpp"
 #include "kernels/attention.hpp"
 #include "metrics/console.hpp"
@@ -14,6 +15,7 @@
 #include "tasks/training_parts.hpp"
 #include "train/evaluate.hpp"
 #include "train/measure.hpp"
+#include "train/reference_cache.hpp"
 #include "train/run/job.hpp"
 #include "train/run/resume.hpp"
 #include "train/run/run_directory.hpp"
@@ -189,6 +191,48 @@ void describe_work(RunLogOptions& options, const TrainingPlan& plan, const Evalu
   options.evaluation_steps = static_cast<double>(first_steps(evaluation, *plan.validation)) / 3;
 }
 
+/// File of the reference's values for a part of the data, named by all that they depend on. Collective.
+std::string reference_file(const Config& config, const TokenFile& tokens, Communicator& communicator) {
+  std::string path;
+  throw_on_all_ranks(communicator, [&] {
+    if (communicator.rank() != 0) return;
+    const std::string& cache = config.data.cache;
+    const QuantizationConfig& bits = config.quantization;
+    const std::string facts = fmt::format(
+        "1 {} {} {} {} {} {} {} {} {}", content_of_model(config.model.path).hash, content_of_tokens(tokens),
+        name_of(compute_dtype(config.precision)), bits.bits, name_of(bits.type), bits.block_size,
+        config.batch.sequence_length, name_of(config.data.overflow), config.dpo.max_prompt_length);
+    path = fmt::format("{}/reference-{}.h5", open_cache_folder(cache.empty() ? default_cache_folder() : cache),
+                       short_hash(facts));
+  });
+  communicator.broadcast(path);
+  return path;
+}
+
+/// Log-probabilities of the data under the reference, if they are kept in data.cache. Collective.
+std::optional<ReferenceValues> find_references(Job& job, const Dataset& data,
+                                               std::function<void(const std::string&)> print) {
+  const Config& config = job.config;
+  if (!caches_reference(config)) return std::nullopt;
+  Communicator& communicator = job.runtime.communicator();
+  const TrainingParts parts = training_parts(config, data);
+  ReferenceRequest request;
+  request.print = std::move(print);
+  int64_t rows = 0;
+  const auto add = [&](const DataStream& stream, const TokenFile& tokens) {
+    rows = std::max(rows, stream.max_rows());
+    request.parts.push_back(
+        {&stream, tokens.info().group, config.batch.micro, reference_file(config, tokens, communicator)});
+  };
+  add(parts.train, *data.train);
+  if (parts.validation) add(*parts.validation, *data.validation);
+  request.model = reference_role(config, data, {communicator.rank(), communicator.size(), 1}, rows);
+  std::vector<std::vector<double>> values = find_or_compute_references(std::move(request), job.runtime);
+  ReferenceValues result{std::move(values.front()), {}};
+  if (parts.validation) result.validation = std::move(values.back());
+  return result;
+}
+
 class TrainingRankPlan : public RankPlan {
  public:
   explicit TrainingRankPlan(std::unique_ptr<TrainingPlan> plan) : plan_(std::move(plan)) {}
@@ -239,7 +283,12 @@ int run_training(Job& job) {
     earlier.push_back(text);
   });
   std::vector<NamedContent> contents = compare_or_collect_contents(job, data, from);
+  std::optional<ReferenceValues> references = find_references(job, data, [&](const std::string& text) {
+    progress.print(text);
+    earlier.push_back(text);
+  });
   const std::unique_ptr<TrainingPlan> plan = make_checked_plan(job, data);
+  if (references) plan->reference->set(std::move(*references));
   throw_on_all_ranks(communicator, [&] {
     if (root) prepare_directory(*directory, write_deck(config), from);
   });
@@ -249,6 +298,7 @@ int run_training(Job& job) {
   describe_work(log_setup, *plan, config.evaluation, config.batch.sequence_length);
   log_setup.earlier = earlier;
   log_setup.optimum = data.optimum;
+  for (const MetricSpec& metric : plan->objective->metrics().subspan(1)) log_setup.metrics.emplace_back(metric.name);
   if (from) {
     log_setup.resumed = log_state(from->manifest);
     log_setup.resumed_step = from->manifest.step;

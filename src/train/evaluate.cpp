@@ -52,12 +52,13 @@ void require_trained_tokens(const DataStream& data, int64_t steps) {
                       "undefined. Raise the key, or set it to 0 for all batches");
 }
 
-std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, const Objective& objective, const DataStream& data,
+std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, Objective& objective, const DataStream& data,
                                          int64_t steps, const EvaluationBuffers& buffers, Communicator& communicator,
                                          const Interrupted& interrupted, const ScoredBatch& scored) {
   EvaluationResult result;
   const Tensor sums = buffers.sums.rows(0, std::ssize(objective.metrics()));
   fill_zero(sums.data, sums.bytes(), ctx.stream);
+  ctx.role = objective.product_role();
   HostBatch host;
   std::vector<MicroBatchPlan> pending;  // consecutive micro-batches, one per rank
   const auto run_pending = [&] {        // returns true if all have run
@@ -66,6 +67,7 @@ std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, const Objec
       if (interrupted()) return false;
       report_progress();
       if (mine >= pending.size()) {
+        if (buffers.reference != nullptr) buffers.reference->run_idle(ctx);
         model.forward(ctx, nullptr);
         model.score(ctx, nullptr, {});
         continue;
@@ -73,6 +75,9 @@ std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, const Objec
       data.load(pending[mine], host);
       const Batch batch = buffers.batch.upload(host, ctx.stream);
       const TokenStatistics statistics = first_rows(buffers.statistics, batch.tokens);
+      if (buffers.reference != nullptr) {
+        buffers.reference->score(ctx, batch, statistics.logp, host.documents, DataPart::validation);
+      }
       model.forward(ctx, &batch);
       model.score(ctx, &batch, statistics);
       objective.add_sums(batch, statistics, sums, ctx.stream);
@@ -90,12 +95,24 @@ std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, const Objec
     if (static_cast<int64_t>(pending.size()) >= 4 * communicator.size() && !run_pending()) return std::nullopt;
   }
   if (!run_pending()) return std::nullopt;
-  ExactSum loss;
-  copy_to_host(loss.limbs().data(), sums.data, static_cast<int64_t>(loss.limbs().size_bytes()), ctx.stream);
+  std::vector<ExactSum> all(objective.metrics().size());
+  for (size_t metric = 0; metric < all.size(); ++metric) {
+    const std::span<int64_t> limbs = all[metric].limbs();
+    copy_to_host(limbs.data(), sums.rows(static_cast<int64_t>(metric), 1).data,
+                 static_cast<int64_t>(limbs.size_bytes()), ctx.stream);
+  }
   ctx.stream.synchronize();
-  communicator.sum(loss);
   communicator.sum(std::span(&result.correct, 1));
-  result.loss = objective.metrics().front().factor * loss.value() / static_cast<double>(result.tokens);
+  for (size_t metric = 0; metric < all.size(); ++metric) {
+    communicator.sum(all[metric]);
+    const MetricSpec& spec = objective.metrics()[metric];
+    const double value = spec.factor * all[metric].value() / static_cast<double>(result.tokens);
+    if (metric == 0) {
+      result.loss = value;
+    } else {
+      result.metrics.push_back({std::string(spec.name), std::string(spec.label), value});
+    }
+  }
   return result;
 }
 

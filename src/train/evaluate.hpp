@@ -2,12 +2,15 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "data/stream/data_stream.hpp"
+#include "metrics/records.hpp"
 #include "models/model.hpp"
 #include "objectives/objective.hpp"
 #include "parallel/communicator.hpp"
 #include "train/config/evaluation_config.hpp"
+#include "train/reference.hpp"
 
 namespace llmtrain {
 
@@ -16,6 +19,7 @@ struct EvaluationBuffers {
   BatchBuffers& batch;
   TokenStatistics statistics;  ///< logp, fp32 [N]; other statistics on request
   Tensor sums;                 ///< int64 [at least the objective's metrics, ExactSum::integer_count]
+  Reference* reference = nullptr;  ///< null: the objective needs none
 };
 
 /// Callback for each scored micro-batch of this rank.
@@ -25,6 +29,7 @@ struct EvaluationResult {
   int64_t tokens = 0;   ///< what the objective counts, over all ranks
   int64_t correct = 0;  ///< those that the model ranked first, if argmax is requested
   double loss = 0;      ///< the objective's; for cross-entropy nats per token
+  std::vector<NamedValue> metrics = {};  ///< the objective's others
 };
 
 /// Collective callback before each unit of work: returns true to stop.
@@ -41,7 +46,7 @@ void require_trained_tokens(const DataStream& data, int64_t steps);
 /// Scores the first `steps` steps of the data in canonical order, with micro-batches assigned to the ranks round robin.
 /// The sums of the objective are exact, so that the result does not depend on the number of ranks. Returns nullopt if
 /// interrupted. Collective.
-std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, const Objective& objective, const DataStream& data,
+std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, Objective& objective, const DataStream& data,
                                          int64_t steps, const EvaluationBuffers& buffers, Communicator& communicator,
                                          const Interrupted& interrupted, const ScoredBatch& scored = nullptr);
 

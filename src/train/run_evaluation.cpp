@@ -30,6 +30,7 @@ int64_t RunEvaluation::run(int64_t completed, const StopRequested& stop_requeste
   record.step = completed;
   record.tokens = result->tokens;
   record.loss = result->loss;
+  record.metrics = result->metrics;
   if (!plan.buffers.statistics.argmax.empty()) {
     record.token_accuracy = static_cast<double>(result->correct) / static_cast<double>(result->tokens);
   }

@@ -14,7 +14,9 @@ StepPasses::StepPasses(TrainingPlan& plan, Communicator& communicator, Stream& s
       communicator_(communicator),
       ctx_{plan.params(), plan.arena, stream, seed},
       prefetcher_(plan.train),
-      graphs_(Graph::available() && no_graphs.empty(), plan.params()) {}
+      graphs_(Graph::available() && no_graphs.empty() && !plan.objective->needs().documents, plan.params()) {
+  ctx_.role = plan.objective->product_role();
+}
 
 void StepPasses::prepare(int64_t data_step) {
   plan_.train.plan(data_step, step_);
@@ -30,6 +32,13 @@ void StepPasses::prepare(int64_t data_step) {
   if (!local_micro_batches_.empty()) {
     prefetcher_.request(step_.micro_batches[static_cast<size_t>(local_micro_batches_.front())]);
   }
+}
+
+int64_t StepPasses::processed() const {
+  if (!plan_.objective->needs().documents) return count_;
+  int64_t rows = 0;
+  for (const MicroBatchPlan& micro : step_.micro_batches) rows += micro.rows;
+  return rows;
 }
 
 void StepPasses::discard() {
@@ -63,6 +72,7 @@ void StepPasses::run_idle_pass(StepRecord::Phases& phases) {
   const ProfileSpan phase(SpanKind::phase, "idle pass");
   const double begin = now();
   Model& model = plan_.model();
+  if (plan_.reference) plan_.reference->run_idle(ctx_);
   model.forward(ctx_, nullptr);
   if (plan_.objective->needs().statistics_first) model.score(ctx_, nullptr, {});
   model.score_and_differentiate(ctx_, nullptr, {}, {});
@@ -75,7 +85,8 @@ void StepPasses::run_micro_batch(StepRecord::Phases& phases) {
   const double begin = now();
   report_progress();
   StepBuffers& buffers = plan_.buffers;
-  const Batch batch = buffers.batch.upload(prefetcher_.take(), ctx_.stream);
+  const HostBatch& host = prefetcher_.take();
+  Batch batch = buffers.batch.upload(host, ctx_.stream);
   if (++next_local_ < local_micro_batches_.size()) {
     prefetcher_.request(step_.micro_batches[static_cast<size_t>(local_micro_batches_[next_local_])]);
   }
@@ -83,8 +94,14 @@ void StepPasses::run_micro_batch(StepRecord::Phases& phases) {
   const TokenStatistics statistics{
       first_rows(buffers.statistics.logp, batch.tokens), first_rows(buffers.statistics.lse, batch.tokens), {}, {}};
   const TokenCotangents cotangents{first_rows(buffers.cotangents.logp, batch.tokens), {}, {}};
-  const Objective& objective = *plan_.objective;
+  Objective& objective = *plan_.objective;
   Model& model = plan_.model();
+  if (plan_.reference) {
+    phase.next("reference");
+    documents_ = host.documents;
+    batch.documents = &documents_;
+    plan_.reference->score(ctx_, batch, statistics.logp, documents_, DataPart::train);
+  }
   graphs_.run(batch, ctx_.stream, [&] {
     phase.next("forward");
     model.forward(ctx_, &batch);

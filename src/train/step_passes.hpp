@@ -25,6 +25,7 @@ class StepPasses {
   void discard();
   const StepPlan& step() const { return step_; }  ///< the prepared step
   int64_t count() const { return count_; }        ///< what the objective counts in it
+  int64_t processed() const;                      ///< tokens by which its speed is measured
   /// Runs the prepared step: gradients, and the objective's sums. `step`: that of the run, from 0. Adds times of the
   /// host to `phases`.
   void run(int64_t step, StepRecord::Phases& phases);
@@ -39,6 +40,7 @@ class StepPasses {
   Context ctx_;
   BatchPrefetcher prefetcher_;
   PassGraphs graphs_;
+  DocumentColumns documents_;  ///< of the current micro-batch, with their references
   StepPlan step_;
   int64_t count_ = 0;
   std::vector<int64_t> local_micro_batches_;  ///< micro-batches of this rank, in the order of the rounds

@@ -65,6 +65,17 @@ double StepValues::loss(int64_t count) const {
   return objective_.metrics().front().factor * sum(0) / static_cast<double>(std::max<int64_t>(count, 1));
 }
 
+std::vector<NamedValue> StepValues::metrics(int64_t count) const {
+  std::vector<NamedValue> values;
+  const std::span<const MetricSpec> specs = objective_.metrics();
+  for (size_t m = 1; m < specs.size(); ++m) {
+    const double value =
+        specs[m].factor * sum(static_cast<int64_t>(m)) / static_cast<double>(std::max<int64_t>(count, 1));
+    values.push_back({std::string(specs[m].name), std::string(specs[m].label), value});
+  }
+  return values;
+}
+
 double StepValues::grad_norm(double divisor) const { return std::sqrt(sum(sums_.metrics())) / divisor; }
 
 }  // namespace llmtrain

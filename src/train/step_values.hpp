@@ -3,10 +3,12 @@
 // update takes place. Either the device adds them and decides, or the host does.
 
 #include <cstdint>
+#include <vector>
 
 #include "core/exact_sum.hpp"
 #include "device/device.hpp"
 #include "kernels/step_decision.hpp"
+#include "metrics/records.hpp"
 #include "objectives/objective.hpp"
 #include "parallel/communicator.hpp"
 
@@ -42,6 +44,7 @@ class StepValues {
   bool applies() const { return static_cast<const StepDecision*>(decision_.data())->applies != 0; }
   /// count: what the objective counted in the step.
   double loss(int64_t count) const;
+  std::vector<NamedValue> metrics(int64_t count) const;  ///< the objective's values besides the loss
   double grad_norm(double divisor) const;
 
  private:

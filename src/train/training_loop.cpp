@@ -50,6 +50,11 @@ void TrainingLoop::start() {
     if (!loaded.text.empty()) run_.log.print("weights    " + loaded.text);
     for (const std::string& warning : loaded.warnings) run_.log.warn(warning);
   }
+  if (run_.plan.models.has(Role::reference)) {
+    const LoadedWeights loaded =
+        run_.plan.models.at(Role::reference).load(run_.runtime.communicator(), run_.runtime.stream());
+    if (!loaded.text.empty()) run_.log.print("reference  " + loaded.text);
+  }
   if (from != nullptr) {
     completed_ = checkpoints_->restore(*from);
   } else {

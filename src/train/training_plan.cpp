@@ -7,11 +7,18 @@
 
 namespace llmtrain {
 
-TrainingPlan::TrainingPlan(TrainingParts parts, RoleSpec policy, const PlanOptions& options)
+TrainingPlan::TrainingPlan(TrainingParts parts, std::vector<RoleSpec> roles, const PlanOptions& options)
     : TrainingParts(std::move(parts)) {
-  const PassPlan passes = policy.passes.value();
-  const int64_t vocabulary = policy.shape.config.vocab_size;
-  models.add(std::move(policy));
+  const PassPlan passes = roles.front().passes.value();
+  const int64_t vocabulary = roles.front().shape.config.vocab_size;
+  for (RoleSpec& role : roles) models.add(std::move(role));
+  if (objective->needs().reference) {
+    if (reference_values) {
+      reference.emplace(std::move(*reference_values));
+    } else {
+      reference.emplace(models.has(Role::reference) ? models.at(Role::reference) : models.at(Role::policy));
+    }
+  }
   models.plan(arena);
   optimizer->plan(params(), arena);
   plan_buffers(passes, options);
@@ -27,8 +34,11 @@ TrainingPlan::TrainingPlan(TrainingParts parts, RoleSpec policy, const PlanOptio
 
 void TrainingPlan::plan_buffers(const PassPlan& passes, const PlanOptions& options) {
   constexpr MemoryCategory category = MemoryCategory::activations;
-  const int64_t rows = passes.max_rows, segments = train.max_segments();
-  buffers.batch.plan(arena, rows, validation ? std::max(segments, validation->max_segments()) : segments);
+  const int64_t rows = passes.max_rows;
+  const int64_t segments = std::max(train.max_segments(), validation ? validation->max_segments() : 0);
+  buffers.batch.plan(arena, rows, segments);
+  objective->plan(arena, segments);
+  if (reference) reference->plan(arena, segments);
   arena.add(buffers.statistics.logp, category, "statistics.logp", DType::f32, {rows});
   arena.add(buffers.statistics.lse, category, "statistics.lse", DType::f32, {rows});
   if (options.counts_correct) {

@@ -15,6 +15,7 @@
 #include "params/reduction_groups.hpp"
 #include "roles/model_set.hpp"
 #include "train/evaluate.hpp"
+#include "train/reference.hpp"
 #include "train/step_values.hpp"
 
 namespace llmtrain {
@@ -39,6 +40,8 @@ struct TrainingParts {
   int64_t total_steps;
   std::unique_ptr<Objective> objective;
   std::unique_ptr<Optimizer> optimizer;
+  /// Log-probabilities under the reference, if they are known already.
+  std::optional<ReferenceValues> reference_values = {};
 };
 
 /// Choices of the deck that change the memory beside the model's.
@@ -49,7 +52,8 @@ struct PlanOptions {
 };
 
 struct TrainingPlan : TrainingParts {
-  TrainingPlan(TrainingParts parts, RoleSpec policy, const PlanOptions& options);
+  /// `roles`: the policy, and a reference model of its own if there is one.
+  TrainingPlan(TrainingParts parts, std::vector<RoleSpec> roles, const PlanOptions& options);
 
   ParamStore& params() { return models.at(Role::policy).params(); }
   const ParamStore& params() const { return models.at(Role::policy).params(); }
@@ -58,12 +62,14 @@ struct TrainingPlan : TrainingParts {
 
   /// Buffers of a step, which evaluations share.
   EvaluationBuffers evaluation_buffers() {
-    return {buffers.batch, {buffers.statistics.logp, {}, {}, buffers.statistics.argmax}, buffers.sums.of_objective()};
+    return {buffers.batch, {buffers.statistics.logp, {}, {}, buffers.statistics.argmax}, buffers.sums.of_objective(),
+            reference ? &*reference : nullptr};
   }
 
   ModelSet models;
   Arena arena;
   StepBuffers buffers;
+  std::optional<Reference> reference;  ///< set if the objective needs one
   std::optional<Generator> generator;  ///< set if samples are written
   int64_t copied_bytes = 0;            ///< of this rank's state in the copy for a save
   Tensor state_copy;                   ///< bytes [copied_bytes], if device memory is the host's

@@ -31,6 +31,7 @@ StepRecord TrainingStep::begin_record(int64_t n) const {
   StepRecord record;
   record.step = n + 1;
   record.tokens = passes_.count();
+  record.processed = passes_.processed();
   record.samples = passes_.step().samples_hash;
   // skipped steps do not advance the schedule
   const int64_t updates = std::max<int64_t>(n - progress_.scaler.skipped_steps(), 0);
@@ -132,6 +133,7 @@ bool TrainingStep::check(StepRecord& record, int64_t n) {
 
 void TrainingStep::read_values(StepRecord& record, double divisor) const {
   record.loss = values_.loss(record.tokens);
+  record.metrics = values_.metrics(record.tokens);
   record.grad_norm = values_.grad_norm(divisor);
 }
 

@@ -275,6 +275,13 @@ void DataStream::plan(int64_t step, StepPlan& plan) const {
   plan.micro_batches.resize(count);
 }
 
+MicroBatchPlan DataStream::canonical(int64_t first, int64_t last) const {
+  MicroBatchPlan plan;
+  for (int64_t id = first; id < last; ++id) plan.samples.push_back(id);
+  plan.rows = state_->rows_of(plan.samples);
+  return plan;
+}
+
 void DataStream::load(const MicroBatchPlan& plan, HostBatch& out) const {
   for (auto* list : {&out.ids, &out.positions, &out.targets, &out.segments, &out.sequence_offsets}) list->clear();
   out.sequence_ids.clear();

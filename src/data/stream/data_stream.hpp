@@ -22,6 +22,7 @@ namespace llmtrain {
 struct MicroBatchPlan {
   int64_t index = 0;             ///< canonical index in the step
   std::vector<int64_t> samples;  ///< sample numbers in the data set, at most batch.micro
+  double mean_first_targets = 1;  ///< DocumentColumns::mean_first_targets
   int64_t rows = 0;              ///< tokens of the batch; unless packing = wrap, rounded up to a multiple of 128
 };
 
@@ -125,6 +126,8 @@ class DataStream {
   StepPlan plan(int64_t step) const;
   /// Reuses the memory of another step's plan.
   void plan(int64_t step, StepPlan& out) const;
+  /// The samples [first, last) in the order of their numbers as one micro-batch.
+  MicroBatchPlan canonical(int64_t first, int64_t last) const;
   /// A prefetching thread may call it.
   void load(const MicroBatchPlan& plan, HostBatch& out) const;
 

@@ -172,6 +172,7 @@ void Config::visit(DeckKeys& keys) {  // in the order in which a user meets them
   lora.visit(keys);
   freeze.visit(keys);
   quantization.visit(keys);
+  dpo.visit(keys);
   data.visit(keys);
   chat.visit(keys);
   batch.visit(keys);
@@ -282,6 +283,7 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     config.evaluation.resolve(deck, config);
     config.log.resolve(deck);
     config.divergence.resolve(deck);
+    if (config.run.task == Task::dpo) config.dpo.resolve(deck);
   }
   if (config.run.task == Task::evaluate) resolve_evaluation_task(deck, config);
   mark_unused(deck, keys, config.run.task);

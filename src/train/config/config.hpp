@@ -15,6 +15,7 @@
 #include "models/lora_config.hpp"
 #include "models/model_config.hpp"
 #include "models/quantization_config.hpp"
+#include "objectives/dpo_config.hpp"
 #include "optim/optimizer_config.hpp"
 #include "optim/precision_config.hpp"
 #include "optim/schedule_config.hpp"
@@ -36,6 +37,7 @@ struct Config {
   LoraConfig lora;
   FreezeConfig freeze;
   QuantizationConfig quantization;
+  DpoConfig dpo;
   DataConfig data;
   ChatConfig chat;
   BatchConfig batch;

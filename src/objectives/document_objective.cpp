@@ -1,0 +1,57 @@
+#include "objectives/document_objective.hpp"
+
+#include "core/error.hpp"
+#include "kernels/documents.hpp"
+#include "kernels/reduce.hpp"
+
+namespace llmtrain {
+
+void document_sums(std::vector<double>& out, const Batch& batch, const Tensor& statistic, const Tensor& sums,
+                   Stream& stream) {
+  LLMTRAIN_CHECK(batch.documents != nullptr, "a batch without documents");
+  const int64_t documents = std::ssize(batch.documents->ids);
+  out.resize(static_cast<size_t>(documents));
+  const Tensor used = sums.rows(0, documents);
+  sum_documents(used, statistic, batch.loss_weights, batch.segments, stream);
+  copy_to_host(out.data(), used.data, used.bytes(), stream);
+  stream.synchronize();
+}
+
+void DocumentObjective::plan(Arena& arena, int64_t max_segments) {
+  constexpr MemoryCategory category = MemoryCategory::activations;
+  arena.add(device_sums_, category, "documents.sums", DType::f64, {max_segments});
+  arena.add(device_factors_, category, "documents.factors", DType::f32, {max_segments});
+  arena.add(device_values_, category, "documents.values", DType::f32, {std::ssize(metrics_) * max_segments});
+}
+
+void DocumentObjective::evaluate(const Batch& batch, const TokenStatistics& statistics, Stream& stream) {
+  document_sums(sums_, batch, statistics.logp, device_sums_, stream);
+  results_.factors.assign(sums_.size(), 0.0F);
+  results_.values.resize(metrics_.size());
+  for (std::vector<float>& values : results_.values) values.clear();
+  evaluate(*batch.documents, sums_, results_);
+}
+
+void DocumentObjective::cotangents(const Batch& batch, const TokenStatistics& statistics, const TokenCotangents& out,
+                                   const Tensor& scale, Stream& stream) {
+  evaluate(batch, statistics, stream);
+  const Tensor factors = device_factors_.rows(0, std::ssize(results_.factors));
+  copy_to_device(factors.data, results_.factors.data(), factors.bytes(), stream);
+  spread_documents(out.logp, factors, batch.loss_weights, batch.segments, scale, stream);
+}
+
+void DocumentObjective::add_sums(const Batch& batch, const TokenStatistics& statistics, const Tensor& sums,
+                                 Stream& stream) {
+  evaluate(batch, statistics, stream);
+  int64_t begin = 0;
+  for (size_t metric = 0; metric < metrics_.size(); ++metric) {
+    const std::vector<float>& values = results_.values[metric];
+    if (values.empty()) continue;
+    const Tensor row = device_values_.rows(begin, std::ssize(values));
+    begin += std::ssize(values);
+    copy_to_device(row.data, values.data(), row.bytes(), stream);
+    sum_of_products(sums.rows(static_cast<int64_t>(metric), 1), row, {}, stream);
+  }
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,49 @@
+#pragma once
+// Objectives over documents: the host computes a loss from one number for each document of a micro-batch, the sum of a
+// statistic over its trained targets; the rest is one factor for each document.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "objectives/objective.hpp"
+
+namespace llmtrain {
+
+/// Loss of a micro-batch as its documents and samples see it.
+struct DocumentResults {
+  std::vector<float> factors;              ///< derivative of the loss with respect to each document's sum
+  std::vector<std::vector<float>> values;  ///< for each metric its values, which are added to its sum
+};
+
+class DocumentObjective : public Objective {
+ public:
+  std::span<const MetricSpec> metrics() const override { return metrics_; }
+  int64_t count(const StepPlan& plan) const override { return static_cast<int64_t>(plan.samples.size()); }
+  void plan(Arena& arena, int64_t max_segments) override;
+  void cotangents(const Batch& batch, const TokenStatistics& statistics, const TokenCotangents& out,
+                  const Tensor& scale, Stream& stream) override;
+  void add_sums(const Batch& batch, const TokenStatistics& statistics, const Tensor& sums, Stream& stream) override;
+
+ protected:
+  /// `sums`: one for each document. Fills `results`, whose factors and metrics are allocated.
+  virtual void evaluate(const DocumentColumns& documents, std::span<const double> sums, DocumentResults& results) = 0;
+  void add_metric(const MetricSpec& metric) { metrics_.push_back(metric); }
+
+ private:
+  void evaluate(const Batch& batch, const TokenStatistics& statistics, Stream& stream);
+
+  std::vector<MetricSpec> metrics_;
+  Tensor device_sums_;     // fp64 [documents]
+  Tensor device_factors_;  // fp32 [documents]
+  Tensor device_values_;   // fp32 [metrics * documents]
+  std::vector<double> sums_;
+  DocumentResults results_;  // copies to the device read them
+};
+
+/// Sums of a statistic over each document's trained targets, in nats for log-probabilities. `sums` is device memory for
+/// them, fp64. Waits for the stream.
+void document_sums(std::vector<double>& out, const Batch& batch, const Tensor& statistic, const Tensor& sums,
+                   Stream& stream);
+
+}  // namespace llmtrain

@@ -1,0 +1,88 @@
+#include <list>
+#include <string>
+
+#include "core/error.hpp"
+#include "objectives/document_objective.hpp"
+#include "objectives/preference_loss.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+/// Metrics after the loss, under TRL's names; losses of the list follow where there are several.
+enum Metric : size_t { total, chosen_reward, rejected_reward, margin, accuracy, chosen_logp, rejected_logp, kl, parts };
+
+class Dpo : public DocumentObjective {
+ public:
+  explicit Dpo(const DpoConfig& config)
+      : config_(config), losses_(config.losses()), uses_reference_(config.uses_reference()) {
+    weights_ = config.loss_weights;
+    weights_.resize(losses_.size(), 1);
+    add_metric({"loss", 1});
+    add_metric({"rewards/chosen", 1});
+    add_metric({"rewards/rejected", 1});
+    add_metric({"rewards/margins", 1, "margin"});
+    add_metric({"rewards/accuracies", 1, "accuracy"});
+    add_metric({"logps/chosen", 1});
+    add_metric({"logps/rejected", 1});
+    add_metric({"kl", 1});
+    if (losses_.size() == 1) return;
+    for (const std::string& name : config.loss) add_metric({names_.emplace_back("loss/" + name), 1});
+  }
+
+  ObjectiveNeeds needs() const override {
+    return {.statistics_first = true, .documents = true, .reference = uses_reference_};
+  }
+
+ protected:
+  void evaluate(const DocumentColumns& documents, std::span<const double> sums, DocumentResults& results) override {
+    LLMTRAIN_CHECK(sums.size() % 2 == 0, "pairs have two documents");
+    LLMTRAIN_CHECK(!uses_reference_ || documents.references.size() == sums.size(), "a reference for every document");
+    const auto score = [&](size_t d) {
+      return DocumentScore{sums[d], uses_reference_ ? documents.references[d] : 0, documents.targets[d]};
+    };
+    for (size_t d = 0; d < sums.size(); d += 2) {
+      const PreferencePair pair{score(d), score(d + 1), documents.mean_first_targets};
+      PairLoss sum;
+      for (size_t l = 0; l < losses_.size(); ++l) {
+        const PairLoss one = preference_loss(losses_[l], config_, pair);
+        sum.loss += weights_[l] * one.loss;
+        sum.chosen += weights_[l] * one.chosen;
+        sum.rejected += weights_[l] * one.rejected;
+        if (losses_.size() > 1) add(results, parts + l, one.loss);
+      }
+      results.factors[d] = static_cast<float>(sum.chosen);
+      results.factors[d + 1] = static_cast<float>(sum.rejected);
+      add(results, total, sum.loss);
+      add_metrics(results, pair);
+    }
+  }
+
+ private:
+  static void add(DocumentResults& results, size_t metric, double value) {
+    results.values[metric].push_back(static_cast<float>(value));
+  }
+  void add_metrics(DocumentResults& results, const PreferencePair& pair) const {
+    const double chosen = pair.chosen.logp - pair.chosen.reference;
+    const double rejected = pair.rejected.logp - pair.rejected.reference;
+    add(results, chosen_reward, config_.beta * chosen);
+    add(results, rejected_reward, config_.beta * rejected);
+    add(results, margin, config_.beta * (chosen - rejected));
+    add(results, accuracy, chosen > rejected ? 1 : 0);
+    add(results, chosen_logp, pair.chosen.logp);
+    add(results, rejected_logp, pair.rejected.logp);
+    add(results, kl, (chosen + rejected) / 2);
+  }
+
+  DpoConfig config_;
+  std::vector<PreferenceLoss> losses_;
+  std::vector<double> weights_;
+  bool uses_reference_;
+  std::list<std::string> names_;  // of metrics
+};
+
+}  // namespace
+
+std::unique_ptr<Objective> make_dpo(const DpoConfig& config) { return std::make_unique<Dpo>(config); }
+
+}  // namespace llmtrain

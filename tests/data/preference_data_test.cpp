@@ -100,7 +100,7 @@ std::vector<uint8_t> mask_of(size_t prompt, size_t answer) {
 }
 
 TEST(PreferenceRows, HaveTheTokensOfTrl) {
-  const Json goldens = Json::parse(content_of("tests/reference/preference/expected.json"));
+  const Json goldens = Json::parse(content_of("tests/reference/preference/tokens.json"));
   const char* data = std::getenv("LLMTRAIN_DATA");
   int compared = 0, of_hh = 0, joined = 0, separate = 0;
   std::map<std::string, std::unique_ptr<Tokenizer>> tokenizers;
@@ -296,6 +296,8 @@ TEST(PreferenceStream, ASampleIsAPair) {
   EXPECT_THAT(batch.documents.ids, ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(batch.documents.targets, ElementsAre(1, 2, 1, 1));
   EXPECT_THAT(batch.documents.values, ElementsAre(0, 1, 2, 3));
+  EXPECT_EQ(batch.documents.mean_first_targets, 1) << "one target of each chosen answer of this step";
+  EXPECT_EQ(stream.plan(1).micro_batches[0].mean_first_targets, 4);
   stream.load(stream.plan(1).micro_batches[0], batch);
   EXPECT_THAT(batch.documents.ids, ElementsAre(4, 5)) << "those of the batch before are gone";
 }

@@ -256,10 +256,14 @@ void DataStream::plan(int64_t step, StepPlan& plan) const {
   plan.trained_tokens = 0;
   const std::vector<int64_t>& all = plan.samples;
   state.samples_of(step, steps_per_epoch(), plan.samples);
+  int64_t first_targets = 0;
   for (const int64_t id : all) {
     const SampleSource& source = state.source_of(id);
     plan.trained_tokens += source.trained_targets(id - source.first_id(), plan.mask);
+    if (source.has_preferences()) first_targets += source.trained_targets(id - source.first_id(), 0, plan.mask);
   }
+  const double mean_first_targets =
+      first_targets > 0 ? static_cast<double>(first_targets) / static_cast<double>(all.size()) : 1;
   plan.samples_hash = XXH3_64bits(all.data(), all.size() * sizeof(int64_t));
   size_t count = 0;
   for (size_t begin = 0; begin < all.size(); ++count) {
@@ -270,6 +274,7 @@ void DataStream::plan(int64_t step, StepPlan& plan) const {
     micro.samples.assign(all.begin() + static_cast<std::ptrdiff_t>(begin),
                          all.begin() + static_cast<std::ptrdiff_t>(end));
     micro.rows = state.rows_of(micro.samples);
+    micro.mean_first_targets = mean_first_targets;
     begin = end;
   }
   plan.micro_batches.resize(count);
@@ -288,6 +293,8 @@ void DataStream::load(const MicroBatchPlan& plan, HostBatch& out) const {
   out.documents.ids.clear();
   out.documents.targets.clear();
   out.documents.values.clear();
+  out.documents.references.clear();
+  out.documents.mean_first_targets = plan.mean_first_targets;
   out.loss_weights.clear();
   out.segments.push_back(0);
   for (const int64_t id : plan.samples) {

@@ -55,21 +55,21 @@ std::span<const uint64_t> SampleSource::borders_in(const SampleSpan& span) const
 
 int64_t SampleSource::trained_targets(int64_t sample, std::vector<uint8_t>& mask) const {
   int64_t count = 0;
-  for (size_t number = 0; number < index_.spans(sample); ++number) {
-    SampleSpan span = index_.span(sample, number);
-    span.begin += span.context;  // the rest counts
-    span.inputs -= span.context;
-    const std::span<const uint64_t> borders = borders_in(span);
-    if (!file_->info().has_mask) {
-      count += span.inputs - static_cast<int64_t>(borders.size());
-      continue;
-    }
-    mask.resize(static_cast<size_t>(span.inputs));
-    file_->read_mask(span.begin + 1, span.inputs, mask.data());
-    count += std::count(mask.begin(), mask.end(), uint8_t{1});
-    for (const uint64_t border : borders) {
-      count -= mask[static_cast<size_t>(border) - static_cast<size_t>(span.begin) - 1];
-    }
+  for (size_t number = 0; number < index_.spans(sample); ++number) count += trained_targets(sample, number, mask);
+  return count;
+}
+
+int64_t SampleSource::trained_targets(int64_t sample, size_t number, std::vector<uint8_t>& mask) const {
+  SampleSpan span = index_.span(sample, number);
+  span.begin += span.context;  // the rest counts
+  span.inputs -= span.context;
+  const std::span<const uint64_t> borders = borders_in(span);
+  if (!file_->info().has_mask) return span.inputs - static_cast<int64_t>(borders.size());
+  mask.resize(static_cast<size_t>(span.inputs));
+  file_->read_mask(span.begin + 1, span.inputs, mask.data());
+  int64_t count = std::count(mask.begin(), mask.end(), uint8_t{1});
+  for (const uint64_t border : borders) {
+    count -= mask[static_cast<size_t>(border) - static_cast<size_t>(span.begin) - 1];
   }
   return count;
 }
@@ -79,7 +79,7 @@ void SampleSource::append(int64_t sample, HostBatch& out) const {
   for (size_t number = 0; number < index_.spans(sample); ++number) {
     const size_t first = out.ids.size();
     append_span(index_.span(sample, number), out);
-    if (file_->info().has_preferences()) append_document(sample, number, first, out);
+    if (has_preferences()) append_document(sample, number, first, out);
   }
   const size_t rows = out.ids.size() - row;
   out.sequence_ids.insert(out.sequence_ids.end(), rows, first_id_ + sample);

@@ -29,6 +29,9 @@ class SampleSource {
   bool may_lack_targets() const { return windows_ || file_->info().has_mask; }
   /// Counts the targets of the sample; `mask` is working memory.
   int64_t trained_targets(int64_t sample, std::vector<uint8_t>& mask) const;
+  /// The same of one of its spans.
+  int64_t trained_targets(int64_t sample, size_t span, std::vector<uint8_t>& mask) const;
+  bool has_preferences() const { return file_->info().has_preferences(); }
   void append(int64_t sample, HostBatch& out) const;
 
  private:

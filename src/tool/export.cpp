@@ -56,7 +56,9 @@ ChatExport chat_of(const std::string& checkpoint, const Config& deck, const Toke
 /// The weights of a checkpoint, read piece by piece; what belongs to them comes from the folder that the run began
 /// with, if it did, or from the checkpoint where that is gone. `tokenizer_path`: see --tokenizer; may be empty.
 void export_checkpoint(const std::string& path, const std::string& tokenizer_path, ExportOptions options) {
-  LoadedModel loaded(path, DType::f32);
+  ModelOptions source;
+  source.model = path;
+  LoadedModel loaded(source);
   const Tokenizer* tokenizer = loaded.tokenizer();
   const std::string& origin = loaded.config().path;
   std::error_code ignored;

@@ -191,19 +191,22 @@ class Dequantizer {
     for (int64_t e = r.first, end = r.first + r.count; e < end;) {
       const int64_t row = e / r.columns, last = (row + 1) * r.columns;
       const int64_t stop = last < end ? last : end;
-      for (; e < stop; e += lanes, out += lanes) {
-        const int64_t count = stop - e < lanes ? stop - e : lanes;
-        Bytes codes{};
-        std::memcpy(&codes, r.chunks + e, static_cast<size_t>(count));
+      const auto values = [&](Bytes codes) {
         const V value = __builtin_convertvector(__builtin_convertvector(codes, Integers), V) * r.table[row] * int8_step;
-        const V rounded = round(value, r.rounded);
-        if (count == lanes) {
-          put(out, rounded);
-        } else {
-          store_up_to(out, rounded, count);
-        }
+        return round(value, r.rounded);
+      };
+      Bytes codes{};
+      for (; e + lanes <= stop; e += lanes, out += lanes) {
+        std::memcpy(&codes, r.chunks + e, sizeof codes);
+        put(out, values(codes));
       }
-      out -= e - stop;
+      if (e < stop) {
+        const int64_t count = stop - e;
+        codes = Bytes{};
+        std::memcpy(&codes, r.chunks + e, static_cast<size_t>(count));
+        store_up_to(out, values(codes), count);
+        out += count;
+      }
       e = stop;
     }
   }

@@ -31,13 +31,6 @@ Kernels& kernels_of_thread() {
   return kernels;
 }
 
-TileKernel* kernel_of(const TileShape& shape, bool micro) {
-  std::unique_ptr<TileKernel>& kernel = kernels_of_thread()[{micro, shape}];
-  if (!kernel) kernel = micro ? make_micro_kernel(shape) : make_primitive_kernel(shape);
-  LLMTRAIN_CHECK(kernel != nullptr, "oneDNN has no kernel for a tile of a matrix product");
-  return kernel.get();
-}
-
 /// True if C^T = B^T A^T needs less copying: a large transposed B with few rows of A (the head, decoding) is then read
 /// in place, A is packed, and tiles of C are transposed when stored.
 bool better_swapped(const GemmShape& s, DType panel_type) {
@@ -54,6 +47,13 @@ GemmShape swapped(GemmShape shape) {
 }
 
 }  // namespace
+
+TileKernel* kernel_of(const TileShape& shape, bool micro) {
+  std::unique_ptr<TileKernel>& kernel = kernels_of_thread()[{micro, shape}];
+  if (!kernel) kernel = micro ? make_micro_kernel(shape) : make_primitive_kernel(shape);
+  LLMTRAIN_CHECK(kernel != nullptr, "oneDNN has no kernel for a tile of a matrix product");
+  return kernel.get();
+}
 
 GemmPlan::GemmPlan(const GemmShape& shape, const ProductKernels& kernels)
     : panel_type_(kernels.operands),

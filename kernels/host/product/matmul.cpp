@@ -50,23 +50,23 @@ struct QuantizedRowDots {
   DType dtype;
 
   void dots(double* sums, const float* x, int64_t n, int64_t first, int64_t count) const {
-#if defined(__x86_64__)
-    static const bool avx512 = processor_has(Instructions::avx512);
-#endif
     while (count > 0) {
       const QuantizedRows& slice = matrix.slice_of(first);
       const int64_t rows = std::min(count, slice.first_row + slice.rows - first);
-      const host::QuantizedDots part{host::dequantized_run(matrix, first, 0, matrix.columns, dtype, nullptr, true),
-                                     rows, x, sums};
-#if defined(__x86_64__)
-      if (avx512) host::quantized_dots_avx512(part, n);
-      if (!avx512)
-#endif
-        host::QuantizedDotsOf<host::Float8>::run(part, n);
+      multiply({host::dequantized_run(matrix, first, 0, matrix.columns, dtype, nullptr, true), rows, x, sums}, n);
       sums += rows * few_rows;
       first += rows;
       count -= rows;
     }
+  }
+
+ private:
+  static void multiply(const host::QuantizedDots& d, int64_t n) {
+#if defined(__x86_64__)
+    static const bool avx512 = processor_has(Instructions::avx512);
+    if (avx512) return host::quantized_dots_avx512(d, n);
+#endif
+    host::QuantizedDotsOf<host::Float8>::run(d, n);
   }
 };
 

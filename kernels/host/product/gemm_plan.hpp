@@ -74,6 +74,7 @@ class GemmPlan {
     int64_t bytes(int threads) const { return shared() + threads * own; }
   };
 
+  bool quantized_a() const { return shape_.quantized && swapped_; }
   void cut(bool must_pack_a);
   void make_kernels();
   TileKernel* make_kernel(TileShape shape, bool last_rows, bool last_columns);

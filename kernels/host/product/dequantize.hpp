@@ -184,28 +184,39 @@ class Dequantizer {
     }
   }
 
+  /// As many codes as V has lanes.
+  static V widened(const int8_t* codes) {
+#if defined(__AVX512F__)  // with GCC the generic form below takes more instructions
+    if constexpr (lanes == 16) {
+      const __m512i wide = _mm512_maskz_cvtepi8_epi32(0xFFFF, _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
+      return std::bit_cast<V>(_mm512_maskz_cvtepi32_ps(0xFFFF, wide));
+    }
+#endif
+#if defined(__AVX2__)
+    if constexpr (lanes == 8) {
+      return std::bit_cast<V>(
+          _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)))));
+    }
+#endif
+    V v;
+    for (int64_t i = 0; i < lanes; ++i) v[i] = codes[i];
+    return v;
+  }
+
   template <class T>
   static void rows_to(const DequantizedRun& r, T* out) {
-    using Bytes [[gnu::vector_size(lanes)]] = int8_t;
-    using Integers = typename BitsOf<V>::Signed;
     for (int64_t e = r.first, end = r.first + r.count; e < end;) {
       const int64_t row = e / r.columns, last = (row + 1) * r.columns;
       const int64_t stop = last < end ? last : end;
-      const auto values = [&](Bytes codes) {
-        const V value = __builtin_convertvector(__builtin_convertvector(codes, Integers), V) * r.table[row] * int8_step;
-        return round(value, r.rounded);
-      };
-      Bytes codes{};
-      for (; e + lanes <= stop; e += lanes, out += lanes) {
-        std::memcpy(&codes, r.chunks + e, sizeof codes);
-        put(out, values(codes));
-      }
+      const V scale = V{} + r.table[row], step = V{} + int8_step;
+      const auto values = [&](const int8_t* codes) { return round(widened(codes) * scale * step, r.rounded); };
+      const auto* from = reinterpret_cast<const int8_t*>(r.chunks);
+      for (; e + lanes <= stop; e += lanes, out += lanes) put(out, values(from + e));
       if (e < stop) {
-        const int64_t count = stop - e;
-        codes = Bytes{};
-        std::memcpy(&codes, r.chunks + e, static_cast<size_t>(count));
-        store_up_to(out, values(codes), count);
-        out += count;
+        int8_t rest[lanes] = {};
+        std::memcpy(rest, from + e, static_cast<size_t>(stop - e));
+        store_up_to(out, values(rest), stop - e);
+        out += stop - e;
       }
       e = stop;
     }

@@ -4,12 +4,14 @@ LoRA beside a base in the compute type, in nf4 with double quantisation and in i
 
 A model of Llama's shape with random weights (hidden size 1024, 18 layers: some 300 million) is tuned on text, rows of 512 tokens.
 One micro-batch is a step. --peer: also PyTorch with PEFT and bitsandbytes' layers of 4 bits, on the same tokens a step (PYTHON has
-torch, transformers, peft and bitsandbytes). Cases run in turn, each in every round; the table has the fastest step of all rounds.
+torch, transformers, peft and bitsandbytes). Cases run in turn, each in every round; the table has the fastest step of all rounds;
+progress goes to stderr.
 """
 import argparse
 import json
 import os
 import pathlib
+import sys
 import tempfile
 
 from fine_tuning import MODEL, run
@@ -99,6 +101,7 @@ def main():
                     best.setdefault(name, []).append(own_step(options, folder, tokens // 512, precision, keys)[0])
                 if options.peer:
                     best.setdefault("peer nf4", []).append(peer_step(options, folder, tokens // 512, precision)[0])
+                print(f"{precision} {tokens} " + "  ".join(f"{name} {times[-1]:.2f}" for name, times in best.items()), file=sys.stderr)
             fastest = {name: min(times) for name, times in best.items()}
             ratios = "  ".join(f"{name} {seconds / fastest['lora']:.2f}" for name, seconds in fastest.items() if name != "lora")
             print(f"{precision:<9} {tokens:>6} " + "".join(f"{seconds:10.2f}" for seconds in fastest.values()) + f"   {ratios}", flush=True)

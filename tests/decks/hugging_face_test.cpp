@@ -154,6 +154,25 @@ TEST(HuggingFaceQuantized, HasTheLogProbabilitiesOfTransformers) {
   }
 }
 
+// Transformers' quantization_config does not have the size of blocks. Without it all matrices are dequantised.
+TEST(HuggingFaceQuantized, KeepsTheCodesOfItsFiles) {
+  const TemporaryFolder folder;
+  const auto logprobs = [&](const char* block, bool described) {
+    const std::string to = (folder / block).string();
+    const Outcome quantized = llmtool({"quantize", "--model", golden_model("llama"), "--output", to, "--force",
+                                       "--bits", "4", "--double", "--block-size", block});
+    EXPECT_EQ(quantized.exit_code, 0) << quantized.output;
+    json config = json::parse(read_file(to + "/config.json"));
+    if (!described) config.erase("quantization_config");
+    write_file(to + "/config.json", config.dump());
+    const Outcome outcome = llmtool({"logprobs", "--model", to}, R"({"input_ids": [5, 6, 40, 7, 22]})");
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return outcome.output;
+  };
+  EXPECT_EQ(logprobs("32", true), logprobs("32", false));
+  EXPECT_NE(logprobs("32", true), logprobs("64", true)) << "control";
+}
+
 std::string three_tokens() {
   return R"({"version":"1.0","added_tokens":[],"normalizer":null,"pre_tokenizer":null,"post_processor":null,
              "decoder":null,"model":{"type":"BPE","vocab":{"a":0,"b":1,"c":2},"merges":[]}})";

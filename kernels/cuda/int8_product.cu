@@ -149,7 +149,9 @@ struct Int8Tiles {
         }
       }
     }
+    LLMTRAIN_UNROLL  // sums stay in registers
     for (int r = 0; r < square; ++r) {
+      LLMTRAIN_UNROLL
       for (int c = 0; c < square; ++c) {
         if (row + r0 + r < in.rows && column + c0 + c < out.columns) {
           finish(row + r0 + r, column + c0 + c, sums[r][c]);

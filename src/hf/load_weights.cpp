@@ -117,10 +117,7 @@ class Loader {
   /// True if a slice's file has the codes that its unit stores.
   bool has_codes(const SliceSource& source) const {
     const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
-    Quantization wanted = *params_.spec(source.unit).quantization;
-    if (!tensor.quantized || tensor.quantized->nested_block != nested_block) return false;
-    wanted.outlier_threshold = tensor.quantized->quantization.outlier_threshold;
-    return tensor.quantized->quantization == wanted;
+    return tensor.quantized && tensor.quantized->are(*params_.spec(source.unit).quantization);
   }
   /// The doubly quantised scales of the last slice, if its file has them.
   const std::optional<NestedScales>& nested() const { return nested_; }

@@ -7,6 +7,7 @@
 #include "hf/adapters/adapter_files.hpp"
 #include "hf/load_weights.hpp"
 #include "hf/model_folder.hpp"
+#include "hf/read_config.hpp"
 #include "kernels/matmul.hpp"
 #include "models/models.hpp"
 #include "parallel/job/launcher.hpp"
@@ -87,8 +88,7 @@ void LoadedModel::make_model() {
 
 void LoadedModel::read_folder() {
   const FolderHandle folder = FolderHandle::open(folder_);
-  config_ =
-      parse_hf_config(folder.open_to_read("config.json").read_text(max_config_bytes), folder.path_of("config.json"));
+  config_ = parse_hf_config(read_hf_config(folder), folder.path_of("config.json"));
   print_warnings(config_.warnings);
   if (!quantization_.active()) quantization_ = config_.quantization;
   if (const char* name = "generation_config.json"; folder.has(name)) {

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/deck/suggestion.hpp"
+#include "corpus/preferences.hpp"
 #include "corpus/questions.hpp"
 #include "corpus/stories.hpp"
 #include "tool/output_file.hpp"
@@ -17,7 +18,7 @@
 namespace llmtrain {
 namespace {
 
-constexpr std::array<std::string_view, 2> corpora = {"stories", "questions"};
+constexpr std::array<std::string_view, 4> corpora = {"stories", "questions", "preferences", "labels"};
 
 struct CorpusOptions {
   std::string corpus;
@@ -37,6 +38,33 @@ void write_question_rows(uint64_t seed, int64_t bytes, OutputFile& output) {
   console << fmt::format("questions: {} about stories, rows of prompt and completion\n", count);
 }
 
+/// Rows {"prompt", "chosen", "rejected"}.
+void write_preference_rows(uint64_t seed, int64_t bytes, OutputFile& output) {
+  const int64_t count =
+      write_preferences(seed, bytes, [&](std::string_view prompt, std::string_view chosen, std::string_view rejected) {
+        const nlohmann::ordered_json row{{"prompt", prompt}, {"chosen", chosen}, {"rejected", rejected}};
+        output.write(row.dump() + "\n");
+      });
+  output.finish();
+  std::ostream& console = output.is_standard_output() ? std::cerr : std::cout;
+  console << fmt::format("preferences: {} pairs of endings of stories, of which the happy one is chosen\n", count);
+}
+
+/// Rows {"prompt", "completion", "label"}: of each pair the chosen answer or the rejected one in turn.
+void write_label_rows(uint64_t seed, int64_t bytes, OutputFile& output) {
+  bool wanted = false;
+  const int64_t count =
+      write_preferences(seed, bytes, [&](std::string_view prompt, std::string_view chosen, std::string_view rejected) {
+        wanted = !wanted;
+        const nlohmann::ordered_json row{
+            {"prompt", prompt}, {"completion", wanted ? chosen : rejected}, {"label", wanted}};
+        output.write(row.dump() + "\n");
+      });
+  output.finish();
+  std::ostream& console = output.is_standard_output() ? std::cerr : std::cout;
+  console << fmt::format("labels: {} endings of stories, wanted if they are happy\n", count);
+}
+
 void write_corpus(const CorpusOptions& options) {
   if (std::ranges::find(corpora, options.corpus) == corpora.end()) {
     refuse_command_line(fmt::format("no such corpus '{}'{}", options.corpus, did_you_mean(options.corpus, corpora)));
@@ -47,6 +75,8 @@ void write_corpus(const CorpusOptions& options) {
 
   OutputFile output(options.output, options.force);
   if (options.corpus == corpora[1]) return write_question_rows(static_cast<uint64_t>(seed), bytes, output);
+  if (options.corpus == corpora[2]) return write_preference_rows(static_cast<uint64_t>(seed), bytes, output);
+  if (options.corpus == corpora[3]) return write_label_rows(static_cast<uint64_t>(seed), bytes, output);
   const StoriesSummary summary =
       write_stories(static_cast<uint64_t>(seed), bytes, [&](std::string_view text) { output.write(text); });
   output.finish();
@@ -65,11 +95,13 @@ void write_corpus(const CorpusOptions& options) {
 Subcommand add_corpus(CLI::App& program) {
   CLI::App* app = program.add_subcommand("corpus", "write the built-in example corpus, whose entropy is known exactly");
   const auto options = std::make_shared<CorpusOptions>();
-  app->add_option("name", options->corpus,
-                  "name of the corpus; stories: short English stories; questions: rows of questions about "
-                  "stories and their answers, for run.task = sft")
+  app->add_option(
+         "name", options->corpus,
+         "name of the corpus; stories: short English stories; questions: rows of questions about "
+         "stories and their answers, for run.task = sft; preferences: pairs of endings, of which the happy one "
+         "is chosen, for run.task = dpo; labels: endings with a label, for dpo.loss = kto")
       ->required();
-  app->add_option("--bytes", options->bytes, "maximum size, in whole stories or questions (K M G, KiB MiB GiB)")
+  app->add_option("--bytes", options->bytes, "maximum size, in whole stories, questions or pairs (K M G, KiB MiB GiB)")
       ->capture_default_str();
   app->add_option("--seed", options->seed, "seed of the stories")->capture_default_str();
   app->add_option("--output", options->output, "output file; - is the standard output")->required();

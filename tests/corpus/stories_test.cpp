@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "corpus/preferences.hpp"
 #include "corpus/questions.hpp"
 #include "corpus/word_ngram.hpp"
 
@@ -188,6 +190,27 @@ TEST(Stories, AreBeyondAWordFiveGram) {
 }
 
 // The quickstart's model answers these: each answer stands in the story, and the characters are the story's.
+// The words that the preferences divide are the grammar's, so that the best policy is known.
+TEST(StoryPreferences, DivideTheFeelingsOfTheGrammar) {
+  const auto& lists = stories_source().lists;
+  const auto feelings = std::ranges::find_if(lists, [](const WordList& list) { return list.name == "feeling"; });
+  ASSERT_NE(feelings, lists.end());
+  EXPECT_EQ(std::ranges::count_if(feelings->entries, is_happy), 7);
+  EXPECT_EQ(feelings->entries.size(), 12u);
+  int64_t bytes = 0, pairs = 0;
+  const int64_t count =
+      write_preferences(3, 100000, [&](std::string_view prompt, std::string_view chosen, std::string_view rejected) {
+        ++pairs;
+        bytes += static_cast<int64_t>(prompt.size() + chosen.size() + rejected.size());
+        EXPECT_TRUE(prompt.ends_with('\n'));
+        EXPECT_TRUE(is_happy(last_feeling(chosen))) << chosen;
+        EXPECT_FALSE(last_feeling(rejected).empty() || is_happy(last_feeling(rejected))) << rejected;
+        EXPECT_EQ(chosen.substr(0, chosen.rfind(' ')), rejected.substr(0, rejected.rfind(' ')));
+      });
+  EXPECT_EQ(count, pairs);
+  EXPECT_GT(bytes, 99000);
+}
+
 TEST(StoryQuestions, AreAnsweredByTheStory) {
   std::set<std::string> kinds;
   for (uint64_t index = 0; index < 200; ++index) {

@@ -39,7 +39,10 @@ SMALL = {"inputs/small.ini": ["model.d_model=32", "model.d_ff=64", "batch.global
          "inputs/lora.ini": ["batch.global=4"],
          "inputs/dora.ini": ["batch.global=4"],
          "inputs/qlora.ini": ["batch.global=4"],
-         "inputs/int8.ini": ["batch.global=4"]}
+         "inputs/int8.ini": ["batch.global=4"],
+         "inputs/dpo.ini": ["batch.global=4", "batch.micro=2"],
+         "inputs/dpo_lora.ini": ["batch.global=4", "batch.micro=2"],
+         "inputs/kto.ini": ["batch.global=4", "batch.micro=2"]}
 # Files that a reader has and the folder of a page gets: name -> the command that makes it, once for all pages.
 STAND_INS = {
     "my.txt": "llmtool corpus stories --bytes 60K --seed 3 --output my.txt",

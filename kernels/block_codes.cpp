@@ -10,6 +10,7 @@
 #include "core/error.hpp"
 #include "kernels/dynamic_map.hpp"
 #include "kernels/int8_arithmetic.hpp"
+#include "kernels/quantized_matrix.hpp"
 #include "kernels/rounded_product.hpp"
 
 namespace llmtrain {
@@ -165,7 +166,7 @@ void quantize_rows(const float* values, int64_t rows, int64_t columns, int8_t* c
 void dequantize_rows(const int8_t* codes, const float* scales, int64_t rows, int64_t columns, float* values) {
   for (int64_t row = 0; row < rows; ++row, codes += columns, values += columns)
     for (int64_t i = 0; i < columns; ++i)
-      values[i] = rounded_product(rounded_product(static_cast<float>(codes[i]), scales[row]), 7.874015718698502e-3F);
+      values[i] = rounded_product(rounded_product(static_cast<float>(codes[i]), scales[row]), int8_step);
 }
 
 }  // namespace llmtrain

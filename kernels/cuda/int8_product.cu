@@ -8,7 +8,7 @@ namespace llmtrain::cuda {
 
 namespace {
 
-/// Inputs [rows, columns] of type T and what is made of them, in scratch().
+/// Inputs [rows, columns] of type T; their scales, outlier columns and codes are in scratch().
 template <class T>
 struct Int8Inputs {
   const T* x;
@@ -64,7 +64,7 @@ struct ListOutliers {
   }
 };
 
-/// By a warp.
+/// A warp quantises a row.
 template <class T>
 struct QuantizeRow {
   Int8Inputs<T> in;

@@ -19,8 +19,8 @@ constexpr std::string_view name_of(QuantizedType type) {
   return "";
 }
 
-/// How a frozen matrix is stored in fewer bits. nf4 and fp4 have one scale a block of `block_size` consecutive elements
-/// of a Hugging Face tensor, int8 has one scale a row.
+/// Storage of a frozen matrix in fewer bits. nf4 and fp4 have one scale a block of `block_size` consecutive elements of
+/// a Hugging Face tensor, int8 has one scale a row.
 struct Quantization {
   QuantizedType type = QuantizedType::nf4;
   int64_t block_size = 64;          // nf4 and fp4: 32, 64, 128 or 256

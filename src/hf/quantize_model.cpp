@@ -54,6 +54,7 @@ std::string quant_state(const Quantization& q, StoredType type, int64_t rows, in
   return text;
 }
 
+/// Transformers' rule for llm_int8_skip_modules.
 bool is_skipped(std::string_view module, const std::vector<std::string>& names) {
   return std::ranges::any_of(
       names, [&](const std::string& name) { return module.ends_with(name) || module.starts_with(name + "."); });
@@ -108,11 +109,14 @@ class Quantizer {
   }
 
  private:
+  /// A name that keeps no matrix is refused: "mlp" is neither the end nor the beginning of a linear layer's name.
   void check_skipped(const std::string& name, const ModelModules& modules) const {
-    if (std::ranges::any_of(modules.all, [&](const std::string& m) { return is_skipped(m, {name}) || m == name; }))
-      return;
+    const auto keeps = [&](const std::string& module) { return !name.empty() && is_skipped(module, {name}); };
+    if (std::ranges::any_of(modules.linear, keeps) || std::ranges::any_of(modules.tables, keeps)) return;
     throw UserError(ExitCode::command_line,
-                    fmt::format("--skip-modules: {}: the model has no module of that name", printable(name)));
+                    fmt::format("--skip-modules: {}: no name of a linear layer ends with it or is inside of a module "
+                                "of this full name",
+                                printable(name)));
   }
 
   void add_quantization(ExportOptions& options) const {

@@ -21,13 +21,11 @@ class QuantizedReader {
 
   /// True if the files have codes.
   bool is_stored() const { return slice_.tensor->quantized.has_value(); }
-  /// The quantisation of what the calls return. With double quantisation there is a table: nested().
+  /// The quantisation of what the calls return. With double quantisation there is a table: read_nested().
   const Quantization& quantization() const { return quantization_; }
   int64_t block_size() const { return block_; }  ///< int8: columns
   int64_t blocks() const { return blocks_of(elements_, block_); }
 
-  /// Scales of blocks [first, last) as fp32, before double quantisation where the files are not quantised.
-  void read_scales(int64_t first, int64_t last, float* scales) const;
   /// Codes of the elements of blocks [first, last): two a byte, or signed bytes; and, unless null, their scales.
   void read_blocks(int64_t first, int64_t last, uint8_t* codes, float* scales) const;
   /// With double quantisation: bytes of the scales, their own scales and offset. Blocks of scales have 256 elements. Of
@@ -35,6 +33,8 @@ class QuantizedReader {
   NestedScales read_nested() const;
 
  private:
+  /// Scales of blocks [first, last) as fp32, before double quantisation where the files are not quantised.
+  void read_scales(int64_t first, int64_t last, float* scales) const;
   template <class Use>
   void quantize(int64_t first, int64_t last, const Use& use) const;
 

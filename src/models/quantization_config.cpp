@@ -15,7 +15,8 @@ namespace llmtrain {
 
 namespace {
 
-/// Transformers' rule: a module is skipped if its name begins or ends with the given one, or contains it as parts.
+/// A name skips the modules whose names begin with, end with or contain it, between dots. Transformers' rule is another
+/// one: hf/quantize_model.cpp.
 bool is_skipped(const std::string& module, const std::string& name) {
   return ("." + module + ".").find("." + name + ".") != std::string::npos;
 }
@@ -60,8 +61,9 @@ void QuantizationConfig::visit(DeckKeys& keys) {
       {.range = at_least(0),
        .doc = "Threshold of LLM.int8, of 8 bits: a layer's inputs are rounded to 8 bits by rows, but columns with a "
               "magnitude of at least this in a micro-batch are multiplied in the compute type with the "
-              "dequantised weights; where text is generated, elements of each row by itself, so that a row does "
-              "not depend on the others. 0: no such columns. Gradients are those of the dequantised matrix."});
+              "dequantised weights; in preference training and where text is generated, elements of each row by "
+              "itself, so that a row does not depend on the others. 0: no such columns. Gradients are those of the "
+              "dequantised matrix."});
   keys.key("skip_modules", skip_modules,
            {.doc = "Linear layers that keep the compute type: names in the model's files, or beginnings, ends or parts "
                    "of them between dots, such as lm_head, mlp.down_proj or model.layers.0; none: the head is "

@@ -18,8 +18,8 @@ namespace llmtrain {
 
 namespace {
 
-constexpr float least_square = 1e-30F;    ///< added to each square of a gradient
-constexpr double least_parameter = 1e-3;  ///< least root mean square that scales the rate
+constexpr float square_epsilon = 1e-30F;    ///< added to each square of a gradient
+constexpr double min_parameter_rms = 1e-3;  ///< smallest root mean square that scales the rate
 constexpr double decay_exponent = -0.8;
 
 bool is_matrix(const ParamSpec& param) { return param.columns > 1 || param.decay; }
@@ -215,7 +215,7 @@ class Adafactor : public Optimizer {
         for (int64_t i = from; i < to; ++i) {
           const float g = gradient.data()[i - from] * scale_;
           float& value = v[static_cast<size_t>(i - begin)];
-          value = average(value, std::fma(g, g, least_square));
+          value = average(value, std::fma(g, g, square_epsilon));
         }
       }
       params_->write_state(unit, v_row, begin, end - begin, v.data(), *stream_);
@@ -286,7 +286,7 @@ class Adafactor : public Optimizer {
           const auto elements = static_cast<double>(slice.rows * spec.columns);
           factors.divisor.push_back(static_cast<float>(std::max(1.0, root_mean(elements) / config_.clip_threshold)));
           const double size = root_mean(elements);
-          const double rate = rate_ * spec.lr_scale * (config_.scale_parameter ? std::max(least_parameter, size) : 1);
+          const double rate = rate_ * spec.lr_scale * (config_.scale_parameter ? std::max(min_parameter_rms, size) : 1);
           factors.rate.push_back(static_cast<float>(rate));
         }
       }

@@ -11,9 +11,9 @@ namespace llmtrain {
 
 namespace {
 
-constexpr int64_t least_elements = 4096;
+constexpr int64_t min_8bit_size = 4096;  ///< elements, bitsandbytes' default
 
-bool is_small(const ParamSpec& param, const ParamSlice& slice) { return slice.rows * param.columns < least_elements; }
+bool is_small(const ParamSpec& param, const ParamSlice& slice) { return slice.rows * param.columns < min_8bit_size; }
 template <int64_t values>
 int64_t if_large(const ParamSpec& param, const ParamSlice& slice) {
   return is_small(param, slice) ? 0 : values;

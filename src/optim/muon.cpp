@@ -165,8 +165,8 @@ class Muon : public ElementOptimizer {
     cast(product, flat, stream());
     ExactSum sum;
     sum_of_squares(sum, product, stream());
-    const bf16 norm(static_cast<float>(std::sqrt(sum.value()))), least(static_cast<float>(config_.ns_epsilon));
-    muon_divide(flat, std::max(static_cast<float>(norm), static_cast<float>(least)), stream());
+    const bf16 norm(static_cast<float>(std::sqrt(sum.value()))), epsilon(static_cast<float>(config_.ns_epsilon));
+    muon_divide(flat, std::max(static_cast<float>(norm), static_cast<float>(epsilon)), stream());
     const auto [a, b, c] = config_.ns_coefficients;
     for (int i = 0; i < iterations; ++i) {
       if (matrix.tall()) {

@@ -1,15 +1,21 @@
 #include "params/slice_quantizer.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
+
+#include "core/error.hpp"
 
 namespace llmtrain {
 
 namespace {
 
-int64_t bits_of(float value) { return std::bit_cast<int32_t>(value); }
-float value_of(int64_t bits) { return std::bit_cast<float>(static_cast<int32_t>(bits)); }
+/// Never negative, so that the maximum over ranks is the value of the one that has it, whatever its sign.
+int64_t bits_of(float value) { return std::bit_cast<uint32_t>(value); }
+float value_of(int64_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits)); }
 int64_t up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 }  // namespace
@@ -47,9 +53,10 @@ std::vector<ElementRange> SliceQuantizer::owned(const ElementRange& range) const
   return parts;
 }
 
-std::vector<ElementRange> SliceQuantizer::ranges(int64_t most) const {
+std::vector<ElementRange> SliceQuantizer::ranges(int64_t max_elements) const {
   const bool by_rows = format_.type == QuantizedType::int8;
-  const int64_t step = by_rows ? std::max<int64_t>(most / columns_, 1) * columns_ : up(most, chunk_elements);
+  const int64_t step =
+      by_rows ? std::max<int64_t>(max_elements / columns_, 1) * columns_ : up(max_elements, chunk_elements);
   std::vector<ElementRange> result;
   each_owned(whole(), [&](int64_t begin, int64_t end) {
     if (by_rows) {
@@ -67,11 +74,22 @@ void SliceQuantizer::put(const ElementRange& range, const float* values, Stream&
   if (format_.type == QuantizedType::int8) {
     std::vector<float> scales(static_cast<size_t>(count / columns_));
     quantize_rows(values, count / columns_, columns_, reinterpret_cast<int8_t*>(codes.data()), scales.data());
+    check_finite(scales);
     return put_rows(range, codes.data(), scales.data(), stream);
   }
   std::vector<float> scales(static_cast<size_t>(blocks_of(format_, count)));
   quantize_blocks(format_.type, format_.block_size, values, count, codes.data(), scales.data());
+  check_finite(scales);
   put_blocks(range, codes.data(), scales.data(), stream);
+}
+
+/// The scale of a block or row is not finite if one of its values is not. int8 rounds values to fp16 first.
+void SliceQuantizer::check_finite(const std::vector<float>& scales) const {
+  if (std::ranges::all_of(scales, [](float x) { return std::isfinite(x); })) return;
+  const ParamSpec& param = params_.spec(unit_).params[static_cast<size_t>(param_)];
+  throw UserError(ExitCode::bad_content, fmt::format("{} has a value that is not finite{}, so it cannot be quantised",
+                                                     param.slices[static_cast<size_t>(slice_)].name,
+                                                     format_.type == QuantizedType::int8 ? " in fp16" : ""));
 }
 
 void SliceQuantizer::put_codes(const ElementRange& range, const uint8_t* codes, const float* scales, Stream& stream) {

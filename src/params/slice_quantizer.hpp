@@ -20,11 +20,12 @@ class SliceQuantizer {
  public:
   SliceQuantizer(ParamStore& params, int unit, int param, int slice);
 
-  /// Ranges that this rank has to put, without overlap, each of about `most` elements at most.
-  std::vector<ElementRange> ranges(int64_t most) const;
+  /// Ranges that this rank has to put, without overlap, each of about `max_elements` elements at most.
+  std::vector<ElementRange> ranges(int64_t max_elements) const;
   /// The parts of a range that this rank stores: all of it, but for int8.
   std::vector<ElementRange> owned(const ElementRange& range) const;
-  /// Quantises and stores the values of one of the ranges. Any thread.
+  /// Quantises and stores the values of one of the ranges. Any thread. Throws UserError(bad_content) for values that
+  /// are not finite, with int8 in fp16.
   void put(const ElementRange& range, const float* values, Stream& stream);
   /// Stores codes and scales of one of the ranges: two codes a byte, or signed bytes. Any thread.
   void put_codes(const ElementRange& range, const uint8_t* codes, const float* scales, Stream& stream);
@@ -35,6 +36,7 @@ class SliceQuantizer {
 
  private:
   ElementRange whole() const { return {0, rows_ * columns_}; }
+  void check_finite(const std::vector<float>& scales) const;
   void put_blocks(const ElementRange& range, const uint8_t* codes, const float* scales, Stream& stream);
   void put_rows(const ElementRange& range, const uint8_t* codes, const float* scales, Stream& stream);
   template <class Visit>

@@ -197,11 +197,16 @@ std::string reference_file(const Config& config, const TokenFile& tokens, Commun
   throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() != 0) return;
     const std::string& cache = config.data.cache;
-    const QuantizationConfig& bits = config.quantization;
-    const std::string facts =
-        fmt::format("1 {} {} {} {} {} {} {} {} {}", content_of_model(config.model.path).hash, content_of_tokens(tokens),
-                    name_of(compute_dtype(config.precision)), bits.bits, name_of(bits.type), bits.block_size,
-                    config.batch.sequence_length, name_of(config.data.overflow), config.dpo.max_prompt_length);
+    // As in reference_role(): other runs dequantise what the files store in fewer bits.
+    QuantizationConfig stored;
+    if (config.run.finetuning == RunConfig::Finetuning::lora) {
+      stored = config.quantization.active() ? config.quantization : config.source.quantization;
+    }
+    const std::string facts = fmt::format(
+        "2 {} {} {} {} {} {} {} {} {} {} {} {}", content_of_model(config.model.path).hash, content_of_tokens(tokens),
+        name_of(config.precision.compute), stored.bits, name_of(stored.type), stored.block_size,
+        stored.double_quantization, stored.outlier_threshold, fmt::join(stored.skip_modules, ","),
+        config.batch.sequence_length, name_of(config.data.overflow), config.dpo.max_prompt_length);
     path = fmt::format("{}/reference-{}.h5", open_cache_folder(cache.empty() ? default_cache_folder() : cache),
                        short_hash(facts));
   });

@@ -95,12 +95,13 @@ TEST_F(Quantize, RefusesOptionsThatDoNotBelongTogether) {
                                              {"--bits", "4", "--type", "int8"},
                                              {"--bits", "4", "--block-size", "48"},
                                              {"--bits", "8", "--block-size", "128"},
+                                             {"--bits", "4", "--skip-modules", "mlp"},
                                              {"--bits", "4", "--skip-modules", "no_proj"}}) {
     const Outcome outcome = quantize("bad", bad);
     EXPECT_EQ(outcome.code, 64) << outcome.err;
   }
   EXPECT_THAT(quantize("bad", {"--bits", "4", "--skip-modules", "no_proj"}).err,
-              HasSubstr("no_proj': the model has no module of that name"));
+              HasSubstr("no_proj': no name of a linear layer ends with it"));
   EXPECT_EQ(files(), 0U);
 }
 

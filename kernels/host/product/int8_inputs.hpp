@@ -41,7 +41,8 @@ struct Int8Layout {
   int64_t head_bytes() const { return ((rows + columns) * 4 + 63) / 64 * 64; }
 };
 
-/// Inputs of type T, and what is made of them in `memory`: head_bytes() and code_bytes() of the layout.
+/// Inputs of type T; their scales, outlier columns and codes are in `memory`: head_bytes() and code_bytes() of the
+/// layout.
 template <class T>
 class Int8Inputs {
  public:

@@ -27,13 +27,13 @@ constexpr int64_t wide_at_once = 64;                  ///< columns of x in the c
 
 constexpr int64_t padded(int64_t columns) { return (columns + int8_padding - 1) / int8_padding * int8_padding; }
 
-constexpr int64_t panel_rows = 128;                   ///< of inputs that a micro-kernel multiplies at once
-constexpr int64_t panel_scratch = int64_t{64} << 10;  ///< bytes that it may need
-constexpr int64_t longest_bytes = int64_t{1} << 17;   ///< columns whose sums of products fit into 32 bits
+constexpr int64_t panel_rows = 128;                     ///< of inputs that a micro-kernel multiplies at once
+constexpr int64_t panel_scratch = int64_t{64} << 10;    ///< bytes that it may need
+constexpr int64_t max_byte_columns = int64_t{1} << 17;  ///< columns whose sums of signed products fit into 32 bits
 
 /// Layout for `rows` inputs: for few of them packing the weights would cost more than the product.
 Int8Layout layout_of(int64_t rows, int64_t columns) {
-  return {rows, columns, rows > few_rows && columns <= longest_bytes && has_byte_kernels()};
+  return {rows, columns, rows > few_rows && columns <= max_byte_columns && has_byte_kernels()};
 }
 int64_t shared_bytes(const Int8Layout& layout) { return layout.head_bytes() + (layout.code_bytes() + 63) / 64 * 64; }
 /// Bytes of a thread: a panel of weights, sums, and scratch memory of kernels.
@@ -199,8 +199,11 @@ class Int8Product {
             kernel->run(x_.bytes(first, k), panel + k * Int8Layout::block / 4 * int8_panel_width, sums, scratch, 0);
         LLMTRAIN_CHECK(good, "oneDNN failed in a product of codes");
       }
-      for (int64_t r = 0; r < rows; ++r) {  // inputs have 128 added
-        for (int64_t c = 0; c < int8_panel_width; ++c) sums[r * int8_panel_width + c] -= 128 * of_rows[c];
+      for (int64_t r = 0; r < rows; ++r) {  // inputs have 128 added, with which sums may wrap around
+        for (int64_t c = 0; c < int8_panel_width; ++c) {
+          int32_t& sum = sums[r * int8_panel_width + c];
+          sum = static_cast<int32_t>(static_cast<uint32_t>(sum) - 128U * static_cast<uint32_t>(of_rows[c]));
+        }
       }
       for (int64_t r = 0; r < rows; r += tile_rows) {
         for (int64_t c = 0; c < count; c += tile_columns) {

@@ -122,6 +122,11 @@ void QuantizationConfig::resolve(DeckLoader& deck, const ModelConfig& model, std
   deck.check(std::has_single_bit(static_cast<uint64_t>(block_size)), {"quantization.block_size"},
              fmt::format("{} must be 32, 64, 128 or 256", block_size));
   if (!active()) return;
+  const char* without_effect = bits == 4 ? "no effect with bits = 4" : "no effect with bits = 8";
+  if (bits == 4) deck.unused("quantization.outlier_threshold", without_effect);
+  for (const char* key : {"quantization.type", "quantization.double", "quantization.block_size"}) {
+    if (bits == 8) deck.unused(key, without_effect);
+  }
   if (!trained.empty()) return deck.fail("quantization.bits", std::string(trained));
   if (!deck.sound({"model.path", "model.family", "model.n_layers", "quantization.bits", "quantization.skip_modules"}))
     return;

@@ -77,6 +77,12 @@ void resolve_finetuning(DeckLoader& deck, const DeckKeys& keys, Config& config, 
   if (adapts && folders != nullptr) load_adapter_path(deck, config, *folders);
   config.quantization.resolve(deck, config.model, adapts ? "" : trained_in_full);
   if (!trains(config.run.task)) return;
+  if (kind == Finetuning::lora && config.source.quantization.active() && !deck.given("quantization.bits")) {
+    config.quantization = config.source.quantization;  // checkpoints record how the base is stored
+    for (const std::string_view name : keys.names_in("quantization")) {
+      deck.set(fmt::format("quantization.{}", name), Origin::automatic, "model.path");
+    }
+  }
   if (kind != Finetuning::full && !config.source.instead.empty()) {
     deck.fail("model.path",
               config.model.path +

@@ -26,6 +26,7 @@ struct ExportOptions {
   /// files if save_tokenizer is set. Empty: config.json and generation_config.json are created.
   std::map<std::string, std::string> texts;
   TokenIds ids;  ///< for the created files
+  int64_t pad = -1;  ///< padding token of the tokenizer, for a model that scores
   std::function<void(const std::string& folder)> save_tokenizer;
   /// Further files of the folder that the tokenizer came from.
   std::map<std::string, std::string> companion_files = {};

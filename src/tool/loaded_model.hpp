@@ -34,6 +34,8 @@ class LoadedModel {
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
   /// Throws UserError(missing_input) if there is none.
   const Tokenizer& required_tokenizer() const;
+  /// Throws UserError(bad_content) if the model scores texts instead of predicting tokens.
+  void require_logits() const;
   Model& model() { return role_->model(); }
   DType compute() const { return compute_; }
 
@@ -65,6 +67,7 @@ class LoadedModel {
   DType compute_;
   HfConfig config_;
   std::optional<LoraConfig> lora_;
+  bool new_head_ = false;  ///< see DecoderShape
   QuantizationConfig quantization_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<DeviceRuntime> device_;

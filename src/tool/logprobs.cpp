@@ -73,7 +73,9 @@ HostBatch batch_of(const std::vector<int32_t>& ids) {
 class Scorer {
  public:
   explicit Scorer(const LogprobsOptions& options)
-      : loaded_(options.model, parse_compute_option(options.compute), options.adapter, options.quantize.config()) {}
+      : loaded_(options.model, parse_compute_option(options.compute), options.adapter, options.quantize.config()) {
+    loaded_.require_logits();
+  }
 
   const LoadedModel& model() const { return loaded_; }
 

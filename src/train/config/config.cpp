@@ -173,6 +173,7 @@ void Config::visit(DeckKeys& keys) {  // in the order in which a user meets them
   freeze.visit(keys);
   quantization.visit(keys);
   dpo.visit(keys);
+  reward.visit(keys);
   data.visit(keys);
   chat.visit(keys);
   batch.visit(keys);
@@ -264,11 +265,13 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     } else if (!config.model.path.empty()) {
       loaded = config.model;
     }
+    if (config.run.task == Task::reward) (loaded ? *loaded : config.model).head = ModelConfig::Head::score;
     if (files != DeckFiles::recorded && trains(config.run.task))
       grow_vocabulary(deck, config, folders != nullptr ? *folders : own_folders, loaded);
     config.model.resolve(deck, config.batch.sequence_length, loaded ? &*loaded : nullptr);
     resolve_finetuning(deck, keys, config, files == DeckFiles::recorded ? nullptr : folders);
     config.data.resolve(deck, config.run.output, config.run.task, config.run.seed);
+    if (config.model.scores()) config.score_documents(deck);
     config.chat.resolve(deck);
     deck.check(config.data.max_tokens_per_batch == 0 || config.parallel.reduction_groups == 0,
                {"parallel.reduction_groups", "data.max_tokens_per_batch"},

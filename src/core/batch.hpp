@@ -15,6 +15,7 @@ struct DocumentColumns {
   std::vector<int64_t> ids;      ///< canonical number: sample * documents of a sample + place in it
   std::vector<int64_t> targets;  ///< number of trained targets
   std::vector<float> values;     ///< column of the data: label or margin; empty if they have none
+  int64_t first_in_step = 0;  ///< number of the first document in the step
   /// Mean number of trained targets of the samples' first documents (chosen ones), over the whole step.
   double mean_first_targets = 1;
   /// Log-probabilities under the reference model, nats, which the step fills in; empty: there is no such model.

@@ -1,4 +1,7 @@
+#include <algorithm>
+#include <functional>
 #include <list>
+#include <numeric>
 #include <string>
 
 #include "core/error.hpp"
@@ -27,12 +30,16 @@ class Dpo : public DocumentObjective {
     add_metric({"logps/rejected", 1});
     add_metric({"kl", 1});
     if (losses_.size() == 1) return;
-    for (const std::string& name : config.loss) add_metric({names_.emplace_back("loss/" + name), 1});
+    for (const std::string& name : config.loss) add_metric({names_.emplace_back("losses/" + name), 1});
   }
 
   ObjectiveNeeds needs() const override {
-    return {.statistics_first = true, .documents = true, .reference = uses_reference_};
+    return {.statistics_first = true,
+            .documents = true,
+            .reference = uses_reference_,
+            .step_statistics = std::ranges::any_of(losses_, is_sorted)};
   }
+  void begin_step(const StepDocuments& step) override;
 
  protected:
   void evaluate(const DocumentColumns& documents, std::span<const double> sums, DocumentResults& results) override {
@@ -42,9 +49,15 @@ class Dpo : public DocumentObjective {
       return DocumentScore{sums[d], uses_reference_ ? documents.references[d] : 0, documents.targets[d]};
     };
     for (size_t d = 0; d < sums.size(); d += 2) {
-      const PreferencePair pair{score(d), score(d + 1), documents.mean_first_targets};
+      PreferencePair pair{score(d), score(d + 1), documents.mean_first_targets};
       PairLoss sum;
+      const size_t number = (static_cast<size_t>(documents.first_in_step) + d) / 2;
       for (size_t l = 0; l < losses_.size(); ++l) {
+        if (losses_[l] == PreferenceLoss::aot) pair.counterpart = reference_differences_[number];
+        if (losses_[l] == PreferenceLoss::aot_unpaired) {
+          pair.counterpart = rejected_ratios_[number];
+          pair.rejected_counterpart = chosen_ratios_[number];
+        }
         const PairLoss one = preference_loss(losses_[l], config_, pair);
         sum.loss += weights_[l] * one.loss;
         sum.chosen += weights_[l] * one.chosen;
@@ -74,12 +87,38 @@ class Dpo : public DocumentObjective {
     add(results, kl, (chosen + rejected) / 2);
   }
 
+  // For each pair of the step the values of equal rank, if a loss compares ranks.
+  std::vector<double> reference_differences_, rejected_ratios_, chosen_ratios_;
   DpoConfig config_;
   std::vector<PreferenceLoss> losses_;
   std::vector<double> weights_;
   bool uses_reference_;
   std::list<std::string> names_;  // of metrics
 };
+
+/// For each element of `values` the element of `others` of the same rank; equal values are in the order of the step.
+std::vector<double> of_equal_rank(const std::vector<double>& values, std::vector<double> others) {
+  std::vector<size_t> order(values.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, std::less(), [&](size_t i) { return values[i]; });
+  std::ranges::sort(others);
+  std::vector<double> found(values.size());
+  for (size_t rank = 0; rank < order.size(); ++rank) found[order[rank]] = others[rank];
+  return found;
+}
+
+void Dpo::begin_step(const StepDocuments& step) {
+  std::vector<double> differences, reference_differences, chosen, rejected;
+  for (size_t d = 0; d < step.logp.size(); d += 2) {
+    differences.push_back(step.logp[d] - step.logp[d + 1]);
+    reference_differences.push_back(step.reference[d] - step.reference[d + 1]);
+    chosen.push_back(step.logp[d] - step.reference[d]);
+    rejected.push_back(step.logp[d + 1] - step.reference[d + 1]);
+  }
+  reference_differences_ = of_equal_rank(differences, reference_differences);
+  rejected_ratios_ = of_equal_rank(chosen, rejected);
+  chosen_ratios_ = of_equal_rank(rejected, chosen);
+}
 
 }  // namespace
 

@@ -28,7 +28,7 @@ void DpoConfig::visit(DeckKeys& keys) {
   keys.section("dpo", "Learn from preferences (run.task = dpo).", Change::breaks, {Task::dpo}, true);
   keys.key("loss", loss,
            {.doc = "sigmoid: DPO. Others: hinge, ipo, ipo_summed, robust, exo_pair, nca_pair, bco_pair, sppo_hard, "
-                   "apo_zero, apo_down, discopop, sigmoid_norm, sft, orpo, simpo, cpo; or a list, whose weighted sum "
+                   "apo_zero, apo_down, discopop, sigmoid_norm, aot, aot_unpaired, sft, orpo, simpo, cpo; kto for rows with a label; or a list, whose weighted sum "
                    "is the loss. docs/preferences.md has the formulas."});
   keys.key("loss_weights", loss_weights, {.doc = "A weight for each loss of the list; empty: 1 each."});
   keys.key<Fp32Number>("beta", beta,
@@ -36,11 +36,15 @@ void DpoConfig::visit(DeckKeys& keys) {
                         .doc = "Strength with which the policy is kept near the reference: larger is nearer."});
   keys.key<Fp32Number>("label_smoothing", label_smoothing,
                        {.range = from_below(0, 0.5),
-                        .doc = "Probability that a preference is wrong; used by sigmoid, robust, exo_pair, simpo, cpo."});
+                        .doc = "Probability that a preference is wrong; used by sigmoid, robust, exo_pair, aot, simpo, cpo."});
   keys.key("f_divergence", f_divergence,
            {.doc = "Divergence from the reference, in the losses of the difference of a pair: sigmoid, hinge, ipo, "
                    "ipo_summed, robust, exo_pair, discopop, sigmoid_norm."});
   keys.key<Fp32Number>("f_alpha", f_alpha, {.doc = "Alpha of f_divergence = alpha."});
+  keys.key<Fp32Number>("desirable_weight", desirable_weight,
+                       {.range = at_least(0), .doc = "Weight of documents that are wanted; kto."});
+  keys.key<Fp32Number>("undesirable_weight", undesirable_weight,
+                       {.range = at_least(0), .doc = "Weight of documents that are not wanted; kto."});
   keys.key<Fp32Number>("simpo_gamma", simpo_gamma, {.range = at_least(0), .doc = "Target margin of simpo."});
   keys.key("reference", reference,
            {.doc = "auto: the model as it was before training, which is the policy without its adapters where "
@@ -53,7 +57,7 @@ void DpoConfig::visit(DeckKeys& keys) {
            {.unit = "tokens", .range = at_least(0), .doc = "Keep the last tokens of longer prompts; 0 = all."});
 }
 
-void DpoConfig::resolve(DeckLoader& deck) const {
+void DpoConfig::resolve(DeckLoader& deck) {
   if (!deck.sound({"dpo.loss", "dpo.loss_weights"})) return;
   for (const std::string& name : loss) {
     if (!find_loss(name)) {
@@ -66,6 +70,14 @@ void DpoConfig::resolve(DeckLoader& deck) const {
   if (loss.empty()) deck.fail("dpo.loss", "name at least one loss, e.g. sigmoid");
   deck.check(loss_weights.empty() || loss_weights.size() == loss.size(), {"dpo.loss_weights", "dpo.loss"},
              fmt::format("{} weights for {} losses: give one for each", loss_weights.size(), loss.size()));
+  const bool kto = std::ranges::find(loss, "kto") != loss.end();
+  deck.check(!kto || loss.size() == 1, {"dpo.loss"}, "kto is a loss over documents with a label: it cannot be added to losses over pairs");
+  if (kto && reference != "none") {
+    deck.check(!cache_reference || !deck.given("dpo.cache_reference"), {"dpo.cache_reference", "dpo.loss"},
+               "kto compares prompts with completions of others, other ones in every step: the reference must run");
+    cache_reference = false;
+    deck.set("dpo.cache_reference", Origin::automatic, "for kto");
+  }
   const bool exo = std::ranges::find(loss, "exo_pair") != loss.end();
   deck.check(!exo || label_smoothing > 0, {"dpo.label_smoothing", "dpo.loss"},
              "exo_pair needs label_smoothing above 0, e.g. 1e-3: its target has no zero probability");

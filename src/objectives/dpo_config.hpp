@@ -58,12 +58,13 @@ struct DpoConfig {
   int64_t max_prompt_length = 0;
 
   void visit(DeckKeys& keys);
-  void resolve(DeckLoader& deck) const;
+  void resolve(DeckLoader& deck);
 
   /// The losses; the deck is resolved.
   std::vector<PreferenceLoss> losses() const;
   /// True if a loss compares the policy with a reference model.
   bool uses_reference() const;
+  bool is_kto() const { return losses() == std::vector{PreferenceLoss::kto}; }
 };
 
 template <>

@@ -3,10 +3,12 @@
 // the sums from which the loss and further metrics of a step follow. It never sees logits. To add one, add a file with
 // its make_ function (docs/design/adding.md).
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "core/arena.hpp"
 #include "core/batch.hpp"
@@ -25,6 +27,15 @@ struct ObjectiveNeeds {
   bool entropy = false;    ///< entropies of the tokens' distributions
   bool documents = false;  ///< Batch::documents; the host takes part in every pass
   bool reference = false;  ///< DocumentColumns::references
+  /// Log-probabilities of all documents of a step before its passes (begin_step), at the price of a forward pass.
+  bool step_statistics = false;
+  bool mismatched = false;  ///< and of prompts with the completions of others
+};
+
+/// Log-probabilities of a step's documents, nats, in the order of the step.
+struct StepDocuments {
+  std::vector<double> logp, reference;                        ///< the second one is 0 without a reference
+  std::vector<double> mismatched_logp, mismatched_reference;  ///< of mismatched documents; empty unless needed
 };
 
 /// A value of a step: factor * sum / count, where the sum runs over all ranks and is exact.
@@ -32,12 +43,22 @@ struct MetricSpec {
   std::string_view name;  ///< as in the ledger
   double factor = 1;
   std::string_view label = {};  ///< name on the console; empty: it is not shown there
+  int divided_by = -1;          ///< number of the metric whose sum divides this one instead of the count
 };
+
+/// Value of metric number `index`; sums in the order of `specs`.
+inline double metric_value(std::span<const MetricSpec> specs, std::span<const double> sums, size_t index, int64_t count) {
+  const int by = specs[index].divided_by;
+  const double divisor = by >= 0 ? sums[static_cast<size_t>(by)] : static_cast<double>(count);
+  return specs[index].factor * sums[index] / std::max(divisor, 1.0);
+}
 
 class Objective {
  public:
   virtual ~Objective() = default;
   virtual ObjectiveNeeds needs() const { return {}; }
+  /// Sees the documents of a step before its passes, if needs().step_statistics.
+  virtual void begin_step(const StepDocuments& /*documents*/) {}
   /// Registers memory for batches of at most so many segments.
   virtual void plan(Arena& /*arena*/, int64_t /*max_segments*/) {}
   /// Log-probabilities that are compared with those of another pass must not depend on the other rows of a batch.
@@ -59,6 +80,8 @@ class Objective {
 /// The sum over trained tokens of -log p(target), times the batch's loss weights.
 std::unique_ptr<Objective> make_cross_entropy();
 
+/// Kahneman-Tversky optimisation over documents with a label.
+std::unique_ptr<Objective> make_kto(const DpoConfig& config);
 /// The weighted sum of preference losses over pairs (dpo_config.hpp).
 std::unique_ptr<Objective> make_dpo(const DpoConfig& config);
 

@@ -163,9 +163,20 @@ Dual simpo_loss(const Terms& t) {
 }
 Dual cpo_loss(const Terms& t) { return smoothed(t, t.config.beta * (t.chosen - t.rejected)) + sft_loss(t); }
 
+Dual aot_loss(const Terms& t) {
+  return smoothed(t, t.config.beta * (t.chosen - t.rejected - t.pair.counterpart));
+}
+/// Half of the loss of the chosen document and its counterpart, and of the rejected one and its.
+Dual aot_unpaired_loss(const Terms& t) {
+  const Dual of_chosen = smoothed(t, t.config.beta * (t.chosen_ratio - t.pair.counterpart));
+  const Dual of_rejected = smoothed(t, t.config.beta * (t.pair.rejected_counterpart - t.rejected_ratio));
+  // Every loss is counted by both of its documents, and each has one derivative.
+  return {(of_chosen.value + of_rejected.value) / 2, of_chosen.chosen, of_rejected.rejected};
+}
+
 struct LossEntry {
   PreferenceLoss name;
-  Dual (*loss)(const Terms& terms);  ///< null: it needs statistics of the whole step
+  Dual (*loss)(const Terms& terms);  ///< null: it is no loss over pairs
   bool uses_reference;
 };
 constexpr std::array entries = {
@@ -178,8 +189,8 @@ constexpr std::array entries = {
     LossEntry{PreferenceLoss::nca_pair, nca_pair_loss, true},
     LossEntry{PreferenceLoss::bco_pair, bco_pair_loss, true},
     LossEntry{PreferenceLoss::sppo_hard, sppo_hard_loss, true},
-    LossEntry{PreferenceLoss::aot, nullptr, true},
-    LossEntry{PreferenceLoss::aot_unpaired, nullptr, true},
+    LossEntry{PreferenceLoss::aot, aot_loss, true},
+    LossEntry{PreferenceLoss::aot_unpaired, aot_unpaired_loss, true},
     LossEntry{PreferenceLoss::apo_zero, apo_zero_loss, true},
     LossEntry{PreferenceLoss::apo_down, apo_down_loss, true},
     LossEntry{PreferenceLoss::discopop, discopop_loss, true},
@@ -205,6 +216,8 @@ PairLoss preference_loss(PreferenceLoss loss, const DpoConfig& config, const Pre
   const Dual result = entry.loss(Terms(config, pair));
   return {result.value, result.chosen, result.rejected};
 }
+
+bool is_sorted(PreferenceLoss loss) { return loss == PreferenceLoss::aot || loss == PreferenceLoss::aot_unpaired; }
 
 bool uses_reference(PreferenceLoss loss) { return find(loss).uses_reference; }
 

@@ -19,6 +19,10 @@ struct DocumentScore {
 struct PreferencePair {
   DocumentScore chosen, rejected;
   double mean_chosen_targets = 1;  ///< mean number of the chosen documents' targets, over the pairs of the step
+  /// Sorted losses (aot: Melnyk et al. 2024, arXiv:2406.05882) compare the value of equal rank in the step: for the
+  /// difference of a pair the reference's, for the chosen document's log-ratio that of a rejected one.
+  double counterpart = 0;
+  double rejected_counterpart = 0;  ///< for the rejected document's log-ratio that of a chosen one
 };
 
 /// A loss in nats, and its derivatives with respect to the documents' log-probabilities.
@@ -28,6 +32,8 @@ struct PairLoss {
 
 PairLoss preference_loss(PreferenceLoss loss, const DpoConfig& config, const PreferencePair& pair);
 
+/// True if the loss compares ranks in the whole step.
+bool is_sorted(PreferenceLoss loss);
 /// True if the loss has a term in the reference model's log-probabilities.
 bool uses_reference(PreferenceLoss loss);
 

@@ -69,6 +69,17 @@ std::vector<std::vector<int32_t>> encode_prompts(const Config& config, const Dat
   return prompts;
 }
 
+/// Checks that the rows are those that the loss needs.
+std::unique_ptr<Objective> make_objective(const Config& config, const Dataset& data) {
+  if (config.run.task != Task::dpo) return make_cross_entropy();
+  const bool kto = config.dpo.is_kto(), labels = data.train->info().column == "label";
+  if (kto == labels) return kto ? make_kto(config.dpo) : make_dpo(config.dpo);
+  throw UserError(ExitCode::bad_content,
+                  fmt::format("{}: the rows of {} are {}", config.provenance.where("dpo.loss"), config.data.train.front(),
+                              labels ? "documents with a label (data.format = unpaired), which kto alone learns from"
+                                     : "pairs (data.format = preference); kto learns from rows with a label"));
+}
+
 }  // namespace
 
 TrainingParts training_parts(const Config& config, const Dataset& data) {
@@ -95,7 +106,7 @@ TrainingParts training_parts(const Config& config, const Dataset& data) {
           .validation = std::move(validation),
           .groups = {config.batch.gradient_accumulation_steps, config.parallel.reduction_groups},
           .total_steps = steps,
-          .objective = config.run.task == Task::dpo ? make_dpo(config.dpo) : make_cross_entropy(),
+          .objective = make_objective(config, data),
           .optimizer = make_optimizer(config.optimizer)};
 }
 

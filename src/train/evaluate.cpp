@@ -8,6 +8,7 @@
 #include "core/activity.hpp"
 #include "core/error.hpp"
 #include "kernels/step_decision.hpp"
+#include "train/step_documents.hpp"
 
 namespace llmtrain {
 
@@ -76,7 +77,7 @@ std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, Objective& 
       const Batch batch = buffers.batch.upload(host, ctx.stream);
       const TokenStatistics statistics = first_rows(buffers.statistics, batch.tokens);
       if (buffers.reference != nullptr) {
-        buffers.reference->score(ctx, batch, statistics.logp, host.documents, DataPart::validation);
+        buffers.reference->score(ctx, batch, statistics.logp, buffers.documents, host.documents, DataPart::validation);
       }
       model.forward(ctx, &batch);
       model.score(ctx, &batch, statistics);
@@ -88,9 +89,16 @@ std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, Objective& 
     pending.clear();
     return true;
   };
+  const bool statistics_first = objective.needs().step_statistics;
   for (int64_t step = 0; step < steps; ++step) {
     const StepPlan plan = data.plan(step);
     result.tokens += objective.count(plan);
+    if (statistics_first) {
+      score_step({model, ctx, buffers, DataPart::validation, communicator}, data, plan, objective);
+      pending = plan.micro_batches;
+      if (!run_pending()) return std::nullopt;
+      continue;
+    }
     pending.insert(pending.end(), plan.micro_batches.begin(), plan.micro_batches.end());
     if (static_cast<int64_t>(pending.size()) >= 4 * communicator.size() && !run_pending()) return std::nullopt;
   }
@@ -103,10 +111,14 @@ std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, Objective& 
   }
   ctx.stream.synchronize();
   communicator.sum(std::span(&result.correct, 1));
+  std::vector<double> totals;
+  for (ExactSum& sum : all) {
+    communicator.sum(sum);
+    totals.push_back(sum.value());
+  }
   for (size_t metric = 0; metric < all.size(); ++metric) {
-    communicator.sum(all[metric]);
     const MetricSpec& spec = objective.metrics()[metric];
-    const double value = spec.factor * all[metric].value() / static_cast<double>(result.tokens);
+    const double value = metric_value(objective.metrics(), totals, metric, result.tokens);
     if (metric == 0) {
       result.loss = value;
     } else {

@@ -20,6 +20,7 @@ struct EvaluationBuffers {
   TokenStatistics statistics;  ///< logp, fp32 [N]; other statistics on request
   Tensor sums;                 ///< int64 [at least the objective's metrics, ExactSum::integer_count]
   Reference* reference = nullptr;  ///< null: the objective needs none
+  Tensor documents = {};           ///< fp64 [segments], for objectives over documents
 };
 
 /// Callback for each scored micro-batch of this rank.

@@ -5,12 +5,6 @@
 
 namespace llmtrain {
 
-void Reference::plan(Arena& arena, int64_t max_segments) {
-  if (model_ != nullptr) {
-    arena.add(sums_, MemoryCategory::activations, "reference.sums", DType::f64, {max_segments});
-  }
-}
-
 Context Reference::own_context(const Context& ctx) const {
   Context own{model_->params(), ctx.arena, ctx.stream, ctx.seed, ctx.step, false};
   own.adapters = false;
@@ -18,13 +12,13 @@ Context Reference::own_context(const Context& ctx) const {
   return own;
 }
 
-void Reference::score(const Context& ctx, const Batch& batch, const Tensor& logp, DocumentColumns& documents,
-                      DataPart part) {
+void Reference::score(const Context& ctx, const Batch& batch, const Tensor& logp, const Tensor& sums,
+                      DocumentColumns& documents, DataPart part) {
   if (model_ != nullptr) {
     Context own = own_context(ctx);
     model_->model().forward(own, &batch);
     model_->model().score(own, &batch, {logp, {}, {}, {}});
-    document_sums(documents.references, batch, logp, sums_, ctx.stream);
+    document_sums(documents.references, batch, logp, sums, ctx.stream);
     return;
   }
   const std::vector<double>& known = part == DataPart::train ? values_.train : values_.validation;

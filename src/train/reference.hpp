@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/arena.hpp"
 #include "core/batch.hpp"
 #include "layers/context.hpp"
 #include "roles/model_set.hpp"
@@ -26,11 +25,12 @@ class Reference {
   explicit Reference(RoleModel& model) : model_(&model) {}
   explicit Reference(ReferenceValues values) : values_(std::move(values)) {}
 
-  void plan(Arena& arena, int64_t max_segments);
   /// Sets values that were not known when the plan was made.
   void set(ReferenceValues values) { values_ = std::move(values); }
-  /// Fills documents.references. `logp`: fp32 [N], overwritten. Collective where a model runs and is sharded.
-  void score(const Context& ctx, const Batch& batch, const Tensor& logp, DocumentColumns& documents, DataPart part);
+  /// Fills documents.references. `logp`: fp32 [N], `sums`: fp64 [documents], both overwritten. Collective where a model
+  /// runs and is sharded.
+  void score(const Context& ctx, const Batch& batch, const Tensor& logp, const Tensor& sums, DocumentColumns& documents,
+             DataPart part);
   /// Takes part in the passes of other ranks.
   void run_idle(const Context& ctx);
 
@@ -39,7 +39,6 @@ class Reference {
 
   RoleModel* model_ = nullptr;
   ReferenceValues values_;
-  Tensor sums_;  // fp64 [documents]
 };
 
 }  // namespace llmtrain

@@ -5,6 +5,7 @@
 #include "core/activity.hpp"
 #include "core/clock.hpp"
 #include "core/profile.hpp"
+#include "train/step_documents.hpp"
 
 namespace llmtrain {
 
@@ -52,6 +53,11 @@ void StepPasses::run(int64_t step, StepRecord::Phases& phases) {
   const int64_t micro_batches = static_cast<int64_t>(step_.micro_batches.size());
   const ReductionGroups& groups = plan_.groups;
   ParamStore& params = plan_.params();
+  if (plan_.objective->needs().step_statistics) {
+    const ProfileSpan phase(SpanKind::phase, "statistics");
+    score_step({plan_.model(), ctx_, plan_.evaluation_buffers(), DataPart::train, communicator_}, plan_.train, step_,
+               *plan_.objective);
+  }
   params.begin_step(groups.used(micro_batches));
   for (int64_t round = 0; round < params.rounds(); ++round) {
     const int64_t group = params.begin_round(round);
@@ -100,7 +106,7 @@ void StepPasses::run_micro_batch(StepRecord::Phases& phases) {
     phase.next("reference");
     documents_ = host.documents;
     batch.documents = &documents_;
-    plan_.reference->score(ctx_, batch, statistics.logp, documents_, DataPart::train);
+    plan_.reference->score(ctx_, batch, statistics.logp, buffers.documents, documents_, DataPart::train);
   }
   graphs_.run(batch, ctx_.stream, [&] {
     phase.next("forward");

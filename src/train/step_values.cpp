@@ -68,10 +68,10 @@ double StepValues::loss(int64_t count) const {
 std::vector<NamedValue> StepValues::metrics(int64_t count) const {
   std::vector<NamedValue> values;
   const std::span<const MetricSpec> specs = objective_.metrics();
+  std::vector<double> sums;
+  for (size_t m = 0; m < specs.size() && specs.size() > 1; ++m) sums.push_back(sum(static_cast<int64_t>(m)));
   for (size_t m = 1; m < specs.size(); ++m) {
-    const double value =
-        specs[m].factor * sum(static_cast<int64_t>(m)) / static_cast<double>(std::max<int64_t>(count, 1));
-    values.push_back({std::string(specs[m].name), std::string(specs[m].label), value});
+    values.push_back({std::string(specs[m].name), std::string(specs[m].label), metric_value(specs, sums, m, count)});
   }
   return values;
 }

@@ -38,7 +38,9 @@ void TrainingPlan::plan_buffers(const PassPlan& passes, const PlanOptions& optio
   const int64_t segments = std::max(train.max_segments(), validation ? validation->max_segments() : 0);
   buffers.batch.plan(arena, rows, segments);
   objective->plan(arena, segments);
-  if (reference) reference->plan(arena, segments);
+  if (objective->needs().documents) {
+    arena.add(buffers.documents, category, "statistics.documents", DType::f64, {segments});
+  }
   arena.add(buffers.statistics.logp, category, "statistics.logp", DType::f32, {rows});
   arena.add(buffers.statistics.lse, category, "statistics.lse", DType::f32, {rows});
   if (options.counts_correct) {

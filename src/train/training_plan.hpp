@@ -27,6 +27,7 @@ struct StepBuffers {
   TokenCotangents cotangents;  ///< fp32 [N]
   Tensor cotangent_scale;      ///< fp32 [1] of the step, with fp16
   StepSums sums;
+  Tensor documents;  ///< fp64 [segments], for objectives over documents
 };
 
 /// Parts of a training run that its task chooses.
@@ -63,7 +64,7 @@ struct TrainingPlan : TrainingParts {
   /// Buffers of a step, which evaluations share.
   EvaluationBuffers evaluation_buffers() {
     return {buffers.batch, {buffers.statistics.logp, {}, {}, buffers.statistics.argmax}, buffers.sums.of_objective(),
-            reference ? &*reference : nullptr};
+            reference ? &*reference : nullptr, buffers.documents};
   }
 
   ModelSet models;

@@ -260,6 +260,13 @@ void DataStream::plan(int64_t step, StepPlan& plan) const {
     const SampleSource& source = state.source_of(id);
     plan.trained_tokens += source.trained_targets(id - source.first_id(), plan.mask);
   }
+  double first_targets = 0;
+  if (counts().group > 1) {
+    for (const int64_t id : all) {
+      const SampleSource& source = state.source_of(id);
+      first_targets += static_cast<double>(source.first_targets(id - source.first_id(), plan.mask));
+    }
+  }
   plan.samples_hash = XXH3_64bits(all.data(), all.size() * sizeof(int64_t));
   size_t count = 0;
   for (size_t begin = 0; begin < all.size(); ++count) {
@@ -270,6 +277,8 @@ void DataStream::plan(int64_t step, StepPlan& plan) const {
     micro.samples.assign(all.begin() + static_cast<std::ptrdiff_t>(begin),
                          all.begin() + static_cast<std::ptrdiff_t>(end));
     micro.rows = state.rows_of(micro.samples);
+    micro.first_document = static_cast<int64_t>(begin) * documents_of_sample();
+    micro.mean_first_targets = first_targets / static_cast<double>(all.size());
     begin = end;
   }
   plan.micro_batches.resize(count);
@@ -282,7 +291,9 @@ MicroBatchPlan DataStream::canonical(int64_t first, int64_t last) const {
   return plan;
 }
 
-void DataStream::load(const MicroBatchPlan& plan, HostBatch& out) const {
+namespace {
+
+void clear(HostBatch& out) {
   for (auto* list : {&out.ids, &out.positions, &out.targets, &out.segments, &out.sequence_offsets}) list->clear();
   out.sequence_ids.clear();
   out.documents.ids.clear();
@@ -290,6 +301,27 @@ void DataStream::load(const MicroBatchPlan& plan, HostBatch& out) const {
   out.documents.values.clear();
   out.loss_weights.clear();
   out.segments.push_back(0);
+}
+
+}  // namespace
+
+void DataStream::load_mismatched(const StepPlan& step, const MicroBatchPlan& plan, HostBatch& out) const {
+  clear(out);
+  const auto first = static_cast<size_t>(plan.first_document);
+  for (size_t i = 0; i < plan.samples.size(); ++i) {
+    const size_t place = first + i, before = (place == 0 ? step.samples.size() : place) - 1;
+    const int64_t id = step.samples[place], other = step.samples[before];
+    const SampleSource &source = state_->source_of(id), &from = state_->source_of(other);
+    source.append_mismatched(id - source.first_id(), from, other - from.first_id(), state_->batch.sequence_length, out);
+  }
+  const auto rows = static_cast<int64_t>(out.ids.size());
+  state_->append_padding(rounded_rows(rows) - rows, out);
+}
+
+void DataStream::load(const MicroBatchPlan& plan, HostBatch& out) const {
+  clear(out);
+  out.documents.mean_first_targets = plan.mean_first_targets;
+  out.documents.first_in_step = plan.first_document;
   for (const int64_t id : plan.samples) {
     const SampleSource& source = state_->source_of(id);
     source.append(id - source.first_id(), out);

@@ -2,6 +2,7 @@
 // Micro-batches of any step as a pure function of (token file, deck, step): there is no state to restore, and nothing
 // can depend on the rank count.
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -23,6 +24,7 @@ struct MicroBatchPlan {
   int64_t index = 0;             ///< canonical index in the step
   std::vector<int64_t> samples;  ///< sample numbers in the data set, at most batch.micro
   double mean_first_targets = 1;  ///< DocumentColumns::mean_first_targets
+  int64_t first_document = 0;     ///< number of its first document in the step, where samples have documents
   int64_t rows = 0;              ///< tokens of the batch; unless packing = wrap, rounded up to a multiple of 128
 };
 
@@ -130,6 +132,10 @@ class DataStream {
   MicroBatchPlan canonical(int64_t first, int64_t last) const;
   /// A prefetching thread may call it.
   void load(const MicroBatchPlan& plan, HostBatch& out) const;
+  /// Documents of the micro-batch's prompts, each with the completion of the sample before it in the step, the first
+  /// one with the last one's. Samples have one document.
+  void load_mismatched(const StepPlan& step, const MicroBatchPlan& plan, HostBatch& out) const;
+  int64_t documents_of_sample() const { return std::max<int64_t>(counts().group, 1); }
 
  private:
   struct State;

@@ -53,25 +53,63 @@ std::span<const uint64_t> SampleSource::borders_in(const SampleSpan& span) const
   return {first, std::upper_bound(first, first + most, end)};
 }
 
-int64_t SampleSource::trained_targets(int64_t sample, std::vector<uint8_t>& mask) const {
-  int64_t count = 0;
-  for (size_t number = 0; number < index_.spans(sample); ++number) {
-    SampleSpan span = index_.span(sample, number);
-    span.begin += span.context;  // the rest counts
-    span.inputs -= span.context;
-    const std::span<const uint64_t> borders = borders_in(span);
-    if (!file_->info().has_mask) {
-      count += span.inputs - static_cast<int64_t>(borders.size());
-      continue;
-    }
-    mask.resize(static_cast<size_t>(span.inputs));
-    file_->read_mask(span.begin + 1, span.inputs, mask.data());
-    count += std::count(mask.begin(), mask.end(), uint8_t{1});
-    for (const uint64_t border : borders) {
-      count -= mask[static_cast<size_t>(border) - static_cast<size_t>(span.begin) - 1];
-    }
+int64_t SampleSource::targets_of(SampleSpan span, std::vector<uint8_t>& mask) const {
+  span.begin += span.context;  // the rest counts
+  span.inputs -= span.context;
+  const std::span<const uint64_t> borders = borders_in(span);
+  if (!file_->info().has_mask) return span.inputs - static_cast<int64_t>(borders.size());
+  mask.resize(static_cast<size_t>(span.inputs));
+  file_->read_mask(span.begin + 1, span.inputs, mask.data());
+  int64_t count = std::count(mask.begin(), mask.end(), uint8_t{1});
+  for (const uint64_t border : borders) {
+    count -= mask[static_cast<size_t>(border) - static_cast<size_t>(span.begin) - 1];
   }
   return count;
+}
+
+int64_t SampleSource::trained_targets(int64_t sample, std::vector<uint8_t>& mask) const {
+  int64_t count = 0;
+  for (size_t number = 0; number < index_.spans(sample); ++number) count += targets_of(index_.span(sample, number), mask);
+  return count;
+}
+
+int64_t SampleSource::first_targets(int64_t sample, std::vector<uint8_t>& mask) const {
+  return targets_of(index_.span(sample, 0), mask);
+}
+
+SampleSource::Completion SampleSource::completion_of(int64_t sample) const {
+  const SampleSpan span = index_.span(sample, 0);
+  Completion document;
+  document.ids.resize(static_cast<size_t>(span.inputs) + 1);
+  file_->read(span.begin, span.inputs + 1, document.ids.data());
+  document.mask.assign(static_cast<size_t>(span.inputs), 1);
+  if (file_->info().has_mask) file_->read_mask(span.begin + 1, span.inputs, document.mask.data());
+  const auto first = std::ranges::find(document.mask, uint8_t{1});
+  document.begin = static_cast<size_t>(first - document.mask.begin()) + 1;
+  return document;
+}
+
+void SampleSource::append_mismatched(int64_t sample, const SampleSource& other, int64_t other_sample, int64_t longest,
+                                     HostBatch& out) const {
+  const Completion prompt = completion_of(sample), completion = other.completion_of(other_sample);
+  std::vector<int32_t> ids(prompt.ids.begin(), prompt.ids.begin() + static_cast<std::ptrdiff_t>(prompt.begin));
+  std::vector<uint8_t> mask(prompt.begin - 1, 0);
+  ids.insert(ids.end(), completion.ids.begin() + static_cast<std::ptrdiff_t>(completion.begin), completion.ids.end());
+  mask.insert(mask.end(), completion.mask.begin() + static_cast<std::ptrdiff_t>(completion.begin) - 1,
+              completion.mask.end());
+  const size_t inputs = std::min(mask.size(), static_cast<size_t>(longest));
+  const size_t row = out.ids.size();
+  for (size_t i = 0; i < inputs; ++i) {
+    out.ids.push_back(ids[i]);
+    out.targets.push_back(mask[i] != 0 ? ids[i + 1] : ignore_target);
+    out.loss_weights.push_back(mask[i] != 0 ? 1.0F : 0.0F);
+    out.positions.push_back(static_cast<int32_t>(i));
+    out.sequence_ids.push_back(first_id_ + sample);
+    out.sequence_offsets.push_back(static_cast<int32_t>(i));
+  }
+  out.segments.push_back(static_cast<int32_t>(row + inputs));
+  out.documents.ids.push_back(first_id_ + sample);
+  out.documents.targets.push_back(std::count(mask.begin(), mask.begin() + static_cast<std::ptrdiff_t>(inputs), 1));
 }
 
 void SampleSource::append(int64_t sample, HostBatch& out) const {

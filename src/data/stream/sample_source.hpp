@@ -29,10 +29,24 @@ class SampleSource {
   bool may_lack_targets() const { return windows_ || file_->info().has_mask; }
   /// Counts the targets of the sample; `mask` is working memory.
   int64_t trained_targets(int64_t sample, std::vector<uint8_t>& mask) const;
+  /// Counts the targets of the sample's first document.
+  int64_t first_targets(int64_t sample, std::vector<uint8_t>& mask) const;
   void append(int64_t sample, HostBatch& out) const;
+  /// Appends the prompt of a sample of one document, and behind it the completion of another sample, which may be of
+  /// another source; what is longer than `longest` inputs is cut off.
+  void append_mismatched(int64_t sample, const SampleSource& other, int64_t other_sample, int64_t longest,
+                         HostBatch& out) const;
 
  private:
   void require_trained_target() const;
+  int64_t targets_of(SampleSpan span, std::vector<uint8_t>& mask) const;
+  /// Tokens and mask of a sample's only document, and the place of its first token that is a target.
+  struct Completion {
+    std::vector<int32_t> ids;
+    std::vector<uint8_t> mask;  ///< of all tokens but the first
+    size_t begin = 0;
+  };
+  Completion completion_of(int64_t sample) const;
   std::span<const uint64_t> borders_in(const SampleSpan& span) const;
   void append_span(const SampleSpan& span, HostBatch& out) const;
   /// Adds the document of the rows from `row` on, number `place` of the sample.

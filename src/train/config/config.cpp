@@ -230,6 +230,18 @@ std::string read_deck_file(const std::string& path) {
 
 namespace {
 
+/// Passes whose log-probabilities are compared have no dropout.
+void drop_dropout(DeckLoader& deck, Config& config) {
+  const auto drop = [&](std::string_view key, double& probability) {
+    if (probability == 0) return;
+    probability = 0;
+    deck.unused(key, fmt::format("run.task = {} compares log-probabilities, without dropout", name_of(config.run.task)));
+  };
+  drop("model.dropout", config.model.dropout);
+  drop("model.attention_dropout", config.model.attention_dropout);
+  drop("lora.dropout", config.lora.dropout);
+}
+
 /// States of a paged optimizer lie in host memory, or where offloaded parameters lie.
 void page_states(DeckLoader& deck, Config& config) {
   constexpr const char* key = "parallel.offload_optimizer";
@@ -286,7 +298,11 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     config.evaluation.resolve(deck, config);
     config.log.resolve(deck);
     config.divergence.resolve(deck);
-    if (config.run.task == Task::dpo) config.dpo.resolve(deck);
+    if (config.run.task == Task::dpo) {
+      config.dpo.resolve(deck);
+      config.data.max_prompt_length = config.dpo.max_prompt_length;
+    }
+    if (preference_tasks.contains(config.run.task)) drop_dropout(deck, config);
   }
   if (config.run.task == Task::evaluate) resolve_evaluation_task(deck, config);
   mark_unused(deck, keys, config.run.task);

@@ -64,13 +64,13 @@ class ExactTrainer(DPOTrainer):
         return loss
 
 
-def train(rows, tokenizer, adapter=None, steps=STEPS, **settings):
+def train(rows, tokenizer, adapter=None, steps=STEPS, micro=1, **settings):
     model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32, attn_implementation="eager")
     if adapter is not None:
         model = PeftModel.from_pretrained(model, adapter, is_trainable=True)
     with tempfile.TemporaryDirectory() as folder:
-        arguments = DPOConfig(output_dir=folder, max_steps=steps, per_device_train_batch_size=1,
-                              gradient_accumulation_steps=PAIRS_PER_STEP, learning_rate=1e-3, lr_scheduler_type="constant",
+        arguments = DPOConfig(output_dir=folder, max_steps=steps, per_device_train_batch_size=micro,
+                              gradient_accumulation_steps=PAIRS_PER_STEP // micro, learning_rate=1e-3, lr_scheduler_type="constant",
                               weight_decay=0.0, max_grad_norm=1.0, logging_steps=1, report_to=[], save_strategy="no",
                               train_sampling_strategy="sequential", use_cpu=True, bf16=False, gradient_checkpointing=False,
                               disable_tqdm=True, dataset_num_proc=1, optim="adamw_torch", logging_nan_inf_filter=False,
@@ -79,7 +79,8 @@ def train(rows, tokenizer, adapter=None, steps=STEPS, **settings):
                                processing_class=tokenizer)
         trainer.train()
     logs = [log for log in trainer.state.log_history if "grad_norm" in log]
-    result = {"loss": [sum(trainer.losses[s * PAIRS_PER_STEP:(s + 1) * PAIRS_PER_STEP]) for s in range(steps)],
+    each = PAIRS_PER_STEP // micro
+    result = {"loss": [sum(trainer.losses[s * each:(s + 1) * each]) for s in range(steps)],
               "grad_norm": [float(log["grad_norm"]) for log in logs]}
     return result | {name: [float(log[name]) for log in logs] for name in METRICS}
 
@@ -104,7 +105,7 @@ def main():
         "implicit": train(implicit, tokenizer, steps=2),
         "lora": train(texts, tokenizer, HERE / "adapter"),
         "truncated": train(texts, tokenizer, max_length=48),
-        "weighted": train(texts, tokenizer, loss_type=["sigmoid", "bco_pair", "sft"], loss_weights=[0.8, 0.2, 1.0]),
+        "weighted": train(texts, tokenizer, micro=PAIRS_PER_STEP, loss_type=["sigmoid", "bco_pair", "sft"], loss_weights=[0.8, 0.2, 1.0]),
     }
     for name in ("hinge", "ipo", "nca_pair", "sppo_hard", "apo_zero", "apo_down", "discopop", "sigmoid_norm"):
         cases[name] = train(texts, tokenizer, loss_type=[name])

@@ -1,0 +1,129 @@
+// run.task = dpo: steps equal those of TRL's DPOTrainer (tests/reference/preference), and the ledger depends neither on
+// the layout nor on where the reference's log-probabilities come from.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "decks/program.hpp"
+#include "harness/temporary_folder.hpp"
+
+namespace llmtrain::test {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+class Dpo : public testing::Test {
+ protected:
+  static std::string file(const std::string& name) {
+    return (source_folder() / "tests/reference/preference" / name).string();
+  }
+
+  Outcome run(const std::string& name, const std::vector<std::string>& overrides, int ranks = 1) {
+    const std::string deck = (folder / "dpo.ini").string();
+    write_file(deck, "[run]\ntask = dpo\nmax_steps = 5\noutput = " + folder.text() + "\n[model]\npath = " +
+                         file("../sft/model") + "\n[data]\ntrain = " + file("texts.jsonl") +
+                         "\nvalidation_fraction = 0\nshuffle = false\n[batch]\nsequence_length = 512\nmicro = 1\n"
+                         "global = 4\n[optimizer]\nweight_decay = 0\n[schedule]\nlearning_rate = 1e-3\n[precision]\n"
+                         "compute = fp32\n[checkpoint]\nat_end = false\n");
+    std::vector<std::string> arguments = {deck, "run.name=" + name};
+    arguments.insert(arguments.end(), overrides.begin(), overrides.end());
+    return llmtrain({ranks, 1, arguments});
+  }
+
+  std::string ledger(const std::string& name, const std::vector<std::string>& overrides, int ranks = 1) {
+    const Outcome outcome = run(name, overrides, ranks);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return read_file(folder / name / "ledger.jsonl");
+  }
+
+  TemporaryFolder folder;
+};
+
+double hex(const json& text) { return std::strtod(text.get<std::string>().c_str(), nullptr); }
+
+/// Largest differences of a ledger from TRL's steps: relative ones of loss and norm, absolute ones of metrics.
+struct Differences {
+  double loss = 0, norm = 0, metrics = 0;
+};
+Differences compare(const std::string& ledger, const json& expected) {
+  Differences result;
+  std::istringstream lines(ledger);
+  std::string line;
+  size_t step = 0;
+  for (; std::getline(lines, line); ++step) {
+    const json ours = json::parse(line);
+    const double loss = expected["loss"][step], norm = expected["grad_norm"][step];
+    result.loss = std::max(result.loss, std::abs(hex(ours["loss"]) - loss) / loss);
+    result.norm = std::max(result.norm, std::abs(hex(ours["grad_norm"]) - norm) / norm);
+    for (const auto& [name, value] : ours["metrics"].items()) {
+      if (!expected.contains(name)) continue;
+      result.metrics = std::max(result.metrics, std::abs(hex(value) - expected[name][step].get<double>()));
+    }
+  }
+  EXPECT_EQ(step, expected["loss"].size());
+  return result;
+}
+
+// Losses that follow other paths: plain, averaged, of several terms, truncated documents, adapters, a template.
+TEST_F(Dpo, StepsAreThoseOfTrl) {
+  const json expected = json::parse(read_file(file("dpo.json")));
+  const std::map<std::string, std::vector<std::string>> cases = {
+      {"sigmoid", {}},
+      {"ipo", {"dpo.loss=ipo"}},
+      {"weighted", {"dpo.loss=sigmoid, bco_pair, sft", "dpo.loss_weights=0.8, 0.2, 1"}},
+      {"truncated", {"batch.sequence_length=47"}},
+      {"lora", {"run.finetuning=lora", "lora.path=" + file("adapter")}},
+      {"conversations", {"data.train=" + file("conversations.jsonl"), "run.max_steps=2"}},
+      {"implicit", {"data.train=" + file("implicit.jsonl"), "run.max_steps=2"}}};
+  for (const auto& [name, overrides] : cases) {
+    SCOPED_TRACE(name);
+    const Differences found = compare(ledger(name, overrides), expected[name]);
+    EXPECT_LT(found.loss, 1e-5);
+    EXPECT_LT(found.norm, 2e-5);
+    EXPECT_LT(found.metrics, 1e-4);
+  }
+  EXPECT_GT(compare(ledger("control", {"dpo.beta=0.101"}), expected["sigmoid"]).norm, 2e-3) << "the control";
+}
+
+TEST_F(Dpo, LedgerIsIdenticalForLayoutsAndSourcesOfTheReference) {
+  const std::vector<std::string> common = {"data.shuffle=true", "run.epochs=2", "batch.micro=2"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), common.begin(), common.end());
+    return more;
+  };
+  const std::string cached = ledger("cached", with({}));
+  EXPECT_EQ(cached, ledger("again", with({})));
+  EXPECT_EQ(cached, ledger("model", with({"dpo.cache_reference=false"})));
+  EXPECT_EQ(cached, ledger("shards", with({"dpo.cache_reference=false", "parallel.zero=3"}), 3));
+  EXPECT_EQ(cached, ledger("ranks", with({"data.cache=" + (folder / "other").string(), "parallel.zero=2"}), 2));
+  EXPECT_NE(cached, ledger("none", with({"dpo.reference=none"}))) << "the control";
+}
+
+TEST_F(Dpo, ResumesOnOtherRanks) {
+  const std::vector<std::string> whole = {"run.max_steps=4"}, part = {"run.max_steps=2", "checkpoint.at_end=true"};
+  const std::string expected = ledger("whole", whole);
+  ledger("part", part);
+  EXPECT_EQ(ledger("part", {"run.max_steps=4", "parallel.zero=3", "dpo.cache_reference=false"}, 2), expected);
+}
+
+TEST_F(Dpo, RefusesWhatCannotBeMeant) {
+  const auto message = [&](const std::vector<std::string>& overrides) {
+    const Outcome outcome = run("refused", overrides);
+    EXPECT_EQ(outcome.exit_code, 78) << outcome.output;
+    return outcome.output;
+  };
+  EXPECT_THAT(message({"dpo.loss=sigmiod"}), HasSubstr("did you mean"));
+  EXPECT_THAT(message({"dpo.loss=exo_pair"}), HasSubstr("label_smoothing above 0"));
+  EXPECT_THAT(message({"dpo.loss=sigmoid, ipo", "dpo.loss_weights=1"}), HasSubstr("1 weights for 2 losses"));
+}
+
+}  // namespace
+}  // namespace llmtrain::test

@@ -35,6 +35,7 @@ SMALL = {"inputs/small.ini": ["model.d_model=32", "model.d_ff=64", "batch.global
                                "batch.sequence_length=64"],
          "inputs/quickstart.ini": ["model.d_model=24"],
          "inputs/sft.ini": ["batch.global=4"],
+         "inputs/reward.ini": ["batch.global=4", "batch.micro=2"],
          "inputs/freeze.ini": ["batch.global=4"],
          "inputs/lora.ini": ["batch.global=4"],
          "inputs/dora.ini": ["batch.global=4"],

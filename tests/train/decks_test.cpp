@@ -22,6 +22,9 @@ const std::filesystem::path& inputs() {
 
 /// Fine-tuning decks go on from the quickstart's run, which is not there.
 std::vector<std::string> arguments_of(const std::string& name) {
+  if (name == "reward") {
+    return {"model.path=tests/reference/sft/model", "data.train=tests/reference/preference/texts.jsonl"};
+  }
   if (!std::set<std::string>{"sft", "freeze", "lora", "dora", "qlora", "int8"}.contains(name)) return {};
   return {"model.path=tests/reference/sft/model", "data.train=tests/reference/sft/completions.jsonl"};
 }

@@ -97,6 +97,17 @@ void resolve_finetuning(DeckLoader& deck, const DeckKeys& keys, Config& config, 
   mark_unused(deck, keys, "lora");
 }
 
+/// Keys of a model that scores pairs.
+void score_documents(DeckLoader& deck, Config& config) {
+  config.data.scores_documents = true;
+  config.data.use = DataUse::pairs;
+  deck.check(config.log.samples_every_steps == 0, {"log.samples_every_steps"},
+             "a reward model scores texts and writes none: remove the key");
+  deck.check(config.evaluation.stride == 0, {"evaluation.stride"}, "a reward model scores whole texts: remove the key");
+  deck.check(config.checkpoint.best_metric == CheckpointConfig::Metric::loss, {"checkpoint.best_metric"},
+             "a reward model predicts no tokens: choose validation/loss");
+}
+
 void resolve_tokenizer_task(DeckLoader& deck, Config& config) {
   if (!deck.given("data.tokenizer")) {
     config.data.tokenizer = "bpe";
@@ -283,7 +294,7 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     config.model.resolve(deck, config.batch.sequence_length, loaded ? &*loaded : nullptr);
     resolve_finetuning(deck, keys, config, files == DeckFiles::recorded ? nullptr : folders);
     config.data.resolve(deck, config.run.output, config.run.task, config.run.seed);
-    if (config.model.scores()) config.score_documents(deck);
+    if (config.model.scores()) score_documents(deck, config);
     config.chat.resolve(deck);
     deck.check(config.data.max_tokens_per_batch == 0 || config.parallel.reduction_groups == 0,
                {"parallel.reduction_groups", "data.max_tokens_per_batch"},

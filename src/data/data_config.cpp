@@ -212,8 +212,6 @@ void DataConfig::check_tokenizer_name(DeckLoader& deck) const {
 /// Keys of preference data.
 void DataConfig::resolve_preferences(DeckLoader& deck, Task task) {
   const bool preferences = preference_tasks.contains(task);
-  use = !trains(task) ? DataUse::any : !preferences ? DataUse::training : DataUse::preferences;
-  if (task == Task::reward) use = DataUse::pairs;
   if (const RowFormat* named = find_row_format(format)) {
     const std::string why = refused_use(use, named->group, named->column);
     deck.check(why.empty(), {"data.format"}, fmt::format("with {}, {}", format, why));
@@ -236,6 +234,10 @@ void DataConfig::resolve_preferences(DeckLoader& deck, Task task) {
 
 /// Keys of instruction data.
 void DataConfig::resolve_rows(DeckLoader& deck, Task task) {
+  use = task == Task::reward              ? DataUse::pairs
+        : preference_tasks.contains(task) ? DataUse::preferences
+        : trains(task)                    ? DataUse::training
+                                          : DataUse::any;
   instructions = instruction_tasks.contains(task);
   begins_like_tokenizer = task == Task::sft;
   packing_given = deck.given("data.packing");

@@ -85,11 +85,12 @@ inline std::vector<uint64_t> offsets_of(const TokenFile& file) {
 
 /// Writes a small token file at once.
 inline void write_token_file(const std::string& path, TokenFileInfo info, std::span<const int32_t> ids,
-                             std::span<const uint8_t> mask, std::span<const uint64_t> documents) {
+                             std::span<const uint8_t> mask, std::span<const uint64_t> documents,
+                             std::span<const float> values = {}) {
   info.tokens = static_cast<int64_t>(ids.size());
   info.has_mask = !mask.empty();
   LLMTRAIN_CHECK(mask.empty() || mask.size() == ids.size(), "a mask has one entry per token");
-  TokenFileWriter writer(path, info, documents);
+  TokenFileWriter writer(path, info, documents, values);
   const TokenRegionWriter region(writer.target());
   region.write(0, ids);
   region.write_mask(0, mask);

@@ -24,9 +24,18 @@ class MemoryTokens final : public TokenFile {
     }
     info_.path = "memory";
     info_.tokens = tokens();
+    info_.documents = static_cast<int64_t>(documents.size());
     info_.has_mask = !mask_.empty();
   }
   void set_rows(const RowCounts& rows) { info_.rows = rows; }
+  /// Makes preference data of the documents; with a column, the value of document d is d.
+  void set_preferences(int64_t group, const std::string& column) {
+    info_.group = group;
+    info_.column = column;
+    values_.clear();
+    for (size_t d = 0; !column.empty() && d + 1 < offsets_.size(); ++d) values_.push_back(static_cast<float>(d));
+  }
+  std::span<const float> values() const override { return values_; }
   const TokenFileInfo& info() const override { return info_; }
   int64_t tokens() const override { return static_cast<int64_t>(ids_.size()); }
   std::span<const uint64_t> documents() const override { return offsets_; }
@@ -43,6 +52,7 @@ class MemoryTokens final : public TokenFile {
   std::vector<int32_t> ids_;
   std::vector<uint64_t> offsets_;
   std::vector<uint8_t> mask_;
+  std::vector<float> values_;
   TokenFileInfo info_;
 };
 

@@ -72,6 +72,25 @@ TEST(TokenFile, ComesBackAsWritten) {
   EXPECT_THAT(folder.names(), ElementsAre("x.h5"));
 }
 
+TEST(TokenFile, PairsComeBackWithTheirValues) {
+  const Folder folder;
+  TokenFileInfo info = info_of(10);
+  info.group = 2;
+  info.column = "margin";
+  info.rows = {.used = 1, .equal = 3, .empty = 4, .first_equal = "a.jsonl:7", .first_empty = "b.jsonl:8"};
+  const std::vector<int32_t> ids = {0, 7, 8, 9};
+  write_token_file(folder / "x.h5", info, ids, {}, std::vector<uint64_t>{0, 2, 4}, std::vector<float>{-0.5F, 2});
+  const auto file = open_token_file(folder / "x.h5");
+  EXPECT_EQ(all_tokens(*file), ids);
+  EXPECT_EQ(file->info().group, 2);
+  EXPECT_EQ(file->info().column, "margin");
+  EXPECT_THAT(file->values(), ElementsAre(-0.5F, 2));
+  EXPECT_EQ(file->info().rows.equal, 3);
+  EXPECT_EQ(file->info().rows.empty, 4);
+  EXPECT_EQ(file->info().rows.first_equal, "a.jsonl:7");
+  EXPECT_EQ(file->info().rows.first_empty, "b.jsonl:8");
+}
+
 TEST(TokenFile, WithoutMaskEverythingIsTrained) {
   const Folder folder;
   const std::vector<int32_t> ids(200000, 3);  // more than one block of reading

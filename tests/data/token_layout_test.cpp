@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <hdf5.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "core/files/hdf5_handle.hpp"
@@ -85,6 +86,57 @@ TEST(HostileTokenFile, TheRightOneIsAccepted) {
   const auto file = open_token_file(write_file(folder, {}));
   EXPECT_EQ(file->tokens(), 4);
   EXPECT_EQ(test::all_tokens(*file), (std::vector<int32_t>{1, 9, 2, 9}));
+}
+
+void text_attribute(hid_t file, const char* name, const std::string& value) {
+  const Hdf5Handle type(H5Tcopy(H5T_C_S1), H5Tclose);
+  H5Tset_size(type.get(), value.size());
+  const Hdf5Handle space(H5Screate(H5S_SCALAR), H5Sclose);
+  const Hdf5Handle attribute(H5Acreate2(file, name, type.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
+  H5Awrite(attribute.get(), type.get(), value.data());
+}
+
+/// Makes preference data of the file.
+std::function<void(hid_t)> preferences(int64_t group, const std::string& column, std::vector<float> values,
+                                       hid_t type = H5T_IEEE_F32LE) {
+  return [=](hid_t file) {
+    integer_attribute(file, "group", group);
+    if (!column.empty()) text_attribute(file, "column", column);
+    if (values.empty()) return;
+    const hsize_t extent = values.size();
+    const Hdf5Handle space(H5Screate_simple(1, &extent, nullptr), H5Sclose);
+    const Hdf5Handle data(H5Dcreate2(file, "values", type, space.get(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
+                          H5Dclose);
+    H5Dwrite(data.get(), H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data());
+  };
+}
+
+TEST(HostileTokenFile, Preferences) {
+  const Folder folder;
+  for (const auto& extra :
+       {preferences(2, "margin", {-1, 2}), preferences(2, "", {}), preferences(1, "label", {0, 1})}) {
+    EXPECT_TRUE(open_token_file(write_file(folder, {.extra = extra}))->info().has_preferences());
+  }
+  const auto refused = [](const std::function<void(hid_t)>& extra) { return refusal_of({.extra = extra}); };
+  EXPECT_THAT(refused(preferences(3, "", {})), HasSubstr("attribute group = 3 is out of range"));
+  EXPECT_THAT(refused(preferences(0, "", {})), HasSubstr("attribute group = 0 is out of range"));
+  EXPECT_THAT(refused(preferences(1, "margin", {1, 1})), HasSubstr("attribute column is 'margin' with group 1"));
+  EXPECT_THAT(refused(preferences(2, "label", {1, 1})), HasSubstr("attribute column is 'label' with group 2"));
+  EXPECT_THAT(refused(preferences(2, "score", {1, 1})), HasSubstr("attribute column is 'score'"));
+  EXPECT_THAT(refused(preferences(2, "margin", {})), HasSubstr("/values is missing"));
+  EXPECT_THAT(refused(preferences(2, "", {1, 1})), HasSubstr("/values, and no attribute column"));
+  EXPECT_THAT(refused(preferences(2, "margin", {1, 1, 1})), HasSubstr("/values has 3 entries for 2 documents"));
+  EXPECT_THAT(refused(preferences(2, "margin", {1, 1}, H5T_IEEE_F64LE)), HasSubstr("/values must have"));
+  EXPECT_THAT(refused(preferences(2, "margin", {1, 1}, H5T_IEEE_F32BE)), HasSubstr("/values must have"));
+  EXPECT_THAT(refused(preferences(2, "margin", {1, 1}, H5T_STD_U32LE)), HasSubstr("/values must have"));
+  EXPECT_THAT(refused(preferences(2, "margin", {1, NAN})), HasSubstr("margin of document 2 is nan, it must be finite"));
+  EXPECT_THAT(refused(preferences(1, "label", {0.5F, 1})), HasSubstr("label of document 1 is 0.5, it must be 0 or 1"));
+  EXPECT_THAT(refusal_of({.documents =
+                              [](hid_t file) {
+                                dataset(file, "documents", H5T_STD_U64LE, {0, 1, 2, 4});
+                              },
+                          .extra = preferences(2, "", {})}),
+              HasSubstr("3 documents are not whole groups of 2"));
 }
 
 TEST(HostileTokenFile, OnlyHardLinksAreFollowed) {

@@ -17,10 +17,10 @@ struct RowCounts {
   int64_t merged_borders = 0;  ///< used rows where the border of prompt and completion lies inside a token
   int64_t without_stop = 0;    ///< used rows whose last trained token does not end the generation
   // Of preference data, left out:
-  int64_t equal = 0;        ///< pairs of two equal answers
-  int64_t empty = 0;        ///< rows with an empty answer
-  std::string first_equal;  ///< "file:line" of the first of these pairs
-  std::string first_empty;
+  int64_t equal = 0;             ///< pairs of two equal answers
+  int64_t empty = 0;             ///< rows with an empty answer
+  std::string first_equal = {};  ///< "file:line" of the first of these pairs
+  std::string first_empty = {};
 
   int64_t left_out() const { return untrained + equal + empty; }
   RowCounts& operator+=(const RowCounts& other);

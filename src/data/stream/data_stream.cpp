@@ -256,17 +256,14 @@ void DataStream::plan(int64_t step, StepPlan& plan) const {
   plan.trained_tokens = 0;
   const std::vector<int64_t>& all = plan.samples;
   state.samples_of(step, steps_per_epoch(), plan.samples);
+  int64_t first_targets = 0;
   for (const int64_t id : all) {
     const SampleSource& source = state.source_of(id);
     plan.trained_tokens += source.trained_targets(id - source.first_id(), plan.mask);
+    if (source.has_preferences()) first_targets += source.trained_targets(id - source.first_id(), 0, plan.mask);
   }
-  double first_targets = 0;
-  if (counts().group > 1) {
-    for (const int64_t id : all) {
-      const SampleSource& source = state.source_of(id);
-      first_targets += static_cast<double>(source.first_targets(id - source.first_id(), plan.mask));
-    }
-  }
+  const double mean_first_targets =
+      first_targets > 0 ? static_cast<double>(first_targets) / static_cast<double>(all.size()) : 1;
   plan.samples_hash = XXH3_64bits(all.data(), all.size() * sizeof(int64_t));
   size_t count = 0;
   for (size_t begin = 0; begin < all.size(); ++count) {
@@ -278,7 +275,7 @@ void DataStream::plan(int64_t step, StepPlan& plan) const {
                          all.begin() + static_cast<std::ptrdiff_t>(end));
     micro.rows = state.rows_of(micro.samples);
     micro.first_document = static_cast<int64_t>(begin) * documents_of_sample();
-    micro.mean_first_targets = first_targets / static_cast<double>(all.size());
+    micro.mean_first_targets = mean_first_targets;
     begin = end;
   }
   plan.micro_batches.resize(count);
@@ -299,6 +296,7 @@ void clear(HostBatch& out) {
   out.documents.ids.clear();
   out.documents.targets.clear();
   out.documents.values.clear();
+  out.documents.references.clear();
   out.loss_weights.clear();
   out.segments.push_back(0);
 }

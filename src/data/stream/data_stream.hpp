@@ -21,11 +21,11 @@ namespace llmtrain {
 
 /// Sequences of one forward pass.
 struct MicroBatchPlan {
-  int64_t index = 0;             ///< canonical index in the step
-  std::vector<int64_t> samples;  ///< sample numbers in the data set, at most batch.micro
+  int64_t index = 0;              ///< canonical index in the step
+  std::vector<int64_t> samples;   ///< sample numbers in the data set, at most batch.micro
   double mean_first_targets = 1;  ///< DocumentColumns::mean_first_targets
   int64_t first_document = 0;     ///< number of its first document in the step, where samples have documents
-  int64_t rows = 0;              ///< tokens of the batch; unless packing = wrap, rounded up to a multiple of 128
+  int64_t rows = 0;               ///< tokens of the batch; unless packing = wrap, rounded up to a multiple of 128
 };
 
 struct StepPlan {

@@ -54,8 +54,15 @@ std::span<const uint64_t> SampleSource::borders_in(const SampleSpan& span) const
   return {first, std::upper_bound(first, first + most, end)};
 }
 
-int64_t SampleSource::targets_of(SampleSpan span, std::vector<uint8_t>& mask) const {
+int64_t SampleSource::trained_targets(int64_t sample, std::vector<uint8_t>& mask) const {
+  int64_t count = 0;
+  for (size_t number = 0; number < index_.spans(sample); ++number) count += trained_targets(sample, number, mask);
+  return count;
+}
+
+int64_t SampleSource::trained_targets(int64_t sample, size_t number, std::vector<uint8_t>& mask) const {
   if (scores_) return 1;
+  SampleSpan span = index_.span(sample, number);
   span.begin += span.context;  // the rest counts
   span.inputs -= span.context;
   const std::span<const uint64_t> borders = borders_in(span);
@@ -67,16 +74,6 @@ int64_t SampleSource::targets_of(SampleSpan span, std::vector<uint8_t>& mask) co
     count -= mask[static_cast<size_t>(border) - static_cast<size_t>(span.begin) - 1];
   }
   return count;
-}
-
-int64_t SampleSource::trained_targets(int64_t sample, std::vector<uint8_t>& mask) const {
-  int64_t count = 0;
-  for (size_t number = 0; number < index_.spans(sample); ++number) count += targets_of(index_.span(sample, number), mask);
-  return count;
-}
-
-int64_t SampleSource::first_targets(int64_t sample, std::vector<uint8_t>& mask) const {
-  return targets_of(index_.span(sample, 0), mask);
 }
 
 SampleSource::Completion SampleSource::completion_of(int64_t sample) const {
@@ -120,7 +117,7 @@ void SampleSource::append(int64_t sample, HostBatch& out) const {
     const size_t first = out.ids.size();
     const SampleSpan span = index_.span(sample, number);
     scores_ ? append_scored_span(span, out) : append_span(span, out);
-    if (file_->info().has_preferences()) append_document(sample, number, first, out);
+    if (has_preferences()) append_document(sample, number, first, out);
   }
   const size_t rows = out.ids.size() - row;
   out.sequence_ids.insert(out.sequence_ids.end(), rows, first_id_ + sample);

@@ -29,8 +29,9 @@ class SampleSource {
   bool may_lack_targets() const { return !scores_ && (windows_ || file_->info().has_mask); }
   /// Counts the targets of the sample; `mask` is working memory.
   int64_t trained_targets(int64_t sample, std::vector<uint8_t>& mask) const;
-  /// Counts the targets of the sample's first document.
-  int64_t first_targets(int64_t sample, std::vector<uint8_t>& mask) const;
+  /// The same of one of its spans.
+  int64_t trained_targets(int64_t sample, size_t span, std::vector<uint8_t>& mask) const;
+  bool has_preferences() const { return file_->info().has_preferences(); }
   void append(int64_t sample, HostBatch& out) const;
   /// Appends the prompt of a sample of one document, and behind it the completion of another sample, which may be of
   /// another source; what is longer than `longest` inputs is cut off.
@@ -39,7 +40,6 @@ class SampleSource {
 
  private:
   void require_trained_target() const;
-  int64_t targets_of(SampleSpan span, std::vector<uint8_t>& mask) const;
   /// Tokens and mask of a sample's only document, and the place of its first token that is a target.
   struct Completion {
     std::vector<int32_t> ids;

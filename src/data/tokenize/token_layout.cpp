@@ -9,6 +9,7 @@
 #include "core/error.hpp"
 #include "core/files/file_handle.hpp"
 #include "core/files/hdf5_handle.hpp"
+#include "core/files/json_reader.hpp"
 #include "data/files/token_format.hpp"
 
 namespace llmtrain::token_format {

@@ -1,7 +1,7 @@
-"""Tokenizes preference data as TRL's DPOTrainer and KTOTrainer do: expected.json.
+"""Tokenizes preference data as TRL's DPOTrainer and KTOTrainer do: tokens.json.
 
     pip install torch==2.15.0 transformers==5.24.0 tokenizers==0.23.3 trl==1.16.0 datasets
-    python make_preference_goldens.py DATA      # the folder with tokenizer/ and dpo/
+    python make_token_goldens.py DATA      # the folder with tokenizer/ and dpo/
 
 The trainers' own _prepare_dataset makes the ids: prompt, then chosen and rejected (or the completion) behind it. Rows
 that TRL cannot read are no part of it: conversations that share no message, or texts that are empty.
@@ -105,5 +105,5 @@ for name in ("small", "gpt2", "llama2"):
 
 packages = ("trl", "transformers", "tokenizers", "datasets")
 text = json.dumps({"versions": {p: importlib.metadata.version(p) for p in packages}, "cases": cases})
-(HERE / "expected.json").write_text(text.replace('}, {"tokenizer', '},\n  {"tokenizer') + "\n")
+(HERE / "tokens.json").write_text(text.replace('}, {"tokenizer', '},\n  {"tokenizer') + "\n")
 print(len(cases), "cases")

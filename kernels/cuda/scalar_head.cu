@@ -53,27 +53,23 @@ struct SpreadScore {
   const float* dout;
   const T* w;
   int64_t columns;
-  __device__ void operator()(int64_t e) const {
-    cuda::store(dx + e, dout[e / columns] * cuda::load(w + e % columns));
-  }
+  __device__ void operator()(int64_t e) const { cuda::store(dx + e, dout[e / columns] * cuda::load(w + e % columns)); }
 };
 
 }  // namespace
 
 void scalar_head_forward(const Tensor& out, const Tensor& x, const Tensor& w, const Tensor& weights, Stream& stream) {
   cuda::dispatch(x, [&]<class T>(T* rows) {
-    cuda::for_each_warp(
-        out.numel(), stream,
-        ScoreRow<T>{out.as<float>(), rows, w.as<const T>(), weights.as<const float>(), w.numel()});
+    cuda::for_each_warp(out.numel(), stream,
+                        ScoreRow<T>{out.as<float>(), rows, w.as<const T>(), weights.as<const float>(), w.numel()});
   });
 }
 
 void scalar_head_backward_weight(const Tensor& dw, const Tensor& dout, const Tensor& x, bool accumulate,
                                  Stream& stream) {
   cuda::dispatch(x, [&]<class T>(T* rows) {
-    cuda::for_each(
-        dw.numel(), stream,
-        SumColumn<T>{dw.as<float>(), dout.as<const float>(), rows, dout.numel(), dw.numel(), accumulate});
+    cuda::for_each(dw.numel(), stream,
+                   SumColumn<T>{dw.as<float>(), dout.as<const float>(), rows, dout.numel(), dw.numel(), accumulate});
   });
 }
 

@@ -55,8 +55,8 @@ std::string with_eos_ids(const std::string& text, const std::string& place, cons
 /// Returns the reason why no config.json describes this model (Transformers has no such architecture), or "".
 std::string hf_config_obstacle(const ModelConfig& model);
 
-/// Returns the text as that of a *ForSequenceClassification with one label. `pad`: the tokenizer's padding token, or -1.
-/// Transformers searches for it to find the last token of a text, so that a token that ends texts is none.
+/// Returns the text as that of a *ForSequenceClassification with one label. `pad`: the tokenizer's padding token, or
+/// -1. Transformers searches for it to find the last token of a text, so that a token that ends texts is none.
 std::string with_score_head(const std::string& config_text, const std::string& place, int64_t pad);
 
 /// Returns the text with another dtype of the weights, or unchanged if it has that dtype.

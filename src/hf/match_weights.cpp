@@ -149,7 +149,7 @@ class Matcher {
   StoredNames names_;
   std::vector<std::string> plain_names_;  ///< name of each tensor in the model
   std::vector<uint8_t> used_;
-  std::string embedding_, head_;          ///< the pair that can be tied
+  std::string embedding_, head_;  ///< the pair that can be tied
   std::string score_;
   std::string other_head_;                ///< first tensor of another head
   std::set<std::string_view> quantized_;  ///< types of quantised matrices

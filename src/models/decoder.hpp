@@ -93,7 +93,7 @@ class Decoder : public Model {
   std::vector<Block> blocks_;
   Norm final_norm_;
   Head head_;
-  ScalarHead scalar_head_;  ///< in place of it
+  ScalarHead scalar_head_;                   ///< in place of it
   UnitGroup embedding_units_, final_units_;  ///< the latter: final norm and a head of its own, if any
   std::vector<UnitGroup> block_units_;
   /// Lowest layer of the backward pass, below which nothing is trained; the number of layers if none is.

@@ -48,7 +48,8 @@ struct MetricSpec {
 };
 
 /// Value of metric number `index`; sums in the order of `specs`.
-inline double metric_value(std::span<const MetricSpec> specs, std::span<const double> sums, size_t index, int64_t count) {
+inline double metric_value(std::span<const MetricSpec> specs, std::span<const double> sums, size_t index,
+                           int64_t count) {
   const int by = specs[index].divided_by;
   const double divisor = by >= 0 ? sums[static_cast<size_t>(by)] : static_cast<double>(count);
   return specs[index].factor * sums[index] / std::max(divisor, 1.0);
@@ -63,9 +64,7 @@ class Objective {
   /// Registers memory for batches of at most so many segments.
   virtual void plan(Arena& /*arena*/, int64_t /*max_segments*/) {}
   /// Log-probabilities that are compared with those of another pass must not depend on the other rows of a batch.
-  ProductRole product_role() const {
-    return needs().documents ? ProductRole::prefill : ProductRole::training;
-  }
+  ProductRole product_role() const { return needs().documents ? ProductRole::prefill : ProductRole::training; }
   /// Values of a step, in the order of their sums; the first is the loss.
   virtual std::span<const MetricSpec> metrics() const = 0;
   /// Divisor of a step's sums: the tokens, pairs or sequences that count in it.
@@ -74,8 +73,7 @@ class Objective {
   virtual void cotangents(const Batch& batch, const TokenStatistics& statistics, const TokenCotangents& out,
                           const Tensor& scale, Stream& stream) = 0;
   /// Adds a micro-batch to the sums: int64 [metrics().size(), ExactSum::integer_count].
-  virtual void add_sums(const Batch& batch, const TokenStatistics& statistics, const Tensor& sums,
-                        Stream& stream) = 0;
+  virtual void add_sums(const Batch& batch, const TokenStatistics& statistics, const Tensor& sums, Stream& stream) = 0;
 };
 
 /// The sum over trained tokens of -log p(target), times the batch's loss weights.

@@ -94,9 +94,9 @@ EvaluationReport EvaluationTask::run(Runtime& runtime, RunLog& log) {
     throw_if_stopping(communicator, "while it was evaluating");
     return false;
   };
-  auto result = evaluate(policy.model(), ctx, *objective_, data_, steps_, {batch_, statistics_, sums_},
-                               communicator, interrupted, count)
-                          .value();
+  auto result = evaluate(policy.model(), ctx, *objective_, data_, steps_, {batch_, statistics_, sums_}, communicator,
+                         interrupted, count)
+                    .value();
   communicator.sum(bytes);
   return {result.loss, result.tokens, result.correct, bytes[0], std::move(result.metrics)};
 }
@@ -186,7 +186,8 @@ void print_report(RunLog& log, const EvaluationReport& report) {
   if (!report.metrics.empty()) {
     log.print(fmt::format("{} pairs scored", count_text(report.tokens)));
     log.print(fmt::format("  loss                {:.6f} nats per pair", report.loss));
-    for (const NamedValue& metric : report.metrics) log.print(fmt::format("  {:<19} {:.6f}", metric.name, metric.value));
+    for (const NamedValue& metric : report.metrics)
+      log.print(fmt::format("  {:<19} {:.6f}", metric.name, metric.value));
     return;
   }
   log.print(fmt::format("{} tokens scored", count_text(report.tokens)));

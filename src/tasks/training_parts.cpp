@@ -75,10 +75,11 @@ std::unique_ptr<Objective> make_objective(const Config& config, const Dataset& d
   if (config.run.task != Task::dpo) return make_cross_entropy();
   const bool kto = config.dpo.is_kto(), labels = data.train->info().column == "label";
   if (kto == labels) return kto ? make_kto(config.dpo) : make_dpo(config.dpo);
-  throw UserError(ExitCode::bad_content,
-                  fmt::format("{}: the rows of {} are {}", config.provenance.where("dpo.loss"), config.data.train.front(),
-                              labels ? "documents with a label (data.format = unpaired), which kto alone learns from"
-                                     : "pairs (data.format = preference); kto learns from rows with a label"));
+  throw UserError(
+      ExitCode::bad_content,
+      fmt::format("{}: the rows of {} are {}", config.provenance.where("dpo.loss"), config.data.train.front(),
+                  labels ? "documents with a label (data.format = unpaired), which kto alone learns from"
+                         : "pairs (data.format = preference); kto learns from rows with a label"));
 }
 
 }  // namespace

@@ -182,11 +182,11 @@ TEST_F(ConversationData, RowsLongerThanASampleAreNamed) {
                         "7 that batch.sequence_length allows; choose a longer sequence, or data.overflow = "
                         "truncate, truncate_left or drop"));
   config_.instructions = false;
-  EXPECT_THAT(
-      refused("c.jsonl", R"({"text": "a"})"
-                         "\n"
-                         R"({"text": "abcdefgh"})"),
-      HasSubstr("c.jsonl:2: the document has 9" + sizes + "7 that batch.sequence_length allows; choose a longer sequence, or data.overflow = split"));
+  EXPECT_THAT(refused("c.jsonl", R"({"text": "a"})"
+                                 "\n"
+                                 R"({"text": "abcdefgh"})"),
+              HasSubstr("c.jsonl:2: the document has 9" + sizes +
+                        "7 that batch.sequence_length allows; choose a longer sequence, or data.overflow = split"));
   config_.document_separator = "--";
   EXPECT_THAT(refused("d.txt", "ab--\nabcdef--c"), HasSubstr("d.txt:1: the document has 8"));
 }

@@ -30,8 +30,8 @@ class RewardRun : public testing::Test {
 
   Outcome run(const std::string& name, const Overrides& overrides, int ranks = 1) {
     const std::string deck = (folder / "reward.ini").string();
-    write_file(deck, "[run]\ntask = reward\nmax_steps = 5\noutput = " + folder.text() + "\n[model]\npath = " +
-                         file("reward_model") + "\n[data]\ntrain = " + file("texts.jsonl") +
+    write_file(deck, "[run]\ntask = reward\nmax_steps = 5\noutput = " + folder.text() +
+                         "\n[model]\npath = " + file("reward_model") + "\n[data]\ntrain = " + file("texts.jsonl") +
                          "\nvalidation_fraction = 0\nshuffle = false\n[batch]\nsequence_length = 512\nmicro = 1\n"
                          "global = 4\n[optimizer]\nweight_decay = 0\n[schedule]\nlearning_rate = 1e-3\n[precision]\n"
                          "compute = fp32\n[checkpoint]\nat_end = false\n");
@@ -104,8 +104,7 @@ TEST_F(RewardRun, StepsAreThoseOfTrl) {
       {"both", {"data.train=" + file("margins.jsonl"), "reward.center_coefficient=0.1"}},
       {"conversations", {"data.train=" + file("conversations.jsonl"), "run.max_steps=2"}},
       {"short", {"batch.sequence_length=60", "data.overflow=drop", "run.max_steps=3"}},
-      {"lora",
-       {"model.path=" + file("../sft/model"), "run.finetuning=lora", "lora.path=" + file("reward_adapter")}}};
+      {"lora", {"model.path=" + file("../sft/model"), "run.finetuning=lora", "lora.path=" + file("reward_adapter")}}};
   for (const auto& [name, overrides] : cases) {
     SCOPED_TRACE(name);
     const StepDifferences found = compare_steps(ledger(name, overrides), expected[name]);
@@ -138,8 +137,7 @@ TEST_F(RewardRun, ScoresAreThoseOfTransformers) {
   const std::vector<json> texts = scores(file("reward_model"), "texts.jsonl");
   EXPECT_LT(largest_difference(texts, expected["texts"]), 1e-5);
   EXPECT_LT(largest_difference(scores(file("reward_model"), "conversations.jsonl"), expected["conversations"]), 1e-5);
-  const std::vector<json> adapted =
-      scores(file("../sft/model"), "texts.jsonl", {"--adapter", file("reward_adapter")});
+  const std::vector<json> adapted = scores(file("../sft/model"), "texts.jsonl", {"--adapter", file("reward_adapter")});
   EXPECT_LT(largest_difference(adapted, expected["adapter"]), 1e-5);
   EXPECT_GT(largest_difference(adapted, expected["texts"]), 1e-2) << "the control";
 

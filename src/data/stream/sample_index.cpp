@@ -212,16 +212,16 @@ void SampleIndex::refuse_no_sample(const TokenFile& file) const {
                     title + (behind_ == 0 ? ": no document has a token"
                                           : ": no document has two tokens, so there is no target to train on"));
   }
-  throw UserError(ExitCode::bad_content,
-                  fmt::format("{}: {} of {} {} are longer than the {} tokens that batch.sequence_length allows and are left "
-                              "out (data.overflow), {} of them because they would keep no token to train on; no sample "
-                              "is left. Choose a longer sequence{}",
-                              title, counts_.dropped + counts_.lost_targets,
-                              (static_cast<int64_t>(documents_.size()) - 1) / counts_.group,
-                              counts_.group > 1 ? "pairs" : "documents", length_ + behind_, counts_.lost_targets,
-                              counts_.lost_targets > 0 && overflow_ == DataConfig::Overflow::truncate
-                                  ? ", or data.overflow = truncate_left"
-                                  : ""));
+  throw UserError(
+      ExitCode::bad_content,
+      fmt::format(
+          "{}: {} of {} {} are longer than the {} tokens that batch.sequence_length allows and are left "
+          "out (data.overflow), {} of them because they would keep no token to train on; no sample "
+          "is left. Choose a longer sequence{}",
+          title, counts_.dropped + counts_.lost_targets, (static_cast<int64_t>(documents_.size()) - 1) / counts_.group,
+          counts_.group > 1 ? "pairs" : "documents", length_ + behind_, counts_.lost_targets,
+          counts_.lost_targets > 0 && overflow_ == DataConfig::Overflow::truncate ? ", or data.overflow = truncate_left"
+                                                                                  : ""));
 }
 
 /// Packs the samples of index_documents into fewer ones.

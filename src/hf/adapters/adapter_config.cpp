@@ -45,9 +45,7 @@ constexpr std::string_view scoring_task = "SEQ_CLS";
 /// Modules that PEFT adds to modules_to_save for this task; the model has one of them.
 constexpr std::array<std::string_view, 2> classifiers = {"classifier", "score"};
 
-bool is_classifier(const std::string& module) {
-  return std::ranges::find(classifiers, module) != classifiers.end();
-}
+bool is_classifier(const std::string& module) { return std::ranges::find(classifiers, module) != classifiers.end(); }
 
 bool is_nothing(const nlohmann::json& value) {
   return value.is_null() || value == false || ((value.is_array() || value.is_object()) && value.empty());
@@ -255,7 +253,10 @@ Json pattern_json(const ModulePattern& pattern) {
 /// PEFT trains embedding and head of a tied model as one only if it is told both.
 std::vector<std::string> saved_modules(const LoraConfig& lora, const LoraPart& part, const ModelConfig& model) {
   std::vector<std::string> saved = lora.modules_to_save;
-  if (model.scores()) saved.insert(saved.end(), classifiers.begin(), classifiers.end());
+  if (model.scores()) {
+    std::erase_if(saved, is_classifier);
+    saved.insert(saved.end(), classifiers.begin(), classifiers.end());
+  }
   if (!part.trains_tied_head) return saved;
   const DecoderNames names = nominal_shape(model).names;
   for (const std::string& name : {names.embedding, names.head}) {

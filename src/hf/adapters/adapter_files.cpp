@@ -213,10 +213,10 @@ AdapterFolder AdapterFolder::open(const std::string& folder, const DecoderShape&
   const std::string place = handle.path_of(adapter_config_name);
   adapter.config = parse_adapter_config(read_adapter_config(folder), place);
   if (adapter.config.scores != shape.config.scores()) {
-    throw UserError(ExitCode::bad_content,
-                    fmt::format("{}: task_type: the adapter is one of a {} model, the model is a {} model", place,
-                                adapter.config.scores ? "reward" : "language",
-                                adapter.config.scores ? "language" : "reward"));
+    throw UserError(
+        ExitCode::bad_content,
+        fmt::format("{}: task_type: the adapter is one of a {} model, the model is a {} model", place,
+                    adapter.config.scores ? "reward" : "language", adapter.config.scores ? "language" : "reward"));
   }
   adapter.part = choose_stored_adapters(adapter.config.lora, shape.config, place, adapter.warnings);
   if (!handle.has(adapter_weights_name) && handle.has("adapter_model.bin")) {

@@ -246,7 +246,8 @@ void drop_dropout(DeckLoader& deck, Config& config) {
   const auto drop = [&](std::string_view key, double& probability) {
     if (probability == 0) return;
     probability = 0;
-    deck.unused(key, fmt::format("run.task = {} compares log-probabilities, without dropout", name_of(config.run.task)));
+    deck.unused(key,
+                fmt::format("run.task = {} compares log-probabilities, without dropout", name_of(config.run.task)));
   };
   drop("model.dropout", config.model.dropout);
   drop("model.attention_dropout", config.model.attention_dropout);

@@ -213,17 +213,18 @@ void choose_head(DeckLoader& deck, Config& config, HfConfig& found) {
   const std::string& path = config.model.path;
   const Task task = config.run.task;
   if (task == Task::reward && found.labels > 1) {
-    deck.fail(key,
-              fmt::format("{}/config.json: num_labels: {}: a reward model has one label, so that its head has one output",
-                          path, found.labels),
-              ExitCode::bad_content);
+    deck.fail(
+        key,
+        fmt::format("{}/config.json: num_labels: {}: a reward model has one label, so that its head has one output",
+                    path, found.labels),
+        ExitCode::bad_content);
   }
   if (task == Task::reward) {
     config.source.new_head = !model.scores();
     model.head = ModelConfig::Head::score;
   } else if (model.scores() && task != Task::evaluate) {
-    deck.note(key, fmt::format("{}: it is a reward model, whose head is not used with run.task = {}", path,
-                               name_of(task)));
+    deck.note(key,
+              fmt::format("{}: it is a reward model, whose head is not used with run.task = {}", path, name_of(task)));
     model.head = ModelConfig::Head::language;
   }
 }

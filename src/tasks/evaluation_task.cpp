@@ -255,6 +255,7 @@ int run_evaluation(Job& job) {
   RunLogOptions options =
       log_options(config.log, config.precision, root ? &*directory : nullptr, task->plan(), communicator);
   options.earlier = earlier;
+  for (const MetricSpec& metric : task->metrics().subspan(1)) options.metrics.emplace_back(metric.name);
   std::optional<RunLog> log;
   throw_on_all_ranks(communicator, [&] { log.emplace(options); });
   print_opening(*log, job, *task, data);

@@ -2,6 +2,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "core/arena.hpp"
@@ -39,6 +40,7 @@ class EvaluationTask {
   int64_t parameter_count() const { return models_.at(Role::policy).params().parameter_count(); }
   const DataStream& data() const { return data_; }
   int64_t steps() const { return steps_; }
+  std::span<const MetricSpec> metrics() const { return objective_->metrics(); }
 
   /// Allocates, reads the weights and scores. Collective.
   EvaluationReport run(Runtime& runtime, RunLog& log);

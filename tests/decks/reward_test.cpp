@@ -164,7 +164,7 @@ TEST_F(RewardRun, ExportsScoreAsTheRun) {
   EXPECT_EQ(scores(run, "texts.jsonl"), scores(exported, "texts.jsonl"));
 
   Overrides adapted = trained;
-  for (const char* more : {"run.finetuning=lora", "lora.rank=4", "checkpoint.export_merged=true"}) {
+  for (const char* more : {"run.finetuning=lora", "lora.r=4", "checkpoint.export_merged=true"}) {
     adapted.emplace_back(more);
   }
   ledger("lora", adapted);

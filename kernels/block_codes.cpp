@@ -9,6 +9,7 @@
 #include "core/dtype.hpp"
 #include "core/error.hpp"
 #include "kernels/dynamic_map.hpp"
+#include "kernels/int8_arithmetic.hpp"
 #include "kernels/rounded_product.hpp"
 
 namespace llmtrain {
@@ -152,10 +153,9 @@ void quantize_rows(const float* values, int64_t rows, int64_t columns, int8_t* c
   for (int64_t row = 0; row < rows; ++row, values += columns, codes += columns) {
     // The largest magnitude of the rounded elements is that of the elements, rounded.
     scales[row] = static_cast<float>(f16(largest_magnitude(values, columns)));
-    // The inverse of a row of zeros is 0 instead of infinite.
-    const float inverse = scales[row] == 0.F ? 0.F : 127.F / scales[row];
+    const float factor = int8_factor(scales[row]);
     for (int64_t i = 0; i < columns; ++i) {
-      const float code = rounded_product(static_cast<float>(f16(values[i])), inverse);
+      const float code = rounded_product(static_cast<float>(f16(values[i])), factor);
       const float bounded = code > -127.5F && code < 127.5F ? code : 0.F;
       codes[i] = static_cast<int8_t>(std::bit_cast<int32_t>(bounded + whole) - std::bit_cast<int32_t>(whole));
     }

@@ -45,7 +45,7 @@ inline float scale_at(const NestedScales& scales, int64_t index) {
 }
 
 /// Quantises rows to signed bytes. Elements are rounded to fp16 first; a row's scale (SCB) is its largest magnitude, a
-/// code round(element * (127 / scale)), ties to even. A row of zeros has scale 0 and codes 0.
+/// code round(element * (127 * (1 / scale))), ties to even. A row of zeros has scale 0 and codes 0.
 void quantize_rows(const float* values, int64_t rows, int64_t columns, int8_t* codes, float* scales);
 
 /// values[i] = codes[i] * scale of its row * (1 / 127), each product rounded to fp32.

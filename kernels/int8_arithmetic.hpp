@@ -25,8 +25,12 @@ LLMTRAIN_HOST_DEVICE inline bool is_outlier(float input, float threshold) {
   return threshold > 0 && (input < 0 ? -input : input) >= threshold;
 }
 
-/// Factor of a row's inputs; a row of zeros has codes of zero.
-LLMTRAIN_HOST_DEVICE inline float int8_factor(float scale) { return scale == 0 ? 0.0f : 127.0f / scale; }
+/// Factor of a row's elements; a row of zeros has codes of zero. PyTorch, which bitsandbytes calls on a processor,
+/// multiplies by the inverse, too: where a scale is a multiple of 127, many quotients are halves, and the last place of
+/// the factor decides their codes.
+LLMTRAIN_HOST_DEVICE inline float int8_factor(float scale) {
+  return scale == 0 ? 0.0f : rounded_product(127.0f, 1.0f / scale);
+}
 
 /// Code of an input that has been rounded to fp16; 0 where it or the row's scale is not finite.
 LLMTRAIN_HOST_DEVICE inline int int8_code(float input, float factor) {

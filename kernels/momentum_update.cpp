@@ -69,12 +69,12 @@ void update_all(const char* name, const UpdateTensors& t, const Factors& factors
 
 }  // namespace
 
-void sgd_update_on_host(const UpdateTensors& tensors, const SgdStep& step) {
+void momentum_update_on_host(const UpdateTensors& tensors, const SgdStep& step) {
   LLMTRAIN_CHECK(step.decision.empty(), "an update on the host must not have a device decision");
   update_all("sgd_update_on_host", tensors, SgdFactors(step));
 }
 
-void lion_update_on_host(const UpdateTensors& tensors, const LionStep& step) {
+void momentum_update_on_host(const UpdateTensors& tensors, const LionStep& step) {
   LLMTRAIN_CHECK(step.decision.empty(), "an update on the host must not have a device decision");
   update_all("lion_update_on_host", tensors, LionFactors(step));
 }

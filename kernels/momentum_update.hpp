@@ -35,10 +35,10 @@ struct LionStep {
   Tensor decision = {};
 };
 
-void sgd_update(const UpdateTensors& tensors, const SgdStep& step, Stream& stream);
-void lion_update(const UpdateTensors& tensors, const LionStep& step, Stream& stream);
+void momentum_update(const UpdateTensors& tensors, const SgdStep& step, Stream& stream);
+void momentum_update(const UpdateTensors& tensors, const LionStep& step, Stream& stream);
 /// The same updates on the host's processors, on tensors in host memory, without a decision.
-void sgd_update_on_host(const UpdateTensors& tensors, const SgdStep& step);
-void lion_update_on_host(const UpdateTensors& tensors, const LionStep& step);
+void momentum_update_on_host(const UpdateTensors& tensors, const SgdStep& step);
+void momentum_update_on_host(const UpdateTensors& tensors, const LionStep& step);
 
 }  // namespace llmtrain

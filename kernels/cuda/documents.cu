@@ -40,18 +40,17 @@ struct SpreadDocument {
 }  // namespace
 
 void sum_documents(const Tensor& sums, const Tensor& x, const Tensor& weights, const Tensor& segments, Stream& stream) {
-  cuda::for_each_warp(
-      sums.numel(), stream,
-      SumDocument{sums.as<double>(), x.as<float>(), weights.as<float>(), segments.as<int32_t>()});
+  cuda::for_each_warp(sums.numel(), stream,
+                      SumDocument{sums.as<double>(), x.as<float>(), weights.as<float>(), segments.as<int32_t>()});
 }
 
 void spread_documents(const Tensor& out, const Tensor& factors, const Tensor& weights, const Tensor& segments,
                       const Tensor& scale, Stream& stream) {
   const int64_t documents = factors.numel();
-  cuda::for_each_warp(documents + 1, stream,
-                      SpreadDocument{out.as<float>(), factors.as<float>(), weights.as<float>(),
-                                     scale.empty() ? nullptr : scale.as<float>(), segments.as<int32_t>(), documents,
-                                     out.numel()});
+  cuda::for_each_warp(
+      documents + 1, stream,
+      SpreadDocument{out.as<float>(), factors.as<float>(), weights.as<float>(),
+                     scale.empty() ? nullptr : scale.as<float>(), segments.as<int32_t>(), documents, out.numel()});
 }
 
 }  // namespace llmtrain

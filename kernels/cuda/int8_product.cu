@@ -149,13 +149,16 @@ struct Int8Tiles {
         }
       }
     }
-    LLMTRAIN_UNROLL  // sums stay in registers
+    finish_square(row + r0, column + c0, sums);
+  }
+
+  /// Unrolled, so that sums stay in registers.
+  __device__ void finish_square(int64_t row, int64_t column, const int64_t (&sums)[square][square]) const {
+    LLMTRAIN_UNROLL
     for (int r = 0; r < square; ++r) {
       LLMTRAIN_UNROLL
       for (int c = 0; c < square; ++c) {
-        if (row + r0 + r < in.rows && column + c0 + c < out.columns) {
-          finish(row + r0 + r, column + c0 + c, sums[r][c]);
-        }
+        if (row + r < in.rows && column + c < out.columns) finish(row + r, column + c, sums[r][c]);
       }
     }
   }

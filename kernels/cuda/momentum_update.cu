@@ -53,11 +53,11 @@ void update(const char* name, const UpdateTensors& t, const Factors& factors, co
 
 }  // namespace
 
-void sgd_update(const UpdateTensors& tensors, const SgdStep& step, Stream& stream) {
+void momentum_update(const UpdateTensors& tensors, const SgdStep& step, Stream& stream) {
   update("sgd_update", tensors, SgdFactors(step), step.decision, stream);
 }
 
-void lion_update(const UpdateTensors& tensors, const LionStep& step, Stream& stream) {
+void momentum_update(const UpdateTensors& tensors, const LionStep& step, Stream& stream) {
   update("lion_update", tensors, LionFactors(step), step.decision, stream);
 }
 

@@ -18,14 +18,14 @@ bool decide(Step& step) {
 
 }  // namespace
 
-void sgd_update(const UpdateTensors& tensors, const SgdStep& step, Stream& /*stream*/) {
+void momentum_update(const UpdateTensors& tensors, const SgdStep& step, Stream& /*stream*/) {
   SgdStep decided = step;
-  if (decide(decided)) sgd_update_on_host(tensors, decided);
+  if (decide(decided)) momentum_update_on_host(tensors, decided);
 }
 
-void lion_update(const UpdateTensors& tensors, const LionStep& step, Stream& /*stream*/) {
+void momentum_update(const UpdateTensors& tensors, const LionStep& step, Stream& /*stream*/) {
   LionStep decided = step;
-  if (decide(decided)) lion_update_on_host(tensors, decided);
+  if (decide(decided)) momentum_update_on_host(tensors, decided);
 }
 
 }  // namespace llmtrain

@@ -9,7 +9,7 @@ namespace llmtrain {
 
 std::string_view name_of(MemoryCategory category) {
   static constexpr std::array<std::string_view, memory_category_count> names = {
-      "weights", "gradients", "optimizer", "activations", "communication", "data", "workspace"};
+      "weights", "gradients", "optimizer", "activations", "kv_cache", "communication", "data", "workspace"};
   return names[static_cast<size_t>(category)];
 }
 

@@ -12,8 +12,17 @@
 
 namespace llmtrain {
 
-enum class MemoryCategory : uint8_t { weights, gradients, optimizer, activations, communication, data, workspace };
-inline constexpr int memory_category_count = 7;
+enum class MemoryCategory : uint8_t {
+  weights,
+  gradients,
+  optimizer,
+  activations,
+  kv_cache,
+  communication,
+  data,
+  workspace
+};
+inline constexpr int memory_category_count = 8;
 std::string_view name_of(MemoryCategory category);
 
 /// Memory of this process alone, or memory that other ranks of the node read directly.

@@ -10,12 +10,13 @@ namespace llmtrain {
 inline constexpr int32_t ignore_target = -100;
 
 /// Documents of a micro-batch, in host memory, for objectives over documents: the batch's first segments, in order. The
-/// documents of a sample (the chosen and the rejected one of a pair) follow each other; padding segments follow them all.
+/// documents of a sample (the chosen and the rejected one of a pair) follow each other; padding segments follow them
+/// all.
 struct DocumentColumns {
   std::vector<int64_t> ids;      ///< canonical number: sample * documents of a sample + place in it
   std::vector<int64_t> targets;  ///< number of trained targets
   std::vector<float> values;     ///< column of the data: label or margin; empty if they have none
-  int64_t first_in_step = 0;  ///< number of the first document in the step
+  int64_t first_in_step = 0;     ///< number of the first document in the step
   /// Mean number of trained targets of the samples' first documents (chosen ones), over the whole step.
   double mean_first_targets = 1;
   /// Log-probabilities under the reference model, nats, which the step fills in; empty: there is no such model.

@@ -131,7 +131,7 @@ class DatasetOpener {
 
   /// Makes the encoder of rows of instruction data, if there are any.
   void make_encoder() {
-    if (std::ranges::find(scanned_, InputKind::instruction_rows, &InputFile::kind) == scanned_.end()) return;
+    if (!has_kind(scanned_, InputKind::instruction_rows)) return;
     throw_on_all_ranks(communicator_, [&] {
       const DataConfig rules = config_.for_conversations();
       if (rules.packing != DataConfig::Packing::wrap && rules.overflow == DataConfig::Overflow::split) {

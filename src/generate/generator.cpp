@@ -135,13 +135,17 @@ void Generator::draw(Context& ctx, const Batch& batch, std::span<const int64_t> 
   ctx.role = ProductRole::decoding;  // one row per text
   const Tensor drawn_from = logits_.rows(0, static_cast<int64_t>(rows.size()));
   model_.logits(ctx, &batch, rows, drawn_from);
-  host_logits_.resize(static_cast<size_t>(drawn_from.numel()));
-  copy_to_host(host_logits_.data(), drawn_from.data, drawn_from.bytes(), ctx.stream);
-  ctx.stream.synchronize();
+  float* values = drawn_from.as<float>();
+  if (!device_memory_is_host()) {
+    host_logits_.resize(static_cast<size_t>(drawn_from.numel()));
+    values = host_logits_.data();
+    copy_to_host(values, drawn_from.data, drawn_from.bytes(), ctx.stream);
+    ctx.stream.synchronize();
+  }
   std::vector<int32_t> drawn;
   for (size_t i = 0; i < texts.size(); ++i) {
     const Text& text = *texts[i];
-    const std::span<float> choices(host_logits_.data() + i * static_cast<size_t>(room_.vocabulary_rows),
+    const std::span<float> choices(values + i * static_cast<size_t>(room_.vocabulary_rows),
                                    static_cast<size_t>(request.vocabulary));
     penalize_repetition(choices, text.ids, request.sampling.repetition_penalty);
     const uint64_t key =

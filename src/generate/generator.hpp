@@ -76,8 +76,8 @@ class Generator {
   GeneratorRoom room_;
   BatchBuffers batch_;
   KvCache cache_;
-  Tensor logits_;  ///< fp32 [sequences, V]
-  std::vector<float> host_logits_;
+  Tensor logits_;                   ///< fp32 [sequences, V]
+  std::vector<float> host_logits_;  ///< of a GPU
 };
 
 }  // namespace llmtrain

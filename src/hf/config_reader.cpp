@@ -123,6 +123,11 @@ void refuse_other_mathematics(ConfigKeys& keys, const std::string& place) {
                                 "bitsandbytes are supported. Start from the original model",
                                 printable_value(method)));
     }
+    const nlohmann::json type = entry("bnb_4bit_quant_type");
+    if (!type.is_null() && type != "nf4" && type != "fp4") {
+      refuse(place,
+             fmt::format("quantization_config.bnb_4bit_quant_type: must be nf4 or fp4, not {}", printable_value(type)));
+    }
   }
   keys.only("is_encoder_decoder", false, "only decoders are supported");
   // null is read as false by some attention of Transformers and as true by other.
@@ -362,8 +367,7 @@ std::string_view architecture_name(ModelConfig::Family family) {
   return family_entry(family).hugging_face.architecture;
 }
 
-/// The storage of a folder of bitsandbytes. Its tensors say for themselves how they are stored: a wrong entry here only
-/// changes which of them stay in fewer bits.
+/// The storage of a folder of bitsandbytes; read_hf_config() has made the object that of the tensors.
 QuantizationConfig read_quantization(const nlohmann::json& document) {
   QuantizationConfig config;
   const auto object = document.find("quantization_config");
@@ -372,6 +376,9 @@ QuantizationConfig read_quantization(const nlohmann::json& document) {
   config.bits = entry("load_in_4bit") == true ? 4 : entry("load_in_8bit") == true ? 8 : 0;
   config.type = entry("bnb_4bit_quant_type") == "nf4" ? QuantizationConfig::Type::nf4 : QuantizationConfig::Type::fp4;
   config.double_quantization = entry("bnb_4bit_use_double_quant") == true;
+  if (const nlohmann::json size = entry("bnb_4bit_blocksize"); size == 32 || size == 128 || size == 256) {
+    config.block_size = size;
+  }
   const nlohmann::json threshold = entry("llm_int8_threshold"), skipped = entry("llm_int8_skip_modules");
   if (threshold.is_number() && threshold >= 0) config.outlier_threshold = threshold;
   if (!skipped.is_array()) return config;

@@ -1,6 +1,7 @@
 #include "hf/export.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -65,18 +66,23 @@ bool grew_from(const std::string& path, const Tokenizer& tokenizer, const std::v
   }
 }
 
-/// The files that belong to a tokenizer and are not its own, which only its folder has.
-std::string left_behind(const Tokenizer& tokenizer, const std::string& path, std::string_view why) {
+/// The files that belong to a tokenizer and are not its own, which only its folder has. The chat templates are not
+/// among them where the model's or the run's are exported.
+std::string left_behind(const ExportOptions& options, const Tokenizer& tokenizer, const std::string& path,
+                        std::string_view why) {
   const std::vector<TokenizerFile> files = tokenizer.files();
-  std::string names;
+  const auto of_chat = [](const auto& text) { return is_chat_template(text.first); };
+  const bool has_chat = !options.chat.templates.empty() || std::ranges::any_of(options.texts, of_chat);
+  std::vector<std::string> names;
   for (const char* name : tokenizer_file_names) {
     const bool own = std::ranges::any_of(files, [&](const TokenizerFile& file) { return file.name == name; });
-    if (!own) names += fmt::format("{}, ", name);
+    if (!own && !(has_chat && is_chat_template(name))) names.emplace_back(name);
   }
+  if (!has_chat) names.push_back(std::string(chat_template_folder) + "/");
   return fmt::format(
-      "{} {}; only the tokenizer itself was exported, and none of the other files that the folder may have "
-      "held ({}{}/). Give --tokenizer DIR to copy them",
-      path, why, names, chat_template_folder);
+      "{} {}; only the tokenizer{} exported, and none of the other files that the folder may have held ({}). Give "
+      "--tokenizer DIR to copy them",
+      path, why, has_chat ? " and the chat template were" : " itself was", fmt::join(names, ", "));
 }
 
 std::map<std::string, std::string> texts_of(const ExportOptions& options, const ModelConfig& model, StoredType type) {
@@ -230,7 +236,7 @@ std::string carry_tokenizer(ExportOptions& options, const Tokenizer& tokenizer, 
   const std::filesystem::path place(path);
   const bool is_folder = std::filesystem::is_directory(place, ignored);
   if (!is_folder && !std::filesystem::is_regular_file(place, ignored)) {
-    return tokenizer.files().empty() ? "" : left_behind(tokenizer, path, "is gone");
+    return tokenizer.files().empty() ? "" : left_behind(options, tokenizer, path, "is gone");
   }
   const std::string folder = is_folder ? path : place.has_parent_path() ? place.parent_path().string() : ".";
   std::map<std::string, std::string> beside = tokenizer_texts(folder);
@@ -245,7 +251,7 @@ std::string carry_tokenizer(ExportOptions& options, const Tokenizer& tokenizer, 
   }
   const bool other =
       is_folder && !beside.empty() && !tokenizer.files().empty();  // a checkpoint has the tokenizer alone
-  return other ? left_behind(tokenizer, path, "holds another tokenizer now") : "";
+  return other ? left_behind(options, tokenizer, path, "holds another tokenizer now") : "";
 }
 
 std::map<std::string, std::string> model_texts(const std::string& folder) {

@@ -28,7 +28,8 @@ namespace llmtrain {
 namespace {
 
 constexpr int64_t block_elements = int64_t{2} << 20;    ///< elements per read of one thread: 8 MiB of fp32
-constexpr int64_t rounded_elements = int64_t{1} << 17;  ///< the same, for weights that are stored in 16 bits
+constexpr int64_t rounded_elements = int64_t{1} << 17;  ///< the same, for weights that are quantised
+constexpr int64_t rounded_piece = int64_t{1} << 15;     ///< the same, of each piece that is rounded where it is read
 constexpr size_t blocks_before_pause = 8;               ///< per thread
 
 /// Elements [begin, end) of a slice and their destination on this rank.
@@ -116,10 +117,7 @@ class Loader {
   /// True if a slice's file has the codes that its unit stores.
   bool has_codes(const SliceSource& source) const {
     const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
-    Quantization wanted = *params_.spec(source.unit).quantization;
-    if (!tensor.quantized || tensor.quantized->nested_block != nested_block) return false;
-    wanted.outlier_threshold = tensor.quantized->quantization.outlier_threshold;
-    return tensor.quantized->quantization == wanted;
+    return tensor.quantized && tensor.quantized->are(*params_.spec(source.unit).quantization);
   }
   /// The doubly quantised scales of the last slice, if its file has them.
   const std::optional<NestedScales>& nested() const { return nested_; }
@@ -153,7 +151,7 @@ class Loader {
       };
       return read_transposed(w.slice, w.begin, w.end, to.dtype, to.data, examine_run);
     }
-    const int64_t piece = std::min(w.end - w.begin, rounded_elements);
+    const int64_t piece = std::min(w.end - w.begin, rounded_piece);
     std::vector<float> values(static_cast<size_t>(piece));
     for (int64_t at = w.begin; at < w.end; at += piece) {
       const int64_t end = std::min(at + piece, w.end);

@@ -47,6 +47,7 @@ class Matcher {
           if (is_adapter_name(param.slices[s].name)) continue;
           const int64_t tensor = take(param, param.slices[s]);
           if (tensor < 0) continue;
+          note_storage(index_.tensors[static_cast<size_t>(tensor)], units[u].quantization);
           match_.slices.push_back({static_cast<int>(u), static_cast<int>(p), static_cast<int>(s), param.columns,
                                    static_cast<size_t>(tensor)});
         }
@@ -61,8 +62,7 @@ class Matcher {
           ExitCode::bad_content,
           fmt::format("{}: the weights do not fit the model that config.json describes{}", index_.folder, problems));
     }
-    for (const std::string_view type : quantized_)
-      match_.notes.push_back(fmt::format("matrices quantised to {}", type));
+    match_.notes.insert(match_.notes.end(), storage_.begin(), storage_.end());
     if (!names_.added.empty()) match_.notes.push_back(fmt::format("names begin with '{}'", names_.added));
     if (!names_.missing.empty()) match_.notes.push_back(fmt::format("names without '{}'", names_.missing));
     if (shape_.config.ties_head() && names_.find(embedding_) < 0) {
@@ -80,6 +80,17 @@ class Matcher {
   }
 
  private:
+  void note_storage(const WeightIndex::Tensor& tensor, const std::optional<Quantization>& wanted) {
+    if (!tensor.quantized) return;
+    const std::string_view type = name_of(tensor.quantized->quantization.type);
+    if (!wanted) {
+      storage_.insert(fmt::format("matrices in {}, dequantised", type));
+    } else if (tensor.quantized->are(*wanted)) {
+      storage_.insert(fmt::format("matrices in {}", type));
+    } else {
+      storage_.insert(fmt::format("matrices in {}, quantised again to {}", type, name_of(wanted->type)));
+    }
+  }
   int64_t take(const ParamSpec& param, const ParamSlice& slice) {
     const std::string& name = slice.name;
     int64_t found = names_.find(name);
@@ -99,10 +110,7 @@ class Matcher {
     const WeightIndex::Tensor* tensor = &index_.tensors[number];
     used_[number] = 1;
     std::vector<int64_t> expected = stored_shape(param, slice);
-    if (tensor->quantized) {
-      expected = {slice.rows, param.columns};
-      quantized_.insert(name_of(tensor->quantized->quantization.type));
-    }
+    if (tensor->quantized) expected = {slice.rows, param.columns};
     if (shape_.stored_rows > 0 && shape_.has_row_per_token(name)) {
       match_.notes.push_back(
           fmt::format("{} gets {} rows, the mean of the others", name, expected.front() - shape_.stored_rows));
@@ -151,8 +159,8 @@ class Matcher {
   std::vector<uint8_t> used_;
   std::string embedding_, head_;  ///< the pair that can be tied
   std::string score_;
-  std::string other_head_;                ///< first tensor of another head
-  std::set<std::string_view> quantized_;  ///< types of quantised matrices
+  std::string other_head_;         ///< first tensor of another head
+  std::set<std::string> storage_;  ///< notes on quantised matrices
   WeightMatch match_;
   Problems missing_{"missing"}, extra_{"not in the model"}, wrong_shape_{"with another shape"},
       wrong_type_{"with a type other than F32, BF16, F16"};

@@ -26,7 +26,7 @@ int64_t read_rows(const StoredSlice& s, int64_t begin, int64_t end, float* out) 
     s.file->read(s.tensor->begin + begin * width, bytes, out);
     return bytes;
   }
-  char* buffer = staging(staging_bytes);
+  char* buffer = staging(std::min(staging_bytes, bytes));
   for (int64_t at = begin; at < end; at += staging_bytes / width) {
     const int64_t count = std::min(staging_bytes / width, end - at);
     s.file->read(s.tensor->begin + at * width, count * width, buffer);

@@ -12,6 +12,7 @@
 #include "core/files/folder_handle.hpp"
 #include "core/quantization.hpp"
 #include "hf/safetensors.hpp"
+#include "kernels/block_codes.hpp"
 
 namespace llmtrain {
 
@@ -29,6 +30,12 @@ struct QuantizedPlanes {
   Plane nested;                ///< fp32: scales of the scales
   int64_t nested_block = 256;  ///< scales in a block of scales
   float offset = 0;            ///< added to every scale
+
+  /// True if a matrix that is stored as `wanted` has these codes and scales.
+  bool are(Quantization wanted) const {
+    wanted.outlier_threshold = quantization.outlier_threshold;  // belongs to products, not to the storage
+    return nested_block == NestedScales::block && quantization == wanted;
+  }
 };
 
 struct WeightIndex {

@@ -19,7 +19,7 @@ struct KvCache {
   void plan(Arena& arena, int64_t layer_count, DType compute, int64_t sequences, int64_t positions, int64_t width) {
     layers.resize(static_cast<size_t>(layer_count));
     for (Tensor& layer : layers) {
-      arena.add(layer, MemoryCategory::activations, "kv cache", compute, {sequences, positions, width});
+      arena.add(layer, MemoryCategory::kv_cache, "kv cache", compute, {sequences, positions, width});
     }
   }
 };

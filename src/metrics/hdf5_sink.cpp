@@ -107,8 +107,8 @@ void Hdf5Sink::interval(const IntervalRecord& r) {
 
 void Hdf5Sink::evaluation(const EvaluationRecord& r, double wall_time) {
   const double perplexity = r.metrics.empty() ? std::exp(r.loss) : std::numeric_limits<double>::quiet_NaN();
-  std::vector<double> row = {static_cast<double>(r.step), wall_time, r.loss, perplexity, static_cast<double>(r.tokens),
-                             r.best ? 1.0 : 0.0};
+  std::vector<double> row = {static_cast<double>(r.step),   wall_time,         r.loss, perplexity,
+                             static_cast<double>(r.tokens), r.best ? 1.0 : 0.0};
   for (const NamedValue& metric : r.metrics) row.push_back(metric.value);
   validation_.add(row);
   sync_sometimes();

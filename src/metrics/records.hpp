@@ -19,8 +19,8 @@ struct NamedValue {
 struct StepRecord {
   int64_t step = 0;  ///< completed steps, from 1
   double learning_rate = 0;
-  double loss = 0;                     ///< mean over the trained tokens of the step; undefined without any
-  double grad_norm = 0;                ///< norm before clipping
+  double loss = 0;        ///< mean over the trained tokens of the step; undefined without any
+  double grad_norm = 0;   ///< norm before clipping
   int64_t tokens = 0;     ///< trained tokens, or what the objective counts; 0: no sample has a target, so no loss
   int64_t processed = 0;  ///< tokens of the passes, for rates
   std::vector<NamedValue> metrics;     ///< of the objective, besides the loss

@@ -52,8 +52,8 @@ struct Interval {
   int64_t steps = 0;
   int64_t tokens = 0;
   int64_t processed = 0;  ///< tokens of the passes
-  int64_t left_out = 0;  ///< tokens of bad steps
-  double loss = 0;       ///< sum over good steps, weighted by tokens
+  int64_t left_out = 0;   ///< tokens of bad steps
+  double loss = 0;        ///< sum over good steps, weighted by tokens
   double seconds = 0;
   StepRecord::Phases phases;
 
@@ -85,7 +85,8 @@ struct RunLog::State {
     if (!o.active || o.directory.empty()) return;
     ledger = std::make_unique<AppendFile>(o.directory + "/ledger.jsonl");
     const std::set<LogConfig::Sink> names(o.sinks.begin(), o.sinks.end());
-    for (const LogConfig::Sink name : names) sinks.push_back(make_sink(name, {o.directory, o.scales_loss, o.metrics, o.ranks}));
+    for (const LogConfig::Sink name : names)
+      sinks.push_back(make_sink(name, {o.directory, o.scales_loss, o.metrics, o.ranks}));
     for (const std::string& line : o.earlier) console.log_only(line);
     if (o.resumed) resume();
     for (const auto& sink : sinks) sink->sync();

@@ -19,8 +19,7 @@ class CrossEntropy : public Objective {
                   const Tensor& scale, Stream& stream) override {
     cross_entropy_cotangents(out.logp, batch.loss_weights, scale, stream);
   }
-  void add_sums(const Batch& batch, const TokenStatistics& statistics, const Tensor& sums,
-                Stream& stream) override {
+  void add_sums(const Batch& batch, const TokenStatistics& statistics, const Tensor& sums, Stream& stream) override {
     sum_of_products(sums.rows(0, 1), statistics.logp, batch.loss_weights, stream);
   }
 };

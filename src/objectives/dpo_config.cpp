@@ -28,15 +28,17 @@ void DpoConfig::visit(DeckKeys& keys) {
   keys.section("dpo", "Learn from preferences (run.task = dpo).", Change::breaks, {Task::dpo}, true);
   keys.key("loss", loss,
            {.doc = "sigmoid: DPO. Others: hinge, ipo, ipo_summed, robust, exo_pair, nca_pair, bco_pair, sppo_hard, "
-                   "apo_zero, apo_down, discopop, sigmoid_norm, aot, aot_unpaired, sft, orpo, simpo, cpo; kto for rows with a label; or a list, whose weighted sum "
+                   "apo_zero, apo_down, discopop, sigmoid_norm, aot, aot_unpaired, sft, orpo, simpo, cpo; kto for rows "
+                   "with a label; or a list, whose weighted sum "
                    "is the loss. docs/preferences.md has the formulas."});
   keys.key("loss_weights", loss_weights, {.doc = "A weight for each loss of the list; empty: 1 each."});
-  keys.key<Fp32Number>("beta", beta,
-                       {.range = above(0),
-                        .doc = "Strength with which the policy is kept near the reference: larger is nearer."});
-  keys.key<Fp32Number>("label_smoothing", label_smoothing,
-                       {.range = from_below(0, 0.5),
-                        .doc = "Probability that a preference is wrong; used by sigmoid, robust, exo_pair, aot, simpo, cpo."});
+  keys.key<Fp32Number>(
+      "beta", beta,
+      {.range = above(0), .doc = "Strength with which the policy is kept near the reference: larger is nearer."});
+  keys.key<Fp32Number>(
+      "label_smoothing", label_smoothing,
+      {.range = from_below(0, 0.5),
+       .doc = "Probability that a preference is wrong; used by sigmoid, robust, exo_pair, aot, simpo, cpo."});
   keys.key("f_divergence", f_divergence,
            {.doc = "Divergence from the reference, in the losses of the difference of a pair: sigmoid, hinge, ipo, "
                    "ipo_summed, robust, exo_pair, discopop, sigmoid_norm."});
@@ -71,7 +73,8 @@ void DpoConfig::resolve(DeckLoader& deck) {
   deck.check(loss_weights.empty() || loss_weights.size() == loss.size(), {"dpo.loss_weights", "dpo.loss"},
              fmt::format("{} weights for {} losses: give one for each", loss_weights.size(), loss.size()));
   const bool kto = std::ranges::find(loss, "kto") != loss.end();
-  deck.check(!kto || loss.size() == 1, {"dpo.loss"}, "kto is a loss over documents with a label: it cannot be added to losses over pairs");
+  deck.check(!kto || loss.size() == 1, {"dpo.loss"},
+             "kto is a loss over documents with a label: it cannot be added to losses over pairs");
   if (kto && reference != "none") {
     deck.check(!cache_reference || !deck.given("dpo.cache_reference"), {"dpo.cache_reference", "dpo.loss"},
                "kto compares prompts with completions of others, other ones in every step: the reference must run");

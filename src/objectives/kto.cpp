@@ -12,7 +12,16 @@ namespace llmtrain {
 namespace {
 
 /// Metrics under TRL's names. Sums over chosen and rejected documents are divided by their numbers.
-enum Metric : size_t { total, kl, chosen_count, rejected_count, chosen_reward, rejected_reward, chosen_logp, rejected_logp };
+enum Metric : size_t {
+  total,
+  kl,
+  chosen_count,
+  rejected_count,
+  chosen_reward,
+  rejected_reward,
+  chosen_logp,
+  rejected_logp
+};
 
 class Kto : public DocumentObjective {
  public:
@@ -39,7 +48,8 @@ class Kto : public DocumentObjective {
   /// least 0. It has no derivative.
   void begin_step(const StepDocuments& step) override {
     double sum = 0;
-    for (size_t d = 0; d < step.mismatched_logp.size(); ++d) sum += step.mismatched_logp[d] - step.mismatched_reference[d];
+    for (size_t d = 0; d < step.mismatched_logp.size(); ++d)
+      sum += step.mismatched_logp[d] - step.mismatched_reference[d];
     divergence_ = std::max(sum / static_cast<double>(std::max<size_t>(step.mismatched_logp.size(), 1)), 0.0);
   }
 

@@ -140,8 +140,7 @@ Dual apo_zero_loss(const Terms& t) {
   return 1.0 - sigmoid(t.config.beta * t.chosen_ratio) + sigmoid(t.config.beta * t.rejected_ratio);
 }
 Dual apo_down_loss(const Terms& t) {
-  return sigmoid(t.config.beta * t.chosen_ratio) + 1.0 -
-         sigmoid(t.config.beta * (t.chosen_ratio - t.rejected_ratio));
+  return sigmoid(t.config.beta * t.chosen_ratio) + 1.0 - sigmoid(t.config.beta * (t.chosen_ratio - t.rejected_ratio));
 }
 Dual discopop_loss(const Terms& t) {
   constexpr double temperature = 0.05;
@@ -163,9 +162,7 @@ Dual simpo_loss(const Terms& t) {
 }
 Dual cpo_loss(const Terms& t) { return smoothed(t, t.config.beta * (t.chosen - t.rejected)) + sft_loss(t); }
 
-Dual aot_loss(const Terms& t) {
-  return smoothed(t, t.config.beta * (t.chosen - t.rejected - t.pair.counterpart));
-}
+Dual aot_loss(const Terms& t) { return smoothed(t, t.config.beta * (t.chosen - t.rejected - t.pair.counterpart)); }
 /// Half of the loss of the chosen document and its counterpart, and of the rejected one and its.
 Dual aot_unpaired_loss(const Terms& t) {
   const Dual of_chosen = smoothed(t, t.config.beta * (t.chosen_ratio - t.pair.counterpart));

@@ -198,10 +198,10 @@ std::string reference_file(const Config& config, const TokenFile& tokens, Commun
     if (communicator.rank() != 0) return;
     const std::string& cache = config.data.cache;
     const QuantizationConfig& bits = config.quantization;
-    const std::string facts = fmt::format(
-        "1 {} {} {} {} {} {} {} {} {}", content_of_model(config.model.path).hash, content_of_tokens(tokens),
-        name_of(compute_dtype(config.precision)), bits.bits, name_of(bits.type), bits.block_size,
-        config.batch.sequence_length, name_of(config.data.overflow), config.dpo.max_prompt_length);
+    const std::string facts =
+        fmt::format("1 {} {} {} {} {} {} {} {} {}", content_of_model(config.model.path).hash, content_of_tokens(tokens),
+                    name_of(compute_dtype(config.precision)), bits.bits, name_of(bits.type), bits.block_size,
+                    config.batch.sequence_length, name_of(config.data.overflow), config.dpo.max_prompt_length);
     path = fmt::format("{}/reference-{}.h5", open_cache_folder(cache.empty() ? default_cache_folder() : cache),
                        short_hash(facts));
   });

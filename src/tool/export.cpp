@@ -56,7 +56,9 @@ ChatExport chat_of(const std::string& checkpoint, const Config& deck, const Toke
 /// The weights of a checkpoint, read piece by piece; what belongs to them comes from the folder that the run began
 /// with, if it did, or from the checkpoint where that is gone. `tokenizer_path`: see --tokenizer; may be empty.
 void export_checkpoint(const std::string& path, const std::string& tokenizer_path, ExportOptions options) {
-  LoadedModel loaded(path, DType::f32);
+  ModelOptions source;
+  source.model = path;
+  LoadedModel loaded(source);
   const Tokenizer* tokenizer = loaded.tokenizer();
   const std::string& origin = loaded.config().path;
   std::error_code ignored;
@@ -77,9 +79,9 @@ void export_checkpoint(const std::string& path, const std::string& tokenizer_pat
     const Config deck = load_config(manifest.deck, path + "/manifest.json: deck", {}, DeckFiles::recorded);
     const bool named = !tokenizer_path.empty();
     const std::string& of_deck = deck.data.has_tokenizer_files() ? deck.data.tokenizer : tokenizer_path;
+    options.chat = chat_of(path, deck, *tokenizer, tokenizer_path);
     const std::string warning =
         carry_tokenizer(options, *tokenizer, named ? tokenizer_path : of_deck, deck.data.add_tokens);
-    options.chat = chat_of(path, deck, *tokenizer, tokenizer_path);
     if (named && !warning.empty()) {
       throw UserError(
           std::filesystem::exists(tokenizer_path, ignored) ? ExitCode::bad_content : ExitCode::missing_input,

@@ -29,9 +29,7 @@ constexpr int64_t max_prompt_bytes = int64_t{64} << 20;
 constexpr int64_t sequences_at_once = 16;
 
 struct GenerateOptions {
-  std::string model;
-  std::string adapter;
-  QuantizeOptions quantize;
+  ModelOptions model;
   std::vector<std::string> prompts;
   std::string prompt_file;
   std::string prompt_ids;
@@ -47,7 +45,6 @@ struct GenerateOptions {
   bool ids = false;
   bool no_special_tokens = false;
   bool ignore_eos = false;
-  std::string compute = "fp32";
 };
 
 /// A prompt and its location in a file.
@@ -205,7 +202,7 @@ void print_rows(const std::vector<Continuation>& all, const std::vector<GrowingT
 }
 
 void generate(const GenerateOptions& options) {
-  LoadedModel loaded(options.model, parse_compute_option(options.compute), options.adapter, options.quantize.config());
+  LoadedModel loaded(options.model);
   loaded.require_logits();
   GenerationRequest request = make_request(options, loaded);
   size_t longest = 0;
@@ -222,10 +219,12 @@ void generate(const GenerateOptions& options) {
   const int64_t context = std::min(most + 1, static_cast<int64_t>(longest) + options.max_new_tokens);
   const auto sequences = std::min<int64_t>(sequences_at_once, static_cast<int64_t>(request.prompts.size()));
   Generator generator(loaded.model(), {loaded.config().vocab_size, sequences, context});
-  loaded.start([&](Arena& arena) {
+  const auto plan = [&](Arena& arena) {
     loaded.model().plan(arena, {loaded.compute(), generator.rows(), false});
     generator.plan(arena, loaded.compute());
-  });
+  };
+  if (options.model.estimate) return loaded.print_estimate(plan);
+  loaded.start(plan);
 
   const bool as_text = !options.ids && loaded.tokenizer() != nullptr;
   if (!as_text && !options.stop.empty()) loaded.required_tokenizer();
@@ -268,9 +267,7 @@ Subcommand add_generate(CLI::App& program) {
       "generate",
       "continue prompts; print the new text of a single prompt as it grows, a JSON line per prompt otherwise");
   const auto o = std::make_shared<GenerateOptions>();
-  app->add_option("--model", o->model, "Hugging Face folder, or checkpoint of llmtrain")->required();
-  app->add_option("--adapter", o->adapter, "PEFT folder of an adapter of the model");
-  o->quantize.add_to(*app);
+  o->model.add_to(*app);
   app->add_option("--prompt", o->prompts, "text to continue; repeatable");
   app->add_option("--prompt-file", o->prompt_file,
                   "file with a prompt per line; in .jsonl a string or {\"prompt\": ...}");
@@ -299,7 +296,6 @@ Subcommand add_generate(CLI::App& program) {
   app->add_flag("--ids", o->ids, "print token ids, a line per prompt");
   app->add_flag("--no-special-tokens", o->no_special_tokens, "do not add BOS and similar tokens to a prompt");
   app->add_flag("--ignore-eos", o->ignore_eos, "continue after an end of text");
-  app->add_option("--compute", o->compute, "compute type: fp32, bf16 or fp16")->capture_default_str();
   return {app, [o] { generate(*o); }};
 }
 

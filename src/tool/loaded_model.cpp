@@ -2,28 +2,46 @@
 
 #include <iostream>
 
+#include "core/files/file_handle.hpp"
 #include "core/files/folder_handle.hpp"
 #include "hf/adapters/adapter_files.hpp"
 #include "hf/load_weights.hpp"
 #include "hf/model_folder.hpp"
+#include "hf/read_config.hpp"
+#include "kernels/matmul.hpp"
 #include "models/models.hpp"
 #include "parallel/job/launcher.hpp"
 #include "parallel/local_communicator.hpp"
 #include "text/files/tokenizer_files.hpp"
 #include "text/tokens_beyond_embedding.hpp"
 #include "tool/tool.hpp"
+#include "train/run/estimate.hpp"
 
 namespace llmtrain {
+
+namespace {
+
+DType parse_compute(const std::string& text) {
+  if (text == "fp32") return DType::f32;
+  if (text == "bf16") return DType::bf16;
+  if (text == "fp16") return DType::f16;
+  refuse_command_line("--compute must be fp32, bf16 or fp16, not '" + text + "'");
+}
+
+}  // namespace
 
 void warn_of_missing_rows(const Tokenizer& tokenizer, int64_t rows, const std::string& path) {
   const std::string note = tokens_without_row(tokenizer, rows);
   if (!note.empty()) std::cerr << without_controls("llmtool: warning: " + path + ": " + note) << '\n';
 }
 
-LoadedModel::LoadedModel(const std::string& path, DType compute, const std::string& adapter,
-                         const QuantizationConfig& quantization)
-    : folder_(path), compute_(compute), quantization_(quantization), communicator_(make_local_communicator()) {
-  if (const std::string checkpoint = CheckpointModel::find(path); !checkpoint.empty()) {
+LoadedModel::LoadedModel(const ModelOptions& options)
+    : folder_(options.model),
+      compute_(parse_compute(options.compute)),
+      json_(options.json),
+      quantization_(options.quantize.config()),
+      communicator_(make_local_communicator()) {
+  if (const std::string checkpoint = CheckpointModel::find(folder_); !checkpoint.empty()) {
     checkpoint_.emplace(checkpoint, *communicator_, tokenizer_);
     config_ = checkpoint_->config();
     lora_ = checkpoint_->lora();
@@ -31,10 +49,10 @@ LoadedModel::LoadedModel(const std::string& path, DType compute, const std::stri
   } else {
     read_folder();
   }
-  if (tokenizer_) warn_of_missing_rows(*tokenizer_, vocabulary(), path);
-  if (!adapter.empty()) read_adapter(adapter);
+  if (tokenizer_) warn_of_missing_rows(*tokenizer_, vocabulary(), folder_);
+  if (!options.adapter.empty()) read_adapter(options.adapter);
   make_model();
-  if (!checkpoint_) check_weights(path, role_->shape(), role_->model().units());
+  if (!checkpoint_ && !options.estimate) check_weights(folder_, role_->shape(), role_->model().units());
 }
 
 void LoadedModel::read_adapter(const std::string& folder) {
@@ -73,8 +91,7 @@ void LoadedModel::make_model() {
 
 void LoadedModel::read_folder() {
   const FolderHandle folder = FolderHandle::open(folder_);
-  config_ =
-      parse_hf_config(folder.open_to_read("config.json").read_text(max_config_bytes), folder.path_of("config.json"));
+  config_ = parse_hf_config(read_hf_config(folder), folder.path_of("config.json"));
   print_warnings(config_.warnings);
   if (!quantization_.active()) quantization_ = config_.quantization;
   if (const char* name = "generation_config.json"; folder.has(name)) {
@@ -108,8 +125,7 @@ void LoadedModel::start(const std::function<void(Arena&)>& plan) {
     make_model();
   }
   started_ = true;
-  role_->plan(arena_);
-  plan(arena_);
+  make_plan(plan);
   if (!device_) device_ = std::make_unique<DeviceRuntime>(0, choose_threads(find_thread_facts(1)).threads);
   if (!stream_) stream_ = std::make_unique<Stream>();
   memory_.emplace(arena_.bytes());
@@ -117,6 +133,22 @@ void LoadedModel::start(const std::function<void(Arena&)>& plan) {
   workspace_.emplace(arena_.workspace());
   role_->start(*communicator_, *stream_);
   print_warnings(role_->load(*communicator_, *stream_).warnings);
+}
+
+/// Kernels need memory by thread.
+void LoadedModel::make_plan(const std::function<void(Arena&)>& plan) {
+  use_threads(choose_threads(find_thread_facts(1)).threads);
+  role_->plan(arena_);
+  plan(arena_);
+}
+
+void LoadedModel::print_estimate(const std::function<void(Arena&)>& plan) {
+  make_plan(plan);
+  Estimate estimate;
+  estimate.plan = &arena_;
+  estimate.parameters = params().parameter_count();
+  estimate.library_bytes = device_context_bytes(estimate.ranks_per_node) + matmul_workspace_bytes();
+  write_standard_output(json_ ? estimate_json(estimate) : estimate_text(estimate));
 }
 
 Context LoadedModel::context() { return {role_->params(), arena_, *stream_}; }
@@ -140,11 +172,14 @@ QuantizationConfig QuantizeOptions::config() const {
   return config;
 }
 
-DType parse_compute_option(const std::string& text) {
-  if (text == "fp32") return DType::f32;
-  if (text == "bf16") return DType::bf16;
-  if (text == "fp16") return DType::f16;
-  refuse_command_line("--compute must be fp32, bf16 or fp16, not '" + text + "'");
+void ModelOptions::add_to(CLI::App& app) {
+  app.add_option("--model", model, "Hugging Face folder, or checkpoint of llmtrain")->required();
+  app.add_option("--adapter", adapter, "PEFT folder of an adapter of the model");
+  quantize.add_to(app);
+  app.add_option("--compute", compute, "compute type: fp32, bf16 or fp16")->capture_default_str();
+  CLI::Option* estimates =
+      app.add_flag("--estimate", estimate, "print the memory by category instead; allocate nothing");
+  app.add_flag("--json", json, "print the estimate as JSON")->needs(estimates);
 }
 
 }  // namespace llmtrain

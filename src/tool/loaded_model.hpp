@@ -19,14 +19,35 @@
 
 namespace llmtrain {
 
+/// The options --quantize and --double of a subcommand.
+struct QuantizeOptions {
+  std::string type;
+  bool double_quantization = false;
+
+  void add_to(CLI::App& app);
+  /// Refuses a command line with an unknown type.
+  QuantizationConfig config() const;
+};
+
+/// Options of the subcommands that run a model.
+struct ModelOptions {
+  std::string model;
+  std::string adapter;  ///< PEFT folder; may be empty
+  QuantizeOptions quantize;
+  std::string compute = "fp32";
+  bool estimate = false;
+  bool json = false;  ///< of the estimate
+
+  void add_to(CLI::App& app);
+};
+
 class LoadedModel {
  public:
-  /// Reads config.json, the tokenizer if there is one, and the headers of the weights; for a checkpoint, its deck and
-  /// tokenizer, and verifies every byte. Warns on stderr about tokens without an embedding row. Throws UserError.
-  /// `adapter`: folder of an adapter of the model; may be empty. `quantization`: storage of its matrices; that of the
-  /// checkpoint's run if it is not active.
-  LoadedModel(const std::string& folder, DType compute, const std::string& adapter = {},
-              const QuantizationConfig& quantization = {});
+  /// Reads config.json, the tokenizer if there is one, and the headers of the weights, which an estimate does not need;
+  /// for a checkpoint, its deck and tokenizer, and verifies every byte. Warns on stderr about tokens without an
+  /// embedding row. The matrices are stored as the options say, or else as in the checkpoint's run or the folder's
+  /// files. Throws UserError.
+  explicit LoadedModel(const ModelOptions& options);
 
   const ModelConfig& config() const { return config_.model; }
   const TokenIds& ids() const { return config_.ids; }
@@ -42,6 +63,8 @@ class LoadedModel {
   /// Plans the parameters and the allocations of `plan`, allocates, and reads the weights. A second call replaces the
   /// plan of the first.
   void start(const std::function<void(Arena&)>& plan);
+  /// Prints the memory of start(plan) by category, for --estimate. It allocates nothing; start() must not follow.
+  void print_estimate(const std::function<void(Arena&)>& plan);
   /// Available after start().
   Context context();
   /// Embedding rows that are tokens: every id must be below this number.
@@ -62,9 +85,11 @@ class LoadedModel {
   void read_folder();
   void read_adapter(const std::string& folder);
   void make_model();
+  void make_plan(const std::function<void(Arena&)>& plan);
 
   std::string folder_;
   DType compute_;
+  bool json_;  ///< format of an estimate
   HfConfig config_;
   std::optional<LoraConfig> lora_;
   bool new_head_ = false;  ///< see DecoderShape
@@ -83,18 +108,5 @@ class LoadedModel {
 
 /// Prints on stderr which tokens have no row in the model's embedding.
 void warn_of_missing_rows(const Tokenizer& tokenizer, int64_t rows, const std::string& path);
-
-/// The options --quantize and --double of a subcommand.
-struct QuantizeOptions {
-  std::string type;
-  bool double_quantization = false;
-
-  void add_to(CLI::App& app);
-  /// Refuses a command line with an unknown type.
-  QuantizationConfig config() const;
-};
-
-/// Parses "fp32", "bf16" or "fp16" of the option --compute.
-DType parse_compute_option(const std::string& text);
 
 }  // namespace llmtrain

@@ -23,13 +23,6 @@ namespace {
 
 constexpr int64_t longest_line = int64_t{16} << 20;  ///< bytes
 
-struct LogprobsOptions {
-  std::string model;
-  std::string adapter;
-  QuantizeOptions quantize;
-  std::string compute = "fp32";
-};
-
 std::vector<int32_t> parse_row(std::string_view line, int64_t number, const LoadedModel& model) {
   const auto refuse = [&](const std::string& what) -> UserError {
     return {ExitCode::bad_content, fmt::format("standard input:{}: {}", number, what)};
@@ -72,15 +65,16 @@ HostBatch batch_of(const std::vector<int32_t>& ids) {
 /// Model with room for rows of some length; a longer row restarts it with more room.
 class Scorer {
  public:
-  explicit Scorer(const LogprobsOptions& options)
-      : loaded_(options.model, parse_compute_option(options.compute), options.adapter, options.quantize.config()) {
-    loaded_.require_logits();
-  }
+  explicit Scorer(const ModelOptions& options) : loaded_(options) { loaded_.require_logits(); }
 
   const LoadedModel& model() const { return loaded_; }
+  int64_t room() const { return room_; }  ///< tokens
 
   std::vector<float> score(const std::vector<int32_t>& ids) {
-    make_room(static_cast<int64_t>(ids.size()));
+    if (needs_room(std::ssize(ids))) {
+      batch_.emplace();
+      loaded_.start([&](Arena& arena) { plan(arena); });
+    }
     Context ctx = loaded_.context();
     const Batch batch = batch_->upload(batch_of(ids), ctx.stream);
     const TokenStatistics statistics{first_rows(logp_, batch.tokens), {}, {}, {}};
@@ -92,17 +86,24 @@ class Scorer {
     return values;
   }
 
- private:
-  void make_room(int64_t tokens) {
-    if (tokens <= room_) return;
+  /// Returns true if a row of so many tokens needs more room than the rows before it, and grows the room for it.
+  bool needs_room(int64_t tokens) {
+    if (tokens <= room_) return false;
     room_ =
         std::min(std::max({tokens, 2 * room_, int64_t{256}}), std::max(tokens, loaded_.config().longest_sequence()));
+    return true;
+  }
+
+  void print_estimate() {
     batch_.emplace();
-    loaded_.start([&](Arena& arena) {
-      loaded_.model().plan(arena, {loaded_.compute(), room_, false});
-      batch_->plan(arena, room_, 1);
-      arena.add(logp_, MemoryCategory::activations, "logp", DType::f32, {room_});
-    });
+    loaded_.print_estimate([&](Arena& arena) { plan(arena); });
+  }
+
+ private:
+  void plan(Arena& arena) {
+    loaded_.model().plan(arena, {loaded_.compute(), room_, false});
+    batch_->plan(arena, room_, 1);
+    arena.add(logp_, MemoryCategory::activations, "logp", DType::f32, {room_});
   }
 
   LoadedModel loaded_;
@@ -112,39 +113,55 @@ class Scorer {
 };
 
 /// Returns false at the end. A line of any length takes bounded memory.
-bool read_line(std::istream& in, std::vector<char>& buffer, std::string_view& line, int64_t number) {
-  in.getline(buffer.data(), static_cast<std::streamsize>(buffer.size()));
-  if (in.gcount() == 0) return false;
-  if (in.fail()) {
-    throw UserError(
-        ExitCode::bad_content,
-        fmt::format("standard input:{}: the line is longer than {} MiB, which is more ids than any context has", number,
-                    longest_line >> 20));
+bool read_line(std::streambuf& in, std::string& line, int64_t number) {
+  constexpr int end_of_file = std::streambuf::traits_type::eof();
+  line.clear();
+  int c = in.sbumpc();
+  if (c == end_of_file) return false;
+  for (; c != end_of_file && c != '\n'; c = in.sbumpc()) {
+    if (std::ssize(line) == longest_line) {
+      throw UserError(
+          ExitCode::bad_content,
+          fmt::format("standard input:{}: the line is longer than {} MiB, which is more ids than any context has",
+                      number, longest_line >> 20));
+    }
+    line += static_cast<char>(c);
   }
-  line = std::string_view(buffer.data(), static_cast<size_t>(in.gcount()) - (in.eof() ? 0 : 1));
   return true;
 }
 
-void logprobs(const LogprobsOptions& options) {
+void print_row(const std::vector<float>& values, int64_t number) {
+  nlohmann::ordered_json out = nlohmann::ordered_json::object();
+  out["logprobs"] = values;
+  double sum = 0;
+  for (const float value : values) sum += double{value};
+  if (!std::isfinite(sum)) {
+    throw UserError(ExitCode::diverged, "standard input:" + std::to_string(number) +
+                                            ": a log-probability is not finite: the model's weights are "
+                                            "damaged, or overflow in this --compute");
+  }
+  out["sum"] = sum;
+  std::cout << out.dump() << std::endl;  // flushed at once for programs that wait for the answer
+}
+
+void logprobs(const ModelOptions& options) {
   Scorer scorer(options);
-  std::vector<char> buffer(static_cast<size_t>(longest_line) + 2);
-  std::string_view line;
-  for (int64_t number = 1; read_line(std::cin, buffer, line, number); ++number) {
+  std::string text;
+  for (int64_t number = 1; read_line(*std::cin.rdbuf(), text, number); ++number) {
+    std::string_view line = text;
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (is_blank(line)) continue;
-    const std::vector<float> values = scorer.score(parse_row(line, number, scorer.model()));
-    nlohmann::ordered_json out = nlohmann::ordered_json::object();
-    out["logprobs"] = values;
-    double sum = 0;
-    for (const float value : values) sum += double{value};
-    if (!std::isfinite(sum)) {
-      throw UserError(ExitCode::diverged, "standard input:" + std::to_string(number) +
-                                              ": a log-probability is not finite: the model's weights are "
-                                              "damaged, or overflow in this --compute");
+    const std::vector<int32_t> ids = parse_row(line, number, scorer.model());
+    if (options.estimate) {
+      scorer.needs_room(std::ssize(ids));
+    } else {
+      print_row(scorer.score(ids), number);
     }
-    out["sum"] = sum;
-    std::cout << out.dump() << std::endl;  // flushed at once for programs that wait for the answer
   }
+  if (!options.estimate) return;
+  if (scorer.needs_room(1))
+    print_warnings({fmt::format("standard input has no rows: the estimate is for at most {} tokens", scorer.room())});
+  scorer.print_estimate();
 }
 
 }  // namespace
@@ -154,11 +171,8 @@ Subcommand add_logprobs(CLI::App& program) {
       "logprobs",
       "compute log-probabilities (nats) of token ids: {\"input_ids\": [...]} lines in, {\"logprobs\": [...], "
       "\"sum\": x} lines out, with one entry fewer than ids");
-  const auto options = std::make_shared<LogprobsOptions>();
-  app->add_option("--model", options->model, "Hugging Face folder, or checkpoint of llmtrain")->required();
-  app->add_option("--adapter", options->adapter, "PEFT folder of an adapter of the model");
-  options->quantize.add_to(*app);
-  app->add_option("--compute", options->compute, "compute type: fp32, bf16 or fp16")->capture_default_str();
+  const auto options = std::make_shared<ModelOptions>();
+  options->add_to(*app);
   return {app, [options] { logprobs(*options); }};
 }
 

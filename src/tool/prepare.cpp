@@ -74,9 +74,7 @@ std::string command_of(const PrepareOptions& options) {
 
 /// Makes the encoder of conversations, if there are any: templates are in the tokenizer's folder, as in a run.
 std::unique_ptr<const ChatEncoder> make_encoder(const TokenizeRequest& request, const PrepareOptions& options) {
-  if (std::ranges::find(request.files, InputKind::instruction_rows, &InputFile::kind) == request.files.end()) {
-    return nullptr;
-  }
+  if (!has_kind(request.files, InputKind::instruction_rows)) return nullptr;
   std::error_code ignored;
   const bool is_folder = std::filesystem::is_directory(options.tokenizer, ignored);
   return std::make_unique<const ChatEncoder>(*request.tokenizer, options.conversations.chat(),

@@ -29,8 +29,8 @@ namespace {
 using nlohmann::ordered_json;
 
 struct Options {
-  std::string metric, model, adapter, input, eos_token, compute = "fp32";
-  QuantizeOptions quantize;
+  std::string metric, input, eos_token;
+  ModelOptions model;
   ConversationOptions conversations;
   bool json = false;
 };
@@ -38,13 +38,12 @@ struct Options {
 /// A reward model with room for documents of some length; a longer one restarts it with more room.
 class RewardScorer {
  public:
-  explicit RewardScorer(const Options& o)
-      : loaded_(o.model, parse_compute_option(o.compute), o.adapter, o.quantize.config()) {
+  explicit RewardScorer(const ModelOptions& options) : loaded_(options) {
     if (loaded_.config().scores()) return;
     throw UserError(ExitCode::bad_content,
                     fmt::format("{}: it is not a reward model: its config.json must name a ForSequenceClassification "
                                 "class with one label (run.task = reward exports such a folder)",
-                                o.model));
+                                options.model));
   }
 
   const LoadedModel& model() const { return loaded_; }
@@ -163,13 +162,14 @@ void score(const Options& options) {
   }
   TextFormat rules;
   options.conversations.put_into(rules);
-  RewardScorer scorer(options);
+  RewardScorer scorer(options.model);
   const LoadedModel& model = scorer.model();
   model.required_tokenizer();
-  const std::string& folder = model.checkpoint() != nullptr ? model.checkpoint()->folder() : options.model;
+  const std::string& folder = model.checkpoint() != nullptr ? model.checkpoint()->folder() : options.model.model;
   const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(folder, {options.eos_token, true, false});
   const ChatConfig config = options.conversations.chat();
-  const ChatEncoder encoder(*tokenizer, config, chat_files(model, options.model, config.template_name), training_time);
+  const ChatEncoder encoder(*tokenizer, config, chat_files(model, options.model.model, config.template_name),
+                            training_time);
   InputLines lines(options.input);
   const std::string source = options.input == "-" ? "standard input" : options.input;
   std::optional<RowReader> reader;  // of the format that the first row has
@@ -207,19 +207,19 @@ Subcommand add_score(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
       "score", "scores each row of a JSONL file; a reward model gives a number, for pairs two, and their accuracy");
   app->add_option("--metric", options->metric, "reward: the score of a reward model")->required();
-  app->add_option("--model", options->model,
+  app->add_option("--model", options->model.model,
                   "Hugging Face folder of a reward model, or checkpoint of llmtrain; with --adapter the model of the "
                   "adapter")
       ->required();
-  app->add_option("--adapter", options->adapter, "PEFT folder of an adapter for sequence classification");
+  app->add_option("--adapter", options->model.adapter, "PEFT folder of an adapter for sequence classification");
   app->add_option("--input", options->input,
                   "JSONL file of prompts and completions, conversations, pairs, or text, in one of the formats of "
                   "data.format; - is the standard input")
       ->required();
   options->conversations.add_to(*app);
   app->add_option("--eos-token", options->eos_token, "token that ends a document, as in data.eos_token");
-  options->quantize.add_to(*app);
-  app->add_option("--compute", options->compute, "compute type: fp32, bf16 or fp16")->capture_default_str();
+  options->model.quantize.add_to(*app);
+  app->add_option("--compute", options->model.compute, "compute type: fp32, bf16 or fp16")->capture_default_str();
   app->add_flag("--json", options->json, "print a JSON line for each row, and one for all pairs");
   return {app, [options] { score_tool::score(*options); }};
 }

@@ -194,7 +194,7 @@ void validate(const ValidateOptions& options) {
   const std::vector<InputFile> files = find_files(options);
   const ProgressReport report_line = [](const std::string& line) { std::cerr << without_controls(line) << '\n'; };
   report_notes(files, report_line);
-  if (std::ranges::find(files, InputKind::instruction_rows, &InputFile::kind) != files.end()) {
+  if (has_kind(files, InputKind::instruction_rows)) {
     return finish_validation(report_on_conversations(files, options, report_line), options, print_conversations);
   }
   for (const InputFile& file : files) {

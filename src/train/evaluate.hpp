@@ -17,8 +17,8 @@ namespace llmtrain {
 /// Buffers of evaluate(), planned by its caller for data.max_rows() rows.
 struct EvaluationBuffers {
   BatchBuffers& batch;
-  TokenStatistics statistics;  ///< logp, fp32 [N]; other statistics on request
-  Tensor sums;                 ///< int64 [at least the objective's metrics, ExactSum::integer_count]
+  TokenStatistics statistics;      ///< logp, fp32 [N]; other statistics on request
+  Tensor sums;                     ///< int64 [at least the objective's metrics, ExactSum::integer_count]
   Reference* reference = nullptr;  ///< null: the objective needs none
   Tensor documents = {};           ///< fp64 [segments], for objectives over documents
 };
@@ -27,9 +27,9 @@ struct EvaluationBuffers {
 using ScoredBatch = std::function<void(const HostBatch& batch)>;
 
 struct EvaluationResult {
-  int64_t tokens = 0;   ///< what the objective counts, over all ranks
-  int64_t correct = 0;  ///< those that the model ranked first, if argmax is requested
-  double loss = 0;      ///< the objective's; for cross-entropy nats per token
+  int64_t tokens = 0;                    ///< what the objective counts, over all ranks
+  int64_t correct = 0;                   ///< those that the model ranked first, if argmax is requested
+  double loss = 0;                       ///< the objective's; for cross-entropy nats per token
   std::vector<NamedValue> metrics = {};  ///< the objective's others
 };
 

@@ -63,8 +63,11 @@ struct TrainingPlan : TrainingParts {
 
   /// Buffers of a step, which evaluations share.
   EvaluationBuffers evaluation_buffers() {
-    return {buffers.batch, {buffers.statistics.logp, {}, {}, buffers.statistics.argmax}, buffers.sums.of_objective(),
-            reference ? &*reference : nullptr, buffers.documents};
+    return {buffers.batch,
+            {buffers.statistics.logp, {}, {}, buffers.statistics.argmax},
+            buffers.sums.of_objective(),
+            reference ? &*reference : nullptr,
+            buffers.documents};
   }
 
   ModelSet models;

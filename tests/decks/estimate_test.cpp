@@ -1,6 +1,7 @@
 // The state of models in --estimate, byte for byte: values from their published shapes and the formulas of ZeRO
-// (Rajbhandari et al. 2020, section 5), and the additions for accumulation.
+// (Rajbhandari et al. 2020, section 5), those of QLoRA, and the additions for accumulation.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -63,7 +64,8 @@ constexpr int64_t ranks = 64, ranks_of_node = 8;
 
 /// Elements of the last rank, whose shards are the largest: shards are whole chunks of 256 elements, and nothing else
 /// is padded.
-int64_t shard(int64_t segment) { return (segment / 256 + ranks - 1) / ranks * 256; }
+int64_t shard_of(int64_t segment, int64_t of_ranks) { return (segment / 256 + of_ranks - 1) / of_ranks * 256; }
+int64_t shard(int64_t segment) { return shard_of(segment, ranks); }
 
 constexpr int64_t most = int64_t{1} << 26;  ///< elements of a segment
 
@@ -153,6 +155,129 @@ INSTANTIATE_TEST_SUITE_P(Llama, ZeroEstimate,
                          ::testing::Values(Case{of_7b, "bf16", 2}, Case{of_7b, "fp32", 4}, Case{of_70b, "bf16", 2},
                                            Case{of_70b, "fp32", 4}),
                          [](const auto& test) { return test.param.model.name + std::string(test.param.compute); });
+
+// QLoRA of published models with ZeRO 3: nf4, doubly quantised, beside adapters of every linear layer, in bf16.
+
+struct Base {
+  const char* name;
+  const char* type;
+  int64_t layers, width, heads, kv_heads, d_ff, vocabulary;
+
+  int64_t table() const { return vocabulary * width; }
+  /// Linear layers of a block, as rows and columns.
+  std::vector<std::pair<int64_t, int64_t>> matrices() const {
+    const int64_t keys = width / heads * kv_heads;
+    return {{width, width}, {keys, width}, {keys, width}, {width, width}, {d_ff, width}, {d_ff, width}, {width, d_ff}};
+  }
+  nlohmann::json config() const {
+    return {{"model_type", type},           {"hidden_size", width},
+            {"intermediate_size", d_ff},    {"num_hidden_layers", layers},
+            {"num_attention_heads", heads}, {"num_key_value_heads", kv_heads},
+            {"vocab_size", vocabulary},     {"max_position_embeddings", 4096},
+            {"sliding_window", nullptr},    {"rms_norm_eps", 1e-5},
+            {"hidden_act", "silu"},         {"tie_word_embeddings", false}};
+  }
+};
+
+constexpr int64_t adapter_rank = 16;
+
+int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+int64_t bytes_of_bf16(int64_t elements) { return 2 * elements; }
+/// 4 bits, and 8 bits for every 64 elements.
+int64_t bytes_of_nf4(int64_t elements) { return elements / 2 + elements / 64; }
+
+/// Bytes of the largest shards of all segments of a unit, which is cut as a table is; one rank has it whole.
+int64_t frozen(int64_t (*bytes)(int64_t), int64_t elements, int64_t of_ranks) {
+  if (of_ranks == 1) return aligned(bytes(elements));
+  int64_t sum = 0;
+  for (const int64_t segment : segments_of_table(elements)) sum += aligned(bytes(shard_of(segment, of_ranks)));
+  return sum;
+}
+
+nlohmann::json qlora(const Base& m, int64_t of_ranks) {
+  int64_t matrices = 0, adapters = 0, scales = 0;  // of a block
+  for (const auto& [rows, columns] : m.matrices()) {
+    matrices += rows * columns;
+    adapters += adapter_rank * (rows + columns);
+    scales += 4 * (1 + rows * columns / 64 / 256);  // an offset, and the scale of 256 scales
+  }
+  const int64_t norms = 2 * m.width, head = m.table() + m.width;
+  int64_t weights =
+      m.layers * (frozen(bytes_of_nf4, matrices, of_ranks) + frozen(bytes_of_bf16, norms, of_ranks) + aligned(scales)) +
+      frozen(bytes_of_bf16, m.table(), of_ranks) + frozen(bytes_of_bf16, head, of_ranks) +
+      2 * bytes_of_bf16(adapters);  // of two blocks, from the masters
+  if (of_ranks > 1) weights += 2 * bytes_of_nf4(matrices) + bytes_of_bf16(m.table() + head + m.layers * norms);
+  const int64_t shards = m.layers * shard_of(adapters, of_ranks);
+  const int64_t received = of_ranks > 8 ? 2 * 4 * (of_ranks - 8) * shard_of(adapters, of_ranks) : 0;
+  return {{"weights", weights},
+          {"gradients", 4 * (shards + (of_ranks > 1 ? 2 * adapters : 0))},
+          {"optimizer", 12 * shards},
+          {"communication", received}};
+}
+
+class QloraEstimate : public EstimateDeck, public ::testing::WithParamInterface<Base> {
+ protected:
+  nlohmann::json bytes(int of_ranks, const std::vector<std::string>& more) const {
+    write_file(folder / "config.json", GetParam().config().dump());
+    std::string ids = "3";
+    for (int i = 1; i < 2048; ++i) ids += ",3";
+    write_file(folder / "rows.jsonl", "{\"input_ids\": [" + ids + "]}\n");
+    write_file(folder / "qlora.ini", "[run]\nfinetuning = lora\nmax_steps = 1\n[data]\nvalidation_fraction = 0\n");
+    std::vector<std::string> all = {(folder / "qlora.ini").string(),
+                                    "run.output=" + folder.text(),
+                                    "model.path=" + folder.text(),
+                                    "data.train=" + (folder / "rows.jsonl").string(),
+                                    "data.packing=none",
+                                    "batch.sequence_length=2048",
+                                    "batch.micro=1",
+                                    "batch.global=" + std::to_string(of_ranks),
+                                    "lora.r=" + std::to_string(adapter_rank),
+                                    "precision.compute=bf16",
+                                    "parallel.zero=3",
+                                    "memory.recompute=block",
+                                    "evaluation.at_end=false",
+                                    "checkpoint.at_end=false",
+                                    "--estimate",
+                                    "--json",
+                                    "--ranks",
+                                    std::to_string(of_ranks),
+                                    "--ranks-per-node",
+                                    std::to_string(std::min(of_ranks, 8))};
+    all.insert(all.end(), more.begin(), more.end());
+    const Outcome outcome = llmtrain({1, 1, all});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return nlohmann::json::parse(outcome.output.substr(outcome.output.find('{')))["bytes_per_rank"];
+  }
+};
+
+TEST_P(QloraEstimate, OfPublishedModelsIsThatOfTheFormulasAndOfTheDocumentation) {
+  const Base& m = GetParam();
+  const std::string page = read_file(source_folder() / "docs/quantization.md");
+  for (const int of_ranks : {1, 8, 64}) {
+    const nlohmann::json found = bytes(of_ranks, {"quantization.bits=4"}), expected = qlora(m, of_ranks);
+    std::string row = fmt::format("| {} | {} |", m.name, of_ranks);
+    double sum = 0;
+    for (const char* part : {"weights", "gradients", "optimizer", "activations", "communication"}) {
+      EXPECT_EQ(found[part], expected.value(part, found[part])) << of_ranks << " ranks: " << part;
+      sum += found[part].get<double>();
+      row += fmt::format(" {:.2f} |", found[part].get<double>() / 1e9);
+    }
+    row += fmt::format(" {:.2f} |", sum / 1e9);
+    EXPECT_NE(page.find(row), std::string::npos) << row;
+  }
+  EXPECT_NE(bytes(8, {"quantization.bits=4", "quantization.double=false"})["weights"], qlora(m, 8)["weights"])
+      << "control";
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, QloraEstimate,
+                         ::testing::Values(Base{"Llama-2-7B", "llama", 32, 4096, 32, 32, 11008, 32000},
+                                           Base{"Mistral-7B", "mistral", 32, 4096, 32, 8, 14336, 32000},
+                                           Base{"Llama-2-70B", "llama", 80, 8192, 64, 8, 28672, 32000}),
+                         [](const auto& test) {
+                           std::string name = test.param.name;
+                           std::erase(name, '-');
+                           return name;
+                         });
 
 /// Sizes of a GPT-2 with four blocks.
 class Accumulation : public EstimateDeck {

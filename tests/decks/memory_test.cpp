@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
@@ -26,12 +27,15 @@ std::vector<std::string> deck(const std::string& name, const TemporaryFolder& fo
           "log.samples_every_steps=0"};
 }
 
-nlohmann::json estimated(std::vector<std::string> arguments, const std::string& environment = "") {
-  arguments.insert(arguments.end(), {"--estimate", "--json"});
-  const Outcome estimate = llmtrain({1, 1, arguments, {}, environment});
+nlohmann::json report_of(const Outcome& estimate) {
   EXPECT_EQ(estimate.exit_code, 0) << estimate.output;
   const size_t begin = estimate.output.find('{');
   return begin == std::string::npos ? nlohmann::json() : nlohmann::json::parse(estimate.output.substr(begin));
+}
+
+nlohmann::json estimated(std::vector<std::string> arguments, const std::string& environment = "") {
+  arguments.insert(arguments.end(), {"--estimate", "--json"});
+  return report_of(llmtrain({1, 1, arguments, {}, environment}));
 }
 
 nlohmann::json last_metrics(const TemporaryFolder& folder) {
@@ -90,15 +94,15 @@ struct Case {
 /// Runs of 80 to 250 MiB, of which program and libraries are a large fraction.
 class PeakMemory : public ::testing::TestWithParam<Case> {};
 
-/// Peak resident bytes of a process that runs with these arguments.
-double peak_of(const std::vector<std::string>& arguments) {
+/// Peak resident bytes of a program.
+double peak_of(const std::function<Outcome()>& run) {
   std::array<int, 2> ends{};
   if (pipe(ends.data()) != 0) return 0;
   const pid_t child = fork();
   if (child == 0) {  // a separate process, which has had no other children
     close(ends[0]);
     rusage usage{};
-    const int code = [&]() noexcept { return llmtrain({1, 2, arguments}).exit_code; }();
+    const int code = [&]() noexcept { return run().exit_code; }();
     getrusage(RUSAGE_CHILDREN, &usage);
     const double bytes = code == 0 ? 1024.0 * static_cast<double>(usage.ru_maxrss) : 0;
     _exit(write(ends[1], &bytes, sizeof bytes) == sizeof bytes ? 0 : 1);
@@ -109,6 +113,10 @@ double peak_of(const std::vector<std::string>& arguments) {
   EXPECT_EQ(read(ends[0], &bytes, sizeof bytes), static_cast<ssize_t>(sizeof bytes));
   close(ends[0]);
   return bytes;
+}
+
+double peak_of(const std::vector<std::string>& arguments) {
+  return peak_of([&] { return llmtrain({1, 2, arguments}); });
 }
 
 TEST_P(PeakMemory, OfAProcessIsTheEstimate) {
@@ -137,6 +145,33 @@ INSTANTIATE_TEST_SUITE_P(Decks, PeakMemory,
                                            Case{"checkpoint", {"checkpoint.at_end=true"}}),
                          [](const auto& test) { return test.param.name; });
 
+/// Checks llmtool with prompts and rows of 50 tokens.
+void generation_and_scores_are_estimated(const std::string& model) {
+  std::string ids = "1";
+  for (int i = 1; i < 50; ++i) ids += ",1";
+  const std::string row = "{\"input_ids\":[" + ids + "]}\n";
+  std::vector<std::string> sixteen = {"generate", "--max-new-tokens", "8"};
+  for (int i = 0; i < 16; ++i) sixteen.insert(sixteen.end(), {"--prompt", "One day"});
+  const std::vector<std::string> one = {"generate", "--max-new-tokens", "8", "--prompt", "One day"};
+  const auto estimate_of = [&](std::vector<std::string> arguments, const std::string& compute) {
+    arguments.insert(arguments.end(), {"--model", model, "--compute", compute});
+    const std::string input = arguments.front() == "logprobs" ? row : "";
+    const double peak = peak_of([&] { return llmtool(arguments, input); });
+    arguments.insert(arguments.end(), {"--estimate", "--json"});
+    const auto j = report_of(llmtool(arguments, input));
+    EXPECT_NEAR(peak / j["bytes_per_rank"]["total"].get<double>(), 1.0, 0.05) << j;
+    EXPECT_NEAR(j["bytes_per_rank"]["weights"].get<double>() / j["parameters"].get<double>(), compute == "bf16" ? 2 : 4,
+                0.01)
+        << j;
+    return j["bytes_per_rank"].value("kv_cache", int64_t{0});
+  };
+  const int64_t cached = estimate_of(one, "bf16");
+  EXPECT_GT(cached, 0);
+  EXPECT_EQ(estimate_of(sixteen, "bf16"), 16 * cached);
+  EXPECT_EQ(estimate_of(one, "fp32"), 2 * cached);
+  EXPECT_EQ(estimate_of({"logprobs"}, "bf16"), 0);
+}
+
 TEST(MemoryPlan, WeightsThatAreNotTrainedHaveTheirStorageOnly) {
   if (std::string(LLMTRAIN_SANITIZED) == "yes") GTEST_SKIP() << "the sanitizers' own memory is not in the estimate";
   const TemporaryFolder folder;
@@ -149,12 +184,16 @@ TEST(MemoryPlan, WeightsThatAreNotTrainedHaveTheirStorageOnly) {
   training.insert(training.end(), wide.begin(), wide.end());
   ASSERT_EQ(llmtrain({1, 2, training}).exit_code, 0);
   const auto settings_of = [](const std::string& name) -> std::vector<std::string> {
+    if (name == "nf4") {
+      return {"run.task=evaluate", "evaluation.batches=1", "precision.compute=bf16", "quantization.bits=4"};
+    }
     if (name != "lora") return {"run.task=evaluate", "evaluation.batches=1", "precision.compute=" + name};
     return {"run.finetuning=lora", "lora.dora=true",          "lora.dropout=0.1",        "precision.compute=bf16",
             "run.max_steps=2",     "checkpoint.at_end=false", "evaluation.at_end=false", "log.samples_every_steps=0"};
   };
-  // In lora the weights are hashed while they are read, without room for them in fp32.
-  for (const auto& [name, bytes] : {std::pair("bf16", 2.0), {"fp32", 4.0}, {"lora", 2.2}}) {
+  // In lora the weights are hashed while they are read, without room for them in fp32. A matrix is 8 MiB in 16 bits:
+  // neither the model nor a matrix is ever in memory that is not yet quantised.
+  for (const auto& [name, bytes] : {std::pair("bf16", 2.0), {"fp32", 4.0}, {"lora", 2.2}, {"nf4", 0.53}}) {
     std::vector<std::string> arguments = {(source_folder() / "inputs/small.ini").string(),
                                           "run.output=" + folder.text(),
                                           "run.name=" + std::string(name),
@@ -171,6 +210,7 @@ TEST(MemoryPlan, WeightsThatAreNotTrainedHaveTheirStorageOnly) {
     EXPECT_NEAR(weights / j["parameters"].get<double>(), bytes, bytes == 2.2 ? 0.2 : 0.01) << j;
     EXPECT_NEAR(peak_of(arguments) / j["bytes_per_rank"]["total"].get<double>(), 1.0, 0.05) << j;
   }
+  generation_and_scores_are_estimated((folder / "a/export").string());
 }
 
 // Threads are divided among the ranks of a node, and need memory of their own.

@@ -28,8 +28,8 @@ class Dpo : public testing::Test {
 
   Outcome run(const std::string& name, const std::vector<std::string>& overrides, int ranks = 1) {
     const std::string deck = (folder / "dpo.ini").string();
-    write_file(deck, "[run]\ntask = dpo\nmax_steps = 5\noutput = " + folder.text() + "\n[model]\npath = " +
-                         file("../sft/model") + "\n[data]\ntrain = " + file("texts.jsonl") +
+    write_file(deck, "[run]\ntask = dpo\nmax_steps = 5\noutput = " + folder.text() +
+                         "\n[model]\npath = " + file("../sft/model") + "\n[data]\ntrain = " + file("texts.jsonl") +
                          "\nvalidation_fraction = 0\nshuffle = false\n[batch]\nsequence_length = 512\nmicro = 1\n"
                          "global = 4\n[optimizer]\nweight_decay = 0\n[schedule]\nlearning_rate = 1e-3\n[precision]\n"
                          "compute = fp32\n[checkpoint]\nat_end = false\n");

@@ -134,6 +134,37 @@ TEST_F(Sft, LedgerDoesNotDependOnTheLayout) {
   EXPECT_EQ(ledger("resumed", packed, 1), one);
 }
 
+// Everything together: quantised weights, adapters with moments in 8 bits, packed rows. Adapters of rank 128 are large
+// enough for 8 bits.
+TEST_F(Sft, LedgerOfQloraDoesNotDependOnTheLayout) {
+  const auto qlora = [&](const std::vector<std::string>& more, const std::string& optimizer = "adamw_8bit",
+                         int steps = 3) {
+    std::vector<std::string> all = {"run.finetuning=lora",
+                                    "lora.r=128",
+                                    "lora.dropout=0.1",
+                                    "quantization.bits=4",
+                                    "data.packing=best_fit",
+                                    "data.shuffle=true",
+                                    "batch.sequence_length=256",
+                                    "log.parameter_hash_every_steps=1",
+                                    "parallel.offload_path=" + folder.text(),
+                                    "optimizer.name=" + optimizer,
+                                    "run.max_steps=" + std::to_string(steps)};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  const std::string one = ledger("one", qlora({"parallel.zero=0"}));
+  EXPECT_EQ(ledger("three",
+                   qlora({"parallel.zero=3", "memory.recompute=block", "parallel.offload_optimizer=nvme",
+                          "parallel.offload_parameters=nvme"}),
+                   3),
+            one);
+  EXPECT_EQ(ledger("two", qlora({"parallel.zero=2"}, "paged_adamw_8bit"), 2, 2), one);
+  EXPECT_NE(ledger("resumed", qlora({"parallel.zero=3", "checkpoint.at_end=true"}, "adamw_8bit", 2), 3), one);
+  EXPECT_EQ(ledger("resumed", qlora({"parallel.zero=1", "memory.recompute=attention"}), 2), one);
+  EXPECT_NE(ledger("moments", qlora({}, "adamw")), one) << "control: moments in fp32";
+}
+
 // Checkpoints keep the template and the stop tokens; samples are turns of the user.
 TEST_F(Sft, ResumesAndExportsWithoutTheFolderOfTheModel) {
   const std::filesystem::path model = folder / "model";

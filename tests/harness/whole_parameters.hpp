@@ -2,11 +2,37 @@
 // Access to a parameter as a whole, whatever part of it a rank stores.
 
 #include <algorithm>
+#include <filesystem>
 
 #include "harness/harness.hpp"
 #include "params/slice_quantizer.hpp"
 
 namespace llmtrain::test {
+
+/// Layout of a store that a test trains with an optimizer; offload is by pieces of four chunks, so that there are many.
+struct StoreLayout {
+  int stage = 0;
+  DType compute = DType::f32;
+  Offload optimizer = Offload::none, parameters = Offload::none;
+  int64_t segment_elements = default_segment_elements;
+};
+
+inline ParamStoreOptions store_options(const Communicator& ranks, const StoreLayout& layout, int64_t groups,
+                                       const StatePlanes& states) {
+  ParamStoreOptions o;
+  o.compute = layout.compute;
+  o.zero_stage = layout.stage;
+  o.rank = ranks.rank();
+  o.size = ranks.size();
+  o.groups = groups;
+  o.offload_optimizer = layout.optimizer;
+  o.offload_parameters = layout.parameters;
+  o.offload_path = std::filesystem::temp_directory_path().string();
+  o.offload_piece = 4 * chunk_elements;
+  o.states = states;
+  o.segment_elements = layout.segment_elements;
+  return o;
+}
 
 /// Quantises a parameter from host memory; every rank passes the same values.
 inline void quantize_parameter(ParamStore& store, int unit, int param, const float* values, Communicator& ranks) {

@@ -67,6 +67,10 @@ TEST(CarryTokenizer, AnotherFolderBringsItsOwnFiles) {
   EXPECT_NE(gone.find("gone is gone; only the tokenizer itself was exported"), std::string::npos) << gone;
   EXPECT_NE(gone.find("chat_template.jinja"), std::string::npos) << gone;
   EXPECT_EQ(gone.find("tokenizer.json"), std::string::npos) << gone;  // the export has it
+  options.chat.templates["chat_template.jinja"] = "{{ run }}";
+  const std::string without = carry_tokenizer(options, *tokenizer, (folder / "gone").string());
+  EXPECT_EQ(without.find("chat_template"), std::string::npos) << without;
+  EXPECT_NE(without.find("special_tokens_map.json"), std::string::npos) << without;
 }
 
 }  // namespace

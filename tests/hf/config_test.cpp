@@ -205,6 +205,8 @@ TEST(HfConfig, WindowsOfLayers) {
 TEST(HfConfig, WhatIsNotUnderstoodIsRefusedByName) {
   const std::map<std::string, std::string> additions = {
       {R"("quantization_config":{"quant_method":"gptq","bits":4})", "quantised ('gptq')"},
+      {R"("quantization_config":{"quant_method":"bitsandbytes","bnb_4bit_quant_type":"af4"})",
+       "must be nf4 or fp4, not 'af4'"},
       {R"("is_causal":false)", "is_causal: false: only causal attention is supported"},
       {R"("is_causal":null)", "is_causal: must be true or false, not null"},
       {R"("per_layer_config":{"1":{"num_key_value_heads":1}})", "per_layer_config"},

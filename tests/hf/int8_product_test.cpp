@@ -15,7 +15,7 @@ using test::Values;
 
 class Int8Product : public testing::TestWithParam<DType> {
  protected:
-  static constexpr int64_t rows = 6, inputs = 1100, outputs = 7;
+  static constexpr int64_t rows = 7, inputs = 1100, outputs = 7;
 
   Int8Product() : codes(padded_codes()), scales(DType::f32, {outputs}, golden<float>("scales")) {
     chunks = DeviceBuffer(std::ssize(codes));

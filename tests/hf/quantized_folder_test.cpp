@@ -40,24 +40,12 @@ TEST(QuantizedFolder, OfTransformersIsReadAsItComputes) {
   }
 }
 
-/// Replaces codes that differ by one, and returns their number.
-size_t take_halves(std::string& ours, const std::string& theirs) {
-  size_t differing = 0;
-  for (size_t i = 0; i < ours.size(); ++i) {
-    if (std::abs(ours[i] - theirs[i]) != 1) continue;
-    ours[i] = theirs[i];
-    ++differing;
-  }
-  return differing;
-}
-
 TEST(QuantizedFolder, IsWrittenAsByTransformers) {
   const ScratchFolder folder(unique_name("quantize"));
   const auto compare = [&](const std::string& name, const std::string& model, const Quantization& quantization) {
     quantize_model(model, to(folder.at(name), model), quantization, {});
     Parts ours = parts_of(folder.at(name)), theirs = parts_of(golden + name);
     ASSERT_EQ(ours.tensors.size(), theirs.tensors.size());
-    size_t differing = 0;
     for (auto& [tensor, part] : theirs.tensors) {
       SCOPED_TRACE(tensor);
       Parts::Part& own = ours.tensors[tensor];
@@ -70,12 +58,10 @@ TEST(QuantizedFolder, IsWrittenAsByTransformers) {
         continue;
       }
       ASSERT_EQ(own.shape, part.shape);
-      // PyTorch sums scales in fp32 for the offset, and computes 127 / scale as 127 * (1 / scale): a last place.
+      // PyTorch sums scales in fp32 for the offset: a last place.
       if (tensor.ends_with("nested_absmax")) own.bytes[0] = part.bytes[0];
-      if (part.type == "I8") differing += take_halves(own.bytes, part.bytes);
       EXPECT_EQ(own.bytes, part.bytes);
     }
-    EXPECT_LE(differing, 2U) << "codes of some 14,000";
     const auto config = [](const std::string& place) {
       std::ifstream file(place + "/config.json");
       return json::parse(file)["quantization_config"];

@@ -46,7 +46,7 @@ TEST(Momentum, RoundsAsAgreed) {
     const Values p0 = s.master.values(), m0 = s.momentum.values(), g0 = s.gradient.values();
     SgdStep step = sgd();
     step.nesterov = nesterov;
-    sgd_update(s.part(0, n), step, test::stream());
+    momentum_update(s.part(0, n), step, test::stream());
     const Values p1 = s.master.values(), m1 = s.momentum.values();
     int fused = 0;
     for (size_t i = 0; i < p0.size(); ++i) {
@@ -62,7 +62,7 @@ TEST(Momentum, RoundsAsAgreed) {
   }
   const State s(n);
   const Values p0 = s.master.values(), m0 = s.momentum.values(), g0 = s.gradient.values();
-  lion_update(s.part(0, n), lion(), test::stream());
+  momentum_update(s.part(0, n), lion(), test::stream());
   const Values p1 = s.master.values(), m1 = s.momentum.values();
   for (size_t i = 0; i < p0.size(); ++i) {
     const float g = rounded(g0[i] * double{rounded(0.3)}), m = rounded(m0[i]);
@@ -79,7 +79,7 @@ TEST(Momentum, AnyCutGivesTheSameBits) {
     const State s(n);
     for (size_t b = 0; b + 1 < borders.size(); ++b) {
       const UpdateTensors part = s.part(borders[b], borders[b + 1]);
-      of_sgd ? sgd_update(part, sgd(), test::stream()) : lion_update(part, lion(), test::stream());
+      of_sgd ? momentum_update(part, sgd(), test::stream()) : momentum_update(part, lion(), test::stream());
     }
     return s.bytes();
   };
@@ -94,7 +94,7 @@ TEST(Momentum, WithoutAStateFollowsTheGradient) {
   const Values p = s.master.values(), g = s.gradient.values();
   UpdateTensors tensors = s.part(0, n);
   tensors.momentum = {};
-  sgd_update(tensors, {.learning_rate = 0.5}, test::stream());
+  momentum_update(tensors, SgdStep{.learning_rate = 0.5}, test::stream());
   const Values updated = s.master.values();
   for (size_t i = 0; i < p.size(); ++i) EXPECT_EQ(updated[i], double{rounded(p[i] - 0.5 * g[i])}) << i;
 }

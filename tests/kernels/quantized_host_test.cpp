@@ -30,8 +30,8 @@ const std::vector<Quantization> formats = {{QuantizedType::nf4, 64, true, 0},
                                            {QuantizedType::fp4, 32, true, 0},
                                            {QuantizedType::int8, 256, false, 0}};
 
-/// All products with a weight, one after the other; the gradients alone if `forward` is false.
-Bytes products(const WeightMatrix& w, int64_t rows, DType out, bool forward = true) {
+/// The products with a weight, one after the other.
+Bytes products(const WeightMatrix& w, int64_t rows, DType out, bool forward = true, bool backward = true) {
   const int64_t m = w.dim(0), k = w.dim(1), rank = 3;
   const DType in = w.dtype();
   Bytes all;
@@ -52,6 +52,7 @@ Bytes products(const WeightMatrix& w, int64_t rows, DType out, bool forward = tr
     linear_forward(y, x, w, bias, test::stream(), role, {left, right});
     add(y);
   }
+  if (!backward) return all;
   const Array dx(out, {rows, k}), sum(DType::f32, {rows, k}, test::random_values(rows * k, 7));
   linear_backward_input(dx, dy, w, false, test::stream(), {left, a});
   add(dx);
@@ -102,6 +103,26 @@ TEST_P(QuantizedProducts, DoNotDependOnThreads) {
     test::expect_same_bits_for_threads([&](bool changed) {
       return products({changed ? other.matrix() : quantized.matrix(), std::get<1>(GetParam())}, 40, DType::f32);
     });
+  }
+}
+
+// Sums of codes are exact, so micro-kernels of bytes have the bits of the loops. Whole tiles of 128 inputs, 64 weights
+// and 1,024 columns, their borders, and panels over two slices.
+TEST(Int8Products, HaveTheSameBitsOnEveryPath) {
+  const std::vector<std::tuple<int64_t, int64_t, DType, double>> cases = {{5, 33, DType::f32, 0},
+                                                                          {130, 1100, DType::bf16, 0.99},
+                                                                          {128, 1024, DType::f16, 0.99},
+                                                                          {260, 2100, DType::f32, 0}};
+  for (const auto& [rows, columns, dtype, threshold] : cases) {
+    QuantizedArray quantized({QuantizedType::int8, 64, false, threshold}, {61, 40}, columns, 7);
+    const auto forward = [&](ProductPath forced) {
+      const host::ForcedProductPath path(forced);
+      return products({quantized.matrix(), dtype}, rows, dtype, true, false);
+    };
+    const Bytes plain = forward(ProductPath::plain);
+    EXPECT_TRUE(forward(ProductPath::automatic) == plain) << rows << " x " << columns;
+    quantized.change_a_code();
+    EXPECT_FALSE(forward(ProductPath::automatic) == plain) << "control";
   }
 }
 

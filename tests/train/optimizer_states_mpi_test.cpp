@@ -121,17 +121,13 @@ uint64_t reference(int64_t steps) {
   return all;
 }
 
-struct Setting {
-  int stage = 0;
-  DType compute = DType::f32;
-  Offload optimizer = Offload::none, parameters = Offload::none;
-  int64_t segment_elements = default_segment_elements;
-};
+using Setting = test::StoreLayout;
 
 class Job {
  public:
   Job(Communicator& ranks, const Setting& setting)
-      : ranks_(ranks), store_(test::toy_units(toy.tied), options(setting)) {
+      : ranks_(ranks),
+        store_(test::toy_units(toy.tied), test::store_options(ranks, setting, toy.groups, optimizer_.states())) {
     store_.plan(arena_);
     memory_.emplace(arena_, ranks);
     store_.start(ranks, stream());
@@ -220,22 +216,6 @@ class Job {
   }
 
  private:
-  ParamStoreOptions options(const Setting& setting) const {
-    ParamStoreOptions o;
-    o.compute = setting.compute;
-    o.zero_stage = setting.stage;
-    o.rank = ranks_.rank();
-    o.size = ranks_.size();
-    o.groups = toy.groups;
-    o.offload_optimizer = setting.optimizer;
-    o.offload_parameters = setting.parameters;
-    o.offload_path = std::filesystem::temp_directory_path().string();
-    o.offload_piece = 4 * chunk_elements;
-    o.states = optimizer_.states();
-    o.segment_elements = setting.segment_elements;
-    return o;
-  }
-
   Communicator& ranks_;
   OwnOptimizer optimizer_;
   Arena arena_;

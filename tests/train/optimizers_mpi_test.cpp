@@ -136,25 +136,23 @@ std::vector<Case> cases() {
   };
 }
 
-struct Setting {
-  int stage = 0;
-  DType compute = DType::f32;
-  Offload offload = Offload::none;
-  int64_t segment_elements = default_segment_elements;
+struct Setting : test::StoreLayout {
   bool transposed = false;  ///< matrices that are not fused
 };
 
 const std::vector<Setting> settings = {
-    {1, DType::bf16, Offload::nvme},
-    {2, DType::f32, Offload::none, 4096},
-    {3, DType::bf16, Offload::nvme, 10000},
-    {0, DType::bf16, Offload::cpu},
+    {{1, DType::bf16, Offload::nvme}},
+    {{2, DType::f32, Offload::none, Offload::none, 4096}},
+    {{3, DType::bf16, Offload::nvme, Offload::nvme, 10000}},
+    {{0, DType::bf16, Offload::cpu}},
 };
 
 class Job {
  public:
   Job(Communicator& ranks, const OptimizerConfig& config, const Setting& setting)
-      : ranks_(ranks), optimizer_(make_optimizer(config)), store_(units(setting.transposed), options(setting)) {
+      : ranks_(ranks),
+        optimizer_(make_optimizer(config)),
+        store_(units(setting.transposed), test::store_options(ranks, setting, groups, optimizer_->states())) {
     store_.plan(arena_);
     optimizer_->plan(store_, arena_);
     memory_.emplace(arena_, ranks);
@@ -236,22 +234,6 @@ class Job {
     });
   }
 
-  ParamStoreOptions options(const Setting& setting) const {
-    ParamStoreOptions o;
-    o.compute = setting.compute;
-    o.zero_stage = setting.stage;
-    o.rank = ranks_.rank();
-    o.size = ranks_.size();
-    o.groups = groups;
-    o.offload_optimizer = setting.offload;
-    o.offload_parameters = setting.stage == 3 ? setting.offload : Offload::none;
-    o.offload_path = std::filesystem::temp_directory_path().string();
-    o.offload_piece = 4 * chunk_elements;
-    o.states = optimizer_->states();
-    o.segment_elements = setting.segment_elements;
-    return o;
-  }
-
   Communicator& ranks_;
   std::unique_ptr<Optimizer> optimizer_;
   Arena arena_;
@@ -321,7 +303,7 @@ TEST(Optimizers, MuonAgreesWithTorchUpToTheRoundingOfBf16) {
     OptimizerConfig changed = c.config;
     changed.ns_coefficients = {3.0, -3.2, 1.2};
     const std::vector<double> found = distances(alone(c.config), expected), other = distances(alone(changed), expected),
-                              turned = distances(alone(c.config, {.transposed = true}), expected);
+                              turned = distances(alone(c.config, {{}, true}), expected);
     for (size_t k = 0; k < expected.size(); ++k) {
       const bool hidden = k >= 1 && k <= 5;
       EXPECT_LE(found[k], hidden ? c.tolerance : 1e-5) << c.name << ", tensor " << k;

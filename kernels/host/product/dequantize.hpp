@@ -29,6 +29,9 @@ struct DequantizedRun {
   bool wide;  ///< out is fp32 whatever `rounded` is
 };
 
+/// The run of a row from column `column` on.
+DequantizedRun dequantized_run(const QuantizedMatrix& matrix, int64_t row, int64_t column, int64_t count, DType dtype,
+                               void* out, bool wide);
 /// Elements [column, column + count) of a row, in the compute dtype or, if `wide`, rounded to it but stored as fp32.
 void dequantize_row(const QuantizedMatrix& matrix, int64_t row, int64_t column, int64_t count, DType dtype, void* out,
                     bool wide = false);
@@ -43,37 +46,47 @@ class Dequantizer {
     r.rounded == DType::bf16 ? to(r, static_cast<bf16*>(r.out)) : to(r, static_cast<f16*>(r.out));
   }
 
- private:
   static constexpr int64_t lanes = lanes_of<V>;
-  using Index = typename BitsOf<V>::Unsigned;
 
   /// Values of the 16 codes in a block.
   struct Values {
     V parts[16 / lanes];
   };
 
-  static V round(V v, DType dtype) {
-    if (dtype == DType::bf16) return std::bit_cast<V>(bf16_bits(v) << 16);
-    if (dtype == DType::f16) {
-      f16 half[lanes];
-      store_lanes(half, v);
-      return load_lanes<V>(half);
-    }
-    return v;
+  static const uint8_t* record_of(const DequantizedRun& r, int64_t element) {
+    return r.chunks + element / chunk_elements * chunk_bytes(r.format);
   }
+  /// Scales of a chunk's blocks; the first element of the chunk is `element`.
+  class Scales {
+   public:
+    Scales() = default;
+    Scales(const DequantizedRun& r, const uint8_t* record, int64_t element)
+        : at_(record + code_bytes(r.format)), map_(r.format.double_quantization ? r.map : nullptr) {
+      if (map_ == nullptr) return;
+      factor_ = r.table[1 + (element >> r.block_bits) / nested_block];
+      offset_ = r.table[0];
+    }
+    float of(int64_t block) const {
+      if (map_ != nullptr) return rounded_product(map_[at_[block]], factor_) + offset_;
+      float scale = 0;
+      std::memcpy(&scale, at_ + block * 4, sizeof scale);
+      return scale;
+    }
+
+   private:
+    const uint8_t* at_ = nullptr;
+    const float* map_ = nullptr;
+    float factor_ = 0, offset_ = 0;
+  };
 
   static Values values_of(const DequantizedRun& r, float scale) {
     Values values;
+    const bool finite = scale - scale == 0;
     for (int64_t i = 0; i < 16 / lanes; ++i) {
-      values.parts[i] = round(load_lanes<V>(r.levels + i * lanes) * scale, r.rounded);
+      const V exact = load_lanes<V>(r.levels + i * lanes) * scale;
+      values.parts[i] = finite && r.rounded == DType::bf16 ? round_numbers(exact) : round(exact, r.rounded);
     }
     return values;
-  }
-
-  static int word_at(const uint8_t* codes) {
-    int word = 0;
-    std::memcpy(&word, codes, sizeof word);
-    return word;
   }
 
   /// Values of as many codes as V has lanes, from the high nibble of the first byte on.
@@ -99,6 +112,31 @@ class Dequantizer {
     for (int64_t i = 0; i < lanes; ++i) v[i] = value_of(values, i % 2 == 0 ? codes[i / 2] >> 4 : codes[i / 2] & 15);
     return v;
   }
+
+ private:
+  using Index = typename BitsOf<V>::Unsigned;
+
+  /// Numbers that are no NaN, rounded to bf16.
+  static V round_numbers(V v) {
+    const auto u = std::bit_cast<Index>(v);
+    return std::bit_cast<V>((u + 0x7FFFu + ((u >> 16) & 1u)) & 0xFFFF0000u);
+  }
+  static V round(V v, DType dtype) {
+    if (dtype == DType::bf16) return std::bit_cast<V>(bf16_bits(v) << 16);
+    if (dtype == DType::f16) {
+      f16 half[lanes];
+      store_lanes(half, v);
+      return load_lanes<V>(half);
+    }
+    return v;
+  }
+
+  static int word_at(const uint8_t* codes) {
+    int word = 0;
+    std::memcpy(&word, codes, sizeof word);
+    return word;
+  }
+
   static float value_of(const Values& values, int code) { return values.parts[code / lanes][code % lanes]; }
 
   /// Stores values that are rounded to T already.
@@ -115,22 +153,18 @@ class Dequantizer {
   template <class T>
   static void to(const DequantizedRun& r, T* out) {
     if (r.format.type == QuantizedType::int8) return rows_to(r, out);
-    const int64_t bytes = chunk_bytes(r.format), codes = code_bytes(r.format), width = scale_bytes(r.format);
-    const int64_t in_chunk = scales_of_chunk(r.format) - 1;
+    const int64_t in_block = r.format.block_size - 1;
     for (int64_t e = r.first, end = r.first + r.count; e < end;) {
-      const uint8_t* record = r.chunks + e / chunk_elements * bytes;
-      const int64_t block = e >> r.block_bits, last = (block + 1) << r.block_bits;
-      const int64_t count = (last < end ? last : end) - e;
-      const uint8_t* at = record + codes + (block & in_chunk) * width;
-      float scale = 0;
-      if (r.format.double_quantization) {
-        scale = rounded_product(r.map[*at], r.table[1 + block / nested_block]) + r.table[0];
-      } else {
-        std::memcpy(&scale, at, sizeof scale);
+      const uint8_t* record = record_of(r, e);
+      const int64_t chunk = e / chunk_elements * chunk_elements,
+                    stop = chunk + chunk_elements < end ? chunk + chunk_elements : end;
+      const Scales scales(r, record, chunk);
+      while (e < stop) {
+        const int64_t at = e - chunk, left = in_block + 1 - (at & in_block), count = left < stop - e ? left : stop - e;
+        block_to(values_of(r, scales.of(at >> r.block_bits)), record, at, count, out);
+        out += count;
+        e += count;
       }
-      block_to(values_of(r, scale), record, e % chunk_elements, count, out);
-      out += count;
-      e += count;
     }
   }
 
@@ -150,26 +184,40 @@ class Dequantizer {
     }
   }
 
+  /// As many codes as V has lanes.
+  static V widened(const int8_t* codes) {
+#if defined(__AVX512F__)  // with GCC the generic form below takes more instructions
+    if constexpr (lanes == 16) {
+      const __m512i wide = _mm512_maskz_cvtepi8_epi32(0xFFFF, _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
+      return std::bit_cast<V>(_mm512_maskz_cvtepi32_ps(0xFFFF, wide));
+    }
+#endif
+#if defined(__AVX2__)
+    if constexpr (lanes == 8) {
+      return std::bit_cast<V>(
+          _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)))));
+    }
+#endif
+    V v;
+    for (int64_t i = 0; i < lanes; ++i) v[i] = codes[i];
+    return v;
+  }
+
   template <class T>
   static void rows_to(const DequantizedRun& r, T* out) {
-    using Bytes [[gnu::vector_size(lanes)]] = int8_t;
-    using Integers = typename BitsOf<V>::Signed;
     for (int64_t e = r.first, end = r.first + r.count; e < end;) {
       const int64_t row = e / r.columns, last = (row + 1) * r.columns;
       const int64_t stop = last < end ? last : end;
-      for (; e < stop; e += lanes, out += lanes) {
-        const int64_t count = stop - e < lanes ? stop - e : lanes;
-        Bytes codes{};
-        std::memcpy(&codes, r.chunks + e, static_cast<size_t>(count));
-        const V value = __builtin_convertvector(__builtin_convertvector(codes, Integers), V) * r.table[row] * int8_step;
-        const V rounded = round(value, r.rounded);
-        if (count == lanes) {
-          put(out, rounded);
-        } else {
-          store_up_to(out, rounded, count);
-        }
+      const V scale = V{} + r.table[row], step = V{} + int8_step;
+      const auto values = [&](const int8_t* codes) { return round(widened(codes) * scale * step, r.rounded); };
+      const auto* from = reinterpret_cast<const int8_t*>(r.chunks);
+      for (; e + lanes <= stop; e += lanes, out += lanes) put(out, values(from + e));
+      if (e < stop) {
+        int8_t rest[lanes] = {};
+        std::memcpy(rest, from + e, static_cast<size_t>(stop - e));
+        store_up_to(out, values(rest), stop - e);
+        out += stop - e;
       }
-      out -= e - stop;
       e = stop;
     }
   }

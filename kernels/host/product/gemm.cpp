@@ -50,7 +50,7 @@ void GemmPlan::with_types(const F& f) const {
 void GemmPlan::pack_b_block(const Operands& o, char* to, int64_t panel, int64_t k_block) const {
   const int64_t column = panel * panel_width;
   with_types([&](auto in, auto out) {
-    if (shape_.quantized) return pack_quantized_b<decltype(in), decltype(out)>(o, to, panel, k_block);
+    if (shape_.quantized && !swapped_) return pack_quantized_b<decltype(in), decltype(out)>(o, to, panel, k_block);
     const auto from = source<decltype(in), decltype(out)>(o.b, k_block, column, !shape_.b_transposed,
                                                           shape_.b_transposed ? shape_.k : shape_.n);
     pack_b(reinterpret_cast<uint32_t*>(to), from, std::min(panel_width, shape_.n - column), panel_width);
@@ -99,6 +99,14 @@ void GemmPlan::pack_a_task(const Operands& o, const Part& part, int64_t task) co
   const int64_t block = task / part.k_blocks;
   const int64_t k_block = task % part.k_blocks;
   const int64_t row = (part.row + block) * tile_rows_;
+  if (quantized_a()) {
+    const int64_t k0 = (part.k_block + k_block) * k_block_, k = k_block_length(part.k_block + k_block);
+    char* to = packed_rows(o, block, k_block);
+    for (int64_t r = 0; r < std::min(tile_rows_, shape_.m - row); ++r) {
+      dequantize_row(*o.quantized, row + r, k0, k, shape_.input, to + r * packed_row_ * panel_element_);
+    }
+    return;
+  }
   with_types([&](auto in, auto out) {
     const auto from =
         source<decltype(in), decltype(out)>(o.a, part.k_block + k_block, row, shape_.a_transposed, a_row_length());

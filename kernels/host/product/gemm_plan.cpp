@@ -31,20 +31,14 @@ Kernels& kernels_of_thread() {
   return kernels;
 }
 
-TileKernel* kernel_of(const TileShape& shape, bool micro) {
-  std::unique_ptr<TileKernel>& kernel = kernels_of_thread()[{micro, shape}];
-  if (!kernel) kernel = micro ? make_micro_kernel(shape) : make_primitive_kernel(shape);
-  LLMTRAIN_CHECK(kernel != nullptr, "oneDNN has no kernel for a tile of a matrix product");
-  return kernel.get();
-}
-
 /// True if C^T = B^T A^T needs less copying: a large transposed B with few rows of A (the head, decoding) is then read
-/// in place, A is packed, and tiles of C are transposed when stored.
+/// in place, A is packed, and tiles of C are transposed when stored. A quantised B is packed as it is dequantised,
+/// without being transposed.
 bool better_swapped(const GemmShape& s, DType panel_type) {
   const int64_t words = s.k * static_cast<int64_t>(size_of(panel_type)) / 4;  // words of a packed row or column
   const bool in_place = panel_type == s.input && (panel_type == DType::f32 || s.k % 2 == 0);
   const bool one_segment = s.k <= max_k_block * max_k_blocks * 4 / static_cast<int64_t>(size_of(panel_type));
-  return s.b_transposed && !s.quantized && !s.a_transposed && !s.accumulate && in_place && one_segment &&
+  return s.b_transposed && !s.a_transposed && !s.accumulate && in_place && one_segment &&
          s.n * words > s.m * (words + s.n);
 }
 
@@ -54,6 +48,13 @@ GemmShape swapped(GemmShape shape) {
 }
 
 }  // namespace
+
+TileKernel* kernel_of(const TileShape& shape, bool micro) {
+  std::unique_ptr<TileKernel>& kernel = kernels_of_thread()[{micro, shape}];
+  if (!kernel) kernel = micro ? make_micro_kernel(shape) : make_primitive_kernel(shape);
+  LLMTRAIN_CHECK(kernel != nullptr, "oneDNN has no kernel for a tile of a matrix product");
+  return kernel.get();
+}
 
 GemmPlan::GemmPlan(const GemmShape& shape, const ProductKernels& kernels)
     : panel_type_(kernels.operands),
@@ -65,7 +66,7 @@ GemmPlan::GemmPlan(const GemmShape& shape, const ProductKernels& kernels)
   padded_k_ = padded(shape.k);
   padded_rank_ = padded(shape.rank);
   packed_rank_ = divide_up(padded_rank_, 64 / panel_element_) * (64 / panel_element_);
-  cut(shape_.a_transposed || panel_type_ != shape.input || padded_k_ != shape.k);
+  cut(quantized_a() || shape_.a_transposed || panel_type_ != shape.input || padded_k_ != shape.k);
   scratch_bytes_ = micro_ ? micro_scratch : primitive_scratch;
 }
 

@@ -16,6 +16,9 @@ constexpr int64_t max_k_block = 512;  ///< words along k in one micro-kernel cal
 
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+/// The kernel of the calling thread for a tile; `micro`: oneDNN's micro-kernel.
+TileKernel* kernel_of(const TileShape& shape, bool micro);
+
 /// Plan of a shape: its division, and the kernels of whole and border tiles, which are created in the first run. Along
 /// k: segments (packed at a time) of k-blocks (one micro-kernel call). Along n: groups of panels; along m: bands of
 /// tile rows.
@@ -71,6 +74,7 @@ class GemmPlan {
     int64_t bytes(int threads) const { return shared() + threads * own; }
   };
 
+  bool quantized_a() const { return shape_.quantized && swapped_; }
   void cut(bool must_pack_a);
   void make_kernels();
   TileKernel* make_kernel(TileShape shape, bool last_rows, bool last_columns);

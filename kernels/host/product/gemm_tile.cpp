@@ -55,7 +55,7 @@ class PrimitiveKernel : public TileKernel {
   }
   int64_t scratch_bytes() const override { return static_cast<int64_t>(scratchpad_.get_size()); }
 
-  bool run(const void* a, const void* b, float* c, void* scratch, int thread) const override {
+  bool run(const void* a, const void* b, void* c, void* scratch, int thread) const override {
     const Slot& slot = *slots_[static_cast<size_t>(thread)];
     const std::array<void*, 4> data{const_cast<void*>(a), const_cast<void*>(b), c, scratch};
     const std::array<int, 4> names{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_SCRATCHPAD};
@@ -92,13 +92,14 @@ class ColumnKernel : public TileKernel {
  public:
   explicit ColumnKernel(const TileShape& shape) : shape_(shape) {}
   int64_t scratch_bytes() const override { return 0; }
-  bool run(const void* a, const void* b, float* c, void* /*scratch*/, int /*thread*/) const override {
+  bool run(const void* a, const void* b, void* c, void* /*scratch*/, int /*thread*/) const override {
+    auto* to = static_cast<float*>(c);
     for (int64_t i = 0; i < shape_.m; ++i) {
-      float sum = shape_.accumulate ? c[i * shape_.ldc] : 0.0f;
+      float sum = shape_.accumulate ? to[i * shape_.ldc] : 0.0f;
       for (int64_t k = 0; k < shape_.k; ++k) {
         sum += static_cast<const float*>(a)[i * shape_.lda + k] * static_cast<const float*>(b)[k * shape_.ldb];
       }
-      c[i * shape_.ldc] = sum;
+      to[i * shape_.ldc] = sum;
     }
     return true;
   }
@@ -126,13 +127,21 @@ struct DestroyBrgemm {
 };
 using Brgemm = std::unique_ptr<std::remove_pointer_t<dnnl_brgemm_t>, DestroyBrgemm>;
 
-dnnl_data_type_t onednn_type(DType dtype) { return dtype == DType::bf16 ? dnnl_bf16 : dnnl_f32; }
+/// Types of A, B and C.
+struct TileTypes {
+  dnnl_data_type_t a, b, c;
+};
+TileTypes onednn_types(DType input) {
+  if (input == DType::u8) return {dnnl_u8, dnnl_s8, dnnl_s32};
+  if (input == DType::bf16) return {dnnl_bf16, dnnl_bf16, dnnl_f32};
+  return {dnnl_f32, dnnl_f32, dnnl_f32};
+}
 
 /// A kernel descriptor ready for generation, or null if the library has no kernel for the shape here.
 Brgemm make_brgemm(const TileShape& s) {
-  const dnnl_data_type_t type = onednn_type(s.input);
+  const auto [a, b, c] = onednn_types(s.input);
   dnnl_brgemm_t made = nullptr;
-  if (dnnl_brgemm_create(&made, s.m, s.n, s.k, 1, s.lda, s.ldb, s.ldc, type, type, dnnl_f32) != dnnl_success) return {};
+  if (dnnl_brgemm_create(&made, s.m, s.n, s.k, 1, s.lda, s.ldb, s.ldc, a, b, c) != dnnl_success) return {};
   Brgemm kernel(made);
   if (dnnl_brgemm_set_add_C(made, s.accumulate ? 1 : 0) != dnnl_success) return {};
   if (dnnl_brgemm_finalize(made) != dnnl_success) return {};
@@ -148,8 +157,8 @@ dnnl_pack_type_t panel_layout(DType input) {
   const Brgemm kernel = make_brgemm({64, 64, 64, 64, 64, 64, input, false});
   const bool known = asks_a_kernel && kernel && dnnl_brgemm_get_B_pack_type(kernel.get(), &layout) == dnnl_success;
 #else
-  const dnnl_data_type_t type = onednn_type(input);
-  const bool known = !asks_a_kernel && dnnl_brgemm_get_B_pack_type(&layout, type, type) == dnnl_success;
+  const TileTypes types = onednn_types(input);
+  const bool known = !asks_a_kernel && dnnl_brgemm_get_B_pack_type(&layout, types.a, types.b) == dnnl_success;
 #endif
   return known ? layout : dnnl_pack_type_undef;
 }
@@ -164,7 +173,7 @@ class MicroKernel : public TileKernel {
   }
   int64_t scratch_bytes() const override { return scratch_bytes_; }
   void enter() const override { dnnl_brgemm_set_hw_context(kernel_.get()); }
-  bool run(const void* a, const void* b, float* c, void* scratch, int /*thread*/) const override {
+  bool run(const void* a, const void* b, void* c, void* scratch, int /*thread*/) const override {
     static constexpr std::array<dnnl_dim_t, 2> no_offsets{};  // a batch of one
     return dnnl_brgemm_execute(kernel_.get(), a, b, no_offsets.data(), c, scratch) == dnnl_success;
   }
@@ -200,9 +209,9 @@ std::unique_ptr<TileKernel> make_micro_kernel(const TileShape& s) {
 void leave_micro_kernels() { dnnl_brgemm_release_hw_context(); }
 
 bool have_micro_kernels(DType input) {
-  // oneDNN emulates bf16 with AVX-512 alone, which is slower than fp32.
-  if (input == DType::bf16 && !processor_has(Instructions::avx512_bf16)) return false;
-  if (panel_layout(input) != (input == DType::bf16 ? dnnl_pack_type_pack32 : dnnl_pack_type_no_trans)) return false;
+  // oneDNN emulates bf16 with AVX-512 alone, which is slower than fp32, and sums of bytes, which saturate then.
+  if (input != DType::f32 && !processor_has(Instructions::avx512_bf16)) return false;
+  if (panel_layout(input) != (input == DType::f32 ? dnnl_pack_type_no_trans : dnnl_pack_type_pack32)) return false;
   return make_micro_kernel({64, 64, 64, 64, 64, 64, input, false}) != nullptr;
 }
 

@@ -7,8 +7,8 @@
 
 namespace llmtrain::host {
 
-/// C[m, n] (fp32) = or += A[m, k] B[k, n]. B is a packed panel: rows of ldb columns, for bf16 two rows of k
-/// interleaved.
+/// C[m, n] = or += A[m, k] B[k, n]. B is a packed panel: rows of ldb columns, for bf16 two rows of k interleaved. C is
+/// fp32; with an input of u8, B has signed bytes, four rows of k interleaved, and C is i32.
 struct TileShape {
   int64_t m;
   int64_t n;
@@ -30,7 +30,7 @@ class TileKernel {
   /// Configures the processor before run() (AMX tiles); needed after a different kernel.
   virtual void enter() const {}
   /// Returns false on failure.
-  virtual bool run(const void* a, const void* b, float* c, void* scratch, int thread) const = 0;
+  virtual bool run(const void* a, const void* b, void* c, void* scratch, int thread) const = 0;
 };
 
 /// True if the oneDNN of this build has micro-kernels, which are an option of its own build.

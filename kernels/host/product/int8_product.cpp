@@ -1,5 +1,7 @@
 #include "kernels/host/product/int8_product.hpp"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -7,17 +9,38 @@
 #include "device/processor.hpp"
 #include "kernels/host/element.hpp"
 #include "kernels/host/parallel.hpp"
+#include "kernels/host/product/gemm_plan.hpp"
 #include "kernels/host/product/int8_dots.hpp"
+#include "kernels/host/product/int8_inputs.hpp"
+#include "kernels/host/product/int8_panel.hpp"
+#include "kernels/host/product/product_path.hpp"
+#include "kernels/host/product/row_dots.hpp"
+#include "kernels/host/team_loops.hpp"
 #include "kernels/int8_arithmetic.hpp"
 
 namespace llmtrain::host {
 
 namespace {
 
-constexpr int64_t tile_rows = 64, tile_columns = 32;  ///< of y that a thread computes at once
+constexpr int64_t tile_rows = 64, tile_columns = 32;  ///< of y that a thread finishes at once
 constexpr int64_t wide_at_once = 64;                  ///< columns of x in the compute type that are read at once
 
 constexpr int64_t padded(int64_t columns) { return (columns + int8_padding - 1) / int8_padding * int8_padding; }
+
+constexpr int64_t panel_rows = 128;                   ///< of inputs that a micro-kernel multiplies at once
+constexpr int64_t panel_scratch = int64_t{64} << 10;  ///< bytes that it may need
+constexpr int64_t longest_bytes = int64_t{1} << 17;   ///< columns whose sums of products fit into 32 bits
+
+/// Layout for `rows` inputs: for few of them packing the weights would cost more than the product.
+Int8Layout layout_of(int64_t rows, int64_t columns) {
+  return {rows, columns, rows > few_rows && columns <= longest_bytes && has_byte_kernels()};
+}
+int64_t shared_bytes(const Int8Layout& layout) { return layout.head_bytes() + (layout.code_bytes() + 63) / 64 * 64; }
+/// Bytes of a thread: a panel of weights, sums, and scratch memory of kernels.
+int64_t panel_bytes(int64_t columns) {
+  return int8_panel_width * Int8Layout{1, columns, true}.padded_columns() +
+         panel_rows * int8_panel_width * static_cast<int64_t>(sizeof(int32_t)) + panel_scratch;
+}
 
 void add_dots(const Int8Dots& d, int64_t rows) {
 #if defined(__x86_64__)
@@ -26,79 +49,6 @@ void add_dots(const Int8Dots& d, int64_t rows) {
 #endif
   rows == 4 ? Int8DotsOf<Float8, 4>::run(d) : Int8DotsOf<Float8, 1>::run(d);
 }
-
-/// Inputs [rows, columns] of type T and what is made of them, in workspace().
-template <class T>
-class Int8Inputs {
- public:
-  Int8Inputs(const Tensor& x, float threshold, bool by_row)
-      : x_(static_cast<const T*>(x.data)),
-        rows_(x.dim(0)),
-        columns_(x.dim(1)),
-        threshold_(threshold),
-        by_row_(by_row),
-        scales_(reinterpret_cast<float*>(workspace(int8_workspace_bytes(rows_, columns_)))),
-        outliers_(reinterpret_cast<int32_t*>(scales_ + rows_)),
-        codes_(reinterpret_cast<int16_t*>(outliers_ + columns_)) {
-    if (threshold > 0) find_outliers();
-    parallel_for(rows_, [this](int64_t row) { quantize(row); });
-  }
-
-  int64_t rows() const { return rows_; }
-  int64_t outliers() const { return count_; }
-  int64_t column(int64_t outlier) const { return outliers_[outlier]; }
-  float scale(int64_t row) const { return scales_[row]; }
-  const int16_t* codes(int64_t row) const { return codes_ + row * padded(columns_); }
-  /// The input that an outlier column multiplies; 0 if it has a code.
-  float value(int64_t row, int64_t outlier) const {
-    const int64_t at = row * columns_ + outliers_[outlier];
-    return by_row_ && !is_outlier(rounded(at), threshold_) ? 0.0f : load(x_ + at);
-  }
-
- private:
-  float rounded(int64_t at) const { return static_cast<float>(f16(load(x_ + at))); }
-
-  /// Lists the columns with an outlier in any row, in ascending order.
-  void find_outliers() {
-    constexpr int64_t block = 64;
-    parallel_blocks(columns_, block, [this](int64_t begin, int64_t end) {
-      std::fill(outliers_ + begin, outliers_ + end, 0);
-      for (int64_t row = 0; row < rows_; ++row) {
-        for (int64_t c = begin; c < end; ++c) outliers_[c] |= is_outlier(rounded(row * columns_ + c), threshold_);
-      }
-    });
-    for (int64_t c = 0; c < columns_; ++c) {
-      if (outliers_[c] != 0) outliers_[count_++] = static_cast<int32_t>(c);
-    }
-  }
-
-  void quantize(int64_t row) {
-    uint32_t largest = 0;  // of the bits, so that a NaN is
-    const int64_t first = row * columns_;
-    for (int64_t c = 0; c < columns_; ++c) {
-      const float input = rounded(first + c);
-      if (!is_outlier(input, threshold_)) largest = std::max(largest, std::bit_cast<uint32_t>(input) & 0x7FFFFFFFu);
-    }
-    scales_[row] = std::bit_cast<float>(largest);
-    const float factor = int8_factor(scales_[row]);
-    int16_t* to = codes_ + row * padded(columns_);
-    for (int64_t c = 0; c < columns_; ++c) {
-      const float input = rounded(first + c);
-      to[c] = static_cast<int16_t>(is_outlier(input, threshold_) ? 0 : int8_code(input, factor));
-    }
-    std::fill(to + columns_, to + padded(columns_), int16_t{0});
-    for (int64_t i = 0; i < count_ && !by_row_; ++i) to[outliers_[i]] = 0;
-  }
-
-  const T* x_;
-  int64_t rows_, columns_;
-  float threshold_;
-  bool by_row_;
-  int64_t count_ = 0;
-  float* scales_;
-  int32_t* outliers_;
-  int16_t* codes_;
-};
 
 /// Columns [first, first + count) of y.
 struct OutputColumns {
@@ -112,7 +62,8 @@ class Int8Product {
               const LowRank& added)
       : y_(static_cast<Out*>(y.data)), x_(x), w_(w), bias_(bias), added_(added) {}
 
-  void run() const {
+  void run(char* memory) const {
+    if (x_.layout().bytes) return run_panels(memory);
     parallel_blocks(w_.rows, tile_columns, [this](int64_t begin, int64_t end) {
       for (int64_t row = 0; row < x_.rows(); row += tile_rows) {
         tile({begin, end - begin}, row, std::min(tile_rows, x_.rows() - row));
@@ -137,17 +88,125 @@ class Int8Product {
 
   void tile(const OutputColumns& columns, int64_t first, int64_t rows) const {
     int64_t sums[tile_rows * tile_columns] = {};
-    float wide[tile_rows * tile_columns] = {};
     for (int64_t k = 0; k < w_.columns; k += int8_sum_length) add_codes(sums, columns, first, rows, k);
+    finish(sums, tile_columns, columns, first, rows);
+  }
+
+  /// Scales sums [rows, columns], adds bias and wide products, and stores them.
+  template <class Sum>
+  void finish(const Sum* sums, int64_t stride, const OutputColumns& columns, int64_t first, int64_t rows) const {
+    float wide[tile_rows * tile_columns] = {};
     const int64_t count = x_.outliers() + added_.rank();
     for (int64_t i = 0; i < count; i += wide_at_once) {
       add_wide(wide, columns, first, rows, {i, std::min(wide_at_once, count - i)});
     }
+    float scales[tile_columns] = {}, biases[tile_columns] = {};
+    for (int64_t c = 0; c < columns.count; ++c) {
+      scales[c] = scale(columns.first + c);
+      biases[c] = bias(columns.first + c);
+    }
     for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t c = 0; c < columns.count; ++c) {
-        const int64_t column = columns.first + c, at = r * tile_columns + c;
-        const float product = int8_product(sums[at], x_.scale(first + r), scale(column));
-        store(y_ + (first + r) * w_.rows + column, product + bias(column) + wide[at]);
+      const Float8 input_scale = Float8{} + x_.scale(first + r);
+      for (int64_t c = 0; c < columns.count; c += 8) {
+        Float8 sum;
+        for (int i = 0; i < 8; ++i) sum[i] = static_cast<float>(sums[r * stride + c + i]);
+        // int8_product; a product plus zero is rounded before the sums.
+        const Float8 factor = fused(input_scale, load8(scales + c), 0.0f);
+        const Float8 product = fused(fused(sum, factor, 0.0f), Float8{} + int8_product_step, 0.0f);
+        const Float8 result = product + load8(biases + c) + load8(wide + r * tile_columns + c);
+        store_up_to(y_ + (first + r) * w_.rows + columns.first + c, result, columns.count - c);
+      }
+    }
+  }
+
+  /// The kernels of tiles: of whole ones and the last rows, of whole and last blocks, of the first block and others.
+  struct Kernels {
+    const TileKernel* of[2][2][2];
+  };
+  Kernels kernels() const {
+    const Int8Layout& x = x_.layout();
+    const int64_t last_rows = x.padded_rows() - (divide_up(x.rows, panel_rows) - 1) * panel_rows;
+    const int64_t last_block = x.padded_columns() - (x.blocks() - 1) * Int8Layout::block;
+    Kernels result{};
+    for (unsigned i = 0; i < 8; ++i) {
+      const TileShape shape{.m = (i & 1) != 0 ? last_rows : panel_rows,
+                            .n = int8_panel_width,
+                            .k = (i & 2) != 0 ? last_block : Int8Layout::block,
+                            .lda = Int8Layout::block_row,
+                            .ldb = int8_panel_width,
+                            .ldc = int8_panel_width,
+                            .input = DType::u8,
+                            .accumulate = (i & 4) != 0};
+      const TileKernel* kernel = kernel_of(shape, true);
+      LLMTRAIN_CHECK(kernel->scratch_bytes() <= panel_scratch, "a micro-kernel needs more memory than is planned");
+      result.of[i & 1][i >> 1 & 1][i >> 2] = kernel;
+    }
+    return result;
+  }
+
+  /// Every task packs a panel of weights and multiplies a band of inputs by it.
+  void run_panels(char* memory) const {
+    const int64_t panels = divide_up(w_.rows, int8_panel_width), row_blocks = divide_up(x_.rows(), panel_rows);
+    const int threads = thread_count();
+    const int64_t bands = std::clamp<int64_t>(divide_up(2 * threads, panels), 1, row_blocks);
+    const int64_t own = panel_bytes(w_.columns);
+    const Kernels tiles = kernels();
+    static thread_local TeamLoops loops;
+    loops.prepare(threads);
+    const auto work = [&, &team = loops](int thread) {
+      TeamLoops::Member member(team, thread);
+      member.share(panels * bands, [&](int64_t task) {
+        const int64_t panel = task % panels, band = task / panels;
+        multiply_panel(tiles, memory + thread * own, panel * int8_panel_width, row_blocks * band / bands,
+                       row_blocks * (band + 1) / bands);
+      });
+      leave_micro_kernels();
+      return member;
+    };
+    if (threads == 1) return loops.done(work(0));
+    const auto end = [&, &team = loops](int thread) {
+      const TeamLoops::Member member = work(thread);
+#pragma omp barrier
+      if (thread == 0) team.done(member);  // the others have seen the number of the first loop
+    };
+#pragma omp parallel num_threads(threads)
+    end(omp_get_thread_num());
+  }
+
+  /// Blocks [begin, end) of panel_rows inputs times the weights from row `column` on.
+  void multiply_panel(const Kernels& tiles, char* memory, int64_t column, int64_t begin, int64_t end) const {
+    const int64_t count = std::min(int8_panel_width, w_.rows - column), blocks = x_.layout().blocks();
+    auto* panel = reinterpret_cast<uint32_t*>(memory);
+    auto* sums = reinterpret_cast<int32_t*>(memory + int8_panel_width * x_.layout().padded_columns());
+    char* scratch = reinterpret_cast<char*>(sums + panel_rows * int8_panel_width);
+    int32_t of_rows[int8_panel_width];
+    for (int64_t j = 0; j < int8_panel_width; j += 8) {
+      const int8_t* rows[8];
+      for (int64_t i = 0; i < 8; ++i) rows[i] = codes(column + std::min(j + i, count - 1));
+      Words8 row_sums{};
+      pack_int8_rows(panel + j, rows, w_.columns, x_.layout().padded_columns(), row_sums);
+      std::memcpy(of_rows + j, &row_sums, sizeof row_sums);
+    }
+    const TileKernel* entered = nullptr;
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t first = block * panel_rows, rows = std::min(panel_rows, x_.rows() - first);
+      for (int64_t k = 0; k < blocks; ++k) {
+        const bool last_rows = first + panel_rows >= x_.rows(), last_block = k + 1 == blocks;
+        const TileKernel* kernel = tiles.of[last_rows ? 1 : 0][last_block ? 1 : 0][k > 0 ? 1 : 0];
+        if (kernel != entered) kernel->enter();
+        entered = kernel;
+        const bool good =
+            kernel->run(x_.bytes(first, k), panel + k * Int8Layout::block / 4 * int8_panel_width, sums, scratch, 0);
+        LLMTRAIN_CHECK(good, "oneDNN failed in a product of codes");
+      }
+      for (int64_t r = 0; r < rows; ++r) {  // inputs have 128 added
+        for (int64_t c = 0; c < int8_panel_width; ++c) sums[r * int8_panel_width + c] -= 128 * of_rows[c];
+      }
+      for (int64_t r = 0; r < rows; r += tile_rows) {
+        for (int64_t c = 0; c < count; c += tile_columns) {
+          finish(sums + r * int8_panel_width + c, int8_panel_width, {column + c, std::min(tile_columns, count - c)},
+                 first + r, std::min(tile_rows, rows - r));
+        }
       }
     }
   }
@@ -161,7 +220,7 @@ class Int8Product {
       for (int64_t i = 0; i < count && from != nullptr; ++i) to[i] = from[i];
       std::fill(to + (from == nullptr ? 0 : count), to + padded(count), int16_t{0});
     }
-    const int64_t stride = padded(w_.columns);
+    const int64_t stride = x_.layout().padded_columns();
     for (int64_t r = 0; r < rows;) {
       const int64_t together = r + 4 <= rows ? 4 : 1;
       for (int64_t c = 0; c < columns.count; c += 2) {
@@ -215,16 +274,22 @@ class Int8Product {
 }  // namespace
 
 int64_t int8_workspace_bytes(int64_t rows, int64_t columns) {
-  return rows * (static_cast<int64_t>(sizeof(float)) + padded(columns) * static_cast<int64_t>(sizeof(int16_t))) +
-         columns * static_cast<int64_t>(sizeof(int32_t));
+  const auto bytes = [&](int64_t n) {
+    const Int8Layout layout = layout_of(n, columns);
+    return shared_bytes(layout) + (layout.bytes ? thread_count() * panel_bytes(columns) : 0);
+  };
+  return std::max(bytes(rows), bytes(std::min(rows, few_rows)));
 }
 
 void int8_forward(const Tensor& y, const Tensor& x, const WeightMatrix& w, const Tensor& bias, ProductRole role,
                   const LowRank& added) {
   const QuantizedMatrix& matrix = w.quantized();
   dispatch(y, x, [&]<class Out, class T>(Out*, const T*) {
-    const Int8Inputs<T> inputs(x, static_cast<float>(matrix.format.outlier_threshold), role != ProductRole::training);
-    Int8Product<T, Out>(y, inputs, matrix, bias, added).run();
+    const Int8Layout layout = layout_of(x.dim(0), x.dim(1));
+    char* memory = workspace(int8_workspace_bytes(x.dim(0), x.dim(1)));
+    const Int8Inputs<T> inputs(x, static_cast<float>(matrix.format.outlier_threshold), role != ProductRole::training,
+                               layout, memory);
+    Int8Product<T, Out>(y, inputs, matrix, bias, added).run(memory + shared_bytes(layout));
   });
 }
 

@@ -3,85 +3,70 @@
 #include "core/profile.hpp"
 #include "device/processor.hpp"
 #include "kernels/host/column_sum.hpp"
-#include "kernels/host/lanes.hpp"
 #include "kernels/host/parallel.hpp"
-#include "kernels/host/product/dequantize.hpp"
 #include "kernels/host/product/gemm.hpp"
 #include "kernels/host/product/gemm_tile.hpp"
 #include "kernels/host/product/int8_product.hpp"
 #include "kernels/host/product/product_shapes.hpp"
+#include "kernels/host/product/row_dots.hpp"
 #include "kernels/matmul_checks.hpp"
 
 namespace llmtrain {
 
 namespace {
 
-/// Up to this many rows, weights are read once, in place: packing them would cost more than the product.
-constexpr int64_t few_rows = 4;
-
-/// Products of R rows of x, `stride` apart, with one of weights; every sum in the order of lane_sum.
-template <int R>
-class RowDots {
- public:
-  /// Adds `count` elements: a multiple of the lanes in all calls but the last one.
-  template <class T>
-  void add(const float* x, int64_t stride, const T* w, int64_t count) {
-    int64_t i = 0;
-    for (; i + host::lane_count <= count; i += host::lane_count) {
-      const host::Float8 w_low = host::load8(w + i);
-      const host::Float8 w_high = host::load8(w + i + 8);
-      for (int r = 0; r < R; ++r) {
-        low_[r] += host::load8(x + r * stride + i) * w_low;
-        high_[r] += host::load8(x + r * stride + i + 8) * w_high;
-      }
-    }
-    if (i == count) return;
-    const int64_t rest = count - i;
-    const host::Float8 w_low = host::load_up_to(w + i, rest);
-    const host::Float8 w_high = rest > 8 ? host::load_up_to(w + i + 8, rest - 8) : host::Float8{};
-    for (int r = 0; r < R; ++r) {
-      const float* row = x + r * stride + i;
-      low_[r] += host::load_up_to(row, rest) * w_low;
-      if (rest > 8) high_[r] += host::load_up_to(row + 8, rest - 8) * w_high;
-    }
-  }
-  void fold(double* out) const {
-    for (int r = 0; r < R; ++r) out[r] = host::LaneSum(low_[r], high_[r]).fold();
-  }
-
- private:
-  host::Float8 low_[R] = {};
-  host::Float8 high_[R] = {};
-};
+using host::few_rows;
 
 /// Weights of type T, which are read once and in place.
 template <class T>
 struct DenseRows {
   const T* data;
   int64_t columns;
+
+  /// sums[j, i] = row i of x . row first + j, for `count` rows of weights and n of x, n <= few_rows.
+  void dots(double* sums, const float* x, int64_t n, int64_t first, int64_t count) const {
+    for (int64_t j = 0; j < count; ++j, sums += few_rows) {
+      const T* row = data + (first + j) * columns;
+      if (n == few_rows) {
+        dot<few_rows>(sums, x, row);
+      } else {
+        for (int64_t i = 0; i < n; ++i) dot<1>(sums + i, x + i * columns, row);
+      }
+    }
+  }
+
+ private:
   template <int R>
-  void dot(double* out, const float* x, int64_t row) const {
-    RowDots<R> dots;
-    dots.add(x, columns, data + row * columns, columns);
-    dots.fold(out);
+  void dot(double* sums, const float* x, const T* row) const {
+    host::RowDots<host::Float8, R> dots;
+    dots.add(x, columns, row, columns);
+    dots.fold(sums);
   }
 };
 
-/// Quantised weights, dequantised a few at a time.
-struct DequantizedRows {
+/// 4-bit weights, which are dequantised in registers.
+struct QuantizedRowDots {
   const QuantizedMatrix& matrix;
   DType dtype;
-  template <int R>
-  void dot(double* out, const float* x, int64_t row) const {
-    constexpr int64_t at_once = 1024;
-    alignas(64) float values[at_once];
-    RowDots<R> dots;
-    for (int64_t i = 0; i < matrix.columns; i += at_once) {
-      const int64_t count = std::min(at_once, matrix.columns - i);
-      host::dequantize_row(matrix, row, i, count, dtype, values, true);
-      dots.add(x + i, matrix.columns, values, count);
+
+  void dots(double* sums, const float* x, int64_t n, int64_t first, int64_t count) const {
+    while (count > 0) {
+      const QuantizedRows& slice = matrix.slice_of(first);
+      const int64_t rows = std::min(count, slice.first_row + slice.rows - first);
+      multiply({host::dequantized_run(matrix, first, 0, matrix.columns, dtype, nullptr, true), rows, x, sums}, n);
+      sums += rows * few_rows;
+      first += rows;
+      count -= rows;
     }
-    dots.fold(out);
+  }
+
+ private:
+  static void multiply(const host::QuantizedDots& d, int64_t n) {
+#if defined(__x86_64__)
+    static const bool avx512 = processor_has(Instructions::avx512);
+    if (avx512) return host::quantized_dots_avx512(d, n);
+#endif
+    host::QuantizedDotsOf<host::Float8>::run(d, n);
   }
 };
 
@@ -93,37 +78,32 @@ struct FloatRows {
   int64_t rank;  ///< 0: nothing is added
 };
 
-/// sums[i] += row i of x . row `row` of w for n rows of k elements, n <= few_rows.
-template <class Rows>
-void add_dots(double* sums, const float* x, const Rows& w, int64_t row, int64_t n, int64_t k) {
-  double dots[few_rows];
-  if (n == few_rows) {
-    w.template dot<few_rows>(dots, x, row);
-  } else {
-    for (int64_t i = 0; i < n; ++i) w.template dot<1>(dots + i, x + i * k, row);
-  }
-  for (int64_t i = 0; i < n; ++i) sums[i] += dots[i];
-}
-
 /// Every element is a sum in the order of lane_sum, whatever n. T is the type of x.
 template <class T, class Rows, class Out>
 void forward_in_place(Out* y, const FloatRows& from, const Rows& w, const T* right, const Tensor& bias, int64_t n,
                       int64_t m) {
   using Half = std::conditional_t<std::is_same_v<T, float>, bf16, T>;  // for a bias that is not fp32
   constexpr int64_t small = int64_t{1} << 15;  // weights below which other threads are not woken
+  constexpr int64_t at_once = 16;              // rows of weights
   const auto shift = [=, &bias](int64_t j) {
     if (bias.empty()) return 0.0;
     return double{bias.dtype == DType::f32 ? bias.as<float>()[j] : host::load(bias.as<Half>() + j)};
   };
-  host::parallel_blocks(m, m * from.k <= small ? m : 16, [=, &w](int64_t begin, int64_t end) {
+  host::parallel_blocks(m, m * from.k <= small ? m : at_once, [=, &w](int64_t begin, int64_t end) {
     const auto& [x, k, left, rank] = from;
     for (int64_t r = 0; r < n; r += few_rows) {  // from the second iteration on the block's weights are in a cache
       const int64_t rows = std::min(few_rows, n - r);
-      for (int64_t j = begin; j < end; ++j) {
-        double sums[few_rows]{};
-        add_dots(sums, x + r * k, w, j, rows, k);
-        if (rank > 0) add_dots(sums, left + r * rank, DenseRows<T>{right, rank}, j, rows, rank);
-        for (int64_t i = 0; i < rows; ++i) host::store(y + (r + i) * m + j, static_cast<float>(sums[i] + shift(j)));
+      for (int64_t j = begin; j < end; j += at_once) {
+        const int64_t count = std::min(at_once, end - j);
+        double sums[at_once * few_rows], added[at_once * few_rows]{};
+        w.dots(sums, x + r * k, rows, j, count);
+        if (rank > 0) DenseRows<T>{right, rank}.dots(added, left + r * rank, rows, j, count);
+        for (int64_t i = 0; i < rows; ++i) {
+          for (int64_t c = 0; c < count; ++c) {
+            const double sum = sums[c * few_rows + i] + added[c * few_rows + i];
+            host::store(y + (r + i) * m + j + c, static_cast<float>(sum + shift(j + c)));
+          }
+        }
       }
     }
   });
@@ -181,7 +161,7 @@ void linear_forward(const Tensor& y, const Tensor& x, const WeightMatrix& w, con
       const FloatRows from = float_rows(x, added.left);
       const auto* right = static_cast<const T*>(added.right.data);
       if (w.is_quantized()) {
-        forward_in_place(to, from, DequantizedRows{w.quantized(), x.dtype}, right, bias, n, m);
+        forward_in_place(to, from, QuantizedRowDots{w.quantized(), x.dtype}, right, bias, n, m);
       } else {
         forward_in_place(to, from, DenseRows<T>{static_cast<const T*>(w.dense().data), from.k}, right, bias, n, m);
       }

@@ -35,4 +35,9 @@ ProductKernels product_kernels(DType input, int64_t rows) {
   return {DType::f32, path != ProductPath::plain && available(DType::f32)};
 }
 
+bool has_byte_kernels() {
+  static const bool available_here = have_micro_kernels(DType::u8);
+  return forced != ProductPath::plain && available_here;
+}
+
 }  // namespace llmtrain::host

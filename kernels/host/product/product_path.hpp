@@ -30,5 +30,7 @@ struct ProductKernels {
 /// Path for a product of `rows` rows with operands stored as `input`. It depends only on the processor and the
 /// arguments.
 ProductKernels product_kernels(DType input, int64_t rows);
+/// True if products of bytes have micro-kernels here.
+bool has_byte_kernels();
 
 }  // namespace llmtrain::host

@@ -358,6 +358,10 @@ void examine_input(const FileHandle& file, InputFile& input) {
   examine_lines(head, input);
 }
 
+bool has_kind(const std::vector<InputFile>& files, InputKind kind) {
+  return std::ranges::find(files, kind, &InputFile::kind) != files.end();
+}
+
 void report_notes(const std::vector<InputFile>& files, const ProgressReport& report) {
   constexpr size_t max_told = 5;
   size_t notes = 0;

@@ -17,6 +17,8 @@ bool names_tokens(std::string_view path);
 /// UserError(bad_content) for an empty file and for a known but unsupported format.
 void examine_input(const FileHandle& file, InputFile& input);
 
+bool has_kind(const std::vector<InputFile>& files, InputKind kind);
+
 /// Reports notes on how the files are read, for the first few if there are many.
 void report_notes(const std::vector<InputFile>& files, const ProgressReport& report);
 

@@ -18,11 +18,11 @@ namespace {
 
 /// "prompt, completion", for messages: at most this much of an untrusted row.
 std::string columns_text(const nlohmann::ordered_json& row) {
-  constexpr size_t most = 200;
+  constexpr size_t max_bytes = 200;
   std::string text;
   for (const auto& [name, value] : row.items()) {
     text += (text.empty() ? "" : ", ") + printable(name);
-    if (text.size() > most) return text + ", ...";
+    if (text.size() > max_bytes) return text + ", ...";
   }
   return text.empty() ? "no columns" : text;
 }

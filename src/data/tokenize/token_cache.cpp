@@ -89,7 +89,7 @@ bool TokenCache::holds_missing_row(const std::string& path) const {
 }
 
 int64_t TokenCache::longest_document(const std::vector<InputFile>& files) const {
-  const bool conversations = std::ranges::find(files, InputKind::instruction_rows, &InputFile::kind) != files.end();
+  const bool conversations = has_kind(files, InputKind::instruction_rows);
   return (conversations ? config_.for_conversations() : config_).longest_document(sequence_length_);
 }
 
@@ -130,18 +130,16 @@ void TokenCache::make(const TokenizeRequest& request) const {
 
 std::string TokenCache::settings_of(const TokenizeRequest& request) const {
   if (request.tokenizer == nullptr) return "rows of input_ids without padding";
-  const auto has = [&](InputKind kind) {
-    return std::ranges::find(request.files, kind, &InputFile::kind) != request.files.end();
-  };
-  const bool conversations = has(InputKind::instruction_rows);
+  const bool conversations = has_kind(request.files, InputKind::instruction_rows);
   const std::string chat = conversations ? encoder_->settings() : std::string();
-  return fmt::format("tokenizer={} document_separator={} add_bos={}{}{}", request.tokenizer->kind(),
-                     nlohmann::json(request.files.front().format.separator).dump(),
-                     request.bos_once  ? "once"
-                     : request.add_bos ? "true"
-                                       : "false",
-                     has(InputKind::text_rows) ? " text_column=" + nlohmann::json(config_.text_column).dump() : "",
-                     conversations ? " chat=" + hex(digest_of(chat.data(), chat.size())) : "");
+  return fmt::format(
+      "tokenizer={} document_separator={} add_bos={}{}{}", request.tokenizer->kind(),
+      nlohmann::json(request.files.front().format.separator).dump(),
+      request.bos_once  ? "once"
+      : request.add_bos ? "true"
+                        : "false",
+      has_kind(request.files, InputKind::text_rows) ? " text_column=" + nlohmann::json(config_.text_column).dump() : "",
+      conversations ? " chat=" + hex(digest_of(chat.data(), chat.size())) : "");
 }
 
 }  // namespace llmtrain

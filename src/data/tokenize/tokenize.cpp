@@ -10,6 +10,7 @@
 #include "core/error.hpp"
 #include "core/message.hpp"
 #include "data/files/file_digest.hpp"
+#include "data/files/input_kind.hpp"
 #include "data/files/token_file_writer.hpp"
 #include "data/formats/row_format.hpp"
 #include "data/tokenize/encode_job.hpp"
@@ -41,17 +42,13 @@ struct RankSummary {
   } first_equal, first_empty;
 };
 
-bool has_kind(const TokenizeRequest& request, InputKind kind) {
-  return std::ranges::find(request.files, kind, &InputFile::kind) != request.files.end();
-}
-
 class Tokenization {
  public:
   Tokenization(const TokenizeRequest& request, Communicator& communicator, const ProgressReport& report)
       : request_(request),
         communicator_(communicator),
         report_(report),
-        instructions_(has_kind(request, InputKind::instruction_rows)),
+        instructions_(has_kind(request.files, InputKind::instruction_rows)),
         jobs_(jobs_of(request)) {
     LLMTRAIN_CHECK(!instructions_ || request.encoder != nullptr, "rows of instruction data without an encoder");
   }

@@ -26,10 +26,10 @@ bool is_assistant(const ordered_json& message) {
 }
 
 Conversation first_messages(const Conversation& row, size_t count) {
-  Conversation part;
-  for (size_t i = 0; i < count; ++i) part.messages.push_back(row.messages[i]);
-  part.tools = row.tools;
-  return part;
+  Conversation prefix;
+  for (size_t i = 0; i < count; ++i) prefix.messages.push_back(row.messages[i]);
+  prefix.tools = row.tools;
+  return prefix;
 }
 
 /// The row with the deck's system message where it has none.
@@ -286,9 +286,9 @@ TextRange ChatEncoder::find_turn(const ChatTemplate& chat, const Conversation& r
 /// Returns the length of the end of a turn, which the template writes after its content whether or not messages follow.
 /// `alone` is what stands there if none follows: it may go on with a text for the end of a conversation (EOS).
 size_t ChatEncoder::common_end(std::string_view alone, std::string_view followed) const {
-  constexpr size_t most = 256;  // bytes that a template may write before the end of the last turn only
+  constexpr size_t max_offset = 256;  // bytes that a template may write before the end of the last turn only
   size_t same = 0, first = 0;
-  for (size_t begin = 0; begin < std::min(alone.size(), most); ++begin) {
+  for (size_t begin = 0; begin < std::min(alone.size(), max_offset); ++begin) {
     const std::string_view rest = alone.substr(begin);
     const auto length = static_cast<size_t>(std::ranges::mismatch(rest, followed).in1 - rest.begin());
     if (length <= same) continue;

@@ -15,6 +15,7 @@
 #include "hf/config_json.hpp"
 #include "hf/load_weights.hpp"
 #include "hf/model_folder.hpp"
+#include "hf/read_config.hpp"
 #include "models/models.hpp"
 #include "text/files/tokenizer_files.hpp"
 #include "train/checkpoint_model.hpp"
@@ -106,7 +107,7 @@ const Facts& ModelFolders::find(const std::string& folder, const std::vector<std
     facts = facts_of_checkpoint(checkpoint);
   } else {
     const FolderHandle handle = FolderHandle::open(folder);
-    facts.config = handle.open_to_read("config.json").read_text(max_config_bytes);
+    facts.config = read_hf_config(handle);
     // A name with a separator is a path even if it does not exist.
     if (has_tokenizer(handle)) facts.tokenizer_path = tokenizer_of_model(folder);
   }

@@ -46,12 +46,13 @@ int64_t beyond_limit(const Estimate& e) {
   return largest > e.limit + between_starts ? largest - e.limit : 0;
 }
 
-/// Calls see(name, bytes) for each part of a rank's memory, and for the total.
+/// Calls see(name, bytes) for each part of a rank's memory, and for the total. Only generation has a KV cache.
 template <class See>
 void each_part(const Estimate& e, const See& see) {
   for (int c = 0; c < memory_category_count; ++c) {
     const auto category = static_cast<MemoryCategory>(c);
-    see(name_of(category), e.plan->bytes(category));
+    const int64_t bytes = e.plan->bytes(category);
+    if (category != MemoryCategory::kv_cache || bytes > 0) see(name_of(category), bytes);
   }
   see("libraries", e.library_bytes);
   see("total", bytes_of(e));

@@ -124,7 +124,12 @@ def main():
     rows[4] = 0
     rows[5, 7] = 65504
     rows[6] *= np.float32(1e-6)               # subnormal in fp16
+    steps = 11 * 2.0**-9                      # a scale of 127 steps: the halves between codes are numbers of fp16
+    rows = np.vstack([rows, steps * np.array([np.arange(83) + 0.5, np.arange(83) - 41.5])]).astype(np.float32)
+    rows[9:, 0] = 127 * steps
     codes, scb, _ = bnb.int8_vectorwise_quant(torch.from_numpy(rows).half())
+    one_division = np.rint(rows[9:].astype(np.float16).astype(np.float32) * (np.float32(127) / scb.numpy()[9:, None]))
+    assert (one_division != codes.numpy()[9:]).any()
     codes[4] = 0                              # 0 * infinity: CUDA's conversion gives 0, a processor's any number
     out.update({"rows": rows, "rows.codes": codes, "rows.scb": scb, "rows.back": bnb.int8_vectorwise_dequant(codes, scb)})
     for kind, levels in (("signed", out["map.signed"]), ("unsigned", out["map.unsigned"])):

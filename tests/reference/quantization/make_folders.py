@@ -3,6 +3,9 @@
 expected.safetensors there: `dequantized.<name>`, the weights of layer 1 that the quantised model computes with, and
 `merged.<name>`, what PEFT's merge_and_unload makes of these weights with an adapter of ../adapters (fp32; in the layout
 of the model's files, which GPT-2 has transposed).
+expected.json: log-probabilities of a row of ids. Those of int8 are of the quantised model; those of nf4 are of the
+plain model with the dequantised weights, since bitsandbytes on a processor computes nf4 in bf16 where it can, and
+takes wrong scales where the rows of a matrix are no multiple of a block (within 2e-6 elsewhere, bf16 off).
 
 nf4 is dequantised here by its definition, in fp32 (level of the code times scale); where the size of a matrix is a
 multiple of the block, the script checks that bitsandbytes' dequantize_4bit gives the same bits.
@@ -69,6 +72,12 @@ def write(case):
     own = {name: value.T if case == "gpt2_int8" else value for name, value in values.items()}  # GPT-2's are transposed
     plain = transformers.AutoModelForCausalLM.from_pretrained(HERE.parent / "hf" / base, dtype=torch.float32)
     assert not plain.load_state_dict(own, strict=False).unexpected_keys
+    computed = plain if case == "llama_nf4" else model
+    ids = [(7 * t * t + 3 * t + 1) % 41 for t in range(24)]
+    with torch.no_grad():
+        logits = computed.eval()(torch.tensor([ids])).logits[0].log_softmax(-1)
+    row = {"input_ids": ids, "logprobs": [float(logits[t, ids[t + 1]]) for t in range(len(ids) - 1)]}
+    (folder / "expected.json").write_text(json.dumps(row) + "\n")
     tuned = peft.PeftModel.from_pretrained(plain, HERE.parent / "adapters" / ADAPTERS[case])
     merged = tuned.merge_and_unload().state_dict()
     for name in values:

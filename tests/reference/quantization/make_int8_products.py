@@ -29,12 +29,16 @@ def main():
     x[3, 1050] = -40
     x[4] = 0
     x[5, 7] = 5.998       # rounded to 6 in fp16
+    steps = 11 * 2.0**-9   # a scale of 127 steps: the halves between codes are numbers of fp16
+    halves = steps * (torch.arange(INPUTS) % 101 - 50.5)
+    halves[3] = 127 * steps
+    x = torch.cat([x, halves[None]])
     weight = torch.randn(OUTPUTS, INPUTS, generator=generator) * 0.05
     weight[3] = 0
     codes, scales, _ = functional.int8_vectorwise_quant(weight.half())
     codes[3] = 0          # 0 * infinity
     bias = torch.randn(OUTPUTS, generator=generator)
-    dy = torch.randn(ROWS, OUTPUTS, generator=generator)
+    dy = torch.randn(len(x), OUTPUTS, generator=generator)
     out = {"x": x, "codes": codes, "scales": scales, "bias": bias, "dy": dy}
     for name, dtype in (("f32", torch.float32), ("f16", torch.float16)):
         for threshold in (0, 6):
@@ -44,7 +48,7 @@ def main():
             y.backward(dy.to(dtype))
             with torch.no_grad():
                 rows = [product(x[i:i + 1].to(dtype, copy=True), codes, scales, bias.to(dtype), float(threshold))
-                        for i in range(ROWS)]
+                        for i in range(len(x))]
             out[label + ".y"], out[label + ".rows"] = y.detach(), torch.cat(rows)
             out[label + ".dx"] = inputs.grad
         print(name, "outliers change", (out[name + ".0.y"] - out[name + ".6.y"]).abs().max().item(),

@@ -1,0 +1,30 @@
+#pragma once
+// Optimizers whose state is a momentum, or nothing: kernels/momentum_update.hpp.
+
+#include "kernels/momentum_update.hpp"
+#include "optim/element_optimizer.hpp"
+
+namespace llmtrain {
+
+template <class Step>
+class MomentumOptimizer : public ElementOptimizer {
+ public:
+  MomentumOptimizer(const Step& step, double weight_decay, bool has_momentum)
+      : step_(step), weight_decay_(weight_decay), has_momentum_(has_momentum) {}
+
+  StatePlanes states() const override { return has_momentum_ ? fp32_planes({"master", "m"}) : fp32_planes({"master"}); }
+
+ private:
+  void update_range(const ParamStore::Shard& part, const UnitRange& range) override {
+    Step step = step_;
+    set_common(step, range, weight_decay_);
+    const UpdateTensors tensors{part.master(), part.states[1], part.gradient, part.weights};
+    part.on_host ? momentum_update_on_host(tensors, step) : momentum_update(tensors, step, stream());
+  }
+
+  Step step_;
+  double weight_decay_;
+  bool has_momentum_;
+};
+
+}  // namespace llmtrain

@@ -191,7 +191,7 @@ DataConfig DataConfig::for_conversations() const {
 
 std::string too_long_document(bool conversation, int64_t tokens, int64_t longest) {
   return fmt::format(
-      "the {} has {} tokens, more than batch.sequence_length + 1 = {}; choose a longer sequence, or {}",
+      "the {} has {} tokens, more than the {} that batch.sequence_length allows; choose a longer sequence, or {}",
       conversation ? "conversation" : "document", tokens, longest,
       conversation ? "data.overflow = truncate, truncate_left or drop" : "data.overflow = split or truncate");
 }

@@ -60,6 +60,11 @@ struct DataConfig {
   DataUse use = DataUse::any;
   // Tokens that the prompt of a document of preference data keeps, the last ones, before `overflow` applies; 0: all.
   int64_t max_prompt_length = 0;
+  // True if a score is read at the last token of each document of pairs: all of its tokens are inputs, the last row
+  // counts, and there are no targets.
+  bool scores_documents = false;
+  /// Tokens at the end of a document that are no inputs.
+  int64_t targets_behind() const { return scores_documents ? 0 : 1; }
   // Checkpoint to read the tokenizer from if the folder of `tokenizer` no longer exists.
   std::string tokenizer_from;
   bool has_tokenizer_files() const;
@@ -82,7 +87,7 @@ struct DataConfig {
   /// Tokens that a document may have with overflow = error; 0: any number, or samples decide.
   int64_t longest_document(int64_t sequence_length) const {
     const bool refused = packing != Packing::wrap && overflow == Overflow::error && max_prompt_length == 0;
-    return refused ? sequence_length + 1 : 0;
+    return refused ? sequence_length + targets_behind() : 0;
   }
   /// A word that is no path must be that of a kind of tokenizer, unless a file or folder has this name.
   void check_tokenizer_name(DeckLoader& deck) const;

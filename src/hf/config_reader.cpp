@@ -29,17 +29,30 @@ constexpr int64_t max_width = int64_t{1} << 18, max_tokens = int64_t{1} << 30, m
   throw UserError(ExitCode::bad_content, place + ": " + what);
 }
 
+std::string in_lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return lower;
+}
+
 /// Returns whether an architecture is a class of the family, in any spelling: LlamaForCausalLM, LLaMAForCausalLM,
 /// LlamaModel.
 bool is_class_of(std::string_view architecture, std::string_view family) {
-  const auto in_lower_case = [](std::string_view text) {
-    std::string lower(text);
-    for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    return lower;
-  };
   const std::string name = in_lower_case(architecture);
   constexpr std::array<std::string_view, 4> classes = {"forcausallm", "lmheadmodel", "model", "doubleheadsmodel"};
   return std::ranges::any_of(classes, [&](std::string_view c) { return name == std::string(family) + std::string(c); });
+}
+
+/// Returns the number of outputs of a model with a head for sequences; 0: it has another head. Transformers counts the
+/// labels by id2label, and without it they are two.
+int64_t labels_of(const nlohmann::json& document) {
+  const auto classes = document.find("architectures");
+  const bool one = classes != document.end() && classes->is_array() && classes->size() == 1;
+  if (!one || !classes->front().is_string()) return 0;
+  if (!in_lower_case(classes->front().get<std::string>()).ends_with("forsequenceclassification")) return 0;
+  const auto names = document.find("id2label"), count = document.find("num_labels");
+  if (names != document.end() && names->is_object()) return static_cast<int64_t>(names->size());
+  return count != document.end() && count->is_number_unsigned() ? count->get<int64_t>() : 2;
 }
 
 /// Transformers' name for Mistral whose layer_types say which layers have the window; it also takes a file of "mistral"
@@ -47,7 +60,7 @@ bool is_class_of(std::string_view architecture, std::string_view family) {
 constexpr std::string_view other_type_of_mistral = "ministral";
 
 /// Families are named by model_type, as in Transformers; an older file may have architectures alone.
-Family find_family(ConfigKeys& keys, const std::string& place, std::vector<std::string>& warnings) {
+Family find_family(ConfigKeys& keys, const std::string& place, bool scores, std::vector<std::string>& warnings) {
   const nlohmann::json* listed = keys.value("architectures");
   const std::vector<std::string> architectures = listed != nullptr && listed->is_string()
                                                      ? std::vector{listed->get<std::string>()}
@@ -58,7 +71,7 @@ Family find_family(ConfigKeys& keys, const std::string& place, std::vector<std::
   constexpr auto names = enum_names<Family>;
   for (size_t i = 0; i < names.size(); ++i) {
     const auto is_own = [&](const std::string& name) {
-      return is_class_of(name, names[i]) ||
+      return (scores && !type.empty()) || is_class_of(name, names[i]) ||
              (names[i] == name_of(Family::mistral) && is_class_of(name, other_type_of_mistral));
     };
     if (type.empty() ? !is_own(architectures.front()) : type != names[i]) continue;
@@ -383,7 +396,9 @@ HfConfig parse_hf_config(std::string_view text, const std::string& place) {
   ConfigKeys keys(&document, "", problems);
   HfConfig config;
   ModelConfig& c = config.model;
-  c.family = find_family(keys, place, config.warnings);
+  config.labels = labels_of(document);
+  if (config.labels == 1) c.head = ModelConfig::Head::score;
+  c.family = find_family(keys, place, c.scores(), config.warnings);
   warn_of_code(keys, c.family, place, config.warnings);
   refuse_other_mathematics(keys, place);
   c.vocab_size = keys.integer("vocab_size", {}, 1, max_tokens);

@@ -120,6 +120,31 @@ void write_ids(nlohmann::json& j, const ModelConfig& c, const TokenIds& ids) {
   if (ids.eos.size() > 1) j["eos_token_id"] = ids.eos;
 }
 
+/// "LlamaForCausalLM" -> "LlamaForSequenceClassification"
+std::string classifier_of(std::string name) {
+  for (const std::string_view end : {"ForCausalLM", "LMHeadModel", "DoubleHeadsModel"}) {
+    if (name.ends_with(end)) return name.substr(0, name.size() - end.size()) + "ForSequenceClassification";
+  }
+  return name;
+}
+
+void set_score_head(nlohmann::json& j, int64_t pad) {
+  nlohmann::json& classes = j["architectures"];
+  if (!classes.is_array() || classes.empty() || !classes.front().is_string()) {
+    const HfConfig read = parse_hf_config(j.dump(), "config.json");
+    classes = {architecture_name(read.model.family)};
+  }
+  classes = {classifier_of(classes.front().get<std::string>())};
+  j["num_labels"] = 1;
+  j["id2label"] = {{"0", "LABEL_0"}};
+  j["label2id"] = {{"LABEL_0", 0}};
+  nlohmann::json& id = j["pad_token_id"];
+  if (id.is_null() && pad >= 0) id = pad;
+  const nlohmann::json ends = j.value("eos_token_id", nlohmann::json());
+  const bool is_end = ends == id || (ends.is_array() && std::ranges::find(ends, id) != ends.end());
+  if (is_end) id = nullptr;
+}
+
 /// Returns the name and deck value of every [model] key that config.json determines; ids of tokens are written beside.
 std::vector<std::pair<std::string, std::string>> printed(ModelConfig model) {
   DeckKeys keys;
@@ -149,6 +174,7 @@ std::string write_hf_config(const ModelConfig& c, const TokenIds& ids, std::stri
   } else {
     write_llama_like(j, c);
   }
+  if (c.scores()) set_score_head(j, ids.pad);
   return j.dump(2) + "\n";
 }
 
@@ -167,6 +193,12 @@ std::string hf_config_obstacle(const ModelConfig& model) {
   }
   if (differing.empty()) return "";
   return fmt::format("Transformers has no {} model with {}", name_of(model.family), differing);
+}
+
+std::string with_score_head(const std::string& config_text, const std::string& place, int64_t pad) {
+  nlohmann::json j = parse_json(config_text, place);
+  set_score_head(j, pad);
+  return j.dump(2) + "\n";
 }
 
 std::string with_dtype(const std::string& config_text, const std::string& place, std::string_view dtype) {

@@ -96,9 +96,14 @@ std::map<std::string, std::string> texts_of(const ExportOptions& options, const 
     config = with_vocabulary(with_dtype(config, "config.json", dtype), "config.json", model.vocab_size);
     ids = parse_hf_config(config, "config.json").ids;
   }
-  std::string& generation =
-      texts.try_emplace("generation_config.json", write_generation_config(model, ids)).first->second;
-  generation = with_eos_ids(generation, "generation_config.json", ids.eos, options.chat.stop_ids);
+  if (model.scores()) {
+    config = with_score_head(config, "config.json", options.pad < model.vocab_size ? options.pad : -1);
+    texts.erase("generation_config.json");
+  } else {
+    std::string& generation =
+        texts.try_emplace("generation_config.json", write_generation_config(model, ids)).first->second;
+    generation = with_eos_ids(generation, "generation_config.json", ids.eos, options.chat.stop_ids);
+  }
   const bool of_tokenizer = options.save_tokenizer && has_chat_template(options.companion_files);
   if (options.save_tokenizer) {
     std::erase_if(texts, [&](const auto& text) {
@@ -221,6 +226,7 @@ std::map<std::string, std::string> tokenizer_texts(const std::string& folder) {
 
 std::string carry_tokenizer(ExportOptions& options, const Tokenizer& tokenizer, const std::string& path,
                             const std::vector<std::string>& added) {
+  options.pad = tokenizer.pad_id();
   if (holds_tokenizer(options.texts, tokenizer)) return "";
   options.ids.bos = tokenizer.bos_id();
   if (tokenizer.eos_id() >= 0) options.ids.eos = {tokenizer.eos_id()};

@@ -25,7 +25,8 @@ struct ExportOptions {
   /// Result of model_texts() for the folder that the model was loaded from. It is copied, except for the tokenizer's
   /// files if save_tokenizer is set. Empty: config.json and generation_config.json are created.
   std::map<std::string, std::string> texts;
-  TokenIds ids;  ///< for the created files
+  TokenIds ids;      ///< for the created files
+  int64_t pad = -1;  ///< padding token of the tokenizer, for a model that scores
   std::function<void(const std::string& folder)> save_tokenizer;
   /// Further files of the folder that the tokenizer came from.
   std::map<std::string, std::string> companion_files = {};

@@ -34,7 +34,8 @@ class Matcher {
         plain_names_(index.tensors.size()),
         used_(index.tensors.size()),
         embedding_(shape.names.embedding + ".weight"),
-        head_(shape.names.head + ".weight") {
+        head_(shape.names.head + ".weight"),
+        score_(shape.names.score + ".weight") {
     for (const auto& [name, number] : names_.number_of) plain_names_[number] = name;
   }
 
@@ -64,7 +65,7 @@ class Matcher {
     match_.notes.insert(match_.notes.end(), storage_.begin(), storage_.end());
     if (!names_.added.empty()) match_.notes.push_back(fmt::format("names begin with '{}'", names_.added));
     if (!names_.missing.empty()) match_.notes.push_back(fmt::format("names without '{}'", names_.missing));
-    if (shape_.config.tie_embeddings && names_.find(embedding_) < 0) {
+    if (shape_.config.ties_head() && names_.find(embedding_) < 0) {
       match_.notes.push_back(fmt::format("the tied embedding is stored as {}", head_));
     }
     if (other_heads_ > 0) {
@@ -95,6 +96,7 @@ class Matcher {
     int64_t found = names_.find(name);
     // A file can hold either one of a tied pair.
     if (found < 0 && name == embedding_ && shape_.config.tie_embeddings) found = names_.find(head_);
+    if (found < 0 && name == score_ && shape_.new_head) return -1;
     if (found < 0) {
       const bool other_is_there = name == head_ ? names_.find(embedding_) >= 0 : names_.find(head_) >= 0;
       const bool of_pair = (name == head_ || name == embedding_) && !shape_.config.tie_embeddings && other_is_there;
@@ -131,6 +133,8 @@ class Matcher {
       ++rope_tables_;
     } else if (gpt2 && (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"))) {
       ++masks_;
+    } else if (name == head_ && shape_.config.scores()) {
+      match_.notes.push_back(fmt::format("{} is not needed", head_));
     } else if (name == head_ && shape_.config.tie_embeddings) {
       match_.tied_head = static_cast<int64_t>(number);
       match_.embedding = names_.find(embedding_);  // present, since the head was not used in its place
@@ -153,7 +157,8 @@ class Matcher {
   StoredNames names_;
   std::vector<std::string> plain_names_;  ///< name of each tensor in the model
   std::vector<uint8_t> used_;
-  std::string embedding_, head_;   ///< the pair that can be tied
+  std::string embedding_, head_;  ///< the pair that can be tied
+  std::string score_;
   std::string other_head_;         ///< first tensor of another head
   std::set<std::string> storage_;  ///< notes on quantised matrices
   WeightMatch match_;

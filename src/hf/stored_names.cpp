@@ -96,8 +96,8 @@ StoredNames match_names(std::span<const std::string_view> stored, const DecoderN
                                 printable(fmt::format("{}{}", first_has ? leading : tensor.leading, names.added))));
     }
     std::string name = tensor.name.substr(names.added.size());
-    const std::string head = model.head + ".";
-    if (!names.missing.empty() && !name.starts_with(head)) name.insert(0, names.missing);
+    const bool of_head = name.starts_with(model.head + ".") || name.starts_with(model.score + ".");
+    if (!names.missing.empty() && !of_head) name.insert(0, names.missing);
     const auto [at, added] = names.number_of.emplace(std::move(name), t);
     if (added) continue;
     refuse(place, fmt::format("{} and {} are both {}; remove one of them", printable(stored[at->second]),

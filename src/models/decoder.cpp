@@ -61,11 +61,14 @@ void Decoder::declare_units() {
   }
   for (int layer = 0; layer < c.n_layers; ++layer) blocks_.push_back(declare_block(layer));
 
-  head_.weight = embedding_.table;
-  units_[static_cast<size_t>(embedding_.table.unit)].spans_backward = c.tie_embeddings;
+  units_[static_cast<size_t>(embedding_.table.unit)].spans_backward = c.ties_head();
   UnitBuilder unit(units_, "final", shape_.trained, shape_.quantization);
   if (shape_.final_norm) final_norm_ = declare_norm(unit, names.final_norm);
-  if (!c.tie_embeddings) {
+  if (c.scores()) {
+    scalar_head_.weight = unit.trained({names.score + ".weight", 1, c.d_model, true, normal, {}});
+  } else if (c.ties_head()) {
+    head_.weight = embedding_.table;
+  } else {
     head_.weight = unit.matrix(names.head + ".weight", c.vocab_size, c.d_model, normal, {});
     head_.quantized = unit.quantized_type(head_.weight);
   }
@@ -191,8 +194,8 @@ void Decoder::plan(Arena& arena, const PassPlan& passes) {
     const bool plain = compute != DType::f32 && block.attention.dropout == 0;
     block.attention.shape.longest = plain ? longest : 0;
   }
-  int64_t scratch = head_.scratch_bytes(compute, max_rows);
-  int64_t workspace = head_.workspace_bytes(compute, max_rows, training);
+  int64_t scratch = c.scores() ? 0 : head_.scratch_bytes(compute, max_rows);
+  int64_t workspace = c.scores() ? 0 : head_.workspace_bytes(compute, max_rows, training);
   for (size_t slot = 0; slot < saved_.size(); ++slot) {
     const size_t layer = blocks_.size() - saved_.size() + slot;
     plan_kept(arena, blocks_[layer], saved_[slot], compute, max_rows, recompute, fmt::format("block.{}", layer));
@@ -262,24 +265,38 @@ void Decoder::forward(Context& ctx, const Batch* batch) {
   final_norm_.release(ctx.params);
 }
 
+void Decoder::score_rows(Context& ctx, const Batch& batch, const TokenStatistics& statistics) const {
+  const Tensor hidden = first_rows(hidden_, batch.tokens);
+  if (shape_.config.scores()) {
+    scalar_head_.forward(ctx, hidden, batch.loss_weights, statistics.logp);
+  } else {
+    head_.forward(ctx, hidden, batch.targets, statistics);
+  }
+}
+
 void Decoder::score(Context& ctx, const Batch* batch, const TokenStatistics& statistics) {
-  ctx.params.acquire(head_.weight.unit);
-  if (batch != nullptr) head_.forward(ctx, first_rows(hidden_, batch->tokens), batch->targets, statistics);
-  ctx.params.release(head_.weight.unit);
+  ctx.params.acquire(head_weight().unit);
+  if (batch != nullptr) score_rows(ctx, *batch, statistics);
+  ctx.params.release(head_weight().unit);
 }
 
 void Decoder::score_and_differentiate(Context& ctx, const Batch* batch, const TokenStatistics& statistics,
                                       const TokenCotangents& cotangents) {
   const auto layers = static_cast<int>(blocks_.size());
-  ctx.params.acquire(head_.weight.unit);
+  ctx.params.acquire(head_weight().unit);
   if (backward_end_ < layers) block_units(layers - 1).prefetch(ctx.params);
   if (batch != nullptr) {
     // The gradient of a block of rows overwrites the rows, which are not read again.
     const Tensor hidden = first_rows(hidden_, batch->tokens);
     const Tensor dhidden = final_gradient() ? hidden : Tensor();
-    head_.forward_backward(ctx, dhidden, hidden, batch->targets, statistics, cotangents);
+    if (shape_.config.scores()) {
+      score_rows(ctx, *batch, statistics);
+      scalar_head_.backward(ctx, dhidden, hidden, cotangents.logp);
+    } else {
+      head_.forward_backward(ctx, dhidden, hidden, batch->targets, statistics, cotangents);
+    }
   }
-  ctx.params.release(head_.weight.unit);
+  ctx.params.release(head_weight().unit);
 }
 
 void Decoder::backward(Context& ctx, const Batch* batch) {
@@ -311,7 +328,7 @@ void Decoder::backward(Context& ctx, const Batch* batch) {
     block_units(layer).reduce(params);
   }
   if (batch != nullptr && embedding_.is_trained()) {
-    embedding_.backward(ctx, *batch, dx, shape_.config.tie_embeddings);
+    embedding_.backward(ctx, *batch, dx, shape_.config.ties_head());
   }
   embedding_units_.reduce(params);
 }
@@ -346,6 +363,7 @@ Tensor Decoder::gather(std::span<const int64_t> rows, Stream& stream) const {
 }
 
 void Decoder::logits(Context& ctx, const Batch* batch, std::span<const int64_t> rows, const Tensor& out) {
+  LLMTRAIN_CHECK(!shape_.config.scores(), "a model that scores has no logits");
   ctx.params.acquire(head_.weight.unit);
   if (batch != nullptr) head_.logits(ctx, out, gather(rows, ctx.stream));
   ctx.params.release(head_.weight.unit);
@@ -353,8 +371,9 @@ void Decoder::logits(Context& ctx, const Batch* batch, std::span<const int64_t> 
 
 double Decoder::flops_per_token(int64_t sequence_length) const {
   const ModelConfig& c = shape_.config;
-  const double head = static_cast<double>(head_.rows_of_table) * static_cast<double>(c.d_model);
-  double flops = 2 * head * (1 + (head_.weight.is_trained() ? 1 : 0) + (final_gradient() ? 1 : 0));
+  const double outputs = c.scores() ? 1 : static_cast<double>(head_.rows_of_table);
+  const double head = outputs * static_cast<double>(c.d_model);
+  double flops = 2 * head * (1 + (head_weight().is_trained() ? 1 : 0) + (final_gradient() ? 1 : 0));
   const double of_head_rows = 4 * static_cast<double>(c.n_heads * c.head_dim);  // scores and sums, per visible key
   for (int layer = 0; layer < static_cast<int>(blocks_.size()); ++layer) {
     const Block& block = blocks_[static_cast<size_t>(layer)];

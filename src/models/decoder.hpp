@@ -9,6 +9,7 @@
 #include "layers/block.hpp"
 #include "layers/embedding.hpp"
 #include "layers/head.hpp"
+#include "layers/scalar_head.hpp"
 #include "models/model.hpp"
 
 namespace llmtrain {
@@ -18,6 +19,7 @@ struct DecoderNames {
   std::string embedding, positions, norm1, norm2, projection, up, down, final_norm, head;
   std::vector<std::string> qkv;           ///< one fused matrix or three
   std::string gate;                       ///< for gated activations; empty: `up` is both, gate first
+  std::string score = "score";            ///< head of one output
   std::string query_norm, key_norm;       ///< for qk_norm
   std::string post_attention, post_mlp;   ///< for sandwich_norm
   bool transposed_linear_layers = false;  ///< files hold [in, out] (GPT-2's Conv1D)
@@ -30,6 +32,8 @@ struct DecoderShape {
   /// Rows of the embedding and an untied head in the model's files, where the model has more: the others begin as the
   /// mean of these. 0: as many as the model has.
   int64_t stored_rows = 0;
+  /// The model's files need not have the head, which is a score: it is new, an adapter's or a checkpoint's.
+  bool new_head = false;
   bool final_norm = true;        ///< false for post-norm models, which already end with a norm
   double projection_std = 0.02;  ///< initial standard deviation of matrices that write to the residual stream
   DecoderNames names;
@@ -76,6 +80,8 @@ class Decoder : public Model {
   /// True if the backward pass needs the gradient of a layer's input.
   bool input_gradient(int layer) const { return layer > backward_end_ || embedding_.is_trained(); }
   bool final_gradient() const;
+  const ParamRef& head_weight() const { return shape_.config.scores() ? scalar_head_.weight : head_.weight; }
+  void score_rows(Context& ctx, const Batch& batch, const TokenStatistics& statistics) const;
   Tensor gather(std::span<const int64_t> rows, Stream& stream) const;
   BlockSaved& saved(int layer) {
     return saved_[static_cast<size_t>(std::max(layer - std::max(shared_layers_ - 1, 0), 0))];
@@ -87,7 +93,8 @@ class Decoder : public Model {
   std::vector<Block> blocks_;
   Norm final_norm_;
   Head head_;
-  UnitGroup embedding_units_, final_units_;  ///< the latter: final norm and untied head, if any
+  ScalarHead scalar_head_;                   ///< in place of it
+  UnitGroup embedding_units_, final_units_;  ///< the latter: final norm and a head of its own, if any
   std::vector<UnitGroup> block_units_;
   /// Lowest layer of the backward pass, below which nothing is trained; the number of layers if none is.
   int backward_end_ = 0;

@@ -123,7 +123,7 @@ class Chooser {
   }
 
   /// The head's name where it is the embedding's matrix, else empty.
-  std::string tied_head() const { return model_.tie_embeddings ? names_.head : std::string(); }
+  std::string tied_head() const { return model_.ties_head() ? names_.head : std::string(); }
 
   void check_modules(const char* key, const std::vector<std::string>& wanted, const std::vector<TensorName>& tensors,
                      const std::string& further) {
@@ -146,6 +146,7 @@ class Chooser {
       });
     };
     if (name.layer) return layers_.contains(*name.layer) && chosen(config_.trainable_modules, "all");
+    if (model_.scores() && name.module == names_.score) return true;  // it may be new
     const bool is_table = name.module == last_part(names_.embedding);
     return chosen(config_.extra_modules, is_table ? tied_head() : std::string());
   }

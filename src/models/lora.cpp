@@ -267,6 +267,8 @@ class AdapterChooser {
       }
       for (const std::string& module : found) train_module(saved, module);
     }
+    // A score is trained and stored with the adapters, as by PEFT (task type SEQ_CLS).
+    if (model_.scores()) train_module(score_, score_);
   }
 
   void train_module(const std::string& saved, const std::string& module) {
@@ -275,7 +277,7 @@ class AdapterChooser {
       return fail("modules_to_save",
                   fmt::format("{} also fits {}, which is adapted: give more of the name", saved, adapted));
     }
-    const bool tied = model_.tie_embeddings && (module == modules_.head || module == modules_.embedding);
+    const bool tied = model_.ties_head() && (module == modules_.head || module == modules_.embedding);
     if (tied && !part_.trains_tied_head) {
       part_.trains_tied_head = true;
       part_.notes.emplace_back("modules_to_save",
@@ -312,6 +314,7 @@ class AdapterChooser {
   const ModelConfig& model_;
   std::vector<UnitSpec> units_;
   ModelModules modules_;
+  std::string score_ = nominal_shape(model_).names.score;
   LoraPart part_;
 };
 

@@ -23,6 +23,10 @@ struct ModelConfig {
   enum class Norm : uint8_t { layernorm, rmsnorm };
   enum class Activation : uint8_t { gelu, gelu_tanh, relu, silu, swiglu, geglu, geglu_tanh };
   enum class Positions : uint8_t { learned, rope };
+  enum class Head : uint8_t {
+    language,  ///< logits of the next token
+    score,     ///< a number at the last token of a document: a reward model
+  };
 
   Family family = Family::gpt2;
   std::string path;        ///< Hugging Face folder of the weights; empty: new weights
@@ -61,6 +65,13 @@ struct ModelConfig {
   /// a token attends to itself and the window - 1 tokens before it; 0 = all
   int64_t sliding_window = 0;
   std::vector<int64_t> sliding_window_layers;  ///< layers with the window, ascending; empty = all
+
+  // Without a key: the task or the model's folder decides.
+  Head head = Head::language;
+
+  bool scores() const { return head == Head::score; }
+  /// True if the head is the matrix of the embedding.
+  bool ties_head() const { return tie_embeddings && !scores(); }
 
   bool gated() const {
     return activation == Activation::swiglu || activation == Activation::geglu || activation == Activation::geglu_tanh;

@@ -16,7 +16,7 @@ NameSet last_parts_of(const NameSet& modules) {
 }
 
 ModelModules::ModelModules(const DecoderNames& names, const std::vector<UnitSpec>& units)
-    : tables{names.head, names.embedding, names.positions}, head(names.head), embedding(names.embedding) {
+    : tables{names.head, names.score, names.embedding, names.positions}, head(names.head), embedding(names.embedding) {
   all.insert(head);  // a tied one too
   for (const UnitSpec& unit : units) {
     for (const ParamSpec& param : unit.params) {

@@ -21,7 +21,7 @@ NameSet last_parts_of(const NameSet& modules);
 
 struct ModelModules {
   NameSet linear;  ///< what can be adapted
-  NameSet tables;  ///< embeddings and the head
+  NameSet tables;  ///< embeddings and the head, of either kind
   NameSet all;
   std::string head, embedding;
 

@@ -76,7 +76,7 @@ QuantizedPart choose_quantized(const QuantizationConfig& config, const ModelConf
   const std::vector<UnitSpec> units = Decoder(shape).units();
   const ModelModules modules(shape.names, units);
   NameSet chosen = modules.linear;
-  if (!model.tie_embeddings) chosen.insert(modules.head);
+  if (!model.tie_embeddings && !model.scores()) chosen.insert(modules.head);
   for (const std::string& name : config.skip_modules) {
     if (skips_nothing(config)) break;
     const bool known = std::ranges::any_of(

@@ -17,6 +17,7 @@
 #include "kernels/logprob.hpp"
 #include "kernels/matmul.hpp"
 #include "objectives/dpo_config.hpp"
+#include "objectives/reward_config.hpp"
 
 namespace llmtrain {
 
@@ -82,5 +83,7 @@ std::unique_ptr<Objective> make_cross_entropy();
 std::unique_ptr<Objective> make_kto(const DpoConfig& config);
 /// The weighted sum of preference losses over pairs (dpo_config.hpp).
 std::unique_ptr<Objective> make_dpo(const DpoConfig& config);
+/// The loss of a model that scores, over pairs.
+std::unique_ptr<Objective> make_reward(const RewardConfig& config);
 
 }  // namespace llmtrain

@@ -60,7 +60,8 @@ LoadedWeights RoleModel::load(Communicator& communicator, Stream& stream, bool a
     params_.initialize(from.seed);
     if (part) frozen_ = FrozenWeights{.seed = static_cast<int64_t>(from.seed)};
   } else {
-    if (adapts && spec_.lora->path.empty()) params_.initialize(from.seed, /*frozen=*/false);
+    const bool new_adapters = adapts && spec_.lora->path.empty();
+    if (new_adapters || (spec_.shape.new_head && !spec_.lora)) params_.initialize(from.seed, /*frozen=*/false);
     const NameSet trained =
         spec_.lora ? choose_adapters(*spec_.lora, spec_.shape.config).trained : trained_names(params_);
     const bool hashed = part || spec_.lora;
@@ -119,6 +120,7 @@ LoadedWeights RoleModel::load_checkpoint_of(Communicator& communicator, Stream& 
       if (is_adapter_name(tensor.name) || !shape.trained || shape.trained(tensor.name)) trained.insert(tensor.name);
     }
     shape.stored_rows = manifest.frozen->rows;
+    shape.new_head = shape.config.scores();  // it is in the checkpoint
     LoadReport report;
     try {
       report = load_weights(manifest.frozen->path, shape, params_, communicator, stream, {.trained = &trained});

@@ -57,14 +57,17 @@ int64_t scored_bytes(const Tokenizer& tokenizer, const HostBatch& batch) {
 
 EvaluationTask::EvaluationTask(RoleSpec policy, DataStream data, int64_t steps,
                                std::shared_ptr<const Tokenizer> tokenizer)
-    : tokenizer_(std::move(tokenizer)), data_(std::move(data)), steps_(steps), objective_(make_cross_entropy()) {
+    : tokenizer_(std::move(tokenizer)), data_(std::move(data)), steps_(steps) {
   require_trained_tokens(data_, steps_);
+  const bool scores = policy.shape.config.scores();
+  objective_ = scores ? make_reward({}) : make_cross_entropy();
   const int64_t rows = policy.passes.value().max_rows;
   models_.add(std::move(policy));
   models_.plan(arena_);
   batch_.plan(arena_, rows, data_.max_segments());
   arena_.add(statistics_.logp, MemoryCategory::activations, "statistics.logp", DType::f32, {rows});
-  arena_.add(statistics_.argmax, MemoryCategory::activations, "statistics.argmax", DType::i32, {rows});
+  objective_->plan(arena_, data_.max_segments());
+  if (!scores) arena_.add(statistics_.argmax, MemoryCategory::activations, "statistics.argmax", DType::i32, {rows});
   arena_.add(sums_, MemoryCategory::activations, "statistics.sums", DType::i64,
              {std::ssize(objective_->metrics()), ExactSum::integer_count});
 }
@@ -83,18 +86,19 @@ EvaluationReport EvaluationTask::run(Runtime& runtime, RunLog& log) {
 
   Context ctx{policy.params(), arena_, stream};
   int64_t bytes[] = {0};
+  const bool has_text = !policy.shape().config.scores();
   const auto count = [&](const HostBatch& batch) {
-    if (tokenizer_ != nullptr) bytes[0] += scored_bytes(*tokenizer_, batch);
+    if (tokenizer_ != nullptr && has_text) bytes[0] += scored_bytes(*tokenizer_, batch);
   };
   const auto interrupted = [&] {
     throw_if_stopping(communicator, "while it was evaluating");
     return false;
   };
-  const auto result = evaluate(policy.model(), ctx, *objective_, data_, steps_, {batch_, statistics_, sums_},
-                               communicator, interrupted, count)
-                          .value();
+  auto result = evaluate(policy.model(), ctx, *objective_, data_, steps_, {batch_, statistics_, sums_}, communicator,
+                         interrupted, count)
+                    .value();
   communicator.sum(bytes);
-  return {result.loss, result.tokens, result.correct, bytes[0]};
+  return {result.loss, result.tokens, result.correct, bytes[0], std::move(result.metrics)};
 }
 
 namespace {
@@ -122,6 +126,7 @@ std::unique_ptr<EvaluationTask> make_evaluation(const Config& config, const Data
   std::optional<LoraConfig> lora = config.source.lora;
   if (!config.lora.path.empty()) lora = config.lora;
   DecoderShape shape = decoder_shape(config.model, tokens);
+  shape.new_head = config.source.new_head;
   if (lora) adapt(shape, *lora);
   quantize(shape, config.quantization.active() ? config.quantization : config.source.quantization);
   RoleSpec policy{.role = Role::policy,
@@ -160,6 +165,12 @@ std::string report_json(const EvaluationReport& report, const WeightSource& weig
   if (!weights.checkpoint.empty()) j["checkpoint"] = weights.checkpoint;
   if (!adapter.empty()) j["adapter"] = adapter;
   j["loss"] = report.loss;
+  if (!report.metrics.empty()) {
+    for (const NamedValue& metric : report.metrics) j[metric.name] = metric.value;
+    j["pairs"] = report.tokens;
+    j["sequence_length"] = sequence_length;
+    return j.dump(2) + "\n";
+  }
   j["perplexity"] = report.perplexity();
   if (report.bytes > 0) j["bits_per_byte"] = report.bits_per_byte();
   j["token_accuracy"] = report.token_accuracy();
@@ -172,6 +183,13 @@ std::string report_json(const EvaluationReport& report, const WeightSource& weig
 
 void print_report(RunLog& log, const EvaluationReport& report) {
   log.print("");
+  if (!report.metrics.empty()) {
+    log.print(fmt::format("{} pairs scored", count_text(report.tokens)));
+    log.print(fmt::format("  loss                {:.6f} nats per pair", report.loss));
+    for (const NamedValue& metric : report.metrics)
+      log.print(fmt::format("  {:<19} {:.6f}", metric.name, metric.value));
+    return;
+  }
   log.print(fmt::format("{} tokens scored", count_text(report.tokens)));
   log.print(fmt::format("  loss                {:.6f} nats per token", report.loss));
   log.print(fmt::format("  perplexity          {:.6g}", report.perplexity()));
@@ -237,6 +255,7 @@ int run_evaluation(Job& job) {
   RunLogOptions options =
       log_options(config.log, config.precision, root ? &*directory : nullptr, task->plan(), communicator);
   options.earlier = earlier;
+  for (const MetricSpec& metric : task->metrics().subspan(1)) options.metrics.emplace_back(metric.name);
   std::optional<RunLog> log;
   throw_on_all_ranks(communicator, [&] { log.emplace(options); });
   print_opening(*log, job, *task, data);
@@ -250,6 +269,7 @@ int run_evaluation(Job& job) {
   EvaluationRecord record;
   record.loss = report.loss;
   record.tokens = report.tokens;
+  record.metrics = report.metrics;
   record.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   log->evaluation(record);
   print_report(*log, report);

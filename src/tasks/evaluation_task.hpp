@@ -2,6 +2,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "core/arena.hpp"
@@ -19,6 +20,7 @@ struct EvaluationReport {
   int64_t tokens = 0;   ///< number of scored tokens
   int64_t correct = 0;  ///< those that the model ranked first
   int64_t bytes = 0;    ///< bytes of the text of scored tokens; 0 = unknown (token ids without a tokenizer)
+  std::vector<NamedValue> metrics = {};  ///< of a reward model, whose loss is that of pairs, counted by `tokens`
 
   double perplexity() const;
   double token_accuracy() const;
@@ -31,13 +33,14 @@ int64_t scored_bytes(const Tokenizer& tokenizer, const HostBatch& batch);
 /// run.task = evaluate. It is planned for any number of ranks, then run once.
 class EvaluationTask {
  public:
-  /// `steps`: those of `data` that are scored. The tokenizer may be null.
+  /// `steps`: those of `data` that are scored. The tokenizer may be null. A model that scores needs pairs.
   EvaluationTask(RoleSpec policy, DataStream data, int64_t steps, std::shared_ptr<const Tokenizer> tokenizer);
 
   const Arena& plan() const { return arena_; }
   int64_t parameter_count() const { return models_.at(Role::policy).params().parameter_count(); }
   const DataStream& data() const { return data_; }
   int64_t steps() const { return steps_; }
+  std::span<const MetricSpec> metrics() const { return objective_->metrics(); }
 
   /// Allocates, reads the weights and scores. Collective.
   EvaluationReport run(Runtime& runtime, RunLog& log);

@@ -71,6 +71,7 @@ std::vector<std::vector<int32_t>> encode_prompts(const Config& config, const Dat
 
 /// Checks that the rows are those that the loss needs.
 std::unique_ptr<Objective> make_objective(const Config& config, const Dataset& data) {
+  if (config.run.task == Task::reward) return make_reward(config.reward);
   if (config.run.task != Task::dpo) return make_cross_entropy();
   const bool kto = config.dpo.is_kto(), labels = data.train->info().column == "label";
   if (kto == labels) return kto ? make_kto(config.dpo) : make_dpo(config.dpo);
@@ -148,6 +149,7 @@ DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64
   using Finetuning = RunConfig::Finetuning;
   DecoderShape shape = decoder_shape(model, tokens);
   shape.stored_rows = config.source.rows;
+  shape.new_head = config.source.new_head;
   if (config.run.finetuning == Finetuning::freeze) shape.trained = freeze_rule(config.freeze, model);
   if (config.run.finetuning == Finetuning::lora) {
     adapt(shape, config.lora);

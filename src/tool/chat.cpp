@@ -12,12 +12,11 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "core/files/file_handle.hpp"
-#include "data/files/jsonl.hpp"
 #include "data/formats/encode_documents.hpp"
 #include "data/tokenize/named_tokenizer.hpp"
 #include "text/chat/chat_encoder.hpp"
 #include "tool/conversation_options.hpp"
+#include "tool/input_lines.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {
@@ -33,35 +32,6 @@ struct Options {
   std::vector<std::string> added;  ///< as data.add_tokens
   ConversationOptions conversations;
   bool ids = false;
-};
-
-/// Reads the lines of a file, or of the standard input for "-".
-class InputLines {
- public:
-  explicit InputLines(const std::string& path) : from_file_(path != "-") {
-    if (!from_file_) return;
-    file_.emplace(FileHandle::open_to_read(path));
-    lines_.emplace(*file_, file_->size(), 0, file_->size(), default_row_limit);
-  }
-  bool next(std::string_view& line) {
-    if (from_file_) return lines_->next(line);
-    line_.clear();
-    std::streambuf& in = *std::cin.rdbuf();
-    int c = in.sbumpc();
-    if (c == std::streambuf::traits_type::eof()) return false;
-    for (; c != std::streambuf::traits_type::eof() && c != '\n'; c = in.sbumpc()) {
-      if (std::ssize(line_) == default_row_limit) throw UserError(ExitCode::bad_content, "the row is too long");
-      line_ += static_cast<char>(c);
-    }
-    line = line_;
-    return true;
-  }
-
- private:
-  bool from_file_;
-  std::optional<FileHandle> file_;
-  std::optional<LineReader> lines_;
-  std::string line_;
 };
 
 /// Prints text with its trained parts in colour on a terminal, otherwise between brackets.

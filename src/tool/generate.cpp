@@ -203,6 +203,7 @@ void print_rows(const std::vector<Continuation>& all, const std::vector<GrowingT
 
 void generate(const GenerateOptions& options) {
   LoadedModel loaded(options.model);
+  loaded.require_logits();
   GenerationRequest request = make_request(options, loaded);
   size_t longest = 0;
   for (const auto& prompt : request.prompts) longest = std::max(longest, prompt.size());

@@ -57,6 +57,8 @@ LoadedModel::LoadedModel(const ModelOptions& options)
 
 void LoadedModel::read_adapter(const std::string& folder) {
   if (checkpoint_) refuse_command_line("--adapter: give the folder of its model with --model, not a checkpoint");
+  new_head_ =
+      take_head(parse_adapter_config(read_adapter_config(folder), folder + "/" + adapter_config_name), config_.model);
   DecoderShape shape = decoder_shape(config_.model, vocabulary());
   const AdapterFolder found = AdapterFolder::open(folder, shape);
   print_warnings(found.warnings);
@@ -68,6 +70,7 @@ void LoadedModel::read_adapter(const std::string& folder) {
 
 DecoderShape LoadedModel::shape() const {
   DecoderShape shape = decoder_shape(config_.model, vocabulary());
+  shape.new_head = new_head_;
   if (lora_) adapt(shape, *lora_);
   quantize(shape, quantization_);
   return shape;
@@ -105,6 +108,13 @@ const Tokenizer& LoadedModel::required_tokenizer() const {
   throw UserError(ExitCode::missing_input, folder_ +
                                                ": it has no tokenizer (tokenizer.json, tokenizer.model, or "
                                                "vocab.json and merges.txt); give token ids instead of text");
+}
+
+void LoadedModel::require_logits() const {
+  if (!config_.model.scores()) return;
+  throw UserError(ExitCode::bad_content, folder_ +
+                                             ": it is a reward model, which scores texts and predicts no tokens; use "
+                                             "llmtool score --metric reward");
 }
 
 void LoadedModel::start(const std::function<void(Arena&)>& plan) {

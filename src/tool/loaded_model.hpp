@@ -55,6 +55,8 @@ class LoadedModel {
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
   /// Throws UserError(missing_input) if there is none.
   const Tokenizer& required_tokenizer() const;
+  /// Throws UserError(bad_content) if the model scores texts instead of predicting tokens.
+  void require_logits() const;
   Model& model() { return role_->model(); }
   DType compute() const { return compute_; }
 
@@ -90,6 +92,7 @@ class LoadedModel {
   bool json_;  ///< format of an estimate
   HfConfig config_;
   std::optional<LoraConfig> lora_;
+  bool new_head_ = false;  ///< see DecoderShape
   QuantizationConfig quantization_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<DeviceRuntime> device_;

@@ -65,7 +65,7 @@ HostBatch batch_of(const std::vector<int32_t>& ids) {
 /// Model with room for rows of some length; a longer row restarts it with more room.
 class Scorer {
  public:
-  explicit Scorer(const ModelOptions& options) : loaded_(options) {}
+  explicit Scorer(const ModelOptions& options) : loaded_(options) { loaded_.require_logits(); }
 
   const LoadedModel& model() const { return loaded_; }
   int64_t room() const { return room_; }  ///< tokens

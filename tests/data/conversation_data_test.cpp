@@ -169,24 +169,24 @@ TEST_F(ConversationData, RowsLongerThanASampleAreNamed) {
   config_.train = {folder_.file("rows.jsonl", good + longer)};
   config_.overflow = DataConfig::Overflow::error;
   config_.packing_given = config_.overflow_given = true;
-  const std::string sizes = " tokens, more than batch.sequence_length + 1 = ";
+  const std::string sizes = " tokens, more than the ";
   EXPECT_EQ(open().train->info().rows.used, 2);
   EXPECT_EQ(open().train->info().rows.untrained, 1);
   batch_.sequence_length = 4;
-  EXPECT_THAT(test::refusal([&] { open(); }), HasSubstr("rows.jsonl:4: the conversation has 6" + sizes + "5"));
+  EXPECT_THAT(test::refusal([&] { open(); }), HasSubstr("rows.jsonl:4: the conversation has 6" + sizes + "5 that"));
   batch_.sequence_length = 6;
   EXPECT_THAT(refused("b.jsonl", R"({"prompt": "a", "completion": "b"})"
                                  "\n\n"
                                  R"({"prompt": "abcde", "completion": "bcd"})"),
               HasSubstr("b.jsonl:3: the conversation has 9" + sizes +
-                        "7; choose a longer sequence, or data.overflow = "
+                        "7 that batch.sequence_length allows; choose a longer sequence, or data.overflow = "
                         "truncate, truncate_left or drop"));
   config_.instructions = false;
-  EXPECT_THAT(
-      refused("c.jsonl", R"({"text": "a"})"
-                         "\n"
-                         R"({"text": "abcdefgh"})"),
-      HasSubstr("c.jsonl:2: the document has 9" + sizes + "7; choose a longer sequence, or data.overflow = split"));
+  EXPECT_THAT(refused("c.jsonl", R"({"text": "a"})"
+                                 "\n"
+                                 R"({"text": "abcdefgh"})"),
+              HasSubstr("c.jsonl:2: the document has 9" + sizes +
+                        "7 that batch.sequence_length allows; choose a longer sequence, or data.overflow = split"));
   config_.document_separator = "--";
   EXPECT_THAT(refused("d.txt", "ab--\nabcdef--c"), HasSubstr("d.txt:1: the document has 8"));
 }
@@ -297,7 +297,7 @@ TEST(Overflow, KeepsAnEndOrLeavesOut) {
   DataConfig drop = packing(DataConfig::Packing::none);
   drop.overflow = DataConfig::Overflow::drop;
   EXPECT_THAT(test::refusal([&] { DataStream(file, drop, batch_of(3, 1, 1), 1, false); }),
-              HasSubstr("65 memory: 3 of 3 documents are longer than batch.sequence_length + 1 = 4"));
+              HasSubstr("65 memory: 3 of 3 documents are longer than the 4 tokens that batch.sequence_length allows"));
 }
 
 }  // namespace

@@ -332,6 +332,33 @@ TEST(PreferenceStream, LongAnswersAndPrompts) {
   EXPECT_THAT(test::first_batch(open(3, rules_of(Overflow::truncate, 2))).documents.targets, ElementsAre(2, 1));
 }
 
+// The last kept token of each document, whatever the mask.
+TEST(PreferenceStream, ScoredDocumentsHaveInputsAlone) {
+  const auto file = pairs_of({{1, 2, 3, 4, 5}, {1}, {6, 7}, {8, 9, 10}}, std::vector<uint8_t>(11, 0));
+  const auto load = [&](DataConfig::Overflow overflow, int64_t length) {
+    DataConfig rules = rules_of(overflow);
+    rules.scores_documents = true;
+    const DataStream stream(file, rules, batch_of(length, 2, 2), 1, false);
+    HostBatch batch;
+    stream.load(stream.plan(0).micro_batches[0], batch);
+    std::vector<int32_t> scored;
+    for (size_t i = 0; i < batch.ids.size(); ++i) {
+      if (batch.loss_weights[i] == 1) scored.push_back(batch.ids[i]);
+    }
+    EXPECT_EQ(stream.plan(0).trained_tokens, std::ssize(scored));
+    EXPECT_EQ(batch.documents.targets, std::vector<int64_t>(scored.size(), 1));
+    EXPECT_EQ(std::ranges::count(batch.targets, ignore_target), std::ssize(batch.targets));
+    return std::pair(scored, std::vector(batch.segments.begin() + 1, batch.segments.begin() + 3));
+  };
+  using testing::Pair;
+  const auto truncate = DataConfig::Overflow::truncate;
+  EXPECT_THAT(load(truncate, 5), Pair(ElementsAre(5, 1, 7, 10), ElementsAre(5, 6))) << "all tokens, the file's last";
+  EXPECT_THAT(load(truncate, 3), Pair(ElementsAre(3, 1, 7, 10), ElementsAre(3, 4)));
+  EXPECT_THAT(load(DataConfig::Overflow::truncate_left, 3), Pair(ElementsAre(5, 1, 7, 10), ElementsAre(3, 4)));
+  EXPECT_THAT(load(DataConfig::Overflow::drop, 4), Pair(ElementsAre(7, 10), ElementsAre(2, 5)));
+  EXPECT_THAT(refusal([&] { load(DataConfig::Overflow::error, 4); }), HasSubstr("has 5 tokens, more than the 4 that"));
+}
+
 TEST(PreferenceStream, APairWithoutATargetIsLeftOut) {
   const std::vector<std::vector<int32_t>> documents = {{1, 2, 3, 4}, {1, 5}, {1, 2}, {1, 3}};
   const auto file = pairs_of(documents, {0, 0, 0, 1, 0, 1, 0, 1, 0, 1});

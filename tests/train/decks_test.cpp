@@ -22,7 +22,7 @@ const std::filesystem::path& inputs() {
 
 /// Fine-tuning decks go on from the quickstart's run, which is not there.
 std::vector<std::string> arguments_of(const std::string& name) {
-  if (std::set<std::string>{"dpo", "dpo_lora", "kto"}.contains(name)) {
+  if (std::set<std::string>{"dpo", "dpo_lora", "kto", "reward"}.contains(name)) {
     return {"model.path=tests/reference/sft/model", "data.train=tests/reference/preference/texts.jsonl"};
   }
   if (!std::set<std::string>{"sft", "freeze", "lora", "dora", "qlora", "int8"}.contains(name)) return {};

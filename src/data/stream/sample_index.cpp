@@ -27,6 +27,7 @@ SampleIndex::SampleIndex(const TokenFile& file, const DataConfig& data, const Ba
       overflow_(data.overflow),
       length_(batch.sequence_length),
       stride_(data.stride),
+      behind_(data.targets_behind()),
       tokens_(file.tokens()) {
   LLMTRAIN_CHECK(length_ >= 1 && length_ < int64_t{1} << 31, "sequence length");
   if (file.info().has_preferences()) {
@@ -85,13 +86,13 @@ SampleIndex::Windows SampleIndex::windows_of(size_t document) const {
 }
 
 SampleIndex::Windows SampleIndex::windows_of_range(int64_t begin, int64_t end) const {
-  const int64_t inputs = end - begin - 1;
+  const int64_t inputs = end - begin - behind_;
   if (inputs <= length_) return {begin, inputs, std::min<int64_t>(inputs, 1)};
   switch (overflow_) {
     case DataConfig::Overflow::truncate:
       return {begin, length_, 1};
     case DataConfig::Overflow::truncate_left:
-      return {end - 1 - length_, length_, 1};
+      return {end - behind_ - length_, length_, 1};
     case DataConfig::Overflow::drop:
       return {begin, 0, 0};
     case DataConfig::Overflow::split:
@@ -101,7 +102,8 @@ SampleIndex::Windows SampleIndex::windows_of_range(int64_t begin, int64_t end) c
   return {begin, inputs, (inputs + length_ - 1) / length_};
 }
 
-bool SampleIndex::has_target(const TokenFile& file, const Windows& kept) {
+bool SampleIndex::has_target(const TokenFile& file, const Windows& kept) const {
+  if (behind_ == 0) return true;
   std::vector<uint8_t> mask(static_cast<size_t>(kept.inputs));
   file.read_mask(kept.begin + 1, kept.inputs, mask.data());
   return std::ranges::find(mask, uint8_t{1}) != mask.end();
@@ -116,7 +118,7 @@ bool SampleIndex::loses_targets(const TokenFile& file, size_t document) const {
 void SampleIndex::refuse_too_long(const TokenFile& file, size_t document, int64_t tokens) const {
   throw UserError(ExitCode::bad_content,
                   fmt::format("{}: document {}: {}", title_of(file.info()), document + 1,
-                              too_long_document(file.info().rows.used > 0, tokens, length_ + 1)));
+                              too_long_document(file.info().rows.used > 0, tokens, length_ + behind_)));
 }
 
 /// Returns what is kept of a document whose prompt keeps its last tokens. The prompt is what comes before the first
@@ -134,11 +136,11 @@ SampleIndex::Windows SampleIndex::windows_behind_prompt(const TokenFile& file, s
     begin += left_out;
   }
   const Windows windows = windows_of_range(begin, end);
-  if (end - begin - 1 > length_) {
+  if (end - begin - behind_ > length_) {
     ++counts_.too_long;
     if (overflow_ == DataConfig::Overflow::error) refuse_too_long(file, document, end - begin);
   }
-  counts_.unused_tokens += end - begin - 1 - windows.inputs;
+  counts_.unused_tokens += end - begin - behind_ - windows.inputs;
   return windows;
 }
 
@@ -152,7 +154,7 @@ void SampleIndex::index_groups(const TokenFile& file, int64_t max_prompt) {
     bool whole = true, dropped = false, trained = true;
     for (size_t d = 0; d < group; ++d) {
       windows[d] = windows_behind_prompt(file, first + d, max_prompt);
-      whole = whole && documents_[first + d + 1] - documents_[first + d] > 1;
+      whole = whole && static_cast<int64_t>(documents_[first + d + 1] - documents_[first + d]) > behind_;
       dropped = dropped || windows[d].inputs == 0;
       trained = trained && (dropped || has_target(file, windows[d]));
       inputs += windows[d].inputs;
@@ -206,18 +208,20 @@ void SampleIndex::index_documents(const TokenFile& file) {
 void SampleIndex::refuse_no_sample(const TokenFile& file) const {
   const std::string title = title_of(file.info());
   if (counts_.too_long == 0) {
-    throw UserError(ExitCode::bad_content, title + ": no document has two tokens, so there is no target to train on");
+    throw UserError(ExitCode::bad_content,
+                    title + (behind_ == 0 ? ": no document has a token"
+                                          : ": no document has two tokens, so there is no target to train on"));
   }
-  throw UserError(ExitCode::bad_content,
-                  fmt::format("{}: {} of {} {} are longer than batch.sequence_length + 1 = {} tokens and are left "
-                              "out (data.overflow), {} of them because they would keep no token to train on; no sample "
-                              "is left. Choose a longer sequence{}",
-                              title, counts_.dropped + counts_.lost_targets,
-                              (static_cast<int64_t>(documents_.size()) - 1) / counts_.group,
-                              counts_.group > 1 ? "pairs" : "documents", length_ + 1, counts_.lost_targets,
-                              counts_.lost_targets > 0 && overflow_ == DataConfig::Overflow::truncate
-                                  ? ", or data.overflow = truncate_left"
-                                  : ""));
+  throw UserError(
+      ExitCode::bad_content,
+      fmt::format(
+          "{}: {} of {} {} are longer than the {} tokens that batch.sequence_length allows and are left "
+          "out (data.overflow), {} of them because they would keep no token to train on; no sample "
+          "is left. Choose a longer sequence{}",
+          title, counts_.dropped + counts_.lost_targets, (static_cast<int64_t>(documents_.size()) - 1) / counts_.group,
+          counts_.group > 1 ? "pairs" : "documents", length_ + behind_, counts_.lost_targets,
+          counts_.lost_targets > 0 && overflow_ == DataConfig::Overflow::truncate ? ", or data.overflow = truncate_left"
+                                                                                  : ""));
 }
 
 /// Packs the samples of index_documents into fewer ones.

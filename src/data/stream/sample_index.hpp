@@ -13,7 +13,7 @@
 namespace llmtrain {
 
 /// Tokens [begin, begin + inputs] of the file: the first `inputs` are inputs, the last `inputs` targets, of which the
-/// first `context` do not count.
+/// first `context` do not count. Documents that are scored have inputs alone.
 struct SampleSpan {
   int64_t begin;
   int64_t inputs;
@@ -48,7 +48,7 @@ class SampleIndex {
   Windows windows_behind_prompt(const TokenFile& file, size_t document, int64_t max_prompt);
   void index_documents(const TokenFile& file);
   Windows windows_of_range(int64_t begin, int64_t end) const;
-  static bool has_target(const TokenFile& file, const Windows& kept);
+  bool has_target(const TokenFile& file, const Windows& kept) const;
   bool loses_targets(const TokenFile& file, size_t document) const;
   [[noreturn]] void refuse_too_long(const TokenFile& file, size_t document, int64_t tokens) const;
   void refuse_no_sample(const TokenFile& file) const;
@@ -60,6 +60,7 @@ class SampleIndex {
   DataConfig::Overflow overflow_;
   int64_t length_;                     // T
   int64_t stride_;                     // for wrap: see DataConfig
+  int64_t behind_;                     // tokens at the end of a document that are no inputs: a target, or none
   int64_t tokens_;                     // number of tokens in the file
   std::vector<int64_t> first_sample_;  // for none: offset of each document, n + 1 entries
   // Packed, and preference data: the spans of sample s are [span_range_[s], span_range_[s + 1]) of the two lists.

@@ -26,6 +26,7 @@ SampleSource::SampleSource(std::shared_ptr<const TokenFile> file, const DataConf
     : file_(std::move(file)),
       windows_(data.packing == DataConfig::Packing::wrap && !file_->info().has_preferences()),
       across_documents_(data.cross_document_attention && windows_),
+      scores_(data.scores_documents),
       first_id_(first_id),
       index_(*file_, data, batch) {
   require_trained_target();
@@ -60,6 +61,7 @@ int64_t SampleSource::trained_targets(int64_t sample, std::vector<uint8_t>& mask
 }
 
 int64_t SampleSource::trained_targets(int64_t sample, size_t number, std::vector<uint8_t>& mask) const {
+  if (scores_) return 1;
   SampleSpan span = index_.span(sample, number);
   span.begin += span.context;  // the rest counts
   span.inputs -= span.context;
@@ -113,7 +115,8 @@ void SampleSource::append(int64_t sample, HostBatch& out) const {
   const size_t row = out.ids.size();
   for (size_t number = 0; number < index_.spans(sample); ++number) {
     const size_t first = out.ids.size();
-    append_span(index_.span(sample, number), out);
+    const SampleSpan span = index_.span(sample, number);
+    scores_ ? append_scored_span(span, out) : append_span(span, out);
     if (has_preferences()) append_document(sample, number, first, out);
   }
   const size_t rows = out.ids.size() - row;
@@ -125,11 +128,24 @@ void SampleSource::append_document(int64_t sample, size_t place, size_t row, Hos
   DocumentColumns& columns = out.documents;
   columns.ids.push_back((first_id_ + sample) * file_->info().group + static_cast<int64_t>(place));
   const auto first = out.targets.begin() + static_cast<std::ptrdiff_t>(row);
-  columns.targets.push_back(out.targets.end() - first - std::count(first, out.targets.end(), ignore_target));
+  const auto without = std::count(first, out.targets.end(), ignore_target);
+  columns.targets.push_back(scores_ ? 1 : out.targets.end() - first - without);
   if (file_->values().empty()) return;
   const auto begin = static_cast<uint64_t>(index_.span(sample, place).begin);
   const auto next = std::ranges::upper_bound(file_->documents(), begin);
   columns.values.push_back(file_->values()[static_cast<size_t>(next - file_->documents().begin()) - 1]);
+}
+
+/// Its last row counts.
+void SampleSource::append_scored_span(const SampleSpan& span, HostBatch& out) const {
+  const size_t n = static_cast<size_t>(span.inputs), row = out.ids.size();
+  out.ids.resize(row + n);
+  file_->read(span.begin, span.inputs, out.ids.data() + row);
+  out.targets.resize(row + n, ignore_target);
+  out.loss_weights.resize(row + n, 0);
+  out.loss_weights.back() = 1;
+  for (size_t i = 0; i < n; ++i) out.positions.push_back(static_cast<int32_t>(i));
+  out.segments.push_back(static_cast<int32_t>(row + n));
 }
 
 void SampleSource::append_span(const SampleSpan& span, HostBatch& out) const {

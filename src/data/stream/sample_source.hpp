@@ -26,7 +26,7 @@ class SampleSource {
   /// Maximum number of segments in the rows of one sample.
   int64_t max_segments() const { return across_documents_ ? 1 : index_.max_documents(); }
   /// A span of a document has a target, unless a mask says otherwise.
-  bool may_lack_targets() const { return windows_ || file_->info().has_mask; }
+  bool may_lack_targets() const { return !scores_ && (windows_ || file_->info().has_mask); }
   /// Counts the targets of the sample; `mask` is working memory.
   int64_t trained_targets(int64_t sample, std::vector<uint8_t>& mask) const;
   /// The same of one of its spans.
@@ -49,12 +49,14 @@ class SampleSource {
   Completion completion_of(int64_t sample) const;
   std::span<const uint64_t> borders_in(const SampleSpan& span) const;
   void append_span(const SampleSpan& span, HostBatch& out) const;
+  void append_scored_span(const SampleSpan& span, HostBatch& out) const;
   /// Adds the document of the rows from `row` on, number `place` of the sample.
   void append_document(int64_t sample, size_t place, size_t row, HostBatch& out) const;
 
   std::shared_ptr<const TokenFile> file_;
   bool windows_;           // packing = wrap, but for preference data: a span can hold several documents
   bool across_documents_;  // and attention crosses their borders
+  bool scores_;            // DataConfig::scores_documents
   int64_t first_id_;
   SampleIndex index_;
 };

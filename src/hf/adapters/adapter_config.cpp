@@ -41,6 +41,12 @@ constexpr std::array<std::string_view, 15> unsupported_keys = {"alora_invocation
 /// Initialisations that change the base model, whose files the adapter then does not fit.
 constexpr std::array<std::string_view, 5> changing_inits = {"pissa", "olora", "corda", "loftq", "lora_ga"};
 
+constexpr std::string_view scoring_task = "SEQ_CLS";
+/// Modules that PEFT adds to modules_to_save for this task; the model has one of them.
+constexpr std::array<std::string_view, 2> classifiers = {"classifier", "score"};
+
+bool is_classifier(const std::string& module) { return std::ranges::find(classifiers, module) != classifiers.end(); }
+
 bool is_nothing(const nlohmann::json& value) {
   return value.is_null() || value == false || ((value.is_array() || value.is_object()) && value.empty());
 }
@@ -65,6 +71,8 @@ class AdapterConfigReader {
     lora.exclude_modules = pattern("exclude_modules");
     read_bias(lora);
     lora.modules_to_save = keys_.texts("modules_to_save", max_names);
+    config.scores = task_ == scoring_task;
+    if (config.scores) std::erase_if(lora.modules_to_save, is_classifier);
     lora.layers_to_transform = layers();
     lora.layers_pattern = names("layers_pattern");
     lora.rank_pattern = numbers("rank_pattern", true);
@@ -90,10 +98,11 @@ class AdapterConfigReader {
                       fmt::format("{}: peft_type: {}; only adapters of type LORA are supported", place_,
                                   type == nullptr ? "it is missing" : printable_value(*type)));
     }
-    const std::string task = keys_.text("task_type", "CAUSAL_LM");
-    if (task != "CAUSAL_LM") {
-      keys_.problem("task_type",
-                    fmt::format("{}; only adapters of language models are supported (CAUSAL_LM)", printable(task)));
+    task_ = keys_.text("task_type", "CAUSAL_LM");
+    if (task_ != "CAUSAL_LM" && task_ != scoring_task) {
+      keys_.problem("task_type", fmt::format("{}; only adapters of language models (CAUSAL_LM) and of reward models "
+                                             "({}) are supported",
+                                             printable(task_), scoring_task));
     }
   }
 
@@ -214,7 +223,7 @@ class AdapterConfigReader {
 
   const nlohmann::json& object_;
   const nlohmann::ordered_json& ordered_;
-  std::string place_;
+  std::string place_, task_;
   std::vector<std::string> problems_;
   ConfigKeys keys_;
 };
@@ -244,6 +253,10 @@ Json pattern_json(const ModulePattern& pattern) {
 /// PEFT trains embedding and head of a tied model as one only if it is told both.
 std::vector<std::string> saved_modules(const LoraConfig& lora, const LoraPart& part, const ModelConfig& model) {
   std::vector<std::string> saved = lora.modules_to_save;
+  if (model.scores()) {
+    std::erase_if(saved, is_classifier);
+    saved.insert(saved.end(), classifiers.begin(), classifiers.end());
+  }
   if (!part.trains_tied_head) return saved;
   const DecoderNames names = nominal_shape(model).names;
   for (const std::string& name : {names.embedding, names.head}) {
@@ -284,7 +297,7 @@ std::string write_adapter_config(const AdapterConfig& config, const LoraPart& pa
                  {"rank_pattern", numbers_json(lora.rank_pattern)},
                  {"revision", nullptr},
                  {"target_modules", part.targets},
-                 {"task_type", "CAUSAL_LM"},
+                 {"task_type", model.scores() ? scoring_task : "CAUSAL_LM"},
                  {"use_dora", lora.dora},
                  {"use_rslora", lora.rslora}};
   return object.dump(2);

@@ -13,8 +13,9 @@ inline constexpr const char* adapter_config_name = "adapter_config.json";
 inline constexpr const char* adapter_weights_name = "adapter_model.safetensors";
 
 struct AdapterConfig {
-  LoraConfig lora;   ///< without path
-  std::string base;  ///< base_model_name_or_path; may be empty
+  LoraConfig lora;      ///< without path
+  std::string base;     ///< base_model_name_or_path; may be empty
+  bool scores = false;  ///< task type SEQ_CLS: of a model that scores, whose head it has
 };
 
 /// `place` is the file's path, for messages. Throws UserError(bad_content) with all problems.

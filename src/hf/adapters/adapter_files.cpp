@@ -180,6 +180,12 @@ std::string read_adapter_config(const std::string& folder) {
                                                            : ", so it is not the folder of an adapter"));
 }
 
+bool take_head(const AdapterConfig& adapter, ModelConfig& model) {
+  if (!adapter.scores || model.scores()) return false;
+  model.head = ModelConfig::Head::score;
+  return true;
+}
+
 LoraPart choose_stored_adapters(LoraConfig& lora, const ModelConfig& model, const std::string& place,
                                 std::vector<std::string>& warnings) {
   const std::vector<std::string> removed = remove_unmatched(lora, model);
@@ -206,6 +212,12 @@ AdapterFolder AdapterFolder::open(const std::string& folder, const DecoderShape&
   const FolderHandle handle = FolderHandle::open(folder);
   const std::string place = handle.path_of(adapter_config_name);
   adapter.config = parse_adapter_config(read_adapter_config(folder), place);
+  if (adapter.config.scores != shape.config.scores()) {
+    throw UserError(
+        ExitCode::bad_content,
+        fmt::format("{}: task_type: the adapter is one of a {} model, the model is a {} model", place,
+                    adapter.config.scores ? "reward" : "language", adapter.config.scores ? "language" : "reward"));
+  }
   adapter.part = choose_stored_adapters(adapter.config.lora, shape.config, place, adapter.warnings);
   if (!handle.has(adapter_weights_name) && handle.has("adapter_model.bin")) {
     throw UserError(

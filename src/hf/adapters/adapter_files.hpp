@@ -14,6 +14,9 @@ namespace llmtrain {
 /// Returns the text of adapter_config.json. Throws UserError(missing_input) with advice if the folder has none.
 std::string read_adapter_config(const std::string& folder);
 
+/// Gives the model the head of an adapter that scores. Returns true if its folder need not have that head.
+bool take_head(const AdapterConfig& adapter, ModelConfig& model);
+
 /// The adapter that a folder has, and what it chooses in a model.
 struct AdapterFolder {
   std::string folder;

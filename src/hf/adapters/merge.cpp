@@ -73,7 +73,12 @@ class Merger {
                                             folder_.path_of("config.json"));
     model_ = config.model;
     warnings_ = config.warnings;
+    const bool new_head =
+        take_head(parse_adapter_config(read_adapter_config(adapter), adapter + "/" + adapter_config_name), model_);
     DecoderShape shape = decoder_shape(model_, model_.vocab_size);
+    shape.new_head = new_head;
+    head_ = shape.names.head + ".weight";
+    if (new_head) added_ = shape.names.score + ".weight";
     units_ = Decoder(shape).units();
     match_ = match_weights(shape, units_, index_);
     warnings_.insert(warnings_.end(), match_.warnings.begin(), match_.warnings.end());
@@ -110,12 +115,14 @@ class Merger {
     }
     for (size_t t = 0; t < index_.tensors.size(); ++t) {
       const WeightIndex::Tensor& tensor = index_.tensors[t];
-      if (!is_weight_type(tensor.type)) continue;
+      if (!is_weight_type(tensor.type) || is_left_out(tensor)) continue;
       std::vector<int64_t> shape = tensor.shape;
       if (turned[t]) std::ranges::reverse(shape);
       plan.tensors.push_back({tensor.name, tensor.type, std::move(shape), 0, 0});
     }
+    if (!added_.empty()) plan.tensors.push_back({added_, type, stored_.at(added_).tensor->shape, 0, 0});
     ModelFolderWriter writer(std::move(plan));
+    if (!added_.empty()) write_values(writer, added_, read_stored(added_));
     std::vector<bool> done(index_.tensors.size());
     for (const SliceSource& s : match_.slices) {
       if (pause) pause();
@@ -124,7 +131,7 @@ class Merger {
     }
     for (size_t t = 0; t < done.size(); ++t) {
       const WeightIndex::Tensor& tensor = index_.tensors[t];
-      if (done[t] || !is_weight_type(tensor.type)) continue;
+      if (done[t] || !is_weight_type(tensor.type) || is_left_out(tensor)) continue;
       const bool replaced = static_cast<int64_t>(t) == match_.tied_head && adapter_.part.trains_tied_head;
       if (replaced) continue;
       const auto file_of = [&](size_t number) -> const FileHandle& { return files_[number]; };
@@ -136,6 +143,11 @@ class Merger {
   }
 
  private:
+  /// A model that scores has no other head.
+  bool is_left_out(const WeightIndex::Tensor& tensor) const {
+    return model_.scores() && (tensor.name == head_ || tensor.name.ends_with("." + head_));
+  }
+
   const ParamSlice& slice_of_model(const SliceSource& s) const {
     return units_[static_cast<size_t>(s.unit)]
         .params[static_cast<size_t>(s.param)]
@@ -333,6 +345,8 @@ class Merger {
   std::optional<FileHandle> adapter_file_;
   std::map<std::string, StoredSlice> stored_;  ///< tensors of the adapter by their names in the model
   std::vector<FileHandle> files_;
+  std::string head_;        ///< of the language model
+  std::string added_;       ///< tensor that the adapter has and the model's files lack, or ""
   std::string trained_on_;  ///< quantisation of the model that the adapter was trained on, or ""
   std::vector<std::string> warnings_;
   uint64_t hash_ = 0;

@@ -103,6 +103,17 @@ void resolve_finetuning(DeckLoader& deck, const DeckKeys& keys, Config& config, 
   mark_unused(deck, keys, "lora");
 }
 
+/// Keys of a model that scores pairs.
+void score_documents(DeckLoader& deck, Config& config) {
+  config.data.scores_documents = true;
+  config.data.use = DataUse::pairs;
+  deck.check(config.log.samples_every_steps == 0, {"log.samples_every_steps"},
+             "a reward model scores texts and writes none: remove the key");
+  deck.check(config.evaluation.stride == 0, {"evaluation.stride"}, "a reward model scores whole texts: remove the key");
+  deck.check(config.checkpoint.best_metric == CheckpointConfig::Metric::loss, {"checkpoint.best_metric"},
+             "a reward model predicts no tokens: choose validation/loss");
+}
+
 void resolve_tokenizer_task(DeckLoader& deck, Config& config) {
   if (!deck.given("data.tokenizer")) {
     config.data.tokenizer = "bpe";
@@ -179,6 +190,7 @@ void Config::visit(DeckKeys& keys) {  // in the order in which a user meets them
   freeze.visit(keys);
   quantization.visit(keys);
   dpo.visit(keys);
+  reward.visit(keys);
   data.visit(keys);
   chat.visit(keys);
   batch.visit(keys);
@@ -283,11 +295,13 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     } else if (!config.model.path.empty()) {
       loaded = config.model;
     }
+    if (config.run.task == Task::reward) (loaded ? *loaded : config.model).head = ModelConfig::Head::score;
     if (files != DeckFiles::recorded && trains(config.run.task))
       grow_vocabulary(deck, config, folders != nullptr ? *folders : own_folders, loaded);
     config.model.resolve(deck, config.batch.sequence_length, loaded ? &*loaded : nullptr);
     resolve_finetuning(deck, keys, config, files == DeckFiles::recorded ? nullptr : folders);
     config.data.resolve(deck, config.run.output, config.run.task, config.run.seed);
+    if (config.model.scores()) score_documents(deck, config);
     config.chat.resolve(deck);
     deck.check(config.data.max_tokens_per_batch == 0 || config.parallel.reduction_groups == 0,
                {"parallel.reduction_groups", "data.max_tokens_per_batch"},

@@ -16,6 +16,7 @@
 #include "models/model_config.hpp"
 #include "models/quantization_config.hpp"
 #include "objectives/dpo_config.hpp"
+#include "objectives/reward_config.hpp"
 #include "optim/optimizer_config.hpp"
 #include "optim/precision_config.hpp"
 #include "optim/schedule_config.hpp"
@@ -38,6 +39,7 @@ struct Config {
   FreezeConfig freeze;
   QuantizationConfig quantization;
   DpoConfig dpo;
+  RewardConfig reward;
   DataConfig data;
   ChatConfig chat;
   BatchConfig batch;

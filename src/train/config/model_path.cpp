@@ -205,6 +205,33 @@ bool survives_overwrite(DeckLoader& deck, const Config& config, std::string_view
 
 }  // namespace
 
+namespace {
+
+/// A reward model keeps its head where it is trained or evaluated as one; a language model that becomes one gets a new
+/// head.
+void choose_head(DeckLoader& deck, Config& config, HfConfig& found) {
+  ModelConfig& model = found.model;
+  const std::string& path = config.model.path;
+  const Task task = config.run.task;
+  if (task == Task::reward && found.labels > 1) {
+    deck.fail(
+        key,
+        fmt::format("{}/config.json: num_labels: {}: a reward model has one label, so that its head has one output",
+                    path, found.labels),
+        ExitCode::bad_content);
+  }
+  if (task == Task::reward) {
+    config.source.new_head = !model.scores();
+    model.head = ModelConfig::Head::score;
+  } else if (model.scores() && task != Task::evaluate) {
+    deck.note(key,
+              fmt::format("{}: it is a reward model, whose head is not used with run.task = {}", path, name_of(task)));
+    model.head = ModelConfig::Head::language;
+  }
+}
+
+}  // namespace
+
 std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, ModelFolders& folders) {
   if (!deck.given(key) || !deck.sound({key})) return std::nullopt;
   const std::string& path = config.model.path;
@@ -228,9 +255,10 @@ std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, Mod
       }
       return take_recorded(deck, config, facts);
     }
-    const HfConfig found = parse_hf_config(facts.config, path + "/config.json");
+    HfConfig found = parse_hf_config(facts.config, path + "/config.json");
     for (const std::string& warning : found.warnings) deck.note(key, warning);
     config.source.quantization = found.quantization;
+    choose_head(deck, config, found);
     return found.model;
   } catch (const UserError& error) {
     deck.fail(key, error.what(), error.code());
@@ -272,6 +300,7 @@ void load_adapter_path(DeckLoader& deck, Config& config, ModelFolders& folders) 
     const std::string place = path + "/" + adapter_config_name;
     AdapterConfig found = parse_adapter_config(folders.find_adapter(path), place);
     std::vector<std::string> warnings;
+    if (take_head(found, config.model)) config.source.new_head = true;
     choose_stored_adapters(found.lora, config.model, place, warnings);
     for (const std::string& warning : warnings) deck.note(adapter_key, warning);
     config.lora.take(deck, found.lora, config.model);
@@ -286,6 +315,7 @@ void examine_weights(DeckLoader& deck, const Config& config) {
   const ModelConfig& model = config.model;
   DecoderShape shape = decoder_shape(model, model.vocab_size);
   shape.stored_rows = config.source.rows;
+  shape.new_head = config.source.new_head;
   const auto check = [&](std::string_view name, const auto& work) {
     try {
       work();

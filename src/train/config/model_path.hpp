@@ -20,6 +20,7 @@ struct ModelSource {
   std::string checkpoint;                ///< checkpoint of the weights, if the folder is one or is a run
   int64_t tokens = 0;                    ///< number of its embedding rows that are tokens
   int64_t rows = 0;                      ///< embedding rows in its files if data.add_tokens adds to them, otherwise 0
+  bool new_head = false;                 ///< its files need not have the model's head, see DecoderShape
   std::optional<LoraConfig> lora = {};   ///< adapters of the checkpoint
   QuantizationConfig quantization = {};  ///< of the folder's matrices, or the checkpoint's run
   std::string instead;  ///< set if the folder is gone: a checkpoint of the run that stores what resuming needs

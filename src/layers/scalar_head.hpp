@@ -1,0 +1,16 @@
+#pragma once
+#include "layers/context.hpp"
+
+namespace llmtrain {
+
+/// An output layer of one number for each row that counts, the product of its hidden state with a vector (a reward).
+struct ScalarHead {
+  ParamRef weight;  ///< [1, C]
+
+  /// x compute dtype [N, C]; scores fp32 [N], 0 where loss_weights, fp32 [N], are 0.
+  void forward(Context& ctx, const Tensor& x, const Tensor& loss_weights, const Tensor& scores) const;
+  /// Computes dx, which may be x, unless it is empty, and the gradient of the weight if it is trained.
+  void backward(Context& ctx, const Tensor& dx, const Tensor& x, const Tensor& dscores) const;
+};
+
+}  // namespace llmtrain

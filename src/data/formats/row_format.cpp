@@ -142,7 +142,7 @@ std::string refused_use(DataUse use, int64_t group, std::string_view column) {
            "run.task = sft";
   }
   if (use == DataUse::pairs && !pairs) {
-    return "they are no pairs: run.task = reward needs rows with the columns chosen and rejected. Name other columns "
+    return "they are no pairs: a reward model needs rows with the columns chosen and rejected. Name other columns "
            "in "
            "data.columns, such as chosen:better";
   }

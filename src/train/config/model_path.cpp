@@ -223,6 +223,12 @@ void choose_head(DeckLoader& deck, Config& config, HfConfig& found) {
   if (task == Task::reward) {
     config.source.new_head = !model.scores();
     model.head = ModelConfig::Head::score;
+  } else if (model.scores() && task != Task::evaluate && !model.tie_embeddings) {
+    deck.fail(
+        key,
+        fmt::format("{}: it is a reward model, which has no head for tokens; run.task = {} needs a language model",
+                    path, name_of(task)),
+        ExitCode::bad_content);
   } else if (model.scores() && task != Task::evaluate) {
     deck.note(key,
               fmt::format("{}: it is a reward model, whose head is not used with run.task = {}", path, name_of(task)));

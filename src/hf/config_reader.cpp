@@ -368,7 +368,7 @@ std::string_view architecture_name(ModelConfig::Family family) {
 }
 
 /// The storage of a folder of bitsandbytes; read_hf_config() has made the object that of the tensors.
-QuantizationConfig read_quantization(const nlohmann::json& document) {
+QuantizationConfig read_quantization(const nlohmann::json& document, const std::string& place) {
   QuantizationConfig config;
   const auto object = document.find("quantization_config");
   if (object == document.end() || !object->is_object()) return config;
@@ -380,7 +380,12 @@ QuantizationConfig read_quantization(const nlohmann::json& document) {
     config.block_size = size;
   }
   const nlohmann::json threshold = entry("llm_int8_threshold"), skipped = entry("llm_int8_skip_modules");
-  if (threshold.is_number() && threshold >= 0) config.outlier_threshold = threshold;
+  if (threshold.is_number()) {
+    config.outlier_threshold = std::max(threshold.get<double>(), 0.0);  // bitsandbytes: none are outliers
+  } else if (!threshold.is_null()) {
+    refuse(place,
+           fmt::format("quantization_config.llm_int8_threshold is {}, not a number", printable_value(threshold)));
+  }
   if (!skipped.is_array()) return config;
   config.skip_modules.clear();
   for (const nlohmann::json& name : skipped) {
@@ -416,7 +421,7 @@ HfConfig parse_hf_config(std::string_view text, const std::string& place) {
   keys.list_unknown(unknown);
   if (!problems.empty()) refuse(place, joined(problems, "\n  "));
   if (!unknown.empty()) config.warnings.push_back(place + ": " + unknown_keys_text(unknown));
-  config.quantization = stored_quantization(read_quantization(document), c);
+  config.quantization = stored_quantization(read_quantization(document, place), c);
   return config;
 }
 

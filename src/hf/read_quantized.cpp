@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "core/error.hpp"
 #include "core/message.hpp"
@@ -15,12 +16,23 @@ constexpr int64_t quantized_piece = int64_t{1} << 17;  ///< elements: 512 KiB of
 
 const QuantizedPlanes& planes_of(const StoredSlice& s) { return *s.tensor->quantized; }
 
+/// Refuses a file whose scales no quantisation gives. Sums of nested scales may be slightly below 0.
+void check_scales(const StoredSlice& s, std::span<const float> scales) {
+  const bool nested = planes_of(s).quantization.double_quantization;
+  const auto wrong = std::ranges::find_if(scales, [&](float x) { return !std::isfinite(x) || (x < 0 && !nested); });
+  if (wrong == scales.end()) return;
+  throw UserError(ExitCode::bad_content,
+                  fmt::format("{}: a scale of {} is {}: it must be finite and not negative; fetch the model again",
+                              s.scales->path(), printable(s.tensor->name), *wrong));
+}
+
 /// Scales of blocks [first, last) of a quantised tensor. Returns the bytes read.
 int64_t read_stored_scales(const StoredSlice& s, int64_t first, int64_t last, float* scales) {
   const QuantizedPlanes& planes = planes_of(s);
   const int64_t count = last - first;
   if (!planes.quantization.double_quantization) {
     s.scales->read(planes.scales.begin + 4 * first, 4 * count, scales);
+    check_scales(s, {scales, static_cast<size_t>(count)});
     return 4 * count;
   }
   const int64_t group = planes.nested_block, first_group = first / group, groups = (last - 1) / group + 1 - first_group;
@@ -32,6 +44,7 @@ int64_t read_stored_scales(const StoredSlice& s, int64_t first, int64_t last, fl
     const auto at = static_cast<size_t>((first + i) / group - first_group);
     scales[i] = nested_scale(codes.data() + i, &absmax[at], planes.offset, 0);
   }
+  check_scales(s, {scales, static_cast<size_t>(count)});
   return count + 4 * groups;
 }
 
@@ -41,6 +54,7 @@ int64_t read_dequantized_rows(const StoredSlice& s, int64_t begin, int64_t end, 
   std::vector<float> scales(static_cast<size_t>(last - first));
   s.file->read(s.tensor->begin + begin, end - begin, codes.data());
   s.scales->read(planes_of(s).scales.begin + 4 * first, 4 * (last - first), scales.data());
+  check_scales(s, scales);
   for (int64_t at = begin; at < end;) {
     const int64_t stop = std::min(end, (at / columns + 1) * columns);
     dequantize_rows(codes.data() + (at - begin), &scales[static_cast<size_t>(at / columns - first)], 1, stop - at,

@@ -22,7 +22,7 @@ struct StepRecord {
   double loss = 0;        ///< mean over the trained tokens of the step; undefined without any
   double grad_norm = 0;   ///< norm before clipping
   int64_t tokens = 0;     ///< trained tokens, or what the objective counts; 0: no sample has a target, so no loss
-  int64_t processed = 0;  ///< tokens of the passes, for rates
+  int64_t processed = 0;  ///< tokens of the passes, for rates; 0: as many as `tokens`
   std::vector<NamedValue> metrics;     ///< of the objective, besides the loss
   uint64_t samples = 0;                ///< hash of the sample numbers
   std::optional<uint64_t> parameters;  ///< hash, at hashed steps

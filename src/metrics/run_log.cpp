@@ -60,7 +60,7 @@ struct Interval {
   void add(const StepRecord& r) {
     ++steps;
     tokens += r.tokens;
-    processed += r.processed;
+    processed += r.processed > 0 ? r.processed : r.tokens;
     if (r.bad_steps > 0) {
       left_out += r.tokens;
     } else if (r.tokens > 0) {

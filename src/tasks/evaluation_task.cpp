@@ -142,6 +142,7 @@ void print_opening(RunLog& log, const Job& job, const EvaluationTask& task, cons
   const Config& config = job.config;
   print_machine(log, "", job.runtime);
   print_model(log, config.model, config.precision, task.parameter_count());
+  print_quantization(log, config.quantization.active() ? config.quantization : config.source.quantization);
   print_memory(log, task.plan(), job.runtime.communicator());
   const SampleCounts& counts = task.data().counts();
   const int64_t stride = config.evaluation.stride;

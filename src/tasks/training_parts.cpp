@@ -133,16 +133,20 @@ RoleSpec reference_role(const Config& config, const Dataset& data, const RankPos
   store.rank = position.rank;
   store.size = position.size;
   store.node_size = position.node_size;
-  DecoderShape shape = decoder_shape(config.model, softmax_rows(config.model, data));
-  shape.stored_rows = config.source.rows;
-  if (config.run.finetuning == RunConfig::Finetuning::lora) {
-    quantize(shape, config.quantization.active() ? config.quantization : config.source.quantization);
+  const std::optional<ModelConfig>& other = config.source.reference;
+  DecoderShape shape =
+      other ? decoder_shape(*other, other->vocab_size) : decoder_shape(config.model, softmax_rows(config.model, data));
+  if (!other) shape.stored_rows = config.source.rows;
+  const QuantizationConfig& stored = other ? config.source.reference_quantization : config.source.quantization;
+  if (other || config.run.finetuning == RunConfig::Finetuning::lora) {
+    quantize(shape, config.quantization.active() ? config.quantization : stored);
   }
-  return {.role = Role::reference,
-          .shape = std::move(shape),
-          .store = store,
-          .passes = PassPlan{store.compute, rows, false},
-          .weights = {.folder = config.model.path, .seed = static_cast<uint64_t>(config.run.seed)}};
+  return {
+      .role = Role::reference,
+      .shape = std::move(shape),
+      .store = store,
+      .passes = PassPlan{store.compute, rows, false},
+      .weights = {.folder = other ? other->path : config.model.path, .seed = static_cast<uint64_t>(config.run.seed)}};
 }
 
 DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64_t tokens) {

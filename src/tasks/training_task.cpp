@@ -83,6 +83,7 @@ void print_opening(RunLog& log, const Job& job, const TrainingPlan& plan, const 
   const int64_t parameters = params.parameter_count(), trained = params.trained_parameter_count();
   print_model(log, config.model, config.precision, parameters,
               trained < parameters ? std::optional(trained) : std::nullopt);
+  if (config.run.finetuning == RunConfig::Finetuning::lora) print_quantization(log, config.quantization);
   print_plan(log, config.parallel.zero, config.batch, plan.groups);
   print_memory(log, plan.arena, c);
   print_offload(log, params, config.parallel.offload_path, config.provenance.where("parallel.offload_path"));
@@ -203,9 +204,10 @@ std::string reference_file(const Config& config, const TokenFile& tokens, Commun
       stored = config.quantization.active() ? config.quantization : config.source.quantization;
     }
     const std::string facts = fmt::format(
-        "2 {} {} {} {} {} {} {} {} {} {} {} {}", content_of_model(config.model.path).hash, content_of_tokens(tokens),
-        name_of(config.precision.compute), stored.bits, name_of(stored.type), stored.block_size,
-        stored.double_quantization, stored.outlier_threshold, fmt::join(stored.skip_modules, ","),
+        "2 {} {} {} {} {} {} {} {} {} {} {} {}",
+        content_of_model(config.source.reference ? config.dpo.reference : config.model.path).hash,
+        content_of_tokens(tokens), name_of(config.precision.compute), stored.bits, name_of(stored.type),
+        stored.block_size, stored.double_quantization, stored.outlier_threshold, fmt::join(stored.skip_modules, ","),
         config.batch.sequence_length, name_of(config.data.overflow), config.dpo.max_prompt_length);
     path = fmt::format("{}/reference-{}.h5", open_cache_folder(cache.empty() ? default_cache_folder() : cache),
                        short_hash(facts));

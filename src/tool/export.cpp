@@ -105,6 +105,7 @@ void export_checkpoint(const std::string& path, const std::string& tokenizer_pat
 }
 
 void export_any(const ExportCommand& o) {
+  require_other_folder(o.source, o.output);
   ExportOptions options;
   options.output = o.output;
   options.overwrite = o.force;

@@ -28,6 +28,7 @@ void quantize(const QuantizeCommand& o) {
   if (o.bits == 8 && (!o.type.empty() || o.nested || o.block_size != 64)) {
     refuse_command_line("--type, --double and --block-size are for --bits 4");
   }
+  require_other_folder(o.model, o.output);
   Quantization quantization;
   if (o.bits == 8) quantization.type = QuantizedType::int8;
   if (o.type == "fp4") quantization.type = QuantizedType::fp4;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <iostream>
 #include <string_view>
 #include <vector>
@@ -113,6 +114,13 @@ int parse_and_run(int argc, const char* const* argv) {
 }
 
 }  // namespace
+
+void require_other_folder(const std::string& model, const std::string& output) {
+  std::error_code none;
+  if (!std::filesystem::equivalent(model, output, none)) return;
+  refuse_command_line(
+      fmt::format("--output {} is the folder of the model itself, whose files would be replaced", output));
+}
 
 void refuse_command_line(const std::string& what) {
   throw UserError(ExitCode::command_line, fmt::format("command line: {} (-h shows the usage)", what));

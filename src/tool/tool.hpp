@@ -42,6 +42,8 @@ int run_tool(int argc, const char* const* argv);
 
 /// Throws UserError(ExitCode::command_line) that refers to the help.
 [[noreturn]] void refuse_command_line(const std::string& what);
+/// Refuses an output that is the folder of the model that is read, whose files it would replace.
+void require_other_folder(const std::string& model, const std::string& output);
 /// Prints warnings on the standard error stream, each as "warning: ...".
 void print_warnings(const std::vector<std::string>& warnings);
 /// Parses --document-separator like the deck's data.document_separator.

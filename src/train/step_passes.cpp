@@ -36,7 +36,7 @@ void StepPasses::prepare(int64_t data_step) {
 }
 
 int64_t StepPasses::processed() const {
-  if (!plan_.objective->needs().documents) return count_;
+  if (!plan_.objective->needs().documents) return 0;
   int64_t rows = 0;
   for (const MicroBatchPlan& micro : step_.micro_batches) rows += micro.rows;
   return rows;

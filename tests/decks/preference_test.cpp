@@ -107,6 +107,20 @@ TEST_F(Dpo, LedgerIsIdenticalForLayoutsAndSourcesOfTheReference) {
   EXPECT_NE(cached, ledger("none", with({"dpo.reference=none"}))) << "the control";
 }
 
+TEST_F(Dpo, ReferenceMayBeAnotherModel) {
+  const std::string own = ledger("own", {});
+  EXPECT_EQ(ledger("named", {"dpo.reference=" + file("../sft/model")}), own);
+  const std::filesystem::path other = folder / "model";
+  std::filesystem::copy(file("../sft/model"), other);
+  std::string weights = read_file(other / "model.safetensors");
+  weights[weights.size() - 2] ^= 0x40;  // a bit of the last value
+  write_file(other / "model.safetensors", weights);
+  const std::string changed = ledger("other", {"dpo.reference=" + other.string()});
+  EXPECT_NE(changed, own);
+  EXPECT_EQ(ledger("running", {"dpo.reference=" + other.string(), "dpo.cache_reference=false"}), changed);
+  EXPECT_EQ(run("missing", {"dpo.reference=/nonexistent"}).exit_code, 66);
+}
+
 TEST_F(Dpo, ResumesOnOtherRanks) {
   const std::vector<std::string> whole = {"run.max_steps=4"}, part = {"run.max_steps=2", "checkpoint.at_end=true"};
   const std::string expected = ledger("whole", whole);
@@ -120,6 +134,7 @@ TEST_F(Dpo, RefusesWhatCannotBeMeant) {
     EXPECT_EQ(outcome.exit_code, 78) << outcome.output;
     return outcome.output;
   };
+  EXPECT_THAT(message({"dpo.reference=" + file("reward_model")}), HasSubstr("is a reward model"));
   EXPECT_THAT(message({"dpo.loss=sigmiod"}), HasSubstr("did you mean"));
   EXPECT_THAT(message({"dpo.loss=exo_pair"}), HasSubstr("label_smoothing above 0"));
   EXPECT_THAT(message({"dpo.loss=sigmoid, ipo", "dpo.loss_weights=1"}), HasSubstr("1 weights for 2 losses"));

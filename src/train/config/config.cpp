@@ -319,6 +319,7 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     if (config.run.task == Task::dpo) {
       config.dpo.resolve(deck);
       config.data.max_prompt_length = config.dpo.max_prompt_length;
+      if (files != DeckFiles::recorded) load_reference_path(deck, config, *folders);
     }
     if (preference_tasks.contains(config.run.task)) drop_dropout(deck, config);
   }

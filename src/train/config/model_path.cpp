@@ -272,6 +272,32 @@ std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, Mod
   }
 }
 
+void load_reference_path(DeckLoader& deck, Config& config, ModelFolders& folders) {
+  constexpr const char* reference_key = "dpo.reference";
+  const std::string& path = config.dpo.reference;
+  if (path == "auto" || path == "none" || !deck.sound({reference_key, key})) return;
+  try {
+    const Facts& facts = folders.find(path, {});
+    if (!facts.checkpoint.empty()) {
+      throw UserError(ExitCode::deck, path + ": is a run or a checkpoint. Export it to a folder with llmtool export");
+    }
+    HfConfig found = parse_hf_config(facts.config, path + "/config.json");
+    if (config.model.vocab_size > 0 && found.model.vocab_size != config.model.vocab_size) {
+      throw UserError(ExitCode::deck, fmt::format("{}: has {} tokens, and model.path has {}: the reference must read "
+                                                  "the same tokens",
+                                                  path, found.model.vocab_size, config.model.vocab_size));
+    }
+    if (found.model.head != ModelConfig::Head::language) {
+      throw UserError(ExitCode::deck, path + ": is a reward model, which has no log-probabilities of tokens");
+    }
+    found.model.path = path;
+    config.source.reference = std::move(found.model);
+    config.source.reference_quantization = found.quantization;
+  } catch (const UserError& error) {
+    deck.fail(reference_key, error.what(), error.code());
+  }
+}
+
 void grow_vocabulary(DeckLoader& deck, Config& config, ModelFolders& folders, std::optional<ModelConfig>& loaded) {
   const std::string& path = config.data.tokenizer_path();
   if (config.data.add_tokens.empty() || !config.data.has_tokenizer_files() || !is_tokenizer_path(path)) return;

@@ -23,6 +23,8 @@ struct ModelSource {
   bool new_head = false;                 ///< its files need not have the model's head, see DecoderShape
   std::optional<LoraConfig> lora = {};   ///< adapters of the checkpoint
   QuantizationConfig quantization = {};  ///< of the folder's matrices, or the checkpoint's run
+  std::optional<ModelConfig> reference = {};       ///< model of dpo.reference, if that is a folder
+  QuantizationConfig reference_quantization = {};  ///< of its matrices
   std::string instead;  ///< set if the folder is gone: a checkpoint of the run that stores what resuming needs
 };
 
@@ -61,6 +63,9 @@ class ModelFolders {
 /// Loads the model in model.path, if the deck gives one, and reports its errors at that key. Its tokenizer becomes the
 /// data's, unless the deck names another.
 std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, ModelFolders& folders);
+
+/// Loads the model in dpo.reference, if that is a folder, and reports its errors at that key.
+void load_reference_path(DeckLoader& deck, Config& config, ModelFolders& folders);
 
 /// Adds the tokens of data.add_tokens to the vocabulary of the model in model.path, if there is one, where its
 /// embedding has no rows for them, and notes those that the tokenizer has already.

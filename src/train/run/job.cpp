@@ -214,6 +214,13 @@ void print_model(RunLog& log, const ModelConfig& model, const PrecisionConfig& p
                         name_of(precision.compute)));
 }
 
+void print_quantization(RunLog& log, const QuantizationConfig& bits) {
+  if (!bits.active()) return;
+  const std::string blocks = fmt::format("{}, blocks of {}, scales in {} bits", name_of(bits.type), bits.block_size,
+                                         bits.double_quantization ? 8 : 32);
+  log.print(fmt::format("quantized  frozen linear layers in {}", bits.bits == 8 ? "int8, scales of rows" : blocks));
+}
+
 void print_memory(RunLog& log, const Arena& plan, Communicator& communicator) {
   const auto text = [](int64_t bytes) { return bytes_text(static_cast<double>(bytes)); };
   const int64_t ranks = ranks_of_device(communicator);

@@ -59,6 +59,8 @@ void print_machine(RunLog& log, const std::string& attention, Runtime& runtime);
 /// not used; empty if there is none.
 std::string attention_text(const std::string& library, Task task, const ModelConfig& model, DType compute);
 /// trained: number of trained parameters, if that is not all.
+/// Prints how matrices of a quantised base are stored; nothing if there are none.
+void print_quantization(RunLog& log, const QuantizationConfig& bits);
 void print_model(RunLog& log, const ModelConfig& model, const PrecisionConfig& precision, int64_t parameters,
                  std::optional<int64_t> trained = {});
 /// Prints the memory of the rank with the most. Collective.

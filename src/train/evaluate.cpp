@@ -74,10 +74,11 @@ std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, Objective& 
         continue;
       }
       data.load(pending[mine], host);
-      const Batch batch = buffers.batch.upload(host, ctx.stream);
+      Batch batch = buffers.batch.upload(host, ctx.stream);
       const TokenStatistics statistics = first_rows(buffers.statistics, batch.tokens);
       if (buffers.reference != nullptr) {
         buffers.reference->score(ctx, batch, statistics.logp, buffers.documents, host.documents, DataPart::validation);
+        batch.documents = &host.documents;
       }
       model.forward(ctx, &batch);
       model.score(ctx, &batch, statistics);

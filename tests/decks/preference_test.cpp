@@ -94,7 +94,8 @@ TEST_F(Dpo, StepsAreThoseOfTrl) {
 }
 
 TEST_F(Dpo, LedgerIsIdenticalForLayoutsAndSourcesOfTheReference) {
-  const std::vector<std::string> common = {"data.shuffle=true", "run.epochs=2", "batch.micro=2"};
+  const std::vector<std::string> common = {"data.shuffle=true", "run.epochs=2", "batch.micro=2",
+                                           "data.validation=" + file("texts.jsonl"), "evaluation.every_steps=3"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.end(), common.begin(), common.end());
     return more;

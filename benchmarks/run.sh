@@ -6,8 +6,8 @@
 #   benchmarks/run.sh LLMTRAIN [SECTION...]
 #
 #   LLMTRAIN   the program, e.g. build/host/llmtrain, with the compiled benchmarks beside it (LLMTRAIN_BENCHMARKS=ON)
-#   SECTION    pytorch, recompute, profile, first_step, characters, ranks, transfers, optimizer, products, attention,
-#              checkpoint, load, prediction, tokenizers; default: all
+#   SECTION    pytorch, recompute, profile, first_step, characters, ranks, transfers, optimizer, products, quantized,
+#              attention, checkpoint, load, prediction, tokenizers; default: all
 # Environment: ROUNDS (5) of A B, PYTHON (python3; needs torch and safetensors, for tokenizers also tokenizers,
 # sentencepiece, tiktoken and LLMTRAIN_DATA, a folder with tokenizer/), MPIRUN (mpirun), TEXT (a file to learn characters
 # and tokens from; without it those two sections are not among all), SCRATCH (a folder on the disk to measure, else a
@@ -95,6 +95,9 @@ optimizer() {
 products() {
   table "Matrix products:" of_one_rank "$compiled/matmul_bench"
 }
+quantized() {
+  table "Products with quantised weights:" of_one_rank "$compiled/quantized_bench" "$rounds"
+}
 attention() {
   table "Attention:" of_one_rank "$compiled/attention_bench"
 }
@@ -121,7 +124,7 @@ tokenizers() {
 
 # Requirements of each section beside the program and Python: compiled benchmarks, llmtool, modules of Python, and so
 # on.
-all=(pytorch recompute profile first_step characters ranks transfers optimizer products attention checkpoint
+all=(pytorch recompute profile first_step characters ranks transfers optimizer products quantized attention checkpoint
   load prediction tokenizers)
 declare -A needs=(
   [pytorch]='import:torch import:safetensors tcmalloc'
@@ -133,6 +136,7 @@ declare -A needs=(
   [transfers]='collective_bench mpirun'
   [optimizer]='optimizer_bench'
   [products]='matmul_bench'
+  [quantized]='quantized_bench'
   [attention]='attention_bench'
   [checkpoint]='checkpoint_bench import:torch import:safetensors mpirun'
   [load]='load_bench mpirun'

@@ -34,11 +34,16 @@ Hdf5Handle create_group(const Hdf5Handle& file, const std::string& name, const s
 void write_column(const Hdf5Handle& group, const MetricsTable::Column& column, const std::string& path) {
   const hsize_t rows = column.values.size();
   const Hdf5Handle space = checked(H5Screate_simple(1, &rows, nullptr), H5Sclose, path);
-  const Hdf5Handle names = checked(H5Pcreate(H5P_LINK_CREATE), H5Pclose, path);
-  check(H5Pset_create_intermediate_group(names.get(), 1), path);  // for names such as rewards/chosen
-  const Hdf5Handle data = checked(
-      H5Dcreate2(group.get(), column.name.c_str(), H5T_IEEE_F64LE, space.get(), names.get(), H5P_DEFAULT, H5P_DEFAULT),
-      H5Dclose, path);
+  // rewards/chosen is a dataset in a group
+  const bool grouped = column.name.find('/') != std::string::npos;
+  Hdf5Handle names;
+  if (grouped) {
+    names = checked(H5Pcreate(H5P_LINK_CREATE), H5Pclose, path);
+    check(H5Pset_create_intermediate_group(names.get(), 1), path);
+  }
+  const Hdf5Handle data = checked(H5Dcreate2(group.get(), column.name.c_str(), H5T_IEEE_F64LE, space.get(),
+                                             grouped ? names.get() : H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
+                                  H5Dclose, path);
   check(H5Dwrite(data.get(), H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, column.values.data()), path);
   const Hdf5Handle text = checked(H5Tcopy(H5T_C_S1), H5Tclose, path);
   check(H5Tset_size(text.get(), column.units.size() + 1), path);

@@ -208,20 +208,25 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
 }
 
 TrainingOptions training_options(const Config& config, const TrainingPlan& plan) {
-  return {.step = {config.schedule, config.optimizer.max_grad_norm, static_cast<uint64_t>(config.run.seed),
-                   PassGraphs::refusal(config.parallel.cuda_graphs, config.model, plan.params())},
-          .progress = {DivergenceGuard(config.divergence), LossScaler(config.precision),
-                       BestEvaluation(config.checkpoint.best_metric, config.evaluation)},
-          .evaluation = config.evaluation,
-          .log = config.log,
-          .checkpoints = {.config = config.checkpoint,
-                          .needs_best = config.needs_best(),
-                          .directory = config.run.directory(),
-                          .deck = write_deck(config)},
-          .compute = compute_dtype(config.precision),
-          .overwrite = config.run.overwrite,
-          .tokenizer = config.data.has_tokenizer_files() ? config.data.tokenizer : "",
-          .added_tokens = config.data.add_tokens};
+  // Members are assigned one by one: GCC 12 destroys parts of an aggregate twice if a later initialiser throws.
+  TrainingOptions options{.step = {},
+                          .progress = {DivergenceGuard(config.divergence), LossScaler(config.precision),
+                                       BestEvaluation(config.checkpoint.best_metric, config.evaluation)}};
+  options.step.schedule = config.schedule;
+  options.step.max_grad_norm = config.optimizer.max_grad_norm;
+  options.step.seed = static_cast<uint64_t>(config.run.seed);
+  options.step.no_graphs = PassGraphs::refusal(config.parallel.cuda_graphs, config.model, plan.params());
+  options.evaluation = config.evaluation;
+  options.log = config.log;
+  options.checkpoints.config = config.checkpoint;
+  options.checkpoints.needs_best = config.needs_best();
+  options.checkpoints.directory = config.run.directory();
+  options.checkpoints.deck = write_deck(config);
+  options.compute = compute_dtype(config.precision);
+  options.overwrite = config.run.overwrite;
+  if (config.data.has_tokenizer_files()) options.tokenizer = config.data.tokenizer;
+  options.added_tokens = config.data.add_tokens;
+  return options;
 }
 
 void read_export_files(TrainingOptions& options, const Config& config, const Dataset& data,

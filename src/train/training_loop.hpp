@@ -18,16 +18,16 @@ namespace llmtrain {
 struct TrainingOptions {
   StepOptions step;
   RunProgress progress;  ///< of a new run
-  EvaluationConfig evaluation;
-  LogConfig log;
-  CheckpointOptions checkpoints;
+  EvaluationConfig evaluation = {};
+  LogConfig log = {};
+  CheckpointOptions checkpoints = {};
   DType compute = DType::f32;  ///< dtype of the products, for the profile
   bool overwrite = false;      ///< run.overwrite, without which the same command resumes
   /// Files and chat of the exported model, on rank 0 where the deck wants one: read at the start, since the folder of
   /// the initial weights may be gone at the end.
   ExportOptions exported = {};
   std::vector<int64_t> stop_ids = {};          ///< tokens that end a sample, besides the tokenizer's EOS
-  std::string tokenizer;                       ///< data.tokenizer, if it names files
+  std::string tokenizer = {};                  ///< data.tokenizer, if it names files
   std::vector<std::string> added_tokens = {};  ///< data.add_tokens
 
   /// True if the parameters' hash is logged after this many steps.

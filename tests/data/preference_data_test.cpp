@@ -250,7 +250,7 @@ TEST_F(PreferenceData, TasksTakeTheirOwnRows) {
   EXPECT_THAT(refusal([&] { open(); }), AllOf(HasSubstr("pairs.jsonl has preference"), HasSubstr("has unpaired")));
   config_.use = DataUse::pairs;
   EXPECT_THAT(refused("labelled.jsonl", labelled),
-              AllOf(HasSubstr("labelled.jsonl:1"), HasSubstr("reward needs rows")));
+              AllOf(HasSubstr("labelled.jsonl:1"), HasSubstr("a reward model needs rows")));
   config_.use = DataUse::training;
   EXPECT_THAT(refused("pairs.jsonl", pair), AllOf(HasSubstr("pairs.jsonl:1"), HasSubstr("dpo and reward are")));
   EXPECT_THAT(refused("labelled.jsonl", labelled), HasSubstr("dpo.loss = kto"));

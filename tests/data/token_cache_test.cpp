@@ -40,7 +40,7 @@ TEST_F(TokenCacheTest, AFileIsKeyedByAllThatDeterminesItsTokens) {
   expect_another("order of files", [&](DataConfig& c) {
     c.train = {folder_ / "one/b.jsonl", folder_ / "one/a.jsonl"};
   });
-  // What samples are made of the tokens later changes nothing.
+  // Keys that only divide the tokens into samples change nothing.
   config_.packing = DataConfig::Packing::best_fit;
   config_.seed = 7;
   config_.train = {folder_.file("two/a.jsonl", text)};

@@ -16,7 +16,7 @@ struct RowCounts {
   int64_t duplicates = 0;      ///< used rows with the tokens and mask of an earlier one
   int64_t merged_borders = 0;  ///< used rows where the border of prompt and completion lies inside a token
   int64_t without_stop = 0;    ///< used rows whose last trained token does not end the generation
-  // Of preference data, left out:
+  // Rows of preference data that were left out:
   int64_t equal = 0;             ///< pairs of two equal answers
   int64_t empty = 0;             ///< rows with an empty answer
   std::string first_equal = {};  ///< "file:line" of the first of these pairs

@@ -41,7 +41,7 @@ struct RowFormat {
   bool (*fits)(const RowView& row);
   /// Throws UserError(bad_content) that says what is wrong, without file and line.
   InstructionRow (*read)(const RowView& row);
-  // Of preference data, whose rows take the place of read:
+  // Formats of preference data have these functions in place of read:
   RowDocuments (*read_preference)(const RowView& row) = nullptr;
   int64_t group = 1;             ///< documents of a row, as TokenFileInfo::group
   std::string_view column = {};  ///< meaning of RowDocuments::value, as TokenFileInfo::column

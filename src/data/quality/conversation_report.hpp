@@ -22,7 +22,7 @@ struct ConversationReportOptions {
 /// Keys of the object: usable, files [{path, bytes, rows, format}], rows, broken_rows, problems (locations), duplicates
 /// {exact, near}, length {characters, tokens, trained_tokens: {shortest, mean, ...}}, warnings (texts); with an
 /// encoder template, untrained, truncated, lost_targets, merged_borders, without_stop, split_tokens [{text, rows}].
-/// Of preference data also pairs, equal, empty, and length.rejected_tokens; tokens are then those of the chosen
+/// Preference data also has pairs, equal, empty, and length.rejected_tokens; tokens are then those of the chosen
 /// answers. `usable` is true if no row is broken and some row would train a token.
 nlohmann::ordered_json make_conversation_report(const std::vector<InputFile>& files,
                                                 const ConversationReportOptions& options, const ProgressReport& report);

@@ -27,7 +27,7 @@ struct JobResult {
   // Counts of rows of instruction data.
   int64_t untrained = 0, merged_borders = 0, without_stop = 0;
   std::vector<uint64_t> prints;  // hashes of tokens and mask
-  // Of preference data; offsets of rows in the file.
+  // Counts of preference data; offsets of rows in the file.
   std::vector<float> values;  // of each document
   int64_t equal = 0, empty = 0;
   std::optional<int64_t> first_equal, first_empty;

@@ -33,7 +33,7 @@ struct RankSummary {
   uint64_t merged_borders = 0;
   uint64_t without_stop = 0;
   uint64_t tokens = 0;
-  // Of preference data:
+  // Counts of preference data:
   uint64_t has_margin = 0;
   uint64_t equal = 0, empty = 0;
   struct Place {

@@ -17,6 +17,7 @@ class Message {
  public:
   explicit Message(std::string bytes = {}) : bytes_(std::move(bytes)) {}
   const std::string& bytes() const { return bytes_; }
+  bool at_end() const { return position_ == bytes_.size(); }
 
   template <class T>
   void put(const std::vector<T>& values) {

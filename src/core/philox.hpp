@@ -43,6 +43,7 @@ enum class RandomPurpose : uint32_t {
   sampling,
   source_mixing,
   adapter_dropout,
+  rollout_order,
 };
 
 /// Key of one stream: a hash of (seed, purpose, a, b), e.g. a = step, b = layer.

@@ -10,6 +10,7 @@
 #include "data/stream/data_stream.hpp"
 #include "generate/sampler.hpp"
 #include "models/model.hpp"
+#include "parallel/communicator.hpp"
 
 namespace llmtrain {
 
@@ -19,6 +20,10 @@ enum class GenerationEnd : uint8_t { eos, length, context, stopped };
 struct Continuation {
   std::vector<int32_t> tokens;  ///< without EOS
   GenerationEnd end = GenerationEnd::length;
+  int32_t eos = -1;  ///< the EOS that ended it; -1: none
+  // If the request records log-probabilities, for each token and for that EOS:
+  std::vector<float> logp;     ///< under the distribution that it was drawn from, nats
+  std::vector<uint32_t> kept;  ///< Batch::kept of a row; empty unless top-k or top-p exclude tokens
 };
 
 struct GenerationRequest {
@@ -29,6 +34,14 @@ struct GenerationRequest {
   int64_t vocabulary = 0;    ///< number of tokens that may be sampled
   uint64_t seed = 0;
   int64_t step = 0;     ///< training step; another one gives other samples
+  /// Number of each prompt in the whole job, a key of its random numbers; empty: its index.
+  std::vector<int64_t> numbers;
+  /// True for products like those of a training pass over documents, so that the recorded log-probabilities have the
+  /// bits of such a pass. There is no repetition penalty then.
+  bool records_logp = false;
+  /// Set if weights are sharded and the ranks have prompts of their own: the ranks then agree on every pass.
+  Communicator* ranks = nullptr;
+  int threads = 1;                ///< that draw tokens
   bool slides = false;  ///< True if the oldest tokens of a text longer than the context are dropped; otherwise the text
                         ///< ends there
   /// Receives each new token of prompt p; false ends that text. May be null.
@@ -48,9 +61,10 @@ struct GeneratorRoom {
   int64_t sequences = 1;        ///< number of simultaneous sequences
   int64_t context = 0;          ///< tokens of each that the model reads
   bool cache = true;  ///< True for a cache of keys and values; without it the whole text is processed for each token
+  bool records_logp = false;  ///< room for GenerationRequest::records_logp
 };
 
-/// Generation loop and its buffers. The bits of a text's logits, and so its tokens, are a function of the weights, the
+/// Generation loop and its buffers. A text that ends gives its place to the next prompt. The bits of a text's logits, and so its tokens, are a function of the weights, the
 /// text, whether there is a cache, the compute dtype and the processor; its samples also of the request's sampling,
 /// seed and step and of the prompt's index. They do not depend on the other prompts, their number, lengths and order,
 /// on the capacity, or on the number of threads: products are batch-invariant (kernels/matmul.hpp documents the limits
@@ -66,10 +80,16 @@ class Generator {
 
  private:
   struct Text;
+  struct Passes;
+  Passes plan_passes(std::span<Text> texts, const GenerationRequest& request) const;
   void run_whole_texts(Context& ctx, std::span<Text* const> texts, const GenerationRequest& request);
   void run_last_tokens(Context& ctx, std::span<Text* const> texts, const GenerationRequest& request);
+  void run_idle(Context& ctx);
   void draw(Context& ctx, const Batch& batch, std::span<const int64_t> rows, std::span<Text* const> texts,
             const GenerationRequest& request);
+  int64_t window_of(const Text& text, const GenerationRequest& request) const;
+  void record(Context& ctx, const Tensor& logits, std::span<Text* const> texts, std::span<const int32_t> drawn,
+              std::span<const uint32_t> kept, int64_t vocabulary);
   void append(Text& text, int32_t token, const GenerationRequest& request) const;
 
   Model& model_;
@@ -77,6 +97,9 @@ class Generator {
   BatchBuffers batch_;
   KvCache cache_;
   Tensor logits_;                   ///< fp32 [sequences, V]
+  Tensor targets_;                  ///< int32 [sequences]
+  Tensor logp_;                     ///< fp32 [sequences]
+  Tensor kept_;                     ///< uint32 [sequences, ceil(V / 32)]
   std::vector<float> host_logits_;  ///< of a GPU
 };
 

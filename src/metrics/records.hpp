@@ -24,7 +24,8 @@ struct StepRecord {
   int64_t tokens = 0;     ///< trained tokens, or what the objective counts; 0: no sample has a target, so no loss
   int64_t processed = 0;  ///< tokens of the passes, for rates; 0: as many as `tokens`
   std::vector<NamedValue> metrics;     ///< of the objective, besides the loss
-  uint64_t samples = 0;                ///< hash of the sample numbers
+  std::vector<double> rollout;         ///< metrics of the rollout that the step learns from, which join the others
+  uint64_t samples = 0;                ///< hash of the sample numbers, or of a rollout's tokens
   std::optional<uint64_t> parameters;  ///< hash, at hashed steps
   int64_t bad_steps = 0;  ///< consecutive bad steps up to this one, whose updates were omitted; 0: a good step
   std::string problem;    ///< problem of a bad step

@@ -11,6 +11,7 @@
 #include "models/freeze.hpp"
 #include "models/lora.hpp"
 #include "models/models.hpp"
+#include "tasks/rollout_parts.hpp"
 #include "text/chat/chat_export.hpp"
 #include "text/tokens_beyond_embedding.hpp"
 #include "train/checkpoint_model.hpp"
@@ -24,9 +25,10 @@ int64_t softmax_rows(const ModelConfig& model, const Dataset& data) {
   return model.path.empty() ? data.vocabulary_size : model.vocab_size;
 }
 
-int64_t steps_of(const RunConfig& run, const DataStream& data) {
+/// `steps_per_epoch`: of the data.
+int64_t steps_of(const RunConfig& run, int64_t steps_per_epoch) {
   if (run.max_steps > 0) return run.max_steps;
-  const double steps = std::ceil(run.epochs * static_cast<double>(data.steps_per_epoch()));
+  const double steps = std::ceil(run.epochs * static_cast<double>(steps_per_epoch));
   LLMTRAIN_CHECK(steps >= 1 && steps < 9e15, "run.epochs gives too many or no steps");
   return static_cast<int64_t>(steps);
 }
@@ -72,6 +74,8 @@ std::vector<std::vector<int32_t>> encode_prompts(const Config& config, const Dat
 /// Checks that the rows are those that the loss needs.
 std::unique_ptr<Objective> make_objective(const Config& config, const Dataset& data) {
   if (config.run.task == Task::reward) return make_reward(config.reward);
+  if (config.run.task == Task::ppo) return make_ppo(config.ppo);
+  if (config.run.task == Task::grpo) return make_grpo(config.grpo);
   if (config.run.task != Task::dpo) return make_cross_entropy();
   const bool kto = config.dpo.is_kto(), labels = data.train->info().column == "label";
   if (kto == labels) return kto ? make_kto(config.dpo) : make_dpo(config.dpo);
@@ -86,8 +90,9 @@ std::unique_ptr<Objective> make_objective(const Config& config, const Dataset& d
 
 TrainingParts training_parts(const Config& config, const Dataset& data) {
   std::vector<std::vector<int32_t>> prompts = encode_prompts(config, data);
-  DataStream train(data.sources, config.data, config.batch, static_cast<uint64_t>(config.data.seed),
-                   config.data.shuffle);
+  const bool rolls_out = reinforcement_tasks.contains(config.run.task);
+  DataStream train(data.sources, config.data, rolls_out ? prompt_batch(config) : config.batch,
+                   static_cast<uint64_t>(config.data.seed), config.data.shuffle);
   std::optional<DataStream> validation;
   if (data.validation != nullptr) {
     const std::string key = config.data.validation.empty() ? "data.validation_fraction" : "data.validation";
@@ -100,7 +105,9 @@ TrainingParts training_parts(const Config& config, const Dataset& data) {
                                                 config.provenance.where(key), error.what()));
     }
   }
-  const int64_t steps = steps_of(config.run, train);
+  std::unique_ptr<Rollouts> rollouts = rolls_out ? make_rollouts(config, data, train) : nullptr;
+  const int64_t updates = rollouts ? rollouts->batches().shape().updates() : 1;
+  const int64_t steps = steps_of(config.run, updates * train.steps_per_epoch());
   return {.tokenizer = data.tokenizer,
           .prompts = std::move(prompts),
           .train_source = data.train,
@@ -109,7 +116,8 @@ TrainingParts training_parts(const Config& config, const Dataset& data) {
           .groups = {config.batch.gradient_accumulation_steps, config.parallel.reduction_groups},
           .total_steps = steps,
           .objective = make_objective(config, data),
-          .optimizer = make_optimizer(config.optimizer)};
+          .optimizer = make_optimizer(config.optimizer),
+          .rollouts = std::move(rollouts)};
 }
 
 namespace {
@@ -133,11 +141,11 @@ RoleSpec reference_role(const Config& config, const Dataset& data, const RankPos
   store.rank = position.rank;
   store.size = position.size;
   store.node_size = position.node_size;
-  const std::optional<ModelConfig>& other = config.source.reference;
-  DecoderShape shape =
-      other ? decoder_shape(*other, other->vocab_size) : decoder_shape(config.model, softmax_rows(config.model, data));
+  const std::optional<RoleFolder>& other = config.source.reference;
+  DecoderShape shape = other ? decoder_shape(other->model, other->model.vocab_size)
+                             : decoder_shape(config.model, softmax_rows(config.model, data));
   if (!other) shape.stored_rows = config.source.rows;
-  const QuantizationConfig& stored = other ? config.source.reference_quantization : config.source.quantization;
+  const QuantizationConfig& stored = other ? other->quantization : config.source.quantization;
   if (other || config.run.finetuning == RunConfig::Finetuning::lora) {
     quantize(shape, config.quantization.active() ? config.quantization : stored);
   }
@@ -146,7 +154,7 @@ RoleSpec reference_role(const Config& config, const Dataset& data, const RankPos
       .shape = std::move(shape),
       .store = store,
       .passes = PassPlan{store.compute, rows, false},
-      .weights = {.folder = other ? other->path : config.model.path, .seed = static_cast<uint64_t>(config.run.seed)}};
+      .weights = {.folder = other ? other->model.path : config.model.path, .seed = static_cast<uint64_t>(config.run.seed)}};
 }
 
 DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64_t tokens) {
@@ -184,7 +192,9 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
   store.micro_batches_per_group = parts.groups.max_size();
   store.groups = parts.groups.count;
   store.blocks = config.parallel.reduction_blocks;
-  const int64_t rows = std::max(parts.train.max_rows(), parts.validation ? parts.validation->max_rows() : int64_t{0});
+  const BatchSource& batches =
+      parts.rollouts ? static_cast<const BatchSource&>(parts.rollouts->batches()) : parts.train;
+  const int64_t rows = std::max(batches.max_rows(), parts.validation ? parts.validation->max_rows() : int64_t{0});
   RoleSpec policy{.role = Role::policy,
                   .shape = trained_shape(config, config.model, softmax_rows(config.model, data)),
                   .trains = true,
@@ -201,9 +211,10 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
   roles.push_back(std::move(policy));
   if (caches_reference(config)) {
     parts.reference_values.emplace();
-  } else if (parts.objective->needs().reference && !is_own_reference(config)) {
+  } else if ((parts.objective->needs().reference || needs_rollout_reference(config)) && !is_own_reference(config)) {
     roles.push_back(reference_role(config, data, position, rows));
   }
+  if (config.source.reward) roles.push_back(reward_role(config, position, rows));
   return std::make_unique<TrainingPlan>(std::move(parts), std::move(roles), options);
 }
 

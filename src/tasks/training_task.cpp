@@ -89,8 +89,8 @@ void print_opening(RunLog& log, const Job& job, const TrainingPlan& plan, const 
   print_offload(log, params, config.parallel.offload_path, config.provenance.where("parallel.offload_path"));
   log.print(fmt::format("data       {} tokens, {} samples, {} steps an epoch; {:.2f} epochs in {} steps",
                         count_text(data.train->tokens()), count_text(stream.samples()),
-                        count_text(stream.steps_per_epoch()),
-                        static_cast<double>(plan.total_steps) / static_cast<double>(stream.steps_per_epoch()),
+                        count_text(plan.steps_per_epoch()),
+                        static_cast<double>(plan.total_steps) / static_cast<double>(plan.steps_per_epoch()),
                         count_text(plan.total_steps)));
   print_rows(log, data);
   print_sources(log, config.data, config.batch, plan);
@@ -258,7 +258,7 @@ class TrainingRankPlan : public RankPlan {
 
 Prediction measure_training(Job& job, const Dataset& data) {
   const std::unique_ptr<TrainingPlan> plan = make_checked_plan(job, data);
-  job.config.set_epoch_intervals(plan->train.steps_per_epoch());
+  job.config.set_epoch_intervals(plan->steps_per_epoch());
   return measure_steps(training_options(job.config, *plan), *plan, job.runtime);
 }
 
@@ -299,13 +299,16 @@ int run_training(Job& job) {
   throw_on_all_ranks(communicator, [&] {
     if (root) prepare_directory(*directory, write_deck(config), from);
   });
-  config.set_epoch_intervals(plan->train.steps_per_epoch());
+  config.set_epoch_intervals(plan->steps_per_epoch());
   RunLogOptions log_setup =
       log_options(config.log, config.precision, root ? &*directory : nullptr, plan->arena, communicator);
   describe_work(log_setup, *plan, config.evaluation, config.batch.sequence_length);
   log_setup.earlier = earlier;
   log_setup.optimum = data.optimum;
   for (const MetricSpec& metric : plan->objective->metrics().subspan(1)) log_setup.metrics.emplace_back(metric.name);
+  if (plan->rollouts) {
+    for (const RolloutMetric& metric : plan->rollouts->metrics()) log_setup.metrics.push_back(metric.name);
+  }
   if (from) {
     log_setup.resumed = log_state(from->manifest);
     log_setup.resumed_step = from->manifest.step;

@@ -4,7 +4,7 @@
 
 namespace llmtrain {
 
-BatchPrefetcher::BatchPrefetcher(const DataStream& data) : data_(data), thread_([this] { work(); }) {}
+BatchPrefetcher::BatchPrefetcher(const BatchSource& data) : data_(data), thread_([this] { work(); }) {}
 
 BatchPrefetcher::~BatchPrefetcher() {
   {

@@ -11,7 +11,7 @@ namespace llmtrain {
 /// Loads micro-batches one ahead of their use, on a separate thread.
 class BatchPrefetcher {
  public:
-  explicit BatchPrefetcher(const DataStream& data);
+  explicit BatchPrefetcher(const BatchSource& data);
   ~BatchPrefetcher();
   BatchPrefetcher(const BatchPrefetcher&) = delete;
   BatchPrefetcher& operator=(const BatchPrefetcher&) = delete;
@@ -25,7 +25,7 @@ class BatchPrefetcher {
  private:
   void work();
 
-  const DataStream& data_;
+  const BatchSource& data_;
   std::mutex mutex_;
   std::condition_variable changed_;
   MicroBatchPlan wanted_;  ///< the last request; owned by the loading thread between asked_ and loaded_

@@ -9,6 +9,7 @@
 #include "core/activity.hpp"
 #include "core/clock.hpp"
 #include "core/files/file_handle.hpp"
+#include "core/files/folder_handle.hpp"
 #include "text/files/tokenizer_files.hpp"
 #include "train/run/version.hpp"
 #include "train/step_hook.hpp"
@@ -16,6 +17,8 @@
 namespace llmtrain {
 namespace {
 
+constexpr const char* stored_rollout_name = "rollout.bin";
+constexpr int64_t max_rollout_bytes = int64_t{16} << 30;
 constexpr size_t buffer_elements = size_t{1} << 18;
 
 /// Fingerprint of the data, wherever they lie: numbers of tokens and documents, the tokenizer, the first and last ids
@@ -112,6 +115,7 @@ int64_t RunCheckpoints::restore(const ResumePoint& from) {
                                                        from.path, hash_text(hash), saved.parameters));
   });
   const bool same_metric = progress_.restore(saved, from.own);
+  if (plan_.rollouts && from.own) restore_rollout(from.path);
   if (!from.own) {
     start_path_ = from.path;
     return completed;
@@ -122,6 +126,17 @@ int64_t RunCheckpoints::restore(const ResumePoint& from) {
   if (progress_.guard.target() < 0) progress_.guard.saved(completed, is_scheduled(completed), best_saved_);
   pin();
   return completed;
+}
+
+void RunCheckpoints::restore_rollout(const std::string& checkpoint) {
+  const std::string file = checkpoint + "/" + stored_rollout_name;
+  std::string bytes;
+  throw_on_all_ranks(communicator_, [&] {
+    if (communicator_.rank() != 0) return;
+    bytes = FolderHandle::open(checkpoint).open_to_read(stored_rollout_name).read_text(max_rollout_bytes);
+  });
+  communicator_.broadcast(bytes);
+  plan_.rollouts->restore(bytes, file);
 }
 
 void RunCheckpoints::save(int64_t completed, double since) {
@@ -145,6 +160,7 @@ void RunCheckpoints::save(int64_t completed, double since) {
     request.deck = options_.deck;
     request.texts = options_.texts;
     if (plan_.tokenizer) request.texts[stored_tokenizer_name] = plan_.tokenizer->serialized();
+    if (plan_.rollouts) request.texts[stored_rollout_name] = plan_.rollouts->save(progress_.guard.data_step(completed));
   });
   request.run.counters = std::move(log.counters);
   request.run.values = std::move(log.values);

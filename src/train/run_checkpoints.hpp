@@ -66,6 +66,7 @@ class RunCheckpoints {
 
  private:
   void pin();
+  void restore_rollout(const std::string& checkpoint);
 
   TrainingPlan& plan_;
   RunProgress& progress_;

@@ -14,13 +14,15 @@ StepPasses::StepPasses(TrainingPlan& plan, Communicator& communicator, Stream& s
     : plan_(plan),
       communicator_(communicator),
       ctx_{plan.params(), plan.arena, stream, seed},
-      prefetcher_(plan.train),
+      prefetcher_(plan.batches()),
       graphs_(Graph::available() && no_graphs.empty() && !plan.objective->needs().documents, plan.params()) {
   ctx_.role = plan.objective->product_role();
+  if (plan.rollouts) ctx_.temperature = plan.rollouts->temperature();
 }
 
-void StepPasses::prepare(int64_t data_step) {
-  plan_.train.plan(data_step, step_);
+bool StepPasses::prepare(int64_t data_step) {
+  if (!plan_.can_plan(data_step)) return false;
+  plan_.batches().plan(data_step, step_);
   count_ = plan_.objective->count(step_);
   local_micro_batches_.clear();
   next_local_ = 0;
@@ -33,6 +35,7 @@ void StepPasses::prepare(int64_t data_step) {
   if (!local_micro_batches_.empty()) {
     prefetcher_.request(step_.micro_batches[static_cast<size_t>(local_micro_batches_.front())]);
   }
+  return true;
 }
 
 int64_t StepPasses::processed() const {
@@ -97,9 +100,15 @@ void StepPasses::run_micro_batch(StepRecord::Phases& phases) {
     prefetcher_.request(step_.micro_batches[static_cast<size_t>(local_micro_batches_[next_local_])]);
   }
   const double loaded = now();
-  const TokenStatistics statistics{
-      first_rows(buffers.statistics.logp, batch.tokens), first_rows(buffers.statistics.lse, batch.tokens), {}, {}};
-  const TokenCotangents cotangents{first_rows(buffers.cotangents.logp, batch.tokens), {}, {}};
+  TokenStatistics statistics;
+  for (const auto member : {&TokenStatistics::logp, &TokenStatistics::lse, &TokenStatistics::entropy,
+                            &TokenStatistics::value}) {
+    statistics.*member = first_rows(buffers.statistics.*member, batch.tokens);
+  }
+  TokenCotangents cotangents;
+  for (const auto member : {&TokenCotangents::logp, &TokenCotangents::entropy, &TokenCotangents::value}) {
+    cotangents.*member = first_rows(buffers.cotangents.*member, batch.tokens);
+  }
   Objective& objective = *plan_.objective;
   Model& model = plan_.model();
   if (plan_.reference) {

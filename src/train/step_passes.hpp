@@ -19,8 +19,8 @@ class StepPasses {
   StepPasses(TrainingPlan& plan, Communicator& communicator, Stream& stream, uint64_t seed,
              const std::string& no_graphs);
 
-  /// Plans a step of the data, and starts to load its first micro-batch.
-  void prepare(int64_t data_step);
+  /// Plans a step of the data, and starts to load its first micro-batch. Returns false if its rollout is not there yet.
+  bool prepare(int64_t data_step);
   /// Discards a prepared step.
   void discard();
   const StepPlan& step() const { return step_; }  ///< the prepared step

@@ -9,6 +9,7 @@
 
 #include "core/activity.hpp"
 #include "core/clock.hpp"
+#include "core/error.hpp"
 #include "core/number_text.hpp"
 #include "core/stop_request.hpp"
 #include "train/final_weights.hpp"
@@ -21,6 +22,17 @@ bool TrainingOptions::is_hashed(int64_t completed) const {
   const auto due = [&](int64_t every) { return every > 0 && completed % every == 0; };
   return due(log.parameter_hash_every_steps) || due(checkpoints.config.every_steps);
 }
+
+namespace {
+
+/// Tokens that end a completion.
+std::vector<int32_t> stop_ids_of(const TrainingOptions& options, const Tokenizer& tokenizer) {
+  std::vector<int32_t> ids(options.stop_ids.begin(), options.stop_ids.end());
+  if (tokenizer.eos_id() >= 0) ids.push_back(tokenizer.eos_id());
+  return ids;
+}
+
+}  // namespace
 
 TrainingLoop::TrainingLoop(TrainingOptions options, TrainingPlan& plan, Runtime& runtime, RunLog& log,
                            StopMonitor& stop_monitor)
@@ -50,11 +62,14 @@ void TrainingLoop::start() {
     if (!loaded.text.empty()) run_.log.print("weights    " + loaded.text);
     for (const std::string& warning : loaded.warnings) run_.log.warn(warning);
   }
-  if (run_.plan.models.has(Role::reference)) {
+  for (const auto& [role, label] : {std::pair{Role::reference, "reference  "}, {Role::reward, "reward     "}}) {
+    if (!run_.plan.models.has(role)) continue;
     const LoadedWeights loaded =
-        run_.plan.models.at(Role::reference).load(run_.runtime.communicator(), run_.runtime.stream());
-    if (!loaded.text.empty()) run_.log.print("reference  " + loaded.text);
+        run_.plan.models.at(role).load(run_.runtime.communicator(), run_.runtime.stream());
+    if (!loaded.text.empty()) run_.log.print(label + loaded.text);
+    for (const std::string& warning : loaded.warnings) run_.log.warn(warning);
   }
+  if (run_.plan.rollouts) run_.plan.rollouts->set_stop_ids(stop_ids_of(options_, *run_.plan.tokenizer));
   if (from != nullptr) {
     completed_ = checkpoints_->restore(*from);
   } else {
@@ -77,6 +92,7 @@ int64_t TrainingLoop::run() {
   };
   int64_t stop = run_due_actions();
   while (completed_ < total && !progress_.best.stops() && stop == 0) {
+    if (!step_.is_prepared() && (stop = make_rollout()) != 0) break;
     profile.begin_step(completed_, run_.runtime.stream());
     const bool done = step_.run(completed_);
     profile.end_step();
@@ -98,6 +114,19 @@ int64_t TrainingLoop::run() {
   // A job that was asked to stop has little time, and the next one records again.
   if (stop == 0) report_profile(true);
   return finish(stop);
+}
+
+int64_t TrainingLoop::make_rollout() {
+  step_.finish_pending();
+  TrainingPlan& plan = run_.plan;
+  LLMTRAIN_CHECK(plan.rollouts != nullptr, "a step is prepared unless it learns from a rollout");
+  int64_t stop = 0;
+  const RolloutContext context{plan.models, plan.arena, run_.runtime,
+                               [this](const std::string& text) { run_.log.print(text); },
+                               [&] { return (stop = checkpoints_->stop_requested(completed_, step_.longest())) != 0; }};
+  if (!plan.rollouts->make(context, progress_.guard.data_step(completed_))) return save_if_due(stop);
+  step_.prepare(completed_);
+  return 0;
 }
 
 int64_t TrainingLoop::run_due_actions() {

@@ -12,7 +12,7 @@ TrainingPlan::TrainingPlan(TrainingParts parts, std::vector<RoleSpec> roles, con
   const PassPlan passes = roles.front().passes.value();
   const int64_t vocabulary = roles.front().shape.config.vocab_size;
   for (RoleSpec& role : roles) models.add(std::move(role));
-  if (objective->needs().reference) {
+  if (objective->needs().reference && !rollouts) {
     if (reference_values) {
       reference.emplace(std::move(*reference_values));
     } else {
@@ -22,12 +22,13 @@ TrainingPlan::TrainingPlan(TrainingParts parts, std::vector<RoleSpec> roles, con
   models.plan(arena);
   optimizer->plan(params(), arena);
   plan_buffers(passes, options);
+  if (rollouts) rollouts->plan(models, arena, passes.compute);
   copied_bytes = std::min(Snapshot::bytes(params()), options.copy_bytes);
   if (device_memory_is_host() && copied_bytes > 0) {
     arena.add(state_copy, MemoryCategory::workspace, "checkpoint.buffer", DType::u8, {copied_bytes});
   }
   if (prompts.empty()) return;
-  const int64_t context = std::min(passes.longest, train.max_rows());
+  const int64_t context = std::min(passes.longest, batches().max_rows());
   generator.emplace(model(), GeneratorRoom{vocabulary, std::min(context, std::ssize(prompts)), context, false});
   generator->plan(arena, passes.compute);
 }
@@ -35,14 +36,23 @@ TrainingPlan::TrainingPlan(TrainingParts parts, std::vector<RoleSpec> roles, con
 void TrainingPlan::plan_buffers(const PassPlan& passes, const PlanOptions& options) {
   constexpr MemoryCategory category = MemoryCategory::activations;
   const int64_t rows = passes.max_rows;
-  const int64_t segments = std::max(train.max_segments(), validation ? validation->max_segments() : 0);
-  buffers.batch.plan(arena, rows, segments);
+  const int64_t segments = std::max(batches().max_segments(), validation ? validation->max_segments() : 0);
+  buffers.batch.plan(arena, rows, segments, rollouts ? rollouts->batches().shape().kept_words : 0);
   objective->plan(arena, segments);
   if (objective->needs().documents) {
     arena.add(buffers.documents, category, "statistics.documents", DType::f64, {segments});
   }
   arena.add(buffers.statistics.logp, category, "statistics.logp", DType::f32, {rows});
   arena.add(buffers.statistics.lse, category, "statistics.lse", DType::f32, {rows});
+  const ObjectiveNeeds needs = objective->needs();
+  if (needs.entropy) {
+    arena.add(buffers.statistics.entropy, category, "statistics.entropy", DType::f32, {rows});
+    arena.add(buffers.cotangents.entropy, category, "cotangents.entropy", DType::f32, {rows});
+  }
+  if (needs.value) {
+    arena.add(buffers.statistics.value, category, "statistics.value", DType::f32, {rows});
+    arena.add(buffers.cotangents.value, category, "cotangents.value", DType::f32, {rows});
+  }
   if (options.counts_correct) {
     arena.add(buffers.statistics.argmax, category, "statistics.argmax", DType::i32, {rows});
   }

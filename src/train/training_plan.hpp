@@ -16,6 +16,7 @@
 #include "roles/model_set.hpp"
 #include "train/evaluate.hpp"
 #include "train/reference.hpp"
+#include "train/rollouts.hpp"
 #include "train/step_values.hpp"
 
 namespace llmtrain {
@@ -43,6 +44,7 @@ struct TrainingParts {
   std::unique_ptr<Optimizer> optimizer;
   /// Log-probabilities under the reference, if they are known already.
   std::optional<ReferenceValues> reference_values = {};
+  std::unique_ptr<Rollouts> rollouts = {};  ///< of PPO and GRPO, which learn from them instead of `train`, their prompts
 };
 
 /// Choices of the deck that change the memory beside the model's.
@@ -60,6 +62,16 @@ struct TrainingPlan : TrainingParts {
   const ParamStore& params() const { return models.at(Role::policy).params(); }
   Model& model() { return models.at(Role::policy).model(); }
   const Model& model() const { return models.at(Role::policy).model(); }
+
+  /// What steps learn from.
+  const BatchSource& batches() const {
+    return rollouts ? static_cast<const BatchSource&>(rollouts->batches()) : train;
+  }
+  int64_t steps_per_epoch() const {
+    return train.steps_per_epoch() * (rollouts ? rollouts->batches().shape().updates() : 1);
+  }
+  /// True if step n of the data can be planned.
+  bool can_plan(int64_t data_step) const { return !rollouts || rollouts->has(data_step); }
 
   /// Buffers of a step, which evaluations share.
   EvaluationBuffers evaluation_buffers() {

@@ -25,7 +25,7 @@ TrainingStep::TrainingStep(const RunContext& run, StepOptions options)
       passes_(plan_, communicator_, stream_, options_.seed, options_.no_graphs),
       values_(plan_.buffers.sums, *plan_.objective, communicator_, stream_) {}
 
-void TrainingStep::prepare(int64_t n) { passes_.prepare(progress_.guard.data_step(n)); }
+void TrainingStep::prepare(int64_t n) { prepared_ = passes_.prepare(progress_.guard.data_step(n)); }
 
 StepRecord TrainingStep::begin_record(int64_t n) const {
   StepRecord record;
@@ -33,6 +33,7 @@ StepRecord TrainingStep::begin_record(int64_t n) const {
   record.tokens = passes_.count();
   record.processed = passes_.processed();
   record.samples = passes_.step().samples_hash;
+  if (plan_.rollouts) record.rollout = plan_.rollouts->metric_values();
   // skipped steps do not advance the schedule
   const int64_t updates = std::max<int64_t>(n - progress_.scaler.skipped_steps(), 0);
   record.learning_rate = learning_rate(options_.schedule, updates, plan_.total_steps);
@@ -54,6 +55,7 @@ bool TrainingStep::run(int64_t n) {
   if (!pending_) phases_ = {};
 
   passes_.run(n, phases_);
+  prepared_ = false;
   const int64_t data_step = progress_.guard.data_step(n);
   if (n + 1 < plan_.total_steps) prepare(n + 1);
   const double reduced = now();
@@ -127,13 +129,19 @@ bool TrainingStep::check(StepRecord& record, int64_t n) {
   DivergenceGuard& guard = progress_.guard;
   record.problem = guard.check(n, loss, record.grad_norm, scaler.active() ? scale : 0);
   record.bad_steps = record.problem.empty() ? 0 : guard.bad_in_row();
-  if (record.bad_steps > 0) record.sample_ids = plan_.train.plan(guard.data_step(n)).samples;
+  if (record.bad_steps > 0) record.sample_ids = plan_.batches().plan(guard.data_step(n)).samples;
   return record.bad_steps == 0;
 }
 
 void TrainingStep::read_values(StepRecord& record, double divisor) const {
   record.loss = values_.loss(record.tokens);
   record.metrics = values_.metrics(record.tokens);
+  if (plan_.rollouts) {
+    const std::vector<RolloutMetric> names = plan_.rollouts->metrics();
+    for (size_t m = 0; m < record.rollout.size(); ++m) {
+      record.metrics.push_back({names[m].name, names[m].label, record.rollout[m]});
+    }
+  }
   record.grad_norm = values_.grad_norm(divisor);
 }
 

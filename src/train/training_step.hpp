@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/exact_sum.hpp"
@@ -30,10 +31,13 @@ class TrainingStep {
   /// Returns the parameters' hash if it is logged after this many steps.
   std::function<std::optional<uint64_t>(int64_t completed)> hash_if_due;
 
-  /// Plans step n (from 0), and starts to load its first micro-batch.
+  /// Plans step n (from 0), and starts to load its first micro-batch, unless its rollout is not there yet.
   void prepare(int64_t n);
+  bool is_prepared() const { return prepared_; }
   /// Discards a prepared step.
-  void discard() { passes_.discard(); }
+  void discard() {
+    if (std::exchange(prepared_, false)) passes_.discard();
+  }
   /// Queues step n, completely if the device decides about its update; the host then reads its values after it has
   /// queued the next step's passes, or in finish_pending(). Returns false if the values of the step before cause a
   /// rollback; step n is then discarded.
@@ -70,6 +74,7 @@ class TrainingStep {
     StepRecord record;
     double divisor, begin;
   };
+  bool prepared_ = false;
   std::optional<Pending> pending_;
   double known_at_ = 0;        ///< time of the last step's values, seconds
   StepRecord::Phases phases_;  ///< times of the host, since then or since the start of the step

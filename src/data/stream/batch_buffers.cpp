@@ -6,7 +6,7 @@
 
 namespace llmtrain {
 
-void BatchBuffers::plan(Arena& arena, int64_t max_rows, int64_t max_segments) {
+void BatchBuffers::plan(Arena& arena, int64_t max_rows, int64_t max_segments, int64_t kept_words) {
   constexpr MemoryCategory category = MemoryCategory::data;
   arena.add(buffers_.ids, category, "batch ids", DType::i32, {max_rows});
   arena.add(buffers_.positions, category, "batch positions", DType::i32, {max_rows});
@@ -15,6 +15,7 @@ void BatchBuffers::plan(Arena& arena, int64_t max_rows, int64_t max_segments) {
   arena.add(buffers_.segments, category, "batch segments", DType::i32, {max_segments + 1});
   arena.add(buffers_.sequence_ids, category, "batch sequence ids", DType::i64, {max_rows});
   arena.add(buffers_.sequence_offsets, category, "batch sequence offsets", DType::i32, {max_rows});
+  if (kept_words > 0) arena.add(buffers_.kept, category, "batch kept tokens", DType::i32, {max_rows, kept_words});
 }
 
 Batch BatchBuffers::upload(const HostBatch& host, Stream& stream) {
@@ -35,14 +36,14 @@ Batch BatchBuffers::upload(const HostBatch& host, Stream& stream) {
   } else {
     int64_t bytes = 0;
     for (const Tensor* t : {&buffers_.ids, &buffers_.positions, &buffers_.targets, &buffers_.loss_weights,
-                            &buffers_.segments, &buffers_.sequence_ids, &buffers_.sequence_offsets}) {
+                            &buffers_.segments, &buffers_.sequence_ids, &buffers_.sequence_offsets, &buffers_.kept}) {
       bytes += t->bytes();
     }
     staging.emplace(bytes);
   }
   auto* free = static_cast<std::byte*>(staging->memory.data());
   const auto copy = [&](const Tensor& buffer, const auto& values) {
-    const Tensor view = buffer.rows(0, static_cast<int64_t>(values.size()));
+    const Tensor view = buffer.rows(0, static_cast<int64_t>(values.size()) / (buffer.numel() / buffer.dim(0)));
     std::memcpy(free, values.data(), static_cast<size_t>(view.bytes()));
     copy_to_device(view.data, free, view.bytes(), stream);
     free += view.bytes();
@@ -55,9 +56,12 @@ Batch BatchBuffers::upload(const HostBatch& host, Stream& stream) {
   batch.segments = copy(buffers_.segments, host.segments);
   batch.sequence_ids = copy(buffers_.sequence_ids, host.sequence_ids);
   batch.sequence_offsets = copy(buffers_.sequence_offsets, host.sequence_offsets);
+  if (!host.kept.empty()) batch.kept = copy(buffers_.kept, host.kept);
   staging->copied.record(stream);
   documents_ = host.documents;
   if (!documents_.ids.empty()) batch.documents = &documents_;
+  rollout_ = host.rollout;
+  if (!rollout_.old_logp.empty()) batch.rollout = &rollout_;
   return batch;
 }
 

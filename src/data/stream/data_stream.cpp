@@ -18,11 +18,6 @@
 namespace llmtrain {
 namespace {
 
-/// Token counts of concatenated samples are rounded up to this multiple, to limit the number of shapes.
-constexpr int64_t row_bucket = 128;
-
-int64_t rounded_rows(int64_t rows) { return (rows + row_bucket - 1) / row_bucket * row_bucket; }
-
 std::vector<double> weights_of(const std::vector<WeightedTokens>& files) {
   std::vector<double> weights;
   weights.reserve(files.size());
@@ -137,7 +132,6 @@ struct DataStream::State {
     const int64_t most = max_tokens > 0 ? batch.global : batch.micro;
     return mixture ? most : std::min(most, counts.samples);
   }
-  void append_padding(int64_t rows, HostBatch& out) const;
   /// A pair has up to twice the tokens that the deck was checked for.
   void refuse_large_pairs() const {
     if (counts.group < 2) return;
@@ -171,24 +165,6 @@ struct DataStream::State {
   mutable int64_t order_epoch = -1;
 };
 
-/// Adds padding rows without loss, in separate segments no longer than a sample may be.
-void DataStream::State::append_padding(int64_t rows, HostBatch& out) const {
-  while (rows > 0) {
-    const int64_t n = std::min(rows, batch.sequence_length);
-    const size_t count = static_cast<size_t>(n);
-    out.ids.insert(out.ids.end(), count, 0);
-    out.targets.insert(out.targets.end(), count, ignore_target);
-    out.loss_weights.insert(out.loss_weights.end(), count, 0.0F);
-    out.sequence_ids.insert(out.sequence_ids.end(), count, counts.samples);
-    for (int32_t i = 0; i < n; ++i) {
-      out.positions.push_back(i);
-      out.sequence_offsets.push_back(i);
-    }
-    out.segments.push_back(static_cast<int32_t>(out.ids.size()));
-    rows -= n;
-  }
-}
-
 DataStream::DataStream(const std::vector<WeightedTokens>& sources, const DataConfig& data, const BatchConfig& batch,
                        uint64_t seed, bool shuffle)
     : state_(std::make_shared<const State>(sources, data, batch, seed, shuffle)) {}
@@ -212,7 +188,7 @@ int64_t DataStream::max_segments() const {
   const int64_t length = state_->batch.sequence_length;
   int64_t in_sample = 0;
   for (const SampleSource& source : state_->sources) in_sample = std::max(in_sample, source.max_segments());
-  const int64_t padding = state_->rounded ? (row_bucket - 1 + length - 1) / length : 0;
+  const int64_t padding = state_->rounded ? (rounded_rows(1) - 1 + length - 1) / length : 0;
   int64_t segments = state_->max_samples() * in_sample;
   if (state_->max_tokens > 0) segments = std::min(segments, std::max(in_sample, state_->max_tokens));
   return segments + padding;
@@ -240,12 +216,6 @@ int64_t DataStream::without_target(int64_t first, int64_t last) const {
     if (source.may_lack_targets() && source.trained_targets(id - source.first_id(), mask) == 0) ++count;
   }
   return count;
-}
-
-StepPlan DataStream::plan(int64_t step) const {
-  StepPlan out;
-  plan(step, out);
-  return out;
 }
 
 void DataStream::plan(int64_t step, StepPlan& plan) const {
@@ -288,23 +258,8 @@ MicroBatchPlan DataStream::canonical(int64_t first, int64_t last) const {
   return plan;
 }
 
-namespace {
-
-void clear(HostBatch& out) {
-  for (auto* list : {&out.ids, &out.positions, &out.targets, &out.segments, &out.sequence_offsets}) list->clear();
-  out.sequence_ids.clear();
-  out.documents.ids.clear();
-  out.documents.targets.clear();
-  out.documents.values.clear();
-  out.documents.references.clear();
-  out.loss_weights.clear();
-  out.segments.push_back(0);
-}
-
-}  // namespace
-
 void DataStream::load_mismatched(const StepPlan& step, const MicroBatchPlan& plan, HostBatch& out) const {
-  clear(out);
+  out.clear();
   const auto first = static_cast<size_t>(plan.first_document);
   for (size_t i = 0; i < plan.samples.size(); ++i) {
     const size_t place = first + i, before = (place == 0 ? step.samples.size() : place) - 1;
@@ -313,18 +268,18 @@ void DataStream::load_mismatched(const StepPlan& step, const MicroBatchPlan& pla
     source.append_mismatched(id - source.first_id(), from, other - from.first_id(), state_->batch.sequence_length, out);
   }
   const auto rows = static_cast<int64_t>(out.ids.size());
-  state_->append_padding(rounded_rows(rows) - rows, out);
+  out.pad(rounded_rows(rows) - rows, state_->batch.sequence_length, samples());
 }
 
 void DataStream::load(const MicroBatchPlan& plan, HostBatch& out) const {
-  clear(out);
+  out.clear();
   out.documents.mean_first_targets = plan.mean_first_targets;
   out.documents.first_in_step = plan.first_document;
   for (const int64_t id : plan.samples) {
     const SampleSource& source = state_->source_of(id);
     source.append(id - source.first_id(), out);
   }
-  state_->append_padding(plan.rows - static_cast<int64_t>(out.ids.size()), out);
+  out.pad(plan.rows - static_cast<int64_t>(out.ids.size()), state_->batch.sequence_length, samples());
 }
 
 }  // namespace llmtrain

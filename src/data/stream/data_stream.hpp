@@ -15,45 +15,18 @@
 #include "data/batch_config.hpp"
 #include "data/data_config.hpp"
 #include "data/files/token_file.hpp"
+#include "data/stream/batch_source.hpp"
 #include "device/device.hpp"
 
 namespace llmtrain {
 
-/// Sequences of one forward pass.
-struct MicroBatchPlan {
-  int64_t index = 0;              ///< canonical index in the step
-  std::vector<int64_t> samples;   ///< sample numbers in the data set, at most batch.micro
-  double mean_first_targets = 1;  ///< DocumentColumns::mean_first_targets
-  int64_t first_document = 0;     ///< number of its first document in the step, where samples have documents
-  int64_t rows = 0;               ///< tokens of the batch; unless packing = wrap, rounded up to a multiple of 128
-};
-
-struct StepPlan {
-  int64_t step = 0;
-  int64_t epoch = 0;
-  std::vector<MicroBatchPlan> micro_batches;
-  int64_t trained_tokens = 0;    ///< targets that count in the whole step
-  std::vector<int64_t> samples;  ///< samples of all micro-batches in order
-  uint64_t samples_hash = 0;     ///< hash of these numbers: "samples" in the ledger
-  std::vector<uint8_t> mask;     ///< mask of one sample while its targets are counted
-};
-
-/// Batch in host memory.
-struct HostBatch {
-  std::vector<int32_t> ids, positions, targets, segments, sequence_offsets;
-  std::vector<int64_t> sequence_ids;
-  std::vector<float> loss_weights;
-  std::vector<int32_t> window;       ///< tokens of one sample during loading
-  std::vector<uint8_t> window_mask;  ///< mask of these tokens
-  DocumentColumns documents;         ///< of preference data, otherwise empty
-};
-
 /// Device memory of one batch, and the copy to it.
 class BatchBuffers {
  public:
-  void plan(Arena& arena, int64_t max_rows, int64_t max_segments);
-  /// `host` may change when this returns. The host waits if the device is two batches behind. Batch::documents is valid
-  /// until the next call.
+  /// `kept_words`: words of Batch::kept of a row; 0: batches have none.
+  void plan(Arena& arena, int64_t max_rows, int64_t max_segments, int64_t kept_words = 0);
+  /// `host` may change when this returns. The host waits if the device is two batches behind. Batch::documents and
+  /// Batch::rollout are valid until the next call.
   Batch upload(const HostBatch& host, Stream& stream);
 
  private:
@@ -65,6 +38,7 @@ class BatchBuffers {
   };
   std::array<std::optional<Staging>, 2> staging_;
   DocumentColumns documents_;  ///< of the last batch
+  RolloutColumns rollout_;
   size_t next_ = 0;
   Batch buffers_;
 };
@@ -107,7 +81,7 @@ struct SourceShare {
 ///
 /// With one source, every epoch has each sample once, in a new order. With several, mixture.hpp chooses the source of
 /// each sample, each source has its own epochs, and an epoch of the whole is the sum of the sources' samples.
-class DataStream {
+class DataStream : public BatchSource {
  public:
   /// `shuffle` false: canonical order (evaluation). Throws UserError if the data gives no sample, or if a document is
   /// too long with overflow = error.
@@ -118,20 +92,18 @@ class DataStream {
 
   int64_t samples() const;          ///< samples per epoch
   int64_t steps_per_epoch() const;  ///< with one source the last step can be short
-  int64_t max_rows() const;         ///< maximum over all micro-batches
-  int64_t max_segments() const;
+  int64_t max_rows() const override;
+  int64_t max_segments() const override;
   const SampleCounts& counts() const;
   std::vector<SourceShare> sources() const;
   /// Counts the samples of [first, last) without a target. Reads their mask.
   int64_t without_target(int64_t first, int64_t last) const;
   /// Steps count from 0 over all epochs.
-  StepPlan plan(int64_t step) const;
-  /// Reuses the memory of another step's plan.
-  void plan(int64_t step, StepPlan& out) const;
+  using BatchSource::plan;
+  void plan(int64_t step, StepPlan& out) const override;
   /// The samples [first, last) in the order of their numbers as one micro-batch.
   MicroBatchPlan canonical(int64_t first, int64_t last) const;
-  /// A prefetching thread may call it.
-  void load(const MicroBatchPlan& plan, HostBatch& out) const;
+  void load(const MicroBatchPlan& plan, HostBatch& out) const override;
   /// Documents of the micro-batch's prompts, each with the completion of the sample before it in the step, the first
   /// one with the last one's. Samples have one document.
   void load_mismatched(const StepPlan& step, const MicroBatchPlan& plan, HostBatch& out) const;

@@ -260,6 +260,26 @@ void drop_dropout(DeckLoader& deck, Config& config) {
   drop("lora.dropout", config.lora.dropout);
 }
 
+void resolve_reinforcement(DeckLoader& deck, Config& config, DeckFiles files, ModelFolders* folders) {
+  const bool grpo = config.run.task == Task::grpo;
+  config.rollout.resolve(deck, config.batch.sequence_length);
+  config.rewards.resolve(deck, config.run.task);
+  if (grpo) {
+    config.grpo.resolve(deck);
+    if (deck.sound({"grpo.group_size", "batch.global"}) && config.grpo.group_size > 0) {
+      const int64_t sequences = config.batch.global * config.grpo.mini_batches;
+      deck.check(sequences % config.grpo.group_size == 0, {"batch.global", "grpo.group_size"},
+                 fmt::format("an iteration has {} completions, which groups of {} do not divide", sequences,
+                             config.grpo.group_size));
+    }
+  } else {
+    config.ppo.resolve(deck);
+  }
+  deck.check(config.data.max_tokens_per_batch == 0, {"data.max_tokens_per_batch"},
+             "has no effect on completions, whose length is not known in advance: use batch.micro");
+  if (files != DeckFiles::recorded) load_reward_paths(deck, config, *folders);
+}
+
 /// States of a paged optimizer lie in host memory, or where offloaded parameters lie.
 void page_states(DeckLoader& deck, Config& config) {
   constexpr const char* key = "parallel.offload_optimizer";
@@ -321,7 +341,8 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
       config.data.max_prompt_length = config.dpo.max_prompt_length;
       if (files != DeckFiles::recorded) load_reference_path(deck, config, *folders);
     }
-    if (preference_tasks.contains(config.run.task)) drop_dropout(deck, config);
+    if (reinforcement_tasks.contains(config.run.task)) resolve_reinforcement(deck, config, files, folders);
+    if ((preference_tasks | reinforcement_tasks).contains(config.run.task)) drop_dropout(deck, config);
   }
   if (config.run.task == Task::evaluate) resolve_evaluation_task(deck, config);
   mark_unused(deck, keys, config.run.task);

@@ -272,29 +272,60 @@ std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, Mod
   }
 }
 
-void load_reference_path(DeckLoader& deck, Config& config, ModelFolders& folders) {
-  constexpr const char* reference_key = "dpo.reference";
-  const std::string& path = config.dpo.reference;
-  if (path == "auto" || path == "none" || !deck.sound({reference_key, key})) return;
+namespace {
+
+/// Loads the model of a role from a folder, and reports its errors at the role's key.
+void load_role_path(DeckLoader& deck, const Config& config, ModelFolders& folders, const char* role_key,
+                    const std::string& path, ModelConfig::Head head, std::optional<RoleFolder>& into) {
+  if (!deck.sound({role_key, key})) return;
   try {
     const Facts& facts = folders.find(path, {});
     if (!facts.checkpoint.empty()) {
       throw UserError(ExitCode::deck, path + ": is a run or a checkpoint. Export it to a folder with llmtool export");
     }
     HfConfig found = parse_hf_config(facts.config, path + "/config.json");
-    if (config.model.vocab_size > 0 && found.model.vocab_size != config.model.vocab_size) {
+    const bool scores = head == ModelConfig::Head::score;
+    if (found.model.head != head) {
+      throw UserError(ExitCode::deck,
+                      path + (scores ? ": is not a reward model: its config.json must name a ForSequenceClassification "
+                                       "class with one label (run.task = reward exports such a folder)"
+                                     : ": is a reward model, which has no log-probabilities of tokens"));
+    }
+    if (!scores && config.model.vocab_size > 0 && found.model.vocab_size != config.model.vocab_size) {
       throw UserError(ExitCode::deck, fmt::format("{}: has {} tokens, and model.path has {}: the reference must read "
                                                   "the same tokens",
                                                   path, found.model.vocab_size, config.model.vocab_size));
     }
-    if (found.model.head != ModelConfig::Head::language) {
-      throw UserError(ExitCode::deck, path + ": is a reward model, which has no log-probabilities of tokens");
-    }
     found.model.path = path;
-    config.source.reference = std::move(found.model);
-    config.source.reference_quantization = found.quantization;
+    into = RoleFolder{std::move(found.model), found.quantization, facts.tokenizer_path};
   } catch (const UserError& error) {
-    deck.fail(reference_key, error.what(), error.code());
+    deck.fail(role_key, error.what(), error.code());
+  }
+}
+
+}  // namespace
+
+void load_reference_path(DeckLoader& deck, Config& config, ModelFolders& folders) {
+  const std::string& path = config.dpo.reference;
+  if (path == "auto" || path == "none") return;
+  load_role_path(deck, config, folders, "dpo.reference", path, ModelConfig::Head::language, config.source.reference);
+}
+
+void load_reward_paths(DeckLoader& deck, Config& config, ModelFolders& folders) {
+  const bool ppo = config.run.task == Task::ppo;
+  const auto load = [&](const char* role_key, const std::string& path, std::optional<RoleFolder>& into) {
+    if (!path.empty()) load_role_path(deck, config, folders, role_key, path, ModelConfig::Head::score, into);
+  };
+  if (ppo) {
+    load("ppo.reward_model", config.ppo.reward_model, config.source.reward);
+    load(config.ppo.value_model.empty() ? "ppo.reward_model" : "ppo.value_model", config.ppo.critic(),
+         config.source.critic);
+  }
+  if (!deck.sound({"rewards.functions"})) return;
+  for (const RewardSpec& reward : config.rewards.specs()) {
+    if (reward.kind != RewardSpec::Kind::model) continue;
+    deck.check(!config.source.reward, {"rewards.functions"}, "has a second reward model: a run can have one");
+    load("rewards.functions", reward.argument, config.source.reward);
   }
 }
 

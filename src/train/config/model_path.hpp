@@ -15,6 +15,13 @@ namespace llmtrain {
 
 struct Config;
 
+/// Model of another role, in a folder of its own.
+struct RoleFolder {
+  ModelConfig model;
+  QuantizationConfig quantization;  ///< of its matrices
+  std::string tokenizer_path;       ///< the folder if it has a tokenizer; else empty
+};
+
 /// Result of the examination of model.path. It has no keys.
 struct ModelSource {
   std::string checkpoint;                ///< checkpoint of the weights, if the folder is one or is a run
@@ -23,8 +30,9 @@ struct ModelSource {
   bool new_head = false;                 ///< its files need not have the model's head, see DecoderShape
   std::optional<LoraConfig> lora = {};   ///< adapters of the checkpoint
   QuantizationConfig quantization = {};  ///< of the folder's matrices, or the checkpoint's run
-  std::optional<ModelConfig> reference = {};       ///< model of dpo.reference, if that is a folder
-  QuantizationConfig reference_quantization = {};  ///< of its matrices
+  std::optional<RoleFolder> reference = {};  ///< of dpo.reference, if that is a folder
+  std::optional<RoleFolder> reward = {};     ///< of ppo.reward_model, or model:DIR in rewards.functions
+  std::optional<RoleFolder> critic = {};     ///< of ppo.value_model
   std::string instead;  ///< set if the folder is gone: a checkpoint of the run that stores what resuming needs
 };
 
@@ -66,6 +74,9 @@ std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, Mod
 
 /// Loads the model in dpo.reference, if that is a folder, and reports its errors at that key.
 void load_reference_path(DeckLoader& deck, Config& config, ModelFolders& folders);
+
+/// Loads the reward model and the critic's folder, and reports their errors at the keys that name them.
+void load_reward_paths(DeckLoader& deck, Config& config, ModelFolders& folders);
 
 /// Adds the tokens of data.add_tokens to the vocabulary of the model in model.path, if there is one, where its
 /// embedding has no rows for them, and notes those that the tokenizer has already.

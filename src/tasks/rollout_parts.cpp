@@ -1,0 +1,100 @@
+#include "tasks/rollout_parts.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "models/models.hpp"
+#include "text/files/tokenizer_files.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+RolloutShape rollout_shape(const Config& config) {
+  const bool ppo = config.run.task == Task::ppo;
+  const RolloutConfig& sampling = config.rollout;
+  const bool excludes = sampling.top_k > 0 || sampling.top_p < 1;
+  return {.sequences = config.batch.global,
+          .mini_batches = ppo ? config.ppo.mini_batches : config.grpo.mini_batches,
+          .epochs = ppo ? config.ppo.epochs : config.grpo.epochs,
+          .micro = config.batch.micro,
+          .longest = config.batch.sequence_length,
+          .max_new_tokens = sampling.max_new_tokens,
+          .kept_words = excludes ? (config.model.vocab_size + 31) / 32 : 0,
+          .seed = static_cast<uint64_t>(config.run.seed)};
+}
+
+/// Tokenizer of the reward model where it is another one than the policy's; null if both are the same.
+std::shared_ptr<const Tokenizer> other_tokenizer(const Config& config, const Tokenizer& own) {
+  const RoleFolder& judge = config.source.reward.value();
+  if (judge.tokenizer_path.empty()) return nullptr;
+  std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(judge.tokenizer_path);
+  if (tokenizer->serialized() == own.serialized()) return nullptr;
+  if (config.run.task == Task::ppo && config.ppo.same_text) return tokenizer;
+  const char* key = config.run.task == Task::ppo ? "ppo.reward_model" : "rewards.functions";
+  throw UserError(ExitCode::deck,
+                  fmt::format("{}: {} has another tokenizer than the policy: its tokens mean something else. {}",
+                              config.provenance.where(key), judge.model.path,
+                              config.run.task == Task::ppo
+                                  ? "With ppo.same_text = true it gets the same text in its own tokens"
+                                  : "Train a reward model from the policy's folder"));
+}
+
+}  // namespace
+
+BatchConfig prompt_batch(const Config& config) {
+  BatchConfig batch = config.batch;
+  const RolloutShape shape = rollout_shape(config);
+  batch.micro = 1;
+  batch.global = shape.of_iteration() / (config.run.task == Task::ppo ? 1 : config.grpo.group_size);
+  batch.gradient_accumulation_steps = batch.global;
+  return batch;
+}
+
+std::unique_ptr<Rollouts> make_rollouts(const Config& config, const Dataset& data, const DataStream& prompts) {
+  const bool ppo = config.run.task == Task::ppo;
+  RolloutParts parts;
+  parts.shape = rollout_shape(config);
+  parts.sampling = config.rollout;
+  parts.tokenizer = data.tokenizer;
+  parts.group_size = ppo ? 1 : config.grpo.group_size;
+  parts.method = ppo ? make_ppo_method(config.ppo) : make_group_method(config.grpo);
+  parts.references = needs_rollout_reference(config);
+  parts.values = ppo;
+  if (ppo && !config.ppo.reward_model.empty()) parts.rewards.push_back({"model", 1, nullptr});
+  const std::vector<RewardSpec> specs = config.rewards.specs();
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const bool model = specs[i].kind == RewardSpec::Kind::model;
+    parts.rewards.push_back({std::string(name_of(specs[i].kind)), config.rewards.weight(i),
+                             model ? nullptr : make_reward_function(specs[i], config.rewards)});
+  }
+  if (config.source.reward) parts.reward_tokenizer = other_tokenizer(config, *data.tokenizer);
+  return std::make_unique<Rollouts>(std::move(parts), prompts);
+}
+
+bool needs_rollout_reference(const Config& config) {
+  if (config.run.task == Task::ppo) return true;
+  return config.run.task == Task::grpo && config.grpo.beta != 0;
+}
+
+RoleSpec reward_role(const Config& config, const RankPosition& position, int64_t rows) {
+  const RoleFolder& judge = config.source.reward.value();
+  ParamStoreOptions store;
+  store.compute = compute_dtype(config.precision);
+  store.zero_stage = static_cast<int>(config.parallel.zero);
+  store.rank = position.rank;
+  store.size = position.size;
+  store.node_size = position.node_size;
+  DecoderShape shape = decoder_shape(judge.model, judge.model.vocab_size);
+  quantize(shape, judge.quantization);
+  RoleSpec role;
+  role.role = Role::reward;
+  role.shape = std::move(shape);
+  role.store = store;
+  role.passes = PassPlan{store.compute, rows, false};
+  role.weights = {.folder = judge.model.path, .seed = static_cast<uint64_t>(config.run.seed)};
+  return role;
+}
+
+}  // namespace llmtrain

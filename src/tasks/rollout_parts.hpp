@@ -1,0 +1,22 @@
+#pragma once
+// The mapping of the deck to the rollouts of PPO and GRPO.
+
+#include <memory>
+
+#include "data/dataset.hpp"
+#include "tasks/tasks.hpp"
+#include "train/config/config.hpp"
+#include "train/rollouts.hpp"
+
+namespace llmtrain {
+
+/// Batch of the prompts of an iteration.
+BatchConfig prompt_batch(const Config& config);
+/// `prompts`: a step of them has the prompts of an iteration.
+std::unique_ptr<Rollouts> make_rollouts(const Config& config, const Dataset& data, const DataStream& prompts);
+/// True if rollouts are scored by a reference.
+bool needs_rollout_reference(const Config& config);
+/// The frozen reward model; `rows`: tokens of its largest batch.
+RoleSpec reward_role(const Config& config, const RankPosition& position, int64_t rows);
+
+}  // namespace llmtrain

@@ -1,0 +1,122 @@
+#include "train/rollout_method.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/error.hpp"
+#include "objectives/advantages.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+/// Columns of all sequences, one after another.
+struct FlatColumns {
+  std::vector<int64_t> offsets = {0};
+  std::vector<float> logp, reference, values;
+
+  explicit FlatColumns(std::span<const RolloutSequence> sequences) {
+    for (const RolloutSequence& sequence : sequences) {
+      offsets.push_back(offsets.back() + sequence.completion_length());
+      logp.insert(logp.end(), sequence.logp.begin(), sequence.logp.end());
+      reference.insert(reference.end(), sequence.reference_logp.begin(), sequence.reference_logp.end());
+      values.insert(values.end(), sequence.values.begin(), sequence.values.end());
+    }
+  }
+  CompletionTokens tokens() const { return {offsets, logp, reference}; }
+};
+
+class GroupMethod : public RolloutMethod {
+ public:
+  explicit GroupMethod(const GrpoConfig& config) : config_(config) {}
+
+  std::vector<RolloutMetric> metrics() const override { return {{"reward_std"}, {"frac_reward_zero_std"}}; }
+
+  std::vector<double> estimate(std::span<RolloutSequence> sequences) override {
+    std::vector<double> rewards;
+    for (const RolloutSequence& sequence : sequences) rewards.push_back(sequence.reward);
+    const std::vector<double> reported = deviations(rewards);
+    if (config_.loss == GrpoConfig::Loss::rloo && config_.beta != 0) {
+      subtract_divergence(rewards, config_.beta, FlatColumns(sequences).tokens());
+    }
+    const std::vector<double> advantages = completion_advantages(config_, rewards);
+    for (size_t s = 0; s < sequences.size(); ++s) {
+      RolloutSequence& sequence = sequences[s];
+      sequence.advantages.assign(sequence.logp.size(), static_cast<float>(advantages[s]));
+    }
+    return reported;
+  }
+
+ private:
+  /// Mean standard deviation of a group's rewards, and the share of groups where it is 0: they teach nothing.
+  std::vector<double> deviations(std::span<const double> rewards) const {
+    const auto size = static_cast<size_t>(config_.group_size);
+    double sum = 0, equal = 0;
+    for (size_t first = 0; first < rewards.size(); first += size) {
+      const std::span<const double> group = rewards.subspan(first, size);
+      double mean = 0, squares = 0;
+      for (const double reward : group) mean += reward / static_cast<double>(size);
+      for (const double reward : group) squares += (reward - mean) * (reward - mean);
+      const bool same = std::ranges::all_of(group, [&](double reward) { return reward == group.front(); });
+      equal += same ? 1 : 0;
+      if (!same) sum += std::sqrt(squares / static_cast<double>(size - 1));
+    }
+    const double groups = static_cast<double>(rewards.size() / size);
+    return {sum / groups, equal / groups};
+  }
+
+  GrpoConfig config_;
+};
+
+class PpoMethod : public RolloutMethod {
+ public:
+  explicit PpoMethod(const PpoConfig& config) : config_(config), kl_coefficient_(config.kl_coefficient) {}
+
+  std::vector<RolloutMetric> metrics() const override {
+    return {{"objective/kl", "kl"},       {"objective/entropy"}, {"objective/non_score_reward"},
+            {"objective/rlhf_reward"}, {"objective/scores"},  {"kl_coefficient"}};
+  }
+
+  std::vector<double> estimate(std::span<RolloutSequence> sequences) override {
+    const FlatColumns columns(sequences);
+    std::vector<double> scores;
+    std::vector<uint8_t> finished;
+    for (const RolloutSequence& sequence : sequences) {
+      scores.push_back(sequence.reward);
+      finished.push_back(sequence.ended ? 1 : 0);
+    }
+    const PpoAdvantages result =
+        ppo_advantages(config_, kl_coefficient_, {columns.tokens(), columns.values, scores, finished});
+    for (size_t s = 0; s < sequences.size(); ++s) {
+      const auto begin = columns.offsets[s], end = columns.offsets[s + 1];
+      sequences[s].advantages.assign(result.advantages.begin() + begin, result.advantages.begin() + end);
+      sequences[s].returns.assign(result.returns.begin() + begin, result.returns.begin() + end);
+    }
+    const std::vector<double> reported = {result.kl,           result.entropy, result.non_score_reward,
+                                          result.rlhf_reward(), result.score,   kl_coefficient_};
+    if (config_.adaptive_kl_target > 0) {
+      kl_coefficient_ = adapted_kl_coefficient(kl_coefficient_, config_.adaptive_kl_target, result.kl,
+                                               std::ssize(sequences));
+    }
+    return reported;
+  }
+
+  std::vector<double> state() const override { return {kl_coefficient_}; }
+  void restore(std::span<const double> state) override {
+    if (state.size() == 1) kl_coefficient_ = state.front();
+  }
+
+ private:
+  PpoConfig config_;
+  double kl_coefficient_;
+};
+
+}  // namespace
+
+std::unique_ptr<RolloutMethod> make_group_method(const GrpoConfig& config) {
+  return std::make_unique<GroupMethod>(config);
+}
+std::unique_ptr<RolloutMethod> make_ppo_method(const PpoConfig& config) { return std::make_unique<PpoMethod>(config); }
+
+}  // namespace llmtrain

@@ -191,6 +191,8 @@ void Config::visit(DeckKeys& keys) {  // in the order in which a user meets them
   quantization.visit(keys);
   dpo.visit(keys);
   reward.visit(keys);
+  rewards.visit(keys);
+  rollout.visit(keys);
   data.visit(keys);
   chat.visit(keys);
   batch.visit(keys);
@@ -321,7 +323,11 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
       config.data.max_prompt_length = config.dpo.max_prompt_length;
       if (files != DeckFiles::recorded) load_reference_path(deck, config, *folders);
     }
-    if (preference_tasks.contains(config.run.task)) drop_dropout(deck, config);
+    if (reinforcement_tasks.contains(config.run.task)) {
+      config.rewards.resolve(deck, config.run.task);
+      config.rollout.resolve(deck, config.batch.sequence_length);
+    }
+    if ((preference_tasks | reinforcement_tasks).contains(config.run.task)) drop_dropout(deck, config);
   }
   if (config.run.task == Task::evaluate) resolve_evaluation_task(deck, config);
   mark_unused(deck, keys, config.run.task);

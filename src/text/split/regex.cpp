@@ -129,24 +129,41 @@ struct Regex::State {
 
 Regex::Regex(const std::string& pattern, const std::string& place, std::string_view shown)
     : name_(fmt::format("{}{}the regex {}", place, place.empty() ? "" : ": ", shown.substr(0, 200))) {
-  const std::string translated = translate_regex(pattern, place);
+  compile(translate_regex(pattern, place), PCRE2_MULTILINE);
+}
+
+Regex::Regex(const std::string& pattern, const std::string& place, Syntax syntax)
+    : name_(fmt::format("{}{}the regex {}", place, place.empty() ? "" : ": ", pattern.substr(0, 200))) {
+  if (syntax == Syntax::oniguruma) {
+    compile(translate_regex(pattern, place), PCRE2_MULTILINE);
+  } else {
+    compile(pattern, PCRE2_AUTO_CALLOUT);  // the callout looks at the clock
+  }
+}
+
+void Regex::compile(const std::string& pattern, uint32_t options) {
   const std::unique_ptr<pcre2_compile_context, Deleter<pcre2_compile_context_free>> context(
       pcre2_compile_context_create(nullptr));
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
   size_t at = 0;
   code_ = std::make_unique<Code>();
-  code_->code.reset(
-      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | PCRE2_USE_OFFSET_LIMIT, &error,
-                    &at, context.get()));
+  code_->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                                  PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | PCRE2_USE_OFFSET_LIMIT | options,
+                                  &error, &at, context.get()));
   if (code_->code == nullptr) {
-    throw UserError(ExitCode::bad_content, fmt::format("{} cannot be used: {}", name_, message_of(error)));
+    throw UserError(ExitCode::bad_content,
+                    fmt::format("{} cannot be used: {}, at byte {}", name_, message_of(error), at));
   }
   pcre2_jit_compile(code_->code.get(), PCRE2_JIT_COMPLETE);  // interpreted if there is no compiler
 }
 
 Regex::~Regex() = default;
+
+bool Regex::found_in(std::string_view text) const {
+  size_t begin = 0, end = 0;
+  return Search(*this, text).next(begin, end);
+}
 
 Regex::Search::Search(const Regex& regex, std::string_view text)
     : state_(std::make_unique<State>(State{.regex = regex, .text = text})) {

@@ -1,9 +1,11 @@
 #pragma once
-// Arbitrary regular expressions of a tokenizer.json. They are written for Oniguruma, which the tokenizers package uses;
-// PCRE2 matches them here. Syntax with the same meaning is passed on, syntax with another meaning is translated, and
-// the rest is refused by name, so that no text is split differently than by the package.
+// Arbitrary regular expressions. Those of a tokenizer.json are written for Oniguruma, which the tokenizers package
+// uses; PCRE2 matches them here. Syntax with the same meaning is passed on, syntax with another meaning is translated,
+// and the rest is refused by name, so that no text is split differently than by the package. Those of a deck are
+// PCRE2's.
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -16,9 +18,13 @@ std::string translate_regex(std::string_view pattern, const std::string& place);
 
 class Regex {
  public:
+  enum class Syntax : uint8_t { oniguruma, perl };
+
   /// `place` begins messages, which name the file and key; `shown` is the pattern in them.
   Regex(const std::string& pattern, const std::string& place) : Regex(pattern, place, pattern) {}
   Regex(const std::string& pattern, const std::string& place, std::string_view shown);
+  /// With Syntax::perl, ^ and $ are the ends of the text and a dot is no line break, unless the pattern has (?m), (?s).
+  Regex(const std::string& pattern, const std::string& place, Syntax syntax);
   ~Regex();
   Regex(const Regex&) = delete;
   Regex& operator=(const Regex&) = delete;
@@ -31,8 +37,12 @@ class Regex {
     size_t begin = 0, end = 0;
     while (search.next(begin, end)) match(begin, end);
   }
+  /// Returns true if the text has a match. Throws as for_matches().
+  bool found_in(std::string_view text) const;
 
  private:
+  void compile(const std::string& pattern, uint32_t options);
+
   struct Code;
   struct State;
   class Search {

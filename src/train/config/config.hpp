@@ -9,6 +9,7 @@
 #include "core/deck/deck.hpp"
 #include "data/batch_config.hpp"
 #include "data/data_config.hpp"
+#include "generate/rollout_config.hpp"
 #include "layers/memory_config.hpp"
 #include "metrics/log_config.hpp"
 #include "models/freeze_config.hpp"
@@ -22,6 +23,7 @@
 #include "optim/schedule_config.hpp"
 #include "parallel/job/watchdog_config.hpp"
 #include "parallel/parallel_config.hpp"
+#include "rewards/rewards_config.hpp"
 #include "text/chat/chat_config.hpp"
 #include "train/config/checkpoint_config.hpp"
 #include "train/config/divergence_config.hpp"
@@ -40,6 +42,8 @@ struct Config {
   QuantizationConfig quantization;
   DpoConfig dpo;
   RewardConfig reward;
+  RewardsConfig rewards;
+  RolloutConfig rollout;
   DataConfig data;
   ChatConfig chat;
   BatchConfig batch;

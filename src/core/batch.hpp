@@ -23,6 +23,16 @@ struct DocumentColumns {
   std::vector<double> references = {};
 };
 
+/// Columns of a rollout, in host memory: one value for each row of a batch, 0 for rows without a trained target.
+struct RolloutColumns {
+  std::vector<float> old_logp;        ///< log-probability that sampling recorded, nats
+  std::vector<float> reference_logp;  ///< under the reference model, nats; empty without one
+  std::vector<float> advantages;
+  std::vector<float> returns;     ///< targets of the critic; empty without one
+  std::vector<float> old_values;  ///< the critic's values at the time of the rollout; empty without one
+  int64_t longest = 0;            ///< the rollout's max_new_tokens, the divisor of dr_grpo
+};
+
 /// One micro-batch: documents concatenated without padding, N tokens in all. Packing, padding-free fine-tuning and
 /// preference pairs all use this one type; there is no separate mask. Attention never crosses a border of `segments`.
 /// All tensors lie on the device.
@@ -38,6 +48,7 @@ struct Batch {
   Tensor sequence_ids;      ///< int64 [N], canonical id of the sample that contains the row (key of random numbers)
   Tensor sequence_offsets;  ///< int32 [N], index of the row in its sample; rows of a segment are consecutive
   const DocumentColumns* documents = nullptr;  ///< null if the data have no objective over documents
+  const RolloutColumns* rollout = nullptr;     ///< null unless the batch is part of a rollout
 };
 
 }  // namespace llmtrain

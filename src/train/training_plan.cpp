@@ -37,7 +37,7 @@ void TrainingPlan::plan_buffers(const PassPlan& passes, const PlanOptions& optio
   const int64_t rows = passes.max_rows;
   const int64_t segments = std::max(train.max_segments(), validation ? validation->max_segments() : 0);
   buffers.batch.plan(arena, rows, segments);
-  objective->plan(arena, segments);
+  objective->plan(arena, rows, segments);
   if (objective->needs().documents) {
     arena.add(buffers.documents, category, "statistics.documents", DType::f64, {segments});
   }

@@ -10,10 +10,11 @@
 
 namespace llmtrain {
 
-enum class Task : uint8_t { pretrain, sft, dpo, reward, evaluate, tokenizer };
+enum class Task : uint8_t { pretrain, sft, dpo, reward, ppo, grpo, evaluate, tokenizer };
 
 template <>
-inline constexpr auto enum_names<Task> = name_list("pretrain", "sft", "dpo", "reward", "evaluate", "tokenizer");
+inline constexpr auto enum_names<Task> = name_list("pretrain", "sft", "dpo", "reward", "ppo", "grpo", "evaluate",
+                                                   "tokenizer");
 
 class TaskSet {
  public:
@@ -36,12 +37,15 @@ class TaskSet {
   uint32_t bits_ = 0;
 };
 
-inline constexpr TaskSet training_tasks{Task::pretrain, Task::sft, Task::dpo, Task::reward};
-inline constexpr TaskSet model_tasks = training_tasks | TaskSet{Task::evaluate};
-/// Tasks that read rows of instruction data (data.format).
-inline constexpr TaskSet instruction_tasks{Task::sft, Task::dpo, Task::reward, Task::evaluate};
 /// Tasks whose samples are pairs of documents (or documents with a label) and whose divisor counts them.
 inline constexpr TaskSet preference_tasks{Task::dpo, Task::reward};
+/// Tasks whose samples are prompts: they learn from rewards of what the model writes.
+inline constexpr TaskSet reinforcement_tasks{Task::ppo, Task::grpo};
+inline constexpr TaskSet training_tasks = TaskSet{Task::pretrain, Task::sft} | preference_tasks | reinforcement_tasks;
+inline constexpr TaskSet model_tasks = training_tasks | TaskSet{Task::evaluate};
+/// Tasks that read rows of instruction data (data.format).
+inline constexpr TaskSet instruction_tasks =
+    TaskSet{Task::sft, Task::evaluate} | preference_tasks | reinforcement_tasks;
 inline constexpr TaskSet all_tasks = model_tasks | TaskSet{Task::tokenizer};
 
 inline bool trains(Task task) { return training_tasks.contains(task); }

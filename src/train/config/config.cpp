@@ -191,6 +191,8 @@ void Config::visit(DeckKeys& keys) {  // in the order in which a user meets them
   quantization.visit(keys);
   dpo.visit(keys);
   reward.visit(keys);
+  ppo.visit(keys);
+  grpo.visit(keys);
   data.visit(keys);
   chat.visit(keys);
   batch.visit(keys);
@@ -321,6 +323,8 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
       config.data.max_prompt_length = config.dpo.max_prompt_length;
       if (files != DeckFiles::recorded) load_reference_path(deck, config, *folders);
     }
+    if (config.run.task == Task::ppo) config.ppo.resolve(deck);
+    if (config.run.task == Task::grpo) config.grpo.resolve(deck);
     if (preference_tasks.contains(config.run.task)) drop_dropout(deck, config);
   }
   if (config.run.task == Task::evaluate) resolve_evaluation_task(deck, config);

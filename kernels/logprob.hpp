@@ -8,10 +8,11 @@ namespace llmtrain {
 
 /// Per-row outputs, fp32 [R] (argmax int32 [R]); empty ones are not computed. Rows with ignore_target get logp = 0.
 struct TokenStatistics {
-  Tensor logp;     ///< log softmax at the target
-  Tensor lse;      ///< log sum exp of the logits
-  Tensor entropy;  ///< entropy of the softmax, nats
-  Tensor argmax;   ///< lowest index among equals
+  Tensor logp;        ///< log softmax at the target
+  Tensor lse;         ///< log sum exp of the logits
+  Tensor entropy;     ///< entropy of the softmax, nats
+  Tensor argmax;      ///< lowest index among equals
+  Tensor value = {};  ///< fp32 [N], of a critic
 };
 
 /// x = cap tanh(x / cap) in place, fp32 (Gemma 2).
@@ -28,6 +29,7 @@ struct TokenCotangents {
   Tensor logp;
   Tensor lse;
   Tensor entropy;
+  Tensor value = {};  ///< fp32 [N], of a critic
 };
 /// dlogits [R, V'] (compute dtype) = logp' (onehot - p) + lse' p - entropy' p (log p + H). fp32 dlogits may alias
 /// logits (row r of dlogits in row r of logits); a 16-bit result is a separate tensor. Padding columns get 0. Rows with

@@ -17,7 +17,7 @@ void document_sums(std::vector<double>& out, const Batch& batch, const Tensor& s
   stream.synchronize();
 }
 
-void DocumentObjective::plan(Arena& arena, int64_t max_segments) {
+void DocumentObjective::plan(Arena& arena, int64_t /*max_rows*/, int64_t max_segments) {
   constexpr MemoryCategory category = MemoryCategory::activations;
   arena.add(device_sums_, category, "documents.sums", DType::f64, {max_segments});
   arena.add(device_factors_, category, "documents.factors", DType::f32, {max_segments});

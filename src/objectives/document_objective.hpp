@@ -20,7 +20,7 @@ class DocumentObjective : public Objective {
  public:
   std::span<const MetricSpec> metrics() const override { return metrics_; }
   int64_t count(const StepPlan& plan) const override { return static_cast<int64_t>(plan.samples.size()); }
-  void plan(Arena& arena, int64_t max_segments) override;
+  void plan(Arena& arena, int64_t max_rows, int64_t max_segments) override;
   void cotangents(const Batch& batch, const TokenStatistics& statistics, const TokenCotangents& out,
                   const Tensor& scale, Stream& stream) override;
   void add_sums(const Batch& batch, const TokenStatistics& statistics, const Tensor& sums, Stream& stream) override;

@@ -17,6 +17,8 @@
 #include "kernels/logprob.hpp"
 #include "kernels/matmul.hpp"
 #include "objectives/dpo_config.hpp"
+#include "objectives/grpo_config.hpp"
+#include "objectives/ppo_config.hpp"
 #include "objectives/reward_config.hpp"
 
 namespace llmtrain {
@@ -25,7 +27,9 @@ namespace llmtrain {
 struct ObjectiveNeeds {
   /// The cotangents depend on the statistics, so that the head is run twice: to score, then to differentiate.
   bool statistics_first = false;
-  bool entropy = false;    ///< entropies of the tokens' distributions
+  bool entropy = false;    ///< entropies of the tokens' distributions, and their cotangents
+  bool value = false;      ///< values of a critic, and their cotangents
+  bool rollout = false;    ///< Batch::rollout
   bool documents = false;  ///< Batch::documents; the host takes part in every pass
   bool reference = false;  ///< DocumentColumns::references
   /// Log-probabilities of all documents of a step before its passes (begin_step), at the price of a forward pass.
@@ -61,8 +65,8 @@ class Objective {
   virtual ObjectiveNeeds needs() const { return {}; }
   /// Sees the documents of a step before its passes, if needs().step_statistics.
   virtual void begin_step(const StepDocuments& /*documents*/) {}
-  /// Registers memory for batches of at most so many segments.
-  virtual void plan(Arena& /*arena*/, int64_t /*max_segments*/) {}
+  /// Registers memory for batches of at most so many rows and segments.
+  virtual void plan(Arena& /*arena*/, int64_t /*max_rows*/, int64_t /*max_segments*/) {}
   /// Log-probabilities that are compared with those of another pass must not depend on the other rows of a batch.
   ProductRole product_role() const { return needs().documents ? ProductRole::prefill : ProductRole::training; }
   /// Values of a step, in the order of their sums; the first is the loss.
@@ -85,5 +89,9 @@ std::unique_ptr<Objective> make_kto(const DpoConfig& config);
 std::unique_ptr<Objective> make_dpo(const DpoConfig& config);
 /// The loss of a model that scores, over pairs.
 std::unique_ptr<Objective> make_reward(const RewardConfig& config);
+/// The policy loss of GRPO and its relatives over completions of a rollout.
+std::unique_ptr<Objective> make_grpo(const GrpoConfig& config);
+/// The losses of policy and critic over completions of a rollout.
+std::unique_ptr<Objective> make_ppo(const PpoConfig& config);
 
 }  // namespace llmtrain

@@ -38,7 +38,7 @@ void TrainingPlan::plan_buffers(const PassPlan& passes, const PlanOptions& optio
   const int64_t rows = passes.max_rows;
   const int64_t segments = std::max(batches().max_segments(), validation ? validation->max_segments() : 0);
   buffers.batch.plan(arena, rows, segments, rollouts ? rollouts->batches().shape().kept_words : 0);
-  objective->plan(arena, segments);
+  objective->plan(arena, rows, segments);
   if (objective->needs().documents) {
     arena.add(buffers.documents, category, "statistics.documents", DType::f64, {segments});
   }

@@ -191,6 +191,8 @@ void Config::visit(DeckKeys& keys) {  // in the order in which a user meets them
   quantization.visit(keys);
   dpo.visit(keys);
   reward.visit(keys);
+  ppo.visit(keys);
+  grpo.visit(keys);
   rewards.visit(keys);
   rollout.visit(keys);
   data.visit(keys);

@@ -17,6 +17,8 @@
 #include "models/model_config.hpp"
 #include "models/quantization_config.hpp"
 #include "objectives/dpo_config.hpp"
+#include "objectives/grpo_config.hpp"
+#include "objectives/ppo_config.hpp"
 #include "objectives/reward_config.hpp"
 #include "optim/optimizer_config.hpp"
 #include "optim/precision_config.hpp"
@@ -44,6 +46,8 @@ struct Config {
   RewardConfig reward;
   RewardsConfig rewards;
   RolloutConfig rollout;
+  PpoConfig ppo;
+  GrpoConfig grpo;
   DataConfig data;
   ChatConfig chat;
   BatchConfig batch;

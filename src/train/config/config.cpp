@@ -326,6 +326,7 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     if (reinforcement_tasks.contains(config.run.task)) {
       config.rewards.resolve(deck, config.run.task);
       config.rollout.resolve(deck, config.batch.sequence_length);
+      config.data.completion_tokens = config.rollout.max_new_tokens;
     }
     if ((preference_tasks | reinforcement_tasks).contains(config.run.task)) drop_dropout(deck, config);
   }

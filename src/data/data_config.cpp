@@ -102,12 +102,13 @@ void DataConfig::visit(DeckKeys& keys) {
            "of messages), preference (chosen, rejected and optionally prompt, texts or lists of messages, and margin; "
            "without a prompt it is what both begin with), unpaired (prompt, completion, label: true or false) or text. "
            "auto: the columns of a file's first row tell. Conversations need a task that trains on them, and dpo and "
-           "reward need preference (dpo.loss = kto: unpaired)."});
+           "reward need preference (dpo.loss = kto: unpaired). ppo and grpo read prompt (prompt, a text or a list of "
+           "messages, or messages whose last answer is left out), and its other columns are for [rewards]."});
   keys.key("columns", columns,
            {.doc = "Other names of columns, role:column (prompt:question, response:answer). Roles: prompt, query, "
                    "response, system, history (alpaca); messages, role, content, system, tools (sharegpt, messages); "
                    "prompt, completion (prompt_completion); prompt, chosen, rejected, margin (preference); prompt, "
-                   "completion, label (unpaired); text.",
+                   "completion, label (unpaired); prompt, messages (prompt); text.",
             .tasks = instruction_tasks});
   keys.key(
       "packing", packing,
@@ -179,13 +180,15 @@ void DataConfig::visit(DeckKeys& keys) {
 }
 
 TextFormat DataConfig::text_format() const {
-  return {document_separator, text_column, row_limit, json_as_text, instructions ? format : "text", columns, use};
+  const bool prompts = use == DataUse::prompts && format == "auto";
+  const std::string rows = !instructions ? "text" : prompts ? "prompt" : format;
+  return {document_separator, text_column, row_limit, json_as_text, rows, columns, use};
 }
 
 DataConfig DataConfig::for_conversations() const {
   DataConfig rules = *this;
   if (!packing_given) rules.packing = Packing::none;
-  if (!overflow_given) rules.overflow = Overflow::truncate;
+  if (!overflow_given) rules.overflow = use == DataUse::prompts ? Overflow::truncate_left : Overflow::truncate;
   return rules;
 }
 
@@ -211,17 +214,22 @@ void DataConfig::check_tokenizer_name(DeckLoader& deck) const {
 
 /// Keys of preference data.
 void DataConfig::resolve_preferences(DeckLoader& deck, Task task) {
-  const bool preferences = preference_tasks.contains(task);
+  const bool preferences = preference_tasks.contains(task), prompts = reinforcement_tasks.contains(task);
   if (const RowFormat* named = find_row_format(format)) {
     const std::string why = refused_use(use, named->group, named->column);
     deck.check(why.empty(), {"data.format"}, fmt::format("with {}, {}", format, why));
   }
-  if (!preferences) return;
+  if (!preferences && !prompts) return;
   for (const auto* files : {&train, &validation}) {
     deck.check(std::ranges::find(*files, builtin_stories) == files->end(),
                {files == &train ? "data.train" : "data.validation"},
-               fmt::format("{} is text, and run.task = {} trains on preferences", builtin_stories, name_of(task)));
+               fmt::format("{} is text, and run.task = {} trains on {}", builtin_stories, name_of(task),
+                           prompts ? "prompts" : "preferences"));
   }
+  deck.check(
+      !prompts || !overflow_given || overflow != Overflow::truncate, {"data.overflow"},
+      "truncate would cut off the end of a prompt, behind which the answer begins; choose truncate_left, drop or "
+      "error");
   deck.check(!overflow_given || overflow != Overflow::split, {"data.overflow"},
              "split would begin a sample in the middle of an answer; choose truncate, truncate_left, drop or error");
   deck.check(!packing_given || packing != Packing::wrap, {"data.packing"},
@@ -234,10 +242,11 @@ void DataConfig::resolve_preferences(DeckLoader& deck, Task task) {
 
 /// Keys of instruction data.
 void DataConfig::resolve_rows(DeckLoader& deck, Task task) {
-  use = task == Task::reward              ? DataUse::pairs
-        : preference_tasks.contains(task) ? DataUse::preferences
-        : trains(task)                    ? DataUse::training
-                                          : DataUse::any;
+  use = task == Task::reward                 ? DataUse::pairs
+        : reinforcement_tasks.contains(task) ? DataUse::prompts
+        : preference_tasks.contains(task)    ? DataUse::preferences
+        : trains(task)                       ? DataUse::training
+                                             : DataUse::any;
   instructions = instruction_tasks.contains(task);
   begins_like_tokenizer = task == Task::sft;
   packing_given = deck.given("data.packing");

@@ -63,8 +63,12 @@ struct DataConfig {
   // True if a score is read at the last token of each document of pairs: all of its tokens are inputs, the last row
   // counts, and there are no targets.
   bool scores_documents = false;
+  // Tokens of a sample that belong to the completion of its prompt; above 0 with prompts only.
+  int64_t completion_tokens = 0;
   /// Tokens at the end of a document that are no inputs.
-  int64_t targets_behind() const { return scores_documents ? 0 : 1; }
+  int64_t targets_behind() const { return scores_documents || use == DataUse::prompts ? 0 : 1; }
+  /// Inputs that a document may have.
+  int64_t room(int64_t sequence_length) const { return sequence_length - completion_tokens; }
   // Checkpoint to read the tokenizer from if the folder of `tokenizer` no longer exists.
   std::string tokenizer_from;
   bool has_tokenizer_files() const;
@@ -87,7 +91,7 @@ struct DataConfig {
   /// Tokens that a document may have with overflow = error; 0: any number, or samples decide.
   int64_t longest_document(int64_t sequence_length) const {
     const bool refused = packing != Packing::wrap && overflow == Overflow::error && max_prompt_length == 0;
-    return refused ? sequence_length + targets_behind() : 0;
+    return refused ? room(sequence_length) + targets_behind() : 0;
   }
   /// A word that is no path must be that of a kind of tokenizer, unless a file or folder has this name.
   void check_tokenizer_name(DeckLoader& deck) const;

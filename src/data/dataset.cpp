@@ -356,10 +356,12 @@ std::string describe_rows(const RowCounts& rows) {
 
 std::string describe_rows(const TokenFile& file) {
   const TokenFileInfo& info = file.info();
-  if (!info.has_preferences()) return describe_rows(info.rows);
+  if (!info.has_groups()) return describe_rows(info.rows);
   std::string text;
   if (info.group > 1) {
     text = fmt::format("{} pairs{}", info.documents / info.group, info.column.empty() ? "" : " with margins");
+  } else if (info.has_prompts()) {
+    text = fmt::format("{} prompts", info.documents);
   } else {
     text = fmt::format("{} rows with a label, {} of them desirable", info.documents,
                        std::ranges::count(file.values(), 1.0F));

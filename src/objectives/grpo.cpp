@@ -33,7 +33,7 @@ class Grpo : public TokenObjective {
   explicit Grpo(const GrpoConfig& config) : config_(config) {
     const bool by_token = counts_tokens();
     loss_ = add_metric({"loss", 1});
-    if (!by_token) length_ = add_metric({"completions/mean_length", 1});
+    if (!by_token) length_ = add_metric({"tokens_per_sequence", 1});
     const int tokens = by_token ? -1 : static_cast<int>(length_);
     const int ratios = config.loss == Loss::rloo ? -1 : tokens;
     if (config.beta > 0) kl_ = add_metric({"kl", 1, "kl", tokens});

@@ -62,13 +62,16 @@ std::unique_ptr<Rollouts> make_rollouts(const Config& config, const Dataset& dat
   parts.method = ppo ? make_ppo_method(config.ppo) : make_group_method(config.grpo);
   parts.references = needs_rollout_reference(config);
   parts.values = ppo;
-  if (ppo && !config.ppo.reward_model.empty()) parts.rewards.push_back({"model", 1, nullptr});
+  if (ppo && !config.ppo.reward_model.empty()) parts.rewards.push_back({.name = "reward_model"});
   const std::vector<RewardSpec> specs = config.rewards.specs();
+  const std::vector<std::string> names = reward_names(config.rewards);
   for (size_t i = 0; i < specs.size(); ++i) {
-    const bool model = specs[i].kind == RewardSpec::Kind::model;
-    parts.rewards.push_back({std::string(name_of(specs[i].kind)), config.rewards.weight(i),
-                             model ? nullptr : make_reward_function(specs[i], config.rewards)});
+    WeightedReward& reward = parts.rewards.emplace_back();
+    reward.name = names[i];
+    reward.weight = config.rewards.weight(i);
+    if (specs[i].kind != RewardSpec::Kind::model) reward.spec = specs[i];
   }
+  parts.reward_time_limit = config.rewards.time_limit;
   if (config.source.reward) parts.reward_tokenizer = other_tokenizer(config, *data.tokenizer);
   return std::make_unique<Rollouts>(std::move(parts), prompts);
 }

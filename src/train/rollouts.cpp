@@ -83,7 +83,7 @@ bool Rollouts::make(const RolloutContext& run, int64_t step) {
 GenerationRequest Rollouts::request(const RolloutContext& run, int64_t iteration, Part part, const StepPlan& prompts) {
   GenerationRequest request;
   for (int64_t s = part.begin; s < part.end; ++s) {
-    prompts_.prompt(prompts.samples[static_cast<size_t>(s / parts_.group_size)], request.prompts.emplace_back());
+    prompts_.read_prompt(prompts.samples[static_cast<size_t>(s / parts_.group_size)], request.prompts.emplace_back());
     request.numbers.push_back(s);
   }
   const RolloutConfig& sampling = parts_.sampling;
@@ -267,7 +267,7 @@ std::vector<double> Rollouts::model_rewards(const RolloutContext& run) {
   return rewards;
 }
 
-std::vector<double> Rollouts::function_rewards(const RolloutContext& run, RewardFunction& function) {
+std::vector<double> Rollouts::function_rewards(const RolloutContext& run, WeightedReward& reward) {
   Communicator& communicator = run.runtime.communicator();
   const Part part = part_of(communicator);
   std::vector<double> mine(static_cast<size_t>(part.end - part.begin));
@@ -286,7 +286,10 @@ std::vector<double> Rollouts::function_rewards(const RolloutContext& run, Reward
       row.ended = sequence.ended;
       row.columns = columns.emplace_back(prompts_.row_text(sequence.prompt));
     }
-    function.score(rows, mine);
+    if (reward.function == nullptr) {
+      reward.function = make_reward_function(reward.spec.value(), reward.name, parts_.reward_time_limit);
+    }
+    reward.function->score(rows, mine);
   });
   Message message;
   message.put(mine);
@@ -303,7 +306,7 @@ std::vector<double> Rollouts::reward(const RolloutContext& run) {
   std::vector<double> sums(sequences.size(), 0), means;
   for (WeightedReward& reward : parts_.rewards) {
     const std::vector<double> values =
-        reward.function == nullptr ? model_rewards(run) : function_rewards(run, *reward.function);
+        reward.spec ? function_rewards(run, reward) : model_rewards(run);
     double sum = 0;
     for (size_t s = 0; s < values.size(); ++s) {
       sums[s] += reward.weight * values[s];

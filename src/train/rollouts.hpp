@@ -21,11 +21,12 @@
 
 namespace llmtrain {
 
-/// A reward function of the deck; null: the reward model.
+/// A number of each completion, whose weighted sum is the reward.
 struct WeightedReward {
-  std::string name;  ///< in metrics: rewards/NAME/mean
+  std::string name;                  ///< in metrics: rewards/NAME/mean
   double weight = 1;
-  std::unique_ptr<RewardFunction> function;
+  std::optional<RewardSpec> spec = {};  ///< not set: the score of the reward model
+  std::unique_ptr<RewardFunction> function = {};  ///< made with the first rollout: plans do not start programs
 };
 
 struct RolloutParts {
@@ -35,6 +36,7 @@ struct RolloutParts {
   int64_t group_size = 1;  ///< sequences of a prompt, which follow one another
   std::unique_ptr<RolloutMethod> method;
   std::vector<WeightedReward> rewards;
+  Duration reward_time_limit{60};  ///< of a program's batch
   /// Tokenizer of the reward model if it has another one: it gets the same text in its own tokens.
   std::shared_ptr<const Tokenizer> reward_tokenizer = {};
   bool references = false;  ///< true if log-probabilities under the reference are needed
@@ -93,7 +95,7 @@ class Rollouts {
                     std::vector<float> RolloutSequence::*column);
   std::vector<int32_t> judged_ids(const RolloutSequence& sequence) const;
   std::vector<double> model_rewards(const RolloutContext& run);
-  std::vector<double> function_rewards(const RolloutContext& run, RewardFunction& function);
+  std::vector<double> function_rewards(const RolloutContext& run, WeightedReward& reward);
   /// Sets the sequences' rewards, and returns the mean of each function.
   std::vector<double> reward(const RolloutContext& run);
   std::vector<double> lengths() const;

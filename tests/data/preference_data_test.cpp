@@ -255,7 +255,7 @@ TEST_F(PreferenceData, TasksTakeTheirOwnRows) {
   EXPECT_THAT(refused("pairs.jsonl", pair), AllOf(HasSubstr("pairs.jsonl:1"), HasSubstr("dpo and reward are")));
   EXPECT_THAT(refused("labelled.jsonl", labelled), HasSubstr("dpo.loss = kto"));
   config_.format = "prompt_completion";
-  EXPECT_FALSE(open("labelled.jsonl", labelled).train->info().has_preferences());
+  EXPECT_FALSE(open("labelled.jsonl", labelled).train->info().has_groups());
 }
 
 std::shared_ptr<test::MemoryTokens> pairs_of(const std::vector<std::vector<int32_t>>& documents,

@@ -115,7 +115,7 @@ TEST(HostileTokenFile, Preferences) {
   const Folder folder;
   for (const auto& extra :
        {preferences(2, "margin", {-1, 2}), preferences(2, "", {}), preferences(1, "label", {0, 1})}) {
-    EXPECT_TRUE(open_token_file(write_file(folder, {.extra = extra}))->info().has_preferences());
+    EXPECT_TRUE(open_token_file(write_file(folder, {.extra = extra}))->info().has_groups());
   }
   const auto refused = [](const std::function<void(hid_t)>& extra) { return refusal_of({.extra = extra}); };
   EXPECT_THAT(refused(preferences(3, "", {})), HasSubstr("attribute group = 3 is out of range"));

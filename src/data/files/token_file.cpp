@@ -23,15 +23,8 @@ class StoredTokens final : public TokenFile {
       : layout_(token_format::read_layout(path)), file_(FileHandle::open_to_read(path)) {
     if (rows > 0) layout_.info.vocabulary_size = std::min(layout_.info.vocabulary_size, rows);
     file_.expect_scattered_reads();
-    documents_.resize(static_cast<size_t>(layout_.documents.elements));
-    file_.read(layout_.documents.offset, layout_.documents.elements * 8, documents_.data());
-    const bool ascending =
-        std::adjacent_find(documents_.begin(), documents_.end(), std::greater_equal<>()) == documents_.end();
-    if (!ascending || documents_.front() != 0 || documents_.back() != static_cast<uint64_t>(tokens())) {
-      throw UserError(
-          ExitCode::bad_content,
-          fmt::format("{}: not a usable token file: /documents must ascend from 0 to {} tokens", path, tokens()));
-    }
+    documents_ = read_offsets(layout_.documents, "documents", tokens());
+    if (layout_.info.has_prompts()) row_offsets_ = read_offsets(layout_.row_offsets, "row_offsets", row_bytes());
     read_values();
   }
 
@@ -39,6 +32,15 @@ class StoredTokens final : public TokenFile {
   int64_t tokens() const override { return layout_.info.tokens; }
   std::span<const uint64_t> documents() const override { return documents_; }
   std::span<const float> values() const override { return values_; }
+
+  std::string row_text(int64_t document) const override {
+    if (row_offsets_.empty()) return {};
+    LLMTRAIN_CHECK(document >= 0 && document < layout_.info.documents, "no such document");
+    const auto d = static_cast<size_t>(document);
+    std::string text(row_offsets_[d + 1] - row_offsets_[d], '\0');
+    file_.read(layout_.rows.offset + static_cast<int64_t>(row_offsets_[d]), std::ssize(text), text.data());
+    return text;
+  }
 
   void read(int64_t begin, int64_t count, int32_t* ids) const override {
     LLMTRAIN_CHECK(begin >= 0 && count >= 0 && begin <= tokens() - count, "tokens outside the file");
@@ -78,6 +80,18 @@ class StoredTokens final : public TokenFile {
   }
 
  private:
+  int64_t row_bytes() const { return layout_.rows.elements; }
+
+  /// Offsets that ascend from 0 to `end`; no range between them is empty.
+  std::vector<uint64_t> read_offsets(const token_format::Region& region, std::string_view name, int64_t end) const {
+    std::vector<uint64_t> offsets(static_cast<size_t>(region.elements));
+    file_.read(region.offset, region.elements * 8, offsets.data());
+    const bool ascending = std::adjacent_find(offsets.begin(), offsets.end(), std::greater_equal<>()) == offsets.end();
+    if (ascending && offsets.front() == 0 && offsets.back() == static_cast<uint64_t>(end)) return offsets;
+    throw UserError(ExitCode::bad_content, fmt::format("{}: not a usable token file: /{} must ascend from 0 to {}",
+                                                       layout_.info.path, name, end));
+  }
+
   void read_values() {
     values_.resize(static_cast<size_t>(layout_.values.elements));
     if (values_.empty()) return;
@@ -101,7 +115,7 @@ class StoredTokens final : public TokenFile {
 
   token_format::Layout layout_;
   FileHandle file_;
-  std::vector<uint64_t> documents_;
+  std::vector<uint64_t> documents_, row_offsets_;
   std::vector<float> values_;
 };
 
@@ -119,17 +133,17 @@ class TokenRange final : public TokenFile {
     }
     documents_.push_back(static_cast<uint64_t>(end - begin));
     info_.documents = static_cast<int64_t>(documents_.size()) - 1;
-    if (base_->values().empty()) return;
     const std::span<const uint64_t> all = base_->documents();
-    const auto first =
-        static_cast<size_t>(std::ranges::upper_bound(all, static_cast<uint64_t>(begin)) - all.begin()) - 1;
-    values_ = base_->values().subspan(first, documents_.size() - 1);
+    first_document_ = std::ranges::upper_bound(all, static_cast<uint64_t>(begin)) - all.begin() - 1;
+    if (base_->values().empty()) return;
+    values_ = base_->values().subspan(static_cast<size_t>(first_document_), documents_.size() - 1);
   }
 
   const TokenFileInfo& info() const override { return info_; }
   int64_t tokens() const override { return info_.tokens; }
   std::span<const uint64_t> documents() const override { return documents_; }
   std::span<const float> values() const override { return values_; }
+  std::string row_text(int64_t document) const override { return base_->row_text(first_document_ + document); }
   void read(int64_t begin, int64_t count, int32_t* ids) const override {
     LLMTRAIN_CHECK(begin >= 0 && count >= 0 && begin <= tokens() - count, "tokens outside the range");
     base_->read(begin_ + begin, count, ids);
@@ -142,6 +156,7 @@ class TokenRange final : public TokenFile {
  private:
   std::shared_ptr<const TokenFile> base_;
   int64_t begin_;
+  int64_t first_document_ = 0;  // in the other file
   TokenFileInfo info_;
   std::vector<uint64_t> documents_;
   std::span<const float> values_;
@@ -173,6 +188,7 @@ class SomeDocuments final : public TokenFile {
       }
       if (taken) documents_.push_back(documents_.back() + all[d + 1] - all[d]);
       if (taken && !base_->values().empty()) values_.push_back(base_->values()[d]);
+      if (taken && info_.has_prompts()) numbers_.push_back(static_cast<int64_t>(d));
       follows = taken;
     }
     info_.documents = static_cast<int64_t>(documents_.size()) - 1;
@@ -184,6 +200,9 @@ class SomeDocuments final : public TokenFile {
   int64_t tokens() const override { return info_.tokens; }
   std::span<const uint64_t> documents() const override { return documents_; }
   std::span<const float> values() const override { return values_; }
+  std::string row_text(int64_t document) const override {
+    return numbers_.empty() ? std::string() : base_->row_text(numbers_[static_cast<size_t>(document)]);
+  }
   void read(int64_t begin, int64_t count, int32_t* ids) const override {
     for_each_run(begin, count, [&](int64_t from, int64_t n) {
       base_->read(from, n, ids);
@@ -218,6 +237,7 @@ class SomeDocuments final : public TokenFile {
   TokenFileInfo info_;
   std::vector<uint64_t> documents_;
   std::vector<float> values_;
+  std::vector<int64_t> numbers_;         // of prompts in the other file
   std::vector<uint64_t> runs_, begins_;  // runs of consecutive documents: where each begins here, and in the other file
 };
 
@@ -239,6 +259,11 @@ class JoinedTokens final : public TokenFile {
   int64_t tokens() const override { return info_.tokens; }
   std::span<const uint64_t> documents() const override { return documents_; }
   std::span<const float> values() const override { return values_; }
+  std::string row_text(int64_t document) const override {
+    size_t i = 0;
+    while (i + 1 < files_.size() && document >= files_[i]->info().documents) document -= files_[i++]->info().documents;
+    return files_[i]->row_text(document);
+  }
   void read(int64_t begin, int64_t count, int32_t* ids) const override {
     for_each_file(begin, count, [&](const TokenFile& file, int64_t from, int64_t n) {
       file.read(from, n, ids);
@@ -266,7 +291,10 @@ class JoinedTokens final : public TokenFile {
     }
     if (other.group != info_.group || other.column != info_.column) {
       const auto kind = [](const TokenFileInfo& of) {
-        return of.group > 1 ? "pairs" : of.column.empty() ? "documents without a preference" : "documents with a label";
+        return of.group > 1        ? "pairs"
+               : of.column.empty() ? "documents without a preference"
+               : of.has_prompts()  ? "prompts"
+                                   : "documents with a label";
       };
       throw UserError(
           ExitCode::bad_content,
@@ -311,6 +339,8 @@ class JoinedTokens final : public TokenFile {
 
 }  // namespace
 
+std::string TokenFile::row_text(int64_t) const { return {}; }
+
 RowCounts& RowCounts::operator+=(const RowCounts& other) {
   for (const auto member : {&RowCounts::used, &RowCounts::untrained, &RowCounts::duplicates, &RowCounts::merged_borders,
                             &RowCounts::without_stop, &RowCounts::equal, &RowCounts::empty}) {
@@ -329,7 +359,7 @@ SplitTokens split_tokens(std::shared_ptr<const TokenFile> file, double validatio
   LLMTRAIN_CHECK(validation_fraction >= 0 && validation_fraction < 1, "a fraction of the tokens is in [0, 1)");
   const int64_t tokens = file->tokens();
   int64_t border = static_cast<int64_t>(std::floor(static_cast<double>(tokens) * (1 - validation_fraction)));
-  if (file->info().rows.used > 0 || file->info().has_preferences()) {
+  if (file->info().rows.used > 0 || file->info().has_groups()) {
     const std::span<const uint64_t> documents = file->documents();
     const auto next = std::ranges::upper_bound(documents, static_cast<uint64_t>(border));
     const std::ptrdiff_t before = next - documents.begin() - 1;
@@ -371,7 +401,7 @@ std::string content_of_tokens(const TokenFile& file) {
                                         info.eos_id, info.has_mask, info.tokenizer_hash);
   StreamHash hash;
   hash.update(facts.data(), facts.size());
-  if (info.has_preferences()) {
+  if (info.has_groups()) {
     const std::string kind = fmt::format(" {} {}", info.group, info.column);
     hash.update(kind.data(), kind.size());
     hash.update(file.values().data(), file.values().size_bytes());
@@ -388,6 +418,10 @@ std::string content_of_tokens(const TokenFile& file) {
       hash.update(mask.data(), mask.size());
     }
     if (last == 0) break;
+  }
+  for (int64_t sample = 0; sample < samples && info.has_prompts(); ++sample) {
+    const std::string row = file.row_text((info.documents - 1) / (samples - 1) * sample);
+    hash.update(row.data(), row.size());
   }
   return hex(hash.digest());
 }

@@ -1,13 +1,17 @@
 #pragma once
-// HDF5 token file: /tokens, /documents, optional /mask, and attributes that describe the origin.
+// HDF5 token file: /tokens, /documents, optional /mask, /values and /rows, and attributes that describe the origin.
 
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace llmtrain {
+
+/// TokenFileInfo::column of prompts.
+inline constexpr std::string_view prompt_column = "prompt";
 
 /// Rows of instruction data; all 0 for other data.
 struct RowCounts {
@@ -39,13 +43,16 @@ struct TokenFileInfo {
   int64_t skipped_documents = 0;     ///< number of empty documents
   RowCounts rows;                    ///< of instruction data
   int64_t group = 1;                 ///< consecutive documents that form a sample: 2 for pairs, chosen before rejected
-  std::string column;                ///< meaning of /values: "label", "margin" or empty
+  std::string column;                ///< meaning of /values: "label", "margin" or empty; "prompt": there are /rows
   std::string tokenizer;             ///< Tokenizer::serialized(), empty for pre-tokenized input
   std::string tokenizer_hash;        ///< 16 hex digits
   std::string command;               ///< command that made the file
   std::vector<std::string> sources;  ///< "name size hash"
 
-  bool has_preferences() const { return group > 1 || !column.empty(); }
+  bool has_prompts() const { return column == prompt_column; }
+  bool has_values() const { return !column.empty() && !has_prompts(); }
+  /// True if samples are groups of documents (of one, for rows with a label and for prompts).
+  bool has_groups() const { return group > 1 || !column.empty(); }
 };
 
 /// Read access by range; immutable, so threads can share one. A view of a range of documents or tokens is also a
@@ -61,6 +68,8 @@ class TokenFile {
   virtual void read(int64_t begin, int64_t count, int32_t* ids) const = 0;
   /// Values of the documents, as info().column names them; empty if it is.
   virtual std::span<const float> values() const { return {}; }
+  /// Reads the row of a prompt: its other columns, JSON text of an object. Empty if the documents are no prompts.
+  virtual std::string row_text(int64_t document) const;
   /// Reads the mask: 1 = trained on; all ones without a mask.
   virtual void read_mask(int64_t begin, int64_t count, uint8_t* mask) const = 0;
 };

@@ -95,14 +95,16 @@ class TokenFileCreator {
 }  // namespace
 
 TokenFileWriter::TokenFileWriter(const std::string& path, const TokenFileInfo& info,
-                                 std::span<const uint64_t> documents, std::span<const float> values)
+                                 std::span<const uint64_t> documents, std::span<const float> values,
+                                 std::span<const uint64_t> row_offsets)
     : path_(path) {
   namespace format = token_format;
   LLMTRAIN_CHECK(documents.size() >= 2 && documents.back() == static_cast<uint64_t>(info.tokens),
                  "documents must cover the tokens");
-  LLMTRAIN_CHECK(values.size() == (info.column.empty() ? 0 : documents.size() - 1), "a column has a value a document");
+  LLMTRAIN_CHECK(values.size() == (info.has_values() ? documents.size() - 1 : 0), "a column has a value a document");
+  LLMTRAIN_CHECK(row_offsets.size() == (info.has_prompts() ? documents.size() : 0), "a prompt has a row");
   target_.path = temporary_path(path);
-  token_format::Region offsets, column;
+  token_format::Region offsets, column, rows;
   try {
     const Hdf5Silence silence;
     TokenFileCreator file(target_.path);
@@ -119,7 +121,7 @@ TokenFileWriter::TokenFileWriter(const std::string& path, const TokenFileInfo& i
       file.attribute(format::attribute_borders, info.rows.merged_borders);
       file.attribute(format::attribute_without_stop, info.rows.without_stop);
     }
-    if (info.has_preferences()) {
+    if (info.has_groups()) {
       file.attribute(format::attribute_group, info.group);
       file.attribute(format::attribute_column, info.column);
       file.attribute(format::attribute_equal, info.rows.equal);
@@ -138,10 +140,15 @@ TokenFileWriter::TokenFileWriter(const std::string& path, const TokenFileInfo& i
     if (!values.empty()) {
       column = file.dataset(format::values, H5T_IEEE_F32LE, static_cast<int64_t>(values.size()));
     }
+    if (!row_offsets.empty()) {
+      rows = file.dataset(format::row_offsets, H5T_STD_U64LE, static_cast<int64_t>(row_offsets.size()));
+      target_.rows = file.dataset(format::rows, H5T_STD_U8LE, static_cast<int64_t>(row_offsets.back()));
+    }
     file.close();
     const FileHandle handle = FileHandle::open_to_write(target_.path);
     handle.write(offsets.offset, offsets.elements * 8, documents.data());
     if (!values.empty()) handle.write(column.offset, column.elements * 4, values.data());
+    if (!row_offsets.empty()) handle.write(rows.offset, rows.elements * 8, row_offsets.data());
   } catch (...) {
     ::unlink(target_.path.c_str());
     throw;
@@ -172,6 +179,12 @@ void TokenRegionWriter::write(int64_t begin, std::span<const int32_t> ids) const
     file_.write(target_.tokens.offset + (begin + static_cast<int64_t>(done)) * 2,
                 static_cast<int64_t>(piece.size()) * 2, narrow.data());
   }
+}
+
+void TokenRegionWriter::write_rows(int64_t begin, std::string_view text) const {
+  const int64_t count = std::ssize(text);
+  LLMTRAIN_CHECK(begin >= 0 && begin <= target_.rows.elements - count, "rows outside the file");
+  file_.write(target_.rows.offset + begin, count, text.data());
 }
 
 void TokenRegionWriter::write_mask(int64_t begin, std::span<const uint8_t> mask) const {

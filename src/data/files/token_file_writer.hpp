@@ -19,11 +19,13 @@ class TokenRegionWriter {
     std::string path;
     token_format::Region tokens;
     token_format::Region mask;
+    token_format::Region rows;
   };
   explicit TokenRegionWriter(const Target& target) : target_(target), file_(FileHandle::open_to_write(target.path)) {}
 
   void write(int64_t begin, std::span<const int32_t> ids) const;
   void write_mask(int64_t begin, std::span<const uint8_t> mask) const;
+  void write_rows(int64_t begin, std::string_view text) const;
   void sync() const { file_.sync(); }
 
  private:
@@ -34,9 +36,10 @@ class TokenRegionWriter {
 class TokenFileWriter {
  public:
   /// Creates <path>.<unique>.tmp with all attributes and the documents; `info` gives the sizes (tokens, has_mask).
-  /// `documents` has n + 1 offsets, `values` n entries if info has a column. Main thread only.
+  /// `documents` has n + 1 offsets, `values` n entries if info has values, `row_offsets` n + 1 if the documents are
+  /// prompts. Main thread only.
   TokenFileWriter(const std::string& path, const TokenFileInfo& info, std::span<const uint64_t> documents,
-                  std::span<const float> values = {});
+                  std::span<const float> values = {}, std::span<const uint64_t> row_offsets = {});
   /// Removes the temporary file if it was not published.
   ~TokenFileWriter();
   TokenFileWriter(const TokenFileWriter&) = delete;

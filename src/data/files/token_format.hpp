@@ -13,6 +13,8 @@ inline constexpr const char* tokens = "tokens";        ///< uint16 if the vocabu
 inline constexpr const char* documents = "documents";  ///< uint64, n + 1 offsets
 inline constexpr const char* mask = "mask";            ///< uint8, 1 = trained on as a target
 inline constexpr const char* values = "values";        ///< float32, one a document, if there is a column
+inline constexpr const char* rows = "rows";            ///< uint8, the JSON texts of prompts' rows, one after the other
+inline constexpr const char* row_offsets = "row_offsets";  ///< uint64, n + 1 offsets of the documents' rows
 
 inline constexpr const char* attribute_version = "format_version";
 inline constexpr const char* attribute_vocabulary = "vocabulary_size";
@@ -55,6 +57,8 @@ struct Layout {
   Region documents;
   Region mask;    ///< no elements = no mask
   Region values;  ///< no elements = no column
+  Region rows;    ///< no elements = no prompts
+  Region row_offsets;
 };
 
 /// Reads and checks everything except the contents of the datasets. Main thread only.

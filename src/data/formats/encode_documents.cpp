@@ -6,6 +6,7 @@ namespace llmtrain {
 
 void encode_documents(const ChatEncoder& encoder, const RowDocuments& row, std::vector<EncodedRow>& encoded) {
   encoded.resize(row.documents.size());
+  if (row.is_prompt()) return encoder.encode_prompt(row.documents.front(), encoded.front());
   size_t prompt = SIZE_MAX;  // tokens
   bool divided = true;
   for (size_t d = 0; d < encoded.size(); ++d) {

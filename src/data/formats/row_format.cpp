@@ -51,7 +51,9 @@ std::string shape_text(const RowFormat& format) {
 
 [[noreturn]] void refuse_columns(const nlohmann::ordered_json& row) {
   std::vector<std::string> shapes;
-  for (const RowFormat* format : row_formats()) shapes.push_back(shape_text(*format));
+  for (const RowFormat* format : row_formats()) {
+    if (format->column != prompt_column) shapes.push_back(shape_text(*format));
+  }
   throw UserError(
       ExitCode::bad_content,
       fmt::format("the columns of the row fit no format: {}. Formats and their columns: {}. Name the format "
@@ -113,6 +115,17 @@ OrderedJsonNode RowView::at(std::string_view role) const {
 
 std::string RowView::text_or_empty(std::string_view role) const { return has(role) ? at(role).text() : std::string(); }
 
+std::string RowView::other_columns() const {
+  nlohmann::ordered_json others = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : row_.value().items()) {
+    const bool used = std::ranges::any_of(format_.roles, [&](const RowRole& role) {
+      return role.place != RowRole::Place::in_message && column_of(row_, role.name) == name;
+    });
+    if (!used) others[name] = value;
+  }
+  return others.dump();
+}
+
 std::string RowView::key_in(const OrderedJsonNode& message, std::string_view role) const {
   return column_of(message, role);
 }
@@ -130,7 +143,16 @@ const RowFormat* find_row_format(std::string_view name) {
 }
 
 std::string refused_use(DataUse use, int64_t group, std::string_view column) {
-  const bool pairs = group > 1, preferences = pairs || !column.empty();
+  const bool pairs = group > 1, prompts = column == prompt_column;
+  const bool preferences = pairs || (!column.empty() && !prompts);
+  if (use == DataUse::prompts && !prompts) {
+    return "they are no prompts: run.task = ppo and grpo need rows with the column prompt, or messages that end with a "
+           "turn of the user. Name other columns in data.columns, such as prompt:question";
+  }
+  if (prompts && use != DataUse::prompts && use != DataUse::any) {
+    return "they are prompts without an answer, which run.task = ppo and grpo are for: set it, or name another format "
+           "of the rows in data.format";
+  }
   if (use == DataUse::training && preferences) {
     return fmt::format("{}, which run.task = {} for: set it, or name another format of the rows in data.format",
                        pairs ? "they are pairs of a chosen and a rejected answer" : "they are answers with a label",

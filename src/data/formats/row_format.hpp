@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,10 +13,12 @@
 
 #include "core/files/json_node.hpp"
 #include "data/files/text_source.hpp"
+#include "data/files/token_file.hpp"
 #include "text/chat/conversation.hpp"
 
 /// In the order in which a row is compared with them.
-#define LLMTRAIN_ROW_FORMATS(X) X(preference) X(unpaired) X(messages) X(sharegpt) X(prompt_completion) X(alpaca) X(text)
+#define LLMTRAIN_ROW_FORMATS(X) \
+  X(preference) X(unpaired) X(messages) X(sharegpt) X(prompt_completion) X(alpaca) X(prompt) X(text)
 
 namespace llmtrain {
 
@@ -31,7 +34,9 @@ struct RowRole {
 /// The documents of a row: one, or the chosen and the rejected one of a pair.
 struct RowDocuments {
   std::vector<InstructionRow> documents;
-  float value = 0;  ///< of preference data: 1 or 0 for a label, or the margin of a pair
+  float value = 0;                          ///< of preference data: 1 or 0 for a label, or the margin of a pair
+  std::optional<std::string> columns = {};  ///< of a prompt: the other columns of the row, a JSON object
+  bool is_prompt() const { return columns.has_value(); }
 };
 
 struct RowFormat {
@@ -41,7 +46,7 @@ struct RowFormat {
   bool (*fits)(const RowView& row);
   /// Throws UserError(bad_content) that says what is wrong, without file and line.
   InstructionRow (*read)(const RowView& row);
-  // Formats of preference data have these functions in place of read:
+  // Formats of preference data and of prompts have these in place of read:
   RowDocuments (*read_preference)(const RowView& row) = nullptr;
   int64_t group = 1;             ///< documents of a row, as TokenFileInfo::group
   std::string_view column = {};  ///< meaning of RowDocuments::value, as TokenFileInfo::column
@@ -66,6 +71,8 @@ class RowView {
   OrderedJsonNode at(std::string_view role) const;
   /// Returns a text; empty if the column is missing or null.
   std::string text_or_empty(std::string_view role) const;
+  /// Returns the columns that have no role in the format, as JSON text of an object.
+  std::string other_columns() const;
   /// The key of a role in one of the row's messages.
   std::string key_in(const OrderedJsonNode& message, std::string_view role) const;
   [[noreturn]] void refuse(const std::string& what) const { row_.refuse(what); }
@@ -81,8 +88,8 @@ class RowView {
 
 /// Says why a task does not take documents of this group and column, and what to do; empty: it takes them.
 std::string refused_use(DataUse use, int64_t group, std::string_view column);
-/// Returns the format of preference data that all files have, or null. Throws UserError(bad_content) if some have one,
-/// and others have none or another.
+/// Returns the format of preference data or of prompts that all files have, or null. Throws UserError(bad_content) if
+/// some have one, and others have none or another.
 const RowFormat* common_preference_format(const std::vector<InputFile>& files);
 
 std::span<const RowFormat* const> row_formats();

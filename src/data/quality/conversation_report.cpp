@@ -32,6 +32,7 @@ struct RowFacts {
   uint32_t rejected_tokens = 0;
   bool is_pair = false, truncated = false, lost = false, merged_border = false, without_stop = false;
   bool equal = false, empty = false;  // preference data that are left out
+  bool is_prompt = false;             // nothing is trained
   std::vector<std::string> split;     ///< texts of the template that look like one token and are several
 };
 
@@ -80,7 +81,8 @@ RowFacts examine_row(const DocumentSegment& segment, const InputFile& file, cons
     const RowReader reader(file.format.row_format, file.format.columns, templated);
     const RowDocuments row = reader.read_documents(segment.text);
     facts.is_pair = row.documents.size() == 2;
-    facts.empty = find_row_format(file.format.row_format)->is_preference() &&
+    facts.is_prompt = row.is_prompt();
+    facts.empty = !facts.is_prompt && find_row_format(file.format.row_format)->is_preference() &&
                   std::ranges::any_of(row.documents, has_empty_completion);
     facts.equal = facts.is_pair && texts_of(row.documents[0]) == texts_of(row.documents[1]);  // or the same tokens
     const std::string text = texts_of(row);
@@ -153,7 +155,9 @@ class ConversationReporter {
     std::vector<DocumentPrint> prints;
     for (const RowFacts& row : facts_) prints.push_back(row.print);
     const DuplicateCounts duplicates = find_duplicates(prints, 0);
-    const auto is_untrained = [](const RowFacts& row) { return !row.equal && !row.empty && row.trained == 0; };
+    const auto is_untrained = [](const RowFacts& row) {
+      return !row.equal && !row.empty && !row.is_prompt && row.trained == 0;
+    };
     const auto untrained = std::ranges::count_if(facts_, is_untrained);
     const int64_t equal = count(&RowFacts::equal);
     const auto empty = std::ranges::count_if(facts_, [](const RowFacts& row) { return row.empty && !row.equal; });

@@ -42,7 +42,7 @@ struct DataStream::State {
         uint64_t seed_value, bool shuffled)
       : batch(batch_config),
         rounded(data.packing != DataConfig::Packing::wrap ||
-                (!files.empty() && files.front().tokens->info().has_preferences())),
+                (!files.empty() && files.front().tokens->info().has_groups())),
         max_tokens(data.max_tokens_per_batch),
         grouped(data.group_by_length && shuffled),
         seed(seed_value),
@@ -230,7 +230,7 @@ void DataStream::plan(int64_t step, StepPlan& plan) const {
   for (const int64_t id : all) {
     const SampleSource& source = state.source_of(id);
     plan.trained_tokens += source.trained_targets(id - source.first_id(), plan.mask);
-    if (source.has_preferences()) first_targets += source.trained_targets(id - source.first_id(), 0, plan.mask);
+    if (source.has_groups()) first_targets += source.trained_targets(id - source.first_id(), 0, plan.mask);
   }
   const double mean_first_targets =
       first_targets > 0 ? static_cast<double>(first_targets) / static_cast<double>(all.size()) : 1;
@@ -269,6 +269,16 @@ void DataStream::load_mismatched(const StepPlan& step, const MicroBatchPlan& pla
   }
   const auto rows = static_cast<int64_t>(out.ids.size());
   out.pad(rounded_rows(rows) - rows, state_->batch.sequence_length, samples());
+}
+
+void DataStream::read_prompt(int64_t sample, std::vector<int32_t>& ids) const {
+  const SampleSource& source = state_->source_of(sample);
+  source.read_prompt(sample - source.first_id(), ids);
+}
+
+std::string DataStream::row_text(int64_t sample) const {
+  const SampleSource& source = state_->source_of(sample);
+  return source.row_text(sample - source.first_id());
 }
 
 void DataStream::load(const MicroBatchPlan& plan, HostBatch& out) const {

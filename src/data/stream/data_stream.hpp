@@ -73,6 +73,9 @@ struct SourceShare {
 /// forward pass takes together, each with separate attention and positions, each at most T inputs; batch.micro and
 /// batch.global count groups. If one document of a group keeps no target, the group is left out.
 ///
+/// Samples of prompts: a prompt each, of at most T - DataConfig::completion_tokens inputs and no targets; each counts
+/// as one trained token of its step.
+///
 /// Samples of other data. wrap: sample i has the inputs [i T, i T + T) and targets [i T + 1, i T + T + 1) of the stream
 /// of documents; an incomplete window at the end is not used. none: a sample is a document, its inputs are its tokens
 /// but the last, its targets its tokens but the first; `overflow` handles longer ones (split: windows of T inputs and
@@ -107,6 +110,10 @@ class DataStream : public BatchSource {
   /// Documents of the micro-batch's prompts, each with the completion of the sample before it in the step, the first
   /// one with the last one's. Samples have one document.
   void load_mismatched(const StepPlan& step, const MicroBatchPlan& plan, HostBatch& out) const;
+  /// Replaces `ids` by the tokens of a prompt, of which there is one a sample. A prefetching thread may call it.
+  void read_prompt(int64_t sample, std::vector<int32_t>& ids) const;
+  /// Returns the other columns of the prompt's row, JSON text of an object.
+  std::string row_text(int64_t sample) const;
   int64_t documents_of_sample() const { return std::max<int64_t>(counts().group, 1); }
 
  private:

@@ -25,12 +25,12 @@ SampleIndex::SampleIndex(const TokenFile& file, const DataConfig& data, const Ba
     : documents_(file.documents()),
       packing_(data.packing),
       overflow_(data.overflow),
-      length_(batch.sequence_length),
+      length_(data.room(batch.sequence_length)),
       stride_(data.stride),
       behind_(data.targets_behind()),
       tokens_(file.tokens()) {
   LLMTRAIN_CHECK(length_ >= 1 && length_ < int64_t{1} << 31, "sequence length");
-  if (file.info().has_preferences()) {
+  if (file.info().has_groups()) {
     if (overflow_ == DataConfig::Overflow::split) overflow_ = DataConfig::Overflow::truncate;
     index_groups(file, data.max_prompt_length);
   } else if (packing_ == DataConfig::Packing::wrap) {

@@ -24,9 +24,9 @@ std::string place_of(const TokenFileInfo& info) {
 SampleSource::SampleSource(std::shared_ptr<const TokenFile> file, const DataConfig& data, const BatchConfig& batch,
                            int64_t first_id)
     : file_(std::move(file)),
-      windows_(data.packing == DataConfig::Packing::wrap && !file_->info().has_preferences()),
+      windows_(data.packing == DataConfig::Packing::wrap && !file_->info().has_groups()),
       across_documents_(data.cross_document_attention && windows_),
-      scores_(data.scores_documents),
+      scores_(data.targets_behind() == 0),
       first_id_(first_id),
       index_(*file_, data, batch) {
   require_trained_target();
@@ -117,7 +117,7 @@ void SampleSource::append(int64_t sample, HostBatch& out) const {
     const size_t first = out.ids.size();
     const SampleSpan span = index_.span(sample, number);
     scores_ ? append_scored_span(span, out) : append_span(span, out);
-    if (has_preferences()) append_document(sample, number, first, out);
+    if (has_groups()) append_document(sample, number, first, out);
   }
   const size_t rows = out.ids.size() - row;
   out.sequence_ids.insert(out.sequence_ids.end(), rows, first_id_ + sample);
@@ -130,10 +130,24 @@ void SampleSource::append_document(int64_t sample, size_t place, size_t row, Hos
   const auto first = out.targets.begin() + static_cast<std::ptrdiff_t>(row);
   const auto without = std::count(first, out.targets.end(), ignore_target);
   columns.targets.push_back(scores_ ? 1 : out.targets.end() - first - without);
-  if (file_->values().empty()) return;
+  if (!file_->values().empty()) columns.values.push_back(file_->values()[document_of(sample, place)]);
+}
+
+size_t SampleSource::document_of(int64_t sample, size_t place) const {
   const auto begin = static_cast<uint64_t>(index_.span(sample, place).begin);
   const auto next = std::ranges::upper_bound(file_->documents(), begin);
-  columns.values.push_back(file_->values()[static_cast<size_t>(next - file_->documents().begin()) - 1]);
+  return static_cast<size_t>(next - file_->documents().begin()) - 1;
+}
+
+void SampleSource::read_prompt(int64_t sample, std::vector<int32_t>& ids) const {
+  LLMTRAIN_CHECK(file_->info().has_prompts(), "the samples are no prompts");
+  const SampleSpan span = index_.span(sample, 0);
+  ids.resize(static_cast<size_t>(span.inputs));
+  file_->read(span.begin, span.inputs, ids.data());
+}
+
+std::string SampleSource::row_text(int64_t sample) const {
+  return file_->row_text(static_cast<int64_t>(document_of(sample, 0)));
 }
 
 /// Its last row counts.

@@ -31,7 +31,11 @@ class SampleSource {
   int64_t trained_targets(int64_t sample, std::vector<uint8_t>& mask) const;
   /// The same of one of its spans.
   int64_t trained_targets(int64_t sample, size_t span, std::vector<uint8_t>& mask) const;
-  bool has_preferences() const { return file_->info().has_preferences(); }
+  bool has_groups() const { return file_->info().has_groups(); }
+  /// Replaces `ids` by the tokens of a prompt.
+  void read_prompt(int64_t sample, std::vector<int32_t>& ids) const;
+  /// Returns TokenFile::row_text() of a prompt.
+  std::string row_text(int64_t sample) const;
   void append(int64_t sample, HostBatch& out) const;
   /// Appends the prompt of a sample of one document, and behind it the completion of another sample, which may be of
   /// another source; what is longer than `longest` inputs is cut off.
@@ -47,6 +51,8 @@ class SampleSource {
     size_t begin = 0;
   };
   Completion completion_of(int64_t sample) const;
+  /// Number in the file of a document of a sample.
+  size_t document_of(int64_t sample, size_t place) const;
   std::span<const uint64_t> borders_in(const SampleSpan& span) const;
   void append_span(const SampleSpan& span, HostBatch& out) const;
   void append_scored_span(const SampleSpan& span, HostBatch& out) const;
@@ -56,7 +62,7 @@ class SampleSource {
   std::shared_ptr<const TokenFile> file_;
   bool windows_;           // packing = wrap, but for preference data: a span can hold several documents
   bool across_documents_;  // and attention crosses their borders
-  bool scores_;            // DataConfig::scores_documents
+  bool scores_;            // documents have inputs and no targets
   int64_t first_id_;
   SampleIndex index_;
 };

@@ -154,6 +154,7 @@ JobResult JobEncoder::read_rows(const TokenizeJob& job, InputKind kind) const {
 
 void JobEncoder::add_encoded(const RowDocuments& row, const std::vector<EncodedRow>& encoded, int64_t offset,
                              JobResult& result) const {
+  if (row.is_prompt()) return add_prompt(*row.columns, encoded.front(), result);
   const auto count = [&](int64_t& rows, std::optional<int64_t>& first) {
     ++rows;
     if (!first) first = offset;
@@ -184,6 +185,18 @@ void JobEncoder::add_encoded(const RowDocuments& row, const std::vector<EncodedR
   result.merged_borders += merged_border ? 1 : 0;
   result.without_stop += stops ? 0 : 1;
   result.prints.push_back(print);
+}
+
+void JobEncoder::add_prompt(const std::string& columns, const EncodedRow& encoded, JobResult& result) const {
+  const std::vector<int32_t>& ids = encoded.ids;
+  if (ids.empty()) throw UserError(ExitCode::bad_content, "the prompt is empty: it has no token");
+  const int32_t highest = *std::ranges::max_element(ids);
+  if (!has_row(highest)) throw EncodeError(0, missing_row(request_.tokenizer, highest, request_.embedding_rows));
+  result.ids.insert(result.ids.end(), ids.begin(), ids.end());
+  result.counts.push_back(ids.size());
+  result.prints.push_back(XXH3_64bits(ids.data(), ids.size() * sizeof(int32_t)));
+  result.rows += columns;
+  result.row_sizes.push_back(columns.size());
 }
 
 void JobEncoder::add_text(std::string_view text, JobResult& result) const {

@@ -28,7 +28,9 @@ struct JobResult {
   int64_t untrained = 0, merged_borders = 0, without_stop = 0;
   std::vector<uint64_t> prints;  // hashes of tokens and mask
   // Counts of preference data; offsets of rows in the file.
-  std::vector<float> values;  // of each document
+  std::vector<float> values;        // of each document
+  std::string rows;                 // of prompts
+  std::vector<uint64_t> row_sizes;  // of each prompt
   int64_t equal = 0, empty = 0;
   std::optional<int64_t> first_equal, first_empty;
 };
@@ -50,6 +52,7 @@ class JobEncoder {
   /// `offset` is that of the row.
   void add_encoded(const RowDocuments& row, const std::vector<EncodedRow>& encoded, int64_t offset,
                    JobResult& result) const;
+  void add_prompt(const std::string& columns, const EncodedRow& encoded, JobResult& result) const;
   void add_text(std::string_view text, JobResult& result) const;
   void add_row(const TokenRow& row, JobResult& result) const;
   bool has_row(int32_t id) const { return request_.embedding_rows == 0 || id < request_.embedding_rows; }

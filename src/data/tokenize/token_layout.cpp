@@ -79,19 +79,29 @@ class LayoutReader {
   void read_preferences(Layout& layout) const {
     const TokenFileInfo& info = layout.info;
     const bool known = info.column.empty() || (info.column == "margin" && info.group == 2) ||
-                       (info.column == "label" && info.group == 1);
+                       ((info.column == "label" || info.has_prompts()) && info.group == 1);
     if (!known) refuse(fmt::format("attribute column is {} with group {}", printable(info.column), info.group));
     if (info.documents % info.group != 0) {
       refuse(fmt::format("{} documents are not whole groups of {}", info.documents, info.group));
     }
     const bool has_values = H5Lexists(file_.get(), values, H5P_DEFAULT) > 0;
-    if (info.column.empty()) {
+    if (info.has_prompts()) read_rows(layout);
+    if (!info.has_values()) {
       if (has_values) refuse("it has /values, and no attribute column");
       return;
     }
     layout.values = dataset(values, {4}, H5T_FLOAT);
     if (layout.values.elements != info.documents) {
       refuse(fmt::format("/values has {} entries for {} documents", layout.values.elements, info.documents));
+    }
+  }
+
+  void read_rows(Layout& layout) const {
+    layout.rows = dataset(rows, {1});
+    layout.row_offsets = dataset(row_offsets, {8});
+    if (layout.row_offsets.elements != layout.info.documents + 1) {
+      refuse(fmt::format("/row_offsets has {} entries for {} documents", layout.row_offsets.elements,
+                         layout.info.documents));
     }
   }
 

@@ -22,6 +22,7 @@ namespace llmtrain {
 namespace {
 
 constexpr int64_t copy_tokens = int64_t{1} << 18;
+constexpr int64_t copy_bytes = int64_t{1} << 20;
 /// Facts of a rank that all ranks need, in words of 64 bits.
 struct RankSummary {
   uint64_t continues = 0;  // the first document began on an earlier rank
@@ -36,6 +37,7 @@ struct RankSummary {
   // Counts of preference data:
   uint64_t has_margin = 0;
   uint64_t equal = 0, empty = 0;
+  uint64_t row_bytes = 0;  // of prompts
   struct Place {
     uint64_t file = 0;  // its number from 1; 0: none
     uint64_t offset = 0;
@@ -58,6 +60,7 @@ class Tokenization {
       preference_ = common_preference_format(request_.files);
       local_ids_ = FileHandle::create_unnamed(folder_of(request_.output));
       local_mask_ = FileHandle::create_unnamed(folder_of(request_.output));
+      local_rows_ = FileHandle::create_unnamed(folder_of(request_.output));
     });
     encode_jobs();
     const TokenFileInfo info = join_ranks();
@@ -65,7 +68,7 @@ class Tokenization {
     throw_on_all_ranks(communicator_, [&] {
       check_unchanged();
       if (communicator_.rank() == 0) {
-        writer = std::make_unique<TokenFileWriter>(request_.output, info, offsets_, values_);
+        writer = std::make_unique<TokenFileWriter>(request_.output, info, offsets_, values_, row_offsets_);
       }
     });
     copy_local_files(share_region(writer.get()), info.has_mask);
@@ -116,6 +119,9 @@ class Tokenization {
 
   void collect_preferences(size_t file, const JobResult& result) {
     values_.insert(values_.end(), result.values.begin(), result.values.end());
+    local_rows_.write(static_cast<int64_t>(summary_.row_bytes), std::ssize(result.rows), result.rows.data());
+    summary_.row_bytes += result.rows.size();
+    row_sizes_.insert(row_sizes_.end(), result.row_sizes.begin(), result.row_sizes.end());
     summary_.has_margin |= std::ranges::any_of(result.values, [](float value) { return value != 0; }) ? 1 : 0;
     summary_.equal += static_cast<uint64_t>(result.equal);
     summary_.empty += static_cast<uint64_t>(result.empty);
@@ -140,13 +146,18 @@ class Tokenization {
     const std::vector<std::string> all = communicator_.gather_all(mine);
     TokenFileInfo info;
     uint64_t highest = 0, padding = 0, margins = 0;
+    int64_t row_bytes = 0;
     RankSummary::Place equal, empty;
     offsets_.assign(1, 0);
     for (int r = 0; r < communicator_.size(); ++r) {
       const std::string& text = all[static_cast<size_t>(r)];
       RankSummary summary;
       std::memcpy(&summary, text.data(), sizeof(summary));
-      if (r == communicator_.rank()) token_begin_ = info.tokens;
+      if (r == communicator_.rank()) {
+        token_begin_ = info.tokens;
+        row_begin_ = row_bytes;
+      }
+      row_bytes += static_cast<int64_t>(summary.row_bytes);
       for (size_t at = sizeof(summary); at < text.size(); at += 8) {
         uint64_t count = 0;
         std::memcpy(&count, text.data() + at, 8);
@@ -180,12 +191,20 @@ class Tokenization {
       info.group = preference_->group;
       gather(values_);
       if (preference_->column != "margin" || margins != 0) info.column = preference_->column;
-      if (info.column.empty()) values_.clear();
+      if (!info.has_values()) values_.clear();
     }
+    if (info.has_prompts()) join_rows();
     throw_on_all_ranks(communicator_, [&] { describe(info, highest); });
     if (padding > 0 && report_)
       report_(fmt::format("{} tokens are padding (attention_mask 0) and are omitted", padding));
     return info;
+  }
+
+  /// Computes the offsets of all rows.
+  void join_rows() {
+    gather(row_sizes_);
+    row_offsets_.assign(1, 0);
+    for (const uint64_t size : row_sizes_) row_offsets_.push_back(row_offsets_.back() + size);
   }
 
   template <class T>
@@ -261,10 +280,10 @@ class Tokenization {
       target = writer->target();
       path = target.path;
     }
-    token_format::Region regions[2] = {target.tokens, target.mask};
+    token_format::Region regions[3] = {target.tokens, target.mask, target.rows};
     communicator_.broadcast(path);
     communicator_.broadcast(regions, sizeof(regions));
-    return {path, regions[0], regions[1]};
+    return {path, regions[0], regions[1], regions[2]};
   }
 
   void copy_local_files(const TokenRegionWriter::Target& target, bool has_mask) {
@@ -287,8 +306,21 @@ class Tokenization {
           return 0;
         },
         [](int64_t, int) {}, nullptr);
-    throw_on_all_ranks(communicator_, [&] { region->sync(); });
+    throw_on_all_ranks(communicator_, [&] {
+      copy_rows(*region);
+      region->sync();
+    });
     output_path_ = target.path;
+  }
+
+  void copy_rows(const TokenRegionWriter& region) const {
+    const auto bytes = static_cast<int64_t>(summary_.row_bytes);
+    std::string text;
+    for (int64_t begin = 0; begin < bytes; begin += copy_bytes) {
+      text.resize(static_cast<size_t>(std::min(copy_bytes, bytes - begin)));
+      local_rows_.read(begin, std::ssize(text), text.data());
+      region.write_rows(row_begin_ + begin, text);
+    }
   }
 
   void publish(TokenFileWriter* writer) {
@@ -306,13 +338,14 @@ class Tokenization {
   bool instructions_;
   const RowFormat* preference_ = nullptr;  // null: the rows are no preference data
   std::vector<TokenizeJob> jobs_;
-  FileHandle local_ids_, local_mask_;
+  FileHandle local_ids_, local_mask_, local_rows_;
   RankSummary summary_;
-  std::vector<uint64_t> counts_;   // token counts of this rank's documents
-  std::vector<uint64_t> prints_;   // of this rank's rows of instruction data
-  std::vector<float> values_;      // of this rank's documents of preference data, later of all
-  std::vector<uint64_t> offsets_;  // offsets of all documents
-  int64_t token_begin_ = 0;
+  std::vector<uint64_t> counts_;                   // token counts of this rank's documents
+  std::vector<uint64_t> prints_;                   // of this rank's rows of instruction data
+  std::vector<float> values_;                      // of this rank's documents of preference data, later of all
+  std::vector<uint64_t> offsets_;                  // offsets of all documents
+  std::vector<uint64_t> row_sizes_, row_offsets_;  // of prompts, as counts_ and offsets_
+  int64_t token_begin_ = 0, row_begin_ = 0;
   std::string output_path_;
 };
 

@@ -428,21 +428,41 @@ void ChatEncoder::encode(const InstructionRow& row, EncodedRow& encoded) const {
   encoded.stop = find_stop(encoded);
 }
 
+void ChatEncoder::encode_prompt(const InstructionRow& row, EncodedRow& encoded) const {
+  encoded.merged_border = false;
+  encoded.stop = -1;
+  encoded.trained = 0;
+  if (const auto* given = std::get_if<Conversation>(&row)) {
+    const Named& known = choose(*given);
+    Conversation prompt = with_system(*given, config_.system);
+    if (!known.reads_parts) prompt = with_joined_parts(std::move(prompt));
+    RenderedChat rendered = known.chat.render(prompt, variables_, {true, now_});
+    encoded.text = {std::move(rendered.text), std::move(rendered.content), {}, 0};
+    encode_text(encoded);
+    return;
+  }
+  const auto* pair = std::get_if<PromptCompletion>(&row);
+  std::string text = pair != nullptr ? pair->prompt : std::get<PlainText>(row).text;
+  const bool begins_with_bos = !bos_.empty() && text.starts_with(bos_);
+  if (begins_with_bos) text.erase(0, bos_.size());
+  encoded.text = {std::move(text), {}, {}, 0};
+  encoded.text.content = {{0, encoded.text.text.size()}};
+  encode_as_document(encoded, begins_with_bos);
+  if (encoded.ids.empty() || encoded.ids.back() != tokenizer_.eos_id()) return;
+  encoded.ids.pop_back();
+  encoded.ranges.pop_back();
+  encoded.mask.pop_back();
+}
+
 std::vector<int32_t> ChatEncoder::encode_prompt(const std::string& text) const {
   EncodedRow encoded;
   if (templates_.empty()) {
-    ChatEncoder encoder = *this;
-    encoder.config_.train_on = TrainOn::completion;
-    encoder.encode(PromptCompletion{text, ""}, encoded);
-    if (!encoded.ids.empty() && encoded.ids.back() == tokenizer_.eos_id()) encoded.ids.pop_back();
-    return encoded.ids;
+    encode_prompt(PromptCompletion{text, ""}, encoded);
+  } else {
+    Conversation row;
+    row.messages = {{{"role", "user"}, {"content", text}}};
+    encode_prompt(row, encoded);
   }
-  Conversation row;
-  row.messages = {{{"role", "user"}, {"content", text}}};
-  row = with_system(row, config_.system);
-  RenderedChat rendered = choose(row).chat.render(row, variables_, {true, now_});
-  encoded.text = {std::move(rendered.text), std::move(rendered.content), {}, 0};
-  encode_text(encoded);
   return encoded.ids;
 }
 

@@ -60,6 +60,9 @@ class ChatEncoder {
   /// Throws UserError(bad_content) for a row that the template refuses, that has no trained turn, or whose mask cannot
   /// be found; the message does not name the row.
   void encode(const InstructionRow& row, EncodedRow& encoded) const;
+  /// Encodes a prompt alone: messages through the template, with the header that an answer follows; a text as the
+  /// prompt of a row (its completion does not count). Nothing is trained. Throws as encode() does.
+  void encode_prompt(const InstructionRow& row, EncodedRow& encoded) const;
   /// Returns the ids of a turn of the user and of the header that an answer follows; without a template, those of the
   /// prompt of a row. Throws as encode() does.
   std::vector<int32_t> encode_prompt(const std::string& text) const;

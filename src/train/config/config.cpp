@@ -268,6 +268,7 @@ void resolve_reinforcement(DeckLoader& deck, Config& config, DeckFiles files, Mo
   const bool grpo = config.run.task == Task::grpo;
   config.rollout.resolve(deck, config.batch.sequence_length);
   config.rewards.resolve(deck, config.run.task);
+  config.data.completion_tokens = config.rollout.max_new_tokens;
   if (grpo) {
     config.grpo.resolve(deck);
     if (deck.sound({"grpo.group_size", "batch.global"}) && config.grpo.group_size > 0) {

@@ -1,0 +1,274 @@
+#include "rewards/command_reward.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "core/error.hpp"
+#include "core/files/json_reader.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+constexpr int64_t max_time_limit = int64_t{1} << 30;  ///< seconds
+constexpr auto patience_at_end = 2s;                  ///< after the end of its input
+
+/// Owner of a file descriptor that children do not inherit.
+class Descriptor {
+ public:
+  explicit Descriptor(int number = -1) : number_(number) {}
+  ~Descriptor() { close(); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int number() const { return number_; }
+  bool open() const { return number_ >= 0; }
+  void reset(int number) {
+    close();
+    number_ = number;
+  }
+  void close() {
+    if (number_ >= 0) ::close(number_);
+    number_ = -1;
+  }
+
+ private:
+  int number_;
+};
+
+/// Attributes and descriptors of a program to be started: a group of its own, default signals.
+class SpawnSettings {
+ public:
+  SpawnSettings(int input, int output) {
+    posix_spawn_file_actions_init(&actions_);
+    posix_spawn_file_actions_adddup2(&actions_, input, STDIN_FILENO);
+    posix_spawn_file_actions_adddup2(&actions_, output, STDOUT_FILENO);
+    posix_spawnattr_init(&attributes_);
+    sigset_t signals;
+    sigfillset(&signals);
+    posix_spawnattr_setsigdefault(&attributes_, &signals);
+    sigemptyset(&signals);
+    posix_spawnattr_setsigmask(&attributes_, &signals);
+    posix_spawnattr_setpgroup(&attributes_, 0);
+    posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
+  }
+  ~SpawnSettings() {
+    posix_spawn_file_actions_destroy(&actions_);
+    posix_spawnattr_destroy(&attributes_);
+  }
+  SpawnSettings(const SpawnSettings&) = delete;
+  SpawnSettings& operator=(const SpawnSettings&) = delete;
+  /// Returns 0 or the number of an error.
+  int spawn(pid_t& process, std::vector<std::string>& words) {
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    return posix_spawnp(&process, arguments.front(), &actions_, &attributes_, arguments.data(), environ);
+  }
+
+ private:
+  posix_spawn_file_actions_t actions_{};
+  posix_spawnattr_t attributes_{};
+};
+
+/// A program that answers lines with lines. What it starts is in its process group and ends with it.
+class LineProgram {
+ public:
+  explicit LineProgram(const std::string& command) : command_(command) {
+    std::istringstream stream(command);
+    std::vector<std::string> words;
+    for (std::string word; stream >> word;) words.push_back(word);
+    std::array<int, 2> input{}, output{};
+    // A socket rather than a pipe: writing to a program that has ended gives an error and no signal.
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, input.data()) != 0) throw Error("no socket for a program");
+    input_.reset(input[0]);
+    const Descriptor its_input(input[1]);
+    if (::pipe2(output.data(), O_CLOEXEC) != 0) throw Error("no pipe for a program");
+    output_.reset(output[0]);
+    const Descriptor its_output(output[1]);
+    ::fcntl(output_.number(), F_SETFL, O_NONBLOCK);
+    const int error = SpawnSettings(its_input.number(), its_output.number()).spawn(process_, words);
+    if (error == 0) return;
+    throw UserError(ExitCode::missing_input,
+                    fmt::format("rewards.functions: command:{}: the program cannot be started: {} (a path with /, or "
+                                "a name in PATH; it must be executable)",
+                                command, std::strerror(error)));
+  }
+  ~LineProgram() { end(patience_at_end); }
+  LineProgram(const LineProgram&) = delete;
+  LineProgram& operator=(const LineProgram&) = delete;
+
+  /// Sends the lines and returns as many. Throws UserError; the program is then ended.
+  std::vector<std::string> answer(std::string_view sent, size_t count, Duration limit) {
+    if (!output_.open()) refuse("was ended after an error", "");
+    const auto deadline = Clock::now() + std::chrono::seconds(std::min(limit.seconds, max_time_limit));
+    std::vector<std::string> lines;
+    receive(lines, 0);
+    while (lines.size() < count || !sent.empty()) {
+      wait(!sent.empty(), deadline, limit, lines.size(), count);
+      if (!sent.empty()) send(sent);
+      receive(lines, count);
+    }
+    if (!received_.empty()) refuse_extra(count);
+    return lines;
+  }
+
+  [[noreturn]] void refuse(const std::string& what, const std::string& remedy) {
+    end(0s);
+    throw UserError(ExitCode::bad_content, fmt::format("rewards.functions: command:{}: the program {}{}{}", command_,
+                                                       what, remedy.empty() ? "" : "; ", remedy));
+  }
+
+ private:
+  void wait(bool sends, Clock::time_point deadline, Duration limit, size_t done, size_t count) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    std::array<pollfd, 2> events = {pollfd{output_.number(), POLLIN, 0}, pollfd{input_.number(), POLLOUT, 0}};
+    const int ready = left <= 0 ? 0 : ::poll(events.data(), sends ? 2 : 1, static_cast<int>(std::min(left, 60'000L)));
+    if (ready < 0 && errno != EINTR) throw Error("poll of a program failed");
+    if (ready > 0 || Clock::now() < deadline) return;
+    refuse(fmt::format("answered {} of {} lines within rewards.time_limit = {} s{}", done, count, limit.seconds,
+                       received_.empty() ? "" : ", and then part of one: " + shown(received_)),
+           "it must write a line for each line that it reads and flush its output (python3 -u), or needs more time");
+  }
+
+  void send(std::string_view& rest) {
+    const ssize_t n = ::send(input_.number(), rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n >= 0) {
+      rest.remove_prefix(static_cast<size_t>(n));
+    } else if (errno == EPIPE || errno == ECONNRESET) {
+      rest = {};  // what it has written, or its end, is read next
+    } else if (errno != EAGAIN && errno != EINTR) {
+      throw Error("sending lines to a program failed");
+    }
+  }
+
+  /// Moves whole lines of the output to `lines`, of which there may be `count`.
+  void receive(std::vector<std::string>& lines, size_t count) {
+    std::array<char, 65536> buffer;
+    for (;;) {
+      const ssize_t n = ::read(output_.number(), buffer.data(), buffer.size());
+      if (n == 0 && count > 0 && lines.size() == count) return;  // all that was asked for
+      if (n == 0) refuse_end(lines.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0 && errno == EAGAIN) return;
+      if (n < 0) throw Error("reading the output of a program failed");
+      received_.append(buffer.data(), static_cast<size_t>(n));
+      for (size_t end = received_.find('\n'); end != std::string::npos; end = received_.find('\n')) {
+        if (lines.size() == count) refuse_extra(count);
+        lines.push_back(received_.substr(0, end));
+        received_.erase(0, end + 1);
+      }
+      if (received_.size() > max_reward_line) {
+        refuse(fmt::format("wrote a line of more than {} bytes: {}", max_reward_line, shown(received_)),
+               "a line is a number or {\"reward\": number}");
+      }
+    }
+  }
+
+  [[noreturn]] void refuse_extra(size_t count) {
+    refuse(fmt::format("wrote more than the {} lines that it was asked for: {}", count, shown(received_)),
+           "write one line for each line read, and messages to stderr");
+  }
+
+  [[noreturn]] void refuse_end(size_t done) {
+    siginfo_t info{};
+    const bool known = wait_for_end(1s, info);
+    const std::string how = !known                       ? "closed its output"
+                            : info.si_code == CLD_EXITED ? fmt::format("ended with exit code {}", info.si_status)
+                                                         : fmt::format("was ended by signal {}", info.si_status);
+    refuse(fmt::format("{} after {} lines of this batch{}", how, done,
+                       received_.empty() ? "" : ", its last output was " + shown(received_)),
+           "it must run until its input ends; see what it wrote to stderr");
+  }
+
+  static std::string shown(const std::string& text) { return printable(text.substr(0, 200)); }
+
+  /// Returns false if it still runs. It stays a zombie, so that its number is not given to another process.
+  bool wait_for_end(Clock::duration patience, siginfo_t& info) const {
+    const auto deadline = Clock::now() + patience;
+    for (;;) {
+      info.si_pid = 0;
+      if (::waitid(P_PID, static_cast<id_t>(process_), &info, WEXITED | WNOHANG | WNOWAIT) != 0) return true;
+      if (info.si_pid != 0) return true;
+      if (Clock::now() >= deadline) return false;
+      std::this_thread::sleep_for(5ms);
+    }
+  }
+
+  /// Ends its input, and after some time the program itself.
+  void end(Clock::duration patience) {
+    if (!input_.open()) return;
+    input_.close();
+    siginfo_t info{};
+    wait_for_end(patience, info);
+    output_.close();
+    ::kill(-process_, SIGKILL);
+    while (::waitpid(process_, nullptr, 0) < 0 && errno == EINTR) continue;
+  }
+
+  std::string command_;
+  pid_t process_ = -1;
+  Descriptor input_, output_;
+  std::string received_;  // output that is not yet a line
+};
+
+class CommandReward final : public RewardFunction {
+ public:
+  CommandReward(std::string name, const std::string& command, Duration time_limit)
+      : RewardFunction(std::move(name)), time_limit_(time_limit), program_(command) {}
+
+  void score(std::span<const RewardRow> rows, std::span<double> rewards) override {
+    std::string lines;
+    for (const RewardRow& row : rows) append_line(row, lines);
+    const std::vector<std::string> answers = program_.answer(lines, rows.size(), time_limit_);
+    for (size_t i = 0; i < answers.size(); ++i) rewards[i] = reward_of(answers[i]);
+  }
+
+ private:
+  static void append_line(const RewardRow& row, std::string& lines) {
+    const auto text = [](const std::string& value) {
+      return nlohmann::json(value).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    };
+    std::string columns(row.columns.empty() ? "{}" : row.columns);
+    std::ranges::replace(columns, '\n', ' ');  // JSON has line breaks between its values only
+    lines += fmt::format("{{\"prompt\": {}, \"completion\": {}, \"ended\": {}, \"columns\": {}}}\n", text(row.prompt),
+                         text(row.completion), row.ended, columns);
+  }
+
+  double reward_of(const std::string& line) {
+    nlohmann::json value = nlohmann::json::parse(line, nullptr, false);
+    if (value.is_object() && value.contains("reward")) value = nlohmann::json(value["reward"]);
+    if (value.is_number() && std::isfinite(value.get<double>())) return value.get<double>();
+    program_.refuse("wrote " + printable(line.substr(0, 200)),
+                    "a line must be a finite number or {\"reward\": number}; write messages to stderr");
+  }
+
+  Duration time_limit_;
+  LineProgram program_;
+};
+
+}  // namespace
+
+std::unique_ptr<RewardFunction> make_command_reward(std::string name, const std::string& command, Duration time_limit) {
+  return std::make_unique<CommandReward>(std::move(name), command, time_limit);
+}
+
+}  // namespace llmtrain

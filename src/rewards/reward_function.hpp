@@ -1,0 +1,55 @@
+#pragma once
+// Reward functions: they score the completions of a rollout.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rewards/rewards_config.hpp"
+
+namespace llmtrain {
+
+/// A finished sequence as reward functions see it.
+struct RewardRow {
+  std::string prompt, completion;           ///< texts; the completion without its stop token
+  std::span<const int32_t> completion_ids;  ///< with its stop token
+  bool ended = false;                       ///< True if a stop token or text ended it, not its maximum length
+  std::string_view columns;                 ///< other columns of the prompt's row, JSON text of an object
+};
+
+class RewardFunction {
+ public:
+  explicit RewardFunction(std::string name) : name_(std::move(name)) {}
+  virtual ~RewardFunction() = default;
+
+  /// Name in metrics, rewards/NAME/mean: letters, digits and _.
+  const std::string& name() const { return name_; }
+  /// Throws UserError(bad_content) if a row with these columns cannot be scored. Threads can share it.
+  virtual void check_columns(std::string_view) const {}
+  /// Writes a finite reward for each row. Throws UserError(bad_content), on this rank alone.
+  virtual void score(std::span<const RewardRow> rows, std::span<double> rewards) = 0;
+
+ private:
+  std::string name_;
+};
+
+/// Scores: exact and regex 1 or 0; number 1 or 0 by value; length 0 up to N tokens, then falling linearly to -1 at 2 N
+/// and more (the soft punishment of overlong answers of DAPO, Yu et al. 2025, with a buffer of N tokens). A command is
+/// started here; `time_limit` is that of each batch. Not for Kind::model.
+std::unique_ptr<RewardFunction> make_reward_function(const RewardSpec& spec, std::string name, Duration time_limit);
+
+/// The functions of the deck in its order, each named by its kind (a second one exact_2); null for Kind::model.
+std::vector<std::unique_ptr<RewardFunction>> make_reward_functions(const RewardsConfig& config);
+
+/// Names of the functions in metrics, as make_reward_functions() gives them.
+std::vector<std::string> reward_names(const RewardsConfig& config);
+
+/// Returns the last number of a text: digits with an optional sign, thousands separators (1,234), fraction and
+/// exponent. A sign counts if no letter, digit or bracket is before it, and may stand before a $.
+std::optional<double> last_number(std::string_view text);
+
+}  // namespace llmtrain

@@ -1,0 +1,84 @@
+// command: rewards: what a program reads and writes, and that each way in which it can go wrong is an error that names
+// it, soon, without a process left behind. The program is tests/rewards/score_length.sh.
+#include "rewards/command_reward.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <chrono>
+
+#include "core/error.hpp"
+
+namespace llmtrain {
+namespace {
+
+std::string program(const std::string& mode = "") { return "tests/rewards/score_length.sh " + mode; }
+
+std::vector<double> score(RewardFunction& function, size_t rows, const std::string& completion = "b") {
+  const std::vector<RewardRow> all(rows, {"a\n\"", completion, {}, true, R"({"answer": 4})"});
+  std::vector<double> rewards(rows, -1);
+  function.score(all, rewards);
+  return rewards;
+}
+
+/// Every child has been waited for.
+bool has_children() { return ::waitpid(-1, nullptr, WNOHANG) >= 0 || errno != ECHILD; }
+
+std::string refusal(const std::string& command, int64_t seconds = 60, size_t rows = 3) {
+  try {
+    const auto function = make_command_reward("command", command, Duration{seconds});
+    score(*function, rows);
+    score(*function, rows);
+  } catch (const UserError& error) {
+    EXPECT_FALSE(has_children());
+    return error.what();
+  }
+  return "accepted";
+}
+
+void expect_refusal(const std::string& mode, const std::string& what) {
+  const std::string message = refusal(program(mode));
+  EXPECT_NE(message.find("command:" + program(mode)), std::string::npos) << message;
+  EXPECT_NE(message.find(what), std::string::npos) << message;
+}
+
+TEST(CommandReward, ALineForEachRowInSeveralBatches) {
+  // {"prompt": "a\n\"", "completion": "b", "ended": true, "columns": {"answer": 4}}
+  for (const char* mode : {"", "object"}) {
+    const auto function = make_command_reward("command", program(mode), Duration{60});
+    EXPECT_EQ(score(*function, 3), (std::vector<double>{79, 79, 79}));
+    EXPECT_EQ(score(*function, 1, "bcd"), (std::vector<double>{81}));
+    EXPECT_TRUE(score(*function, 0).empty());
+    EXPECT_EQ(score(*function, 1, "\xff"), (std::vector<double>{81})) << "three bytes in place of one";
+  }
+  EXPECT_FALSE(has_children());
+}
+
+TEST(CommandReward, BatchesLargerThanAPipe) {
+  const auto function = make_command_reward("command", "sed -u s/.*/0.5/", Duration{60});
+  EXPECT_EQ(score(*function, 2000, std::string(1000, 'x')), std::vector<double>(2000, 0.5));
+}
+
+TEST(CommandReward, ProgramsThatGoWrong) {
+  expect_refusal("end", "ended with exit code 3 after 0 lines of this batch");
+  expect_refusal("rubbish", "wrote 'scored: fine'; a line must be a finite number");
+  expect_refusal("nan", "wrote 'NaN'");
+  expect_refusal("twice", "wrote more than the 3 lines");
+  expect_refusal("early", "wrote more than the");
+  expect_refusal("long", "wrote a line of more than 65536 bytes: '111");
+  EXPECT_NE(refusal("tests/rewards/none.sh").find("cannot be started: No such file or directory"), std::string::npos);
+  EXPECT_EQ(refusal(program()), "accepted") << "the control";
+}
+
+TEST(CommandReward, AProgramThatHangsIsEndedInTime) {
+  for (const char* mode : {"hang", "stuck"}) {
+    const auto begin = std::chrono::steady_clock::now();
+    const std::string message = refusal(program(mode), 1, 1000);
+    EXPECT_NE(message.find("answered 0 of 1000 lines within rewards.time_limit = 1 s"), std::string::npos) << message;
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  }
+}
+
+}  // namespace
+}  // namespace llmtrain

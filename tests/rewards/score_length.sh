@@ -1,0 +1,20 @@
+#!/bin/sh
+# score_length.sh MODE: a program of rewards.functions = command:, as tests need it. For each line it writes the number of
+# its bytes; MODE is a way to go wrong after the first line: end, hang, rubbish, nan, twice, long, object (correct),
+# early (writes before it is asked), stuck (never reads).
+case $1 in
+  early) echo 1 ;;
+  stuck) exec sleep 600 ;;
+esac
+while IFS= read -r line; do
+  case $1 in
+    end) exit 3 ;;
+    hang) sleep 600 ;;
+    rubbish) echo "scored: fine" ;;
+    nan) echo NaN ;;
+    twice) echo 1 && echo 2 ;;
+    long) head -c 100000 /dev/zero | tr '\0' 1 ;;
+    object) echo "{\"reward\": ${#line}, \"comment\": \"its length\"}" ;;
+    *) echo "${#line}" ;;
+  esac
+done

@@ -280,6 +280,16 @@ void resolve_reinforcement(DeckLoader& deck, Config& config, DeckFiles files, Mo
   } else {
     config.ppo.resolve(deck);
   }
+  deck.check(config.data.validation.empty(), {"data.validation"},
+             fmt::format("has no effect with run.task = {}, whose rewards are means over new prompts: remove it",
+                         name_of(config.run.task)));
+  if (!deck.given("data.validation_fraction")) {
+    config.data.validation_fraction = 0;
+    deck.set("data.validation_fraction", Origin::automatic, fmt::format("for run.task = {}", name_of(config.run.task)));
+  }
+  deck.check(config.data.validation_fraction == 0, {"data.validation_fraction"},
+             fmt::format("has no effect with run.task = {}, whose rewards are means over new prompts: remove it",
+                         name_of(config.run.task)));
   deck.check(config.data.max_tokens_per_batch == 0, {"data.max_tokens_per_batch"},
              "has no effect on completions, whose length is not known in advance: use batch.micro");
   if (files != DeckFiles::recorded) load_reward_paths(deck, config, *folders);

@@ -231,11 +231,15 @@ void DataConfig::resolve_preferences(DeckLoader& deck, Task task) {
       "truncate would cut off the end of a prompt, behind which the answer begins; choose truncate_left, drop or "
       "error");
   deck.check(!overflow_given || overflow != Overflow::split, {"data.overflow"},
-             "split would begin a sample in the middle of an answer; choose truncate, truncate_left, drop or error");
+             prompts ? "split would make several prompts of one; choose truncate_left, drop or error"
+                     : "split would begin a sample in the middle of an answer; choose truncate, truncate_left, drop or "
+                       "error");
   deck.check(!packing_given || packing != Packing::wrap, {"data.packing"},
-             "wrap would cut pairs where a sample ends; remove the key");
+             prompts ? "wrap would cut prompts where a sample ends; remove the key"
+                     : "wrap would cut pairs where a sample ends; remove the key");
   if (packing_given && packing != Packing::none) {
-    deck.unused("data.packing", "the pairs of a forward pass follow each other without padding");
+    deck.unused("data.packing",
+                prompts ? "a sample is one prompt" : "the pairs of a forward pass follow each other without padding");
     packing = Packing::none;
   }
 }

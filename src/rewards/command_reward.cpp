@@ -30,6 +30,7 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 constexpr int64_t max_time_limit = int64_t{1} << 30;  ///< seconds
+constexpr int grace_milliseconds = 20;                ///< in which lines too many are awaited
 constexpr auto patience_at_end = 2s;                  ///< after the end of its input
 
 /// Owner of a file descriptor that children do not inherit.
@@ -127,7 +128,9 @@ class LineProgram {
       if (!sent.empty()) send(sent);
       receive(lines, count);
     }
-    if (!received_.empty()) refuse_extra(count);
+    pollfd more{output_.number(), POLLIN, 0};
+    if (::poll(&more, 1, grace_milliseconds) > 0) receive(lines, count);  // refuses further lines
+    if (!received_.empty()) refuse_extra();
     return lines;
   }
 
@@ -172,7 +175,7 @@ class LineProgram {
       if (n < 0) throw Error("reading the output of a program failed");
       received_.append(buffer.data(), static_cast<size_t>(n));
       for (size_t end = received_.find('\n'); end != std::string::npos; end = received_.find('\n')) {
-        if (lines.size() == count) refuse_extra(count);
+        if (lines.size() == count) refuse_extra();
         lines.push_back(received_.substr(0, end));
         received_.erase(0, end + 1);
       }
@@ -183,8 +186,8 @@ class LineProgram {
     }
   }
 
-  [[noreturn]] void refuse_extra(size_t count) {
-    refuse(fmt::format("wrote more than the {} lines that it was asked for: {}", count, shown(received_)),
+  [[noreturn]] void refuse_extra() {
+    refuse(fmt::format("wrote more lines than it was asked for: {}", shown(received_)),
            "write one line for each line read, and messages to stderr");
   }
 

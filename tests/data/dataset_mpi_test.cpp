@@ -131,6 +131,30 @@ TEST_F(RanksTest, ConversationsGiveTheSameFileOnAnyNumberOfRanks) {
   EXPECT_THAT(refusal([&] { open(ranks_, "wrong"); }), HasSubstr("wrong.jsonl:6001: there is no column 'output'"));
 }
 
+TEST_F(RanksTest, PromptsAndTheirRowsAreTheSameOnAnyNumberOfRanks) {
+  std::string rows;
+  for (int r = 0; r < 20'000; ++r) {
+    rows += "{\"prompt\": \"p" + std::string(static_cast<size_t>(r * 7919 % 400), 'x') +
+            "\", \"answer\": " + std::to_string(r * r) + "}\n";
+  }
+  config_.instructions = true;
+  config_.use = DataUse::prompts;
+  config_.tokenizer = "bytes";
+  config_.packing = DataConfig::Packing::none;
+  config_.train = {file("rows.jsonl", rows), file("more.jsonl", "{\"messages\": \"m\", \"prompt\": \"q\"}\n")};
+  const Dataset together = open(ranks_, "together");
+  EXPECT_EQ(together.train->row_text(19'999), "{\"answer\":399960001}");
+  EXPECT_EQ(together.train->row_text(20'000), "{}") << "messages are a column of the prompt";
+  throw_on_all_ranks(ranks_, [&] {
+    if (ranks_.rank() != 0) return;
+    const auto alone = make_local_communicator();
+    const Dataset expected = open(*alone, "alone");
+    const std::string bytes = content_of(expected.train->info().path);
+    EXPECT_GT(bytes.size(), 4'000'000U) << "several pieces of a file";
+    EXPECT_TRUE(content_of(together.train->info().path) == bytes);
+  });
+}
+
 TEST_F(RanksTest, TheTrainedTokenizerIsTheSameOnAnyNumberOfRanks) {
   config_.train = {file("a.txt", stories_text(3, 3'000'000)), file("b.txt", stories_text(4, 20'000))};
   config_.tokenizer = "bpe";

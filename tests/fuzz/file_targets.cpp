@@ -122,6 +122,7 @@ void run_token_file(std::string_view bytes) try {
     if (ids[static_cast<size_t>(i)] < 0 || ids[static_cast<size_t>(i)] >= file->info().vocabulary_size) std::abort();
   }
   file->read_mask(0, count, mask.data());
+  for (int64_t d = 0; d < std::min(file->info().documents, most); ++d) file->row_text(d);
 } catch (const UserError&) {
 }
 

@@ -395,6 +395,9 @@ std::shared_ptr<const TokenFile> concatenate_tokens(std::vector<std::shared_ptr<
 
 std::string content_of_tokens(const TokenFile& file) {
   constexpr int64_t samples = 256, sample_tokens = 1024;
+  const auto sample_of = [](int64_t most, int64_t sample) {  // from 0 to `most`
+    return most / (samples - 1) * sample + most % (samples - 1) * sample / (samples - 1);
+  };
   const TokenFileInfo& info = file.info();
   const int64_t tokens = file.tokens();
   const std::string facts = fmt::format("{} {} {} {} {} {}", tokens, file.documents().size(), info.vocabulary_size,
@@ -410,7 +413,7 @@ std::string content_of_tokens(const TokenFile& file) {
   std::vector<uint8_t> mask(info.has_mask ? ids.size() : 0);
   const int64_t last = tokens - static_cast<int64_t>(ids.size());  // begin of the last sample
   for (int64_t sample = 0; sample < samples && !ids.empty(); ++sample) {
-    const int64_t begin = last / (samples - 1) * sample + last % (samples - 1) * sample / (samples - 1);
+    const int64_t begin = sample_of(last, sample);
     file.read(begin, static_cast<int64_t>(ids.size()), ids.data());
     hash.update(ids.data(), ids.size() * sizeof(int32_t));
     if (info.has_mask) {
@@ -420,7 +423,7 @@ std::string content_of_tokens(const TokenFile& file) {
     if (last == 0) break;
   }
   for (int64_t sample = 0; sample < samples && info.has_prompts(); ++sample) {
-    const std::string row = file.row_text((info.documents - 1) / (samples - 1) * sample);
+    const std::string row = file.row_text(sample_of(info.documents - 1, sample));
     hash.update(row.data(), row.size());
   }
   return hex(hash.digest());

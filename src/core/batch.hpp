@@ -37,6 +37,7 @@ struct Batch {
   Tensor segments;          ///< int32 [S + 1], cumulative lengths: segment s is rows [segments[s], segments[s + 1])
   Tensor sequence_ids;      ///< int64 [N], canonical id of the sample that contains the row (key of random numbers)
   Tensor sequence_offsets;  ///< int32 [N], index of the row in its sample; rows of a segment are consecutive
+  Tensor kept;  ///< uint32 [N, ceil(V / 32)]: bit t says that sampling could draw token t (top-k, top-p); empty: all
   const DocumentColumns* documents = nullptr;  ///< null if the data have no objective over documents
 };
 

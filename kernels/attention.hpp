@@ -36,7 +36,8 @@ std::string attention_assumption(const AttentionShape& shape, int64_t rows);
 
 /// qkv [N, (H + 2 G) D]: queries, keys, values of a row. out [N, H D] in qkv's dtype; lse fp32 [H, N] is log(sum
 /// exp(score)), kept for the backward pass (in the library's order if a library computes it). Softmax and accumulation
-/// in fp32. Dropout acts on the probabilities (after normalisation); sequence = sequence_ids of the query row, element
+/// in fp32. The built-in attention gives a row bits that depend only on its place in its segment and on the rows before
+/// it there. Dropout acts on the probabilities (after normalisation); sequence = sequence_ids of the query row, element
 /// = (h * 2^24 + sequence_offsets[query]) * 2^24 + sequence_offsets[key].
 void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, const Batch& batch,
                        const AttentionShape& shape, const Dropout& dropout, const Tensor& workspace, Stream& stream);

@@ -18,6 +18,15 @@ struct TokenStatistics {
 /// x = cap tanh(x / cap) in place, fp32 (Gemma 2).
 void softcap_logits(const Tensor& logits, float cap, Stream& stream);
 
+/// Divides logits fp32 [R, V'], of which the first `vocabulary` columns count, by the temperature of sampling, and sets
+/// those of tokens that sampling could not draw to minus infinity. kept: uint32 [R, ceil(V / 32)], bit t % 32 of word
+/// t / 32 says that token t could be drawn; empty: all could. Statistics of the result are those of the distribution
+/// that was sampled from: excluded tokens have probability 0.
+void temper_logits(const Tensor& logits, float temperature, const Tensor& kept, int64_t vocabulary, Stream& stream);
+/// Turns the gradient with respect to tempered logits, in the compute dtype, into the one before: divided by the
+/// temperature, 0 for excluded tokens.
+void temper_gradient(const Tensor& dlogits, float temperature, const Tensor& kept, int64_t vocabulary, Stream& stream);
+
 /// logits fp32 [R, V'], of which the first `vocabulary` columns count (the rest is padding); targets int32 [R]. Each
 /// row is summed in a fixed order in fp32 lanes folded in double, or wider. A target outside the vocabulary is an error
 /// on the host; on a GPU, where the host does not see the targets, its logp is NaN.
@@ -34,7 +43,7 @@ struct TokenCotangents {
 /// dlogits [R, V'] (compute dtype) = logp' (onehot - p) + lse' p - entropy' p (log p + H). fp32 dlogits may alias
 /// logits (row r of dlogits in row r of logits); a 16-bit result is a separate tensor. Padding columns get 0. Rows with
 /// ignore_target have no logp term. With a softcap the logits are capped ones, and dlogits is the gradient before the
-/// cap.
+/// cap. (Of tempered logits the cap is softcap / temperature.)
 void logprob_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& targets,
                       const TokenStatistics& statistics, const TokenCotangents& cotangents, int64_t vocabulary,
                       float softcap, Stream& stream);

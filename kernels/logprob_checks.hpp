@@ -19,6 +19,14 @@ inline void check_softcap(const Tensor& logits, float cap) {
   LLMTRAIN_CHECK(logits.dtype == DType::f32 && cap > 0, "fp32 logits and a positive cap");
 }
 
+inline void check_tempered(const Tensor& x, float temperature, const Tensor& kept, int64_t vocabulary) {
+  LLMTRAIN_CHECK(x.rank == 2 && vocabulary > 0 && vocabulary <= x.dim(1), "fewer columns than the vocabulary");
+  LLMTRAIN_CHECK(temperature > 0, "a temperature of logits must be positive");
+  LLMTRAIN_CHECK(kept.empty() || (kept.rank == 2 && kept.dtype == DType::u32 && kept.dim(0) == x.dim(0) &&
+                                  kept.dim(1) == (vocabulary + 31) / 32),
+                 "kept tokens are uint32 [R, ceil(V / 32)]");
+}
+
 inline void check_logits(const Tensor& logits, const Tensor& targets, const TokenStatistics& s, int64_t vocabulary) {
   LLMTRAIN_CHECK(logits.rank == 2 && logits.dtype == DType::f32, "logits must be fp32 [R, V']");
   LLMTRAIN_CHECK(vocabulary > 0 && vocabulary <= logits.dim(1), "logits have fewer columns than the vocabulary");

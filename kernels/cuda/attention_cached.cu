@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "kernels/attention_cached_checks.hpp"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/attention_cached_tiles.cuh"
 
 namespace llmtrain {
 
@@ -12,28 +12,6 @@ using namespace cuda;
 /// Keys per warp. The number is fixed, so that the order of summation depends only on the positions, and so that a few
 /// long sequences fill a GPU as well as many short ones.
 constexpr int64_t keys_per_split = 256;
-
-/// Visible rows of the cache for a query.
-struct Places {
-  const int64_t* sequences;
-  const int32_t* positions;
-  int64_t rows, capacity, window;
-
-  Places(const Tensor& cache, const Batch& batch, const AttentionShape& s)
-      : sequences(batch.sequence_ids.as<int64_t>()),
-        positions(batch.positions.as<int32_t>()),
-        rows(cache.dim(0)),
-        capacity(cache.dim(1)),
-        window(s.window) {}
-  /// A token without a cache entry is not stored and attends to nothing: its output is NaN.
-  __device__ bool inside(int64_t row) const {
-    return sequences[row] >= 0 && sequences[row] < rows && positions[row] >= 0 && positions[row] < capacity;
-  }
-  __device__ int64_t own(int64_t row) const { return sequences[row] * capacity + positions[row]; }
-  __device__ int64_t first(int64_t row) const {
-    return own(row) - (window > 0 ? std::min<int64_t>(window - 1, positions[row]) : positions[row]);
-  }
-};
 
 /// The softmax of queries over the keys of each split.
 struct Partial {
@@ -170,9 +148,10 @@ void cache_keys_values(const Tensor& cache, const Tensor& qkv, const Batch& batc
 }
 
 void attention_cached(const Tensor& out, const Tensor& qkv, const Tensor& cache, const Batch& batch,
-                      const AttentionShape& s, Stream& stream) {
+                      const AttentionShape& s, ProductRole role, Stream& stream) {
   check_cache(cache, qkv, batch, s);
   check_cached_output(out, qkv, s);
+  if (role != ProductRole::decoding) return cuda::attention_cached_tiles(out, qkv, cache, batch, s, stream);
   const Places places(cache, batch, s);
   const int64_t visible = s.window > 0 ? std::min(s.window, cache.dim(1)) : cache.dim(1);
   const int64_t splits = (visible + keys_per_split - 1) / keys_per_split, items = batch.tokens * s.heads;

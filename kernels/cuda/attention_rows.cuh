@@ -21,7 +21,7 @@ struct Rows {
 
   Rows(const Tensor& t, const Batch& batch, const AttentionShape& s, const Dropout& d)
       : qkv(t.as<T>()),
-        segments(batch.segments.as<int32_t>()),
+        segments(batch.segments.empty() ? nullptr : batch.segments.as<int32_t>()),
         sequences(d.active() ? batch.sequence_ids.as<int64_t>() : nullptr),
         offsets(d.active() ? batch.sequence_offsets.as<int32_t>() : nullptr),
         count(batch.tokens),

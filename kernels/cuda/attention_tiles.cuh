@@ -188,6 +188,128 @@ struct TiledBatch {
   __device__ float cap(float product) const { return tanhf(product * (rows.scale / rows.softcap)); }
 };
 
+/// Queries of a block and the keys that they may see. Row r of the tile is the query at position first + step r.
+template <class H>
+struct QueryTile {
+  HeadRows<H> queries;
+  int first_row;  ///< row of `queries` that is row 0 of the tile
+  HeadRows<H> keys, values;
+  int first, step;
+
+  __device__ int query(int row) const { return first + step * row; }
+  /// First position of the block that holds the queries.
+  __device__ int block() const { return first / tile_rows * tile_rows; }
+};
+
+/// Softmax over the keys of a tile's queries, and their values. A warp has 16 queries, a thread two: g and g + 8.
+template <int D, class H>
+struct TileResult {
+  float values[D / 8][4] = {};                ///< not normalised
+  float highest[2] = {-INFINITY, -INFINITY};  ///< base-2 exponents
+  float sum[2] = {};
+
+  /// Factor of the sums so far for another tile's highest products; sets base, the new highest exponent, finite.
+  __device__ void rescale(const float (&tile_highest)[2], float unit, float (&base)[2]) {
+    float shrink[2];
+    LLMTRAIN_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const float now = fmaxf(highest[half], quad_maximum(tile_highest[half]) * unit);
+      base[half] = now == -INFINITY ? 0.0f : now;  // a row without visible keys so far
+      shrink[half] = exp2_approx(highest[half] - base[half]);
+      highest[half] = now;
+      sum[half] *= shrink[half];
+    }
+    LLMTRAIN_UNROLL
+    for (int i = 0; i < D / 8; ++i) {
+      LLMTRAIN_UNROLL
+      for (int e = 0; e < 4; ++e) values[i][e] *= shrink[e / 2];
+    }
+  }
+};
+
+/// drop(scores, first): applies dropout to probabilities of keys from `first` on.
+template <int D, class H, class Drop>
+__device__ TileResult<D, H> attend_tile(const TiledBatch<H>& batch, const QueryTile<H>& tile, const Drop& drop) {
+  const int warp_row = static_cast<int>(threadIdx.x) / warp_lanes * 16, g = lane() / 4, t = lane() % 4;
+  const Tile<D, H> memory{dynamic_shared<H>()};
+  const auto keys_of = [&](int stage) { return Tile<D, H>{memory.row(2 * stage * tile_rows)}; };
+  const auto values_of = [&](int stage) { return Tile<D, H>{memory.row((2 * stage + 1) * tile_rows)}; };
+  const auto fetch = [&](int stage, int first) {
+    fill_tile<tile_rows>(keys_of(stage), tile.keys, first);
+    fill_tile<tile_rows>(values_of(stage), tile.values, first);
+  };
+
+  const Tile<D, H> queries = keys_of(1);
+  fill_tile<tile_rows>(queries, tile.queries, tile.first_row);
+  const int last_tile = tile.block(), first_tile = batch.first_key(last_tile) / tile_rows * tile_rows;
+  fetch(0, first_tile);
+  wait_for_copies();
+  __syncthreads();
+  Pair query[D / 16][4];
+  LLMTRAIN_UNROLL
+  for (int k = 0; k < D / 16; ++k) queries.a(query[k], warp_row, 16 * k);
+
+  const float unit = batch.unit();
+  TileResult<D, H> result;
+  int stage = 0;
+  for (int first = first_tile; first <= last_tile; first += tile_rows, stage ^= 1) {
+    wait_for_copies();
+    __syncthreads();  // this stage has arrived, and no thread reads the other one
+    if (first < last_tile) fetch(stage ^ 1, first + tile_rows);
+    const Tile<D, H> keys = keys_of(stage), values = values_of(stage);
+    float scores[tile_rows / 8][4] = {};
+    LLMTRAIN_UNROLL
+    for (int k = 0; k < D / 16; ++k) {
+      multiply_row<H>(scores, query[k], [&](Pair(&m)[4], int column) { keys.b_transposed(m, column, 16 * k); });
+    }
+    if (batch.is_capped()) {
+      LLMTRAIN_UNROLL
+      for (int i = 0; i < tile_rows / 8; ++i) {
+        LLMTRAIN_UNROLL
+        for (int e = 0; e < 4; ++e) scores[i][e] = batch.cap(scores[i][e]);
+      }
+    }
+    // In a long segment only the tiles at the mask's borders test every score.
+    const int length = tile.keys.length, tested = tile.step == 0 ? 1 : tile_rows;
+    if (!batch.all_visible(tile.first, tested, first, tile_rows, length)) {
+      LLMTRAIN_UNROLL
+      for (int i = 0; i < tile_rows / 8; ++i) {
+        LLMTRAIN_UNROLL
+        for (int e = 0; e < 4; ++e) {
+          const int q = tile.query(warp_row + g + 8 * (e / 2)), key = first + 8 * i + 2 * t + e % 2;
+          if (!batch.visible(q, key, length)) scores[i][e] = -INFINITY;
+        }
+      }
+    }
+    float tile_highest[2] = {-INFINITY, -INFINITY};
+    LLMTRAIN_UNROLL
+    for (int i = 0; i < tile_rows / 8; ++i) {
+      LLMTRAIN_UNROLL
+      for (int e = 0; e < 4; ++e) tile_highest[e / 2] = fmaxf(tile_highest[e / 2], scores[i][e]);
+    }
+    float base[2];
+    result.rescale(tile_highest, unit, base);
+    LLMTRAIN_UNROLL
+    for (int i = 0; i < tile_rows / 8; ++i) {
+      LLMTRAIN_UNROLL
+      for (int e = 0; e < 4; ++e) {
+        const float p = exp2_approx(fmaf(scores[i][e], unit, -base[e / 2]));
+        result.sum[e / 2] += p;
+        scores[i][e] = p;
+      }
+    }
+    drop(scores, first);
+    LLMTRAIN_UNROLL
+    for (int k = 0; k < tile_rows / 16; ++k) {
+      Pair probabilities[4];
+      as_operand<H>(probabilities, scores, k);
+      multiply_row<H>(result.values, probabilities, [&](Pair(&m)[4], int column) { values.b(m, 16 * k, column); });
+    }
+  }
+  for (float& s : result.sum) s = quad_sum(s);
+  return result;
+}
+
 template <int D, class H>
 struct TiledForward {
   static constexpr int threads = tile_threads;
@@ -202,111 +324,29 @@ struct TiledForward {
     if (!place.find(rows.segments, batch.tiles, rows.segment_count, true)) return;
     const int head = static_cast<int>(blockIdx.y), kv = head / (rows.heads / rows.kv_heads), n = rows.head_dim;
     const int warp_row = static_cast<int>(threadIdx.x) / warp_lanes * 16, g = lane() / 4, t = lane() % 4;
-    const Tile<D, H> memory{dynamic_shared<H>()};
-    const auto keys_of = [&](int stage) { return Tile<D, H>{memory.row(2 * stage * tile_rows)}; };
-    const auto values_of = [&](int stage) { return Tile<D, H>{memory.row((2 * stage + 1) * tile_rows)}; };
-    const HeadRows<H> all_keys = batch.keys(place, kv), all_values = batch.values(place, kv);
-    const auto fetch = [&](int stage, int first) {
-      fill_tile<tile_rows>(keys_of(stage), all_keys, first);
-      fill_tile<tile_rows>(values_of(stage), all_values, first);
+    const QueryTile<H> tile{batch.queries(place, head), place.first, batch.keys(place, kv),
+                            batch.values(place, kv),    place.first, 1};
+    const auto drop = [&](float(&scores)[tile_rows / 8][4], int first) {
+      if (!batch.drops()) return;
+      const SegmentDropout dropout = batch.dropout(place, head);
+      const uint32_t kept = dropout.kept_keys<tile_rows / 8>(place.first + warp_row, first);
+      LLMTRAIN_UNROLL
+      for (int i = 0; i < tile_rows / 8; ++i) {
+        LLMTRAIN_UNROLL
+        for (int e = 0; e < 4; ++e) scores[i][e] *= dropout.factor(kept, 4 * i + e);
+      }
     };
-
-    const Tile<D, H> queries = keys_of(1);
-    fill_tile<tile_rows>(queries, batch.queries(place, head), place.first);
-    const int first_tile = batch.first_key(place.first) / tile_rows * tile_rows;
-    fetch(0, first_tile);
-    wait_for_copies();
-    __syncthreads();
-    Pair query[D / 16][4];
-    LLMTRAIN_UNROLL
-    for (int k = 0; k < D / 16; ++k) queries.a(query[k], warp_row, 16 * k);
-
-    const float unit = batch.unit();
-    float result[D / 8][4] = {}, highest[2] = {-INFINITY, -INFINITY}, sum[2] = {};  // highest: base-2 exponents
-    int stage = 0;
-    for (int first = first_tile; first <= place.first; first += tile_rows, stage ^= 1) {
-      wait_for_copies();
-      __syncthreads();  // this stage has arrived, and no thread reads the other one
-      if (first < place.first) fetch(stage ^ 1, first + tile_rows);
-      const Tile<D, H> keys = keys_of(stage), values = values_of(stage);
-      float scores[tile_rows / 8][4] = {};
-      LLMTRAIN_UNROLL
-      for (int k = 0; k < D / 16; ++k) {
-        multiply_row<H>(scores, query[k], [&](Pair(&m)[4], int column) { keys.b_transposed(m, column, 16 * k); });
-      }
-      if (batch.is_capped()) {
-        LLMTRAIN_UNROLL
-        for (int i = 0; i < tile_rows / 8; ++i) {
-          LLMTRAIN_UNROLL
-          for (int e = 0; e < 4; ++e) scores[i][e] = batch.cap(scores[i][e]);
-        }
-      }
-      // In a long segment only the tiles at the mask's borders test every score.
-      if (!batch.all_visible(place.first, tile_rows, first, tile_rows, place.length)) {
-        LLMTRAIN_UNROLL
-        for (int i = 0; i < tile_rows / 8; ++i) {
-          LLMTRAIN_UNROLL
-          for (int e = 0; e < 4; ++e) {
-            const int q = place.first + warp_row + g + 8 * (e / 2), key = first + 8 * i + 2 * t + e % 2;
-            if (!batch.visible(q, key, place.length)) scores[i][e] = -INFINITY;
-          }
-        }
-      }
-      float tile_highest[2] = {-INFINITY, -INFINITY};
-      LLMTRAIN_UNROLL
-      for (int i = 0; i < tile_rows / 8; ++i) {
-        LLMTRAIN_UNROLL
-        for (int e = 0; e < 4; ++e) tile_highest[e / 2] = fmaxf(tile_highest[e / 2], scores[i][e]);
-      }
-      float shrink[2], base[2];
-      LLMTRAIN_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        const float now = fmaxf(highest[half], quad_maximum(tile_highest[half]) * unit);
-        base[half] = now == -INFINITY ? 0.0f : now;  // a row without visible keys so far
-        shrink[half] = exp2_approx(highest[half] - base[half]);
-        highest[half] = now;
-        sum[half] *= shrink[half];
-      }
-      LLMTRAIN_UNROLL
-      for (int i = 0; i < D / 8; ++i) {
-        LLMTRAIN_UNROLL
-        for (int e = 0; e < 4; ++e) result[i][e] *= shrink[e / 2];
-      }
-      LLMTRAIN_UNROLL
-      for (int i = 0; i < tile_rows / 8; ++i) {
-        LLMTRAIN_UNROLL
-        for (int e = 0; e < 4; ++e) {
-          const float p = exp2_approx(fmaf(scores[i][e], unit, -base[e / 2]));
-          sum[e / 2] += p;
-          scores[i][e] = p;
-        }
-      }
-      if (batch.drops()) {
-        const SegmentDropout dropout = batch.dropout(place, head);
-        const uint32_t kept = dropout.kept_keys<tile_rows / 8>(place.first + warp_row, first);
-        LLMTRAIN_UNROLL
-        for (int i = 0; i < tile_rows / 8; ++i) {
-          LLMTRAIN_UNROLL
-          for (int e = 0; e < 4; ++e) scores[i][e] *= dropout.factor(kept, 4 * i + e);
-        }
-      }
-      LLMTRAIN_UNROLL
-      for (int k = 0; k < tile_rows / 16; ++k) {
-        Pair probabilities[4];
-        as_operand<H>(probabilities, scores, k);
-        multiply_row<H>(result, probabilities, [&](Pair(&m)[4], int column) { values.b(m, 16 * k, column); });
-      }
-    }
-    for (float& s : sum) s = quad_sum(s);
+    const TileResult<D, H> result = attend_tile<D>(batch, tile, drop);
     const int first_row = place.first + warp_row;
     store_rows(
-        result, first_row, place.length, n, [&](int r) { return out + ((place.begin + r) * rows.heads + head) * n; },
-        [&](int half) { return 1 / sum[half]; });
+        result.values, first_row, place.length, n,
+        [&](int r) { return out + ((place.begin + r) * rows.heads + head) * n; },
+        [&](int half) { return 1 / result.sum[half]; });
     LLMTRAIN_UNROLL
     for (int half = 0; half < 2; ++half) {
       const int r = first_row + g + 8 * half;
       if (t == 0 && r < place.length) {
-        lse[head * rows.count + place.begin + r] = fmaf(highest[half], ln_2, logf(sum[half]));
+        lse[head * rows.count + place.begin + r] = fmaf(result.highest[half], ln_2, logf(result.sum[half]));
       }
     }
   }

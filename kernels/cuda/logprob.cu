@@ -35,6 +35,41 @@ struct Softcap {
   }
 };
 
+/// x /= temperature; tokens that are not kept get `excluded`.
+template <class T>
+struct Temper {
+  T* x;
+  const uint32_t* kept;
+  int64_t vocabulary, stride, packs;  ///< packs of a row
+  float temperature, excluded;
+
+  Temper(const Tensor& t, T* data, float divisor, const Tensor& bits, int64_t v, float rest)
+      : x(data),
+        kept(data_or_null<uint32_t>(bits)),
+        vocabulary(v),
+        stride(t.dim(1)),
+        packs((v + Pack::size - 1) / Pack::size),
+        temperature(divisor),
+        excluded(rest) {}
+  __device__ void operator()(int64_t index) const {
+    const int64_t row = index / packs, i = index % packs * Pack::size;
+    Pack p = load_pack(x + row * stride, i, vocabulary);
+    const uint32_t bits = kept == nullptr ? ~0U : kept[row * ((vocabulary + 31) / 32) + i / 32] >> i % 32;
+    for (int k = 0; k < Pack::size; ++k) p.v[k] = (bits >> k & 1U) != 0 ? p.v[k] / temperature : excluded;
+    store_pack(x + row * stride, i, vocabulary, p);
+  }
+};
+
+void temper(const Tensor& x, float temperature, const Tensor& kept, int64_t vocabulary, float excluded,
+            Stream& stream) {
+  const ProfileSpan span("temper_logits", [&] { return traffic({&x, &x}); });
+  check_tempered(x, temperature, kept, vocabulary);
+  dispatch(x, [&]<class T>(T* data) {
+    const Temper<T> f(x, data, temperature, kept, vocabulary, excluded);
+    for_each(x.dim(0) * f.packs, stream, f);
+  });
+}
+
 /// Folds f(running result, result of a warp) over the warps in order; the same in all threads.
 template <class T, class F>
 __device__ T fold_warps(T of_warp, const F& f) {
@@ -199,6 +234,15 @@ void softcap_logits(const Tensor& logits, float cap, Stream& stream) {
   check_softcap(logits, cap);
   const int64_t n = logits.numel();
   for_each((n + Pack::size - 1) / Pack::size, stream, Softcap{logits.as<float>(), n, cap});
+}
+
+void temper_logits(const Tensor& logits, float temperature, const Tensor& kept, int64_t vocabulary, Stream& stream) {
+  LLMTRAIN_CHECK(logits.dtype == DType::f32, "logits must be fp32");
+  temper(logits, temperature, kept, vocabulary, -INFINITY, stream);
+}
+
+void temper_gradient(const Tensor& dlogits, float temperature, const Tensor& kept, int64_t vocabulary, Stream& stream) {
+  temper(dlogits, temperature, kept, vocabulary, 0.0f, stream);
 }
 
 void logprob_forward(const TokenStatistics& statistics, const Tensor& logits, const Tensor& targets, int64_t vocabulary,

@@ -116,6 +116,40 @@ void softcap_logits(const Tensor& logits, float cap, Stream& /*stream*/) {
   });
 }
 
+namespace {
+
+/// x /= temperature; tokens that are not kept get `excluded`.
+void temper(const Tensor& x, float temperature, const Tensor& kept, int64_t vocabulary, float excluded) {
+  const ProfileSpan span("temper_logits", [&] { return traffic({&x, &x}); });
+  check_tempered(x, temperature, kept, vocabulary);
+  const auto* words = data_or_null<uint32_t>(kept);
+  host::dispatch(x.dtype, [=, &x](auto* tag) {
+    auto* x0 = static_cast<decltype(tag)>(x.data);
+    const int64_t stride = x.dim(1), words_of_row = (vocabulary + 31) / 32;
+    host::parallel_for(x.dim(0), [=](int64_t r) {
+      auto* row = x0 + r * stride;
+      for (int64_t i = 0; i < vocabulary; i += 8) {
+        const int64_t n = std::min<int64_t>(8, vocabulary - i);
+        Float8 v = host::load_up_to(row + i, n) / temperature;
+        const uint32_t bits = words == nullptr ? ~0U : words[r * words_of_row + i / 32] >> i % 32;
+        for (int l = 0; l < 8; ++l) v[l] = (bits >> l & 1U) != 0 ? v[l] : excluded;
+        host::store_up_to(row + i, v, n);
+      }
+    });
+  });
+}
+
+}  // namespace
+
+void temper_logits(const Tensor& logits, float temperature, const Tensor& kept, int64_t vocabulary, Stream&) {
+  LLMTRAIN_CHECK(logits.dtype == DType::f32, "logits must be fp32");
+  temper(logits, temperature, kept, vocabulary, -std::numeric_limits<float>::infinity());
+}
+
+void temper_gradient(const Tensor& dlogits, float temperature, const Tensor& kept, int64_t vocabulary, Stream&) {
+  temper(dlogits, temperature, kept, vocabulary, 0.0f);
+}
+
 void logprob_forward(const TokenStatistics& statistics, const Tensor& logits, const Tensor& targets, int64_t vocabulary,
                      Stream& /*stream*/) {
   const ProfileSpan span("logprob_forward", [&] {

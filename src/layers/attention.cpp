@@ -53,7 +53,7 @@ void Attention::forward_heads(Context& ctx, const Batch& batch, const Tensor& x,
   }
   if (ctx.cache != nullptr && ctx.cache->decoding) {
     attention_cached(first_rows(saved.out, n), rows, ctx.cache->layers[static_cast<size_t>(layer)], batch, shape,
-                     ctx.stream);
+                     ctx.role, ctx.stream);
   } else {
     AttentionShape own = shape;
     if (ctx.role != ProductRole::training) own.longest = 0;  // cuDNN selects a plan by the number of sequences

@@ -20,6 +20,9 @@ TokenStatistics block_of(const TokenStatistics& s, int64_t begin, int64_t count)
   return {cut(s.logp), cut(s.lse), cut(s.entropy), cut(s.argmax)};
 }
 
+/// False for plain statistics, which cost nothing more.
+bool is_tempered(const Context& ctx, const Tensor& kept) { return ctx.temperature != 1 || !kept.empty(); }
+
 }  // namespace
 
 int64_t Head::block_rows(int64_t rows) const { return fitting_rows(rows, logits_bytes, columns() * 4); }
@@ -48,19 +51,25 @@ void Head::logits(Context& ctx, const Tensor& out, const Tensor& x) const {
   if (softcap > 0) softcap_logits(out, softcap, ctx.stream);
 }
 
-void Head::forward(Context& ctx, const Tensor& x, const Tensor& targets, const TokenStatistics& statistics) const {
+void Head::tempered_logits(Context& ctx, const Tensor& out, const Tensor& x, const Tensor& kept) const {
+  logits(ctx, out, x);
+  if (is_tempered(ctx, kept)) temper_logits(out, ctx.temperature, kept, vocabulary, ctx.stream);
+}
+
+void Head::forward(Context& ctx, const Tensor& x, const HeadTargets& targets, const TokenStatistics& statistics) const {
   const int64_t n = x.dim(0), block = block_rows(n);
   Arena::Frame frame(ctx.arena);
   const Tensor buffer = frame.take(DType::f32, {block, columns()});
   for (int64_t begin = 0; begin < n; begin += block) {
     const int64_t count = std::min(block, n - begin);
     const Tensor rows = buffer.rows(0, count);
-    logits(ctx, rows, x.rows(begin, count));
-    logprob_forward(block_of(statistics, begin, count), rows, targets.rows(begin, count), vocabulary, ctx.stream);
+    const HeadTargets own = targets.rows(begin, count);
+    tempered_logits(ctx, rows, x.rows(begin, count), own.kept);
+    logprob_forward(block_of(statistics, begin, count), rows, own.ids, vocabulary, ctx.stream);
   }
 }
 
-void Head::forward_backward(Context& ctx, const Tensor& dx, const Tensor& x, const Tensor& targets,
+void Head::forward_backward(Context& ctx, const Tensor& dx, const Tensor& x, const HeadTargets& targets,
                             const TokenStatistics& statistics, const TokenCotangents& cotangents) const {
   const int64_t n = x.dim(0), group = group_rows(x.dtype, n), block = block_rows(group);
   Arena::Frame frame(ctx.arena);
@@ -74,11 +83,13 @@ void Head::forward_backward(Context& ctx, const Tensor& dx, const Tensor& x, con
       const auto cut = [&](const Tensor& t) { return t.empty() ? t : t.rows(first + begin, count); };
       const Tensor drows = dlogits.rows(begin, count), rows = buffer.empty() ? drows : buffer.rows(0, count);
       const TokenStatistics stats = block_of(statistics, first + begin, count);
-      logits(ctx, rows, cut(x));
-      logprob_forward(stats, rows, cut(targets), vocabulary, ctx.stream);
-      logprob_backward(drows, rows, cut(targets), stats,
-                       {cut(cotangents.logp), cut(cotangents.lse), cut(cotangents.entropy)}, vocabulary, softcap,
-                       ctx.stream);
+      const HeadTargets own = targets.rows(first + begin, count);
+      tempered_logits(ctx, rows, cut(x), own.kept);
+      logprob_forward(stats, rows, own.ids, vocabulary, ctx.stream);
+      logprob_backward(drows, rows, own.ids, stats,
+                       {cut(cotangents.logp), cut(cotangents.lse), cut(cotangents.entropy)}, vocabulary,
+                       softcap / ctx.temperature, ctx.stream);
+      if (is_tempered(ctx, own.kept)) temper_gradient(drows, ctx.temperature, own.kept, vocabulary, ctx.stream);
     }
     if (weight.is_trained()) {
       linear_backward_weight(weight.gradient(ctx), dlogits, xs, ctx.params.accumulate() || first > 0, ctx.stream);

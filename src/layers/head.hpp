@@ -5,6 +5,16 @@
 
 namespace llmtrain {
 
+/// Targets of rows, and the tokens that they were drawn among.
+struct HeadTargets {
+  Tensor ids;        ///< int32 [N]
+  Tensor kept = {};  ///< Batch::kept
+
+  HeadTargets rows(int64_t begin, int64_t count) const {
+    return {ids.rows(begin, count), kept.empty() ? kept : kept.rows(begin, count)};
+  }
+};
+
 /// The output layer: final hidden states -> per-token statistics. Logits exist for a block of rows at a time, their
 /// gradients for a group of blocks, never for a whole batch of a large vocabulary. Each product with the table reads
 /// all of it, and the table's gradient is read and written, so that larger groups need less memory traffic.
@@ -30,14 +40,18 @@ struct Head {
   int64_t scratch_bytes(DType compute, int64_t rows) const;
   int64_t workspace_bytes(DType compute, int64_t rows, bool training) const;
 
-  /// Computes statistics of every row, without gradients. x compute dtype [N, C]; statistics fp32 [N].
-  void forward(Context& ctx, const Tensor& x, const Tensor& targets, const TokenStatistics& statistics) const;
+  /// Computes statistics of every row, without gradients. x compute dtype [N, C]; statistics fp32 [N]. They are those
+  /// of the distribution that is sampled from at the context's temperature among the kept tokens (temper_logits).
+  void forward(Context& ctx, const Tensor& x, const HeadTargets& targets, const TokenStatistics& statistics) const;
   /// Computes statistics and, for given cotangents, dx (compute dtype [N, C]) unless it is empty, and the gradient of
   /// the weight if it is trained.
-  void forward_backward(Context& ctx, const Tensor& dx, const Tensor& x, const Tensor& targets,
+  void forward_backward(Context& ctx, const Tensor& dx, const Tensor& x, const HeadTargets& targets,
                         const TokenStatistics& statistics, const TokenCotangents& cotangents) const;
-  /// Computes logits fp32 [R, V] of rows x [R, C].
+  /// Computes logits fp32 [R, V] of rows x [R, C], whatever the temperature.
   void logits(Context& ctx, const Tensor& out, const Tensor& x) const;
+
+ private:
+  void tempered_logits(Context& ctx, const Tensor& out, const Tensor& x, const Tensor& kept) const;
 };
 
 }  // namespace llmtrain

@@ -270,7 +270,7 @@ void Decoder::score_rows(Context& ctx, const Batch& batch, const TokenStatistics
   if (shape_.config.scores()) {
     scalar_head_.forward(ctx, hidden, batch.loss_weights, statistics.logp);
   } else {
-    head_.forward(ctx, hidden, batch.targets, statistics);
+    head_.forward(ctx, hidden, {batch.targets, batch.kept}, statistics);
   }
 }
 
@@ -293,7 +293,7 @@ void Decoder::score_and_differentiate(Context& ctx, const Batch* batch, const To
       score_rows(ctx, *batch, statistics);
       scalar_head_.backward(ctx, dhidden, hidden, cotangents.logp);
     } else {
-      head_.forward_backward(ctx, dhidden, hidden, batch->targets, statistics, cotangents);
+      head_.forward_backward(ctx, dhidden, hidden, {batch->targets, batch->kept}, statistics, cotangents);
     }
   }
   ctx.params.release(head_weight().unit);

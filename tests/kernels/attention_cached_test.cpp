@@ -58,7 +58,7 @@ TEST_P(AttentionCached, AgreesWithDoubleOverTheWholeSequence) {
   batch.tokens = sequences;
   batch.positions = positions;
   batch.sequence_ids = ids;
-  attention_cached(out, qkv, cache, batch, s, test::stream());
+  attention_cached(out, qkv, cache, batch, s, ProductRole::decoding, test::stream());
   const Values result = out.values();
 
   const double bound = dtype == DType::f32 ? 2e-6 : test::rounding(dtype);
@@ -113,7 +113,7 @@ TEST(AttentionCachedErrors, TokensOutsideOfTheCacheAreRefused) {
     }
     for (const double x : cache.values()) EXPECT_EQ(x, 0) << "sequence " << sequence << ", position " << position;
     const Array out(DType::f32, {1, 8});
-    attention_cached(out, qkv, cache, batch, s, test::stream());
+    attention_cached(out, qkv, cache, batch, s, ProductRole::decoding, test::stream());
     for (const double x : out.values()) EXPECT_TRUE(std::isnan(x));
   }
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <optional>
 
 #include "core/error.hpp"
@@ -169,6 +170,65 @@ TEST_P(Logprob, NaiveGradientIsTheSlope) {
     const double below = Naive(x).objective;
     x.logits[i] = z;
     EXPECT_NEAR((above - below) / 2e-5, here.dlogits[i], 1e-6);
+  }
+}
+
+/// Tokens of a row that sampling could draw: two of three, the target and the most probable one among them.
+std::vector<uint32_t> kept_words(const Rows& x, const std::function<bool(int64_t row, int64_t token)>& is_kept) {
+  const int64_t width = (x.vocabulary + 31) / 32;
+  std::vector<uint32_t> words(static_cast<size_t>(x.rows * width));
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int64_t t = 0; t < x.vocabulary; ++t) {
+      if (is_kept(r, t)) words[static_cast<size_t>(r * width + t / 32)] |= 1U << t % 32;
+    }
+  }
+  return words;
+}
+
+TEST_P(Logprob, TemperedStatisticsAreThoseOfTheKeptTokens) {
+  constexpr float temperature = 0.7f;
+  const Rows& x = shape(GetParam());
+  const auto is_kept = [&](int64_t r, int64_t t) { return (t + r) % 3 != 0 || t == x.targets[static_cast<size_t>(r)]; };
+  Rows left = x;  // the same in double, excluded logits far below the others
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int64_t t = 0; t < x.vocabulary; ++t) {
+      double& logit = left.logits[static_cast<size_t>(r * x.columns + t)];
+      logit = is_kept(r, t) ? logit / double{temperature} : -1e9;
+    }
+  }
+  const Naive naive(left);
+  if (x.vocabulary == 1) return;  // row 0 keeps its target only
+  DeviceTensor kept(DType::u32, {x.rows, (x.vocabulary + 31) / 32});
+  kept.set(kept_words(x, is_kept).data());
+  Kernel kernel(x);
+  temper_logits(kernel.logits.tensor, temperature, kept.tensor, x.vocabulary, stream());
+  kernel.forward(x.vocabulary);
+  DeviceTensor half(DType::bf16, {x.rows, x.columns}), separate(DType::f32, {x.rows, x.columns});
+  for (DeviceTensor* d : {&half, &separate}) {
+    kernel.backward(d->tensor, kernel.cotangents(), x.vocabulary);
+    temper_gradient(d->tensor, temperature, kept.tensor, x.vocabulary, stream());
+  }
+  const Values logp = kernel.logp.values(), lse = kernel.lse.values(), entropy = kernel.entropy.values();
+  for (size_t r = 0; r < logp.size(); ++r) {
+    EXPECT_NEAR(logp[r], naive.logp[r], 3e-7 * (1 + std::abs(naive.logp[r]))) << r;
+    EXPECT_NEAR(lse[r], naive.lse[r], 3e-7 * (1 + std::abs(naive.lse[r]))) << r;
+    EXPECT_NEAR(entropy[r], naive.entropy[r], 2e-6 * (1 + std::abs(naive.entropy[r]))) << r;
+  }
+  const Values d = separate.values(), rounded = half.values();
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int64_t t = 0; t < x.columns; ++t) {
+      const auto i = static_cast<size_t>(r * x.columns + t);
+      if (t >= x.vocabulary || !is_kept(r, t)) {
+        ASSERT_EQ(d[i], 0) << "row " << r << ", token " << t;
+        ASSERT_EQ(rounded[i], 0) << "row " << r << ", token " << t;
+      } else {
+        const double expected = naive.dlogits[i] / double{temperature};
+        const double log_sum = naive.lse[static_cast<size_t>(r)];  // whose rounding is relative
+        ASSERT_NEAR(d[i], expected, 1e-6 * (1 + std::abs(expected)) * (3 + std::abs(log_sum)))
+            << "row " << r << ", token " << t;
+        ASSERT_NEAR(rounded[i], expected, 0x1p-7 * std::abs(expected) + 1e-5) << "row " << r << ", token " << t;
+      }
+    }
   }
 }
 

@@ -1,7 +1,10 @@
 // Batch-invariant products: the bits of a row do not depend on the other rows.
 
+#include <optional>
+
 #include "kernels/kernel_test.hpp"
 #include "kernels/matmul.hpp"
+#include "kernels/quantized_array.hpp"
 
 namespace llmtrain {
 namespace {
@@ -31,9 +34,26 @@ class Rows {
     if (biased) bias_ = Array(in, {s.outputs}, test::random_values(s.outputs, 3));
   }
 
+  /// Adds the product of an adapter.
+  void add_low_rank(int64_t rank) {
+    const DType in = x_.tensor().dtype;
+    const int64_t outputs = w_.tensor().dim(0);
+    left_ = Array(in, {most, rank}, test::random_values(most * rank, 4));
+    right_ = Array(in, {outputs, rank}, test::random_values(outputs * rank, 5));
+  }
+  /// Uses a matrix of 4 bits instead.
+  void quantize() {
+    const Quantization format{QuantizedType::nf4, 64, true, 0};
+    quantized_.emplace(format, std::vector<int64_t>{w_.tensor().dim(0)}, w_.tensor().dim(1), 6);
+  }
+
   Bytes run(ProductRole role, int64_t first, int64_t count) const {
     const Array y(out_, {count, w_.tensor().dim(0)});
-    linear_forward(y, x_.tensor().rows(first, count), w_, bias_, test::stream(), role);
+    LowRank added;
+    if (!left_.tensor().empty()) added = {left_.tensor().rows(first, count), right_};
+    const Tensor& x = x_;
+    const WeightMatrix w = quantized_ ? WeightMatrix(quantized_->matrix(), x.dtype) : WeightMatrix(w_);
+    linear_forward(y, x.rows(first, count), w, bias_, test::stream(), role, added);
     return y.bytes();
   }
   /// Subsets whose rows differ from the same rows in the full product.
@@ -50,7 +70,8 @@ class Rows {
 
  private:
   DType out_;
-  Array x_, w_, bias_;
+  Array x_, w_, bias_, left_, right_;
+  std::optional<test::QuantizedArray> quantized_;
 };
 
 class BatchInvariant : public testing::TestWithParam<DType> {};
@@ -61,6 +82,23 @@ TEST_P(BatchInvariant, ARowsBitsDoNotDependOnTheRowsBesideIt) {
     for (const DType out : {GetParam(), DType::f32}) {
       const Rows rows(s, GetParam(), out, out == GetParam());
       const std::string name = std::to_string(s.outputs) + " x " + std::to_string(s.inputs) + ":";
+      EXPECT_EQ(name + rows.differing(ProductRole::prefill), name);
+      EXPECT_EQ(name + rows.differing(ProductRole::decoding), name);
+      differing += rows.differing(ProductRole::training).empty() ? 0 : 1;
+    }
+  }
+  EXPECT_GT(differing, 0) << "the control: the ways of training are chosen by the number of rows";
+}
+
+TEST_P(BatchInvariant, NorWithAdaptersOrQuantizedWeights) {
+  int differing = 0;
+  for (const Weights& s : weights) {
+    for (const auto& [rank, quantized] : {std::pair<int64_t, bool>(5, false), {0, true}, {16, true}}) {
+      Rows rows(s, GetParam(), GetParam(), false);
+      if (rank > 0) rows.add_low_rank(rank);
+      if (quantized) rows.quantize();
+      const std::string name = std::to_string(s.outputs) + " x " + std::to_string(s.inputs) + ", rank " +
+                               std::to_string(rank) + (quantized ? ", 4 bits:" : ":");
       EXPECT_EQ(name + rows.differing(ProductRole::prefill), name);
       EXPECT_EQ(name + rows.differing(ProductRole::decoding), name);
       differing += rows.differing(ProductRole::training).empty() ? 0 : 1;

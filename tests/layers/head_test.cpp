@@ -9,8 +9,26 @@ namespace {
 
 /// y [3, N]: logp, lse and entropy of every row.
 struct HeadUnderTest {
-  Head head;
-  Tensor statistics;  ///< [3, N], of the backward pass
+  float temperature = 1;
+  bool some = false;  ///< True if only some tokens are kept
+  Head head = {};
+  Tensor statistics = {};  ///< [3, N], of the backward pass
+  Tensor kept = {};        ///< [N, 1]
+
+  HeadTargets targets(Context& ctx, const Batch& batch) {
+    ctx.temperature = temperature;
+    if (!some) return {batch.targets};
+    std::vector<int32_t> ids(static_cast<size_t>(batch.tokens));
+    copy_to_host(ids.data(), batch.targets.data, batch.targets.bytes(), ctx.stream);
+    ctx.stream.synchronize();
+    std::vector<uint32_t> words;
+    for (size_t r = 0; r < ids.size(); ++r) {
+      words.push_back(static_cast<uint32_t>(r * 2654435761U >> 7) | 1U << (ids[r] < 0 ? r % 13 : ids[r]));
+    }
+    copy_to_device(kept.data, words.data(), kept.bytes(), ctx.stream);
+    ctx.stream.synchronize();
+    return {batch.targets, kept};
+  }
 
   static TokenStatistics parts(const Tensor& y) {
     return {
@@ -30,14 +48,15 @@ struct HeadUnderTest {
     };
     c.plan = [this](Arena& arena, int64_t n) {
       arena.add(statistics, MemoryCategory::data, "statistics", DType::f32, {3, n});
+      arena.add(kept, MemoryCategory::data, "kept", DType::u32, {n, 1});
       return head.scratch_bytes(DType::f32, n);
     };
     c.forward = [this](Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x) {
-      head.forward(ctx, x, batch.targets, parts(y));
+      head.forward(ctx, x, targets(ctx, batch), parts(y));
     };
     c.backward = [this](Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x) {
       const TokenStatistics d = parts(dy);
-      head.forward_backward(ctx, dx, x, batch.targets, parts(statistics), {d.logp, d.lse, d.entropy});
+      head.forward_backward(ctx, dx, x, targets(ctx, batch), parts(statistics), {d.logp, d.lse, d.entropy});
     };
     return c;
   }
@@ -85,8 +104,30 @@ TEST(HeadLayer, AForgottenSoftcapIsSeen) {
     Head wrong = test.head;
     wrong.softcap = 0;
     const TokenStatistics d = HeadUnderTest::parts(dy);
-    wrong.forward_backward(ctx, dx, x, batch.targets, HeadUnderTest::parts(test.statistics),
+    wrong.forward_backward(ctx, dx, x, {batch.targets}, HeadUnderTest::parts(test.statistics),
                            {d.logp, d.lse, d.entropy});
+  };
+  expect_wrong_gradients(layer);
+}
+
+TEST(HeadLayer, GradientIsTheSlopeAtATemperatureAmongKeptTokens) {
+  for (const bool some : {false, true}) {
+    for (const float softcap : {0.0f, 1.5f}) {
+      HeadUnderTest test{.temperature = 0.7f, .some = some};
+      test.head.logits_bytes = 1;
+      expect_right_gradients(test.layer(softcap, 150));
+    }
+  }
+}
+
+TEST(HeadLayer, AForgottenTemperatureIsSeen) {
+  HeadUnderTest test{.temperature = 0.7f};
+  LayerCase layer = test.layer(0);
+  layer.backward = [&](Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x) {
+    ctx.temperature = 1;
+    const TokenStatistics d = HeadUnderTest::parts(dy);
+    test.head.forward_backward(ctx, dx, x, {batch.targets}, HeadUnderTest::parts(test.statistics),
+                               {d.logp, d.lse, d.entropy});
   };
   expect_wrong_gradients(layer);
 }

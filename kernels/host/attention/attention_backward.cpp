@@ -298,7 +298,7 @@ class BackwardPass {
     const float* keep = dropout_active_ ? b.keep : nullptr;
     const TileMask mask(j, i, window_.window);
     if (score_scale_.capped()) {
-      score_scale_.cap(b.scores);
+      score_scale_.cap(b.scores, attention_block * attention_block);
       capped_score_gradients(b.scores, b.dscores, keep, *q.statistics, score_scale_.powers, mask);
     } else {
       score_gradients(b.scores, b.dscores, keep, *q.statistics, score_scale_.powers, mask);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/attention_cached_checks.hpp"
+#include "kernels/host/attention/attention_cached_tiles.hpp"
 #include "kernels/host/lanes.hpp"
 #include "kernels/host/parallel.hpp"
 
@@ -13,12 +14,6 @@ namespace llmtrain {
 namespace {
 
 using namespace host;
-
-/// Indices into the cache. cache_keys_values, which is called first, has checked them. (Nothing may throw inside a
-/// parallel loop.)
-int64_t place_of(const Tensor& cache, const Batch& batch, int64_t row) {
-  return batch.sequence_ids.as<int64_t>()[row] * cache.dim(1) + batch.positions.as<int32_t>()[row];
-}
 
 /// One query head of one row. `scores` is scratch, one per visible key.
 template <class T>
@@ -66,9 +61,10 @@ void cache_keys_values(const Tensor& cache, const Tensor& qkv, const Batch& batc
 }
 
 void attention_cached(const Tensor& out, const Tensor& qkv, const Tensor& cache, const Batch& batch,
-                      const AttentionShape& s, Stream&) {
+                      const AttentionShape& s, ProductRole role, Stream&) {
   check_cache(cache, qkv, batch, s);
   check_cached_output(out, qkv, s);
+  if (role != ProductRole::decoding) return host::attention_cached_tiles(out, qkv, cache, batch, s);
   const int64_t stride = cache.dim(2), width = qkv.dim(1), group = s.heads / s.kv_heads;
   dispatch(qkv.dtype, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;

@@ -11,7 +11,7 @@
 #include "kernels/host/attention/attention_dropout.hpp"
 #include "kernels/host/attention/attention_run.hpp"
 #include "kernels/host/attention/attention_short_run.hpp"
-#include "kernels/host/attention/attention_softcap.hpp"
+#include "kernels/host/attention/attention_softmax.hpp"
 #include "kernels/host/fast_math.hpp"
 
 namespace llmtrain {
@@ -23,7 +23,7 @@ namespace {
 constexpr int block = attention_block;
 constexpr int tile_size = block * block;
 constexpr int max_pairs = 4;
-constexpr int vector = 8;  ///< queries per Float8
+using Softmax = OnlineSoftmax<block>;
 
 /// Query heads and query blocks of one work item.
 struct PairShape {
@@ -35,18 +35,6 @@ struct PairShape {
       : heads(std::min(group, max_pairs)), blocks(max_pairs / heads), units_per_group((group + heads - 1) / heads) {}
 };
 
-/// Running statistics of the queries of one pair.
-struct alignas(64) OnlineSoftmax {
-  float maximum[block];  ///< maximum of score * log2(e)
-  float sum[block];
-  float correction[block];  ///< factor on the sums before the last tile
-
-  void reset() {
-    std::fill(maximum, maximum + block, -FLT_MAX);
-    std::fill(sum, sum + block, 0.0f);
-  }
-};
-
 template <class P>
 struct ForwardBuffers {
   P* rows;                   ///< [64, D] staging
@@ -55,7 +43,7 @@ struct ForwardBuffers {
   P* value;                  ///< [D, 64]
   P* query[max_pairs];       ///< B operands [D, 64]
   float* output[max_pairs];  ///< [D, 64]
-  OnlineSoftmax* softmax;    ///< [pairs]
+  Softmax* softmax;          ///< [pairs]
   float* scores;             ///< [keys, queries]
   P* probabilities;          ///< B operand [keys, queries]
   float* keep;               ///< dropout mask [keys, queries]
@@ -70,7 +58,7 @@ struct ForwardBuffers {
     value = carver.take<P>(panel);
     for (P*& q : query) q = carver.take<P>(panel);
     for (float*& o : output) o = carver.take<float>(panel);
-    softmax = carver.take<OnlineSoftmax>(max_pairs);
+    softmax = carver.take<Softmax>(max_pairs);
     scores = carver.take<float>(tile_size);
     if constexpr (std::is_same_v<P, float>) {
       probabilities = scores;  // the tile itself is the operand
@@ -82,57 +70,6 @@ struct ForwardBuffers {
     scratch = carver.take<char>(BlockProduct::scratch_bytes);
   }
 };
-
-void hide_scores(float* scores, const TileMask& mask) {
-  for (int r = 0; r < block; ++r) {
-    float* s = scores + r * block;
-    std::fill(s, s + mask.low(r), -FLT_MAX);
-    std::fill(s + mask.high(r), s + block, -FLT_MAX);
-  }
-}
-
-/// Scales the scores; computes new maxima and the correction of older sums. Returns true if any correction is not 1.
-bool update_maximum(OnlineSoftmax& state, float* scores, float scale) {
-  bool changed = false;
-  // two vectors at a time, so that their chains of maxima run in parallel
-  for (int c = 0; c < block; c += 2 * vector) {
-    Float8 best[2] = {load8(state.maximum + c), load8(state.maximum + c + vector)};
-    const Float8 old[2] = {best[0], best[1]};
-    for (int r = 0; r < block; ++r) {
-      float* s = scores + r * block + c;
-      for (int v = 0; v < 2; ++v) {
-        // The product is rounded before the maximum is subtracted: a fused difference could be far from 0.
-        const Float8 x = load8(s + v * vector) * scale;
-        store8(s + v * vector, x);
-        best[v] = x > best[v] ? x : best[v];
-      }
-    }
-    for (int v = 0; v < 2; ++v) {
-      const Float8 correction = fast_exp2_capped(old[v] - best[v]);
-      store8(state.maximum + c + v * vector, best[v]);
-      store8(state.correction + c + v * vector, correction);
-      store8(state.sum + c + v * vector, load8(state.sum + c + v * vector) * correction);
-      for (int l = 0; l < vector; ++l) changed |= best[v][l] != old[v][l];
-    }
-  }
-  return changed;
-}
-
-/// scores -> exp2(score - maximum), 0 where hidden; added to the sums.
-void exponentiate(OnlineSoftmax& state, float* scores, const TileMask& mask) {
-  const bool full = mask.full();
-  for (int r = 0; r < block; ++r) {
-    float* s = scores + r * block;
-    const int low = full ? 0 : mask.low(r);
-    const int high = full ? block : mask.high(r);
-    for (int c = low / vector * vector; c < high; c += vector) {
-      store8(s + c, fast_exp2_capped(load8(s + c) - load8(state.maximum + c)));
-    }
-    std::fill(s, s + low, 0.0f);
-    std::fill(s + high, s + block, 0.0f);
-    for (int c = 0; c < block; c += vector) store8(state.sum + c, load8(state.sum + c) + load8(s + c));
-  }
-}
 
 /// S: storage, P: operands of products.
 template <class S, class P>
@@ -167,18 +104,20 @@ class ForwardPass {
   int64_t run(const ItemList::Item& item, void* memory) const {
     const int kv_head = item.unit / pairs_.units_per_group;
     const int first_head = this->first_head(item), heads = this->heads(item);
+    int first_block = item.strip * pairs_.blocks;
+    int blocks = std::min(pairs_.blocks, item.segment.blocks() - first_block);
+    int64_t visited = 0;
     if (takes_short(item)) {
       short_segment(item).forward(out_, lse_, qkv_, batch_.tokens, first_head, heads, memory);
-      return heads;
+      visited = heads;
+      ++first_block;
+      if (--blocks == 0) return visited;
     }
     Carver carver(memory);
     const ForwardBuffers<P> buffers(carver, layout_.head_dim);
-    const int first_block = item.strip * pairs_.blocks;
-    const int blocks = std::min(pairs_.blocks, item.segment.blocks() - first_block);
 
     for (int p = 0; p < heads * blocks; ++p)
       load_query(buffers, item.segment, first_head + p / blocks, first_block + p % blocks, p);
-    int64_t visited = 0;
     for (int j = window_.first_key_block(first_block); j < first_block + blocks; ++j) {
       load_keys(buffers, item.segment, kv_head, j);
       for (int p = 0; p < heads * blocks; ++p) {
@@ -201,7 +140,9 @@ class ForwardPass {
   int heads(const ItemList::Item& item) const {
     return std::min(pairs_.heads, (item.unit / pairs_.units_per_group + 1) * layout_.group() - first_head(item));
   }
-  bool takes_short(const ItemList::Item& item) const { return short_segments_ && item.segment.blocks() == 1; }
+  /// The first block of a segment takes the short path whatever follows it: the bits of a row do not depend on later
+  /// ones.
+  bool takes_short(const ItemList::Item& item) const { return short_segments_ && item.strip == 0; }
   ShortSegment<S> short_segment(const ItemList::Item& item) const {
     return {layout_, item.segment.begin, item.segment.rows_of(0), scale_.powers};
   }
@@ -222,21 +163,14 @@ class ForwardPass {
   }
 
   void visit(const ForwardBuffers<P>& f, const Segment& segment, int head, int i, int j, int pair) const {
-    OnlineSoftmax& state = f.softmax[pair];
+    Softmax& state = f.softmax[pair];
     const TileMask mask(j, i, window_.window);
     scores_.run(f.key, f.query[pair], f.scores, f.scratch);
-    if (scale_.capped()) scale_.cap(f.scores);
-    if (!mask.full()) hide_scores(f.scores, mask);
-    const bool corrected = update_maximum(state, f.scores, scale_.powers);
-    exponentiate(state, f.scores, mask);
+    const bool corrected = state.add_tile(f.scores, scale_, mask);
     if (dropout_active_) apply_dropout(f, segment, head, i, j);
     if constexpr (std::is_same_v<P, bf16>) pack_rows_inner(f.probabilities, f.scores, block);
     const bool first = j == window_.first_key_block(i);
-    if (!first && corrected) {
-      for (int d = 0; d < padded_; ++d) {
-        for (int c = 0; c < block; ++c) f.output[pair][d * block + c] *= state.correction[c];
-      }
-    }
+    if (!first && corrected) state.correct(f.output[pair], padded_);
     (first ? first_output_ : more_output_).run(f.value, f.probabilities, f.output[pair], f.scratch);
   }
 
@@ -246,12 +180,9 @@ class ForwardPass {
   }
 
   void finish(const ForwardBuffers<P>& f, const Segment& segment, int head, int i, int pair) const {
-    OnlineSoftmax& state = f.softmax[pair];
+    Softmax& state = f.softmax[pair];
     float* output = f.output[pair];
-    for (int c = 0; c < block; ++c) state.correction[c] = 1.0f / state.sum[c];
-    for (int d = 0; d < padded_; ++d) {
-      for (int c = 0; c < block; ++c) output[d * block + c] *= state.correction[c];
-    }
+    state.normalize(output, padded_);
     const int64_t row = first_row(segment, i);
     const int rows = segment.rows_of(i);
     store_transposed(layout_.output(out_, head, row), output, 1.0f, rows, f.staging);

@@ -54,9 +54,9 @@ inline void copy_short(void* to, const void* from, size_t bytes) {
   if (done < bytes) std::memcpy(static_cast<char*>(to) + done, static_cast<const char*>(from) + done, bytes - done);
 }
 
-/// dst[64, padded] = rows, zero beyond `count` and beyond head_dim.
+/// dst[count, padded] = rows, zero beyond head_dim.
 template <class S, class P>
-void load_rows(P* dst, const HeadRows<const S>& src, int count) {
+void copy_rows(P* dst, const HeadRows<const S>& src, int count) {
   const int padded = padded_head_dim(src.head_dim);
   for (int r = 0; r < count; ++r) {
     const S* from = src.data + r * src.stride;
@@ -70,6 +70,13 @@ void load_rows(P* dst, const HeadRows<const S>& src, int count) {
     }
     if (padded > src.head_dim) std::fill(to + src.head_dim, to + padded, P(0.0f));
   }
+}
+
+/// dst[64, padded] = rows, zero beyond `count` and beyond head_dim.
+template <class S, class P>
+void load_rows(P* dst, const HeadRows<const S>& src, int count) {
+  const int padded = padded_head_dim(src.head_dim);
+  copy_rows(dst, src, count);
   if (count < attention_block) std::fill(dst + count * padded, dst + attention_block * padded, P(0.0f));
 }
 
@@ -95,10 +102,10 @@ const uint32_t* words(const P* p) {
   return reinterpret_cast<const uint32_t*>(p);
 }
 
-/// B operand [padded, 64] (inner dimension: channels) of rows[64, padded].
+/// B operand [padded, columns] (inner dimension: channels) of rows[columns, padded].
 template <class P>
-void pack_channels_inner(P* dst, const P* rows, int padded) {
-  transpose_words(words(dst), words(rows), attention_block, padded * static_cast<int>(sizeof(P)) / 4);
+void pack_channels_inner(P* dst, const P* rows, int padded, int columns = attention_block) {
+  transpose_words(words(dst), words(rows), columns, padded * static_cast<int>(sizeof(P)) / 4);
 }
 
 /// bf16 B operand [64, padded] (inner dimension: rows) of rows[64, padded]; in fp32 the rows are their own operand.

@@ -19,13 +19,14 @@ struct ShortForward {
   int rows;
   int channels;
   float scale;                  ///< factor from products to scores in powers of two
-  const float* query;           ///< [64, D]
+  const float* query;           ///< [64, D]; only rows from `first` on are read, and computed
   const float* key_transposed;  ///< [D, 64]
   const float* value;           ///< [64, D]
   float* probabilities;         ///< [short_group, 64]
   float* output;                ///< [64, D]
   float* maximum;               ///< [64], maximum score of a query
   float* sum;                   ///< [64], sum of 2^(score - maximum)
+  int first = 0;                ///< a multiple of short_group
 };
 
 struct ShortBackward {
@@ -50,7 +51,7 @@ template <class V>
 class ShortAttention {
  public:
   static void run(const ShortForward& a) {
-    for (int first = 0; first < a.rows; first += short_group) {
+    for (int first = a.first; first < a.rows; first += short_group) {
       const int keys = first + short_group;
       const Operand query{a.query + first * a.channels, a.channels, 1};
       product<false>(a.probabilities, block, vectors_of(keys), query, a.key_transposed, block, short_group, a.channels);

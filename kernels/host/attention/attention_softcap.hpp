@@ -19,10 +19,9 @@ struct ScoreScale {
         powers((shape.softcap > 0 ? shape.softcap : shape.scale) * std::numbers::log2e_v<float>) {}
   bool capped() const { return inside > 0; }
 
-  /// products -> t
-  void cap(float* tile) const {
-    for (int e = 0; e < attention_block * attention_block; e += 8)
-      store8(tile + e, fast_tanh(load8(tile + e) * inside));
+  /// products -> t; `count` is a multiple of 8.
+  void cap(float* tile, int count) const {
+    for (int e = 0; e < count; e += 8) store8(tile + e, fast_tanh(load8(tile + e) * inside));
   }
 };
 

@@ -100,7 +100,7 @@ TEST_P(ActorCritics, StepsHaveTheBitsOfOneRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ActorCritics, ::testing::Values("gpt2_packed", "llama_packed", "gemma2_packed"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& test) { return std::string(test.param); });
 
 }  // namespace
 }  // namespace llmtrain::test

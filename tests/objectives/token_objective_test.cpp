@@ -34,6 +34,7 @@ class TokenObjectiveOfABatch : public testing::Test {
     statistics.entropy = entropy;
     statistics.value = value;
     config.entropy_coefficient = 0.125;
+    config.clip = config.value_clip = 9;  // nothing is clipped
     objective = make_ppo(config);
     objective->plan(arena, rows, 3);
     memory = DeviceBuffer(arena.bytes());

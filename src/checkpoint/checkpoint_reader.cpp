@@ -12,6 +12,7 @@
 
 #include "checkpoint/checkpoint_folder.hpp"
 #include "checkpoint/shard_index.hpp"
+#include "core/critic_names.hpp"
 #include "core/message.hpp"
 #include "core/parallel_for.hpp"
 #include "parallel/job/cancellable_work.hpp"
@@ -200,10 +201,19 @@ Manifest read_manifest_together(const std::string& path, Communicator& communica
 
 /// Place of a checkpoint's tensor in the target.
 struct Place {
-  int64_t unit;
-  int64_t shift;                     ///< from elements of the checkpoint's unit to those of the target's
+  int64_t unit = -1;
+  int64_t shift = 0;                 ///< from elements of the checkpoint's unit to those of the target's
   std::vector<ShardBorders> needed;  ///< elements of the checkpoint's unit that the target needs
 };
+
+/// The checkpoint's tensors without those of a critic, unless they are wanted.
+Schema without_critic(Schema stored, const Schema& wanted) {
+  const auto of_critic = [](const auto& part) { return part.name.starts_with(critic_prefix); };
+  if (std::ranges::any_of(wanted.units, of_critic)) return stored;
+  std::erase_if(stored.units, of_critic);  // the last ones
+  std::erase_if(stored.tensors, of_critic);
+  return stored;
+}
 
 /// By tensor of the checkpoint. The target's units may be others, if it says so: then the padding behind each tensor is
 /// not copied.
@@ -213,7 +223,12 @@ std::vector<Place> find_places(const Schema& stored, const Schema& wanted, const
   for (const TensorSchema& tensor : wanted.tensors) by_name.emplace(tensor.name, &tensor);
   std::vector<Place> places;
   for (const TensorSchema& tensor : stored.tensors) {
-    const TensorSchema& there = *by_name.at(tensor.name);
+    const auto found = by_name.find(tensor.name);
+    if (found == by_name.end()) {  // of a critic
+      places.push_back({});
+      continue;
+    }
+    const TensorSchema& there = *found->second;
     const int64_t last = same ? std::numeric_limits<int64_t>::max() : tensor.offset + tensor.elements();
     Place& place = places.emplace_back(Place{there.unit, there.offset - tensor.offset, {}});
     for (const ShardBorders& part : target.wanted(there.unit)) {
@@ -227,15 +242,17 @@ std::vector<Place> find_places(const Schema& stored, const Schema& wanted, const
 
 /// Describes why the target cannot take the checkpoint's tensors; empty if it can.
 std::string obstacle(const Manifest& manifest, const StateTarget& target, const Schema& wanted) {
-  if (!target.may_lack() || !manifest.frozen) return difference(manifest.schema, wanted);
+  if (!target.may_lack()) return difference(manifest.schema, wanted);
+  const Schema stored = without_critic(manifest.schema, wanted);
+  if (!manifest.frozen) return difference(stored, wanted);
   Schema present;
-  present.units = manifest.schema.units;
+  present.units = stored.units;
   std::set<std::string_view> names;
-  for (const TensorSchema& tensor : manifest.schema.tensors) names.insert(tensor.name);
+  for (const TensorSchema& tensor : stored.tensors) names.insert(tensor.name);
   for (const TensorSchema& tensor : wanted.tensors) {
     if (names.contains(tensor.name)) present.tensors.push_back(tensor);
   }
-  return tensor_difference(manifest.schema, present);
+  return tensor_difference(stored, present);
 }
 
 /// Returns the schema that the target takes; its optimizer does not matter if it takes the masters only.

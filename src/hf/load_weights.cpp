@@ -11,6 +11,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/critic_names.hpp"
 #include "core/error.hpp"
 #include "core/files/content_hash.hpp"
 #include "core/files/json_reader.hpp"
@@ -328,6 +329,16 @@ class Loader {
   std::optional<NestedScales> nested_;
 };
 
+/// The store's units with the names of their parameters in files, without parameters of the other model.
+std::vector<UnitSpec> units_in_files(const ParamStore& params, bool critic) {
+  std::vector<UnitSpec> units = units_of(params);
+  for (UnitSpec& unit : units) {
+    if (unit.name.starts_with(critic_prefix) != critic) unit.params.clear();
+    if (critic) remove_prefix(unit, critic_prefix.size());
+  }
+  return units;
+}
+
 }  // namespace
 
 uint64_t hash_key(const std::string& name) { return digest_of(name.data(), name.size()).low; }
@@ -352,7 +363,8 @@ LoadReport load_weights(const std::string& folder, const DecoderShape& shape, Pa
   communicator.broadcast(packed);
   const WeightIndex index = WeightIndex::unpacked(packed);
   WeightMatch match;
-  throw_on_all_ranks(communicator, [&] { match = match_weights(shape, units_of(params), index); });
+  throw_on_all_ranks(communicator,
+                     [&] { match = match_weights(shape, units_in_files(params, options.critic), index); });
   return load_match(index, match, params, communicator, stream, options);
 }
 

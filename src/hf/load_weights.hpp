@@ -34,10 +34,11 @@ struct LoadOptions {
   const NameSet* trained = nullptr;
   bool finite = false;  ///< values that are not finite are refused
   bool publish = true;  ///< false: the caller calls publish_masters()
+  bool critic = false;  ///< sets the parameters of a critic, whose names in files lack critic_prefix; false: the others
 };
 
-/// Collective. Sets every parameter of the started store but those of adapters exactly, or rounded if it is frozen, and
-/// publishes the weights. `shape` is the one that the store's units were made from.
+/// Collective. Sets every parameter of the started store but those of adapters, and of a critic, exactly, or rounded if
+/// it is frozen, and publishes the weights. `shape` is the one that the store's units were made from.
 LoadReport load_weights(const std::string& folder, const DecoderShape& shape, ParamStore& params,
                         Communicator& communicator, Stream& stream, const LoadOptions& options = {});
 

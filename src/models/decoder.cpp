@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/critic_names.hpp"
 #include "kernels/elementwise.hpp"
 #include "layers/adapted_linear.hpp"
 #include "models/models.hpp"
@@ -42,7 +43,12 @@ std::string at_layer(const std::string& name, int layer) { return fmt::format(fm
 
 }  // namespace
 
-Decoder::Decoder(DecoderShape shape) : shape_(std::move(shape)) { declare_units(); }
+Decoder::Decoder(DecoderShape shape, std::vector<UnitSpec> before, const std::string& prefix)
+    : shape_(std::move(shape)), units_(std::move(before)) {
+  const size_t first = units_.size();
+  declare_units();
+  for (UnitSpec& unit : std::span(units_).subspan(first)) add_prefix(unit, prefix);
+}
 
 void Decoder::declare_units() {
   const ModelConfig& c = shape_.config;
@@ -268,7 +274,7 @@ void Decoder::forward(Context& ctx, const Batch* batch) {
 void Decoder::score_rows(Context& ctx, const Batch& batch, const TokenStatistics& statistics) const {
   const Tensor hidden = first_rows(hidden_, batch.tokens);
   if (shape_.config.scores()) {
-    scalar_head_.forward(ctx, hidden, batch.loss_weights, statistics.logp);
+    if (!statistics.logp.empty()) scalar_head_.forward(ctx, hidden, batch.loss_weights, statistics.logp);
   } else {
     head_.forward(ctx, hidden, {batch.targets, batch.kept}, statistics);
   }

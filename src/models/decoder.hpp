@@ -50,7 +50,9 @@ struct DecoderShape {
 
 class Decoder : public Model {
  public:
-  explicit Decoder(DecoderShape shape);
+  /// `before`: units of another model, which come first in units(); `prefix` begins the names of the own units and
+  /// parameters, in the model alone: the shape's names, and names in files, are without it.
+  explicit Decoder(DecoderShape shape, std::vector<UnitSpec> before = {}, const std::string& prefix = {});
 
   std::vector<UnitSpec> units() const override { return units_; }
   void plan(Arena& arena, const PassPlan& passes) override;

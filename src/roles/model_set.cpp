@@ -8,6 +8,7 @@
 
 #include "checkpoint/checkpoint_reader.hpp"
 #include "checkpoint/state.hpp"
+#include "core/critic_names.hpp"
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
 #include "hf/adapters/adapter_files.hpp"
@@ -32,28 +33,41 @@ NameSet trained_names(const ParamStore& params) {
   return names;
 }
 
+std::optional<Decoder> make_critic(const std::optional<CriticSpec>& spec, const Decoder& policy) {
+  if (!spec) return std::nullopt;
+  return std::optional<Decoder>(std::in_place, spec->shape, policy.units(), std::string(critic_prefix));
+}
+
 }  // namespace
 
 RoleModel::RoleModel(RoleSpec spec)
     : spec_(std::move(spec)),
       model_(spec_.shape),
-      params_(spec_.trains ? model_.units() : frozen(model_.units()), spec_.store) {}
+      critic_(make_critic(spec_.critic, model_)),
+      both_(critic_ ? std::optional<ActorCritic>(std::in_place, model_, *critic_) : std::nullopt),
+      params_(spec_.trains ? model().units() : frozen(model().units()), spec_.store) {}
+
+std::vector<UnitSpec> RoleModel::actor_units() const {
+  std::vector<UnitSpec> units = units_of(params_);
+  units.resize(model_.units().size());
+  return units;
+}
 
 void RoleModel::plan(Arena& arena) {
   params_.plan(arena);
-  if (spec_.passes) model_.plan(arena, *spec_.passes);
+  if (spec_.passes) model().plan(arena, *spec_.passes);
 }
 
 void RoleModel::start(Communicator& communicator, Stream& stream) {
   params_.start(communicator, stream);
-  model_.start(stream);
+  model().start(stream);
 }
 
 LoadedWeights RoleModel::load(Communicator& communicator, Stream& stream, bool adapters) {
   const WeightSource& from = spec_.weights;
   if (!from.checkpoint.empty()) return load_checkpoint_of(communicator, stream);
   const bool part = spec_.trains && params_.trained_parameter_count() < params_.parameter_count();
-  const bool adapts = spec_.lora && adapters;
+  const bool adapts = spec_.lora && adapters, loads_critic = spec_.critic && adapters;
   LoadedWeights loaded;
   std::string hash;
   if (from.folder.empty()) {
@@ -61,20 +75,35 @@ LoadedWeights RoleModel::load(Communicator& communicator, Stream& stream, bool a
     if (part) frozen_ = FrozenWeights{.seed = static_cast<int64_t>(from.seed)};
   } else {
     const bool new_adapters = adapts && spec_.lora->path.empty();
-    if (new_adapters || (spec_.shape.new_head && !spec_.lora)) params_.initialize(from.seed, /*frozen=*/false);
+    const bool new_critic = spec_.critic && (spec_.critic->folder.empty() || spec_.critic->shape.new_head);
+    const bool new_head = spec_.shape.new_head && !spec_.lora;
+    if (new_adapters || new_head || new_critic) params_.initialize(from.seed, /*frozen=*/false);
     const NameSet trained =
         spec_.lora ? choose_adapters(*spec_.lora, spec_.shape.config).trained : trained_names(params_);
     const bool hashed = part || spec_.lora;
     LoadReport report = load_weights(from.folder, spec_.shape, params_, communicator, stream,
-                                     {.trained = hashed ? &trained : nullptr, .publish = !adapts});
+                                     {.trained = hashed ? &trained : nullptr, .publish = !adapts && !loads_critic});
     if (part)
       frozen_ = {std::filesystem::absolute(from.folder).string(), report.file_bytes, report.hash, 0,
                  spec_.shape.stored_rows};
     loaded = {fmt::format("{}: {}", from.folder, load_text(report)), std::move(report.warnings)};
     hash = report.hash;
   }
+  if (loads_critic) load_critic(loaded, !adapts, communicator, stream);
   if (adapts) load_adapters(loaded, hash, communicator, stream);
   return loaded;
+}
+
+void RoleModel::load_critic(LoadedWeights& loaded, bool publish, Communicator& communicator, Stream& stream) {
+  const std::string& folder = spec_.critic->folder;
+  if (folder.empty()) {
+    if (publish) params_.publish_masters();
+    return;
+  }
+  const LoadReport report =
+      load_weights(folder, spec_.critic->shape, params_, communicator, stream, {.publish = publish, .critic = true});
+  loaded.text += fmt::format("{}critic from {}: {}", loaded.text.empty() ? "" : "; ", folder, load_text(report));
+  loaded.warnings.insert(loaded.warnings.end(), report.warnings.begin(), report.warnings.end());
 }
 
 void RoleModel::load_adapters(LoadedWeights& loaded, const std::string& base_hash, Communicator& communicator,
@@ -102,7 +131,7 @@ void RoleModel::write_adapters(const std::string& folder, Communicator& communic
   const auto gather = [this](int unit, int64_t begin, int64_t end, float* out) {
     params_.gather_range(unit, begin, end, out);
   };
-  write_adapter(output, spec_.shape, units_of(params_), gather, communicator);
+  write_adapter(output, spec_.shape, actor_units(), gather, communicator);
 }
 
 /// Frozen weights of the run are not in its checkpoints: they are read from where the run had them.

@@ -10,7 +10,7 @@
 
 #include "checkpoint/manifest.hpp"
 #include "core/arena.hpp"
-#include "models/decoder.hpp"
+#include "models/actor_critic.hpp"
 #include "models/lora_config.hpp"
 #include "parallel/communicator.hpp"
 #include "params/param_store.hpp"
@@ -32,6 +32,12 @@ struct WeightSource {
   uint64_t seed = 0;
 };
 
+/// A critic beside a policy, all of it trained. Checkpoints hold it with the policy.
+struct CriticSpec {
+  DecoderShape shape;
+  std::string folder;  ///< of a model that scores; empty: random numbers
+};
+
 struct RoleSpec {
   Role role = Role::policy;
   DecoderShape shape;
@@ -41,6 +47,7 @@ struct RoleSpec {
   WeightSource weights = {};
   /// Adapters of the shape, which are read from lora->path, or new without it. They are not in weights.folder.
   std::optional<LoraConfig> lora = {};
+  std::optional<CriticSpec> critic = {};
 };
 
 /// Report of a load, for the log.
@@ -52,18 +59,27 @@ struct LoadedWeights {
 class RoleModel {
  public:
   explicit RoleModel(RoleSpec spec);
+  RoleModel(const RoleModel&) = delete;
+  RoleModel& operator=(const RoleModel&) = delete;
 
   Role role() const { return spec_.role; }
   const DecoderShape& shape() const { return spec_.shape; }
-  Model& model() { return model_; }
-  const Model& model() const { return model_; }
+  /// What is trained: the model, with its critic if it has one.
+  Model& model() { return both_ ? static_cast<Model&>(*both_) : model_; }
+  const Model& model() const { return const_cast<RoleModel*>(this)->model(); }
+  /// The model alone, for generation and log-probabilities.
+  Decoder& actor() { return model_; }
+  bool has_critic() const { return both_.has_value(); }
+  /// Units of the model alone.
+  std::vector<UnitSpec> actor_units() const;
   ParamStore& params() { return params_; }
   const ParamStore& params() const { return params_; }
 
   void plan(Arena& arena);
   /// Starts communication and fills constant tables; the arena is committed.
   void start(Communicator& communicator, Stream& stream);
-  /// Reads or initialises the weights; `adapters` = false leaves out adapters that the caller restores. Collective.
+  /// Reads or initialises the weights; `adapters` = false leaves out adapters and a critic, which the caller restores.
+  /// Collective.
   LoadedWeights load(Communicator& communicator, Stream& stream, bool adapters = true);
   /// Description of the frozen weights for checkpoints, which do not contain them, once load() has read them; none if
   /// everything is trained.
@@ -75,10 +91,13 @@ class RoleModel {
 
  private:
   LoadedWeights load_checkpoint_of(Communicator& communicator, Stream& stream);
+  void load_critic(LoadedWeights& loaded, bool publish, Communicator& communicator, Stream& stream);
   void load_adapters(LoadedWeights& loaded, const std::string& base_hash, Communicator& communicator, Stream& stream);
 
   RoleSpec spec_;
   Decoder model_;
+  std::optional<Decoder> critic_;
+  std::optional<ActorCritic> both_;
   ParamStore params_;
   std::optional<FrozenWeights> frozen_;
 };

@@ -66,7 +66,7 @@ EvaluationTask::EvaluationTask(RoleSpec policy, DataStream data, int64_t steps,
   models_.plan(arena_);
   batch_.plan(arena_, rows, data_.max_segments());
   arena_.add(statistics_.logp, MemoryCategory::activations, "statistics.logp", DType::f32, {rows});
-  objective_->plan(arena_, data_.max_segments());
+  objective_->plan(arena_, rows, data_.max_segments());
   if (!scores) arena_.add(statistics_.argmax, MemoryCategory::activations, "statistics.argmax", DType::i32, {rows});
   arena_.add(sums_, MemoryCategory::activations, "statistics.sums", DType::i64,
              {std::ssize(objective_->metrics()), ExactSum::integer_count});

@@ -32,13 +32,13 @@ void export_policy(const ExportOptions& options, RoleModel& policy, Communicator
   const bool rounded = params.trained_parameter_count() < params.parameter_count() && !folder.empty();
   std::optional<FolderValues> stored;
   throw_on_all_ranks(communicator, [&] {
-    if (rounded && communicator.rank() == 0) stored.emplace(folder, policy.shape(), units_of(params));
+    if (rounded && communicator.rank() == 0) stored.emplace(folder, policy.shape(), policy.actor_units());
   });
   const auto gather = [&](int unit, int64_t begin, int64_t end, float* out) {
     params.gather_range(unit, begin, end, out);
     if (stored && !params.trained(unit)) stored->read(unit, begin, end, out);
   };
-  export_model(options, policy.shape(), units_of(params), gather, communicator);
+  export_model(options, policy.shape(), policy.actor_units(), gather, communicator);
 }
 
 }  // namespace

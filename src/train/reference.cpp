@@ -16,8 +16,8 @@ void Reference::score(const Context& ctx, const Batch& batch, const Tensor& logp
                       DocumentColumns& documents, DataPart part) {
   if (model_ != nullptr) {
     Context own = own_context(ctx);
-    model_->model().forward(own, &batch);
-    model_->model().score(own, &batch, {logp, {}, {}, {}});
+    model_->actor().forward(own, &batch);
+    model_->actor().score(own, &batch, {logp, {}, {}, {}});
     document_sums(documents.references, batch, logp, sums, ctx.stream);
     return;
   }
@@ -32,8 +32,8 @@ void Reference::score(const Context& ctx, const Batch& batch, const Tensor& logp
 void Reference::run_idle(const Context& ctx) {
   if (model_ == nullptr) return;
   Context own = own_context(ctx);
-  model_->model().forward(own, nullptr);
-  model_->model().score(own, nullptr, {});
+  model_->actor().forward(own, nullptr);
+  model_->actor().score(own, nullptr, {});
 }
 
 }  // namespace llmtrain

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 
+#include "core/critic_names.hpp"
 #include "harness/harness.hpp"
 #include "harness/whole_parameters.hpp"
 #include "kernels/objective.hpp"
@@ -81,10 +83,14 @@ Rows document_of(const Rows& rows, size_t document) {
 }
 
 TestModel::TestModel(const DecoderShape& shape, DType compute, int64_t max_rows, Recompute recompute,
-                     const Ranks& ranks)
+                     const Ranks& ranks, const DecoderShape* critic)
     : communicator_(ranks.communicator != nullptr ? *ranks.communicator : communicator()),
       shape_(shape),
       model_(std::make_unique<Decoder>(shape)) {
+  if (critic != nullptr) {
+    critic_ = std::make_unique<Decoder>(*critic, model_->units(), std::string(critic_prefix));
+    both_ = std::make_unique<ActorCritic>(*model_, *critic_);
+  }
   ParamStoreOptions options;
   options.compute = compute;
   options.groups = 8;
@@ -92,9 +98,11 @@ TestModel::TestModel(const DecoderShape& shape, DType compute, int64_t max_rows,
   options.size = communicator_.size();
   options.zero_stage = ranks.zero_stage;
   options.segment_elements = ranks.segment_elements;
-  params_ = std::make_unique<ParamStore>(model_->units(), options);
+  options.offload_optimizer = options.offload_parameters = ranks.offload;
+  options.offload_path = std::filesystem::temp_directory_path().string();
+  params_ = std::make_unique<ParamStore>(model().units(), options);
   params_->plan(arena_);
-  model_->plan(arena_, {compute, max_rows, true, recompute});
+  model().plan(arena_, {compute, max_rows, true, recompute});
   const auto add = [&](Tensor& t, const char* name, DType dtype, int64_t n) {
     arena_.add(t, MemoryCategory::data, name, dtype, {n});
   };
@@ -107,6 +115,7 @@ TestModel::TestModel(const DecoderShape& shape, DType compute, int64_t max_rows,
   add(buffers_.sequence_offsets, "sequence_offsets", DType::i32, max_rows);
   add(statistics_.logp, "logp", DType::f32, max_rows);
   add(statistics_.lse, "lse", DType::f32, max_rows);
+  if (critic != nullptr) add(statistics_.value, "value", DType::f32, max_rows);
   add(cotangents_.logp, "dlogp", DType::f32, max_rows);
   arena_.add(logits_, MemoryCategory::data, "logits", DType::f32, {1, shape.config.vocab_size});
   memory_ = DeviceBuffer(arena_.bytes());
@@ -114,7 +123,7 @@ TestModel::TestModel(const DecoderShape& shape, DType compute, int64_t max_rows,
   workspace_.emplace(arena_.workspace());
   params_->start(communicator_, stream());
   params_->initialize(42);
-  model_->start(stream());
+  model().start(stream());
   ctx_ = std::make_unique<Context>(Context{*params_, arena_, stream(), 42, 0, false});
 }
 
@@ -215,20 +224,22 @@ double TestModel::differentiate(const std::vector<Rows>& batches) {
     const int64_t group = params_->begin_round(round);
     params_->begin_micro_batch(true, true);
     if (group < 0) {
-      model_->forward(*ctx_, nullptr);
-      model_->score_and_differentiate(*ctx_, nullptr, {}, {});
-      model_->backward(*ctx_, nullptr);
+      model().forward(*ctx_, nullptr);
+      model().score_and_differentiate(*ctx_, nullptr, {}, {});
+      model().backward(*ctx_, nullptr);
       continue;
     }
     const Batch batch = upload(batches[static_cast<size_t>(group)]);
+    const Tensor value = first_rows(statistics_.value, batch.tokens);
     const TokenStatistics statistics{
-        first_rows(statistics_.logp, batch.tokens), first_rows(statistics_.lse, batch.tokens), {}, {}};
+        first_rows(statistics_.logp, batch.tokens), first_rows(statistics_.lse, batch.tokens), {}, {}, value};
     const Tensor dlogp = first_rows(cotangents_.logp, batch.tokens);
-    model_->forward(*ctx_, &batch);
+    model().forward(*ctx_, &batch);
     cross_entropy_cotangents(dlogp, batch.loss_weights, {}, stream());
-    model_->score_and_differentiate(*ctx_, &batch, statistics, {dlogp, {}, {}});
+    model().score_and_differentiate(*ctx_, &batch, statistics, {dlogp, {}, {}, value.empty() ? value : dlogp});
     sum_of_products(loss, statistics.logp, batch.loss_weights, stream());
-    model_->backward(*ctx_, &batch);
+    if (!value.empty()) sum_of_products(loss, value, batch.loss_weights, stream());
+    model().backward(*ctx_, &batch);
   }
   params_->finish_gradients();
   communicator_.sum(loss);

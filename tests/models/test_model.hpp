@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/workspace.hpp"
+#include "models/actor_critic.hpp"
 #include "models/golden.hpp"
 #include "models/models.hpp"
 #include "parallel/communicator.hpp"
@@ -30,19 +31,20 @@ struct Ranks {
   Communicator* communicator = nullptr;
   int zero_stage = 1;
   int64_t segment_elements = default_segment_elements;
+  Offload offload = Offload::none;  ///< of weights and optimizer
 };
 
 class TestModel {
  public:
   TestModel(const DecoderShape& shape, DType compute, int64_t max_rows, Recompute recompute = Recompute::none,
-            const Ranks& ranks = {});
+            const Ranks& ranks = {}, const DecoderShape* critic = nullptr);
 
   /// Sets every parameter, by outer name; all must be given.
   void set(const std::map<std::string, std::vector<float>>& values);
   std::map<std::string, std::vector<float>> parameters();
 
   /// Runs forward, head and backward pass over each batch, as a step with one group per batch; returns the summed loss.
-  /// Gradients are summed over the batches, not divided by the number of tokens.
+  /// Gradients are summed over the batches, not divided by the number of tokens. A critic's loss is the sum of -value.
   double differentiate(const std::vector<Rows>& batches);
   /// Gradient sums of the trained parameters in the last differentiate, by outer name.
   std::map<std::string, std::vector<float>> gradients();
@@ -59,11 +61,13 @@ class TestModel {
   static int64_t trained(const std::vector<Rows>& batches);
 
  private:
+  Model& model() { return both_ != nullptr ? static_cast<Model&>(*both_) : *model_; }
   Batch upload(const Rows& rows);
 
   Communicator& communicator_;
   DecoderShape shape_;
-  std::unique_ptr<Decoder> model_;
+  std::unique_ptr<Decoder> model_, critic_;
+  std::unique_ptr<ActorCritic> both_;
   std::unique_ptr<ParamStore> params_;
   Arena arena_;
   Batch buffers_;

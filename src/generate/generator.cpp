@@ -34,16 +34,6 @@ void append_row(HostBatch& host, int32_t id, int64_t position, int64_t slot) {
   host.sequence_offsets.push_back(static_cast<int32_t>(position));
 }
 
-void temper_logits(const Tensor& logits, float t, const Tensor& kept, int64_t vocabulary, Stream&) {
-  const int64_t n = logits.dim(0), w = logits.dim(1), words = kept.empty() ? 0 : kept.dim(1);
-  for (int64_t r = 0; r < n; ++r)
-    for (int64_t i = 0; i < vocabulary; ++i) {
-      float& x = logits.as<float>()[r * w + i];
-      x /= t;
-      if (words > 0 && (kept.as<uint32_t>()[r * words + i / 32] >> (i % 32) & 1u) == 0) x = -INFINITY;
-    }
-}
-
 /// Sets the bits of the tokens that sampling can draw from these logits.
 void mark_kept(std::span<uint32_t> bits, std::span<const float> logits, const SamplingOptions& options) {
   const std::vector<double> weights = token_weights(logits, options);

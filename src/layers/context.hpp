@@ -28,7 +28,6 @@ struct Context {
   float temperature = 1;  ///< divides the logits before statistics, in rollouts and their updates
   /// Role of all matrix products. Outside training, the bits of a row do not depend on the other rows.
   ProductRole role = ProductRole::training;
-  float temperature = 1;  ///< divides the logits before statistics, in rollouts and their updates
 };
 
 /// A parameter of a layer; may be absent.

@@ -81,6 +81,11 @@ bool needs_rollout_reference(const Config& config) {
   return config.run.task == Task::grpo && config.grpo.beta != 0;
 }
 
+CriticSpec critic_of(const Config& config) {
+  const RoleFolder& folder = config.source.critic.value();
+  return {decoder_shape(folder.model, folder.model.vocab_size), folder.model.path};
+}
+
 RoleSpec reward_role(const Config& config, const RankPosition& position, int64_t rows) {
   const RoleFolder& judge = config.source.reward.value();
   ParamStoreOptions store;

@@ -16,6 +16,8 @@ BatchConfig prompt_batch(const Config& config);
 std::unique_ptr<Rollouts> make_rollouts(const Config& config, const Dataset& data, const DataStream& prompts);
 /// True if rollouts are scored by a reference.
 bool needs_rollout_reference(const Config& config);
+/// The critic of PPO.
+CriticSpec critic_of(const Config& config);
 /// The frozen reward model; `rows`: tokens of its largest batch.
 RoleSpec reward_role(const Config& config, const RankPosition& position, int64_t rows);
 

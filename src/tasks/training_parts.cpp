@@ -202,6 +202,7 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
                   .passes = PassPlan{compute, rows, true, config.memory.recompute, config.batch.sequence_length},
                   .weights = {.folder = config.model.path, .seed = static_cast<uint64_t>(config.run.seed)}};
   if (config.run.finetuning == RunConfig::Finetuning::lora) policy.lora = config.lora;
+  if (config.run.task == Task::ppo) policy.critic = critic_of(config);
   PlanOptions options;
   options.counts_correct = config.checkpoint.best_metric == CheckpointConfig::Metric::token_accuracy;
   options.compares_losses = config.divergence.spike_z_score != 0;

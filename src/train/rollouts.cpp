@@ -32,7 +32,7 @@ void Rollouts::plan(ModelSet& models, Arena& arena, DType compute) {
   room.sequences = std::min({most_at_once, shape.of_iteration(), batches_.max_rows()});
   room.context = shape.longest;
   room.records_logp = true;
-  generator_.emplace(policy.model(), room);
+  generator_.emplace(policy.actor(), room);
   generator_->plan(arena, compute);
   const int64_t rows = batches_.max_rows();
   batch_.plan(arena, rows, batches_.max_segments(), shape.kept_words);

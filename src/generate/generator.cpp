@@ -23,6 +23,12 @@ struct Generator::Text {
   int64_t made() const { return static_cast<int64_t>(ids.size() - prompt_length); }
 };
 
+/// Texts of the next two passes, each of which gives them a token.
+struct Generator::Passes {
+  std::vector<Text*> whole;  ///< all their tokens are processed
+  std::vector<Text*> last;   ///< their last token is: the cache has the others
+};
+
 namespace {
 
 void append_row(HostBatch& host, int32_t id, int64_t position, int64_t slot) {
@@ -96,12 +102,6 @@ std::vector<Continuation> Generator::run(ParamStore& params, Arena& arena, Strea
   }
   return results;
 }
-
-/// Texts of the next two passes, each of which gives them a token.
-struct Generator::Passes {
-  std::vector<Text*> whole;  ///< all their tokens are processed
-  std::vector<Text*> last;   ///< their last token is: the cache has the others
-};
 
 /// Gives waiting texts the free places, in their order.
 Generator::Passes Generator::plan_passes(std::span<Text> texts, const GenerationRequest& request) const {

@@ -37,7 +37,6 @@ void Rollouts::plan(ModelSet& models, Arena& arena, DType compute) {
   const int64_t rows = batches_.max_rows();
   batch_.plan(arena, rows, batches_.max_segments(), shape.kept_words);
   arena.add(statistics_.logp, MemoryCategory::activations, "rollout.logp", DType::f32, {rows});
-  if (parts_.values) arena.add(statistics_.value, MemoryCategory::activations, "rollout.value", DType::f32, {rows});
 }
 
 Rollouts::Part Rollouts::part_of(const Communicator& communicator) const {
@@ -56,14 +55,16 @@ bool Rollouts::make(const RolloutContext& run, int64_t step) {
   if (!sequences) return false;
   const double sampled = now();
   batches_.set(iteration, std::move(*sequences));
-  Context ctx{policy.params(), run.arena, run.runtime.stream()};
   if (parts_.references) {
     RoleModel& reference = run.models.has(Role::reference) ? run.models.at(Role::reference) : policy;
     Context own{reference.params(), run.arena, run.runtime.stream()};
     own.adapters = false;
-    score_tokens(run, reference.model(), own, &TokenStatistics::logp, &RolloutSequence::reference_logp);
+    score_tokens(run, reference.actor(), own, &RolloutSequence::reference_logp);
   }
-  if (parts_.values) score_tokens(run, policy.model(), ctx, &TokenStatistics::value, &RolloutSequence::values);
+  if (parts_.values) {
+    const Context ctx{policy.params(), run.arena, run.runtime.stream()};
+    score_tokens(run, policy.critic(), ctx, &RolloutSequence::values);
+  }
   metric_values_ = reward(run);
   for (const std::vector<double>& more : {lengths(), parts_.method->estimate(batches_.sequences())}) {
     metric_values_.insert(metric_values_.end(), more.begin(), more.end());
@@ -179,7 +180,6 @@ void Rollouts::score_all(const RolloutContext& run, const Score& score, const Ke
 }
 
 void Rollouts::score_tokens(const RolloutContext& run, Model& model, Context ctx,
-                            const Tensor TokenStatistics::*statistic,
                             std::vector<float> RolloutSequence::*column) {
   ctx.role = ProductRole::prefill;
   ctx.temperature = temperature();
@@ -194,12 +194,10 @@ void Rollouts::score_tokens(const RolloutContext& run, Model& model, Context ctx
     const Batch batch = batch_.upload(host_, ctx.stream);
     TokenStatistics statistics;
     statistics.logp = first_rows(statistics_.logp, batch.tokens);
-    statistics.value = first_rows(statistics_.value, batch.tokens);
     model.forward(ctx, &batch);
     model.score(ctx, &batch, statistics);
     std::vector<float> rows(static_cast<size_t>(batch.tokens));
-    const Tensor& from = statistics.*statistic;
-    copy_to_host(rows.data(), from.data, from.bytes(), ctx.stream);
+    copy_to_host(rows.data(), statistics.logp.data, statistics.logp.bytes(), ctx.stream);
     ctx.stream.synchronize();
     auto row = rows.begin();
     for (const int64_t index : plan->samples) {

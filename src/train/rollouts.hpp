@@ -91,8 +91,8 @@ class Rollouts {
   using Score = std::function<std::vector<std::vector<float>>(const MicroBatchPlan* plan)>;
   using Keep = std::function<void(RolloutSequence& sequence, std::vector<float> values)>;
   void score_all(const RolloutContext& run, const Score& score, const Keep& keep);
-  void score_tokens(const RolloutContext& run, Model& model, Context ctx, const Tensor TokenStatistics::*statistic,
-                    std::vector<float> RolloutSequence::*column);
+  /// Sets a column by the model's number for each completion token: its log-probability, or a critic's value.
+  void score_tokens(const RolloutContext& run, Model& model, Context ctx, std::vector<float> RolloutSequence::*column);
   std::vector<int32_t> judged_ids(const RolloutSequence& sequence) const;
   std::vector<double> model_rewards(const RolloutContext& run);
   std::vector<double> function_rewards(const RolloutContext& run, WeightedReward& reward);

@@ -318,13 +318,13 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     config.evaluation.resolve(deck, config);
     config.log.resolve(deck);
     config.divergence.resolve(deck);
+    if (config.run.task == Task::ppo) config.ppo.resolve(deck);
+    if (config.run.task == Task::grpo) config.grpo.resolve(deck);
     if (config.run.task == Task::dpo) {
       config.dpo.resolve(deck);
       config.data.max_prompt_length = config.dpo.max_prompt_length;
       if (files != DeckFiles::recorded) load_reference_path(deck, config, *folders);
     }
-    if (config.run.task == Task::ppo) config.ppo.resolve(deck);
-    if (config.run.task == Task::grpo) config.grpo.resolve(deck);
     if (preference_tasks.contains(config.run.task)) drop_dropout(deck, config);
   }
   if (config.run.task == Task::evaluate) resolve_evaluation_task(deck, config);

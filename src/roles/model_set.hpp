@@ -70,6 +70,8 @@ class RoleModel {
   /// The model alone, for generation and log-probabilities.
   Decoder& actor() { return model_; }
   bool has_critic() const { return both_.has_value(); }
+  /// The critic alone, which exists: as of every model that scores, its statistics.logp are its values.
+  Decoder& critic() { return critic_.value(); }
   /// Units of the model alone.
   std::vector<UnitSpec> actor_units() const;
   ParamStore& params() { return params_; }

@@ -10,6 +10,7 @@
 #include "core/critic_names.hpp"
 #include "hf/files.hpp"
 #include "hf/model_files.hpp"
+#include "models/lora.hpp"
 #include "roles/model_set.hpp"
 
 namespace llmtrain {
@@ -54,7 +55,7 @@ class PolicyWithCritic : public testing::Test {
     return spec;
   }
 
-  /// Number of parameters that are not those of the files, of the policy and of the critic.
+  /// Number of parameters that are not those of the files, of the policy and of the critic; adapters do not count.
   static std::pair<int, int> differences(RoleModel& role) {
     std::pair<int, int> count;
     ParamStore& store = role.params();
@@ -63,6 +64,7 @@ class PolicyWithCritic : public testing::Test {
       UnitSpec stored = store.spec(unit);
       if (of_critic) remove_prefix(stored, critic_prefix.size());
       for (size_t p = 0; p < stored.params.size(); ++p) {
+        if (is_adapter_name(stored.params[p].slices.front().name)) continue;
         std::vector<float> values(static_cast<size_t>(stored.params[p].numel()));
         test::gather_parameter(store, unit, static_cast<int>(p), values.data());
         if (values != test::values_of(stored.params[p])) ++(of_critic ? count.second : count.first);
@@ -107,6 +109,24 @@ TEST_F(PolicyWithCritic, IsSavedWithItAndReadWithoutIt) {
   EXPECT_FALSE(policy.role.has_critic());
   EXPECT_EQ(policy.role.params().unit_count(), std::ssize(resumed.role.actor_units()));
   EXPECT_EQ(differences(policy.role).first, 0);
+}
+
+TEST_F(PolicyWithCritic, HasAdaptersOfItsOwn) {
+  for (const int stage : {1, 3}) {
+    RoleSpec adapted = spec(stage, folder_.at("critic"));
+    adapted.lora = LoraConfig{};
+    adapt(adapted.shape, *adapted.lora);
+    RoleSpec again = adapted;
+    Loaded loaded(std::move(adapted));
+    EXPECT_EQ(differences(loaded.role), std::pair(0, 0)) << "stage " << stage;
+    loaded.role.write_adapters(folder_.at("adapters"), communicator());
+    again.lora->path = folder_.at("adapters");
+    again.weights.seed = 7;
+    Loaded restored(std::move(again));
+    EXPECT_EQ(differences(restored.role), std::pair(0, 0)) << "stage " << stage;
+    EXPECT_TRUE(loaded.role.frozen_weights().has_value());
+    EXPECT_EQ(loaded.role.frozen_weights()->hash, restored.role.frozen_weights()->hash);
+  }
 }
 
 }  // namespace

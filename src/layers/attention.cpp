@@ -12,6 +12,12 @@ Tensor lse_of(const AttentionSaved& saved, const AttentionShape& shape, int64_t 
   return Tensor(saved.lse.data, DType::f32, {shape.heads, rows});
 }
 
+/// The shape of either pass in a role: both must use one library.
+AttentionShape shape_in(AttentionShape shape, ProductRole role) {
+  if (role != ProductRole::training) shape.longest = 0;  // cuDNN selects a plan by the number of sequences
+  return shape;
+}
+
 }  // namespace
 
 int64_t Attention::scratch_bytes(DType compute, DType output, int64_t rows) const {
@@ -55,8 +61,7 @@ void Attention::forward_heads(Context& ctx, const Batch& batch, const Tensor& x,
     attention_cached(first_rows(saved.out, n), rows, ctx.cache->layers[static_cast<size_t>(layer)], batch, shape,
                      ctx.role, ctx.stream);
   } else {
-    AttentionShape own = shape;
-    if (ctx.role != ProductRole::training) own.longest = 0;  // cuDNN selects a plan by the number of sequences
+    const AttentionShape own = shape_in(shape, ctx.role);
     Arena::Frame frame(ctx.arena);
     const Tensor workspace = frame.take(DType::u8, {attention_workspace_bytes(own, n)});
     attention_forward(first_rows(saved.out, n), lse_of(saved, shape, n), rows, batch, own, probability_dropout(ctx),
@@ -70,12 +75,13 @@ void Attention::backward(Context& ctx, const Batch& batch, const Tensor& dx, con
   Arena::Frame frame(ctx.arena);
   const Tensor dout = frame.take(dy.dtype, {n, projection.in});
   const Tensor dqkv = frame.take(dy.dtype, {n, qkv.out});
-  const Tensor workspace = frame.take(DType::u8, {attention_workspace_bytes(shape, n)});
+  const AttentionShape own = shape_in(shape, ctx.role);
+  const Tensor workspace = frame.take(DType::u8, {attention_workspace_bytes(own, n)});
   const Tensor out = first_rows(saved.out, n);
   const bool goes_on = heads_gradient(!dx.empty());
   projection.backward(ctx, batch, goes_on ? dout : Tensor(), dy, out);
   if (!goes_on) return;
-  attention_backward({dqkv, dout, out, lse_of(saved, shape, n), first_rows(saved.qkv, n)}, batch, shape,
+  attention_backward({dqkv, dout, out, lse_of(saved, shape, n), first_rows(saved.qkv, n)}, batch, own,
                      probability_dropout(ctx), workspace, ctx.stream);
   rope.apply(dqkv, batch, normed_heads(), shape.head_dim, true, ctx.stream);
   if (query_norm.exists()) {

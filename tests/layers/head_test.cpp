@@ -114,10 +114,15 @@ TEST(HeadLayer, GradientIsTheSlopeAtATemperatureAmongKeptTokens) {
   for (const bool some : {false, true}) {
     for (const float softcap : {0.0f, 1.5f}) {
       HeadUnderTest test{.temperature = 0.7f, .some = some};
-      test.head.logits_bytes = 1;
-      expect_right_gradients(test.layer(softcap, 150));
+      expect_right_gradients(test.layer(softcap));
     }
   }
+}
+
+TEST(HeadLayer, KeptTokensAreThoseOfTheirRowsOverSeveralBlocks) {
+  HeadUnderTest test{.temperature = 0.7f, .some = true};
+  test.head.logits_bytes = 1;
+  expect_right_gradients(test.layer(0, 150));
 }
 
 TEST(HeadLayer, AForgottenTemperatureIsSeen) {

@@ -11,7 +11,8 @@ namespace llmtrain {
 
 namespace {
 
-RolloutShape rollout_shape(const Config& config) {
+/// `tokens`: of the policy's softmax.
+RolloutShape rollout_shape(const Config& config, int64_t tokens) {
   const bool ppo = config.run.task == Task::ppo;
   const RolloutConfig& sampling = config.rollout;
   const bool excludes = sampling.top_k > 0 || sampling.top_p < 1;
@@ -21,7 +22,7 @@ RolloutShape rollout_shape(const Config& config) {
           .micro = config.batch.micro,
           .longest = config.batch.sequence_length,
           .max_new_tokens = sampling.max_new_tokens,
-          .kept_words = excludes ? (config.model.vocab_size + 31) / 32 : 0,
+          .kept_words = excludes ? (tokens + 31) / 32 : 0,
           .seed = static_cast<uint64_t>(config.run.seed)};
 }
 
@@ -45,17 +46,18 @@ std::shared_ptr<const Tokenizer> other_tokenizer(const Config& config, const Tok
 
 BatchConfig prompt_batch(const Config& config) {
   BatchConfig batch = config.batch;
-  const RolloutShape shape = rollout_shape(config);
+  const RolloutShape shape = rollout_shape(config, 0);
   batch.micro = 1;
   batch.global = shape.of_iteration() / (config.run.task == Task::ppo ? 1 : config.grpo.group_size);
   batch.gradient_accumulation_steps = batch.global;
   return batch;
 }
 
-std::unique_ptr<Rollouts> make_rollouts(const Config& config, const Dataset& data, const DataStream& prompts) {
+std::unique_ptr<Rollouts> make_rollouts(const Config& config, const Dataset& data, int64_t tokens,
+                                        const DataStream& prompts) {
   const bool ppo = config.run.task == Task::ppo;
   RolloutParts parts;
-  parts.shape = rollout_shape(config);
+  parts.shape = rollout_shape(config, tokens);
   parts.sampling = config.rollout;
   parts.tokenizer = data.tokenizer;
   parts.group_size = ppo ? 1 : config.grpo.group_size;

@@ -12,8 +12,9 @@ namespace llmtrain {
 
 /// Batch of the prompts of an iteration.
 BatchConfig prompt_batch(const Config& config);
-/// `prompts`: a step of them has the prompts of an iteration.
-std::unique_ptr<Rollouts> make_rollouts(const Config& config, const Dataset& data, const DataStream& prompts);
+/// `tokens`: of the policy's softmax; `prompts`: a step of them has the prompts of an iteration.
+std::unique_ptr<Rollouts> make_rollouts(const Config& config, const Dataset& data, int64_t tokens,
+                                        const DataStream& prompts);
 /// True if rollouts are scored by a reference.
 bool needs_rollout_reference(const Config& config);
 /// The critic of PPO.

@@ -105,7 +105,7 @@ TrainingParts training_parts(const Config& config, const Dataset& data) {
                                                 config.provenance.where(key), error.what()));
     }
   }
-  std::unique_ptr<Rollouts> rollouts = rolls_out ? make_rollouts(config, data, train) : nullptr;
+  std::unique_ptr<Rollouts> rollouts = rolls_out ? make_rollouts(config, data, softmax_rows(config.model, data), train) : nullptr;
   const int64_t updates = rollouts ? rollouts->batches().shape().updates() : 1;
   const int64_t steps = steps_of(config.run, updates * train.steps_per_epoch());
   return {.tokenizer = data.tokenizer,

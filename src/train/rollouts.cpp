@@ -11,12 +11,13 @@
 #include "core/number_text.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/launcher.hpp"
+#include "train/run/job.hpp"
 
 namespace llmtrain {
 
 namespace {
 
-constexpr int64_t most_at_once = 64;        ///< sequences that a rank samples side by side
+constexpr int64_t most_at_once = 64;          ///< sequences that a rank samples side by side
 constexpr int64_t passes_between_polls = 16;  ///< of sampling, for requests to stop
 
 }  // namespace
@@ -72,10 +73,11 @@ bool Rollouts::make(const RolloutContext& run, int64_t step) {
   made_ = iteration;
   int64_t tokens = 0;
   for (const RolloutSequence& sequence : batches_.sequences()) tokens += sequence.completion_length();
-  run.print(fmt::format("rollout {}: {} completions, {} tokens, {:.3g} s ({} tokens/s), scored in {:.3g} s, reward {:.4g}",
-                        iteration + 1, batches_.sequences().size(), count_text(tokens), sampled - begin,
-                        count_text(static_cast<int64_t>(static_cast<double>(tokens) / std::max(sampled - begin, 1e-9))),
-                        now() - sampled, metric_values_.front()));
+  run.print(
+      fmt::format("rollout {}: {} completions, {} tokens, {:.3g} s ({} tokens/s), scored in {:.3g} s, reward {:.4g}",
+                  iteration + 1, batches_.sequences().size(), count_text(tokens), sampled - begin,
+                  count_text(static_cast<int64_t>(static_cast<double>(tokens) / std::max(sampled - begin, 1e-9))),
+                  now() - sampled, metric_values_.front()));
   return true;
 }
 
@@ -91,8 +93,7 @@ GenerationRequest Rollouts::request(const RolloutContext& run, int64_t iteration
   request.sampling = {sampling.temperature, sampling.top_k, sampling.top_p};
   request.max_new_tokens = sampling.max_new_tokens;
   request.eos = stop_ids_;
-  const int64_t rows = run.models.at(Role::policy).shape().config.vocab_size;
-  request.vocabulary = std::min(parts_.tokenizer->vocabulary_size(), rows);
+  request.vocabulary = run.models.at(Role::policy).shape().tokens;  // as the softmax of updates
   request.seed = parts_.shape.seed;
   request.step = iteration;
   request.records_logp = true;
@@ -208,9 +209,8 @@ void Rollouts::score_tokens(const RolloutContext& run, Model& model, Context ctx
     }
     return values;
   };
-  score_all(run, score, [&](RolloutSequence& sequence, std::vector<float> values) {
-    sequence.*column = std::move(values);
-  });
+  score_all(run, score,
+            [&](RolloutSequence& sequence, std::vector<float> values) { sequence.*column = std::move(values); });
 }
 
 // Rewards
@@ -303,8 +303,7 @@ std::vector<double> Rollouts::reward(const RolloutContext& run) {
   std::vector<RolloutSequence>& sequences = batches_.sequences();
   std::vector<double> sums(sequences.size(), 0), means;
   for (WeightedReward& reward : parts_.rewards) {
-    const std::vector<double> values =
-        reward.spec ? function_rewards(run, reward) : model_rewards(run);
+    const std::vector<double> values = reward.spec ? function_rewards(run, reward) : model_rewards(run);
     double sum = 0;
     for (size_t s = 0; s < values.size(); ++s) {
       sums[s] += reward.weight * values[s];
@@ -339,8 +338,8 @@ std::vector<double> Rollouts::lengths() const {
 std::vector<RolloutMetric> Rollouts::metrics() const {
   std::vector<RolloutMetric> all = {{"reward", "reward"}};
   for (const WeightedReward& reward : parts_.rewards) all.push_back({"rewards/" + reward.name + "/mean"});
-  for (const char* name : {"completions/mean_length", "completions/min_length", "completions/max_length",
-                           "completions/clipped_ratio"}) {
+  for (const char* name :
+       {"completions/mean_length", "completions/min_length", "completions/max_length", "completions/clipped_ratio"}) {
     all.push_back({name});
   }
   for (RolloutMetric& metric : parts_.method->metrics()) all.push_back(std::move(metric));
@@ -382,9 +381,8 @@ void Rollouts::restore(const std::string& bytes, const std::string& source) {
   parts_.method->restore(state);
   if (sequences.empty()) return;
   if (std::ssize(sequences) != parts_.shape.of_iteration()) {
-    throw UserError(ExitCode::bad_content,
-                    fmt::format("{}: it has {} sequences, but an iteration of this deck has {}", source,
-                                sequences.size(), parts_.shape.of_iteration()));
+    throw UserError(ExitCode::bad_content, fmt::format("{}: it has {} sequences, but an iteration of this deck has {}",
+                                                       source, sequences.size(), parts_.shape.of_iteration()));
   }
   batches_.set(iteration.front(), std::move(sequences));
   made_ = iteration.front();

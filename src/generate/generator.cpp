@@ -233,8 +233,8 @@ void Generator::draw(Context& ctx, const Batch& batch, std::span<const int64_t> 
 }
 
 /// Appends the log-probabilities of the tokens that were drawn from these logits, and the tokens that were kept.
-void Generator::record(Context& ctx, const Tensor& logits, std::span<Text* const> texts,
-                       std::span<const int32_t> drawn, std::span<const uint32_t> kept, int64_t vocabulary) {
+void Generator::record(Context& ctx, const Tensor& logits, std::span<Text* const> texts, std::span<const int32_t> drawn,
+                       std::span<const uint32_t> kept, int64_t vocabulary) {
   const int64_t count = logits.dim(0);
   const Tensor targets = targets_.rows(0, count), logp = logp_.rows(0, count);
   copy_to_device(targets.data, drawn.data(), targets.bytes(), ctx.stream);

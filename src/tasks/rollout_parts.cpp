@@ -34,22 +34,19 @@ std::shared_ptr<const Tokenizer> other_tokenizer(const Config& config, const Tok
   if (tokenizer->serialized() == own.serialized()) return nullptr;
   if (config.run.task == Task::ppo && config.ppo.same_text) return tokenizer;
   const char* key = config.run.task == Task::ppo ? "ppo.reward_model" : "rewards.functions";
-  throw UserError(ExitCode::deck,
-                  fmt::format("{}: {} has another tokenizer than the policy: its tokens mean something else. {}",
-                              config.provenance.where(key), judge.model.path,
-                              config.run.task == Task::ppo
-                                  ? "With ppo.same_text = true it gets the same text in its own tokens"
-                                  : "Train a reward model from the policy's folder"));
+  throw UserError(
+      ExitCode::deck,
+      fmt::format("{}: {} has another tokenizer than the policy: its tokens mean something else. {}",
+                  config.provenance.where(key), judge.model.path,
+                  config.run.task == Task::ppo ? "With ppo.same_text = true it gets the same text in its own tokens"
+                                               : "Train a reward model from the policy's folder"));
 }
 
 }  // namespace
 
 BatchConfig prompt_batch(const Config& config) {
   BatchConfig batch = config.batch;
-  const RolloutShape shape = rollout_shape(config, 0);
-  batch.micro = 1;
-  batch.global = shape.of_iteration() / (config.run.task == Task::ppo ? 1 : config.grpo.group_size);
-  batch.gradient_accumulation_steps = batch.global;
+  batch.micro = batch.global = batch.gradient_accumulation_steps = 1;
   return batch;
 }
 

@@ -10,9 +10,9 @@
 
 namespace llmtrain {
 
-/// Batch of the prompts of an iteration.
+/// Batch of the stream of prompts: one a step.
 BatchConfig prompt_batch(const Config& config);
-/// `tokens`: of the policy's softmax; `prompts`: a step of them has the prompts of an iteration.
+/// `tokens`: of the policy's softmax; `prompts`: one a step.
 std::unique_ptr<Rollouts> make_rollouts(const Config& config, const Dataset& data, int64_t tokens,
                                         const DataStream& prompts);
 /// True if rollouts are scored by a reference.

@@ -105,9 +105,9 @@ TrainingParts training_parts(const Config& config, const Dataset& data) {
                                                 config.provenance.where(key), error.what()));
     }
   }
-  std::unique_ptr<Rollouts> rollouts = rolls_out ? make_rollouts(config, data, softmax_rows(config.model, data), train) : nullptr;
-  const int64_t updates = rollouts ? rollouts->batches().shape().updates() : 1;
-  const int64_t steps = steps_of(config.run, updates * train.steps_per_epoch());
+  std::unique_ptr<Rollouts> rollouts =
+      rolls_out ? make_rollouts(config, data, softmax_rows(config.model, data), train) : nullptr;
+  const int64_t steps = steps_of(config.run, rollouts ? rollouts->steps_per_epoch() : train.steps_per_epoch());
   return {.tokenizer = data.tokenizer,
           .prompts = std::move(prompts),
           .train_source = data.train,
@@ -149,12 +149,12 @@ RoleSpec reference_role(const Config& config, const Dataset& data, const RankPos
   if (other || config.run.finetuning == RunConfig::Finetuning::lora) {
     quantize(shape, config.quantization.active() ? config.quantization : stored);
   }
-  return {
-      .role = Role::reference,
-      .shape = std::move(shape),
-      .store = store,
-      .passes = PassPlan{store.compute, rows, false},
-      .weights = {.folder = other ? other->model.path : config.model.path, .seed = static_cast<uint64_t>(config.run.seed)}};
+  return {.role = Role::reference,
+          .shape = std::move(shape),
+          .store = store,
+          .passes = PassPlan{store.compute, rows, false},
+          .weights = {.folder = other ? other->model.path : config.model.path,
+                      .seed = static_cast<uint64_t>(config.run.seed)}};
 }
 
 DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64_t tokens) {

@@ -130,8 +130,8 @@ void RolloutBatches::load(const MicroBatchPlan& plan, HostBatch& out) const {
   }
   out.pad(plan.rows - std::ssize(out.ids), shape_.longest, id_of(shape_.of_iteration()));
   const size_t rows = out.ids.size();
-  for (auto* column : {&columns.old_logp, &columns.reference_logp, &columns.advantages, &columns.returns,
-                       &columns.old_values}) {
+  for (auto* column :
+       {&columns.old_logp, &columns.reference_logp, &columns.advantages, &columns.returns, &columns.old_values}) {
     if (!column->empty()) column->resize(rows, 0.0F);
   }
   if (words > 0) out.kept.resize(rows * words, ~0u);

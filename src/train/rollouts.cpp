@@ -83,10 +83,11 @@ bool Rollouts::make(const RolloutContext& run, int64_t step) {
 
 // Sampling
 
-GenerationRequest Rollouts::request(const RolloutContext& run, int64_t iteration, Part part, const StepPlan& prompts) {
+GenerationRequest Rollouts::request(const RolloutContext& run, int64_t iteration, Part part,
+                                    std::span<const int64_t> prompts) {
   GenerationRequest request;
   for (int64_t s = part.begin; s < part.end; ++s) {
-    prompts_.read_prompt(prompts.samples[static_cast<size_t>(s / parts_.group_size)], request.prompts.emplace_back());
+    prompts_.read_prompt(prompts[static_cast<size_t>(s / parts_.group_size)], request.prompts.emplace_back());
     request.numbers.push_back(s);
   }
   const RolloutConfig& sampling = parts_.sampling;
@@ -112,7 +113,10 @@ bool Rollouts::ends_with_stop(std::span<const int32_t> completion) const {
 std::optional<std::vector<RolloutSequence>> Rollouts::sample(const RolloutContext& run, int64_t iteration) {
   Communicator& communicator = run.runtime.communicator();
   const Part part = part_of(communicator);
-  const StepPlan prompts = prompts_.plan(iteration);
+  std::vector<int64_t> prompts;
+  for (int64_t p = 0; p < prompts_of_iteration(); ++p) {
+    prompts.push_back(prompts_.plan(iteration * prompts_of_iteration() + p).samples.front());
+  }
   GenerationRequest wanted = request(run, iteration, part, prompts);
   std::vector<std::vector<int32_t>> made(wanted.prompts.size());
   if (!parts_.sampling.stop.empty()) {
@@ -133,7 +137,7 @@ std::optional<std::vector<RolloutSequence>> Rollouts::sample(const RolloutContex
   Message message;
   for (size_t i = 0; i < all.size(); ++i) {
     RolloutSequence sequence;
-    sequence.prompt = prompts.samples[static_cast<size_t>((part.begin + static_cast<int64_t>(i)) / parts_.group_size)];
+    sequence.prompt = prompts[static_cast<size_t>((part.begin + static_cast<int64_t>(i)) / parts_.group_size)];
     sequence.ids = std::move(wanted.prompts[i]);
     sequence.prompt_length = std::ssize(sequence.ids);
     sequence.ids.insert(sequence.ids.end(), all[i].tokens.begin(), all[i].tokens.end());
@@ -286,6 +290,9 @@ std::vector<double> Rollouts::function_rewards(const RolloutContext& run, Weight
     }
     if (reward.function == nullptr) {
       reward.function = make_reward_function(reward.spec.value(), reward.name, parts_.reward_time_limit);
+      for (int64_t sample = communicator.rank(); sample < prompts_.samples(); sample += communicator.size()) {
+        reward.function->check_columns(prompts_.row_text(sample));
+      }
     }
     reward.function->score(rows, mine);
   });

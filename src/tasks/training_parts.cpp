@@ -147,7 +147,7 @@ RoleSpec reference_role(const Config& config, const Dataset& data, const RankPos
   if (!other) shape.stored_rows = config.source.rows;
   const QuantizationConfig& stored = other ? other->quantization : config.source.quantization;
   if (other || config.run.finetuning == RunConfig::Finetuning::lora) {
-    quantize(shape, config.quantization.active() ? config.quantization : stored);
+    quantize(shape, config.storage(stored));
   }
   return {.role = Role::reference,
           .shape = std::move(shape),
@@ -165,7 +165,7 @@ DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64
   if (config.run.finetuning == Finetuning::freeze) shape.trained = freeze_rule(config.freeze, model);
   if (config.run.finetuning == Finetuning::lora) {
     adapt(shape, config.lora);
-    quantize(shape, config.quantization.active() ? config.quantization : config.source.quantization);
+    quantize(shape, config.storage(config.source.quantization));
   }
   return shape;
 }

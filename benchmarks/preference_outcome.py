@@ -4,8 +4,8 @@ preferences and rewards does to the quickstart's model.
 
 The best answer is known: the same stories with the same probabilities, but with a happy feeling at the end, which the
 corpus has in seven of twelve. Trains each method by the deck in inputs/ (and the base by inputs/quickstart.ini unless
-FOLDER is an export of it), and prints for new prompts the share of happy endings, of endings that the grammar does not
-know, and the loss over the rest of the stories as a ratio to the entropy of their source; for the reward model its accuracy on
+FOLDER is an export of it), and prints for new prompts the share of happy endings, of endings with a word that the corpus
+lacks, and the loss over the rest of the stories as a ratio to the entropy of their source; for the reward model its accuracy on
 held-out pairs. Some fifteen minutes on two cores.
 """
 import argparse
@@ -38,8 +38,8 @@ class Outcome:
         self.prompts.write_text("".join(json.dumps({"prompt": row["prompt"]}) + "\n" for row in held[:options.prompts]))
         self.stories = self.folder / "stories.txt"
         self.stories.write_text("\n\n".join(row["prompt"].rstrip("\n") for row in held))
-        feelings = {row[key].rstrip(".").split()[-1] for row in held for key in ("chosen", "rejected")}
-        self.known = re.compile(rf"felt ({'|'.join(sorted(feelings))})\.$")
+        rows = [json.loads(line) for line in open(self.folder / "train.jsonl", encoding="utf-8")]
+        self.words = {word for row in rows for text in row.values() for word in re.findall(r"\w+", text)}
 
     def corpus(self, name, size, seed):
         path = self.folder / f"{name}.jsonl"
@@ -59,8 +59,8 @@ class Outcome:
     def measure(self, name, model):
         text = run(self.options.llmtool, "generate", "--model", model, "--prompt-file", self.prompts, "--max-new-tokens", 96, "--seed", 5)
         endings = [json.loads(line)["text"].strip() for line in text.splitlines()]
-        happy = sum(bool(re.search(rf"felt ({HAPPY})\.$", ending)) for ending in endings) / len(endings)
-        unknown = sum(not self.known.search(ending) for ending in endings) / len(endings)
+        happy = sum(bool(re.search(rf"\b({HAPPY})\.$", ending)) for ending in endings) / len(endings)
+        unknown = sum(not set(re.findall(r"\w+", ending)) <= self.words for ending in endings) / len(endings)
         print(f"{name:8s} {happy:6.3f} {unknown:8.3f} {self.loss(model):22.4f}", flush=True)
 
     def loss(self, model):
@@ -69,7 +69,7 @@ class Outcome:
         deck.write_text(f"[run]\ntask = evaluate\noutput = {self.folder}\noverwrite = true\n[model]\npath = {model}\n[data]\nvalidation = {self.stories}\n"
                         "document_separator = blank_line\npacking = none\n[batch]\nsequence_length = 512\nmicro = 8\n[evaluation]\nbatches = 0\n")
         run(self.options.llmtrain, deck)
-        return json.loads((self.folder / "rest/evaluation.json").read_text())["loss"]
+        return json.loads((self.folder / "rest-evaluate/evaluation.json").read_text())["loss"]
 
     def reward_accuracy(self, model):
         held = self.folder / "held.jsonl"

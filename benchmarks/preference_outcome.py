@@ -38,8 +38,7 @@ class Outcome:
         self.prompts.write_text("".join(json.dumps({"prompt": row["prompt"]}) + "\n" for row in held[:options.prompts]))
         self.stories = self.folder / "stories.txt"
         self.stories.write_text("\n\n".join(row["prompt"].rstrip("\n") for row in held))
-        rows = [json.loads(line) for line in open(self.folder / "train.jsonl", encoding="utf-8")]
-        self.words = {word for row in rows for text in row.values() for word in re.findall(r"\w+", text)}
+        self.words = set(re.findall(r"\w+", run(options.llmtool, "corpus", "stories", "--bytes", "2M", "--output", "-")))
 
     def corpus(self, name, size, seed):
         path = self.folder / f"{name}.jsonl"

@@ -2,9 +2,9 @@
 
 #include "core/profile.hpp"
 #include "kernels/adamw_arithmetic.hpp"
+#include "kernels/host/decided_step.hpp"
 #include "kernels/host/element.hpp"
 #include "kernels/host/parallel.hpp"
-#include "kernels/step_decision.hpp"
 
 namespace llmtrain {
 
@@ -25,13 +25,7 @@ void update_range(float* p, float* m, float* v, const float* g, W* weights, cons
 
 void adamw_update(const Tensor& master, const Tensor& m, const Tensor& v, const Tensor& gradient, const Tensor& weights,
                   const AdamwStep& step, Stream& /*stream*/) {
-  AdamwStep decided = step;
-  if (const StepDecision* decision = decision_in(step.decision)) {
-    if (decision->applies == 0) return;
-    decided.gradient_scale = decision->factor;
-    decided.decision = {};
-  }
-  adamw_update_on_host(master, m, v, gradient, weights, decided);
+  if (const auto decided = host::decided(step)) adamw_update_on_host(master, m, v, gradient, weights, *decided);
 }
 
 void adamw_update_on_host(const Tensor& master, const Tensor& m, const Tensor& v, const Tensor& gradient,

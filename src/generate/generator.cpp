@@ -67,7 +67,7 @@ void Generator::plan(Arena& arena, DType compute) {
   if (!room_.records_logp) return;
   arena.add(targets_, MemoryCategory::activations, "generation.targets", DType::i32, {room_.sequences});
   arena.add(logp_, MemoryCategory::activations, "generation.logp", DType::f32, {room_.sequences});
-  arena.add(kept_, MemoryCategory::activations, "generation.kept", DType::i32,
+  arena.add(kept_, MemoryCategory::activations, "generation.kept", DType::u32,
             {room_.sequences, (room_.vocabulary_rows + 31) / 32});
 }
 
@@ -214,7 +214,7 @@ void Generator::draw(Context& ctx, const Batch& batch, std::span<const int64_t> 
   }
   std::vector<int32_t> drawn(texts.size());
   const bool excludes = request.records_logp && (sampling.top_k > 0 || sampling.top_p < 1 || sampling.min_p > 0);
-  const auto words = static_cast<size_t>((room_.vocabulary_rows + 31) / 32);
+  const auto words = static_cast<size_t>((request.vocabulary + 31) / 32);
   std::vector<uint32_t> kept(excludes ? words * texts.size() : 0);
   parallel_for(texts.size(), request.threads, [&](size_t i) {
     const Text& text = *texts[i];
@@ -233,13 +233,13 @@ void Generator::draw(Context& ctx, const Batch& batch, std::span<const int64_t> 
 }
 
 /// Appends the log-probabilities of the tokens that were drawn from these logits, and the tokens that were kept.
-void Generator::record(Context& ctx, const Tensor& logits, std::span<Text* const> texts,
-                       std::span<const int32_t> drawn, std::span<const uint32_t> kept, int64_t vocabulary) {
+void Generator::record(Context& ctx, const Tensor& logits, std::span<Text* const> texts, std::span<const int32_t> drawn,
+                       std::span<const uint32_t> kept, int64_t vocabulary) {
   const int64_t count = logits.dim(0);
   const Tensor targets = targets_.rows(0, count), logp = logp_.rows(0, count);
   copy_to_device(targets.data, drawn.data(), targets.bytes(), ctx.stream);
   if (!kept.empty()) {
-    const Tensor bits = kept_.rows(0, count);
+    const Tensor bits(kept_.data, DType::u32, {count, (vocabulary + 31) / 32});
     copy_to_device(bits.data, kept.data(), bits.bytes(), ctx.stream);
     temper_logits(logits, 1, bits, vocabulary, ctx.stream);
   }

@@ -33,7 +33,7 @@ struct GenerationRequest {
   std::vector<int32_t> eos;  ///< each of them ends a text
   int64_t vocabulary = 0;    ///< number of tokens that may be sampled
   uint64_t seed = 0;
-  int64_t step = 0;     ///< training step; another one gives other samples
+  int64_t step = 0;  ///< training step; another one gives other samples
   /// Number of each prompt in the whole job, a key of its random numbers; empty: its index.
   std::vector<int64_t> numbers;
   /// True for products like those of a training pass over documents, so that the recorded log-probabilities have the
@@ -41,7 +41,7 @@ struct GenerationRequest {
   bool records_logp = false;
   /// Set if weights are sharded and the ranks have prompts of their own: the ranks then agree on every pass.
   Communicator* ranks = nullptr;
-  int threads = 1;                ///< that draw tokens
+  int threads = 1;      ///< that draw tokens
   bool slides = false;  ///< True if the oldest tokens of a text longer than the context are dropped; otherwise the text
                         ///< ends there
   /// Receives each new token of prompt p; false ends that text. May be null.
@@ -64,11 +64,12 @@ struct GeneratorRoom {
   bool records_logp = false;  ///< room for GenerationRequest::records_logp
 };
 
-/// Generation loop and its buffers. A text that ends gives its place to the next prompt. The bits of a text's logits, and so its tokens, are a function of the weights, the
-/// text, whether there is a cache, the compute dtype and the processor; its samples also of the request's sampling,
-/// seed and step and of the prompt's index. They do not depend on the other prompts, their number, lengths and order,
-/// on the capacity, or on the number of threads: products are batch-invariant (kernels/matmul.hpp documents the limits
-/// on a GPU). If weights are sharded, all ranks call it alike and compute the same.
+/// Generation loop and its buffers. A text that ends gives its place to the next prompt. The bits of a text's logits,
+/// and so its tokens, are a function of the weights, the text, whether there is a cache, the compute dtype and the
+/// processor; its samples also of the request's sampling, seed and step and of the prompt's index. They do not depend
+/// on the other prompts, their number, lengths and order, on the capacity, or on the number of threads: products are
+/// batch-invariant (kernels/matmul.hpp documents the limits on a GPU). If weights are sharded, all ranks call it alike
+/// and compute the same.
 class Generator {
  public:
   Generator(Model& model, const GeneratorRoom& room);

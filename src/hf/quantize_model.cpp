@@ -55,7 +55,7 @@ std::string quant_state(const Quantization& q, StoredType type, int64_t rows, in
 }
 
 /// Transformers' rule for llm_int8_skip_modules.
-bool is_skipped(std::string_view module, const std::vector<std::string>& names) {
+bool keeps_dense(std::string_view module, const std::vector<std::string>& names) {
   return std::ranges::any_of(
       names, [&](const std::string& name) { return module.ends_with(name) || module.starts_with(name + "."); });
 }
@@ -83,7 +83,7 @@ class Quantizer {
     const ModelModules modules(shape.names, units_);
     for (const std::string& name : skipped_) check_skipped(name, modules);
     for (const std::string& module : modules.linear) {
-      if (!modules.tables.contains(module) && !is_skipped(module, skipped_)) quantized_.insert(module + ".weight");
+      if (!modules.tables.contains(module) && !keeps_dense(module, skipped_)) quantized_.insert(module + ".weight");
     }
     if (!skipped_.empty()) skipped_.push_back(shape.names.head);
     for (const WeightIndex::File& file : index_.files) files_.push_back(folder_.open_to_read(file.name));
@@ -111,7 +111,7 @@ class Quantizer {
  private:
   /// A name that keeps no matrix is refused: "mlp" is neither the end nor the beginning of a linear layer's name.
   void check_skipped(const std::string& name, const ModelModules& modules) const {
-    const auto keeps = [&](const std::string& module) { return !name.empty() && is_skipped(module, {name}); };
+    const auto keeps = [&](const std::string& module) { return !name.empty() && keeps_dense(module, {name}); };
     if (std::ranges::any_of(modules.linear, keeps) || std::ranges::any_of(modules.tables, keeps)) return;
     throw UserError(ExitCode::command_line,
                     fmt::format("--skip-modules: {}: no name of a linear layer ends with it or is inside of a module "

@@ -18,8 +18,8 @@ class Ppo : public TokenObjective {
  public:
   explicit Ppo(const PpoConfig& config) : config_(config) {
     add_metric({"loss", 1});
-    add_metric({"loss/policy_avg", 1, "policy"});
-    add_metric({"loss/value_avg", 1, "value"});
+    add_metric({"losses/policy_avg", 1, "policy"});
+    add_metric({"losses/value_avg", 1, "value"});
     add_metric({"policy/entropy_avg", 1, "entropy"});
     add_metric({"policy/approxkl_avg", 1});
     add_metric({"policy/clipfrac_avg", 1});

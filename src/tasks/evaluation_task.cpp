@@ -128,7 +128,7 @@ std::unique_ptr<EvaluationTask> make_evaluation(const Config& config, const Data
   DecoderShape shape = decoder_shape(config.model, tokens);
   shape.new_head = config.source.new_head;
   if (lora) adapt(shape, *lora);
-  quantize(shape, config.quantization.active() ? config.quantization : config.source.quantization);
+  quantize(shape, config.storage(config.source.quantization));
   RoleSpec policy{.role = Role::policy,
                   .shape = std::move(shape),
                   .store = store,
@@ -142,7 +142,7 @@ void print_opening(RunLog& log, const Job& job, const EvaluationTask& task, cons
   const Config& config = job.config;
   print_machine(log, "", job.runtime);
   print_model(log, config.model, config.precision, task.parameter_count());
-  print_quantization(log, config.quantization.active() ? config.quantization : config.source.quantization);
+  print_quantization(log, config.storage(config.source.quantization));
   print_memory(log, task.plan(), job.runtime.communicator());
   const SampleCounts& counts = task.data().counts();
   const int64_t stride = config.evaluation.stride;

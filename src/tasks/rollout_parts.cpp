@@ -11,7 +11,8 @@ namespace llmtrain {
 
 namespace {
 
-RolloutShape rollout_shape(const Config& config) {
+/// `tokens`: of the policy's softmax.
+RolloutShape rollout_shape(const Config& config, int64_t tokens) {
   const bool ppo = config.run.task == Task::ppo;
   const RolloutConfig& sampling = config.rollout;
   const bool excludes = sampling.top_k > 0 || sampling.top_p < 1;
@@ -21,7 +22,7 @@ RolloutShape rollout_shape(const Config& config) {
           .micro = config.batch.micro,
           .longest = config.batch.sequence_length,
           .max_new_tokens = sampling.max_new_tokens,
-          .kept_words = excludes ? (config.model.vocab_size + 31) / 32 : 0,
+          .kept_words = excludes ? (tokens + 31) / 32 : 0,
           .seed = static_cast<uint64_t>(config.run.seed)};
 }
 
@@ -33,29 +34,27 @@ std::shared_ptr<const Tokenizer> other_tokenizer(const Config& config, const Tok
   if (tokenizer->serialized() == own.serialized()) return nullptr;
   if (config.run.task == Task::ppo && config.ppo.same_text) return tokenizer;
   const char* key = config.run.task == Task::ppo ? "ppo.reward_model" : "rewards.functions";
-  throw UserError(ExitCode::deck,
-                  fmt::format("{}: {} has another tokenizer than the policy: its tokens mean something else. {}",
-                              config.provenance.where(key), judge.model.path,
-                              config.run.task == Task::ppo
-                                  ? "With ppo.same_text = true it gets the same text in its own tokens"
-                                  : "Train a reward model from the policy's folder"));
+  throw UserError(
+      ExitCode::deck,
+      fmt::format("{}: {} has another tokenizer than the policy: its tokens mean something else. {}",
+                  config.provenance.where(key), judge.model.path,
+                  config.run.task == Task::ppo ? "With ppo.same_text = true it gets the same text in its own tokens"
+                                               : "Train a reward model from the policy's folder"));
 }
 
 }  // namespace
 
 BatchConfig prompt_batch(const Config& config) {
   BatchConfig batch = config.batch;
-  const RolloutShape shape = rollout_shape(config);
-  batch.micro = 1;
-  batch.global = shape.of_iteration() / (config.run.task == Task::ppo ? 1 : config.grpo.group_size);
-  batch.gradient_accumulation_steps = batch.global;
+  batch.micro = batch.global = batch.gradient_accumulation_steps = 1;
   return batch;
 }
 
-std::unique_ptr<Rollouts> make_rollouts(const Config& config, const Dataset& data, const DataStream& prompts) {
+std::unique_ptr<Rollouts> make_rollouts(const Config& config, const Dataset& data, int64_t tokens,
+                                        const DataStream& prompts) {
   const bool ppo = config.run.task == Task::ppo;
   RolloutParts parts;
-  parts.shape = rollout_shape(config);
+  parts.shape = rollout_shape(config, tokens);
   parts.sampling = config.rollout;
   parts.tokenizer = data.tokenizer;
   parts.group_size = ppo ? 1 : config.grpo.group_size;

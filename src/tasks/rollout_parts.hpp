@@ -10,10 +10,11 @@
 
 namespace llmtrain {
 
-/// Batch of the prompts of an iteration.
+/// Batch of the stream of prompts: one a step.
 BatchConfig prompt_batch(const Config& config);
-/// `prompts`: a step of them has the prompts of an iteration.
-std::unique_ptr<Rollouts> make_rollouts(const Config& config, const Dataset& data, const DataStream& prompts);
+/// `tokens`: of the policy's softmax; `prompts`: one a step.
+std::unique_ptr<Rollouts> make_rollouts(const Config& config, const Dataset& data, int64_t tokens,
+                                        const DataStream& prompts);
 /// True if rollouts are scored by a reference.
 bool needs_rollout_reference(const Config& config);
 /// The critic of PPO.

@@ -105,9 +105,9 @@ TrainingParts training_parts(const Config& config, const Dataset& data) {
                                                 config.provenance.where(key), error.what()));
     }
   }
-  std::unique_ptr<Rollouts> rollouts = rolls_out ? make_rollouts(config, data, train) : nullptr;
-  const int64_t updates = rollouts ? rollouts->batches().shape().updates() : 1;
-  const int64_t steps = steps_of(config.run, updates * train.steps_per_epoch());
+  std::unique_ptr<Rollouts> rollouts =
+      rolls_out ? make_rollouts(config, data, softmax_rows(config.model, data), train) : nullptr;
+  const int64_t steps = steps_of(config.run, rollouts ? rollouts->steps_per_epoch() : train.steps_per_epoch());
   return {.tokenizer = data.tokenizer,
           .prompts = std::move(prompts),
           .train_source = data.train,
@@ -147,14 +147,14 @@ RoleSpec reference_role(const Config& config, const Dataset& data, const RankPos
   if (!other) shape.stored_rows = config.source.rows;
   const QuantizationConfig& stored = other ? other->quantization : config.source.quantization;
   if (other || config.run.finetuning == RunConfig::Finetuning::lora) {
-    quantize(shape, config.quantization.active() ? config.quantization : stored);
+    quantize(shape, config.storage(stored));
   }
-  return {
-      .role = Role::reference,
-      .shape = std::move(shape),
-      .store = store,
-      .passes = PassPlan{store.compute, rows, false},
-      .weights = {.folder = other ? other->model.path : config.model.path, .seed = static_cast<uint64_t>(config.run.seed)}};
+  return {.role = Role::reference,
+          .shape = std::move(shape),
+          .store = store,
+          .passes = PassPlan{store.compute, rows, false},
+          .weights = {.folder = other ? other->model.path : config.model.path,
+                      .seed = static_cast<uint64_t>(config.run.seed)}};
 }
 
 DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64_t tokens) {
@@ -165,7 +165,7 @@ DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64
   if (config.run.finetuning == Finetuning::freeze) shape.trained = freeze_rule(config.freeze, model);
   if (config.run.finetuning == Finetuning::lora) {
     adapt(shape, config.lora);
-    quantize(shape, config.quantization.active() ? config.quantization : config.source.quantization);
+    quantize(shape, config.storage(config.source.quantization));
   }
   return shape;
 }

@@ -201,7 +201,7 @@ std::string reference_file(const Config& config, const TokenFile& tokens, Commun
     // As in reference_role(): other runs dequantise what the files store in fewer bits.
     QuantizationConfig stored;
     if (config.run.finetuning == RunConfig::Finetuning::lora) {
-      stored = config.quantization.active() ? config.quantization : config.source.quantization;
+      stored = config.storage(config.source.quantization);
     }
     const std::string facts = fmt::format(
         "2 {} {} {} {} {} {} {} {} {} {} {} {}",

@@ -1,11 +1,10 @@
 #include "train/rollout_batches.hpp"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/files/content_hash.hpp"
 #include "core/philox.hpp"
 #include "data/stream/sample_order.hpp"
 
@@ -59,16 +58,15 @@ void RolloutBatches::plan(int64_t step, StepPlan& out) const {
   out.epoch = iteration_;
   out.trained_tokens = 0;
   out.samples.clear();
-  XXH3_state_t hash;
-  XXH3_64bits_reset(&hash);
+  StreamHash hash;
   for (int64_t place = first; place < first + shape_.sequences; ++place) {
     const int64_t index = shape_.mini_batches > 1 ? order(place) : place;
     const RolloutSequence& sequence = at(index);
     out.samples.push_back(index);
     out.trained_tokens += sequence.completion_length();
-    XXH3_64bits_update(&hash, sequence.ids.data(), sequence.ids.size() * sizeof(int32_t));
+    hash.update(sequence.ids.data(), sequence.ids.size() * sizeof(int32_t));
   }
-  out.samples_hash = XXH3_64bits_digest(&hash);
+  out.samples_hash = hash.digest().low;
   out.micro_batches.clear();
   for (int64_t begin = 0; begin < shape_.sequences; begin += shape_.micro) {
     const int64_t end = std::min(begin + shape_.micro, shape_.sequences);
@@ -132,8 +130,8 @@ void RolloutBatches::load(const MicroBatchPlan& plan, HostBatch& out) const {
   }
   out.pad(plan.rows - std::ssize(out.ids), shape_.longest, id_of(shape_.of_iteration()));
   const size_t rows = out.ids.size();
-  for (auto* column : {&columns.old_logp, &columns.reference_logp, &columns.advantages, &columns.returns,
-                       &columns.old_values}) {
+  for (auto* column :
+       {&columns.old_logp, &columns.reference_logp, &columns.advantages, &columns.returns, &columns.old_values}) {
     if (!column->empty()) column->resize(rows, 0.0F);
   }
   if (words > 0) out.kept.resize(rows * words, ~0u);

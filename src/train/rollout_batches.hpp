@@ -38,13 +38,13 @@ void load_scored(std::span<const std::vector<int32_t>> texts, int64_t longest, H
 
 /// Sizes of an iteration.
 struct RolloutShape {
-  int64_t sequences = 0;      ///< of an update
-  int64_t mini_batches = 1;   ///< an iteration has `sequences` times as many sequences
-  int64_t epochs = 1;         ///< passes over the sequences of an iteration
-  int64_t micro = 1;          ///< sequences of a forward pass
-  int64_t longest = 0;        ///< tokens of a sequence
+  int64_t sequences = 0;     ///< of an update
+  int64_t mini_batches = 1;  ///< an iteration has `sequences` times as many sequences
+  int64_t epochs = 1;        ///< passes over the sequences of an iteration
+  int64_t micro = 1;         ///< sequences of a forward pass
+  int64_t longest = 0;       ///< tokens of a sequence
   int64_t max_new_tokens = 0;
-  int64_t kept_words = 0;     ///< words of Batch::kept of a row; 0: no token is excluded
+  int64_t kept_words = 0;  ///< words of Batch::kept of a row; 0: no token is excluded
   uint64_t seed = 0;
 
   int64_t of_iteration() const { return sequences * mini_batches; }
@@ -65,7 +65,9 @@ class RolloutBatches : public BatchSource {
   void set(int64_t iteration, std::vector<RolloutSequence> sequences);
 
   int64_t max_rows() const override { return rounded_rows(shape_.micro * shape_.longest); }
-  int64_t max_segments() const override { return shape_.micro + (rounded_rows(1) + shape_.longest - 2) / shape_.longest; }
+  int64_t max_segments() const override {
+    return shape_.micro + (rounded_rows(1) + shape_.longest - 2) / shape_.longest;
+  }
   using BatchSource::plan;
   /// The sequences must be those of the step's iteration.
   void plan(int64_t step, StepPlan& out) const override;

@@ -74,7 +74,7 @@ class PpoMethod : public RolloutMethod {
   explicit PpoMethod(const PpoConfig& config) : config_(config), kl_coefficient_(config.kl_coefficient) {}
 
   std::vector<RolloutMetric> metrics() const override {
-    return {{"objective/kl", "kl"},       {"objective/entropy"}, {"objective/non_score_reward"},
+    return {{"objective/kl", "kl"},    {"objective/entropy"}, {"objective/non_score_reward"},
             {"objective/rlhf_reward"}, {"objective/scores"},  {"kl_coefficient"}};
   }
 
@@ -93,11 +93,11 @@ class PpoMethod : public RolloutMethod {
       sequences[s].advantages.assign(result.advantages.begin() + begin, result.advantages.begin() + end);
       sequences[s].returns.assign(result.returns.begin() + begin, result.returns.begin() + end);
     }
-    const std::vector<double> reported = {result.kl,           result.entropy, result.non_score_reward,
-                                          result.rlhf_reward(), result.score,   kl_coefficient_};
+    const std::vector<double> reported = {result.kl,    result.entropy, result.non_score_reward, result.rlhf_reward(),
+                                          result.score, kl_coefficient_};
     if (config_.adaptive_kl_target > 0) {
-      kl_coefficient_ = adapted_kl_coefficient(kl_coefficient_, config_.adaptive_kl_target, result.kl,
-                                               std::ssize(sequences));
+      kl_coefficient_ =
+          adapted_kl_coefficient(kl_coefficient_, config_.adaptive_kl_target, result.kl, std::ssize(sequences));
     }
     return reported;
   }

@@ -15,7 +15,7 @@ namespace llmtrain {
 
 /// A number of a rollout that every step of its iteration reports.
 struct RolloutMetric {
-  std::string name;  ///< as in the ledger
+  std::string name;        ///< as in the ledger
   std::string label = {};  ///< on the console; empty: it is not shown
 };
 

@@ -11,12 +11,13 @@
 #include "core/number_text.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/launcher.hpp"
+#include "train/run/job.hpp"
 
 namespace llmtrain {
 
 namespace {
 
-constexpr int64_t most_at_once = 64;        ///< sequences that a rank samples side by side
+constexpr int64_t most_at_once = 64;          ///< sequences that a rank samples side by side
 constexpr int64_t passes_between_polls = 16;  ///< of sampling, for requests to stop
 
 }  // namespace
@@ -72,27 +73,28 @@ bool Rollouts::make(const RolloutContext& run, int64_t step) {
   made_ = iteration;
   int64_t tokens = 0;
   for (const RolloutSequence& sequence : batches_.sequences()) tokens += sequence.completion_length();
-  run.print(fmt::format("rollout {}: {} completions, {} tokens, {:.3g} s ({} tokens/s), scored in {:.3g} s, reward {:.4g}",
-                        iteration + 1, batches_.sequences().size(), count_text(tokens), sampled - begin,
-                        count_text(static_cast<int64_t>(static_cast<double>(tokens) / std::max(sampled - begin, 1e-9))),
-                        now() - sampled, metric_values_.front()));
+  run.print(
+      fmt::format("rollout {}: {} completions, {} tokens, {:.3g} s ({} tokens/s), scored in {:.3g} s, reward {:.4g}",
+                  iteration + 1, batches_.sequences().size(), count_text(tokens), sampled - begin,
+                  count_text(static_cast<int64_t>(static_cast<double>(tokens) / std::max(sampled - begin, 1e-9))),
+                  now() - sampled, metric_values_.front()));
   return true;
 }
 
 // Sampling
 
-GenerationRequest Rollouts::request(const RolloutContext& run, int64_t iteration, Part part, const StepPlan& prompts) {
+GenerationRequest Rollouts::request(const RolloutContext& run, int64_t iteration, Part part,
+                                    std::span<const int64_t> prompts) {
   GenerationRequest request;
   for (int64_t s = part.begin; s < part.end; ++s) {
-    prompts_.read_prompt(prompts.samples[static_cast<size_t>(s / parts_.group_size)], request.prompts.emplace_back());
+    prompts_.read_prompt(prompts[static_cast<size_t>(s / parts_.group_size)], request.prompts.emplace_back());
     request.numbers.push_back(s);
   }
   const RolloutConfig& sampling = parts_.sampling;
   request.sampling = {sampling.temperature, sampling.top_k, sampling.top_p};
   request.max_new_tokens = sampling.max_new_tokens;
   request.eos = stop_ids_;
-  const int64_t rows = run.models.at(Role::policy).shape().config.vocab_size;
-  request.vocabulary = std::min(parts_.tokenizer->vocabulary_size(), rows);
+  request.vocabulary = run.models.at(Role::policy).shape().tokens;  // as the softmax of updates
   request.seed = parts_.shape.seed;
   request.step = iteration;
   request.records_logp = true;
@@ -111,7 +113,10 @@ bool Rollouts::ends_with_stop(std::span<const int32_t> completion) const {
 std::optional<std::vector<RolloutSequence>> Rollouts::sample(const RolloutContext& run, int64_t iteration) {
   Communicator& communicator = run.runtime.communicator();
   const Part part = part_of(communicator);
-  const StepPlan prompts = prompts_.plan(iteration);
+  std::vector<int64_t> prompts;
+  for (int64_t p = 0; p < prompts_of_iteration(); ++p) {
+    prompts.push_back(prompts_.plan(iteration * prompts_of_iteration() + p).samples.front());
+  }
   GenerationRequest wanted = request(run, iteration, part, prompts);
   std::vector<std::vector<int32_t>> made(wanted.prompts.size());
   if (!parts_.sampling.stop.empty()) {
@@ -132,7 +137,7 @@ std::optional<std::vector<RolloutSequence>> Rollouts::sample(const RolloutContex
   Message message;
   for (size_t i = 0; i < all.size(); ++i) {
     RolloutSequence sequence;
-    sequence.prompt = prompts.samples[static_cast<size_t>((part.begin + static_cast<int64_t>(i)) / parts_.group_size)];
+    sequence.prompt = prompts[static_cast<size_t>((part.begin + static_cast<int64_t>(i)) / parts_.group_size)];
     sequence.ids = std::move(wanted.prompts[i]);
     sequence.prompt_length = std::ssize(sequence.ids);
     sequence.ids.insert(sequence.ids.end(), all[i].tokens.begin(), all[i].tokens.end());
@@ -208,9 +213,8 @@ void Rollouts::score_tokens(const RolloutContext& run, Model& model, Context ctx
     }
     return values;
   };
-  score_all(run, score, [&](RolloutSequence& sequence, std::vector<float> values) {
-    sequence.*column = std::move(values);
-  });
+  score_all(run, score,
+            [&](RolloutSequence& sequence, std::vector<float> values) { sequence.*column = std::move(values); });
 }
 
 // Rewards
@@ -286,6 +290,9 @@ std::vector<double> Rollouts::function_rewards(const RolloutContext& run, Weight
     }
     if (reward.function == nullptr) {
       reward.function = make_reward_function(reward.spec.value(), reward.name, parts_.reward_time_limit);
+      for (int64_t sample = communicator.rank(); sample < prompts_.samples(); sample += communicator.size()) {
+        reward.function->check_columns(prompts_.row_text(sample));
+      }
     }
     reward.function->score(rows, mine);
   });
@@ -303,8 +310,7 @@ std::vector<double> Rollouts::reward(const RolloutContext& run) {
   std::vector<RolloutSequence>& sequences = batches_.sequences();
   std::vector<double> sums(sequences.size(), 0), means;
   for (WeightedReward& reward : parts_.rewards) {
-    const std::vector<double> values =
-        reward.spec ? function_rewards(run, reward) : model_rewards(run);
+    const std::vector<double> values = reward.spec ? function_rewards(run, reward) : model_rewards(run);
     double sum = 0;
     for (size_t s = 0; s < values.size(); ++s) {
       sums[s] += reward.weight * values[s];
@@ -339,8 +345,8 @@ std::vector<double> Rollouts::lengths() const {
 std::vector<RolloutMetric> Rollouts::metrics() const {
   std::vector<RolloutMetric> all = {{"reward", "reward"}};
   for (const WeightedReward& reward : parts_.rewards) all.push_back({"rewards/" + reward.name + "/mean"});
-  for (const char* name : {"completions/mean_length", "completions/min_length", "completions/max_length",
-                           "completions/clipped_ratio"}) {
+  for (const char* name :
+       {"completions/mean_length", "completions/min_length", "completions/max_length", "completions/clipped_ratio"}) {
     all.push_back({name});
   }
   for (RolloutMetric& metric : parts_.method->metrics()) all.push_back(std::move(metric));
@@ -382,9 +388,8 @@ void Rollouts::restore(const std::string& bytes, const std::string& source) {
   parts_.method->restore(state);
   if (sequences.empty()) return;
   if (std::ssize(sequences) != parts_.shape.of_iteration()) {
-    throw UserError(ExitCode::bad_content,
-                    fmt::format("{}: it has {} sequences, but an iteration of this deck has {}", source,
-                                sequences.size(), parts_.shape.of_iteration()));
+    throw UserError(ExitCode::bad_content, fmt::format("{}: it has {} sequences, but an iteration of this deck has {}",
+                                                       source, sequences.size(), parts_.shape.of_iteration()));
   }
   batches_.set(iteration.front(), std::move(sequences));
   made_ = iteration.front();

@@ -1,7 +1,7 @@
 #pragma once
-// Rollouts of PPO and GRPO: completions that the policy samples for prompts, their rewards, and what their updates learn
-// from. The tokens of an iteration, and all numbers of them, are a function of the parameters, the prompts and the
-// iteration: they do not depend on ranks, threads, the ZeRO stage or the texts beside.
+// Rollouts of PPO and GRPO: completions that the policy samples for prompts, their rewards, and what their updates
+// learn from. The tokens of an iteration, and all numbers of them, are a function of the parameters, the prompts and
+// the iteration: they do not depend on ranks, threads, the ZeRO stage or the texts beside.
 
 #include <cstdint>
 #include <functional>
@@ -23,9 +23,9 @@ namespace llmtrain {
 
 /// A number of each completion, whose weighted sum is the reward.
 struct WeightedReward {
-  std::string name;                  ///< in metrics: rewards/NAME/mean
+  std::string name;  ///< in metrics: rewards/NAME/mean
   double weight = 1;
-  std::optional<RewardSpec> spec = {};  ///< not set: the score of the reward model
+  std::optional<RewardSpec> spec = {};            ///< not set: the score of the reward model
   std::unique_ptr<RewardFunction> function = {};  ///< made with the first rollout: plans do not start programs
 };
 
@@ -55,7 +55,7 @@ struct RolloutContext {
 
 class Rollouts {
  public:
-  /// `prompts`: a step of them has the prompts of an iteration.
+  /// `prompts`: a step of them has one prompt. Iterations take them in their order, over all epochs.
   Rollouts(RolloutParts parts, DataStream prompts);
 
   /// Registers the memory of sampling and scoring.
@@ -64,6 +64,12 @@ class Rollouts {
   void set_stop_ids(std::vector<int32_t> ids) { stop_ids_ = std::move(ids); }
 
   const RolloutBatches& batches() const { return batches_; }
+  int64_t prompts_of_iteration() const { return parts_.shape.of_iteration() / parts_.group_size; }
+  /// Updates until each prompt was used once.
+  int64_t steps_per_epoch() const {
+    const int64_t each = prompts_of_iteration();
+    return (prompts_.samples() + each - 1) / each * parts_.shape.updates();
+  }
   /// Divisor of logits in sampling, and so in updates.
   float temperature() const { return static_cast<float>(parts_.sampling.temperature); }
   /// True if the rollout that this step of the data learns from is there.
@@ -84,10 +90,10 @@ class Rollouts {
   };
   Part part_of(const Communicator& communicator) const;
   std::optional<std::vector<RolloutSequence>> sample(const RolloutContext& run, int64_t iteration);
-  GenerationRequest request(const RolloutContext& run, int64_t iteration, Part part, const StepPlan& prompts);
+  GenerationRequest request(const RolloutContext& run, int64_t iteration, Part part, std::span<const int64_t> prompts);
   bool ends_with_stop(std::span<const int32_t> completion) const;
-  /// Runs `score` over all sequences, those of a forward pass by one rank; a null plan is an idle pass. Each returns the
-  /// numbers of its sequences, which `keep` receives on every rank.
+  /// Runs `score` over all sequences, those of a forward pass by one rank; a null plan is an idle pass. Each returns
+  /// the numbers of its sequences, which `keep` receives on every rank.
   using Score = std::function<std::vector<std::vector<float>>(const MicroBatchPlan* plan)>;
   using Keep = std::function<void(RolloutSequence& sequence, std::vector<float> values)>;
   void score_all(const RolloutContext& run, const Score& score, const Keep& keep);

@@ -68,7 +68,7 @@ struct TrainingPlan : TrainingParts {
     return rollouts ? static_cast<const BatchSource&>(rollouts->batches()) : train;
   }
   int64_t steps_per_epoch() const {
-    return train.steps_per_epoch() * (rollouts ? rollouts->batches().shape().updates() : 1);
+    return rollouts ? rollouts->steps_per_epoch() : train.steps_per_epoch();
   }
   /// True if step n of the data can be planned.
   bool can_plan(int64_t data_step) const { return !rollouts || rollouts->has(data_step); }

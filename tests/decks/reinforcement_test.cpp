@@ -81,7 +81,7 @@ TEST_P(Reinforcement, IsOnPolicyToTheLastBit) {
 TEST_P(Reinforcement, LedgerIsIdenticalForLayouts) {
   const std::string expected = ledger("one", {});
   EXPECT_EQ(ledger("ranks", {"parallel.zero=2"}, 2), expected);
-  EXPECT_EQ(ledger("shards", {"parallel.zero=3", "memory.recompute=full"}, 3), expected);
+  EXPECT_EQ(ledger("shards", {"parallel.zero=3", "memory.recompute=block"}, 3), expected);
   EXPECT_EQ(ledger("threads", {}, 1, 2), expected);
   EXPECT_NE(ledger("seed", {"run.seed=43"}), expected) << "the control";
 }

@@ -94,7 +94,7 @@ TEST_P(BatchInvariant, NorWithAdaptersOrQuantizedWeights) {
   int differing = 0;
   for (const Weights& s : weights) {
     for (const auto& [rank, quantized] : {std::pair<int64_t, bool>(5, false), {0, true}, {16, true}}) {
-      Rows rows(s, GetParam(), GetParam(), false);
+      Rows rows(s, GetParam(), DType::f32, false);
       if (rank > 0) rows.add_low_rank(rank);
       if (quantized) rows.quantize();
       const std::string name = std::to_string(s.outputs) + " x " + std::to_string(s.inputs) + ", rank " +

@@ -15,7 +15,7 @@ void BatchBuffers::plan(Arena& arena, int64_t max_rows, int64_t max_segments, in
   arena.add(buffers_.segments, category, "batch segments", DType::i32, {max_segments + 1});
   arena.add(buffers_.sequence_ids, category, "batch sequence ids", DType::i64, {max_rows});
   arena.add(buffers_.sequence_offsets, category, "batch sequence offsets", DType::i32, {max_rows});
-  if (kept_words > 0) arena.add(buffers_.kept, category, "batch kept tokens", DType::i32, {max_rows, kept_words});
+  if (kept_words > 0) arena.add(buffers_.kept, category, "batch kept tokens", DType::u32, {max_rows, kept_words});
 }
 
 Batch BatchBuffers::upload(const HostBatch& host, Stream& stream) {

@@ -75,6 +75,10 @@ struct Config {
   void set_compute(PrecisionConfig::Compute compute);
   /// Sets every_steps of evaluations and checkpoints where the deck gives every_epochs.
   void set_epoch_intervals(int64_t steps_per_epoch);
+  /// How the frozen matrices of a folder are stored: as the deck says, else as in the folder.
+  const QuantizationConfig& storage(const QuantizationConfig& of_folder) const {
+    return quantization.active() ? quantization : of_folder;
+  }
   /// True if the best weights are needed at the end, so that each better evaluation is followed by a checkpoint.
   bool needs_best() const {
     return checkpoint.export_model == CheckpointConfig::Export::best || evaluation.load_best_at_end;

@@ -192,7 +192,7 @@ def ppo(trl):
         names["loss"].backward()
         cases.append({**changes, "value": names["loss"].item(), "logp_slopes": logp.grad[0].tolist(),
                       "value_slopes": value.grad[0].tolist(),
-                      "metrics": {"loss/policy_avg": names["pg_loss"].item(), "loss/value_avg": names["vf_loss"].item(),
+                      "metrics": {"losses/policy_avg": names["pg_loss"].item(), "losses/value_avg": names["vf_loss"].item(),
                                   "policy/approxkl_avg": names["approxkl"].item(),
                                   "policy/clipfrac_avg": names["pg_clipfrac"].item(),
                                   "val/clipfrac_avg": names["vf_clipfrac"].item(),

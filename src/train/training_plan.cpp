@@ -45,8 +45,10 @@ void TrainingPlan::plan_buffers(const PassPlan& passes, const PlanOptions& optio
   arena.add(buffers.statistics.logp, category, "statistics.logp", DType::f32, {rows});
   arena.add(buffers.statistics.lse, category, "statistics.lse", DType::f32, {rows});
   const ObjectiveNeeds needs = objective->needs();
-  if (needs.entropy) {
+  if (needs.entropy || needs.shows_entropy) {
     arena.add(buffers.statistics.entropy, category, "statistics.entropy", DType::f32, {rows});
+  }
+  if (needs.entropy) {
     arena.add(buffers.cotangents.entropy, category, "cotangents.entropy", DType::f32, {rows});
   }
   if (needs.value) {

@@ -76,7 +76,10 @@ struct TrainingPlan : TrainingParts {
   /// Buffers of a step, which evaluations share.
   EvaluationBuffers evaluation_buffers() {
     return {buffers.batch,
-            {buffers.statistics.logp, {}, {}, buffers.statistics.argmax},
+            {buffers.statistics.logp,
+             {},
+             objective->needs().shows_entropy ? buffers.statistics.entropy : Tensor{},
+             buffers.statistics.argmax},
             buffers.sums.of_objective(),
             reference ? &*reference : nullptr,
             buffers.documents};

@@ -29,6 +29,7 @@ MODEL = HERE.parent / "sft" / "model"
 STEPS, PAIRS_PER_STEP = 5, 4
 METRICS = ["rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies", "logps/chosen",
            "logps/rejected", "kl"]
+OF_TOKENS = ["entropy"]  # the mean over the tokens of a micro-batch, then over micro-batches
 
 
 def write(name, rows):
@@ -96,7 +97,8 @@ def train(rows, tokenizer, adapter=None, steps=STEPS, micro=1, **settings):
     each = PAIRS_PER_STEP // micro
     result = {"loss": [sum(trainer.losses[s * each:(s + 1) * each]) for s in range(steps)],
               "grad_norm": [float(log["grad_norm"]) for log in logs]}
-    return result | {name: [float(log[name]) for log in logs] for name in METRICS if name in logs[0]}
+    return result | {name: [float(log[name]) for log in logs]
+                     for name in METRICS + (OF_TOKENS if each == 1 else []) if name in logs[0]}
 
 
 def main():

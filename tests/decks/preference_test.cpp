@@ -169,6 +169,24 @@ TEST_F(Dpo, LedgerIsIdenticalForLayoutsAndSourcesOfTheReference) {
   EXPECT_NE(cached, ledger("none", with({"dpo.reference=none"}))) << "the control";
 }
 
+// The reference is the quantised base: the policy without its adapters, or a model of its own that is scored first.
+TEST_F(Dpo, TrainsAdaptersOfAQuantisedModel) {
+  std::vector<std::string> ledgers;
+  for (const std::string bits : {"4", "8"}) {
+    SCOPED_TRACE(bits);
+    const auto with = [&](std::vector<std::string> more) {
+      more.insert(more.end(), {"run.finetuning=lora", "lora.path=" + file("adapter"), "quantization.bits=" + bits});
+      return more;
+    };
+    const std::string one = ledger("one" + bits, with({}));
+    EXPECT_EQ(ledger("two" + bits, with({"parallel.zero=3"}), 2), one);
+    EXPECT_EQ(ledger("running" + bits, with({"dpo.cache_reference=false"})), one);
+    EXPECT_EQ(ledger("shards" + bits, with({"dpo.cache_reference=false", "parallel.zero=3"}), 2), one);
+    ledgers.push_back(one);
+  }
+  EXPECT_NE(ledgers[0], ledgers[1]) << "the control";
+}
+
 TEST_F(Dpo, ReferenceMayBeAnotherModel) {
   const std::string own = ledger("own", {});
   EXPECT_EQ(ledger("named", {"dpo.reference=" + file("../sft/model")}), own);

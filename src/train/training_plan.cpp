@@ -19,6 +19,7 @@ TrainingPlan::TrainingPlan(TrainingParts parts, std::vector<RoleSpec> roles, con
       reference.emplace(models.has(Role::reference) ? models.at(Role::reference) : models.at(Role::policy));
     }
   }
+  if (options.sync.every > 0) sync.emplace(params(), models.at(Role::reference).params(), options.sync);
   models.plan(arena);
   optimizer->plan(params(), arena);
   plan_buffers(passes, options);

@@ -169,6 +169,35 @@ TEST_F(Dpo, LedgerIsIdenticalForLayoutsAndSourcesOfTheReference) {
   EXPECT_NE(cached, ledger("none", with({"dpo.reference=none"}))) << "the control";
 }
 
+// TR-DPO: the reference follows the policy. Its weights are in checkpoints.
+TEST_F(Dpo, ReferenceFollowsThePolicy) {
+  const json expected = json::parse(read_file(file("dpo.json")))["synchronised"];
+  const auto with = [](std::vector<std::string> more) {
+    more.emplace_back("dpo.sync_every=2");
+    return more;
+  };
+  const std::string one = ledger("one", with({}));
+  const Differences found = compare(one, expected);
+  EXPECT_LT(found.loss, 1e-5);
+  EXPECT_LT(found.norm, 2e-5);
+  EXPECT_LT(found.metrics, 1e-4);
+  EXPECT_GT(compare(ledger("control", with({"dpo.sync_alpha=0.5"})), expected).metrics, 1e-3) << "the control";
+  for (const std::string stage : {"0", "2", "3"}) {
+    EXPECT_EQ(ledger("stage" + stage, with({"parallel.zero=" + stage}), 2), one) << stage;
+  }
+  ledger("part", with({"run.max_steps=3", "checkpoint.at_end=true"}));
+  EXPECT_EQ(ledger("part", with({"parallel.zero=3"}), 3), one);
+  const std::vector<std::string> freeze = {"run.finetuning=freeze", "freeze.trainable_layers=1"};
+  const std::string frozen = ledger("frozen", with(freeze));
+  EXPECT_NE(frozen, one);
+  std::vector<std::string> shards = with(freeze), part = with(freeze);
+  shards.emplace_back("parallel.zero=3");
+  part.insert(part.end(), {"run.max_steps=3", "checkpoint.at_end=true"});
+  EXPECT_EQ(ledger("frozen_shards", shards, 2), frozen);
+  ledger("frozen_part", part);
+  EXPECT_EQ(ledger("frozen_part", shards, 2), frozen);
+}
+
 // The reference is the quantised base: the policy without its adapters, or a model of its own that is scored first.
 TEST_F(Dpo, TrainsAdaptersOfAQuantisedModel) {
   std::vector<std::string> ledgers;
@@ -215,6 +244,9 @@ TEST_F(Dpo, RefusesWhatCannotBeMeant) {
     return outcome.output;
   };
   EXPECT_THAT(message({"dpo.reference=" + file("reward_model")}), HasSubstr("is a reward model"));
+  EXPECT_THAT(message({"dpo.sync_every=2", "run.finetuning=lora"}), HasSubstr("use full or freeze"));
+  EXPECT_THAT(message({"dpo.sync_every=2", "dpo.cache_reference=true"}), HasSubstr("must run with every step"));
+  EXPECT_THAT(message({"dpo.sync_every=2", "dpo.loss=simpo"}), HasSubstr("a loss with a reference"));
   EXPECT_THAT(message({"dpo.loss=sigmiod"}), HasSubstr("did you mean"));
   EXPECT_THAT(message({"dpo.loss=exo_pair"}), HasSubstr("label_smoothing above 0"));
   EXPECT_THAT(message({"dpo.loss=sigmoid, ipo", "dpo.loss_weights=1"}), HasSubstr("1 weights for 2 losses"));

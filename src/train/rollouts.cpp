@@ -9,6 +9,7 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/number_text.hpp"
+#include "core/profile.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/launcher.hpp"
 #include "train/run/job.hpp"
@@ -52,20 +53,24 @@ bool Rollouts::make(const RolloutContext& run, int64_t step) {
   RoleModel& policy = run.models.at(Role::policy);
   policy.params().finish_update();
   const double begin = now();
+  ProfileSpan phase(SpanKind::phase, "sampling");
   std::optional<std::vector<RolloutSequence>> sequences = sample(run, iteration);
   if (!sequences) return false;
   const double sampled = now();
   batches_.set(iteration, std::move(*sequences));
   if (parts_.references) {
+    phase.next("reference");
     RoleModel& reference = run.models.has(Role::reference) ? run.models.at(Role::reference) : policy;
     Context own{reference.params(), run.arena, run.runtime.stream()};
     own.adapters = false;
     score_tokens(run, reference.actor(), own, &RolloutSequence::reference_logp);
   }
   if (parts_.values) {
+    phase.next("values");
     const Context ctx{policy.params(), run.arena, run.runtime.stream()};
     score_tokens(run, policy.critic(), ctx, &RolloutSequence::values);
   }
+  phase.next("rewards");
   metric_values_ = reward(run);
   for (const std::vector<double>& more : {lengths(), parts_.method->estimate(batches_.sequences())}) {
     metric_values_.insert(metric_values_.end(), more.begin(), more.end());

@@ -93,8 +93,8 @@ int64_t TrainingLoop::run() {
   };
   int64_t stop = run_due_actions();
   while (completed_ < total && !progress_.best.stops() && stop == 0) {
-    if (!step_.is_prepared() && (stop = make_rollout()) != 0) break;
     profile.begin_step(completed_, run_.runtime.stream());
+    if (!step_.is_prepared() && (stop = make_rollout()) != 0) break;
     const bool done = step_.run(completed_);
     profile.end_step();
     if (profile.recording()) {

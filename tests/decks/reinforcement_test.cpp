@@ -25,14 +25,15 @@ class Reinforcement : public testing::TestWithParam<std::string> {
   Outcome run(const std::string& task, const std::string& name, const std::vector<std::string>& overrides,
               int ranks = 1, int threads = 1) {
     const std::string deck = (folder / (task + ".ini")).string();
-    const std::string method =
-        task == "ppo" ? "[ppo]\nreward_model = " + file("preference/reward_model") + "\nepochs = 1\n"
-                      : "[grpo]\ngroup_size = 4\n[rewards]\nfunctions = length:4\n";
-    write_file(deck, "[run]\ntask = " + task + "\nmax_steps = 4\noutput = " + folder.text() +
-                         "\n[model]\npath = " + file("sft/model") + "\n[data]\ntrain = " +
-                         file("preference/texts.jsonl") + "\n[rollout]\nmax_new_tokens = 9\n" + method +
-                         "[batch]\nsequence_length = 64\nmicro = 2\nglobal = 8\n[optimizer]\nweight_decay = 0\n"
-                         "[schedule]\nlearning_rate = 1e-3\n[precision]\ncompute = fp32\n[checkpoint]\nat_end = false\n");
+    const std::string method = task == "ppo"
+                                   ? "[ppo]\nreward_model = " + file("preference/reward_model") + "\nepochs = 1\n"
+                                   : "[grpo]\ngroup_size = 4\n[rewards]\nfunctions = length:4\n";
+    write_file(deck,
+               "[run]\ntask = " + task + "\nmax_steps = 4\noutput = " + folder.text() +
+                   "\n[model]\npath = " + file("sft/model") + "\n[data]\ntrain = " + file("preference/texts.jsonl") +
+                   "\n[rollout]\nmax_new_tokens = 9\n" + method +
+                   "[batch]\nsequence_length = 64\nmicro = 2\nglobal = 8\n[optimizer]\nweight_decay = 0\n"
+                   "[schedule]\nlearning_rate = 1e-3\n[precision]\ncompute = fp32\n[checkpoint]\nat_end = false\n");
     std::vector<std::string> arguments = {deck, "run.name=" + name};
     arguments.insert(arguments.end(), overrides.begin(), overrides.end());
     return llmtrain({ranks, threads, arguments});
@@ -99,7 +100,7 @@ TEST_P(Reinforcement, ResumesWithinAnIterationOnOtherRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tasks, Reinforcement, testing::Values("grpo", "ppo"),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& one) { return one.param; });
 
 using ReinforcementErrors = Reinforcement;
 

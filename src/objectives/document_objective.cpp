@@ -24,6 +24,13 @@ void DocumentObjective::plan(Arena& arena, int64_t /*max_rows*/, int64_t max_seg
   arena.add(device_values_, category, "documents.values", DType::f32, {std::ssize(metrics_) * max_segments});
 }
 
+void DocumentObjective::add_length_and_entropy(double factor) {
+  const auto length = static_cast<int>(metrics_.size());
+  add_metric({"completions/mean_length", factor});
+  entropy_ = std::ssize(metrics_);
+  add_metric({"entropy", 1, {}, length});
+}
+
 void DocumentObjective::evaluate(const Batch& batch, const TokenStatistics& statistics, Stream& stream) {
   document_sums(sums_, batch, statistics.logp, device_sums_, stream);
   results_.factors.assign(sums_.size(), 0.0F);
@@ -52,6 +59,7 @@ void DocumentObjective::add_sums(const Batch& batch, const TokenStatistics& stat
     copy_to_device(row.data, values.data(), row.bytes(), stream);
     sum_of_products(sums.rows(static_cast<int64_t>(metric), 1), row, {}, stream);
   }
+  if (entropy_) sum_of_products(sums.rows(*entropy_, 1), statistics.entropy, batch.loss_weights, stream);
 }
 
 }  // namespace llmtrain

@@ -3,6 +3,7 @@
 // statistic over its trained targets; the rest is one factor for each document.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -29,14 +30,18 @@ class DocumentObjective : public Objective {
   /// `sums`: one for each document. Fills `results`, whose factors and metrics are allocated.
   virtual void evaluate(const DocumentColumns& documents, std::span<const double> sums, DocumentResults& results) = 0;
   void add_metric(const MetricSpec& metric) { metrics_.push_back(metric); }
+  /// Adds the metrics completions/mean_length, whose values are numbers of targets and whose factor is given, and
+  /// entropy, the mean over these targets, which the base computes (needs().shows_entropy).
+  void add_length_and_entropy(double factor);
 
  private:
   void evaluate(const Batch& batch, const TokenStatistics& statistics, Stream& stream);
 
   std::vector<MetricSpec> metrics_;
-  Tensor device_sums_;     // fp64 [documents]
-  Tensor device_factors_;  // fp32 [documents]
-  Tensor device_values_;   // fp32 [metrics * documents]
+  std::optional<int64_t> entropy_;  // number of the metric
+  Tensor device_sums_;              // fp64 [documents]
+  Tensor device_factors_;           // fp32 [documents]
+  Tensor device_values_;            // fp32 [metrics * documents]
   std::vector<double> sums_;
   DocumentResults results_;  // copies to the device read them
 };

@@ -13,7 +13,19 @@ namespace llmtrain {
 namespace {
 
 /// Metrics after the loss, under TRL's names; losses of the list follow where there are several.
-enum Metric : size_t { total, chosen_reward, rejected_reward, margin, accuracy, chosen_logp, rejected_logp, kl, parts };
+enum Metric : size_t {
+  total,
+  chosen_reward,
+  rejected_reward,
+  margin,
+  accuracy,
+  chosen_logp,
+  rejected_logp,
+  kl,
+  length,
+  entropy,
+  parts
+};
 
 class Dpo : public DocumentObjective {
  public:
@@ -29,12 +41,14 @@ class Dpo : public DocumentObjective {
     add_metric({"logps/chosen", 1});
     add_metric({"logps/rejected", 1});
     add_metric({"kl", 1});
+    add_length_and_entropy(0.5);
     if (losses_.size() == 1) return;
     for (const std::string& name : config.loss) add_metric({names_.emplace_back("losses/" + name), 1});
   }
 
   ObjectiveNeeds needs() const override {
     return {.statistics_first = true,
+            .shows_entropy = true,
             .documents = true,
             .reference = uses_reference_,
             .step_statistics = std::ranges::any_of(losses_, is_sorted)};
@@ -85,6 +99,7 @@ class Dpo : public DocumentObjective {
     add(results, chosen_logp, pair.chosen.logp);
     add(results, rejected_logp, pair.rejected.logp);
     add(results, kl, (chosen + rejected) / 2);
+    add(results, length, static_cast<double>(pair.chosen.targets + pair.rejected.targets));
   }
 
   // For each pair of the step the values of equal rank, if a loss compares ranks.

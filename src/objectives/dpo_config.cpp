@@ -55,6 +55,14 @@ void DpoConfig::visit(DeckKeys& keys) {
            {.doc = "Compute the reference's log-probabilities once, before training, and keep them in data.cache; "
                    "false: with every step, by a model that stays in memory.",
             .change = Change::nothing});
+  keys.key("sync_every", sync_every,
+           {.unit = "steps",
+            .range = at_least(0),
+            .doc = "Move the reference towards the policy after so many steps (TR-DPO); 0 = never. It then runs with "
+                   "every step, and its fp32 weights are part of the optimizer's state."});
+  keys.key<Fp32Number>("sync_alpha", sync_alpha,
+                       {.range = between(0, 1),
+                        .doc = "The reference becomes sync_alpha times the policy and 1 - sync_alpha times itself."});
   keys.key("max_prompt_length", max_prompt_length,
            {.unit = "tokens", .range = at_least(0), .doc = "Keep the last tokens of longer prompts; 0 = all."});
 }
@@ -80,6 +88,16 @@ void DpoConfig::resolve(DeckLoader& deck) {
                "kto compares prompts with completions of others, other ones in every step: the reference must run");
     cache_reference = false;
     deck.set("dpo.cache_reference", Origin::automatic, "for kto");
+  }
+  if (sync_every > 0) {
+    deck.check(
+        reference == "auto" && uses_reference(), {"dpo.sync_every", "dpo.reference", "dpo.loss"},
+        "only a reference that begins as the policy can follow it: needs dpo.reference = auto, and a loss with a "
+        "reference");
+    deck.check(!cache_reference || !deck.given("dpo.cache_reference"), {"dpo.cache_reference", "dpo.sync_every"},
+               "a reference that changes must run with every step");
+    cache_reference = false;
+    deck.set("dpo.cache_reference", Origin::automatic, "for dpo.sync_every");
   }
   const bool exo = std::ranges::find(loss, "exo_pair") != loss.end();
   deck.check(!exo || label_smoothing > 0, {"dpo.label_smoothing", "dpo.loss"},

@@ -20,7 +20,8 @@ enum Metric : size_t {
   chosen_reward,
   rejected_reward,
   chosen_logp,
-  rejected_logp
+  rejected_logp,
+  length
 };
 
 class Kto : public DocumentObjective {
@@ -34,10 +35,12 @@ class Kto : public DocumentObjective {
     add_metric({"rewards/rejected", 1, "rejected", rejected_count});
     add_metric({"logps/chosen", 1, {}, chosen_count});
     add_metric({"logps/rejected", 1, {}, rejected_count});
+    add_length_and_entropy(1);
   }
 
   ObjectiveNeeds needs() const override {
     return {.statistics_first = true,
+            .shows_entropy = true,
             .documents = true,
             .reference = config_.uses_reference(),
             .step_statistics = true,
@@ -68,6 +71,7 @@ class Kto : public DocumentObjective {
       add(results, chosen ? chosen_count : rejected_count, 1);
       add(results, chosen ? chosen_reward : rejected_reward, config_.beta * ratio);
       add(results, chosen ? chosen_logp : rejected_logp, sums[d]);
+      add(results, length, static_cast<double>(documents.targets[d]));
     }
   }
 

@@ -27,11 +27,12 @@ namespace llmtrain {
 struct ObjectiveNeeds {
   /// The cotangents depend on the statistics, so that the head is run twice: to score, then to differentiate.
   bool statistics_first = false;
-  bool entropy = false;    ///< entropies of the tokens' distributions, and their cotangents
-  bool value = false;      ///< values of a critic, and their cotangents
-  bool rollout = false;    ///< Batch::rollout
-  bool documents = false;  ///< Batch::documents; the host takes part in every pass
-  bool reference = false;  ///< DocumentColumns::references
+  bool entropy = false;        ///< entropies of the tokens' distributions, and their cotangents
+  bool shows_entropy = false;  ///< entropies alone, for a metric
+  bool value = false;          ///< values of a critic, and their cotangents
+  bool rollout = false;        ///< Batch::rollout
+  bool documents = false;      ///< Batch::documents; the host takes part in every pass
+  bool reference = false;      ///< DocumentColumns::references
   /// Log-probabilities of all documents of a step before its passes (begin_step), at the price of a forward pass.
   bool step_statistics = false;
   bool mismatched = false;  ///< and of prompts with the completions of others

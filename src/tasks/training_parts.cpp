@@ -134,6 +134,12 @@ bool caches_reference(const Config& config) {
   return config.run.task == Task::dpo && config.dpo.uses_reference() && config.dpo.cache_reference;
 }
 
+namespace {
+
+bool syncs_reference(const Config& config) { return config.run.task == Task::dpo && config.dpo.sync_every > 0; }
+
+}  // namespace
+
 RoleSpec reference_role(const Config& config, const Dataset& data, const RankPosition& position, int64_t rows) {
   ParamStoreOptions store;
   store.compute = compute_dtype(config.precision);
@@ -145,6 +151,10 @@ RoleSpec reference_role(const Config& config, const Dataset& data, const RankPos
   DecoderShape shape = other ? decoder_shape(other->model, other->model.vocab_size)
                              : decoder_shape(config.model, softmax_rows(config.model, data));
   if (!other) shape.stored_rows = config.source.rows;
+  // A reference that follows the policy is divided into units as the policy is.
+  if (syncs_reference(config) && config.run.finetuning == RunConfig::Finetuning::freeze) {
+    shape.trained = freeze_rule(config.freeze, config.model);
+  }
   const QuantizationConfig& stored = other ? other->quantization : config.source.quantization;
   if (other || config.run.finetuning == RunConfig::Finetuning::lora) {
     quantize(shape, config.storage(stored));
@@ -195,6 +205,7 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
   const BatchSource& batches =
       parts.rollouts ? static_cast<const BatchSource&>(parts.rollouts->batches()) : parts.train;
   const int64_t rows = std::max(batches.max_rows(), parts.validation ? parts.validation->max_rows() : int64_t{0});
+  if (syncs_reference(config)) store.states.push_back(ReferenceSync::plane());
   RoleSpec policy{.role = Role::policy,
                   .shape = trained_shape(config, config.model, softmax_rows(config.model, data)),
                   .trains = true,
@@ -209,6 +220,7 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
   options.compares_losses = config.divergence.spike_z_score != 0;
   // If checkpoints are saved only on request, a save may delay an update: no copy is needed.
   if (config.checkpoint.saves() || config.needs_best()) options.copy_bytes = config.checkpoint.buffer;
+  if (syncs_reference(config)) options.sync = {config.dpo.sync_every, static_cast<float>(config.dpo.sync_alpha)};
   std::vector<RoleSpec> roles;
   roles.push_back(std::move(policy));
   if (caches_reference(config)) {

@@ -106,6 +106,7 @@ int64_t RunCheckpoints::restore(const ResumePoint& from) {
   std::vector<float> buffer(buffer_elements);
   StoreState state(params, stream_);
   load_checkpoint(from.path, manifest, state, buffer, communicator_);
+  if (plan_.sync) plan_.sync->restore(communicator_, stream_);
   const int64_t completed = manifest.step;
   const uint64_t hash = hash_.after(completed);
   throw_on_all_ranks(communicator_, [&] {

@@ -73,6 +73,7 @@ void TrainingLoop::start() {
     completed_ = checkpoints_->restore(*from);
   } else {
     progress_.pending.evaluation = options_.evaluation.at_start;
+    if (run_.plan.sync) run_.plan.sync->fill_plane(run_.runtime.stream());
   }
   if (run_.plan.tokenizer != nullptr) {
     for (const std::string& warning : run_.plan.tokenizer->warnings()) run_.log.warn(warning);
@@ -104,6 +105,10 @@ int64_t TrainingLoop::run() {
     report_profile(false);
     if (done) {
       ++completed_;
+      if (run_.plan.sync && run_.plan.sync->is_due(completed_)) {
+        checkpoints_->wait_before_update();
+        run_.plan.sync->move(run_.runtime.communicator(), run_.runtime.stream());
+      }
       const bool last = completed_ == total;
       const int64_t samples = options_.log.samples_every_steps;
       progress_.pending.evaluation = due(options_.evaluation.every_steps) || (last && options_.evaluation.at_end);

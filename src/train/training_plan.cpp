@@ -19,6 +19,7 @@ TrainingPlan::TrainingPlan(TrainingParts parts, std::vector<RoleSpec> roles, con
       reference.emplace(models.has(Role::reference) ? models.at(Role::reference) : models.at(Role::policy));
     }
   }
+  if (options.sync.every > 0) sync.emplace(params(), models.at(Role::reference).params(), options.sync);
   models.plan(arena);
   optimizer->plan(params(), arena);
   plan_buffers(passes, options);
@@ -46,8 +47,10 @@ void TrainingPlan::plan_buffers(const PassPlan& passes, const PlanOptions& optio
   arena.add(buffers.statistics.logp, category, "statistics.logp", DType::f32, {rows});
   arena.add(buffers.statistics.lse, category, "statistics.lse", DType::f32, {rows});
   const ObjectiveNeeds needs = objective->needs();
-  if (needs.entropy) {
+  if (needs.entropy || needs.shows_entropy) {
     arena.add(buffers.statistics.entropy, category, "statistics.entropy", DType::f32, {rows});
+  }
+  if (needs.entropy) {
     arena.add(buffers.cotangents.entropy, category, "cotangents.entropy", DType::f32, {rows});
   }
   if (needs.value) {

@@ -16,6 +16,7 @@
 #include "roles/model_set.hpp"
 #include "train/evaluate.hpp"
 #include "train/reference.hpp"
+#include "train/reference_sync.hpp"
 #include "train/rollouts.hpp"
 #include "train/step_values.hpp"
 
@@ -54,6 +55,7 @@ struct PlanOptions {
   bool compares_losses = false;  ///< the host compares each loss with earlier ones before it allows an update
   int ranks = 1;
   int64_t copy_bytes = 0;  ///< maximum memory for a copy of the state, from which a thread saves it
+  ReferenceSyncOptions sync = {};
 };
 
 struct TrainingPlan : TrainingParts {
@@ -74,7 +76,10 @@ struct TrainingPlan : TrainingParts {
   /// Buffers of a step, which evaluations share.
   EvaluationBuffers evaluation_buffers() {
     return {buffers.batch,
-            {buffers.statistics.logp, {}, {}, buffers.statistics.argmax},
+            {buffers.statistics.logp,
+             {},
+             objective->needs().shows_entropy ? buffers.statistics.entropy : Tensor{},
+             buffers.statistics.argmax},
             buffers.sums.of_objective(),
             reference ? &*reference : nullptr,
             buffers.documents};
@@ -84,6 +89,7 @@ struct TrainingPlan : TrainingParts {
   Arena arena;
   StepBuffers buffers;
   std::optional<Reference> reference;  ///< set if the objective needs one
+  std::optional<ReferenceSync> sync;   ///< set if the reference follows the policy
   std::optional<Generator> generator;  ///< set if samples are written
   int64_t copied_bytes = 0;            ///< of this rank's state in the copy for a save
   Tensor state_copy;                   ///< bytes [copied_bytes], if device memory is the host's

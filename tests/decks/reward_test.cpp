@@ -177,6 +177,21 @@ TEST_F(RewardRun, ExportsScoreAsTheRun) {
   EXPECT_LT(largest_difference(scores(lora + "/export", "texts.jsonl"), values), 1e-5);
 }
 
+TEST_F(RewardRun, TrainsAdaptersOfAQuantisedModel) {
+  std::vector<std::string> ledgers;
+  for (const std::string bits : {"4", "8"}) {
+    SCOPED_TRACE(bits);
+    const Overrides deck = {"run.finetuning=lora", "model.path=" + file("../sft/model"),
+                            "lora.path=" + file("reward_adapter"), "quantization.bits=" + bits};
+    const std::string one = ledger("one" + bits, deck);
+    Overrides shards = deck;
+    shards.emplace_back("parallel.zero=3");
+    EXPECT_EQ(ledger("two" + bits, shards, 2), one);
+    ledgers.push_back(one);
+  }
+  EXPECT_NE(ledgers[0], ledgers[1]) << "the control";
+}
+
 TEST_F(RewardRun, RefusesWhatCannotBeMeant) {
   const auto message = [&](int code, const Overrides& overrides) {
     const Outcome outcome = run("refused", overrides);

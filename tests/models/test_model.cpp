@@ -7,6 +7,7 @@
 #include "core/critic_names.hpp"
 #include "harness/harness.hpp"
 #include "harness/whole_parameters.hpp"
+#include "kernels/elementwise.hpp"
 #include "kernels/objective.hpp"
 #include "kernels/reduce.hpp"
 
@@ -115,6 +116,7 @@ TestModel::TestModel(const DecoderShape& shape, DType compute, int64_t max_rows,
   add(buffers_.sequence_offsets, "sequence_offsets", DType::i32, max_rows);
   add(statistics_.logp, "logp", DType::f32, max_rows);
   add(statistics_.lse, "lse", DType::f32, max_rows);
+  add(statistics_.entropy, "entropy", DType::f32, max_rows);
   if (critic != nullptr) add(statistics_.value, "value", DType::f32, max_rows);
   add(cotangents_.logp, "dlogp", DType::f32, max_rows);
   arena_.add(logits_, MemoryCategory::data, "logits", DType::f32, {1, shape.config.vocab_size});
@@ -244,6 +246,33 @@ double TestModel::differentiate(const std::vector<Rows>& batches) {
   params_->finish_gradients();
   communicator_.sum(loss);
   return -loss.value();
+}
+
+double TestModel::evaluate(const Rows& rows, const DocumentColumns& documents, Objective& objective, const Tensor& sums,
+                           bool gradients) {
+  Batch batch = upload(rows);
+  batch.documents = &documents;
+  const auto cut = [&](const Tensor& column) { return first_rows(column, batch.tokens); };
+  const TokenStatistics statistics{cut(statistics_.logp), cut(statistics_.lse), cut(statistics_.entropy), {}, {}};
+  params_->begin_step(1);
+  params_->begin_round(0);
+  params_->begin_micro_batch(true, true);
+  model().forward(*ctx_, &batch);
+  model().score(*ctx_, &batch, statistics);
+  fill_zero(sums.data, sums.bytes(), stream());
+  objective.add_sums(batch, statistics, sums, stream());
+  ExactSum loss;
+  copy_to_host(loss.limbs().data(), sums.data, ExactSum::integer_count * static_cast<int64_t>(sizeof(int64_t)),
+               stream());
+  if (gradients) {
+    const TokenCotangents cotangents{cut(cotangents_.logp), {}, {}, {}};
+    objective.cotangents(batch, statistics, cotangents, {}, stream());
+    model().score_and_differentiate(*ctx_, &batch, statistics, cotangents);
+    model().backward(*ctx_, &batch);
+    params_->finish_gradients();
+  }
+  stream().synchronize();
+  return loss.value();
 }
 
 std::vector<float> TestModel::logits(const Rows& rows) {

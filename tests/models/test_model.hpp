@@ -11,6 +11,7 @@
 #include "models/actor_critic.hpp"
 #include "models/golden.hpp"
 #include "models/models.hpp"
+#include "objectives/objective.hpp"
 #include "parallel/communicator.hpp"
 
 namespace llmtrain::test {
@@ -46,6 +47,10 @@ class TestModel {
   /// Runs forward, head and backward pass over each batch, as a step with one group per batch; returns the summed loss.
   /// Gradients are summed over the batches, not divided by the number of tokens. A critic's loss is the sum of -value.
   double differentiate(const std::vector<Rows>& batches);
+  /// The same for one batch of documents and an objective over them, whose sums these are. Returns the objective's
+  /// first sum; without gradients unless `gradients`.
+  double evaluate(const Rows& rows, const DocumentColumns& documents, Objective& objective, const Tensor& sums,
+                  bool gradients);
   /// Gradient sums of the trained parameters in the last differentiate, by outer name.
   std::map<std::string, std::vector<float>> gradients();
   /// fp32 [N, V] of one batch.

@@ -357,6 +357,10 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     config.divergence.resolve(deck);
     if (config.run.task == Task::dpo) {
       config.dpo.resolve(deck);
+      deck.check(
+          config.dpo.sync_every == 0 || config.run.finetuning != RunConfig::Finetuning::lora,
+          {"dpo.sync_every", "run.finetuning"},
+          "the reference of a policy with adapters is its base model, which does not change: use full or freeze");
       config.data.max_prompt_length = config.dpo.max_prompt_length;
       if (files != DeckFiles::recorded) load_reference_path(deck, config, *folders);
     }

@@ -16,31 +16,48 @@ using Row = std::vector<uint64_t>;
 
 constexpr size_t word_bits = 64;
 
-/// Computes one row from that before.
+/// Computes one row from that before, in a time proportional to its words: a token has a mask of the positions at which
+/// the candidate has it, stored if there are more of them than words (so there are at most 64), else made when needed.
 class RowUpdate {
  public:
-  explicit RowUpdate(const NgramIds& candidate) : equal_((candidate.size() + word_bits - 1) / word_bits) {
-    for (size_t j = 0; j < candidate.size(); ++j) positions_[candidate[j]].push_back(j);
+  explicit RowUpdate(const NgramIds& candidate) : scratch_((candidate.size() + word_bits - 1) / word_bits) {
+    for (size_t j = 0; j < candidate.size(); ++j) tokens_[candidate[j]].positions.push_back(j);
+    for (auto& [id, token] : tokens_) {
+      if (token.positions.size() <= scratch_.size()) continue;
+      token.mask.resize(scratch_.size());
+      for (const size_t j : token.positions) token.mask[j / word_bits] |= uint64_t{1} << j % word_bits;
+    }
   }
 
-  Row first_row() const { return Row(equal_.size(), ~uint64_t{0}); }
+  Row first_row() const { return Row(scratch_.size(), ~uint64_t{0}); }
 
-  void advance(Row& row, uint32_t token) {
-    const auto found = positions_.find(token);
-    if (found == positions_.end()) return;
-    for (const size_t j : found->second) equal_[j / word_bits] |= uint64_t{1} << j % word_bits;
-    uint64_t carry = 0;
-    for (size_t w = 0; w < row.size(); ++w) {
-      const uint64_t v = row[w], partial = v + (v & equal_[w]), sum = partial + carry;
-      carry = partial < v || sum < partial ? 1 : 0;
-      row[w] = sum | (v & ~equal_[w]);
-    }
-    for (const size_t j : found->second) equal_[j / word_bits] = 0;
+  void advance(Row& row, uint32_t id) {
+    const auto found = tokens_.find(id);
+    if (found == tokens_.end()) return;
+    const Token& token = found->second;
+    if (!token.mask.empty()) return add_matches(row, token.mask);
+    for (const size_t j : token.positions) scratch_[j / word_bits] |= uint64_t{1} << j % word_bits;
+    add_matches(row, scratch_);
+    for (const size_t j : token.positions) scratch_[j / word_bits] = 0;
   }
 
  private:
-  Row equal_;  // bits of the positions at which the candidate has the token
-  std::unordered_map<uint32_t, std::vector<size_t>> positions_;
+  struct Token {
+    std::vector<size_t> positions;
+    Row mask;
+  };
+
+  static void add_matches(Row& row, const Row& mask) {
+    uint64_t carry = 0;
+    for (size_t w = 0; w < row.size(); ++w) {
+      const uint64_t v = row[w], partial = v + (v & mask[w]), sum = partial + carry;
+      carry = partial < v || sum < partial ? 1 : 0;
+      row[w] = sum | (v & ~mask[w]);
+    }
+  }
+
+  Row scratch_;
+  std::unordered_map<uint32_t, Token> tokens_;
 };
 
 bool grows(const Row& row, size_t j) { return (row[j / word_bits] >> j % word_bits & 1) == 0; }

@@ -202,11 +202,11 @@ void score_rewards(const Options& options) {
 void score(const Options& options) {
   const bool reward = options.metrics == std::vector<std::string>{"reward"};
   const std::vector<std::string> of_texts = options.texts.given();
-  const bool of_model = !options.model.model.empty() || !options.input.empty();
+  const bool of_model = !options.model.model.empty() || !options.model.adapter.empty() || !options.input.empty();
   if (reward && !of_texts.empty()) {
     refuse_command_line(of_texts.front() + " has no effect on --metric reward");
   }
-  if (!reward && of_model) refuse_command_line("--model and --input belong to --metric reward");
+  if (!reward && of_model) refuse_command_line("--model, --adapter and --input belong to --metric reward");
   if (!reward) return score_texts(options.metrics, options.texts, options.json);
   if (options.model.model.empty() || options.input.empty()) {
     refuse_command_line("--metric reward needs --model and --input");

@@ -150,7 +150,7 @@ void head(Stream& stream, const Sizes& sizes, int64_t vocabulary) {
   params.begin_step(1);
   params.begin_round(0);
   params.acquire(0);
-  const double both = seconds(stream, [&] { head.forward_backward(ctx, dx, x, target, statistics, cotangents); });
+  const double both = seconds(stream, [&] { head.forward_backward(ctx, dx, x, {target}, statistics, cotangents); });
   fmt::print(
       "{{\"what\": \"head\", \"rows\": {}, \"channels\": {}, \"vocabulary\": {}, \"forward_backward\": {:.6e}, "
       "\"scratch\": {}}}\n",

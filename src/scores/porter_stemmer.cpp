@@ -90,11 +90,10 @@ void strip_past(std::string& word) {
   const std::vector<bool> consonants = find_consonants(without(word, letters));
   if (std::ranges::find(consonants, false) == consonants.end()) return;
   word.resize(word.size() - letters);
-  if (word.ends_with("at") || word.ends_with("bl") || word.ends_with("iz")) {
-    word += 'e';
-  } else if (ends_in_double_consonant(word)) {
+  const bool is_cut = word.ends_with("at") || word.ends_with("bl") || word.ends_with("iz");
+  if (!is_cut && ends_in_double_consonant(word)) {
     if (std::string_view("lsz").find(word.back()) == std::string_view::npos) word.pop_back();
-  } else if (measure(word) == 1 && ends_in_short_syllable(word)) {
+  } else if (is_cut || (measure(word) == 1 && ends_in_short_syllable(word))) {
     word += 'e';
   }
 }

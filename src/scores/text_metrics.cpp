@@ -13,12 +13,12 @@ constexpr std::array metrics = {
     TextMetricEntry{"bleu", make_bleu, "--tokenize --lowercase --smooth-method --smooth-value"},
     TextMetricEntry{"chrf", make_chrf, "--lowercase"},
     TextMetricEntry{"chrf++", make_chrf_plus_plus, "--lowercase"},
-    TextMetricEntry{"rouge1", make_rouge1, "--stemmer"},
-    TextMetricEntry{"rouge2", make_rouge2, "--stemmer"},
-    TextMetricEntry{"rougeL", make_rouge_l, "--stemmer"},
-    TextMetricEntry{"rougeLsum", make_rouge_lsum, "--stemmer"},
-    TextMetricEntry{"exact", make_exact_match, ""},
-    TextMetricEntry{"f1", make_token_f1, ""},
+    TextMetricEntry{"rouge1", make_rouge1, "--stem"},
+    TextMetricEntry{"rouge2", make_rouge2, "--stem"},
+    TextMetricEntry{"rougeL", make_rouge_l, "--stem"},
+    TextMetricEntry{"rougeLsum", make_rouge_lsum, "--stem"},
+    TextMetricEntry{"exact_match", make_exact_match, ""},
+    TextMetricEntry{"token_f1", make_token_f1, ""},
 };
 
 }  // namespace

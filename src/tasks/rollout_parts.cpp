@@ -26,13 +26,26 @@ RolloutShape rollout_shape(const Config& config, int64_t tokens) {
           .seed = static_cast<uint64_t>(config.run.seed)};
 }
 
+/// Tokenizer of a folder where it is another one than the policy's; null if both are the same.
+std::shared_ptr<const Tokenizer> tokenizer_unlike(const Tokenizer& own, const RoleFolder& folder) {
+  if (folder.tokenizer_path.empty()) return nullptr;
+  std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(folder.tokenizer_path);
+  const auto same = [&](const std::string& text) {
+    std::vector<int32_t> ours, theirs;
+    own.encode(text, ours);
+    tokenizer->encode(text, theirs);
+    return ours == theirs;
+  };
+  const bool equal = tokenizer->vocabulary_size() == own.vocabulary_size() && tokenizer->eos_id() == own.eos_id() &&
+                     same("The quick brown fox, 12.5 % of naïve 東京 —\n\tends.");
+  return tokenizer->serialized() == own.serialized() || equal ? nullptr : tokenizer;
+}
+
 /// Tokenizer of the reward model where it is another one than the policy's; null if both are the same.
 std::shared_ptr<const Tokenizer> other_tokenizer(const Config& config, const Tokenizer& own) {
   const RoleFolder& judge = config.source.reward.value();
-  if (judge.tokenizer_path.empty()) return nullptr;
-  std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(judge.tokenizer_path);
-  if (tokenizer->serialized() == own.serialized()) return nullptr;
-  if (config.run.task == Task::ppo && config.ppo.same_text) return tokenizer;
+  std::shared_ptr<const Tokenizer> tokenizer = tokenizer_unlike(own, judge);
+  if (tokenizer == nullptr || (config.run.task == Task::ppo && config.ppo.same_text)) return tokenizer;
   const char* key = config.run.task == Task::ppo ? "ppo.reward_model" : "rewards.functions";
   throw UserError(
       ExitCode::deck,
@@ -72,6 +85,12 @@ std::unique_ptr<Rollouts> make_rollouts(const Config& config, const Dataset& dat
     if (specs[i].kind != RewardSpec::Kind::model) reward.spec = specs[i];
   }
   parts.reward_time_limit = config.rewards.time_limit;
+  if (config.source.critic && tokenizer_unlike(*data.tokenizer, *config.source.critic) != nullptr) {
+    throw UserError(ExitCode::deck,
+                    fmt::format("{}: {} has another tokenizer than the policy, whose tokens the critic reads: start it "
+                                "from a reward model of the policy's tokenizer",
+                                config.provenance.where("ppo.value_model"), config.source.critic->model.path));
+  }
   if (config.source.reward) parts.reward_tokenizer = other_tokenizer(config, *data.tokenizer);
   return std::make_unique<Rollouts>(std::move(parts), prompts);
 }

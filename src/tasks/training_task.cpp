@@ -139,6 +139,13 @@ std::vector<NamedContent> compare_or_collect_contents(const Job& job, const Data
   throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() != 0) return;
     if (!path.empty() && job.config.source.instead.empty()) contents.push_back(content_of_model(path));
+    const auto add = [&](const char* key, const std::optional<RoleFolder>& folder) {
+      if (!folder) return;
+      contents.push_back(content_of_model(folder->model.path));
+      contents.back().key = key;
+    };
+    add(job.config.run.task == Task::ppo ? "ppo.reward_model" : "rewards.functions", job.config.source.reward);
+    add("ppo.value_model", job.config.source.critic);
     if (from) compare_contents(contents, *from);
   });
   return contents;

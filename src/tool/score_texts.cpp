@@ -209,11 +209,26 @@ TextMetricOptions metric_options(const TextScoreOptions& options) {
   return parsed;
 }
 
+/// The names, with rouge as the metrics of that family.
+std::vector<std::string> with_families(const std::vector<std::string>& names) {
+  std::vector<std::string> all;
+  for (const std::string& name : names) {
+    if (name != "rouge") {
+      all.push_back(name);
+      continue;
+    }
+    for (const TextMetricEntry& metric : text_metrics()) {
+      if (metric.name.starts_with("rouge")) all.emplace_back(metric.name);
+    }
+  }
+  return all;
+}
+
 std::vector<RunningScore> make_scores(const std::vector<std::string>& metrics, const TextScoreOptions& options) {
   const TextMetricOptions settings = metric_options(options);
   std::vector<RunningScore> scores;
   std::string used;
-  for (const std::string& name : metrics) {
+  for (const std::string& name : with_families(metrics)) {
     const TextMetricEntry* entry = find_text_metric(name);
     if (entry == nullptr) {
       std::vector<std::string_view> names;
@@ -227,7 +242,7 @@ std::vector<RunningScore> make_scores(const std::vector<std::string>& metrics, c
     score.metric = entry->make(settings);
     score.sums.resize(score.metric->size());
   }
-  for (const std::string option : {"--tokenize", "--lowercase", "--smooth-method", "--smooth-value", "--stemmer"}) {
+  for (const std::string option : {"--tokenize", "--lowercase", "--smooth-method", "--smooth-value", "--stem"}) {
     const std::vector<std::string> given = options.given();
     if (std::ranges::find(given, option) == given.end() || used.find(option) != std::string::npos) continue;
     refuse_command_line(fmt::format("{} has no effect on --metric {}", option, fmt::join(metrics, ",")));
@@ -251,7 +266,7 @@ void TextScoreOptions::add_to(CLI::App& app) {
           ->capture_default_str(),
       app.add_option("--smooth-value", smooth_value, "value of floor (0.1) or add-k (1)")->check(CLI::Range(0.0, 1e6)),
       app.add_flag("--lowercase", lowercase, "BLEU and chrF without regard to case"),
-      app.add_flag("--stemmer", stemmer, "ROUGE of Porter's stems"),
+      app.add_flag("--stem", stemmer, "ROUGE of Porter's stems"),
       app.add_flag("--sentence-level", sentence_level,
                    "print the score of each segment; BLEU then leaves out orders that a segment does not have"),
   };

@@ -20,6 +20,7 @@ namespace llmtrain {
 namespace {
 
 constexpr const char* format_name = "llmtrain rollout 1";
+constexpr double largest_reward = 1e30;
 constexpr int64_t most_at_once = 64;          ///< sequences that a rank samples side by side
 constexpr int64_t passes_between_polls = 16;  ///< of sampling, for requests to stop
 
@@ -334,8 +335,10 @@ std::vector<double> Rollouts::reward(const RolloutContext& run) {
   }
   double sum = 0;
   for (size_t s = 0; s < sums.size(); ++s) {
-    if (!std::isfinite(sums[s])) {
-      throw UserError(ExitCode::diverged, fmt::format("the reward of completion {} is not finite", s + 1));
+    if (!(std::abs(sums[s]) <= largest_reward)) {  // true also for NaN
+      throw UserError(ExitCode::diverged, fmt::format("the reward of completion {} is {}: rewards and their weights must "
+                                                      "give numbers up to {}",
+                                                      s + 1, sums[s], largest_reward));
     }
     sequences[s].reward = sums[s];
     sum += sums[s];

@@ -129,8 +129,19 @@ int64_t RunCheckpoints::restore(const ResumePoint& from) {
   return completed;
 }
 
+namespace {
+
+/// False for a checkpoint of another run, with another task.
+bool has_rollout(const ResumePoint& from) {
+  return from.own || std::ranges::any_of(from.manifest.files, [](const CheckpointFile& file) {
+           return file.name == stored_rollout_name;
+         });
+}
+
+}  // namespace
+
 void RunCheckpoints::restore_rollout(const ResumePoint& from) {
-  if (!from.own) return plan_.rollouts->reset();
+  if (!has_rollout(from)) return plan_.rollouts->reset();
   const std::string& checkpoint = from.path;
   const std::string file = checkpoint + "/" + stored_rollout_name;
   std::string bytes;
@@ -139,7 +150,13 @@ void RunCheckpoints::restore_rollout(const ResumePoint& from) {
     bytes = FolderHandle::open(checkpoint).open_to_read(stored_rollout_name).read_text(max_rollout_bytes);
   });
   communicator_.broadcast(bytes);
-  plan_.rollouts->restore(bytes, progress_.guard.data_step(from.manifest.step), file);
+  try {
+    plan_.rollouts->restore(bytes, progress_.guard.data_step(from.manifest.step), file);
+  } catch (const UserError& error) {  // the same on all ranks
+    if (from.own) throw;
+    log_.warn(fmt::format("{}; the run begins with a new rollout", error.what()));
+    plan_.rollouts->reset();
+  }
 }
 
 void RunCheckpoints::save(int64_t completed, double since) {

@@ -34,28 +34,28 @@ class ScoreTexts : public test::ToolTest {
 };
 
 TEST_F(ScoreTexts, PrintsScoreAndSignature) {
-  const Outcome outcome = score("bleu,rouge1,exact", hypotheses_, {references_});
+  const Outcome outcome = score("bleu,rouge1,exact_match", hypotheses_, {references_});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(outcome.out,
             "bleu|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0 = 45.9150  (precision_1 77.7778, "
             "precision_2 57.1429, precision_3 40, precision_4 25, brevity_penalty 1, hypothesis_length 9, "
             "reference_length 9)\n"
             "rouge1 = 0.6667  (precision 0.666667, recall 0.666667)\n"
-            "exact = 0.0000\n");
+            "exact_match = 0.0000\n");
 }
 
 TEST_F(ScoreTexts, PrintsJson) {
-  const Outcome outcome = score("f1", hypotheses_, {references_}, {"--json"});
+  const Outcome outcome = score("token_f1", hypotheses_, {references_}, {"--json"});
   const json row = json::parse(outcome.out);
-  EXPECT_EQ(row["metric"], "f1");
+  EXPECT_EQ(row["metric"], "token_f1");
   EXPECT_EQ(row["segments"], 2);
   EXPECT_DOUBLE_EQ(row["score"], 62.5);  // (3/4 + 1/2) / 2, without the article
   EXPECT_FALSE(row.contains("signature"));
 }
 
 TEST_F(ScoreTexts, PrintsSegments) {
-  const Outcome outcome = score("rouge1,f1", hypotheses_, {references_}, {"--sentence-level"});
-  EXPECT_EQ(outcome.out, "line 1: rouge1 0.8333, f1 75.0000\nline 2: rouge1 0.5000, f1 50.0000\n");
+  const Outcome outcome = score("rouge1,token_f1", hypotheses_, {references_}, {"--sentence-level"});
+  EXPECT_EQ(outcome.out, "line 1: rouge1 0.8333, token_f1 75.0000\nline 2: rouge1 0.5000, token_f1 50.0000\n");
   const Outcome rows = score("bleu", hypotheses_, {references_}, {"--sentence-level", "--json"});
   const json second = json::parse(rows.out.substr(rows.out.find('\n')));
   EXPECT_EQ(second["line"], 2);
@@ -67,16 +67,16 @@ TEST_F(ScoreTexts, ReadsColumnsOfRows) {
                                 "{\"text\": \"a b\", \"reference\": [\"c\", \"a b\"], \"gold\": \"x\"}\n\n"
                                 "{\"text\": \"d\", \"reference\": \"d\", \"gold\": \"d\"}\n");
   EXPECT_THAT(score("chrf", rows, {rows}).out, HasSubstr("nrefs:var|case:mixed|eff:yes|nc:6|nw:0|space:no"));
-  EXPECT_THAT(score("exact", rows, {rows}).out, HasSubstr("exact = 100.0000\n"));
-  EXPECT_THAT(score("exact", rows, {rows}, {"--reference-column", "gold"}).out, HasSubstr("exact = 50.0000\n"));
+  EXPECT_THAT(score("exact_match", rows, {rows}).out, HasSubstr("exact_match = 100.0000\n"));
+  EXPECT_THAT(score("exact_match", rows, {rows}, {"--reference-column", "gold"}).out, HasSubstr("exact_match = 50.0000\n"));
   // Files of several kinds, and the standard input.
-  EXPECT_THAT(score("exact", "-", {rows}, {}, "c\nd\n").out, HasSubstr("exact = 100.0000\n"));
-  EXPECT_THAT(score("exact", "-", {rows}, {}, "c\nc\n").out, HasSubstr("exact = 50.0000\n"));
+  EXPECT_THAT(score("exact_match", "-", {rows}, {}, "c\nd\n").out, HasSubstr("exact_match = 100.0000\n"));
+  EXPECT_THAT(score("exact_match", "-", {rows}, {}, "c\nc\n").out, HasSubstr("exact_match = 50.0000\n"));
 }
 
 TEST_F(ScoreTexts, SeveralReferenceFiles) {
   const std::string other = file("other.txt", "another\nIt rains\n");
-  EXPECT_THAT(score("exact", hypotheses_, {references_, other}).out, HasSubstr("exact = 50.0000\n"));
+  EXPECT_THAT(score("exact_match", hypotheses_, {references_, other}).out, HasSubstr("exact_match = 50.0000\n"));
 }
 
 TEST_F(ScoreTexts, RefusesUnlikeFiles) {
@@ -110,12 +110,12 @@ TEST_F(ScoreTexts, RefusesOptionsWithoutEffect) {
     return refused(score(metric, hypotheses_, {references_}, options), 64);
   };
   EXPECT_THAT(message("blue", {}), HasSubstr("not 'blue'"));
-  EXPECT_THAT(message("chrf,f1", {"--tokenize", "char"}), HasSubstr("--tokenize has no effect on --metric chrf,f1"));
+  EXPECT_THAT(message("chrf,token_f1", {"--tokenize", "char"}), HasSubstr("--tokenize has no effect on --metric chrf,token_f1"));
   EXPECT_THAT(message("bleu", {"--tokenize", "zh"}), HasSubstr("--tokenize must be one of 13a, intl, none, char"));
   EXPECT_THAT(message("bleu", {"--smooth-value", "1"}), HasSubstr("--smooth-value belongs to"));
   EXPECT_THAT(message("reward", {}), HasSubstr("--hypotheses has no effect on --metric reward"));
   EXPECT_THAT(message("bleu", {"--model", "x"}), HasSubstr("belong to --metric reward"));
-  EXPECT_EQ(score("chrf,rouge1", hypotheses_, {references_}, {"--stemmer", "--lowercase"}).code, 0);
+  EXPECT_EQ(score("chrf,rouge1", hypotheses_, {references_}, {"--stem", "--lowercase"}).code, 0);
 }
 
 }  // namespace

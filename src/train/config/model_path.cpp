@@ -277,6 +277,7 @@ namespace {
 /// Loads the model of a role from a folder, and reports its errors at the role's key.
 void load_role_path(DeckLoader& deck, const Config& config, ModelFolders& folders, const char* role_key,
                     const std::string& path, ModelConfig::Head head, std::optional<RoleFolder>& into) {
+  const bool into_critic = &into == &config.source.critic;
   if (!deck.sound({role_key, key})) return;
   try {
     const Facts& facts = folders.find(path, {});
@@ -296,7 +297,8 @@ void load_role_path(DeckLoader& deck, const Config& config, ModelFolders& folder
                                                   "the same tokens",
                                                   path, found.model.vocab_size, config.model.vocab_size));
     }
-    if (scores && config.model.vocab_size > found.model.vocab_size && !config.ppo.same_text) {
+    const bool reads_ids = into_critic || !config.ppo.same_text;
+    if (scores && reads_ids && config.model.vocab_size > found.model.vocab_size) {
       throw UserError(ExitCode::deck, fmt::format("{}: has {} tokens, fewer than the {} that the policy can write",
                                                   path, found.model.vocab_size, config.model.vocab_size));
     }

@@ -1,6 +1,7 @@
 #include "generate/generator.hpp"
 
 #include <algorithm>
+#include <functional>
 
 #include "core/activity.hpp"
 #include "core/error.hpp"
@@ -74,6 +75,7 @@ void Generator::plan(Arena& arena, DType compute) {
 std::vector<Continuation> Generator::run(ParamStore& params, Arena& arena, Stream& stream,
                                          const GenerationRequest& request) {
   LLMTRAIN_CHECK(!(request.slides && room_.cache), "the cache of a text has its first tokens");
+  LLMTRAIN_CHECK(!(request.agree && request.ranks != nullptr), "ranks agree on tokens or have prompts of their own");
   LLMTRAIN_CHECK(!request.records_logp || (room_.records_logp && request.sampling.repetition_penalty == 1),
                  "log-probabilities are not recorded here");
   Context ctx{params, arena, stream, request.seed, request.step, false};
@@ -84,16 +86,28 @@ std::vector<Continuation> Generator::run(ParamStore& params, Arena& arena, Strea
     Text& text = texts.emplace_back(Text{p, request.prompts[p], request.prompts[p].size()});
     text.running = request.max_new_tokens > 0;
   }
+  // An error of one rank's texts ends the passes of all ranks after the current ones.
+  std::exception_ptr failure;
+  const auto attempt = [&](const auto& pass) {
+    try {
+      pass();
+    } catch (const UserError&) {
+      if (request.ranks == nullptr) throw;
+      failure = std::current_exception();
+    }
+  };
   while (true) {
-    const Passes passes = plan_passes(texts, request);
-    int64_t work[] = {passes.whole.empty() ? 0 : 1, passes.last.empty() ? 0 : 1};
+    Passes passes;
+    attempt([&] { passes = plan_passes(texts, request); });
+    int64_t work[] = {passes.whole.empty() ? 0 : 1, passes.last.empty() ? 0 : 1, failure ? 1 : 0};
     if (request.ranks != nullptr) request.ranks->maximum(work);
-    if (work[0] == 0 && work[1] == 0) break;
+    if (work[2] != 0 || (work[0] == 0 && work[1] == 0)) break;
     if (request.interrupted && request.interrupted()) break;
     report_progress();
-    if (work[0] != 0) run_whole_texts(ctx, passes.whole, request);
-    if (work[1] != 0) run_last_tokens(ctx, passes.last, request);
+    if (work[0] != 0) attempt([&] { run_whole_texts(ctx, passes.whole, request); });
+    if (work[1] != 0) attempt([&] { run_last_tokens(ctx, passes.last, request); });
   }
+  if (failure) std::rethrow_exception(failure);
   std::vector<Continuation> results;
   for (Text& text : texts) {
     text.ids.erase(text.ids.begin(), text.ids.begin() + static_cast<std::ptrdiff_t>(text.prompt_length));
@@ -103,7 +117,8 @@ std::vector<Continuation> Generator::run(ParamStore& params, Arena& arena, Strea
   return results;
 }
 
-/// Gives waiting texts the free places, in their order.
+/// Gives waiting texts the free places, in their order. Texts that need a pass over all their tokens come first, those
+/// with the fewest new tokens before others.
 Generator::Passes Generator::plan_passes(std::span<Text> texts, const GenerationRequest& request) const {
   std::vector<uint8_t> taken(static_cast<size_t>(room_.sequences), 0);
   for (const Text& text : texts) {
@@ -113,12 +128,14 @@ Generator::Passes Generator::plan_passes(std::span<Text> texts, const Generation
   int64_t used = 0;
   bool full = false;  // texts do not overtake each other
   auto place = taken.begin();
+  std::vector<Text*> waiting;
   for (Text& text : texts) {
     if (!text.running) continue;
-    if (text.started && room_.cache) {
-      passes.last.push_back(&text);
-      continue;
-    }
+    (text.started && room_.cache ? passes.last : waiting).push_back(&text);
+  }
+  std::ranges::stable_sort(waiting, std::less(), [](const Text* text) { return text->made(); });
+  for (Text* const next : waiting) {
+    Text& text = *next;
     const int64_t window = window_of(text, request);
     if (full || used + window > rows()) {
       full = true;
@@ -136,6 +153,7 @@ Generator::Passes Generator::plan_passes(std::span<Text> texts, const Generation
     used += window;
     passes.whole.push_back(&text);
   }
+  if (!passes.whole.empty()) passes.last.clear();
   return passes;
 }
 

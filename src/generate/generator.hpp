@@ -39,7 +39,8 @@ struct GenerationRequest {
   /// True for products like those of a training pass over documents, so that the recorded log-probabilities have the
   /// bits of such a pass. There is no repetition penalty then.
   bool records_logp = false;
-  /// Set if weights are sharded and the ranks have prompts of their own: the ranks then agree on every pass.
+  /// Set if the ranks have prompts of their own: they then agree on every pass. A UserError ends the passes of all
+  /// ranks, and is thrown by the rank whose texts caused it.
   Communicator* ranks = nullptr;
   int threads = 1;      ///< that draw tokens
   bool slides = false;  ///< True if the oldest tokens of a text longer than the context are dropped; otherwise the text

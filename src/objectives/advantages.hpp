@@ -48,8 +48,8 @@ struct PpoAdvantages {
 /// `kl_coefficient`: the current one. The score is part of the last token's reward.
 PpoAdvantages ppo_advantages(const PpoConfig& config, double kl_coefficient, const PpoRollout& rollout);
 
-/// Divides by the standard deviation (Bessel's, 1e-8 added to the variance), and moves the mean to 0 or keeps it. Of
-/// less than two numbers, nothing changes.
+/// Divides by the standard deviation (Bessel's, 1e-8 added to the variance), and moves the mean to 0 or keeps it. Fewer
+/// than two numbers stay as they are.
 void whiten(std::span<double> x, bool moves_mean);
 
 /// Generalised advantage estimation (Schulman et al. 2015, arXiv:1506.02438, eq. 16) of one completion; the value after

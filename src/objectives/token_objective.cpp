@@ -29,6 +29,7 @@ std::vector<size_t> trained_rows(const TokenColumns& tokens, size_t segment) {
 
 ClippedObjective clipped_objective(double log_ratio, double advantage, double low, double high, double delta) {
   const double ratio = std::exp(log_ratio), clipped = std::clamp(ratio, 1 - low, 1 + high);
+  if (advantage == 0) return {0, 0, ratio};  // whatever the ratio, which may be infinite
   const bool bounded = delta > 0 && ratio > delta;
   const double free = (bounded ? delta : ratio) * advantage, held = clipped * advantage;
   if (held < free) return {held, 0, ratio};

@@ -19,6 +19,7 @@
 #include <sstream>
 #include <thread>
 
+#include "core/activity.hpp"
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
 
@@ -144,7 +145,8 @@ class LineProgram {
   void wait(bool sends, Clock::time_point deadline, Duration limit, size_t done, size_t count) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
     std::array<pollfd, 2> events = {pollfd{output_.number(), POLLIN, 0}, pollfd{input_.number(), POLLOUT, 0}};
-    const int ready = left <= 0 ? 0 : ::poll(events.data(), sends ? 2 : 1, static_cast<int>(std::min(left, 60'000L)));
+    const int ready = left <= 0 ? 0 : ::poll(events.data(), sends ? 2 : 1, static_cast<int>(std::min(left, 10'000L)));
+    report_progress();
     if (ready < 0 && errno != EINTR) throw Error("poll of a program failed");
     if (ready > 0 || Clock::now() < deadline) return;
     refuse(fmt::format("answered {} of {} lines within rewards.time_limit = {} s{}", done, count, limit.seconds,

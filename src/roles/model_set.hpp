@@ -64,7 +64,7 @@ class RoleModel {
 
   Role role() const { return spec_.role; }
   const DecoderShape& shape() const { return spec_.shape; }
-  /// What is trained: the model, with its critic if it has one.
+  /// The trained model, with its critic if it has one.
   Model& model() { return both_ ? static_cast<Model&>(*both_) : model_; }
   const Model& model() const { return const_cast<RoleModel*>(this)->model(); }
   /// The model alone, for generation and log-probabilities.

@@ -56,6 +56,7 @@ std::unique_ptr<Rollouts> make_rollouts(const Config& config, const Dataset& dat
   RolloutParts parts;
   parts.shape = rollout_shape(config, tokens);
   parts.sampling = config.rollout;
+  parts.tokens = tokens;
   parts.tokenizer = data.tokenizer;
   parts.group_size = ppo ? 1 : config.grpo.group_size;
   parts.method = ppo ? make_ppo_method(config.ppo) : make_group_method(config.grpo);

@@ -14,8 +14,8 @@ constexpr std::array entries = {
     TaskEntry{Task::sft, run_training, load_data, plan_training, measure_training},
     TaskEntry{Task::dpo, run_training, load_data, plan_training, measure_training},
     TaskEntry{Task::reward, run_training, load_data, plan_training, measure_training},
-    TaskEntry{Task::ppo, run_training, load_data, plan_training, measure_training},
-    TaskEntry{Task::grpo, run_training, load_data, plan_training, measure_training},
+    TaskEntry{Task::ppo, run_training, load_data, plan_training, nullptr},
+    TaskEntry{Task::grpo, run_training, load_data, plan_training, nullptr},
     TaskEntry{Task::evaluate, run_evaluation, load_evaluated_data, plan_evaluation, nullptr},
     TaskEntry{Task::tokenizer, run_tokenizer_training, nullptr, nullptr, nullptr},
 };

@@ -216,6 +216,7 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
   if (config.run.task == Task::ppo) policy.critic = critic_of(config);
   PlanOptions options;
   options.counts_correct = config.checkpoint.best_metric == CheckpointConfig::Metric::token_accuracy;
+  options.ranks = position.size;
   options.compares_losses = config.divergence.spike_z_score != 0;
   // If checkpoints are saved only on request, a save may delay an update: no copy is needed.
   if (config.checkpoint.saves() || config.needs_best()) options.copy_bytes = config.checkpoint.buffer;

@@ -1,4 +1,4 @@
-// llmtool score: scores texts. The metric reward is the score of a reward model.
+// llmtool score: scores texts. The metric reward is the score of a reward model; score_texts.hpp has the others.
 
 #include <fmt/format.h>
 
@@ -16,6 +16,7 @@
 #include "tool/conversation_options.hpp"
 #include "tool/encoded_rows.hpp"
 #include "tool/row_scorer.hpp"
+#include "tool/score_texts.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {
@@ -25,7 +26,9 @@ namespace {
 using nlohmann::ordered_json;
 
 struct Options {
-  std::string metric, input, eos_token;
+  std::vector<std::string> metrics;
+  TextScoreOptions texts;
+  std::string input, eos_token;
   ModelOptions model;
   ConversationOptions conversations;
   bool json = false;
@@ -107,10 +110,7 @@ ChatFiles chat_files(const LoadedModel& model, const std::string& folder, const 
   return CheckpointModel::chat(model.checkpoint()->folder()).value_or(ChatFiles{});
 }
 
-void score(const Options& options) {
-  if (options.metric != "reward") {
-    refuse_command_line(fmt::format("--metric must be reward, not '{}'", options.metric));
-  }
+void score_rewards(const Options& options) {
   TextFormat rules;
   options.conversations.put_into(rules);
   RowScorer scorer(options.model);
@@ -136,23 +136,43 @@ void score(const Options& options) {
   pairs.print(options.json);
 }
 
+void score(const Options& options) {
+  const bool reward = options.metrics == std::vector<std::string>{"reward"};
+  const std::vector<std::string> of_texts = options.texts.given();
+  const bool of_model = !options.model.model.empty() || !options.model.adapter.empty() || !options.input.empty();
+  if (reward && !of_texts.empty()) {
+    refuse_command_line(of_texts.front() + " has no effect on --metric reward");
+  }
+  if (!reward && of_model) refuse_command_line("--model, --adapter and --input belong to --metric reward");
+  if (!reward) return score_texts(options.metrics, options.texts, options.json);
+  if (options.model.model.empty() || options.input.empty()) {
+    refuse_command_line("--metric reward needs --model and --input");
+  }
+  score_rewards(options);
+}
+
 }  // namespace
 }  // namespace score_tool
 
 Subcommand add_score(CLI::App& program) {
   auto options = std::make_shared<score_tool::Options>();
   CLI::App* app = program.add_subcommand(
-      "score", "scores each row of a JSONL file; a reward model gives a number, for pairs two, and their accuracy");
-  app->add_option("--metric", options->metric, "reward: the score of a reward model")->required();
+      "score",
+      "scores texts: by references (BLEU, chrF, ROUGE, exact match, token F1), or each row of a JSONL file by a reward "
+      "model, for pairs with their accuracy");
+  app->add_option("--metric", options->metrics,
+                  "some of bleu, chrf, chrf++, rouge1, rouge2, rougeL, rougeLsum, exact, f1; or reward: the score of a "
+                  "reward model")
+      ->delimiter(',')
+      ->required();
+  options->texts.add_to(*app);
   app->add_option("--model", options->model.model,
                   "Hugging Face folder of a reward model, or checkpoint of llmtrain; with --adapter the model of the "
-                  "adapter")
-      ->required();
+                  "adapter");
   app->add_option("--adapter", options->model.adapter, "PEFT folder of an adapter for sequence classification");
   app->add_option("--input", options->input,
                   "JSONL file of prompts and completions, conversations, pairs, or text, in one of the formats of "
-                  "data.format; - is the standard input")
-      ->required();
+                  "data.format; - is the standard input");
   options->conversations.add_to(*app);
   app->add_option("--eos-token", options->eos_token, "token that ends a document, as in data.eos_token");
   options->model.quantize.add_to(*app);

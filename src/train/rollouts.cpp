@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "core/activity.hpp"
@@ -18,20 +19,24 @@ namespace llmtrain {
 
 namespace {
 
+constexpr const char* format_name = "llmtrain rollout 1";
 constexpr int64_t most_at_once = 64;          ///< sequences that a rank samples side by side
 constexpr int64_t passes_between_polls = 16;  ///< of sampling, for requests to stop
 
 }  // namespace
 
 Rollouts::Rollouts(RolloutParts parts, DataStream prompts)
-    : parts_(std::move(parts)), prompts_(std::move(prompts)), batches_(parts_.shape) {}
+    : parts_(std::move(parts)),
+      prompts_(std::move(prompts)),
+      batches_(parts_.shape),
+      first_state_(parts_.method->state()) {}
 
-void Rollouts::plan(ModelSet& models, Arena& arena, DType compute) {
+void Rollouts::plan(ModelSet& models, Arena& arena, DType compute, int ranks) {
   RoleModel& policy = models.at(Role::policy);
   const RolloutShape& shape = parts_.shape;
   GeneratorRoom room;
   room.vocabulary_rows = policy.shape().config.vocab_size;
-  room.sequences = std::min({most_at_once, shape.of_iteration(), batches_.max_rows()});
+  room.sequences = std::min({most_at_once, (shape.of_iteration() + ranks - 1) / ranks, batches_.max_rows()});
   room.context = shape.longest;
   room.records_logp = true;
   generator_.emplace(policy.actor(), room);
@@ -122,7 +127,8 @@ std::optional<std::vector<RolloutSequence>> Rollouts::sample(const RolloutContex
   for (int64_t p = 0; p < prompts_of_iteration(); ++p) {
     prompts.push_back(prompts_.plan(iteration * prompts_of_iteration() + p).samples.front());
   }
-  GenerationRequest wanted = request(run, iteration, part, prompts);
+  GenerationRequest wanted;
+  throw_on_all_ranks(communicator, [&] { wanted = request(run, iteration, part, prompts); });
   std::vector<std::vector<int32_t>> made(wanted.prompts.size());
   if (!parts_.sampling.stop.empty()) {
     wanted.on_token = [&](size_t p, int32_t token) {
@@ -137,7 +143,9 @@ std::optional<std::vector<RolloutSequence>> Rollouts::sample(const RolloutContex
     return stopped;
   };
   RoleModel& policy = run.models.at(Role::policy);
-  std::vector<Continuation> all = generator_->run(policy.params(), run.arena, run.runtime.stream(), wanted);
+  std::vector<Continuation> all;
+  throw_on_all_ranks(communicator,
+                     [&] { all = generator_->run(policy.params(), run.arena, run.runtime.stream(), wanted); });
   if (stopped) return std::nullopt;
   Message message;
   for (size_t i = 0; i < all.size(); ++i) {
@@ -224,7 +232,7 @@ void Rollouts::score_tokens(const RolloutContext& run, Model& model, Context ctx
 
 // Rewards
 
-/// Tokens that the reward model reads. Of a text that is too long in its tokens, the beginning is left out.
+/// Tokens that the reward model reads. A text that is too long in its tokens loses its beginning.
 std::vector<int32_t> Rollouts::judged_ids(const RolloutSequence& sequence) const {
   if (parts_.reward_tokenizer == nullptr) return sequence.ids;
   std::vector<int32_t> ids;
@@ -296,6 +304,7 @@ std::vector<double> Rollouts::function_rewards(const RolloutContext& run, Weight
     if (reward.function == nullptr) {
       reward.function = make_reward_function(reward.spec.value(), reward.name, parts_.reward_time_limit);
       for (int64_t sample = communicator.rank(); sample < prompts_.samples(); sample += communicator.size()) {
+        report_progress();
         reward.function->check_columns(prompts_.row_text(sample));
       }
     }
@@ -325,6 +334,9 @@ std::vector<double> Rollouts::reward(const RolloutContext& run) {
   }
   double sum = 0;
   for (size_t s = 0; s < sums.size(); ++s) {
+    if (!std::isfinite(sums[s])) {
+      throw UserError(ExitCode::diverged, fmt::format("the reward of completion {} is not finite", s + 1));
+    }
     sequences[s].reward = sums[s];
     sum += sums[s];
   }
@@ -363,6 +375,7 @@ std::vector<RolloutMetric> Rollouts::metrics() const {
 std::string Rollouts::save(int64_t step) const {
   const bool there = has(step);
   Message message;
+  message.put(std::string(format_name));
   message.put(parts_.method->state());
   message.put(std::vector<int64_t>{there ? made_ : -1});
   if (!there) return message.bytes();
@@ -371,31 +384,57 @@ std::string Rollouts::save(int64_t step) const {
   return message.bytes();
 }
 
-void Rollouts::restore(const std::string& bytes, const std::string& source) {
+void Rollouts::check(const RolloutSequence& sequence) const {
+  const RolloutShape& shape = parts_.shape;
+  const int64_t count = sequence.completion_length();
+  const auto fits = [&](const auto& column, int64_t per_token) { return std::ssize(column) == count * per_token; };
+  const bool sound = sequence.prompt >= 0 && sequence.prompt < prompts_.samples() && sequence.prompt_length >= 1 &&
+                     count >= 1 && count <= shape.max_new_tokens && std::ssize(sequence.ids) <= shape.longest + 1 &&
+                     std::ranges::all_of(sequence.ids, [&](int32_t id) { return id >= 0 && id < parts_.tokens; }) &&
+                     fits(sequence.logp, 1) && fits(sequence.advantages, 1) &&
+                     fits(sequence.values, parts_.values ? 1 : 0) && fits(sequence.returns, parts_.values ? 1 : 0) &&
+                     fits(sequence.reference_logp, parts_.references ? 1 : 0) && fits(sequence.kept, shape.kept_words);
+  LLMTRAIN_CHECK(sound, "a sequence does not fit the deck");
+}
+
+void Rollouts::reset() {
+  made_ = -1;
+  parts_.method->restore(first_state_);
+}
+
+void Rollouts::restore(const std::string& bytes, int64_t step, const std::string& source) {
   Message message(bytes);
-  std::vector<double> state;
+  std::string name;
+  std::vector<double> state, metric_values;
   std::vector<int64_t> iteration;
   std::vector<RolloutSequence> sequences;
-  made_ = -1;
   try {
+    message.take(name);
+    LLMTRAIN_CHECK(name == format_name, "another version wrote it");
     message.take(state);
     message.take(iteration);
+    LLMTRAIN_CHECK(state.size() == first_state_.size() &&
+                       std::ranges::all_of(state, [](double value) { return std::isfinite(value); }),
+                   "the state of the method is damaged");
     LLMTRAIN_CHECK(iteration.size() == 1, "the iteration is missing");
     if (iteration.front() >= 0) {
-      metric_values_.clear();
-      message.take(metric_values_);
-      while (!message.at_end()) take(message, sequences.emplace_back());
-      LLMTRAIN_CHECK(metric_values_.size() == metrics().size(), "metrics are missing");
+      message.take(metric_values);
+      while (!message.at_end()) {
+        take(message, sequences.emplace_back());
+        check(sequences.back());
+      }
+      LLMTRAIN_CHECK(iteration.front() == batches_.iteration_of(step), "it is of another iteration");
+      LLMTRAIN_CHECK(metric_values.size() == metrics().size(), "metrics are missing");
+      LLMTRAIN_CHECK(std::ssize(sequences) == parts_.shape.of_iteration(), "the number of sequences is another one");
     }
+    LLMTRAIN_CHECK(message.at_end(), "it goes on behind its end");
   } catch (const Error& error) {
-    throw UserError(ExitCode::bad_content, fmt::format("{}: it is no rollout of this deck ({})", source, error.what()));
+    throw UserError(ExitCode::bad_content, fmt::format("{}: it is no rollout of this deck: {}", source, error.what()));
   }
+  made_ = -1;
   parts_.method->restore(state);
-  if (sequences.empty()) return;
-  if (std::ssize(sequences) != parts_.shape.of_iteration()) {
-    throw UserError(ExitCode::bad_content, fmt::format("{}: it has {} sequences, but an iteration of this deck has {}",
-                                                       source, sequences.size(), parts_.shape.of_iteration()));
-  }
+  if (iteration.front() < 0) return;
+  metric_values_ = std::move(metric_values);
   batches_.set(iteration.front(), std::move(sequences));
   made_ = iteration.front();
 }

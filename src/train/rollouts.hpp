@@ -21,7 +21,7 @@
 
 namespace llmtrain {
 
-/// A number of each completion, whose weighted sum is the reward.
+/// A term of the reward: a function or the reward model, and its weight.
 struct WeightedReward {
   std::string name;  ///< in metrics: rewards/NAME/mean
   double weight = 1;
@@ -39,6 +39,7 @@ struct RolloutParts {
   Duration reward_time_limit{60};  ///< of a program's batch
   /// Tokenizer of the reward model if it has another one: it gets the same text in its own tokens.
   std::shared_ptr<const Tokenizer> reward_tokenizer = {};
+  int64_t tokens = 0;       ///< of the policy's softmax
   bool references = false;  ///< true if log-probabilities under the reference are needed
   bool values = false;      ///< true if the policy's model has a critic
 };
@@ -59,7 +60,7 @@ class Rollouts {
   Rollouts(RolloutParts parts, DataStream prompts);
 
   /// Registers the memory of sampling and scoring.
-  void plan(ModelSet& models, Arena& arena, DType compute);
+  void plan(ModelSet& models, Arena& arena, DType compute, int ranks);
   /// Sets the tokens that end a completion.
   void set_stop_ids(std::vector<int32_t> ids) { stop_ids_ = std::move(ids); }
 
@@ -74,16 +75,20 @@ class Rollouts {
   float temperature() const { return static_cast<float>(parts_.sampling.temperature); }
   /// True if the rollout that this step of the data learns from is there.
   bool has(int64_t step) const { return made_ == batches_.iteration_of(step); }
-  /// Makes it. Returns false if it was interrupted; it is then made again. Collective.
+  /// Makes the rollout of this step. Returns false if it was interrupted; it is then made again. Collective.
   bool make(const RolloutContext& run, int64_t step);
   std::vector<RolloutMetric> metrics() const;
   const std::vector<double>& metric_values() const { return metric_values_; }
 
   /// State for a checkpoint before the step; restore() throws UserError(bad_content) beginning with `source`.
   std::string save(int64_t step) const;
-  void restore(const std::string& bytes, const std::string& source);
+  void restore(const std::string& bytes, int64_t step, const std::string& source);
+  /// Forgets the rollout, and what iterations have handed on.
+  void reset();
 
  private:
+  /// Throws Error for a sequence that this deck could not have made.
+  void check(const RolloutSequence& sequence) const;
   /// Sequences [begin, end) that this rank samples.
   struct Part {
     int64_t begin, end;
@@ -109,6 +114,7 @@ class Rollouts {
   RolloutParts parts_;
   DataStream prompts_;
   RolloutBatches batches_;
+  std::vector<double> first_state_;  ///< of the method
   std::vector<int32_t> stop_ids_;
   std::optional<Generator> generator_;
   BatchBuffers batch_;

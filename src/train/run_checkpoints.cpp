@@ -116,7 +116,7 @@ int64_t RunCheckpoints::restore(const ResumePoint& from) {
                                                        from.path, hash_text(hash), saved.parameters));
   });
   const bool same_metric = progress_.restore(saved, from.own);
-  if (plan_.rollouts && from.own) restore_rollout(from.path);
+  if (plan_.rollouts) restore_rollout(from);
   if (!from.own) {
     start_path_ = from.path;
     return completed;
@@ -129,7 +129,9 @@ int64_t RunCheckpoints::restore(const ResumePoint& from) {
   return completed;
 }
 
-void RunCheckpoints::restore_rollout(const std::string& checkpoint) {
+void RunCheckpoints::restore_rollout(const ResumePoint& from) {
+  if (!from.own) return plan_.rollouts->reset();
+  const std::string& checkpoint = from.path;
   const std::string file = checkpoint + "/" + stored_rollout_name;
   std::string bytes;
   throw_on_all_ranks(communicator_, [&] {
@@ -137,7 +139,7 @@ void RunCheckpoints::restore_rollout(const std::string& checkpoint) {
     bytes = FolderHandle::open(checkpoint).open_to_read(stored_rollout_name).read_text(max_rollout_bytes);
   });
   communicator_.broadcast(bytes);
-  plan_.rollouts->restore(bytes, file);
+  plan_.rollouts->restore(bytes, progress_.guard.data_step(from.manifest.step), file);
 }
 
 void RunCheckpoints::save(int64_t completed, double since) {

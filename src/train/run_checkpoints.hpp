@@ -66,7 +66,7 @@ class RunCheckpoints {
 
  private:
   void pin();
-  void restore_rollout(const std::string& checkpoint);
+  void restore_rollout(const ResumePoint& from);
 
   TrainingPlan& plan_;
   RunProgress& progress_;

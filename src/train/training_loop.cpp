@@ -64,8 +64,7 @@ void TrainingLoop::start() {
   }
   for (const auto& [role, label] : {std::pair{Role::reference, "reference  "}, {Role::reward, "reward     "}}) {
     if (!run_.plan.models.has(role)) continue;
-    const LoadedWeights loaded =
-        run_.plan.models.at(role).load(run_.runtime.communicator(), run_.runtime.stream());
+    const LoadedWeights loaded = run_.plan.models.at(role).load(run_.runtime.communicator(), run_.runtime.stream());
     if (!loaded.text.empty()) run_.log.print(label + loaded.text);
     for (const std::string& warning : loaded.warnings) run_.log.warn(warning);
   }
@@ -94,7 +93,8 @@ int64_t TrainingLoop::run() {
   int64_t stop = run_due_actions();
   while (completed_ < total && !progress_.best.stops() && stop == 0) {
     profile.begin_step(completed_, run_.runtime.stream());
-    if (!step_.is_prepared() && (stop = make_rollout()) != 0) break;
+    while (!step_.is_prepared() && stop == 0) stop = make_rollout();
+    if (stop != 0) break;
     const bool done = step_.run(completed_);
     profile.end_step();
     if (profile.recording()) {
@@ -123,6 +123,10 @@ int64_t TrainingLoop::run() {
 
 int64_t TrainingLoop::make_rollout() {
   step_.finish_pending();
+  if (progress_.guard.must_roll_back()) {
+    roll_back_and_prepare();
+    return 0;
+  }
   TrainingPlan& plan = run_.plan;
   LLMTRAIN_CHECK(plan.rollouts != nullptr, "a step is prepared unless it learns from a rollout");
   int64_t stop = 0;

@@ -23,14 +23,15 @@ TrainingPlan::TrainingPlan(TrainingParts parts, std::vector<RoleSpec> roles, con
   models.plan(arena);
   optimizer->plan(params(), arena);
   plan_buffers(passes, options);
-  if (rollouts) rollouts->plan(models, arena, passes.compute);
+  if (rollouts) rollouts->plan(models, arena, passes.compute, options.ranks);
   copied_bytes = std::min(Snapshot::bytes(params()), options.copy_bytes);
   if (device_memory_is_host() && copied_bytes > 0) {
     arena.add(state_copy, MemoryCategory::workspace, "checkpoint.buffer", DType::u8, {copied_bytes});
   }
   if (prompts.empty()) return;
   const int64_t context = std::min(passes.longest, batches().max_rows());
-  generator.emplace(models.at(Role::policy).actor(), GeneratorRoom{vocabulary, std::min(context, std::ssize(prompts)), context, false});
+  generator.emplace(models.at(Role::policy).actor(),
+                    GeneratorRoom{vocabulary, std::min(context, std::ssize(prompts)), context, false});
   generator->plan(arena, passes.compute);
 }
 

@@ -45,14 +45,16 @@ struct TrainingParts {
   std::unique_ptr<Optimizer> optimizer;
   /// Log-probabilities under the reference, if they are known already.
   std::optional<ReferenceValues> reference_values = {};
-  std::unique_ptr<Rollouts> rollouts = {};  ///< of PPO and GRPO, which learn from them instead of `train`, their prompts
+  std::unique_ptr<Rollouts> rollouts =
+      {};  ///< of PPO and GRPO, which learn from them instead of `train`, their prompts
 };
 
 /// Choices of the deck that change the memory beside the model's.
 struct PlanOptions {
   bool counts_correct = false;   ///< evaluations count the tokens that the model ranks first
   bool compares_losses = false;  ///< the host compares each loss with earlier ones before it allows an update
-  int64_t copy_bytes = 0;        ///< maximum memory for a copy of the state, from which a thread saves it
+  int ranks = 1;
+  int64_t copy_bytes = 0;  ///< maximum memory for a copy of the state, from which a thread saves it
   ReferenceSyncOptions sync = {};
 };
 
@@ -65,13 +67,9 @@ struct TrainingPlan : TrainingParts {
   Model& model() { return models.at(Role::policy).model(); }
   const Model& model() const { return models.at(Role::policy).model(); }
 
-  /// What steps learn from.
-  const BatchSource& batches() const {
-    return rollouts ? static_cast<const BatchSource&>(rollouts->batches()) : train;
-  }
-  int64_t steps_per_epoch() const {
-    return rollouts ? rollouts->steps_per_epoch() : train.steps_per_epoch();
-  }
+  /// Source of the steps' batches.
+  const BatchSource& batches() const { return rollouts ? static_cast<const BatchSource&>(rollouts->batches()) : train; }
+  int64_t steps_per_epoch() const { return rollouts ? rollouts->steps_per_epoch() : train.steps_per_epoch(); }
   /// True if step n of the data can be planned.
   bool can_plan(int64_t data_step) const { return !rollouts || rollouts->has(data_step); }
 

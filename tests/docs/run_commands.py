@@ -43,7 +43,9 @@ SMALL = {"inputs/small.ini": ["model.d_model=32", "model.d_ff=64", "batch.global
          "inputs/int8.ini": ["batch.global=4"],
          "inputs/dpo.ini": ["batch.global=4", "batch.micro=2"],
          "inputs/dpo_lora.ini": ["batch.global=4", "batch.micro=2"],
-         "inputs/kto.ini": ["batch.global=4", "batch.micro=2"]}
+         "inputs/kto.ini": ["batch.global=4", "batch.micro=2"],
+         "inputs/grpo.ini": ["batch.global=8", "rollout.max_new_tokens=8"],
+         "inputs/ppo.ini": ["batch.global=4", "batch.micro=2", "rollout.max_new_tokens=8"]}
 # Files that a reader has and the folder of a page gets: name -> the command that makes it, once for all pages.
 STAND_INS = {
     "my.txt": "llmtool corpus stories --bytes 60K --seed 3 --output my.txt",

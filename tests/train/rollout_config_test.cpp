@@ -14,7 +14,8 @@ using ::testing::HasSubstr;
 Config load_deck(const std::string& task, const std::vector<std::string>& arguments, bool rollout = true) {
   return load_config("[run]\nmax_steps = 10\ntask = " + task +
                          "\n[model]\nd_model = 64\nn_layers = 2\nn_heads = 4\n[data]\ntrain = rows.jsonl\n[batch]\n"
-                         "sequence_length = 64\nglobal = 4\n" +
+                         "sequence_length = 64\nglobal = 8\n" +
+                         (task == "ppo" ? "[ppo]\nvalue_model = critic\n" : "") +
                          (rollout ? "[rewards]\nfunctions = exact:answer\n[rollout]\nmax_new_tokens = 16\n" : ""),
                      "tiny.ini", arguments, DeckFiles::recorded);
 }

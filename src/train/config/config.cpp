@@ -279,6 +279,10 @@ void resolve_reinforcement(DeckLoader& deck, Config& config, DeckFiles files, Mo
     }
   } else {
     config.ppo.resolve(deck);
+    deck.check(!config.ppo.critic().empty(), {"ppo.value_model", "ppo.reward_model"},
+               "is missing: the critic begins as a model that scores, and so a folder of one is needed");
+    deck.check(!config.ppo.reward_model.empty() || !config.rewards.functions.empty(),
+               {"ppo.reward_model", "rewards.functions"}, "is missing: nothing would give a reward");
   }
   deck.check(config.data.validation.empty(), {"data.validation"},
              fmt::format("has no effect with run.task = {}, whose rewards are means over new prompts: remove it",

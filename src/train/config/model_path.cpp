@@ -296,6 +296,15 @@ void load_role_path(DeckLoader& deck, const Config& config, ModelFolders& folder
                                                   "the same tokens",
                                                   path, found.model.vocab_size, config.model.vocab_size));
     }
+    if (scores && config.model.vocab_size > found.model.vocab_size && !config.ppo.same_text) {
+      throw UserError(ExitCode::deck, fmt::format("{}: has {} tokens, fewer than the {} that the policy can write",
+                                                  path, found.model.vocab_size, config.model.vocab_size));
+    }
+    if (found.model.positions == ModelConfig::Positions::learned &&
+        found.model.max_seq_len < config.batch.sequence_length) {
+      throw UserError(ExitCode::deck, fmt::format("{}: reads {} tokens, fewer than batch.sequence_length = {}", path,
+                                                  found.model.max_seq_len, config.batch.sequence_length));
+    }
     found.model.path = path;
     into = RoleFolder{std::move(found.model), found.quantization, facts.tokenizer_path};
   } catch (const UserError& error) {

@@ -6,17 +6,14 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "core/error.hpp"
-#include "data/formats/encode_documents.hpp"
 #include "data/tokenize/named_tokenizer.hpp"
 #include "text/chat/chat_encoder.hpp"
 #include "tool/conversation_options.hpp"
-#include "tool/input_lines.hpp"
+#include "tool/encoded_rows.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {
@@ -73,6 +70,23 @@ std::string marked(const EncodedRow& row, const Tokenizer& tokenizer, bool colou
   return printer.finish();
 }
 
+void print_ids(const EncodedRow& row, std::string_view answer) {
+  ordered_json out;
+  if (!answer.empty()) out["answer"] = answer;
+  out["input_ids"] = row.ids;
+  out["mask"] = row.mask;
+  std::cout << out.dump() << '\n';
+}
+
+void print_marked(const EncodedRow& row, std::string_view answer, int64_t line, const Tokenizer& tokenizer,
+                  bool colours) {
+  std::cout << fmt::format("--- line {}{}: {} tokens, {} trained{}{}\n", line,
+                           answer.empty() ? "" : fmt::format(", {}", answer), row.ids.size(), row.trained,
+                           row.merged_border ? ", a token spans the border of prompt and completion" : "",
+                           row.stops() || row.trained == 0 ? "" : ", no stop token at the end")
+            << marked(row, tokenizer, colours) << '\n';
+}
+
 void render(const Options& options) {
   TextFormat rules;
   options.conversations.put_into(rules);
@@ -81,41 +95,17 @@ void render(const Options& options) {
       open_tokenizer(options.model, {options.eos_token, true, false, options.added});
   print_warnings(tokenizer->warnings());
   const ChatEncoder encoder(*tokenizer, config, options.model, training_time);
-  InputLines lines(options.input);
-  const std::string source = options.input == "-" ? "standard input" : options.input;
   const bool colours = isatty(STDOUT_FILENO) != 0;
-  std::optional<RowReader> reader;  // of the format that the first row has
-  std::vector<EncodedRow> documents;
-  int64_t number = 0;
-  FormatRecognition recognition(rules.row_format, rules.columns);
-  for (std::string_view line; lines.next(line);) {
-    ++number;
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    try {
-      recognition.add(line, number);
-      if (!reader) reader.emplace(recognition.format(), rules.columns, encoder.has_template());
-      encode_documents(encoder, reader->read_documents(line), documents);
-    } catch (const UserError& error) {
-      throw UserError(error.code(), fmt::format("{}:{}: {}", source, number, error.what()));
-    }
+  for_each_encoded_row(options.input, rules, encoder, [&](int64_t line, const std::vector<EncodedRow>& documents) {
     for (size_t d = 0; d < documents.size(); ++d) {
-      const EncodedRow& row = documents[d];
-      const std::string_view part = documents.size() < 2 ? "" : d == 0 ? "chosen" : "rejected";
+      const std::string_view answer = documents.size() < 2 ? "" : d == 0 ? "chosen" : "rejected";
       if (options.ids) {
-        ordered_json out;
-        if (!part.empty()) out["answer"] = part;
-        out["input_ids"] = row.ids;
-        out["mask"] = row.mask;
-        std::cout << out.dump() << '\n';
+        print_ids(documents[d], answer);
       } else {
-        std::cout << fmt::format("--- line {}{}: {} tokens, {} trained{}{}\n", number,
-                                 part.empty() ? "" : fmt::format(", {}", part), row.ids.size(), row.trained,
-                                 row.merged_border ? ", a token spans the border of prompt and completion" : "",
-                                 row.stops() || row.trained == 0 ? "" : ", no stop token at the end")
-                  << marked(row, *tokenizer, colours) << '\n';
+        print_marked(documents[d], answer, line, *tokenizer, colours);
       }
     }
-  }
+  });
 }
 
 }  // namespace

@@ -7,15 +7,13 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "data/files/jsonl.hpp"
-#include "data/stream/data_stream.hpp"
 #include "text/tokens_beyond_embedding.hpp"
-#include "tool/loaded_model.hpp"
+#include "tool/row_scorer.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {
@@ -47,70 +45,15 @@ std::vector<int32_t> parse_row(std::string_view line, int64_t number, const Load
   return std::move(row.ids);
 }
 
-/// Makes a batch of one row as one segment; every id but the first is a target.
-HostBatch batch_of(const std::vector<int32_t>& ids) {
-  HostBatch host;
-  const size_t n = ids.size();
-  host.ids = ids;
-  host.targets.assign(ids.begin() + 1, ids.end());
-  host.targets.push_back(ignore_target);
-  host.loss_weights.assign(n, 1.0F);
-  host.sequence_ids.assign(n, 0);
-  for (size_t i = 0; i < n; ++i) host.positions.push_back(static_cast<int32_t>(i));
-  host.sequence_offsets = host.positions;
-  host.segments = {0, static_cast<int32_t>(n)};
-  return host;
+/// Log-probabilities of every id but the first.
+std::vector<float> score_of(RowScorer& scorer, const std::vector<int32_t>& ids) {
+  HostBatch row = RowScorer::batch_of(ids);
+  std::copy(ids.begin() + 1, ids.end(), row.targets.begin());
+  row.loss_weights.assign(ids.size(), 1.0F);
+  std::vector<float> values = scorer.score(row, ProductRole::training);
+  values.pop_back();
+  return values;
 }
-
-/// Model with room for rows of some length; a longer row restarts it with more room.
-class Scorer {
- public:
-  explicit Scorer(const ModelOptions& options) : loaded_(options) { loaded_.require_logits(); }
-
-  const LoadedModel& model() const { return loaded_; }
-  int64_t room() const { return room_; }  ///< tokens
-
-  std::vector<float> score(const std::vector<int32_t>& ids) {
-    if (needs_room(std::ssize(ids))) {
-      batch_.emplace();
-      loaded_.start([&](Arena& arena) { plan(arena); });
-    }
-    Context ctx = loaded_.context();
-    const Batch batch = batch_->upload(batch_of(ids), ctx.stream);
-    const TokenStatistics statistics{first_rows(logp_, batch.tokens), {}, {}, {}};
-    loaded_.model().forward(ctx, &batch);
-    loaded_.model().score(ctx, &batch, statistics);
-    std::vector<float> values(ids.size() - 1);
-    copy_to_host(values.data(), logp_.data, static_cast<int64_t>(values.size() * sizeof(float)), ctx.stream);
-    ctx.stream.synchronize();
-    return values;
-  }
-
-  /// Returns true if a row of so many tokens needs more room than the rows before it, and grows the room for it.
-  bool needs_room(int64_t tokens) {
-    if (tokens <= room_) return false;
-    room_ =
-        std::min(std::max({tokens, 2 * room_, int64_t{256}}), std::max(tokens, loaded_.config().longest_sequence()));
-    return true;
-  }
-
-  void print_estimate() {
-    batch_.emplace();
-    loaded_.print_estimate([&](Arena& arena) { plan(arena); });
-  }
-
- private:
-  void plan(Arena& arena) {
-    loaded_.model().plan(arena, {loaded_.compute(), room_, false});
-    batch_->plan(arena, room_, 1);
-    arena.add(logp_, MemoryCategory::activations, "logp", DType::f32, {room_});
-  }
-
-  LoadedModel loaded_;
-  std::optional<BatchBuffers> batch_;
-  Tensor logp_;  ///< fp32 [N]
-  int64_t room_ = 0;
-};
 
 /// Returns false at the end. A line of any length takes bounded memory.
 bool read_line(std::streambuf& in, std::string& line, int64_t number) {
@@ -145,7 +88,8 @@ void print_row(const std::vector<float>& values, int64_t number) {
 }
 
 void logprobs(const ModelOptions& options) {
-  Scorer scorer(options);
+  RowScorer scorer(options);
+  scorer.model().require_logits();
   std::string text;
   for (int64_t number = 1; read_line(*std::cin.rdbuf(), text, number); ++number) {
     std::string_view line = text;
@@ -155,7 +99,7 @@ void logprobs(const ModelOptions& options) {
     if (options.estimate) {
       scorer.needs_room(std::ssize(ids));
     } else {
-      print_row(scorer.score(ids), number);
+      print_row(score_of(scorer, ids), number);
     }
   }
   if (!options.estimate) return;

@@ -6,20 +6,16 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/error.hpp"
-#include "data/formats/encode_documents.hpp"
-#include "data/stream/data_stream.hpp"
 #include "data/tokenize/named_tokenizer.hpp"
 #include "text/chat/chat_encoder.hpp"
 #include "text/tokens_beyond_embedding.hpp"
 #include "tool/conversation_options.hpp"
-#include "tool/input_lines.hpp"
-#include "tool/loaded_model.hpp"
+#include "tool/encoded_rows.hpp"
+#include "tool/row_scorer.hpp"
 #include "tool/score_texts.hpp"
 #include "tool/tool.hpp"
 
@@ -38,68 +34,23 @@ struct Options {
   bool json = false;
 };
 
-/// A reward model with room for documents of some length; a longer one restarts it with more room.
-class RewardScorer {
- public:
-  explicit RewardScorer(const ModelOptions& options) : loaded_(options) {
-    if (loaded_.config().scores()) return;
-    throw UserError(ExitCode::bad_content,
-                    fmt::format("{}: it is not a reward model: its config.json must name a ForSequenceClassification "
-                                "class with one label (run.task = reward exports such a folder)",
-                                options.model));
-  }
+void require_scores(const LoadedModel& model, const std::string& path) {
+  if (model.config().scores()) return;
+  throw UserError(ExitCode::bad_content,
+                  fmt::format("{}: it is not a reward model: its config.json must name a ForSequenceClassification "
+                              "class with one label (run.task = reward exports such a folder)",
+                              path));
+}
 
-  const LoadedModel& model() const { return loaded_; }
-
-  double score(const std::vector<int32_t>& ids) {
-    const auto n = static_cast<int64_t>(ids.size());
-    make_room(n);
-    Context ctx = loaded_.context();
-    ctx.role = ProductRole::prefill;  // as in training and evaluation
-    const Batch batch = batch_->upload(batch_of(ids), ctx.stream);
-    const TokenStatistics statistics{first_rows(scores_, n), {}, {}, {}};
-    loaded_.model().forward(ctx, &batch);
-    loaded_.model().score(ctx, &batch, statistics);
-    float value = 0;
-    copy_to_host(&value, scores_.rows(n - 1, 1).data, sizeof(float), ctx.stream);
-    ctx.stream.synchronize();
-    if (std::isfinite(value)) return double{value};
-    throw UserError(ExitCode::diverged,
-                    "the score is not finite: the model's weights are damaged, or overflow in this --compute");
-  }
-
- private:
-  /// One segment, whose last row counts.
-  static HostBatch batch_of(const std::vector<int32_t>& ids) {
-    HostBatch host;
-    host.ids = ids;
-    host.targets.assign(ids.size(), ignore_target);
-    host.loss_weights.assign(ids.size(), 0.0F);
-    host.loss_weights.back() = 1;
-    host.sequence_ids.assign(ids.size(), 0);
-    for (size_t i = 0; i < ids.size(); ++i) host.positions.push_back(static_cast<int32_t>(i));
-    host.sequence_offsets = host.positions;
-    host.segments = {0, static_cast<int32_t>(ids.size())};
-    return host;
-  }
-
-  void make_room(int64_t tokens) {
-    if (tokens <= room_) return;
-    room_ =
-        std::min(std::max({tokens, 2 * room_, int64_t{256}}), std::max(tokens, loaded_.config().longest_sequence()));
-    batch_.emplace();
-    loaded_.start([&](Arena& arena) {
-      loaded_.model().plan(arena, {loaded_.compute(), room_, false});
-      batch_->plan(arena, room_, 1);
-      arena.add(scores_, MemoryCategory::activations, "scores", DType::f32, {room_});
-    });
-  }
-
-  LoadedModel loaded_;
-  std::optional<BatchBuffers> batch_;
-  Tensor scores_;  ///< fp32 [N]
-  int64_t room_ = 0;
-};
+/// Score of a document: the value of its last token.
+double score_of(RowScorer& scorer, const std::vector<int32_t>& ids) {
+  HostBatch row = RowScorer::batch_of(ids);
+  row.loss_weights.back() = 1;
+  const float value = scorer.score(row, ProductRole::prefill).back();  // as in training and evaluation
+  if (std::isfinite(value)) return double{value};
+  throw UserError(ExitCode::diverged,
+                  "the score is not finite: the model's weights are damaged, or overflow in this --compute");
+}
 
 void check_ids(const std::vector<int32_t>& ids, const LoadedModel& model) {
   if (ids.empty()) throw UserError(ExitCode::bad_content, "the row has no token");
@@ -162,40 +113,26 @@ ChatFiles chat_files(const LoadedModel& model, const std::string& folder, const 
 void score_rewards(const Options& options) {
   TextFormat rules;
   options.conversations.put_into(rules);
-  RewardScorer scorer(options.model);
+  RowScorer scorer(options.model);
   const LoadedModel& model = scorer.model();
+  require_scores(model, options.model.model);
   model.required_tokenizer();
   const std::string& folder = model.checkpoint() != nullptr ? model.checkpoint()->folder() : options.model.model;
   const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(folder, {options.eos_token, true, false});
   const ChatConfig config = options.conversations.chat();
   const ChatEncoder encoder(*tokenizer, config, chat_files(model, options.model.model, config.template_name),
                             training_time);
-  InputLines lines(options.input);
-  const std::string source = options.input == "-" ? "standard input" : options.input;
-  std::optional<RowReader> reader;  // of the format that the first row has
-  std::vector<EncodedRow> documents;
   std::vector<double> scores;
   Pairs pairs;
-  int64_t number = 0;
-  FormatRecognition recognition(rules.row_format, rules.columns);
-  for (std::string_view line; lines.next(line);) {
-    ++number;
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    try {
-      recognition.add(line, number);
-      if (!reader) reader.emplace(recognition.format(), rules.columns, encoder.has_template());
-      encode_documents(encoder, reader->read_documents(line), documents);
-      scores.clear();
-      for (const EncodedRow& document : documents) {
-        check_ids(document.ids, model);
-        scores.push_back(scorer.score(document.ids));
-      }
-    } catch (const UserError& error) {
-      throw UserError(error.code(), fmt::format("{}:{}: {}", source, number, error.what()));
+  for_each_encoded_row(options.input, rules, encoder, [&](int64_t line, const std::vector<EncodedRow>& documents) {
+    scores.clear();
+    for (const EncodedRow& document : documents) {
+      check_ids(document.ids, model);
+      scores.push_back(score_of(scorer, document.ids));
     }
     if (scores.size() == 2) pairs.add(scores[0], scores[1]);
-    print_row(number, scores, options.json);
-  }
+    print_row(line, scores, options.json);
+  });
   pairs.print(options.json);
 }
 

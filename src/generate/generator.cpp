@@ -126,7 +126,7 @@ Generator::Passes Generator::plan_passes(std::span<Text> texts, const Generation
   }
   Passes passes;
   int64_t used = 0;
-  bool full = false;  // texts do not overtake each other
+  bool full = false;  // no text overtakes one that waits for rows
   auto place = taken.begin();
   std::vector<Text*> waiting;
   for (Text& text : texts) {
@@ -143,10 +143,7 @@ Generator::Passes Generator::plan_passes(std::span<Text> texts, const Generation
     }
     if (text.slot < 0) {
       place = std::find(place, taken.end(), 0);
-      if (place == taken.end()) {
-        full = true;
-        continue;
-      }
+      if (place == taken.end()) continue;
       text.slot = place - taken.begin();
       *place = 1;
     }

@@ -25,7 +25,7 @@ struct Context {
   bool training = false;
   const KvCache* cache = nullptr;  ///< null except in generation
   bool adapters = true;            ///< false: the base model, without its adapters
-  float temperature = 1;  ///< divides the logits before statistics, in rollouts and their updates
+  float temperature = 1;           ///< divides the logits before statistics, in rollouts and their updates
   /// Role of all matrix products. Outside training, the bits of a row do not depend on the other rows.
   ProductRole role = ProductRole::training;
 };

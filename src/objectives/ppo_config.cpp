@@ -25,8 +25,9 @@ void visit_rewards(PpoConfig& config, DeckKeys& keys) {
                         .range = at_least(0),
                         .doc = "Adapt kl_coefficient so that the divergence of a completion stays near this number; "
                                "6 is usual. 0: a constant coefficient."});
-  keys.key("whiten_rewards", config.whiten_rewards,
-           {.doc = "Divide the distances of tokens' rewards from their mean by the standard deviation over the rollout."});
+  keys.key(
+      "whiten_rewards", config.whiten_rewards,
+      {.doc = "Divide the distances of tokens' rewards from their mean by the standard deviation over the rollout."});
   keys.key<Fp32Number>(
       "missing_eos_penalty", config.missing_eos_penalty,
       {.range = at_least(0), .doc = "Penalty on the score of a completion that does not end by itself."});

@@ -336,9 +336,10 @@ std::vector<double> Rollouts::reward(const RolloutContext& run) {
   double sum = 0;
   for (size_t s = 0; s < sums.size(); ++s) {
     if (!(std::abs(sums[s]) <= largest_reward)) {  // true also for NaN
-      throw UserError(ExitCode::diverged, fmt::format("the reward of completion {} is {}: rewards and their weights must "
-                                                      "give numbers up to {}",
-                                                      s + 1, sums[s], largest_reward));
+      throw UserError(ExitCode::diverged,
+                      fmt::format("the reward of completion {} is {}: rewards and their weights must "
+                                  "give numbers up to {}",
+                                  s + 1, sums[s], largest_reward));
     }
     sequences[s].reward = sums[s];
     sum += sums[s];

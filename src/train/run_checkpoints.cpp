@@ -133,9 +133,8 @@ namespace {
 
 /// False for a checkpoint of another run, with another task.
 bool has_rollout(const ResumePoint& from) {
-  return from.own || std::ranges::any_of(from.manifest.files, [](const CheckpointFile& file) {
-           return file.name == stored_rollout_name;
-         });
+  return from.own || std::ranges::any_of(from.manifest.files,
+                                         [](const CheckpointFile& file) { return file.name == stored_rollout_name; });
 }
 
 }  // namespace

@@ -101,8 +101,8 @@ void StepPasses::run_micro_batch(StepRecord::Phases& phases) {
   }
   const double loaded = now();
   TokenStatistics statistics;
-  for (const auto member : {&TokenStatistics::logp, &TokenStatistics::lse, &TokenStatistics::entropy,
-                            &TokenStatistics::value}) {
+  for (const auto member :
+       {&TokenStatistics::logp, &TokenStatistics::lse, &TokenStatistics::entropy, &TokenStatistics::value}) {
     statistics.*member = first_rows(buffers.statistics.*member, batch.tokens);
   }
   TokenCotangents cotangents;

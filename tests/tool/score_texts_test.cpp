@@ -68,7 +68,8 @@ TEST_F(ScoreTexts, ReadsColumnsOfRows) {
                                 "{\"text\": \"d\", \"reference\": \"d\", \"gold\": \"d\"}\n");
   EXPECT_THAT(score("chrf", rows, {rows}).out, HasSubstr("nrefs:var|case:mixed|eff:yes|nc:6|nw:0|space:no"));
   EXPECT_THAT(score("exact_match", rows, {rows}).out, HasSubstr("exact_match = 100.0000\n"));
-  EXPECT_THAT(score("exact_match", rows, {rows}, {"--reference-column", "gold"}).out, HasSubstr("exact_match = 50.0000\n"));
+  EXPECT_THAT(score("exact_match", rows, {rows}, {"--reference-column", "gold"}).out,
+              HasSubstr("exact_match = 50.0000\n"));
   // Files of several kinds, and the standard input.
   EXPECT_THAT(score("exact_match", "-", {rows}, {}, "c\nd\n").out, HasSubstr("exact_match = 100.0000\n"));
   EXPECT_THAT(score("exact_match", "-", {rows}, {}, "c\nc\n").out, HasSubstr("exact_match = 50.0000\n"));
@@ -110,7 +111,8 @@ TEST_F(ScoreTexts, RefusesOptionsWithoutEffect) {
     return refused(score(metric, hypotheses_, {references_}, options), 64);
   };
   EXPECT_THAT(message("blue", {}), HasSubstr("not 'blue'"));
-  EXPECT_THAT(message("chrf,token_f1", {"--tokenize", "char"}), HasSubstr("--tokenize has no effect on --metric chrf,token_f1"));
+  EXPECT_THAT(message("chrf,token_f1", {"--tokenize", "char"}),
+              HasSubstr("--tokenize has no effect on --metric chrf,token_f1"));
   EXPECT_THAT(message("bleu", {"--tokenize", "zh"}), HasSubstr("--tokenize must be one of 13a, intl, none, char"));
   EXPECT_THAT(message("bleu", {"--smooth-value", "1"}), HasSubstr("--smooth-value belongs to"));
   EXPECT_THAT(message("reward", {}), HasSubstr("--hypotheses has no effect on --metric reward"));

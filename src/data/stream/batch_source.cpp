@@ -12,8 +12,8 @@ void HostBatch::clear() {
   documents.targets.clear();
   documents.values.clear();
   documents.references.clear();
-  for (auto* column : {&rollout.old_logp, &rollout.reference_logp, &rollout.advantages, &rollout.returns,
-                       &rollout.old_values}) {
+  for (auto* column :
+       {&rollout.old_logp, &rollout.reference_logp, &rollout.advantages, &rollout.returns, &rollout.old_values}) {
     column->clear();
   }
   kept.clear();

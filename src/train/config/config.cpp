@@ -279,8 +279,9 @@ void resolve_reinforcement(DeckLoader& deck, Config& config, DeckFiles files, Mo
     }
   } else {
     config.ppo.resolve(deck);
-    deck.check(!config.ppo.same_text || !config.ppo.value_model.empty(), {"ppo.value_model", "ppo.same_text"},
-               "is missing: the critic reads the policy's tokens, which with ppo.same_text the reward model need not know");
+    deck.check(
+        !config.ppo.same_text || !config.ppo.value_model.empty(), {"ppo.value_model", "ppo.same_text"},
+        "is missing: the critic reads the policy's tokens, which with ppo.same_text the reward model need not know");
     deck.check(!config.ppo.critic().empty(), {"ppo.value_model", "ppo.reward_model"},
                "is missing: the critic begins as a model that scores, and so a folder of one is needed");
     deck.check(!config.ppo.reward_model.empty() || !config.rewards.functions.empty(),

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "checkpoint/checkpoint_reader.hpp"
 #include "checkpoint/shard_file.hpp"
@@ -128,7 +129,7 @@ NamedContent content_of_model(const std::string& path) {
 void compare_contents(std::vector<NamedContent>& now, ResumePoint& from) {
   const std::vector<NamedContent>& before = from.manifest.run.contents;
   if (before.empty()) return;
-  std::vector<std::string> moved, other_deck, other_data, other_model;
+  std::vector<std::string> moved, other_deck, other_data, other_model, other_judge;
   const std::set<std::string_view> judges = {"ppo.reward_model", "ppo.value_model", "rewards.functions"};
   for (const char* key : {"data.train", "data.validation", "data.tokenizer", "model.path", "ppo.reward_model",
                           "ppo.value_model", "rewards.functions"}) {
@@ -151,13 +152,17 @@ void compare_contents(std::vector<NamedContent>& now, ResumePoint& from) {
     if (text != from.named.end()) {
       other_deck.push_back(fmt::format("{} ({})", text->second, difference));
     } else {
-      const bool model = key == std::string_view("model.path") || judges.contains(key);
-      (model ? other_model : other_data).push_back(fmt::format("{}: {}", key, difference));
+      const bool model = key == std::string_view("model.path");
+      (judges.contains(key) ? other_judge
+       : model              ? other_model
+                            : other_data)
+          .push_back(fmt::format("{}: {}", key, difference));
     }
   }
   refuse_other_deck(other_deck, from.path);
   refuse_other_content(other_data, "was trained on different data", "data", from.path);
-  refuse_other_content(other_model, "had another model than the deck names now", "model", from.path);
+  refuse_other_content(other_model, "started from another model than model.path has now", "model", from.path);
+  refuse_other_content(other_judge, "had another reward model or critic", "model", from.path);
   if (moved.empty()) return;
   from.notes.push_back(fmt::format("moved since the checkpoint, with the same content: {}", fmt::join(moved, "; ")));
 }

@@ -27,7 +27,7 @@ class Reinforcement : public testing::TestWithParam<std::string> {
     const std::string deck = (folder / (task + ".ini")).string();
     const std::string method = task == "ppo"
                                    ? "[ppo]\nreward_model = " + file("preference/reward_model") + "\nepochs = 1\n"
-                                   : "[grpo]\ngroup_size = 4\n[rewards]\nfunctions = length:4\n";
+                                   : "[grpo]\ngroup_size = 4\n[rewards]\nfunctions = regex:s\n";
     write_file(deck,
                "[run]\ntask = " + task + "\nmax_steps = 4\noutput = " + folder.text() +
                    "\n[model]\npath = " + file("sft/model") + "\n[data]\ntrain = " + file("preference/texts.jsonl") +

@@ -117,11 +117,11 @@ std::string RowView::text_or_empty(std::string_view role) const { return has(rol
 
 std::string RowView::other_columns() const {
   nlohmann::ordered_json others = nlohmann::ordered_json::object();
-  for (const auto& [name, value] : row_.value().items()) {
+  for (const auto& column : row_.value().items()) {
     const bool used = std::ranges::any_of(format_.roles, [&](const RowRole& role) {
-      return role.place != RowRole::Place::in_message && column_of(row_, role.name) == name;
+      return role.place != RowRole::Place::in_message && column_of(row_, role.name) == column.key();
     });
-    if (!used) others[name] = value;
+    if (!used) others[column.key()] = column.value();
   }
   return others.dump();
 }

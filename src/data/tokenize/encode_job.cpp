@@ -11,6 +11,7 @@
 #include "data/files/input_kind.hpp"
 #include "data/files/jsonl.hpp"
 #include "data/formats/encode_documents.hpp"
+#include "data/tokenize/shared_work.hpp"
 #include "text/tokens_beyond_embedding.hpp"
 #include "text/unicode/code_points.hpp"
 

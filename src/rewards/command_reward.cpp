@@ -81,6 +81,7 @@ class SpawnSettings {
   /// Returns 0 or the number of an error.
   int spawn(pid_t& process, std::vector<std::string>& words) {
     std::vector<char*> arguments;
+    arguments.reserve(words.size() + 1);
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
     return posix_spawnp(&process, arguments.front(), &actions_, &attributes_, arguments.data(), environ);

@@ -36,7 +36,7 @@ class GroupMethod : public RolloutMethod {
   std::vector<double> estimate(std::span<RolloutSequence> sequences) override {
     std::vector<double> rewards;
     for (const RolloutSequence& sequence : sequences) rewards.push_back(sequence.reward);
-    const std::vector<double> reported = deviations(rewards);
+    std::vector<double> reported = deviations(rewards);
     if (config_.loss == GrpoConfig::Loss::rloo && config_.beta != 0) {
       subtract_divergence(rewards, config_.beta, FlatColumns(sequences).tokens());
     }
@@ -62,7 +62,8 @@ class GroupMethod : public RolloutMethod {
       equal += same ? 1 : 0;
       if (!same) sum += std::sqrt(squares / static_cast<double>(size - 1));
     }
-    const double groups = static_cast<double>(rewards.size() / size);
+    const size_t count = rewards.size() / size;
+    const auto groups = static_cast<double>(count);
     return {sum / groups, equal / groups};
   }
 
@@ -93,8 +94,8 @@ class PpoMethod : public RolloutMethod {
       sequences[s].advantages.assign(result.advantages.begin() + begin, result.advantages.begin() + end);
       sequences[s].returns.assign(result.returns.begin() + begin, result.returns.begin() + end);
     }
-    const std::vector<double> reported = {result.kl,    result.entropy, result.non_score_reward, result.rlhf_reward(),
-                                          result.score, kl_coefficient_};
+    std::vector<double> reported = {result.kl,    result.entropy, result.non_score_reward, result.rlhf_reward(),
+                                    result.score, kl_coefficient_};
     if (config_.adaptive_kl_target > 0) {
       kl_coefficient_ =
           adapted_kl_coefficient(kl_coefficient_, config_.adaptive_kl_target, result.kl, std::ssize(sequences));

@@ -16,6 +16,7 @@
 #include "parallel/job/runtime.hpp"
 #include "rewards/reward_function.hpp"
 #include "roles/model_set.hpp"
+#include "text/tokenizer.hpp"
 #include "train/rollout_batches.hpp"
 #include "train/rollout_method.hpp"
 

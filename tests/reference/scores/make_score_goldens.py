@@ -151,8 +151,8 @@ def all_scores(corpora):
             scorer = RougeScorer([kind], use_stemmer=stemmer)
             scores[kind + (" stemmer" if stemmer else "")] = {"metric": kind, "stemmer": stemmer, **mean_scores(
                 corpora, lambda h, r: scorer.score_multi(r, h)[kind].fmeasure)}
-    scores["exact"] = {"metric": "exact", **mean_scores(corpora, lambda h, r: max(exact(x, h) for x in r), 100)}
-    scores["f1"] = {"metric": "f1", **mean_scores(corpora, lambda h, r: max(f1(x, h) for x in r), 100)}
+    scores["exact"] = {"metric": "exact_match", **mean_scores(corpora, lambda h, r: max(exact(x, h) for x in r), 100)}
+    scores["f1"] = {"metric": "token_f1", **mean_scores(corpora, lambda h, r: max(f1(x, h) for x in r), 100)}
     return scores
 
 

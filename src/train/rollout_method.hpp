@@ -1,5 +1,5 @@
 #pragma once
-// What a method of reinforcement learning makes of the rewards of a rollout: advantages, and targets of a critic.
+// Advantages, and targets of a critic, from the rewards of a rollout.
 
 #include <memory>
 #include <span>

@@ -1,4 +1,4 @@
-// What an objective over tokens computes on the host arrives on the device: cotangents times the scale, and sums.
+// Cotangents of an objective over tokens, times the scale, and its sums arrive on the device as the host computed them.
 
 #include "objectives/token_objective.hpp"
 

@@ -38,7 +38,7 @@ enum Plane : size_t { master, v_row, v_column, momentum };
 class HostCopy {
  public:
   HostCopy(const Tensor& tensor, bool on_host, Stream& stream) : tensor_(tensor), stream_(stream) {
-    copied_ = !on_host && !device_memory_is_host() && tensor.numel() > 0;
+    copied_ = !on_host && !device_memory_is_host() && !tensor.empty();
     if (!copied_) return;
     values_.resize(static_cast<size_t>(tensor.numel()));
     copy_to_host(values_.data(), tensor.data, tensor.bytes(), stream);

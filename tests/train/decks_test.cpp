@@ -28,7 +28,7 @@ std::vector<std::string> arguments_of(const std::string& name) {
     if (name == "ppo") keys.emplace_back("ppo.reward_model=tests/reference/preference/reward_model");
     return keys;
   }
-  if (!std::set<std::string>{"sft", "freeze", "lora", "dora", "qlora", "int8"}.contains(name)) return {};
+  if (!std::set<std::string>{"sft", "freeze", "lora", "dora", "qlora", "int8", "evaluate"}.contains(name)) return {};
   return {"model.path=tests/reference/sft/model", "data.train=tests/reference/sft/completions.jsonl"};
 }
 

@@ -136,9 +136,9 @@ class Bench:
         return (seconds, memory), (statistics.median(result["seconds"][1:]), peak)
 
     def rollouts(self, base):
-        prompts = self.write("prompts.jsonl", [{"prompt": pair["prompt"]} for pair in self.pairs[:32]])
+        prompts = self.write("prompts.jsonl", [{"prompt": pair["prompt"]} for pair in self.pairs if len(pair["prompt"]) < 1000][:32])
         text, memory, _ = self.llmtrain(base, "run.task=grpo", f"data.train={prompts}", "run.max_steps=1", "batch.micro=8", "batch.global=32",
-                                        "grpo.group_size=2", "rollout.max_new_tokens=128", "rewards.functions=length", "batch.sequence_length=1024")
+                                        "grpo.group_size=2", "rollout.max_new_tokens=128", "rewards.functions=length:64")
         rate = float(re.search(r"([\d.e+]+) tokens/s\)", text).group(1))
         text, peak = run(self.options.python, "-c", GENERATE, base, prompts, self.compute)
         return (rate, memory), (float(text.split("RESULT", 1)[1].split()[0]), peak)

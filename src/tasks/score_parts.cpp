@@ -26,6 +26,7 @@ EvaluationScores make_scores(const Config& config, const Dataset& data, const Da
   }
   AnswerOptions options;
   options.metrics = text_metric_names(evaluation.metrics);
+  options.encoder = text_metric_encoder(evaluation.metrics);
   options.max_new_tokens = evaluation.max_new_tokens;
   options.longest = longest;
   scores.answers = AnswerEvaluation(options, prompts_with_answers(*validation, steps), data.tokenizer);

@@ -7,7 +7,8 @@
 #include <map>
 
 #include "core/deck/suggestion.hpp"
-#include "hf/model_folder.hpp"
+#include "core/message.hpp"
+#include "hf/export.hpp"
 #include "hf/read_config.hpp"
 #include "text/chat/chat_export.hpp"
 #include "train/checkpoint_model.hpp"

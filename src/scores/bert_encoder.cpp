@@ -10,10 +10,10 @@
 #include "core/error.hpp"
 #include "core/files/folder_handle.hpp"
 #include "core/files/json_node.hpp"
+#include "hf/model_folder.hpp"
 #include "hf/read_slice.hpp"
 #include "text/chat/jinja/python_text.hpp"
 #include "text/files/tokenizer_files.hpp"
-#include "hf/model_folder.hpp"
 
 namespace llmtrain {
 
@@ -100,7 +100,10 @@ struct Layer {
           weights[static_cast<size_t>(j)] = static_cast<double>(dot(row(q, i), row(k, j), size) * scale);
           largest = std::max(largest, weights[static_cast<size_t>(j)]);
         }
-        for (double& weight : weights) sum += weight = std::exp(weight - largest);
+        for (double& weight : weights) {
+          weight = std::exp(weight - largest);
+          sum += weight;
+        }
         float* to = out.data() + i * width + h * size;
         for (int64_t j = 0; j < rows; ++j) {
           const auto weight = static_cast<float>(weights[static_cast<size_t>(j)] / sum);
@@ -115,9 +118,9 @@ struct Layer {
     add(x, attention_output(attend(x)));
     attention_norm(x);
     Floats inner = intermediate(x);
-    for (float& value : inner) {
-      value = static_cast<float>(0.5 * static_cast<double>(value) *
-                                 (1 + std::erf(static_cast<double>(value) / std::numbers::sqrt2)));
+    for (float& y : inner) {
+      const auto exact = static_cast<double>(y);
+      y = static_cast<float>(0.5 * exact * (1 + std::erf(exact / std::numbers::sqrt2)));
     }
     add(x, output(inner));
     output_norm(x);
@@ -213,16 +216,18 @@ void BertEncoder::Model::read_layers(const Weights& weights, const JsonNode& con
 void BertEncoder::Model::read_tokenizer(const FolderHandle& folder, int64_t vocabulary) {
   if (!has_tokenizer(folder) && !folder.has("vocab.txt")) {
     throw UserError(ExitCode::missing_input,
-                    folder.path() + ": the encoder has no tokenizer (tokenizer.json, or vocab.json with merges.txt): "
-                                    "put the files of its tokenizer beside its weights");
+                    folder.path() +
+                        ": the encoder has no tokenizer (tokenizer.json, or vocab.json with merges.txt): "
+                        "put the files of its tokenizer beside its weights");
   }
   tokenizer = load_tokenizer(folder.path());
   tokenizer->add_special_tokens(around, nullptr);
   if (around.size() == 2 && tokenizer->vocabulary_size() <= vocabulary) return;
-  throw UserError(ExitCode::bad_content,
-                  fmt::format("{}: the tokenizer is not that of an encoder: it puts {} tokens around a text, and has {} "
-                              "tokens for an embedding of {} rows",
-                              folder.path(), around.size(), tokenizer->vocabulary_size(), vocabulary));
+  throw UserError(
+      ExitCode::bad_content,
+      fmt::format("{}: the tokenizer is not that of an encoder: it puts {} tokens around a text, and has {} "
+                  "tokens for an embedding of {} rows",
+                  folder.path(), around.size(), tokenizer->vocabulary_size(), vocabulary));
 }
 
 BertEncoder::Model::Model(const std::string& path, int64_t wanted) {
@@ -276,9 +281,7 @@ std::vector<int32_t> BertEncoder::encode(std::string_view text) const {
   return ids;
 }
 
-bool BertEncoder::surrounds(int32_t id) const {
-  return id == model_->around.front() || id == model_->around.back();
-}
+bool BertEncoder::surrounds(int32_t id) const { return id == model_->around.front() || id == model_->around.back(); }
 
 TokenEmbeddings BertEncoder::embed(std::string_view text) const {
   const Model& m = *model_;

@@ -34,8 +34,7 @@ Scores read_baseline(const std::string& path, int64_t layer) {
       return scores;
     break;
   }
-  throw UserError(ExitCode::bad_content,
-                  fmt::format("{}: there is no line LAYER,P,R,F for layer {}", path, layer));
+  throw UserError(ExitCode::bad_content, fmt::format("{}: there is no line LAYER,P,R,F for layer {}", path, layer));
 }
 
 /// Embeddings of length 1, with the weights of their tokens.
@@ -88,9 +87,8 @@ class BertScore final : public TextMetric {
   void add(const TextSegment& segment, std::span<double> sums) const override {
     std::vector<Sentence> sentences(segment.references.size() + 1);
     const int threads = static_cast<int>(std::max(std::thread::hardware_concurrency(), 1U));
-    parallel_for(sentences.size(), threads, [&](size_t i) {
-      sentences[i] = read(i == 0 ? segment.hypothesis : segment.references[i - 1]);
-    });
+    parallel_for(sentences.size(), threads,
+                 [&](size_t i) { sentences[i] = read(i == 0 ? segment.hypothesis : segment.references[i - 1]); });
     Scores best;
     best.fill(-1e30);
     for (size_t i = 1; i < sentences.size(); ++i) {

@@ -1,7 +1,8 @@
 #pragma once
-// Metrics that compare texts with references: BLEU, chrF, ROUGE, exact match, token F1. A metric reduces a segment to a
-// few numbers. Their sums over segments, and over ranks, give the score of a corpus; those of one segment give its own.
-// All texts are well-formed UTF-8. To add a metric, add a file with its make_ function and a line in text_metrics.cpp.
+// Metrics that compare texts with references: BLEU, chrF, ROUGE, exact match, token F1, BERTScore. A metric reduces a
+// segment to a few numbers. Their sums over segments, and over ranks, give the score of a corpus; those of one segment
+// give its own. All texts are well-formed UTF-8. To add a metric, add a file with its make_ function and a line in
+// text_metrics.cpp.
 
 #include <cstdint>
 #include <memory>
@@ -32,6 +33,10 @@ struct TextMetricOptions {
   std::optional<double> smooth_value;  ///< of floor and add_k; nothing: 0.1 and 1
   bool effective_order = false;        ///< BLEU of the orders that a text has, as for single segments
   bool stemmer = false;                ///< ROUGE of Porter's stems
+  std::string encoder;                 ///< folder of BERTScore's encoder
+  int64_t encoder_layer = 0;           ///< layer whose embeddings count; 0: the usual one
+  bool idf = false;                    ///< BERTScore weighs tokens by how few references have them
+  std::string baseline;                ///< file of bert-score with baselines of layers; empty: scores are not rescaled
 };
 
 template <>
@@ -49,6 +54,9 @@ class TextMetric {
   virtual ~TextMetric() = default;
   /// Number of sums.
   virtual size_t size() const = 0;
+  /// True if read_corpus() must see all segments before the first add().
+  virtual bool needs_corpus() const { return false; }
+  virtual void read_corpus(std::span<const TextSegment> /*segments*/) {}
   /// Adds a segment to sums [size()], which begin with zeros.
   virtual void add(const TextSegment& segment, std::span<double> sums) const = 0;
   virtual TextScore score(std::span<const double> sums) const = 0;
@@ -76,5 +84,6 @@ std::unique_ptr<TextMetric> make_rouge_l(const TextMetricOptions& options);
 std::unique_ptr<TextMetric> make_rouge_lsum(const TextMetricOptions& options);
 std::unique_ptr<TextMetric> make_exact_match(const TextMetricOptions& options);
 std::unique_ptr<TextMetric> make_token_f1(const TextMetricOptions& options);
+std::unique_ptr<TextMetric> make_bert_score(const TextMetricOptions& options);
 
 }  // namespace llmtrain

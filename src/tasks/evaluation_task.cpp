@@ -231,6 +231,14 @@ std::string report_json(const EvaluationReport& report, const Config& config, co
   return j.dump(2) + "\n";
 }
 
+void write_results(const RunDirectory& directory, const EvaluationReport& report, const Config& config,
+                   const EvaluationScores& scores) {
+  directory.write_file("evaluation.json", report_json(report, config, scores));
+  if (!config.evaluation.log_samples) return;
+  if (!scores.choices.empty()) directory.write_file("evaluation_rows.jsonl", scores.choices.rows_text());
+  if (!scores.answers.empty()) directory.write_file("generations.jsonl", scores.answers.rows_text());
+}
+
 void print_scores(RunLog& log, const EvaluationReport& report) {
   if (report.scores.empty()) return;
   log.print("");
@@ -286,6 +294,28 @@ std::unique_ptr<RankPlan> plan_evaluation(const Config& config, const Dataset& d
   return std::make_unique<EvaluationPlan>(make_evaluation(config, data, position));
 }
 
+namespace {
+
+/// Runs the task and logs its result.
+EvaluationReport run_timed(EvaluationTask& task, Runtime& runtime, RunLog& log) {
+  const auto begin = std::chrono::steady_clock::now();
+  EvaluationReport report;
+  {
+    const SectionScope section(Section::evaluation);
+    report = task.run(runtime, log);
+  }
+  EvaluationRecord record;
+  record.loss = report.loss;
+  record.tokens = report.tokens;
+  record.metrics = report.metrics;
+  record.scores = report.scores;
+  record.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  log.evaluation(record);
+  return report;
+}
+
+}  // namespace
+
 int run_evaluation(Job& job) {
   Config& config = job.config;
   Runtime& runtime = job.runtime;
@@ -323,19 +353,7 @@ int run_evaluation(Job& job) {
   throw_on_all_ranks(communicator, [&] { log.emplace(options); });
   print_opening(*log, job, *task, data);
 
-  const auto begin = std::chrono::steady_clock::now();
-  EvaluationReport report;
-  {
-    const SectionScope section(Section::evaluation);
-    report = task->run(runtime, *log);
-  }
-  EvaluationRecord record;
-  record.loss = report.loss;
-  record.tokens = report.tokens;
-  record.metrics = report.metrics;
-  record.scores = report.scores;
-  record.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  log->evaluation(record);
+  const EvaluationReport report = run_timed(*task, runtime, *log);
   print_report(*log, report);
   if (report.tokens > 0 && !std::isfinite(report.loss)) {
     throw UserError(ExitCode::diverged, config.model.path +
@@ -343,12 +361,7 @@ int run_evaluation(Job& job) {
                                             "precision.compute, overflow; try precision.compute = fp32");
   }
   throw_on_all_ranks(communicator, [&] {
-    if (!root) return;
-    const EvaluationScores& scores = task->scores();
-    directory->write_file("evaluation.json", report_json(report, config, scores));
-    if (!config.evaluation.log_samples) return;
-    if (!scores.choices.empty()) directory->write_file("evaluation_rows.jsonl", scores.choices.rows_text());
-    if (!scores.answers.empty()) directory->write_file("generations.jsonl", scores.answers.rows_text());
+    if (root) write_results(*directory, report, config, task->scores());
   });
   log->finish("finished");
   throw_on_all_ranks(communicator, [&] {

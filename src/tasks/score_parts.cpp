@@ -7,7 +7,8 @@
 #include <map>
 
 #include "core/deck/suggestion.hpp"
-#include "hf/model_folder.hpp"
+#include "core/message.hpp"
+#include "hf/export.hpp"
 #include "hf/read_config.hpp"
 #include "text/chat/chat_export.hpp"
 #include "train/checkpoint_model.hpp"
@@ -26,6 +27,7 @@ EvaluationScores make_scores(const Config& config, const Dataset& data, const Da
   }
   AnswerOptions options;
   options.metrics = text_metric_names(evaluation.metrics);
+  options.encoder = text_metric_encoder(evaluation.metrics);
   options.max_new_tokens = evaluation.max_new_tokens;
   options.longest = longest;
   scores.answers = AnswerEvaluation(options, prompts_with_answers(*validation, steps), data.tokenizer);

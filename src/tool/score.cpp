@@ -161,7 +161,8 @@ Subcommand add_score(CLI::App& program) {
       "scores texts: by references (BLEU, chrF, ROUGE, exact match, token F1), or each row of a JSONL file by a reward "
       "model, for pairs with their accuracy");
   app->add_option("--metric", options->metrics,
-                  "some of bleu, chrf, chrf++, rouge1, rouge2, rougeL, rougeLsum, exact_match, token_f1, or rouge for "
+                  "some of bleu, chrf, chrf++, rouge1, rouge2, rougeL, rougeLsum, exact_match, token_f1, bertscore, or "
+                  "rouge for "
                   "all of ROUGE; or reward: the score of a "
                   "reward model")
       ->delimiter(',')

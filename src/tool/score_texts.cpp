@@ -199,6 +199,10 @@ TextMetricOptions metric_options(const TextScoreOptions& options) {
   parsed.lowercase = options.lowercase;
   parsed.stemmer = options.stemmer;
   parsed.effective_order = options.sentence_level;
+  parsed.encoder = options.encoder;
+  parsed.encoder_layer = options.layer;
+  parsed.idf = options.idf;
+  parsed.baseline = options.baseline;
   const bool has_value = parsed.smoothing == Smoothing::floor || parsed.smoothing == Smoothing::add_k;
   if (parsed.smooth_value && !has_value) {
     refuse_command_line("--smooth-value belongs to --smooth-method floor or add-k");
@@ -242,12 +246,23 @@ std::vector<RunningScore> make_scores(const std::vector<std::string>& metrics, c
     score.metric = entry->make(settings);
     score.sums.resize(score.metric->size());
   }
-  for (const std::string option : {"--tokenize", "--lowercase", "--smooth-method", "--smooth-value", "--stem"}) {
+  for (const std::string option : {"--tokenize", "--lowercase", "--smooth-method", "--smooth-value", "--stem",
+                                   "--encoder", "--layer", "--idf", "--baseline"}) {
     const std::vector<std::string> given = options.given();
     if (std::ranges::find(given, option) == given.end() || used.find(option) != std::string::npos) continue;
     refuse_command_line(fmt::format("{} has no effect on --metric {}", option, fmt::join(metrics, ",")));
   }
   return scores;
+}
+
+/// Shows all segments to the metrics that need them beforehand.
+void read_corpus(std::vector<RunningScore>& scores, const TextScoreOptions& options) {
+  const bool needed = std::ranges::any_of(scores, [](const RunningScore& s) { return s.metric->needs_corpus(); });
+  if (!needed) return;
+  std::vector<TextSegment> all;
+  SegmentReader reader(options);
+  for (TextSegment segment; reader.next(segment);) all.push_back(segment);
+  for (RunningScore& score : scores) score.metric->read_corpus(all);
 }
 
 }  // namespace
@@ -267,6 +282,12 @@ void TextScoreOptions::add_to(CLI::App& app) {
       app.add_option("--smooth-value", smooth_value, "value of floor (0.1) or add-k (1)")->check(CLI::Range(0.0, 1e6)),
       app.add_flag("--lowercase", lowercase, "BLEU and chrF without regard to case"),
       app.add_flag("--stem", stemmer, "ROUGE of Porter's stems"),
+      app.add_option("--encoder", encoder, "folder of BERTScore's encoder: a BERT or RoBERTa model with its tokenizer"),
+      app.add_option("--layer", layer,
+                     "layer of the encoder that counts; default: bert-score's for models of its shape")
+          ->check(CLI::Range(1, 1000)),
+      app.add_flag("--idf", idf, "BERTScore weighs tokens by how few references have them"),
+      app.add_option("--baseline", baseline, "file of bert-score (LAYER,P,R,F), by which its scores are rescaled"),
       app.add_flag("--sentence-level", sentence_level,
                    "print the score of each segment; BLEU then leaves out orders that a segment does not have"),
   };
@@ -285,9 +306,13 @@ void score_texts(const std::vector<std::string>& metrics, const TextScoreOptions
   if (options.hypotheses.empty() || options.references.empty()) {
     refuse_command_line("these metrics compare --hypotheses with --references");
   }
+  if (options.idf && (options.hypotheses == "-" || std::ranges::count(options.references, "-") > 0)) {
+    refuse_command_line("--idf reads the files twice: none can be the standard input");
+  }
   if (std::ranges::count(options.references, "-") + (options.hypotheses == "-" ? 1 : 0) > 1) {
     refuse_command_line("only one file can be the standard input");
   }
+  read_corpus(scores, options);
   SegmentReader reader(options);
   TextSegment segment;
   std::vector<double> values(scores.size());

@@ -14,7 +14,9 @@ struct TextScoreOptions {
   std::string hypothesis_column, reference_column;  ///< of rows; empty: the defaults
   std::string tokenize = "13a", smooth_method = "exp";
   std::optional<double> smooth_value;
-  bool lowercase = false, stemmer = false, sentence_level = false;
+  std::string encoder, baseline;
+  int64_t layer = 0;
+  bool idf = false, lowercase = false, stemmer = false, sentence_level = false;
 
   void add_to(CLI::App& app);
   /// Returns the names of these options that are on the command line.

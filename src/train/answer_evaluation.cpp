@@ -16,6 +16,7 @@ namespace llmtrain {
 
 namespace {
 
+constexpr std::string_view bert_score_prefix = "bertscore:";
 constexpr int64_t max_side_by_side = 64;  ///< answers that a rank decodes at once
 
 /// Rows [begin, end) that a rank answers.
@@ -35,25 +36,34 @@ std::optional<PromptWithAnswer> split_document(const HostBatch& host, size_t beg
                     host.ids.begin() + static_cast<std::ptrdiff_t>(first) + 1);
   row.answer.assign(host.targets.begin() + static_cast<std::ptrdiff_t>(first),
                     host.targets.begin() + static_cast<std::ptrdiff_t>(last));
-  if (first > begin) return row;
-  throw UserError(ExitCode::bad_content,
-                  "evaluation.metrics: a document of data.validation has no prompt, since each of its tokens is "
-                  "trained: give rows with prompts and answers (data.format, chat.train_on = completion)");
+  return row;
 }
 
 }  // namespace
 
+std::string text_metric_encoder(const std::vector<std::string>& wanted) {
+  for (const std::string& entry : wanted) {
+    if (entry.starts_with(bert_score_prefix)) return entry.substr(bert_score_prefix.size());
+  }
+  return {};
+}
+
 std::vector<std::string> text_metric_names(const std::vector<std::string>& wanted) {
   std::vector<std::string> names;
-  for (const std::string& name : wanted) {
+  for (const std::string& entry : wanted) {
+    const std::string name = entry.starts_with(bert_score_prefix) ? "bertscore" : entry;
     const size_t before = names.size();
     for (const TextMetricEntry& metric : text_metrics()) {
       if (metric.name == name || (name == "rouge" && metric.name.starts_with("rouge"))) names.emplace_back(metric.name);
     }
+    if (entry == "bertscore") {
+      throw UserError(ExitCode::deck,
+                      "bertscore needs an encoder: bertscore:DIR, the folder of a BERT or RoBERTa model");
+    }
     if (names.size() > before) continue;
     std::vector<std::string_view> known = {"rouge"};
     for (const TextMetricEntry& metric : text_metrics()) known.push_back(metric.name);
-    throw UserError(ExitCode::deck, fmt::format("there is no metric '{}'{}; there are {}", name,
+    throw UserError(ExitCode::deck, fmt::format("there is no metric '{}'{}; there are {}", entry,
                                                 did_you_mean(name, known), joined(known, ", ")));
   }
   std::vector<std::string> sorted = names;
@@ -99,7 +109,11 @@ std::vector<PromptWithAnswer> prompts_with_answers(const DataStream& data, int64
       }
     }
   }
-  return rows;
+  // A prompt can be one token, as is what stands before the first target of any text.
+  if (std::ranges::any_of(rows, [](const PromptWithAnswer& row) { return row.prompt.size() > 1; })) return rows;
+  throw UserError(ExitCode::bad_content,
+                  "evaluation.metrics: the documents of data.validation have no prompts, since each of their tokens is "
+                  "trained: give rows with prompts and answers (data.format, chat.train_on = completion)");
 }
 
 AnswerEvaluation::AnswerEvaluation(AnswerOptions options, std::vector<PromptWithAnswer> rows,
@@ -173,13 +187,29 @@ std::optional<std::vector<NamedValue>> AnswerEvaluation::run(RoleModel& policy, 
     segments_.push_back(
         {std::move((*texts)[i]), {repaired(continuation_text(*tokenizer_, rows_[i].prompt, rows_[i].answer))}});
   }
-  for (const std::string& name : options_.metrics) {
-    const std::unique_ptr<TextMetric> metric = find_text_metric(name)->make({});
-    std::vector<double> sums(metric->size(), 0);
-    for (const TextSegment& segment : segments_) metric->add(segment, sums);
-    values.push_back({name, name, metric->score(sums).value});
-  }
+  std::vector<double> scores(options_.metrics.size());
+  throw_on_all_ranks(runtime.communicator(), [&] {
+    if (runtime.communicator().rank() == 0) scores = compare();
+  });
+  runtime.communicator().broadcast(scores.data(), static_cast<int64_t>(scores.size() * sizeof(double)));
+  for (size_t i = 0; i < scores.size(); ++i) values.push_back({options_.metrics[i], options_.metrics[i], scores[i]});
   return values;
+}
+
+std::vector<double> AnswerEvaluation::compare() const {
+  std::vector<double> scores;
+  TextMetricOptions options;
+  options.encoder = options_.encoder;
+  for (const std::string& name : options_.metrics) {
+    const std::unique_ptr<TextMetric> metric = find_text_metric(name)->make(options);
+    std::vector<double> sums(metric->size(), 0);
+    for (const TextSegment& segment : segments_) {
+      report_progress();
+      metric->add(segment, sums);
+    }
+    scores.push_back(metric->score(sums).value);
+  }
+  return scores;
 }
 
 std::string AnswerEvaluation::rows_text() const {

@@ -18,8 +18,12 @@
 
 namespace llmtrain {
 
-/// Metrics of evaluation.metrics, `rouge` being four of them. Throws UserError(deck) that lists the names that exist.
+/// Metrics of evaluation.metrics, `rouge` being four of them, `bertscore:DIR` with the folder of its encoder. Throws
+/// UserError(deck) that lists the names that exist.
 std::vector<std::string> text_metric_names(const std::vector<std::string>& wanted);
+
+/// Folder of bertscore's encoder, or "".
+std::string text_metric_encoder(const std::vector<std::string>& wanted);
 
 /// Text of tokens that continue others. Ids are decoded together, since a token at the beginning of a text may lack the
 /// space that it has inside.
@@ -33,11 +37,12 @@ struct PromptWithAnswer {
 };
 
 /// The documents of the first `steps` steps: the last run of trained targets is the answer, all before it the prompt.
-/// Throws UserError(bad_content) if a document has no prompt.
+/// Throws UserError(bad_content) if no document has a prompt.
 std::vector<PromptWithAnswer> prompts_with_answers(const DataStream& data, int64_t steps);
 
 struct AnswerOptions {
   std::vector<std::string> metrics;  ///< names of single metrics
+  std::string encoder;               ///< folder of bertscore's
   int64_t max_new_tokens = 0;
   int64_t longest = 0;  ///< tokens of a prompt with its answer
 };
@@ -66,6 +71,8 @@ class AnswerEvaluation {
  private:
   std::optional<std::vector<std::string>> answers(RoleModel& policy, Arena& arena, Runtime& runtime,
                                                   const Interrupted& interrupted);
+  /// Scores of the segments by all metrics.
+  std::vector<double> compare() const;
 
   AnswerOptions options_;
   std::vector<PromptWithAnswer> rows_;

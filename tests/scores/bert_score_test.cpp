@@ -57,7 +57,7 @@ TEST(BertScore, EqualsThePackage) {
 }
 
 TEST(BertScore, RefusesWhatIsNoEncoder) {
-  const auto error = [](const std::string& folder, int64_t layer = 0) -> std::string {
+  const auto error_of = [](const std::string& folder, int64_t layer = 0) -> std::string {
     try {
       const BertEncoder encoder(folder, layer);
     } catch (const UserError& error) {
@@ -65,13 +65,13 @@ TEST(BertScore, RefusesWhatIsNoEncoder) {
     }
     return "no error";
   };
-  EXPECT_EQ(error(reference + "bert"), "no error") << "control";
-  EXPECT_THAT(error(reference + "bert", 4), HasSubstr("it has 3 layers, not 4"));
-  EXPECT_THAT(error("tests/reference/hf/llama"), HasSubstr("model_type"));
+  EXPECT_EQ(error_of(reference + "bert"), "no error") << "control";
+  EXPECT_THAT(error_of(reference + "bert", 4), HasSubstr("it has 3 layers, not 4"));
+  EXPECT_THAT(error_of("tests/reference/hf/llama"), HasSubstr("model_type"));
   const test::TemporaryFolder folder;
   for (const char* file : {"config.json", "model.safetensors"})
     std::filesystem::copy_file(reference + "bert/" + file, folder / file);
-  EXPECT_THAT(error((folder / "").string()), HasSubstr("the encoder has no tokenizer"));
+  EXPECT_THAT(error_of((folder / "").string()), HasSubstr("the encoder has no tokenizer"));
 }
 
 }  // namespace

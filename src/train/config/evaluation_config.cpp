@@ -53,7 +53,8 @@ void EvaluationConfig::visit(DeckKeys& keys) {
   keys.key(
       "metrics", metrics,
       {.doc = "Metrics of texts (bleu, chrf, chrf++, rouge or one of rouge1, rouge2, rougeL, rougeLsum, exact_match, "
-              "token_f1): the model answers the prompts of the validation rows by greedy decoding, and its answers "
+              "token_f1, or bertscore:DIR with the folder of a BERT or RoBERTa encoder): the model answers the prompts "
+              "of the validation rows by greedy decoding, and its answers "
               "are compared with those of the rows.",
        .tasks = TaskSet{Task::sft, Task::evaluate}});
   keys.key("max_new_tokens", max_new_tokens,

@@ -22,10 +22,11 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
 
 import lm_eval
+import sentencepiece
 import torch
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 HERE = pathlib.Path(__file__).parent
 ROWS = 24  # of each published file
@@ -98,16 +99,20 @@ def main(model_folder, eval_folder):
     tasks = {**own(), **published(pathlib.Path(eval_folder))}
     for name, rows in tasks.items():
         write_task(folder, name, rows)
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(model_folder)
+    tokenizer = AutoTokenizer.from_pretrained(model_folder)
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
     lm = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=1, max_length=512)
+    # Transformers turns the SentencePiece model into a tokenizer that keeps double spaces, which the model itself joins.
+    pieces = sentencepiece.SentencePieceProcessor(model_file=f"{model_folder}/tokenizer.model")
+    lm.tok_encode = lambda text, add_special_tokens=None, **_: (
+        [] if add_special_tokens is False else [pieces.bos_id()]) + pieces.encode(text)
     manager = TaskManager(include_path=str(folder), include_defaults=False)
     results = lm_eval.simple_evaluate(model=lm, tasks=[f"own_{name}" for name in tasks], task_manager=manager,
-                                      num_fewshot=0, bootstrap_iters=0, log_samples=True)
+                                      num_fewshot=0, bootstrap_iters=10, log_samples=True)
     goldens = {}
     for name in tasks:
         scores = {key.removesuffix(",none"): value for key, value in results["results"][f"own_{name}"].items()
-                  if key.startswith(("acc", "perplexity")) and not isinstance(value, str)}
+                  if key.startswith(("acc", "perplexity,"))}
         samples = sorted(results["samples"][f"own_{name}"], key=lambda sample: sample["doc_id"])
         choices = [[[round(float(r[0]), 5), bool(r[1])] for r in
                     (sample["filtered_resps"])] for sample in samples]

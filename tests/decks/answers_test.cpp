@@ -1,0 +1,99 @@
+// evaluation.metrics: the model's greedy answers to validation prompts and their scores do not depend on ranks, batches
+// or the ZeRO stage, equal `llmtool score` of the same texts, and may choose the best evaluation of a run.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "decks/program.hpp"
+
+namespace llmtrain::test {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+class Answers : public testing::Test {
+ protected:
+  Outcome run(const std::string& deck, const std::string& name, std::vector<std::string> overrides, int ranks = 1) {
+    const std::string sft = (source_folder() / "tests/reference/sft").string();
+    overrides.insert(
+        overrides.begin(),
+        {(source_folder() / "inputs" / deck).string(), "run.name=" + name, "run.output=" + folder_path(),
+         "model.path=" + sft + "/model", "data.train=" + sft + "/completions.jsonl", "data.validation_fraction=0.5",
+         "batch.sequence_length=64", "precision.compute=fp32", "evaluation.max_new_tokens=6"});
+    return llmtrain({ranks, 1, overrides});
+  }
+  std::string folder_path() const { return (folder / "runs").string(); }
+  std::string file(const std::string& name, const std::string& of_run) const {
+    return read_file(folder / ("runs/" + name + "/" + of_run));
+  }
+  TemporaryFolder folder;
+};
+
+TEST_F(Answers, AreTheSameForAnyBatchAndNumberOfRanks) {
+  const std::string metrics = "evaluation.metrics=chrf,token_f1,rougeL";
+  ASSERT_EQ(run("evaluate.ini", "one", {metrics}).exit_code, 0);
+  const Outcome three = run("evaluate.ini", "three",
+                            {metrics, "batch.micro=2", "batch.global=2", "evaluation.batches=0", "parallel.zero=3"}, 3);
+  ASSERT_EQ(three.exit_code, 0) << three.output;
+  for (const char* name : {"evaluation.json", "generations.jsonl", "ledger.jsonl"}) {
+    EXPECT_EQ(file("three", name), file("one", name)) << name;
+  }
+  ASSERT_EQ(run("evaluate.ini", "longer", {metrics, "evaluation.max_new_tokens=9"}).exit_code, 0);
+  EXPECT_NE(file("longer", "generations.jsonl"), file("one", "generations.jsonl")) << "control";
+
+  const json report = json::parse(file("one", "evaluation.json"));
+  std::string hypotheses, references;
+  int64_t rows = 0;
+  std::istringstream lines(file("one", "generations.jsonl"));
+  for (std::string line; std::getline(lines, line); ++rows) hypotheses += line + "\n";
+  EXPECT_EQ(report["answers"], rows);
+  write_file(folder / "rows.jsonl", hypotheses);
+  const std::string path = (folder / "rows.jsonl").string();
+  const Outcome scored =
+      llmtool({"score", "--metric", "chrf,token_f1,rougeL", "--hypotheses", path, "--references", path, "--json"});
+  ASSERT_EQ(scored.exit_code, 0) << scored.output;
+  std::istringstream scores(scored.output);
+  for (std::string line; std::getline(scores, line);) {
+    const json score = json::parse(line);
+    EXPECT_DOUBLE_EQ(report["metrics"][score["metric"]].get<double>(), score["score"].get<double>());
+  }
+  EXPECT_GT(report["metrics"]["chrf"], 0) << "control: the texts are not empty";
+}
+
+TEST_F(Answers, ChooseTheBestEvaluation) {
+  const std::vector<std::string> rules = {"run.max_steps=4",
+                                          "batch.global=4",
+                                          "batch.micro=2",
+                                          "evaluation.every_steps=2",
+                                          "evaluation.batches=2",
+                                          "evaluation.metrics=chrf,rouge",
+                                          "evaluation.load_best_at_end=true",
+                                          "checkpoint.best_metric=validation/chrf"};
+  const Outcome one = run("sft.ini", "one", rules);
+  ASSERT_EQ(one.exit_code, 0) << one.output;
+  EXPECT_THAT(one.output, HasSubstr("(validation/chrf)"));
+  ASSERT_EQ(run("sft.ini", "two", rules, 2).exit_code, 0);
+  EXPECT_EQ(file("two", "ledger.jsonl"), file("one", "ledger.jsonl"));
+  double highest = -1;
+  std::istringstream lines(file("one", "metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    const json record = json::parse(line);
+    if (!record.contains("validation_chrf")) continue;
+    EXPECT_EQ(record["best"], record["validation_chrf"] > highest);
+    highest = std::max(highest, record["validation_chrf"].get<double>());
+  }
+  EXPECT_GE(highest, 0);
+  const Outcome unknown = run("sft.ini", "unknown", {"run.max_steps=4", "checkpoint.best_metric=validation/bleu"});
+  EXPECT_EQ(unknown.exit_code, 78);
+  EXPECT_THAT(unknown.output, HasSubstr("there are validation/loss, validation/token_accuracy"));
+  const Outcome misspelt = run("evaluate.ini", "misspelt", {"evaluation.metrics=rogue"});
+  EXPECT_EQ(misspelt.exit_code, 78);
+  EXPECT_THAT(misspelt.output, HasSubstr("did you mean rouge?"));
+}
+
+}  // namespace
+}  // namespace llmtrain::test

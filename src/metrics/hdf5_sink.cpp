@@ -109,7 +109,11 @@ void Hdf5Sink::evaluation(const EvaluationRecord& r, double wall_time) {
   const double perplexity = r.metrics.empty() ? std::exp(r.loss) : std::numeric_limits<double>::quiet_NaN();
   std::vector<double> row = {static_cast<double>(r.step),   wall_time,         r.loss, perplexity,
                              static_cast<double>(r.tokens), r.best ? 1.0 : 0.0};
-  for (const NamedValue& metric : r.metrics) row.push_back(metric.value);
+  // An evaluation may have fewer metrics than a step.
+  for (size_t i = row.size(); i < validation_.columns.size(); ++i) {
+    const auto found = std::ranges::find(r.metrics, validation_.columns[i].name, &NamedValue::name);
+    row.push_back(found == r.metrics.end() ? std::numeric_limits<double>::quiet_NaN() : found->value);
+  }
   validation_.add(row);
   sync_sometimes();
 }

@@ -76,7 +76,7 @@ std::unique_ptr<Objective> make_objective(const Config& config, const Dataset& d
   if (config.run.task == Task::reward) return make_reward(config.reward);
   if (config.run.task == Task::ppo) return make_ppo(config.ppo);
   if (config.run.task == Task::grpo) return make_grpo(config.grpo);
-  if (config.run.task != Task::dpo) return make_cross_entropy();
+  if (config.run.task != Task::dpo) return make_cross_entropy(config.objective);
   const bool kto = config.dpo.is_kto(), labels = data.train->info().column == "label";
   if (kto == labels) return kto ? make_kto(config.dpo) : make_dpo(config.dpo);
   throw UserError(
@@ -116,6 +116,7 @@ TrainingParts training_parts(const Config& config, const Dataset& data) {
           .groups = {config.batch.gradient_accumulation_steps, config.parallel.reduction_groups},
           .total_steps = steps,
           .objective = make_objective(config, data),
+          .evaluator = config.objective.has_terms() ? make_cross_entropy() : nullptr,
           .optimizer = make_optimizer(config.optimizer),
           .rollouts = std::move(rollouts)};
 }

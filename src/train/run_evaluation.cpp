@@ -22,7 +22,7 @@ int64_t RunEvaluation::run(int64_t completed, const StopRequested& stop_requeste
   int64_t stop = 0;
   const auto interrupted = [&] { return (stop = stop_requested()) != 0; };
   const auto result =
-      evaluate(plan.model(), ctx, *plan.objective, *plan.validation, first_steps(config_, *plan.validation),
+      evaluate(plan.model(), ctx, plan.evaluation_objective(), *plan.validation, first_steps(config_, *plan.validation),
                plan.evaluation_buffers(), run_.runtime.communicator(), interrupted);
   if (!result) return stop;
   run_.progress.pending.evaluation = false;

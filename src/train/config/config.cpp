@@ -189,6 +189,7 @@ void Config::visit(DeckKeys& keys) {  // in the order in which a user meets them
   lora.visit(keys);
   freeze.visit(keys);
   quantization.visit(keys);
+  objective.visit(keys);
   dpo.visit(keys);
   reward.visit(keys);
   ppo.visit(keys);

@@ -18,6 +18,7 @@
 #include "models/quantization_config.hpp"
 #include "objectives/dpo_config.hpp"
 #include "objectives/grpo_config.hpp"
+#include "objectives/objective_config.hpp"
 #include "objectives/ppo_config.hpp"
 #include "objectives/reward_config.hpp"
 #include "optim/optimizer_config.hpp"
@@ -42,6 +43,7 @@ struct Config {
   LoraConfig lora;
   FreezeConfig freeze;
   QuantizationConfig quantization;
+  ObjectiveConfig objective;
   DpoConfig dpo;
   RewardConfig reward;
   RewardsConfig rewards;

@@ -92,7 +92,7 @@ TrainingParts training_parts(const Config& config, const Dataset& data) {
   std::vector<std::vector<int32_t>> prompts = encode_prompts(config, data);
   const bool rolls_out = reinforcement_tasks.contains(config.run.task);
   DataStream train(data.sources, config.data, rolls_out ? prompt_batch(config) : config.batch,
-                   static_cast<uint64_t>(config.data.seed), config.data.shuffle);
+                   static_cast<uint64_t>(config.data.seed), config.data.shuffle, config.curriculum);
   std::optional<DataStream> validation;
   if (data.validation != nullptr) {
     const std::string key = config.data.validation.empty() ? "data.validation_fraction" : "data.validation";

@@ -8,6 +8,7 @@
 
 #include "core/deck/deck.hpp"
 #include "data/batch_config.hpp"
+#include "data/curriculum_config.hpp"
 #include "data/data_config.hpp"
 #include "generate/rollout_config.hpp"
 #include "layers/memory_config.hpp"
@@ -53,6 +54,7 @@ struct Config {
   DataConfig data;
   ChatConfig chat;
   BatchConfig batch;
+  CurriculumConfig curriculum;
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
   PrecisionConfig precision;

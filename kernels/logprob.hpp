@@ -8,11 +8,12 @@ namespace llmtrain {
 
 /// Per-row outputs, fp32 [R] (argmax int32 [R]); empty ones are not computed. Rows with ignore_target get logp = 0.
 struct TokenStatistics {
-  Tensor logp;        ///< log softmax at the target
-  Tensor lse;         ///< log sum exp of the logits
-  Tensor entropy;     ///< entropy of the softmax, nats
-  Tensor argmax;      ///< lowest index among equals
-  Tensor value = {};  ///< fp32 [N], of a critic
+  Tensor logp;          ///< log softmax at the target
+  Tensor lse;           ///< log sum exp of the logits
+  Tensor entropy;       ///< entropy of the softmax, nats
+  Tensor argmax;        ///< lowest index among equals
+  Tensor value = {};    ///< fp32 [N], of a critic
+  Tensor uniform = {};  ///< mean over the vocabulary of -log p, nats: cross-entropy of the uniform distribution
 };
 
 /// x = cap tanh(x / cap) in place, fp32 (Gemma 2).
@@ -39,8 +40,11 @@ struct TokenCotangents {
   Tensor lse;
   Tensor entropy;
   Tensor value = {};  ///< fp32 [N], of a critic
+  Tensor uniform = {};
+  Tensor lse_squared = {};  ///< with respect to the square of lse
 };
-/// dlogits [R, V'] (compute dtype) = logp' (onehot - p) + lse' p - entropy' p (log p + H). fp32 dlogits may alias
+/// dlogits [R, V'] (compute dtype) = logp' (onehot - p) + (lse' + 2 lse lse_squared') p - entropy' p (log p + H)
+/// + uniform' (p - 1 / V). fp32 dlogits may alias
 /// logits (row r of dlogits in row r of logits); a 16-bit result is a separate tensor. Padding columns get 0. Rows with
 /// ignore_target have no logp term. With a softcap the logits are capped ones, and dlogits is the gradient before the
 /// cap. (Of tempered logits the cap is softcap / temperature.)

@@ -31,14 +31,17 @@ inline void check_logits(const Tensor& logits, const Tensor& targets, const Toke
   LLMTRAIN_CHECK(logits.rank == 2 && logits.dtype == DType::f32, "logits must be fp32 [R, V']");
   LLMTRAIN_CHECK(vocabulary > 0 && vocabulary <= logits.dim(1), "logits have fewer columns than the vocabulary");
   LLMTRAIN_CHECK(targets.dtype == DType::i32 && targets.numel() == logits.dim(0), "targets must be int32 [R]");
-  for (const Tensor* t : {&s.logp, &s.lse, &s.entropy}) check_per_row(*t, logits.dim(0), DType::f32);
+  for (const Tensor* t : {&s.logp, &s.lse, &s.entropy, &s.uniform}) check_per_row(*t, logits.dim(0), DType::f32);
   check_per_row(s.argmax, logits.dim(0), DType::i32);
 }
 
 inline void check_logits_gradient(const Tensor& dlogits, const Tensor& logits, const TokenStatistics& statistics,
                                   const TokenCotangents& cotangents) {
   const int64_t rows = logits.dim(0);
-  for (const Tensor* t : {&cotangents.logp, &cotangents.lse, &cotangents.entropy}) check_per_row(*t, rows, DType::f32);
+  for (const Tensor* t :
+       {&cotangents.logp, &cotangents.lse, &cotangents.entropy, &cotangents.uniform, &cotangents.lse_squared}) {
+    check_per_row(*t, rows, DType::f32);
+  }
   LLMTRAIN_CHECK(dlogits.rank == 2 && dlogits.dim(0) == rows && dlogits.dim(1) == logits.dim(1),
                  "dlogits must have the shape of logits");
   LLMTRAIN_CHECK(dlogits.dtype == DType::f32 || dlogits.data != logits.data, "16-bit dlogits need memory of their own");

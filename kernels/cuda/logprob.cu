@@ -131,13 +131,13 @@ __device__ int index_of(uint64_t key) { return INT32_MAX - static_cast<int>(key 
 
 /// Statistics that are not requested are not computed: whether a row's memory or its exponentials take longer was not
 /// measured.
-template <bool with_entropy, bool with_argmax>
+template <bool with_entropy, bool with_argmax, bool with_uniform>
 struct ForwardRow {
   static constexpr int threads = row_threads;
   const float* logits;
   const int32_t* targets;
   int64_t vocabulary, stride;
-  float *logp, *lse, *entropy;
+  float *logp, *lse, *entropy, *uniform;
   int32_t* argmax;
 
   __device__ void operator()() const {
@@ -146,10 +146,14 @@ struct ForwardRow {
     RowSums<with_entropy> sums;
     [[maybe_unused]] float best = -INFINITY;
     [[maybe_unused]] int best_index = 0;  // for a row of NaN
+    [[maybe_unused]] double logits_sum = 0;
     for (int64_t i = threadIdx.x * Pack::size; i < vocabulary; i += threads * Pack::size) {
       Pack p = load_pack(x, i, vocabulary);
       if (i + Pack::size > vocabulary) {
         for (int k = 0; k < Pack::size; ++k) p.v[k] = i + k < vocabulary ? p.v[k] : -INFINITY;
+      }
+      if constexpr (with_uniform) {
+        for (int k = 0; k < Pack::size; ++k) logits_sum += i + k < vocabulary ? p.v[k] : 0.0f;
       }
       if constexpr (with_argmax) {
         for (int k = 0; k < Pack::size; ++k) {
@@ -165,13 +169,15 @@ struct ForwardRow {
       const uint64_t key = row_maximum(ordered_key(best, best_index));
       if (threadIdx.x == 0) argmax[row] = index_of(key);
     }
-    if (logp == nullptr && lse == nullptr && entropy == nullptr) return;
+    if (logp == nullptr && lse == nullptr && entropy == nullptr && !with_uniform) return;
     sums.move_reference(row_maximum(sums.reference));
     const double weight = row_sum(sums.weight);
     [[maybe_unused]] const double moment = with_entropy ? row_sum(sums.moment) : 0.0;
+    [[maybe_unused]] const double total = with_uniform ? row_sum(logits_sum) : 0.0;
     if (threadIdx.x != 0) return;
     const double log_sum = double{sums.reference} + log(weight);
     if (lse != nullptr) lse[row] = static_cast<float>(log_sum);
+    if constexpr (with_uniform) uniform[row] = static_cast<float>(log_sum - total / static_cast<double>(vocabulary));
     // H = -sum p log p = log(sum e) - sum e (x - reference) / sum e
     if constexpr (with_entropy) entropy[row] = static_cast<float>(log(weight) - moment / weight);
     if (logp != nullptr) {
@@ -190,7 +196,7 @@ struct BackwardRow {
   const float* logits;
   const int32_t* targets;
   const float *lse, *entropy;
-  const float *dlogp, *dlse, *dentropy;
+  const float *dlogp, *dlse, *dentropy, *duniform, *dlse_squared;
   int64_t vocabulary, stride;
   float inverse_cap;  ///< 1 / softcap, or 0: the cap's slope is 1 - (x / softcap)^2
 
@@ -202,15 +208,20 @@ struct BackwardRow {
     const float from_logp = dlogp != nullptr && target != ignore_target ? dlogp[row] : 0.0f;
     const float from_entropy = dentropy != nullptr ? dentropy[row] : 0.0f;
     const float h = dentropy != nullptr ? entropy[row] : 0.0f;
-    const float constant = (dlse != nullptr ? dlse[row] : 0.0f) - from_logp - from_entropy * h;
+    const float from_uniform = duniform != nullptr ? duniform[row] : 0.0f;
+    const float offset = -from_uniform / static_cast<float>(vocabulary);
+    float from_lse = dlse != nullptr ? dlse[row] : 0.0f;
+    if (dlse_squared != nullptr) from_lse += 2 * center * dlse_squared[row];
+    const float constant = from_lse + from_uniform - from_logp - from_entropy * h;
     for (int64_t i = threadIdx.x * Pack::size; i < stride; i += threads * Pack::size) {
       Pack p = load_pack(x, i, stride);
       for (int k = 0; k < Pack::size; ++k) {
         const float v = p.v[k];
         const float log_p = at_least(v - center, lowest_difference);
-        float d = expf(at_most(log_p, 0.0f)) * fmaf(-from_entropy, log_p, constant);
+        float d = fmaf(expf(at_most(log_p, 0.0f)), fmaf(-from_entropy, log_p, constant), offset);
         if (inverse_cap > 0) d *= 1.0f - (v * inverse_cap) * (v * inverse_cap);
-        if (i + k == target && from_logp != 0) d = at_target(v, center, constant, from_entropy, from_logp);
+        if (i + k == target && from_logp != 0)
+          d = at_target(v, center, constant, from_entropy, offset + double{from_logp});
         p.v[k] = i + k < vocabulary ? d : 0.0f;
       }
       store_pack(dlogits + row * stride, i, stride, p);
@@ -218,11 +229,11 @@ struct BackwardRow {
   }
 
   /// p - 1 of a well predicted target is small and is computed in double.
-  __device__ float at_target(float x, float center, float constant, float from_entropy, float from_logp) const {
+  __device__ float at_target(float x, float center, float constant, float from_entropy, double added) const {
     const double difference = double{x} - double{center};
     const double log_p = difference < lowest_difference ? lowest_difference : difference;
     const double capped = double{x} * double{inverse_cap};
-    return static_cast<float>((exp(log_p) * (double{constant} - double{from_entropy} * log_p) + double{from_logp}) *
+    return static_cast<float>((exp(log_p) * (double{constant} - double{from_entropy} * log_p) + added) *
                               (1 - capped * capped));
   }
 };
@@ -251,17 +262,22 @@ void logprob_forward(const TokenStatistics& statistics, const Tensor& logits, co
     return Work{0, 4.0 * static_cast<double>(logits.dim(0)) * static_cast<double>(vocabulary)};
   });
   check_logits(logits, targets, statistics, vocabulary);
-  const auto start = [&]<bool with_entropy, bool with_argmax>() {
-    launch({logits.dim(0)}, stream,
-           ForwardRow<with_entropy, with_argmax>{
-               logits.as<float>(), targets.as<int32_t>(), vocabulary, logits.dim(1),
-               data_or_null<float>(statistics.logp), data_or_null<float>(statistics.lse),
-               data_or_null<float>(statistics.entropy), data_or_null<int32_t>(statistics.argmax)});
+  const auto start = [&]<bool with_entropy, bool with_argmax, bool with_uniform>() {
+    launch(
+        {logits.dim(0)}, stream,
+        ForwardRow<with_entropy, with_argmax, with_uniform>{
+            logits.as<float>(), targets.as<int32_t>(), vocabulary, logits.dim(1), data_or_null<float>(statistics.logp),
+            data_or_null<float>(statistics.lse), data_or_null<float>(statistics.entropy),
+            data_or_null<float>(statistics.uniform), data_or_null<int32_t>(statistics.argmax)});
+  };
+  const auto choose = [&]<bool with_entropy, bool with_argmax>() {
+    statistics.uniform.empty() ? start.template operator()<with_entropy, with_argmax, false>()
+                               : start.template operator()<with_entropy, with_argmax, true>();
   };
   if (statistics.entropy.empty()) {
-    statistics.argmax.empty() ? start.template operator()<false, false>() : start.template operator()<false, true>();
+    statistics.argmax.empty() ? choose.template operator()<false, false>() : choose.template operator()<false, true>();
   } else {
-    statistics.argmax.empty() ? start.template operator()<true, false>() : start.template operator()<true, true>();
+    statistics.argmax.empty() ? choose.template operator()<true, false>() : choose.template operator()<true, true>();
   }
 }
 
@@ -276,8 +292,9 @@ void logprob_backward(const Tensor& dlogits, const Tensor& logits, const Tensor&
     launch({rows}, stream,
            BackwardRow<T>{d, logits.as<float>(), targets.as<int32_t>(), statistics.lse.as<float>(),
                           data_or_null<float>(statistics.entropy), data_or_null<float>(cotangents.logp),
-                          data_or_null<float>(cotangents.lse), data_or_null<float>(cotangents.entropy), vocabulary,
-                          logits.dim(1), softcap > 0 ? 1.0f / softcap : 0.0f});
+                          data_or_null<float>(cotangents.lse), data_or_null<float>(cotangents.entropy),
+                          data_or_null<float>(cotangents.uniform), data_or_null<float>(cotangents.lse_squared),
+                          vocabulary, logits.dim(1), softcap > 0 ? 1.0f / softcap : 0.0f});
   });
 }
 

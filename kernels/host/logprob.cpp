@@ -93,6 +93,24 @@ RowSums row_sums(const float* x, int64_t count, float maximum) {
   return sums;
 }
 
+/// Sum of a row, in lanes as row_sums.
+double sum_of(const float* x, int64_t count) {
+  double sum = 0;
+  for (int64_t begin = 0; begin < count; begin += lane_block) {
+    const int64_t end = std::min(count, begin + lane_block);
+    host::LaneSum lanes;
+    int64_t i = begin;
+    for (; i + width <= end; i += width) lanes.add(load8(x + i), load8(x + i + 8));
+    if (i < end) {
+      float rest[width] = {};
+      std::copy(x + i, x + end, rest);
+      lanes.add(load8(rest), load8(rest + 8));
+    }
+    sum += lanes.fold();
+  }
+  return sum;
+}
+
 void check_targets(const Tensor& targets, int64_t vocabulary) {
   for (int64_t r = 0; r < targets.numel(); ++r) {
     const int32_t t = targets.as<int32_t>()[r];
@@ -163,16 +181,20 @@ void logprob_forward(const TokenStatistics& statistics, const Tensor& logits, co
   float* logp = data_or_null<float>(statistics.logp);
   float* lse = data_or_null<float>(statistics.lse);
   float* entropy = data_or_null<float>(statistics.entropy);
+  float* uniform = data_or_null<float>(statistics.uniform);
   int32_t* argmax = data_or_null<int32_t>(statistics.argmax);
   host::parallel_for(logits.dim(0), [=](int64_t r) {
     const float* x = x0 + r * stride;
     const float maximum = largest(x, vocabulary);
     if (argmax != nullptr) argmax[r] = index_of(x, vocabulary, maximum);
-    if (logp == nullptr && lse == nullptr && entropy == nullptr) return;
+    if (logp == nullptr && lse == nullptr && entropy == nullptr && uniform == nullptr) return;
     const RowSums sums =
         entropy != nullptr ? row_sums<true>(x, vocabulary, maximum) : row_sums<false>(x, vocabulary, maximum);
     const double log_sum = double{maximum} + std::log(sums.weight);
     if (lse != nullptr) lse[r] = static_cast<float>(log_sum);
+    if (uniform != nullptr) {
+      uniform[r] = static_cast<float>(log_sum - sum_of(x, vocabulary) / static_cast<double>(vocabulary));
+    }
     // H = -sum p log p = log(sum e) - sum e (x - max) / sum e
     if (entropy != nullptr) entropy[r] = static_cast<float>(std::log(sums.weight) - sums.moment / sums.weight);
     if (logp != nullptr) {
@@ -187,20 +209,23 @@ namespace {
 /// Inputs of one row's backward pass. p = exp(x - lse); with H the entropy, log p + H = x - lse + H.
 struct RowGradient {
   float lse;
-  float constant;     ///< coefficient of p: lse' - logp' - entropy' H
+  float constant;     ///< coefficient of p: lse' + 2 lse lse_squared' + uniform' - logp' - entropy' H
   float entropy;      ///< coefficient of p (x - lse): -entropy'
   float inverse_cap;  ///< 1 / softcap, or 0: the cap's slope is 1 - (x / softcap)^2
+  float offset;       ///< added to each element: -uniform' / V
 };
 
-/// d may alias x.
-template <bool with_entropy, bool capped, class T>
+/// d may alias x. Without `all_terms` entropy and offset are 0.
+template <bool all_terms, bool capped, class T>
 void row_backward(T* d, const float* x, int64_t count, int64_t stride, const RowGradient& g) {
   const auto gradient = [&g](Float8 v) {
     const Float8 log_p = host::at_least(v - g.lse, lowest_difference);
     Float8 p = exp_capped(log_p);
-    if constexpr (capped) p *= 1.0f - (v * g.inverse_cap) * (v * g.inverse_cap);
-    if constexpr (with_entropy) return p * (g.entropy * log_p + g.constant);
-    return p * g.constant;
+    if constexpr (!all_terms) return p * g.constant;
+    if constexpr (!capped) return p * (g.entropy * log_p + g.constant) + g.offset;
+    const Float8 slope = 1.0f - (v * g.inverse_cap) * (v * g.inverse_cap);
+    p *= slope;
+    return p * (g.entropy * log_p + g.constant) + g.offset * slope;
   };
   int64_t i = 0;
   for (; i + 8 <= count; i += 8) host::store8(d + i, gradient(load8(x + i)));
@@ -230,6 +255,8 @@ void logprob_backward(const Tensor& dlogits, const Tensor& logits, const Tensor&
   const float* dlogp = data_or_null<float>(cotangents.logp);
   const float* dlse = data_or_null<float>(cotangents.lse);
   const float* dentropy = data_or_null<float>(cotangents.entropy);
+  const float* duniform = data_or_null<float>(cotangents.uniform);
+  const float* dlse_squared = data_or_null<float>(cotangents.lse_squared);
   host::dispatch(dlogits.dtype, [=](auto* tag) {
     auto* d0 = static_cast<decltype(tag)>(dlogits.data);
     host::parallel_for(rows, [=](int64_t r) {
@@ -237,8 +264,11 @@ void logprob_backward(const Tensor& dlogits, const Tensor& logits, const Tensor&
       const float from_logp = dlogp != nullptr && t != ignore_target ? dlogp[r] : 0.0f;
       const float from_entropy = dentropy != nullptr ? dentropy[r] : 0.0f;
       const float h = dentropy != nullptr ? entropy[r] : 0.0f;
-      const RowGradient g{lse[r], (dlse != nullptr ? dlse[r] : 0.0f) - from_logp - from_entropy * h, -from_entropy,
-                          inverse_cap};
+      const float from_uniform = duniform != nullptr ? duniform[r] : 0.0f;
+      float from_lse = dlse != nullptr ? dlse[r] : 0.0f;
+      if (dlse_squared != nullptr) from_lse += 2 * lse[r] * dlse_squared[r];
+      const RowGradient g{lse[r], from_lse + from_uniform - from_logp - from_entropy * h, -from_entropy, inverse_cap,
+                          -from_uniform / static_cast<float>(vocabulary)};
       const float* x = x0 + r * stride;
       auto* d = d0 + r * stride;
       // p - 1 of a well predicted target is small and is computed in double, before x is overwritten
@@ -247,12 +277,13 @@ void logprob_backward(const Tensor& dlogits, const Tensor& logits, const Tensor&
         const double log_p = std::max(double{x[t]} - double{g.lse}, double{lowest_difference});
         const double p = std::exp(log_p);
         const double capped = double{x[t]} * double{inverse_cap};
-        at_target = static_cast<float>((p * (double{g.constant} + double{g.entropy} * log_p) + double{from_logp}) *
-                                       (1 - capped * capped));
+        at_target = static_cast<float>(
+            (p * (double{g.constant} + double{g.entropy} * log_p) + (double{g.offset} + double{from_logp})) *
+            (1 - capped * capped));
       }
       if (inverse_cap > 0) {
         row_backward<true, true>(d, x, vocabulary, stride, g);
-      } else if (from_entropy != 0) {
+      } else if (from_entropy != 0 || from_uniform != 0) {
         row_backward<true, false>(d, x, vocabulary, stride, g);
       } else {
         row_backward<false, false>(d, x, vocabulary, stride, g);

@@ -17,7 +17,7 @@ int64_t fitting_rows(int64_t rows, int64_t bytes, int64_t bytes_of_row) {
 
 TokenStatistics block_of(const TokenStatistics& s, int64_t begin, int64_t count) {
   const auto cut = [&](const Tensor& t) { return t.empty() ? t : t.rows(begin, count); };
-  return {cut(s.logp), cut(s.lse), cut(s.entropy), cut(s.argmax)};
+  return {cut(s.logp), cut(s.lse), cut(s.entropy), cut(s.argmax), {}, cut(s.uniform)};
 }
 
 /// False for plain statistics, which cost nothing more.
@@ -87,8 +87,13 @@ void Head::forward_backward(Context& ctx, const Tensor& dx, const Tensor& x, con
       tempered_logits(ctx, rows, cut(x), own.kept);
       logprob_forward(stats, rows, own.ids, vocabulary, ctx.stream);
       logprob_backward(drows, rows, own.ids, stats,
-                       {cut(cotangents.logp), cut(cotangents.lse), cut(cotangents.entropy)}, vocabulary,
-                       softcap / ctx.temperature, ctx.stream);
+                       {cut(cotangents.logp),
+                        cut(cotangents.lse),
+                        cut(cotangents.entropy),
+                        {},
+                        cut(cotangents.uniform),
+                        cut(cotangents.lse_squared)},
+                       vocabulary, softcap / ctx.temperature, ctx.stream);
       if (is_tempered(ctx, own.kept)) temper_gradient(drows, ctx.temperature, own.kept, vocabulary, ctx.stream);
     }
     if (weight.is_trained()) {

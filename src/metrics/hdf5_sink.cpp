@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <limits>
 
 #include "core/error.hpp"
@@ -112,8 +113,15 @@ void Hdf5Sink::evaluation(const EvaluationRecord& r, double wall_time) {
   std::vector<double> row = {
       static_cast<double>(r.step),   wall_time,         loss, r.metrics.empty() ? std::exp(loss) : none,
       static_cast<double>(r.tokens), r.best ? 1.0 : 0.0};
-  for (const NamedValue& metric : r.metrics) row.push_back(metric.value);
-  for (const NamedValue& score : r.scores) row.push_back(score.value);
+  // An evaluation may have fewer metrics than a step.
+  for (size_t i = row.size(); i < validation_.columns.size(); ++i) {
+    double value = none;
+    for (const auto& values : {std::cref(r.metrics), std::cref(r.scores)}) {
+      const auto found = std::ranges::find(values.get(), validation_.columns[i].name, &NamedValue::name);
+      if (found != values.get().end()) value = found->value;
+    }
+    row.push_back(value);
+  }
   validation_.add(row);
   sync_sometimes();
 }

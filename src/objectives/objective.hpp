@@ -18,6 +18,7 @@
 #include "kernels/matmul.hpp"
 #include "objectives/dpo_config.hpp"
 #include "objectives/grpo_config.hpp"
+#include "objectives/objective_config.hpp"
 #include "objectives/ppo_config.hpp"
 #include "objectives/reward_config.hpp"
 
@@ -30,6 +31,8 @@ struct ObjectiveNeeds {
   bool entropy = false;        ///< entropies of the tokens' distributions, and their cotangents
   bool shows_entropy = false;  ///< entropies alone, for a metric
   bool value = false;          ///< values of a critic, and their cotangents
+  bool uniform = false;        ///< TokenStatistics::uniform, and its cotangents
+  bool lse_squared = false;    ///< cotangents of the squared lse
   bool rollout = false;        ///< Batch::rollout
   bool documents = false;      ///< Batch::documents; the host takes part in every pass
   bool reference = false;      ///< DocumentColumns::references
@@ -81,8 +84,8 @@ class Objective {
   virtual void add_sums(const Batch& batch, const TokenStatistics& statistics, const Tensor& sums, Stream& stream) = 0;
 };
 
-/// The sum over trained tokens of -log p(target), times the batch's loss weights.
-std::unique_ptr<Objective> make_cross_entropy();
+/// The sum over trained tokens of -log p(target), times the batch's loss weights, and further terms if there are any.
+std::unique_ptr<Objective> make_cross_entropy(const ObjectiveConfig& config = {});
 
 /// Kahneman-Tversky optimisation over documents with a label.
 std::unique_ptr<Objective> make_kto(const DpoConfig& config);

@@ -77,7 +77,7 @@ std::unique_ptr<Objective> make_objective(const Config& config, const Dataset& d
   if (config.run.task == Task::reward) return make_reward(config.reward);
   if (config.run.task == Task::ppo) return make_ppo(config.ppo);
   if (config.run.task == Task::grpo) return make_grpo(config.grpo);
-  if (config.run.task != Task::dpo) return make_cross_entropy();
+  if (config.run.task != Task::dpo) return make_cross_entropy(config.objective);
   const bool kto = config.dpo.is_kto(), labels = data.train->info().column == "label";
   if (kto == labels) return kto ? make_kto(config.dpo) : make_dpo(config.dpo);
   throw UserError(
@@ -93,7 +93,7 @@ TrainingParts training_parts(const Config& config, const Dataset& data) {
   std::vector<std::vector<int32_t>> prompts = encode_prompts(config, data);
   const bool rolls_out = reinforcement_tasks.contains(config.run.task);
   DataStream train(data.sources, config.data, rolls_out ? prompt_batch(config) : config.batch,
-                   static_cast<uint64_t>(config.data.seed), config.data.shuffle);
+                   static_cast<uint64_t>(config.data.seed), config.data.shuffle, config.curriculum);
   std::optional<DataStream> validation;
   if (data.validation != nullptr) {
     const std::string key = config.data.validation.empty() ? "data.validation_fraction" : "data.validation";
@@ -119,6 +119,7 @@ TrainingParts training_parts(const Config& config, const Dataset& data) {
           .groups = {config.batch.gradient_accumulation_steps, config.parallel.reduction_groups},
           .total_steps = steps,
           .objective = make_objective(config, data),
+          .evaluator = config.objective.has_terms() ? make_cross_entropy() : nullptr,
           .optimizer = make_optimizer(config.optimizer),
           .rollouts = std::move(rollouts),
           .scores = std::move(scores)};

@@ -314,6 +314,7 @@ int run_training(Job& job) {
   log_setup.optimum = data.optimum;
   log_setup.scores = plan->scores.names();
   for (const MetricSpec& metric : plan->objective->metrics().subspan(1)) log_setup.metrics.emplace_back(metric.name);
+  if (config.curriculum.active()) log_setup.metrics.emplace_back("curriculum");
   if (plan->rollouts) {
     for (const RolloutMetric& metric : plan->rollouts->metrics()) log_setup.metrics.push_back(metric.name);
   }

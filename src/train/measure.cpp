@@ -79,8 +79,8 @@ Prediction measure_steps(const TrainingOptions& options, TrainingPlan& plan, Run
   Context ctx{plan.params(), plan.arena, runtime.stream(), options.step.seed, 0, false};
   const int64_t piece = std::min(batches, 4 * static_cast<int64_t>(communicator.size()));
   const auto some = [&](int64_t) {
-    evaluate(plan.model(), ctx, *plan.objective, *plan.validation, piece, plan.evaluation_buffers(), communicator,
-             [] { return false; });
+    evaluate(plan.model(), ctx, plan.evaluation_objective(), *plan.validation, piece, plan.evaluation_buffers(),
+             communicator, [] { return false; });
   };
   some(0);
   time.evaluation =

@@ -24,9 +24,9 @@ int64_t RunEvaluation::run(int64_t completed, const StopRequested& stop_requeste
   EvaluationRecord record;
   record.step = completed;
   if (plan.validation) {
-    const auto result =
-        evaluate(plan.model(), ctx, *plan.objective, *plan.validation, first_steps(config_, *plan.validation),
-                 plan.evaluation_buffers(), run_.runtime.communicator(), interrupted);
+    const auto result = evaluate(plan.model(), ctx, plan.evaluation_objective(), *plan.validation,
+                                 first_steps(config_, *plan.validation), plan.evaluation_buffers(),
+                                 run_.runtime.communicator(), interrupted);
     if (!result) return stop;
     record.tokens = result->tokens;
     record.loss = result->loss;

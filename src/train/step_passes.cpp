@@ -101,12 +101,13 @@ void StepPasses::run_micro_batch(StepRecord::Phases& phases) {
   }
   const double loaded = now();
   TokenStatistics statistics;
-  for (const auto member :
-       {&TokenStatistics::logp, &TokenStatistics::lse, &TokenStatistics::entropy, &TokenStatistics::value}) {
+  for (const auto member : {&TokenStatistics::logp, &TokenStatistics::lse, &TokenStatistics::entropy,
+                            &TokenStatistics::value, &TokenStatistics::uniform}) {
     statistics.*member = first_rows(buffers.statistics.*member, batch.tokens);
   }
   TokenCotangents cotangents;
-  for (const auto member : {&TokenCotangents::logp, &TokenCotangents::entropy, &TokenCotangents::value}) {
+  for (const auto member : {&TokenCotangents::logp, &TokenCotangents::entropy, &TokenCotangents::value,
+                            &TokenCotangents::uniform, &TokenCotangents::lse_squared}) {
     cotangents.*member = first_rows(buffers.cotangents.*member, batch.tokens);
   }
   Objective& objective = *plan_.objective;

@@ -55,6 +55,13 @@ void TrainingPlan::plan_buffers(const PassPlan& passes, const PlanOptions& optio
   if (needs.entropy) {
     arena.add(buffers.cotangents.entropy, category, "cotangents.entropy", DType::f32, {rows});
   }
+  if (needs.uniform) {
+    arena.add(buffers.statistics.uniform, category, "statistics.uniform", DType::f32, {rows});
+    arena.add(buffers.cotangents.uniform, category, "cotangents.uniform", DType::f32, {rows});
+  }
+  if (needs.lse_squared) {
+    arena.add(buffers.cotangents.lse_squared, category, "cotangents.lse_squared", DType::f32, {rows});
+  }
   if (needs.value) {
     arena.add(buffers.statistics.value, category, "statistics.value", DType::f32, {rows});
     arena.add(buffers.cotangents.value, category, "cotangents.value", DType::f32, {rows});

@@ -43,6 +43,7 @@ struct TrainingParts {
   ReductionGroups groups;
   int64_t total_steps;
   std::unique_ptr<Objective> objective;
+  std::unique_ptr<Objective> evaluator = {};  ///< of evaluations, if it is another one; its metrics are the first ones
   std::unique_ptr<Optimizer> optimizer;
   /// Log-probabilities under the reference, if they are known already.
   std::optional<ReferenceValues> reference_values = {};
@@ -72,6 +73,8 @@ struct TrainingPlan : TrainingParts {
   /// Source of the steps' batches.
   const BatchSource& batches() const { return rollouts ? static_cast<const BatchSource&>(rollouts->batches()) : train; }
   int64_t steps_per_epoch() const { return rollouts ? rollouts->steps_per_epoch() : train.steps_per_epoch(); }
+  /// What evaluations measure.
+  Objective& evaluation_objective() { return evaluator ? *evaluator : *objective; }
   /// True if step n of the data can be planned.
   bool can_plan(int64_t data_step) const { return !rollouts || rollouts->has(data_step); }
 
@@ -80,7 +83,7 @@ struct TrainingPlan : TrainingParts {
     return {buffers.batch,
             {buffers.statistics.logp,
              {},
-             objective->needs().shows_entropy ? buffers.statistics.entropy : Tensor{},
+             evaluation_objective().needs().shows_entropy ? buffers.statistics.entropy : Tensor{},
              counts_correct ? buffers.statistics.argmax : Tensor{}},
             buffers.sums.of_objective(),
             reference ? &*reference : nullptr,

@@ -31,6 +31,7 @@ StepRecord TrainingStep::begin_record(int64_t n) const {
   StepRecord record;
   record.step = n + 1;
   record.tokens = passes_.count();
+  record.curriculum = passes_.curriculum();
   record.processed = passes_.processed();
   record.samples = passes_.step().samples_hash;
   if (plan_.rollouts) record.rollout = plan_.rollouts->metric_values();
@@ -136,6 +137,9 @@ bool TrainingStep::check(StepRecord& record, int64_t n) {
 void TrainingStep::read_values(StepRecord& record, double divisor) const {
   record.loss = values_.loss(record.tokens);
   record.metrics = values_.metrics(record.tokens);
+  if (record.curriculum > 0) {
+    record.metrics.push_back({"curriculum", "curriculum", static_cast<double>(record.curriculum)});
+  }
   if (plan_.rollouts) {
     const std::vector<RolloutMetric> names = plan_.rollouts->metrics();
     for (size_t m = 0; m < record.rollout.size(); ++m) {

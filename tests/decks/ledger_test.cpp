@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "decks/run_folder.hpp"
@@ -121,6 +123,28 @@ TEST_F(Ledger, IsIdenticalWhereRanksHaveNoRoomToShareMemory) {
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("as messages"));
   EXPECT_EQ(ledger("little"), expected);
+}
+
+TEST_F(Ledger, HasTheTermsOfTheObjective) {
+  const std::vector<std::string> plain = {"precision.compute=fp32"};
+  std::vector<std::string> terms = plain;
+  terms.insert(terms.end(), {"objective.z_loss=1e-3", "objective.label_smoothing=0.1", "objective.entropy_bonus=0.01"});
+  const std::string expected = run(1, 1, terms), without = run(1, 1, plain);
+  terms.push_back("parallel.zero=3");
+  EXPECT_EQ(run(3, 1, terms), expected);
+  EXPECT_NE(without, expected);
+  const auto first_line = [](const std::string& ledger) {
+    return nlohmann::json::parse(ledger.substr(0, ledger.find('\n')));
+  };
+  const nlohmann::json first = first_line(expected), first_without = first_line(without);
+  const auto value = [](const nlohmann::json& text) { return std::strtod(text.get<std::string>().c_str(), nullptr); };
+  // The first step's cross-entropy is that of the plain run, and the loss is the sum of the terms.
+  const nlohmann::json& metrics = first["metrics"];
+  EXPECT_DOUBLE_EQ(value(metrics["cross_entropy"]), value(first_without["loss"]));
+  EXPECT_NEAR(value(first["loss"]),
+              value(metrics["cross_entropy"]) + value(metrics["z_loss"]) + value(metrics["label_smoothing"]) -
+                  0.01 * value(metrics["entropy"]),
+              1e-6);
 }
 
 TEST_F(Ledger, IsIdenticalInFp32) { expect_identical({"precision.compute=fp32"}); }

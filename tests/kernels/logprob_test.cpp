@@ -19,7 +19,7 @@ using Values = std::vector<double>;
 /// A block of rows: logits with padding columns full of large values, some rows without target.
 struct Rows {
   int64_t rows, vocabulary, columns;
-  Values logits, dlogp, dlse, dentropy;
+  Values logits, dlogp, dlse, dentropy, duniform, dsquared;
   std::vector<int32_t> targets;
 
   Rows(int64_t r, int64_t v, int64_t padded, double magnitude = 3, unsigned seed = 1)
@@ -27,6 +27,8 @@ struct Rows {
     dlogp = random_values(r, 1, DType::f32, seed + 1);
     dlse = random_values(r, 1, DType::f32, seed + 2);
     dentropy = random_values(r, 1, DType::f32, seed + 3);
+    duniform = random_values(r, 1, DType::f32, seed + 4);
+    dsquared = random_values(r, 0.1, DType::f32, seed + 5);
     for (int64_t i = 0; i < r; ++i) {
       targets.push_back(i % 5 == 3 ? ignore_target : static_cast<int32_t>((i * 7919) % v));
       for (int64_t c = v; c < padded; ++c) logits[static_cast<size_t>(i * padded + c)] = 1e30;
@@ -35,7 +37,7 @@ struct Rows {
 };
 
 struct Naive {
-  Values logp, lse, entropy, argmax, dlogits;
+  Values logp, lse, entropy, uniform, argmax, dlogits;
   double objective = 0;  ///< sum of statistics times cotangents
 
   explicit Naive(const Rows& x) : dlogits(x.logits.size(), 0.0) {
@@ -51,23 +53,28 @@ struct Naive {
       double h = 0;
       for (int64_t c = 0; c < v; ++c) h -= std::exp(z[c] - lse.back()) * (z[c] - lse.back());
       entropy.push_back(h);
+      double logits_sum = 0;
+      for (int64_t c = 0; c < v; ++c) logits_sum += z[c];
+      uniform.push_back(lse.back() - logits_sum / static_cast<double>(v));
       argmax.push_back(static_cast<double>(std::max_element(z, z + v) - z));
       const bool trained = x.targets[row] != ignore_target;
       logp.push_back(trained ? z[x.targets[row]] - lse.back() : 0);
       for (int64_t c = 0; c < v; ++c) {
         const double log_p = z[c] - lse.back();
         const double p = std::exp(log_p);
-        d[c] = x.dlse[row] * p - x.dentropy[row] * p * (log_p + h);
+        d[c] = (x.dlse[row] + 2 * lse.back() * x.dsquared[row]) * p - x.dentropy[row] * p * (log_p + h);
+        d[c] += x.duniform[row] * (p - 1 / static_cast<double>(v));
         if (trained) d[c] += x.dlogp[row] * ((c == x.targets[row] ? 1 : 0) - p);
       }
-      objective += x.dlogp[row] * logp.back() + x.dlse[row] * lse.back() + x.dentropy[row] * h;
+      objective += x.dlogp[row] * logp.back() + x.dlse[row] * lse.back() + x.dentropy[row] * h +
+                   x.duniform[row] * uniform.back() + x.dsquared[row] * lse.back() * lse.back();
     }
   }
 };
 
 /// The statistics and tensors of one run of the kernels.
 struct Kernel {
-  DeviceTensor logits, targets, logp, lse, entropy, argmax, dlogp, dlse, dentropy;
+  DeviceTensor logits, targets, logp, lse, entropy, uniform, argmax, dlogp, dlse, dentropy, duniform, dsquared;
 
   explicit Kernel(const Rows& x)
       : logits(DType::f32, {x.rows, x.columns}),
@@ -75,18 +82,27 @@ struct Kernel {
         logp(DType::f32, {x.rows}),
         lse(DType::f32, {x.rows}),
         entropy(DType::f32, {x.rows}),
+        uniform(DType::f32, {x.rows}),
         argmax(DType::i32, {x.rows}),
         dlogp(DType::f32, {x.rows}),
         dlse(DType::f32, {x.rows}),
-        dentropy(DType::f32, {x.rows}) {
+        dentropy(DType::f32, {x.rows}),
+        duniform(DType::f32, {x.rows}),
+        dsquared(DType::f32, {x.rows}) {
     logits.set(x.logits);
     targets.set(x.targets.data());
     dlogp.set(x.dlogp);
     dlse.set(x.dlse);
     dentropy.set(x.dentropy);
+    duniform.set(x.duniform);
+    dsquared.set(x.dsquared);
   }
-  TokenStatistics statistics() const { return {logp.tensor, lse.tensor, entropy.tensor, argmax.tensor}; }
-  TokenCotangents cotangents() const { return {dlogp.tensor, dlse.tensor, dentropy.tensor}; }
+  TokenStatistics statistics() const {
+    return {logp.tensor, lse.tensor, entropy.tensor, argmax.tensor, {}, uniform.tensor};
+  }
+  TokenCotangents cotangents() const {
+    return {dlogp.tensor, dlse.tensor, dentropy.tensor, {}, duniform.tensor, dsquared.tensor};
+  }
   std::vector<int32_t> argmax_values() const {
     std::vector<int32_t> v(static_cast<size_t>(argmax.tensor.numel()));
     copy_to_host(v.data(), argmax.tensor.data, argmax.tensor.bytes(), stream());
@@ -116,11 +132,13 @@ TEST_P(Logprob, StatisticsAgreeWithDouble) {
   Kernel kernel(x);
   kernel.forward(x.vocabulary);
   const Values logp = kernel.logp.values(), lse = kernel.lse.values(), entropy = kernel.entropy.values();
+  const Values uniform = kernel.uniform.values();
   const auto argmax = kernel.argmax_values();
   for (size_t r = 0; r < logp.size(); ++r) {
     EXPECT_NEAR(logp[r], naive.logp[r], 2e-7 * (1 + std::abs(naive.logp[r]))) << r;
     EXPECT_NEAR(lse[r], naive.lse[r], 2e-7 * (1 + std::abs(naive.lse[r]))) << r;
     EXPECT_NEAR(entropy[r], naive.entropy[r], 1e-6 * (1 + std::abs(naive.entropy[r]))) << r;
+    EXPECT_NEAR(uniform[r], naive.uniform[r], 2e-7 * (1 + std::abs(naive.uniform[r]))) << r;
     EXPECT_EQ(argmax[r], naive.argmax[r]) << r;
     if (x.targets[r] == ignore_target) {
       EXPECT_EQ(logp[r], 0);
@@ -248,6 +266,8 @@ TEST(LogprobParts, EmptyOnesAreLeftOut) {
   const Values zero(static_cast<size_t>(x.rows), 0.0);
   all.dlse.set(zero);
   all.dentropy.set(zero);
+  all.duniform.set(zero);
+  all.dsquared.set(zero);
   all.backward(zeros.tensor, all.cotangents(), x.vocabulary);
   EXPECT_EQ(only_logp.values(), zeros.values());
   // Only rows with a target get a gradient from logp.
@@ -321,7 +341,9 @@ TEST(LogprobNumerics, ExtremeLogits) {
   const Naive naive(x);
   for (size_t r = 2; r < 4; ++r) EXPECT_NEAR(kernel.logp.values()[r], naive.logp[r], 1e-6 * std::abs(naive.logp[r]));
   DeviceTensor d(DType::f32, {4, 40});
-  kernel.backward(d.tensor, kernel.cotangents(), x.vocabulary);
+  TokenCotangents cotangents = kernel.cotangents();
+  cotangents.lse_squared = {};  // 2 lse is beyond fp32
+  kernel.backward(d.tensor, cotangents, x.vocabulary);
   for (const double g : d.values()) EXPECT_TRUE(std::isfinite(g));
 }
 

@@ -13,6 +13,7 @@ struct MicroBatchPlan {
   int64_t index = 0;              ///< canonical index in the step
   std::vector<int64_t> samples;   ///< sample numbers in the data set, at most batch.micro
   double mean_first_targets = 1;  ///< DocumentColumns::mean_first_targets
+  int64_t longest = 0;            ///< inputs that a sample keeps, the first ones; 0: all
   int64_t first_document = 0;     ///< number of its first document in the step, where samples have documents
   int64_t rows = 0;               ///< tokens of the batch; unless packing = wrap, rounded up to a multiple of 128
 };
@@ -21,6 +22,7 @@ struct StepPlan {
   int64_t step = 0;
   int64_t epoch = 0;
   std::vector<MicroBatchPlan> micro_batches;
+  int64_t curriculum = 0;        ///< value of the curriculum; 0: there is none
   int64_t trained_tokens = 0;    ///< targets that count in the whole step
   std::vector<int64_t> samples;  ///< samples of all micro-batches in order
   uint64_t samples_hash = 0;     ///< hash of these numbers: "samples" in the ledger

@@ -10,6 +10,7 @@
 
 #include "core/error.hpp"
 #include "core/philox.hpp"
+#include "data/stream/difficulty_order.hpp"
 #include "data/stream/length_groups.hpp"
 #include "data/stream/mixture.hpp"
 #include "data/stream/sample_order.hpp"
@@ -39,8 +40,9 @@ SampleCounts& SampleCounts::operator+=(const SampleCounts& other) {
 
 struct DataStream::State {
   State(const std::vector<WeightedTokens>& files, const DataConfig& data, const BatchConfig& batch_config,
-        uint64_t seed_value, bool shuffled)
+        uint64_t seed_value, bool shuffled, const CurriculumConfig& growing)
       : batch(batch_config),
+        curriculum(growing),
         rounded(data.packing != DataConfig::Packing::wrap ||
                 (!files.empty() && files.front().tokens->info().has_groups())),
         max_tokens(data.max_tokens_per_batch),
@@ -60,6 +62,7 @@ struct DataStream::State {
     if (mixture && grouped) {
       throw UserError(ExitCode::deck, "data.group_by_length: sources with weights cannot be grouped by length");
     }
+    if (curriculum.strategy == CurriculumConfig::Strategy::difficulty) order.emplace(sources, curriculum.difficulty);
   }
 
   const SampleSource& source_of(int64_t id) const {
@@ -72,19 +75,45 @@ struct DataStream::State {
     const SampleSource& source = source_of(id);
     return source.index().inputs(id - source.first_id());
   }
-  int64_t rows_of(const std::vector<int64_t>& ids) const {
+  /// `limit`: maximum number of inputs of a sample.
+  int64_t rows_of(const std::vector<int64_t>& ids, int64_t limit) const {
     int64_t rows = 0;
-    for (const int64_t id : ids) rows += inputs_of(id);
+    for (const int64_t id : ids) rows += std::min(inputs_of(id), limit);
     return rounded ? rounded_rows(rows) : rows;
   }
   /// Returns the end of the micro-batch that begins at ids[begin].
-  size_t end_of_micro_batch(const std::vector<int64_t>& ids, size_t begin) const {
+  size_t end_of_micro_batch(const std::vector<int64_t>& ids, size_t begin, int64_t limit) const {
     if (max_tokens == 0) return std::min(begin + static_cast<size_t>(batch.micro), ids.size());
     size_t end = begin;
     int64_t rows = 0;
-    do rows += inputs_of(ids[end++]);
-    while (end < ids.size() && rows + inputs_of(ids[end]) <= max_tokens);
+    do rows += std::min(inputs_of(ids[end++]), limit);
+    while (end < ids.size() && rows + std::min(inputs_of(ids[end]), limit) <= max_tokens);
     return end;
+  }
+  /// Returns the first step whose curriculum has the value of this one.
+  int64_t first_step_of_level(int64_t step) const {
+    const int64_t value = curriculum.value(step + 1);
+    int64_t low = 0, high = step;  // values grow
+    while (low < high) {
+      const int64_t middle = low + (high - low) / 2;
+      if (curriculum.value(middle + 1) < value) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+  /// Lists the samples of a step of a curriculum of difficulties.
+  void easy_samples_of(int64_t step, std::vector<int64_t>& ids) const {
+    const int64_t percent = curriculum.value(step + 1), level = first_step_of_level(step);
+    const int64_t first = level * batch.global;
+    ids.clear();
+    for (int64_t n = step * batch.global; n < (step + 1) * batch.global; ++n) {
+      const Mixture::Choice choice = mixture ? (*mixture)(n) : Mixture::Choice{0, n};
+      const int64_t before = mixture ? mixture->taken_before(first, choice.source) : first;
+      ids.push_back(order->sample(choice.source, percent, level, choice.number - before, seed));
+    }
   }
   /// Returns the sample at index `place` of an epoch of a source.
   int64_t ordered(size_t source, int64_t epoch, int64_t place) const {
@@ -95,15 +124,15 @@ struct DataStream::State {
   /// The order of an epoch of the only source by groups of equal length.
   std::shared_ptr<const std::vector<int64_t>> grouped_order(int64_t epoch) const {
     const std::lock_guard lock(mutex);
-    if (order == nullptr || order_epoch != epoch) {
+    if (epoch_order == nullptr || order_epoch != epoch) {
       std::vector<int64_t> ids(static_cast<size_t>(counts.samples));
       for (int64_t place = 0; place < counts.samples; ++place)
         ids[static_cast<size_t>(place)] = ordered(0, epoch, place);
       group_by_length(ids, batch.global, [&](int64_t id) { return inputs_of(id); });
-      order = std::make_shared<const std::vector<int64_t>>(std::move(ids));
+      epoch_order = std::make_shared<const std::vector<int64_t>>(std::move(ids));
       order_epoch = epoch;
     }
-    return order;
+    return epoch_order;
   }
   /// Lists the samples of a step. For one source: those of its epoch, which can end within the step; for several: an
   /// endless stream, in which every source has its own epochs.
@@ -149,6 +178,7 @@ struct DataStream::State {
   }
 
   BatchConfig batch;
+  CurriculumConfig curriculum;
   bool rounded;        // rows vary from batch to batch
   int64_t max_tokens;  // inputs of a micro-batch of several samples; 0: no limit
   bool grouped;        // samples of an epoch are grouped by length
@@ -158,16 +188,17 @@ struct DataStream::State {
   int64_t longest = 0;  // inputs of a sample
   std::vector<SampleSource> sources;
   std::optional<Mixture> mixture;
+  std::optional<DifficultyOrder> order;
 
  private:
   mutable std::mutex mutex;
-  mutable std::shared_ptr<const std::vector<int64_t>> order;  // of the last epoch that was asked for
+  mutable std::shared_ptr<const std::vector<int64_t>> epoch_order;  // of the last epoch that was asked for
   mutable int64_t order_epoch = -1;
 };
 
 DataStream::DataStream(const std::vector<WeightedTokens>& sources, const DataConfig& data, const BatchConfig& batch,
-                       uint64_t seed, bool shuffle)
-    : state_(std::make_shared<const State>(sources, data, batch, seed, shuffle)) {}
+                       uint64_t seed, bool shuffle, const CurriculumConfig& curriculum)
+    : state_(std::make_shared<const State>(sources, data, batch, seed, shuffle, curriculum)) {}
 
 DataStream::DataStream(std::shared_ptr<const TokenFile> file, const DataConfig& data, const BatchConfig& batch,
                        uint64_t seed, bool shuffle)
@@ -225,11 +256,18 @@ void DataStream::plan(int64_t step, StepPlan& plan) const {
   plan.epoch = step / steps_per_epoch();
   plan.trained_tokens = 0;
   const std::vector<int64_t>& all = plan.samples;
-  state.samples_of(step, steps_per_epoch(), plan.samples);
+  plan.curriculum = state.curriculum.active() ? state.curriculum.value(step + 1) : 0;
+  const bool cuts = state.curriculum.strategy == CurriculumConfig::Strategy::length;
+  const int64_t limit = cuts ? plan.curriculum : SampleSource::no_limit;
+  if (state.order) {
+    state.easy_samples_of(step, plan.samples);
+  } else {
+    state.samples_of(step, steps_per_epoch(), plan.samples);
+  }
   int64_t first_targets = 0;
   for (const int64_t id : all) {
     const SampleSource& source = state.source_of(id);
-    plan.trained_tokens += source.trained_targets(id - source.first_id(), plan.mask);
+    plan.trained_tokens += source.trained_targets(id - source.first_id(), plan.mask, limit);
     if (source.has_groups()) first_targets += source.trained_targets(id - source.first_id(), 0, plan.mask);
   }
   const double mean_first_targets =
@@ -237,13 +275,14 @@ void DataStream::plan(int64_t step, StepPlan& plan) const {
   plan.samples_hash = XXH3_64bits(all.data(), all.size() * sizeof(int64_t));
   size_t count = 0;
   for (size_t begin = 0; begin < all.size(); ++count) {
-    const size_t end = state.end_of_micro_batch(all, begin);
+    const size_t end = state.end_of_micro_batch(all, begin, limit);
     if (count == plan.micro_batches.size()) plan.micro_batches.emplace_back();
     MicroBatchPlan& micro = plan.micro_batches[count];
     micro.index = static_cast<int64_t>(count);
     micro.samples.assign(all.begin() + static_cast<std::ptrdiff_t>(begin),
                          all.begin() + static_cast<std::ptrdiff_t>(end));
-    micro.rows = state.rows_of(micro.samples);
+    micro.rows = state.rows_of(micro.samples, limit);
+    micro.longest = cuts ? limit : 0;
     micro.first_document = static_cast<int64_t>(begin) * documents_of_sample();
     micro.mean_first_targets = mean_first_targets;
     begin = end;
@@ -254,7 +293,7 @@ void DataStream::plan(int64_t step, StepPlan& plan) const {
 MicroBatchPlan DataStream::canonical(int64_t first, int64_t last) const {
   MicroBatchPlan plan;
   for (int64_t id = first; id < last; ++id) plan.samples.push_back(id);
-  plan.rows = state_->rows_of(plan.samples);
+  plan.rows = state_->rows_of(plan.samples, SampleSource::no_limit);
   return plan;
 }
 
@@ -287,7 +326,7 @@ void DataStream::load(const MicroBatchPlan& plan, HostBatch& out) const {
   out.documents.first_in_step = plan.first_document;
   for (const int64_t id : plan.samples) {
     const SampleSource& source = state_->source_of(id);
-    source.append(id - source.first_id(), out);
+    source.append(id - source.first_id(), out, plan.longest > 0 ? plan.longest : SampleSource::no_limit);
   }
   out.pad(plan.rows - static_cast<int64_t>(out.ids.size()), state_->batch.sequence_length, samples());
 }

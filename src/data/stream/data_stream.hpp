@@ -13,6 +13,7 @@
 #include "core/arena.hpp"
 #include "core/batch.hpp"
 #include "data/batch_config.hpp"
+#include "data/curriculum_config.hpp"
 #include "data/data_config.hpp"
 #include "data/files/token_file.hpp"
 #include "data/stream/batch_source.hpp"
@@ -82,6 +83,10 @@ struct SourceShare {
 /// targets, stride T, inside the document). greedy, first_fit, best_fit: several of these documents or windows in a
 /// sample of at most T inputs (packing.hpp), each with separate attention and positions.
 ///
+/// A curriculum of lengths cuts the samples of a step to its first tokens. One of difficulties draws a step's samples
+/// from the easiest ones of their source, each of them once before any of them again, as long as the percentage stays;
+/// the stream is then endless, without a short step.
+///
 /// With one source, every epoch has each sample once, in a new order. With several, mixture.hpp chooses the source of
 /// each sample, each source has its own epochs, and an epoch of the whole is the sum of the sources' samples.
 class DataStream : public BatchSource {
@@ -91,7 +96,7 @@ class DataStream : public BatchSource {
   DataStream(std::shared_ptr<const TokenFile> file, const DataConfig& data, const BatchConfig& batch, uint64_t seed,
              bool shuffle);
   DataStream(const std::vector<WeightedTokens>& sources, const DataConfig& data, const BatchConfig& batch,
-             uint64_t seed, bool shuffle);
+             uint64_t seed, bool shuffle, const CurriculumConfig& curriculum = {});
 
   int64_t samples() const;          ///< samples per epoch
   int64_t steps_per_epoch() const;  ///< with one source the last step can be short

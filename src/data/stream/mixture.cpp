@@ -91,6 +91,13 @@ Mixture::Mixture(std::span<const double> weights) {
   LLMTRAIN_CHECK(taken == shares_, "a cycle must give every source its share");
 }
 
+int64_t Mixture::taken_before(int64_t sample, size_t source) const {
+  for (int64_t next = sample;; ++next) {  // each cycle has the source
+    const Choice choice = (*this)(next);
+    if (choice.source == source) return choice.number;
+  }
+}
+
 Mixture::Choice Mixture::operator()(int64_t sample) const {
   const int64_t round = sample / cycle();
   const auto place = static_cast<size_t>(sample % cycle());

@@ -24,6 +24,8 @@ class Mixture {
     int64_t number;  ///< index of the sample among those taken from this source, from 0
   };
   Choice operator()(int64_t sample) const;
+  /// Number of samples that are taken from a source before this one.
+  int64_t taken_before(int64_t sample, size_t source) const;
   /// Returns the samples of each source in a cycle.
   std::span<const int64_t> shares() const { return shares_; }
   int64_t cycle() const { return static_cast<int64_t>(source_.size()); }

@@ -54,15 +54,18 @@ std::span<const uint64_t> SampleSource::borders_in(const SampleSpan& span) const
   return {first, std::upper_bound(first, first + most, end)};
 }
 
-int64_t SampleSource::trained_targets(int64_t sample, std::vector<uint8_t>& mask) const {
+int64_t SampleSource::trained_targets(int64_t sample, std::vector<uint8_t>& mask, int64_t longest) const {
   int64_t count = 0;
-  for (size_t number = 0; number < index_.spans(sample); ++number) count += trained_targets(sample, number, mask);
+  each_span(sample, longest, [&](size_t, const SampleSpan& span) { count += targets_in(span, mask); });
   return count;
 }
 
 int64_t SampleSource::trained_targets(int64_t sample, size_t number, std::vector<uint8_t>& mask) const {
+  return targets_in(index_.span(sample, number), mask);
+}
+
+int64_t SampleSource::targets_in(SampleSpan span, std::vector<uint8_t>& mask) const {
   if (scores_) return 1;
-  SampleSpan span = index_.span(sample, number);
   span.begin += span.context;  // the rest counts
   span.inputs -= span.context;
   const std::span<const uint64_t> borders = borders_in(span);
@@ -111,14 +114,13 @@ void SampleSource::append_mismatched(int64_t sample, const SampleSource& other, 
   out.documents.targets.push_back(std::count(mask.begin(), mask.begin() + static_cast<std::ptrdiff_t>(inputs), 1));
 }
 
-void SampleSource::append(int64_t sample, HostBatch& out) const {
+void SampleSource::append(int64_t sample, HostBatch& out, int64_t longest) const {
   const size_t row = out.ids.size();
-  for (size_t number = 0; number < index_.spans(sample); ++number) {
+  each_span(sample, longest, [&](size_t number, const SampleSpan& span) {
     const size_t first = out.ids.size();
-    const SampleSpan span = index_.span(sample, number);
     scores_ ? append_scored_span(span, out) : append_span(span, out);
     if (has_groups()) append_document(sample, number, first, out);
-  }
+  });
   const size_t rows = out.ids.size() - row;
   out.sequence_ids.insert(out.sequence_ids.end(), rows, first_id_ + sample);
   for (size_t i = 0; i < rows; ++i) out.sequence_offsets.push_back(static_cast<int32_t>(i));
@@ -137,6 +139,15 @@ size_t SampleSource::document_of(int64_t sample, size_t place) const {
   const auto begin = static_cast<uint64_t>(index_.span(sample, place).begin);
   const auto next = std::ranges::upper_bound(file_->documents(), begin);
   return static_cast<size_t>(next - file_->documents().begin()) - 1;
+}
+
+void SampleSource::read_inputs(int64_t sample, std::vector<int32_t>& ids) const {
+  ids.resize(static_cast<size_t>(index_.inputs(sample)));
+  int64_t at = 0;
+  each_span(sample, no_limit, [&](size_t, const SampleSpan& span) {
+    file_->read(span.begin, span.inputs, ids.data() + at);
+    at += span.inputs;
+  });
 }
 
 void SampleSource::read_prompt(int64_t sample, std::vector<int32_t>& ids) const {

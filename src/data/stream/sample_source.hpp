@@ -1,7 +1,9 @@
 #pragma once
 // Numbered samples of one source of tokens, and their rows in a batch.
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -16,6 +18,8 @@ namespace llmtrain {
 
 class SampleSource {
  public:
+  static constexpr int64_t no_limit = std::numeric_limits<int64_t>::max();
+
   /// A batch identifies samples by first_id + their number here.
   SampleSource(std::shared_ptr<const TokenFile> file, const DataConfig& data, const BatchConfig& batch,
                int64_t first_id);
@@ -27,16 +31,19 @@ class SampleSource {
   int64_t max_segments() const { return across_documents_ ? 1 : index_.max_documents(); }
   /// A span of a document has a target, unless a mask says otherwise.
   bool may_lack_targets() const { return !scores_ && (windows_ || file_->info().has_mask); }
-  /// Counts the targets of the sample; `mask` is working memory.
-  int64_t trained_targets(int64_t sample, std::vector<uint8_t>& mask) const;
+  /// Counts the targets among the first `longest` inputs of the sample; `mask` is working memory.
+  int64_t trained_targets(int64_t sample, std::vector<uint8_t>& mask, int64_t longest = no_limit) const;
   /// The same of one of its spans.
   int64_t trained_targets(int64_t sample, size_t span, std::vector<uint8_t>& mask) const;
   bool has_groups() const { return file_->info().has_groups(); }
+  /// Replaces `ids` by the inputs of a sample.
+  void read_inputs(int64_t sample, std::vector<int32_t>& ids) const;
   /// Replaces `ids` by the tokens of a prompt.
   void read_prompt(int64_t sample, std::vector<int32_t>& ids) const;
   /// Returns TokenFile::row_text() of a prompt.
   std::string row_text(int64_t sample) const;
-  void append(int64_t sample, HostBatch& out) const;
+  /// Appends the first `longest` inputs of the sample.
+  void append(int64_t sample, HostBatch& out, int64_t longest = no_limit) const;
   /// Appends the prompt of a sample of one document, and behind it the completion of another sample, which may be of
   /// another source; what is longer than `longest` inputs is cut off.
   void append_mismatched(int64_t sample, const SampleSource& other, int64_t other_sample, int64_t longest,
@@ -44,6 +51,17 @@ class SampleSource {
 
  private:
   void require_trained_target() const;
+  int64_t targets_in(SampleSpan span, std::vector<uint8_t>& mask) const;
+  /// Calls take(number, span) for the spans of the first `longest` inputs of a sample, of which the last one is cut.
+  template <class Take>
+  void each_span(int64_t sample, int64_t longest, const Take& take) const {
+    for (size_t number = 0; number < index_.spans(sample) && longest > 0; ++number) {
+      SampleSpan span = index_.span(sample, number);
+      span.inputs = std::min(span.inputs, longest);
+      longest -= span.inputs;
+      take(number, span);
+    }
+  }
   /// Tokens and mask of a sample's only document, and the place of its first token that is a target.
   struct Completion {
     std::vector<int32_t> ids;

@@ -193,6 +193,7 @@ void Config::visit(DeckKeys& keys) {  // in the order in which a user meets them
   lora.visit(keys);
   freeze.visit(keys);
   quantization.visit(keys);
+  objective.visit(keys);
   dpo.visit(keys);
   reward.visit(keys);
   ppo.visit(keys);
@@ -202,6 +203,7 @@ void Config::visit(DeckKeys& keys) {  // in the order in which a user meets them
   data.visit(keys);
   chat.visit(keys);
   batch.visit(keys);
+  curriculum.visit(keys);
   optimizer.visit(keys);
   schedule.visit(keys);
   precision.visit(keys);
@@ -355,6 +357,11 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     if (loaded) {
       config.data.embedding_rows = config.source.checkpoint.empty() ? config.model.vocab_size : config.source.tokens;
     }
+    if (CurriculumConfig& curriculum = config.curriculum; curriculum.active() || trains(config.run.task)) {
+      curriculum.resolve(deck, config.batch.sequence_length);
+    }
+    deck.check(config.curriculum.strategy != CurriculumConfig::Strategy::difficulty || !config.data.group_by_length,
+               {"curriculum.strategy", "data.group_by_length"}, "cannot be combined: both choose the order of samples");
     config.precision.resolve(deck);
     page_states(deck, config);
     config.parallel.resolve(deck, config.batch.gradient_accumulation_steps);

@@ -8,6 +8,7 @@
 
 #include "core/deck/deck.hpp"
 #include "data/batch_config.hpp"
+#include "data/curriculum_config.hpp"
 #include "data/data_config.hpp"
 #include "generate/rollout_config.hpp"
 #include "layers/memory_config.hpp"
@@ -18,6 +19,7 @@
 #include "models/quantization_config.hpp"
 #include "objectives/dpo_config.hpp"
 #include "objectives/grpo_config.hpp"
+#include "objectives/objective_config.hpp"
 #include "objectives/ppo_config.hpp"
 #include "objectives/reward_config.hpp"
 #include "optim/optimizer_config.hpp"
@@ -42,6 +44,7 @@ struct Config {
   LoraConfig lora;
   FreezeConfig freeze;
   QuantizationConfig quantization;
+  ObjectiveConfig objective;
   DpoConfig dpo;
   RewardConfig reward;
   RewardsConfig rewards;
@@ -51,6 +54,7 @@ struct Config {
   DataConfig data;
   ChatConfig chat;
   BatchConfig batch;
+  CurriculumConfig curriculum;
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
   PrecisionConfig precision;

@@ -1,0 +1,19 @@
+#pragma once
+
+namespace llmtrain {
+
+class DeckKeys;
+
+/// [objective]: terms beside the cross-entropy of tokens. With w a token's weight, p its distribution over V tokens and
+/// lse the logarithm of the sum of the exponentials of its logits, the loss is the weighted mean of
+///   -(1 - label_smoothing) log p(target) - label_smoothing / V sum log p + z_loss lse^2 - entropy_bonus H(p).
+struct ObjectiveConfig {
+  double z_loss = 0;
+  double label_smoothing = 0;
+  double entropy_bonus = 0;
+
+  bool has_terms() const { return z_loss != 0 || label_smoothing != 0 || entropy_bonus != 0; }
+  void visit(DeckKeys& keys);
+};
+
+}  // namespace llmtrain

@@ -111,11 +111,9 @@ DataStream evaluation_stream(const DataConfig& config, const BatchConfig& batch,
   return {data.validation != nullptr ? data.validation : data.train, rules, batch, /*seed=*/0, false};
 }
 
-/// The deck must be resolved, with a model.path.
-std::unique_ptr<EvaluationTask> make_evaluation(const Config& config, const Dataset& data,
-                                                const RankPosition& position) {
-  DataStream stream = evaluation_stream(config.data, config.batch, config.evaluation.stride, data);
-  const int64_t steps = first_steps(config.evaluation, stream);
+}  // namespace
+
+RoleSpec untrained_policy(const Config& config, const RankPosition& position, int64_t rows) {
   ParamStoreOptions store;
   store.compute = compute_dtype(config.precision);
   store.zero_stage = static_cast<int>(config.parallel.zero);
@@ -129,12 +127,22 @@ std::unique_ptr<EvaluationTask> make_evaluation(const Config& config, const Data
   shape.new_head = config.source.new_head;
   if (lora) adapt(shape, *lora);
   quantize(shape, config.storage(config.source.quantization));
-  RoleSpec policy{.role = Role::policy,
-                  .shape = std::move(shape),
-                  .store = store,
-                  .passes = PassPlan{store.compute, stream.max_rows(), false},
-                  .weights = {.folder = config.model.path, .checkpoint = checkpoint},
-                  .lora = std::move(lora)};
+  return {.role = Role::policy,
+          .shape = std::move(shape),
+          .store = store,
+          .passes = PassPlan{store.compute, rows, false},
+          .weights = {.folder = config.model.path, .checkpoint = checkpoint},
+          .lora = std::move(lora)};
+}
+
+namespace {
+
+/// The deck must be resolved, with a model.path.
+std::unique_ptr<EvaluationTask> make_evaluation(const Config& config, const Dataset& data,
+                                                const RankPosition& position) {
+  DataStream stream = evaluation_stream(config.data, config.batch, config.evaluation.stride, data);
+  const int64_t steps = first_steps(config.evaluation, stream);
+  RoleSpec policy = untrained_policy(config, position, stream.max_rows());
   return std::make_unique<EvaluationTask>(std::move(policy), std::move(stream), steps, data.tokenizer);
 }
 

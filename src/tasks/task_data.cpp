@@ -7,9 +7,6 @@
 
 namespace llmtrain {
 
-namespace {
-
-/// Reads the run's chat templates: where the model's folder is gone, those that its checkpoint stores. Collective.
 ChatSource load_chat(const Config& config, Communicator& communicator) {
   if (!instruction_tasks.contains(config.run.task)) return {config.chat, {}};
   std::string text;
@@ -24,8 +21,6 @@ ChatSource load_chat(const Config& config, Communicator& communicator) {
   communicator.broadcast(text);
   return {config.chat, parse_chat_files(text, stored_chat_name)};
 }
-
-}  // namespace
 
 Dataset load_data(Config& config, Communicator& communicator, const ProgressReport& report) {
   const SectionScope section(Section::data);

@@ -9,6 +9,7 @@
 #include "core/deck/deck.hpp"
 #include "data/batch_config.hpp"
 #include "data/data_config.hpp"
+#include "generate/generate_config.hpp"
 #include "generate/rollout_config.hpp"
 #include "layers/memory_config.hpp"
 #include "metrics/log_config.hpp"
@@ -46,6 +47,7 @@ struct Config {
   RewardConfig reward;
   RewardsConfig rewards;
   RolloutConfig rollout;
+  GenerateConfig generate;
   PpoConfig ppo;
   GrpoConfig grpo;
   DataConfig data;

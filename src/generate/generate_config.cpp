@@ -121,11 +121,7 @@ void GenerateConfig::resolve_beams(DeckLoader& deck, int64_t sequences) {
   deck.check(!logprobs, {"generate.logprobs", "generate.beams"}, "cannot be combined with beams");
 }
 
-void GenerateConfig::resolve(DeckLoader& deck, const std::string& run, int64_t sequence_length, int64_t sequences) {
-  if (!deck.given("generate.output")) {
-    output = run + "/generations.jsonl";
-    deck.set("generate.output", Origin::automatic, "run.name");
-  }
+void GenerateConfig::resolve(DeckLoader& deck, int64_t sequence_length, int64_t sequences) {
   deck.check(max_new_tokens < sequence_length, {"generate.max_new_tokens", "batch.sequence_length"},
              fmt::format("{} tokens leave no room for a prompt in batch.sequence_length = {}: choose a longer sequence "
                          "or shorter continuations",

@@ -18,7 +18,7 @@ struct GenerateConfig {
   enum class Overflow : uint8_t { truncate_left, error };
 
   std::vector<std::string> prompts;  ///< files or globs
-  std::string output;                ///< resolved to <run directory>/generations.jsonl
+  std::string output;                ///< empty: generations.jsonl in the run directory
   int64_t max_new_tokens = 256;
   Overflow overflow = Overflow::truncate_left;  ///< treatment of prompts without room for max_new_tokens behind them
   SamplingOptions sampling;
@@ -31,8 +31,9 @@ struct GenerateConfig {
   bool logprobs = false;
 
   void visit(DeckKeys& keys);
-  /// `run`: the run directory; `sequences`: texts that a rank continues side by side.
-  void resolve(DeckLoader& deck, const std::string& run, int64_t sequence_length, int64_t sequences);
+  std::string path(const std::string& run) const { return output.empty() ? run + "/generations.jsonl" : output; }
+  /// `sequences`: texts that a rank continues side by side.
+  void resolve(DeckLoader& deck, int64_t sequence_length, int64_t sequences);
 
  private:
   void resolve_beams(DeckLoader& deck, int64_t sequences);

@@ -44,7 +44,7 @@ void Generator::plan(Arena& arena, DType compute) {
   if (room_.cache) model_.plan_cache(arena, cache_, compute, room_.sequences, places);
   if (selects()) {
     const int64_t sinks = room_.policy.kind == CachePolicy::Kind::window ? room_.policy.sinks : -1;
-    selection_.plan(arena, std::ssize(cache_.layers), room_.sequences, room_.kv_heads, places, rows(), sinks);
+    selection_.plan(arena, std::ssize(cache_.layers), room_.sequences, room_.kv_heads, places, sinks);
   }
   batch_.plan(arena, rows(), rows());
   arena.add(logits_, MemoryCategory::activations, "generation.logits", DType::f32,

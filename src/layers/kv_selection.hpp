@@ -11,15 +11,14 @@ namespace llmtrain {
 struct KvSelection {
   std::vector<KeptKeys> layers;  ///< their `cache` is set by of_layer()
   Tensor budgets;                ///< of all layers, see KeptKeys
-  Tensor counts;                 ///< int32 [rows of a decoding pass], for the layer that runs
+  Tensor counts;                 ///< int32 [S], a row for each text of a decoding pass
 
   /// The cache is planned for `places` places.
-  void plan(Arena& arena, int64_t layer_count, int64_t sequences, int64_t kv_heads, int64_t places, int64_t rows,
-            int64_t sinks) {
+  void plan(Arena& arena, int64_t layer_count, int64_t sequences, int64_t kv_heads, int64_t places, int64_t sinks) {
     layers.resize(static_cast<size_t>(layer_count));
     constexpr auto category = MemoryCategory::kv_cache;
     arena.add(budgets, category, "kept keys", DType::i32, {sequences, 2});
-    arena.add(counts, category, "kept keys", DType::i32, {rows});
+    arena.add(counts, category, "kept keys", DType::i32, {sequences});
     for (KeptKeys& layer : layers) {
       layer.sinks = sinks;
       arena.add(layer.sums, category, "kept keys", DType::f32, {sequences, kv_heads, places});

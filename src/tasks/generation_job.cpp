@@ -80,9 +80,9 @@ int64_t check_prompts(const PromptFiles& prompts, Communicator& communicator) {
 }
 
 /// Refuses a file of results whose last row is not of these prompts.
-void check_earlier_rows(const GenerationOutput& output, const PromptFiles& prompts, const GenerateConfig& generate) {
+void check_earlier_rows(const GenerationOutput& output, const PromptFiles& prompts, const Config& config) {
   if (output.rows() == 0) return;
-  const int64_t last = (output.rows() - 1) / generate.samples;
+  const int64_t last = (output.rows() - 1) / config.generate.samples;
   bool same = last < prompts.size();
   if (same) {
     const auto row = nlohmann::ordered_json::parse(output.last_row(), nullptr, false);
@@ -94,7 +94,7 @@ void check_earlier_rows(const GenerationOutput& output, const PromptFiles& promp
   throw UserError(ExitCode::cannot_create,
                   fmt::format("{}: its last row is not of prompt {}: the prompts have changed since. Choose another "
                               "run.name, or give run.overwrite=true to begin again",
-                              generate.output, last + 1));
+                              config.generate.path(config.run.directory()), last + 1));
 }
 
 struct OpenedRun {
@@ -108,7 +108,7 @@ void open_output(OpenedRun& run, const Config& config, const PromptFiles& prompt
     if (communicator.rank() != 0) return;
     namespace fs = std::filesystem;
     std::error_code ignored;
-    const std::string& path = config.generate.output;
+    const std::string path = config.generate.path(config.run.directory());
     const bool begun = fs::exists(run.directory->path() + "/begun.json", ignored);
     const bool resumes = begun && !config.run.overwrite && fs::exists(path, ignored);
     if (resumes) {
@@ -117,7 +117,7 @@ void open_output(OpenedRun& run, const Config& config, const PromptFiles& prompt
       run.directory->start(write_deck(config));
     }
     run.output.emplace(path, resumes, config.run.overwrite);
-    check_earlier_rows(*run.output, prompts, config.generate);
+    check_earlier_rows(*run.output, prompts, config);
   });
 }
 
@@ -133,7 +133,7 @@ void print_opening(RunLog& log, const Job& job, const GenerationTask& task, cons
                         count_text(prompts.size()),
                         generate.samples == 1 ? "a continuation" : count_text(generate.samples) + " continuations",
                         count_text(generate.max_new_tokens), count_text(config.batch.micro)));
-  log.print(fmt::format("results    {}", generate.output));
+  log.print(fmt::format("results    {}", generate.path(config.run.directory())));
   if (truncated > 0) {
     log.warn(fmt::format("{} of {} prompts are longer than {} tokens and lost their begin (generate.overflow)",
                          count_text(truncated), count_text(prompts.size()), count_text(task.rules().max_tokens)));

@@ -48,7 +48,7 @@ GenerationTask::GenerationTask(const Config& config, RoleSpec policy, std::share
   RoleModel& model = models_.add(std::move(policy));
   generator_.emplace(model.actor(), room);
   models_.plan(arena_);
-  model.actor().plan(arena_, {compute, generator_->rows(), false});
+  model.actor().plan(arena_, {compute, generator_->rows(), false, Recompute::none, room.context});
   generator_->plan(arena_, compute);
 }
 

@@ -217,9 +217,10 @@ void generate(const GenerateOptions& options) {
   LoadedModel loaded(options.model);
   loaded.require_logits();
   GenerationRequest request = make_request(options, loaded);
-  Generator generator(loaded.model(), find_room(options, loaded.config(), request));
+  const GeneratorRoom room = find_room(options, loaded.config(), request);
+  Generator generator(loaded.model(), room);
   const auto plan = [&](Arena& arena) {
-    loaded.model().plan(arena, {loaded.compute(), generator.rows(), false});
+    loaded.model().plan(arena, {loaded.compute(), generator.rows(), false, Recompute::none, room.context});
     generator.plan(arena, loaded.compute());
   };
   if (options.model.estimate) return loaded.print_estimate(plan);

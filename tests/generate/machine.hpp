@@ -77,7 +77,7 @@ class Machine {
         generator_(*model_,
                    {config_.vocab_size, sequences, context, cache, false, prompt_tokens, policy, config_.n_kv_heads}) {
     params_.plan(arena_);
-    model_->plan(arena_, {compute, generator_.rows(), false});
+    model_->plan(arena_, {compute, generator_.rows(), false, Recompute::none, context});
     generator_.plan(arena_, compute);
     memory_ = DeviceBuffer(arena_.bytes());
     arena_.commit(memory_.data());

@@ -133,7 +133,7 @@ void require_model_path(DeckLoader& deck, const Config& config) {
 
 void resolve_generation_task(DeckLoader& deck, Config& config) {
   require_model_path(deck, config);
-  config.generate.resolve(deck, config.run.directory(), config.batch.sequence_length, config.batch.micro);
+  config.generate.resolve(deck, config.batch.sequence_length, config.batch.micro);
   bool windows = false;
   for (int64_t layer = 0; layer < config.model.n_layers; ++layer) windows |= config.model.window_of_layer(layer) > 0;
   deck.check(config.generate.cache.kind == CachePolicy::Kind::full || !windows, {"generate.cache"},

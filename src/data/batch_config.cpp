@@ -10,10 +10,7 @@ void BatchConfig::visit(DeckKeys& keys) {
   keys.section("batch", "Set how many tokens an optimizer step takes, whatever the number of ranks.", Change::breaks,
                model_tasks);
   keys.key("sequence_length", sequence_length,
-           {.unit = "tokens",
-            .range = between(1, 1 << 24),
-            .doc = "Maximum length of a sample; with run.task = generate of a prompt and its continuation.",
-            .required = true});
+           {.unit = "tokens", .range = between(1, 1 << 24), .doc = "Maximum length of a sample.", .required = true});
   keys.key(
       "micro", micro,
       {.unit = "sequences",

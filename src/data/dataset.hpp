@@ -8,6 +8,7 @@
 #include "core/files/content_hash.hpp"
 #include "data/batch_config.hpp"
 #include "data/data_config.hpp"
+#include "data/files/task_files.hpp"
 #include "data/files/token_file.hpp"
 #include "data/progress.hpp"
 #include "data/stream/data_stream.hpp"
@@ -42,6 +43,7 @@ struct Dataset {
   std::vector<std::string> warnings;  ///< of the first rows of conversations; on rank 0
   std::string note;                   ///< names tokens without an embedding row in the model; empty: none
   ChatSource chat;                    ///< as given to open_dataset
+  std::vector<TaskFile> tasks = {};   ///< files of evaluation.tasks
 };
 
 /// Opens the deck's data and tokenizes text that is not in the cache: all ranks share the work (documents or pieces in

@@ -27,6 +27,7 @@ class Hdf5Sink : public Sink {
     for (const std::string& metric : options.metrics) {
       for (MetricsTable* table : {&train_, &validation_}) table->columns.push_back({metric, "1", {}});
     }
+    for (const std::string& score : options.scores) validation_.columns.push_back({score, "1", {}, true});
   }
 
   void interval(const IntervalRecord& r) override;
@@ -106,10 +107,13 @@ void Hdf5Sink::interval(const IntervalRecord& r) {
 }
 
 void Hdf5Sink::evaluation(const EvaluationRecord& r, double wall_time) {
-  const double perplexity = r.metrics.empty() ? std::exp(r.loss) : std::numeric_limits<double>::quiet_NaN();
-  std::vector<double> row = {static_cast<double>(r.step),   wall_time,         r.loss, perplexity,
-                             static_cast<double>(r.tokens), r.best ? 1.0 : 0.0};
+  constexpr double none = std::numeric_limits<double>::quiet_NaN();
+  const double loss = r.tokens > 0 ? r.loss : none;
+  std::vector<double> row = {
+      static_cast<double>(r.step),   wall_time,         loss, r.metrics.empty() ? std::exp(loss) : none,
+      static_cast<double>(r.tokens), r.best ? 1.0 : 0.0};
   for (const NamedValue& metric : r.metrics) row.push_back(metric.value);
+  for (const NamedValue& score : r.scores) row.push_back(score.value);
   validation_.add(row);
   sync_sometimes();
 }

@@ -79,9 +79,10 @@ void JsonlSink::evaluation(const EvaluationRecord& r, double wall_time) {
   nlohmann::ordered_json j = nlohmann::ordered_json::object();
   j["step"] = r.step;
   j["wall_time"] = wall_time;
-  j["validation_loss"] = r.loss;
-  if (r.metrics.empty()) j["perplexity"] = std::exp(r.loss);
+  if (r.tokens > 0) j["validation_loss"] = r.loss;
+  if (r.tokens > 0 && r.metrics.empty()) j["perplexity"] = std::exp(r.loss);
   add_metrics(j, r.metrics, "validation_");
+  add_metrics(j, r.scores, "validation_");
   j["validation_tokens"] = r.tokens;
   if (r.token_accuracy) j["validation_token_accuracy"] = *r.token_accuracy;
   j["best"] = r.best;

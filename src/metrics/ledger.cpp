@@ -28,6 +28,16 @@ void append_exact(std::string& line, double value) {
   }
 }
 
+void append_loss(std::string& line, double loss, int64_t tokens) {
+  if (tokens == 0) {
+    line += "null";
+    return;
+  }
+  line += '"';
+  append_exact(line, loss);
+  line += '"';
+}
+
 void append_metrics(std::string& line, const std::vector<NamedValue>& metrics) {
   if (metrics.empty()) return;
   line += R"(,"metrics":{)";
@@ -44,13 +54,7 @@ void append_metrics(std::string& line, const std::vector<NamedValue>& metrics) {
 void ledger_line(const StepRecord& r, std::string& line) {
   line.clear();
   append(line, R"({{"step":{},"learning_rate":"{:a}","loss":)", r.step, r.learning_rate);
-  if (r.tokens == 0) {
-    line += "null";
-  } else {
-    line += '"';
-    append_exact(line, r.loss);
-    line += '"';
-  }
+  append_loss(line, r.loss, r.tokens);
   line += R"(,"grad_norm":")";
   append_exact(line, r.grad_norm);
   append(line, R"(","tokens":{},"samples":"{:016x}")", r.tokens, r.samples);
@@ -65,10 +69,11 @@ void ledger_line(const StepRecord& r, std::string& line) {
 }
 
 std::string ledger_line(const EvaluationRecord& r) {
-  std::string line = fmt::format(R"({{"step":{},"validation_loss":")", r.step);
-  append_exact(line, r.loss);
-  line += '"';
-  append_metrics(line, r.metrics);
+  std::string line = fmt::format(R"({{"step":{},"validation_loss":)", r.step);
+  append_loss(line, r.loss, r.tokens);
+  std::vector<NamedValue> metrics = r.metrics;
+  metrics.insert(metrics.end(), r.scores.begin(), r.scores.end());
+  append_metrics(line, metrics);
   return line + "}\n";
 }
 

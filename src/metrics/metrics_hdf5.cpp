@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 
 #include "core/activity.hpp"
 #include "core/error.hpp"
@@ -138,7 +139,12 @@ void read_metrics_hdf5(const std::string& path, MetricsTable& table) {
   }
   MetricsTable read = table;
   for (MetricsTable::Column& column : read.columns) {
-    column.values = read_column(file.get(), table.name + "/" + column.name, path);
+    const std::string name = table.name + "/" + column.name;
+    if (column.optional && H5Lget_info2(file.get(), name.c_str(), &info, H5P_DEFAULT) < 0) {
+      column.values.assign(read.rows(), std::numeric_limits<double>::quiet_NaN());
+      continue;
+    }
+    column.values = read_column(file.get(), name, path);
     if (column.values.size() != read.rows()) refuse(path, table.name + "/" + column.name);
   }
   table = std::move(read);

@@ -12,6 +12,7 @@ struct MetricsTable {
     std::string name;
     std::string units;  ///< "nats per token", "s", "1", ...
     std::vector<double> values;
+    bool optional = false;  ///< True if a file may lack it; its values are then NaN
   };
   std::string name;
   std::vector<Column> columns;

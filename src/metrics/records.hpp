@@ -44,12 +44,13 @@ struct StepRecord {
 
 struct EvaluationRecord {
   int64_t step = 0;
-  double loss = 0;
-  int64_t tokens = 0;
+  double loss = 0;     ///< undefined without tokens
+  int64_t tokens = 0;  ///< 0: there are no validation data
   double seconds = 0;
   bool best = false;
   std::optional<double> token_accuracy = {};  ///< if requested
   std::vector<NamedValue> metrics = {};       ///< of the objective, besides the loss
+  std::vector<NamedValue> scores = {};        ///< of evaluation.tasks and evaluation.metrics
 };
 
 /// Rollback of the run to a checkpoint, with data that is omitted.

@@ -86,7 +86,7 @@ struct RunLog::State {
     ledger = std::make_unique<AppendFile>(o.directory + "/ledger.jsonl");
     const std::set<LogConfig::Sink> names(o.sinks.begin(), o.sinks.end());
     for (const LogConfig::Sink name : names)
-      sinks.push_back(make_sink(name, {o.directory, o.scales_loss, o.metrics, o.ranks}));
+      sinks.push_back(make_sink(name, {o.directory, o.scales_loss, o.metrics, o.scores, o.ranks}));
     for (const std::string& line : o.earlier) console.log_only(line);
     if (o.resumed) resume();
     for (const auto& sink : sinks) sink->sync();
@@ -248,9 +248,11 @@ void RunLog::State::write_interval(const StepRecord& r) {
 void RunLog::evaluation(const EvaluationRecord& r) {
   State& s = *state_;
   if (!s.options.active) return;
-  s.fresh = r;
-  s.last_validation = r.loss;
-  s.evaluated = 1;
+  if (r.tokens > 0) {
+    s.fresh = r;
+    s.last_validation = r.loss;
+    s.evaluated = 1;
+  }
   s.evaluation_seconds += r.seconds;
   ++s.evaluations;
   if (r.best) {
@@ -260,14 +262,19 @@ void RunLog::evaluation(const EvaluationRecord& r) {
   if (s.ledger) s.ledger->append(ledger_line(r));
   const double wall = s.wall_time();
   for (const auto& sink : s.sinks) sink->evaluation(r, wall);
-  std::string more = r.metrics.empty() ? fmt::format("  perplexity {:.3f}", std::exp(r.loss)) : "";
-  for (const NamedValue& metric : r.metrics) {
-    if (!metric.label.empty()) more += fmt::format("  {} {}", metric.label, number_text(metric.value, 3));
+  std::string text = fmt::format("step {}", r.step);
+  if (r.tokens > 0) text += fmt::format("  validation loss {:.4f}", r.loss);
+  if (r.tokens > 0 && r.metrics.empty()) text += fmt::format("  perplexity {:.3f}", std::exp(r.loss));
+  for (const auto* values : {&r.metrics, &r.scores}) {
+    for (const NamedValue& value : *values) {
+      if (!value.label.empty()) text += fmt::format("  {} {}", value.label, number_text(value.value, 3));
+    }
   }
-  s.console.print(fmt::format("step {}  validation loss {:.4f}{}{}{}  ({} {} in {})", r.step, r.loss, more,
-                              r.token_accuracy ? fmt::format("  accuracy {:.2f} %", 100 * *r.token_accuracy) : "",
-                              r.best ? "  best" : "", r.tokens, r.metrics.empty() ? "tokens" : "samples",
-                              duration(r.seconds)));
+  if (r.token_accuracy) text += fmt::format("  accuracy {:.2f} %", 100 * *r.token_accuracy);
+  if (r.best) text += "  best";
+  const std::string count =
+      r.tokens > 0 ? fmt::format("{} {} in ", r.tokens, r.metrics.empty() ? "tokens" : "samples") : "";
+  s.console.print(fmt::format("{}  ({}{})", text, count, duration(r.seconds)));
 }
 
 void RunLog::State::restore_numbers(const LogState& from) {

@@ -34,6 +34,7 @@ struct RunLogOptions {
   std::vector<LogConfig::Sink> sinks = {LogConfig::Sink::hdf5, LogConfig::Sink::jsonl};
   bool scales_loss = false;
   std::vector<std::string> metrics = {};  ///< names of the objective's values besides the loss
+  std::vector<std::string> scores = {};   ///< names of the scores of evaluations
   int ranks = 1;
   double flops_per_token = 0;
   double optimum = 0;        ///< loss of a perfect model if known, otherwise 0

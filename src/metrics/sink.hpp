@@ -17,6 +17,7 @@ struct SinkOptions {
   std::string directory;  ///< the run's
   bool scales_loss = false;
   std::vector<std::string> metrics = {};  ///< names of an objective's values besides the loss
+  std::vector<std::string> scores = {};   ///< names of the scores of evaluations
   int ranks = 1;
 };
 

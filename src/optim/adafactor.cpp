@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "core/exact_sum.hpp"
-#include "kernels/elementwise.hpp"
-#include "kernels/step_decision.hpp"
 #include "optim/adafactor_sums.hpp"
 #include "optim/optimizer.hpp"
 
@@ -39,7 +38,7 @@ enum Plane : size_t { master, v_row, v_column, momentum };
 class HostCopy {
  public:
   HostCopy(const Tensor& tensor, bool on_host, Stream& stream) : tensor_(tensor), stream_(stream) {
-    copied_ = !on_host && !device_memory_is_host() && tensor.numel() > 0;
+    copied_ = !on_host && !device_memory_is_host() && !tensor.empty();
     if (!copied_) return;
     values_.resize(static_cast<size_t>(tensor.numel()));
     copy_to_host(values_.data(), tensor.data, tensor.bytes(), stream);
@@ -83,8 +82,9 @@ class Adafactor : public Optimizer {
     params_ = &params;
     ranks_ = args.ranks;
     stream_ = &stream;
-    scale_ = static_cast<float>(args.gradient_scale);
-    if (!decide(args)) return;
+    const std::optional<double> factor_of_step = gradient_factor(args, stream);
+    if (!factor_of_step) return;
+    scale_ = static_cast<float>(*factor_of_step);
     rate_ = args.learning_rate;
     const auto t = static_cast<double>(args.step);
     if (config_.relative_step) rate_ = std::min(1e-2, 1 / std::sqrt(t));
@@ -109,16 +109,6 @@ class Adafactor : public Optimizer {
 
  private:
   const ParamSpec& param(int unit, int p) const { return params_->spec(unit).params[static_cast<size_t>(p)]; }
-
-  /// Takes the factor on the gradients from the device; returns false if the step does not apply.
-  bool decide(const UpdateArgs& args) {
-    if (args.decision.empty()) return true;
-    StepDecision decision{};
-    copy_to_host(&decision, args.decision.data, args.decision.bytes(), *stream_);
-    stream_->synchronize();
-    scale_ = static_cast<float>(decision.factor);
-    return decision.applies != 0;
-  }
 
   /// Calls visit(first element of the unit, end, scaled gradients from there on) for the parts of a parameter that this
   /// rank owns.
@@ -302,14 +292,7 @@ class Adafactor : public Optimizer {
         if (begin < end) update_elements(unit, p, shard, {begin, end, range.decay});
       }
     }
-    if (shard.weights.empty()) return;
-    if (!shard.on_host) return cast(shard.weights, shard.master(), *stream_);
-    const auto* values = shard.master().as<float>();
-    if (shard.weights.dtype == DType::f32) {
-      std::copy_n(values, shard.master().numel(), shard.weights.as<float>());
-    } else {
-      round_to(shard.weights.dtype, values, shard.master().numel(), static_cast<uint16_t*>(shard.weights.data));
-    }
+    round_masters(shard, *stream_);
   }
 
   void update_elements(int unit, int p, const ParamStore::Shard& shard, const UnitRange& range) {

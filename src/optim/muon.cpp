@@ -11,6 +11,7 @@
 #include <cmath>
 #include <functional>
 #include <iterator>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -18,7 +19,6 @@
 #include "kernels/elementwise.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/reduce.hpp"
-#include "kernels/step_decision.hpp"
 #include "kernels/workspace.hpp"
 #include "optim/element_optimizer.hpp"
 
@@ -104,14 +104,14 @@ class Muon : public ElementOptimizer {
  private:
   void before_pass(ParamStore& params) override {
     params_ = &params;
-    double scale = args().gradient_scale;
-    if (matrices_.empty() || !decide(scale)) return;
+    const std::optional<double> factor = matrices_.empty() ? std::nullopt : gradient_factor(args(), stream());
+    if (!factor) return;
     LLMTRAIN_CHECK(args().ranks != nullptr && !own_.empty(), "muon needs the communicator and its planned memory");
     params.begin_change();
     const auto ranks = static_cast<size_t>(params.rank_count());
     for (size_t first = 0; first < matrices_.size(); first += ranks) {
       const size_t last = std::min(first + ranks, matrices_.size());
-      for (size_t i = first; i < last; ++i) gather(matrices_[i], static_cast<int>(i - first), scale);
+      for (size_t i = first; i < last; ++i) gather(matrices_[i], static_cast<int>(i - first), *factor);
       const size_t mine = first + static_cast<size_t>(rank());
       if (mine < last) orthogonalize(matrices_[mine]);
       for (size_t i = first; i < last; ++i) distribute(matrices_[i], static_cast<int>(i - first));
@@ -119,16 +119,6 @@ class Muon : public ElementOptimizer {
   }
 
   int rank() const { return args().ranks->rank(); }
-  /// Takes the factor on the gradients from the device; returns false if the step does not apply.
-  bool decide(double& scale) {
-    if (args().decision.empty()) return true;
-    StepDecision decision{};
-    copy_to_host(&decision, args().decision.data, args().decision.bytes(), stream());
-    stream().synchronize();
-    scale = decision.factor;
-    return decision.applies != 0;
-  }
-
   Tensor room(const Matrix& matrix, int for_rank) const {
     return (for_rank == rank() ? own_ : others_).rows(0, matrix.elements());
   }
@@ -257,22 +247,11 @@ class Muon : public ElementOptimizer {
       const int64_t end = shard.planes->end_of_run(begin, shard.end);
       const ParamStore::Shard part = shard.part(begin, end);
       if (shard.planes->at(second_moment, begin).per_chunk == 0) {
-        round_weights(part);
+        round_masters(part, stream());
       } else {
         for (const UnitRange& range : ranges(unit)) update_by_adamw(part, part.part_of(range));
       }
       begin = end;
-    }
-  }
-  void round_weights(const ParamStore::Shard& part) {
-    if (part.weights.empty()) return;
-    if (!part.on_host) return cast(part.weights, part.master(), stream());
-    const auto* values = part.master().as<float>();
-    const int64_t n = part.master().numel();
-    if (part.weights.dtype == DType::f32) {
-      std::copy_n(values, n, part.weights.as<float>());
-    } else {
-      round_to(part.weights.dtype, values, n, static_cast<uint16_t*>(part.weights.data));
     }
   }
   void update_by_adamw(const ParamStore::Shard& part, const UnitRange& range) {

@@ -4,7 +4,9 @@
 #include <array>
 
 #include "core/error.hpp"
+#include "kernels/elementwise.hpp"
 #include "kernels/reduce.hpp"
+#include "kernels/step_decision.hpp"
 
 namespace llmtrain {
 
@@ -32,6 +34,27 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config) {
   const auto found = std::ranges::find(optimizers, config.name, &OptimizerEntry::name);
   LLMTRAIN_CHECK(found != optimizers.end(), "every optimizer has an entry");
   return found->make(config);
+}
+
+std::optional<double> gradient_factor(const UpdateArgs& args, Stream& stream) {
+  if (args.decision.empty()) return args.gradient_scale;
+  StepDecision decision{};
+  copy_to_host(&decision, args.decision.data, args.decision.bytes(), stream);
+  stream.synchronize();
+  if (decision.applies == 0) return std::nullopt;
+  return decision.factor;
+}
+
+void round_masters(const ParamStore::Shard& shard, Stream& stream) {
+  if (shard.weights.empty()) return;
+  if (!shard.on_host) return cast(shard.weights, shard.master(), stream);
+  const auto* values = shard.master().as<float>();
+  const int64_t count = shard.master().numel();
+  if (shard.weights.dtype == DType::f32) {
+    std::copy_n(values, count, shard.weights.as<float>());
+  } else {
+    round_to(shard.weights.dtype, values, count, static_cast<uint16_t*>(shard.weights.data));
+  }
 }
 
 void sum_gradient_squares(const Tensor& sum, const ParamStore& params, Stream& stream) {

@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "optim/optimizer_config.hpp"
@@ -28,6 +29,12 @@ class Optimizer {
   virtual void plan(const ParamStore& /*params*/, Arena& /*arena*/) {}
   virtual void update(ParamStore& params, const UpdateArgs& args, Stream& stream) = 0;
 };
+
+/// The factor on the sums of gradients, which a decision of the device replaces; nothing if the step does not apply.
+/// For optimizers whose host needs it; waits for the stream.
+std::optional<double> gradient_factor(const UpdateArgs& args, Stream& stream);
+/// Rounds the shard's masters to its weights, if these are stored separately.
+void round_masters(const ParamStore::Shard& shard, Stream& stream);
 
 /// Makes the optimizer of this name. To add one, add a name to OptimizerConfig::Name, a file with a class, and a line
 /// in optimizer.cpp.

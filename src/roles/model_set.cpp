@@ -118,10 +118,10 @@ void RoleModel::load_adapters(LoadedWeights& loaded, const std::string& base_has
   params_.publish_masters();
   loaded.text += fmt::format("{}adapters from {}", loaded.text.empty() ? "" : "; ", path);
   if (!base_hash.empty() && !adapter.base_hash.empty() && base_hash != adapter.base_hash) {
-    loaded.warnings.push_back(
-        fmt::format("{}: the adapter was trained with another model than {} (their frozen weights "
-                    "have the hashes {} and {})",
-                    path, spec_.weights.folder, printable(adapter.base_hash), base_hash));
+    loaded.warnings.push_back(fmt::format(
+        "{}: the adapter was trained with other frozen weights than {} has here (their hashes are {} and {}): "
+        "another model, or this one stored in other bits",
+        path, spec_.weights.folder, printable(adapter.base_hash), base_hash));
   }
 }
 

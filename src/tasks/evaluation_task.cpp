@@ -17,6 +17,7 @@
 #include "models/lora.hpp"
 #include "models/models.hpp"
 #include "parallel/job/cancellable_work.hpp"
+#include "tasks/score_parts.hpp"
 #include "tasks/tasks.hpp"
 #include "train/run/job.hpp"
 #include "train/run/stop_monitor.hpp"
@@ -55,21 +56,52 @@ int64_t scored_bytes(const Tokenizer& tokenizer, const HostBatch& batch) {
   return bytes;
 }
 
-EvaluationTask::EvaluationTask(RoleSpec policy, DataStream data, int64_t steps,
-                               std::shared_ptr<const Tokenizer> tokenizer)
-    : tokenizer_(std::move(tokenizer)), data_(std::move(data)), steps_(steps) {
-  require_trained_tokens(data_, steps_);
-  const bool scores = policy.shape.config.scores();
+EvaluationTask::EvaluationTask(EvaluationParts parts, int ranks) : parts_(std::move(parts)) {
+  if (parts_.data) require_trained_tokens(*parts_.data, parts_.steps);
+  const bool scores = parts_.policy.shape.config.scores();
   objective_ = scores ? make_reward({}) : make_cross_entropy();
-  const int64_t rows = policy.passes.value().max_rows;
-  models_.add(std::move(policy));
+  const int64_t rows = parts_.policy.passes.value().max_rows;
+  int64_t segments = parts_.data ? parts_.data->max_segments() : 0;
+  if (!parts_.scores.choices.empty()) segments = std::max(segments, segments_for(rows));
+  const DType compute = parts_.policy.passes->compute;
+  models_.add(std::move(parts_.policy));
   models_.plan(arena_);
-  batch_.plan(arena_, rows, data_.max_segments());
+  batch_.plan(arena_, rows, segments);
   arena_.add(statistics_.logp, MemoryCategory::activations, "statistics.logp", DType::f32, {rows});
-  objective_->plan(arena_, rows, data_.max_segments());
+  objective_->plan(arena_, rows, segments);
   if (!scores) arena_.add(statistics_.argmax, MemoryCategory::activations, "statistics.argmax", DType::i32, {rows});
   arena_.add(sums_, MemoryCategory::activations, "statistics.sums", DType::i64,
              {std::ssize(objective_->metrics()), ExactSum::integer_count});
+  parts_.scores.answers.plan(models_.at(Role::policy), arena_, compute, ranks);
+}
+
+namespace {
+
+Interrupted stop_of(Communicator& communicator) {
+  return [&communicator] {
+    throw_if_stopping(communicator, "while it was evaluating");
+    return false;
+  };
+}
+
+}  // namespace
+
+void EvaluationTask::score_data(EvaluationReport& report, Context& ctx, Communicator& communicator) {
+  RoleModel& policy = models_.at(Role::policy);
+  int64_t bytes[] = {0};
+  const bool has_text = !policy.shape().config.scores();
+  const auto count = [&](const HostBatch& batch) {
+    if (parts_.tokenizer != nullptr && has_text) bytes[0] += scored_bytes(*parts_.tokenizer, batch);
+  };
+  auto result = evaluate(policy.model(), ctx, *objective_, *parts_.data, parts_.steps, {batch_, statistics_, sums_},
+                         communicator, stop_of(communicator), count)
+                    .value();
+  communicator.sum(bytes);
+  report.loss = result.loss;
+  report.tokens = result.tokens;
+  report.correct = result.correct;
+  report.bytes = bytes[0];
+  report.metrics = std::move(result.metrics);
 }
 
 EvaluationReport EvaluationTask::run(Runtime& runtime, RunLog& log) {
@@ -83,22 +115,12 @@ EvaluationReport EvaluationTask::run(Runtime& runtime, RunLog& log) {
   const LoadedWeights loaded = policy.load(communicator, stream);
   log.print("weights    " + loaded.text);
   for (const std::string& warning : loaded.warnings) log.warn(warning);
-
   Context ctx{policy.params(), arena_, stream};
-  int64_t bytes[] = {0};
-  const bool has_text = !policy.shape().config.scores();
-  const auto count = [&](const HostBatch& batch) {
-    if (tokenizer_ != nullptr && has_text) bytes[0] += scored_bytes(*tokenizer_, batch);
-  };
-  const auto interrupted = [&] {
-    throw_if_stopping(communicator, "while it was evaluating");
-    return false;
-  };
-  auto result = evaluate(policy.model(), ctx, *objective_, data_, steps_, {batch_, statistics_, sums_}, communicator,
-                         interrupted, count)
-                    .value();
-  communicator.sum(bytes);
-  return {result.loss, result.tokens, result.correct, bytes[0], std::move(result.metrics)};
+  EvaluationReport report;
+  if (parts_.data) score_data(report, ctx, communicator);
+  const LikelihoodBuffers buffers{batch_, statistics_.logp, statistics_.argmax};
+  report.scores = parts_.scores.run(policy, arena_, runtime, buffers, stop_of(communicator)).value();
+  return report;
 }
 
 namespace {
@@ -127,12 +149,14 @@ RoleSpec untrained_policy(const Config& config, const RankPosition& position, in
   shape.new_head = config.source.new_head;
   if (lora) adapt(shape, *lora);
   quantize(shape, config.storage(config.source.quantization));
-  return {.role = Role::policy,
-          .shape = std::move(shape),
-          .store = store,
-          .passes = PassPlan{store.compute, rows, false},
-          .weights = {.folder = config.model.path, .checkpoint = checkpoint},
-          .lora = std::move(lora)};
+  RoleSpec policy;
+  policy.shape = std::move(shape);
+  policy.store = store;
+  policy.passes = PassPlan{store.compute, rows, false};
+  policy.weights.folder = config.model.path;
+  policy.weights.checkpoint = checkpoint;
+  policy.lora = std::move(lora);
+  return policy;
 }
 
 namespace {
@@ -140,45 +164,57 @@ namespace {
 /// The deck must be resolved, with a model.path.
 std::unique_ptr<EvaluationTask> make_evaluation(const Config& config, const Dataset& data,
                                                 const RankPosition& position) {
-  DataStream stream = evaluation_stream(config.data, config.batch, config.evaluation.stride, data);
-  const int64_t steps = first_steps(config.evaluation, stream);
-  RoleSpec policy = untrained_policy(config, position, stream.max_rows());
-  return std::make_unique<EvaluationTask>(std::move(policy), std::move(stream), steps, data.tokenizer);
+  EvaluationParts parts;
+  int64_t rows = 0;
+  if (data.train != nullptr) {
+    parts.data = evaluation_stream(config.data, config.batch, config.evaluation.stride, data);
+    parts.steps = first_steps(config.evaluation, *parts.data);
+    rows = parts.data->max_rows();
+  }
+  if (!data.tasks.empty()) rows = std::max(rows, config.batch.micro * config.batch.sequence_length);
+  parts.policy = untrained_policy(config, position, rows);
+  parts.tokenizer = data.tokenizer;
+  parts.scores = make_scores(config, data, parts.data ? &*parts.data : nullptr, parts.steps);
+  return std::make_unique<EvaluationTask>(std::move(parts), position.size);
 }
 
-void print_opening(RunLog& log, const Job& job, const EvaluationTask& task, const Dataset& data) {
-  const Config& config = job.config;
-  print_machine(log, "", job.runtime);
-  print_model(log, config.model, config.precision, task.parameter_count());
-  print_quantization(log, config.storage(config.source.quantization));
-  print_memory(log, task.plan(), job.runtime.communicator());
-  const SampleCounts& counts = task.data().counts();
+void print_data(RunLog& log, const Config& config, const EvaluationTask& task, const Dataset& data) {
+  const DataStream& stream = *task.data();
+  const SampleCounts& counts = stream.counts();
   const int64_t stride = config.evaluation.stride;
   log.print(fmt::format("data       {} samples of at most {} tokens{}", count_text(counts.samples),
                         count_text(config.batch.sequence_length),
                         stride > 0 ? fmt::format(", one every {} tokens", count_text(stride)) : std::string()));
   print_rows(log, data);
   print_left_out(log, counts);
-  if (task.steps() < task.data().steps_per_epoch()) {
+  if (task.steps() < stream.steps_per_epoch()) {
     log.print(
         fmt::format("           the first {} samples are scored", count_text(task.steps() * config.batch.global)));
+  }
+}
+
+void print_opening(RunLog& log, const Job& job, EvaluationTask& task, const Dataset& data) {
+  const Config& config = job.config;
+  print_machine(log, "", job.runtime);
+  print_model(log, config.model, config.precision, task.parameter_count());
+  print_quantization(log, config.storage(config.source.quantization));
+  print_memory(log, task.plan(), job.runtime.communicator());
+  if (task.data()) print_data(log, config, task, data);
+  for (const std::string& line : task.scores().choices.descriptions()) log.print(line);
+  if (const AnswerEvaluation& answers = task.scores().answers; !answers.empty()) {
+    log.print(fmt::format("answers    to {} prompts", count_text(answers.rows())));
   }
   log.print(fmt::format("results    {}", config.run.directory()));
   print_warnings(log, config.notes, job.runtime);
 }
 
-std::string report_json(const EvaluationReport& report, const WeightSource& weights, const std::string& adapter,
-                        int64_t sequence_length, int64_t stride) {
-  nlohmann::ordered_json j = nlohmann::ordered_json::object();
-  j["model"] = weights.folder;
-  if (!weights.checkpoint.empty()) j["checkpoint"] = weights.checkpoint;
-  if (!adapter.empty()) j["adapter"] = adapter;
+void put_data(nlohmann::ordered_json& j, const EvaluationReport& report, int64_t sequence_length, int64_t stride) {
   j["loss"] = report.loss;
   if (!report.metrics.empty()) {
     for (const NamedValue& metric : report.metrics) j[metric.name] = metric.value;
     j["pairs"] = report.tokens;
     j["sequence_length"] = sequence_length;
-    return j.dump(2) + "\n";
+    return;
   }
   j["perplexity"] = report.perplexity();
   if (report.bytes > 0) j["bits_per_byte"] = report.bits_per_byte();
@@ -187,10 +223,34 @@ std::string report_json(const EvaluationReport& report, const WeightSource& weig
   if (report.bytes > 0) j["bytes"] = report.bytes;
   j["sequence_length"] = sequence_length;
   j["stride"] = stride;
+}
+
+std::string report_json(const EvaluationReport& report, const Config& config, const EvaluationScores& scores) {
+  nlohmann::ordered_json j = nlohmann::ordered_json::object();
+  j["model"] = config.model.path;
+  if (!config.source.checkpoint.empty()) j["checkpoint"] = config.source.checkpoint;
+  if (!config.lora.path.empty()) j["adapter"] = config.lora.path;
+  if (report.tokens > 0) put_data(j, report, config.batch.sequence_length, config.evaluation.stride);
+  if (!scores.choices.empty()) j["tasks"] = nlohmann::ordered_json::parse(scores.choices.report());
+  if (!scores.answers.empty()) {
+    for (const NamedValue& score : std::span(report.scores).subspan(scores.choices.names().size())) {
+      j["metrics"][score.name] = score.value;
+    }
+    j["answers"] = scores.answers.rows();
+  }
   return j.dump(2) + "\n";
 }
 
+void print_scores(RunLog& log, const EvaluationReport& report) {
+  if (report.scores.empty()) return;
+  log.print("");
+  log.print("scores");
+  for (const NamedValue& score : report.scores) log.print(fmt::format("  {:<30} {:.6f}", score.name, score.value));
+}
+
 void print_report(RunLog& log, const EvaluationReport& report) {
+  print_scores(log, report);
+  if (report.tokens == 0) return;
   log.print("");
   if (!report.metrics.empty()) {
     log.print(fmt::format("{} pairs scored", count_text(report.tokens)));
@@ -261,10 +321,14 @@ int run_evaluation(Job& job) {
   throw_on_all_ranks(communicator, [&] {
     if (root) directory->start(write_deck(config));
   });
+  if (!task->scores().answers.empty()) {
+    task->scores().answers.set_stop_ids(answer_stop_ids(config, data, communicator));
+  }
   RunLogOptions options =
       log_options(config.log, config.precision, root ? &*directory : nullptr, task->plan(), communicator);
   options.earlier = earlier;
   for (const MetricSpec& metric : task->metrics().subspan(1)) options.metrics.emplace_back(metric.name);
+  options.scores = task->scores().names();
   std::optional<RunLog> log;
   throw_on_all_ranks(communicator, [&] { log.emplace(options); });
   print_opening(*log, job, *task, data);
@@ -279,19 +343,22 @@ int run_evaluation(Job& job) {
   record.loss = report.loss;
   record.tokens = report.tokens;
   record.metrics = report.metrics;
+  record.scores = report.scores;
   record.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   log->evaluation(record);
   print_report(*log, report);
-  if (!std::isfinite(report.loss)) {
+  if (report.tokens > 0 && !std::isfinite(report.loss)) {
     throw UserError(ExitCode::diverged, config.model.path +
                                             ": the loss is not finite: the weights, or products of them in this "
                                             "precision.compute, overflow; try precision.compute = fp32");
   }
   throw_on_all_ranks(communicator, [&] {
-    if (root)
-      directory->write_file("evaluation.json",
-                            report_json(report, {config.model.path, config.source.checkpoint}, config.lora.path,
-                                        config.batch.sequence_length, config.evaluation.stride));
+    if (!root) return;
+    const EvaluationScores& scores = task->scores();
+    directory->write_file("evaluation.json", report_json(report, config, scores));
+    if (!config.evaluation.log_samples) return;
+    if (!scores.choices.empty()) directory->write_file("evaluation_rows.jsonl", scores.choices.rows_text());
+    if (!scores.answers.empty()) directory->write_file("generations.jsonl", scores.answers.rows_text());
   });
   log->finish("finished");
   throw_on_all_ranks(communicator, [&] {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/activity.hpp"
+#include "data/tokenize/named_tokenizer.hpp"
 #include "tasks/tasks.hpp"
 
 namespace llmtrain {
@@ -22,9 +23,31 @@ ChatSource load_chat(const Config& config, Communicator& communicator) {
   return {config.chat, parse_chat_files(text, stored_chat_name)};
 }
 
+namespace {
+
+/// For evaluation.tasks without other data.
+Dataset open_tokenizer_alone(const Config& config, Communicator& communicator) {
+  Dataset data;
+  throw_on_all_ranks(communicator, [&] {
+    const std::string path = config.data.tokenizer == "bytes" ? config.data.tokenizer : config.data.tokenizer_folder();
+    if (path.empty()) {
+      throw UserError(ExitCode::deck,
+                      fmt::format("{}: {} has no tokenizer, which evaluation.tasks needs: name its tokenizer",
+                                  config.provenance.where("data.tokenizer"), config.model.path));
+    }
+    data.tokenizer = open_tokenizer(path, {config.data.eos_token});
+  });
+  return data;
+}
+
+}  // namespace
+
 Dataset load_data(Config& config, Communicator& communicator, const ProgressReport& report) {
   const SectionScope section(Section::data);
-  Dataset data = open_dataset(config.data, config.batch, communicator, report, load_chat(config, communicator));
+  Dataset data = config.data.train.empty()
+                     ? open_tokenizer_alone(config, communicator)
+                     : open_dataset(config.data, config.batch, communicator, report, load_chat(config, communicator));
+  data.tasks = read_task_files(config.evaluation.tasks, communicator);
   if (config.model.vocab_size == 0) config.set_vocab_size(data.vocabulary_size);
   if (!config.model.path.empty() && data.tokenizer != nullptr && data.tokenizer->kind() == "char" &&
       !config.provenance.given("data.tokenizer")) {

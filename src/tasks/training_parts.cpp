@@ -12,6 +12,7 @@
 #include "models/lora.hpp"
 #include "models/models.hpp"
 #include "tasks/rollout_parts.hpp"
+#include "tasks/score_parts.hpp"
 #include "text/chat/chat_export.hpp"
 #include "text/tokens_beyond_embedding.hpp"
 #include "train/checkpoint_model.hpp"
@@ -107,6 +108,8 @@ TrainingParts training_parts(const Config& config, const Dataset& data) {
   }
   std::unique_ptr<Rollouts> rollouts =
       rolls_out ? make_rollouts(config, data, softmax_rows(config.model, data), train) : nullptr;
+  const int64_t scored = validation ? first_steps(config.evaluation, *validation) : 0;
+  EvaluationScores scores = make_scores(config, data, validation ? &*validation : nullptr, scored);
   const int64_t steps = steps_of(config.run, rollouts ? rollouts->steps_per_epoch() : train.steps_per_epoch());
   return {.tokenizer = data.tokenizer,
           .prompts = std::move(prompts),
@@ -117,7 +120,8 @@ TrainingParts training_parts(const Config& config, const Dataset& data) {
           .total_steps = steps,
           .objective = make_objective(config, data),
           .optimizer = make_optimizer(config.optimizer),
-          .rollouts = std::move(rollouts)};
+          .rollouts = std::move(rollouts),
+          .scores = std::move(scores)};
 }
 
 namespace {
@@ -214,8 +218,11 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
                   .weights = {.folder = config.model.path, .seed = static_cast<uint64_t>(config.run.seed)}};
   if (config.run.finetuning == RunConfig::Finetuning::lora) policy.lora = config.lora;
   if (config.run.task == Task::ppo) policy.critic = critic_of(config);
+  std::vector<std::string> metrics;
+  for (const MetricSpec& metric : parts.objective->metrics().subspan(1)) metrics.emplace_back(metric.name);
+  check_best_metric(config, metrics, !policy.shape.config.scores(), parts.scores);
   PlanOptions options;
-  options.counts_correct = config.checkpoint.best_metric == CheckpointConfig::Metric::token_accuracy;
+  options.counts_correct = config.checkpoint.best_metric == "validation/token_accuracy";
   options.ranks = position.size;
   options.compares_losses = config.divergence.spike_z_score != 0;
   // If checkpoints are saved only on request, a save may delay an update: no copy is needed.

@@ -312,6 +312,7 @@ int run_training(Job& job) {
   describe_work(log_setup, *plan, config.evaluation, config.batch.sequence_length);
   log_setup.earlier = earlier;
   log_setup.optimum = data.optimum;
+  log_setup.scores = plan->scores.names();
   for (const MetricSpec& metric : plan->objective->metrics().subspan(1)) log_setup.metrics.emplace_back(metric.name);
   if (plan->rollouts) {
     for (const RolloutMetric& metric : plan->rollouts->metrics()) log_setup.metrics.push_back(metric.name);

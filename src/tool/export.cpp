@@ -1,4 +1,4 @@
-// llmtool export: writes a checkpoint, or a Hugging Face folder, as a Hugging Face folder.
+// llmtool export: writes a checkpoint, or a Hugging Face folder, as a Hugging Face folder or a GGUF file.
 
 #include "hf/export.hpp"
 
@@ -14,6 +14,7 @@
 
 #include "checkpoint/checkpoint_weights.hpp"
 #include "data/dataset.hpp"
+#include "hf/gguf/export_gguf.hpp"
 #include "hf/model_folder.hpp"
 #include "text/files/tokenizer_files.hpp"
 #include "tool/loaded_model.hpp"
@@ -27,6 +28,7 @@ namespace {
 struct ExportCommand {
   std::string source;
   std::string output;
+  std::string format = "hf";
   std::string dtype;
   std::string tokenizer;
   std::string file_size = "5G";
@@ -51,6 +53,25 @@ ChatExport chat_of(const std::string& checkpoint, const Config& deck, const Toke
     print_warnings({fmt::format("the chat template of the run is not exported: {}", error.what())});
     return {};
   }
+}
+
+/// Calls use() with the weights of a checkpoint: its own read piece by piece, frozen ones, which are elsewhere, loaded.
+template <class Use>
+void with_weights(LoadedModel& loaded, const Use& use) {
+  const CheckpointModel& checkpoint = *loaded.checkpoint();
+  const Manifest& manifest = checkpoint.manifest();
+  if (manifest.frozen) {
+    loaded.start([](Arena&) {});
+    return use(
+        [&](int unit, int64_t begin, int64_t end, float* out) { loaded.params().gather_range(unit, begin, end, out); });
+  }
+  const std::string& path = checkpoint.folder();
+  const std::string what = difference(manifest.schema, make_schema(loaded.model().units(), manifest.schema.states));
+  if (!what.empty()) {
+    throw UserError(ExitCode::bad_content, fmt::format("{}: its tensors do not fit its deck: {}", path, what));
+  }
+  CheckpointWeights weights(path, manifest);
+  use([&](int unit, int64_t begin, int64_t end, float* out) { weights.read(unit, begin, end, out); });
 }
 
 /// The weights of a checkpoint, read piece by piece; what belongs to them comes from the folder that the run began
@@ -91,20 +112,60 @@ void export_checkpoint(const std::string& path, const std::string& tokenizer_pat
   } else if (!tokenizer_path.empty()) {
     refuse_command_line("--tokenizer: the checkpoint has no tokenizer");
   }
-  if (manifest.frozen) {  // its frozen weights are elsewhere
-    loaded.start([](Arena&) {});
-    return export_model(options, loaded.shape(), loaded.params(), loaded.communicator());
+  with_weights(loaded, [&](const GatherWeights& gather) {
+    export_model(options, loaded.shape(), loaded.model().units(), gather, loaded.communicator());
+  });
+}
+
+/// A checkpoint as a GGUF file: with the tokenizer, and the chat template of its run or else of the model's folder.
+std::vector<std::string> checkpoint_to_gguf(const std::string& path, GgufOptions options) {
+  ModelOptions source;
+  source.model = path;
+  LoadedModel loaded(source);
+  if (loaded.lora()) {
+    throw UserError(ExitCode::bad_content,
+                    path +
+                        ": it has adapters; export them without --format, put them into their model with llmtool "
+                        "merge, and export that folder");
   }
-  const std::vector<UnitSpec>& units = loaded.model().units();
-  if (const std::string what = difference(manifest.schema, make_schema(units, manifest.schema.states)); !what.empty()) {
-    throw UserError(ExitCode::bad_content, fmt::format("{}: its tensors do not fit its deck: {}", path, what));
+  options.tokenizer = loaded.tokenizer();
+  options.stop_ids = loaded.ids().eos;
+  if (loaded.tokenizer() != nullptr) {
+    const Config deck =
+        load_config(loaded.checkpoint()->manifest().deck, path + "/manifest.json: deck", {}, DeckFiles::recorded);
+    ChatExport chat = chat_of(path, deck, *loaded.tokenizer(), "");
+    options.chat_template = chat.templates[chat_template_file];
+    options.stop_ids.insert(options.stop_ids.end(), chat.stop_ids.begin(), chat.stop_ids.end());
   }
-  CheckpointWeights weights(path, manifest);
-  const auto read = [&](int unit, int64_t begin, int64_t end, float* out) { weights.read(unit, begin, end, out); };
-  export_model(options, loaded.shape(), units, read, loaded.communicator());
+  std::error_code ignored;
+  const std::string& origin = loaded.config().path;
+  if (options.chat_template.empty() && std::filesystem::is_directory(origin, ignored)) {
+    options.chat_template = default_chat_template(origin);
+  }
+  std::vector<std::string> warnings;
+  with_weights(loaded, [&](const GatherWeights& gather) {
+    warnings = write_gguf(options, loaded.shape(), loaded.model().units(), gather);
+  });
+  return warnings;
+}
+
+void export_gguf(const ExportCommand& o) {
+  if (!o.tokenizer.empty())
+    refuse_command_line("--tokenizer: a GGUF file has the tokenizer of the checkpoint or folder");
+  GgufOptions options;
+  options.output = o.output;
+  options.overwrite = o.force;
+  options.type = gguf_type_of(o.dtype);
+  if (!o.dtype.empty() && !options.type) {
+    refuse_command_line("--dtype must be fp32, bf16, fp16 or q8_0, not '" + o.dtype + "'");
+  }
+  const std::string checkpoint = CheckpointModel::find(o.source);
+  print_warnings(checkpoint.empty() ? convert_to_gguf(o.source, options) : checkpoint_to_gguf(checkpoint, options));
+  std::cout << o.output << '\n';
 }
 
 void export_any(const ExportCommand& o) {
+  if (o.format == "gguf") return export_gguf(o);
   require_other_folder(o.source, o.output);
   ExportOptions options;
   options.output = o.output;
@@ -132,18 +193,23 @@ StoredType parse_weight_type_option(const std::string& text) {
 Subcommand add_export(CLI::App& program) {
   CLI::App* app = program.add_subcommand("export",
                                          "export a checkpoint as a Hugging Face folder (the adapters of a LoRA run as "
-                                         "PEFT's), or convert such a folder to another type or file size");
+                                         "PEFT's) or a GGUF file, or convert such a folder to another type, file size "
+                                         "or format");
   const auto o = std::make_shared<ExportCommand>();
   app->add_option("source", o->source, "checkpoint or Hugging Face folder")->required();
-  app->add_option("--output", o->output, "output folder")->required();
+  app->add_option("--output", o->output, "output folder, or file of --format gguf")->required();
+  app->add_option("--format", o->format, "hf (a Hugging Face folder) or gguf (one file for llama.cpp)")
+      ->check(CLI::IsMember({"hf", "gguf"}))
+      ->capture_default_str();
   app->add_option("--dtype", o->dtype,
-                  "type of the weights: fp32, bf16 or fp16; default: unchanged, for a checkpoint fp32");
+                  "type of the weights: fp32, bf16 or fp16, in a GGUF file also q8_0; default: unchanged, for a "
+                  "checkpoint fp32");
   app->add_option("--file-size", o->file_size, "bytes of weights after which the next file starts")
       ->capture_default_str();
   app->add_option("--tokenizer", o->tokenizer,
                   "of a checkpoint: where the folder of its tokenizer is now, for the chat templates and other files "
                   "beside the tokenizer");
-  app->add_flag("--force", o->force, "replace the folder");
+  app->add_flag("--force", o->force, "replace the folder or file");
   return {app, [o] { export_any(*o); }};
 }
 

@@ -43,7 +43,7 @@ void export_policy(const ExportOptions& options, RoleModel& policy, Communicator
 
 }  // namespace
 
-void load_best_weights(const RunContext& run, RunCheckpoints& checkpoints, CheckpointConfig::Metric metric,
+void load_best_weights(const RunContext& run, RunCheckpoints& checkpoints, const std::string& metric,
                        int64_t completed) {
   const int64_t best_step = run.progress.best.step();
   const int64_t saved = checkpoints.best_saved();
@@ -74,7 +74,7 @@ void load_best_weights(const RunContext& run, RunCheckpoints& checkpoints, Check
   std::vector<float> buffer(size_t{1} << 18);
   MasterWeights parameters(run.plan.params(), run.runtime.stream());
   load_checkpoint(path, manifest, parameters, buffer, communicator);
-  run.log.print(fmt::format("weights    of the best evaluation, after step {} ({})", saved, name_of(metric)));
+  run.log.print(fmt::format("weights    of the best evaluation, after step {} ({})", saved, metric));
 }
 
 void write_adapters(const RunContext& run, const std::string& folder) {

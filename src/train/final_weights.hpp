@@ -12,7 +12,7 @@ namespace llmtrain {
 
 /// Loads the best weights from their checkpoint, which exists since every improvement is saved at once and kept. The
 /// moments remain those of the last step. `completed`: the steps of the run. Collective.
-void load_best_weights(const RunContext& run, RunCheckpoints& checkpoints, CheckpointConfig::Metric metric,
+void load_best_weights(const RunContext& run, RunCheckpoints& checkpoints, const std::string& metric,
                        int64_t completed);
 
 /// Writes the adapters of a run that trains them, as PEFT's files. Collective.

@@ -12,7 +12,7 @@ namespace llmtrain {
 
 int64_t RunEvaluation::run(int64_t completed, const StopRequested& stop_requested) {
   TrainingPlan& plan = run_.plan;
-  if (!plan.validation) {
+  if (!plan.validation && plan.scores.empty()) {
     run_.progress.pending.evaluation = false;
     return 0;
   }
@@ -21,20 +21,29 @@ int64_t RunEvaluation::run(int64_t completed, const StopRequested& stop_requeste
   Context ctx{plan.params(), plan.arena, run_.runtime.stream(), seed_, completed, false};
   int64_t stop = 0;
   const auto interrupted = [&] { return (stop = stop_requested()) != 0; };
-  const auto result =
-      evaluate(plan.model(), ctx, *plan.objective, *plan.validation, first_steps(config_, *plan.validation),
-               plan.evaluation_buffers(), run_.runtime.communicator(), interrupted);
-  if (!result) return stop;
-  run_.progress.pending.evaluation = false;
   EvaluationRecord record;
   record.step = completed;
-  record.tokens = result->tokens;
-  record.loss = result->loss;
-  record.metrics = result->metrics;
-  if (!plan.buffers.statistics.argmax.empty()) {
-    record.token_accuracy = static_cast<double>(result->correct) / static_cast<double>(result->tokens);
+  if (plan.validation) {
+    const auto result =
+        evaluate(plan.model(), ctx, *plan.objective, *plan.validation, first_steps(config_, *plan.validation),
+                 plan.evaluation_buffers(), run_.runtime.communicator(), interrupted);
+    if (!result) return stop;
+    record.tokens = result->tokens;
+    record.loss = result->loss;
+    record.metrics = result->metrics;
+    if (plan.counts_correct) {
+      record.token_accuracy = static_cast<double>(result->correct) / static_cast<double>(result->tokens);
+    }
   }
-  if (std::isfinite(record.loss)) {
+  const bool finite = record.tokens == 0 || std::isfinite(record.loss);
+  if (finite) {
+    auto scores =
+        plan.scores.run(plan.models.at(Role::policy), plan.arena, run_.runtime, plan.likelihood_buffers(), interrupted);
+    if (!scores) return stop;
+    record.scores = std::move(*scores);
+  }
+  run_.progress.pending.evaluation = false;
+  if (finite) {
     record.best = run_.progress.best.update(record);
     record.seconds = now() - begin;
   } else {
@@ -84,13 +93,8 @@ int64_t RunSamples::run(int64_t completed, const StopRequested& stop_requested) 
   if (stop != 0) return stop;
   const double seconds = (now() - begin) / static_cast<double>(all.size());
   for (size_t i = 0; i < all.size(); ++i) {
-    // Ids are decoded together, since a token at the beginning of a text may lack the space that it has inside.
-    std::vector<int32_t> ids = wanted.prompts[i];
-    const std::string given = tokenizer.decode(ids);
-    ids.insert(ids.end(), all[i].tokens.begin(), all[i].tokens.end());
-    const std::string whole = tokenizer.decode(ids);
-    const bool goes_on = whole.starts_with(given);
-    run_.log.sample(completed, given, goes_on ? whole.substr(given.size()) : tokenizer.decode(all[i].tokens), seconds);
+    const std::vector<int32_t>& prompt = wanted.prompts[i];
+    run_.log.sample(completed, tokenizer.decode(prompt), continuation_text(tokenizer, prompt, all[i].tokens), seconds);
   }
   run_.progress.pending.samples = false;
   return 0;

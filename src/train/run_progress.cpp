@@ -1,36 +1,59 @@
 #include "train/run_progress.hpp"
 
+#include <string_view>
+#include <utility>
+
 #include "train/run/resume.hpp"
 
 namespace llmtrain {
 
 namespace {
 
+bool lowest_is_best(std::string_view metric) { return metric.ends_with("loss") || metric.ends_with("perplexity"); }
+
 /// Counter names of the best values by a metric. (Those of the loss keep their original names.)
 struct BestNames {
-  explicit BestNames(CheckpointConfig::Metric metric) {
-    if (metric == CheckpointConfig::Metric::loss) return;
-    best = "best_negative_token_accuracy";
-    reference = "early_stopping_negative_token_accuracy";
+  explicit BestNames(const std::string& metric) {
+    if (metric == "loss") return;
+    const std::string sign = lowest_is_best(metric) ? "" : "negative_";
+    best = "best_" + sign + metric;
+    reference = "early_stopping_" + sign + metric;
   }
-  const char* best = "best_validation";
-  const char* reference = "early_stopping_reference";
+  std::string best = "best_validation";
+  std::string reference = "early_stopping_reference";
 };
 
 }  // namespace
 
-BestEvaluation::BestEvaluation(CheckpointConfig::Metric metric, const EvaluationConfig& config)
-    : metric_(metric), threshold_(config.early_stopping_threshold), patience_(config.early_stopping_patience) {}
+BestEvaluation::BestEvaluation(std::string metric, const EvaluationConfig& config)
+    : metric_(std::move(metric)),
+      threshold_(config.early_stopping_threshold),
+      patience_(config.early_stopping_patience) {
+  constexpr std::string_view prefix = "validation/";
+  if (metric_.starts_with(prefix)) metric_.erase(0, prefix.size());
+}
+
+double BestEvaluation::cost(const EvaluationRecord& record) const {
+  constexpr double none = std::numeric_limits<double>::quiet_NaN();
+  if (metric_ == "loss") return record.tokens > 0 ? record.loss : none;
+  if (metric_ == "token_accuracy") return -record.token_accuracy.value_or(none);
+  for (const auto* values : {&record.metrics, &record.scores}) {
+    for (const NamedValue& value : *values) {
+      if (value.name == metric_) return lowest_is_best(metric_) ? value.value : -value.value;
+    }
+  }
+  return none;
+}
 
 bool BestEvaluation::update(const EvaluationRecord& record) {
-  const double cost = record.token_accuracy ? -*record.token_accuracy : record.loss;
-  const bool best = cost < best_;
+  const double value = cost(record);
+  const bool best = value < best_;
   if (best) {
-    best_ = cost;
+    best_ = value;
     step_ = record.step;
   }
-  if (cost < reference_ - threshold_) {
-    reference_ = cost;
+  if (value < reference_ - threshold_) {
+    reference_ = value;
     without_improvement_ = 0;
   } else {
     ++without_improvement_;

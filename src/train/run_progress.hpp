@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <string>
 
 #include "checkpoint/manifest.hpp"
 #include "metrics/run_log.hpp"
@@ -16,7 +17,8 @@ namespace llmtrain {
 /// The best evaluation so far, and early stopping.
 class BestEvaluation {
  public:
-  BestEvaluation(CheckpointConfig::Metric metric, const EvaluationConfig& config);
+  /// `metric`: as in checkpoint.best_metric.
+  BestEvaluation(std::string metric, const EvaluationConfig& config);
 
   /// Returns true if the record is the best so far.
   bool update(const EvaluationRecord& record);
@@ -31,7 +33,10 @@ class BestEvaluation {
   bool restore(const RunState& state, bool own);
 
  private:
-  CheckpointConfig::Metric metric_;
+  /// The metric as a value of which the lowest is best; NaN if the record lacks it.
+  double cost(const EvaluationRecord& record) const;
+
+  std::string metric_;  ///< without validation/
   double threshold_;
   int64_t patience_;
   double best_ = std::numeric_limits<double>::infinity();       ///< lower is better
@@ -55,7 +60,7 @@ struct RunProgress {
 
 /// Sets `field` to the value of this name, if there is one.
 template <class Map, class T>
-void take(const Map& from, const char* name, T& field) {
+void take(const Map& from, const std::string& name, T& field) {
   if (const auto found = from.find(name); found != from.end()) field = found->second;
 }
 

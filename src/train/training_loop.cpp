@@ -68,6 +68,9 @@ void TrainingLoop::start() {
     if (!loaded.text.empty()) run_.log.print(label + loaded.text);
     for (const std::string& warning : loaded.warnings) run_.log.warn(warning);
   }
+  if (!run_.plan.scores.answers.empty()) {
+    run_.plan.scores.answers.set_stop_ids(stop_ids_of(options_, *run_.plan.tokenizer));
+  }
   if (run_.plan.rollouts) run_.plan.rollouts->set_stop_ids(stop_ids_of(options_, *run_.plan.tokenizer));
   if (from != nullptr) {
     completed_ = checkpoints_->restore(*from);
@@ -225,7 +228,7 @@ int64_t TrainingLoop::finish(int64_t stop) {
   }
   run_.log.finish(progress_.best.stops()
                       ? fmt::format("stopped early after {} steps: {} evaluations without a better {}", completed_,
-                                    progress_.best.without_improvement(), name_of(checkpoint.best_metric))
+                                    progress_.best.without_improvement(), checkpoint.best_metric)
                       : "finished");
   return 0;
 }

@@ -8,7 +8,7 @@
 namespace llmtrain {
 
 TrainingPlan::TrainingPlan(TrainingParts parts, std::vector<RoleSpec> roles, const PlanOptions& options)
-    : TrainingParts(std::move(parts)) {
+    : TrainingParts(std::move(parts)), counts_correct(options.counts_correct) {
   const PassPlan passes = roles.front().passes.value();
   const int64_t vocabulary = roles.front().shape.config.vocab_size;
   for (RoleSpec& role : roles) models.add(std::move(role));
@@ -28,6 +28,7 @@ TrainingPlan::TrainingPlan(TrainingParts parts, std::vector<RoleSpec> roles, con
   if (device_memory_is_host() && copied_bytes > 0) {
     arena.add(state_copy, MemoryCategory::workspace, "checkpoint.buffer", DType::u8, {copied_bytes});
   }
+  scores.answers.plan(models.at(Role::policy), arena, passes.compute, options.ranks);
   if (prompts.empty()) return;
   const int64_t context = std::min(passes.longest, batches().max_rows());
   generator.emplace(models.at(Role::policy).actor(),
@@ -38,7 +39,8 @@ TrainingPlan::TrainingPlan(TrainingParts parts, std::vector<RoleSpec> roles, con
 void TrainingPlan::plan_buffers(const PassPlan& passes, const PlanOptions& options) {
   constexpr MemoryCategory category = MemoryCategory::activations;
   const int64_t rows = passes.max_rows;
-  const int64_t segments = std::max(batches().max_segments(), validation ? validation->max_segments() : 0);
+  int64_t segments = std::max(batches().max_segments(), validation ? validation->max_segments() : 0);
+  if (!scores.choices.empty()) segments = std::max(segments, segments_for(rows));
   buffers.batch.plan(arena, rows, segments, rollouts ? rollouts->batches().shape().kept_words : 0);
   objective->plan(arena, rows, segments);
   if (objective->needs().documents) {
@@ -57,7 +59,7 @@ void TrainingPlan::plan_buffers(const PassPlan& passes, const PlanOptions& optio
     arena.add(buffers.statistics.value, category, "statistics.value", DType::f32, {rows});
     arena.add(buffers.cotangents.value, category, "cotangents.value", DType::f32, {rows});
   }
-  if (options.counts_correct) {
+  if (options.counts_correct || !scores.choices.empty()) {
     arena.add(buffers.statistics.argmax, category, "statistics.argmax", DType::i32, {rows});
   }
   arena.add(buffers.sums.integers, category, "statistics.sums", DType::i64,

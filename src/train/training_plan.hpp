@@ -15,6 +15,7 @@
 #include "params/reduction_groups.hpp"
 #include "roles/model_set.hpp"
 #include "train/evaluate.hpp"
+#include "train/evaluation_scores.hpp"
 #include "train/reference.hpp"
 #include "train/reference_sync.hpp"
 #include "train/rollouts.hpp"
@@ -47,6 +48,7 @@ struct TrainingParts {
   std::optional<ReferenceValues> reference_values = {};
   std::unique_ptr<Rollouts> rollouts =
       {};  ///< of PPO and GRPO, which learn from them instead of `train`, their prompts
+  EvaluationScores scores = {};
 };
 
 /// Choices of the deck that change the memory beside the model's.
@@ -79,14 +81,17 @@ struct TrainingPlan : TrainingParts {
             {buffers.statistics.logp,
              {},
              objective->needs().shows_entropy ? buffers.statistics.entropy : Tensor{},
-             buffers.statistics.argmax},
+             counts_correct ? buffers.statistics.argmax : Tensor{}},
             buffers.sums.of_objective(),
             reference ? &*reference : nullptr,
             buffers.documents};
   }
 
+  LikelihoodBuffers likelihood_buffers() { return {buffers.batch, buffers.statistics.logp, buffers.statistics.argmax}; }
+
   ModelSet models;
   Arena arena;
+  bool counts_correct = false;  ///< evaluations count the tokens that the model ranks first
   StepBuffers buffers;
   std::optional<Reference> reference;  ///< set if the objective needs one
   std::optional<ReferenceSync> sync;   ///< set if the reference follows the policy

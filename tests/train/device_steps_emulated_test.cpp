@@ -35,8 +35,8 @@ constexpr const char* deck_text = R"(
 max_steps = 10
 [model]
 family = llama
-d_model = 32
-n_layers = 2
+d_model = 16
+n_layers = 1
 n_heads = 2
 n_kv_heads = 1
 [data]
@@ -44,7 +44,7 @@ tokenizer = char
 packing = wrap
 cross_document_attention = true
 [batch]
-sequence_length = 32
+sequence_length = 16
 micro = 2
 global = 4
 [precision]
@@ -183,7 +183,7 @@ TEST_F(DeviceSteps, BadOnesAreTheSameWhoeverDecides) {
   const std::string by_host = "divergence.spike_z_score=1e9", by_device = "divergence.spike_z_score=0";
   const std::string other = ledger("other", {4}, by_device, 0);
   EXPECT_THAT(other, testing::HasSubstr("\"step\":16,"));
-  for (const std::set<int64_t>& bad : {std::set<int64_t>{}, {2, 5, 6}, {9, 10, 11}, {13, 14, 15}, {0, 1, 2}}) {
+  for (const std::set<int64_t>& bad : {std::set<int64_t>{2, 5, 6}, {9, 10, 11}, {0, 1, 2}}) {
     SCOPED_TRACE(testing::PrintToString(bad));
     const int code = bad.contains(0) ? -1 : 0;  // there is no checkpoint to go back to
     const std::string name = std::to_string(number_++), expected = ledger("host" + name, bad, by_host, code);
@@ -199,7 +199,7 @@ TEST_F(DeviceSteps, StoppedBehindAnyTheRunGoesOn) {
     SCOPED_TRACE(testing::PrintToString(bad));
     poisoned = bad;
     const std::string name = std::to_string(number_++), whole = run("whole" + name, settings).ledger;
-    for (const int64_t step : {3, 5, 6, 7, 15}) {
+    for (const int64_t step : {bad.size() == 1 ? 3 : 5, 7, 15}) {
       SCOPED_TRACE(step);
       const std::string cut = "cut" + name + "-" + std::to_string(step);
       stop_in = step;
@@ -281,7 +281,7 @@ TEST_F(DeviceSteps, GraphsAreTheSameWorkAndTheSameBits) {
 // Shapes that change from batch to batch: some are recorded, and none is confused with another.
 TEST_F(DeviceSteps, ShapesHaveGraphsOfTheirOwn) {
   std::vector<std::string> settings = {"data.packing=none", "data.document_separator=blank_line", "batch.micro=1",
-                                       "run.max_steps=30"};
+                                       "run.max_steps=10"};
   const Result graphs = run("graphs", settings);
   settings.emplace_back("parallel.cuda_graphs=false");
   const Result plain = run("plain", settings);

@@ -41,9 +41,12 @@ void CheckpointConfig::visit(DeckKeys& keys) {
   keys.key("files", files,
            {.doc = "Number of files of the state: one per rank, or one per node, for file systems that are slow with "
                    "many files. A run can resume from either with any number of ranks."});
-  keys.key("best_metric", best_metric,
-           {.doc = "Metric of the best evaluation: the lowest loss, or the highest fraction of tokens that the model "
-                   "ranks first. Early stopping uses it too."});
+  keys.key(
+      "best_metric", best_metric,
+      {.doc = "Metric of the best evaluation: validation/loss or another loss or perplexity, of which the lowest is "
+              "the best; or the highest validation/token_accuracy (fraction of tokens that the model ranks first), "
+              "validation/TASK/acc of evaluation.tasks, validation/rougeL of evaluation.metrics, or metric of the "
+              "objective. Early stopping uses it too."});
   keys.key("export", export_model,
            {.doc = "Write a Hugging Face folder to <run>/export at the end: with the last weights, or with the best by "
                    "best_metric. With best, a checkpoint follows every better evaluation."});

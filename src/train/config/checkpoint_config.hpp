@@ -15,7 +15,6 @@ struct CheckpointConfig {
   enum class Export : uint8_t { none, last, best };
   enum class ExportType : uint8_t { fp32, bf16, fp16 };
   enum class Files : uint8_t { rank, node };
-  enum class Metric : uint8_t { loss, token_accuracy };
 
   int64_t every_steps = 500;
   double every_epochs = 0;  ///< above 0: replaces every_steps once the data are known
@@ -29,7 +28,7 @@ struct CheckpointConfig {
   bool signal_save = true;
 
   Files files = Files::rank;
-  Metric best_metric = Metric::loss;
+  std::string best_metric = "validation/loss";
 
   Export export_model = Export::none;  ///< <run>/export, a Hugging Face folder
   bool export_merged = false;          ///< with adapters: export/ has the model with the adapters in it
@@ -52,8 +51,6 @@ template <>
 inline constexpr auto enum_names<CheckpointConfig::Export> = name_list("none", "last", "best");
 template <>
 inline constexpr auto enum_names<CheckpointConfig::Files> = name_list("rank", "node");
-template <>
-inline constexpr auto enum_names<CheckpointConfig::Metric> = name_list("validation/loss", "validation/token_accuracy");
 template <>
 inline constexpr auto enum_names<CheckpointConfig::ExportType> = name_list("fp32", "bf16", "fp16");
 

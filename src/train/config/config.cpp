@@ -110,9 +110,11 @@ void score_documents(DeckLoader& deck, Config& config) {
   config.data.use = DataUse::pairs;
   deck.check(config.log.samples_every_steps == 0, {"log.samples_every_steps"},
              "a reward model scores texts and writes none: remove the key");
+  deck.check(config.evaluation.tasks.empty(), {"evaluation.tasks"},
+             "a reward model scores whole texts: remove the key");
   deck.check(config.evaluation.stride == 0, {"evaluation.stride"}, "a reward model scores whole texts: remove the key");
-  deck.check(config.checkpoint.best_metric == CheckpointConfig::Metric::loss, {"checkpoint.best_metric"},
-             "a reward model predicts no tokens: choose validation/loss");
+  deck.check(config.checkpoint.best_metric != "validation/token_accuracy", {"checkpoint.best_metric"},
+             "a reward model predicts no tokens: choose another metric, such as validation/loss");
 }
 
 void resolve_tokenizer_task(DeckLoader& deck, Config& config) {
@@ -146,9 +148,11 @@ void resolve_evaluation_task(DeckLoader& deck, const Config& config) {
   require_model_path(deck, config);
   if (!config.data.validation.empty()) {
     deck.set("data.train", Origin::unused, "data.validation is evaluated");
-  } else if (!deck.given("data.train") && deck.sound({"data.validation"})) {
-    deck.fail("data.validation",
-              "is required with run.task = evaluate (or give data.train, whose last validation_fraction is evaluated)");
+  } else if (!deck.given("data.train") && config.evaluation.tasks.empty() && deck.sound({"data.validation"})) {
+    deck.fail(
+        "data.validation",
+        "is required with run.task = evaluate (or give data.train, whose last validation_fraction is evaluated, or "
+        "evaluation.tasks)");
   }
 }
 

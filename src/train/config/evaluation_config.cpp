@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "train/answer_evaluation.hpp"
 #include "train/config/config.hpp"
 
 namespace llmtrain {
@@ -43,10 +44,43 @@ void EvaluationConfig::visit(DeckKeys& keys) {
        .range = at_least(0),
        .doc = "Distance between windows of sequence_length tokens, with run.task = evaluate and packing = wrap. Every "
               "token is scored once, given all preceding tokens of its window. 0 = windows do not overlap."});
+  keys.key(
+      "tasks", tasks,
+      {.doc = "Files of rows with choices, which are scored by the log-likelihood of each choice after its context "
+              "(acc, acc_norm, their standard errors), or of one continuation (perplexity, acc). Rows are those of "
+              "HellaSwag, PIQA, ARC, WinoGrande, LAMBADA and MMLU as they are published, or {context, choices, "
+              "answer}, {context, continuation}. Contexts longer than batch.sequence_length lose their beginning."});
+  keys.key(
+      "metrics", metrics,
+      {.doc = "Metrics of texts (bleu, chrf, chrf++, rouge or one of rouge1, rouge2, rougeL, rougeLsum, exact_match, "
+              "token_f1): the model answers the prompts of the validation rows by greedy decoding, and its answers "
+              "are compared with those of the rows.",
+       .tasks = TaskSet{Task::sft, Task::evaluate}});
+  keys.key("max_new_tokens", max_new_tokens,
+           {.unit = "tokens",
+            .range = at_least(1),
+            .doc = "Longest answer for evaluation.metrics. An answer also ends where prompt and answer have "
+                   "batch.sequence_length tokens.",
+            .tasks = TaskSet{Task::sft, Task::evaluate}});
+  keys.key(
+      "log_samples", log_samples,
+      {.doc = "Write the log-probabilities of each row of evaluation.tasks to evaluation_rows.jsonl, and the answers "
+              "for evaluation.metrics to generations.jsonl.",
+       .tasks = TaskSet{Task::evaluate}});
 }
 
 void EvaluationConfig::resolve(DeckLoader& deck, const Config& config) const {
   const DataConfig& data = config.data;
+  if (tasks.empty() && metrics.empty())
+    deck.unused("evaluation.log_samples", "no effect without evaluation.tasks or evaluation.metrics");
+  if (metrics.empty()) deck.unused("evaluation.max_new_tokens", "no effect without evaluation.metrics");
+  try {
+    text_metric_names(metrics);
+  } catch (const UserError& error) {
+    deck.fail("evaluation.metrics", error.what());
+  }
+  deck.check(metrics.empty() || !data.packing_given || data.packing != DataConfig::Packing::wrap,
+             {"evaluation.metrics", "data.packing"}, "wrap would cut prompts; remove data.packing");
   if (config.run.task == Task::evaluate) {
     deck.check(stride == 0 || data.packing == DataConfig::Packing::wrap, {"evaluation.stride", "data.packing"},
                "windows are cut from a stream of tokens: they need data.packing = wrap");
@@ -68,7 +102,7 @@ void EvaluationConfig::resolve(DeckLoader& deck, const Config& config) const {
   }
   deck.check(every_steps > 0, {"evaluation.early_stopping_patience", "evaluation.every_steps"},
              "early stopping needs evaluation.every_steps above 0");
-  deck.check(!data.validation.empty() || data.validation_fraction > 0,
+  deck.check(!data.validation.empty() || data.validation_fraction > 0 || !tasks.empty(),
              {"evaluation.early_stopping_patience", "data.validation", "data.validation_fraction"},
              "early stopping needs validation data: give data.validation, or data.validation_fraction above 0");
 }

@@ -1,5 +1,7 @@
 #pragma once
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace llmtrain {
 
@@ -17,7 +19,11 @@ struct EvaluationConfig {
   int64_t early_stopping_patience = 0;  ///< evaluations without a better value; 0 = off
   double early_stopping_threshold = 0;  ///< minimum improvement that counts as better
   bool load_best_at_end = false;
-  int64_t stride = 0;  ///< tokens between windows of task = evaluate; 0 = no overlap
+  int64_t stride = 0;                ///< tokens between windows of task = evaluate; 0 = no overlap
+  std::vector<std::string> tasks;    ///< files of rows with choices
+  std::vector<std::string> metrics;  ///< of texts, by names
+  int64_t max_new_tokens = 128;      ///< of an answer
+  bool log_samples = false;          ///< write the log-probabilities of the tasks' rows
 
   void visit(DeckKeys& keys);
   void resolve(DeckLoader& deck, const Config& config) const;  ///< checks only

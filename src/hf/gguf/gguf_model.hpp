@@ -1,0 +1,43 @@
+#pragma once
+// Names and conventions of llama.cpp for the decoders of this program.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hf/gguf/gguf_writer.hpp"
+#include "models/decoder.hpp"
+
+namespace llmtrain {
+
+/// Returns why llama.cpp has no graph for this model, or "".
+std::string gguf_obstacle(const ModelConfig& model);
+
+/// Returns what llama.cpp computes differently, for the user.
+std::vector<std::string> gguf_differences(const ModelConfig& model);
+
+/// Returns llama.cpp's name of a family: Mistral's models are llama's.
+std::string_view gguf_architecture(ModelConfig::Family family);
+
+/// Adds the keys of the model's architecture: sizes, norms, rope, softcaps.
+void add_hyperparameters(GgufMetadata& metadata, const ModelConfig& model);
+
+/// A slice of a parameter as a tensor of the file, and how its values differ.
+struct GgufSlice {
+  std::string name;
+  int64_t pair_heads =
+      0;             ///< heads whose rows are in the order of llama's rope, which turns neighbours; 0: as they are
+  float add = 0;     ///< is added to each value: norms stored as their distance from 1
+  float factor = 1;  ///< then multiplies it: scores that llama.cpp divides by another number
+};
+GgufSlice gguf_slice(const DecoderShape& shape, const std::string& tensor);
+
+/// Tensors that the weights do not have: factors of rope's wavelengths.
+struct GgufTable {
+  std::string name;
+  std::vector<float> values;
+};
+std::vector<GgufTable> gguf_tables(const ModelConfig& model);
+
+}  // namespace llmtrain

@@ -1,0 +1,299 @@
+#include "scores/bert_encoder.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <span>
+
+#include "core/error.hpp"
+#include "core/files/folder_handle.hpp"
+#include "core/files/json_node.hpp"
+#include "hf/read_slice.hpp"
+#include "text/chat/jinja/python_text.hpp"
+#include "text/files/tokenizer_files.hpp"
+#include "hf/model_folder.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+using Floats = std::vector<float>;
+
+/// Sum of products in 16 lanes, which vector units hold.
+float dot(const float* a, const float* b, int64_t n) {
+  constexpr int64_t lanes = 16;
+  float sums[lanes] = {};
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    for (int64_t lane = 0; lane < lanes; ++lane) sums[lane] = std::fma(a[i + lane], b[i + lane], sums[lane]);
+  }
+  double sum = 0;
+  for (const float lane : sums) sum += static_cast<double>(lane);
+  for (; i < n; ++i) sum += static_cast<double>(a[i]) * static_cast<double>(b[i]);
+  return static_cast<float>(sum);
+}
+
+/// y = x w^T + b of rows.
+struct Dense {
+  int64_t inputs = 0, outputs = 0;
+  Floats weight;  ///< [outputs, inputs]
+  Floats bias;    ///< [outputs]
+
+  Floats operator()(const Floats& x) const {
+    const int64_t rows = std::ssize(x) / inputs;
+    Floats y(static_cast<size_t>(rows * outputs));
+    for (int64_t o = 0; o < outputs; ++o) {  // a row of the weight stays in the cache
+      const float* w = weight.data() + o * inputs;
+      for (int64_t r = 0; r < rows; ++r) {
+        y[static_cast<size_t>(r * outputs + o)] = dot(x.data() + r * inputs, w, inputs) + bias[static_cast<size_t>(o)];
+      }
+    }
+    return y;
+  }
+};
+
+struct LayerNorm {
+  Floats weight, bias;
+  double epsilon = 1e-12;
+
+  void operator()(Floats& x) const {
+    const size_t width = weight.size();
+    for (size_t begin = 0; begin < x.size(); begin += width) {
+      double mean = 0, variance = 0;
+      for (size_t i = 0; i < width; ++i) mean += static_cast<double>(x[begin + i]);
+      mean /= static_cast<double>(width);
+      for (size_t i = 0; i < width; ++i) {
+        const double d = static_cast<double>(x[begin + i]) - mean;
+        variance += d * d;
+      }
+      const double scale = 1 / std::sqrt(variance / static_cast<double>(width) + epsilon);
+      for (size_t i = 0; i < width; ++i) {
+        const double normal = (static_cast<double>(x[begin + i]) - mean) * scale;
+        x[begin + i] = static_cast<float>(normal * static_cast<double>(weight[i]) + static_cast<double>(bias[i]));
+      }
+    }
+  }
+};
+
+void add(Floats& x, const Floats& y) {
+  for (size_t i = 0; i < x.size(); ++i) x[i] += y[i];
+}
+
+struct Layer {
+  Dense query, key, value, attention_output, intermediate, output;
+  LayerNorm attention_norm, output_norm;
+  int64_t heads = 1;
+
+  Floats attend(const Floats& x) const {
+    const Floats q = query(x), k = key(x), v = value(x);
+    const int64_t width = query.outputs, size = width / heads, rows = std::ssize(x) / width;
+    const float scale = 1 / std::sqrt(static_cast<float>(size));
+    Floats out(x.size(), 0.0F);
+    std::vector<double> weights(static_cast<size_t>(rows));
+    for (int64_t h = 0; h < heads; ++h) {
+      const auto row = [&](const Floats& of, int64_t r) { return of.data() + r * width + h * size; };
+      for (int64_t i = 0; i < rows; ++i) {
+        double largest = -1e30, sum = 0;
+        for (int64_t j = 0; j < rows; ++j) {
+          weights[static_cast<size_t>(j)] = static_cast<double>(dot(row(q, i), row(k, j), size) * scale);
+          largest = std::max(largest, weights[static_cast<size_t>(j)]);
+        }
+        for (double& weight : weights) sum += weight = std::exp(weight - largest);
+        float* to = out.data() + i * width + h * size;
+        for (int64_t j = 0; j < rows; ++j) {
+          const auto weight = static_cast<float>(weights[static_cast<size_t>(j)] / sum);
+          for (int64_t c = 0; c < size; ++c) to[c] = std::fma(weight, row(v, j)[c], to[c]);
+        }
+      }
+    }
+    return out;
+  }
+
+  void run(Floats& x) const {
+    add(x, attention_output(attend(x)));
+    attention_norm(x);
+    Floats inner = intermediate(x);
+    for (float& value : inner) {
+      value = static_cast<float>(0.5 * static_cast<double>(value) *
+                                 (1 + std::erf(static_cast<double>(value) / std::numbers::sqrt2)));
+    }
+    add(x, output(inner));
+    output_norm(x);
+  }
+};
+
+/// Tensors of the folder by the names that the encoder alone has.
+class Weights {
+ public:
+  explicit Weights(const FolderHandle& folder) : folder_(folder), index_(read_weight_index(folder)) {
+    for (const char* prefix : {"", "bert.", "roberta."}) {
+      if (index_.find(prefix + std::string("embeddings.word_embeddings.weight")) != nullptr) prefix_ = prefix;
+    }
+  }
+
+  Floats read(const std::string& name, const std::vector<int64_t>& shape) const {
+    const WeightIndex::Tensor* tensor = index_.find(prefix_ + name);
+    if (tensor == nullptr && name.ends_with("LayerNorm.weight")) tensor = find_old(name, "weight", "gamma");
+    if (tensor == nullptr && name.ends_with("LayerNorm.bias")) tensor = find_old(name, "bias", "beta");
+    if (tensor == nullptr) {
+      throw UserError(ExitCode::bad_content, fmt::format("{}: there is no tensor {}{}", folder_.path(), prefix_, name));
+    }
+    if (tensor->shape != shape) {
+      throw UserError(ExitCode::bad_content, fmt::format("{}: {} is {}, not {}", folder_.path(), tensor->name,
+                                                         shape_text(tensor->shape), shape_text(shape)));
+    }
+    const FileHandle file = folder_.open_to_read(index_.files[tensor->file].name);
+    Floats values(static_cast<size_t>(tensor->numel()));
+    read_slice(whole_tensor(*tensor, [&](size_t) -> const FileHandle& { return file; }), 0, std::ssize(values),
+               values.data());
+    return values;
+  }
+  Dense dense(const std::string& name, int64_t outputs, int64_t inputs) const {
+    return {inputs, outputs, read(name + ".weight", {outputs, inputs}), read(name + ".bias", {outputs})};
+  }
+  LayerNorm norm(const std::string& name, int64_t width, double epsilon) const {
+    return {read(name + ".weight", {width}), read(name + ".bias", {width}), epsilon};
+  }
+
+ private:
+  const WeightIndex::Tensor* find_old(std::string name, std::string_view now, std::string_view before) const {
+    return index_.find(prefix_ + name.replace(name.size() - now.size(), now.size(), before));
+  }
+
+  const FolderHandle& folder_;
+  WeightIndex index_;
+  std::string prefix_;
+};
+
+/// Layer that bert-score's table names for the published models of this shape.
+int64_t usual_layer(bool roberta, int64_t layers) {
+  if (layers == 24) return roberta ? 17 : 18;
+  if (layers == 12) return roberta ? 10 : 9;
+  return layers;
+}
+
+}  // namespace
+
+struct BertEncoder::Model {
+  Model(const std::string& path, int64_t wanted);
+
+  std::unique_ptr<Tokenizer> tokenizer;
+  bool roberta = false;
+  int64_t width = 0, longest = 0, first_position = 0;
+  std::vector<int32_t> around;  ///< the tokens around a text, which has none between them
+  Floats words, positions, types;
+  LayerNorm norm;
+  std::vector<Layer> layers;
+
+ private:
+  void read_layers(const Weights& weights, const JsonNode& config, int64_t count, double epsilon);
+  void read_tokenizer(const FolderHandle& folder, int64_t vocabulary);
+};
+
+void BertEncoder::Model::read_layers(const Weights& weights, const JsonNode& config, int64_t count, double epsilon) {
+  const int64_t inner = config.at("intermediate_size").count(1 << 20);
+  const int64_t heads = config.at("num_attention_heads").integer_between(1, width);
+  for (int64_t l = 0; l < count; ++l) {
+    const std::string name = fmt::format("encoder.layer.{}.", l);
+    Layer& layer = layers.emplace_back();
+    layer.heads = heads;
+    layer.query = weights.dense(name + "attention.self.query", width, width);
+    layer.key = weights.dense(name + "attention.self.key", width, width);
+    layer.value = weights.dense(name + "attention.self.value", width, width);
+    layer.attention_output = weights.dense(name + "attention.output.dense", width, width);
+    layer.attention_norm = weights.norm(name + "attention.output.LayerNorm", width, epsilon);
+    layer.intermediate = weights.dense(name + "intermediate.dense", inner, width);
+    layer.output = weights.dense(name + "output.dense", width, inner);
+    layer.output_norm = weights.norm(name + "output.LayerNorm", width, epsilon);
+  }
+}
+
+void BertEncoder::Model::read_tokenizer(const FolderHandle& folder, int64_t vocabulary) {
+  if (!has_tokenizer(folder) && !folder.has("vocab.txt")) {
+    throw UserError(ExitCode::missing_input,
+                    folder.path() + ": the encoder has no tokenizer (tokenizer.json, or vocab.json with merges.txt): "
+                                    "put the files of its tokenizer beside its weights");
+  }
+  tokenizer = load_tokenizer(folder.path());
+  tokenizer->add_special_tokens(around, nullptr);
+  if (around.size() == 2 && tokenizer->vocabulary_size() <= vocabulary) return;
+  throw UserError(ExitCode::bad_content,
+                  fmt::format("{}: the tokenizer is not that of an encoder: it puts {} tokens around a text, and has {} "
+                              "tokens for an embedding of {} rows",
+                              folder.path(), around.size(), tokenizer->vocabulary_size(), vocabulary));
+}
+
+BertEncoder::Model::Model(const std::string& path, int64_t wanted) {
+  const FolderHandle folder = FolderHandle::open(path);
+  const nlohmann::json document = read_json(folder.open_to_read("config.json"));
+  const JsonNode config(document, folder.path_of("config.json"));
+  const std::string type = config.at("model_type").text();
+  roberta = type == "roberta" || type == "xlm-roberta";
+  if (!roberta && type != "bert") config.at("model_type").refuse_value("bert, roberta or xlm-roberta");
+  if (config.text_or("hidden_act", "gelu") != "gelu") config.at("hidden_act").refuse_value("gelu");
+  if (config.text_or("position_embedding_type", "absolute") != "absolute")
+    config.at("position_embedding_type").refuse_value("absolute");
+  width = config.at("hidden_size").integer_between(1, 1 << 20);
+  const int64_t vocabulary = config.at("vocab_size").integer_between(1, 1 << 28);
+  const int64_t rows = config.at("max_position_embeddings").integer_between(3, 1 << 20);
+  const int64_t all = config.at("num_hidden_layers").count(1000), kinds = config.at("type_vocab_size").count(1000);
+  const double epsilon = config.at("layer_norm_eps").number();
+  if (wanted < 0 || wanted > all)
+    throw UserError(ExitCode::command_line, fmt::format("{}: it has {} layers, not {}", path, all, wanted));
+  first_position = roberta ? config.at("pad_token_id").count(vocabulary) + 1 : 0;
+  longest = rows - first_position;
+  read_tokenizer(folder, vocabulary);
+  const Weights weights(folder);
+  words = weights.read("embeddings.word_embeddings.weight", {vocabulary, width});
+  positions = weights.read("embeddings.position_embeddings.weight", {rows, width});
+  types = weights.read("embeddings.token_type_embeddings.weight", {kinds, width});
+  norm = weights.norm("embeddings.LayerNorm", width, epsilon);
+  if (width % config.at("num_attention_heads").integer_between(1, width) != 0)
+    config.at("num_attention_heads").refuse("does not divide hidden_size");
+  read_layers(weights, config, wanted == 0 ? usual_layer(roberta, all) : wanted, epsilon);
+}
+
+BertEncoder::BertEncoder(const std::string& folder, int64_t layers)
+    : model_(std::make_unique<const Model>(folder, layers)) {}
+BertEncoder::~BertEncoder() = default;
+
+int64_t BertEncoder::layers() const { return std::ssize(model_->layers); }
+int64_t BertEncoder::width() const { return model_->width; }
+
+std::vector<int32_t> BertEncoder::encode(std::string_view text) const {
+  const size_t begin = jinja::skip_python_spaces(text, 0);
+  const size_t end = jinja::strip_python_spaces_right(text, begin, text.size());
+  const std::string_view sentence = text.substr(begin, end - begin);
+  std::vector<int32_t> ids;
+  // as bert-score does for byte-level vocabularies, whose words begin with a space
+  if (!sentence.empty()) model_->tokenizer->encode((model_->roberta ? " " : "") + std::string(sentence), ids);
+  const size_t room = static_cast<size_t>(model_->longest) - 2;
+  if (ids.size() > room) ids.resize(room);
+  ids.insert(ids.begin(), model_->around.front());
+  ids.push_back(model_->around.back());
+  return ids;
+}
+
+bool BertEncoder::surrounds(int32_t id) const {
+  return id == model_->around.front() || id == model_->around.back();
+}
+
+TokenEmbeddings BertEncoder::embed(std::string_view text) const {
+  const Model& m = *model_;
+  TokenEmbeddings out;
+  out.ids = encode(text);
+  out.values.resize(out.ids.size() * static_cast<size_t>(m.width));
+  for (size_t t = 0; t < out.ids.size(); ++t) {
+    const float* word = m.words.data() + static_cast<int64_t>(out.ids[t]) * m.width;
+    const float* position = m.positions.data() + (m.first_position + static_cast<int64_t>(t)) * m.width;
+    float* to = out.values.data() + static_cast<int64_t>(t) * m.width;
+    for (int64_t c = 0; c < m.width; ++c) to[c] = word[c] + m.types[static_cast<size_t>(c)] + position[c];
+  }
+  m.norm(out.values);
+  for (const Layer& layer : m.layers) layer.run(out.values);
+  return out;
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,23 @@
+#include "train/evaluation_scores.hpp"
+
+namespace llmtrain {
+
+std::vector<std::string> EvaluationScores::names() const {
+  std::vector<std::string> all = choices.names();
+  all.insert(all.end(), answers.names().begin(), answers.names().end());
+  return all;
+}
+
+std::optional<std::vector<NamedValue>> EvaluationScores::run(RoleModel& policy, Arena& arena, Runtime& runtime,
+                                                             const LikelihoodBuffers& buffers,
+                                                             const Interrupted& interrupted) {
+  const Context ctx{policy.params(), arena, runtime.stream()};
+  auto values = choices.run(policy.model(), ctx, buffers, runtime.communicator(), interrupted);
+  if (!values) return std::nullopt;
+  const auto more = answers.run(policy, arena, runtime, interrupted);
+  if (!more) return std::nullopt;
+  values->insert(values->end(), more->begin(), more->end());
+  return values;
+}
+
+}  // namespace llmtrain

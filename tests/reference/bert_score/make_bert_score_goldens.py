@@ -1,0 +1,103 @@
+"""Makes two tiny encoders with random weights, bert/ and roberta/, and writes goldens.json: BERTScore of odd segments by
+the package bert-score under them.
+
+    python make_bert_score_goldens.py
+
+bert-score 0.3.13, torch 2.15.0, transformers 5.24.0, Python 3.11.
+"""
+
+import importlib.metadata
+import json
+import pathlib
+
+import bert_score
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, RobertaConfig, RobertaModel
+
+HERE = pathlib.Path(__file__).parent
+SEGMENTS = [
+    ("the cat sat on the mat", ["the cat is on the mat", "a cat sat on a mat."]),
+    ("The Cat", ["the cat"]),
+    ("dog", ["cat"]),
+    ("", ["the cat"]),
+    ("the dog", [""]),
+    ("caf\u00e9 au lait \u2603", ["cafe au lait"]),
+    ("the the the the", ["the"]),
+    ("a dog sat, and a cat sat; the mat is red!  ", ["  a cat sat and a dog sat."]),
+    ("red " * 60, ["red " * 50]),
+]
+WORDS = "the cat dog sat on mat is a and red au lait cafe ##s ##e . , ; ! c f".split()
+
+
+def randomise(model):
+    torch.manual_seed(7)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            scale = 0.5 if parameter.dim() > 1 else 0.3
+            parameter.copy_(torch.randn_like(parameter) * scale + (1 if name.endswith("LayerNorm.weight") else 0))
+    return model.eval()
+
+
+def save_bert(folder):
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    vocabulary = {word: i for i, word in enumerate(special + WORDS)}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]",
+                            pad_token="[PAD]", mask_token="[MASK]", model_max_length=40).save_pretrained(folder)
+    config = BertConfig(vocab_size=len(vocabulary), hidden_size=16, num_hidden_layers=3, num_attention_heads=2,
+                        intermediate_size=24, max_position_embeddings=40)
+    randomise(BertModel(config, add_pooling_layer=False)).save_pretrained(folder)
+
+
+def save_roberta(folder):
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = [("t", "h"), ("th", "e"), ("\u0120", "the"), ("c", "a"), ("ca", "t"), ("\u0120", "cat")]
+    pieces = special + letters + ["".join(pair) for pair in merges] + ["<mask>"]
+    vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", cls_token="<s>",
+                            sep_token="</s>", unk_token="<unk>", pad_token="<pad>", mask_token="<mask>",
+                            model_max_length=60).save_pretrained(folder)
+    config = RobertaConfig(vocab_size=len(pieces), hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
+                           intermediate_size=24, max_position_embeddings=62, type_vocab_size=1, layer_norm_eps=1e-5,
+                           pad_token_id=1, bos_token_id=0, eos_token_id=2)
+    randomise(RobertaModel(config, add_pooling_layer=False)).save_pretrained(folder)
+
+
+def build_empty(self, ids):
+    """What the package asks of a tokenizer for an empty text, which Transformers 5 lacks."""
+    return [self.cls_token_id, *ids, self.sep_token_id]
+
+
+def main():
+    PreTrainedTokenizerFast.build_inputs_with_special_tokens = build_empty
+    save_bert(HERE / "bert")
+    save_roberta(HERE / "roberta")
+    (HERE / "baseline.tsv").write_text("LAYER,P,R,F\n0,0.1,0.2,0.3\n1,0.25,0.3,0.35\n2,0.4,0.45,0.5\n3,0.5,0.55,0.6\n")
+    hypotheses, references = [s[0] for s in SEGMENTS], [s[1] for s in SEGMENTS]
+    cases = []
+    for model, layers in (("bert", 3), ("bert", 1), ("roberta", 2)):
+        for idf in (False, True):
+            for baseline in (False, True):
+                precision, recall, f1 = bert_score.score(
+                    hypotheses, references, model_type=str(HERE / model), num_layers=layers, idf=idf, device="cpu",
+                    lang="en", rescale_with_baseline=baseline, nthreads=0, use_fast_tokenizer=True,
+                    baseline_path=str(HERE / "baseline.tsv") if baseline else None)
+                rows = torch.stack([precision, recall, f1], 1)
+                cases.append(dict(model=model, layers=layers, idf=idf, baseline=baseline,
+                                  scores=[[round(x, 6) for x in row] for row in rows.tolist()]))
+    text = ",\n".join(json.dumps(case) for case in cases)
+    (HERE / "goldens.json").write_text(
+        f'{{"versions": "bert-score {importlib.metadata.version("bert-score")}, torch {torch.__version__}",\n'
+        f'"segments": {json.dumps(SEGMENTS)},\n"cases": [\n{text}\n]}}\n')
+
+
+if __name__ == "__main__":
+    main()

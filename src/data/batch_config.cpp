@@ -11,18 +11,23 @@ void BatchConfig::visit(DeckKeys& keys) {
                model_tasks);
   keys.key("sequence_length", sequence_length,
            {.unit = "tokens", .range = between(1, 1 << 24), .doc = "Maximum length of a sample.", .required = true});
-  keys.key("micro", micro,
-           {.unit = "sequences", .range = between(1, 1 << 20), .doc = "Number of sequences in a forward pass."});
+  keys.key(
+      "micro", micro,
+      {.unit = "sequences",
+       .range = between(1, 1 << 20),
+       .doc = "Number of sequences in a forward pass; with run.task = generate that a rank continues side by side."});
   keys.key("global", global,
            {.unit = "sequences",
             .range = between(1, 1 << 30),
             .doc = "Number of sequences in an optimizer step; a multiple of micro.",
-            .automatic = "micro"});
+            .automatic = "micro",
+            .tasks = sample_tasks});
   keys.key("gradient_accumulation_steps", gradient_accumulation_steps,
            {.unit = "micro-batches",
             .range = between(1, 1 << 20),
             .doc = "Number of micro-batches in an optimizer step. Give either this or global.",
-            .automatic = "global / micro"});
+            .automatic = "global / micro",
+            .tasks = sample_tasks});
 }
 
 void BatchConfig::resolve(DeckLoader& deck, int64_t max_tokens) {

@@ -58,7 +58,7 @@ struct TokenizerCodec {
 
 void DataConfig::visit(DeckKeys& keys) {
   keys.section("data", "Name the text or tokens to train on, and say how documents become samples.", Change::breaks,
-               model_tasks);
+               sample_tasks);
   keys.key("train", train,
            {.doc = "Files or globs: text; rows of JSON (.jsonl, .ndjson, or detected by content) with a text, or with "
                    "input_ids "
@@ -67,7 +67,7 @@ void DataConfig::visit(DeckKeys& keys) {
                    "example corpus. Entries with weights (web.h5:0.7, code/*.h5:0.3) are sources "
                    "that are sampled in this ratio.",
             .required = true,
-            .tasks = all_tasks});
+            .tasks = text_tasks});
   keys.key("validation", validation,
            {.doc = "Validation data, in the same forms; without any, validation_fraction applies."});
   keys.key(
@@ -122,10 +122,10 @@ void DataConfig::visit(DeckKeys& keys) {
   keys.key<SeparatorCodec>("document_separator", document_separator,
                            {.doc = "Separator between the documents of a text file: none (a file is one document), "
                                    "blank_line, or a text.",
-                            .tasks = all_tasks});
+                            .tasks = text_tasks});
   keys.key("text_column", text_column,
            {.doc = "Key of the text in rows without input_ids; every row is a document, empty ones are skipped.",
-            .tasks = all_tasks});
+            .tasks = text_tasks});
   keys.key("row_limit", row_limit,
            {.unit = "bytes",
             .range = between(1, static_cast<double>(max_row_limit)),
@@ -134,9 +134,9 @@ void DataConfig::visit(DeckKeys& keys) {
             .tasks = all_tasks});
   keys.key("json_as_text", json_as_text,
            {.doc = "Treat files that do not end in .jsonl, .ndjson or .jsonlines as text even if they hold JSON.",
-            .tasks = all_tasks});
+            .tasks = text_tasks});
   keys.key("add_bos", add_bos,
-           {.doc = "Begin every document with the tokenizer's begin-of-text token.", .tasks = all_tasks});
+           {.doc = "Begin every document with the tokenizer's begin-of-text token.", .tasks = text_tasks});
   keys.key(
       "overflow", overflow,
       {.doc =
@@ -170,12 +170,12 @@ void DataConfig::visit(DeckKeys& keys) {
             .range = at_least(1),
             .doc = "A .gz or .zst file that unpacks to more is refused. The unpacked text is kept in data.cache.",
             .change = Change::nothing,
-            .tasks = all_tasks});
+            .tasks = text_tasks});
   keys.key("cache", cache,
            {.doc = "Folder of token files and the example corpus, visible to all nodes.",
             .automatic = "<run.output>/cache",
             .change = Change::nothing,
-            .tasks = all_tasks});
+            .tasks = text_tasks});
   bpe.visit(keys);
 }
 

@@ -1,34 +1,14 @@
 #include "generate/generator.hpp"
 
 #include <algorithm>
+#include <array>
 #include <functional>
 
 #include "core/activity.hpp"
 #include "core/error.hpp"
-#include "core/parallel_for.hpp"
-#include "core/philox.hpp"
-#include "kernels/logprob.hpp"
+#include "generate/generated_text.hpp"
 
 namespace llmtrain {
-
-/// One prompt and its continuation.
-struct Generator::Text {
-  size_t prompt = 0;
-  std::vector<int32_t> ids;
-  size_t prompt_length = 0;
-  int64_t slot = -1;     ///< slot in the cache; -1: it waits for one
-  bool running = true;   ///< false: it has ended
-  bool started = false;  ///< the cache has its tokens, but the last
-  Continuation result = {};
-
-  int64_t made() const { return static_cast<int64_t>(ids.size() - prompt_length); }
-};
-
-/// Texts of the next two passes, each of which gives them a token.
-struct Generator::Passes {
-  std::vector<Text*> whole;  ///< all their tokens are processed
-  std::vector<Text*> last;   ///< their last token is: the cache has the others
-};
 
 namespace {
 
@@ -41,27 +21,31 @@ void append_row(HostBatch& host, int32_t id, int64_t position, int64_t slot) {
   host.sequence_offsets.push_back(static_cast<int32_t>(position));
 }
 
-/// Sets the bits of the tokens that sampling can draw from these logits.
-void mark_kept(std::span<uint32_t> bits, std::span<const float> logits, const SamplingOptions& options) {
-  const std::vector<double> weights = token_weights(logits, options);
-  for (size_t id = 0; id < weights.size(); ++id) {
-    if (weights[id] > 0) bits[id / 32] |= 1u << id % 32;
-  }
-}
-
-void end_segment(HostBatch& host) { host.segments.push_back(static_cast<int32_t>(host.ids.size())); }
-
 }  // namespace
 
 Generator::Generator(Model& model, const GeneratorRoom& room) : model_(model), room_(room) {
   LLMTRAIN_CHECK(room.sequences > 0 && room.context > 0, "generation needs room for a token");
   room_.cache = room.cache && model.can_cache();
+  if (!room_.cache && room.cache && room.policy.kind != CachePolicy::Kind::full) {
+    throw UserError(ExitCode::bad_content,
+                    "a cache that keeps some of the keys does not suit this model, whose dynamic "
+                    "rope changes them as the text grows");
+  }
+  const bool pieces = room_.cache && room.prompt_tokens > 0 && !selects();
+  room_.prompt_tokens = pieces ? std::min(room.prompt_tokens, room.context) : room.context;
 }
 
-int64_t Generator::rows() const { return std::max(room_.context, room_.sequences); }
+int64_t Generator::rows() const { return std::max(room_.prompt_tokens, room_.sequences); }
 
 void Generator::plan(Arena& arena, DType compute) {
-  if (room_.cache) model_.plan_cache(arena, cache_, compute, room_.sequences, room_.context);
+  // One place more than the keys that are kept, for the next one.
+  const int64_t places =
+      selects() ? std::min(room_.context, room_.policy.budget(room_.context).keys + 1) : room_.context;
+  if (room_.cache) model_.plan_cache(arena, cache_, compute, room_.sequences, places);
+  if (selects()) {
+    const int64_t sinks = room_.policy.kind == CachePolicy::Kind::window ? room_.policy.sinks : -1;
+    selection_.plan(arena, std::ssize(cache_.layers), room_.sequences, room_.kv_heads, places, sinks);
+  }
   batch_.plan(arena, rows(), rows());
   arena.add(logits_, MemoryCategory::activations, "generation.logits", DType::f32,
             {room_.sequences, room_.vocabulary_rows});
@@ -72,20 +56,50 @@ void Generator::plan(Arena& arena, DType compute) {
             {room_.sequences, (room_.vocabulary_rows + 31) / 32});
 }
 
-std::vector<Continuation> Generator::run(ParamStore& params, Arena& arena, Stream& stream,
-                                         const GenerationRequest& request) {
+void Generator::check(const GenerationRequest& request) const {
   LLMTRAIN_CHECK(!(request.slides && room_.cache), "the cache of a text has its first tokens");
+  LLMTRAIN_CHECK(!(request.agree && request.gives_logp), "log-probabilities are of a rank's own tokens");
   LLMTRAIN_CHECK(!(request.agree && request.ranks != nullptr), "ranks agree on tokens or have prompts of their own");
-  LLMTRAIN_CHECK(!request.records_logp || (room_.records_logp && request.sampling.repetition_penalty == 1),
+  LLMTRAIN_CHECK(!request.records_logp || (room_.records_logp && request.sampling.repetition_penalty == 1 &&
+                                           request.sampling.no_repeat_ngram == 0),
                  "log-probabilities are not recorded here");
-  Context ctx{params, arena, stream, request.seed, request.step, false};
-  if (room_.cache) ctx.cache = &cache_;
+  const int64_t beams = request.beams.beams;
+  if (beams == 1) return;
+  LLMTRAIN_CHECK(!request.records_logp && !request.gives_logp && !request.on_token && !request.agree,
+                 "the beams of a search have no log-probabilities and stop texts of their own");
+  LLMTRAIN_CHECK(request.samples <= beams && beams <= room_.sequences, "every beam needs a place");
+  if (room_.cache) return;
+  throw UserError(ExitCode::bad_content,
+                  "beams share the keys of their text, which this model's dynamic rope changes as the text grows");
+}
+
+std::vector<Generator::Text> Generator::make_texts(const GenerationRequest& request) const {
+  const int64_t beams = request.beams.beams;
   std::vector<Text> texts;
   for (size_t p = 0; p < request.prompts.size(); ++p) {
     LLMTRAIN_CHECK(!request.prompts[p].empty(), "a continuation needs at least one token");
-    Text& text = texts.emplace_back(Text{p, request.prompts[p], request.prompts[p].size()});
-    text.running = request.max_new_tokens > 0;
+    for (int64_t s = 0; s < std::max(beams, request.samples); ++s) {
+      Text& text = texts.emplace_back();
+      text.prompt = p;
+      text.sample = static_cast<size_t>(s);
+      text.prompt_length = request.prompts[p].size();
+      text.running = request.max_new_tokens > 0 && (beams == 1 || s == 0);
+    }
+    if (beams == 1) continue;
+    const int64_t room = std::max<int64_t>(1, room_.context - std::ssize(request.prompts[p]));
+    texts[texts.size() - static_cast<size_t>(beams)].search =
+        std::make_unique<BeamSearch>(request.beams, request.eos, std::min(request.max_new_tokens, room));
   }
+  return texts;
+}
+
+std::vector<Continuation> Generator::run(ParamStore& params, Arena& arena, Stream& stream,
+                                         const GenerationRequest& request) {
+  check(request);
+  Context ctx{params, arena, stream, request.seed, request.step, false};
+  if (room_.cache) ctx.cache = &cache_;
+  cache_.selection = selects() ? &selection_ : nullptr;
+  std::vector<Text> texts = make_texts(request);
   // An error of one rank's texts ends the passes of all ranks after the current ones.
   std::exception_ptr failure;
   const auto attempt = [&](const auto& pass) {
@@ -96,61 +110,110 @@ std::vector<Continuation> Generator::run(ParamStore& params, Arena& arena, Strea
       failure = std::current_exception();
     }
   };
+  size_t ended = 0;  // texts at the begin that have ended
   while (true) {
+    while (ended < texts.size() && !texts[ended].running) ++ended;
+    const std::span<Text> open = std::span(texts).subspan(ended);
     Passes passes;
-    attempt([&] { passes = plan_passes(texts, request); });
-    int64_t work[] = {passes.whole.empty() ? 0 : 1, passes.last.empty() ? 0 : 1, failure ? 1 : 0};
+    attempt([&] { passes = room_.cache ? plan_passes(open, request) : plan_whole_texts(open, request); });
+    const auto any = [](const std::vector<Portion>& portions) { return portions.empty() ? int64_t{0} : int64_t{1}; };
+    int64_t work[] = {any(passes.more), any(passes.first), any(passes.last), failure ? 1 : 0};
     if (request.ranks != nullptr) request.ranks->maximum(work);
-    if (work[2] != 0 || (work[0] == 0 && work[1] == 0)) break;
+    if (work[3] != 0 || (work[0] == 0 && work[1] == 0 && work[2] == 0)) break;
     if (request.interrupted && request.interrupted()) break;
     report_progress();
-    if (work[0] != 0) attempt([&] { run_whole_texts(ctx, passes.whole, request); });
-    if (work[1] != 0) attempt([&] { run_last_tokens(ctx, passes.last, request); });
+    if (work[0] != 0) attempt([&] { run_pass(ctx, Pass::more, passes.more, open, request); });
+    if (work[1] != 0) attempt([&] { run_pass(ctx, Pass::first, passes.first, open, request); });
+    if (work[2] != 0) attempt([&] { run_pass(ctx, Pass::last, passes.last, open, request); });
   }
   if (failure) std::rethrow_exception(failure);
   std::vector<Continuation> results;
+  if (request.on_end) return results;
   for (Text& text : texts) {
-    text.ids.erase(text.ids.begin(), text.ids.begin() + static_cast<std::ptrdiff_t>(text.prompt_length));
-    text.result.tokens = std::move(text.ids);
-    results.push_back(std::move(text.result));
+    if (static_cast<int64_t>(text.sample) >= request.samples) continue;
+    if (text.ids.empty()) text.prompt_length = 0;  // it got no place before the end
+    results.push_back(request.beams.beams > 1 ? std::move(text.result) : text.take_result());
   }
   return results;
 }
 
-/// Gives waiting texts the free places, in their order. Texts that need a pass over all their tokens come first, those
-/// with the fewest new tokens before others.
-Generator::Passes Generator::plan_passes(std::span<Text> texts, const GenerationRequest& request) const {
-  std::vector<uint8_t> taken(static_cast<size_t>(room_.sequences), 0);
-  for (const Text& text : texts) {
-    if (text.running && text.slot >= 0) taken[static_cast<size_t>(text.slot)] = 1;
-  }
-  Passes passes;
-  int64_t used = 0;
-  bool full = false;  // no text overtakes one that waits for rows
-  auto place = taken.begin();
+void Generator::copy_cache(int64_t to, int64_t from, int64_t tokens, Stream& stream) const {
+  cache_.copy(to, from, std::min(tokens, cache_.layers.front().dim(1)), stream);
+  if (selects()) selection_.copy(to, from, stream);
+}
+
+/// Passes over all tokens of texts, without a cache: those with the fewest new tokens come before others.
+Generator::Passes Generator::plan_whole_texts(std::span<Text> texts, const GenerationRequest& request) const {
   std::vector<Text*> waiting;
   for (Text& text : texts) {
     if (!text.running) continue;
-    (text.started && room_.cache ? passes.last : waiting).push_back(&text);
+    if (text.ids.empty()) text.ids = request.prompts[text.prompt];
+    waiting.push_back(&text);
   }
   std::ranges::stable_sort(waiting, std::less(), [](const Text* text) { return text->made(); });
-  for (Text* const next : waiting) {
-    Text& text = *next;
-    const int64_t window = window_of(text, request);
-    if (full || used + window > rows()) {
-      full = true;
+  Passes passes;
+  int64_t used = 0;
+  for (Text* const text : waiting) {
+    const int64_t window = window_of(*text, request);
+    if (used + window > rows() || std::ssize(passes.first) == room_.sequences) break;
+    used += window;
+    text->slot = std::ssize(passes.first);
+    passes.first.push_back({text, window});
+  }
+  return passes;
+}
+
+/// Gives a text that waits its place, and one to each further beam. Returns false if there is none.
+bool Generator::admit(std::span<Text> texts, size_t index, std::vector<int64_t>& free,
+                      const GenerationRequest& request) const {
+  const auto wanted = static_cast<size_t>(request.beams.beams);
+  if (free.size() < wanted) return false;
+  for (size_t b = 0; b < wanted; ++b) {
+    Text& text = texts[index + b];
+    text.slot = free.back();
+    free.pop_back();
+    text.ids = request.prompts[text.prompt];
+  }
+  Text& text = texts[index];
+  window_of(text, request);  // refuses a prompt that is too long
+  if (text.sample == 0 || index == 0 || request.records_logp) return true;
+  Text& before = texts[index - 1];
+  Text* const leader = before.leader != nullptr ? before.leader : &before;
+  if (leader->running && leader->made() == 0 && leader->slot >= 0) text.leader = leader;
+  return true;
+}
+
+/// Gives waiting texts the free places, in their order. Passes over prompts come first.
+Generator::Passes Generator::plan_passes(std::span<Text> texts, const GenerationRequest& request) const {
+  std::vector<uint8_t> taken(static_cast<size_t>(room_.sequences), 0);
+  for (size_t i = 0, seen = 0; i < texts.size() && seen < taken.size(); ++i) {
+    const Text& text = texts[i];
+    const bool of_beam = text.sample > 0 && request.beams.beams > 1 && (&text - text.sample)->running;
+    if ((!text.running && !of_beam) || text.slot < 0) continue;
+    taken[static_cast<size_t>(text.slot)] = 1;
+    ++seen;
+  }
+  std::vector<int64_t> free;
+  for (int64_t slot = room_.sequences; slot-- > 0;) {
+    if (taken[static_cast<size_t>(slot)] == 0) free.push_back(slot);
+  }
+  Passes passes;
+  int64_t first_room = rows(), more_room = rows();
+  for (size_t i = 0; i < texts.size(); ++i) {
+    Text& text = texts[i];
+    if (!text.running) continue;
+    if (text.slot < 0 && (first_room == 0 || !admit(texts, i, free, request))) break;  // no text overtakes another
+    if (text.leader != nullptr) continue;
+    if (text.cached > 0 && text.left() == 1) {
+      passes.last.push_back({&text, 1});
       continue;
     }
-    if (text.slot < 0) {
-      place = std::find(place, taken.end(), 0);
-      if (place == taken.end()) continue;
-      text.slot = place - taken.begin();
-      *place = 1;
-    }
-    used += window;
-    passes.whole.push_back(&text);
+    int64_t& left = text.cached > 0 ? more_room : first_room;
+    const int64_t tokens = std::min(left, text.left());
+    left -= tokens;
+    if (tokens > 0) (text.cached > 0 ? passes.more : passes.first).push_back({&text, tokens});
   }
-  if (!passes.whole.empty()) passes.last.clear();
+  if (!passes.first.empty() || !passes.more.empty()) passes.last.clear();
   return passes;
 }
 
@@ -172,118 +235,56 @@ void Generator::run_idle(Context& ctx) {
   model_.logits(ctx, nullptr, {}, {});
 }
 
-/// Generates one more token of each text, from all of its tokens.
-void Generator::run_whole_texts(Context& ctx, std::span<Text* const> texts, const GenerationRequest& request) {
-  cache_.decoding = false;
-  ctx.role = ProductRole::prefill;
-  if (texts.empty()) return run_idle(ctx);
-  HostBatch host;
-  host.segments.push_back(0);
-  std::vector<int64_t> last_rows;
-  for (Text* text : texts) {
-    const int64_t window = window_of(*text, request);
-    for (int64_t i = 0; i < window; ++i) append_row(host, *(text->ids.end() - window + i), i, text->slot);
-    end_segment(host);
-    last_rows.push_back(static_cast<int64_t>(host.ids.size()) - 1);
-    text->started = true;
+/// Sets how many keys the texts keep.
+void Generator::set_budgets(std::span<const Portion> portions, Stream& stream) {
+  for (const Portion& portion : portions) {
+    const auto [keys, last] = room_.policy.budget(static_cast<int64_t>(portion.text->prompt_length));
+    const std::array<int32_t, 2> budget = {static_cast<int32_t>(std::min(keys, room_.context)),
+                                           static_cast<int32_t>(std::min(last, room_.context))};
+    copy_to_device(selection_.budgets.rows(portion.text->slot, 1).data, budget.data(), sizeof(budget), stream);
   }
-  const Batch batch = batch_.upload(host, ctx.stream);
-  model_.forward(ctx, &batch);
-  draw(ctx, batch, last_rows, texts, request);
 }
 
-/// Generates one more token of each text; the cache holds all tokens but the last.
-void Generator::run_last_tokens(Context& ctx, std::span<Text* const> texts, const GenerationRequest& request) {
-  cache_.decoding = true;
-  ctx.role = request.records_logp ? ProductRole::prefill : ProductRole::decoding;
-  if (texts.empty()) return run_idle(ctx);
+/// Reads tokens of texts, and generates one more token of each text that has been read.
+void Generator::run_pass(Context& ctx, Pass pass, std::span<const Portion> portions, std::span<Text> texts,
+                         const GenerationRequest& request) {
+  cache_.decoding = pass != Pass::first;
+  const bool decodes = pass == Pass::last && !request.records_logp;
+  ctx.role = decodes ? ProductRole::decoding : ProductRole::prefill;
+  if (portions.empty()) return run_idle(ctx);
   HostBatch host;
   host.segments.push_back(0);
   std::vector<int64_t> rows;
-  for (const Text* text : texts) {
-    rows.push_back(static_cast<int64_t>(host.ids.size()));
-    append_row(host, text->ids.back(), static_cast<int64_t>(text->ids.size()) - 1, text->slot);
-    end_segment(host);
+  std::vector<Draw> draws;
+  for (const Portion& portion : portions) {
+    Text& text = *portion.text;
+    const int64_t skipped = room_.cache ? text.cached : std::ssize(text.ids) - portion.tokens;
+    for (int64_t i = 0; i < portion.tokens; ++i) {
+      const int64_t position = room_.cache ? skipped + i : i;
+      append_row(host, text.ids[static_cast<size_t>(skipped + i)], position, text.slot);
+    }
+    host.segments.push_back(static_cast<int32_t>(host.ids.size()));
+    if (room_.cache) text.cached += portion.tokens;
+    if (room_.cache && text.left() > 0) continue;
+    draws.push_back({&text, rows.size()});
+    rows.push_back(static_cast<int64_t>(host.ids.size()) - 1);
   }
+  if (selects() && pass == Pass::first) set_budgets(portions, ctx.stream);
   const Batch batch = batch_.upload(host, ctx.stream);
   model_.forward(ctx, &batch);
-  draw(ctx, batch, rows, texts, request);
-}
-
-void Generator::draw(Context& ctx, const Batch& batch, std::span<const int64_t> rows, std::span<Text* const> texts,
-                     const GenerationRequest& request) {
-  if (!request.records_logp) ctx.role = ProductRole::decoding;  // one row per text
-  const Tensor drawn_from = logits_.rows(0, static_cast<int64_t>(rows.size()));
-  model_.logits(ctx, &batch, rows, drawn_from);
-  SamplingOptions sampling = request.sampling;
-  if (request.records_logp && sampling.temperature > 0) {
-    temper_logits(drawn_from, static_cast<float>(sampling.temperature), {}, request.vocabulary, ctx.stream);
-    sampling.temperature = 1;
+  if (pass != Pass::last) {
+    for (Text& text : texts) {
+      if (text.running && text.slot < 0) break;
+      if (text.leader == nullptr) continue;
+      const auto led = std::ranges::find(draws, text.leader, &Draw::text);
+      if (led == draws.end()) continue;
+      copy_cache(text.slot, text.leader->slot, text.leader->cached, ctx.stream);
+      text.cached = text.leader->cached;
+      draws.push_back({&text, led->row});
+      text.leader = nullptr;
+    }
   }
-  float* values = drawn_from.as<float>();
-  if (!device_memory_is_host()) {
-    host_logits_.resize(static_cast<size_t>(drawn_from.numel()));
-    values = host_logits_.data();
-    copy_to_host(values, drawn_from.data, drawn_from.bytes(), ctx.stream);
-    ctx.stream.synchronize();
-  }
-  std::vector<int32_t> drawn(texts.size());
-  const bool excludes = request.records_logp && (sampling.top_k > 0 || sampling.top_p < 1 || sampling.min_p > 0);
-  const auto words = static_cast<size_t>((request.vocabulary + 31) / 32);
-  std::vector<uint32_t> kept(excludes ? words * texts.size() : 0);
-  parallel_for(texts.size(), request.threads, [&](size_t i) {
-    const Text& text = *texts[i];
-    const std::span<float> choices(values + i * static_cast<size_t>(room_.vocabulary_rows),
-                                   static_cast<size_t>(request.vocabulary));
-    penalize_repetition(choices, text.ids, sampling.repetition_penalty);
-    const int64_t number = request.numbers.empty() ? static_cast<int64_t>(text.prompt) : request.numbers[text.prompt];
-    const uint64_t key = random_key(request.seed, RandomPurpose::sampling, static_cast<uint64_t>(request.step),
-                                    static_cast<uint64_t>(number));
-    drawn[i] = sample_token(choices, sampling, random_bits(key, 0, static_cast<uint64_t>(text.made())));
-    if (excludes) mark_kept(std::span(kept).subspan(i * words, words), choices, sampling);
-  });
-  if (request.agree) request.agree(drawn);
-  if (request.records_logp) record(ctx, drawn_from, texts, drawn, kept, request.vocabulary);
-  for (size_t i = 0; i < texts.size(); ++i) append(*texts[i], drawn[i], request);
-}
-
-/// Appends the log-probabilities of the tokens that were drawn from these logits, and the tokens that were kept.
-void Generator::record(Context& ctx, const Tensor& logits, std::span<Text* const> texts, std::span<const int32_t> drawn,
-                       std::span<const uint32_t> kept, int64_t vocabulary) {
-  const int64_t count = logits.dim(0);
-  const Tensor targets = targets_.rows(0, count), logp = logp_.rows(0, count);
-  copy_to_device(targets.data, drawn.data(), targets.bytes(), ctx.stream);
-  if (!kept.empty()) {
-    const Tensor bits(kept_.data, DType::u32, {count, (vocabulary + 31) / 32});
-    copy_to_device(bits.data, kept.data(), bits.bytes(), ctx.stream);
-    temper_logits(logits, 1, bits, vocabulary, ctx.stream);
-  }
-  logprob_forward({logp, {}, {}, {}}, logits, targets, vocabulary, ctx.stream);
-  std::vector<float> values(texts.size());
-  copy_to_host(values.data(), logp.data, logp.bytes(), ctx.stream);
-  ctx.stream.synchronize();
-  const size_t words = kept.size() / texts.size();
-  for (size_t i = 0; i < texts.size(); ++i) {
-    Continuation& result = texts[i]->result;
-    result.logp.push_back(values[i]);
-    const auto bits = kept.begin() + static_cast<std::ptrdiff_t>(i * words);
-    result.kept.insert(result.kept.end(), bits, bits + static_cast<std::ptrdiff_t>(words));
-  }
-}
-
-void Generator::append(Text& text, int32_t token, const GenerationRequest& request) const {
-  const auto end = [&](GenerationEnd why) {
-    text.running = false;
-    text.result.end = why;
-  };
-  if (std::find(request.eos.begin(), request.eos.end(), token) != request.eos.end()) {
-    text.result.eos = token;
-    return end(GenerationEnd::eos);
-  }
-  text.ids.push_back(token);
-  if (request.on_token && !request.on_token(text.prompt, token)) return end(GenerationEnd::stopped);
-  if (text.made() >= request.max_new_tokens) return end(GenerationEnd::length);
-  if (!request.slides && static_cast<int64_t>(text.ids.size()) >= room_.context) end(GenerationEnd::context);
+  draw(ctx, batch, rows, draws, request);
 }
 
 }  // namespace llmtrain

@@ -16,14 +16,22 @@ struct SamplingOptions {
   double min_p = 0;  ///< keeps those at least this fraction as probable as the most probable one; 0 = off
   /// Penalty on tokens that have occurred (Keskar et al. 2019), applied before the other filters; 1 = off.
   double repetition_penalty = 1;
+  int64_t no_repeat_ngram = 0;  ///< excludes tokens that would complete a sequence of n tokens again; 0 = off
 };
 
 /// Divides logits above 0 of tokens that have occurred by the penalty and multiplies those below 0, each once.
 void penalize_repetition(std::span<float> logits, std::span<const int32_t> occurred, double penalty);
 
+/// Sets logits of tokens that would end a second occurrence of n tokens in `text` to -infinity. Throws
+/// UserError(bad_content) if that excludes every token.
+void exclude_repeated_ngrams(std::span<float> logits, std::span<const int32_t> text, int64_t n);
+
 /// Computes weights proportional to the tokens' probabilities, 0 for excluded tokens, 1 for the most probable;
 /// temperature > 0, and the repetition penalty was applied. Throws UserError(diverged) for logits that are not finite.
 std::vector<double> token_weights(std::span<const float> logits, const SamplingOptions& options);
+
+/// Log-probability of a token under the softmax of `logits`, nats.
+float log_probability(std::span<const float> logits, int32_t token);
 
 /// Returns one token from `logits`, a pure function of them and of the 32 uniform `bits`: inverse transform sampling
 /// over the remaining tokens, in the order of their ids. Throws UserError(diverged) for logits that are not finite.

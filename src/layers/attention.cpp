@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/attention_cached.hpp"
+#include "layers/kv_selection.hpp"
 
 namespace llmtrain {
 
@@ -16,6 +17,18 @@ Tensor lse_of(const AttentionSaved& saved, const AttentionShape& shape, int64_t 
 AttentionShape shape_in(AttentionShape shape, ProductRole role) {
   if (role != ProductRole::training) shape.longest = 0;  // cuDNN selects a plan by the number of sequences
   return shape;
+}
+
+/// Attention of new tokens to a cache that keeps some of the keys of their texts.
+void attend_kept(Context& ctx, const Batch& batch, const Tensor& out, const Tensor& qkv, const AttentionShape& shape,
+                 int layer) {
+  const KvSelection& selection = *ctx.cache->selection;
+  const KeptKeys kept = selection.of_layer(*ctx.cache, layer);
+  Batch places = batch;
+  places.positions = selection.counts.rows(0, batch.tokens);
+  store_kept_keys(kept, places.positions, qkv, batch, shape, ctx.stream);
+  attention_cached(out, qkv, kept.cache, places, shape, ctx.role, ctx.stream);
+  weigh_kept_keys(kept, places.positions, qkv, batch, shape, ctx.stream);
 }
 
 }  // namespace
@@ -54,10 +67,13 @@ void Attention::forward_heads(Context& ctx, const Batch& batch, const Tensor& x,
         norm_shape(), ctx.stream);
   }
   rope.apply(rows, batch, normed_heads(), shape.head_dim, false, ctx.stream);
-  if (ctx.cache != nullptr) {
+  const bool selects = ctx.cache != nullptr && ctx.cache->selection != nullptr;
+  const bool decodes = ctx.cache != nullptr && ctx.cache->decoding;
+  if (selects && decodes) return attend_kept(ctx, batch, first_rows(saved.out, n), rows, shape, layer);
+  if (ctx.cache != nullptr && !selects) {
     cache_keys_values(ctx.cache->layers[static_cast<size_t>(layer)], rows, batch, shape, ctx.stream);
   }
-  if (ctx.cache != nullptr && ctx.cache->decoding) {
+  if (decodes) {
     attention_cached(first_rows(saved.out, n), rows, ctx.cache->layers[static_cast<size_t>(layer)], batch, shape,
                      ctx.role, ctx.stream);
   } else {
@@ -67,6 +83,9 @@ void Attention::forward_heads(Context& ctx, const Batch& batch, const Tensor& x,
     attention_forward(first_rows(saved.out, n), lse_of(saved, shape, n), rows, batch, own, probability_dropout(ctx),
                       workspace, ctx.stream);
   }
+  if (!selects) return;
+  keep_prompt_keys(ctx.cache->selection->of_layer(*ctx.cache, layer), rows, lse_of(saved, shape, n), batch, shape,
+                   ctx.stream);
 }
 
 void Attention::backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x,

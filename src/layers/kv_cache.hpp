@@ -3,8 +3,11 @@
 
 #include "core/arena.hpp"
 #include "core/tensor.hpp"
+#include "device/device.hpp"
 
 namespace llmtrain {
+
+struct KvSelection;
 
 /// Keys and values of the previous tokens, by layer, for generation. A forward pass with a cache stores those of its
 /// rows at (sequence_ids, positions). While `decoding`, rows attend to the cache (one or more new tokens of cached
@@ -15,11 +18,19 @@ struct KvCache {
   /// decoding, where they would take longer than all else.
   std::vector<Tensor> norms;
   bool decoding = false;
+  KvSelection* selection = nullptr;  ///< set if only some of the keys of a text are kept
 
   void plan(Arena& arena, int64_t layer_count, DType compute, int64_t sequences, int64_t positions, int64_t width) {
     layers.resize(static_cast<size_t>(layer_count));
     for (Tensor& layer : layers) {
       arena.add(layer, MemoryCategory::kv_cache, "kv cache", compute, {sequences, positions, width});
+    }
+  }
+  /// Copies the first `tokens` of a sequence over those of another.
+  void copy(int64_t to, int64_t from, int64_t tokens, Stream& stream) const {
+    for (const Tensor& layer : layers) {
+      const int64_t row = layer.dim(2) * static_cast<int64_t>(size_of(layer.dtype));
+      copy_on_device(layer.rows(to, 1).data, layer.rows(from, 1).data, tokens * row, stream);
     }
   }
 };

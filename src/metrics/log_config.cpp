@@ -9,7 +9,7 @@ void LogConfig::visit(DeckKeys& keys) {
   keys.key("every_steps", every_steps,
            {.unit = "steps", .range = at_least(0), .doc = "Interval of progress lines; 0 = never."});
   keys.key("sinks", sinks,
-           {.doc = "Files for metrics, besides the console: metrics.h5, metrics.jsonl.", .tasks = model_tasks});
+           {.doc = "Files for metrics, besides the console: metrics.h5, metrics.jsonl.", .tasks = sample_tasks});
   keys.key("samples_every_steps", samples_every_steps,
            {.unit = "steps",
             .range = at_least(0),

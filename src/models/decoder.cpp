@@ -218,7 +218,7 @@ void Decoder::plan(Arena& arena, const PassPlan& passes) {
   if (shape_.final_norm) {
     plan_kept(arena, final_norm_, final_saved_, compute, max_rows, Recompute::none, "final_norm");
   }
-  rope_.plan(arena, max_rows);
+  rope_.plan(arena, training ? max_rows : std::max(max_rows, longest));  // a batch can hold a part of a document
   const auto scale = static_cast<float>(c.embedding_scale);
   embedding_.scale = rounded_to(compute, scale);
 }

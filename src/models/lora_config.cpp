@@ -76,12 +76,13 @@ bool takes(const DeckKeys::Key& key, const std::string& text) {
 void LoraConfig::visit(DeckKeys& keys) {
   keys.section("lora", "Train low-rank adapters of linear layers beside the frozen model (run.finetuning = lora).",
                Change::breaks, training_tasks, true);
-  keys.key("path", path,
-           {.doc = "PEFT folder (adapter_config.json, adapter_model.safetensors) to go on from; with run.task = "
-                   "evaluate the adapter that is evaluated. Every other key of this section except dropout, init and "
-                   "learning_rate_ratio is then read from it, and may only be given the same value.",
-            .automatic = "new adapters",
-            .tasks = model_tasks});
+  keys.key(
+      "path", path,
+      {.doc = "PEFT folder (adapter_config.json, adapter_model.safetensors) to go on from; with run.task = "
+              "evaluate or generate the adapter that is used. Every other key of this section except dropout, init and "
+              "learning_rate_ratio is then read from it, and may only be given the same value.",
+       .automatic = "new adapters",
+       .tasks = model_tasks});
   keys.key("r", rank, {.range = ranks, .doc = "Rank of the adapters: W x + scale B A x with A of r rows."});
   keys.key<Fp32Number>("alpha", alpha,
                        {.range = alphas, .doc = "Numerator of the scale, which is alpha / r.", .automatic = "2 r"});

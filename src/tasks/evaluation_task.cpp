@@ -133,17 +133,9 @@ DataStream evaluation_stream(const DataConfig& config, const BatchConfig& batch,
   return {data.validation != nullptr ? data.validation : data.train, rules, batch, /*seed=*/0, false};
 }
 
-/// The deck must be resolved, with a model.path.
-std::unique_ptr<EvaluationTask> make_evaluation(const Config& config, const Dataset& data,
-                                                const RankPosition& position) {
-  EvaluationParts parts;
-  int64_t rows = 0;
-  if (data.train != nullptr) {
-    parts.data = evaluation_stream(config.data, config.batch, config.evaluation.stride, data);
-    parts.steps = first_steps(config.evaluation, *parts.data);
-    rows = parts.data->max_rows();
-  }
-  if (!data.tasks.empty()) rows = std::max(rows, config.batch.micro * config.batch.sequence_length);
+}  // namespace
+
+RoleSpec untrained_policy(const Config& config, const RankPosition& position, int64_t rows) {
   ParamStoreOptions store;
   store.compute = compute_dtype(config.precision);
   store.zero_stage = static_cast<int>(config.parallel.zero);
@@ -157,12 +149,30 @@ std::unique_ptr<EvaluationTask> make_evaluation(const Config& config, const Data
   shape.new_head = config.source.new_head;
   if (lora) adapt(shape, *lora);
   quantize(shape, config.storage(config.source.quantization));
-  parts.policy.shape = std::move(shape);
-  parts.policy.store = store;
-  parts.policy.passes = PassPlan{store.compute, rows, false};
-  parts.policy.weights.folder = config.model.path;
-  parts.policy.weights.checkpoint = checkpoint;
-  parts.policy.lora = std::move(lora);
+  RoleSpec policy;
+  policy.shape = std::move(shape);
+  policy.store = store;
+  policy.passes = PassPlan{store.compute, rows, false};
+  policy.weights.folder = config.model.path;
+  policy.weights.checkpoint = checkpoint;
+  policy.lora = std::move(lora);
+  return policy;
+}
+
+namespace {
+
+/// The deck must be resolved, with a model.path.
+std::unique_ptr<EvaluationTask> make_evaluation(const Config& config, const Dataset& data,
+                                                const RankPosition& position) {
+  EvaluationParts parts;
+  int64_t rows = 0;
+  if (data.train != nullptr) {
+    parts.data = evaluation_stream(config.data, config.batch, config.evaluation.stride, data);
+    parts.steps = first_steps(config.evaluation, *parts.data);
+    rows = parts.data->max_rows();
+  }
+  if (!data.tasks.empty()) rows = std::max(rows, config.batch.micro * config.batch.sequence_length);
+  parts.policy = untrained_policy(config, position, rows);
   parts.tokenizer = data.tokenizer;
   parts.scores = make_scores(config, data, parts.data ? &*parts.data : nullptr, parts.steps);
   return std::make_unique<EvaluationTask>(std::move(parts), position.size);

@@ -8,9 +8,6 @@
 
 namespace llmtrain {
 
-namespace {
-
-/// Reads the run's chat templates: where the model's folder is gone, those that its checkpoint stores. Collective.
 ChatSource load_chat(const Config& config, Communicator& communicator) {
   if (!instruction_tasks.contains(config.run.task)) return {config.chat, {}};
   std::string text;
@@ -25,6 +22,8 @@ ChatSource load_chat(const Config& config, Communicator& communicator) {
   communicator.broadcast(text);
   return {config.chat, parse_chat_files(text, stored_chat_name)};
 }
+
+namespace {
 
 /// For evaluation.tasks without other data.
 Dataset open_tokenizer_alone(const Config& config, Communicator& communicator) {

@@ -17,6 +17,7 @@ constexpr std::array entries = {
     TaskEntry{Task::ppo, run_training, load_data, plan_training, nullptr},
     TaskEntry{Task::grpo, run_training, load_data, plan_training, nullptr},
     TaskEntry{Task::evaluate, run_evaluation, load_evaluated_data, plan_evaluation, nullptr},
+    TaskEntry{Task::generate, run_generation, load_prompt_tokenizer, plan_generation, nullptr},
     TaskEntry{Task::tokenizer, run_tokenizer_training, nullptr, nullptr, nullptr},
 };
 

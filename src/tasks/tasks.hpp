@@ -10,6 +10,7 @@
 #include "core/deck/task.hpp"
 #include "data/dataset.hpp"
 #include "parallel/job/runtime.hpp"
+#include "roles/model_set.hpp"
 #include "train/config/config.hpp"
 #include "train/run/estimate.hpp"
 #include "train/run/job.hpp"
@@ -62,6 +63,8 @@ bool agreed_fast_bf16(Communicator& communicator);
 void print_notes(std::span<const std::string> notes);
 /// The deck's limits of memory.
 MemoryLimits memory_limits(const Config& config);
+/// Reads the run's chat templates: where the model's folder is gone, those that its checkpoint stores. Collective.
+ChatSource load_chat(const Config& config, Communicator& communicator);
 /// Loads the data of the deck and sets the vocabulary by it. Collective.
 Dataset load_data(Config& config, Communicator& communicator, const ProgressReport& report);
 /// Resolves an automatic precision.compute, and adds notes about keys that this device does not support.
@@ -75,6 +78,13 @@ Prediction measure_training(Job& job, const Dataset& data);
 int run_evaluation(Job& job);
 Dataset load_evaluated_data(Config& config, Communicator& communicator, const ProgressReport& report);
 std::unique_ptr<RankPlan> plan_evaluation(const Config& config, const Dataset& data, const RankPosition& position);
+// generate
+int run_generation(Job& job);
+/// Loads the tokenizer and the chat templates alone. Collective.
+Dataset load_prompt_tokenizer(Config& config, Communicator& communicator, const ProgressReport& report);
+std::unique_ptr<RankPlan> plan_generation(const Config& config, const Dataset& data, const RankPosition& position);
+/// The policy of a task that does not train, from a resolved deck with a model.path. `rows`: of its largest pass.
+RoleSpec untrained_policy(const Config& config, const RankPosition& position, int64_t rows);
 // tokenizer: all ranks train the tokenizer of data.tokenizer = bpe. The run's directory then has the files
 // tokenizer.json and tokenizer_config.json that `llmtool tokenizer train` writes.
 int run_tokenizer_training(Job& job);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -16,9 +17,8 @@
 #include "data/files/input_kind.hpp"
 #include "data/files/jsonl.hpp"
 #include "generate/generator.hpp"
-#include "text/text_stream.hpp"
+#include "generate/growing_text.hpp"
 #include "text/tokens_beyond_embedding.hpp"
-#include "text/unicode/code_points.hpp"
 #include "tool/loaded_model.hpp"
 #include "tool/tool.hpp"
 
@@ -27,6 +27,7 @@ namespace {
 
 constexpr int64_t max_prompt_bytes = int64_t{64} << 20;
 constexpr int64_t sequences_at_once = 16;
+constexpr int64_t prompt_tokens_of_pass = 512;
 
 struct GenerateOptions {
   ModelOptions model;
@@ -41,6 +42,9 @@ struct GenerateOptions {
   double top_p = 1;
   double min_p = 0;
   double repetition_penalty = 1;
+  int64_t no_repeat_ngram = 0;
+  BeamOptions beams;
+  CachePolicy cache;
   std::string seed = "0";
   bool ids = false;
   bool no_special_tokens = false;
@@ -126,9 +130,15 @@ GenerationRequest make_request(const GenerateOptions& options, const LoadedModel
   }
   for (const std::string& stop : options.stop) {
     if (stop.empty()) refuse_command_line("--stop must not be empty");
+    if (options.beams.beams > 1) refuse_command_line("--stop cannot be combined with --beams");
   }
-  request.sampling = {options.greedy ? 0 : options.temperature, options.top_k, options.top_p, options.min_p,
-                      options.repetition_penalty};
+  request.sampling = {options.greedy ? 0 : options.temperature,
+                      options.top_k,
+                      options.top_p,
+                      options.min_p,
+                      options.repetition_penalty,
+                      options.no_repeat_ngram};
+  request.beams = options.beams;
   request.max_new_tokens = options.max_new_tokens;
   request.vocabulary = loaded.vocabulary();
   request.seed = static_cast<uint64_t>(parse_count_option("--seed", options.seed, at_least(0)));
@@ -140,38 +150,6 @@ GenerationRequest make_request(const GenerateOptions& options, const LoadedModel
   }
   return request;
 }
-
-/// Text of a continuation: printed once it is final, ended by stop strings.
-class GrowingText {
- public:
-  GrowingText(const Tokenizer& tokenizer, std::vector<int32_t> prompt, const std::vector<std::string>& stop)
-      : stream_(tokenizer, std::move(prompt)), stop_(stop) {
-    for (const std::string& one : stop_) longest_stop_ = std::max(longest_stop_, one.size());
-  }
-
-  /// Returns false if a stop string has occurred; the text ends before the first one.
-  bool add(int32_t token) {
-    const size_t searched = held_back(stream_.certain());
-    stream_.add(token);
-    for (const std::string& stop : stop_) end_ = std::min(end_, stream_.text().find(stop, searched));
-    return end_ == std::string::npos;
-  }
-  std::string_view text() const { return std::string_view(stream_.text()).substr(0, end_); }
-  /// Returns the number of bytes that no later token changes and in which no stop string can begin.
-  size_t certain() const { return end_ == std::string::npos ? held_back(stream_.certain()) : text().size(); }
-
- private:
-  size_t held_back(size_t certain) const {
-    size_t end = certain - std::min(certain, longest_stop_);
-    for (int i = 0; i < 3 && end > 0 && is_utf8_continuation(stream_.text()[end]); ++i) --end;
-    return end;
-  }
-
-  TextStream stream_;
-  const std::vector<std::string>& stop_;
-  size_t longest_stop_ = 0;
-  size_t end_ = std::string::npos;  // begin of the stop string
-};
 
 std::string_view name_of(GenerationEnd end) {
   switch (end) {
@@ -201,26 +179,48 @@ void print_rows(const std::vector<Continuation>& all, const std::vector<GrowingT
   }
 }
 
+/// Tokens of the longest prompt. Throws UserError if the model does not read as many.
+int64_t longest_prompt(const GenerationRequest& request, int64_t most) {
+  size_t longest = 0;
+  for (const auto& prompt : request.prompts) longest = std::max(longest, prompt.size());
+  if (static_cast<int64_t>(longest) <= most) return static_cast<int64_t>(longest);
+  throw UserError(ExitCode::bad_content, fmt::format("a prompt has {} tokens, more than the model's context of {}; "
+                                                     "shorten it",
+                                                     longest, most));
+}
+
+/// Tokens that a text may have.
+int64_t longest_text(const ModelConfig& model) {
+  // Cached keys keep their angles, so dynamic rope cannot extend the context here.
+  const bool dynamic = model.rope_scaling.kind == RopeScaling::Kind::dynamic;
+  return dynamic ? model.max_seq_len : model.longest_sequence();
+}
+
+GeneratorRoom find_room(const GenerateOptions& options, const ModelConfig& model, const GenerationRequest& request) {
+  for (int64_t layer = 0; options.cache.kind != CachePolicy::Kind::full && layer < model.n_layers; ++layer) {
+    if (model.window_of_layer(layer) > 0)
+      refuse_command_line("--cache: the model's own sliding window leaves keys out");
+  }
+  GeneratorRoom room;
+  room.vocabulary_rows = model.vocab_size;
+  room.sequences = options.beams.beams * std::min<int64_t>(sequences_at_once, std::ssize(request.prompts));
+  // The model does not read the last new token.
+  const int64_t most = longest_text(model);
+  room.context = std::min(most + 1, longest_prompt(request, most) + options.max_new_tokens);
+  room.prompt_tokens = prompt_tokens_of_pass;
+  room.policy = options.cache;
+  room.kv_heads = model.n_kv_heads;
+  return room;
+}
+
 void generate(const GenerateOptions& options) {
   LoadedModel loaded(options.model);
   loaded.require_logits();
   GenerationRequest request = make_request(options, loaded);
-  size_t longest = 0;
-  for (const auto& prompt : request.prompts) longest = std::max(longest, prompt.size());
-  // Cached keys keep their angles, so dynamic rope cannot extend the context here.
-  const bool dynamic = loaded.config().rope_scaling.kind == RopeScaling::Kind::dynamic;
-  const int64_t most = dynamic ? loaded.config().max_seq_len : loaded.config().longest_sequence();
-  if (static_cast<int64_t>(longest) > most) {
-    throw UserError(ExitCode::bad_content, fmt::format("a prompt has {} tokens, more than the model's context of {}; "
-                                                       "shorten it",
-                                                       longest, most));
-  }
-  // The model does not read the last new token.
-  const int64_t context = std::min(most + 1, static_cast<int64_t>(longest) + options.max_new_tokens);
-  const auto sequences = std::min<int64_t>(sequences_at_once, static_cast<int64_t>(request.prompts.size()));
-  Generator generator(loaded.model(), {loaded.config().vocab_size, sequences, context});
+  const GeneratorRoom room = find_room(options, loaded.config(), request);
+  Generator generator(loaded.model(), room);
   const auto plan = [&](Arena& arena) {
-    loaded.model().plan(arena, {loaded.compute(), generator.rows(), false});
+    loaded.model().plan(arena, {loaded.compute(), generator.rows(), false, Recompute::none, room.context});
     generator.plan(arena, loaded.compute());
   };
   if (options.model.estimate) return loaded.print_estimate(plan);
@@ -230,10 +230,11 @@ void generate(const GenerateOptions& options) {
   if (!as_text && !options.stop.empty()) loaded.required_tokenizer();
   std::vector<GrowingText> texts;
   size_t shown = 0;
-  const bool streams = as_text && request.prompts.size() == 1;
+  const bool searches = options.beams.beams > 1;
+  const bool streams = as_text && request.prompts.size() == 1 && !searches;
   if (loaded.tokenizer() != nullptr) {
     for (const auto& prompt : request.prompts) texts.emplace_back(*loaded.tokenizer(), prompt, options.stop);
-    if (as_text || !options.stop.empty()) {
+    if (!searches && (as_text || !options.stop.empty())) {
       request.on_token = [&](size_t p, int32_t token) {
         const bool goes_on = texts[p].add(token);
         if (streams && texts[p].certain() > shown) {
@@ -245,6 +246,9 @@ void generate(const GenerateOptions& options) {
     }
   }
   const std::vector<Continuation> all = generator.run(loaded.params(), loaded.arena(), loaded.stream(), request);
+  for (size_t p = 0; searches && p < texts.size(); ++p) {
+    for (const int32_t token : all[p].tokens) texts[p].add(token);
+  }
   if (streams) {
     std::cout << texts[0].text().substr(std::min(shown, texts[0].text().size())) << '\n';
   } else if (as_text) {
@@ -256,8 +260,57 @@ void generate(const GenerateOptions& options) {
   const auto cut = std::ranges::count(all, GenerationEnd::context, &Continuation::end);
   if (cut > 0) {
     std::cerr << fmt::format("llmtool: {} of {} texts ended at the limit of the model's context of {} tokens\n", cut,
-                             all.size(), most);
+                             all.size(), longest_text(loaded.config()));
   }
+}
+
+void add_sampling(CLI::App& app, GenerateOptions& o) {
+  app.add_flag("--greedy", o.greedy, "always take the most probable token");
+  app.add_option("--temperature", o.temperature, "divisor of the logits; 0 is greedy")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  app.add_option("--top-k", o.top_k, "keep the k most probable tokens; 0 = all")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
+      ->capture_default_str();
+  app.add_option("--top-p", o.top_p, "keep the most probable tokens that reach p together; 1 = all")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option("--min-p", o.min_p, "keep tokens at least p times as probable as the most probable one")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option("--repetition-penalty", o.repetition_penalty, "make tokens that have occurred less probable")
+      ->check(CLI::Range(1e-3, 1e3))
+      ->capture_default_str();
+  app.add_option("--no-repeat-ngram", o.no_repeat_ngram, "never write a sequence of this many tokens twice; 0 = off")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20))
+      ->capture_default_str();
+  app.add_option("--beams", o.beams.beams, "search with this many beams instead of sampling")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 10))
+      ->capture_default_str();
+  app.add_option("--length-penalty", o.beams.length_penalty, "above 0 favours longer texts among beams")
+      ->check(CLI::Range(-100.0, 100.0))
+      ->capture_default_str();
+}
+
+void add_cache(CLI::App& app, CachePolicy& cache) {
+  app.add_option("--cache", cache.kind,
+                 "keys that are kept: full, h2o (those with most attention and the last "
+                 "ones) or window (the first and the last ones)")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, CachePolicy::Kind>{
+          {"full", CachePolicy::Kind::full}, {"h2o", CachePolicy::Kind::h2o}, {"window", CachePolicy::Kind::window}}))
+      ->default_str("full");
+  app.add_option("--h2o-heavy", cache.heavy, "keys with most attention; below 1: a share of the prompt")
+      ->check(CLI::Range(0.0, 1e9))
+      ->capture_default_str();
+  app.add_option("--h2o-recent", cache.recent, "last keys beside them; below 1: a share of the prompt")
+      ->check(CLI::Range(0.0, 1e9))
+      ->capture_default_str();
+  app.add_option("--window", cache.window, "last keys of --cache window")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
+      ->capture_default_str();
+  app.add_option("--sinks", cache.sinks, "first keys of --cache window")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 24))
+      ->capture_default_str();
 }
 
 }  // namespace
@@ -275,22 +328,8 @@ Subcommand add_generate(CLI::App& program) {
   app->add_option("--max-new-tokens", o->max_new_tokens, "maximum number of new tokens")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
       ->capture_default_str();
-  app->add_flag("--greedy", o->greedy, "always take the most probable token");
-  app->add_option("--temperature", o->temperature, "divisor of the logits; 0 is greedy")
-      ->check(CLI::Range(0.0, 1e6))
-      ->capture_default_str();
-  app->add_option("--top-k", o->top_k, "keep the k most probable tokens; 0 = all")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
-      ->capture_default_str();
-  app->add_option("--top-p", o->top_p, "keep the most probable tokens that reach p together; 1 = all")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  app->add_option("--min-p", o->min_p, "keep tokens at least p times as probable as the most probable one")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  app->add_option("--repetition-penalty", o->repetition_penalty, "make tokens that have occurred less probable")
-      ->check(CLI::Range(1e-3, 1e3))
-      ->capture_default_str();
+  add_sampling(*app, *o);
+  add_cache(*app, o->cache);
   app->add_option("--stop", o->stop, "text that ends the continuation; repeatable");
   app->add_option("--seed", o->seed, "seed of the sampling")->capture_default_str();
   app->add_flag("--ids", o->ids, "print token ids, a line per prompt");

@@ -11,6 +11,7 @@
 #include "core/error.hpp"
 #include "core/number_text.hpp"
 #include "core/profile.hpp"
+#include "generate/growing_text.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/launcher.hpp"
 #include "train/run/job.hpp"
@@ -114,13 +115,6 @@ GenerationRequest Rollouts::request(const RolloutContext& run, int64_t iteration
   return request;
 }
 
-bool Rollouts::ends_with_stop(std::span<const int32_t> completion) const {
-  if (parts_.sampling.stop.empty()) return false;
-  const std::string text = parts_.tokenizer->decode({completion.begin(), completion.end()});
-  return std::ranges::any_of(parts_.sampling.stop,
-                             [&](const std::string& stop) { return text.find(stop) != std::string::npos; });
-}
-
 std::optional<std::vector<RolloutSequence>> Rollouts::sample(const RolloutContext& run, int64_t iteration) {
   Communicator& communicator = run.runtime.communicator();
   const Part part = part_of(communicator);
@@ -130,12 +124,10 @@ std::optional<std::vector<RolloutSequence>> Rollouts::sample(const RolloutContex
   }
   GenerationRequest wanted;
   throw_on_all_ranks(communicator, [&] { wanted = request(run, iteration, part, prompts); });
-  std::vector<std::vector<int32_t>> made(wanted.prompts.size());
+  std::vector<GrowingText> texts;
   if (!parts_.sampling.stop.empty()) {
-    wanted.on_token = [&](size_t p, int32_t token) {
-      made[p].push_back(token);
-      return !ends_with_stop(made[p]);
-    };
+    for (const auto& prompt : wanted.prompts) texts.emplace_back(*parts_.tokenizer, prompt, parts_.sampling.stop);
+    wanted.on_token = [&](size_t p, int32_t token) { return texts[p].add(token); };
   }
   int64_t passes = 0;
   bool stopped = false;

@@ -97,7 +97,6 @@ class Rollouts {
   Part part_of(const Communicator& communicator) const;
   std::optional<std::vector<RolloutSequence>> sample(const RolloutContext& run, int64_t iteration);
   GenerationRequest request(const RolloutContext& run, int64_t iteration, Part part, std::span<const int64_t> prompts);
-  bool ends_with_stop(std::span<const int32_t> completion) const;
   /// Runs `score` over all sequences, those of a forward pass by one rank; a null plan is an idle pass. Each returns
   /// the numbers of its sequences, which `keep` receives on every rank.
   using Score = std::function<std::vector<std::vector<float>>(const MicroBatchPlan* plan)>;

@@ -10,11 +10,11 @@
 
 namespace llmtrain {
 
-enum class Task : uint8_t { pretrain, sft, dpo, reward, ppo, grpo, evaluate, tokenizer };
+enum class Task : uint8_t { pretrain, sft, dpo, reward, ppo, grpo, evaluate, generate, tokenizer };
 
 template <>
 inline constexpr auto enum_names<Task> = name_list("pretrain", "sft", "dpo", "reward", "ppo", "grpo", "evaluate",
-                                                   "tokenizer");
+                                                   "generate", "tokenizer");
 
 class TaskSet {
  public:
@@ -42,11 +42,15 @@ inline constexpr TaskSet preference_tasks{Task::dpo, Task::reward};
 /// Tasks whose samples are prompts: they learn from rewards of what the model writes.
 inline constexpr TaskSet reinforcement_tasks{Task::ppo, Task::grpo};
 inline constexpr TaskSet training_tasks = TaskSet{Task::pretrain, Task::sft} | preference_tasks | reinforcement_tasks;
-inline constexpr TaskSet model_tasks = training_tasks | TaskSet{Task::evaluate};
+/// Tasks that read samples of data.train and data.validation.
+inline constexpr TaskSet sample_tasks = training_tasks | TaskSet{Task::evaluate};
+inline constexpr TaskSet model_tasks = sample_tasks | TaskSet{Task::generate};
 /// Tasks that read rows of instruction data (data.format).
 inline constexpr TaskSet instruction_tasks =
-    TaskSet{Task::sft, Task::evaluate} | preference_tasks | reinforcement_tasks;
-inline constexpr TaskSet all_tasks = model_tasks | TaskSet{Task::tokenizer};
+    TaskSet{Task::sft, Task::evaluate, Task::generate} | preference_tasks | reinforcement_tasks;
+/// Tasks that read text.
+inline constexpr TaskSet text_tasks = sample_tasks | TaskSet{Task::tokenizer};
+inline constexpr TaskSet all_tasks = model_tasks | text_tasks;
 
 inline bool trains(Task task) { return training_tasks.contains(task); }
 

@@ -14,6 +14,7 @@
 
 #include "core/deck/suggestion.hpp"
 #include "data/dataset.hpp"
+#include "generate/prompt_files.hpp"
 
 namespace llmtrain {
 namespace {
@@ -73,7 +74,7 @@ constexpr const char* trained_in_full =
 void resolve_finetuning(DeckLoader& deck, const DeckKeys& keys, Config& config, ModelFolders* folders) {
   using Finetuning = RunConfig::Finetuning;
   const Finetuning kind = config.run.finetuning;
-  const bool adapts = kind == Finetuning::lora || config.run.task == Task::evaluate;
+  const bool adapts = kind == Finetuning::lora || !trains(config.run.task);
   if (adapts && folders != nullptr) load_adapter_path(deck, config, *folders);
   config.quantization.resolve(deck, config.model, adapts ? "" : trained_in_full);
   if (!trains(config.run.task)) return;
@@ -126,10 +127,25 @@ void resolve_tokenizer_task(DeckLoader& deck, Config& config) {
   config.data.resolve(deck, config.run.output, config.run.task, config.run.seed);
 }
 
+void require_model_path(DeckLoader& deck, const Config& config) {
+  if (deck.given("model.path")) return;
+  deck.fail("model.path",
+            fmt::format("is required with run.task = {}: give the folder of the model", name_of(config.run.task)));
+}
+
+void resolve_generation_task(DeckLoader& deck, Config& config) {
+  require_model_path(deck, config);
+  config.generate.resolve(deck, config.batch.sequence_length, config.batch.micro);
+  bool windows = false;
+  for (int64_t layer = 0; layer < config.model.n_layers; ++layer) windows |= config.model.window_of_layer(layer) > 0;
+  deck.check(config.generate.cache.kind == CachePolicy::Kind::full || !windows, {"generate.cache"},
+             "the model's own sliding window leaves keys out already: choose full");
+  deck.check(config.data.has_tokenizer_files() || config.data.tokenizer == "bytes", {"data.tokenizer"},
+             "prompts need the tokenizer that the model was trained with: give its file or folder");
+}
+
 void resolve_evaluation_task(DeckLoader& deck, const Config& config) {
-  if (!deck.given("model.path")) {
-    deck.fail("model.path", "is required with run.task = evaluate: give the folder of the model");
-  }
+  require_model_path(deck, config);
   if (!config.data.validation.empty()) {
     deck.set("data.train", Origin::unused, "data.validation is evaluated");
   } else if (!deck.given("data.train") && config.evaluation.tasks.empty() && deck.sound({"data.validation"})) {
@@ -158,6 +174,19 @@ int64_t examine_files(DeckLoader& deck, const Config& config) {
   const int64_t rows = config.model.vocab_size, vocabulary = facts.vocabulary_size;
   deck.check(rows == 0 || rows >= vocabulary, {"model.vocab_size"}, too_few_rows(rows, vocabulary));
   return vocabulary;
+}
+
+/// Reports errors of the files with prompts.
+void examine_prompts(DeckLoader& deck, const Config& config) {
+  if (!deck.sound({"generate.prompts", "data.columns"})) return;
+  try {
+    PromptRules rules;
+    rules.columns = config.data.columns;
+    rules.row_limit = config.data.row_limit;
+    check_prompt_files(config.generate.prompts, rules);
+  } catch (const UserError& error) {
+    deck.fail("generate.prompts", error.what(), error.code());
+  }
 }
 
 /// A run that has checkpoints resumes from its own, even if another run's checkpoint is gone.
@@ -200,6 +229,7 @@ void Config::visit(DeckKeys& keys) {  // in the order in which a user meets them
   grpo.visit(keys);
   rewards.visit(keys);
   rollout.visit(keys);
+  generate.visit(keys);
   data.visit(keys);
   chat.visit(keys);
   batch.visit(keys);
@@ -382,6 +412,7 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     if ((preference_tasks | reinforcement_tasks).contains(config.run.task)) drop_dropout(deck, config);
   }
   if (config.run.task == Task::evaluate) resolve_evaluation_task(deck, config);
+  if (config.run.task == Task::generate) resolve_generation_task(deck, config);
   mark_unused(deck, keys, config.run.task);
   deck.check(config.data.cache != config.run.output + "/" + config.run.name, {"run.name", "run.output", "data.cache"},
              "the run's folder would be data.cache, the folder of token files: choose another name");
@@ -395,6 +426,7 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
   const bool examines = files == DeckFiles::examine || files == DeckFiles::examine_data;
   if (examines) config.data.check_tokenizer_name(deck);
   const int64_t vocabulary = examines ? examine_files(deck, config) : 0;
+  if (examines && config.run.task == Task::generate) examine_prompts(deck, config);
   if (files == DeckFiles::examine && loaded) examine_weights(deck, config);
   deck.finish();
   config.provenance = deck.provenance();

@@ -10,6 +10,7 @@
 #include "data/batch_config.hpp"
 #include "data/curriculum_config.hpp"
 #include "data/data_config.hpp"
+#include "generate/generate_config.hpp"
 #include "generate/rollout_config.hpp"
 #include "layers/memory_config.hpp"
 #include "metrics/log_config.hpp"
@@ -49,6 +50,7 @@ struct Config {
   RewardConfig reward;
   RewardsConfig rewards;
   RolloutConfig rollout;
+  GenerateConfig generate;
   PpoConfig ppo;
   GrpoConfig grpo;
   DataConfig data;

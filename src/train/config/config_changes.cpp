@@ -11,7 +11,8 @@ namespace {
 /// True if a key names files, or a tokenizer by its files, in both decks.
 bool names_files(const std::string& name, const std::string& here, const std::string& there) {
   if (name == "data.tokenizer") return names_tokenizer_files(here) && names_tokenizer_files(there);
-  return name == "data.train" || name == "data.validation" || (name == "model.path" && !here.empty() && !there.empty());
+  return name == "data.train" || name == "data.validation" || name == "generate.prompts" ||
+         (name == "model.path" && !here.empty() && !there.empty());
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 namespace llmtrain {
 
 void EvaluationConfig::visit(DeckKeys& keys) {
-  keys.section("evaluation", "Measure the loss on validation data.", Change::nothing, model_tasks);
+  keys.section("evaluation", "Measure the loss on validation data.", Change::nothing, sample_tasks);
   keys.key("every_steps", every_steps,
            {.unit = "steps",
             .range = at_least(0),

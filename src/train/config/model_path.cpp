@@ -254,7 +254,7 @@ std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, Mod
       deck.set("data.tokenizer", Origin::automatic, "model.path");
     }
     if (!facts.checkpoint.empty()) {
-      if (!facts.gone && config.run.task != Task::evaluate) {
+      if (!facts.gone && trains(config.run.task)) {
         throw UserError(ExitCode::deck, path +
                                             ": is a run or a checkpoint. Resume from it with checkpoint.resume = PATH, "
                                             "or export it to a folder for model.path with llmtool export");

@@ -54,7 +54,8 @@ void RunConfig::visit(DeckKeys& keys) {
       "task", task,
       {.doc = "pretrain: train a model to predict the next token; sft: train it on the answers of instructions and "
               "conversations; evaluate: score the validation data with "
-              "model.path (loss, perplexity, bits per byte, token accuracy); tokenizer: train the tokenizer of "
+              "model.path (loss, perplexity, bits per byte, token accuracy); generate: let it continue the prompts of "
+              "generate.prompts; tokenizer: train the tokenizer of "
               "data.tokenizer = bpe on data.train, and write tokenizer.json to the run's folder."});
   keys.key("finetuning", finetuning,
            {.doc = "Trained parameters. full: every one; lora: adapters, see [lora]; freeze: those that [freeze] "
@@ -63,8 +64,8 @@ void RunConfig::visit(DeckKeys& keys) {
   keys.key("output", output, {.doc = "Folder of run directories.", .change = Change::nothing});
   keys.key("seed", seed,
            {.range = at_least(0),
-            .doc = "Seed of all random numbers: initial weights, sample order, dropout.",
-            .tasks = training_tasks});
+            .doc = "Seed of all random numbers: initial weights, sample order, dropout, sampled tokens.",
+            .tasks = training_tasks | TaskSet{Task::generate}});
   keys.key(
       "overwrite", overwrite,
       {.doc =
@@ -84,15 +85,16 @@ void RunConfig::visit(DeckKeys& keys) {
             .change = Change::applies,
             .tasks = training_tasks});
   keys.key<TimeLimitCodec>("time_limit", time_limit,
-                           {.doc = "Time limit of the job: the run saves a checkpoint before it and ends with exit "
+                           {.doc = "Time limit of the job: the run saves its state before it and ends with exit "
                                    "code 75. auto: Slurm's limit.",
                             .change = Change::nothing,
-                            .tasks = training_tasks});
+                            .tasks = training_tasks | TaskSet{Task::generate}});
 }
 
 void RunConfig::resolve(DeckLoader& deck, std::string_view deck_name) {
   if (!deck.given("run.name")) {
-    name = run_name_of(deck_name) + (task == Task::evaluate ? "-evaluate" : "");
+    name = run_name_of(deck_name);
+    if (!trains(task) && task != Task::tokenizer && name != name_of(task)) name += fmt::format("-{}", name_of(task));
     deck.set("run.name", Origin::automatic, "the deck's file name");
     if (find_invalid_utf8(name) != std::string::npos)
       deck.fail("run.name", "the deck's file name is not UTF-8: name the run");

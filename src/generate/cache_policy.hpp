@@ -1,0 +1,37 @@
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+#include "core/deck/named_enum.hpp"
+
+namespace llmtrain {
+
+/// Which keys and values of a text the cache keeps.
+struct CachePolicy {
+  enum class Kind : uint8_t { full, h2o, window };
+
+  Kind kind = Kind::full;
+  // h2o, per layer and head of keys: a number of tokens from 1 on, below 1 a share of the prompt's tokens.
+  double heavy = 0.1;   ///< keys with the largest sums of attention probabilities
+  double recent = 0.1;  ///< the last keys
+  // window:
+  int64_t window = 1024;  ///< the last keys
+  int64_t sinks = 4;      ///< the first keys
+
+  /// Keys that a text keeps, and the last ones among them.
+  struct Budget {
+    int64_t keys, last;
+  };
+  Budget budget(int64_t prompt_tokens) const {
+    const auto tokens = [&](double number) {
+      return static_cast<int64_t>(number < 1 ? number * static_cast<double>(prompt_tokens) : number);
+    };
+    const int64_t last = std::max<int64_t>(1, kind == Kind::window ? window : tokens(recent));
+    return {last + (kind == Kind::window ? sinks : tokens(heavy)), last};
+  }
+};
+
+template <>
+inline constexpr auto enum_names<CachePolicy::Kind> = name_list("full", "h2o", "window");
+
+}  // namespace llmtrain

@@ -1,0 +1,54 @@
+#include "tasks/generation_output.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "core/error.hpp"
+#include "core/files/file_handle.hpp"
+#include "data/files/jsonl.hpp"
+
+namespace llmtrain {
+
+namespace fs = std::filesystem;
+
+GenerationOutput::GenerationOutput(const std::string& path, bool resumes, bool overwrite) {
+  std::error_code error;
+  if (fs::exists(path, error) && !resumes) {
+    if (!overwrite) {
+      throw UserError(ExitCode::cannot_create,
+                      fmt::format("{}: the file exists and is not of this run. Choose another generate.output, move it "
+                                  "away, or give run.overwrite=true to replace it",
+                                  path));
+    }
+    fs::remove(path, error);
+    if (error) fail_to_create(path, "cannot be replaced", error.value());
+  }
+  if (fs::exists(path, error)) {
+    const FileHandle file = FileHandle::open_to_read(path);
+    const int64_t bytes = file.size();
+    int64_t complete = 0;
+    LineReader lines(file, bytes, 0, bytes, max_row_limit);
+    for (std::string_view line; lines.next(line);) {
+      const int64_t end = lines.offset() + std::ssize(line);
+      if (end >= bytes) break;  // without a line end
+      ++rows_;
+      last_row_ = line;
+      complete = end + 1;
+    }
+    if (complete < bytes) fs::resize_file(path, static_cast<uint64_t>(complete));
+  }
+  file_.emplace(path);
+}
+
+bool GenerationOutput::write() {
+  std::string text;
+  for (auto next = waiting_.begin(); next != waiting_.end() && next->first == rows_; next = waiting_.erase(next)) {
+    text += next->second;
+    ++rows_;
+  }
+  if (!text.empty()) file_->append(text);
+  return !text.empty();
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,206 @@
+#include "tasks/generation_task.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "core/activity.hpp"
+#include "core/clock.hpp"
+#include "core/stop_request.hpp"
+#include "parallel/job/cancellable_work.hpp"
+#include "parallel/job/launcher.hpp"
+#include "train/run/job.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+constexpr int64_t prompts_of_round = 4096;       ///< per rank; their ids and rows are in memory
+constexpr int64_t passes_between_meetings = 16;  ///< after which ranks hand over rows and agree whether to stop
+constexpr int64_t prompt_tokens_of_pass = 512;
+constexpr double seconds_between_lines = 10;  ///< of progress
+
+std::string_view name_of(GenerationEnd end) {
+  return end == GenerationEnd::eos ? "eos" : end == GenerationEnd::stopped ? "stop" : "length";
+}
+
+}  // namespace
+
+struct GenerationTask::Round {
+  std::vector<int64_t> numbers;  ///< of this rank's prompts
+  std::vector<Prompt> prompts;
+  std::map<size_t, GrowingText> texts = {};  ///< of running continuations, where texts can end them
+};
+
+GenerationTask::GenerationTask(const Config& config, RoleSpec policy, std::shared_ptr<const Tokenizer> tokenizer)
+    : config_(config), tokenizer_(std::move(tokenizer)) {
+  const DType compute = policy.store.compute;
+  GeneratorRoom room;
+  room.vocabulary_rows = policy.shape.config.vocab_size;
+  room.sequences = config.batch.micro;
+  room.context = config.batch.sequence_length;
+  room.prompt_tokens = prompt_tokens_of_pass;
+  room.policy = config.generate.cache;
+  room.kv_heads = policy.shape.config.n_kv_heads;
+  policy.passes.reset();
+  RoleModel& model = models_.add(std::move(policy));
+  generator_.emplace(model.actor(), room);
+  models_.plan(arena_);
+  model.actor().plan(arena_, {compute, generator_->rows(), false, Recompute::none, room.context});
+  generator_->plan(arena_, compute);
+}
+
+PromptRules GenerationTask::rules() const {
+  PromptRules rules;
+  rules.columns = config_.data.columns;
+  rules.row_limit = config_.data.row_limit;
+  rules.max_tokens = config_.batch.sequence_length - config_.generate.max_new_tokens;
+  rules.truncates = config_.generate.overflow == GenerateConfig::Overflow::truncate_left;
+  rules.vocabulary = models_.at(Role::policy).shape().tokens;
+  return rules;
+}
+
+void GenerationTask::start(Runtime& runtime, RunLog& log) {
+  memory_.emplace(arena_.bytes());
+  arena_.commit(memory_->data());
+  workspace_.emplace(arena_.workspace());
+  models_.start(runtime.communicator(), runtime.stream());
+  const LoadedWeights loaded = models_.at(Role::policy).load(runtime.communicator(), runtime.stream());
+  log.print("weights    " + loaded.text);
+  for (const std::string& warning : loaded.warnings) log.warn(warning);
+}
+
+GenerationRequest GenerationTask::request(const Round& round, Runtime& runtime) const {
+  const GenerateConfig& generate = config_.generate;
+  GenerationRequest request;
+  for (const Prompt& prompt : round.prompts) request.prompts.push_back(prompt.ids);
+  request.numbers = round.numbers;
+  request.samples = generate.samples;
+  request.sampling = generate.sampling;
+  request.beams = generate.beams;
+  request.max_new_tokens = generate.max_new_tokens;
+  request.eos = stop_.ids;
+  request.vocabulary = models_.at(Role::policy).shape().tokens;
+  request.seed = static_cast<uint64_t>(config_.run.seed);
+  request.gives_logp = generate.logprobs;
+  request.threads = worker_threads(runtime.communicator());
+  if (runtime.communicator().size() > 1) request.ranks = &runtime.communicator();
+  return request;
+}
+
+/// The row of continuation `c` of the round, with its line end.
+std::string GenerationTask::row_of(const Round& round, size_t c, const Continuation& continuation) const {
+  const auto samples = static_cast<size_t>(config_.generate.samples);
+  const Prompt& prompt = round.prompts[c / samples];
+  nlohmann::ordered_json row = prompt.row;
+  if (samples > 1) row["sample"] = c % samples;
+  if (const auto running = round.texts.find(c); running != round.texts.end()) {
+    row["text"] = std::string(running->second.text());
+  } else {
+    GrowingText text(*tokenizer_, prompt.ids, stop_.texts);
+    for (const int32_t token : continuation.tokens) text.add(token);
+    row["text"] = std::string(text.text());
+  }
+  row["end"] = name_of(continuation.end);
+  if (config_.generate.beams.beams > 1) row["score"] = continuation.score;
+  if (config_.generate.ids) {
+    std::vector<int32_t> ids = continuation.tokens;
+    if (continuation.end == GenerationEnd::eos) ids.push_back(continuation.eos);
+    row["ids"] = std::move(ids);
+  }
+  if (config_.generate.logprobs) row["logprobs"] = continuation.logp;
+  return row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+void GenerationTask::finish(Round& round, size_t c, const Continuation& continuation) {
+  const int64_t samples = config_.generate.samples;
+  const auto p = c / static_cast<size_t>(samples), sample = c % static_cast<size_t>(samples);
+  const int64_t number = round.numbers[p] * samples + static_cast<int64_t>(sample);
+  if (number >= earlier_) {
+    outbox_.put(std::vector<int64_t>{number});
+    outbox_.put(row_of(round, c, continuation));
+    ++report_.rows;
+    report_.tokens += std::ssize(continuation.tokens);
+    if (continuation.end == GenerationEnd::length) ++report_.at_limit;
+  }
+  round.texts.erase(c);
+}
+
+/// Moves finished rows to rank 0, which writes them. Collective.
+void GenerationTask::hand_over(const Job& job) {
+  Communicator& communicator = job.runtime.communicator();
+  const std::vector<std::string> all = communicator.gather_all(outbox_.bytes());
+  outbox_ = Message();
+  throw_on_all_ranks(communicator, [&] {
+    if (job.output == nullptr) return;
+    for (const std::string& bytes : all) {
+      Message received(bytes);
+      while (!received.at_end()) {
+        std::vector<int64_t> number;
+        std::string row;
+        received.take(number);
+        received.take(row);
+        job.output->add(number.at(0), std::move(row));
+      }
+    }
+    job.output->write();
+    if (now() - printed_ < seconds_between_lines) return;
+    printed_ = now();
+    job.log.print(fmt::format("{} of {} rows", count_text(job.output->rows()),
+                              count_text(job.prompts.size() * config_.generate.samples)));
+  });
+}
+
+void GenerationTask::run_round(const Job& job, int64_t first, int64_t end) {
+  Communicator& communicator = job.runtime.communicator();
+  Round round;
+  throw_on_all_ranks(communicator, [&] {
+    for (int64_t number = first + communicator.rank(); number < end; number += communicator.size()) {
+      round.numbers.push_back(number);
+      round.prompts.push_back(job.prompts.read(number));
+    }
+  });
+  GenerationRequest wanted = request(round, job.runtime);
+  if (!stop_.texts.empty()) {
+    wanted.on_token = [&](size_t c, int32_t token) {
+      const auto text = round.texts.try_emplace(
+          c, *tokenizer_, round.prompts[c / static_cast<size_t>(wanted.samples)].ids, stop_.texts);
+      return text.first->second.add(token);
+    };
+  }
+  wanted.on_end = [&](size_t c, const Continuation& continuation) { finish(round, c, continuation); };
+  int64_t passes = 0, stop = 0;
+  wanted.interrupted = [&] {
+    if (++passes % passes_between_meetings != 0) return false;
+    hand_over(job);
+    int64_t asked[] = {look_for_stop()};
+    communicator.maximum(asked);
+    stop = asked[0];
+    return stop != 0;
+  };
+  RoleModel& policy = models_.at(Role::policy);
+  throw_on_all_ranks(communicator, [&] { generator_->run(policy.params(), arena_, job.runtime.stream(), wanted); });
+  hand_over(job);
+  if (stop != 0) cancel_work(stop, "while it was generating");
+}
+
+GenerationReport GenerationTask::run(Runtime& runtime, RunLog& log, const PromptFiles& prompts,
+                                     GenerationOutput* output, StopRules stop) {
+  const SectionScope section(Section::sampling);
+  Communicator& communicator = runtime.communicator();
+  stop_ = std::move(stop);
+  earlier_ = output != nullptr ? output->rows() : 0;
+  communicator.broadcast(&earlier_, sizeof(earlier_));
+  printed_ = now();
+  const int64_t of_round = prompts_of_round * communicator.size();
+  for (int64_t first = earlier_ / config_.generate.samples; first < prompts.size(); first += of_round) {
+    run_round({runtime, log, prompts, output}, first, std::min(first + of_round, prompts.size()));
+  }
+  std::array<int64_t, 3> counts = {report_.rows, report_.tokens, report_.at_limit};
+  communicator.sum(counts);
+  return {counts[0], counts[1], counts[2]};
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,84 @@
+#pragma once
+// run.task = generate: every rank continues prompts of its own; rank 0 writes the rows in the order of the prompts. A
+// row is a function of the weights, the prompt, its number, the number of the sample and the deck: it does not depend
+// on the ranks, the ZeRO stage or the prompts beside.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/message.hpp"
+#include "generate/generator.hpp"
+#include "generate/growing_text.hpp"
+#include "generate/prompt_files.hpp"
+#include "kernels/workspace.hpp"
+#include "metrics/run_log.hpp"
+#include "parallel/job/runtime.hpp"
+#include "roles/model_set.hpp"
+#include "tasks/generation_output.hpp"
+#include "train/config/config.hpp"
+
+namespace llmtrain {
+
+/// What a job has done.
+struct GenerationReport {
+  int64_t rows = 0;      ///< new ones
+  int64_t tokens = 0;    ///< new ones
+  int64_t at_limit = 0;  ///< continuations that ended at generate.max_new_tokens
+};
+
+/// What ends a continuation, beside its length.
+struct StopRules {
+  std::vector<int32_t> ids;
+  std::vector<std::string> texts;
+};
+
+class GenerationTask {
+ public:
+  /// `config` must outlive it.
+  GenerationTask(const Config& config, RoleSpec policy, std::shared_ptr<const Tokenizer> tokenizer);
+
+  const Arena& plan() const { return arena_; }
+  int64_t parameter_count() const { return models_.at(Role::policy).params().parameter_count(); }
+  /// Rules for prompts of this deck and model.
+  PromptRules rules() const;
+
+  /// Allocates and reads the weights. Collective.
+  void start(Runtime& runtime, RunLog& log);
+  /// Continues the prompts whose rows are not in the file. `output`: on rank 0, else null. Collective. Throws
+  /// UserError(stopped) when it was asked to stop; what was done is in the file.
+  GenerationReport run(Runtime& runtime, RunLog& log, const PromptFiles& prompts, GenerationOutput* output,
+                       StopRules stop);
+
+ private:
+  /// Prompts that the ranks continue between two barriers.
+  struct Round;
+  struct Job {
+    Runtime& runtime;
+    RunLog& log;
+    const PromptFiles& prompts;
+    GenerationOutput* output;
+  };
+  /// Continues prompts [first, end).
+  void run_round(const Job& job, int64_t first, int64_t end);
+  GenerationRequest request(const Round& round, Runtime& runtime) const;
+  std::string row_of(const Round& round, size_t c, const Continuation& continuation) const;
+  void finish(Round& round, size_t c, const Continuation& continuation);
+  void hand_over(const Job& job);
+
+  const Config& config_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  ModelSet models_;
+  std::optional<Generator> generator_;
+  Arena arena_;
+  std::optional<DeviceBuffer> memory_;
+  std::optional<WorkspaceScope> workspace_;
+  StopRules stop_;
+  Message outbox_;  ///< rows that rank 0 does not have yet
+  GenerationReport report_;
+  int64_t earlier_ = 0;  ///< rows of earlier jobs
+  double printed_ = 0;   ///< time of the last line of progress
+};
+
+}  // namespace llmtrain

@@ -12,7 +12,7 @@ std::optional<std::vector<NamedValue>> EvaluationScores::run(RoleModel& policy, 
                                                              const LikelihoodBuffers& buffers,
                                                              const Interrupted& interrupted) {
   const Context ctx{policy.params(), arena, runtime.stream()};
-  auto values = choices.run(policy.model(), ctx, buffers, runtime.communicator(), interrupted);
+  auto values = choices.run(policy.actor(), ctx, buffers, runtime.communicator(), interrupted);
   if (!values) return std::nullopt;
   const auto more = answers.run(policy, arena, runtime, interrupted);
   if (!more) return std::nullopt;

@@ -210,6 +210,10 @@ Generator::Passes Generator::plan_passes(std::span<Text> texts, const Generation
     }
     int64_t& left = text.cached > 0 ? more_room : first_room;
     const int64_t tokens = std::min(left, text.left());
+    if (selects() && tokens < text.left()) {  // which keys are kept follows from the whole prompt
+      first_room = 0;
+      continue;
+    }
     left -= tokens;
     if (tokens > 0) (text.cached > 0 ? passes.more : passes.first).push_back({&text, tokens});
   }

@@ -19,11 +19,10 @@ class Answers : public testing::Test {
  protected:
   Outcome run(const std::string& deck, const std::string& name, std::vector<std::string> overrides, int ranks = 1) {
     const std::string sft = (source_folder() / "tests/reference/sft").string();
-    overrides.insert(
-        overrides.begin(),
-        {(source_folder() / "inputs" / deck).string(), "run.name=" + name, "run.output=" + folder_path(),
-         "model.path=" + sft + "/model", "data.train=" + sft + "/completions.jsonl", "data.validation_fraction=0.5",
-         "batch.sequence_length=64", "precision.compute=fp32", "evaluation.max_new_tokens=6"});
+    overrides.insert(overrides.begin(),
+                     {(source_folder() / "inputs" / deck).string(), "run.name=" + name, "run.output=" + folder_path(),
+                      "model.path=" + sft + "/model", "data.train=" + sft + "/completions.jsonl",
+                      "data.validation_fraction=0.5", "batch.sequence_length=64", "precision.compute=fp32"});
     return llmtrain({ranks, 1, overrides});
   }
   std::string folder_path() const { return (folder / "runs").string(); }
@@ -34,10 +33,11 @@ class Answers : public testing::Test {
 };
 
 TEST_F(Answers, AreTheSameForAnyBatchAndNumberOfRanks) {
-  const std::string metrics = "evaluation.metrics=chrf,token_f1,rougeL";
-  ASSERT_EQ(run("evaluate.ini", "one", {metrics}).exit_code, 0);
-  const Outcome three = run("evaluate.ini", "three",
-                            {metrics, "batch.micro=2", "batch.global=2", "evaluation.batches=0", "parallel.zero=3"}, 3);
+  const std::string metrics = "evaluation.metrics=chrf,token_f1,rougeL", six = "evaluation.max_new_tokens=6";
+  ASSERT_EQ(run("evaluate.ini", "one", {metrics, six}).exit_code, 0);
+  const Outcome three =
+      run("evaluate.ini", "three",
+          {metrics, six, "batch.micro=2", "batch.global=2", "evaluation.batches=0", "parallel.zero=3"}, 3);
   ASSERT_EQ(three.exit_code, 0) << three.output;
   for (const char* name : {"evaluation.json", "generations.jsonl", "ledger.jsonl"}) {
     EXPECT_EQ(file("three", name), file("one", name)) << name;
@@ -71,11 +71,11 @@ TEST_F(Answers, ChooseTheBestEvaluation) {
                                           "evaluation.every_steps=2",
                                           "evaluation.batches=2",
                                           "evaluation.metrics=chrf,rouge",
+                                          "evaluation.max_new_tokens=6",
                                           "evaluation.load_best_at_end=true",
                                           "checkpoint.best_metric=validation/chrf"};
   const Outcome one = run("sft.ini", "one", rules);
   ASSERT_EQ(one.exit_code, 0) << one.output;
-  EXPECT_THAT(one.output, HasSubstr("(validation/chrf)"));
   ASSERT_EQ(run("sft.ini", "two", rules, 2).exit_code, 0);
   EXPECT_EQ(file("two", "ledger.jsonl"), file("one", "ledger.jsonl"));
   double highest = -1;

@@ -136,7 +136,7 @@ TEST_F(ChoiceTasks, HaveTheSameBitsForAnyBatchOrderAndNumberOfRanks) {
   for (size_t i = 0; i < forward.size(); ++i) {
     EXPECT_EQ(json::parse(reversed[i])["choices"], json::parse(forward[i])["choices"]) << "bits of each choice";
   }
-  evaluate({"evaluation.tasks=" + rows, "batch.sequence_length=40"});
+  evaluate({"evaluation.tasks=" + rows, "batch.sequence_length=60"});
   EXPECT_NE(file("evaluation_rows.jsonl"), samples) << "control: shorter contexts";
   EXPECT_THAT(outcome.output, HasSubstr("lose the beginning of their context"));
 }

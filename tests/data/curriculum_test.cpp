@@ -129,7 +129,9 @@ TEST(Curriculum, CutsSamplesOfEveryPacking) {
         EXPECT_EQ(plan.samples, whole.plan(step).samples) << "the order stays";
         const int64_t longest = load_step(stream, plan);
         EXPECT_LE(longest, plan.curriculum);
-        if (mode == Packing::wrap) EXPECT_EQ(longest, plan.curriculum);
+        if (mode == Packing::wrap) {
+          EXPECT_EQ(longest, plan.curriculum);
+        }
       }
       EXPECT_LT(stream.plan(0).trained_tokens, whole.plan(0).trained_tokens);
       EXPECT_EQ(stream.plan(11).trained_tokens, whole.plan(11).trained_tokens) << "32 is the whole sample";

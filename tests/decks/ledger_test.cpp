@@ -147,6 +147,20 @@ TEST_F(Ledger, HasTheTermsOfTheObjective) {
               1e-6);
 }
 
+TEST_F(Ledger, HasTheValuesOfACurriculum) {
+  for (const std::vector<std::string>& keys :
+       {std::vector<std::string>{"curriculum.strategy=length", "data.packing=best_fit", "curriculum.start=16"},
+        std::vector<std::string>{"curriculum.strategy=difficulty", "curriculum.start=30"}}) {
+    std::vector<std::string> growing = keys;
+    growing.insert(growing.end(), {"precision.compute=fp32", "curriculum.steps=5"});
+    const std::string expected = run(1, 1, growing);
+    EXPECT_THAT(expected, HasSubstr("\"curriculum\":"));
+    EXPECT_EQ(run(3, 1, growing), expected);
+    growing.back() = "curriculum.steps=6";  // the control
+    EXPECT_NE(run(1, 1, growing), expected);
+  }
+}
+
 TEST_F(Ledger, IsIdenticalInFp32) { expect_identical({"precision.compute=fp32"}); }
 
 TEST_F(Ledger, IsIdenticalInBf16) { expect_identical({"precision.compute=bf16"}); }

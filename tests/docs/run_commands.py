@@ -42,6 +42,7 @@ SMALL = {"inputs/small.ini": ["model.d_model=32", "model.d_ff=64", "batch.global
          "inputs/dora.ini": ["batch.global=4"],
          "inputs/qlora.ini": ["batch.global=4"],
          "inputs/int8.ini": ["batch.global=4"],
+         "inputs/curriculum.ini": ["model.d_model=24", "batch.global=4"],
          "inputs/dpo.ini": ["batch.global=4", "batch.micro=2"],
          "inputs/dpo_lora.ini": ["batch.global=4", "batch.micro=2"],
          "inputs/kto.ini": ["batch.global=4", "batch.micro=2"],

@@ -16,7 +16,7 @@ void scalar_head_forward(const Tensor& out, const Tensor& x, const Tensor& w, co
 void scalar_head_backward_weight(const Tensor& dw, const Tensor& dout, const Tensor& x, bool accumulate,
                                  Stream& stream);
 
-/// dx[i] = dout[i] * w; dx and w of one dtype.
-void scalar_head_backward_input(const Tensor& dx, const Tensor& dout, const Tensor& w, Stream& stream);
+/// dx[i] = or += dout[i] * w, added in fp32; dx and w of one dtype.
+void scalar_head_backward_input(const Tensor& dx, const Tensor& dout, const Tensor& w, bool accumulate, Stream& stream);
 
 }  // namespace llmtrain

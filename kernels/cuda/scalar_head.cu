@@ -53,7 +53,10 @@ struct SpreadScore {
   const float* dout;
   const T* w;
   int64_t columns;
-  __device__ void operator()(int64_t e) const { cuda::store(dx + e, dout[e / columns] * cuda::load(w + e % columns)); }
+  bool accumulate;
+  __device__ void operator()(int64_t e) const {
+    cuda::store(dx + e, fmaf(dout[e / columns], cuda::load(w + e % columns), accumulate ? cuda::load(dx + e) : 0.0F));
+  }
 };
 
 }  // namespace
@@ -73,10 +76,11 @@ void scalar_head_backward_weight(const Tensor& dw, const Tensor& dout, const Ten
   });
 }
 
-void scalar_head_backward_input(const Tensor& dx, const Tensor& dout, const Tensor& w, Stream& stream) {
+void scalar_head_backward_input(const Tensor& dx, const Tensor& dout, const Tensor& w, bool accumulate,
+                                Stream& stream) {
   cuda::dispatch(dx, [&]<class T>(T* rows) {
     cuda::for_each(dout.numel() * w.numel(), stream,
-                   SpreadScore<T>{rows, dout.as<const float>(), w.as<const T>(), w.numel()});
+                   SpreadScore<T>{rows, dout.as<const float>(), w.as<const T>(), w.numel(), accumulate});
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "kernels/host/element.hpp"
 #include "kernels/host/parallel.hpp"
@@ -60,7 +61,8 @@ void scalar_head_backward_weight(const Tensor& dw, const Tensor& dout, const Ten
   });
 }
 
-void scalar_head_backward_input(const Tensor& dx, const Tensor& dout, const Tensor& w, Stream& /*stream*/) {
+void scalar_head_backward_input(const Tensor& dx, const Tensor& dout, const Tensor& w, bool accumulate,
+                                Stream& /*stream*/) {
   const int64_t columns = w.numel();
   const float* factors = dout.as<float>();
   host::dispatch(dx.dtype, [&](auto* tag) {
@@ -69,7 +71,8 @@ void scalar_head_backward_input(const Tensor& dx, const Tensor& dout, const Tens
     const T* by_column = w.as<T>();
     host::parallel_for(dout.numel(), [=](int64_t i) {
       for (int64_t c = 0; c < columns; ++c) {
-        host::store(rows + i * columns + c, factors[i] * host::load(by_column + c));
+        T* to = rows + i * columns + c;
+        host::store(to, std::fma(factors[i], host::load(by_column + c), accumulate ? host::load(to) : 0.0F));
       }
     });
   });

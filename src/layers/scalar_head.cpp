@@ -9,11 +9,17 @@ void ScalarHead::forward(Context& ctx, const Tensor& x, const Tensor& loss_weigh
 }
 
 void ScalarHead::backward(Context& ctx, const Tensor& dx, const Tensor& x, const Tensor& dscores) const {
-  const Tensor w = weight.weight(ctx);
-  if (weight.is_trained()) {
-    scalar_head_backward_weight(weight.gradient(ctx), dscores, x, ctx.params.accumulate(), ctx.stream);
-  }
-  if (!dx.empty()) scalar_head_backward_input(dx, dscores, w, ctx.stream);
+  backward_weight(ctx, x, dscores);
+  if (!dx.empty()) scalar_head_backward_input(dx, dscores, weight.weight(ctx), false, ctx.stream);
+}
+
+void ScalarHead::backward_weight(Context& ctx, const Tensor& x, const Tensor& dscores) const {
+  if (!weight.is_trained()) return;
+  scalar_head_backward_weight(weight.gradient(ctx), dscores, x, ctx.params.accumulate(), ctx.stream);
+}
+
+void ScalarHead::add_input_gradient(Context& ctx, const Tensor& dx, const Tensor& dscores) const {
+  scalar_head_backward_input(dx, dscores, weight.weight(ctx), true, ctx.stream);
 }
 
 }  // namespace llmtrain

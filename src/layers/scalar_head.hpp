@@ -11,6 +11,10 @@ struct ScalarHead {
   void forward(Context& ctx, const Tensor& x, const Tensor& loss_weights, const Tensor& scores) const;
   /// Computes dx, which may be x, unless it is empty, and the gradient of the weight if it is trained.
   void backward(Context& ctx, const Tensor& dx, const Tensor& x, const Tensor& dscores) const;
+  /// Computes the gradient of the weight, if it is trained.
+  void backward_weight(Context& ctx, const Tensor& x, const Tensor& dscores) const;
+  /// Adds to dx, compute dtype [N, C].
+  void add_input_gradient(Context& ctx, const Tensor& dx, const Tensor& dscores) const;
 };
 
 }  // namespace llmtrain

@@ -97,8 +97,7 @@ void Decoder::find_backward_end() {
   while (backward_end_ < layers && !embedding_.is_trained() && !is_trained(backward_end_)) ++backward_end_;
 }
 
-/// True if the backward pass goes on below the head.
-bool Decoder::final_gradient() const {
+bool Decoder::has_final_gradient() const {
   return backward_end_ < static_cast<int>(blocks_.size()) || final_norm_.is_trained();
 }
 
@@ -294,7 +293,7 @@ void Decoder::score_and_differentiate(Context& ctx, const Batch* batch, const To
   if (batch != nullptr) {
     // The gradient of a block of rows overwrites the rows, which are not read again.
     const Tensor hidden = first_rows(hidden_, batch->tokens);
-    const Tensor dhidden = final_gradient() ? hidden : Tensor();
+    const Tensor dhidden = has_final_gradient() ? hidden : Tensor();
     if (shape_.config.scores()) {
       score_rows(ctx, *batch, statistics);
       scalar_head_.backward(ctx, dhidden, hidden, cotangents.logp);
@@ -309,12 +308,12 @@ void Decoder::backward(Context& ctx, const Batch* batch) {
   ParamStore& params = ctx.params;
   const int64_t n = batch != nullptr ? batch->tokens : 0;
   const Tensor dx = first_rows(gradient_, n);
-  if (final_gradient() && shape_.final_norm) {
+  if (has_final_gradient() && shape_.final_norm) {
     final_norm_.acquire(params);
     if (batch != nullptr)
       final_norm_.backward(ctx, dx, first_rows(hidden_, n), first_rows(output_, n), final_saved_, false);
     final_norm_.release(params);
-  } else if (final_gradient() && batch != nullptr) {
+  } else if (has_final_gradient() && batch != nullptr) {
     cast(dx, first_rows(hidden_, n), ctx.stream);
   }
   final_units_.reduce(params);
@@ -379,7 +378,7 @@ double Decoder::flops_per_token(int64_t sequence_length) const {
   const ModelConfig& c = shape_.config;
   const double outputs = c.scores() ? 1 : static_cast<double>(head_.rows_of_table);
   const double head = outputs * static_cast<double>(c.d_model);
-  double flops = 2 * head * (1 + (head_weight().is_trained() ? 1 : 0) + (final_gradient() ? 1 : 0));
+  double flops = 2 * head * (1 + (head_weight().is_trained() ? 1 : 0) + (has_final_gradient() ? 1 : 0));
   const double of_head_rows = 4 * static_cast<double>(c.n_heads * c.head_dim);  // scores and sums, per visible key
   for (int layer = 0; layer < static_cast<int>(blocks_.size()); ++layer) {
     const Block& block = blocks_[static_cast<size_t>(layer)];

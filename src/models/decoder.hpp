@@ -66,6 +66,12 @@ class Decoder : public Model {
   bool can_cache() const override { return !rope_.by_length(); }
   void logits(Context& ctx, const Batch* batch, std::span<const int64_t> rows, const Tensor& out) override;
   double flops_per_token(int64_t sequence_length) const override;
+  const DecoderShape& shape() const { return shape_; }
+  /// Inputs of the head in the last forward pass, compute dtype [rows, C]; after score_and_differentiate() and before
+  /// backward(), their gradient if has_final_gradient().
+  Tensor hidden_states(int64_t rows) const { return first_rows(hidden_, rows); }
+  /// True if the backward pass goes on below the head.
+  bool has_final_gradient() const;
   /// Sets the magnitudes of all adapters (DoRA) to the norms of the base model's rows, so that the model starts as the
   /// base; called once its weights are there. Collective.
   void set_magnitudes(ParamStore& params, Stream& stream) const;
@@ -81,7 +87,6 @@ class Decoder : public Model {
   void find_backward_end();
   /// True if the backward pass needs the gradient of a layer's input.
   bool input_gradient(int layer) const { return layer > backward_end_ || embedding_.is_trained(); }
-  bool final_gradient() const;
   const ParamRef& head_weight() const { return shape_.config.scores() ? scalar_head_.weight : head_.weight; }
   void score_rows(Context& ctx, const Batch& batch, const TokenStatistics& statistics) const;
   Tensor gather(std::span<const int64_t> rows, Stream& stream) const;

@@ -14,7 +14,7 @@ struct PpoConfig {
   enum class KlEstimator : uint8_t { k1, k3 };
 
   std::string reward_model;  ///< folder
-  std::string value_model;   ///< folder; empty: the reward model
+  std::string value_model;   ///< folder, or "policy"; empty: the reward model
   bool same_text = false;
   double kl_coefficient = 0.05;
   KlEstimator kl_estimator = KlEstimator::k1;
@@ -35,6 +35,9 @@ struct PpoConfig {
   void visit(DeckKeys& keys);
   void resolve(DeckLoader& deck);
 
+  /// True if the critic is a head on the policy's trunk.
+  bool shares_trunk() const { return value_model == "policy"; }
+  /// Folder of a critic with a trunk of its own.
   const std::string& critic() const { return value_model.empty() ? reward_model : value_model; }
 };
 

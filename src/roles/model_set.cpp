@@ -34,8 +34,15 @@ NameSet trained_names(const ParamStore& params) {
 }
 
 std::optional<Decoder> make_critic(const std::optional<CriticSpec>& spec, const Decoder& policy) {
-  if (!spec) return std::nullopt;
-  return std::optional<Decoder>(std::in_place, spec->shape, policy.units(), std::string(critic_prefix));
+  if (!spec || !spec->shape) return std::nullopt;
+  return std::optional<Decoder>(std::in_place, *spec->shape, policy.units(), std::string(critic_prefix));
+}
+
+std::unique_ptr<ActorCritic> join(const std::optional<CriticSpec>& spec, Decoder& policy,
+                                  std::optional<Decoder>& critic) {
+  if (!spec) return nullptr;
+  if (!critic) return std::make_unique<SharedActorCritic>(policy);
+  return std::make_unique<SeparateActorCritic>(policy, *critic);
 }
 
 }  // namespace
@@ -44,7 +51,7 @@ RoleModel::RoleModel(RoleSpec spec)
     : spec_(std::move(spec)),
       model_(spec_.shape),
       critic_(make_critic(spec_.critic, model_)),
-      both_(critic_ ? std::optional<ActorCritic>(std::in_place, model_, *critic_) : std::nullopt),
+      both_(join(spec_.critic, model_, critic_)),
       params_(spec_.trains ? model().units() : frozen(model().units()), spec_.store) {}
 
 std::vector<UnitSpec> RoleModel::actor_units() const {
@@ -75,7 +82,7 @@ LoadedWeights RoleModel::load(Communicator& communicator, Stream& stream, bool a
     if (part) frozen_ = FrozenWeights{.seed = static_cast<int64_t>(from.seed)};
   } else {
     const bool new_adapters = adapts && spec_.lora->path.empty();
-    const bool new_critic = spec_.critic && (spec_.critic->folder.empty() || spec_.critic->shape.new_head);
+    const bool new_critic = spec_.critic && (spec_.critic->folder.empty() || spec_.critic->shape->new_head);
     const bool new_head = spec_.shape.new_head && !spec_.lora;
     if (new_adapters || new_head || new_critic) params_.initialize(from.seed, /*frozen=*/false);
     const NameSet trained =
@@ -100,8 +107,8 @@ void RoleModel::load_critic(LoadedWeights& loaded, bool publish, Communicator& c
     if (publish) params_.publish_masters();
     return;
   }
-  const LoadReport report =
-      load_weights(folder, spec_.critic->shape, params_, communicator, stream, {.publish = publish, .critic = true});
+  const LoadReport report = load_weights(folder, spec_.critic->shape.value(), params_, communicator, stream,
+                                         {.publish = publish, .critic = true});
   loaded.text += fmt::format("{}critic from {}: {}", loaded.text.empty() ? "" : "; ", folder, load_text(report));
   loaded.warnings.insert(loaded.warnings.end(), report.warnings.begin(), report.warnings.end());
 }
@@ -178,6 +185,10 @@ RoleModel& ModelSet::at(Role role) {
 
 void ModelSet::plan(Arena& arena) {
   for (RoleModel& model : models_) model.plan(arena);
+}
+
+void ModelSet::initialize(uint64_t seed) {
+  for (RoleModel& model : models_) model.params().initialize(seed);
 }
 
 void ModelSet::start(Communicator& communicator, Stream& stream) {

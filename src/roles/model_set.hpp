@@ -34,8 +34,8 @@ struct WeightSource {
 
 /// A critic beside a policy, all of it trained. Checkpoints hold it with the policy.
 struct CriticSpec {
-  DecoderShape shape;
-  std::string folder;  ///< of a model that scores; empty: random numbers
+  std::optional<DecoderShape> shape = {};  ///< not set: a second head on the policy's trunk
+  std::string folder = {};                 ///< of a model that scores; empty: random numbers
 };
 
 struct RoleSpec {
@@ -65,13 +65,13 @@ class RoleModel {
   Role role() const { return spec_.role; }
   const DecoderShape& shape() const { return spec_.shape; }
   /// The trained model, with its critic if it has one.
-  Model& model() { return both_ ? static_cast<Model&>(*both_) : model_; }
+  Model& model() { return both_ != nullptr ? static_cast<Model&>(*both_) : model_; }
   const Model& model() const { return const_cast<RoleModel*>(this)->model(); }
   /// The model alone, for generation and log-probabilities.
   Decoder& actor() { return model_; }
-  bool has_critic() const { return both_.has_value(); }
-  /// The critic alone, which exists: as of every model that scores, its statistics.logp are its values.
-  Decoder& critic() { return critic_.value(); }
+  bool has_critic() const { return both_ != nullptr; }
+  /// The model and its critic, which exists.
+  ActorCritic& actor_critic() { return *both_; }
   /// Units of the model alone.
   std::vector<UnitSpec> actor_units() const;
   ParamStore& params() { return params_; }
@@ -98,8 +98,8 @@ class RoleModel {
 
   RoleSpec spec_;
   Decoder model_;
-  std::optional<Decoder> critic_;
-  std::optional<ActorCritic> both_;
+  std::optional<Decoder> critic_;  ///< with a trunk of its own
+  std::unique_ptr<ActorCritic> both_;
   ParamStore params_;
   std::optional<FrozenWeights> frozen_;
 };
@@ -114,6 +114,8 @@ class ModelSet {
   // Each for all models, in the order in which they were added.
   void plan(Arena& arena);
   void start(Communicator& communicator, Stream& stream);
+  /// Sets random weights.
+  void initialize(uint64_t seed);
 
  private:
   std::list<RoleModel> models_;

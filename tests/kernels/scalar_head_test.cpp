@@ -39,8 +39,11 @@ TEST(ScalarHead, ProductsOfRowsThatCount) {
     scalar_head_backward_weight(gradient, cotangents, states, true, test::stream());
     for (double& value : dw) value *= 2;
     EXPECT_EQ(gradient.values(), dw) << "accumulated";
-    scalar_head_backward_input(states, cotangents, vector, test::stream());
+    scalar_head_backward_input(states, cotangents, vector, false, test::stream());
     EXPECT_EQ(states.values(), dx) << "in place";
+    scalar_head_backward_input(states, cotangents, vector, true, test::stream());
+    for (double& value : dx) value *= 2;
+    EXPECT_EQ(states.values(), dx) << "added";
   }
 }
 

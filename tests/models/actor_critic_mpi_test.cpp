@@ -1,5 +1,5 @@
 // A policy and its critic, trained as one model, have the gradients that they have apart, and the bits of one rank for
-// all ranks, stages of ZeRO, levels of recomputation and places of the state.
+// all ranks, stages of ZeRO, levels of recomputation and places of the state, on one trunk as well.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,8 +26,9 @@ class ActorCritics : public ::testing::TestWithParam<const char*> {
     critic.config.n_layers = 1;
   }
 
-  TestModel model(DType compute, const Ranks& ranks, Recompute recompute = Recompute::none) const {
-    return {policy, compute, std::ssize(rows.ids), recompute, ranks, &critic};
+  TestModel model(const TestCritic& of, DType compute, const Ranks& ranks,
+                  Recompute recompute = Recompute::none) const {
+    return {policy, compute, std::ssize(rows.ids), recompute, ranks, of};
   }
 
   Golden golden;
@@ -47,7 +48,7 @@ TEST_P(ActorCritics, GradientsAreThoseOfTheModelsApart) {
   const int64_t count = std::ssize(rows.ids);
   TestModel actor(policy, DType::f32, count, Recompute::none, ranks),
       other(critic, DType::f32, count, Recompute::none, ranks);
-  TestModel both = model(DType::f32, ranks);
+  TestModel both = model({critic}, DType::f32, ranks);
   both.set(joined(actor.parameters(), other.parameters()));
   const std::vector<Rows> batches = {rows, document_of(rows, 0)};
   const double loss = actor.differentiate(batches), value = other.differentiate(batches);
@@ -83,18 +84,20 @@ Trained train(TestModel m, const std::vector<Rows>& batches, Communicator& ranks
 TEST_P(ActorCritics, StepsHaveTheBitsOfOneRank) {
   const auto alone = make_local_communicator();
   const std::vector<Rows> batches = {rows, document_of(rows, 0)}, fewer = {rows};
-  const auto of_one_rank = [&](DType compute, const std::vector<Rows>& given) {
-    return train(model(compute, {alone.get(), 0}), given, *alone);
+  const auto of_one_rank = [&](const TestCritic& of, DType compute, const std::vector<Rows>& given) {
+    return train(model(of, compute, {alone.get(), 0}), given, *alone);
   };
-  const auto of_all = [&](DType compute, int stage, Offload place) {
+  const auto of_all = [&](const TestCritic& of, DType compute, int stage, Offload place) {
     const Ranks ranks{&communicator(), stage, default_segment_elements, place};
-    return train(model(compute, ranks, Recompute::block), batches, communicator());
+    return train(model(of, compute, ranks, Recompute::block), batches, communicator());
   };
-  const Trained expected = of_one_rank(DType::f32, batches);
-  EXPECT_NE(expected.parameters, model(DType::f32, {alone.get(), 0}).parameters());
-  EXPECT_EQ(of_all(DType::f32, 1, Offload::none), expected);
-  EXPECT_NE(of_one_rank(DType::f32, fewer).parameters, expected.parameters) << "the control";
-  EXPECT_EQ(of_all(DType::bf16, 3, Offload::nvme), of_one_rank(DType::bf16, batches));
+  const TestCritic separate{critic}, shared{};
+  const Trained expected = of_one_rank(separate, DType::f32, batches);
+  EXPECT_NE(expected.parameters, model(separate, DType::f32, {alone.get(), 0}).parameters());
+  EXPECT_EQ(of_all(separate, DType::f32, 1, Offload::none), expected);
+  EXPECT_NE(of_one_rank(separate, DType::f32, fewer).parameters, expected.parameters) << "the control";
+  EXPECT_EQ(of_all(separate, DType::bf16, 3, Offload::nvme), of_one_rank(separate, DType::bf16, batches));
+  EXPECT_EQ(of_all(shared, DType::bf16, 3, Offload::none), of_one_rank(shared, DType::bf16, batches)) << "one trunk";
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ActorCritics, ::testing::Values("gpt2_packed", "llama_packed", "gemma2_packed"),

@@ -8,14 +8,13 @@
 #include <random>
 
 #include "harness/harness.hpp"
+#include "models/finite_differences.hpp"
 #include "models/test_model.hpp"
 #include "objectives/objective.hpp"
 #include "parallel/local_communicator.hpp"
 
 namespace llmtrain::test {
 namespace {
-
-using Parameters = std::map<std::string, std::vector<float>>;
 
 /// Two pairs of documents, or four documents with a label: some tokens behind a prompt of two.
 struct Documents {
@@ -81,31 +80,10 @@ class DocumentLoss {
     LLMTRAIN_CHECK(found != specs.end(), "the objective has no such metric");
     return metric_value(specs, sums, static_cast<size_t>(found - specs.begin()), samples);
   }
-  /// Maximum over tensors of the error of the slope in random directions, over the norm of the gradient of the tensor,
-  /// for gradients that are `factor` times as long.
+  /// See largest_slope_error().
   double largest_error(double factor) {
-    const Parameters point = parameters(), slopes = gradients(point);
-    std::mt19937_64 generator(9);
-    std::normal_distribution<float> normal;
-    double largest = 0;
-    for (const auto& [name, gradient] : slopes) {
-      std::vector<float> direction(gradient.size());
-      for (float& value : direction) value = normal(generator);
-      double ours = 0, square = 0;
-      for (size_t i = 0; i < direction.size(); ++i) {
-        ours += factor * double{gradient[i]} * double{direction[i]};
-        square += double{gradient[i]} * double{gradient[i]};
-      }
-      const auto at = [&](double step) {
-        Parameters moved = point;
-        for (size_t i = 0; i < direction.size(); ++i) moved[name][i] += static_cast<float>(step * direction[i]);
-        return loss(moved);
-      };
-      constexpr double h = 5e-3;
-      const double slope = (8 * (at(h) - at(-h)) - (at(2 * h) - at(-2 * h))) / (12 * h);
-      largest = std::max(largest, std::abs(slope - ours) / std::sqrt(square));
-    }
-    return largest;
+    const Parameters point = parameters();
+    return largest_slope_error(point, gradients(point), factor, [&](const Parameters& moved) { return loss(moved); });
   }
 
  private:

@@ -84,13 +84,15 @@ Rows document_of(const Rows& rows, size_t document) {
 }
 
 TestModel::TestModel(const DecoderShape& shape, DType compute, int64_t max_rows, Recompute recompute,
-                     const Ranks& ranks, const DecoderShape* critic)
+                     const Ranks& ranks, const std::optional<TestCritic>& critic)
     : communicator_(ranks.communicator != nullptr ? *ranks.communicator : communicator()),
       shape_(shape),
       model_(std::make_unique<Decoder>(shape)) {
-  if (critic != nullptr) {
-    critic_ = std::make_unique<Decoder>(*critic, model_->units(), std::string(critic_prefix));
-    both_ = std::make_unique<ActorCritic>(*model_, *critic_);
+  if (critic && critic->shape) {
+    critic_ = std::make_unique<Decoder>(*critic->shape, model_->units(), std::string(critic_prefix));
+    both_ = std::make_unique<SeparateActorCritic>(*model_, *critic_);
+  } else if (critic) {
+    both_ = std::make_unique<SharedActorCritic>(*model_);
   }
   ParamStoreOptions options;
   options.compute = compute;
@@ -117,7 +119,7 @@ TestModel::TestModel(const DecoderShape& shape, DType compute, int64_t max_rows,
   add(statistics_.logp, "logp", DType::f32, max_rows);
   add(statistics_.lse, "lse", DType::f32, max_rows);
   add(statistics_.entropy, "entropy", DType::f32, max_rows);
-  if (critic != nullptr) add(statistics_.value, "value", DType::f32, max_rows);
+  if (critic) add(statistics_.value, "value", DType::f32, max_rows);
   add(cotangents_.logp, "dlogp", DType::f32, max_rows);
   arena_.add(logits_, MemoryCategory::data, "logits", DType::f32, {1, shape.config.vocab_size});
   memory_ = DeviceBuffer(arena_.bytes());

@@ -35,10 +35,15 @@ struct Ranks {
   Offload offload = Offload::none;  ///< of weights and optimizer
 };
 
+/// A critic beside the model: with a trunk of its own, of this shape, or a head on the model's trunk.
+struct TestCritic {
+  std::optional<DecoderShape> shape;
+};
+
 class TestModel {
  public:
   TestModel(const DecoderShape& shape, DType compute, int64_t max_rows, Recompute recompute = Recompute::none,
-            const Ranks& ranks = {}, const DecoderShape* critic = nullptr);
+            const Ranks& ranks = {}, const std::optional<TestCritic>& critic = {});
 
   /// Sets every parameter, by outer name; all must be given.
   void set(const std::map<std::string, std::vector<float>>& values);

@@ -319,7 +319,7 @@ void resolve_reinforcement(DeckLoader& deck, Config& config, DeckFiles files, Mo
         !config.ppo.same_text || !config.ppo.value_model.empty(), {"ppo.value_model", "ppo.same_text"},
         "is missing: the critic reads the policy's tokens, which with ppo.same_text the reward model need not know");
     deck.check(!config.ppo.critic().empty(), {"ppo.value_model", "ppo.reward_model"},
-               "is missing: the critic begins as a model that scores, and so a folder of one is needed");
+               "is missing: give the folder of a model that scores, as which the critic begins, or policy");
     deck.check(!config.ppo.reward_model.empty() || !config.rewards.functions.empty(),
                {"ppo.reward_model", "rewards.functions"}, "is missing: nothing would give a reward");
   }

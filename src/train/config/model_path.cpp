@@ -329,8 +329,10 @@ void load_reward_paths(DeckLoader& deck, Config& config, ModelFolders& folders) 
   };
   if (ppo) {
     load("ppo.reward_model", config.ppo.reward_model, config.source.reward);
-    load(config.ppo.value_model.empty() ? "ppo.reward_model" : "ppo.value_model", config.ppo.critic(),
-         config.source.critic);
+    if (!config.ppo.shares_trunk()) {
+      load(config.ppo.value_model.empty() ? "ppo.reward_model" : "ppo.value_model", config.ppo.critic(),
+           config.source.critic);
+    }
   }
   if (!deck.sound({"rewards.functions"})) return;
   for (const RewardSpec& reward : config.rewards.specs()) {

@@ -8,13 +8,18 @@ namespace llmtrain {
 
 /// Per-row outputs, fp32 [R] (argmax int32 [R]); empty ones are not computed. Rows with ignore_target get logp = 0.
 struct TokenStatistics {
-  Tensor logp;          ///< log softmax at the target
-  Tensor lse;           ///< log sum exp of the logits
-  Tensor entropy;       ///< entropy of the softmax, nats
-  Tensor argmax;        ///< lowest index among equals
-  Tensor value = {};    ///< fp32 [N], of a critic
-  Tensor uniform = {};  ///< mean over the vocabulary of -log p, nats: cross-entropy of the uniform distribution
+  Tensor logp;             ///< log softmax at the target
+  Tensor lse;              ///< log sum exp of the logits
+  Tensor entropy;          ///< entropy of the softmax, nats
+  Tensor argmax;           ///< lowest index among equals
+  Tensor value = {};       ///< fp32 [N], of a critic
+  Tensor uniform = {};     ///< mean over the vocabulary of -log p, nats: cross-entropy of the uniform distribution
+  Tensor mean_logit = {};  ///< fp32 [N], mean over the vocabulary (mean_logits)
 };
+
+/// Mean of each row's first `vocabulary` logits; logits fp32 [R, V'], out fp32 [R]. In fp64, in an order that depends
+/// on the vocabulary alone.
+void mean_logits(const Tensor& out, const Tensor& logits, int64_t vocabulary, Stream& stream);
 
 /// x = cap tanh(x / cap) in place, fp32 (Gemma 2).
 void softcap_logits(const Tensor& logits, float cap, Stream& stream);

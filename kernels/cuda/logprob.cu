@@ -256,6 +256,28 @@ void temper_gradient(const Tensor& dlogits, float temperature, const Tensor& kep
   temper(dlogits, temperature, kept, vocabulary, 0.0f, stream);
 }
 
+namespace {
+
+/// A row by a warp.
+struct MeanOfRow {
+  float* out;
+  const float* x;
+  int64_t vocabulary, stride;
+  __device__ void operator()(int64_t r) const {
+    double sum = 0;
+    for (int64_t i = cuda::lane(); i < vocabulary; i += cuda::warp_lanes) sum += static_cast<double>(x[r * stride + i]);
+    sum = cuda::warp_sum(sum);
+    if (cuda::lane() == 0) out[r] = static_cast<float>(sum / static_cast<double>(vocabulary));
+  }
+};
+
+}  // namespace
+
+void mean_logits(const Tensor& out, const Tensor& logits, int64_t vocabulary, Stream& stream) {
+  cuda::for_each_warp(logits.dim(0), stream,
+                      MeanOfRow{out.as<float>(), logits.as<const float>(), vocabulary, logits.dim(1)});
+}
+
 void logprob_forward(const TokenStatistics& statistics, const Tensor& logits, const Tensor& targets, int64_t vocabulary,
                      Stream& stream) {
   const ProfileSpan span("logprob_forward", [&] {

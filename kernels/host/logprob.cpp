@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -166,6 +167,21 @@ void temper_logits(const Tensor& logits, float temperature, const Tensor& kept, 
 
 void temper_gradient(const Tensor& dlogits, float temperature, const Tensor& kept, int64_t vocabulary, Stream&) {
   temper(dlogits, temperature, kept, vocabulary, 0.0f);
+}
+
+void mean_logits(const Tensor& out, const Tensor& logits, int64_t vocabulary, Stream& /*stream*/) {
+  constexpr int64_t lanes = 8;
+  const int64_t stride = logits.dim(1);
+  const float* x0 = logits.as<float>();
+  float* to = out.as<float>();
+  host::parallel_for(logits.dim(0), [=](int64_t r) {
+    std::array<double, lanes> sum{};
+    const float* x = x0 + r * stride;
+    for (int64_t i = 0; i < vocabulary; ++i) sum[static_cast<size_t>(i % lanes)] += double{x[i]};
+    double all = 0;
+    for (const double lane : sum) all += lane;
+    to[r] = static_cast<float>(all / static_cast<double>(vocabulary));
+  });
 }
 
 void logprob_forward(const TokenStatistics& statistics, const Tensor& logits, const Tensor& targets, int64_t vocabulary,

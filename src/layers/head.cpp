@@ -17,7 +17,7 @@ int64_t fitting_rows(int64_t rows, int64_t bytes, int64_t bytes_of_row) {
 
 TokenStatistics block_of(const TokenStatistics& s, int64_t begin, int64_t count) {
   const auto cut = [&](const Tensor& t) { return t.empty() ? t : t.rows(begin, count); };
-  return {cut(s.logp), cut(s.lse), cut(s.entropy), cut(s.argmax), {}, cut(s.uniform)};
+  return {cut(s.logp), cut(s.lse), cut(s.entropy), cut(s.argmax), {}, cut(s.uniform), cut(s.mean_logit)};
 }
 
 /// False for plain statistics, which cost nothing more.
@@ -65,7 +65,9 @@ void Head::forward(Context& ctx, const Tensor& x, const HeadTargets& targets, co
     const Tensor rows = buffer.rows(0, count);
     const HeadTargets own = targets.rows(begin, count);
     tempered_logits(ctx, rows, x.rows(begin, count), own.kept);
-    logprob_forward(block_of(statistics, begin, count), rows, own.ids, vocabulary, ctx.stream);
+    const TokenStatistics own_statistics = block_of(statistics, begin, count);
+    logprob_forward(own_statistics, rows, own.ids, vocabulary, ctx.stream);
+    if (!own_statistics.mean_logit.empty()) mean_logits(own_statistics.mean_logit, rows, vocabulary, ctx.stream);
   }
 }
 

@@ -43,8 +43,8 @@ struct Head {
   /// Computes statistics of every row, without gradients. x compute dtype [N, C]; statistics fp32 [N]. They are those
   /// of the distribution that is sampled from at the context's temperature among the kept tokens (temper_logits).
   void forward(Context& ctx, const Tensor& x, const HeadTargets& targets, const TokenStatistics& statistics) const;
-  /// Computes statistics and, for given cotangents, dx (compute dtype [N, C]) unless it is empty, and the gradient of
-  /// the weight if it is trained.
+  /// Computes statistics, without mean_logit, and, for given cotangents, dx (compute dtype [N, C]) unless it is empty,
+  /// and the gradient of the weight if it is trained.
   void forward_backward(Context& ctx, const Tensor& dx, const Tensor& x, const HeadTargets& targets,
                         const TokenStatistics& statistics, const TokenCotangents& cotangents) const;
   /// Computes logits fp32 [R, V] of rows x [R, C], whatever the temperature.

@@ -33,6 +33,10 @@ void DocumentObjective::add_length_and_entropy(double factor) {
 
 void DocumentObjective::evaluate(const Batch& batch, const TokenStatistics& statistics, Stream& stream) {
   document_sums(sums_, batch, statistics.logp, device_sums_, stream);
+  logit_sums_.clear();
+  if (!statistics.mean_logit.empty()) {
+    document_sums(logit_sums_, batch, statistics.mean_logit, device_sums_, stream);
+  }
   results_.factors.assign(sums_.size(), 0.0F);
   results_.values.resize(metrics_.size());
   for (std::vector<float>& values : results_.values) values.clear();

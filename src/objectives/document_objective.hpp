@@ -29,6 +29,8 @@ class DocumentObjective : public Objective {
  protected:
   /// `sums`: one for each document. Fills `results`, whose factors and metrics are allocated.
   virtual void evaluate(const DocumentColumns& documents, std::span<const double> sums, DocumentResults& results) = 0;
+  /// Sums of the mean logits over each document's targets; empty if they were not computed (needs().mean_logits).
+  std::span<const double> logit_sums() const { return logit_sums_; }
   void add_metric(const MetricSpec& metric) { metrics_.push_back(metric); }
   /// Adds the metrics completions/mean_length, whose values are numbers of targets and whose factor is given, and
   /// entropy, the mean over these targets, which the base computes (needs().shows_entropy).
@@ -42,7 +44,7 @@ class DocumentObjective : public Objective {
   Tensor device_sums_;              // fp64 [documents]
   Tensor device_factors_;           // fp32 [documents]
   Tensor device_values_;            // fp32 [metrics * documents]
-  std::vector<double> sums_;
+  std::vector<double> sums_, logit_sums_;
   DocumentResults results_;  // copies to the device read them
 };
 

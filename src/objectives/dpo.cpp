@@ -24,6 +24,10 @@ enum Metric : size_t {
   kl,
   length,
   entropy,
+  chosen_length,
+  rejected_length,
+  chosen_logits,
+  rejected_logits,
   parts
 };
 
@@ -42,6 +46,10 @@ class Dpo : public DocumentObjective {
     add_metric({"logps/rejected", 1});
     add_metric({"kl", 1});
     add_length_and_entropy(0.5);
+    add_metric({"completions/chosen_mean_length", 1});
+    add_metric({"completions/rejected_mean_length", 1});
+    add_metric({"logits/chosen", 1, {}, chosen_length});
+    add_metric({"logits/rejected", 1, {}, rejected_length});
     if (losses_.size() == 1) return;
     for (const std::string& name : config.loss) add_metric({names_.emplace_back("losses/" + name), 1});
   }
@@ -49,6 +57,7 @@ class Dpo : public DocumentObjective {
   ObjectiveNeeds needs() const override {
     return {.statistics_first = true,
             .shows_entropy = true,
+            .mean_logits = true,
             .documents = true,
             .reference = uses_reference_,
             .step_statistics = std::ranges::any_of(losses_, is_sorted)};
@@ -82,6 +91,9 @@ class Dpo : public DocumentObjective {
       results.factors[d + 1] = static_cast<float>(sum.rejected);
       add(results, total, sum.loss);
       add_metrics(results, pair);
+      if (logit_sums().empty()) continue;
+      add(results, chosen_logits, logit_sums()[d]);
+      add(results, rejected_logits, logit_sums()[d + 1]);
     }
   }
 
@@ -100,6 +112,8 @@ class Dpo : public DocumentObjective {
     add(results, rejected_logp, pair.rejected.logp);
     add(results, kl, (chosen + rejected) / 2);
     add(results, length, static_cast<double>(pair.chosen.targets + pair.rejected.targets));
+    add(results, chosen_length, static_cast<double>(pair.chosen.targets));
+    add(results, rejected_length, static_cast<double>(pair.rejected.targets));
   }
 
   // For each pair of the step the values of equal rank, if a loss compares ranks.

@@ -25,8 +25,13 @@ int64_t count_correct(const HostBatch& batch, const Tensor& argmax, Stream& stre
 }
 
 TokenStatistics first_rows(const TokenStatistics& statistics, int64_t n) {
-  return {first_rows(statistics.logp, n), first_rows(statistics.lse, n), first_rows(statistics.entropy, n),
-          first_rows(statistics.argmax, n)};
+  return {first_rows(statistics.logp, n),
+          first_rows(statistics.lse, n),
+          first_rows(statistics.entropy, n),
+          first_rows(statistics.argmax, n),
+          {},
+          {},
+          first_rows(statistics.mean_logit, n)};
 }
 
 }  // namespace

@@ -66,6 +66,9 @@ void TrainingPlan::plan_buffers(const PassPlan& passes, const PlanOptions& optio
     arena.add(buffers.statistics.value, category, "statistics.value", DType::f32, {rows});
     arena.add(buffers.cotangents.value, category, "cotangents.value", DType::f32, {rows});
   }
+  if (needs.mean_logits) {
+    arena.add(buffers.statistics.mean_logit, category, "statistics.mean_logit", DType::f32, {rows});
+  }
   if (options.counts_correct || !scores.choices.empty()) {
     arena.add(buffers.statistics.argmax, category, "statistics.argmax", DType::i32, {rows});
   }

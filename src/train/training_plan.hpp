@@ -84,7 +84,10 @@ struct TrainingPlan : TrainingParts {
             {buffers.statistics.logp,
              {},
              evaluation_objective().needs().shows_entropy ? buffers.statistics.entropy : Tensor{},
-             counts_correct ? buffers.statistics.argmax : Tensor{}},
+             counts_correct ? buffers.statistics.argmax : Tensor{},
+             {},
+             {},
+             evaluation_objective().needs().mean_logits ? buffers.statistics.mean_logit : Tensor{}},
             buffers.sums.of_objective(),
             reference ? &*reference : nullptr,
             buffers.documents};

@@ -425,5 +425,17 @@ TEST(LogprobErrors, WrongInputsAreRefused) {
   }
 }
 
+TEST(MeanLogits, AreThoseOfTheVocabulary) {
+  const Rows x(5, 37, 40);
+  const Kernel kernel(x);
+  mean_logits(kernel.logp.tensor, kernel.logits.tensor, x.vocabulary, stream());
+  const Values means = kernel.logp.values();
+  for (int64_t r = 0; r < x.rows; ++r) {
+    double sum = 0;
+    for (int64_t c = 0; c < x.vocabulary; ++c) sum += x.logits[static_cast<size_t>(r * x.columns + c)];
+    EXPECT_NEAR(means[static_cast<size_t>(r)], sum / static_cast<double>(x.vocabulary), 1e-6);
+  }
+}
+
 }  // namespace
 }  // namespace llmtrain::test

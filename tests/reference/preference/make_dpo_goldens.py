@@ -29,7 +29,7 @@ MODEL = HERE.parent / "sft" / "model"
 STEPS, PAIRS_PER_STEP = 5, 4
 METRICS = ["rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies", "logps/chosen",
            "logps/rejected", "kl"]
-OF_TOKENS = ["entropy"]  # the mean over the tokens of a micro-batch, then over micro-batches
+OF_TOKENS = ["entropy", "logits/chosen", "logits/rejected"]  # means over tokens of a micro-batch, then over micro-batches
 
 
 def write(name, rows):

@@ -85,7 +85,7 @@ ParamStore::State::State(std::vector<UnitSpec> specs, const ParamStoreOptions& g
       const bool in_ring = !whole_weights_of(u) && ring_of(u) == i;
       sizes.push_back(in_ring ? u.storage.values(u.layout.elements()) : 0);
     }
-    weight_rings[i] = plan_ring(sizes, std::vector<uint8_t>(units.size()));
+    weight_rings[i] = plan_ring(sizes, std::vector<uint8_t>(units.size(), given.keeps_gathered ? 1 : 0));
   }
   plan_gradient_ring();
   gathers.resize(units.size());
@@ -203,6 +203,8 @@ ParamStore::ParamStore(std::vector<UnitSpec> units, const ParamStoreOptions& opt
     : state_(std::make_unique<State>(std::move(units), options)) {}
 ParamStore::~ParamStore() { state_->late_update.reset(); }  // its pass refers to this store
 
+bool ParamStore::keeps_gathered() const { return !state_->policy.whole_weights && state_->options.keeps_gathered; }
+int64_t ParamStore::gathers() const { return state_->gathered_units; }
 int ParamStore::rank_count() const { return state_->options.size; }
 int ParamStore::unit_count() const { return static_cast<int>(state_->units.size()); }
 const UnitSpec& ParamStore::spec(int unit) const { return state_->at(unit).spec; }

@@ -67,6 +67,8 @@ struct ParamStoreOptions {
   int64_t offload_piece = int64_t{1} << 18;    ///< elements per transfer; a multiple of 256
   StatePlanes states = master_and_moments();   ///< the optimizer's
   int64_t segment_elements = default_segment_elements;
+  /// Stage 3: weights are gathered once between two updates, into memory for all of them.
+  bool keeps_gathered = false;
 };
 
 class ParamStore {
@@ -94,6 +96,8 @@ class ParamStore {
   int64_t parameter_count() const;          ///< padding excluded
   int64_t trained_parameter_count() const;  ///< of trained units, without fixed slices
   bool trained(int unit) const { return spec(unit).trained; }
+  bool keeps_gathered() const;
+  int64_t gathers() const;  ///< number of gathers of a unit's weights around their use so far
 
   /// Initialises values as a function of (seed, slice name, element), then calls publish_weights(). `frozen` = false:
   /// those of trained units alone, not yet published.

@@ -151,6 +151,7 @@ struct ParamStore::State {
   std::array<GradientSlot, 2> gradient_slots;
   std::vector<Transfer> gathers;  ///< one per unit
   int64_t collectives = 0;        ///< number of gathers and exchanges so far
+  int64_t gathered_units = 0;     ///< see ParamStore::gathers()
   std::vector<Tensor> received;   ///< one per rank, for the exchange being started or completed
   std::vector<uint8_t> contributes;
   std::vector<Tensor> in_order;             ///< gradients of the exchange being completed, in the order of groups

@@ -13,6 +13,7 @@ namespace llmtrain {
 
 /// Copies this rank's shard, rounded to the compute dtype, and gathers the others'.
 void ParamStore::State::gather_into(int unit, const Tensor& buffer) {
+  ++gathered_units;
   take_own_weights(unit, buffer);
   if (options.size > 1) gathers[static_cast<size_t>(unit)] = gather(at(unit), buffer);
 }

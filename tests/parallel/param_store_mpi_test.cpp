@@ -275,6 +275,33 @@ TEST(ParamStoreMisuse, IsAnError) {
   EXPECT_THROW(cold.start(communicator(), stream()), Error);  // no memory
 }
 
+// Passes over all units, as in a rollout: with memory for all weights each is gathered once between two changes.
+TEST(ParamStoreGathers, AreKeptWhereAllWeightsHaveMemory) {
+  if (communicator().size() == 1) GTEST_SKIP() << "one rank stores its fp32 weights whole";
+  for (const bool keeps : {false, true}) {
+    Started s({.zero_stage = 3, .keeps_gathered = keeps});
+    ParamStore& store = s.store;
+    store.initialize(1);
+    const int64_t units = store.unit_count(), before = store.gathers();
+    const auto pass = [&] {
+      for (int unit = 0; unit < store.unit_count(); ++unit) {
+        store.acquire(unit);
+        Values values(static_cast<size_t>(store.weight(unit, 0).numel()));
+        copy_to_host(values.data(), store.weight(unit, 0).data, store.weight(unit, 0).bytes(), stream());
+        stream().synchronize();
+        EXPECT_EQ(values, gathered(store, unit, 0));
+        store.release(unit);
+      }
+    };
+    for (int i = 0; i < 3; ++i) pass();
+    const int64_t count = store.gathers() - before;
+    EXPECT_TRUE(keeps ? count == units : count > 2 * units) << count;
+    store.initialize(2);
+    pass();
+    EXPECT_EQ(store.gathers() - before == 2 * units, keeps);
+  }
+}
+
 // Two units fit at once, the third does not; a prefetched unit is evicted.
 TEST(ParamStoreRing, HoldsTwoUnitsAndReusesWhatIsThere) {
   if (communicator().size() == 1) GTEST_SKIP() << "one rank stores its fp32 weights whole";

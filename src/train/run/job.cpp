@@ -87,7 +87,14 @@ std::string watch_ranks(const WatchdogConfig& watchdog, const std::string& direc
                         [] { return received_signal() == SIGTERM; }});
 }
 
-void check_plan(const Arena& plan, const MemoryLimits& limits, Communicator& communicator) {
+namespace {
+
+/// Bytes that a rank needs, and its share of the device: those that decide, for all ranks alike.
+struct RankMemory {
+  int64_t needed, share;
+};
+
+RankMemory rank_memory(const Arena& plan, const MemoryLimits& limits, Communicator& communicator) {
   const int64_t ranks = ranks_of_device(communicator);
   // On a GPU a profile is omitted if it does not fit.
   const bool profiles = device_memory_is_host() && limits.profiled;
@@ -97,8 +104,19 @@ void check_plan(const Arena& plan, const MemoryLimits& limits, Communicator& com
   std::array<int64_t, 3> memory = {plan.bytes() + matmul_workspace_bytes() + profile, device_context_bytes(ranks),
                                    -(device_memory().available / ranks - device_reserve_bytes())};
   communicator.maximum(memory);
-  const int64_t planned = memory[0], process = memory[1], share = -memory[2] + process;
-  throw_on_all_ranks(communicator, [&] { check_memory(planned + process, limits.limit, share, limits.where); });
+  return {memory[0] + memory[1], memory[1] - memory[2]};
+}
+
+}  // namespace
+
+void check_plan(const Arena& plan, const MemoryLimits& limits, Communicator& communicator) {
+  const RankMemory memory = rank_memory(plan, limits, communicator);
+  throw_on_all_ranks(communicator, [&] { check_memory(memory.needed, limits.limit, memory.share, limits.where); });
+}
+
+bool fits_plan(const Arena& plan, const MemoryLimits& limits, Communicator& communicator) {
+  const RankMemory memory = rank_memory(plan, limits, communicator);
+  return memory.needed <= memory.share && (limits.limit == 0 || memory.needed <= limits.limit + between_starts);
 }
 
 void check_host_memory(int64_t bytes, Communicator& communicator) {

@@ -35,6 +35,8 @@ struct MemoryLimits {
 };
 /// Throws UserError(deck) on all ranks when the plan is too large for one of them. Collective.
 void check_plan(const Arena& plan, const MemoryLimits& limits, Communicator& communicator);
+/// Returns true if check_plan() accepts the plan. Collective.
+bool fits_plan(const Arena& plan, const MemoryLimits& limits, Communicator& communicator);
 /// Collective. Throws UserError(deck) if a rank of a GPU needs more `bytes` of its node's memory than its share.
 void check_host_memory(int64_t bytes, Communicator& communicator);
 /// Creates this rank's file in parallel.offload_path; without it the start of training does. `where`: place of that key

@@ -86,8 +86,10 @@ std::string problem_text(const StepRecord& r) {
   constexpr size_t max_shown = 8;
   const std::span shown(r.sample_ids.data(), std::min(r.sample_ids.size(), max_shown));
   const size_t more = r.sample_ids.size() - shown.size();
-  return fmt::format("step {}: {} (loss {}, gradient norm {}); the update is skipped. Samples {}{}", r.step, r.problem,
-                     number_text(r.loss, 4), number_text(r.grad_norm, 4), fmt::join(shown, ", "),
+  const std::string samples = r.places.empty() ? fmt::format("Samples {}", fmt::join(shown, ", "))
+                                               : fmt::format("Prompts {}", fmt::join(r.places, ", "));
+  return fmt::format("step {}: {} (loss {}, gradient norm {}); the update is skipped. {}{}", r.step, r.problem,
+                     number_text(r.loss, 4), number_text(r.grad_norm, 4), samples,
                      more > 0 ? fmt::format(" and {} more", more) : "");
 }
 

@@ -30,7 +30,8 @@ struct StepRecord {
   std::optional<uint64_t> parameters;  ///< hash, at hashed steps
   int64_t bad_steps = 0;  ///< consecutive bad steps up to this one, whose updates were omitted; 0: a good step
   std::string problem;    ///< problem of a bad step
-  std::vector<int64_t> sample_ids;  ///< samples of a bad step
+  std::vector<int64_t> sample_ids;  ///< samples of a bad step; of a rollout the prompts' samples
+  std::vector<std::string> places;  ///< of these prompts, "file:line", some of them; otherwise empty
   struct Scaling {
     double loss_scale = 1;
     int64_t skipped_steps = 0;  ///< skipped steps of the run up to this one

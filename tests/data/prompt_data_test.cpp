@@ -116,8 +116,10 @@ TEST_F(PromptData, EachSampleIsAPromptWithItsRow) {
     EXPECT_EQ(prompts.counts().too_long, 1);
     EXPECT_EQ(text_of(prompts, 0), "one");
     EXPECT_EQ(text_of(prompts, 1), "nger one") << "the last 8 of 12 - 4";
-    EXPECT_EQ(prompts.row_text(1), R"({"answer":"two"})");
-    EXPECT_EQ(prompts.row_text(2), R"({"answer":3})");
+    EXPECT_EQ(prompts.row(1).columns, R"({"answer":"two"})");
+    EXPECT_EQ(prompts.row(2).columns, R"({"answer":3})");
+    EXPECT_EQ(prompts.row(2).name, "rows.jsonl");
+    EXPECT_EQ(prompts.row(2).offset, static_cast<int64_t>(std::string_view(three_rows).find("{\"prompt\": \"three\"")));
     const StepPlan step = stream(data, true).plan(0);
     EXPECT_EQ(step.samples.size(), 2U);
     EXPECT_EQ(step.trained_tokens, 2) << "prompts";
@@ -131,7 +133,7 @@ TEST_F(PromptData, LongPromptsAreCutOrLeftOut) {
   EXPECT_EQ(prompts.samples(), 2);
   EXPECT_EQ(prompts.counts().dropped, 1);
   EXPECT_EQ(text_of(prompts, 1), "three");
-  EXPECT_EQ(prompts.row_text(1), R"({"answer":3})");
+  EXPECT_EQ(prompts.row(1).columns, R"({"answer":3})");
   config_.overflow = DataConfig::Overflow::error;
   config_.overflow_given = true;
   EXPECT_THAT(refusal([&] { open("rows.jsonl", three_rows); }),
@@ -142,18 +144,18 @@ TEST_F(PromptData, ViewsHaveTheRowsOfTheirDocuments) {
   const Dataset first = open("rows.jsonl", three_rows);
   const Dataset second = open("more.jsonl", "{\"prompt\": \"four\", \"n\": 4}\n");
   const auto all = concatenate_tokens({first.train, second.train});
-  EXPECT_EQ(all->row_text(0), R"({"answer":1})");
-  EXPECT_EQ(all->row_text(2), R"({"answer":3})");
-  EXPECT_EQ(all->row_text(3), R"({"n":4})");
+  EXPECT_EQ(StoredRow::parse(all->row_text(0)).columns, R"({"answer":1})");
+  EXPECT_EQ(StoredRow::parse(all->row_text(2)).columns, R"({"answer":3})");
+  EXPECT_EQ(StoredRow::parse(all->row_text(3)).columns, R"({"n":4})");
   const auto longer = without_short_documents(all, 4);
   EXPECT_EQ(longer->info().documents, 3);
-  EXPECT_EQ(longer->row_text(0), R"({"answer":"two"})");
-  EXPECT_EQ(longer->row_text(2), R"({"n":4})");
+  EXPECT_EQ(StoredRow::parse(longer->row_text(0)).columns, R"({"answer":"two"})");
+  EXPECT_EQ(StoredRow::parse(longer->row_text(2)).columns, R"({"n":4})");
   const SplitTokens split = split_tokens(all, 0.3);
   ASSERT_NE(split.validation, nullptr);
   const int64_t before = split.train->info().documents;
   EXPECT_EQ(before + split.validation->info().documents, 4) << "no prompt is cut";
-  EXPECT_EQ(split.validation->row_text(3 - before), R"({"n":4})");
+  EXPECT_EQ(StoredRow::parse(split.validation->row_text(3 - before)).columns, R"({"n":4})");
   std::string changed = three_rows;
   changed.replace(changed.find("two"), 3, "TWO");
   EXPECT_NE(content_of_tokens(*first.train), content_of_tokens(*open("rows.jsonl", changed).train));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <functional>
 
@@ -341,6 +342,20 @@ class JoinedTokens final : public TokenFile {
 
 std::string TokenFile::row_text(int64_t) const { return {}; }
 
+std::string StoredRow::text() const { return fmt::format("{}\n{} {}", columns, offset, name); }
+
+StoredRow StoredRow::parse(std::string_view text) {
+  const size_t end = text.find('\n');
+  StoredRow row{std::string(text.substr(0, end)), {}, -1};
+  if (end == std::string_view::npos) return row;
+  const std::string_view origin = text.substr(end + 1);
+  const auto [next, error] = std::from_chars(origin.data(), origin.data() + origin.size(), row.offset);
+  const auto digits = static_cast<size_t>(next - origin.data());
+  if (error != std::errc() || digits >= origin.size()) return {row.columns, {}, -1};
+  row.name = origin.substr(digits + 1);
+  return row;
+}
+
 RowCounts& RowCounts::operator+=(const RowCounts& other) {
   for (const auto member : {&RowCounts::used, &RowCounts::untrained, &RowCounts::duplicates, &RowCounts::merged_borders,
                             &RowCounts::without_stop, &RowCounts::equal, &RowCounts::empty}) {
@@ -424,7 +439,8 @@ std::string content_of_tokens(const TokenFile& file) {
   }
   for (int64_t sample = 0; sample < samples && info.has_prompts(); ++sample) {
     const std::string row = file.row_text(sample_of(info.documents - 1, sample));
-    hash.update(row.data(), row.size());
+    const std::string columns = StoredRow::parse(row).columns;
+    hash.update(columns.data(), columns.size());
   }
   return hex(hash.digest());
 }

@@ -68,10 +68,20 @@ class TokenFile {
   virtual void read(int64_t begin, int64_t count, int32_t* ids) const = 0;
   /// Values of the documents, as info().column names them; empty if it is.
   virtual std::span<const float> values() const { return {}; }
-  /// Reads the row of a prompt: its other columns, JSON text of an object. Empty if the documents are no prompts.
+  /// Reads what is stored of a prompt's row (StoredRow). Empty if the documents are no prompts.
   virtual std::string row_text(int64_t document) const;
   /// Reads the mask: 1 = trained on; all ones without a mask.
   virtual void read_mask(int64_t begin, int64_t count, uint8_t* mask) const = 0;
+};
+
+/// The row of a prompt: its other columns, JSON text of an object on one line, and where it came from: the name of the
+/// file and the offset of the row in its text. Files of earlier versions lack the origin.
+struct StoredRow {
+  std::string columns, name;
+  int64_t offset = -1;  ///< -1: unknown
+
+  std::string text() const;
+  static StoredRow parse(std::string_view text);
 };
 
 /// Opens a file and validates it (links, storage, sizes, types, ascending offsets) before it allocates by its sizes;

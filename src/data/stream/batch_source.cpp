@@ -20,20 +20,22 @@ void HostBatch::clear() {
   segments.push_back(0);
 }
 
+void HostBatch::add_segment(std::span<const int32_t> inputs, int64_t sequence_id) {
+  ids.insert(ids.end(), inputs.begin(), inputs.end());
+  targets.resize(ids.size(), ignore_target);
+  loss_weights.resize(ids.size(), 0.0F);
+  sequence_ids.resize(ids.size(), sequence_id);
+  for (int32_t i = 0; i < std::ssize(inputs); ++i) {
+    positions.push_back(i);
+    sequence_offsets.push_back(i);
+  }
+  segments.push_back(static_cast<int32_t>(ids.size()));
+}
+
 void HostBatch::pad(int64_t rows, int64_t longest, int64_t id) {
-  while (rows > 0) {
-    const int64_t n = std::min(rows, longest);
-    const size_t count = static_cast<size_t>(n);
-    ids.insert(ids.end(), count, 0);
-    targets.insert(targets.end(), count, ignore_target);
-    loss_weights.insert(loss_weights.end(), count, 0.0F);
-    sequence_ids.insert(sequence_ids.end(), count, id);
-    for (int32_t i = 0; i < n; ++i) {
-      positions.push_back(i);
-      sequence_offsets.push_back(i);
-    }
-    segments.push_back(static_cast<int32_t>(ids.size()));
-    rows -= n;
+  const std::vector<int32_t> nothing(static_cast<size_t>(std::clamp<int64_t>(rows, 0, longest)));
+  for (; rows > 0; rows -= longest) {
+    add_segment(std::span(nothing).first(static_cast<size_t>(std::min(rows, longest))), id);
   }
 }
 

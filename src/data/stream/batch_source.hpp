@@ -2,6 +2,7 @@
 // Micro-batches by the numbers of steps, whatever their origin: token files, or sequences that the model wrote.
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "core/batch.hpp"
@@ -42,6 +43,8 @@ struct HostBatch {
 
   /// Removes everything; the first segment begins.
   void clear();
+  /// Adds a segment of its own sequence: rows without targets and loss, which the caller may set.
+  void add_segment(std::span<const int32_t> inputs, int64_t sequence_id);
   /// Adds padding rows without loss, in segments of at most `longest` rows, whose sequence id is `id`.
   void pad(int64_t rows, int64_t longest, int64_t id);
 };

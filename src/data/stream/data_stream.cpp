@@ -315,9 +315,9 @@ void DataStream::read_prompt(int64_t sample, std::vector<int32_t>& ids) const {
   source.read_prompt(sample - source.first_id(), ids);
 }
 
-std::string DataStream::row_text(int64_t sample) const {
+StoredRow DataStream::row(int64_t sample) const {
   const SampleSource& source = state_->source_of(sample);
-  return source.row_text(sample - source.first_id());
+  return source.row(sample - source.first_id());
 }
 
 void DataStream::load(const MicroBatchPlan& plan, HostBatch& out) const {

@@ -117,8 +117,8 @@ class DataStream : public BatchSource {
   void load_mismatched(const StepPlan& step, const MicroBatchPlan& plan, HostBatch& out) const;
   /// Replaces `ids` by the tokens of a prompt, of which there is one a sample. A prefetching thread may call it.
   void read_prompt(int64_t sample, std::vector<int32_t>& ids) const;
-  /// Returns the other columns of the prompt's row, JSON text of an object.
-  std::string row_text(int64_t sample) const;
+  /// Reads the row of a prompt.
+  StoredRow row(int64_t sample) const;
   int64_t documents_of_sample() const { return std::max<int64_t>(counts().group, 1); }
 
  private:

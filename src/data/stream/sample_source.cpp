@@ -101,15 +101,12 @@ void SampleSource::append_mismatched(int64_t sample, const SampleSource& other, 
               completion.mask.end());
   const size_t inputs = std::min(mask.size(), static_cast<size_t>(longest));
   const size_t row = out.ids.size();
+  out.add_segment(std::span(ids).first(inputs), first_id_ + sample);
   for (size_t i = 0; i < inputs; ++i) {
-    out.ids.push_back(ids[i]);
-    out.targets.push_back(mask[i] != 0 ? ids[i + 1] : ignore_target);
-    out.loss_weights.push_back(mask[i] != 0 ? 1.0F : 0.0F);
-    out.positions.push_back(static_cast<int32_t>(i));
-    out.sequence_ids.push_back(first_id_ + sample);
-    out.sequence_offsets.push_back(static_cast<int32_t>(i));
+    if (mask[i] == 0) continue;
+    out.targets[row + i] = ids[i + 1];
+    out.loss_weights[row + i] = 1;
   }
-  out.segments.push_back(static_cast<int32_t>(row + inputs));
   out.documents.ids.push_back(first_id_ + sample);
   out.documents.targets.push_back(std::count(mask.begin(), mask.begin() + static_cast<std::ptrdiff_t>(inputs), 1));
 }
@@ -157,8 +154,8 @@ void SampleSource::read_prompt(int64_t sample, std::vector<int32_t>& ids) const 
   file_->read(span.begin, span.inputs, ids.data());
 }
 
-std::string SampleSource::row_text(int64_t sample) const {
-  return file_->row_text(static_cast<int64_t>(document_of(sample, 0)));
+StoredRow SampleSource::row(int64_t sample) const {
+  return StoredRow::parse(file_->row_text(static_cast<int64_t>(document_of(sample, 0))));
 }
 
 /// Its last row counts.

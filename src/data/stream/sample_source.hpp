@@ -40,8 +40,8 @@ class SampleSource {
   void read_inputs(int64_t sample, std::vector<int32_t>& ids) const;
   /// Replaces `ids` by the tokens of a prompt.
   void read_prompt(int64_t sample, std::vector<int32_t>& ids) const;
-  /// Returns TokenFile::row_text() of a prompt.
-  std::string row_text(int64_t sample) const;
+  /// Reads the row of a prompt.
+  StoredRow row(int64_t sample) const;
   /// Appends the first `longest` inputs of the sample.
   void append(int64_t sample, HostBatch& out, int64_t longest = no_limit) const;
   /// Appends the prompt of a sample of one document, and behind it the completion of another sample, which may be of

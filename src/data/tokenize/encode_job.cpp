@@ -132,7 +132,11 @@ JobResult JobEncoder::read_rows(const TokenizeJob& job, InputKind kind) const {
       if (instructions) {
         documents = reader.read_documents(line);
         encode_documents(*request_.encoder, documents, encoded);
-        add_encoded(documents, encoded, lines.offset(), result);
+        if (documents.is_prompt()) {
+          add_prompt({*documents.columns, file.name, lines.offset()}, encoded.front(), result);
+        } else {
+          add_encoded(documents, encoded, lines.offset(), result);
+        }
       } else if (kind == InputKind::token_rows) {
         parse_token_row(line, row);
         add_row(row, result);
@@ -155,7 +159,6 @@ JobResult JobEncoder::read_rows(const TokenizeJob& job, InputKind kind) const {
 
 void JobEncoder::add_encoded(const RowDocuments& row, const std::vector<EncodedRow>& encoded, int64_t offset,
                              JobResult& result) const {
-  if (row.is_prompt()) return add_prompt(*row.columns, encoded.front(), result);
   const auto count = [&](int64_t& rows, std::optional<int64_t>& first) {
     ++rows;
     if (!first) first = offset;
@@ -188,7 +191,7 @@ void JobEncoder::add_encoded(const RowDocuments& row, const std::vector<EncodedR
   result.prints.push_back(print);
 }
 
-void JobEncoder::add_prompt(const std::string& columns, const EncodedRow& encoded, JobResult& result) const {
+void JobEncoder::add_prompt(const StoredRow& row, const EncodedRow& encoded, JobResult& result) const {
   const std::vector<int32_t>& ids = encoded.ids;
   if (ids.empty()) throw UserError(ExitCode::bad_content, "the prompt is empty: it has no token");
   const int32_t highest = *std::ranges::max_element(ids);
@@ -196,8 +199,9 @@ void JobEncoder::add_prompt(const std::string& columns, const EncodedRow& encode
   result.ids.insert(result.ids.end(), ids.begin(), ids.end());
   result.counts.push_back(ids.size());
   result.prints.push_back(XXH3_64bits(ids.data(), ids.size() * sizeof(int32_t)));
-  result.rows += columns;
-  result.row_sizes.push_back(columns.size());
+  const std::string stored = row.text();
+  result.rows += stored;
+  result.row_sizes.push_back(stored.size());
 }
 
 void JobEncoder::add_text(std::string_view text, JobResult& result) const {

@@ -52,7 +52,7 @@ class JobEncoder {
   /// `offset` is that of the row.
   void add_encoded(const RowDocuments& row, const std::vector<EncodedRow>& encoded, int64_t offset,
                    JobResult& result) const;
-  void add_prompt(const std::string& columns, const EncodedRow& encoded, JobResult& result) const;
+  void add_prompt(const StoredRow& row, const EncodedRow& encoded, JobResult& result) const;
   void add_text(std::string_view text, JobResult& result) const;
   void add_row(const TokenRow& row, JobResult& result) const;
   bool has_row(int32_t id) const { return request_.embedding_rows == 0 || id < request_.embedding_rows; }

@@ -26,7 +26,7 @@ struct Continuation {
   int32_t eos = -1;  ///< the EOS that ended it; -1: none
   // If the request records log-probabilities or gives them, for each token and for that EOS:
   std::vector<float> logp;     ///< under the distribution that it was drawn from, or of the model, nats
-  std::vector<uint32_t> kept;  ///< Batch::kept of a row; empty unless top-k or top-p exclude tokens
+  std::vector<uint32_t> kept;  ///< as append_kept() stores them; empty unless top-k or top-p exclude tokens
   float score = 0;             ///< of a beam, see BeamOptions
 };
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/kept_tokens.hpp"
 #include "core/parallel_for.hpp"
 #include "core/philox.hpp"
 #include "generate/generated_text.hpp"
@@ -116,8 +117,7 @@ void Generator::record(Context& ctx, const Tensor& logits, std::span<const Draw>
   for (size_t i = 0; i < draws.size(); ++i) {
     Continuation& result = draws[i].text->result;
     result.logp.push_back(values[i]);
-    const auto bits = kept.begin() + static_cast<std::ptrdiff_t>(i * words);
-    result.kept.insert(result.kept.end(), bits, bits + static_cast<std::ptrdiff_t>(words));
+    if (words > 0) append_kept(result.kept, kept.subspan(i * words, words));
   }
 }
 

@@ -33,6 +33,7 @@ struct ObjectiveNeeds {
   bool value = false;          ///< values of a critic, and their cotangents
   bool uniform = false;        ///< TokenStatistics::uniform, and its cotangents
   bool lse_squared = false;    ///< cotangents of the squared lse
+  bool mean_logits = false;    ///< TokenStatistics::mean_logit, for a metric
   bool rollout = false;        ///< Batch::rollout
   bool documents = false;      ///< Batch::documents; the host takes part in every pass
   bool reference = false;      ///< DocumentColumns::references
@@ -82,6 +83,12 @@ class Objective {
                           const Tensor& scale, Stream& stream) = 0;
   /// Adds a micro-batch to the sums: int64 [metrics().size(), ExactSum::integer_count].
   virtual void add_sums(const Batch& batch, const TokenStatistics& statistics, const Tensor& sums, Stream& stream) = 0;
+  /// Does both, for statistics that come first (needs().statistics_first).
+  virtual void cotangents_and_sums(const Batch& batch, const TokenStatistics& statistics, const TokenCotangents& out,
+                                   const Tensor& scale, const Tensor& sums, Stream& stream) {
+    cotangents(batch, statistics, out, scale, stream);
+    add_sums(batch, statistics, sums, stream);
+  }
 };
 
 /// The sum over trained tokens of -log p(target), times the batch's loss weights, and further terms if there are any.

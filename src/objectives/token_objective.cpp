@@ -61,25 +61,22 @@ void TokenObjective::evaluate_batch(const Batch& batch, const TokenStatistics& s
   evaluate(tokens, results_);
 }
 
-void TokenObjective::cotangents(const Batch& batch, const TokenStatistics& statistics, const TokenCotangents& out,
-                                const Tensor& scale, Stream& stream) {
+void TokenObjective::upload_cotangents(const TokenCotangents& out, const Tensor& scale, Stream& stream) {
   std::vector<float> factor;
   fetch(factor, scale, 1, stream);
-  evaluate_batch(batch, statistics, stream);
+  stream.synchronize();
   const auto upload = [&](const Tensor& device, std::vector<float>& host) {
     if (device.empty()) return;
-    LLMTRAIN_CHECK(std::ssize(host) == batch.tokens, "a cotangent without its statistic");
+    LLMTRAIN_CHECK(std::ssize(host) == device.numel(), "a cotangent without its statistic");
     if (!factor.empty()) std::ranges::for_each(host, [&](float& one) { one *= factor.front(); });
-    copy_to_device(device.data, host.data(), batch.tokens * static_cast<int64_t>(sizeof(float)), stream);
+    copy_to_device(device.data, host.data(), device.bytes(), stream);
   };
   upload(out.logp, results_.logp);
   upload(out.entropy, results_.entropy);
   upload(out.value, results_.value);
 }
 
-void TokenObjective::add_sums(const Batch& batch, const TokenStatistics& statistics, const Tensor& sums,
-                              Stream& stream) {
-  evaluate_batch(batch, statistics, stream);
+void TokenObjective::upload_sums(const Tensor& sums, Stream& stream) {
   for (size_t metric = 0; metric < metrics_.size(); ++metric) {
     const std::vector<float>& values = results_.values[metric];
     if (values.empty()) continue;
@@ -87,6 +84,26 @@ void TokenObjective::add_sums(const Batch& batch, const TokenStatistics& statist
     copy_to_device(used.data, values.data(), used.bytes(), stream);
     sum_of_products(sums.rows(static_cast<int64_t>(metric), 1), used, {}, stream);
   }
+}
+
+void TokenObjective::cotangents(const Batch& batch, const TokenStatistics& statistics, const TokenCotangents& out,
+                                const Tensor& scale, Stream& stream) {
+  evaluate_batch(batch, statistics, stream);
+  upload_cotangents(out, scale, stream);
+}
+
+void TokenObjective::add_sums(const Batch& batch, const TokenStatistics& statistics, const Tensor& sums,
+                              Stream& stream) {
+  evaluate_batch(batch, statistics, stream);
+  upload_sums(sums, stream);
+}
+
+void TokenObjective::cotangents_and_sums(const Batch& batch, const TokenStatistics& statistics,
+                                         const TokenCotangents& out, const Tensor& scale, const Tensor& sums,
+                                         Stream& stream) {
+  evaluate_batch(batch, statistics, stream);
+  upload_cotangents(out, scale, stream);
+  upload_sums(sums, stream);
 }
 
 }  // namespace llmtrain

@@ -34,6 +34,8 @@ class TokenObjective : public Objective {
   void cotangents(const Batch& batch, const TokenStatistics& statistics, const TokenCotangents& out,
                   const Tensor& scale, Stream& stream) override;
   void add_sums(const Batch& batch, const TokenStatistics& statistics, const Tensor& sums, Stream& stream) override;
+  void cotangents_and_sums(const Batch& batch, const TokenStatistics& statistics, const TokenCotangents& out,
+                           const Tensor& scale, const Tensor& sums, Stream& stream) override;
   /// Fills `results`, which start_results() has made.
   virtual void evaluate(const TokenColumns& tokens, TokenResults& results) const = 0;
   /// Allocates the results of these rows, and clears them.
@@ -48,6 +50,9 @@ class TokenObjective : public Objective {
 
  private:
   void evaluate_batch(const Batch& batch, const TokenStatistics& statistics, Stream& stream);
+  /// Copies the results to the device.
+  void upload_cotangents(const TokenCotangents& out, const Tensor& scale, Stream& stream);
+  void upload_sums(const Tensor& sums, Stream& stream);
 
   std::vector<MetricSpec> metrics_;
   Tensor device_values_;  // fp32 [rows], of one metric

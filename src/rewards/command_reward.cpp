@@ -14,7 +14,9 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
@@ -32,6 +34,7 @@ using namespace std::chrono_literals;
 
 constexpr int64_t max_time_limit = int64_t{1} << 30;  ///< seconds
 constexpr int grace_milliseconds = 20;                ///< in which lines too many are awaited
+constexpr int64_t poll_milliseconds = 100;            ///< between two looks at requests to stop
 constexpr auto patience_at_end = 2s;                  ///< after the end of its input
 
 /// Owner of a file descriptor that children do not inherit.
@@ -59,10 +62,11 @@ class Descriptor {
 /// Attributes and descriptors of a program to be started: a group of its own, default signals.
 class SpawnSettings {
  public:
-  SpawnSettings(int input, int output) {
+  SpawnSettings(int input, int output, int messages) {
     posix_spawn_file_actions_init(&actions_);
     posix_spawn_file_actions_adddup2(&actions_, input, STDIN_FILENO);
     posix_spawn_file_actions_adddup2(&actions_, output, STDOUT_FILENO);
+    posix_spawn_file_actions_adddup2(&actions_, messages, STDERR_FILENO);
     posix_spawnattr_init(&attributes_);
     sigset_t signals;
     sigfillset(&signals);
@@ -92,23 +96,34 @@ class SpawnSettings {
   posix_spawnattr_t attributes_{};
 };
 
-/// A program that answers lines with lines. What it starts is in its process group and ends with it.
+/// A pipe whose first end, for reading, does not wait.
+void open_pipe(Descriptor& reads, Descriptor& writes) {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw Error("no pipe for a program");
+  reads.reset(ends[0]);
+  writes.reset(ends[1]);
+  ::fcntl(reads.number(), F_SETFL, O_NONBLOCK);
+}
+
+/// A program that answers lines with lines. What it starts is in its process group and ends with it. A process that
+/// leaves the group keeps nothing of this process open, not even its stderr, for whose end the job's launcher waits:
+/// the program has a pipe, from which its messages are passed on.
 class LineProgram {
  public:
   explicit LineProgram(const std::string& command) : command_(command) {
     std::istringstream stream(command);
     std::vector<std::string> words;
     for (std::string word; stream >> word;) words.push_back(word);
-    std::array<int, 2> input{}, output{};
+    std::array<int, 2> input{};
     // A socket rather than a pipe: writing to a program that has ended gives an error and no signal.
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, input.data()) != 0) throw Error("no socket for a program");
     input_.reset(input[0]);
     const Descriptor its_input(input[1]);
-    if (::pipe2(output.data(), O_CLOEXEC) != 0) throw Error("no pipe for a program");
-    output_.reset(output[0]);
-    const Descriptor its_output(output[1]);
-    ::fcntl(output_.number(), F_SETFL, O_NONBLOCK);
-    const int error = SpawnSettings(its_input.number(), its_output.number()).spawn(process_, words);
+    Descriptor its_output, its_messages;
+    open_pipe(output_, its_output);
+    open_pipe(messages_, its_messages);
+    const int error =
+        SpawnSettings(its_input.number(), its_output.number(), its_messages.number()).spawn(process_, words);
     if (error == 0) return;
     throw UserError(ExitCode::missing_input,
                     fmt::format("rewards.functions: command:{}: the program cannot be started: {} (a path with /, or "
@@ -119,21 +134,16 @@ class LineProgram {
   LineProgram(const LineProgram&) = delete;
   LineProgram& operator=(const LineProgram&) = delete;
 
-  /// Sends the lines and returns as many. Throws UserError; the program is then ended.
-  std::vector<std::string> answer(std::string_view sent, size_t count, Duration limit) {
+  /// Sends the lines and returns as many. Throws UserError, or what `pause` throws; the program is then ended.
+  std::vector<std::string> answer(std::string_view sent, size_t count, Duration limit,
+                                  const std::function<void()>& pause) {
     if (!output_.open()) refuse("was ended after an error", "");
-    const auto deadline = Clock::now() + std::chrono::seconds(std::min(limit.seconds, max_time_limit));
-    std::vector<std::string> lines;
-    receive(lines, 0);
-    while (lines.size() < count || !sent.empty()) {
-      wait(!sent.empty(), deadline, limit, lines.size(), count);
-      if (!sent.empty()) send(sent);
-      receive(lines, count);
+    try {
+      return exchange(sent, count, limit, pause);
+    } catch (...) {
+      end(0s);
+      throw;
     }
-    pollfd more{output_.number(), POLLIN, 0};
-    if (::poll(&more, 1, grace_milliseconds) > 0) receive(lines, count);  // refuses further lines
-    if (!received_.empty()) refuse_extra();
-    return lines;
   }
 
   [[noreturn]] void refuse(const std::string& what, const std::string& remedy) {
@@ -143,12 +153,35 @@ class LineProgram {
   }
 
  private:
+  std::vector<std::string> exchange(std::string_view sent, size_t count, Duration limit,
+                                    const std::function<void()>& pause) {
+    const auto deadline = Clock::now() + std::chrono::seconds(std::min(limit.seconds, max_time_limit));
+    std::vector<std::string> lines;
+    receive(lines, 0);
+    while (lines.size() < count || !sent.empty()) {
+      wait(!sent.empty(), deadline, limit, lines.size(), count);
+      if (!sent.empty()) send(sent);
+      receive(lines, count);
+      pause();
+    }
+    pollfd more{output_.number(), POLLIN, 0};
+    if (::poll(&more, 1, grace_milliseconds) > 0) receive(lines, count);  // refuses further lines
+    if (!received_.empty()) refuse_extra();
+    pass_messages();
+    return lines;
+  }
+
   void wait(bool sends, Clock::time_point deadline, Duration limit, size_t done, size_t count) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    std::array<pollfd, 2> events = {pollfd{output_.number(), POLLIN, 0}, pollfd{input_.number(), POLLOUT, 0}};
-    const int ready = left <= 0 ? 0 : ::poll(events.data(), sends ? 2 : 1, static_cast<int>(std::min(left, 10'000L)));
+    std::array<pollfd, 3> events = {pollfd{output_.number(), POLLIN, 0}, pollfd{messages_.number(), POLLIN, 0},
+                                    pollfd{input_.number(), POLLOUT, 0}};
+    if (!messages_.open()) events[1].fd = -1;
+    const int ready =
+        left <= 0 ? 0 : ::poll(events.data(), sends ? 3 : 2, static_cast<int>(std::min(left, poll_milliseconds)));
     report_progress();
     if (ready < 0 && errno != EINTR) throw Error("poll of a program failed");
+    pass_messages();
+    if (ready == 0 && has_ended()) refuse_end(done);  // something that it started may hold its output open
     if (ready > 0 || Clock::now() < deadline) return;
     refuse(fmt::format("answered {} of {} lines within rewards.time_limit = {} s{}", done, count, limit.seconds,
                        received_.empty() ? "" : ", and then part of one: " + shown(received_)),
@@ -187,6 +220,22 @@ class LineProgram {
                "a line is a number or {\"reward\": number}");
       }
     }
+  }
+
+  /// Passes on what the program has written to its stderr.
+  void pass_messages() {
+    std::array<char, 4096> buffer;
+    while (messages_.open()) {
+      const ssize_t n = ::read(messages_.number(), buffer.data(), buffer.size());
+      if (n > 0) std::fwrite(buffer.data(), 1, static_cast<size_t>(n), stderr);
+      if (n == 0) messages_.close();
+      if (n < 0 && errno != EINTR) return;
+    }
+  }
+
+  bool has_ended() const {
+    siginfo_t info{};
+    return wait_for_end(0s, info);
   }
 
   [[noreturn]] void refuse_extra() {
@@ -228,23 +277,24 @@ class LineProgram {
     output_.close();
     ::kill(-process_, SIGKILL);
     while (::waitpid(process_, nullptr, 0) < 0 && errno == EINTR) continue;
+    pass_messages();
+    messages_.close();
   }
 
   std::string command_;
   pid_t process_ = -1;
-  Descriptor input_, output_;
+  Descriptor input_, output_, messages_;
   std::string received_;  // output that is not yet a line
 };
 
 class CommandReward final : public RewardFunction {
  public:
-  CommandReward(std::string name, const std::string& command, Duration time_limit)
-      : RewardFunction(std::move(name)), time_limit_(time_limit), program_(command) {}
+  CommandReward(const std::string& command, Duration time_limit) : time_limit_(time_limit), program_(command) {}
 
-  void score(std::span<const RewardRow> rows, std::span<double> rewards) override {
+  void score(std::span<const RewardRow> rows, std::span<double> rewards, const std::function<void()>& pause) override {
     std::string lines;
     for (const RewardRow& row : rows) append_line(row, lines);
-    const std::vector<std::string> answers = program_.answer(lines, rows.size(), time_limit_);
+    const std::vector<std::string> answers = program_.answer(lines, rows.size(), time_limit_, pause);
     for (size_t i = 0; i < answers.size(); ++i) rewards[i] = reward_of(answers[i]);
   }
 
@@ -273,8 +323,8 @@ class CommandReward final : public RewardFunction {
 
 }  // namespace
 
-std::unique_ptr<RewardFunction> make_command_reward(std::string name, const std::string& command, Duration time_limit) {
-  return std::make_unique<CommandReward>(std::move(name), command, time_limit);
+std::unique_ptr<RewardFunction> make_command_reward(const std::string& command, Duration time_limit) {
+  return std::make_unique<CommandReward>(command, time_limit);
 }
 
 }  // namespace llmtrain

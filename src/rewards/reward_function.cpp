@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
@@ -36,67 +37,79 @@ std::string column_text(std::string_view columns, const std::string& column) {
   return found->is_string() ? found->get<std::string>() : found->dump();
 }
 
-class ExactReward final : public RewardFunction {
+/// Returns the last number of a column.
+double column_number(std::string_view columns, const std::string& column) {
+  const std::string text = column_text(columns, column);
+  if (const std::optional<double> number = last_number(text)) return *number;
+  throw UserError(ExitCode::bad_content, fmt::format("rewards.functions: the column {} of a row has no number: {}",
+                                                     printable(column), printable(text.substr(0, 200))));
+}
+
+/// A function that scores rows one by one.
+class RowReward : public RewardFunction {
  public:
-  ExactReward(std::string name, std::string column) : RewardFunction(std::move(name)), column_(std::move(column)) {}
-  void check_columns(std::string_view columns) const override { column_text(columns, column_); }
-  void score(std::span<const RewardRow> rows, std::span<double> rewards) override {
+  void score(std::span<const RewardRow> rows, std::span<double> rewards, const std::function<void()>& pause) final {
     for (size_t i = 0; i < rows.size(); ++i) {
-      rewards[i] = stripped(rows[i].completion) == stripped(column_text(rows[i].columns, column_)) ? 1 : 0;
+      rewards[i] = reward_of(rows[i]);
+      pause();
     }
   }
 
  private:
-  std::string column_;
+  virtual double reward_of(const RewardRow& row) = 0;
 };
 
-class NumberReward final : public RewardFunction {
+class ExactReward final : public RowReward {
  public:
-  NumberReward(std::string name, std::string column) : RewardFunction(std::move(name)), column_(std::move(column)) {}
-  void check_columns(std::string_view columns) const override { expected(columns); }
-  void score(std::span<const RewardRow> rows, std::span<double> rewards) override {
-    for (size_t i = 0; i < rows.size(); ++i) {
-      rewards[i] = last_number(rows[i].completion) == std::optional(expected(rows[i].columns)) ? 1 : 0;
-    }
-  }
+  explicit ExactReward(std::string column) : column_(std::move(column)) {}
 
  private:
-  double expected(std::string_view columns) const {
-    const std::string text = column_text(columns, column_);
-    const std::optional<double> number = last_number(text);
-    if (!number) {
-      throw UserError(ExitCode::bad_content, fmt::format("rewards.functions: the column {} of a row has no number: {}",
-                                                         printable(column_), printable(text.substr(0, 200))));
-    }
-    return *number;
+  double reward_of(const RewardRow& row) override {
+    return stripped(row.completion) == stripped(column_text(row.columns, column_)) ? 1 : 0;
   }
 
   std::string column_;
 };
 
-class RegexReward final : public RewardFunction {
+class NumberReward final : public RowReward {
  public:
-  RegexReward(std::string name, const std::string& pattern)
-      : RewardFunction(std::move(name)), regex_(pattern, "rewards.functions", Regex::Syntax::perl) {}
-  void score(std::span<const RewardRow> rows, std::span<double> rewards) override {
-    for (size_t i = 0; i < rows.size(); ++i) rewards[i] = regex_.found_in(rows[i].completion) ? 1 : 0;
-  }
+  explicit NumberReward(std::string column) : column_(std::move(column)) {}
 
  private:
+  double reward_of(const RewardRow& row) override {
+    return last_number(row.completion) == std::optional(column_number(row.columns, column_)) ? 1 : 0;
+  }
+
+  std::string column_;
+};
+
+/// A completion for which the search is given up counts as one without a match.
+class RegexReward final : public RowReward {
+ public:
+  explicit RegexReward(const std::string& pattern) : regex_(pattern, "rewards.functions", Regex::Syntax::perl) {}
+  int64_t take_unscored() override { return std::exchange(unscored_, 0); }
+
+ private:
+  double reward_of(const RewardRow& row) override {
+    const std::optional<bool> found = regex_.found_in(row.completion);
+    if (!found) ++unscored_;
+    return found.value_or(false) ? 1 : 0;
+  }
+
   Regex regex_;
+  int64_t unscored_ = 0;
 };
 
-class LengthReward final : public RewardFunction {
+class LengthReward final : public RowReward {
  public:
-  LengthReward(std::string name, int64_t length) : RewardFunction(std::move(name)), length_(length) {}
-  void score(std::span<const RewardRow> rows, std::span<double> rewards) override {
-    for (size_t i = 0; i < rows.size(); ++i) {
-      const int64_t beyond = std::clamp<int64_t>(std::ssize(rows[i].completion_ids) - length_, 0, length_);
-      rewards[i] = beyond == 0 ? 0 : -static_cast<double>(beyond) / static_cast<double>(length_);
-    }
-  }
+  explicit LengthReward(int64_t length) : length_(length) {}
 
  private:
+  double reward_of(const RewardRow& row) override {
+    const int64_t beyond = std::clamp<int64_t>(std::ssize(row.completion_ids) - length_, 0, length_);
+    return beyond == 0 ? 0 : -static_cast<double>(beyond) / static_cast<double>(length_);
+  }
+
   int64_t length_;
 };
 
@@ -160,18 +173,18 @@ std::optional<double> last_number(std::string_view text) {
   return last;
 }
 
-std::unique_ptr<RewardFunction> make_reward_function(const RewardSpec& spec, std::string name, Duration time_limit) {
+std::unique_ptr<RewardFunction> make_reward_function(const RewardSpec& spec, Duration time_limit) {
   switch (spec.kind) {
     case RewardSpec::Kind::exact:
-      return std::make_unique<ExactReward>(std::move(name), spec.argument);
+      return std::make_unique<ExactReward>(spec.argument);
     case RewardSpec::Kind::number:
-      return std::make_unique<NumberReward>(std::move(name), spec.argument);
+      return std::make_unique<NumberReward>(spec.argument);
     case RewardSpec::Kind::regex:
-      return std::make_unique<RegexReward>(std::move(name), spec.argument);
+      return std::make_unique<RegexReward>(spec.argument);
     case RewardSpec::Kind::length:
-      return std::make_unique<LengthReward>(std::move(name), spec.length());
+      return std::make_unique<LengthReward>(spec.length());
     case RewardSpec::Kind::command:
-      return make_command_reward(std::move(name), spec.argument, time_limit);
+      return make_command_reward(spec.argument, time_limit);
     case RewardSpec::Kind::model:
       break;
   }
@@ -189,15 +202,9 @@ std::vector<std::string> reward_names(const RewardsConfig& config) {
   return names;
 }
 
-std::vector<std::unique_ptr<RewardFunction>> make_reward_functions(const RewardsConfig& config) {
-  std::vector<std::unique_ptr<RewardFunction>> all;
-  const std::vector<RewardSpec> specs = config.specs();
-  const std::vector<std::string> names = reward_names(config);
-  for (size_t i = 0; i < specs.size(); ++i) {
-    const bool model = specs[i].kind == RewardSpec::Kind::model;
-    all.push_back(model ? nullptr : make_reward_function(specs[i], names[i], config.time_limit));
-  }
-  return all;
+void check_reward_columns(const RewardSpec& spec, std::string_view columns) {
+  if (spec.kind == RewardSpec::Kind::exact) column_text(columns, spec.argument);
+  if (spec.kind == RewardSpec::Kind::number) column_number(columns, spec.argument);
 }
 
 }  // namespace llmtrain

@@ -2,6 +2,7 @@
 // Reward functions: they score the completions of a rollout.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -23,29 +24,24 @@ struct RewardRow {
 
 class RewardFunction {
  public:
-  explicit RewardFunction(std::string name) : name_(std::move(name)) {}
   virtual ~RewardFunction() = default;
-
-  /// Name in metrics, rewards/NAME/mean: letters, digits and _.
-  const std::string& name() const { return name_; }
-  /// Throws UserError(bad_content) if a row with these columns cannot be scored. Threads can share it.
-  virtual void check_columns(std::string_view) const {}
-  /// Writes a finite reward for each row. Throws UserError(bad_content), on this rank alone.
-  virtual void score(std::span<const RewardRow> rows, std::span<double> rewards) = 0;
-
- private:
-  std::string name_;
+  /// Writes a finite reward for each row. Throws UserError(bad_content), on this rank alone. `pause` is called between
+  /// rows or several times a second; it may throw to leave the work, after which nothing more can be scored.
+  virtual void score(std::span<const RewardRow> rows, std::span<double> rewards,
+                     const std::function<void()>& pause) = 0;
+  /// Number of rows since the last call whose reward is 0 since they could not be scored, for a warning.
+  virtual int64_t take_unscored() { return 0; }
 };
 
 /// Scores: exact and regex 1 or 0; number 1 or 0 by value; length 0 up to N tokens, then falling linearly to -1 at 2 N
 /// and more (the soft punishment of overlong answers of DAPO, Yu et al. 2025, with a buffer of N tokens). A command is
 /// started here; `time_limit` is that of each batch. Not for Kind::model.
-std::unique_ptr<RewardFunction> make_reward_function(const RewardSpec& spec, std::string name, Duration time_limit);
+std::unique_ptr<RewardFunction> make_reward_function(const RewardSpec& spec, Duration time_limit);
 
-/// The functions of the deck in its order, each named by its kind (a second one exact_2); null for Kind::model.
-std::vector<std::unique_ptr<RewardFunction>> make_reward_functions(const RewardsConfig& config);
+/// Throws UserError(bad_content) if a row with these columns, JSON text of an object, cannot be scored.
+void check_reward_columns(const RewardSpec& spec, std::string_view columns);
 
-/// Names of the functions in metrics, as make_reward_functions() gives them.
+/// Names of the functions of the deck in metrics, rewards/NAME/mean: their kinds (a second one exact_2).
 std::vector<std::string> reward_names(const RewardsConfig& config);
 
 /// Returns the last number of a text: digits with an optional sign, thousands separators (1,234), fraction and

@@ -1,7 +1,8 @@
 #!/bin/sh
 # score_length.sh MODE: a program of rewards.functions = command:, as tests need it. For each line it writes the number of
 # its bytes; MODE is a way to go wrong after the first line: end, hang, rubbish, nan, twice, long, object (correct),
-# early (writes before it is asked), stuck (never reads).
+# early (writes before it is asked), stuck (never reads), leave (ends, but something that it started holds its output),
+# detach (correct, and the same).
 case $1 in
   early) echo 1 ;;
   stuck) exec sleep 600 ;;
@@ -9,6 +10,8 @@ esac
 while IFS= read -r line; do
   case $1 in
     end) exit 3 ;;
+    leave) setsid sleep 20 & exit 3 ;;
+    detach) setsid sleep 20 & echo 1 ;;
     hang) sleep 600 ;;
     rubbish) echo "scored: fine" ;;
     nan) echo NaN ;;

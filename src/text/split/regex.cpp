@@ -23,6 +23,7 @@ constexpr uint32_t max_heap = 1 << 18;                         ///< KiB
 constexpr size_t max_stack = size_t{64} << 20;                 ///< bytes, for compiled patterns
 constexpr size_t search_bytes = 4096;             ///< bytes in which one call looks for the begin of a match
 constexpr uint32_t steps_per_clock_check = 4096;  ///< backtracks between two clock checks
+constexpr uint32_t max_steps = 20'000'000;        ///< items of a pattern that found_in() tries, some tenths of a second
 constexpr int timed_out = -1000;                  ///< result of the callout
 
 double thread_seconds() {
@@ -31,11 +32,12 @@ double thread_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-/// Budget of processor time for one text.
+/// Budget for one text: processor time, or numbers of steps, which do not depend on the machine's load.
 struct Budget {
   double end = 0;
   uint32_t steps = 0;
-  bool is_over() const { return thread_seconds() > end; }
+  bool by_steps = false;
+  bool is_over() const { return by_steps ? steps > max_steps : thread_seconds() > end; }
 };
 
 int count_step(pcre2_callout_block*, void* data) {
@@ -78,6 +80,7 @@ struct Regex::State {
   size_t next = 0;
   size_t last_end = std::string::npos;  // end of the match before
   Budget budget = {};
+  bool gave_up = false;  // the budget of steps, or memory, was too small
   std::unique_ptr<pcre2_match_context, Deleter<pcre2_match_context_free>> context = nullptr;
   std::unique_ptr<pcre2_match_data, Deleter<pcre2_match_data_free>> data = nullptr;
 
@@ -118,6 +121,8 @@ struct Regex::State {
         options |= PCRE2_NO_JIT;  // on the heap instead
         continue;
       }
+      gave_up = budget.by_steps && (found != PCRE2_ERROR_NOMATCH || budget.is_over());
+      if (gave_up) return false;
       if (found == timed_out || budget.is_over()) refuse("takes too long");
       if (found != PCRE2_ERROR_NOMATCH) refuse("fails (" + message_of(found) + ")");
       from = limit + 1;
@@ -160,17 +165,20 @@ void Regex::compile(const std::string& pattern, uint32_t options) {
 
 Regex::~Regex() = default;
 
-bool Regex::found_in(std::string_view text) const {
+std::optional<bool> Regex::found_in(std::string_view text) const {
+  Search search(*this, text, true);
   size_t begin = 0, end = 0;
-  return Search(*this, text).next(begin, end);
+  const bool found = search.next(begin, end);
+  return search.gave_up() ? std::nullopt : std::optional(found);
 }
 
-Regex::Search::Search(const Regex& regex, std::string_view text)
+Regex::Search::Search(const Regex& regex, std::string_view text, bool by_steps)
     : state_(std::make_unique<State>(State{.regex = regex, .text = text})) {
   State& state = *state_;
   state.subject = text;
   if (find_invalid_utf8(text) != std::string_view::npos) state.repair();
   state.budget.end = thread_seconds() + seconds_allowed + seconds_a_byte * static_cast<double>(text.size());
+  state.budget.by_steps = by_steps;
   state.context.reset(pcre2_match_context_create(nullptr));
   state.data.reset(pcre2_match_data_create(1, nullptr));
   if (state.context == nullptr || state.data == nullptr) throw Error("no memory for a regex");
@@ -181,6 +189,8 @@ Regex::Search::Search(const Regex& regex, std::string_view text)
 }
 
 Regex::Search::~Search() = default;
+
+bool Regex::Search::gave_up() const { return state_->gave_up; }
 
 bool Regex::Search::next(size_t& begin, size_t& end) {
   State& state = *state_;

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -37,8 +38,9 @@ class Regex {
     size_t begin = 0, end = 0;
     while (search.next(begin, end)) match(begin, end);
   }
-  /// Returns true if the text has a match. Throws as for_matches().
-  bool found_in(std::string_view text) const;
+  /// Returns whether the text has a match, or nothing if the pattern takes too many steps: the same for any load of the
+  /// machine. Only with Syntax::perl.
+  std::optional<bool> found_in(std::string_view text) const;
 
  private:
   void compile(const std::string& pattern, uint32_t options);
@@ -47,9 +49,10 @@ class Regex {
   struct State;
   class Search {
    public:
-    Search(const Regex& regex, std::string_view text);
+    Search(const Regex& regex, std::string_view text, bool by_steps = false);
     ~Search();
     bool next(size_t& begin, size_t& end);
+    bool gave_up() const;
 
    private:
     std::unique_ptr<State> state_;

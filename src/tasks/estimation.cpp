@@ -25,7 +25,7 @@ struct LastRank {
     plan = find_task(config.run.task).plan(config, data, {size - 1, size, node_size});
     const std::optional<DType> profiled = memory_limits(config).profiled;
     const int64_t profile = profiled ? limits_memory_bytes(*profiled, of_node) : 0;
-    kernel_bytes = matmul_workspace_bytes() + profile;
+    kernel_bytes = matmul_workspace_bytes() + profile + (device_memory_is_host() ? plan->host_bytes() : 0);
     if (!device_memory_is_host()) spared_bytes = profile;  // as in check_plan()
   }
 

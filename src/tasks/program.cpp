@@ -11,6 +11,7 @@
 #include "parallel/job/cancellable_work.hpp"
 #include "params/offload_file.hpp"
 #include "tasks/estimation.hpp"
+#include "tasks/reward_check.hpp"
 #include "tasks/tasks.hpp"
 #include "tasks/training_parts.hpp"
 #include "train/run/job.hpp"
@@ -109,12 +110,17 @@ void check_offload_here(Config& config, const Communicator& communicator) {
                   where, bytes_text(static_cast<double>(bytes)), bytes));
 }
 
-/// Examines everything but the text itself, since reading a large corpus takes long.
+/// Examines everything but the text itself, since reading a large corpus takes long. Prompts are read for the columns
+/// of rewards, whose programs are tried.
 int check(const std::string& text, const CommandLine& command, Communicator& communicator) {
   Config config = examine(text, command, communicator);
   if (communicator.rank() != 0) return 0;
   resolve_precision(config, bf16_products_are_fast());
   check_offload_here(config, communicator);
+  if (reinforcement_tasks.contains(config.run.task)) {
+    check_reward_columns(config);
+    try_reward_programs(config);
+  }
   print_notes(config.notes);
   write_standard_output(write_deck(config));
   return 0;

@@ -42,6 +42,7 @@ class RankPlan {
   virtual int64_t state_bytes() const { return 0; }      ///< size of a checkpoint, over all ranks
   virtual int64_t offloaded_bytes() const { return 0; }  ///< on a disk
   virtual int64_t pinned_bytes() const { return 0; }     ///< pinned host memory beside a GPU
+  virtual int64_t host_bytes() const { return 0; }       ///< other host memory that grows with the deck
 };
 
 struct TaskEntry {

@@ -145,13 +145,24 @@ bool syncs_reference(const Config& config) { return config.run.task == Task::dpo
 
 }  // namespace
 
+RoleSpec frozen_role(Role role, const Config& config, const RankPosition& position, int64_t rows, DecoderShape shape,
+                     const std::string& folder) {
+  // Members are assigned one by one, as in training_options().
+  RoleSpec spec;
+  spec.role = role;
+  spec.shape = std::move(shape);
+  spec.store.compute = compute_dtype(config.precision);
+  spec.store.zero_stage = static_cast<int>(config.parallel.zero);
+  spec.store.rank = position.rank;
+  spec.store.size = position.size;
+  spec.store.node_size = position.node_size;
+  spec.passes = PassPlan{spec.store.compute, rows, false};
+  spec.weights.folder = folder;
+  spec.weights.seed = static_cast<uint64_t>(config.run.seed);
+  return spec;
+}
+
 RoleSpec reference_role(const Config& config, const Dataset& data, const RankPosition& position, int64_t rows) {
-  ParamStoreOptions store;
-  store.compute = compute_dtype(config.precision);
-  store.zero_stage = static_cast<int>(config.parallel.zero);
-  store.rank = position.rank;
-  store.size = position.size;
-  store.node_size = position.node_size;
   const std::optional<RoleFolder>& other = config.source.reference;
   DecoderShape shape = other ? decoder_shape(other->model, other->model.vocab_size)
                              : decoder_shape(config.model, softmax_rows(config.model, data));
@@ -164,12 +175,8 @@ RoleSpec reference_role(const Config& config, const Dataset& data, const RankPos
   if (other || config.run.finetuning == RunConfig::Finetuning::lora) {
     quantize(shape, config.storage(stored));
   }
-  return {.role = Role::reference,
-          .shape = std::move(shape),
-          .store = store,
-          .passes = PassPlan{store.compute, rows, false},
-          .weights = {.folder = other ? other->model.path : config.model.path,
-                      .seed = static_cast<uint64_t>(config.run.seed)}};
+  return frozen_role(Role::reference, config, position, rows, std::move(shape),
+                     other ? other->model.path : config.model.path);
 }
 
 DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64_t tokens) {
@@ -196,8 +203,12 @@ ParamStoreOptions store_options(const ParallelConfig& parallel, const OptimizerC
   return options;
 }
 
+bool gathers_often(const Config& config, int64_t ranks) {
+  return ranks > 1 && static_cast<int>(config.parallel.zero) == 3 && reinforcement_tasks.contains(config.run.task);
+}
+
 std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dataset& data,
-                                                 const RankPosition& position) {
+                                                 const RankPosition& position, bool keeps_gathered) {
   TrainingParts parts = training_parts(config, data);
   const DType compute = compute_dtype(config.precision);
   ParamStoreOptions store = store_options(config.parallel, config.optimizer, compute);
@@ -207,6 +218,7 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
   store.micro_batches_per_group = parts.groups.max_size();
   store.groups = parts.groups.count;
   store.blocks = config.parallel.reduction_blocks;
+  store.keeps_gathered = keeps_gathered;
   const BatchSource& batches =
       parts.rollouts ? static_cast<const BatchSource&>(parts.rollouts->batches()) : parts.train;
   const int64_t rows = std::max(batches.max_rows(), parts.validation ? parts.validation->max_rows() : int64_t{0});

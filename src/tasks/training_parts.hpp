@@ -20,10 +20,15 @@ ParamStoreOptions store_options(const ParallelConfig& parallel, const OptimizerC
 /// Streams, objective and optimizer of the run. The deck must be resolved.
 TrainingParts training_parts(const Config& config, const Dataset& data);
 
-/// The deck must be resolved: vocab_size and precision known.
+/// True if the policy's weights are gathered often between two updates, which memory for all of them would spare.
+bool gathers_often(const Config& config, int64_t ranks);
+/// The deck must be resolved: vocab_size and precision known. `keeps_gathered`: that of the policy's store.
 std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dataset& data,
-                                                 const RankPosition& position);
+                                                 const RankPosition& position, bool keeps_gathered = false);
 
+/// A frozen model of a folder in a training run; `rows`: tokens of its largest batch.
+RoleSpec frozen_role(Role role, const Config& config, const RankPosition& position, int64_t rows, DecoderShape shape,
+                     const std::string& folder);
 /// The frozen model that the policy of a preference run is compared with; `rows`: tokens of its largest batch.
 RoleSpec reference_role(const Config& config, const Dataset& data, const RankPosition& position, int64_t rows);
 /// True if the reference's log-probabilities are computed before training.

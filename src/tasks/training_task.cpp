@@ -9,14 +9,17 @@
 #include "data/files/cache_folder.hpp"
 #include "data/files/data_sources.hpp"
 #include "kernels/attention.hpp"
+#include "kernels/matmul.hpp"
 #include "metrics/console.hpp"
 #include "params/offload_file.hpp"
+#include "tasks/reward_check.hpp"
 #include "tasks/tasks.hpp"
 #include "tasks/training_parts.hpp"
 #include "train/evaluate.hpp"
 #include "train/measure.hpp"
 #include "train/reference_cache.hpp"
 #include "train/run/job.hpp"
+#include "train/run/memory_limit.hpp"
 #include "train/run/resume.hpp"
 #include "train/run/run_directory.hpp"
 #include "train/run/stop_monitor.hpp"
@@ -86,6 +89,7 @@ void print_opening(RunLog& log, const Job& job, const TrainingPlan& plan, const 
   if (config.run.finetuning == RunConfig::Finetuning::lora) print_quantization(log, config.quantization);
   print_plan(log, config.parallel.zero, config.batch, plan.groups);
   print_memory(log, plan.arena, c);
+  if (params.keeps_gathered()) log.print("gathers    once an update: all weights have memory on every rank");
   print_offload(log, params, config.parallel.offload_path, config.provenance.where("parallel.offload_path"));
   log.print(fmt::format("data       {} tokens, {} samples, {} steps an epoch; {:.2f} epochs in {} steps",
                         count_text(data.train->tokens()), count_text(stream.samples()),
@@ -167,12 +171,17 @@ std::unique_ptr<TrainingPlan> make_checked_plan(Job& job, const Dataset& data) {
   Config& config = job.config;
   Communicator& communicator = job.runtime.communicator();
   std::unique_ptr<TrainingPlan> plan;
+  bool keeps_gathered = gathers_often(config, communicator.size());
   const auto make = [&](int node_size) {
     throw_on_all_ranks(communicator, [&] {
-      plan = make_training_plan(config, data, {communicator.rank(), communicator.size(), node_size});
+      plan = make_training_plan(config, data, {communicator.rank(), communicator.size(), node_size}, keeps_gathered);
     });
   };
   make(communicator.sharing_ranks());
+  if (keeps_gathered && !fits_plan(plan->arena, memory_limits(config), communicator)) {
+    keeps_gathered = false;
+    make(communicator.sharing_ranks());
+  }
   if (const std::string refusal = communicator.sharing_refusal(plan->arena.shared_bytes()); !refusal.empty()) {
     config.add_note(refusal);
     make(1);
@@ -256,6 +265,7 @@ class TrainingRankPlan : public RankPlan {
   int64_t state_bytes() const override { return plan_->params().state_bytes(); }
   int64_t offloaded_bytes() const override { return plan_->params().offloaded_bytes(); }
   int64_t pinned_bytes() const override { return plan_->params().pinned_bytes(); }
+  int64_t host_bytes() const override { return plan_->rollouts ? plan_->rollouts->host_bytes() : 0; }
 
  private:
   std::unique_ptr<TrainingPlan> plan_;
@@ -270,7 +280,14 @@ Prediction measure_training(Job& job, const Dataset& data) {
 }
 
 std::unique_ptr<RankPlan> plan_training(const Config& config, const Dataset& data, const RankPosition& position) {
-  return std::make_unique<TrainingRankPlan>(make_training_plan(config, data, position));
+  // As make_checked_plan() does, where there is a limit; without one the weights are assumed to fit.
+  const bool keeps_gathered = gathers_often(config, position.size);
+  std::unique_ptr<TrainingPlan> plan = make_training_plan(config, data, position, keeps_gathered);
+  const int64_t beside = device_context_bytes(position.node_size) + matmul_workspace_bytes() - between_starts;
+  if (keeps_gathered && config.memory.limit > 0 && plan->arena.bytes() + beside > config.memory.limit) {
+    plan = make_training_plan(config, data, position);
+  }
+  return std::make_unique<TrainingRankPlan>(std::move(plan));
 }
 
 int run_training(Job& job) {
@@ -290,6 +307,9 @@ int run_training(Job& job) {
   agree_on_attention(attention, communicator);
   if (from) warn_if_backend_changed(*from, attention);
   job.examine(!from);
+  throw_on_all_ranks(communicator, [&] {
+    if (root && reinforcement_tasks.contains(config.run.task)) check_reward_columns(config);
+  });
   Console progress("", root);
   std::vector<std::string> earlier;
   const Dataset data = load_data(config, communicator, [&](const std::string& text) {

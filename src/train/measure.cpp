@@ -53,22 +53,33 @@ Prediction measure_steps(const TrainingOptions& options, TrainingPlan& plan, Run
     return options.is_hashed(completed) ? std::optional(hash.after(completed)) : std::nullopt;
   };
   plan.models.start(communicator, runtime.stream());
-  plan.params().initialize(options.step.seed);
+  plan.models.initialize(options.step.seed);
+  const RolloutContext rollout{
+      plan.models, plan.arena, runtime, [](const std::string&) {}, [](const std::string&) {}, [] { return false; }};
 
   Prediction time;
   const int64_t total = time.steps = plan.total_steps;
+  // Steps are timed together if they learn from one rollout.
+  const int64_t together = plan.rollouts ? plan.rollouts->batches().shape().updates() : 1;
   step.prepare(0);
-  double tokens = 0;  // targets, which the run's speed counts
+  double tokens = 0;  // what the objective counts, as the run's speed
   const auto one_step = [&](int64_t i) {
+    for (const int64_t n = i % total; !step.is_prepared(); step.prepare(n)) plan.rollouts->make(rollout, n);
     tokens += static_cast<double>(step.prepared_count());
     step.run(i % total);
     step.finish_pending();
     if ((i + 1) % total == 0) step.prepare(0);
   };
-  for (int64_t i = 0; i < warm_steps; ++i) one_step(i);
+  const auto steps = [&](int64_t first, int64_t count) {
+    for (int64_t i = first; i < first + count; ++i) one_step(i);
+  };
+  const int64_t warm = plan.rollouts ? together : warm_steps;
+  steps(0, warm);
   tokens = 0;
   std::tie(time.step, time.measured) =
-      timed(communicator, int64_t{1} << 20, [&](int64_t i) { one_step(warm_steps + i); });
+      timed(communicator, int64_t{1} << 20, [&](int64_t i) { steps(warm + i * together, together); });
+  time.step /= static_cast<double>(together);
+  time.measured *= together;
   time.tokens_per_step = tokens / static_cast<double>(time.measured);
 
   if (!plan.validation) return time;

@@ -5,10 +5,17 @@
 
 #include "core/error.hpp"
 #include "core/files/content_hash.hpp"
+#include "core/kept_tokens.hpp"
 #include "core/philox.hpp"
 #include "data/stream/sample_order.hpp"
 
 namespace llmtrain {
+
+int64_t RolloutShape::sequence_bytes() const {
+  constexpr int64_t columns = 5, lists = 8, bytes_of_allocation = 32;
+  return static_cast<int64_t>(sizeof(RolloutSequence)) + lists * bytes_of_allocation +
+         4 * (max_length + 1 + max_new_tokens * (columns + kept_values));
+}
 
 void put(Message& message, const RolloutSequence& sequence) {
   message.put(sequence.ids);
@@ -45,6 +52,11 @@ void RolloutBatches::set(int64_t iteration, std::vector<RolloutSequence> sequenc
   LLMTRAIN_CHECK(std::ssize(sequences) == shape_.of_iteration(), "a rollout has the sequences of an iteration");
   iteration_ = iteration;
   sequences_ = std::move(sequences);
+}
+
+RolloutBatches::Part RolloutBatches::part_of(const Communicator& communicator) const {
+  const int64_t all = shape_.of_iteration();
+  return {all * communicator.rank() / communicator.size(), all * (communicator.rank() + 1) / communicator.size()};
 }
 
 void RolloutBatches::plan(int64_t step, StepPlan& out) const {
@@ -96,22 +108,14 @@ void RolloutBatches::load(const MicroBatchPlan& plan, HostBatch& out) const {
   RolloutColumns& columns = out.rollout;
   columns.longest = shape_.max_new_tokens;
   const auto words = static_cast<size_t>(shape_.kept_words);
+  out.kept.resize(static_cast<size_t>(plan.rows) * words, ~0U);  // of prompts and padding: all
   for (const int64_t index : plan.samples) {
     const RolloutSequence& sequence = at(index);
     const size_t begin = out.ids.size(), prompt = static_cast<size_t>(sequence.prompt_length) - 1;
-    out.ids.insert(out.ids.end(), sequence.ids.begin(), sequence.ids.end() - 1);
-    const size_t rows = out.ids.size();
-    out.targets.resize(rows, ignore_target);
-    out.loss_weights.resize(rows, 0.0F);
+    out.add_segment(std::span(sequence.ids).first(sequence.ids.size() - 1), id_of(index));
     std::copy(sequence.ids.begin() + sequence.prompt_length, sequence.ids.end(),
               out.targets.begin() + static_cast<std::ptrdiff_t>(begin + prompt));
     std::fill(out.loss_weights.begin() + static_cast<std::ptrdiff_t>(begin + prompt), out.loss_weights.end(), 1.0F);
-    out.sequence_ids.resize(rows, id_of(index));
-    for (size_t row = begin; row < rows; ++row) {
-      out.positions.push_back(static_cast<int32_t>(row - begin));
-      out.sequence_offsets.push_back(static_cast<int32_t>(row - begin));
-    }
-    out.segments.push_back(static_cast<int32_t>(rows));
     out.documents.ids.push_back(index);
     out.documents.targets.push_back(sequence.completion_length());
     const auto add = [&](std::vector<float>& column, const std::vector<float>& values) {
@@ -124,38 +128,29 @@ void RolloutBatches::load(const MicroBatchPlan& plan, HostBatch& out) const {
     add(columns.advantages, sequence.advantages);
     add(columns.returns, sequence.returns);
     add(columns.old_values, sequence.values);
-    if (words == 0) continue;
-    out.kept.resize((begin + prompt) * words, ~0u);
-    out.kept.insert(out.kept.end(), sequence.kept.begin(), sequence.kept.end());
+    std::span<const uint32_t> kept(sequence.kept);
+    for (size_t row = begin + prompt; words > 0 && row < out.ids.size(); ++row) {
+      take_kept(kept, std::span(out.kept).subspan(row * words, words));
+    }
   }
-  out.pad(plan.rows - std::ssize(out.ids), shape_.longest, id_of(shape_.of_iteration()));
+  out.pad(plan.rows - std::ssize(out.ids), shape_.max_length, id_of(shape_.of_iteration()));
   const size_t rows = out.ids.size();
   for (auto* column :
        {&columns.old_logp, &columns.reference_logp, &columns.advantages, &columns.returns, &columns.old_values}) {
     if (!column->empty()) column->resize(rows, 0.0F);
   }
-  if (words > 0) out.kept.resize(rows * words, ~0u);
 }
 
-void load_scored(std::span<const std::vector<int32_t>> texts, int64_t longest, HostBatch& out) {
+void load_scored(std::span<const std::vector<int32_t>> texts, int64_t max_length, HostBatch& out) {
   out.clear();
   for (const std::vector<int32_t>& text : texts) {
-    const size_t begin = out.ids.size(), rows = begin + text.size();
-    out.ids.insert(out.ids.end(), text.begin(), text.end());
-    out.targets.resize(rows, ignore_target);
-    out.loss_weights.resize(rows, 0.0F);
+    out.add_segment(text, std::ssize(out.documents.ids));
     out.loss_weights.back() = 1;
-    out.sequence_ids.resize(rows, std::ssize(out.documents.ids));
-    for (size_t row = begin; row < rows; ++row) {
-      out.positions.push_back(static_cast<int32_t>(row - begin));
-      out.sequence_offsets.push_back(static_cast<int32_t>(row - begin));
-    }
-    out.segments.push_back(static_cast<int32_t>(rows));
     out.documents.ids.push_back(std::ssize(out.documents.ids));
     out.documents.targets.push_back(1);
   }
   const int64_t rows = std::ssize(out.ids);
-  out.pad(rounded_rows(rows) - rows, longest, std::ssize(texts));
+  out.pad(rounded_rows(rows) - rows, max_length, std::ssize(texts));
 }
 
 }  // namespace llmtrain

@@ -8,6 +8,7 @@
 
 #include "core/message.hpp"
 #include "data/stream/batch_source.hpp"
+#include "parallel/communicator.hpp"
 
 namespace llmtrain {
 
@@ -20,7 +21,7 @@ struct RolloutSequence {
   double reward = 0;
   // For each completion token:
   std::vector<float> logp;            ///< recorded by sampling, nats
-  std::vector<uint32_t> kept;         ///< Batch::kept of its row; empty if no token was excluded
+  std::vector<uint32_t> kept;         ///< as append_kept() stores them; empty if no token was excluded
   std::vector<float> reference_logp;  ///< nats; empty without a reference
   std::vector<float> values;          ///< of a critic, before the token; empty without one
   std::vector<float> advantages, returns;
@@ -33,8 +34,8 @@ struct RolloutSequence {
 void put(Message& message, const RolloutSequence& sequence);
 void take(Message& message, RolloutSequence& sequence);
 
-/// Loads texts for a model that scores their last tokens. `longest`: tokens of a text at most.
-void load_scored(std::span<const std::vector<int32_t>> texts, int64_t longest, HostBatch& out);
+/// Loads texts for a model that scores their last tokens. `max_length`: tokens of a text at most.
+void load_scored(std::span<const std::vector<int32_t>> texts, int64_t max_length, HostBatch& out);
 
 /// Sizes of an iteration.
 struct RolloutShape {
@@ -42,11 +43,14 @@ struct RolloutShape {
   int64_t mini_batches = 1;  ///< an iteration has `sequences` times as many sequences
   int64_t epochs = 1;        ///< passes over the sequences of an iteration
   int64_t micro = 1;         ///< sequences of a forward pass
-  int64_t longest = 0;       ///< tokens of a sequence
+  int64_t max_length = 0;    ///< tokens of a sequence
   int64_t max_new_tokens = 0;
-  int64_t kept_words = 0;  ///< words of Batch::kept of a row; 0: no token is excluded
+  int64_t kept_words = 0;   ///< words of Batch::kept of a row; 0: no token is excluded
+  int64_t kept_values = 0;  ///< most values of RolloutSequence::kept of a token
   uint64_t seed = 0;
 
+  /// Bytes of a sequence at most.
+  int64_t sequence_bytes() const;
   int64_t of_iteration() const { return sequences * mini_batches; }
   int64_t updates() const { return mini_batches * epochs; }  ///< of an iteration
 };
@@ -63,10 +67,15 @@ class RolloutBatches : public BatchSource {
   std::vector<RolloutSequence>& sequences() { return sequences_; }
   const std::vector<RolloutSequence>& sequences() const { return sequences_; }
   void set(int64_t iteration, std::vector<RolloutSequence> sequences);
+  /// Sequences [begin, end) of an iteration that a rank samples and scores by functions.
+  struct Part {
+    int64_t begin, end;
+  };
+  Part part_of(const Communicator& communicator) const;
 
-  int64_t max_rows() const override { return rounded_rows(shape_.micro * shape_.longest); }
+  int64_t max_rows() const override { return rounded_rows(shape_.micro * shape_.max_length); }
   int64_t max_segments() const override {
-    return shape_.micro + (rounded_rows(1) + shape_.longest - 2) / shape_.longest;
+    return shape_.micro + (rounded_rows(1) + shape_.max_length - 2) / shape_.max_length;
   }
   using BatchSource::plan;
   /// The sequences must be those of the step's iteration.

@@ -1,8 +1,6 @@
 #include "train/rollout_method.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 #include "core/error.hpp"
 #include "objectives/advantages.hpp"
@@ -31,12 +29,12 @@ class GroupMethod : public RolloutMethod {
  public:
   explicit GroupMethod(const GrpoConfig& config) : config_(config) {}
 
-  std::vector<RolloutMetric> metrics() const override { return {{"reward_std"}, {"frac_reward_zero_std"}}; }
+  std::vector<RolloutMetric> metrics() const override { return {{"frac_reward_zero_std"}}; }
 
   std::vector<double> estimate(std::span<RolloutSequence> sequences) override {
     std::vector<double> rewards;
     for (const RolloutSequence& sequence : sequences) rewards.push_back(sequence.reward);
-    std::vector<double> reported = deviations(rewards);
+    const double equal = share_of_equal_groups(rewards);
     if (config_.loss == GrpoConfig::Loss::rloo && config_.beta != 0) {
       subtract_divergence(rewards, config_.beta, FlatColumns(sequences).tokens());
     }
@@ -45,26 +43,19 @@ class GroupMethod : public RolloutMethod {
       RolloutSequence& sequence = sequences[s];
       sequence.advantages.assign(sequence.logp.size(), static_cast<float>(advantages[s]));
     }
-    return reported;
+    return {equal};
   }
 
  private:
-  /// Mean standard deviation of a group's rewards, and the share of groups where it is 0: they teach nothing.
-  std::vector<double> deviations(std::span<const double> rewards) const {
+  /// Share of groups with equal rewards, which teach nothing.
+  double share_of_equal_groups(std::span<const double> rewards) const {
     const auto size = static_cast<size_t>(config_.group_size);
-    double sum = 0, equal = 0;
+    size_t equal = 0;
     for (size_t first = 0; first < rewards.size(); first += size) {
       const std::span<const double> group = rewards.subspan(first, size);
-      double mean = 0, squares = 0;
-      for (const double reward : group) mean += reward / static_cast<double>(size);
-      for (const double reward : group) squares += (reward - mean) * (reward - mean);
-      const bool same = std::ranges::all_of(group, [&](double reward) { return reward == group.front(); });
-      equal += same ? 1 : 0;
-      if (!same) sum += std::sqrt(squares / static_cast<double>(size - 1));
+      if (std::ranges::all_of(group, [&](double reward) { return reward == group.front(); })) ++equal;
     }
-    const size_t count = rewards.size() / size;
-    const auto groups = static_cast<double>(count);
-    return {sum / groups, equal / groups};
+    return static_cast<double>(equal) / static_cast<double>(rewards.size() / size);
   }
 
   GrpoConfig config_;

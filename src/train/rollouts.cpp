@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "core/activity.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "core/kept_tokens.hpp"
 #include "core/number_text.hpp"
 #include "core/profile.hpp"
 #include "generate/growing_text.hpp"
@@ -20,9 +22,9 @@ namespace llmtrain {
 
 namespace {
 
-constexpr const char* format_name = "llmtrain rollout 1";
-constexpr double largest_reward = 1e30;
-constexpr int64_t most_at_once = 64;          ///< sequences that a rank samples side by side
+constexpr const char* format_name = "llmtrain rollout 2";
+constexpr int64_t max_at_once = 64;           ///< sequences that a rank samples side by side
+constexpr size_t max_shown = 8;               ///< prompts of a bad step
 constexpr int64_t passes_between_polls = 16;  ///< of sampling, for requests to stop
 
 }  // namespace
@@ -31,29 +33,31 @@ Rollouts::Rollouts(RolloutParts parts, DataStream prompts)
     : parts_(std::move(parts)),
       prompts_(std::move(prompts)),
       batches_(parts_.shape),
-      first_state_(parts_.method->state()) {}
+      first_state_(parts_.method->state()),
+      rewards_(std::move(parts_.rewards), prompts_) {}
 
 void Rollouts::plan(ModelSet& models, Arena& arena, DType compute, int ranks) {
   RoleModel& policy = models.at(Role::policy);
   const RolloutShape& shape = parts_.shape;
   GeneratorRoom room;
   room.vocabulary_rows = policy.shape().config.vocab_size;
-  room.sequences = std::min({most_at_once, (shape.of_iteration() + ranks - 1) / ranks, batches_.max_rows()});
-  room.context = shape.longest;
+  room.sequences = std::min({max_at_once, (shape.of_iteration() + ranks - 1) / ranks, batches_.max_rows()});
+  room.context = shape.max_length;
   room.records_logp = true;
   generator_.emplace(policy.actor(), room);
   generator_->plan(arena, compute);
-  const int64_t rows = batches_.max_rows();
-  batch_.plan(arena, rows, batches_.max_segments(), shape.kept_words);
-  arena.add(statistics_.logp, MemoryCategory::activations, "rollout.logp", DType::f32, {rows});
+  scorer_.plan(arena, batches_);
 }
 
-Rollouts::Part Rollouts::part_of(const Communicator& communicator) const {
-  const int64_t all = parts_.shape.of_iteration();
-  return {all * communicator.rank() / communicator.size(), all * (communicator.rank() + 1) / communicator.size()};
+/// Copies of a sequence: its own; as sampled; in the message to other ranks, whose memory grows by doubling; as they
+/// send it. Batches: two of updates, one of scoring.
+int64_t Rollouts::host_bytes() const {
+  constexpr int64_t copies = 5, batches = 3;
+  return copies * parts_.shape.of_iteration() * parts_.shape.sequence_bytes() +
+         batches * batches_.max_rows() * 4 * parts_.shape.kept_words;
 }
 
-bool Rollouts::make(const RolloutContext& run, int64_t step) {
+Rollouts::Outcome Rollouts::make(const RolloutContext& run, int64_t step) {
   const SectionScope section(Section::sampling);
   const int64_t iteration = batches_.iteration_of(step);
   made_ = -1;
@@ -61,27 +65,12 @@ bool Rollouts::make(const RolloutContext& run, int64_t step) {
   policy.params().finish_update();
   const double begin = now();
   ProfileSpan phase(SpanKind::phase, "sampling");
-  std::optional<std::vector<RolloutSequence>> sequences = sample(run, iteration);
-  if (!sequences) return false;
+  std::vector<RolloutSequence> sequences;
+  const Outcome outcome = sample(run, iteration, sequences);
+  if (outcome != Outcome::made) return outcome;
   const double sampled = now();
-  batches_.set(iteration, std::move(*sequences));
-  if (parts_.references) {
-    phase.next("reference");
-    RoleModel& reference = run.models.has(Role::reference) ? run.models.at(Role::reference) : policy;
-    Context own{reference.params(), run.arena, run.runtime.stream()};
-    own.adapters = false;
-    score_tokens(run, reference.actor(), own, &RolloutSequence::reference_logp);
-  }
-  if (parts_.values) {
-    phase.next("values");
-    const Context ctx{policy.params(), run.arena, run.runtime.stream()};
-    score_tokens(run, policy.critic(), ctx, &RolloutSequence::values);
-  }
-  phase.next("rewards");
-  metric_values_ = reward(run);
-  for (const std::vector<double>& more : {lengths(), parts_.method->estimate(batches_.sequences())}) {
-    metric_values_.insert(metric_values_.end(), more.begin(), more.end());
-  }
+  batches_.set(iteration, std::move(sequences));
+  if (!score(run, phase)) return Outcome::interrupted;
   made_ = iteration;
   int64_t tokens = 0;
   for (const RolloutSequence& sequence : batches_.sequences()) tokens += sequence.completion_length();
@@ -90,12 +79,12 @@ bool Rollouts::make(const RolloutContext& run, int64_t step) {
                   iteration + 1, batches_.sequences().size(), count_text(tokens), sampled - begin,
                   count_text(static_cast<int64_t>(static_cast<double>(tokens) / std::max(sampled - begin, 1e-9))),
                   now() - sampled, metric_values_.front()));
-  return true;
+  return Outcome::made;
 }
 
 // Sampling
 
-GenerationRequest Rollouts::request(const RolloutContext& run, int64_t iteration, Part part,
+GenerationRequest Rollouts::request(const RolloutContext& run, int64_t iteration, RolloutBatches::Part part,
                                     std::span<const int64_t> prompts) {
   GenerationRequest request;
   for (int64_t s = part.begin; s < part.end; ++s) {
@@ -115,9 +104,10 @@ GenerationRequest Rollouts::request(const RolloutContext& run, int64_t iteration
   return request;
 }
 
-std::optional<std::vector<RolloutSequence>> Rollouts::sample(const RolloutContext& run, int64_t iteration) {
+Rollouts::Outcome Rollouts::sample(const RolloutContext& run, int64_t iteration,
+                                   std::vector<RolloutSequence>& sequences) {
   Communicator& communicator = run.runtime.communicator();
-  const Part part = part_of(communicator);
+  const RolloutBatches::Part part = batches_.part_of(communicator);
   std::vector<int64_t> prompts;
   for (int64_t p = 0; p < prompts_of_iteration(); ++p) {
     prompts.push_back(prompts_.plan(iteration * prompts_of_iteration() + p).samples.front());
@@ -137,9 +127,14 @@ std::optional<std::vector<RolloutSequence>> Rollouts::sample(const RolloutContex
   };
   RoleModel& policy = run.models.at(Role::policy);
   std::vector<Continuation> all;
-  throw_on_all_ranks(communicator,
-                     [&] { all = generator_->run(policy.params(), run.arena, run.runtime.stream(), wanted); });
-  if (stopped) return std::nullopt;
+  try {
+    throw_on_all_ranks(communicator,
+                       [&] { all = generator_->run(policy.params(), run.arena, run.runtime.stream(), wanted); });
+  } catch (const UserError& error) {  // the same on all ranks
+    if (error.code() != ExitCode::diverged) throw;
+    return Outcome::not_finite;
+  }
+  if (stopped) return Outcome::interrupted;
   Message message;
   for (size_t i = 0; i < all.size(); ++i) {
     RolloutSequence sequence;
@@ -153,213 +148,111 @@ std::optional<std::vector<RolloutSequence>> Rollouts::sample(const RolloutContex
     sequence.kept = std::move(all[i].kept);
     put(message, sequence);
   }
-  std::vector<RolloutSequence> sequences;
-  for (const std::string& bytes : communicator.gather_all(message.bytes())) {
-    Message received(bytes);
+  for (std::string& bytes : communicator.gather_all(message.bytes())) {
+    Message received(std::move(bytes));
     while (!received.at_end()) take(received, sequences.emplace_back());
   }
-  return sequences;
+  return Outcome::made;
 }
 
 // Scoring
 
-void Rollouts::score_all(const RolloutContext& run, const Score& score, const Keep& keep) {
-  Communicator& communicator = run.runtime.communicator();
-  std::vector<RolloutSequence>& sequences = batches_.sequences();
-  const int64_t all = std::ssize(sequences), micro = parts_.shape.micro, round = micro * communicator.size();
-  Message message;
-  for (int64_t first = 0; first < all; first += round) {
-    report_progress();
-    const int64_t begin = std::min(first + communicator.rank() * micro, all), end = std::min(begin + micro, all);
-    const MicroBatchPlan plan = batches_.canonical(begin, end);
-    const std::vector<std::vector<float>> values = score(begin < end ? &plan : nullptr);
-    for (int64_t s = begin; s < end; ++s) {
-      message.put(std::vector<int64_t>{s});
-      message.put(values[static_cast<size_t>(s - begin)]);
-    }
+bool Rollouts::score(const RolloutContext& run, ProfileSpan& phase) {
+  if (parts_.references) {
+    phase.next("reference");
+    if (!score_by_reference(run)) return false;
   }
-  for (const std::string& bytes : communicator.gather_all(message.bytes())) {
-    Message received(bytes);
-    while (!received.at_end()) {
-      std::vector<int64_t> number;
-      std::vector<float> values;
-      received.take(number);
-      received.take(values);
-      keep(sequences[static_cast<size_t>(number.at(0))], std::move(values));
-    }
+  if (parts_.values) {
+    phase.next("values");
+    if (!score_by_critic(run)) return false;
   }
+  phase.next("rewards");
+  std::optional<std::vector<double>> rewards = rewards_.score(run, batches_, scorer_);
+  if (!rewards) return false;
+  metric_values_ = std::move(*rewards);
+  for (const std::vector<double>& more : {lengths(), parts_.method->estimate(batches_.sequences())}) {
+    metric_values_.insert(metric_values_.end(), more.begin(), more.end());
+  }
+  return true;
 }
 
-void Rollouts::score_tokens(const RolloutContext& run, Model& model, Context ctx,
-                            std::vector<float> RolloutSequence::*column) {
+Context Rollouts::scoring_context(const RolloutContext& run, RoleModel& model) const {
+  Context ctx{model.params(), run.arena, run.runtime.stream()};
   ctx.role = ProductRole::prefill;
   ctx.temperature = temperature();
-  const auto score = [&](const MicroBatchPlan* plan) {
-    std::vector<std::vector<float>> values;
-    if (plan == nullptr) {
-      model.forward(ctx, nullptr);
-      model.score(ctx, nullptr, {});
-      return values;
-    }
-    batches_.load(*plan, host_);
-    const Batch batch = batch_.upload(host_, ctx.stream);
-    TokenStatistics statistics;
-    statistics.logp = first_rows(statistics_.logp, batch.tokens);
-    model.forward(ctx, &batch);
-    model.score(ctx, &batch, statistics);
-    std::vector<float> rows(static_cast<size_t>(batch.tokens));
-    copy_to_host(rows.data(), statistics.logp.data, statistics.logp.bytes(), ctx.stream);
-    ctx.stream.synchronize();
-    auto row = rows.begin();
-    for (const int64_t index : plan->samples) {
-      const RolloutSequence& sequence = batches_.sequences()[static_cast<size_t>(index)];
-      const auto end = row + sequence.rows();
-      values.emplace_back(row + sequence.prompt_length - 1, end);
-      row = end;
-    }
-    return values;
+  return ctx;
+}
+
+bool Rollouts::score_by_reference(const RolloutContext& run) {
+  RoleModel& reference = run.models.at(run.models.has(Role::reference) ? Role::reference : Role::policy);
+  Context ctx = scoring_context(run, reference);
+  ctx.adapters = false;
+  const auto compute = [&](const Batch* batch, const Tensor& logp) {
+    reference.actor().forward(ctx, batch);
+    reference.actor().score(ctx, batch, {logp, {}, {}, {}});
   };
-  score_all(run, score,
-            [&](RolloutSequence& sequence, std::vector<float> values) { sequence.*column = std::move(values); });
+  return score_tokens(run, compute, &RolloutSequence::reference_logp);
 }
 
-// Rewards
-
-/// Tokens that the reward model reads. A text that is too long in its tokens loses its beginning.
-std::vector<int32_t> Rollouts::judged_ids(const RolloutSequence& sequence) const {
-  if (parts_.reward_tokenizer == nullptr) return sequence.ids;
-  std::vector<int32_t> ids;
-  parts_.reward_tokenizer->encode(parts_.tokenizer->decode(sequence.ids), ids);
-  const int64_t beyond = std::ssize(ids) - parts_.shape.longest;
-  if (beyond > 0) ids.erase(ids.begin(), ids.begin() + beyond);
-  if (ids.empty()) ids.push_back(0);
-  return ids;
-}
-
-std::vector<double> Rollouts::model_rewards(const RolloutContext& run) {
-  RoleModel& judge = run.models.at(Role::reward);
-  Context ctx{judge.params(), run.arena, run.runtime.stream()};
-  ctx.role = ProductRole::prefill;
-  std::vector<double> rewards;
-  const auto score = [&](const MicroBatchPlan* plan) {
-    std::vector<std::vector<float>> values;
-    if (plan == nullptr) {
-      judge.model().forward(ctx, nullptr);
-      judge.model().score(ctx, nullptr, {});
-      return values;
-    }
-    std::vector<std::vector<int32_t>> texts;
-    for (const int64_t index : plan->samples) {
-      texts.push_back(judged_ids(batches_.sequences()[static_cast<size_t>(index)]));
-    }
-    load_scored(texts, parts_.shape.longest, host_);
-    const Batch batch = batch_.upload(host_, ctx.stream);
-    TokenStatistics statistics;
-    statistics.logp = first_rows(statistics_.logp, batch.tokens);
-    judge.model().forward(ctx, &batch);
-    judge.model().score(ctx, &batch, statistics);
-    std::vector<float> rows(static_cast<size_t>(batch.tokens));
-    copy_to_host(rows.data(), statistics.logp.data, statistics.logp.bytes(), ctx.stream);
-    ctx.stream.synchronize();
-    size_t end = 0;
-    for (const std::vector<int32_t>& text : texts) {
-      end += text.size();
-      values.push_back({rows[end - 1]});
-    }
-    return values;
+bool Rollouts::score_by_critic(const RolloutContext& run) {
+  RoleModel& policy = run.models.at(Role::policy);
+  Context ctx = scoring_context(run, policy);
+  const auto compute = [&](const Batch* batch, const Tensor& values) {
+    policy.actor_critic().estimate_values(ctx, batch, values);
   };
-  score_all(run, score, [&](RolloutSequence& sequence, const std::vector<float>& values) {
-    sequence.reward = double{values.at(0)};
-  });
-  for (const RolloutSequence& sequence : batches_.sequences()) rewards.push_back(sequence.reward);
-  return rewards;
+  return score_tokens(run, compute, &RolloutSequence::values);
 }
 
-std::vector<double> Rollouts::function_rewards(const RolloutContext& run, WeightedReward& reward) {
-  Communicator& communicator = run.runtime.communicator();
-  const Part part = part_of(communicator);
-  std::vector<double> mine(static_cast<size_t>(part.end - part.begin));
-  throw_on_all_ranks(communicator, [&] {
-    std::vector<RewardRow> rows;
-    std::vector<std::string> columns;
-    columns.reserve(mine.size());
-    for (int64_t s = part.begin; s < part.end; ++s) {
-      const RolloutSequence& sequence = batches_.sequences()[static_cast<size_t>(s)];
-      const auto prompt = sequence.ids.begin() + sequence.prompt_length;
-      const bool eos = std::ranges::find(stop_ids_, sequence.ids.back()) != stop_ids_.end();
-      RewardRow& row = rows.emplace_back();
-      row.prompt = parts_.tokenizer->decode({sequence.ids.begin(), prompt});
-      row.completion = parts_.tokenizer->decode({prompt, sequence.ids.end() - (eos ? 1 : 0)});
-      row.completion_ids = sequence.completion();
-      row.ended = sequence.ended;
-      row.columns = columns.emplace_back(prompts_.row_text(sequence.prompt));
-    }
-    if (reward.function == nullptr) {
-      reward.function = make_reward_function(reward.spec.value(), reward.name, parts_.reward_time_limit);
-      for (int64_t sample = communicator.rank(); sample < prompts_.samples(); sample += communicator.size()) {
-        report_progress();
-        reward.function->check_columns(prompts_.row_text(sample));
-      }
-    }
-    reward.function->score(rows, mine);
-  });
-  Message message;
-  message.put(mine);
-  std::vector<double> all;
-  for (const std::string& bytes : communicator.gather_all(message.bytes())) {
-    Message received(bytes);
-    received.take(all);
-  }
-  return all;
+bool Rollouts::score_tokens(const RolloutContext& run, const std::function<void(const Batch*, const Tensor&)>& compute,
+                            std::vector<float> RolloutSequence::*column) {
+  ScoringPass pass;
+  pass.load = [&](const MicroBatchPlan& plan, HostBatch& out) { batches_.load(plan, out); };
+  pass.compute = compute;
+  pass.count = [](const RolloutSequence& sequence) { return sequence.completion_length(); };
+  pass.keep = [column](RolloutSequence& sequence, std::vector<float> values) { sequence.*column = std::move(values); };
+  return scorer_.run(run, batches_, pass);
 }
 
-std::vector<double> Rollouts::reward(const RolloutContext& run) {
-  std::vector<RolloutSequence>& sequences = batches_.sequences();
-  std::vector<double> sums(sequences.size(), 0), means;
-  for (WeightedReward& reward : parts_.rewards) {
-    const std::vector<double> values = reward.spec ? function_rewards(run, reward) : model_rewards(run);
-    double sum = 0;
-    for (size_t s = 0; s < values.size(); ++s) {
-      sums[s] += reward.weight * values[s];
-      sum += values[s];
-    }
-    means.push_back(sum / static_cast<double>(values.size()));
-  }
-  double sum = 0;
-  for (size_t s = 0; s < sums.size(); ++s) {
-    if (!(std::abs(sums[s]) <= largest_reward)) {  // true also for NaN
-      throw UserError(ExitCode::diverged,
-                      fmt::format("the reward of completion {} is {}: rewards and their weights must "
-                                  "give numbers up to {}",
-                                  s + 1, sums[s], largest_reward));
-    }
-    sequences[s].reward = sums[s];
-    sum += sums[s];
-  }
-  means.insert(means.begin(), sum / static_cast<double>(sums.size()));
-  return means;
-}
-
-/// Mean and extreme lengths, and the share of completions that were cut off.
+/// Mean and extreme lengths of all completions, and of those that were not cut off, as TRL reports them.
 std::vector<double> Rollouts::lengths() const {
-  const std::vector<RolloutSequence>& sequences = batches_.sequences();
-  const double count = static_cast<double>(sequences.size());
-  double sum = 0, cut = 0, shortest = 0, longest = 0;
-  for (const RolloutSequence& sequence : sequences) {
+  struct Lengths {
+    double count = 0, sum = 0, shortest = 0, longest = 0;
+    void add(double length) {
+      shortest = count == 0 ? length : std::min(shortest, length);
+      longest = std::max(longest, length);
+      sum += length;
+      ++count;
+    }
+    double mean() const { return sum / std::max(count, 1.0); }
+  } all, ended;
+  for (const RolloutSequence& sequence : batches_.sequences()) {
     const auto length = static_cast<double>(sequence.completion_length());
-    sum += length;
-    cut += sequence.ended ? 0 : 1;
-    shortest = &sequence == sequences.data() ? length : std::min(shortest, length);
-    longest = std::max(longest, length);
+    all.add(length);
+    if (sequence.ended) ended.add(length);
   }
-  return {sum / count, shortest, longest, cut / count};
+  return {all.mean(),   all.shortest,   all.longest,  1 - ended.count / all.count,
+          ended.mean(), ended.shortest, ended.longest};
+}
+
+std::vector<int64_t> Rollouts::prompts_of(std::span<const int64_t> sequences) const {
+  std::set<int64_t> prompts;
+  for (const int64_t s : sequences) prompts.insert(batches_.sequences()[static_cast<size_t>(s)].prompt);
+  return {prompts.begin(), prompts.end()};
+}
+
+std::vector<std::string> Rollouts::places_of(std::span<const int64_t> prompts) const {
+  std::vector<std::string> places;
+  for (const int64_t prompt : prompts.first(std::min(prompts.size(), max_shown))) {
+    places.push_back(parts_.place_of(prompts_.row(prompt)));
+  }
+  return places;
 }
 
 std::vector<RolloutMetric> Rollouts::metrics() const {
-  std::vector<RolloutMetric> all = {{"reward", "reward"}};
-  for (const WeightedReward& reward : parts_.rewards) all.push_back({"rewards/" + reward.name + "/mean"});
-  for (const char* name :
-       {"completions/mean_length", "completions/min_length", "completions/max_length", "completions/clipped_ratio"}) {
+  std::vector<RolloutMetric> all = rewards_.metrics();
+  for (const char* name : {"completions/mean_length", "completions/min_length", "completions/max_length",
+                           "completions/clipped_ratio", "completions/mean_terminated_length",
+                           "completions/min_terminated_length", "completions/max_terminated_length"}) {
     all.push_back({name});
   }
   for (RolloutMetric& metric : parts_.method->metrics()) all.push_back(std::move(metric));
@@ -380,16 +273,24 @@ std::string Rollouts::save(int64_t step) const {
   return message.bytes();
 }
 
+/// Returns true if there is a set of kept tokens for each token of the completion, where there are such sets.
+bool Rollouts::has_kept(const RolloutSequence& sequence) const {
+  std::vector<uint32_t> row(static_cast<size_t>(parts_.shape.kept_words));
+  std::span<const uint32_t> stored(sequence.kept);
+  for (int64_t t = 0; !row.empty() && t < sequence.completion_length(); ++t) take_kept(stored, row);
+  return stored.empty();
+}
+
 void Rollouts::check(const RolloutSequence& sequence) const {
   const RolloutShape& shape = parts_.shape;
   const int64_t count = sequence.completion_length();
   const auto fits = [&](const auto& column, int64_t per_token) { return std::ssize(column) == count * per_token; };
   const bool sound = sequence.prompt >= 0 && sequence.prompt < prompts_.samples() && sequence.prompt_length >= 1 &&
-                     count >= 1 && count <= shape.max_new_tokens && std::ssize(sequence.ids) <= shape.longest + 1 &&
+                     count >= 1 && count <= shape.max_new_tokens && std::ssize(sequence.ids) <= shape.max_length + 1 &&
                      std::ranges::all_of(sequence.ids, [&](int32_t id) { return id >= 0 && id < parts_.tokens; }) &&
                      fits(sequence.logp, 1) && fits(sequence.advantages, 1) &&
                      fits(sequence.values, parts_.values ? 1 : 0) && fits(sequence.returns, parts_.values ? 1 : 0) &&
-                     fits(sequence.reference_logp, parts_.references ? 1 : 0) && fits(sequence.kept, shape.kept_words);
+                     fits(sequence.reference_logp, parts_.references ? 1 : 0) && has_kept(sequence);
   LLMTRAIN_CHECK(sound, "a sequence does not fit the deck");
 }
 

@@ -10,25 +10,18 @@
 #include <string>
 #include <vector>
 
+#include "core/profile.hpp"
 #include "generate/generator.hpp"
 #include "generate/rollout_config.hpp"
 #include "models/model.hpp"
-#include "parallel/job/runtime.hpp"
-#include "rewards/reward_function.hpp"
 #include "roles/model_set.hpp"
 #include "text/tokenizer.hpp"
 #include "train/rollout_batches.hpp"
 #include "train/rollout_method.hpp"
+#include "train/rollout_rewards.hpp"
+#include "train/rollout_scoring.hpp"
 
 namespace llmtrain {
-
-/// A term of the reward: a function or the reward model, and its weight.
-struct WeightedReward {
-  std::string name;  ///< in metrics: rewards/NAME/mean
-  double weight = 1;
-  std::optional<RewardSpec> spec = {};            ///< not set: the score of the reward model
-  std::unique_ptr<RewardFunction> function = {};  ///< made with the first rollout: plans do not start programs
-};
 
 struct RolloutParts {
   RolloutShape shape;
@@ -36,23 +29,11 @@ struct RolloutParts {
   std::shared_ptr<const Tokenizer> tokenizer;
   int64_t group_size = 1;  ///< sequences of a prompt, which follow one another
   std::unique_ptr<RolloutMethod> method;
-  std::vector<WeightedReward> rewards;
-  Duration reward_time_limit{60};  ///< of a program's batch
-  /// Tokenizer of the reward model if it has another one: it gets the same text in its own tokens.
-  std::shared_ptr<const Tokenizer> reward_tokenizer = {};
-  int64_t tokens = 0;       ///< of the policy's softmax
-  bool references = false;  ///< true if log-probabilities under the reference are needed
-  bool values = false;      ///< true if the policy's model has a critic
-};
-
-/// Objects that a rollout works with.
-struct RolloutContext {
-  ModelSet& models;
-  Arena& arena;
-  Runtime& runtime;
-  std::function<void(const std::string&)> print;  ///< for lines of progress
-  /// Collective callback: returns true to stop.
-  std::function<bool()> interrupted;
+  RewardParts rewards;
+  int64_t tokens = 0;                                     ///< of the policy's softmax
+  bool references = false;                                ///< true if log-probabilities under the reference are needed
+  bool values = false;                                    ///< true if the policy's model has a critic
+  std::function<std::string(const StoredRow&)> place_of;  ///< "file:line" of a prompt's row
 };
 
 class Rollouts {
@@ -63,9 +44,14 @@ class Rollouts {
   /// Registers the memory of sampling and scoring.
   void plan(ModelSet& models, Arena& arena, DType compute, int ranks);
   /// Sets the tokens that end a completion.
-  void set_stop_ids(std::vector<int32_t> ids) { stop_ids_ = std::move(ids); }
+  void set_stop_ids(const std::vector<int32_t>& ids) {
+    stop_ids_ = ids;
+    rewards_.set_stop_ids(ids);
+  }
 
   const RolloutBatches& batches() const { return batches_; }
+  /// Host memory of a rollout beside the plan, bytes.
+  int64_t host_bytes() const;
   int64_t prompts_of_iteration() const { return parts_.shape.of_iteration() / parts_.group_size; }
   /// Updates until each prompt was used once.
   int64_t steps_per_epoch() const {
@@ -76,8 +62,13 @@ class Rollouts {
   float temperature() const { return static_cast<float>(parts_.sampling.temperature); }
   /// True if the rollout that this step of the data learns from is there.
   bool has(int64_t step) const { return made_ == batches_.iteration_of(step); }
-  /// Makes the rollout of this step. Returns false if it was interrupted; it is then made again. Collective.
-  bool make(const RolloutContext& run, int64_t step);
+  /// Makes the rollout of this step. Without `made` there is none, and it may be made again. Collective.
+  enum class Outcome : uint8_t { made, interrupted, not_finite };
+  Outcome make(const RolloutContext& run, int64_t step);
+  /// Numbers of the prompts of these sequences, ascending.
+  std::vector<int64_t> prompts_of(std::span<const int64_t> sequences) const;
+  /// Places of the first prompts, for messages.
+  std::vector<std::string> places_of(std::span<const int64_t> prompts) const;
   std::vector<RolloutMetric> metrics() const;
   const std::vector<double>& metric_values() const { return metric_values_; }
 
@@ -88,27 +79,21 @@ class Rollouts {
   void reset();
 
  private:
+  bool has_kept(const RolloutSequence& sequence) const;
   /// Throws Error for a sequence that this deck could not have made.
   void check(const RolloutSequence& sequence) const;
-  /// Sequences [begin, end) that this rank samples.
-  struct Part {
-    int64_t begin, end;
-  };
-  Part part_of(const Communicator& communicator) const;
-  std::optional<std::vector<RolloutSequence>> sample(const RolloutContext& run, int64_t iteration);
-  GenerationRequest request(const RolloutContext& run, int64_t iteration, Part part, std::span<const int64_t> prompts);
-  /// Runs `score` over all sequences, those of a forward pass by one rank; a null plan is an idle pass. Each returns
-  /// the numbers of its sequences, which `keep` receives on every rank.
-  using Score = std::function<std::vector<std::vector<float>>(const MicroBatchPlan* plan)>;
-  using Keep = std::function<void(RolloutSequence& sequence, std::vector<float> values)>;
-  void score_all(const RolloutContext& run, const Score& score, const Keep& keep);
-  /// Sets a column by the model's number for each completion token: its log-probability, or a critic's value.
-  void score_tokens(const RolloutContext& run, Model& model, Context ctx, std::vector<float> RolloutSequence::*column);
-  std::vector<int32_t> judged_ids(const RolloutSequence& sequence) const;
-  std::vector<double> model_rewards(const RolloutContext& run);
-  std::vector<double> function_rewards(const RolloutContext& run, WeightedReward& reward);
-  /// Sets the sequences' rewards, and returns the mean of each function.
-  std::vector<double> reward(const RolloutContext& run);
+  /// Sets `sequences` unless it was interrupted, or logits are not finite.
+  Outcome sample(const RolloutContext& run, int64_t iteration, std::vector<RolloutSequence>& sequences);
+  GenerationRequest request(const RolloutContext& run, int64_t iteration, RolloutBatches::Part part,
+                            std::span<const int64_t> prompts);
+  /// Scores what was sampled. Returns false if it was interrupted.
+  bool score(const RolloutContext& run, ProfileSpan& phase);
+  /// Sets a column by a number for each completion token.
+  bool score_tokens(const RolloutContext& run, const std::function<void(const Batch*, const Tensor&)>& compute,
+                    std::vector<float> RolloutSequence::*column);
+  bool score_by_reference(const RolloutContext& run);
+  bool score_by_critic(const RolloutContext& run);
+  Context scoring_context(const RolloutContext& run, RoleModel& model) const;
   std::vector<double> lengths() const;
 
   RolloutParts parts_;
@@ -117,9 +102,8 @@ class Rollouts {
   std::vector<double> first_state_;  ///< of the method
   std::vector<int32_t> stop_ids_;
   std::optional<Generator> generator_;
-  BatchBuffers batch_;
-  TokenStatistics statistics_;
-  HostBatch host_;
+  RolloutScorer scorer_;
+  RolloutRewards rewards_;
   int64_t made_ = -1;  ///< iteration of the sequences once they are complete
   std::vector<double> metric_values_;
 };

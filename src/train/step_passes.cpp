@@ -102,7 +102,7 @@ void StepPasses::run_micro_batch(StepRecord::Phases& phases) {
   const double loaded = now();
   TokenStatistics statistics;
   for (const auto member : {&TokenStatistics::logp, &TokenStatistics::lse, &TokenStatistics::entropy,
-                            &TokenStatistics::value, &TokenStatistics::uniform}) {
+                            &TokenStatistics::value, &TokenStatistics::uniform, &TokenStatistics::mean_logit}) {
     statistics.*member = first_rows(buffers.statistics.*member, batch.tokens);
   }
   TokenCotangents cotangents;
@@ -122,10 +122,16 @@ void StepPasses::run_micro_batch(StepRecord::Phases& phases) {
     phase.next("forward");
     model.forward(ctx_, &batch);
     phase.next("head");
-    if (objective.needs().statistics_first) model.score(ctx_, &batch, statistics);
-    objective.cotangents(batch, statistics, cotangents, buffers.cotangent_scale, ctx_.stream);
+    const Tensor sums = buffers.sums.of_objective();
+    const bool first = objective.needs().statistics_first;
+    if (first) {
+      model.score(ctx_, &batch, statistics);
+      objective.cotangents_and_sums(batch, statistics, cotangents, buffers.cotangent_scale, sums, ctx_.stream);
+    } else {
+      objective.cotangents(batch, statistics, cotangents, buffers.cotangent_scale, ctx_.stream);
+    }
     model.score_and_differentiate(ctx_, &batch, statistics, cotangents);
-    objective.add_sums(batch, statistics, buffers.sums.of_objective(), ctx_.stream);
+    if (!first) objective.add_sums(batch, statistics, sums, ctx_.stream);
     phase.next("backward");
     model.backward(ctx_, &batch);
   });

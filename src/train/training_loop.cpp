@@ -133,11 +133,21 @@ int64_t TrainingLoop::make_rollout() {
   TrainingPlan& plan = run_.plan;
   LLMTRAIN_CHECK(plan.rollouts != nullptr, "a step is prepared unless it learns from a rollout");
   int64_t stop = 0;
-  const RolloutContext context{plan.models, plan.arena, run_.runtime,
+  const RolloutContext context{plan.models,
+                               plan.arena,
+                               run_.runtime,
                                [this](const std::string& text) { run_.log.print(text); },
+                               [this](const std::string& text) { run_.log.warn(text); },
                                [&] { return (stop = checkpoints_->stop_requested(completed_, step_.longest())) != 0; }};
-  if (!plan.rollouts->make(context, progress_.guard.data_step(completed_))) return save_if_due(stop);
-  step_.prepare(completed_);
+  switch (plan.rollouts->make(context, progress_.guard.data_step(completed_))) {
+    case Rollouts::Outcome::made:
+      step_.prepare(completed_);
+      return 0;
+    case Rollouts::Outcome::interrupted:
+      return save_if_due(stop);
+    case Rollouts::Outcome::not_finite:  // the rollback is next
+      progress_.guard.mark_lost(completed_, "the logits of sampling are not finite");
+  }
   return 0;
 }
 

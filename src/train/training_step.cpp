@@ -130,7 +130,13 @@ bool TrainingStep::check(StepRecord& record, int64_t n) {
   DivergenceGuard& guard = progress_.guard;
   record.problem = guard.check(n, loss, record.grad_norm, scaler.active() ? scale : 0);
   record.bad_steps = record.problem.empty() ? 0 : guard.bad_in_row();
-  if (record.bad_steps > 0) record.sample_ids = plan_.batches().plan(guard.data_step(n)).samples;
+  if (record.bad_steps > 0) {
+    record.sample_ids = plan_.batches().plan(guard.data_step(n)).samples;
+    if (plan_.rollouts) {
+      record.sample_ids = plan_.rollouts->prompts_of(record.sample_ids);
+      record.places = plan_.rollouts->places_of(record.sample_ids);
+    }
+  }
   return record.bad_steps == 0;
 }
 

@@ -1,9 +1,11 @@
 // run.task = grpo and ppo: rollouts are on policy to the last bit, and the ledger depends neither on the layout nor on
 // where a run is resumed.
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -17,6 +19,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class Reinforcement : public testing::TestWithParam<std::string> {
  protected:
@@ -101,6 +104,111 @@ TEST_P(Reinforcement, ResumesWithinAnIterationOnOtherRanks) {
 
 INSTANTIATE_TEST_SUITE_P(Tasks, Reinforcement, testing::Values("grpo", "ppo"),
                          [](const auto& one) { return one.param; });
+
+class RewardPrograms : public Reinforcement {
+ protected:
+  /// Options of a deck whose rewards come from a shell script.
+  std::vector<std::string> with_program(const std::string& script, const std::string& name) {
+    const std::string path = (folder / name).string();
+    write_file(path, "#!/bin/sh\n" + script);
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+    return {"rewards.functions=command:" + path};
+  }
+};
+
+// The program of the first job waits forever; the job is asked to stop, and the next one finishes.
+TEST_P(RewardPrograms, AreLeftWhenTheJobIsAskedToStop) {
+  const std::string answer = "while read -r line; do echo ${#line}; done\n";
+  const std::string waits = "read -r line; kill -USR1 $(cat " + (folder / "job").string() + "); sleep 600\n";
+  const std::vector<std::string> keys = with_program(answer, "score.sh");
+  const std::string expected = ledger("whole", keys);
+  with_program(waits, "score.sh");
+  run("grpo", "deck", {"--check"});  // writes the deck
+  const std::string command =
+      fmt::format("sh -c 'echo $$ > {0}/job; exec {1} {0}/grpo.ini run.name=part {2} rewards.time_limit=10m'",
+                  folder.text(), programs::llmtrain, keys.front());
+  const auto begin = std::chrono::steady_clock::now();
+  const Outcome outcome = shell("OMP_NUM_THREADS=1 " + command);
+  EXPECT_EQ(outcome.exit_code, 75) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("stopped by SIGUSR1"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(120));
+  with_program(answer, "score.sh");
+  EXPECT_EQ(ledger("part", keys), expected);
+}
+
+TEST_P(RewardPrograms, AreTriedByChecks) {
+  const auto checked = [&](std::vector<std::string> keys) {
+    keys.emplace_back("--check");
+    return run("grpo", "checked", keys);
+  };
+  const Outcome sound = checked(with_program("while read -r line; do echo 1; done\n", "sound.sh"));
+  EXPECT_EQ(sound.exit_code, 0) << sound.output;
+  const Outcome broken = checked(with_program("read -r line; echo rubbish\n", "broken.sh"));
+  EXPECT_THAT(broken.output, HasSubstr("wrote 'rubbish'"));
+  EXPECT_NE(broken.exit_code, 0);
+  const Outcome column = checked({"rewards.functions=exact:chosen"});
+  EXPECT_EQ(column.exit_code, 0) << column.output;
+  const std::string rows = (folder / "rows.jsonl").string();
+  write_file(rows, "{\"prompt\": \"a\", \"answer\": 1}\n\n{\"prompt\": \"b\", \"answer\": \"none\"}\n");
+  const Outcome missing = checked({"rewards.functions=number:answer", "data.train=" + rows});
+  EXPECT_THAT(missing.output, HasSubstr(rows + ":3: rewards.functions: the column 'answer' of a row has no number"));
+  EXPECT_NE(missing.exit_code, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Tasks, RewardPrograms, testing::Values("grpo"));
+
+class CriticOnTheTrunk : public Reinforcement {};
+
+// As LedgerIsIdenticalForLayouts and ResumesWithinAnIterationOnOtherRanks.
+TEST_P(CriticOnTheTrunk, LedgersAreIdentical) {
+  const auto with = [](std::vector<std::string> more) {
+    more.insert(more.end(), {"ppo.value_model=policy", "ppo.epochs=2"});
+    return more;
+  };
+  const std::string expected = ledger("one", with({}));
+  EXPECT_EQ(ledger("shards", with({"parallel.zero=3", "memory.recompute=block"}), 3), expected);
+  ledger("part", with({"run.max_steps=3", "checkpoint.at_end=true"}));
+  EXPECT_EQ(ledger("part", with({"parallel.zero=2"}), 2), expected);
+  EXPECT_NE(ledger("apart", {"ppo.epochs=2"}), expected) << "the control: a critic of its own";
+  const std::vector<double> mismatch = metric(expected, "rollout/mismatch"),
+                            loss = metric(expected, "losses/value_avg");
+  EXPECT_EQ(mismatch[0], 0);
+  EXPECT_GT(mismatch[1], 0) << "the control";
+  EXPECT_LT(loss[1], loss[0]) << "the same completions";
+  const std::string adapted = ledger("lora", with({"run.finetuning=lora", "lora.r=4"}));
+  EXPECT_EQ(ledger("lora2", with({"run.finetuning=lora", "lora.r=4", "parallel.zero=3"}), 2), adapted);
+}
+
+INSTANTIATE_TEST_SUITE_P(Tasks, CriticOnTheTrunk, testing::Values("ppo"));
+
+using Diverging = Reinforcement;
+
+// Step 1 makes weights so large that the logits of the next rollout are not finite.
+TEST_P(Diverging, RolloutsRollBackAsLossesDo) {
+  const Outcome outcome = run("grpo", "lost",
+                              {"schedule.learning_rate=1e20", "optimizer.max_grad_norm=0", "checkpoint.every_steps=1",
+                               "divergence.max_rollbacks=1"});
+  EXPECT_EQ(outcome.exit_code, 79) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              HasSubstr("the logits of sampling are not finite; returning to the checkpoint of step 1"));
+  const Outcome control = run("grpo", "sound", {"checkpoint.every_steps=1"});
+  EXPECT_THAT(control.output, Not(HasSubstr("not finite"))) << "the control";
+}
+
+INSTANTIATE_TEST_SUITE_P(Tasks, Diverging, testing::Values("grpo"));
+
+using Measured = Reinforcement;
+
+TEST_P(Measured, WholeIterationsAreTimed) {
+  const Outcome outcome = run(GetParam(), "timed", {"--estimate", "--measure", "--json", GetParam() + ".epochs=2"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  const json j = json::parse(outcome.output.substr(outcome.output.find('{')));
+  EXPECT_GT(j["seconds_per_step"].get<double>(), 0);
+  EXPECT_EQ(j["measured_steps"].get<int>() % 2, 0);
+  EXPECT_EQ(j["steps"], 4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Tasks, Measured, testing::Values("grpo", "ppo"), [](const auto& one) { return one.param; });
 
 using ReinforcementErrors = Reinforcement;
 

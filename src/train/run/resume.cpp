@@ -129,12 +129,12 @@ NamedContent content_of_model(const std::string& path) {
 void compare_contents(std::vector<NamedContent>& now, ResumePoint& from) {
   const std::vector<NamedContent>& before = from.manifest.run.contents;
   if (before.empty()) return;
-  std::vector<std::string> moved, other_deck, other_data, other_model, other_judge;
-  const std::set<std::string_view> judges = {"ppo.reward_model", "ppo.value_model", "rewards.functions"};
+  std::vector<std::string> moved, other_deck, other_data, other_model, other_reward;
+  const std::set<std::string_view> reward_keys = {"ppo.reward_model", "ppo.value_model", "rewards.functions"};
   for (const char* key : {"data.train", "data.validation", "data.tokenizer", "model.path", "ppo.reward_model",
                           "ppo.value_model", "rewards.functions"}) {
     const std::vector<NamedContent> there = of_key(before, key), here = of_key(now, key);
-    if (judges.contains(key) && (there.empty() || here.empty())) continue;
+    if (reward_keys.contains(key) && (there.empty() || here.empty())) continue;
     const auto text = from.named.find(key);
     if (key == std::string_view("model.path") &&
         (here.empty() || there.empty())) {  // gone now, or already gone at the time of the save
@@ -153,16 +153,16 @@ void compare_contents(std::vector<NamedContent>& now, ResumePoint& from) {
       other_deck.push_back(fmt::format("{} ({})", text->second, difference));
     } else {
       const bool model = key == std::string_view("model.path");
-      (judges.contains(key) ? other_judge
-       : model              ? other_model
-                            : other_data)
+      (reward_keys.contains(key) ? other_reward
+       : model                   ? other_model
+                                 : other_data)
           .push_back(fmt::format("{}: {}", key, difference));
     }
   }
   refuse_other_deck(other_deck, from.path);
   refuse_other_content(other_data, "was trained on different data", "data", from.path);
   refuse_other_content(other_model, "started from another model than model.path has now", "model", from.path);
-  refuse_other_content(other_judge, "had another reward model or critic", "model", from.path);
+  refuse_other_content(other_reward, "had another reward model or critic", "model", from.path);
   if (moved.empty()) return;
   from.notes.push_back(fmt::format("moved since the checkpoint, with the same content: {}", fmt::join(moved, "; ")));
 }

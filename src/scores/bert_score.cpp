@@ -148,7 +148,8 @@ class BertScore final : public TextMetric {
 
 std::unique_ptr<TextMetric> make_bert_score(const TextMetricOptions& options) {
   if (options.encoder.empty()) {
-    throw UserError(ExitCode::command_line, "bertscore needs an encoder: the folder of a BERT or RoBERTa model");
+    throw UserError(ExitCode::command_line,
+                    "bertscore needs an encoder, the folder of a BERT or RoBERTa model: --model DIR");
   }
   return std::make_unique<BertScore>(options);
 }

@@ -19,7 +19,7 @@ constexpr std::array metrics = {
     TextMetricEntry{"rougeLsum", make_rouge_lsum, "--stem"},
     TextMetricEntry{"exact_match", make_exact_match, ""},
     TextMetricEntry{"token_f1", make_token_f1, ""},
-    TextMetricEntry{"bertscore", make_bert_score, "--encoder --layer --idf --baseline"},
+    TextMetricEntry{"bertscore", make_bert_score, "--layer --idf --baseline"},
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <iostream>
 #include <memory>
@@ -139,12 +140,19 @@ void score_rewards(const Options& options) {
 void score(const Options& options) {
   const bool reward = options.metrics == std::vector<std::string>{"reward"};
   const std::vector<std::string> of_texts = options.texts.given();
-  const bool of_model = !options.model.model.empty() || !options.model.adapter.empty() || !options.input.empty();
+  const bool bert = std::ranges::find(options.metrics, "bertscore") != options.metrics.end();
+  const bool of_model =
+      (!options.model.model.empty() && !bert) || !options.model.adapter.empty() || !options.input.empty();
   if (reward && !of_texts.empty()) {
     refuse_command_line(of_texts.front() + " has no effect on --metric reward");
   }
-  if (!reward && of_model) refuse_command_line("--model, --adapter and --input belong to --metric reward");
-  if (!reward) return score_texts(options.metrics, options.texts, options.json);
+  if (!reward && of_model)
+    refuse_command_line("--model, --adapter and --input belong to --metric reward, and --model to bertscore");
+  if (!reward) {
+    TextScoreOptions texts = options.texts;
+    texts.encoder = options.model.model;
+    return score_texts(options.metrics, texts, options.json);
+  }
   if (options.model.model.empty() || options.input.empty()) {
     refuse_command_line("--metric reward needs --model and --input");
   }
@@ -170,7 +178,7 @@ Subcommand add_score(CLI::App& program) {
   options->texts.add_to(*app);
   app->add_option("--model", options->model.model,
                   "Hugging Face folder of a reward model, or checkpoint of llmtrain; with --adapter the model of the "
-                  "adapter");
+                  "adapter; for bertscore the folder of a BERT or RoBERTa encoder with its tokenizer");
   app->add_option("--adapter", options->model.adapter, "PEFT folder of an adapter for sequence classification");
   app->add_option("--input", options->input,
                   "JSONL file of prompts and completions, conversations, pairs, or text, in one of the formats of "

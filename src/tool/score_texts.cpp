@@ -246,8 +246,8 @@ std::vector<RunningScore> make_scores(const std::vector<std::string>& metrics, c
     score.metric = entry->make(settings);
     score.sums.resize(score.metric->size());
   }
-  for (const std::string option : {"--tokenize", "--lowercase", "--smooth-method", "--smooth-value", "--stem",
-                                   "--encoder", "--layer", "--idf", "--baseline"}) {
+  for (const std::string option :
+       {"--tokenize", "--lowercase", "--smooth-method", "--smooth-value", "--stem", "--layer", "--idf", "--baseline"}) {
     const std::vector<std::string> given = options.given();
     if (std::ranges::find(given, option) == given.end() || used.find(option) != std::string::npos) continue;
     refuse_command_line(fmt::format("{} has no effect on --metric {}", option, fmt::join(metrics, ",")));
@@ -282,7 +282,6 @@ void TextScoreOptions::add_to(CLI::App& app) {
       app.add_option("--smooth-value", smooth_value, "value of floor (0.1) or add-k (1)")->check(CLI::Range(0.0, 1e6)),
       app.add_flag("--lowercase", lowercase, "BLEU and chrF without regard to case"),
       app.add_flag("--stem", stemmer, "ROUGE of Porter's stems"),
-      app.add_option("--encoder", encoder, "folder of BERTScore's encoder: a BERT or RoBERTa model with its tokenizer"),
       app.add_option("--layer", layer,
                      "layer of the encoder that counts; default: bert-score's for models of its shape")
           ->check(CLI::Range(1, 1000)),

@@ -14,7 +14,8 @@ struct TextScoreOptions {
   std::string hypothesis_column, reference_column;  ///< of rows; empty: the defaults
   std::string tokenize = "13a", smooth_method = "exp";
   std::optional<double> smooth_value;
-  std::string encoder, baseline;
+  std::string encoder;  ///< of BERTScore: --model
+  std::string baseline;
   int64_t layer = 0;
   bool idf = false, lowercase = false, stemmer = false, sentence_level = false;
 

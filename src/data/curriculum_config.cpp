@@ -28,8 +28,8 @@ void CurriculumConfig::visit(DeckKeys& keys) {
            {.doc = "length: cut each sample to the current length. difficulty: draw samples from the easiest ones, a "
                    "growing percentage of all. none: neither."});
   keys.key("difficulty", difficulty,
-           {.doc = "What makes a sample hard, with strategy = difficulty. rarity: the sum of -log of its tokens' "
-                   "frequencies in the data. length: its tokens."});
+           {.doc = "Order of samples from easy to hard, with strategy = difficulty. rarity: by the sum of -log of the "
+                   "frequencies of their tokens in the data. length: by their tokens."});
   keys.key("start", start,
            {.unit = "tokens, or percent of the samples",
             .range = at_least(0),
@@ -51,8 +51,9 @@ void CurriculumConfig::visit(DeckKeys& keys) {
             .doc = "Values are rounded down to a multiple of it: fewer lengths need fewer kernels to be prepared."});
   keys.key(
       "levels", levels,
-      {.doc = "Of shape = steps: VALUE:STEP, the value up to this step; the last one is a value alone, as in 64:100, "
-              "128:300, 256."});
+      {.doc =
+           "Values of shape = steps, each as VALUE:STEP, the value up to this step; the last one is a value alone, as "
+           "in 64:100, 128:300, 256."});
 }
 
 std::vector<CurriculumConfig::Level> CurriculumConfig::parsed_levels() const {

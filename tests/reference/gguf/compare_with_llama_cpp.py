@@ -31,10 +31,10 @@ CHATML = ("{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\
           "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
 
 PROMPTS = ["The", "Hello, world!", "In the beginning", "He said: \"I don't know\", and they'll see.", "A  B   C",
-           "a\nb\n\n\nc", "\tTabs\tand  more   spaces", "Grüße aus Köln, naïve façade", "日本語のテキスト", "нещо на Български",
-           "emoji 🚀🦙 here", "12345 67 8.9e-10", "for (int i = 0; i < n; ++i) { x[i] += y; }", "WE'VE DONE'LL",
+           "a\nb\n\n\nc", "\tTabs\tand  more   spaces", "Gr\u00fc\u00dfe aus K\u00f6ln, na\u00efve fa\u00e7ade", "\u65e5\u672c\u8a9e\u306e\u30c6\u30ad\u30b9\u30c8", "\u043d\u0435\u0449\u043e \u043d\u0430 \u0411\u044a\u043b\u0433\u0430\u0440\u0441\u043a\u0438",
+           "emoji \U0001f680\U0001f999 here", "12345 67 8.9e-10", "for (int i = 0; i < n; ++i) { x[i] += y; }", "WE'VE DONE'LL",
            "The quick brown fox jumps over the lazy dog", "e = mc^2 + \\alpha", "trailing space ", "...---...!!!???",
-           "кот и 狗 and dog", "one\r\ntwo"]
+           "\u043a\u043e\u0442 \u0438 \u72d7 and dog", "one\r\ntwo"]
 
 
 def added(token, id):

@@ -143,8 +143,10 @@ TEST_F(RanksTest, PromptsAndTheirRowsAreTheSameOnAnyNumberOfRanks) {
   config_.packing = DataConfig::Packing::none;
   config_.train = {file("rows.jsonl", rows), file("more.jsonl", "{\"messages\": \"m\", \"prompt\": \"q\"}\n")};
   const Dataset together = open(ranks_, "together");
-  EXPECT_EQ(together.train->row_text(19'999), "{\"answer\":399960001}");
-  EXPECT_EQ(together.train->row_text(20'000), "{}") << "messages are a column of the prompt";
+  const auto row = [&](int64_t d) { return StoredRow::parse(together.train->row_text(d)); };
+  EXPECT_EQ(row(19'999).columns, "{\"answer\":399960001}");
+  EXPECT_EQ(row(19'999).offset, static_cast<int64_t>(rows.rfind("{\"prompt\"")));
+  EXPECT_EQ(row(20'000).columns, "{}") << "messages are a column of the prompt";
   throw_on_all_ranks(ranks_, [&] {
     if (ranks_.rank() != 0) return;
     const auto alone = make_local_communicator();

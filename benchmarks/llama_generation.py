@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""llama_cpp.py LLMTOOL DATA PYTHON LLAMA_PYTHON [--rounds N] [--layers N] [--types A,B]: generation beside llama.cpp.
+"""llama_generation.py LLMTOOL DATA PYTHON LLAMA_PYTHON [--rounds N] [--layers N] [--types A,B]: generation beside llama.cpp.
 
 A model of Llama's shape with random weights (hidden size 1024) is written once as a Hugging Face folder and exported to GGUF;
 llama.cpp's own quantizer makes Q4_0, its format nearest to nf4. Per type: tokens a second of a prompt of 384 tokens, and of
@@ -24,11 +24,15 @@ TYPES = {  # ours: options; llama.cpp's: type of the file, bytes a weight
 }
 PROMPT, NEW = 384, 128
 QUANTIZE = """
-import sys, llama_cpp
-parameters = llama_cpp.llama_model_quantize_default_params()
-parameters.ftype = llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0
-parameters.pure = True
-assert llama_cpp.llama_model_quantize(sys.argv[1].encode(), sys.argv[2].encode(), parameters) == 0
+import ctypes, sys, llama_cpp.llama_cpp as api
+library = api._lib
+default = library.llama_model_quantize_default_params
+default.restype = api.llama_model_quantize_params
+parameters = default()
+parameters.ftype, parameters.quantize_output_tensor = 2, False  # Q4_0; the head stays as it is, as with nf4
+quantize = library.llama_model_quantize
+quantize.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(api.llama_model_quantize_params)]
+assert quantize(sys.argv[1].encode(), sys.argv[2].encode(), ctypes.byref(parameters)) == 0
 """
 PEER = """
 import json, sys, time, llama_cpp
@@ -68,7 +72,7 @@ def main():
         options.data / "tokenizer/llama2", base)
     for name in ("f32", "bf16", "f16"):
         run(options.llmtool, "export", base, "--format", "gguf", "--dtype", {"f32": "fp32", "f16": "fp16"}.get(name, name), "--output", folder / f"{name}.gguf")
-    run(options.llama_python, "-c", QUANTIZE, folder / "f32.gguf", folder / "q4_0.gguf")
+    run(options.llama_python, "-c", QUANTIZE, folder / "bf16.gguf", folder / "q4_0.gguf")
     best = {}
     for _ in range(options.rounds):
         for name in options.types.split(","):

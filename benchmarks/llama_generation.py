@@ -2,7 +2,7 @@
 """llama_generation.py LLMTOOL DATA PYTHON LLAMA_PYTHON [--rounds N] [--layers N] [--types A,B]: generation beside llama.cpp.
 
 A model of Llama's shape with random weights (hidden size 1024) is written once as a Hugging Face folder and exported to GGUF;
-llama.cpp's own quantizer makes Q4_0, its format nearest to nf4. Per type: tokens a second of a prompt of 384 tokens, and of
+llama.cpp's own quantizer makes IQ4_NL, its format nearest to nf4. Per type: tokens a second of a prompt of 384 tokens, and of
 128 new tokens one after the other (greedy, one text), as differences between runs, so that starting and loading do not count;
 and the bytes of weights that decoding reads a second. Types run in turn, each in every round; the table has the fastest.
 PYTHON has torch and transformers, LLAMA_PYTHON llama-cpp-python.
@@ -20,7 +20,7 @@ TYPES = {  # ours: options; llama.cpp's: type of the file, bytes a weight
     "fp32": (["--compute", "fp32"], "f32", 4),
     "bf16": (["--compute", "bf16"], "bf16", 2),
     "fp16": (["--compute", "fp16"], "f16", 2),
-    "nf4 / Q4_0": (["--compute", "bf16", "--quantize", "nf4"], "q4_0", 0.5625),
+    "nf4 / IQ4_NL": (["--compute", "bf16", "--quantize", "nf4"], "iq4_nl", 0.5625),
 }
 PROMPT, NEW = 384, 128
 QUANTIZE = """
@@ -29,7 +29,7 @@ library = api._lib
 default = library.llama_model_quantize_default_params
 default.restype = api.llama_model_quantize_params
 parameters = default()
-parameters.ftype, parameters.quantize_output_tensor = 2, False  # Q4_0; the head stays as it is, as with nf4
+parameters.ftype, parameters.quantize_output_tensor = 25, False  # IQ4_NL; the head stays as it is, as with nf4
 quantize = library.llama_model_quantize
 quantize.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(api.llama_model_quantize_params)]
 assert quantize(sys.argv[1].encode(), sys.argv[2].encode(), ctypes.byref(parameters)) == 0
@@ -72,7 +72,7 @@ def main():
         options.data / "tokenizer/llama2", base)
     for name in ("f32", "bf16", "f16"):
         run(options.llmtool, "export", base, "--format", "gguf", "--dtype", {"f32": "fp32", "f16": "fp16"}.get(name, name), "--output", folder / f"{name}.gguf")
-    run(options.llama_python, "-c", QUANTIZE, folder / "bf16.gguf", folder / "q4_0.gguf")
+    run(options.llama_python, "-c", QUANTIZE, folder / "bf16.gguf", folder / "iq4_nl.gguf")
     best = {}
     for _ in range(options.rounds):
         for name in options.types.split(","):
@@ -82,10 +82,10 @@ def main():
                 known = best.get((name, who), (0, 0))
                 best[name, who] = tuple(map(max, known, rates))
     matrices = options.layers * (4 * 1024 ** 2 + 3 * 1024 * 2816)
-    print(f"{'type':<11} {'prompt/s':>9} {'llama.cpp':>9} {'ratio':>6} {'decoded/s':>10} {'llama.cpp':>9} {'ratio':>6} {'GB/s':>6}")
+    print(f"{'type':<13} {'prompt/s':>9} {'llama.cpp':>9} {'ratio':>6} {'decoded/s':>10} {'llama.cpp':>9} {'ratio':>6} {'GB/s':>6}")
     for name in options.types.split(","):
         (prompt, new), (their_prompt, their_new) = best[name, "own"], best[name, "peer"]
-        print(f"{name:<11} {prompt:9.0f} {their_prompt:9.0f} {prompt / their_prompt:6.2f} {new:10.1f} {their_new:9.1f} {new / their_new:6.2f} "
+        print(f"{name:<13} {prompt:9.0f} {their_prompt:9.0f} {prompt / their_prompt:6.2f} {new:10.1f} {their_new:9.1f} {new / their_new:6.2f} "
               f"{matrices * TYPES[name][2] * new / 1e9:6.1f}")
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""preferences.py LLMTRAIN DATA PYTHON [--rounds N] [--steps N] [--layers N] [--cases A,B]: learning from preferences and rewards
+"""preferences.py LLMTRAIN DATA PYTHON [--rounds N] [--steps N] [--layers N] [--outcome-steps N] [--cases A,B]: learning from preferences and rewards
 beside TRL and Transformers, on the same model, rows and settings.
 
 Speed, cases in turn, each in every round; the table has medians: seconds a step and peak memory of DPO (the reference cached by
@@ -148,9 +148,9 @@ class Bench:
         rows, held = self.write("train.jsonl", self.pairs[:2900]), self.write("held.jsonl", self.pairs[2900:3100])
         for task in ("reward", "dpo"):
             _, _, lines = self.llmtrain(base, f"run.task={task}", f"data.train={rows}", f"data.validation={held}", "batch.global=16", "batch.micro=8",
-                                        "run.max_steps=200", "evaluation.at_end=true", "evaluation.batches=0", compute="fp32")
+                                        f"run.max_steps={self.options.outcome_steps}", "evaluation.at_end=true", "evaluation.batches=0", compute="fp32")
             own = next(line for line in reversed(lines) if any("validation" in key for key in line))
-            peer, _ = self.trl(task=task, base=str(base), rows=str(rows), held=str(held), steps=200, bf16=False, **{"global": 16})
+            peer, _ = self.trl(task=task, base=str(base), rows=str(rows), held=str(held), steps=self.options.outcome_steps, bf16=False, **{"global": 16})
             print(f"{task}, held-out pairs\n  llmtrain {json.dumps(own)}\n  TRL      {json.dumps(peer['held'])}", flush=True)
 
 
@@ -158,7 +158,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("llmtrain"), parser.add_argument("data", type=pathlib.Path), parser.add_argument("python")
     parser.add_argument("--rounds", type=int, default=3), parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--layers", type=int, default=6), parser.add_argument("--cases", default="dpo,dpo lora,rollouts,hh")
+    parser.add_argument("--layers", type=int, default=6), parser.add_argument("--outcome-steps", type=int, default=200)
+    parser.add_argument("--cases", default="dpo,dpo lora,rollouts,hh")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))
     bench = Bench(options, pathlib.Path(tempfile.mkdtemp(prefix="preferences.")))

@@ -43,12 +43,13 @@ void CurriculumConfig::visit(DeckKeys& keys) {
   keys.key("steps", steps, {.unit = "steps", .range = at_least(0), .doc = "Number of steps from start to end."});
   keys.key(
       "shape", shape,
-      {.doc = "How the value grows. root: with the root of the step, fast at first. steps: by the list levels. They "
+      {.doc = "Growth of the value. root: with the root of the step, fast at first. steps: by the list levels. They "
               "are DeepSpeed's fixed_linear, fixed_root and fixed_discrete."});
   keys.key("root_degree", root_degree, {.range = between(1, 16), .doc = "Degree of the root of shape = root."});
-  keys.key("multiple_of", multiple_of,
-           {.range = between(1, 1 << 20),
-            .doc = "Values are rounded down to a multiple of it: fewer lengths need fewer kernels to be prepared."});
+  keys.key(
+      "multiple_of", multiple_of,
+      {.range = between(1, 1 << 20),
+       .doc = "Values are rounded down to a multiple of it: fewer distinct lengths, so fewer kernels to compile."});
   keys.key(
       "levels", levels,
       {.doc =

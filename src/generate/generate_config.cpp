@@ -37,7 +37,7 @@ void GenerateConfig::visit(DeckKeys& keys) {
       "output", output,
       {.doc = "File of results: one row of JSON per continuation, in the order of the prompts, with the columns of "
               "the prompt's row, text and end (eos, length, stop), with sample (counted from 0) if samples > 1. "
-              "A run that was stopped appends what is missing.",
+              "A stopped run resumes after the last complete row.",
        .automatic = "generations.jsonl in the run's folder"});
   keys.key("max_new_tokens", max_new_tokens,
            {.unit = "tokens",
@@ -82,11 +82,11 @@ void GenerateConfig::visit(DeckKeys& keys) {
             .doc = "Number of continuations of each prompt; with beams the best ones, at most as many as beams."});
   keys.key("cache", cache.kind,
            {.doc = "Keys and values of a text that are kept. full: all; h2o: those with the most attention so far and "
-                   "the last ones, of each layer and head of keys; window: the first and the last ones. Memory then "
-                   "does not grow with the text, which is another one where keys are left out."});
+                   "the last ones, of each layer and head of keys; window: the first and the last ones. Memory "
+                   "is then constant, and texts differ from those of a full cache."});
   keys.key("h2o_heavy", cache.heavy,
            {.unit = "tokens",
-            .range = at_least(0),
+            .range = between(0, 1 << 24),
             .doc = "Keys with the largest sums of attention probabilities; below 1: a share of the prompt's tokens."});
   keys.key("h2o_recent", cache.recent,
            {.unit = "tokens",

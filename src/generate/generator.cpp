@@ -6,6 +6,7 @@
 
 #include "core/activity.hpp"
 #include "core/error.hpp"
+#include "device/device.hpp"
 #include "generate/generated_text.hpp"
 
 namespace llmtrain {
@@ -30,6 +31,9 @@ Generator::Generator(Model& model, const GeneratorRoom& room) : model_(model), r
     throw UserError(ExitCode::bad_content,
                     "a cache that keeps some of the keys does not suit this model, whose dynamic "
                     "rope changes them as the text grows");
+  }
+  if (selects() && !device_memory_is_host()) {
+    throw UserError(ExitCode::no_device, "generate.cache: h2o and window are not there for GPUs: use cache = full");
   }
   const bool pieces = room_.cache && room.prompt_tokens > 0 && !selects();
   room_.prompt_tokens = pieces ? std::min(room.prompt_tokens, room.context) : room.context;

@@ -10,6 +10,7 @@
 #include "core/philox.hpp"
 #include "generate/generated_text.hpp"
 #include "generate/generator.hpp"
+#include "generate/sampler.hpp"
 #include "kernels/logprob.hpp"
 
 namespace llmtrain {
@@ -26,7 +27,7 @@ void mark_kept(std::span<uint32_t> bits, std::span<const float> logits, const Sa
 
 /// Log-probabilities [V] of `logits`.
 std::vector<float> log_softmax(std::span<const float> logits) {
-  const double top = *std::ranges::max_element(logits);
+  const double top = logits[highest(logits)];
   double mass = 0;
   for (const float logit : logits) mass += std::exp(double{logit} - top);
   const double log_mass = top + std::log(mass);

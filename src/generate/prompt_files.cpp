@@ -24,7 +24,8 @@ std::vector<InputFile> find_files(const std::vector<std::string>& patterns, int6
   std::vector<InputFile> files = find_input_files(patterns, format);
   for (const InputFile& file : files) {
     if (file.compression != Compression::none) {
-      throw UserError(ExitCode::bad_content, file.path + ": it is compressed; unpack it");
+      throw UserError(ExitCode::bad_content,
+                      file.path + ": compressed prompt files are not supported; unpack the file");
     }
     if (file.kind == InputKind::tokens || file.kind == InputKind::token_rows) {
       throw UserError(ExitCode::bad_content, file.path + ": it has token ids; prompts are texts, or rows with prompt");

@@ -23,7 +23,7 @@ struct PromptRules {
   std::vector<std::string> columns;  ///< role:column, of rows
   int64_t row_limit = default_row_limit;
   int64_t max_tokens = 0;  ///< that a prompt may have
-  bool truncates = true;   ///< True if a longer one loses its begin; otherwise it is an error
+  bool truncates = true;   ///< True if a longer one loses its beginning; otherwise it is an error
   int64_t vocabulary = 0;  ///< number of tokens with an embedding row
 };
 

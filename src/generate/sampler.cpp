@@ -11,15 +11,6 @@ namespace llmtrain {
 
 namespace {
 
-/// Returns the id of the highest logit.
-size_t highest(std::span<const float> logits) {
-  LLMTRAIN_CHECK(!logits.empty(), "there is nothing to sample from");
-  if (!std::all_of(logits.begin(), logits.end(), [](float x) { return x < INFINITY; })) {  // false also for NaN
-    throw UserError(ExitCode::diverged, "the model's logits are not finite: the weights are damaged or diverged");
-  }
-  return static_cast<size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-}
-
 float kth_highest(std::span<const float> logits, size_t k) {
   std::vector<float> copy(logits.begin(), logits.end());
   const auto kth = copy.begin() + static_cast<std::ptrdiff_t>(k - 1);
@@ -76,6 +67,14 @@ void exclude_repeated_ngrams(std::span<float> logits, std::span<const int32_t> t
     throw UserError(ExitCode::bad_content, "every token would repeat a sequence of tokens: choose longer ones than " +
                                                std::to_string(n) + " (no_repeat_ngram)");
   }
+}
+
+size_t highest(std::span<const float> logits) {
+  LLMTRAIN_CHECK(!logits.empty(), "there is nothing to sample from");
+  if (!std::all_of(logits.begin(), logits.end(), [](float x) { return x < INFINITY; })) {  // false also for NaN
+    throw UserError(ExitCode::diverged, "the model's logits are not finite: the weights are damaged or diverged");
+  }
+  return static_cast<size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
 std::vector<double> token_weights(std::span<const float> logits, const SamplingOptions& options) {

@@ -1,6 +1,7 @@
 #pragma once
 // Samples one token from the logits of a position.
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -29,6 +30,10 @@ void exclude_repeated_ngrams(std::span<float> logits, std::span<const int32_t> t
 /// Computes weights proportional to the tokens' probabilities, 0 for excluded tokens, 1 for the most probable;
 /// temperature > 0, and the repetition penalty was applied. Throws UserError(diverged) for logits that are not finite.
 std::vector<double> token_weights(std::span<const float> logits, const SamplingOptions& options);
+
+/// Index of the highest logit, the lowest among equals. Throws UserError(diverged) for logits that are not finite; a
+/// token that is excluded may have -infinity.
+size_t highest(std::span<const float> logits);
 
 /// Log-probability of a token under the softmax of `logits`, nats.
 float log_probability(std::span<const float> logits, int32_t token);

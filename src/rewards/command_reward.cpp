@@ -225,7 +225,7 @@ class LineProgram {
   /// Passes on what the program has written to its stderr.
   void pass_messages() {
     std::array<char, 4096> buffer;
-    while (messages_.open()) {
+    for (int part = 0; part < 64 && messages_.open(); ++part) {  // it may write for ever
       const ssize_t n = ::read(messages_.number(), buffer.data(), buffer.size());
       if (n > 0) std::fwrite(buffer.data(), 1, static_cast<size_t>(n), stderr);
       if (n == 0) messages_.close();

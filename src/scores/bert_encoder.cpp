@@ -243,12 +243,14 @@ BertEncoder::Model::Model(const std::string& path, int64_t wanted) {
   width = config.at("hidden_size").integer_between(1, 1 << 20);
   const int64_t vocabulary = config.at("vocab_size").integer_between(1, 1 << 28);
   const int64_t rows = config.at("max_position_embeddings").integer_between(3, 1 << 20);
-  const int64_t all = config.at("num_hidden_layers").count(1000), kinds = config.at("type_vocab_size").count(1000);
+  const int64_t all = config.at("num_hidden_layers").count(1000),
+                kinds = config.at("type_vocab_size").integer_between(1, 1000);
   const double epsilon = config.at("layer_norm_eps").number();
   if (wanted < 0 || wanted > all)
     throw UserError(ExitCode::command_line, fmt::format("{}: it has {} layers, not {}", path, all, wanted));
   first_position = roberta ? config.at("pad_token_id").count(vocabulary) + 1 : 0;
   longest = rows - first_position;
+  if (longest < 3) config.at("max_position_embeddings").refuse("leaves no position for a token");
   read_tokenizer(folder, vocabulary);
   const Weights weights(folder);
   words = weights.read("embeddings.word_embeddings.weight", {vocabulary, width});

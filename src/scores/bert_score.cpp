@@ -60,7 +60,7 @@ double matched(const Sentence& a, const Sentence& b, size_t width) {
     sum += a.weights[i] * best;
     weights += a.weights[i];
   }
-  return sum / weights;
+  return weights > 0 ? sum / weights : 0;
 }
 
 /// Sums: segments, precisions, recalls and F1s.

@@ -11,7 +11,7 @@
 
 namespace llmtrain {
 
-/// What a row does not say itself.
+/// Facts about a row that stand outside of it.
 struct ChoiceSource {
   std::string subject;                ///< of the file's name: abstract_algebra_test.csv has "abstract algebra"
   std::optional<int64_t> label = {};  ///< of the row, in a file beside it

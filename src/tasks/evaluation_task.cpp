@@ -171,6 +171,7 @@ std::unique_ptr<EvaluationTask> make_evaluation(const Config& config, const Data
     parts.steps = first_steps(config.evaluation, *parts.data);
     rows = parts.data->max_rows();
   }
+  rows = std::max(rows, rows_of_scores(config, data));
   if (!data.tasks.empty()) rows = std::max(rows, config.batch.micro * config.batch.sequence_length);
   parts.policy = untrained_policy(config, position, rows);
   parts.tokenizer = data.tokenizer;

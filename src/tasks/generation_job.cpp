@@ -58,8 +58,9 @@ StopRules find_stops(const Config& config, const Dataset& data) {
     }
   }
   if (!stop.texts.empty() && config.generate.beams.beams > 1) {
-    throw UserError(ExitCode::deck, fmt::format("{}: '{}' is no special token: with beams only tokens can end a text",
-                                                config.provenance.where("generate.stop"), stop.texts.front()));
+    throw UserError(ExitCode::deck,
+                    fmt::format("{}: '{}' is not a special token: with beams only tokens can end a text",
+                                config.provenance.where("generate.stop"), stop.texts.front()));
   }
   return stop;
 }
@@ -88,7 +89,9 @@ void check_earlier_rows(const GenerationOutput& output, const PromptFiles& promp
     const auto row = nlohmann::ordered_json::parse(output.last_row(), nullptr, false);
     const nlohmann::ordered_json asked = prompts.read(last).row;
     same = row.is_object();
-    for (const auto& [key, value] : asked.items()) same = same && row.contains(key) && row[key] == value;
+    for (const auto& [key, value] : asked.items()) {
+      same = same && row.contains(key) && (is_result_column(key) || row[key] == value);
+    }
   }
   if (same) return;
   throw UserError(ExitCode::cannot_create,
@@ -111,6 +114,7 @@ void open_output(OpenedRun& run, const Config& config, const PromptFiles& prompt
     const std::string path = config.generate.path(config.run.directory());
     const bool begun = fs::exists(run.directory->path() + "/begun.json", ignored);
     const bool resumes = begun && !config.run.overwrite && fs::exists(path, ignored);
+    if (!resumes && !config.run.overwrite) GenerationOutput::require_new(path);  // before anything says that it is ours
     if (resumes) {
       run.directory->resume(write_deck(config));
     } else {
@@ -118,6 +122,7 @@ void open_output(OpenedRun& run, const Config& config, const PromptFiles& prompt
     }
     run.output.emplace(path, resumes, config.run.overwrite);
     check_earlier_rows(*run.output, prompts, config);
+    run.output->start();
   });
 }
 
@@ -135,7 +140,7 @@ void print_opening(RunLog& log, const Job& job, const GenerationTask& task, cons
                         count_text(generate.max_new_tokens), count_text(config.batch.micro)));
   log.print(fmt::format("results    {}", generate.path(config.run.directory())));
   if (truncated > 0) {
-    log.warn(fmt::format("{} of {} prompts are longer than {} tokens and lost their begin (generate.overflow)",
+    log.warn(fmt::format("{} of {} prompts are longer than {} tokens and lost their beginning (generate.overflow)",
                          count_text(truncated), count_text(prompts.size()), count_text(task.rules().max_tokens)));
   }
   print_warnings(log, config.notes, job.runtime);
@@ -144,7 +149,7 @@ void print_opening(RunLog& log, const Job& job, const GenerationTask& task, cons
 void print_report(RunLog& log, const GenerationReport& report, double seconds, int64_t earlier) {
   log.print("");
   if (earlier > 0) log.print(fmt::format("{} rows were there already", count_text(earlier)));
-  log.print(fmt::format("{} rows, {} tokens, {:.3g} s ({} tokens/s); {} continuations ended at their longest",
+  log.print(fmt::format("{} rows, {} tokens, {:.3g} s ({} tokens/s); {} continuations reached max_new_tokens",
                         count_text(report.rows), count_text(report.tokens), seconds,
                         count_text(static_cast<int64_t>(static_cast<double>(report.tokens) / std::max(seconds, 1e-9))),
                         count_text(report.at_limit)));

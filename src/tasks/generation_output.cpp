@@ -12,33 +12,40 @@ namespace llmtrain {
 
 namespace fs = std::filesystem;
 
-GenerationOutput::GenerationOutput(const std::string& path, bool resumes, bool overwrite) {
+void GenerationOutput::require_new(const std::string& path) {
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) return;
+  throw UserError(ExitCode::cannot_create,
+                  fmt::format("{}: the file exists and is not of this run. Choose another generate.output, move it "
+                              "away, or give run.overwrite=true to replace it",
+                              path));
+}
+
+GenerationOutput::GenerationOutput(const std::string& path, bool resumes, bool overwrite) : path_(path) {
   std::error_code error;
   if (fs::exists(path, error) && !resumes) {
-    if (!overwrite) {
-      throw UserError(ExitCode::cannot_create,
-                      fmt::format("{}: the file exists and is not of this run. Choose another generate.output, move it "
-                                  "away, or give run.overwrite=true to replace it",
-                                  path));
-    }
+    if (!overwrite) require_new(path);
     fs::remove(path, error);
     if (error) fail_to_create(path, "cannot be replaced", error.value());
   }
   if (fs::exists(path, error)) {
     const FileHandle file = FileHandle::open_to_read(path);
     const int64_t bytes = file.size();
-    int64_t complete = 0;
     LineReader lines(file, bytes, 0, bytes, max_row_limit);
     for (std::string_view line; lines.next(line);) {
       const int64_t end = lines.offset() + std::ssize(line);
       if (end >= bytes) break;  // without a line end
       ++rows_;
       last_row_ = line;
-      complete = end + 1;
+      complete_ = end + 1;
     }
-    if (complete < bytes) fs::resize_file(path, static_cast<uint64_t>(complete));
   }
-  file_.emplace(path);
+}
+
+void GenerationOutput::start() {
+  std::error_code ignored;
+  if (fs::exists(path_, ignored)) fs::resize_file(path_, static_cast<uint64_t>(complete_));
+  file_.emplace(path_);
 }
 
 bool GenerationOutput::write() {

@@ -12,9 +12,13 @@ namespace llmtrain {
 
 class GenerationOutput {
  public:
-  /// Opens the file. `resumes`: its complete rows are kept, and a line that a killed job left unfinished is removed;
-  /// otherwise it must not exist, unless `overwrite` replaces it. UserError(cannot_create), UserError(io).
+  /// Throws UserError(cannot_create) if the file exists.
+  static void require_new(const std::string& path);
+  /// Reads the rows of an earlier job. Unless the run `resumes` the file must not exist, or `overwrite` removes it.
+  /// Throws UserError(cannot_create), UserError(io).
   GenerationOutput(const std::string& path, bool resumes, bool overwrite);
+  /// Removes a line that a killed job left unfinished, and opens the file; add() and write() follow.
+  void start();
 
   int64_t rows() const { return rows_; }  ///< that are in the file
   /// The last row of an earlier job; empty: there is none.
@@ -26,7 +30,9 @@ class GenerationOutput {
   void sync() { file_->sync(); }
 
  private:
+  std::string path_;
   int64_t rows_ = 0;
+  int64_t complete_ = 0;  ///< bytes of the complete rows
   std::string last_row_;
   std::map<int64_t, std::string> waiting_;
   std::optional<AppendFile> file_;

@@ -17,7 +17,7 @@ namespace llmtrain {
 
 namespace {
 
-constexpr int64_t prompts_of_round = 4096;       ///< per rank; their ids and rows are in memory
+constexpr int64_t texts_of_round = 4096;         ///< per rank, at least a prompt's; their ids and rows are in memory
 constexpr int64_t passes_between_meetings = 16;  ///< after which ranks hand over rows and agree whether to stop
 constexpr int64_t prompt_tokens_of_pass = 512;
 constexpr double seconds_between_lines = 10;  ///< of progress
@@ -27,6 +27,11 @@ std::string_view name_of(GenerationEnd end) {
 }
 
 }  // namespace
+
+bool is_result_column(std::string_view name) {
+  constexpr std::array<std::string_view, 6> columns = {"sample", "text", "end", "score", "ids", "logprobs"};
+  return std::ranges::find(columns, name) != columns.end();
+}
 
 struct GenerationTask::Round {
   std::vector<int64_t> numbers;  ///< of this rank's prompts
@@ -194,7 +199,7 @@ GenerationReport GenerationTask::run(Runtime& runtime, RunLog& log, const Prompt
   earlier_ = output != nullptr ? output->rows() : 0;
   communicator.broadcast(&earlier_, sizeof(earlier_));
   printed_ = now();
-  const int64_t of_round = prompts_of_round * communicator.size();
+  const int64_t of_round = std::max<int64_t>(1, texts_of_round / config_.generate.samples) * communicator.size();
   for (int64_t first = earlier_ / config_.generate.samples; first < prompts.size(); first += of_round) {
     run_round({runtime, log, prompts, output}, first, std::min(first + of_round, prompts.size()));
   }

@@ -21,18 +21,21 @@
 
 namespace llmtrain {
 
-/// What a job has done.
+/// Counts of one job.
 struct GenerationReport {
   int64_t rows = 0;      ///< new ones
   int64_t tokens = 0;    ///< new ones
   int64_t at_limit = 0;  ///< continuations that ended at generate.max_new_tokens
 };
 
-/// What ends a continuation, beside its length.
+/// Conditions that end a continuation, beside its length.
 struct StopRules {
   std::vector<int32_t> ids;
   std::vector<std::string> texts;
 };
+
+/// True for a column of the results, which replaces a column of this name in the prompt's row.
+bool is_result_column(std::string_view name);
 
 class GenerationTask {
  public:

@@ -17,6 +17,10 @@ EvaluationScores make_scores(const Config& config, const Dataset& data, const Da
 /// Collective.
 std::vector<int32_t> answer_stop_ids(const Config& config, const Dataset& data, Communicator& communicator);
 
+/// Rows of a batch, and positions of a text, that scores need: texts have up to batch.sequence_length tokens, however
+/// long those of the data are. 0: there are none.
+int64_t rows_of_scores(const Config& config, const Dataset& data);
+
 /// Throws UserError(deck) if no evaluation has the metric checkpoint.best_metric. `objective`: names of the metrics of
 /// the objective besides the loss; `counts_tokens`: whether the model ranks tokens.
 void check_best_metric(const Config& config, const std::vector<std::string>& objective, bool counts_tokens,

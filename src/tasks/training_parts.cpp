@@ -221,7 +221,8 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
   store.keeps_gathered = keeps_gathered;
   const BatchSource& batches =
       parts.rollouts ? static_cast<const BatchSource&>(parts.rollouts->batches()) : parts.train;
-  const int64_t rows = std::max(batches.max_rows(), parts.validation ? parts.validation->max_rows() : int64_t{0});
+  int64_t rows = std::max(batches.max_rows(), parts.validation ? parts.validation->max_rows() : int64_t{0});
+  rows = std::max(rows, rows_of_scores(config, data));
   if (syncs_reference(config)) store.states.push_back(ReferenceSync::plane());
   RoleSpec policy{.role = Role::policy,
                   .shape = trained_shape(config, config.model, softmax_rows(config.model, data)),

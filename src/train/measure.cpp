@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/clock.hpp"
+#include "core/error.hpp"
 #include "params/planned_memory.hpp"
 #include "train/evaluate.hpp"
 
@@ -64,7 +65,10 @@ Prediction measure_steps(const TrainingOptions& options, TrainingPlan& plan, Run
   step.prepare(0);
   double tokens = 0;  // what the objective counts, as the run's speed
   const auto one_step = [&](int64_t i) {
-    for (const int64_t n = i % total; !step.is_prepared(); step.prepare(n)) plan.rollouts->make(rollout, n);
+    for (const int64_t n = i % total; !step.is_prepared(); step.prepare(n)) {
+      if (plan.rollouts->make(rollout, n) == Rollouts::Outcome::made) continue;
+      throw UserError(ExitCode::diverged, "the model's logits are not finite: a rollout cannot be measured");
+    }
     tokens += static_cast<double>(step.prepared_count());
     step.run(i % total);
     step.finish_pending();

@@ -84,11 +84,14 @@ RolloutRewards::Values RolloutRewards::score_by_model(const RolloutContext& run,
   Context ctx{role.params(), run.arena, run.runtime.stream()};
   ctx.role = ProductRole::prefill;
   const int64_t max_length = batches.shape().max_length;
+  // All ranks encode all texts: what a tokenizer refuses is refused by all of them.
+  std::vector<std::vector<int32_t>> ids;
+  for (const RolloutSequence& sequence : batches.sequences()) ids.push_back(model_ids(sequence, max_length));
   ScoringPass pass;
   pass.load = [&](const MicroBatchPlan& plan, HostBatch& out) {
     std::vector<std::vector<int32_t>> texts;
     for (const int64_t index : plan.samples) {
-      texts.push_back(model_ids(batches.sequences()[static_cast<size_t>(index)], max_length));
+      texts.push_back(ids[static_cast<size_t>(index)]);
     }
     load_scored(texts, max_length, out);
   };

@@ -1,5 +1,6 @@
 #include "train/run_progress.hpp"
 
+#include <cmath>
 #include <string_view>
 #include <utility>
 
@@ -47,6 +48,7 @@ double BestEvaluation::cost(const EvaluationRecord& record) const {
 
 bool BestEvaluation::update(const EvaluationRecord& record) {
   const double value = cost(record);
+  if (std::isnan(value)) return false;  // this evaluation has no such metric
   const bool best = value < best_;
   if (best) {
     best_ = value;

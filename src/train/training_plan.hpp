@@ -73,7 +73,7 @@ struct TrainingPlan : TrainingParts {
   /// Source of the steps' batches.
   const BatchSource& batches() const { return rollouts ? static_cast<const BatchSource&>(rollouts->batches()) : train; }
   int64_t steps_per_epoch() const { return rollouts ? rollouts->steps_per_epoch() : train.steps_per_epoch(); }
-  /// What evaluations measure.
+  /// Objective that evaluations measure.
   Objective& evaluation_objective() { return evaluator ? *evaluator : *objective; }
   /// True if step n of the data can be planned.
   bool can_plan(int64_t data_step) const { return !rollouts || rollouts->has(data_step); }

@@ -15,6 +15,7 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
+/// The context is longer than every row: answers may be, too.
 class Answers : public testing::Test {
  protected:
   Outcome run(const std::string& deck, const std::string& name, std::vector<std::string> overrides, int ranks = 1) {
@@ -22,7 +23,7 @@ class Answers : public testing::Test {
     overrides.insert(overrides.begin(),
                      {(source_folder() / "inputs" / deck).string(), "run.name=" + name, "run.output=" + folder_path(),
                       "model.path=" + sft + "/model", "data.train=" + sft + "/completions.jsonl",
-                      "data.validation_fraction=0.5", "batch.sequence_length=64", "precision.compute=fp32"});
+                      "data.validation_fraction=0.5", "batch.sequence_length=256", "precision.compute=fp32"});
     return llmtrain({ranks, 1, overrides});
   }
   std::string folder_path() const { return (folder / "runs").string(); }

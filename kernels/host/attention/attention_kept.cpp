@@ -63,7 +63,8 @@ bool goes_before(const KeptKeys& kept, int64_t position_a, float sum_a, int64_t 
     const bool a_stays = position_a < kept.sinks, b_stays = position_b < kept.sinks;
     return a_stays != b_stays ? b_stays : position_a < position_b;
   }
-  return sum_a != sum_b ? sum_a < sum_b : position_a > position_b;
+  const float a = std::isnan(sum_a) ? -INFINITY : sum_a, b = std::isnan(sum_b) ? -INFINITY : sum_b;
+  return a != b ? a < b : position_a > position_b;
 }
 
 /// sums [count] of the probabilities of all queries of a prompt, of the query heads of key head g.

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
 #include <numeric>
 #include <thread>
 
+#include "core/activity.hpp"
 #include "core/parallel_for.hpp"
 #include "core/philox.hpp"
 #include "data/stream/sample_order.hpp"
@@ -17,18 +19,18 @@ constexpr int64_t samples_at_once = 1024;
 int usable_threads() { return static_cast<int>(std::max(1U, std::thread::hardware_concurrency())); }
 
 /// Calls take(sample, ids) for all samples of a source, in parallel by runs of samples; state[run] belongs to a run.
-template <class State, class Take>
-void each_sample(const SampleSource& source, std::vector<State>& state, const Take& take) {
+template <class Take>
+void each_sample(const SampleSource& source, const Take& take) {
   const int64_t samples = source.samples();
   const auto runs = static_cast<size_t>((samples + samples_at_once - 1) / samples_at_once);
-  state.resize(runs);
   parallel_for(runs, usable_threads(), [&](size_t run) {
     std::vector<int32_t> ids;
     const int64_t begin = static_cast<int64_t>(run) * samples_at_once;
     for (int64_t sample = begin; sample < std::min(begin + samples_at_once, samples); ++sample) {
       source.read_inputs(sample, ids);
-      take(state[run], sample, ids);
+      take(sample, ids);
     }
+    report_progress();
   });
 }
 
@@ -36,17 +38,14 @@ void each_sample(const SampleSource& source, std::vector<State>& state, const Ta
 std::vector<double> rarities(const std::vector<SampleSource>& sources) {
   std::vector<int64_t> counts;
   for (const SampleSource& source : sources) {
-    std::vector<std::vector<int64_t>> by_run;
-    each_sample(source, by_run, [](std::vector<int64_t>& own, int64_t, const std::vector<int32_t>& ids) {
+    std::mutex mutex;
+    each_sample(source, [&](int64_t, const std::vector<int32_t>& ids) {
+      const std::scoped_lock lock(mutex);  // much shorter than the reading
       for (const int32_t id : ids) {
-        if (static_cast<size_t>(id) >= own.size()) own.resize(static_cast<size_t>(id) + 1, 0);
-        ++own[static_cast<size_t>(id)];
+        if (static_cast<size_t>(id) >= counts.size()) counts.resize(static_cast<size_t>(id) + 1, 0);
+        ++counts[static_cast<size_t>(id)];
       }
     });
-    for (const std::vector<int64_t>& own : by_run) {
-      counts.resize(std::max(counts.size(), own.size()), 0);
-      for (size_t id = 0; id < own.size(); ++id) counts[id] += own[id];
-    }
   }
   const auto total = static_cast<double>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
   std::vector<double> result;
@@ -66,8 +65,7 @@ DifficultyOrder::DifficultyOrder(const std::vector<SampleSource>& sources, Curri
         values[i] = static_cast<double>(source.index().inputs(static_cast<int64_t>(i)));
       }
     } else {
-      std::vector<char> none;
-      each_sample(source, none, [&](char&, int64_t sample, const std::vector<int32_t>& ids) {
+      each_sample(source, [&](int64_t sample, const std::vector<int32_t>& ids) {
         double sum = 0;
         for (const int32_t id : ids) sum += rarity[static_cast<size_t>(id)];
         values[static_cast<size_t>(sample)] = sum;

@@ -49,8 +49,11 @@ int64_t aligned(int64_t bytes) { return (bytes + alignment - 1) / alignment * al
 /// The block's scale is its largest magnitude / 127; codes are rounded to nearest, halves away from zero.
 void quantize_block(const float* x, char* out) {
   float largest = 0;
-  for (int64_t i = 0; i < q8_block; ++i) largest = std::max(largest, std::abs(x[i]));
-  const float scale = largest / 127, inverse = scale == 0 ? 0 : 1 / scale;
+  for (int64_t i = 0; i < q8_block; ++i) {
+    if (!std::isfinite(x[i])) throw UserError(ExitCode::bad_content, "a weight that is not finite cannot be q8_0");
+    largest = std::max(largest, std::abs(x[i]));
+  }
+  const float scale = largest / 127, inverse = scale > 0 && std::isfinite(1 / scale) ? 1 / scale : 0;
   from_float(StoredType::F16, &scale, 1, out);
   for (int64_t i = 0; i < q8_block; ++i) {
     const auto code = static_cast<int8_t>(std::round(x[i] * inverse));

@@ -67,7 +67,7 @@ void check_best(DeckLoader& deck, const Config& config, std::string_view key, co
   const EvaluationConfig& e = config.evaluation;
   deck.check(e.every_steps > 0 || e.at_end, {key, "evaluation.every_steps", "evaluation.at_end"},
              what + " needs evaluations: set evaluation.every_steps above 0, or at_end = true");
-  deck.check(!config.data.validation.empty() || config.data.validation_fraction > 0,
+  deck.check(!config.data.validation.empty() || config.data.validation_fraction > 0 || !e.tasks.empty(),
              {key, "data.validation", "data.validation_fraction"},
              what + " needs validation data: give data.validation, or data.validation_fraction above 0");
 }

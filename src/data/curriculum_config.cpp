@@ -112,7 +112,9 @@ void CurriculumConfig::resolve(DeckLoader& deck, int64_t sequence_length) {
     deck.set("curriculum.end", Origin::automatic, by_length ? "batch.sequence_length" : "all samples");
   }
   deck.check(steps > 0, {"curriculum.steps"}, "is required: the number of steps from start to end");
-  deck.check(start <= end && end <= most, {"curriculum.start", "curriculum.end"},
+  deck.check(multiple_of <= end, {"curriculum.multiple_of"},
+             fmt::format("{} is more than the end = {}: the value would not grow", multiple_of, end));
+  deck.check(start <= end && end <= most, {deck.given("curriculum.end") ? "curriculum.end" : "curriculum.start"},
              fmt::format("must grow from start = {} to end = {}, at most {}", start, end, most));
 }
 

@@ -26,7 +26,7 @@ struct BeamSearch::Candidate {
 BeamSearch::BeamSearch(const BeamOptions& options, std::span<const int32_t> eos, int64_t max_new_tokens)
     : options_(options), eos_(eos.begin(), eos.end()), max_new_tokens_(max_new_tokens), running_(1) {
   std::ranges::sort(eos_);
-  eos_.erase(std::ranges::unique(eos_).begin(), eos_.end());
+  eos_.erase(std::unique(eos_.begin(), eos_.end()), eos_.end());
 }
 
 /// The best candidates, the best first: enough that as many as there are beams go on if all end tokens are chosen.

@@ -85,8 +85,9 @@ void PromptFiles::find_places(const std::vector<std::string>& patterns) {
     names_.push_back(file.path);
     holds_rows_.push_back(file.kind == InputKind::instruction_rows ? 1 : 0);
     LineReader lines(files_.back(), file.bytes, 0, file.bytes, rules_.row_limit);
-    for (std::string_view line; lines.next(line);) {
-      if (!is_blank(line)) places_.push_back({number, lines.offset()});
+    int64_t offset = 0;  // of the first line, whether or not a byte order mark precedes it
+    for (std::string_view line; lines.next(line); offset = lines.offset() + std::ssize(line) + 1) {
+      if (!is_blank(line)) places_.push_back({number, offset == 0 ? 0 : lines.offset()});
     }
   }
   if (places_.empty()) throw UserError(ExitCode::bad_content, "generate.prompts: the files have no prompt");

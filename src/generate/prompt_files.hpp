@@ -34,6 +34,7 @@ class PromptFiles {
   PromptFiles(const std::vector<std::string>& files, PromptRules rules, const Tokenizer& tokenizer,
               const ChatConfig& chat, const ChatFiles& templates, Communicator& communicator);
 
+  const std::vector<std::string>& names() const { return names_; }
   int64_t size() const { return static_cast<int64_t>(places_.size()); }
   /// Reads a prompt by its number. Throws UserError(bad_content) "file:line: message".
   Prompt read(int64_t number) const;

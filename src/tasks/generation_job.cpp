@@ -88,16 +88,19 @@ void check_earlier_rows(const GenerationOutput& output, const PromptFiles& promp
   if (same) {
     const auto row = nlohmann::ordered_json::parse(output.last_row(), nullptr, false);
     const nlohmann::ordered_json asked = prompts.read(last).row;
-    same = row.is_object();
+    same = row.is_object() && (config.generate.samples == 1 ||
+                               row.value("sample", int64_t{-1}) == (output.rows() - 1) % config.generate.samples);
     for (const auto& [key, value] : asked.items()) {
       same = same && row.contains(key) && (is_result_column(key) || row[key] == value);
     }
   }
   if (same) return;
-  throw UserError(ExitCode::cannot_create,
-                  fmt::format("{}: its last row is not of prompt {}: the prompts have changed since. Choose another "
-                              "run.name, or give run.overwrite=true to begin again",
-                              config.generate.path(config.run.directory()), last + 1));
+  throw UserError(
+      ExitCode::cannot_create,
+      fmt::format(
+          "{}: its last row is not that of prompt {}: the file or the prompts have changed since. Choose another "
+          "run.name, or give run.overwrite=true to begin again",
+          config.generate.path(config.run.directory()), last + 1));
 }
 
 struct OpenedRun {
@@ -114,6 +117,11 @@ void open_output(OpenedRun& run, const Config& config, const PromptFiles& prompt
     const std::string path = config.generate.path(config.run.directory());
     const bool begun = fs::exists(run.directory->path() + "/begun.json", ignored);
     const bool resumes = begun && !config.run.overwrite && fs::exists(path, ignored);
+    for (const std::string& name : prompts.names()) {
+      if (!fs::equivalent(path, name, ignored)) continue;
+      throw UserError(ExitCode::cannot_create,
+                      fmt::format("{}: generate.output is one of generate.prompts; choose another name", path));
+    }
     if (!resumes && !config.run.overwrite) GenerationOutput::require_new(path);  // before anything says that it is ours
     if (resumes) {
       run.directory->resume(write_deck(config));

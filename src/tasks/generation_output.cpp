@@ -23,6 +23,9 @@ void GenerationOutput::require_new(const std::string& path) {
 
 GenerationOutput::GenerationOutput(const std::string& path, bool resumes, bool overwrite) : path_(path) {
   std::error_code error;
+  if (fs::exists(path, error) && !fs::is_regular_file(path, error)) {
+    throw UserError(ExitCode::cannot_create, path + ": it is not a regular file");
+  }
   if (fs::exists(path, error) && !resumes) {
     if (!overwrite) require_new(path);
     fs::remove(path, error);

@@ -12,6 +12,7 @@
 #include "params/offload_file.hpp"
 #include "tasks/estimation.hpp"
 #include "tasks/reward_check.hpp"
+#include "tasks/score_parts.hpp"
 #include "tasks/tasks.hpp"
 #include "tasks/training_parts.hpp"
 #include "train/run/job.hpp"
@@ -121,6 +122,7 @@ int check(const std::string& text, const CommandLine& command, Communicator& com
     check_reward_columns(config);
     try_reward_programs(config);
   }
+  check_scores(config);
   print_notes(config.notes);
   write_standard_output(write_deck(config));
   return 0;

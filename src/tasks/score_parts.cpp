@@ -8,8 +8,11 @@
 
 #include "core/deck/suggestion.hpp"
 #include "core/message.hpp"
+#include "data/files/task_files.hpp"
 #include "hf/export.hpp"
 #include "hf/read_config.hpp"
+#include "parallel/local_communicator.hpp"
+#include "scores/choice_task.hpp"
 #include "text/chat/chat_export.hpp"
 #include "train/checkpoint_model.hpp"
 
@@ -70,6 +73,11 @@ std::vector<int32_t> answer_stop_ids(const Config& config, const Dataset& data, 
 int64_t rows_of_scores(const Config& config, const Dataset& data) {
   const bool any = !data.tasks.empty() || !config.evaluation.metrics.empty();
   return any ? config.batch.sequence_length : 0;
+}
+
+void check_scores(const Config& config) {
+  const auto alone = make_local_communicator();
+  for (const TaskFile& file : read_task_files(config.evaluation.tasks, *alone)) parse_choice_task(file);
 }
 
 void check_best_metric(const Config& config, const std::vector<std::string>& objective, bool counts_tokens,

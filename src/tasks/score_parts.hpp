@@ -21,6 +21,9 @@ std::vector<int32_t> answer_stop_ids(const Config& config, const Dataset& data, 
 /// long those of the data are. 0: there are none.
 int64_t rows_of_scores(const Config& config, const Dataset& data);
 
+/// Reads the files of evaluation.tasks. Throws UserError for one without rows or with a wrong one.
+void check_scores(const Config& config);
+
 /// Throws UserError(deck) if no evaluation has the metric checkpoint.best_metric. `objective`: names of the metrics of
 /// the objective besides the loss; `counts_tokens`: whether the model ranks tokens.
 void check_best_metric(const Config& config, const std::vector<std::string>& objective, bool counts_tokens,

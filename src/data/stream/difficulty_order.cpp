@@ -49,6 +49,7 @@ std::vector<double> rarities(const std::vector<SampleSource>& sources) {
   }
   const auto total = static_cast<double>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
   std::vector<double> result;
+  result.reserve(counts.size());
   for (const int64_t count : counts) result.push_back(count == 0 ? 0 : std::log(total / static_cast<double>(count)));
   return result;
 }

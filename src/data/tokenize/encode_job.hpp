@@ -15,6 +15,7 @@ namespace llmtrain {
 
 struct EncodedRow;
 struct RowDocuments;
+struct StoredRow;
 struct TokenRow;
 
 struct JobResult {

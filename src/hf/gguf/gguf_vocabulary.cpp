@@ -283,6 +283,13 @@ void add_tokens(const Tokenizer& tokenizer, const Json& document, GgufVocabulary
 /// Special tokens, and whether a text begins and ends with them.
 void add_special(GgufMetadata& metadata, const Tokenizer& tokenizer, const GgufVocabulary& v) {
   const auto name = [&](const char* key, int32_t id) {
+    if (id >= std::ssize(v.tokens)) {
+      throw UserError(
+          ExitCode::bad_content,
+          fmt::format("the tokenizer's {} token has the id {}, but the model's vocabulary has {} tokens: it is "
+                      "the tokenizer of another model",
+                      key, id, v.tokens.size()));
+    }
     if (id >= 0) metadata.add(fmt::format("tokenizer.ggml.{}_token_id", key), static_cast<uint32_t>(id));
   };
   name("bos", tokenizer.bos_id());

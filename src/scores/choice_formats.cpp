@@ -84,7 +84,9 @@ void read_winogrande(const OrderedJsonNode& row, const ChoiceSource&, ChoiceRow&
     out.lengths.push_back(count_code_points(context));
   }
   require_answer(row, "answer");
-  if (row.at("answer").value() == "") refuse("the row has no answer: column answer is empty, as in the test file");
+  const auto& answer = row.at("answer").value();
+  if (answer.is_string() && answer.get_ref<const std::string&>().empty())
+    refuse("the row has no answer: column answer is empty, as in the test file");
   set_answer(out, "answer", integer_of(row, "answer"), 1);
 }
 

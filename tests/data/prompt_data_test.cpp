@@ -16,11 +16,9 @@
 namespace llmtrain {
 namespace {
 
-using test::all_tokens;
 using test::batch_of;
 using test::refusal;
 using testing::AllOf;
-using testing::ElementsAre;
 using testing::HasSubstr;
 
 RowDocuments read(const std::string& row) { return RowReader("prompt", {}, true).read_documents(row); }

@@ -6,8 +6,7 @@ namespace llmtrain {
 namespace {
 
 [[noreturn]] void refuse() {
-  throw UserError(ExitCode::no_device,
-                  "generate.cache: a GPU keeps every key for now: choose full, or the host's build");
+  throw UserError(ExitCode::no_device, "generate.cache: a GPU keeps every key: choose full, or the host's build");
 }
 
 }  // namespace

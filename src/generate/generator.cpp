@@ -208,8 +208,7 @@ Generator::Passes Generator::plan_passes(std::span<Text> texts, const Generation
     if (!text.running) continue;
     if (text.slot < 0 && (first_room == 0 || !admit(texts, i, free, request))) break;  // no text overtakes another
     if (text.leader != nullptr) continue;
-    // Where a prompt is cut depends on the texts beside it: its last piece is read as the others are, of whatever
-    // length.
+    // The texts beside a prompt decide where it is cut: its last piece is read as the others are, whatever its length.
     if (text.cached >= static_cast<int64_t>(text.prompt_length) && text.left() == 1) {
       passes.last.push_back({&text, 1});
       continue;

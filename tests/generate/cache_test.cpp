@@ -1,4 +1,4 @@
-// What the cache of a generator keeps, shares and reads in pieces.
+// The cache of a generator keeps keys, shares prompts and reads them in pieces without changing bits.
 
 #include <gtest/gtest.h>
 

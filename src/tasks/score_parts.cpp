@@ -82,12 +82,9 @@ void check_scores(const Config& config) {
 
 void check_best_metric(const Config& config, const std::vector<std::string>& objective, bool counts_tokens,
                        const EvaluationScores& scores) {
-  std::vector<std::string> names;
-  if (!config.data.validation.empty() || config.data.validation_fraction > 0) {
-    names.emplace_back("loss");
-    if (counts_tokens) names.emplace_back("token_accuracy");
-    names.insert(names.end(), objective.begin(), objective.end());
-  }
+  std::vector<std::string> names = {"loss"};
+  if (counts_tokens) names.emplace_back("token_accuracy");
+  names.insert(names.end(), objective.begin(), objective.end());
   for (const std::string& name : scores.names()) names.push_back(name);
   for (std::string& name : names) name = "validation/" + name;
   const std::string& wanted = config.checkpoint.best_metric;

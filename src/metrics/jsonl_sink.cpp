@@ -71,6 +71,7 @@ void JsonlSink::interval(const IntervalRecord& r) {
                   {"forward_backward", r.phases.forward_backward},
                   {"reduction", r.phases.reduction},
                   {"optimizer", r.phases.optimizer}};
+  add_metrics(j, r.system, "");
   j["ranks"] = ranks_;
   append(j);
 }

@@ -31,8 +31,9 @@ struct IntervalRecord {
   int64_t memory = 0;            ///< bytes in use on the planned device; 0: unknown
   int64_t memory_libraries = 0;  ///< bytes in use before the planned allocation was touched
   int64_t memory_planned = 0;
-  double seconds = 0;         ///< of a step
-  StepRecord::Phases phases;  ///< of a step
+  double seconds = 0;              ///< of a step
+  StepRecord::Phases phases;       ///< of a step
+  std::vector<NamedValue> system;  ///< of the nodes and ranks, e.g. "system/HOST/cpu_percent", "ranks/step_seconds/max"
 };
 
 class Sink {

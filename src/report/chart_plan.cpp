@@ -22,7 +22,7 @@ struct KnownChart {
   const char* title;
   bool logarithmic;
 };
-constexpr std::array<KnownChart, 14> known_charts = {{{"loss", 0, "Loss", false},
+constexpr std::array<KnownChart, 15> known_charts = {{{"loss", 0, "Loss", false},
                                                       {"perplexity", 0, "Perplexity", true},
                                                       {"token_accuracy", 0, "Token accuracy", false},
                                                       {"learning_rate", 0, "Learning rate", false},
@@ -35,7 +35,8 @@ constexpr std::array<KnownChart, 14> known_charts = {{{"loss", 0, "Loss", false}
                                                       {"seconds", 2, "Time of a step by phase", false},
                                                       {"memory", 2, "Memory", false},
                                                       {"evaluation_seconds", 2, "Time of an evaluation", false},
-                                                      {"tokens", 2, "Tokens of a step", false}}};
+                                                      {"tokens", 2, "Tokens of a step", false},
+                                                      {"validation_tokens", 2, "Tokens of an evaluation", false}}};
 
 /// Metrics that share a chart.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 18> families = {
@@ -168,8 +169,7 @@ std::vector<Chart> plan_charts(const std::vector<RunReader>& runs) {
     for (const std::string& metric : planned.metrics) {
       charts.push_back(empty_chart(planned));
       Chart& chart = charts.back();
-      const std::string label = label_of(metric, alone);
-      if (label != chart.title) chart.title += ": " + label;
+      if (planned.metrics.size() > 1) chart.title += ": " + label_of(metric, alone);
       for (size_t run = 0; run < runs.size(); ++run) add_line(chart, runs, run, metric, runs[run].name());
     }
   }

@@ -41,9 +41,7 @@ std::string plot_description(const std::vector<RunReader>& runs, const Chart& ch
 }
 
 std::string chart_figure(const std::vector<RunReader>& runs, const Chart& chart, size_t index) {
-  const std::string unit = chart.unit.empty() || chart.unit == "seconds" || chart.unit == "bytes"
-                               ? ""
-                               : fmt::format(", {}", html_text(chart.unit));
+  const std::string unit = chart.unit == "%" ? ", %" : "";  // values show the others
   const std::string note =
       chart.left_out > 0 ? fmt::format("<p class=\"note\">{} more lines are not shown.</p>", chart.left_out) : "";
   return fmt::format(
@@ -98,9 +96,11 @@ std::string deck_rows(const RunReader& run, bool given_only) {
 }
 
 std::string deck_table(const std::string& rows) {
-  return "<table><thead><tr><th scope=\"col\">key</th><th scope=\"col\">value</th><th scope=\"col\">origin</th></tr>"
+  return "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Keys of the deck\"><table "
+         "class=\"deck\"><thead><tr><th scope=\"col\">key</th><th scope=\"col\">value</th><th "
+         "scope=\"col\">origin</th></tr>"
          "</thead>\n<tbody>\n" +
-         rows + "</tbody></table>\n";
+         rows + "</tbody></table></div>\n";
 }
 
 std::vector<std::string> event_lines(const RunReader& run) {
@@ -187,8 +187,9 @@ std::string deck_section(const std::vector<RunReader>& runs) {
       section += fmt::format("<details{}><summary>Given by the deck and the command line</summary>\n{}</details>\n",
                              runs.size() == 1 ? " open" : "", deck_table(given));
     }
-    section += fmt::format("<details><summary>All keys, with the origin of each value</summary>\n{}</details>\n",
-                           deck_table(deck_rows(run, false)));
+    section += fmt::format(
+        "<details class=\"long\"><summary>All keys, with the origin of each value</summary>\n{}</details>\n",
+        deck_table(deck_rows(run, false)));
   }
   return section;
 }

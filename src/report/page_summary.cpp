@@ -114,7 +114,9 @@ std::string summary_section(const RunReader& run) {
     const bool shown = metric.ends_with("loss") || metric.ends_with("loss_mean");
     if (!shown) facts += metric_fact(run, metric, metric);
   }
-  facts += metric_fact(run, "Speed", "tokens_per_second");
+  if (const MetricPoint speed = last_of(run, "tokens_per_second"); !std::isnan(speed.value)) {
+    facts += fact("Speed", point_text("tokens_per_second", speed));
+  }
   if (const auto memory = run.metrics().find("memory"); memory != run.metrics().end()) {
     facts += fact("Largest memory of rank 0", point_text("memory", highest_point(memory->second)));
   }
@@ -136,11 +138,10 @@ std::string comparison_section(const std::vector<RunReader>& runs) {
   std::string rows;
   for (size_t i = 0; i < runs.size(); ++i) rows += comparison_row(runs[i], i, keys, metrics);
   std::string section = fmt::format(
-      "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Table of the runs\">\n"
-      "<table class=\"sortable runs\"><caption>{} runs: keys in which their decks differ, and results: of evaluations "
-      "the "
-      "best, of training the last. The buttons sort.</caption>\n<thead><tr>{}</tr></thead>\n<tbody>\n{}</tbody></table>"
-      "\n</div>\n",
+      "<p class=\"note\">Keys in which the decks of the {} runs differ, and results: of evaluations the best, of "
+      "training the last. The buttons sort.</p>\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" "
+      "aria-label=\"Table of the runs\">\n<table class=\"sortable "
+      "runs\">\n<thead><tr>{}</tr></thead>\n<tbody>\n{}</tbody></table>\n</div>\n",
       runs.size(), head, rows);
   if (keys.empty()) return section + "<p>The decks of the runs do not differ.</p>\n";
   return section +

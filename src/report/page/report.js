@@ -69,6 +69,16 @@
     return Math.ceil(axis.ticks.size + axis.gap + plot.ctx.measureText(longest).width / devicePixelRatio + 4);
   }
 
+  /** Labels a logarithmic axis at powers of ten, or where it has few of them at 1, 2 and 5 times these. */
+  function logarithmicLabels(plot, splits) {
+    const digit = (v) => Math.round(v / 10 ** Math.floor(Math.log10(v) + 1e-9));
+    let kept = splits.filter((v) => digit(v) === 1);
+    if (kept.length < 3) kept = splits.filter((v) => [1, 2, 5].includes(digit(v)));
+    const stride = Math.ceil(kept.length / 6);
+    const shown = new Set(kept.filter((_, i) => i % stride === 0));
+    return splits.map((v) => (shown.has(v) ? v : null));
+  }
+
   /** Marks what happened: a line over the plot and a sign, so that neither needs its colour. */
   function drawMarks(plot, runs) {
     const {ctx, bbox} = plot;
@@ -167,8 +177,9 @@
         ...this.size(), legend: {show: false}, cursor: {sync: {key: "report"}, points: {size: 7}},
         scales: {x: {time: false}, y: {distr: this.logarithmic ? 3 : 1}},
         axes: [
-          {...axis, space: 60, values: (_, splits) => splits.map((v) => (byTime ? duration(v) : format(v, "")))},
-          {...axis, size: axisSize, values: (_, splits) => splits.map((v) => (v === null ? null : format(v, chart.unit)))},
+          {...axis, space: 60, size: 34, values: (_, splits) => splits.map((v) => (byTime ? duration(v) : format(v, "")))},
+          {...axis, size: axisSize, ...(this.logarithmic ? {filter: logarithmicLabels} : {}),
+            values: (_, splits) => splits.map((v) => (v === null ? null : format(v, chart.unit)))},
         ],
         series: [{}, ...series],
         hooks: {draw: [(plot) => drawMarks(plot, runs)], setCursor: [(plot) => this.showValues(plot)]},
@@ -222,8 +233,8 @@
     const columns = [...table.tHead.rows[0].cells].map((cell, i) => ({name: cell.textContent, i, kind: cell.dataset.kind}))
       .filter((column) => column.kind);
     const rows = [...table.tBodies[0].rows].sort((a, b) => a.dataset.run - b.dataset.run);
-    const width = Math.max(canvas.parentNode.clientWidth, columns.length * 110), height = 320;
-    const top = 46, bottom = height - 30, left = 60, right = width - 60;
+    const width = Math.max(canvas.parentNode.clientWidth, columns.length * 135), height = 320;
+    const top = 46, bottom = height - 30, left = 70, right = width - 80;
     canvas.replaceChildren();
     canvas.setAttribute("viewBox", `0 0 ${width} ${height}`);
     canvas.style.width = width + "px";
@@ -243,7 +254,8 @@
       };
       const x = columns.length > 1 ? left + (k * (right - left)) / (columns.length - 1) : width / 2;
       svg(canvas, "line", {x1: x, y1: top, x2: x, y2: bottom});
-      svg(canvas, "text", {x, y: 16 + 15 * (k % 2), "text-anchor": "middle", "font-weight": "bold"}, column.name.slice(0, 28));
+      svg(canvas, "text", {x: k === 0 ? 5 : k + 1 === columns.length ? width - 5 : x, y: 16 + 15 * (k % 2), "font-weight": "bold",
+        "text-anchor": k === 0 ? "start" : k + 1 === columns.length ? "end" : "middle"}, column.name.slice(0, 30));
       const ends = numeric ? (high > low ? [low, high] : [low]).map((v) => [String(v), format(v, "")])
         : distinct.slice(0, 8).map((text) => [text, text.slice(0, 14) || "none"]);
       for (const [text, shown] of ends) svg(canvas, "text", {x: x + 5, y: at(text) + 4}, shown);
@@ -271,7 +283,7 @@
     if (on === printing) return;
     printing = on;
     document.documentElement.classList.toggle("printing", on);
-    if (on) closed = [...document.querySelectorAll("main details:not([open])")];
+    if (on) closed = [...document.querySelectorAll("main details:not([open]):not(.long)")];
     closed.forEach((details) => { details.open = on; });
     drawAll();
     drawCanvas();

@@ -58,7 +58,9 @@
   function curveOf(line) {
     const run = data.runs[line[0]];
     const [steps, values] = run.curves[line[1]];
-    return [byTime ? steps.map((step) => timeAt(run, step)) : steps, values];
+    // uPlot labels no axis with larger numbers.
+    const shown = values.map((v) => (v === null ? null : Math.max(-1e15, Math.min(1e15, v))));
+    return [byTime ? steps.map((step) => timeAt(run, step)) : steps, shown];
   }
 
   function axisSize(plot, values, index, cycle) {
@@ -237,7 +239,7 @@
     const top = 46, bottom = height - 30, left = 70, right = width - 80;
     canvas.replaceChildren();
     canvas.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    canvas.style.width = width + "px";
+    canvas.style.width = printing ? "100%" : width + "px";
     const places = columns.map((column, k) => {
       const texts = rows.map((row) => row.cells[column.i].dataset.value);
       const numbers = texts.map(numberOf);

@@ -180,7 +180,7 @@
         scales: {x: {time: false}, y: {distr: this.logarithmic ? 3 : 1}},
         axes: [
           {...axis, space: 60, size: 34, values: (_, splits) => splits.map((v) => (byTime ? duration(v) : format(v, "")))},
-          {...axis, size: axisSize, ...(this.logarithmic ? {filter: logarithmicLabels} : {}),
+          {...axis, size: axisSize, ...(this.logarithmic ? {filter: logarithmicLabels, grid: {...axis.grid, filter: logarithmicLabels}} : {}),
             values: (_, splits) => splits.map((v) => (v === null ? null : format(v, chart.unit)))},
         ],
         series: [{}, ...series],

@@ -269,6 +269,7 @@
       const line = svg(canvas, "polyline", {points: points.map((p) => p.join(",")).join(" "), stroke: colour(index),
         "stroke-dasharray": DASHES[index % DASHES.length].join(" ")});
       svg(line, "title", {}, row.cells[0].textContent);
+      canvas.prepend(line); // under the texts
     });
   }
 

@@ -1,7 +1,6 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <string_view>
 
 namespace llmtrain {
@@ -29,15 +28,6 @@ inline size_t find_invalid_utf8(std::string_view text) {
     i += length;
   }
   return std::string_view::npos;
-}
-
-/// Replaces every byte that is not part of well-formed UTF-8 by U+FFFD.
-inline std::string with_valid_utf8(std::string_view text) {
-  std::string valid;
-  for (size_t bad = 0; (bad = find_invalid_utf8(text)) != std::string_view::npos; text.remove_prefix(bad + 1)) {
-    valid.append(text.substr(0, bad)).append("\xEF\xBF\xBD");
-  }
-  return valid.append(text);
 }
 
 }  // namespace llmtrain

@@ -13,10 +13,10 @@
 
 #include "core/error.hpp"
 #include "core/number_text.hpp"
-#include "core/utf8.hpp"
 #include "metrics/append_file.hpp"
 #include "metrics/console.hpp"
 #include "metrics/ledger.hpp"
+#include "metrics/scalars.hpp"
 #include "metrics/sink.hpp"
 
 namespace llmtrain {

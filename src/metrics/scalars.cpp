@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "core/utf8.hpp"
+
 namespace llmtrain {
 
 namespace {
@@ -76,6 +78,14 @@ Histogram histogram_of(const std::vector<double>& values, size_t bins) {
     ++histogram.counts[std::min(static_cast<size_t>(place), bins - 1)];
   }
   return histogram;
+}
+
+std::string with_valid_utf8(std::string_view text) {
+  std::string valid;
+  for (size_t bad = 0; (bad = find_invalid_utf8(text)) != std::string_view::npos; text.remove_prefix(bad + 1)) {
+    valid.append(text.substr(0, bad)).append("\xEF\xBF\xBD");
+  }
+  return valid.append(text);
 }
 
 std::variant<bool, double, std::string> typed_value(const std::string& text) {

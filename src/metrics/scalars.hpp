@@ -2,6 +2,7 @@
 // Names and values of a run's records as TensorBoard and W&B show them: GROUP/NAME, where a group is a panel.
 
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -30,6 +31,9 @@ struct Histogram {
   int64_t count = 0;  ///< 0: there is no finite value, and no bin
 };
 Histogram histogram_of(const std::vector<double>& values, size_t bins);
+
+/// Replaces every byte that is not part of well-formed UTF-8 by U+FFFD.
+std::string with_valid_utf8(std::string_view text);
 
 /// A value of the deck: numbers and booleans as such, for axes and filters.
 std::variant<bool, double, std::string> typed_value(const std::string& text);

@@ -17,7 +17,6 @@
 #include "core/files/sha256.hpp"
 #include "core/files/whole_file.hpp"
 #include "core/machine.hpp"
-#include "core/utf8.hpp"
 #include "metrics/scalars.hpp"
 #include "metrics/sink.hpp"
 #include "metrics/wandb_log.hpp"
@@ -37,7 +36,12 @@ std::string json_number(double value) {
 }
 
 nlohmann::ordered_json json_value(const std::string& text) {
-  return std::visit([](const auto& value) { return nlohmann::ordered_json(value); }, typed_value(text));
+  const auto typed = typed_value(text);
+  const double* number = std::get_if<double>(&typed);
+  if (number != nullptr && *number == std::rint(*number) && std::abs(*number) < 1e15) {
+    return static_cast<int64_t>(*number);
+  }
+  return std::visit([](const auto& value) { return nlohmann::ordered_json(value); }, typed);
 }
 
 /// Sections with their keys.

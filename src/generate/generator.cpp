@@ -32,9 +32,6 @@ Generator::Generator(Model& model, const GeneratorRoom& room) : model_(model), r
                     "a cache that keeps some of the keys does not suit this model, whose dynamic "
                     "rope changes them as the text grows");
   }
-  if (selects() && !device_memory_is_host()) {
-    throw UserError(ExitCode::no_device, "generate.cache: h2o and window are not there for GPUs: use cache = full");
-  }
   const bool pieces = room_.cache && room.prompt_tokens > 0 && !selects();
   room_.prompt_tokens = pieces ? std::min(room.prompt_tokens, room.context) : room.context;
 }

@@ -39,7 +39,10 @@ std::vector<Scalar> scalars_of(const IntervalRecord& r) {
                          {"seconds/forward_backward", r.phases.forward_backward},
                          {"seconds/reduction", r.phases.reduction},
                          {"seconds/optimizer", r.phases.optimizer}});
-  add_values(all, "", r.system);
+  for (const NamedValue& value : r.system) {
+    const bool grouped = value.name.find('/') != std::string::npos;
+    all.push_back({grouped ? value.name : "throughput/" + value.name, value.value});
+  }
   return all;
 }
 

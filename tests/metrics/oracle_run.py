@@ -1,64 +1,42 @@
-"""Runs for the oracle tests of the sinks: a tiny deck, killed where a test says."""
+"""The run of sink_run_program.cpp, and the values that it logs."""
 
-import os
+import math
 import pathlib
 import signal
 import subprocess
-import time
 
-DECK = """
-[run]
-max_steps = 300
-output = runs
-[model]
-d_model = 16
-n_layers = 2
-n_heads = 2
-[data]
-train = text.txt
-[batch]
-sequence_length = 16
-global = 4
-[evaluation]
-every_steps = 20
-[checkpoint]
-every_steps = 40
-[log]
-every_steps = 5
-samples_every_steps = 40
-sample_prompts = Line 1, Line 2
-sample_length = 8
-"""
+STEPS = [1] + list(range(5, 301, 5))      # log intervals
+EVALUATIONS = list(range(20, 301, 20))
+SAMPLES = list(range(40, 301, 40))
+TEXTS = ["Line 1\nis # one", "Line 2 \ufffd."]
 
 
-def prepare(folder):
-    os.chdir(folder)
-    lines = [f"Line {i * i % 71} has some words to train on.\n" for i in range(40)]
-    pathlib.Path("text.txt").write_text("".join(lines))
-    pathlib.Path("deck.ini").write_text(DECK)
+def loss(step):
+    return 3 * math.exp(-step / 100)
 
 
-def start(llmtrain, name, sinks, *overrides):
-    return subprocess.Popen([llmtrain, "deck.ini", f"run.name={name}", f"log.sinks={sinks}", *overrides],
-                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+def interval(step):
+    """The steps of the log interval that ends with a step."""
+    return [1] if step == 1 else [s for s in range(step - 4, step + 1) if s > 1]
 
 
-def run(llmtrain, name, sinks, *overrides):
-    job = start(llmtrain, name, sinks, *overrides)
-    _, errors = job.communicate()
-    assert job.returncode == 0, errors
-    assert "continues without" not in errors, errors
+def mean_loss(step):
+    return sum(map(loss, interval(step))) / len(interval(step))
 
 
-def run_until(llmtrain, name, sinks, step, *overrides):
-    """Kills the job when it has done `step` steps. Returns whether it was killed."""
-    ledger = pathlib.Path("runs") / name / "ledger.jsonl"
-    job = start(llmtrain, name, sinks, *overrides)
-    while job.poll() is None:
-        text = ledger.read_text() if ledger.exists() else ""
-        if f'{{"step":{step},' in text and f'"step":{step - 1},' in text:
-            job.send_signal(signal.SIGKILL)
-            break
-        time.sleep(0.001)
-    job.communicate()
-    return job.returncode == -signal.SIGKILL
+def validation_loss(step):
+    return 4 * math.exp(-step / 100)
+
+
+def run(program, folder, sinks, event=None):
+    """Runs to the end, or to the event, with which the process kills itself."""
+    pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
+    done = subprocess.run([program, str(folder), sinks, *([event] if event else [])], capture_output=True, text=True)
+    kills = event is not None and not event.startswith("rollback")
+    assert done.returncode == (-signal.SIGKILL if kills else 0), done.stderr
+    assert "continues without" not in done.stderr, done.stderr
+
+
+# Kills between evaluations, twice from one checkpoint, after an evaluation that its checkpoint does not know of, and
+# after a rollback.
+KILLS = ["kill:47", "kill:131", "kill:133", "pending:160", "kill:222"]

@@ -1,6 +1,6 @@
 """What `wandb sync` of the pinned version sends of a run, to a server on the loopback: configuration at the start, every
 step once under one run ID however often the job was killed and synced, summary, samples, files and the end.
-Usage: wandb_oracle.py LLMTRAIN."""
+Usage: wandb_oracle.py SINK_RUN."""
 
 import json
 import math
@@ -15,6 +15,7 @@ import wandb
 
 import oracle_run
 import wandb_stub
+from oracle_run import EVALUATIONS, SAMPLES, STEPS
 
 
 def sync(stub, folder):
@@ -41,30 +42,29 @@ def sent(stub):
 
 def check_config(run):
     config = {name: entry["value"] for name, entry in run["config"].items()}
-    assert config["model"]["d_model"] == 16 and config["batch"]["global"] == 4, config
-    assert config["log"]["sample_prompts"] == "Line 1, Line 2", config["log"]
-    assert run["params"]["displayName"] == "named" and run["params"]["tags"] == ["a", "b"], run["params"]
-    assert run["params"]["groupName"] == "seeds" and run["params"]["project"] == "stories", run["params"]
-    assert b"d_model = 16" in run["files"]["deck.ini"]
+    assert config["model"]["d_model"] == 16 and config["log"]["every_steps"] == 5, config
+    params = run["params"]
+    assert params["displayName"] == "sink_run" and params["tags"] == ["a", "b"], params
+    assert params["groupName"] == "seeds" and params["project"] == "stories", params
+    assert run["files"]["deck.ini"] == b"[model]\nd_model = 16\n"
 
 
-def check_rows(run, folder):
-    with open(folder / "metrics.jsonl") as file:
-        lines = [json.loads(line) for line in file]
-    train = {r["step"]: r for r in lines if "loss_mean" in r}
-    assert list(run["rows"]) == list(train) == [1] + list(range(5, 301, 5)), list(run["rows"])
-    for step, row in run["rows"].items():
-        assert math.isclose(row["train/loss"], train[step]["loss_mean"], rel_tol=1e-12), row
-    checks = {r["step"]: r["validation_loss"] for r in lines if "validation_loss" in r}
-    assert {s: r["validation/loss"] for s, r in run["rows"].items() if "validation/loss" in r} == checks
-    samples = [[r["step"], r["prompt"], r["sample"]] for r in lines if "sample" in r]
-    tables = [r["samples"] for r in run["rows"].values() if "samples" in r]
-    shown = [row for table in tables for row in json.loads(run["files"][table["path"]])["data"]]
-    assert shown == samples and len(samples) > 10, shown
-    assert sum(run["rows"][300]["histograms/grad_norm"]["values"]) == 5
+def check_rows(run):
+    rows = run["rows"]
+    assert list(rows) == STEPS, list(rows)
+    for step, row in rows.items():
+        assert math.isclose(row["train/loss"], oracle_run.mean_loss(step), rel_tol=1e-12), row
+        assert row["train/rewards/margins"] == step / 10, row
+        assert sum(row["histograms/grad_norm"]["values"]) == len(oracle_run.interval(step)), row
+    checks = {step: row["validation/loss"] for step, row in rows.items() if "validation/loss" in row}
+    assert list(checks) == EVALUATIONS, checks
+    tables = [row["samples"] for row in rows.values() if "samples" in row]
+    shown = [json.loads(run["files"][table["path"]])["data"] for table in tables]
+    assert [[[r[0], r[1] + r[2]] for r in rows] for rows in shown] == [
+        [[step, text] for text in oracle_run.TEXTS] for step in SAMPLES], shown
     assert run["exit"] == 0, run["exit"]
     summary = run["summary"]
-    assert summary["_step"] == 300 and summary["train/loss"] == run["rows"][300]["train/loss"], summary
+    assert summary["_step"] == 300 and summary["train/loss"] == rows[300]["train/loss"], summary
     assert summary["validation/best_loss"] == min(checks.values()), summary
 
 
@@ -72,47 +72,36 @@ def main():
     pinned = re.search(r'wandb_version = "(.*)"',
                        (pathlib.Path(__file__).parent / "../../src/metrics/wandb_log.hpp").read_text()).group(1)
     if wandb.__version__ != pinned:
-        print(f"wandb {wandb.__version__} is here, and the files follow {pinned}")
-    llmtrain = str(pathlib.Path(sys.argv[1]).resolve())
+        print(f"wandb {wandb.__version__} is here; the files follow {pinned}")
+    program = str(pathlib.Path(sys.argv[1]).resolve())
     with tempfile.TemporaryDirectory() as work:
-        oracle_run.prepare(work)
-        runs = pathlib.Path(work) / "runs"
-        job = ("jsonl, wandb", "wandb.name=named", "wandb.project=stories", "wandb.tags=a, b", "wandb.group=seeds")
-        killed = wandb_stub.Stub()
-        for step in (47, 131, 133, 222):
-            assert oracle_run.run_until(llmtrain, "killed", job[0], step, *job[1:]), "the job ended before it was killed"
-            sync(killed, runs / "killed")
-            run = sent(killed)
+        killed = pathlib.Path(work) / "killed"
+        killed.mkdir()
+        (killed / "deck.ini").write_text("[model]\nd_model = 16\n")
+        stub = wandb_stub.Stub()
+        for event in oracle_run.KILLS:
+            oracle_run.run(program, killed, "wandb", event)
+            sync(stub, killed)
+            run = sent(stub)
             check_config(run)  # of a run that goes on
-            assert run["exit"] == 1, "a file without an end is a failed run so far"
-        oracle_run.run(llmtrain, "killed", *job)
-        sync(killed, runs / "killed")
-        run = sent(killed)
+            assert run["exit"] == 1, "a file without an end is that of a failed run so far"
+        oracle_run.run(program, killed, "wandb", "rollback:270")
+        sync(stub, killed)
+        run = sent(stub)
         check_config(run)
-        check_rows(run, runs / "killed")
-        assert "No runs to sync" in sync(killed, runs / "killed"), "nothing is new"
-
-        oracle_run.run(llmtrain, "whole", *job)
-        whole = wandb_stub.Stub()
-        sync(whole, runs / "whole")
-        other = sent(whole)
-        check_rows(other, runs / "whole")
-        assert set(killed.runs) != set(whole.runs), "another run directory is another run"
-        losses = [[row["train/loss"] for row in r["rows"].values()] for r in (run, other)]
-        assert losses[0] == losses[1]
-        ledgers = [(runs / name / "ledger.jsonl").read_bytes() for name in ("killed", "whole")]
-        assert ledgers[0] == ledgers[1]
+        check_rows(run)
+        assert "No runs to sync" in sync(stub, killed), "nothing is new"
 
         # Control: a damaged record is seen.
-        path = next((runs / "whole/wandb").glob("*/*.wandb"))
+        path = next((killed / "wandb").glob("*/*.wandb"))
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
         path.with_suffix(".wandb.synced").unlink()
         damaged = wandb_stub.Stub()
-        sync(damaged, runs / "whole")
-        assert len(damaged.run(next(iter(damaged.runs)))["rows"]) < 61
-    print(f"wandb {wandb.__version__} syncs one run with every step once, after 4 kills")
+        sync(damaged, killed)
+        assert len(damaged.run(next(iter(damaged.runs)))["rows"]) < len(STEPS)
+    print(f"wandb {wandb.__version__} syncs one run with every step once, after {len(oracle_run.KILLS)} kills")
 
 
 if __name__ == "__main__":

@@ -141,10 +141,11 @@ class TensorboardSink : public Sink {
   int64_t max_bytes_;
   int64_t last_time_ = 0;  ///< in the name of the last file
   std::optional<AppendFile> file_;
-  int64_t bytes_ = 0;     ///< of this file
-  bool begins_ = true;    ///< True if the next file begins a session of the run
-  int64_t step_ = 0;      ///< of the session's begin, then of the last event
-  std::string repeated_;  ///< records of that step, which the session begins with
+  int64_t bytes_ = 0;       ///< of this file
+  bool described_ = false;  ///< True if a file has the hyperparameters
+  bool begins_ = true;      ///< True if the next file begins a session of the run
+  int64_t step_ = 0;        ///< of the session's begin, then of the last event
+  std::string repeated_;    ///< records of that step, which the session begins with
 };
 
 void TensorboardSink::samples(const SampleRecord& r, double /*wall_time*/) {
@@ -185,6 +186,7 @@ std::vector<fs::path> TensorboardSink::event_files() const {
 void TensorboardSink::go_back(int64_t step, PendingWork pending) {
   file_.reset();
   repeated_.clear();
+  described_ = false;
   for (const fs::path& path : event_files()) cut_file(path, step, pending);
   begins_ = true;
   step_ = step;
@@ -192,14 +194,13 @@ void TensorboardSink::go_back(int64_t step, PendingWork pending) {
 
 void TensorboardSink::cut_file(const fs::path& path, int64_t step, PendingWork pending) {
   int64_t kept = 0;
-  bool has_values = false;
   read_events(path.string(), [&](std::string_view payload, int64_t end) {
     pb::Event event;
     if (!event.ParseFromArray(payload.data(), static_cast<int>(payload.size()))) return false;
     const std::string tag = tag_of(event);
     if (event.step() < step || event.has_file_version()) {
       kept = end;
-      has_values |= event.has_summary();
+      described_ |= tag == session_start_tag;
     } else if (event.step() == step && event.has_summary()) {
       const bool again = (pending.evaluation && tag.starts_with(validation_group)) ||
                          (pending.samples && tag.starts_with(samples_group)) || tag == session_end_tag ||
@@ -208,11 +209,8 @@ void TensorboardSink::cut_file(const fs::path& path, int64_t step, PendingWork p
     }
     return event.step() <= step;
   });
-  if (!has_values) {
-    fs::remove(path);
-  } else if (kept != static_cast<int64_t>(fs::file_size(path))) {
-    fs::resize_file(path, static_cast<uintmax_t>(kept));
-  }
+  // An empty file stays: a TensorBoard that reads it finds the next one.
+  if (kept != static_cast<int64_t>(fs::file_size(path))) fs::resize_file(path, static_cast<uintmax_t>(kept));
 }
 
 std::string TensorboardSink::session_start() const {
@@ -230,7 +228,6 @@ std::string TensorboardSink::session_start() const {
 /// The current file, which begins with its version. Its name comes after those of the files before.
 AppendFile& TensorboardSink::file() {
   if (file_) return *file_;
-  const bool is_first = event_files().empty();
   last_time_ = std::max(last_time_ + 1, static_cast<int64_t>(unix_seconds()));
   pb::Event version = event_at(0);
   version.set_file_version("brain.Event:2");
@@ -239,7 +236,8 @@ AppendFile& TensorboardSink::file() {
     pb::Event start = event_at(step_);
     start.mutable_session_log()->set_status(pb::SessionLog::START);
     head += event_record(start.SerializeAsString());
-    if (is_first) head += session_start();
+    if (!described_) head += session_start();
+    described_ = true;
     head += repeated_;
     repeated_.clear();
     begins_ = false;

@@ -102,17 +102,27 @@ class WandbSink : public Sink {
     std::map<std::string, std::string> values;
   };
 
+  /// A part of the file.
+  struct Before {
+    std::vector<std::string> records;
+    std::optional<wandb::Timestamp> start;
+    int64_t last_step = -1;
+    Row row;
+  };
+
   void append(wandb::Record& record);
   void append_head(const std::optional<wandb::Timestamp>& start);
   Row& row_at(int64_t step, double wall_time);
   void write_row();
+  void append_row();
+  Before read_before(int64_t step) const;
   void rewrite(int64_t step, PendingWork pending);
 
   SinkOptions options_;
   std::string id_, folder_, path_;
   std::optional<WandbLog> log_;
   int64_t records_ = 0;
-  Row row_;                    ///< not written yet: an evaluation and samples of its step may come
+  Row row_;                    ///< not in the file yet: an evaluation and samples of its step may come
   int64_t written_step_ = -1;  ///< of the last row in the file
   double runtime_ = 0;         ///< seconds
 };
@@ -203,11 +213,8 @@ void WandbSink::end(bool finished) {
 
 /// The row of a step; that of an earlier step is complete then.
 WandbSink::Row& WandbSink::row_at(int64_t step, double wall_time) {
-  if (row_.step != step) {
-    write_row();
-    if (step <= written_step_) rewrite(step, {});
-    row_.step = step;
-  }
+  if (row_.step != step) write_row();
+  row_.step = step;
   runtime_ = wall_time;
   row_.values["_step"] = std::to_string(step);
   row_.values["_runtime"] = json_number(wall_time);
@@ -217,6 +224,15 @@ WandbSink::Row& WandbSink::row_at(int64_t step, double wall_time) {
 
 void WandbSink::write_row() {
   if (row_.step < 0) return;
+  if (row_.step <= written_step_) {
+    rewrite(row_.step, {});
+  } else {
+    append_row();
+  }
+  std::filesystem::remove(path_ + ".synced");  // W&B's mark that the file needs no sync
+}
+
+void WandbSink::append_row() {
   wandb::Record history, summary;
   history.mutable_history()->mutable_step()->set_num(row_.step);
   for (const auto& [name, value] : row_.values) {
@@ -236,48 +252,58 @@ void WandbSink::write_row() {
   }
   written_step_ = row_.step;
   row_ = {};
-  std::filesystem::remove(path_ + ".synced");  // W&B's mark that the file needs no sync
 }
 
-/// Writes the file anew with the rows before `step`; the row of that step, without what is pending, is the current one.
-/// A reader of the old file is not disturbed.
-void WandbSink::rewrite(int64_t step, PendingWork pending) {
-  std::vector<std::string> kept;
-  std::optional<wandb::Timestamp> start;
-  written_step_ = -1;
+/// What a file has from before a step, and the row of that step.
+WandbSink::Before WandbSink::read_before(int64_t step) const {
+  Before before;
+  if (std::filesystem::file_size(path_) <= wandb_file_header().size()) return before;
   bool later = false;
-  const auto header_bytes = wandb_file_header().size();
-  const bool has_records = std::filesystem::file_size(path_) > header_bytes;
-  if (has_records)
-    read_wandb_log(path_, [&](std::string_view payload) {
-      wandb::Record record;
-      if (later || !record.ParseFromArray(payload.data(), static_cast<int>(payload.size()))) return;
-      if (record.has_run()) start = record.run().start_time();
-      if (record.has_history()) {
-        later = record.history().step().num() >= step;
-        if (record.history().step().num() == step) {
-          row_.step = step;
-          for (const wandb::Item& item : record.history().item()) row_.values[item.nested_key(0)] = item.value_json();
-        }
-        if (!later) written_step_ = record.history().step().num();
+  read_wandb_log(path_, [&](std::string_view payload) {
+    wandb::Record record;
+    if (later || !record.ParseFromArray(payload.data(), static_cast<int>(payload.size()))) return;
+    if (record.has_run()) before.start = record.run().start_time();
+    if (record.has_history()) {
+      const int64_t at = record.history().step().num();
+      later = at >= step;
+      if (!later) before.last_step = at;
+      if (at == step) {
+        before.row.step = at;
+        for (const wandb::Item& item : record.history().item())
+          before.row.values[item.nested_key(0)] = item.value_json();
       }
-      const bool row = record.has_history() || record.has_summary();
-      if (!later && (row || (record.has_files() && written_step_ >= 0))) kept.emplace_back(payload);
-    });
-  std::erase_if(row_.values, [&](const auto& value) {
+    }
+    const bool of_rows = record.has_history() || record.has_summary() || (record.has_files() && before.last_step >= 0);
+    if (of_rows && !later) before.records.emplace_back(payload);
+  });
+  return before;
+}
+
+/// Writes the file anew with the rows before `step` and the row of that step, which loses what is pending and gets the
+/// values of row_. A reader of the old file is not disturbed.
+void WandbSink::rewrite(int64_t step, PendingWork pending) {
+  Before before = read_before(step);
+  std::erase_if(before.row.values, [&](const auto& value) {
     return (pending.evaluation && value.first.starts_with(validation_group)) ||
            (pending.samples && value.first == table_key);
   });
+  if (row_.step == step) {
+    before.row.step = step;
+    for (const auto& [name, value] : row_.values) before.row.values[name] = value;
+  }
   const std::string temporary = path_ + ".tmp";
   std::filesystem::remove(temporary);
   log_.emplace(temporary);
   records_ = 0;
-  append_head(start);
-  for (const std::string& payload : kept) {
+  append_head(before.start);
+  for (const std::string& payload : before.records) {
     wandb::Record record;
     record.ParseFromString(payload);
     append(record);
   }
+  written_step_ = before.last_step;
+  row_ = std::move(before.row);
+  if (row_.step >= 0) append_row();
   log_->sync();
   publish_file(temporary, path_);
 }

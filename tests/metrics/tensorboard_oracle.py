@@ -6,20 +6,20 @@ import struct
 import sys
 import tempfile
 
-from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing import data_provider, event_accumulator, plugin_event_multiplexer
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from tensorboard.context import RequestContext
 from tensorboard.plugins import base_plugin
 from tensorboard.plugins.hparams import api_pb2, backend_context, get_experiment, list_session_groups
+from tensorboard.util import tensor_util
 
 import oracle_run
 from oracle_run import EVALUATIONS, SAMPLES, STEPS
 
-EVERYTHING = {"scalars": 0, "tensors": 0, "histograms": 0}
-
 
 def accumulator(folder):
-    events = EventAccumulator(str(folder / "tensorboard"), size_guidance=EVERYTHING)
+    """All events, as TensorBoard's server reads them."""
+    events = EventAccumulator(str(folder / "tensorboard"), size_guidance={"tensors": 0})
     events.Reload()
     return events
 
@@ -34,7 +34,12 @@ def near(found, expected):
 
 
 def points(events, tag):
-    return [(e.step, e.value) for e in events.Scalars(tag)]
+    return [(e.step, tensor_util.make_ndarray(e.tensor_proto).item()) for e in events.Tensors(tag)]
+
+
+def counts(events, tag):
+    """Numbers of the values in histograms, whose rows are begin, end and count of a bucket."""
+    return [(e.step, tensor_util.make_ndarray(e.tensor_proto)[:, 2].sum()) for e in events.Tensors(tag)]
 
 
 def texts(events):
@@ -51,8 +56,8 @@ def check(events):
     assert near(validation, [(s, oracle_run.validation_loss(s)) for s in EVALUATIONS]), validation
     shown = [[(s, "    " + text.replace("\n", "\n    ")) for s in SAMPLES] for text in oracle_run.TEXTS]
     assert texts(events) == shown, texts(events)
-    norms = events.Histograms("histograms/grad_norm")
-    assert [(h.step, h.histogram_value.num) for h in norms] == [(s, len(oracle_run.interval(s))) for s in STEPS]
+    norms = counts(events, "histograms/grad_norm")
+    assert norms == [(s, len(oracle_run.interval(s))) for s in STEPS], norms
 
 
 def check_hyperparameters(folder):
@@ -95,7 +100,7 @@ def main():
         watched = None
         for event in oracle_run.KILLS:
             oracle_run.run(program, runs / "killed", "tensorboard", event)
-            watched = watched or EventAccumulator(str(runs / "killed/tensorboard"), size_guidance=EVERYTHING)
+            watched = watched or accumulator(runs / "killed")
             watched.Reload()  # as a TensorBoard that is open all the time
             if event.startswith("kill"):
                 tear(runs / "killed")
@@ -103,6 +108,9 @@ def main():
         watched.Reload()
         check(watched)
         check(accumulator(runs / "killed"))
+        older = event_accumulator.EventAccumulator(str(runs / "killed/tensorboard"), {"scalars": 0})
+        older.Reload()
+        assert [e.step for e in older.Scalars("train/loss")] == STEPS
         check_hyperparameters(runs / "killed")
 
         ledgers = []

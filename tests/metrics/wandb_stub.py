@@ -10,6 +10,7 @@ class Stub:
         self.runs = {}      # id: what was sent of the run
         self.unknown = []   # operations without an answer
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.handle_error = lambda *_: None  # connections that the client drops
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 

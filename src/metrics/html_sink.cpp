@@ -1,8 +1,11 @@
-// The report of a run in report/, written anew while the run goes on.
+// The report of a run, report/report.html, written anew while the run goes on.
 
+#include <algorithm>
 #include <chrono>
+#include <filesystem>
 
 #include "metrics/sink.hpp"
+#include "report/report.hpp"
 
 namespace llmtrain {
 
@@ -10,7 +13,7 @@ namespace {
 
 class HtmlSink : public Sink {
  public:
-  explicit HtmlSink(const SinkOptions& options) : write_report_(options.write_report) {}
+  explicit HtmlSink(const SinkOptions& options) : folder_(options.directory) {}
 
   void interval(const IntervalRecord& /*record*/) override { write_sometimes(); }
   void evaluation(const EvaluationRecord& /*record*/, double /*wall_time*/) override { write_sometimes(); }
@@ -27,14 +30,13 @@ class HtmlSink : public Sink {
     if (Clock::now() >= next_) write();
   }
   void write() {
-    if (!write_report_) return;
     const Clock::time_point begin = Clock::now();
-    write_report_();
+    write_report({folder_}, folder_ / "report" / "report.html");
     const Clock::time_point end = Clock::now();
     next_ = end + std::max<Clock::duration>(std::chrono::minutes(1), 200 * (end - begin));
   }
 
-  std::function<void()> write_report_;
+  std::filesystem::path folder_;
   Clock::time_point next_;
 };
 

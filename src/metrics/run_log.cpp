@@ -334,7 +334,6 @@ void RunLog::State::make_sinks() {
   sink.settings = options.settings;
   for (DeckSetting& setting : sink.settings) setting.value = with_valid_utf8(setting.value);
   sink.wandb = options.wandb;
-  sink.write_report = options.write_report;
   const std::set<LogConfig::Sink> names(options.sinks.begin(), options.sinks.end());
   for (const LogConfig::Sink name : names) {
     try {

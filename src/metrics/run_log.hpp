@@ -37,10 +37,9 @@ struct RunLogOptions {
   std::vector<std::string> metrics = {};  ///< names of the objective's values besides the loss
   std::vector<std::string> scores = {};   ///< names of the scores of evaluations
   int ranks = 1;
-  std::string name = {};                    ///< run.name
-  std::vector<DeckSetting> settings = {};   ///< the resolved deck, for sinks that show it
-  WandbConfig wandb = {};                   ///< [wandb]
-  std::function<void()> write_report = {};  ///< for the sink html; null: nothing can
+  std::string name = {};                   ///< run.name
+  std::vector<DeckSetting> settings = {};  ///< the resolved deck, for sinks that show it
+  WandbConfig wandb = {};                  ///< [wandb]
   double flops_per_token = 0;
   double optimum = 0;        ///< loss of a perfect model if known, otherwise 0
   int64_t memory_bytes = 0;  ///< planned bytes per rank

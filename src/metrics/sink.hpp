@@ -3,7 +3,6 @@
 // LogConfig::Sink, a file with a class, and a line in sinks.cpp.
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,7 +23,6 @@ struct SinkOptions {
   std::string name = {};                                 ///< run.name
   std::vector<DeckSetting> settings = {};                ///< the resolved deck
   WandbConfig wandb = {};                                ///< [wandb]
-  std::function<void()> write_report = {};               ///< writes report/; null: nothing can
   int64_t event_file_bytes = int64_t{64} * 1024 * 1024;  ///< size at which the next event file begins
 };
 

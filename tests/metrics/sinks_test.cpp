@@ -414,15 +414,19 @@ TEST_F(FailingSinks, LedgersAreTheSameWithAnySinks) {
   EXPECT_FALSE(all.empty());
 }
 
-TEST(Reports, AreWrittenAtTheFirstIntervalAndAtTheEnd) {
-  int written = 0;
-  SinkOptions options;
-  options.write_report = [&] { ++written; };
-  const auto sink = make_sink(LogConfig::Sink::html, options);
-  for (int64_t step = 1; step < 9; ++step) sink->interval(interval_at(step, 1));
-  EXPECT_EQ(written, 1) << "then after a minute";
-  sink->end(true);
-  EXPECT_EQ(written, 2);
+TEST_F(Sinks, ReportsAreWrittenAtTheFirstIntervalAndAtTheEnd) {
+  const auto lines = make_sink(LogConfig::Sink::jsonl, options());
+  const auto report = make_sink(LogConfig::Sink::html, options());
+  const auto step = [&](int64_t number) {
+    lines->interval(interval_at(number, 1));
+    report->interval(interval_at(number, 1));
+    return read_file(folder / "report/report.html");
+  };
+  const std::string first = step(1);
+  EXPECT_THAT(first, HasSubstr("</html>"));
+  EXPECT_EQ(step(2), first) << "then after a minute";
+  report->end(true);
+  EXPECT_NE(read_file(folder / "report/report.html"), first);
 }
 
 TEST(Histograms, CountFiniteValues) {

@@ -46,6 +46,9 @@ void LogConfig::visit(DeckKeys& keys) {
 void LogConfig::resolve(DeckLoader& deck) const {
   const auto has = [&](Sink sink) { return std::ranges::find(sinks, sink) != sinks.end(); };
   deck.check(!has(Sink::html) || has(Sink::jsonl), {"log.sinks"}, "html shows what jsonl writes: add jsonl");
+  for (const char* key : {"wandb.project", "wandb.name", "wandb.entity", "wandb.tags", "wandb.group"}) {
+    if (!has(Sink::wandb)) deck.unused(key, "no effect without wandb in log.sinks");
+  }
   if (samples_every_steps > 0) return;
   for (const char* key :
        {"log.sample_prompts", "log.sample_length", "log.sample_temperature", "log.sample_top_k", "log.sample_top_p"}) {

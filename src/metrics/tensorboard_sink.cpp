@@ -131,7 +131,7 @@ class TensorboardSink : public Sink {
 
   std::vector<fs::path> event_files() const;
   void go_back(int64_t step, PendingWork pending);
-  void cut_file(const fs::path& path, int64_t step, PendingWork pending);
+  int64_t read_kept(const fs::path& path, int64_t step, PendingWork pending);
   AppendFile& file();
   void write(const pb::Event& event);
   std::string session_start() const;
@@ -187,12 +187,19 @@ void TensorboardSink::go_back(int64_t step, PendingWork pending) {
   file_.reset();
   repeated_.clear();
   described_ = false;
-  for (const fs::path& path : event_files()) cut_file(path, step, pending);
+  std::vector<std::pair<fs::path, int64_t>> cuts;
+  for (const fs::path& path : event_files()) cuts.emplace_back(path, read_kept(path, step, pending));
   begins_ = true;
   step_ = step;
+  file().sync();  // the new session is on the disk before the old ones lose what it repeats
+  for (const auto& [path, kept] : cuts) {
+    // An empty file stays: a TensorBoard that reads it finds the next one.
+    if (kept != static_cast<int64_t>(fs::file_size(path))) fs::resize_file(path, static_cast<uintmax_t>(kept));
+  }
 }
 
-void TensorboardSink::cut_file(const fs::path& path, int64_t step, PendingWork pending) {
+/// Returns the bytes of a file that are from before `step`, and adds what it has of that step to repeated_.
+int64_t TensorboardSink::read_kept(const fs::path& path, int64_t step, PendingWork pending) {
   int64_t kept = 0;
   read_events(path.string(), [&](std::string_view payload, int64_t end) {
     pb::Event event;
@@ -205,12 +212,13 @@ void TensorboardSink::cut_file(const fs::path& path, int64_t step, PendingWork p
       const bool again = (pending.evaluation && tag.starts_with(validation_group)) ||
                          (pending.samples && tag.starts_with(samples_group)) || tag == session_end_tag ||
                          tag == session_start_tag;
-      if (!again) repeated_ += event_record(payload);
+      const std::string record = event_record(payload);
+      // A job that was killed while it began has repeated it already.
+      if (!again && repeated_.find(record) == std::string::npos) repeated_ += record;
     }
     return event.step() <= step;
   });
-  // An empty file stays: a TensorBoard that reads it finds the next one.
-  if (kept != static_cast<int64_t>(fs::file_size(path))) fs::resize_file(path, static_cast<uintmax_t>(kept));
+  return kept;
 }
 
 std::string TensorboardSink::session_start() const {

@@ -191,6 +191,19 @@ TEST_F(EventFiles, PendingWorkIsThereOnce) {
   EXPECT_EQ(points("samples/1").size(), 2u);
 }
 
+TEST_F(EventFiles, AKillWhileASessionBeginsLosesNothing) {
+  write_steps(*make_sink(LogConfig::Sink::tensorboard, options()), 1, 6);
+  const fs::path first = files().front();
+  const std::string uncut = read_file(first);
+  make_sink(LogConfig::Sink::tensorboard, options())->resume(4, {}, 1);
+  write_file(first, uncut);  // as if the job had been killed before it cut the file
+  const auto sink = make_sink(LogConfig::Sink::tensorboard, options());
+  sink->resume(4, {}, 1);
+  write_steps(*sink, 5, 5);
+  EXPECT_EQ(points("train/loss"), losses(5));
+  EXPECT_EQ(points("validation/loss"), losses(4, 2, 2));
+}
+
 // Whatever part of the last record is on the disk.
 TEST_F(EventFiles, AKillAtAnyByteLosesNothingElse) {
   {

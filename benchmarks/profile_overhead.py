@@ -39,7 +39,7 @@ def main():
             f"run.output={work}", "run.name=run", "run.overwrite=true", f"run.max_steps={args.steps}",
             f"data.cache={work}/cache", "evaluation.every_steps=0", "evaluation.at_end=false",
             "checkpoint.every_steps=0", "checkpoint.at_end=false", "log.samples_every_steps=0",
-            f"log.every_steps={args.steps}", "log.sinks=jsonl"]
+            f"log.every_steps={args.steps}", "log.every_first=false", "log.sinks=jsonl"]
 
         def run(steps):
             """Seconds of processor time and of a step, steps recorded, ledger."""

@@ -15,6 +15,10 @@ find_package(xxHash REQUIRED)
 find_package(ZLIB 1.2 REQUIRED)
 find_package(zstd REQUIRED)
 find_package(PCRE2 REQUIRED)
+find_package(Protobuf CONFIG QUIET) # of newer releases; that of Debian has none
+if(NOT Protobuf_FOUND)
+  find_package(Protobuf 3.12 REQUIRED)
+endif()
 
 # Defined here, since FindHDF5 of CMake 4.3 fails when it defines the target for Debian's libhdf5_serial.
 add_library(hdf5::hdf5 INTERFACE IMPORTED)

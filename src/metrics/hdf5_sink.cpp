@@ -33,9 +33,9 @@ class Hdf5Sink : public Sink {
 
   void interval(const IntervalRecord& r) override;
   void evaluation(const EvaluationRecord& r, double wall_time) override;
-  std::string resume(int64_t step, bool evaluation_pending, double wall_time) override;
-  void roll_back(const RollbackRecord& r, bool evaluation_pending, double /*wall_time*/) override {
-    cut(r.step, evaluation_pending);
+  std::string resume(int64_t step, PendingWork pending, double wall_time) override;
+  void roll_back(const RollbackRecord& r, PendingWork pending, double /*wall_time*/) override {
+    cut(r.step, pending.evaluation);
   }
   void sync() override {
     const Clock::time_point begin = Clock::now();
@@ -126,7 +126,7 @@ void Hdf5Sink::evaluation(const EvaluationRecord& r, double wall_time) {
   sync_sometimes();
 }
 
-std::string Hdf5Sink::resume(int64_t step, bool evaluation_pending, double /*wall_time*/) {
+std::string Hdf5Sink::resume(int64_t step, PendingWork pending, double /*wall_time*/) {
   if (!std::filesystem::exists(path_)) return {};
   std::string warning;
   for (MetricsTable* table : {&train_, &validation_}) {
@@ -137,7 +137,7 @@ std::string Hdf5Sink::resume(int64_t step, bool evaluation_pending, double /*wal
           fmt::format("{}{}; /{} restarts at step {}", warning.empty() ? "" : "\n", error.what(), table->name, step);
     }
   }
-  cut(step, evaluation_pending);
+  cut(step, pending.evaluation);
   return warning;
 }
 

@@ -21,7 +21,8 @@ class JsonlSink : public Sink {
 
   void interval(const IntervalRecord& r) override;
   void evaluation(const EvaluationRecord& r, double wall_time) override;
-  std::string resume(int64_t step, bool /*evaluation_pending*/, double wall_time) override {
+  void samples(const SampleRecord& r, double wall_time) override;
+  std::string resume(int64_t step, PendingWork /*pending*/, double wall_time) override {
     nlohmann::ordered_json j = nlohmann::ordered_json::object();
     j["resumed_from_step"] = step;
     j["wall_time"] = wall_time;
@@ -29,7 +30,7 @@ class JsonlSink : public Sink {
     append(j);
     return {};
   }
-  void roll_back(const RollbackRecord& r, bool /*evaluation_pending*/, double wall_time) override {
+  void roll_back(const RollbackRecord& r, PendingWork /*pending*/, double wall_time) override {
     nlohmann::ordered_json j = nlohmann::ordered_json::object();
     j["rolled_back_to_step"] = r.step;
     j["from_step"] = r.from;
@@ -89,6 +90,17 @@ void JsonlSink::evaluation(const EvaluationRecord& r, double wall_time) {
   j["best"] = r.best;
   j["seconds"] = r.seconds;
   append(j);
+}
+
+void JsonlSink::samples(const SampleRecord& r, double wall_time) {
+  for (const SampleRecord::Sample& sample : r.samples) {
+    nlohmann::ordered_json j = nlohmann::ordered_json::object();
+    j["step"] = r.step;
+    j["wall_time"] = wall_time;
+    j["prompt"] = sample.prompt;
+    j["sample"] = sample.text;
+    append(j);
+  }
 }
 
 }  // namespace

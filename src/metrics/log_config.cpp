@@ -1,5 +1,7 @@
 #include "metrics/log_config.hpp"
 
+#include <algorithm>
+
 #include "core/deck/deck.hpp"
 
 namespace llmtrain {
@@ -8,8 +10,11 @@ void LogConfig::visit(DeckKeys& keys) {
   keys.section("log", "Choose what is written while the run goes on, and how often.", Change::nothing, training_tasks);
   keys.key("every_steps", every_steps,
            {.unit = "steps", .range = at_least(0), .doc = "Interval of progress lines; 0 = never."});
+  keys.key("every_first", every_first, {.doc = "The first step also gets a progress line."});
   keys.key("sinks", sinks,
-           {.doc = "Files for metrics, besides the console: metrics.h5, metrics.jsonl.", .tasks = sample_tasks});
+           {.doc = "Files for metrics, besides the console. hdf5: metrics.h5. jsonl: metrics.jsonl. tensorboard: event "
+                   "files in tensorboard/. wandb: an offline run in wandb/, for `wandb sync`. html: a page in report/.",
+            .tasks = sample_tasks});
   keys.key("samples_every_steps", samples_every_steps,
            {.unit = "steps",
             .range = at_least(0),
@@ -39,6 +44,11 @@ void LogConfig::visit(DeckKeys& keys) {
 }
 
 void LogConfig::resolve(DeckLoader& deck) const {
+  const auto has = [&](Sink sink) { return std::ranges::find(sinks, sink) != sinks.end(); };
+  deck.check(!has(Sink::html) || has(Sink::jsonl), {"log.sinks"}, "html shows what jsonl writes: add jsonl");
+  for (const char* key : {"wandb.project", "wandb.name", "wandb.entity", "wandb.tags", "wandb.group"}) {
+    if (!has(Sink::wandb)) deck.unused(key, "no effect without wandb in log.sinks");
+  }
   if (samples_every_steps > 0) return;
   for (const char* key :
        {"log.sample_prompts", "log.sample_length", "log.sample_temperature", "log.sample_top_k", "log.sample_top_p"}) {

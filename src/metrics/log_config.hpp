@@ -12,9 +12,11 @@ class DeckLoader;
 
 /// [log]; a value 0 of an ..._steps key means never.
 struct LogConfig {
-  enum class Sink : uint8_t { hdf5, jsonl };
+  /// In the order in which they are written: html reads what jsonl has.
+  enum class Sink : uint8_t { hdf5, jsonl, tensorboard, wandb, html };
 
   int64_t every_steps = 10;
+  bool every_first = true;
   std::vector<Sink> sinks = {Sink::hdf5, Sink::jsonl};
   int64_t samples_every_steps = 0;
   std::vector<std::string> sample_prompts;  ///< empty: one sample that starts like a document of the data
@@ -30,6 +32,6 @@ struct LogConfig {
 };
 
 template <>
-inline constexpr auto enum_names<LogConfig::Sink> = name_list("hdf5", "jsonl");
+inline constexpr auto enum_names<LogConfig::Sink> = name_list("hdf5", "jsonl", "tensorboard", "wandb", "html");
 
 }  // namespace llmtrain

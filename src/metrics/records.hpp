@@ -55,6 +55,29 @@ struct EvaluationRecord {
   std::vector<NamedValue> scores = {};        ///< of evaluation.tasks and evaluation.metrics
 };
 
+/// Continuations of the prompts of log.sample_prompts, after a step.
+struct SampleRecord {
+  struct Sample {
+    std::string prompt, text;
+  };
+  int64_t step = 0;
+  std::vector<Sample> samples;
+  double seconds = 0;
+};
+
+/// Work of the step to which a run returns that it will do again, whether or not it was done.
+struct PendingWork {
+  bool evaluation = false;
+  bool samples = false;
+};
+
+/// A key of the deck and its value, for the hyperparameters that sinks show.
+struct DeckSetting {
+  std::string section, key;
+  std::string value;        ///< as in the resolved deck
+  bool is_changed = false;  ///< True if the value differs from the default, and results depend on it
+};
+
 /// Rollback of the run to a checkpoint, with data that is omitted.
 struct RollbackRecord {
   int64_t step = 0;                             ///< step of the checkpoint

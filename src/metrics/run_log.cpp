@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <set>
@@ -15,6 +16,7 @@
 #include "metrics/append_file.hpp"
 #include "metrics/console.hpp"
 #include "metrics/ledger.hpp"
+#include "metrics/scalars.hpp"
 #include "metrics/sink.hpp"
 
 namespace llmtrain {
@@ -56,9 +58,18 @@ struct Interval {
   double loss = 0;        ///< sum over good steps, weighted by tokens
   double seconds = 0;
   StepRecord::Phases phases;
+  std::vector<double> grad_norms;  ///< never more than it has room for: steps allocate nothing
 
+  /// Keeps the memory.
+  void clear() {
+    std::vector<double> room = std::move(grad_norms);
+    room.clear();
+    *this = {};
+    grad_norms = std::move(room);
+  }
   void add(const StepRecord& r) {
     ++steps;
+    if (grad_norms.size() < grad_norms.capacity()) grad_norms.push_back(r.grad_norm);
     tokens += r.tokens;
     processed += r.processed > 0 ? r.processed : r.tokens;
     if (r.bad_steps > 0) {
@@ -84,14 +95,32 @@ struct RunLog::State {
       : options(o), console(o.directory.empty() ? "" : o.directory + "/log.txt", o.active), start(Clock::now()) {
     if (!o.active || o.directory.empty()) return;
     ledger = std::make_unique<AppendFile>(o.directory + "/ledger.jsonl");
-    const std::set<LogConfig::Sink> names(o.sinks.begin(), o.sinks.end());
-    for (const LogConfig::Sink name : names)
-      sinks.push_back(make_sink(name, {o.directory, o.scales_loss, o.metrics, o.scores, o.ranks}));
     for (const std::string& line : o.earlier) console.log_only(line);
+    make_sinks();
     if (o.resumed) resume();
-    for (const auto& sink : sinks) sink->sync();
+    each_sink([](Sink& sink) { sink.sync(); });
+    interval.grad_norms.reserve(std::clamp<size_t>(static_cast<size_t>(o.every_steps), 1, max_grad_norms));
   }
 
+  void make_sinks();
+  /// Calls work(sink) for every sink. One that fails ends with a warning; the run continues.
+  template <class Work>
+  void each_sink(const Work& work) {
+    std::erase_if(sinks, [&](NamedSink& sink) {
+      try {
+        work(*sink.sink);
+        return false;
+      } catch (const UserError& error) {
+        warn_of_end(sink.name, error.what());
+      } catch (const std::filesystem::filesystem_error& error) {
+        warn_of_end(sink.name, error.what());
+      }
+      return true;
+    });
+  }
+  void warn_of_end(LogConfig::Sink name, const char* why) {
+    console.warn(fmt::format("log.sinks: the run continues without {}: {}", name_of(name), why));
+  }
   void resume();
   void restore_numbers(const LogState& from);
   double wall_time() const { return earlier_seconds + seconds_since(start); }
@@ -133,7 +162,11 @@ struct RunLog::State {
   Console console;
   Clock::time_point start;
   std::unique_ptr<AppendFile> ledger;
-  std::vector<std::unique_ptr<Sink>> sinks;
+  struct NamedSink {
+    LogConfig::Sink name;
+    std::unique_ptr<Sink> sink;
+  };
+  std::vector<NamedSink> sinks;
   std::string ledger_text;  ///< current line
   Interval interval, all;
   std::optional<EvaluationRecord> fresh;
@@ -204,6 +237,7 @@ IntervalRecord RunLog::State::interval_record(const StepRecord& r) {
   record.memory_planned = options.memory_bytes;
   record.seconds = mean(interval.seconds);
   const StepRecord::Phases& p = interval.phases;
+  record.grad_norms = interval.grad_norms;
   record.phases = {mean(p.data), mean(p.forward_backward), mean(p.reduction), mean(p.optimizer)};
   return record;
 }
@@ -229,7 +263,8 @@ void RunLog::step(const StepRecord& r) {
     s.last_loss = r.loss;
     s.last_loss_step = r.step;
   }
-  const bool due = s.options.every_steps > 0 && r.step % s.options.every_steps == 0;
+  const bool due =
+      s.options.every_steps > 0 && (r.step % s.options.every_steps == 0 || (r.step == 1 && s.options.every_first));
   if (!due && r.step != s.options.total_steps) {
     if (s.console.has_live()) s.console.live(s.progress(r));
     return;
@@ -241,8 +276,8 @@ void RunLog::State::write_interval(const StepRecord& r) {
   console.print(progress(r));
   fresh.reset();
   const IntervalRecord record = interval_record(r);
-  for (const auto& sink : sinks) sink->interval(record);
-  interval = {};
+  each_sink([&](Sink& sink) { sink.interval(record); });
+  interval.clear();
 }
 
 void RunLog::evaluation(const EvaluationRecord& r) {
@@ -261,7 +296,7 @@ void RunLog::evaluation(const EvaluationRecord& r) {
   }
   if (s.ledger) s.ledger->append(ledger_line(r));
   const double wall = s.wall_time();
-  for (const auto& sink : s.sinks) sink->evaluation(r, wall);
+  s.each_sink([&](Sink& sink) { sink.evaluation(r, wall); });
   std::string text = fmt::format("step {}", r.step);
   if (r.tokens > 0) text += fmt::format("  validation loss {:.4f}", r.loss);
   if (r.tokens > 0 && r.metrics.empty()) text += fmt::format("  perplexity {:.3f}", std::exp(r.loss));
@@ -288,13 +323,35 @@ void RunLog::State::restore_numbers(const LogState& from) {
   });
 }
 
+void RunLog::State::make_sinks() {
+  SinkOptions sink;
+  sink.directory = options.directory;
+  sink.scales_loss = options.scales_loss;
+  sink.metrics = options.metrics;
+  sink.scores = options.scores;
+  sink.ranks = options.ranks;
+  sink.name = options.name;
+  sink.settings = options.settings;
+  for (DeckSetting& setting : sink.settings) setting.value = with_valid_utf8(setting.value);
+  sink.wandb = options.wandb;
+  const std::set<LogConfig::Sink> names(options.sinks.begin(), options.sinks.end());
+  for (const LogConfig::Sink name : names) {
+    try {
+      sinks.push_back({name, make_sink(name, sink)});
+    } catch (const UserError& error) {
+      warn_of_end(name, error.what());
+    } catch (const std::filesystem::filesystem_error& error) {
+      warn_of_end(name, error.what());
+    }
+  }
+}
+
 void RunLog::State::resume() {
   restore_numbers(*options.resumed);
-  for (const auto& sink : sinks) {
-    const std::string warning =
-        sink->resume(options.resumed_step, options.resumed->evaluation_pending, earlier_seconds);
+  each_sink([&](Sink& sink) {
+    const std::string warning = sink.resume(options.resumed_step, options.resumed->pending, earlier_seconds);
     if (!warning.empty()) console.warn(warning);
-  }
+  });
 }
 
 void RunLog::roll_back(const RollbackRecord& r, const LogState& from) {
@@ -303,11 +360,11 @@ void RunLog::roll_back(const RollbackRecord& r, const LogState& from) {
   const double wall = s.wall_time();
   s.console.warn(problem_text(r));
   if (s.ledger) s.ledger->append(ledger_line(r));
-  s.interval = {};
+  s.interval.clear();
   s.fresh.reset();
   s.restore_numbers(from);
   s.earlier_seconds = wall - seconds_since(s.start);
-  for (const auto& sink : s.sinks) sink->roll_back(r, from.evaluation_pending, wall);
+  s.each_sink([&](Sink& sink) { sink.roll_back(r, from.pending, wall); });
 }
 
 double RunLog::wall_time() const { return state_->wall_time(); }
@@ -317,20 +374,25 @@ LogState RunLog::save() {
   LogState state;
   if (!s.options.active) return state;
   if (s.ledger) s.ledger->sync();
-  for (const auto& sink : s.sinks) sink->sync();
+  s.each_sink([](Sink& sink) { sink.sync(); });
   s.each_number([&](const char* name, const double& field) { state.values[std::string("log_") + name] = field; });
   s.each_count([&](const char* name, const int64_t& field) { state.counters[std::string("log_") + name] = field; });
   state.values["log_wall_time"] = s.wall_time();
   return state;
 }
 
-void RunLog::sample(int64_t step, const std::string& prompt, const std::string& continuation, double seconds) {
-  state_->sample_seconds += seconds;
-  state_->console.print(fmt::format("step {}  sample\n  | {}", step, [&] {
+void RunLog::samples(const SampleRecord& r) {
+  State& s = *state_;
+  s.sample_seconds += r.seconds;
+  SampleRecord valid{r.step, {}, r.seconds};
+  for (const SampleRecord::Sample& sample : r.samples) {
+    valid.samples.push_back({with_valid_utf8(sample.prompt), with_valid_utf8(sample.text)});
     std::string text;
-    for (char c : prompt + continuation) text += c == '\n' ? "\n  | " : std::string(1, c);
-    return text;
-  }()));
+    for (char c : sample.prompt + sample.text) text += c == '\n' ? "\n  | " : std::string(1, c);
+    s.console.print(fmt::format("step {}  sample\n  | {}", r.step, text));
+  }
+  const double wall = s.wall_time();
+  s.each_sink([&](Sink& sink) { sink.samples(valid, wall); });
 }
 
 void RunLog::stop(const std::string& reason) {
@@ -339,6 +401,7 @@ void RunLog::stop(const std::string& reason) {
   s.console.print("");
   s.console.print(reason);
   s.console.print(fmt::format("  results             {}", s.options.directory));
+  s.each_sink([](Sink& sink) { sink.end(false); });
 }
 
 void RunLog::finish(const std::string& reason) {
@@ -350,7 +413,10 @@ void RunLog::finish(const std::string& reason) {
   if (s.options.total_steps > 0) s.print_training();
   if (!s.options.directory.empty()) s.console.print(fmt::format("  results             {}", s.options.directory));
   if (s.ledger) s.ledger->sync();
-  for (const auto& sink : s.sinks) sink->sync();
+  s.each_sink([](Sink& sink) {
+    sink.end(true);
+    sink.sync();
+  });
 }
 
 void RunLog::State::print_training() {

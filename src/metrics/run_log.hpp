@@ -1,5 +1,5 @@
 #pragma once
-// All output of a run: the console, log.txt, ledger.jsonl, metrics.jsonl, metrics.h5. Rank 0 owns a log that writes;
+// All output of a run: the console, log.txt, ledger.jsonl, and the sinks of log.sinks. Rank 0 owns a log that writes;
 // the logs of other ranks are silent.
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 
 #include "metrics/log_config.hpp"
 #include "metrics/records.hpp"
+#include "metrics/wandb_config.hpp"
 
 namespace llmtrain {
 
@@ -19,8 +20,7 @@ namespace llmtrain {
 struct LogState {
   std::map<std::string, int64_t> counters;
   std::map<std::string, double> values;
-  /// True if the evaluation of the checkpoint's step will be done, whether or not it was.
-  bool evaluation_pending = false;
+  PendingWork pending = {};
 };
 
 struct RunLogOptions {
@@ -28,6 +28,7 @@ struct RunLogOptions {
   bool active = true;     ///< false on ranks other than 0
   int64_t total_steps = 0;
   int64_t every_steps = 10;  ///< console and metrics.jsonl interval
+  bool every_first = false;  ///< True if step 1 is an interval of its own
   /// Returns the number of future evaluations after a logged step, its own included; null: none.
   std::function<int64_t(int64_t step)> evaluations_left;
   double evaluation_steps = 0;  ///< duration of an evaluation in steps, until one was timed
@@ -36,6 +37,9 @@ struct RunLogOptions {
   std::vector<std::string> metrics = {};  ///< names of the objective's values besides the loss
   std::vector<std::string> scores = {};   ///< names of the scores of evaluations
   int ranks = 1;
+  std::string name = {};                   ///< run.name
+  std::vector<DeckSetting> settings = {};  ///< the resolved deck, for sinks that show it
+  WandbConfig wandb = {};                  ///< [wandb]
   double flops_per_token = 0;
   double optimum = 0;        ///< loss of a perfect model if known, otherwise 0
   int64_t memory_bytes = 0;  ///< planned bytes per rank
@@ -67,7 +71,7 @@ class RunLog {
   double wall_time() const;
   /// Returns the current state; when it returns, everything so far is on the disk, metrics.h5 included.
   LogState save();
-  void sample(int64_t step, const std::string& prompt, const std::string& continuation, double seconds);
+  void samples(const SampleRecord& record);
   /// Prints best and last losses (and the optimum), tokens/s, times by phase, files written.
   void finish(const std::string& reason);
   /// Ends a job whose run continues later: prints only the reason and the location of the results.

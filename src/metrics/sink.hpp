@@ -9,6 +9,7 @@
 
 #include "metrics/log_config.hpp"
 #include "metrics/records.hpp"
+#include "metrics/wandb_config.hpp"
 
 namespace llmtrain {
 
@@ -19,7 +20,13 @@ struct SinkOptions {
   std::vector<std::string> metrics = {};  ///< names of an objective's values besides the loss
   std::vector<std::string> scores = {};   ///< names of the scores of evaluations
   int ranks = 1;
+  std::string name = {};                                 ///< run.name
+  std::vector<DeckSetting> settings = {};                ///< the resolved deck
+  WandbConfig wandb = {};                                ///< [wandb]
+  int64_t event_file_bytes = int64_t{64} * 1024 * 1024;  ///< size at which the next event file begins
 };
+
+inline constexpr size_t max_grad_norms = 4096;
 
 /// A log interval: its last step, and means over its steps.
 struct IntervalRecord {
@@ -32,19 +39,23 @@ struct IntervalRecord {
   int64_t memory_libraries = 0;  ///< bytes in use before the planned allocation was touched
   int64_t memory_planned = 0;
   double seconds = 0;              ///< of a step
+  std::vector<double> grad_norms;  ///< of the interval's steps, at most max_grad_norms of them
   StepRecord::Phases phases;       ///< of a step
   std::vector<NamedValue> system;  ///< of the nodes and ranks, e.g. "system/HOST/cpu_percent", "ranks/step_seconds/max"
 };
 
+/// A member that throws UserError ends the sink, not the run.
 class Sink {
  public:
   virtual ~Sink() = default;
   virtual void interval(const IntervalRecord& record) = 0;
   virtual void evaluation(const EvaluationRecord& record, double wall_time) = 0;
-  /// The run resumes after `step`; `evaluation_pending`: the evaluation of that step will be done again. Returns a
-  /// warning, or "".
-  virtual std::string resume(int64_t step, bool evaluation_pending, double wall_time) = 0;
-  virtual void roll_back(const RollbackRecord& record, bool evaluation_pending, double wall_time) = 0;
+  virtual void samples(const SampleRecord& /*record*/, double /*wall_time*/) {}
+  /// The run resumes after `step`; the sink removes what is later, and what is pending. Returns a warning, or "".
+  virtual std::string resume(int64_t step, PendingWork pending, double wall_time) = 0;
+  virtual void roll_back(const RollbackRecord& record, PendingWork pending, double wall_time) = 0;
+  /// The job ends; `finished`: the run does, too.
+  virtual void end(bool /*finished*/) {}
   /// When it returns, everything so far is on the disk.
   virtual void sync() = 0;
 };
@@ -53,5 +64,8 @@ std::unique_ptr<Sink> make_sink(LogConfig::Sink name, const SinkOptions& options
 
 std::unique_ptr<Sink> make_hdf5_sink(const SinkOptions& options);
 std::unique_ptr<Sink> make_jsonl_sink(const SinkOptions& options);
+std::unique_ptr<Sink> make_tensorboard_sink(const SinkOptions& options);
+std::unique_ptr<Sink> make_wandb_sink(const SinkOptions& options);
+std::unique_ptr<Sink> make_html_sink(const SinkOptions& options);
 
 }  // namespace llmtrain

@@ -16,6 +16,9 @@ struct SinkEntry {
 constexpr std::array sinks = {
     SinkEntry{LogConfig::Sink::hdf5, make_hdf5_sink},
     SinkEntry{LogConfig::Sink::jsonl, make_jsonl_sink},
+    SinkEntry{LogConfig::Sink::tensorboard, make_tensorboard_sink},
+    SinkEntry{LogConfig::Sink::wandb, make_wandb_sink},
+    SinkEntry{LogConfig::Sink::html, make_html_sink},
 };
 
 }  // namespace

@@ -355,8 +355,7 @@ int run_evaluation(Job& job) {
   if (!task->scores().answers.empty()) {
     task->scores().answers.set_stop_ids(answer_stop_ids(config, data, communicator));
   }
-  RunLogOptions options =
-      log_options(config.log, config.precision, root ? &*directory : nullptr, task->plan(), communicator);
+  RunLogOptions options = log_options(config, root ? &*directory : nullptr, task->plan(), communicator);
   options.earlier = earlier;
   for (const MetricSpec& metric : task->metrics().subspan(1)) options.metrics.emplace_back(metric.name);
   options.scores = task->scores().names();

@@ -189,8 +189,7 @@ void generate(Job& job, OpenedRun& run, const Dataset& data) {
   StopRules stop;
   throw_on_all_ranks(communicator, [&] { stop = find_stops(config, data); });
   open_output(run, config, prompts, communicator);
-  RunLogOptions options =
-      log_options(config.log, config.precision, root ? &*run.directory : nullptr, task->plan(), communicator);
+  RunLogOptions options = log_options(config, root ? &*run.directory : nullptr, task->plan(), communicator);
   options.sinks.clear();
   std::optional<RunLog> log;
   throw_on_all_ranks(communicator, [&] { log.emplace(options); });

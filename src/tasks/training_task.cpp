@@ -327,8 +327,7 @@ int run_training(Job& job) {
     if (root) prepare_directory(*directory, write_deck(config), from);
   });
   config.set_epoch_intervals(plan->steps_per_epoch());
-  RunLogOptions log_setup =
-      log_options(config.log, config.precision, root ? &*directory : nullptr, plan->arena, communicator);
+  RunLogOptions log_setup = log_options(config, root ? &*directory : nullptr, plan->arena, communicator);
   describe_work(log_setup, *plan, config.evaluation, config.batch.sequence_length);
   log_setup.earlier = earlier;
   log_setup.optimum = data.optimum;

@@ -91,11 +91,12 @@ int64_t RunSamples::run(int64_t completed, const StopRequested& stop_requested) 
   // Samples are printed when all are complete, so that none is printed twice.
   const std::vector<Continuation> all = plan.generator->run(plan.params(), plan.arena, run_.runtime.stream(), wanted);
   if (stop != 0) return stop;
-  const double seconds = (now() - begin) / static_cast<double>(all.size());
+  SampleRecord record{completed, {}, now() - begin};
   for (size_t i = 0; i < all.size(); ++i) {
     const std::vector<int32_t>& prompt = wanted.prompts[i];
-    run_.log.sample(completed, tokenizer.decode(prompt), continuation_text(tokenizer, prompt, all[i].tokens), seconds);
+    record.samples.push_back({tokenizer.decode(prompt), continuation_text(tokenizer, prompt, all[i].tokens)});
   }
+  run_.log.samples(record);
   run_.progress.pending.samples = false;
   return 0;
 }

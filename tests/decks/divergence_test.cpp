@@ -30,6 +30,7 @@ every_steps = 4
 keep = 100
 [log]
 every_steps = 2
+every_first = false
 parameter_hash_every_steps = 1
 )"};
 

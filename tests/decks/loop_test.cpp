@@ -115,7 +115,7 @@ TEST_F(Loop, MetricsCanBeInspected) {
   const auto lines = ledger({"log.every_steps=4", "evaluation.every_steps=0"});
   const Outcome shown = llmtool({"inspect", (folder / "1/metrics.h5").string()});
   EXPECT_EQ(shown.exit_code, 0) << shown.output;
-  for (const char* part : {"/train\n", "/validation\n", "nats per token", "learning_rate               3"}) {
+  for (const char* part : {"/train\n", "/validation\n", "nats per token", "learning_rate               4"}) {
     EXPECT_NE(shown.output.find(part), std::string::npos) << part << " in " << shown.output;
   }
 }

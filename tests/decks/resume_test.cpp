@@ -81,7 +81,7 @@ TEST_F(Resume, AtEveryStepOnAnyRanksStagesAndThreads) {
   EXPECT_EQ(ledger("rare"), expected) << "saving changes nothing";
   const auto lines = metrics("whole");
   const std::string rows = metrics_rows("whole");
-  EXPECT_THAT(rows, HasSubstr("loss_mean 3 "));
+  EXPECT_THAT(rows, HasSubstr("loss_mean 4 "));
   for (int k = 1; k <= 12; ++k) {
     const int ranks[] = {1, 2, 3, 4, 6};
     cut_off("whole", "cut", k);

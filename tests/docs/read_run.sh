@@ -43,7 +43,7 @@ read_run() { PYTHONDONTWRITEBYTECODE=1 "$python" "$root/docs/read_run.py" "$@"; 
 read_run runs/a | tee summary.txt
 grep -q "^$last: step 6," summary.txt
 grep -q '  transformer.h.1.mlp.c_fc.weight \[16, 64\]: rms .*, m .*, v ' summary.txt
-grep -q '^metrics.h5: train: 3 rows of .*loss.*tokens_per_second' summary.txt
+grep -q '^metrics.h5: train: 4 rows of .*loss.*tokens_per_second' summary.txt
 grep -q '^metrics.h5: validation: 2 rows' summary.txt
 read_run "$last" --tensor transformer.ln_f.weight >tensor.txt
 grep -q '^v:' tensor.txt

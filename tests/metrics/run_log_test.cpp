@@ -339,7 +339,7 @@ TEST_F(RunLogFiles, LogTextIsTheConsoleWithoutEscapes) {
     log.print("opening");
     log.step(record(1, 4, 300));
     log.step(record(2, 2, 100));
-    log.sample(2, "Once", " upon\na time", 0.5);
+    log.samples({2, {{"Once", " upon\na time"}}, 0.5});
   }
   const std::string printed = testing::internal::GetCapturedStdout();
   std::ostringstream logged;

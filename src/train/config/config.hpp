@@ -14,6 +14,8 @@
 #include "generate/rollout_config.hpp"
 #include "layers/memory_config.hpp"
 #include "metrics/log_config.hpp"
+#include "metrics/records.hpp"
+#include "metrics/wandb_config.hpp"
 #include "models/freeze_config.hpp"
 #include "models/lora_config.hpp"
 #include "models/model_config.hpp"
@@ -67,6 +69,7 @@ struct Config {
   CheckpointConfig checkpoint;
   EvaluationConfig evaluation;
   LogConfig log;
+  WandbConfig wandb;
 
   ModelSource source;
   Provenance provenance;           ///< origin of every key; where() begins an error message about one
@@ -139,6 +142,9 @@ DeckComparison comparison_with(const Config& config);
 
 /// The resolved deck: a deck that resolves to itself, with a comment on every key that says where its value comes from.
 std::string write_deck(const Config& config);
+
+/// The keys with an effect and their values, in order, for sinks that show them.
+std::vector<DeckSetting> deck_settings(const Config& config);
 
 /// Help on the deck: all keys (empty topic), those of a section, or one section.key.
 std::string help_text(std::string_view topic);

@@ -157,14 +157,18 @@ void reserve_disk(ParamStore& params, const std::string& folder, const std::stri
   });
 }
 
-RunLogOptions log_options(const LogConfig& config, const PrecisionConfig& precision, const RunDirectory* directory,
-                          const Arena& plan, Communicator& communicator) {
+RunLogOptions log_options(const Config& config, const RunDirectory* directory, const Arena& plan,
+                          Communicator& communicator) {
   RunLogOptions options;
   options.directory = directory != nullptr ? directory->path() : "";
   options.active = communicator.rank() == 0;
-  options.every_steps = config.every_steps;
-  options.sinks = config.sinks;
-  options.scales_loss = precision.compute == PrecisionConfig::Compute::fp16;
+  options.every_steps = config.log.every_steps;
+  options.every_first = config.log.every_first;
+  options.sinks = config.log.sinks;
+  options.name = config.run.name;
+  options.settings = deck_settings(config);
+  options.wandb = config.wandb;
+  options.scales_loss = config.precision.compute == PrecisionConfig::Compute::fp16;
   options.ranks = communicator.size();
   options.memory_bytes = plan.bytes();
   options.memory_now = [ranks = ranks_of_device(communicator)] { return device_process_bytes(ranks); };

@@ -44,8 +44,8 @@ void check_host_memory(int64_t bytes, Communicator& communicator);
 void reserve_disk(ParamStore& params, const std::string& folder, const std::string& where, Communicator& communicator);
 
 /// Options for the log files and the console: `directory` is null on ranks other than 0. Collective.
-RunLogOptions log_options(const LogConfig& config, const PrecisionConfig& precision, const RunDirectory* directory,
-                          const Arena& plan, Communicator& communicator);
+RunLogOptions log_options(const Config& config, const RunDirectory* directory, const Arena& plan,
+                          Communicator& communicator);
 
 /// Attention backend of a task for whole sequences on a rank with this `library`; empty: the built-in attention only.
 std::string attention_backend(const std::string& library, Task task, const ModelConfig& model, DType compute);

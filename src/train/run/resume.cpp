@@ -168,7 +168,9 @@ void compare_contents(std::vector<NamedContent>& now, ResumePoint& from) {
 }
 
 LogState log_state(const Manifest& manifest) {
-  return {manifest.run.counters, manifest.run.values, is_pending(manifest.run, pending_evaluation)};
+  return {manifest.run.counters,
+          manifest.run.values,
+          {is_pending(manifest.run, pending_evaluation), is_pending(manifest.run, pending_samples)}};
 }
 
 std::optional<ResumePoint> find_resume_point(const RunConfig& run, const CheckpointConfig& checkpoint,
@@ -225,8 +227,9 @@ void cut_metrics(const std::string& folder, const Manifest& manifest) {
     if (json.is_discarded()) break;
     if (const auto found = json.is_object() ? json.find("step") : json.end();
         found != json.end() && found->is_number()) {
-      const bool evaluated = json.contains("validation_loss") && is_pending(manifest.run, pending_evaluation);
-      if (evaluated ? *found >= step : *found > step) break;
+      const bool pending = (json.contains("validation_loss") && is_pending(manifest.run, pending_evaluation)) ||
+                           (json.contains("sample") && is_pending(manifest.run, pending_samples));
+      if (pending ? *found >= step : *found > step) break;
     }
     keep += static_cast<int64_t>(line.size()) + 1;
   }

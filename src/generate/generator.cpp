@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <optional>
 
 #include "core/activity.hpp"
 #include "core/error.hpp"
+#include "core/progress.hpp"
 #include "device/device.hpp"
 #include "generate/generated_text.hpp"
 
@@ -97,6 +99,16 @@ std::vector<Generator::Text> Generator::make_texts(const GenerationRequest& requ
   return texts;
 }
 
+/// Fraction of the texts' new tokens; those that a text ends without count as done.
+double Generator::completed(std::span<const Text> texts, int64_t max_new_tokens) {
+  double done = 0;
+  for (const Text& text : texts) {
+    const auto added = static_cast<double>(std::ssize(text.ids) - static_cast<int64_t>(text.prompt_length));
+    done += text.running ? std::clamp(added / static_cast<double>(max_new_tokens), 0.0, 1.0) : 1;
+  }
+  return done / static_cast<double>(texts.size());
+}
+
 std::vector<Continuation> Generator::run(ParamStore& params, Arena& arena, Stream& stream,
                                          const GenerationRequest& request) {
   check(request);
@@ -114,6 +126,8 @@ std::vector<Continuation> Generator::run(ParamStore& params, Arena& arena, Strea
       failure = std::current_exception();
     }
   };
+  std::optional<Progress> progress;
+  if (!request.what.empty()) progress.emplace(request.what);
   size_t ended = 0;  // texts at the begin that have ended
   while (true) {
     while (ended < texts.size() && !texts[ended].running) ++ended;
@@ -126,6 +140,7 @@ std::vector<Continuation> Generator::run(ParamStore& params, Arena& arena, Strea
     if (work[3] != 0 || (work[0] == 0 && work[1] == 0 && work[2] == 0)) break;
     if (request.interrupted && request.interrupted()) break;
     report_progress();
+    if (progress && Progress::is_displayed()) progress->set_fraction(completed(texts, request.max_new_tokens));
     if (work[0] != 0) attempt([&] { run_pass(ctx, Pass::more, passes.more, open, request); });
     if (work[1] != 0) attempt([&] { run_pass(ctx, Pass::first, passes.first, open, request); });
     if (work[2] != 0) attempt([&] { run_pass(ctx, Pass::last, passes.last, open, request); });

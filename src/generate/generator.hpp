@@ -54,6 +54,7 @@ struct GenerationRequest {
   /// Set if the ranks have prompts of their own: they then agree on every pass. A UserError ends the passes of all
   /// ranks, and is thrown by the rank whose texts caused it.
   Communicator* ranks = nullptr;
+  std::string what;     ///< name of the work for its progress; empty: none is shown
   int threads = 1;      ///< that draw tokens
   bool slides = false;  ///< True if the oldest tokens of a text longer than the context are dropped; otherwise the text
                         ///< ends there
@@ -106,6 +107,7 @@ class Generator {
   enum class Pass : uint8_t { first, more, last };
   void check(const GenerationRequest& request) const;
   std::vector<Text> make_texts(const GenerationRequest& request) const;
+  static double completed(std::span<const Text> texts, int64_t max_new_tokens);
   Passes plan_passes(std::span<Text> texts, const GenerationRequest& request) const;
   Passes plan_whole_texts(std::span<Text> texts, const GenerationRequest& request) const;
   bool admit(std::span<Text> texts, size_t index, std::vector<int64_t>& free, const GenerationRequest& request) const;

@@ -33,7 +33,7 @@ struct IntervalRecord {
   int64_t memory_planned = 0;
   double seconds = 0;              ///< of a step
   StepRecord::Phases phases;       ///< of a step
-  std::vector<NamedValue> system;  ///< of the nodes and ranks, e.g. "system/HOST/cpu_percent", "ranks/step_seconds/max"
+  std::vector<NamedValue> system;  ///< "samples_per_second", "mfu", and values of the nodes and ranks
 };
 
 class Sink {
@@ -41,6 +41,7 @@ class Sink {
   virtual ~Sink() = default;
   virtual void interval(const IntervalRecord& record) = 0;
   virtual void evaluation(const EvaluationRecord& record, double wall_time) = 0;
+  virtual void notice(const NodeNotice& /*notice*/, double /*wall_time*/) {}
   /// The run resumes after `step`; `evaluation_pending`: the evaluation of that step will be done again. Returns a
   /// warning, or "".
   virtual std::string resume(int64_t step, bool evaluation_pending, double wall_time) = 0;

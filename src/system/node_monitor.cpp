@@ -2,11 +2,23 @@
 
 #include <chrono>
 #include <cmath>
+#include <exception>
+#include <system_error>
 #include <utility>
 
 namespace llmtrain {
 
-NodeMonitor::NodeMonitor(NodeMonitorOptions options) : options_(std::move(options)), thread_([this] { work(); }) {}
+NodeMonitor::NodeMonitor(NodeMonitorOptions options) : options_(std::move(options)) {
+  try {
+    thread_ = std::thread([this] {
+      try {
+        work();
+      } catch (const std::exception&) {  // without memory there are no further samples
+      }
+    });
+  } catch (const std::system_error&) {  // without threads there are none at all
+  }
+}
 
 NodeMonitor::~NodeMonitor() {
   {
@@ -14,7 +26,7 @@ NodeMonitor::~NodeMonitor() {
     stop_ = true;
   }
   stopped_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void NodeMonitor::work() {

@@ -32,6 +32,7 @@ GenerationPasses TextSchedule::next() {
 }
 
 double TextSchedule::completed() const {
+  if (texts_.empty()) return 1;
   double done = 0;
   for (const GeneratedText& text : texts_) {
     const double made = text.ids.empty() ? 0 : static_cast<double>(text.made());

@@ -56,7 +56,7 @@ int slow_rank = -1;
 /// Up to step 60 a pass of the slow rank takes four times as long as one of the others; then all take as long.
 void delay(int rank) {
   const bool is_long = rank == slow_rank || activity().step > 60;
-  std::this_thread::sleep_for(std::chrono::milliseconds(slow_rank < 0 ? 3 : is_long ? 32 : 8));
+  std::this_thread::sleep_for(std::chrono::milliseconds(slow_rank < 0 ? 10 : is_long ? 32 : 8));
 }
 
 class SlowRanks : public ::testing::Test {

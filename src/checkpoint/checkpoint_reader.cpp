@@ -15,6 +15,7 @@
 #include "core/critic_names.hpp"
 #include "core/message.hpp"
 #include "core/parallel_for.hpp"
+#include "core/progress.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/launcher.hpp"
 #include "parallel/job/runtime.hpp"
@@ -73,17 +74,19 @@ class PieceReader {
 
   void read(const Pause& pause) {
     digests.resize(static_cast<size_t>(end_ - begin_));
+    Progress progress("verifying the checkpoint", end_ - begin_);
     int64_t first = 0;
     for (const CheckpointFile& file : files_) {
       const int64_t last = first + pieces_of(file);
       const int64_t from = std::max(first, begin_), to = std::min(last, end_);
-      if (from < to) read_file(file, first, from, to, pause);
+      if (from < to) read_file(file, first, from, to, progress, pause);
       first = last;
     }
   }
 
  private:
-  void read_file(const CheckpointFile& file, int64_t first, int64_t from, int64_t to, const Pause& pause) {
+  void read_file(const CheckpointFile& file, int64_t first, int64_t from, int64_t to, Progress& progress,
+                 const Pause& pause) {
     try {
       const FileHandle handle = FolderHandle::open(path_, FolderHandle::Links::refused).open_to_read(file.name);
       check_size(handle, file.bytes);
@@ -94,6 +97,7 @@ class PieceReader {
           const int64_t count = std::min(hash_piece, file.bytes - offset);
           handle.read(offset, count, buffer.data());
           digests[static_cast<size_t>(piece - begin_)] = digest_of(buffer.data(), static_cast<size_t>(count));
+          progress.add();
         });
         pause();
       }
@@ -361,7 +365,9 @@ void load_checkpoint(const std::string& path, const Manifest& manifest, StateTar
     const FolderHandle folder = FolderHandle::open(path, FolderHandle::Links::refused);
     const auto shards = static_cast<int64_t>(manifest.shards.size());
     const std::vector<Place> places = find_places(manifest.schema, wanted, target);
+    Progress progress("loading the checkpoint", shards);
     for (int64_t shard = 0; shard < shards; ++shard) {
+      progress.set(shard);
       if (!has_wanted(manifest.schema, places, shard, shards)) continue;
       const CheckpointFile& listed = manifest.shards[static_cast<size_t>(shard)].file;
       const FileHandle file = folder.open_to_read(listed.name);

@@ -76,8 +76,9 @@ CollectiveMark::CollectiveMark(const char* operation, int64_t bytes, uint64_t se
 
 CollectiveMark::~CollectiveMark() {
   CollectiveActivity& collective = activity().collective;
+  const int64_t end = Recorder::now();
   collective.inside.store(false, relaxed);
-  collective.since.store(Recorder::now(), relaxed);
+  collective.waited.fetch_add(end - collective.since.exchange(end, relaxed), relaxed);
   report_progress();
 }
 

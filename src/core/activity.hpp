@@ -35,7 +35,8 @@ struct CollectiveActivity {
   std::atomic<uint64_t> sequence{0};           ///< number of the operation, the same on every rank
   std::atomic<int64_t> bytes{0};
   std::atomic<bool> inside{false};
-  std::atomic<int64_t> since{0};  ///< time of entry, or of exit when not inside; nanoseconds of the steady clock
+  std::atomic<int64_t> since{0};   ///< time of entry, or of exit when not inside; nanoseconds of the steady clock
+  std::atomic<int64_t> waited{0};  ///< nanoseconds inside of collectives so far
 };
 
 struct Activity {

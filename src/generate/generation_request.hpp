@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "generate/beam_search.hpp"
@@ -49,6 +50,7 @@ struct GenerationRequest {
   /// Set if the ranks have prompts of their own: they then agree on every pass. A UserError ends the passes of all
   /// ranks, and is thrown by the rank whose texts caused it.
   Communicator* ranks = nullptr;
+  std::string what;     ///< name of the work for its progress; empty: none is shown
   int threads = 1;      ///< that draw tokens
   bool slides = false;  ///< True if the oldest tokens of a text longer than the context are dropped; otherwise the text
                         ///< ends there

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 
 #include "core/activity.hpp"
 #include "core/error.hpp"
+#include "core/progress.hpp"
 #include "device/device.hpp"
 #include "generate/text_schedule.hpp"
 
@@ -71,6 +73,8 @@ std::vector<Continuation> Generator::run(ParamStore& params, Arena& arena, Strea
   Context ctx{params, arena, stream, request.seed, request.step, false};
   if (capacity_.cache) ctx.cache = &cache_.keys();
   TextSchedule schedule(capacity_, request);
+  std::optional<Progress> progress;
+  if (!request.what.empty()) progress.emplace(request.what);
   // An error of one rank's texts ends the passes of all ranks after the current ones.
   std::exception_ptr failure;
   const auto attempt = [&](const auto& pass) {
@@ -92,6 +96,7 @@ std::vector<Continuation> Generator::run(ParamStore& params, Arena& arena, Strea
     if (work[3] != 0 || (work[0] == 0 && work[1] == 0 && work[2] == 0)) break;
     if (request.interrupted && request.interrupted()) break;
     report_progress();
+    if (progress && Progress::is_displayed()) progress->set_fraction(schedule.completed());
     const auto read = [&](int64_t wanted, Pass pass, const std::vector<TextPortion>& portions) {
       if (wanted != 0) attempt([&] { run_pass(ctx, pass, portions, schedule.open(), request); });
     };

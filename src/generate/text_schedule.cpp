@@ -31,6 +31,16 @@ GenerationPasses TextSchedule::next() {
   return capacity_.cache ? plan_passes(open()) : plan_whole_texts(open());
 }
 
+double TextSchedule::completed() const {
+  if (texts_.empty()) return 1;
+  double done = 0;
+  for (const GeneratedText& text : texts_) {
+    const double made = text.ids.empty() ? 0 : static_cast<double>(text.made());
+    done += text.running ? std::clamp(made / static_cast<double>(request_.max_new_tokens), 0.0, 1.0) : 1;
+  }
+  return done / static_cast<double>(texts_.size());
+}
+
 std::vector<Continuation> TextSchedule::take_results() {
   std::vector<Continuation> results;
   for (GeneratedText& text : texts_) {

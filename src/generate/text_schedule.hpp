@@ -18,6 +18,8 @@ class TextSchedule {
   std::span<GeneratedText> open() { return std::span(texts_).subspan(ended_); }
   /// Plans the next passes; none are left if they are empty. Throws UserError for a prompt that is too long.
   GenerationPasses next();
+  /// Completed fraction of the new tokens; those that a text ends without count as done.
+  double completed() const;
   /// Continuations of all prompts. Called once, at the end.
   std::vector<Continuation> take_results();
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/progress.hpp"
 #include "hf/adapters/adapter_config.hpp"
 #include "hf/convert.hpp"
 #include "hf/match_weights.hpp"
@@ -119,6 +120,16 @@ std::map<std::string, std::string> texts_of(const ExportOptions& options, const 
   return texts;
 }
 
+int64_t elements_of(const std::vector<UnitSpec>& units) {
+  int64_t elements = 0;
+  for (const UnitSpec& unit : units) {
+    for (const ParamSpec& param : unit.params) {
+      for (const ParamSlice& slice : param.slices) elements += slice.rows * param.columns;
+    }
+  }
+  return elements;
+}
+
 /// Copies a tensor, or writes a quantised one dequantised, transposed where the model's files have it so.
 void copy_tensor(const ModelFolderWriter& writer, const std::string& name, const WeightIndex::Tensor& tensor,
                  const std::vector<FileHandle>& files, bool transposed) {
@@ -182,6 +193,7 @@ void export_model(const ExportOptions& options, const DecoderShape& shape, const
     writer = std::make_unique<ModelFolderWriter>(std::move(plan));
   });
   SliceWriter slices(gather, writer.get(), communicator);
+  Progress progress("exporting", elements_of(units));
   for (size_t unit = 0; unit < units.size(); ++unit) {
     const UnitLayout layout(units[unit]);
     const std::vector<ParamSpec>& specs = units[unit].params;
@@ -190,6 +202,7 @@ void export_model(const ExportOptions& options, const DecoderShape& shape, const
         const ParamSlice& slice = specs[p].slices[s];
         slices.write(static_cast<int>(unit), layout.offset(static_cast<int>(p), static_cast<int>(s)), specs[p],
                      exported_slice(shape, slice), {slice.name});
+        progress.add(slice.rows * specs[p].columns);
       }
     }
   }
@@ -316,8 +329,10 @@ std::vector<std::string> convert_model(const std::string& source, ExportOptions 
   ModelFolderWriter writer(std::move(plan));
   std::vector<FileHandle> files;
   for (const WeightIndex::File& file : index.files) files.push_back(folder.open_to_read(file.name));
+  Progress progress("exporting", std::ssize(match.slices));
   for (const SliceSource& s : match.slices) {
     copy_tensor(writer, slice_of(s).name, index.tensors[s.tensor], files, slice_of(s).transposed);
+    progress.add();
   }
   writer.publish();
   return warnings;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/progress.hpp"
 #include "hf/convert.hpp"
 #include "hf/match_weights.hpp"
 #include "hf/model_folder.hpp"
@@ -43,11 +44,13 @@ void write_imported(const ImportOptions& options, const ModelConfig& model, cons
   for_each_slice([&](const ParamSpec& param, const ParamSlice& slice) {
     plan.tensors.push_back({slice.name, options.type, stored_shape(param, slice), 0, 0});
   });
+  Progress progress("importing", std::ssize(plan.tensors));
   ModelFolderWriter writer(std::move(plan));
   for_each_slice([&](const ParamSpec& param, const ParamSlice& slice) {
     std::vector<float> all = values(param, slice);
     if (slice.transposed) all = transposed(all, slice.rows, param.columns);
     writer.write(slice.name, 0, all.data(), static_cast<int64_t>(all.size()));
+    progress.add();
   });
   writer.publish();
 }

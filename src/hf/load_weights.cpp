@@ -16,6 +16,7 @@
 #include "core/files/content_hash.hpp"
 #include "core/files/json_reader.hpp"
 #include "core/parallel_for.hpp"
+#include "core/progress.hpp"
 #include "hf/convert.hpp"
 #include "hf/read_quantized.hpp"
 #include "hf/read_slice.hpp"
@@ -71,10 +72,14 @@ class Loader {
     const std::vector<Block> blocks = make_blocks(folder);
     const int threads = worker_threads(communicator_);
     std::atomic<int64_t> bytes{0};
+    Progress progress("loading weights", std::ssize(blocks));
     if (writes_directly()) {
-      run_on_threads(blocks.size(), threads, pause, [&](size_t i) { bytes += read_block(blocks[i]); });
+      run_on_threads(blocks.size(), threads, pause, [&](size_t i) {
+        bytes += read_block(blocks[i]);
+        progress.add();
+      });
     } else {
-      read_through_host(blocks, threads, bytes, stream, pause);
+      read_through_host(blocks, threads, bytes, progress, stream, pause);
     }
     bytes_ = bytes;
     fill_new_rows(folder, threads, stream, pause);
@@ -207,8 +212,8 @@ class Loader {
     return blocks;
   }
 
-  void read_through_host(const std::vector<Block>& blocks, int threads, std::atomic<int64_t>& bytes, Stream& stream,
-                         const Pause& pause) {
+  void read_through_host(const std::vector<Block>& blocks, int threads, std::atomic<int64_t>& bytes, Progress& progress,
+                         Stream& stream, const Pause& pause) {
     const size_t at_once = static_cast<size_t>(threads);
     std::vector<std::vector<float>> buffers(at_once);
     for (size_t first = 0; first < blocks.size(); first += at_once) {
@@ -222,6 +227,7 @@ class Loader {
       for (size_t i = 0; i < count; ++i) {
         const Block& w = blocks[first + i];
         params_.write_state(w.unit, master_plane, w.first, w.end - w.begin, buffers[i].data(), stream);
+        progress.add();
       }
       pause();
     }
@@ -374,6 +380,7 @@ LoadReport load_match(const WeightIndex& index, WeightMatch& match, ParamStore& 
   const auto begin = std::chrono::steady_clock::now();
   constexpr const char* where = "while the weights were read";
   run_cancellable(communicator, where, [&](const Pause& pause) { loader.read(stream, pause); });
+  Progress progress("quantising weights", std::ssize(match.slices));
   for (const SliceSource& source : match.slices) {  // one after the other, since a scale may depend on all of a slice
     if (!params.spec(source.unit).quantization) continue;
     SliceQuantizer quantizer(params, source.unit, source.param, source.slice);
@@ -384,6 +391,7 @@ LoadReport load_match(const WeightIndex& index, WeightMatch& match, ParamStore& 
     } else {
       quantizer.finish(communicator, stream);
     }
+    progress.set(&source - match.slices.data() + 1);
   }
   int64_t nanoseconds[] = {(std::chrono::steady_clock::now() - begin) / std::chrono::nanoseconds(1)};
   int64_t bytes[] = {loader.bytes()};

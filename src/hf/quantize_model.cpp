@@ -9,6 +9,7 @@
 
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
+#include "core/progress.hpp"
 #include "hf/convert.hpp"
 #include "hf/match_weights.hpp"
 #include "hf/quantized_tensors.hpp"
@@ -95,6 +96,7 @@ class Quantizer {
     ModelFolderPlan plan = folder_plan(options, model_, type, true);
     for (const SliceSource& s : match_.slices) plan_slice(s, plan.tensors);
     ModelFolderWriter writer(std::move(plan));
+    Progress progress("quantising", std::ssize(match_.slices));
     for (const SliceSource& s : match_.slices) {
       if (!quantized_.contains(slice_of(s).name)) {
         copy(writer, s);
@@ -103,6 +105,7 @@ class Quantizer {
       } else {
         write_blocks(writer, s);
       }
+      progress.add();
     }
     writer.publish();
     return warnings_;

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "core/terminal.hpp"
 #include "metrics/append_file.hpp"
 
 namespace llmtrain {
@@ -11,12 +12,12 @@ namespace llmtrain {
 /// output, and log.txt records it.
 void keep_going_without_reader();
 
-/// Console output: the standard output, and log.txt without escapes. On a terminal the last line can be live.
+/// Console output: the standard output, and log.txt without escapes. On a terminal the last line can be live; it also
+/// shows the progress of long work.
 class Console {
  public:
   /// With an empty `log_path` it writes to the standard output only. Inactive, it writes nothing.
   Console(const std::string& log_path, bool active);
-  ~Console();
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
 
@@ -25,16 +26,16 @@ class Console {
   void log_only(const std::string& text);
   /// Replaces the live line of a terminal, cut to its width; does nothing in a file.
   void live(const std::string& text);
-  bool has_live() const { return terminal_; }
+  bool has_live() const { return active_ && line_.active(); }
+  size_t width() const { return line_.width(); }
 
  private:
-  void end_live();
   void report_lost_reader();
 
   bool active_;
-  bool terminal_;
-  bool live_ = false;
   bool reported_ = false;  ///< True if log.txt records that the reader is gone
+  LiveLine line_;
+  ProgressScope scope_;
   std::unique_ptr<AppendFile> log_;
 };
 

@@ -21,6 +21,15 @@ class JsonlSink : public Sink {
 
   void interval(const IntervalRecord& r) override;
   void evaluation(const EvaluationRecord& r, double wall_time) override;
+  void notice(const NodeNotice& n, double wall_time) override {
+    nlohmann::ordered_json j = nlohmann::ordered_json::object();
+    j["step"] = n.step;
+    j["wall_time"] = wall_time;
+    j[n.slow ? "slow_node" : "recovered_node"] = n.host;
+    if (n.slow) j["slow_ranks"] = n.ranks;
+    j["ratio"] = n.ratio;
+    append(j);
+  }
   void samples(const SampleRecord& r, double wall_time) override;
   std::string resume(int64_t step, PendingWork /*pending*/, double wall_time) override {
     nlohmann::ordered_json j = nlohmann::ordered_json::object();

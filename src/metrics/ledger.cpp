@@ -105,4 +105,16 @@ std::string problem_text(const RollbackRecord& r) {
                          : "");
 }
 
+std::string notice_text(const NodeNotice& notice) {
+  if (!notice.slow) {
+    return fmt::format("{} has recovered: its ranks need {:.2f} x the time of the median rank for their own work",
+                       notice.host, notice.ratio);
+  }
+  return fmt::format(
+      "{} is slow: rank{} {} need{} {:.2f} x the time of the median rank for the same work, and all ranks wait. "
+      "Compare the node's clocks, temperature and load with those of others (metrics system/{}/...)",
+      notice.host, notice.ranks.size() == 1 ? "" : "s", fmt::join(notice.ranks, ", "),
+      notice.ranks.size() == 1 ? "s" : "", notice.ratio, notice.host);
+}
+
 }  // namespace llmtrain

@@ -16,5 +16,7 @@ std::string problem_text(const StepRecord& record);
 std::string problem_text(const RollbackRecord& record);
 /// Line of a step that the loss scale skipped.
 std::string skip_text(const StepRecord& record);
+/// "HOST is slow: ..." or "HOST has recovered: ..." for the console.
+std::string notice_text(const NodeNotice& notice);
 
 }  // namespace llmtrain

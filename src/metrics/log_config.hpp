@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "core/deck/deck.hpp"
 #include "core/deck/named_enum.hpp"
 
 namespace llmtrain {
@@ -25,7 +26,9 @@ struct LogConfig {
   int64_t sample_top_k = 0;                 ///< 0 = off
   double sample_top_p = 1;                  ///< 1 = off
   int64_t parameter_hash_every_steps = 0;
-  int64_t profile = 0;  ///< number of steps to profile
+  bool system = true;       ///< values of the nodes
+  Duration slow_after{60};  ///< of a node that is named; 0: none is
+  int64_t profile = 0;      ///< number of steps to profile
 
   void visit(DeckKeys& keys);
   void resolve(DeckLoader& deck) const;  ///< checks only

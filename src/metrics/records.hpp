@@ -39,9 +39,30 @@ struct StepRecord {
   };
   std::optional<Scaling> scaling;  ///< with fp16
   double seconds = 0;              ///< wall time of the step
+  int64_t sequences = 0;           ///< samples of the step
   struct Phases {
     double data = 0, forward_backward = 0, reduction = 0, optimizer = 0;
   } phases;  ///< in seconds
+  /// This rank's reading and passes, without waiting for other ranks.
+  struct Own {
+    double seconds = 0;
+    int64_t tokens = 0;
+  } own;
+};
+
+/// A node that has become slow, or has recovered.
+struct NodeNotice {
+  int64_t step = 0;
+  std::string host;
+  bool slow = false;
+  std::vector<int> ranks;  ///< that are slow
+  double ratio = 0;        ///< own work of its slowest rank, relative to the median of all ranks
+};
+
+/// Values of the nodes and ranks in a log interval.
+struct SystemRecord {
+  std::vector<NamedValue> values;  ///< "system/HOST/cpu_percent", "ranks/step_seconds/max", ...
+  std::vector<NodeNotice> notices;
 };
 
 struct EvaluationRecord {

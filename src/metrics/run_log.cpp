@@ -13,11 +13,13 @@
 
 #include "core/error.hpp"
 #include "core/number_text.hpp"
+#include "core/terminal.hpp"
 #include "metrics/append_file.hpp"
 #include "metrics/console.hpp"
 #include "metrics/ledger.hpp"
 #include "metrics/scalars.hpp"
 #include "metrics/sink.hpp"
+#include "metrics/sparkline.hpp"
 
 namespace llmtrain {
 
@@ -55,7 +57,8 @@ struct Interval {
   int64_t tokens = 0;
   int64_t processed = 0;  ///< tokens of the passes
   int64_t left_out = 0;   ///< tokens of bad steps
-  double loss = 0;        ///< sum over good steps, weighted by tokens
+  int64_t sequences = 0;
+  double loss = 0;  ///< sum over good steps, weighted by tokens
   double seconds = 0;
   StepRecord::Phases phases;
   std::vector<double> grad_norms;  ///< never more than it has room for: steps allocate nothing
@@ -72,6 +75,7 @@ struct Interval {
     if (grad_norms.size() < grad_norms.capacity()) grad_norms.push_back(r.grad_norm);
     tokens += r.tokens;
     processed += r.processed > 0 ? r.processed : r.tokens;
+    sequences += r.sequences;
     if (r.bad_steps > 0) {
       left_out += r.tokens;
     } else if (r.tokens > 0) {
@@ -144,14 +148,16 @@ struct RunLog::State {
     see("interval_tokens", interval.tokens);
     see("interval_processed", interval.processed);
     see("interval_left_out", interval.left_out);
+    see("interval_sequences", interval.sequences);
     see("last_loss_step", last_loss_step);
     see("best_step", best_step);
     see("evaluated", evaluated);
   }
 
-  void write_interval(const StepRecord& r);
+  void write_interval(const StepRecord& r, const SystemRecord& system = {});
   void print_training();
   std::string progress(const StepRecord& r) const;
+  std::string live_text(const StepRecord& r) const;
   double seconds_left(int64_t step) const;
   IntervalRecord interval_record(const StepRecord& r);
 
@@ -168,6 +174,7 @@ struct RunLog::State {
   };
   std::vector<NamedSink> sinks;
   std::string ledger_text;  ///< current line
+  Sparkline losses;         ///< on a terminal
   Interval interval, all;
   std::optional<EvaluationRecord> fresh;
   double last_validation = 0;
@@ -224,6 +231,20 @@ std::string RunLog::State::progress(const StepRecord& r) const {
   return line + (r.step < total ? "  left " + duration(seconds_left(r.step)) : std::string());
 }
 
+/// Line between those of progress(): first what is wanted of a line that moves, then as much as there is room for.
+std::string RunLog::State::live_text(const StepRecord& r) const {
+  const int64_t total = std::max<int64_t>(options.total_steps, 1);
+  const double done = static_cast<double>(r.step) / static_cast<double>(total), loss = interval.mean_loss();
+  std::string line = fmt::format("step {}/{}", r.step, options.total_steps);
+  if (console.width() >= 60) line += "  " + bar_text(done, console.width() >= 100 ? 32 : 18);
+  line += fmt::format("  {}%", r.step * 100 / total);
+  if (!std::isnan(loss)) line += "  loss " + number_text(loss, 4);
+  if (const std::string curve = losses.text(); locale_is_utf8() && !curve.empty()) line += " " + curve;
+  if (r.step < total) line += "  left " + duration(seconds_left(r.step));
+  return line + fmt::format("  {}  norm {}  lr {:.2e}", with_unit(interval.rate(), "tok/s"),
+                            number_text(r.grad_norm, 3), r.learning_rate);
+}
+
 IntervalRecord RunLog::State::interval_record(const StepRecord& r) {
   const auto mean = [steps = static_cast<double>(interval.steps)](double sum) { return sum / steps; };
   IntervalRecord record;
@@ -239,10 +260,19 @@ IntervalRecord RunLog::State::interval_record(const StepRecord& r) {
   const StepRecord::Phases& p = interval.phases;
   record.grad_norms = interval.grad_norms;
   record.phases = {mean(p.data), mean(p.forward_backward), mean(p.reduction), mean(p.optimizer)};
+  const double seconds = std::max(interval.seconds, 1e-9);
+  record.system.push_back({"samples_per_second", {}, static_cast<double>(interval.sequences) / seconds});
+  if (options.peak_flops > 0) record.system.push_back({"mfu", {}, record.flops_per_second / options.peak_flops});
   return record;
 }
 
-void RunLog::step(const StepRecord& r) {
+bool RunLog::ends_interval(int64_t step) const {
+  const RunLogOptions& o = state_->options;
+  const bool due = o.every_steps > 0 && (step % o.every_steps == 0 || (step == 1 && o.every_first));
+  return due || step == o.total_steps;
+}
+
+void RunLog::step(const StepRecord& r, const SystemRecord& system) {
   State& s = *state_;
   if (!s.options.active) return;
   if (s.ledger) {
@@ -258,25 +288,33 @@ void RunLog::step(const StepRecord& r) {
   }
   s.interval.add(r);
   s.all.add(r);
+  if (s.console.has_live() && r.bad_steps == 0 && r.tokens > 0) s.losses.add(r.loss);
   s.last_step = r;
   if (r.tokens > 0) {
     s.last_loss = r.loss;
     s.last_loss_step = r.step;
   }
-  const bool due =
-      s.options.every_steps > 0 && (r.step % s.options.every_steps == 0 || (r.step == 1 && s.options.every_first));
-  if (!due && r.step != s.options.total_steps) {
-    if (s.console.has_live()) s.console.live(s.progress(r));
+  if (!ends_interval(r.step)) {
+    if (s.console.has_live()) s.console.live(s.live_text(r));
     return;
   }
-  s.write_interval(r);
+  s.write_interval(r, system);
 }
 
-void RunLog::State::write_interval(const StepRecord& r) {
+void RunLog::State::write_interval(const StepRecord& r, const SystemRecord& system) {
   console.print(progress(r));
   fresh.reset();
-  const IntervalRecord record = interval_record(r);
+  IntervalRecord record = interval_record(r);
+  record.system.insert(record.system.end(), system.values.begin(), system.values.end());
   each_sink([&](Sink& sink) { sink.interval(record); });
+  for (const NodeNotice& notice : system.notices) {
+    if (notice.slow) {
+      console.warn(notice_text(notice));
+    } else {
+      console.print(notice_text(notice));
+    }
+    each_sink([&](Sink& sink) { sink.notice(notice, record.wall_time); });
+  }
   interval.clear();
 }
 

@@ -41,6 +41,7 @@ struct RunLogOptions {
   std::vector<DeckSetting> settings = {};  ///< the resolved deck, for sinks that show it
   WandbConfig wandb = {};                  ///< [wandb]
   double flops_per_token = 0;
+  double peak_flops = 0;     ///< FLOP/s of all devices together at best; 0: unknown
   double optimum = 0;        ///< loss of a perfect model if known, otherwise 0
   int64_t memory_bytes = 0;  ///< planned bytes per rank
   std::function<int64_t()>
@@ -63,7 +64,10 @@ class RunLog {
 
   /// Appends the ledger line at once (flushed); the console line and the line of metrics.jsonl at the interval and the
   /// last step: the step's values and the interval's mean loss, tokens/s, FLOP/s, time left.
-  void step(const StepRecord& record);
+  /// `system`: values of the nodes and ranks, where the step ends an interval.
+  void step(const StepRecord& record, const SystemRecord& system = {});
+  /// True if a log interval ends with this step; the same on every rank.
+  bool ends_interval(int64_t step) const;
   void evaluation(const EvaluationRecord& record);
   /// Truncates the user's files to the checkpoint, whose state is `state`; the ledger keeps the history.
   void roll_back(const RollbackRecord& record, const LogState& state);

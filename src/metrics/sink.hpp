@@ -41,7 +41,7 @@ struct IntervalRecord {
   double seconds = 0;              ///< of a step
   std::vector<double> grad_norms;  ///< of the interval's steps, at most max_grad_norms of them
   StepRecord::Phases phases;       ///< of a step
-  std::vector<NamedValue> system;  ///< of the nodes and ranks, e.g. "system/HOST/cpu_percent", "ranks/step_seconds/max"
+  std::vector<NamedValue> system;  ///< "samples_per_second", "mfu", and values of the nodes and ranks
 };
 
 /// A member that throws UserError ends the sink, not the run.
@@ -50,6 +50,7 @@ class Sink {
   virtual ~Sink() = default;
   virtual void interval(const IntervalRecord& record) = 0;
   virtual void evaluation(const EvaluationRecord& record, double wall_time) = 0;
+  virtual void notice(const NodeNotice& /*notice*/, double /*wall_time*/) {}
   virtual void samples(const SampleRecord& /*record*/, double /*wall_time*/) {}
   /// The run resumes after `step`; the sink removes what is later, and what is pending. Returns a warning, or "".
   virtual std::string resume(int64_t step, PendingWork pending, double wall_time) = 0;

@@ -151,7 +151,8 @@ void GenerationTask::hand_over(const Job& job) {
       }
     }
     job.output->write();
-    if (now() - printed_ < seconds_between_lines) return;
+    job.progress.set(job.output->rows());
+    if (Progress::is_displayed() || now() - printed_ < seconds_between_lines) return;
     printed_ = now();
     job.log.print(fmt::format("{} of {} rows", count_text(job.output->rows()),
                               count_text(job.prompts.size() * config_.generate.samples)));
@@ -200,8 +201,9 @@ GenerationReport GenerationTask::run(Runtime& runtime, RunLog& log, const Prompt
   communicator.broadcast(&earlier_, sizeof(earlier_));
   printed_ = now();
   const int64_t of_round = std::max<int64_t>(1, texts_of_round / config_.generate.samples) * communicator.size();
+  Progress progress("generating", prompts.size() * config_.generate.samples);
   for (int64_t first = earlier_ / config_.generate.samples; first < prompts.size(); first += of_round) {
-    run_round({runtime, log, prompts, output}, first, std::min(first + of_round, prompts.size()));
+    run_round({runtime, log, prompts, output, progress}, first, std::min(first + of_round, prompts.size()));
   }
   std::array<int64_t, 3> counts = {report_.rows, report_.tokens, report_.at_limit};
   communicator.sum(counts);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/message.hpp"
+#include "core/progress.hpp"
 #include "generate/generator.hpp"
 #include "generate/growing_text.hpp"
 #include "generate/prompt_files.hpp"
@@ -62,6 +63,7 @@ class GenerationTask {
     RunLog& log;
     const PromptFiles& prompts;
     GenerationOutput* output;
+    Progress& progress;
   };
   /// Continues prompts [first, end).
   void run_round(const Job& job, int64_t first, int64_t end);

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/terminal.hpp"
 #include "data/tokenize/named_tokenizer.hpp"
 #include "text/chat/chat_encoder.hpp"
 #include "tool/conversation_options.hpp"
@@ -95,7 +96,7 @@ void render(const Options& options) {
       open_tokenizer(options.model, {options.eos_token, true, false, options.added});
   print_warnings(tokenizer->warnings());
   const ChatEncoder encoder(*tokenizer, config, options.model, training_time);
-  const bool colours = isatty(STDOUT_FILENO) != 0;
+  const bool colours = shows_colour(STDOUT_FILENO);
   for_each_encoded_row(options.input, rules, encoder, [&](int64_t line, const std::vector<EncodedRow>& documents) {
     for (size_t d = 0; d < documents.size(); ++d) {
       const std::string_view answer = documents.size() < 2 ? "" : d == 0 ? "chosen" : "rejected";

@@ -74,6 +74,7 @@ void write_corpus(const CorpusOptions& options) {
   const int64_t seed = parse_count_option("--seed", options.seed, at_least(0));
 
   OutputFile output(options.output, options.force);
+  output.expect(bytes);
   if (options.corpus == corpora[1]) return write_question_rows(static_cast<uint64_t>(seed), bytes, output);
   if (options.corpus == corpora[2]) return write_preference_rows(static_cast<uint64_t>(seed), bytes, output);
   if (options.corpus == corpora[3]) return write_label_rows(static_cast<uint64_t>(seed), bytes, output);

@@ -246,6 +246,7 @@ void generate(const GenerateOptions& options) {
       };
     }
   }
+  if (!streams) request.what = "generating";
   const std::vector<Continuation> all = generator.run(loaded.params(), loaded.arena(), loaded.stream(), request);
   for (size_t p = 0; searches && p < texts.size(); ++p) {
     for (const int32_t token : all[p].tokens) texts[p].add(token);

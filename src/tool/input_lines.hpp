@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <iostream>
 #include <optional>
 #include <string>
@@ -18,8 +19,16 @@ class InputLines {
     file_.emplace(FileHandle::open_to_read(path));
     lines_.emplace(*file_, file_->size(), 0, file_->size(), default_row_limit);
   }
+  /// Completed fraction; 0 for the standard input.
+  double done() const {
+    return from_file_ ? static_cast<double>(bytes_) / static_cast<double>(std::max<int64_t>(file_->size(), 1)) : 0;
+  }
   bool next(std::string_view& line) {
-    if (from_file_) return lines_->next(line);
+    if (from_file_) {
+      const bool more = lines_->next(line);
+      bytes_ += more ? std::ssize(line) + 1 : 0;
+      return more;
+    }
     line_.clear();
     std::streambuf& in = *std::cin.rdbuf();
     int c = in.sbumpc();
@@ -34,6 +43,7 @@ class InputLines {
 
  private:
   bool from_file_;
+  int64_t bytes_ = 0;
   std::optional<FileHandle> file_;
   std::optional<LineReader> lines_;
   std::string line_;

@@ -52,6 +52,11 @@ void OutputFile::fail() const {
 
 void OutputFile::write(std::string_view bytes) {
   if (std::fwrite(bytes.data(), 1, bytes.size(), stream_) != bytes.size()) fail();
+  if (progress_) progress_->add(std::ssize(bytes));
+}
+
+void OutputFile::expect(int64_t bytes) {
+  if (!is_standard_output()) progress_.emplace("writing", bytes);
 }
 
 void OutputFile::close() {

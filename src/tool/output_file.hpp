@@ -1,7 +1,10 @@
 #pragma once
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <string_view>
+
+#include "core/progress.hpp"
 
 namespace llmtrain {
 
@@ -15,6 +18,8 @@ class OutputFile {
   OutputFile& operator=(const OutputFile&) = delete;
 
   bool is_standard_output() const { return stream_ == stdout; }
+  /// Shows progress towards so many bytes, unless the output is the standard output.
+  void expect(int64_t bytes);
   void write(std::string_view bytes);
   /// Makes everything durable, still under the temporary name.
   void close();
@@ -27,6 +32,7 @@ class OutputFile {
   std::string path_;
   std::string partial_;  ///< temporary name; empty if written in place
   std::FILE* stream_ = nullptr;
+  std::optional<Progress> progress_;
 };
 
 /// Checks the output before a token file is made. Throws UserError: command_line if its name does not end in .h5,

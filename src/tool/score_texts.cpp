@@ -12,6 +12,7 @@
 #include <set>
 
 #include "core/error.hpp"
+#include "core/progress.hpp"
 #include "core/utf8.hpp"
 #include "data/files/input_kind.hpp"
 #include "data/files/jsonl.hpp"
@@ -60,6 +61,7 @@ class TextFile {
 
   std::string place() const { return fmt::format("{}:{}", name_, line_number_); }
   int64_t line_number() const { return line_number_; }
+  double done() const { return lines_.done(); }
   /// Reads the rest and says how many segments there are.
   std::string count() {
     for (std::string_view line; lines_.next(line);) segments_ += rows_ && is_blank(line) ? 0 : 1;
@@ -130,6 +132,7 @@ class SegmentReader {
   }
 
   int64_t line_number() const { return hypotheses_.line_number(); }
+  double done() const { return hypotheses_.done(); }
   std::string place() const { return hypotheses_.place(); }
   /// Returns the number of references of each segment, as in sacreBLEU's signatures.
   std::string reference_count() const { return counts_.size() == 1 ? std::to_string(*counts_.begin()) : "var"; }
@@ -316,7 +319,10 @@ void score_texts(const std::vector<std::string>& metrics, const TextScoreOptions
   TextSegment segment;
   std::vector<double> values(scores.size());
   int64_t segments = 0;
+  std::optional<Progress> progress;
+  if (!options.sentence_level) progress.emplace("scoring");
   for (; reader.next(segment); ++segments) {
+    if (progress) progress->set_fraction(reader.done());
     try {
       std::ranges::transform(scores, values.begin(), [&](RunningScore& score) { return score.add(segment); });
     } catch (const UserError& error) {

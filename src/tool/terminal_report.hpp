@@ -3,8 +3,7 @@
 
 namespace llmtrain {
 
-/// Prints lines on the standard error stream. A line "what: 40 %" is a progress report: a terminal shows it as a bar,
-/// other outputs omit it.
+/// Prints lines on the standard error stream, but those of progress, "what: 40 %".
 ProgressReport terminal_report();
 
 }  // namespace llmtrain

@@ -9,6 +9,7 @@
 
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
+#include "core/terminal.hpp"
 
 namespace llmtrain {
 namespace {
@@ -167,6 +168,8 @@ void print_warnings(const std::vector<std::string>& warnings) {
 }
 
 int run_tool(int argc, const char* const* argv) {
+  LiveLine live(stderr);
+  const ProgressScope display(live.active() ? &live : nullptr);
   try {
     const int code = parse_and_run(argc, argv);
     std::cout.flush();

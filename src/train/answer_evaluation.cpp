@@ -9,6 +9,7 @@
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "core/message.hpp"
+#include "core/progress.hpp"
 #include "core/utf8.hpp"
 #include "parallel/job/launcher.hpp"
 
@@ -147,6 +148,7 @@ std::optional<std::vector<std::string>> AnswerEvaluation::answers(RoleModel& pol
     request.prompts.push_back(rows_[static_cast<size_t>(row)].prompt);
     request.numbers.push_back(row);
   }
+  request.what = "answering";
   request.sampling.temperature = 0;
   request.max_new_tokens = options_.max_new_tokens;
   request.eos = stop_ids_;
@@ -200,12 +202,14 @@ std::vector<double> AnswerEvaluation::compare() const {
   std::vector<double> scores;
   TextMetricOptions options;
   options.encoder = options_.encoder;
+  Progress progress("comparing answers", std::ssize(options_.metrics) * std::ssize(segments_));
   for (const std::string& name : options_.metrics) {
     const std::unique_ptr<TextMetric> metric = find_text_metric(name)->make(options);
     std::vector<double> sums(metric->size(), 0);
     for (const TextSegment& segment : segments_) {
       report_progress();
       metric->add(segment, sums);
+      progress.add();
     }
     scores.push_back(metric->score(sums).value);
   }

@@ -7,6 +7,7 @@
 
 #include "core/activity.hpp"
 #include "core/error.hpp"
+#include "core/progress.hpp"
 #include "kernels/step_decision.hpp"
 #include "train/step_documents.hpp"
 
@@ -96,7 +97,9 @@ std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, Objective& 
     return true;
   };
   const bool statistics_first = objective.needs().step_statistics;
+  Progress progress("evaluating", steps);
   for (int64_t step = 0; step < steps; ++step) {
+    progress.set(step);
     const StepPlan plan = data.plan(step);
     result.tokens += objective.count(plan);
     if (statistics_first) {

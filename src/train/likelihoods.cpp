@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "core/activity.hpp"
+#include "core/progress.hpp"
 
 namespace llmtrain {
 
@@ -136,7 +137,9 @@ std::optional<std::vector<TokenLikelihood>> score_continuations(Model& model, Co
   ctx.role = ProductRole::prefill;
   const std::vector<Pack> packs = pack(continuations, buffers.rows());
   Scorer scorer(model, ctx, continuations, buffers);
+  Progress progress("scoring choices", std::ssize(packs));
   for (size_t first = 0; first < packs.size(); first += static_cast<size_t>(communicator.size())) {
+    progress.set(static_cast<int64_t>(first));
     if (interrupted()) return std::nullopt;
     report_progress();
     const size_t mine = first + static_cast<size_t>(communicator.rank());

@@ -15,6 +15,7 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/number_text.hpp"
+#include "core/progress.hpp"
 #include "metrics/metrics_hdf5.hpp"
 #include "objectives/document_objective.hpp"
 #include "parallel/job/cancellable_work.hpp"
@@ -145,6 +146,7 @@ std::vector<std::vector<double>> find_or_compute_references(ReferenceRequest req
   if (root) request.print(fmt::format("reference  {}: {} documents are scored", loaded.text, left));
   const double begin = now();
   double written = begin;
+  Progress progress("scoring with the reference", left);
   for (size_t p = 0; p < request.parts.size(); ++p) {
     const ReferencePart& part = request.parts[p];
     std::vector<double>& values = all[p];
@@ -169,6 +171,7 @@ std::vector<std::vector<double>> find_or_compute_references(ReferenceRequest req
       std::ranges::fill(shared, missing);
       scorer.score(*part.data, plan.samples.empty() ? nullptr : &plan, values);
       share(shared, communicator);
+      progress.add(std::ssize(shared));
       int64_t due[] = {root && now() - written > seconds_between_writes ? 1 : 0};
       communicator.maximum(due);
       try {

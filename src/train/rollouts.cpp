@@ -89,6 +89,7 @@ Rollouts::Outcome Rollouts::make(const RolloutContext& run, int64_t step) {
 GenerationRequest Rollouts::request(const RolloutContext& run, int64_t iteration, RolloutBatches::Part part,
                                     std::span<const int64_t> prompts) {
   GenerationRequest request;
+  request.what = "generating the rollout";
   for (int64_t s = part.begin; s < part.end; ++s) {
     prompts_.read_prompt(prompts[static_cast<size_t>(s / parts_.group_size)], request.prompts.emplace_back());
     request.numbers.push_back(s);

@@ -56,6 +56,7 @@ int64_t RunEvaluation::run(int64_t completed, const StopRequested& stop_requeste
 GenerationRequest RunSamples::request(int64_t completed) const {
   const Tokenizer& tokenizer = *run_.plan.tokenizer;
   GenerationRequest request;
+  request.what = "sampling";
   request.prompts = run_.plan.prompts;
   for (std::vector<int32_t>& prompt : request.prompts) {
     if (!prompt.empty()) continue;  // starts like a sequence of the data

@@ -21,6 +21,9 @@ struct StepUnderWay {
 /// Called on every rank in every step if not null.
 inline void (*step_hook)(const StepUnderWay&) = nullptr;
 
+/// Called on every rank in each micro-batch of a step if not null.
+inline void (*pass_hook)(int rank) = nullptr;
+
 /// Called on every rank before each unit of work of an evaluation or of samples during training.
 inline void (*stop_poll_hook)(bool evaluation, int rank) = nullptr;
 

@@ -6,8 +6,15 @@
 #include "core/clock.hpp"
 #include "core/profile.hpp"
 #include "train/step_documents.hpp"
+#include "train/step_hook.hpp"
 
 namespace llmtrain {
+
+namespace {
+
+double seconds_waited() { return 1e-9 * static_cast<double>(activity().collective.waited.load()); }
+
+}  // namespace
 
 StepPasses::StepPasses(TrainingPlan& plan, Communicator& communicator, Stream& stream, uint64_t seed,
                        const std::string& no_graphs)
@@ -53,6 +60,7 @@ void StepPasses::discard() {
 void StepPasses::run(int64_t step, StepRecord::Phases& phases) {
   ctx_.step = step;
   ctx_.training = true;
+  own_ = {};
   const int64_t micro_batches = static_cast<int64_t>(step_.micro_batches.size());
   const ReductionGroups& groups = plan_.groups;
   ParamStore& params = plan_.params();
@@ -91,8 +99,9 @@ void StepPasses::run_idle_pass(StepRecord::Phases& phases) {
 
 void StepPasses::run_micro_batch(StepRecord::Phases& phases) {
   ProfileSpan phase(SpanKind::phase, "data");
-  const double begin = now();
+  const double begin = now(), waited = seconds_waited();
   report_progress();
+  if (pass_hook != nullptr) pass_hook(communicator_.rank());
   StepBuffers& buffers = plan_.buffers;
   const HostBatch& host = prefetcher_.take();
   Batch batch = buffers.batch.upload(host, ctx_.stream);
@@ -135,8 +144,12 @@ void StepPasses::run_micro_batch(StepRecord::Phases& phases) {
     phase.next("backward");
     model.backward(ctx_, &batch);
   });
+  const double end = now();
   phases.data += loaded - begin;
-  phases.forward_backward += now() - loaded;
+  phases.forward_backward += end - loaded;
+  // The host does not see how long a GPU computes.
+  own_.seconds += device_memory_is_host() ? end - begin - (seconds_waited() - waited) : loaded - begin;
+  own_.tokens += batch.tokens;
 }
 
 }  // namespace llmtrain

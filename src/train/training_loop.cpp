@@ -40,6 +40,9 @@ TrainingLoop::TrainingLoop(TrainingOptions options, TrainingPlan& plan, Runtime&
       memory_(plan.arena, runtime.communicator()),
       progress_(options_.progress),
       run_{plan, progress_, runtime, log},
+      monitor_(runtime.communicator(), {options_.log.system,
+                                        options_.checkpoints.directory,
+                                        {.seconds = static_cast<double>(options_.log.slow_after.seconds)}}),
       hash_(plan.params(), runtime.communicator(), runtime.stream()),
       step_(run_, options_.step),
       evaluation_(run_, options_.evaluation, options_.step.seed),
@@ -49,6 +52,10 @@ TrainingLoop::TrainingLoop(TrainingOptions options, TrainingPlan& plan, Runtime&
   step_.before_update = [this] { checkpoints_->wait_before_update(); };
   step_.hash_if_due = [this](int64_t completed) {
     return options_.is_hashed(completed) ? std::optional(hash_.after(completed)) : std::nullopt;
+  };
+  step_.values_of_ranks = [this](const StepRecord& record) {
+    monitor_.add(record);
+    return run_.log.ends_interval(record.step) ? monitor_.exchange(record.step) : SystemRecord{};
   };
   start();
 }

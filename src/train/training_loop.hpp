@@ -8,6 +8,7 @@
 
 #include "hf/export.hpp"
 #include "params/planned_memory.hpp"
+#include "train/rank_monitor.hpp"
 #include "train/run_checkpoints.hpp"
 #include "train/run_evaluation.hpp"
 #include "train/training_step.hpp"
@@ -63,6 +64,7 @@ class TrainingLoop {
   PlannedMemory memory_;
   RunProgress progress_;
   RunContext run_;
+  RankMonitor monitor_;
   ParameterHash hash_;
   TrainingStep step_;
   std::optional<RunCheckpoints> checkpoints_;

@@ -34,6 +34,7 @@ StepRecord TrainingStep::begin_record(int64_t n) const {
   record.curriculum = passes_.curriculum();
   record.processed = passes_.processed();
   record.samples = passes_.step().samples_hash;
+  record.sequences = static_cast<int64_t>(passes_.step().samples.size());
   if (plan_.rollouts) record.rollout = plan_.rollouts->metric_values();
   // skipped steps do not advance the schedule
   const int64_t updates = std::max<int64_t>(n - progress_.scaler.skipped_steps(), 0);
@@ -56,6 +57,7 @@ bool TrainingStep::run(int64_t n) {
   if (!pending_) phases_ = {};
 
   passes_.run(n, phases_);
+  record.own = passes_.own();
   prepared_ = false;
   const int64_t data_step = progress_.guard.data_step(n);
   if (n + 1 < plan_.total_steps) prepare(n + 1);
@@ -116,7 +118,7 @@ bool TrainingStep::run(int64_t n) {
 void TrainingStep::log(StepRecord& record, double seconds) {
   record.seconds = seconds;
   longest_ = std::max(longest_, seconds);
-  log_.step(record);
+  log_.step(record, values_of_ranks ? values_of_ranks(record) : SystemRecord{});
 }
 
 bool TrainingStep::check(StepRecord& record, int64_t n) {

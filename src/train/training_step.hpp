@@ -31,6 +31,10 @@ class TrainingStep {
   /// Returns the parameters' hash if it is logged after this many steps.
   std::function<std::optional<uint64_t>(int64_t completed)> hash_if_due;
 
+  /// Takes a logged step on every rank. Returns the values of the nodes and ranks if it ends a log interval. May be
+  /// empty.
+  std::function<SystemRecord(const StepRecord&)> values_of_ranks;
+
   /// Plans step n (from 0), and starts to load its first micro-batch, unless its rollout is not there yet.
   void prepare(int64_t n);
   bool is_prepared() const { return prepared_; }

@@ -13,6 +13,7 @@
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
 #include "core/parallel_for.hpp"
+#include "core/progress.hpp"
 #include "hf/adapters/adapter_files.hpp"
 #include "hf/convert.hpp"
 #include "hf/quantize_model.hpp"
@@ -124,10 +125,12 @@ class Merger {
     ModelFolderWriter writer(std::move(plan));
     if (!added_.empty()) write_values(writer, added_, read_stored(added_));
     std::vector<bool> done(index_.tensors.size());
+    Progress progress("merging", std::ssize(match_.slices));
     for (const SliceSource& s : match_.slices) {
       if (pause) pause();
       done[s.tensor] = true;
       write_slice(writer, s);
+      progress.add();
     }
     for (size_t t = 0; t < done.size(); ++t) {
       const WeightIndex::Tensor& tensor = index_.tensors[t];

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/progress.hpp"
 #include "hf/config_json.hpp"
 #include "hf/export.hpp"
 #include "hf/folder_values.hpp"
@@ -163,7 +164,11 @@ std::vector<std::string> write_gguf(const GgufOptions& options, const DecoderSha
   const std::vector<GgufTable> tables = gguf_tables(model);
   for (const GgufTable& table : tables) tensors.push_back({table.name, GgufType::F32, std::ssize(table.values), 0});
   GgufWriter writer(options.output, options.overwrite, metadata, std::move(tensors));
-  for (size_t i = 0; i < slices.size(); ++i) write_slice(writer, i, slices[i], gather);
+  Progress progress("exporting", std::ssize(slices));
+  for (size_t i = 0; i < slices.size(); ++i) {
+    write_slice(writer, i, slices[i], gather);
+    progress.add();
+  }
   for (size_t i = 0; i < tables.size(); ++i) {
     writer.write(slices.size() + i, 0, tables[i].values.data(), std::ssize(tables[i].values));
   }

@@ -16,6 +16,7 @@
 #include "device/host_memory.hpp"
 #include "kernels/matmul.hpp"
 #include "params/offload_file.hpp"
+#include "system/peak.hpp"
 #include "train/run/estimate.hpp"
 #include "train/run/memory_limit.hpp"
 #include "train/run/stop_monitor.hpp"
@@ -171,6 +172,10 @@ RunLogOptions log_options(const Config& config, const RunDirectory* directory, c
   options.scales_loss = config.precision.compute == PrecisionConfig::Compute::fp16;
   options.ranks = communicator.size();
   options.memory_bytes = plan.bytes();
+  if (!device_memory_is_host()) {
+    options.peak_flops = peak_flops(device_description(), name_of(precision.compute)) * communicator.size() /
+                         static_cast<double>(ranks_of_device(communicator));
+  }
   options.memory_now = [ranks = ranks_of_device(communicator)] { return device_process_bytes(ranks); };
   return options;
 }

@@ -1,0 +1,48 @@
+#pragma once
+// Use of a node's processors, memory, disk and network, as Linux shows it in /proc and /sys.
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "metrics/records.hpp"
+
+namespace llmtrain {
+
+/// What is looked at on a node.
+struct NodeScope {
+  std::vector<int64_t> processes;    ///< ids of the job's processes on this node
+  std::string folder;                ///< on the file system whose free space is wanted; empty: none
+  std::filesystem::path root = "/";  ///< another folder in tests
+};
+
+/// State of a node at one moment. NaN: unknown here. Counters grow; their differences are rates.
+struct NodeSample {
+  static constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
+
+  double time = unknown;                 ///< seconds of a monotonic clock
+  double busy = unknown;                 ///< counter: seconds of all cores of the node that were not idle
+  double available = unknown;            ///< counter: seconds of all cores of the node
+  double job_processor = unknown;        ///< counter: seconds of cores that the job's processes used
+  double job_cores = unknown;            ///< cores that the job may use: affinity, and quota of its control groups
+  double memory_used = unknown;          ///< bytes of the node, or of the job's control group where that has a limit
+  double memory_limit = unknown;         ///< bytes of the node, or that limit
+  double job_memory = unknown;           ///< resident bytes of the job's processes
+  double job_memory_peak = unknown;      ///< sum of their maxima
+  double disk_read = unknown;            ///< counter: bytes that the job's processes read from storage
+  double disk_written = unknown;         ///< counter
+  double disk_free = unknown;            ///< bytes
+  double network_received = unknown;     ///< counter: bytes of the node
+  double network_sent = unknown;         ///< counter
+  double infiniband_received = unknown;  ///< counter: bytes of the node
+  double infiniband_sent = unknown;      ///< counter
+};
+
+NodeSample sample_node(const NodeScope& scope);
+
+/// Values at `after`, and rates since `before`: "cpu_percent", "disk_free_bytes", ... Unknown ones are left out.
+std::vector<NamedValue> node_values(const NodeSample& before, const NodeSample& after);
+
+}  // namespace llmtrain

@@ -1,0 +1,45 @@
+#pragma once
+// Finds nodes that slow a job down. All ranks wait for each other in every step, so the time of a step tells nobody;
+// the time of a rank's own work does.
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "system/rank_times.hpp"
+
+namespace llmtrain {
+
+struct SlowNodeOptions {
+  double factor = 1.3;      ///< own work of a slow rank, relative to the median of the ranks
+  double recovered = 1.15;  ///< the same of a rank that is no longer slow
+  double share = 0.05;      ///< part of the steps' time that a slow rank costs at least
+  double seconds = 60;      ///< for which a rank is slow before its node is named; 0: no node is named
+  int intervals = 3;        ///< the same in log intervals
+};
+
+class SlowNodes {
+ public:
+  /// `hosts`: names of the ranks' nodes.
+  SlowNodes(std::vector<std::string> hosts, const SlowNodeOptions& options);
+
+  /// Takes the ranks' times of a log interval, which ends after `step`. Returns the nodes that have become slow, once
+  /// each, and those that have recovered.
+  std::vector<NodeNotice> update(std::span<const RankTimes> ranks, int64_t step);
+
+ private:
+  struct Rank {
+    std::string host;
+    bool slow = false;
+    double ratio = 1;    ///< in the last interval
+    double seconds = 0;  ///< for which the rank is not as `slow` says
+    int intervals = 0;
+  };
+  bool contradicts(const Rank& rank, const RankTimes& times) const;
+
+  SlowNodeOptions options_;
+  std::vector<Rank> ranks_;
+  std::vector<std::string> named_;  ///< nodes that are slow
+};
+
+}  // namespace llmtrain

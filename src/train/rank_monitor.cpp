@@ -1,0 +1,138 @@
+#include "train/rank_monitor.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+#include "core/error.hpp"
+#include "core/machine.hpp"
+#include "device/device.hpp"
+#include "parallel/job/rank_status.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+/// A rank's place, as it tells the others.
+struct Place {
+  int node_rank = 0;
+  int64_t process = 0;
+  std::string process_space;  ///< where the process has this number
+  std::string gpu;            ///< bus address; empty: none
+  std::string host;
+  std::string machine;  ///< unique, unlike the host's name
+};
+
+std::string own_gpu() {
+  constexpr std::string_view prefix = "GPU ";  // "GPU 0000:1b:00.0 of HOST"
+  const std::string address = device_memory_is_host() ? "" : device_address();
+  if (!address.starts_with(prefix)) return {};
+  return address.substr(prefix.size(), address.find(' ', prefix.size()) - prefix.size());
+}
+
+std::string to_line(const Communicator& communicator) {
+  const ProcessIdentity own = own_identity();
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n", communicator.node_rank(), own.pid, own.pid_namespace, own_gpu(),
+                     own.host, own.host + " " + boot_id());
+}
+
+Place place_of(const std::string& text) {
+  std::istringstream lines(text);
+  const auto line = [&] {
+    std::string value;
+    std::getline(lines, value);
+    return value;
+  };
+  Place place;
+  place.node_rank = std::stoi(line());
+  place.process = std::stoll(line());
+  place.process_space = line();
+  place.gpu = line();
+  place.host = line();
+  place.machine = line();
+  return place;
+}
+
+/// Names of the ranks' nodes; nodes of equal names are numbered. A machine that counts as several nodes has their ranks
+/// one node after the other.
+std::vector<std::string> node_names(const std::vector<Place>& places) {
+  std::vector<std::string> names;
+  std::map<std::string, int> nodes_of_host;
+  std::map<std::string, std::string> last_of_machine;
+  for (const Place& place : places) {
+    std::string& name = last_of_machine[place.machine];
+    if (place.node_rank == 0 || name.empty()) {
+      const int number = ++nodes_of_host[place.host];
+      name = number == 1 ? place.host : fmt::format("{}.{}", place.host, number);
+    }
+    names.push_back(name);
+  }
+  return names;
+}
+
+/// A rank's times as bytes, and the values of its node behind them, a line each.
+std::string pack(const RankTimes& times, const std::string& node, const std::vector<NamedValue>& values) {
+  std::string text(sizeof(RankTimes), '\0');
+  std::memcpy(text.data(), &times, sizeof(RankTimes));
+  for (const NamedValue& value : values) text += fmt::format("system/{}/{} {}\n", node, value.name, value.value);
+  return text;
+}
+
+RankTimes unpack(const std::string& text, std::vector<NamedValue>& values) {
+  LLMTRAIN_CHECK(text.size() >= sizeof(RankTimes), "a rank sends its times");
+  RankTimes times;
+  std::memcpy(&times, text.data(), sizeof(RankTimes));
+  std::istringstream lines(text.substr(sizeof(RankTimes)));
+  NamedValue value;
+  while (lines >> value.name >> value.value) values.push_back(value);
+  return times;
+}
+
+}  // namespace
+
+RankMonitor::RankMonitor(Communicator& communicator, const RankMonitorOptions& options) : communicator_(communicator) {
+  std::vector<Place> places;
+  for (const std::string& text : communicator.gather_all(to_line(communicator))) places.push_back(place_of(text));
+  const std::vector<std::string> names = node_names(places);
+  const auto rank = static_cast<size_t>(communicator.rank());
+  name_ = names[rank];
+  if (communicator.rank() == 0) slow_ = std::make_unique<SlowNodes>(names, options.slow);
+  if (!options.system || communicator.node_rank() != 0) return;
+  NodeMonitorOptions node;
+  node.scope.folder = options.folder;
+  for (size_t r = 0; r < places.size(); ++r) {
+    if (names[r] != name_) continue;
+    if (places[r].process_space == places[rank].process_space) node.scope.processes.push_back(places[r].process);
+    if (!places[r].gpu.empty()) node.gpus.push_back(places[r].gpu);
+  }
+  node_ = std::make_unique<NodeMonitor>(std::move(node));
+}
+
+SystemRecord RankMonitor::exchange(int64_t step) {
+  const std::vector<NamedValue> own = node_ != nullptr ? node_->take() : std::vector<NamedValue>();
+  const std::vector<std::string> all = communicator_.gather_all(pack(std::exchange(times_, {}), name_, own));
+  SystemRecord record;
+  if (communicator_.rank() != 0) return record;
+  std::vector<RankTimes> ranks;
+  for (const std::string& text : all) ranks.push_back(unpack(text, record.values));
+  if (ranks.size() == 1) return record;
+  for (NamedValue& value : rank_values(ranks)) record.values.push_back(std::move(value));
+  const std::vector<double> ratios = own_ratios(ranks);
+  size_t slowest = 0;
+  for (size_t r = 1; r < ratios.size(); ++r) {
+    if (!(ratios[r] <= ratios[slowest]) && !std::isnan(ratios[r])) slowest = r;
+  }
+  if (!std::isnan(ratios[slowest])) {
+    record.values.push_back({"ranks/slowest/rank", {}, static_cast<double>(slowest)});
+    record.values.push_back({"ranks/slowest/ratio", {}, ratios[slowest]});
+  }
+  record.notices = slow_->update(ranks, step);
+  return record;
+}
+
+}  // namespace llmtrain

@@ -1,5 +1,5 @@
 # Every dependency comes from find_package; cmake/install_dependencies.sh installs the Debian packages. If GoogleTest,
-# inih and Kokkos, which are small, are missing, they are built from source (LLMTRAIN_FETCH).
+# inih, Kokkos and uPlot, which are small, are missing, pinned releases are fetched (LLMTRAIN_FETCH).
 list(APPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_LIST_DIR})
 include(${CMAKE_CURRENT_LIST_DIR}/Fetch.cmake)
 include(${CMAKE_CURRENT_LIST_DIR}/CudaArchitectures.cmake)
@@ -10,6 +10,7 @@ find_package(fmt 9 REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(CLI11 2.1 REQUIRED)
 llmtrain_find_or_fetch(inih)
+llmtrain_find_or_fetch(uPlot 1.6)
 find_package(xxHash REQUIRED)
 find_package(ZLIB 1.2 REQUIRED)
 find_package(zstd REQUIRED)

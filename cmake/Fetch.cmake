@@ -4,6 +4,7 @@ include(FetchContent)
 set(LLMTRAIN_RELEASE_GTest "https://github.com/google/googletest;52eb8108c5bdec04579160ae17225d66034bd723;1.17.0")
 set(LLMTRAIN_RELEASE_inih "https://github.com/benhoyt/inih;26254ee9de7681f8825433415443e7116ff24b98;62")
 set(LLMTRAIN_RELEASE_Kokkos "https://github.com/kokkos/kokkos;1b1383c6001f3bfe9fe309ca923c2d786600cc79;4.6.01")
+set(LLMTRAIN_RELEASE_uPlot "https://github.com/leeoniya/uPlot;e995b061e9fc5476a6d862cd2fb2ebc7452ca012;1.6.32")
 
 # The probe runs once per build folder: a machine without a network must not wait for it at every configuration.
 function(llmtrain_require_network name repository)
@@ -43,7 +44,7 @@ function(llmtrain_fetch name)
   if(NOT FETCHCONTENT_SOURCE_DIR_${upper})
     llmtrain_require_network(${name} ${repository})
   endif()
-  message(STATUS "${name} is not installed: building release ${version} from source")
+  message(STATUS "${name} is not installed: fetching release ${version}")
   # A nonexistent folder: FetchContent provides the sources, and add_subdirectory below builds them.
   FetchContent_Declare(${name} GIT_REPOSITORY ${repository} GIT_TAG ${commit} GIT_PROGRESS ON SOURCE_SUBDIR none)
   # Warnings in their code are disabled, and nothing of theirs is installed.
@@ -53,7 +54,10 @@ function(llmtrain_fetch name)
   set(Kokkos_ENABLE_OPENMP ON CACHE BOOL "")
   FetchContent_MakeAvailable(${name})
   string(TOLOWER ${name} lower)
-  if(EXISTS ${${lower}_SOURCE_DIR}/CMakeLists.txt)
+  if(name STREQUAL "uPlot")
+    set(uPlot_ROOT ${uplot_SOURCE_DIR})
+    find_package(uPlot REQUIRED)
+  elseif(EXISTS ${${lower}_SOURCE_DIR}/CMakeLists.txt)
     add_subdirectory(${${lower}_SOURCE_DIR} ${${lower}_BINARY_DIR} EXCLUDE_FROM_ALL SYSTEM)
   else() # inih: one file
     add_library(inih STATIC ${inih_SOURCE_DIR}/ini.c)

@@ -6,38 +6,14 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "report/followed_file.hpp"
+#include "report/metrics_lines.hpp"
+#include "report/printed_deck.hpp"
+
 namespace llmtrain {
-
-/// Values of a metric by step. Steps ascend; of a step that was done again after a resume or a rollback the last value
-/// stands.
-struct MetricSeries {
-  std::vector<int64_t> steps;
-  std::vector<double> values;  ///< NaN where metrics.jsonl has null
-};
-
-/// A line of metrics.jsonl that is neither a step nor an evaluation.
-struct RunEvent {
-  enum class Kind { resume, rollback };
-  Kind kind = Kind::resume;
-  int64_t step = 0;  ///< completed steps with which the run went on
-  int64_t from = 0;  ///< of a rollback: completed steps before it
-  double wall_time = 0;
-  std::string text;  ///< ranks of a resume, reason of a rollback
-};
-
-/// A line of deck.ini.
-struct DeckEntry {
-  std::string section, key, value;
-  std::string provenance;  ///< as the comment says: deck, command line, default, ...
-};
-
-/// Text that the run wrote as a sample.
-struct RunSample {
-  int64_t step = 0;
-  std::string prompt, text;
-};
 
 class RunReader {
  public:
@@ -53,28 +29,42 @@ class RunReader {
 
   /// By name as in metrics.jsonl; times of phases as "seconds/step", "seconds/data", ...; of evaluations the names
   /// begin with "validation_", but for "evaluation_seconds".
-  const std::map<std::string, MetricSeries>& metrics() const { return metrics_; }
-  const std::vector<RunEvent>& events() const { return events_; }
+  const std::map<std::string, MetricSeries>& metrics() const { return log_.metrics; }
+  const std::vector<RunEvent>& events() const { return log_.events; }
+  const std::vector<BadStep>& bad_steps() const { return ledger_.bad_steps; }
   const std::vector<DeckEntry>& deck() const { return deck_; }
-  const std::vector<RunSample>& samples() const { return samples_; }
+  const std::vector<RunSample>& samples() const { return log_.samples; }
+
+  /// Value of a key, "" where the deck has none.
+  std::string deck_value(std::string_view section, std::string_view key) const;
 
   /// Last `lines` lines of log.txt; lines of more than 1,000 bytes are cut.
   std::vector<std::string> log_tail(size_t lines) const;
 
-  int64_t last_step() const;
-  int64_t max_steps() const;                ///< 0: unknown
-  double wall_time() const;                 ///< seconds of training
-  std::vector<int64_t> best_steps() const;  ///< steps of evaluations that were the best so far
-  bool finished() const;                    ///< the run has reached its end
-  bool running() const;                     ///< its lock is held by a process that can be seen, or its files change
+  /// First lines of log.txt, cut in the same way: they describe machine, model and data.
+  std::vector<std::string> log_head(size_t lines) const;
+
+  int64_t last_step() const { return last_step_; }
+  int64_t max_steps() const { return max_steps_; }                            ///< 0: unknown
+  double wall_time() const { return log_.wall_time; }                         ///< seconds of training
+  const std::vector<int64_t>& best_steps() const { return log_.best_steps; }  ///< evaluations that were the best so far
+  bool finished() const { return finished_; }                                 ///< the run has reached its end
+  bool running() const;  ///< its lock is held by a process that can be seen, or its files change
   const std::string& problem() const { return problem_; }  ///< "" if the folder is that of a run and can be read
 
  private:
+  bool read_deck();
+  int64_t find_max_steps() const;
+  std::string find_problem() const;
+
   std::filesystem::path folder_;
-  std::map<std::string, MetricSeries> metrics_;
-  std::vector<RunEvent> events_;
+  FollowedFile metrics_file_, ledger_file_;
+  MetricsLines log_;
+  LedgerLines ledger_;
+  std::string deck_text_;
   std::vector<DeckEntry> deck_;
-  std::vector<RunSample> samples_;
+  int64_t last_step_ = 0, max_steps_ = 0;
+  bool finished_ = false;
   std::string problem_;
 };
 

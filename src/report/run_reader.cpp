@@ -1,0 +1,198 @@
+#include "report/run_reader.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <ranges>
+
+#include "core/error.hpp"
+
+namespace llmtrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t most_deck_bytes = int64_t{4} << 20;
+constexpr int64_t most_log_bytes = int64_t{1} << 20;
+constexpr size_t most_line_bytes = 1000;
+constexpr auto longest_silence = std::chrono::seconds(60);  // a status file changes every second or two
+
+/// Reads up to `most` bytes of a regular file, its last ones if `from_end`; "" if it cannot be read.
+std::string read_part(const fs::path& path, int64_t most, bool from_end) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return {};
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) return {};
+  const int64_t size = file.tellg();
+  file.seekg(from_end ? std::max<int64_t>(size - most, 0) : 0);
+  std::string bytes(static_cast<size_t>(std::clamp<int64_t>(size, 0, most)), '\0');
+  file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  bytes.resize(static_cast<size_t>(std::max<std::streamsize>(file.gcount(), 0)));
+  return bytes;
+}
+
+std::vector<std::string> split_lines(std::string_view text) {
+  std::vector<std::string> lines;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    lines.emplace_back(text.substr(0, std::min(end, most_line_bytes)));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
+
+/// Returns N of a console line "step 12/N ...", or 0.
+int64_t total_of(const std::string& line) {
+  const size_t slash = line.find('/');
+  int64_t total = 0;
+  if (!line.starts_with("step ") || slash == std::string::npos) return 0;
+  std::from_chars(line.data() + slash + 1, line.data() + line.size(), total);
+  return total;
+}
+
+/// Returns whether `owner`, "host H, process P...", is a process of this machine that exists.
+bool is_alive(const std::string& owner) {
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  const std::string begin = fmt::format("host {}, process ", host.data());
+  pid_t process = 0;
+  if (!owner.starts_with(begin)) return false;
+  std::from_chars(owner.data() + begin.size(), owner.data() + owner.size(), process);
+  return process > 0 && (kill(process, 0) == 0 || errno == EPERM);
+}
+
+bool is_run(const fs::path& folder) {
+  std::error_code error;
+  return std::ranges::any_of(std::array{"deck.ini", "ledger.jsonl", "metrics.jsonl"},
+                             [&](const char* name) { return fs::is_regular_file(folder / name, error); });
+}
+
+/// The path with a name at its end, as RunReader::name wants it.
+fs::path with_name(const std::string& argument) {
+  fs::path path = fs::path(argument).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  std::error_code error;
+  if (path.filename() != "." && path.filename() != "..") return path;
+  const fs::path whole = fs::canonical(path, error);
+  return error ? path : whole;
+}
+
+}  // namespace
+
+RunReader::RunReader(fs::path folder)
+    : folder_(std::move(folder)), metrics_file_(folder_ / "metrics.jsonl"), ledger_file_(folder_ / "ledger.jsonl") {}
+
+bool RunReader::refresh() {
+  bool changed = metrics_file_.read([&] { log_ = {}; }, [&](std::string_view line) { log_.take(line); });
+  changed |= ledger_file_.read([&] { ledger_ = {}; }, [&](std::string_view line) { ledger_.take(line); });
+  changed |= read_deck();
+  std::error_code error;
+  const bool finished = fs::exists(folder_ / "finished.json", error);
+  std::string problem = find_problem();
+  changed |= finished != finished_ || problem != problem_;
+  finished_ = finished;
+  problem_ = std::move(problem);
+  last_step_ = ledger_.last_step > 0 ? ledger_.last_step : log_.last_step;
+  if (changed) max_steps_ = find_max_steps();
+  return changed;
+}
+
+bool RunReader::read_deck() {
+  std::string text = read_part(folder_ / "deck.ini", most_deck_bytes, false);
+  if (text == deck_text_) return false;
+  deck_text_ = std::move(text);
+  deck_ = read_printed_deck(deck_text_);
+  return true;
+}
+
+std::string RunReader::deck_value(std::string_view section, std::string_view key) const {
+  const auto found =
+      std::ranges::find_if(deck_, [&](const DeckEntry& entry) { return entry.section == section && entry.key == key; });
+  return found == deck_.end() ? "" : found->value;
+}
+
+/// The deck has it, or, with epochs, the console's last line.
+int64_t RunReader::find_max_steps() const {
+  int64_t steps = 0;
+  const std::string value = deck_value("run", "max_steps");
+  std::from_chars(value.data(), value.data() + value.size(), steps);
+  if (steps > 0) return steps;
+  for (const std::string& line : log_tail(200) | std::views::reverse) {
+    if (const int64_t total = total_of(line); total > 0) return total;
+  }
+  return 0;
+}
+
+std::string RunReader::find_problem() const {
+  std::error_code error;
+  if (!fs::is_directory(folder_, error)) return fmt::format("{}: no such folder", folder_.string());
+  if (!is_run(folder_)) return fmt::format("{}: the folder has no run", folder_.string());
+  if (!metrics_file_.problem().empty()) {
+    return fmt::format("{}/{}. The sink jsonl of log.sinks writes it", folder_.string(), metrics_file_.problem());
+  }
+  if (log_.bad_lines > 0) {
+    return fmt::format("{}/metrics.jsonl:{}: not a line of metrics ({} of {} lines)", folder_.string(),
+                       log_.first_bad_line, log_.bad_lines, log_.lines);
+  }
+  return {};
+}
+
+std::vector<std::string> RunReader::log_tail(size_t lines) const {
+  const auto bytes = std::min<int64_t>(most_log_bytes, static_cast<int64_t>(std::min<size_t>(lines, 1 << 20)) * 1000);
+  std::vector<std::string> found = split_lines(read_part(folder_ / "log.txt", bytes, true));
+  if (found.size() > lines) found.erase(found.begin(), found.end() - static_cast<std::ptrdiff_t>(lines));
+  return found;
+}
+
+std::vector<std::string> RunReader::log_head(size_t lines) const {
+  const auto bytes = std::min<int64_t>(most_log_bytes, static_cast<int64_t>(std::min<size_t>(lines, 1 << 20)) * 1000);
+  std::vector<std::string> found = split_lines(read_part(folder_ / "log.txt", bytes, false));
+  if (found.size() > lines) found.resize(lines);
+  return found;
+}
+
+bool RunReader::running() const {
+  const std::string owner = read_part(folder_ / "lock", 512, false);  // a job that ends makes it empty
+  std::error_code error;
+  if (finished_ || (owner.empty() && fs::exists(folder_ / "lock", error))) return false;
+  if (is_alive(owner)) return true;
+  const auto changed = fs::last_write_time(folder_ / "status/rank-00000", error);
+  return !error && fs::file_time_type::clock::now() - changed < longest_silence;
+}
+
+std::vector<fs::path> run_folders(const std::vector<std::string>& arguments) {
+  std::vector<fs::path> runs;
+  for (const std::string& argument : arguments) {
+    const fs::path path = with_name(argument);
+    if (is_run(path)) {
+      runs.push_back(path);
+      continue;
+    }
+    std::error_code error;
+    std::vector<fs::path> inside;
+    for (fs::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
+      if (is_run(entry->path())) inside.push_back(entry->path());
+    }
+    if (inside.empty()) {
+      throw UserError(ExitCode::missing_input,
+                      fmt::format("{}: neither the folder of a run nor a folder of such (a run has deck.ini and "
+                                  "metrics.jsonl)",
+                                  argument));
+    }
+    std::ranges::sort(inside);
+    runs.insert(runs.end(), inside.begin(), inside.end());
+  }
+  std::vector<fs::path> distinct;
+  for (const fs::path& run : runs) {
+    if (std::ranges::find(distinct, run) == distinct.end()) distinct.push_back(run);
+  }
+  return distinct;
+}
+
+}  // namespace llmtrain

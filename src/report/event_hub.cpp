@@ -27,6 +27,7 @@ struct EventHub::Watcher {
   std::shared_ptr<const std::string> frame;  ///< null: all is sent
   size_t sent = 0;                           ///< bytes of the frame
   bool paused = false;
+  bool fresh = true;  ///< it has not waited for events yet
   Clock::time_point last_frame = Clock::now();
 };
 
@@ -57,7 +58,8 @@ std::shared_ptr<EventHub::Watcher> EventHub::add(std::unique_ptr<PausableConnect
     last_event.remove_prefix(epoch_.size() + 1);
     std::from_chars(last_event.data(), last_event.data() + last_event.size(), watcher->since);
   }
-  watcher->frame = std::make_shared<const std::string>("retry: 2000\n\n");
+  watcher->frame =
+      std::make_shared<const std::string>(fmt::format("retry: 2000\n\nevent: hello\ndata: {}\n\n", epoch_));
   const std::scoped_lock lock(mutex_);
   watchers_.push_back(watcher);
   return watcher;
@@ -75,7 +77,8 @@ ssize_t EventHub::read(Watcher& watcher, char* bytes, size_t size) {
   if (watcher.frame == nullptr) {
     watcher.paused = true;
     watcher.connection->pause();
-    if (watcher.since == 0) {
+    if (watcher.fresh) {
+      watcher.fresh = false;
       fresh_ = true;
       wake_.notify_all();
     }

@@ -23,7 +23,8 @@ std::vector<RankState> read_rank_states(const std::filesystem::path& folder) {
     if (!status) continue;  // it is being written
     std::error_code unknown;
     const auto written = std::filesystem::last_write_time(path, unknown);
-    const auto age = unknown ? std::filesystem::file_time_type::duration{} : std::filesystem::file_time_type::clock::now() - written;
+    const auto age =
+        unknown ? std::filesystem::file_time_type::duration{} : std::filesystem::file_time_type::clock::now() - written;
     states.push_back({status->rank, status->process.host, status->step, describe(*status),
                       std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::minutes>(age).count())});
   }

@@ -34,10 +34,15 @@ bool is_loopback_host(std::string_view host) {
     return text.empty() || (text.size() > 1 && text.size() <= 6 && text.front() == ':' &&
                             std::ranges::all_of(text.substr(1), [](unsigned char c) { return std::isdigit(c) != 0; }));
   };
-  for (const std::string_view name : {"localhost", "127.0.0.1", "[::1]"}) {
-    if (host.starts_with(name) && is_port(host.substr(name.size()))) return true;
+  size_t name = 0;
+  if (host.starts_with("127.")) {  // a number: a name could have any address
+    name = std::min(host.find_first_not_of("0123456789."), host.size());
+  } else if (host.starts_with("localhost")) {
+    name = std::string_view("localhost").size();
+  } else if (host.starts_with("[::1]")) {
+    name = std::string_view("[::1]").size();
   }
-  return false;
+  return name > 0 && is_port(host.substr(name));
 }
 
 unsigned refusal_of(const RequestHead& request, const RequestRules& rules) {

@@ -32,7 +32,8 @@ const MetricSeries* find(const RunReader& run, const std::string& name) {
 ordered_json last_value(const RunReader& run, const std::string& name) {
   const MetricSeries* series = find(run, name);
   if (series == nullptr) return nullptr;
-  const auto last = std::find_if(series->values.rbegin(), series->values.rend(), [](double v) { return std::isfinite(v); });
+  const auto last =
+      std::find_if(series->values.rbegin(), series->values.rend(), [](double v) { return std::isfinite(v); });
   return last == series->values.rend() ? ordered_json(nullptr) : ordered_json(*last);
 }
 
@@ -96,8 +97,11 @@ std::string detail_of(const RunReader& run, size_t number) {
   }
   detail["ranks"] = ordered_json::array();
   for (const RankState& rank : read_rank_states(run.folder())) {
-    detail["ranks"].push_back(
-        {{"rank", rank.rank}, {"host", rank.host}, {"step", rank.step}, {"doing", rank.doing}, {"silent", rank.silent}});
+    detail["ranks"].push_back({{"rank", rank.rank},
+                               {"host", rank.host},
+                               {"step", rank.step},
+                               {"doing", rank.doing},
+                               {"silent", rank.silent}});
   }
   return dump(detail);
 }
@@ -197,7 +201,8 @@ bool RunBoard::read(size_t number, bool followed) {
   run.events = run.reader.events().size();
   for (const auto& [name, series] : run.reader.metrics()) {
     Growth& growth = run.growth[name];
-    if (growth.empty() || growth.back().second < series.steps.size()) growth.emplace_back(version_, series.steps.size());
+    if (growth.empty() || growth.back().second < series.steps.size())
+      growth.emplace_back(version_, series.steps.size());
   }
   if (ordered_json row = row_of(run.reader, number); row != run.row) {
     run.row = std::move(row);
@@ -217,7 +222,8 @@ void RunBoard::append_series(const Run& run, size_t number, uint64_t since, std:
   const bool reset = since < run.reset_at || since == 0;
   std::string series;
   for (const auto& [name, growth] : run.growth) {
-    const auto known = reset ? growth.begin() : std::ranges::upper_bound(growth, since, {}, [](const auto& g) { return g.first; });
+    const auto known =
+        reset ? growth.begin() : std::ranges::upper_bound(growth, since, {}, [](const auto& g) { return g.first; });
     const size_t from = known == growth.begin() ? 0 : std::prev(known)->second;
     const MetricSeries& values = run.reader.metrics().at(name);
     if (from >= values.steps.size()) continue;
@@ -231,8 +237,8 @@ void RunBoard::append_series(const Run& run, size_t number, uint64_t since, std:
                      {"step", event.step},
                      {"text", event.text}});
   }
-  out += fmt::format("event: series\ndata: {{\"run\":{},\"reset\":{},\"series\":{{{}}},\"marks\":{}}}\n\n", number, reset,
-                     series, dump(marks));
+  out += fmt::format("event: series\ndata: {{\"run\":{},\"reset\":{},\"series\":{{{}}},\"marks\":{}}}\n\n", number,
+                     reset, series, dump(marks));
 }
 
 std::string RunBoard::events(const std::vector<size_t>& followed, uint64_t since) const {

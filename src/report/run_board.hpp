@@ -32,8 +32,8 @@ class RunBoard {
   size_t size() const { return runs_.size(); }
 
   /// Events for a watcher of these runs that has seen everything up to version `since` (0: nothing): `runs` (rows of
-  /// the list that have changed), `series` (metrics of the followed runs), `detail` (log, samples and ranks of the first
-  /// of them). "" if there is nothing new.
+  /// the list that have changed), `series` (metrics of the followed runs), `detail` (log, samples and ranks of the
+  /// first of them). "" if there is nothing new.
   std::string events(const std::vector<size_t>& followed, uint64_t since) const;
 
  private:

@@ -38,7 +38,7 @@ function compact(value) {
   for (const [unit, name] of [[1e15, 'P'], [1e12, 'T'], [1e9, 'G'], [1e6, 'M'], [1e4, 'k']]) {
     if (size >= unit) return String(Number((value / (unit === 1e4 ? 1e3 : unit)).toPrecision(4))) + name;
   }
-  if (size < 1e-3) return value.toExponential(2);
+  if (size < 5e-3) return Number(value.toPrecision(3)).toExponential();
   return String(Number(value.toPrecision(5)));
 }
 
@@ -229,6 +229,9 @@ const titles = {
 const order = ['loss', 'learning_rate', 'grad_norm', 'tokens_per_second', 'seconds', 'memory'];
 const hidden = new Set(['wall_time', 'ranks', 'tokens', 'validation_tokens', 'evaluation_seconds', 'memory_libraries']);
 
+const statistics = ['min', 'median', 'max'];
+const byStatistic = (a, b) => statistics.indexOf(a) - statistics.indexOf(b);
+
 // Chart and line of a metric, or null: [key, label].
 function placeOf(name, known) {
   if (hidden.has(name) || (name === 'loss' && known.has('loss_mean'))) return null;
@@ -262,11 +265,12 @@ function wantedCharts() {
       if (!place || !series.values.some((v) => v !== null && v !== 0)) continue;
       const [key, line] = place;
       if (at > 0 && /^(system|ranks|seconds|memory)/.test(key)) continue;  // of the first run alone
-      const label = chosen.length > 1 ? `${rows.get(id).name}${line ? ' ' + line : ''}` : line || 'value';
+      const label = chosen.length > 1 ? `${rows.get(id).name}${line ? ' ' + line : ''}` : line;
       if (!wanted.has(key)) wanted.set(key, []);
       if (wanted.get(key).length < maxLines) wanted.get(key).push({id, name, label, run: at});
     }
   });
+  for (const [key, lines] of wanted) if (key.startsWith('ranks/')) lines.sort((a, b) => byStatistic(a.label, b.label));
   return wanted;
 }
 
@@ -345,7 +349,8 @@ class Chart {
       const item = element('li');
       const swatch = element('span', undefined, 'swatch');
       swatch.style.backgroundColor = this.strokeOf(i);
-      item.append(swatch, element('span', line.label + ' '), element('span', '', 'value'));
+      swatch.hidden = this.lines.length < 2;
+      item.append(swatch, element('span', line.label ? line.label + ' ' : ''), element('span', '', 'value'));
       return item;
     }));
   }
@@ -360,7 +365,7 @@ class Chart {
     });
     texts.forEach((text, i) => setText(this.legend.children[i].lastChild, text));
     if (index === null || index === undefined) {
-      const said = this.lines.map((line, i) => `${line.label} ${texts[i]}`).join(', ');
+      const said = this.lines.map((line, i) => `${line.label} ${texts[i]}`.trim()).join(', ');
       this.plot.setAttribute('aria-label', `${titleOf(this.key)} over steps; last values: ${said}`);
     }
   }
@@ -452,7 +457,7 @@ function lastValues(prefix, split) {
     found.get(row).set(column, series.values.at(-1));
     columns.add(column);
   }
-  return [[...columns], found];
+  return [[...columns].sort(byStatistic), found];
 }
 
 function drawMachines() {
@@ -460,10 +465,9 @@ function drawMachines() {
   const [kinds, hosts] = lastValues('system', (parts) => [parts[0], parts.slice(1).join('/')]);
   showTable(byId('nodes'), 'Nodes, at the last log interval', [['node', false], ...kinds.map((k) => [words(k), true])],
       [...hosts].map(([host, cells]) => [host, ...kinds.map((k) => compact(cells.get(k)))]));
-  const [marksOver, skews] = lastValues('ranks', (parts) => [parts.slice(0, -1).join('/'), parts.at(-1)]);
-  showTable(byId('skew'), 'Over ranks, at the last log interval', [['', false], ...marksOver.map((k) => [words(k), true])].map(
-      ([name, number]) => [name || 'value', number]),
-      [...skews].map(([name, cells]) => [words(name), ...marksOver.map((k) => compact(cells.get(k)))]));
+  const [measures, skews] = lastValues('ranks', (parts) => [parts.slice(0, -1).join('/'), parts.at(-1)]);
+  showTable(byId('skew'), 'Over ranks, at the last log interval', [['value', false], ...measures.map((k) => [words(k), true])],
+      [...skews].map(([name, cells]) => [words(name), ...measures.map((k) => compact(cells.get(k)))]));
   const ranks = detail ? detail.ranks : [];
   showTable(byId('ranks'), 'Ranks, now', [['rank', true], ['node', false], ['step', true], ['state', false]],
       ranks.map((r) => [String(r.rank), r.host, count(r.step),

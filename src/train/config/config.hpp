@@ -31,6 +31,7 @@
 #include "rewards/rewards_config.hpp"
 #include "text/chat/chat_config.hpp"
 #include "train/config/checkpoint_config.hpp"
+#include "train/config/dashboard_config.hpp"
 #include "train/config/divergence_config.hpp"
 #include "train/config/evaluation_config.hpp"
 #include "train/config/model_path.hpp"
@@ -67,6 +68,7 @@ struct Config {
   CheckpointConfig checkpoint;
   EvaluationConfig evaluation;
   LogConfig log;
+  DashboardConfig dashboard;
 
   ModelSource source;
   Provenance provenance;           ///< origin of every key; where() begins an error message about one

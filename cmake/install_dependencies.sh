@@ -19,10 +19,11 @@ Debian 12 or newer, as root or through sudo. A second run finds everything there
   --check      install nothing; exit 0 when everything is there, 1 otherwise, with the list of what is missing
 
 A package comes from the release that the machine runs, where that has a version that will do. Debian 12 takes Open MPI 5
-and HDF5 1.14 from Debian 13 (trixie). Kokkos and oneDNN come from the first of the newer releases whose package can be
-installed here; else they are built from Debian's source package; a Kokkos that cannot be had by any of these ways is left
-to CMake, which builds a pinned release along. Newer releases are added in /etc/apt/sources.list.d/llmtrain.list and pinned
-below everything else in /etc/apt/preferences.d/llmtrain, so that nothing but the named packages ever comes from them.
+and HDF5 1.14 from Debian 13 (trixie). Kokkos, oneDNN and uPlot come from the first of the newer releases whose package
+can be installed here; else Kokkos and oneDNN are built from Debian's source package; a Kokkos or uPlot that cannot be had
+by any of these ways is left to CMake, which fetches a pinned release. Newer releases are added in
+/etc/apt/sources.list.d/llmtrain.list and pinned below everything else in /etc/apt/preferences.d/llmtrain, so that nothing
+but the named packages ever comes from them.
 
 Exit codes: 0 everything is there, 1 declined or (--check) something is missing, 64 command line, 69 not a Debian from 12
 on, 74 apt failed (its output is shown), 77 neither root nor sudo.
@@ -68,9 +69,9 @@ common=(g++ cmake ninja-build ccache git ca-certificates pkg-config libinih-dev 
 developer_only=(clang-format clang-tidy libomp-dev shellcheck python3-h5py environment-modules g++-aarch64-linux-gnu)
 # package=oldest supported version, optionally :the first unsupported one (cmake/Dependencies.cmake)
 runtime=(libopenmpi-dev=5.0 openmpi-bin=5.0 libhdf5-dev=1.14 hdf5-tools=1.14)
-from_any_release=(libkokkos-dev=4.6:6 libdnnl-dev=3.6:4) # those that may come from a newer release
+from_any_release=(libkokkos-dev=4.6:6 libdnnl-dev=3.6:4 node-uplot=1.6:2) # those that may come from a newer release
 declare -A source_package=([libkokkos-dev]=kokkos [libdnnl-dev]=onednn)
-declare -A built_by_cmake=([libkokkos-dev]=Kokkos)
+declare -A built_by_cmake=([libkokkos-dev]=Kokkos [node-uplot]=uPlot)
 # release=newer releases to search, in this order; `other` is one that this script does not know
 declare -A newer_releases=([bookworm]="trixie forky sid" [trixie]="forky sid" [forky]=sid [sid]="" [other]=sid)
 
@@ -214,12 +215,12 @@ install_by_any_way() {
   for release in $newer; do
     if know_release "$release" && install_from "$release" "$@"; then return 0; fi
   done
-  for release in $newer; do
+  for release in ${source_package[$1]:+$newer}; do
     if know_release "$release" && build_from "$release" "$@"; then return 0; fi
   done
   [[ -n ${built_by_cmake[$1]:-} ]] || return 1
   left_to_cmake+=("$1")
-  say "no Debian package of $1 can be installed here: CMake fetches ${built_by_cmake[$1]} and builds it"
+  say "no Debian package of $1 can be installed here: CMake fetches ${built_by_cmake[$1]}"
 }
 
 install_from() { # install_from RELEASE PACKAGE RANGE
@@ -292,7 +293,7 @@ say_what_is_needed() {
   cat >&2 <<'TEXT'
 install: this is not Debian, so nothing is installed. llmtrain needs: a C++20 compiler (GCC 12 or newer), CMake 3.25,
 ninja, MPI (Open MPI 5), HDF5 1.10 or newer (serial, C), Kokkos 4.6 to 5 with OpenMP, oneDNN 3.6 or newer built with
-DNNL_EXPERIMENTAL_UKERNEL, fmt 9, nlohmann-json 3.11, CLI11 2.1, inih, xxHash, zlib, zstd, PCRE2, libmicrohttpd
+DNNL_EXPERIMENTAL_UKERNEL, fmt 9, nlohmann-json 3.11, CLI11 2.1, inih, xxHash, zlib, zstd, PCRE2, libmicrohttpd, uPlot 1.6
 and, for the tests, GoogleTest. Three ways to get them:
 spack.yaml in this repository (spack env activate . && spack install), the modules of your site, or your distribution's
 packages. Where they are there already, build with: cmake --preset host && cmake --build --preset host
@@ -302,7 +303,7 @@ TEXT
 main() {
   read_options "$@"
   if $developer; then common+=("${developer_only[@]}"); fi
-  if $gpu_only; then from_any_release=(); fi
+  if $gpu_only; then from_any_release=(node-uplot=1.6:2); fi
   find_codename
   if [[ -z $codename ]] || ! command -v dpkg-query >/dev/null; then
     say_what_is_needed

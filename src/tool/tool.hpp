@@ -20,8 +20,10 @@ struct Subcommand {
 };
 
 Subcommand add_chat(CLI::App& program);
+Subcommand add_compare(CLI::App& program);
 Subcommand add_corpus(CLI::App& program);
 Subcommand add_export(CLI::App& program);
+Subcommand add_export_viz(CLI::App& program);
 Subcommand add_generate(CLI::App& program);
 Subcommand add_import(CLI::App& program);
 Subcommand add_inspect(CLI::App& program);
@@ -29,6 +31,7 @@ Subcommand add_logprobs(CLI::App& program);
 Subcommand add_merge(CLI::App& program);
 Subcommand add_quantize(CLI::App& program);
 Subcommand add_prepare(CLI::App& program);
+Subcommand add_report(CLI::App& program);
 Subcommand add_score(CLI::App& program);
 Subcommand add_serve(CLI::App& program);
 Subcommand add_split(CLI::App& program);

@@ -197,6 +197,7 @@ libdnnl-dev 3.12.1 forky Packages
 libdnnl-dev 3.12.1 sid Packages
 libkokkos-dev 5.2.2 sid Packages
 kokkos 5.2.2 sid Sources
+node-uplot 1.6.32 trixie Packages
 T
 }
 
@@ -233,7 +234,7 @@ trixie
 echo 'install libkokkos-dev=5.2.2' >>"$world/broken"
 expect 'what cannot be installed is built from its source' '0 5.2.2 3.7.2:' "$(install)"
 expect 'by these calls' 'build-dep kokkos=5.2.2 source kokkos=5.2.2 dpkg-buildpackage install libkokkos-dev_5.2.2.deb' \
-  "$(grep -A9 build-dep "$world/calls" | grep -vE "update|libdnnl" | xargs)"
+  "$(grep -A9 build-dep "$world/calls" | grep -vE "update|libdnnl|uplot" | xargs)"
 
 trixie
 printf '%s\n' 'install libkokkos-dev=5.2.2' 'build-dep kokkos=5.2.2' >>"$world/broken"
@@ -255,7 +256,16 @@ trixie
 expect 'machines with GPUs need neither' '0  :' "$(install --gpu-only)"
 expect 'nor a newer release' 1 "$(called update)"
 
+trixie
+sed -i 's/^node-uplot.*/node-uplot 1.6.32 sid Packages/' "$world/packages"
+expect 'uPlot from a newer release, with a GPU too' '0  : sid' "$(install --gpu-only)"
+trixie
+sed -i '/node-uplot/d' "$world/packages"
+expect 'or left to CMake' '0 5.2.2 3.7.2: sid' "$(install)"
+expect 'which is said, too' 1 "$(grep -c 'CMake fetches uPlot' "$work/output")"
+
 machine duke 15 <<<'libdnnl-dev 3.12.1 duke Packages
+node-uplot 1.6.32 duke Packages
 libkokkos-dev 5.2.2 sid Packages'
 expect 'a newer Debian is tried' '0 5.2.2 3.12.1: sid' "$(install)"
 expect 'with a note' 1 "$(grep -c 'note: Debian duke is newer' "$work/output")"

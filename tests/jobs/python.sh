@@ -15,11 +15,13 @@ for path in sys.argv[1:]:
     with open(path) as f:
         compile(f.read(), path, "exec")
 END
-inih=$(sed -n 's/^set(LLMTRAIN_RELEASE_inih ".*;\(.*\);.*")$/\1/p' ../cmake/Fetch.cmake)
-if [[ -z $inih ]] || ! grep -q "commit=\"$inih\"" ../spack_repo/llmtrain/packages/inih/package.py; then
-  echo "spack_repo has another inih than cmake/Fetch.cmake ($inih)"
-  exit 1
-fi
+for package in inih uPlot; do
+  commit=$(sed -n "s/^set(LLMTRAIN_RELEASE_$package \".*;\(.*\);.*\")\$/\1/p" ../cmake/Fetch.cmake)
+  if [[ -z $commit ]] || ! grep -q "commit=\"$commit\"" "../spack_repo/llmtrain/packages/${package,,}/package.py"; then
+    echo "spack_repo has another $package than cmake/Fetch.cmake ($commit)"
+    exit 1
+  fi
+done
 unquoted=$(grep -nE '^ *- [^"#]*:( |$)' ../spack.yaml ../spack/cuda/spack.yaml || true)
 [[ -z $unquoted ]] || { echo "a colon makes these specs mappings: quote them"$'\n'"$unquoted" && exit 1; }
 scripts=(gpu_*.py)

@@ -1,0 +1,40 @@
+// llmtool compare: what differs between runs, and what came out.
+
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "report/comparison.hpp"
+#include "report/run_facts.hpp"
+#include "tool/tool.hpp"
+
+namespace llmtrain {
+namespace compare_tool {
+namespace {
+
+struct Options {
+  std::vector<std::string> runs;
+  bool json = false;
+};
+
+void compare(const Options& options) {
+  const std::vector<RunReader> runs = read_runs(run_folders(options.runs));
+  for (const RunReader& run : runs) {
+    if (!run.problem().empty()) print_warnings({run.problem()});
+  }
+  std::cout << (options.json ? comparison_json(runs) : comparison_text(runs));
+}
+
+}  // namespace
+}  // namespace compare_tool
+
+Subcommand add_compare(CLI::App& program) {
+  CLI::App* app = program.add_subcommand("compare", "Show what differs between runs, and their best and last metrics.");
+  auto options = std::make_shared<compare_tool::Options>();
+  app->add_option("RUN", options->runs, "folders of runs, or folders of such")->required();
+  app->add_flag("--json", options->json, "print JSON");
+  return {app, [options] { compare_tool::compare(*options); }};
+}
+
+}  // namespace llmtrain

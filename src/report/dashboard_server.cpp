@@ -161,10 +161,12 @@ void DashboardServer::State::start() {
       state->deadlines.forget(socket_of(connection));
     }
   };
-  // Remembers a target that is too long; all others have no memory.
+  // The status with which a target is refused, or null. No address of the pages needs a %, which could hide a NUL.
   const auto look_at_target = +[](void*, const char* target, MHD_Connection*) -> void* {
-    static char too_long;
-    return text_of(target).size() > max_target ? &too_long : nullptr;
+    static unsigned too_long = MHD_HTTP_URI_TOO_LONG, unknown = MHD_HTTP_NOT_FOUND;
+    const std::string_view text = text_of(target);
+    if (text.size() > max_target) return &too_long;
+    return text.substr(0, text.find('?')).find('%') == std::string_view::npos ? nullptr : &unknown;
   };
   const unsigned flags =
       MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | (listener.is_ipv6() ? unsigned{MHD_USE_IPv6} : 0U);
@@ -218,7 +220,9 @@ MHD_Result DashboardServer::State::stream_events(MHD_Connection* connection, boo
 MHD_Result DashboardServer::State::answer(MHD_Connection* connection, const char* path, const char* method,
                                           void** request) {
   constexpr const char* plain = "text/plain; charset=utf-8";
-  if (*request != nullptr) return send_text(connection, MHD_HTTP_URI_TOO_LONG, "the address is too long\n", plain);
+  if (*request != nullptr) {
+    return send_text(connection, *static_cast<unsigned*>(*request), "there is no such address\n", plain);
+  }
   RequestHead head{method, header(connection, "Host"), argument(connection, "token")};
   const std::string_view length = header(connection, "Content-Length");
   head.has_body = (!length.empty() && length != "0") || !header(connection, "Transfer-Encoding").empty();

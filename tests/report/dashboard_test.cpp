@@ -120,7 +120,7 @@ TEST_F(DashboardTest, ServesItsPagesAndNothingElse) {
        {"/metrics.jsonl", "/one/metrics.jsonl", "/../one/metrics.jsonl", "/..%2fone%2fmetrics.jsonl",
         "/%2e%2e/etc/passwd", "//etc/passwd", "/uplot.js/../../etc/passwd", "/uplot.licence", "/uplot.js%00.css",
         "/events/", "/dashboard.html"}) {
-    EXPECT_THAT(get(target), StartsWith("HTTP/1.1 404")) << target;
+    EXPECT_EQ(get(target).substr(0, 12), "HTTP/1.1 404") << target;
   }
 }
 
@@ -184,8 +184,8 @@ TEST_F(DashboardTest, LimitsWhatAClientMayTake) {
   options.head_time = 1s;
   start();
   EXPECT_THAT(get("/?x=" + std::string(3000, 'a')), StartsWith("HTTP/1.1 414"));
-  EXPECT_THAT(get("/?x=" + std::string(100'000, 'a')), Not(HasSubstr("<html")));
-  EXPECT_THAT(get("/", "Host: localhost\r\nX: " + std::string(100'000, 'a') + "\r\n"), Not(HasSubstr("<html")));
+  EXPECT_THAT(get("/?x=" + std::string(100'000, 'a')), StartsWith("HTTP/1.1 414"));
+  EXPECT_THAT(get("/", "Host: localhost\r\nX: " + std::string(100'000, 'a') + "\r\n"), StartsWith("HTTP/1.1 431"));
   std::vector<std::unique_ptr<Client>> silent;
   for (int i = 0; i < 4; ++i) silent.push_back(std::make_unique<Client>(server->port()));
   for (const auto& client : silent) client->send("GET / HTTP/1.1\r\nHost: local");

@@ -233,10 +233,14 @@ def check_looks(llmtool, folder, axe, screenshots):
             try:
                 driver.get(url)
                 eventually(lambda: points(driver, "loss") > 30, "the loss appears")
+                require(driver.execute_script("return charts.get('loss').u.width") > 250, "charts have their width from the start")
                 for name, (width, height) in WIDTHS.items():
                     set_width(driver, width, height)
                     inside = driver.execute_script("return document.documentElement.scrollWidth <= innerWidth")
                     require(inside, f"{name}, {scheme}: nothing is wider than the window")
+                    narrow = driver.execute_script(
+                        "return [...charts.values()].filter((c) => Math.abs(c.u.width - c.figure.clientWidth) > 1).map((c) => c.key)")
+                    require(not narrow, f"{name}, {scheme}: charts are as wide as their place: {narrow}")
                     if axe:
                         check_axe(driver, axe, f"{name}, {scheme}")
                     if screenshots:

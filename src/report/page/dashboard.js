@@ -180,7 +180,7 @@ function drawList() {
     button.setAttribute('aria-pressed', String(at === 0));
     const [swatch, name] = button.firstChild.children;
     swatch.hidden = at < 0 || chosen.length < 2;
-    swatch.style.backgroundColor = at >= 0 ? colour(at) : '';
+    swatch.style.color = at >= 0 ? colour(at) : '';
     setText(name, row.name);
     setText(button.lastChild, `${row.state}, step ${count(row.step)}` +
         (row.loss === null ? '' : `, loss ${compact(row.loss)}`));
@@ -327,7 +327,8 @@ class Chart {
     const style = getComputedStyle(document.documentElement);
     const of = (name) => style.getPropertyValue(name).trim();
     const axis = {stroke: of('--muted'), grid: {stroke: of('--grid'), width: 1}, ticks: {stroke: of('--grid'), width: 1}};
-    const ofRun = this.lines.map((line, i) => this.lines.findIndex((other) => other.run === line.run) === i);
+    const dashed = this.lines.map((line, i) =>
+      chosen.length > 1 && this.lines.findIndex((other) => other.run === line.run) !== i);
     this.u = new uPlot({
       width: Math.max(this.plot.clientWidth, 200), height: 210, legend: {show: false},
       cursor: {sync: {key: 'steps'}, y: false, drag: {x: true, y: false}},
@@ -335,7 +336,7 @@ class Chart {
       axes: [{...axis, values: (_, ticks) => ticks.map(compact)}, {...axis, size: 62, values: (_, ticks) => ticks.map(compact)}],
       series: [{}, ...this.lines.map((_, i) => ({
         stroke: this.strokeOf(i), width: 1.6, spanGaps: true,
-        dash: chosen.length > 1 && !ofRun[i] ? [6, 4] : undefined,
+        dash: dashed[i] ? [6, 4] : undefined,
         points: {show: (u, s) => u.data[s].filter((v) => v !== null && v !== undefined).length < 30, size: 5},
       }))],
       hooks: {
@@ -348,7 +349,8 @@ class Chart {
     this.legend.replaceChildren(...this.lines.map((line, i) => {
       const item = element('li');
       const swatch = element('span', undefined, 'swatch');
-      swatch.style.backgroundColor = this.strokeOf(i);
+      swatch.style.color = this.strokeOf(i);
+      swatch.classList.toggle('dashed', dashed[i]);
       swatch.hidden = this.lines.length < 2;
       item.append(swatch, element('span', line.label ? line.label + ' ' : ''), element('span', '', 'value'));
       return item;
@@ -388,7 +390,8 @@ class Chart {
   }
 
   resize() {
-    if (this.u && this.plot.clientWidth > 0) this.u.setSize({width: this.plot.clientWidth, height: 210});
+    const width = this.plot.clientWidth;
+    if (this.u && width > 0 && width !== this.u.width) this.u.setSize({width, height: 210});
   }
 
   remove() {
@@ -404,6 +407,7 @@ function drawCharts() {
     chart.remove();
     charts.delete(key);
   }
+  byId('curves').hidden = wanted.size === 0;  // a hidden chart would have no width
   const keys = [...wanted.keys()].sort((a, b) => rank(a) - rank(b) || (a < b ? -1 : 1));
   keys.forEach((key, i) => {
     if (!charts.has(key)) charts.set(key, new Chart(key));
@@ -411,7 +415,6 @@ function drawCharts() {
     if (byId('charts').children[i] !== chart.figure) byId('charts').insertBefore(chart.figure, byId('charts').children[i] || null);
     chart.update(wanted.get(key));
   });
-  byId('curves').hidden = keys.length === 0;
 }
 
 // ---- nodes, ranks, samples, log ----
@@ -518,11 +521,7 @@ function drawSoon() {
 
 // ---- the window ----
 
-let resizing = 0;
-addEventListener('resize', () => {
-  clearTimeout(resizing);
-  resizing = setTimeout(() => { for (const chart of charts.values()) chart.resize(); }, 100);
-});
+new ResizeObserver(() => { for (const chart of charts.values()) chart.resize(); }).observe(byId('charts'));
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
   for (const chart of charts.values()) chart.signature = '';  // canvases have the other colours
   drawSoon();

@@ -337,7 +337,7 @@ class Chart {
       series: [{}, ...this.lines.map((_, i) => ({
         stroke: this.strokeOf(i), width: 1.6, spanGaps: true,
         dash: dashed[i] ? [6, 4] : undefined,
-        points: {show: (u, s) => u.data[s].filter((v) => v !== null && v !== undefined).length < 30, size: 5},
+        points: {show: (u, s) => u.data[s].filter((v) => v !== null && v !== undefined).length < 30, size: 5, fill: of('--panel')},
       }))],
       hooks: {
         setCursor: [(u) => this.showValues(u.cursor.idx)],

@@ -32,24 +32,12 @@ namespace fs = std::filesystem;
 
 /// Everything that this program writes into a run directory; run.overwrite removes these and nothing else. (`restarts`,
 /// by jobs/train.sbatch, is not among them: it counts failed starts and must outlive the removal.)
-constexpr std::array<const char*, 19> own_names = {"begun.json",
-                                                   "evaluation.json",
-                                                   "evaluation_rows.jsonl",
-                                                   "generations.jsonl",
-                                                   "tokenizer.json",
-                                                   "tokenizer_config.json",
-                                                   "deck.ini",
-                                                   "ledger.jsonl",
-                                                   "metrics.jsonl",
-                                                   "metrics.h5",
-                                                   "metrics.h5.tmp",
-                                                   "log.txt",
-                                                   "dashboard.log",
-                                                   "finished.json",
-                                                   "tensorboard",
-                                                   "checkpoints",
-                                                   "export",
-                                                   "adapter",
+constexpr std::array<const char*, 19> own_names = {"begun.json",        "evaluation.json", "evaluation_rows.jsonl",
+                                                   "generations.jsonl", "tokenizer.json",  "tokenizer_config.json",
+                                                   "deck.ini",          "ledger.jsonl",    "metrics.jsonl",
+                                                   "metrics.h5",        "metrics.h5.tmp",  "log.txt",
+                                                   "dashboard.log",     "finished.json",   "tensorboard",
+                                                   "checkpoints",       "export",          "adapter",
                                                    "trace.json"};
 
 /// Job id; empty outside Slurm.

@@ -84,7 +84,8 @@ std::string chart_of(std::string_view metric) {
   return std::string(metric);
 }
 
-std::string label_of(std::string_view metric, bool alone) {
+/// `count`: metrics of the chart; two that differ by the prefix are named by it alone.
+std::string label_of(std::string_view metric, size_t count, bool with_validation) {
   if (is_system(metric)) return split_system_name(metric).line;
   if (metric.starts_with("seconds/")) return std::string(metric.substr(8));
   if (metric == "loss_mean") return "training";
@@ -92,7 +93,10 @@ std::string label_of(std::string_view metric, bool alone) {
   if (metric == "memory") return "in use";
   if (metric == "memory_libraries") return "in use before training";
   if (metric == "memory_planned") return "planned";
-  if (!metric.starts_with(validation)) return alone ? std::string(metric) : "training: " + std::string(metric);
+  const bool validates = metric.starts_with(validation);
+  if (!with_validation) return std::string(metric);
+  if (count <= 2) return validates ? "validation" : "training";
+  if (!validates) return "training: " + std::string(metric);
   return "validation: " + std::string(metric.substr(validation.size()));
 }
 
@@ -159,17 +163,19 @@ bool has_validation(const std::vector<std::string>& metrics) {
 std::vector<Chart> plan_charts(const std::vector<RunReader>& runs) {
   std::vector<Chart> charts;
   for (const PlannedChart& planned : group_metrics(runs)) {
-    const bool alone = !has_validation(planned.metrics);
+    const bool with_validation = has_validation(planned.metrics);
+    const auto label = [&](const std::string& metric) {
+      return label_of(metric, planned.metrics.size(), with_validation);
+    };
     if (runs.size() == 1) {
       charts.push_back(empty_chart(planned));
-      for (const std::string& metric : planned.metrics)
-        add_line(charts.back(), runs, 0, metric, label_of(metric, alone));
+      for (const std::string& metric : planned.metrics) add_line(charts.back(), runs, 0, metric, label(metric));
       continue;
     }
     for (const std::string& metric : planned.metrics) {
       charts.push_back(empty_chart(planned));
       Chart& chart = charts.back();
-      if (planned.metrics.size() > 1) chart.title += ": " + label_of(metric, alone);
+      if (planned.metrics.size() > 1) chart.title += ": " + label(metric);
       for (size_t run = 0; run < runs.size(); ++run) add_line(chart, runs, run, metric, runs[run].name());
     }
   }

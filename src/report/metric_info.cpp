@@ -56,6 +56,7 @@ std::string metric_text(std::string_view metric, double value) {
   if (unit == "tokens/s") return with_unit(value, "tok/s");
   if (unit == "FLOP/s") return with_unit(value, "FLOP/s");
   if (unit == "seconds" && value >= 60) return duration(value);
+  if (unit == "seconds" && value > 0 && value < 1) return fmt::format("{:.3g} ms", 1000 * value);
   const bool whole = value == std::floor(value) && std::abs(value) < 1e15;
   const std::string number = whole ? fmt::format("{:.0f}", value) : fmt::format("{:.4g}", value);
   return unit == "seconds" ? number + " s" : unit == "%" ? number + " %" : number;

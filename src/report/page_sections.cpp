@@ -18,7 +18,7 @@ namespace {
 constexpr size_t most_samples = 60;  // of a run, the last ones
 constexpr size_t most_sample_bytes = 8000;
 constexpr size_t most_events = 200;
-constexpr size_t environment_lines = 60;
+constexpr size_t environment_lines = 60, last_lines = 30;
 
 /// Heading of a run's part, where there are several runs.
 std::string run_heading(const std::vector<RunReader>& runs, const RunReader& run) {
@@ -202,7 +202,12 @@ std::string environment_section(const std::vector<RunReader>& runs) {
       if (line.starts_with("step ")) break;
       lines += line + "\n";
     }
-    if (!lines.empty()) section += run_heading(runs, run) + "<pre>" + html_text(lines) + "</pre>\n";
+    if (lines.empty()) continue;
+    std::string last;
+    for (const std::string& line : run.log_tail(last_lines)) last += line + "\n";
+    section += fmt::format(
+        "{}<pre>{}</pre>\n<details class=\"long\"><summary>Last lines of log.txt</summary>\n<pre>{}</pre></details>\n",
+        run_heading(runs, run), html_text(lines), html_text(last));
   }
   return section;
 }

@@ -86,8 +86,9 @@ std::string plot_script(const std::vector<RunReader>& runs, const Chart& chart, 
                         const fs::path& output) {
   std::string script = fmt::format("reset\nset terminal {} size 900,500 font 'sans-serif,13' noenhanced\n",
                                    format == "png" ? "pngcairo background rgb 'white'" : "svg background rgb 'white'");
-  script += fmt::format("set output {}\nset title {} offset 0,0.8\nset xlabel 'step'\nset ylabel {}\n",
-                        plot_text(output.string()), plot_text(chart.title), plot_text(chart.unit));
+  script += fmt::format("set output {}\nset title {} offset 0,0.8\nset xlabel 'step' offset 0,0.6\nset ylabel {}\n",
+                        plot_text(output.string()), plot_text(chart.title),
+                        plot_text(chart.unit == "bytes" ? "" : chart.unit));
   script += "set grid lc rgb '#dddddd'\nset key outside below\nset datafile missing 'NaN'\n";
   if (chart.unit == "bytes") script += "set format y '%.1b %BB'\n";
   std::string lines;

@@ -58,7 +58,9 @@
   function curveOf(line) {
     const run = data.runs[line[0]];
     const [steps, values] = run.curves[line[1]];
-    return [byTime ? steps.map((step) => timeAt(run, step)) : steps, values];
+    // uPlot labels no axis with larger numbers.
+    const shown = values.map((v) => (v === null ? null : Math.max(-1e15, Math.min(1e15, v))));
+    return [byTime ? steps.map((step) => timeAt(run, step)) : steps, shown];
   }
 
   function axisSize(plot, values, index, cycle) {
@@ -178,7 +180,7 @@
         scales: {x: {time: false}, y: {distr: this.logarithmic ? 3 : 1}},
         axes: [
           {...axis, space: 60, size: 34, values: (_, splits) => splits.map((v) => (byTime ? duration(v) : format(v, "")))},
-          {...axis, size: axisSize, ...(this.logarithmic ? {filter: logarithmicLabels} : {}),
+          {...axis, size: axisSize, ...(this.logarithmic ? {filter: logarithmicLabels, grid: {...axis.grid, filter: logarithmicLabels}} : {}),
             values: (_, splits) => splits.map((v) => (v === null ? null : format(v, chart.unit)))},
         ],
         series: [{}, ...series],
@@ -237,7 +239,7 @@
     const top = 46, bottom = height - 30, left = 70, right = width - 80;
     canvas.replaceChildren();
     canvas.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    canvas.style.width = width + "px";
+    canvas.style.width = printing ? "100%" : width + "px";
     const places = columns.map((column, k) => {
       const texts = rows.map((row) => row.cells[column.i].dataset.value);
       const numbers = texts.map(numberOf);
@@ -267,6 +269,7 @@
       const line = svg(canvas, "polyline", {points: points.map((p) => p.join(",")).join(" "), stroke: colour(index),
         "stroke-dasharray": DASHES[index % DASHES.length].join(" ")});
       svg(line, "title", {}, row.cells[0].textContent);
+      canvas.prepend(line); // under the texts
     });
   }
 

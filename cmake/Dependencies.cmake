@@ -19,6 +19,7 @@ find_package(Protobuf CONFIG QUIET) # of newer releases; that of Debian has none
 if(NOT Protobuf_FOUND)
   find_package(Protobuf 3.12 REQUIRED)
 endif()
+find_package(MicroHTTPD 0.9.71 REQUIRED)
 
 # Defined here, since FindHDF5 of CMake 4.3 fails when it defines the target for Debian's libhdf5_serial.
 add_library(hdf5::hdf5 INTERFACE IMPORTED)

@@ -1,10 +1,8 @@
 #include "rewards/command_reward.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,6 +20,7 @@
 #include <thread>
 
 #include "core/activity.hpp"
+#include "core/child_process.hpp"
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
 
@@ -36,74 +35,6 @@ constexpr int64_t max_time_limit = int64_t{1} << 30;  ///< seconds
 constexpr int grace_milliseconds = 20;                ///< in which lines too many are awaited
 constexpr int64_t poll_milliseconds = 100;            ///< between two looks at requests to stop
 constexpr auto patience_at_end = 2s;                  ///< after the end of its input
-
-/// Owner of a file descriptor that children do not inherit.
-class Descriptor {
- public:
-  explicit Descriptor(int number = -1) : number_(number) {}
-  ~Descriptor() { close(); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int number() const { return number_; }
-  bool open() const { return number_ >= 0; }
-  void reset(int number) {
-    close();
-    number_ = number;
-  }
-  void close() {
-    if (number_ >= 0) ::close(number_);
-    number_ = -1;
-  }
-
- private:
-  int number_;
-};
-
-/// Attributes and descriptors of a program to be started: a group of its own, default signals.
-class SpawnSettings {
- public:
-  SpawnSettings(int input, int output, int messages) {
-    posix_spawn_file_actions_init(&actions_);
-    posix_spawn_file_actions_adddup2(&actions_, input, STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&actions_, output, STDOUT_FILENO);
-    posix_spawn_file_actions_adddup2(&actions_, messages, STDERR_FILENO);
-    posix_spawnattr_init(&attributes_);
-    sigset_t signals;
-    sigfillset(&signals);
-    posix_spawnattr_setsigdefault(&attributes_, &signals);
-    sigemptyset(&signals);
-    posix_spawnattr_setsigmask(&attributes_, &signals);
-    posix_spawnattr_setpgroup(&attributes_, 0);
-    posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
-  }
-  ~SpawnSettings() {
-    posix_spawn_file_actions_destroy(&actions_);
-    posix_spawnattr_destroy(&attributes_);
-  }
-  SpawnSettings(const SpawnSettings&) = delete;
-  SpawnSettings& operator=(const SpawnSettings&) = delete;
-  /// Returns 0 or the number of an error.
-  int spawn(pid_t& process, std::vector<std::string>& words) {
-    std::vector<char*> arguments;
-    arguments.reserve(words.size() + 1);
-    for (std::string& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-    return posix_spawnp(&process, arguments.front(), &actions_, &attributes_, arguments.data(), environ);
-  }
-
- private:
-  posix_spawn_file_actions_t actions_{};
-  posix_spawnattr_t attributes_{};
-};
-
-/// A pipe whose first end, for reading, does not wait.
-void open_pipe(Descriptor& reads, Descriptor& writes) {
-  std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw Error("no pipe for a program");
-  reads.reset(ends[0]);
-  writes.reset(ends[1]);
-  ::fcntl(reads.number(), F_SETFL, O_NONBLOCK);
-}
 
 /// A program that answers lines with lines. What it starts is in its process group and ends with it. A process that
 /// leaves the group keeps nothing of this process open, not even its stderr, for whose end the job's launcher waits:
@@ -123,7 +54,8 @@ class LineProgram {
     open_pipe(output_, its_output);
     open_pipe(messages_, its_messages);
     const int error =
-        SpawnSettings(its_input.number(), its_output.number(), its_messages.number()).spawn(process_, words);
+        SpawnSettings(its_input.number(), its_output.number(), its_messages.number(), SpawnSettings::group)
+            .spawn(process_, words);
     if (error == 0) return;
     throw UserError(ExitCode::missing_input,
                     fmt::format("rewards.functions: command:{}: the program cannot be started: {} (a path with /, or "

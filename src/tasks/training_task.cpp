@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <memory>
 #include <optional>
 
 #include "core/number_text.hpp"
@@ -18,6 +19,7 @@
 #include "train/evaluate.hpp"
 #include "train/measure.hpp"
 #include "train/reference_cache.hpp"
+#include "train/run/dashboard_process.hpp"
 #include "train/run/job.hpp"
 #include "train/run/memory_limit.hpp"
 #include "train/run/resume.hpp"
@@ -109,6 +111,19 @@ void print_opening(RunLog& log, const Job& job, const TrainingPlan& plan, const 
   warn_of_rows(log, data);
   warn_of_missing_targets(log, stream, c);
   print_warnings(log, config.notes, job.runtime);
+}
+
+/// Starts the dashboard on rank 0 if the deck asks for one. Its failure is a warning.
+std::unique_ptr<DashboardProcess> start_dashboard(RunLog& log, const Config& config, bool root) {
+  if (!root || config.dashboard.port == 0) return nullptr;
+  auto dashboard = std::make_unique<DashboardProcess>(config.dashboard, config.run.directory());
+  if (dashboard->problem().empty()) {
+    log.print("dashboard  " + dashboard->text());
+  } else {
+    log.warn(fmt::format("{}: the run goes on without a dashboard: {}", config.provenance.where("dashboard.port"),
+                         dashboard->problem()));
+  }
+  return dashboard;
 }
 
 void prepare_directory(const RunDirectory& directory, const std::string& deck, std::optional<ResumePoint>& from) {
@@ -344,6 +359,7 @@ int run_training(Job& job) {
   std::optional<RunLog> log;
   throw_on_all_ranks(communicator, [&] { log.emplace(log_setup); });
   print_opening(*log, job, *plan, data);
+  const std::unique_ptr<DashboardProcess> dashboard = start_dashboard(*log, config, root);
   if (from) print_resume(*log, *from);
 
   TrainingOptions options = training_options(config, *plan);

@@ -33,6 +33,7 @@ Subcommand add_quantize(CLI::App& program);
 Subcommand add_prepare(CLI::App& program);
 Subcommand add_report(CLI::App& program);
 Subcommand add_score(CLI::App& program);
+Subcommand add_serve(CLI::App& program);
 Subcommand add_split(CLI::App& program);
 Subcommand add_tokenizer(CLI::App& program);
 /// Adds `train`, a subcommand of tokenizer.

@@ -66,9 +66,9 @@ void write_values(const std::string& path, const std::vector<double>& values) {
 }
 
 /// A frozen model and memory for its passes.
-class Scorer {
+class ReferenceScorer {
  public:
-  Scorer(RoleSpec spec, const std::vector<ReferencePart>& parts, Runtime& runtime)
+  ReferenceScorer(RoleSpec spec, const std::vector<ReferencePart>& parts, Runtime& runtime)
       : runtime_(runtime), model_(std::move(spec)) {
     int64_t segments = 0, rows = 0;
     for (const ReferencePart& part : parts) {
@@ -141,7 +141,7 @@ std::vector<std::vector<double>> find_or_compute_references(ReferenceRequest req
     if (root) request.print(fmt::format("reference  log-probabilities from {}", request.parts.front().file));
     return all;
   }
-  Scorer scorer(std::move(request.model), request.parts, runtime);
+  ReferenceScorer scorer(std::move(request.model), request.parts, runtime);
   const LoadedWeights loaded = scorer.load();
   if (root) request.print(fmt::format("reference  {}: {} documents are scored", loaded.text, left));
   const double begin = now();

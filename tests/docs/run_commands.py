@@ -25,7 +25,9 @@ OPTIONAL = {"h5dump", "jq", "gnuplot"}  # run where they are installed
 ELSEWHERE = ("jobs/", "tests/", "benchmarks/", "cmake/", "build/", "docs/", "llmtrain-gpu/", "nsys", "KOKKOS_TOOLS_LIBS=")
 # Scripts of the tree that are not run as they stand, and what takes their place.
 SCRIPTS = {r"jobs/quickstart\.sh (\S+\.txt)": r"mpirun -n 2 llmtrain inputs/quickstart.ini data.train=\1 run.overwrite=true",
-           r"jobs/quickstart\.sh": "mpirun -n 2 llmtrain inputs/quickstart.ini run.overwrite=true"}
+           r"jobs/quickstart\.sh": "mpirun -n 2 llmtrain inputs/quickstart.ini run.overwrite=true",
+           # It serves until it is stopped.
+           r"llmtool serve (\S+)": r"timeout --preserve-status 2 llmtool serve \1 --port 0"}
 # Every training run of the pages is this short. The command line of the page comes behind, and wins.
 SHORT = ["run.max_steps=4", "log.every_steps=1", "evaluation.every_steps=2", "evaluation.batches=1", "checkpoint.every_steps=2",
          "log.samples_every_steps=0", "run.time_limit=none"]

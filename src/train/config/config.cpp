@@ -246,6 +246,7 @@ void Config::visit(DeckKeys& keys) {  // in the order in which a user meets them
   evaluation.visit(keys);
   log.visit(keys);
   wandb.visit(keys);
+  dashboard.visit(keys);
   checkpoint.visit(keys);
   divergence.visit(keys);
   watchdog.visit(keys);
@@ -404,6 +405,7 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     if (config.evaluation.every_epochs > 0) config.evaluation.every_steps = 1;  // until the data are known
     config.evaluation.resolve(deck, config);
     config.log.resolve(deck);
+    config.dashboard.resolve(deck);
     config.divergence.resolve(deck);
     if (config.run.task == Task::dpo) {
       config.dpo.resolve(deck);

@@ -33,6 +33,7 @@
 #include "rewards/rewards_config.hpp"
 #include "text/chat/chat_config.hpp"
 #include "train/config/checkpoint_config.hpp"
+#include "train/config/dashboard_config.hpp"
 #include "train/config/divergence_config.hpp"
 #include "train/config/evaluation_config.hpp"
 #include "train/config/model_path.hpp"
@@ -70,6 +71,7 @@ struct Config {
   EvaluationConfig evaluation;
   LogConfig log;
   WandbConfig wandb;
+  DashboardConfig dashboard;
 
   ModelSource source;
   Provenance provenance;           ///< origin of every key; where() begins an error message about one

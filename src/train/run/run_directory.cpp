@@ -32,7 +32,7 @@ namespace fs = std::filesystem;
 
 /// Everything that this program writes into a run directory; run.overwrite removes these and nothing else. (`restarts`,
 /// by jobs/train.sbatch, is not among them: it counts failed starts and must outlive the removal.)
-constexpr std::array<const char*, 20> own_names = {"begun.json",
+constexpr std::array<const char*, 21> own_names = {"begun.json",
                                                    "evaluation.json",
                                                    "evaluation_rows.jsonl",
                                                    "generations.jsonl",
@@ -44,6 +44,7 @@ constexpr std::array<const char*, 20> own_names = {"begun.json",
                                                    "metrics.h5",
                                                    "metrics.h5.tmp",
                                                    "log.txt",
+                                                   "dashboard.log",
                                                    "finished.json",
                                                    "tensorboard",
                                                    "wandb",

@@ -1,0 +1,21 @@
+# Defines MicroHTTPD::microhttpd, the HTTP server of the dashboard. (The library has no CMake files.)
+find_path(MicroHTTPD_INCLUDE_DIR microhttpd.h)
+find_library(MicroHTTPD_LIBRARY microhttpd)
+if(MicroHTTPD_INCLUDE_DIR)
+  file(STRINGS ${MicroHTTPD_INCLUDE_DIR}/microhttpd.h version REGEX "^#define MHD_VERSION 0x")
+  if(version MATCHES "0x([0-9]+)([0-9][0-9])([0-9][0-9])([0-9][0-9])$")
+    math(EXPR MicroHTTPD_VERSION "${CMAKE_MATCH_1}")
+    foreach(part IN ITEMS ${CMAKE_MATCH_2} ${CMAKE_MATCH_3} ${CMAKE_MATCH_4})
+      math(EXPR part "1${part} - 100") # without a leading zero
+      string(APPEND MicroHTTPD_VERSION ".${part}")
+    endforeach()
+  endif()
+endif()
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(MicroHTTPD REQUIRED_VARS MicroHTTPD_LIBRARY MicroHTTPD_INCLUDE_DIR
+  VERSION_VAR MicroHTTPD_VERSION)
+if(MicroHTTPD_FOUND AND NOT TARGET MicroHTTPD::microhttpd)
+  add_library(MicroHTTPD::microhttpd UNKNOWN IMPORTED)
+  set_target_properties(MicroHTTPD::microhttpd PROPERTIES
+    IMPORTED_LOCATION "${MicroHTTPD_LIBRARY}" INTERFACE_INCLUDE_DIRECTORIES "${MicroHTTPD_INCLUDE_DIR}")
+endif()

@@ -20,6 +20,8 @@ if(NOT Protobuf_FOUND)
   find_package(Protobuf 3.12 REQUIRED)
 endif()
 find_package(MicroHTTPD 0.9.71 REQUIRED)
+find_package(yaml REQUIRED)
+find_package(tomlplusplus 3.3 REQUIRED)
 
 # Defined here, since FindHDF5 of CMake 4.3 fails when it defines the target for Debian's libhdf5_serial.
 add_library(hdf5::hdf5 INTERFACE IMPORTED)

@@ -15,7 +15,7 @@ namespace llmtrain {
 namespace {
 
 constexpr Subcommand (*subcommands[])(CLI::App&) = {
-    add_chat,    add_compare,  add_corpus,    add_export,   add_export_viz, add_generate, add_import,
+    add_chat,    add_compare, add_convert,  add_corpus,    add_export,   add_export_viz, add_generate, add_import,
     add_inspect, add_logprobs, add_merge,     add_prepare,  add_quantize,   add_report,   add_score,
     add_serve,   add_split,    add_tokenizer, add_validate, add_verify};
 

@@ -21,6 +21,7 @@ struct Subcommand {
 
 Subcommand add_chat(CLI::App& program);
 Subcommand add_compare(CLI::App& program);
+Subcommand add_convert(CLI::App& program);
 Subcommand add_corpus(CLI::App& program);
 Subcommand add_export(CLI::App& program);
 Subcommand add_export_viz(CLI::App& program);

@@ -111,8 +111,8 @@ void check_offload_here(Config& config, const Communicator& communicator) {
                   where, bytes_text(static_cast<double>(bytes)), bytes));
 }
 
-/// Examines everything but the text itself, since reading a large corpus takes long. Prompts are read for the columns
-/// of rewards, whose programs are tried.
+/// Examines everything but the training text itself, since reading a large corpus takes long. Prompts, rows of
+/// evaluations and the models of their metrics are read; programs of rewards are tried.
 int check(const std::string& text, const CommandLine& command, Communicator& communicator) {
   Config config = examine(text, command, communicator);
   if (communicator.rank() != 0) return 0;
@@ -123,6 +123,13 @@ int check(const std::string& text, const CommandLine& command, Communicator& com
     try_reward_programs(config);
   }
   check_scores(config);
+  if (config.run.task == Task::generate) {
+    if (const int64_t truncated = check_generation(config); truncated > 0) {
+      config.notes.push_back(
+          fmt::format("generate.overflow: {} longer than batch.sequence_length allows; the beginning will be left out",
+                      counted(truncated, "prompt")));
+    }
+  }
   print_notes(config.notes);
   write_standard_output(write_deck(config));
   return 0;

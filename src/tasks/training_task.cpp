@@ -13,6 +13,7 @@
 #include "metrics/console.hpp"
 #include "params/offload_file.hpp"
 #include "tasks/reward_check.hpp"
+#include "tasks/score_parts.hpp"
 #include "tasks/tasks.hpp"
 #include "tasks/training_parts.hpp"
 #include "train/evaluate.hpp"
@@ -323,6 +324,7 @@ int run_training(Job& job) {
   });
   const std::unique_ptr<TrainingPlan> plan = make_checked_plan(job, data);
   if (references) plan->reference->set(std::move(*references));
+  plan->scores.answers.open(communicator);
   throw_on_all_ranks(communicator, [&] {
     if (root) prepare_directory(*directory, write_deck(config), from);
   });
@@ -345,6 +347,7 @@ int run_training(Job& job) {
   std::optional<RunLog> log;
   throw_on_all_ranks(communicator, [&] { log.emplace(log_setup); });
   print_opening(*log, job, *plan, data);
+  print_signatures(*log, plan->scores.answers);
   if (from) print_resume(*log, *from);
 
   TrainingOptions options = training_options(config, *plan);

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/activity.hpp"
+#include "core/clock.hpp"
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "core/message.hpp"
@@ -41,13 +42,6 @@ std::optional<PromptWithAnswer> split_document(const HostBatch& host, size_t beg
 
 }  // namespace
 
-std::string text_metric_encoder(const std::vector<std::string>& wanted) {
-  for (const std::string& entry : wanted) {
-    if (entry.starts_with(bert_score_prefix)) return entry.substr(bert_score_prefix.size());
-  }
-  return {};
-}
-
 std::vector<std::string> text_metric_names(const std::vector<std::string>& wanted) {
   std::vector<std::string> names;
   for (const std::string& entry : wanted) {
@@ -58,7 +52,7 @@ std::vector<std::string> text_metric_names(const std::vector<std::string>& wante
     }
     if (entry == "bertscore") {
       throw UserError(ExitCode::deck,
-                      "bertscore needs an encoder: bertscore:DIR, the folder of a BERT or RoBERTa model");
+                      "bertscore needs a model: bertscore:DIR, the folder of a BERT, a RoBERTa or a decoder");
     }
     if (names.size() > before) continue;
     std::vector<std::string_view> known = {"rouge"};
@@ -72,6 +66,16 @@ std::vector<std::string> text_metric_names(const std::vector<std::string>& wante
     throw UserError(ExitCode::deck, fmt::format("{} is repeated", *std::ranges::adjacent_find(sorted)));
   }
   return names;
+}
+
+std::vector<std::unique_ptr<TextMetric>> open_text_metrics(const std::vector<std::string>& wanted) {
+  TextMetricOptions options;
+  for (const std::string& entry : wanted) {
+    if (entry.starts_with(bert_score_prefix)) options.encoder = entry.substr(bert_score_prefix.size());
+  }
+  std::vector<std::unique_ptr<TextMetric>> metrics;
+  for (const std::string& name : text_metric_names(wanted)) metrics.push_back(find_text_metric(name)->make(options));
+  return metrics;
 }
 
 namespace {
@@ -95,7 +99,7 @@ std::string continuation_text(const Tokenizer& tokenizer, std::span<const int32_
   return whole.starts_with(given) ? whole.substr(given.size()) : tokenizer.decode(tokens);
 }
 
-std::vector<PromptWithAnswer> prompts_with_answers(const DataStream& data, int64_t steps) {
+std::vector<PromptWithAnswer> prompts_with_answers(const DataStream& data, int64_t steps, bool has_prompts) {
   std::vector<PromptWithAnswer> rows;
   HostBatch host;
   for (int64_t step = 0; step < steps; ++step) {
@@ -109,8 +113,9 @@ std::vector<PromptWithAnswer> prompts_with_answers(const DataStream& data, int64
       }
     }
   }
-  // A prompt can be one token, as is what stands before the first target of any text.
-  if (std::ranges::any_of(rows, [](const PromptWithAnswer& row) { return row.prompt.size() > 1; })) return rows;
+  // What stands before the first target of any text is one token, as a prompt can be.
+  if (has_prompts || std::ranges::any_of(rows, [](const PromptWithAnswer& row) { return row.prompt.size() > 1; }))
+    return rows;
   throw UserError(ExitCode::bad_content,
                   "evaluation.metrics: the documents of data.validation have no prompts, since each of their tokens is "
                   "trained: give rows with prompts and answers (data.format, chat.train_on = completion)");
@@ -118,7 +123,10 @@ std::vector<PromptWithAnswer> prompts_with_answers(const DataStream& data, int64
 
 AnswerEvaluation::AnswerEvaluation(AnswerOptions options, std::vector<PromptWithAnswer> rows,
                                    std::shared_ptr<const Tokenizer> tokenizer)
-    : options_(std::move(options)), rows_(std::move(rows)), tokenizer_(std::move(tokenizer)) {
+    : options_(std::move(options)),
+      names_(text_metric_names(options_.metrics)),
+      rows_(std::move(rows)),
+      tokenizer_(std::move(tokenizer)) {
   if (options_.metrics.empty()) return;
   if (tokenizer_ == nullptr) {
     throw UserError(ExitCode::deck,
@@ -126,6 +134,22 @@ AnswerEvaluation::AnswerEvaluation(AnswerOptions options, std::vector<PromptWith
                     "name it with data.tokenizer");
   }
   if (rows_.empty()) throw UserError(ExitCode::bad_content, "evaluation.metrics: data.validation has no prompts");
+}
+
+void AnswerEvaluation::open(Communicator& communicator) {
+  throw_on_all_ranks(communicator, [&] {
+    if (communicator.rank() != 0 || empty()) return;
+    metrics_ = open_text_metrics(options_.metrics);
+    for (const auto& metric : metrics_) metric->start();
+  });
+}
+
+std::vector<std::pair<std::string, std::string>> AnswerEvaluation::signatures() const {
+  std::vector<std::pair<std::string, std::string>> all;
+  for (size_t i = 0; i < metrics_.size(); ++i) {
+    if (std::string signature = metrics_[i]->signature("1"); !signature.empty()) all.emplace_back(names_[i], signature);
+  }
+  return all;
 }
 
 void AnswerEvaluation::plan(RoleModel& policy, Arena& arena, DType compute, int ranks) {
@@ -187,28 +211,31 @@ std::optional<std::vector<NamedValue>> AnswerEvaluation::run(RoleModel& policy, 
     segments_.push_back(
         {std::move((*texts)[i]), {repaired(continuation_text(*tokenizer_, rows_[i].prompt, rows_[i].answer))}});
   }
-  std::vector<double> scores(options_.metrics.size());
-  throw_on_all_ranks(runtime.communicator(), [&] {
-    if (runtime.communicator().rank() == 0) scores = compare();
-  });
-  runtime.communicator().broadcast(scores.data(), static_cast<int64_t>(scores.size() * sizeof(double)));
-  for (size_t i = 0; i < scores.size(); ++i) values.push_back({options_.metrics[i], options_.metrics[i], scores[i]});
+  const auto scores = compare(runtime.communicator(), interrupted);
+  if (!scores) return std::nullopt;
+  for (size_t i = 0; i < names_.size(); ++i) values.push_back({names_[i], names_[i], (*scores)[i]});
   return values;
 }
 
-std::vector<double> AnswerEvaluation::compare() const {
+std::optional<std::vector<double>> AnswerEvaluation::compare(Communicator& communicator,
+                                                             const Interrupted& interrupted) {
+  constexpr double seconds_between_polls = 1;
+  const bool root = communicator.rank() == 0;
   std::vector<double> scores;
-  TextMetricOptions options;
-  options.encoder = options_.encoder;
-  for (const std::string& name : options_.metrics) {
-    const std::unique_ptr<TextMetric> metric = find_text_metric(name)->make(options);
-    std::vector<double> sums(metric->size(), 0);
-    for (const TextSegment& segment : segments_) {
-      report_progress();
-      metric->add(segment, sums);
+  for (size_t i = 0; i < names_.size(); ++i) {
+    std::vector<double> sums(root ? metrics_[i]->size() : 0);
+    for (int64_t done = 0; done < rows(); communicator.broadcast(&done, sizeof(done))) {
+      if (interrupted()) return std::nullopt;
+      throw_on_all_ranks(communicator, [&] {
+        for (const double begin = now(); root && done < rows() && now() - begin < seconds_between_polls; ++done) {
+          report_progress();
+          metrics_[i]->add(segments_[static_cast<size_t>(done)], sums);
+        }
+      });
     }
-    scores.push_back(metric->score(sums).value);
+    scores.push_back(root ? metrics_[i]->score(sums).value : 0);
   }
+  communicator.broadcast(scores.data(), static_cast<int64_t>(scores.size() * sizeof(double)));
   return scores;
 }
 

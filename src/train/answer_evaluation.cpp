@@ -11,6 +11,7 @@
 #include "core/error.hpp"
 #include "core/message.hpp"
 #include "core/utf8.hpp"
+#include "data/tokenize/shared_work.hpp"
 #include "parallel/job/launcher.hpp"
 
 namespace llmtrain {
@@ -19,11 +20,6 @@ namespace {
 
 constexpr std::string_view bert_score_prefix = "bertscore:";
 constexpr int64_t max_side_by_side = 64;  ///< answers that a rank decodes at once
-
-/// Rows [begin, end) that a rank answers.
-std::pair<int64_t, int64_t> part_of(int64_t rows, const Communicator& communicator) {
-  return {rows * communicator.rank() / communicator.size(), rows * (communicator.rank() + 1) / communicator.size()};
-}
 
 /// Splits a document, rows [begin, end) of the batch.
 std::optional<PromptWithAnswer> split_document(const HostBatch& host, size_t begin, size_t end) {
@@ -165,7 +161,7 @@ void AnswerEvaluation::plan(RoleModel& policy, Arena& arena, DType compute, int 
 std::optional<std::vector<std::string>> AnswerEvaluation::answers(RoleModel& policy, Arena& arena, Runtime& runtime,
                                                                   const Interrupted& interrupted) {
   Communicator& communicator = runtime.communicator();
-  const auto [begin, end] = part_of(rows(), communicator);
+  const auto [begin, end] = own_items(rows(), communicator);
   GenerationRequest request;
   for (int64_t row = begin; row < end; ++row) {
     request.prompts.push_back(rows_[static_cast<size_t>(row)].prompt);

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -20,10 +21,13 @@ class Answers : public testing::Test {
  protected:
   Outcome run(const std::string& deck, const std::string& name, std::vector<std::string> overrides, int ranks = 1) {
     const std::string sft = (source_folder() / "tests/reference/sft").string();
+    const bool validates = std::ranges::any_of(
+        overrides, [](const std::string& setting) { return setting.starts_with("data.validation"); });
+    if (!validates) overrides.emplace_back("data.validation_fraction=0.5");
     overrides.insert(overrides.begin(),
                      {(source_folder() / "inputs" / deck).string(), "run.name=" + name, "run.output=" + folder_path(),
                       "model.path=" + sft + "/model", "data.train=" + sft + "/completions.jsonl",
-                      "data.validation_fraction=0.5", "batch.sequence_length=256", "precision.compute=fp32"});
+                      "batch.sequence_length=256", "precision.compute=fp32"});
     return llmtrain({ranks, 1, overrides});
   }
   std::string folder_path() const { return (folder / "runs").string(); }
@@ -67,7 +71,7 @@ TEST_F(Answers, FindWhatIsMissingBeforeTheWork) {
   EXPECT_EQ(run("sft.ini", "checked", {rules[0], rules[1], "--check"}).exit_code, 66);
   write_file(folder / "rows.jsonl", "{\"prompt\": \"gold\", \"completion\": \" sea\"}\n{\"prompt\": 7}\n");
   const std::string validation = "data.validation=" + (folder / "rows.jsonl").string();
-  const Outcome row = run("sft.ini", "row", {rules[0], "data.validation_fraction=0", validation, "--check"});
+  const Outcome row = run("sft.ini", "row", {rules[0], validation, "--check"});
   EXPECT_EQ(row.exit_code, 65) << row.output;
   EXPECT_THAT(row.output, HasSubstr("rows.jsonl:2"));
   EXPECT_EQ(run("sft.ini", "control", {rules[0], "--check"}).exit_code, 0);
@@ -79,9 +83,9 @@ TEST_F(Answers, HavePromptsOfOneTokenAndAreWrittenInTraining) {
   write_file(folder / "rows.jsonl", rows);
   const Outcome outcome =
       run("sft.ini", "short",
-          {"run.max_steps=2", "batch.global=2", "batch.micro=1", "data.validation_fraction=0",
-           "data.validation=" + (folder / "rows.jsonl").string(), "evaluation.metrics=chrf",
-           "evaluation.max_new_tokens=4", "evaluation.tasks=" + choices(), "evaluation.log_samples=true"});
+          {"run.max_steps=2", "batch.global=2", "batch.micro=1", "data.validation=" + (folder / "rows.jsonl").string(),
+           "evaluation.metrics=chrf", "evaluation.max_new_tokens=4", "evaluation.tasks=" + choices(),
+           "evaluation.log_samples=true"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("choices: 1 row, 2 choices"));
   EXPECT_THAT(file("short", "generations.jsonl"), HasSubstr("\"reference\":\" sea"));

@@ -1,5 +1,7 @@
 #include "train/config/checkpoint_config.hpp"
 
+#include <fmt/format.h>
+
 #include "core/deck/deck.hpp"
 #include "hf/config_json.hpp"
 #include "train/config/config.hpp"

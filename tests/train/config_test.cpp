@@ -256,15 +256,6 @@ TEST(Config, FindsContradictions) {
          "command line: evaluation.early_stopping_patience", "every_steps above 0");
   expect({"evaluation.early_stopping_patience=2", "data.validation_fraction=0"},
          "command line: evaluation.early_stopping_patience", "needs validation data");
-  expect({"evaluation.early_stopping_patience=2", "data.validation_fraction=0", "evaluation.tasks=rows.jsonl"},
-         "command line: evaluation.early_stopping_patience", "such as validation/NAME/acc");
-  EXPECT_EQ(errors_of({"evaluation.early_stopping_patience=2", "data.validation_fraction=0",
-                       "evaluation.tasks=rows.jsonl", "checkpoint.best_metric=validation/rows/acc"}),
-            "")
-      << "control";
-  expect({"curriculum.strategy=length", "curriculum.shape=steps"}, "curriculum.levels", "is required with shape");
-  expect({"curriculum.strategy=length", "curriculum.shape=steps", "curriculum.levels=16:x, 32"},
-         "command line: curriculum.levels", "must be VALUE:STEP, ..., VALUE");
   expect({"precision.compute=fp16", "precision.min_loss_scale=1e5"}, "command line: precision.min_loss_scale",
          "100000 is above initial_loss_scale = 65536");
   expect({"precision.compute=fp16", "precision.loss_scale=0"}, "command line: precision.loss_scale", "range");

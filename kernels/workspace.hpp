@@ -30,15 +30,20 @@ int64_t row_sum_workspace_bytes(int64_t rows, int64_t columns);
 
 /// Sets the memory (u8) that the calling thread's kernels use; an empty tensor takes it away.
 void set_workspace(const Tensor& memory);
+/// The memory that was set last.
+Tensor current_workspace();
 /// Maximum bytes that they have requested since then: more than the memory has if a plan is too small.
 int64_t workspace_peak();
-/// Sets the memory for its lifetime.
+/// Sets the memory for its lifetime, instead of the one that was set before.
 class WorkspaceScope {
  public:
-  explicit WorkspaceScope(const Tensor& memory) { set_workspace(memory); }
-  ~WorkspaceScope() { set_workspace(Tensor()); }
+  explicit WorkspaceScope(const Tensor& memory) : before_(current_workspace()) { set_workspace(memory); }
+  ~WorkspaceScope() { set_workspace(before_); }
   WorkspaceScope(const WorkspaceScope&) = delete;
   WorkspaceScope& operator=(const WorkspaceScope&) = delete;
+
+ private:
+  Tensor before_;
 };
 
 }  // namespace llmtrain

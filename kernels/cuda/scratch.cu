@@ -17,6 +17,7 @@ Tensor& planned() {
 }  // namespace
 
 void set_workspace(const Tensor& memory) { planned() = memory; }
+Tensor current_workspace() { return planned(); }
 
 /// Quantised matrices alone need memory that is worth planning: that of the dequantised one, or of codes of inputs.
 int64_t linear_workspace_bytes(const LinearPass& pass, int64_t rows) {

@@ -35,9 +35,21 @@ int64_t linear_workspace_bytes(const LinearPass& pass, int64_t rows) {
   return bytes;
 }
 
+namespace {
+
+Tensor& workspace_of_thread() {
+  static thread_local Tensor memory;
+  return memory;
+}
+
+}  // namespace
+
 void set_workspace(const Tensor& memory) {
+  workspace_of_thread() = memory;
   host::set_workspace(static_cast<char*>(memory.data), memory.empty() ? 0 : memory.bytes());
 }
+
+Tensor current_workspace() { return workspace_of_thread(); }
 
 int64_t workspace_peak() { return host::workspace_peak(); }
 

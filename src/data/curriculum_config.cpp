@@ -76,7 +76,8 @@ std::vector<CurriculumConfig::Level> CurriculumConfig::parsed_levels() const {
 void CurriculumConfig::resolve_levels(DeckLoader& deck, int64_t most) {
   const std::vector<Level> parsed = parsed_levels();
   deck.check(!parsed.empty(), {"curriculum.levels"},
-             "is required with shape = steps: VALUE:STEP, ..., VALUE, where values and steps grow");
+             fmt::format("{} VALUE:STEP, ..., VALUE, where values and steps grow, as in 64:100, 128:300, 256",
+                         levels.empty() ? "is required with shape = steps:" : "must be"));
   if (parsed.empty()) return;
   deck.check(parsed.back().value <= most, {"curriculum.levels"},
              fmt::format("{} is more than there is: {}", parsed.back().value, most));

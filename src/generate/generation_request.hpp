@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/deck/named_enum.hpp"
 #include "generate/beam_search.hpp"
 #include "generate/sampler.hpp"
 #include "parallel/communicator.hpp"
@@ -15,6 +16,9 @@ namespace llmtrain {
 
 /// Reason why a continuation ended.
 enum class GenerationEnd : uint8_t { eos, length, context, stopped };
+
+template <>
+inline constexpr auto enum_names<GenerationEnd> = name_list("eos", "length", "context", "stop");
 
 struct Continuation {
   std::vector<int32_t> tokens;  ///< without EOS

@@ -130,20 +130,6 @@ Prompt PromptFiles::read(int64_t number) const {
   }
 }
 
-void check_prompt_files(const std::vector<std::string>& patterns, const PromptRules& rules) {
-  for (const InputFile& file : find_files(patterns, rules.row_limit)) {
-    if (file.kind != InputKind::instruction_rows) continue;
-    const FileHandle handle = FileHandle::open_to_read(file.path);
-    LineReader lines(handle, file.bytes, 0, file.bytes, rules.row_limit);
-    int64_t number = 1;
-    std::string_view line;
-    while (lines.next(line) && is_blank(line)) ++number;
-    try {
-      RowReader(prompt_format, rules.columns, true).read_documents(line);
-    } catch (const UserError& error) {
-      throw UserError(error.code(), fmt::format("{}:{}: {}", file.path, number, error.what()));
-    }
-  }
-}
+void check_prompt_files(const std::vector<std::string>& files, int64_t row_limit) { find_files(files, row_limit); }
 
 }  // namespace llmtrain

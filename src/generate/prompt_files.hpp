@@ -56,7 +56,7 @@ class PromptFiles {
   std::vector<Place> places_;
 };
 
-/// Checks that the files exist and that the first prompt of each is one. Throws UserError.
-void check_prompt_files(const std::vector<std::string>& files, const PromptRules& rules);
+/// Checks that the files exist and are such files, without reading prompts. Throws UserError.
+void check_prompt_files(const std::vector<std::string>& files, int64_t row_limit);
 
 }  // namespace llmtrain

@@ -61,7 +61,7 @@ class AnswerMetric final : public TextMetric {
 
   size_t size() const override { return 2; }
 
-  void add(const TextSegment& segment, std::span<double> sums) const override {
+  void add(const TextSegment& segment, std::span<double> sums) override {
     NgramTable table;
     const NgramIds hypothesis = answer_tokens(table, segment.hypothesis);
     double best = 0;

@@ -1,4 +1,4 @@
-#include "scores/bert_encoder.hpp"
+// Encoders of BERT's family (Devlin et al. 2019; RoBERTa, Liu et al. 2019) on the host.
 
 #include <fmt/format.h>
 
@@ -6,13 +6,15 @@
 #include <cmath>
 #include <numbers>
 #include <span>
+#include <thread>
 
 #include "core/error.hpp"
 #include "core/files/folder_handle.hpp"
 #include "core/files/json_node.hpp"
+#include "core/parallel_for.hpp"
 #include "hf/model_folder.hpp"
 #include "hf/read_slice.hpp"
-#include "text/chat/jinja/python_text.hpp"
+#include "scores/text_encoder.hpp"
 #include "text/files/tokenizer_files.hpp"
 
 namespace llmtrain {
@@ -177,70 +179,78 @@ int64_t usual_layer(bool roberta, int64_t layers) {
   return layers;
 }
 
-}  // namespace
+class BertEncoder final : public TextEncoder {
+ public:
+  BertEncoder(const std::string& path, int64_t wanted);
 
-struct BertEncoder::Model {
-  Model(const std::string& path, int64_t wanted);
-
-  std::unique_ptr<Tokenizer> tokenizer;
-  bool roberta = false;
-  int64_t width = 0, longest = 0, first_position = 0;
-  std::vector<int32_t> around;  ///< the tokens around a text, which has none between them
-  Floats words, positions, types;
-  LayerNorm norm;
-  std::vector<Layer> layers;
+  std::string kind() const override { return roberta_ ? "encoder roberta" : "encoder bert"; }
+  int64_t layers() const override { return std::ssize(layers_); }
+  int64_t width() const override { return width_; }
+  std::vector<int32_t> encode(std::string_view text) const override;
+  size_t around() const override { return 2; }
+  bool surrounds(int32_t id) const override { return id == around_.front() || id == around_.back(); }
+  std::vector<TokenEmbeddings> embed(std::span<const std::string> texts) override;
 
  private:
   void read_layers(const Weights& weights, const JsonNode& config, int64_t count, double epsilon);
   void read_tokenizer(const FolderHandle& folder, int64_t vocabulary);
+  TokenEmbeddings embed(std::string_view text) const;
+
+  std::unique_ptr<Tokenizer> tokenizer_;
+  bool roberta_ = false;
+  int64_t width_ = 0, longest_ = 0, first_position_ = 0;
+  std::vector<int32_t> around_;  ///< the tokens around a text, which has none between them
+  Floats words_, positions_, types_;
+  LayerNorm norm_;
+  std::vector<Layer> layers_;
 };
 
-void BertEncoder::Model::read_layers(const Weights& weights, const JsonNode& config, int64_t count, double epsilon) {
+void BertEncoder::read_layers(const Weights& weights, const JsonNode& config, int64_t count, double epsilon) {
   const int64_t inner = config.at("intermediate_size").count(1 << 20);
-  const int64_t heads = config.at("num_attention_heads").integer_between(1, width);
+  const int64_t heads = config.at("num_attention_heads").integer_between(1, width_);
   for (int64_t l = 0; l < count; ++l) {
     const std::string name = fmt::format("encoder.layer.{}.", l);
-    Layer& layer = layers.emplace_back();
+    Layer& layer = layers_.emplace_back();
     layer.heads = heads;
-    layer.query = weights.dense(name + "attention.self.query", width, width);
-    layer.key = weights.dense(name + "attention.self.key", width, width);
-    layer.value = weights.dense(name + "attention.self.value", width, width);
-    layer.attention_output = weights.dense(name + "attention.output.dense", width, width);
-    layer.attention_norm = weights.norm(name + "attention.output.LayerNorm", width, epsilon);
-    layer.intermediate = weights.dense(name + "intermediate.dense", inner, width);
-    layer.output = weights.dense(name + "output.dense", width, inner);
-    layer.output_norm = weights.norm(name + "output.LayerNorm", width, epsilon);
+    layer.query = weights.dense(name + "attention.self.query", width_, width_);
+    layer.key = weights.dense(name + "attention.self.key", width_, width_);
+    layer.value = weights.dense(name + "attention.self.value", width_, width_);
+    layer.attention_output = weights.dense(name + "attention.output.dense", width_, width_);
+    layer.attention_norm = weights.norm(name + "attention.output.LayerNorm", width_, epsilon);
+    layer.intermediate = weights.dense(name + "intermediate.dense", inner, width_);
+    layer.output = weights.dense(name + "output.dense", width_, inner);
+    layer.output_norm = weights.norm(name + "output.LayerNorm", width_, epsilon);
   }
 }
 
-void BertEncoder::Model::read_tokenizer(const FolderHandle& folder, int64_t vocabulary) {
+void BertEncoder::read_tokenizer(const FolderHandle& folder, int64_t vocabulary) {
   if (!has_tokenizer(folder) && !folder.has("vocab.txt")) {
     throw UserError(ExitCode::missing_input,
                     folder.path() +
                         ": the encoder has no tokenizer (tokenizer.json, or vocab.json with merges.txt): "
                         "put the files of its tokenizer beside its weights");
   }
-  tokenizer = load_tokenizer(folder.path());
-  tokenizer->add_special_tokens(around, nullptr);
-  if (around.size() == 2 && tokenizer->vocabulary_size() <= vocabulary) return;
+  tokenizer_ = load_tokenizer(folder.path());
+  tokenizer_->add_special_tokens(around_, nullptr);
+  if (around_.size() == 2 && tokenizer_->vocabulary_size() <= vocabulary) return;
   throw UserError(
       ExitCode::bad_content,
       fmt::format("{}: the tokenizer is not that of an encoder: it puts {} tokens around a text, and has {} "
                   "tokens for an embedding of {} rows",
-                  folder.path(), around.size(), tokenizer->vocabulary_size(), vocabulary));
+                  folder.path(), around_.size(), tokenizer_->vocabulary_size(), vocabulary));
 }
 
-BertEncoder::Model::Model(const std::string& path, int64_t wanted) {
+BertEncoder::BertEncoder(const std::string& path, int64_t wanted) {
   const FolderHandle folder = FolderHandle::open(path);
   const nlohmann::json document = read_json(folder.open_to_read("config.json"));
   const JsonNode config(document, folder.path_of("config.json"));
   const std::string type = config.at("model_type").text();
-  roberta = type == "roberta" || type == "xlm-roberta";
-  if (!roberta && type != "bert") config.at("model_type").refuse_value("bert, roberta or xlm-roberta");
+  roberta_ = type == "roberta" || type == "xlm-roberta";
+  if (!roberta_ && type != "bert") config.at("model_type").refuse_value("bert, roberta or xlm-roberta");
   if (config.text_or("hidden_act", "gelu") != "gelu") config.at("hidden_act").refuse_value("gelu");
   if (config.text_or("position_embedding_type", "absolute") != "absolute")
     config.at("position_embedding_type").refuse_value("absolute");
-  width = config.at("hidden_size").integer_between(1, 1 << 20);
+  width_ = config.at("hidden_size").integer_between(1, 1 << 20);
   const int64_t vocabulary = config.at("vocab_size").integer_between(1, 1 << 28);
   const int64_t rows = config.at("max_position_embeddings").integer_between(3, 1 << 20);
   const int64_t all = config.at("num_hidden_layers").count(1000),
@@ -248,57 +258,58 @@ BertEncoder::Model::Model(const std::string& path, int64_t wanted) {
   const double epsilon = config.at("layer_norm_eps").number();
   if (wanted < 0 || wanted > all)
     throw UserError(ExitCode::command_line, fmt::format("{}: it has {} layers, not {}", path, all, wanted));
-  first_position = roberta ? config.at("pad_token_id").count(vocabulary) + 1 : 0;
-  longest = rows - first_position;
-  if (longest < 3) config.at("max_position_embeddings").refuse("leaves no position for a token");
+  first_position_ = roberta_ ? config.at("pad_token_id").count(vocabulary) + 1 : 0;
+  longest_ = rows - first_position_;
+  if (longest_ < 3) config.at("max_position_embeddings").refuse("leaves no position for a token");
   read_tokenizer(folder, vocabulary);
   const Weights weights(folder);
-  words = weights.read("embeddings.word_embeddings.weight", {vocabulary, width});
-  positions = weights.read("embeddings.position_embeddings.weight", {rows, width});
-  types = weights.read("embeddings.token_type_embeddings.weight", {kinds, width});
-  norm = weights.norm("embeddings.LayerNorm", width, epsilon);
-  if (width % config.at("num_attention_heads").integer_between(1, width) != 0)
+  words_ = weights.read("embeddings.word_embeddings.weight", {vocabulary, width_});
+  positions_ = weights.read("embeddings.position_embeddings.weight", {rows, width_});
+  types_ = weights.read("embeddings.token_type_embeddings.weight", {kinds, width_});
+  norm_ = weights.norm("embeddings.LayerNorm", width_, epsilon);
+  if (width_ % config.at("num_attention_heads").integer_between(1, width_) != 0)
     config.at("num_attention_heads").refuse("does not divide hidden_size");
-  read_layers(weights, config, wanted == 0 ? usual_layer(roberta, all) : wanted, epsilon);
+  read_layers(weights, config, wanted == 0 ? usual_layer(roberta_, all) : wanted, epsilon);
 }
 
-BertEncoder::BertEncoder(const std::string& folder, int64_t layers)
-    : model_(std::make_unique<const Model>(folder, layers)) {}
-BertEncoder::~BertEncoder() = default;
-
-int64_t BertEncoder::layers() const { return std::ssize(model_->layers); }
-int64_t BertEncoder::width() const { return model_->width; }
-
 std::vector<int32_t> BertEncoder::encode(std::string_view text) const {
-  const size_t begin = jinja::skip_python_spaces(text, 0);
-  const size_t end = jinja::strip_python_spaces_right(text, begin, text.size());
-  const std::string_view sentence = text.substr(begin, end - begin);
+  const std::string_view sentence = stripped(text);
   std::vector<int32_t> ids;
   // as bert-score does for byte-level vocabularies, whose words begin with a space
-  if (!sentence.empty()) model_->tokenizer->encode((model_->roberta ? " " : "") + std::string(sentence), ids);
-  const size_t room = static_cast<size_t>(model_->longest) - 2;
+  if (!sentence.empty()) tokenizer_->encode((roberta_ ? " " : "") + std::string(sentence), ids);
+  const size_t room = static_cast<size_t>(longest_) - 2;
   if (ids.size() > room) ids.resize(room);
-  ids.insert(ids.begin(), model_->around.front());
-  ids.push_back(model_->around.back());
+  ids.insert(ids.begin(), around_.front());
+  ids.push_back(around_.back());
   return ids;
 }
 
-bool BertEncoder::surrounds(int32_t id) const { return id == model_->around.front() || id == model_->around.back(); }
-
 TokenEmbeddings BertEncoder::embed(std::string_view text) const {
-  const Model& m = *model_;
   TokenEmbeddings out;
   out.ids = encode(text);
-  out.values.resize(out.ids.size() * static_cast<size_t>(m.width));
+  out.values.resize(out.ids.size() * static_cast<size_t>(width_));
   for (size_t t = 0; t < out.ids.size(); ++t) {
-    const float* word = m.words.data() + static_cast<int64_t>(out.ids[t]) * m.width;
-    const float* position = m.positions.data() + (m.first_position + static_cast<int64_t>(t)) * m.width;
-    float* to = out.values.data() + static_cast<int64_t>(t) * m.width;
-    for (int64_t c = 0; c < m.width; ++c) to[c] = word[c] + m.types[static_cast<size_t>(c)] + position[c];
+    const float* word = words_.data() + static_cast<int64_t>(out.ids[t]) * width_;
+    const float* position = positions_.data() + (first_position_ + static_cast<int64_t>(t)) * width_;
+    float* to = out.values.data() + static_cast<int64_t>(t) * width_;
+    for (int64_t c = 0; c < width_; ++c) to[c] = word[c] + types_[static_cast<size_t>(c)] + position[c];
   }
-  m.norm(out.values);
-  for (const Layer& layer : m.layers) layer.run(out.values);
+  norm_(out.values);
+  for (const Layer& layer : layers_) layer.run(out.values);
   return out;
+}
+
+std::vector<TokenEmbeddings> BertEncoder::embed(std::span<const std::string> texts) {
+  std::vector<TokenEmbeddings> all(texts.size());
+  const int threads = static_cast<int>(std::max(std::thread::hardware_concurrency(), 1U));
+  parallel_for(all.size(), threads, [&](size_t i) { all[i] = embed(std::string_view(texts[i])); });
+  return all;
+}
+
+}  // namespace
+
+std::unique_ptr<TextEncoder> open_bert_encoder(const std::string& folder, int64_t layers) {
+  return std::make_unique<BertEncoder>(folder, layers);
 }
 
 }  // namespace llmtrain

@@ -8,12 +8,10 @@
 #include <cmath>
 #include <map>
 #include <set>
-#include <thread>
 
 #include "core/error.hpp"
 #include "core/files/file_handle.hpp"
-#include "core/parallel_for.hpp"
-#include "scores/bert_encoder.hpp"
+#include "scores/text_encoder.hpp"
 #include "scores/text_metric.hpp"
 
 namespace llmtrain {
@@ -42,8 +40,6 @@ struct Sentence {
   std::vector<int32_t> ids;
   std::vector<float> values;
   std::vector<double> weights;
-
-  bool empty() const { return ids.size() == 2; }
 };
 
 /// Weighted mean over the tokens of `a` of the highest cosine with a token of `b`.
@@ -67,10 +63,15 @@ double matched(const Sentence& a, const Sentence& b, size_t width) {
 class BertScore final : public TextMetric {
  public:
   explicit BertScore(const TextMetricOptions& options)
-      : encoder_(options.encoder, options.encoder_layer), uses_idf_(options.idf) {
-    if (!options.baseline.empty()) baseline_ = read_baseline(options.baseline, encoder_.layers());
+      : encoder_(open_text_encoder(options.encoder, options.encoder_layer)), uses_idf_(options.idf) {
+    if (!options.baseline.empty()) {
+      baseline_ = read_baseline(options.baseline, encoder_->layers());
+      rescales_ = true;
+    }
   }
 
+  bool needs_device() const override { return encoder_->needs_device(); }
+  void start() override { encoder_->start(); }
   size_t size() const override { return 4; }
 
   bool needs_corpus() const override { return uses_idf_; }
@@ -78,17 +79,17 @@ class BertScore final : public TextMetric {
     for (const TextSegment& segment : segments) {
       for (const std::string& reference : segment.references) {
         ++documents_;
-        const std::vector<int32_t> ids = encoder_.encode(reference);
+        const std::vector<int32_t> ids = encoder_->encode(reference);
         for (const int32_t id : std::set<int32_t>(ids.begin(), ids.end())) ++counts_[id];
       }
     }
   }
 
-  void add(const TextSegment& segment, std::span<double> sums) const override {
-    std::vector<Sentence> sentences(segment.references.size() + 1);
-    const int threads = static_cast<int>(std::max(std::thread::hardware_concurrency(), 1U));
-    parallel_for(sentences.size(), threads,
-                 [&](size_t i) { sentences[i] = read(i == 0 ? segment.hypothesis : segment.references[i - 1]); });
+  void add(const TextSegment& segment, std::span<double> sums) override {
+    std::vector<std::string> texts = {segment.hypothesis};
+    texts.insert(texts.end(), segment.references.begin(), segment.references.end());
+    std::vector<Sentence> sentences;
+    for (TokenEmbeddings& embeddings : encoder_->embed(texts)) sentences.push_back(normalised(std::move(embeddings)));
     Scores best;
     best.fill(-1e30);
     for (size_t i = 1; i < sentences.size(); ++i) {
@@ -103,20 +104,25 @@ class BertScore final : public TextMetric {
     return {sums[3] / sums[0],
             {{"precision", sums[1] / sums[0]},
              {"recall", sums[2] / sums[0]},
-             {"layer", static_cast<double>(encoder_.layers())}}};
+             {"layer", static_cast<double>(encoder_->layers())}}};
+  }
+
+  std::string signature(const std::string& references) const override {
+    return fmt::format("{}|layer:{}|idf:{}|rescaled:{}|nrefs:{}", encoder_->kind(), encoder_->layers(),
+                       uses_idf_ ? "yes" : "no", rescales_ ? "yes" : "no", references);
   }
 
  private:
   double weight(int32_t id) const {
-    if (!uses_idf_) return encoder_.surrounds(id) ? 0 : 1;
+    if (!uses_idf_) return encoder_->surrounds(id) ? 0 : 1;
     const auto found = counts_.find(id);
     const int64_t count = found == counts_.end() ? 0 : found->second;
     return std::log(static_cast<double>(documents_ + 1) / static_cast<double>(count + 1));
   }
 
-  Sentence read(const std::string& text) const {
-    TokenEmbeddings embeddings = encoder_.embed(text);
-    const size_t width = static_cast<size_t>(encoder_.width());
+  /// The embeddings with length 1, and the weights of their tokens.
+  Sentence normalised(TokenEmbeddings embeddings) const {
+    const auto width = static_cast<size_t>(encoder_->width());
     Sentence sentence{std::move(embeddings.ids), std::move(embeddings.values), {}};
     for (size_t t = 0; t < sentence.ids.size(); ++t) {
       sentence.weights.push_back(weight(sentence.ids[t]));
@@ -130,15 +136,15 @@ class BertScore final : public TextMetric {
   }
 
   Scores compare(const Sentence& hypothesis, const Sentence& reference) const {
-    if (hypothesis.empty() || reference.empty()) return {0, 0, 0};
-    const size_t width = static_cast<size_t>(encoder_.width());
+    if (std::min(hypothesis.ids.size(), reference.ids.size()) <= encoder_->around()) return {0, 0, 0};
+    const size_t width = static_cast<size_t>(encoder_->width());
     const double precision = matched(hypothesis, reference, width), recall = matched(reference, hypothesis, width);
     const double f1 = 2 * precision * recall / (precision + recall);
     return {precision, recall, std::isnan(f1) ? 0 : f1};
   }
 
-  BertEncoder encoder_;
-  bool uses_idf_;
+  std::unique_ptr<TextEncoder> encoder_;
+  bool uses_idf_, rescales_ = false;
   Scores baseline_{};
   int64_t documents_ = 0;              ///< references
   std::map<int32_t, int64_t> counts_;  ///< references that have a token
@@ -149,7 +155,7 @@ class BertScore final : public TextMetric {
 std::unique_ptr<TextMetric> make_bert_score(const TextMetricOptions& options) {
   if (options.encoder.empty()) {
     throw UserError(ExitCode::command_line,
-                    "bertscore needs an encoder, the folder of a BERT or RoBERTa model: --model DIR");
+                    "bertscore needs the folder of a BERT, a RoBERTa or a decoder: --model DIR");
   }
   return std::make_unique<BertScore>(options);
 }

@@ -31,7 +31,7 @@ class Bleu final : public TextMetric {
 
   size_t size() const override { return totals + max_order; }
 
-  void add(const TextSegment& segment, std::span<double> sums) const override {
+  void add(const TextSegment& segment, std::span<double> sums) override {
     NgramTable table;
     const NgramIds hypothesis = tokens(table, segment.hypothesis);
     std::vector<NgramIds> allowed(max_order);  // of each n-gram the most that one reference has

@@ -157,7 +157,7 @@ ChoiceTask parse_choice_task(const TaskFile& file) {
   TaskReader reader(file, task);
   if (file.path.ends_with(".csv")) {
     int64_t line = 1;
-    for (size_t at = 0; at < file.text.size();) {
+    for (size_t at = file.text.starts_with(byte_order_mark) ? byte_order_mark.size() : 0; at < file.text.size();) {
       const int64_t first = line;
       at_line(file.path, first, [&] { reader.add(first, mmlu_row(next_record(file.text, at, line))); });
     }

@@ -42,7 +42,7 @@ class Chrf final : public TextMetric {
 
   size_t size() const override { return 3 * (character_orders + word_orders_); }
 
-  void add(const TextSegment& segment, std::span<double> sums) const override {
+  void add(const TextSegment& segment, std::span<double> sums) override {
     NgramTable table;
     const std::vector<NgramIds> hypothesis = ngrams(table, segment.hypothesis);
     std::vector<double> best, counts;

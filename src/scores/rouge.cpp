@@ -96,7 +96,7 @@ class RougeMetric final : public TextMetric {
 
   size_t size() const override { return 4; }
 
-  void add(const TextSegment& segment, std::span<double> sums) const override {
+  void add(const TextSegment& segment, std::span<double> sums) override {
     Rouge best = compare(segment.references.front(), segment.hypothesis);
     for (size_t r = 1; r < segment.references.size(); ++r) {
       const Rouge rouge = compare(segment.references[r], segment.hypothesis);

@@ -33,7 +33,7 @@ struct TextMetricOptions {
   std::optional<double> smooth_value;  ///< of floor and add_k; nothing: 0.1 and 1
   bool effective_order = false;        ///< BLEU of the orders that a text has, as for single segments
   bool stemmer = false;                ///< ROUGE of Porter's stems
-  std::string encoder;                 ///< folder of BERTScore's encoder
+  std::string encoder;                 ///< folder of BERTScore's encoder or decoder
   int64_t encoder_layer = 0;           ///< layer whose embeddings count; 0: the usual one
   bool idf = false;                    ///< BERTScore weighs tokens by how few references have them
   std::string baseline;                ///< file of bert-score with baselines of layers; empty: scores are not rescaled
@@ -52,15 +52,20 @@ struct TextScore {
 class TextMetric {
  public:
   virtual ~TextMetric() = default;
+  /// True if start() and add() run on the device, which the caller has started.
+  virtual bool needs_device() const { return false; }
+  /// Reads what the scores need and the constructor left; add() does so if it was not called.
+  virtual void start() {}
   /// Number of sums.
   virtual size_t size() const = 0;
   /// True if read_corpus() must see all segments before the first add().
   virtual bool needs_corpus() const { return false; }
   virtual void read_corpus(std::span<const TextSegment> /*segments*/) {}
   /// Adds a segment to sums [size()], which begin with zeros.
-  virtual void add(const TextSegment& segment, std::span<double> sums) const = 0;
+  virtual void add(const TextSegment& segment, std::span<double> sums) = 0;
   virtual TextScore score(std::span<const double> sums) const = 0;
-  /// Returns sacreBLEU's signature for so many references ("1", "var"); for other packages' metrics it is empty.
+  /// Returns sacreBLEU's signature for so many references ("1", "var"), or BERTScore's model and settings; for other
+  /// metrics it is empty.
   virtual std::string signature(const std::string& /*references*/) const { return ""; }
 };
 

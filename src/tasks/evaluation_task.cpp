@@ -18,6 +18,7 @@
 #include "models/models.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "tasks/score_parts.hpp"
+#include "tasks/stop_tokens.hpp"
 #include "tasks/tasks.hpp"
 #include "train/run/job.hpp"
 #include "train/run/stop_monitor.hpp"
@@ -237,6 +238,7 @@ std::string report_json(const EvaluationReport& report, const Config& config, co
     for (const NamedValue& score : std::span(report.scores).subspan(scores.choices.names().size())) {
       j["metrics"][score.name] = score.value;
     }
+    for (const auto& [name, signature] : scores.answers.signatures()) j["signatures"][name] = signature;
     j["answers"] = scores.answers.rows();
   }
   return j.dump(2) + "\n";
@@ -245,9 +247,7 @@ std::string report_json(const EvaluationReport& report, const Config& config, co
 void write_results(const RunDirectory& directory, const EvaluationReport& report, const Config& config,
                    const EvaluationScores& scores) {
   directory.write_file("evaluation.json", report_json(report, config, scores));
-  if (!config.evaluation.log_samples) return;
-  if (!scores.choices.empty()) directory.write_file("evaluation_rows.jsonl", scores.choices.rows_text());
-  if (!scores.answers.empty()) directory.write_file("generations.jsonl", scores.answers.rows_text());
+  if (config.evaluation.log_samples) scores.write_rows(directory.path());
 }
 
 void print_scores(RunLog& log, const EvaluationReport& report) {
@@ -349,11 +349,12 @@ int run_evaluation(Job& job) {
     task = make_evaluation(config, data, {communicator.rank(), communicator.size(), 1});
   });
   check_plan(task->plan(), memory_limits(config), communicator);
+  task->scores().answers.open(communicator);
   throw_on_all_ranks(communicator, [&] {
     if (root) directory->start(write_deck(config));
   });
   if (!task->scores().answers.empty()) {
-    task->scores().answers.set_stop_ids(answer_stop_ids(config, data, communicator));
+    task->scores().answers.set_stop_ids(find_stop_tokens(config, data, communicator));
   }
   RunLogOptions options = log_options(config, root ? &*directory : nullptr, task->plan(), communicator);
   options.earlier = earlier;
@@ -362,6 +363,7 @@ int run_evaluation(Job& job) {
   std::optional<RunLog> log;
   throw_on_all_ranks(communicator, [&] { log.emplace(options); });
   print_opening(*log, job, *task, data);
+  print_signatures(*log, task->scores().answers);
 
   const EvaluationReport report = run_timed(*task, runtime, *log);
   print_report(*log, report);

@@ -1,25 +1,31 @@
 // The job of run.task = generate around its GenerationTask: tokenizer, prompts, run directory, console.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <functional>
 #include <utility>
 
+#include "checkpoint/manifest.hpp"
+#include "checkpoint/shard_file.hpp"
 #include "core/activity.hpp"
 #include "core/clock.hpp"
+#include "core/files/content_hash.hpp"
+#include "core/files/file_handle.hpp"
 #include "data/tokenize/dataset_tokenizer.hpp"
-#include "hf/config_json.hpp"
-#include "hf/export.hpp"
+#include "hf/adapters/adapter_config.hpp"
 #include "metrics/console.hpp"
 #include "parallel/job/cancellable_work.hpp"
+#include "parallel/local_communicator.hpp"
 #include "tasks/generation_task.hpp"
+#include "tasks/stop_tokens.hpp"
 #include "tasks/tasks.hpp"
-#include "text/chat/chat_export.hpp"
 #include "text/tokens_beyond_embedding.hpp"
-#include "train/checkpoint_model.hpp"
 #include "train/run/job.hpp"
+#include "train/run/resume.hpp"
 #include "train/run/stop_monitor.hpp"
 
 namespace llmtrain {
@@ -32,21 +38,11 @@ std::unique_ptr<GenerationTask> make_generation(const Config& config, const Data
   return std::make_unique<GenerationTask>(config, untrained_policy(config, position, 0), data.tokenizer);
 }
 
-/// EOS and stop tokens of the tokenizer, the chat template and the model's files, and the deck's stop texts.
-StopRules find_stops(const Config& config, const Dataset& data) {
+/// The tokens that end a text of the model, and the deck's stop tokens and texts. Collective.
+StopRules find_stops(const Config& config, const Dataset& data, Communicator& communicator) {
   StopRules stop;
   const Tokenizer& tokenizer = *data.tokenizer;
-  if (tokenizer.eos_id() >= 0) stop.ids.push_back(tokenizer.eos_id());
-  std::vector<int64_t> more = export_chat(data.chat.config, tokenizer, data.chat.files).stop_ids;
-  const bool recorded = !config.source.checkpoint.empty();
-  const auto texts = recorded ? CheckpointModel::texts(config.source.checkpoint) : model_texts(config.model.path);
-  for (const char* name : {"config.json", "generation_config.json"}) {
-    const auto text = texts.find(name);
-    if (text == texts.end()) continue;
-    const TokenIds ids = parse_generation_ids(text->second, config.model.path + "/" + name, {});
-    more.insert(more.end(), ids.eos.begin(), ids.eos.end());
-  }
-  stop.ids.insert(stop.ids.end(), more.begin(), more.end());
+  stop.ids = find_stop_tokens(config, data, communicator);
   stop.ids.insert(stop.ids.end(), config.generate.stop_tokens.begin(), config.generate.stop_tokens.end());
   for (const std::string& text : config.generate.stop) {
     std::vector<int32_t> ids;
@@ -65,42 +61,42 @@ StopRules find_stops(const Config& config, const Dataset& data) {
   return stop;
 }
 
-/// Reads every prompt, so that errors come before the work, and returns how many are truncated. Collective.
-int64_t check_prompts(const PromptFiles& prompts, Communicator& communicator) {
+struct CheckedPrompts {
+  int64_t truncated = 0;
+  std::string hash;  ///< of all rows and tokens, in order
+};
+
+/// Reads every prompt, so that errors come before the work. Collective.
+CheckedPrompts check_prompts(const PromptFiles& prompts, Communicator& communicator) {
   const SectionScope section(Section::data);
-  std::array<int64_t, 1> truncated = {0};
+  std::array<int64_t, 3> sums = {};  // truncated prompts, halves of hashes
   run_cancellable(communicator, "while it was reading prompts", [&](const Pause& pause) {
     for (int64_t number = communicator.rank(); number < prompts.size(); number += communicator.size()) {
-      truncated[0] += prompts.read(number).dropped > 0 ? 1 : 0;
+      const Prompt prompt = prompts.read(number);
+      const std::string facts = fmt::format("{} {} {}", number, fmt::join(prompt.ids, ","), prompt.row.dump());
+      const uint64_t hash = digest_of(facts.data(), facts.size()).low;
+      sums[0] += prompt.dropped > 0 ? 1 : 0;
+      sums[1] += static_cast<int64_t>(hash >> 32U);
+      sums[2] += static_cast<int64_t>(hash & 0xFFFFFFFFU);
       report_progress();
       pause();
     }
   });
-  communicator.sum(truncated);
-  return truncated[0];
+  communicator.sum(sums);
+  return {sums[0], short_hash(fmt::format("{} {} {}", prompts.size(), sums[1], sums[2]))};
 }
 
-/// Refuses a file of results whose last row is not of these prompts.
-void check_earlier_rows(const GenerationOutput& output, const PromptFiles& prompts, const Config& config) {
-  if (output.rows() == 0) return;
-  const int64_t last = (output.rows() - 1) / config.generate.samples;
-  bool same = last < prompts.size();
-  if (same) {
-    const auto row = nlohmann::ordered_json::parse(output.last_row(), nullptr, false);
-    const nlohmann::ordered_json asked = prompts.read(last).row;
-    same = row.is_object() && (config.generate.samples == 1 ||
-                               row.value("sample", int64_t{-1}) == (output.rows() - 1) % config.generate.samples);
-    for (const auto& [key, value] : asked.items()) {
-      same = same && row.contains(key) && (is_result_column(key) || row[key] == value);
-    }
-  }
-  if (same) return;
-  throw UserError(
-      ExitCode::cannot_create,
-      fmt::format(
-          "{}: its last row is not that of prompt {}: the file or the prompts have changed since. Choose another "
-          "run.name, or give run.overwrite=true to begin again",
-          config.generate.path(config.run.directory()), last + 1));
+/// Hash of what the rows depend on beside the deck and the prompts.
+std::string hash_model(const Config& config, const Dataset& data, const StopRules& stop) {
+  const std::string& checkpoint = config.source.checkpoint;
+  const std::string weights =
+      checkpoint.empty() ? content_of_model(config.model.path).hash
+                         : FileHandle::open_to_read(checkpoint + "/" + manifest_name).read_text(max_manifest_bytes);
+  const std::string& lora = config.lora.path;
+  const std::string adapter =
+      lora.empty() ? "" : hex(digest_file(FileHandle::open_to_read(lora + "/" + adapter_weights_name), "").hash);
+  return short_hash(fmt::format("{}\n{}\n{}\n{}\n{}", weights, adapter, data.tokenizer->serialized(),
+                                serialize(data.chat.files), fmt::join(stop.ids, ",")));
 }
 
 struct OpenedRun {
@@ -109,7 +105,8 @@ struct OpenedRun {
 };
 
 /// Starts or resumes the run directory and the file of results. Collective.
-void open_output(OpenedRun& run, const Config& config, const PromptFiles& prompts, Communicator& communicator) {
+void open_output(OpenedRun& run, const Config& config, const PromptFiles& prompts,
+                 const std::function<GenerationSources()>& sources, Communicator& communicator) {
   throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() != 0) return;
     namespace fs = std::filesystem;
@@ -123,13 +120,13 @@ void open_output(OpenedRun& run, const Config& config, const PromptFiles& prompt
                       fmt::format("{}: generate.output is one of generate.prompts; choose another name", path));
     }
     if (!resumes && !config.run.overwrite) GenerationOutput::require_new(path);  // before anything says that it is ours
+    const GenerationSources from = sources();
     if (resumes) {
       run.directory->resume(write_deck(config));
     } else {
       run.directory->start(write_deck(config));
     }
-    run.output.emplace(path, resumes, config.run.overwrite);
-    check_earlier_rows(*run.output, prompts, config);
+    run.output.emplace(path, run.directory->path() + "/" + generation_hashes_name, from, resumes, config.run.overwrite);
     run.output->start();
   });
 }
@@ -156,11 +153,11 @@ void print_opening(RunLog& log, const Job& job, const GenerationTask& task, cons
 
 void print_report(RunLog& log, const GenerationReport& report, double seconds, int64_t earlier) {
   log.print("");
-  if (earlier > 0) log.print(fmt::format("{} rows were there already", count_text(earlier)));
-  log.print(fmt::format("{} rows, {} tokens, {:.3g} s ({} tokens/s); {} continuations reached max_new_tokens",
-                        count_text(report.rows), count_text(report.tokens), seconds,
+  if (earlier > 0) log.print(fmt::format("{} there already", counted(earlier, "row")));
+  log.print(fmt::format("{}, {}, {:.3g} s ({} tokens/s); {} reached max_new_tokens", counted(report.rows, "row"),
+                        counted(report.tokens, "token"), seconds,
                         count_text(static_cast<int64_t>(static_cast<double>(report.tokens) / std::max(seconds, 1e-9))),
-                        count_text(report.at_limit)));
+                        counted(report.at_limit, "continuation")));
 }
 
 class GenerationPlan : public RankPlan {
@@ -185,15 +182,19 @@ void generate(Job& job, OpenedRun& run, const Dataset& data) {
   check_plan(task->plan(), memory_limits(config), communicator);
   const PromptFiles prompts(config.generate.prompts, task->rules(), *data.tokenizer, config.chat, data.chat.files,
                             communicator);
-  const int64_t truncated = check_prompts(prompts, communicator);
-  StopRules stop;
-  throw_on_all_ranks(communicator, [&] { stop = find_stops(config, data); });
-  open_output(run, config, prompts, communicator);
+  const CheckedPrompts checked = check_prompts(prompts, communicator);
+  StopRules stop = find_stops(config, data, communicator);
+  open_output(
+      run, config, prompts,
+      [&] {
+        return GenerationSources{checked.hash, hash_model(config, data, stop)};
+      },
+      communicator);
   RunLogOptions options = log_options(config, root ? &*run.directory : nullptr, task->plan(), communicator);
   options.sinks.clear();
   std::optional<RunLog> log;
   throw_on_all_ranks(communicator, [&] { log.emplace(options); });
-  print_opening(*log, job, *task, prompts, truncated);
+  print_opening(*log, job, *task, prompts, checked.truncated);
   task->start(job.runtime, *log);
   const int64_t earlier = root ? run.output->rows() : 0;
   const double begin = now();
@@ -226,6 +227,18 @@ Dataset load_prompt_tokenizer(Config& config, Communicator& communicator, const 
   data.vocabulary_size = data.tokenizer->vocabulary_size();
   data.chat = load_chat(config, communicator);
   return data;
+}
+
+int64_t check_generation(Config config) {
+  const auto alone = make_local_communicator();
+  const Dataset data = load_prompt_tokenizer(config, *alone, {});
+  find_stops(config, data, *alone);
+  const auto task = make_generation(config, data, {0, 1, 1});
+  const PromptFiles prompts(config.generate.prompts, task->rules(), *data.tokenizer, config.chat, data.chat.files,
+                            *alone);
+  int64_t truncated = 0;
+  for (int64_t number = 0; number < prompts.size(); ++number) truncated += prompts.read(number).dropped > 0 ? 1 : 0;
+  return truncated;
 }
 
 std::unique_ptr<RankPlan> plan_generation(const Config& config, const Dataset& data, const RankPosition& position) {

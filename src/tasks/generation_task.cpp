@@ -22,16 +22,7 @@ constexpr int64_t passes_between_meetings = 16;  ///< after which ranks hand ove
 constexpr int64_t prompt_tokens_of_pass = 512;
 constexpr double seconds_between_lines = 10;  ///< of progress
 
-std::string_view name_of(GenerationEnd end) {
-  return end == GenerationEnd::eos ? "eos" : end == GenerationEnd::stopped ? "stop" : "length";
-}
-
 }  // namespace
-
-bool is_result_column(std::string_view name) {
-  constexpr std::array<std::string_view, 6> columns = {"sample", "text", "end", "score", "ids", "logprobs"};
-  return std::ranges::find(columns, name) != columns.end();
-}
 
 struct GenerationTask::Round {
   std::vector<int64_t> numbers;  ///< of this rank's prompts

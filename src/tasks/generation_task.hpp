@@ -35,9 +35,6 @@ struct StopRules {
   std::vector<std::string> texts;
 };
 
-/// True for a column of the results, which replaces a column of this name in the prompt's row.
-bool is_result_column(std::string_view name);
-
 class GenerationTask {
  public:
   /// `config` must outlive it.

@@ -111,11 +111,9 @@ void check_offload_here(Config& config, const Communicator& communicator) {
                   where, bytes_text(static_cast<double>(bytes)), bytes));
 }
 
-/// Examines everything but the text itself, since reading a large corpus takes long. Prompts are read for the columns
-/// of rewards, whose programs are tried.
-int check(const std::string& text, const CommandLine& command, Communicator& communicator) {
-  Config config = examine(text, command, communicator);
-  if (communicator.rank() != 0) return 0;
+/// Examines everything but the training text itself, since reading a large corpus takes long. Prompts, rows of
+/// evaluations and the models of their metrics are read; programs of rewards are tried.
+void check_contents(Config& config, const Communicator& communicator) {
   resolve_precision(config, bf16_products_are_fast());
   check_offload_here(config, communicator);
   if (reinforcement_tasks.contains(config.run.task)) {
@@ -123,8 +121,22 @@ int check(const std::string& text, const CommandLine& command, Communicator& com
     try_reward_programs(config);
   }
   check_scores(config);
-  print_notes(config.notes);
-  write_standard_output(write_deck(config));
+  if (config.run.task != Task::generate) return;
+  if (const int64_t truncated = check_generation(config); truncated > 0) {
+    config.notes.push_back(
+        fmt::format("generate.overflow: {} longer than batch.sequence_length allows; the beginning will be left out",
+                    counted(truncated, "prompt")));
+  }
+}
+
+int check(const std::string& text, const CommandLine& command, Communicator& communicator) {
+  Config config = examine(text, command, communicator);
+  throw_on_all_ranks(communicator, [&] {
+    if (communicator.rank() != 0) return;
+    check_contents(config, communicator);
+    print_notes(config.notes);
+    write_standard_output(write_deck(config));
+  });
   return 0;
 }
 

@@ -13,6 +13,7 @@
 #include "models/models.hpp"
 #include "tasks/rollout_parts.hpp"
 #include "tasks/score_parts.hpp"
+#include "tasks/stop_tokens.hpp"
 #include "text/chat/chat_export.hpp"
 #include "text/tokens_beyond_embedding.hpp"
 #include "train/checkpoint_model.hpp"
@@ -278,34 +279,26 @@ TrainingOptions training_options(const Config& config, const TrainingPlan& plan)
 void read_export_files(TrainingOptions& options, const Config& config, const Dataset& data,
                        Communicator& communicator) {
   const bool has_chat = instruction_tasks.contains(config.run.task) && data.tokenizer != nullptr;
-  std::vector<int64_t>& stop_ids = options.stop_ids;
   Message message;
   throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() != 0) return;
-    ChatExport chat;
-    if (has_chat) chat = export_chat(data.chat.config, *data.tokenizer, data.chat.files);
-    stop_ids = chat.stop_ids;
     std::map<std::string, std::string> texts;
     if (const std::string& path = config.model.path; !path.empty()) {
       texts = config.source.instead.empty() ? model_texts(path) : CheckpointModel::texts(config.source.instead);
     }
     for (const char* name : {"config.json", "generation_config.json"}) {
-      const auto text = texts.find(name);
-      if (text == texts.end()) continue;
-      options.checkpoints.texts.insert(*text);
-      const std::vector<int64_t> ids = parse_generation_ids(text->second, config.model.path + "/" + name, {}).eos;
-      stop_ids.insert(stop_ids.end(), ids.begin(), ids.end());
+      if (const auto text = texts.find(name); text != texts.end()) options.checkpoints.texts.insert(*text);
     }
+    message.put(stop_tokens(config, data, texts));
     if (has_chat) options.checkpoints.texts[stored_chat_name] = serialize(data.chat.files);
-    message.put(stop_ids);
     const CheckpointConfig& checkpoint = options.checkpoints.config;
     if (checkpoint.export_model == CheckpointConfig::Export::none && !checkpoint.export_merged) return;
     options.exported.texts = std::move(texts);
-    options.exported.chat = std::move(chat);
+    if (has_chat) options.exported.chat = export_chat(data.chat.config, *data.tokenizer, data.chat.files);
   });
   std::string packed = message.bytes();
   communicator.broadcast(packed);
-  Message(packed).take(stop_ids);
+  Message(packed).take(options.stop_ids);
 }
 
 }  // namespace llmtrain

@@ -14,6 +14,7 @@
 #include "metrics/console.hpp"
 #include "params/offload_file.hpp"
 #include "tasks/reward_check.hpp"
+#include "tasks/score_parts.hpp"
 #include "tasks/tasks.hpp"
 #include "tasks/training_parts.hpp"
 #include "train/evaluate.hpp"
@@ -338,6 +339,7 @@ int run_training(Job& job) {
   });
   const std::unique_ptr<TrainingPlan> plan = make_checked_plan(job, data);
   if (references) plan->reference->set(std::move(*references));
+  plan->scores.answers.open(communicator);
   throw_on_all_ranks(communicator, [&] {
     if (root) prepare_directory(*directory, write_deck(config), from);
   });
@@ -360,6 +362,7 @@ int run_training(Job& job) {
   throw_on_all_ranks(communicator, [&] { log.emplace(log_setup); });
   print_opening(*log, job, *plan, data);
   const std::unique_ptr<DashboardProcess> dashboard = start_dashboard(*log, config, root);
+  print_signatures(*log, plan->scores.answers);
   if (from) print_resume(*log, *from);
 
   TrainingOptions options = training_options(config, *plan);

@@ -151,20 +151,6 @@ GenerationRequest make_request(const GenerateOptions& options, const LoadedModel
   return request;
 }
 
-std::string_view name_of(GenerationEnd end) {
-  switch (end) {
-    case GenerationEnd::eos:
-      return "eos";
-    case GenerationEnd::length:
-      return "length";
-    case GenerationEnd::context:
-      return "context";
-    case GenerationEnd::stopped:
-      return "stop";
-  }
-  return "";
-}
-
 void print_ids(const std::vector<Continuation>& all) {
   for (const Continuation& one : all) std::cout << fmt::format("{}\n", fmt::join(one.tokens, " "));
 }

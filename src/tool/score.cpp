@@ -178,7 +178,7 @@ Subcommand add_score(CLI::App& program) {
   options->texts.add_to(*app);
   app->add_option("--model", options->model.model,
                   "Hugging Face folder of a reward model, or checkpoint of llmtrain; with --adapter the model of the "
-                  "adapter; for bertscore the folder of a BERT or RoBERTa encoder with its tokenizer");
+                  "adapter; for bertscore the folder of a BERT, a RoBERTa or a decoder with its tokenizer");
   app->add_option("--adapter", options->model.adapter, "PEFT folder of an adapter for sequence classification");
   app->add_option("--input", options->input,
                   "JSONL file of prompts and completions, conversations, pairs, or text, in one of the formats of "

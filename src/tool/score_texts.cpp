@@ -16,6 +16,8 @@
 #include "core/utf8.hpp"
 #include "data/files/input_kind.hpp"
 #include "data/files/jsonl.hpp"
+#include "device/device.hpp"
+#include "parallel/job/launcher.hpp"
 #include "scores/text_metric.hpp"
 #include "tool/input_lines.hpp"
 #include "tool/tool.hpp"
@@ -286,7 +288,7 @@ void TextScoreOptions::add_to(CLI::App& app) {
       app.add_flag("--lowercase", lowercase, "BLEU and chrF without regard to case"),
       app.add_flag("--stem", stemmer, "ROUGE of Porter's stems"),
       app.add_option("--layer", layer,
-                     "layer of the encoder that counts; default: bert-score's for models of its shape")
+                     "layer whose embeddings count; default: bert-score's for encoders of this shape, a decoder's last")
           ->check(CLI::Range(1, 1000)),
       app.add_flag("--idf", idf, "BERTScore weighs tokens by how few references have them"),
       app.add_option("--baseline", baseline, "file of bert-score (LAYER,P,R,F), by which its scores are rescaled"),
@@ -304,6 +306,7 @@ std::vector<std::string> TextScoreOptions::given() const {
 }
 
 void score_texts(const std::vector<std::string>& metrics, const TextScoreOptions& options, bool json) {
+  std::optional<DeviceRuntime> device;  // outlives the models
   std::vector<RunningScore> scores = make_scores(metrics, options);
   if (options.hypotheses.empty() || options.references.empty()) {
     refuse_command_line("these metrics compare --hypotheses with --references");
@@ -313,6 +316,9 @@ void score_texts(const std::vector<std::string>& metrics, const TextScoreOptions
   }
   if (std::ranges::count(options.references, "-") + (options.hypotheses == "-" ? 1 : 0) > 1) {
     refuse_command_line("only one file can be the standard input");
+  }
+  if (std::ranges::any_of(scores, [](const RunningScore& s) { return s.metric->needs_device(); })) {
+    device.emplace(0, choose_threads(find_thread_facts(1)).threads);
   }
   read_corpus(scores, options);
   SegmentReader reader(options);

@@ -6,11 +6,13 @@
 #include <nlohmann/json.hpp>
 
 #include "core/activity.hpp"
+#include "core/clock.hpp"
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "core/message.hpp"
 #include "core/progress.hpp"
 #include "core/utf8.hpp"
+#include "data/tokenize/shared_work.hpp"
 #include "parallel/job/launcher.hpp"
 
 namespace llmtrain {
@@ -19,11 +21,6 @@ namespace {
 
 constexpr std::string_view bert_score_prefix = "bertscore:";
 constexpr int64_t max_side_by_side = 64;  ///< answers that a rank decodes at once
-
-/// Rows [begin, end) that a rank answers.
-std::pair<int64_t, int64_t> part_of(int64_t rows, const Communicator& communicator) {
-  return {rows * communicator.rank() / communicator.size(), rows * (communicator.rank() + 1) / communicator.size()};
-}
 
 /// Splits a document, rows [begin, end) of the batch.
 std::optional<PromptWithAnswer> split_document(const HostBatch& host, size_t begin, size_t end) {
@@ -42,13 +39,6 @@ std::optional<PromptWithAnswer> split_document(const HostBatch& host, size_t beg
 
 }  // namespace
 
-std::string text_metric_encoder(const std::vector<std::string>& wanted) {
-  for (const std::string& entry : wanted) {
-    if (entry.starts_with(bert_score_prefix)) return entry.substr(bert_score_prefix.size());
-  }
-  return {};
-}
-
 std::vector<std::string> text_metric_names(const std::vector<std::string>& wanted) {
   std::vector<std::string> names;
   for (const std::string& entry : wanted) {
@@ -59,7 +49,7 @@ std::vector<std::string> text_metric_names(const std::vector<std::string>& wante
     }
     if (entry == "bertscore") {
       throw UserError(ExitCode::deck,
-                      "bertscore needs an encoder: bertscore:DIR, the folder of a BERT or RoBERTa model");
+                      "bertscore needs a model: bertscore:DIR, the folder of a BERT, a RoBERTa or a decoder");
     }
     if (names.size() > before) continue;
     std::vector<std::string_view> known = {"rouge"};
@@ -73,6 +63,16 @@ std::vector<std::string> text_metric_names(const std::vector<std::string>& wante
     throw UserError(ExitCode::deck, fmt::format("{} is repeated", *std::ranges::adjacent_find(sorted)));
   }
   return names;
+}
+
+std::vector<std::unique_ptr<TextMetric>> open_text_metrics(const std::vector<std::string>& wanted) {
+  TextMetricOptions options;
+  for (const std::string& entry : wanted) {
+    if (entry.starts_with(bert_score_prefix)) options.encoder = entry.substr(bert_score_prefix.size());
+  }
+  std::vector<std::unique_ptr<TextMetric>> metrics;
+  for (const std::string& name : text_metric_names(wanted)) metrics.push_back(find_text_metric(name)->make(options));
+  return metrics;
 }
 
 namespace {
@@ -96,7 +96,7 @@ std::string continuation_text(const Tokenizer& tokenizer, std::span<const int32_
   return whole.starts_with(given) ? whole.substr(given.size()) : tokenizer.decode(tokens);
 }
 
-std::vector<PromptWithAnswer> prompts_with_answers(const DataStream& data, int64_t steps) {
+std::vector<PromptWithAnswer> prompts_with_answers(const DataStream& data, int64_t steps, bool has_prompts) {
   std::vector<PromptWithAnswer> rows;
   HostBatch host;
   for (int64_t step = 0; step < steps; ++step) {
@@ -110,8 +110,9 @@ std::vector<PromptWithAnswer> prompts_with_answers(const DataStream& data, int64
       }
     }
   }
-  // A prompt can be one token, as is what stands before the first target of any text.
-  if (std::ranges::any_of(rows, [](const PromptWithAnswer& row) { return row.prompt.size() > 1; })) return rows;
+  // What stands before the first target of any text is one token, as a prompt can be.
+  if (has_prompts || std::ranges::any_of(rows, [](const PromptWithAnswer& row) { return row.prompt.size() > 1; }))
+    return rows;
   throw UserError(ExitCode::bad_content,
                   "evaluation.metrics: the documents of data.validation have no prompts, since each of their tokens is "
                   "trained: give rows with prompts and answers (data.format, chat.train_on = completion)");
@@ -119,7 +120,10 @@ std::vector<PromptWithAnswer> prompts_with_answers(const DataStream& data, int64
 
 AnswerEvaluation::AnswerEvaluation(AnswerOptions options, std::vector<PromptWithAnswer> rows,
                                    std::shared_ptr<const Tokenizer> tokenizer)
-    : options_(std::move(options)), rows_(std::move(rows)), tokenizer_(std::move(tokenizer)) {
+    : options_(std::move(options)),
+      names_(text_metric_names(options_.metrics)),
+      rows_(std::move(rows)),
+      tokenizer_(std::move(tokenizer)) {
   if (options_.metrics.empty()) return;
   if (tokenizer_ == nullptr) {
     throw UserError(ExitCode::deck,
@@ -127,6 +131,22 @@ AnswerEvaluation::AnswerEvaluation(AnswerOptions options, std::vector<PromptWith
                     "name it with data.tokenizer");
   }
   if (rows_.empty()) throw UserError(ExitCode::bad_content, "evaluation.metrics: data.validation has no prompts");
+}
+
+void AnswerEvaluation::open(Communicator& communicator) {
+  throw_on_all_ranks(communicator, [&] {
+    if (communicator.rank() != 0 || empty()) return;
+    metrics_ = open_text_metrics(options_.metrics);
+    for (const auto& metric : metrics_) metric->start();
+  });
+}
+
+std::vector<std::pair<std::string, std::string>> AnswerEvaluation::signatures() const {
+  std::vector<std::pair<std::string, std::string>> all;
+  for (size_t i = 0; i < metrics_.size(); ++i) {
+    if (std::string signature = metrics_[i]->signature("1"); !signature.empty()) all.emplace_back(names_[i], signature);
+  }
+  return all;
 }
 
 void AnswerEvaluation::plan(RoleModel& policy, Arena& arena, DType compute, int ranks) {
@@ -142,7 +162,7 @@ void AnswerEvaluation::plan(RoleModel& policy, Arena& arena, DType compute, int 
 std::optional<std::vector<std::string>> AnswerEvaluation::answers(RoleModel& policy, Arena& arena, Runtime& runtime,
                                                                   const Interrupted& interrupted) {
   Communicator& communicator = runtime.communicator();
-  const auto [begin, end] = part_of(rows(), communicator);
+  const auto [begin, end] = own_items(rows(), communicator);
   GenerationRequest request;
   for (int64_t row = begin; row < end; ++row) {
     request.prompts.push_back(rows_[static_cast<size_t>(row)].prompt);
@@ -189,30 +209,33 @@ std::optional<std::vector<NamedValue>> AnswerEvaluation::run(RoleModel& policy, 
     segments_.push_back(
         {std::move((*texts)[i]), {repaired(continuation_text(*tokenizer_, rows_[i].prompt, rows_[i].answer))}});
   }
-  std::vector<double> scores(options_.metrics.size());
-  throw_on_all_ranks(runtime.communicator(), [&] {
-    if (runtime.communicator().rank() == 0) scores = compare();
-  });
-  runtime.communicator().broadcast(scores.data(), static_cast<int64_t>(scores.size() * sizeof(double)));
-  for (size_t i = 0; i < scores.size(); ++i) values.push_back({options_.metrics[i], options_.metrics[i], scores[i]});
+  const auto scores = compare(runtime.communicator(), interrupted);
+  if (!scores) return std::nullopt;
+  for (size_t i = 0; i < names_.size(); ++i) values.push_back({names_[i], names_[i], (*scores)[i]});
   return values;
 }
 
-std::vector<double> AnswerEvaluation::compare() const {
+std::optional<std::vector<double>> AnswerEvaluation::compare(Communicator& communicator,
+                                                             const Interrupted& interrupted) {
+  constexpr double seconds_between_polls = 1;
+  const bool root = communicator.rank() == 0;
   std::vector<double> scores;
-  TextMetricOptions options;
-  options.encoder = options_.encoder;
-  Progress progress("comparing answers", std::ssize(options_.metrics) * std::ssize(segments_));
-  for (const std::string& name : options_.metrics) {
-    const std::unique_ptr<TextMetric> metric = find_text_metric(name)->make(options);
-    std::vector<double> sums(metric->size(), 0);
-    for (const TextSegment& segment : segments_) {
-      report_progress();
-      metric->add(segment, sums);
-      progress.add();
+  Progress progress("comparing answers", root ? std::ssize(names_) * rows() : 0);
+  for (size_t i = 0; i < names_.size(); ++i) {
+    std::vector<double> sums(root ? metrics_[i]->size() : 0);
+    for (int64_t done = 0; done < rows(); communicator.broadcast(&done, sizeof(done))) {
+      if (interrupted()) return std::nullopt;
+      throw_on_all_ranks(communicator, [&] {
+        for (const double begin = now(); root && done < rows() && now() - begin < seconds_between_polls; ++done) {
+          report_progress();
+          metrics_[i]->add(segments_[static_cast<size_t>(done)], sums);
+          progress.add();
+        }
+      });
     }
-    scores.push_back(metric->score(sums).value);
+    scores.push_back(root ? metrics_[i]->score(sums).value : 0);
   }
+  communicator.broadcast(scores.data(), static_cast<int64_t>(scores.size() * sizeof(double)));
   return scores;
 }
 

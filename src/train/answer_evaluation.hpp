@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "generate/generator.hpp"
@@ -18,12 +19,12 @@
 
 namespace llmtrain {
 
-/// Metrics of evaluation.metrics, `rouge` being four of them, `bertscore:DIR` with the folder of its encoder. Throws
+/// Metrics of evaluation.metrics, `rouge` being four of them, `bertscore:DIR` with the folder of its model. Throws
 /// UserError(deck) that lists the names that exist.
 std::vector<std::string> text_metric_names(const std::vector<std::string>& wanted);
 
-/// Folder of bertscore's encoder, or "".
-std::string text_metric_encoder(const std::vector<std::string>& wanted);
+/// Opens these metrics, with the folder of bertscore's model. Throws UserError.
+std::vector<std::unique_ptr<TextMetric>> open_text_metrics(const std::vector<std::string>& wanted);
 
 /// Text of tokens that continue others. Ids are decoded together, since a token at the beginning of a text may lack the
 /// space that it has inside.
@@ -36,13 +37,13 @@ struct PromptWithAnswer {
   std::vector<int32_t> answer;
 };
 
-/// The documents of the first `steps` steps: the last run of trained targets is the answer, all before it the prompt.
-/// Throws UserError(bad_content) if no document has a prompt.
-std::vector<PromptWithAnswer> prompts_with_answers(const DataStream& data, int64_t steps);
+/// The documents of the first `steps` steps: the last run of trained targets is the answer, all before it the prompt,
+/// which has one token at least. `has_prompts`: whether such a token is a prompt; else UserError(bad_content) if no
+/// document has a longer one.
+std::vector<PromptWithAnswer> prompts_with_answers(const DataStream& data, int64_t steps, bool has_prompts);
 
 struct AnswerOptions {
-  std::vector<std::string> metrics;  ///< names of single metrics
-  std::string encoder;               ///< folder of bertscore's
+  std::vector<std::string> metrics;  ///< as in evaluation.metrics
   int64_t max_new_tokens = 0;
   int64_t longest = 0;  ///< tokens of a prompt with its answer
 };
@@ -55,7 +56,12 @@ class AnswerEvaluation {
                    std::shared_ptr<const Tokenizer> tokenizer);
 
   bool empty() const { return options_.metrics.empty(); }
-  const std::vector<std::string>& names() const { return options_.metrics; }
+  /// Names of single metrics.
+  const std::vector<std::string>& names() const { return names_; }
+  /// Opens the metrics on rank 0, models of BERTScore included. Collective. Throws UserError.
+  void open(Communicator& communicator);
+  /// Metrics that have a signature, with it; on rank 0.
+  std::vector<std::pair<std::string, std::string>> signatures() const;
   /// Registers the memory of decoding on one of `ranks` ranks.
   void plan(RoleModel& policy, Arena& arena, DType compute, int ranks);
   /// Sets the tokens that end an answer.
@@ -71,10 +77,12 @@ class AnswerEvaluation {
  private:
   std::optional<std::vector<std::string>> answers(RoleModel& policy, Arena& arena, Runtime& runtime,
                                                   const Interrupted& interrupted);
-  /// Scores of the segments by all metrics.
-  std::vector<double> compare() const;
+  /// Scores of the segments by all metrics. Returns nullopt if interrupted. Collective.
+  std::optional<std::vector<double>> compare(Communicator& communicator, const Interrupted& interrupted);
 
   AnswerOptions options_;
+  std::vector<std::string> names_;
+  std::vector<std::unique_ptr<TextMetric>> metrics_;  ///< on rank 0
   std::vector<PromptWithAnswer> rows_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::vector<int32_t> stop_ids_;

@@ -8,6 +8,7 @@
 
 #include "core/error.hpp"
 #include "text/tokens_beyond_embedding.hpp"
+#include "train/run/job.hpp"
 
 namespace llmtrain {
 
@@ -47,9 +48,10 @@ std::vector<std::string> ChoiceEvaluation::names() const {
 std::vector<std::string> ChoiceEvaluation::descriptions() const {
   std::vector<std::string> lines;
   for (const Task& task : tasks_) {
-    std::string& line = lines.emplace_back(
-        fmt::format("task       {}: {} rows, {} choices", task.rows.name, task.rows.rows.size(), task.choices.size()));
-    if (task.truncated > 0) line += fmt::format("; {} lose the beginning of their context", task.truncated);
+    std::string& line = lines.emplace_back(fmt::format("task       {}: {}, {}", task.rows.name,
+                                                       counted(std::ssize(task.rows.rows), "row"),
+                                                       counted(std::ssize(task.choices), "choice")));
+    if (task.truncated > 0) line += fmt::format("; {} without the beginning of the context", task.truncated);
   }
   return lines;
 }

@@ -16,6 +16,8 @@ struct EvaluationScores {
   bool empty() const { return choices.empty() && answers.empty(); }
   /// Names in the order of the values.
   std::vector<std::string> names() const;
+  /// Writes the rows of the last run into a run's directory: evaluation_rows.jsonl, generations.jsonl.
+  void write_rows(const std::string& directory) const;
   /// Returns nullopt if interrupted. Collective.
   std::optional<std::vector<NamedValue>> run(RoleModel& policy, Arena& arena, Runtime& runtime,
                                              const LikelihoodBuffers& buffers, const Interrupted& interrupted);

@@ -8,6 +8,7 @@
 #include "core/kept_tokens.hpp"
 #include "core/philox.hpp"
 #include "data/stream/sample_order.hpp"
+#include "data/tokenize/shared_work.hpp"
 
 namespace llmtrain {
 
@@ -55,8 +56,8 @@ void RolloutBatches::set(int64_t iteration, std::vector<RolloutSequence> sequenc
 }
 
 RolloutBatches::Part RolloutBatches::part_of(const Communicator& communicator) const {
-  const int64_t all = shape_.of_iteration();
-  return {all * communicator.rank() / communicator.size(), all * (communicator.rank() + 1) / communicator.size()};
+  const auto [begin, end] = own_items(shape_.of_iteration(), communicator);
+  return {begin, end};
 }
 
 void RolloutBatches::plan(int64_t step, StepPlan& out) const {

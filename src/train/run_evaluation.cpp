@@ -10,6 +10,26 @@
 
 namespace llmtrain {
 
+std::optional<std::vector<NamedValue>> RunEvaluation::scores(std::string& problem, const Interrupted& interrupted) {
+  TrainingPlan& plan = run_.plan;
+  Communicator& communicator = run_.runtime.communicator();
+  std::optional<std::vector<NamedValue>> values;
+  try {
+    values =
+        plan.scores.run(plan.models.at(Role::policy), plan.arena, run_.runtime, plan.likelihood_buffers(), interrupted);
+  } catch (const UserError& error) {  // the same on all ranks
+    if (error.code() != ExitCode::diverged) throw;
+    problem = error.what();
+    return std::vector<NamedValue>();
+  }
+  if (values && config_.log_samples) {
+    throw_on_all_ranks(communicator, [&] {
+      if (communicator.rank() == 0) plan.scores.write_rows(directory_);
+    });
+  }
+  return values;
+}
+
 int64_t RunEvaluation::run(int64_t completed, const StopRequested& stop_requested) {
   TrainingPlan& plan = run_.plan;
   if (!plan.validation && plan.scores.empty()) {
@@ -35,19 +55,20 @@ int64_t RunEvaluation::run(int64_t completed, const StopRequested& stop_requeste
       record.token_accuracy = static_cast<double>(result->correct) / static_cast<double>(result->tokens);
     }
   }
-  const bool finite = record.tokens == 0 || std::isfinite(record.loss);
-  if (finite) {
-    auto scores =
-        plan.scores.run(plan.models.at(Role::policy), plan.arena, run_.runtime, plan.likelihood_buffers(), interrupted);
-    if (!scores) return stop;
-    record.scores = std::move(*scores);
+  std::string problem;
+  if (record.tokens > 0 && !std::isfinite(record.loss)) {
+    problem = "the validation loss is not finite";
+  } else {
+    auto values = scores(problem, interrupted);
+    if (!values) return stop;
+    record.scores = std::move(*values);
   }
   run_.progress.pending.evaluation = false;
-  if (finite) {
+  if (problem.empty()) {
     record.best = run_.progress.best.update(record);
     record.seconds = now() - begin;
   } else {
-    run_.progress.guard.mark_lost(completed, "the validation loss is not finite");
+    run_.progress.guard.mark_lost(completed, problem);
   }
   run_.log.evaluation(record);
   return 0;
@@ -69,7 +90,6 @@ GenerationRequest RunSamples::request(int64_t completed) const {
   request.sampling = {config_.sample_temperature, config_.sample_top_k, config_.sample_top_p};
   request.max_new_tokens = config_.sample_length;
   request.eos = stop_ids_;
-  if (tokenizer.eos_id() >= 0) request.eos.push_back(tokenizer.eos_id());
   const int64_t rows = run_.plan.models.at(Role::policy).shape().config.vocab_size;
   request.vocabulary = std::min(tokenizer.vocabulary_size(), rows);
   request.seed = seed_;

@@ -4,6 +4,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "train/run_context.hpp"
@@ -15,21 +18,26 @@ using StopRequested = std::function<int64_t()>;
 
 class RunEvaluation {
  public:
-  RunEvaluation(const RunContext& run, const EvaluationConfig& config, uint64_t seed)
-      : run_(run), config_(config), seed_(seed) {}
+  RunEvaluation(const RunContext& run, const EvaluationConfig& config, uint64_t seed, std::string directory)
+      : run_(run), config_(config), seed_(seed), directory_(std::move(directory)) {}
 
   /// Returns the reason to stop, if it was interrupted, else 0. Collective.
   int64_t run(int64_t completed, const StopRequested& stop_requested);
 
  private:
   RunContext run_;
+  /// Scores of evaluation.tasks and evaluation.metrics, and what is wrong if they are not finite. Returns nullopt if
+  /// interrupted. Collective.
+  std::optional<std::vector<NamedValue>> scores(std::string& problem, const Interrupted& interrupted);
+
   EvaluationConfig config_;
   uint64_t seed_;
+  std::string directory_;  ///< of the run
 };
 
 class RunSamples {
  public:
-  /// `stop_ids`: tokens that end a sample, besides the tokenizer's EOS.
+  /// `stop_ids`: tokens that end a sample.
   RunSamples(const RunContext& run, const LogConfig& config, uint64_t seed, const std::vector<int64_t>& stop_ids)
       : run_(run), config_(config), seed_(seed), stop_ids_(stop_ids.begin(), stop_ids.end()) {}
 

@@ -23,17 +23,6 @@ bool TrainingOptions::is_hashed(int64_t completed) const {
   return due(log.parameter_hash_every_steps) || due(checkpoints.config.every_steps);
 }
 
-namespace {
-
-/// Tokens that end a completion.
-std::vector<int32_t> stop_ids_of(const TrainingOptions& options, const Tokenizer& tokenizer) {
-  std::vector<int32_t> ids(options.stop_ids.begin(), options.stop_ids.end());
-  if (tokenizer.eos_id() >= 0) ids.push_back(tokenizer.eos_id());
-  return ids;
-}
-
-}  // namespace
-
 TrainingLoop::TrainingLoop(TrainingOptions options, TrainingPlan& plan, Runtime& runtime, RunLog& log,
                            StopMonitor& stop_monitor)
     : options_(std::move(options)),
@@ -45,7 +34,7 @@ TrainingLoop::TrainingLoop(TrainingOptions options, TrainingPlan& plan, Runtime&
                                         {.seconds = static_cast<double>(options_.log.slow_after.seconds)}}),
       hash_(plan.params(), runtime.communicator(), runtime.stream()),
       step_(run_, options_.step),
-      evaluation_(run_, options_.evaluation, options_.step.seed),
+      evaluation_(run_, options_.evaluation, options_.step.seed, options_.checkpoints.directory),
       samples_(run_, options_.log, options_.step.seed, options_.stop_ids) {
   plan.models.start(runtime.communicator(), runtime.stream());
   checkpoints_.emplace(run_, hash_, stop_monitor, options_.checkpoints);
@@ -75,10 +64,8 @@ void TrainingLoop::start() {
     if (!loaded.text.empty()) run_.log.print(label + loaded.text);
     for (const std::string& warning : loaded.warnings) run_.log.warn(warning);
   }
-  if (!run_.plan.scores.answers.empty()) {
-    run_.plan.scores.answers.set_stop_ids(stop_ids_of(options_, *run_.plan.tokenizer));
-  }
-  if (run_.plan.rollouts) run_.plan.rollouts->set_stop_ids(stop_ids_of(options_, *run_.plan.tokenizer));
+  run_.plan.scores.answers.set_stop_ids({options_.stop_ids.begin(), options_.stop_ids.end()});
+  if (run_.plan.rollouts) run_.plan.rollouts->set_stop_ids({options_.stop_ids.begin(), options_.stop_ids.end()});
   if (from != nullptr) {
     completed_ = checkpoints_->restore(*from);
   } else {

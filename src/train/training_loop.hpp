@@ -27,7 +27,7 @@ struct TrainingOptions {
   /// Files and chat of the exported model, on rank 0 where the deck wants one: read at the start, since the folder of
   /// the initial weights may be gone at the end.
   ExportOptions exported = {};
-  std::vector<int64_t> stop_ids = {};          ///< tokens that end a sample, besides the tokenizer's EOS
+  std::vector<int64_t> stop_ids = {};          ///< tokens that end a text
   std::string tokenizer = {};                  ///< data.tokenizer, if it names files
   std::vector<std::string> added_tokens = {};  ///< data.add_tokens
 

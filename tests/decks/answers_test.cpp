@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -20,18 +21,76 @@ class Answers : public testing::Test {
  protected:
   Outcome run(const std::string& deck, const std::string& name, std::vector<std::string> overrides, int ranks = 1) {
     const std::string sft = (source_folder() / "tests/reference/sft").string();
+    const bool validates = std::ranges::any_of(
+        overrides, [](const std::string& setting) { return setting.starts_with("data.validation"); });
+    if (!validates) overrides.emplace_back("data.validation_fraction=0.5");
     overrides.insert(overrides.begin(),
                      {(source_folder() / "inputs" / deck).string(), "run.name=" + name, "run.output=" + folder_path(),
                       "model.path=" + sft + "/model", "data.train=" + sft + "/completions.jsonl",
-                      "data.validation_fraction=0.5", "batch.sequence_length=256", "precision.compute=fp32"});
+                      "batch.sequence_length=256", "precision.compute=fp32"});
     return llmtrain({ranks, 1, overrides});
   }
   std::string folder_path() const { return (folder / "runs").string(); }
   std::string file(const std::string& name, const std::string& of_run) const {
     return read_file(folder / ("runs/" + name + "/" + of_run));
   }
+  /// A file of a task.
+  std::string choices() const {
+    write_file(folder / "choices.jsonl", R"({"context": "gold", "choices": ["sea", "bird"], "answer": 0})");
+    return (folder / "choices.jsonl").string();
+  }
   TemporaryFolder folder;
 };
+
+const std::string bert_score = (source_folder() / "tests/reference/bert_score").string() + "/";
+
+TEST_F(Answers, AreComparedByTheEmbeddingsOfADecoder) {
+  const std::string six = "evaluation.max_new_tokens=6";
+  const Outcome one = run("evaluate.ini", "one", {"evaluation.metrics=bertscore:" + bert_score + "llama", six}, 2);
+  ASSERT_EQ(one.exit_code, 0) << one.output;
+  EXPECT_THAT(one.output, HasSubstr("bertscore  decoder llama|layer:2|idf:no|rescaled:no|nrefs:1"));
+  const double score = json::parse(file("one", "evaluation.json"))["metrics"]["bertscore"];
+  write_file(folder / "rows.jsonl", file("one", "generations.jsonl"));
+  const std::string path = (folder / "rows.jsonl").string();
+  const auto tool_score = [&](const std::string& model) {
+    const Outcome scored = llmtool({"score", "--metric", "bertscore", "--model", bert_score + model, "--hypotheses",
+                                    path, "--references", path, "--json"});
+    EXPECT_EQ(scored.exit_code, 0) << scored.output;
+    return json::parse(scored.output)["score"].get<double>();
+  };
+  EXPECT_DOUBLE_EQ(tool_score("llama"), score);
+  EXPECT_NE(tool_score("gpt2"), score) << "control";
+}
+
+TEST_F(Answers, FindWhatIsMissingBeforeTheWork) {
+  const std::vector<std::string> rules = {"run.max_steps=2", "evaluation.metrics=bertscore:nowhere"};
+  const Outcome late = run("sft.ini", "late", rules, 2);
+  EXPECT_EQ(late.exit_code, 66) << late.output;
+  EXPECT_THAT(late.output, HasSubstr("nowhere"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "runs/late/ledger.jsonl")) << "before the first step";
+  EXPECT_EQ(run("sft.ini", "checked", {rules[0], rules[1], "--check"}).exit_code, 66);
+  write_file(folder / "rows.jsonl", "{\"prompt\": \"gold\", \"completion\": \" sea\"}\n{\"prompt\": 7}\n");
+  const std::string validation = "data.validation=" + (folder / "rows.jsonl").string();
+  const Outcome row = run("sft.ini", "row", {rules[0], validation, "--check"});
+  EXPECT_EQ(row.exit_code, 65) << row.output;
+  EXPECT_THAT(row.output, HasSubstr("rows.jsonl:2"));
+  EXPECT_EQ(run("sft.ini", "control", {rules[0], "--check"}).exit_code, 0);
+}
+
+TEST_F(Answers, HavePromptsOfOneTokenAndAreWrittenInTraining) {
+  std::string rows;
+  for (int i = 0; i < 6; ++i) rows += "{\"prompt\": \"g\", \"completion\": \" sea\"}\n";
+  write_file(folder / "rows.jsonl", rows);
+  const Outcome outcome =
+      run("sft.ini", "short",
+          {"run.max_steps=2", "batch.global=2", "batch.micro=1", "data.validation=" + (folder / "rows.jsonl").string(),
+           "evaluation.metrics=chrf", "evaluation.max_new_tokens=4", "evaluation.tasks=" + choices(),
+           "evaluation.log_samples=true"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("choices: 1 row, 2 choices"));
+  EXPECT_THAT(file("short", "generations.jsonl"), HasSubstr("\"reference\":\" sea"));
+  EXPECT_THAT(file("short", "evaluation_rows.jsonl"), HasSubstr("\"task\":\"choices\""));
+}
 
 TEST_F(Answers, AreTheSameForAnyBatchAndNumberOfRanks) {
   const std::string metrics = "evaluation.metrics=chrf,token_f1,rougeL", six = "evaluation.max_new_tokens=6";
@@ -91,6 +150,12 @@ TEST_F(Answers, ChooseTheBestEvaluation) {
   const Outcome unknown = run("sft.ini", "unknown", {"run.max_steps=4", "checkpoint.best_metric=validation/bleu"});
   EXPECT_EQ(unknown.exit_code, 78);
   EXPECT_THAT(unknown.output, HasSubstr("there are validation/loss, validation/token_accuracy"));
+  const Outcome error_of_score =
+      run("sft.ini", "stderr",
+          {"run.max_steps=4", "data.validation_fraction=0.5", "evaluation.tasks=" + choices(),
+           "checkpoint.best_metric=validation/choices/acc_stderr"});
+  EXPECT_EQ(error_of_score.exit_code, 78);
+  EXPECT_THAT(error_of_score.output, HasSubstr("did you mean validation/choices/acc"));
   const Outcome misspelt = run("evaluate.ini", "misspelt", {"evaluation.metrics=rogue"});
   EXPECT_EQ(misspelt.exit_code, 78);
   EXPECT_THAT(misspelt.output, HasSubstr("did you mean rouge?"));

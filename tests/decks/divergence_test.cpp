@@ -180,6 +180,19 @@ TEST_F(Divergence, AStateThatBlowsUpIsNotSaved) {
       << "nothing of the bad numbers stays in the memory of the process that went back";
 }
 
+TEST_F(Divergence, ScoresThatAreNotFiniteRollBack) {
+  const std::string text = read_file(folder / "text.txt");
+  const nlohmann::json row = {
+      {"context", text.substr(0, 8)}, {"choices", {text.substr(8, 4), text.substr(9, 4)}}, {"answer", 0}};
+  write_file(folder / "choices.jsonl", row.dump() + "\n");
+  const std::vector<std::string> rules = {"optimizer.max_grad_norm=0", "data.validation_fraction=0",
+                                          "evaluation.tasks=" + (folder / "choices.jsonl").string()};
+  const std::string expected = ledger_of("whole", "rate data 5 -1 1e60", 2, rules);
+  EXPECT_THAT(outcome.output, HasSubstr("choices.jsonl: a log-probability is not finite"));
+  EXPECT_THAT(expected, HasSubstr("{\"step\":4,\"rolled_back_from\":6,\"skipped_data\":[4,6]}"));
+  EXPECT_THAT(ledger_of("sound", "", 2, rules), Not(HasSubstr("rolled_back_from"))) << "control";
+}
+
 TEST_F(Divergence, TheLastStepMayBeBad) {
   const std::string expected = ledger_of("last", "loss step 15 0 nan");
   EXPECT_EQ(manifest("last", 16)["run"]["counters"]["bad_steps"], 1) << "its checkpoint is published";

@@ -108,23 +108,57 @@ TEST_F(Generation, GoesOnAfterTheLastCompleteRow) {
   cut(third + 17);
   again({}, 2);
   EXPECT_EQ(text(), bytes);
-  EXPECT_THAT(outcome.output, HasSubstr("3 rows were there already"));
+  EXPECT_THAT(outcome.output, HasSubstr("3 rows there already"));
   EXPECT_THAT(outcome.output, HasSubstr("13 rows, "));
   again({});
   EXPECT_THAT(outcome.output, HasSubstr("this run is finished"));
-  std::string mark = bytes.substr(0, third);
-  mark.replace(mark.rfind("\"text\":\""), 8, "\"text\":\"kept");
-  cut(0);
-  write_file(file(), mark);
-  again({});
-  EXPECT_THAT(text(), StartsWith(mark)) << "rows that are there stay as they are";
-  EXPECT_EQ(text().substr(mark.size()), bytes.substr(third));
   cut(third);
   again({"generate.temperature=0.5"}, 1, 73);
   EXPECT_THAT(outcome.output, HasSubstr("generate.temperature: 1 there, 0.5 here"));
   write_file(folder / "prompts.jsonl", "{\"prompt\": \"another\"}\n{\"prompt\": \"text\"}\n");
   again({}, 2, 73);
   EXPECT_THAT(outcome.output, HasSubstr("the prompts have changed"));
+}
+
+TEST_F(Generation, RefusesToGoOnAfterRowsThatAreNotItsOwn) {
+  const fs::path model = folder / "model";
+  fs::copy(reference + "sft/model", model);
+  const std::vector<std::string> deck = {"model.path=" + model.string(), "generate.samples=1"};
+  generate(deck);
+  const std::string bytes = text();
+  const size_t second = bytes.find('\n') + 1;
+  const auto leave = [&](const std::string& rows) {
+    fs::remove(file("finished.json"));
+    write_file(file(), rows);
+  };
+  std::string edited = bytes;
+  edited.replace(edited.find("\"text\":\""), 8, "\"text\":\"other");
+  leave(edited);
+  again(deck, 2, 73);
+  EXPECT_THAT(outcome.output, HasSubstr("line 1 has changed since it was written"));
+  leave(bytes.substr(second));
+  again(deck, 1, 73);
+  EXPECT_THAT(outcome.output, HasSubstr("line 1 has changed"));
+  leave(bytes + "{}\n");
+  again(deck, 1, 73);
+  EXPECT_THAT(outcome.output, HasSubstr("line 9 is not of this run"));
+  leave(bytes.substr(0, second));
+  const std::string prompts = read_file(folder / "prompts.jsonl");
+  write_file(folder / "prompts.jsonl", prompts.substr(0, prompts.rfind("Who are you")) + "What" +
+                                           prompts.substr(prompts.rfind("Who are you") + 3));
+  again(deck, 1, 73);
+  EXPECT_THAT(outcome.output, HasSubstr("the prompts have changed")) << "of rows that are not written yet";
+  write_file(folder / "prompts.jsonl", prompts);
+  std::string weights = read_file(model / "model.safetensors");
+  weights[weights.size() - 1] ^= 1;
+  write_file(model / "model.safetensors", weights);
+  again(deck, 1, 73);
+  EXPECT_THAT(outcome.output, HasSubstr("the model, its tokenizer or its chat template have changed"));
+  weights[weights.size() - 1] ^= 1;
+  write_file(model / "model.safetensors", weights);
+  again(deck, 2);
+  EXPECT_EQ(text(), bytes) << "control: nothing has changed";
+  EXPECT_THAT(outcome.output, HasSubstr("1 row there already"));
 }
 
 TEST_F(Generation, StopsWhenAskedAndGoesOn) {
@@ -160,6 +194,13 @@ TEST_F(Generation, ChecksAndEstimatesWithoutGenerating) {
   EXPECT_THAT(outcome.output, HasSubstr("max_new_tokens = 12"));
   generate({"--estimate", "--ranks", "64"});
   EXPECT_THAT(outcome.output, HasSubstr("kv"));
+  generate({"--check", "batch.sequence_length=14"});
+  EXPECT_THAT(outcome.output, HasSubstr("prompts longer than batch.sequence_length allows"));
+  generate({"--check", "batch.sequence_length=14", "generate.overflow=error"}, 1, 65);
+  EXPECT_THAT(outcome.output, HasSubstr("prompts.jsonl:1: the prompt has "));
+  write_file(folder / "prompts.jsonl", read_file(folder / "prompts.jsonl") + "{\"text\": \"b\"}\n");
+  generate({"--check"}, 2, 65);
+  EXPECT_THAT(outcome.output, HasSubstr("prompts.jsonl:16: ")) << "the last row is read, too";
   EXPECT_FALSE(fs::exists(folder / "runs"));
 }
 

@@ -39,6 +39,7 @@ SMALL = {"inputs/small.ini": ["model.d_model=32", "model.d_ff=64", "batch.global
          "inputs/sft.ini": ["batch.global=4"],
          "inputs/reward.ini": ["batch.global=4", "batch.micro=2", "batch.sequence_length=128"],
          "inputs/evaluate.ini": ["evaluation.batches=2", "evaluation.max_new_tokens=8", "batch.sequence_length=256"],
+         "inputs/generate.ini": ["generate.max_new_tokens=8", "batch.sequence_length=256"],
          "inputs/freeze.ini": ["batch.global=4"],
          "inputs/lora.ini": ["batch.global=4"],
          "inputs/dora.ini": ["batch.global=4"],

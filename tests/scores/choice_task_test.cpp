@@ -58,6 +58,8 @@ TEST(ChoiceTask, PromptsAreThoseOfTheHarness) {
             "The following are multiple choice questions (with answers) about a b.\n\nWho, \"me\"?\nYou?\nA. x\nB. "
             "y\nC. z\nD. w\nAnswer:");
   EXPECT_EQ(mmlu.rows[0].choices[3].continuation, " D");
+  const ChoiceTask marked = parse("\xEF\xBB\xBF\"Who?\",x,y,z,w,C\n", "a_test.csv");
+  EXPECT_THAT(marked.rows[0].choices[0].context, HasSubstr("\n\nWho?\nA. x")) << "a byte order mark is no text";
   EXPECT_EQ(mmlu.rows[0].answer, 2);
   EXPECT_EQ(mmlu.rows[1].line, 3) << "the field before has a line end";
 

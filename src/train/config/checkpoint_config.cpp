@@ -1,5 +1,7 @@
 #include "train/config/checkpoint_config.hpp"
 
+#include <fmt/format.h>
+
 #include "core/deck/deck.hpp"
 #include "hf/config_json.hpp"
 #include "train/config/config.hpp"
@@ -60,6 +62,16 @@ void CheckpointConfig::visit(DeckKeys& keys) {
             .doc = "Maximum size of the weights in one file of an export."});
 }
 
+void check_best_is_measured(DeckLoader& deck, const Config& config, std::string_view key) {
+  constexpr std::string_view validation = "validation/";
+  const bool has_data = !config.data.validation.empty() || config.data.validation_fraction > 0;
+  const bool of_task = config.checkpoint.best_metric.find('/', validation.size()) != std::string::npos;
+  deck.check(has_data || config.evaluation.tasks.empty() || of_task, {key, "checkpoint.best_metric"},
+             fmt::format("without validation data there is no {}: let checkpoint.best_metric name a score of "
+                         "evaluation.tasks, such as validation/NAME/acc",
+                         config.checkpoint.best_metric));
+}
+
 namespace {
 
 /// Reports that the option of `key` needs a best evaluation.
@@ -70,6 +82,7 @@ void check_best(DeckLoader& deck, const Config& config, std::string_view key, co
   deck.check(!config.data.validation.empty() || config.data.validation_fraction > 0 || !e.tasks.empty(),
              {key, "data.validation", "data.validation_fraction"},
              what + " needs validation data: give data.validation, or data.validation_fraction above 0");
+  check_best_is_measured(deck, config, key);
 }
 
 }  // namespace

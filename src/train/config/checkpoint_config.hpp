@@ -54,4 +54,8 @@ inline constexpr auto enum_names<CheckpointConfig::Files> = name_list("rank", "n
 template <>
 inline constexpr auto enum_names<CheckpointConfig::ExportType> = name_list("fp32", "bf16", "fp16");
 
+/// Reports that the option of `key` needs a best evaluation by a metric that no evaluation has: without validation data
+/// only scores of evaluation.tasks are measured.
+void check_best_is_measured(DeckLoader& deck, const Config& config, std::string_view key);
+
 }  // namespace llmtrain

@@ -182,12 +182,9 @@ int64_t examine_files(DeckLoader& deck, const Config& config) {
 
 /// Reports errors of the files with prompts.
 void examine_prompts(DeckLoader& deck, const Config& config) {
-  if (!deck.sound({"generate.prompts", "data.columns"})) return;
+  if (!deck.sound({"generate.prompts"})) return;
   try {
-    PromptRules rules;
-    rules.columns = config.data.columns;
-    rules.row_limit = config.data.row_limit;
-    check_prompt_files(config.generate.prompts, rules);
+    check_prompt_files(config.generate.prompts, config.data.row_limit);
   } catch (const UserError& error) {
     deck.fail("generate.prompts", error.what(), error.code());
   }

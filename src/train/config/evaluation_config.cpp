@@ -53,9 +53,8 @@ void EvaluationConfig::visit(DeckKeys& keys) {
   keys.key(
       "metrics", metrics,
       {.doc = "Metrics of texts (bleu, chrf, chrf++, rouge or one of rouge1, rouge2, rougeL, rougeLsum, exact_match, "
-              "token_f1, or bertscore:DIR with the folder of a BERT or RoBERTa encoder): the model answers the prompts "
-              "of the validation rows by greedy decoding, and its answers "
-              "are compared with those of the rows.",
+              "token_f1, or bertscore:DIR with the folder of a BERT, a RoBERTa or a decoder): the model answers the "
+              "prompts of the validation rows by greedy decoding, and its answers are compared with those of the rows.",
        .tasks = TaskSet{Task::sft, Task::evaluate}});
   keys.key("max_new_tokens", max_new_tokens,
            {.unit = "tokens",
@@ -66,8 +65,7 @@ void EvaluationConfig::visit(DeckKeys& keys) {
   keys.key(
       "log_samples", log_samples,
       {.doc = "Write the log-probabilities of each row of evaluation.tasks to evaluation_rows.jsonl, and the answers "
-              "for evaluation.metrics to generations.jsonl.",
-       .tasks = TaskSet{Task::evaluate}});
+              "for evaluation.metrics to generations.jsonl; in training, those of the last evaluation."});
 }
 
 void EvaluationConfig::resolve(DeckLoader& deck, const Config& config) const {
@@ -106,6 +104,7 @@ void EvaluationConfig::resolve(DeckLoader& deck, const Config& config) const {
   deck.check(!data.validation.empty() || data.validation_fraction > 0 || !tasks.empty(),
              {"evaluation.early_stopping_patience", "data.validation", "data.validation_fraction"},
              "early stopping needs validation data: give data.validation, or data.validation_fraction above 0");
+  check_best_is_measured(deck, config, "evaluation.early_stopping_patience");
 }
 
 }  // namespace llmtrain

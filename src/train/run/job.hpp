@@ -80,5 +80,7 @@ void print_warnings(RunLog& log, std::span<const std::string> notes, Runtime& ru
 
 /// 1234567 -> "1,234,567"
 std::string count_text(int64_t n);
+/// Returns, for example, "1 row", "1,234 rows".
+std::string counted(int64_t n, const std::string& noun);
 
 }  // namespace llmtrain

@@ -32,10 +32,11 @@ namespace fs = std::filesystem;
 
 /// Everything that this program writes into a run directory; run.overwrite removes these and nothing else. (`restarts`,
 /// by jobs/train.sbatch, is not among them: it counts failed starts and must outlive the removal.)
-constexpr std::array<const char*, 21> own_names = {"begun.json",
+constexpr std::array<const char*, 22> own_names = {"begun.json",
                                                    "evaluation.json",
                                                    "evaluation_rows.jsonl",
                                                    "generations.jsonl",
+                                                   "generations.hashes",
                                                    "tokenizer.json",
                                                    "tokenizer_config.json",
                                                    "deck.ini",

@@ -173,7 +173,7 @@ RunLogOptions log_options(const Config& config, const RunDirectory* directory, c
   options.ranks = communicator.size();
   options.memory_bytes = plan.bytes();
   if (!device_memory_is_host()) {
-    options.peak_flops = peak_flops(device_description(), name_of(precision.compute)) * communicator.size() /
+    options.peak_flops = peak_flops(device_description(), name_of(config.precision.compute)) * communicator.size() /
                          static_cast<double>(ranks_of_device(communicator));
   }
   options.memory_now = [ranks = ranks_of_device(communicator)] { return device_process_bytes(ranks); };

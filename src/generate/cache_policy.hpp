@@ -1,10 +1,14 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <string>
 
 #include "core/deck/named_enum.hpp"
 
 namespace llmtrain {
+
+class DeckKeys;
+class DeckLoader;
 
 /// Which keys and values of a text the cache keeps.
 struct CachePolicy {
@@ -33,5 +37,10 @@ struct CachePolicy {
 
 template <>
 inline constexpr auto enum_names<CachePolicy::Kind> = name_list("full", "h2o", "window");
+
+/// Visits the keys cache, h2o_heavy, h2o_recent, window and sinks of the section.
+void visit_cache(DeckKeys& keys, CachePolicy& policy);
+/// Refuses keys of another kind than the section's.
+void check_cache(DeckLoader& deck, const CachePolicy& policy, const std::string& section);
 
 }  // namespace llmtrain

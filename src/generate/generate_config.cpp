@@ -80,22 +80,7 @@ void GenerateConfig::visit(DeckKeys& keys) {
   keys.key("samples", samples,
            {.range = between(1, 1 << 20),
             .doc = "Number of continuations of each prompt; with beams the best ones, at most as many as beams."});
-  keys.key("cache", cache.kind,
-           {.doc = "Keys and values of a text that are kept. full: all; h2o: those with the most attention so far and "
-                   "the last ones, of each layer and head of keys; window: the first and the last ones. Memory "
-                   "is then constant, and texts differ from those of a full cache."});
-  keys.key("h2o_heavy", cache.heavy,
-           {.unit = "tokens",
-            .range = between(0, 1 << 24),
-            .doc = "Keys with the largest sums of attention probabilities; below 1: a share of the prompt's tokens."});
-  keys.key("h2o_recent", cache.recent,
-           {.unit = "tokens",
-            .range = above(0),
-            .doc = "Last keys beside them, at least one; below 1: a share of the prompt's tokens."});
-  keys.key("window", cache.window,
-           {.unit = "tokens", .range = between(1, 1 << 24), .doc = "Last keys of cache = window."});
-  keys.key("sinks", cache.sinks,
-           {.unit = "tokens", .range = between(0, 1 << 24), .doc = "First keys of cache = window."});
+  visit_cache(keys, cache);
   keys.key("stop", stop,
            {.doc = "Texts that end a continuation, which then does not contain them, and special tokens by their text, "
                    "in addition to the model's EOS and the stop tokens of the chat template."});
@@ -127,12 +112,7 @@ void GenerateConfig::resolve(DeckLoader& deck, int64_t sequence_length, int64_t 
                          "or shorter continuations",
                          max_new_tokens, sequence_length));
   if (beams.beams > 1) resolve_beams(deck, sequences);
-  const auto serves = [&](CachePolicy::Kind kind, std::initializer_list<const char*> names) {
-    if (cache.kind == kind) return;
-    for (const char* name : names) deck.unused(name, fmt::format("no effect without cache = {}", name_of(kind)));
-  };
-  serves(CachePolicy::Kind::h2o, {"generate.h2o_heavy", "generate.h2o_recent"});
-  serves(CachePolicy::Kind::window, {"generate.window", "generate.sinks"});
+  check_cache(deck, cache, "generate");
   deck.check(std::ranges::none_of(stop, &std::string::empty), {"generate.stop"}, "must not have an empty text");
 }
 

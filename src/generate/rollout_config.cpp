@@ -23,6 +23,7 @@ void RolloutConfig::visit(DeckKeys& keys) {
   keys.key("top_p", top_p,
            {.range = {.min = 0, .max = 1, .open_min = true},
             .doc = "Sample among the smallest set of the most probable tokens whose probability reaches p; 1 = off."});
+  visit_cache(keys, cache);
   keys.key("stop", stop,
            {.doc = "Texts that end a completion, in addition to EOS and the stop tokens of the chat template."});
 }
@@ -32,6 +33,7 @@ void RolloutConfig::resolve(DeckLoader& deck, int64_t sequence_length) const {
              fmt::format("{} tokens leave no room for a prompt in batch.sequence_length = {}: choose a longer sequence "
                          "or shorter completions",
                          max_new_tokens, sequence_length));
+  check_cache(deck, cache, "rollout");
 }
 
 }  // namespace llmtrain

@@ -39,11 +39,13 @@ Rollouts::Rollouts(RolloutParts parts, DataStream prompts)
 void Rollouts::plan(ModelSet& models, Arena& arena, DType compute, int ranks) {
   RoleModel& policy = models.at(Role::policy);
   const RolloutShape& shape = parts_.shape;
-  GeneratorRoom room;
+  GeneratorCapacity room;
   room.vocabulary_rows = policy.shape().config.vocab_size;
   room.sequences = std::min({max_at_once, (shape.of_iteration() + ranks - 1) / ranks, batches_.max_rows()});
   room.context = shape.max_length;
   room.records_logp = true;
+  room.policy = parts_.sampling.cache;
+  room.kv_heads = policy.shape().config.n_kv_heads;
   generator_.emplace(policy.actor(), room);
   generator_->plan(arena, compute);
   scorer_.plan(arena, batches_);

@@ -82,6 +82,16 @@ TEST_P(Reinforcement, IsOnPolicyToTheLastBit) {
   }
 }
 
+// Tokens that are drawn with few keys have another distribution, which the metric measures; with room for all it is the
+// policy's.
+TEST_P(Reinforcement, SamplesWithPartOfTheCache) {
+  const auto mismatch = [&](const std::string& name, std::vector<std::string> keys) {
+    return metric(ledger(name, std::move(keys)), "rollout/mismatch")[0];
+  };
+  EXPECT_EQ(mismatch("room", {"rollout.cache=window", "rollout.window=64"}), 0);
+  EXPECT_GT(mismatch("few", {"rollout.cache=h2o", "rollout.h2o_heavy=2", "rollout.h2o_recent=2"}), 0);
+}
+
 TEST_P(Reinforcement, LedgerIsIdenticalForLayouts) {
   const std::string expected = ledger("one", {});
   EXPECT_EQ(ledger("ranks", {"parallel.zero=2"}, 2), expected);

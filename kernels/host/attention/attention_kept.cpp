@@ -10,6 +10,7 @@
 #include "kernels/host/element.hpp"
 #include "kernels/host/lanes.hpp"
 #include "kernels/host/parallel.hpp"
+#include "kernels/kept_key_order.hpp"
 
 namespace llmtrain {
 
@@ -57,16 +58,6 @@ float score_of(const T* query, const T* key, const AttentionShape& s) {
   return s.softcap > 0 ? s.softcap * std::tanh(score / s.softcap) : score;
 }
 
-/// True if key a is given up before key b; neither is among the last ones.
-bool goes_before(const KeptKeys& kept, int64_t position_a, float sum_a, int64_t position_b, float sum_b) {
-  if (kept.sinks >= 0) {
-    const bool a_stays = position_a < kept.sinks, b_stays = position_b < kept.sinks;
-    return a_stays != b_stays ? b_stays : position_a < position_b;
-  }
-  const float a = std::isnan(sum_a) ? -INFINITY : sum_a, b = std::isnan(sum_b) ? -INFINITY : sum_b;
-  return a != b ? a < b : position_a > position_b;
-}
-
 /// sums [count] of the probabilities of all queries of a prompt, of the query heads of key head g.
 template <class T>
 void sum_probabilities(std::vector<float>& sums, const T* qkv, const float* lse, int64_t rows, int64_t begin, int64_t g,
@@ -103,7 +94,7 @@ void keep_prompt_keys(const KeptKeys& kept, const Tensor& qkv, const Tensor& lse
       const int64_t surplus = count - head.budget;
       if (surplus > 0) {  // those that stay, in the order of their positions
         std::sort(order.begin(), order.end() - head.last, [&](int64_t a, int64_t b) {
-          return goes_before(kept, a, sums[static_cast<size_t>(a)], b, sums[static_cast<size_t>(b)]);
+          return leaves_before(kept.sinks, {a, sums[static_cast<size_t>(a)]}, {b, sums[static_cast<size_t>(b)]});
         });
         order.erase(order.begin(), order.begin() + surplus);
         std::sort(order.begin(), order.end());
@@ -159,10 +150,11 @@ void weigh_kept_keys(const KeptKeys& kept, const Tensor& counts, const Tensor& q
         for (int64_t j = 0; j < count; ++j) head.sums[j] += scores[static_cast<size_t>(j)] / total;
       }
       if (count <= head.budget) return;
+      const auto key = [&](int64_t j) { return KeptKey{head.positions[j], head.sums[j]}; };
       int64_t hole = -1;
       for (int64_t j = 0; j < count; ++j) {
         if (head.positions[j] > position - head.last) continue;
-        if (hole < 0 || goes_before(kept, head.positions[j], head.sums[j], head.positions[hole], head.sums[hole])) {
+        if (hole < 0 || leaves_before(kept.sinks, key(j), key(hole))) {
           hole = j;
         }
       }

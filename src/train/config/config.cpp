@@ -133,13 +133,17 @@ void require_model_path(DeckLoader& deck, const Config& config) {
             fmt::format("is required with run.task = {}: give the folder of the model", name_of(config.run.task)));
 }
 
+void check_windows(DeckLoader& deck, const ModelConfig& model, const CachePolicy& cache, const char* key) {
+  bool windows = false;
+  for (int64_t layer = 0; layer < model.n_layers; ++layer) windows |= model.window_of_layer(layer) > 0;
+  deck.check(cache.kind == CachePolicy::Kind::full || !windows, {key},
+             "the model's own sliding window leaves keys out already: choose full");
+}
+
 void resolve_generation_task(DeckLoader& deck, Config& config) {
   require_model_path(deck, config);
   config.generate.resolve(deck, config.batch.sequence_length, config.batch.micro);
-  bool windows = false;
-  for (int64_t layer = 0; layer < config.model.n_layers; ++layer) windows |= config.model.window_of_layer(layer) > 0;
-  deck.check(config.generate.cache.kind == CachePolicy::Kind::full || !windows, {"generate.cache"},
-             "the model's own sliding window leaves keys out already: choose full");
+  check_windows(deck, config.model, config.generate.cache, "generate.cache");
   deck.check(config.data.has_tokenizer_files() || config.data.tokenizer == "bytes", {"data.tokenizer"},
              "prompts need the tokenizer that the model was trained with: give its file or folder");
 }
@@ -303,6 +307,7 @@ void drop_dropout(DeckLoader& deck, Config& config) {
 void resolve_reinforcement(DeckLoader& deck, Config& config, DeckFiles files, ModelFolders* folders) {
   const bool grpo = config.run.task == Task::grpo;
   config.rollout.resolve(deck, config.batch.sequence_length);
+  check_windows(deck, config.model, config.rollout.cache, "rollout.cache");
   config.rewards.resolve(deck, config.run.task);
   config.data.completion_tokens = config.rollout.max_new_tokens;
   if (grpo) {

@@ -180,7 +180,7 @@
         scales: {x: {time: false}, y: {distr: this.logarithmic ? 3 : 1}},
         axes: [
           {...axis, space: 60, size: 34, values: (_, splits) => splits.map((v) => (byTime ? duration(v) : format(v, "")))},
-          {...axis, size: axisSize, ...(this.logarithmic ? {filter: logarithmicLabels} : {}),
+          {...axis, size: axisSize, ...(this.logarithmic ? {filter: logarithmicLabels, grid: {...axis.grid, filter: logarithmicLabels}} : {}),
             values: (_, splits) => splits.map((v) => (v === null ? null : format(v, chart.unit)))},
         ],
         series: [{}, ...series],
@@ -269,6 +269,7 @@
       const line = svg(canvas, "polyline", {points: points.map((p) => p.join(",")).join(" "), stroke: colour(index),
         "stroke-dasharray": DASHES[index % DASHES.length].join(" ")});
       svg(line, "title", {}, row.cells[0].textContent);
+      canvas.prepend(line); // under the texts
     });
   }
 

@@ -14,6 +14,8 @@ find_package(xxHash REQUIRED)
 find_package(ZLIB 1.2 REQUIRED)
 find_package(zstd REQUIRED)
 find_package(PCRE2 REQUIRED)
+find_package(yaml REQUIRED)
+find_package(tomlplusplus 3.3 REQUIRED)
 
 # Defined here, since FindHDF5 of CMake 4.3 fails when it defines the target for Debian's libhdf5_serial.
 add_library(hdf5::hdf5 INTERFACE IMPORTED)

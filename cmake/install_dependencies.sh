@@ -62,7 +62,7 @@ fail() {
 
 # Packages from the release that the machine runs.
 common=(g++ cmake ninja-build ccache git ca-certificates pkg-config libinih-dev libfmt-dev nlohmann-json3-dev
-  libcli11-dev libxxhash-dev zlib1g-dev libzstd-dev libpcre2-dev libgtest-dev libgmock-dev googletest
+  libcli11-dev libxxhash-dev zlib1g-dev libzstd-dev libpcre2-dev libyaml-dev libtomlplusplus-dev libgtest-dev libgmock-dev googletest
   binutils procps)
 # clang-tidy reads the omp.h of its own compiler
 developer_only=(clang-format clang-tidy libomp-dev shellcheck python3-h5py python3-pandas python3-matplotlib environment-modules g++-aarch64-linux-gnu)
@@ -292,7 +292,7 @@ say_what_is_needed() {
   cat >&2 <<'TEXT'
 install: this is not Debian, so nothing is installed. llmtrain needs: a C++20 compiler (GCC 12 or newer), CMake 3.25,
 ninja, MPI (Open MPI 5), HDF5 1.10 or newer (serial, C), Kokkos 4.6 to 5 with OpenMP, oneDNN 3.6 or newer built with
-DNNL_EXPERIMENTAL_UKERNEL, fmt 9, nlohmann-json 3.11, CLI11 2.1, inih, xxHash, zlib, zstd, PCRE2
+DNNL_EXPERIMENTAL_UKERNEL, fmt 9, nlohmann-json 3.11, CLI11 2.1, inih, xxHash, zlib, zstd, PCRE2, libyaml, toml++ 3.3
 and, for the tests, GoogleTest. Three ways to get them:
 spack.yaml in this repository (spack env activate . && spack install), the modules of your site, or your distribution's
 packages. Where they are there already, build with: cmake --preset host && cmake --build --preset host

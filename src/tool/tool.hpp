@@ -20,6 +20,7 @@ struct Subcommand {
 };
 
 Subcommand add_chat(CLI::App& program);
+Subcommand add_convert(CLI::App& program);
 Subcommand add_corpus(CLI::App& program);
 Subcommand add_export(CLI::App& program);
 Subcommand add_generate(CLI::App& program);

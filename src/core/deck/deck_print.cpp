@@ -18,29 +18,6 @@ size_t token_length(std::string_view text, size_t i) {
   return length;
 }
 
-/// Splits `value` as printed into lines of a deck: lists after commas, long text after a backslash.
-std::string wrapped(std::string_view head, std::string_view value) {
-  constexpr size_t width = 110;
-  std::string out(head);
-  size_t column = head.size();
-  for (size_t i = 0; i < value.size();) {
-    const std::string_view token = value.substr(i, token_length(value, i));
-    const bool item_ended = out.ends_with(", ") && !out.ends_with("\\, ") && i > 0;
-    if (item_ended && column > width / 2) {
-      out.pop_back();  // removes the blank after the comma
-      out += "\n    ";
-      column = 4;
-    } else if (column > width && token != " ") {
-      out += "\\\n    ";
-      column = 4;
-    }
-    out += token;
-    column += token.size();
-    i += token.size();
-  }
-  return out;
-}
-
 std::string key_type(const DeckKeys::Key& key) {
   return key.info.unit.empty() ? key.type : fmt::format("{} ({})", key.type, key.info.unit);
 }
@@ -98,6 +75,28 @@ std::optional<Task> find_task(const DeckKeys& keys, std::string_view topic) {
 
 }  // namespace
 
+std::string deck_line(std::string_view name, std::string_view value) {
+  constexpr size_t width = 110;
+  std::string out = fmt::format("{} = ", name);
+  size_t column = out.size();
+  for (size_t i = 0; i < value.size();) {
+    const std::string_view token = value.substr(i, token_length(value, i));
+    const bool item_ended = out.ends_with(", ") && !out.ends_with("\\, ") && i > 0;
+    if (item_ended && column > width / 2) {
+      out.pop_back();  // removes the blank after the comma
+      out += "\n    ";
+      column = 4;
+    } else if (column > width && token != " ") {
+      out += "\\\n    ";
+      column = 4;
+    }
+    out += token;
+    column += token.size();
+    i += token.size();
+  }
+  return out;
+}
+
 std::string write_deck(const DeckKeys& keys, const Provenance& provenance, std::string_view title) {
   std::string out = fmt::format("# {}\n", title);
   for (const DeckKeys::Section& section : keys.sections()) {
@@ -119,7 +118,7 @@ std::string write_deck(const DeckKeys& keys, const Provenance& provenance, std::
       if (line.size() + comment.size() < 100) {
         out += fmt::format("{:<44} ; {}\n", line, comment);
       } else {
-        out += fmt::format("# {}\n{}\n", comment, wrapped(fmt::format("{} = ", key.name), key.print()));
+        out += fmt::format("# {}\n{}\n", comment, deck_line(key.name, key.print()));
       }
     }
   }

@@ -1,0 +1,10 @@
+# Defines yaml::yaml, the C library libyaml. (Its CMake files are not in every distribution.)
+find_path(yaml_INCLUDE_DIR yaml.h)
+find_library(yaml_LIBRARY yaml)
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(yaml REQUIRED_VARS yaml_LIBRARY yaml_INCLUDE_DIR)
+if(yaml_FOUND AND NOT TARGET yaml::yaml)
+  add_library(yaml::yaml UNKNOWN IMPORTED)
+  set_target_properties(yaml::yaml PROPERTIES
+    IMPORTED_LOCATION "${yaml_LIBRARY}" INTERFACE_INCLUDE_DIRECTORIES "${yaml_INCLUDE_DIR}")
+endif()

@@ -1,0 +1,297 @@
+#include "convert/convert.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+
+#include "convert/draft.hpp"
+#include "convert/flatten.hpp"
+#include "convert/resolve.hpp"
+#include "convert/write_draft.hpp"
+#include "core/deck/suggestion.hpp"
+#include "core/error.hpp"
+#include "core/files/json_reader.hpp"
+
+namespace llmtrain::convert {
+namespace {
+
+using Kind = SettingValue::Kind;
+
+std::string lower_case(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+bool is_off(const SettingValue& value, std::string_view off) {
+  const bool empty = value.text.empty() && value.items.empty() && value.members.empty() && value.callee.empty();
+  if (value.is(Kind::null) || empty) return true;
+  const std::string text = lower_case(value.text);
+  return text == "false" || text == "no" || text == "none" || value.number() == 0.0 || has_word(off, value.text);
+}
+
+/// Our name of one of their values: nothing where the table has none.
+std::optional<std::string> translated(std::string_view values, const std::string& theirs) {
+  std::optional<std::string> ours;
+  const std::string wanted = lower_case(theirs);
+  each_word(values, [&](std::string_view word) {
+    const size_t equals = std::min(word.find('='), word.size());
+    if (lower_case(std::string(word.substr(0, equals))) != wanted || ours) return;
+    ours = equals == word.size() ? std::string(word) : std::string(word.substr(equals + 1));
+  });
+  return ours;
+}
+
+/// Replaces the value, or the items of a list, by our names. Returns what is wrong, or "".
+std::string translate(std::string_view values, SettingValue& value) {
+  if (values.empty()) return "";
+  if (value.is(Kind::list)) {
+    std::vector<SettingValue> items;
+    for (SettingValue& item : value.items) {
+      if (std::string wrong = translate(values, item); !wrong.empty()) return wrong;
+      if (!item.text.empty()) items.push_back(item);
+    }
+    value.items = items;
+    return "";
+  }
+  const std::optional<std::string> ours = translated(values, value.text);
+  std::string known;
+  each_word(values, [&known](std::string_view word) { known += (known.empty() ? "" : ", ") + std::string(word.substr(0, word.find('='))); });
+  if (!ours) return fmt::format("the value {} has no counterpart here (known: {})", value.print(), known);
+  value = *ours == "true" || *ours == "false" ? SettingValue::scalar(Kind::boolean, *ours, value.line)
+                                              : SettingValue::scalar(Kind::text, *ours, value.line);
+  return "";
+}
+
+std::string fact_text(const SettingValue& value) {
+  std::string text = value.text;
+  for (const SettingValue& item : value.items) text += (text.empty() ? "" : " ") + item.text;
+  return text;
+}
+
+template <class Take>
+void each_target(std::string_view target, const Take& take) {
+  for (size_t begin = 0; begin < target.size();) {
+    const size_t end = std::min(target.find(", ", begin), target.size());
+    take(target.substr(begin, end - begin));
+    begin = end + 2;
+  }
+}
+
+class Converter {
+ public:
+  Converter(const System& system, const ConvertOptions& options, const DeckKeys& keys)
+      : system_(system), draft_(keys, options.ranks), task_(options.task) {}
+
+  Conversion run(const SettingValue& root, const std::string& path) {
+    const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+    draft_.folder = folder.empty() ? "." : folder.string();
+    const std::vector<Setting> settings = flatten(root, path, system_);
+    find_task(settings);
+    apply_all(system_, settings);
+    for (size_t i = 0; i < draft_.files.size(); ++i) {  // files may name no further ones
+      const std::string file = draft_.files[i];
+      const SettingValue more = read_settings(file);
+      apply_all(deepspeed, flatten(more, file, deepspeed));
+    }
+    apply_defaults();
+    if (!task_.empty()) {
+      draft_.from("the kind of the settings", false);
+      draft_.set_fact("task", task_);
+    }
+    resolve(draft_);
+    return finish(path);
+  }
+
+ private:
+  /// The task decides what some keys mean, and the defaults.
+  void find_task(const std::vector<Setting>& settings) {
+    if (!task_.empty()) return;
+    for (const Setting& setting : settings) {
+      const Entry* const entry = find_entry(system_, setting.key, "");
+      if (entry == nullptr || entry->fact != "task") continue;
+      SettingValue value = setting.value;
+      if (translate(entry->values, value).empty() && !value.text.empty()) {
+        task_ = value.text;
+        return;
+      }
+    }
+    for (const Hint& hint : system_.hints) {
+      for (const Setting& setting : settings) {
+        const bool call = setting.name.starts_with(std::string(hint.key) + ".");
+        if ((call || setting.key == hint.key) && task_.empty()) task_ = hint.task;
+      }
+    }
+  }
+
+  void apply_all(const System& system, const std::vector<Setting>& settings) {
+    for (const Setting& setting : settings) {
+      const Entry* const entry = find_entry(system, setting.key, task_);
+      Finding finding{setting.file, setting.value.line, setting.name, Effect::unknown, ""};
+      draft_.from(fmt::format("{} in line {}", printable(setting.name), setting.value.line), false);
+      if (setting.key == "#") {
+        finding.effect = Effect::no_effect;
+        finding.text = "arguments without names are objects of the program: " + printable(setting.value.text);
+      } else if (entry == nullptr) {
+        finding.text = unknown_text(system, setting.key);
+      } else {
+        apply(*entry, setting.value, finding);
+      }
+      findings_.push_back(std::move(finding));
+    }
+  }
+
+  std::string unknown_text(const System& system, const std::string& key) const {
+    const std::vector<std::string> names = key_names(system);
+    const std::vector<std::string_view> views(names.begin(), names.end());
+    return fmt::format("unknown to {}{}", system.title, did_you_mean(key, views));
+  }
+
+  void apply(const Entry& entry, SettingValue value, Finding& finding) {
+    finding.effect = entry.effect;
+    finding.text = entry.note;
+    if (entry.effect == Effect::unsupported && is_off(value, entry.off)) {
+      finding.effect = Effect::no_effect;
+      finding.text = "off, as it always is here";
+    }
+    if (entry.effect != Effect::mapped) return;
+    if (value.is(Kind::null)) {
+      finding.effect = Effect::no_effect;
+      finding.text = "not set, as if it were absent";
+    } else if (lower_case(value.text) == "auto" && entry.values.find("auto") == std::string_view::npos && entry.rule == nullptr) {
+      finding.effect = Effect::no_effect;
+      finding.text = "auto: other settings decide";
+    } else if (const std::string wrong = take(entry, value); !wrong.empty()) {
+      finding.effect = Effect::unsupported;
+      finding.text = entry.note.empty() ? wrong : fmt::format("{}; {}", wrong, entry.note);
+    } else {
+      finding.text = entry.target;  // finish() adds the values
+      notes_.emplace_back(entry.note);
+      mapped_.push_back(findings_.size());
+    }
+  }
+
+  /// Sets what the entry says. Returns what is wrong, or "".
+  std::string take(const Entry& entry, SettingValue& value) {
+    if (value.is(Kind::reference) && entry.rule == nullptr && entry.values.empty()) {
+      return fmt::format("{} is a name of the program: write the value into the deck", value.print());
+    }
+    const SettingValue original = value;
+    if (std::string wrong = translate(entry.values, value); !wrong.empty()) return wrong;
+    if (!entry.values.empty() && value.text.empty() && value.items.empty()) return "";
+    if (!entry.fact.empty()) draft_.set_fact(entry.fact, fact_text(value));
+    if (entry.rule != nullptr) return entry.rule(draft_, original);
+    if (!entry.fact.empty()) return "";
+    std::string wrong;
+    each_target(entry.target, [&](std::string_view key) {
+      if (wrong.empty()) wrong = draft_.set(key, value);
+    });
+    return wrong;
+  }
+
+  void apply_defaults() {
+    for (const Default& one : system_.defaults) {
+      if (!one.task.empty() && !has_word(one.task, task_.empty() ? "-" : task_)) continue;
+      const Entry* const entry = find_entry(system_, one.key, task_);
+      LLMTRAIN_CHECK(entry != nullptr, fmt::format("no entry for the default {}", one.key));
+      draft_.from(fmt::format("default of {}: {}", system_.title, one.key), true);
+      SettingValue value = plain_scalar(std::string(one.value), 0);
+      const std::string wrong = take(*entry, value);
+      LLMTRAIN_CHECK(wrong.empty(), fmt::format("the default {}: {}", one.key, wrong));
+    }
+  }
+
+  /// Names the deck's values that came of the mapped settings.
+  void describe_mapped() {
+    for (size_t i = 0; i < mapped_.size(); ++i) {
+      Finding& finding = findings_[mapped_[i]];
+      std::string text, names = finding.text;
+      each_target(names, [&](std::string_view key) {
+        if (const Draft::Given* const given = draft_.find(key)) {
+          text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", key, given->text);
+        }
+      });
+      if (text.empty()) text = fmt::format("{}: other settings decide, or it is off", names);
+      finding.text = notes_[i].empty() ? text : fmt::format("{} ({})", text, notes_[i]);
+    }
+  }
+
+  Conversion finish(const std::string& path) {
+    describe_mapped();
+    Conversion out;
+    out.system = &system_;
+    out.findings = std::move(findings_);
+    out.remarks = draft_.remarks();
+    for (const auto& [key, what] : draft_.needs()) out.needs.push_back(fmt::format("{}: {}", key, what));
+    out.deck = write_draft(draft_, fmt::format("From {} ({}).", printable(path), system_.title), out);
+    return out;
+  }
+
+  const System& system_;
+  Draft draft_;
+  std::string task_;
+  std::vector<Finding> findings_;
+  std::vector<size_t> mapped_;       ///< indices of findings with the effect `mapped`
+  std::vector<std::string> notes_;   ///< their remarks
+};
+
+struct Score {
+  int64_t unknown = 0;  ///< keys that the system's tables do not have
+  int64_t own = 0;      ///< keys of its own table
+};
+
+Score score_of(const SettingValue& root, const System& system) {
+  Score score;
+  for (const Setting& setting : flatten(root, "", system)) {
+    if (setting.key == "#") continue;
+    if (find_entry(system, setting.key, "") == nullptr) ++score.unknown;
+    for (const Entry& entry : system.entries) {
+      if (has_word(entry.keys, setting.key)) {
+        ++score.own;
+        break;
+      }
+    }
+  }
+  return score;
+}
+
+const System& find_system(const std::string& name, const SettingValue& root) {
+  std::vector<std::string_view> names = {"auto"};
+  for (const System* const system : systems()) {
+    if (system->name == name) return *system;
+    names.push_back(system->name);
+  }
+  if (name != "auto") {
+    throw UserError(ExitCode::command_line,
+                    fmt::format("command line: --from {}: no such system{}; one of {}", printable(name),
+                                did_you_mean(name, names), joined(names)));
+  }
+  const System* best = nullptr;
+  Score best_score;
+  for (const System* const system : systems()) {
+    const Score score = score_of(root, *system);
+    const bool better = best == nullptr || score.unknown < best_score.unknown ||
+                        (score.unknown == best_score.unknown && score.own > best_score.own);
+    if (better) {
+      best = system;
+      best_score = score;
+    }
+  }
+  return *best;
+}
+
+}  // namespace
+
+size_t Conversion::count(Effect effect) const {
+  return static_cast<size_t>(std::ranges::count(findings, effect, &Finding::effect));
+}
+
+Conversion convert_settings(const std::string& path, const ConvertOptions& options, const DeckKeys& keys) {
+  const SettingValue root = read_settings(path);
+  if (!root.is(Kind::map)) throw UserError(ExitCode::bad_content, path + ":1: settings are names with values");
+  const System& system = find_system(options.from, root);
+  return Converter(system, options, keys).run(root, path);
+}
+
+}  // namespace llmtrain::convert

@@ -1,0 +1,132 @@
+#include "convert/draft.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/deck/suggestion.hpp"
+#include "core/error.hpp"
+#include "core/files/json_reader.hpp"
+
+namespace llmtrain::convert {
+namespace {
+
+/// Text of a deck that is read as `text`; references to variables of the environment stay.
+std::string escaped(const std::string& text) {
+  std::string out = print_text(text);
+  constexpr std::string_view dollar = "\\x24{";
+  for (size_t at = out.find(dollar); at != std::string::npos; at = out.find(dollar, at + 2)) {
+    const size_t end = out.find('}', at);
+    const std::string name = end == std::string::npos ? "" : out.substr(at + dollar.size(), end - at - dollar.size());
+    const bool variable = !name.empty() && std::ranges::all_of(name, [](unsigned char c) {
+      return std::isalnum(c) != 0 || c == '_';
+    });
+    if (variable) out.replace(at, dollar.size(), "${");
+  }
+  return out;
+}
+
+/// An item of a list of texts; a text with commas is a list.
+std::string joined_items(const SettingValue& value) {
+  std::string out;
+  const auto add = [&out](const std::string& item) { out += (out.empty() ? "" : ", ") + escaped(item); };
+  for (const SettingValue& item : value.items) add(item.text);
+  if (!value.is(SettingValue::Kind::list)) {
+    for (size_t begin = 0; begin <= value.text.size();) {
+      const size_t end = std::min(value.text.find(',', begin), value.text.size());
+      std::string item = value.text.substr(begin, end - begin);
+      item.erase(0, item.find_first_not_of(' '));
+      if (!item.empty()) add(item.substr(0, item.find_last_not_of(' ') + 1));
+      begin = end + 1;
+    }
+  }
+  return out;
+}
+
+/// The value as the deck writes the key's type; nothing if it is of another type.
+std::optional<std::string> deck_text(const DeckKeys::Key& key, const SettingValue& value) {
+  const bool scalar = !value.is(SettingValue::Kind::list) && !value.is(SettingValue::Kind::map);
+  if (key.list) {
+    const bool flat = std::ranges::all_of(value.items, [](const SettingValue& item) {
+      return !item.is(SettingValue::Kind::list) && !item.is(SettingValue::Kind::map);
+    });
+    if (value.is(SettingValue::Kind::map) || !flat) return {};
+    return joined_items(value);
+  }
+  if (!scalar) return {};
+  if (key.type == "true / false") {
+    const std::optional<bool> flag = value.boolean();
+    return flag ? std::optional<std::string>(*flag ? "true" : "false") : std::nullopt;
+  }
+  if (key.type == "count") {
+    const std::optional<int64_t> count = value.integer();
+    return count ? std::optional<std::string>(std::to_string(*count)) : std::nullopt;
+  }
+  if (key.type == "number") {
+    const std::optional<double> number = value.number();
+    return number ? std::optional<std::string>(print_number(*number)) : std::nullopt;
+  }
+  return escaped(value.text);
+}
+
+}  // namespace
+
+std::string Draft::set(std::string_view key, const SettingValue& value) {
+  const DeckKeys::Key* const deck_key = keys_.find(key);
+  if (deck_key == nullptr) return fmt::format("this version has no key {}", key);
+  const std::optional<std::string> text = deck_text(*deck_key, value);
+  if (!text) return fmt::format("{} is no {}", value.print(), deck_key->type);
+  return set_text(key, *text);
+}
+
+std::string Draft::set_text(std::string_view key, const std::string& text) {
+  const Given* const before = find(key);
+  if (before != nullptr) {
+    if (before->text == text || is_default_) return "";
+    return fmt::format("{} = {} comes from {} already", key, before->text, before->origin);
+  }
+  return replace(key, text);
+}
+
+std::string Draft::replace(std::string_view key, const std::string& text) {
+  const DeckKeys::Key* const deck_key = keys_.find(key);
+  if (deck_key == nullptr) return fmt::format("this version has no key {}", key);
+  try {
+    if (text.find("${") == std::string::npos) deck_key->parse(text);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  values_[std::string(key)] = {text, origin_, is_default_};
+  return "";
+}
+
+const Draft::Given* Draft::find(std::string_view key) const {
+  const auto found = values_.find(key);
+  return found == values_.end() ? nullptr : &found->second;
+}
+
+double Draft::number(std::string_view key, double otherwise) const {
+  const Given* const given = find(key);
+  return given == nullptr ? otherwise : plain_scalar(given->text, 0).number().value_or(otherwise);
+}
+
+void Draft::set_fact(std::string_view name, const std::string& text) {
+  facts_.try_emplace(std::string(name), Given{text, origin_, is_default_});
+}
+
+const Draft::Given* Draft::fact(std::string_view name) const {
+  const auto found = facts_.find(name);
+  return found == facts_.end() ? nullptr : &found->second;
+}
+
+std::optional<double> Draft::fact_number(std::string_view name) const {
+  const Given* const given = fact(name);
+  return given == nullptr ? std::nullopt : plain_scalar(given->text, 0).number();
+}
+
+std::optional<int64_t> Draft::fact_count(std::string_view name) const {
+  const Given* const given = fact(name);
+  return given == nullptr ? std::nullopt : plain_scalar(given->text, 0).integer();
+}
+
+}  // namespace llmtrain::convert

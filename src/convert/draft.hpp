@@ -1,0 +1,77 @@
+#pragma once
+// A deck in the making: keys with the settings that they come from, and facts that are kept until all are known.
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "convert/settings.hpp"
+#include "core/deck/deck.hpp"
+
+namespace llmtrain::convert {
+
+class Draft {
+ public:
+  /// A value with its origin, a comment for the deck.
+  struct Given {
+    std::string text;
+    std::string origin;
+    bool is_default = false;  ///< of the other program, not in the settings
+  };
+
+  /// Keys and values are checked against `keys`, whose fields are overwritten.
+  Draft(const DeckKeys& keys, int64_t ranks) : keys_(keys), ranks_(ranks) {}
+
+  /// Sets the origin of what is set from here on.
+  void from(std::string origin, bool is_default) {
+    origin_ = std::move(origin);
+    is_default_ = is_default;
+  }
+  const std::string& origin() const { return origin_; }
+  bool is_default() const { return is_default_; }
+
+  /// Sets a key to a value of the other program. Returns what is wrong, or "". A key that is set keeps its value.
+  std::string set(std::string_view key, const SettingValue& value);
+  /// Sets a key to a text as a deck has it.
+  std::string set_text(std::string_view key, const std::string& text);
+  /// Replaces what was set.
+  std::string replace(std::string_view key, const std::string& text);
+  void erase(std::string_view key) { values_.erase(std::string(key)); }
+  const Given* find(std::string_view key) const;
+  bool has(std::string_view key) const { return find(key) != nullptr; }
+  bool is(std::string_view key, std::string_view text) const { return has(key) && find(key)->text == text; }
+  double number(std::string_view key, double otherwise) const;
+
+  void set_fact(std::string_view name, const std::string& text);
+  const Given* fact(std::string_view name) const;
+  bool is_fact(std::string_view name, std::string_view text) const { return fact(name) && fact(name)->text == text; }
+  std::optional<double> fact_number(std::string_view name) const;
+  std::optional<int64_t> fact_count(std::string_view name) const;
+
+  /// A key that the user has to give; the deck gets it as a comment.
+  void need(std::string_view key, std::string what) { needs_[std::string(key)] = std::move(what); }
+  void met(std::string_view key) { needs_.erase(std::string(key)); }
+  /// A sentence for the report and the deck.
+  void remark(std::string text) { remarks_.push_back(std::move(text)); }
+
+  int64_t ranks() const { return ranks_; }
+  const DeckKeys& keys() const { return keys_; }
+  const std::map<std::string, Given, std::less<>>& values() const { return values_; }
+  const std::map<std::string, std::string, std::less<>>& needs() const { return needs_; }
+  const std::vector<std::string>& remarks() const { return remarks_; }
+  std::string folder;              ///< of the settings, where further files may be
+  std::vector<std::string> files;  ///< further files of settings that the settings name
+
+ private:
+  const DeckKeys& keys_;
+  int64_t ranks_;
+  std::string origin_;
+  bool is_default_ = false;
+  std::map<std::string, Given, std::less<>> values_, facts_;
+  std::map<std::string, std::string, std::less<>> needs_;
+  std::vector<std::string> remarks_;
+};
+
+}  // namespace llmtrain::convert

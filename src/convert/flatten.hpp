@@ -1,0 +1,21 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "convert/system.hpp"
+
+namespace llmtrain::convert {
+
+/// A key of the settings whose value is not divided further.
+struct Setting {
+  std::string file;
+  std::string name;  ///< as in the file, with the names of maps before it
+  std::string key;   ///< in the system's table
+  SettingValue value;
+};
+
+/// Divides the settings into keys, down to values or to maps that the system's table names as a whole. References
+/// ${a.b} to other values of the file are replaced.
+std::vector<Setting> flatten(const SettingValue& root, const std::string& file, const System& system);
+
+}  // namespace llmtrain::convert

@@ -1,0 +1,253 @@
+// Settings in Python: assignments of literals and calls with literal arguments. Nothing is executed.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "convert/readers/python_tokens.hpp"
+#include "core/files/json_reader.hpp"
+
+namespace llmtrain {
+namespace {
+
+using Kind = SettingValue::Kind;
+using Token = PythonToken;
+
+class Reader {
+ public:
+  Reader(std::string_view text, const std::string& file) : builder_(file), tokens_(read_python_tokens(text, builder_)) {}
+
+  SettingValue run() {
+    while (token().kind != Token::Kind::end) {
+      if (token().kind != Token::Kind::newline) statement();
+      if (token().kind != Token::Kind::newline) fail_unexpected();
+      ++at_;
+    }
+    return std::move(root_);
+  }
+
+ private:
+  const Token& token(size_t ahead = 0) const { return tokens_[std::min(at_ + ahead, tokens_.size() - 1)]; }
+  bool take(std::string_view symbol) {
+    if (!token().is(symbol)) return false;
+    ++at_;
+    return true;
+  }
+  void require(std::string_view symbol) {
+    if (!take(symbol)) fail_unexpected();
+  }
+  [[noreturn]] void fail_unexpected() const {
+    const std::string what = token().kind == Token::Kind::newline ? "the end of the line" : "'" + printable(token().text) + "'";
+    builder_.fail(token().line, what + ": only assignments of literal values and calls with literal arguments are read, "
+                                       "and nothing is executed; write the value itself");
+  }
+
+  void statement() {
+    if (token().kind == Token::Kind::text) {  // a documentation text
+      ++at_;
+      return;
+    }
+    if (token().kind != Token::Kind::word) fail_unexpected();
+    if (token().text == "import" || token().text == "from") return skip_import();
+    refuse_keyword();
+    const int line = token().line;
+    const std::string name = dotted_name();
+    if (token().is("(")) {  // a call whose result is not kept
+      builder_.add(root_, fmt::format("@{}", line), call(name, line, 1));
+      return;
+    }
+    require("=");
+    SettingValue value = sum(1);
+    value.line = line;
+    const size_t dot = name.rfind('.');
+    SettingValue& map = dot == std::string::npos ? root_ : builder_.map_at(root_, name.substr(0, dot), line);
+    builder_.add(map, dot == std::string::npos ? name : name.substr(dot + 1), std::move(value));
+  }
+
+  void skip_import() {
+    while (token().kind != Token::Kind::newline) ++at_;
+  }
+
+  void refuse_keyword() const {
+    constexpr std::array<std::string_view, 19> keywords = {
+        "if",   "for",    "while", "def",  "class", "with",  "try",    "return", "lambda", "assert",
+        "del",  "global", "raise", "pass", "async", "await", "yield", "match",  "exec"};
+    if (std::ranges::find(keywords, token().text) == keywords.end()) return;
+    builder_.fail(token().line, "the statement `" + token().text + "`: only assignments of literal values and calls with "
+                                "literal arguments are read, and nothing is executed");
+  }
+
+  std::string dotted_name() {
+    std::string name = token().text;
+    ++at_;
+    while (token().is(".") && token(1).kind == Token::Kind::word) {
+      name += "." + token(1).text;
+      at_ += 2;
+    }
+    return name;
+  }
+
+  SettingValue sum(int depth) {
+    SettingValue left = product(depth);
+    while (token().is("+") || token().is("-")) {
+      const bool plus = take("+") || !take("-");
+      const SettingValue right = product(depth);
+      left = combined(left, right, plus ? '+' : '-');
+    }
+    return left;
+  }
+
+  SettingValue product(int depth) {
+    SettingValue left = unary(depth);
+    while (token().is("*") || token().is("/")) {
+      const bool times = take("*") || !take("/");
+      const SettingValue right = unary(depth);
+      left = combined(left, right, times ? '*' : '/');
+    }
+    return left;
+  }
+
+  SettingValue combined(const SettingValue& left, const SettingValue& right, char operation) const {
+    const int line = right.line;
+    const std::optional<double> a = left.number(), b = right.number();
+    if (!left.is(Kind::number) || !right.is(Kind::number) || !a || !b) {
+      builder_.fail(line, fmt::format("'{}' of other values than numbers; write the value itself", operation));
+    }
+    const double value = operation == '+' ? *a + *b : operation == '-' ? *a - *b : operation == '*' ? *a * *b : *a / *b;
+    if (!std::isfinite(value)) builder_.fail(line, "the number is not finite");
+    return SettingValue::scalar(Kind::number, fmt::format("{}", value), line);
+  }
+
+  SettingValue unary(int depth) {
+    const bool minus = token().is("-");
+    if (!minus && !token().is("+")) return primary(depth);
+    const int line = token().line;
+    ++at_;
+    if (token().kind != Token::Kind::number) fail_unexpected();
+    SettingValue value = primary(depth);
+    return SettingValue::scalar(Kind::number, (minus ? "-" : "") + value.text, line);
+  }
+
+  SettingValue primary(int depth) {
+    const int line = token().line;
+    builder_.count(line);
+    builder_.check_depth(depth, line);
+    switch (token().kind) {
+      case Token::Kind::number:
+        return number();
+      case Token::Kind::text:
+        return text();
+      case Token::Kind::word:
+        return word(depth);
+      default:
+        if (take("[")) return list("]", depth);
+        if (take("(")) return parenthesised(depth);
+        if (take("{")) return dictionary(line, depth);
+        fail_unexpected();
+    }
+  }
+
+  SettingValue number() {
+    const SettingValue value = SettingValue::scalar(Kind::number, token().text, token().line);
+    if (!value.number()) builder_.fail(value.line, printable(value.text) + " is no decimal number");
+    ++at_;
+    return value;
+  }
+
+  SettingValue text() {
+    SettingValue value = SettingValue::scalar(Kind::text, "", token().line);
+    for (; token().kind == Token::Kind::text; ++at_) value.text += token().text;
+    return value;
+  }
+
+  SettingValue word(int depth) {
+    const int line = token().line;
+    refuse_keyword();
+    const std::string name = dotted_name();
+    if (token().is("(")) return call(name, line, depth);
+    if (name == "True" || name == "False") return SettingValue::scalar(Kind::boolean, name == "True" ? "true" : "false", line);
+    if (name == "None") return SettingValue::scalar(Kind::null, "", line);
+    return reference(name, line);
+  }
+
+  /// The value of a name that was assigned before, or the name.
+  SettingValue reference(const std::string& name, int line) {
+    const SettingValue* at = &root_;
+    for (size_t begin = 0; begin <= name.size() && at != nullptr;) {
+      const size_t end = std::min(name.find('.', begin), name.size());
+      at = at->find(std::string_view(name).substr(begin, end - begin));
+      begin = end + 1;
+    }
+    if (at == nullptr || at->is(Kind::map) || at->is(Kind::list)) return SettingValue::scalar(Kind::reference, name, line);
+    SettingValue value = *at;
+    value.line = line;
+    return value;
+  }
+
+  SettingValue list(std::string_view closing, int depth) {
+    SettingValue out = SettingValue::scalar(Kind::list, "", token().line);
+    while (!take(closing)) {
+      out.items.push_back(sum(depth + 1));
+      if (!token().is(closing)) require(",");
+    }
+    return out;
+  }
+
+  SettingValue parenthesised(int depth) {
+    if (take(")")) return SettingValue::scalar(Kind::list, "", token().line);
+    SettingValue first = sum(depth + 1);
+    if (take(")")) return first;
+    require(",");
+    SettingValue rest = list(")", depth);
+    rest.items.insert(rest.items.begin(), std::move(first));
+    return rest;
+  }
+
+  SettingValue dictionary(int line, int depth) {
+    SettingValue out = SettingValue::scalar(Kind::map, "", line);
+    while (!take("}")) {
+      const int key_line = token().line;
+      if (token().kind != Token::Kind::text) fail_unexpected();
+      const std::string key = text().text;
+      require(":");
+      SettingValue value = sum(depth + 1);
+      value.line = key_line;
+      builder_.add(out, key, std::move(value));
+      if (!token().is("}")) require(",");
+    }
+    return out;
+  }
+
+  SettingValue call(const std::string& name, int line, int depth) {
+    SettingValue out = SettingValue::scalar(Kind::map, "", line);
+    out.callee = name;
+    require("(");
+    while (!take(")")) {
+      const bool named = token().kind == Token::Kind::word && token(1).is("=");
+      const std::string argument = token().text;
+      const int argument_line = token().line;
+      if (named) at_ += 2;
+      SettingValue value = sum(depth + 1);
+      if (named) {
+        value.line = argument_line;
+        builder_.add(out, argument, std::move(value));
+      } else {
+        out.items.push_back(std::move(value));
+      }
+      if (!token().is(")")) require(",");
+    }
+    return out;
+  }
+
+  SettingsBuilder builder_;
+  std::vector<Token> tokens_;
+  size_t at_ = 0;
+  SettingValue root_ = SettingValue::scalar(Kind::map, "", 1);
+};
+
+}  // namespace
+
+SettingValue read_python_settings(std::string_view text, const std::string& file) { return Reader(text, file).run(); }
+
+}  // namespace llmtrain

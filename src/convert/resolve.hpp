@@ -1,0 +1,19 @@
+#pragma once
+#include "convert/draft.hpp"
+
+namespace llmtrain::convert {
+
+/// Sets the keys that follow from several settings together. The facts (by Draft::fact):
+///   task                 a task of the deck, or kto, orpo, simpo, cpo, rloo
+///   model, dataset, validation_data, reference_model, reward_model   a folder or file, or a name of the hub
+///   finetuning           full, lora, qlora, freeze, none
+///   micro, accumulation, global, world   sequences of a GPU, passes, sequences of a step, GPUs
+///   tokens_per_step      tokens of a step
+///   epochs, max_steps, warmup_steps, warmup_ratio, scheduler_num_cycles, min_lr_rate
+///   bf16, fp16, tf32, dtype, amp   precision of the passes
+///   eval_strategy, eval_steps, save_strategy, save_steps, logging_strategy, logging_steps
+///   zero, offload_parameters   ZeRO stage; cpu, nvme, none
+///   output_dir, run_name, sinks (separated by spaces), curriculum (true, false)
+void resolve(Draft& draft);
+
+}  // namespace llmtrain::convert

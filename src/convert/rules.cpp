@@ -1,0 +1,122 @@
+#include "convert/rules.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+
+namespace llmtrain::convert {
+namespace {
+
+using Kind = SettingValue::Kind;
+
+bool is_true(const SettingValue& value) { return value.boolean().value_or(false); }
+
+std::string set_pattern(Draft& draft, const SettingValue& value, std::string_view key) {
+  SettingValue list = SettingValue::scalar(Kind::list, "", value.line);
+  for (const auto& [module, number] : value.members) {
+    list.items.push_back(SettingValue::scalar(Kind::text, fmt::format("{}:{}", module, number.text), value.line));
+  }
+  return list.items.empty() ? "" : draft.set(key, list);
+}
+
+}  // namespace
+
+std::string set_betas(Draft& draft, const SettingValue& value) {
+  if (value.items.size() < 2) return value.print() + " is no list of two numbers";
+  const std::string wrong = draft.set("optimizer.beta1", value.items[0]);
+  return wrong.empty() ? draft.set("optimizer.beta2", value.items[1]) : wrong;
+}
+
+std::string set_initial_loss_scale(Draft& draft, const SettingValue& value) {
+  const std::optional<int64_t> power = value.integer();
+  if (!power || *power < 0 || *power > 62) return value.print() + " is no exponent of 2";
+  return draft.set_text("precision.initial_loss_scale", print_number(std::ldexp(1.0, static_cast<int>(*power))));
+}
+
+std::string set_loss_scale(Draft& draft, const SettingValue& value) {
+  if (value.number() == 0.0) return draft.set_text("precision.loss_scale", "dynamic");
+  return draft.set("precision.loss_scale", value);
+}
+
+std::string read_deepspeed_file(Draft& draft, const SettingValue& value) {
+  std::error_code ignored;
+  for (const std::filesystem::path& path : {std::filesystem::path(value.text), draft.folder / std::filesystem::path(value.text)}) {
+    if (!std::filesystem::is_regular_file(path, ignored) || path.extension() != ".json") continue;
+    draft.files.push_back(path.lexically_normal().string());
+    return "";
+  }
+  const bool third = value.text.find("3") != std::string::npos;
+  draft.set_fact("zero", third ? "3" : "2");
+  draft.remark(fmt::format("{} is not here: ZeRO stage {} is assumed by its name. Convert it where it is, and compare.",
+                           value.text, third ? 3 : 2));
+  return "";
+}
+
+std::string set_sampling(Draft& draft, const SettingValue& value) {
+  if (value.text == "random") return "";
+  if (value.text == "sequential") return draft.set_text("data.shuffle", "false");
+  if (value.text == "group_by_length") return draft.set_text("data.group_by_length", "true");
+  return value.print() + " has no counterpart here";
+}
+
+std::string set_fsdp(Draft& draft, const SettingValue& value) {
+  std::string words = value.text;
+  for (const SettingValue& item : value.items) words += " " + item.text;
+  if (has_word(words, "offload")) draft.set_text("parallel.offload_optimizer", "cpu");
+  if (has_word(words, "full_shard") || has_word(words, "hybrid_shard") || is_true(value)) draft.set_fact("zero", "3");
+  if (has_word(words, "shard_grad_op") || has_word(words, "hybrid_shard_zero2")) draft.set_fact("zero", "2");
+  if (has_word(words, "no_shard")) draft.set_fact("zero", "0");
+  return "";
+}
+
+std::string set_target_modules(Draft& draft, const SettingValue& value) {
+  const bool all = value.text == "all" || value.text == "all-linear" || is_true(value);
+  if (all) return draft.set_text("lora.target_modules", "all-linear");
+  if (value.boolean()) return "";
+  return draft.set("lora.target_modules", value);
+}
+
+std::string set_datasets(Draft& draft, const SettingValue& value) {
+  std::string names, format;
+  for (const SettingValue& item : value.is(Kind::list) ? value.items : std::vector<SettingValue>{value}) {
+    const SettingValue* const files = item.find("data_files");
+    const SettingValue* const name = files != nullptr ? files : item.find("path");
+    std::string text = name == nullptr ? item.text : name->text;
+    if (name != nullptr && !name->items.empty()) text = name->items.front().text;
+    names += (names.empty() ? "" : ", ") + text;
+    const SettingValue* const type = item.find("type");
+    if (type != nullptr && format.empty()) format = type->text.substr(0, type->text.find('.'));
+  }
+  if (!names.empty()) draft.set_fact("dataset", names);
+  if (format == "alpaca") draft.set_text("data.format", "alpaca");
+  if (format == "chat_template") draft.set_text("data.format", "messages");
+  if (format == "sharegpt") draft.set_text("data.format", "sharegpt");
+  if (format == "completion") draft.set_text("data.format", "text");
+  return "";
+}
+
+std::string set_lora_init(Draft& draft, const SettingValue& value) {
+  if (is_true(value)) return draft.set_text("lora.init", "kaiming");
+  if (value.text == "gaussian") return draft.set_text("lora.init", "gaussian");
+  return value.print() + " has no counterpart here; kaiming or gaussian";
+}
+
+std::string set_rank_pattern(Draft& draft, const SettingValue& value) {
+  return set_pattern(draft, value, "lora.rank_pattern");
+}
+
+std::string set_alpha_pattern(Draft& draft, const SettingValue& value) {
+  return set_pattern(draft, value, "lora.alpha_pattern");
+}
+
+std::string use_deepspeed(Draft& draft, const SettingValue& value) {
+  if (is_true(value)) draft.set_fact("zero", "2");
+  return "";
+}
+
+std::string train_on_prompt(Draft& draft, const SettingValue& value) {
+  return is_true(value) ? draft.set_text("chat.train_on", "all") : "";
+}
+
+}  // namespace llmtrain::convert

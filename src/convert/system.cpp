@@ -1,0 +1,70 @@
+#include "convert/system.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+namespace llmtrain::convert {
+
+std::span<const System* const> systems() {
+  static constexpr std::array<const System*, 13> all = {
+      &transformers, &trl,        &peft,        &deepspeed,   &llama_factory, &axolotl,    &torchtune,
+      &nanogpt,      &llama_farm, &llm_trainer, &simple_foundation, &training_system, &llama_home};
+  return all;
+}
+
+bool has_word(std::string_view text, std::string_view word) {
+  bool found = false;
+  each_word(text, [&](std::string_view one) { found = found || one == word; });
+  return found;
+}
+
+const Entry* find_entry(const System& system, std::string_view key, std::string_view task) {
+  const Entry* any_task = nullptr;
+  for (const Entry& entry : system.entries) {
+    if (!has_word(entry.keys, key)) continue;
+    if (entry.task.empty() || task.empty() || has_word(entry.task, task)) return &entry;
+    any_task = &entry;
+  }
+  for (const Include& include : system.includes) {
+    if (!key.starts_with(include.prefix)) continue;
+    const std::string_view rest = without_prefix(*include.system, key.substr(include.prefix.size()));
+    if (const Entry* const entry = find_entry(*include.system, rest, task)) return entry;
+  }
+  return any_task;
+}
+
+bool has_entries_below(const System& system, std::string_view key) {
+  const std::string map = std::string(key) + ".";
+  bool found = false;
+  for (const Entry& entry : system.entries) {
+    each_word(entry.keys, [&](std::string_view name) { found = found || name.starts_with(map); });
+  }
+  for (const Include& include : system.includes) {
+    found = found || include.prefix.starts_with(map);
+    if (key.starts_with(include.prefix)) {
+      found = found || has_entries_below(*include.system, key.substr(include.prefix.size()));
+    }
+  }
+  return found;
+}
+
+std::string_view without_prefix(const System& system, std::string_view key) {
+  for (const std::string_view prefix : system.prefixes) {
+    if (key.starts_with(prefix) && key.size() > prefix.size()) return without_prefix(system, key.substr(prefix.size()));
+  }
+  return key;
+}
+
+std::vector<std::string> key_names(const System& system) {
+  std::vector<std::string> names;
+  for (const Entry& entry : system.entries) {
+    each_word(entry.keys, [&names](std::string_view key) { names.emplace_back(key); });
+  }
+  for (const Include& include : system.includes) {
+    for (const std::string& name : key_names(*include.system)) names.push_back(std::string(include.prefix) + name);
+  }
+  return names;
+}
+
+}  // namespace llmtrain::convert

@@ -1,0 +1,160 @@
+// torchtune's recipes.
+#include "convert/rules.hpp"
+
+namespace llmtrain::convert {
+namespace {
+
+/// A component such as torchtune.models.llama3.lora_llama3_8b: its name's beginning tells what is trained.
+std::string set_model_component(Draft& draft, const SettingValue& value) {
+  const std::string name = value.text.substr(value.text.rfind('.') + 1);
+  draft.set_fact("finetuning", name.starts_with("qlora_") ? "qlora" : name.starts_with("lora_") ? "lora" : "full");
+  if (value.text.find("vision") != std::string::npos) return value.print() + " reads images; models here read text";
+  return "";
+}
+
+void add_target(Draft& draft, const std::string& names) {
+  const Draft::Given* const before = draft.find("lora.target_modules");
+  draft.replace("lora.target_modules", before == nullptr ? names : before->text + ", " + names);
+}
+
+std::string set_attention_modules(Draft& draft, const SettingValue& value) {
+  for (const SettingValue& item : value.items) add_target(draft, item.text == "output_proj" ? "o_proj" : item.text);
+  return "";
+}
+
+std::string set_mlp_modules(Draft& draft, const SettingValue& value) {
+  if (value.boolean().value_or(false)) add_target(draft, "gate_proj, up_proj, down_proj");
+  return "";
+}
+
+std::string set_output_module(Draft& draft, const SettingValue& value) {
+  if (value.boolean().value_or(false)) add_target(draft, "lm_head");
+  return "";
+}
+
+constexpr Entry entries[] = {
+    derived("output_dir", "output_dir", "run.output, run.name"),
+    ruled("model._component_ policy_model._component_", set_model_component, "run.finetuning, quantization.bits",
+          "lora_ and qlora_ begin the names of builders; the weights are those of checkpointer.checkpoint_dir"),
+    ruled("model.lora_attn_modules", set_attention_modules, "lora.target_modules"),
+    ruled("model.apply_lora_to_mlp", set_mlp_modules, "lora.target_modules"),
+    ruled("model.apply_lora_to_output", set_output_module, "lora.target_modules"),
+    mapped("model.lora_rank", "lora.r"),
+    mapped("model.lora_alpha", "lora.alpha"),
+    mapped("model.lora_dropout", "lora.dropout"),
+    mapped("model.use_dora", "lora.dora"),
+    mapped("model.quantize_base", "quantization.bits", "true=4 false="),
+    no_effect("tokenizer._component_ tokenizer.path tokenizer.merges_file tokenizer.vocab_path tokenizer.merges_path tokenizer.special_tokens_path",
+              "the tokenizer of model.path"),
+    mapped("tokenizer.max_seq_len max_seq_length", "batch.sequence_length"),
+    mapped("tokenizer.prompt_template", "chat.template"),
+    derived("checkpointer.checkpoint_dir", "model", "model.path"),
+    no_effect("checkpointer._component_ checkpointer.checkpoint_files checkpointer.checkpoint_files.filename_format "
+              "checkpointer.checkpoint_files.max_filename checkpointer.model_type checkpointer.output_dir "
+              "checkpointer.recipe_checkpoint checkpointer.safe_serialization",
+              "a Hugging Face folder; config.json tells the model"),
+    mapped("checkpointer.adapter_checkpoint", "lora.path"),
+    unsupported("resume_from_checkpoint should_load_recipe_state", "submit the same command again: a run resumes by itself"),
+    mapped("dataset._component_", "data.format",
+           "torchtune.datasets.alpaca_dataset=alpaca torchtune.datasets.alpaca_cleaned_dataset=alpaca "
+           "torchtune.datasets.instruct_dataset=alpaca torchtune.datasets.chat_dataset=auto "
+           "torchtune.datasets.text_completion_dataset=text torchtune.datasets.preference_dataset=preference "
+           "torchtune.datasets.stack_exchange_paired_dataset=preference torchtune.datasets.hh_rlhf_helpful_dataset=preference "
+           "torchtune.datasets.samsum_dataset=auto torchtune.datasets.grammar_dataset=auto torchtune.datasets.slimorca_dataset=sharegpt "
+           "torchtune.datasets.wikitext_dataset=text torchtune.datasets.cnn_dailymail_articles_dataset=text",
+           "write the rows as JSON lines"),
+    derived("dataset.data_files dataset.source", "dataset", "data.train"),
+    mapped("dataset.packed", "data.packing", "true=greedy false=none"),
+    mapped("dataset.train_on_input", "chat.train_on", "true=all false="),
+    mapped("dataset.column", "data.text_column"),
+    mapped("dataset.new_system_prompt", "chat.system"),
+    no_effect("dataset.subset dataset.split dataset.add_eos dataset.conversation_style dataset.conversation_column dataset.masking_strategy "
+              "collate_fn dataloader",
+              "data.train names files; documents end with EOS"),
+    unsupported("datasets", "several files with weights: data.train = FILE:WEIGHT, FILE:WEIGHT"),
+    mapped("seed", "run.seed"),
+    mapped("shuffle", "data.shuffle"),
+    derived("batch_size", "micro", "batch.micro, batch.global"),
+    derived("gradient_accumulation_steps", "accumulation", "batch.global"),
+    mapped("optimizer._component_", "optimizer.name",
+           "torch.optim.AdamW=adamw torch.optim.Adam=adamw torch.optim.SGD=sgd bitsandbytes.optim.AdamW8bit=adamw_8bit "
+           "bitsandbytes.optim.PagedAdamW=paged_adamw bitsandbytes.optim.PagedAdamW8bit=paged_adamw_8bit torchao.optim.AdamW8bit=adamw_8bit",
+           "adamw or adamw_8bit"),
+    mapped("optimizer.lr", "schedule.learning_rate"),
+    mapped("optimizer.weight_decay", "optimizer.weight_decay"),
+    ruled("optimizer.betas", set_betas, "optimizer.beta1, optimizer.beta2"),
+    mapped("optimizer.eps", "optimizer.epsilon"),
+    no_effect("optimizer.fused optimizer.foreach optimizer_in_bwd", "updates are fused"),
+    mapped("lr_scheduler._component_", "schedule.name",
+           "torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup=cosine "
+           "torchtune.modules.get_cosine_schedule_with_warmup=cosine"),
+    derived("lr_scheduler.num_warmup_steps", "warmup_steps", "schedule.warmup_steps"),
+    mapped("lr_scheduler.num_cycles", "schedule.num_cycles"),
+    derived("loss._component_", "task", "run.task",
+            "torchtune.modules.loss.CEWithChunkedOutputLoss=sft torchtune.modules.loss.LinearCrossEntropyLoss=sft torch.nn.CrossEntropyLoss=sft "
+            "torchtune.rlhf.loss.DPOLoss=dpo torchtune.rlhf.loss.RSOLoss=dpo torchtune.rlhf.loss.PPOLoss=ppo",
+            "kd and other losses are not there"),
+    mapped("loss.beta", "dpo.beta"),
+    mapped("loss.label_smoothing", "dpo.label_smoothing"),
+    mapped("loss.epsilon", "ppo.clip"),
+    mapped("loss.value_coeff", "ppo.value_coefficient"),
+    mapped("loss.value_clip_range", "ppo.value_clip"),
+    no_effect("loss.num_output_chunks", "the loss is computed in parts already"),
+    derived("epochs", "epochs", "run.epochs"),
+    unsupported("max_steps_per_epoch", "run.max_steps"),
+    derived("num_steps", "rollouts", "run.epochs", {}, "samples there; give run.max_steps"),
+    mapped("clip_grad_norm", "optimizer.max_grad_norm"),
+    no_effect("compile low_cpu_ram memory_efficient_fsdp_wrap custom_sharded_layers", "kernels are compiled, and layers are gathered one at a time"),
+    derived("metric_logger._component_", "sinks", "log.sinks",
+            "torchtune.training.metric_logging.DiskLogger= torchtune.training.metric_logging.StdoutLogger= "
+            "torchtune.training.metric_logging.WandBLogger=wandb torchtune.training.metric_logging.TensorBoardLogger=tensorboard",
+            "tensorboard or wandb"),
+    mapped("metric_logger.project", "wandb.project"),
+    no_effect("metric_logger.log_dir metric_logger.filename log_peak_memory_stats log_level", "metrics are in the run's folder, with memory"),
+    mapped("log_every_n_steps", "log.every_steps"),
+    no_effect("device tensor_parallel_plan tensor_parallel_dim data_parallel_shard_dim data_parallel_replicate_dim", "the build and the launcher decide"),
+    derived("dtype", "dtype", "precision.compute", dtypes),
+    mapped("enable_activation_checkpointing", "memory.recompute", recompute_if),
+    no_effect("enable_activation_offloading ac_mode ac_option", "memory.recompute"),
+    mapped("fsdp_cpu_offload fsdp.cpu_offload", "parallel.offload_optimizer", "true=cpu false="),
+    mapped("profiler.enabled", "log.profile", "true=3 false="),
+    no_effect("profiler._component_ profiler.output_dir profiler.cpu profiler.cuda profiler.profile_memory profiler.with_stack "
+              "profiler.record_shapes profiler.with_flops profiler.wait_steps profiler.warmup_steps profiler.active_steps "
+              "profiler.num_cycles",
+              "log.profile"),
+    no_effect("save_adapter_weights_only", "adapters are in the run's folder, and a checkpoint has the whole state"),
+    unsupported("quantizer quantizer._component_ quantizer.groupsize", "[quantization], or llmtool quantize"),
+    unsupported("teacher_model teacher_model._component_ teacher_checkpointer._component_ teacher_checkpointer.checkpoint_dir "
+                "teacher_checkpointer.checkpoint_files teacher_checkpointer.recipe_checkpoint teacher_checkpointer.output_dir "
+                "teacher_checkpointer.model_type kd_loss._component_ kd_ratio",
+                "distillation is not there: run.task = sft on the teacher's texts (run.task = generate)"),
+    no_effect("ref_checkpointer ref_policy_checkpointer value_checkpointer", "the reference is the model before training"),
+    mapped("reward_checkpointer.checkpoint_dir", "ppo.reward_model"),
+    no_effect("reward_checkpointer reward_checkpointer._component_ reward_checkpointer.checkpoint_files reward_checkpointer.output_dir "
+              "reward_checkpointer.model_type reward_and_value_model forward_batch_size",
+              "ppo.reward_model is a folder"),
+    mapped("ppo_epochs", "ppo.epochs"),
+    unsupported("ppo_batch_size", "ppo.mini_batches: batch.global over it"),
+    mapped("max_generated_tokens max_new_tokens", "rollout.max_new_tokens"),
+    mapped("temperature", "rollout.temperature"),
+    mapped("top_k", "rollout.top_k"),
+    mapped("whiten_rewards", "ppo.whiten_rewards"),
+    mapped("gamma", "ppo.gamma"),
+    mapped("lmbda", "ppo.lambda"),
+    mapped("kl_coeff", "ppo.kl_coefficient"),
+    mapped("reward_penalty", "ppo.missing_eos_penalty"),
+    no_effect("penalise_no_eos min_response_length stop_token_ids", "ppo.missing_eos_penalty; EOS and the template's stop tokens end a completion"),
+    unsupported("prompt prompt.system prompt.user prompt.user.text prompt.user.image tasks limit enable_kv_cache",
+                "llmtool generate, and run.task = evaluate with evaluation.tasks"),
+    unsupported("model.decoder_trainable model.encoder_trainable model.fusion_trainable model.image_size tokenizer.image_size",
+                "models read text"),
+};
+
+constexpr Default defaults[] = {{"clip_grad_norm", "0"}};
+constexpr Hint hints[] = {{"dataset._component_", "sft"}, {"model._component_", "sft"}};
+
+}  // namespace
+
+const System torchtune{"torchtune", "torchtune 0.6.1", entries, defaults, hints};
+
+}  // namespace llmtrain::convert

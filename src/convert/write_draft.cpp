@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "core/deck/deck_line.hpp"
 #include "core/files/json_reader.hpp"
 
 namespace llmtrain::convert {

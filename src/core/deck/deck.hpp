@@ -146,8 +146,6 @@ class DeckLoader {
   std::vector<std::string> notes_;
 };
 
-/// "name = value", with a value as printed, in lines of a deck: lists break after commas, long text after a backslash.
-std::string deck_line(std::string_view name, std::string_view value);
 /// The values as a deck, each with a comment that says where it comes from. Reading it gives the same values.
 std::string write_deck(const DeckKeys& keys, const Provenance& provenance, std::string_view title);
 

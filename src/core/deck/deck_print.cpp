@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "core/deck/deck.hpp"
+#include "core/deck/deck_line.hpp"
 #include "core/deck/suggestion.hpp"
 
 namespace llmtrain {

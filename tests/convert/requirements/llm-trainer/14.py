@@ -1,0 +1,4 @@
+training_config = TrainingConfig(
+    report_to=["tensorboard"],
+    logging_steps=100
+)

@@ -1,0 +1,3 @@
+training_config = TrainingConfig(
+    resume_from_checkpoint="./checkpoints/checkpoint-10000.pt"
+)

@@ -57,7 +57,9 @@ std::string translate(std::string_view values, SettingValue& value) {
   }
   const std::optional<std::string> ours = translated(values, value.text);
   std::string known;
-  each_word(values, [&known](std::string_view word) { known += (known.empty() ? "" : ", ") + std::string(word.substr(0, word.find('='))); });
+  each_word(values, [&known](std::string_view word) {
+    known += (known.empty() ? "" : ", ") + std::string(word.substr(0, word.find('=')));
+  });
   if (!ours) return fmt::format("the value {} has no counterpart here (known: {})", value.print(), known);
   value = *ours == "true" || *ours == "false" ? SettingValue::scalar(Kind::boolean, *ours, value.line)
                                               : SettingValue::scalar(Kind::text, *ours, value.line);
@@ -159,7 +161,8 @@ class Converter {
     if (value.is(Kind::null)) {
       finding.effect = Effect::no_effect;
       finding.text = "not set, as if it were absent";
-    } else if (lower_case(value.text) == "auto" && entry.values.find("auto") == std::string_view::npos && entry.rule == nullptr) {
+    } else if (lower_case(value.text) == "auto" && entry.values.find("auto") == std::string_view::npos &&
+               entry.rule == nullptr) {
       finding.effect = Effect::no_effect;
       finding.text = "auto: other settings decide";
     } else if (const std::string wrong = take(entry, value); !wrong.empty()) {
@@ -232,8 +235,8 @@ class Converter {
   Draft draft_;
   std::string task_;
   std::vector<Finding> findings_;
-  std::vector<size_t> mapped_;       ///< indices of findings with the effect `mapped`
-  std::vector<std::string> notes_;   ///< their remarks
+  std::vector<size_t> mapped_;      ///< indices of findings with the effect `mapped`
+  std::vector<std::string> notes_;  ///< their remarks
 };
 
 struct Score {
@@ -263,9 +266,8 @@ const System& find_system(const std::string& name, const SettingValue& root) {
     names.push_back(system->name);
   }
   if (name != "auto") {
-    throw UserError(ExitCode::command_line,
-                    fmt::format("command line: --from {}: no such system{}; one of {}", printable(name),
-                                did_you_mean(name, names), joined(names)));
+    throw UserError(ExitCode::command_line, fmt::format("command line: --from {}: no such system{}; one of {}",
+                                                        printable(name), did_you_mean(name, names), joined(names)));
   }
   const System* best = nullptr;
   Score best_score;

@@ -18,9 +18,8 @@ std::string escaped(const std::string& text) {
   for (size_t at = out.find(dollar); at != std::string::npos; at = out.find(dollar, at + 2)) {
     const size_t end = out.find('}', at);
     const std::string name = end == std::string::npos ? "" : out.substr(at + dollar.size(), end - at - dollar.size());
-    const bool variable = !name.empty() && std::ranges::all_of(name, [](unsigned char c) {
-      return std::isalnum(c) != 0 || c == '_';
-    });
+    const bool variable =
+        !name.empty() && std::ranges::all_of(name, [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; });
     if (variable) out.replace(at, dollar.size(), "${");
   }
   return out;

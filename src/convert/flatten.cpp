@@ -31,11 +31,12 @@ class Flattener {
       settings_.push_back({file_, prefix + "#", "#", SettingValue::scalar(Kind::reference, map.print(), map.line)});
     }
     for (const auto& [member, value] : map.members) {
-      const std::string name = prefix + (value.callee.empty() ? member : value.callee.substr(value.callee.rfind('.') + 1));
+      const std::string name =
+          prefix + (value.callee.empty() ? member : value.callee.substr(value.callee.rfind('.') + 1));
       const std::string key(without_prefix(system_, name));
       const bool divided = value.is(Kind::map) && !value.members.empty() &&
                            (find_entry(system_, key, "") == nullptr || has_entries_below(system_, key));
-      if (divided) {
+      if (divided || (value.members.empty() && !value.items.empty() && !value.callee.empty())) {
         walk(value, name + ".");
       } else {
         settings_.push_back({file_, name, key, interpolated(value)});

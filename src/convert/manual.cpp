@@ -50,8 +50,9 @@ std::string row(const Entry& entry) {
 std::string table(const System& system) {
   std::string out = fmt::format("\n### {}\n\n`--from {}`.", system.title, system.name);
   for (const Include& include : system.includes) {
-    out += include.prefix.empty() ? fmt::format(" All keys of {}, too.", include.system->title)
-                                  : fmt::format(" Keys below `{}` are those of {}.", include.prefix, include.system->title);
+    out += include.prefix.empty()
+               ? fmt::format(" All keys of {}, too.", include.system->title)
+               : fmt::format(" Keys below `{}` are those of {}.", include.prefix, include.system->title);
   }
   if (!system.defaults.empty()) {
     out += " Where a key is not given, the deck gets the program's own default:";

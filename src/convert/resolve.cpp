@@ -14,8 +14,8 @@ namespace {
 bool names_file(const std::string& text) {
   std::error_code ignored;
   if (text.starts_with('.') || text.starts_with('/') || text.starts_with('~') || text.starts_with("$")) return true;
-  for (const std::string_view ending : {".jsonl", ".json", ".ndjson", ".jsonlines", ".txt", ".h5", ".gz", ".zst", ".csv",
-                                        ".parquet"}) {
+  for (const std::string_view ending :
+       {".jsonl", ".json", ".ndjson", ".jsonlines", ".txt", ".h5", ".gz", ".zst", ".csv", ".parquet"}) {
     if (text.ends_with(ending)) return true;
   }
   return std::filesystem::exists(text, ignored);
@@ -65,7 +65,8 @@ void resolve_finetuning(Draft& draft) {
   if (kind == "qlora") draft.set_text("quantization.bits", "4");
   const bool quantised = draft.has("quantization.bits") && !draft.is("quantization.bits", "0");
   if (kind == "qlora" || (quantised && kind != "lora")) {
-    if (kind != "qlora") draft.remark("Quantised weights are frozen, so that adapters are trained: run.finetuning = lora.");
+    if (kind != "qlora")
+      draft.remark("Quantised weights are frozen, so that adapters are trained: run.finetuning = lora.");
     kind = "lora";
   }
   if (kind != "full" || fact) draft.set_text("run.finetuning", kind == "none" ? "full" : kind);
@@ -81,7 +82,8 @@ void resolve_data(Draft& draft) {
   };
   place("dataset", "data.train", "files of training data");
   place("validation_data", "data.validation", "");
-  const bool evaluates = draft.fact("validation_data") || draft.has("data.validation_fraction") || draft.has("data.validation");
+  const bool evaluates =
+      draft.fact("validation_data") || draft.has("data.validation_fraction") || draft.has("data.validation");
   const bool measures = draft.fact("eval_strategy") && !draft.is_fact("eval_strategy", "no");
   if (!evaluates && !measures && draft.is_fact("holds_out_nothing", "true")) {
     draft.from("no validation data: all rows are trained on", true);
@@ -107,14 +109,18 @@ void resolve_batch(Draft& draft) {
   if (!global || given_micro) {
     const int64_t product = micro * passes;
     if (global && *global != product) {
-      draft.remark(fmt::format("The batch of {} is not {} sequences x {} passes x {} GPUs = {}: batch.global is the former.",
-                               *global, micro, accumulation.value_or(1), world, product));
+      draft.remark(
+          fmt::format("The batch of {} is not {} sequences x {} passes x {} GPUs = {}: batch.global is the former.",
+                      *global, micro, accumulation.value_or(1), world, product));
     }
     global = global.value_or(product);
   }
-  draft.from(fmt::format("sequences of a GPU, {}", draft.fact("micro") ? draft.fact("micro")->origin : "by the whole"), false);
+  draft.from(fmt::format("sequences of a GPU, {}", draft.fact("micro") ? draft.fact("micro")->origin : "by the whole"),
+             false);
   draft.set_text("batch.micro", std::to_string(micro));
-  draft.from(fmt::format("{} sequences x {} passes x {} GPU{}", micro, accumulation.value_or(1), world, world == 1 ? "" : "s"), false);
+  draft.from(
+      fmt::format("{} sequences x {} passes x {} GPU{}", micro, accumulation.value_or(1), world, world == 1 ? "" : "s"),
+      false);
   draft.set_text("batch.global", std::to_string(*global));
   if (world == 1 && !draft.fact("world") && draft.ranks() == 0) {
     draft.remark("batch.global is that of one GPU: convert with --ranks N for a job of N GPUs.");
@@ -145,7 +151,8 @@ void resolve_schedule(Draft& draft) {
   const double steps = draft.fact_number("warmup_steps").value_or(0);
   const double ratio = draft.fact_number("warmup_ratio").value_or(0);
   if (steps >= 1) {
-    set_from(draft, "schedule.warmup_steps", fmt::format("{}", static_cast<int64_t>(steps)), *draft.fact("warmup_steps"));
+    set_from(draft, "schedule.warmup_steps", fmt::format("{}", static_cast<int64_t>(steps)),
+             *draft.fact("warmup_steps"));
   } else if (steps > 0) {
     set_from(draft, "schedule.warmup_ratio", print_number(steps), *draft.fact("warmup_steps"));
   } else if (ratio > 0) {
@@ -180,7 +187,8 @@ void resolve_precision(Draft& draft) {
   if (is_true("bf16")) return set("bf16", "bf16");
   if (is_true("fp16")) return set("fp16", "fp16");
   if (is_true("amp")) return set("amp", draft.fact("dtype") ? draft.fact("dtype")->text : "fp16");
-  if (draft.fact("dtype") && !draft.is_fact("dtype", "fp32") && !draft.fact("amp")) return set("dtype", draft.fact("dtype")->text);
+  if (draft.fact("dtype") && !draft.is_fact("dtype", "fp32") && !draft.fact("amp"))
+    return set("dtype", draft.fact("dtype")->text);
   if (is_true("tf32")) return set("tf32", "tf32");
   for (const std::string_view name : {"bf16", "fp16", "amp", "dtype"}) {
     if (draft.fact(name)) return set(name, "fp32");
@@ -196,7 +204,8 @@ void resolve_parallel(Draft& draft) {
 }
 
 /// Sets every_steps or every_epochs of a section from a strategy and an interval.
-void resolve_interval(Draft& draft, const std::string& section, std::string_view strategy_name, std::string_view steps_name) {
+void resolve_interval(Draft& draft, const std::string& section, std::string_view strategy_name,
+                      std::string_view steps_name) {
   const Draft::Given* const strategy = draft.fact(strategy_name);
   const Draft::Given* const given = draft.fact(steps_name);
   const std::string kind = strategy ? strategy->text : "steps";

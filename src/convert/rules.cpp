@@ -41,7 +41,8 @@ std::string set_loss_scale(Draft& draft, const SettingValue& value) {
 
 std::string read_deepspeed_file(Draft& draft, const SettingValue& value) {
   std::error_code ignored;
-  for (const std::filesystem::path& path : {std::filesystem::path(value.text), draft.folder / std::filesystem::path(value.text)}) {
+  for (const std::filesystem::path& path :
+       {std::filesystem::path(value.text), draft.folder / std::filesystem::path(value.text)}) {
     if (!std::filesystem::is_regular_file(path, ignored) || path.extension() != ".json") continue;
     draft.files.push_back(path.lexically_normal().string());
     return "";

@@ -20,10 +20,10 @@ inline constexpr std::string_view optimizers =
     "fused=adamw adamw_8bit adamw_bnb_8bit=adamw_8bit paged_adamw paged_adamw_32bit=paged_adamw paged_adamw_8bit "
     "adafactor lion lion_32bit=lion paged_lion_32bit=lion sgd muon";
 inline constexpr std::string_view dtypes =
-    "float16=fp16 fp16 half=fp16 bfloat16=bf16 bf16 float32=fp32 fp32 float=fp32 torch.float16=fp16 torch.bfloat16=bf16 "
+    "float16=fp16 fp16 half=fp16 bfloat16=bf16 bf16 float32=fp32 fp32 float=fp32 torch.float16=fp16 "
+    "torch.bfloat16=bf16 "
     "torch.float32=fp32 no=fp32 auto=";
-inline constexpr std::string_view sinks =
-    "tensorboard wandb none= no= false= all=tensorboard jsonl= hdf5= csv= html";
+inline constexpr std::string_view sinks = "tensorboard wandb none= no= false= all=tensorboard jsonl= hdf5= csv= html";
 inline constexpr std::string_view strategies = "no false=no none=no steps epoch best=steps";
 inline constexpr std::string_view best_metrics =
     "loss=validation/loss eval_loss=validation/loss val_loss=validation/loss perplexity=validation/perplexity "

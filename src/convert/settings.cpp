@@ -117,7 +117,8 @@ SettingValue& SettingsBuilder::map_at(SettingValue& root, const std::string& dot
   for (size_t begin = 0; begin < dotted.size();) {
     const size_t end = std::min(dotted.find('.', begin), dotted.size());
     const std::string name = dotted.substr(begin, end - begin);
-    if (at->find(name) == nullptr) at->members.emplace_back(name, SettingValue::scalar(SettingValue::Kind::map, "", line));
+    if (at->find(name) == nullptr)
+      at->members.emplace_back(name, SettingValue::scalar(SettingValue::Kind::map, "", line));
     at = const_cast<SettingValue*>(at->find(name));
     if (!at->is(SettingValue::Kind::map)) fail(line, printable(name) + " has a value already, and is no section");
     begin = end + 1;
@@ -128,7 +129,8 @@ SettingValue& SettingsBuilder::map_at(SettingValue& root, const std::string& dot
 SettingValue plain_scalar(const std::string& text, int line) {
   using Kind = SettingValue::Kind;
   const std::string word = lower_case(text);
-  if (word.empty() || word == "~" || word == "null" || word == "none") return SettingValue::scalar(Kind::null, "", line);
+  if (word.empty() || word == "~" || word == "null" || word == "none")
+    return SettingValue::scalar(Kind::null, "", line);
   if (const std::optional<bool> value = word_as_boolean(text)) {
     return SettingValue::scalar(Kind::boolean, *value ? "true" : "false", line);
   }
@@ -150,8 +152,9 @@ SettingValue read_settings(const std::string& path) {
   const std::string ending = lower_case(std::filesystem::path(path).extension().string());
   const auto reader = std::ranges::find(readers, ending, &Reader::ending);
   if (reader == readers.end()) {
-    throw UserError(ExitCode::command_line,
-                    fmt::format("command line: {}: settings end in .json, .yaml, .yml, .toml, .ini, .cfg or .py", path));
+    throw UserError(
+        ExitCode::command_line,
+        fmt::format("command line: {}: settings end in .json, .yaml, .yml, .toml, .ini, .cfg or .py", path));
   }
   std::string text = FileHandle::open_to_read(path).read_text(max_settings_bytes);
   if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);

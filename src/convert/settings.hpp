@@ -23,7 +23,9 @@ struct SettingValue {
   std::string callee;                                         ///< of a call in Python, whose arguments are the members
   int line = 0;
 
-  static SettingValue scalar(Kind kind, std::string text, int line) { return {kind, std::move(text), {}, {}, {}, line}; }
+  static SettingValue scalar(Kind kind, std::string text, int line) {
+    return {kind, std::move(text), {}, {}, {}, line};
+  }
   bool is(Kind other) const { return kind == other; }
   const SettingValue* find(std::string_view name) const;
   bool operator==(const SettingValue& other) const;  ///< lines do not count

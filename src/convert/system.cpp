@@ -8,7 +8,7 @@ namespace llmtrain::convert {
 
 std::span<const System* const> systems() {
   static constexpr std::array<const System*, 13> all = {
-      &transformers, &trl,        &peft,        &deepspeed,   &llama_factory, &axolotl,    &torchtune,
+      &transformers, &trl,        &peft,        &deepspeed,         &llama_factory,   &axolotl,   &torchtune,
       &nanogpt,      &llama_farm, &llm_trainer, &simple_foundation, &training_system, &llama_home};
   return all;
 }

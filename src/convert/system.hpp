@@ -2,8 +2,8 @@
 // Tables of the settings of other programs: what each key becomes in a deck, why it has no effect here, or what to do
 // instead. They convert files and make the tables of docs/coming-from.md.
 
-#include <cstdint>
 #include <algorithm>
+#include <cstdint>
 #include <span>
 #include <string_view>
 
@@ -19,15 +19,15 @@ using Rule = std::string (*)(Draft& draft, const SettingValue& value);
 enum class Effect : uint8_t { mapped, no_effect, unsupported, unknown };
 
 struct Entry {
-  std::string_view keys;    ///< names of the key, separated by spaces; dots lead into maps
+  std::string_view keys;  ///< names of the key, separated by spaces; dots lead into maps
   Effect effect;
-  std::string_view target;  ///< deck keys, separated by ", "; a rule and a fact may set others, too
+  std::string_view target;       ///< deck keys, separated by ", "; a rule and a fact may set others, too
   std::string_view values = {};  ///< the accepted values, as "theirs=ours ..."; "theirs=" sets nothing. Empty: any
   std::string_view note = {};    ///< remark, reason, or what to do instead
   std::string_view fact = {};    ///< the value is kept under this name until all settings are known (resolve.hpp)
-  Rule rule = nullptr;  ///< takes the value as it is given
-  std::string_view off = {};   ///< of an unsupported key: further values that switch it off, separated by spaces
-  std::string_view task = {};  ///< the tasks whose settings have this meaning, separated by spaces. Empty: all
+  Rule rule = nullptr;           ///< takes the value as it is given
+  std::string_view off = {};     ///< of an unsupported key: further values that switch it off, separated by spaces
+  std::string_view task = {};    ///< the tasks whose settings have this meaning, separated by spaces. Empty: all
 
   constexpr Entry for_tasks(std::string_view tasks) const {
     Entry copy = *this;
@@ -47,7 +47,9 @@ constexpr Entry derived(std::string_view keys, std::string_view fact, std::strin
 constexpr Entry ruled(std::string_view keys, Rule rule, std::string_view target, std::string_view note = {}) {
   return {keys, Effect::mapped, target, {}, note, {}, rule};
 }
-constexpr Entry no_effect(std::string_view keys, std::string_view why) { return {keys, Effect::no_effect, {}, {}, why}; }
+constexpr Entry no_effect(std::string_view keys, std::string_view why) {
+  return {keys, Effect::no_effect, {}, {}, why};
+}
 constexpr Entry unsupported(std::string_view keys, std::string_view instead, std::string_view off = {}) {
   return {keys, Effect::unsupported, {}, {}, instead, {}, nullptr, off};
 }
@@ -73,8 +75,8 @@ struct Include {
 };
 
 struct System {
-  std::string_view name;     ///< --from
-  std::string_view title;    ///< for people, with the version of the table
+  std::string_view name;   ///< --from
+  std::string_view title;  ///< for people, with the version of the table
   std::span<const Entry> entries;
   std::span<const Default> defaults = {};
   std::span<const Hint> hints = {};

@@ -43,7 +43,8 @@ std::string_view effect_text(Effect effect) {
 void print_report(const convert::Conversion& conversion, const std::string& output) {
   std::string report = fmt::format("settings of {}\n", conversion.system->title);
   for (const convert::Finding& finding : conversion.findings) {
-    report += fmt::format("{}:{}: {}: {}{}\n", finding.file, finding.line, finding.key, effect_text(finding.effect), finding.text);
+    report += fmt::format("{}:{}: {}: {}{}\n", finding.file, finding.line, finding.key, effect_text(finding.effect),
+                          finding.text);
   }
   for (const std::string& remark : conversion.remarks) report += "note: " + remark + "\n";
   for (const std::string& need : conversion.needs) report += "to fill in: " + need + "\n";
@@ -62,8 +63,9 @@ void convert_file(const ConvertCommand& o) {
   print_report(conversion, o.output);
   const size_t left_out = conversion.count(Effect::unsupported) + conversion.count(Effect::unknown);
   if (o.strict && left_out > 0) {
-    throw UserError(ExitCode::bad_content, fmt::format("{}: {} keys have no counterpart, so with --strict no deck is written",
-                                                       o.settings, left_out));
+    throw UserError(
+        ExitCode::bad_content,
+        fmt::format("{}: {} keys have no counterpart, so with --strict no deck is written", o.settings, left_out));
   }
   OutputFile output(o.output, o.force);
   output.write(conversion.deck);
@@ -77,10 +79,14 @@ Subcommand add_convert(CLI::App& program) {
   const auto o = std::make_shared<ConvertCommand>();
   std::string names = "auto";
   for (const convert::System* const system : convert::systems()) names += fmt::format(", {}", system->name);
-  app->add_option("settings", o->settings, "file: .json, .yaml, .toml, .ini, or .py with literal assignments and calls")->required();
+  app->add_option("settings", o->settings, "file: .json, .yaml, .toml, .ini, or .py with literal assignments and calls")
+      ->required();
   app->add_option("--from", o->options.from, "the program: " + names)->capture_default_str();
-  app->add_option("--task", o->options.task, "what the settings are for, if their keys do not tell: pretrain, sft, dpo, kto, orpo, reward, grpo, rloo, ppo")
-      ->check(CLI::IsMember({"pretrain", "sft", "dpo", "kto", "orpo", "simpo", "cpo", "reward", "grpo", "rloo", "ppo"}));
+  app->add_option(
+         "--task", o->options.task,
+         "what the settings are for, if their keys do not tell: pretrain, sft, dpo, kto, orpo, reward, grpo, rloo, ppo")
+      ->check(
+          CLI::IsMember({"pretrain", "sft", "dpo", "kto", "orpo", "simpo", "cpo", "reward", "grpo", "rloo", "ppo"}));
   app->add_option("--ranks", o->options.ranks, "GPUs of the other program's job, by which its batch is multiplied");
   app->add_option("--output", o->output, "the deck; - is the standard output")->required();
   app->add_flag("--strict", o->strict, "write no deck, and exit with 65, if a key is unknown or not supported");

@@ -86,7 +86,8 @@ class Tokenizer {
 
   void symbol(char c) {
     if (std::string_view("()[]{}=,:.+-*/").find(c) == std::string_view::npos) {
-      builder_.fail(line_, "'" + printable(std::string(1, c)) + "'; only literal values, assignments and calls are read");
+      builder_.fail(line_,
+                    "'" + printable(std::string(1, c)) + "'; only literal values, assignments and calls are read");
     }
     if (c == '(' || c == '[' || c == '{') builder_.check_depth(++depth_, line_);
     if (c == ')' || c == ']' || c == '}') --depth_;
@@ -98,7 +99,8 @@ class Tokenizer {
   void quoted(bool raw) {
     const int first_line = line_;
     const std::string_view rest = text_.substr(at_);
-    const std::string mark(rest.starts_with("\"\"\"") || rest.starts_with("'''") ? rest.substr(0, 3) : rest.substr(0, 1));
+    const std::string mark(rest.starts_with("\"\"\"") || rest.starts_with("'''") ? rest.substr(0, 3)
+                                                                                 : rest.substr(0, 1));
     at_ += mark.size();
     std::string value;
     while (!text_.substr(at_).starts_with(mark)) {

@@ -57,7 +57,8 @@ class Reader {
   int take(const std::string& section, const std::string& name, std::string value) {
     builder_.count(line_);
     builder_.check_depth(static_cast<int>(std::ranges::count(section, '.')), line_);
-    const bool quoted = value.size() > 1 && (value.front() == '"' || value.front() == '\'') && value.back() == value.front();
+    const bool quoted =
+        value.size() > 1 && (value.front() == '"' || value.front() == '\'') && value.back() == value.front();
     if (quoted) value = value.substr(1, value.size() - 2);
     builder_.add(builder_.map_at(root_, section, line_), name,
                  quoted ? SettingValue::scalar(Kind::text, value, line_) : plain_scalar(value, line_));

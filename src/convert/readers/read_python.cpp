@@ -16,7 +16,8 @@ using Token = PythonToken;
 
 class Reader {
  public:
-  Reader(std::string_view text, const std::string& file) : builder_(file), tokens_(read_python_tokens(text, builder_)) {}
+  Reader(std::string_view text, const std::string& file)
+      : builder_(file), tokens_(read_python_tokens(text, builder_)) {}
 
   SettingValue run() {
     while (token().kind != Token::Kind::end) {
@@ -38,9 +39,11 @@ class Reader {
     if (!take(symbol)) fail_unexpected();
   }
   [[noreturn]] void fail_unexpected() const {
-    const std::string what = token().kind == Token::Kind::newline ? "the end of the line" : "'" + printable(token().text) + "'";
-    builder_.fail(token().line, what + ": only assignments of literal values and calls with literal arguments are read, "
-                                       "and nothing is executed; write the value itself");
+    const std::string what =
+        token().kind == Token::Kind::newline ? "the end of the line" : "'" + printable(token().text) + "'";
+    builder_.fail(token().line, what +
+                                    ": only assignments of literal values and calls with literal arguments are read, "
+                                    "and nothing is executed; write the value itself");
   }
 
   void statement() {
@@ -71,11 +74,12 @@ class Reader {
 
   void refuse_keyword() const {
     constexpr std::array<std::string_view, 19> keywords = {
-        "if",   "for",    "while", "def",  "class", "with",  "try",    "return", "lambda", "assert",
-        "del",  "global", "raise", "pass", "async", "await", "yield", "match",  "exec"};
+        "if",  "for",    "while", "def",  "class", "with",  "try",   "return", "lambda", "assert",
+        "del", "global", "raise", "pass", "async", "await", "yield", "match",  "exec"};
     if (std::ranges::find(keywords, token().text) == keywords.end()) return;
-    builder_.fail(token().line, "the statement `" + token().text + "`: only assignments of literal values and calls with "
-                                "literal arguments are read, and nothing is executed");
+    builder_.fail(token().line, "the statement `" + token().text +
+                                    "`: only assignments of literal values and calls with "
+                                    "literal arguments are read, and nothing is executed");
   }
 
   std::string dotted_name() {
@@ -166,7 +170,8 @@ class Reader {
     refuse_keyword();
     const std::string name = dotted_name();
     if (token().is("(")) return call(name, line, depth);
-    if (name == "True" || name == "False") return SettingValue::scalar(Kind::boolean, name == "True" ? "true" : "false", line);
+    if (name == "True" || name == "False")
+      return SettingValue::scalar(Kind::boolean, name == "True" ? "true" : "false", line);
     if (name == "None") return SettingValue::scalar(Kind::null, "", line);
     return reference(name, line);
   }
@@ -179,7 +184,8 @@ class Reader {
       at = at->find(std::string_view(name).substr(begin, end - begin));
       begin = end + 1;
     }
-    if (at == nullptr || at->is(Kind::map) || at->is(Kind::list)) return SettingValue::scalar(Kind::reference, name, line);
+    if (at == nullptr || at->is(Kind::map) || at->is(Kind::list))
+      return SettingValue::scalar(Kind::reference, name, line);
     SettingValue value = *at;
     value.line = line;
     return value;

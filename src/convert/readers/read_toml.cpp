@@ -1,9 +1,9 @@
 // Settings in TOML.
 #include <fmt/format.h>
+#include <toml++/toml.h>
 
 #include <algorithm>
 #include <sstream>
-#include <toml++/toml.h>
 
 #include "convert/settings.hpp"
 

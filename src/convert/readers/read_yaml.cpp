@@ -84,9 +84,9 @@ class Reader {
 
   void check_tag(const yaml_char_t* tag, int line) const {
     const std::string text = text_of(tag);
-    for (const std::string_view known : {"", "!", "tag:yaml.org,2002:str", "tag:yaml.org,2002:int",
-                                         "tag:yaml.org,2002:float", "tag:yaml.org,2002:bool", "tag:yaml.org,2002:null",
-                                         "tag:yaml.org,2002:seq", "tag:yaml.org,2002:map"}) {
+    for (const std::string_view known :
+         {"", "!", "tag:yaml.org,2002:str", "tag:yaml.org,2002:int", "tag:yaml.org,2002:float",
+          "tag:yaml.org,2002:bool", "tag:yaml.org,2002:null", "tag:yaml.org,2002:seq", "tag:yaml.org,2002:map"}) {
       if (text == known) return;
     }
     builder_.fail(line, "the tag " + printable(text) + " stands for an object of a program; write its values");

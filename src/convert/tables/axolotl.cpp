@@ -35,26 +35,36 @@ std::string set_wandb(Draft& draft, const SettingValue& value) {
 
 constexpr Entry entries[] = {
     derived("base_model", "model", "model.path"),
-    no_effect("base_model_config cls_model_config tokenizer_config model_type tokenizer_type tokenizer_use_fast tokenizer_legacy "
-              "tokenizer_use_mistral_common tokenizer_save_jinja_files processor_type processor_kwargs trust_remote_code "
-              "experimental_skip_move_to_device use_kernels revision_of_model type_of_model is_falcon_derived_model "
-              "is_llama_derived_model is_mistral_derived_model is_qwen_derived_model low_cpu_mem_usage device device_map",
-              "config.json and the tokenizer's files in model.path tell"),
-    unsupported("overrides_of_model_config overrides_of_model_kwargs model_quantization_config model_quantization_config_kwargs "
-                "use_onebitllms gptq experts_implementation quantize_moe_experts ple_cpu_offload llama4_linearized_experts",
-                "the folder's config.json, and [quantization]"),
-    no_effect("hub_model_id hub_strategy hub_revision save_safetensors push_dataset_to_hub hf_use_auth_token", "nothing is sent over the network"),
+    no_effect(
+        "base_model_config cls_model_config tokenizer_config model_type tokenizer_type tokenizer_use_fast "
+        "tokenizer_legacy "
+        "tokenizer_use_mistral_common tokenizer_save_jinja_files processor_type processor_kwargs trust_remote_code "
+        "experimental_skip_move_to_device use_kernels revision_of_model type_of_model is_falcon_derived_model "
+        "is_llama_derived_model is_mistral_derived_model is_qwen_derived_model low_cpu_mem_usage device device_map",
+        "config.json and the tokenizer's files in model.path tell"),
+    unsupported(
+        "overrides_of_model_config overrides_of_model_kwargs model_quantization_config "
+        "model_quantization_config_kwargs "
+        "use_onebitllms gptq experts_implementation quantize_moe_experts ple_cpu_offload llama4_linearized_experts",
+        "the folder's config.json, and [quantization]"),
+    no_effect("hub_model_id hub_strategy hub_revision save_safetensors push_dataset_to_hub hf_use_auth_token",
+              "nothing is sent over the network"),
     derived("rl", "task", "run.task", "dpo ipo=dpo kto orpo simpo grpo"),
     mapped("reward_model", "run.task", "true=reward false="),
-    unsupported("process_reward_model num_labels ebft qat trainer_cls plugins dynamic_checkpoint dynamic_checkpoint.enabled "
-                "dynamic_checkpoint.check_interval dynamic_checkpoint.trigger_file_path quantization",
-                "the tasks of run.task; a signal saves a checkpoint at once"),
+    unsupported(
+        "process_reward_model num_labels ebft qat trainer_cls plugins dynamic_checkpoint dynamic_checkpoint.enabled "
+        "dynamic_checkpoint.check_interval dynamic_checkpoint.trigger_file_path quantization",
+        "the tasks of run.task; a signal saves a checkpoint at once"),
     mapped("dpo_label_smoothing", "dpo.label_smoothing"),
-    mapped("dpo_loss_type", "dpo.loss", "sigmoid hinge ipo robust exo_pair nca_pair bco_pair sppo_hard aot aot_unpaired apo_zero apo_down discopop sft"),
+    mapped("dpo_loss_type", "dpo.loss",
+           "sigmoid hinge ipo robust exo_pair nca_pair bco_pair sppo_hard aot aot_unpaired apo_zero apo_down discopop "
+           "sft"),
     mapped("dpo_loss_weights", "dpo.loss_weights"),
     mapped("precompute_ref_log_probs", "dpo.cache_reference"),
-    no_effect("dpo_use_liger_kernel dpo_padding_free dpo_use_logits_to_keep dpo_generate_during_eval", "kernels are fused, and pairs have no padding"),
-    unsupported("dpo_use_weighting dpo_norm_loss rpo_alpha", "dpo.loss = sigmoid_norm, or sigmoid, sft with dpo.loss_weights"),
+    no_effect("dpo_use_liger_kernel dpo_padding_free dpo_use_logits_to_keep dpo_generate_during_eval",
+              "kernels are fused, and pairs have no padding"),
+    unsupported("dpo_use_weighting dpo_norm_loss rpo_alpha",
+                "dpo.loss = sigmoid_norm, or sigmoid, sft with dpo.loss_weights"),
     mapped("rl_beta dpo_beta", "dpo.beta"),
     mapped("orpo_alpha", "dpo.beta"),
     mapped("simpo_gamma", "dpo.simpo_gamma"),
@@ -62,28 +72,35 @@ constexpr Entry entries[] = {
     mapped("kto_desirable_weight", "dpo.desirable_weight"),
     mapped("kto_undesirable_weight", "dpo.undesirable_weight"),
     mapped("max_prompt_len", "dpo.max_prompt_length"),
-    ruled("datasets pretraining_dataset", set_datasets, "data.train, data.format", "path or data_files; type alpaca, chat_template, completion"),
+    ruled("datasets pretraining_dataset", set_datasets, "data.train, data.format",
+          "path or data_files; type alpaca, chat_template, completion"),
     derived("test_datasets", "validation_list", "data.validation", {}, "write the files into data.validation"),
     mapped("shuffle_merged_datasets", "data.shuffle"),
-    no_effect("shuffle_before_merging_datasets dataset_prepared_path dataset_shard_num dataset_shard_idx skip_prepare_dataset "
-              "num_dataset_shards_to_save dataset_processes dataset_num_proc dataset_keep_in_memory is_preprocess preprocess_iterable "
+    no_effect("shuffle_before_merging_datasets dataset_prepared_path dataset_shard_num dataset_shard_idx "
+              "skip_prepare_dataset "
+              "num_dataset_shards_to_save dataset_processes dataset_num_proc dataset_keep_in_memory is_preprocess "
+              "preprocess_iterable "
               "total_num_tokens total_supervised_tokens axolotl_config_path streaming streaming_multipack_buffer_size "
               "pretrain_multipack_buffer_size pretrain_multipack_attn pretraining_sample_concatenation",
               "text is tokenized once, in parallel, into data.cache, and read in parts"),
     unsupported("dataset_exact_deduplication", "llmtool validate counts duplicates"),
     mapped("val_set_size", "data.validation_fraction", {}, "a fraction; a number of rows is none"),
     derived("world_size", "world", "batch.global"),
-    no_effect("ddp remove_unused_columns accelerator_config local_rank ddp_find_unused_parameters", "MPI gives the ranks"),
-    no_effect("do_causal_lm_eval eval_causal_lm_metrics do_bench_eval bench_dataset bench_split eval_table_size eval_max_new_tokens "
+    no_effect("ddp remove_unused_columns accelerator_config local_rank ddp_find_unused_parameters",
+              "MPI gives the ranks"),
+    no_effect("do_causal_lm_eval eval_causal_lm_metrics do_bench_eval bench_dataset bench_split eval_table_size "
+              "eval_max_new_tokens "
               "eval_sequence_len eval_batch_size",
               "evaluation.metrics and evaluation.tasks"),
     mapped("loss_watchdog_threshold", "divergence.spike_z_score", "0=", "the threshold here is in standard deviations"),
     mapped("loss_watchdog_patience", "divergence.max_bad_steps"),
-    no_effect("gc_steps torch_empty_cache_steps gc_collect_steps max_memory gpu_memory_limit", "memory is planned before the first step"),
+    no_effect("gc_steps torch_empty_cache_steps gc_collect_steps max_memory gpu_memory_limit",
+              "memory is planned before the first step"),
     ruled("bf16 bfloat16", set_bf16, "precision.compute"),
     ruled("fp16 float16", set_fp16, "precision.compute"),
     ruled("tf32", set_tf32, "precision.compute"),
-    no_effect("float32 fp32_norms fp32_norm_classes embeddings_skip_upcast flash_attn_rms_norm", "norms and the loss are always fp32"),
+    no_effect("float32 fp32_norms fp32_norm_classes embeddings_skip_upcast flash_attn_rms_norm",
+              "norms and the loss are always fp32"),
     unsupported("fp8 fp8_config", "precision.compute = bf16"),
     no_effect("fp8_enable_fsdp_float8_all_gather", "belongs to fp8"),
     mapped("gradient_checkpointing", "memory.recompute", "true=block false=none offload=block offload_disk=block"),
@@ -93,24 +110,31 @@ constexpr Entry entries[] = {
     mapped("excess_length_strategy", "data.overflow", "drop truncate raise=error"),
     mapped("min_sample_len", "data.min_length"),
     mapped("sample_packing", "data.packing", "true=best_fit false=none"),
-    no_effect("sample_packing_group_size sample_packing_bin_size sample_packing_sequentially sample_packing_mp_start_method "
-              "sample_packing_eff_est eval_sample_packing pad_to_sequence_len pad_to_multiple_of multipack_real_batches batch_flattening",
-              "packs are planned over the whole data, and nothing is padded"),
+    no_effect(
+        "sample_packing_group_size sample_packing_bin_size sample_packing_sequentially sample_packing_mp_start_method "
+        "sample_packing_eff_est eval_sample_packing pad_to_sequence_len pad_to_multiple_of multipack_real_batches "
+        "batch_flattening",
+        "packs are planned over the whole data, and nothing is padded"),
     mapped("curriculum_sampling", "data.shuffle", "true=false false="),
     unsupported("use_pose shrink_embeddings reinit_weights fix_untrained_tokens", "the model as it is"),
     no_effect("pose_split_on_token_ids pose_max_context_len pose_num_chunks", "belongs to use_pose"),
-    no_effect("resize_token_embeddings_to_32x mean_resizing_embeddings", "data.add_tokens adds rows, which begin as the mean of the others"),
-    no_effect("xformers_attention sdp_attention flex_attention flex_attn_compile_kwargs flash_attention flash_attn_cross_entropy "
-              "flash_attn_fuse_mlp flash_optimum sage_attention eager_attention attn_implementation gemma4_hybrid_attn_impl "
-              "large_head_attention flash_attn_d512 sdpa_varlen fused_attn_kernel lora_mlp_kernel lora_qkv_kernel lora_o_kernel "
-              "lora_embedding_kernel chunked_cross_entropy chunked_cross_entropy_num_chunks tiled_mlp tiled_mlp_num_shards "
-              "tiled_mlp_use_original_mlp torch_compile_options deepcompile",
-              "attention, the loss and adapters are fused already"),
+    no_effect("resize_token_embeddings_to_32x mean_resizing_embeddings",
+              "data.add_tokens adds rows, which begin as the mean of the others"),
+    no_effect(
+        "xformers_attention sdp_attention flex_attention flex_attn_compile_kwargs flash_attention "
+        "flash_attn_cross_entropy "
+        "flash_attn_fuse_mlp flash_optimum sage_attention eager_attention attn_implementation gemma4_hybrid_attn_impl "
+        "large_head_attention flash_attn_d512 sdpa_varlen fused_attn_kernel lora_mlp_kernel lora_qkv_kernel "
+        "lora_o_kernel "
+        "lora_embedding_kernel chunked_cross_entropy chunked_cross_entropy_num_chunks tiled_mlp tiled_mlp_num_shards "
+        "tiled_mlp_use_original_mlp torch_compile_options deepcompile",
+        "attention, the loss and adapters are fused already"),
     unsupported("s2_attention scaling_softmax use_eaft", "model.sliding_window, and the cross-entropy"),
     no_effect("scaling_softmax_factor scaling_softmax_bias eaft_alpha eaft_k", "belongs to keys that are not there"),
     mapped("rope_scaling", "model.rope_scaling"),
     no_effect("fsdp_version fsdp_final_state_dict_type", "checkpoints can be read by any number of ranks"),
-    unsupported("dp_shard_size dp_replicate_size sequence_parallel_degree context_parallel_size tensor_parallel_size", "parallel.zero", "1"),
+    unsupported("dp_shard_size dp_replicate_size sequence_parallel_degree context_parallel_size tensor_parallel_size",
+                "parallel.zero", "1"),
     no_effect("heads_k_stride ring_attn_func", "belongs to context parallelism"),
     unsupported("special_tokens added_tokens_overrides", "data.add_tokens and data.eos_token"),
     mapped("tokens", "data.add_tokens"),
@@ -119,12 +143,15 @@ constexpr Entry entries[] = {
     ruled("train_on_inputs", train_on_prompt, "chat.train_on"),
     mapped("optimizer", "optimizer.name", optimizers, "adamw or adamw_8bit"),
     mapped("lr_scheduler", "schedule.name", schedulers, "cosine"),
-    unsupported("embedding_lr embedding_lr_scale lr_groups lr_quadratic_warmup cosine_constant_lr_ratio lr_div_factor torchdistx_path "
+    unsupported("embedding_lr embedding_lr_scale lr_groups lr_quadratic_warmup cosine_constant_lr_ratio lr_div_factor "
+                "torchdistx_path "
                 "jagged_restart_steps jagged_restart_warmup_steps jagged_restart_anneal_steps adam_epsilon2 adam_beta3",
                 "the keys of [schedule]; lora.learning_rate_ratio"),
     derived("cosine_min_lr_ratio", "min_lr_rate", "schedule.min_learning_rate"),
-    no_effect("dion_lr dion_momentum dion_rank_fraction dion_rank_multiple_of qgalore_rank qgalore_update_proj_gap qgalore_scale "
-              "qgalore_proj_type qgalore_proj_quant qgalore_proj_bits qgalore_proj_group_size qgalore_cos_threshold qgalore_gamma_proj "
+    no_effect("dion_lr dion_momentum dion_rank_fraction dion_rank_multiple_of qgalore_rank qgalore_update_proj_gap "
+              "qgalore_scale "
+              "qgalore_proj_type qgalore_proj_quant qgalore_proj_bits qgalore_proj_group_size qgalore_cos_threshold "
+              "qgalore_gamma_proj "
               "qgalore_queue_size",
               "belongs to an optimizer that is not there"),
     derived("num_epochs", "epochs", "run.epochs"),
@@ -133,23 +160,29 @@ constexpr Entry entries[] = {
     no_effect("save_first_step auto_resume_from_checkpoints", "a run resumes by itself"),
     derived("use_tensorboard", "sinks", "log.sinks", "true=tensorboard false="),
     mapped("profiler_steps", "log.profile"),
-    no_effect("profiler_steps_start include_tkps strict noisy_embedding_alpha", "log.profile; the log has tokens per second"),
+    no_effect("profiler_steps_start include_tkps strict noisy_embedding_alpha",
+              "log.profile; the log has tokens per second"),
     ruled("wandb_project", set_wandb, "log.sinks, wandb.project"),
     derived("use_wandb", "sinks", "log.sinks", "true=wandb false="),
     derived("wandb_name", "run_name", "wandb.name"),
     mapped("wandb_entity", "wandb.entity"),
     no_effect("wandb_run_id wandb_mode wandb_watch wandb_log_model", "one offline run for each run directory"),
     unsupported("use_mlflow use_comet use_trackio use_otel_metrics", "log.sinks = tensorboard"),
-    no_effect("mlflow_tracking_uri mlflow_experiment_name mlflow_run_name hf_mlflow_log_artifacts comet_api_key comet_workspace "
-              "comet_project_name comet_experiment_key comet_mode comet_online comet_experiment_config trackio_project_name "
-              "trackio_run_name otel_metrics_host otel_metrics_port",
-              "nothing is sent over the network"),
+    no_effect(
+        "mlflow_tracking_uri mlflow_experiment_name mlflow_run_name hf_mlflow_log_artifacts comet_api_key "
+        "comet_workspace "
+        "comet_project_name comet_experiment_key comet_mode comet_online comet_experiment_config trackio_project_name "
+        "trackio_run_name otel_metrics_host otel_metrics_port",
+        "nothing is sent over the network"),
     unsupported("lisa_n_layers", "run.finetuning = freeze"),
     no_effect("lisa_step_interval lisa_layers_attribute", "belongs to LISA"),
-    no_effect("gradio_title gradio_share gradio_server_name gradio_server_port gradio_max_new_tokens gradio_temperature use_ray "
+    no_effect("gradio_title gradio_share gradio_server_name gradio_server_port gradio_max_new_tokens "
+              "gradio_temperature use_ray "
               "ray_run_name ray_num_workers resources_per_worker",
               "mpirun or srun starts the ranks; llmtool generate writes text"),
-    mapped("chat_template", "chat.template", "tokenizer_default=auto llama2 llama3 chatml qwen_25=qwen qwen3 mistral_v1=mistral alpaca gemma phi_3=phi3 phi_35=phi3 none"),
+    mapped("chat_template", "chat.template",
+           "tokenizer_default=auto llama2 llama3 chatml qwen_25=qwen qwen3 mistral_v1=mistral alpaca gemma phi_3=phi3 "
+           "phi_35=phi3 none"),
     mapped("chat_template_jinja", "chat.template"),
     unsupported("chat_template_kwargs eot_tokens", "chat.variables = name:value"),
     mapped("default_system_message", "chat.system"),
@@ -161,7 +194,8 @@ constexpr Entry entries[] = {
     mapped("generation_top_k", "log.sample_top_k"),
     mapped("load_in_8bit", "quantization.bits", "true=8 false="),
     mapped("load_in_4bit", "quantization.bits", "true=4 false="),
-    derived("adapter", "finetuning", "run.finetuning", "lora qlora", "lora or qlora; without it all weights are trained"),
+    derived("adapter", "finetuning", "run.finetuning", "lora qlora",
+            "lora or qlora; without it all weights are trained"),
     mapped("lora_model_dir", "lora.path"),
     mapped("lora_r", "lora.r"),
     mapped("lora_alpha", "lora.alpha"),
@@ -177,10 +211,12 @@ constexpr Entry entries[] = {
     mapped("peft_use_rslora", "lora.rslora"),
     ruled("peft_init_lora_weights", set_lora_init, "lora.init"),
     mapped("loraplus_lr_ratio", "lora.learning_rate_ratio"),
-    no_effect("lora_fan_in_fan_out peft_autocast_adapter_dtype qlora_sharded_model_loading lora_on_cpu loraplus_lr_embedding peft_ensure_weight_tying",
+    no_effect("lora_fan_in_fan_out peft_autocast_adapter_dtype qlora_sharded_model_loading lora_on_cpu "
+              "loraplus_lr_embedding peft_ensure_weight_tying",
               "adapters are fp32; loading goes in parts"),
-    unsupported("lora_target_parameters peft peft_layer_replication peft_trainable_token_indices bnb_config_kwargs relora",
-                "[lora] and [quantization]"),
+    unsupported(
+        "lora_target_parameters peft peft_layer_replication peft_trainable_token_indices bnb_config_kwargs relora",
+        "[lora] and [quantization]"),
     no_effect("relora_prune_ratio relora_prune_method relora_cpu_offload", "belongs to relora"),
     no_effect("merge_lora merge_method", "llmtool merge, checkpoint.export_merged"),
     no_effect("image_size image_resize_algorithm role_boundaries", "models read text"),
@@ -188,11 +224,12 @@ constexpr Entry entries[] = {
 };
 
 constexpr Default defaults[] = {
-    {"gradient_accumulation_steps", "1"}, {"micro_batch_size", "1"}, {"num_epochs", "1"}, {"sequence_len", "512"},
+    {"gradient_accumulation_steps", "1"}, {"micro_batch_size", "1"}, {"num_epochs", "1"},       {"sequence_len", "512"},
     {"lr_scheduler", "cosine"},           {"weight_decay", "0"},     {"learning_rate", "5e-5"},
 };
 
-constexpr Hint hints[] = {{"pretraining_dataset", "pretrain"}, {"reward_model", "reward"}, {"base_model", "sft"}, {"datasets", "sft"}};
+constexpr Hint hints[] = {
+    {"pretraining_dataset", "pretrain"}, {"reward_model", "reward"}, {"base_model", "sft"}, {"datasets", "sft"}};
 constexpr Include includes[] = {{"trl.", &trl}, {"", &transformers}};
 
 }  // namespace

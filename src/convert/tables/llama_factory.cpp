@@ -19,51 +19,61 @@ constexpr Entry entries[] = {
     derived("finetuning_type", "finetuning", "run.finetuning", "full lora qlora freeze"),
     derived("model_name_or_path", "model", "model.path"),
     mapped("adapter_name_or_path", "lora.path"),
-    derived("train_from_scratch", "new_weights", "model.d_model", "true false=", "give the shape: d_model, n_layers, n_heads"),
+    derived("train_from_scratch", "new_weights", "model.d_model",
+            "true false=", "give the shape: d_model, n_layers, n_heads"),
     mapped("model_max_length block_size", "model.max_seq_len"),
     derived("compute_dtype infer_dtype torch_dtype", "dtype", "precision.compute", dtypes),
     derived("pure_bf16", "bf16", "precision.compute", yes_no, "master weights stay fp32"),
     mapped("disable_gradient_checkpointing", "memory.recompute", "true=none false=block"),
-    no_effect("adapter_folder cache_dir use_fast_tokenizer split_special_tokens model_revision low_cpu_mem_usage flash_attn "
-              "use_unsloth use_unsloth_gc enable_liger_kernel use_reentrant_gc upcast_layernorm upcast_lmhead_output infer_backend "
-              "offload_folder use_kv_cache use_v1_kernels print_param_status trust_remote_code device_map block_diag_attn "
-              "quantization_device_map",
-              "kernels are fused already, norms and the loss are fp32, and folders of files are read as they are"),
+    no_effect(
+        "adapter_folder cache_dir use_fast_tokenizer split_special_tokens model_revision low_cpu_mem_usage flash_attn "
+        "use_unsloth use_unsloth_gc enable_liger_kernel use_reentrant_gc upcast_layernorm upcast_lmhead_output "
+        "infer_backend "
+        "offload_folder use_kv_cache use_v1_kernels print_param_status trust_remote_code device_map block_diag_attn "
+        "quantization_device_map",
+        "kernels are fused already, norms and the loss are fp32, and folders of files are read as they are"),
     no_effect("hf_hub_token ms_hub_token om_hub_token export_hub_model_id", "nothing is sent over the network"),
     mapped("add_tokens add_special_tokens", "data.add_tokens"),
-    no_effect("resize_vocab new_special_tokens_config init_special_tokens", "data.add_tokens adds rows, which begin as the mean of the others"),
+    no_effect("resize_vocab new_special_tokens_config init_special_tokens",
+              "data.add_tokens adds rows, which begin as the mean of the others"),
     mapped("rope_scaling", "model.rope_scaling", "linear dynamic yarn llama3 longrope"),
     unsupported("shift_attn mixture_of_depths moe_aux_loss_coef", "model.sliding_window limits attention"),
     mapped("quantization_bit", "quantization.bits", "4 8"),
     mapped("quantization_type", "quantization.type", "nf4 fp4"),
     mapped("double_quantization", "quantization.double"),
     no_effect("quantization_method", "bitsandbytes' formats"),
-    no_effect("image_max_pixels image_min_pixels image_do_pan_and_scan crop_to_patches video_max_pixels video_min_pixels video_fps "
-              "video_maxlen use_audio_in_video audio_sampling_rate media_dir freeze_vision_tower freeze_multi_modal_projector",
+    no_effect("image_max_pixels image_min_pixels image_do_pan_and_scan crop_to_patches video_max_pixels "
+              "video_min_pixels video_fps "
+              "video_maxlen use_audio_in_video audio_sampling_rate media_dir freeze_vision_tower "
+              "freeze_multi_modal_projector",
               "models read text"),
     unsupported("freeze_language_model", "run.finetuning = freeze"),
     no_effect("export_dir export_size export_device export_quantization_dataset export_quantization_nsamples "
               "export_quantization_maxlen export_legacy_format",
               "llmtool merge and llmtool export have options of their own"),
     unsupported("export_quantization_bit", "llmtool quantize --model DIR --bits 4"),
-    no_effect("vllm_maxlen vllm_gpu_util vllm_enforce_eager vllm_max_lora_rank vllm_config sglang_maxlen sglang_mem_fraction "
-              "sglang_tp_size sglang_config sglang_lora_backend",
-              "the program generates by itself"),
+    no_effect(
+        "vllm_maxlen vllm_gpu_util vllm_enforce_eager vllm_max_lora_rank vllm_config sglang_maxlen sglang_mem_fraction "
+        "sglang_tp_size sglang_config sglang_lora_backend",
+        "the program generates by itself"),
     unsupported("use_kt kt_weight_path kt_expert_checkpoint_path kt_use_lora_experts kt_lora_expert_num "
                 "kt_lora_expert_intermediate_size use_mca use_hyper_parallel hyper_parallel_args",
                 "mpirun -n RANKS llmtrain DECK"),
-    mapped("template", "chat.template", "llama2 llama3 chatml qwen qwen3 mistral alpaca zephyr gemma gemma2=gemma phi=phi3 phi3 vicuna "
+    mapped("template", "chat.template",
+           "llama2 llama3 chatml qwen qwen3 mistral alpaca zephyr gemma gemma2=gemma phi=phi3 phi3 vicuna "
            "empty=none default=auto",
            "the model folder's own template is auto; others are Jinja files"),
     derived("dataset", "dataset", "data.train", {}, "names of dataset_info.json become files of rows"),
     derived("eval_dataset", "validation_data", "data.validation"),
-    no_effect("dataset_dir streaming buffer_size overwrite_cache preprocessing_batch_size preprocessing_num_workers tokenized_path "
+    no_effect("dataset_dir streaming buffer_size overwrite_cache preprocessing_batch_size preprocessing_num_workers "
+              "tokenized_path "
               "data_shared_file_system ignore_pad_token_for_loss eval_num_beams eval_on_each_dataset",
               "data.train names the files; text is tokenized once into data.cache"),
     mapped("cutoff_len", "batch.sequence_length"),
     ruled("train_on_prompt", train_on_prompt, "chat.train_on"),
     mapped("mask_history", "chat.train_on", "true=last false="),
-    mapped("mix_strategy", "data.train", "concat= interleave_under= interleave_over=", "weights: FILE:WEIGHT, FILE:WEIGHT"),
+    mapped("mix_strategy", "data.train",
+           "concat= interleave_under= interleave_over=", "weights: FILE:WEIGHT, FILE:WEIGHT"),
     unsupported("interleave_probs", "weights in data.train: FILE:WEIGHT, FILE:WEIGHT"),
     unsupported("max_samples", "llmtool split, or a shorter file"),
     mapped("val_size", "data.validation_fraction", {}, "a fraction; a number of rows is none"),
@@ -82,7 +92,8 @@ constexpr Entry entries[] = {
     mapped("lora_dropout", "lora.dropout"),
     ruled("lora_target", set_target_modules, "lora.target_modules"),
     mapped("loraplus_lr_ratio", "lora.learning_rate_ratio"),
-    no_effect("loraplus_lr_embedding pissa_iter pissa_convert create_new_adapter", "lora.path goes on with an adapter; embeddings are trained whole"),
+    no_effect("loraplus_lr_embedding pissa_iter pissa_convert create_new_adapter",
+              "lora.path goes on with an adapter; embeddings are trained whole"),
     mapped("use_rslora", "lora.rslora"),
     mapped("use_dora", "lora.dora"),
     unsupported("pissa_init", "lora.init = gaussian"),
@@ -108,12 +119,16 @@ constexpr Entry entries[] = {
     mapped("reward_model", "ppo.reward_model"),
     no_effect("reward_model_type", "a folder of run.task = reward"),
     unsupported("use_galore use_apollo use_badam use_adam_mini", "optimizer.name = adamw_8bit or adafactor"),
-    no_effect("galore_target galore_rank galore_update_interval galore_scale galore_proj_type galore_layerwise apollo_target apollo_rank "
-              "apollo_update_interval apollo_scale apollo_proj apollo_proj_type apollo_scale_type apollo_layerwise apollo_scale_front "
-              "badam_mode badam_start_block badam_switch_mode badam_switch_interval badam_update_ratio badam_mask_mode badam_verbose",
+    no_effect("galore_target galore_rank galore_update_interval galore_scale galore_proj_type galore_layerwise "
+              "apollo_target apollo_rank "
+              "apollo_update_interval apollo_scale apollo_proj apollo_proj_type apollo_scale_type apollo_layerwise "
+              "apollo_scale_front "
+              "badam_mode badam_start_block badam_switch_mode badam_switch_interval badam_update_ratio badam_mask_mode "
+              "badam_verbose",
               "belongs to an optimizer that is not there"),
     unsupported("use_swanlab", "log.sinks = tensorboard"),
-    no_effect("swanlab_project swanlab_workspace swanlab_run_name swanlab_mode swanlab_api_key swanlab_logdir swanlab_lark_webhook_url "
+    no_effect("swanlab_project swanlab_workspace swanlab_run_name swanlab_mode swanlab_api_key swanlab_logdir "
+              "swanlab_lark_webhook_url "
               "swanlab_lark_secret",
               "nothing is sent over the network"),
     mapped("use_muon", "optimizer.name", "true=muon false="),
@@ -129,7 +144,9 @@ constexpr Entry entries[] = {
               "generation has its own deck: [generate]"),
     mapped("max_length", "rollout.max_new_tokens").for_tasks("ppo"),
     no_effect("max_length", "cutoff_len is the length in training"),
-    no_effect("ray_num_workers ray_init_kwargs ray_run_name resources_per_worker placement_strategy master_addr master_port", "mpirun or srun starts the ranks"),
+    no_effect(
+        "ray_num_workers ray_init_kwargs ray_run_name resources_per_worker placement_strategy master_addr master_port",
+        "mpirun or srun starts the ranks"),
     no_effect("profiler_output_dir profiler_wait_steps profiler_warmup_steps profiler_repeat profiler_record_shapes "
               "profiler_profile_memory profiler_with_stack profile_modules",
               "log.profile = N profiles N steps"),
@@ -141,15 +158,15 @@ constexpr Entry entries[] = {
 };
 
 constexpr Default defaults[] = {
-    {"stage", "sft"},          {"finetuning_type", "lora"},           {"cutoff_len", "2048"},
-    {"learning_rate", "5e-5"}, {"lr_scheduler_type", "linear"},       {"per_device_train_batch_size", "8"},
-    {"num_train_epochs", "3"}, {"weight_decay", "0"},                 {"disable_gradient_checkpointing", "false"},
-    {"logging_steps", "500"},  {"save_steps", "500"},                 {"eval_strategy", "no"},
+    {"stage", "sft"},          {"finetuning_type", "lora"},     {"cutoff_len", "2048"},
+    {"learning_rate", "5e-5"}, {"lr_scheduler_type", "linear"}, {"per_device_train_batch_size", "8"},
+    {"num_train_epochs", "3"}, {"weight_decay", "0"},           {"disable_gradient_checkpointing", "false"},
+    {"logging_steps", "500"},  {"save_steps", "500"},           {"eval_strategy", "no"},
     {"bf16", "false"},         {"ppo_target", "6", "ppo"},
 };
 
-constexpr Hint hints[] = {{"pref_loss", "dpo"}, {"pref_beta", "dpo"}, {"cutoff_len", "sft"}, {"dataset", "sft"}, {"template", "sft"},
-                          {"finetuning_type", "sft"}};
+constexpr Hint hints[] = {{"pref_loss", "dpo"}, {"pref_beta", "dpo"}, {"cutoff_len", "sft"},
+                          {"dataset", "sft"},   {"template", "sft"},  {"finetuning_type", "sft"}};
 
 constexpr Include includes[] = {{"", &transformers}};
 

@@ -21,19 +21,23 @@ constexpr Entry entries[] = {
     mapped("training.scheduler.num_cycles", "schedule.num_cycles"),
     mapped("training.scheduler.power", "schedule.power"),
     derived("distributed.world_size", "world", "batch.global"),
-    no_effect("distributed.backend distributed.init_method distributed.rank distributed.master_addr distributed.master_port "
-              "distributed.num_nodes distributed.node_rank",
-              "mpirun or srun starts the ranks, which find each other"),
+    no_effect(
+        "distributed.backend distributed.init_method distributed.rank distributed.master_addr distributed.master_port "
+        "distributed.num_nodes distributed.node_rank",
+        "mpirun or srun starts the ranks, which find each other"),
     no_effect("monitoring.metrics", "losses, learning rate, memory and times are always logged"),
     mapped("monitoring.visualization.update_frequency", "log.every_steps"),
-    derived("monitoring.visualization.export_formats", "sinks", "log.sinks", "png= svg= html", "llmtool export-viz writes PNG and SVG"),
+    derived("monitoring.visualization.export_formats", "sinks", "log.sinks", "png= svg= html",
+            "llmtool export-viz writes PNG and SVG"),
     derived("TrainingPipeline.model_name", "model", "model.path"),
-    no_effect("TrainingPipeline.model_version TrainingPipeline.config_manager ConfigManager.config_path train.monitor_performance "
+    no_effect("TrainingPipeline.model_version TrainingPipeline.config_manager ConfigManager.config_path "
+              "train.monitor_performance "
               "Visualizer.output_dir",
               "model.path names a folder; the log has the times"),
     derived("train.train_dataset", "dataset", "data.train"),
     derived("train.val_dataset", "validation_data", "data.validation"),
-    no_effect("DistributedTrainer.config distribute_model create_distributed_sampler", "mpirun or srun starts the ranks"),
+    no_effect("DistributedTrainer.config distribute_model create_distributed_sampler",
+              "mpirun or srun starts the ranks"),
 };
 
 }  // namespace

@@ -35,7 +35,8 @@ constexpr Entry entries[] = {
     no_effect("distributed_backend", "MPI, with NCCL between GPUs"),
     ruled("use_deepspeed", use_deepspeed, "parallel.zero", "ZeRO 2 unless deepspeed_config says more"),
     ruled("deepspeed_config", read_deepspeed_file, "parallel.zero", "the file is converted, too"),
-    derived("dataset_name dataset_path train_file", "dataset", "data.train", {}, "files; the hub's data sets are not downloaded"),
+    derived("dataset_name dataset_path train_file", "dataset", "data.train", {},
+            "files; the hub's data sets are not downloaded"),
     derived("validation_file", "validation_data", "data.validation"),
     no_effect("dataset_config dataset_split validation_split preprocessing_num_workers cache_dir streaming",
               "data.train and data.validation name files, which are read in parallel"),
@@ -47,7 +48,8 @@ constexpr Entry entries[] = {
 };
 
 constexpr Include includes[] = {{"", &transformers}};
-constexpr std::string_view prefixes[] = {"ModelConfig.", "TrainingConfig.", "DataConfig.", "model.", "training.", "data."};
+constexpr std::string_view prefixes[] = {"ModelConfig.", "TrainingConfig.", "DataConfig.",
+                                         "model.",       "training.",       "data."};
 
 }  // namespace
 

@@ -25,7 +25,8 @@ constexpr Entry entries[] = {
     derived("wandb_log", "sinks", "log.sinks", "true=wandb false="),
     mapped("wandb_project", "wandb.project"),
     derived("wandb_run_name", "run_name", "wandb.name"),
-    derived("dataset", "dataset", "data.train", {}, "llmtool import data/NAME/train.bin --format nanogpt --output train.h5"),
+    derived("dataset", "dataset", "data.train", {},
+            "llmtool import data/NAME/train.bin --format nanogpt --output train.h5"),
     mapped("gradient_accumulation_steps", "batch.gradient_accumulation_steps", {}, "of the whole job, in both"),
     mapped("batch_size", "batch.micro"),
     mapped("block_size", "batch.sequence_length"),
@@ -42,7 +43,8 @@ constexpr Entry entries[] = {
     mapped("beta2", "optimizer.beta2"),
     mapped("grad_clip", "optimizer.max_grad_norm"),
     mapped("decay_lr", "schedule.name", "true=cosine_with_min_lr false=constant"),
-    derived("warmup_iters", "warmup_steps", "schedule.warmup_steps", {}, "the first step's rate is 0 here, 1 / (warmup_iters + 1) there"),
+    derived("warmup_iters", "warmup_steps", "schedule.warmup_steps", {},
+            "the first step's rate is 0 here, 1 / (warmup_iters + 1) there"),
     no_effect("lr_decay_iters", "the decay ends with run.max_steps"),
     mapped("min_lr", "schedule.min_learning_rate"),
     no_effect("backend device compile master_process seed_offset ddp", "the build, MPI and the launcher decide"),
@@ -51,11 +53,11 @@ constexpr Entry entries[] = {
 };
 
 constexpr Default defaults[] = {
-    {"block_size", "1024"},    {"n_layer", "12"},       {"n_head", "12"},     {"n_embd", "768"},
-    {"batch_size", "12"},      {"dropout", "0"},        {"bias", "false"},    {"gradient_accumulation_steps", "40"},
-    {"learning_rate", "6e-4"}, {"max_iters", "600000"}, {"beta2", "0.95"},    {"weight_decay", "0.1"},
-    {"grad_clip", "1"},        {"decay_lr", "true"},    {"min_lr", "6e-5"},   {"warmup_iters", "2000"},
-    {"log_interval", "1"},     {"eval_iters", "200"},   {"out_dir", "out"},   {"eval_interval", "2000"},
+    {"block_size", "1024"},    {"n_layer", "12"},       {"n_head", "12"},   {"n_embd", "768"},
+    {"batch_size", "12"},      {"dropout", "0"},        {"bias", "false"},  {"gradient_accumulation_steps", "40"},
+    {"learning_rate", "6e-4"}, {"max_iters", "600000"}, {"beta2", "0.95"},  {"weight_decay", "0.1"},
+    {"grad_clip", "1"},        {"decay_lr", "true"},    {"min_lr", "6e-5"}, {"warmup_iters", "2000"},
+    {"log_interval", "1"},     {"eval_iters", "200"},   {"out_dir", "out"}, {"eval_interval", "2000"},
 };
 
 }  // namespace

@@ -27,15 +27,14 @@ constexpr Entry entries[] = {
     ruled("deepspeed_config", read_deepspeed_file, "parallel.zero", "the file is converted, too"),
 };
 
-constexpr Hint hints[] = {{"learning_rate", "sft"},      {"fp16", "sft"},           {"early_stopping_patience", "sft"},
-                          {"model_name_or_path", "sft"}, {"LoraConfig", "sft"},     {"use_wandb", "sft"},
-                          {"train.train_file", "sft"},   {"train_batch_size", "sft"}};
+constexpr Hint hints[] = {
+    {"learning_rate", "sft"}, {"fp16", "sft"},      {"early_stopping_patience", "sft"}, {"model_name_or_path", "sft"},
+    {"LoraConfig", "sft"},    {"use_wandb", "sft"}, {"train.train_file", "sft"},        {"train_batch_size", "sft"}};
 constexpr Include includes[] = {{"", &transformers}, {"LoraConfig.", &peft}};
 constexpr std::string_view prefixes[] = {"TrainingConfig.", "ModelTrainer."};
 
 }  // namespace
 
-const System simple_foundation{"simplefoundation", "SimpleFoundation", entries, {}, hints,
-                               includes, prefixes};
+const System simple_foundation{"simplefoundation", "SimpleFoundation", entries, {}, hints, includes, prefixes};
 
 }  // namespace llmtrain::convert

@@ -44,7 +44,8 @@ constexpr Entry entries[] = {
     mapped("model.lora_dropout", "lora.dropout"),
     mapped("model.use_dora", "lora.dora"),
     mapped("model.quantize_base", "quantization.bits", "true=4 false="),
-    no_effect("tokenizer._component_ tokenizer.path tokenizer.merges_file tokenizer.vocab_path tokenizer.merges_path tokenizer.special_tokens_path",
+    no_effect("tokenizer._component_ tokenizer.path tokenizer.merges_file tokenizer.vocab_path tokenizer.merges_path "
+              "tokenizer.special_tokens_path",
               "the tokenizer of model.path"),
     mapped("tokenizer.max_seq_len max_seq_length", "batch.sequence_length"),
     mapped("tokenizer.prompt_template", "chat.template"),
@@ -54,13 +55,16 @@ constexpr Entry entries[] = {
               "checkpointer.recipe_checkpoint checkpointer.safe_serialization",
               "a Hugging Face folder; config.json tells the model"),
     mapped("checkpointer.adapter_checkpoint", "lora.path"),
-    unsupported("resume_from_checkpoint should_load_recipe_state", "submit the same command again: a run resumes by itself"),
+    unsupported("resume_from_checkpoint should_load_recipe_state",
+                "submit the same command again: a run resumes by itself"),
     mapped("dataset._component_", "data.format",
            "torchtune.datasets.alpaca_dataset=alpaca torchtune.datasets.alpaca_cleaned_dataset=alpaca "
            "torchtune.datasets.instruct_dataset=alpaca torchtune.datasets.chat_dataset=auto "
            "torchtune.datasets.text_completion_dataset=text torchtune.datasets.preference_dataset=preference "
-           "torchtune.datasets.stack_exchange_paired_dataset=preference torchtune.datasets.hh_rlhf_helpful_dataset=preference "
-           "torchtune.datasets.samsum_dataset=auto torchtune.datasets.grammar_dataset=auto torchtune.datasets.slimorca_dataset=sharegpt "
+           "torchtune.datasets.stack_exchange_paired_dataset=preference "
+           "torchtune.datasets.hh_rlhf_helpful_dataset=preference "
+           "torchtune.datasets.samsum_dataset=auto torchtune.datasets.grammar_dataset=auto "
+           "torchtune.datasets.slimorca_dataset=sharegpt "
            "torchtune.datasets.wikitext_dataset=text torchtune.datasets.cnn_dailymail_articles_dataset=text",
            "write the rows as JSON lines"),
     derived("dataset.data_files dataset.source", "dataset", "data.train"),
@@ -68,7 +72,8 @@ constexpr Entry entries[] = {
     mapped("dataset.train_on_input", "chat.train_on", "true=all false="),
     mapped("dataset.column", "data.text_column"),
     mapped("dataset.new_system_prompt", "chat.system"),
-    no_effect("dataset.subset dataset.split dataset.add_eos dataset.conversation_style dataset.conversation_column dataset.masking_strategy "
+    no_effect("dataset.subset dataset.split dataset.add_eos dataset.conversation_style dataset.conversation_column "
+              "dataset.masking_strategy "
               "collate_fn dataloader",
               "data.train names files; documents end with EOS"),
     unsupported("datasets", "several files with weights: data.train = FILE:WEIGHT, FILE:WEIGHT"),
@@ -78,7 +83,8 @@ constexpr Entry entries[] = {
     derived("gradient_accumulation_steps", "accumulation", "batch.global"),
     mapped("optimizer._component_", "optimizer.name",
            "torch.optim.AdamW=adamw torch.optim.Adam=adamw torch.optim.SGD=sgd bitsandbytes.optim.AdamW8bit=adamw_8bit "
-           "bitsandbytes.optim.PagedAdamW=paged_adamw bitsandbytes.optim.PagedAdamW8bit=paged_adamw_8bit torchao.optim.AdamW8bit=adamw_8bit",
+           "bitsandbytes.optim.PagedAdamW=paged_adamw bitsandbytes.optim.PagedAdamW8bit=paged_adamw_8bit "
+           "torchao.optim.AdamW8bit=adamw_8bit",
            "adamw or adamw_8bit"),
     mapped("optimizer.lr", "schedule.learning_rate"),
     mapped("optimizer.weight_decay", "optimizer.weight_decay"),
@@ -91,7 +97,8 @@ constexpr Entry entries[] = {
     derived("lr_scheduler.num_warmup_steps", "warmup_steps", "schedule.warmup_steps"),
     mapped("lr_scheduler.num_cycles", "schedule.num_cycles"),
     derived("loss._component_", "task", "run.task",
-            "torchtune.modules.loss.CEWithChunkedOutputLoss=sft torchtune.modules.loss.LinearCrossEntropyLoss=sft torch.nn.CrossEntropyLoss=sft "
+            "torchtune.modules.loss.CEWithChunkedOutputLoss=sft torchtune.modules.loss.LinearCrossEntropyLoss=sft "
+            "torch.nn.CrossEntropyLoss=sft "
             "torchtune.rlhf.loss.DPOLoss=dpo torchtune.rlhf.loss.RSOLoss=dpo torchtune.rlhf.loss.PPOLoss=ppo",
             "kd and other losses are not there"),
     mapped("loss.beta", "dpo.beta"),
@@ -104,33 +111,42 @@ constexpr Entry entries[] = {
     unsupported("max_steps_per_epoch", "run.max_steps"),
     derived("num_steps", "rollouts", "run.epochs", {}, "samples there; give run.max_steps"),
     mapped("clip_grad_norm", "optimizer.max_grad_norm"),
-    no_effect("compile low_cpu_ram memory_efficient_fsdp_wrap custom_sharded_layers", "kernels are compiled, and layers are gathered one at a time"),
+    no_effect("compile low_cpu_ram memory_efficient_fsdp_wrap custom_sharded_layers",
+              "kernels are compiled, and layers are gathered one at a time"),
     derived("metric_logger._component_", "sinks", "log.sinks",
             "torchtune.training.metric_logging.DiskLogger= torchtune.training.metric_logging.StdoutLogger= "
-            "torchtune.training.metric_logging.WandBLogger=wandb torchtune.training.metric_logging.TensorBoardLogger=tensorboard",
+            "torchtune.training.metric_logging.WandBLogger=wandb "
+            "torchtune.training.metric_logging.TensorBoardLogger=tensorboard",
             "tensorboard or wandb"),
     mapped("metric_logger.project", "wandb.project"),
-    no_effect("metric_logger.log_dir metric_logger.filename log_peak_memory_stats log_level", "metrics are in the run's folder, with memory"),
+    no_effect("metric_logger.log_dir metric_logger.filename log_peak_memory_stats log_level",
+              "metrics are in the run's folder, with memory"),
     mapped("log_every_n_steps", "log.every_steps"),
-    no_effect("device tensor_parallel_plan tensor_parallel_dim data_parallel_shard_dim data_parallel_replicate_dim", "the build and the launcher decide"),
+    no_effect("device tensor_parallel_plan tensor_parallel_dim data_parallel_shard_dim data_parallel_replicate_dim",
+              "the build and the launcher decide"),
     derived("dtype", "dtype", "precision.compute", dtypes),
     mapped("enable_activation_checkpointing", "memory.recompute", recompute_if),
     no_effect("enable_activation_offloading ac_mode ac_option", "memory.recompute"),
     mapped("fsdp_cpu_offload fsdp.cpu_offload", "parallel.offload_optimizer", "true=cpu false="),
     mapped("profiler.enabled", "log.profile", "true=3 false="),
-    no_effect("profiler._component_ profiler.output_dir profiler.cpu profiler.cuda profiler.profile_memory profiler.with_stack "
-              "profiler.record_shapes profiler.with_flops profiler.wait_steps profiler.warmup_steps profiler.active_steps "
-              "profiler.num_cycles",
-              "log.profile"),
+    no_effect(
+        "profiler._component_ profiler.output_dir profiler.cpu profiler.cuda profiler.profile_memory "
+        "profiler.with_stack "
+        "profiler.record_shapes profiler.with_flops profiler.wait_steps profiler.warmup_steps profiler.active_steps "
+        "profiler.num_cycles",
+        "log.profile"),
     no_effect("save_adapter_weights_only", "adapters are in the run's folder, and a checkpoint has the whole state"),
     unsupported("quantizer quantizer._component_ quantizer.groupsize", "[quantization], or llmtool quantize"),
-    unsupported("teacher_model teacher_model._component_ teacher_checkpointer._component_ teacher_checkpointer.checkpoint_dir "
-                "teacher_checkpointer.checkpoint_files teacher_checkpointer.recipe_checkpoint teacher_checkpointer.output_dir "
-                "teacher_checkpointer.model_type kd_loss._component_ kd_ratio",
-                "distillation is not there: run.task = sft on the teacher's texts (run.task = generate)"),
-    no_effect("ref_checkpointer ref_policy_checkpointer value_checkpointer", "the reference is the model before training"),
+    unsupported(
+        "teacher_model teacher_model._component_ teacher_checkpointer._component_ teacher_checkpointer.checkpoint_dir "
+        "teacher_checkpointer.checkpoint_files teacher_checkpointer.recipe_checkpoint teacher_checkpointer.output_dir "
+        "teacher_checkpointer.model_type kd_loss._component_ kd_ratio",
+        "distillation is not there: run.task = sft on the teacher's texts (run.task = generate)"),
+    no_effect("ref_checkpointer ref_policy_checkpointer value_checkpointer",
+              "the reference is the model before training"),
     mapped("reward_checkpointer.checkpoint_dir", "ppo.reward_model"),
-    no_effect("reward_checkpointer reward_checkpointer._component_ reward_checkpointer.checkpoint_files reward_checkpointer.output_dir "
+    no_effect("reward_checkpointer reward_checkpointer._component_ reward_checkpointer.checkpoint_files "
+              "reward_checkpointer.output_dir "
               "reward_checkpointer.model_type reward_and_value_model forward_batch_size",
               "ppo.reward_model is a folder"),
     mapped("ppo_epochs", "ppo.epochs"),
@@ -143,11 +159,13 @@ constexpr Entry entries[] = {
     mapped("lmbda", "ppo.lambda"),
     mapped("kl_coeff", "ppo.kl_coefficient"),
     mapped("reward_penalty", "ppo.missing_eos_penalty"),
-    no_effect("penalise_no_eos min_response_length stop_token_ids", "ppo.missing_eos_penalty; EOS and the template's stop tokens end a completion"),
+    no_effect("penalise_no_eos min_response_length stop_token_ids",
+              "ppo.missing_eos_penalty; EOS and the template's stop tokens end a completion"),
     unsupported("prompt prompt.system prompt.user prompt.user.text prompt.user.image tasks limit enable_kv_cache",
                 "llmtool generate, and run.task = evaluate with evaluation.tasks"),
-    unsupported("model.decoder_trainable model.encoder_trainable model.fusion_trainable model.image_size tokenizer.image_size",
-                "models read text"),
+    unsupported(
+        "model.decoder_trainable model.encoder_trainable model.fusion_trainable model.image_size tokenizer.image_size",
+        "models read text"),
 };
 
 constexpr Default defaults[] = {{"clip_grad_norm", "0"}};

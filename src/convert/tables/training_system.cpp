@@ -30,7 +30,8 @@ constexpr Entry entries[] = {
     derived("num_gpus", "world", "batch.global"),
     derived("deepspeed.zero_stage", "zero", "parallel.zero", "0 1 2 3"),
     mapped("deepspeed.offload_optimizer", "parallel.offload_optimizer", "true=cpu false=none cpu nvme"),
-    derived("deepspeed.offload_param", "offload_parameters", "parallel.offload_parameters", "true=cpu false=none cpu nvme"),
+    derived("deepspeed.offload_param", "offload_parameters", "parallel.offload_parameters",
+            "true=cpu false=none cpu nvme"),
     mapped("cpu_offload", "parallel.offload_optimizer", "true=cpu false=none"),
     no_effect("pin_memory", "buffers are planned before the first step"),
     derived("curriculum.enabled", "curriculum", "curriculum.strategy", yes_no),
@@ -42,7 +43,8 @@ constexpr Entry entries[] = {
     derived("Accelerator.log_with", "sinks", "log.sinks", sinks),
     derived("Accelerator.gradient_accumulation_steps", "accumulation", "batch.global"),
     no_effect("TrainingOrchestrator.accelerator", "MPI takes its place"),
-    mapped("use_auxiliary_loss", "objective.z_loss", "true=1e-4 false=", "auxiliary terms of dense models: [objective]"),
+    mapped("use_auxiliary_loss", "objective.z_loss",
+           "true=1e-4 false=", "auxiliary terms of dense models: [objective]"),
 };
 
 constexpr Include includes[] = {{"lora.", &peft}, {"", &transformers}};

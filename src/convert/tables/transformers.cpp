@@ -9,7 +9,8 @@ constexpr Entry transformers_entries[] = {
     derived("run_name", "run_name", "wandb.name, run.name"),
     derived("per_device_train_batch_size per_gpu_train_batch_size", "micro", "batch.micro, batch.global"),
     derived("gradient_accumulation_steps", "accumulation", "batch.global", {},
-            "batch.global is the product with the batch of a GPU and the number of GPUs; it does not change with the ranks"),
+            "batch.global is the product with the batch of a GPU and the number of GPUs; it does not change with the "
+            "ranks"),
     derived("num_train_epochs", "epochs", "run.epochs"),
     derived("max_steps", "max_steps", "run.max_steps", {}, "wins over epochs if it is above 0"),
     mapped("learning_rate", "schedule.learning_rate"),
@@ -18,13 +19,16 @@ constexpr Entry transformers_entries[] = {
     mapped("lr_scheduler_kwargs.power", "schedule.power"),
     mapped("lr_scheduler_kwargs.lr_end", "schedule.lr_end"),
     mapped("lr_scheduler_kwargs.min_lr", "schedule.min_learning_rate"),
-    derived("lr_scheduler_kwargs.min_lr_rate lr_scheduler_kwargs.min_lr_ratio", "min_lr_rate", "schedule.min_learning_rate"),
+    derived("lr_scheduler_kwargs.min_lr_rate lr_scheduler_kwargs.min_lr_ratio", "min_lr_rate",
+            "schedule.min_learning_rate"),
     mapped("lr_scheduler_kwargs.timescale", "schedule.timescale"),
     mapped("lr_scheduler_kwargs.num_decay_steps", "schedule.decay_steps"),
     mapped("lr_scheduler_kwargs.decay_type", "schedule.decay_type", "linear cosine 1-sqrt"),
-    no_effect("lr_scheduler_kwargs.num_stable_steps lr_scheduler_kwargs.num_training_steps", "follows from the run's length"),
+    no_effect("lr_scheduler_kwargs.num_stable_steps lr_scheduler_kwargs.num_training_steps",
+              "follows from the run's length"),
     unsupported("lr_scheduler_kwargs", "the keys of [schedule]"),
-    derived("warmup_steps", "warmup_steps", "schedule.warmup_steps, schedule.warmup_ratio", {}, "below 1 it is a ratio"),
+    derived("warmup_steps", "warmup_steps", "schedule.warmup_steps, schedule.warmup_ratio", {},
+            "below 1 it is a ratio"),
     derived("warmup_ratio", "warmup_ratio", "schedule.warmup_ratio", {}, "unless warmup_steps is above 0"),
     mapped("optim", "optimizer.name", optimizers, "adamw or adamw_8bit are near most others"),
     unsupported("optim_args optim_target_modules", "the keys of [optimizer]"),
@@ -40,8 +44,10 @@ constexpr Entry transformers_entries[] = {
     no_effect("bf16_full_eval fp16_full_eval half_precision_backend fp16_backend fp16_opt_level use_cuda_amp",
               "evaluations compute as precision.compute says"),
     mapped("gradient_checkpointing activation_checkpointing", "memory.recompute", recompute_if),
-    no_effect("gradient_checkpointing_kwargs activation_checkpointing_kwargs", "recomputation has one form, with the same bits"),
-    no_effect("torch_compile torch_compile_backend torch_compile_mode torchdynamo jit_mode_eval", "kernels are compiled and fused already"),
+    no_effect("gradient_checkpointing_kwargs activation_checkpointing_kwargs",
+              "recomputation has one form, with the same bits"),
+    no_effect("torch_compile torch_compile_backend torch_compile_mode torchdynamo jit_mode_eval",
+              "kernels are compiled and fused already"),
     no_effect("use_liger_kernel liger_kernel_config", "kernels are fused already"),
     no_effect("use_cache use_legacy_prediction_loop past_index", "training keeps no cache of keys"),
     unsupported("neftune_noise_alpha", "model.dropout, another regularisation"),
@@ -53,21 +59,24 @@ constexpr Entry transformers_entries[] = {
     no_effect("logging_first_step", "the first step is always logged"),
     no_effect("logging_nan_inf_filter", "[divergence] handles them"),
     no_effect("logging_dir", "event files are in the run's folder"),
-    no_effect("log_on_each_node log_level log_level_replica disable_tqdm include_num_input_tokens_seen skip_memory_metrics "
-              "include_tokens_per_second debug",
-              "the log is one, and has tokens, memory and times always"),
+    no_effect(
+        "log_on_each_node log_level log_level_replica disable_tqdm include_num_input_tokens_seen skip_memory_metrics "
+        "include_tokens_per_second debug",
+        "the log is one, and has tokens, memory and times always"),
     derived("report_to", "sinks", "log.sinks", sinks, "tensorboard and wandb write files; others read metrics.jsonl"),
     mapped("project", "wandb.project"),
     no_effect("trackio_space_id trackio_bucket_id trackio_static_space_id", "nothing is sent over the network"),
-    derived("eval_strategy evaluation_strategy", "eval_strategy", "evaluation.every_steps, evaluation.every_epochs", strategies),
+    derived("eval_strategy evaluation_strategy", "eval_strategy", "evaluation.every_steps, evaluation.every_epochs",
+            strategies),
     derived("eval_steps", "eval_steps", "evaluation.every_steps, evaluation.every_epochs"),
     unsupported("eval_delay", "evaluation.at_start = false leaves out the first one only"),
     no_effect("per_device_eval_batch_size per_gpu_eval_batch_size eval_accumulation_steps",
               "evaluations use batch.micro, and their result does not depend on it"),
     mapped("eval_on_start", "evaluation.at_start"),
-    no_effect("prediction_loss_only eval_do_concat_batches eval_use_gather_object include_for_metrics batch_eval_metrics "
-              "include_inputs_for_metrics",
-              "evaluation.metrics names metrics of texts"),
+    no_effect(
+        "prediction_loss_only eval_do_concat_batches eval_use_gather_object include_for_metrics batch_eval_metrics "
+        "include_inputs_for_metrics",
+        "evaluation.metrics names metrics of texts"),
     derived("save_strategy", "save_strategy", "checkpoint.every_steps, checkpoint.every_epochs", strategies),
     derived("save_steps", "save_steps", "checkpoint.every_steps, checkpoint.every_epochs"),
     mapped("save_total_limit", "checkpoint.keep"),
@@ -77,16 +86,20 @@ constexpr Entry transformers_entries[] = {
     no_effect("enable_jit_checkpoint", "checkpoint.signal_save saves on a signal, as it is"),
     unsupported("push_to_hub push_to_hub_model_id push_to_hub_organization push_to_hub_token",
                 "checkpoint.export = last, then hf upload <run>/export"),
-    no_effect("hub_token hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision", "nothing is sent over the network"),
+    no_effect("hub_token hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision",
+              "nothing is sent over the network"),
     mapped("load_best_model_at_end", "evaluation.load_best_at_end"),
-    mapped("metric_for_best_model", "checkpoint.best_metric", best_metrics, "checkpoint.best_metric names other metrics"),
+    mapped("metric_for_best_model", "checkpoint.best_metric", best_metrics,
+           "checkpoint.best_metric names other metrics"),
     no_effect("greater_is_better", "follows from checkpoint.best_metric"),
-    no_effect("ignore_data_skip restore_callback_states_from_checkpoint", "a run resumes at the same sample, with the same bits"),
+    no_effect("ignore_data_skip restore_callback_states_from_checkpoint",
+              "a run resumes at the same sample, with the same bits"),
     no_effect("full_determinism", "results are always deterministic"),
     mapped("seed", "run.seed"),
     mapped("data_seed", "data.seed"),
     no_effect("use_cpu no_cuda use_mps_device use_ipex", "the build decides: the host's or the GPU's program"),
-    no_effect("accelerator_config mp_parameters split_batches", "the launcher starts the ranks, and the deck divides the batch"),
+    no_effect("accelerator_config mp_parameters split_batches",
+              "the launcher starts the ranks, and the deck divides the batch"),
     unsupported("parallelism_config", "parallel.zero"),
     no_effect("dataloader_drop_last", "the last step of an epoch may be short"),
     no_effect("dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor "
@@ -96,29 +109,41 @@ constexpr Entry transformers_entries[] = {
     ruled("train_sampling_strategy", set_sampling, "data.shuffle, data.group_by_length"),
     mapped("group_by_length", "data.group_by_length"),
     no_effect("length_column_name", "lengths are counted in tokens"),
-    no_effect("local_rank ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_backend xpu_backend tpu_num_cores",
+    no_effect("local_rank ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph "
+              "ddp_backend xpu_backend tpu_num_cores",
               "MPI gives the ranks; gradients are reduced in a fixed order"),
     no_effect("ddp_timeout", "[watchdog] finds lost and stuck ranks"),
-    ruled("fsdp", set_fsdp, "parallel.zero, parallel.offload_optimizer", "full_shard is ZeRO 3, shard_grad_op is ZeRO 2"),
-    no_effect("fsdp_config fsdp_min_num_params fsdp_transformer_layer_cls_to_wrap", "ranks share single tensors; there is nothing to wrap"),
+    ruled("fsdp", set_fsdp, "parallel.zero, parallel.offload_optimizer",
+          "full_shard is ZeRO 3, shard_grad_op is ZeRO 2"),
+    no_effect("fsdp_config fsdp_min_num_params fsdp_transformer_layer_cls_to_wrap",
+              "ranks share single tensors; there is nothing to wrap"),
     ruled("deepspeed", read_deepspeed_file, "parallel.zero", "the file is converted, too"),
     no_effect("do_train do_eval do_predict overwrite_output_dir", "run.task and run.overwrite"),
-    unsupported("resume_from_checkpoint", "submit the same command again: a run resumes by itself; model.path starts from "
-                "exported weights", "true auto latest"),
+    unsupported("resume_from_checkpoint",
+                "submit the same command again: a run resumes by itself; model.path starts from "
+                "exported weights",
+                "true auto latest"),
     mapped("early_stopping_patience", "evaluation.early_stopping_patience"),
     mapped("early_stopping_threshold", "evaluation.early_stopping_threshold"),
 };
 
 constexpr Default transformers_defaults[] = {
-    {"per_device_train_batch_size", "8"}, {"num_train_epochs", "3"},  {"learning_rate", "5e-5"},
-    {"lr_scheduler_type", "linear"},      {"weight_decay", "0"},      {"logging_steps", "500"},
-    {"eval_strategy", "no"},              {"save_steps", "500"},      {"bf16", "false"},
+    {"per_device_train_batch_size", "8"},
+    {"num_train_epochs", "3"},
+    {"learning_rate", "5e-5"},
+    {"lr_scheduler_type", "linear"},
+    {"weight_decay", "0"},
+    {"logging_steps", "500"},
+    {"eval_strategy", "no"},
+    {"save_steps", "500"},
+    {"bf16", "false"},
     {"max_grad_norm", "1"},
 };
 
 constexpr Include transformers_includes[] = {{"deepspeed.", &deepspeed}};
 
-constexpr std::string_view transformers_prefixes[] = {"TrainingArguments.", "Seq2SeqTrainingArguments.", "training_args."};
+constexpr std::string_view transformers_prefixes[] = {"TrainingArguments.", "Seq2SeqTrainingArguments.",
+                                                      "training_args."};
 
 constexpr Entry peft_entries[] = {
     mapped("r", "lora.r"),
@@ -135,20 +160,23 @@ constexpr Entry peft_entries[] = {
     mapped("use_rslora", "lora.rslora"),
     mapped("use_dora", "lora.dora"),
     ruled("init_lora_weights", set_lora_init, "lora.init"),
-    no_effect("task_type peft_type auto_mapping peft_version inference_mode revision fan_in_fan_out runtime_config megatron_core",
+    no_effect("task_type peft_type auto_mapping peft_version inference_mode revision fan_in_fan_out runtime_config "
+              "megatron_core",
               "follows from the model and the task"),
     no_effect("base_model_name_or_path", "model.path"),
     no_effect("ensure_weight_tying", "a head that is the embedding is always trained with it"),
-    unsupported("megatron_config trainable_token_indices loftq_config eva_config corda_config lora_ga_config velora_config "
-                "alora_invocation_tokens use_qalora monteclora_config layer_replication lora_bias target_parameters use_bdlora "
-                "arrow_config kasa_config",
-                "plain LoRA, rsLoRA, DoRA and LoRA+ are there"),
+    unsupported(
+        "megatron_config trainable_token_indices loftq_config eva_config corda_config lora_ga_config velora_config "
+        "alora_invocation_tokens use_qalora monteclora_config layer_replication lora_bias target_parameters use_bdlora "
+        "arrow_config kasa_config",
+        "plain LoRA, rsLoRA, DoRA and LoRA+ are there"),
     no_effect("qalora_group_size", "belongs to use_qalora"),
 };
 constexpr std::string_view peft_prefixes[] = {"LoraConfig.", "peft_config.", "lora_config."};
 
 constexpr std::string_view dpo_losses =
-    "sigmoid hinge ipo robust exo_pair nca_pair bco_pair sppo_hard aot aot_unpaired aot_pair=aot_unpaired apo_zero apo_down "
+    "sigmoid hinge ipo robust exo_pair nca_pair bco_pair sppo_hard aot aot_unpaired aot_pair=aot_unpaired apo_zero "
+    "apo_down "
     "discopop sigmoid_norm sft orpo simpo cpo kto kto_pair=kto";
 
 constexpr Entry trl_entries[] = {
@@ -164,7 +192,8 @@ constexpr Entry trl_entries[] = {
     mapped("lora_dropout", "lora.dropout"),
     ruled("lora_target_modules", set_target_modules, "lora.target_modules"),
     mapped("lora_modules_to_save", "lora.modules_to_save"),
-    no_effect("lora_task_type bnb_4bit_quant_storage bnb_4bit_compute_dtype", "follows from the task and precision.compute"),
+    no_effect("lora_task_type bnb_4bit_quant_storage bnb_4bit_compute_dtype",
+              "follows from the task and precision.compute"),
     unsupported("lora_target_parameters", "lora.target_modules"),
     mapped("use_rslora", "lora.rslora"),
     mapped("use_dora", "lora.dora"),
@@ -172,7 +201,8 @@ constexpr Entry trl_entries[] = {
     mapped("load_in_8bit", "quantization.bits", "true=8 false="),
     mapped("bnb_4bit_quant_type", "quantization.type", "nf4 fp4"),
     mapped("use_bnb_nested_quant bnb_4bit_use_double_quant", "quantization.double"),
-    derived("dataset_name dataset train_file", "dataset", "data.train", {}, "files of rows; the hub's data sets are not downloaded"),
+    derived("dataset_name dataset train_file", "dataset", "data.train", {},
+            "files of rows; the hub's data sets are not downloaded"),
     derived("eval_file validation_file", "validation_data", "data.validation"),
     ruled("datasets", set_datasets, "data.train"),
     no_effect("dataset_config dataset_train_split dataset_test_split dataset_streaming dataset_num_proc dataset_kwargs "
@@ -186,7 +216,8 @@ constexpr Entry trl_entries[] = {
     mapped("truncation_mode", "data.overflow", "keep_start=truncate keep_end=truncate_left"),
     mapped("shuffle_dataset", "data.shuffle"),
     mapped("packing", "data.packing", "true=best_fit false=none"),
-    mapped("packing_strategy", "data.packing", "bfd= bfd_split= ffd=first_fit wrapped=wrap", "used with packing = true"),
+    mapped("packing_strategy", "data.packing", "bfd= bfd_split= ffd=first_fit wrapped=wrap",
+           "used with packing = true"),
     no_effect("padding_free pad_to_multiple_of eval_packing pad_token max_completion_length_padding",
               "samples are never padded"),
     mapped("eos_token", "data.eos_token"),
@@ -197,7 +228,8 @@ constexpr Entry trl_entries[] = {
     mapped("loss_type", "dpo.loss", dpo_losses).for_tasks("dpo"),
     mapped("loss_type", "dpo.loss", "kto apo_zero_unpaired=").for_tasks("kto"),
     mapped("loss_type", "dpo.loss", "sigmoid=cpo hinge=hinge ipo simpo alphapo=").for_tasks("cpo orpo simpo"),
-    mapped("loss_type", "grpo.loss", "grpo dr_grpo dapo bnpo rloo", "grpo and dapo are near most others").for_tasks("grpo rloo"),
+    mapped("loss_type", "grpo.loss", "grpo dr_grpo dapo bnpo rloo", "grpo and dapo are near most others")
+        .for_tasks("grpo rloo"),
     mapped("loss_weights", "dpo.loss_weights"),
     mapped("beta", "dpo.beta").for_tasks("dpo kto orpo cpo simpo"),
     mapped("beta kl_coef", "grpo.beta").for_tasks("grpo rloo"),
@@ -234,14 +266,16 @@ constexpr Entry trl_entries[] = {
     unsupported("min_p generation_kwargs cache_implementation", "rollout.top_p and rollout.top_k"),
     unsupported("repetition_penalty", "rollout.temperature", "1.0 1"),
     unsupported("chat_template_kwargs", "chat.variables = name:value"),
-    no_effect("use_vllm vllm_mode vllm_model_impl vllm_enable_sleep_mode vllm_structured_outputs_regex vllm_guided_decoding_regex "
-              "vllm_server_base_url "
-              "vllm_server_host vllm_server_port vllm_server_timeout vllm_group_port vllm_gpu_memory_utilization "
-              "vllm_max_model_length vllm_tensor_parallel_size vllm_importance_sampling_correction "
-              "vllm_importance_sampling_mode vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min "
-              "vllm_importance_sampling_cap use_transformers_continuous_batching transformers_continuous_batching_config "
-              "use_transformers_paged",
-              "the program generates by itself, with the policy's own probabilities"),
+    no_effect(
+        "use_vllm vllm_mode vllm_model_impl vllm_enable_sleep_mode vllm_structured_outputs_regex "
+        "vllm_guided_decoding_regex "
+        "vllm_server_base_url "
+        "vllm_server_host vllm_server_port vllm_server_timeout vllm_group_port vllm_gpu_memory_utilization "
+        "vllm_max_model_length vllm_tensor_parallel_size vllm_importance_sampling_correction "
+        "vllm_importance_sampling_mode vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min "
+        "vllm_importance_sampling_cap use_transformers_continuous_batching transformers_continuous_batching_config "
+        "use_transformers_paged",
+        "the program generates by itself, with the policy's own probabilities"),
     mapped("num_iterations", "grpo.epochs"),
     mapped("epsilon", "grpo.epsilon"),
     mapped("epsilon_high", "grpo.epsilon_high"),
@@ -260,7 +294,8 @@ constexpr Entry trl_entries[] = {
                 "the keys of [grpo]"),
     no_effect("use_bias_correction_kl", "completions come of the policy itself"),
     mapped("log_completions", "log.samples_every_steps", "true=100 false="),
-    no_effect("log_multimodal num_completions_to_print log_unique_prompts log_completions_hub_repo", "log.samples_every_steps"),
+    no_effect("log_multimodal num_completions_to_print log_unique_prompts log_completions_hub_repo",
+              "log.samples_every_steps"),
     unsupported("reward_funcs", "rewards.functions, such as exact:COLUMN or command:PROGRAM"),
     derived("reward_model_path reward_model_name_or_path", "reward_model", "rewards.functions"),
 };
@@ -288,25 +323,43 @@ constexpr Default trl_defaults[] = {
 };
 
 constexpr Hint trl_hints[] = {
-    {"SFTConfig", "sft"},          {"DPOConfig", "dpo"},       {"KTOConfig", "kto"},
-    {"GRPOConfig", "grpo"},        {"RLOOConfig", "rloo"},     {"RewardConfig", "reward"},
-    {"ORPOConfig", "orpo"},        {"CPOConfig", "cpo"},       {"PPOConfig", "ppo"},
-    {"num_generations", "grpo"},   {"desirable_weight", "kto"}, {"center_rewards_coefficient", "reward"},
-    {"precompute_ref_log_probs", "dpo"}, {"f_divergence_type", "dpo"}, {"loss_weights", "dpo"},
-    {"beta", "dpo"},               {"max_prompt_length", "dpo"}, {"output_dir", "sft"},
-    {"model_name_or_path", "sft"}, {"learning_rate", "sft"},
+    {"SFTConfig", "sft"},
+    {"DPOConfig", "dpo"},
+    {"KTOConfig", "kto"},
+    {"GRPOConfig", "grpo"},
+    {"RLOOConfig", "rloo"},
+    {"RewardConfig", "reward"},
+    {"ORPOConfig", "orpo"},
+    {"CPOConfig", "cpo"},
+    {"PPOConfig", "ppo"},
+    {"num_generations", "grpo"},
+    {"desirable_weight", "kto"},
+    {"center_rewards_coefficient", "reward"},
+    {"precompute_ref_log_probs", "dpo"},
+    {"f_divergence_type", "dpo"},
+    {"loss_weights", "dpo"},
+    {"beta", "dpo"},
+    {"max_prompt_length", "dpo"},
+    {"output_dir", "sft"},
+    {"model_name_or_path", "sft"},
+    {"learning_rate", "sft"},
 };
 
 constexpr Include trl_includes[] = {{"", &transformers}, {"LoraConfig.", &peft}, {"peft_config.", &peft}};
 
-constexpr std::string_view trl_prefixes[] = {"SFTConfig.",    "DPOConfig.",  "KTOConfig.", "GRPOConfig.",       "RLOOConfig.",
-                                             "RewardConfig.", "ORPOConfig.", "CPOConfig.", "PPOConfig.",        "ScriptArguments.",
-                                             "ModelConfig.",  "training_args.", "script_args.", "model_args."};
+constexpr std::string_view trl_prefixes[] = {
+    "SFTConfig.", "DPOConfig.", "KTOConfig.",       "GRPOConfig.",  "RLOOConfig.",    "RewardConfig.", "ORPOConfig.",
+    "CPOConfig.", "PPOConfig.", "ScriptArguments.", "ModelConfig.", "training_args.", "script_args.",  "model_args."};
 
 }  // namespace
 
-const System transformers{"transformers", "Transformers 5.24 (TrainingArguments)", transformers_entries, transformers_defaults, {},
-                          transformers_includes, transformers_prefixes};
+const System transformers{"transformers",
+                          "Transformers 5.24 (TrainingArguments)",
+                          transformers_entries,
+                          transformers_defaults,
+                          {},
+                          transformers_includes,
+                          transformers_prefixes};
 const System peft{"peft", "PEFT 0.21 (LoraConfig)", peft_entries, {}, {}, {}, peft_prefixes};
 const System trl{"trl", "TRL 1.16", trl_entries, trl_defaults, trl_hints, trl_includes, trl_prefixes};
 

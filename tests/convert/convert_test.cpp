@@ -1,0 +1,118 @@
+// Settings of other programs become decks: what several settings say together, defaults of the other program, keys that
+// are left out.
+#include "converted.hpp"
+
+namespace llmtrain::test {
+namespace {
+
+using convert::Effect;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST_F(ConvertTest, TheBatchIsAProduct) {
+  const std::string text = "per_device_train_batch_size: 4\ngradient_accumulation_steps: 8\noutput_dir: out/a\n";
+  EXPECT_THAT(of_text("a.yaml", text, "transformers").deck, HasSubstr("global = 32"));
+  EXPECT_THAT(of_text("a.yaml", text, "transformers", 4).deck, HasSubstr("global = 128"));
+  EXPECT_THAT(of_text("b.json", R"({"train_batch_size": 64, "gradient_accumulation_steps": 4})", "deepspeed", 2).deck,
+              HasSubstr("micro = 8"));
+  EXPECT_THAT(
+      of_text("c.py", "training_config = TrainingConfig(world_size=4, batch_size=8, gradient_accumulation_steps=2)\n",
+              "llm-trainer")
+          .deck,
+      HasSubstr("global = 64"));
+  const std::string gpt = of_text("d.py", "batch_size = 12\ngradient_accumulation_steps = 5 * 8\n", "nanogpt", 8).deck;
+  EXPECT_THAT(gpt, HasSubstr("gradient_accumulation_steps = 40")) << "nanoGPT's are of the whole job";
+}
+
+TEST_F(ConvertTest, StepsWinOverEpochsAndRatios) {
+  const std::string deck =
+      of_text("a.yaml", "num_train_epochs: 3\nmax_steps: 100\nwarmup_ratio: 0.1\nwarmup_steps: 7\n", "transformers")
+          .deck;
+  EXPECT_THAT(deck, HasSubstr("max_steps = 100"));
+  EXPECT_THAT(deck, Not(HasSubstr("epochs = 3")));
+  EXPECT_THAT(deck, HasSubstr("warmup_steps = 7"));
+  EXPECT_THAT(deck, Not(HasSubstr("warmup_ratio = ")));
+  const std::string other =
+      of_text("a.yaml", "num_train_epochs: 2.5\nmax_steps: -1\nwarmup_steps: 0.03\n", "transformers").deck;
+  EXPECT_THAT(other, HasSubstr("epochs = 2.5"));
+  EXPECT_THAT(other, HasSubstr("warmup_ratio = 0.03"));
+}
+
+TEST_F(ConvertTest, DefaultsAreTheOtherProgramsOwn) {
+  const std::string deck = of_text("a.json", "{\"output_dir\": \"out\"}", "transformers").deck;
+  for (const std::string line :
+       {"learning_rate = 5e-05", "name = linear", "weight_decay = 0", "epochs = 3", "compute = fp32", "micro = 8"}) {
+    EXPECT_THAT(deck, HasSubstr(line));
+  }
+  EXPECT_THAT(of_text("a.py", "args = DPOConfig(output_dir='out')\n", "trl").deck, HasSubstr("learning_rate = 1e-06"));
+  EXPECT_THAT(of_text("a.py", "args = RewardConfig(output_dir='out')\n", "trl").deck, HasSubstr("task = reward"));
+  EXPECT_THAT(of_text("a.py", "args = GRPOConfig(beta=0.04)\n", "trl").deck, HasSubstr("loss = dapo"));
+}
+
+TEST_F(ConvertTest, PrecisionAndIntervals) {
+  EXPECT_THAT(of_text("a.yaml", "fp16: true\nbf16: false\ntf32: true\n", "transformers").deck,
+              HasSubstr("compute = fp16"));
+  EXPECT_THAT(of_text("a.yaml", "bf16: true\n", "transformers").deck, HasSubstr("compute = bf16"));
+  EXPECT_THAT(of_text("a.py", "t = TrainingConfig(use_amp=True, amp_dtype='bfloat16')\n", "llm-trainer").deck,
+              HasSubstr("compute = bf16"));
+  const std::string epochs = of_text("a.yaml", "eval_strategy: epoch\nsave_strategy: no\n", "transformers").deck;
+  EXPECT_THAT(epochs, HasSubstr("[evaluation]\nevery_epochs = 1"));
+  EXPECT_THAT(epochs, HasSubstr("[checkpoint]\nevery_steps = 0"));
+  EXPECT_THAT(of_text("a.yaml", "eval_strategy: steps\neval_steps: 0.25\nmax_steps: 100\n", "transformers").deck,
+              HasSubstr("[evaluation]\nevery_steps = 25"));
+}
+
+TEST_F(ConvertTest, DeepSpeedFilesAreReadToo) {
+  file("ds.json",
+       R"({"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}, "bf16": {"enabled": "auto"}})");
+  const convert::Conversion out = of_text("a.yaml", "deepspeed: ds.json\n", "transformers");
+  EXPECT_THAT(out.deck, HasSubstr("zero = 3"));
+  EXPECT_THAT(out.deck, HasSubstr("offload_parameters = cpu"));
+  EXPECT_EQ(out.count(Effect::unknown), 0u);
+}
+
+TEST_F(ConvertTest, EveryKeyIsReported) {
+  const convert::Conversion out =
+      of_text("a.yaml", "lerning_rate: 1e-4\nneftune_noise_alpha: 5\nhub_token: x\nseed: 7\npush_to_hub: false\n",
+              "transformers");
+  ASSERT_EQ(out.findings.size(), 5u);
+  EXPECT_EQ(out.findings[0].effect, Effect::unknown);
+  EXPECT_THAT(out.findings[0].text, HasSubstr("did you mean learning_rate?"));
+  EXPECT_EQ(out.findings[0].line, 1);
+  EXPECT_EQ(out.findings[1].effect, Effect::unsupported);
+  EXPECT_EQ(out.findings[2].effect, Effect::no_effect);
+  EXPECT_EQ(out.findings[3].effect, Effect::mapped);
+  EXPECT_THAT(out.findings[3].text, HasSubstr("run.seed = 7"));
+  EXPECT_EQ(out.findings[4].effect, Effect::no_effect) << "off, as it always is here";
+  EXPECT_THAT(out.deck, HasSubstr("Left out: lerning_rate (line 1)"));
+  const convert::Conversion wrong =
+      of_text("a.yaml", "learning_rate: fast\noptim: galore_adamw\nseed: [1]\n", "transformers");
+  EXPECT_EQ(wrong.count(Effect::unsupported), 3u) << "values that no key can have are reported";
+}
+
+TEST_F(ConvertTest, TheProgramIsRecognised) {
+  const auto name = [this](const std::string& file_name, const std::string& text) {
+    return std::string(of_text(file_name, text, "auto").system->name);
+  };
+  EXPECT_EQ(name("a.json", R"({"zero_optimization": {"stage": 2}})"), "deepspeed");
+  EXPECT_EQ(name("a.yaml", "stage: sft\nfinetuning_type: lora\ncutoff_len: 512\n"), "llamafactory");
+  EXPECT_EQ(name("a.yaml", "base_model: x\nsequence_len: 512\nmicro_batch_size: 1\n"), "axolotl");
+  EXPECT_EQ(name("a.yaml", "model:\n  _component_: torchtune.models.llama3.lora_llama3_8b\nepochs: 1\n"), "torchtune");
+  EXPECT_EQ(name("a.py", "block_size = 64\nn_layer = 4\nmax_iters = 10\n"), "nanogpt");
+  EXPECT_EQ(name("a.py", "model_config = ModelConfig(d_model=16, n_heads=2)\n"), "llm-trainer");
+  EXPECT_THROW(of_text("a.json", "{}", "lamafactory"), UserError);
+}
+
+TEST_F(ConvertTest, ReferencesAndTheEnvironment) {
+  const std::string deck =
+      of_text("a.yaml",
+              "output_dir: /tmp/run\nmetric_logger:\n  log_dir: ${output_dir}/logs\ncheckpointer:\n"
+              "  checkpoint_dir: ${oc.env:MODELS}/m\n",
+              "torchtune")
+          .deck;
+  EXPECT_THAT(deck, HasSubstr("path = ${MODELS}/m"));
+  EXPECT_THAT(deck, HasSubstr("output = /tmp"));
+}
+
+}  // namespace
+}  // namespace llmtrain::test

@@ -85,7 +85,7 @@ void resolve_data(Draft& draft) {
   const bool evaluates =
       draft.fact("validation_data") || draft.has("data.validation_fraction") || draft.has("data.validation");
   const bool measures = draft.fact("eval_strategy") && !draft.is_fact("eval_strategy", "no");
-  if (!evaluates && !measures && draft.is_fact("holds_out_nothing", "true")) {
+  if (!evaluates && !measures && draft.is_fact("eval_strategy", "no")) {
     draft.from("no validation data: all rows are trained on", true);
     draft.set_text("data.validation_fraction", "0");
   }
@@ -157,10 +157,6 @@ void resolve_schedule(Draft& draft) {
     set_from(draft, "schedule.warmup_ratio", print_number(steps), *draft.fact("warmup_steps"));
   } else if (ratio > 0) {
     set_from(draft, "schedule.warmup_ratio", print_number(ratio), *draft.fact("warmup_ratio"));
-  }
-  const bool warm = draft.has("schedule.warmup_steps") || draft.has("schedule.warmup_ratio");
-  if (warm && !draft.has("schedule.name") && draft.is_fact("scheduler_of_deepspeed", "true")) {
-    draft.set_text("schedule.name", "constant_with_warmup");
   }
   if (const auto rate = draft.fact_number("min_lr_rate")) {
     set_from(draft, "schedule.min_learning_rate", print_number(*rate * draft.number("schedule.learning_rate", 1e-3)),

@@ -5,11 +5,12 @@ namespace llmtrain::convert {
 
 /// Sets the keys that follow from several settings together. The facts (by Draft::fact):
 ///   task                 a task of the deck, or kto, orpo, simpo, cpo, rloo
-///   model, dataset, validation_data, reference_model, reward_model   a folder or file, or a name of the hub
+///   model, dataset, validation_data   a folder or file, or a name of the hub
 ///   finetuning           full, lora, qlora, freeze, none
+///   new_weights          true: no weights are loaded
+///   optimizer            its name, unless the key is set
 ///   micro, accumulation, global, world   sequences of a GPU, passes, sequences of a step, GPUs
-///   tokens_per_step      tokens of a step
-///   epochs, max_steps, warmup_steps, warmup_ratio, scheduler_num_cycles, min_lr_rate
+///   epochs, max_steps, warmup_steps, warmup_ratio, min_lr_rate
 ///   bf16, fp16, tf32, dtype, amp   precision of the passes
 ///   eval_strategy, eval_steps, save_strategy, save_steps, logging_strategy, logging_steps
 ///   zero, offload_parameters   ZeRO stage; cpu, nvme, none

@@ -74,7 +74,7 @@ constexpr Entry entries[] = {
     mapped("max_prompt_len", "dpo.max_prompt_length"),
     ruled("datasets pretraining_dataset", set_datasets, "data.train, data.format",
           "path or data_files; type alpaca, chat_template, completion"),
-    derived("test_datasets", "validation_list", "data.validation", {}, "write the files into data.validation"),
+    unsupported("test_datasets", "data.validation names files"),
     mapped("shuffle_merged_datasets", "data.shuffle"),
     no_effect("shuffle_before_merging_datasets dataset_prepared_path dataset_shard_num dataset_shard_idx "
               "skip_prepare_dataset "

@@ -109,7 +109,7 @@ constexpr Entry entries[] = {
     no_effect("loss.num_output_chunks", "the loss is computed in parts already"),
     derived("epochs", "epochs", "run.epochs"),
     unsupported("max_steps_per_epoch", "run.max_steps"),
-    derived("num_steps", "rollouts", "run.epochs", {}, "samples there; give run.max_steps"),
+    unsupported("num_steps", "run.max_steps: samples there, steps here"),
     mapped("clip_grad_norm", "optimizer.max_grad_norm"),
     no_effect("compile low_cpu_ram memory_efficient_fsdp_wrap custom_sharded_layers",
               "kernels are compiled, and layers are gathered one at a time"),

@@ -240,7 +240,7 @@ constexpr Entry trl_entries[] = {
     mapped("desirable_weight", "dpo.desirable_weight"),
     mapped("undesirable_weight", "dpo.undesirable_weight"),
     mapped("reference_free", "dpo.reference", "true=none false="),
-    derived("ref_model ref_model_name_or_path", "reference_model", "dpo.reference"),
+    mapped("ref_model ref_model_name_or_path", "dpo.reference"),
     mapped("precompute_ref_log_probs", "dpo.cache_reference"),
     no_effect("precompute_ref_batch_size", "batch.micro"),
     mapped("sync_ref_model", "dpo.sync_every", "true=512 false=").for_tasks("dpo kto"),
@@ -297,7 +297,8 @@ constexpr Entry trl_entries[] = {
     no_effect("log_multimodal num_completions_to_print log_unique_prompts log_completions_hub_repo",
               "log.samples_every_steps"),
     unsupported("reward_funcs", "rewards.functions, such as exact:COLUMN or command:PROGRAM"),
-    derived("reward_model_path reward_model_name_or_path", "reward_model", "rewards.functions"),
+    mapped("reward_model_path reward_model_name_or_path", "ppo.reward_model").for_tasks("ppo"),
+    unsupported("reward_model_path reward_model_name_or_path", "rewards.functions = model:DIR"),
 };
 
 constexpr Default trl_defaults[] = {

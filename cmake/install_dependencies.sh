@@ -62,8 +62,8 @@ fail() {
 
 # Packages from the release that the machine runs.
 common=(g++ cmake ninja-build ccache git ca-certificates pkg-config libinih-dev libfmt-dev nlohmann-json3-dev
-  libcli11-dev libxxhash-dev zlib1g-dev libzstd-dev libpcre2-dev libyaml-dev libtomlplusplus-dev libgtest-dev libgmock-dev googletest
-  binutils procps)
+  libcli11-dev libxxhash-dev zlib1g-dev libzstd-dev libpcre2-dev libyaml-dev
+  libtomlplusplus-dev libgtest-dev libgmock-dev googletest binutils procps)
 # clang-tidy reads the omp.h of its own compiler
 developer_only=(clang-format clang-tidy libomp-dev shellcheck python3-h5py python3-pandas python3-matplotlib environment-modules g++-aarch64-linux-gnu)
 # package=oldest supported version, optionally :the first unsupported one (cmake/Dependencies.cmake)

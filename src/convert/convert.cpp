@@ -215,7 +215,7 @@ class Converter {
           text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", key, given->text);
         }
       });
-      if (text.empty()) text = fmt::format("{}: other settings decide, or it is off", names);
+      if (text.empty()) text = fmt::format("{}: decided by other settings or not used by this task", names);
       finding.text = notes_[i].empty() ? text : fmt::format("{} ({})", text, notes_[i]);
     }
   }

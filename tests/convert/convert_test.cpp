@@ -84,7 +84,7 @@ TEST_F(ConvertTest, EveryKeyIsReported) {
   EXPECT_EQ(out.findings[3].effect, Effect::mapped);
   EXPECT_THAT(out.findings[3].text, HasSubstr("run.seed = 7"));
   EXPECT_EQ(out.findings[4].effect, Effect::no_effect) << "off, as it always is here";
-  EXPECT_THAT(out.deck, HasSubstr("Left out: lerning_rate (line 1)"));
+  EXPECT_THAT(out.deck, HasSubstr("Left out: 'lerning_rate' (line 1)"));
   const convert::Conversion wrong =
       of_text("a.yaml", "learning_rate: fast\noptim: galore_adamw\nseed: [1]\n", "transformers");
   EXPECT_EQ(wrong.count(Effect::unsupported), 3u) << "values that no key can have are reported";

@@ -29,6 +29,7 @@ TEST(ConvertTables, NameKeysOfTheDeck) {
       std::string targets(entry.target);
       std::erase(targets, ',');
       convert::each_word(targets, [&](std::string_view key) {
+        if (key.starts_with("wandb.") && keys.names_in("wandb").empty()) return;  // a section of the sink
         EXPECT_NE(keys.find(key), nullptr) << system->name << ": " << entry.keys << ": " << key;
       });
       EXPECT_NE(entry.target.empty(), entry.effect == convert::Effect::mapped) << entry.keys;

@@ -56,6 +56,7 @@ constexpr Entry entries[] = {
         "dynamic_checkpoint.check_interval dynamic_checkpoint.trigger_file_path quantization",
         "the tasks of run.task; a signal saves a checkpoint at once"),
     mapped("dpo_label_smoothing", "dpo.label_smoothing"),
+    mapped("center_rewards_coefficient", "reward.center_coefficient"),
     mapped("dpo_loss_type", "dpo.loss",
            "sigmoid hinge ipo robust exo_pair nca_pair bco_pair sppo_hard aot aot_unpaired apo_zero apo_down discopop "
            "sft"),

@@ -175,12 +175,13 @@
       }));
       this.entries.forEach((entry, i) => entry.stroke.setAttribute("stroke", colour(i)));
       const runs = [...new Set(chart.lines.map((line) => line[0]))];
+      const filter = logarithmicLabels;
       const options = {
         ...this.size(), legend: {show: false}, cursor: {sync: {key: "report"}, points: {size: 7}},
         scales: {x: {time: false}, y: {distr: this.logarithmic ? 3 : 1}},
         axes: [
           {...axis, space: 60, size: 34, values: (_, splits) => splits.map((v) => (byTime ? duration(v) : format(v, "")))},
-          {...axis, size: axisSize, ...(this.logarithmic ? {filter: logarithmicLabels, grid: {...axis.grid, filter: logarithmicLabels}} : {}),
+          {...axis, size: axisSize, ...(this.logarithmic ? {filter, grid: {...axis.grid, filter}, ticks: {...axis.ticks, filter}} : {}),
             values: (_, splits) => splits.map((v) => (v === null ? null : format(v, chart.unit)))},
         ],
         series: [{}, ...series],

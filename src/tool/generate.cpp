@@ -196,7 +196,8 @@ int64_t longest_text(const ModelConfig& model) {
   return dynamic ? model.max_seq_len : model.longest_sequence();
 }
 
-GeneratorCapacity find_room(const GenerateOptions& options, const ModelConfig& model, const GenerationRequest& request) {
+GeneratorCapacity find_room(const GenerateOptions& options, const ModelConfig& model,
+                            const GenerationRequest& request) {
   for (int64_t layer = 0; options.cache.kind != CachePolicy::Kind::full && layer < model.n_layers; ++layer) {
     if (model.window_of_layer(layer) > 0)
       refuse_command_line("--cache: the model's own sliding window leaves keys out");

@@ -2,9 +2,11 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
+#include <cerrno>
 
 #include "core/error.hpp"
 
@@ -23,33 +25,48 @@ void open_pipe(Descriptor& reads, Descriptor& writes) {
   ::fcntl(reads.number(), F_SETFL, O_NONBLOCK);
 }
 
-SpawnSettings::SpawnSettings(int input, int output, int messages, Isolation isolation) {
-  posix_spawn_file_actions_init(&actions_);
-  posix_spawn_file_actions_adddup2(&actions_, input, STDIN_FILENO);
-  posix_spawn_file_actions_adddup2(&actions_, output, STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&actions_, messages, STDERR_FILENO);
-  posix_spawnattr_init(&attributes_);
-  sigset_t signals;
-  sigfillset(&signals);
-  posix_spawnattr_setsigdefault(&attributes_, &signals);
-  sigemptyset(&signals);
-  posix_spawnattr_setsigmask(&attributes_, &signals);
-  posix_spawnattr_setpgroup(&attributes_, 0);
-  posix_spawnattr_setflags(&attributes_,
-                           static_cast<short>(isolation | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK));
+int SpawnSettings::become(char* const* arguments, pid_t parent) const {
+  if (isolation_ == Isolation::session) {
+    ::setsid();
+  } else {
+    ::setpgid(0, 0);
+  }
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) return ESRCH;  // it has ended meanwhile
+  for (int signal = 1; signal < NSIG; ++signal) {
+    if (signal != SIGKILL && signal != SIGSTOP) ::signal(signal, SIG_DFL);
+  }
+  for (int place = 0; place < 3; ++place) {
+    if (::dup2(descriptors_[static_cast<size_t>(place)], place) < 0) return errno;
+  }
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::execvp(arguments[0], arguments);
+  return errno;
 }
 
-SpawnSettings::~SpawnSettings() {
-  posix_spawn_file_actions_destroy(&actions_);
-  posix_spawnattr_destroy(&attributes_);
-}
-
-int SpawnSettings::spawn(pid_t& process, std::vector<std::string>& words) {
+int SpawnSettings::spawn(pid_t& process, std::vector<std::string>& words) const {
   std::vector<char*> arguments;
   arguments.reserve(words.size() + 1);
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
-  return posix_spawnp(&process, arguments.front(), &actions_, &attributes_, arguments.data(), environ);
+  // As posix_spawn, which has no death signal: no handler of this process may run in the child.
+  sigset_t all, before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const pid_t parent = ::getpid();
+  volatile int error = 0;
+  const pid_t child = ::vfork();  // NOLINT: a copy of a process with a model in its memory takes too long
+  if (child == 0) {
+    error = become(arguments.data(), parent);
+    ::_exit(127);
+  }
+  if (child < 0) error = errno;
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (error != 0 && child > 0) ::waitpid(child, nullptr, 0);
+  if (error == 0) process = child;
+  return error;
 }
 
 }  // namespace llmtrain

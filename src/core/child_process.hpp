@@ -1,9 +1,10 @@
 #pragma once
 // Programs that this process starts.
 
-#include <spawn.h>
 #include <sys/types.h>
 
+#include <array>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -31,21 +32,23 @@ class Descriptor {
 /// A pipe whose first end, for reading, does not wait.
 void open_pipe(Descriptor& reads, Descriptor& writes);
 
-/// Attributes and descriptors of a program to be started: a process group or session of its own, default signals.
+/// A program to be started: a process group or session of its own, default signals. It is killed when the thread that
+/// started it ends, however that happens, so that it must be one that lives as long as the process.
 class SpawnSettings {
  public:
-  enum Isolation : short { group = POSIX_SPAWN_SETPGROUP, session = POSIX_SPAWN_SETSID };
+  enum class Isolation : uint8_t { group, session };
 
-  SpawnSettings(int input, int output, int messages, Isolation isolation);
-  ~SpawnSettings();
-  SpawnSettings(const SpawnSettings&) = delete;
-  SpawnSettings& operator=(const SpawnSettings&) = delete;
-  /// Returns 0 or the number of an error.
-  int spawn(pid_t& process, std::vector<std::string>& words);
+  SpawnSettings(int input, int output, int messages, Isolation isolation)
+      : descriptors_{input, output, messages}, isolation_(isolation) {}
+  /// Returns 0 or the number of an error. Main thread only.
+  int spawn(pid_t& process, std::vector<std::string>& words) const;
 
  private:
-  posix_spawn_file_actions_t actions_{};
-  posix_spawnattr_t attributes_{};
+  /// Runs in the child, which shares the memory of its parent until the program begins. Returns the number of an error.
+  int become(char* const* arguments, pid_t parent) const;
+
+  std::array<int, 3> descriptors_;
+  Isolation isolation_;
 };
 
 }  // namespace llmtrain

@@ -54,7 +54,7 @@ class LineProgram {
     open_pipe(output_, its_output);
     open_pipe(messages_, its_messages);
     const int error =
-        SpawnSettings(its_input.number(), its_output.number(), its_messages.number(), SpawnSettings::group)
+        SpawnSettings(its_input.number(), its_output.number(), its_messages.number(), SpawnSettings::Isolation::group)
             .spawn(process_, words);
     if (error == 0) return;
     throw UserError(ExitCode::missing_input,

@@ -93,8 +93,9 @@ void DashboardProcess::start(const DashboardConfig& config, const std::string& r
                                     config.address,
                                     "--child-of",
                                     std::to_string(::getpid())};
-  const int error = SpawnSettings(nothing.number(), its_output.number(), messages.number(), SpawnSettings::session)
-                        .spawn(process_, words);
+  const int error =
+      SpawnSettings(nothing.number(), its_output.number(), messages.number(), SpawnSettings::Isolation::session)
+          .spawn(process_, words);
   if (error != 0) {
     process_ = -1;
     throw Error(fmt::format("{}: {}", words.front(), std::strerror(error)));

@@ -40,7 +40,7 @@ std::unique_ptr<TextMetric> make_metric(const std::string& setting, bool effecti
   return find_text_metric(golden["metric"].get<std::string>())->make(options);
 }
 
-double score(const TextMetric& metric, const std::vector<TextSegment>& segments) {
+double score(TextMetric& metric, const std::vector<TextSegment>& segments) {
   std::vector<double> sums(metric.size());
   for (const TextSegment& segment : segments) metric.add(segment, sums);
   return metric.score(sums).value;

@@ -193,6 +193,10 @@ class Tokenization {
       if (preference_->column != "margin" || margins != 0) info.column = preference_->column;
       if (!info.has_values()) values_.clear();
     }
+    if (request_.has_difficulties()) {
+      info.column = difficulty_column;
+      gather(values_);
+    }
     if (info.has_prompts()) join_rows();
     throw_on_all_ranks(communicator_, [&] { describe(info, highest); });
     if (padding > 0 && report_)
@@ -342,7 +346,7 @@ class Tokenization {
   RankSummary summary_;
   std::vector<uint64_t> counts_;                   // token counts of this rank's documents
   std::vector<uint64_t> prints_;                   // of this rank's rows of instruction data
-  std::vector<float> values_;                      // of this rank's documents of preference data, later of all
+  std::vector<float> values_;                      // of this rank's documents, later of all
   std::vector<uint64_t> offsets_;                  // offsets of all documents
   std::vector<uint64_t> row_sizes_, row_offsets_;  // of prompts, as counts_ and offsets_
   int64_t token_begin_ = 0, row_begin_ = 0;
@@ -350,6 +354,10 @@ class Tokenization {
 };
 
 }  // namespace
+
+bool TokenizeRequest::has_difficulties() const {
+  return !files.empty() && !named_column(files.front().format.columns, difficulty_column).empty();
+}
 
 void tokenize_to_file(const TokenizeRequest& request, Communicator& communicator, const ProgressReport& report) {
   Tokenization(request, communicator, report).run();

@@ -37,9 +37,9 @@ const Words& words_of(ReferenceKind kind) {
 }
 
 /// A frozen model and memory for its passes.
-class Scorer {
+class FrozenScorer {
  public:
-  Scorer(RoleSpec spec, const std::vector<ReferencePart>& parts, ReferenceKind kind, Runtime& runtime)
+  FrozenScorer(RoleSpec spec, const std::vector<ReferencePart>& parts, ReferenceKind kind, Runtime& runtime)
       : runtime_(runtime), kind_(kind), model_(std::move(spec)) {
     int64_t segments = 0, rows = 0;
     for (const ReferencePart& part : parts) {
@@ -126,7 +126,7 @@ class References {
       print(fmt::format("{} from {}", words_.values, request_.parts.front().file));
       return all;
     }
-    Scorer scorer(std::move(request_.model), request_.parts, request_.kind, runtime_);
+    FrozenScorer scorer(std::move(request_.model), request_.parts, request_.kind, runtime_);
     const LoadedWeights loaded = scorer.load();
     print(fmt::format("{}: {} {} are scored", loaded.text, left, words_.items));
     const double begin = written_ = now();
@@ -143,7 +143,7 @@ class References {
   }
 
   /// Batches begin at multiples of their size, for any number of ranks.
-  void compute(const ReferencePart& part, Scorer& scorer, std::vector<double>& values) {
+  void compute(const ReferencePart& part, FrozenScorer& scorer, std::vector<double>& values) {
     const int64_t round = part.samples_of_batch * communicator().size(), samples = part.data->samples();
     for (int64_t first = 0; first < samples; first += round) {
       const int64_t end = std::min(first + round, samples);

@@ -1,5 +1,5 @@
-// Difficulties of curriculum.difficulty = column:NAME: from a column of rows to the values of documents, of every format
-// that trains without preferences; what has none is refused with its line.
+// Difficulties of curriculum.difficulty = column:NAME: from a column of rows to the values of documents, of every
+// format that trains without preferences; what has none is refused with its line.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -59,12 +59,12 @@ TEST_F(DifficultyData, RowsOfConversationsHaveValues) {
   EXPECT_EQ(data.train->info().rows.used, 1);
   const std::string turns = R"([{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}])";
   const std::string shared = R"([{"from": "human", "value": "u"}, {"from": "gpt", "value": "a"}])";
-  for (const auto& [format, row] : std::vector<std::pair<std::string, std::string>>{
-           {"text", R"({"text": "t")"},
-           {"alpaca", R"({"instruction": "i", "output": "o")"},
-           {"prompt_completion", R"({"prompt": "p", "completion": "c")"},
-           {"messages", R"({"messages": )" + turns},
-           {"sharegpt", R"({"conversations": )" + shared}}) {
+  for (const auto& [format, row] :
+       std::vector<std::pair<std::string, std::string>>{{"text", R"({"text": "t")"},
+                                                        {"alpaca", R"({"instruction": "i", "output": "o")"},
+                                                        {"prompt_completion", R"({"prompt": "p", "completion": "c")"},
+                                                        {"messages", R"({"messages": )" + turns},
+                                                        {"sharegpt", R"({"conversations": )" + shared}}) {
     const RowReader reader(format, {"difficulty:score"}, true);
     EXPECT_TRUE(reader.has_difficulties());
     EXPECT_EQ(reader.read_documents(row + end).value, 3) << format;
@@ -89,7 +89,8 @@ TEST_F(DifficultyData, RowsWithoutANumberAreRefused) {
 }
 
 TEST_F(DifficultyData, FilesWithoutDifficultiesAreRefused) {
-  EXPECT_THAT(refused("text.txt", "a text"), AllOf(HasSubstr("65 "), HasSubstr("text.txt: it is a text, which has no")));
+  EXPECT_THAT(refused("text.txt", "a text"),
+              AllOf(HasSubstr("65 "), HasSubstr("text.txt: it is a text, which has no")));
   EXPECT_THAT(refused("ids.jsonl", R"({"input_ids": [1, 2, 3], "score": 1})"), HasSubstr("it is rows of input_ids"));
   const std::string column = std::exchange(config_.difficulty, std::string());
   const std::string plain = open("plain.jsonl", text_rows).train->info().path;

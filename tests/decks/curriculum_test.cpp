@@ -21,11 +21,12 @@ using testing::HasSubstr;
 class CurriculumDeck : public ::testing::Test {
  protected:
   CurriculumDeck() {
-    write_file(folder / "deck.ini", "[run]\nmax_steps = 6\noutput = " + folder.text() +
-                                        "\n[data]\npacking = greedy\nvalidation_fraction = 0\n[batch]\n"
-                                        "sequence_length = 24\nmicro = 1\nglobal = 3\n[curriculum]\n"
-                                        "strategy = difficulty\nstart = 30\nsteps = 5\n[schedule]\nlearning_rate = 3e-3\n"
-                                        "[precision]\ncompute = fp32\n[log]\nparameter_hash_every_steps = 1\n");
+    write_file(folder / "deck.ini",
+               "[run]\nmax_steps = 6\noutput = " + folder.text() +
+                   "\n[data]\npacking = greedy\nvalidation_fraction = 0\n[batch]\n"
+                   "sequence_length = 24\nmicro = 1\nglobal = 3\n[curriculum]\n"
+                   "strategy = difficulty\nstart = 30\nsteps = 5\n[schedule]\nlearning_rate = 3e-3\n"
+                   "[precision]\ncompute = fp32\n[log]\nparameter_hash_every_steps = 1\n");
   }
   Outcome start(const std::string& name, int ranks, std::vector<std::string> more) const {
     more.insert(more.begin(), (folder / "deck.ini").string());
@@ -94,8 +95,9 @@ TEST_F(CurriculumDeck, AColumnOrdersRowsOfText) {
   for (int i = 0; i < 40; ++i) {
     rows.push_back({{"text", fmt::format("row {} says {}", i, i * 37 % 101)}, {"score", i * 7 % 40}, {"other", i}});
   }
-  const std::vector<std::string> deck = {"data.tokenizer=bytes", "model.d_model=16", "model.n_layers=1",
-                                         "model.n_heads=2", mixed(rows), "curriculum.difficulty=column:score"};
+  const std::vector<std::string> deck = {
+      "data.tokenizer=bytes", "model.d_model=16", "model.n_layers=1",
+      "model.n_heads=2",      mixed(rows),        "curriculum.difficulty=column:score"};
   expect_identical(deck);
   std::vector<std::string> other = deck;
   other.back() = "curriculum.difficulty=column:other";
@@ -119,7 +121,8 @@ TEST_F(CurriculumDeck, Refusals) {
     return outcome.output;
   };
   EXPECT_THAT(refused({text, "curriculum.difficulty=loss"}, 78), HasSubstr("give its folder as model.path"));
-  EXPECT_THAT(refused({text, "curriculum.difficulty=column:n"}, 65), HasSubstr("it is a text, which has no column 'n'"));
+  EXPECT_THAT(refused({text, "curriculum.difficulty=column:n"}, 65),
+              HasSubstr("it is a text, which has no column 'n'"));
   EXPECT_THAT(refused({"data.train=builtin:stories", "curriculum.difficulty=column:n"}, 78),
               HasSubstr("builtin:stories is a text"));
   EXPECT_THAT(refused({text, "curriculum.difficulty=column"}, 78), HasSubstr("column:NAME"));

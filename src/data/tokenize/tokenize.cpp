@@ -44,6 +44,17 @@ struct RankSummary {
   } first_equal, first_empty;
 };
 
+/// Refuses preference data of which no row is left.
+[[noreturn]] void refuse_useless_rows(const std::string& path, const RowCounts& rows) {
+  const auto place = [](const std::string& first) { return first.empty() ? "" : ", the first at " + first; };
+  throw UserError(
+      ExitCode::bad_content,
+      fmt::format("{}: none of its {} rows can be trained on: {} are pairs of equal answers{}, {} have an empty "
+                  "answer{}, {} have no token to train on; check data.columns and the file",
+                  path, rows.left_out(), rows.equal, place(rows.first_equal), rows.empty, place(rows.first_empty),
+                  rows.untrained));
+}
+
 class Tokenization {
  public:
   Tokenization(const TokenizeRequest& request, Communicator& communicator, const ProgressReport& report)
@@ -228,13 +239,7 @@ class Tokenization {
 
   void describe(TokenFileInfo& info, uint64_t highest) const {
     if (info.tokens == 0 && info.rows.equal + info.rows.empty > 0) {
-      const auto place = [](const std::string& first) { return first.empty() ? "" : ", the first at " + first; };
-      throw UserError(
-          ExitCode::bad_content,
-          fmt::format("{}: none of its {} rows can be trained on: {} are pairs of equal answers{}, {} have an empty "
-                      "answer{}, {} have no token to train on; check data.columns and the file",
-                      request_.files.front().path, info.rows.left_out(), info.rows.equal, place(info.rows.first_equal),
-                      info.rows.empty, place(info.rows.first_empty), info.rows.untrained));
+      refuse_useless_rows(request_.files.front().path, info.rows);
     }
     if (info.tokens == 0 && info.rows.untrained > 0) {
       throw UserError(ExitCode::bad_content,

@@ -65,7 +65,7 @@ common=(g++ cmake ninja-build ccache git ca-certificates pkg-config libinih-dev 
   libcli11-dev libxxhash-dev zlib1g-dev libzstd-dev libpcre2-dev libgtest-dev libgmock-dev googletest
   binutils procps)
 # clang-tidy reads the omp.h of its own compiler
-developer_only=(clang-format clang-tidy libomp-dev shellcheck python3-h5py environment-modules g++-aarch64-linux-gnu)
+developer_only=(clang-format clang-tidy libomp-dev shellcheck python3-h5py python3-pandas python3-matplotlib environment-modules g++-aarch64-linux-gnu)
 # package=oldest supported version, optionally :the first unsupported one (cmake/Dependencies.cmake)
 runtime=(libopenmpi-dev=5.0 openmpi-bin=5.0 libhdf5-dev=1.14 hdf5-tools=1.14)
 from_any_release=(libkokkos-dev=4.6:6 libdnnl-dev=3.6:4) # those that may come from a newer release

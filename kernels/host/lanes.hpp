@@ -41,6 +41,16 @@ struct BitsOf<Float16> {
 
 inline constexpr int64_t lane_count = 16;
 
+/// Adds lanes in double: ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)).
+inline double fold_lanes(Float8 s) {
+  using Double4 [[gnu::vector_size(32)]] = double;
+  using Float4 [[gnu::vector_size(16)]] = float;
+  Float4 halves[2];
+  std::memcpy(halves, &s, sizeof halves);
+  const Double4 d = __builtin_convertvector(halves[0], Double4) + __builtin_convertvector(halves[1], Double4);
+  return (d[0] + d[2]) + (d[1] + d[3]);
+}
+
 class LaneSum {
  public:
   LaneSum() = default;
@@ -49,11 +59,7 @@ class LaneSum {
     low_ += low;
     high_ += high;
   }
-  double fold() const {
-    const Float8 s = low_ + high_;
-    return ((double{s[0]} + double{s[4]}) + (double{s[2]} + double{s[6]})) +
-           ((double{s[1]} + double{s[5]}) + (double{s[3]} + double{s[7]}));
-  }
+  double fold() const { return fold_lanes(low_ + high_); }
 
  private:
   Float8 low_{};

@@ -5,12 +5,12 @@
 #include <vector>
 
 #include "generate/beam_search.hpp"
-#include "generate/generator.hpp"
+#include "generate/generation_request.hpp"
 
 namespace llmtrain {
 
 /// One continuation, or one beam of a prompt, and its prompt.
-struct Generator::Text {
+struct GeneratedText {
   size_t prompt = 0;
   size_t sample = 0;              ///< or number of the beam
   std::vector<int32_t> ids = {};  ///< once it has a place
@@ -19,9 +19,9 @@ struct Generator::Text {
   int64_t cached = 0;   ///< tokens whose keys and values the cache has
   bool running = true;  ///< false: it has ended, or is a beam that is not in use
   /// Text of the same prompt whose pass over the prompt serves this one too; null: none.
-  Text* leader = nullptr;
+  GeneratedText* leader = nullptr;
   std::unique_ptr<BeamSearch> search = nullptr;  ///< of the first beam of a prompt
-  std::vector<Text*> beams = {};                 ///< of that beam: the running beams in the order of the search
+  std::vector<GeneratedText*> beams = {};        ///< of that beam: the running beams in the order of the search
   Continuation result = {};
 
   int64_t made() const { return static_cast<int64_t>(ids.size() - prompt_length); }
@@ -34,21 +34,21 @@ struct Generator::Text {
 };
 
 /// A text and the number of its tokens in a pass.
-struct Generator::Portion {
-  Text* text;
+struct TextPortion {
+  GeneratedText* text;
   int64_t tokens;
 };
 
 /// The next passes.
-struct Generator::Passes {
-  std::vector<Portion> more;   ///< tokens behind those in the cache
-  std::vector<Portion> first;  ///< first tokens, or all of them
-  std::vector<Portion> last;   ///< one token, which gives the next one
+struct GenerationPasses {
+  std::vector<TextPortion> chunks;   ///< tokens of prompts behind those in the cache
+  std::vector<TextPortion> prefill;  ///< first tokens, or all of them
+  std::vector<TextPortion> decode;   ///< one token, which gives the next one
 };
 
 /// A text that gets a token from a row of logits.
-struct Generator::Draw {
-  Text* text;
+struct Draw {
+  GeneratedText* text;
   size_t row;
 };
 

@@ -42,7 +42,7 @@ struct GenerationTask::Round {
 GenerationTask::GenerationTask(const Config& config, RoleSpec policy, std::shared_ptr<const Tokenizer> tokenizer)
     : config_(config), tokenizer_(std::move(tokenizer)) {
   const DType compute = policy.store.compute;
-  GeneratorRoom room;
+  GeneratorCapacity room;
   room.vocabulary_rows = policy.shape.config.vocab_size;
   room.sequences = config.batch.micro;
   room.context = config.batch.sequence_length;

@@ -196,12 +196,13 @@ int64_t longest_text(const ModelConfig& model) {
   return dynamic ? model.max_seq_len : model.longest_sequence();
 }
 
-GeneratorRoom find_room(const GenerateOptions& options, const ModelConfig& model, const GenerationRequest& request) {
+GeneratorCapacity find_room(const GenerateOptions& options, const ModelConfig& model,
+                            const GenerationRequest& request) {
   for (int64_t layer = 0; options.cache.kind != CachePolicy::Kind::full && layer < model.n_layers; ++layer) {
     if (model.window_of_layer(layer) > 0)
       refuse_command_line("--cache: the model's own sliding window leaves keys out");
   }
-  GeneratorRoom room;
+  GeneratorCapacity room;
   room.vocabulary_rows = model.vocab_size;
   room.sequences = options.beams.beams * std::min<int64_t>(sequences_at_once, std::ssize(request.prompts));
   // The model does not read the last new token.
@@ -217,7 +218,7 @@ void generate(const GenerateOptions& options) {
   LoadedModel loaded(options.model);
   loaded.require_logits();
   GenerationRequest request = make_request(options, loaded);
-  const GeneratorRoom room = find_room(options, loaded.config(), request);
+  const GeneratorCapacity room = find_room(options, loaded.config(), request);
   Generator generator(loaded.model(), room);
   const auto plan = [&](Arena& arena) {
     loaded.model().plan(arena, {loaded.compute(), generator.rows(), false, Recompute::none, room.context});

@@ -130,7 +130,7 @@ AnswerEvaluation::AnswerEvaluation(AnswerOptions options, std::vector<PromptWith
 
 void AnswerEvaluation::plan(RoleModel& policy, Arena& arena, DType compute, int ranks) {
   if (empty()) return;
-  GeneratorRoom room;
+  GeneratorCapacity room;
   room.vocabulary_rows = policy.shape().config.vocab_size;
   room.sequences = std::min({max_side_by_side, (rows() + ranks - 1) / ranks, options_.longest});
   room.context = options_.longest;

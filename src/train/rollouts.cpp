@@ -39,7 +39,7 @@ Rollouts::Rollouts(RolloutParts parts, DataStream prompts)
 void Rollouts::plan(ModelSet& models, Arena& arena, DType compute, int ranks) {
   RoleModel& policy = models.at(Role::policy);
   const RolloutShape& shape = parts_.shape;
-  GeneratorRoom room;
+  GeneratorCapacity room;
   room.vocabulary_rows = policy.shape().config.vocab_size;
   room.sequences = std::min({max_at_once, (shape.of_iteration() + ranks - 1) / ranks, batches_.max_rows()});
   room.context = shape.max_length;

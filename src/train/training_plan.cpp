@@ -32,7 +32,7 @@ TrainingPlan::TrainingPlan(TrainingParts parts, std::vector<RoleSpec> roles, con
   if (prompts.empty()) return;
   const int64_t context = std::min(passes.longest, batches().max_rows());
   generator.emplace(models.at(Role::policy).actor(),
-                    GeneratorRoom{vocabulary, std::min(context, std::ssize(prompts)), context, false});
+                    GeneratorCapacity{vocabulary, std::min(context, std::ssize(prompts)), context, false});
   generator->plan(arena, passes.compute);
 }
 

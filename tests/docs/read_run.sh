@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # read_run.sh ROOT LLMTRAIN LLMTOOL MPIRUN...: docs/read_run.py on a run of two ranks: it finds parameters, moments and
 # metrics, and the parameters are, to the bit, those that llmtool exports; of another step they are not (control).
+# docs/analyse_runs.py, where pandas and matplotlib are there, on that run and one of another rate.
 set -euo pipefail
 root=$1 llmtrain=$2 llmtool=$3
 shift 3
@@ -51,3 +52,22 @@ if read_run runs/a/checkpoints/step-00000003 --compare exported 2>control.txt; t
   echo "control: the parameters of step 3 were taken for those of step 6" && exit 1
 fi
 grep -q 'different: .*transformer.wte.weight' control.txt
+
+"$python" -c 'import matplotlib, pandas' 2>/dev/null || {
+  echo "left out: docs/analyse_runs.py (Debian: python3-pandas python3-matplotlib)" && exit 0
+}
+cp -r runs/a runs/b
+sed -i 's/^name = a /name = b /; s/^learning_rate = .*/learning_rate = 1e-2 ; deck/; s/^seed = 42 /seed = 43 /' runs/b/deck.ini
+analyse() { PYTHONDONTWRITEBYTECODE=1 "$python" "$root/docs/analyse_runs.py" "$@"; }
+analyse curves runs/a runs/b --output curves.svg
+analyse seeds runs/a runs/b --output seeds.png | tee seeds.txt
+grep -Eq '^schedule.learning_rate = 1e-2 +1 ' seeds.txt
+analyse parallel runs/a runs/b --output sweep.pdf | tee sweep.txt
+grep -Eq '^ +schedule.learning_rate +validation/loss$' sweep.txt # neither name nor seed
+analyse spectra runs/a --match c_fc --output spectra.png | tee spectra.txt
+[[ $(grep -c 'step-0000000[36] .*c_fc.weight' spectra.txt) == 4 ]]
+[[ -s curves.svg && -s seeds.png && -s sweep.pdf && -s spectra.png ]]
+if analyse curves runs/a --columns train/none --output none.png 2>control.txt; then
+  echo "control: a column that is not there was drawn" && exit 1
+fi
+grep -q 'train has no column none, only .*grad_norm' control.txt

@@ -17,6 +17,11 @@ namespace {
 
 using host::few_rows;
 
+bool has_avx512() {
+  static const bool has = processor_has(Instructions::avx512);
+  return has;
+}
+
 /// Weights of type T, which are read once and in place.
 template <class T>
 struct DenseRows {
@@ -25,22 +30,11 @@ struct DenseRows {
 
   /// sums[j, i] = row i of x . row first + j, for `count` rows of weights and n of x, n <= few_rows.
   void dots(double* sums, const float* x, int64_t n, int64_t first, int64_t count) const {
-    for (int64_t j = 0; j < count; ++j, sums += few_rows) {
-      const T* row = data + (first + j) * columns;
-      if (n == few_rows) {
-        dot<few_rows>(sums, x, row);
-      } else {
-        for (int64_t i = 0; i < n; ++i) dot<1>(sums + i, x + i * columns, row);
-      }
-    }
-  }
-
- private:
-  template <int R>
-  void dot(double* sums, const float* x, const T* row) const {
-    host::RowDots<host::Float8, R> dots;
-    dots.add(x, columns, row, columns);
-    dots.fold(sums);
+    const host::DenseDots<T> d{data + first * columns, columns, count, x, sums};
+#if defined(__x86_64__)
+    if (has_avx512()) return host::dense_dots_avx512(d, n);
+#endif
+    host::DenseDotsOf<host::Float8>::run(d, n);
   }
 };
 
@@ -63,8 +57,7 @@ struct QuantizedRowDots {
  private:
   static void multiply(const host::QuantizedDots& d, int64_t n) {
 #if defined(__x86_64__)
-    static const bool avx512 = processor_has(Instructions::avx512);
-    if (avx512) return host::quantized_dots_avx512(d, n);
+    if (has_avx512()) return host::quantized_dots_avx512(d, n);
 #endif
     host::QuantizedDotsOf<host::Float8>::run(d, n);
   }

@@ -40,14 +40,66 @@ class RowDots {
       Float8 halves[2];
       static_assert(sizeof halves == sizeof sums_[r]);
       std::memcpy(halves, sums_[r], sizeof halves);
-      const Float8 s = halves[0] + halves[1];
-      out[r] = ((double{s[0]} + double{s[4]}) + (double{s[2]} + double{s[6]})) +
-               ((double{s[1]} + double{s[5]}) + (double{s[3]} + double{s[7]}));
+      out[r] = fold_lanes(halves[0] + halves[1]);
     }
   }
 
  private:
   V sums_[R][parts] = {};
+};
+
+/// Rows of dense weights, and the inputs they multiply.
+template <class T>
+struct DenseDots {
+  const T* weights;  ///< the first row
+  int64_t columns, rows;
+  const float* x;  ///< rows of `columns` elements
+  double* sums;    ///< [rows, few_rows]
+};
+
+/// DenseDotsOf<Float16>::run, for processors with AVX-512.
+void dense_dots_avx512(const DenseDots<float>& d, int64_t x_rows);
+void dense_dots_avx512(const DenseDots<bf16>& d, int64_t x_rows);
+void dense_dots_avx512(const DenseDots<f16>& d, int64_t x_rows);
+
+template <class V>
+class DenseDotsOf {
+ public:
+  /// x_rows: 1 to few_rows.
+  template <class T>
+  static void run(const DenseDots<T>& d, int64_t x_rows) {
+    if (x_rows == 1) return rows_of<1>(d);
+    if (x_rows == 2) return rows_of<2>(d);
+    x_rows == 3 ? rows_of<3>(d) : rows_of<few_rows>(d);
+  }
+
+ private:
+  /// As many rows of weights at once as registers hold sums of, so that a loaded input is used for each.
+  template <int R, class T>
+  static void rows_of(const DenseDots<T>& d) {
+    constexpr int together = lanes_of<V> == 16 ? 4 : R == 1 ? 2 : 1;
+    int64_t row = 0;
+    for (; row + together <= d.rows; row += together) some_rows<R, together>(d, row);
+    for (; row < d.rows; ++row) some_rows<R, 1>(d, row);
+  }
+
+  template <int R, int J, class T>
+  static void some_rows(const DenseDots<T>& d, int64_t row) {
+    constexpr int64_t lanes = lanes_of<V>, parts = lane_count / lanes;
+    const int64_t whole = d.columns / lane_count * lane_count;
+    const T* w = d.weights + row * d.columns;
+    RowDots<V, R> dots[J];
+    for (int64_t i = 0; i < whole; i += lane_count) {
+      for (int64_t p = 0; p < parts; ++p) {
+        const int64_t at = i + p * lanes;
+        for (int j = 0; j < J; ++j) dots[j].add(p, d.x + at, d.columns, load_lanes<V>(w + j * d.columns + at));
+      }
+    }
+    for (int j = 0; j < J; ++j) {
+      dots[j].add(d.x + whole, d.columns, w + j * d.columns + whole, d.columns - whole);
+      dots[j].fold(d.sums + (row + j) * few_rows);
+    }
+  }
 };
 
 /// Rows of 4-bit weights in one slice, and the inputs they multiply.

@@ -185,6 +185,12 @@ TextFormat DataConfig::text_format() const {
   return {document_separator, text_column, row_limit, json_as_text, rows, columns, use};
 }
 
+TextFormat DataConfig::training_format() const {
+  TextFormat rules = text_format();
+  if (!difficulty.empty()) rules.columns.push_back(fmt::format("{}:{}", difficulty_column, difficulty));
+  return rules;
+}
+
 DataConfig DataConfig::for_conversations() const {
   DataConfig rules = *this;
   if (!packing_given) rules.packing = Packing::none;
@@ -276,6 +282,8 @@ void DataConfig::resolve_rows(DeckLoader& deck, Task task) {
     } else if (text_column != "text") {
       columns.push_back("text:" + text_column);
     }
+    deck.check(named_column(columns, difficulty_column).empty(), {"data.columns"},
+               "curriculum.difficulty = column:NAME names the column of difficulties");
   } catch (const UserError& error) {
     deck.fail("data.columns", error.what());
   }

@@ -58,6 +58,8 @@ struct DataConfig {
   bool overflow_given = false;
   // Data that the task takes.
   DataUse use = DataUse::any;
+  // Column of rows of training data with their difficulty (curriculum.difficulty); empty: none is read.
+  std::string difficulty;
   // Tokens that the prompt of a document of preference data keeps, the last ones, before `overflow` applies; 0: all.
   int64_t max_prompt_length = 0;
   // True if a score is read at the last token of each document of pairs: all of its tokens are inputs, the last row
@@ -81,7 +83,10 @@ struct DataConfig {
   bool keep_rest = false;  ///< True if the last window may be shorter
   int64_t stride = 0;  ///< above 0: windows of sequence_length tokens begin this far apart, and each target counts once
 
+  /// Rules for validation data.
   TextFormat text_format() const;
+  /// The same with the column of difficulties.
+  TextFormat training_format() const;
 
   void visit(DeckKeys& keys);
   void resolve(DeckLoader& deck, const std::string& output, Task task, int64_t run_seed);

@@ -100,6 +100,7 @@ class DatasetOpener {
         if (file.kind != InputKind::tokens || token_files_.contains(file.path)) continue;
         const auto opened = token_files_[file.path] = open_token_file(file.path);
         check_use(opened->info(), config_.use);
+        check_difficulties(file, opened->info());
         if (data_.tokenizer || opened->info().tokenizer.empty()) continue;
         data_.tokenizer = stored_tokenizer(opened->info(), config_);
         stored_in_ = file.path;

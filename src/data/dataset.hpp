@@ -31,6 +31,7 @@ struct Dataset {
   int64_t vocabulary_size = 0;                  ///< smallest vocabulary that a model needs
   std::vector<WeightedTokens> sources;          ///< training data; several are mixed by weight
   std::shared_ptr<const TokenFile> train;       ///< all of the training data
+  std::vector<double> difficulties;             ///< of its samples, by number; empty: none are computed in advance
   std::shared_ptr<const TokenFile> validation;  ///< null: none
   /// For builtin:stories the exact entropy in nats per trained token, otherwise 0. This is the loss of a perfect model.
   double optimum = 0;

@@ -23,10 +23,9 @@ DataFacts check_data_files(const DataConfig& config, const DataErrorReport& repo
       return false;
     }
   };
-  const TextFormat format = config.text_format();
   InputSets sets;
   std::vector<std::shared_ptr<const TokenFile>> opened;
-  const auto examine = [&](const char* key, const std::vector<std::string>& patterns) {
+  const auto examine = [&](const char* key, const std::vector<std::string>& patterns, const TextFormat& format) {
     std::vector<InputFile> files;
     bool sound = true;
     for (const std::string& pattern : patterns) {  // one by one, to report all that are missing
@@ -39,6 +38,7 @@ DataFacts check_data_files(const DataConfig& config, const DataErrorReport& repo
                       [&] {
                         opened.push_back(open_token_file(file.path));
                         check_use(opened.back()->info(), config.use);
+                        check_difficulties(file, opened.back()->info());
                       }) &&
               sound;
     }
@@ -51,10 +51,11 @@ DataFacts check_data_files(const DataConfig& config, const DataErrorReport& repo
     built_in = names_built_in(config.train);
     for (const WeightedPattern& entry : split_weights(config.train)) train.push_back(entry.pattern);
   });
-  if (sound && !built_in) sound = examine("data.train", train);
+  if (sound && !built_in) sound = examine("data.train", train, config.training_format());
   bool built_in_validation = false;
   const bool known = guarded("data.validation", [&] { built_in_validation = names_built_in(config.validation); });
-  sound = known && (built_in_validation || examine("data.validation", config.validation)) && sound;
+  sound =
+      known && (built_in_validation || examine("data.validation", config.validation, config.text_format())) && sound;
   const std::vector<InputFile> files = sets.all();
   const bool text = files.empty() || std::any_of(files.begin(), files.end(),
                                                  [](const InputFile& file) { return is_encoded(file.kind); });

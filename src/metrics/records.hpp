@@ -19,15 +19,15 @@ struct NamedValue {
 struct StepRecord {
   int64_t step = 0;  ///< completed steps, from 1
   double learning_rate = 0;
-  double loss = 0;         ///< mean over the trained tokens of the step; undefined without any
-  double grad_norm = 0;    ///< norm before clipping
-  int64_t tokens = 0;      ///< trained tokens, or what the objective counts; 0: no sample has a target, so no loss
-  int64_t processed = 0;   ///< tokens of the passes, for rates; 0: as many as `tokens`
-  int64_t curriculum = 0;  ///< value of the curriculum, which joins the metrics; 0: there is none
-  std::vector<NamedValue> metrics;     ///< of the objective, besides the loss
-  std::vector<double> rollout;         ///< metrics of the rollout that the step learns from, which join the others
-  uint64_t samples = 0;                ///< hash of the sample numbers, or of a rollout's tokens
-  std::optional<uint64_t> parameters;  ///< hash, at hashed steps
+  double loss = 0;        ///< mean over the trained tokens of the step; undefined without any
+  double grad_norm = 0;   ///< norm before clipping
+  int64_t tokens = 0;     ///< trained tokens, or what the objective counts; 0: no sample has a target, so no loss
+  int64_t processed = 0;  ///< tokens of the passes, for rates; 0: as many as `tokens`
+  std::optional<double> curriculum = {};  ///< value of the curriculum, which joins the metrics, if there is one
+  std::vector<NamedValue> metrics;        ///< of the objective, besides the loss
+  std::vector<double> rollout;            ///< metrics of the rollout that the step learns from, which join the others
+  uint64_t samples = 0;                   ///< hash of the sample numbers, or of a rollout's tokens
+  std::optional<uint64_t> parameters;     ///< hash, at hashed steps
   int64_t bad_steps = 0;  ///< consecutive bad steps up to this one, whose updates were omitted; 0: a good step
   std::string problem;    ///< problem of a bad step
   std::vector<int64_t> sample_ids;  ///< samples of a bad step; of a rollout the prompts' samples

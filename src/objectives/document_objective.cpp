@@ -9,9 +9,13 @@ namespace llmtrain {
 void document_sums(std::vector<double>& out, const Batch& batch, const Tensor& statistic, const Tensor& sums,
                    Stream& stream) {
   LLMTRAIN_CHECK(batch.documents != nullptr, "a batch without documents");
-  const int64_t documents = std::ssize(batch.documents->ids);
-  out.resize(static_cast<size_t>(documents));
-  const Tensor used = sums.rows(0, documents);
+  segment_sums(out, std::ssize(batch.documents->ids), batch, statistic, sums, stream);
+}
+
+void segment_sums(std::vector<double>& out, int64_t segments, const Batch& batch, const Tensor& statistic,
+                  const Tensor& sums, Stream& stream) {
+  out.resize(static_cast<size_t>(segments));
+  const Tensor used = sums.rows(0, segments);
   sum_documents(used, statistic, batch.loss_weights, batch.segments, stream);
   copy_to_host(out.data(), used.data, used.bytes(), stream);
   stream.synchronize();

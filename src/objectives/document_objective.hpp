@@ -52,5 +52,8 @@ class DocumentObjective : public Objective {
 /// them, fp64. Waits for the stream.
 void document_sums(std::vector<double>& out, const Batch& batch, const Tensor& statistic, const Tensor& sums,
                    Stream& stream);
+/// The same over the first `segments` segments of any batch.
+void segment_sums(std::vector<double>& out, int64_t segments, const Batch& batch, const Tensor& statistic,
+                  const Tensor& sums, Stream& stream);
 
 }  // namespace llmtrain

@@ -90,11 +90,21 @@ std::unique_ptr<Objective> make_objective(const Config& config, const Dataset& d
 
 }  // namespace
 
+DataStream training_stream(const Config& config, const Dataset& data, const CurriculumConfig& curriculum) {
+  const bool rolls_out = reinforcement_tasks.contains(config.run.task);
+  return {data.sources,
+          config.data,
+          rolls_out ? prompt_batch(config) : config.batch,
+          static_cast<uint64_t>(config.data.seed),
+          config.data.shuffle,
+          curriculum,
+          data.difficulties};
+}
+
 TrainingParts training_parts(const Config& config, const Dataset& data) {
   std::vector<std::vector<int32_t>> prompts = encode_prompts(config, data);
   const bool rolls_out = reinforcement_tasks.contains(config.run.task);
-  DataStream train(data.sources, config.data, rolls_out ? prompt_batch(config) : config.batch,
-                   static_cast<uint64_t>(config.data.seed), config.data.shuffle, config.curriculum);
+  DataStream train = training_stream(config, data, config.curriculum);
   std::optional<DataStream> validation;
   if (data.validation != nullptr) {
     const std::string key = config.data.validation.empty() ? "data.validation_fraction" : "data.validation";
@@ -191,6 +201,13 @@ DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64
     quantize(shape, config.storage(config.source.quantization));
   }
   return shape;
+}
+
+RoleSpec starting_role(const Config& config, const Dataset& data, const RankPosition& position, int64_t rows) {
+  RoleSpec spec = frozen_role(Role::reference, config, position, rows,
+                              trained_shape(config, config.model, softmax_rows(config.model, data)), config.model.path);
+  if (config.run.finetuning == RunConfig::Finetuning::lora) spec.lora = config.lora;
+  return spec;
 }
 
 ParamStoreOptions store_options(const ParallelConfig& parallel, const OptimizerConfig& optimizer, DType compute) {

@@ -17,6 +17,8 @@ DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64
 /// Options of a store that trains, but those of the rank and of the reduction groups.
 ParamStoreOptions store_options(const ParallelConfig& parallel, const OptimizerConfig& optimizer, DType compute);
 
+/// The training data of the run as batches, with or without the order of its curriculum.
+DataStream training_stream(const Config& config, const Dataset& data, const CurriculumConfig& curriculum);
 /// Streams, objective and optimizer of the run. The deck must be resolved.
 TrainingParts training_parts(const Config& config, const Dataset& data);
 
@@ -31,6 +33,8 @@ RoleSpec frozen_role(Role role, const Config& config, const RankPosition& positi
                      const std::string& folder);
 /// The frozen model that the policy of a preference run is compared with; `rows`: tokens of its largest batch.
 RoleSpec reference_role(const Config& config, const Dataset& data, const RankPosition& position, int64_t rows);
+/// The model that the run starts from, frozen; `rows`: tokens of its largest batch.
+RoleSpec starting_role(const Config& config, const Dataset& data, const RankPosition& position, int64_t rows);
 /// True if the reference's log-probabilities are computed before training.
 bool caches_reference(const Config& config);
 

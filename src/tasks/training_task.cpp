@@ -1,25 +1,25 @@
 // Tasks that train a model.
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
+#include <limits>
 #include <memory>
 #include <optional>
 
 #include "core/number_text.hpp"
-#include "data/files/cache_folder.hpp"
 #include "data/files/data_sources.hpp"
+#include "data/stream/difficulty_order.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/matmul.hpp"
 #include "metrics/console.hpp"
 #include "params/offload_file.hpp"
+#include "tasks/precomputed.hpp"
 #include "tasks/reward_check.hpp"
 #include "tasks/score_parts.hpp"
 #include "tasks/tasks.hpp"
 #include "tasks/training_parts.hpp"
 #include "train/evaluate.hpp"
 #include "train/measure.hpp"
-#include "train/reference_cache.hpp"
 #include "train/run/dashboard_process.hpp"
 #include "train/run/job.hpp"
 #include "train/run/memory_limit.hpp"
@@ -48,6 +48,28 @@ void print_sources(RunLog& log, const DataConfig& config, const BatchConfig& bat
                           100 * static_cast<double>(counts.inputs) / room));
   }
   print_left_out(log, counts);
+}
+
+/// Prints the difficulties of the samples, and from how many of them the first and the last step draw.
+void print_difficulties(RunLog& log, const CurriculumConfig& curriculum, const BatchConfig& batch,
+                        const DataStream& stream) {
+  const DifficultyOrder* order = stream.difficulty_order();
+  for (size_t s = 0; order != nullptr && s < order->sources(); ++s) {
+    const std::vector<double>& all = order->difficulties(s);
+    const auto pool = [&](int64_t step) { return order->pool(s, curriculum.value(step), curriculum.scale); };
+    const int64_t first = pool(1);
+    log.print(fmt::format(
+        "curriculum {}{} from {:.4g} over {:.4g} (median) to {:.4g}; the first step draws from {} samples, "
+        "the last one from {}",
+        order->sources() > 1 ? fmt::format("source {}: ", s + 1) : "", name_of(curriculum.difficulty.kind), all.front(),
+        all[all.size() / 2], all.back(), count_text(first), count_text(pool(std::numeric_limits<int64_t>::max()))));
+    if (first < batch.global && order->sources() == 1) {
+      log.warn(
+          fmt::format("the first step draws {} samples from {}, so that it has some of them twice: begin with a "
+                      "larger curriculum.start",
+                      batch.global, first));
+    }
+  }
 }
 
 void print_resume(RunLog& log, const ResumePoint& from) {
@@ -101,6 +123,7 @@ void print_opening(RunLog& log, const Job& job, const TrainingPlan& plan, const 
                         count_text(plan.total_steps)));
   print_rows(log, data);
   print_sources(log, config.data, config.batch, plan);
+  print_difficulties(log, config.curriculum, config.batch, stream);
   if (data.validation != nullptr) log.print(fmt::format("validation {} tokens", count_text(data.validation->tokens())));
   log.print(fmt::format("results    {}", config.run.directory()));
   if (plan.groups.count < c.size()) {
@@ -224,54 +247,6 @@ void describe_work(RunLogOptions& options, const TrainingPlan& plan, const Evalu
   options.evaluation_steps = static_cast<double>(first_steps(evaluation, *plan.validation)) / 3;
 }
 
-/// File of the reference's values for a part of the data, named by all that they depend on. Collective.
-std::string reference_file(const Config& config, const TokenFile& tokens, Communicator& communicator) {
-  std::string path;
-  throw_on_all_ranks(communicator, [&] {
-    if (communicator.rank() != 0) return;
-    const std::string& cache = config.data.cache;
-    // As in reference_role(): other runs dequantise what the files store in fewer bits.
-    QuantizationConfig stored;
-    if (config.run.finetuning == RunConfig::Finetuning::lora) {
-      stored = config.storage(config.source.quantization);
-    }
-    const std::string facts = fmt::format(
-        "2 {} {} {} {} {} {} {} {} {} {} {} {}",
-        content_of_model(config.source.reference ? config.dpo.reference : config.model.path).hash,
-        content_of_tokens(tokens), name_of(config.precision.compute), stored.bits, name_of(stored.type),
-        stored.block_size, stored.double_quantization, stored.outlier_threshold, fmt::join(stored.skip_modules, ","),
-        config.batch.sequence_length, name_of(config.data.overflow), config.dpo.max_prompt_length);
-    path = fmt::format("{}/reference-{}.h5", open_cache_folder(cache.empty() ? default_cache_folder() : cache),
-                       short_hash(facts));
-  });
-  communicator.broadcast(path);
-  return path;
-}
-
-/// Log-probabilities of the data under the reference, if they are kept in data.cache. Collective.
-std::optional<ReferenceValues> find_references(Job& job, const Dataset& data,
-                                               std::function<void(const std::string&)> print) {
-  const Config& config = job.config;
-  if (!caches_reference(config)) return std::nullopt;
-  Communicator& communicator = job.runtime.communicator();
-  const TrainingParts parts = training_parts(config, data);
-  ReferenceRequest request;
-  request.print = std::move(print);
-  int64_t rows = 0;
-  const auto add = [&](const DataStream& stream, const TokenFile& tokens) {
-    rows = std::max(rows, stream.max_rows());
-    request.parts.push_back(
-        {&stream, tokens.info().group, config.batch.micro, reference_file(config, tokens, communicator)});
-  };
-  add(parts.train, *data.train);
-  if (parts.validation) add(*parts.validation, *data.validation);
-  request.model = reference_role(config, data, {communicator.rank(), communicator.size(), 1}, rows);
-  std::vector<std::vector<double>> values = find_or_compute_references(std::move(request), job.runtime);
-  ReferenceValues result{std::move(values.front()), {}};
-  if (parts.validation) result.validation = std::move(values.back());
-  return result;
-}
-
 class TrainingRankPlan : public RankPlan {
  public:
   explicit TrainingRankPlan(std::unique_ptr<TrainingPlan> plan) : plan_(std::move(plan)) {}
@@ -328,15 +303,14 @@ int run_training(Job& job) {
   });
   Console progress("", root);
   std::vector<std::string> earlier;
-  const Dataset data = load_data(config, communicator, [&](const std::string& text) {
+  const auto print = [&](const std::string& text) {
     progress.print(text);
     earlier.push_back(text);
-  });
+  };
+  Dataset data = load_data(config, communicator, print);
   std::vector<NamedContent> contents = compare_or_collect_contents(job, data, from);
-  std::optional<ReferenceValues> references = find_references(job, data, [&](const std::string& text) {
-    progress.print(text);
-    earlier.push_back(text);
-  });
+  data.difficulties = find_difficulties(job, data, print);
+  std::optional<ReferenceValues> references = find_references(job, data, print);
   const std::unique_ptr<TrainingPlan> plan = make_checked_plan(job, data);
   if (references) plan->reference->set(std::move(*references));
   plan->scores.answers.open(communicator);

@@ -54,7 +54,9 @@ void ConversationOptions::put_into(TextFormat& rules) const {
   rules.columns = columns;
   const auto text = std::ranges::find(names, "text", &ColumnNames::value_type::first);
   if (text == names.end()) {
-    if (columns.empty() && rules.column != "text") rules.columns = {"text:" + rules.column};
+    const bool names_others =
+        std::ranges::any_of(names, [](const auto& name) { return name.first != difficulty_column; });
+    if (!names_others && rules.column != "text") rules.columns.push_back("text:" + rules.column);
     return;
   }
   if (rules.column != "text" && rules.column != text->second) {

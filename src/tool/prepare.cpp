@@ -12,6 +12,7 @@
 #include "core/error.hpp"
 #include "core/files/content_hash.hpp"
 #include "data/dataset.hpp"
+#include "data/files/data_sources.hpp"
 #include "data/files/input_kind.hpp"
 #include "data/files/token_file.hpp"
 #include "data/quality/chat_lint.hpp"
@@ -92,6 +93,7 @@ void prepare(const PrepareOptions& options) {
   TextFormat format = options.rows.format(options.separator, options.column);
   options.conversations.put_into(format);
   request.files = find_input_files(options.inputs, format);
+  for (const InputFile& file : request.files) check_difficulties(file);
   report_notes(request.files, report);
   const bool rows = !is_encoded(kind_of_all(request.files));
   if (rows && (!options.tokenizer.empty() || options.add_bos || options.separator != "none")) {

@@ -1,5 +1,6 @@
 #pragma once
-// Log-probabilities of documents under a reference model, computed once by all ranks and kept in a file.
+// Log-probabilities of documents, or losses of samples, under a frozen model, computed once by all ranks and kept in a
+// file.
 
 #include <cstdint>
 #include <functional>
@@ -12,23 +13,30 @@
 
 namespace llmtrain {
 
-/// Documents to score, and the file of their values.
+/// What is kept of the log-probabilities of trained targets, nats.
+enum class ReferenceKind : uint8_t {
+  document_sums,  ///< of preference data: the sum of each document
+  sample_losses,  ///< minus the mean of each sample; infinite if it has no trained target
+};
+
+/// Data to score, and the file of their values.
 struct ReferencePart {
   const DataStream* data = nullptr;
-  int64_t documents_of_sample = 2;
+  int64_t values_of_sample = 2;  ///< its documents; 1 of sample_losses
   int64_t samples_of_batch = 1;
-  std::string file;  ///< <data.cache>/reference-<key>.h5
+  std::string file;  ///< in data.cache, named by all that the values depend on
 };
 
 struct ReferenceRequest {
   RoleSpec model;  ///< the frozen model, with passes for the data
   std::vector<ReferencePart> parts;
+  ReferenceKind kind = ReferenceKind::document_sums;
   std::function<void(const std::string&)> print;  ///< for lines of progress, on rank 0
 };
 
-/// Returns for each part the values by document number, nats. Values that its file has are not computed again; the file
-/// is written every half minute, and when the job is asked to stop (UserError(stopped)): the next job goes on from
-/// there. The values do not depend on the number of ranks. Collective.
+/// Returns for each part the values by number. Values that its file has are not computed again; the file is written
+/// every half minute, and when the job is asked to stop (UserError(stopped)): the next job goes on from there. The
+/// values do not depend on the number of ranks. Collective.
 std::vector<std::vector<double>> find_or_compute_references(ReferenceRequest request, Runtime& runtime);
 
 }  // namespace llmtrain

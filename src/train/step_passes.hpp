@@ -25,7 +25,7 @@ class StepPasses {
   void discard();
   const StepPlan& step() const { return step_; }  ///< the prepared step
   int64_t count() const { return count_; }        ///< what the objective counts in it
-  int64_t curriculum() const { return step_.curriculum; }
+  std::optional<double> curriculum() const { return step_.curriculum; }
   int64_t processed() const;  ///< StepRecord::processed
   /// Runs the prepared step: gradients, and the objective's sums. `step`: that of the run, from 0. Adds times of the
   /// host to `phases`.

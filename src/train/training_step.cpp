@@ -145,9 +145,7 @@ bool TrainingStep::check(StepRecord& record, int64_t n) {
 void TrainingStep::read_values(StepRecord& record, double divisor) const {
   record.loss = values_.loss(record.tokens);
   record.metrics = values_.metrics(record.tokens);
-  if (record.curriculum > 0) {
-    record.metrics.push_back({"curriculum", "curriculum", static_cast<double>(record.curriculum)});
-  }
+  if (record.curriculum) record.metrics.push_back({"curriculum", "curriculum", *record.curriculum});
   if (plan_.rollouts) {
     const std::vector<RolloutMetric> names = plan_.rollouts->metrics();
     for (size_t m = 0; m < record.rollout.size(); ++m) {

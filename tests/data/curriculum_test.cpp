@@ -21,11 +21,14 @@ using test::batch_of;
 using test::MemoryTokens;
 using test::packing;
 using testing::ElementsAre;
+using testing::SizeIs;
 
 using Strategy = CurriculumConfig::Strategy;
 using Shape = CurriculumConfig::Shape;
+using Scale = CurriculumConfig::Scale;
+using Kind = CurriculumConfig::Difficulty::Kind;
 
-CurriculumConfig growing(Strategy strategy, int64_t start, int64_t end, int64_t steps, int64_t multiple_of) {
+CurriculumConfig growing(Strategy strategy, double start, double end, int64_t steps, double multiple_of) {
   CurriculumConfig config;
   config.strategy = strategy;
   config.start = start;
@@ -128,9 +131,9 @@ TEST(Curriculum, CutsSamplesOfEveryPacking) {
         EXPECT_EQ(plan.curriculum, config.value(step + 1));
         EXPECT_EQ(plan.samples, whole.plan(step).samples) << "the order stays";
         const int64_t longest = load_step(stream, plan);
-        EXPECT_LE(longest, plan.curriculum);
+        EXPECT_LE(longest, *plan.curriculum);
         if (mode == Packing::wrap) {
-          EXPECT_EQ(longest, plan.curriculum);
+          EXPECT_EQ(longest, *plan.curriculum);
         }
       }
       EXPECT_LT(stream.plan(0).trained_tokens, whole.plan(0).trained_tokens);
@@ -147,7 +150,7 @@ TEST(Curriculum, DrawsTheEasiestOnceEach) {
   CurriculumConfig config = growing(Strategy::difficulty, 10, 100, 9, 10);
   config.shape = Shape::steps;
   config.levels = {"10:4", "40:12", "100"};
-  config.difficulty = CurriculumConfig::Difficulty::length;
+  config.difficulty.kind = Kind::length;
   const DataStream stream(one, packing(DataConfig::Packing::none), batch_of(128, 1, 5), 3, true, config);
   const auto drawn = [&](int64_t first, int64_t last) {
     std::multiset<int64_t> samples;
@@ -174,10 +177,75 @@ TEST(Curriculum, RareTokensAreHard) {
   const auto file = std::make_shared<MemoryTokens>(documents);
   std::vector<SampleSource> sources;
   sources.emplace_back(file, packing(DataConfig::Packing::none), batch_of(8, 1, 1), 0);
-  const DifficultyOrder order(sources, CurriculumConfig::Difficulty::rarity);
+  const DifficultyOrder order(sources, sample_difficulties(sources, Kind::rarity));
   const std::vector<int64_t>& samples = order.easiest_first(0);
   EXPECT_EQ(samples.front(), 2);
   EXPECT_THAT((std::vector<int64_t>(samples.end() - 3, samples.end())), ElementsAre(1, 0, 3));
+}
+
+TEST(Curriculum, ValuesAreDifficulties) {
+  CurriculumConfig config = growing(Strategy::difficulty, 1.5, 3.5, 10, 0.5);
+  config.scale = Scale::values;
+  std::vector<double> values;
+  for (int64_t step = 1; step <= 10; ++step) values.push_back(config.value(step));
+  EXPECT_THAT(values, ElementsAre(1.5, 1.5, 2, 2, 2.5, 2.5, 2.5, 3, 3, 3.5));
+  config.levels = {"-0.5:3", "0.25:9", "1e3"};
+  EXPECT_EQ(config.parsed_levels().size(), 3U);
+  config.scale = Scale::percent;
+  EXPECT_TRUE(config.parsed_levels().empty()) << "control: percentages are whole";
+}
+
+/// Documents of `count` tokens each, whose difficulty is their number.
+std::shared_ptr<const MemoryTokens> rated_documents(size_t documents, size_t tokens) {
+  const auto file = std::make_shared<MemoryTokens>(std::vector(documents, std::vector<int32_t>(tokens, 7)));
+  file->set_preferences(1, std::string(difficulty_column));
+  return file;
+}
+
+TEST(Curriculum, DrawsFromSamplesUpToAValue) {
+  const std::vector<WeightedTokens> one = {{rated_documents(40, 5), 1}};
+  CurriculumConfig config = growing(Strategy::difficulty, 3.5, 39, 20, 3);
+  config.scale = Scale::values;
+  config.difficulty.kind = Kind::column;
+  const DataStream stream(one, packing(DataConfig::Packing::none), batch_of(8, 1, 4), 3, true, config);
+  EXPECT_THAT(stream.difficulty_order()->difficulties(0), SizeIs(40));
+  std::set<int64_t> drawn;
+  for (int64_t step = 0; step < 40; ++step) {
+    for (const int64_t sample : stream.plan(step).samples) {
+      EXPECT_LE(static_cast<double>(sample), config.value(step + 1));
+      drawn.insert(sample);
+    }
+    if (step == 0) {
+      EXPECT_EQ(drawn, (std::set<int64_t>{0, 1, 2, 3})) << "each of them once";
+    }
+  }
+  EXPECT_EQ(drawn.size(), 40U);
+}
+
+TEST(Curriculum, SamplesOfSeveralDocumentsHaveTheirMean) {
+  const auto file = rated_documents(4, 6);  // difficulties 0 to 3
+  const auto values = [&](DataConfig::Packing mode, int64_t length) {
+    std::vector<SampleSource> sources;
+    sources.emplace_back(file, packing(mode), batch_of(length, 1, 1), 0);
+    return sample_difficulties(sources, Kind::column);
+  };
+  // Windows of 8 inputs have 6 of document 0 and 2 of 1; 4 of 1 and 4 of 2; the rest is no window.
+  EXPECT_THAT(values(DataConfig::Packing::wrap, 8), ElementsAre(0.25, 1.5));
+  EXPECT_THAT(values(DataConfig::Packing::greedy, 10), ElementsAre(0.5, 2.5));
+  EXPECT_THAT(values(DataConfig::Packing::none, 10), ElementsAre(0, 1, 2, 3));
+}
+
+TEST(Curriculum, TakesTheDifficultiesThatAreGiven) {
+  const std::vector<WeightedTokens> one = {{rated_documents(10, 5), 1}};
+  CurriculumConfig config = growing(Strategy::difficulty, 20, 100, 8, 10);
+  config.difficulty.kind = Kind::loss;
+  const std::vector<double> losses = {5, 4, 9, 8, 0.5, 7, 6, 0.25, 3, 2};
+  const auto stream = [&](std::span<const double> given) {
+    return DataStream(one, packing(DataConfig::Packing::none), batch_of(8, 1, 2), 3, true, config, given);
+  };
+  const std::vector<int64_t> first = stream(losses).plan(0).samples;
+  EXPECT_EQ(std::set<int64_t>(first.begin(), first.end()), (std::set<int64_t>{4, 7}));
+  EXPECT_EQ(stream({}).difficulty_order(), nullptr) << "an estimate does not know the losses";
 }
 
 TEST(Curriculum, SourcesKeepTheirShares) {

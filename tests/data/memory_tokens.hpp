@@ -26,9 +26,11 @@ class MemoryTokens final : public TokenFile {
     info_.tokens = tokens();
     info_.documents = static_cast<int64_t>(documents.size());
     info_.has_mask = !mask_.empty();
+    info_.vocabulary_size = ids_.empty() ? 0 : int64_t{std::ranges::max(ids_)} + 1;
   }
   void set_rows(const RowCounts& rows) { info_.rows = rows; }
-  /// Makes preference data of the documents; with a column, the value of document d is d.
+  /// Makes preference data of the documents, or documents with difficulties; with a column, the value of document d is
+  /// d.
   void set_preferences(int64_t group, const std::string& column) {
     info_.group = group;
     info_.column = column;

@@ -117,7 +117,10 @@ TEST(HostileTokenFile, Preferences) {
        {preferences(2, "margin", {-1, 2}), preferences(2, "", {}), preferences(1, "label", {0, 1})}) {
     EXPECT_TRUE(open_token_file(write_file(folder, {.extra = extra}))->info().has_groups());
   }
+  const auto rated = open_token_file(write_file(folder, {.extra = preferences(1, "difficulty", {-3, 0.5})}));
+  EXPECT_TRUE(rated->info().has_difficulties() && !rated->info().has_groups());
   const auto refused = [](const std::function<void(hid_t)>& extra) { return refusal_of({.extra = extra}); };
+  EXPECT_THAT(refused(preferences(2, "difficulty", {1, 1})), HasSubstr("attribute column is 'difficulty'"));
   EXPECT_THAT(refused(preferences(3, "", {})), HasSubstr("attribute group = 3 is out of range"));
   EXPECT_THAT(refused(preferences(0, "", {})), HasSubstr("attribute group = 0 is out of range"));
   EXPECT_THAT(refused(preferences(1, "margin", {1, 1})), HasSubstr("attribute column is 'margin' with group 1"));

@@ -163,7 +163,7 @@ std::vector<InputFile*> InputSets::pointers() {
 }
 
 InputSets find_input_sets(const DataConfig& config, const std::string& folder) {
-  const TextFormat format = config.text_format();
+  const TextFormat format = config.training_format();
   InputSets sets;
   if (names_built_in(config.train)) {
     sets.sources = {{stories_file(training_stories, folder)}};
@@ -186,7 +186,7 @@ InputSets find_input_sets(const DataConfig& config, const std::string& folder) {
   if (names_built_in(config.validation)) {
     sets.validation = {stories_file(validation_stories, folder)};
   } else {
-    sets.validation = find_input_files(config.validation, format);
+    sets.validation = find_input_files(config.validation, config.text_format());
   }
   if (sets.sources.empty()) throw UserError(ExitCode::deck, "data.train: no file is named; name at least one");
   refuse_repeated(sets);
@@ -209,14 +209,34 @@ void share_input_sets(InputSets& sets, Communicator& communicator) {
 }
 
 void check_use(const TokenFileInfo& info, DataUse use) {
-  const std::string why = refused_use(use, info.group, info.column);
+  const std::string why = refused_use(use, info.group, info.group_column());
   if (!why.empty()) throw UserError(ExitCode::bad_content, fmt::format("{}: its documents: {}", info.path, why));
+}
+
+void check_difficulties(const InputFile& file) {
+  const std::string column = named_column(file.format.columns, difficulty_column);
+  const bool is_text = file.kind == InputKind::text, has_column = !is_text && file.kind != InputKind::token_rows;
+  if (column.empty() || has_column) return;
+  throw UserError(ExitCode::bad_content,
+                  fmt::format("{}: it is {}, which has no column {} with the difficulty: give rows of JSON with a text "
+                              "or a conversation and this column, or choose another curriculum.difficulty",
+                              file.path, is_text ? "a text" : "rows of input_ids", printable(column)));
+}
+
+void check_difficulties(const InputFile& file, const TokenFileInfo& info) {
+  const std::string column = named_column(file.format.columns, difficulty_column);
+  if (column.empty() || info.has_difficulties()) return;
+  throw UserError(ExitCode::bad_content,
+                  fmt::format("{}: it has no difficulties, which curriculum.difficulty = column:{} needs: make it "
+                              "again with `llmtool prepare --columns difficulty:{}`",
+                              file.path, column, column));
 }
 
 void check_kinds(const InputSets& sets, DataUse use) {
   const std::vector<InputFile> all = sets.all();
   std::vector<InputFile> encoded;
   for (const InputFile& file : all) {
+    check_difficulties(file);
     if (file.kind == InputKind::tokens) continue;
     encoded.push_back(file);
     if (file.kind == InputKind::instruction_rows) continue;  // the format of the first rows was checked

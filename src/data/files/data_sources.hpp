@@ -44,5 +44,9 @@ void share_input_sets(InputSets& sets, Communicator& communicator);
 void check_kinds(const InputSets& sets, DataUse use);
 /// Throws UserError(bad_content) for a token file that the task does not take.
 void check_use(const TokenFileInfo& info, DataUse use);
+/// Throws UserError(bad_content) for a file that cannot have the column of difficulties that its format names.
+void check_difficulties(const InputFile& file);
+/// The same for a token file, whose column is that of its values.
+void check_difficulties(const InputFile& file, const TokenFileInfo& info);
 
 }  // namespace llmtrain

@@ -34,7 +34,7 @@ struct TextFormat {
   bool json_as_text = false;              ///< True if only the name identifies rows, and a .json is a text, too
   /// Format of rows (data/formats). auto: its first rows tell; in a file that was found it is the format.
   std::string row_format = "text";
-  std::vector<std::string> columns = {};  ///< role:column, for formats other than text
+  std::vector<std::string> columns = {};  ///< role:column; in rows of text, that of the difficulty
   DataUse use = DataUse::any;             ///< rows of another use are refused
 };
 

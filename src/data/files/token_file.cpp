@@ -252,6 +252,8 @@ class JoinedTokens final : public TokenFile {
     info_.sources.clear();
     info_.has_mask = false;
     info_.rows = {};
+    const bool rated = std::ranges::all_of(files_, [](const auto& file) { return file->info().has_difficulties(); });
+    if (!rated) info_.column = info_.group_column();
     for (const auto& file : files_) add(*file);
     info_.documents = static_cast<int64_t>(documents_.size()) - 1;
   }
@@ -290,12 +292,12 @@ class JoinedTokens final : public TokenFile {
                                   "that are used together need the same tokenizer",
                                   info_.path, other.path, info_.vocabulary_size, other.vocabulary_size));
     }
-    if (other.group != info_.group || other.column != info_.column) {
+    if (other.group != info_.group || other.group_column() != info_.group_column()) {
       const auto kind = [](const TokenFileInfo& of) {
-        return of.group > 1        ? "pairs"
-               : of.column.empty() ? "documents without a preference"
-               : of.has_prompts()  ? "prompts"
-                                   : "documents with a label";
+        return of.group > 1       ? "pairs"
+               : !of.has_groups() ? "documents without a preference"
+               : of.has_prompts() ? "prompts"
+                                  : "documents with a label";
       };
       throw UserError(
           ExitCode::bad_content,
@@ -303,7 +305,7 @@ class JoinedTokens final : public TokenFile {
                       kind(info_), other.path, kind(other),
                       other.group == info_.group && other.group > 1 ? ", and one of them has margins" : ""));
     }
-    values_.insert(values_.end(), file.values().begin(), file.values().end());
+    if (info_.has_values()) values_.insert(values_.end(), file.values().begin(), file.values().end());
     const std::span<const uint64_t> offsets = file.documents();
     for (size_t d = 1; d < offsets.size(); ++d) {
       documents_.push_back(offsets[d] + static_cast<uint64_t>(info_.tokens));
@@ -419,7 +421,7 @@ std::string content_of_tokens(const TokenFile& file) {
                                         info.eos_id, info.has_mask, info.tokenizer_hash);
   StreamHash hash;
   hash.update(facts.data(), facts.size());
-  if (info.has_groups()) {
+  if (info.has_groups() || info.has_values()) {
     const std::string kind = fmt::format(" {} {}", info.group, info.column);
     hash.update(kind.data(), kind.size());
     hash.update(file.values().data(), file.values().size_bytes());

@@ -12,6 +12,8 @@ namespace llmtrain {
 
 /// TokenFileInfo::column of prompts.
 inline constexpr std::string_view prompt_column = "prompt";
+/// TokenFileInfo::column of documents with a difficulty, and the role of its column in rows.
+inline constexpr std::string_view difficulty_column = "difficulty";
 
 /// Rows of instruction data; all 0 for other data.
 struct RowCounts {
@@ -43,7 +45,7 @@ struct TokenFileInfo {
   int64_t skipped_documents = 0;     ///< number of empty documents
   RowCounts rows;                    ///< of instruction data
   int64_t group = 1;                 ///< consecutive documents that form a sample: 2 for pairs, chosen before rejected
-  std::string column;                ///< meaning of /values: "label", "margin" or empty; "prompt": there are /rows
+  std::string column;                ///< meaning of /values: "label", "margin", "difficulty"; "prompt": there are /rows
   std::string tokenizer;             ///< Tokenizer::serialized(), empty for pre-tokenized input
   std::string tokenizer_hash;        ///< 16 hex digits
   std::string command;               ///< command that made the file
@@ -51,8 +53,11 @@ struct TokenFileInfo {
 
   bool has_prompts() const { return column == prompt_column; }
   bool has_values() const { return !column.empty() && !has_prompts(); }
+  bool has_difficulties() const { return column == difficulty_column; }
+  /// Meaning of the column of preference data and of prompts; empty for other documents.
+  std::string group_column() const { return has_difficulties() ? std::string() : column; }
   /// True if samples are groups of documents (of one, for rows with a label and for prompts).
-  bool has_groups() const { return group > 1 || !column.empty(); }
+  bool has_groups() const { return group > 1 || !group_column().empty(); }
 };
 
 /// Read access by range; immutable, so threads can share one. A view of a range of documents or tokens is also a
@@ -106,7 +111,8 @@ std::shared_ptr<const TokenFile> without_short_documents(std::shared_ptr<const T
 /// completely, it detects other content, but not damage.
 std::string content_of_tokens(const TokenFile& file);
 
-/// Joins several files; they must agree on vocabulary, EOS and tokenizer, and on group and column.
+/// Joins several files; they must agree on vocabulary, EOS and tokenizer, and on group and column. Difficulties that
+/// some of them lack are left out.
 std::shared_ptr<const TokenFile> concatenate_tokens(std::vector<std::shared_ptr<const TokenFile>> files);
 
 }  // namespace llmtrain

@@ -121,7 +121,7 @@ TokenFileWriter::TokenFileWriter(const std::string& path, const TokenFileInfo& i
       file.attribute(format::attribute_borders, info.rows.merged_borders);
       file.attribute(format::attribute_without_stop, info.rows.without_stop);
     }
-    if (info.has_groups()) {
+    if (info.has_groups() || info.has_values()) {
       file.attribute(format::attribute_group, info.group);
       file.attribute(format::attribute_column, info.column);
       file.attribute(format::attribute_equal, info.rows.equal);

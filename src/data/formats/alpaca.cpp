@@ -68,7 +68,8 @@ const RowFormat& row_format_alpaca() {
                                        RowRole{"response", {"output"}, RowRole::Place::required},
                                        RowRole{"system", {"system"}},
                                        RowRole{"history", {"history"}},
-                                       RowRole{"tools", {"tools"}}};
+                                       RowRole{"tools", {"tools"}},
+                                       difficulty_role};
   static const RowFormat format = {"alpaca", roles, nullptr, read_alpaca};
   return format;
 }

@@ -29,9 +29,11 @@ InstructionRow read_conversation(const RowView& row) {
 
 const RowFormat& row_format_messages() {
   static constexpr std::array roles = {RowRole{"messages", {"messages", "conversations"}, RowRole::Place::required},
-                                       RowRole{"system", {"system"}}, RowRole{"tools", {"tools"}},
+                                       RowRole{"system", {"system"}},
+                                       RowRole{"tools", {"tools"}},
                                        RowRole{"role", {"role"}, RowRole::Place::in_message},
-                                       RowRole{"content", {"content"}, RowRole::Place::in_message}};
+                                       RowRole{"content", {"content"}, RowRole::Place::in_message},
+                                       difficulty_role};
   static const RowFormat format = {"messages", roles, is_list_of_messages, read_conversation};
   return format;
 }

@@ -38,7 +38,8 @@ const RowFormat& row_format_prompt_completion() {
                                        RowRole{"system", {"system"}},
                                        RowRole{"tools", {"tools"}},
                                        message_role,
-                                       message_content};
+                                       message_content,
+                                       difficulty_role};
   static const RowFormat format = {"prompt_completion", roles, nullptr, read_prompt_completion};
   return format;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
@@ -69,6 +70,14 @@ void append_texts(const nlohmann::ordered_json& json, std::string& all) {
       if (key != "type" || !json.is_object() || !json.contains("text")) append_texts(item, all);
     }
   }
+}
+
+float difficulty_of(const RowView& row) {
+  const OrderedJsonNode node = row.at(difficulty_column);
+  if (!node.value().is_number()) node.refuse_value("a number");
+  const auto value = static_cast<float>(node.value().get<double>());
+  if (!std::isfinite(value)) node.refuse("is too large for fp32");
+  return value;
 }
 
 std::vector<std::string_view> role_names(std::string_view format) {
@@ -250,6 +259,12 @@ ColumnNames parse_columns(const std::vector<std::string>& entries, std::string_v
   return columns;
 }
 
+std::string named_column(const std::vector<std::string>& entries, std::string_view role) {
+  const auto names_role = [&](const std::string& entry) { return entry.substr(0, entry.find(':')) == role; };
+  const auto entry = std::ranges::find_if(entries, names_role);
+  return entry == entries.end() ? std::string() : entry->substr(role.size() + 1);
+}
+
 std::string texts_of(const InstructionRow& row) {
   if (const auto* text = std::get_if<PlainText>(&row)) return text->text;
   if (const auto* texts = std::get_if<PromptCompletion>(&row)) return texts->prompt + texts->completion;
@@ -283,6 +298,15 @@ RowReader::RowReader(std::string_view format, const std::vector<std::string>& co
   std::erase_if(columns_, [&](const auto& entry) { return format_->find(entry.first) == nullptr; });
 }
 
+bool RowReader::has_difficulties() const {
+  return std::ranges::find(columns_, difficulty_column, &ColumnNames::value_type::first) != columns_.end();
+}
+
+float RowReader::read_difficulty(std::string_view line) const {
+  const nlohmann::ordered_json json = parse_json_row(line);
+  return difficulty_of(RowView(*format_, columns_, json, templated_));
+}
+
 InstructionRow RowReader::read(std::string_view line) const {
   LLMTRAIN_CHECK(!format_->is_preference(), "a row of preference data has several documents or a value");
   return std::move(read_documents(line).documents.front());
@@ -294,6 +318,7 @@ RowDocuments RowReader::read_documents(std::string_view line) const {
   if (format_->is_preference()) return format_->read_preference(row);
   RowDocuments single;
   single.documents.push_back(format_->read(row));
+  if (has_difficulties()) single.value = difficulty_of(row);
   return single;
 }
 

@@ -31,10 +31,13 @@ struct RowRole {
   enum class Place : uint8_t { required, optional, in_message } place = Place::optional;
 };
 
+/// The role of a row's difficulty, which is read only where a column is named for it.
+inline constexpr RowRole difficulty_role = {difficulty_column, {difficulty_column}};
+
 /// The documents of a row: one, or the chosen and the rejected one of a pair.
 struct RowDocuments {
   std::vector<InstructionRow> documents;
-  float value = 0;                          ///< of preference data: 1 or 0 for a label, or the margin of a pair
+  float value = 0;  ///< of preference data: 1 or 0 for a label, or the margin of a pair; of others: the difficulty
   std::optional<std::string> columns = {};  ///< of a prompt: the other columns of the row, a JSON object
   bool is_prompt() const { return columns.has_value(); }
 };
@@ -98,6 +101,8 @@ const RowFormat* find_row_format(std::string_view name);
 /// Splits data.columns, "role:column" each. `format`: auto or the name of a format, which must have the roles. Throws
 /// UserError(deck).
 ColumnNames parse_columns(const std::vector<std::string>& entries, std::string_view format);
+/// The column that data.columns names for a role; empty: none.
+std::string named_column(const std::vector<std::string>& entries, std::string_view role);
 
 /// Recognises the format of a file by its first rows: the one that the first row fits, with all roles that the deck
 /// names. Rows of text may have the columns of any format, and are of it.
@@ -137,6 +142,10 @@ class RowReader {
   InstructionRow read(std::string_view line) const;
   /// The same for rows of any format.
   RowDocuments read_documents(std::string_view line) const;
+  /// True if rows have a difficulty: a column is named for it.
+  bool has_difficulties() const;
+  /// Reads the difficulty of a row alone. Throws as read() does.
+  float read_difficulty(std::string_view line) const;
 
  private:
   const RowFormat* format_;

@@ -122,9 +122,11 @@ InstructionRow read_sharegpt(const RowView& row) {
 
 const RowFormat& row_format_sharegpt() {
   static constexpr std::array roles = {RowRole{"messages", {"conversations", "messages"}, RowRole::Place::required},
-                                       RowRole{"system", {"system"}}, RowRole{"tools", {"tools"}},
+                                       RowRole{"system", {"system"}},
+                                       RowRole{"tools", {"tools"}},
                                        RowRole{"role", {"from", "role"}, RowRole::Place::in_message},
-                                       RowRole{"content", {"value", "content"}, RowRole::Place::in_message}};
+                                       RowRole{"content", {"value", "content"}, RowRole::Place::in_message},
+                                       difficulty_role};
   static const RowFormat format = {
       "sharegpt", roles, [](const RowView& row) { return row.at("messages").value().is_array(); }, read_sharegpt};
   return format;

@@ -2,6 +2,7 @@
 // Micro-batches by the numbers of steps, whatever their origin: token files, or sequences that the model wrote.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -23,11 +24,11 @@ struct StepPlan {
   int64_t step = 0;
   int64_t epoch = 0;
   std::vector<MicroBatchPlan> micro_batches;
-  int64_t curriculum = 0;        ///< value of the curriculum; 0: there is none
-  int64_t trained_tokens = 0;    ///< targets that count in the whole step
-  std::vector<int64_t> samples;  ///< samples of all micro-batches in order
-  uint64_t samples_hash = 0;     ///< hash of these numbers: "samples" in the ledger
-  std::vector<uint8_t> mask;     ///< mask of one sample while its targets are counted
+  std::optional<double> curriculum = {};  ///< value of the curriculum, if there is one
+  int64_t trained_tokens = 0;             ///< targets that count in the whole step
+  std::vector<int64_t> samples;           ///< samples of all micro-batches in order
+  uint64_t samples_hash = 0;              ///< hash of these numbers: "samples" in the ledger
+  std::vector<uint8_t> mask;              ///< mask of one sample while its targets are counted
 };
 
 /// Batch in host memory.

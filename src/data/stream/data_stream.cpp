@@ -39,8 +39,14 @@ SampleCounts& SampleCounts::operator+=(const SampleCounts& other) {
 }
 
 struct DataStream::State {
+  /// Samples of a source that a step may draw.
+  struct EasySamples {
+    int64_t pool;    // their number
+    int64_t level;   // first step with this number
+    int64_t before;  // draws before this step
+  };
   State(const std::vector<WeightedTokens>& files, const DataConfig& data, const BatchConfig& batch_config,
-        uint64_t seed_value, bool shuffled, const CurriculumConfig& growing)
+        uint64_t seed_value, bool shuffled, const CurriculumConfig& growing, std::span<const double> difficulties)
       : batch(batch_config),
         curriculum(growing),
         rounded(data.packing != DataConfig::Packing::wrap ||
@@ -62,7 +68,17 @@ struct DataStream::State {
     if (mixture && grouped) {
       throw UserError(ExitCode::deck, "data.group_by_length: sources with weights cannot be grouped by length");
     }
-    if (curriculum.strategy == CurriculumConfig::Strategy::difficulty) order.emplace(sources, curriculum.difficulty);
+    order_by(difficulties);
+  }
+  void order_by(std::span<const double> difficulties) {
+    using Kind = CurriculumConfig::Difficulty::Kind;
+    if (curriculum.strategy != CurriculumConfig::Strategy::difficulty) return;
+    const Kind kind = curriculum.difficulty.kind;
+    if (!difficulties.empty()) {
+      order.emplace(sources, difficulties);
+    } else if (kind != Kind::loss) {
+      order.emplace(sources, sample_difficulties(sources, kind));
+    }
   }
 
   const SampleSource& source_of(int64_t id) const {
@@ -90,13 +106,16 @@ struct DataStream::State {
     while (end < ids.size() && rows + std::min(inputs_of(ids[end]), limit) <= max_tokens);
     return end;
   }
-  /// Returns the first step whose curriculum has the value of this one.
-  int64_t first_step_of_level(int64_t step) const {
-    const int64_t value = curriculum.value(step + 1);
-    int64_t low = 0, high = step;  // values grow
+  int64_t pool_of(size_t source, int64_t step) const {
+    return order->pool(source, curriculum.value(step + 1), curriculum.scale);
+  }
+  /// Returns the first step whose pool of a source is that of this step.
+  int64_t first_step_of_pool(size_t source, int64_t step) const {
+    const int64_t pool = pool_of(source, step);
+    int64_t low = 0, high = step;  // pools grow
     while (low < high) {
       const int64_t middle = low + (high - low) / 2;
-      if (curriculum.value(middle + 1) < value) {
+      if (pool_of(source, middle) < pool) {
         low = middle + 1;
       } else {
         high = middle;
@@ -106,13 +125,16 @@ struct DataStream::State {
   }
   /// Lists the samples of a step of a curriculum of difficulties.
   void easy_samples_of(int64_t step, std::vector<int64_t>& ids) const {
-    const int64_t percent = curriculum.value(step + 1), level = first_step_of_level(step);
-    const int64_t first = level * batch.global;
+    std::vector<EasySamples> pools;
+    for (size_t source = 0; source < sources.size(); ++source) {
+      const int64_t first = first_step_of_pool(source, step), before = first * batch.global;
+      pools.push_back({pool_of(source, step), first, mixture ? mixture->taken_before(before, source) : before});
+    }
     ids.clear();
     for (int64_t n = step * batch.global; n < (step + 1) * batch.global; ++n) {
       const Mixture::Choice choice = mixture ? (*mixture)(n) : Mixture::Choice{0, n};
-      const int64_t before = mixture ? mixture->taken_before(first, choice.source) : first;
-      ids.push_back(order->sample(choice.source, percent, level, choice.number - before, seed));
+      const EasySamples& easy = pools[choice.source];
+      ids.push_back(order->sample(choice.source, easy.pool, easy.level, choice.number - easy.before, seed));
     }
   }
   /// Returns the sample at index `place` of an epoch of a source.
@@ -197,8 +219,9 @@ struct DataStream::State {
 };
 
 DataStream::DataStream(const std::vector<WeightedTokens>& sources, const DataConfig& data, const BatchConfig& batch,
-                       uint64_t seed, bool shuffle, const CurriculumConfig& curriculum)
-    : state_(std::make_shared<const State>(sources, data, batch, seed, shuffle, curriculum)) {}
+                       uint64_t seed, bool shuffle, const CurriculumConfig& curriculum,
+                       std::span<const double> difficulties)
+    : state_(std::make_shared<const State>(sources, data, batch, seed, shuffle, curriculum, difficulties)) {}
 
 DataStream::DataStream(std::shared_ptr<const TokenFile> file, const DataConfig& data, const BatchConfig& batch,
                        uint64_t seed, bool shuffle)
@@ -239,6 +262,12 @@ std::vector<SourceShare> DataStream::sources() const {
   return all;
 }
 
+std::vector<double> DataStream::rarities(Communicator& communicator) const {
+  return sample_rarities(state_->sources, communicator);
+}
+
+const DifficultyOrder* DataStream::difficulty_order() const { return state_->order ? &*state_->order : nullptr; }
+
 int64_t DataStream::without_target(int64_t first, int64_t last) const {
   int64_t count = 0;
   std::vector<uint8_t> mask;
@@ -256,9 +285,10 @@ void DataStream::plan(int64_t step, StepPlan& plan) const {
   plan.epoch = step / steps_per_epoch();
   plan.trained_tokens = 0;
   const std::vector<int64_t>& all = plan.samples;
-  plan.curriculum = state.curriculum.active() ? state.curriculum.value(step + 1) : 0;
+  plan.curriculum.reset();
+  if (state.curriculum.active()) plan.curriculum = state.curriculum.value(step + 1);
   const bool cuts = state.curriculum.strategy == CurriculumConfig::Strategy::length;
-  const int64_t limit = cuts ? plan.curriculum : SampleSource::no_limit;
+  const int64_t limit = cuts ? static_cast<int64_t>(*plan.curriculum) : SampleSource::no_limit;
   if (state.order) {
     state.easy_samples_of(step, plan.samples);
   } else {

@@ -18,8 +18,11 @@
 #include "data/files/token_file.hpp"
 #include "data/stream/batch_source.hpp"
 #include "device/device.hpp"
+#include "parallel/communicator.hpp"
 
 namespace llmtrain {
+
+class DifficultyOrder;
 
 /// Device memory of one batch, and the copy to it.
 class BatchBuffers {
@@ -84,7 +87,7 @@ struct SourceShare {
 /// sample of at most T inputs (packing.hpp), each with separate attention and positions.
 ///
 /// A curriculum of lengths cuts the samples of a step to its first tokens. One of difficulties draws a step's samples
-/// from the easiest ones of their source, each of them once before any of them again, as long as the percentage stays;
+/// from the easiest ones of their source, each of them once before any of them again, as long as these stay the same;
 /// the stream is then endless, without a short step.
 ///
 /// With one source, every epoch has each sample once, in a new order. With several, mixture.hpp chooses the source of
@@ -95,8 +98,11 @@ class DataStream : public BatchSource {
   /// too long with overflow = error.
   DataStream(std::shared_ptr<const TokenFile> file, const DataConfig& data, const BatchConfig& batch, uint64_t seed,
              bool shuffle);
+  /// `difficulties`: one for each sample, by number; empty: as the curriculum says, but without an order of samples if
+  /// they are losses, which are not known then.
   DataStream(const std::vector<WeightedTokens>& sources, const DataConfig& data, const BatchConfig& batch,
-             uint64_t seed, bool shuffle, const CurriculumConfig& curriculum = {});
+             uint64_t seed, bool shuffle, const CurriculumConfig& curriculum = {},
+             std::span<const double> difficulties = {});
 
   int64_t samples() const;          ///< samples per epoch
   int64_t steps_per_epoch() const;  ///< with one source the last step can be short
@@ -104,6 +110,10 @@ class DataStream : public BatchSource {
   int64_t max_segments() const override;
   const SampleCounts& counts() const;
   std::vector<SourceShare> sources() const;
+  /// Computes the rarity of every sample (difficulty_order.hpp). Collective.
+  std::vector<double> rarities(Communicator& communicator) const;
+  /// The order of a curriculum of difficulties; null: there is none.
+  const DifficultyOrder* difficulty_order() const;
   /// Counts the samples of [first, last) without a target. Reads their mask.
   int64_t without_target(int64_t first, int64_t last) const;
   /// Steps count from 0 over all epochs.

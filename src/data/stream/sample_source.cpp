@@ -138,6 +138,23 @@ size_t SampleSource::document_of(int64_t sample, size_t place) const {
   return static_cast<size_t>(next - file_->documents().begin()) - 1;
 }
 
+double SampleSource::mean_value(int64_t sample) const {
+  const std::span<const uint64_t> borders = file_->documents();
+  const std::span<const float> values = file_->values();
+  LLMTRAIN_CHECK(!values.empty(), "the documents have no values");
+  double sum = 0;
+  each_span(sample, no_limit, [&](size_t number, const SampleSpan& span) {
+    const auto end = static_cast<uint64_t>(span.begin + span.inputs);
+    auto begin = static_cast<uint64_t>(span.begin);
+    for (size_t d = document_of(sample, number); begin < end; ++d) {
+      const uint64_t stop = std::min(end, borders[d + 1]);
+      sum += static_cast<double>(values[d]) * static_cast<double>(stop - begin);
+      begin = stop;
+    }
+  });
+  return sum / static_cast<double>(index_.inputs(sample));
+}
+
 void SampleSource::read_inputs(int64_t sample, std::vector<int32_t>& ids) const {
   ids.resize(static_cast<size_t>(index_.inputs(sample)));
   int64_t at = 0;

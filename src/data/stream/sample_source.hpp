@@ -27,6 +27,7 @@ class SampleSource {
   const SampleIndex& index() const { return index_; }
   int64_t samples() const { return index_.counts().samples; }
   int64_t first_id() const { return first_id_; }
+  int64_t vocabulary_size() const { return file_->info().vocabulary_size; }
   /// Maximum number of segments in the rows of one sample.
   int64_t max_segments() const { return across_documents_ ? 1 : index_.max_documents(); }
   /// A span of a document has a target, unless a mask says otherwise.
@@ -36,6 +37,8 @@ class SampleSource {
   /// The same of one of its spans.
   int64_t trained_targets(int64_t sample, size_t span, std::vector<uint8_t>& mask) const;
   bool has_groups() const { return file_->info().has_groups(); }
+  /// Mean of the values of the sample's documents, weighted by their inputs in it. The documents have values.
+  double mean_value(int64_t sample) const;
   /// Replaces `ids` by the inputs of a sample.
   void read_inputs(int64_t sample, std::vector<int32_t>& ids) const;
   /// Replaces `ids` by the tokens of a prompt.

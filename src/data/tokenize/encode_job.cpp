@@ -32,7 +32,9 @@ bool has_target(const EncodedRow& row) {
 }  // namespace
 
 JobEncoder::JobEncoder(const TokenizeRequest& request)
-    : request_(request), has_preferences_(common_preference_format(request.files) != nullptr) {}
+    : request_(request),
+      has_preferences_(common_preference_format(request.files) != nullptr),
+      has_values_(has_preferences_ || request.has_difficulties()) {}
 
 JobResult JobEncoder::encode(const TokenizeJob& job) const {
   const InputKind kind = request_.files[job.file].kind;
@@ -141,6 +143,7 @@ JobResult JobEncoder::read_rows(const TokenizeJob& job, InputKind kind) const {
         parse_token_row(line, row);
         add_row(row, result);
       } else if (parse_text_row(line, file.format.column, text)) {
+        if (has_values_) result.values.push_back(reader.read_difficulty(line));
         add_text(text, result);
       }
       if (const int64_t tokens = too_long(result, encoded.size()); tokens > 0) {
@@ -180,7 +183,7 @@ void JobEncoder::add_encoded(const RowDocuments& row, const std::vector<EncodedR
     result.ids.insert(result.ids.end(), ids.begin(), ids.end());
     result.mask.insert(result.mask.end(), document.mask.begin(), document.mask.end());
     result.counts.push_back(ids.size());
-    if (has_preferences_) result.values.push_back(row.value);
+    if (has_values_) result.values.push_back(row.value);
     merged_border = merged_border || document.merged_border;
     stops = stops && document.stops();
     print = XXH3_64bits_withSeed(document.mask.data(), document.mask.size(),

@@ -28,8 +28,8 @@ struct JobResult {
   // Counts of rows of instruction data.
   int64_t untrained = 0, merged_borders = 0, without_stop = 0;
   std::vector<uint64_t> prints;  // hashes of tokens and mask
+  std::vector<float> values;     // of each document of preference data, and difficulties
   // Counts of preference data; offsets of rows in the file.
-  std::vector<float> values;        // of each document
   std::string rows;                 // of prompts
   std::vector<uint64_t> row_sizes;  // of each prompt
   int64_t equal = 0, empty = 0;
@@ -62,7 +62,7 @@ class JobEncoder {
   int64_t too_long(const JobResult& result, size_t documents) const;
 
   const TokenizeRequest& request_;
-  bool has_preferences_;
+  bool has_preferences_, has_values_;
 };
 
 }  // namespace llmtrain

@@ -11,6 +11,7 @@
 #include "data/files/file_digest.hpp"
 #include "data/files/text_source.hpp"
 #include "data/files/token_format.hpp"
+#include "data/formats/row_format.hpp"
 #include "data/stream/embedding_rows.hpp"
 #include "parallel/job/runtime.hpp"
 
@@ -46,6 +47,10 @@ std::string key_of(const TokenizeRequest& request) {
     text += fmt::format("\n{} {} {} {}", file.name, file.bytes, hex(request.scan.digests[f]),
                         nlohmann::json(file.format.separator).dump());
     if (file.by_content) text += " rows";  // if the name can also mean text
+    const std::string difficulty = named_column(file.format.columns, difficulty_column);
+    if (file.kind == InputKind::text_rows && !difficulty.empty()) {
+      text += " difficulty " + nlohmann::json(difficulty).dump();
+    }
     if (file.kind == InputKind::instruction_rows) {
       text += fmt::format(" {} {}", file.format.row_format, nlohmann::json(file.format.columns).dump());
     }

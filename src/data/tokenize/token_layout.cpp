@@ -79,7 +79,7 @@ class LayoutReader {
   void read_preferences(Layout& layout) const {
     const TokenFileInfo& info = layout.info;
     const bool known = info.column.empty() || (info.column == "margin" && info.group == 2) ||
-                       ((info.column == "label" || info.has_prompts()) && info.group == 1);
+                       ((info.column == "label" || info.has_prompts() || info.has_difficulties()) && info.group == 1);
     if (!known) refuse(fmt::format("attribute column is {} with group {}", printable(info.column), info.group));
     if (info.documents % info.group != 0) {
       refuse(fmt::format("{} documents are not whole groups of {}", info.documents, info.group));

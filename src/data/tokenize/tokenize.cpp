@@ -44,6 +44,17 @@ struct RankSummary {
   } first_equal, first_empty;
 };
 
+/// Refuses preference data of which no row is left.
+[[noreturn]] void refuse_useless_rows(const std::string& path, const RowCounts& rows) {
+  const auto place = [](const std::string& first) { return first.empty() ? "" : ", the first at " + first; };
+  throw UserError(
+      ExitCode::bad_content,
+      fmt::format("{}: none of its {} rows can be trained on: {} are pairs of equal answers{}, {} have an empty "
+                  "answer{}, {} have no token to train on; check data.columns and the file",
+                  path, rows.left_out(), rows.equal, place(rows.first_equal), rows.empty, place(rows.first_empty),
+                  rows.untrained));
+}
+
 class Tokenization {
  public:
   Tokenization(const TokenizeRequest& request, Communicator& communicator, const ProgressReport& report)
@@ -193,6 +204,10 @@ class Tokenization {
       if (preference_->column != "margin" || margins != 0) info.column = preference_->column;
       if (!info.has_values()) values_.clear();
     }
+    if (request_.has_difficulties()) {
+      info.column = difficulty_column;
+      gather(values_);
+    }
     if (info.has_prompts()) join_rows();
     throw_on_all_ranks(communicator_, [&] { describe(info, highest); });
     if (padding > 0 && report_)
@@ -224,13 +239,7 @@ class Tokenization {
 
   void describe(TokenFileInfo& info, uint64_t highest) const {
     if (info.tokens == 0 && info.rows.equal + info.rows.empty > 0) {
-      const auto place = [](const std::string& first) { return first.empty() ? "" : ", the first at " + first; };
-      throw UserError(
-          ExitCode::bad_content,
-          fmt::format("{}: none of its {} rows can be trained on: {} are pairs of equal answers{}, {} have an empty "
-                      "answer{}, {} have no token to train on; check data.columns and the file",
-                      request_.files.front().path, info.rows.left_out(), info.rows.equal, place(info.rows.first_equal),
-                      info.rows.empty, place(info.rows.first_empty), info.rows.untrained));
+      refuse_useless_rows(request_.files.front().path, info.rows);
     }
     if (info.tokens == 0 && info.rows.untrained > 0) {
       throw UserError(ExitCode::bad_content,
@@ -342,7 +351,7 @@ class Tokenization {
   RankSummary summary_;
   std::vector<uint64_t> counts_;                   // token counts of this rank's documents
   std::vector<uint64_t> prints_;                   // of this rank's rows of instruction data
-  std::vector<float> values_;                      // of this rank's documents of preference data, later of all
+  std::vector<float> values_;                      // of this rank's documents, later of all
   std::vector<uint64_t> offsets_;                  // offsets of all documents
   std::vector<uint64_t> row_sizes_, row_offsets_;  // of prompts, as counts_ and offsets_
   int64_t token_begin_ = 0, row_begin_ = 0;
@@ -350,6 +359,10 @@ class Tokenization {
 };
 
 }  // namespace
+
+bool TokenizeRequest::has_difficulties() const {
+  return !files.empty() && !named_column(files.front().format.columns, difficulty_column).empty();
+}
 
 void tokenize_to_file(const TokenizeRequest& request, Communicator& communicator, const ProgressReport& report) {
   Tokenization(request, communicator, report).run();

@@ -25,12 +25,15 @@ struct TokenizeRequest {
   std::string output;
   std::string command;       ///< stored in the file
   bool with_digest = false;  ///< True if <output>.digest is written, too: size and content hash of the file
+
+  /// True if the rows have difficulties, which become the values of their documents.
+  bool has_difficulties() const;
 };
 
 /// Collective; `output` is in a folder that all ranks see. Text becomes encode(document) + EOS, with BOS before it if
 /// add_bos. Rows of ids are copied, their labels become the mask. Rows of instruction data become what the encoder
 /// makes of them; those without a target are left out, and so are pairs of equal answers and rows of preference data
-/// with an empty one.
+/// with an empty one. Difficulties must be named for all files or for none.
 void tokenize_to_file(const TokenizeRequest& request, Communicator& communicator, const ProgressReport& report);
 
 }  // namespace llmtrain

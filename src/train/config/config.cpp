@@ -190,6 +190,30 @@ void examine_prompts(DeckLoader& deck, const Config& config) {
   }
 }
 
+/// Facts that a curriculum of difficulties needs of other sections.
+void resolve_difficulty(DeckLoader& deck, Config& config) {
+  using Kind = CurriculumConfig::Difficulty::Kind;
+  const CurriculumConfig& curriculum = config.curriculum;
+  if (curriculum.strategy != CurriculumConfig::Strategy::difficulty) return;
+  deck.check(!config.data.group_by_length, {"curriculum.strategy", "data.group_by_length"},
+             "cannot be combined: both choose the order of samples");
+  if (curriculum.draws_by(Kind::column)) {
+    config.data.difficulty = curriculum.difficulty.column;
+    deck.check(std::ranges::find(config.data.train, builtin_stories) == config.data.train.end(),
+               {"curriculum.difficulty", "data.train"},
+               fmt::format("{} is a text, which has no columns: choose another difficulty", builtin_stories));
+  }
+  if (!curriculum.draws_by(Kind::loss)) return;
+  deck.check(!config.model.path.empty(), {"curriculum.difficulty", "model.path"},
+             "loss is the loss of the model that the run starts from: give its folder as model.path");
+  if (config.source.instead.empty()) return;
+  deck.fail(
+      "model.path",
+      config.model.path +
+          ": the folder is gone, but curriculum.difficulty = loss orders samples by its model: restore the folder",
+      ExitCode::missing_input);
+}
+
 /// A run that has checkpoints resumes from its own, even if another run's checkpoint is gone.
 void check_resume(DeckLoader& deck, const Config& config) {
   const std::string path = config.checkpoint.resume_path();
@@ -394,8 +418,7 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     if (CurriculumConfig& curriculum = config.curriculum; curriculum.active() || trains(config.run.task)) {
       curriculum.resolve(deck, config.batch.sequence_length);
     }
-    deck.check(config.curriculum.strategy != CurriculumConfig::Strategy::difficulty || !config.data.group_by_length,
-               {"curriculum.strategy", "data.group_by_length"}, "cannot be combined: both choose the order of samples");
+    resolve_difficulty(deck, config);
     config.precision.resolve(deck);
     page_states(deck, config);
     config.parallel.resolve(deck, config.batch.gradient_accumulation_steps);

@@ -1,0 +1,18 @@
+#pragma once
+// Values of the data that all ranks compute before training and keep in data.cache.
+
+#include <optional>
+#include <vector>
+
+#include "data/progress.hpp"
+#include "tasks/tasks.hpp"
+#include "train/training_loop.hpp"
+
+namespace llmtrain {
+
+/// Difficulties of the training samples, by number, if they are losses or rarities; otherwise none. Collective.
+std::vector<double> find_difficulties(Job& job, const Dataset& data, const ProgressReport& print);
+/// Log-probabilities of the data under the reference, if they are kept in data.cache. Collective.
+std::optional<ReferenceValues> find_references(Job& job, const Dataset& data, const ProgressReport& print);
+
+}  // namespace llmtrain

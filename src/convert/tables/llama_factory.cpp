@@ -93,7 +93,7 @@ constexpr Entry entries[] = {
     ruled("lora_target", set_target_modules, "lora.target_modules"),
     mapped("loraplus_lr_ratio", "lora.learning_rate_ratio"),
     no_effect("loraplus_lr_embedding pissa_iter pissa_convert create_new_adapter",
-              "lora.path goes on with an adapter; embeddings are trained whole"),
+              "lora.path continues an adapter; embeddings are trained whole"),
     mapped("use_rslora", "lora.rslora"),
     mapped("use_dora", "lora.dora"),
     unsupported("pissa_init", "lora.init = gaussian"),

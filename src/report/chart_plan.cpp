@@ -22,7 +22,7 @@ struct KnownChart {
   const char* title;
   bool logarithmic;
 };
-constexpr std::array<KnownChart, 15> known_charts = {{{"loss", 0, "Loss", false},
+constexpr std::array<KnownChart, 17> known_charts = {{{"loss", 0, "Loss", false},
                                                       {"perplexity", 0, "Perplexity", true},
                                                       {"token_accuracy", 0, "Token accuracy", false},
                                                       {"learning_rate", 0, "Learning rate", false},
@@ -31,7 +31,9 @@ constexpr std::array<KnownChart, 15> known_charts = {{{"loss", 0, "Loss", false}
                                                       {"skipped_steps", 0, "Skipped steps", false},
                                                       {"rewards", 1, "Rewards of answers", false},
                                                       {"tokens_per_second", 2, "Tokens per second", false},
+                                                      {"samples_per_second", 2, "Samples per second", false},
                                                       {"flops_per_second", 2, "FLOP per second", false},
+                                                      {"mfu", 2, "Share of the peak FLOP/s (MFU)", false},
                                                       {"seconds", 2, "Time of a step by phase", false},
                                                       {"memory", 2, "Memory", false},
                                                       {"evaluation_seconds", 2, "Time of an evaluation", false},

@@ -43,6 +43,7 @@ std::string_view metric_unit(std::string_view metric) {
   if (metric.starts_with("memory") || metric.ends_with("_bytes")) return "bytes";
   if (metric.starts_with("seconds/") || has(metric, "seconds")) return "seconds";
   if (metric == "wall_time") return "seconds";
+  if (metric.ends_with("bytes_per_second")) return "bytes/s";
   if (metric == "tokens_per_second") return "tokens/s";
   if (metric == "flops_per_second") return "FLOP/s";
   if (metric.ends_with("percent")) return "%";
@@ -53,6 +54,7 @@ std::string metric_text(std::string_view metric, double value) {
   if (!std::isfinite(value)) return std::isnan(value) ? "-" : value > 0 ? "inf" : "-inf";
   const std::string_view unit = metric_unit(metric);
   if (unit == "bytes") return bytes_text(value);
+  if (unit == "bytes/s") return bytes_text(value) + "/s";
   if (unit == "tokens/s") return with_unit(value, "tok/s");
   if (unit == "FLOP/s") return with_unit(value, "FLOP/s");
   if (unit == "seconds" && value >= 60) return duration(value);

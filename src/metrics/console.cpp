@@ -46,19 +46,29 @@ void Console::print(const std::string& text) {
   const std::string line = without_controls(text) + "\n";
   write_out(stdout, line);
   if (!log_) return;
-  log_->append(line);
+  append_to_log(line);
   report_lost_reader();
+}
+
+/// The run continues without the file if its disk is full.
+void Console::append_to_log(const std::string& text) {
+  if (!log_) return;
+  try {
+    log_->append(text);
+  } catch (const UserError& error) {
+    log_.reset();
+    const std::string_view what = error.what();
+    warn(fmt::format("{}; the run continues without this file", what.substr(0, what.find(". "))));
+  }
 }
 
 void Console::report_lost_reader() {
   if (!reader_gone || reported_) return;
   reported_ = true;
-  log_->append("warning: the reader of the standard output is gone; the run continues, and this file is its log\n");
+  append_to_log("warning: the reader of the standard output is gone; the run continues, and this file is its log\n");
 }
 
-void Console::log_only(const std::string& text) {
-  if (log_) log_->append(text + "\n");
-}
+void Console::log_only(const std::string& text) { append_to_log(text + "\n"); }
 
 void Console::warn(const std::string& text) {
   if (!active_) return;
@@ -66,7 +76,7 @@ void Console::warn(const std::string& text) {
   const char* colour = shows_colour(STDERR_FILENO) ? "\033[33m" : "";
   const std::string line = "warning: " + without_controls(text);
   write_out(stderr, fmt::format("{}{}{}\n", colour, line, *colour != '\0' ? "\033[0m" : ""));
-  if (log_) log_->append(line + "\n");
+  append_to_log(line + "\n");
 }
 
 void Console::live(const std::string& text) {

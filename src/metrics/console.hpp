@@ -30,13 +30,14 @@ class Console {
   size_t width() const { return line_.width(); }
 
  private:
+  void append_to_log(const std::string& text);
   void report_lost_reader();
 
   bool active_;
   bool reported_ = false;  ///< True if log.txt records that the reader is gone
   LiveLine line_;
   ProgressScope scope_;
-  std::unique_ptr<AppendFile> log_;
+  std::unique_ptr<AppendFile> log_;  ///< null: there is none, or it cannot be written any more
 };
 
 }  // namespace llmtrain

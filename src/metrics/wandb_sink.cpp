@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
+#include <string_view>
 
 #include "core/files/sha256.hpp"
 #include "core/files/whole_file.hpp"
@@ -57,10 +58,14 @@ void set_config(wandb::ConfigRecord& config, const std::vector<DeckSetting>& set
 
 /// Returns the run's ID from the file, which is created where it is missing.
 std::string read_or_make_id(const std::string& path) {
+  constexpr std::string_view letters = "0123456789abcdefghijklmnopqrstuvwxyz";
+  constexpr size_t length = 8;
   std::string id;
-  if (std::ifstream(path) >> id) return id;
+  std::ifstream(path) >> id;
+  if (id.size() == length && id.find_first_not_of(letters) == std::string::npos) return id;  // else it is damaged
   std::random_device random;
-  for (int i = 0; i < 8; ++i) id += "0123456789abcdefghijklmnopqrstuvwxyz"[random() % 36];
+  id.clear();
+  for (size_t i = 0; i < length; ++i) id += letters[random() % letters.size()];
   write_whole_file(path, id + "\n");
   return id;
 }

@@ -32,7 +32,7 @@ std::string read_at(int file, int64_t offset, int64_t count) {
 
 /// Opens a regular file, or returns -1. A pipe of that name must not block.
 int open_file(const std::filesystem::path& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const int file = open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
   struct stat status {};
   if (file < 0 || (fstat(file, &status) == 0 && S_ISREG(status.st_mode))) return file;
   close(file);

@@ -14,6 +14,8 @@ std::vector<RankState> read_rank_states(const std::filesystem::path& folder) {
   std::vector<RankState> states;
   for (size_t rank = 0; rank < max_rank_states; ++rank) {
     const std::filesystem::path path = folder / "status" / fmt::format("rank-{:05}", rank);
+    std::error_code error;
+    if (std::filesystem::is_symlink(path, error)) continue;  // it could lead out of the run
     std::ifstream file(path, std::ios::binary);
     if (!file) break;
     std::string text(4 * status_bytes, '\0');

@@ -1,6 +1,7 @@
 #include "report/request_guard.hpp"
 
 #include <fmt/format.h>
+#include <strings.h>
 #include <sys/random.h>
 
 #include <algorithm>
@@ -34,11 +35,12 @@ bool is_loopback_host(std::string_view host) {
     return text.empty() || (text.size() > 1 && text.size() <= 6 && text.front() == ':' &&
                             std::ranges::all_of(text.substr(1), [](unsigned char c) { return std::isdigit(c) != 0; }));
   };
+  constexpr std::string_view local_name = "localhost";
   size_t name = 0;
   if (host.starts_with("127.")) {  // a number: a name could have any address
     name = std::min(host.find_first_not_of("0123456789."), host.size());
-  } else if (host.starts_with("localhost")) {
-    name = std::string_view("localhost").size();
+  } else if (host.size() >= local_name.size() && strncasecmp(host.data(), local_name.data(), local_name.size()) == 0) {
+    name = local_name.size();
   } else if (host.starts_with("[::1]")) {
     name = std::string_view("[::1]").size();
   }

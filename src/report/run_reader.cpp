@@ -23,10 +23,11 @@ constexpr int64_t most_log_bytes = int64_t{1} << 20;
 constexpr size_t most_line_bytes = 1000;
 constexpr auto longest_silence = std::chrono::seconds(60);  // a status file changes every second or two
 
-/// Reads up to `most` bytes of a regular file, its last ones if `from_end`; "" if it cannot be read.
+/// Reads up to `most` bytes of a regular file, its last ones if `from_end`; "" if it cannot be read. Links are not
+/// followed: they could lead out of the run.
 std::string read_part(const fs::path& path, int64_t most, bool from_end) {
   std::error_code error;
-  if (!fs::is_regular_file(path, error)) return {};
+  if (!fs::is_regular_file(fs::symlink_status(path, error))) return {};
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return {};
   const int64_t size = file.tellg();
@@ -69,8 +70,9 @@ bool is_alive(const std::string& owner) {
 
 bool is_run(const fs::path& folder) {
   std::error_code error;
-  return std::ranges::any_of(std::array{"deck.ini", "ledger.jsonl", "metrics.jsonl"},
-                             [&](const char* name) { return fs::is_regular_file(folder / name, error); });
+  return std::ranges::any_of(std::array{"deck.ini", "ledger.jsonl", "metrics.jsonl"}, [&](const char* name) {
+    return fs::is_regular_file(fs::symlink_status(folder / name, error));
+  });
 }
 
 /// The path with a name at its end, as RunReader::name wants it.

@@ -210,7 +210,7 @@ std::vector<NamedValue> node_values(const NodeSample& before, const NodeSample& 
   };
   const double seconds = after.time - before.time;
   const auto rate = [&](double NodeSample::*counter) { return (after.*counter - before.*counter) / seconds; };
-  put("cpu_percent", 100 * rate(&NodeSample::busy) / rate(&NodeSample::available));
+  put("cpu_percent", std::min(100.0, 100 * rate(&NodeSample::busy) / rate(&NodeSample::available)));
   put("job_cpu_percent", 100 * rate(&NodeSample::job_processor) / after.job_cores);
   put("memory_used_bytes", after.memory_used);
   put("memory_limit_bytes", after.memory_limit);

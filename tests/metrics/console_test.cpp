@@ -238,5 +238,16 @@ TEST(Terminal, BarsAndCuts) {
   EXPECT_EQ(fit("ab", 3), "ab");
 }
 
+TEST(Console, AFullDiskEndsTheLogAlone) {
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  Console console("/dev/full", true);
+  for (const char* line : {"one", "two"}) console.print(line);
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "one\ntwo\n");
+  const std::string warnings = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(warnings, HasSubstr("/dev/full: writing 4 bytes failed"));
+  EXPECT_EQ(warnings.find("warning", warnings.find("warning") + 1), std::string::npos) << "one warning";
+}
+
 }  // namespace
 }  // namespace llmtrain

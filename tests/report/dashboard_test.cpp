@@ -144,7 +144,7 @@ TEST_F(DashboardTest, RefusesOtherMethodsAndBodies) {
 // Protects: a web site whose name resolves to this machine (DNS rebinding) gets nothing.
 TEST_F(DashboardTest, RefusesForeignHosts) {
   start();
-  for (const char* host : {"localhost", "localhost:9000", "127.0.0.1:8080", "127.0.0.2", "[::1]:1"}) {
+  for (const char* host : {"localhost", "LOCALHOST:9000", "127.0.0.1:8080", "127.0.0.2", "[::1]:1"}) {
     EXPECT_THAT(get("/", std::string("Host: ") + host + "\r\n"), StartsWith("HTTP/1.1 200")) << host;
   }
   for (const char* host : {"evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "127.evil.example",

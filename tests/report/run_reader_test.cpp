@@ -168,6 +168,19 @@ TEST_F(RunReaderTest, LogIsCut) {
   EXPECT_EQ(reader.max_steps(), 345) << "where the deck has epochs";
 }
 
+TEST_F(RunReaderTest, LinksOutOfTheRunAreNotFollowed) {
+  write("log.txt", "its own\n");
+  EXPECT_THAT(reader.log_tail(1), ElementsAre("its own")) << "control";
+  std::ofstream(folder / "secret") << "secret\n{\"step\":1,\"loss\":2}\n";
+  for (const char* name : {"log.txt", "metrics.jsonl"}) {
+    fs::remove(run / name);
+    fs::create_symlink(folder / "secret", run / name);
+  }
+  reader.refresh();
+  EXPECT_TRUE(reader.log_tail(1).empty());
+  EXPECT_TRUE(reader.metrics().empty());
+}
+
 TEST_F(RunReaderTest, RunsUntilItsLockIsEmptyOrItsOwnerGone) {
   char host[256] = {};
   gethostname(host, sizeof host - 1);

@@ -50,8 +50,12 @@ class Resume : public RunFolder {
       nlohmann::json json = nlohmann::json::parse(line);
       if (json.contains("resumed_from_step")) continue;
       for (const char* key : {"wall_time", "tokens_per_second", "flops_per_second", "seconds", "ranks", "memory",
-                              "memory_libraries", "memory_planned"}) {
+                              "memory_libraries", "memory_planned", "samples_per_second"}) {
         json.erase(key);
+      }
+      for (auto value = json.begin(); value != json.end();) {  // of nodes and ranks
+        const bool measured = value.key().starts_with("ranks/") || value.key().starts_with("system/");
+        value = measured ? json.erase(value) : std::next(value);
       }
       lines.push_back(json.dump());
     }

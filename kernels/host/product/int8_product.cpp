@@ -220,7 +220,7 @@ class Int8Product {
     for (int64_t c = 0; c < (columns.count + 1) / 2 * 2; ++c) {
       int16_t* to = w + c * int8_sum_length;
       const int8_t* from = c < columns.count ? codes(columns.first + c) + k : nullptr;
-      for (int64_t i = 0; i < count && from != nullptr; ++i) to[i] = static_cast<int16_t>(from[i]);
+      if (from != nullptr) std::copy_n(from, count, to);
       std::fill(to + (from == nullptr ? 0 : count), to + padded(count), int16_t{0});
     }
     const int64_t stride = x_.layout().padded_columns();

@@ -105,7 +105,7 @@ void SettingsBuilder::check_depth(int depth, int line) const {
 void SettingsBuilder::add(SettingValue& map, const std::string& name, SettingValue value) const {
   const SettingValue* const before = map.find(name);
   if (before == nullptr) {
-    map.members.emplace_back(name, std::move(value));
+    map.members.push_back({name, std::move(value)});
   } else if (!(*before == value)) {
     fail(value.line, fmt::format("{} is given twice, as {} in line {} and as {} here; keep one", printable(name),
                                  before->print(), before->line, value.print()));
@@ -118,7 +118,7 @@ SettingValue& SettingsBuilder::map_at(SettingValue& root, const std::string& dot
     const size_t end = std::min(dotted.find('.', begin), dotted.size());
     const std::string name = dotted.substr(begin, end - begin);
     if (at->find(name) == nullptr)
-      at->members.emplace_back(name, SettingValue::scalar(SettingValue::Kind::map, "", line));
+      at->members.push_back({name, SettingValue::scalar(SettingValue::Kind::map, "", line)});
     at = const_cast<SettingValue*>(at->find(name));
     if (!at->is(SettingValue::Kind::map)) fail(line, printable(name) + " has a value already, and is no section");
     begin = end + 1;

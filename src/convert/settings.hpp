@@ -13,19 +13,19 @@
 
 namespace llmtrain {
 
+struct SettingMember;
+
 struct SettingValue {
   enum class Kind : uint8_t { null, boolean, number, text, list, map, reference };
 
   Kind kind = Kind::null;
-  std::string text;                 ///< of a scalar; a boolean is true or false. reference: a name in a Python file
-  std::vector<SettingValue> items;  ///< of a list; positional arguments of a call
-  std::vector<std::pair<std::string, SettingValue>> members;  ///< of a map, in their order
-  std::string callee;                                         ///< of a call in Python, whose arguments are the members
+  std::string text;                    ///< of a scalar; a boolean is true or false. reference: a name in a Python file
+  std::vector<SettingValue> items;     ///< of a list; positional arguments of a call
+  std::vector<SettingMember> members;  ///< of a map, in their order
+  std::string callee;                  ///< of a call in Python, whose arguments are the members
   int line = 0;
 
-  static SettingValue scalar(Kind kind, std::string text, int line) {
-    return {kind, std::move(text), {}, {}, {}, line};
-  }
+  static SettingValue scalar(Kind kind, std::string text, int line);
   bool is(Kind other) const { return kind == other; }
   const SettingValue* find(std::string_view name) const;
   bool operator==(const SettingValue& other) const;  ///< lines do not count
@@ -39,6 +39,19 @@ struct SettingValue {
   /// The scalar as a boolean, also of the text yes, no, on, off.
   std::optional<bool> boolean() const;
 };
+
+struct SettingMember {
+  std::string first;  ///< name
+  SettingValue second;
+};
+
+inline SettingValue SettingValue::scalar(Kind kind, std::string text, int line) {
+  SettingValue value;
+  value.kind = kind;
+  value.text = std::move(text);
+  value.line = line;
+  return value;
+}
 
 inline constexpr int64_t max_settings_bytes = 1 << 20;
 inline constexpr int max_settings_depth = 64;

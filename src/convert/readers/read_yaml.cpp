@@ -133,7 +133,7 @@ class Reader {
   void merge(const SettingValue& from, SettingValue& map) const {
     for (const SettingValue& item : from.items) merge(item, map);
     for (const auto& [name, value] : from.members) {
-      if (map.find(name) == nullptr) map.members.emplace_back(name, value);
+      if (map.find(name) == nullptr) map.members.push_back({name, value});
     }
   }
 

@@ -102,6 +102,8 @@ TEST_F(Datasets, TheBatchOfAxolotlIsOfOneGpu) {
     EXPECT_THAT(deck, AllOf(HasSubstr("global = 64"), HasSubstr("2 sequences x 8 passes x 4 GPUs")));
   }
   EXPECT_THAT(axolotl("micro_batch_size: 2\ngradient_accumulation_steps: 3\n", 4).deck, HasSubstr("global = 24"));
+  EXPECT_EQ(axolotl("micro_batch_size: 3\nbatch_size: 16\n", 4).count(Effect::unsupported), 1u);
+  EXPECT_EQ(axolotl("batch_size: -2\n").count(Effect::unsupported), 1u);
   EXPECT_THAT(axolotl("batch_size: 16\n", 4).deck, HasSubstr("global = 64")) << "a micro-batch of 1 by default";
 }
 
@@ -112,6 +114,9 @@ TEST_F(Datasets, LinearTargetsHoldBesideModules) {
     EXPECT_THAT(out.deck, HasSubstr("target_modules = all-linear"));
     EXPECT_EQ(out.count(Effect::unsupported), 0u);
   }
+  EXPECT_EQ(
+      axolotl("adapter: lora\nlora_target_modules: [lm_head]\nlora_target_linear: true\n").count(Effect::unsupported),
+      1u);
   EXPECT_THAT(axolotl("adapter: lora\nlora_target_linear: false\nlora_target_modules: [q_proj]\n").deck,
               HasSubstr("target_modules = q_proj"));
 }

@@ -38,27 +38,39 @@ std::string set_wandb(Draft& draft, const SettingValue& value) {
 
 /// Keeps the batch of a GPU and the sequences of a step of one GPU until both are known: passes are their ratio.
 std::string set_batch_fact(Draft& draft, const SettingValue& value, std::string_view fact) {
-  draft.set_fact(fact, value.text);
+  if (value.integer().value_or(0) < 1) return value.print() + " is no number of sequences";
+  draft.set_fact(fact, std::to_string(*value.integer()));
   const int64_t micro = draft.fact_count("micro").value_or(0), whole = draft.fact_count("batch_of_gpu").value_or(0);
-  if (micro <= 0 || whole <= 0) return "";
-  if (draft.fact("accumulation")) return draft.fact("accumulation")->origin + " tells the passes already";
+  const Draft::Given* const passes = draft.fact("accumulation");
+  if (micro == 0 || whole == 0 || (passes && draft.is_default())) return "";
+  if (passes) return passes->origin + " tells the passes already";
   draft.set_fact("accumulation", std::to_string(std::max<int64_t>(whole / micro, 1)));
-  if (whole % micro == 0) return "";
-  return fmt::format("{} is no multiple of the {} sequences of a pass", whole, micro);
+  return whole % micro == 0 ? "" : fmt::format("{} is no multiple of the {} sequences of a pass", whole, micro);
 }
 std::string set_micro(Draft& draft, const SettingValue& value) { return set_batch_fact(draft, value, "micro"); }
 std::string set_batch(Draft& draft, const SettingValue& value) { return set_batch_fact(draft, value, "batch_of_gpu"); }
+
+/// What all-linear leaves out of a list of modules, or "".
+std::string beyond_linear(const Draft& draft) {
+  const Draft::Given* const modules = draft.fact("modules");
+  if (!modules || !draft.is_fact("all_linear", "true")) return "";
+  const bool beyond = has_word(modules->text, "lm_head") || has_word(modules->text, "embed_tokens");
+  return beyond ? "all-linear has neither the head nor the embedding: lora.modules_to_save" : "";
+}
 
 /// lora_target_linear: all linear layers, and so those of lora_target_modules, too.
 std::string set_target_linear(Draft& draft, const SettingValue& value) {
   if (!value.boolean().value_or(false)) return "";
   draft.set_fact("all_linear", "true");
-  return draft.replace("lora.target_modules", "all-linear");
+  const std::string wrong = draft.replace("lora.target_modules", "all-linear");
+  return wrong.empty() ? beyond_linear(draft) : wrong;
 }
 
 std::string set_modules(Draft& draft, const SettingValue& value) {
-  if (!draft.is_fact("all_linear", "true")) return set_target_modules(draft, value);
-  return "";
+  std::string names = value.text;
+  for (const SettingValue& item : value.items) names += " " + item.text;
+  draft.set_fact("modules", names);
+  return draft.is_fact("all_linear", "true") ? beyond_linear(draft) : set_target_modules(draft, value);
 }
 
 /// The trained roles of a conversation.

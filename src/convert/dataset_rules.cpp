@@ -66,6 +66,7 @@ std::string set_row_format(Draft& draft, std::string_view format) {
 }
 
 std::string set_row_format_of(Draft& draft, const SettingValue& value, std::string_view table) {
+  if (value.is(Kind::list) || value.is(Kind::map)) return value.print() + " is no single name";
   std::string wrong;
   each_word(table, [&](std::string_view word) {
     const size_t equals = std::min(word.find('='), word.size());

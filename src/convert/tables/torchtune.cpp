@@ -44,6 +44,10 @@ constexpr std::string_view dataset_builders =
 
 std::string set_dataset_builder(Draft& draft, const SettingValue& value) {
   const bool of_alpaca = value.text.ends_with(".alpaca_dataset") || value.text.ends_with(".alpaca_cleaned_dataset");
+  draft.set_fact("builder", value.text);
+  if (!draft.is_fact("builder", value.text)) {
+    return "another builder than in " + draft.fact("builder")->origin + ": write all rows in one format";
+  }
   if (of_alpaca) draft.set_fact("dataset_of_alpaca", "true");
   if (of_alpaca && !draft.fact("train_on_input")) draft.set_text("chat.train_on", "all");
   return set_row_format_of(draft, value, dataset_builders);

@@ -99,6 +99,11 @@ std::string Draft::replace(std::string_view key, const std::string& text) {
   return "";
 }
 
+std::string Draft::add_item(std::string_view key, const std::string& item) {
+  const Given* const before = find(key);
+  return replace(key, before == nullptr ? escaped(item) : before->text + ", " + escaped(item));
+}
+
 const Draft::Given* Draft::find(std::string_view key) const {
   const auto found = values_.find(key);
   return found == values_.end() ? nullptr : &found->second;
@@ -111,6 +116,10 @@ double Draft::number(std::string_view key, double otherwise) const {
 
 void Draft::set_fact(std::string_view name, const std::string& text) {
   facts_.try_emplace(std::string(name), Given{text, origin_, is_default_});
+}
+
+void Draft::replace_fact(std::string_view name, const std::string& text) {
+  facts_[std::string(name)] = {text, origin_, is_default_};
 }
 
 const Draft::Given* Draft::fact(std::string_view name) const {

@@ -38,6 +38,8 @@ class Draft {
   std::string set_text(std::string_view key, const std::string& text);
   /// Replaces what was set.
   std::string replace(std::string_view key, const std::string& text);
+  /// Appends an item to a list of the deck.
+  std::string add_item(std::string_view key, const std::string& item);
   void erase(std::string_view key) { values_.erase(std::string(key)); }
   const Given* find(std::string_view key) const;
   bool has(std::string_view key) const { return find(key) != nullptr; }
@@ -45,6 +47,7 @@ class Draft {
   double number(std::string_view key, double otherwise) const;
 
   void set_fact(std::string_view name, const std::string& text);
+  void replace_fact(std::string_view name, const std::string& text);
   const Given* fact(std::string_view name) const;
   bool is_fact(std::string_view name, std::string_view text) const { return fact(name) && fact(name)->text == text; }
   std::optional<double> fact_number(std::string_view name) const;

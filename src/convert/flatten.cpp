@@ -1,5 +1,9 @@
 #include "convert/flatten.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 namespace llmtrain::convert {
 namespace {
 
@@ -15,29 +19,43 @@ const SettingValue* find_dotted(const SettingValue& root, std::string_view name)
   return at;
 }
 
+/// Longer lists are settings as a whole, so that reports stay short.
+constexpr size_t most_items = 64;
+
+bool is_list_of_maps(const SettingValue& value) {
+  const bool maps = std::ranges::all_of(
+      value.items, [](const SettingValue& item) { return item.is(Kind::map) && !item.members.empty(); });
+  return value.is(Kind::list) && !value.items.empty() && value.items.size() <= most_items && maps;
+}
+
 class Flattener {
  public:
   Flattener(const SettingValue& root, const std::string& file, const System& system)
       : root_(root), file_(file), system_(system) {}
 
   std::vector<Setting> run() {
-    walk(root_, "");
+    walk(root_, "", "");
     return std::move(settings_);
   }
 
  private:
-  void walk(const SettingValue& map, const std::string& prefix) {
+  /// `prefix`: of names as in the file; `place`: the same without the numbers of list items.
+  void walk(const SettingValue& map, const std::string& prefix, const std::string& place) {
     if (!map.items.empty()) {
       settings_.push_back({file_, prefix + "#", "#", SettingValue::scalar(Kind::reference, map.print(), map.line)});
     }
     for (const auto& [member, value] : map.members) {
-      const std::string name =
-          prefix + (value.callee.empty() ? member : value.callee.substr(value.callee.rfind('.') + 1));
-      const std::string key(without_prefix(system_, name));
-      const bool divided = value.is(Kind::map) && !value.members.empty() &&
-                           (find_entry(system_, key, "") == nullptr || has_entries_below(system_, key));
+      const std::string last = value.callee.empty() ? member : value.callee.substr(value.callee.rfind('.') + 1);
+      const std::string name = prefix + last, key(without_prefix(system_, place + last));
+      const bool entries_below = has_entries_below(system_, key);
+      const bool divided =
+          value.is(Kind::map) && !value.members.empty() && (find_entry(system_, key, "") == nullptr || entries_below);
       if (divided || (value.members.empty() && !value.items.empty() && !value.callee.empty())) {
-        walk(value, name + ".");
+        walk(value, name + ".", place + last + ".");
+      } else if (entries_below && is_list_of_maps(value)) {
+        for (size_t i = 0; i < value.items.size(); ++i) {
+          walk(value.items[i], fmt::format("{}.{}.", name, i), place + last + ".");
+        }
       } else {
         settings_.push_back({file_, name, key, interpolated(value)});
       }

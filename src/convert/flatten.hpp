@@ -14,8 +14,9 @@ struct Setting {
   SettingValue value;
 };
 
-/// Divides the settings into keys, down to values or to maps that the system's table names as a whole. References
-/// ${a.b} to other values of the file are replaced.
+/// Divides the settings into keys, down to values or to maps that the system's table names as a whole. Items of a list
+/// of maps are divided, too, where the table has keys below it: "datasets.0.path" has the key "datasets.path".
+/// References ${a.b} to other values of the file are replaced.
 std::vector<Setting> flatten(const SettingValue& root, const std::string& file, const System& system);
 
 }  // namespace llmtrain::convert

@@ -78,25 +78,6 @@ std::string set_target_modules(Draft& draft, const SettingValue& value) {
   return draft.set("lora.target_modules", value);
 }
 
-std::string set_datasets(Draft& draft, const SettingValue& value) {
-  std::string names, format;
-  for (const SettingValue& item : value.is(Kind::list) ? value.items : std::vector<SettingValue>{value}) {
-    const SettingValue* const files = item.find("data_files");
-    const SettingValue* const name = files != nullptr ? files : item.find("path");
-    std::string text = name == nullptr ? item.text : name->text;
-    if (name != nullptr && !name->items.empty()) text = name->items.front().text;
-    names += (names.empty() ? "" : ", ") + text;
-    const SettingValue* const type = item.find("type");
-    if (type != nullptr && format.empty()) format = type->text.substr(0, type->text.find('.'));
-  }
-  if (!names.empty()) draft.set_fact("dataset", names);
-  if (format == "alpaca") draft.set_text("data.format", "alpaca");
-  if (format == "chat_template") draft.set_text("data.format", "messages");
-  if (format == "sharegpt") draft.set_text("data.format", "sharegpt");
-  if (format == "completion") draft.set_text("data.format", "text");
-  return "";
-}
-
 std::string set_lora_init(Draft& draft, const SettingValue& value) {
   if (is_true(value)) return draft.set_text("lora.init", "kaiming");
   if (value.text == "gaussian") return draft.set_text("lora.init", "gaussian");

@@ -45,8 +45,6 @@ std::string set_sampling(Draft& draft, const SettingValue& value);
 std::string set_fsdp(Draft& draft, const SettingValue& value);
 /// Target modules of LoRA: a list, a text with commas, or all.
 std::string set_target_modules(Draft& draft, const SettingValue& value);
-/// Regularly named: a map of a list of data sets with `path`, `data_files` and `type`.
-std::string set_datasets(Draft& draft, const SettingValue& value);
 /// An initialisation of adapters: true, gaussian, or what is not there.
 std::string set_lora_init(Draft& draft, const SettingValue& value);
 /// Ranks or alphas of single modules.

@@ -1,4 +1,7 @@
 // Axolotl's YAML.
+#include <fmt/format.h>
+
+#include "convert/dataset_rules.hpp"
 #include "convert/rules.hpp"
 
 namespace llmtrain::convert {
@@ -32,6 +35,59 @@ std::string set_wandb(Draft& draft, const SettingValue& value) {
   draft.set_fact("sinks", "wandb");
   return draft.set("wandb.project", value);
 }
+
+/// Keeps the batch of a GPU and the sequences of a step of one GPU until both are known: passes are their ratio.
+std::string set_batch_fact(Draft& draft, const SettingValue& value, std::string_view fact) {
+  if (value.integer().value_or(0) < 1) return value.print() + " is no number of sequences";
+  draft.set_fact(fact, std::to_string(*value.integer()));
+  const int64_t micro = draft.fact_count("micro").value_or(0), whole = draft.fact_count("batch_of_gpu").value_or(0);
+  const Draft::Given* const passes = draft.fact("accumulation");
+  if (micro == 0 || whole == 0 || (passes && draft.is_default())) return "";
+  if (passes) return passes->origin + " tells the passes already";
+  draft.set_fact("accumulation", std::to_string(std::max<int64_t>(whole / micro, 1)));
+  return whole % micro == 0 ? "" : fmt::format("{} is no multiple of the {} sequences of a pass", whole, micro);
+}
+std::string set_micro(Draft& draft, const SettingValue& value) { return set_batch_fact(draft, value, "micro"); }
+std::string set_batch(Draft& draft, const SettingValue& value) { return set_batch_fact(draft, value, "batch_of_gpu"); }
+
+/// What all-linear leaves out of a list of modules, or "".
+std::string beyond_linear(const Draft& draft) {
+  const Draft::Given* const modules = draft.fact("modules");
+  if (!modules || !draft.is_fact("all_linear", "true")) return "";
+  const bool beyond = has_word(modules->text, "lm_head") || has_word(modules->text, "embed_tokens");
+  return beyond ? "all-linear has neither the head nor the embedding: lora.modules_to_save" : "";
+}
+
+/// lora_target_linear: all linear layers, and so those of lora_target_modules, too.
+std::string set_target_linear(Draft& draft, const SettingValue& value) {
+  if (!value.boolean().value_or(false)) return "";
+  draft.set_fact("all_linear", "true");
+  const std::string wrong = draft.replace("lora.target_modules", "all-linear");
+  return wrong.empty() ? beyond_linear(draft) : wrong;
+}
+
+std::string set_modules(Draft& draft, const SettingValue& value) {
+  std::string names = value.text;
+  for (const SettingValue& item : value.items) names += " " + item.text;
+  draft.set_fact("modules", names);
+  return draft.is_fact("all_linear", "true") ? beyond_linear(draft) : set_target_modules(draft, value);
+}
+
+/// The trained roles of a conversation.
+std::string set_roles_to_train(Draft& draft, const SettingValue& value) {
+  const bool one = !value.is(SettingValue::Kind::list);
+  for (const SettingValue& item : one ? std::vector<SettingValue>{value} : value.items) {
+    if (!has_word("assistant gpt", item.text)) return item.print() + " is not trained alone; assistant is";
+  }
+  return !one && value.items.empty() ? "no role is trained" : draft.set_text("chat.train_on", "assistant");
+}
+
+constexpr std::string_view row_types = "alpaca chat_template=messages sharegpt completion=text";
+std::string set_type(Draft& draft, const SettingValue& value) { return set_row_format_of(draft, value, row_types); }
+
+constexpr std::string_view chat_templates =
+    "tokenizer_default=auto llama2 llama3 chatml qwen_25=qwen qwen3 mistral_v1=mistral alpaca gemma phi_3=phi3 "
+    "phi_35=phi3 none";
 
 constexpr Entry entries[] = {
     derived("base_model", "model", "model.path"),
@@ -73,8 +129,70 @@ constexpr Entry entries[] = {
     mapped("kto_desirable_weight", "dpo.desirable_weight"),
     mapped("kto_undesirable_weight", "dpo.undesirable_weight"),
     mapped("max_prompt_len", "dpo.max_prompt_length"),
-    ruled("datasets pretraining_dataset", set_datasets, "data.train, data.format",
-          "path or data_files; type alpaca, chat_template, completion"),
+    ruled("datasets pretraining_dataset datasets.path datasets.data_files pretraining_dataset.path "
+          "pretraining_dataset.data_files",
+          set_datasets, "data.train", "files; the rows of the hub's data sets have to be written to files"),
+    Entry{"datasets.type",
+          Effect::mapped,
+          "data.format",
+          row_types,
+          "the prompt is that of chat.template (alpaca for type alpaca); for other types name the columns in "
+          "data.columns, or write the rows in a format of docs/data.md",
+          {},
+          set_type}
+        .for_tasks("pretrain sft"),
+    unsupported("datasets.type",
+                "data.format = preference or unpaired, with data.columns, as in prompt:question, chosen:better"),
+    ruled("datasets.type.field_instruction", set_format_and_column<"alpaca", "prompt">, "data.columns, data.format"),
+    ruled("datasets.type.field_input", set_format_and_column<"alpaca", "query">, "data.columns, data.format"),
+    ruled("datasets.type.field_output", set_format_and_column<"alpaca", "response">, "data.columns, data.format"),
+    ruled("datasets.type.field_chosen", set_format_and_column<"preference", "chosen">, "data.columns, data.format"),
+    ruled("datasets.type.field_rejected", set_format_and_column<"preference", "rejected">, "data.columns, data.format"),
+    ruled("datasets.type.field_completion", set_format_and_column<"unpaired", "completion">,
+          "data.columns, data.format"),
+    ruled("datasets.type.field_label", set_format_and_column<"unpaired", "label">, "data.columns, data.format"),
+    ruled("datasets.type.field_prompt", set_column_of<"prompt">, "data.columns"),
+    ruled("datasets.type.field_system datasets.field_system", set_column_of<"system">, "data.columns"),
+    mapped("datasets.type.system_prompt", "chat.system"),
+    unsupported("datasets.type.field datasets.type.format datasets.type.no_input_format datasets.type.system_format "
+                "datasets.type.prompt_format datasets.type.chosen_format datasets.type.rejected_format "
+                "datasets.type.completion_format datasets.type.step_separator datasets.type.max_completion_length "
+                "datasets.type.train_on_last_step_only",
+                "chat.template names a Jinja file with the words around the columns"),
+    mapped("datasets.field", "data.text_column").for_tasks("pretrain"),
+    ruled("datasets.field", set_column_of<"text">, "data.columns", "the text of type completion"),
+    mapped("pretraining_dataset.text_column pretraining_dataset.field", "data.text_column"),
+    ruled("datasets.field_instruction", set_column_of<"prompt">, "data.columns"),
+    ruled("datasets.field_input", set_column_of<"query">, "data.columns"),
+    ruled("datasets.field_output", set_column_of<"response">, "data.columns"),
+    ruled("datasets.field_chosen", set_format_and_column<"preference", "chosen">, "data.columns, data.format"),
+    ruled("datasets.field_rejected", set_format_and_column<"preference", "rejected">, "data.columns, data.format"),
+    ruled("datasets.field_messages", set_column_of<"messages">, "data.columns"),
+    ruled("datasets.field_tools", set_column_of<"tools">, "data.columns"),
+    ruled("datasets.message_field_role", set_column_of<"role">, "data.columns"),
+    ruled("datasets.message_field_content", set_column_of<"content">, "data.columns"),
+    ruled("datasets.message_property_mappings", set_message_keys, "data.columns, data.format",
+          "role and content; with role: from, data.format = sharegpt"),
+    ruled("datasets.roles_to_train", set_roles_to_train, "chat.train_on", "assistant, or chat.train_on = all"),
+    unsupported("datasets.train_on_eos datasets.train_on_eot", "a trained turn has its stop token", "turn"),
+    unsupported("datasets.roles", "rows whose roles are system, user, assistant and tool, or human and gpt"),
+    unsupported("datasets.split pretraining_dataset.split", "the rows of the split in files, as by llmtool split",
+                "train"),
+    unsupported("datasets.shards datasets.shards_idx pretraining_dataset.skip", "files with these rows", "1"),
+    unsupported("datasets.name pretraining_dataset.name", "the rows of this configuration in files"),
+    unsupported("datasets.ds_type datasets.format pretraining_dataset.ds_type", "rows as JSON lines: docs/data.md",
+                "json text"),
+    mapped("datasets.chat_template", "chat.template", chat_templates),
+    mapped("datasets.chat_template_jinja", "chat.template"),
+    unsupported("datasets.conversation", "chat.template"),
+    unsupported("datasets.drop_system_message datasets.split_thinking datasets.field_thinking "
+                "datasets.template_thinking_key datasets.message_field_training "
+                "datasets.message_field_training_detail datasets.field_human datasets.field_model "
+                "datasets.input_format datasets.input_transform datasets.logprobs_field datasets.temperature",
+                "rows that have the messages as they are trained on, and chat.template"),
+    no_effect("datasets.preprocess_shards datasets.revision datasets.trust_remote_code datasets.source "
+              "pretraining_dataset.trust_remote_code pretraining_dataset.revision pretraining_dataset.type",
+              "files are read as they are, in parallel"),
     unsupported("test_datasets", "data.validation names files"),
     mapped("shuffle_merged_datasets", "data.shuffle"),
     no_effect("shuffle_before_merging_datasets dataset_prepared_path dataset_shard_num dataset_shard_idx "
@@ -132,15 +250,16 @@ constexpr Entry entries[] = {
         "attention, the loss and adapters are fused already"),
     unsupported("s2_attention scaling_softmax use_eaft", "model.sliding_window, and the cross-entropy"),
     no_effect("scaling_softmax_factor scaling_softmax_bias eaft_alpha eaft_k", "belongs to keys that are not there"),
-    mapped("rope_scaling", "model.rope_scaling"),
+    unsupported("rope_scaling", "rope_scaling in the config.json of model.path; model.rope_scaling is for new models"),
     no_effect("fsdp_version fsdp_final_state_dict_type", "checkpoints can be read by any number of ranks"),
     unsupported("dp_shard_size dp_replicate_size sequence_parallel_degree context_parallel_size tensor_parallel_size",
                 "parallel.zero", "1"),
     no_effect("heads_k_stride ring_attn_func", "belongs to context parallelism"),
     unsupported("special_tokens added_tokens_overrides", "data.add_tokens and data.eos_token"),
     mapped("tokens", "data.add_tokens"),
-    derived("micro_batch_size", "micro", "batch.micro, batch.global"),
-    derived("batch_size", "global", "batch.global"),
+    ruled("micro_batch_size", set_micro, "batch.micro, batch.global"),
+    ruled("batch_size", set_batch, "batch.global",
+          "of one GPU: over micro_batch_size, the passes; all GPUs have as many"),
     ruled("train_on_inputs", train_on_prompt, "chat.train_on"),
     mapped("optimizer", "optimizer.name", optimizers, "adamw or adamw_8bit"),
     mapped("lr_scheduler", "schedule.name", schedulers, "cosine"),
@@ -181,9 +300,7 @@ constexpr Entry entries[] = {
               "gradio_temperature use_ray "
               "ray_run_name ray_num_workers resources_per_worker",
               "mpirun or srun starts the ranks; llmtool generate writes text"),
-    mapped("chat_template", "chat.template",
-           "tokenizer_default=auto llama2 llama3 chatml qwen_25=qwen qwen3 mistral_v1=mistral alpaca gemma phi_3=phi3 "
-           "phi_35=phi3 none"),
+    mapped("chat_template", "chat.template", chat_templates),
     mapped("chat_template_jinja", "chat.template"),
     unsupported("chat_template_kwargs eot_tokens", "chat.variables = name:value"),
     mapped("default_system_message", "chat.system"),
@@ -201,8 +318,8 @@ constexpr Entry entries[] = {
     mapped("lora_r", "lora.r"),
     mapped("lora_alpha", "lora.alpha"),
     mapped("lora_dropout", "lora.dropout"),
-    ruled("lora_target_modules", set_target_modules, "lora.target_modules"),
-    ruled("lora_target_linear", set_target_modules, "lora.target_modules"),
+    ruled("lora_target_modules", set_modules, "lora.target_modules"),
+    ruled("lora_target_linear", set_target_linear, "lora.target_modules", "true: all-linear, whatever is listed"),
     mapped("lora_modules_to_save", "lora.modules_to_save"),
     ruled("lora_rank_pattern", set_rank_pattern, "lora.rank_pattern"),
     ruled("lora_alpha_pattern", set_alpha_pattern, "lora.alpha_pattern"),
@@ -225,8 +342,9 @@ constexpr Entry entries[] = {
 };
 
 constexpr Default defaults[] = {
-    {"gradient_accumulation_steps", "1"}, {"micro_batch_size", "1"}, {"num_epochs", "1"},       {"sequence_len", "512"},
-    {"lr_scheduler", "cosine"},           {"weight_decay", "0"},     {"learning_rate", "5e-5"},
+    {"micro_batch_size", "1"}, {"gradient_accumulation_steps", "1"}, {"num_epochs", "1"},
+    {"sequence_len", "512"},   {"lr_scheduler", "cosine"},           {"weight_decay", "0"},
+    {"learning_rate", "5e-5"},
 };
 
 constexpr Hint hints[] = {

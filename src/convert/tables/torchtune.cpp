@@ -1,4 +1,5 @@
 // torchtune's recipes.
+#include "convert/dataset_rules.hpp"
 #include "convert/rules.hpp"
 
 namespace llmtrain::convert {
@@ -32,6 +33,50 @@ std::string set_output_module(Draft& draft, const SettingValue& value) {
   return "";
 }
 
+constexpr std::string_view dataset_builders =
+    "torchtune.datasets.alpaca_dataset=alpaca torchtune.datasets.alpaca_cleaned_dataset=alpaca "
+    "torchtune.datasets.instruct_dataset=alpaca torchtune.datasets.chat_dataset= "
+    "torchtune.datasets.text_completion_dataset=text torchtune.datasets.preference_dataset=preference "
+    "torchtune.datasets.stack_exchange_paired_dataset=preference "
+    "torchtune.datasets.hh_rlhf_helpful_dataset=preference torchtune.datasets.samsum_dataset=auto "
+    "torchtune.datasets.grammar_dataset=auto torchtune.datasets.slimorca_dataset=sharegpt "
+    "torchtune.datasets.wikitext_dataset=text torchtune.datasets.cnn_dailymail_articles_dataset=text";
+
+std::string set_dataset_builder(Draft& draft, const SettingValue& value) {
+  const bool of_alpaca = value.text.ends_with(".alpaca_dataset") || value.text.ends_with(".alpaca_cleaned_dataset");
+  draft.set_fact("builder", value.text);
+  if (!draft.is_fact("builder", value.text)) {
+    return "another builder than in " + draft.fact("builder")->origin + ": write all rows in one format";
+  }
+  if (of_alpaca) draft.set_fact("dataset_of_alpaca", "true");
+  if (of_alpaca && !draft.fact("train_on_input")) draft.set_text("chat.train_on", "all");
+  return set_row_format_of(draft, value, dataset_builders);
+}
+
+std::string set_train_on_input(Draft& draft, const SettingValue& value) {
+  const bool all = value.boolean().value_or(false);
+  draft.set_fact("train_on_input", all ? "true" : "false");
+  draft.erase("chat.train_on");
+  return all ? draft.set_text("chat.train_on", "all") : "";
+}
+
+/// Columns of a data set by their names in torchtune; the input of instructions is a second text beside them.
+std::string set_column_map(Draft& draft, const SettingValue& value) {
+  const bool has_instruction = value.find("instruction") != nullptr || draft.is_fact("dataset_of_alpaca", "true");
+  for (const auto& [theirs, column] : value.members) {
+    std::string role = theirs;
+    if (theirs == "instruction") role = "prompt";
+    if (theirs == "input") role = has_instruction ? "query" : "prompt";
+    if (theirs == "output") role = "response";
+    if (theirs == "conversations") role = "messages";
+    if (!has_word("prompt query response messages system chosen rejected", role)) {
+      return "there is no column for " + theirs;
+    }
+    if (const std::string wrong = set_column(draft, role, column); !wrong.empty()) return wrong;
+  }
+  return value.is(SettingValue::Kind::map) ? "" : value.print() + " is no map of names";
+}
+
 constexpr Entry entries[] = {
     derived("output_dir", "output_dir", "run.output, run.name"),
     ruled("model._component_ policy_model._component_", set_model_component, "run.finetuning, quantization.bits",
@@ -57,25 +102,27 @@ constexpr Entry entries[] = {
     mapped("checkpointer.adapter_checkpoint", "lora.path"),
     unsupported("resume_from_checkpoint should_load_recipe_state",
                 "submit the same command again: a run resumes by itself"),
-    mapped("dataset._component_", "data.format",
-           "torchtune.datasets.alpaca_dataset=alpaca torchtune.datasets.alpaca_cleaned_dataset=alpaca "
-           "torchtune.datasets.instruct_dataset=alpaca torchtune.datasets.chat_dataset=auto "
-           "torchtune.datasets.text_completion_dataset=text torchtune.datasets.preference_dataset=preference "
-           "torchtune.datasets.stack_exchange_paired_dataset=preference "
-           "torchtune.datasets.hh_rlhf_helpful_dataset=preference "
-           "torchtune.datasets.samsum_dataset=auto torchtune.datasets.grammar_dataset=auto "
-           "torchtune.datasets.slimorca_dataset=sharegpt "
-           "torchtune.datasets.wikitext_dataset=text torchtune.datasets.cnn_dailymail_articles_dataset=text",
-           "write the rows as JSON lines"),
-    derived("dataset.data_files dataset.source", "dataset", "data.train"),
+    Entry{"dataset._component_",
+          Effect::mapped,
+          "data.format, chat.train_on",
+          dataset_builders,
+          "write the rows as JSON lines; the two of alpaca train on the prompt, too, unless train_on_input is false",
+          {},
+          set_dataset_builder},
+    ruled("dataset.data_files dataset.source", set_datasets, "data.train",
+          "files; the rows of the hub's data sets have to be written to files"),
     mapped("dataset.packed", "data.packing", "true=greedy false=none"),
-    mapped("dataset.train_on_input", "chat.train_on", "true=all false="),
-    mapped("dataset.column", "data.text_column"),
+    ruled("dataset.train_on_input", set_train_on_input, "chat.train_on"),
+    mapped("dataset.masking_strategy", "chat.train_on",
+           "train_on_all=all train_on_assistant=assistant train_on_last=last"),
+    ruled("dataset.column", set_column_of<"text">, "data.columns"),
+    ruled("dataset.column_map", set_column_map, "data.columns"),
+    ruled("dataset.conversation_column", set_column_of<"messages">, "data.columns"),
+    mapped("dataset.conversation_style", "data.format", "openai=messages sharegpt"),
     mapped("dataset.new_system_prompt", "chat.system"),
-    no_effect("dataset.subset dataset.split dataset.add_eos dataset.conversation_style dataset.conversation_column "
-              "dataset.masking_strategy "
-              "collate_fn dataloader",
-              "data.train names files; documents end with EOS"),
+    unsupported("dataset.split", "the rows of the split in files, as by llmtool split", "train"),
+    unsupported("dataset.subset dataset.name", "the rows of this configuration in files"),
+    no_effect("dataset.add_eos collate_fn dataloader", "data.train names files; documents end with EOS"),
     unsupported("datasets", "several files with weights: data.train = FILE:WEIGHT, FILE:WEIGHT"),
     mapped("seed", "run.seed"),
     mapped("shuffle", "data.shuffle"),

@@ -1,4 +1,5 @@
 // TrainingArguments of Transformers; PEFT's LoraConfig; the configurations of TRL.
+#include "convert/dataset_rules.hpp"
 #include "convert/rules.hpp"
 
 namespace llmtrain::convert {
@@ -204,7 +205,9 @@ constexpr Entry trl_entries[] = {
     derived("dataset_name dataset train_file", "dataset", "data.train", {},
             "files of rows; the hub's data sets are not downloaded"),
     derived("eval_file validation_file", "validation_data", "data.validation"),
-    ruled("datasets", set_datasets, "data.train"),
+    ruled("datasets datasets.path datasets.data_files", set_datasets, "data.train"),
+    unsupported("datasets.name datasets.data_dir datasets.split datasets.columns",
+                "the chosen rows and columns in files", "train"),
     no_effect("dataset_config dataset_train_split dataset_test_split dataset_streaming dataset_num_proc dataset_kwargs "
               "skip_prepare_dataset dataset_batch_size",
               "data.train and data.validation name files, which are read in parallel and never whole"),

@@ -136,6 +136,7 @@ class Converter {
         finding.effect = Effect::no_effect;
         finding.text = "arguments without names are objects of the program: " + printable(setting.value.text);
       } else if (entry == nullptr) {
+        if (setting.value.is(Kind::unreadable)) throw UserError(ExitCode::bad_content, setting.value.text);
         finding.text = unknown_text(system, setting.key);
       } else {
         apply(*entry, setting.value, finding);
@@ -153,6 +154,7 @@ class Converter {
   void apply(const Entry& entry, SettingValue value, Finding& finding) {
     finding.effect = entry.effect;
     finding.text = entry.note;
+    if (value.is(Kind::unreadable)) return report_unreadable(entry, value, finding);
     if (entry.effect == Effect::unsupported && is_off(value, entry.off)) {
       finding.effect = Effect::no_effect;
       finding.text = "off, as it always is here";
@@ -170,9 +172,20 @@ class Converter {
       finding.text = entry.note.empty() ? wrong : fmt::format("{}; {}", wrong, entry.note);
     } else {
       finding.text = entry.target;  // finish() adds the values
-      notes_.emplace_back(entry.note);
-      mapped_.push_back(findings_.size());
+      mapped_.push_back({findings_.size(), draft_.origin(), entry.note});
     }
+  }
+
+  /// A value that is no literal is an error where the deck's results depend on it.
+  void report_unreadable(const Entry& entry, const SettingValue& value, Finding& finding) const {
+    bool decides = false;
+    each_target(entry.target, [&](std::string_view key) {
+      const DeckKeys::Key* const deck_key = draft_.keys().find(key);
+      decides = decides || deck_key == nullptr || deck_key->change != Change::nothing;
+    });
+    if (decides) throw UserError(ExitCode::bad_content, value.text);
+    if (entry.effect == Effect::mapped) finding.effect = Effect::unsupported;
+    finding.text = "not readable: " + printable(value.text);
   }
 
   /// Sets what the entry says. Returns what is wrong, or "".
@@ -183,6 +196,7 @@ class Converter {
     const SettingValue original = value;
     if (std::string wrong = translate(entry.values, value); !wrong.empty()) return wrong;
     if (!entry.values.empty() && value.text.empty() && value.items.empty()) return "";
+    if (std::string wrong = wrong_fact(entry.fact, value); !wrong.empty()) return wrong;
     if (!entry.fact.empty()) draft_.set_fact(entry.fact, fact_text(value));
     if (entry.rule != nullptr) return entry.rule(draft_, original);
     if (!entry.fact.empty()) return "";
@@ -207,16 +221,21 @@ class Converter {
 
   /// Names the deck's values that came of the mapped settings.
   void describe_mapped() {
-    for (size_t i = 0; i < mapped_.size(); ++i) {
-      Finding& finding = findings_[mapped_[i]];
+    for (const Mapped& mapped : mapped_) {
+      Finding& finding = findings_[mapped.finding];
       std::string text, names = finding.text;
       each_target(names, [&](std::string_view key) {
-        if (const Draft::Given* const given = draft_.find(key)) {
-          text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", key, given->text);
-        }
+        const Draft::Given* const given = draft_.find(key);
+        if (!given && !draft_.needs().contains(key)) return;
+        text += (text.empty() ? "" : ", ") +
+                (given ? fmt::format("{} = {}", key, given->text) : fmt::format("{}, which is to fill in", key));
       });
+      if (const std::string* const refusal = draft_.refusal(mapped.origin)) {
+        finding.effect = Effect::unsupported;
+        text = *refusal;
+      }
       if (text.empty()) text = fmt::format("{}: decided by other settings or not used by this task", names);
-      finding.text = notes_[i].empty() ? text : fmt::format("{} ({})", text, notes_[i]);
+      finding.text = mapped.note.empty() ? text : fmt::format("{} ({})", text, mapped.note);
     }
   }
 
@@ -235,8 +254,12 @@ class Converter {
   Draft draft_;
   std::string task_;
   std::vector<Finding> findings_;
-  std::vector<size_t> mapped_;      ///< indices of findings with the effect `mapped`
-  std::vector<std::string> notes_;  ///< their remarks
+  struct Mapped {
+    size_t finding;  ///< its index
+    std::string origin;
+    std::string_view note;
+  };
+  std::vector<Mapped> mapped_;
 };
 
 struct Score {
@@ -292,6 +315,7 @@ size_t Conversion::count(Effect effect) const {
 Conversion convert_settings(const std::string& path, const ConvertOptions& options, const DeckKeys& keys) {
   const SettingValue root = read_settings(path);
   if (!root.is(Kind::map)) throw UserError(ExitCode::bad_content, path + ":1: settings are names with values");
+  if (root.members.empty()) throw UserError(ExitCode::bad_content, path + ":1: the file has no settings");
   const System& system = find_system(options.from, root);
   return Converter(system, options, keys).run(root, path);
 }

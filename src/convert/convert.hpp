@@ -29,6 +29,9 @@ struct Conversion {
   size_t count(Effect effect) const;
 };
 
+/// Most GPUs, passes or sequences in one number of the settings.
+inline constexpr int64_t max_batch = 1 << 20;
+
 struct ConvertOptions {
   std::string from = "auto";
   std::string task;   ///< of the settings, such as sft or dpo; empty: by their keys

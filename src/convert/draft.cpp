@@ -114,6 +114,11 @@ double Draft::number(std::string_view key, double otherwise) const {
   return given == nullptr ? otherwise : plain_scalar(given->text, 0).number().value_or(otherwise);
 }
 
+const std::string* Draft::refusal(const std::string& origin) const {
+  const auto found = refusals_.find(origin);
+  return found == refusals_.end() ? nullptr : &found->second;
+}
+
 void Draft::set_fact(std::string_view name, const std::string& text) {
   facts_.try_emplace(std::string(name), Given{text, origin_, is_default_});
 }

@@ -46,6 +46,11 @@ class Draft {
   bool is(std::string_view key, std::string_view text) const { return has(key) && find(key)->text == text; }
   double number(std::string_view key, double otherwise) const;
 
+  /// Keeps why the deck does not have the value of a setting, by the setting's origin.
+  void refuse(const std::string& origin, std::string why) { refusals_.try_emplace(origin, std::move(why)); }
+  /// The reason, or null.
+  const std::string* refusal(const std::string& origin) const;
+
   void set_fact(std::string_view name, const std::string& text);
   void replace_fact(std::string_view name, const std::string& text);
   const Given* fact(std::string_view name) const;
@@ -73,7 +78,7 @@ class Draft {
   std::string origin_;
   bool is_default_ = false;
   std::map<std::string, Given, std::less<>> values_, facts_;
-  std::map<std::string, std::string, std::less<>> needs_;
+  std::map<std::string, std::string, std::less<>> needs_, refusals_;
   std::vector<std::string> remarks_;
 };
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <filesystem>
 
-#include "convert/system.hpp"
+#include "convert/convert.hpp"
 
 namespace llmtrain::convert {
 namespace {
@@ -21,10 +21,19 @@ bool names_file(const std::string& text) {
   return std::filesystem::exists(text, ignored);
 }
 
-/// Sets a key with the origin of a fact.
+/// Sets a key to the text of a deck that follows from a fact, unless another setting decided it.
 void set_from(Draft& draft, std::string_view key, const std::string& text, const Draft::Given& fact) {
+  if (draft.has(key)) return;
   draft.from(fact.origin, fact.is_default);
-  draft.set_text(key, text);
+  if (std::string wrong = draft.set_text(key, text); !wrong.empty()) draft.refuse(fact.origin, std::move(wrong));
+}
+
+/// The same with a text as it is, whose special characters the deck's text has escaped.
+void set_plain(Draft& draft, std::string_view key, const std::string& text, const Draft::Given& fact) {
+  if (draft.has(key)) return;
+  draft.from(fact.origin, fact.is_default);
+  std::string wrong = draft.set(key, SettingValue::scalar(SettingValue::Kind::text, text, 0));
+  if (!wrong.empty()) draft.refuse(fact.origin, std::move(wrong));
 }
 
 void resolve_task(Draft& draft) {
@@ -41,7 +50,9 @@ void resolve_model(Draft& draft) {
   const Draft::Given* const model = draft.fact("model");
   const bool new_model = draft.is_fact("new_weights", "true") || (!model && draft.has("model.d_model"));
   if (model && !new_model) {
-    set_from(draft, "model.path", model->text, *model);
+    set_plain(draft, "model.path", model->text, *model);
+    for (const std::string_view shape : {"d_model", "n_layers", "n_heads", "d_ff", "vocab_size", "max_seq_len", "bias"})
+      draft.erase(fmt::format("model.{}", shape));
     if (!names_file(model->text) && model->text.find("${") == std::string::npos) {
       draft.remark(fmt::format("Download the model once: hf download {0} --local-dir {0}", model->text));
     }
@@ -72,23 +83,42 @@ void resolve_finetuning(Draft& draft) {
   if (kind != "full" || fact) draft.set_text("run.finetuning", kind == "none" ? "full" : kind);
 }
 
+/// Keeps all rows for training unless the settings say what is held out; asks for validation data that they use.
+void resolve_validation(Draft& draft) {
+  if (draft.has("data.validation") || draft.has("data.validation_fraction")) return;
+  const auto above_0 = [&draft](std::string_view key) { return draft.number(key, 0) > 0; };
+  const bool measures =
+      draft.fact("eval_strategy") ? !draft.is_fact("eval_strategy", "no") : draft.fact("eval_steps") != nullptr;
+  const bool wants_best = draft.is("evaluation.load_best_at_end", "true");
+  const bool used = measures || wants_best || above_0("evaluation.every_steps") || above_0("evaluation.every_epochs") ||
+                    above_0("evaluation.early_stopping_patience");
+  draft.from("no settings of held out rows: all are trained on", true);
+  draft.set_text("data.validation_fraction", "0");
+  if (draft.needs().contains("data.validation")) return;
+  if (used) return draft.need("data.validation", "files of validation data, or a validation_fraction above 0");
+  draft.set_fact("eval_strategy", "no");
+}
+
+void resolve_packing(Draft& draft) {
+  const Draft::Given* const packing = draft.fact("packing");
+  const Draft::Given* const strategy = draft.fact("packing_strategy");
+  if (!packing) return;
+  const std::string kind = packing->text == "false" ? "none" : strategy ? strategy->text : "best_fit";
+  set_from(draft, "data.packing", kind, *packing);
+}
+
 void resolve_data(Draft& draft) {
   const auto place = [&draft](std::string_view fact_name, std::string_view key, const std::string& what) {
     const Draft::Given* const fact = draft.fact(fact_name);
-    if (fact && names_file(fact->text)) return set_from(draft, key, fact->text, *fact);
-    if (draft.has(key)) return;
+    if (fact && names_file(fact->text)) return set_plain(draft, key, fact->text, *fact);
+    if (draft.has(key) || draft.needs().contains(key)) return;
     if (fact) draft.need(key, fmt::format("files with the rows of the data set {}, as JSON lines", fact->text));
     if (!fact && !what.empty()) draft.need(key, what);
   };
   place("dataset", "data.train", "files of training data");
   place("validation_data", "data.validation", "");
-  const bool evaluates =
-      draft.fact("validation_data") || draft.has("data.validation_fraction") || draft.has("data.validation");
-  const bool measures = draft.fact("eval_strategy") && !draft.is_fact("eval_strategy", "no");
-  if (!evaluates && !measures && draft.is_fact("eval_strategy", "no")) {
-    draft.from("no validation data: all rows are trained on", true);
-    draft.set_text("data.validation_fraction", "0");
-  }
+  resolve_validation(draft);
+  resolve_packing(draft);
   if (!draft.has("batch.sequence_length")) {
     if (const Draft::Given* const length = draft.find("model.max_seq_len")) {
       set_from(draft, "batch.sequence_length", length->text, *length);
@@ -98,31 +128,45 @@ void resolve_data(Draft& draft) {
   }
 }
 
-void resolve_batch(Draft& draft) {
-  const int64_t world = draft.ranks() > 0 ? draft.ranks() : draft.fact_count("world").value_or(1);
-  const std::optional<int64_t> given_micro = draft.fact_count("micro");
-  const std::optional<int64_t> accumulation = draft.fact_count("accumulation");
-  std::optional<int64_t> global = draft.fact_count("global");
-  const int64_t passes = std::max<int64_t>(accumulation.value_or(1), 1) * std::max<int64_t>(world, 1);
-  if (!given_micro && !global && !accumulation) return;
-  const int64_t micro = given_micro ? *given_micro : global ? std::max<int64_t>(*global / passes, 1) : 1;
-  if (!global || given_micro) {
-    const int64_t product = micro * passes;
-    if (global && *global != product) {
-      draft.remark(
-          fmt::format("The batch of {} is not {} sequences x {} passes x {} GPUs = {}: batch.global is the former.",
-                      *global, micro, accumulation.value_or(1), world, product));
-    }
-    global = global.value_or(product);
+/// Factors of a step's sequences.
+struct Batch {
+  int64_t micro = 1, passes = 1, world = 1, global = 1;
+  bool is_product() const { return micro * passes * world == global; }
+  std::string print() const {
+    return fmt::format("{} sequences x {} pass{} x {} GPU{}", micro, passes, passes == 1 ? "" : "es", world,
+                       world == 1 ? "" : "s");
   }
+};
+
+/// Fills in the factors that the settings leave out, as far as the whole is their multiple.
+Batch batch_of(const Draft& draft) {
+  const std::optional<int64_t> micro = draft.fact_count("micro"), passes = draft.fact_count("accumulation"),
+                               global = draft.fact_count("global"), world = draft.fact_count("world");
+  Batch batch{micro.value_or(1), passes.value_or(1), world.value_or(1), 1};
+  const bool world_given = draft.ranks() > 0 || world;
+  if (draft.ranks() > 0) batch.world = draft.ranks();
+  const auto left = [&](int64_t factors) { return global && *global % factors == 0 ? *global / factors : 1; };
+  if (micro && !passes) batch.passes = left(batch.micro * batch.world);
+  if (micro && passes && !world_given) batch.world = left(batch.micro * batch.passes);
+  if (!micro && global) batch.micro = std::max<int64_t>(*global / (batch.passes * batch.world), 1);
+  batch.global = global.value_or(batch.micro * batch.passes * batch.world);
+  return batch;
+}
+
+void resolve_batch(Draft& draft) {
+  const Draft::Given* const global = draft.fact("global");
+  if (!draft.fact("micro") && !global && !draft.fact("accumulation")) return;
+  const Batch batch = batch_of(draft);
   draft.from(fmt::format("sequences of a GPU, {}", draft.fact("micro") ? draft.fact("micro")->origin : "by the whole"),
              false);
-  draft.set_text("batch.micro", std::to_string(micro));
-  draft.from(
-      fmt::format("{} sequences x {} passes x {} GPU{}", micro, accumulation.value_or(1), world, world == 1 ? "" : "s"),
-      false);
-  draft.set_text("batch.global", std::to_string(*global));
-  if (world == 1 && !draft.fact("world") && draft.ranks() == 0) {
+  draft.set_text("batch.micro", std::to_string(batch.micro));
+  draft.from(batch.is_product() ? batch.print() : global->origin, false);
+  draft.set_text("batch.global", std::to_string(batch.global));
+  if (!batch.is_product()) {
+    draft.remark(fmt::format("The batch of {} is not {} = {}: batch.global is the former.", batch.global, batch.print(),
+                             batch.micro * batch.passes * batch.world));
+  }
+  if (!global && !draft.fact("world") && draft.ranks() == 0) {
     draft.remark("batch.global is that of one GPU: convert with --ranks N for a job of N GPUs.");
   }
 }
@@ -134,7 +178,8 @@ void resolve_length(Draft& draft) {
     set_from(draft, "run.max_steps", std::to_string(*draft.fact_count("max_steps")), *steps);
   } else if (epochs) {
     set_from(draft, "run.epochs", print_number(draft.fact_number("epochs").value_or(1)), *epochs);
-  } else if (!draft.has("run.max_steps") && !draft.has("run.epochs")) {
+  }
+  if (!draft.has("run.max_steps") && !draft.has("run.epochs")) {
     draft.need("run.epochs", "passes over the data, or max_steps");
   }
 }
@@ -147,7 +192,35 @@ std::optional<int64_t> interval(const Draft& draft, double value) {
   return {};
 }
 
+/// DeepSpeed's warm-ups have 1000 steps and a logarithm unless the settings say otherwise.
+void resolve_deepspeed_warmup(Draft& draft) {
+  const Draft::Given* const scheduler = draft.fact("deepspeed_scheduler");
+  if (!scheduler) return;
+  const Draft::Given* const type = draft.fact("warmup_type");
+  if (!type || type->text != "linear") {
+    draft.refuse(type ? type->origin : scheduler->origin,
+                 "the warm-up here is linear; DeepSpeed's is by the logarithm of the step, as warmup_type is log by "
+                 "default");
+  }
+  if (draft.fact("warmup_steps")) return;
+  draft.from("DeepSpeed's default: warmup_num_steps", true);
+  draft.set_fact("warmup_steps", "1000");
+}
+
+/// A decay ends with the run; that of the settings may not.
+void resolve_decay_steps(Draft& draft) {
+  const Draft::Given* const decay = draft.fact("decay_steps");
+  const double end = draft.number("run.max_steps", 0);
+  if (!decay || draft.is("schedule.name", "constant") || draft.fact_number("decay_steps") == end) return;
+  const std::string text = fmt::format(
+      "the decay of {} steps would end here with run.max_steps = {}; set one length for both", decay->text, end);
+  if (decay->is_default) return draft.remark(fmt::format("{}: {}.", decay->origin, text));
+  draft.refuse(decay->origin, text);
+}
+
 void resolve_schedule(Draft& draft) {
+  resolve_deepspeed_warmup(draft);
+  resolve_decay_steps(draft);
   const double steps = draft.fact_number("warmup_steps").value_or(0);
   const double ratio = draft.fact_number("warmup_ratio").value_or(0);
   if (steps >= 1) {
@@ -206,16 +279,20 @@ void resolve_interval(Draft& draft, const std::string& section, std::string_view
   const Draft::Given* const given = draft.fact(steps_name);
   const std::string kind = strategy ? strategy->text : "steps";
   if (kind == "no") return set_from(draft, section + ".every_steps", "0", *strategy);
-  if (kind == "epoch" && section == "log") return;  // a line for each interval of steps, as ever
+  if (kind == "epoch" && section == "log")
+    return draft.refuse(strategy->origin, "the log has lines by steps: give log.every_steps");
   if (kind == "epoch") return set_from(draft, section + ".every_epochs", "1", *strategy);
   const std::optional<double> value = draft.fact_number(steps_name);
-  if (!value || *value < 0) return;
+  if (!value) return;
+  if (*value < 0) return draft.refuse(given->origin, fmt::format("{} is no interval", *value));
   if (const auto steps = interval(draft, *value); steps || *value == 0) {
     return set_from(draft, section + ".every_steps", std::to_string(steps.value_or(0)), *given);
   }
-  if (section != "log") {  // a fraction of a run of unknown length
-    set_from(draft, section + ".every_epochs", print_number(*value * draft.number("run.epochs", 1)), *given);
-  }
+  // a fraction of a run of unknown length
+  if (section == "log")
+    return draft.refuse(given->origin,
+                        "a share of the steps, whose number the epochs do not tell: give log.every_steps");
+  set_from(draft, section + ".every_epochs", print_number(*value * draft.number("run.epochs", 1)), *given);
 }
 
 void resolve_intervals(Draft& draft) {
@@ -239,10 +316,10 @@ void resolve_run(Draft& draft) {
     const std::filesystem::path path = std::filesystem::path(folder->text).lexically_normal();
     const std::filesystem::path leaf = path.has_filename() ? path.filename() : path.parent_path().filename();
     const std::filesystem::path parent = path.has_filename() ? path.parent_path() : path.parent_path().parent_path();
-    set_from(draft, "run.output", parent.empty() ? "." : parent.string(), *folder);
-    if (!leaf.empty() && leaf != "." && leaf != "..") set_from(draft, "run.name", leaf.string(), *folder);
+    set_plain(draft, "run.output", parent.empty() ? "." : parent.string(), *folder);
+    if (!leaf.empty() && leaf != "." && leaf != "..") set_plain(draft, "run.name", leaf.string(), *folder);
   } else if (name) {
-    set_from(draft, "run.name", name->text, *name);
+    set_plain(draft, "run.name", name->text, *name);
   }
   std::string sinks;
   if (const Draft::Given* const fact = draft.fact("sinks")) {
@@ -254,7 +331,7 @@ void resolve_run(Draft& draft) {
     if (!wrong.empty()) draft.remark("log.sinks: " + wrong);
   }
   const bool wandb = sinks.find("wandb") != std::string::npos;
-  if (wandb && name) set_from(draft, "wandb.name", name->text, *name);
+  if (wandb && name) set_plain(draft, "wandb.name", name->text, *name);
 }
 
 void resolve_curriculum(Draft& draft) {
@@ -286,6 +363,22 @@ void remove_unused(Draft& draft) {
 }
 
 }  // namespace
+
+std::string wrong_fact(std::string_view fact, const SettingValue& value) {
+  constexpr std::string_view counts = "micro accumulation global world",
+                             numbers =
+                                 "max_steps epochs warmup_steps warmup_ratio min_lr_rate eval_steps save_steps "
+                                 "logging_steps decay_steps";
+  const std::optional<int64_t> count = value.integer();
+  if (has_word(counts, fact)) {
+    if (!count || *count < 1) return value.print() + " is no count";
+    return *count > max_batch ? fmt::format("{} is above {}", value.print(), max_batch) : "";
+  }
+  if (!has_word(numbers, fact)) return "";
+  const std::optional<double> number = value.number();
+  if (!number || std::fabs(*number) > 1e15) return value.print() + " is no number of use";
+  return fact == "max_steps" && !count ? value.print() + " is no count" : "";
+}
 
 void resolve(Draft& draft) {
   resolve_task(draft);

@@ -11,10 +11,17 @@ namespace llmtrain::convert {
 ///   optimizer            its name, unless the key is set
 ///   micro, accumulation, global, world   sequences of a GPU, passes, sequences of a step, GPUs
 ///   epochs, max_steps, warmup_steps, warmup_ratio, min_lr_rate
+///   decay_steps          steps of the schedule's decay
+///   warmup_type, deepspeed_scheduler   linear, log; DeepSpeed's name of the schedule
+///   packing, packing_strategy   true, false; best_fit, first_fit, wrap
 ///   bf16, fp16, tf32, dtype, amp   precision of the passes
 ///   eval_strategy, eval_steps, save_strategy, save_steps, logging_strategy, logging_steps
 ///   zero, offload_parameters   ZeRO stage; cpu, nvme, none
 ///   output_dir, run_name, sinks (separated by spaces), curriculum (true, false)
+/// Settings whose values the deck cannot have are refused (Draft::refuse).
 void resolve(Draft& draft);
+
+/// What is wrong with the value of a fact that is a number, or "".
+std::string wrong_fact(std::string_view fact, const SettingValue& value);
 
 }  // namespace llmtrain::convert

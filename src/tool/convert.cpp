@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -54,12 +55,24 @@ void print_report(const convert::Conversion& conversion, const std::string& outp
   std::cerr << without_controls(report);
 }
 
+/// The deck must not replace the settings that it comes from.
+void check_output(const ConvertCommand& o, const convert::Conversion& conversion) {
+  std::error_code ignored;
+  for (const convert::Finding& finding : conversion.findings) {
+    if (!std::filesystem::equivalent(o.output, finding.file, ignored)) continue;
+    refuse_command_line(fmt::format("--output: {} is the file of the settings; name another one", o.output));
+  }
+}
+
 void convert_file(const ConvertCommand& o) {
-  if (o.options.ranks < 0) refuse_command_line("--ranks: at least 1");
+  if (o.options.ranks < 0 || o.options.ranks > convert::max_batch) {
+    refuse_command_line(fmt::format("--ranks: from 1 to {}", convert::max_batch));
+  }
   Config scratch;
   DeckKeys keys;
   scratch.visit(keys);
   const convert::Conversion conversion = convert::convert_settings(o.settings, o.options, keys);
+  check_output(o, conversion);
   print_report(conversion, o.output);
   const size_t left_out = conversion.count(Effect::unsupported) + conversion.count(Effect::unknown);
   if (o.strict && left_out > 0) {

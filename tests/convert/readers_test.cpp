@@ -93,11 +93,19 @@ TEST(SettingsReaders, PythonIsLiteral) {
   EXPECT_EQ(root.find("m")->find("other")->integer(), 40) << "a name that was assigned a literal";
 }
 
-TEST(SettingsReaders, PythonRefusesEverythingElse) {
+TEST(SettingsReaders, PythonValuesThatAreNoLiteralsAreUnreadable) {
   for (const std::string text :
-       {"x = 'ft-' + str(time.time())\n", "if True:\n    x = 1\n", "x = [i for i in y]\n", "def f():\n  pass\n",
-        "x = f'{y}'\n", "x = lambda: 1\n", "x = a[0]\n", "x, y = 1, 2\n", "x = 1; y = 2\n", "x = not y\n",
-        "x = {**y}\n", "x = f(*y)\n", "x += 1\n", "  x = 1\n", "x = 'a\n", "x = 1e999\n", "x == 1\n", "@x\n"}) {
+       {"'ft-' + str(time.time())", "[i for i in y]", "lambda: 1", "a[0]", "not y", "{**y}", "f(*y)", "1e999"}) {
+    const SettingValue root = read_python_settings("\nx = " + text + "\nz = 2 ** 3 ** 2 * -2 ** 1\n", "f");
+    ASSERT_TRUE(root.find("x")->is(Kind::unreadable)) << text;
+    EXPECT_THAT(root.find("x")->text, HasSubstr("f:2: ")) << text;
+    EXPECT_EQ(root.find("z")->integer(), -1024) << "the next line is read";
+  }
+}
+
+TEST(SettingsReaders, PythonRefusesEverythingElse) {
+  for (const std::string text : {"if True:\n    x = 1\n", "def f():\n  pass\n", "x = f'{y}'\n", "x, y = 1, 2\n",
+                                 "x = 1; y = 2\n", "x += 1\n", "  x = 1\n", "x = 'a\n", "x == 1\n", "@x\n"}) {
     EXPECT_THAT(error_of(read_python_settings, "\n" + text), ContainsRegex("f:[23]: ")) << text;
   }
 }

@@ -57,7 +57,7 @@ class RequirementBlocks : public ConvertTest, public testing::WithParamInterface
                              : has("task = sft") ? "tests/reference/sft/completions.jsonl"
                                                  : "LICENSE";
     keys.push_back("data.train=" + data);
-    if (has("train = ") && has("validation = ")) keys.push_back("data.validation=" + data);
+    if ((has("train = ") && has("validation = ")) || has("# validation = ")) keys.push_back("data.validation=" + data);
     if (has("strategy = length")) keys.insert(keys.end(), {"curriculum.start=8", "curriculum.end=24"});
     return keys;
   }

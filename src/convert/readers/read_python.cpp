@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "convert/readers/python_tokens.hpp"
+#include "core/error.hpp"
 #include "core/files/json_reader.hpp"
 
 namespace llmtrain {
@@ -61,11 +62,24 @@ class Reader {
       return;
     }
     require("=");
-    SettingValue value = sum(1);
+    SettingValue value = assigned_value();
     value.line = line;
     const size_t dot = name.rfind('.');
     SettingValue& map = dot == std::string::npos ? root_ : builder_.map_at(root_, name.substr(0, dot), line);
     builder_.add(map, dot == std::string::npos ? name : name.substr(dot + 1), std::move(value));
+  }
+
+  /// The value behind `=`; where that is no literal, the reason.
+  SettingValue assigned_value() {
+    if (token().is("=")) fail_unexpected();
+    try {
+      SettingValue value = sum(1);
+      if (token().kind != Token::Kind::newline) fail_unexpected();
+      return value;
+    } catch (const UserError& error) {
+      while (token().kind != Token::Kind::newline) ++at_;
+      return SettingValue::scalar(Kind::unreadable, error.what(), 0);
+    }
   }
 
   void skip_import() {
@@ -97,7 +111,7 @@ class Reader {
     while (token().is("+") || token().is("-")) {
       const bool plus = take("+") || !take("-");
       const SettingValue right = product(depth);
-      left = combined(left, right, plus ? '+' : '-');
+      left = combined(left, right, plus ? "+" : "-");
     }
     return left;
   }
@@ -107,30 +121,41 @@ class Reader {
     while (token().is("*") || token().is("/")) {
       const bool times = take("*") || !take("/");
       const SettingValue right = unary(depth);
-      left = combined(left, right, times ? '*' : '/');
+      left = combined(left, right, times ? "*" : "/");
     }
     return left;
   }
 
-  SettingValue combined(const SettingValue& left, const SettingValue& right, char operation) const {
+  SettingValue combined(const SettingValue& left, const SettingValue& right, std::string_view operation) const {
     const int line = right.line;
     const std::optional<double> a = left.number(), b = right.number();
     if (!left.is(Kind::number) || !right.is(Kind::number) || !a || !b) {
       builder_.fail(line, fmt::format("'{}' of other values than numbers; write the value itself", operation));
     }
-    const double value = operation == '+' ? *a + *b : operation == '-' ? *a - *b : operation == '*' ? *a * *b : *a / *b;
+    const double value = operation == "+"   ? *a + *b
+                         : operation == "-" ? *a - *b
+                         : operation == "*" ? *a * *b
+                         : operation == "/" ? *a / *b
+                                            : std::pow(*a, *b);
     if (!std::isfinite(value)) builder_.fail(line, "the number is not finite");
     return SettingValue::scalar(Kind::number, fmt::format("{}", value), line);
   }
 
   SettingValue unary(int depth) {
     const bool minus = token().is("-");
-    if (!minus && !token().is("+")) return primary(depth);
+    if (!minus && !token().is("+")) return power(depth);
     const int line = token().line;
     ++at_;
     if (token().kind != Token::Kind::number) fail_unexpected();
-    SettingValue value = primary(depth);
+    SettingValue value = power(depth);
     return SettingValue::scalar(Kind::number, (minus ? "-" : "") + value.text, line);
+  }
+
+  SettingValue power(int depth) {
+    SettingValue base = primary(depth);
+    if (!token().is("*") || !token(1).is("*")) return base;
+    at_ += 2;
+    return combined(base, unary(depth + 1), "**");
   }
 
   SettingValue primary(int depth) {

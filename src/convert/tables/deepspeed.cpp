@@ -4,6 +4,17 @@
 namespace llmtrain::convert {
 namespace {
 
+/// Warm-ups follow the logarithm of the step unless warmup_type is linear (deepspeed/runtime/lr_schedules.py).
+std::string set_scheduler(Draft& draft, const SettingValue& value) {
+  std::string name;
+  if (value.text == "WarmupLR") name = "constant_with_warmup";
+  if (value.text == "WarmupDecayLR") name = "linear";
+  if (value.text == "WarmupCosineLR") name = "cosine";
+  if (name.empty()) return value.print() + " has no counterpart here (known: WarmupLR, WarmupDecayLR, WarmupCosineLR)";
+  draft.set_fact("deepspeed_scheduler", value.text);
+  return draft.set_text("schedule.name", name);
+}
+
 constexpr Entry entries[] = {
     derived("train_batch_size", "global", "batch.global"),
     derived("train_micro_batch_size_per_gpu", "micro", "batch.micro, batch.global"),
@@ -20,12 +31,14 @@ constexpr Entry entries[] = {
               "optimizer.params.freeze_step "
               "optimizer.params.cuda_aware optimizer.params.comm_backend_name optimizer.legacy_fusion",
               "AdamW is torch's, with decoupled decay and bias correction"),
-    mapped("scheduler.type", "schedule.name",
-           "WarmupLR=constant_with_warmup WarmupDecayLR=linear WarmupCosineLR=cosine LRRangeTest= OneCycle="),
+    ruled("scheduler.type", set_scheduler, "schedule.name",
+          "WarmupLR is constant_with_warmup, WarmupDecayLR linear, WarmupCosineLR cosine"),
     no_effect("scheduler.params.warmup_min_lr", "the warm-up begins at 0"),
     mapped("scheduler.params.warmup_max_lr", "schedule.learning_rate"),
     derived("scheduler.params.warmup_num_steps", "warmup_steps", "schedule.warmup_steps"),
-    no_effect("scheduler.params.warmup_type scheduler.params.last_batch_iteration", "the warm-up is linear"),
+    derived("scheduler.params.warmup_type", "warmup_type", "schedule.warmup_steps", "linear log",
+            "linear; log, DeepSpeed's default, is not there"),
+    no_effect("scheduler.params.last_batch_iteration", "a run resumes by itself"),
     derived("scheduler.params.total_num_steps", "max_steps", "run.max_steps"),
     derived("scheduler.params.cos_min_ratio", "min_lr_rate", "schedule.min_learning_rate"),
     no_effect("scheduler.params.warmup_min_ratio", "the warm-up begins at 0"),

@@ -1,4 +1,6 @@
 // nanoGPT's train.py and config/*.py.
+#include <fmt/format.h>
+
 #include "convert/rules.hpp"
 
 namespace llmtrain::convert {
@@ -14,6 +16,17 @@ std::string set_start(Draft& draft, const SettingValue& value) {
   return "";
 }
 
+/// data/NAME has train.bin and val.bin.
+std::string set_dataset(Draft& draft, const SettingValue& value) {
+  const auto import = [&](std::string_view key, std::string_view bin, std::string_view output) {
+    draft.need(key, fmt::format("{0}, after llmtool import data/{1}/{2} --format nanogpt --output {0}", output,
+                                value.text, bin));
+  };
+  import("data.train", "train.bin", "train.h5");
+  import("data.validation", "val.bin", "val.h5");
+  return "";
+}
+
 constexpr Entry entries[] = {
     derived("out_dir", "output_dir", "run.output, run.name"),
     mapped("eval_interval", "evaluation.every_steps, checkpoint.every_steps", {}, "nanoGPT saves when it evaluates"),
@@ -25,8 +38,8 @@ constexpr Entry entries[] = {
     derived("wandb_log", "sinks", "log.sinks", "true=wandb false="),
     mapped("wandb_project", "wandb.project"),
     derived("wandb_run_name", "run_name", "wandb.name"),
-    derived("dataset", "dataset", "data.train", {},
-            "llmtool import data/NAME/train.bin --format nanogpt --output train.h5"),
+    ruled("dataset", set_dataset, "data.train, data.validation",
+          "llmtool import data/NAME/train.bin --format nanogpt --output train.h5, and val.bin"),
     mapped("gradient_accumulation_steps", "batch.gradient_accumulation_steps", {}, "of the whole job, in both"),
     mapped("batch_size", "batch.micro"),
     mapped("block_size", "batch.sequence_length"),
@@ -45,7 +58,7 @@ constexpr Entry entries[] = {
     mapped("decay_lr", "schedule.name", "true=cosine_with_min_lr false=constant"),
     derived("warmup_iters", "warmup_steps", "schedule.warmup_steps", {},
             "the first step's rate is 0 here, 1 / (warmup_iters + 1) there"),
-    no_effect("lr_decay_iters", "the decay ends with run.max_steps"),
+    derived("lr_decay_iters", "decay_steps", "run.max_steps", {}, "the decay ends with run.max_steps"),
     mapped("min_lr", "schedule.min_learning_rate"),
     no_effect("backend device compile master_process seed_offset ddp", "the build, MPI and the launcher decide"),
     derived("dtype", "dtype", "precision.compute", dtypes),
@@ -53,11 +66,17 @@ constexpr Entry entries[] = {
 };
 
 constexpr Default defaults[] = {
-    {"block_size", "1024"},    {"n_layer", "12"},       {"n_head", "12"},   {"n_embd", "768"},
-    {"batch_size", "12"},      {"dropout", "0"},        {"bias", "false"},  {"gradient_accumulation_steps", "40"},
-    {"learning_rate", "6e-4"}, {"max_iters", "600000"}, {"beta2", "0.95"},  {"weight_decay", "0.1"},
-    {"grad_clip", "1"},        {"decay_lr", "true"},    {"min_lr", "6e-5"}, {"warmup_iters", "2000"},
-    {"log_interval", "1"},     {"eval_iters", "200"},   {"out_dir", "out"}, {"eval_interval", "2000"},
+    {"block_size", "1024"},     {"n_layer", "12"},
+    {"n_head", "12"},           {"n_embd", "768"},
+    {"batch_size", "12"},       {"dropout", "0"},
+    {"bias", "false"},          {"gradient_accumulation_steps", "40"},
+    {"learning_rate", "6e-4"},  {"max_iters", "600000"},
+    {"beta2", "0.95"},          {"weight_decay", "0.1"},
+    {"grad_clip", "1"},         {"decay_lr", "true"},
+    {"min_lr", "6e-5"},         {"warmup_iters", "2000"},
+    {"log_interval", "1"},      {"eval_iters", "200"},
+    {"out_dir", "out"},         {"eval_interval", "2000"},
+    {"dataset", "openwebtext"}, {"lr_decay_iters", "600000"},
 };
 
 }  // namespace

@@ -1,0 +1,102 @@
+// Values that a deck cannot have are reported, and what the settings do not say is not made up.
+#include "converted.hpp"
+#include "core/error.hpp"
+
+namespace llmtrain::test {
+namespace {
+
+using convert::Conversion;
+using convert::Effect;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST_F(ConvertTest, ValuesOfNoUseAreNotSupported) {
+  for (const std::string line :
+       {"per_device_train_batch_size: 4.5", "per_device_train_batch_size: '4 '", "per_device_train_batch_size: 0x10",
+        "per_device_train_batch_size: 0", "gradient_accumulation_steps: 9e15", "warmup_steps: abc",
+        "logging_strategy: epoch", "num_train_epochs: -2", "output_dir: \"out\\n[run]\"", "project: a/b"}) {
+    const Conversion out = of_text("a.yaml", "report_to: wandb\n" + line + "\n", "transformers");
+    ASSERT_EQ(out.findings.size(), 2u);
+    EXPECT_EQ(out.findings[1].effect, Effect::unsupported) << line << ": " << out.findings[1].text;
+  }
+  EXPECT_THAT(of_text("a.yaml", "per_device_train_batch_size: 4.5\n", "transformers").findings[0].text,
+              HasSubstr("'4.5' is no count"));
+  const Conversion control =
+      of_text("a.yaml", "per_device_train_batch_size: 4\nwarmup_steps: 3\noutput_dir: out/a\n", "transformers");
+  EXPECT_EQ(control.count(Effect::mapped), 3u);
+}
+
+TEST_F(ConvertTest, AShareOfTheStepsNeedsTheirNumber) {
+  const std::string share = "logging_steps: 0.05\n";
+  EXPECT_THAT(of_text("a.yaml", share + "max_steps: 100\n", "transformers").deck, HasSubstr("[log]\nevery_steps = 5"));
+  const Conversion out = of_text("a.yaml", share + "num_train_epochs: 2\n", "transformers");
+  EXPECT_EQ(out.findings[0].effect, Effect::unsupported);
+}
+
+TEST_F(ConvertTest, NoRowsAreHeldOutUnlessTheSettingsSaySo) {
+  const std::string none = "validation_fraction = 0 ";
+  EXPECT_THAT(of_text("a.yaml", "base_model: m\nmicro_batch_size: 1\n", "axolotl").deck, HasSubstr(none));
+  EXPECT_THAT(of_text("a.yaml", "epochs: 1\nbatch_size: 2\n", "torchtune").deck, HasSubstr(none));
+  const Conversion trl = of_text("a.yaml", "output_dir: o\neval_strategy: steps\n", "trl");
+  EXPECT_THAT(trl.deck, HasSubstr(none));
+  EXPECT_THAT(trl.deck, HasSubstr("# validation = ...  required"));
+  const Conversion split = of_text("a.yaml", "base_model: m\nval_set_size: 0.05\n", "axolotl");
+  EXPECT_THAT(split.deck, HasSubstr("validation_fraction = 0.05"));
+  EXPECT_THAT(split.deck, Not(HasSubstr("at_end = false")));
+}
+
+TEST_F(ConvertTest, NanoGptStartsFromWeights) {
+  const Conversion out = of_text("a.py",
+                                 "import time\ninit_from = 'gpt2-xl'\ndataset = 'shakespeare'\nmax_iters = 2 ** 10\n"
+                                 "lr_decay_iters = 1024\nwandb_run_name = 'ft-' + str(time.time())\n",
+                                 "nanogpt");
+  EXPECT_THAT(out.deck, HasSubstr("path = openai-community/gpt2-xl"));
+  EXPECT_THAT(out.deck, Not(HasSubstr("n_layers")));
+  EXPECT_THAT(out.deck, HasSubstr("max_steps = 1024"));
+  EXPECT_THAT(out.deck, HasSubstr("llmtool import data/shakespeare/train.bin"));
+  EXPECT_EQ(out.findings[3].effect, Effect::mapped) << "the decay ends with the run";
+  EXPECT_EQ(out.findings[4].effect, Effect::unsupported);
+  EXPECT_THAT(out.findings[4].text, HasSubstr("not readable: "));
+  EXPECT_THAT(out.findings[4].text, HasSubstr(":6: "));
+  EXPECT_THAT(of_text("a.py", "init_from = 'scratch'\n", "nanogpt").deck, HasSubstr("n_layers = 12"));
+  EXPECT_EQ(of_text("a.py", "max_iters = 5\nlr_decay_iters = 9\n", "nanogpt").findings[1].effect, Effect::unsupported);
+  EXPECT_THROW(of_text("a.py", "learning_rate = rate()[0]\n", "nanogpt"), UserError) << "results depend on it";
+}
+
+TEST_F(ConvertTest, DeepSpeedWarmsUpByTheLogarithm) {
+  const auto scheduler = [this](const std::string& more) {
+    return of_text("a.json", R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 5)" + more + "}}}",
+                   "deepspeed");
+  };
+  EXPECT_EQ(scheduler("").count(Effect::unsupported), 1u);
+  EXPECT_EQ(scheduler(R"(, "warmup_type": "log")").count(Effect::unsupported), 1u);
+  const Conversion linear = scheduler(R"(, "warmup_type": "linear")");
+  EXPECT_EQ(linear.count(Effect::unsupported), 0u);
+  EXPECT_THAT(linear.deck, HasSubstr("warmup_steps = 5"));
+}
+
+TEST_F(ConvertTest, CommentsOfTheBatchAreTrue) {
+  const std::string settings =
+      R"({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4})";
+  EXPECT_THAT(of_text("a.json", settings, "deepspeed").deck, HasSubstr("4 sequences x 4 passes x 4 GPUs"));
+  const std::string other = of_text("a.json", settings, "deepspeed", 8).deck;
+  EXPECT_THAT(other, HasSubstr("64 is not 4 sequences x 4 passes x 8 GPUs = 128"));
+  EXPECT_THAT(other, Not(HasSubstr("; 4 sequences")));
+}
+
+TEST_F(ConvertTest, FilesWithoutSettingsAreErrors) {
+  for (const std::string name : {"a.yaml", "a.ini", "a.py", "a.json"}) {
+    EXPECT_THROW(of_text(name, name == "a.json" ? "{}" : "", "auto"), UserError) << name;
+  }
+}
+
+TEST_F(ConvertTest, PackingHasAStrategy) {
+  const auto deck = [this](const std::string& text) { return of_text("a.yaml", "output_dir: o\n" + text, "trl").deck; };
+  EXPECT_THAT(deck("packing: true\npacking_strategy: wrapped\n"), HasSubstr("packing = wrap"));
+  EXPECT_THAT(deck("packing_strategy: wrapped\npacking: true\n"), HasSubstr("packing = wrap"));
+  EXPECT_THAT(deck("packing: true\n"), HasSubstr("packing = best_fit"));
+  EXPECT_THAT(deck("packing_strategy: wrapped\n"), Not(HasSubstr("packing = wrap")));
+}
+
+}  // namespace
+}  // namespace llmtrain::test

@@ -44,6 +44,7 @@ struct SettingValue {
 struct SettingMember {
   std::string first;  ///< name
   SettingValue second;
+  bool operator==(const SettingMember&) const = default;
 };
 
 inline SettingValue SettingValue::scalar(Kind kind, std::string text, int line) {

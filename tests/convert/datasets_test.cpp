@@ -78,7 +78,7 @@ TEST_F(Datasets, DifferentEntriesAreNeverOneFormat) {
               AllOf(HasSubstr("not supported"), HasSubstr("data.format = preference")));
   EXPECT_THAT(found(axolotl("datasets:\n  - type: [alpaca]\n"), "datasets.0.type"), HasSubstr("not supported"));
   const std::string builder = "  - _component_: torchtune.datasets.";
-  EXPECT_THAT(found(torchtune("dataset:\n" + builder + "alpaca_dataset\n" + builder + "chat_dataset\n"),
+  EXPECT_THAT(found(torchtune("dataset:\n" + builder + "alpaca_dataset\n" + builder + "instruct_dataset\n"),
                     "dataset.1._component_"),
               HasSubstr("not supported"));
   const Conversion columns =

@@ -76,6 +76,11 @@ TEST_F(Datasets, DifferentEntriesAreNeverOneFormat) {
   EXPECT_THAT(found(axolotl(one + "chatml.intel\n"), "datasets.1.type"), HasSubstr("not supported"));
   EXPECT_THAT(found(axolotl("rl: dpo\n" + one + "chatml.intel\n"), "datasets.1.type"),
               AllOf(HasSubstr("not supported"), HasSubstr("data.format = preference")));
+  EXPECT_THAT(found(axolotl("datasets:\n  - type: [alpaca]\n"), "datasets.0.type"), HasSubstr("not supported"));
+  const std::string builder = "  - _component_: torchtune.datasets.";
+  EXPECT_THAT(found(torchtune("dataset:\n" + builder + "alpaca_dataset\n" + builder + "instruct_dataset\n"),
+                    "dataset.1._component_"),
+              HasSubstr("not supported"));
   const Conversion columns =
       axolotl("datasets:\n  - path: a.jsonl\n    field_messages: x\n  - path: b.jsonl\n    field_messages: y\n");
   EXPECT_THAT(found(columns, "datasets.1.field_messages"), HasSubstr("not supported"));

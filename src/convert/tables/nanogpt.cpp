@@ -18,6 +18,7 @@ std::string set_start(Draft& draft, const SettingValue& value) {
 
 /// data/NAME has train.bin and val.bin.
 std::string set_dataset(Draft& draft, const SettingValue& value) {
+  if (draft.is_default() && draft.needs().contains("data.train")) return "";
   const auto import = [&](std::string_view key, std::string_view bin, std::string_view output) {
     draft.need(key, fmt::format("{0}, after llmtool import data/{1}/{2} --format nanogpt --output {0}", output,
                                 value.text, bin));

@@ -199,25 +199,31 @@ struct WeighKeys {
     for (int64_t j = lane(); j < count; j += warp_lanes) head.sums[j] += own[j] / total;
   }
 
+  /// A key that may leave; place -1: none.
+  struct Candidate {
+    int place;
+    int position;
+    float sum;
+  };
+  __device__ Candidate first_of(Candidate a, Candidate b) const {
+    if (b.place < 0 || a.place == b.place) return a;
+    return a.place < 0 || leaves_before(kept.sinks, {b.position, b.sum}, {a.position, a.sum}) ? b : a;
+  }
+
   /// Of the keys up to `may_leave` the first one leaves.
   __device__ void make_hole(const Head<T>& head, int64_t count, int64_t may_leave) const {
-    int64_t hole = -1;
-    KeptKey first;
-    const auto consider = [&](int64_t place, const KeptKey& key) {
-      if (place < 0 || (hole >= 0 && !leaves_before(kept.sinks, key, first))) return;
-      hole = place;
-      first = key;
-    };
+    Candidate first{-1, 0, 0};
     for (int64_t j = lane(); j < count; j += warp_lanes) {
-      if (head.positions[j] <= may_leave) consider(j, {head.positions[j], head.sums[j]});
+      if (head.positions[j] > may_leave) continue;
+      first = first_of(first, {static_cast<int>(j), head.positions[j], head.sums[j]});
     }
     for (int distance = warp_lanes / 2; distance > 0; distance /= 2) {
-      const auto place = __shfl_xor_sync(0xFFFFFFFFu, static_cast<int>(hole), distance);
-      const auto position = __shfl_xor_sync(0xFFFFFFFFu, static_cast<int>(first.position), distance);
+      const int place = __shfl_xor_sync(0xFFFFFFFFu, first.place, distance);
+      const int position = __shfl_xor_sync(0xFFFFFFFFu, first.position, distance);
       const float sum = __shfl_xor_sync(0xFFFFFFFFu, first.sum, distance);
-      if (place != hole) consider(place, {position, sum});
+      first = first_of(first, {place, position, sum});
     }
-    if (lane() == 0) *head.hole = static_cast<int32_t>(hole);
+    if (lane() == 0) *head.hole = first.place;
   }
 };
 

@@ -303,6 +303,7 @@ const System& find_system(const std::string& name, const SettingValue& root) {
       best_score = score;
     }
   }
+  LLMTRAIN_CHECK(best != nullptr, "there are systems");
   return *best;
 }
 

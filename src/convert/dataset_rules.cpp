@@ -43,7 +43,7 @@ void add_dataset(Draft& draft, const std::string& text) {
 std::string set_datasets(Draft& draft, const SettingValue& value) {
   if (value.is(Kind::list)) {
     for (const SettingValue& item : value.items) {
-      if (const std::string wrong = set_datasets(draft, item); !wrong.empty()) return wrong;
+      if (std::string wrong = set_datasets(draft, item); !wrong.empty()) return wrong;
     }
     return "";
   }
@@ -57,7 +57,7 @@ std::string set_row_format(Draft& draft, std::string_view format) {
   if (before == nullptr) return draft.set_text("data.format", std::string(format));
   const bool messages = before->text == "sharegpt" && format == "messages";  // keys of messages told it
   if (before->text == format || messages) return "";
-  const std::string wrong = fmt::format(
+  std::string wrong = fmt::format(
       "rows of another format than {}: data.format = auto tells formats by the first row of each file; better write "
       "all rows in one format",
       before->origin);
@@ -100,7 +100,7 @@ std::string set_message_keys(Draft& draft, const SettingValue& value) {
   if (!value.is(Kind::map)) return value.print() + " is no map of names";
   for (const auto& [key, name] : value.members) {
     if (key != "role" && key != "content") return fmt::format("messages have role and content, and not {}", key);
-    if (const std::string wrong = set_column(draft, key, name); !wrong.empty()) return wrong;
+    if (std::string wrong = set_column(draft, key, name); !wrong.empty()) return wrong;
   }
   return "";
 }

@@ -47,7 +47,7 @@ class Draft {
   double number(std::string_view key, double otherwise) const;
 
   /// Keeps why the deck does not have the value of a setting, by the setting's origin.
-  void refuse(const std::string& origin, std::string why) { refusals_.try_emplace(origin, std::move(why)); }
+  void refuse(const std::string& origin, const std::string& why) { refusals_.try_emplace(origin, why); }
   /// The reason, or null.
   const std::string* refusal(const std::string& origin) const;
 

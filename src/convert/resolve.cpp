@@ -25,7 +25,7 @@ bool names_file(const std::string& text) {
 void set_from(Draft& draft, std::string_view key, const std::string& text, const Draft::Given& fact) {
   if (draft.has(key)) return;
   draft.from(fact.origin, fact.is_default);
-  if (std::string wrong = draft.set_text(key, text); !wrong.empty()) draft.refuse(fact.origin, std::move(wrong));
+  if (std::string wrong = draft.set_text(key, text); !wrong.empty()) draft.refuse(fact.origin, wrong);
 }
 
 /// The same with a text as it is, whose special characters the deck's text has escaped.
@@ -33,7 +33,7 @@ void set_plain(Draft& draft, std::string_view key, const std::string& text, cons
   if (draft.has(key)) return;
   draft.from(fact.origin, fact.is_default);
   std::string wrong = draft.set(key, SettingValue::scalar(SettingValue::Kind::text, text, 0));
-  if (!wrong.empty()) draft.refuse(fact.origin, std::move(wrong));
+  if (!wrong.empty()) draft.refuse(fact.origin, wrong);
 }
 
 void resolve_task(Draft& draft) {
@@ -277,11 +277,11 @@ void resolve_interval(Draft& draft, const std::string& section, std::string_view
                       std::string_view steps_name) {
   const Draft::Given* const strategy = draft.fact(strategy_name);
   const Draft::Given* const given = draft.fact(steps_name);
-  const std::string kind = strategy ? strategy->text : "steps";
-  if (kind == "no") return set_from(draft, section + ".every_steps", "0", *strategy);
-  if (kind == "epoch" && section == "log")
+  const std::string kind = strategy != nullptr ? strategy->text : "steps";
+  if (strategy != nullptr && kind == "no") return set_from(draft, section + ".every_steps", "0", *strategy);
+  if (strategy != nullptr && kind == "epoch" && section == "log")
     return draft.refuse(strategy->origin, "the log has lines by steps: give log.every_steps");
-  if (kind == "epoch") return set_from(draft, section + ".every_epochs", "1", *strategy);
+  if (strategy != nullptr && kind == "epoch") return set_from(draft, section + ".every_epochs", "1", *strategy);
   const std::optional<double> value = draft.fact_number(steps_name);
   if (!value) return;
   if (*value < 0) return draft.refuse(given->origin, fmt::format("{} is no interval", *value));

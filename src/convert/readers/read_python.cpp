@@ -178,7 +178,7 @@ class Reader {
   }
 
   SettingValue number() {
-    const SettingValue value = SettingValue::scalar(Kind::number, token().text, token().line);
+    SettingValue value = SettingValue::scalar(Kind::number, token().text, token().line);
     if (!value.number()) builder_.fail(value.line, printable(value.text) + " is no decimal number");
     ++at_;
     return value;

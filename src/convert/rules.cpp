@@ -47,7 +47,7 @@ std::string read_deepspeed_file(Draft& draft, const SettingValue& value) {
     draft.files.push_back(path.lexically_normal().string());
     return "";
   }
-  const bool third = value.text.find("3") != std::string::npos;
+  const bool third = value.text.find('3') != std::string::npos;
   draft.set_fact("zero", third ? "3" : "2");
   draft.remark(fmt::format("{} is not here: ZeRO stage {} is assumed by its name. Convert it where it is, and compare.",
                            value.text, third ? 3 : 2));

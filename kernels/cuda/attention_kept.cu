@@ -210,7 +210,7 @@ struct WeighKeys {
     return a.place < 0 || leaves_before(kept.sinks, {b.position, b.sum}, {a.position, a.sum}) ? b : a;
   }
 
-  /// Of the keys up to `may_leave` the first one leaves.
+  /// Makes a hole of the key, among those up to `may_leave`, that leaves first.
   __device__ void make_hole(const Head<T>& head, int64_t count, int64_t may_leave) const {
     Candidate first{-1, 0, 0};
     for (int64_t j = lane(); j < count; j += warp_lanes) {

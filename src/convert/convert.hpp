@@ -10,7 +10,7 @@
 
 namespace llmtrain::convert {
 
-/// What became of one key of the settings.
+/// Result for one key of the settings.
 struct Finding {
   std::string file;
   int line;

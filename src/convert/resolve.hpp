@@ -21,7 +21,7 @@ namespace llmtrain::convert {
 /// Settings whose values the deck cannot have are refused (Draft::refuse).
 void resolve(Draft& draft);
 
-/// What is wrong with the value of a fact that is a number, or "".
+/// Fault of the value of a fact that is a number, or "".
 std::string wrong_fact(std::string_view fact, const SettingValue& value);
 
 }  // namespace llmtrain::convert

@@ -1,5 +1,5 @@
 #pragma once
-// What a terminal shows, and the live line at its end.
+// Text on a terminal, and the live line at its end.
 
 #include <cstdio>
 #include <mutex>

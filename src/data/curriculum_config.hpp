@@ -17,7 +17,7 @@ struct CurriculumConfig {
     length,      ///< samples are cut to the current length
     difficulty,  ///< samples are drawn from the currently easy ones
   };
-  /// What makes a sample hard.
+  /// Property that makes a sample hard.
   struct Difficulty {
     enum class Kind : uint8_t { rarity, length, loss, column };
     Kind kind = Kind::rarity;

@@ -1,5 +1,5 @@
 #pragma once
-// What a Generator is asked for, and what it gives.
+// Requests to a Generator, and its results.
 
 #include <cstdint>
 #include <functional>

@@ -259,7 +259,7 @@ void WandbSink::append_row() {
   row_ = {};
 }
 
-/// What a file has from before a step, and the row of that step.
+/// Content of a file from before a step, and the row of that step.
 WandbSink::Before WandbSink::read_before(int64_t step) const {
   Before before;
   if (std::filesystem::file_size(path_) <= wandb_file_header().size()) return before;

@@ -30,7 +30,7 @@ class DashboardServer {
   DashboardServer& operator=(const DashboardServer&) = delete;
 
   int port() const;
-  /// Where a browser on this machine, or in its network, finds the page; with the token if one is needed.
+  /// Address of the page for a browser on this machine or in its network, with the token if one is needed.
   std::string url() const;
   /// Command line and address for a browser elsewhere.
   std::string tunnel() const;

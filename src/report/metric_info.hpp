@@ -1,5 +1,5 @@
 #pragma once
-// What a metric's name says: its unit, and which values are better.
+// Facts that a metric's name tells: its unit, and which values are better.
 
 #include <string>
 #include <string_view>

@@ -6,7 +6,7 @@
 
 namespace llmtrain {
 
-/// What a rank last wrote about itself in the run's folder `status`.
+/// Last state that a rank wrote about itself in the run's folder `status`.
 struct RankState {
   int64_t rank = 0;
   std::string host;

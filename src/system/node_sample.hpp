@@ -11,7 +11,7 @@
 
 namespace llmtrain {
 
-/// What is looked at on a node.
+/// Objects to observe on a node.
 struct NodeScope {
   std::vector<int64_t> processes;    ///< ids of the job's processes on this node
   std::string folder;                ///< on the file system whose free space is wanted; empty: none

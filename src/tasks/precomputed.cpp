@@ -54,7 +54,7 @@ std::string facts_of_adapters(const Config& config) {
   return all;
 }
 
-/// What the samples consist of.
+/// Parts of the samples.
 std::string facts_of_samples(const Config& config, const Dataset& data) {
   std::string tokens;
   for (const WeightedTokens& source : data.sources) tokens += content_of_tokens(*source.tokens) + " ";

@@ -13,7 +13,7 @@
 
 namespace llmtrain {
 
-/// What is kept of the log-probabilities of trained targets, nats.
+/// Kind of values that are kept of the log-probabilities of trained targets, nats.
 enum class ReferenceKind : uint8_t {
   document_sums,  ///< of preference data: the sum of each document
   sample_losses,  ///< minus the mean of each sample; infinite if it has no trained target

@@ -50,7 +50,7 @@ std::string set_batch_fact(Draft& draft, const SettingValue& value, std::string_
 std::string set_micro(Draft& draft, const SettingValue& value) { return set_batch_fact(draft, value, "micro"); }
 std::string set_batch(Draft& draft, const SettingValue& value) { return set_batch_fact(draft, value, "batch_of_gpu"); }
 
-/// What all-linear leaves out of a list of modules, or "".
+/// Modules of a list that all-linear leaves out, or "".
 std::string beyond_linear(const Draft& draft) {
   const Draft::Given* const modules = draft.fact("modules");
   if (!modules || !draft.is_fact("all_linear", "true")) return "";

@@ -152,7 +152,9 @@ void append_points(const MetricSeries& series, size_t from, std::string& out) {
 }  // namespace
 
 RunBoard::RunBoard(std::vector<std::string> arguments) : arguments_(std::move(arguments)) {
-  run_folders(arguments_);  // throws for what is not a run
+  for (const std::string& argument : arguments_) {
+    if (!std::filesystem::is_directory(argument)) run_folders({argument});  // throws
+  }
   add_new_runs();
 }
 

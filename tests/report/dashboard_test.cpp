@@ -297,6 +297,18 @@ TEST(RunBoard, FollowsRunsThatAreRewritten) {
   EXPECT_EQ(board.size(), 2U);
 }
 
+// Protects: a dashboard may be started before its first run, which then joins.
+TEST(RunBoard, WaitsForTheFirstRun) {
+  const Runs runs;
+  fs::remove_all(runs.folder / "one");
+  RunBoard board({runs.folder.text()});
+  board.refresh({0});
+  EXPECT_EQ(board.events({0}, 0), "");
+  runs.append("two", Runs::line(1, 4));
+  for (int i = 0; i < 10; ++i) board.refresh({0});
+  EXPECT_THAT(board.events({0}, 0), HasSubstr("[[1],[4]]"));
+}
+
 // Protects: a long series is thinned to what a screen shows, with its extremes.
 TEST(RunBoard, ThinsLongSeries) {
   const Runs runs;

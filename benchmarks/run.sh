@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures the tables of docs/performance.md and benchmarks/results on this machine, one section after the other, as Markdown
 # on stdout; progress goes to stderr. Nothing else should run meanwhile: all sections take about two hours on two cores.
-# What they need is looked for first; anything missing is named, and then nothing is measured (exit code 66).
+# All needs are looked for first; anything missing is named, and then nothing is measured (exit code 66).
 #
 #   benchmarks/run.sh LLMTRAIN [SECTION...]
 #

@@ -39,7 +39,7 @@ cd "$(dirname "$(readlink -f "$0")")/.."
 root=$PWD
 cores=$(nproc)
 
-# Where CMake looks for it.
+# Looks where CMake does.
 nvcc_is_here() {
   command -v "${CUDACXX:-nvcc}" >/dev/null || [[ -z ${CUDACXX:-} && -x /usr/local/cuda/bin/nvcc ]]
 }

@@ -10,7 +10,7 @@ namespace llmtrain {
 class DeckKeys;
 class DeckLoader;
 
-/// Which keys and values of a text the cache keeps.
+/// Choice of the keys and values of a text that the cache keeps.
 struct CachePolicy {
   enum class Kind : uint8_t { full, h2o, window };
 

@@ -32,7 +32,7 @@ std::string cached_file(const Config& config, const char* name, const std::funct
   return path;
 }
 
-/// What a frozen model of a folder computes with: its weights, as they are stored here, and the type of its passes.
+/// Identity of a frozen model of a folder: its weights, as they are stored here, and the type of its passes.
 std::string facts_of_model(const Config& config, const std::string& folder) {
   QuantizationConfig stored;  // as in reference_role(): other runs dequantise what the files store in fewer bits
   if (config.run.finetuning == RunConfig::Finetuning::lora) stored = config.storage(config.source.quantization);

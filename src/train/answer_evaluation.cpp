@@ -110,7 +110,7 @@ std::vector<PromptWithAnswer> prompts_with_answers(const DataStream& data, int64
       }
     }
   }
-  // What stands before the first target of any text is one token, as a prompt can be.
+  // One token stands before the first target of any text, as a prompt can be.
   if (has_prompts || std::ranges::any_of(rows, [](const PromptWithAnswer& row) { return row.prompt.size() > 1; }))
     return rows;
   throw UserError(ExitCode::bad_content,

@@ -219,7 +219,7 @@ TEST_F(ConversationData, ShortDocumentsAreLeftOut) {
   EXPECT_THAT(test::refusal([&] { open(); }), HasSubstr("every document has fewer tokens than data.min_length = 5"));
 }
 
-// What llmtool validate says of rows before they are trained on.
+// Messages of llmtool validate about rows, before they are trained on.
 TEST_F(ConversationData, ReportNamesWhatTrainingWouldMeet) {
   const auto row = [](const std::string& question, const std::string& answer) {
     return R"({"messages": [{"role": "user", "content": ")" + question + R"("}, {"role": "assistant", "content": ")" +

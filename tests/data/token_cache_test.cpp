@@ -1,4 +1,4 @@
-// Which runs share a token file of data.cache, and which of them a shared file must not satisfy.
+// Sharing of token files in data.cache: runs that may, and runs that must not.
 
 #include <filesystem>
 #include <functional>

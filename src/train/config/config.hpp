@@ -86,7 +86,7 @@ struct Config {
   void set_compute(PrecisionConfig::Compute compute);
   /// Sets every_steps of evaluations and checkpoints where the deck gives every_epochs.
   void set_epoch_intervals(int64_t steps_per_epoch);
-  /// How the frozen matrices of a folder are stored: as the deck says, else as in the folder.
+  /// Storage of the frozen matrices of a folder: as the deck says, else as in the folder.
   const QuantizationConfig& storage(const QuantizationConfig& of_folder) const {
     return quantization.active() ? quantization : of_folder;
   }

@@ -18,7 +18,7 @@ class DashboardProcess {
   DashboardProcess(const DashboardProcess&) = delete;
   DashboardProcess& operator=(const DashboardProcess&) = delete;
 
-  /// What it printed: its address, and how to reach it from elsewhere; "" if there is a problem.
+  /// Its printed lines: its address, and how to reach it from elsewhere; "" if there is a problem.
   const std::string& text() const { return text_; }
   const std::string& problem() const { return problem_; }
 

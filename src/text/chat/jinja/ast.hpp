@@ -26,7 +26,7 @@ struct Expression : Node {
 };
 using Expressions = std::vector<const Expression*>;
 
-/// How a body ended.
+/// End of a body.
 enum class Flow : uint8_t { next, leave_loop, next_item };
 
 struct Statement : Node {

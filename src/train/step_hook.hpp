@@ -16,6 +16,7 @@ struct StepUnderWay {
   ParamStore& params;     ///< shard().gradient holds this rank's part
   ExactSum& loss;         ///< loss of this rank's micro-batches
   double& learning_rate;  ///< learning rate of the update
+  Stream& stream;         ///< of the gradients
 };
 
 /// Called on every rank in every step if not null.

@@ -64,7 +64,8 @@ bool TrainingStep::run(int64_t n) {
   const double reduced = now();
   ProfileSpan phase(SpanKind::phase, "reduction");
   params.finish_gradients();
-  if (step_hook != nullptr) step_hook({n, data_step, communicator_.rank(), params, loss_, record.learning_rate});
+  if (step_hook != nullptr)
+    step_hook({n, data_step, communicator_.rank(), params, loss_, record.learning_rate, stream_});
   const double divisor = progress_.scaler.divisor(count);
   sum_gradient_squares(buffers.sums.of_gradients(), params, stream_);
   // Sums over all ranks determine whether the update of a step takes place, and the factor that clips its gradients. If

@@ -42,12 +42,12 @@ std::vector<Fault>& faults() {
   return all;
 }
 
-void change_gradient(ParamStore& params, float value) {
+void change_gradient(ParamStore& params, float value, Stream& stream) {
   for (int unit = 0; unit < params.unit_count(); ++unit) {
     const ParamStore::Shard shard = params.shard(unit, 0);
     const UnitRange own = params.owned(unit, 0);
     if (own.begin == own.end) continue;
-    shard.gradient.as<float>()[own.begin - shard.begin] = value;
+    copy_to_device(shard.gradient.as<float>() + (own.begin - shard.begin), &value, sizeof value, stream);
     return;
   }
 }
@@ -58,7 +58,7 @@ void apply(const StepUnderWay& step) {
     if (fault.number != (fault.by == "data" ? step.data_step : step.step)) continue;
     if (fault.rank >= 0 && fault.rank != step.rank) continue;
     const double value = std::strtod(fault.value.c_str(), nullptr);
-    if (fault.what == "gradient") change_gradient(step.params, static_cast<float>(value));
+    if (fault.what == "gradient") change_gradient(step.params, static_cast<float>(value), step.stream);
     if (fault.what == "loss") step.loss.add(value);
     if (fault.what == "rate") step.learning_rate *= value;
     if (fault.what == "signal") std::raise(static_cast<int>(value));

@@ -18,7 +18,7 @@ names=(kills crash_points full_disks disk_errors bit_flips all_damaged slow_writ
   stop_signals ended_by_launcher stopped_ranks slow_disks two_owners bad_numbers loss_spikes)
 declare -A counts=([kills]=200 [crash_points]=2 [full_disks]=50 [disk_errors]=200 [bit_flips]=10000 [all_damaged]=20
   [slow_writer]=30 [rank_faults]=10 [no_memory]=5000 [stop_signals]=50 [ended_by_launcher]=50 [stopped_ranks]=20
-  [slow_disks]=10 [two_owners]=20 [bad_numbers]=100 [loss_spikes]=3)
+  [slow_disks]=10 [two_owners]=20 [bad_numbers]=100 [loss_spikes]=3 [soak]=60)
 for given in "$@"; do
   [[ $given == *=* && -n ${counts[${given%%=*}]:-} ]] || { echo "campaign.sh: no campaign '$given'" >&2 && exit 64; }
   counts[${given%%=*}]=${given#*=}
@@ -27,6 +27,9 @@ failed=0
 for name in "${names[@]}"; do
   "$build/tests/fault/fault_campaign" "$name" "${counts[$name]}" "$rows" || failed=1
 done
+if ((counts[soak] > 0)); then # minutes
+  tests/fault/soak.py "$build/llmtrain" "$build/llmtool" --minutes "${counts[soak]}" --table "$rows" || failed=1
+fi
 
 # Between the two marks of the document.
 {

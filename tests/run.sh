@@ -16,8 +16,9 @@ CTest's summary, the skipped cases and the tests that took longest.
   --yes   for the installer on Debian 12: do not ask
 
 LLMTRAIN_DATA may name a folder with real data; tests that need it are skipped where it is not set.
-LLMTRAIN_REQUIRE may name what must be there, as a list (cuda,cudnn). cuda: without nvcc nothing is installed or built.
-cudnn: that, and the tests of cuDNN's attention that need no GPU fail where they would be skipped.
+LLMTRAIN_REQUIRE may name requirements, as a list (cuda,cudnn,no_warnings). cuda: without nvcc nothing is installed or
+built. cudnn: that, and the tests of cuDNN's attention that need no GPU fail where they would be skipped. no_warnings:
+the compiler's warnings are errors.
 
 Exit codes: 0 all passed, 1 something failed, 64 command line or LLMTRAIN_REQUIRE, 69 no nvcc, which that names; the
 installer's where it fails.
@@ -43,11 +44,13 @@ cores=$(nproc)
 nvcc_is_here() {
   command -v "${CUDACXX:-nvcc}" >/dev/null || [[ -z ${CUDACXX:-} && -x /usr/local/cuda/bin/nvcc ]]
 }
+warnings=OFF
 IFS=, read -ra required <<<"${LLMTRAIN_REQUIRE:-}"
 for name in "${required[@]}"; do
   case $name in
     cuda | cudnn) ;;
-    *) echo "tests/run.sh: LLMTRAIN_REQUIRE has '$name': it is a list of cuda and cudnn, with commas" >&2 && exit 64 ;;
+    no_warnings) warnings=ON && continue ;;
+    *) echo "tests/run.sh: LLMTRAIN_REQUIRE has '$name': it is a list of cuda, cudnn and no_warnings, with commas" >&2 && exit 64 ;;
   esac
   nvcc_is_here || { echo "tests/run.sh: LLMTRAIN_REQUIRE has $name, and there is no nvcc (${CUDACXX:-PATH, /usr/local/cuda/bin})" >&2 && exit 69; }
 done
@@ -58,7 +61,7 @@ build() { # preset, options of CMake
   local preset=$1
   shift
   step "building $preset in build/$preset"
-  cmake --preset "$preset" "$@"
+  cmake --preset "$preset" -DLLMTRAIN_WERROR="$warnings" "$@"
   cmake --build --preset "$preset" --parallel "$cores"
 }
 

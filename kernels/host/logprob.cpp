@@ -149,9 +149,10 @@ void temper(const Tensor& x, float temperature, const Tensor& kept, int64_t voca
       auto* row = x0 + r * stride;
       for (int64_t i = 0; i < vocabulary; i += 8) {
         const int64_t n = std::min<int64_t>(8, vocabulary - i);
-        Float8 v = host::load_up_to(row + i, n) / temperature;
+        const Float8 tempered = host::load_up_to(row + i, n) / temperature;
+        Float8 v = Float8{} + excluded;
         const uint32_t bits = words == nullptr ? ~0U : words[r * words_of_row + i / 32] >> i % 32;
-        for (int l = 0; l < 8; ++l) v[l] = (bits >> l & 1U) != 0 ? v[l] : excluded;
+        for (int l = 0; l < 8; ++l) v[l] = (bits >> l & 1U) != 0 ? tempered[l] : v[l];
         host::store_up_to(row + i, v, n);
       }
     });

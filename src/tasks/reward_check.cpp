@@ -56,7 +56,9 @@ void visit_prompts(const Config& config, const std::function<bool(const PromptRo
   std::vector<std::string> patterns;
   for (const WeightedPattern& entry : split_weights(config.data.train)) patterns.push_back(entry.pattern);
   const std::vector<InputFile> files = find_input_files(patterns, config.data.text_format());
-  std::ranges::all_of(files, [&](const InputFile& file) { return visit_rows(file, visit); });
+  for (const InputFile& file : files) {
+    if (!visit_rows(file, visit)) return;
+  }
 }
 
 }  // namespace

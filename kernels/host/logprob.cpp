@@ -142,6 +142,8 @@ void temper(const Tensor& x, float temperature, const Tensor& kept, int64_t voca
   const ProfileSpan span("temper_logits", [&] { return traffic({&x, &x}); });
   check_tempered(x, temperature, kept, vocabulary);
   const auto* words = data_or_null<uint32_t>(kept);
+  using Word8 = host::BitsOf<Float8>::Unsigned;
+  constexpr Word8 bit_of_lane = {1, 2, 4, 8, 16, 32, 64, 128};
   host::dispatch(x.dtype, [=, &x](auto* tag) {
     auto* x0 = static_cast<decltype(tag)>(x.data);
     const int64_t stride = x.dim(1), words_of_row = (vocabulary + 31) / 32;
@@ -150,10 +152,8 @@ void temper(const Tensor& x, float temperature, const Tensor& kept, int64_t voca
       for (int64_t i = 0; i < vocabulary; i += 8) {
         const int64_t n = std::min<int64_t>(8, vocabulary - i);
         const Float8 tempered = host::load_up_to(row + i, n) / temperature;
-        Float8 v = Float8{} + excluded;
         const uint32_t bits = words == nullptr ? ~0U : words[r * words_of_row + i / 32] >> i % 32;
-        for (int l = 0; l < 8; ++l) v[l] = (bits >> l & 1U) != 0 ? tempered[l] : v[l];
-        host::store_up_to(row + i, v, n);
+        host::store_up_to(row + i, ((Word8{} + bits) & bit_of_lane) != 0 ? tempered : Float8{} + excluded, n);
       }
     });
   });

@@ -28,8 +28,15 @@ NOT_SETTINGS = ("run.name", "run.output", "run.seed", "data.seed")
 
 def metrics(run, table):
     """A table of metrics.h5 with the steps as index; of a step that was done again the last row counts."""
+    columns = {}
     with h5py.File(pathlib.Path(run) / "metrics.h5", "r") as file:
-        columns = {name: data[...] for name, data in file[table].items() if isinstance(data, h5py.Dataset)}
+        if table not in file:
+            raise SystemExit(f"{run}/metrics.h5: no table {table}, only {', '.join(file)}")
+
+        def visit(name, item):  # rewards/chosen lies in a group
+            if isinstance(item, h5py.Dataset):
+                columns[name] = item[...]
+        file[table].visititems(visit)
     frame = pandas.DataFrame(columns)
     frame["step"] = frame["step"].astype(int)
     return frame.drop_duplicates("step", keep="last").set_index("step").sort_index()

@@ -49,14 +49,24 @@ def tensor(view, kind, name):
     return values.T if dataset.attrs["transposed"] else values
 
 
+def columns_of(group):
+    """Names and datasets of a table. A name with a slash, such as rewards/chosen or node1/cpu_percent, lies in groups."""
+    columns = {}
+    group.visititems(lambda name, item: columns.update({name: item}) if isinstance(item, h5py.Dataset) else None)
+    return columns
+
+
 def show_metrics(run):
     """Every table of metrics.h5 has one row an entry, one dataset a column, all fp64."""
     if not (run / "metrics.h5").exists():
         return
     with h5py.File(run / "metrics.h5", "r") as metrics:
-        for table, columns in metrics.items():
+        for table, group in metrics.items():
+            columns = columns_of(group)
             steps = columns["step"][...]
             print(f"metrics.h5: {table}: {len(steps)} rows of {', '.join(columns)}")
+            if "loss" not in columns:
+                continue  # a table of nodes or ranks
             loss = columns["loss"][...]
             known = numpy.flatnonzero(~numpy.isnan(loss))  # a step without a target has no loss
             if len(known):

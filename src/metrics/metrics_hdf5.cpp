@@ -6,10 +6,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <limits>
+#include <string_view>
+#include <utility>
 
 #include "core/activity.hpp"
 #include "core/error.hpp"
@@ -54,6 +57,23 @@ void write_column(const Hdf5Handle& group, const MetricsTable::Column& column, c
   check(H5Awrite(attribute.get(), text.get(), column.units.c_str()), path);
 }
 
+constexpr double missing = std::numeric_limits<double>::quiet_NaN();
+
+/// Unit that the end of a name tells, as of "node1/gpu0/power_watts"; "1" for a plain number.
+std::string units_of_metric(std::string_view name) {
+  constexpr std::array<std::pair<std::string_view, const char*>, 8> endings = {{{"bytes_per_second", "bytes/s"},
+                                                                                {"_bytes", "bytes"},
+                                                                                {"_percent", "%"},
+                                                                                {"_watts", "W"},
+                                                                                {"_celsius", "degrees Celsius"},
+                                                                                {"_mhz", "MHz"},
+                                                                                {"wall_time", "s"},
+                                                                                {"_seconds", "s"}}};
+  if (name.find("_seconds/") != std::string_view::npos) return "s";  // step_seconds/median
+  const auto found = std::ranges::find_if(endings, [&](const auto& ending) { return name.ends_with(ending.first); });
+  return found == endings.end() ? "1" : found->second;
+}
+
 void sync(const std::string& path, int flags) {
   const int file = open(path.c_str(), flags | O_CLOEXEC);
   const bool done = file >= 0 && fsync(file) == 0;
@@ -67,6 +87,27 @@ void sync(const std::string& path, int flags) {
 void MetricsTable::add(const std::vector<double>& row) {
   LLMTRAIN_CHECK(row.size() == columns.size(), "one value per column of " + name);
   for (size_t i = 0; i < row.size(); ++i) columns[i].values.push_back(row[i]);
+}
+
+void MetricsTable::add(const std::vector<NamedValue>& row, size_t max_columns) {
+  const size_t before = rows();
+  size_t next = 0;  // rows have their names in the same order
+  for (const NamedValue& value : row) {
+    if (next >= columns.size() || columns[next].name != value.name) {
+      next = static_cast<size_t>(std::ranges::find(columns, value.name, &Column::name) - columns.begin());
+    }
+    if (next == columns.size()) {
+      if (next >= max_columns) continue;
+      columns.push_back({value.name, units_of_metric(value.name), std::vector<double>(before, missing)});
+    }
+    columns[next++].values.push_back(value.value);
+  }
+  for (Column& column : columns) column.values.resize(before + 1, missing);
+}
+
+const MetricsTable::Column* MetricsTable::find(const std::string& column) const {
+  const auto found = std::ranges::find(columns, column, &Column::name);
+  return found == columns.end() ? nullptr : &*found;
 }
 
 void MetricsTable::cut(size_t rows) {
@@ -83,6 +124,7 @@ void write_metrics_hdf5(const std::string& path, const std::vector<MetricsTable>
     Hdf5Handle file =
         checked(H5Fcreate(temporary.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()), H5Fclose, temporary);
     for (const MetricsTable& table : tables) {
+      if (table.columns.empty()) continue;
       const Hdf5Handle group = create_group(file, table.name, temporary);
       for (const MetricsTable::Column& column : table.columns) write_column(group, column, temporary);
     }
@@ -103,10 +145,24 @@ namespace {
   throw UserError(ExitCode::bad_content, fmt::format("{}: {} is not as a run writes it", path, what));
 }
 
-std::vector<double> read_column(hid_t file, const std::string& name, const std::string& path) {
-  constexpr hsize_t max_rows = hsize_t{1} << 28;
+bool is_hard_link(hid_t file, const std::string& name) {
   H5L_info2_t info;
-  if (H5Lget_info2(file, name.c_str(), &info, H5P_DEFAULT) < 0 || info.type != H5L_TYPE_HARD) refuse(path, name);
+  return H5Lget_info2(file, name.c_str(), &info, H5P_DEFAULT) >= 0 && info.type == H5L_TYPE_HARD;
+}
+
+std::string read_units(hid_t data) {
+  constexpr size_t max_length = 200;
+  const Hdf5Handle attribute(H5Aexists(data, "units") > 0 ? H5Aopen(data, "units", H5P_DEFAULT) : -1, H5Aclose);
+  const Hdf5Handle type(attribute.valid() ? H5Aget_type(attribute.get()) : -1, H5Tclose);
+  if (!type.valid() || H5Tget_class(type.get()) != H5T_STRING || H5Tis_variable_str(type.get()) != 0) return "";
+  std::string text(H5Tget_size(type.get()), '\0');
+  if (text.empty() || text.size() > max_length || H5Aread(attribute.get(), type.get(), text.data()) < 0) return "";
+  return text.substr(0, text.find('\0'));
+}
+
+MetricsTable::Column read_column(hid_t file, const std::string& name, const std::string& path) {
+  constexpr hsize_t max_rows = hsize_t{1} << 28;
+  if (!is_hard_link(file, name)) refuse(path, name);
   const Hdf5Handle data(H5Dopen2(file, name.c_str(), H5P_DEFAULT), H5Dclose);
   if (!data.valid()) refuse(path, name);
   const Hdf5Handle space(H5Dget_space(data.get()), H5Sclose);
@@ -120,34 +176,73 @@ std::vector<double> read_column(hid_t file, const std::string& name, const std::
       (rows > 0 && H5Dget_storage_size(data.get()) != rows * sizeof(double))) {
     refuse(path, name);
   }
-  std::vector<double> values(rows);
-  if (rows > 0 && H5Dread(data.get(), H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()) < 0) {
+  MetricsTable::Column column{name, read_units(data.get()), std::vector<double>(rows)};
+  if (rows > 0 && H5Dread(data.get(), H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, column.values.data()) < 0) {
     refuse(path, name);
   }
-  return values;
+  return column;
+}
+
+Hdf5Handle open_metrics(const std::string& path) {
+  Hdf5Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
+  if (!file.valid()) refuse(path, "the file");
+  return file;
+}
+
+/// Names of the links in a group and in groups of it, but of groups. Links out of the file are not followed.
+std::vector<std::string> names_in(hid_t group) {
+  constexpr size_t max_names = 4096;
+  std::vector<std::string> names;
+  const auto see = [](hid_t from, const char* name, const H5L_info2_t*, void* to) -> herr_t {
+    auto& all = *static_cast<std::vector<std::string>*>(to);
+    H5O_info2_t object;
+    const bool is_group =
+        H5Oget_info_by_name3(from, name, &object, H5O_INFO_BASIC, H5P_DEFAULT) >= 0 && object.type == H5O_TYPE_GROUP;
+    if (!is_group) all.emplace_back(name);
+    return all.size() > max_names ? -1 : 0;
+  };
+  if (H5Lvisit2(group, H5_INDEX_NAME, H5_ITER_INC, see, &names) < 0) names.clear();
+  return names;
 }
 
 }  // namespace
 
 void read_metrics_hdf5(const std::string& path, MetricsTable& table) {
+  const std::lock_guard lock(hdf5_mutex());
   const Hdf5Silence silence;
-  const Hdf5Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
-  if (!file.valid()) refuse(path, "the file");
-  H5L_info2_t info;
-  if (H5Lget_info2(file.get(), table.name.c_str(), &info, H5P_DEFAULT) < 0 || info.type != H5L_TYPE_HARD) {
-    refuse(path, table.name);
-  }
+  const Hdf5Handle file = open_metrics(path);
+  if (!is_hard_link(file.get(), table.name)) refuse(path, table.name);
   MetricsTable read = table;
   for (MetricsTable::Column& column : read.columns) {
     const std::string name = table.name + "/" + column.name;
+    H5L_info2_t info;
     if (column.optional && H5Lget_info2(file.get(), name.c_str(), &info, H5P_DEFAULT) < 0) {
-      column.values.assign(read.rows(), std::numeric_limits<double>::quiet_NaN());
+      column.values.assign(read.rows(), missing);
       continue;
     }
-    column.values = read_column(file.get(), name, path);
-    if (column.values.size() != read.rows()) refuse(path, table.name + "/" + column.name);
+    column.values = read_column(file.get(), name, path).values;
+    if (column.values.size() != read.rows()) refuse(path, name);
   }
   table = std::move(read);
+}
+
+MetricsTable read_metrics_table(const std::string& path, const std::string& name) {
+  const std::lock_guard lock(hdf5_mutex());
+  const Hdf5Silence silence;
+  const Hdf5Handle file = open_metrics(path);
+  MetricsTable table{name, {}};
+  if (H5Lexists(file.get(), name.c_str(), H5P_DEFAULT) <= 0) return table;
+  const Hdf5Handle group(is_hard_link(file.get(), name) ? H5Gopen2(file.get(), name.c_str(), H5P_DEFAULT) : -1,
+                         H5Gclose);
+  if (!group.valid()) refuse(path, name);
+  const std::vector<std::string> names = names_in(group.get());
+  if (names.empty()) refuse(path, name);
+  for (const std::string& column : names) {
+    table.columns.push_back(read_column(file.get(), name + "/" + column, path));
+    table.columns.back().name = column;
+    if (table.columns.back().values.size() != table.rows()) refuse(path, name + "/" + column);
+  }
+  return table;
 }
 
 }  // namespace llmtrain

@@ -61,13 +61,13 @@ class Resume : public RunFolder {
     }
     return lines;
   }
-  /// Sizes of /train and /validation in metrics.h5.
+  /// Sizes of /train and /validation in metrics.h5, which come first.
   std::string metrics_rows(const std::string& name) const {
     const Outcome shown = llmtool({"inspect", (folder / (name + "/metrics.h5")).string()});
     EXPECT_EQ(shown.exit_code, 0) << shown.output;
     std::string rows;
     std::istringstream text(shown.output);
-    for (std::string line; std::getline(text, line);) {
+    for (std::string line; std::getline(text, line) && line != "/system" && line != "/ranks";) {
       std::istringstream words(line);
       std::string column, count, first, last;
       words >> column >> count >> first >> last;

@@ -45,6 +45,7 @@ grep -q "^$last: step 6," summary.txt
 grep -q '  transformer.h.1.mlp.c_fc.weight \[16, 64\]: rms .*, m .*, v ' summary.txt
 grep -q '^metrics.h5: train: 4 rows of .*loss.*tokens_per_second' summary.txt
 grep -q '^metrics.h5: validation: 2 rows' summary.txt
+grep -q '^metrics.h5: ranks: 4 rows of .*step_seconds/median' summary.txt
 read_run "$last" --tensor transformer.ln_f.weight >tensor.txt
 grep -q '^v:' tensor.txt
 read_run runs/a --compare exported
@@ -59,7 +60,7 @@ grep -q 'different: .*transformer.wte.weight' control.txt
 cp -r runs/a runs/b
 sed -i 's/^name = a /name = b /; s/^learning_rate = .*/learning_rate = 1e-2 ; deck/; s/^seed = 42 /seed = 43 /' runs/b/deck.ini
 analyse() { PYTHONDONTWRITEBYTECODE=1 "$python" "$root/docs/analyse_runs.py" "$@"; }
-analyse curves runs/a runs/b --output curves.svg
+analyse curves runs/a runs/b --output curves.svg --columns train/loss,validation/loss,ranks/step_seconds/max
 analyse seeds runs/a runs/b --output seeds.png | tee seeds.txt
 grep -Eq '^schedule.learning_rate = 1e-2 +1 ' seeds.txt
 analyse parallel runs/a runs/b --output sweep.pdf | tee sweep.txt

@@ -1,5 +1,6 @@
 #include "metrics/run_log.hpp"
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 #include <hdf5.h>
 #include <sys/resource.h>
@@ -207,6 +208,58 @@ TEST_F(RunLogFiles, Hdf5HasEquallyLongColumns) {
   for (const char* name : {"wall_time", "grad_norm", "learning_rate", "tokens", "tokens_per_second"}) {
     EXPECT_EQ(column(folder / "metrics.h5", std::string("/train/") + name).size(), 2u) << name;
   }
+}
+
+SystemRecord measured(const std::string& host, double value) {
+  SystemRecord system;
+  system.values = {{"system/" + host + "/cpu_percent", "", value}, {"ranks/step_seconds/max", "", value / 10}};
+  return system;
+}
+
+// The nodes of a run may change: each has columns of its own, which are NaN where the node was not there.
+TEST_F(RunLogFiles, Hdf5HasTheValuesOfNodesAndRanks) {
+  RunLogOptions o = options();
+  o.total_steps = 6;
+  std::optional<LogState> saved;
+  const auto text_of = [&](const std::string& path) {
+    return fmt::format("{}", fmt::join(column(folder / "metrics.h5", path), " "));
+  };
+  {
+    RunLog log(o);
+    for (int64_t s = 1; s <= 3; ++s) log.step(record(s, 1, 10), measured("one", 50));
+    saved = log.save();
+    log.step(record(4, 1, 10), measured("two", 60));
+    log.finish("finished");
+    EXPECT_EQ(text_of("/system/step"), "2 4");
+    EXPECT_EQ(text_of("/system/one/cpu_percent"), "50 nan");
+    EXPECT_EQ(text_of("/system/two/cpu_percent"), "nan 60");
+    EXPECT_EQ(text_of("/ranks/step_seconds/max"), "5 6");
+    EXPECT_EQ(text_of("/train/samples_per_second").size(), 3u);
+  }
+  o.resumed = saved;
+  o.resumed_step = 3;
+  RunLog log(o);
+  for (int64_t s = 4; s <= 6; ++s) log.step(record(s, 1, 10), s == 6 ? SystemRecord{} : measured("three", 70));
+  log.finish("finished");
+  EXPECT_EQ(text_of("/system/step"), "2 4") << "the interval up to step 6 has no sample";
+  EXPECT_EQ(text_of("/system/one/cpu_percent"), "50 nan");
+  EXPECT_EQ(text_of("/system/three/cpu_percent"), "nan 70");
+  EXPECT_EQ(text_of("/train/step"), "2 4 6");
+  const MetricsTable table = read_metrics_table(folder / "metrics.h5", "system");
+  ASSERT_NE(table.find("three/cpu_percent"), nullptr);
+  EXPECT_EQ(table.find("three/cpu_percent")->units, "%");
+  EXPECT_EQ(table.find("wall_time")->units, "s");
+  EXPECT_EQ(read_metrics_table(folder / "metrics.h5", "none").rows(), 0u) << "control";
+}
+
+TEST(MetricsTables, ColumnsThatJoinAreLimited) {
+  MetricsTable table{"system", {}};
+  table.add({{"step", "", 1}, {"a", "", 2}}, 3);
+  table.add({{"step", "", 2}, {"b", "", 3}, {"c", "", 4}, {"a", "", 5}}, 3);
+  ASSERT_EQ(table.columns.size(), 3u);
+  EXPECT_EQ(table.find("c"), nullptr);
+  EXPECT_EQ(table.find("a")->values, (std::vector<double>{2, 5}));
+  EXPECT_EQ(table.find("b")->values.size(), 2u);
 }
 
 TEST_F(RunLogFiles, LossScaleIsInTheLedgerAndTheMetrics) {

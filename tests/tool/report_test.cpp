@@ -1,4 +1,4 @@
-// report, export-viz and compare: options, files and exit codes. tests/report has the contents.
+// report, export-viz, compare, and inspect of metrics: options, files and exit codes. tests/report has the contents.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string>
 
+#include "metrics/metrics_hdf5.hpp"
 #include "tool/tool_program.hpp"
 
 namespace llmtrain {
@@ -14,6 +15,7 @@ namespace {
 using test::llmtool;
 using test::Outcome;
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 class ReportTools : public test::ToolTest {
@@ -39,6 +41,17 @@ TEST_F(ReportTools, CompareTakesAFolderOfRuns) {
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("\"name\": \"a\""), HasSubstr("\"name\": \"b\"")));
   EXPECT_EQ(llmtool({"compare", path("absent")}).code, 66);
+}
+
+TEST_F(ReportTools, InspectShowsColumnsWhoseNamesHaveASlash) {
+  MetricsTable train{"train", {{"step", "1", {2}}, {"rewards/chosen", "nats", {0.25}}}};
+  write_metrics_hdf5(path("metrics.h5"), {train});
+  const Outcome outcome = llmtool({"inspect", path("metrics.h5")});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, ContainsRegex("rewards/chosen +1 +0.25 +0.25 +0.25  nats"));
+  train.columns[1].values.push_back(1);
+  write_metrics_hdf5(path("metrics.h5"), {train});
+  EXPECT_EQ(llmtool({"inspect", path("metrics.h5")}).code, 65) << "control: columns of different lengths";
 }
 
 TEST_F(ReportTools, FormatsAreChecked) {

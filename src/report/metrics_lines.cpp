@@ -105,6 +105,14 @@ bool add_event(MetricsLines& log, const Json& line) {
   return true;
 }
 
+/// Returns whether the line is about a slow node, whose event it adds then.
+bool add_node_event(MetricsLines& log, const Json& line, int64_t step) {
+  const bool slow = line.contains("slow_node");
+  if (!slow && !line.contains("recovered_node")) return false;
+  log.node_events.push_back({step, text(line, slow ? "slow_node" : "recovered_node"), slow, number(line, "ratio")});
+  return true;
+}
+
 }  // namespace
 
 void MetricsLines::take(std::string_view line) {
@@ -119,6 +127,7 @@ void MetricsLines::take(std::string_view line) {
   if (const double time = number(parsed, "wall_time"); time > 0) wall_time = time;
   if (add_event(*this, parsed)) return;
   const int64_t step = integer(parsed, "step");
+  if (add_node_event(*this, parsed, step)) return;
   if (parsed.contains("sample")) {
     add_sample(*this, parsed, step);
   } else if (parsed.contains("best")) {

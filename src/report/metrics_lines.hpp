@@ -16,7 +16,15 @@ struct MetricSeries {
   std::vector<double> values;  ///< NaN where metrics.jsonl has null
 };
 
-/// A line of metrics.jsonl that is neither a step nor an evaluation.
+/// A node that became slow, or recovered.
+struct NodeEvent {
+  int64_t step = 0;
+  std::string host;
+  bool slow = false;
+  double ratio = 0;  ///< own work of its slowest rank, relative to the median of all ranks
+};
+
+/// A resume or a rollback.
 struct RunEvent {
   enum class Kind { resume, rollback };
   Kind kind = Kind::resume;
@@ -38,10 +46,11 @@ struct RunSample {
   std::string prompt, text;
 };
 
-/// What the lines of metrics.jsonl say. After a resume or a rollback what belongs to later steps is removed.
+/// Contents of the lines of metrics.jsonl. After a resume or a rollback what belongs to later steps is removed.
 struct MetricsLines {
   std::map<std::string, MetricSeries> metrics;
   std::vector<RunEvent> events;
+  std::vector<NodeEvent> node_events;
   std::vector<RunSample> samples;
   std::vector<int64_t> best_steps;
   int64_t last_step = 0;
@@ -52,7 +61,7 @@ struct MetricsLines {
   void take(std::string_view line);
 };
 
-/// What the lines of ledger.jsonl say.
+/// Contents of the lines of ledger.jsonl.
 struct LedgerLines {
   std::vector<BadStep> bad_steps;
   int64_t last_step = 0;

@@ -116,6 +116,10 @@ std::vector<std::string> event_lines(const RunReader& run) {
     lines.push_back(fmt::format("Step {}: bad step, update skipped (loss {}, gradient norm {}).", bad.step,
                                 metric_text("loss", bad.loss), metric_text("grad_norm", bad.grad_norm)));
   }
+  for (const NodeEvent& node : run.node_events()) {
+    lines.push_back(fmt::format("Step {}: node {} {}: {:.2f} x the time of the median rank for the same work.",
+                                node.step, node.host, node.slow ? "is slow" : "has recovered", node.ratio));
+  }
   return lines;
 }
 

@@ -31,6 +31,7 @@ class RunReader {
   /// begin with "validation_", but for "evaluation_seconds".
   const std::map<std::string, MetricSeries>& metrics() const { return log_.metrics; }
   const std::vector<RunEvent>& events() const { return log_.events; }
+  const std::vector<NodeEvent>& node_events() const { return log_.node_events; }
   const std::vector<BadStep>& bad_steps() const { return ledger_.bad_steps; }
   const std::vector<DeckEntry>& deck() const { return deck_; }
   const std::vector<RunSample>& samples() const { return log_.samples; }

@@ -69,6 +69,21 @@ TEST_F(RunReaderTest, EvaluationsHaveNamesOfTheirOwn) {
   EXPECT_EQ(reader.metrics().count("best") + reader.metrics().count("seconds") + reader.metrics().count("step"), 0U);
 }
 
+TEST_F(RunReaderTest, SlowNodesAreEventsAndNoMetrics) {
+  write("metrics.jsonl",
+        "{\"step\":10,\"wall_time\":1,\"loss\":3}\n"
+        "{\"step\":10,\"wall_time\":1,\"slow_node\":\"n7\",\"slow_ranks\":[12],\"ratio\":1.83}\n"
+        "{\"step\":20,\"wall_time\":2,\"recovered_node\":\"n7\",\"ratio\":1.02}\n");
+  reader.refresh();
+  ASSERT_EQ(reader.node_events().size(), 2U);
+  EXPECT_EQ(reader.node_events()[0].host, "n7");
+  EXPECT_TRUE(reader.node_events()[0].slow);
+  EXPECT_EQ(reader.node_events()[0].ratio, 1.83);
+  EXPECT_FALSE(reader.node_events()[1].slow);
+  EXPECT_EQ(reader.metrics().count("ratio"), 0U);
+  EXPECT_THAT(reader.metrics().at("loss").values, ElementsAre(3)) << "control: steps are metrics";
+}
+
 TEST_F(RunReaderTest, StepsThatAreDoneAgainReplaceThoseBefore) {
   write("metrics.jsonl",
         "{\"step\":10,\"loss\":3}\n{\"step\":20,\"loss\":2}\n"

@@ -1,6 +1,7 @@
 #pragma once
 // Comparison of runs in a terminal or for programs: keys in which their decks differ, best and last values.
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -8,8 +9,9 @@
 
 namespace llmtrain {
 
-/// Aligned columns, one for each run, safe for a terminal.
-std::string comparison_text(const std::vector<RunReader>& runs);
+/// Aligned text, safe for a terminal: a column for each of a few runs, or a line for each of many. Columns for which
+/// `width` characters do not suffice come below the others.
+std::string comparison_text(const std::vector<RunReader>& runs, size_t width);
 
 /// {"runs": [{"name", "folder", "state", "finished", "steps", "max_steps", "wall_time", "problem"}], "differences":
 /// {"section.key": [value or null]}, "metrics": {name: {"last", "last_step", "best", "best_step": [number or null]}}},

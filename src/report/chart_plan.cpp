@@ -128,6 +128,7 @@ std::vector<PlannedChart> group_metrics(const std::vector<RunReader>& runs) {
     charts[chart_of(name)].insert(name);
   }
   std::vector<PlannedChart> planned;
+  planned.reserve(charts.size());
   for (const auto& [key, metrics] : charts) planned.push_back({key, {metrics.begin(), metrics.end()}});
   std::ranges::stable_sort(planned, {}, [](const PlannedChart& chart) {
     const KnownChart* known = find_known(chart.key);
@@ -182,6 +183,13 @@ std::vector<Chart> plan_charts(const std::vector<RunReader>& runs) {
     }
   }
   return charts;
+}
+
+size_t buckets_of_plots(const std::vector<Chart>& charts) {
+  constexpr size_t max_points = 600'000, min_buckets = 25;
+  size_t lines = 0;
+  for (const Chart& chart : charts) lines += chart.lines.size();
+  return std::clamp(max_points / (4 * std::max<size_t>(lines, 1)), min_buckets, plot_buckets);
 }
 
 MetricSeries reduced_curve(const MetricSeries& series, size_t buckets) {

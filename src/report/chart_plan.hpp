@@ -29,6 +29,9 @@ inline constexpr size_t plot_buckets = 400;  ///< for a plot that is about as ma
 /// Charts of all metrics but step counts: of one run with related metrics together, of several runs one metric each.
 std::vector<Chart> plan_charts(const std::vector<RunReader>& runs);
 
+/// Buckets of the curves of a page: fewer than `plot_buckets` if there are so many lines that the page becomes large.
+size_t buckets_of_plots(const std::vector<Chart>& charts);
+
 /// Part of a curve for a plot: at most 4 * `buckets` + 2 points, among them the first, the last and the lowest and
 /// highest of every bucket of neighbours; and of a gap in a bucket one NaN.
 MetricSeries reduced_curve(const MetricSeries& series, size_t buckets);

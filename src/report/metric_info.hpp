@@ -12,7 +12,7 @@ enum class Better { unknown, lower, higher };
 
 Better better_values(std::string_view metric);
 
-/// "bytes", "seconds", "tokens/s", "FLOP/s", or "" for plain numbers.
+/// "bytes", "bytes/s", "seconds", "tokens/s", "FLOP/s", "%", or "" for plain numbers.
 std::string_view metric_unit(std::string_view metric);
 
 /// Formats a value for people, with its unit: "3.40 GiB", "0.9123".

@@ -10,8 +10,8 @@ namespace {
 
 constexpr size_t most_marks = 200;  // bad steps that are drawn
 
-std::string curve_json(const MetricSeries& series) {
-  const MetricSeries curve = reduced_curve(series, plot_buckets);
+std::string curve_json(const MetricSeries& series, size_t buckets) {
+  const MetricSeries curve = reduced_curve(series, buckets);
   std::string steps, values;
   for (size_t i = 0; i < curve.steps.size(); ++i) {
     steps += (i > 0 ? "," : "") + std::to_string(curve.steps[i]);
@@ -44,17 +44,19 @@ std::string marks_json(const RunReader& run) {
 }
 
 std::string run_json(const RunReader& run, const std::vector<Chart>& charts, size_t index) {
+  const size_t buckets = buckets_of_plots(charts);
   std::string curves;
   for (const Chart& chart : charts) {
     for (const ChartLine& line : chart.lines) {
       if (line.run != index) continue;
-      const std::string curve = curve_json(run.metrics().at(line.metric));
+      const std::string curve = curve_json(run.metrics().at(line.metric), buckets);
       curves += fmt::format("{}{}:{}", curves.empty() ? "" : ",", json_text(line.metric), curve);
     }
   }
   const auto time = run.metrics().find("wall_time");
   return fmt::format(R"({{"name":{},"time":{},"marks":[{}],"curves":{{{}}}}})", json_text(run.name()),
-                     time == run.metrics().end() ? "[[],[]]" : curve_json(time->second), marks_json(run), curves);
+                     time == run.metrics().end() ? "[[],[]]" : curve_json(time->second, buckets), marks_json(run),
+                     curves);
 }
 
 std::string chart_json(const Chart& chart) {

@@ -83,7 +83,7 @@ TEST_F(ReportTest, ShowsEveryMetricAndItsSections) {
     EXPECT_TRUE(has(page, part)) << part;
   }
   EXPECT_TRUE(has(page, "a processor\n</pre>")) << "the environment ends where the steps begin";
-  EXPECT_FALSE(has(page, "Resumes and divergence")) << "control: what the run does not have";
+  EXPECT_FALSE(has(page, ">Events<")) << "control: what the run does not have";
   EXPECT_EQ(std::distance(fs::directory_iterator(folder / "out/deeper"), {}), 1) << "no temporary file is left";
 }
 
@@ -139,9 +139,32 @@ TEST_F(ReportTest, SeveralRunsShowWhatDiffers) {
   EXPECT_EQ(json["metrics"]["validation_loss"]["best_step"].dump(), "[10,10]");
   EXPECT_EQ(json["metrics"]["validation_loss"]["last"].dump(), "[22.0,23.0]");
   EXPECT_EQ(json["metrics"]["memory"]["best"].dump(), "[null,null]");
-  const std::string text = comparison_text(read({a, b}));
+  const std::string text = comparison_text(read({a, b}), 100);
   EXPECT_THAT(text, HasSubstr("schedule.learning_rate  0.001           0.002\n"));
   EXPECT_THAT(text, HasSubstr("validation_loss         12 (step 10)    13 (step 10)\n"));
+}
+
+/// Number of lines, and length of the longest one.
+std::pair<size_t, size_t> size_of(const std::string& text) {
+  size_t lines = 0, longest = 0;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line); ++lines) longest = std::max(longest, line.size());
+  return {lines, longest};
+}
+
+TEST_F(ReportTest, ComparisonsFitTheWidth) {
+  std::vector<fs::path> folders = {make_run("one", 0.001, 2), make_run("two", 0.002, 3)};
+  const auto [lines, longest] = size_of(comparison_text(read(folders), 200));
+  EXPECT_GT(longest, 50U);
+  const std::string narrow = comparison_text(read(folders), 50);
+  EXPECT_LE(size_of(narrow).second, 50U);
+  EXPECT_EQ(size_of(narrow).first, 2 * lines + 1) << "one run below the other";
+  EXPECT_THAT(narrow, HasSubstr("schedule.learning_rate  0.002\n"));
+  for (int i = 3; i <= 12; ++i) folders.push_back(make_run(fmt::format("run{}", i), 0.001 * i, 2));
+  const std::string many = comparison_text(read(folders), 80);
+  EXPECT_LE(size_of(many).second, 80U);
+  EXPECT_THAT(many, HasSubstr("\nDeck\n       schedule.learning_rate\none    0.001\n")) << "a line for each run";
+  EXPECT_LE(size_of(comparison_text(read(folders), 1)).second, 60U) << "a column at least";
 }
 
 TEST_F(ReportTest, RunsWithoutMetricsAreNotedAndAloneRefused) {
@@ -174,6 +197,15 @@ TEST(ReducedCurve, KeepsEndsExtremesAndGaps) {
   EXPECT_EQ(std::ranges::count_if(reduced.values, [](double value) { return std::isnan(value); }), 1);
   MetricSeries few{{1, 2}, {3, 4}};
   EXPECT_THAT(reduced_curve(few, 400).values, ElementsAre(3, 4)) << "control: few points stay";
+}
+
+TEST(PlotBuckets, AreFewerForManyLines) {
+  std::vector<Chart> charts(10);
+  for (Chart& chart : charts) chart.lines.resize(6);
+  EXPECT_EQ(buckets_of_plots(charts), plot_buckets);
+  for (Chart& chart : charts) chart.lines.resize(300);
+  EXPECT_EQ(buckets_of_plots(charts), 50U);
+  EXPECT_EQ(buckets_of_plots({}), plot_buckets);
 }
 
 TEST_F(ReportTest, ChartsHaveRelatedMetricsOfARunAndOneMetricOfRuns) {

@@ -174,6 +174,8 @@ def check_overlay(driver):
     require(driver.execute_script("return decodeURIComponent(location.hash)") == "#alpha,beta", "the choice is in the address")
     driver.execute_script("document.querySelectorAll('#run-list input')[1].click()")
     eventually(lambda: points(driver, "loss") == 36, "one run again")
+    for table in ("#nodes", "#ranks"):
+        eventually(lambda: "node003" in text_of(driver, table), f"the table {table} is there again")
 
 
 def check_disturbed_run(driver, run):
@@ -257,7 +259,7 @@ def check_behaviour(llmtool, folder, run):
         require("?token=" in url, f"the address has a token: {url}")
         driver = open_browser("light")
         try:
-            driver.get(url)
+            driver.get(url + "#100%")  # not the encoding of a name
             check_curves(driver, run)
             check_overlay(driver)
             check_disturbed_run(driver, run)

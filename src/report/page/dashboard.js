@@ -98,10 +98,19 @@ function onHello(name) {
   epoch = name;
 }
 
+// Names of runs in the address, of which a reader may have changed any part.
+function namedRuns() {
+  try {
+    return location.hash.slice(1).split(',').filter(Boolean).map(decodeURIComponent);
+  } catch {
+    return [];
+  }
+}
+
 function onRows(changed) {
   for (const row of changed) rows.set(row.id, row);
   if (chosen.length === 0 && rows.size > 0) {
-    const named = location.hash.slice(1).split(',').filter(Boolean).map(decodeURIComponent);
+    const named = namedRuns();
     const all = [...rows.values()];
     const found = named.map((name) => all.find((row) => row.name === name)).filter(Boolean);
     const first = found.length > 0 ? found : [all.find((row) => row.state === 'running') || all[0]];
@@ -421,10 +430,10 @@ function drawCharts() {
 
 // A table in place of what the node has; nothing if there are no rows. Columns: [title, is a number].
 function showTable(node, title, columns, lines) {
-  if (lines.length === 0) return node.replaceChildren();
   const signature = JSON.stringify([columns, lines]);
   if (node.dataset.signature === signature) return undefined;
   node.dataset.signature = signature;
+  if (lines.length === 0) return node.replaceChildren();
   const table = element('table');
   table.append(element('caption', title));
   const head = element('tr');

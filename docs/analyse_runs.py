@@ -53,12 +53,18 @@ def series(run, column):
 
 def deck(run):
     """The resolved deck: a row for each key, section.key, with its value and where it comes from."""
-    rows, section = {}, ""
+    rows, section, comment, last = {}, "", "", None
     for line in (pathlib.Path(run) / "deck.ini").read_text(encoding="utf-8").splitlines():
         if head := re.fullmatch(r"\[(\w+)\].*", line):
             section = head[1]
-        elif entry := re.fullmatch(r"(\w+) = (.*?)\s*; (.*)", line):
-            rows[f"{section}.{entry[1]}"] = {"value": entry[2], "origin": entry[3]}
+        elif line.startswith("#"):
+            comment = line[1:].strip()
+        elif line.startswith(" ") and last:  # a list, or after a backslash a text, goes on
+            value = last["value"]
+            last["value"] = (value[:-1] if value.endswith("\\") else value + " ") + line.strip()
+        elif entry := re.fullmatch(r"(\w+) = (.*?)(?:\s*; (.*))?", line):
+            # A long value has its origin in the line before.
+            last = rows[f"{section}.{entry[1]}"] = {"value": entry[2], "origin": entry[3] or comment}
     return pandas.DataFrame.from_dict(rows, orient="index")
 
 

@@ -32,6 +32,11 @@ global = 4
 every_steps = 3
 [log]
 every_steps = 2
+samples_every_steps = 6
+sample_length = 1
+# longer than a line of the printed deck, which has the origin of such a value before it
+sample_prompts = Line has some words to train on and some words to train on and some words to train on and some words to train on,
+  Lines
 [checkpoint]
 every_steps = 3
 END
@@ -58,13 +63,13 @@ grep -q 'different: .*transformer.wte.weight' control.txt
   echo "left out: docs/analyse_runs.py (Debian: python3-pandas python3-matplotlib)" && exit 0
 }
 cp -r runs/a runs/b
-sed -i 's/^name = a /name = b /; s/^learning_rate = .*/learning_rate = 1e-2 ; deck/; s/^seed = 42 /seed = 43 /' runs/b/deck.ini
+sed -i 's/^name = a /name = b /; s/^learning_rate = .*/learning_rate = 1e-2 ; deck/; s/^seed = 42 /seed = 43 /; s/Lines/Words/' runs/b/deck.ini
 analyse() { PYTHONDONTWRITEBYTECODE=1 "$python" "$root/docs/analyse_runs.py" "$@"; }
 analyse curves runs/a runs/b --output curves.svg --columns train/loss,validation/loss,ranks/step_seconds/max
 analyse seeds runs/a runs/b --output seeds.png | tee seeds.txt
-grep -Eq '^schedule.learning_rate = 1e-2 +1 ' seeds.txt
+grep -Eq '^schedule.learning_rate = 1e-2, log.sample_prompts = Line has .* train on, Words +1 ' seeds.txt
 analyse parallel runs/a runs/b --output sweep.pdf | tee sweep.txt
-grep -Eq '^ +schedule.learning_rate +validation/loss$' sweep.txt # neither name nor seed
+grep -Eq '^ +schedule.learning_rate +log.sample_prompts +validation/loss$' sweep.txt # neither name nor seed
 analyse spectra runs/a --match c_fc --output spectra.png | tee spectra.txt
 [[ $(grep -c 'step-0000000[36] .*c_fc.weight' spectra.txt) == 4 ]]
 [[ -s curves.svg && -s seeds.png && -s sweep.pdf && -s spectra.png ]]

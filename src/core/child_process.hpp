@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace llmtrain {
@@ -24,6 +25,8 @@ class Descriptor {
     number_ = number;
   }
   void close();
+  /// Returns the number, whose owner is somebody else from now on.
+  int release() { return std::exchange(number_, -1); }
 
  private:
   int number_;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <microhttpd.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/machine.hpp"
 #include "report/assets.hpp"
 #include "report/connection_deadlines.hpp"
 #include "report/event_hub.hpp"
@@ -116,11 +116,6 @@ unsigned possible_connections(unsigned wanted) {
   return std::min(wanted, files > 2 * spare_descriptors ? files - spare_descriptors : spare_descriptors);
 }
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? std::string(name.data()) : std::string("HOST");
-}
-
 }  // namespace
 
 struct DashboardServer::State {
@@ -168,9 +163,10 @@ void DashboardServer::State::start() {
     if (text.size() > max_target) return &too_long;
     return text.substr(0, text.find('?')).find('%') == std::string_view::npos ? nullptr : &unknown;
   };
+  // MHD_stop_daemon() closes the socket.
   const unsigned flags =
       MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | (listener.is_ipv6() ? unsigned{MHD_USE_IPv6} : 0U);
-  daemon = MHD_start_daemon(flags, 0, nullptr, nullptr, handler, this, MHD_OPTION_LISTEN_SOCKET, listener.number(),
+  daemon = MHD_start_daemon(flags, 0, nullptr, nullptr, handler, this, MHD_OPTION_LISTEN_SOCKET, listener.release(),
                             MHD_OPTION_CONNECTION_MEMORY_LIMIT, connection_memory, MHD_OPTION_CONNECTION_LIMIT,
                             possible_connections(options.max_connections), MHD_OPTION_PER_IP_CONNECTION_LIMIT,
                             options.max_connections_of_address, MHD_OPTION_CONNECTION_TIMEOUT,

@@ -11,7 +11,8 @@ class ListenSocket {
   /// `address`: a number (IPv4 or IPv6) or a name; `port`: 0 for any that is free. Throws UserError(cannot_create).
   ListenSocket(const std::string& address, int port);
 
-  int number() const { return socket_.number(); }
+  /// Returns the socket's number. The caller closes it.
+  int release() { return socket_.release(); }
   int port() const { return port_; }
   bool is_loopback() const { return loopback_; }
   bool is_ipv6() const { return ipv6_; }

@@ -1,6 +1,7 @@
 #pragma once
 // Sections of the report as HTML. Each returns "" if there is nothing to show.
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,6 @@ std::string deck_section(const std::vector<RunReader>& runs);
 std::string environment_section(const std::vector<RunReader>& runs);
 
 /// Names of the metrics that tables of results show, of all runs: losses and what should rise, at most 12.
-std::vector<std::string> result_metrics(const std::vector<RunReader>& runs);
+std::vector<std::string> result_metrics(std::span<const RunReader> runs);
 
 }  // namespace llmtrain

@@ -85,7 +85,7 @@ std::string phase_svg(const std::vector<PhaseTime>& times, double sum) {
 
 }  // namespace
 
-std::vector<std::string> result_metrics(const std::vector<RunReader>& runs) {
+std::vector<std::string> result_metrics(std::span<const RunReader> runs) {
   constexpr size_t most = 12;
   std::set<std::string> names;
   for (const RunReader& run : runs) {
@@ -110,7 +110,7 @@ std::string summary_section(const RunReader& run) {
   facts += fact("Time of training", duration(run.wall_time()));
   facts += metric_fact(run, "Training loss", run.metrics().contains("loss_mean") ? "loss_mean" : "loss");
   facts += metric_fact(run, "Validation loss", "validation_loss");
-  for (const std::string& metric : result_metrics({run})) {
+  for (const std::string& metric : result_metrics(std::span(&run, 1))) {
     const bool shown = metric.ends_with("loss") || metric.ends_with("loss_mean");
     if (!shown) facts += metric_fact(run, metric, metric);
   }

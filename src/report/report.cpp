@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <ctime>
-#include <random>
 
 #include "core/error.hpp"
 #include "core/files/whole_file.hpp"
@@ -12,6 +11,7 @@
 #include "report/html_text.hpp"
 #include "report/page_data.hpp"
 #include "report/page_sections.hpp"
+#include "report/request_guard.hpp"
 #include "report/run_facts.hpp"
 
 namespace llmtrain {
@@ -24,12 +24,6 @@ struct Section {
   const char* title;
   std::string content;
 };
-
-/// A number that nobody can guess, without which the page runs no script.
-std::string nonce() {
-  std::random_device random;
-  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
-}
 
 std::string title_of(const std::vector<RunReader>& runs) {
   return runs.size() == 1 ? runs.front().name() : fmt::format("{} runs", runs.size());
@@ -87,12 +81,12 @@ std::string page(const std::vector<RunReader>& runs) {
   add("summary", one ? "Summary" : "Comparison", one ? summary_section(runs.front()) : comparison_section(runs));
   add("curves", "Curves", charts_section(runs, charts));
   add("time", "Time by phase", time_section(runs));
-  add("events", "Resumes and divergence", events_section(runs));
+  add("events", "Events", events_section(runs));
   add("samples", "Samples", samples_section(runs));
   add("numbers", "Numbers", numbers_section(runs));
   add("deck", "Deck", deck_section(runs));
   add("environment", "Environment", environment_section(runs));
-  const std::string key = nonce();
+  const std::string key = random_token();  // without it the page runs no script
   return head(runs, key) + body(runs, sections) +
          fmt::format(
              "<script type=\"application/json\" id=\"data\" nonce=\"{0}\">{1}</script>\n<script nonce=\"{0}\">\n{2}\n"

@@ -1,5 +1,5 @@
 #pragma once
-// Which requests a dashboard answers.
+// Checks of the requests that a dashboard gets.
 
 #include <string>
 #include <string_view>

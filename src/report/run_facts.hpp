@@ -1,5 +1,5 @@
 #pragma once
-// What a summary of runs says: their state, best and last values, times by phase, and keys in which decks differ.
+// Facts of runs for summaries: their state, best and last values, times by phase, and keys in which decks differ.
 
 #include <string>
 #include <vector>

@@ -12,6 +12,7 @@
 #include <ranges>
 
 #include "core/error.hpp"
+#include "core/machine.hpp"
 
 namespace llmtrain {
 namespace {
@@ -59,9 +60,7 @@ int64_t total_of(const std::string& line) {
 
 /// Returns whether `owner`, "host H, process P...", is a process of this machine that exists.
 bool is_alive(const std::string& owner) {
-  std::array<char, 256> host{};
-  gethostname(host.data(), host.size() - 1);
-  const std::string begin = fmt::format("host {}, process ", host.data());
+  const std::string begin = fmt::format("host {}, process ", host_name());
   pid_t process = 0;
   if (!owner.starts_with(begin)) return false;
   std::from_chars(owner.data() + begin.size(), owner.data() + owner.size(), process);

@@ -2,12 +2,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 namespace llmtrain {
 
-SlowNodes::SlowNodes(std::vector<std::string> hosts, const SlowNodeOptions& options) : options_(options) {
-  for (std::string& host : hosts) ranks_.emplace_back().host = std::move(host);
+SlowNodes::SlowNodes(const std::vector<std::string>& hosts, const SlowNodeOptions& options)
+    : options_(options), ranks_(hosts.size()) {
+  std::map<std::string, size_t> known;
+  for (size_t r = 0; r < hosts.size(); ++r) {
+    const auto [node, is_new] = known.try_emplace(hosts[r], nodes_.size());
+    if (is_new) nodes_.push_back({hosts[r], {}});
+    nodes_[node->second].ranks.push_back(r);
+  }
 }
 
 /// True if the interval says the opposite of the rank's state.
@@ -18,9 +25,7 @@ bool SlowNodes::contradicts(const Rank& rank, const RankTimes& times) const {
   return rank.ratio >= options_.factor && matters;
 }
 
-std::vector<NodeNotice> SlowNodes::update(std::span<const RankTimes> ranks, int64_t step) {
-  std::vector<NodeNotice> notices;
-  if (options_.seconds <= 0 || ranks.size() != ranks_.size()) return notices;
+void SlowNodes::update_ranks(std::span<const RankTimes> ranks) {
   const std::vector<double> ratios = own_ratios(ranks);
   for (size_t r = 0; r < ranks.size(); ++r) {
     if (std::isnan(ratios[r])) continue;
@@ -34,26 +39,33 @@ std::vector<NodeNotice> SlowNodes::update(std::span<const RankTimes> ranks, int6
     rank.seconds = 0;
     rank.intervals = 0;
   }
-  for (size_t r = 0; r < ranks_.size(); ++r) {
-    const std::string& host = ranks_[r].host;
-    const auto of_host = [&](const Rank& rank) { return rank.host == host; };
-    NodeNotice notice;
-    notice.step = step;
-    notice.host = host;
-    for (size_t other = 0; other < ranks_.size(); ++other) {
-      if (!of_host(ranks_[other]) || !ranks_[other].slow) continue;
-      notice.ranks.push_back(static_cast<int>(other));
-      notice.ratio = std::max(notice.ratio, ranks_[other].ratio);
-    }
-    notice.slow = !notice.ranks.empty();
-    const auto named = std::ranges::find(named_, host);
-    if (notice.slow == (named != named_.end())) continue;
-    if (notice.slow) {
-      named_.push_back(host);
-    } else {
-      named_.erase(named);
-      for (const Rank& rank : ranks_) notice.ratio = of_host(rank) ? std::max(notice.ratio, rank.ratio) : notice.ratio;
-    }
+}
+
+/// The state of a node: its slow ranks and their largest ratio, or the largest ratio of all its ranks.
+NodeNotice SlowNodes::notice_of(const Node& node, int64_t step) const {
+  NodeNotice notice;
+  notice.step = step;
+  notice.host = node.host;
+  double ratio = 0;
+  for (const size_t r : node.ranks) {
+    ratio = std::max(ratio, ranks_[r].ratio);
+    if (!ranks_[r].slow) continue;
+    notice.ranks.push_back(static_cast<int>(r));
+    notice.ratio = std::max(notice.ratio, ranks_[r].ratio);
+  }
+  notice.slow = !notice.ranks.empty();
+  if (!notice.slow) notice.ratio = ratio;
+  return notice;
+}
+
+std::vector<NodeNotice> SlowNodes::update(std::span<const RankTimes> ranks, int64_t step) {
+  std::vector<NodeNotice> notices;
+  if (options_.seconds <= 0 || ranks.size() != ranks_.size()) return notices;
+  update_ranks(ranks);
+  for (Node& node : nodes_) {
+    NodeNotice notice = notice_of(node, step);
+    if (notice.slow == node.named) continue;
+    node.named = notice.slow;
     notices.push_back(std::move(notice));
   }
   return notices;

@@ -21,25 +21,31 @@ struct SlowNodeOptions {
 class SlowNodes {
  public:
   /// `hosts`: names of the ranks' nodes.
-  SlowNodes(std::vector<std::string> hosts, const SlowNodeOptions& options);
+  SlowNodes(const std::vector<std::string>& hosts, const SlowNodeOptions& options);
 
   /// Takes the ranks' times of a log interval, which ends after `step`. Returns the nodes that have become slow, once
   /// each, and those that have recovered.
   std::vector<NodeNotice> update(std::span<const RankTimes> ranks, int64_t step);
 
  private:
-  struct Rank {
+  struct Node {
     std::string host;
+    std::vector<size_t> ranks;
+    bool named = false;  ///< true if it is reported as slow
+  };
+  struct Rank {
     bool slow = false;
     double ratio = 1;    ///< in the last interval
     double seconds = 0;  ///< for which the rank is not as `slow` says
     int intervals = 0;
   };
   bool contradicts(const Rank& rank, const RankTimes& times) const;
+  void update_ranks(std::span<const RankTimes> ranks);
+  NodeNotice notice_of(const Node& node, int64_t step) const;
 
   SlowNodeOptions options_;
   std::vector<Rank> ranks_;
-  std::vector<std::string> named_;  ///< nodes that are slow
+  std::vector<Node> nodes_;
 };
 
 }  // namespace llmtrain

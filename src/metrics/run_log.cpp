@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <filesystem>
+#include <exception>
 #include <functional>
 #include <limits>
 #include <set>
@@ -114,9 +114,7 @@ struct RunLog::State {
       try {
         work(*sink.sink);
         return false;
-      } catch (const UserError& error) {
-        warn_of_end(sink.name, error.what());
-      } catch (const std::filesystem::filesystem_error& error) {
+      } catch (const std::exception& error) {
         warn_of_end(sink.name, error.what());
       }
       return true;
@@ -376,9 +374,7 @@ void RunLog::State::make_sinks() {
   for (const LogConfig::Sink name : names) {
     try {
       sinks.push_back({name, make_sink(name, sink)});
-    } catch (const UserError& error) {
-      warn_of_end(name, error.what());
-    } catch (const std::filesystem::filesystem_error& error) {
+    } catch (const std::exception& error) {
       warn_of_end(name, error.what());
     }
   }

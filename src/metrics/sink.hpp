@@ -44,7 +44,7 @@ struct IntervalRecord {
   std::vector<NamedValue> system;  ///< "samples_per_second", "mfu", and values of the nodes and ranks
 };
 
-/// A member that throws UserError ends the sink, not the run.
+/// A constructor or a member that throws ends the sink, not the run.
 class Sink {
  public:
   virtual ~Sink() = default;

@@ -15,6 +15,8 @@
 #include <functional>
 #include <limits>
 
+#include "core/machine.hpp"
+
 namespace llmtrain {
 namespace {
 
@@ -25,9 +27,7 @@ constexpr std::string_view leftovers[] = {".attempt-", ".deleting-", ".link-", r
 /// Returns a suffix that is unique among processes and calls.
 std::string unique_name(std::string_view kind, std::string_view name) {
   static std::atomic<int> counter{0};
-  char host[64] = {};
-  gethostname(host, sizeof(host) - 1);
-  return fmt::format("{}{}-{}-{}-{}", kind, name, host, getpid(), counter++);
+  return fmt::format("{}{}-{}-{}-{}", kind, name, host_name(), getpid(), counter++);
 }
 
 void rename_path(const std::string& from, const std::string& to) {

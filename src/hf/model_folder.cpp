@@ -17,6 +17,7 @@
 #include "core/error.hpp"
 #include "core/files/file_handle.hpp"
 #include "core/files/json_reader.hpp"
+#include "core/machine.hpp"
 #include "hf/adapters/adapter_config.hpp"
 #include "text/files/tokenizer_files.hpp"
 
@@ -27,12 +28,6 @@ namespace fs = std::filesystem;
 
 [[noreturn]] void cannot_create(const std::string& path, const std::string& why) {
   throw UserError(ExitCode::cannot_create, fmt::format("{}: cannot create it: {}", path, why));
-}
-
-std::string host_name() {
-  char host[64] = {};
-  gethostname(host, sizeof(host) - 1);
-  return host;
 }
 
 bool is_model_file(const std::string& name) {

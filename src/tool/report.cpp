@@ -61,11 +61,11 @@ Subcommand add(CLI::App& program, const char* name, const char* description, con
 }  // namespace report_tool
 
 Subcommand add_report(CLI::App& program) {
-  return report_tool::add(program, "report", "Write a page with curves, results, samples and decks of runs.", {"html"});
+  return report_tool::add(program, "report", "write a page with curves, results, samples and decks of runs", {"html"});
 }
 
 Subcommand add_export_viz(CLI::App& program) {
-  return report_tool::add(program, "export-viz", "Write the plots of the report as pictures.", {"png", "svg"});
+  return report_tool::add(program, "export-viz", "write the plots of the report as pictures", {"png", "svg"});
 }
 
 }  // namespace llmtrain

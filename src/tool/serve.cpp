@@ -66,7 +66,7 @@ Subcommand add_serve(CLI::App& program) {
   CLI::App* app = program.add_subcommand("serve", "show runs in the browser while they go on");
   const auto options = std::make_shared<DashboardOptions>();
   const auto parent = std::make_shared<pid_t>(0);
-  app->add_option("runs", options->runs, "folders of runs, or folders of such")->required();
+  app->add_option("RUN", options->runs, "folders of runs, or folders of such")->required();
   app->add_option("--port", options->port, "port to listen at; 0 = any that is free")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();

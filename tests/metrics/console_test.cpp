@@ -1,4 +1,4 @@
-// What a terminal shows: a live line that fits, moves and goes away; colours and curves only where they are wanted; and
+// Output on a terminal: a live line that fits, moves and goes away; colours and curves only where they are wanted; and
 // nothing of it in a file.
 
 #include "metrics/console.hpp"
@@ -115,7 +115,7 @@ class TerminalOutput : public ::testing::Test {
     r.seconds = 0.5;
     return r;
   }
-  /// What a terminal of 120 columns gets in 25 steps.
+  /// Output on a terminal of 120 columns in 25 steps.
   std::string live_lines() const {
     const Terminal terminal(120);
     std::string all;

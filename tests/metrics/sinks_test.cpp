@@ -171,7 +171,7 @@ TEST_F(EventFiles, AResumedRunHasEveryStepOnce) {
   EXPECT_EQ(points("validation/loss"), losses(6, 2, 2));
   EXPECT_EQ(points("samples/1").size(), 3u);
   EXPECT_EQ(files().size(), 2u);
-  // What a TensorBoard has read already goes when the session begins: it drops steps from 4 on.
+  // When the session begins, a TensorBoard drops the steps from 4 on that it has read already.
   std::vector<int64_t> starts;
   for (const auto& event : events()) {
     if (event.has_session_log()) starts.push_back(event.step());

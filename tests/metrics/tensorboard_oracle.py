@@ -1,4 +1,4 @@
-"""What TensorBoard reads of a run: every step once, with its value, however often the job was killed; text samples,
+"""TensorBoard reads a run: every step once, with its value, however often the job was killed; text samples,
 histograms, hyperparameters. Usage: tensorboard_oracle.py SINK_RUN. Written with tensorboard 2.21.0."""
 
 import pathlib

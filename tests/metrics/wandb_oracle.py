@@ -1,4 +1,4 @@
-"""What `wandb sync` of the pinned version sends of a run, to a server on the loopback: configuration at the start, every
+"""`wandb sync` of the pinned version sends a run to a server on the loopback: configuration at the start, every
 step once under one run ID however often the job was killed and synced, summary, samples, files and the end.
 Usage: wandb_oracle.py SINK_RUN."""
 

@@ -15,6 +15,7 @@
 
 #include "core/activity.hpp"
 #include "core/error.hpp"
+#include "core/machine.hpp"
 
 namespace llmtrain {
 namespace {
@@ -56,9 +57,7 @@ FileHandle FileHandle::create(const std::string& path) {
 
 FileHandle FileHandle::create_unnamed(const std::string& folder) {
   static std::atomic<int> counter{0};
-  char host[64] = {};
-  gethostname(host, sizeof(host) - 1);
-  const std::string path = fmt::format("{}/.{}-{}-{}.tmp", folder, host, getpid(), counter++);
+  const std::string path = fmt::format("{}/.{}-{}-{}.tmp", folder, host_name(), getpid(), counter++);
   FileHandle handle = create(path);
   ::unlink(path.c_str());
   return handle;

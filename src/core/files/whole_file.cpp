@@ -3,22 +3,20 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
 
 #include "core/error.hpp"
+#include "core/machine.hpp"
 
 namespace llmtrain {
 
 std::string temporary_path(const std::string& path) {
   static std::atomic<int> counter{0};
-  std::array<char, 64> host{};
-  gethostname(host.data(), host.size() - 1);
   const int64_t now = std::chrono::system_clock::now().time_since_epoch().count();
-  return fmt::format("{}.{}-{}-{:x}-{}.tmp", path, host.data(), getpid(), now, counter++);
+  return fmt::format("{}.{}-{}-{:x}-{}.tmp", path, host_name(), getpid(), now, counter++);
 }
 
 WholeFile::WholeFile(const std::string& path)

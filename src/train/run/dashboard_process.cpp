@@ -27,7 +27,7 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 constexpr auto patience_at_start = 5s;
-constexpr auto patience_at_end = 1s;
+constexpr auto patience_at_end = 1s, patience_after_kill = 2s;  // a file system that hangs keeps even a killed process
 
 /// llmtool beside this program.
 std::string tool_path() {
@@ -111,6 +111,7 @@ void DashboardProcess::end() {
   const auto deadline = Clock::now() + patience_at_end;
   while (::waitpid(process_, nullptr, WNOHANG) == 0) {
     if (Clock::now() > deadline) ::kill(process_, SIGKILL);
+    if (Clock::now() > deadline + patience_after_kill) break;
     std::this_thread::sleep_for(5ms);
   }
   process_ = -1;

@@ -23,6 +23,7 @@
 #include "core/error.hpp"
 #include "core/files/file_handle.hpp"
 #include "core/files/whole_file.hpp"
+#include "core/machine.hpp"
 
 namespace llmtrain {
 
@@ -62,10 +63,8 @@ std::string own_job() {
 }
 
 std::string owner_of_this_job() {
-  std::array<char, 256> host{};
-  gethostname(host.data(), host.size() - 1);
   const std::string job = own_job();
-  return fmt::format("host {}, process {}{}", host.data(), getpid(), job.empty() ? "" : ", job " + job);
+  return fmt::format("host {}, process {}{}", host_name(), getpid(), job.empty() ? "" : ", job " + job);
 }
 
 [[noreturn]] void refuse_owner(const std::string& path, const std::string& owner) {

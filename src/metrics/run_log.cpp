@@ -27,6 +27,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr double seconds_between_live = 0.1;
 constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -156,6 +157,7 @@ struct RunLog::State {
   void print_training();
   std::string progress(const StepRecord& r) const;
   std::string live_text(const StepRecord& r) const;
+  void show_live(const StepRecord& r);
   double seconds_left(int64_t step) const;
   IntervalRecord interval_record(const StepRecord& r);
 
@@ -171,8 +173,9 @@ struct RunLog::State {
     std::unique_ptr<Sink> sink;
   };
   std::vector<NamedSink> sinks;
-  std::string ledger_text;  ///< current line
-  Sparkline losses;         ///< on a terminal
+  std::string ledger_text;                        ///< current line
+  Sparkline losses;                               ///< on a terminal
+  double unshown_seconds = seconds_between_live;  ///< of the steps since the live line was replaced
   Interval interval, all;
   std::optional<EvaluationRecord> fresh;
   double last_validation = 0;
@@ -243,6 +246,15 @@ std::string RunLog::State::live_text(const StepRecord& r) const {
                             number_text(r.grad_norm, 3), r.learning_rate);
 }
 
+/// A terminal may take long for a line, longer than a short step.
+void RunLog::State::show_live(const StepRecord& r) {
+  if (!console.has_live()) return;
+  unshown_seconds += r.seconds;
+  if (unshown_seconds < seconds_between_live) return;
+  console.live(live_text(r));
+  unshown_seconds = 0;
+}
+
 IntervalRecord RunLog::State::interval_record(const StepRecord& r) {
   const auto mean = [steps = static_cast<double>(interval.steps)](double sum) { return sum / steps; };
   IntervalRecord record;
@@ -293,7 +305,7 @@ void RunLog::step(const StepRecord& r, const SystemRecord& system) {
     s.last_loss_step = r.step;
   }
   if (!ends_interval(r.step)) {
-    if (s.console.has_live()) s.console.live(s.live_text(r));
+    s.show_live(r);
     return;
   }
   s.write_interval(r, system);

@@ -157,6 +157,23 @@ TEST_F(TerminalOutput, TrainingShowsBarCurveAndTimeLeft) {
   EXPECT_THAT(text, HasSubstr("left 38 s"));
 }
 
+// A terminal over a slow connection does not hold up short steps.
+TEST_F(TerminalOutput, ShortStepsShareALine) {
+  for (const double seconds : {1.0 / 64, 0.5}) {
+    const Terminal terminal(120);
+    std::string text;
+    RunLog run(options());
+    for (int64_t step = 1; step <= 45; ++step) {
+      StepRecord r = record(step);
+      r.seconds = seconds;
+      run.step(r);
+      text += terminal.take();
+    }
+    const auto shown = std::ranges::count(text, '\r');
+    EXPECT_EQ(shown, seconds < 0.1 ? 7 : 45) << "the first and each seventh after it; control: long steps all are";
+  }
+}
+
 TEST_F(TerminalOutput, CurveNeedsUtf8AndColourIsOptional) {
   {
     const Variable plain("LC_ALL", "C");

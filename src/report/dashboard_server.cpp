@@ -209,7 +209,7 @@ MHD_Result DashboardServer::State::stream_events(MHD_Connection* connection, boo
     hub.remove(stream->watcher);
     return MHD_NO;
   }
-  stream.release();  // end_stream() deletes it
+  static_cast<void>(stream.release());  // end_stream() deletes it
   return send(connection, MHD_HTTP_OK, std::move(response), type);
 }
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstring>
 #include <map>
 #include <set>
 
@@ -84,8 +83,7 @@ ssize_t EventHub::read(Watcher& watcher, char* bytes, size_t size) {
     }
     return 0;
   }
-  const size_t count = std::min(size, watcher.frame->size() - watcher.sent);
-  std::memcpy(bytes, watcher.frame->data() + watcher.sent, count);
+  const size_t count = watcher.frame->copy(bytes, size, watcher.sent);
   watcher.sent += count;
   if (watcher.sent == watcher.frame->size()) watcher.frame = nullptr;
   return static_cast<ssize_t>(count);

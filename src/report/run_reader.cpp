@@ -9,7 +9,6 @@
 #include <chrono>
 #include <csignal>
 #include <fstream>
-#include <ranges>
 
 #include "core/error.hpp"
 #include "core/machine.hpp"
@@ -124,10 +123,10 @@ int64_t RunReader::find_max_steps() const {
   const std::string value = deck_value("run", "max_steps");
   std::from_chars(value.data(), value.data() + value.size(), steps);
   if (steps > 0) return steps;
-  for (const std::string& line : log_tail(200) | std::views::reverse) {
-    if (const int64_t total = total_of(line); total > 0) return total;
-  }
-  return 0;
+  const std::vector<std::string> lines = log_tail(200);
+  const auto last =
+      std::find_if(lines.rbegin(), lines.rend(), [](const std::string& line) { return total_of(line) > 0; });
+  return last == lines.rend() ? 0 : total_of(*last);
 }
 
 std::string RunReader::find_problem() const {

@@ -174,6 +174,10 @@ def check_overlay(driver):
     require(driver.execute_script("return decodeURIComponent(location.hash)") == "#alpha,beta", "the choice is in the address")
     driver.execute_script("document.querySelectorAll('#run-list input')[1].click()")
     eventually(lambda: points(driver, "loss") == 36, "one run again")
+    driver.execute_script("location.hash = 'beta'")
+    eventually(lambda: points(driver, "loss") == 41, "an address with another run shows that one")
+    driver.execute_script("location.hash = 'alpha'")
+    eventually(lambda: points(driver, "loss") == 36, "and the first one again")
 
 
 def check_disturbed_run(driver, run):

@@ -78,9 +78,9 @@ def settings(runs):
     return frame.loc[:, frame.nunique(dropna=False) > 1].fillna("not used")
 
 
-def best(run, column):
+def best(run, column, highest=False):
     values = series(run, column)
-    return values.min() if len(values) else math.nan
+    return math.nan if values.empty else values.max() if highest else values.min()
 
 
 def save(figure, output):
@@ -138,8 +138,8 @@ def scaled(column):
 def parallel(options):
     """Parallel coordinates: an axis for each setting in which the runs differ, the last one for the best result."""
     table = settings(options.runs)
-    table[options.result] = [best(run, options.result) for run in options.runs]
-    print(table.sort_values(options.result).to_string())
+    table[options.result] = [best(run, options.result, options.highest) for run in options.runs]
+    print(table.sort_values(options.result, ascending=not options.highest).to_string())
     results = table[options.result]
     norm = plt.Normalize(results.min(), results.max())
     figure, axis = plt.subplots(figsize=(max(6, 2 * table.shape[1]), 4.5))
@@ -211,6 +211,7 @@ def main():
     parser.add_argument("--columns", default="train/loss,validation/loss")
     parser.add_argument("--column", default="validation/loss")
     parser.add_argument("--result", default="validation/loss")
+    parser.add_argument("--highest", action="store_true", help="the best result is the highest, as of accuracies and rewards")
     parser.add_argument("--match", default="")
     options = parser.parse_args()
     {"curves": curves, "seeds": seeds, "parallel": parallel, "spectra": spectra}[options.what](options)

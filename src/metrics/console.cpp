@@ -37,7 +37,12 @@ void keep_going_without_reader() {
 
 Console::Console(const std::string& log_path, bool active)
     : active_(active), line_(stdout), scope_(has_live() ? &line_ : nullptr) {
-  if (active && !log_path.empty()) log_ = std::make_unique<AppendFile>(log_path);
+  if (!active || log_path.empty()) return;
+  try {
+    log_ = std::make_unique<AppendFile>(log_path);
+  } catch (const UserError& error) {
+    warn(fmt::format("{}; the run continues without this file", error.what()));
+  }
 }
 
 void Console::print(const std::string& text) {

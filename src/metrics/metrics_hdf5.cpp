@@ -26,6 +26,18 @@ void check(herr_t status, const std::string& path) {
   if (status < 0) fail_hdf5_write(path);
 }
 
+/// Removes the file, unless it has another name by then: half of it would keep space that a full disk has not.
+class RemoveAtEnd {
+ public:
+  explicit RemoveAtEnd(const std::string& path) : path_(path) {}
+  ~RemoveAtEnd() { unlink(path_.c_str()); }
+  RemoveAtEnd(const RemoveAtEnd&) = delete;
+  RemoveAtEnd& operator=(const RemoveAtEnd&) = delete;
+
+ private:
+  const std::string& path_;
+};
+
 Hdf5Handle checked(hid_t id, Hdf5Handle::Close close, const std::string& path) {
   check(id < 0 ? -1 : 0, path);
   return {id, close};
@@ -119,6 +131,7 @@ void write_metrics_hdf5(const std::string& path, const std::vector<MetricsTable>
   const FileCall call;
   const Hdf5Silence silence;
   const std::string temporary = path + ".tmp";
+  const RemoveAtEnd cleanup(temporary);
   {
     const Hdf5Handle access = hdf5_write_access();
     Hdf5Handle file =

@@ -450,6 +450,16 @@ void RunLog::stop(const std::string& reason) {
   s.each_sink([](Sink& sink) { sink.end(false); });
 }
 
+void RunLog::fail(const std::string& error) {
+  State& s = *state_;
+  if (!s.options.active) return;
+  s.console.log_only(error);
+  s.each_sink([](Sink& sink) {
+    sink.end(false);
+    sink.sync();
+  });
+}
+
 void RunLog::finish(const std::string& reason) {
   State& s = *state_;
   if (!s.options.active) return;

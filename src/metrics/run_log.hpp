@@ -80,6 +80,8 @@ class RunLog {
   void finish(const std::string& reason);
   /// Ends a job whose run continues later: prints only the reason and the location of the results.
   void stop(const std::string& reason);
+  /// Ends a job that an error ends, of which the caller tells the console: log.txt and the other files get the rest.
+  void fail(const std::string& error);
 
  private:
   struct State;

@@ -95,8 +95,10 @@ std::string deck_rows(const RunReader& run, bool given_only) {
   return rows;
 }
 
-std::string deck_table(const std::string& rows) {
-  return "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Keys of the deck\"><table "
+/// `label`: for screen readers, which list the tables of a page by it.
+std::string deck_table(const std::string& label, const std::string& rows) {
+  return "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"" + html_text(label) +
+         "\"><table "
          "class=\"deck\"><thead><tr><th scope=\"col\">key</th><th scope=\"col\">value</th><th "
          "scope=\"col\">origin</th></tr>"
          "</thead>\n<tbody>\n" +
@@ -189,11 +191,11 @@ std::string deck_section(const std::vector<RunReader>& runs) {
     section += run_heading(runs, run);
     if (!given.empty()) {
       section += fmt::format("<details{}><summary>Given by the deck and the command line</summary>\n{}</details>\n",
-                             runs.size() == 1 ? " open" : "", deck_table(given));
+                             runs.size() == 1 ? " open" : "", deck_table("Given keys of " + run.name(), given));
     }
     section += fmt::format(
         "<details class=\"long\"><summary>All keys, with the origin of each value</summary>\n{}</details>\n",
-        deck_table(deck_rows(run, false)));
+        deck_table("All keys of " + run.name(), deck_rows(run, false)));
   }
   return section;
 }

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
+#include <string_view>
 
 #include "core/error.hpp"
 
@@ -70,6 +72,7 @@ std::vector<PhaseTime> phase_times(const RunReader& run) {
 
 std::vector<DeckDifferenceOfRuns> deck_differences(const std::vector<RunReader>& runs) {
   std::vector<DeckDifferenceOfRuns> keys;
+  std::set<std::string> chosen;  // keys with another origin than the default in some run
   for (size_t r = 0; r < runs.size(); ++r) {
     for (const DeckEntry& entry : runs[r].deck()) {
       const std::string key = entry.section + "." + entry.key;
@@ -79,11 +82,13 @@ std::vector<DeckDifferenceOfRuns> deck_differences(const std::vector<RunReader>&
         found = keys.end() - 1;
       }
       found->values[r] = entry.value;
+      if (entry.provenance != "default") chosen.insert(key);
     }
   }
-  std::erase_if(keys, [](const DeckDifferenceOfRuns& key) {
-    const bool equal = std::ranges::all_of(key.values, [&](const std::string& v) { return v == key.values.front(); });
-    return equal || key.key == "run.name" || key.key == "run.output" || key.key == "run.overwrite";
+  std::erase_if(keys, [&](const DeckDifferenceOfRuns& key) {
+    std::set<std::string_view> values(key.values.begin(), key.values.end());
+    if (!chosen.contains(key.key)) values.erase("");  // tasks have keys of their own: that is no difference
+    return values.size() < 2 || key.key == "run.name" || key.key == "run.output" || key.key == "run.overwrite";
   });
   return keys;
 }

@@ -31,7 +31,7 @@ struct DeckDifferenceOfRuns {
   std::vector<std::string> values;
 };
 
-/// Keys in the order of decks, but for the run's name and folder.
+/// Keys in the order of decks, but for the run's name and folder, and defaults that other runs have no key for.
 std::vector<DeckDifferenceOfRuns> deck_differences(const std::vector<RunReader>& runs);
 
 /// Reads the runs. Throws UserError(missing_input) if none of them has metrics.

@@ -345,7 +345,12 @@ int run_training(Job& job) {
   options.checkpoints.contents = std::move(contents);
   options.checkpoints.from = from ? &*from : nullptr;
   TrainingLoop loop(std::move(options), *plan, runtime, *log, stop_monitor);
-  if (loop.run() != 0) return static_cast<int>(ExitCode::stopped);
+  try {
+    if (loop.run() != 0) return static_cast<int>(ExitCode::stopped);
+  } catch (const UserError& error) {
+    log->fail(error.what());
+    throw;
+  }
   throw_on_all_ranks(communicator, [&] {
     if (root) directory->mark_finished(loop.completed());
   });

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "core/progress.hpp"
 #include "data/files/token_file.hpp"
 #include "text/tokenizer.hpp"
 #include "tool/tool.hpp"
@@ -61,6 +62,7 @@ void print_contents(const TokenFile& file) {
   std::vector<uint8_t> mask;
   int32_t highest = 0;
   int64_t trained = 0;
+  Progress progress("checking tokens", std::max<int64_t>(file.tokens(), 1));
   for (int64_t begin = 0; begin < file.tokens(); begin += piece_tokens) {
     const int64_t n = std::min(piece_tokens, file.tokens() - begin);
     ids.resize(static_cast<size_t>(n));
@@ -69,6 +71,7 @@ void print_contents(const TokenFile& file) {
     file.read_mask(begin, n, mask.data());
     highest = std::max(highest, *std::max_element(ids.begin(), ids.end()));
     trained += std::count(mask.begin(), mask.end(), uint8_t{1});
+    progress.add(n);
   }
   inspect_line("highest id", std::to_string(highest));
   inspect_line("mask",

@@ -70,7 +70,8 @@ int64_t roll_back(const RunContext& run, RunCheckpoints& checkpoints, TrainingSt
   checkpoints.discard_after(target);
   const RollbackRecord record{target, completed, left_out.first, left_out.last, before.reason()};
   throw_on_all_ranks(communicator, [&] {
-    if (communicator.rank() == 0) cut_metrics(directory, point.manifest);
+    const std::string note = communicator.rank() == 0 ? cut_metrics(directory, point.manifest) : std::string();
+    if (!note.empty()) run.log.warn(note);
     run.log.roll_back(record, log_state(point.manifest));
   });
   // Saves at once, so that a resumed run skips the same data.

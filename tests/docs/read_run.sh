@@ -77,3 +77,7 @@ if analyse curves runs/a --columns train/none --output none.png 2>control.txt; t
   echo "control: a column that is not there was drawn" && exit 1
 fi
 grep -q 'train has no column none, only .*grad_norm' control.txt
+
+analyse parallel runs/a runs/b --output lowest.png | sed '$d' >lowest.txt
+analyse parallel runs/a runs/b --highest --output highest.png | sed '$d' >highest.txt
+if cmp -s lowest.txt highest.txt; then echo "control: the highest result is the lowest one" && exit 1; fi

@@ -262,6 +262,16 @@ TEST(MetricsTables, ColumnsThatJoinAreLimited) {
   EXPECT_EQ(table.find("b")->values.size(), 2u);
 }
 
+// The last lines say why a run has ended: they are on the disk, although metrics.h5 is written but now and then.
+TEST_F(RunLogFiles, ARunThatAnErrorEndsHasItsLastValuesAndTheReason) {
+  RunLog log(options());
+  for (int64_t s = 1; s <= 3; ++s) log.step(record(s, 1.0, 10));
+  EXPECT_TRUE(column(folder / "metrics.h5", "/train/step").empty()) << "else this shows nothing";
+  log.fail("step 3: the loss is not finite");
+  EXPECT_EQ(column(folder / "metrics.h5", "/train/step"), (std::vector<double>{2}));
+  EXPECT_EQ(lines("log.txt").back(), "step 3: the loss is not finite");
+}
+
 TEST_F(RunLogFiles, LossScaleIsInTheLedgerAndTheMetrics) {
   RunLogOptions scaled = options();
   scaled.scales_loss = true;

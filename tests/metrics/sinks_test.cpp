@@ -396,7 +396,9 @@ class FailingSinks : public Sinks {
 TEST_F(FailingSinks, AnUnusableFolderIsAWarning) {
   write_file(folder / "tensorboard", "a file");
   write_file(folder / "wandb", "a file");
+  fs::create_directory(folder / "log.txt");
   const std::string warnings = run();
+  EXPECT_EQ(count(warnings, "log.txt: cannot be opened for writing"), 1u) << warnings;
   EXPECT_EQ(count(warnings, "the run continues without tensorboard"), 1u) << warnings;
   EXPECT_EQ(count(warnings, "the run continues without wandb"), 1u) << warnings;
   EXPECT_EQ(count(read_file(folder / "metrics.jsonl"), "\n"), 16u) << "other sinks go on";

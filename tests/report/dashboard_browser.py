@@ -176,6 +176,10 @@ def check_overlay(driver):
     eventually(lambda: points(driver, "loss") == 36, "one run again")
     for table in ("#nodes", "#ranks"):
         eventually(lambda: "node003" in text_of(driver, table), f"the table {table} is there again")
+    driver.execute_script("location.hash = 'beta'")
+    eventually(lambda: points(driver, "loss") == 41, "an address with another run shows that one")
+    driver.execute_script("location.hash = 'alpha'")
+    eventually(lambda: points(driver, "loss") == 36, "and the first one again")
 
 
 def check_disturbed_run(driver, run):

@@ -167,6 +167,16 @@ TEST_F(ReportTest, ComparisonsFitTheWidth) {
   EXPECT_LE(size_of(comparison_text(read(folders), 1)).second, 60U) << "a column at least";
 }
 
+// A task has keys that another has not: with their defaults they hide what somebody has changed.
+TEST_F(ReportTest, DefaultsThatARunHasNoKeyForAreNoDifference) {
+  const fs::path a = make_run("a", 0.001, 2), b = make_run("b", 0.001, 3);
+  std::ofstream(a / "deck.ini", std::ios::app) << "[dpo]\nbeta = 0.1  ; default\nlabel_smoothing = 0.2  ; deck\n";
+  const nlohmann::json json = nlohmann::json::parse(comparison_json(read({a, b})));
+  EXPECT_EQ(json["differences"].dump(), R"({"dpo.label_smoothing":["0.2",null]})");
+  std::ofstream(b / "deck.ini", std::ios::app) << "[dpo]\nbeta = 0.2  ; default\n";
+  EXPECT_EQ(nlohmann::json::parse(comparison_json(read({a, b})))["differences"]["dpo.beta"].dump(), R"(["0.1","0.2"])");
+}
+
 TEST_F(ReportTest, RunsWithoutMetricsAreNotedAndAloneRefused) {
   const fs::path empty = folder / "empty";
   write(empty / "deck.ini", "");

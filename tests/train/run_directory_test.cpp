@@ -68,6 +68,18 @@ TEST_F(RunDirectoryTest, AFinishedRunIsFoundAndNotTouched) {
   EXPECT_EQ(before, after);
 }
 
+// An open TensorBoard finds the files of the run that begins anew after those that it has read, and only after those.
+TEST_F(RunDirectoryTest, ARunThatBeginsAnewEmptiesItsEventFiles) {
+  const Directory directory(config());
+  directory.start(write_deck(config()));
+  fs::create_directory(folder / "a/tensorboard");
+  touch("tensorboard/events.out.tfevents.1.host");
+  touch("tensorboard/other");
+  directory.start(write_deck(config()));
+  EXPECT_EQ(fs::file_size(folder / "a/tensorboard/events.out.tfevents.1.host"), 0u);
+  EXPECT_FALSE(fs::exists(folder / "a/tensorboard/other")) << "control: it is removed";
+}
+
 TEST_F(RunDirectoryTest, AnotherDeckIsRefusedAndOverwritesOnlyWhenAllowed) {
   {
     const Directory directory(config());

@@ -535,6 +535,11 @@ matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
   for (const chart of charts.values()) chart.signature = '';  // canvases have the other colours
   drawSoon();
 });
+// A reader may change the names in the address.
+addEventListener('hashchange', () => {
+  chosen = [];
+  onRows([]);
+});
 // A browser has few connections to a server: pages that nobody sees give theirs back.
 document.addEventListener('visibilitychange', () => {
   if (document.hidden) {

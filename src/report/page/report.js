@@ -5,6 +5,7 @@
   const svgSpace = document.querySelector("svg").namespaceURI;
   const DASHES = [[], [9, 4], [2, 3], [10, 3, 2, 3]];
   const COLOURS = 8;
+  const WIDE_COLUMNS = 8; // of a table that is too wide for paper
   const MARKS = {resume: "R", rollback: "B", bad: "\u00d7", best: "\u2605"};
   let byTime = false;
   let printing = false;
@@ -219,6 +220,8 @@
   for (const table of document.querySelectorAll("table.sortable")) {
     const body = table.tBodies[0];
     const headers = [...table.tHead.rows[0].cells];
+    if (headers.length > WIDE_COLUMNS) table.classList.add("wide");
+    for (const row of body.rows) [...row.cells].forEach((cell, i) => { cell.dataset.name = headers[i].textContent; });
     headers.forEach((header, column) => {
       header.querySelector("button").addEventListener("click", () => {
         const up = header.getAttribute("aria-sort") !== "ascending";

@@ -216,10 +216,10 @@ void warn_if_backend_changed(ResumePoint& point, const std::string& attention) {
                   name(before), name(attention)));
 }
 
-void cut_metrics(const std::string& folder, const Manifest& manifest) {
+std::string cut_metrics(const std::string& folder, const Manifest& manifest) {
   const std::string path = folder + "/metrics.jsonl";
   std::ifstream file(path, std::ios::binary);
-  if (!file) return;
+  if (!file) return {};
   const auto step = static_cast<double>(manifest.step);
   int64_t keep = 0;
   for (std::string line; std::getline(file, line) && !file.eof();) {
@@ -234,7 +234,12 @@ void cut_metrics(const std::string& folder, const Manifest& manifest) {
     keep += static_cast<int64_t>(line.size()) + 1;
   }
   file.close();
-  cut_file(path, keep);
+  try {
+    cut_file(path, keep);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return {};
 }
 
 std::vector<std::string> cut_back(const std::string& folder, const ResumePoint& from) {
@@ -252,7 +257,8 @@ std::vector<std::string> cut_back(const std::string& folder, const ResumePoint& 
         fmt::format("{}: this is not the ledger that the checkpoint was saved with; a new one begins at step {}{}",
                     ledger, from.manifest.step, error ? "" : " (the old one: ledger.jsonl.damaged)"));
   }
-  if (from.own) cut_metrics(folder, from.manifest);
+  const std::string note = from.own ? cut_metrics(folder, from.manifest) : std::string();
+  if (!note.empty()) notes.push_back(note);
   return notes;
 }
 

@@ -58,6 +58,7 @@ void warn_if_backend_changed(ResumePoint& point, const std::string& attention);
 /// checkpoint's run. Returns notes for the user.
 std::vector<std::string> cut_back(const std::string& folder, const ResumePoint& from);
 /// Truncates metrics.jsonl alone: keeps lines up to the checkpoint; removes later lines, and an incomplete line.
-void cut_metrics(const std::string& folder, const Manifest& manifest);
+/// Returns a note if that fails: the run resumes all the same.
+[[nodiscard]] std::string cut_metrics(const std::string& folder, const Manifest& manifest);
 
 }  // namespace llmtrain

@@ -67,6 +67,23 @@ std::string owner_of_this_job() {
   return fmt::format("host {}, process {}{}", host_name(), getpid(), job.empty() ? "" : ", job " + job);
 }
 
+/// Removes what a run has written. Event files stay, empty: a TensorBoard that shows the run looks for the next file
+/// after the one it reads, and shows nothing new once that is gone.
+void remove_own(const fs::path& path, std::error_code& error) {
+  if (path.filename() != "tensorboard" || !fs::is_directory(fs::symlink_status(path, error))) {
+    fs::remove_all(path, error);
+    return;
+  }
+  for (fs::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
+    if (entry->is_regular_file() && entry->path().filename().string().starts_with("events.out.tfevents.")) {
+      fs::resize_file(entry->path(), 0, error);
+    } else {
+      fs::remove_all(entry->path(), error);
+    }
+    if (error) return;
+  }
+}
+
 [[noreturn]] void refuse_owner(const std::string& path, const std::string& owner) {
   throw UserError(
       ExitCode::cannot_create,
@@ -193,7 +210,7 @@ void RunDirectory::resume(const std::string& resolved_deck) const {
 void RunDirectory::start(const std::string& resolved_deck) const {
   for (const char* name : own_names) {
     std::error_code error;
-    fs::remove_all(path_ + "/" + name, error);
+    remove_own(path_ + "/" + name, error);
     if (error) throw UserError(ExitCode::io, fmt::format("{}/{}: cannot be removed: {}", path_, name, error.message()));
   }
   remove_temporary_files();

@@ -24,11 +24,17 @@ std::string lower_case(std::string text) {
   return text;
 }
 
+/// True for a value, or a list of values, that `words` has.
+bool is_listed(std::string_view words, const SettingValue& value) {
+  const auto listed = [&](const SettingValue& one) { return has_word(words, one.text); };
+  return value.items.empty() ? listed(value) : std::ranges::all_of(value.items, listed);
+}
+
 bool is_off(const SettingValue& value, std::string_view off) {
   const bool empty = value.text.empty() && value.items.empty() && value.members.empty() && value.callee.empty();
   if (value.is(Kind::null) || empty) return true;
   const std::string text = lower_case(value.text);
-  return text == "false" || text == "no" || text == "none" || value.number() == 0.0 || has_word(off, value.text);
+  return text == "false" || text == "no" || text == "none" || value.number() == 0.0 || is_listed(off, value);
 }
 
 /// Our name of one of their values: nothing where the table has none.
@@ -97,7 +103,7 @@ class Converter {
       const SettingValue more = read_settings(file);
       apply_all(deepspeed, flatten(more, file, deepspeed));
     }
-    apply_defaults();
+    apply_defaults(settings);
     if (!task_.empty()) {
       draft_.from("the kind of the settings", false);
       draft_.set_fact("task", task_);
@@ -120,11 +126,15 @@ class Converter {
       }
     }
     for (const Hint& hint : system_.hints) {
-      for (const Setting& setting : settings) {
-        const bool call = setting.name.starts_with(std::string(hint.key) + ".");
-        if ((call || setting.key == hint.key) && task_.empty()) task_ = hint.task;
-      }
+      if (task_.empty() && is_given(settings, hint.key)) task_ = hint.task;
     }
+  }
+
+  /// True if the settings have the key, or the call of a Python class.
+  static bool is_given(const std::vector<Setting>& settings, std::string_view key) {
+    return std::ranges::any_of(settings, [call = std::string(key) + ".", key](const Setting& setting) {
+      return setting.key == key || setting.name.starts_with(call);
+    });
   }
 
   void apply_all(const System& system, const std::vector<Setting>& settings) {
@@ -157,16 +167,18 @@ class Converter {
     if (value.is(Kind::unreadable)) return report_unreadable(entry, value, finding);
     if (entry.effect == Effect::unsupported && is_off(value, entry.off)) {
       finding.effect = Effect::no_effect;
-      finding.text = "off, as it always is here";
+      finding.text = is_listed(entry.off, value) ? "this value changes nothing here" : "off, as it always is here";
     }
     if (entry.effect != Effect::mapped) return;
     if (value.is(Kind::null)) {
       finding.effect = Effect::no_effect;
       finding.text = "not set, as if it were absent";
-    } else if (lower_case(value.text) == "auto" && entry.values.find("auto") == std::string_view::npos &&
-               entry.rule == nullptr) {
+    } else if (lower_case(value.text) == "auto" && entry.values.find("auto") == std::string_view::npos) {
       finding.effect = Effect::no_effect;
       finding.text = "auto: other settings decide";
+    } else if (entry.rule == nullptr && translated(entry.values, value.text) == "") {
+      finding.effect = Effect::no_effect;
+      finding.text = "this value sets nothing here";
     } else if (const std::string wrong = take(entry, value); !wrong.empty()) {
       finding.effect = Effect::unsupported;
       finding.text = entry.note.empty() ? wrong : fmt::format("{}; {}", wrong, entry.note);
@@ -193,6 +205,7 @@ class Converter {
     if (value.is(Kind::reference) && entry.rule == nullptr && entry.values.empty()) {
       return fmt::format("{} is a name of the program: write the value into the deck", value.print());
     }
+    if (entry.rule != nullptr && entry.fact.empty()) return entry.rule(draft_, value);
     const SettingValue original = value;
     if (std::string wrong = translate(entry.values, value); !wrong.empty()) return wrong;
     if (!entry.values.empty() && value.text.empty() && value.items.empty()) return "";
@@ -207,8 +220,9 @@ class Converter {
     return wrong;
   }
 
-  void apply_defaults() {
+  void apply_defaults(const std::vector<Setting>& settings) {
     for (const Default& one : system_.defaults) {
+      if (!one.with.empty() && !is_given(settings, one.with)) continue;
       if (!one.task.empty() && !has_word(one.task, task_.empty() ? "-" : task_)) continue;
       const Entry* const entry = find_entry(system_, one.key, task_);
       LLMTRAIN_CHECK(entry != nullptr, fmt::format("no entry for the default {}", one.key));
@@ -263,6 +277,7 @@ class Converter {
 };
 
 struct Score {
+  int64_t keys = 0;
   int64_t unknown = 0;  ///< keys that the system's tables do not have
   int64_t own = 0;      ///< keys of its own table
 };
@@ -271,6 +286,7 @@ Score score_of(const SettingValue& root, const System& system) {
   Score score;
   for (const Setting& setting : flatten(root, "", system)) {
     if (setting.key == "#") continue;
+    ++score.keys;
     if (find_entry(system, setting.key, "") == nullptr) ++score.unknown;
     for (const Entry& entry : system.entries) {
       if (has_word(entry.keys, setting.key)) {
@@ -282,7 +298,17 @@ Score score_of(const SettingValue& root, const System& system) {
   return score;
 }
 
-const System& find_system(const std::string& name, const SettingValue& root) {
+/// Throws where most keys belong to no program, such as in the configuration of a model.
+void check_score(const Score& score, const System& best, const SettingValue& root, const std::string& path) {
+  if (score.unknown * 2 <= score.keys) return;
+  std::string what = fmt::format("no settings of a known program: {} of {} keys are unknown to {}, the nearest one",
+                                 score.unknown, score.keys, best.title);
+  if (root.find("architectures") || root.find("model_type")) what += "; a model's config.json belongs to model.path";
+  if (root.find("log_history")) what += "; trainer_state.json has the metrics of a run, and not its settings";
+  throw UserError(ExitCode::bad_content, fmt::format("{}: {}; --from NAME reads it as settings of NAME", path, what));
+}
+
+const System& find_system(const std::string& name, const SettingValue& root, const std::string& path) {
   std::vector<std::string_view> names = {"auto"};
   for (const System* const system : systems()) {
     if (system->name == name) return *system;
@@ -304,6 +330,7 @@ const System& find_system(const std::string& name, const SettingValue& root) {
     }
   }
   LLMTRAIN_CHECK(best != nullptr, "there are systems");
+  check_score(best_score, *best, root, path);
   return *best;
 }
 
@@ -317,7 +344,7 @@ Conversion convert_settings(const std::string& path, const ConvertOptions& optio
   const SettingValue root = read_settings(path);
   if (!root.is(Kind::map)) throw UserError(ExitCode::bad_content, path + ":1: settings are names with values");
   if (root.members.empty()) throw UserError(ExitCode::bad_content, path + ":1: the file has no settings");
-  const System& system = find_system(options.from, root);
+  const System& system = find_system(options.from, root, path);
   return Converter(system, options, keys).run(root, path);
 }
 

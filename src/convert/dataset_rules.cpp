@@ -28,28 +28,49 @@ std::string fact_or_empty(const Draft& draft, std::string_view name) {
   return fact == nullptr ? "" : fact->text;
 }
 
-void add_dataset(Draft& draft, const std::string& text) {
+/// `fact`: of the resulting list.
+void add_dataset(Draft& draft, const std::string& text, const std::string& fact) {
   if (text.empty() || has_word(loaders, text)) return;
-  const std::string_view kind = is_hub_name(text) ? "datasets_of_hub" : "dataset_files";
+  const std::string hub_fact = fact + " of the hub", files_fact = fact + " of files";
+  const std::string& kind = is_hub_name(text) ? hub_fact : files_fact;
   const std::string before = fact_or_empty(draft, kind);
   draft.replace_fact(kind, before.empty() ? text : before + ", " + text);
-  const std::string hub = fact_or_empty(draft, "datasets_of_hub"), files = fact_or_empty(draft, "dataset_files");
+  const std::string hub = fact_or_empty(draft, hub_fact), files = fact_or_empty(draft, files_fact);
   const bool both = !hub.empty() && !files.empty();
-  draft.replace_fact("dataset", both ? fmt::format("{} (and of {})", hub, files) : hub + files);
+  draft.replace_fact(fact, both ? fmt::format("{} (and of {})", hub, files) : hub + files);
 }
 
-}  // namespace
-
-std::string set_datasets(Draft& draft, const SettingValue& value) {
+std::string add_datasets(Draft& draft, const SettingValue& value, const std::string& fact) {
   if (value.is(Kind::list)) {
     for (const SettingValue& item : value.items) {
-      if (std::string wrong = set_datasets(draft, item); !wrong.empty()) return wrong;
+      if (std::string wrong = add_datasets(draft, item, fact); !wrong.empty()) return wrong;
     }
     return "";
   }
-  if (value.is(Kind::map)) return "data sets of several kinds, or too many: name their files in data.train";
-  add_dataset(draft, value.text);
+  if (value.is(Kind::map)) return "data sets of several kinds, or too many: name their files in the deck";
+  add_dataset(draft, value.text, fact);
   return "";
+}
+
+/// Makes rows tell their format where no single one holds for all data sets.
+void leave_format_open(Draft& draft) { draft.replace("data.format", "auto"); }
+
+}  // namespace
+
+std::string set_datasets(Draft& draft, const SettingValue& value) { return add_datasets(draft, value, "dataset"); }
+
+std::string set_validation_datasets(Draft& draft, const SettingValue& value) {
+  return add_datasets(draft, value, "validation_data");
+}
+
+std::string set_dataset_shares(Draft& draft, const SettingValue& value) {
+  if (!value.is(Kind::map)) return value.print() + " is no map of shares";
+  std::string wrong;
+  for (const auto& [name, share] : value.members) {
+    add_dataset(draft, name, "dataset");
+    if (share.number() != 1.0) wrong = fmt::format("a share of {} of {}: fewer rows in its file", share.print(), name);
+  }
+  return wrong;
 }
 
 std::string set_row_format(Draft& draft, std::string_view format) {
@@ -61,20 +82,29 @@ std::string set_row_format(Draft& draft, std::string_view format) {
       "rows of another format than {}: data.format = auto tells formats by the first row of each file; better write "
       "all rows in one format",
       before->origin);
-  draft.replace("data.format", "auto");
+  leave_format_open(draft);
   return wrong;
 }
 
 std::string set_row_format_of(Draft& draft, const SettingValue& value, std::string_view table) {
-  if (value.is(Kind::list) || value.is(Kind::map)) return value.print() + " is no single name";
-  std::string wrong;
+  std::string wrong = value.print() + " has no counterpart here";
+  bool known = false;
   each_word(table, [&](std::string_view word) {
     const size_t equals = std::min(word.find('='), word.size());
     const std::string_view ours = word.substr(std::min(equals + 1, word.size()));
     if (word.substr(0, equals) != value.text) return;
-    if (equals == word.size() || !ours.empty()) wrong = set_row_format(draft, ours.empty() ? word : ours);
+    known = true;
+    wrong = equals < word.size() && ours.empty() ? "" : set_row_format(draft, ours.empty() ? word : ours);
   });
+  if (!known) leave_format_open(draft);
   return wrong;
+}
+
+std::string use_alpaca_prompt(Draft& draft) {
+  if (const Draft::Given* const before = draft.find("chat.template")) {
+    draft.refuse(before->origin, "rows of the type alpaca have their own prompt: chat.template = alpaca");
+  }
+  return draft.replace("chat.template", "alpaca");
 }
 
 std::string set_column(Draft& draft, std::string_view role, const SettingValue& column) {

@@ -11,10 +11,16 @@ namespace llmtrain::convert {
 /// A data set, or a list of them: files, folders, or names of the hub, whose rows the user has to bring. Names of
 /// loaders (json, text) have no effect: data files beside them tell.
 std::string set_datasets(Draft& draft, const SettingValue& value);
+/// The same for data that are measured.
+std::string set_validation_datasets(Draft& draft, const SettingValue& value);
+/// Data sets with the shares of their rows: a map of numbers.
+std::string set_dataset_shares(Draft& draft, const SettingValue& value);
 /// A format of the deck for the rows of a data set. A second one is an error, and leaves data.format = auto.
 std::string set_row_format(Draft& draft, std::string_view format);
-/// The same for a value of a table "theirs=ours ...".
+/// The same for a value of a table "theirs=ours ..."; another value leaves data.format = auto.
 std::string set_row_format_of(Draft& draft, const SettingValue& value, std::string_view table);
+/// The prompt of Alpaca around instructions, whatever template the model has.
+std::string use_alpaca_prompt(Draft& draft);
 /// The column of a role in data.columns; one column for all data sets.
 std::string set_column(Draft& draft, std::string_view role, const SettingValue& column);
 /// The keys of messages: a map of role and content.

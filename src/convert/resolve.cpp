@@ -44,6 +44,10 @@ void resolve_task(Draft& draft) {
   if (preference_loss) draft.set_text("dpo.loss", task);
   if (task == "rloo") draft.replace("grpo.loss", "rloo");
   draft.set_text("run.task", preference_loss ? "dpo" : task == "rloo" ? "grpo" : task);
+  if (draft.is("run.task", "grpo") && !draft.has("rewards.functions"))
+    draft.need("rewards.functions", "what completions are worth, such as exact:COLUMN or command:PROGRAM");
+  if (draft.is("run.task", "ppo") && !draft.has("ppo.reward_model"))
+    draft.need("ppo.reward_model", "the folder of a reward model");
 }
 
 void resolve_model(Draft& draft) {
@@ -65,13 +69,16 @@ void resolve_model(Draft& draft) {
   }
 }
 
-bool any_in(const Draft& draft, std::string_view section) {
-  return std::ranges::any_of(draft.values(), [&](const auto& entry) { return entry.first.starts_with(section); });
+bool any_given_in(const Draft& draft, std::string_view section) {
+  return std::ranges::any_of(
+      draft.values(), [&](const auto& entry) { return entry.first.starts_with(section) && !entry.second.is_default; });
 }
 
 void resolve_finetuning(Draft& draft) {
   const Draft::Given* const fact = draft.fact("finetuning");
-  std::string kind = fact ? fact->text : any_in(draft, "lora.") || draft.has("quantization.bits") ? "lora" : "full";
+  std::string kind = fact                                                             ? fact->text
+                     : any_given_in(draft, "lora.") || draft.has("quantization.bits") ? "lora"
+                                                                                      : "full";
   draft.from(fact ? fact->origin : "adapters or quantised weights are set", fact && fact->is_default);
   if (kind == "qlora") draft.set_text("quantization.bits", "4");
   const bool quantised = draft.has("quantization.bits") && !draft.is("quantization.bits", "0");
@@ -103,8 +110,28 @@ void resolve_packing(Draft& draft) {
   const Draft::Given* const packing = draft.fact("packing");
   const Draft::Given* const strategy = draft.fact("packing_strategy");
   if (!packing) return;
-  const std::string kind = packing->text == "false" ? "none" : strategy ? strategy->text : "best_fit";
+  const std::string kind = packing->text == "false"           ? "none"
+                           : strategy                         ? strategy->text
+                           : draft.is("run.task", "pretrain") ? "wrap"
+                                                              : "best_fit";
   set_from(draft, "data.packing", kind, *packing);
+}
+
+void resolve_sequence_length(Draft& draft) {
+  if (draft.has("batch.sequence_length")) return;
+  const Draft::Given* const prompt = draft.fact("prompt_length");
+  const double completion = draft.number("rollout.max_new_tokens", 0);
+  if (prompt && completion > 0) {
+    const double length = draft.fact_number("prompt_length").value_or(0) + completion;
+    set_from(draft, "batch.sequence_length", print_number(length), *prompt);
+  } else if (completion > 0) {
+    draft.need("batch.sequence_length",
+               fmt::format("tokens of the longest prompt, and {} of a completion", completion));
+  } else if (const Draft::Given* const length = draft.find("model.max_seq_len")) {
+    set_from(draft, "batch.sequence_length", length->text, *length);
+  } else {
+    draft.need("batch.sequence_length", "tokens of a sample");
+  }
 }
 
 void resolve_data(Draft& draft) {
@@ -119,13 +146,7 @@ void resolve_data(Draft& draft) {
   place("validation_data", "data.validation", "");
   resolve_validation(draft);
   resolve_packing(draft);
-  if (!draft.has("batch.sequence_length")) {
-    if (const Draft::Given* const length = draft.find("model.max_seq_len")) {
-      set_from(draft, "batch.sequence_length", length->text, *length);
-    } else {
-      draft.need("batch.sequence_length", "tokens of a sample");
-    }
-  }
+  resolve_sequence_length(draft);
 }
 
 /// Factors of a step's sequences.
@@ -222,7 +243,9 @@ void resolve_schedule(Draft& draft) {
   resolve_deepspeed_warmup(draft);
   resolve_decay_steps(draft);
   const double steps = draft.fact_number("warmup_steps").value_or(0);
-  const double ratio = draft.fact_number("warmup_ratio").value_or(0);
+  const bool ratio_counts =
+      !draft.fact("warmup_steps") || (draft.fact("warmup_ratio") && !draft.fact("warmup_ratio")->is_default);
+  const double ratio = ratio_counts ? draft.fact_number("warmup_ratio").value_or(0) : 0;
   if (steps >= 1) {
     set_from(draft, "schedule.warmup_steps", fmt::format("{}", static_cast<int64_t>(steps)),
              *draft.fact("warmup_steps"));
@@ -277,7 +300,8 @@ void resolve_interval(Draft& draft, const std::string& section, std::string_view
                       std::string_view steps_name) {
   const Draft::Given* const strategy = draft.fact(strategy_name);
   const Draft::Given* const given = draft.fact(steps_name);
-  const std::string kind = strategy != nullptr ? strategy->text : "steps";
+  const bool steps_win = strategy != nullptr && strategy->is_default && strategy->text == "epoch" && given != nullptr;
+  const std::string kind = strategy != nullptr && !steps_win ? strategy->text : "steps";
   if (strategy != nullptr && kind == "no") return set_from(draft, section + ".every_steps", "0", *strategy);
   if (strategy != nullptr && kind == "epoch" && section == "log")
     return draft.refuse(strategy->origin, "the log has lines by steps: give log.every_steps");
@@ -334,6 +358,14 @@ void resolve_run(Draft& draft) {
   if (wandb && name) set_plain(draft, "wandb.name", name->text, *name);
 }
 
+/// SimPO's margin as a multiple of beta.
+void resolve_preference(Draft& draft) {
+  const Draft::Given* const ratio = draft.fact("gamma_beta_ratio");
+  if (!ratio) return;
+  const double gamma = draft.fact_number("gamma_beta_ratio").value_or(0) * draft.number("dpo.beta", 0.1);
+  set_from(draft, "dpo.simpo_gamma", print_number(gamma), *ratio);
+}
+
 void resolve_curriculum(Draft& draft) {
   if (draft.is_fact("curriculum", "true")) return;
   if (!draft.is_fact("curriculum", "false")) return;
@@ -368,7 +400,7 @@ std::string wrong_fact(std::string_view fact, const SettingValue& value) {
   constexpr std::string_view counts = "micro accumulation global world",
                              numbers =
                                  "max_steps epochs warmup_steps warmup_ratio min_lr_rate eval_steps save_steps "
-                                 "logging_steps decay_steps";
+                                 "logging_steps decay_steps gamma_beta_ratio prompt_length";
   const std::optional<int64_t> count = value.integer();
   if (has_word(counts, fact)) {
     if (!count || *count < 1) return value.print() + " is no count";
@@ -393,6 +425,7 @@ void resolve(Draft& draft) {
   resolve_parallel(draft);
   resolve_intervals(draft);
   resolve_run(draft);
+  resolve_preference(draft);
   resolve_curriculum(draft);
   remove_unused(draft);
 }

@@ -97,6 +97,11 @@ std::string use_deepspeed(Draft& draft, const SettingValue& value) {
   return "";
 }
 
+std::string set_jinja_template(Draft& draft, const SettingValue& value) {
+  const bool is_text = value.text.find_first_of("{\n") != std::string::npos;
+  return is_text ? "the text of a template: write it to a file, and name that" : draft.set("chat.template", value);
+}
+
 std::string train_on_prompt(Draft& draft, const SettingValue& value) {
   return is_true(value) ? draft.set_text("chat.train_on", "all") : "";
 }

@@ -17,7 +17,8 @@ inline constexpr std::string_view schedulers =
     "warmup_stable_decay";
 inline constexpr std::string_view optimizers =
     "adamw adamw_torch=adamw adamw_torch_fused=adamw adamw_hf=adamw adamw_anyprecision=adamw adamw_apex_fused=adamw "
-    "fused=adamw adamw_8bit adamw_bnb_8bit=adamw_8bit paged_adamw paged_adamw_32bit=paged_adamw paged_adamw_8bit "
+    "fused=adamw adamw_8bit adamw_bnb_8bit=adamw_8bit adamw_torch_8bit=adamw_8bit paged_adamw "
+    "paged_adamw_32bit=paged_adamw paged_adamw_8bit "
     "adafactor lion lion_32bit=lion paged_lion_32bit=lion sgd muon";
 inline constexpr std::string_view dtypes =
     "float16=fp16 fp16 half=fp16 bfloat16=bf16 bf16 float32=fp32 fp32 float=fp32 torch.float16=fp16 "
@@ -52,6 +53,8 @@ std::string set_rank_pattern(Draft& draft, const SettingValue& value);
 std::string set_alpha_pattern(Draft& draft, const SettingValue& value);
 /// ZeRO stage 2 where DeepSpeed is used without settings.
 std::string use_deepspeed(Draft& draft, const SettingValue& value);
+/// The path of a Jinja template; its text has to be written to a file.
+std::string set_jinja_template(Draft& draft, const SettingValue& value);
 /// Trained tokens: those of the prompt, too, or not.
 std::string train_on_prompt(Draft& draft, const SettingValue& value);
 

@@ -7,9 +7,9 @@
 namespace llmtrain::convert {
 
 std::span<const System* const> systems() {
-  static constexpr std::array<const System*, 13> all = {
-      &transformers, &trl,        &peft,        &deepspeed,         &llama_factory,   &axolotl,   &torchtune,
-      &nanogpt,      &llama_farm, &llm_trainer, &simple_foundation, &training_system, &llama_home};
+  static constexpr std::array<const System*, 14> all = {
+      &transformers, &trl,     &peft,       &deepspeed,   &accelerate,        &llama_factory,   &axolotl,
+      &torchtune,    &nanogpt, &llama_farm, &llm_trainer, &simple_foundation, &training_system, &llama_home};
   return all;
 }
 
@@ -31,6 +31,10 @@ const Entry* find_entry(const System& system, std::string_view key, std::string_
     const std::string_view rest = without_prefix(*include.system, key.substr(include.prefix.size()));
     if (const Entry* const entry = find_entry(*include.system, rest, task)) return entry;
   }
+  for (const Alias& alias : system.aliases) {
+    if (any_task != nullptr || !key.starts_with(alias.from)) continue;
+    return find_entry(system, std::string(alias.to) + std::string(key.substr(alias.from.size())), task);
+  }
   return any_task;
 }
 
@@ -40,6 +44,7 @@ bool has_entries_below(const System& system, std::string_view key) {
   for (const Entry& entry : system.entries) {
     each_word(entry.keys, [&](std::string_view name) { found = found || name.starts_with(map); });
   }
+  for (const Alias& alias : system.aliases) found = found || alias.from == map;
   for (const Include& include : system.includes) {
     found = found || include.prefix.starts_with(map);
     if (key.starts_with(include.prefix)) {

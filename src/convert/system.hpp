@@ -54,11 +54,13 @@ constexpr Entry unsupported(std::string_view keys, std::string_view instead, std
   return {keys, Effect::unsupported, {}, {}, instead, {}, nullptr, off};
 }
 
-/// A value that the other program uses where a key is not given, in words of its own. `task`: as in Entry.
+/// A value that the other program uses where a key is not given, in words of its own. `task`: as in Entry. `with`: it
+/// holds only beside this key, or the call of this Python class.
 struct Default {
   std::string_view key;
   std::string_view value;
   std::string_view task = {};
+  std::string_view with = {};
 };
 
 /// A key, or the name of a Python class, whose presence tells the task.
@@ -74,6 +76,12 @@ struct Include {
   const System* system;
 };
 
+/// Keys below `from` have the entries of those below `to`, unless they have their own.
+struct Alias {
+  std::string_view from;
+  std::string_view to;
+};
+
 struct System {
   std::string_view name;   ///< --from
   std::string_view title;  ///< for people, with the version of the table
@@ -82,13 +90,14 @@ struct System {
   std::span<const Hint> hints = {};
   std::span<const Include> includes = {};
   std::span<const std::string_view> prefixes = {};  ///< beginnings of keys that are left out
+  std::span<const Alias> aliases = {};
 };
 
 /// All systems, in the order in which --from auto prefers them.
 std::span<const System* const> systems();
 
-extern const System transformers, trl, peft, llama_factory, axolotl, torchtune, deepspeed, nanogpt, llama_farm,
-    simple_foundation, llm_trainer, llama_home, training_system;
+extern const System transformers, trl, peft, accelerate, llama_factory, axolotl, torchtune, deepspeed, nanogpt,
+    llama_farm, simple_foundation, llm_trainer, llama_home, training_system;
 
 /// Finds the entry of a key for a task, or null.
 const Entry* find_entry(const System& system, std::string_view key, std::string_view task);

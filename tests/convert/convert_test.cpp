@@ -1,11 +1,14 @@
 // Settings of other programs become decks: what several settings say together, defaults of the other program, keys that
 // are left out.
 #include "converted.hpp"
+#include "core/error.hpp"
 
 namespace llmtrain::test {
 namespace {
 
 using convert::Effect;
+using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -112,6 +115,70 @@ TEST_F(ConvertTest, ReferencesAndTheEnvironment) {
           .deck;
   EXPECT_THAT(deck, HasSubstr("path = ${MODELS}/m"));
   EXPECT_THAT(deck, HasSubstr("output = /tmp"));
+}
+
+TEST_F(ConvertTest, AccelerateTellsTheLaunch) {
+  const convert::Conversion out = of_text("a.yaml",
+                                          "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\n"
+                                          "deepspeed_config: {zero_stage: 3, offload_optimizer_device: cpu}\n"
+                                          "mixed_precision: bf16\nnum_processes: 8\n",
+                                          "auto");
+  EXPECT_EQ(out.system->name, "accelerate");
+  EXPECT_THAT(out.deck,
+              AllOf(HasSubstr("zero = 3"), HasSubstr("offload_optimizer = cpu"), HasSubstr("compute = bf16")));
+  EXPECT_EQ(out.count(Effect::unknown) + out.count(Effect::unsupported), 0u);
+}
+
+TEST_F(ConvertTest, FilesOfOtherKindsAreRefused) {
+  const auto error = [this](const std::string& text, const std::string& from) -> std::string {
+    try {
+      of_text("a.json", text, from);
+    } catch (const UserError& failure) {
+      EXPECT_EQ(failure.code(), ExitCode::bad_content);
+      return failure.what();
+    }
+    return "";
+  };
+  const std::string model = R"({"architectures": ["X"], "model_type": "x", "hidden_size": 8, "seed": 1})";
+  EXPECT_THAT(error(model, "auto"), HasSubstr("config.json"));
+  EXPECT_EQ(error(model, "transformers"), "") << "a program that is named is believed";
+  EXPECT_THAT(error(R"({"log_history": [], "epoch": 1, "global_step": 3})", "auto"), HasSubstr("trainer_state"));
+  EXPECT_EQ(error(R"({"learning_rate": 1, "seed": 1, "oops": 1})", "auto"), "");
+}
+
+TEST_F(ConvertTest, AdaptersHaveTheDefaultsOfTheirProgram) {
+  const std::string trl = of_text("a.yaml", "output_dir: o\nuse_peft: true\n", "trl").deck;
+  EXPECT_THAT(trl, AllOf(HasSubstr("\nr = 16"), HasSubstr("alpha = 32"), HasSubstr("target_modules = q_proj, v_proj")));
+  const std::string peft = of_text("a.py", "config = LoraConfig(r=4)\nargs = SFTConfig(output_dir='o')\n", "trl").deck;
+  EXPECT_THAT(peft, AllOf(HasSubstr("\nr = 4"), HasSubstr("alpha = 8"), HasSubstr("finetuning = lora")));
+  EXPECT_THAT(of_text("a.yaml", "output_dir: o\n", "trl").deck, Not(HasSubstr("lora")));
+}
+
+TEST_F(ConvertTest, AxolotlWarmsUpAndSavesByItself) {
+  const auto deck = [this](const std::string& text) {
+    return of_text("a.yaml", "base_model: m\nnum_epochs: 2\n" + text, "axolotl").deck;
+  };
+  EXPECT_THAT(deck(""), AllOf(HasSubstr("warmup_ratio = 0.03"), HasSubstr("[checkpoint]\nevery_epochs = 1")));
+  EXPECT_THAT(deck("warmup_steps: 0\n"), Not(HasSubstr("warmup")));
+  EXPECT_THAT(deck("warmup_ratio: 0.1\n"), HasSubstr("warmup_ratio = 0.1"));
+  EXPECT_THAT(deck("save_steps: 70\n"), HasSubstr("[checkpoint]\nevery_steps = 70"));
+}
+
+TEST_F(ConvertTest, RolloutsTellTheLengthOfASample) {
+  const auto grpo = [this](const std::string& text) {
+    return of_text("a.yaml", "num_generations: 4\nmax_completion_length: 1024\n" + text, "trl");
+  };
+  EXPECT_THAT(grpo("max_prompt_length: 512\n").deck, HasSubstr("sequence_length = 1536"));
+  const std::vector<std::string> needs = grpo("").needs;
+  EXPECT_THAT(needs, Contains(HasSubstr("batch.sequence_length")));
+  EXPECT_THAT(needs, Contains(HasSubstr("rewards.functions")));
+}
+
+TEST_F(ConvertTest, LossesOfPreferences) {
+  const convert::Conversion simpo = of_text("a.yaml", "gamma_beta_ratio: 0.5\nbeta: 2.5\noutput_dir: o\n", "trl");
+  EXPECT_THAT(simpo.deck, AllOf(HasSubstr("loss = simpo"), HasSubstr("simpo_gamma = 1.25")));
+  EXPECT_THAT(of_text("a.yaml", "loss: {_component_: torchtune.rlhf.loss.RSOLoss, gamma: 0.2}\n", "torchtune").deck,
+              AllOf(HasSubstr("task = dpo"), HasSubstr("loss = hinge"), HasSubstr("beta = 0.2")));
 }
 
 }  // namespace

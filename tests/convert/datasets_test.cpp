@@ -148,5 +148,65 @@ TEST_F(Datasets, OfTorchtune) {
               HasSubstr("columns = prompt:q, query:x, response:a"));
 }
 
+TEST_F(Datasets, AnUnknownTypeLeavesTheFormatOpen) {
+  const auto types = [this](const std::string& first, const std::string& second) {
+    return axolotl("datasets:\n  - path: a.jsonl\n    type: " + first + "\n  - path: b.jsonl\n    type: " + second +
+                   "\n");
+  };
+  for (const Conversion& out : {types("alpaca", "jeopardy"), types("jeopardy", "alpaca")}) {
+    EXPECT_THAT(out.deck, HasSubstr("format = auto"));
+    EXPECT_GT(out.count(Effect::unsupported), 0u);
+  }
+  EXPECT_THAT(types("alpaca", "alpaca").deck, HasSubstr("format = alpaca"));
+  const std::string builder = "  - _component_: torchtune.datasets.";
+  const Conversion two = torchtune("dataset:\n" + builder + "alpaca_dataset\n" + builder + "chat_dataset\n");
+  EXPECT_THAT(two.deck, HasSubstr("format = auto"));
+  EXPECT_THAT(found(two, "dataset.1._component_"), HasSubstr("not supported"));
+}
+
+TEST_F(Datasets, DataThatAreMeasuredAreValidation) {
+  const std::string train = "datasets:\n  - path: a.jsonl\n    type: alpaca\n";
+  const Conversion same = axolotl(train + "test_datasets:\n  - path: v.jsonl\n    type: alpaca\n    split: train\n");
+  EXPECT_THAT(same.deck, AllOf(HasSubstr("\nvalidation = v.jsonl"), HasSubstr("format = alpaca")));
+  EXPECT_EQ(same.count(Effect::unsupported) + same.count(Effect::unknown), 0u);
+  const Conversion other = axolotl(train + "test_datasets:\n  - path: v.jsonl\n    type: completion\n");
+  EXPECT_THAT(found(other, "test_datasets.0.type"), HasSubstr("not supported"));
+  EXPECT_THAT(other.deck, HasSubstr("format = auto"));
+  const std::string rows = "torchtune.datasets.instruct_dataset\n  data_files: ";
+  const Conversion tune =
+      torchtune("dataset:\n  _component_: " + rows + "a.json\ndataset_val:\n  _component_: " + rows +
+                "v.json\nrun_val_every_n_steps: 25\n");
+  EXPECT_THAT(tune.deck, AllOf(HasSubstr("train = a.json "), HasSubstr("validation = v.json ")));
+  EXPECT_THAT(tune.deck, HasSubstr("[evaluation]\nevery_steps = 25"));
+}
+
+TEST_F(Datasets, AlpacaHasItsOwnPrompt) {
+  const std::string alpaca = "datasets:\n  - path: a.jsonl\n    type: alpaca\n", chatml = "chat_template: chatml\n";
+  for (const Conversion& out : {axolotl(alpaca + chatml), axolotl(chatml + alpaca)}) {
+    EXPECT_THAT(out.deck, HasSubstr("template = alpaca"));
+    EXPECT_THAT(found(out, "chat_template"), HasSubstr("not supported"));
+  }
+  EXPECT_THAT(axolotl("datasets:\n  - path: a.jsonl\n    type: chat_template\n" + chatml).deck,
+              HasSubstr("template = chatml"));
+  EXPECT_THAT(found(axolotl("chat_template_jinja: \"{{ messages }}\"\n"), "chat_template_jinja"),
+              AllOf(HasSubstr("not supported"), HasSubstr("to a file")));
+}
+
+TEST_F(Datasets, OfTrlAndTheAlignmentHandbook) {
+  const auto trl = [this](const std::string& text) { return of_text("t.yaml", "output_dir: o\n" + text, "trl"); };
+  EXPECT_THAT(trl("dataset_text_field: body\n").deck,
+              AllOf(HasSubstr("columns = text:body"), Not(HasSubstr("text_column"))));
+  EXPECT_THAT(trl("dataset_text_field: text\n").deck, Not(HasSubstr("columns")));
+  const Conversion mixture =
+      trl("dataset_mixture:\n  datasets:\n    - id: a/b\n      split: test\n      weight: 1.0\n    - id: c/d\n"
+          "      weight: 0.5\n  test_split_size: 0.1\n");
+  EXPECT_THAT(mixture.needs, Contains(HasSubstr("a/b, c/d")));
+  EXPECT_THAT(mixture.deck, HasSubstr("validation_fraction = 0.1"));
+  EXPECT_EQ(mixture.count(Effect::unsupported), 2u) << "a split and a share";
+  EXPECT_EQ(mixture.count(Effect::unknown), 0u);
+  EXPECT_EQ(trl("dataset_mixer: {a/b: 1.0}\n").count(Effect::unsupported), 0u);
+  EXPECT_EQ(trl("dataset_mixer: {a/b: 0.5}\n").count(Effect::unsupported), 1u);
+}
+
 }  // namespace
 }  // namespace llmtrain::test

@@ -42,7 +42,7 @@ class RequirementBlocks : public ConvertTest, public testing::WithParamInterface
   std::string system() const { return fs::path(GetParam()).parent_path().filename(); }
   convert::Conversion conversion() const { return converted(GetParam(), {.from = system(), .task = "", .ranks = 0}); }
 
-  /// What completes a deck: a small shape, files, two steps.
+  /// Keys that complete a deck: a small shape, files, two steps.
   std::vector<std::string> completion(const std::string& deck) const {
     const auto has = [&deck](const std::string& line) { return deck.find("\n" + line) != std::string::npos; };
     std::vector<std::string> keys = {"run.output=" + folder(),   "run.name=run",          "run.max_steps=2",

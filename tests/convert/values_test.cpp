@@ -98,5 +98,25 @@ TEST_F(ConvertTest, PackingHasAStrategy) {
   EXPECT_THAT(deck("packing_strategy: wrapped\n"), Not(HasSubstr("packing = wrap")));
 }
 
+TEST_F(ConvertTest, ValuesThatSetNothingAreNotMapped) {
+  const Conversion out = of_text("a.yaml", "load_in_4bit: false\nload_in_8bit: true\noutput_dir: o\n", "trl");
+  EXPECT_EQ(out.findings[0].effect, Effect::no_effect);
+  EXPECT_EQ(out.findings[1].effect, Effect::mapped);
+  const Conversion betas =
+      of_text("a.json", R"({"optimizer": {"params": {"betas": "auto", "lr": "auto"}}})", "deepspeed");
+  EXPECT_EQ(betas.count(Effect::no_effect), 2u);
+  const std::string plugins = "base_model: m\nplugins:\n  - axolotl.integrations.liger.LigerPlugin\n";
+  EXPECT_EQ(of_text("a.yaml", plugins, "axolotl").count(Effect::unsupported), 0u);
+  EXPECT_EQ(of_text("a.yaml", plugins + "  - my.Plugin\n", "axolotl").count(Effect::unsupported), 1u);
+}
+
+TEST_F(ConvertTest, AValidationSplitIsAShareOrAName) {
+  const auto split = [this](const std::string& value) {
+    return of_text("a.py", "data = DataConfig(dataset_name='d', validation_split=" + value + ")\n", "llm-trainer");
+  };
+  EXPECT_THAT(split("0.2").deck, HasSubstr("validation_fraction = 0.2"));
+  EXPECT_THAT(split("'validation'").deck, HasSubstr("# validation = ...  required"));
+}
+
 }  // namespace
 }  // namespace llmtrain::test

@@ -8,7 +8,6 @@ namespace llmtrain::convert {
 namespace {
 
 std::string set_flex_dtype(Draft& draft, const SettingValue& value, std::string_view fact) {
-  if (value.text == "auto") return "";  // as without the key
   draft.set_fact(fact, value.boolean().value_or(value.text == "full") ? "true" : "false");
   return "";
 }
@@ -73,6 +72,11 @@ std::string set_modules(Draft& draft, const SettingValue& value) {
   return draft.is_fact("all_linear", "true") ? beyond_linear(draft) : set_target_modules(draft, value);
 }
 
+/// IPO is a loss of DPO.
+std::string set_rl(Draft& draft, const SettingValue& value) {
+  return value.text == "ipo" ? draft.set_text("dpo.loss", "ipo") : "";
+}
+
 /// The trained roles of a conversation.
 std::string set_roles_to_train(Draft& draft, const SettingValue& value) {
   const bool one = !value.is(SettingValue::Kind::list);
@@ -83,7 +87,10 @@ std::string set_roles_to_train(Draft& draft, const SettingValue& value) {
 }
 
 constexpr std::string_view row_types = "alpaca chat_template=messages sharegpt completion=text";
-std::string set_type(Draft& draft, const SettingValue& value) { return set_row_format_of(draft, value, row_types); }
+std::string set_type(Draft& draft, const SettingValue& value) {
+  const std::string wrong = set_row_format_of(draft, value, row_types);
+  return wrong.empty() && value.text == "alpaca" ? use_alpaca_prompt(draft) : wrong;
+}
 
 constexpr std::string_view chat_templates =
     "tokenizer_default=auto llama2 llama3 chatml qwen_25=qwen qwen3 mistral_v1=mistral alpaca gemma phi_3=phi3 "
@@ -105,12 +112,22 @@ constexpr Entry entries[] = {
         "the folder's config.json, and [quantization]"),
     no_effect("hub_model_id hub_strategy hub_revision save_safetensors push_dataset_to_hub hf_use_auth_token",
               "nothing is sent over the network"),
-    derived("rl", "task", "run.task", "dpo ipo=dpo kto orpo simpo grpo"),
+    Entry{"rl", Effect::mapped, "run.task, dpo.loss", "dpo ipo=dpo kto orpo simpo grpo", {}, "task", set_rl},
     mapped("reward_model", "run.task", "true=reward false="),
-    unsupported(
-        "process_reward_model num_labels ebft qat trainer_cls plugins dynamic_checkpoint dynamic_checkpoint.enabled "
-        "dynamic_checkpoint.check_interval dynamic_checkpoint.trigger_file_path quantization",
-        "the tasks of run.task; a signal saves a checkpoint at once"),
+    unsupported("process_reward_model ebft qat trainer_cls diffusion llmcompressor dynamic_checkpoint "
+                "dynamic_checkpoint.enabled "
+                "dynamic_checkpoint.check_interval dynamic_checkpoint.trigger_file_path quantization",
+                "the tasks of run.task; a signal saves a checkpoint at once"),
+    no_effect("num_labels", "a reward model has one score"),
+    unsupported("plugins", "kernels and losses are built in",
+                "axolotl.integrations.liger.LigerPlugin "
+                "axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin "
+                "axolotl.integrations.kernels.KernelsPlugin axolotl.integrations.spectrum.SpectrumPlugin"),
+    unsupported("use_scattermoe use_sonicmoe use_dsv4_kernels use_glm_dsa_kernels expert_parallel_size "
+                "dsv4_fp4_grouped_mode nvfp4_merge_aware",
+                "models with experts are not there", "1"),
+    no_effect("expert_parallel_num_nvl_bytes expert_parallel_token_capacity", "belongs to expert_parallel_size"),
+    no_effect("gptq_groupsize gptq_model_v1 gptq_disable_exllama", "belongs to gptq"),
     mapped("dpo_label_smoothing", "dpo.label_smoothing"),
     mapped("center_rewards_coefficient", "reward.center_coefficient"),
     mapped("dpo_loss_type", "dpo.loss",
@@ -136,7 +153,7 @@ constexpr Entry entries[] = {
           Effect::mapped,
           "data.format",
           row_types,
-          "the prompt is that of chat.template (alpaca for type alpaca); for other types name the columns in "
+          "the prompt is that of chat.template; for other types name the columns in "
           "data.columns, or write the rows in a format of docs/data.md",
           {},
           set_type}
@@ -183,7 +200,7 @@ constexpr Entry entries[] = {
     unsupported("datasets.ds_type datasets.format pretraining_dataset.ds_type", "rows as JSON lines: docs/data.md",
                 "json text"),
     mapped("datasets.chat_template", "chat.template", chat_templates),
-    mapped("datasets.chat_template_jinja", "chat.template"),
+    ruled("datasets.chat_template_jinja", set_jinja_template, "chat.template"),
     unsupported("datasets.conversation", "chat.template"),
     unsupported("datasets.drop_system_message datasets.split_thinking datasets.field_thinking "
                 "datasets.template_thinking_key datasets.message_field_training "
@@ -193,7 +210,8 @@ constexpr Entry entries[] = {
     no_effect("datasets.preprocess_shards datasets.revision datasets.trust_remote_code datasets.source "
               "pretraining_dataset.trust_remote_code pretraining_dataset.revision pretraining_dataset.type",
               "files are read as they are, in parallel"),
-    unsupported("test_datasets", "data.validation names files"),
+    ruled("test_datasets test_datasets.path test_datasets.data_files", set_validation_datasets, "data.validation",
+          "files; the rows of the hub's data sets have to be written to files"),
     mapped("shuffle_merged_datasets", "data.shuffle"),
     no_effect("shuffle_before_merging_datasets dataset_prepared_path dataset_shard_num dataset_shard_idx "
               "skip_prepare_dataset "
@@ -243,7 +261,9 @@ constexpr Entry entries[] = {
         "xformers_attention sdp_attention flex_attention flex_attn_compile_kwargs flash_attention "
         "flash_attn_cross_entropy "
         "flash_attn_fuse_mlp flash_optimum sage_attention eager_attention attn_implementation gemma4_hybrid_attn_impl "
-        "large_head_attention flash_attn_d512 sdpa_varlen fused_attn_kernel lora_mlp_kernel lora_qkv_kernel "
+        "cut_cross_entropy liger_rope liger_rms_norm liger_rms_norm_gated liger_layer_norm liger_glu_activation "
+        "liger_swiglu liger_cross_entropy liger_fused_linear_cross_entropy large_head_attention flash_attn_d512 "
+        "sdpa_varlen fused_attn_kernel lora_mlp_kernel lora_qkv_kernel "
         "lora_o_kernel "
         "lora_embedding_kernel chunked_cross_entropy chunked_cross_entropy_num_chunks tiled_mlp tiled_mlp_num_shards "
         "tiled_mlp_use_original_mlp torch_compile_options deepcompile",
@@ -255,7 +275,11 @@ constexpr Entry entries[] = {
     unsupported("dp_shard_size dp_replicate_size sequence_parallel_degree context_parallel_size tensor_parallel_size",
                 "parallel.zero", "1"),
     no_effect("heads_k_stride ring_attn_func", "belongs to context parallelism"),
-    unsupported("special_tokens added_tokens_overrides", "data.add_tokens and data.eos_token"),
+    mapped("special_tokens.eos_token", "data.eos_token"),
+    no_effect("special_tokens.pad_token special_tokens", "samples are never padded"),
+    unsupported("special_tokens.bos_token special_tokens.unk_token special_tokens.additional_special_tokens "
+                "added_tokens_overrides",
+                "the tokenizer's files in model.path, and data.add_tokens"),
     mapped("tokens", "data.add_tokens"),
     ruled("micro_batch_size", set_micro, "batch.micro, batch.global"),
     ruled("batch_size", set_batch, "batch.global",
@@ -287,12 +311,14 @@ constexpr Entry entries[] = {
     derived("wandb_name", "run_name", "wandb.name"),
     mapped("wandb_entity", "wandb.entity"),
     no_effect("wandb_run_id wandb_mode wandb_watch wandb_log_model", "one offline run for each run directory"),
-    unsupported("use_mlflow use_comet use_trackio use_otel_metrics", "log.sinks = tensorboard"),
+    unsupported("use_mlflow use_comet use_trackio use_otel_metrics use_swanlab", "log.sinks = tensorboard"),
     no_effect(
         "mlflow_tracking_uri mlflow_experiment_name mlflow_run_name hf_mlflow_log_artifacts comet_api_key "
         "comet_workspace "
         "comet_project_name comet_experiment_key comet_mode comet_online comet_experiment_config trackio_project_name "
-        "trackio_run_name otel_metrics_host otel_metrics_port",
+        "trackio_run_name otel_metrics_host otel_metrics_port swanlab_project swanlab_workspace swanlab_mode "
+        "swanlab_description swanlab_experiment_name swanlab_log_model swanlab_log_completions "
+        "swanlab_completion_log_interval swanlab_completion_max_buffer",
         "nothing is sent over the network"),
     unsupported("lisa_n_layers", "run.finetuning = freeze"),
     no_effect("lisa_step_interval lisa_layers_attribute", "belongs to LISA"),
@@ -301,8 +327,9 @@ constexpr Entry entries[] = {
               "ray_run_name ray_num_workers resources_per_worker",
               "mpirun or srun starts the ranks; llmtool generate writes text"),
     mapped("chat_template", "chat.template", chat_templates),
-    mapped("chat_template_jinja", "chat.template"),
-    unsupported("chat_template_kwargs eot_tokens", "chat.variables = name:value"),
+    ruled("chat_template_jinja", set_jinja_template, "chat.template"),
+    unsupported("chat_template_kwargs", "chat.variables = name:value"),
+    unsupported("eot_tokens", "a trained turn has the stop token of its template"),
     mapped("default_system_message", "chat.system"),
     mapped("generate_samples", "log.samples_every_steps", "true=100 false="),
     no_effect("num_generation_samples generation_prompt_ratio generation_do_sample", "log.sample_prompts"),
@@ -342,17 +369,20 @@ constexpr Entry entries[] = {
 };
 
 constexpr Default defaults[] = {
-    {"micro_batch_size", "1"}, {"gradient_accumulation_steps", "1"}, {"num_epochs", "1"},
-    {"sequence_len", "512"},   {"lr_scheduler", "cosine"},           {"weight_decay", "0"},
-    {"learning_rate", "5e-5"},
+    {"micro_batch_size", "1"},  {"gradient_accumulation_steps", "1"},
+    {"num_epochs", "1"},        {"sequence_len", "512"},
+    {"lr_scheduler", "cosine"}, {"weight_decay", "0"},
+    {"learning_rate", "5e-5"},  {"warmup_ratio", "0.03"},
+    {"save_strategy", "epoch"}, {"save_total_limit", "4"},
 };
 
 constexpr Hint hints[] = {
     {"pretraining_dataset", "pretrain"}, {"reward_model", "reward"}, {"base_model", "sft"}, {"datasets", "sft"}};
 constexpr Include includes[] = {{"trl.", &trl}, {"", &transformers}};
+constexpr Alias aliases[] = {{"test_datasets.", "datasets."}};
 
 }  // namespace
 
-const System axolotl{"axolotl", "Axolotl 0.19", entries, defaults, hints, includes};
+const System axolotl{"axolotl", "Axolotl 0.19", entries, defaults, hints, includes, {}, aliases};
 
 }  // namespace llmtrain::convert

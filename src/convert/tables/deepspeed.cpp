@@ -26,8 +26,9 @@ constexpr Entry entries[] = {
     ruled("optimizer.params.betas", set_betas, "optimizer.beta1, optimizer.beta2"),
     mapped("optimizer.params.eps", "optimizer.epsilon"),
     mapped("optimizer.params.weight_decay", "optimizer.weight_decay"),
+    mapped("optimizer.params.adam_w_mode", "optimizer.weight_decay", "true=", "the decay is decoupled, as in AdamW"),
     mapped("optimizer.params.momentum", "optimizer.momentum"),
-    no_effect("optimizer.params.torch_adam optimizer.params.adam_w_mode optimizer.params.bias_correction "
+    no_effect("optimizer.params.torch_adam optimizer.params.bias_correction "
               "optimizer.params.freeze_step "
               "optimizer.params.cuda_aware optimizer.params.comm_backend_name optimizer.legacy_fusion",
               "AdamW is torch's, with decoupled decay and bias correction"),
@@ -80,7 +81,8 @@ constexpr Entry entries[] = {
         "zero_optimization.stage3_gather_fp16_weights_on_model_save "
         "zero_optimization.stage3_module_granularity_threshold "
         "zero_optimization.stage3_use_all_reduce_for_fetch_params "
-        "zero_optimization.model_persistence_threshold zero_optimization.round_robin_gradients "
+        "zero_optimization.model_persistence_threshold zero_optimization.stage3_model_persistence_threshold "
+        "zero_optimization.round_robin_gradients "
         "zero_optimization.ignore_unused_parameters zero_optimization.zero_hpz_partition_size "
         "zero_optimization.zero_quantized_weights zero_optimization.zero_quantized_gradients "
         "zero_optimization.mics_shard_size zero_optimization.mics_hierarchical_params_gather "
@@ -95,11 +97,12 @@ constexpr Entry entries[] = {
               "activation_checkpointing.number_checkpoints activation_checkpointing.synchronize_checkpoint_boundary "
               "activation_checkpointing.profile",
               "memory.recompute"),
-    no_effect("prescale_gradients gradient_predivide_factor sparse_gradients gradient_accumulation_dtype "
-              "seq_parallel_communication_data_type data_types.grad_accum_dtype "
-              "communication_options graph_harvesting comms_logger dump_state memory_breakdown wall_clock_breakdown "
-              "steps_per_print",
-              "reductions are fp32 in a fixed order, and the log has times by phase"),
+    no_effect(
+        "disable_allgather prescale_gradients gradient_predivide_factor sparse_gradients gradient_accumulation_dtype "
+        "seq_parallel_communication_data_type data_types.grad_accum_dtype "
+        "communication_options graph_harvesting comms_logger dump_state memory_breakdown wall_clock_breakdown "
+        "steps_per_print",
+        "reductions are fp32 in a fixed order, and the log has times by phase"),
     derived("tensorboard.enabled", "sinks", "log.sinks", "true=tensorboard false="),
     derived("wandb.enabled", "sinks", "log.sinks", "true=wandb false="),
     mapped("wandb.project", "wandb.project"),

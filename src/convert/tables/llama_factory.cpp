@@ -9,11 +9,6 @@ std::string set_stage_loss(Draft& draft, const SettingValue& value) {
   return draft.set_text("dpo.loss", loss == "kto_pair" ? "kto" : loss);
 }
 
-std::string set_keys_of_packing(Draft& draft, const SettingValue& value) {
-  if (value.boolean().value_or(false)) return draft.set_text("data.packing", "best_fit");
-  return "";
-}
-
 constexpr Entry entries[] = {
     derived("stage", "task", "run.task", "pt=pretrain sft rm=reward ppo dpo kto"),
     derived("finetuning_type", "finetuning", "run.finetuning", "full lora qlora freeze"),
@@ -61,7 +56,7 @@ constexpr Entry entries[] = {
                 "mpirun -n RANKS llmtrain DECK"),
     mapped("template", "chat.template",
            "llama2 llama3 chatml qwen qwen3 mistral alpaca zephyr gemma gemma2=gemma phi=phi3 phi3 vicuna "
-           "empty=none default=auto",
+           "empty=none qwen3_nothink=chatml",
            "the model folder's own template is auto; others are Jinja files"),
     derived("dataset", "dataset", "data.train", {}, "names of dataset_info.json become files of rows"),
     derived("eval_dataset", "validation_data", "data.validation"),
@@ -77,7 +72,7 @@ constexpr Entry entries[] = {
     unsupported("interleave_probs", "weights in data.train: FILE:WEIGHT, FILE:WEIGHT"),
     unsupported("max_samples", "llmtool split, or a shorter file"),
     mapped("val_size", "data.validation_fraction", {}, "a fraction; a number of rows is none"),
-    ruled("packing", set_keys_of_packing, "data.packing"),
+    derived("packing", "packing", "data.packing", yes_no, "attention never crosses rows, as with neat_packing"),
     mapped("neat_packing", "data.packing", "true=best_fit false="),
     no_effect("tool_format preserve_thinking", "the chat template's matter: chat.template"),
     mapped("default_system", "chat.system"),
@@ -155,6 +150,28 @@ constexpr Entry entries[] = {
     unsupported("fp8", "precision.compute = bf16"),
     no_effect("fp8_backend fp8_enable_fsdp_float8_all_gather", "belongs to fp8"),
     mapped("overwrite_output_dir", "run.overwrite"),
+    // version 1
+    derived("model", "model", "model.path"),
+    derived("train_dataset", "dataset", "data.train", {}, "files of rows"),
+    derived("micro_batch_size", "micro", "batch.micro, batch.global"),
+    derived("global_batch_size", "global", "batch.global"),
+    derived("peft_config.name", "finetuning", "run.finetuning", "lora freeze"),
+    mapped("peft_config.freeze_trainable_layers", "freeze.trainable_layers"),
+    mapped("peft_config.freeze_trainable_modules", "freeze.trainable_modules"),
+    mapped("peft_config.freeze_extra_modules", "freeze.extra_modules"),
+    mapped("peft_config.adapter_name_or_path", "lora.path"),
+    mapped("quant_config.quantization_bit", "quantization.bits", "4 8"),
+    derived("optim_config.name", "optimizer", "optimizer.name", optimizers),
+    mapped("optim_config.wd", "optimizer.weight_decay"),
+    mapped("optim_config.momentum", "optimizer.momentum"),
+    ruled("optim_config.adamw_betas", set_betas, "optimizer.beta1, optimizer.beta2"),
+    mapped("optim_config.adamw_eps", "optimizer.epsilon"),
+    no_effect("model_class sample_backend kernel_config init_config dist_config quant_config quant_config.name "
+              "optim_config.nesterov optim_config.ns_steps peft_config.export_dir peft_config.export_size "
+              "peft_config.infer_dtype batching_strategy dist_config.name dist_config.dcp_path",
+              "kernels are fused, ranks share single tensors, and Muon is that of its paper"),
+    unsupported("cp_size cp_mode dist_config.ep_size dist_config.ep_dispatcher", "parallel.zero", "1"),
+    ruled("dist_config.config_file", read_deepspeed_file, "parallel.zero", "the file is converted, too"),
 };
 
 constexpr Default defaults[] = {
@@ -168,7 +185,7 @@ constexpr Default defaults[] = {
 constexpr Hint hints[] = {{"pref_loss", "dpo"}, {"pref_beta", "dpo"}, {"cutoff_len", "sft"},
                           {"dataset", "sft"},   {"template", "sft"},  {"finetuning_type", "sft"}};
 
-constexpr Include includes[] = {{"", &transformers}};
+constexpr Include includes[] = {{"peft_config.", &peft}, {"", &transformers}};
 
 }  // namespace
 

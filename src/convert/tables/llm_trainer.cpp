@@ -9,6 +9,13 @@ std::string set_tokenizer_size(Draft& draft, const SettingValue& value) {
   return wrong.empty() ? draft.set("data.vocab_size", value) : wrong;
 }
 
+/// A share of the rows, or the name of a split of a data set.
+std::string set_validation_split(Draft& draft, const SettingValue& value) {
+  if (value.number()) return draft.set("data.validation_fraction", value);
+  draft.need("data.validation", "files with the rows of the split " + value.text);
+  return "";
+}
+
 constexpr Entry entries[] = {
     ruled("vocab_size", set_tokenizer_size, "data.tokenizer, data.vocab_size", "a tokenizer is trained on data.train"),
     mapped("d_model", "model.d_model"),
@@ -38,8 +45,10 @@ constexpr Entry entries[] = {
     derived("dataset_name dataset_path train_file", "dataset", "data.train", {},
             "files; the hub's data sets are not downloaded"),
     derived("validation_file", "validation_data", "data.validation"),
-    no_effect("dataset_config dataset_split validation_split preprocessing_num_workers cache_dir streaming",
+    no_effect("dataset_config dataset_split preprocessing_num_workers cache_dir streaming",
               "data.train and data.validation name files, which are read in parallel"),
+    ruled("validation_split", set_validation_split, "data.validation, data.validation_fraction",
+          "a fraction, or the name of a split"),
     mapped("text_column", "data.text_column"),
     mapped("max_length", "batch.sequence_length"),
     mapped("min_length", "data.min_length"),

@@ -25,7 +25,7 @@ std::string set_dataset(Draft& draft, const SettingValue& value) {
   };
   import("data.train", "train.bin", "train.h5");
   import("data.validation", "val.bin", "val.h5");
-  return "";
+  return draft.set_text("data.cross_document_attention", "true");
 }
 
 constexpr Entry entries[] = {
@@ -39,7 +39,7 @@ constexpr Entry entries[] = {
     derived("wandb_log", "sinks", "log.sinks", "true=wandb false="),
     mapped("wandb_project", "wandb.project"),
     derived("wandb_run_name", "run_name", "wandb.name"),
-    ruled("dataset", set_dataset, "data.train, data.validation",
+    ruled("dataset", set_dataset, "data.train, data.validation, data.cross_document_attention",
           "llmtool import data/NAME/train.bin --format nanogpt --output train.h5, and val.bin"),
     mapped("gradient_accumulation_steps", "batch.gradient_accumulation_steps", {}, "of the whole job, in both"),
     mapped("batch_size", "batch.micro"),

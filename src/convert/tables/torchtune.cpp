@@ -46,11 +46,26 @@ std::string set_dataset_builder(Draft& draft, const SettingValue& value) {
   const bool of_alpaca = value.text.ends_with(".alpaca_dataset") || value.text.ends_with(".alpaca_cleaned_dataset");
   draft.set_fact("builder", value.text);
   if (!draft.is_fact("builder", value.text)) {
+    draft.replace("data.format", "auto");
     return "another builder than in " + draft.fact("builder")->origin + ": write all rows in one format";
   }
-  if (of_alpaca) draft.set_fact("dataset_of_alpaca", "true");
-  if (of_alpaca && !draft.fact("train_on_input")) draft.set_text("chat.train_on", "all");
-  return set_row_format_of(draft, value, dataset_builders);
+  if (const std::string wrong = set_row_format_of(draft, value, dataset_builders); !wrong.empty()) return wrong;
+  if (!of_alpaca) return "";
+  draft.set_fact("dataset_of_alpaca", "true");
+  if (!draft.fact("train_on_input")) draft.set_text("chat.train_on", "all");
+  return use_alpaca_prompt(draft);
+}
+
+/// RSO is the hinge loss of DPO.
+std::string set_loss(Draft& draft, const SettingValue& value) {
+  return value.text.ends_with(".RSOLoss") ? draft.set_text("dpo.loss", "hinge") : "";
+}
+
+/// An amount that is added to the reward, such as -3; here it is subtracted.
+std::string set_reward_penalty(Draft& draft, const SettingValue& value) {
+  const std::optional<double> penalty = value.number();
+  if (!penalty) return value.print() + " is no number";
+  return draft.set_text("ppo.missing_eos_penalty", print_number(-*penalty));
 }
 
 std::string set_train_on_input(Draft& draft, const SettingValue& value) {
@@ -106,11 +121,16 @@ constexpr Entry entries[] = {
           Effect::mapped,
           "data.format, chat.train_on",
           dataset_builders,
-          "write the rows as JSON lines; the two of alpaca train on the prompt, too, unless train_on_input is false",
+          "write the rows as JSON lines; the two of alpaca train on the prompt, too, unless train_on_input is false; "
+          "Llama 3's tokenizer there puts the headers of turns around the prompt of alpaca, too",
           {},
           set_dataset_builder},
     ruled("dataset.data_files dataset.source", set_datasets, "data.train",
           "files; the rows of the hub's data sets have to be written to files"),
+    ruled("dataset_val.data_files dataset_val.source", set_validation_datasets, "data.validation",
+          "files; the rows of the hub's data sets have to be written to files"),
+    derived("run_val_every_n_steps", "eval_steps", "evaluation.every_steps"),
+    no_effect("batch_size_val", "evaluations use batch.micro, and their result does not depend on it"),
     mapped("dataset.packed", "data.packing", "true=greedy false=none"),
     ruled("dataset.train_on_input", set_train_on_input, "chat.train_on"),
     mapped("dataset.masking_strategy", "chat.train_on",
@@ -120,13 +140,28 @@ constexpr Entry entries[] = {
     ruled("dataset.conversation_column", set_column_of<"messages">, "data.columns"),
     mapped("dataset.conversation_style", "data.format", "openai=messages sharegpt"),
     mapped("dataset.new_system_prompt", "chat.system"),
-    unsupported("dataset.split", "the rows of the split in files, as by llmtool split", "train"),
+    unsupported("dataset.split dataset.partition", "the rows of the split in files, as by llmtool split", "train"),
     unsupported("dataset.subset dataset.name", "the rows of this configuration in files"),
     no_effect("dataset.add_eos collate_fn dataloader", "data.train names files; documents end with EOS"),
     unsupported("datasets", "several files with weights: data.train = FILE:WEIGHT, FILE:WEIGHT"),
     mapped("seed", "run.seed"),
     mapped("shuffle", "data.shuffle"),
+    derived("batch_size", "global", "batch.global", {}, "completions of a rollout").for_tasks("ppo"),
+    no_effect("gradient_accumulation_steps", "batch.micro divides the passes").for_tasks("ppo"),
     derived("batch_size", "micro", "batch.micro, batch.global"),
+    derived("name", "run_name", "run.name, wandb.name"),
+    mapped("grpo_samples", "grpo.group_size"),
+    unsupported("reward_functions", "rewards.functions, such as exact:COLUMN or command:PROGRAM"),
+    mapped("loss.kl_coeff", "grpo.beta"),
+    mapped("save_every_n_epochs", "checkpoint.every_epochs"),
+    mapped("save_every_n_steps", "checkpoint.every_steps"),
+    mapped("checkpointer.keep_last_n_checkpoints", "checkpoint.keep"),
+    no_effect("model.vocab_size model.num_layers model.num_heads model.num_kv_heads model.embed_dim model.max_seq_len "
+              "model.intermediate_dim model.attn_dropout model.norm_eps model.rope_base base_model_path "
+              "use_distributed_state_dict use_flex tokenizer.max_num_tiles apply_chat_template",
+              "config.json in model.path tells the shape"),
+    unsupported("inference orchestration postprocessing training layer_dropout early_exit_loss",
+                "run.task = grpo generates and trains in turn, in one program"),
     derived("gradient_accumulation_steps", "accumulation", "batch.global"),
     mapped("optimizer._component_", "optimizer.name",
            "torch.optim.AdamW=adamw torch.optim.Adam=adamw torch.optim.SGD=sgd bitsandbytes.optim.AdamW8bit=adamw_8bit "
@@ -143,11 +178,13 @@ constexpr Entry entries[] = {
            "torchtune.modules.get_cosine_schedule_with_warmup=cosine"),
     derived("lr_scheduler.num_warmup_steps", "warmup_steps", "schedule.warmup_steps"),
     mapped("lr_scheduler.num_cycles", "schedule.num_cycles"),
-    derived("loss._component_", "task", "run.task",
-            "torchtune.modules.loss.CEWithChunkedOutputLoss=sft torchtune.modules.loss.LinearCrossEntropyLoss=sft "
-            "torch.nn.CrossEntropyLoss=sft "
-            "torchtune.rlhf.loss.DPOLoss=dpo torchtune.rlhf.loss.RSOLoss=dpo torchtune.rlhf.loss.PPOLoss=ppo",
-            "kd and other losses are not there"),
+    Entry{"loss._component_", Effect::mapped, "run.task, dpo.loss",
+          "torchtune.modules.loss.CEWithChunkedOutputLoss=sft torchtune.modules.loss.LinearCrossEntropyLoss=sft "
+          "torch.nn.CrossEntropyLoss=sft "
+          "torchtune.rlhf.loss.DPOLoss=dpo torchtune.rlhf.loss.RSOLoss=dpo torchtune.rlhf.loss.PPOLoss=ppo "
+          "torchtune.dev.grpo.loss.GRPOLoss=grpo torchtune.dev.grpo.loss.GRPOSimpleLoss=grpo",
+          "kd and other losses are not there", "task", set_loss},
+    mapped("loss.gamma", "dpo.beta"),
     mapped("loss.beta", "dpo.beta"),
     mapped("loss.label_smoothing", "dpo.label_smoothing"),
     mapped("loss.epsilon", "ppo.clip"),
@@ -185,7 +222,8 @@ constexpr Entry entries[] = {
     no_effect("save_adapter_weights_only", "adapters are in the run's folder, and a checkpoint has the whole state"),
     unsupported("quantizer quantizer._component_ quantizer.groupsize", "[quantization], or llmtool quantize"),
     unsupported(
-        "teacher_model teacher_model._component_ teacher_checkpointer._component_ teacher_checkpointer.checkpoint_dir "
+        "teacher_model teacher_model._component_ teacher_model.lora_attn_modules teacher_checkpointer._component_ "
+        "teacher_checkpointer.checkpoint_dir "
         "teacher_checkpointer.checkpoint_files teacher_checkpointer.recipe_checkpoint teacher_checkpointer.output_dir "
         "teacher_checkpointer.model_type kd_loss._component_ kd_ratio",
         "distillation is not there: run.task = sft on the teacher's texts (run.task = generate)"),
@@ -205,7 +243,7 @@ constexpr Entry entries[] = {
     mapped("gamma", "ppo.gamma"),
     mapped("lmbda", "ppo.lambda"),
     mapped("kl_coeff", "ppo.kl_coefficient"),
-    mapped("reward_penalty", "ppo.missing_eos_penalty"),
+    ruled("reward_penalty", set_reward_penalty, "ppo.missing_eos_penalty"),
     no_effect("penalise_no_eos min_response_length stop_token_ids",
               "ppo.missing_eos_penalty; EOS and the template's stop tokens end a completion"),
     unsupported("prompt prompt.system prompt.user prompt.user.text prompt.user.image tasks limit enable_kv_cache",
@@ -216,10 +254,11 @@ constexpr Entry entries[] = {
 };
 
 constexpr Default defaults[] = {{"clip_grad_norm", "0"}};
+constexpr Alias aliases[] = {{"dataset_val.", "dataset."}, {"policy_model.", "model."}};
 constexpr Hint hints[] = {{"dataset._component_", "sft"}, {"model._component_", "sft"}};
 
 }  // namespace
 
-const System torchtune{"torchtune", "torchtune 0.6.1", entries, defaults, hints};
+const System torchtune{"torchtune", "torchtune 0.6.1", entries, defaults, hints, {}, {}, aliases};
 
 }  // namespace llmtrain::convert

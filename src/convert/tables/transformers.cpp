@@ -146,11 +146,13 @@ constexpr Include transformers_includes[] = {{"deepspeed.", &deepspeed}};
 constexpr std::string_view transformers_prefixes[] = {"TrainingArguments.", "Seq2SeqTrainingArguments.",
                                                       "training_args."};
 
+constexpr std::string_view peft_targets = "without it PEFT goes by the model: q_proj, v_proj, or c_attn for GPT-2";
+
 constexpr Entry peft_entries[] = {
     mapped("r", "lora.r"),
     mapped("lora_alpha", "lora.alpha"),
     mapped("lora_dropout", "lora.dropout"),
-    ruled("target_modules", set_target_modules, "lora.target_modules"),
+    ruled("target_modules", set_target_modules, "lora.target_modules", peft_targets),
     mapped("exclude_modules", "lora.exclude_modules"),
     mapped("bias", "lora.bias", "none all lora_only"),
     mapped("modules_to_save", "lora.modules_to_save"),
@@ -173,12 +175,23 @@ constexpr Entry peft_entries[] = {
         "plain LoRA, rsLoRA, DoRA and LoRA+ are there"),
     no_effect("qalora_group_size", "belongs to use_qalora"),
 };
+constexpr Default peft_defaults[] = {{"r", "8"}, {"lora_alpha", "8"}, {"target_modules", "q_proj, v_proj"}};
 constexpr std::string_view peft_prefixes[] = {"LoraConfig.", "peft_config.", "lora_config."};
 
 constexpr std::string_view dpo_losses =
     "sigmoid hinge ipo robust exo_pair nca_pair bco_pair sppo_hard aot aot_unpaired aot_pair=aot_unpaired apo_zero "
     "apo_down "
     "discopop sigmoid_norm sft orpo simpo cpo kto kto_pair=kto";
+
+/// The name of an end token; a dump of the arguments hides it as <EOS_TOKEN>.
+std::string set_eos_token(Draft& draft, const SettingValue& value) {
+  return value.text == "<EOS_TOKEN>" ? "" : draft.set("data.eos_token", value);
+}
+
+/// The column of texts, unless it has the usual name.
+std::string set_text_field(Draft& draft, const SettingValue& value) {
+  return value.text == "text" ? "" : set_column(draft, "text", value);
+}
 
 constexpr Entry trl_entries[] = {
     derived("task trainer", "task", "run.task", "sft dpo kto reward grpo rloo ppo orpo cpo simpo"),
@@ -191,7 +204,7 @@ constexpr Entry trl_entries[] = {
     mapped("lora_r", "lora.r"),
     mapped("lora_alpha", "lora.alpha"),
     mapped("lora_dropout", "lora.dropout"),
-    ruled("lora_target_modules", set_target_modules, "lora.target_modules"),
+    ruled("lora_target_modules", set_target_modules, "lora.target_modules", peft_targets),
     mapped("lora_modules_to_save", "lora.modules_to_save"),
     no_effect("lora_task_type bnb_4bit_quant_storage bnb_4bit_compute_dtype",
               "follows from the task and precision.compute"),
@@ -205,17 +218,24 @@ constexpr Entry trl_entries[] = {
     derived("dataset_name dataset train_file", "dataset", "data.train", {},
             "files of rows; the hub's data sets are not downloaded"),
     derived("eval_file validation_file", "validation_data", "data.validation"),
-    ruled("datasets datasets.path datasets.data_files", set_datasets, "data.train"),
-    unsupported("datasets.name datasets.data_dir datasets.split datasets.columns",
-                "the chosen rows and columns in files", "train"),
+    ruled("datasets datasets.path datasets.data_files dataset_mixture.datasets.id", set_datasets, "data.train"),
+    ruled("dataset_mixer", set_dataset_shares, "data.train"),
+    unsupported("datasets.name datasets.data_dir datasets.split datasets.columns dataset_split dataset_splits "
+                "dataset_mixture.datasets.config dataset_mixture.datasets.split dataset_mixture.datasets.columns "
+                "dataset_mixture.datasets.weight",
+                "the chosen rows and columns in files", "train default 1 1.0"),
+    mapped("dataset_mixture.test_split_size", "data.validation_fraction", {}, "a fraction; a number of rows is none"),
+    no_effect("dataset_mixture.seed", "data.seed orders the rows"),
+    ruled("dataset_prompt_column", set_column_of<"prompt">, "data.columns"),
     no_effect("dataset_config dataset_train_split dataset_test_split dataset_streaming dataset_num_proc dataset_kwargs "
-              "skip_prepare_dataset dataset_batch_size",
+              "skip_prepare_dataset dataset_batch_size preprocessing_num_workers",
               "data.train and data.validation name files, which are read in parallel and never whole"),
-    mapped("dataset_text_field", "data.text_column"),
+    mapped("dataset_text_field", "data.text_column", {}).for_tasks("pretrain"),
+    ruled("dataset_text_field", set_text_field, "data.columns", "text is the usual name"),
     no_effect("ignore_bias_buffers", "there are no such buffers"),
     mapped("max_length max_seq_length", "batch.sequence_length"),
     mapped("max_prompt_length", "dpo.max_prompt_length").for_tasks("dpo kto orpo cpo simpo"),
-    no_effect("max_prompt_length", "a prompt may have what batch.sequence_length leaves beside rollout.max_new_tokens"),
+    derived("max_prompt_length", "prompt_length", "batch.sequence_length", {}, "plus the length of a completion"),
     mapped("truncation_mode", "data.overflow", "keep_start=truncate keep_end=truncate_left"),
     mapped("shuffle_dataset", "data.shuffle"),
     derived("packing", "packing", "data.packing", yes_no),
@@ -223,8 +243,10 @@ constexpr Entry trl_entries[] = {
             "bfd=best_fit bfd_split=best_fit ffd=first_fit wrapped=wrap", "used with packing = true"),
     no_effect("padding_free pad_to_multiple_of eval_packing pad_token max_completion_length_padding",
               "samples are never padded"),
-    mapped("eos_token", "data.eos_token"),
+    ruled("eos_token", set_eos_token, "data.eos_token"),
     mapped("chat_template_path", "chat.template"),
+    ruled("chat_template", set_jinja_template, "chat.template"),
+    mapped("system_prompt", "chat.system"),
     mapped("completion_only_loss", "chat.train_on", "true=completion false=all"),
     mapped("assistant_only_loss", "chat.train_on", "true=assistant false="),
     mapped("loss_type", "run.task", "nll= chunked_nll=", "the cross-entropy").for_tasks("sft"),
@@ -240,6 +262,7 @@ constexpr Entry trl_entries[] = {
     mapped("f_divergence_type", "dpo.f_divergence", "reverse_kl forward_kl js_divergence=js js alpha_divergence=alpha"),
     mapped("f_alpha_divergence_coef", "dpo.f_alpha"),
     mapped("simpo_gamma", "dpo.simpo_gamma"),
+    derived("gamma_beta_ratio", "gamma_beta_ratio", "dpo.simpo_gamma", {}, "a multiple of beta"),
     mapped("desirable_weight", "dpo.desirable_weight"),
     mapped("undesirable_weight", "dpo.undesirable_weight"),
     mapped("reference_free", "dpo.reference", "true=none false="),
@@ -252,6 +275,7 @@ constexpr Entry trl_entries[] = {
     unsupported("sync_ref_model", "grpo.beta = 0 has no reference").for_tasks("grpo rloo"),
     no_effect("ref_model_mixup_alpha ref_model_sync_steps", "belongs to sync_ref_model").for_tasks("grpo rloo"),
     no_effect("disable_dropout", "dropout is what the deck says: model.dropout, 0 by default"),
+    unsupported("cpo_alpha", "dpo.loss = simpo, sft with dpo.loss_weights"),
     unsupported("ld_alpha use_weighting", "the losses of docs/preferences.md"),
     no_effect("discopop_tau", "0.05, TRL's default"),
     no_effect("activation_offloading", "memory.recompute = block"),
@@ -300,6 +324,11 @@ constexpr Entry trl_entries[] = {
     no_effect("log_multimodal num_completions_to_print log_unique_prompts log_completions_hub_repo",
               "log.samples_every_steps"),
     unsupported("reward_funcs", "rewards.functions, such as exact:COLUMN or command:PROGRAM"),
+    mapped("wandb_project", "wandb.project"),
+    mapped("wandb_entity", "wandb.entity"),
+    mapped("wandb_run_group", "wandb.group"),
+    no_effect("hub_model_revision callbacks benchmarks vllm_device overwrite_hub_revision push_to_hub_revision",
+              "nothing is sent over the network, and [evaluation] measures"),
     mapped("reward_model_path reward_model_name_or_path", "ppo.reward_model").for_tasks("ppo"),
     unsupported("reward_model_path reward_model_name_or_path", "rewards.functions = model:DIR"),
 };
@@ -314,7 +343,14 @@ constexpr Default trl_defaults[] = {
     {"beta", "0.05", "rloo"},
     {"max_completion_length", "512", "grpo rloo"},
     {"temperature", "1", "grpo rloo"},
-    {"max_length", "1024"},
+    {"max_length", "1024", "sft dpo kto reward orpo cpo simpo"},
+    {"lora_r", "16", {}, "use_peft"},
+    {"lora_alpha", "32", {}, "use_peft"},
+    {"lora_dropout", "0.05", {}, "use_peft"},
+    {"lora_target_modules", "q_proj, v_proj", {}, "use_peft"},
+    {"LoraConfig.r", "8", {}, "LoraConfig"},
+    {"LoraConfig.lora_alpha", "8", {}, "LoraConfig"},
+    {"LoraConfig.target_modules", "q_proj, v_proj", {}, "LoraConfig"},
     {"bf16", "true"},
     {"gradient_checkpointing", "true"},
     {"logging_steps", "10"},
@@ -337,6 +373,7 @@ constexpr Hint trl_hints[] = {
     {"CPOConfig", "cpo"},
     {"PPOConfig", "ppo"},
     {"num_generations", "grpo"},
+    {"gamma_beta_ratio", "simpo"},
     {"desirable_weight", "kto"},
     {"center_rewards_coefficient", "reward"},
     {"precompute_ref_log_probs", "dpo"},
@@ -364,7 +401,7 @@ const System transformers{"transformers",
                           {},
                           transformers_includes,
                           transformers_prefixes};
-const System peft{"peft", "PEFT 0.21 (LoraConfig)", peft_entries, {}, {}, {}, peft_prefixes};
+const System peft{"peft", "PEFT 0.21 (LoraConfig)", peft_entries, peft_defaults, {}, {}, peft_prefixes};
 const System trl{"trl", "TRL 1.16", trl_entries, trl_defaults, trl_hints, trl_includes, trl_prefixes};
 
 }  // namespace llmtrain::convert

@@ -101,7 +101,8 @@ std::string set_row_format_of(Draft& draft, const SettingValue& value, std::stri
 }
 
 std::string use_alpaca_prompt(Draft& draft) {
-  if (const Draft::Given* const before = draft.find("chat.template")) {
+  const Draft::Given* const before = draft.find("chat.template");
+  if (before != nullptr && before->text != "alpaca") {
     draft.refuse(before->origin, "rows of the type alpaca have their own prompt: chat.template = alpaca");
   }
   return draft.replace("chat.template", "alpaca");

@@ -139,7 +139,7 @@ TEST_F(ConvertTest, FilesOfOtherKindsAreRefused) {
     }
     return "";
   };
-  const std::string model = R"({"architectures": ["X"], "model_type": "x", "hidden_size": 8, "seed": 1})";
+  const std::string model = R"({"architectures": ["X"], "model_type": "x", "hidden_size": 8, "num_hidden_layers": 2})";
   EXPECT_THAT(error(model, "auto"), HasSubstr("config.json"));
   EXPECT_EQ(error(model, "transformers"), "") << "a program that is named is believed";
   EXPECT_THAT(error(R"({"log_history": [], "epoch": 1, "global_step": 3})", "auto"), HasSubstr("trainer_state"));

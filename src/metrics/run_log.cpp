@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cmath>
 #include <exception>
-#include <functional>
 #include <limits>
 #include <set>
 #include <utility>
@@ -17,9 +16,11 @@
 #include "metrics/append_file.hpp"
 #include "metrics/console.hpp"
 #include "metrics/ledger.hpp"
+#include "metrics/memory_gauge.hpp"
 #include "metrics/scalars.hpp"
 #include "metrics/sink.hpp"
 #include "metrics/sparkline.hpp"
+#include "metrics/step_interval.hpp"
 
 namespace llmtrain {
 
@@ -28,70 +29,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double seconds_between_live = 0.1;
-constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-/// The kernel walks all pages for this value, a second and more for 100 GiB: it may take at most 1 % of the time.
-class MemoryGauge {
- public:
-  explicit MemoryGauge(std::function<int64_t()> now) : now_(std::move(now)) {}
-  int64_t bytes() {
-    const Clock::time_point begin = Clock::now();
-    if (now_ && begin >= next_) {
-      bytes_ = now_();
-      const Clock::time_point end = Clock::now();
-      next_ = end + 100 * (end - begin);
-    }
-    return bytes_;
-  }
-
- private:
-  std::function<int64_t()> now_;
-  int64_t bytes_ = 0;
-  Clock::time_point next_;
-};
-
-/// Sums since the last console line.
-struct Interval {
-  int64_t steps = 0;
-  int64_t tokens = 0;
-  int64_t processed = 0;  ///< tokens of the passes
-  int64_t left_out = 0;   ///< tokens of bad steps
-  int64_t sequences = 0;
-  double loss = 0;  ///< sum over good steps, weighted by tokens
-  double seconds = 0;
-  StepRecord::Phases phases;
-  std::vector<double> grad_norms;  ///< never more than it has room for: steps allocate nothing
-
-  /// Keeps the memory.
-  void clear() {
-    std::vector<double> room = std::move(grad_norms);
-    room.clear();
-    *this = {};
-    grad_norms = std::move(room);
-  }
-  void add(const StepRecord& r) {
-    ++steps;
-    if (grad_norms.size() < grad_norms.capacity()) grad_norms.push_back(r.grad_norm);
-    tokens += r.tokens;
-    processed += r.processed > 0 ? r.processed : r.tokens;
-    sequences += r.sequences;
-    if (r.bad_steps > 0) {
-      left_out += r.tokens;
-    } else if (r.tokens > 0) {
-      loss += r.loss * static_cast<double>(r.tokens);
-    }
-    seconds += r.seconds;
-    phases.data += r.phases.data;
-    phases.forward_backward += r.phases.forward_backward;
-    phases.reduction += r.phases.reduction;
-    phases.optimizer += r.phases.optimizer;
-  }
-  /// NaN if no token counts: there was no target, or no step was good.
-  double mean_loss() const { return left_out == tokens ? not_a_number : loss / static_cast<double>(tokens - left_out); }
-  double rate() const { return static_cast<double>(processed) / std::max(seconds, 1e-9); }
-};
 
 }  // namespace
 
@@ -176,7 +115,7 @@ struct RunLog::State {
   std::string ledger_text;                        ///< current line
   Sparkline losses;                               ///< on a terminal
   double unshown_seconds = seconds_between_live;  ///< of the steps since the live line was replaced
-  Interval interval, all;
+  StepInterval interval, all;
   std::optional<EvaluationRecord> fresh;
   double last_validation = 0;
   int64_t evaluated = 0;       ///< 1: last_validation is known

@@ -29,7 +29,10 @@ NOT_SETTINGS = ("run.name", "run.output", "run.seed", "data.seed")
 def metrics(run, table):
     """A table of metrics.h5 with the steps as index; of a step that was done again the last row counts."""
     columns = {}
-    with h5py.File(pathlib.Path(run) / "metrics.h5", "r") as file:
+    path = pathlib.Path(run) / "metrics.h5"
+    if not path.is_file():
+        raise SystemExit(f"{path}: no such file (a run has it with hdf5 in log.sinks)")
+    with h5py.File(path, "r") as file:
         if table not in file:
             raise SystemExit(f"{run}/metrics.h5: no table {table}, only {', '.join(file)}")
 

@@ -107,6 +107,7 @@ std::string plot_script(const std::vector<RunReader>& runs, const Chart& chart, 
   return lines.empty() ? "" : script + lines + "\nunset output\n";
 }
 
+/// First line that is not blank; "" if there is none.
 std::string first_line(const fs::path& file) {
   std::ifstream stream(file);
   std::string line;
@@ -138,7 +139,11 @@ void run_gnuplot(const fs::path& script) {
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
-  throw UserError(ExitCode::io, fmt::format("gnuplot failed: {}", first_line(messages)));
+  std::string why = first_line(messages);
+  if (why.empty())
+    why = WIFSIGNALED(status) ? fmt::format("signal {}", WTERMSIG(status))
+                              : fmt::format("exit code {}", WEXITSTATUS(status));
+  throw UserError(ExitCode::io, fmt::format("gnuplot failed: {}", why));
 }
 
 /// A folder that is removed at its end.

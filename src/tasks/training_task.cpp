@@ -341,6 +341,11 @@ int run_training(Job& job) {
 
   TrainingOptions options = training_options(config, *plan);
   read_export_files(options, config, data, communicator);
+  options.at_interval = [&] {
+    if (dashboard && dashboard->has_ended())
+      log->warn(
+          fmt::format("the dashboard has ended ({}/dashboard.log); the run goes on without", config.run.directory()));
+  };
   options.checkpoints.attention = attention;
   options.checkpoints.contents = std::move(contents);
   options.checkpoints.from = from ? &*from : nullptr;

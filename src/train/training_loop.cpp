@@ -44,7 +44,9 @@ TrainingLoop::TrainingLoop(TrainingOptions options, TrainingPlan& plan, Runtime&
   };
   step_.values_of_ranks = [this](const StepRecord& record) {
     monitor_.add(record);
-    return run_.log.ends_interval(record.step) ? monitor_.exchange(record.step) : SystemRecord{};
+    if (!run_.log.ends_interval(record.step)) return SystemRecord{};
+    if (options_.at_interval) options_.at_interval();
+    return monitor_.exchange(record.step);
   };
   start();
 }

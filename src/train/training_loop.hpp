@@ -2,6 +2,7 @@
 // The loop over the steps of a run: a step; evaluations and samples that are due; a save if it is due; the end if it is
 // asked for.
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,6 +31,7 @@ struct TrainingOptions {
   std::vector<int64_t> stop_ids = {};          ///< tokens that end a text
   std::string tokenizer = {};                  ///< data.tokenizer, if it names files
   std::vector<std::string> added_tokens = {};  ///< data.add_tokens
+  std::function<void()> at_interval = {};      ///< called before an interval is logged, on every rank
 
   /// True if the parameters' hash is logged after this many steps.
   bool is_hashed(int64_t completed) const;

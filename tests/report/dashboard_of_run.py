@@ -3,6 +3,7 @@
 
 dashboard_of_run.py LLMTRAIN LLMTOOL
 """
+import os
 import pathlib
 import re
 import shutil
@@ -112,6 +113,17 @@ def check_while_it_runs(llmtrain, folder):
         time.sleep(0.05)
 
 
+def check_lost(llmtrain, folder):
+    job = Job(llmtrain, folder, "lost", f"dashboard.port={free_port()}", "run.max_steps=100000").read_until("step ")
+    [child] = processes_with(str(job.run))
+    require("has ended" not in job.text, "control")
+    os.kill(int(child.name), signal.SIGKILL)
+    job.read_until("the dashboard has ended")
+    require(not child.exists(), "no zombie stays")
+    job.process.send_signal(signal.SIGTERM)
+    require(job.end() == 75, "the run goes on until it is stopped")
+
+
 def check_token(llmtrain, folder):
     port = free_port()
     job = Job(llmtrain, folder, "token", f"dashboard.port={port}", "dashboard.address=0.0.0.0", "run.max_steps=100000")
@@ -165,6 +177,7 @@ def main():
         write_deck(folder)
         check_failures(llmtrain, folder)
         check_while_it_runs(llmtrain, folder)
+        check_lost(llmtrain, folder)
         check_token(llmtrain, folder)
         check_errors(llmtool, folder)
     print("a run's dashboard comes and goes with it, and harms nothing")

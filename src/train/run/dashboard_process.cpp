@@ -105,6 +105,12 @@ void DashboardProcess::start(const DashboardConfig& config, const std::string& r
   if (text_.empty()) problem_ = last_line(log);
 }
 
+bool DashboardProcess::has_ended() {
+  if (process_ < 0 || ::waitpid(process_, nullptr, WNOHANG) == 0) return false;
+  process_ = -1;
+  return true;
+}
+
 void DashboardProcess::end() {
   if (process_ < 0) return;
   ::kill(process_, SIGTERM);

@@ -21,6 +21,8 @@ class DashboardProcess {
   /// Its printed lines: its address, and how to reach it from elsewhere; "" if there is a problem.
   const std::string& text() const { return text_; }
   const std::string& problem() const { return problem_; }
+  /// True once, in the first call after it has ended by itself or by somebody else.
+  bool has_ended();
 
  private:
   void start(const DashboardConfig& config, const std::string& run_folder);

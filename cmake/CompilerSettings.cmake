@@ -20,8 +20,8 @@ target_compile_definitions(llmtrain_settings INTERFACE LLMTRAIN_VERSION="${PROJE
 target_compile_options(llmtrain_settings INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -ffp-contract=fast -fno-math-errno -fno-trapping-math>
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra --expt-relaxed-constexpr -lineinfo --no-compress>)
-# GCC 12 wrongly reports overlapping copies and overflows inside the standard library and fmt (its bugs 105329, 105651).
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+# GCC 12 to 14 wrongly report overlapping copies and overflows inside the standard library and fmt (bugs 105329, 105651).
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 15)
   target_compile_options(llmtrain_settings INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict -Wno-stringop-overflow -Wno-stringop-overread -Wno-array-bounds>)
 endif()

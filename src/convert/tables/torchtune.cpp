@@ -49,7 +49,7 @@ std::string set_dataset_builder(Draft& draft, const SettingValue& value) {
     draft.replace("data.format", "auto");
     return "another builder than in " + draft.fact("builder")->origin + ": write all rows in one format";
   }
-  if (const std::string wrong = set_row_format_of(draft, value, dataset_builders); !wrong.empty()) return wrong;
+  if (std::string wrong = set_row_format_of(draft, value, dataset_builders); !wrong.empty()) return wrong;
   if (!of_alpaca) return "";
   draft.set_fact("dataset_of_alpaca", "true");
   if (!draft.fact("train_on_input")) draft.set_text("chat.train_on", "all");
@@ -87,7 +87,7 @@ std::string set_column_map(Draft& draft, const SettingValue& value) {
     if (!has_word("prompt query response messages system chosen rejected", role)) {
       return "there is no column for " + theirs;
     }
-    if (const std::string wrong = set_column(draft, role, column); !wrong.empty()) return wrong;
+    if (std::string wrong = set_column(draft, role, column); !wrong.empty()) return wrong;
   }
   return value.is(SettingValue::Kind::map) ? "" : value.print() + " is no map of names";
 }

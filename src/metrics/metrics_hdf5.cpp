@@ -251,9 +251,10 @@ MetricsTable read_metrics_table(const std::string& path, const std::string& name
   const std::vector<std::string> names = names_in(group.get());
   if (names.empty()) refuse(path, name);
   for (const std::string& column : names) {
-    table.columns.push_back(read_column(file.get(), name + "/" + column, path));
+    const std::string place = fmt::format("{}/{}", name, column);
+    table.columns.push_back(read_column(file.get(), place, path));
     table.columns.back().name = column;
-    if (table.columns.back().values.size() != table.rows()) refuse(path, name + "/" + column);
+    if (table.columns.back().values.size() != table.rows()) refuse(path, place);
   }
   return table;
 }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 
 #include "convert/draft.hpp"
@@ -19,11 +18,6 @@ namespace {
 
 using Kind = SettingValue::Kind;
 
-std::string lower_case(std::string text) {
-  std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
-
 /// True for a value, or a list of values, that `words` has.
 bool is_listed(std::string_view words, const SettingValue& value) {
   const auto listed = [&](const SettingValue& one) { return has_word(words, one.text); };
@@ -35,18 +29,6 @@ bool is_off(const SettingValue& value, std::string_view off) {
   if (value.is(Kind::null) || empty) return true;
   const std::string text = lower_case(value.text);
   return text == "false" || text == "no" || text == "none" || value.number() == 0.0 || is_listed(off, value);
-}
-
-/// Our name of one of their values: nothing where the table has none.
-std::optional<std::string> translated(std::string_view values, const std::string& theirs) {
-  std::optional<std::string> ours;
-  const std::string wanted = lower_case(theirs);
-  each_word(values, [&](std::string_view word) {
-    const size_t equals = std::min(word.find('='), word.size());
-    if (lower_case(std::string(word.substr(0, equals))) != wanted || ours) return;
-    ours = equals == word.size() ? std::string(word) : std::string(word.substr(equals + 1));
-  });
-  return ours;
 }
 
 /// Replaces the value, or the items of a list, by our names. Returns what is wrong, or "".
@@ -130,10 +112,11 @@ class Converter {
     }
   }
 
-  /// True if the settings have the key, or the call of a Python class.
+  /// True if the settings have the key, other than as null or false, or the call of a Python class.
   static bool is_given(const std::vector<Setting>& settings, std::string_view key) {
     return std::ranges::any_of(settings, [call = std::string(key) + ".", key](const Setting& setting) {
-      return setting.key == key || setting.name.starts_with(call);
+      const bool is_false = setting.value.is(Kind::null) || setting.value.boolean() == false;
+      return (setting.key == key && !is_false) || setting.name.starts_with(call);
     });
   }
 
@@ -244,9 +227,9 @@ class Converter {
         text += (text.empty() ? "" : ", ") +
                 (given ? fmt::format("{} = {}", key, given->text) : fmt::format("{}, which is to fill in", key));
       });
-      if (const std::string* const refusal = draft_.refusal(mapped.origin)) {
-        finding.effect = Effect::unsupported;
-        text = *refusal;
+      if (const Draft::Refusal* const refusal = draft_.refusal(mapped.origin)) {
+        finding.effect = refusal->effect;
+        text = refusal->why;
       }
       if (text.empty()) text = fmt::format("{}: decided by other settings or not used by this task", names);
       finding.text = mapped.note.empty() ? text : fmt::format("{} ({})", text, mapped.note);

@@ -87,25 +87,19 @@ std::string set_row_format(Draft& draft, std::string_view format) {
 }
 
 std::string set_row_format_of(Draft& draft, const SettingValue& value, std::string_view table) {
-  std::string wrong = value.print() + " has no counterpart here";
-  bool known = false;
-  each_word(table, [&](std::string_view word) {
-    const size_t equals = std::min(word.find('='), word.size());
-    const std::string_view ours = word.substr(std::min(equals + 1, word.size()));
-    if (word.substr(0, equals) != value.text) return;
-    known = true;
-    wrong = equals < word.size() && ours.empty() ? "" : set_row_format(draft, ours.empty() ? word : ours);
-  });
-  if (!known) leave_format_open(draft);
-  return wrong;
+  const std::optional<std::string> ours = translated(table, value.text);
+  if (ours) return ours->empty() ? "" : set_row_format(draft, *ours);
+  leave_format_open(draft);
+  return value.print() + " has no counterpart here";
 }
 
-std::string use_alpaca_prompt(Draft& draft) {
+std::string use_template_of_rows(Draft& draft, std::string_view type, std::string_view name) {
   const Draft::Given* const before = draft.find("chat.template");
-  if (before != nullptr && before->text != "alpaca") {
-    draft.refuse(before->origin, "rows of the type alpaca have their own prompt: chat.template = alpaca");
+  if (before != nullptr && before->text != name) {
+    draft.refuse(before->origin,
+                 fmt::format("rows of the type {} have their own template: chat.template = {}", type, name));
   }
-  return draft.replace("chat.template", "alpaca");
+  return draft.replace("chat.template", std::string(name));
 }
 
 std::string set_column(Draft& draft, std::string_view role, const SettingValue& column) {
@@ -125,6 +119,16 @@ std::string set_column(Draft& draft, std::string_view role, const SettingValue& 
     draft.replace("data.format", "sharegpt");  // reads human and gpt, too
   }
   return draft.add_item("data.columns", fmt::format("{}:{}", role, column.text));
+}
+
+std::string set_columns(Draft& draft, std::string_view columns) {
+  std::string wrong;
+  each_word(columns, ',', [&](std::string_view column) {
+    const size_t colon = column.find(':');
+    const SettingValue name = SettingValue::scalar(Kind::text, std::string(column.substr(colon + 1)), 0);
+    if (wrong.empty()) wrong = set_column(draft, column.substr(0, colon), name);
+  });
+  return wrong;
 }
 
 std::string set_message_keys(Draft& draft, const SettingValue& value) {

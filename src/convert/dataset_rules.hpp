@@ -19,10 +19,12 @@ std::string set_dataset_shares(Draft& draft, const SettingValue& value);
 std::string set_row_format(Draft& draft, std::string_view format);
 /// The same for a value of a table "theirs=ours ..."; another value leaves data.format = auto.
 std::string set_row_format_of(Draft& draft, const SettingValue& value, std::string_view table);
-/// The prompt of Alpaca around instructions, whatever template the model has.
-std::string use_alpaca_prompt(Draft& draft);
+/// The template that a type of rows has, whatever the settings and the model have.
+std::string use_template_of_rows(Draft& draft, std::string_view type, std::string_view name);
 /// The column of a role in data.columns; one column for all data sets.
 std::string set_column(Draft& draft, std::string_view role, const SettingValue& column);
+/// Columns of several roles: "role:column,...".
+std::string set_columns(Draft& draft, std::string_view columns);
 /// The keys of messages: a map of role and content.
 std::string set_message_keys(Draft& draft, const SettingValue& value);
 

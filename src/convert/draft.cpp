@@ -114,7 +114,7 @@ double Draft::number(std::string_view key, double otherwise) const {
   return given == nullptr ? otherwise : plain_scalar(given->text, 0).number().value_or(otherwise);
 }
 
-const std::string* Draft::refusal(const std::string& origin) const {
+const Draft::Refusal* Draft::refusal(const std::string& origin) const {
   const auto found = refusals_.find(origin);
   return found == refusals_.end() ? nullptr : &found->second;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "convert/settings.hpp"
+#include "convert/system.hpp"
 #include "core/deck/deck.hpp"
 
 namespace llmtrain::convert {
@@ -46,10 +47,17 @@ class Draft {
   bool is(std::string_view key, std::string_view text) const { return has(key) && find(key)->text == text; }
   double number(std::string_view key, double otherwise) const;
 
-  /// Keeps why the deck does not have the value of a setting, by the setting's origin.
-  void refuse(const std::string& origin, const std::string& why) { refusals_.try_emplace(origin, why); }
+  /// Why the deck does not have the value of a setting, which is not supported or has no effect.
+  struct Refusal {
+    std::string why;
+    Effect effect;
+  };
+  /// Keeps the reason by the setting's origin.
+  void refuse(const std::string& origin, const std::string& why, Effect effect = Effect::unsupported) {
+    refusals_.try_emplace(origin, Refusal{why, effect});
+  }
   /// The reason, or null.
-  const std::string* refusal(const std::string& origin) const;
+  const Refusal* refusal(const std::string& origin) const;
 
   void set_fact(std::string_view name, const std::string& text);
   void replace_fact(std::string_view name, const std::string& text);
@@ -78,7 +86,8 @@ class Draft {
   std::string origin_;
   bool is_default_ = false;
   std::map<std::string, Given, std::less<>> values_, facts_;
-  std::map<std::string, std::string, std::less<>> needs_, refusals_;
+  std::map<std::string, std::string, std::less<>> needs_;
+  std::map<std::string, Refusal> refusals_;
   std::vector<std::string> remarks_;
 };
 

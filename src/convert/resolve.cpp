@@ -174,7 +174,16 @@ Batch batch_of(const Draft& draft) {
   return batch;
 }
 
+/// Batches of prompts have a group of completions for each.
+void resolve_groups(Draft& draft) {
+  const Draft::Given* const prompts = draft.fact("prompts");
+  if (!prompts) return;
+  draft.from(prompts->origin, prompts->is_default);
+  draft.set_fact("micro", print_number(draft.fact_number("prompts").value_or(1) * draft.number("grpo.group_size", 8)));
+}
+
 void resolve_batch(Draft& draft) {
+  resolve_groups(draft);
   const Draft::Given* const global = draft.fact("global");
   if (!draft.fact("micro") && !global && !draft.fact("accumulation")) return;
   const Batch batch = batch_of(draft);
@@ -192,12 +201,23 @@ void resolve_batch(Draft& draft) {
   }
 }
 
+/// Steps of each epoch are those of the run where it has one epoch.
+void resolve_steps_of_epoch(Draft& draft, const Draft::Given& steps, double epochs) {
+  const int64_t count = draft.fact_count("steps_of_epoch").value_or(0);
+  if (count > 0 && epochs == 1) return set_from(draft, "run.max_steps", std::to_string(count), steps);
+  draft.refuse(steps.origin, fmt::format("{} steps in each of {} epochs: run.max_steps counts those of the run, which "
+                                         "begins a second epoch after all rows",
+                                         steps.text, epochs));
+}
+
 void resolve_length(Draft& draft) {
   const Draft::Given* const steps = draft.fact("max_steps");
   const Draft::Given* const epochs = draft.fact("epochs");
+  if (const Draft::Given* const of_epoch = draft.fact("steps_of_epoch"))
+    resolve_steps_of_epoch(draft, *of_epoch, draft.fact_number("epochs").value_or(1));
   if (steps && draft.fact_count("max_steps").value_or(0) > 0) {
     set_from(draft, "run.max_steps", std::to_string(*draft.fact_count("max_steps")), *steps);
-  } else if (epochs) {
+  } else if (epochs && !draft.has("run.max_steps")) {
     set_from(draft, "run.epochs", print_number(draft.fact_number("epochs").value_or(1)), *epochs);
   }
   if (!draft.has("run.max_steps") && !draft.has("run.epochs")) {
@@ -239,21 +259,30 @@ void resolve_decay_steps(Draft& draft) {
   draft.refuse(decay->origin, text);
 }
 
+void resolve_warmup(Draft& draft) {
+  const Draft::Given *const steps_given = draft.fact("warmup_steps"), *const ratio_given = draft.fact("warmup_ratio");
+  if (draft.is("schedule.name", "constant")) {
+    for (const Draft::Given* const given : {steps_given, ratio_given}) {
+      if (given) draft.refuse(given->origin, "the schedule constant has no warm-up", Effect::no_effect);
+    }
+    return;
+  }
+  const double steps = draft.fact_number("warmup_steps").value_or(0);
+  const bool ratio_counts = !steps_given || (ratio_given && !ratio_given->is_default);
+  const double ratio = ratio_counts ? draft.fact_number("warmup_ratio").value_or(0) : 0;
+  if (steps >= 1) {
+    set_from(draft, "schedule.warmup_steps", fmt::format("{}", static_cast<int64_t>(steps)), *steps_given);
+  } else if (steps > 0) {
+    set_from(draft, "schedule.warmup_ratio", print_number(steps), *steps_given);
+  } else if (ratio > 0) {
+    set_from(draft, "schedule.warmup_ratio", print_number(ratio), *ratio_given);
+  }
+}
+
 void resolve_schedule(Draft& draft) {
   resolve_deepspeed_warmup(draft);
   resolve_decay_steps(draft);
-  const double steps = draft.fact_number("warmup_steps").value_or(0);
-  const bool ratio_counts =
-      !draft.fact("warmup_steps") || (draft.fact("warmup_ratio") && !draft.fact("warmup_ratio")->is_default);
-  const double ratio = ratio_counts ? draft.fact_number("warmup_ratio").value_or(0) : 0;
-  if (steps >= 1) {
-    set_from(draft, "schedule.warmup_steps", fmt::format("{}", static_cast<int64_t>(steps)),
-             *draft.fact("warmup_steps"));
-  } else if (steps > 0) {
-    set_from(draft, "schedule.warmup_ratio", print_number(steps), *draft.fact("warmup_steps"));
-  } else if (ratio > 0) {
-    set_from(draft, "schedule.warmup_ratio", print_number(ratio), *draft.fact("warmup_ratio"));
-  }
+  resolve_warmup(draft);
   if (const auto rate = draft.fact_number("min_lr_rate")) {
     set_from(draft, "schedule.min_learning_rate", print_number(*rate * draft.number("schedule.learning_rate", 1e-3)),
              *draft.fact("min_lr_rate"));
@@ -276,7 +305,9 @@ void resolve_precision(Draft& draft) {
     draft.from(given->origin, given->is_default);
     draft.set_text("precision.compute", compute);
   };
-  if (is_true("bf16")) return set("bf16", "bf16");
+  const bool bf16_wins = is_true("bf16") && !(draft.fact("bf16")->is_default && is_true("fp16"));
+  if (bf16_wins && is_true("fp16")) draft.refuse(draft.fact("fp16")->origin, "bf16 is true, too: only one can be");
+  if (bf16_wins) return set("bf16", "bf16");
   if (is_true("fp16")) return set("fp16", "fp16");
   if (is_true("amp")) return set("amp", draft.fact("dtype") ? draft.fact("dtype")->text : "fp16");
   if (draft.fact("dtype") && !draft.is_fact("dtype", "fp32") && !draft.fact("amp"))
@@ -397,10 +428,10 @@ void remove_unused(Draft& draft) {
 }  // namespace
 
 std::string wrong_fact(std::string_view fact, const SettingValue& value) {
-  constexpr std::string_view counts = "micro accumulation global world",
+  constexpr std::string_view counts = "micro accumulation global world prompts",
                              numbers =
                                  "max_steps epochs warmup_steps warmup_ratio min_lr_rate eval_steps save_steps "
-                                 "logging_steps decay_steps gamma_beta_ratio prompt_length";
+                                 "logging_steps decay_steps gamma_beta_ratio prompt_length steps_of_epoch";
   const std::optional<int64_t> count = value.integer();
   if (has_word(counts, fact)) {
     if (!count || *count < 1) return value.print() + " is no count";
@@ -409,7 +440,7 @@ std::string wrong_fact(std::string_view fact, const SettingValue& value) {
   if (!has_word(numbers, fact)) return "";
   const std::optional<double> number = value.number();
   if (!number || std::fabs(*number) > 1e15) return value.print() + " is no number of use";
-  return fact == "max_steps" && !count ? value.print() + " is no count" : "";
+  return has_word("max_steps steps_of_epoch", fact) && !count ? value.print() + " is no count" : "";
 }
 
 void resolve(Draft& draft) {

@@ -10,7 +10,8 @@ namespace llmtrain::convert {
 ///   new_weights          true: no weights are loaded
 ///   optimizer            its name, unless the key is set
 ///   micro, accumulation, global, world   sequences of a GPU, passes, sequences of a step, GPUs
-///   epochs, max_steps, warmup_steps, warmup_ratio, min_lr_rate
+///   prompts              prompts of a GPU, each with grpo.group_size completions
+///   epochs, max_steps, steps_of_epoch, warmup_steps, warmup_ratio, min_lr_rate
 ///   decay_steps          steps of the schedule's decay
 ///   warmup_type, deepspeed_scheduler   linear, log; DeepSpeed's name of the schedule
 ///   packing, packing_strategy   true, false; best_fit, first_fit, wrap

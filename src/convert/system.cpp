@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <string>
 
 namespace llmtrain::convert {
@@ -17,6 +18,22 @@ bool has_word(std::string_view text, std::string_view word) {
   bool found = false;
   each_word(text, [&](std::string_view one) { found = found || one == word; });
   return found;
+}
+
+std::string lower_case(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+std::optional<std::string> translated(std::string_view values, const std::string& theirs) {
+  std::optional<std::string> ours;
+  const std::string wanted = lower_case(theirs);
+  each_word(values, [&](std::string_view word) {
+    const size_t equals = std::min(word.find('='), word.size());
+    if (lower_case(std::string(word.substr(0, equals))) != wanted || ours) return;
+    ours = equals == word.size() ? std::string(word) : std::string(word.substr(equals + 1));
+  });
+  return ours;
 }
 
 const Entry* find_entry(const System& system, std::string_view key, std::string_view task) {

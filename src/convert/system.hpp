@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "convert/settings.hpp"
@@ -107,15 +109,22 @@ bool has_entries_below(const System& system, std::string_view key);
 std::string_view without_prefix(const System& system, std::string_view key);
 /// All names of keys, for suggestions.
 std::vector<std::string> key_names(const System& system);
-/// Calls take(word) for the words of a text between spaces.
+/// Calls take(word) for the words of a text between separators.
 template <class Take>
-void each_word(std::string_view text, const Take& take) {
+void each_word(std::string_view text, char separator, const Take& take) {
   for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find(' ', begin), text.size());
+    const size_t end = std::min(text.find(separator, begin), text.size());
     if (end > begin) take(text.substr(begin, end - begin));
     begin = end + 1;
   }
 }
+template <class Take>
+void each_word(std::string_view text, const Take& take) {
+  each_word(text, ' ', take);
+}
 bool has_word(std::string_view text, std::string_view word);
+std::string lower_case(std::string text);
+/// Our name of one of their values in a table "theirs=ours ...": nothing where the table has none.
+std::optional<std::string> translated(std::string_view values, const std::string& theirs);
 
 }  // namespace llmtrain::convert

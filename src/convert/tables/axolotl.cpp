@@ -15,18 +15,18 @@ std::string set_bf16(Draft& draft, const SettingValue& value) { return set_flex_
 std::string set_fp16(Draft& draft, const SettingValue& value) { return set_flex_dtype(draft, value, "fp16"); }
 std::string set_tf32(Draft& draft, const SettingValue& value) { return set_flex_dtype(draft, value, "tf32"); }
 
-std::string set_evaluations_per_epoch(Draft& draft, const SettingValue& value) {
+/// Sets every_epochs of a section from a number of times in each epoch; 0 is never.
+std::string set_times_per_epoch(Draft& draft, const SettingValue& value, const std::string& section) {
   const std::optional<double> times = value.number();
-  if (!times || *times < 0) return value.print() + " is no number of evaluations";
-  if (*times == 0) return draft.set_text("evaluation.every_steps", "0");
-  return draft.set_text("evaluation.every_epochs", print_number(1 / *times));
+  if (!times || *times < 0) return value.print() + " is no number of times";
+  if (*times == 0) return draft.set_text(section + ".every_steps", "0");
+  return draft.set_text(section + ".every_epochs", print_number(1 / *times));
 }
-
+std::string set_evaluations_per_epoch(Draft& draft, const SettingValue& value) {
+  return set_times_per_epoch(draft, value, "evaluation");
+}
 std::string set_saves_per_epoch(Draft& draft, const SettingValue& value) {
-  const std::optional<double> times = value.number();
-  if (!times || *times < 0) return value.print() + " is no number of saves";
-  if (*times == 0) return draft.set_text("checkpoint.every_steps", "0");
-  return draft.set_text("checkpoint.every_epochs", print_number(1 / *times));
+  return set_times_per_epoch(draft, value, "checkpoint");
 }
 
 std::string set_wandb(Draft& draft, const SettingValue& value) {
@@ -89,7 +89,44 @@ std::string set_roles_to_train(Draft& draft, const SettingValue& value) {
 constexpr std::string_view row_types = "alpaca chat_template=messages sharegpt completion=text";
 std::string set_type(Draft& draft, const SettingValue& value) {
   const std::string wrong = set_row_format_of(draft, value, row_types);
-  return wrong.empty() && value.text == "alpaca" ? use_alpaca_prompt(draft) : wrong;
+  return wrong.empty() && value.text == "alpaca" ? use_template_of_rows(draft, "alpaca", "alpaca") : wrong;
+}
+
+/// The types of preferences with the roles of columns that have names of their own. chatml and llama3 stand before
+/// those without a dot.
+constexpr std::string_view pair_types =
+    "argilla=prompt:instruction,chosen:chosen_response,rejected:rejected_response argilla_chat= icr=prompt:input "
+    "intel=prompt:question prompt_pairs= ultra= chat_template.argilla= chat_template.argilla_chat= "
+    "chat_template.default= bradley_terry.chat_template=prompt:input";
+constexpr std::string_view unpaired_types = "argilla=prompt:instruction intel=prompt:question prompt_pairs= ultra=";
+constexpr std::string_view pairs_of_messages =
+    "argilla_chat ultra chat_template.argilla chat_template.argilla_chat chat_template.default";
+
+constexpr std::string_view other_pair_types =
+    "chosen and rejected are texts or lists of messages; for other types data.format = preference or unpaired, with "
+    "data.columns, as in prompt:question, chosen:better";
+
+std::string set_preference_type(Draft& draft, const SettingValue& value, const std::string& format) {
+  const bool paired = format == "preference";
+  const std::string name = value.text.substr(0, value.text.find('.'));
+  const bool has_template = has_word("chatml llama3", name) && name != value.text;
+  const std::string type = has_template ? value.text.substr(name.size() + 1) : value.text;
+  const std::optional<std::string> columns = translated(paired ? pair_types : unpaired_types, type);
+  const bool is_whole_name = type.find('.') != std::string::npos;
+  if (!columns || has_template == is_whole_name) return set_row_format_of(draft, value, "");
+  if (std::string wrong = set_row_format(draft, format); !wrong.empty()) return wrong;
+  if (std::string wrong = set_columns(draft, *columns); !wrong.empty()) return wrong;
+  if (!paired || !has_word(pairs_of_messages, type)) {
+    draft.remark(draft.origin() +
+                 ": texts have no chat template around them here; write prompts and answers as lists of messages.");
+  }
+  return has_template ? use_template_of_rows(draft, value.text, name) : "";
+}
+std::string set_pair_type(Draft& draft, const SettingValue& value) {
+  return set_preference_type(draft, value, "preference");
+}
+std::string set_unpaired_type(Draft& draft, const SettingValue& value) {
+  return set_preference_type(draft, value, "unpaired");
 }
 
 constexpr std::string_view chat_templates =
@@ -158,8 +195,11 @@ constexpr Entry entries[] = {
           {},
           set_type}
         .for_tasks("pretrain sft"),
-    unsupported("datasets.type",
-                "data.format = preference or unpaired, with data.columns, as in prompt:question, chosen:better"),
+    ruled("datasets.type", set_pair_type, "data.format, data.columns, chat.template", other_pair_types)
+        .for_tasks("dpo orpo simpo reward"),
+    ruled("datasets.type", set_unpaired_type, "data.format, data.columns, chat.template", other_pair_types)
+        .for_tasks("kto"),
+    unsupported("datasets.type", "rows with prompts: data.format = prompt, with data.columns"),
     ruled("datasets.type.field_instruction", set_format_and_column<"alpaca", "prompt">, "data.columns, data.format"),
     ruled("datasets.type.field_input", set_format_and_column<"alpaca", "query">, "data.columns, data.format"),
     ruled("datasets.type.field_output", set_format_and_column<"alpaca", "response">, "data.columns, data.format"),
@@ -184,6 +224,8 @@ constexpr Entry entries[] = {
     ruled("datasets.field_output", set_column_of<"response">, "data.columns"),
     ruled("datasets.field_chosen", set_format_and_column<"preference", "chosen">, "data.columns, data.format"),
     ruled("datasets.field_rejected", set_format_and_column<"preference", "rejected">, "data.columns, data.format"),
+    ruled("datasets.field_messages", set_column_of<"prompt">, "data.columns", "the messages before the two answers")
+        .for_tasks("dpo orpo simpo"),
     ruled("datasets.field_messages", set_column_of<"messages">, "data.columns"),
     ruled("datasets.field_tools", set_column_of<"tools">, "data.columns"),
     ruled("datasets.message_field_role", set_column_of<"role">, "data.columns"),

@@ -53,7 +53,7 @@ std::string set_dataset_builder(Draft& draft, const SettingValue& value) {
   if (!of_alpaca) return "";
   draft.set_fact("dataset_of_alpaca", "true");
   if (!draft.fact("train_on_input")) draft.set_text("chat.train_on", "all");
-  return use_alpaca_prompt(draft);
+  return use_template_of_rows(draft, "alpaca", "alpaca");
 }
 
 /// RSO is the hinge loss of DPO.
@@ -117,6 +117,9 @@ constexpr Entry entries[] = {
     mapped("checkpointer.adapter_checkpoint", "lora.path"),
     unsupported("resume_from_checkpoint should_load_recipe_state",
                 "submit the same command again: a run resumes by itself"),
+    mapped("dataset._component_", "data.format", "torchtune.datasets.text_completion_dataset=prompt",
+           "rows with prompts, as JSON lines")
+        .for_tasks("ppo grpo"),
     Entry{"dataset._component_",
           Effect::mapped,
           "data.format, chat.train_on",
@@ -135,6 +138,7 @@ constexpr Entry entries[] = {
     ruled("dataset.train_on_input", set_train_on_input, "chat.train_on"),
     mapped("dataset.masking_strategy", "chat.train_on",
            "train_on_all=all train_on_assistant=assistant train_on_last=last"),
+    ruled("dataset.column", set_column_of<"prompt">, "data.columns").for_tasks("ppo grpo"),
     ruled("dataset.column", set_column_of<"text">, "data.columns"),
     ruled("dataset.column_map", set_column_map, "data.columns"),
     ruled("dataset.conversation_column", set_column_of<"messages">, "data.columns"),
@@ -148,6 +152,9 @@ constexpr Entry entries[] = {
     mapped("shuffle", "data.shuffle"),
     derived("batch_size", "global", "batch.global", {}, "completions of a rollout").for_tasks("ppo"),
     no_effect("gradient_accumulation_steps", "batch.micro divides the passes").for_tasks("ppo"),
+    derived("batch_size", "prompts", "batch.micro, batch.global", {},
+            "prompts there; each has grpo_samples completions")
+        .for_tasks("grpo"),
     derived("batch_size", "micro", "batch.micro, batch.global"),
     derived("name", "run_name", "run.name, wandb.name"),
     mapped("grpo_samples", "grpo.group_size"),
@@ -160,7 +167,8 @@ constexpr Entry entries[] = {
               "model.intermediate_dim model.attn_dropout model.norm_eps model.rope_base base_model_path "
               "use_distributed_state_dict use_flex tokenizer.max_num_tiles apply_chat_template",
               "config.json in model.path tells the shape"),
-    unsupported("inference orchestration postprocessing training layer_dropout early_exit_loss",
+    unsupported("layer_dropout early_exit_loss", "all layers are trained on every token: model.dropout"),
+    unsupported("inference orchestration postprocessing training",
                 "run.task = grpo generates and trains in turn, in one program"),
     derived("gradient_accumulation_steps", "accumulation", "batch.global"),
     mapped("optimizer._component_", "optimizer.name",
@@ -187,12 +195,14 @@ constexpr Entry entries[] = {
     mapped("loss.gamma", "dpo.beta"),
     mapped("loss.beta", "dpo.beta"),
     mapped("loss.label_smoothing", "dpo.label_smoothing"),
+    mapped("loss.epsilon", "grpo.epsilon").for_tasks("grpo"),
     mapped("loss.epsilon", "ppo.clip"),
     mapped("loss.value_coeff", "ppo.value_coefficient"),
     mapped("loss.value_clip_range", "ppo.value_clip"),
     no_effect("loss.num_output_chunks", "the loss is computed in parts already"),
     derived("epochs", "epochs", "run.epochs"),
-    unsupported("max_steps_per_epoch", "run.max_steps"),
+    derived("max_steps_per_epoch", "steps_of_epoch", "run.max_steps", {},
+            "where epochs is 1; the run there ends with its rows, too"),
     unsupported("num_steps", "run.max_steps: samples there, steps here"),
     mapped("clip_grad_norm", "optimizer.max_grad_norm"),
     no_effect("compile low_cpu_ram memory_efficient_fsdp_wrap custom_sharded_layers",

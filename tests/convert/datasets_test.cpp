@@ -192,6 +192,45 @@ TEST_F(Datasets, AlpacaHasItsOwnPrompt) {
               AllOf(HasSubstr("not supported"), HasSubstr("to a file")));
 }
 
+TEST_F(Datasets, TypesOfPreferencesNameTheirColumns) {
+  const auto typed = [this](const std::string& rl, const std::string& type, const std::string& more = "") {
+    return axolotl("rl: " + rl + "\ndatasets:\n  - path: a.jsonl\n    type: " + type + "\n" + more);
+  };
+  const Conversion intel = typed("dpo", "chatml.intel");
+  EXPECT_THAT(intel.deck, AllOf(HasSubstr("format = preference"), HasSubstr("columns = prompt:question"),
+                                HasSubstr("template = chatml"), HasSubstr("texts have no chat template")));
+  EXPECT_THAT(typed("dpo", "llama3.argilla").deck,
+              AllOf(HasSubstr("columns = prompt:instruction, chosen:chosen_response, rejected:rejected_response"),
+                    HasSubstr("template = llama3")));
+  EXPECT_THAT(typed("kto", "llama3.intel").deck,
+              AllOf(HasSubstr("format = unpaired"), HasSubstr("columns = prompt:question")));
+  const Conversion messages = typed("dpo", "chatml.ultra", "chat_template: llama3\n");
+  EXPECT_THAT(messages.deck, AllOf(HasSubstr("format = preference"), HasSubstr("template = chatml"),
+                                   Not(HasSubstr("columns")), Not(HasSubstr("texts have no"))));
+  EXPECT_THAT(found(messages, "chat_template"), HasSubstr("not supported"));
+  const Conversion own = typed("dpo", "chat_template.default", "    field_messages: talk\nchat_template: llama3\n");
+  EXPECT_THAT(own.deck, AllOf(HasSubstr("columns = prompt:talk"), HasSubstr("template = llama3")));
+  for (const std::string type : {"zephyr.nectar", "intel", "chatml", "chatml.chat_template.default", "llama3."}) {
+    const Conversion other = typed("dpo", type);
+    EXPECT_THAT(found(other, "datasets.0.type"), HasSubstr("not supported")) << type;
+    EXPECT_THAT(other.deck, HasSubstr("\nformat = auto")) << type;
+  }
+  EXPECT_THAT(found(typed("kto", "chatml.argilla_chat"), "datasets.0.type"), HasSubstr("not supported"));
+}
+
+TEST_F(Datasets, RolloutsOfTorchtuneReadPrompts) {
+  const std::string rows =
+      "dataset:\n  _component_: torchtune.datasets.text_completion_dataset\n  source: a.jsonl\n  column: question\n";
+  const std::string loss = "loss:\n  epsilon: 0.3\n  _component_: torchtune.";
+  const Conversion grpo = torchtune(rows + loss + "dev.grpo.loss.GRPOSimpleLoss\nbatch_size: 2\ngrpo_samples: 8\n");
+  EXPECT_THAT(grpo.deck, AllOf(HasSubstr("format = prompt "), HasSubstr("columns = prompt:question"),
+                               HasSubstr("[grpo]\ngroup_size = 8"), HasSubstr("\nepsilon = 0.3")));
+  EXPECT_THAT(grpo.deck, HasSubstr("global = 16")) << "completions";
+  const Conversion ppo = torchtune(rows + loss + "rlhf.loss.PPOLoss\nbatch_size: 2\n");
+  EXPECT_THAT(ppo.deck, AllOf(HasSubstr("format = prompt "), HasSubstr("clip = 0.3"), HasSubstr("global = 2 ")));
+  EXPECT_THAT(torchtune(rows).deck, AllOf(HasSubstr("format = text"), HasSubstr("columns = text:question")));
+}
+
 TEST_F(Datasets, OfTrlAndTheAlignmentHandbook) {
   const auto trl = [this](const std::string& text) { return of_text("t.yaml", "output_dir: o\n" + text, "trl"); };
   EXPECT_THAT(trl("dataset_text_field: body\n").deck,

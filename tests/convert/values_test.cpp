@@ -45,6 +45,46 @@ TEST_F(ConvertTest, NoRowsAreHeldOutUnlessTheSettingsSaySo) {
   EXPECT_THAT(split.deck, Not(HasSubstr("at_end = false")));
 }
 
+TEST_F(ConvertTest, OnePrecisionHolds) {
+  const std::string fp16 = "output_dir: o\nfp16: true\n";
+  const Conversion both = of_text("a.yaml", fp16 + "bf16: true\n", "transformers");
+  EXPECT_EQ(both.findings[1].effect, Effect::unsupported) << "Transformers refuses both";
+  EXPECT_THAT(both.deck, HasSubstr("compute = bf16"));
+  for (const std::string from : {"transformers", "trl"}) {  // TRL computes in bf16 unless the settings have fp16
+    const Conversion one = of_text("a.yaml", fp16, from);
+    EXPECT_EQ(one.findings[1].effect, Effect::mapped);
+    EXPECT_THAT(one.deck, HasSubstr("compute = fp16"));
+  }
+  EXPECT_THAT(of_text("a.yaml", "output_dir: o\n", "trl").deck, HasSubstr("compute = bf16"));
+}
+
+TEST_F(ConvertTest, AConstantScheduleHasNoWarmup) {
+  const std::string warm = "warmup_ratio: 0.1\nwarmup_steps: 5\nlr_scheduler_type: constant";
+  const Conversion out = of_text("a.yaml", warm + "\n", "transformers");
+  EXPECT_EQ(out.count(Effect::no_effect), 2u);
+  EXPECT_THAT(out.deck, Not(HasSubstr("warmup")));
+  const Conversion control = of_text("a.yaml", warm + "_with_warmup\n", "transformers");
+  EXPECT_EQ(control.count(Effect::no_effect), 0u);
+  EXPECT_THAT(control.deck, HasSubstr("warmup_steps = 5"));
+}
+
+TEST_F(ConvertTest, StepsOfAnEpochAreThoseOfARunOfOne) {
+  const auto torchtune = [this](const std::string& text) {
+    return of_text("t.yaml", "max_steps_per_epoch: 25\n" + text, "torchtune");
+  };
+  EXPECT_THAT(torchtune("epochs: 1\n").deck, HasSubstr("max_steps = 25"));
+  EXPECT_THAT(torchtune("epochs: 1\n").deck, Not(HasSubstr("epochs = 1")));
+  const Conversion more = torchtune("epochs: 3\n");
+  EXPECT_EQ(more.findings[0].effect, Effect::unsupported);
+  EXPECT_THAT(more.deck, HasSubstr("epochs = 3"));
+  EXPECT_THAT(more.deck, Not(HasSubstr("max_steps = ")));
+}
+
+TEST_F(ConvertTest, AKeyThatIsFalseTellsNoTask) {
+  EXPECT_THAT(of_text("a.yaml", "base_model: m\nreward_model: false\n", "axolotl").deck, HasSubstr("task = sft"));
+  EXPECT_THAT(of_text("a.yaml", "base_model: m\nreward_model: true\n", "axolotl").deck, HasSubstr("task = reward"));
+}
+
 TEST_F(ConvertTest, NanoGptStartsFromWeights) {
   const Conversion out = of_text("a.py",
                                  "import time\ninit_from = 'gpt2-xl'\ndataset = 'shakespeare'\nmax_iters = 2 ** 10\n"

@@ -24,7 +24,7 @@ import urllib.error
 import urllib.request
 
 PAGE_KIB = os.sysconf("SC_PAGE_SIZE") // 1024
-WARM_UP = 10.0  # seconds of a process before its memory is looked at
+WARM_UP = 60.0  # seconds of a process before its memory is looked at
 DECK = """
 [run]
 [model]
@@ -146,7 +146,7 @@ class Poller(threading.Thread):
             path = paths[self.asked % len(paths)]
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
-                    answer.read(256)
+                    answer.read1(256)
             except urllib.error.HTTPError as error:
                 if error.code != 404:
                     self.failures.append(f"{path}: {error}")

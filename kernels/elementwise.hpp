@@ -24,6 +24,8 @@ inline void add_into(const Tensor& out, const Tensor& in, bool first, Stream& st
   add_in_order(out, {&in, 1}, first, stream);
 }
 void fill(const Tensor& out, float value, Stream& stream);
+/// int64.
+void fill_integer(const Tensor& out, int64_t value, Stream& stream);
 /// out[i] = normal(0, std) as a function of (key, first_element + i) by Box-Muller in double; fp32.
 void fill_normal(const Tensor& out, double std, uint64_t key, int64_t first_element, Stream& stream);
 /// out[i] = uniform in (-bound, bound) as a function of (key, first_element + i); fp32.

@@ -61,10 +61,11 @@ struct Gradient {
 
   __device__ const T* output(int64_t row, int head) const { return dout + (row * rows.heads + head) * rows.head_dim; }
   /// Computes, from q . k and dout . v, the probability that multiplies the value, and the derivative by q . k.
-  __device__ void pair(int64_t query, int head, int64_t key, float product, float dp, float& kept, float& ds) const {
+  __device__ void pair(const KernelDropout& dropout, int64_t query, int head, int64_t key, float product, float dp,
+                       float& kept, float& ds) const {
     float slope = 0;
     const int64_t at = head * rows.count + query;
-    const float p = expf(rows.score(product, slope) - lse[at]), keep = rows.keep(query, head, key);
+    const float p = expf(rows.score(product, slope) - lse[at]), keep = rows.keep(dropout, query, head, key);
     kept = p * keep;
     ds = slope * p * fmaf(keep, dp, -delta[at]);
   }
@@ -89,13 +90,14 @@ struct BackwardQuery {
     int64_t begin = 0, end = 0;
     rows.segment_of(row, begin, end);
     if (rows.window > 0 && row - rows.window + 1 > begin) begin = row - rows.window + 1;
+    const KernelDropout dropout = rows.dropout.resolved();
     float acc[registers] = {};
     for (int64_t first = begin; first <= row; first += warp_lanes) {
       const int64_t key = first + lane();
       const int keys = static_cast<int>(row - first + 1 < warp_lanes ? row - first + 1 : warp_lanes);
       float kept = 0, ds = 0;
       if (lane() < keys) {
-        g.pair(row, head, key, dot(query, rows.key(key, kv), n), dot(dout, rows.value(key, kv), n), kept, ds);
+        g.pair(dropout, row, head, key, dot(query, rows.key(key, kv), n), dot(dout, rows.value(key, kv), n), kept, ds);
       }
       weights[lane()] = ds;
       __syncwarp();
@@ -125,6 +127,7 @@ struct BackwardKey {
     int64_t begin = 0, end = 0;
     rows.segment_of(row, begin, end);
     if (rows.window > 0 && row + rows.window < end) end = row + rows.window;
+    const KernelDropout dropout = rows.dropout.resolved();
     float dk[registers] = {}, dv[registers] = {};
     for (int head = kv * group; head < (kv + 1) * group; ++head) {
       for (int64_t first = row; first < end; first += warp_lanes) {
@@ -132,8 +135,8 @@ struct BackwardKey {
         const int queries = static_cast<int>(end - first < warp_lanes ? end - first : warp_lanes);
         float kept = 0, ds = 0;
         if (lane() < queries) {
-          g.pair(query, head, row, dot(key, rows.query(query, head), n), dot(value, g.output(query, head), n), kept,
-                 ds);
+          g.pair(dropout, query, head, row, dot(key, rows.query(query, head), n), dot(value, g.output(query, head), n),
+                 kept, ds);
         }
         key_weights[lane()] = ds;
         value_weights[lane()] = kept;

@@ -8,7 +8,7 @@ namespace llmtrain::cuda {
 
 /// Row numbers are those in a segment. Results: bit 4 i + e belongs to scores[i][e] (mma.cuh: C).
 struct SegmentDropout {
-  KernelDropout dropout;
+  KernelDropout dropout;  ///< resolved
   uint64_t sequence;
   int head, offset;  ///< offset of the first row; the others are consecutive
 
@@ -72,7 +72,7 @@ struct SegmentDropout {
   }
   /// For a first key whose offset is a multiple of 4.
   __device__ uint32_t kept_of_four(int query, int key) const {
-    const Philox4 words = philox4x32(dropout.key, sequence, element(query, key) >> 2);
+    const Philox4 words = philox4x32(dropout.fixed_key, sequence, element(query, key) >> 2);
     uint32_t kept = 0;
     LLMTRAIN_UNROLL
     for (int k = 0; k < 4; ++k) kept |= (dropout.keeps(words.v[k]) ? 1U : 0U) << k;

@@ -92,6 +92,7 @@ struct RowForward {
     const KeyRows<T> own = source.of(rows, row, kv);
     const int64_t position = own.position;
     const int64_t begin = rows.window > 0 && position >= rows.window ? position - rows.window + 1 : 0;
+    const KernelDropout dropout = rows.dropout.resolved();
     float acc[registers] = {};
     float highest = -INFINITY, sum = 0;  // sum over this lane's keys
     for (int64_t first = begin; first <= position; first += warp_lanes) {
@@ -105,7 +106,7 @@ struct RowForward {
       sum = fmaf(sum, shrink, p);
       LLMTRAIN_UNROLL
       for (int i = 0; i < registers; ++i) acc[i] *= shrink;
-      weights[lane()] = lane() < keys ? p * rows.keep(row, head, row - position + key) : 0.0f;
+      weights[lane()] = lane() < keys ? p * rows.keep(dropout, row, head, row - position + key) : 0.0f;
       __syncwarp();
       add_rows(acc, weights, keys, n, [&](int j) { return own.value(first + j); });
       __syncwarp();

@@ -49,11 +49,12 @@ struct Rows {
     begin = segments[low];
     end = segments[low + 1];
   }
-  __device__ float keep(int64_t query_row, int head, int64_t key_row) const {
+  /// `resolved` is that of `dropout`.
+  __device__ float keep(const KernelDropout& resolved, int64_t query_row, int head, int64_t key_row) const {
     if (sequences == nullptr) return 1.0f;
     const uint64_t element =
         attention_element(head, static_cast<uint32_t>(offsets[query_row]), static_cast<uint32_t>(offsets[key_row]));
-    return dropout.factor(static_cast<uint64_t>(sequences[query_row]), element);
+    return resolved.factor(static_cast<uint64_t>(sequences[query_row]), element);
   }
   /// For fp32 kernels: the score from a product of query and key, and its derivative by the product.
   __device__ float score(float product, float& slope) const {

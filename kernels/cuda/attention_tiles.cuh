@@ -169,7 +169,8 @@ struct TiledBatch {
   }
   __device__ bool drops() const { return rows.sequences != nullptr; }
   __device__ SegmentDropout dropout(const TilePosition& place, int head) const {
-    return {rows.dropout, static_cast<uint64_t>(rows.sequences[place.begin]), head, rows.offsets[place.begin]};
+    return {rows.dropout.resolved(), static_cast<uint64_t>(rows.sequences[place.begin]), head,
+            rows.offsets[place.begin]};
   }
   __device__ bool visible(int query, int key, int length) const {
     return key <= query && query < length && (rows.window == 0 || key > query - rows.window);

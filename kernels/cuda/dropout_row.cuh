@@ -7,18 +7,28 @@ namespace llmtrain::cuda {
 
 /// Dropout in kernels: words are compared as integers, with the same result as Dropout::scale.
 struct KernelDropout {
-  uint64_t key;
+  uint64_t fixed_key;
+  StepKey step_key;
   uint32_t threshold;
   float scale;  ///< scale of kept elements
 
   explicit KernelDropout(const Dropout& d)
-      : key(d.key), threshold(d.threshold()), scale(1.0f / (1.0f - d.probability)) {}
+      : fixed_key(d.key), step_key(d.step_key), threshold(d.threshold()), scale(1.0f / (1.0f - d.probability)) {}
+
+  __device__ uint64_t key() const { return step_key.step == nullptr ? fixed_key : step_key.key(); }
+  /// The same with its key made once, for loops.
+  __device__ KernelDropout resolved() const {
+    KernelDropout copy = *this;
+    copy.fixed_key = key();
+    copy.step_key.step = nullptr;
+    return copy;
+  }
 
   __device__ bool keeps(uint32_t word) const { return word >= threshold; }
   __device__ float factor(uint32_t word) const { return keeps(word) ? scale : 0.0f; }
   /// One word of random_bits(); an indexed array would lie in local memory here.
   __device__ uint32_t word(uint64_t sequence, uint64_t element) const {
-    const auto words = philox4x32(key, sequence, element >> 2);
+    const auto words = philox4x32(key(), sequence, element >> 2);
     const uint32_t even = (element & 2) != 0 ? words.v[2] : words.v[0],
                    odd = (element & 2) != 0 ? words.v[3] : words.v[1];
     return (element & 1) != 0 ? odd : even;
@@ -58,9 +68,10 @@ struct RowDropout {
       for (float& factor : factors.v) factor = 1.0f;
     } else if (first % 4 == 0) {
       const auto sequence = static_cast<uint64_t>(sequences[row]);
+      const uint64_t key = dropout.key();
       LLMTRAIN_UNROLL
       for (int block = 0; block < size / 4; ++block) {
-        const auto words = philox4x32(dropout.key, sequence, first / 4 + static_cast<uint64_t>(block));
+        const auto words = philox4x32(key, sequence, first / 4 + static_cast<uint64_t>(block));
         LLMTRAIN_UNROLL
         for (int k = 0; k < 4; ++k) factors.v[4 * block + k] = dropout.factor(words.v[k]);
       }

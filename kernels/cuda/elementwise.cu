@@ -81,6 +81,12 @@ struct Fill {
   __device__ void operator()(int64_t i) const { store(out + i, value); }
 };
 
+struct FillInteger {
+  int64_t* out;
+  int64_t value;
+  __device__ void operator()(int64_t i) const { out[i] = value; }
+};
+
 struct FillNormal {
   float* out;
   double std;
@@ -155,6 +161,10 @@ void add_in_order(const Tensor& out, std::span<const Tensor> in, bool first, Str
 
 void fill(const Tensor& out, float value, Stream& stream) {
   dispatch(out, [&]<class T>(T* to) { for_each(out.numel(), stream, Fill<T>{to, value}); });
+}
+
+void fill_integer(const Tensor& out, int64_t value, Stream& stream) {
+  for_each(out.numel(), stream, FillInteger{out.as<int64_t>(), value});
 }
 
 void fill_normal(const Tensor& out, double std, uint64_t key, int64_t first_element, Stream& stream) {

@@ -138,6 +138,8 @@ void fill(const Tensor& out, float value, Stream&) {
   });
 }
 
+void fill_integer(const Tensor& out, int64_t value, Stream&) { std::fill_n(out.as<int64_t>(), out.numel(), value); }
+
 namespace {
 
 /// Computes elements 2 pair ... 2 pair + 15 of the stream, times std.

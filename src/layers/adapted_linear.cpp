@@ -153,8 +153,7 @@ class Pass {
     linear_forward(y, x, w, bias, ctx_.stream, ctx_.role, added);
   }
   Dropout mask(const Adapter& adapter) const {
-    return {static_cast<float>(adapter.dropout), random_key(ctx_.seed, RandomPurpose::adapter_dropout,
-                                                            static_cast<uint64_t>(ctx_.step), adapter.dropout_name)};
+    return step_dropout(ctx_, adapter.dropout, RandomPurpose::adapter_dropout, adapter.dropout_name);
   }
   Tensor a_of(const Adapter& adapter) const { return a_.rows(adapter.first_rank, adapter.rank); }
   WeightMatrix w_of(const Adapter& adapter) const { return w_.rows(adapter.first_row, adapter.rows); }

@@ -45,9 +45,7 @@ HeadNormShape Attention::norm_shape() const {
 }
 
 Dropout Attention::probability_dropout(const Context& ctx) const {
-  if (!ctx.training || dropout == 0) return {};
-  return {static_cast<float>(dropout), random_key(ctx.seed, RandomPurpose::attention_dropout,
-                                                  static_cast<uint64_t>(ctx.step), static_cast<uint64_t>(layer))};
+  return step_dropout(ctx, dropout, RandomPurpose::attention_dropout, static_cast<uint64_t>(layer));
 }
 
 void Attention::forward(Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x, const Rope& rope,

@@ -32,10 +32,8 @@ int64_t Block::workspace_bytes(DType compute, int64_t rows, bool training) const
 }
 
 Dropout Block::residual_dropout(const Context& ctx, int branch) const {
-  if (!ctx.training || dropout == 0) return {};
-  return {static_cast<float>(dropout),
-          random_key(ctx.seed, RandomPurpose::residual_dropout, static_cast<uint64_t>(ctx.step),
-                     2 * static_cast<uint64_t>(layer) + static_cast<uint64_t>(branch))};
+  return step_dropout(ctx, dropout, RandomPurpose::residual_dropout,
+                      2 * static_cast<uint64_t>(layer) + static_cast<uint64_t>(branch));
 }
 
 void Block::forward(Context& ctx, const Batch& batch, const Tensor& output, const Rope& rope,

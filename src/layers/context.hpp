@@ -9,6 +9,7 @@
 #include "core/batch.hpp"
 #include "core/params.hpp"
 #include "device/device.hpp"
+#include "kernels/dropout.hpp"
 #include "kernels/matmul.hpp"
 #include "layers/kv_cache.hpp"
 #include "params/param_store.hpp"
@@ -22,6 +23,7 @@ struct Context {
   Stream& stream;
   uint64_t seed = 0;
   int64_t step = 0;
+  const int64_t* device_step = nullptr;  ///< int64 [1] of a GPU: `step`, for kernels in graphs; may be null
   bool training = false;
   const KvCache* cache = nullptr;  ///< null except in generation
   bool adapters = true;            ///< false: the base model, without its adapters
@@ -29,6 +31,14 @@ struct Context {
   /// Role of all matrix products. Outside training, the bits of a row do not depend on the other rows.
   ProductRole role = ProductRole::training;
 };
+
+/// Dropout of one place of the model in the current step; inactive except in training.
+inline Dropout step_dropout(const Context& ctx, double probability, RandomPurpose purpose, uint64_t place = 0) {
+  if (!ctx.training || probability == 0) return {};
+  return {static_cast<float>(probability),
+          random_key(ctx.seed, purpose, static_cast<uint64_t>(ctx.step), place),
+          {ctx.device_step, ctx.seed, purpose, place}};
+}
 
 /// A parameter of a layer; may be absent.
 struct ParamRef {

@@ -5,19 +5,9 @@
 
 namespace llmtrain {
 
-namespace {
-
-Dropout embedding_dropout(const Context& ctx, double probability) {
-  if (!ctx.training || probability == 0) return {};
-  return {static_cast<float>(probability),
-          random_key(ctx.seed, RandomPurpose::embedding_dropout, static_cast<uint64_t>(ctx.step))};
-}
-
-}  // namespace
-
 void Embedding::forward(Context& ctx, const Batch& batch, const Tensor& x) const {
-  embedding_forward(x, table.weight(ctx), positions.weight(ctx), scale, batch, embedding_dropout(ctx, dropout),
-                    ctx.stream);
+  embedding_forward(x, table.weight(ctx), positions.weight(ctx), scale, batch,
+                    step_dropout(ctx, dropout, RandomPurpose::embedding_dropout), ctx.stream);
 }
 
 void Embedding::backward(Context& ctx, const Batch& batch, const Tensor& dx, bool table_written) const {
@@ -26,7 +16,8 @@ void Embedding::backward(Context& ctx, const Batch& batch, const Tensor& dx, boo
     if (!table_written && !dtable.empty()) fill(dtable, 0, ctx.stream);
     if (!dpositions.empty()) fill(dpositions, 0, ctx.stream);
   }
-  embedding_backward(dtable, dpositions, dx, scale, batch, embedding_dropout(ctx, dropout), ctx.stream, padding);
+  embedding_backward(dtable, dpositions, dx, scale, batch, step_dropout(ctx, dropout, RandomPurpose::embedding_dropout),
+                     ctx.stream, padding);
 }
 
 }  // namespace llmtrain

@@ -47,7 +47,7 @@ void ParallelConfig::visit(DeckKeys& keys) {
             .tasks = training_tasks});
   keys.key(
       "cuda_graphs", cuda_graphs,
-      {.doc = "On GPUs, record passes without dropout as CUDA graphs, once per shape of micro-batch, and launch them "
+      {.doc = "On GPUs, record passes as CUDA graphs, once per shape of micro-batch, and launch them "
               "as a whole, bit for bit. With zero below 3 this applies to all passes of a single rank, and on several "
               "ranks to those between the first and the last of a reduction group. No effect elsewhere.",
        .tasks = training_tasks});

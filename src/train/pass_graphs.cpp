@@ -10,8 +10,6 @@ namespace llmtrain {
 std::string PassGraphs::refusal(bool wanted, const ModelConfig& model, const ParamStore& params) {
   if (!wanted) return "parallel.cuda_graphs is off";
   if (!params.passes_repeat()) return "the passes communicate weights or gradients";
-  // The step is an argument of kernels that draw random numbers.
-  if (model.dropout > 0 || model.attention_dropout > 0) return "dropout draws different numbers in every step";
   // The host copies rope's frequencies in every pass.
   if (model.positions == ModelConfig::Positions::rope && make_rope(model).by_length()) {
     return "the frequencies of rope depend on the lengths";

@@ -14,7 +14,8 @@ namespace llmtrain {
 
 /// Forward and backward passes of micro-batches as graphs of the device: hundreds of kernels in one launch. Passes of
 /// equal shapes do the same work at the same addresses; values that change from step to step are not kernel arguments,
-/// but lie in the batch's buffers. All other passes run without a graph, with the same work and the same bits.
+/// but lie in device memory: those of the batch, and the step for keys of dropout. All other passes run without a
+/// graph, with the same work and the same bits.
 class PassGraphs {
  public:
   /// Returns why passes cannot be graphs here; empty if they can.

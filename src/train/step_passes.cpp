@@ -5,6 +5,7 @@
 #include "core/activity.hpp"
 #include "core/clock.hpp"
 #include "core/profile.hpp"
+#include "kernels/elementwise.hpp"
 #include "train/step_documents.hpp"
 #include "train/step_hook.hpp"
 
@@ -20,9 +21,11 @@ StepPasses::StepPasses(TrainingPlan& plan, Communicator& communicator, Stream& s
                        const std::string& no_graphs)
     : plan_(plan),
       communicator_(communicator),
+      device_step_(Graph::available() && no_graphs.empty() ? static_cast<int64_t>(sizeof(int64_t)) : 0),
       ctx_{plan.params(), plan.arena, stream, seed},
       prefetcher_(plan.batches()),
       graphs_(Graph::available() && no_graphs.empty() && !plan.objective->needs().documents, plan.params()) {
+  ctx_.device_step = static_cast<const int64_t*>(device_step_.data());
   ctx_.role = plan.objective->product_role();
   if (plan.rollouts) ctx_.temperature = plan.rollouts->temperature();
 }
@@ -57,8 +60,14 @@ void StepPasses::discard() {
   local_micro_batches_.clear();
 }
 
-void StepPasses::run(int64_t step, StepRecord::Phases& phases) {
+void StepPasses::set_step(int64_t step) {
   ctx_.step = step;
+  if (ctx_.device_step == nullptr) return;
+  fill_integer(Tensor(device_step_.data(), DType::i64, {1}), step, ctx_.stream);
+}
+
+void StepPasses::run(int64_t step, StepRecord::Phases& phases) {
+  set_step(step);
   ctx_.training = true;
   own_ = {};
   const int64_t micro_batches = static_cast<int64_t>(step_.micro_batches.size());

@@ -34,11 +34,13 @@ class StepPasses {
   const PassGraphs& graphs() const { return graphs_; }
 
  private:
+  void set_step(int64_t step);
   void run_micro_batch(StepRecord::Phases& phases);
   void run_idle_pass(StepRecord::Phases& phases);
 
   TrainingPlan& plan_;
   Communicator& communicator_;
+  DeviceBuffer device_step_;  ///< Context::device_step, where graphs are used
   Context ctx_;
   BatchPrefetcher prefetcher_;
   PassGraphs graphs_;

@@ -71,8 +71,8 @@ cd "$work"
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 export PRTE_MCA_odls_base_sigkill_timeout=10 # time for the others' report when a rank is lost
 
-# No dropout and samples of one length, a multiple of 64: passes are launched as graphs, and cuDNN's attention is used
-# if it is installed.
+# Samples of one length, a multiple of 64, and no attention dropout: passes are launched as graphs, and cuDNN's attention
+# is used if it is installed.
 for ((i = 0; i < 200; ++i)); do echo "Line $((i * i % 71)) has some words to train on."; done >text.txt
 cat >deck.ini <<END
 [run]
@@ -155,6 +155,11 @@ case_ledgers() {
   same plain one
   has_graphs one
   ! grep -q '^graphs .* recorded;' plain.txt || fail "cuda_graphs = false has graphs"
+  train dropped 1 model.dropout=0.1
+  has_graphs dropped
+  control dropped one
+  train dropped_plain 1 model.dropout=0.1 parallel.cuda_graphs=false
+  same dropped_plain dropped
   for zero in 0 2 3; do
     train "one_$zero" 1 "parallel.zero=$zero"
     same "one_$zero" one

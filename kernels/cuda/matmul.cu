@@ -23,6 +23,9 @@ namespace {
 using namespace cuda;
 
 constexpr size_t workspace_bytes = size_t{64} << 20;
+/// cuBLASLt 12.8 to 13.2 split an inner dimension and leave out its tail if it is not a multiple of a kernel's block,
+/// of which 128 is the largest: such dimensions are not split.
+constexpr int64_t split_granule = 128;
 
 void check(cublasStatus_t status, const char* call) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -114,7 +117,9 @@ class Plan {
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
     // A split inner dimension is summed in fp32, in order: not in the result's type, not by atomics.
-    prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+    const bool splits = p.k % split_granule == 0;
+    prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+           uint32_t{splits ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_NONE});
     for (const auto attribute :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
@@ -222,8 +227,6 @@ bool use_tf32(bool wanted) {
 bool bf16_products_are_fast() { return device_fast_bf16(); }
 
 std::string slow_products_note() { return {}; }
-
-int64_t matmul_workspace_bytes() { return static_cast<int64_t>(workspace_bytes); }
 
 void linear_forward(const Tensor& y, const Tensor& x, const WeightMatrix& weight, const Tensor& bias, Stream& stream,
                     ProductRole role, const LowRank& added) {

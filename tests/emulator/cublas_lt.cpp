@@ -22,6 +22,7 @@ struct cublasLtMatrixLayoutOpaque {
 struct cublasLtMatmulPreferenceOpaque {
   uint64_t workspace = 0;
   uint32_t alignment = 256;
+  uint32_t reductions = ~0U;  ///< mask of allowed schemes
 };
 
 namespace {
@@ -96,9 +97,11 @@ struct Product {
     for (int64_t j = 0; j < n; ++j) {
       std::vector<float> column(static_cast<size_t>(m), 0.0f), part;
       const auto count = static_cast<int64_t>(parts);
+      // like versions 12.8 to 13.2: parts leave out the tail of the inner dimension
+      const int64_t whole = count > 1 ? k / 128 * 128 : k;
       for (int64_t first = 0; first < count; ++first) {
         part.assign(static_cast<size_t>(m), 0.0f);
-        for (int64_t p = first * k / count; p < (first + 1) * k / count; ++p) {
+        for (int64_t p = first * whole / count; p < (first + 1) * whole / count; ++p) {
           const float factor = right[static_cast<size_t>(p + j * k)];
           const float* from = left.data() + p * m;
           for (int64_t i = 0; i < m; ++i) part[static_cast<size_t>(i)] += factor * from[i];
@@ -215,8 +218,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     cublasLtMatmulPreferenceAttributes_t attribute, const void* value,
                                                     size_t bytes) {
   if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) return set(preference->workspace, value, bytes);
-  // the inner dimension is not divided here
-  if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) return CUBLAS_STATUS_SUCCESS;
+  if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) return set(preference->reductions, value, bytes);
   uint32_t alignment = 0;
   const cublasStatus_t status = set(alignment, value, bytes);
   preference->alignment = std::min(preference->alignment, alignment);
@@ -234,8 +236,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t /*handle*/, cubla
   results[0] = {};
   results[0].algo.data[0] = preference->alignment;
   results[0].algo.data[1] = preference->workspace;
-  // like GPUs: the inner dimension is divided if there are few columns
-  results[0].algo.data[3] = d->columns <= 8 ? 2 : 1;
+  // like GPUs: the inner dimension is divided if there are few columns and a scheme is allowed
+  const bool splits = d->columns <= 8 && preference->reductions != CUBLASLT_REDUCTION_SCHEME_NONE;
+  results[0].algo.data[3] = splits ? 2 : 1;
   if (description->epilogue == CUBLASLT_EPILOGUE_BIAS) {
     if (description->bias == nullptr) fail("cublasLtMatmulAlgoGetHeuristic: the bias is not there yet");
     results[0].algo.data[2] = alignment_of(description->bias);

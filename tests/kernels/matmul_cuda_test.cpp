@@ -43,6 +43,26 @@ TEST(Tf32, LeavesOtherTypesAlone) {
   }
 }
 
+// Released versions of cuBLASLt leave out the tail of an inner dimension that they split, as they do for few rows.
+TEST(InnerDimension, HasItsTail) {
+  constexpr int64_t n = 4, m = 64;
+  for (const int64_t k : {24, 128, 200, 333, 512, 640}) {
+    for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+      SCOPED_TRACE(std::to_string(k) + " of " + std::string(name_of(type)));
+      const Array x(type, {n, k}, Values(n * k, 1)), w(type, {m, k}, Values(m * k, 1));
+      const Array y(DType::f32, {n, m}), dx(DType::f32, {n, m}), dw(DType::f32, {n, m});
+      linear_forward(y, x, w, {}, test::stream());
+      EXPECT_EQ(y.values(), Values(n * m, static_cast<double>(k)));
+      const Array transposed(type, {k, m}, Values(m * k, 1));
+      linear_backward_input(dx, x, transposed, false, test::stream());
+      EXPECT_EQ(dx.values(), Values(n * m, static_cast<double>(k)));
+      const Array columns(type, {k, n}, Values(n * k, 1));
+      linear_backward_weight(dw, columns, transposed, false, test::stream());
+      EXPECT_EQ(dw.values(), Values(n * m, static_cast<double>(k)));
+    }
+  }
+}
+
 // An algorithm selected for one bias is used for others, which may have different addresses.
 TEST(FusedBias, MayLieAnywhere) {
   constexpr int64_t n = 6, m = 16, k = 8;

@@ -21,9 +21,9 @@ constexpr struct {
 struct Weights {
   int64_t outputs, inputs;
 };
-// Smaller than a tile, odd, several k-blocks along the inner dimension, more outputs than inputs (operands are
-// swapped).
-constexpr Weights weights[] = {{61, 24}, {70, 33}, {100, 2083}, {1003, 40}};
+// Smaller than a tile, odd, several k-blocks along the inner dimension (also whole ones, which GPUs split), more
+// outputs than inputs (operands are swapped).
+constexpr Weights weights[] = {{61, 24}, {70, 33}, {100, 2083}, {60, 256}, {1003, 40}};
 
 class Rows {
  public:

@@ -26,6 +26,10 @@ bool bf16_products_are_fast();
 /// usually empty.
 std::string slow_products_note();
 
+/// Library that chooses the algorithms of products on a GPU, and thereby their order of summation, with its version:
+/// "cuBLASLt 12.8.5"; empty on the host. Needs no device.
+std::string product_library();
+
 /// Row length in elements. On a GPU rows of y without a bias, and of dy beside w or dw, may be padded to this length;
 /// the contents past column M do not change.
 constexpr int64_t padded_columns(int64_t m) { return (m + 63) / 64 * 64; }

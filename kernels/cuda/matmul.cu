@@ -4,6 +4,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <string>
 #include <tuple>
 
 #include "core/profile.hpp"
@@ -227,6 +228,14 @@ bool use_tf32(bool wanted) {
 bool bf16_products_are_fast() { return device_fast_bf16(); }
 
 std::string slow_products_note() { return {}; }
+
+std::string product_library() {
+  const size_t version = cublasLtGetVersion();
+  return "cuBLASLt " + std::to_string(version / 10000) + '.' + std::to_string(version / 100 % 100) + '.' +
+         std::to_string(version % 100);
+}
+
+int64_t matmul_workspace_bytes() { return static_cast<int64_t>(workspace_bytes); }
 
 void linear_forward(const Tensor& y, const Tensor& x, const WeightMatrix& weight, const Tensor& bias, Stream& stream,
                     ProductRole role, const LowRank& added) {

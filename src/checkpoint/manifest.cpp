@@ -64,6 +64,7 @@ Json run_to_json(const RunState& run) {
   for (const auto& [first, last] : run.skipped) skipped.push_back({first, last});
   Json json{{"counters", counters}, {"values", values}, {"parameters", run.parameters}, {"skipped", skipped}};
   if (!run.attention.empty()) json["attention"] = run.attention;
+  if (!run.products.empty()) json["products"] = run.products;
   for (const NamedContent& c : run.contents) {
     Json entry{{"key", c.key}, {"path", c.path}, {"hash", c.hash}};
     if (!c.role.empty()) entry["role"] = c.role;
@@ -134,10 +135,11 @@ double value_from(const JsonNode& field) {
 
 RunState run_from(const JsonNode& field) {
   RunState run;
-  field.check_keys({"counters", "values", "parameters", "skipped"}, {"attention", "contents"});
-  if (field.has("attention")) {
-    run.attention = field.at("attention").text();
-    if (run.attention.empty()) field.at("attention").refuse("a library is expected");
+  field.check_keys({"counters", "values", "parameters", "skipped"}, {"attention", "products", "contents"});
+  for (const auto& [name, library] : {std::pair("attention", &run.attention), {"products", &run.products}}) {
+    if (!field.has(name)) continue;
+    *library = field.at(name).text();
+    if (library->empty()) field.at(name).refuse("a library is expected");
   }
   if (field.has("contents")) {
     const JsonNode contents = field.at("contents").array();

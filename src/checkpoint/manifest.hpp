@@ -42,6 +42,7 @@ struct RunState {
   std::map<std::string, double> values;     ///< for example the best metric
   std::string parameters;                   ///< hash of the parameters as in the ledger, or empty
   std::string attention;  ///< library that computed attention if possible; empty: our kernel, or not recorded
+  std::string products;   ///< library that computed matrix products on a GPU; empty: the host, or not recorded
   /// Files of the deck, by content; empty in checkpoints of older versions.
   std::vector<NamedContent> contents;
   /// Steps [first, last) of the data that are omitted, in order.

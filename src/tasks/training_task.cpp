@@ -296,7 +296,11 @@ int run_training(Job& job) {
   const std::string attention =
       attention_backend(attention_library(), config.run.task, config.model, compute_dtype(config.precision));
   agree_on_attention(attention, communicator);
-  if (from) warn_if_backend_changed(*from, attention);
+  agree_on_products(product_library(), communicator);
+  if (from) {
+    warn_if_backend_changed(*from, attention);
+    warn_if_products_changed(*from, product_library());
+  }
   job.examine(!from);
   throw_on_all_ranks(communicator, [&] {
     if (root && reinforcement_tasks.contains(config.run.task)) check_reward_columns(config);
@@ -347,6 +351,7 @@ int run_training(Job& job) {
           fmt::format("the dashboard has ended ({}/dashboard.log); the run goes on without", config.run.directory()));
   };
   options.checkpoints.attention = attention;
+  options.checkpoints.products = product_library();
   options.checkpoints.contents = std::move(contents);
   options.checkpoints.from = from ? &*from : nullptr;
   TrainingLoop loop(std::move(options), *plan, runtime, *log, stop_monitor);

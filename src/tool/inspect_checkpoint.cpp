@@ -22,6 +22,7 @@ void inspect_checkpoint(const std::string& path) {
   inspect_line("ledger", fmt::format("{} bytes, hash {}", manifest.ledger_bytes, hex(manifest.ledger_hash)));
   if (!manifest.run.parameters.empty()) inspect_line("parameter hash", printable(manifest.run.parameters));
   if (!manifest.run.attention.empty()) inspect_line("attention", printable(manifest.run.attention));
+  if (!manifest.run.products.empty()) inspect_line("products", printable(manifest.run.products));
   for (const auto& [name, count] : manifest.run.counters) inspect_line(printable(name), std::to_string(count));
   for (const auto& [name, value] : manifest.run.values) inspect_line(printable(name), fmt::format("{}", value));
   for (const auto& [first, last] : manifest.run.skipped)

@@ -188,6 +188,7 @@ void RunCheckpoints::save(int64_t completed, double since) {
   request.run.parameters = hash_text(hash);
   request.run.contents = options_.contents;
   request.run.attention = options_.attention;
+  request.run.products = options_.products;
   request.frozen = plan_.models.at(Role::policy).frozen_weights();
   progress_.guard.saved(completed, is_scheduled(completed), best_saved_);
   progress_.save(request.run);

@@ -24,6 +24,7 @@ struct CheckpointOptions {
   std::string directory;                          ///< the run's
   std::string deck;                               ///< resolved
   std::string attention = {};                     ///< library that computes attention; empty: the built-in one
+  std::string products = {};                      ///< product_library()
   std::vector<NamedContent> contents = {};        ///< identities of the deck's files, on rank 0
   std::map<std::string, std::string> texts = {};  ///< files of the initial model that every checkpoint stores
   const ResumePoint* from = nullptr;              ///< checkpoint that the run resumes; null: a new run

@@ -72,12 +72,14 @@ TEST(Manifest, ListsTheSegmentsOfDividedUnitsAlone) {
 }
 
 // With our own attention, manifests are as before there was a library.
-TEST(Manifest, NamesTheLibraryOfAttentionWhereThereIsOne) {
-  Manifest manifest = toy_manifest();
-  EXPECT_THAT(to_text(manifest), Not(HasSubstr("attention")));
-  manifest.run.attention = "cuDNN 9.19.0";
-  EXPECT_EQ(parse_manifest(to_text(manifest), "m"), manifest);
-  EXPECT_NE(parse_manifest(to_text(manifest), "m"), toy_manifest());
+TEST(Manifest, NamesTheLibrariesOfAttentionAndProductsWhereThereAreSome) {
+  for (const auto library : {&RunState::attention, &RunState::products}) {
+    Manifest manifest = toy_manifest();
+    for (const char* name : {"attention", "products"}) EXPECT_THAT(to_text(manifest), Not(HasSubstr(name)));
+    manifest.run.*library = "cuDNN 9.19.0";
+    EXPECT_EQ(parse_manifest(to_text(manifest), "m"), manifest);
+    EXPECT_NE(parse_manifest(to_text(manifest), "m"), toy_manifest());
+  }
 }
 
 TEST(Manifest, SaysWhatTheFilesWere) {
@@ -161,6 +163,8 @@ TEST(Manifest, ForgedContentIsRefused) {
   EXPECT_THAT(forged("\"parameters\":", "\"attention\": 7, \"parameters\":"),
               HasSubstr("attention: must be a text, not 7"));
   EXPECT_THAT(forged("\"parameters\":", "\"attention\": \"\", \"parameters\":"), HasSubstr("a library is expected"));
+  EXPECT_THAT(forged("\"parameters\":", "\"products\": [], \"parameters\":"), HasSubstr("products: must be a text"));
+  EXPECT_THAT(forged("\"parameters\":", "\"products\": \"\", \"parameters\":"), HasSubstr("a library is expected"));
   EXPECT_THAT(forged("\"parameters\":", "\"attentive\": \"x\", \"parameters\":"), HasSubstr("is not supported"));
   EXPECT_THAT(forged("\"hash\": \"0000", "\"hash\": \"00 0"), HasSubstr("32 hexadecimal digits"));
   const auto with_states = [](const std::string& more) {

@@ -32,6 +32,7 @@ END
 "$llmtrain" --version | tee version.txt
 grep -q '(cuda)' version.txt || fail "not the CUDA build"
 grep -Eq ', NCCL [0-9]+\.[0-9]+\.[0-9]+[, ]' version.txt || fail "--version does not name NCCL"
+grep -Eq ', cuBLASLt [0-9]+\.[0-9]+\.[0-9]+[, ]' version.txt || fail "--version does not name cuBLASLt"
 "$llmtrain" --help precision.compute | grep -q bf16 || fail "--help"
 "$llmtrain" deck.ini --check >resolved.ini
 grep -q '^compute = bf16' resolved.ini || fail "--check: precision.compute is not what the build's GPUs are fast at"

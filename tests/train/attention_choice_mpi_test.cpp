@@ -26,5 +26,19 @@ TEST(AttentionOfRanks, MustBeTheSame) {
   }
 }
 
+TEST(ProductsOfRanks, MustBeOfOneVersion) {
+  Communicator& communicator = test::runtime().communicator();
+  EXPECT_NO_THROW(agree_on_products("cuBLASLt 12.8.5", communicator));
+  if (communicator.size() == 1) return;
+  try {
+    agree_on_products(communicator.rank() == 1 ? "cuBLASLt 12.9.1" : "cuBLASLt 12.8.5", communicator);
+    ADD_FAILURE() << "no error";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::missing_input);
+    const std::string host = host_name();
+    EXPECT_THAT(error.what(), testing::HasSubstr("cuBLASLt 12.8.5 on " + host + "; cuBLASLt 12.9.1 on " + host + "."));
+  }
+}
+
 }  // namespace
 }  // namespace llmtrain

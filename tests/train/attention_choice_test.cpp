@@ -29,6 +29,29 @@ TEST(AttentionChoice, DifferencesAreNamedByHost) {
   }
 }
 
+TEST(ProductLibrary, DifferencesAreNamedByHost) {
+  const Names hosts = {"node1", "node1", "node2"};
+  EXPECT_THAT(product_difference(Names{"cuBLASLt 12.8.5", "cuBLASLt 12.8.5", "cuBLASLt 13.0.2"}, hosts),
+              AllOf(HasSubstr(": cuBLASLt 12.8.5 on node1; cuBLASLt 13.0.2 on node2. "), HasSubstr("CUDA toolkit"),
+                    HasSubstr("LD_LIBRARY_PATH")));
+  EXPECT_THAT(product_difference(Names(3, "cuBLASLt 12.8.5"), hosts), IsEmpty()) << "control";
+}
+
+TEST(ProductLibrary, OtherThanTheCheckpointsIsSaid) {
+  const auto notes = [](const std::string& before, const std::string& now) {
+    ResumePoint point;
+    point.manifest.run.products = before;
+    warn_if_products_changed(point, now);
+    return point.notes;
+  };
+  EXPECT_THAT(
+      notes("cuBLASLt 12.8.5", "cuBLASLt 13.0.2"),
+      testing::ElementsAre(HasSubstr("were by cuBLASLt 12.8.5 up to the checkpoint and are by cuBLASLt 13.0.2")));
+  EXPECT_THAT(notes("cuBLASLt 12.8.5", ""), testing::ElementsAre(HasSubstr("and are llmtrain's own from here on")));
+  EXPECT_THAT(notes("cuBLASLt 12.8.5", "cuBLASLt 12.8.5"), IsEmpty()) << "control";
+  EXPECT_THAT(notes("", "cuBLASLt 12.8.5"), IsEmpty()) << "of the host or an older version, which names none";
+}
+
 TEST(AttentionChoice, OfManyHostsSomeAreNamed) {
   Names hosts, libraries(1000, "cuDNN 9.19.0");
   for (int i = 0; i < 1000; ++i) hosts.push_back("n" + std::to_string(i));

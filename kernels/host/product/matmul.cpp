@@ -213,6 +213,8 @@ void linear_backward_weight_rows(const Tensor& dw, int64_t first, const Tensor& 
              {static_cast<const char*>(dy.data) + first * static_cast<int64_t>(size_of(dy.dtype)), x.data, dw.data});
 }
 
+std::string product_library() { return {}; }
+
 int64_t matmul_workspace_bytes() { return 0; }  // packed panels are in the plan: kernels/workspace.hpp
 
 void linear_backward_bias(const Tensor& db, const Tensor& dy, bool accumulate, Stream&) {

@@ -190,7 +190,16 @@ void agree_on_attention(const std::string& library, Communicator& communicator) 
   if (!difference.empty()) throw UserError(ExitCode::missing_input, difference);
 }
 
-std::string attention_difference(std::span<const std::string> libraries, std::span<const std::string> hosts) {
+void agree_on_products(const std::string& library, Communicator& communicator) {
+  const std::vector<std::string> libraries = communicator.gather_all(library);
+  const std::string difference = product_difference(libraries, communicator.gather_all(host_name()));
+  if (!difference.empty()) throw UserError(ExitCode::missing_input, difference);
+}
+
+namespace {
+
+/// Returns which hosts use which library, if libraries differ.
+std::string hosts_of_libraries(std::span<const std::string> libraries, std::span<const std::string> hosts) {
   std::vector<std::string> found;
   for (const std::string& library : libraries) {
     if (std::ranges::find(found, library) == found.end()) found.push_back(library);
@@ -208,10 +217,27 @@ std::string attention_difference(std::span<const std::string> libraries, std::sp
     names.resize(shown);
     parts.push_back(fmt::format("{} on {}{}", library.empty() ? "built-in" : library, fmt::join(names, ", "), more));
   }
+  return fmt::format("{}", fmt::join(parts, "; "));
+}
+
+}  // namespace
+
+std::string attention_difference(std::span<const std::string> libraries, std::span<const std::string> hosts) {
+  const std::string found = hosts_of_libraries(libraries, hosts);
+  if (found.empty()) return {};
   return fmt::format(
       "the ranks use different attention backends, whose results differ in bits: {}. Install the same cuDNN on all "
       "nodes, where LD_LIBRARY_PATH finds it, and use GPUs of one kind; or set LLMTRAIN_ATTENTION=own for all ranks",
-      fmt::join(parts, "; "));
+      found);
+}
+
+std::string product_difference(std::span<const std::string> libraries, std::span<const std::string> hosts) {
+  const std::string found = hosts_of_libraries(libraries, hosts);
+  if (found.empty()) return {};
+  return fmt::format(
+      "the ranks use different libraries of matrix products, whose results differ in bits: {}. Install the same CUDA "
+      "toolkit on all nodes, where LD_LIBRARY_PATH finds its libcublasLt",
+      found);
 }
 
 std::string attention_text(const std::string& library, Task task, const ModelConfig& model, DType compute) {
@@ -224,7 +250,9 @@ std::string attention_text(const std::string& library, Task task, const ModelCon
 void print_machine(RunLog& log, const std::string& attention, Runtime& runtime) {
   const Communicator& c = runtime.communicator();
   log.print(version_text().substr(0, version_text().find('\n')));
-  log.print(fmt::format("device     {}{}{}", device_description(), attention.empty() ? "" : ", ", attention));
+  const std::string products = product_library();
+  log.print(fmt::format("device     {}{}{}{}{}", device_description(), products.empty() ? "" : ", products by ",
+                        products, attention.empty() ? "" : ", ", attention));
   const std::string why = runtime.cores_lost() ? "" : fmt::format(" ({})", runtime.thread_note());
   log.print(fmt::format("ranks      {} x {} thread{} on {} node{}{}", c.size(), runtime.threads(),
                         runtime.threads() == 1 ? "" : "s", c.node_count(), c.node_count() == 1 ? "" : "s", why));

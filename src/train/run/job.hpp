@@ -51,8 +51,11 @@ RunLogOptions log_options(const Config& config, const RunDirectory* directory, c
 std::string attention_backend(const std::string& library, Task task, const ModelConfig& model, DType compute);
 /// Collective. Throws UserError(missing_input) on every rank if backends differ, since results would differ in bits.
 void agree_on_attention(const std::string& library, Communicator& communicator);
+/// Does so for libraries of matrix products, see product_library().
+void agree_on_products(const std::string& library, Communicator& communicator);
 /// Message that names the hosts of each library, and what to do, if libraries differ; else empty. One entry per rank.
 std::string attention_difference(std::span<const std::string> libraries, std::span<const std::string> hosts);
+std::string product_difference(std::span<const std::string> libraries, std::span<const std::string> hosts);
 
 // Lines of the log's header.
 /// attention: see attention_text().

@@ -216,6 +216,15 @@ void warn_if_backend_changed(ResumePoint& point, const std::string& attention) {
                   name(before), name(attention)));
 }
 
+void warn_if_products_changed(ResumePoint& point, const std::string& products) {
+  const std::string& before = point.manifest.run.products;
+  if (before.empty() || before == products) return;  // checkpoints of the host and of older versions name none
+  point.notes.push_back(fmt::format(
+      "matrix products were by {} up to the checkpoint and are {} from here on: results differ in bits from "
+      "a run with one library",
+      before, products.empty() ? "llmtrain's own" : "by " + products));
+}
+
 std::string cut_metrics(const std::string& folder, const Manifest& manifest) {
   const std::string path = folder + "/metrics.jsonl";
   std::ifstream file(path, std::ios::binary);

@@ -53,6 +53,8 @@ void compare_contents(std::vector<NamedContent>& now, ResumePoint& from);
 
 /// Adds a note if the checkpoint's attention backend was not `attention`, see attention_backend().
 void warn_if_backend_changed(ResumePoint& point, const std::string& attention);
+/// Adds a note if the checkpoint names another library of matrix products, see product_library().
+void warn_if_products_changed(ResumePoint& point, const std::string& products);
 
 /// Truncates ledger.jsonl and metrics.jsonl in `folder` to the checkpoint, or starts a ledger from that of the
 /// checkpoint's run. Returns notes for the user.

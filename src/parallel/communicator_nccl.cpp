@@ -8,6 +8,8 @@
 // gather does not wait for the reduction that starts at the same time, since the model starts the gather first
 // (Decoder::backward).
 //
+// With LLMTRAIN_NCCL=always a job of one rank opens NCCL, too, so that it can be tried on a machine with one GPU.
+//
 // NCCL never adds floating-point numbers here: it moves bytes, and this program adds them, in the order of groups. NCCL
 // adds integers, whose sums do not depend on the order.
 
@@ -17,9 +19,11 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <deque>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <variant>
@@ -44,6 +48,7 @@ using Clock = std::chrono::steady_clock;
 constexpr auto start_limit = std::chrono::minutes(10);
 constexpr auto end_limit = std::chrono::seconds(10);
 constexpr auto lock_limit = std::chrono::seconds(1);
+constexpr auto abort_limit = std::chrono::seconds(15);  ///< longer than an aborting thread needs to end the process
 // Limit of transfers in flight, so that the host waits here, where it sees errors, rather than in a call of CUDA whose
 // queue is full. It exceeds the number of units of most models, since the weights of all may be in flight at once.
 constexpr size_t max_in_flight = 64;
@@ -107,12 +112,13 @@ class NcclSession final : public WaitObserver {
   void wait_until_done(ncclResult_t code, const char* what, Clock::time_point until = Clock::time_point::max());
   ncclResult_t state();
   [[noreturn]] void fail(ncclResult_t code, const std::string& what);
-  /// Locks the communicator once it exists.
+  /// Locks the communicator. Throws if it was aborted.
   std::unique_lock<std::timed_mutex> usable();
   bool finalize_without_error();
 
-  std::timed_mutex mutex_;     ///< guards comm_ and NCCL's calls
-  ncclComm_t comm_ = nullptr;  ///< null after abort()
+  std::timed_mutex mutex_;                       ///< guards comm_ and NCCL's calls
+  ncclComm_t comm_ = nullptr;                    ///< null after abort()
+  std::atomic<std::thread::id> failed_on_ = {};  ///< thread on which fail() has thrown
   Stream stream_;
   std::vector<std::shared_ptr<Flight>> flights_;  ///< all flights ever created; those without another owner are free
   std::deque<std::shared_ptr<Flight>> in_flight_;
@@ -166,9 +172,9 @@ void NcclSession::connect(int size, int rank, Clock::time_point until) {
   });
   transfer([&](ncclComm_t comm, cudaStream_t on) {
     for (int peer = 0; peer < size; ++peer) {
-      if (peer == rank) continue;
+      if (peer == rank && size > 1) continue;
       ncclSend(all + mine * small, small, ncclUint8, peer, comm, on);
-      ncclRecv(all + static_cast<size_t>(peer) * small, small, ncclUint8, peer, comm, on);
+      ncclRecv(all + largest + static_cast<size_t>(peer) * small, small, ncclUint8, peer, comm, on);
     }
   });
   transfer([&](ncclComm_t comm, cudaStream_t on) {
@@ -228,6 +234,7 @@ void NcclSession::poll() {
 
 /// Aborts first, since kernels that wait for peers would block the release of device memory.
 void NcclSession::fail(ncclResult_t code, const std::string& what) {
+  failed_on_ = std::this_thread::get_id();
   const std::string text = fmt::format("{} failed: {} ({}); set NCCL_DEBUG=INFO in the environment for details{}", what,
                                        ncclGetErrorString(code), ncclGetLastError(comm_), device_fault());
   abort();
@@ -246,7 +253,11 @@ void NcclSession::abort() {
 
 std::unique_lock<std::timed_mutex> NcclSession::usable() {
   std::unique_lock lock(mutex_);
-  while (comm_ == nullptr) {  // another thread ends the job: an error here would hide its message
+  const Clock::time_point until = Clock::now() + abort_limit;
+  while (comm_ == nullptr) {
+    // Unless this thread met the error, another one ends the job: an error here would hide its message.
+    const bool own = failed_on_.load() == std::this_thread::get_id();
+    if (own || Clock::now() > until) throw Error("NCCL is used after it was aborted");
     lock.unlock();
     std::this_thread::sleep_for(lock_limit);
     lock.lock();
@@ -345,10 +356,18 @@ bool Transfer::is_read() const { return false; }
 
 namespace {
 
+/// True if a job of one rank opens NCCL as well, for tests.
+bool wants_session_alone() {
+  const char* given = std::getenv("LLMTRAIN_NCCL");
+  if (given == nullptr || std::string_view(given) == "auto") return false;
+  if (std::string_view(given) == "always") return true;
+  throw UserError(ExitCode::command_line, fmt::format("LLMTRAIN_NCCL is '{}': it must be auto or always", given));
+}
+
 class GpuCommunicator final : public ControlCommunicator {
  public:
   GpuCommunicator() : choice_(choose_transport(gather_all(device_address()), gather_all(boot_id()))) {
-    if (size() == 1) return;
+    if (size() == 1 && !wants_session_alone()) return;
     if (choice_.staged) {
       staged_.emplace(MPI_COMM_WORLD);
       return;
@@ -370,7 +389,7 @@ class GpuCommunicator final : public ControlCommunicator {
 
   Transfer all_gather(const Tensor& buffer, std::span<const int64_t> borders, Stream& stream) override {
     check_borders(buffer, borders, size());
-    if (size() == 1) return {};
+    if (alone()) return {};
     if (staged_) return staged(staged_->all_gather(buffer, borders, stream));
     return by_nccl(session_->enqueue("all-gather", buffer.bytes(), stream, [&](ncclComm_t comm, cudaStream_t on) {
       each_segment(borders, size(), [&](std::span<const int64_t> segment) { gather(buffer, segment, comm, on); });
@@ -382,7 +401,7 @@ class GpuCommunicator final : public ControlCommunicator {
     const bool sends = contributes[static_cast<size_t>(rank())] != 0;
     if (sends) check_borders(send, borders, size());
     check_exchange(borders, received, contributes, rank(), send.dtype);
-    if (size() == 1) return {};
+    if (alone()) return {};
     if (staged_) return staged(staged_->exchange(send, borders, received, contributes, stream));
     return by_nccl(session_->enqueue("exchange", send.bytes(), stream, [&](ncclComm_t comm, cudaStream_t on) {
       for (int peer = 0; peer < size(); ++peer) {
@@ -398,16 +417,18 @@ class GpuCommunicator final : public ControlCommunicator {
     }));
   }
 
-  bool sums_on_device() const override { return size() == 1 || session_.has_value(); }
+  bool sums_on_device() const override { return alone() || session_.has_value(); }
   Transfer sum_on_device(const Tensor& integers, Stream& stream) override {
     LLMTRAIN_CHECK(sums_on_device() && integers.dtype == DType::i64, "integers that NCCL can add");
-    if (size() == 1) return {};
+    if (alone()) return {};
     return by_nccl(session_->enqueue("sum", integers.bytes(), stream, [&](ncclComm_t comm, cudaStream_t on) {
       ncclAllReduce(integers.data, integers.data, static_cast<size_t>(integers.numel()), ncclInt64, ncclSum, comm, on);
     }));
   }
 
  private:
+  /// True if there are no other ranks, and NCCL is not tried without them.
+  bool alone() const { return size() == 1 && !session_; }
   void gather(const Tensor& buffer, std::span<const int64_t> borders, ncclComm_t comm, cudaStream_t on) const {
     const ShardRange mine = shard_range(buffer, borders, rank());
     const auto equal = [&](int owner) { return shard_range(buffer, borders, owner).bytes == mine.bytes; };

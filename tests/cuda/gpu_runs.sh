@@ -155,6 +155,8 @@ case_ledgers() {
   same plain one
   has_graphs one
   ! grep -q '^graphs .* recorded;' plain.txt || fail "cuda_graphs = false has graphs"
+  LLMTRAIN_NCCL=always train nccl 1
+  same nccl one
   train dropped 1 model.dropout=0.1
   has_graphs dropped
   control dropped one

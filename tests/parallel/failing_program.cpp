@@ -139,6 +139,19 @@ int run(Communicator& c, const std::string& way, const std::optional<Gathered>& 
          for (int i = 0; i < 10; ++i) gathered.value().gather(c);
          return 0;
        }},
+      {"gathers_after_failure",  // on the thread that met it, and on another
+       [&] {
+         const auto gather = [&] {
+           try {
+             gathered.value().gather(c);
+           } catch (const std::exception& error) {
+             fmt::print("{}\n", error.what());
+           }
+         };
+         for (int i = 0; i < 2; ++i) gather();
+         std::thread(gather).join();
+         return 0;
+       }},
       {"kernels",
        [&] {
          const SectionScope section(Section::step);

@@ -87,6 +87,7 @@ TEST(ShippedDecks, HaveTheirShapes) {
   EXPECT_THAT(shape(load("medium")), ElementsAre(768, 12, 12, 3072, 1024));
   EXPECT_EQ(load("medium").model.vocab_size, 50304);
   EXPECT_THAT(shape(load("large")), ElementsAre(1024, 24, 16, 4096, 2048));
+  for (const char* name : {"medium", "large"}) EXPECT_EQ(shape(load(std::string(name) + "_gpu")), shape(load(name)));
   EXPECT_EQ(load("quickstart").data.packing, DataConfig::Packing::none);
   EXPECT_EQ(load("quickstart").data.document_separator, "\n\n");
 }

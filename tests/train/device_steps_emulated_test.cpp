@@ -309,10 +309,10 @@ TEST_F(DeviceSteps, GraphsThatAreNotMadeChangeNothing) {
       refusals_ += said ? 1 : 0;
     }
     const DeviceMemory memory = device_memory();
-    for (const auto& [node, text] : {std::pair(int64_t{2} << 20, "128.0 MiB must stay free"),
+    for (const auto& [node, text] : {std::pair(int64_t{3} << 20, "128.0 MiB must stay free"),
                                      {int64_t{64} << 20, "the driver has no memory for one more"}}) {
       const emulator::ScopedSetting bytes("LLMTRAIN_EMULATOR_GRAPH_NODE", node);
-      // What a run asks for, and 256 MiB that it leaves.
+      // What a run asks for, the 256 MiB that it leaves free among it.
       const emulator::ScopedSetting little("LLMTRAIN_EMULATOR_MEMORY",
                                            memory.total - memory.available + (int64_t{330} << 20));
       const Result limited = run("limited" + name + std::to_string(node), settings);

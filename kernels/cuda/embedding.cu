@@ -1,6 +1,7 @@
 #include "core/profile.hpp"
 #include "kernels/cuda/dropout_row.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/shared_memory.cuh"
 #include "kernels/embedding.hpp"
 
 namespace llmtrain {
@@ -44,7 +45,7 @@ struct SortRuns {
   KeyedRow* sorted;
 
   __device__ void operator()() const {
-    __shared__ KeyedRow run[threads];
+    LLMTRAIN_SHARED(KeyedRow[threads], run);
     const int64_t first = int64_t{blockIdx.x} * threads, row = first + threadIdx.x;
     const int count = static_cast<int>(std::min<int64_t>(threads, rows - first));
     const KeyedRow mine =

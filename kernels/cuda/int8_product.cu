@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/int8_product.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/shared_memory.cuh"
 #include "kernels/int8_arithmetic.hpp"
 
 namespace llmtrain::cuda {
@@ -48,7 +49,7 @@ struct ListOutliers {
   int32_t *outliers, *count;
   int64_t columns;
   __device__ void operator()() const {
-    __shared__ int32_t counts[threads];
+    LLMTRAIN_SHARED(int32_t[threads], counts);
     const int64_t each = (columns + threads - 1) / threads, first = threadIdx.x * each;
     const int64_t end = std::min(columns, first + each);
     int32_t own = 0;
@@ -123,8 +124,8 @@ struct Int8Tiles {
   }
 
   __device__ void operator()() const {
-    __shared__ int8_t inputs[side][depth + 4];
-    __shared__ int8_t weights[side][depth + 4];
+    LLMTRAIN_SHARED(int8_t[side][depth + 4], inputs);
+    LLMTRAIN_SHARED(int8_t[side][depth + 4], weights);
     const int64_t row = int64_t{blockIdx.y} * side, column = int64_t{blockIdx.x} * side;
     const int r0 = static_cast<int>(threadIdx.x) / 16 * square, c0 = static_cast<int>(threadIdx.x) % 16 * square;
     int64_t sums[square][square] = {};

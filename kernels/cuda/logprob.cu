@@ -4,6 +4,7 @@
 
 #include "core/profile.hpp"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/shared_memory.cuh"
 #include "kernels/logprob_checks.hpp"
 
 namespace llmtrain {
@@ -73,7 +74,7 @@ void temper(const Tensor& x, float temperature, const Tensor& kept, int64_t voca
 /// Folds f(running result, result of a warp) over the warps in order; the same in all threads.
 template <class T, class F>
 __device__ T fold_warps(T of_warp, const F& f) {
-  __shared__ T of_warps[row_warps];
+  LLMTRAIN_SHARED(T[row_warps], of_warps);
   __syncthreads();  // those of the last call have been read
   if (lane() == 0) of_warps[threadIdx.x / warp_lanes] = of_warp;
   __syncthreads();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <map>
 #include <memory>
 #include <string>
@@ -15,7 +16,7 @@
 
 // cuBLASLt is column-major: a row-major matrix [R, C] is its C x R matrix with leading dimension C. The library's first
 // choice for a shape is kept, so that a shape has one order of summation. A batch-invariant product uses the choice for
-// a fixed number of rows.
+// a fixed number of rows; where the library refuses it for fewer rows, more rows are computed.
 
 namespace llmtrain {
 
@@ -81,8 +82,14 @@ class Plan {
       choose(handle, p);
       drop_columns();
     }
-    lay_out_columns(p, p.n);
-    if (p.chosen_for <= p.n || !suits(handle)) choose(handle, p);
+    columns_ = p.n;
+    lay_out_columns(p, columns_);
+    if (p.chosen_for <= p.n) choose(handle, p);
+    while (columns_ < p.chosen_for && !suits(handle)) {
+      drop_columns();
+      columns_ = std::min(p.chosen_for, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(columns_ + 1))));
+      lay_out_columns(p, columns_);
+    }
   }
   ~Plan() {
     cublasLtMatrixLayoutDestroy(a_);
@@ -92,6 +99,7 @@ class Plan {
   Plan(const Plan&) = delete;
   Plan& operator=(const Plan&) = delete;
 
+  int64_t columns() const { return columns_; }  ///< of B and D, at least those of the product
   void run(cublasLtHandle_t handle, const void* a, const void* b, void* d, const void* bias, bool accumulate,
            void* workspace, Stream& stream) {
     if (bias != nullptr) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
@@ -156,6 +164,7 @@ class Plan {
   cublasLtMatmulDesc_t operation_ = nullptr;
   cublasLtMatrixLayout_t a_ = nullptr, b_ = nullptr, d_ = nullptr;
   cublasLtMatmulAlgo_t algorithm_{};
+  int64_t columns_ = 0;
 };
 
 class Library {
@@ -165,12 +174,27 @@ class Library {
   void run(const Product& p, const void* a, const void* b, void* d, const void* bias, Stream& stream) {
     std::unique_ptr<Plan>& plan = plans_[p];
     if (!plan) plan = std::make_unique<Plan>(handle_, p, bias);
+    if (plan->columns() > p.n) return run_padded(*plan, p, a, b, d, bias, stream);
     plan->run(handle_, a, b, d, bias, p.accumulate, workspace_.data(), stream);
   }
 
  private:
+  /// Computes more columns than the product has, whose values do not matter.
+  void run_padded(Plan& plan, const Product& p, const void* a, const void* b, void* d, const void* bias,
+                  Stream& stream) {
+    const int64_t b_column = std::max(p.b_stride, p.k) * static_cast<int64_t>(size_of(p.input)),
+                  d_column = std::max(p.d_stride, p.m) * static_cast<int64_t>(size_of(p.output));
+    if (padded_b_.bytes() < plan.columns() * b_column) padded_b_ = DeviceBuffer(plan.columns() * b_column);
+    if (padded_d_.bytes() < plan.columns() * d_column) padded_d_ = DeviceBuffer(plan.columns() * d_column);
+    copy_on_device(padded_b_.data(), b, p.n * b_column, stream);
+    if (p.accumulate || p.d_stride > p.m) copy_on_device(padded_d_.data(), d, p.n * d_column, stream);
+    plan.run(handle_, a, padded_b_.data(), padded_d_.data(), bias, p.accumulate, workspace_.data(), stream);
+    copy_on_device(d, padded_d_.data(), p.n * d_column, stream);
+  }
+
   cublasLtHandle_t handle_ = nullptr;
   DeviceBuffer workspace_;
+  DeviceBuffer padded_b_, padded_d_;
   std::map<Product, std::unique_ptr<Plan>> plans_;
 };
 

@@ -1,6 +1,7 @@
 #include "core/profile.hpp"
 #include "kernels/cuda/column_sum.cuh"
 #include "kernels/cuda/dropout_row.cuh"
+#include "kernels/cuda/shared_memory.cuh"
 #include "kernels/norm.hpp"
 
 // Rows are read from memory once. In the forward pass, a warp keeps its row in registers or, if it is longer, in shared
@@ -209,7 +210,7 @@ struct BackwardRows {
 
   __device__ void operator()() const {
     constexpr int warps = threads / warp_lanes;
-    __shared__ OfRow of_rows[rows_per_block];
+    LLMTRAIN_SHARED(OfRow[rows_per_block], of_rows);
     const int64_t first = blockIdx.x * rows_per_block;
     const int count = static_cast<int>(rows - first < rows_per_block ? rows - first : rows_per_block);
     for (int begin = 0; begin < count; begin += warps) {

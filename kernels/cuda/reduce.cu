@@ -4,6 +4,7 @@
 #include "core/profile.hpp"
 #include "kernels/chunk_hash.hpp"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/shared_memory.cuh"
 #include "kernels/reduce.hpp"
 
 namespace llmtrain {
@@ -32,7 +33,7 @@ struct SumTerms {
   Terms terms;
   int64_t* partial;
   __device__ void operator()() const {
-    __shared__ int64_t integers[ExactSum::integer_count][sums_of_block];
+    LLMTRAIN_SHARED(int64_t[ExactSum::integer_count][sums_of_block], integers);
     const int thread = static_cast<int>(threadIdx.x);
     for (int i = thread; i < ExactSum::integer_count * sums_of_block; i += threads) {
       integers[i / sums_of_block][i % sums_of_block] = 0;
@@ -172,7 +173,7 @@ struct HashChunks {
   }
 
   __device__ void operator()() const {
-    __shared__ uint64_t of_warps[warps];
+    LLMTRAIN_SHARED(uint64_t[warps], of_warps);
     const int warp = static_cast<int>(threadIdx.x) / warp_lanes;
     uint64_t hash = 0;
     for (int64_t chunk = static_cast<int64_t>(blockIdx.x) * warps + warp; chunk < chunks;

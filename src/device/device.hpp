@@ -107,8 +107,8 @@ class Graph {
   ~Graph();  // NOLINT(performance-trivially-destructible): not trivial on a GPU
   Graph(Graph&& other) noexcept;
   Graph& operator=(Graph&& other) noexcept;
-  /// Records the work that work() submits to the stream. Called once. It must not make the host wait, nor allocate
-  /// device memory.
+  /// Records the work that work() submits to the stream, which must not make the host wait, nor allocate device memory.
+  /// recorded() stays false if the driver has no memory for the graph.
   void record(Stream& stream, const std::function<void()>& work);
   void launch(Stream& stream);
   bool recorded() const { return native_ != nullptr; }

@@ -234,10 +234,18 @@ void Graph::record(Stream& stream, const std::function<void()>& work) {
   }
   cuda_check(cudaStreamEndCapture(raw(stream), &graph), "cudaStreamEndCapture");
   cudaGraphExec_t executable = nullptr;
-  const cudaError_t code = cudaGraphInstantiate(&executable, graph, 0);
+  cudaError_t code = cudaGraphInstantiate(&executable, graph, 0);
   cudaGraphDestroy(graph);
+  if (code == cudaSuccess) {
+    native_ = executable;
+    code = cudaGraphUpload(executable, raw(stream));  // takes memory now, not in the first launch
+  }
+  if (code == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // keeps the next call from returning this error
+    *this = Graph();
+    return;
+  }
   cuda_check(code, "cudaGraphInstantiate");
-  native_ = executable;
 }
 
 void Graph::launch(Stream& stream) {

@@ -24,7 +24,7 @@
 //
 //   begin_step(groups)
 //   for round: begin_round(round)
-//     for micro-batch slot: begin_micro_batch(first, last)
+//     for micro-batch slot: begin_micro_batch(first, last); again if passes were recorded, but not launched
 //       forward:  prefetch(u+1) acquire(u) weight(u, p) release(u)
 //       backward: the same, and gradient(u, p) written, then reduce(u); matrices by RowBlocks in between
 //   finish_gradients(); [norm]; update(work on shards)

@@ -259,6 +259,8 @@ void ParamStore::begin_micro_batch(bool first, bool last) {
                  "groups were planned to have one micro-batch");
   state_->first = first;
   state_->last = last;
+  // Passes that were recorded and are not launched have counted their reductions, and are begun again.
+  for (UnitState& u : state_->units) u.reduced = std::min(u.reduced, state_->round);
 }
 
 bool ParamStore::accumulate() const { return !state_->first; }

@@ -24,16 +24,17 @@ class PassGraphs {
   PassGraphs(bool used, ParamStore& params) : used_(used), params_(params) {}
 
   /// Runs the passes: without a graph for the first pass of a shape, when kernels are selected and buffers grow;
-  /// recorded for the second; by a graph launch from then on.
+  /// recorded for the second; by a graph launch from then on. begin() begins the micro-batch again if its passes were
+  /// recorded, but the device has no memory for the graph.
   template <class F>
-  void run(const Batch& batch, Stream& stream, const F& passes) {
+  void run(const Batch& batch, Stream& stream, const std::function<void()>& begin, const F& passes) {
     ++all_;
     Graph* graph = find(batch);
     if (graph == nullptr) return passes();
     if (graph->recorded()) {
       params_.mark_passes_done();
-    } else {
-      record(*graph, stream, std::cref(passes));
+    } else if (!record(*graph, stream, begin, std::cref(passes))) {
+      return passes();
     }
     graph->launch(stream);
     ++launched_;
@@ -42,6 +43,8 @@ class PassGraphs {
   int64_t recorded() const { return recorded_; }  ///< number of graphs
   int64_t launched() const { return launched_; }  ///< number of passes that a graph ran
   int64_t all() const { return all_; }            ///< number of passes
+  /// Why no more graphs are made, although there are shapes for them; empty: they are.
+  const std::string& limit() const { return limit_; }
 
  private:
   struct Shape {
@@ -49,16 +52,18 @@ class PassGraphs {
     uint64_t place;                                  ///< ParamStore::pass_key()
     auto operator<=>(const Shape&) const = default;  // NOLINT(modernize-use-nullptr): of what the compiler writes
   };
-  /// further shapes run without a graph, since each graph needs memory of the device's driver
-  static constexpr size_t max_shapes = 64;
+  static constexpr size_t max_shapes = 64;  ///< further shapes run without a graph
 
   /// Returns the graph of this shape, recorded or to be recorded now; null if the passes run without one.
   Graph* find(const Batch& batch);
-  void record(Graph& graph, Stream& stream, const std::function<void()>& passes);
+  /// False if there is no memory for the graph, as for all graphs from then on.
+  bool record(Graph& graph, Stream& stream, const std::function<void()>& begin, const std::function<void()>& passes);
 
   bool used_;
   ParamStore& params_;
   std::map<Shape, Graph> graphs_;  ///< shapes that occurred once have an unrecorded graph
+  int64_t largest_ = 0;            ///< bytes of device memory that a graph took
+  std::string limit_;
   int64_t recorded_ = 0, launched_ = 0, all_ = 0;
 };
 

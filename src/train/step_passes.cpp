@@ -84,9 +84,10 @@ void StepPasses::run(int64_t step, StepRecord::Phases& phases) {
     const int64_t first = group < 0 ? 0 : groups.begin(group);
     const int64_t end = group < 0 ? 0 : std::min(groups.begin(group + 1), micro_batches);
     for (int64_t slot = 0; slot < groups.max_size(); ++slot) {
-      params.begin_micro_batch(slot == 0, slot + 1 == groups.max_size());
+      const auto begin = [&] { params.begin_micro_batch(slot == 0, slot + 1 == groups.max_size()); };
+      begin();
       if (first + slot < end) {
-        run_micro_batch(phases);
+        run_micro_batch(begin, phases);
       } else {
         run_idle_pass(phases);
       }
@@ -106,7 +107,7 @@ void StepPasses::run_idle_pass(StepRecord::Phases& phases) {
   phases.reduction += now() - begin;
 }
 
-void StepPasses::run_micro_batch(StepRecord::Phases& phases) {
+void StepPasses::run_micro_batch(const std::function<void()>& begin_again, StepRecord::Phases& phases) {
   ProfileSpan phase(SpanKind::phase, "data");
   const double begin = now(), waited = seconds_waited();
   report_progress();
@@ -136,7 +137,7 @@ void StepPasses::run_micro_batch(StepRecord::Phases& phases) {
     batch.documents = &documents_;
     plan_.reference->score(ctx_, batch, statistics.logp, buffers.documents, documents_, DataPart::train);
   }
-  graphs_.run(batch, ctx_.stream, [&] {
+  graphs_.run(batch, ctx_.stream, begin_again, [&] {
     phase.next("forward");
     model.forward(ctx_, &batch);
     phase.next("head");

@@ -89,12 +89,16 @@ int64_t TrainingLoop::run() {
     if (!profile.due(the_end)) return;
     profile.report(run_.runtime, options_.compute, options_.checkpoints.directory, run_.log);
   };
+  bool graphs_are_limited = false;
   int64_t stop = run_due_actions();
   while (completed_ < total && !progress_.best.stops() && stop == 0) {
     profile.begin_step(completed_, run_.runtime.stream());
     while (!step_.is_prepared() && stop == 0) stop = make_rollout();
     if (stop != 0) break;
     const bool done = step_.run(completed_);
+    if (const std::string& limit = step_.graphs().limit(); !limit.empty() && !std::exchange(graphs_are_limited, true)) {
+      run_.log.print("graphs     no more are recorded: " + limit);
+    }
     profile.end_step();
     if (profile.recording()) {
       int64_t crowded[] = {profile.crowded() ? 1 : 0};

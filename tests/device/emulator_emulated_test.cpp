@@ -1,6 +1,7 @@
 // The emulated GPU detects errors that a real one would punish.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <string>
@@ -8,7 +9,9 @@
 #include "device/device.hpp"
 #include "emulator/cuda_runtime.h"
 #include "emulator/emulator.hpp"
+#include "emulator/limits.hpp"
 #include "harness/harness.hpp"
+#include "kernels/cuda/shared_memory.cuh"
 
 namespace llmtrain {
 namespace {
@@ -249,6 +252,63 @@ TEST(Emulator, RecordsGraphs) {
   cudaGraphDestroy(graph);
 }
 
+/// A graph of one kernel; null if it is refused.
+cudaGraphExec_t graph_of_one_kernel() {
+  const Numbers numbers;
+  Stream stream;
+  cudaGraph_t graph = nullptr;
+  cudaStreamBeginCapture(raw(stream), cudaStreamCaptureModeGlobal);
+  launch_add(raw(stream), {numbers.data, numbers.data, 1});
+  cudaStreamEndCapture(raw(stream), &graph);
+  cudaGraphExec_t exec = nullptr;
+  const cudaError_t code = cudaGraphInstantiate(&exec, graph, 0);
+  EXPECT_EQ(code, exec != nullptr ? cudaSuccess : cudaErrorMemoryAllocation);
+  cudaGraphDestroy(graph);
+  cudaGetLastError();
+  return exec;
+}
+
+TEST(Emulator, GraphsTakeMemory) {
+  size_t before = 0, taken = 0, after = 0, total = 0;
+  cudaMemGetInfo(&before, &total);
+  {
+    const emulator::ScopedSetting never("LLMTRAIN_EMULATOR_REFUSALS", -1),
+        large("LLMTRAIN_EMULATOR_GRAPH_NODE", 1 << 20);
+    cudaGraphExec_t graph = graph_of_one_kernel();
+    ASSERT_NE(graph, nullptr);
+    cudaMemGetInfo(&taken, &total);
+    EXPECT_EQ(before - taken, size_t{1} << 20);
+    cudaGraphExecDestroy(graph);
+  }
+  cudaMemGetInfo(&after, &total);
+  EXPECT_EQ(after, before);
+  const emulator::ScopedSetting too_large("LLMTRAIN_EMULATOR_GRAPH_NODE", static_cast<int64_t>(total));
+  EXPECT_EQ(graph_of_one_kernel(), nullptr);
+}
+
+TEST(Emulator, RefusesByChanceAsItsSeedSays) {
+  const auto refused = [](int64_t seed) {
+    const emulator::ScopedSetting refusals("LLMTRAIN_EMULATOR_REFUSALS", seed);
+    std::string found;
+    for (int64_t request = 0; request < 64; ++request) found += emulator::refuses({5, request}) ? 'x' : '.';
+    return found;
+  };
+  const auto count = [](const std::string& all) { return std::count(all.begin(), all.end(), 'x'); };
+  EXPECT_EQ(refused(1), refused(1));
+  EXPECT_NE(refused(1), refused(2));
+  EXPECT_NEAR(static_cast<double>(count(refused(1))), 32, 16);
+  EXPECT_EQ(count(refused(-1)), 0) << "control";
+  const emulator::ScopedSetting refusals("LLMTRAIN_EMULATOR_REFUSALS", 1);
+  int graphs = 0;
+  for (int i = 0; i < 32; ++i) {
+    cudaGraphExec_t graph = graph_of_one_kernel();
+    if (graph == nullptr) continue;
+    ++graphs;
+    cudaGraphExecDestroy(graph);
+  }
+  EXPECT_NEAR(graphs, 16, 12);
+}
+
 TEST(Emulator, RecordingsForbidWhatAGpuForbids) {
   Numbers numbers;
   Stream stream, side;
@@ -276,12 +336,27 @@ void number_blocks(Shared a) {
 }
 /// Data of the first warp, read by the second: after a barrier, or too early.
 void pass_on(Shared a) {
-  __shared__ float passed;
+  LLMTRAIN_SHARED(float, passed);
   if (threadIdx.x == 0) passed = 0;
   __syncthreads();
   if (threadIdx.x == 0) passed = 7;  // in the lazy order the last thread to run
   if (a.right) __syncthreads();
   if (threadIdx.x == 32) *a.to = passed;
+}
+/// What a block before left in shared memory is not there, with `right` because each block begins with zero.
+void keep(Shared a) {
+  LLMTRAIN_SHARED(float[2], kept);
+  if (threadIdx.x > 0) return;
+  if (a.right) kept[1] = 0;
+  a.to[blockIdx.x] = kept[1];
+  kept[1] = 7;
+}
+/// Counts the blocks whose number goes through memory and comes back as another; with `right`, each has its own.
+void pass_through(Shared a) {
+  float* place = a.to + (a.right ? blockIdx.x : 0);
+  if (threadIdx.x == 0) *place = static_cast<float>(blockIdx.x);
+  __syncthreads();
+  if (threadIdx.x == 32 && *place != static_cast<float>(blockIdx.x)) a.to[3] += 1;
 }
 void bar_some(Shared a) {
   if (!a.right && threadIdx.x >= 32) return;
@@ -305,6 +380,29 @@ TEST(Emulator, BlocksBeginInAnotherOrderThanTheyAreNumbered) {
   EXPECT_EQ(numbers.get(0), 0) << "the first block is the last";
   launch(number_blocks, 4, 32, Shared{numbers.data, true});
   for (int i = 0; i < 4; ++i) EXPECT_EQ(numbers.get(i), static_cast<float>(i)) << "control";
+}
+
+TEST(Emulator, StaticSharedMemoryIsArbitraryInEachBlock) {
+  const Numbers numbers;
+  for (int launches = 0; launches < 2; ++launches) {
+    launch(keep, 4, 64, Shared{numbers.data, false});
+    for (int i = 0; i < 4; ++i) EXPECT_GT(numbers.get(i), 1e6) << "neither zero nor what the last block left";
+  }
+  launch(keep, 4, 64, Shared{numbers.data, true});
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(numbers.get(i), 0) << "control";
+}
+
+TEST(Emulator, BlocksOfASmallLaunchRunSideBySide) {
+  const Numbers numbers;
+  const auto wrong = [&](bool right) {
+    numbers.clear();
+    for (int launches = 0; launches < 100; ++launches) launch(pass_through, 3, 64, Shared{numbers.data, right});
+    return numbers.get(3);
+  };
+  if (lazy()) {
+    EXPECT_GT(wrong(false), 0) << "another block wrote there meanwhile";
+  }
+  EXPECT_EQ(wrong(true), 0) << "control";
 }
 
 TEST(Emulator, ThreadsOfABlockAreOrderedByBarriersOnly) {

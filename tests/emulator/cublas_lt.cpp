@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "emulator/cublasLt.h"
+#include "emulator/limits.hpp"
 
 using namespace llmtrain::emulator;
 
@@ -126,6 +127,13 @@ bool fits(const cublasLtMatmulDescOpaque& o, const Layout& a, const Layout& b, c
          (d.type == a.type || d.type == CUDA_R_32F);
 }
 
+/// An algorithm may be refused for fewer columns than it was chosen for.
+bool refuses_columns(const cublasLtMatmulDescOpaque& o, const Layout& a, const Layout& d,
+                     const cublasLtMatmulAlgo_t& algorithm) {
+  if (static_cast<uint64_t>(d.columns) == algorithm.data[4]) return false;
+  return refuses({o.compute, o.a, o.b, o.epilogue, a.type, a.rows, a.columns, d.type, d.rows, d.columns});
+}
+
 template <class T>
 cublasStatus_t set(T& field, const void* value, size_t bytes) {
   if (bytes != sizeof field) return CUBLAS_STATUS_INVALID_VALUE;
@@ -239,6 +247,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t /*handle*/, cubla
   // like GPUs: the inner dimension is divided if there are few columns and a scheme is allowed
   const bool splits = d->columns <= 8 && preference->reductions != CUBLASLT_REDUCTION_SCHEME_NONE;
   results[0].algo.data[3] = splits ? 2 : 1;
+  results[0].algo.data[4] = static_cast<uint64_t>(d->columns);
   if (description->epilogue == CUBLASLT_EPILOGUE_BIAS) {
     if (description->bias == nullptr) fail("cublasLtMatmulAlgoGetHeuristic: the bias is not there yet");
     results[0].algo.data[2] = alignment_of(description->bias);
@@ -252,6 +261,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t /*handle*/, cublasLtMatm
                                        cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t* algorithm,
                                        cublasLtMatmulHeuristicResult_t* result) {
   if (!fits(*description, *a, *b, *c, *d)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (refuses_columns(*description, *a, *d, *algorithm)) return CUBLAS_STATUS_NOT_SUPPORTED;
   *result = {};
   result->algo = *algorithm;
   result->workspaceSize = algorithm->data[1];
@@ -265,6 +275,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
                               cudaStream_t stream) {
   if (gpu_is_broken()) return CUBLAS_STATUS_EXECUTION_FAILED;
   if (!fits(*description, *layout_a, *layout_b, *layout_c, *layout_d)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (refuses_columns(*description, *layout_a, *layout_d, *algorithm)) return CUBLAS_STATUS_NOT_SUPPORTED;
   const Product product{*description,
                         *layout_a,
                         *layout_b,

@@ -9,7 +9,7 @@
 //   LLMTRAIN_EMULATOR_CAPABILITY  of all, times ten (86)
 //   LLMTRAIN_EMULATOR_FAULT    of one rank: see Fault
 //   LLMTRAIN_EMULATOR_ORDER    lazy (work runs only when waited for; blocks, and threads of a block, start with the
-//                              last one), eager (at once; with the first one) or a number (random)
+//                              last one), eager (at once; with the first one) or a number (random); limits.hpp has more
 
 #include <cstdint>
 #include <functional>

@@ -2,7 +2,7 @@
 // CUDA's language for kernels, in a C++ compiler. The threads of a block are fibers of one host thread; each runs until
 // it waits for others, in an exchange of its warp or at a barrier of its block. Threads that wait for each other at
 // different positions, and barriers that some threads of the block never reach, which are undefined or hang on a GPU,
-// end the program with a message.
+// end the program with a message. Static shared memory: see shared_memory.cuh.
 
 #include <array>
 #include <cmath>
@@ -15,7 +15,7 @@
 #define __host__
 #define __global__
 #define __forceinline__ inline
-#define __shared__ static thread_local  // a block has one host thread
+// not __shared__: it would be shared by the blocks of a host thread
 #define __launch_bounds__(...)
 
 namespace llmtrain::emulator {

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "emulator/emulator.hpp"
+#include "emulator/limits.hpp"
 
 // Device memory is a reserved range of addresses; freed memory is not reused, so that its use is detected.
 
@@ -133,12 +134,25 @@ int64_t setting(const char* name, int64_t otherwise) {
 size_t device_bytes_total() { return static_cast<size_t>(setting("LLMTRAIN_EMULATOR_MEMORY", int64_t{4} << 30)); }
 size_t device_bytes_used() { return memory().used; }
 
+bool take_device_bytes(size_t bytes) {
+  Memory& m = memory();
+  const std::lock_guard lock(m.mutex);
+  if (m.used + bytes > device_bytes_total()) return false;
+  m.used += bytes;
+  return true;
+}
+void give_back_device_bytes(size_t bytes) {
+  Memory& m = memory();
+  const std::lock_guard lock(m.mutex);
+  m.used -= bytes;
+}
+
 void* allocate_device(size_t bytes) {
   Memory& m = memory();
   const std::lock_guard lock(m.mutex);
   start(m);
   watch_accesses();
-  if (bytes > device_bytes_total() - m.used) return nullptr;
+  if (m.used + bytes > device_bytes_total()) return nullptr;
   const size_t whole = (bytes + alignment - 1) / alignment * alignment;
   const size_t pages_bytes = (whole + page - 1) / page * page;
   if (m.next + pages_bytes + 2 * page > m.base + address_space) fail("the addresses of device memory are used up");

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "emulator/cuda_runtime.h"
+#include "emulator/limits.hpp"
 
 using namespace llmtrain::emulator;
 
@@ -336,5 +337,20 @@ const Fault& fault() {
   }();
   return of_rank;
 }
+
+namespace {
+std::atomic<int64_t> refused = 0;
+}
+
+bool refuses(std::initializer_list<int64_t> request) {
+  const int64_t seed = setting("LLMTRAIN_EMULATOR_REFUSALS", -1);
+  if (seed < 0) return false;
+  auto hash = static_cast<uint64_t>(seed);
+  for (const int64_t number : request) hash = (hash ^ static_cast<uint64_t>(number)) * 0x9E3779B97F4A7C15u ^ hash >> 29;
+  if ((hash >> 40) % 2 == 0) return false;
+  ++refused;
+  return true;
+}
+int64_t refusals() { return refused; }
 
 }  // namespace llmtrain::emulator

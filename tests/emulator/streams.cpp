@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <map>
@@ -11,7 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "emulator/blocks.hpp"
 #include "emulator/cuda_runtime.h"
+#include "emulator/limits.hpp"
 
 namespace {
 
@@ -31,6 +34,7 @@ struct CUgraph_st {
 };
 struct CUgraphExec_st {
   std::shared_ptr<const std::vector<Operation>> operations;
+  size_t bytes = 0;  ///< of device memory
 };
 struct CUstream_st {
   int device = 0;
@@ -137,6 +141,13 @@ std::vector<unsigned> order_of(unsigned count) {
   if (s.order == Streams::lazy) std::reverse(order.begin(), order.end());
   if (s.order == Streams::by_chance) std::shuffle(order.begin(), order.end(), s.chance);
   return order;
+}
+
+uint64_t seed_of_turns() {
+  Streams& s = streams();
+  const Lock lock(s.mutex);
+  if (s.order == Streams::eager) return 0;
+  return s.order == Streams::by_chance ? s.chance() | 1 : static_cast<uint64_t>(s.counts.launches) + 1;
 }
 
 const Counts& counts() { return streams().counts; }
@@ -379,7 +390,12 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
   return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long /*flags*/) {
-  *exec = new CUgraphExec_st{std::make_shared<const std::vector<Operation>>(graph->operations)};
+  static std::atomic<int64_t> number = 0;
+  *exec = nullptr;
+  const bool refused = refuses({++number});
+  const size_t bytes = graph->operations.size() * static_cast<size_t>(setting("LLMTRAIN_EMULATOR_GRAPH_NODE", 4096));
+  if (refused || !take_device_bytes(bytes)) return result(cudaErrorMemoryAllocation);
+  *exec = new CUgraphExec_st{std::make_shared<const std::vector<Operation>>(graph->operations), bytes};
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
@@ -394,6 +410,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   return cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  give_back_device_bytes(exec->bytes);
   delete exec;
   return cudaSuccess;
 }

@@ -20,6 +20,7 @@
 #include "core/stop_request.hpp"
 #include "emulator/cuda_runtime.h"
 #include "emulator/emulator.hpp"
+#include "emulator/limits.hpp"
 #include "harness/harness.hpp"
 #include "harness/temporary_folder.hpp"
 #include "parallel/job/runtime.hpp"
@@ -145,7 +146,7 @@ class DeviceSteps : public ::testing::Test {
 
  protected:
   std::string deck_ = "deck.ini";  ///< or lora.ini
-  int number_ = 0;
+  int number_ = 0, refusals_ = 0;
 };
 
 // The host waits for values of the previous step, and for batches that were uploaded long ago, while the GPU has work.
@@ -325,6 +326,38 @@ TEST_F(DeviceSteps, ShapesHaveGraphsOfTheirOwn) {
   EXPECT_NE(graphs.ledger, "");
   EXPECT_THAT(graphs.log, testing::ContainsRegex("graphs     [2-9] recorded; [0-9]+ of [0-9]+ passes"));
   EXPECT_EQ(graphs.ledger, plain.ledger);
+}
+
+// Graphs that the driver refuses, or for which there is no memory: their passes run without them.
+TEST_F(DeviceSteps, GraphsThatAreNotMadeChangeNothing) {
+  for (const std::vector<std::string>& settings :
+       {std::vector<std::string>{"batch.global=8", "parallel.reduction_blocks=2"}, {"parallel.reduction_groups=1"}}) {
+    const std::string name = std::to_string(number_++);
+    const Result all = run("all" + name, settings);
+    EXPECT_THAT(all.log, testing::Not(testing::HasSubstr("no more are recorded"))) << "control";
+    EXPECT_NE(all.ledger, "");
+    for (int64_t seed = 0; seed < 2; ++seed) {
+      const emulator::ScopedSetting refusals("LLMTRAIN_EMULATOR_REFUSALS", seed);
+      const int64_t before = emulator::refusals();
+      const Result refused = run("refused" + name + std::to_string(seed), settings);
+      EXPECT_EQ(refused.ledger, all.ledger) << seed;
+      const bool said = refused.log.find("the driver has no memory for one more") != std::string::npos;
+      EXPECT_EQ(said, emulator::refusals() > before) << refused.log;
+      refusals_ += said ? 1 : 0;
+    }
+    const DeviceMemory memory = device_memory();
+    for (const auto& [node, text] : {std::pair(int64_t{3} << 20, "128.0 MiB must stay free"),
+                                     {int64_t{64} << 20, "the driver has no memory for one more"}}) {
+      const emulator::ScopedSetting bytes("LLMTRAIN_EMULATOR_GRAPH_NODE", node);
+      // What a run asks for, the 256 MiB that it leaves free among it.
+      const emulator::ScopedSetting little("LLMTRAIN_EMULATOR_MEMORY",
+                                           memory.total - memory.available + (int64_t{330} << 20));
+      const Result limited = run("limited" + name + std::to_string(node), settings);
+      EXPECT_EQ(limited.ledger, all.ledger);
+      EXPECT_THAT(limited.log, testing::HasSubstr(text));
+    }
+  }
+  EXPECT_GT(refusals_, 0);
 }
 
 TEST_F(DeviceSteps, WhatCannotBeAGraphSaysSo) {

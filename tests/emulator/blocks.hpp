@@ -1,0 +1,14 @@
+#pragma once
+// Blocks of a launch. Those of a host thread take turns, two at a time, unless LLMTRAIN_EMULATOR_ORDER is eager.
+
+#include <cstddef>
+#include <cstdint>
+
+namespace llmtrain::emulator {
+
+/// Static shared memory of the running block, with arbitrary contents when the block starts; `key` is its variable's.
+void* static_shared_memory(const void* key, size_t bytes);
+/// Seed of the turns that a launch's blocks take; 0: one block after another.
+uint64_t seed_of_turns();
+
+}  // namespace llmtrain::emulator

@@ -73,7 +73,7 @@ if [[ -n $host ]]; then
 fi
 cp -r "$root/tests/reference" "$bundle/tests/reference"
 mkdir "$bundle/tests/cuda" "$bundle/tests/parallel"
-cp "$root"/tests/cuda/{gpu_runs.sh,sanitizer.sh,small.ini} "$bundle/tests/cuda"
+cp "$root"/tests/cuda/{bundled.sh,gpu_runs.sh,sanitizer.sh,small.ini} "$bundle/tests/cuda"
 cp "$root/tests/parallel/job_ends.sh" "$bundle/tests/parallel"
 cp -r "$root/benchmarks" "$root/inputs" "$bundle"
 find "$bundle" -name '__pycache__' -prune -exec rm -r {} +

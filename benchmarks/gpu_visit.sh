@@ -221,7 +221,8 @@ measured() {
   ! $small || steps=6
   printf '[model]\nmax_seq_len = %s\n[data]\ntrain = %s\npacking = none\nshuffle = false\nvalidation_fraction = 0
 [batch]\nsequence_length = %s\nmicro = %s\nglobal = %s\n' "$length" "$rows" "$length" "$micro" "$micro" >"$work/$name.ini"
-  set -- run.max_steps=$steps log.profile=3 precision.compute=bf16 "$@"
+  set -- run.max_steps=$steps precision.compute=bf16 "$@"
+  $emulated || set -- log.profile=3 "$@" # which measures the device's limits first: minutes in the emulator
   "$program" "$work/$name.ini" "$@" --estimate --json >"$work/$name.json" 2>/dev/null
   train "$work/$name.ini" "$name" "$@" log.parameter_hash_every_steps=0
   sed -n '/^profile/,$p' "$logs/$name.log"

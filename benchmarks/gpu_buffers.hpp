@@ -81,8 +81,8 @@ inline std::vector<int32_t> word_ids(int64_t rows, int64_t vocabulary) {
   return ids;
 }
 
-/// Median over seven rounds of the mean of enough calls that the launch time does not matter.
-inline double seconds(Stream& stream, const std::function<void()>& call) {
+/// Median over seven rounds of the mean of enough calls that the launch time does not matter. `once`: of one call.
+inline double seconds(Stream& stream, const std::function<void()>& call, bool once = false) {
   using Clock = std::chrono::steady_clock;
   constexpr int rounds = 7;
   const auto timed = [&](int calls) {
@@ -91,6 +91,7 @@ inline double seconds(Stream& stream, const std::function<void()>& call) {
     stream.synchronize();
     return std::chrono::duration<double>(Clock::now() - begin).count() / calls;
   };
+  if (once) return timed(1);
   const int calls = std::clamp(static_cast<int>(0.05 / std::max(timed(3), 1e-6)), 3, 2000);
   std::array<double, rounds> all{};
   for (double& one : all) one = timed(calls);

@@ -91,7 +91,7 @@ std::string other_bytes(const std::vector<Tensor>& outputs, float poison, int re
 
 std::string timing(const Options& options, Stream& stream, double flops, const std::function<void()>& run) {
   if (!options.timings) return {};
-  const double time = seconds(stream, run);
+  const double time = seconds(stream, run, options.small);
   const std::string rate = flops > 0 ? fmt::format(", \"tflops\": {:.1f}", flops / time / 1e12) : "";
   return fmt::format("\"seconds\": {:.6e}{}", time, rate);
 }

@@ -124,8 +124,10 @@ void graph_of_a_model(Report& report, const Options& options, Stream& stream) {
   const double mib = static_cast<double>(before - device_memory().available) / 0x1p20;
   report.add("graph", what, wrong, fmt::format("\"mib\": {:.1f}", mib));
   if (!options.timings || !wrong.empty()) return;
-  const double alone = seconds(stream, [&] { passes.step(plain); });
-  const double whole = seconds(stream, [&] { passes.step(recorded); });
+  const double alone = seconds(
+      stream, [&] { passes.step(plain); }, options.small);
+  const double whole = seconds(
+      stream, [&] { passes.step(recorded); }, options.small);
   report.add("graph", fmt::format("{}, {} rows", what, passes.rows()), "",
              fmt::format("\"seconds\": {:.6e}, \"seconds_without\": {:.6e}", whole, alone));
 }

@@ -93,7 +93,9 @@ same() { # same RUN REFERENCE: expects equal ledgers
   cmp "$work/runs/$1/ledger.jsonl" "$work/runs/$2/ledger.jsonl" || fail "$1: another ledger than $2"
   add_result "$1 = $2"
 }
-figures() { "$python" benchmarks/gpu_visit_figures.py "$work/runs/$1" "$@"; } # figures RUN [ESTIMATE]
+figures() { # figures RUN [ESTIMATE]
+  "$python" benchmarks/gpu_visit_figures.py "$work/runs/$1" "$@" || fail "$1 has no figures"
+}
 
 stage_start() {
   ((${#missing[@]} == 0)) || echo "not found on this machine: ${missing[*]}"
@@ -223,10 +225,10 @@ measured() {
 [batch]\nsequence_length = %s\nmicro = %s\nglobal = %s\n' "$length" "$rows" "$length" "$micro" "$micro" >"$work/$name.ini"
   set -- run.max_steps=$steps precision.compute=bf16 "$@"
   $emulated || set -- log.profile=3 "$@" # which measures the device's limits first: minutes in the emulator
-  "$program" "$work/$name.ini" "$@" --estimate --json >"$work/$name.json" 2>/dev/null
+  train "$work/$name.ini" "$name.estimate" "$@" --estimate --json
   train "$work/$name.ini" "$name" "$@" log.parameter_hash_every_steps=0
   sed -n '/^profile/,$p' "$logs/$name.log"
-  figures "$name" "$work/$name.json"
+  figures "$name" "$logs/$name.estimate.log"
   add_result "$name $(grep "\"run\": \"$name\"" "$logs/training.log" | sed 's/.*"tokens_per_second": \([0-9.]*\).*/\1/') tokens/s"
 }
 stage_training() {

@@ -33,7 +33,7 @@ def main():
     if len(sys.argv) > 3:
         with open(sys.argv[3]) as file:
             text = file.read()
-        figures["estimated_bytes"] = json.loads(text[text.index("{"):])["bytes_per_rank"]["total"]
+        figures["estimated_bytes"] = json.JSONDecoder().raw_decode(text[text.index("{"):])[0]["bytes_per_rank"]["total"]
         if "memory_used_bytes" in figures:
             figures["of_estimate"] = round(figures["memory_used_bytes"] / figures["estimated_bytes"], 3)
     print(json.dumps(figures))

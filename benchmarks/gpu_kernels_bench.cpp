@@ -7,13 +7,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
-#include <chrono>
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <vector>
 
+#include "gpu_buffers.hpp"
 #include "kernels/adamw.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/elementwise.hpp"
@@ -25,8 +23,6 @@
 namespace llmtrain {
 namespace {
 
-constexpr int rounds = 7;
-
 struct Sizes {
   int64_t tokens = 16384, width = 2048;  ///< sizes of attention
   std::vector<int64_t> lengths{512, 1024, 2048, 4096, 8192, 16384};
@@ -37,72 +33,10 @@ struct Sizes {
 };
 const Sizes small{128, 256, {64, 128}, 64, 64, {500}, {100'000}, 1024, 500, 64};
 
-struct Buffers {
-  Stream& stream;
-  std::vector<DeviceBuffer> owned;
-
-  Tensor make(DType dtype, std::initializer_list<int64_t> dims) {
-    Tensor t(nullptr, dtype, dims);
-    owned.emplace_back(t.bytes());
-    t.data = owned.back().data();
-    return t;
-  }
-  /// Zeros would run faster than random numbers.
-  Tensor random(DType dtype, std::initializer_list<int64_t> dims, double std = 1) {
-    const Tensor t = make(dtype, dims);
-    if (dtype == DType::f32) {
-      fill_normal(t, std, owned.size(), 0, stream);
-      return t;
-    }
-    const DeviceBuffer wide(4 * t.numel());
-    const Tensor normal(wide.data(), DType::f32, {t.numel()});
-    fill_normal(normal, std, owned.size(), 0, stream);
-    cast(t.reshaped({t.numel()}), normal, stream);
-    stream.synchronize();
-    return t;
-  }
-  template <class T>
-  Tensor of(DType dtype, const std::vector<T>& values) {
-    const Tensor t = make(dtype, {static_cast<int64_t>(values.size())});
-    copy_to_device(t.data, values.data(), t.bytes(), stream);
-    stream.synchronize();
-    return t;
-  }
-};
-
-/// Median over the rounds of the mean of enough calls that the launch time does not matter.
-double seconds(Stream& stream, const std::function<void()>& call) {
-  using Clock = std::chrono::steady_clock;
-  const auto timed = [&](int calls) {
-    const auto begin = Clock::now();
-    for (int i = 0; i < calls; ++i) call();
-    stream.synchronize();
-    return std::chrono::duration<double>(Clock::now() - begin).count() / calls;
-  };
-  const int calls = std::clamp(static_cast<int>(0.05 / std::max(timed(3), 1e-6)), 3, 2000);
-  std::array<double, rounds> all{};
-  for (double& one : all) one = timed(calls);
-  std::ranges::sort(all);
-  return all[rounds / 2];
-}
-
 void attention(Stream& stream, const Sizes& sizes, int64_t head_dim, int64_t length) {
   const int64_t tokens = sizes.tokens, heads = sizes.width / head_dim, documents = tokens / length;
-  Buffers buffers{stream, {}};
-  std::vector<int32_t> segments, offsets;
-  std::vector<int64_t> ids;
-  for (int64_t d = 0; d <= documents; ++d) segments.push_back(static_cast<int32_t>(d * length));
-  for (int64_t row = 0; row < tokens; ++row) {
-    ids.push_back(row / length);
-    offsets.push_back(static_cast<int32_t>(row % length));
-  }
-  Batch batch;
-  batch.tokens = tokens;
-  batch.segment_count = documents;
-  batch.longest_segment = length;
-  batch.segments = buffers.of(DType::i32, segments);
-  batch.sequence_ids = buffers.of(DType::i64, ids);
-  batch.sequence_offsets = buffers.of(DType::i32, offsets);
+  Buffers buffers{stream};
+  const Batch batch = buffers.batch(documents, length);
   const AttentionShape shape{heads, heads, head_dim, 0, 1.0f / std::sqrt(static_cast<float>(head_dim)), 0, length};
   const Tensor qkv = buffers.random(DType::bf16, {tokens, 3 * heads * head_dim});
   const Tensor dqkv = buffers.make(DType::bf16, {tokens, 3 * heads * head_dim});
@@ -140,7 +74,7 @@ void head(Stream& stream, const Sizes& sizes, int64_t vocabulary) {
   params.start(*communicator, stream);
   params.initialize(1);
   Context ctx{params, arena, stream};
-  Buffers buffers{stream, {}};
+  Buffers buffers{stream};
   std::vector<int32_t> targets;
   for (int64_t row = 0; row < rows; ++row) targets.push_back(static_cast<int32_t>(row * 7919 % vocabulary));
   const Tensor x = buffers.random(DType::bf16, {rows, channels}), dx = buffers.make(DType::bf16, {rows, channels});
@@ -158,7 +92,7 @@ void head(Stream& stream, const Sizes& sizes, int64_t vocabulary) {
 }
 
 void adamw(Stream& stream, int64_t parameters) {
-  Buffers buffers{stream, {}};
+  Buffers buffers{stream};
   const Tensor master = buffers.random(DType::f32, {parameters}), gradient = buffers.random(DType::f32, {parameters}),
                m = buffers.random(DType::f32, {parameters}, 1e-3), v = buffers.make(DType::f32, {parameters}),
                weights = buffers.make(DType::bf16, {parameters});
@@ -179,7 +113,7 @@ void adamw(Stream& stream, int64_t parameters) {
 
 /// The norm of gradients as an exact sum.
 void norm(Stream& stream, int64_t parameters) {
-  Buffers buffers{stream, {}};
+  Buffers buffers{stream};
   const Tensor gradient = buffers.random(DType::f32, {parameters});
   const Tensor sum = buffers.make(DType::i64, {ExactSum::integer_count});
   fill_zero(sum.data, sum.bytes(), stream);
@@ -187,18 +121,13 @@ void norm(Stream& stream, int64_t parameters) {
   fmt::print("{{\"what\": \"norm\", \"parameters\": {}, \"seconds\": {:.6e}}}\n", parameters, exact);
 }
 
-/// Gradients of rows that are added in order. Ids have the frequencies of words: rank k in proportion to 1 / k.
+/// Gradients of rows that are added in order.
 void embedding(Stream& stream, const Sizes& sizes) {
   const int64_t rows = sizes.embedded_rows, vocabulary = sizes.embedded_vocabulary, channels = sizes.embedded_channels;
-  Buffers buffers{stream, {}};
-  std::vector<int32_t> ids;
-  for (int64_t row = 0; row < rows; ++row) {
-    const double uniform = static_cast<double>(row * 40503 % 65536) / 65536;
-    ids.push_back(static_cast<int32_t>(std::pow(static_cast<double>(vocabulary), uniform)) - 1);
-  }
+  Buffers buffers{stream};
   Batch batch;
   batch.tokens = rows;
-  batch.ids = buffers.of(DType::i32, ids);
+  batch.ids = buffers.of(DType::i32, word_ids(rows, vocabulary));
   const Tensor dx = buffers.random(DType::f32, {rows, channels}),
                dtable = buffers.make(DType::f32, {vocabulary, channels});
   fill_zero(dtable.data, dtable.bytes(), stream);

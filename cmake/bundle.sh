@@ -5,29 +5,32 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-usage: cmake/bundle.sh BUILD BUNDLE.tar.xz [--only PATTERN] [--quick] [--with-cuda] [--host BUILD] [--limit MIB]
+usage: cmake/bundle.sh BUILD BUNDLE.tar.xz [--only PATTERN] [--programs] [--quick] [--with-cuda] [--host BUILD] [--limit MIB]
 
 BUILD is a folder that the preset cuda built (all targets). The bundle has the programs, the tests, their reference data,
 the shared libraries that they need with libc and its loader, Open MPI's launcher, the benchmarks, and run_gpu_tests.sh,
 which runs them. A name in .tar is written without compression.
 
   --only PATTERN  of the tests and benchmarks (a shell pattern; all)
+  --programs    for benchmarks/gpu_visit.sh in a checkout of these sources: llmtrain, the probe, the kernels' benchmark and the
+                tests of device, kernels and layers, with libraries, and nothing that a checkout has. Only their targets need be built
   --quick       a larger file in less time
   --with-cuda   also cuBLAS, cuDNN, NCCL and NVRTC, of 1.3 GB unpacked. Without it they are the GPU machine's: of its CUDA
                 toolkit or of PyTorch's packages. The driver's libraries always are. CUDNN_PATH names the folder above
                 cuDNN's lib where it is not beside the toolkit.
   --host BUILD  also the programs of a folder that the preset host built, to exchange checkpoints with
-  --limit MIB   refuse to write a larger file (64; 0 = none; with --with-cuda none)
+  --limit MIB   refuse to write a larger file (64, with --programs 44; 0 = none; with --with-cuda none)
 TEXT
 }
 
-limit=64 only='*' level=9 with_cuda=false host='' arguments=()
+limit='' only='*' level=9 with_cuda=false programs_alone=false host='' arguments=()
 value() { # value OPTION VALUE...: prints the value that follows the option, which is required
   [[ -n ${2:-} ]] || { echo "bundle.sh: $1 needs a value (--help lists the options)" >&2 && exit 64; }
 }
 while (($# > 0)); do
   case $1 in
     --with-cuda) with_cuda=true limit=0 ;;
+    --programs) programs_alone=true ;;
     --host) value "$@" && host=$2 && shift ;;
     --quick) level=0 ;;
     --only) value "$@" && only=$2 && shift ;;
@@ -39,6 +42,7 @@ while (($# > 0)); do
   shift
 done
 ((${#arguments[@]} == 2)) || { usage >&2 && exit 64; }
+[[ -n $limit ]] || { $programs_alone && limit=44 || limit=64; }
 [[ $limit =~ ^[0-9]{1,9}$ ]] || { echo "bundle.sh: --limit is '$limit': give a number of MiB" >&2 && exit 64; }
 root=$(dirname "$(dirname "$(readlink -f "$0")")")
 build=$(readlink -m "${arguments[0]}") output=$(readlink -m "${arguments[1]}")
@@ -57,27 +61,43 @@ fi
 [[ -d $(dirname "$output") ]] || { echo "bundle.sh: there is no folder for $output" >&2 && exit 73; }
 if [[ -n $host ]]; then host=$(readlink -m "$host") && made_for host "$host"; fi
 
+# install_all: what the build installs, its tests, and what they need of the sources.
+install_all() {
+  cmake --install "$build" --prefix "$bundle" --strip >/dev/null
+  cmake --install "$build" --prefix "$bundle" --strip --component gpu_tests >/dev/null
+  find "$bundle/gpu_tests" -type f ! -name "$only" -delete
+  if [[ -n $host ]]; then
+    cmake --install "$host" --prefix "$work/host" --strip >/dev/null
+    mkdir "$bundle/host"
+    mv "$work/host/bin" "$bundle/host/bin"
+    ln -s ../lib "$bundle/host/lib"
+  fi
+  mkdir -p "$bundle/tests/cuda" "$bundle/tests/parallel"
+  cp -r "$root/tests/reference" "$bundle/tests/reference"
+  cp "$root"/tests/cuda/{bundled.sh,gpu_runs.sh,sanitizer.sh,small.ini} "$bundle/tests/cuda"
+  cp "$root/tests/parallel/job_ends.sh" "$bundle/tests/parallel"
+  cp -r "$root/benchmarks" "$root/inputs" "$bundle"
+  find "$bundle" -name '__pycache__' -prune -exec rm -r {} +
+  install -m 755 "$root/tests/cuda/run_gpu_tests.sh" "$bundle/run_gpu_tests.sh"
+}
+# install_programs: the programs of a visit, stripped.
+install_programs() {
+  local name
+  for name in llmtrain benchmarks/{gpu_probe,gpu_kernels_bench} tests/test_{device,kernels,layers}; do
+    # shellcheck disable=SC2053 # a pattern
+    [[ ${name##*/} == llmtrain || ${name##*/} == $only ]] || continue
+    [[ -x $build/$name ]] || { echo "bundle.sh: $build/$name was not built" >&2 && exit 66; }
+    if [[ $name == llmtrain ]]; then set -- bin; else set -- gpu_tests; fi
+    install -D -s "$build/$name" "$bundle/$1/${name##*/}"
+  done
+}
+
 work=$(mktemp -d)
 trap 'rm -rf "$work" "$output.part"' EXIT
 trap 'exit 143' TERM INT HUP
 bundle=$work/llmtrain-gpu
-mkdir -p "$bundle/lib" "$bundle/tests" "$bundle/gpu_tests"
-cmake --install "$build" --prefix "$bundle" --strip >/dev/null
-cmake --install "$build" --prefix "$bundle" --strip --component gpu_tests >/dev/null
-find "$bundle/gpu_tests" -type f ! -name "$only" -delete
-if [[ -n $host ]]; then
-  cmake --install "$host" --prefix "$work/host" --strip >/dev/null
-  mkdir "$bundle/host"
-  mv "$work/host/bin" "$bundle/host/bin"
-  ln -s ../lib "$bundle/host/lib"
-fi
-cp -r "$root/tests/reference" "$bundle/tests/reference"
-mkdir "$bundle/tests/cuda" "$bundle/tests/parallel"
-cp "$root"/tests/cuda/{gpu_runs.sh,sanitizer.sh,small.ini} "$bundle/tests/cuda"
-cp "$root/tests/parallel/job_ends.sh" "$bundle/tests/parallel"
-cp -r "$root/benchmarks" "$root/inputs" "$bundle"
-find "$bundle" -name '__pycache__' -prune -exec rm -r {} +
-install -m 755 "$root/tests/cuda/run_gpu_tests.sh" "$bundle/run_gpu_tests.sh"
+mkdir -p "$bundle/lib" "$bundle/share" "$bundle/gpu_tests"
+if $programs_alone; then install_programs; else install_all; fi
 
 # Open MPI's launcher, its texts and PMIx's plugins, for several ranks on a machine without them.
 launcher=$(command -v prterun || true)
@@ -149,6 +169,8 @@ printf '%s\n' "${left_out[@]}" >"$bundle/lib/from_cuda.txt"
   echo "libraries of the machine with the GPU: the driver's, ${left_out[*]:-none}"
 } | tee "$bundle/VERSIONS"
 compress=(xz "-$level" -T0)
+# The programs have much in common, farther apart than a usual dictionary reaches. Compressing takes 3 GiB of memory.
+if $programs_alone && ((level > 0)); then compress=(xz -T1 --x86 "--lzma2=preset=9e,dict=256MiB"); fi
 [[ $output != *.tar ]] || compress=(cat)
 tar --sort=name --owner=0 --group=0 --numeric-owner -C "$work" -cf - llmtrain-gpu | "${compress[@]}" >"$output.part"
 size=$(($(stat -c %s "$output.part") / 1048576 + 1))
@@ -158,4 +180,6 @@ if ((limit > 0 && size > limit)); then
   exit 73
 fi
 mv "$output.part" "$output"
-echo "$output: $size MiB, $(du -sm "$bundle" | cut -f1) MiB unpacked; unpack it anywhere and run llmtrain-gpu/run_gpu_tests.sh"
+how='unpack it anywhere and run llmtrain-gpu/run_gpu_tests.sh'
+! $programs_alone || how="give it to benchmarks/gpu_visit.sh in a checkout of these sources"
+echo "$output: $size MiB, $(du -sm "$bundle" | cut -f1) MiB unpacked; $how"

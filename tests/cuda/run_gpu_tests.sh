@@ -38,38 +38,9 @@ here=$(dirname "$(readlink -f "$0")")
 mkdir -p "$results" && results=$(readlink -f "$results") || exit 73
 cd "$here" || exit 66 # tests find tests/reference from here
 
-# Libraries that are not in the bundle: the driver's and those of CUDA, of a toolkit or of PyTorch's packages.
-libraries=$here/lib
-python=${PYTHON:-$(command -v python3)}
-packages=$([[ -z $python ]] || "$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' 2>/dev/null)
-places=("${CUDA_HOME:-/usr/local/cuda}"/{lib64,lib,targets/x86_64-linux/lib} "$packages"/nvidia/{cu13,cublas,cudnn,nccl,cuda_nvrtc}/lib
-  /usr/local/nvidia/lib64 /usr/lib/x86_64-linux-gnu /usr/lib64 /lib/x86_64-linux-gnu)
-missing=()
-for name in $(cat lib/from_cuda.txt) libcuda.so.1; do
-  found=
-  for place in "${places[@]}"; do
-    [[ -e $place/$name ]] && found=$place && break
-  done
-  # A link, since the other libraries of a system's folder must not take precedence over the bundle's.
-  if [[ -n $found ]]; then mkdir -p "$results/lib" && ln -sf "$found/$name" "$results/lib/$name"; else missing+=("$name"); fi
-done
-if [[ -e $results/lib ]]; then libraries+=:$results/lib; fi
-for place in "${places[@]}"; do # dependencies of those libraries
-  case $place in *nvidia* | *cuda*) [[ -d $place ]] && libraries+=:$place ;; esac
-done
-loader=("$here"/lib/ld-linux*.so.*)
-run() { "${loader[0]}" --library-path "$libraries" "$@"; }
-export OPAL_PREFIX=$here PMIX_PREFIX=$here PRTE_PREFIX=$here PMIX_MCA_mca_base_component_path=$here/lib/pmix
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2}
-launch() { # launch RANKS COMMAND...
-  local count=$1
-  shift
-  if ((count == 1)); then run "$@"; else
-    run bin/prterun --personality ompi --map-by :OVERSUBSCRIBE --bind-to none -n "$count" \
-      "${loader[0]}" --library-path "$libraries" "$@"
-  fi
-}
+# shellcheck source=tests/cuda/bundled.sh
+. "$here/tests/cuda/bundled.sh"
+find_libraries "$here" "$results/lib"
 
 cat VERSIONS
 passed=() failed=() skipped=() remarks=()
@@ -107,7 +78,7 @@ run bin/llmtrain tests/cuda/small.ini "run.output=$results/runs" "data.cache=$re
 if ((code != 0)); then
   cat "$results/first.log" >&2
   if ((code == 69)) || [[ " ${missing[*]} " == *" lib"* ]]; then
-    for program in gpu_tests/*test_*; do note skip "${program##*/}: no GPU that this machine's libraries can use"; done
+    for program in gpu_tests/{gpu_probe*,*test_*}; do note skip "${program##*/}: no GPU that this machine's libraries can use"; done
     summary
     exit 69
   fi
@@ -118,32 +89,26 @@ fi
 run bin/llmtrain --version
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv 2>/dev/null
 
-for program in gpu_tests/*test_*; do
+for program in gpu_tests/{gpu_probe*,*test_*}; do
   name=${program##*/}
   # shellcheck disable=SC2053 # a pattern
   [[ $name == $only ]] || continue
   if [[ $name == mpi_* ]]; then
-    for count in $ranks; do check "$name.np$count" timeout 900 bash -c "$(declare -f run launch); $(declare -p loader libraries)
+    for count in $ranks; do check "$name.np$count" timeout 900 bash -c "$(declare -f run launch); $(declare -p by_loader bundled_launcher)
       launch $count $program"; done
   else
-    check "$name" timeout 1800 "${loader[0]}" --library-path "$libraries" "$program"
+    check "$name" timeout 1800 "${by_loader[@]}" "$program"
   fi
 done
 
 # Whole runs, also of several ranks, and with the host's programs if the bundle has them.
-wrap() { # wrap FILE COMMAND...: writes a program that runs the command with further arguments
-  local file=$1
-  shift
-  printf '#!/bin/sh\nexec%s "$@"\n' "$(printf ' "%s"' "${loader[0]}" --library-path "$libraries" "$@")" >"$file"
-  chmod +x "$file"
-}
 mkdir -p "$results/programs" "$results/host"
 for name in llmtrain llmtool; do
-  wrap "$results/programs/$name" "$here/bin/$name"
-  [[ ! -e host/bin/$name ]] || wrap "$results/host/$name" "$here/host/bin/$name"
+  wrap "$results/programs/$name" "${by_loader[@]}" "$here/bin/$name"
+  [[ ! -e host/bin/$name ]] || wrap "$results/host/$name" "${by_loader[@]}" "$here/host/bin/$name"
 done
-wrap "$results/programs/gpu_kernels_bench" "$here/gpu_tests/gpu_kernels_bench"
-wrap "$results/programs/mpirun" "$here/bin/prterun" --personality ompi --map-by :OVERSUBSCRIBE --bind-to none -n
+wrap "$results/programs/gpu_kernels_bench" "${by_loader[@]}" "$here/gpu_tests/gpu_kernels_bench"
+wrap "$results/programs/mpirun" "${bundled_launcher[@]}" -n
 # shellcheck disable=SC2053 # a pattern
 if ((code == 0)) && [[ gpu_runs == $only ]]; then
   code=0
@@ -165,8 +130,8 @@ fi
 
 if $sanitizer; then
   for tool in memcheck racecheck; do
-    check "$tool.model" timeout 1200 tests/cuda/sanitizer.sh "$tool" model "${loader[0]}" --library-path "$libraries" bin/llmtrain
-    check "$tool.kernels" timeout 3000 tests/cuda/sanitizer.sh "$tool" tests "${loader[0]}" --library-path "$libraries" \
+    check "$tool.model" timeout 1200 tests/cuda/sanitizer.sh "$tool" model "${by_loader[@]}" bin/llmtrain
+    check "$tool.kernels" timeout 3000 tests/cuda/sanitizer.sh "$tool" tests "${by_loader[@]}" \
       gpu_tests/test_kernels
   done
   if [[ " ${skipped[*]} " == *'compute-sanitizer is not here'* ]]; then
@@ -176,7 +141,7 @@ fi
 
 if $benchmarks; then
   [[ -e gpu_tests/gpu_kernels_bench ]] || note FAIL "gpu_kernels_bench: this bundle was made without it (bundle.sh --only)"
-  for program in gpu_tests/gpu_*_bench; do check "${program##*/}" timeout 1800 "${loader[0]}" --library-path "$libraries" "$program"; done
+  for program in gpu_tests/gpu_*_bench; do check "${program##*/}" timeout 1800 "${by_loader[@]}" "$program"; done
   for script in benchmarks/gpu_*.py; do
     check "$(basename "$script" .py)" timeout 3000 "$python" "$script" "$results/programs/llmtrain" --programs "$results/programs"
   done

@@ -67,6 +67,13 @@ float to_tf32(float value) {
   return std::bit_cast<float>((bits + 0xFFF + (bits >> 13 & 1)) & ~uint32_t{0x1FFF});
 }
 
+/// Elements of the inner dimension that are summed. Versions 12.8 to 13.2 leave out the tail of one that is split;
+/// LLMTRAIN_EMULATOR_DROPS_TAIL=1 makes this mistake in every product.
+int64_t summed(int64_t inner, uint64_t parts) {
+  const bool whole = parts == 1 && (inner <= 128 || setting("LLMTRAIN_EMULATOR_DROPS_TAIL", 0) == 0);
+  return whole ? inner : inner / 128 * 128;
+}
+
 /// op(M) in fp32, column by column.
 std::vector<float> plain(const void* data, const Layout& l, cublasOperation_t operation, bool tf32) {
   const bool turned = operation == CUBLAS_OP_T;
@@ -94,15 +101,14 @@ struct Product {
     const std::vector<float> left = plain(a, layout_a, description.a, tf32);
     const std::vector<float> right = plain(b, layout_b, description.b, tf32);
     const int64_t m = layout_d.rows, n = layout_d.columns, k = static_cast<int64_t>(left.size()) / m;
+    const int64_t used = summed(k, parts);
 #pragma omp parallel for schedule(static) if (m * n * k > 500'000)
     for (int64_t j = 0; j < n; ++j) {
       std::vector<float> column(static_cast<size_t>(m), 0.0f), part;
       const auto count = static_cast<int64_t>(parts);
-      // like versions 12.8 to 13.2: parts leave out the tail of the inner dimension
-      const int64_t whole = count > 1 ? k / 128 * 128 : k;
       for (int64_t first = 0; first < count; ++first) {
         part.assign(static_cast<size_t>(m), 0.0f);
-        for (int64_t p = first * whole / count; p < (first + 1) * whole / count; ++p) {
+        for (int64_t p = first * used / count; p < (first + 1) * used / count; ++p) {
           const float factor = right[static_cast<size_t>(p + j * k)];
           const float* from = left.data() + p * m;
           for (int64_t i = 0; i < m; ++i) part[static_cast<size_t>(i)] += factor * from[i];

@@ -42,7 +42,8 @@ std::vector<int> mask_of_targets(std::vector<int> mask) {
 TEST(PlainRows, AreEncodedAsTrlDoes) {
   const test::Folder files;
   size_t documents = 0, special = 0;
-  for (const Json& entry : Json::parse(content_of(folder + "plain_texts.json"))["cases"]) {
+  const Json goldens = Json::parse(content_of(folder + "plain_texts.json"));
+  for (const Json& entry : goldens["cases"]) {
     const auto tokenizer = tokenizer_of(files, entry["bos"]);
     ChatConfig config;
     config.template_name = "chatml";  // which does not touch them

@@ -147,10 +147,46 @@ TEST(QuestionRows, ColumnsOfTextThatAreNotReadAreNamed) {
   std::string many = R"({"text": "t")";
   for (int i = 0; i < 10; ++i) many += fmt::format(R"(, "c{}": "w {}")", i, i);
   EXPECT_THAT(unread_of(many + "}"), HasSubstr("'c7' and 2 more"));
+  FormatRecognition prompts("prompt", {});  // rewards get the other columns
+  prompts.add(R"({"prompt": "p", "system": "be kind", "answer": "four or five"})", 1);
+  EXPECT_THAT(prompts.unread_columns(), HasSubstr("columns of text: 'system';"));
   FormatRecognition named("text", {});  // in a named format, and in a later row
   named.add(R"({"text": "t"})", 1);
   named.add(R"({"text": "t", "title": "a title"})", 2);
   EXPECT_THAT(named.unread_columns(), HasSubstr("'title'"));
+}
+
+/// The turns are those of LLaMA-Factory's converters (tests/reference/formats/make_formats.py), and rows are left out
+/// there and here.
+TEST(QuestionRows, PreferencesAreThoseOfLlamaFactory) {
+  const Json cases = Json::parse(test::content_of("tests/reference/formats/preferences.json"));
+  int left_out = 0;
+  for (const Json& entry : cases) {
+    const std::string row = entry["row"], format = entry["format"];
+    SCOPED_TRACE(row);
+    EXPECT_EQ(format_of(row), format);
+    const RowDocuments read = RowReader(format, {}, true).read_documents(row);
+    ASSERT_EQ(read.left_out.empty(), !entry["response"].is_null()) << read.left_out;
+    if (!read.left_out.empty()) {
+      ++left_out;
+      continue;
+    }
+    EXPECT_EQ(read.value, entry["label"] == true ? 1 : 0);
+    ASSERT_EQ(read.documents.size(), entry["response"].size());
+    for (size_t d = 0; d < read.documents.size(); ++d) {
+      Json expected = Json::array();
+      if (!entry["system"].is_null()) expected.push_back({{"role", "system"}, {"content", entry["system"]}});
+      for (const Json& message : entry["prompt"]) expected.push_back(message);
+      expected.push_back(entry["response"][d]);
+      for (Json& message : expected) {
+        if (message["role"] == "observation") message["role"] = "tool";
+      }
+      const auto& conversation = std::get<Conversation>(read.documents[d]);
+      EXPECT_EQ(conversation.messages, expected);
+      EXPECT_EQ(conversation.prompt_messages, std::ssize(expected) - 1);
+    }
+  }
+  EXPECT_EQ(left_out, 5);
 }
 
 /// LLaMA-Factory's rules: data/converter.py, SharegptDatasetConverter.

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include "core/error.hpp"
-#include "data/formats/question.hpp"
 #include "data/formats/sharegpt.hpp"
 
 namespace llmtrain {
@@ -32,7 +31,7 @@ RowDocuments read_prompt(const RowView& row) {
   RowDocuments result;
   result.columns = row.other_columns();
   if (row.has("prompt") && row.at("prompt").value().is_string()) {
-    result.documents.push_back(has_question(row) ? read_question(row) : PromptCompletion{row.at("prompt").text(), ""});
+    result.documents.emplace_back(PromptCompletion{row.at("prompt").text(), ""});
     return result;
   }
   if (!row.has("prompt") && !row.has("messages")) row.at("prompt");  // refuses the row

@@ -45,13 +45,13 @@ void each_pair_of_history(const RowView& row, const Take& take) {
 }  // namespace
 
 bool has_question(const RowView& row) {
+  if (row.has("prompt") && !row.peek("prompt").is_string()) return false;
   if (row.has("history") && row.peek("history").is_array() && !row.peek("history").empty()) return true;
-  if (row.names("query") && is_filled(row, "query")) return true;
+  if (row.names("query")) return true;
   if (!row.has("prompt")) return is_filled(row, "query");
-  if (!row.peek("prompt").is_string()) return false;
   const std::string column = row.column("prompt");
   constexpr std::array<std::string_view, 3> contents = {"instruction", "question", "query"};
-  if (std::ranges::find(contents, column) != contents.end()) return true;
+  if (!row.names("prompt") && std::ranges::find(contents, column) != contents.end()) return true;
   const auto& prompt = row.peek("prompt").get_ref<const std::string&>();
   return is_filled(row, "system") && prompt.find(row.peek("system").get_ref<const std::string&>()) == std::string::npos;
 }

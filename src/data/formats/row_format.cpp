@@ -366,10 +366,15 @@ RowDocuments RowReader::read_documents(std::string_view line) const {
 }
 
 std::vector<std::string> RowReader::unread_texts(std::string_view line) const {
-  if (format_->column == prompt_column) return {};  // these rows keep all columns
   const nlohmann::ordered_json json = parse_json_row(line);
   const RowView row(*format_, columns_, json, templated_);
-  return row.unread_texts(texts_of(read_row(row)));
+  const RowDocuments read = read_row(row);
+  std::vector<std::string> unread = row.unread_texts(texts_of(read));
+  if (read.is_prompt()) {  // which keeps its other columns
+    const nlohmann::ordered_json kept = nlohmann::ordered_json::parse(*read.columns);
+    std::erase_if(unread, [&](const std::string& column) { return kept.contains(column); });
+  }
+  return unread;
 }
 
 RowDocuments RowReader::read_row(const RowView& row) const {

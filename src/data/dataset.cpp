@@ -328,6 +328,8 @@ void add_row_counts(const RowCounts& rows, std::string& text) {
   add(rows.untrained, "more left out: they have no token to train on");
   add(rows.equal, fmt::format("more left out: both answers are equal (the first at {})", rows.first_equal));
   add(rows.empty, fmt::format("more left out: an answer is empty (the first at {})", rows.first_empty));
+  add(rows.irregular,
+      fmt::format("more left out: their turns do not alternate (the first at {})", rows.first_irregular));
   add(rows.duplicates, "duplicates");
   add(rows.without_stop, "train no stop token at their end");
   add(rows.merged_borders, "where a token joins the prompt's end and the completion's begin");

@@ -79,12 +79,27 @@ void print_ids(const EncodedRow& row, std::string_view answer) {
   std::cout << out.dump() << '\n';
 }
 
-void print_marked(const EncodedRow& row, std::string_view answer, int64_t line, const Tokenizer& tokenizer,
+std::string_view text_of(LeftOut why) {
+  switch (why) {
+    case LeftOut::no:
+      return "";
+    case LeftOut::empty:
+      return ", left out of training: an answer is empty";
+    case LeftOut::equal:
+      return ", left out of training: both answers are equal";
+    case LeftOut::untrained:
+      return ", left out of training: no token is trained on";
+  }
+  return "";
+}
+
+void print_marked(const EncodedLine& line, size_t document, std::string_view answer, const Tokenizer& tokenizer,
                   bool colours) {
-  std::cout << fmt::format("--- line {}{}: {} tokens, {} trained{}{}\n", line,
+  const EncodedRow& row = line.documents[document];
+  std::cout << fmt::format("--- line {}{}: {} tokens, {} trained{}{}{}\n", line.number,
                            answer.empty() ? "" : fmt::format(", {}", answer), row.ids.size(), row.trained,
                            row.merged_border ? ", a token spans the border of prompt and completion" : "",
-                           row.stops() || row.trained == 0 ? "" : ", no stop token at the end")
+                           row.stops() || row.trained == 0 ? "" : ", no stop token at the end", text_of(line.left_out))
             << marked(row, tokenizer, colours) << '\n';
 }
 
@@ -97,16 +112,22 @@ void render(const Options& options) {
   print_warnings(tokenizer->warnings());
   const ChatEncoder encoder(*tokenizer, config, options.model, training_time);
   const bool colours = shows_colour(STDOUT_FILENO);
-  for_each_encoded_row(options.input, rules, encoder, [&](int64_t line, const std::vector<EncodedRow>& documents) {
-    for (size_t d = 0; d < documents.size(); ++d) {
-      const std::string_view answer = documents.size() < 2 ? "" : d == 0 ? "chosen" : "rejected";
-      if (options.ids) {
-        print_ids(documents[d], answer);
-      } else {
-        print_marked(documents[d], answer, line, *tokenizer, colours);
+  int64_t left_out = 0;
+  const auto print = [&](const EncodedLine& line) {
+    left_out += line.left_out != LeftOut::no ? 1 : 0;
+    for (size_t d = 0; d < line.documents.size(); ++d) {
+      const std::string_view answer = line.documents.size() < 2 ? "" : d == 0 ? "chosen" : "rejected";
+      if (!options.ids) {
+        print_marked(line, d, answer, *tokenizer, colours);
+      } else if (line.left_out == LeftOut::no) {
+        print_ids(line.documents[d], answer);
       }
     }
-  });
+  };
+  print_warnings(for_each_encoded_row(options.input, rules, *tokenizer, encoder, print));
+  if (options.ids && left_out > 0) {
+    print_warnings({fmt::format("{} rows are left out of training; without --ids they are shown", left_out)});
+  }
 }
 
 }  // namespace
@@ -120,9 +141,10 @@ Subcommand add_chat(CLI::App& program) {
       "render", "shows each row of a JSONL file as the model reads it, with the trained parts marked");
   render->add_option("--model", options->model, "model or tokenizer folder")->required();
   render
-      ->add_option("--input", options->input,
-                   "JSONL file of conversations, prompts and completions, pairs, or text, in one of the formats of "
-                   "data.format; - is the standard input")
+      ->add_option(
+          "--input", options->input,
+          "JSONL file of conversations, prompts and completions, pairs, prompts or text, in one of the formats "
+          "of data.format, or of rows with input_ids; - is the standard input")
       ->required();
   options->conversations.add_to(*render);
   render->add_option("--add-tokens", options->added, "further special tokens, as in data.add_tokens")->delimiter(',');

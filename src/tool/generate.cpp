@@ -18,6 +18,7 @@
 #include "data/files/jsonl.hpp"
 #include "generate/generator.hpp"
 #include "generate/growing_text.hpp"
+#include "text/tokens_around.hpp"
 #include "text/tokens_beyond_embedding.hpp"
 #include "tool/loaded_model.hpp"
 #include "tool/tool.hpp"
@@ -116,8 +117,11 @@ GenerationRequest make_request(const GenerateOptions& options, const LoadedModel
     const Tokenizer& tokenizer = loaded.required_tokenizer();
     for (const Prompt& prompt : find_prompts(options)) {
       std::vector<int32_t>& ids = request.prompts.emplace_back();
-      tokenizer.encode(prompt.text, ids);
-      if (!options.no_special_tokens) tokenizer.add_special_tokens(ids, nullptr);
+      std::vector<TextRange> ranges;
+      tokenizer.encode_with_ranges(prompt.text, ids, ranges);
+      if (!options.no_special_tokens) {
+        put_tokens_around(tokenizer, {.ends = false}, prompt.text.size(), 0, ids, ranges);
+      }
       if (ids.empty() && tokenizer.bos_id() >= 0) ids.push_back(tokenizer.bos_id());
       if (ids.empty())
         throw UserError(ExitCode::bad_content, "an empty prompt needs a BOS token, which the tokenizer does not have");

@@ -111,6 +111,7 @@ void prepare(const PrepareOptions& options) {
   request.encoder = encoder.get();
   // Tokenizers of characters and bytes have the token if they were made to use it.
   request.add_bos = !rows && tokenizer->bos_id() >= 0 && (options.add_bos || tokenizer->files().empty());
+  request.once = has_kind(request.files, InputKind::text_rows);
   request.output = options.output;
   request.command = command_of(options);
   tokenize_to_file(request, *alone, report);

@@ -125,15 +125,16 @@ void score_rewards(const Options& options) {
                             training_time);
   std::vector<double> scores;
   Pairs pairs;
-  for_each_encoded_row(options.input, rules, encoder, [&](int64_t line, const std::vector<EncodedRow>& documents) {
+  const auto score_row = [&](const EncodedLine& line) {
     scores.clear();
-    for (const EncodedRow& document : documents) {
+    for (const EncodedRow& document : line.documents) {
       check_ids(document.ids, model);
       scores.push_back(score_of(scorer, document.ids));
     }
     if (scores.size() == 2) pairs.add(scores[0], scores[1]);
-    print_row(line, scores, options.json);
-  });
+    print_row(line.number, scores, options.json);
+  };
+  print_warnings(for_each_encoded_row(options.input, rules, *tokenizer, encoder, score_row));
   pairs.print(options.json);
 }
 

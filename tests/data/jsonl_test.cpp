@@ -51,6 +51,21 @@ TEST(TokenRow, LeavesOutPadding) {
   EXPECT_EQ(row.padding, 0) << "of this row alone";
 }
 
+/// As TRL's SFTTrainer builds labels of them; labels that stand beside them are the same.
+TEST(TokenRow, MasksSayWhatIsTrained) {
+  TokenRow row;
+  parse_token_row(R"({"input_ids":[5,6,7,8],"completion_mask":[0,1,1,1],"assistant_masks":[1,1,false,1]})", row);
+  EXPECT_TRUE(row.has_labels);
+  EXPECT_THAT(row.labels, ElementsAre(-100, 6, -100, 8));
+  parse_token_row(R"({"assistant_masks":[0,0,1],"input_ids":[5,6,7],"attention_mask":[0,1,1]})", row);
+  EXPECT_THAT(row.ids, ElementsAre(6, 7));
+  EXPECT_THAT(row.labels, ElementsAre(-100, 7));
+  parse_token_row(R"({"input_ids":[5,6,7],"completion_mask":[0,0,1],"labels":[5,-100,7]})", row);
+  EXPECT_THAT(row.labels, ElementsAre(-100, -100, 7)) << "the first token is never a target";
+  parse_token_row(R"({"input_ids":[5,6]})", row);
+  EXPECT_FALSE(row.has_labels);
+}
+
 TEST(TokenRow, RefusesWhatIsNoRow) {
   const std::vector<std::pair<std::string, std::string>> rows = {
       {"", "not valid JSON"},
@@ -87,6 +102,15 @@ TEST(TokenRow, RefusesWhatIsNoRow) {
       {R"({"input_ids":[1,2],"labels":[1,3]})", "labels[1] is 3"},
       {R"({"input_ids":[1,2],"labels":[1,3],"attention_mask":[0,1]})", "labels[1] is 3"},
       {R"({"input_ids":[1,2],"attention_mask":[1]})", "1 entries of attention_mask for 2"},
+      {R"({"input_ids":[1,2],"completion_mask":[1]})", "1 entries of completion_mask for 2 input_ids"},
+      {R"({"input_ids":[1,2],"assistant_masks":[0,1,1]})", "3 entries of assistant_masks for 2 input_ids"},
+      {R"({"input_ids":[1,2],"completion_mask":[0,2]})",
+       "completion_mask[1] = 2 must be 1, or 0 for a token that is not trained on"},
+      {R"({"input_ids":[1,2],"assistant_masks":"01"})", "assistant_masks must be a list"},
+      {R"({"input_ids":[1,2],"labels":[-100,2],"completion_mask":[0,0]})",
+       "labels[1] is 2 and completion_mask[1] is 0: remove one of the columns"},
+      {R"({"input_ids":[1,2],"labels":[-100,-100],"assistant_masks":[0,1]})",
+       "labels[1] is -100 and assistant_masks[1] is 1"},
       {R"({"input_ids":[1,2],"attention_mask":[1,2]})", "attention_mask[1] = 2 must be 1, or 0"},
       {R"({"input_ids":[1,2],"attention_mask":[-1,1]})", "attention_mask[0] = -1 must be 1, or 0"},
       {R"({"input_ids":[1,2],"attention_mask":[0.5,1]})", "attention_mask[0] = 0.5 must be 1, or 0"},

@@ -93,6 +93,15 @@ TEST_F(TextRows, BeginWithBosOnce) {
   EXPECT_THAT(all_tokens(*open().train), ElementsAre(2, 3, 1, 0, 3, 1));
   config_.begins_like_tokenizer = true;
   EXPECT_THAT(all_tokens(*open().train), ElementsAre(0, 2, 3, 1, 0, 3, 1));
+  // EOS, too, is there once; pre-training ends every text with its own.
+  config_.train = {folder_.file("y.jsonl", "{\"text\":\"a</s>\"}\n{\"text\":\"<s>\"}\n{\"text\":\"</s>b\"}\n")};
+  EXPECT_THAT(all_tokens(*open().train), ElementsAre(0, 2, 1, 0, 1, 0, 1, 3, 1));
+  config_.train = {folder_.file("z.txt", "ab</s>")};
+  EXPECT_THAT(all_tokens(*open().train), ElementsAre(0, 2, 3, 1));
+  config_.begins_like_tokenizer = false;
+  EXPECT_THAT(all_tokens(*open().train), ElementsAre(2, 3, 1, 1));
+  config_.train = {folder_.path() + "/y.jsonl"};
+  EXPECT_THAT(all_tokens(*open().train), ElementsAre(2, 1, 1, 0, 1, 1, 3, 1));
 }
 
 TEST_F(TextRows, FilesOfTextAndOfRowsGoTogether) {

@@ -295,8 +295,8 @@ TEST(ChatEncoder, BosOfARowIsTheTokenOnce) {
       config.parse_special = parse_special;
       const ChatEncoder encoder(*tokenizer, config, "");
       std::vector<int32_t> expected;
-      tokenizer->encode("hello world", expected);
-      expected.insert(expected.begin(), tokenizer->bos_id());
+      tokenizer->encode(bos + "hello world", expected);
+      ASSERT_EQ(expected.front(), tokenizer->bos_id());
       EXPECT_EQ(encoder.encode_prompt(bos + "hello world"), expected);
       expected.push_back(tokenizer->eos_id());
       EncodedRow encoded;

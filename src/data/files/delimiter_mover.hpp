@@ -6,7 +6,8 @@
 
 namespace llmtrain {
 
-/// Turns ids of documents that begin with a delimiter into ids of documents that end with EOS.
+/// Turns ids of documents that begin with a delimiter into ids of documents that end with EOS. A delimiter other than
+/// EOS stays at the begin of its document.
 class DelimiterMover {
  public:
   DelimiterMover(int32_t delimiter, int32_t eos) : delimiter_(delimiter), eos_(eos) {}
@@ -16,9 +17,10 @@ class DelimiterMover {
       if (id == delimiter_) {
         found_ = true;
         if (started_) close(out);
+        leads_ = delimiter_ != eos_;
       } else {
-        out.push_back(id);
-        ++length_;
+        if (std::exchange(leads_, false)) add(delimiter_, out);
+        add(id, out);
       }
       started_ = true;
     }
@@ -37,10 +39,16 @@ class DelimiterMover {
   bool found_delimiter() const { return found_; }
 
  private:
+  void add(int32_t id, std::vector<int32_t>& out) {
+    out.push_back(id);
+    ++length_;
+  }
+
   int32_t delimiter_, eos_;
   std::vector<uint64_t> offsets_ = {0};
   uint64_t length_ = 0;  // of the document that is open
   bool started_ = false, found_ = false;
+  bool leads_ = false;  // the delimiter comes before the next id
   int64_t empty_ = 0;
 };
 

@@ -23,6 +23,7 @@ namespace {
 constexpr int64_t ids_per_read = int64_t{1} << 20;  ///< ids per read
 constexpr int64_t llmc_header = 256 * 4;
 constexpr int32_t llmc_gpt2 = 20240520, llmc_llama3 = 20240801;
+constexpr int32_t llama3_begin = 128000, llama3_end = 128001;  ///< <|begin_of_text|> and <|end_of_text|>
 constexpr int64_t megatron_header = 34;  ///< magic, uint64 version, uint8 type, uint64 sequences, uint64 documents
 constexpr std::string_view megatron_magic{"MMIDIDX\0\0", 9};
 
@@ -46,7 +47,8 @@ struct Source {
   std::vector<Shard> shards;
   int64_t tokens = 0;  ///< total number
   IdType type = IdType::u16;
-  bool delimiter_leads = false;     ///< True if the token of eos_id precedes a document instead of following it
+  bool delimiter_leads = false;     ///< True if a token precedes a document instead of following it
+  int64_t delimiter = -1;           ///< this token; -1: that of eos_id
   std::vector<uint64_t> documents;  ///< n + 1 offsets; empty: EOS ends documents
   int64_t vocabulary_size = 0;      ///< 0: not in the format
   int64_t eos_id = -1;
@@ -115,7 +117,8 @@ Source open_llmc(const std::vector<std::string>& paths) {
     if (header[1] != version) refuse(path, fmt::format("version {} is not supported, only {}", header[1], version));
     s.type = llama3 ? IdType::u32 : IdType::u16;
     s.vocabulary_size = llama3 ? 128256 : 50257;
-    s.eos_id = llama3 ? 128000 : 50256;
+    s.eos_id = llama3 ? llama3_end : 50256;
+    if (llama3) s.delimiter = llama3_begin;
     if (header[2] < 0 || file.size() != llmc_header + header[2] * width_of(s.type)) {
       refuse(path, fmt::format("it has {} bytes, but its header declares {} tokens", file.size(), header[2]));
     }
@@ -309,7 +312,10 @@ std::vector<uint64_t> documents_by_eos(const Source& s, const TokenFileInfo& inf
 /// Returns the token that begins documents: the special id of the tokenizer that the first document begins with,
 /// otherwise the format's if the tokenizer has it.
 int32_t leading_delimiter(const Source& s, const TokenImport& request, const TokenFileInfo& info) {
-  if (request.tokenizer == nullptr) return info.eos_id;
+  if (request.tokenizer == nullptr) {
+    const bool own = s.delimiter >= 0 && request.eos_id < 0 && s.delimiter < info.vocabulary_size;
+    return own ? static_cast<int32_t>(s.delimiter) : info.eos_id;
+  }
   std::array<char, 8> bytes{};
   const Shard& shard = s.shards.front();
   shard.file.read_some(shard.begin, width_of(s.type), bytes.data());
@@ -317,7 +323,8 @@ int32_t leading_delimiter(const Source& s, const TokenImport& request, const Tok
   for (const int64_t id : {int64_t{info.eos_id}, int64_t{request.tokenizer->bos_id()}}) {
     if (first == id) return static_cast<int32_t>(id);
   }
-  return s.eos_id < info.vocabulary_size ? static_cast<int32_t>(s.eos_id) : info.eos_id;
+  const int64_t usual = s.delimiter >= 0 ? s.delimiter : s.eos_id;
+  return usual < info.vocabulary_size ? static_cast<int32_t>(usual) : info.eos_id;
 }
 
 /// Calls use(first, ids) for all ids as in the token file.

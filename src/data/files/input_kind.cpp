@@ -19,8 +19,7 @@ constexpr std::string_view token_endings[] = {".h5", ".hdf5"};
 constexpr std::string_view blank = " \t\r\n";
 
 /// Columns of other trainers that change the training data or its use.
-constexpr std::string_view unused_columns[] = {"position_ids", "token_type_ids",  "special_tokens_mask",
-                                               "loss_mask",    "completion_mask", "assistant_masks"};
+constexpr std::string_view unused_columns[] = {"position_ids", "token_type_ids", "special_tokens_mask", "loss_mask"};
 
 /// Formats that cannot be read as text, by the ending of the name or by the first bytes, and the remedy.
 struct RefusedFormat {
@@ -207,7 +206,8 @@ void note_unused_columns(const std::vector<std::string>& keys, InputFile& input)
   std::copy_if(std::begin(unused_columns), std::end(unused_columns), std::back_inserter(unused), has);
   if (unused.empty()) return;
   input.notes.push_back(
-      fmt::format("{}: its rows have {}, which has no effect: input_ids, attention_mask and labels are read",
+      fmt::format("{}: its rows have {}, which has no effect: input_ids, attention_mask, labels, completion_mask and "
+                  "assistant_masks are read",
                   input.path, fmt::join(unused, ", ")));
 }
 
@@ -248,6 +248,8 @@ void recognise_format(Beginning& beginning, size_t at, InputFile& input) {
     if (!recognition.wants_more() || at > last) break;
   }
   format.row_format = recognition.format();
+  const std::string unread = recognition.unread_columns();
+  if (!unread.empty()) input.notes.push_back(fmt::format("{}: {}", input.path, unread));
   if (format.row_format == "text") return;
   input.kind = InputKind::instruction_rows;
   if (automatic) input.notes.push_back(fmt::format("{}: its rows are of format {}", input.path, format.row_format));

@@ -110,10 +110,10 @@ class TokenRowHandler final : public RowHandler {
 
   bool finish() override {
     if (!ids_.given) return fail("no input_ids: every row of token ids must have them");
-    for (const Column* column : {&labels_, &attention_}) {
+    for (const Column* column : {&labels_, &attention_, &completion_, &assistant_}) {
       if (!column->given || column->values->size() == row_.ids.size()) continue;
-      return fail(fmt::format("{} {} for {} input_ids", column->values->size(),
-                              column == &labels_ ? "labels" : "entries of attention_mask", row_.ids.size()));
+      const std::string what = column == &labels_ ? "labels" : fmt::format("entries of {}", column->name);
+      return fail(fmt::format("{} {} for {} input_ids", column->values->size(), what, row_.ids.size()));
     }
     row_.has_labels = labels_.given;
     for (size_t i = 0; row_.has_labels && i < row_.ids.size(); ++i) {
@@ -121,6 +121,7 @@ class TokenRowHandler final : public RowHandler {
       return fail(fmt::format("labels[{}] is {}; it must be input_ids[{}] = {} or {}", i, row_.labels[i], i,
                               row_.ids[i], ignore_target));
     }
+    if ((completion_.given || assistant_.given) && !take_masks()) return false;
     if (attention_.given) leave_out_padding();
     return true;
   }
@@ -132,7 +133,28 @@ class TokenRowHandler final : public RowHandler {
     bool given = false;
   };
 
-  bool is_padding(size_t i) const { return attention_.given && mask_[i] == 0; }
+  bool is_padding(size_t i) const { return attention_.given && attention_values_[i] == 0; }
+
+  /// Makes labels of the masks; labels that stand beside them must say the same. The first token is never a target.
+  bool take_masks() {
+    if (!labels_.given) row_.labels = row_.ids;
+    row_.has_labels = true;
+    for (size_t i = 0; i < row_.ids.size(); ++i) {
+      const Column* unset = nullptr;  // a mask that is 0
+      for (const Column* mask : {&completion_, &assistant_}) {
+        if (mask->given && (*mask->values)[i] == 0) unset = mask;
+      }
+      const bool agree = (unset == nullptr) == (row_.labels[i] != ignore_target);
+      if (labels_.given && i > 0 && !agree && !is_padding(i)) {
+        const std::string_view name =
+            unset != nullptr ? unset->name : (completion_.given ? completion_ : assistant_).name;
+        return fail(fmt::format("labels[{}] is {} and {}[{}] is {}: remove one of the columns, or make them agree", i,
+                                row_.labels[i], name, i, unset != nullptr ? 0 : 1));
+      }
+      if (unset != nullptr) row_.labels[i] = ignore_target;
+    }
+    return true;
+  }
   void leave_out_padding() {
     size_t kept = 0;
     for (size_t i = 0; i < row_.ids.size(); ++i) {
@@ -148,7 +170,7 @@ class TokenRowHandler final : public RowHandler {
 
   bool wants(const std::string& key) override {
     column_ = nullptr;
-    for (Column* column : {&ids_, &labels_, &attention_}) {
+    for (Column* column : {&ids_, &labels_, &attention_, &completion_, &assistant_}) {
       if (key == column->name) column_ = column;
     }
     return column_ != nullptr;
@@ -159,7 +181,7 @@ class TokenRowHandler final : public RowHandler {
   }
   bool take_integer(int64_t value) override {
     if (depth() == 1) return refuse_value();
-    if (column_ == &attention_) return value == 0 || value == 1 ? take(value) : refuse_attention(fmt::to_string(value));
+    if (is_mask()) return value == 0 || value == 1 ? take(value) : refuse_mask(fmt::to_string(value));
     const bool ignored = column_ == &labels_ && value == ignore_target;
     if (!ignored && (value < 0 || value > max_id)) {
       return fail(fmt::format("{}[{}] = {} must be a token id from 0 to {}", key_of_row(), column_->values->size(),
@@ -167,28 +189,30 @@ class TokenRowHandler final : public RowHandler {
     }
     return take(value);
   }
-  bool take_boolean(bool value) override {
-    return depth() > 1 && column_ == &attention_ ? take(value ? 1 : 0) : refuse_value();
-  }
+  bool take_boolean(bool value) override { return depth() > 1 && is_mask() ? take(value ? 1 : 0) : refuse_value(); }
   bool take_float(const std::string& text) override {
     if (depth() == 1) return refuse_value();
-    if (column_ != &attention_) return fail(fmt::format("{} is not an integer", text.substr(0, 40)));
+    if (!is_mask()) return fail(fmt::format("{} is not an integer", text.substr(0, 40)));
     double value = -1;
     std::from_chars(text.data(), text.data() + text.size(), value);
-    return value == 0 || value == 1 ? take(value == 1 ? 1 : 0) : refuse_attention(text.substr(0, 40));
+    return value == 0 || value == 1 ? take(value == 1 ? 1 : 0) : refuse_mask(text.substr(0, 40));
   }
   bool take(int64_t value) {
     column_->values->push_back(static_cast<int32_t>(value));
     return true;
   }
-  bool refuse_attention(const std::string& value) {
-    return fail(fmt::format("attention_mask[{}] = {} must be 1, or 0 for padding", mask_.size(), value));
+  bool is_mask() const { return column_ != &ids_ && column_ != &labels_; }
+  bool refuse_mask(const std::string& value) {
+    return fail(fmt::format("{}[{}] = {} must be 1, or 0 for {}", column_->name, column_->values->size(), value,
+                            column_ == &attention_ ? "padding" : "a token that is not trained on"));
   }
   bool refuse_value() override { return fail(key_of_row() + " must be a list of integers"); }
 
   TokenRow& row_;
-  std::vector<int32_t> mask_;
-  Column ids_{"input_ids", &row_.ids}, labels_{"labels", &row_.labels}, attention_{"attention_mask", &mask_};
+  std::vector<int32_t> attention_values_, completion_values_, assistant_values_;
+  Column ids_{"input_ids", &row_.ids}, labels_{"labels", &row_.labels},
+      attention_{"attention_mask", &attention_values_}, completion_{"completion_mask", &completion_values_},
+      assistant_{"assistant_masks", &assistant_values_};
   Column* column_ = nullptr;  // column of the requested key, or null
 };
 

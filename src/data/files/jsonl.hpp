@@ -1,9 +1,10 @@
 #pragma once
 // Rows of data, one JSON object per line. Pre-tokenized rows: {"input_ids": [...], "attention_mask": [...], "labels":
 // [...]}. A token whose entry in attention_mask is 0 is padding and omitted from the row. Labels equal input_ids, or
-// are -100 if a token is not trained on as a target (as in Transformers: the shift by one happens later). Both are
-// optional. Rows of text: {"text": "..."}; the deck names the column. Other keys are ignored. Everything is bounded:
-// length of a line, depth, keys of an object.
+// are -100 if a token is not trained on as a target (as in Transformers: the shift by one happens later). Without
+// labels "completion_mask" and "assistant_masks" say it: a token is trained on where all of them are 1, as in TRL. All
+// are optional. Rows of text: {"text": "..."}; the deck names the column. Other keys are ignored. Everything is
+// bounded: length of a line, depth, keys of an object.
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -39,7 +40,7 @@ class RowError : public UserError {
 
 struct TokenRow {
   std::vector<int32_t> ids;
-  std::vector<int32_t> labels;  ///< as many as ids if has_labels
+  std::vector<int32_t> labels;  ///< as many as ids if has_labels; also where masks take their place
   bool has_labels = false;
   int64_t padding = 0;  ///< tokens that attention_mask omits
 };

@@ -360,11 +360,12 @@ StoredRow StoredRow::parse(std::string_view text) {
 
 RowCounts& RowCounts::operator+=(const RowCounts& other) {
   for (const auto member : {&RowCounts::used, &RowCounts::untrained, &RowCounts::duplicates, &RowCounts::merged_borders,
-                            &RowCounts::without_stop, &RowCounts::equal, &RowCounts::empty}) {
+                            &RowCounts::without_stop, &RowCounts::equal, &RowCounts::empty, &RowCounts::irregular}) {
     this->*member += other.*member;
   }
   if (first_equal.empty()) first_equal = other.first_equal;
   if (first_empty.empty()) first_empty = other.first_empty;
+  if (first_irregular.empty()) first_irregular = other.first_irregular;
   return *this;
 }
 

@@ -27,8 +27,10 @@ struct RowCounts {
   int64_t empty = 0;             ///< rows with an empty answer
   std::string first_equal = {};  ///< "file:line" of the first of these pairs
   std::string first_empty = {};
+  int64_t irregular = 0;             ///< rows whose turns do not alternate, which were left out
+  std::string first_irregular = {};  ///< "file:line: why" of the first of them
 
-  int64_t left_out() const { return untrained + equal + empty; }
+  int64_t left_out() const { return untrained + equal + empty + irregular; }
   RowCounts& operator+=(const RowCounts& other);
 };
 

@@ -121,6 +121,10 @@ TokenFileWriter::TokenFileWriter(const std::string& path, const TokenFileInfo& i
       file.attribute(format::attribute_borders, info.rows.merged_borders);
       file.attribute(format::attribute_without_stop, info.rows.without_stop);
     }
+    if (info.rows.irregular > 0) {
+      file.attribute(format::attribute_irregular, info.rows.irregular);
+      file.attribute(format::attribute_first_irregular, info.rows.first_irregular);
+    }
     if (info.has_groups() || info.has_values()) {
       file.attribute(format::attribute_group, info.group);
       file.attribute(format::attribute_column, info.column);

@@ -2,7 +2,25 @@
 
 #include <algorithm>
 
+#include "core/error.hpp"
+
 namespace llmtrain {
+namespace {
+
+/// The first token is no target.
+bool has_target(const EncodedRow& row) {
+  LLMTRAIN_CHECK(row.mask.size() == row.ids.size(), "a mask has one entry per token");
+  return !row.mask.empty() && std::find(row.mask.begin() + 1, row.mask.end(), uint8_t{1}) != row.mask.end();
+}
+
+}  // namespace
+
+LeftOut left_out_of_training(const RowDocuments& row, const std::vector<EncodedRow>& encoded, bool preferences) {
+  if (row.is_prompt()) return LeftOut::no;
+  if (preferences && std::ranges::any_of(row.documents, has_empty_completion)) return LeftOut::empty;
+  if (encoded.size() == 2 && encoded[0].ids == encoded[1].ids) return LeftOut::equal;
+  return std::ranges::all_of(encoded, has_target) ? LeftOut::no : LeftOut::untrained;
+}
 
 void encode_documents(const ChatEncoder& encoder, const RowDocuments& row, std::vector<EncodedRow>& encoded) {
   encoded.resize(row.documents.size());

@@ -1,6 +1,7 @@
 // Rows of two answers of which one is preferred, as TRL has them: {"prompt": "...", "chosen": "...", "rejected":
 // "..."}, texts or lists of messages, optionally with "margin", by how much. Without a prompt it is what both begin
-// with.
+// with. As LLaMA-Factory and Orca have them, the prompt is an instruction with its input, a question, or the list
+// "conversations", and an answer can be a single message.
 
 #include <fmt/format.h>
 
@@ -8,7 +9,8 @@
 #include <cmath>
 
 #include "core/error.hpp"
-#include "data/formats/message_list.hpp"
+#include "data/formats/question.hpp"
+#include "data/formats/sharegpt.hpp"
 #include "text/unicode/code_points.hpp"
 
 namespace llmtrain {
@@ -45,21 +47,44 @@ void add_texts(const RowView& row, const std::string& chosen, const std::string&
   }
 }
 
+/// The turns before both answers, in a column of their own.
+Json read_turns_before(const RowView& row) {
+  const bool alternates = has_alternating_turns(row, "messages");
+  return alternates ? read_alternating_turns(row, "messages", false) : read_turns(row, "messages");
+}
+
+/// Returns the prompt where the answers are texts, but not the whole row; nothing where the row has one text or none.
+std::optional<InstructionRow> find_question(const RowView& row) {
+  if (has_question(row)) return read_question(row);
+  if (row.has("prompt") || !row.has("messages")) return std::nullopt;
+  Conversation conversation;
+  conversation.messages = read_turns_before(row);
+  add_system(row, conversation.messages);
+  conversation.prompt_messages = static_cast<int64_t>(conversation.messages.size());
+  conversation.tools = read_tools_of_turns(row);
+  return conversation;
+}
+
+/// Returns the messages before the answers: a list, what both answers begin with (a text beside it repeats that), or
+/// the question in other columns.
+Json read_prompt_messages(const RowView& row, const Json& chosen, size_t shared) {
+  if (row.has("prompt") && !row.peek("prompt").is_string()) return read_turns(row, "prompt");
+  if (shared > 0) return Json(chosen.begin(), chosen.begin() + static_cast<std::ptrdiff_t>(shared));
+  if (row.has("messages")) return read_turns_before(row);
+  if (row.has("prompt") || row.has("query")) return read_question_messages(row);
+  row.refuse(
+      fmt::format("{} and {} begin with different messages, so that there is no prompt: give the column prompt "
+                  "a list of messages",
+                  row.at("chosen").where(), row.at("rejected").where()));
+}
+
 void add_conversations(const RowView& row, RowDocuments& result) {
-  const Json chosen = read_messages(row, "chosen"), rejected = read_messages(row, "rejected");
-  // A text beside lists of messages repeats what they begin with.
-  const bool given = row.has("prompt") && !row.at("prompt").value().is_string();
+  const Json chosen = read_turns(row, "chosen"), rejected = read_turns(row, "rejected");
+  const bool given = row.has("prompt") && !row.peek("prompt").is_string();
   const size_t shared = given ? 0 : shared_messages(chosen, rejected);
-  if (!given && shared == 0) {
-    row.refuse(
-        fmt::format("{} and {} begin with different messages, so that there is no prompt: give the column prompt "
-                    "a list of messages",
-                    row.at("chosen").where(), row.at("rejected").where()));
-  }
-  Json prompt = given ? read_messages(row, "prompt") : Json(Json::array());
-  for (size_t i = 0; i < shared; ++i) prompt.push_back(chosen[i]);
+  Json prompt = read_prompt_messages(row, chosen, shared);
   add_system(row, prompt);
-  const Json tools = read_tools(row);
+  const Json tools = read_tools_of_turns(row);
   for (const Json* messages : {&chosen, &rejected}) {
     Conversation conversation{prompt, tools, static_cast<int64_t>(prompt.size())};
     for (size_t i = shared; i < messages->size(); ++i) conversation.messages.push_back((*messages)[i]);
@@ -72,8 +97,14 @@ RowDocuments read_pair(const RowView& row) {
   RowDocuments result;
   const OrderedJsonNode chosen = row.at("chosen"), rejected = row.at("rejected");
   if (chosen.value().is_string() && rejected.value().is_string()) {
-    add_texts(row, chosen.text(), rejected.text(), result);
-  } else if (chosen.value().is_array() && rejected.value().is_array()) {
+    if (const auto question = find_question(row)) {
+      for (const OrderedJsonNode* answer : {&chosen, &rejected}) {
+        result.documents.push_back(with_answer(*question, answer->text()));
+      }
+    } else {
+      add_texts(row, chosen.text(), rejected.text(), result);
+    }
+  } else if (chosen.value().is_structured() && rejected.value().is_structured()) {
     add_conversations(row, result);
   } else {
     row.refuse(fmt::format("{} and {} must be two texts or two lists of messages, not {} and {}", chosen.where(),
@@ -89,7 +120,10 @@ RowDocuments read_pair(const RowView& row) {
 const RowFormat& row_format_preference() {
   static constexpr std::array roles = {RowRole{"chosen", {"chosen"}, RowRole::Place::required},
                                        RowRole{"rejected", {"rejected"}, RowRole::Place::required},
-                                       RowRole{"prompt", {"prompt"}},
+                                       question_role,
+                                       input_role,
+                                       history_role,
+                                       RowRole{"messages", {"conversations", "messages"}},
                                        RowRole{"margin", {"margin"}},
                                        RowRole{"system", {"system"}},
                                        RowRole{"tools", {"tools"}},

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "core/error.hpp"
-#include "data/formats/message_list.hpp"
+#include "data/formats/sharegpt.hpp"
 
 namespace llmtrain {
 namespace {
@@ -15,7 +15,7 @@ bool ends_with_assistant(const Json& messages) { return messages.back()["role"] 
 
 /// A conversation without its last answer, as LLaMA-Factory takes prompts from conversations.
 Json read_asked(const RowView& row) {
-  Json messages = read_messages(row, "messages");
+  Json messages = read_turns(row, "messages");
   if (ends_with_assistant(messages)) messages.erase(messages.size() - 1);
   if (messages.empty()) row.at("messages").refuse("has no turn before the assistant's: there is no prompt");
   return messages;
@@ -24,7 +24,7 @@ Json read_asked(const RowView& row) {
 Json read_prompt_messages(const RowView& row) {
   const OrderedJsonNode prompt = row.at("prompt");
   if (!prompt.value().is_array()) prompt.refuse_value("a text or a list of messages");
-  return read_messages(row, "prompt");
+  return read_turns(row, "prompt");
 }
 
 RowDocuments read_prompt(const RowView& row) {
@@ -41,7 +41,7 @@ RowDocuments read_prompt(const RowView& row) {
     row.refuse("the prompt ends with a turn of the assistant: it must end with the turn that is to be answered");
   }
   add_system(row, conversation.messages);
-  conversation.tools = read_tools(row);
+  conversation.tools = read_tools_of_turns(row);
   conversation.prompt_messages = static_cast<int64_t>(conversation.messages.size());
   result.documents.emplace_back(std::move(conversation));
   return result;

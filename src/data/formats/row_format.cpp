@@ -45,7 +45,8 @@ bool is_row_of(const RowFormat& format, const nlohmann::ordered_json& row, const
 std::string shape_text(const RowFormat& format) {
   std::vector<std::string_view> required;
   for (const RowRole& role : format.roles) {
-    if (role.place == RowRole::Place::required) required.push_back(role.columns.front());
+    const bool shown = role.place == RowRole::Place::required || role.place == RowRole::Place::usual;
+    if (shown) required.push_back(role.columns.front());
   }
   return fmt::format("{} ({})", format.name, joined(required));
 }
@@ -109,7 +110,13 @@ std::string RowView::column_of(const OrderedJsonNode& object, std::string_view r
   return std::string(known->columns.front());
 }
 
-bool RowView::has(std::string_view role) const { return row_.has(column_of(row_, role)); }
+bool RowView::names(std::string_view role) const {
+  return std::ranges::find(columns_, role, &ColumnNames::value_type::first) != columns_.end();
+}
+
+bool RowView::has(std::string_view role) const {
+  return format_.find(role) != nullptr && row_.has(column_of(row_, role));
+}
 
 OrderedJsonNode RowView::at(std::string_view role) const {
   const std::string column = column_of(row_, role);
@@ -119,10 +126,21 @@ OrderedJsonNode RowView::at(std::string_view role) const {
                     "gives it another name",
                     printable(column), role, format_.name, columns_text(row_.value()), role));
   }
+  read_.push_back(column);
   return row_.at(column);
 }
 
 std::string RowView::text_or_empty(std::string_view role) const { return has(role) ? at(role).text() : std::string(); }
+
+std::vector<std::string> RowView::unread_texts(std::string_view texts) const {
+  std::vector<std::string> unread;
+  for (const auto& [name, value] : row_.value().items()) {
+    if (!value.is_string() || std::ranges::find(read_, name) != read_.end()) continue;
+    const bool repeated = texts.find(value.get_ref<const std::string&>()) != std::string_view::npos;
+    if (!repeated) unread.push_back(name);
+  }
+  return unread;
+}
 
 std::string RowView::other_columns() const {
   nlohmann::ordered_json others = nlohmann::ordered_json::object();
@@ -201,10 +219,35 @@ const RowFormat* common_preference_format(const std::vector<InputFile>& files) {
 FormatRecognition::FormatRecognition(std::string_view format, const std::vector<std::string>& columns)
     : format_(format),
       automatic_(format == "auto"),
+      entries_(columns),
       columns_(automatic_ ? parse_columns(columns, format) : ColumnNames()) {}
 
 void FormatRecognition::add(std::string_view line, int64_t number) {
   if (!wants_more()) return;
+  if (automatic_) recognise(line, number);
+  ++rows_;
+  try {
+    for (std::string& column : RowReader(format_, entries_, true).unread_texts(line)) {
+      if (std::ranges::find(unread_, column) == unread_.end()) unread_.push_back(std::move(column));
+    }
+  } catch (const UserError&) {  // reading the row reports it
+  }
+}
+
+std::string FormatRecognition::unread_columns() const {
+  constexpr size_t most = 8;
+  if (unread_.empty()) return {};
+  std::vector<std::string> names;
+  for (const std::string& column : std::span(unread_).first(std::min(most, unread_.size()))) {
+    names.push_back(printable(column));
+  }
+  return fmt::format(
+      "format {} does not read these columns of text: {}{}; data.columns (llmtool: --columns) names columns by their "
+      "roles, such as prompt:question",
+      format_, joined(names), unread_.size() > most ? fmt::format(" and {} more", unread_.size() - most) : "");
+}
+
+void FormatRecognition::recognise(std::string_view line, int64_t number) {
   const nlohmann::ordered_json row = parse_json_row(line);
   std::vector<std::string_view> fitting;
   bool same = false;
@@ -217,14 +260,13 @@ void FormatRecognition::add(std::string_view line, int64_t number) {
     const bool is_preference = !fitting.empty() && find_row_format(fitting.front())->is_preference();
     if (fitting.empty() || (!is_general && !is_preference)) fitting.push_back(format->name);
   }
-  ++rows_;
   if (fitting.size() > 1) {
     throw UserError(
         ExitCode::bad_content,
         fmt::format("the columns of the row fit the formats {}: name one in data.format (llmtool: --format)",
                     joined(fitting)));
   }
-  if (rows_ == 1) {
+  if (rows_ == 0) {
     if (fitting.empty()) refuse_columns(row);
     format_ = fitting.front();
     first_line_ = number;
@@ -309,12 +351,33 @@ float RowReader::read_difficulty(std::string_view line) const {
 
 InstructionRow RowReader::read(std::string_view line) const {
   LLMTRAIN_CHECK(!format_->is_preference(), "a row of preference data has several documents or a value");
-  return std::move(read_documents(line).documents.front());
+  RowDocuments row = read_documents(line);
+  if (!row.left_out.empty()) throw LeftOutRow(row.left_out);
+  return std::move(row.documents.front());
 }
 
 RowDocuments RowReader::read_documents(std::string_view line) const {
   const nlohmann::ordered_json json = parse_json_row(line);
+  try {
+    return read_row(RowView(*format_, columns_, json, templated_));
+  } catch (const LeftOutRow& row) {
+    return {.documents = {}, .left_out = row.what()};
+  }
+}
+
+std::vector<std::string> RowReader::unread_texts(std::string_view line) const {
+  const nlohmann::ordered_json json = parse_json_row(line);
   const RowView row(*format_, columns_, json, templated_);
+  const RowDocuments read = read_row(row);
+  std::vector<std::string> unread = row.unread_texts(texts_of(read));
+  if (read.is_prompt()) {  // which keeps its other columns
+    const nlohmann::ordered_json kept = nlohmann::ordered_json::parse(*read.columns);
+    std::erase_if(unread, [&](const std::string& column) { return kept.contains(column); });
+  }
+  return unread;
+}
+
+RowDocuments RowReader::read_row(const RowView& row) const {
   if (format_->is_preference()) return format_->read_preference(row);
   RowDocuments single;
   single.documents.push_back(format_->read(row));

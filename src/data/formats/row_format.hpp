@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/error.hpp"
 #include "core/files/json_node.hpp"
 #include "data/files/text_source.hpp"
 #include "data/files/token_file.hpp"
@@ -27,8 +28,9 @@ class RowView;
 /// A value of a row (or of each of its messages) as data.columns names it, and the columns where it usually is.
 struct RowRole {
   std::string_view name;
-  std::array<std::string_view, 2> columns;  ///< the first one that a row has; the second one may be empty
-  enum class Place : uint8_t { required, optional, in_message } place = Place::optional;
+  std::array<std::string_view, 4> columns;  ///< the first one that a row has; all but the first may be empty
+  /// A usual column is one that messages name, although rows can have others in its place.
+  enum class Place : uint8_t { required, usual, optional, in_message } place = Place::optional;
 };
 
 /// The role of a row's difficulty, which is read only where a column is named for it.
@@ -39,7 +41,14 @@ struct RowDocuments {
   std::vector<InstructionRow> documents;
   float value = 0;  ///< of preference data: 1 or 0 for a label, or the margin of a pair; of others: the difficulty
   std::optional<std::string> columns = {};  ///< of a prompt: the other columns of the row, a JSON object
+  std::string left_out = {};                ///< why the row is left out, without documents; empty: it is not
   bool is_prompt() const { return columns.has_value(); }
+};
+
+/// A row that is left out and counted; the message says why.
+class LeftOutRow : public UserError {
+ public:
+  explicit LeftOutRow(const std::string& why) : UserError(ExitCode::bad_content, why) {}
 };
 
 struct RowFormat {
@@ -69,11 +78,20 @@ class RowView {
       : format_(format), columns_(columns), row_(row, ""), templated_(templated) {}
 
   bool templated() const { return templated_; }
-  bool has(std::string_view role) const;  ///< true if the row has the column, and it is not null
+  /// True if the format has the role, and the row its column, which is not null.
+  bool has(std::string_view role) const;
+  /// True if data.columns names the column of a role.
+  bool names(std::string_view role) const;
+  /// The column of a role; the first usual one if the row has none.
+  std::string column(std::string_view role) const { return column_of(row_, role); }
+  /// Like at() for a column that the row has; the column does not count as read.
+  const nlohmann::ordered_json& peek(std::string_view role) const { return row_.value().at(column(role)); }
   /// Refuses the row if it has no such column.
   OrderedJsonNode at(std::string_view role) const;
   /// Returns a text; empty if the column is missing or null.
   std::string text_or_empty(std::string_view role) const;
+  /// Names of columns with a text that at() did not read and `texts` does not hold.
+  std::vector<std::string> unread_texts(std::string_view texts) const;
   /// Returns the columns that have no role in the format, as JSON text of an object.
   std::string other_columns() const;
   /// The key of a role in one of the row's messages.
@@ -87,6 +105,7 @@ class RowView {
   const ColumnNames& columns_;
   OrderedJsonNode row_;
   bool templated_;
+  mutable std::vector<std::string> read_;  // columns that at() has read
 };
 
 /// Says why a task does not take documents of this group and column, and what to do; empty: it takes them.
@@ -114,13 +133,19 @@ class FormatRecognition {
   /// Examines the next row, which is line `line` of the file. Throws UserError(bad_content), without the place of the
   /// row, if it fits several formats, or the first row fits none; or if this row is of another format than the first.
   void add(std::string_view row, int64_t line);
-  bool wants_more() const { return automatic_ && rows_ < max_rows; }
+  bool wants_more() const { return rows_ < max_rows; }
   const std::string& format() const { return format_; }
+  /// Names the columns of text in these rows that the format does not read; empty if there are none.
+  std::string unread_columns() const;
 
  private:
   static constexpr int max_rows = 10;
+  void recognise(std::string_view row, int64_t line);
+
   std::string format_;
   bool automatic_;
+  std::vector<std::string> entries_;  // data.columns
+  std::vector<std::string> unread_;   // columns of text
   ColumnNames columns_;
   int rows_ = 0;
   int64_t first_line_ = 0;
@@ -140,14 +165,18 @@ class RowReader {
 
   /// Throws RowError for a line that is not a JSON object, UserError(bad_content) for a row of another shape.
   InstructionRow read(std::string_view line) const;
-  /// The same for rows of any format.
+  /// The same for rows of any format. A row that is left out has no documents.
   RowDocuments read_documents(std::string_view line) const;
+  /// Returns the columns of text in a row that the format does not read. Throws as read() does.
+  std::vector<std::string> unread_texts(std::string_view line) const;
   /// True if rows have a difficulty: a column is named for it.
   bool has_difficulties() const;
   /// Reads the difficulty of a row alone. Throws as read() does.
   float read_difficulty(std::string_view line) const;
 
  private:
+  RowDocuments read_row(const RowView& row) const;
+
   const RowFormat* format_;
   ColumnNames columns_;
   bool templated_;

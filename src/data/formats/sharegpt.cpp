@@ -2,13 +2,14 @@
 // "..."}, {"from": "gpt", "value": "..."}, ...]}, optionally with "system" and "tools". Turns of human or observation
 // and of gpt or function_call alternate; a system message may come first.
 
+#include "data/formats/sharegpt.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
-#include "data/formats/message_list.hpp"
 
 namespace llmtrain {
 namespace {
@@ -32,13 +33,22 @@ constexpr std::array<SharegptRole, 9> sharegpt_roles = {{{"human", "user", Turn:
                                                          {"tool", "tool", Turn::asks},
                                                          {"chatgpt", "assistant", Turn::answers}}};
 
+/// Null for a role that sharegpt does not have.
+const SharegptRole* find_role(const std::string& name) {
+  const auto found = std::ranges::find(sharegpt_roles, name, &SharegptRole::name);
+  return found != sharegpt_roles.end() ? &*found : nullptr;
+}
+
+[[noreturn]] void leave_out(const OrderedJsonNode& name, const std::string& expected) {
+  throw LeftOutRow(fmt::format("{}: must be {}, not {}", name.where(), expected, printable_value(name.value())));
+}
+
 const SharegptRole& role_of(const OrderedJsonNode& name) {
-  const auto found = std::ranges::find(sharegpt_roles, name.text(), &SharegptRole::name);
-  if (found != sharegpt_roles.end()) return *found;
+  if (const SharegptRole* known = find_role(name.text())) return *known;
   std::vector<std::string_view> known;
   known.reserve(sharegpt_roles.size());
   for (const SharegptRole& role : sharegpt_roles) known.push_back(role.name);
-  name.refuse_value(joined(known) + did_you_mean(name.text(), known));
+  leave_out(name, joined(known) + did_you_mean(name.text(), known));
 }
 
 /// The calls in a message of function_call: {"name": ..., "arguments": {...}}, or a list of them.
@@ -89,32 +99,69 @@ Json wrap_tools(Json tools) {
   return tools;
 }
 
-InstructionRow read_sharegpt(const RowView& row) {
-  const OrderedJsonNode list = row.at("messages");
+}  // namespace
+
+Json read_alternating_turns(const RowView& row, std::string_view column, bool answered) {
+  const OrderedJsonNode list = row.at(column);
   if (list.array().size() == 0) list.refuse("it has no message");
-  Conversation conversation;
+  Json messages = Json::array();
   bool asks = true;  // the kind of turn that comes next
   for (size_t i = 0; i < list.size(); ++i) {
     const OrderedJsonNode message = list.at(i);
     const OrderedJsonNode name = message.object().at(row.key_in(message, "role"));
     const SharegptRole& role = role_of(name);
-    if (role.turn == Turn::system && i > 0) name.refuse("a system message must be the first one");
+    if (role.turn == Turn::system && i > 0) throw LeftOutRow(name.where() + ": a system message must be the first one");
     if (role.turn != Turn::system) {
       if (asks != (role.turn == Turn::asks)) {
-        name.refuse_value(asks ? "human or observation: turns alternate, and human begins"
-                               : "gpt or function_call: turns alternate");
+        leave_out(name, asks ? "human or observation: turns alternate, and human begins"
+                             : "gpt or function_call: turns alternate");
       }
       asks = !asks;
     }
-    conversation.messages.push_back(read_turn(row, message, role));
+    messages.push_back(read_turn(row, message, role));
   }
-  if (!asks) {
-    const OrderedJsonNode last = list.at(list.size() - 1);
-    last.at(row.key_in(last, "role")).refuse_value("gpt or function_call: the last turn is the one to learn");
+  const bool turns = messages.size() > 1 || messages.front()["role"] != "system";
+  if (turns && asks == answered) return messages;
+  const OrderedJsonNode last = list.at(list.size() - 1);
+  leave_out(last.at(row.key_in(last, "role")), answered ? "gpt or function_call: the last turn is the one to learn"
+                                                        : "human or observation: the answers follow the last turn");
+}
+
+bool has_alternating_turns(const RowView& row, std::string_view column) {
+  const Json& list = row.peek(column);
+  return list.is_array() && std::ranges::any_of(list, [&](const Json& message) {
+           if (!message.is_object()) return false;
+           const std::string key = row.key_in(OrderedJsonNode(message, ""), "role");
+           const bool named = message.contains(key) && message[key].is_string();
+           return named && (key == "from" || is_sharegpt_role(message[key].get_ref<const std::string&>()));
+         });
+}
+
+Json read_turns(const RowView& row, std::string_view column) {
+  const OrderedJsonNode list = row.at(column);
+  const bool single = list.value().is_object();
+  if (!single && list.array().size() == 0) list.refuse("it has no message");
+  Json messages = Json::array();
+  for (size_t i = 0; i < (single ? 1 : list.size()); ++i) {
+    const OrderedJsonNode message = single ? list : list.at(i);
+    const std::string key = row.key_in(message, "role");
+    const SharegptRole* role =
+        message.has(key) && message.at(key).value().is_string() ? find_role(message.at(key).text()) : nullptr;
+    messages.push_back(role != nullptr ? read_turn(row, message, *role) : read_message(row, message));
   }
+  return messages;
+}
+
+Json read_tools_of_turns(const RowView& row) { return wrap_tools(read_tools(row)); }
+
+namespace {
+
+InstructionRow read_sharegpt(const RowView& row) {
+  Conversation conversation;
+  conversation.messages = read_alternating_turns(row, "messages", true);
   require_assistant(row, conversation.messages);
   add_system(row, conversation.messages);
-  conversation.tools = wrap_tools(read_tools(row));
+  conversation.tools = read_tools_of_turns(row);
   return conversation;
 }
 

@@ -26,7 +26,8 @@ constexpr size_t bytes_at_once = size_t{32} << 20;
 
 /// Result of encoding one row.
 struct RowFacts {
-  std::string problem;  ///< empty: none
+  std::string problem;   ///< empty: none
+  std::string left_out;  ///< why the row is left out; empty: it is not
   DocumentPrint print;
   uint32_t characters = 0, tokens = 0, trained = 0;  // of a pair: of the chosen answer
   uint32_t rejected_tokens = 0;
@@ -80,6 +81,8 @@ RowFacts examine_row(const DocumentSegment& segment, const InputFile& file, cons
     const bool templated = options.encoder == nullptr || options.encoder->has_template();
     const RowReader reader(file.format.row_format, file.format.columns, templated);
     const RowDocuments row = reader.read_documents(segment.text);
+    facts.left_out = row.left_out;
+    if (!facts.left_out.empty()) return facts;
     facts.is_pair = row.documents.size() == 2;
     facts.is_prompt = row.is_prompt();
     facts.empty = !facts.is_prompt && find_row_format(file.format.row_format)->is_preference() &&
@@ -139,6 +142,10 @@ class ConversationReporter {
       }
       return;
     }
+    if (!facts.left_out.empty()) {
+      if (irregular_++ == 0) first_irregular_ = fmt::format("{}:{}: {}", file.path, row.line, facts.left_out);
+      return;
+    }
     for (const std::string& text : facts.split) ++split_[text];
     facts.split.clear();
     facts_.push_back(std::move(facts));
@@ -169,6 +176,7 @@ class ConversationReporter {
     json["files"] = files_read_;
     json["rows"] = rows;
     json["broken_rows"] = broken_;
+    json["irregular"] = irregular_;
     if (pairs > 0) json["pairs"] = pairs;
     if (pairs + empty > 0) {
       json["equal"] = equal;
@@ -205,6 +213,8 @@ class ConversationReporter {
     if (rows < few_rows) list.push_back(fmt::format("{} rows are few: a model learns them by heart", rows));
     const int64_t repeated = json["duplicates"]["exact"];
     if (10 * repeated > rows) warn(repeated, "repeat an earlier one: remove them");
+    warn(irregular_,
+         fmt::format("have turns that do not alternate; they are left out (the first at {})", first_irregular_));
     if (json.contains("equal")) {
       warn(json["equal"], "are pairs of equal answers; they are left out");
       warn(json["empty"], "have an empty answer; they are left out");
@@ -227,7 +237,8 @@ class ConversationReporter {
   const std::vector<InputFile>& files_;
   const ConversationReportOptions& options_;
   std::vector<RowFacts> facts_;  // of rows that can be read
-  int64_t broken_ = 0;
+  int64_t broken_ = 0, irregular_ = 0;
+  std::string first_irregular_;           // "file:line: why"
   std::map<std::string, int64_t> split_;  // rows in which a text of the template is split
   Json files_read_ = Json::array(), problems_ = Json::array();
 };

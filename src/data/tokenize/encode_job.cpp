@@ -12,6 +12,7 @@
 #include "data/files/jsonl.hpp"
 #include "data/formats/encode_documents.hpp"
 #include "data/tokenize/shared_work.hpp"
+#include "text/tokens_around.hpp"
 #include "text/tokens_beyond_embedding.hpp"
 #include "text/unicode/code_points.hpp"
 
@@ -22,12 +23,6 @@ constexpr int64_t cut_search_bytes = int64_t{1} << 12;  // bytes
 // Bytes that are encoded as one text. They also bound the search for a cut.
 constexpr int64_t longest_whole = int64_t{1} << 30;
 constexpr int64_t longest_uncut = int64_t{64} << 20;
-
-/// The first token is no target.
-bool has_target(const EncodedRow& row) {
-  LLMTRAIN_CHECK(row.mask.size() == row.ids.size(), "a mask has one entry per token");
-  return !row.mask.empty() && std::find(row.mask.begin() + 1, row.mask.end(), uint8_t{1}) != row.mask.end();
-}
 
 }  // namespace
 
@@ -86,8 +81,10 @@ JobResult JobEncoder::encode_text(const TokenizeJob& job) const {
     const std::string_view text =
         std::string_view(buffer).substr(static_cast<size_t>(begin - first), static_cast<size_t>(end - begin));
     encode_slice(job, file, text, begin, result.ids);
-    if (request_.bos_once && job.starts) drop_second(request_.tokenizer->bos_id(), before, result.ids);
-    if (job.ends) result.ids.push_back(request_.tokenizer->eos_id());
+    if (request_.once && job.starts) drop_second(request_.tokenizer->bos_id(), before, result.ids);
+    const int32_t eos = request_.tokenizer->eos_id();
+    const bool ended = request_.once && result.ids.size() > before && result.ids.back() == eos;
+    if (job.ends && !ended) result.ids.push_back(eos);
     result.counts.push_back(result.ids.size() - before);
     if (const int64_t tokens = too_long(result, 1); tokens > 0) {
       fail_in_row(file, document.begin, too_long_document(false, tokens, request_.longest));
@@ -133,6 +130,10 @@ JobResult JobEncoder::read_rows(const TokenizeJob& job, InputKind kind) const {
     try {
       if (instructions) {
         documents = reader.read_documents(line);
+        if (!documents.left_out.empty()) {
+          if (result.irregular++ == 0) result.first_irregular = lines.offset();
+          continue;
+        }
         encode_documents(*request_.encoder, documents, encoded);
         if (documents.is_prompt()) {
           add_prompt({*documents.columns, file.name, lines.offset()}, encoded.front(), result);
@@ -166,13 +167,16 @@ void JobEncoder::add_encoded(const RowDocuments& row, const std::vector<EncodedR
     ++rows;
     if (!first) first = offset;
   };
-  if (has_preferences_ && std::ranges::any_of(row.documents, has_empty_completion)) {
-    return count(result.empty, result.first_empty);
-  }
-  if (encoded.size() == 2 && encoded[0].ids == encoded[1].ids) return count(result.equal, result.first_equal);
-  if (std::ranges::any_of(encoded, [](const EncodedRow& document) { return !has_target(document); })) {
-    ++result.untrained;
-    return;
+  switch (left_out_of_training(row, encoded, has_preferences_)) {
+    case LeftOut::empty:
+      return count(result.empty, result.first_empty);
+    case LeftOut::equal:
+      return count(result.equal, result.first_equal);
+    case LeftOut::untrained:
+      ++result.untrained;
+      return;
+    case LeftOut::no:
+      break;
   }
   uint64_t print = 0;
   bool merged_border = false, stops = true;
@@ -209,15 +213,24 @@ void JobEncoder::add_prompt(const StoredRow& row, const EncodedRow& encoded, Job
 
 void JobEncoder::add_text(std::string_view text, JobResult& result) const {
   const size_t before = result.ids.size();
-  if (request_.add_bos) result.ids.push_back(request_.tokenizer->bos_id());
-  request_.tokenizer->encode(text, result.ids);
-  if (request_.bos_once) drop_second(request_.tokenizer->bos_id(), before, result.ids);
+  if (request_.once) {
+    thread_local std::vector<int32_t> ids;
+    thread_local std::vector<TextRange> ranges;
+    ids.clear();
+    ranges.clear();
+    request_.tokenizer->encode_with_ranges(text, ids, ranges);
+    put_tokens_around(*request_.tokenizer, {request_.of_tokenizer, request_.add_bos}, text.size(), 0, ids, ranges);
+    result.ids.insert(result.ids.end(), ids.begin(), ids.end());
+  } else {
+    if (request_.add_bos) result.ids.push_back(request_.tokenizer->bos_id());
+    request_.tokenizer->encode(text, result.ids);
+    result.ids.push_back(request_.tokenizer->eos_id());
+  }
   require_rows_for(text, std::span(result.ids).subspan(before));
-  result.ids.push_back(request_.tokenizer->eos_id());
   result.counts.push_back(result.ids.size() - before);
 }
 
-/// `ids` are those of the text, possibly with BOS before them.
+/// `ids` are those of the text, possibly with tokens around them.
 void JobEncoder::require_rows_for(std::string_view text, std::span<const int32_t> ids) const {
   const auto wrong = std::ranges::find_if_not(ids, [&](int32_t id) { return has_row(id); });
   if (wrong == ids.end()) return;

@@ -34,6 +34,8 @@ struct JobResult {
   std::vector<uint64_t> row_sizes;  // of each prompt
   int64_t equal = 0, empty = 0;
   std::optional<int64_t> first_equal, first_empty;
+  int64_t irregular = 0;  // rows of conversations whose turns do not alternate
+  std::optional<int64_t> first_irregular;
 };
 
 /// Encodes on any thread. Errors name the file and the line of their row.

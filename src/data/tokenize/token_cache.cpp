@@ -69,7 +69,7 @@ std::shared_ptr<const TokenFile> TokenCache::open(const std::vector<InputFile>& 
   request.ids_tokenizer = tokenizer_.get();
   request.encoder = encoder_;
   request.add_bos = config_.add_bos || (config_.begins_like_tokenizer && begins_with_bos(request.tokenizer));
-  request.bos_once = request.add_bos && config_.begins_like_tokenizer;
+  request.of_tokenizer = request.once = config_.begins_like_tokenizer && request.tokenizer != nullptr;
   request.embedding_rows = config_.embedding_rows;
   request.longest = longest_document(files);
   request.with_digest = true;
@@ -134,15 +134,13 @@ void TokenCache::make(const TokenizeRequest& request) const {
 }
 
 std::string TokenCache::settings_of(const TokenizeRequest& request) const {
-  if (request.tokenizer == nullptr) return "rows of input_ids without padding";
+  if (request.tokenizer == nullptr) return "rows of input_ids with masks, without padding";
   const bool conversations = has_kind(request.files, InputKind::instruction_rows);
   const std::string chat = conversations ? encoder_->settings() : std::string();
   return fmt::format(
-      "tokenizer={} document_separator={} add_bos={}{}{}", request.tokenizer->kind(),
-      nlohmann::json(request.files.front().format.separator).dump(),
-      request.bos_once  ? "once"
-      : request.add_bos ? "true"
-                        : "false",
+      "tokenizer={} document_separator={} add_bos={}{}{}{}", request.tokenizer->kind(),
+      nlohmann::json(request.files.front().format.separator).dump(), request.add_bos ? "true" : "false",
+      request.once ? " around=once" : "",
       has_kind(request.files, InputKind::text_rows) ? " text_column=" + nlohmann::json(config_.text_column).dump() : "",
       conversations ? " chat=" + hex(digest_of(chat.data(), chat.size())) : "");
 }

@@ -46,11 +46,17 @@ class LayoutReader {
     info.characters = optional_count(attribute_characters);
     info.bytes = optional_count(attribute_bytes);
     info.skipped_documents = optional_count(attribute_skipped);
-    info.rows = {optional_count(attribute_rows),         optional_count(attribute_untrained),
-                 optional_count(attribute_duplicates),   optional_count(attribute_borders),
-                 optional_count(attribute_without_stop), optional_count(attribute_equal),
-                 optional_count(attribute_empty),        joined(strings(attribute_first_equal)),
-                 joined(strings(attribute_first_empty))};
+    info.rows = {optional_count(attribute_rows),
+                 optional_count(attribute_untrained),
+                 optional_count(attribute_duplicates),
+                 optional_count(attribute_borders),
+                 optional_count(attribute_without_stop),
+                 optional_count(attribute_equal),
+                 optional_count(attribute_empty),
+                 joined(strings(attribute_first_equal)),
+                 joined(strings(attribute_first_empty)),
+                 optional_count(attribute_irregular),
+                 joined(strings(attribute_first_irregular))};
     if (H5Aexists(file_.get(), attribute_group) > 0) info.group = integer(attribute_group, 1, 2);
     info.column = joined(strings(attribute_column));
     info.tokenizer = joined(strings(attribute_tokenizer));

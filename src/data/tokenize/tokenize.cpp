@@ -11,6 +11,7 @@
 #include "core/message.hpp"
 #include "data/files/file_digest.hpp"
 #include "data/files/input_kind.hpp"
+#include "data/files/jsonl.hpp"
 #include "data/files/token_file_writer.hpp"
 #include "data/formats/row_format.hpp"
 #include "data/tokenize/encode_job.hpp"
@@ -42,17 +43,21 @@ struct RankSummary {
     uint64_t file = 0;  // its number from 1; 0: none
     uint64_t offset = 0;
   } first_equal, first_empty;
+  uint64_t irregular = 0;  // rows of conversations
+  Place first_irregular;
 };
 
-/// Refuses preference data of which no row is left.
+/// Refuses rows of which none is left.
 [[noreturn]] void refuse_useless_rows(const std::string& path, const RowCounts& rows) {
   const auto place = [](const std::string& first) { return first.empty() ? "" : ", the first at " + first; };
   throw UserError(
       ExitCode::bad_content,
-      fmt::format("{}: none of its {} rows can be trained on: {} are pairs of equal answers{}, {} have an empty "
-                  "answer{}, {} have no token to train on; check data.columns and the file",
-                  path, rows.left_out(), rows.equal, place(rows.first_equal), rows.empty, place(rows.first_empty),
-                  rows.untrained));
+      fmt::format(
+          "{}: none of its {} rows can be trained on: {} are pairs of equal answers{}, {} have an empty "
+          "answer{}, {} have turns that do not alternate{}, {} have no token to train on; check data.columns and "
+          "the file",
+          path, rows.left_out(), rows.equal, place(rows.first_equal), rows.empty, place(rows.first_empty),
+          rows.irregular, place(rows.first_irregular), rows.untrained));
 }
 
 class Tokenization {
@@ -141,6 +146,22 @@ class Tokenization {
     };
     keep_first(summary_.first_equal, result.first_equal);
     keep_first(summary_.first_empty, result.first_empty);
+    summary_.irregular += static_cast<uint64_t>(result.irregular);
+    keep_first(summary_.first_irregular, result.first_irregular);
+  }
+
+  /// Returns "file:line: why the row is left out".
+  std::string reason_of(const RankSummary::Place& place) const {
+    if (place.file == 0) return {};
+    const InputFile& file = request_.files[place.file - 1];
+    const FileHandle handle = open_content(file);
+    const bool first = line_of_byte(handle, static_cast<int64_t>(place.offset)) == 1;  // after a byte order mark
+    const auto offset = first ? 0 : static_cast<int64_t>(place.offset);
+    LineReader lines(handle, file.bytes, offset, offset + 1, file.format.row_limit);
+    std::string_view line;
+    lines.next(line);
+    const RowReader reader(file.format.row_format, file.format.columns, request_.encoder->has_template());
+    return fmt::format("{}: {}", text_of(place), reader.read_documents(line).left_out);
   }
 
   /// Returns "file:line".
@@ -158,7 +179,7 @@ class Tokenization {
     TokenFileInfo info;
     uint64_t highest = 0, padding = 0, margins = 0;
     int64_t row_bytes = 0;
-    RankSummary::Place equal, empty;
+    RankSummary::Place equal, empty, irregular;
     offsets_.assign(1, 0);
     for (int r = 0; r < communicator_.size(); ++r) {
       const std::string& text = all[static_cast<size_t>(r)];
@@ -187,9 +208,11 @@ class Tokenization {
       info.rows.without_stop += static_cast<int64_t>(summary.without_stop);
       info.rows.equal += static_cast<int64_t>(summary.equal);
       info.rows.empty += static_cast<int64_t>(summary.empty);
+      info.rows.irregular += static_cast<int64_t>(summary.irregular);
       margins |= summary.has_margin;
       if (equal.file == 0) equal = summary.first_equal;
       if (empty.file == 0) empty = summary.first_empty;
+      if (irregular.file == 0) irregular = summary.first_irregular;
       highest = std::max(highest, summary.highest);
     }
     LLMTRAIN_CHECK(offsets_.back() == static_cast<uint64_t>(info.tokens), "documents do not cover the tokens");
@@ -197,6 +220,7 @@ class Tokenization {
     throw_on_all_ranks(communicator_, [&] {
       info.rows.first_equal = text_of(equal);
       info.rows.first_empty = text_of(empty);
+      info.rows.first_irregular = reason_of(irregular);
     });
     if (preference_ != nullptr) {
       info.group = preference_->group;
@@ -238,7 +262,7 @@ class Tokenization {
   }
 
   void describe(TokenFileInfo& info, uint64_t highest) const {
-    if (info.tokens == 0 && info.rows.equal + info.rows.empty > 0) {
+    if (info.tokens == 0 && info.rows.equal + info.rows.empty + info.rows.irregular > 0) {
       refuse_useless_rows(request_.files.front().path, info.rows);
     }
     if (info.tokens == 0 && info.rows.untrained > 0) {

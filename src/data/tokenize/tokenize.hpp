@@ -19,7 +19,8 @@ struct TokenizeRequest {
   const ChatEncoder* encoder = nullptr;      ///< of rows of instruction data
   const Tokenizer* ids_tokenizer = nullptr;  ///< names the ids of rows in messages; may be null
   bool add_bos = false;
-  bool bos_once = false;       ///< no second BOS before a text that begins with its own
+  bool of_tokenizer = false;   ///< rows of text get what the tokenizer puts around a text
+  bool once = false;           ///< no second BOS or EOS where a text begins or ends with its own
   int64_t embedding_rows = 0;  ///< limit of ids (UserError(bad_content)); 0: none
   int64_t longest = 0;         ///< limit of a document in tokens (UserError(bad_content)); 0: none
   std::string output;

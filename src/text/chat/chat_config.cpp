@@ -29,7 +29,8 @@ void ChatConfig::visit(DeckKeys& keys) {
            {.doc = "The template's variable enable_thinking; auto leaves it undefined."});
   keys.key("variables", variables, {.doc = "Further variables of the template, as name:value."});
   keys.key("parse_special", parse_special,
-           {.doc = "Encode special tokens that stand in the content of rows as tokens; otherwise they are text."});
+           {.doc = "Encode special tokens in the content of messages as tokens; otherwise they are text. Texts that no "
+                   "template renders have their special tokens."});
 }
 
 void ChatConfig::resolve(DeckLoader& deck) const {

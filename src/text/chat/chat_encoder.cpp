@@ -77,10 +77,6 @@ bool find_reads_parts(const ChatTemplate& chat, const ChatVariables& variables) 
   }
 }
 
-void remove_suffix(std::string& text, const std::string& suffix) {
-  if (!suffix.empty() && text.ends_with(suffix)) text.resize(text.size() - suffix.size());
-}
-
 [[noreturn]] void fail_turns(const ChatTemplate& chat) {
   fail_row(chat.name() + ": the turns of the assistant cannot be told apart in the text of the template");
 }
@@ -138,7 +134,6 @@ ChatEncoder::ChatEncoder(const Tokenizer& tokenizer, const ChatConfig& config, c
   for (const auto& [name, id] : known) {
     if (id < 0) continue;
     const std::string text = tokenizer.token(id);
-    (std::string_view(name) == "eos_token" ? eos_ : bos_) = text;
     const auto same = std::ranges::find(variables_, name, &ChatVariables::value_type::first);
     if (same == variables_.end()) {
       variables_.emplace_back(name, text);
@@ -158,7 +153,8 @@ std::string ChatEncoder::settings() const {
   ordered_json all = {{"rules", rules},
                       {"system", config_.system},
                       {"train_on", name_of(config_.train_on)},
-                      {"parse_special", config_.parse_special}};
+                      {"parse_special", config_.parse_special},
+                      {"plain_texts", "with special tokens"}};
   for (const Named& known : templates_) all["templates"].push_back({known.name, known.source});
   for (const auto& [name, value] : variables_) all["variables"].push_back({name, value});
   return all.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
@@ -188,7 +184,7 @@ ChatText ChatEncoder::render(const Conversation& given) const {
     throw UserError(error.code(),
                     fmt::format("{}; correct the row, or set chat.template to another template", error.what()));
   }
-  ChatText text{rendered.text, std::move(rendered.content), {}, 0};
+  ChatText text{rendered.text, std::move(rendered.content), {}, 0, config_.parse_special};
   TrainOn train_on = config_.train_on;
   if (train_on == TrainOn::automatic) train_on = row.prompt_messages >= 0 ? TrainOn::completion : TrainOn::assistant;
   if (train_on == TrainOn::all) {
@@ -319,26 +315,8 @@ void ChatEncoder::encode_text(EncodedRow& encoded) const {
   encoded.ids.clear();
   encoded.ranges.clear();
   const std::vector<TextRange> none;
-  tokenizer_.encode_content(encoded.text.text, config_.parse_special ? none : encoded.text.content, encoded.ids,
+  tokenizer_.encode_content(encoded.text.text, encoded.text.parses_special ? none : encoded.text.content, encoded.ids,
                             encoded.ranges);
-  mark_trained(encoded);
-}
-
-/// Encodes the text as a document: with what the tokenizer adds around a text, with BOS once if the row has it or the
-/// tokenizer adds it, and with EOS once.
-void ChatEncoder::encode_as_document(EncodedRow& encoded, bool begins_with_bos) const {
-  encode_text(encoded);
-  const int32_t bos = tokenizer_.bos_id(), eos = tokenizer_.eos_id();
-  const auto has_bos = [&] { return !encoded.ids.empty() && bos >= 0 && encoded.ids.front() == bos; };
-  if (!has_bos()) tokenizer_.add_special_tokens(encoded.ids, &encoded.ranges);
-  if (begins_with_bos && !has_bos()) {
-    encoded.ids.insert(encoded.ids.begin(), bos);
-    encoded.ranges.insert(encoded.ranges.begin(), TextRange{0, 0});
-  }
-  if (eos >= 0 && (encoded.ids.empty() || encoded.ids.back() != eos)) {
-    encoded.ids.push_back(eos);
-    encoded.ranges.push_back({encoded.text.text.size(), encoded.text.text.size()});
-  }
   mark_trained(encoded);
 }
 
@@ -388,7 +366,7 @@ void ChatEncoder::check_border(EncodedRow& encoded) const {
   for (const TextRange& range : encoded.text.content) {
     if (range.begin < border) content.push_back({range.begin, std::min(range.end, border)});
   }
-  if (config_.parse_special) content.clear();
+  if (encoded.text.parses_special) content.clear();
   tokenizer_.encode_content(std::string_view(encoded.text.text).substr(0, border), content, alone, ranges);
   size_t same = 0;
   while (same < alone.size() && offset + same < index && alone[same] == encoded.ids[offset + same]) ++same;
@@ -405,24 +383,7 @@ void ChatEncoder::encode(const InstructionRow& row, EncodedRow& encoded) const {
     const bool by_turns = encoded.text.border == 0 && config_.train_on != TrainOn::all;
     if (by_turns && !choose(*conversation).chat.has_generation()) leave_out_space_after_stop(encoded);
   } else {
-    ChatText& text = encoded.text;
-    text.border = 0;
-    const auto* pair = std::get_if<PromptCompletion>(&row);
-    text.text = pair != nullptr ? pair->prompt : std::get<PlainText>(row).text;
-    const bool begins_with_bos = !bos_.empty() && text.text.starts_with(bos_);
-    if (begins_with_bos) text.text.erase(0, bos_.size());
-    if (pair != nullptr) {
-      if (config_.train_on != TrainOn::all) text.border = text.text.size();
-      text.text += pair->completion;
-    }
-    remove_suffix(text.text, eos_);
-    text.border = std::min(text.border, text.text.size());
-    text.content = {{0, text.text.size()}};
-    text.trained = {{text.border, text.text.size()}};
-    encode_as_document(encoded, begins_with_bos);
-    check_border(encoded);
-    if (text.border == 0) std::ranges::fill(encoded.mask, uint8_t{1});
-    if (!encoded.ids.empty() && encoded.ids.back() == tokenizer_.eos_id()) encoded.mask.back() = 1;
+    encode_plain(row, encoded);
   }
   encoded.trained = std::ranges::count(encoded.mask, uint8_t{1});
   encoded.stop = find_stop(encoded);
@@ -437,21 +398,12 @@ void ChatEncoder::encode_prompt(const InstructionRow& row, EncodedRow& encoded) 
     Conversation prompt = with_system(*given, config_.system);
     if (!known.reads_parts) prompt = with_joined_parts(std::move(prompt));
     RenderedChat rendered = known.chat.render(prompt, variables_, {true, now_});
-    encoded.text = {std::move(rendered.text), std::move(rendered.content), {}, 0};
+    encoded.text = {std::move(rendered.text), std::move(rendered.content), {}, 0, config_.parse_special};
     encode_text(encoded);
     return;
   }
   const auto* pair = std::get_if<PromptCompletion>(&row);
-  std::string text = pair != nullptr ? pair->prompt : std::get<PlainText>(row).text;
-  const bool begins_with_bos = !bos_.empty() && text.starts_with(bos_);
-  if (begins_with_bos) text.erase(0, bos_.size());
-  encoded.text = {std::move(text), {}, {}, 0};
-  encoded.text.content = {{0, encoded.text.text.size()}};
-  encode_as_document(encoded, begins_with_bos);
-  if (encoded.ids.empty() || encoded.ids.back() != tokenizer_.eos_id()) return;
-  encoded.ids.pop_back();
-  encoded.ranges.pop_back();
-  encoded.mask.pop_back();
+  encode_alone(pair != nullptr ? pair->prompt : std::get<PlainText>(row).text, encoded);
 }
 
 std::vector<int32_t> ChatEncoder::encode_prompt(const std::string& text) const {

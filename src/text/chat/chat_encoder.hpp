@@ -16,9 +16,10 @@ namespace llmtrain {
 /// A row as text, before its tokens.
 struct ChatText {
   std::string text;
-  std::vector<TextRange> content;  ///< bytes that come from the row, where special tokens are text
+  std::vector<TextRange> content;  ///< bytes that come from the row
   std::vector<TextRange> trained;  ///< bytes whose tokens are trained, in order and apart
   size_t border = 0;               ///< between prompt and completion; 0: the row is not divided
+  bool parses_special = false;     ///< special tokens in the content are tokens; otherwise they are text
 };
 
 /// A row as tokens. What encode() writes replaces what was there; one object serves many rows.
@@ -57,8 +58,9 @@ class ChatEncoder {
   ChatEncoder(const Tokenizer& tokenizer, const ChatConfig& config, const std::string& folder, int64_t now = -1)
       : ChatEncoder(tokenizer, config, read_chat_files(config.template_name, folder), now) {}
 
-  /// Throws UserError(bad_content) for a row that the template refuses, that has no trained turn, or whose mask cannot
-  /// be found; the message does not name the row.
+  /// Special tokens are tokens in texts, which no template renders, and text in the content of messages unless
+  /// chat.parse_special. Throws UserError(bad_content) for a row that the template refuses, that has no trained turn,
+  /// or whose mask cannot be found; the message does not name the row.
   void encode(const InstructionRow& row, EncodedRow& encoded) const;
   /// Encodes a prompt alone: messages through the template, with the header that an answer follows; a text as the
   /// prompt of a row (its completion does not count). Nothing is trained. Throws as encode() does.
@@ -91,7 +93,8 @@ class ChatEncoder {
                       size_t& rendered) const;
   size_t common_end(std::string_view alone, std::string_view followed) const;
   void encode_text(EncodedRow& encoded) const;
-  void encode_as_document(EncodedRow& encoded, bool begins_with_bos) const;
+  void encode_plain(const InstructionRow& row, EncodedRow& encoded) const;
+  void encode_alone(const std::string& prompt, EncodedRow& encoded) const;
   static void mark_trained(EncodedRow& encoded);
   void leave_out_space_after_stop(EncodedRow& encoded) const;
   void check_border(EncodedRow& encoded) const;
@@ -102,7 +105,6 @@ class ChatEncoder {
   const int64_t now_;
   std::vector<Named> templates_;
   ChatVariables variables_;
-  std::string bos_, eos_;  ///< texts of the tokens
 };
 
 }  // namespace llmtrain

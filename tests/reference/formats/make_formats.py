@@ -1,7 +1,8 @@
 """Rows of instruction data and what LLaMA-Factory's converters make of them, for tests/data/row_format_test.cpp.
 
 Writes rows.json: a list of cases {format, columns, row, prompt, response, system, tools}. `columns` is a value of
-data.columns. Of a row that LLaMA-Factory leaves out (with a warning) or fails on, prompt and response are null.
+data.columns. Of a row that LLaMA-Factory leaves out (with a warning) or fails on, prompt and response are null. And
+preferences.json: the same for pairs (two responses) and rows of KTO (the response that is not empty; with its label).
 Made with llamafactory 0.9.5 (pip install --no-deps llamafactory), Python 3.11; a second run writes the same bytes. Only
 its file data/converter.py runs; the packages that it imports for other ends are replaced by empty ones.
 """
@@ -84,6 +85,42 @@ CASES = [
 ]
 
 
+ANSWERS = {"chosen": turn("gpt", "yes"), "rejected": turn("gpt", "no")}
+OPENAI = dict(messages="messages", role_tag="role", content_tag="content", user_tag="user", assistant_tag="assistant")
+PAIR = dict(ranking=True, chosen="chosen", rejected="rejected")
+PREFERENCES = [
+    ("preference", "alpaca", PAIR, {"instruction": "q", "input": "i", "chosen": "yes", "rejected": "no"}),
+    ("preference", "alpaca", PAIR, {"instruction": "q", "input": "", "chosen": "yes", "rejected": "no", "system": "Be brief.",
+                                    "history": [["q1", "a1"]]}),
+    ("preference", "alpaca", PAIR | {"prompt": "question"}, {"question": "q", "system": "s", "chosen": "yes", "rejected": "no"}),
+    ("preference", "sharegpt", PAIR, {"conversations": [turn("human", "hi")]} | ANSWERS),
+    ("preference", "sharegpt", PAIR, {"conversations": [turn("system", "s"), turn("human", "1"), turn("gpt", "2"),
+                                                        turn("human", "3")]} | ANSWERS),
+    ("preference", "sharegpt", PAIR, {"conversations": [turn("human", "1"), turn("gpt", "2"), turn("observation", "3")],
+                                      "system": "the column's"} | ANSWERS),
+    ("preference", "sharegpt", PAIR, {"conversations": [turn("human", "hi"), turn("gpt", "a")]} | ANSWERS),
+    ("preference", "sharegpt", PAIR, {"conversations": [turn("gpt", "hi")]} | ANSWERS),
+    ("preference", "sharegpt", PAIR, {"conversations": [turn("human", "hi"), turn("human", "again")]} | ANSWERS),
+    ("unpaired", "alpaca", {"kto_tag": "kto_tag"}, {"instruction": "q", "input": "i", "output": "yes", "kto_tag": True}),
+    ("unpaired", "alpaca", {"kto_tag": "label"}, {"instruction": "q", "output": "no", "label": False, "history": [["q1", "a1"]]}),
+    ("unpaired", "sharegpt", {"kto_tag": "kto_tag"}, {"conversations": [turn("human", "1"), turn("gpt", "2"), turn("human", "3"),
+                                                                        turn("gpt", "4")], "kto_tag": True}),
+    ("unpaired", "sharegpt", {"kto_tag": "kto_tag"}, {"conversations": [turn("human", "1"), turn("gpt", "2"), turn("human", "3")],
+                                                      "kto_tag": False}),
+    ("unpaired", "sharegpt", {"kto_tag": "kto_tag"}, {"conversations": [turn("human", "1"), turn("gpt", "2"), turn("gpt", "3")],
+                                                      "kto_tag": False}),
+    ("unpaired", "sharegpt", OPENAI | {"kto_tag": "label"}, {"messages": [{"role": "user", "content": "q"},
+                                                                          {"role": "assistant", "content": "a"}], "label": True}),
+]
+
+
+def convert_preferences(converters, kind, settings, row):
+    attributes = dict(DEFAULTS, **settings)
+    row = {key: None for key in attributes.values() if isinstance(key, str)} | copy.deepcopy(row)
+    converted = converters[kind](types.SimpleNamespace(**attributes), None)(row)
+    return converted if converted["_response"] else None
+
+
 def convert(converters, kind, columns, row):
     attributes = dict(DEFAULTS, **{ROLES.get(role, role): column for role, column in columns.items()})
     row = {key: None for key in attributes.values() if isinstance(key, str)} | copy.deepcopy(row)
@@ -106,6 +143,17 @@ def main():
         cases.append(case)
     text = json.dumps(cases, indent=1, ensure_ascii=True)
     (pathlib.Path(__file__).parent / "rows.json").write_text(text + "\n")
+    cases = []
+    for format_name, kind, settings, row in PREFERENCES:
+        converted = convert_preferences(converters, kind, settings, row) or {}
+        tag = row.get(settings.get("kto_tag"))
+        case = {"format": format_name, "row": json.dumps(row), "label": tag}
+        for key in ("prompt", "response", "system"):
+            case[key] = converted.get("_" + key) or None
+        if tag is not None and case["response"]:
+            case["response"] = [case["response"][0 if tag else 1]]
+        cases.append(case)
+    (pathlib.Path(__file__).parent / "preferences.json").write_text(json.dumps(cases, indent=1) + "\n")
 
 
 main()

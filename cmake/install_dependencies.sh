@@ -8,13 +8,13 @@ usage() {
   cat <<'TEXT'
 usage: cmake/install_dependencies.sh [--yes] [--developer] [--gpu-only] [--check]
 
-Installs the compiler, CMake, Open MPI, HDF5, Kokkos, oneDNN and the small libraries that llmtrain is built from, on
-Debian 12 or newer, as root or through sudo. A second run finds everything there and does nothing.
+Installs the compiler, CMake, Open MPI, HDF5, Kokkos, oneDNN, the small libraries that llmtrain is built from, and gnuplot,
+on Debian 12 or newer, as root or through sudo. A second run finds everything there and does nothing.
 
   --yes        do not ask, on Debian 12, before the C library is taken from Debian 13
   --gpu-only   leave out Kokkos and oneDNN, which the GPU program (cmake --preset cuda) does without; its CUDA, NCCL and
                cuDNN are NVIDIA's packages
-  --developer  also clang-format, clang-tidy, shellcheck, h5py, gnuplot, Environment Modules and a compiler for Arm,
+  --developer  also clang-format, clang-tidy, shellcheck, h5py, Environment Modules and a compiler for Arm,
                which tests/run.sh uses
   --check      install nothing; exit 0 when everything is there, 1 otherwise, with the list of what is missing
 
@@ -64,9 +64,10 @@ fail() {
 # Packages from the release that the machine runs.
 common=(g++ cmake ninja-build ccache git ca-certificates pkg-config libinih-dev libfmt-dev nlohmann-json3-dev
   libcli11-dev libxxhash-dev zlib1g-dev libzstd-dev libpcre2-dev libyaml-dev libtomlplusplus-dev libmicrohttpd-dev
-  protobuf-compiler libprotobuf-dev libgtest-dev libgmock-dev googletest binutils procps)
+  protobuf-compiler libprotobuf-dev libgtest-dev libgmock-dev googletest binutils procps
+  gnuplot-nox) # the last draws PNG for llmtool export-viz
 # clang-tidy reads the omp.h of its own compiler
-developer_only=(clang-format clang-tidy libomp-dev shellcheck python3-h5py python3-pandas python3-matplotlib gnuplot-nox
+developer_only=(clang-format clang-tidy libomp-dev shellcheck python3-h5py python3-pandas python3-matplotlib
   environment-modules g++-aarch64-linux-gnu)
 # package=oldest supported version, optionally :the first unsupported one (cmake/Dependencies.cmake)
 runtime=(libopenmpi-dev=5.0 openmpi-bin=5.0 libhdf5-dev=1.14 hdf5-tools=1.14)

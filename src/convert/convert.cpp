@@ -24,9 +24,16 @@ bool is_listed(std::string_view words, const SettingValue& value) {
   return value.items.empty() ? listed(value) : std::ranges::all_of(value.items, listed);
 }
 
+/// True for null, and for a list of the text none alone, as programs write "no one of these".
+bool is_unset(const SettingValue& value) {
+  const auto is_none = [](const SettingValue& item) { return item.is(Kind::text) && lower_case(item.text) == "none"; };
+  return value.is(Kind::null) ||
+         (value.is(Kind::list) && !value.items.empty() && std::ranges::all_of(value.items, is_none));
+}
+
 bool is_off(const SettingValue& value, std::string_view off) {
   const bool empty = value.text.empty() && value.items.empty() && value.members.empty() && value.callee.empty();
-  if (value.is(Kind::null) || empty) return true;
+  if (is_unset(value) || empty) return true;
   const std::string text = lower_case(value.text);
   return text == "false" || text == "no" || text == "none" || value.number() == 0.0 || is_listed(off, value);
 }
@@ -153,7 +160,7 @@ class Converter {
       finding.text = is_listed(entry.off, value) ? "this value changes nothing here" : "off, as it always is here";
     }
     if (entry.effect != Effect::mapped) return;
-    if (value.is(Kind::null)) {
+    if (is_unset(value)) {
       finding.effect = Effect::no_effect;
       finding.text = "not set, as if it were absent";
     } else if (lower_case(value.text) == "auto" && entry.values.find("auto") == std::string_view::npos) {

@@ -28,6 +28,16 @@ bool is_list_of_maps(const SettingValue& value) {
   return value.is(Kind::list) && !value.items.empty() && value.items.size() <= most_items && maps;
 }
 
+/// Drops items that are null, as an unquoted none is in YAML. A list of nothing else is null itself.
+void drop_nulls(SettingValue& value) {
+  for (SettingValue& item : value.items) drop_nulls(item);
+  for (SettingMember& member : value.members) drop_nulls(member.second);
+  if (!value.is(Kind::list)) return;
+  const bool had_items = !value.items.empty();
+  std::erase_if(value.items, [](const SettingValue& item) { return item.is(Kind::null); });
+  if (had_items && value.items.empty()) value = SettingValue::scalar(Kind::null, "", value.line);
+}
+
 class Flattener {
  public:
   Flattener(const SettingValue& root, const std::string& file, const System& system)
@@ -63,6 +73,7 @@ class Flattener {
   }
 
   SettingValue interpolated(SettingValue value) const {
+    drop_nulls(value);
     constexpr int most = 16;  // references in a text
     for (int i = 0; i < most && value.is(Kind::text); ++i) {
       const size_t begin = value.text.find("${");

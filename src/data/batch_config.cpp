@@ -10,7 +10,12 @@ void BatchConfig::visit(DeckKeys& keys) {
   keys.section("batch", "Set how many tokens an optimizer step takes, whatever the number of ranks.", Change::breaks,
                model_tasks);
   keys.key("sequence_length", sequence_length,
-           {.unit = "tokens", .range = between(1, 1 << 24), .doc = "Maximum length of a sample.", .required = true});
+           {.unit = "tokens",
+            .range = between(1, 1 << 24),
+            .doc = "Maximum length of a sample. Not required with run.task = evaluate, which takes the limit of "
+                   "model.path, at most 4096, and generate, which takes what the longest prompt and "
+                   "generate.max_new_tokens need within that limit.",
+            .required = true});
   keys.key(
       "micro", micro,
       {.unit = "sequences",

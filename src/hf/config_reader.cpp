@@ -166,6 +166,15 @@ int64_t renamed(ConfigKeys& keys, std::string_view key, std::string_view other, 
   return value;
 }
 
+/// Positions of a model with rope, which has no weights for them: a number such as 1e30 means that nothing limits them.
+int64_t rotary_positions(ConfigKeys& keys, int64_t fallback) {
+  constexpr const char* key = "max_position_embeddings";
+  const nlohmann::json* found = keys.value(key);
+  const bool beyond =
+      found != nullptr && found->is_number() && found->get<double>() > static_cast<double>(max_positions);
+  return beyond ? max_positions : keys.integer(key, fallback, 1, max_positions);
+}
+
 void read_gpt2(ConfigKeys& keys, ModelConfig& c) {
   c.d_model = renamed(keys, "n_embd", "hidden_size", max_width);
   c.n_layers = renamed(keys, "n_layer", "num_hidden_layers", 4096);
@@ -265,7 +274,7 @@ void read_llama_like(ConfigKeys& keys, ModelConfig& c, std::vector<std::string>&
     keys.problem("num_attention_heads", fmt::format("{} heads must divide hidden_size", c.n_heads));
   }
   c.head_dim = keys.integer("head_dim", head_dim, 1, 4096);
-  c.max_seq_len = keys.integer("max_position_embeddings", hf.max_seq_len, 1, max_positions);
+  c.max_seq_len = rotary_positions(keys, hf.max_seq_len);
   c.norm_epsilon = keys.number("rms_norm_eps", hf.norm_epsilon);
   c.tie_embeddings = keys.boolean("tie_word_embeddings", hf.tie_embeddings);
   if (c.family == Family::gemma2) {

@@ -16,18 +16,14 @@
 
 #include "core/error.hpp"
 #include "core/files/whole_file.hpp"
-#include "report/chart_plan.hpp"
 #include "report/html_text.hpp"
+#include "report/plot_content.hpp"
 #include "report/run_facts.hpp"
 
 namespace llmtrain {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr size_t most_plot_marks = 100;
-constexpr std::array<const char*, 8> colours = {"#0a5fb4", "#b3420a", "#0b7350", "#8b3a8b",
-                                                "#86620a", "#b4234f", "#2f7189", "#5b5b5b"};
 
 /// Text in gnuplot's single quotes, in which nothing but the quote has a meaning. It becomes one line.
 std::string plot_text(std::string_view text) {
@@ -52,59 +48,42 @@ std::string file_name(std::string_view title) {
   return name.empty() ? "plot" : name.substr(0, 100);
 }
 
-std::string mark(int64_t step, std::string_view sign) {
+std::string mark_line(const PlotMark& mark) {
   return fmt::format(
-      "set arrow from {0},graph 0 to {0},graph 1 nohead dt 2 lc rgb '#7a3e00'\n"
-      "set label {1} at {0},graph 1.03 center textcolor rgb '#7a3e00'\n",
-      step, plot_text(sign));
+      "set arrow from {0},graph 0 to {0},graph 1 nohead dt 2 lc rgb '{2}'\n"
+      "set label {1} at {0},graph 1.03 center textcolor rgb '{2}'\n",
+      mark.step, plot_text(mark.sign), mark_colour);
 }
 
-std::string marks(const RunReader& run) {
-  std::string text;
-  for (const RunEvent& event : run.events()) text += mark(event.step, event.kind == RunEvent::Kind::resume ? "R" : "B");
-  const size_t stride = 1 + run.bad_steps().size() / most_plot_marks;
-  for (size_t i = 0; i < run.bad_steps().size(); i += stride) text += mark(run.bad_steps()[i].step, "x");
-  return text;
-}
-
-/// Values of a line as a data block; returns how many are finite.
-size_t add_values(std::string& script, const MetricSeries& series, size_t index) {
-  const MetricSeries curve = reduced_curve(series, plot_buckets);
-  size_t finite = 0;
+/// Values of a curve as a data block.
+void add_values(std::string& script, const MetricSeries& points, size_t index) {
   script += fmt::format("$d{} << END\n", index);
-  for (size_t i = 0; i < curve.steps.size(); ++i) {
-    const bool is_finite = std::isfinite(curve.values[i]);
-    finite += is_finite ? 1 : 0;
-    script += fmt::format("{} {}\n", curve.steps[i], is_finite ? fmt::format("{:.8g}", curve.values[i]) : "NaN");
+  for (size_t i = 0; i < points.steps.size(); ++i) {
+    const double value = points.values[i];
+    script += fmt::format("{} {}\n", points.steps[i], std::isfinite(value) ? fmt::format("{:.8g}", value) : "NaN");
   }
   script += "END\n";
-  return finite;
 }
 
-/// Script for a chart, or "" if there is nothing to draw.
-std::string plot_script(const std::vector<RunReader>& runs, const Chart& chart, const std::string& format,
-                        const fs::path& output) {
-  std::string script = fmt::format("reset\nset terminal {} size 900,500 font 'sans-serif,13' noenhanced\n",
-                                   format == "png" ? "pngcairo background rgb 'white'" : "svg background rgb 'white'");
+/// Script for a PNG.
+std::string plot_script(const PlotContent& content, const fs::path& output) {
+  std::string script =
+      "reset\nset terminal pngcairo background rgb 'white' size 900,500 font 'sans-serif,13' noenhanced\n";
   script += fmt::format("set output {}\nset title {} offset 0,0.8\nset xlabel 'step' offset 0,0.6\nset ylabel {}\n",
-                        plot_text(output.string()), plot_text(chart.title),
-                        plot_text(chart.unit == "bytes" ? "" : chart.unit));
+                        plot_text(output.string()), plot_text(content.title),
+                        plot_text(content.unit == "bytes" ? "" : content.unit));
   script += "set grid lc rgb '#dddddd'\nset key outside below\nset datafile missing 'NaN'\n";
-  if (chart.unit == "bytes") script += "set format y '%.1b %BB'\n";
+  if (content.unit == "bytes") script += "set format y '%.1b %BB'\n";
   std::string lines;
-  bool positive = true;
-  for (size_t i = 0; i < chart.lines.size(); ++i) {
-    const ChartLine& line = chart.lines[i];
-    const MetricSeries& series = runs[line.run].metrics().at(line.metric);
-    if (add_values(script, series, i) == 0) continue;
-    positive &= std::ranges::none_of(series.values, [](double value) { return value <= 0; });
-    lines += fmt::format("{}$d{} using 1:2 with {} lw 2 dt {} lc rgb '{}' title {}", lines.empty() ? "plot " : ", ", i,
-                         series.steps.size() <= 40 ? "linespoints pt 7 ps 0.5" : "lines", 1 + i % 4, colours[i % 8],
-                         plot_text(line.label));
+  for (const PlotCurve& curve : content.curves) {
+    add_values(script, curve.points, curve.style);
+    lines += fmt::format("{}$d{} using 1:2 with {} lw 2 dt {} lc rgb '{}' title {}", lines.empty() ? "plot " : ", ",
+                         curve.style, curve.has_points ? "linespoints pt 7 ps 0.5" : "lines", 1 + curve.style % 4,
+                         plot_colours[curve.style % plot_colours.size()], plot_text(curve.label));
   }
-  if (runs.size() == 1) script += marks(runs.front());
-  if (chart.logarithmic && positive) script += "set logscale y\n";
-  return lines.empty() ? "" : script + lines + "\nunset output\n";
+  for (const PlotMark& mark : content.marks) script += mark_line(mark);
+  if (content.logarithmic) script += "set logscale y\n";
+  return script + lines + "\nunset output\n";
 }
 
 /// First line that is not blank; "" if there is none.
@@ -131,8 +110,8 @@ void run_gnuplot(const fs::path& script) {
   posix_spawn_file_actions_destroy(&actions);
   if (error == ENOENT) {
     throw UserError(ExitCode::no_device,
-                    "gnuplot is not installed, which draws pictures: install it (Debian: gnuplot-nox), or write the "
-                    "report with --format html, which does without");
+                    "gnuplot is not installed, which draws PNG: install it (cmake/install_dependencies.sh, or Debian's "
+                    "gnuplot-nox), or choose --format svg or html, which do without");
   }
   if (error != 0) throw UserError(ExitCode::io, fmt::format("gnuplot cannot be started: {}", std::strerror(error)));
   int status = 0;
@@ -175,17 +154,23 @@ std::vector<fs::path> write_plots(const std::vector<fs::path>& folders, const fs
   std::string script;
   std::set<std::string> names;
   for (const Chart& chart : plan_charts(runs)) {
+    const PlotContent content = plot_content(runs, chart);
+    if (content.curves.empty()) continue;
     const std::string base = file_name(chart.title);
     std::string name = base + "." + format;
     for (int i = 2; names.contains(name); ++i) name = fmt::format("{}-{}.{}", base, i, format);
-    const std::string plot = plot_script(runs, chart, format, scratch.path() / name);
-    if (plot.empty()) continue;
     names.insert(name);
-    script += plot;
+    if (format == "svg") {
+      write_whole_file((scratch.path() / name).string(), svg_plot(content));
+    } else {
+      script += plot_script(content, scratch.path() / name);
+    }
   }
-  const fs::path script_file = scratch.path() / "plots.gnuplot";
-  write_whole_file(script_file.string(), script);
-  run_gnuplot(script_file);
+  if (!script.empty()) {
+    const fs::path script_file = scratch.path() / "plots.gnuplot";
+    write_whole_file(script_file.string(), script);
+    run_gnuplot(script_file);
+  }
   std::vector<fs::path> files;
   for (const std::string& name : names) {
     publish_file((scratch.path() / name).string(), (folder / name).string());

@@ -14,7 +14,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr uint64_t calls_between_scans = 10;
+constexpr uint64_t calls_between_reads = 10;    ///< of runs that nobody follows
+constexpr uint64_t calls_between_searches = 2;  ///< for new runs, which are listed within three seconds
 constexpr size_t log_lines = 80;
 constexpr size_t max_samples = 8;
 constexpr size_t max_sample_bytes = 4000;
@@ -159,27 +160,21 @@ RunBoard::RunBoard(std::vector<std::string> arguments) : arguments_(std::move(ar
 }
 
 void RunBoard::add_new_runs() {
-  std::vector<std::filesystem::path> folders;
-  for (const std::string& argument : arguments_) {
-    try {
-      for (const auto& folder : run_folders({argument})) folders.push_back(folder);
-    } catch (const UserError&) {  // the folder is gone for now
-    }
-  }
-  for (const auto& folder : folders) {
+  for (const auto& folder : find_runs(arguments_)) {
     if (runs_.size() == max_runs) return;
     if (known_.insert(folder.string()).second) runs_.push_back(std::make_unique<Run>(folder));
   }
 }
 
 void RunBoard::refresh(const std::set<size_t>& followed) {
-  const bool scans = calls_++ % calls_between_scans == 0;
-  if (scans && calls_ > 1) add_new_runs();
+  const uint64_t call = calls_++;
+  const bool reads_all = call % calls_between_reads == 0;
+  if (call > 0 && call % calls_between_searches == 0) add_new_runs();
   ++version_;
   bool changed = version_ == 1;
   for (size_t i = 0; i < runs_.size(); ++i) {
     const bool is_followed = followed.contains(i);
-    if (scans || is_followed || runs_[i]->row.is_null()) changed |= read(i, is_followed);
+    if (reads_all || is_followed || runs_[i]->row.is_null()) changed |= read(i, is_followed);
   }
   if (!changed) --version_;
 }

@@ -20,12 +20,11 @@ class RunBoard {
  public:
   static constexpr size_t max_runs = 256;
 
-  /// Arguments of run_folders(); a folder that has no run yet is waited for. Throws UserError for one that is no
-  /// folder.
+  /// Arguments of find_runs(); a folder that has no run yet is waited for. Throws UserError for one that is no folder.
   explicit RunBoard(std::vector<std::string> arguments);
 
-  /// Reads what the files of the `followed` runs have more; at every tenth call also those of the others, and looks for
-  /// new runs in the folders. The state of files never throws.
+  /// Reads what the files of the `followed` runs have more, at every tenth call also those of the others, and looks for
+  /// new runs at every second call. The state of files never throws.
   void refresh(const std::set<size_t>& followed);
 
   /// Grows with each change; from 1.

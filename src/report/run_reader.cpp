@@ -83,7 +83,41 @@ fs::path with_name(const std::string& argument) {
   return error ? path : whole;
 }
 
+constexpr int max_levels = 3;        ///< of folders below the one that is watched
+constexpr int max_folders = 10'000;  ///< that a search looks at
+
+/// Folders of a run that hold no runs and may hold many entries.
+bool is_left_out(const fs::path& folder) {
+  const std::string name = folder.filename().string();
+  return name.starts_with('.') || name == "checkpoints" || name == "status";
+}
+
+void add_runs(const fs::path& folder, int level, int& looked_at, std::vector<fs::path>& runs) {
+  if (is_run(folder)) runs.push_back(folder);
+  if (level == max_levels) return;
+  std::error_code error;
+  std::vector<fs::path> inside;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    std::error_code ignored;
+    if (++looked_at > max_folders) break;
+    const bool follows = level == 0;  // a link in a folder of runs is a run; deeper ones could lead in a circle
+    const fs::file_status status = follows ? entry->status(ignored) : entry->symlink_status(ignored);
+    if (fs::is_directory(status) && !is_left_out(entry->path())) inside.push_back(entry->path());
+  }
+  std::ranges::sort(inside);
+  for (const fs::path& one : inside) add_runs(one, level + 1, looked_at, runs);
+}
+
 }  // namespace
+
+std::vector<fs::path> find_runs(const std::vector<std::string>& folders) {
+  std::vector<fs::path> runs;
+  for (const std::string& folder : folders) {
+    int looked_at = 0;
+    add_runs(with_name(folder), 0, looked_at, runs);
+  }
+  return runs;
+}
 
 RunReader::RunReader(fs::path folder)
     : folder_(std::move(folder)), metrics_file_(folder_ / "metrics.jsonl"), ledger_file_(folder_ / "ledger.jsonl") {}

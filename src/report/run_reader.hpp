@@ -73,4 +73,8 @@ class RunReader {
 /// UserError for one that is neither.
 std::vector<std::filesystem::path> run_folders(const std::vector<std::string>& arguments);
 
+/// Runs in and below the folders, in the order of names: also what a task writes into the folder of a run, and runs in
+/// folders of folders, down to three levels. Nothing that cannot be read is an error.
+std::vector<std::filesystem::path> find_runs(const std::vector<std::string>& folders);
+
 }  // namespace llmtrain

@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
@@ -149,7 +150,7 @@ class LineProgram {
       }
       if (received_.size() > max_reward_line) {
         refuse(fmt::format("wrote a line of more than {} bytes: {}", max_reward_line, shown(received_)),
-               "a line is a number or {\"reward\": number}");
+               "a line is a number, null or {\"reward\": number}");
       }
     }
   }
@@ -219,6 +220,26 @@ class LineProgram {
   std::string received_;  // output that is not yet a line
 };
 
+/// JSON without the NaN and None that programs in Python print for "no reward": null stands for both.
+std::string with_null(std::string_view line) {
+  constexpr std::string_view letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+  std::string out;
+  bool quoted = false;
+  for (size_t i = 0; i < line.size();) {
+    const size_t length = quoted ? 0 : std::min(line.find_first_not_of(letters, i), line.size()) - i;
+    const std::string_view word = line.substr(i, std::max<size_t>(length, quoted && line[i] == '\\' ? 2 : 1));
+    if (word == "\"") quoted = !quoted;
+    if (word == "NaN" || word == "nan" || word == "None") {
+      if (out.ends_with('-')) out.pop_back();
+      out += "null";
+    } else {
+      out += word;
+    }
+    i += word.size();
+  }
+  return out;
+}
+
 class CommandReward final : public RewardFunction {
  public:
   CommandReward(const std::string& command, Duration time_limit) : time_limit_(time_limit), program_(command) {}
@@ -242,11 +263,14 @@ class CommandReward final : public RewardFunction {
   }
 
   double reward_of(const std::string& line) {
-    nlohmann::json value = nlohmann::json::parse(line, nullptr, false);
+    nlohmann::json value = nlohmann::json::parse(with_null(line), nullptr, false);
     if (value.is_object() && value.contains("reward")) value = nlohmann::json(value["reward"]);
+    if (value.is_null()) return std::numeric_limits<double>::quiet_NaN();
     if (value.is_number() && std::isfinite(value.get<double>())) return value.get<double>();
-    program_.refuse("wrote " + printable(line.substr(0, 200)),
-                    "a line must be a finite number or {\"reward\": number}; write messages to stderr");
+    program_.refuse(
+        "wrote " + printable(line.substr(0, 200)),
+        "a line must be a finite number, {\"reward\": number}, or null for a completion that has no reward; "
+        "write messages to stderr");
   }
 
   Duration time_limit_;

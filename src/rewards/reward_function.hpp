@@ -25,8 +25,8 @@ struct RewardRow {
 class RewardFunction {
  public:
   virtual ~RewardFunction() = default;
-  /// Writes a finite reward for each row. Throws UserError(bad_content), on this rank alone. `pause` is called between
-  /// rows or several times a second; it may throw to leave the work, after which nothing more can be scored.
+  /// Writes a reward for each row, NaN for none. Throws UserError(bad_content), on this rank alone. `pause` is called
+  /// between rows or several times a second; it may throw, after which nothing more can be scored.
   virtual void score(std::span<const RewardRow> rows, std::span<double> rewards,
                      const std::function<void()>& pause) = 0;
   /// Number of rows since the last call whose reward is 0 since they could not be scored, for a warning.

@@ -75,7 +75,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
 std::string usage_text() {
   return "Usage: llmtrain DECK [section.key=value ...] [option]\n"
          "Trains a language model as described by the deck, on the ranks that mpirun or srun starts.\n\n"
-         "  section.key=value         override a key of the deck\n"
+         "  section.key=value         override a key of the deck; the last one of the same key wins\n"
          "  --check                   check the deck and all files it names, and print the resolved deck\n"
          "  --estimate                print the memory of a rank by category, and the size of a checkpoint\n"
          "    --ranks N               estimate a job with N ranks instead of this one\n"

@@ -20,6 +20,7 @@
 #include "tasks/score_parts.hpp"
 #include "tasks/stop_tokens.hpp"
 #include "tasks/tasks.hpp"
+#include "train/config/sequence_length.hpp"
 #include "train/run/job.hpp"
 #include "train/run/stop_monitor.hpp"
 
@@ -200,6 +201,7 @@ void print_opening(RunLog& log, const Job& job, EvaluationTask& task, const Data
   print_machine(log, "", job.runtime);
   print_model(log, config.model, config.precision, task.parameter_count());
   print_quantization(log, config.storage(config.source.quantization));
+  print_length(log, config);
   print_memory(log, task.plan(), job.runtime.communicator());
   if (task.data()) print_data(log, config, task, data);
   for (const std::string& line : task.scores().choices.descriptions()) log.print(line);

@@ -24,6 +24,7 @@
 #include "tasks/stop_tokens.hpp"
 #include "tasks/tasks.hpp"
 #include "text/tokens_beyond_embedding.hpp"
+#include "train/config/sequence_length.hpp"
 #include "train/run/job.hpp"
 #include "train/run/resume.hpp"
 #include "train/run/stop_monitor.hpp"
@@ -59,6 +60,23 @@ StopRules find_stops(const Config& config, const Dataset& data, Communicator& co
                                 config.provenance.where("generate.stop"), stop.texts.front()));
   }
   return stop;
+}
+
+/// Sets batch.sequence_length by the longest prompt, where the deck gives none. Collective.
+void choose_sequence_length(Config& config, const Dataset& data, Communicator& communicator) {
+  if (!chooses_sequence_length(config)) return;
+  const PromptFiles prompts(config.generate.prompts, prompt_rules(config), *data.tokenizer, config.chat,
+                            data.chat.files, communicator);
+  std::array<int64_t, 1> longest = {};
+  run_cancellable(communicator, "while it was reading prompts", [&](const Pause& pause) {
+    for (int64_t number = communicator.rank(); number < prompts.size(); number += communicator.size()) {
+      longest[0] = std::max(longest[0], std::ssize(prompts.read(number).ids));
+      report_progress();
+      pause();
+    }
+  });
+  communicator.maximum(longest);
+  fit_sequence_length(config, longest[0]);
 }
 
 struct CheckedPrompts {
@@ -137,6 +155,7 @@ void print_opening(RunLog& log, const Job& job, const GenerationTask& task, cons
   print_machine(log, "", job.runtime);
   print_model(log, config.model, config.precision, task.parameter_count());
   print_quantization(log, config.storage(config.source.quantization));
+  print_length(log, config);
   print_memory(log, task.plan(), job.runtime.communicator());
   const GenerateConfig& generate = config.generate;
   log.print(fmt::format("prompts    {}, {} of at most {} tokens each, {} side by side on a rank",
@@ -146,7 +165,8 @@ void print_opening(RunLog& log, const Job& job, const GenerationTask& task, cons
   log.print(fmt::format("results    {}", generate.path(config.run.directory())));
   if (truncated > 0) {
     log.warn(fmt::format("{} of {} prompts are longer than {} tokens and lost their beginning (generate.overflow)",
-                         count_text(truncated), count_text(prompts.size()), count_text(task.rules().max_tokens)));
+                         count_text(truncated), count_text(prompts.size()),
+                         count_text(prompt_rules(config).max_tokens)));
   }
   print_warnings(log, config.notes, job.runtime);
 }
@@ -180,8 +200,8 @@ void generate(Job& job, OpenedRun& run, const Dataset& data) {
     task = make_generation(config, data, {communicator.rank(), communicator.size(), 1});
   });
   check_plan(task->plan(), memory_limits(config), communicator);
-  const PromptFiles prompts(config.generate.prompts, task->rules(), *data.tokenizer, config.chat, data.chat.files,
-                            communicator);
+  const PromptFiles prompts(config.generate.prompts, prompt_rules(config), *data.tokenizer, config.chat,
+                            data.chat.files, communicator);
   const CheckedPrompts checked = check_prompts(prompts, communicator);
   StopRules stop = find_stops(config, data, communicator);
   open_output(
@@ -226,16 +246,20 @@ Dataset load_prompt_tokenizer(Config& config, Communicator& communicator, const 
   data.tokenizer = make_tokenizer_from(text);
   data.vocabulary_size = data.tokenizer->vocabulary_size();
   data.chat = load_chat(config, communicator);
+  choose_sequence_length(config, data, communicator);
   return data;
 }
 
-int64_t check_generation(Config config) {
+int64_t check_generation(Config& checked) {
   const auto alone = make_local_communicator();
+  Config config = checked;
   const Dataset data = load_prompt_tokenizer(config, *alone, {});
+  checked.batch = config.batch;
+  checked.provenance = config.provenance;
   find_stops(config, data, *alone);
   const auto task = make_generation(config, data, {0, 1, 1});
-  const PromptFiles prompts(config.generate.prompts, task->rules(), *data.tokenizer, config.chat, data.chat.files,
-                            *alone);
+  const PromptFiles prompts(config.generate.prompts, prompt_rules(config), *data.tokenizer, config.chat,
+                            data.chat.files, *alone);
   int64_t truncated = 0;
   for (int64_t number = 0; number < prompts.size(); ++number) truncated += prompts.read(number).dropped > 0 ? 1 : 0;
   return truncated;

@@ -48,13 +48,13 @@ GenerationTask::GenerationTask(const Config& config, RoleSpec policy, std::share
   generator_->plan(arena_, compute);
 }
 
-PromptRules GenerationTask::rules() const {
+PromptRules prompt_rules(const Config& config) {
   PromptRules rules;
-  rules.columns = config_.data.columns;
-  rules.row_limit = config_.data.row_limit;
-  rules.max_tokens = config_.batch.sequence_length - config_.generate.max_new_tokens;
-  rules.truncates = config_.generate.overflow == GenerateConfig::Overflow::truncate_left;
-  rules.vocabulary = models_.at(Role::policy).shape().tokens;
+  rules.columns = config.data.columns;
+  rules.row_limit = config.data.row_limit;
+  rules.max_tokens = config.batch.sequence_length - config.generate.max_new_tokens;
+  rules.truncates = config.generate.overflow == GenerateConfig::Overflow::truncate_left;
+  rules.vocabulary = config.source.checkpoint.empty() ? config.model.vocab_size : config.source.tokens;
   return rules;
 }
 

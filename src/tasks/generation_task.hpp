@@ -35,6 +35,9 @@ struct StopRules {
   std::vector<std::string> texts;
 };
 
+/// Rules for prompts of a resolved deck.
+PromptRules prompt_rules(const Config& config);
+
 class GenerationTask {
  public:
   /// `config` must outlive it.
@@ -42,9 +45,6 @@ class GenerationTask {
 
   const Arena& plan() const { return arena_; }
   int64_t parameter_count() const { return models_.at(Role::policy).params().parameter_count(); }
-  /// Rules for prompts of this deck and model.
-  PromptRules rules() const;
-
   /// Allocates and reads the weights. Collective.
   void start(Runtime& runtime, RunLog& log);
   /// Continues the prompts whose rows are not in the file. `output`: on rank 0, else null. Collective. Throws

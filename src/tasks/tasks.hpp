@@ -84,7 +84,7 @@ int run_generation(Job& job);
 /// Loads the tokenizer and the chat templates alone. Collective.
 Dataset load_prompt_tokenizer(Config& config, Communicator& communicator, const ProgressReport& report);
 /// Reads every prompt and returns how many lose their beginning, for --check. Throws UserError.
-int64_t check_generation(Config config);
+int64_t check_generation(Config& config);
 std::unique_ptr<RankPlan> plan_generation(const Config& config, const Dataset& data, const RankPosition& position);
 /// The policy of a task that does not train, from a resolved deck with a model.path. `rows`: of its largest pass.
 RoleSpec untrained_policy(const Config& config, const RankPosition& position, int64_t rows);

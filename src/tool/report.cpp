@@ -31,7 +31,9 @@ void run_report(const Options& options) {
     }
   }
   const std::vector<std::filesystem::path> runs = run_folders(options.runs);
-  for (const std::string& format : options.formats) {
+  std::vector<std::string> formats = options.formats;
+  std::ranges::stable_partition(formats, [](const std::string& format) { return format != "png"; });  // it may fail
+  for (const std::string& format : formats) {
     const std::filesystem::path folder = options.output;
     if (format == "html") {
       write_report(runs, folder / "report.html");
@@ -50,8 +52,9 @@ Subcommand add(CLI::App& program, const char* name, const char* description, con
   options->formats = formats;
   app->add_option("RUN", options->runs, "folders of runs, or folders of such")->required();
   app->add_option("--output", options->output, "folder for the files, which replace older ones")->capture_default_str();
-  app->add_option("--format", options->formats,
-                  "html: one page, report.html; png, svg: a picture of each plot, by gnuplot; several by commas")
+  app->add_option(
+         "--format", options->formats,
+         "html: one page, report.html; svg: a picture of each plot; png: the same by gnuplot; several by commas")
       ->delimiter(',')
       ->capture_default_str();
   return {app, [options] { run_report(*options); }};

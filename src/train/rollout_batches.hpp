@@ -18,7 +18,7 @@ struct RolloutSequence {
   int64_t prompt = 0;         ///< sample number of the prompt
   int64_t prompt_length = 0;  ///< at least 1
   bool ended = false;         ///< false: it was cut off at its greatest length
-  double reward = 0;
+  double reward = 0;          ///< NaN: no function gave one
   // For each completion token:
   std::vector<float> logp;            ///< recorded by sampling, nats
   std::vector<uint32_t> kept;         ///< as append_kept() stores them; empty if no token was excluded

@@ -1,6 +1,8 @@
 #include "train/rollout_method.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 
 #include "core/error.hpp"
 #include "objectives/advantages.hpp"
@@ -14,7 +16,7 @@ struct FlatColumns {
   std::vector<int64_t> offsets = {0};
   std::vector<float> logp, reference, values;
 
-  explicit FlatColumns(std::span<const RolloutSequence> sequences) {
+  explicit FlatColumns(auto&& sequences) {
     for (const RolloutSequence& sequence : sequences) {
       offsets.push_back(offsets.back() + sequence.completion_length());
       logp.insert(logp.end(), sequence.logp.begin(), sequence.logp.end());
@@ -47,12 +49,16 @@ class GroupMethod : public RolloutMethod {
   }
 
  private:
-  /// Share of groups with equal rewards, which teach nothing.
+  /// Share of groups with equal rewards, which teach nothing. Completions without a reward do not count, nor do groups
+  /// with one reward, as in TRL.
   double share_of_equal_groups(std::span<const double> rewards) const {
     const auto size = static_cast<size_t>(config_.group_size);
     size_t equal = 0;
     for (size_t first = 0; first < rewards.size(); first += size) {
-      const std::span<const double> group = rewards.subspan(first, size);
+      std::vector<double> group(rewards.begin() + static_cast<std::ptrdiff_t>(first),
+                                rewards.begin() + static_cast<std::ptrdiff_t>(first + size));
+      std::erase_if(group, [](double reward) { return std::isnan(reward); });
+      if (group.size() < 2 && size > 1) continue;
       if (std::ranges::all_of(group, [&](double reward) { return reward == group.front(); })) ++equal;
     }
     return static_cast<double>(equal) / static_cast<double>(rewards.size() / size);
@@ -70,26 +76,34 @@ class PpoMethod : public RolloutMethod {
             {"objective/rlhf_reward"}, {"objective/scores"},  {"kl_coefficient"}};
   }
 
+  /// Completions without a reward have no part in means and whitening. Their advantages are 0, and their returns the
+  /// critic's own values, so that they move neither model.
   std::vector<double> estimate(std::span<RolloutSequence> sequences) override {
-    const FlatColumns columns(sequences);
+    std::vector<std::reference_wrapper<RolloutSequence>> scored;
+    for (RolloutSequence& sequence : sequences) {
+      sequence.advantages.assign(sequence.logp.size(), 0);
+      sequence.returns = sequence.values;
+      if (!std::isnan(sequence.reward)) scored.emplace_back(sequence);
+    }
+    const FlatColumns columns(scored);
     std::vector<double> scores;
     std::vector<uint8_t> finished;
-    for (const RolloutSequence& sequence : sequences) {
+    for (const RolloutSequence& sequence : scored) {
       scores.push_back(sequence.reward);
       finished.push_back(sequence.ended ? 1 : 0);
     }
     const PpoAdvantages result =
         ppo_advantages(config_, kl_coefficient_, {columns.tokens(), columns.values, scores, finished});
-    for (size_t s = 0; s < sequences.size(); ++s) {
+    for (size_t s = 0; s < scored.size(); ++s) {
       const auto begin = columns.offsets[s], end = columns.offsets[s + 1];
-      sequences[s].advantages.assign(result.advantages.begin() + begin, result.advantages.begin() + end);
-      sequences[s].returns.assign(result.returns.begin() + begin, result.returns.begin() + end);
+      scored[s].get().advantages.assign(result.advantages.begin() + begin, result.advantages.begin() + end);
+      scored[s].get().returns.assign(result.returns.begin() + begin, result.returns.begin() + end);
     }
     std::vector<double> reported = {result.kl,    result.entropy, result.non_score_reward, result.rlhf_reward(),
                                     result.score, kl_coefficient_};
     if (config_.adaptive_kl_target > 0) {
       kl_coefficient_ =
-          adapted_kl_coefficient(kl_coefficient_, config_.adaptive_kl_target, result.kl, std::ssize(sequences));
+          adapted_kl_coefficient(kl_coefficient_, config_.adaptive_kl_target, result.kl, std::ssize(scored));
     }
     return reported;
   }

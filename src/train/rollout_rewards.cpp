@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/activity.hpp"
 #include "core/error.hpp"
 #include "parallel/job/cancellable_work.hpp"
+#include "rewards/reward_sums.hpp"
 
 namespace llmtrain {
 
@@ -15,18 +17,21 @@ namespace {
 
 constexpr double largest_reward = 1e30;
 
-struct Moments {
-  double mean = 0, deviation = 0;  ///< the latter with n - 1 degrees of freedom
-};
-
-Moments moments_of(std::span<const double> values) {
-  const auto count = static_cast<double>(values.size());
-  double sum = 0, squares = 0;
-  for (const double value : values) sum += value;
-  const double mean = sum / count;
-  for (const double value : values) squares += (value - mean) * (value - mean);
-  return {mean, values.size() > 1 ? std::sqrt(squares / (count - 1)) : 0};
+/// Throws UserError(diverged) for a score of the reward model that is not finite, and for numbers that are too large. A
+/// function may leave a completion without a reward.
+void check_rewards(const WeightedReward& term, std::span<const double> rewards) {
+  for (size_t s = 0; s < rewards.size(); ++s) {
+    const double reward = term.weight * rewards[s];
+    if (std::abs(reward) <= largest_reward || (term.spec && std::isnan(rewards[s]))) continue;
+    throw UserError(
+        ExitCode::diverged,
+        fmt::format("the reward of completion {} is {}: rewards and their weights must give numbers up to {}", s + 1,
+                    reward, largest_reward));
+  }
 }
+
+/// A program may leave completions without a reward.
+bool may_leave_out(const WeightedReward& term) { return term.spec && term.spec->kind == RewardSpec::Kind::command; }
 
 }  // namespace
 
@@ -36,32 +41,32 @@ std::vector<RolloutMetric> RolloutRewards::metrics() const {
     all.push_back({"rewards/" + term.name + "/mean"});
     all.push_back({"rewards/" + term.name + "/std"});
   }
+  if (std::ranges::any_of(parts_.terms, may_leave_out)) all.push_back({unscorable_metric});
   return all;
 }
 
 std::optional<std::vector<double>> RolloutRewards::score(const RolloutContext& run, RolloutBatches& batches,
                                                          RolloutScorer& scorer) {
   std::vector<RolloutSequence>& sequences = batches.sequences();
-  std::vector<double> sums(sequences.size(), 0), numbers(2);
+  std::vector<double> sums(sequences.size(), std::numeric_limits<double>::quiet_NaN()), numbers(2);
   for (WeightedReward& term : parts_.terms) {
     const Values values = term.spec ? score_by_function(run, batches, term) : score_by_model(run, batches, scorer);
     if (!values) return std::nullopt;
-    for (size_t s = 0; s < values->size(); ++s) sums[s] += term.weight * (*values)[s];
-    const Moments moments = moments_of(*values);
+    check_rewards(term, *values);
+    add_rewards(sums, *values, term.weight);
+    const RewardMoments moments = reward_moments(*values);
     numbers.insert(numbers.end(), {moments.mean, moments.deviation});
   }
-  for (size_t s = 0; s < sums.size(); ++s) {
-    if (!(std::abs(sums[s]) <= largest_reward)) {  // true also for NaN
-      throw UserError(ExitCode::diverged,
-                      fmt::format("the reward of completion {} is {}: rewards and their weights must "
-                                  "give numbers up to {}",
-                                  s + 1, sums[s], largest_reward));
-    }
-    sequences[s].reward = sums[s];
-  }
-  const Moments moments = moments_of(sums);
+  for (size_t s = 0; s < sums.size(); ++s) sequences[s].reward = sums[s];
+  const RewardMoments moments = reward_moments(sums);
   numbers[0] = moments.mean;
   numbers[1] = moments.deviation;
+  const int64_t without = std::ssize(sums) - moments.count;
+  if (std::ranges::any_of(parts_.terms, may_leave_out)) numbers.push_back(static_cast<double>(without));
+  if (without > 0) {
+    run.warn(
+        fmt::format("rewards.functions: {} of {} completions have no reward and are left out", without, sums.size()));
+  }
   return numbers;
 }
 

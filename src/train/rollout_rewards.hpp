@@ -39,7 +39,7 @@ class RolloutRewards {
   /// Sets the tokens that end a completion.
   void set_stop_ids(std::vector<int32_t> ids) { stop_ids_ = std::move(ids); }
   std::vector<RolloutMetric> metrics() const;
-  /// Sets the sequences' rewards. Returns the values of metrics(), or nothing if it was interrupted. Collective.
+  /// Sets the sequences' rewards (NaN: none). Returns the values of metrics(), or nothing if interrupted. Collective.
   std::optional<std::vector<double>> score(const RolloutContext& run, RolloutBatches& batches, RolloutScorer& scorer);
 
  private:

@@ -16,6 +16,7 @@
 #include "generate/growing_text.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/launcher.hpp"
+#include "rewards/reward_sums.hpp"
 #include "train/run/job.hpp"
 
 namespace llmtrain {
@@ -324,6 +325,10 @@ void Rollouts::restore(const std::string& bytes, int64_t step, const std::string
         check(sequences.back());
       }
       LLMTRAIN_CHECK(iteration.front() == batches_.iteration_of(step), "it is of another iteration");
+      const auto of_rewards = static_cast<std::ptrdiff_t>(rewards_.metrics().size());
+      if (metric_values.size() + 1 == metrics().size() && rewards_.metrics().back().name == unscorable_metric) {
+        metric_values.insert(metric_values.begin() + of_rewards - 1, 0);  // of a version that refused such completions
+      }
       LLMTRAIN_CHECK(metric_values.size() == metrics().size(), "metrics are missing");
       LLMTRAIN_CHECK(std::ssize(sequences) == parts_.shape.of_iteration(), "the number of sequences is another one");
     }

@@ -26,6 +26,40 @@ TEST_F(ConvertTest, ValuesOfNoUseAreNotSupported) {
   EXPECT_EQ(control.count(Effect::mapped), 3u);
 }
 
+TEST_F(ConvertTest, NoneInAListIsNone) {
+  const auto checked = [&](const std::string& name, const std::string& text, const std::string& from) {
+    Conversion out = of_text(name, text, from);
+    EXPECT_EQ(out.count(Effect::unsupported) + out.count(Effect::unknown), 0u) << name << ": " << text;
+    for (const auto& finding : out.findings) EXPECT_THAT(finding.text, Not(HasSubstr("null"))) << text;
+    return out.deck;
+  };
+  const std::string start = "output_dir: o\nmax_steps: 10\n";
+  for (const std::string item :
+       {"none", "None", "NONE", "null", "Null", "~", "'none'", "\"none\"", "no", "off", "false"}) {
+    const std::string alone = checked("a.yaml", start + "report_to: [" + item + "]\n", "transformers");
+    EXPECT_THAT(alone, Not(HasSubstr("sinks ="))) << item;
+    const std::string both = checked("a.yaml", start + "report_to:\n- " + item + "\n- tensorboard\n", "transformers");
+    EXPECT_THAT(both, HasSubstr("sinks = hdf5, jsonl, tensorboard")) << "the control: " << item;
+  }
+  for (const std::string item : {"null", "\"none\"", "\"None\""}) {
+    const std::string json =
+        checked("a.json", R"({"output_dir": "o", "report_to": [)" + item + R"(, "wandb"]})", "trl");
+    EXPECT_THAT(json, HasSubstr("sinks = hdf5, jsonl, wandb"));
+    EXPECT_THAT(checked("a.json", R"({"output_dir": "o", "report_to": [)" + item + "]}", "trl"),
+                Not(HasSubstr("sinks =")));
+  }
+  EXPECT_THAT(checked("a.toml", "output_dir = 'o'\nreport_to = ['none']\n", "trl"), Not(HasSubstr("sinks =")));
+  // other keys: of ours, of none of ours, and with a rule
+  const std::string adapter = "base_model: m\nadapter: lora\nlora_modules_to_save: ";
+  EXPECT_THAT(checked("a.yaml", adapter + "[none]\n", "axolotl"), Not(HasSubstr("modules_to_save =")));
+  EXPECT_THAT(checked("a.yaml", adapter + "['none']\n", "axolotl"), Not(HasSubstr("modules_to_save =")));
+  EXPECT_THAT(checked("a.yaml", adapter + "[~, embed_tokens]\n", "axolotl"),
+              HasSubstr("modules_to_save = embed_tokens"));
+  checked("a.yaml", "base_model: m\nplugins: [none]\nlora_target_modules: [null]\n", "axolotl");
+  EXPECT_EQ(of_text("a.yaml", "base_model: m\nplugins: [x]\n", "axolotl").count(Effect::unsupported), 1u)
+      << "the control";
+}
+
 TEST_F(ConvertTest, AShareOfTheStepsNeedsTheirNumber) {
   const std::string share = "logging_steps: 0.05\n";
   EXPECT_THAT(of_text("a.yaml", share + "max_steps: 100\n", "transformers").deck, HasSubstr("[log]\nevery_steps = 5"));

@@ -66,6 +66,7 @@ Loaded load(std::string_view text, const std::vector<std::string>& arguments = {
     result.errors = error.what();
   }
   result.provenance = loader.provenance();
+  result.notes = loader.notes();
   return result;
 }
 
@@ -98,7 +99,16 @@ TEST(DeckLoader, LetsTheCommandLineWin) {
   EXPECT_EQ(a.provenance.where("look.title"), "command line: look.title");
   // The replaced value need not be valid.
   EXPECT_EQ(load("[shape]\nsize = ${LLMTRAIN_TEST_UNSET}\n", {"shape.size=3"}).errors, "no error");
-  EXPECT_EQ(load("", {"shape.size=3", "shape.size=4"}).errors, "command line: shape.size: is already given");
+}
+
+TEST(DeckLoader, LetsTheLastOfEqualArgumentsWin) {
+  const Loaded twice = load("[shape]\nsize = 2\n", {"shape.size=x", "look.title=x", "shape.size=4"});
+  EXPECT_EQ(twice.errors, "no error") << "the replaced value need not be valid";
+  EXPECT_EQ(twice.toy.size, 4);
+  EXPECT_THAT(twice.notes, ElementsAre("command line: shape.size = x: the later shape.size = 4 replaces it"));
+  EXPECT_THAT(load("[shape]\nsize = 2\n", {"shape.size=4"}).notes, ElementsAre());
+  EXPECT_EQ(load("", {"shape.size=4", "shape.size=x"}).errors, "command line: shape.size: 'x' is not a whole number");
+  EXPECT_EQ(load("[shape]\nsize = 2\nsize = 2\n").errors, "toy.ini:3: shape.size: is already given in line 2");
 }
 
 TEST(DeckLoader, HandlesExclusiveKeys) {
@@ -110,8 +120,12 @@ TEST(DeckLoader, HandlesExclusiveKeys) {
   EXPECT_EQ(load("[shape]\nblocks = 2\n", {"shape.size=3"}).toy.blocks, 0);
   EXPECT_EQ(load("[shape]\nblocks = 2\nsize = 2\n").errors,
             "toy.ini:3: shape.size: cannot be combined with shape.blocks: give one of them");
-  EXPECT_EQ(load("", {"shape.size=1", "shape.blocks=1"}).errors,
-            "command line: shape.blocks: cannot be combined with shape.size: give one of them");
+  const Loaded last = load("[shape]\nsize = 3\n", {"shape.size=1", "shape.blocks=2"});
+  EXPECT_EQ(last.errors, "no error");
+  EXPECT_FALSE(last.provenance.given("shape.size"));
+  EXPECT_EQ(last.toy.blocks, 2);
+  EXPECT_THAT(last.notes, ElementsAre("command line: shape.size = 1: the later shape.blocks replaces it"));
+  EXPECT_EQ(load("[shape]\nblocks = 2\nsize = 2\n", {"shape.blocks=1"}).errors, "no error");
 }
 
 TEST(DeckLoader, NamesTheNearest) {

@@ -18,6 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 const std::string reference = (source_folder() / "tests/reference").string() + "/";
@@ -72,6 +73,27 @@ TEST_F(Generation, HasTheSameBytesForAnyRanksStagesAndCompany) {
   EXPECT_EQ(text(), bytes);
   generate({"run.seed=43"});
   EXPECT_NE(text(), bytes) << "control";
+}
+
+// The longest prompt decides where the deck does not: the rows are the same, and so is a second start.
+TEST_F(Generation, NeedsNoSequenceLength) {
+  generate({});
+  const std::string bytes = text();
+  std::string deck = read_file(folder / "deck.ini");
+  const std::string line = "sequence_length = 40\n";
+  write_file(folder / "deck.ini", deck.erase(deck.find(line), line.size()));
+  generate({}, 2);
+  EXPECT_EQ(text(), bytes);
+  EXPECT_THAT(outcome.output, HasSubstr("\nlength     "));
+  EXPECT_THAT(outcome.output, HasSubstr("and generate.max_new_tokens; the limit of model.path is 512 (config.json)"));
+  const std::string resolved = read_file(file("deck.ini"));
+  EXPECT_THAT(resolved, HasSubstr("automatic: the longest prompt, "));
+  EXPECT_THAT(resolved, Not(HasSubstr("sequence_length = 512"))) << "less than the model's limit";
+  again({});
+  EXPECT_THAT(outcome.output, HasSubstr("finished"));
+  generate({"--check"});
+  EXPECT_THAT(outcome.output, HasSubstr("automatic: the longest prompt, "));
+  generate({"--estimate"});
 }
 
 TEST_F(Generation, WritesARowForEachSampleWithTheColumnsOfItsPrompt) {

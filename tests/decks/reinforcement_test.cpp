@@ -165,6 +165,36 @@ TEST_P(RewardPrograms, AreTriedByChecks) {
   EXPECT_NE(missing.exit_code, 0);
 }
 
+// Completions without a reward are left out, on every layout and after a resume, and counted.
+TEST_P(RewardPrograms, MayLeaveCompletionsOut) {
+  const std::string task = GetParam();
+  const auto program = [&](const std::string& otherwise) {
+    return with_program(
+        "while read -r line; do case ${#line} in *[02468]) echo " + otherwise + " ;; *) echo ${#line} ;; esac; done\n",
+        otherwise + ".sh");
+  };
+  std::vector<std::string> keys = program("null");
+  keys.push_back(task + ".epochs=2");
+  const std::string expected = ledger("one", keys);
+  double left_out = 0;
+  for (const double count : metric(expected, "rewards/unscorable")) left_out += count;
+  EXPECT_GT(left_out, 0);
+  EXPECT_LT(left_out, 4 * 8);
+  keys.emplace_back("parallel.zero=3");
+  EXPECT_EQ(ledger("ranks", keys, 3), expected);
+  keys.emplace_back("checkpoint.at_end=true");
+  keys.emplace_back("run.max_steps=3");
+  ledger("part", keys);
+  keys.back() = "run.max_steps=4";
+  EXPECT_EQ(ledger("part", keys, 2), expected);
+  std::vector<std::string> zero = program("0");
+  zero.push_back(task + ".epochs=2");
+  EXPECT_NE(ledger("zero", zero), expected) << "the control: as rewards of 0";
+  const Outcome none = run(task, "none", with_program("while read -r line; do echo NaN; done\n", "none.sh"));
+  EXPECT_EQ(none.exit_code, 0) << none.output;
+  EXPECT_THAT(none.output, HasSubstr("8 of 8 completions have no reward and are left out"));
+}
+
 INSTANTIATE_TEST_SUITE_P(Tasks, RewardPrograms, testing::Values("grpo"));
 
 class CriticOnTheTrunk : public Reinforcement {};

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <fstream>
 #include <optional>
+#include <thread>
 
 #include "core/child_process.hpp"
 #include "core/error.hpp"
@@ -295,6 +296,32 @@ TEST(RunBoard, FollowsRunsThatAreRewritten) {
   EXPECT_THAT(news(version), HasSubstr("no such folder"));
   for (int i = 0; i < 10; ++i) board.refresh({0});
   EXPECT_EQ(board.size(), 2U);
+}
+
+// Protects: runs that begin while somebody watches join the list in three seconds, wherever they lie, without a reload.
+TEST_F(DashboardTest, ListsNewRunsWithinThreeSeconds) {
+  options.interval = DashboardOptions().interval;
+  runs.append("exports/empty", "");
+  fs::remove(runs.folder / "exports/empty/metrics.jsonl");
+  start();
+  Client watcher(server->port());
+  watcher.send("GET /events?runs=0 HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  watcher.read_until("\"name\":\"one\"");
+  for (const char* run : {"two", "one/evaluation", "sweep/width/3", "exports/empty"}) {
+    std::this_thread::sleep_for(700ms);  // another place between two looks each time
+    watcher.forget();
+    const auto begin = std::chrono::steady_clock::now();
+    runs.append(run, Runs::line(1, 1));
+    const std::string row = "\"folder\":\"" + (runs.folder / run).string() + "\"";
+    EXPECT_THAT(watcher.read_until(row, 3s), HasSubstr(row));
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 3s) << run;
+  }
+  watcher.forget();
+  for (const char* other : {"one/checkpoints/step-1", "one/status/x", ".hidden", "a/b/c/deep"})
+    runs.append(other, Runs::line(1, 1));
+  watcher.read_until("never", 3s);
+  for (const char* other : {"step-1", "status", "hidden", "deep"})
+    EXPECT_THAT(watcher.read_until("never", 1ms), Not(HasSubstr(other))) << "the control";
 }
 
 // Protects: a dashboard may be started before its first run, which then joins.

@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <functional>
 #include <thread>
@@ -63,6 +64,21 @@ TEST(CommandReward, ALineForEachRowInSeveralBatches) {
   EXPECT_FALSE(has_children());
 }
 
+// As json.dumps and print of Python write a missing reward, beside texts that hold the same words.
+TEST(CommandReward, ACompletionMayHaveNoReward) {
+  {
+    const auto function = make_command_reward(program(R"(say {"why":"NaN","reward":0.5})"), Duration{60});
+    EXPECT_EQ(score(*function, 2), (std::vector<double>{0.5, 0.5})) << "the control";
+  }
+  for (const char* answer : {"null", "NaN", "None", "-nan", R"({"reward":null})", R"({"reward":NaN})",
+                             R"({"why":"a\"NaN","reward":-NaN})"}) {
+    const auto function = make_command_reward(program("say ") + answer, Duration{60});
+    for (const double reward : score(*function, 2)) EXPECT_TRUE(std::isnan(reward)) << answer;
+  }
+  for (const char* answer : {R"("NaN")", "nancy", "{}", R"({"reward":"null"})", "1e999"})
+    expect_refusal(std::string("say ") + answer, "a line must be a finite number");
+}
+
 TEST(CommandReward, BatchesLargerThanAPipe) {
   const auto function = make_command_reward("sed -u s/.*/0.5/", Duration{60});
   EXPECT_EQ(score(*function, 2000, std::string(1000, 'x')), std::vector<double>(2000, 0.5));
@@ -71,7 +87,6 @@ TEST(CommandReward, BatchesLargerThanAPipe) {
 TEST(CommandReward, ProgramsThatGoWrong) {
   expect_refusal("end", "ended with exit code 3 after 0 lines of this batch");
   expect_refusal("rubbish", "wrote 'scored: fine'; a line must be a finite number");
-  expect_refusal("nan", "wrote 'NaN'");
   expect_refusal("leave", "ended with exit code 3 after 0 lines of this batch");
   expect_refusal("twice", "wrote more lines than it was asked for: '");
   expect_refusal("early", "wrote more lines than");

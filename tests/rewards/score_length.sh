@@ -1,8 +1,8 @@
 #!/bin/sh
 # score_length.sh MODE: a program of rewards.functions = command:, as tests need it. For each line it writes the number of
-# its bytes; MODE is a way to go wrong after the first line: end, hang, rubbish, nan, twice, long, object (correct),
+# its bytes; MODE is a way to go wrong after the first line: end, hang, rubbish, twice, long, object (correct),
 # early (writes before it is asked), stuck (never reads), leave (ends, but something that it started holds its output),
-# detach (correct, and the same).
+# detach (correct, and the same), or say TEXT.
 case $1 in
   early) echo 1 ;;
   stuck) exec sleep 600 ;;
@@ -14,7 +14,7 @@ while IFS= read -r line; do
     detach) setsid sleep 20 & echo 1 ;;
     hang) sleep 600 ;;
     rubbish) echo "scored: fine" ;;
-    nan) echo NaN ;;
+    say) printf '%s\n' "$2" ;;
     twice) echo 1 && echo 2 ;;
     long) head -c 100000 /dev/zero | tr '\0' 1 ;;
     object) echo "{\"reward\": ${#line}, \"comment\": \"its length\"}" ;;

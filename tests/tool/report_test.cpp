@@ -60,22 +60,31 @@ TEST_F(ReportTools, FormatsAreChecked) {
   EXPECT_THAT(outcome.err, HasSubstr("--format pdf: it must be html, png or svg"));
 }
 
-TEST_F(ReportTools, PicturesNeedGnuplot) {
+TEST_F(ReportTools, PngAloneNeedsGnuplot) {
   const std::string search_path = std::getenv("PATH");
   setenv("PATH", path("none").c_str(), 1);
   const Outcome outcome = llmtool({"export-viz", path("a"), "--output", path("out")});
+  const Outcome svg = llmtool({"report", path("a"), "--output", path("other"), "--format", "svg"});
   setenv("PATH", search_path.c_str(), 1);
   EXPECT_EQ(outcome.code, 69);
   EXPECT_THAT(outcome.err, HasSubstr("gnuplot is not installed"));
-  EXPECT_TRUE(std::filesystem::is_empty(path("out"))) << "nothing is left behind";
+  EXPECT_THAT(outcome.err, HasSubstr("--format svg"));
+  EXPECT_EQ(svg.code, 0) << svg.err;
+  EXPECT_EQ(content("out/loss.svg"), content("other/loss.svg")) << "the others are written all the same";
+  for (const auto& entry : std::filesystem::directory_iterator(path("out")))
+    EXPECT_EQ(entry.path().extension(), ".svg") << "nothing else is left behind";
 }
 
 TEST_F(ReportTools, PicturesAreFilesOfTheirOwn) {
-  if (std::system("command -v gnuplot >/dev/null") != 0) GTEST_SKIP() << "gnuplot is not installed";
   const Outcome outcome = llmtool({"report", path("a"), "--output", path("out"), "--format", "svg"});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_THAT(content("out/loss.svg"), HasSubstr("training"));
-  EXPECT_THAT(content("out/it-s-touch-x.svg"), HasSubstr("it's  touch x "));
+  EXPECT_THAT(content("out/loss.svg"), HasSubstr(">training</text>"));
+  EXPECT_THAT(content("out/loss.svg"), HasSubstr("<polyline points="));
+  EXPECT_THAT(content("out/it-s-touch-x.svg"), HasSubstr("it&#39;s"));
+  if (std::system("command -v gnuplot >/dev/null") != 0) GTEST_SKIP() << "gnuplot is not installed";
+  const Outcome png = llmtool({"report", path("a"), "--output", path("out"), "--format", "png"});
+  EXPECT_EQ(png.code, 0) << png.err;
+  EXPECT_THAT(content("out/loss.png"), HasSubstr("PNG"));
   EXPECT_FALSE(std::filesystem::exists("x")) << "gnuplot runs no command of a name";
 }
 

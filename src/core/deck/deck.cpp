@@ -63,7 +63,27 @@ void DeckLoader::load(std::string_view text, std::span<const std::string> overri
   const RawDeck deck = read_deck_text(text, errors_);
   check_sections(deck);
   for (const RawKey& raw : deck.keys) choose(raw);
-  for (const RawKey& raw : read_overrides(overrides, errors_)) choose(raw);
+  // An argument replaces the same key, and one that excludes it; an earlier argument that is replaced is worth a note.
+  const auto replace = [&](std::string_view key, std::string_view successor) {
+    const auto found = chosen_.find(key);
+    if (found == chosen_.end()) return;
+    const RawKey& before = found->second;
+    if (before.line == DeckErrors::command_line) {
+      notes_.push_back(fmt::format("{}: {} = {}: the later {} replaces it", errors_.place(before.line), key,
+                                   before.text, successor));
+    }
+    broken_.erase(found->first);
+    chosen_.erase(found);
+  };
+  for (const RawKey& raw : read_overrides(overrides, errors_)) {
+    const std::string name = raw.section + "." + raw.name;
+    replace(name, fmt::format("{} = {}", name, raw.text));
+    for (const auto& [first, second] : exclusive) {
+      if (name == first) replace(second, name);
+      if (name == second) replace(first, name);
+    }
+    choose(raw);
+  }
   for (const ExclusiveKeys& pair : exclusive) apply_exclusive(pair);
   for (const DeckKeys::Key& key : keys_.keys()) {
     const std::string name = key.full_name();
@@ -112,9 +132,8 @@ void DeckLoader::choose(const RawKey& raw) {
     return errors_.add(line, name, "no such key" + did_you_mean(raw.name, known));
   }
   const auto found = chosen_.find(name);
-  if (found != chosen_.end() && (found->second.line == line || line != DeckErrors::command_line)) {
-    const std::string where = line == DeckErrors::command_line ? "" : fmt::format(" in line {}", found->second.line);
-    errors_.add(line, name, fmt::format("is already given{}", where));
+  if (found != chosen_.end()) {
+    errors_.add(line, name, fmt::format("is already given in line {}", found->second.line));
     broken_[name] = true;
     return;
   }
@@ -126,17 +145,9 @@ void DeckLoader::choose(const RawKey& raw) {
 void DeckLoader::apply_exclusive(const ExclusiveKeys& pair) {
   const auto first = chosen_.find(pair.first), second = chosen_.find(pair.second);
   if (first == chosen_.end() || second == chosen_.end()) return;
-  const bool first_argument = first->second.line == DeckErrors::command_line;
-  const bool second_argument = second->second.line == DeckErrors::command_line;
-  if (first_argument == second_argument) {
-    const auto& [kept, extra] =
-        first->second.line > second->second.line ? std::pair(second, first) : std::pair(first, second);
-    fail(extra->first, fmt::format("cannot be combined with {}: give one of them", kept->first));
-    return;
-  }
-  const auto replaced = first_argument ? second : first;
-  broken_.erase(replaced->first);
-  chosen_.erase(replaced);
+  const auto& [kept, extra] =
+      first->second.line > second->second.line ? std::pair(second, first) : std::pair(first, second);
+  fail(extra->first, fmt::format("cannot be combined with {}: give one of them", kept->first));
 }
 
 void DeckLoader::parse(const DeckKeys::Key& key, const RawKey& raw) {

@@ -103,7 +103,7 @@ class Provenance {
 /// Reads a deck into the fields of `keys` and then helps to check keys against each other.
 class DeckLoader {
  public:
-  /// Resolves two exclusive keys: the command line's replaces the deck's; both from one source are an error.
+  /// Two exclusive keys: an argument replaces the deck's and earlier arguments; both in the deck are an error.
   using ExclusiveKeys = std::pair<std::string_view, std::string_view>;
 
   DeckLoader(const DeckKeys& keys, std::string deck_name);

@@ -161,7 +161,8 @@ same text.
   characters that could not be written there.
 - **Environment.** `${NAME}` is replaced by an environment variable. Relative paths start at the working directory of
   the job.
-- **Command line.** An argument `section.key=value` wins over the deck.
+- **Command line.** An argument `section.key=value` wins over the deck, and a later argument over an
+  earlier one of the same key.
 - **Numbers** that are used in fp32 must be finite there, and may be 0 there only if they are written as 0.
 )";
   for (const DeckKeys::Section& section : defaults.sections()) {

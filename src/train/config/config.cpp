@@ -15,6 +15,7 @@
 #include "core/deck/suggestion.hpp"
 #include "data/dataset.hpp"
 #include "generate/prompt_files.hpp"
+#include "train/config/sequence_length.hpp"
 
 namespace llmtrain {
 namespace {
@@ -385,8 +386,9 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
   config.visit(keys);
   DeckLoader deck(keys, deck_name);
   deck.load(deck_text, overrides, exclusive_keys, [&](const DeckKeys::Key& key) {
-    const bool evaluates = config.run.task == Task::evaluate;
-    return key.tasks.contains(config.run.task) && !(evaluates && key.full_name() == "data.train");
+    const bool evaluates = config.run.task == Task::evaluate, generates = config.run.task == Task::generate;
+    return key.tasks.contains(config.run.task) && !(evaluates && key.full_name() == "data.train") &&
+           !((evaluates || generates) && key.full_name() == "batch.sequence_length");
   });
   config.run.resolve(deck, deck_name);
   config.watchdog.resolve(deck);
@@ -394,13 +396,14 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
   if (config.run.task == Task::tokenizer) {
     resolve_tokenizer_task(deck, config);
   } else {
-    config.batch.resolve(deck, config.data.max_tokens_per_batch);
     if (folders == nullptr) folders = &own_folders;
     if (files != DeckFiles::recorded) {
       loaded = load_model_path(deck, config, *folders);
+      take_sequence_length(deck, config, loaded, *folders);
     } else if (!config.model.path.empty()) {
       loaded = config.model;
     }
+    config.batch.resolve(deck, config.data.max_tokens_per_batch);
     if (config.run.task == Task::reward) (loaded ? *loaded : config.model).head = ModelConfig::Head::score;
     if (files != DeckFiles::recorded && trains(config.run.task))
       grow_vocabulary(deck, config, folders != nullptr ? *folders : own_folders, loaded);

@@ -30,7 +30,8 @@ std::vector<DeckDifference> differences(const Config& config, std::string_view r
     const Origin origin = config.provenance.at(name).origin;
     const bool result = config.run.task == Task::evaluate && key.section == "evaluation";
     if ((key.change == Change::nothing && !result) || origin == Origin::unused) continue;
-    const bool found_out = name == "model.vocab_size" || name == "precision.compute";
+    const bool by_prompts = name == "batch.sequence_length" && config.run.task == Task::generate;
+    const bool found_out = name == "model.vocab_size" || name == "precision.compute" || by_prompts;
     if (found_out && (origin == Origin::automatic || key.print() == "auto")) continue;
     const std::string mine = key.print(), other = there_keys.find(name)->print();
     if (mine == other) continue;

@@ -9,6 +9,7 @@
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "core/files/folder_handle.hpp"
+#include "core/files/json_reader.hpp"
 #include "core/message.hpp"
 #include "data/tokenize/named_tokenizer.hpp"
 #include "hf/adapters/adapter_files.hpp"
@@ -91,6 +92,22 @@ ModelConfig take_recorded(DeckLoader& deck, Config& config, const Facts& facts) 
   return model;
 }
 
+/// Returns model_max_length of tokenizer_config.json, or 0 if it does not limit a text: Transformers writes about 1e30
+/// for "no limit". Whoever reads the tokenizer reports errors of the file.
+int64_t tokenizer_limit_of(const FolderHandle& folder) {
+  constexpr double largest = 1 << 24;
+  constexpr JsonLimits limits{int64_t{1} << 26, int64_t{1} << 20};
+  try {
+    if (!folder.has("tokenizer_config.json")) return 0;
+    const nlohmann::json settings = read_json(folder.open_to_read("tokenizer_config.json"), limits);
+    const auto found = settings.find("model_max_length");
+    const double limit = found != settings.end() && found->is_number() ? found->get<double>() : 0;
+    return limit >= 1 && limit <= largest ? static_cast<int64_t>(limit) : 0;
+  } catch (const UserError&) {
+    return 0;
+  }
+}
+
 }  // namespace
 
 const Facts& ModelFolders::find(const std::string& folder, const std::vector<std::string>& runs) {
@@ -110,6 +127,7 @@ const Facts& ModelFolders::find(const std::string& folder, const std::vector<std
     facts.config = read_hf_config(handle);
     // A name with a separator is a path even if it does not exist.
     if (has_tokenizer(handle)) facts.tokenizer_path = tokenizer_of_model(folder);
+    facts.tokens = tokenizer_limit_of(handle);
   }
   return known_.emplace(folder, std::move(facts)).first->second;
 }

@@ -43,7 +43,7 @@ class ModelFolders {
     std::string config;          ///< text of config.json; for a checkpoint, the recorded deck
     std::string tokenizer_path;  ///< the folder or checkpoint if it has a tokenizer; else empty
     std::string checkpoint;      ///< checkpoint whose deck that is; empty: none
-    int64_t tokens = 0;          ///< number of the checkpoint's embedding rows that are tokens
+    int64_t tokens = 0;          ///< embedding rows of a checkpoint that are tokens; of a folder its tokenizer's limit
     bool gone = false;           ///< the folder does not exist; the checkpoint is of a run that started from it
   };
 

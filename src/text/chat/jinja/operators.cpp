@@ -236,8 +236,11 @@ Value power(Evaluator& evaluator, const Value& left, const Value& right) {
 
 Value negate(Evaluator& evaluator, const Value& operand) {
   evaluator.require_defined(operand);
-  if (const BigInteger* big = operand.as_big())
+  if (const BigInteger* big = operand.as_big()) {
+    if (big->digits == digits_of(0x1p63).digits) return INT64_MIN;
     return BigInteger{big->is_negative() ? big->digits.substr(1) : "-" + big->digits};
+  }
+  if (operand.as_int() != nullptr && *operand.as_int() == INT64_MIN) return digits_of(0x1p63);
   if (operand.number() && !operand.integer()) return -*operand.number();
   if (!operand.integer()) evaluator.fail(fmt::format("a {} cannot be negated", operand.type_name()));
   return subtract(evaluator, Value(int64_t{0}), operand);

@@ -1,5 +1,5 @@
-// Which turns of a conversation are trained, and where they lie in the text: templates that render a beginning otherwise
-// than the whole, flags of turns.
+// Which turns of a conversation are trained, and where they lie in the text: templates that render a beginning
+// otherwise than the whole, flags of turns.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -81,7 +81,8 @@ constexpr int64_t golden_time = 1772600767;  ///< 2026-03-04 05:06:07, the clock
 constexpr const char* drops_thoughts =  // in the manner of DeepSeek and Qwen 3.5
     "{% for m in messages %}{% if m.role == 'assistant' %}<a>\n"
     "{% set c = m.content %}{% if not loop.last %}{% set c = c.split('</t>')[-1] %}{% endif %}{{ c }}<e>"
-    "{% else %}<{{ m.role }}>{{ m.content }}<e>{% endif %}{% endfor %}{% if add_generation_prompt %}<a>\n<t>{% endif %}";
+    "{% else %}<{{ m.role }}>{{ m.content }}<e>{% endif %}{% endfor %}{% if add_generation_prompt %}<a>\n<t>{% endif "
+    "%}";
 
 TEST(ChatTurns, ABeginningThatIsRenderedOtherwise) {
   const std::string path = file_of("drops", drops_thoughts);
@@ -123,12 +124,12 @@ TEST(ChatTurns, Flags) {
   const Conversation none = conversation({{"user", "a"}, {"assistant", "b", 0}});
   const std::string turn = "{{ m.content }};{% endgeneration %}";
   const std::string blocks =
-      file_of("blocks", "{% for m in messages %}<{{ m.role }}{{ m.train }}>{% if m.role == 'assistant' %}{% generation "
-                        "%}{{ m.content }};{% endgeneration %}{% else %}{{ m.content }};{% endif %}{% endfor %}");
-  const std::string plain = file_of(
-      "plain",
-      "{% for m in messages %}<{{ m.role }}{{ m.train }}>{{ m.content }};{% endfor %}"
-      "{% if add_generation_prompt %}<assistant>{% endif %}");
+      file_of("blocks",
+              "{% for m in messages %}<{{ m.role }}{{ m.train }}>{% if m.role == 'assistant' %}{% generation "
+              "%}{{ m.content }};{% endgeneration %}{% else %}{{ m.content }};{% endif %}{% endfor %}");
+  const std::string plain = file_of("plain",
+                                    "{% for m in messages %}<{{ m.role }}{{ m.train }}>{{ m.content }};{% endfor %}"
+                                    "{% if add_generation_prompt %}<assistant>{% endif %}");
   for (const std::string& path : {blocks, plain}) {
     EXPECT_EQ(trained(path, row), (Texts{"d;"}));
     EXPECT_EQ(trained(path, row, TrainOn::last), (Texts{"d;"}));
@@ -148,8 +149,12 @@ TEST(ChatTurns, BlocksOfEmptyTurns) {
   const std::string path = file_of("empty_blocks",
                                    "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content "
                                    "}};{% endgeneration %}{% else %}<{{ m.content }}>{% endif %}{% endfor %}");
-  const Conversation row = conversation(
-      {{"user", "a"}, {"assistant", "", 0}, {"user", "b"}, {"assistant", ""}, {"assistant", "c", 0}, {"assistant", "d"}});
+  const Conversation row = conversation({{"user", "a"},
+                                         {"assistant", "", 0},
+                                         {"user", "b"},
+                                         {"assistant", ""},
+                                         {"assistant", "c", 0},
+                                         {"assistant", "d"}});
   EXPECT_EQ(trained(path, row), (Texts{";", "d;"}));
 }
 
@@ -168,7 +173,8 @@ TEST(ChatTurns, TemplatesOfTrl) {
     const std::string name = entry.path().filename().string();
     if (entry.path().extension() != ".jinja" || name.ends_with("_training.jinja")) continue;
     const auto golden = goldens["templates"].find(name);
-    const bool is_known = golden != goldens["templates"].end() && (*golden)["source"] == test::hash_of_file(entry.path());
+    const bool is_known =
+        golden != goldens["templates"].end() && (*golden)["source"] == test::hash_of_file(entry.path());
     for (const auto& [row_name, row] : rows.items()) {
       if (row.contains("add_generation_prompt")) continue;
       Conversation given;
@@ -200,12 +206,13 @@ TEST(ChatTurns, TemplatesOfTrl) {
       std::string places;
       for (const TextRange& range : trained_ranges(encoded)) {
         size_t end = range.end;
-        while (end > range.begin && std::string_view(" \n").find(encoded.text.text[end - 1]) != std::string::npos) --end;
+        while (end > range.begin && std::string_view(" \n").find(encoded.text.text[end - 1]) != std::string::npos)
+          --end;
         if (end == range.begin) continue;
         places += (places.empty() ? "" : " ") + std::to_string(range.begin) + " " + std::to_string(end);
       }
-      EXPECT_EQ(test::hash_of(places), (*golden)["turns"][row_name].get<std::string>())
-          << places << "\n" << encoded.text.text;
+      EXPECT_EQ(test::hash_of(places), (*golden)["turns"][row_name].get<std::string>()) << places << "\n"
+                                                                                        << encoded.text.text;
       ++compared;
     }
   }
@@ -254,8 +261,8 @@ TEST(ChatTurns, NamedSpecialTokensAreVariables) {
 
 /// Integers beyond 64 bits keep their digits in templates and in variables of the deck.
 TEST(ChatTurns, IntegersBeyond64Bits) {
-  ChatConfig config = config_of(file_of("digits", "{{ messages[0].n | tojson }} {{ limit }} {{ messages[0].n > limit }}"),
-                                TrainOn::all);
+  ChatConfig config = config_of(
+      file_of("digits", "{{ messages[0].n | tojson }} {{ limit }} {{ messages[0].n > limit }}"), TrainOn::all);
   config.variables = {"limit:340282366920938463463374607431768211455"};
   Conversation row = conversation({{"user", "x"}});
   row.messages[0]["n"] = uint64_t{18446744073709551615U};

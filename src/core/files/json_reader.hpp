@@ -47,8 +47,8 @@ nlohmann::ordered_json parse_ordered_json(std::string_view text, const JsonLimit
 inline bool is_big_integer(const nlohmann::ordered_json& value) { return value.is_binary(); }
 /// Its decimal digits, after a minus if it is negative.
 std::string big_integer_text(const nlohmann::ordered_json& value);
-/// Writes a document of parse_ordered_json on one line, as dump() writes it, with the digits of big integers. Bytes that
-/// are not UTF-8 are replaced.
+/// Writes a document of parse_ordered_json on one line, as dump() writes it, with the digits of big integers. Bytes
+/// that are not UTF-8 are replaced.
 std::string json_text(const nlohmann::ordered_json& value);
 
 /// A handler of the parser's events, for documents too large to keep. A hook that returns fail(...) ends the parse.

@@ -40,8 +40,10 @@ bool read_flag(const OrderedJsonNode& flag) {
   if (value.is_boolean()) return value.get<bool>();
   const double number = value.is_number() ? value.get<double>() : -1;
   if (number != 0 && number != 1) {
-    flag.refuse_value("0 or 1, or false or true: a turn is trained or not, and has no weight between; correct it, or "
-                      "remove it from the row");
+    flag.refuse(fmt::format(
+        "is {}, and must be 0 or 1, or false or true: a turn is trained or it is not, with no weight between; correct "
+        "it, or remove it from the turn",
+        printable_value(value)));
   }
   return number == 1;
 }

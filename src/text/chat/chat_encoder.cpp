@@ -90,7 +90,7 @@ std::vector<size_t> trained_messages(const Conversation& row, bool only_last) {
 }
 
 /// Returns the bytes of turns, in order and apart.
-std::vector<TextRange> find_all(const std::vector<size_t>& messages, TurnFinder& turns) {
+std::vector<TextRange> find_turns(const std::vector<size_t>& messages, TurnFinder& turns) {
   std::vector<TextRange> all;
   for (const size_t message : messages) {
     for (const TextRange& range : turns.find(message)) {
@@ -238,7 +238,7 @@ ChatText ChatEncoder::render(const Conversation& given) const {
   if (chat.has_generation() && train_on == TrainOn::assistant && !has_flags) {
     text.trained = rendered.generated;
   } else {
-    text.trained = find_all(chosen, turns);
+    text.trained = find_turns(chosen, turns);
   }
   if (text.trained.empty() && !chosen.empty()) {
     fail_row(chat.name() + ": the template marks nothing of the conversation as generated");

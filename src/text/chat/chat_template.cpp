@@ -268,8 +268,9 @@ ChatVariables read_special_tokens(const std::string& folder) {
       const nlohmann::json content = value.is_object() ? value.value("content", nlohmann::json()) : value;
       if (is_known || !(content.is_string() || (content.is_null() && is_standard_token(name)))) return;
       if (std::ranges::find(row_variables, name) != std::end(row_variables)) {
-        throw UserError(ExitCode::bad_content,
-                        fmt::format("{}: a special token cannot have the name {}, a variable of every row", path, name));
+        throw UserError(
+            ExitCode::bad_content,
+            fmt::format("{}: a special token cannot have the name {}, a variable of every row", path, name));
       }
       variables.emplace_back(name, content.is_null() ? ordered_json() : ordered_json(content.get<std::string>()));
     };

@@ -16,7 +16,7 @@ using nlohmann::ordered_json;
 /// Bytes that may be rendered to find the turns of one row: the work grows with the square of their number.
 constexpr size_t max_prefix_bytes = size_t{64} << 20;
 
-[[noreturn]] void fail(const ChatTemplate& chat, const std::string& what) {
+[[noreturn]] void fail_template(const ChatTemplate& chat, const std::string& what) {
   throw UserError(ExitCode::bad_content, fmt::format("{}: {}", chat.name(), what));
 }
 
@@ -61,7 +61,7 @@ size_t header_length(std::string_view rest, std::string_view alone, std::string_
   return begin + (end > line.size() ? end : 0);
 }
 
-bool overlap(const TextRange& a, const TextRange& b) { return a.begin < b.end && b.begin < a.end; }
+bool ranges_overlap(const TextRange& a, const TextRange& b) { return a.begin < b.end && b.begin < a.end; }
 
 Conversation first_messages(const Conversation& row, size_t count) {
   Conversation prefix;
@@ -81,9 +81,10 @@ RenderedChat TurnFinder::render(size_t messages, bool add_generation_prompt) {
                                              {add_generation_prompt, rendering_.now});
   rendered_ += chat.text.size();
   if (rendered_ > max_prefix_bytes) {
-    fail(rendering_.chat,
-         "the conversation has too many turns to find them by rendering what comes before each: divide it, set "
-         "chat.train_on = last, or use a template with generation blocks");
+    fail_template(
+        rendering_.chat,
+        "the conversation has too many turns to find them by rendering what comes before each: divide it, set "
+        "chat.train_on = last, or use a template with generation blocks");
   }
   return chat;
 }
@@ -102,7 +103,7 @@ std::vector<TextRange> TurnFinder::find_blocks(size_t message) {
   if (owners_.empty()) {
     for (const TextRange& block : blocks) {
       const auto of_turn = [&](const MessageRange& from) {
-        return !from.is_role && overlap(from.range, block) && is_assistant(row_.messages[from.message]);
+        return !from.is_role && ranges_overlap(from.range, block) && is_assistant(row_.messages[from.message]);
       };
       const auto found = std::ranges::find_if(whole_.messages, of_turn);
       owners_.push_back(found == whole_.messages.end() ? none : found->message);
@@ -126,7 +127,7 @@ std::vector<TextRange> TurnFinder::find_blocks(size_t message) {
 
 TextRange TurnFinder::find_turn(size_t message) {
   const ChatTemplate& chat = rendering_.chat;
-  if (message == 0) fail(chat, "the assistant speaks first, and the template has no generation blocks");
+  if (message == 0) fail_template(chat, "the assistant speaks first, and the template has no generation blocks");
   const RenderedChat before = render(message, true);
   TextRange turn{before.text.size(), whole_.text.size()};
   if (!whole_.text.starts_with(before.text)) {
@@ -141,7 +142,7 @@ TextRange TurnFinder::find_turn(size_t message) {
   if (message + 1 == row_.messages.size()) return turn;
   turn.end = find_end(message, turn.begin, render(message + 1, false));
   for (const MessageRange& from : whole_.messages) {
-    if (from.message != message && overlap(from.range, turn)) fail_message(message);
+    if (from.message != message && ranges_overlap(from.range, turn)) fail_message(message);
   }
   return turn;
 }
@@ -154,8 +155,7 @@ std::optional<size_t> TurnFinder::find_begin(size_t message, const RenderedChat&
   const size_t earlier = end_of_earlier(whole_, message, said.front().begin);
   const size_t prompt = common_length(asking, render(message, false).text);
   return earlier + header_length(text.substr(earlier, said.front().begin - earlier),
-                                 asking.substr(end_of_earlier(before, message, asking.size())),
-                                 asking.substr(prompt));
+                                 asking.substr(end_of_earlier(before, message, asking.size())), asking.substr(prompt));
 }
 
 /// Finds a turn of which nothing stands in the text, by the place that a content would have.
@@ -183,7 +183,7 @@ TextRange TurnFinder::find_other(size_t message) {
   } catch (const UserError&) {  // the template refuses a conversation that ends here: the end of the turn is not known
   }
   for (const MessageRange& from : whole_.messages) {
-    if (from.message != message && overlap(from.range, turn)) turn.end = std::max(from.range.begin, turn.begin);
+    if (from.message != message && ranges_overlap(from.range, turn)) turn.end = std::max(from.range.begin, turn.begin);
   }
   return turn;
 }
@@ -254,10 +254,11 @@ size_t TurnFinder::find_border(size_t message) {
 }
 
 void TurnFinder::fail_message(size_t message) const {
-  fail(rendering_.chat,
-       fmt::format("message {} cannot be told apart from the others in the text of the template; one with generation "
-                   "blocks marks the turns of the assistant itself",
-                   message + 1));
+  fail_template(
+      rendering_.chat,
+      fmt::format("message {} cannot be told apart from the others in the text of the template; one with generation "
+                  "blocks marks the turns of the assistant itself",
+                  message + 1));
 }
 
 }  // namespace llmtrain

@@ -163,10 +163,9 @@ class PercentFormat {
       const bool needs_integer = std::string_view("xXo").find(conversion.letter) != std::string_view::npos;
       const bool is_float = std::string_view("eEfFgG").find(conversion.letter) != std::string_view::npos;
       const bool is_big = value.as_big() != nullptr && is_decimal_letter(conversion.letter);
-      const bool fits = value.number() &&
-                        (is_big     ? true
-                         : is_float ? std::isfinite(*value.number())
-                                    : *value.number() > -9e18 && *value.number() < 9e18);
+      const bool fits = value.number() && (is_big     ? true
+                                           : is_float ? std::isfinite(*value.number())
+                                                      : *value.number() > -9e18 && *value.number() < 9e18);
       if (!fits || (needs_integer && !value.integer())) {
         evaluator_.require_defined(value);
         if (value.number() && !needs_integer) evaluator_.fail("a number does not fit 64 bits");

@@ -61,8 +61,8 @@ uint32_t Value::depth() const {
 }
 
 std::string Value::type_name() const {
-  static constexpr const char* names[] = {"undefined", "NoneType", "bool", "int", "float", "str", "list", "dict",
-                                          "object",    "int"};
+  static constexpr const char* names[] = {"undefined", "NoneType", "bool", "int",    "float",
+                                          "str",       "list",     "dict", "object", "int"};
   static constexpr const char* kinds[] = {"list",        "tuple",      "range",    "dict_keys",
                                           "dict_values", "dict_items", "generator"};
   if (as_object() != nullptr) return as_object()->type_name();

@@ -27,8 +27,8 @@ struct Undefined {
 };
 struct None {};
 
-/// An int beyond 64 bits: its digits, after a minus if it is negative. It can be written and compared; arithmetic with it
-/// is refused.
+/// An int beyond 64 bits: its digits, after a minus if it is negative. It can be written and compared; arithmetic with
+/// it is refused.
 struct BigInteger {
   std::string digits;
   bool is_negative() const { return digits.front() == '-'; }

@@ -42,16 +42,26 @@ size_t end_of_earlier(const RenderedChat& chat, size_t message, size_t limit) {
   return end;
 }
 
+/// Returns where a text that ends before a turn has the first line of the prompt of generation, or a beginning of it at
+/// its end; its size if it has neither.
+size_t find_prompt(std::string_view text, std::string_view line) {
+  const size_t found = text.rfind(line);
+  if (found != std::string_view::npos) return found;
+  size_t length = std::min(text.size(), line.size());
+  while (length > 0 && !text.ends_with(line.substr(0, length))) --length;
+  return text.size() - length;
+}
+
 /// Returns the length of the header at the end of which a turn begins. `rest` is what stands between the message before
 /// and what the turn says, `alone` what follows that message where the conversation ends with it and an answer is
-/// asked for, and `prompt` the part of it that asks.
+/// asked for, and `prompt` the part of it that asks. The first turn of all has nothing before the prompt in `alone`.
 size_t header_length(std::string_view rest, std::string_view alone, std::string_view prompt) {
   if (rest.starts_with(alone)) return alone.size();
-  const size_t before_prompt = alone.size() - std::min(prompt.size(), alone.size());
   if (prompt.empty()) return common_length(rest, alone);
   const std::string_view line = prompt.substr(0, prompt.find('\n'));
-  const size_t begin = rest.starts_with(alone.substr(0, before_prompt)) ? before_prompt : rest.find(line);
-  if (begin == std::string_view::npos) return rest.size();
+  const size_t before_prompt = alone.size() - std::min(prompt.size(), alone.size());
+  const bool same_before = before_prompt > 0 && rest.starts_with(alone.substr(0, before_prompt));
+  const size_t begin = same_before ? before_prompt : find_prompt(rest, line);
   const size_t same = common_length(rest.substr(begin), prompt);
   if (same == prompt.size()) return begin + same;
   // The prompt goes on otherwise than the turn, with an opener of reasoning: its first line is the header. A prompt of
@@ -126,11 +136,10 @@ std::vector<TextRange> TurnFinder::find_blocks(size_t message) {
 }
 
 TextRange TurnFinder::find_turn(size_t message) {
-  const ChatTemplate& chat = rendering_.chat;
-  if (message == 0) fail_template(chat, "the assistant speaks first, and the template has no generation blocks");
-  const RenderedChat before = render(message, true);
+  // No messages stand before the first one: the prompt of generation is the one that follows it.
+  const RenderedChat before = render(std::max<size_t>(message, 1), true);
   TextRange turn{before.text.size(), whole_.text.size()};
-  if (!whole_.text.starts_with(before.text)) {
+  if (message == 0 || !whole_.text.starts_with(before.text)) {
     const std::optional<size_t> begin = find_begin(message, before);
     if (!begin) {
       const std::optional<TextRange> empty = find_empty_turn(message);

@@ -77,7 +77,7 @@ ROWS = {
         answer("<think>\nr2\n</think>\n\na2"),
     ],
     "only_thought": [user("q1"), answer("<think>\nr1\n</think>\n\n"), user("q2"), answer("a2")],
-    "reasoning": [user("q"), answer("a", reasoning_content="because")],
+    "one_reasoning": [user("q"), answer("a", reasoning_content="because")],
     "two_reasonings": [
         user("q1"),
         answer("a1", reasoning_content="because"),
@@ -87,7 +87,7 @@ ROWS = {
     "earlier_reasoning": [user("q1"), answer("a1", reasoning_content="because"), user("q2"), answer("a2")],
     "call": [user("q"), answer("", tool_calls=ONE), tool("out"), answer("a")],
     "call_with_text": [user("q"), answer("I look.", tool_calls=ONE), tool("out"), answer("a")],
-    "two_calls": [user("q"), answer("", tool_calls=TWO), tool("o1"), tool("o2", "g"), answer("a")],
+    "calls_of_two": [user("q"), answer("", tool_calls=TWO), tool("o1"), tool("o2", "g"), answer("a")],
     "call_with_reasoning": [
         user("q"),
         answer("", tool_calls=ONE, reasoning_content="r1"),
@@ -97,7 +97,7 @@ ROWS = {
     "call_without_answer": [SYSTEM, user("q"), answer("", tool_calls=ONE)],
     "call_null": [user("q"), answer(None, tool_calls=ONE), tool("out"), answer("a"), user("q2"), answer("a2")],
     "equal_turns": [user("q"), answer("x"), user("q"), answer("x"), user("x"), answer("q")],
-    "white_space": [user(" q "), answer("  a \n"), user("q2\n"), answer("\na2\n")],
+    "spaces_around": [user(" q "), answer("  a \n"), user("q2\n"), answer("\na2\n")],
     "empty_answer": [user("q"), answer(""), user("q2"), answer("a2")],
     "last_is_empty": [user("q"), answer("a"), user("q2"), answer("")],
     "answers_in_a_row": [user("q"), answer("a1"), answer("a2")],
@@ -160,6 +160,8 @@ def main():
     known = json.loads((HERE / "conversations.json").read_text())
     templates = {}
     for path in sorted(folder.glob("*_training.jinja")):
+        if path.name.startswith("gptoss"):
+            continue  # its last turn ends with another token than the others, so that these have none here
         plain = path.with_name(path.name.replace("_training", ""))
         source, training = (p.read_bytes().decode() for p in (plain, path))
         found = {name: turns(source, training, row) for name, row in (rows | known).items()}

@@ -27,14 +27,14 @@ std::string_view stripped(std::string_view text) {
 
 /// Returns the value of a column as text; that of a number or a bool is its JSON.
 std::string column_text(std::string_view columns, const std::string& column) {
-  const nlohmann::json row = parse_json(columns, "the columns of a row", {int64_t{1} << 40, int64_t{1} << 30});
+  const nlohmann::ordered_json row = parse_ordered_json(columns, {.values = int64_t{1} << 30}, columns.size());
   const auto found = row.find(column);
   if (found == row.end() || found->is_null() || found->is_structured()) {
     throw UserError(ExitCode::bad_content,
                     fmt::format("rewards.functions: a row has no text or number in the column {}, only {}",
                                 printable(column), printable(std::string(columns.substr(0, 200)))));
   }
-  return found->is_string() ? found->get<std::string>() : found->dump();
+  return found->is_string() ? found->get<std::string>() : json_text(*found);
 }
 
 /// Returns the last number of a column.

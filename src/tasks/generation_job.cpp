@@ -15,6 +15,7 @@
 #include "core/clock.hpp"
 #include "core/files/content_hash.hpp"
 #include "core/files/file_handle.hpp"
+#include "core/files/json_reader.hpp"
 #include "data/tokenize/dataset_tokenizer.hpp"
 #include "hf/adapters/adapter_config.hpp"
 #include "metrics/console.hpp"
@@ -91,7 +92,7 @@ CheckedPrompts check_prompts(const PromptFiles& prompts, Communicator& communica
   run_cancellable(communicator, "while it was reading prompts", [&](const Pause& pause) {
     for (int64_t number = communicator.rank(); number < prompts.size(); number += communicator.size()) {
       const Prompt prompt = prompts.read(number);
-      const std::string facts = fmt::format("{} {} {}", number, fmt::join(prompt.ids, ","), prompt.row.dump());
+      const std::string facts = fmt::format("{} {} {}", number, fmt::join(prompt.ids, ","), json_text(prompt.row));
       const uint64_t hash = digest_of(facts.data(), facts.size()).low;
       sums[0] += prompt.dropped > 0 ? 1 : 0;
       sums[1] += static_cast<int64_t>(hash >> 32U);

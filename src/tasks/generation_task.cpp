@@ -8,6 +8,7 @@
 
 #include "core/activity.hpp"
 #include "core/clock.hpp"
+#include "core/files/json_reader.hpp"
 #include "core/stop_request.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/launcher.hpp"
@@ -107,7 +108,7 @@ std::string GenerationTask::row_of(const Round& round, size_t c, const Continuat
     row["ids"] = std::move(ids);
   }
   if (config_.generate.logprobs) row["logprobs"] = continuation.logp;
-  return row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return json_text(row) + "\n";
 }
 
 void GenerationTask::finish(Round& round, size_t c, const Continuation& continuation) {

@@ -36,6 +36,21 @@ TEST(JsonReader, ReadsWhatTheLibraryReads) {
   }
 }
 
+/// A reader of rows keeps the digits of integers that the library reads as floats; numbers are those of the library.
+TEST(JsonReader, IntegersBeyond64BitsKeepTheirDigits) {
+  const std::string text =
+      R"({"n":[-9223372036854775809,18446744073709551616,340282366920938463463374607431768211455],)"
+      R"("u":18446744073709551615,"f":1.5e+300,"s":{"é\"":"\u0001","e":[],"o":{},"t":[true,null,-1,0.5]}})";
+  const nlohmann::ordered_json row = parse_ordered_json(text, {}, 10);
+  EXPECT_EQ(json_text(row), text);
+  EXPECT_NE(nlohmann::ordered_json::parse(text).dump(), text);
+  EXPECT_TRUE(is_big_integer(row["n"][0]));
+  EXPECT_EQ(big_integer_text(row["n"][0]), "-9223372036854775809");
+  EXPECT_FALSE(is_big_integer(row["u"]) || is_big_integer(row["f"]));
+  EXPECT_EQ(printable_value(row["n"][1]), "18446744073709551616");
+  EXPECT_TRUE(parse_json(text, "file.json")["n"][0].is_number_float());
+}
+
 TEST(JsonReader, NamesLineAndByteOfWhatIsWrong) {
   EXPECT_EQ(verdict("{\"a\": 1,\n \"b\": tru}"), "file.json:2: byte 19: not valid JSON");
   EXPECT_THAT(verdict("{\"a\": 1,\n \"a\": 2}"),

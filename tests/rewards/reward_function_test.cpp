@@ -75,6 +75,12 @@ TEST(RewardFunctions, LengthFallsFromItsLimitOn) {
   EXPECT_EQ(score("length:4", "", "{}", 80), -1);
 }
 
+TEST(RewardFunctions, IntegersBeyond64BitsAreComparedByTheirDigits) {
+  const std::string columns = R"({"answer": 340282366920938463463374607431768211455})";
+  EXPECT_EQ(score("exact:answer", "340282366920938463463374607431768211455", columns), 1);
+  EXPECT_EQ(score("exact:answer", "340282366920938463463374607431768211456", columns), 0);
+}
+
 TEST(RewardFunctions, RowsThatCannotBeScored) {
   const auto refused = [](const std::string& function, const std::string& columns, const std::string& what) {
     try {

@@ -85,12 +85,7 @@ TEST(ChatEncoder, PrefixesGiveTheMasksOfGenerationBlocks) {
   }
   // A template that counts its messages renders no prefix as in the whole.
   const std::string counts = write("counts.jinja", "{{ messages | length }}" + before + "{{ m.content }};" + after);
-  try {
-    trained(ChatEncoder(*tokenizer, config_of(counts), ""), row);
-    ADD_FAILURE();
-  } catch (const UserError& error) {
-    EXPECT_NE(std::string_view(error.what()).find("when they stand alone"), std::string_view::npos) << error.what();
-  }
+  EXPECT_EQ(trained(ChatEncoder(*tokenizer, config_of(counts), ""), row), (Texts{"b;", "d;"}));
 }
 
 /// Turns end where they do in the same template with generation blocks: a text for the end of the conversation is no

@@ -16,6 +16,7 @@
 #include "text/chat/chat_template.hpp"
 #include "text/chat/named_templates.hpp"
 #include "text/files/tokenizer_files.hpp"
+#include "text/trl_templates.hpp"
 
 namespace llmtrain {
 namespace {
@@ -23,43 +24,11 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
+using test::hash_of;
+
 const std::string folder = "tests/reference/chat/";
 
-std::string read(const fs::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-}
-
 ordered_json read_golden(const std::string& name) { return ordered_json::parse(std::ifstream(folder + name)); }
-
-/// FNV-1a, as in the script.
-std::string hash(std::string_view text) {
-  uint64_t value = 0xCBF29CE484222325;
-  for (const char byte : text) value = (value ^ static_cast<uint8_t>(byte)) * 0x100000001B3;
-  char digits[17];
-  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(value));
-  return digits;
-}
-
-/// Returns the folder of TRL's templates, empty if there is none.
-fs::path find_templates() {
-  if (const char* named = std::getenv("LLMTRAIN_TRL_TEMPLATES")) return named;
-  std::vector<fs::path> roots = {"/usr/lib/python3", "/usr/local/lib"};
-  for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
-    if (const char* root = std::getenv(name)) roots.push_back(fs::path(root) / "lib");
-  }
-  if (const char* home = std::getenv("HOME")) roots.push_back(fs::path(home) / ".local/lib");
-  std::error_code ignored;
-  for (const fs::path& root : roots) {
-    for (const auto& python : fs::directory_iterator(root, ignored)) {
-      for (const char* packages : {"site-packages", "dist-packages"}) {
-        const fs::path found = python.path() / packages / "trl/chat_templates";
-        if (fs::is_directory(found, ignored)) return found;
-      }
-    }
-  }
-  return {};
-}
 
 /// The script's clock: 2026-03-04 05:06:07.
 int64_t golden_time() {
@@ -104,18 +73,24 @@ ordered_json rendered(const ChatTemplate& chat, const ordered_json& row, std::st
     return std::count_if(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(bytes),
                          [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
   };
-  for (const TextRange& range : result.generated) ranges.push_back({characters(range.begin), characters(range.end)});
-  return {hash(text), ranges};
+  for (const TextRange& range : result.generated) {
+    if (ranges.empty() || ranges.back()[1] != characters(range.begin)) {
+      ranges.push_back({characters(range.begin), characters(range.end)});
+    } else {
+      ranges.back()[1] = characters(range.end);
+    }
+  }
+  return {hash_of(text), ranges};
 }
 
 TEST(ChatGoldens, TemplatesOfTrl) {
-  const fs::path templates = find_templates();
+  const fs::path templates = test::find_trl_templates();
   if (templates.empty()) GTEST_SKIP() << "no trl is installed, and LLMTRAIN_TRL_TEMPLATES names no folder";
   const ordered_json goldens = read_golden("chat_goldens.json"), conversations = read_golden("conversations.json");
   int compared = 0, other_versions = 0, raised = 0, with_ranges = 0;
   for (const auto& [name, golden] : goldens["templates"].items()) {
-    const std::string source = read(templates / name);
-    if (hash(source) != golden["source"].get<std::string>()) {
+    const std::string source = test::bytes_of_file(templates / name);
+    if (hash_of(source) != golden["source"].get<std::string>()) {
       ++other_versions;
       continue;
     }
@@ -146,16 +121,16 @@ std::string numbers_of(const EncodedRow& encoded, bool with_mask) {
 
 /// Ids and assistant masks by GPT-2's tokenizer.
 TEST(ChatGoldens, IdsAndMasksOfTrl) {
-  const fs::path templates = find_templates();
+  const fs::path templates = test::find_trl_templates();
   if (templates.empty()) GTEST_SKIP() << "no trl is installed, and LLMTRAIN_TRL_TEMPLATES names no folder";
   const char* data = std::getenv("LLMTRAIN_DATA");
   if (data == nullptr) GTEST_SKIP() << "LLMTRAIN_DATA is not set";
   const auto tokenizer = load_tokenizer(std::string(data) + "/tokenizer/gpt2");
   const ordered_json goldens = read_golden("chat_goldens.json"), conversations = read_golden("conversations.json");
-  int masks = 0, ids_alone = 0, completions = 0, refused = 0;
+  int masks = 0, ids_alone = 0, completions = 0, others = 0;
   for (const auto& [name, golden] : goldens["templates"].items()) {
-    if (hash(read(templates / name)) != golden["source"].get<std::string>()) continue;
-    const bool has_generation = ChatTemplate(read(templates / name), name).has_generation();
+    if (hash_of(test::bytes_of_file(templates / name)) != golden["source"].get<std::string>()) continue;
+    const bool has_generation = ChatTemplate(test::bytes_of_file(templates / name), name).has_generation();
     ChatConfig config;
     config.template_name = (templates / name).string();
     config.variables = {"bos_token:<|endoftext|>"};
@@ -166,40 +141,40 @@ TEST(ChatGoldens, IdsAndMasksOfTrl) {
       if (expected.is_null() || row.contains("add_generation_prompt") || (has_generation && !has_mask)) continue;
       // Transformers writes the list where a template does not read parts; their text is taken instead.
       std::string text;
-      rendered(ChatTemplate(read(templates / name), name), row, text);
+      rendered(ChatTemplate(test::bytes_of_file(templates / name), name), row, text);
       if (text.find("'type': 'text'") != std::string::npos) continue;
       config.train_on = has_mask ? ChatConfig::TrainOn::assistant : ChatConfig::TrainOn::all;
       EncodedRow encoded;
       ChatEncoder(*tokenizer, config, "", golden_time()).encode(conversation_of(row), encoded);
       std::string numbers = numbers_of(encoded, has_mask);
-      EXPECT_EQ(hash(numbers), expected[2].get<std::string>()) << name << " " << row_name << " " << numbers;
+      EXPECT_EQ(hash_of(numbers), expected[2].get<std::string>()) << name << " " << row_name << " " << numbers;
       ++(has_mask ? masks : ids_alone);
       numbers.back() ^= 1;  // control
-      EXPECT_NE(hash(numbers), expected[2].get<std::string>());
+      EXPECT_NE(hash_of(numbers), expected[2].get<std::string>());
       if (expected[3].is_null()) continue;
       Conversation divided = conversation_of(row);
       divided.prompt_messages = static_cast<int64_t>(divided.messages.size()) - 1;
       config.train_on = ChatConfig::TrainOn::completion;
       const ChatEncoder encoder(*tokenizer, config, "", golden_time());
+      encoder.encode(divided, encoded);
       if (expected[3] == "differs") {
-        EXPECT_THROW(encoder.encode(divided, encoded), UserError) << name << " " << row_name;
-        ++refused;
+        EXPECT_GT(encoded.trained, 0) << name << " " << row_name;
+        ++others;
       } else {
-        encoder.encode(divided, encoded);
-        EXPECT_EQ(hash(numbers_of(encoded, true)), expected[3].get<std::string>()) << name << " " << row_name;
+        EXPECT_EQ(hash_of(numbers_of(encoded, true)), expected[3].get<std::string>()) << name << " " << row_name;
         ++completions;
       }
     }
   }
   std::printf(
-      "%d rows have the ids and assistant masks of Transformers, %d the ids, %d the completion masks of TRL, %d are "
-      "refused since the prompt alone is rendered otherwise\n",
-      masks, ids_alone, completions, refused);
+      "%d rows have the ids and assistant masks of Transformers, %d the ids, %d the completion masks of TRL, of %d "
+      "the prompt alone is rendered otherwise\n",
+      masks, ids_alone, completions, others);
 }
 
 /// A template without generation blocks: rendering prefixes gives the masks of TRL's variant with blocks.
 TEST(ChatGoldens, PrefixesGiveTheMasksOfTrainingTemplates) {
-  const fs::path templates = find_templates();
+  const fs::path templates = test::find_trl_templates();
   if (templates.empty()) GTEST_SKIP() << "no trl is installed, and LLMTRAIN_TRL_TEMPLATES names no folder";
   const auto tokenizer = make_byte_tokenizer();
   const ordered_json conversations = read_golden("conversations.json");

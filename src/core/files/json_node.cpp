@@ -55,6 +55,7 @@ int64_t BasicJsonNode<Json>::integer_between(int64_t min, int64_t max) const {
 
 template <class Json>
 double BasicJsonNode<Json>::number() const {
+  if (value_->is_binary()) return std::stod(big_integer_text(*value_));
   if (!value_->is_number()) refuse_value("a number");
   return value_->template get<double>();
 }

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <iterator>
 #include <limits>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -69,6 +70,11 @@ class DocumentBuilder final : public JsonHandler {
     *place() = take_scalar(value, &root_);
     return true;
   }
+  bool on_float(double value, const std::string& text) override {
+    if (!keeps_digits || text.find_first_not_of("-0123456789") != std::string::npos) return on_value(value);
+    *place() = Json::binary({text.begin(), text.end()});
+    return true;
+  }
   bool on_key(std::string& name) override {
     auto& members = open_.back()->template get_ref<typename Json::object_t&>();
     if (members.size() >= max_keys_) return fail(fmt::format("an object with more than {} keys", max_keys_));
@@ -94,6 +100,7 @@ class DocumentBuilder final : public JsonHandler {
     return &open_.back()->emplace_back();
   }
 
+  static constexpr bool keeps_digits = std::is_same_v<Json, nlohmann::ordered_json>;
   size_t max_keys_;
   Json root_;
   std::vector<Json*> open_;
@@ -113,10 +120,33 @@ void run_events(std::string_view text, JsonHandler& handler) {
   }
 }
 
+std::string dumped(const nlohmann::ordered_json& value) {
+  return value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+/// Appends a document. The reader bounds its depth.
+void write_json(const nlohmann::ordered_json& value, std::string& out) {
+  if (is_big_integer(value)) {
+    out += big_integer_text(value);
+  } else if (value.is_structured()) {
+    const bool is_object = value.is_object();
+    const char* separator = is_object ? "{" : "[";
+    for (const auto& [key, item] : value.items()) {
+      out += separator;
+      if (is_object) out += dumped(key) + ":";
+      write_json(item, out);
+      separator = ",";
+    }
+    out += value.empty() ? (is_object ? "{}" : "[]") : (is_object ? "}" : "]");
+  } else {
+    out += dumped(value);
+  }
+}
+
 template <class Json>
 std::string short_text_of(const Json& value) {
   if (value.is_string()) return printable(value.template get_ref<const std::string&>());
-  const std::string text = printable(value.dump());
+  const std::string text = printable(json_text(value));
   return text.substr(1, text.size() - 2);
 }
 
@@ -166,6 +196,17 @@ nlohmann::ordered_json parse_ordered_json(std::string_view text, const JsonLimit
     throw JsonError(error.byte(), error.reason() + builder.parse_reason());
   }
   return builder.take_document();
+}
+
+std::string big_integer_text(const nlohmann::ordered_json& value) {
+  const auto& digits = value.get_binary();
+  return {digits.begin(), digits.end()};
+}
+
+std::string json_text(const nlohmann::ordered_json& value) {
+  std::string text;
+  write_json(value, text);
+  return text;
 }
 
 nlohmann::json parse_json(std::string_view text, const std::string& source, const JsonLimits& limits) {

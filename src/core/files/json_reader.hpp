@@ -39,8 +39,17 @@ class JsonError : public UserError {
   std::string reason_;
 };
 
-/// Parses a document whose objects keep the order of their keys and have at most `keys` of them. Throws JsonError.
+/// Parses a document whose objects keep the order of their keys and have at most `keys` of them. An integer beyond 64
+/// bits keeps its digits (is_big_integer). Throws JsonError.
 nlohmann::ordered_json parse_ordered_json(std::string_view text, const JsonLimits& limits, size_t keys);
+
+/// True for an integer that does not fit 64 bits. JSON has no binary data, which hold its digits.
+inline bool is_big_integer(const nlohmann::ordered_json& value) { return value.is_binary(); }
+/// Its decimal digits, after a minus if it is negative.
+std::string big_integer_text(const nlohmann::ordered_json& value);
+/// Writes a document of parse_ordered_json on one line, as dump() writes it, with the digits of big integers. Bytes
+/// that are not UTF-8 are replaced.
+std::string json_text(const nlohmann::ordered_json& value);
 
 /// A handler of the parser's events, for documents too large to keep. A hook that returns fail(...) ends the parse.
 class JsonHandler : public nlohmann::json_sax<nlohmann::json> {
@@ -54,7 +63,7 @@ class JsonHandler : public nlohmann::json_sax<nlohmann::json> {
   bool boolean(bool value) final { return take(value); }
   bool number_integer(number_integer_t value) final { return take(value); }
   bool number_unsigned(number_unsigned_t value) final { return take(value); }
-  bool number_float(number_float_t value, const string_t&) final { return take(value); }
+  bool number_float(number_float_t value, const string_t& text) final { return count() && on_float(value, text); }
   bool string(string_t& value) final { return take(std::move(value)); }
   bool binary(binary_t&) final { return fail("binary data"); }
   bool start_object(size_t) final { return open(true); }
@@ -67,6 +76,8 @@ class JsonHandler : public nlohmann::json_sax<nlohmann::json> {
  protected:
   explicit JsonHandler(int64_t max_values) : values_left_(max_values) {}
   virtual bool on_value(nlohmann::json value) = 0;  ///< a scalar
+  /// A number with a fraction, an exponent or more than 64 bits, and how the document writes it.
+  virtual bool on_float(double value, const std::string&) { return on_value(value); }
   virtual bool on_key(std::string& name) = 0;
   virtual bool on_open(bool object) = 0;  ///< start of an object or array, already counted by depth()
   virtual bool on_close() = 0;            ///< depth() no longer counts it

@@ -35,6 +35,8 @@ void encode_documents(const ChatEncoder& encoder, const RowDocuments& row, std::
   }
   if (!divided) return;
   for (EncodedRow& document : encoded) {
+    const std::vector<TextRange>& trained = document.text.trained;
+    if (trained.empty() || trained.front().begin != document.text.border) continue;  // its first turn is not trained
     const auto first = std::ranges::find(document.mask, uint8_t{1});
     std::fill(document.mask.begin() + static_cast<std::ptrdiff_t>(std::min(prompt, document.mask.size())), first,
               uint8_t{1});

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
@@ -31,6 +32,34 @@ Json read_content(const OrderedJsonNode& content, bool calls_tools) {
   return content.text();
 }
 
+/// Keys that say of a turn whether it is trained: those of OpenAI and mistral-finetune, axolotl, and LLaMA-Factory.
+constexpr std::array<std::string_view, 3> turn_flags = {"weight", "train", "loss_weight"};
+
+bool read_flag(const OrderedJsonNode& flag) {
+  const Json& value = flag.value();
+  if (value.is_boolean()) return value.get<bool>();
+  const double number = value.is_number() ? value.get<double>() : -1;
+  if (number != 0 && number != 1) {
+    flag.refuse(fmt::format(
+        "is {}, and must be 0 or 1, or false or true: a turn is trained or it is not, with no weight between; correct "
+        "it, or remove it from the turn",
+        printable_value(value)));
+  }
+  return number == 1;
+}
+
+/// Returns what the flags of a message say, nothing if it has none.
+std::optional<bool> read_flags(const OrderedJsonNode& message) {
+  std::optional<bool> trained;
+  for (const std::string_view name : turn_flags) {
+    if (!message.has(name)) continue;
+    const bool flag = read_flag(message.at(name));
+    if (trained && *trained != flag) message.at(name).refuse("contradicts another flag of the turn: keep one of them");
+    trained = flag;
+  }
+  return trained;
+}
+
 }  // namespace
 
 bool is_sharegpt_role(std::string_view role) {
@@ -50,10 +79,12 @@ Json read_message(const RowView& row, const OrderedJsonNode& message) {
       result["role"] = value;
     } else if (key == content) {
       result["content"] = read_content(message.at(key), calls_tools);
-    } else if (key != "role" && key != "content" && !value.is_null()) {  // a mapped column takes their place
+    } else if (key != "role" && key != "content" && !value.is_null() &&  // a mapped column takes their place
+               std::ranges::find(turn_flags, key) == turn_flags.end()) {
       result[key] = value;
     }
   }
+  if (const std::optional<bool> trained = read_flags(message)) result[turn_flag] = *trained;
   if (!result.contains("content")) result["content"] = nullptr;
   return result;
 }

@@ -13,7 +13,8 @@ inline constexpr RowRole message_content{"content", {"content", "value"}, RowRol
 bool is_sharegpt_role(std::string_view role);
 
 /// Returns the message with its keys in their order, those of its role and content renamed, without others that are
-/// null. Content is a text, a list of parts of text, or null beside tool_calls. Throws UserError.
+/// null. Content is a text, a list of parts of text, or null beside tool_calls. The flags weight, train and loss_weight
+/// become turn_flag. Throws UserError.
 nlohmann::ordered_json read_message(const RowView& row, const OrderedJsonNode& message);
 
 /// Returns the messages of a column; there is at least one.

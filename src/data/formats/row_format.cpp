@@ -75,8 +75,7 @@ void append_texts(const nlohmann::ordered_json& json, std::string& all) {
 
 float difficulty_of(const RowView& row) {
   const OrderedJsonNode node = row.at(difficulty_column);
-  if (!node.value().is_number()) node.refuse_value("a number");
-  const auto value = static_cast<float>(node.value().get<double>());
+  const auto value = static_cast<float>(node.number());
   if (!std::isfinite(value)) node.refuse("is too large for fp32");
   return value;
 }
@@ -150,7 +149,7 @@ std::string RowView::other_columns() const {
     });
     if (!used) others[column.key()] = column.value();
   }
-  return others.dump();
+  return json_text(others);
 }
 
 std::string RowView::key_in(const OrderedJsonNode& message, std::string_view role) const {

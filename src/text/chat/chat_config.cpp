@@ -4,9 +4,15 @@
 
 #include "core/deck/deck.hpp"
 #include "core/error.hpp"
+#include "core/files/json_reader.hpp"
 #include "text/chat/named_templates.hpp"
 
 namespace llmtrain {
+namespace {
+
+constexpr size_t max_variable_keys = 1000;  ///< of one object
+
+}  // namespace
 
 void ChatConfig::visit(DeckKeys& keys) {
   keys.section("chat", "Control how conversations become text, and which of their tokens are trained.", Change::breaks,
@@ -57,8 +63,12 @@ ChatVariables ChatConfig::template_variables() const {
     if (name == "messages" || name == "add_generation_prompt") {
       throw UserError(ExitCode::deck, fmt::format("{} cannot be given: every row sets this variable", name));
     }
-    nlohmann::ordered_json value = nlohmann::ordered_json::parse(text, nullptr, false);
-    if (value.is_discarded()) value = text;
+    nlohmann::ordered_json value;
+    try {
+      value = parse_ordered_json(text, {}, max_variable_keys);
+    } catch (const JsonError&) {
+      value = text;
+    }
     result.emplace_back(name, std::move(value));
   }
   return result;

@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include "core/error.hpp"
 #include "core/files/file_handle.hpp"
+#include "core/files/json_reader.hpp"
 #include "text/chat/jinja/lexer.hpp"
 #include "text/chat/named_templates.hpp"
+#include "text/chat/turn_finder.hpp"
 
 namespace llmtrain {
 namespace {
@@ -16,21 +19,7 @@ namespace {
 using TrainOn = ChatConfig::TrainOn;
 using nlohmann::ordered_json;
 
-/// Bytes that may be rendered to find the turns of one row: the work grows with the square of their number.
-constexpr size_t max_prefix_bytes = size_t{64} << 20;
-
 [[noreturn]] void fail_row(const std::string& message) { throw UserError(ExitCode::bad_content, message); }
-
-bool is_assistant(const ordered_json& message) {
-  return message.is_object() && message.contains("role") && message["role"] == "assistant";
-}
-
-Conversation first_messages(const Conversation& row, size_t count) {
-  Conversation prefix;
-  for (size_t i = 0; i < count; ++i) prefix.messages.push_back(row.messages[i]);
-  prefix.tools = row.tools;
-  return prefix;
-}
 
 /// The row with the deck's system message where it has none.
 Conversation with_system(const Conversation& row, const std::string& system) {
@@ -77,16 +66,55 @@ bool find_reads_parts(const ChatTemplate& chat, const ChatVariables& variables) 
   }
 }
 
-[[noreturn]] void fail_turns(const ChatTemplate& chat) {
-  fail_row(chat.name() + ": the turns of the assistant cannot be told apart in the text of the template");
+/// Returns the flag of a message that says whether it is trained.
+std::optional<bool> flag_of(const ordered_json& message) {
+  const auto found = message.find(turn_flag);
+  return found == message.end() || !found->is_boolean() ? std::nullopt : std::optional(found->get<bool>());
 }
 
-/// Returns where the text that comes from a message ends, at least `begin`.
-size_t end_of_content(const RenderedChat& chat, size_t message, size_t begin) {
-  for (const auto& [range, number] : chat.messages) {
-    if (number == message) begin = std::max(begin, range.end);
+/// Returns the messages whose turns are trained: the assistant's and those with a flag, without those whose flag says
+/// no; or the last turn of the assistant.
+std::vector<size_t> trained_messages(const Conversation& row, bool only_last) {
+  std::vector<size_t> chosen;
+  for (size_t i = row.messages.size(); i-- > 0;) {
+    const bool answers = is_assistant(row.messages[i]);
+    const bool is_trained = flag_of(row.messages[i]).value_or(answers);
+    if (is_trained && (answers || !only_last)) chosen.insert(chosen.begin(), i);
+    if (answers && only_last) break;
   }
-  return begin;
+  return chosen;
+}
+
+/// Returns the bytes of turns, in order and apart.
+std::vector<TextRange> find_turns(const std::vector<size_t>& messages, TurnFinder& turns) {
+  std::vector<TextRange> all;
+  for (const size_t message : messages) {
+    for (const TextRange& range : turns.find(message)) {
+      if (range.begin < range.end) all.push_back(range);
+    }
+  }
+  std::ranges::sort(all, {}, &TextRange::begin);
+  const auto meet = [](const TextRange& a, const TextRange& b) { return a.end > b.begin; };
+  if (std::ranges::adjacent_find(all, meet) != all.end()) {
+    fail_row("the turns of the assistant cannot be told apart in the text of the template");
+  }
+  return all;
+}
+
+/// Leaves the turns whose flag says that they are not trained out of the trained bytes.
+void leave_out_turns(const Conversation& row, size_t first, TurnFinder& turns, std::vector<TextRange>& trained) {
+  for (size_t i = first; i < row.messages.size(); ++i) {
+    if (flag_of(row.messages[i]).value_or(true)) continue;
+    for (const TextRange& turn : turns.find(i)) {
+      std::vector<TextRange> rest;
+      for (const TextRange& range : trained) {
+        rest.push_back({range.begin, std::clamp(turn.begin, range.begin, range.end)});
+        rest.push_back({std::clamp(turn.end, range.begin, range.end), range.end});
+      }
+      std::erase_if(rest, [](const TextRange& range) { return range.begin >= range.end; });
+      trained = std::move(rest);
+    }
+  }
 }
 
 bool is_space(std::string_view text) { return text.find_first_not_of(" \n\r\t") == std::string_view::npos; }
@@ -149,7 +177,7 @@ ChatEncoder::ChatEncoder(const Tokenizer& tokenizer, const ChatConfig& config, c
 std::string ChatEncoder::template_name() const { return templates_.empty() ? "none" : templates_.front().chat.name(); }
 
 std::string ChatEncoder::settings() const {
-  constexpr int rules = 3;  // of masks; a change makes other tokens of the same rows
+  constexpr int rules = 4;  // of masks; a change makes other tokens of the same rows
   ordered_json all = {{"rules", rules},
                       {"system", config_.system},
                       {"train_on", name_of(config_.train_on)},
@@ -157,7 +185,7 @@ std::string ChatEncoder::settings() const {
                       {"plain_texts", "with special tokens"}};
   for (const Named& known : templates_) all["templates"].push_back({known.name, known.source});
   for (const auto& [name, value] : variables_) all["variables"].push_back({name, value});
-  return all.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  return json_text(all);
 }
 
 const ChatEncoder::Named& ChatEncoder::choose(const Conversation& row) const {
@@ -184,131 +212,34 @@ ChatText ChatEncoder::render(const Conversation& given) const {
     throw UserError(error.code(),
                     fmt::format("{}; correct the row, or set chat.template to another template", error.what()));
   }
-  ChatText text{rendered.text, std::move(rendered.content), {}, 0, config_.parse_special};
+  ChatText text{rendered.text, rendered.content, {}, 0, config_.parse_special};
   TrainOn train_on = config_.train_on;
   if (train_on == TrainOn::automatic) train_on = row.prompt_messages >= 0 ? TrainOn::completion : TrainOn::assistant;
-  if (train_on == TrainOn::all) {
-    text.trained.push_back({0, text.text.size()});
+  if (train_on != TrainOn::all && std::ranges::none_of(row.messages, is_assistant)) {
+    fail_row("the conversation has no turn of the assistant");
+  }
+  if (train_on == TrainOn::completion && row.prompt_messages == std::ssize(row.messages)) {
+    fail_row("the conversation has a prompt and no completion");
+  }
+  TurnFinder turns({tokenizer_, chat, variables_, now_}, row, rendered);
+  const bool divided = train_on == TrainOn::completion && row.prompt_messages > 0;
+  if (divided) text.border = turns.find_border(static_cast<size_t>(row.prompt_messages));
+  if (divided || train_on == TrainOn::all) {
+    text.trained.push_back({text.border, text.text.size()});
+    leave_out_turns(row, divided ? static_cast<size_t>(row.prompt_messages) : 0, turns, text.trained);
     return text;
   }
-  if (std::ranges::none_of(row.messages, is_assistant)) fail_row("the conversation has no turn of the assistant");
-  if (train_on == TrainOn::completion && row.prompt_messages > 0) {
-    const auto size = static_cast<int64_t>(row.messages.size());
-    if (row.prompt_messages >= size) fail_row("the conversation has a prompt and no completion");
-    const Conversation prompt = first_messages(row, static_cast<size_t>(row.prompt_messages));
-    const std::string before = chat.render(prompt, variables_, {true, now_}).text;
-    if (!text.text.starts_with(before)) {
-      fail_row(
-          fmt::format("{}: the template renders the prompt alone otherwise than at the start of the conversation, so "
-                      "that the completion cannot be found: set chat.train_on = assistant and use a template with "
-                      "generation blocks, or another template",
-                      chat.name()));
-    }
-    text.trained.push_back({before.size(), text.text.size()});
-    text.border = before.size();
-    return text;
-  }
-  const bool only_last = train_on == TrainOn::last || train_on == TrainOn::completion;
-  if (chat.has_generation() && !only_last) {
-    text.trained = std::move(rendered.generated);
-  } else if (chat.has_generation()) {
-    size_t last = row.messages.size() - 1;
-    while (!is_assistant(row.messages[last])) --last;
-    const Conversation before = first_messages(row, last);
-    std::vector<TextRange> earlier;  // blocks of the turns before
-    if (std::ranges::any_of(before.messages, is_assistant))
-      earlier = chat.render(before, variables_, {false, now_}).generated;
-    std::vector<TextRange>& all = rendered.generated;
-    const size_t count = std::min(earlier.size(), all.size());
-    text.trained.assign(all.begin() + static_cast<std::ptrdiff_t>(count), all.end());
-    if (count > 0 && text.trained.empty()) {  // nothing stands between the last turn and the one before: one range
-      const TextRange& joined = all.back();
-      const size_t begin = joined.begin + (earlier[count - 1].end - earlier[count - 1].begin);
-      if (begin < joined.end) text.trained.push_back({begin, joined.end});
-    }
+  const bool has_flags = std::ranges::any_of(row.messages, [](const auto& m) { return m.contains(turn_flag); });
+  const std::vector<size_t> chosen = trained_messages(row, train_on != TrainOn::assistant);
+  if (chat.has_generation() && train_on == TrainOn::assistant && !has_flags) {
+    text.trained = rendered.generated;
   } else {
-    text.trained = find_turns(chat, row, rendered, only_last ? TrainOn::last : TrainOn::assistant);
+    text.trained = find_turns(chosen, turns);
   }
-  if (text.trained.empty()) fail_row(chat.name() + ": the template marks nothing of the conversation as generated");
+  if (text.trained.empty() && !chosen.empty()) {
+    fail_row(chat.name() + ": the template marks nothing of the conversation as generated");
+  }
   return text;
-}
-
-std::vector<TextRange> ChatEncoder::find_turns(const ChatTemplate& chat, const Conversation& row,
-                                               const RenderedChat& whole, TrainOn train_on) const {
-  std::vector<TextRange> trained;
-  size_t rendered = 0;
-  const size_t size = row.messages.size();
-  for (size_t i = size; i-- > 0;) {
-    if (!is_assistant(row.messages[i])) continue;
-    const TextRange turn = find_turn(chat, row, i, whole, rendered);
-    if (rendered > max_prefix_bytes) {
-      fail_row(
-          fmt::format("{}: the conversation has too many turns to find them by rendering what comes before each: "
-                      "divide it, set chat.train_on = last, or use a template with generation blocks",
-                      chat.name()));
-    }
-    if (!trained.empty() && trained.front().begin < turn.end) fail_turns(chat);
-    trained.insert(trained.begin(), turn);
-    if (train_on == TrainOn::last) break;
-  }
-  return trained;
-}
-
-/// Returns the bytes of one turn of the assistant, from after its header, by rendering what comes before it.
-TextRange ChatEncoder::find_turn(const ChatTemplate& chat, const Conversation& row, size_t message,
-                                 const RenderedChat& whole, size_t& rendered) const {
-  if (message == 0) fail_row(chat.name() + ": the assistant speaks first, and the template has no generation blocks");
-  const std::string before = chat.render(first_messages(row, message), variables_, {true, now_}).text;
-  rendered += before.size();
-  if (!whole.text.starts_with(before)) {
-    fail_row(
-        fmt::format("{}: message {} cannot be found in the text: the template renders the messages before it otherwise "
-                    "when they stand alone; a template with generation blocks has no need of it",
-                    chat.name(), message + 1));
-  }
-  TextRange turn{before.size(), whole.text.size()};
-  if (message + 1 == row.messages.size()) return turn;
-  const RenderedChat through = chat.render(first_messages(row, message + 1), variables_, {false, now_});
-  rendered += through.text.size();
-  turn.end = end_of_content(whole, message, turn.begin);
-  const size_t end = end_of_content(through, message, std::min(turn.begin, through.text.size()));
-  turn.end += common_end(std::string_view(through.text).substr(end), std::string_view(whole.text).substr(turn.end));
-  for (const auto& [range, number] : whole.messages) {
-    if (number != message && range.begin < turn.end && range.end > turn.begin) fail_turns(chat);
-  }
-  return turn;
-}
-
-/// Returns the length of the end of a turn, which the template writes after its content whether or not messages follow.
-/// `alone` is what stands there if none follows: it may go on with a text for the end of a conversation (EOS).
-size_t ChatEncoder::common_end(std::string_view alone, std::string_view followed) const {
-  constexpr size_t max_offset = 256;  // bytes that a template may write before the end of the last turn only
-  size_t same = 0, first = 0;
-  for (size_t begin = 0; begin < std::min(alone.size(), max_offset); ++begin) {
-    const std::string_view rest = alone.substr(begin);
-    const auto length = static_cast<size_t>(std::ranges::mismatch(rest, followed).in1 - rest.begin());
-    if (length <= same) continue;
-    same = length;
-    first = begin;
-  }
-  alone.remove_prefix(first);
-  if (same == alone.size()) return same;
-  std::vector<int32_t> ids;
-  std::vector<TextRange> ranges;
-  tokenizer_.encode_with_ranges(alone, ids, ranges);
-  for (size_t i = ids.size(); i-- > 0;) {
-    if (!tokenizer_.is_special(ids[i])) continue;
-    if (ranges[i].end <= same) return ranges[i].end;
-    same = std::min(same, ranges[i].begin);
-  }
-  // The texts after the end can begin alike, such as <|endoftext|> and <|user|>, also where they are no tokens.
-  for (const auto& [name, value] : variables_) {
-    if (!value.is_string() || !name.ends_with("_token")) continue;
-    const auto& token = value.get_ref<const std::string&>();
-    const size_t begin = alone.find(token, same - std::min(same, token.size()));
-    if (begin < same && begin + token.size() > same) same = begin;
-  }
-  return same;
 }
 
 void ChatEncoder::encode_text(EncodedRow& encoded) const {
@@ -352,7 +283,7 @@ void ChatEncoder::leave_out_space_after_stop(EncodedRow& encoded) const {
 void ChatEncoder::check_border(EncodedRow& encoded) const {
   const size_t border = encoded.text.border;
   const auto first = std::ranges::find(encoded.mask, uint8_t{1});
-  if (first == encoded.mask.end() || border == 0) return;
+  if (first == encoded.mask.end() || border == 0 || encoded.text.trained.front().begin != border) return;
   const auto index = static_cast<size_t>(first - encoded.mask.begin());
   const bool is_clean = encoded.ranges[index].begin == border && index > 0 && encoded.ranges[index - 1].end == border;
   // A run of white space before the border may be split otherwise at the end of a text.

@@ -86,12 +86,6 @@ class ChatEncoder {
     bool reads_parts;  ///< its content can be a list of parts
   };
   const Named& choose(const Conversation& row) const;
-  std::vector<TextRange> find_turns(const ChatTemplate& chat, const Conversation& row, const RenderedChat& whole,
-                                    ChatConfig::TrainOn train_on) const;
-  /// Adds the number of bytes that it renders to `rendered`.
-  TextRange find_turn(const ChatTemplate& chat, const Conversation& row, size_t message, const RenderedChat& whole,
-                      size_t& rendered) const;
-  size_t common_end(std::string_view alone, std::string_view followed) const;
   void encode_text(EncodedRow& encoded) const;
   void encode_plain(const InstructionRow& row, EncodedRow& encoded) const;
   void encode_alone(const std::string& prompt, EncodedRow& encoded) const;

@@ -22,6 +22,14 @@ using nlohmann::ordered_json;
 constexpr int64_t max_stored_chat_bytes = int64_t{1} << 30;
 constexpr const char* reasoning_fields[] = {"reasoning_content", "thinking", "reasoning"};
 
+constexpr std::string_view row_variables[] = {"messages", "tools", "documents", "add_generation_prompt"};
+
+bool is_standard_token(std::string_view name) {
+  static constexpr std::string_view names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                               "pad_token", "cls_token", "mask_token"};
+  return std::ranges::find(names, name) != std::end(names);
+}
+
 /// Converts JSON into values of a template; texts get the marks.
 class ValueReader {
  public:
@@ -31,8 +39,8 @@ class ValueReader {
     if (depth >= jinja::max_value_depth / 2) fail("the conversation nests lists and objects too deeply");
     if (json.is_string()) return read_text(json.get_ref<const std::string&>());
     if (json.is_boolean()) return json.get<bool>();
-    if (json.is_number_unsigned() && json.get<uint64_t>() > INT64_MAX)
-      fail("an integer of the conversation does not fit 64 bits");
+    if (is_big_integer(json) || (json.is_number_unsigned() && json.get<uint64_t>() > INT64_MAX))
+      return jinja::BigInteger{json_text(json)};
     if (json.is_number_integer()) return json.get<int64_t>();
     if (json.is_number_float()) return json.get<double>();
     if (json.is_array()) {
@@ -84,7 +92,7 @@ ordered_json normalized_messages(const ordered_json& messages, const std::string
     ordered_json copy = ordered_json::object();
     if (reasoning != nullptr) copy["thinking"] = *reasoning;
     for (const auto& [key, value] : message.items()) {
-      if (!value.is_null()) copy[key] = value;
+      if (!value.is_null() && key != turn_flag) copy[key] = value;
     }
     if (reasoning != nullptr) copy["reasoning_content"] = *reasoning;
     normalized.push_back(std::move(copy));
@@ -92,15 +100,18 @@ ordered_json normalized_messages(const ordered_json& messages, const std::string
   return normalized;
 }
 
-std::vector<TextRange> ranges_of(const jinja::MarkedText& text, jinja::Marks mark) {
+/// Returns where the text has the mark; neighbours that differ in the mark `apart` are not joined.
+std::vector<TextRange> ranges_of(const jinja::MarkedText& text, jinja::Marks mark, jinja::Marks apart = 0) {
   std::vector<TextRange> ranges;
+  jinja::Marks last = 0;
   for (const jinja::MarkedSpan& span : text.spans()) {
     if ((span.marks & mark) == 0) continue;
-    if (!ranges.empty() && ranges.back().end == span.begin) {
+    if (!ranges.empty() && ranges.back().end == span.begin && ((span.marks ^ last) & apart) == 0) {
       ranges.back().end = span.end;
     } else {
       ranges.push_back({span.begin, span.end});
     }
+    last = span.marks;
   }
   return ranges;
 }
@@ -109,10 +120,16 @@ std::vector<TextRange> ranges_of(const jinja::MarkedText& text, jinja::Marks mar
 jinja::Value read_numbered(const ordered_json& messages, const std::string& name) {
   auto list = std::make_shared<jinja::Sequence>();
   for (const ordered_json& message : messages) {
-    const auto number = static_cast<jinja::Marks>(list->items.size() + 1);
-    const ValueReader reader(name, jinja::mark::data | (number << jinja::mark::first_number));
-    list->items.push_back(reader.read(message, 1));
-    list->depth = std::max(list->depth, list->items.back().depth() + 1);
+    const auto number = static_cast<jinja::Marks>(list->items.size() + 1) << jinja::mark::first_number;
+    const ValueReader role(name, jinja::mark::data | number);
+    const ValueReader rest(name, jinja::mark::data | jinja::mark::said | number);
+    auto dict = std::make_shared<jinja::Dict>();
+    for (const auto& [key, value] : message.items()) {
+      dict->entries.emplace_back(role.read(key), (key == "role" ? role : rest).read(value, 2));
+      dict->depth = std::max(dict->depth, dict->entries.back().second.depth() + 1);
+    }
+    list->depth = std::max(list->depth, dict->depth + 1);
+    list->items.emplace_back(std::shared_ptr<const jinja::Dict>(std::move(dict)));
   }
   return std::shared_ptr<const jinja::Sequence>(std::move(list));
 }
@@ -121,7 +138,7 @@ std::vector<MessageRange> message_ranges_of(const jinja::MarkedText& text) {
   std::vector<MessageRange> ranges;
   for (const jinja::MarkedSpan& span : text.spans()) {
     const jinja::Marks number = span.marks >> jinja::mark::first_number;
-    if (number > 0) ranges.push_back({{span.begin, span.end}, number - 1});
+    if (number > 0) ranges.push_back({{span.begin, span.end}, number - 1, (span.marks & jinja::mark::said) == 0});
   }
   return ranges;
 }
@@ -169,8 +186,8 @@ RenderedChat ChatTemplate::render(const Conversation& conversation, const ChatVa
   jinja::Evaluator evaluator(*template_, {});
   evaluator.now = options.now;
   const jinja::MarkedText text = evaluator.render(values);
-  return {text.bytes(), ranges_of(text, jinja::mark::data), ranges_of(text, jinja::mark::generated),
-          message_ranges_of(text)};
+  return {text.bytes(), ranges_of(text, jinja::mark::data),
+          ranges_of(text, jinja::mark::generated, jinja::mark::odd_block), message_ranges_of(text)};
 }
 
 std::string serialize(const ChatFiles& files) {
@@ -241,22 +258,32 @@ std::vector<ChatTemplateFile> read_chat_templates(const std::string& folder) {
 }
 
 ChatVariables read_special_tokens(const std::string& folder) {
-  static constexpr const char* names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                          "pad_token", "cls_token", "mask_token"};
   if (auto stored = read_stored_chat(with_slash(folder))) return std::move(stored->variables);
   ChatVariables variables;
   for (const char* file : {"tokenizer_config.json", "special_tokens_map.json"}) {
-    const nlohmann::json config = read_config(with_slash(folder) + file);
-    for (const char* name : names) {
-      const auto found = config.find(name);
-      if (found == config.end()) continue;
-      const nlohmann::json content = found->is_object() ? found->value("content", nlohmann::json()) : *found;
-      const bool is_known =
-          std::any_of(variables.begin(), variables.end(), [&](const auto& entry) { return entry.first == name; });
-      if (is_known) continue;
-      if (content.is_string()) variables.emplace_back(name, content.get<std::string>());
-      if (content.is_null()) variables.emplace_back(name, nullptr);
+    const std::string path = with_slash(folder) + file;
+    const nlohmann::json config = read_config(path);
+    const auto add = [&](const std::string& name, const nlohmann::json& value) {
+      const bool is_known = std::ranges::find(variables, name, &ChatVariables::value_type::first) != variables.end();
+      const nlohmann::json content = value.is_object() ? value.value("content", nlohmann::json()) : value;
+      if (is_known || !(content.is_string() || (content.is_null() && is_standard_token(name)))) return;
+      if (std::ranges::find(row_variables, name) != std::end(row_variables)) {
+        throw UserError(
+            ExitCode::bad_content,
+            fmt::format("{}: a special token cannot have the name {}, a variable of every row", path, name));
+      }
+      variables.emplace_back(name, content.is_null() ? ordered_json() : ordered_json(content.get<std::string>()));
+    };
+    const auto add_named = [&](const char* key) {
+      const auto found = config.find(key);
+      if (found == config.end() || !found->is_object()) return;
+      for (const auto& [name, value] : found->items()) add(name, value);
+    };
+    add_named("extra_special_tokens");
+    for (const auto& [name, value] : config.items()) {
+      if (name.ends_with("_token")) add(name, value);
     }
+    add_named("model_specific_special_tokens");
   }
   return variables;
 }

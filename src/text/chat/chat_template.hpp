@@ -22,13 +22,14 @@ struct Template;
 struct MessageRange {
   TextRange range;
   size_t message;
+  bool is_role;  ///< from nothing but its role
 };
 
 /// A rendered conversation. Ranges are bytes of the text, in order and apart.
 struct RenderedChat {
   std::string text;
   std::vector<TextRange> content;    ///< from the row; special tokens in it are not the template's
-  std::vector<TextRange> generated;  ///< inside generation blocks
+  std::vector<TextRange> generated;  ///< inside generation blocks; those of neighbours are not joined
   std::vector<MessageRange> messages;
 };
 
@@ -83,9 +84,10 @@ ChatFiles parse_chat_files(std::string_view text, const std::string& place);
 /// it has none. UserError(bad_content).
 std::vector<ChatTemplateFile> read_chat_templates(const std::string& folder);
 
-/// Returns the named special tokens of a model folder as variables: bos_token, eos_token, unk_token, sep_token,
-/// pad_token, cls_token, mask_token, as far as its files name them; null where a
-/// file says that there is none. UserError(bad_content).
+/// Returns the named special tokens of a model folder as variables, as Transformers' special_tokens_map has them:
+/// bos_token, eos_token, unk_token, sep_token, pad_token, cls_token, mask_token, and those of the model: other names
+/// that end with _token, and the names in extra_special_tokens and model_specific_special_tokens. Null where a file
+/// says that there is none. UserError(bad_content).
 ChatVariables read_special_tokens(const std::string& folder);
 
 }  // namespace llmtrain

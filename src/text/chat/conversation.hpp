@@ -8,10 +8,14 @@
 
 namespace llmtrain {
 
+/// Key of a message that says whether it is trained, true or false. No template sees it.
+inline constexpr const char* turn_flag = "train";
+
 /// Messages as Transformers' apply_chat_template takes them.
 struct Conversation {
-  nlohmann::ordered_json messages = nlohmann::ordered_json::array();  ///< objects with at least "role" and "content"
-  nlohmann::ordered_json tools = nullptr;                             ///< an array of JSON schemas, or null
+  /// Objects with at least "role" and "content", maybe with turn_flag.
+  nlohmann::ordered_json messages = nlohmann::ordered_json::array();
+  nlohmann::ordered_json tools = nullptr;  ///< an array of JSON schemas, or null
   int64_t prompt_messages = -1;  ///< number of leading messages that form the prompt; -1: the row does not divide them
 };
 

@@ -91,10 +91,13 @@ constexpr std::string_view qwen3 = LLMTRAIN_CHAT_CONTENT
 constexpr std::string_view llama2 = LLMTRAIN_CHAT_CONTENT LLMTRAIN_CHAT_ALTERNATING
     "{%- for message in turns -%}"
     "{%- if message.role == 'user' -%}"
-    "{{- bos_token ~ '[INST] ' -}}"
-    "{%- if loop.first and system is defined -%}{{- '<<SYS>>\\n' + system + '\\n<</SYS>>\\n\\n' -}}{%- endif -%}"
-    "{{- content_of(message) + ' [/INST]' -}}"
-    "{%- else -%}{%- generation -%}{{- content_of(message) ~ eos_token -}}{%- endgeneration -%}{%- endif -%}"
+    "{%- set asked = content_of(message) -%}"
+    "{%- if loop.first and system is defined -%}"
+    "{%- set asked = '<<SYS>>\\n' + system + '\\n<</SYS>>\\n\\n' + asked -%}{%- endif -%}"
+    "{{- bos_token ~ '[INST] ' ~ asked | trim ~ ' [/INST]' -}}"
+    "{%- else -%}"
+    "{%- generation -%}{{- ' ' ~ content_of(message) | trim ~ ' ' ~ eos_token -}}{%- endgeneration -%}"
+    "{%- endif -%}"
     "{%- endfor -%}";
 
 constexpr std::string_view llama3 = LLMTRAIN_CHAT_CONTENT
@@ -143,7 +146,7 @@ constexpr std::string_view gemma = LLMTRAIN_CHAT_CONTENT LLMTRAIN_CHAT_ALTERNATI
     "{%- for message in turns -%}"
     "{%- if message.role == 'user' -%}"
     "{{- '<start_of_turn>user\\n' -}}"
-    "{%- if loop.first and system is defined -%}{{- system | trim + '\\n\\n' -}}{%- endif -%}"
+    "{%- if loop.first and system is defined -%}{{- system + '\\n\\n' -}}{%- endif -%}"
     "{{- content_of(message) | trim + '<end_of_turn>\\n' -}}"
     "{%- else -%}"
     "{{- '<start_of_turn>model\\n' -}}"

@@ -38,10 +38,17 @@ VARIABLES = {
         {"name": "al", "age": 1, "home": {"city": "y"}},
         {"name": "Cy", "age": 3},
     ],
+    "ids": {"u": 2**64 - 1, "big": 2**128 - 1, "low": -(2**63) - 1},
     "numbers": {"one": 1, "big": 9007199254740993, "f": 1e16, "g": 1e-05, "h": 0.1, "minus": -7},
 }
 
 EXPRESSIONS = """
+ids | tojson|ids|ids.big|ids.u|'' ~ ids.low|[ids.big, none]|{'a': ids.low} | tojson(indent=1)|ids.big | string | length|ids.big | tojson | upper
+'%d' % ids.big|'%s' % ids.low|'%i|%45d|' % (ids.low, ids.big)|'{}'.format(ids.big)|'{:,}'.format(ids.big)|'{:>45}'.format(ids.low)|'{:+d}'.format(ids.big)|'%.2f' % ids.u
+ids.big > 5|ids.low < -1|ids.low > 0|ids.big == ids.big|ids.big != ids.u|ids.big == 340282366920938463463374607431768211455|ids.big == 340282366920938463463374607431768211456
+ids.big > 3.4028236692093846e38|ids.big == 3.402823669209385e38|ids.low == -9.223372036854775808e18|ids.u < 1.8446744073709552e19|ids.u >= 18446744073709551615|ids.low <= -9223372036854775808
+ids.big is number|ids.big is integer|ids.big is float|ids.big is string|ids.big | int|ids.big | float|-ids.big|- -ids.low|ids.low | abs|ids.big | abs|ids.u | round|1e25 | int|'15511210043330985984000000' | int
+[ids.big, 1, ids.low, 2.5] | sort|[ids.u, ids.big] | max|ids.big in [1, ids.big]|{ids.big: 1}[ids.big]|'yes' if ids.low else 'no'|not ids.big|[ids.u, ids.u, 1] | unique | list|ids.values() | min
 1 + 2 * 3 - 4 / 2|1 // 2|-7 // 2|-7 % 3|7 % -3|2 ** 10|2 ** -1|2 ** 3 ** 2|-2 ** 2|7.5 // 2|7.5 % 2|1e3|1_000|0x1f|0b101|0o17|.5
 'a' + 'b'|'a' * 3|3 * 'ab'|[1] + [2]|[1, 2] * 2|(1, 2) + (3,)|'a' ~ 1 ~ none ~ true ~ 1.0|'a' + 1|1 + none|[1] + (2,)|1 / 0|-'a'
 1 < 2 < 3|1 < 3 < 2|1 == 1.0|'a' < 'b'|'a' == 1|1 < 'a'|[1, 2] < [1, 3]|none == none|true == 1|not none|not ''|'' or 'x'|0 and 1|1 and 2

@@ -36,12 +36,12 @@ class SpecFormat {
     }
     parse(is_number ? '>' : '<');
     if (value.as_text() != nullptr) return padded(formatted_text(*value.as_text()), 0);
-    const bool as_integer = value.integer().has_value() && !is_one_of(type_, "eEfFgG%");
+    const bool as_integer = (value.integer() || value.as_big() != nullptr) && !is_one_of(type_, "eEfFgG%");
     if (as_integer && type_ == 'c') return padded(character_with(evaluator_, value), 0);
     std::string prefix;
-    std::string digits = as_integer ? integer_digits(*value.integer(), prefix) : float_digits(*value.number());
+    std::string digits = as_integer ? integer_digits(value, prefix) : float_digits(*value.number());
     if (grouping_ != '\0') group(digits);
-    const bool is_negative = value.integer() ? *value.integer() < 0 : std::signbit(*value.number());
+    const bool is_negative = as_integer ? *value.number() < 0 : std::signbit(*value.number());
     if (is_negative && digits != "nan" && digits != "NAN") {
       prefix.insert(0, 1, '-');
     } else if (sign_ != '-') {
@@ -98,10 +98,15 @@ class SpecFormat {
     return text.slice(0, CodePointOffsets(text.bytes()).at(precision_));
   }
 
-  std::string integer_digits(int64_t number, std::string& prefix) const {
+  std::string integer_digits(const Value& value, std::string& prefix) const {
     const char type = type_ == '\0' ? 'd' : type_;
     if (!is_one_of(type, "dboxX") || precision_ >= 0 || (grouping_ != '\0' && type != 'd')) refuse();
+    if (const BigInteger* big = value.as_big()) {
+      if (type != 'd') refuse();
+      return big->digits.substr(big->is_negative() ? 1 : 0);
+    }
     if (is_alternate_ && type != 'd') prefix = std::string("0") + type;
+    const int64_t number = *value.integer();
     const uint64_t size = number < 0 ? uint64_t{0} - static_cast<uint64_t>(number) : static_cast<uint64_t>(number);
     return fmt::format(fmt::runtime(fmt::format("{{:{}}}", type)), size);
   }

@@ -39,7 +39,8 @@ class Evaluator {
 
   /// Renders the template once. UserError(bad_content) "name:line: message".
   MarkedText render(const std::vector<std::pair<std::string, Value>>& variables);
-  int64_t now = -1;  ///< seconds since 1970 for strftime_now, in UTC; -1: the clock, in local time
+  int64_t now = -1;    ///< seconds since 1970 for strftime_now, in UTC; -1: the clock, in local time
+  int64_t blocks = 0;  ///< generation blocks that have run
 
   // Running.
   Value evaluate(const Expression& expression);

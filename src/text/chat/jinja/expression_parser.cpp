@@ -201,6 +201,10 @@ const Expression* Parser::parse_primary() {
     const char* const end = first.text.data() + first.text.size();
     int64_t number = 0;
     const auto [stop, error] = std::from_chars(first.text.data() + (is_prefixed ? 2 : 0), end, number, base);
+    if (const auto big = read_big_integer(first.text)) {
+      literal->value = Value(*big);
+      return literal;
+    }
     if (error != std::errc() || stop != end) {
       fail_at(template_.name, first.line, fmt::format("the integer {} does not fit 64 bits", first.text));
     }

@@ -42,18 +42,17 @@ std::string printed_float(const Conversion& conversion, double number) {
   return buffer.data();
 }
 
+bool is_decimal_letter(char letter) { return std::string_view("diu").find(letter) != std::string_view::npos; }
+
 /// Prints the sign before the digits of the absolute value in every base, unlike C.
-std::string printed_integer(const Conversion& conversion, int64_t number) {
-  const bool is_decimal = std::string_view("diu").find(conversion.letter) != std::string_view::npos;
-  const char letter = is_decimal ? 'd' : conversion.letter;
-  const uint64_t size = number < 0 ? uint64_t{0} - static_cast<uint64_t>(number) : static_cast<uint64_t>(number);
-  std::string digits = fmt::format(fmt::runtime(fmt::format("{{:{}}}", letter)), size);
+std::string printed_integer(const Conversion& conversion, std::string digits, bool is_negative) {
+  const bool is_decimal = is_decimal_letter(conversion.letter);
   const auto pad = [&](int64_t width) {
     if (width > std::ssize(digits)) digits.insert(0, static_cast<size_t>(width) - digits.size(), '0');
   };
   pad(conversion.precision);
-  std::string before = number < 0 ? "-" : has_flag(conversion, '+') ? "+" : has_flag(conversion, ' ') ? " " : "";
-  if (has_flag(conversion, '#') && !is_decimal) before += std::string("0") + letter;
+  std::string before = is_negative ? "-" : has_flag(conversion, '+') ? "+" : has_flag(conversion, ' ') ? " " : "";
+  if (has_flag(conversion, '#') && !is_decimal) before += std::string("0") + conversion.letter;
   if (has_flag(conversion, '0') && !has_flag(conversion, '-')) pad(conversion.width - std::ssize(before));
   return before + digits;
 }
@@ -61,8 +60,17 @@ std::string printed_integer(const Conversion& conversion, int64_t number) {
 MarkedText printed_number(const Conversion& conversion, const Value& value) {
   const bool is_float = std::string_view("eEfFgG").find(conversion.letter) != std::string_view::npos;
   if (is_float) return MarkedText(printed_float(conversion, *value.number()));
+  const BigInteger* big = value.as_big();
+  if (big != nullptr) {
+    const bool is_negative = big->is_negative();
+    return padded(MarkedText(printed_integer(conversion, big->digits.substr(is_negative ? 1 : 0), is_negative)),
+                  conversion);
+  }
   const int64_t number = value.integer() ? *value.integer() : static_cast<int64_t>(*value.number());
-  return padded(MarkedText(printed_integer(conversion, number)), conversion);
+  const uint64_t size = number < 0 ? uint64_t{0} - static_cast<uint64_t>(number) : static_cast<uint64_t>(number);
+  const char letter = is_decimal_letter(conversion.letter) ? 'd' : conversion.letter;
+  std::string digits = fmt::format(fmt::runtime(fmt::format("{{:{}}}", letter)), size);
+  return padded(MarkedText(printed_integer(conversion, std::move(digits), number < 0)), conversion);
 }
 
 class PercentFormat {
@@ -154,8 +162,10 @@ class PercentFormat {
                std::string_view("diuxXoeEfFgG").find(conversion.letter) != std::string_view::npos) {
       const bool needs_integer = std::string_view("xXo").find(conversion.letter) != std::string_view::npos;
       const bool is_float = std::string_view("eEfFgG").find(conversion.letter) != std::string_view::npos;
-      const bool fits = value.number() &&
-                        (is_float ? std::isfinite(*value.number()) : *value.number() > -9e18 && *value.number() < 9e18);
+      const bool is_big = value.as_big() != nullptr && is_decimal_letter(conversion.letter);
+      const bool fits = value.number() && (is_big     ? true
+                                           : is_float ? std::isfinite(*value.number())
+                                                      : *value.number() > -9e18 && *value.number() < 9e18);
       if (!fits || (needs_integer && !value.integer())) {
         evaluator_.require_defined(value);
         if (value.number() && !needs_integer) evaluator_.fail("a number does not fit 64 bits");

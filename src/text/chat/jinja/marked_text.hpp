@@ -17,7 +17,9 @@ using Marks = uint32_t;
 namespace mark {
 inline constexpr Marks data = 1;       ///< from the variables of the template, not its own text
 inline constexpr Marks generated = 2;  ///< inside a generation block
-inline constexpr int first_number = 2;
+inline constexpr Marks said = 4;       ///< from a message, but for its role
+inline constexpr Marks odd_block = 8;  ///< inside every second generation block, which tells neighbours apart
+inline constexpr int first_number = 4;
 inline constexpr Marks flags = (1 << first_number) - 1;
 }  // namespace mark
 

@@ -21,6 +21,23 @@ namespace {
 
 [[noreturn]] void fail_overflow(Evaluator& evaluator) { evaluator.fail("an integer does not fit 64 bits"); }
 
+void refuse_big(Evaluator& evaluator, const Value& left, const Value& right) {
+  if (left.as_big() != nullptr || right.as_big() != nullptr) {
+    evaluator.fail("arithmetic with an integer beyond 64 bits is not supported: it can be written and compared");
+  }
+}
+
+/// Compares numbers of which one is an integer beyond 64 bits, exactly as Python does: -1, 0 or 1.
+int order_of_big(const Value& left, const Value& right) {
+  if (left.as_big() == nullptr) return -order_of_big(right, left);
+  const BigInteger& big = *left.as_big();
+  if (right.as_big() != nullptr) return compare(big, *right.as_big());
+  const double other = *right.number();
+  if (right.integer() || std::abs(other) < 0x1p63) return big.is_negative() ? -1 : 1;
+  if (std::isinf(other)) return other > 0 ? -1 : 1;
+  return compare(big, digits_of(other));
+}
+
 /// The arithmetic of one operator.
 struct Arithmetic {
   std::string_view symbol;
@@ -37,6 +54,7 @@ Value calculate(Evaluator& evaluator, const Arithmetic& arithmetic, const Value&
   }
   const std::optional<double> x = left.number(), y = right.number();
   if (!x || !y) fail_operands(evaluator, arithmetic.symbol, left, right);
+  refuse_big(evaluator, left, right);
   return arithmetic.of_floats(*x, *y);
 }
 
@@ -91,12 +109,18 @@ bool same_entries(Evaluator& evaluator, const Dict& left, const Dict& right) {
   return true;
 }
 
+bool is_nan(const Value& value) { return value.as_float() != nullptr && std::isnan(*value.as_float()); }
+
 /// Returns -1, 0 or 1; fails for values without an order. NaN compares as equal to all, which callers do not mind.
 int order(Evaluator& evaluator, std::string_view symbol, const Value& left, const Value& right) {
   evaluator.charge(1);
   if (left.integer() && right.integer())
     return *left.integer() < *right.integer() ? -1 : *left.integer() > *right.integer();
-  if (left.number() && right.number()) return *left.number() < *right.number() ? -1 : *left.number() > *right.number();
+  if (left.number() && right.number()) {
+    if ((left.as_big() != nullptr || right.as_big() != nullptr) && !is_nan(left) && !is_nan(right))
+      return order_of_big(left, right);
+    return *left.number() < *right.number() ? -1 : *left.number() > *right.number();
+  }
   if (left.as_text() != nullptr && right.as_text() != nullptr) {
     evaluator.charge(static_cast<int64_t>(std::min(left.as_text()->size(), right.as_text()->size()) / 32));
     const int sign = left.as_text()->bytes().compare(right.as_text()->bytes());
@@ -111,8 +135,6 @@ int order(Evaluator& evaluator, std::string_view symbol, const Value& left, cons
   }
   fail_operands(evaluator, symbol, left, right);
 }
-
-bool is_nan(const Value& value) { return value.as_float() != nullptr && std::isnan(*value.as_float()); }
 
 }  // namespace
 
@@ -153,6 +175,7 @@ Value multiply(Evaluator& evaluator, const Value& left, const Value& right) {
 Value divide(Evaluator& evaluator, const Value& left, const Value& right) {
   const std::optional<double> a = left.number(), b = right.number();
   if (!a || !b) fail_operands(evaluator, "/", left, right);
+  refuse_big(evaluator, left, right);
   require_divisor(evaluator, right);
   return *a / *b;
 }
@@ -187,6 +210,7 @@ Value modulo(Evaluator& evaluator, const Value& left, const Value& right) {
 
 Value power(Evaluator& evaluator, const Value& left, const Value& right) {
   if (right.integer() && *right.integer() < 0 && left.number()) {
+    refuse_big(evaluator, left, right);
     if (*left.number() == 0) evaluator.fail("division by zero");
     return std::pow(*left.number(), static_cast<double>(*right.integer()));
   }
@@ -212,6 +236,11 @@ Value power(Evaluator& evaluator, const Value& left, const Value& right) {
 
 Value negate(Evaluator& evaluator, const Value& operand) {
   evaluator.require_defined(operand);
+  if (const BigInteger* big = operand.as_big()) {
+    if (big->digits == digits_of(0x1p63).digits) return INT64_MIN;
+    return BigInteger{big->is_negative() ? big->digits.substr(1) : "-" + big->digits};
+  }
+  if (operand.as_int() != nullptr && *operand.as_int() == INT64_MIN) return digits_of(0x1p63);
   if (operand.number() && !operand.integer()) return -*operand.number();
   if (!operand.integer()) evaluator.fail(fmt::format("a {} cannot be negated", operand.type_name()));
   return subtract(evaluator, Value(int64_t{0}), operand);
@@ -220,7 +249,11 @@ Value negate(Evaluator& evaluator, const Value& operand) {
 bool is_equal(Evaluator& evaluator, const Value& left, const Value& right) {
   evaluator.charge(1);
   if (left.integer() && right.integer()) return *left.integer() == *right.integer();
-  if (left.number() && right.number()) return *left.number() == *right.number();
+  if (left.number() && right.number()) {
+    if (is_nan(left) || is_nan(right)) return false;
+    if (left.as_big() != nullptr || right.as_big() != nullptr) return order_of_big(left, right) == 0;
+    return *left.number() == *right.number();
+  }
   if (left.as_text() != nullptr && right.as_text() != nullptr) {
     evaluator.charge(static_cast<int64_t>(std::min(left.as_text()->size(), right.as_text()->size()) / 32));
     return left.as_text()->bytes() == right.as_text()->bytes();
@@ -280,6 +313,7 @@ bool is_same(const Value& left, const Value& right) {
   if (left.as_int() != nullptr && right.as_int() != nullptr) return *left.as_int() == *right.as_int();
   if (left.as_text() != nullptr && right.as_text() != nullptr)
     return left.as_text()->bytes() == right.as_text()->bytes();
+  if (left.as_big() != nullptr) return left.as_big() == right.as_big();
   if (left.as_sequence() != nullptr) return left.as_sequence() == right.as_sequence();
   if (left.as_dict() != nullptr) return left.as_dict() == right.as_dict();
   if (left.as_object() != nullptr) return left.as_object() == right.as_object();

@@ -81,6 +81,7 @@ void write_scalar(Writer& writer, const Value& value) {
   if (value.is_none()) return writer.put("None");
   if (value.as_bool() != nullptr) return writer.put(*value.as_bool() ? "True" : "False");
   if (value.as_int() != nullptr) return writer.put(std::to_string(*value.as_int()));
+  if (value.as_big() != nullptr) return writer.put(value.as_big()->digits);
   if (value.as_float() != nullptr) return writer.put(float_text(*value.as_float()));
   if (!value.is_undefined()) writer.refuse(value);
   writer.put("Undefined");
@@ -137,6 +138,7 @@ class JsonWriter {
     if (value.is_none()) return "null";
     if (value.as_bool() != nullptr) return *value.as_bool() ? "true" : "false";
     if (value.as_int() != nullptr) return std::to_string(*value.as_int());
+    if (value.as_big() != nullptr) return value.as_big()->digits;
     if (value.as_float() == nullptr) evaluator_.fail("a " + value.type_name() + " cannot be written as JSON");
     const double number = *value.as_float();
     return std::isnan(number)   ? "NaN"

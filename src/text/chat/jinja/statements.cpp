@@ -309,7 +309,7 @@ Flow With::run(Evaluator& evaluator) const {
 Flow Generation::run(Evaluator& evaluator) const {
   MarkedText text;
   run_captured(evaluator, body, text);
-  text.add_marks(mark::generated);
+  text.add_marks(mark::generated | (++evaluator.blocks % 2 != 0 ? mark::odd_block : 0));
   evaluator.print(text);
   return Flow::next;
 }

@@ -39,7 +39,7 @@ bool has_case(Evaluator& evaluator, const Value& input, bool (*wanted)(char32_t)
   return found;
 }
 
-bool is_int(const Value& value) { return value.as_int() != nullptr; }
+bool is_int(const Value& value) { return value.as_int() != nullptr || value.as_big() != nullptr; }
 
 constexpr TestEntry tests[] = {
     {"boolean", [](Evaluator&, const Value& v, Args) { return v.as_bool() != nullptr; }},

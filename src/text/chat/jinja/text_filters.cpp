@@ -110,14 +110,16 @@ Value to_integer(Evaluator& evaluator, const Value& input, Args arguments) {
   evaluator.require_defined(input);
   std::optional<double> number = input.number();
   if (input.integer()) return *input.integer();
+  if (input.as_big() != nullptr) return input;
   if (const MarkedText* text = input.as_text()) {
     evaluator.charge(static_cast<int64_t>(text->size() / 8));
     if (base < 2 || base > 36) evaluator.fail("the base of int must be 2 to 36");
     if (const auto whole = read_integer(text->bytes(), static_cast<int>(base))) return *whole;
+    if (const auto big = read_big_integer(number_digits(text->bytes())); big && base == 10) return *big;
     number = read_float(text->bytes());
   }
-  if (number && std::abs(*number) < 9.2e18) return static_cast<int64_t>(*number);
-  if (number && std::isfinite(*number)) evaluator.fail("an integer does not fit 64 bits");
+  if (number && std::abs(*number) < 0x1p63) return static_cast<int64_t>(*number);
+  if (number && std::isfinite(*number)) return digits_of(*number);
   return bound.has(0) ? bound[0] : Value(int64_t{0});
 }
 
@@ -141,6 +143,7 @@ Value round_number(Evaluator& evaluator, const Value& input, Args arguments) {
   const double number = *input.number();
   if (method == "common") {
     if (input.integer() && precision >= 0) return *input.integer();
+    if (input.as_big() != nullptr && precision >= 0) return input;
     if (precision <= 0) {
       const double unit = std::pow(10.0, static_cast<double>(-precision));
       return std::nearbyint(number / unit) * unit;
@@ -156,6 +159,7 @@ Value round_number(Evaluator& evaluator, const Value& input, Args arguments) {
 }
 
 Value absolute(Evaluator& evaluator, const Value& input, Args) {
+  if (input.as_big() != nullptr && *input.number() > 0) return input;
   return input.number() && *input.number() < 0 ? negate(evaluator, input) : add(evaluator, Value(int64_t{0}), input);
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// Values of a template, as Python has them: None, bool, int (64 bits), float, str, list and tuple, dict, objects, and
-// Jinja's Undefined. Values are immutable, except for the attributes of a namespace.
+// Values of a template, as Python has them: None, bool, int, float, str, list and tuple, dict, objects, and Jinja's
+// Undefined. Values are immutable, except for the attributes of a namespace.
 
 #include <cstdint>
 #include <memory>
@@ -27,10 +27,25 @@ struct Undefined {
 };
 struct None {};
 
+/// An int beyond 64 bits: its digits, after a minus if it is negative. It can be written and compared; arithmetic with
+/// it is refused.
+struct BigInteger {
+  std::string digits;
+  bool is_negative() const { return digits.front() == '-'; }
+  bool operator==(const BigInteger&) const = default;
+};
+/// Returns -1, 0 or 1 as `a` is less than, equal to or more than `b`.
+int compare(const BigInteger& a, const BigInteger& b);
+/// The digits of a float that is integral, beyond 64 bits.
+BigInteger digits_of(double integral);
+/// Reads digits, after a minus or not, of an integer beyond 64 bits that a double can approximate; nothing otherwise.
+std::optional<BigInteger> read_big_integer(std::string_view digits);
+
 class Value {
  public:
   using Variant = std::variant<Undefined, None, bool, int64_t, double, std::shared_ptr<const MarkedText>,
-                               std::shared_ptr<const Sequence>, std::shared_ptr<const Dict>, std::shared_ptr<Object>>;
+                               std::shared_ptr<const Sequence>, std::shared_ptr<const Dict>, std::shared_ptr<Object>,
+                               std::shared_ptr<const BigInteger>>;
 
   Value() = default;  ///< undefined
   Value(None) : data_(None{}) {}
@@ -41,6 +56,7 @@ class Value {
   Value(std::shared_ptr<Object> object) : data_(std::move(object)) {}
   Value(std::shared_ptr<const Sequence> items) : data_(std::move(items)) {}
   Value(std::shared_ptr<const Dict> dict) : data_(std::move(dict)) {}
+  Value(BigInteger integer) : data_(std::make_shared<const BigInteger>(std::move(integer))) {}
   Value(const char*) = delete;  // would be a bool
   static Value text(std::string_view bytes) { return MarkedText(std::string(bytes)); }
   static Value undefined(std::string description) {
@@ -58,12 +74,13 @@ class Value {
   const Sequence* as_sequence() const { return pointer<const Sequence>(); }
   const Dict* as_dict() const { return pointer<const Dict>(); }
   Object* as_object() const { return pointer<Object>(); }
+  const BigInteger* as_big() const { return pointer<const BigInteger>(); }
   template <class T>
   std::shared_ptr<T> shared() const {
     return std::get<std::shared_ptr<T>>(data_);
   }
 
-  std::optional<int64_t> integer() const;  ///< of an int or a bool
+  std::optional<int64_t> integer() const;  ///< of an int of 64 bits or a bool
   std::optional<double> number() const;    ///< of an int, a bool or a float
   bool truth() const;
   uint32_t depth() const;         ///< nesting of containers, 0 for a scalar

@@ -1,0 +1,273 @@
+#include "text/chat/turn_finder.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "core/error.hpp"
+
+namespace llmtrain {
+namespace {
+
+using nlohmann::ordered_json;
+
+/// Bytes that may be rendered to find the turns of one row: the work grows with the square of their number.
+constexpr size_t max_prefix_bytes = size_t{64} << 20;
+
+[[noreturn]] void fail_template(const ChatTemplate& chat, const std::string& what) {
+  throw UserError(ExitCode::bad_content, fmt::format("{}: {}", chat.name(), what));
+}
+
+size_t common_length(std::string_view a, std::string_view b) {
+  return static_cast<size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+}
+
+/// Returns what comes from a message but for its role, in order.
+std::vector<TextRange> said_by(const RenderedChat& chat, size_t message) {
+  std::vector<TextRange> said;
+  for (const MessageRange& from : chat.messages) {
+    if (from.message == message && !from.is_role) said.push_back(from.range);
+  }
+  return said;
+}
+
+/// Returns the end of the last bytes that come from the messages before `message`, of those that end by `limit`.
+size_t end_of_earlier(const RenderedChat& chat, size_t message, size_t limit) {
+  size_t end = 0;
+  for (const MessageRange& from : chat.messages) {
+    if (from.message < message && from.range.end <= limit) end = std::max(end, from.range.end);
+  }
+  return end;
+}
+
+/// Returns where a text that ends before a turn has the first line of the prompt of generation, or a beginning of it at
+/// its end; its size if it has neither.
+size_t find_prompt(std::string_view text, std::string_view line) {
+  const size_t found = text.rfind(line);
+  if (found != std::string_view::npos) return found;
+  size_t length = std::min(text.size(), line.size());
+  while (length > 0 && !text.ends_with(line.substr(0, length))) --length;
+  return text.size() - length;
+}
+
+/// Returns the length of the header at the end of which a turn begins. `rest` is what stands between the message before
+/// and what the turn says, `alone` what follows that message where the conversation ends with it and an answer is
+/// asked for, and `prompt` the part of it that asks. The first turn of all has nothing before the prompt in `alone`.
+size_t header_length(std::string_view rest, std::string_view alone, std::string_view prompt) {
+  if (rest.starts_with(alone)) return alone.size();
+  if (prompt.empty()) return common_length(rest, alone);
+  const std::string_view line = prompt.substr(0, prompt.find('\n'));
+  const size_t before_prompt = alone.size() - std::min(prompt.size(), alone.size());
+  const bool same_before = before_prompt > 0 && rest.starts_with(alone.substr(0, before_prompt));
+  const size_t begin = same_before ? before_prompt : find_prompt(rest, line);
+  const size_t same = common_length(rest.substr(begin), prompt);
+  if (same == prompt.size()) return begin + same;
+  // The prompt goes on otherwise than the turn, with an opener of reasoning: its first line is the header. A prompt of
+  // one line names no header, and all that the template writes for the message is the turn.
+  size_t end = line.size();
+  while (end < same && prompt[end] == '\n') ++end;
+  return begin + (end > line.size() ? end : 0);
+}
+
+bool ranges_overlap(const TextRange& a, const TextRange& b) { return a.begin < b.end && b.begin < a.end; }
+
+Conversation first_messages(const Conversation& row, size_t count) {
+  Conversation prefix;
+  for (size_t i = 0; i < count; ++i) prefix.messages.push_back(row.messages[i]);
+  prefix.tools = row.tools;
+  return prefix;
+}
+
+}  // namespace
+
+bool is_assistant(const ordered_json& message) {
+  return message.is_object() && message.contains("role") && message["role"] == "assistant";
+}
+
+RenderedChat TurnFinder::render(size_t messages, bool add_generation_prompt) {
+  RenderedChat chat = rendering_.chat.render(first_messages(row_, messages), rendering_.variables,
+                                             {add_generation_prompt, rendering_.now});
+  rendered_ += chat.text.size();
+  if (rendered_ > max_prefix_bytes) {
+    fail_template(
+        rendering_.chat,
+        "the conversation has too many turns to find them by rendering what comes before each: divide it, set "
+        "chat.train_on = last, or use a template with generation blocks");
+  }
+  return chat;
+}
+
+std::vector<TextRange> TurnFinder::find(size_t message) {
+  if (!is_assistant(row_.messages[message])) return {find_other(message)};
+  if (rendering_.chat.has_generation()) return find_blocks(message);
+  return {find_turn(message)};
+}
+
+/// A block that has nothing of a turn, since that is empty, belongs to the next turn that no other block can be of, or
+/// else to the turn of the block before.
+std::vector<TextRange> TurnFinder::find_blocks(size_t message) {
+  const std::vector<TextRange>& blocks = whole_.generated;
+  const size_t none = row_.messages.size();
+  if (owners_.empty()) {
+    for (const TextRange& block : blocks) {
+      const auto of_turn = [&](const MessageRange& from) {
+        return !from.is_role && ranges_overlap(from.range, block) && is_assistant(row_.messages[from.message]);
+      };
+      const auto found = std::ranges::find_if(whole_.messages, of_turn);
+      owners_.push_back(found == whole_.messages.end() ? none : found->message);
+    }
+    for (size_t b = 0; b < owners_.size(); ++b) {
+      if (owners_[b] != none) continue;
+      const auto after = std::find_if(owners_.begin() + static_cast<std::ptrdiff_t>(b), owners_.end(),
+                                      [&](size_t owner) { return owner != none; });
+      const size_t limit = after == owners_.end() ? none : *after;
+      size_t next = b == 0 ? 0 : owners_[b - 1] + 1;
+      while (next < limit && !is_assistant(row_.messages[next])) ++next;
+      owners_[b] = next < limit || b == 0 ? next : owners_[b - 1];
+    }
+  }
+  std::vector<TextRange> found;
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    if (owners_[b] == message) found.push_back(blocks[b]);
+  }
+  return found;
+}
+
+TextRange TurnFinder::find_turn(size_t message) {
+  // No messages stand before the first one: the prompt of generation is the one that follows it.
+  const RenderedChat before = render(std::max<size_t>(message, 1), true);
+  TextRange turn{before.text.size(), whole_.text.size()};
+  if (message == 0 || !whole_.text.starts_with(before.text)) {
+    const std::optional<size_t> begin = find_begin(message, before);
+    if (!begin) {
+      const std::optional<TextRange> empty = find_empty_turn(message);
+      if (!empty) fail_message(message);
+      return *empty;
+    }
+    turn.begin = *begin;
+  }
+  if (message + 1 == row_.messages.size()) return turn;
+  turn.end = find_end(message, turn.begin, render(message + 1, false));
+  for (const MessageRange& from : whole_.messages) {
+    if (from.message != message && ranges_overlap(from.range, turn)) fail_message(message);
+  }
+  return turn;
+}
+
+/// Returns where a turn begins by the bytes that come from messages; nothing if none come from it.
+std::optional<size_t> TurnFinder::find_begin(size_t message, const RenderedChat& before) {
+  const std::vector<TextRange> said = said_by(whole_, message);
+  if (said.empty()) return std::nullopt;
+  const std::string_view text = whole_.text, asking = before.text;
+  const size_t earlier = end_of_earlier(whole_, message, said.front().begin);
+  const size_t prompt = common_length(asking, render(message, false).text);
+  return earlier + header_length(text.substr(earlier, said.front().begin - earlier),
+                                 asking.substr(end_of_earlier(before, message, asking.size())), asking.substr(prompt));
+}
+
+/// Finds a turn of which nothing stands in the text, by the place that a content would have.
+std::optional<TextRange> TurnFinder::find_empty_turn(size_t message) const {
+  const std::string content = "x";
+  Conversation filled = row_;
+  filled.messages[message]["content"] = content;
+  const RenderedChat whole = rendering_.chat.render(filled, rendering_.variables, {false, rendering_.now});
+  const std::vector<TextRange> said = said_by(whole, message);
+  if (said.size() != 1) return std::nullopt;
+  std::string without = whole.text;
+  without.erase(said.front().begin, content.size());
+  if (without != whole_.text) return std::nullopt;
+  TextRange turn = TurnFinder(rendering_, filled, whole).find_turn(message);
+  turn.end -= content.size();
+  return turn;
+}
+
+TextRange TurnFinder::find_other(size_t message) {
+  const std::vector<TextRange> said = said_by(whole_, message);
+  if (said.empty()) return {0, 0};
+  TextRange turn{said.front().begin, said.back().end};
+  try {
+    if (message + 1 < row_.messages.size()) turn.end = find_end(message, turn.begin, render(message + 1, false));
+  } catch (const UserError&) {  // the template refuses a conversation that ends here: the end of the turn is not known
+  }
+  for (const MessageRange& from : whole_.messages) {
+    if (from.message != message && ranges_overlap(from.range, turn)) turn.end = std::max(from.range.begin, turn.begin);
+  }
+  return turn;
+}
+
+/// Returns the end of a turn; `through` is the conversation up to it.
+size_t TurnFinder::find_end(size_t message, size_t begin, const RenderedChat& through) const {
+  std::string there;
+  size_t end_there = std::min(begin, through.text.size()), end = begin;
+  for (const TextRange& said : said_by(through, message)) {
+    there.append(through.text, said.begin, said.end - said.begin);
+    end_there = std::max(end_there, said.end);
+  }
+  // A later turn can repeat something of this one, such as the name of a function, and the template can drop what this
+  // one began with: the turn ends with the most that it says there, too.
+  std::string here;
+  const std::vector<TextRange> all = said_by(whole_, message);
+  std::vector<size_t> lengths;
+  for (const TextRange& said : all) {
+    here.append(whole_.text, said.begin, said.end - said.begin);
+    lengths.push_back(here.size());
+  }
+  size_t count = all.size();
+  while (count > 0 && !there.ends_with(std::string_view(here).substr(0, lengths[count - 1]))) --count;
+  if (count == 0) count = all.size();
+  if (count > 0) end = std::max(end, all[count - 1].end);
+  return end + common_end(std::string_view(through.text).substr(end_there), std::string_view(whole_.text).substr(end));
+}
+
+/// Returns the length of the end of a turn, which the template writes after its content whether or not messages follow.
+/// `alone` is what stands there if none follows: it may go on with a text for the end of a conversation (EOS).
+size_t TurnFinder::common_end(std::string_view alone, std::string_view followed) const {
+  constexpr size_t max_offset = 256;  // bytes that a template may write before the end of the last turn only
+  size_t same = 0, first = 0;
+  for (size_t begin = 0; begin < std::min(alone.size(), max_offset); ++begin) {
+    const std::string_view rest = alone.substr(begin);
+    const auto length = static_cast<size_t>(std::ranges::mismatch(rest, followed).in1 - rest.begin());
+    if (length <= same) continue;
+    same = length;
+    first = begin;
+  }
+  alone.remove_prefix(first);
+  if (same == alone.size()) return same;
+  std::vector<int32_t> ids;
+  std::vector<TextRange> ranges;
+  rendering_.tokenizer.encode_with_ranges(alone, ids, ranges);
+  for (size_t i = ids.size(); i-- > 0;) {
+    if (!rendering_.tokenizer.is_special(ids[i])) continue;
+    if (ranges[i].end <= same) return ranges[i].end;
+    same = std::min(same, ranges[i].begin);
+  }
+  // The texts after the end can begin alike, such as <|endoftext|> and <|user|>, also where they are no tokens.
+  for (const auto& [name, value] : rendering_.variables) {
+    if (!value.is_string() || !name.ends_with("_token")) continue;
+    const auto& token = value.get_ref<const std::string&>();
+    const size_t begin = alone.find(token, same - std::min(same, token.size()));
+    if (begin < same && begin + token.size() > same) same = begin;
+  }
+  return same;
+}
+
+size_t TurnFinder::find_border(size_t message) {
+  const RenderedChat before = render(message, true);
+  if (whole_.text.starts_with(before.text)) return before.text.size();
+  if (const std::optional<size_t> begin = find_begin(message, before)) return *begin;
+  const std::optional<TextRange> empty = is_assistant(row_.messages[message]) ? find_empty_turn(message) : std::nullopt;
+  if (!empty) fail_message(message);
+  return empty->begin;
+}
+
+void TurnFinder::fail_message(size_t message) const {
+  fail_template(
+      rendering_.chat,
+      fmt::format("message {} cannot be told apart from the others in the text of the template; one with generation "
+                  "blocks marks the turns of the assistant itself",
+                  message + 1));
+}
+
+}  // namespace llmtrain

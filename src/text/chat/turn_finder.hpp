@@ -1,0 +1,60 @@
+#pragma once
+// Finds the turns of a rendered conversation: the bytes that a model generates for a message.
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "text/chat/chat_template.hpp"
+#include "text/chat/conversation.hpp"
+#include "text/tokenizer.hpp"
+
+namespace llmtrain {
+
+bool is_assistant(const nlohmann::ordered_json& message);
+
+/// What the text of a row depends on beside the row.
+struct ChatRendering {
+  const Tokenizer& tokenizer;
+  const ChatTemplate& chat;
+  const ChatVariables& variables;
+  int64_t now;  ///< as ChatRenderOptions::now
+};
+
+/// Finds the turns of one row. Where the text before a turn is what the template renders of the messages before it, the
+/// turn begins after that. Templates that render a beginning otherwise, which drop earlier reasoning for example, have
+/// their turns found by the bytes that come from each message. Errors are UserError(bad_content) with the template's
+/// name.
+class TurnFinder {
+ public:
+  /// `row` and `whole`, its rendering, must outlive the finder.
+  TurnFinder(const ChatRendering& rendering, const Conversation& row, const RenderedChat& whole)
+      : rendering_(rendering), row_(row), whole_(whole) {}
+
+  /// Returns the bytes of a message: of an assistant what its generation blocks mark, or else what follows its header,
+  /// with the text that ends the turn; of others what comes from the message, with the text that ends the turn.
+  std::vector<TextRange> find(size_t message);
+  /// Returns where a completion begins whose first message has this number.
+  size_t find_border(size_t message);
+
+ private:
+  RenderedChat render(size_t messages, bool add_generation_prompt);
+  std::vector<TextRange> find_blocks(size_t message);
+  TextRange find_turn(size_t message);
+  TextRange find_other(size_t message);
+  std::optional<size_t> find_begin(size_t message, const RenderedChat& before);
+  std::optional<TextRange> find_empty_turn(size_t message) const;
+  size_t find_end(size_t message, size_t begin, const RenderedChat& through) const;
+  size_t common_end(std::string_view alone, std::string_view followed) const;
+  [[noreturn]] void fail_message(size_t message) const;
+
+  const ChatRendering rendering_;
+  const Conversation& row_;
+  const RenderedChat& whole_;
+  std::vector<size_t> owners_;  ///< message of each generation block
+  size_t rendered_ = 0;         ///< bytes that were rendered to find turns
+};
+
+}  // namespace llmtrain

@@ -34,5 +34,5 @@ code=0
 LLMTRAIN_EMULATOR_DROPS_TAIL=1 visit control >"$work/control.txt" 2>&1 || code=$?
 [[ $code == 1 ]] || { cat "$work/control.txt" && fail "a wrong product: exit code $code"; }
 grep -q '^start: passed ' "$work/control/summary.txt" || fail "the program does not start"
-grep -q '^probe: FAILED .* WRONG: .*137 x 200: .* instead of' "$work/control/summary.txt" || fail "the wrong product is not named"
+grep -q '^probe: FAILED .* WRONG: small dx 128 x 192 x 64: .* with 128 instead of 192' "$work/control/summary.txt" || fail "the wrong product is not named"
 ! grep -q '^tests:' "$work/control/summary.txt" || fail "the visit goes on after a wrong number"

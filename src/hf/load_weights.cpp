@@ -363,7 +363,7 @@ uint64_t hash_elements(uint64_t key, int64_t first, const float* values, int64_t
 
 /// Sets the tables that lie in an adapter's folder, and adds them to the report.
 static void load_saved_tables(const DecoderShape& shape, ParamStore& params, Communicator& communicator, Stream& stream,
-                       const LoadOptions& options, LoadReport& report) {
+                              const LoadOptions& options, LoadReport& report) {
   std::string packed;
   throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() == 0) packed = read_saved_tables(shape.saved_tables.folder).packed();

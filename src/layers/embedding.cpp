@@ -128,8 +128,8 @@ int64_t Embedding::workspace_bytes(DType compute, int64_t rows, int64_t channels
   int64_t most = 0;
   for (const TableAdapter* adapter : {&table_adapter, &positions_adapter}) {
     if (!adapter->exists()) continue;
-    most = std::max(most, linear_workspace_bytes(
-                              {adapter->rank, channels, false, compute, DType::f32, true, training}, rows));
+    most = std::max(
+        most, linear_workspace_bytes({adapter->rank, channels, false, compute, DType::f32, true, training}, rows));
   }
   return most;
 }

@@ -48,9 +48,9 @@ int64_t Head::scratch_bytes(DType compute, int64_t rows) const {
   const int64_t gradients =
       Arena::aligned(group_rows(compute, rows) * columns() * static_cast<int64_t>(size_of(compute)));
   const int64_t inputs = group_rows(compute, rows) * linear.in * static_cast<int64_t>(size_of(compute));
-  const int64_t adapters = std::max(linear.scratch_bytes(compute, DType::f32, block_rows(rows)),
-                                    linear.scratch_bytes(compute, compute, group_rows(compute, rows)) +
-                                        (drops(true) ? Arena::aligned(inputs) : 0));
+  const int64_t adapters = std::max(
+      linear.scratch_bytes(compute, DType::f32, block_rows(rows)),
+      linear.scratch_bytes(compute, compute, group_rows(compute, rows)) + (drops(true) ? Arena::aligned(inputs) : 0));
   // fp32 logits are overwritten by their gradients
   return adapters + (compute == DType::f32 ? std::max(logits, gradients) : logits + gradients);
 }

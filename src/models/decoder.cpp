@@ -61,8 +61,7 @@ void Decoder::declare_units() {
     if (c.positions == ModelConfig::Positions::learned) {
       embedding_.positions = unit.matrix(names.positions + ".weight", c.max_seq_len, c.d_model, normal, {});
     }
-    embedding_.table_adapter =
-        TableAdapter::declare(unit, names.embedding, c.vocab_size, c.d_model, shape_.adapters);
+    embedding_.table_adapter = TableAdapter::declare(unit, names.embedding, c.vocab_size, c.d_model, shape_.adapters);
     if (embedding_.positions.exists()) {
       embedding_.positions_adapter =
           TableAdapter::declare(unit, names.positions, c.max_seq_len, c.d_model, shape_.adapters);
@@ -98,8 +97,7 @@ void Decoder::declare_head(UnitBuilder& unit) {
   if (c.ties_head()) {
     linear.weight = embedding_.table;
   } else {
-    linear.weight =
-        unit.matrix(name + ".weight", c.vocab_size, c.d_model, Initializer::normal(c.initializer_std), {});
+    linear.weight = unit.matrix(name + ".weight", c.vocab_size, c.d_model, Initializer::normal(c.initializer_std), {});
     linear.quantized = unit.quantized_type(linear.weight);
   }
   if (shape_.adapters) linear.declare_adapters(unit, {{name, c.vocab_size}}, shape_.adapters);

@@ -170,7 +170,8 @@ class AdapterChooser {
       const NameSet named = modules_.saved_by(end);
       return named.contains(pair[0]) || named.contains(pair[1]);
     });
-    const bool targeted = std::ranges::any_of(pair, [&](const std::string& module) { return targets.contains(module); });
+    const bool targeted =
+        std::ranges::any_of(pair, [&](const std::string& module) { return targets.contains(module); });
     part_.unties_head = saved && !config_.ensure_weight_tying;
     if (part_.unties_head) {
       part_.notes.emplace_back("modules_to_save",

@@ -75,8 +75,8 @@ bool takes(const DeckKeys::Key& key, const std::string& text) {
 }  // namespace
 
 void LoraConfig::visit(DeckKeys& keys) {
-  keys.section("lora", "Train low-rank adapters beside the frozen model (run.finetuning = lora).",
-               Change::breaks, training_tasks, true);
+  keys.section("lora", "Train low-rank adapters beside the frozen model (run.finetuning = lora).", Change::breaks,
+               training_tasks, true);
   keys.key(
       "path", path,
       {.doc = "PEFT folder (adapter_config.json, adapter_model.safetensors) to go on from; with run.task = "

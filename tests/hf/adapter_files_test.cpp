@@ -251,10 +251,12 @@ TEST(AdapterConfig, KeysThatPeftDoesNotHaveGiveOneWarning) {
 TEST(AdapterModules, OfATiedModelAreTrainedApartUnlessTheConfigurationTiesThem) {
   const ModelConfig model = shape_of_model("qwen2").config;
   const auto part = [&](const json& saved, bool ensure) {
-    return part_of({{"target_modules", {"q_proj"}}, {"modules_to_save", saved}, {"ensure_weight_tying", ensure}}, model);
+    return part_of({{"target_modules", {"q_proj"}}, {"modules_to_save", saved}, {"ensure_weight_tying", ensure}},
+                   model);
   };
   const std::string embedding = "model.embed_tokens.weight", head = "lm_head.weight";
-  for (const json& saved : {json::array({"embed_tokens"}), json::array({"lm_head"}), json::array({"embed_tokens", "lm_head"})}) {
+  for (const json& saved :
+       {json::array({"embed_tokens"}), json::array({"lm_head"}), json::array({"embed_tokens", "lm_head"})}) {
     const LoraPart apart = part(saved, false), tied = part(saved, true);
     EXPECT_TRUE(apart.unties_head && !apart.trains_tied_head);
     EXPECT_EQ(apart.trained.size(), saved.size());

@@ -148,8 +148,8 @@ class Merger {
   }
 
  private:
-  /// Finds the tensors of the adapter, and those of the model, which has two tables where an adapter makes two of a tied
-  /// one.
+  /// Finds the tensors of the adapter, and those of the model, which has two tables where an adapter makes two of a
+  /// tied one.
   void match(DecoderShape& shape) {
     adapt(shape, adapter_.config.lora);
     const std::vector<UnitSpec> adapted = Decoder(shape).units();
@@ -212,8 +212,7 @@ class Merger {
       const std::string file_name = name_in_files(name, tensor);
       const auto known = std::ranges::find(plan.tensors, file_name, &StoredTensor::name);
       if (known == plan.tensors.end()) {
-        plan.tensors.push_back(
-            {file_name, index_.tensors[tensor].type, {model_.vocab_size, model_.d_model}, 0, 0});
+        plan.tensors.push_back({file_name, index_.tensors[tensor].type, {model_.vocab_size, model_.d_model}, 0, 0});
       }
     };
     for (const auto& [name, tensor] : match_.replaced) add(name, tensor);
@@ -445,7 +444,7 @@ class Merger {
   std::vector<FileHandle> files_;
   std::string head_, embedding_;  ///< of the language model
   NameSet of_run_;                ///< tensors of the model with the adapters, whose frozen ones are hashed
-  bool untied_ = false;           ///< embedding and head are one matrix in the model's files, and two in the merged ones
+  bool untied_ = false;     ///< embedding and head are one matrix in the model's files, and two in the merged ones
   std::string added_;       ///< tensor that the adapter has and the model's files lack, or ""
   std::string trained_on_;  ///< quantisation of the model that the adapter was trained on, or ""
   std::vector<std::string> warnings_;

@@ -173,8 +173,8 @@ WeightIndex read_saved_tables(const std::string& adapter) {
   const FolderHandle folder = FolderHandle::open(adapter);
   if (folder.has(adapter_weights_name)) return read_weight_file(folder, adapter_weights_name);
   throw UserError(ExitCode::missing_input,
-                  fmt::format("{}: no {} here, which has the model's embedding or head (lora.saved_embeddings)", adapter,
-                              adapter_weights_name));
+                  fmt::format("{}: no {} here, which has the model's embedding or head (lora.saved_embeddings)",
+                              adapter, adapter_weights_name));
 }
 
 WeightMatch match_saved_tables(const DecoderShape& shape, const std::vector<UnitSpec>& units,

@@ -62,6 +62,9 @@ std::string with_score_head(const std::string& config_text, const std::string& p
 /// Returns the text with another dtype of the weights, or unchanged if it has that dtype.
 std::string with_dtype(const std::string& config_text, const std::string& place, std::string_view dtype);
 
+/// Returns the text as that of a model whose head is a matrix of its own (tie_word_embeddings: false).
+std::string with_untied_head(const std::string& config_text, const std::string& place);
+
 /// Returns the text with another vocab_size, or unchanged if it has this one.
 std::string with_vocabulary(const std::string& config_text, const std::string& place, int64_t tokens);
 

@@ -223,6 +223,12 @@ std::string with_vocabulary(const std::string& config_text, const std::string& p
   return j.dump(2) + "\n";
 }
 
+std::string with_untied_head(const std::string& config_text, const std::string& place) {
+  nlohmann::json j = parse_json(config_text, place);
+  j["tie_word_embeddings"] = false;
+  return j.dump(2) + "\n";
+}
+
 std::string write_generation_config(const ModelConfig& model, const TokenIds& ids) {
   nlohmann::json j = {{"_from_model_config", true}};
   const auto known = [&](int64_t id) { return id >= 0 && id < model.vocab_size; };

@@ -95,7 +95,9 @@ std::map<std::string, std::string> texts_of(const ExportOptions& options, const 
     config = write_hf_config(model, ids, dtype);
   } else {
     config = with_vocabulary(with_dtype(config, "config.json", dtype), "config.json", model.vocab_size);
-    ids = parse_hf_config(config, "config.json").ids;
+    const HfConfig before = parse_hf_config(config, "config.json");
+    ids = before.ids;
+    if (before.model.tie_embeddings && !model.tie_embeddings) config = with_untied_head(config, "config.json");
   }
   if (model.scores()) {
     config = with_score_head(config, "config.json", options.pad < model.vocab_size ? options.pad : -1);

@@ -12,11 +12,13 @@
 #include <utility>
 
 #include "core/critic_names.hpp"
+#include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "core/files/content_hash.hpp"
 #include "core/files/json_reader.hpp"
 #include "core/parallel_for.hpp"
 #include "core/progress.hpp"
+#include "hf/adapters/saved_tables.hpp"
 #include "hf/convert.hpp"
 #include "hf/read_quantized.hpp"
 #include "hf/read_slice.hpp"
@@ -359,6 +361,27 @@ uint64_t hash_elements(uint64_t key, int64_t first, const float* values, int64_t
   return sum;
 }
 
+/// Sets the tables that lie in an adapter's folder, and adds them to the report.
+static void load_saved_tables(const DecoderShape& shape, ParamStore& params, Communicator& communicator, Stream& stream,
+                              const LoadOptions& options, LoadReport& report) {
+  std::string packed;
+  throw_on_all_ranks(communicator, [&] {
+    if (communicator.rank() == 0) packed = read_saved_tables(shape.saved_tables.folder).packed();
+  });
+  communicator.broadcast(packed);
+  const WeightIndex index = WeightIndex::unpacked(packed);
+  WeightMatch match;
+  throw_on_all_ranks(communicator,
+                     [&] { match = match_saved_tables(shape, units_in_files(params, options.critic), index); });
+  const LoadReport tables = load_match(index, match, params, communicator, stream, options);
+  report.bytes += tables.bytes;
+  report.seconds += tables.seconds;
+  if (!report.hash.empty()) {
+    report.hash = fmt::format("{:016x}", std::stoull(report.hash, nullptr, 16) + std::stoull(tables.hash, nullptr, 16));
+  }
+  report.notes.push_back(fmt::format("{} from {}", joined(shape.saved_tables.names, ", "), shape.saved_tables.folder));
+}
+
 LoadReport load_weights(const std::string& folder, const DecoderShape& shape, ParamStore& params,
                         Communicator& communicator, Stream& stream, const LoadOptions& options) {
   // Rank 0 alone reads the headers, since a model can have a thousand files.
@@ -371,7 +394,12 @@ LoadReport load_weights(const std::string& folder, const DecoderShape& shape, Pa
   WeightMatch match;
   throw_on_all_ranks(communicator,
                      [&] { match = match_weights(shape, units_in_files(params, options.critic), index); });
-  return load_match(index, match, params, communicator, stream, options);
+  const bool tables = !shape.saved_tables.names.empty();
+  LoadOptions first = options;
+  first.publish = options.publish && !tables;
+  LoadReport report = load_match(index, match, params, communicator, stream, first);
+  if (tables) load_saved_tables(shape, params, communicator, stream, options, report);
+  return report;
 }
 
 LoadReport load_match(const WeightIndex& index, WeightMatch& match, ParamStore& params, Communicator& communicator,
@@ -415,6 +443,8 @@ LoadReport load_match(const WeightIndex& index, WeightMatch& match, ParamStore& 
 
 void check_weights(const std::string& folder, const DecoderShape& shape, const std::vector<UnitSpec>& units) {
   match_weights(shape, units, read_weight_index(FolderHandle::open(folder)));
+  if (shape.saved_tables.names.empty()) return;
+  match_saved_tables(shape, units, read_saved_tables(shape.saved_tables.folder));
 }
 
 std::string load_text(const LoadReport& r) {

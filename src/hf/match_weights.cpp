@@ -65,7 +65,7 @@ class Matcher {
     match_.notes.insert(match_.notes.end(), storage_.begin(), storage_.end());
     if (!names_.added.empty()) match_.notes.push_back(fmt::format("names begin with '{}'", names_.added));
     if (!names_.missing.empty()) match_.notes.push_back(fmt::format("names without '{}'", names_.missing));
-    if (shape_.config.ties_head() && names_.find(embedding_) < 0) {
+    if (ties_in_files() && !shape_.config.scores() && names_.find(embedding_) < 0) {
       match_.notes.push_back(fmt::format("the tied embedding is stored as {}", head_));
     }
     if (other_heads_ > 0) {
@@ -80,6 +80,7 @@ class Matcher {
   }
 
  private:
+  bool ties_in_files() const { return shape_.config.tie_embeddings || shape_.unties_head; }
   void note_storage(const WeightIndex::Tensor& tensor, const std::optional<Quantization>& wanted) {
     if (!tensor.quantized) return;
     const std::string_view type = name_of(tensor.quantized->quantization.type);
@@ -95,7 +96,14 @@ class Matcher {
     const std::string& name = slice.name;
     int64_t found = names_.find(name);
     // A file can hold either one of a tied pair.
-    if (found < 0 && name == embedding_ && shape_.config.tie_embeddings) found = names_.find(head_);
+    if (name == head_ && shape_.unties_head && names_.find(embedding_) >= 0) found = names_.find(embedding_);
+    if (found < 0 && name == embedding_ && ties_in_files()) found = names_.find(head_);
+    if (shape_.saved_tables.contains(name)) {
+      if (found < 0) return -1;
+      used_[static_cast<size_t>(found)] = 1;
+      match_.replaced.emplace_back(name, static_cast<size_t>(found));
+      return -1;
+    }
     if (found < 0 && name == score_ && shape_.new_head) return -1;
     if (found < 0) {
       const bool other_is_there = name == head_ ? names_.find(embedding_) >= 0 : names_.find(head_) >= 0;
@@ -135,7 +143,7 @@ class Matcher {
       ++masks_;
     } else if (name == head_ && shape_.config.scores()) {
       match_.notes.push_back(fmt::format("{} is not needed", head_));
-    } else if (name == head_ && shape_.config.tie_embeddings) {
+    } else if (name == head_ && ties_in_files()) {
       match_.tied_head = static_cast<int64_t>(number);
       match_.embedding = names_.find(embedding_);  // present, since the head was not used in its place
       const WeightIndex::Tensor& embedding = index_.tensors[static_cast<size_t>(match_.embedding)];

@@ -24,6 +24,8 @@ struct WeightMatch {
   /// A head that is stored although it is tied, and the embedding: they must be equal. -1 = none.
   int64_t tied_head = -1;
   int64_t embedding = -1;
+  /// Tables that are read from elsewhere (DecoderShape::saved_tables), and the tensors that they replace.
+  std::vector<std::pair<std::string, size_t>> replaced;
   std::vector<std::string> notes;     ///< naming of the tensors, and unneeded tensors
   std::vector<std::string> warnings;  ///< tensors that are not used but may have been wanted
 };

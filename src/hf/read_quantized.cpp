@@ -7,6 +7,7 @@
 #include <span>
 
 #include "core/error.hpp"
+#include "core/files/json_reader.hpp"
 #include "core/message.hpp"
 
 namespace llmtrain {

@@ -122,7 +122,7 @@ class Pass {
   }
 
   void backward(const Tensor& dx, const Tensor& dy) {
-    const bool accumulate = ctx_.params.accumulate();
+    const bool accumulate = ctx_.accumulate();
     layer_.backward_bias(ctx_, dy);
     if (apart()) {
       layer_.backward_weight(ctx_, dy, x_);  // whose trained rows have no adapter
@@ -201,7 +201,7 @@ class Pass {
   }
 
   void add_to_b(const Adapter& adapter, const BlockPlace& place) {
-    get_block(adapter.b.gradient(ctx_), room_.dt, place, adapter.scale, ctx_.params.accumulate(), ctx_.stream);
+    get_block(adapter.b.gradient(ctx_), room_.dt, place, adapter.scale, ctx_.accumulate(), ctx_.stream);
   }
 
   /// Adds to the magnitudes' gradients; returns the gradient of x W^T + u T^T.
@@ -210,7 +210,7 @@ class Pass {
     product(room_.product, x_, w_, Tensor(), {room_.u, room_.t});
     column_dots(room_.dots, dy, room_.product, room_.norms, false, ctx_.stream);
     for (const Adapter& adapter : layer_.adapters) {
-      get_block(row(magnitude_gradient(adapter)), row(room_.dots), {0, adapter.first_row}, 1, ctx_.params.accumulate(),
+      get_block(row(magnitude_gradient(adapter)), row(room_.dots), {0, adapter.first_row}, 1, ctx_.accumulate(),
                 ctx_.stream);
     }
     scale_columns(room_.product, dy, room_.magnitudes, room_.norms, Tensor(), ctx_.stream);
@@ -228,7 +228,7 @@ class Pass {
   /// Gradients of A and, from those of u and W drop(x), of x.
   void backward_dropped(const Adapter& adapter, const Tensor& du, const Tensor& dx, const Tensor& dproduct) {
     const Tensor da = layer_.a.gradient(ctx_).rows(adapter.first_rank, adapter.rank);
-    linear_backward_weight(da, du, room_.dropped, ctx_.params.accumulate(), ctx_.stream);
+    linear_backward_weight(da, du, room_.dropped, ctx_.accumulate(), ctx_.stream);
     if (dx.empty()) return;
     if (dproduct.empty()) {
       linear_backward_input(room_.dropped, du, a_of(adapter), false, ctx_.stream);
@@ -276,7 +276,7 @@ class Pass {
     const Tensor dy = matrix(room_.dy, n, adapter.rows), du = matrix(room_.du, n, adapter.rank);
     get_block(dy, whole_dy, {0, adapter.first_row}, 1, false, ctx_.stream);
     product(own.product, room_.dropped, w_of(adapter), Tensor(), {own.u, own.t});
-    column_dots(magnitude_gradient(adapter), dy, own.product, own.norms, ctx_.params.accumulate(), ctx_.stream);
+    column_dots(magnitude_gradient(adapter), dy, own.product, own.norms, ctx_.accumulate(), ctx_.stream);
     scale_columns(own.product, dy, own.magnitudes, own.norms, Tensor(), ctx_.stream);
     linear_backward_input(du, own.product, own.t, false, ctx_.stream);
     room_.dt = matrix(room_.dt, adapter.rows, adapter.rank);

@@ -1,5 +1,5 @@
 #pragma once
-// Adapters of linear layers: LoRA (Hu et al. 2021, arXiv:2106.09685), rank-stabilised by its scale (Kalajdzievski 2023,
+// Adapters of linear layers and tables: LoRA (Hu et al. 2021, arXiv:2106.09685), rank-stabilised by its scale (Kalajdzievski 2023,
 // arXiv:2312.03732), and DoRA (Liu et al. 2024, arXiv:2402.09353).
 
 #include <cstdint>
@@ -12,7 +12,8 @@
 
 namespace llmtrain {
 
-/// Properties of one module's adapter, W + scale B A with A [rank, in] and B [out, rank]. B starts at zero.
+/// Properties of one module's adapter, W + scale B A with A [rank, in] and B [out, rank]. B starts at zero; of a table
+/// A [rank, rows] does, and B is normal, as in PEFT.
 struct AdapterShape {
   /// Start of A: uniform within 1 / sqrt(in) (torch's kaiming_uniform_(a = sqrt(5))), or normal with deviation 1 /
   /// rank.
@@ -33,6 +34,13 @@ using AdapterRule = std::function<std::optional<AdapterShape>(const std::string&
 /// External names of an adapter's parameters: those of PEFT's files.
 inline std::string lora_a_name(const std::string& module) { return "base_model.model." + module + ".lora_A.weight"; }
 inline std::string lora_b_name(const std::string& module) { return "base_model.model." + module + ".lora_B.weight"; }
+/// Those of the adapter of an embedding, of which PEFT makes no modules.
+inline std::string lora_embedding_a_name(const std::string& module) {
+  return "base_model.model." + module + ".lora_embedding_A";
+}
+inline std::string lora_embedding_b_name(const std::string& module) {
+  return "base_model.model." + module + ".lora_embedding_B";
+}
 inline std::string lora_magnitude_name(const std::string& module) {
   return "base_model.model." + module + ".lora_magnitude_vector";
 }

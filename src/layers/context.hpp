@@ -30,6 +30,10 @@ struct Context {
   float temperature = 1;           ///< divides the logits before statistics, in rollouts and their updates
   /// Role of all matrix products. Outside training, the bits of a row do not depend on the other rows.
   ProductRole role = ProductRole::training;
+  bool later_rows = false;  ///< the head's backward pass goes on with further rows of its micro-batch
+
+  /// True if gradients of parameters are added to, false if they are overwritten.
+  bool accumulate() const { return later_rows || params.accumulate(); }
 };
 
 /// Dropout of one place of the model in the current step; inactive except in training.

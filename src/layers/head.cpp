@@ -15,6 +15,18 @@ int64_t fitting_rows(int64_t rows, int64_t bytes, int64_t bytes_of_row) {
   return std::min(rows, std::max(bytes / bytes_of_row / row_granule * row_granule, row_granule));
 }
 
+/// Rows of a batch, as far as the head needs them: targets, kept tokens, and what keys dropout.
+Batch rows_of(const Batch& batch, int64_t begin, int64_t count) {
+  const auto cut = [&](const Tensor& t) { return t.empty() ? t : t.rows(begin, count); };
+  Batch rows;
+  rows.tokens = count;
+  rows.targets = cut(batch.targets);
+  rows.kept = cut(batch.kept);
+  rows.sequence_ids = cut(batch.sequence_ids);
+  rows.sequence_offsets = cut(batch.sequence_offsets);
+  return rows;
+}
+
 TokenStatistics block_of(const TokenStatistics& s, int64_t begin, int64_t count) {
   const auto cut = [&](const Tensor& t) { return t.empty() ? t : t.rows(begin, count); };
   return {cut(s.logp), cut(s.lse), cut(s.entropy), cut(s.argmax), {}, cut(s.uniform), cut(s.mean_logit)};
@@ -35,43 +47,68 @@ int64_t Head::scratch_bytes(DType compute, int64_t rows) const {
   const int64_t logits = Arena::aligned(block_rows(rows) * columns() * 4);
   const int64_t gradients =
       Arena::aligned(group_rows(compute, rows) * columns() * static_cast<int64_t>(size_of(compute)));
+  const int64_t inputs = group_rows(compute, rows) * linear.in * static_cast<int64_t>(size_of(compute));
+  const int64_t adapters = std::max(
+      linear.scratch_bytes(compute, DType::f32, block_rows(rows)),
+      linear.scratch_bytes(compute, compute, group_rows(compute, rows)) + (drops(true) ? Arena::aligned(inputs) : 0));
   // fp32 logits are overwritten by their gradients
-  return compute == DType::f32 ? std::max(logits, gradients) : logits + gradients;
+  return adapters + (compute == DType::f32 ? std::max(logits, gradients) : logits + gradients);
 }
 
 int64_t Head::workspace_bytes(DType compute, int64_t rows, bool training) const {
-  const LinearPass forward{channels, rows_of_table, false, compute, DType::f32, true, false, 0, quantized};
-  const LinearPass backward{channels, rows_of_table, false, compute, DType::f32, false, true, 0, quantized};
-  return std::max(linear_workspace_bytes(forward, block_rows(rows)),
-                  training ? linear_workspace_bytes(backward, group_rows(compute, rows)) : 0);
+  const int64_t block = block_rows(rows), group = group_rows(compute, rows);
+  if (!linear.adapters.empty()) {
+    return std::max(linear.workspace_bytes(compute, DType::f32, block, training),
+                    training ? linear.workspace_bytes(compute, compute, group, true) : 0);
+  }
+  const LinearPass forward{linear.in, linear.out, false, compute, DType::f32, true, false, 0, linear.quantized};
+  const LinearPass backward{linear.in, linear.out, false, compute, DType::f32, false, true, 0, linear.quantized};
+  return std::max(linear_workspace_bytes(forward, block), training ? linear_workspace_bytes(backward, group) : 0);
 }
 
-void Head::logits(Context& ctx, const Tensor& out, const Tensor& x) const {
-  linear_forward(out, x, weight.matrix(ctx), Tensor(), ctx.stream, ctx.role);
+void Head::logits(Context& ctx, const Batch& batch, const Tensor& out, const Tensor& x) const {
+  linear.forward(ctx, batch, out, x);
   if (softcap > 0) softcap_logits(out, softcap, ctx.stream);
 }
 
-void Head::tempered_logits(Context& ctx, const Tensor& out, const Tensor& x, const Tensor& kept) const {
-  logits(ctx, out, x);
-  if (is_tempered(ctx, kept)) temper_logits(out, ctx.temperature, kept, vocabulary, ctx.stream);
+void Head::tempered_logits(Context& ctx, const Batch& batch, const Tensor& out, const Tensor& x) const {
+  logits(ctx, batch, out, x);
+  if (is_tempered(ctx, batch.kept)) temper_logits(out, ctx.temperature, batch.kept, vocabulary, ctx.stream);
 }
 
-void Head::forward(Context& ctx, const Tensor& x, const HeadTargets& targets, const TokenStatistics& statistics) const {
+void Head::forward(Context& ctx, const Batch& batch, const Tensor& x, const TokenStatistics& statistics) const {
   const int64_t n = x.dim(0), block = block_rows(n);
   Arena::Frame frame(ctx.arena);
   const Tensor buffer = frame.take(DType::f32, {block, columns()});
   for (int64_t begin = 0; begin < n; begin += block) {
     const int64_t count = std::min(block, n - begin);
     const Tensor rows = buffer.rows(0, count);
-    const HeadTargets own = targets.rows(begin, count);
-    tempered_logits(ctx, rows, x.rows(begin, count), own.kept);
+    const Batch own = rows_of(batch, begin, count);
+    tempered_logits(ctx, own, rows, x.rows(begin, count));
     const TokenStatistics own_statistics = block_of(statistics, begin, count);
-    logprob_forward(own_statistics, rows, own.ids, vocabulary, ctx.stream);
+    logprob_forward(own_statistics, rows, own.targets, vocabulary, ctx.stream);
     if (!own_statistics.mean_logit.empty()) mean_logits(own_statistics.mean_logit, rows, vocabulary, ctx.stream);
   }
 }
 
-void Head::forward_backward(Context& ctx, const Tensor& dx, const Tensor& x, const HeadTargets& targets,
+/// Adds to the gradients of parameters where the context says that earlier rows have written them.
+void Head::backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dlogits, const Tensor& x) const {
+  if (ctx.adapters && !linear.adapters.empty()) {
+    Arena::Frame frame(ctx.arena);
+    Tensor input = x;
+    if (drops(ctx.training) && dx.data == x.data) {  // x is read again after dx is written
+      input = frame.take(x.dtype, {x.dim(0), x.dim(1)});
+      copy_on_device(input.data, x.data, x.bytes(), ctx.stream);
+    }
+    return linear.backward(ctx, batch, dx, dlogits, input);
+  }
+  if (linear.weight.is_trained()) {
+    linear_backward_weight(linear.weight.gradient(ctx), dlogits, x, ctx.accumulate(), ctx.stream);
+  }
+  if (!dx.empty()) linear_backward_input(dx, dlogits, linear.weight.matrix(ctx), false, ctx.stream);
+}
+
+void Head::forward_backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& x,
                             const TokenStatistics& statistics, const TokenCotangents& cotangents) const {
   const int64_t n = x.dim(0), group = group_rows(x.dtype, n), block = block_rows(group);
   Arena::Frame frame(ctx.arena);
@@ -85,10 +122,10 @@ void Head::forward_backward(Context& ctx, const Tensor& dx, const Tensor& x, con
       const auto cut = [&](const Tensor& t) { return t.empty() ? t : t.rows(first + begin, count); };
       const Tensor drows = dlogits.rows(begin, count), rows = buffer.empty() ? drows : buffer.rows(0, count);
       const TokenStatistics stats = block_of(statistics, first + begin, count);
-      const HeadTargets own = targets.rows(first + begin, count);
-      tempered_logits(ctx, rows, cut(x), own.kept);
-      logprob_forward(stats, rows, own.ids, vocabulary, ctx.stream);
-      logprob_backward(drows, rows, own.ids, stats,
+      const Batch own = rows_of(batch, first + begin, count);
+      tempered_logits(ctx, own, rows, cut(x));
+      logprob_forward(stats, rows, own.targets, vocabulary, ctx.stream);
+      logprob_backward(drows, rows, own.targets, stats,
                        {cut(cotangents.logp),
                         cut(cotangents.lse),
                         cut(cotangents.entropy),
@@ -98,12 +135,10 @@ void Head::forward_backward(Context& ctx, const Tensor& dx, const Tensor& x, con
                        vocabulary, softcap / ctx.temperature, ctx.stream);
       if (is_tempered(ctx, own.kept)) temper_gradient(drows, ctx.temperature, own.kept, vocabulary, ctx.stream);
     }
-    if (weight.is_trained()) {
-      linear_backward_weight(weight.gradient(ctx), dlogits, xs, ctx.params.accumulate() || first > 0, ctx.stream);
-    }
-    if (dx.empty()) continue;
-    linear_backward_input(dx.rows(first, grouped), dlogits, weight.matrix(ctx), false, ctx.stream);
+    ctx.later_rows = first > 0;
+    backward(ctx, rows_of(batch, first, grouped), dx.empty() ? dx : dx.rows(first, grouped), dlogits, xs);
   }
+  ctx.later_rows = false;
 }
 
 }  // namespace llmtrain

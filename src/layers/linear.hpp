@@ -52,7 +52,7 @@ struct Linear {
 
   bool has_magnitudes() const { return !adapters.empty() && adapters.front().magnitude.exists(); }
 
- private:
+  /// Adds the adapters that the rule has for these rows.
   void declare_adapters(UnitBuilder& unit, const std::vector<LinearPart>& parts, const AdapterRule& rule);
 };
 

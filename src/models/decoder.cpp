@@ -61,6 +61,11 @@ void Decoder::declare_units() {
     if (c.positions == ModelConfig::Positions::learned) {
       embedding_.positions = unit.matrix(names.positions + ".weight", c.max_seq_len, c.d_model, normal, {});
     }
+    embedding_.table_adapter = TableAdapter::declare(unit, names.embedding, c.vocab_size, c.d_model, shape_.adapters);
+    if (embedding_.positions.exists()) {
+      embedding_.positions_adapter =
+          TableAdapter::declare(unit, names.positions, c.max_seq_len, c.d_model, shape_.adapters);
+    }
     embedding_.dropout = c.dropout;
     embedding_.padding = static_cast<int32_t>(c.pad_token_id);
     embedding_units_ = unit.group();
@@ -72,19 +77,40 @@ void Decoder::declare_units() {
   if (shape_.final_norm) final_norm_ = declare_norm(unit, names.final_norm);
   if (c.scores()) {
     scalar_head_.weight = unit.trained({names.score + ".weight", 1, c.d_model, true, normal, {}});
-  } else if (c.ties_head()) {
-    head_.weight = embedding_.table;
   } else {
-    head_.weight = unit.matrix(names.head + ".weight", c.vocab_size, c.d_model, normal, {});
-    head_.quantized = unit.quantized_type(head_.weight);
+    declare_head(unit);
   }
   final_units_ = unit.group();
   find_backward_end();
-  head_.channels = c.d_model;
-  head_.rows_of_table = c.vocab_size;
   head_.vocabulary = shape_.tokens;
   head_.softcap = static_cast<float>(c.final_softcap);
   if (c.positions == ModelConfig::Positions::rope) rope_ = make_rope(c);
+}
+
+void Decoder::declare_head(UnitBuilder& unit) {
+  const ModelConfig& c = shape_.config;
+  const std::string& name = shape_.names.head;
+  Linear& linear = head_.linear;
+  linear.in = c.d_model;
+  linear.out = c.vocab_size;
+  linear.kept_norms = static_cast<size_t>(c.n_layers) * linear_layers_of_block;
+  if (c.ties_head()) {
+    linear.weight = embedding_.table;
+  } else {
+    linear.weight = unit.matrix(name + ".weight", c.vocab_size, c.d_model, Initializer::normal(c.initializer_std), {});
+    linear.quantized = unit.quantized_type(linear.weight);
+  }
+  if (shape_.adapters) linear.declare_adapters(unit, {{name, c.vocab_size}}, shape_.adapters);
+}
+
+void Decoder::acquire_head(ParamStore& params) const {
+  params.acquire(head_weight().unit);
+  if (head_.linear.a.exists()) params.acquire(head_.linear.a.unit);
+}
+
+void Decoder::release_head(ParamStore& params) const {
+  if (head_.linear.a.exists()) params.release(head_.linear.a.unit);
+  params.release(head_weight().unit);
 }
 
 void Decoder::find_backward_end() {
@@ -199,8 +225,10 @@ void Decoder::plan(Arena& arena, const PassPlan& passes) {
     const bool plain = compute != DType::f32 && block.attention.dropout == 0;
     block.attention.shape.longest = plain ? longest : 0;
   }
-  int64_t scratch = c.scores() ? 0 : head_.scratch_bytes(compute, max_rows);
-  int64_t workspace = c.scores() ? 0 : head_.workspace_bytes(compute, max_rows, training);
+  int64_t scratch = embedding_.scratch_bytes(compute, max_rows, c.d_model);
+  int64_t workspace = embedding_.workspace_bytes(compute, max_rows, c.d_model, training);
+  if (!c.scores()) scratch = std::max(scratch, head_.scratch_bytes(compute, max_rows));
+  if (!c.scores()) workspace = std::max(workspace, head_.workspace_bytes(compute, max_rows, training));
   for (size_t slot = 0; slot < saved_.size(); ++slot) {
     const size_t layer = blocks_.size() - saved_.size() + slot;
     plan_kept(arena, blocks_[layer], saved_[slot], compute, max_rows, recompute, fmt::format("block.{}", layer));
@@ -225,13 +253,15 @@ void Decoder::plan(Arena& arena, const PassPlan& passes) {
 void Decoder::plan_cache(Arena& arena, KvCache& cache, DType compute, int64_t sequences, int64_t positions) const {
   const ModelConfig& c = shape_.config;
   cache.plan(arena, c.n_layers, compute, sequences, positions, 2 * c.n_kv_heads * c.head_dim);
-  cache.norms.resize(blocks_.size() * linear_layers_of_block);
+  cache.norms.resize(blocks_.size() * linear_layers_of_block + 1);
+  const auto add_norms = [&](const Linear& layer) {
+    if (!layer.has_magnitudes()) return;
+    arena.add(cache.norms[layer.kept_norms], MemoryCategory::activations, "norms", DType::f32, {layer.out});
+  };
   for (const Block& block : blocks_) {
-    for (const Linear* layer : block.linear_layers()) {
-      if (!layer->has_magnitudes()) continue;
-      arena.add(cache.norms[layer->kept_norms], MemoryCategory::activations, "norms", DType::f32, {layer->out});
-    }
+    for (const Linear* layer : block.linear_layers()) add_norms(*layer);
   }
+  add_norms(head_.linear);
 }
 
 void Decoder::start(Stream& stream) { rope_.start(stream); }
@@ -275,20 +305,20 @@ void Decoder::score_rows(Context& ctx, const Batch& batch, const TokenStatistics
   if (shape_.config.scores()) {
     if (!statistics.logp.empty()) scalar_head_.forward(ctx, hidden, batch.loss_weights, statistics.logp);
   } else {
-    head_.forward(ctx, hidden, {batch.targets, batch.kept}, statistics);
+    head_.forward(ctx, batch, hidden, statistics);
   }
 }
 
 void Decoder::score(Context& ctx, const Batch* batch, const TokenStatistics& statistics) {
-  ctx.params.acquire(head_weight().unit);
+  acquire_head(ctx.params);
   if (batch != nullptr) score_rows(ctx, *batch, statistics);
-  ctx.params.release(head_weight().unit);
+  release_head(ctx.params);
 }
 
 void Decoder::score_and_differentiate(Context& ctx, const Batch* batch, const TokenStatistics& statistics,
                                       const TokenCotangents& cotangents) {
   const auto layers = static_cast<int>(blocks_.size());
-  ctx.params.acquire(head_weight().unit);
+  acquire_head(ctx.params);
   if (backward_end_ < layers) block_units(layers - 1).prefetch(ctx.params);
   if (batch != nullptr) {
     // The gradient of a block of rows overwrites the rows, which are not read again.
@@ -298,10 +328,10 @@ void Decoder::score_and_differentiate(Context& ctx, const Batch* batch, const To
       score_rows(ctx, *batch, statistics);
       scalar_head_.backward(ctx, dhidden, hidden, cotangents.logp);
     } else {
-      head_.forward_backward(ctx, dhidden, hidden, {batch->targets, batch->kept}, statistics, cotangents);
+      head_.forward_backward(ctx, *batch, dhidden, hidden, statistics, cotangents);
     }
   }
-  ctx.params.release(head_weight().unit);
+  release_head(ctx.params);
 }
 
 void Decoder::backward(Context& ctx, const Batch* batch) {
@@ -332,8 +362,10 @@ void Decoder::backward(Context& ctx, const Batch* batch) {
     if (layer > end + 1) block_units(layer - 2).prefetch(params);
     block_units(layer).reduce(params);
   }
-  if (batch != nullptr && embedding_.is_trained()) {
-    embedding_.backward(ctx, *batch, dx, shape_.config.ties_head());
+  if (embedding_.is_trained()) {
+    if (embedding_.has_adapters()) embedding_units_.acquire(params);
+    if (batch != nullptr) embedding_.backward(ctx, *batch, dx, shape_.config.ties_head());
+    if (embedding_.has_adapters()) embedding_units_.release(params);
   }
   embedding_units_.reduce(params);
 }
@@ -349,6 +381,12 @@ void Decoder::set_magnitudes(ParamStore& params, Stream& stream) const {
       any = true;
     }
     units.release(params);
+  }
+  if (head_.linear.has_magnitudes()) {
+    acquire_head(params);
+    llmtrain::set_magnitudes(head_.linear, params, stream);
+    release_head(params);
+    any = true;
   }
   if (!any) return;
   params.round_masters();
@@ -369,16 +407,16 @@ Tensor Decoder::gather(std::span<const int64_t> rows, Stream& stream) const {
 
 void Decoder::logits(Context& ctx, const Batch* batch, std::span<const int64_t> rows, const Tensor& out) {
   LLMTRAIN_CHECK(!shape_.config.scores(), "a model that scores has no logits");
-  ctx.params.acquire(head_.weight.unit);
+  acquire_head(ctx.params);
   if (batch != nullptr) head_.logits(ctx, out, gather(rows, ctx.stream));
-  ctx.params.release(head_.weight.unit);
+  release_head(ctx.params);
 }
 
 double Decoder::flops_per_token(int64_t sequence_length) const {
   const ModelConfig& c = shape_.config;
-  const double outputs = c.scores() ? 1 : static_cast<double>(head_.rows_of_table);
-  const double head = outputs * static_cast<double>(c.d_model);
-  double flops = 2 * head * (1 + (head_weight().is_trained() ? 1 : 0) + (has_final_gradient() ? 1 : 0));
+  const double trained = scalar_head_.weight.is_trained() ? 1 : 0, final = has_final_gradient() ? 1 : 0;
+  double flops = c.scores() ? 2 * static_cast<double>(c.d_model) * (1 + trained + final)
+                            : head_.linear.product_flops(has_final_gradient());
   const double of_head_rows = 4 * static_cast<double>(c.n_heads * c.head_dim);  // scores and sums, per visible key
   for (int layer = 0; layer < static_cast<int>(blocks_.size()); ++layer) {
     const Block& block = blocks_[static_cast<size_t>(layer)];

@@ -25,6 +25,14 @@ struct DecoderNames {
   bool transposed_linear_layers = false;  ///< files hold [in, out] (GPT-2's Conv1D)
 };
 
+/// Embedding and head that lie beside the adapters in a file of PEFT's (save_embedding_layers).
+struct SavedTables {
+  std::string folder;              ///< of the adapter
+  std::vector<std::string> names;  ///< of tensors of the model
+
+  bool contains(const std::string& tensor) const { return std::ranges::find(names, tensor) != names.end(); }
+};
+
 /// Complete description of a decoder.
 struct DecoderShape {
   ModelConfig config;
@@ -34,17 +42,27 @@ struct DecoderShape {
   int64_t stored_rows = 0;
   /// The model's files need not have the head, which is a score: it is new, an adapter's or a checkpoint's.
   bool new_head = false;
+  /// The model's files tie the head, which is a matrix of its own here: it begins as the embedding.
+  bool unties_head = false;
+  SavedTables saved_tables;  ///< read from an adapter's file in place of the model's files
   bool final_norm = true;        ///< false for post-norm models, which already end with a norm
   double projection_std = 0.02;  ///< initial standard deviation of matrices that write to the residual stream
   DecoderNames names;
   TrainedRule trained;  ///< empty: every parameter is trained
   /// Storage of frozen matrices; empty: all have the compute dtype.
   QuantizationRule quantization;
-  AdapterRule adapters;  ///< of the linear layers of all blocks; adapters are trained whatever `trained` says
+  /// Of linear layers, embeddings and the head; adapters are trained whatever `trained` says.
+  AdapterRule adapters;
 
-  /// True for tensors with a row for each token: the embedding and the head.
+  /// True for tensors with a row for each token: the embedding, the head, and what their adapters have of this size.
   bool has_row_per_token(const std::string& tensor) const {
-    return tensor == names.embedding + ".weight" || tensor == names.head + ".weight";
+    return tensor == names.embedding + ".weight" || tensor == names.head + ".weight" ||
+           tensor == lora_embedding_a_name(names.embedding) || tensor == lora_b_name(names.head);
+  }
+  /// Gives a tied model a head of its own, which begins as the embedding.
+  void untie_head() {
+    unties_head = config.ties_head();
+    if (unties_head) config.tie_embeddings = false;
   }
 };
 
@@ -78,6 +96,9 @@ class Decoder : public Model {
 
  private:
   void declare_units();
+  void declare_head(UnitBuilder& unit);
+  void acquire_head(ParamStore& params) const;
+  void release_head(ParamStore& params) const;
   Block declare_block(int layer);
   Attention declare_attention(UnitBuilder& unit, int layer) const;
   Mlp declare_mlp(UnitBuilder& unit, int layer) const;
@@ -87,7 +108,7 @@ class Decoder : public Model {
   void find_backward_end();
   /// True if the backward pass needs the gradient of a layer's input.
   bool input_gradient(int layer) const { return layer > backward_end_ || embedding_.is_trained(); }
-  const ParamRef& head_weight() const { return shape_.config.scores() ? scalar_head_.weight : head_.weight; }
+  const ParamRef& head_weight() const { return shape_.config.scores() ? scalar_head_.weight : head_.linear.weight; }
   void score_rows(Context& ctx, const Batch& batch, const TokenStatistics& statistics) const;
   Tensor gather(std::span<const int64_t> rows, Stream& stream) const;
   BlockSaved& saved(int layer) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cmath>
 #include <functional>
@@ -62,6 +63,7 @@ class AdapterChooser {
   LoraPart choose() {
     check_layers();
     NameSet targets = find_targets();
+    find_tying(targets);
     if (part_.errors.empty()) exclude(targets);
     if (part_.errors.empty()) shape_adapters(targets);
     if (part_.errors.empty()) part_.targets = peft_targets();
@@ -128,7 +130,7 @@ class AdapterChooser {
       found.merge(kept);
     }
     if (config_.target_modules.empty()) fail("target_modules", "names no module");
-    if (part_.errors.empty()) check_linear(found);
+    if (part_.errors.empty()) check_kinds(found);
     return found;
   }
 
@@ -145,15 +147,43 @@ class AdapterChooser {
   }
 
   /// Modules that modules_to_save trains whole are none of the targets, whatever they are.
-  void check_linear(const NameSet& found) {
+  void check_kinds(const NameSet& found) {
     for (const std::string& module : found) {
       if (modules_.linear.contains(module) || is_saved(module)) continue;
-      const bool table = modules_.tables.contains(module);
-      return fail("target_modules",
-                  table ? fmt::format("{} is {}, which has no adapter here: name it in lora.modules_to_save, which "
-                                      "trains it whole",
-                                      module, module == modules_.head ? "the head" : "an embedding")
-                        : fmt::format("{} is not a linear layer{}", module, names_that_exist(module, modules_.linear)));
+      if (!modules_.tables.contains(module) || module == score_ || (model_.scores() && module == modules_.head)) {
+        return fail("target_modules", fmt::format("{} is not a linear layer or an embedding{}", module,
+                                                  names_that_exist(module, modules_.linear)));
+      }
+      if (config_.dora && module != modules_.head) {
+        return fail("dora", fmt::format("the adapter of the embedding {} cannot have magnitudes here: remove it from "
+                                        "lora.target_modules, or set lora.dora = false",
+                                        module));
+      }
+    }
+  }
+
+  /// PEFT trains a head apart from the embedding that it is tied to, unless it is told to keep the two one.
+  void find_tying(NameSet& targets) {
+    if (!model_.ties_head()) return;
+    const std::array<std::string, 2> pair = {modules_.embedding, modules_.head};
+    const bool saved = std::ranges::any_of(config_.modules_to_save, [&](const std::string& end) {
+      const NameSet named = modules_.saved_by(end);
+      return named.contains(pair[0]) || named.contains(pair[1]);
+    });
+    const bool targeted =
+        std::ranges::any_of(pair, [&](const std::string& module) { return targets.contains(module); });
+    part_.unties_head = saved && !config_.ensure_weight_tying;
+    if (part_.unties_head) {
+      part_.notes.emplace_back("modules_to_save",
+                               "the embedding and the head, which are one matrix in the model, become two, and the "
+                               "merged model has both (lora.ensure_weight_tying = true trains them as one)");
+    } else if (saved && targeted) {
+      for (const std::string& module : pair) targets.erase(module);  // both are trained whole
+    } else if (targeted) {
+      if (config_.ensure_weight_tying) targets.insert(pair.begin(), pair.end());
+      part_.notes.emplace_back("target_modules",
+                               "the embedding and the head are one matrix in the model; with an adapter they differ, "
+                               "and the merged model has two");
     }
   }
 
@@ -277,11 +307,14 @@ class AdapterChooser {
       return fail("modules_to_save",
                   fmt::format("{} also fits {}, which is adapted: give more of the name", saved, adapted));
     }
-    const bool tied = model_.ties_head() && (module == modules_.head || module == modules_.embedding);
+    const bool of_pair = model_.ties_head() && (module == modules_.head || module == modules_.embedding);
+    const bool tied = of_pair && !part_.unties_head;
+    if (of_pair && !tied && module == modules_.head) part_.trained.insert(module + ".weight");
     if (tied && !part_.trains_tied_head) {
       part_.trains_tied_head = true;
       part_.notes.emplace_back("modules_to_save",
-                               "the embedding is the head's matrix too, so that both are trained as one");
+                               "the embedding is the head's matrix too, so that both are trained as one "
+                               "(lora.ensure_weight_tying = false trains them apart)");
     }
     for_tensors([&](const std::string& name) {
       const std::string_view own = parent_module(name);
@@ -324,9 +357,17 @@ LoraPart choose_adapters(const LoraConfig& config, const ModelConfig& model) {
   return AdapterChooser(config, model).choose();
 }
 
+void use_saved_tables(DecoderShape& shape, const LoraConfig& config) {
+  if (config.saved_embeddings.empty()) return;
+  shape.saved_tables = {config.path, {}};
+  for (const std::string& module : config.saved_embeddings) shape.saved_tables.names.push_back(module + ".weight");
+}
+
 void adapt(DecoderShape& shape, const LoraConfig& config) {
   const auto part = std::make_shared<const LoraPart>(choose_adapters(config, shape.config));
   LLMTRAIN_CHECK(part->errors.empty(), "the keys of [lora] have been checked");
+  if (part->unties_head) shape.untie_head();
+  use_saved_tables(shape, config);
   shape.adapters = [part](const std::string& module) -> std::optional<AdapterShape> {
     const auto found = part->modules.find(module);
     return found == part->modules.end() ? std::nullopt : std::optional(found->second);

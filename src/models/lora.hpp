@@ -20,6 +20,7 @@ struct LoraPart {
   std::vector<std::string>
       targets;                    ///< names from which PEFT's target_modules chooses the same with the same other keys
   bool trains_tied_head = false;  ///< the trained embedding is the head's matrix too
+  bool unties_head = false;       ///< embedding and head are one matrix in the model and two here
   std::vector<std::pair<std::string, std::string>> errors;  ///< key of [lora], and what is wrong with it
   std::vector<std::pair<std::string, std::string>> notes;
 };
@@ -31,7 +32,11 @@ LoraPart choose_adapters(const LoraConfig& config, const ModelConfig& model);
 /// patterns and layers, all of which PEFT ignores as long as it finds a target. Returns what was removed, by key.
 std::vector<std::string> remove_unmatched(LoraConfig& config, const ModelConfig& model);
 
-/// Sets the rules of a configuration without errors: what is adapted, and what is trained beside the adapters.
+/// Lets the shape of a model read the tables that lie beside the adapter of a configuration.
+void use_saved_tables(DecoderShape& shape, const LoraConfig& config);
+
+/// Sets the rules of a configuration without errors: what is adapted, what is trained beside the adapters, and whether
+/// a tied head becomes a matrix of its own.
 void adapt(DecoderShape& shape, const LoraConfig& config);
 
 }  // namespace llmtrain

@@ -9,6 +9,7 @@
 #include "core/deck/deck.hpp"
 #include "models/layers_codec.hpp"
 #include "models/lora.hpp"
+#include "models/models.hpp"
 
 namespace llmtrain {
 
@@ -57,7 +58,7 @@ bool same_choice(const LoraConfig& a, const LoraConfig& b, const ModelConfig& mo
     const AdapterShape &x = m.second, &y = t.second;
     return m.first == t.first && x.rank == y.rank && x.scale == y.scale && x.dora == y.dora;
   };
-  return mine.errors.empty() && mine.trained == theirs.trained &&
+  return mine.errors.empty() && mine.trained == theirs.trained && mine.unties_head == theirs.unties_head &&
          std::ranges::equal(mine.modules, theirs.modules, same);
 }
 
@@ -74,8 +75,8 @@ bool takes(const DeckKeys::Key& key, const std::string& text) {
 }  // namespace
 
 void LoraConfig::visit(DeckKeys& keys) {
-  keys.section("lora", "Train low-rank adapters of linear layers beside the frozen model (run.finetuning = lora).",
-               Change::breaks, training_tasks, true);
+  keys.section("lora", "Train low-rank adapters beside the frozen model (run.finetuning = lora).", Change::breaks,
+               training_tasks, true);
   keys.key(
       "path", path,
       {.doc = "PEFT folder (adapter_config.json, adapter_model.safetensors) to go on from; with run.task = "
@@ -89,16 +90,24 @@ void LoraConfig::visit(DeckKeys& keys) {
   keys.key<Fp32Number>("dropout", dropout,
                        {.range = from_below(0, 1), .doc = "Share of the inputs of A that are zeroed in training."});
   keys.key("target_modules", target_modules,
-           {.doc = "Adapted linear layers: names in the model's files, or ends of names after a dot, such as q_proj or "
-                   "mlp.down_proj; or one regular expression (of Python's re module) for whole names; all-linear: "
-                   "every one but the head."});
-  keys.key("exclude_modules", exclude_modules, {.doc = "Linear layers that are not adapted, given in the same way."});
+           {.doc = "Adapted linear layers and embeddings: names in the model's files, or ends of names after a dot, "
+                   "such as q_proj, mlp.down_proj, lm_head or embed_tokens; or one regular expression (of Python's re "
+                   "module) for whole names; all-linear: every linear layer but the head."});
+  keys.key("exclude_modules", exclude_modules, {.doc = "Modules that are not adapted, given in the same way."});
   keys.key("bias", bias,
            {.doc = "Trained biases of the model. none; all: every one; lora_only: those of the adapted layers."});
   keys.key(
       "modules_to_save", modules_to_save,
       {.doc = "Modules that are trained whole and stored with the adapter, by the ends of their names: embed_tokens, "
-              "lm_head, norm. A head that shares its matrix with the embedding is trained with it."});
+              "lm_head, norm."});
+  keys.key("ensure_weight_tying", ensure_weight_tying,
+           {.doc = "Whether an embedding and a head that are one matrix in the model are trained as one where "
+                   "modules_to_save names either. false: as two, as PEFT does, and the merged model has both.",
+            .automatic = "false where modules_to_save names both, else true"});
+  keys.key("saved_embeddings", saved_embeddings,
+           {.doc = "Embedding and head that lie in the folder of path beside the adapter, as PEFT saves them where the "
+                   "vocabulary has grown, and that replace the model's, frozen. They are found there.",
+            .tasks = model_tasks});
   keys.key<LayersCodec>("layers_to_transform", layers_to_transform,
                         {.doc = "Layers that are adapted, counted from 0. Empty: all. A target module that is named "
                                 "in full is adapted in any case."});
@@ -155,7 +164,28 @@ void LoraConfig::take(DeckLoader& deck, const LoraConfig& found, const ModelConf
   }
 }
 
-void LoraConfig::resolve(DeckLoader& deck, const ModelConfig& model) {
+/// Runs of before this key trained the two as one.
+void LoraConfig::resolve_tying(DeckLoader& deck, const ModelConfig& model, bool recorded) {
+  const char* key = "lora.ensure_weight_tying";
+  if (!deck.given(key) && path.empty() && !recorded) {
+    LoraConfig apart = *this;
+    apart.ensure_weight_tying = false;
+    const DecoderNames names = nominal_shape(model).names;
+    const LoraPart part = choose_adapters(apart, model);
+    const bool targets = part.modules.contains(names.embedding) || part.modules.contains(names.head);
+    ensure_weight_tying = !targets && !(part.trained.contains(names.embedding + ".weight") &&
+                                        part.trained.contains(names.head + ".weight"));
+    deck.set(key, Origin::automatic, "lora.modules_to_save");
+  }
+  if (!ensure_weight_tying || !model.ties_head()) return;
+  const LoraPart part = choose_adapters(*this, model);
+  if (!part.modules.contains(nominal_shape(model).names.head)) return;
+  deck.fail(key,
+            "adapters of an embedding and of the head that is tied to it cannot be trained as one here: set it to "
+            "false, which trains an adapter of each that lora.target_modules names");
+}
+
+void LoraConfig::resolve(DeckLoader& deck, const ModelConfig& model, bool recorded) {
   if (!deck.given("lora.alpha") && path.empty()) {
     alpha = 2 * static_cast<double>(rank);
     deck.set("lora.alpha", Origin::automatic, "2 r");
@@ -169,6 +199,10 @@ void LoraConfig::resolve(DeckLoader& deck, const ModelConfig& model) {
     if (number == std::floor(number)) continue;
     return deck.fail("lora.rank_pattern", fmt::format("{}:{} must be a whole number", module, print_number(number)));
   }
+  if (path.empty() && !saved_embeddings.empty()) {
+    return deck.fail("lora.saved_embeddings", "needs lora.path, in whose folder they lie");
+  }
+  resolve_tying(deck, model, recorded);
   const LoraPart part = choose_adapters(*this, model);
   for (const auto& [key, what] : part.errors) deck.fail("lora." + key, what);
   for (const auto& [key, what] : part.notes) deck.note("lora." + key, what);

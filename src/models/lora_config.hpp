@@ -29,6 +29,8 @@ struct LoraConfig {
   ModulePattern exclude_modules;
   Bias bias = Bias::none;
   std::vector<std::string> modules_to_save;
+  bool ensure_weight_tying = true;            ///< of an embedding and a head that are one matrix in the model
+  std::vector<std::string> saved_embeddings;  ///< modules whose matrix is the one in the folder of `path`
   std::vector<int64_t> layers_to_transform;
   std::vector<std::string> layers_pattern;
   ModuleNumbers rank_pattern, alpha_pattern;  ///< the first match counts
@@ -38,12 +40,15 @@ struct LoraConfig {
   double learning_rate_ratio = 1;
 
   void visit(DeckKeys& keys);
-  /// Sets alpha if it is not given, and checks the keys against the model, whose number of layers and components are
-  /// known.
-  void resolve(DeckLoader& deck, const ModelConfig& model);
+  /// Sets what is not given, and checks the keys against the model, whose number of layers and components are known.
+  /// `recorded`: the deck is a run's, which gives every key that the program had then.
+  void resolve(DeckLoader& deck, const ModelConfig& model, bool recorded);
   /// Takes the properties of the adapter in `path`. A key of the deck must have the same value, or choose the same
   /// modules, except for dropout, init and learning_rate_ratio.
   void take(DeckLoader& deck, const LoraConfig& found, const ModelConfig& model);
+
+ private:
+  void resolve_tying(DeckLoader& deck, const ModelConfig& model, bool recorded);
 };
 
 template <>

@@ -178,6 +178,7 @@ RoleSpec reference_role(const Config& config, const Dataset& data, const RankPos
   DecoderShape shape = other ? decoder_shape(other->model, other->model.vocab_size)
                              : decoder_shape(config.model, softmax_rows(config.model, data));
   if (!other) shape.stored_rows = config.source.rows;
+  if (!other && config.run.finetuning == RunConfig::Finetuning::lora) use_saved_tables(shape, config.lora);
   // A reference that follows the policy is divided into units as the policy is.
   if (syncs_reference(config) && config.run.finetuning == RunConfig::Finetuning::freeze) {
     shape.trained = freeze_rule(config.freeze, config.model);

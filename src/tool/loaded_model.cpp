@@ -5,6 +5,7 @@
 #include "core/files/file_handle.hpp"
 #include "core/files/folder_handle.hpp"
 #include "hf/adapters/adapter_files.hpp"
+#include "hf/adapters/saved_tables.hpp"
 #include "hf/load_weights.hpp"
 #include "hf/model_folder.hpp"
 #include "hf/read_config.hpp"
@@ -59,13 +60,14 @@ void LoadedModel::read_adapter(const std::string& folder) {
   if (checkpoint_) refuse_command_line("--adapter: give the folder of its model with --model, not a checkpoint");
   new_head_ =
       take_head(parse_adapter_config(read_adapter_config(folder), folder + "/" + adapter_config_name), config_.model);
-  DecoderShape shape = decoder_shape(config_.model, vocabulary());
-  const AdapterFolder found = AdapterFolder::open(folder, shape);
+  const DecoderShape base = decoder_shape(config_.model, vocabulary());
+  const AdapterFolder found = AdapterFolder::open(folder, base);
   print_warnings(found.warnings);
-  adapt(shape, found.config.lora);
-  match_adapter(found, shape, Decoder(shape).units());
   lora_ = found.config.lora;
   lora_->path = folder;
+  find_saved_tables(folder, found.part, base, folder_).use(*lora_, config_.model);
+  const DecoderShape adapted = shape();
+  match_adapter(found, adapted, Decoder(adapted).units());
 }
 
 DecoderShape LoadedModel::shape() const {

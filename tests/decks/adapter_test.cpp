@@ -56,7 +56,8 @@ TEST_P(AdapterOfPeft, HasItsLogProbabilities) {
     expected.push_back(logits[static_cast<size_t>(ids[t + 1])] - std::log(total));
   }
   EXPECT_LT(difference(logprobs({model, "--adapter", adapter}, ids), expected), 1e-5);
-  EXPECT_GT(difference(logprobs({model}, ids), expected), 0.1) << "control";
+  const bool grown = std::string(GetParam()).ends_with("_grown");  // the model has no row for an id
+  if (!grown) EXPECT_GT(difference(logprobs({model}, ids), expected), 0.1) << "control";
   const TemporaryFolder folder;
   const Outcome merged =
       llmtool({"merge", "--model", model, "--adapter", adapter, "--output", (folder / "merged").string()});
@@ -71,7 +72,9 @@ TEST_P(AdapterOfPeft, HasItsLogProbabilities) {
 
 INSTANTIATE_TEST_SUITE_P(Adapters, AdapterOfPeft,
                          testing::Values("llama_qv", "llama_dora", "gpt2_bias", "gpt2_dora", "phi3_fused", "qwen2_tied",
-                                         "qwen2_part", "gemma2_layers", "qwen3_regex"),
+                                         "qwen2_part", "gemma2_layers", "qwen3_regex", "llama_tables", "gpt2_tables",
+                                         "gemma2_head", "qwen2_apart", "qwen2_embedding", "llama_saved", "llama_grown",
+                                         "qwen2_grown", "mistral_grown"),
                          [](const auto& test) { return std::string(test.param); });
 
 class AdapterRun : public testing::Test {

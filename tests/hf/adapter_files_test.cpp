@@ -54,8 +54,7 @@ std::vector<std::string> names(const LoraPart& part) {
 }
 
 // Every setting chooses the modules and the tensors that it chooses in PEFT, which ignores names that match nothing
-// beside one that does; a setting that PEFT refuses is refused. An adapter of the head or of an embedding, which PEFT
-// has, is refused too.
+// beside one that does; a setting that PEFT refuses is refused.
 TEST(AdapterModules, AreThoseOfPeft) {
   const json all = json::parse(text_of(goldens + "modules.json"));
   int count = 0, refused = 0;
@@ -67,21 +66,15 @@ TEST(AdapterModules, AreThoseOfPeft) {
       SCOPED_TRACE(family + " " + row["config"].dump());
       std::vector<std::string> expected;
       for (const size_t number : row.value("modules", std::vector<size_t>())) expected.push_back(known.at(number));
-      const bool table =
-          !expected.empty() && (expected.front() == "lm_head" || expected.front() == "model.embed_tokens");
       ++count;
-      if (row.contains("error") || table) {
+      if (row.contains("error")) {
         ++refused;
         EXPECT_THROW(part_of(row["config"], model), UserError);
         continue;
       }
       const LoraPart part = part_of(row["config"], model);
       EXPECT_THAT(names(part), ElementsAreArray(expected));
-      std::set<std::string> trained = row["trained"];
-      if (trained.erase("lm_head.weight") > 0 && model.tie_embeddings) trained.insert("model.embed_tokens.weight");
-      if (!model.tie_embeddings && row["trained"].dump().find("lm_head") != std::string::npos) {
-        trained.insert("lm_head.weight");
-      }
+      const std::set<std::string> trained = row["trained"];
       EXPECT_THAT(part.trained, ElementsAreArray(trained));
       // The targets that are written for PEFT choose the same.
       json written = row["config"];
@@ -90,7 +83,7 @@ TEST(AdapterModules, AreThoseOfPeft) {
     }
   }
   EXPECT_EQ(count, 167);
-  EXPECT_EQ(refused, 33);
+  EXPECT_EQ(refused, 23);
 }
 
 TEST(AdapterModules, OneWarningNamesWhatAStoredAdapterNamesInVain) {
@@ -123,8 +116,10 @@ TEST(AdapterModules, ErrorsNameWhatExists) {
       "q_proj, up_proj, v_proj");
   EXPECT_THAT(error({{"target_modules", {"q_proj", "c_attn"}}}, model), HasSubstr("the model has no c_attn"));
   EXPECT_THAT(error({{"target_modules", ".*q_prj"}}, model), HasSubstr("matches the whole name of no module"));
-  EXPECT_THAT(error({{"target_modules", {"lm_head"}}}, model), HasSubstr("lora.modules_to_save"));
-  EXPECT_THAT(error({{"target_modules", {"wte"}}}, gpt2), HasSubstr("is an embedding"));
+  EXPECT_EQ(error({{"target_modules", {"lm_head"}}}, model), "none");
+  EXPECT_EQ(error({{"target_modules", {"lm_head"}}, {"use_dora", true}}, model), "none");
+  EXPECT_THAT(error({{"target_modules", {"wte"}}, {"use_dora", true}}, gpt2),
+              HasSubstr("dora: the adapter of the embedding transformer.wte cannot have magnitudes here"));
   EXPECT_THAT(error({{"target_modules", {"input_layernorm"}}}, model), HasSubstr("is not a linear layer"));
   EXPECT_THAT(error({{"target_modules", q}, {"layers_to_transform", 2}}, model),
               HasSubstr("the model's layers are 0 to 1"));
@@ -212,8 +207,7 @@ TEST(AdapterConfig, RefusesWhatItDoesNotKnow) {
                            R"("layers_to_transform":[-1])",
                            R"("rank_pattern":{"q_proj":0})",
                            R"("rank_pattern":["q_proj"])",
-                           R"("use_dora":1)",
-                           R"("a_key_of_the_future":{"x":1})"}) {
+                           R"("use_dora":1)"}) {
     const std::string key = json::parse(std::string("{") + more + "}").begin().key();
     const std::string text = std::string(R"({"peft_type":"LORA",)") +
                              (key == "target_modules" ? "" : R"("target_modules":["q_proj"],)") + more + "}";
@@ -243,6 +237,35 @@ TEST(AdapterConfig, RefusesWhatItDoesNotKnow) {
                         part_of({{"target_modules", slow}}, shape_of_model("llama").config);
                       }),
               HasSubstr("target_modules: the regular expression matches the whole name of no module"));
+}
+
+TEST(AdapterConfig, KeysThatPeftDoesNotHaveGiveOneWarning) {
+  const auto warnings = [](const std::string& more) {
+    return parse_adapter_config(R"({"peft_type":"LORA","target_modules":["q_proj"])" + more + "}", "a.json").warnings;
+  };
+  EXPECT_THAT(warnings(R"(,"zeta":[1],"a_key_of_the_future":{"x":1},"no_value":null)"),
+              ::testing::ElementsAre("a.json: keys that PEFT does not have are ignored: a_key_of_the_future, zeta"));
+  EXPECT_THAT(warnings(R"(,"no_value":null,"peft_version":"0.21.2")"), ::testing::IsEmpty());
+}
+
+TEST(AdapterModules, OfATiedModelAreTrainedApartUnlessTheConfigurationTiesThem) {
+  const ModelConfig model = shape_of_model("qwen2").config;
+  const auto part = [&](const json& saved, bool ensure) {
+    return part_of({{"target_modules", {"q_proj"}}, {"modules_to_save", saved}, {"ensure_weight_tying", ensure}},
+                   model);
+  };
+  const std::string embedding = "model.embed_tokens.weight", head = "lm_head.weight";
+  for (const json& saved :
+       {json::array({"embed_tokens"}), json::array({"lm_head"}), json::array({"embed_tokens", "lm_head"})}) {
+    const LoraPart apart = part(saved, false), tied = part(saved, true);
+    EXPECT_TRUE(apart.unties_head && !apart.trains_tied_head);
+    EXPECT_EQ(apart.trained.size(), saved.size());
+    EXPECT_TRUE(!tied.unties_head && tied.trains_tied_head);
+    EXPECT_THAT(tied.trained, ::testing::ElementsAre(embedding));
+  }
+  EXPECT_THAT(part(json::array({"lm_head"}), false).trained, ::testing::ElementsAre(head));
+  const LoraPart none = part(json::array({"norm"}), false);
+  EXPECT_FALSE(none.unties_head || none.trains_tied_head);
 }
 
 class AdapterFiles : public ::testing::Test {
@@ -311,7 +334,7 @@ TEST_F(AdapterFiles, ThatDoNotFitAreRefused) {
   other = header_;
   other[a_]["dtype"] = "I32";
   EXPECT_THAT(with_header(other), HasSubstr(a_ + " is I32"));
-  EXPECT_THAT(renamed(a_, "base_model.model.model.embed_tokens.lora_embedding_A"), HasSubstr("adapters of embeddings"));
+  EXPECT_THAT(renamed(a_, "base_model.model.model.embed_tokens.lora_embedding_A"), HasSubstr("lora_embedding_A"));
   folder_.write(adapter_weights_name, bytes_.substr(0, bytes_.size() - 7));
   EXPECT_THAT(outcome(), HasSubstr(place));
   folder_.write(adapter_weights_name, bytes_);

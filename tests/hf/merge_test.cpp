@@ -115,7 +115,7 @@ TEST(MergeValues, ThatOverflowAreNamed) {
   EXPECT_FALSE(fs::exists(folder.at("out")));
 }
 
-TEST(MergeValues, OfATiedMatrixThatWasTrainedApartAreRefused) {
+TEST(MergeValues, OfATiedMatrixThatWasTrainedAsOneMustBeEqual) {
   const ScratchFolder folder(unique_name("merge-tied"));
   fs::copy(adapters + "qwen2_tied", folder.at("adapter"));
   std::string bytes = folder.read("adapter/adapter_model.safetensors");

@@ -15,9 +15,9 @@ struct HeadUnderTest {
   Tensor statistics = {};  ///< [3, N], of the backward pass
   Tensor kept = {};        ///< [N, 1]
 
-  HeadTargets targets(Context& ctx, const Batch& batch) {
+  Batch sampled(Context& ctx, Batch batch) {
     ctx.temperature = temperature;
-    if (!some) return {batch.targets};
+    if (!some) return batch;
     std::vector<int32_t> ids(static_cast<size_t>(batch.tokens));
     copy_to_host(ids.data(), batch.targets.data, batch.targets.bytes(), ctx.stream);
     ctx.stream.synchronize();
@@ -27,7 +27,8 @@ struct HeadUnderTest {
     }
     copy_to_device(kept.data, words.data(), kept.bytes(), ctx.stream);
     ctx.stream.synchronize();
-    return {batch.targets, kept};
+    batch.kept = kept;
+    return batch;
   }
 
   static TokenStatistics parts(const Tensor& y) {
@@ -37,14 +38,14 @@ struct HeadUnderTest {
 
   LayerCase layer(float softcap, int rows = 21) {
     constexpr int64_t channels = 8;
-    head.channels = channels;
-    head.rows_of_table = 16;
+    head.linear.in = channels;
+    head.linear.out = 16;
     head.vocabulary = 13;
     head.softcap = softcap;
     LayerCase c{.documents = {rows}, .x_columns = channels, .y_rows = 3, .y_columns = rows};
     c.vocabulary = 13;
     c.declare = [this](UnitBuilder& unit) {
-      head.weight = unit.matrix("table", head.rows_of_table, channels, Initializer::zeros(), {});
+      head.linear.weight = unit.matrix("table", head.linear.out, channels, Initializer::zeros(), {});
     };
     c.plan = [this](Arena& arena, int64_t n) {
       arena.add(statistics, MemoryCategory::data, "statistics", DType::f32, {3, n});
@@ -52,11 +53,11 @@ struct HeadUnderTest {
       return head.scratch_bytes(DType::f32, n);
     };
     c.forward = [this](Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x) {
-      head.forward(ctx, x, targets(ctx, batch), parts(y));
+      head.forward(ctx, sampled(ctx, batch), x, parts(y));
     };
     c.backward = [this](Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x) {
       const TokenStatistics d = parts(dy);
-      head.forward_backward(ctx, dx, x, targets(ctx, batch), parts(statistics), {d.logp, d.lse, d.entropy});
+      head.forward_backward(ctx, sampled(ctx, batch), dx, x, parts(statistics), {d.logp, d.lse, d.entropy});
     };
     return c;
   }
@@ -83,7 +84,7 @@ TEST(HeadLayer, GradientIsTheSlopeOverSeveralBlocksAndGroupsOfRows) {
 
 TEST(HeadLayer, RowsAreCutIntoPartsThatFit) {
   Head gpt2;
-  gpt2.rows_of_table = 50257;
+  gpt2.linear.out = 50257;
   gpt2.logits_bytes = 64 << 20;
   gpt2.gradient_bytes = 52 << 20;
   EXPECT_EQ(gpt2.block_rows(1024), 256);
@@ -93,7 +94,7 @@ TEST(HeadLayer, RowsAreCutIntoPartsThatFit) {
   EXPECT_EQ(gpt2.group_rows(DType::bf16, 100), 100);
   EXPECT_EQ(gpt2.scratch_bytes(DType::bf16, 4096),
             Arena::aligned(gpt2.columns() * (512 * 2)) + Arena::aligned(gpt2.columns() * 256 * 4));
-  gpt2.rows_of_table = int64_t{1} << 24;
+  gpt2.linear.out = int64_t{1} << 24;
   EXPECT_EQ(gpt2.block_rows(1000), 128) << "never less";
 }
 
@@ -104,8 +105,7 @@ TEST(HeadLayer, AForgottenSoftcapIsSeen) {
     Head wrong = test.head;
     wrong.softcap = 0;
     const TokenStatistics d = HeadUnderTest::parts(dy);
-    wrong.forward_backward(ctx, dx, x, {batch.targets}, HeadUnderTest::parts(test.statistics),
-                           {d.logp, d.lse, d.entropy});
+    wrong.forward_backward(ctx, batch, dx, x, HeadUnderTest::parts(test.statistics), {d.logp, d.lse, d.entropy});
   };
   expect_wrong_gradients(layer);
 }
@@ -131,8 +131,7 @@ TEST(HeadLayer, AForgottenTemperatureIsSeen) {
   layer.backward = [&](Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x) {
     ctx.temperature = 1;
     const TokenStatistics d = HeadUnderTest::parts(dy);
-    test.head.forward_backward(ctx, dx, x, {batch.targets}, HeadUnderTest::parts(test.statistics),
-                               {d.logp, d.lse, d.entropy});
+    test.head.forward_backward(ctx, batch, dx, x, HeadUnderTest::parts(test.statistics), {d.logp, d.lse, d.entropy});
   };
   expect_wrong_gradients(layer);
 }

@@ -44,6 +44,7 @@ struct AdaptedModel {
     shape.adapters = [this, modules](const std::string& module) {
       return modules.contains(module) ? std::optional(adapter) : std::nullopt;
     };
+    if (shape.config.ties_head() && trained.contains(head())) shape.untie_head();
     tokens = static_cast<double>(TestModel::trained({rows}));
   }
   AdaptedModel(const AdaptedModel&) = delete;
@@ -52,6 +53,7 @@ struct AdaptedModel {
   Parameters base() const {
     Parameters out;
     for (const std::string& name : golden.names("params")) out[name] = golden.floats("params/" + name).values;
+    if (shape.unties_head) out[head()] = out.at(shape.names.embedding + ".weight");
     return out;
   }
   Parameters parameters() const {
@@ -62,6 +64,8 @@ struct AdaptedModel {
   TestModel model(DType compute = DType::f32, Recompute recompute = Recompute::none, const Ranks& ranks = {}) const {
     return {shape, compute, static_cast<int64_t>(rows.ids.size()), recompute, ranks};
   }
+
+  std::string head() const { return shape.names.head + ".weight"; }
 
   Golden lora, golden;
   Rows rows;

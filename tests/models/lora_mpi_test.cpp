@@ -81,7 +81,9 @@ TEST_P(AdaptersOfRanks, StepsOverAQuantizedBaseHaveTheBitsOfOneRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, AdaptersOfRanks, ::testing::Values("qv", "gpt2_dora", "part_of_fused", "head"),
+INSTANTIATE_TEST_SUITE_P(Cases, AdaptersOfRanks,
+                         ::testing::Values("qv", "gpt2_dora", "part_of_fused", "head", "tables", "head_dora",
+                                           "tied_tables", "tied_apart"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

@@ -28,11 +28,11 @@ class LoraGolden : public ::testing::TestWithParam<std::string>, protected Adapt
  protected:
   LoraGolden() : AdaptedModel(GetParam()) {}
 
-  /// B = 0, and A and magnitudes as they are.
+  /// B = 0, or A = 0 of embeddings, and all else as it is.
   Parameters at_start() const {
     Parameters out = parameters();
     for (auto& [name, values] : out) {
-      if (name.ends_with("lora_B.weight")) std::ranges::fill(values, 0.0f);
+      if (name.ends_with("lora_B.weight") || name.ends_with("lora_embedding_A")) std::ranges::fill(values, 0.0f);
     }
     return out;
   }

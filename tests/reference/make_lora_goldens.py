@@ -50,6 +50,14 @@ LORA = {
                     False),
     "lora_plus": ("mistral", dict(r=2, lora_alpha=4, target_modules=attention), True),
     "gemma2": ("gemma2_packed", dict(r=2, lora_alpha=4, target_modules=attention + mlp, use_dora=True), False),
+    "tables": ("llama_packed", dict(r=2, lora_alpha=5, target_modules=["q_proj", "lm_head", "embed_tokens"]), True),
+    "head_dora": ("llama_gqa", dict(r=3, lora_alpha=4, target_modules=["lm_head", "v_proj"], use_dora=True,
+                                    use_rslora=True), False),
+    "tied_tables": ("gpt2_packed", dict(r=2, lora_alpha=4, target_modules=["c_attn", "wte", "wpe", "lm_head"],
+                                        fan_in_fan_out=True), False),
+    "scaled_table": ("gemma2_packed", dict(r=2, lora_alpha=4, target_modules=["o_proj", "embed_tokens"]), False),
+    "tied_apart": ("gpt2", dict(r=2, lora_alpha=4, target_modules=["c_attn"], fan_in_fan_out=True,
+                                modules_to_save=["wte", "lm_head"]), False),
 }
 
 
@@ -77,6 +85,10 @@ def adapted(model_case, s, parameters, settings):
         for name, p in sorted(model.named_parameters()):
             if "lora_A" in name:
                 value = rng.normal(0, p.shape[1] ** -0.5, p.shape)
+            elif "lora_embedding_A" in name:
+                value = rng.normal(0, 0.05, p.shape)
+            elif "lora_embedding_B" in name:
+                value = rng.normal(0, 1, p.shape)
             elif "lora_B" in name:
                 value = rng.normal(0, 0.2, p.shape)
             elif "magnitude" in name:

@@ -81,11 +81,11 @@ class AdapterConfigReader {
     lora.dora = keys_.boolean("use_dora", false);
     read_init(lora);
     config.base = keys_.text("base_model_name_or_path", "");
-    keys_.boolean("ensure_weight_tying", false);  // the files decide
+    lora.ensure_weight_tying = keys_.boolean("ensure_weight_tying", false);
     keys_.no_effect(
         "auto_mapping eva_config fan_in_fan_out inference_mode megatron_core peft_version qalora_group_size "
         "revision runtime_config");
-    check_others();
+    check_others(config.warnings);
     if (problems_.empty()) return config;
     throw UserError(ExitCode::bad_content, fmt::format("{}: {}", place_, joined(problems_, "\n  ")));
   }
@@ -106,7 +106,7 @@ class AdapterConfigReader {
     }
   }
 
-  void check_others() {
+  void check_others(std::vector<std::string>& warnings) {
     for (const std::string_view key : unsupported_keys) {
       const nlohmann::json* value = keys_.value(key);
       if (value != nullptr && !is_nothing(*value)) {
@@ -118,9 +118,8 @@ class AdapterConfigReader {
     }
     std::vector<std::string> unknown;
     keys_.list_unknown(unknown);
-    for (const std::string& key : unknown) {
-      problems_.push_back(fmt::format("{}: it is not known, and may change what the adapter does", key));
-    }
+    if (unknown.empty()) return;
+    warnings.push_back(fmt::format("{}: keys that PEFT does not have are ignored: {}", place_, joined(unknown, ", ")));
   }
 
   void read_dropout(LoraConfig& lora) {
@@ -250,7 +249,7 @@ Json pattern_json(const ModulePattern& pattern) {
   return pattern.regex.empty() ? names_json(pattern.names) : Json(pattern.regex);
 }
 
-/// PEFT trains embedding and head of a tied model as one only if it is told both.
+/// PEFT trains embedding and head of a tied model as one only if it is told so, and stores what it is told.
 std::vector<std::string> saved_modules(const LoraConfig& lora, const LoraPart& part, const ModelConfig& model) {
   std::vector<std::string> saved = lora.modules_to_save;
   if (model.scores()) {

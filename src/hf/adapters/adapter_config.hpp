@@ -1,6 +1,6 @@
 #pragma once
-// adapter_config.json of PEFT. A setting that changes the mathematics and is not supported is an error that names it;
-// so is a key that is not known and has a value.
+// adapter_config.json of PEFT. A setting that changes the mathematics and is not supported is an error that names it.
+// Keys that PEFT does not have give one warning.
 
 #include <string>
 #include <string_view>
@@ -16,6 +16,7 @@ struct AdapterConfig {
   LoraConfig lora;      ///< without path
   std::string base;     ///< base_model_name_or_path; may be empty
   bool scores = false;  ///< task type SEQ_CLS: of a model that scores, whose head it has
+  std::vector<std::string> warnings;
 };
 
 /// `place` is the file's path, for messages. Throws UserError(bad_content) with all problems.

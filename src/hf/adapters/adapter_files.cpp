@@ -29,20 +29,6 @@ void remove(std::string& text, std::string_view part) {
   if (const size_t at = text.find(part); at != std::string::npos) text.erase(at, part.size());
 }
 
-/// Name of a stored tensor in the model: PEFT's files name the same parameter in several ways. Empty: a copy of what
-/// the model has.
-std::string name_in_model(const std::string& stored) {
-  if (!stored.starts_with(prefix) || stored.find(".original_module.") != std::string::npos) return {};
-  std::string name = stored;
-  if (name.find(".lora_") != std::string::npos) {
-    remove(name, ".default");
-    if (name.ends_with(".lora_magnitude_vector.weight")) remove(name, ".weight");
-    return name;
-  }
-  for (const std::string_view wrapper : {".base_layer", ".modules_to_save", ".default"}) remove(name, wrapper);
-  return name.substr(prefix.size());
-}
-
 /// Name of a trained tensor of the model in PEFT's files.
 std::string name_in_file(const std::string& name, const LoraPart& part) {
   if (is_adapter_name(name)) return name;
@@ -78,6 +64,7 @@ class AdapterMatcher {
       }
     }
     match_tied_head();
+    for (const std::string& name : {embedding(), head()}) number_of_.erase(name);  // saved tables, or copies
     for (const auto& [name, number] : number_of_) extra_.add(printable(adapter_.index.tensors[number].name));
     const std::string problems = missing_.text() + extra_.text() + wrong_shape_.text() + wrong_type_.text();
     if (!problems.empty()) {
@@ -94,11 +81,7 @@ class AdapterMatcher {
 
   void add(size_t number, bool copy) {
     const std::string& stored = adapter_.index.tensors[number].name;
-    if (stored.find(".lora_embedding_") != std::string::npos) {
-      refuse(fmt::format("{}: adapters of embeddings are not supported; train them whole, by modules_to_save",
-                         printable(stored)));
-    }
-    const std::string name = name_in_model(stored);
+    const std::string name = adapter_name_in_model(stored);
     if (name.empty() && stored.starts_with(prefix)) return;
     const auto [at, fresh] = number_of_.emplace(name.empty() ? stored : name, number);
     if (!fresh && !copy) {
@@ -167,6 +150,18 @@ class AdapterMatcher {
 
 }  // namespace
 
+std::string adapter_name_in_model(const std::string& stored) {
+  if (!stored.starts_with(prefix) || stored.find(".original_module.") != std::string::npos) return {};
+  std::string name = stored;
+  if (name.find(".lora_") != std::string::npos) {
+    remove(name, ".default");
+    if (name.ends_with(".lora_magnitude_vector.weight")) remove(name, ".weight");
+    return name;
+  }
+  for (const std::string_view wrapper : {".base_layer", ".modules_to_save", ".default"}) remove(name, wrapper);
+  return name.substr(prefix.size());
+}
+
 std::string read_adapter_config(const std::string& folder) {
   const FolderHandle handle = FolderHandle::open(folder);
   if (handle.has(adapter_config_name)) {
@@ -218,6 +213,7 @@ AdapterFolder AdapterFolder::open(const std::string& folder, const DecoderShape&
         fmt::format("{}: task_type: the adapter is one of a {} model, the model is a {} model", place,
                     adapter.config.scores ? "reward" : "language", adapter.config.scores ? "language" : "reward"));
   }
+  adapter.warnings = adapter.config.warnings;
   adapter.part = choose_stored_adapters(adapter.config.lora, shape.config, place, adapter.warnings);
   if (!handle.has(adapter_weights_name) && handle.has("adapter_model.bin")) {
     throw UserError(
@@ -278,7 +274,8 @@ void write_adapter(const AdapterOutput& output, const DecoderShape& shape, const
       for (size_t p = 0; p < specs.size(); ++p) {
         for (size_t s = 0; s < specs[p].slices.size(); ++s) {
           const ParamSlice& slice = specs[p].slices[s];
-          if (!is_adapter_name(slice.name) && !part.trained.contains(slice.name)) continue;
+          const bool stored = is_adapter_name(slice.name) || part.trained.contains(slice.name);
+          if (!stored && !shape.saved_tables.contains(slice.name)) continue;
           work(static_cast<int>(unit), layout.offset(static_cast<int>(p), static_cast<int>(s)), specs[p],
                exported_slice(shape, slice));
         }
@@ -297,8 +294,10 @@ void write_adapter(const AdapterOutput& output, const DecoderShape& shape, const
     const auto quantized =
         std::ranges::find_if(units, [](const UnitSpec& unit) { return unit.quantization.has_value(); });
     if (quantized != units.end()) plan.metadata[base_quantization_key] = description_of(*quantized->quantization);
-    plan.texts[adapter_config_name] =
-        write_adapter_config({.lora = output.lora, .base = output.base}, part, shape.config);
+    AdapterConfig config;
+    config.lora = output.lora;
+    config.base = output.base;
+    plan.texts[adapter_config_name] = write_adapter_config(config, part, shape.config);
     for_slices([&](int, int64_t, const ParamSpec& param, const ParamSlice& slice) {
       for (const std::string& name : names_of(slice.name)) {
         plan.tensors.push_back({name, StoredType::F32, stored_shape(param, slice), 0, 0});

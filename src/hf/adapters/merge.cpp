@@ -15,9 +15,11 @@
 #include "core/parallel_for.hpp"
 #include "core/progress.hpp"
 #include "hf/adapters/adapter_files.hpp"
+#include "hf/adapters/saved_tables.hpp"
 #include "hf/convert.hpp"
 #include "hf/quantize_model.hpp"
 #include "hf/read_slice.hpp"
+#include "models/model_modules.hpp"
 #include "models/models.hpp"
 #include "parallel/job/launcher.hpp"
 
@@ -76,29 +78,26 @@ class Merger {
     warnings_ = config.warnings;
     const bool new_head =
         take_head(parse_adapter_config(read_adapter_config(adapter), adapter + "/" + adapter_config_name), model_);
-    DecoderShape shape = decoder_shape(model_, model_.vocab_size);
-    shape.new_head = new_head;
-    head_ = shape.names.head + ".weight";
-    if (new_head) added_ = shape.names.score + ".weight";
-    units_ = Decoder(shape).units();
-    match_ = match_weights(shape, units_, index_);
-    warnings_.insert(warnings_.end(), match_.warnings.begin(), match_.warnings.end());
-    adapter_ = AdapterFolder::open(adapter, shape);
+    const DecoderShape base_shape = [&] {
+      DecoderShape shape = decoder_shape(model_, model_.vocab_size);
+      shape.new_head = new_head;
+      return shape;
+    }();
+    head_ = base_shape.names.head + ".weight";
+    embedding_ = base_shape.names.embedding + ".weight";
+    if (new_head) added_ = base_shape.names.score + ".weight";
+    const WeightMatch base_match = match_weights(base_shape, Decoder(base_shape).units(), index_);
+    warnings_.insert(warnings_.end(), base_match.warnings.begin(), base_match.warnings.end());
+    adapter_ = AdapterFolder::open(adapter, base_shape);
     warnings_.insert(warnings_.end(), adapter_.warnings.begin(), adapter_.warnings.end());
     trained_on_ = quantization_of_training();
     check_base();
     check_name(folder);
-    adapt(shape, adapter_.config.lora);
-    const std::vector<UnitSpec> adapted = Decoder(shape).units();
-    const WeightMatch stored = match_adapter(adapter_, shape, adapted);
-    for (const SliceSource& s : stored.slices) {
-      const ParamSpec& param = adapted[static_cast<size_t>(s.unit)].params[static_cast<size_t>(s.param)];
-      const ParamSlice& slice = param.slices[static_cast<size_t>(s.slice)];
-      stored_[slice.name] = {&adapter_.index.tensors[s.tensor], nullptr, slice.rows, param.columns, slice.transposed};
-    }
-    adapter_file_.emplace(FolderHandle::open(adapter).open_to_read(adapter_weights_name));
-    for (auto& [name, slice] : stored_) slice.file = &*adapter_file_;
-    require_one_tied_matrix(stored);
+    adapter_.config.lora.path = adapter;
+    find_saved_tables(adapter, adapter_.part, base_shape, folder).use(adapter_.config.lora, model_);
+    DecoderShape shape = decoder_shape(model_, model_.vocab_size);
+    shape.new_head = new_head;
+    match(shape);
     for (const WeightIndex::File& file : index_.files) files_.push_back(folder_.open_to_read(file.name));
   }
 
@@ -114,17 +113,21 @@ class Merger {
     for (const SliceSource& s : match_.slices) {
       turned[s.tensor] = index_.tensors[s.tensor].quantized && slice_of_model(s).transposed;
     }
+    std::vector<bool> done(index_.tensors.size());
+    for (const auto& [name, t] : match_.replaced) done[t] = true;
     for (size_t t = 0; t < index_.tensors.size(); ++t) {
       const WeightIndex::Tensor& tensor = index_.tensors[t];
       if (!is_weight_type(tensor.type) || is_left_out(tensor)) continue;
       std::vector<int64_t> shape = tensor.shape;
       if (turned[t]) std::ranges::reverse(shape);
+      if (is_table(t)) shape.front() = model_.vocab_size;
       plan.tensors.push_back({tensor.name, tensor.type, std::move(shape), 0, 0});
     }
     if (!added_.empty()) plan.tensors.push_back({added_, type, stored_.at(added_).tensor->shape, 0, 0});
+    if (untied_) add_second_table(plan);
     ModelFolderWriter writer(std::move(plan));
     if (!added_.empty()) write_values(writer, added_, read_stored(added_));
-    std::vector<bool> done(index_.tensors.size());
+    for (const auto& [name, t] : match_.replaced) write_table(writer, name, t);
     Progress progress("merging", std::ssize(match_.slices));
     for (const SliceSource& s : match_.slices) {
       if (pause) pause();
@@ -135,8 +138,7 @@ class Merger {
     for (size_t t = 0; t < done.size(); ++t) {
       const WeightIndex::Tensor& tensor = index_.tensors[t];
       if (done[t] || !is_weight_type(tensor.type) || is_left_out(tensor)) continue;
-      const bool replaced = static_cast<int64_t>(t) == match_.tied_head && adapter_.part.trains_tied_head;
-      if (replaced) continue;
+      if (static_cast<int64_t>(t) == match_.tied_head && (adapter_.part.trains_tied_head || untied_)) continue;
       const auto file_of = [&](size_t number) -> const FileHandle& { return files_[number]; };
       write_values(writer, tensor.name, read_whole(whole_tensor(tensor, file_of), threads_));
     }
@@ -146,6 +148,92 @@ class Merger {
   }
 
  private:
+  /// Finds the tensors of the adapter, and those of the model, which has two tables where an adapter makes two of a
+  /// tied one.
+  void match(DecoderShape& shape) {
+    adapt(shape, adapter_.config.lora);
+    const std::vector<UnitSpec> adapted = Decoder(shape).units();
+    const WeightMatch stored = match_adapter(adapter_, shape, adapted);
+    adapter_file_.emplace(FolderHandle::open(adapter_.folder).open_to_read(adapter_weights_name));
+    const WeightMatch tables = match_saved_tables(shape, adapted, adapter_.index);
+    for (const std::vector<SliceSource>* slices : {&stored.slices, &tables.slices}) {
+      for (const SliceSource& s : *slices) {
+        const ParamSpec& param = adapted[static_cast<size_t>(s.unit)].params[static_cast<size_t>(s.param)];
+        const ParamSlice& slice = param.slices[static_cast<size_t>(s.slice)];
+        stored_[slice.name] = {&adapter_.index.tensors[s.tensor], &*adapter_file_, slice.rows, param.columns,
+                               slice.transposed};
+      }
+    }
+    require_one_tied_matrix(stored);
+    for (const UnitSpec& unit : adapted) {
+      for (const ParamSpec& param : unit.params) {
+        for (const ParamSlice& slice : param.slices) of_run_.insert(slice.name);
+      }
+    }
+    const auto has_adapter = [&](const std::string& table) {
+      return adapter_.part.modules.contains(std::string(parent_module(table)));
+    };
+    if (has_adapter(head_) || has_adapter(embedding_)) {
+      const bool tied = shape.config.ties_head();
+      shape.untie_head();
+      if (tied && shape.saved_tables.contains(embedding_)) {
+        shape.saved_tables.names.push_back(head_);
+        stored_[head_] = stored_.at(embedding_);
+      }
+    }
+    untied_ = shape.unties_head;
+    model_ = shape.config;
+    shape.adapters = {};
+    shape.trained = {};
+    units_ = Decoder(shape).units();
+    match_ = match_weights(shape, units_, index_);
+  }
+
+  /// True for a tensor of the model that is a table with a row for each token.
+  bool is_table(size_t tensor) const {
+    const auto replaced = std::ranges::find(match_.replaced, tensor, &std::pair<std::string, size_t>::second);
+    return replaced != match_.replaced.end() || (untied_ && static_cast<int64_t>(tensor) == match_.tied_head);
+  }
+
+  /// Name of a tensor in the merged files. Where two tables are made of a tensor, the other one is named like it.
+  std::string name_in_files(const std::string& name, size_t tensor) const {
+    const std::string& stored = index_.tensors[tensor].name;
+    if (!untied_ || (name != head_ && name != embedding_) || stored.ends_with(name)) return stored;
+    const std::string& other = name == head_ ? embedding_ : head_;
+    const std::string short_other = other.substr(other.find('.') + 1), short_name = name.substr(name.find('.') + 1);
+    if (name == head_ && match_.tied_head >= 0) return index_.tensors[static_cast<size_t>(match_.tied_head)].name;
+    if (stored.ends_with(other)) return stored.substr(0, stored.size() - other.size()) + name;
+    if (name == embedding_ || !stored.ends_with(short_other)) return stored.ends_with(short_name) ? stored : name;
+    return stored.substr(0, stored.size() - short_other.size()) + name;  // heads have their full name
+  }
+
+  void add_second_table(ModelFolderPlan& plan) const {
+    const auto add = [&](const std::string& name, size_t tensor) {
+      const std::string file_name = name_in_files(name, tensor);
+      const auto known = std::ranges::find(plan.tensors, file_name, &StoredTensor::name);
+      if (known == plan.tensors.end()) {
+        plan.tensors.push_back({file_name, index_.tensors[tensor].type, {model_.vocab_size, model_.d_model}, 0, 0});
+      }
+    };
+    for (const auto& [name, tensor] : match_.replaced) add(name, tensor);
+    for (const SliceSource& s : match_.slices) {
+      const std::string& name = slice_of_model(s).name;
+      if (name == head_ || name == embedding_) add(name, s.tensor);
+    }
+  }
+
+  /// A table of the adapter's folder in the place of the model's.
+  void write_table(const ModelFolderWriter& writer, const std::string& name, size_t tensor) {
+    Values values = read_stored(name);
+    if (of_run_.contains(name) && !adapter_.part.trained.contains(name)) {
+      hash_ += hash_elements(hash_key(name), 0, values.data(), std::ssize(values));
+    }
+    merge({name, 0, model_.vocab_size}, model_.d_model, values);
+    write_values(writer, name_in_files(name, tensor), values);
+    const bool tied = !untied_ && match_.tied_head >= 0;
+    if (tied) write_values(writer, index_.tensors[static_cast<size_t>(match_.tied_head)].name, values);
+  }
+
   /// A model that scores has no other head.
   bool is_left_out(const WeightIndex::Tensor& tensor) const {
     return model_.scores() && (tensor.name == head_ || tensor.name.ends_with("." + head_));
@@ -263,12 +351,14 @@ class Merger {
       values = read_stored(slice.name);
     } else {
       values = read_whole(slice_of(tensor, slice.rows, param.columns, slice.transposed), threads_);
-      hash_ += hash_elements(hash_key(slice.name), 0, values.data(), std::ssize(values));
+      if (of_run_.contains(slice.name)) {
+        hash_ += hash_elements(hash_key(slice.name), 0, values.data(), std::ssize(values));
+      }
       merge(slice, param.columns, values);
       require_finite(values, fmt::format("{}: the merged {}", adapter_.folder, printable(slice.name)));
     }
     if (slice.transposed) values = transpose(values, slice.rows, param.columns);
-    write_values(writer, tensor.name, values);
+    write_values(writer, name_in_files(slice.name, s.tensor), values);
     const bool tied = adapter_.part.trains_tied_head && static_cast<int64_t>(s.tensor) == match_.embedding;
     if (tied && match_.tied_head >= 0) {
       write_values(writer, index_.tensors[static_cast<size_t>(match_.tied_head)].name, values);
@@ -281,7 +371,11 @@ class Merger {
     const auto found = adapter_.part.modules.find(module);
     if (found == adapter_.part.modules.end()) return;
     const AdapterShape& shape = found->second;
-    const Values a = read_stored(lora_a_name(module)), b = read_stored(lora_b_name(module));
+    // An embedding's A has a row for each of the table's, and B one for each of its columns.
+    const bool table = stored_.contains(lora_embedding_a_name(module));
+    const Values a = table ? transpose(read_stored(lora_embedding_b_name(module)), columns, shape.rank)
+                           : read_stored(lora_a_name(module));
+    const Values b = read_stored(table ? lora_embedding_a_name(module) : lora_b_name(module));
     const Values magnitude = shape.dora ? read_stored(lora_magnitude_name(module)) : Values();
     const auto scale = static_cast<float>(shape.scale);
     parallel_for(static_cast<size_t>(slice.rows), threads_, [&](size_t row) {
@@ -348,7 +442,9 @@ class Merger {
   std::optional<FileHandle> adapter_file_;
   std::map<std::string, StoredSlice> stored_;  ///< tensors of the adapter by their names in the model
   std::vector<FileHandle> files_;
-  std::string head_;        ///< of the language model
+  std::string head_, embedding_;  ///< of the language model
+  NameSet of_run_;                ///< tensors of the model with the adapters, whose frozen ones are hashed
+  bool untied_ = false;     ///< embedding and head are one matrix in the model's files, and two in the merged ones
   std::string added_;       ///< tensor that the adapter has and the model's files lack, or ""
   std::string trained_on_;  ///< quantisation of the model that the adapter was trained on, or ""
   std::vector<std::string> warnings_;

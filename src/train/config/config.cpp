@@ -97,7 +97,7 @@ void resolve_finetuning(DeckLoader& deck, const DeckKeys& keys, Config& config, 
   } else {
     mark_unused(deck, keys, "freeze");
   }
-  if (kind == Finetuning::lora) return config.lora.resolve(deck, config.model);
+  if (kind == Finetuning::lora) return config.lora.resolve(deck, config.model, folders == nullptr);
   for (const std::string_view name : keys.names_in("lora")) {
     const std::string key = fmt::format("lora.{}", name);
     if (deck.given(key)) deck.fail(key, "needs run.finetuning = lora");

@@ -132,10 +132,10 @@ const Facts& ModelFolders::find(const std::string& folder, const std::vector<std
   return known_.emplace(folder, std::move(facts)).first->second;
 }
 
-const std::string& ModelFolders::find_adapter(const std::string& folder) {
+ModelFolders::Adapter& ModelFolders::find_adapter(const std::string& folder) {
   const auto known = adapters_.find(folder);
   return known != adapters_.end() ? known->second
-                                  : adapters_.emplace(folder, read_adapter_config(folder)).first->second;
+                                  : adapters_.emplace(folder, Adapter{read_adapter_config(folder), {}}).first->second;
 }
 
 std::string tokenizer_of_model(const std::string& folder) {
@@ -164,9 +164,12 @@ std::string ModelFolders::packed() const {
     for (const std::string& token : grown.known) message.put(token);
   }
   message.put(std::vector<uint64_t>{adapters_.size()});
-  for (const auto& [folder, text] : adapters_) {
+  for (const auto& [folder, adapter] : adapters_) {
+    const FoundTables tables = adapter.tables.value_or(FoundTables{});
     message.put(folder);
-    message.put(text);
+    message.put(adapter.config);
+    message.put(std::vector<int64_t>{adapter.tables ? 1 : 0, tables.rows, std::ssize(tables.modules)});
+    for (const std::string& module : tables.modules) message.put(module);
   }
   return message.bytes();
 }
@@ -201,7 +204,13 @@ ModelFolders ModelFolders::unpacked(const std::string& bytes) {
   for (uint64_t i = 0; i < count.back(); ++i) {
     std::string folder;
     message.take(folder);
-    message.take(folders.adapters_[folder]);
+    Adapter& adapter = folders.adapters_[folder];
+    message.take(adapter.config);
+    std::vector<int64_t> numbers;
+    message.take(numbers);
+    FoundTables tables{std::vector<std::string>(static_cast<size_t>(numbers.at(2))), numbers.at(1)};
+    for (std::string& module : tables.modules) message.take(module);
+    if (numbers.at(0) != 0) adapter.tables = std::move(tables);
   }
   return folders;
 }
@@ -392,10 +401,16 @@ void load_adapter_path(DeckLoader& deck, Config& config, ModelFolders& folders) 
   if (!survives_overwrite(deck, config, adapter_key, path)) return;
   try {
     const std::string place = path + "/" + adapter_config_name;
-    AdapterConfig found = parse_adapter_config(folders.find_adapter(path), place);
-    std::vector<std::string> warnings;
+    ModelFolders::Adapter& adapter = folders.find_adapter(path);
+    AdapterConfig found = parse_adapter_config(adapter.config, place);
+    std::vector<std::string> warnings = found.warnings;
     if (take_head(found, config.model)) config.source.new_head = true;
-    choose_stored_adapters(found.lora, config.model, place, warnings);
+    const LoraPart part = choose_stored_adapters(found.lora, config.model, place, warnings);
+    if (!adapter.tables) {
+      const DecoderShape shape = decoder_shape(config.model, config.model.vocab_size);
+      adapter.tables = find_saved_tables(path, part, shape, config.model.path);
+    }
+    adapter.tables->use(found.lora, config.model);
     for (const std::string& warning : warnings) deck.note(adapter_key, warning);
     config.lora.take(deck, found.lora, config.model);
   } catch (const UserError& error) {
@@ -417,11 +432,15 @@ void examine_weights(DeckLoader& deck, const Config& config) {
       deck.fail(name, error.what(), error.code());
     }
   };
+  use_saved_tables(shape, config.lora);
   check(key, [&] { check_weights(model.path, shape, Decoder(shape).units()); });
   if (!deck.given(adapter_key) || !deck.sound({key, adapter_key})) return;
   check(adapter_key, [&] {
     const AdapterFolder adapter = AdapterFolder::open(config.lora.path, shape);
-    adapt(shape, adapter.config.lora);
+    LoraConfig lora = adapter.config.lora;
+    lora.path = config.lora.path;
+    lora.saved_embeddings = config.lora.saved_embeddings;
+    adapt(shape, lora);
     match_adapter(adapter, shape, Decoder(shape).units());
   });
 }

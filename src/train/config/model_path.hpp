@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/deck/deck.hpp"
+#include "hf/adapters/saved_tables.hpp"
 #include "models/lora_config.hpp"
 #include "models/model_config.hpp"
 #include "models/quantization_config.hpp"
@@ -57,15 +58,19 @@ class ModelFolders {
   /// started from a folder that is gone. UserError: missing_input, bad_content.
   const Facts& find(const std::string& folder, const std::vector<std::string>& runs);
   const GrownTokenizer& grow(const std::string& tokenizer, const std::vector<std::string>& added);
-  /// Returns the text of adapter_config.json in a folder, in the same way.
-  const std::string& find_adapter(const std::string& folder);
+  struct Adapter {
+    std::string config;                ///< text of adapter_config.json
+    std::optional<FoundTables> tables;  ///< beside the adapters, once they have been asked for
+  };
+  /// Returns the facts of an adapter's folder, in the same way.
+  Adapter& find_adapter(const std::string& folder);
   std::string packed() const;
   static ModelFolders unpacked(const std::string& bytes);
 
  private:
   std::map<std::string, Facts> known_;
   std::map<std::string, GrownTokenizer> grown_;  ///< by the tokenizer's path; a deck names one list of tokens
-  std::map<std::string, std::string> adapters_;  ///< by folder
+  std::map<std::string, Adapter> adapters_;  ///< by folder
 };
 
 /// Loads the model in model.path, if the deck gives one, and reports its errors at that key. Its tokenizer becomes the

@@ -3,7 +3,8 @@
     python make_adapter_goldens.py [CASE...]
 
 expected.json: the model, ids and the logits of the adapted model (fp32). merged.safetensors: the tensors of layer 1, and of
-modules_to_save, that merge_and_unload changes, fp32. A, B, magnitudes, biases and saved modules are random, so that
+modules_to_save, that merge_and_unload changes, fp32; not for the cases of tables, of which merge_and_unload makes another
+model where they are tied (it adds both adapters to the one matrix). A, B, magnitudes, biases and saved modules are random, so that
 each of them shows in the logits.
 """
 
@@ -40,6 +41,34 @@ CASES = {
                                   modules_to_save=["lm_head"])),
 }
 
+# Adapters of embeddings and heads, tables beside adapters, and grown vocabularies.
+TABLES = {
+    "llama_tables": ("llama", dict(r=2, lora_alpha=4, target_modules=["q_proj", "lm_head", "embed_tokens"])),
+    "gpt2_tables": ("gpt2", dict(r=2, lora_alpha=3, target_modules=["c_attn", "wte", "wpe", "lm_head"],
+                                 fan_in_fan_out=True)),
+    "gemma2_head": ("gemma2", dict(r=2, lora_alpha=4, target_modules=["q_proj", "lm_head"])),
+    "qwen2_apart": ("qwen2", dict(r=2, lora_alpha=4, target_modules=["q_proj"],
+                                  modules_to_save=["embed_tokens", "lm_head"])),
+    "qwen2_embedding": ("qwen2", dict(r=2, lora_alpha=4, target_modules=["v_proj"], modules_to_save=["embed_tokens"])),
+    "llama_saved": ("llama", dict(r=2, lora_alpha=4, target_modules=["q_proj", "v_proj"])),
+    "llama_grown": ("llama", dict(r=2, lora_alpha=4, target_modules=["q_proj", "lm_head", "embed_tokens"])),
+    "qwen2_grown": ("qwen2", dict(r=2, lora_alpha=4, target_modules=["q_proj"])),
+    "mistral_grown": ("mistral", dict(r=2, lora_alpha=4, target_modules=["q_proj"],
+                                      modules_to_save=["embed_tokens", "lm_head"])),
+}
+
+
+def change_tables(model, case, seed):
+    """Grows the vocabulary by some tokens, and moves the base's tables."""
+    if case.endswith("_grown"):
+        torch.manual_seed(seed)
+        model.resize_token_embeddings(model.config.vocab_size + 3)
+    if case.endswith(("_grown", "_saved")):
+        generator = np.random.default_rng(seed + 100)
+        with torch.no_grad():
+            for table in {id(m.weight): m for m in (model.get_input_embeddings(), model.get_output_embeddings())}.values():
+                table.weight += 0.1 * torch.tensor(generator.normal(0, 1, tuple(table.weight.shape)), dtype=torch.float32)
+
 
 def randomize(model, seed):
     generator = np.random.default_rng(seed)
@@ -57,21 +86,34 @@ def randomize(model, seed):
 
 
 def write(case, seed):
-    base, settings = CASES[case]
+    base, settings = (CASES | TABLES)[case]
     folder = HERE / case
     shutil.rmtree(folder, ignore_errors=True)
     source = HERE.parent / "hf" / base
     model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, attn_implementation="eager")
     before = {name: value.clone() for name, value in model.state_dict().items()}
+    change_tables(model, case, seed)
     tuned = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **settings))
     tuned.peft_config["default"].base_model_name_or_path = base
     randomize(tuned, seed)
     tuned.eval()
-    tuned.save_pretrained(folder)
+    tuned.save_pretrained(folder, save_embedding_layers=True if case.endswith(("_grown", "_saved")) else "auto")
     (folder / "README.md").unlink()
     ids = json.loads((source / "expected.json").read_text())["input_ids"]
+    if case.endswith("_grown"):
+        ids = ids[:4] + [model.config.vocab_size - 1] + ids[4:]
     with torch.no_grad():
         logits = tuned(torch.tensor([ids])).logits[0]
+    if case in CASES:
+        write_merged(folder, tuned, before, ids, logits)
+    out = {"model": base, "peft": peft.__version__, "transformers": transformers.__version__, "torch": torch.__version__,
+           "input_ids": ids, "logits": [[float(f"{x:.7g}") for x in row] for row in logits.tolist()]}
+    (folder / "expected.json").write_text(json.dumps(out) + "\n")
+    print(case)
+
+
+def write_merged(folder, tuned, before, ids, logits):
+    with torch.no_grad():
         merged = tuned.merge_and_unload()
         error = (merged(torch.tensor([ids])).logits[0] - logits).abs().max().item()
     assert error < 2e-5, error
@@ -81,15 +123,12 @@ def write(case, seed):
         if layer and (name not in before or not torch.equal(before[name], value)):
             changed[name] = value.clone().contiguous()
     save_file(changed, folder / "merged.safetensors", metadata={"format": "pt"})
-    out = {"model": base, "peft": peft.__version__, "transformers": transformers.__version__, "torch": torch.__version__,
-           "input_ids": ids, "logits": [[float(f"{x:.7g}") for x in row] for row in logits.tolist()]}
-    (folder / "expected.json").write_text(json.dumps(out) + "\n")
-    print(case, f"{error:.1e}", len(changed), "tensors")
+    print(f"{error:.1e}", len(changed), "tensors")
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
-    for number, name in enumerate(CASES):
+    for number, name in enumerate(CASES | TABLES):
         if len(sys.argv) == 1 or name in sys.argv[1:]:
             write(name, number)

@@ -23,13 +23,13 @@ struct Context {
   Stream& stream;
   uint64_t seed = 0;
   int64_t step = 0;
-  const int64_t* device_step = nullptr;  ///< int64 [1] of a GPU: `step`, for kernels in graphs; may be null
   bool training = false;
   const KvCache* cache = nullptr;  ///< null except in generation
   bool adapters = true;            ///< false: the base model, without its adapters
   float temperature = 1;           ///< divides the logits before statistics, in rollouts and their updates
   /// Role of all matrix products. Outside training, the bits of a row do not depend on the other rows.
   ProductRole role = ProductRole::training;
+  const int64_t* device_step = nullptr;  ///< int64 [1] of a GPU: `step`, for kernels in graphs; may be null
   bool later_rows = false;  ///< the head's backward pass goes on with further rows of its micro-batch
 
   /// True if gradients of parameters are added to, false if they are overwritten.

@@ -30,7 +30,7 @@ struct Context {
   /// Role of all matrix products. Outside training, the bits of a row do not depend on the other rows.
   ProductRole role = ProductRole::training;
   const int64_t* device_step = nullptr;  ///< int64 [1] of a GPU: `step`, for kernels in graphs; may be null
-  bool later_rows = false;  ///< the head's backward pass goes on with further rows of its micro-batch
+  bool later_rows = false;               ///< the head's backward pass goes on with further rows of its micro-batch
 
   /// True if gradients of parameters are added to, false if they are overwritten.
   bool accumulate() const { return later_rows || params.accumulate(); }

@@ -62,7 +62,8 @@ std::vector<double> ticks(const Scale& scale, int most, bool whole) {
   for (long double tick = std::ceil(scale.low / distance) * distance; tick <= scale.high && found.size() < 20;
        tick += distance) {
     if (std::fabs(tick) < distance / 1e6L) tick = 0;
-    found.push_back(static_cast<double>(scale.logarithmic ? std::pow(10.0L, tick) : tick));
+    const auto number = static_cast<double>(scale.logarithmic ? std::pow(10.0L, tick) : tick);
+    if (std::isfinite(number) && (number > 0 || !scale.logarithmic)) found.push_back(number);  // as doubles are
   }
   return found;
 }

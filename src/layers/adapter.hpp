@@ -1,6 +1,6 @@
 #pragma once
-// Adapters of linear layers and tables: LoRA (Hu et al. 2021, arXiv:2106.09685), rank-stabilised by its scale (Kalajdzievski 2023,
-// arXiv:2312.03732), and DoRA (Liu et al. 2024, arXiv:2402.09353).
+// Adapters of linear layers and tables: LoRA (Hu et al. 2021, arXiv:2106.09685), rank-stabilised by its scale
+// (Kalajdzievski 2023, arXiv:2312.03732), and DoRA (Liu et al. 2024, arXiv:2402.09353).
 
 #include <cstdint>
 #include <functional>

@@ -9,7 +9,8 @@ namespace llmtrain {
 /// gradients for a group of blocks, never for a whole batch of a large vocabulary. Each product with the table reads
 /// all of it, and the table's gradient is read and written, so that larger groups need less memory traffic.
 struct Head {
-  /// [V, C], padding rows included; the matrix is shared with a tied embedding, or separate. Adapters of it are its own.
+  /// [V, C], padding rows included; the matrix is shared with a tied embedding, or separate. Adapters of it are its
+  /// own.
   Linear linear;
   // Memory budgets. A GPU's products get thousands of rows: by the data sheet of an H100, not by measurement, reading
   // and writing the table's fp32 gradient takes about as long as the product of 512 rows of gradients. On the host,
@@ -45,7 +46,9 @@ struct Head {
   void logits(Context& ctx, const Batch& batch, const Tensor& out, const Tensor& x) const;
   void tempered_logits(Context& ctx, const Batch& batch, const Tensor& out, const Tensor& x) const;
   /// True if an adapter's inputs are masked.
-  bool drops(bool training) const { return training && !linear.adapters.empty() && linear.adapters.front().dropout > 0; }
+  bool drops(bool training) const {
+    return training && !linear.adapters.empty() && linear.adapters.front().dropout > 0;
+  }
   void backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dlogits, const Tensor& x) const;
 };
 

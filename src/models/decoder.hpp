@@ -44,7 +44,7 @@ struct DecoderShape {
   bool new_head = false;
   /// The model's files tie the head, which is a matrix of its own here: it begins as the embedding.
   bool unties_head = false;
-  SavedTables saved_tables;  ///< read from an adapter's file in place of the model's files
+  SavedTables saved_tables;      ///< read from an adapter's file in place of the model's files
   bool final_norm = true;        ///< false for post-norm models, which already end with a norm
   double projection_std = 0.02;  ///< initial standard deviation of matrices that write to the residual stream
   DecoderNames names;

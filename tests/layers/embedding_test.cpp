@@ -38,6 +38,40 @@ TEST(EmbeddingLayer, GradientIsTheSlope) {
   }
 }
 
+/// The same with adapters of both tables.
+LayerCase adapted_case(Embedding& embedding) {
+  LayerCase c = embedding_case(embedding, true);
+  c.declare = [&embedding, before = c.declare](UnitBuilder& unit) {
+    before(unit);
+    const auto rule = [](const std::string& module) { return AdapterShape{module == "table" ? 3 : 2, 0.75}; };
+    embedding.table_adapter = TableAdapter::declare(unit, "table", 11, 9, rule);
+    embedding.positions_adapter = TableAdapter::declare(unit, "positions", 12, 9, rule);
+  };
+  c.plan = [&embedding](Arena&, int64_t rows) { return embedding.scratch_bytes(DType::f32, rows, 9); };
+  return c;
+}
+
+TEST(EmbeddingLayer, GradientIsTheSlopeWithAdapters) {
+  for (const double dropout : {0.0, 0.3}) {
+    Embedding embedding;
+    embedding.scale = 3.5f;
+    embedding.dropout = dropout;
+    expect_right_gradients(adapted_case(embedding));
+  }
+}
+
+TEST(EmbeddingLayer, AForgottenScaleOfAnAdapterIsSeen) {
+  Embedding embedding;
+  embedding.scale = 3.5f;
+  LayerCase layer = adapted_case(embedding);
+  layer.backward = [&](Context& ctx, const Batch& batch, const Tensor&, const Tensor& dy, const Tensor&) {
+    Embedding wrong = embedding;
+    wrong.table_adapter.scale = 0.7f;
+    wrong.backward(ctx, batch, dy, false);
+  };
+  expect_wrong_gradients(layer);
+}
+
 TEST(EmbeddingLayer, MasksDifferBySeedAndStep) {
   const auto masked = [](uint64_t seed, int64_t step) {
     Embedding embedding;

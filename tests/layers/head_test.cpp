@@ -2,6 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <random>
+
+#include "harness/harness.hpp"
+#include "harness/whole_parameters.hpp"
 #include "layers/layer_check.hpp"
 
 namespace llmtrain::test {
@@ -123,6 +131,117 @@ TEST(HeadLayer, KeptTokensAreThoseOfTheirRowsOverSeveralBlocks) {
   HeadUnderTest test{.temperature = 0.7f, .some = true};
   test.head.logits_bytes = 1;
   expect_right_gradients(test.layer(0, 150));
+}
+
+/// Gradients of a frozen head's adapter and of x over 300 rows, in groups of `gradient_bytes`. dx overwrites x, as in a
+/// decoder.
+std::map<std::string, std::vector<float>> adapter_gradients(int64_t gradient_bytes, double dropout, bool dora,
+                                                            uint64_t seed = 5) {
+  constexpr int64_t rows = 300, channels = 8, vocabulary = 16;
+  std::vector<UnitSpec> units;
+  UnitBuilder builder(units, "final", [](const std::string&) { return false; });
+  Head head;
+  head.gradient_bytes = gradient_bytes;
+  head.linear.in = channels;
+  head.linear.out = head.vocabulary = vocabulary;
+  head.linear.weight = builder.matrix("head.weight", vocabulary, channels, Initializer::normal(0.5), {});
+  head.linear.declare_adapters(builder, {{"head", vocabulary}}, [&](const std::string&) {
+    return AdapterShape{3, 0.75, dropout, dora};
+  });
+  Arena arena;
+  ParamStore params(units, {});
+  params.plan(arena);
+  arena.reserve_scratch(head.scratch_bytes(DType::f32, rows));
+  arena.reserve_workspace(head.workspace_bytes(DType::f32, rows, true));
+  Tensor x, numbers, zeros;
+  Batch batch;
+  arena.add(x, MemoryCategory::data, "x", DType::f32, {rows, channels});
+  arena.add(numbers, MemoryCategory::data, "numbers", DType::f32, {4, rows});
+  arena.add(batch.targets, MemoryCategory::data, "targets", DType::i32, {rows});
+  arena.add(batch.sequence_offsets, MemoryCategory::data, "offsets", DType::i32, {rows});
+  arena.add(batch.sequence_ids, MemoryCategory::data, "sequences", DType::i64, {rows});
+  const DeviceBuffer memory(arena.bytes());
+  arena.commit(memory.data());
+  params.start(communicator(), stream());
+  params.initialize(1);
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal(0, 0.5F);
+  const auto draw = [&](int64_t count, float around) {
+    std::vector<float> values(static_cast<size_t>(count));
+    for (float& v : values) v = around + normal(random);
+    return values;
+  };
+  for (int unit = 0; unit < params.unit_count(); ++unit) {
+    for (size_t p = 0; p < units[static_cast<size_t>(unit)].params.size(); ++p) {
+      const ParamSpec& spec = units[static_cast<size_t>(unit)].params[p];
+      const bool magnitude = spec.name.ends_with("magnitude_vector");
+      set_parameter(params, unit, static_cast<int>(p), draw(spec.numel(), magnitude ? 2.0F : 0.0F).data());
+    }
+  }
+  params.publish_weights();
+  std::vector<int32_t> targets(rows), offsets(rows);
+  for (int32_t& target : targets) target = static_cast<int32_t>(random() % vocabulary);
+  std::iota(offsets.begin(), offsets.end(), 0);
+  const std::vector<int64_t> sequences(rows, 4);
+  const std::vector<float> inputs = draw(rows * channels, 0), cotangents(rows, 1);
+  const auto put = [](const Tensor& to, const auto& from) {
+    copy_to_device(to.data, from.data(), to.bytes(), stream());
+  };
+  put(x, inputs);
+  put(batch.targets, targets);
+  put(batch.sequence_offsets, offsets);
+  put(batch.sequence_ids, sequences);
+  const auto row = [&](int64_t i) { return numbers.rows(i, 1).reshaped({rows}); };
+  put(row(3), cotangents);
+  batch.tokens = rows;
+  Context ctx{params, arena, stream(), seed, 3, true};
+  params.begin_step(1);
+  params.begin_round(0);
+  params.begin_micro_batch(true, true);
+  for (int unit = 0; unit < params.unit_count(); ++unit) params.acquire(unit);
+  head.forward_backward(ctx, batch, x, x, {row(0), row(1), row(2), {}}, {row(3)});
+  for (int unit = 0; unit < params.unit_count(); ++unit) params.release(unit);
+  for (int unit = 0; unit < params.unit_count(); ++unit) params.reduce(unit);
+  params.finish_gradients();
+  std::map<std::string, std::vector<float>> found;
+  const auto get = [&](const std::string& name, const Tensor& from) {
+    found[name].resize(static_cast<size_t>(from.numel()));
+    copy_to_host(found[name].data(), from.data, from.bytes(), stream());
+    stream().synchronize();
+  };
+  get("x", x);
+  for (int unit = 0; unit < params.unit_count(); ++unit) {
+    for (size_t p = 0; params.trained(unit) && p < params.spec(unit).params.size(); ++p) {
+      const ParamSpec& spec = params.spec(unit).params[p];
+      const int64_t offset = params.layout(unit).offset(static_cast<int>(p));
+      get(spec.name, params.shard(unit, 0).gradient.rows(offset, spec.numel()));
+    }
+  }
+  return found;
+}
+
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+    size += double{b[i]} * b[i];
+  }
+  return std::sqrt(difference / size);
+}
+
+TEST(HeadLayer, GradientsOfAdaptersAreSumsOverGroupsOfRows) {
+  for (const bool dora : {false, true}) {
+    for (const double dropout : {0.0, 0.25}) {
+      const auto whole = adapter_gradients(int64_t{1} << 30, dropout, dora),
+                 groups = adapter_gradients(1, dropout, dora);
+      const auto other = adapter_gradients(1, dropout, dora, 6);
+      EXPECT_EQ(whole.size(), dora ? 4 : 3);
+      for (const auto& [name, values] : whole) {
+        EXPECT_LT(distance(groups.at(name), values), 1e-5) << name;
+        if (dropout > 0) EXPECT_GT(distance(other.at(name), values), 1e-3) << "control: other masks, " << name;
+      }
+    }
+  }
 }
 
 TEST(HeadLayer, AForgottenTemperatureIsSeen) {

@@ -182,6 +182,12 @@ class Merger {
       }
     }
     untied_ = shape.unties_head;
+    if (untied_) {
+      warnings_.push_back(
+          fmt::format("{}: it makes two matrices of the model's embedding and head, and the merged model has both "
+                      "(tie_word_embeddings: false)",
+                      adapter_.folder));
+    }
     model_ = shape.config;
     shape.adapters = {};
     shape.trained = {};

@@ -23,8 +23,8 @@ struct FoundTables {
 };
 
 /// Reads the headers of the adapter's file, and compares its tables with those of the model's folder: equal ones are
-/// left out. `shape` is the model's own; `part` is what the adapter chooses in it. An empty `model` means no folder. For
-/// one rank. Throws UserError(bad_content) for tables that fit neither the model nor each other.
+/// left out. `shape` is the model's own; `part` is what the adapter chooses in it. An empty `model` means no folder.
+/// For one rank. Throws UserError(bad_content) for tables that fit neither the model nor each other.
 FoundTables find_saved_tables(const std::string& adapter, const LoraPart& part, const DecoderShape& shape,
                               const std::string& model);
 

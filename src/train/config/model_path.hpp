@@ -59,7 +59,7 @@ class ModelFolders {
   const Facts& find(const std::string& folder, const std::vector<std::string>& runs);
   const GrownTokenizer& grow(const std::string& tokenizer, const std::vector<std::string>& added);
   struct Adapter {
-    std::string config;                ///< text of adapter_config.json
+    std::string config;                 ///< text of adapter_config.json
     std::optional<FoundTables> tables;  ///< beside the adapters, once they have been asked for
   };
   /// Returns the facts of an adapter's folder, in the same way.
@@ -70,7 +70,7 @@ class ModelFolders {
  private:
   std::map<std::string, Facts> known_;
   std::map<std::string, GrownTokenizer> grown_;  ///< by the tokenizer's path; a deck names one list of tokens
-  std::map<std::string, Adapter> adapters_;  ///< by folder
+  std::map<std::string, Adapter> adapters_;      ///< by folder
 };
 
 /// Loads the model in model.path, if the deck gives one, and reports its errors at that key. Its tokenizer becomes the

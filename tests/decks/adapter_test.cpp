@@ -57,7 +57,9 @@ TEST_P(AdapterOfPeft, HasItsLogProbabilities) {
   }
   EXPECT_LT(difference(logprobs({model, "--adapter", adapter}, ids), expected), 1e-5);
   const bool grown = std::string(GetParam()).ends_with("_grown");  // the model has no row for an id
-  if (!grown) EXPECT_GT(difference(logprobs({model}, ids), expected), 0.1) << "control";
+  if (!grown) {
+    EXPECT_GT(difference(logprobs({model}, ids), expected), 0.1) << "control";
+  }
   const TemporaryFolder folder;
   const Outcome merged =
       llmtool({"merge", "--model", model, "--adapter", adapter, "--output", (folder / "merged").string()});

@@ -199,7 +199,7 @@ std::map<std::string, std::vector<float>> adapter_gradients(int64_t gradient_byt
   params.begin_round(0);
   params.begin_micro_batch(true, true);
   for (int unit = 0; unit < params.unit_count(); ++unit) params.acquire(unit);
-  head.forward_backward(ctx, batch, x, x, {row(0), row(1), row(2), {}}, {row(3)});
+  head.forward_backward(ctx, batch, x, x, {row(0), row(1), row(2), {}}, {row(3), {}, {}});
   for (int unit = 0; unit < params.unit_count(); ++unit) params.release(unit);
   for (int unit = 0; unit < params.unit_count(); ++unit) params.reduce(unit);
   params.finish_gradients();
@@ -238,7 +238,9 @@ TEST(HeadLayer, GradientsOfAdaptersAreSumsOverGroupsOfRows) {
       EXPECT_EQ(whole.size(), dora ? 4 : 3);
       for (const auto& [name, values] : whole) {
         EXPECT_LT(distance(groups.at(name), values), 1e-5) << name;
-        if (dropout > 0) EXPECT_GT(distance(other.at(name), values), 1e-3) << "control: other masks, " << name;
+        if (dropout > 0) {
+          EXPECT_GT(distance(other.at(name), values), 1e-3) << "control: other masks, " << name;
+        }
       }
     }
   }

@@ -161,10 +161,12 @@ std::optional<size_t> TurnFinder::find_begin(size_t message, const RenderedChat&
   const std::vector<TextRange> said = said_by(whole_, message);
   if (said.empty()) return std::nullopt;
   const std::string_view text = whole_.text, asking = before.text;
+  const RenderedChat closed = render(std::max<size_t>(message, 1), false);
+  const std::string_view prompt = asking.substr(common_length(asking, closed.text));
+  if (message == 0 && prompt.empty()) return said.front().begin;
   const size_t earlier = end_of_earlier(whole_, message, said.front().begin);
-  const size_t prompt = common_length(asking, render(message, false).text);
-  return earlier + header_length(text.substr(earlier, said.front().begin - earlier),
-                                 asking.substr(end_of_earlier(before, message, asking.size())), asking.substr(prompt));
+  const std::string_view alone = message == 0 ? prompt : asking.substr(end_of_earlier(before, message, asking.size()));
+  return earlier + header_length(text.substr(earlier, said.front().begin - earlier), alone, prompt);
 }
 
 /// Finds a turn of which nothing stands in the text, by the place that a content would have.

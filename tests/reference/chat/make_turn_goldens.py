@@ -160,8 +160,8 @@ def main():
     known = json.loads((HERE / "conversations.json").read_text())
     templates = {}
     for path in sorted(folder.glob("*_training.jinja")):
-        if path.name.startswith("gptoss"):
-            continue  # its last turn ends with another token than the others, so that these have none here
+        if path.name.startswith(("gptoss", "glm4moe")):
+            continue  # the last turn ends with another token than the others, or none, and theirs is not trained
         plain = path.with_name(path.name.replace("_training", ""))
         source, training = (p.read_bytes().decode() for p in (plain, path))
         found = {name: turns(source, training, row) for name, row in (rows | known).items()}

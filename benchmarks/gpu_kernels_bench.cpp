@@ -59,9 +59,9 @@ void head(Stream& stream, const Sizes& sizes, int64_t vocabulary) {
   const int64_t rows = sizes.rows, channels = sizes.channels;
   std::vector<UnitSpec> units;
   Head head;
-  head.weight = UnitBuilder(units, "head").matrix("weight", vocabulary, channels, Initializer::normal(0.02), {});
-  head.channels = channels;
-  head.rows_of_table = head.vocabulary = vocabulary;
+  head.linear.weight = UnitBuilder(units, "head").matrix("weight", vocabulary, channels, Initializer::normal(0.02), {});
+  head.linear.in = channels;
+  head.linear.out = head.vocabulary = vocabulary;
   ParamStoreOptions options;
   options.compute = DType::bf16;
   ParamStore params(units, options);
@@ -78,13 +78,15 @@ void head(Stream& stream, const Sizes& sizes, int64_t vocabulary) {
   std::vector<int32_t> targets;
   for (int64_t row = 0; row < rows; ++row) targets.push_back(static_cast<int32_t>(row * 7919 % vocabulary));
   const Tensor x = buffers.random(DType::bf16, {rows, channels}), dx = buffers.make(DType::bf16, {rows, channels});
-  const Tensor target = buffers.of(DType::i32, targets);
+  Batch batch;
+  batch.tokens = rows;
+  batch.targets = buffers.of(DType::i32, targets);
   const TokenStatistics statistics{buffers.make(DType::f32, {rows}), buffers.make(DType::f32, {rows}), {}, {}};
   const TokenCotangents cotangents{buffers.random(DType::f32, {rows}), {}, {}};
   params.begin_step(1);
   params.begin_round(0);
   params.acquire(0);
-  const double both = seconds(stream, [&] { head.forward_backward(ctx, dx, x, {target}, statistics, cotangents); });
+  const double both = seconds(stream, [&] { head.forward_backward(ctx, batch, dx, x, statistics, cotangents); });
   fmt::print(
       "{{\"what\": \"head\", \"rows\": {}, \"channels\": {}, \"vocabulary\": {}, \"forward_backward\": {:.6e}, "
       "\"scratch\": {}}}\n",

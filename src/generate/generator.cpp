@@ -71,7 +71,10 @@ std::vector<Continuation> Generator::run(ParamStore& params, Arena& arena, Strea
                                          const GenerationRequest& request) {
   check(request);
   Context ctx{params, arena, stream, request.seed, request.step, false};
-  if (capacity_.cache) ctx.cache = &cache_.keys();
+  if (capacity_.cache) {
+    cache_.keys().forget_norms();
+    ctx.cache = &cache_.keys();
+  }
   TextSchedule schedule(capacity_, request);
   std::optional<Progress> progress;
   if (!request.what.empty()) progress.emplace(request.what);

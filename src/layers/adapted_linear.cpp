@@ -149,6 +149,7 @@ class Pass {
  private:
   bool apart() const { return masked_ && layer_.has_magnitudes(); }
   bool keeps_norms() const { return layer_.has_magnitudes() && ctx_.cache != nullptr; }
+  bool knows_norms() const { return keeps_norms() && ctx_.cache->norms_known[layer_.kept_norms] != 0; }
   void product(const Tensor& y, const Tensor& x, const WeightMatrix& w, const Tensor& bias, const LowRank& added) {
     linear_forward(y, x, w, bias, ctx_.stream, ctx_.role, added);
   }
@@ -182,7 +183,7 @@ class Pass {
   /// where these are equal.
   void make_factors(const Adapter& adapter, int64_t at, const Tensor& t, const Tensor& a) {
     cast(room_.magnitudes.rows(at, adapter.rows), adapter.magnitude.weight(ctx_), ctx_.stream);
-    if (keeps_norms() && ctx_.cache->decoding) return;
+    if (knows_norms()) return;
     const Tensor norms = room_.norms.rows(at, adapter.rows);
     row_norms(norms, w_of(adapter), t, a, ctx_.stream);
     if (!room_.rounded.empty()) {
@@ -194,10 +195,11 @@ class Pass {
   /// Does so for all rows; those without an adapter have g = 1.
   void make_factors() {
     fill(room_.magnitudes, 1, ctx_.stream);
-    if (!keeps_norms() || !ctx_.cache->decoding) fill(room_.norms, 1, ctx_.stream);
+    if (!knows_norms()) fill(room_.norms, 1, ctx_.stream);
     for (const Adapter& adapter : layer_.adapters) {
       make_factors(adapter, adapter.first_row, room_.t.rows(adapter.first_row, adapter.rows), a_);
     }
+    if (keeps_norms()) ctx_.cache->norms_known[layer_.kept_norms] = 1;
   }
 
   void add_to_b(const Adapter& adapter, const BlockPlace& place) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <vector>
 
 #include "core/arena.hpp"
@@ -14,9 +15,10 @@ struct KvSelection;
 /// sequences); otherwise the batch holds whole prompts as segments and attends to itself.
 struct KvCache {
   std::vector<Tensor> layers;  ///< compute dtype [S, P, 2 G D]
-  /// fp32 [M] of each linear layer with magnitudes (DoRA): norms of its rows, computed with prompts and kept while
-  /// decoding, where they would take longer than all else.
+  /// fp32 [M] of each linear layer with magnitudes (DoRA): norms of its rows, computed in the layer's first pass and
+  /// kept, since while decoding they would take longer than all else.
   std::vector<Tensor> norms;
+  mutable std::vector<uint8_t> norms_known;  ///< by layer, 1 once they are computed; forget_norms() clears them
   bool decoding = false;
   KvSelection* selection = nullptr;  ///< set if only some of the keys of a text are kept
 
@@ -26,6 +28,8 @@ struct KvCache {
       arena.add(layer, MemoryCategory::kv_cache, "kv cache", compute, {sequences, positions, width});
     }
   }
+  /// Called before weights are used that may have changed.
+  void forget_norms() const { norms_known.assign(norms.size(), 0); }
   /// Copies the first `tokens` of a sequence over those of another.
   void copy(int64_t to, int64_t from, int64_t tokens, Stream& stream) const {
     for (const Tensor& layer : layers) {

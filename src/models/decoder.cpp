@@ -262,6 +262,7 @@ void Decoder::plan_cache(Arena& arena, KvCache& cache, DType compute, int64_t se
     for (const Linear* layer : block.linear_layers()) add_norms(*layer);
   }
   add_norms(head_.linear);
+  cache.forget_norms();
 }
 
 void Decoder::start(Stream& stream) { rope_.start(stream); }

@@ -94,15 +94,16 @@ bool is_left_out(const fs::path& folder) {
 
 void add_runs(const fs::path& folder, int level, int& looked_at, std::vector<fs::path>& runs) {
   if (is_run(folder)) runs.push_back(folder);
-  if (level == max_levels) return;
+  if (level == max_levels || looked_at > max_folders) return;
   std::error_code error;
   std::vector<fs::path> inside;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     std::error_code ignored;
-    if (++looked_at > max_folders) break;
     const bool follows = level == 0;  // a link in a folder of runs is a run; deeper ones could lead in a circle
     const fs::file_status status = follows ? entry->status(ignored) : entry->symlink_status(ignored);
-    if (fs::is_directory(status) && !is_left_out(entry->path())) inside.push_back(entry->path());
+    if (!fs::is_directory(status) || is_left_out(entry->path())) continue;
+    if (++looked_at > max_folders) break;
+    inside.push_back(entry->path());
   }
   std::ranges::sort(inside);
   for (const fs::path& one : inside) add_runs(one, level + 1, looked_at, runs);

@@ -16,10 +16,10 @@ struct TokensAround {
   bool ends = true;          ///< EOS, if there is one; without it a prompt stays open
 };
 
-/// Puts special tokens around the ids of a text of `bytes` bytes; `ranges` are the bytes of its tokens. A BOS or EOS
-/// that the text itself begins or ends with is the only one there, as in TRL. An EOS of the first `prompt` bytes does
-/// not end the text.
+/// Puts special tokens around the ids of a text of `bytes` bytes; `ranges` are the bytes of its tokens, or null where
+/// `prompt` is 0. A BOS or EOS that the text itself begins or ends with is the only one there, as in TRL. An EOS of the
+/// first `prompt` bytes does not end the text.
 void put_tokens_around(const Tokenizer& tokenizer, const TokensAround& around, size_t bytes, size_t prompt,
-                       std::vector<int32_t>& ids, std::vector<TextRange>& ranges);
+                       std::vector<int32_t>& ids, std::vector<TextRange>* ranges);
 
 }  // namespace llmtrain

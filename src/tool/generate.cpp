@@ -120,7 +120,7 @@ GenerationRequest make_request(const GenerateOptions& options, const LoadedModel
       std::vector<TextRange> ranges;
       tokenizer.encode_with_ranges(prompt.text, ids, ranges);
       if (!options.no_special_tokens) {
-        put_tokens_around(tokenizer, {.ends = false}, prompt.text.size(), 0, ids, ranges);
+        put_tokens_around(tokenizer, {.ends = false}, prompt.text.size(), 0, ids, nullptr);
       }
       if (ids.empty() && tokenizer.bos_id() >= 0) ids.push_back(tokenizer.bos_id());
       if (ids.empty())

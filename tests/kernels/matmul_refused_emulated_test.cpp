@@ -32,7 +32,7 @@ class Layer {
     return bytes;
   }
 
-  static constexpr int64_t most = 1024, inputs = 32;
+  static constexpr int64_t most = 1024, inputs = 128;  // inputs that may be split
 
  private:
   Array x_, w_, bias_, left_, right_;

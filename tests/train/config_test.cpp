@@ -205,9 +205,10 @@ TEST(Config, BatchIsGivenOneWayOrTheOther) {
   EXPECT_EQ(load({"batch.micro=4", "batch.global=12"}).batch.gradient_accumulation_steps, 3);
   EXPECT_EQ(load({"batch.micro=4", "batch.gradient_accumulation_steps=3"}).batch.global, 12);
   EXPECT_EQ(load({"batch.micro=4"}).batch.global, 4);
-  EXPECT_THAT(errors_of({"batch.global=6", "batch.gradient_accumulation_steps=3"}),
-              HasSubstr("cannot be combined with batch.global"));
+  EXPECT_EQ(load({"batch.global=6", "batch.gradient_accumulation_steps=3"}).batch.global, 3) << "the last one";
   const std::string deck = std::string(smallest) + "global = 6\n";
+  EXPECT_THAT(errors_of({}, deck + "gradient_accumulation_steps = 3\n"),
+              HasSubstr("cannot be combined with batch.global"));
   EXPECT_EQ(load({"batch.gradient_accumulation_steps=3"}, deck).batch.global, 3);
   EXPECT_EQ(load({"run.epochs=1.5"}).run.max_steps, 0);
   EXPECT_EQ(load({"run.epochs=1.5"}).run.epochs, 1.5);
@@ -220,7 +221,9 @@ TEST(Config, WantsWhatIsRequired) {
       "content) with a text, or with input_ids and optional labels and attention_mask; both also as .gz and .zst; .h5 "
       "token files; or builtin:stories, the example corpus. Entries with weights (web.h5:0.7, code/*.h5:0.3) are "
       "sources that are sampled in this ratio.\n"
-      "inputs/tiny.ini: batch.sequence_length: is required: Maximum length of a sample.\n"
+      "inputs/tiny.ini: batch.sequence_length: is required: Maximum length of a sample. Not required with run.task = "
+      "evaluate, which takes the limit of model.path, at most 4096, and generate, which takes what the longest prompt "
+      "and generate.max_new_tokens need within that limit.\n"
       "inputs/tiny.ini: run.max_steps: is required unless run.epochs is given\n"
       "inputs/tiny.ini: model.d_model: is required, unless model.path is given\n"
       "inputs/tiny.ini: model.n_layers: is required, unless model.path is given\n"

@@ -215,11 +215,9 @@ void JobEncoder::add_text(std::string_view text, JobResult& result) const {
   const size_t before = result.ids.size();
   if (request_.once) {
     thread_local std::vector<int32_t> ids;
-    thread_local std::vector<TextRange> ranges;
     ids.clear();
-    ranges.clear();
-    request_.tokenizer->encode_with_ranges(text, ids, ranges);
-    put_tokens_around(*request_.tokenizer, {request_.of_tokenizer, request_.add_bos}, text.size(), 0, ids, ranges);
+    request_.tokenizer->encode(text, ids);
+    put_tokens_around(*request_.tokenizer, {request_.of_tokenizer, request_.add_bos}, text.size(), 0, ids, nullptr);
     result.ids.insert(result.ids.end(), ids.begin(), ids.end());
   } else {
     if (request_.add_bos) result.ids.push_back(request_.tokenizer->bos_id());

@@ -235,6 +235,7 @@ class Merger {
       hash_ += hash_elements(hash_key(name), 0, values.data(), std::ssize(values));
     }
     merge({name, 0, model_.vocab_size}, model_.d_model, values);
+    require_finite(values, fmt::format("{}: the merged {}", adapter_.folder, printable(name)));
     write_values(writer, name_in_files(name, tensor), values);
     const bool tied = !untied_ && match_.tied_head >= 0;
     if (tied) write_values(writer, index_.tensors[static_cast<size_t>(match_.tied_head)].name, values);

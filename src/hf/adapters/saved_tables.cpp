@@ -109,7 +109,7 @@ class TableFinder {
                            shape_text(tensor.shape), shape_.config.d_model));
       }
       if (!is_weight_type(tensor.type)) {
-        refuse(fmt::format("{} is {}, a type other than F32, BF16, F16", stored_name(number), name_of(tensor.type)));
+        refuse(fmt::format("{} must be F32, BF16 or F16, not {}", stored_name(number), name_of(tensor.type)));
       }
       if (rows && *rows != tensor.shape[0]) {
         refuse(fmt::format("{} has {} rows, and the other table {}", stored_name(number), tensor.shape[0], *rows));

@@ -85,8 +85,8 @@ std::vector<size_t> trained_messages(const Conversation& row, bool only_last) {
   return chosen;
 }
 
-/// Returns the bytes of turns, in order and apart.
-std::vector<TextRange> find_turns(const std::vector<size_t>& messages, TurnFinder& turns) {
+/// Returns the bytes of turns, in order and apart. `name` is the template's.
+std::vector<TextRange> find_turns(const std::string& name, const std::vector<size_t>& messages, TurnFinder& turns) {
   std::vector<TextRange> all;
   for (const size_t message : messages) {
     for (const TextRange& range : turns.find(message)) {
@@ -96,7 +96,7 @@ std::vector<TextRange> find_turns(const std::vector<size_t>& messages, TurnFinde
   std::ranges::sort(all, {}, &TextRange::begin);
   const auto meet = [](const TextRange& a, const TextRange& b) { return a.end > b.begin; };
   if (std::ranges::adjacent_find(all, meet) != all.end()) {
-    fail_row("the turns of the assistant cannot be told apart in the text of the template");
+    fail_row(name + ": the turns of the assistant cannot be told apart in the text of the template");
   }
   return all;
 }
@@ -105,7 +105,9 @@ std::vector<TextRange> find_turns(const std::vector<size_t>& messages, TurnFinde
 void leave_out_turns(const Conversation& row, size_t first, TurnFinder& turns, std::vector<TextRange>& trained) {
   for (size_t i = first; i < row.messages.size(); ++i) {
     if (flag_of(row.messages[i]).value_or(true)) continue;
-    for (const TextRange& turn : turns.find(i)) {
+    for (TextRange turn : turns.find(i)) {
+      const bool is_last = i + 1 == row.messages.size() && !trained.empty();
+      if (is_last) turn.end = std::max(turn.end, trained.back().end);  // with what the template writes after it
       std::vector<TextRange> rest;
       for (const TextRange& range : trained) {
         rest.push_back({range.begin, std::clamp(turn.begin, range.begin, range.end)});
@@ -234,7 +236,7 @@ ChatText ChatEncoder::render(const Conversation& given) const {
   if (chat.has_generation() && train_on == TrainOn::assistant && !has_flags) {
     text.trained = rendered.generated;
   } else {
-    text.trained = find_turns(chosen, turns);
+    text.trained = find_turns(chat.name(), chosen, turns);
   }
   if (text.trained.empty() && !chosen.empty()) {
     fail_row(chat.name() + ": the template marks nothing of the conversation as generated");

@@ -20,7 +20,7 @@ void ChatEncoder::encode_plain(const InstructionRow& row, EncodedRow& encoded) c
   }
   text.trained = {{text.border, text.text.size()}};
   encode_text(encoded);
-  put_tokens_around(tokenizer_, {}, text.text.size(), text.border, encoded.ids, encoded.ranges);
+  put_tokens_around(tokenizer_, {}, text.text.size(), text.border, encoded.ids, &encoded.ranges);
   const bool ended = !encoded.ids.empty() && encoded.ids.back() == tokenizer_.eos_id();
   text.content = {{0, ended ? encoded.ranges.back().begin : text.text.size()}};
   mark_trained(encoded);
@@ -32,7 +32,7 @@ void ChatEncoder::encode_plain(const InstructionRow& row, EncodedRow& encoded) c
 void ChatEncoder::encode_alone(const std::string& prompt, EncodedRow& encoded) const {
   encoded.text = {prompt, {{0, prompt.size()}}, {}, 0, true};
   encode_text(encoded);
-  put_tokens_around(tokenizer_, {.ends = false}, prompt.size(), 0, encoded.ids, encoded.ranges);
+  put_tokens_around(tokenizer_, {.ends = false}, prompt.size(), 0, encoded.ids, &encoded.ranges);
   encoded.mask.assign(encoded.ids.size(), 0);
 }
 

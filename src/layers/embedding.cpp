@@ -61,11 +61,9 @@ TableAdapter TableAdapter::declare(UnitBuilder& unit, const std::string& module,
   if (!shape) return {};
   LLMTRAIN_CHECK(shape->rank > 0 && !shape->dora, "a table's adapter has a rank and no magnitudes: " + module);
   const std::string a = lora_embedding_a_name(module);
-  ParamSpec b{lora_embedding_b_name(module), channels, shape->rank, true, Initializer::normal(1), {}};
-  b.lr_scale = shape->learning_rate_ratio;
   TableAdapter adapter;
   adapter.a = unit.trained({a, rows, shape->rank, true, Initializer::zeros(), {{a, 0, rows, /*transposed=*/true}}});
-  adapter.b = unit.trained(b);
+  adapter.b = unit.trained({lora_embedding_b_name(module), channels, shape->rank, true, Initializer::normal(1), {}});
   adapter.rank = shape->rank;
   adapter.scale = static_cast<float>(shape->scale);
   return adapter;

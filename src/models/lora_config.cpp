@@ -122,14 +122,15 @@ void LoraConfig::visit(DeckKeys& keys) {
                                {.range = alphas, .doc = "Other numerators than alpha, given like rank_pattern."});
   keys.key("init", init,
            {.doc = "Initial A. kaiming: uniform within 1 / sqrt(inputs); gaussian: normal with deviation 1 / r. B is "
-                   "zero, so that the first step starts from the model itself."});
+                   "zero, so that the first step starts from the model itself. Of an embedding A is zero and B normal "
+                   "with deviation 1, in any case."});
   keys.key("rslora", rslora, {.doc = "Divide alpha by the square root of r instead of r (rank-stabilised LoRA)."});
   keys.key("dora", dora,
            {.doc = "Train the norm of every row of the adapted matrices apart from its direction (DoRA)."});
   keys.key<Fp32Number>("learning_rate_ratio", learning_rate_ratio,
                        {.range = {.min = 0, .max = 1e4, .open_min = true},
                         .doc = "Learning rate of B and of DoRA's magnitudes divided by that of all other parameters "
-                               "(LoRA+; 16 is usual).",
+                               "(LoRA+; 16 is usual). Adapters of embeddings have the latter, A and B.",
                         .change = Change::applies});
 }
 

@@ -142,6 +142,44 @@ TEST_F(AdapterRun, WritesTheSameAdapterHoweverItIsComputed) {
   EXPECT_NE(adapter("seed"), adapter("one")) << "control";
 }
 
+TEST_F(AdapterRun, OfTablesIsTheSameHoweverItIsComputed) {
+  struct Case {
+    const char* model;
+    std::vector<std::string> keys;
+  };
+  const std::vector<Case> cases = {
+      {"llama", {"lora.target_modules=q_proj, lm_head, embed_tokens", "lora.dropout=0.1"}},
+      {"gpt2", {"lora.target_modules=c_attn, lm_head, wte, wpe"}},
+      {"qwen2", {"lora.target_modules=q_proj", "lora.modules_to_save=embed_tokens, lm_head"}},
+      {"llama", {"lora.path=" + reference("adapters/llama_grown")}},
+  };
+  for (size_t i = 0; i < cases.size(); ++i) {
+    SCOPED_TRACE(i);
+    const auto run = [&](const std::string& name, std::vector<std::string> keys, int ranks) {
+      keys.insert(keys.end(), cases[i].keys.begin(), cases[i].keys.end());
+      const Outcome outcome = train(fmt::format("{}{}", name, i), keys, ranks, cases[i].model);
+      ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+    };
+    const auto folder = [&](const std::string& name) { return fmt::format("{}{}", name, i); };
+    run("one", {"checkpoint.export_merged=true"}, 1);
+    run("sharded", {"parallel.zero=3", "memory.recompute=block"}, 2);
+    run("resumed", {"run.max_steps=2"}, 2);
+    run("resumed", {"parallel.zero=2"}, 3);
+    for (const char* name : {"sharded", "resumed"}) {
+      EXPECT_EQ(adapter(folder(name)), adapter(folder("one"))) << name;
+      EXPECT_EQ(read_file(at(folder(name) + "/ledger.jsonl")), read_file(at(folder("one") + "/ledger.jsonl"))) << name;
+    }
+    const std::vector<int> ids = {5, 6, 40, 7, 22, 13, 9, 30};
+    const std::string model = reference(std::string("hf/") + cases[i].model);
+    const std::vector<double> expected = logprobs({at(folder("one"))}, ids);
+    EXPECT_EQ(logprobs({model, "--adapter", at(folder("one") + "/adapter")}, ids), expected);
+    EXPECT_LT(difference(logprobs({at(folder("one") + "/export")}, ids), expected), 0.05);  // rounded to bf16
+    EXPECT_GT(difference(logprobs({model}, ids), expected), 0.1) << "control";
+    const json merged = json::parse(read_file(at(folder("one") + "/export/config.json")));
+    EXPECT_EQ(merged["tie_word_embeddings"], false);
+  }
+}
+
 TEST_F(AdapterRun, OverAQuantizedModelIsTheSameHoweverItIsComputed) {
   const std::vector<std::string> nf4 = {"lora.r=3", "lora.dropout=0.1", "quantization.bits=4"};
   const auto run = [&](const std::string& name, std::vector<std::string> keys, int ranks) {

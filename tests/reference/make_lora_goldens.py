@@ -50,7 +50,7 @@ LORA = {
                     False),
     "lora_plus": ("mistral", dict(r=2, lora_alpha=4, target_modules=attention), True),
     "gemma2": ("gemma2_packed", dict(r=2, lora_alpha=4, target_modules=attention + mlp, use_dora=True), False),
-    "tables": ("llama_packed", dict(r=2, lora_alpha=5, target_modules=["q_proj", "lm_head", "embed_tokens"]), True),
+    "tables": ("llama_packed", dict(r=2, lora_alpha=5, target_modules=["q_proj", "lm_head", "embed_tokens"]), False),
     "head_dora": ("llama_gqa", dict(r=3, lora_alpha=4, target_modules=["lm_head", "v_proj"], use_dora=True,
                                     use_rslora=True), False),
     "tied_tables": ("gpt2_packed", dict(r=2, lora_alpha=4, target_modules=["c_attn", "wte", "wpe", "lm_head"],
@@ -190,11 +190,13 @@ def write(path, name, r, attributes=None):
         put("losses", r["losses"], np.float64)
         put("grad_norms", r["norms"], np.float64)
         for key, value in r["start"].items():
+            # An embedding's A is stored by rows of the table.
+            turn = (lambda t: t.T.contiguous()) if key.endswith("lora_embedding_A") else (lambda t: t)
             if "lora_" in key:
-                put(f"params/{key}", value)
-            gradient = put(f"grads/{key}", rounded(r["gradients"][key], GRADIENT_BITS))
+                put(f"params/{key}", turn(value))
+            gradient = put(f"grads/{key}", rounded(turn(r["gradients"][key]), GRADIENT_BITS))
             gradient.attrs["norm"] = r["gradients"][key].double().norm().item()
-            put(f"after/{key}", rounded(r["after"][key], GRADIENT_BITS))
+            put(f"after/{key}", rounded(turn(r["after"][key]), GRADIENT_BITS))
 
 
 def main():

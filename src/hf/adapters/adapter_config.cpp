@@ -12,6 +12,7 @@
 #include "core/files/json_node.hpp"
 #include "core/message.hpp"
 #include "hf/config_keys.hpp"
+#include "models/model_modules.hpp"
 #include "models/models.hpp"
 
 namespace llmtrain {
@@ -47,6 +48,19 @@ constexpr std::array<std::string_view, 2> classifiers = {"classifier", "score"};
 
 bool is_classifier(const std::string& module) { return std::ranges::find(classifiers, module) != classifiers.end(); }
 
+/// PEFT ties what is named so, and no embedding of another name, such as wte.
+bool names_table(const LoraConfig& lora) {
+  constexpr std::array<std::string_view, 2> tables = {"embed_tokens", "lm_head"};
+  const auto is_table = [&](const std::string& name) {
+    return std::ranges::find(tables, last_part_of(name)) != tables.end();
+  };
+  if (std::ranges::any_of(lora.modules_to_save, is_table)) return true;
+  const ModulePattern& targets = lora.target_modules;
+  if (targets.regex.empty()) return std::ranges::any_of(targets.names, is_table);
+  const ModuleMatcher matcher(targets);
+  return std::ranges::any_of(tables, [&](std::string_view table) { return matcher.matches(table); });
+}
+
 bool is_nothing(const nlohmann::json& value) {
   return value.is_null() || value == false || ((value.is_array() || value.is_object()) && value.empty());
 }
@@ -81,7 +95,7 @@ class AdapterConfigReader {
     lora.dora = keys_.boolean("use_dora", false);
     read_init(lora);
     config.base = keys_.text("base_model_name_or_path", "");
-    lora.ensure_weight_tying = keys_.boolean("ensure_weight_tying", false);
+    lora.ensure_weight_tying = keys_.boolean("ensure_weight_tying", false) && names_table(lora);
     keys_.no_effect(
         "auto_mapping eva_config fan_in_fan_out inference_mode megatron_core peft_version qalora_group_size "
         "revision runtime_config");

@@ -173,10 +173,9 @@ class Merger {
     const auto has_adapter = [&](const std::string& table) {
       return adapter_.part.modules.contains(std::string(parent_module(table)));
     };
-    if (has_adapter(head_) || has_adapter(embedding_)) {
-      const bool tied = shape.config.ties_head();
+    if (shape.config.ties_head() && (has_adapter(head_) || has_adapter(embedding_))) {
       shape.untie_head();
-      if (tied && shape.saved_tables.contains(embedding_)) {
+      if (shape.saved_tables.contains(embedding_)) {
         shape.saved_tables.names.push_back(head_);
         stored_[head_] = stored_.at(embedding_);
       }

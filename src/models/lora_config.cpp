@@ -165,7 +165,7 @@ void LoraConfig::take(DeckLoader& deck, const LoraConfig& found, const ModelConf
   }
 }
 
-/// Runs of before this key trained the two as one.
+/// Runs from before this key existed trained the two as one.
 void LoraConfig::resolve_tying(DeckLoader& deck, const ModelConfig& model, bool recorded) {
   const char* key = "lora.ensure_weight_tying";
   if (!deck.given(key) && path.empty() && !recorded) {

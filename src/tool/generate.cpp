@@ -117,8 +117,7 @@ GenerationRequest make_request(const GenerateOptions& options, const LoadedModel
     const Tokenizer& tokenizer = loaded.required_tokenizer();
     for (const Prompt& prompt : find_prompts(options)) {
       std::vector<int32_t>& ids = request.prompts.emplace_back();
-      std::vector<TextRange> ranges;
-      tokenizer.encode_with_ranges(prompt.text, ids, ranges);
+      tokenizer.encode(prompt.text, ids);
       if (!options.no_special_tokens) {
         put_tokens_around(tokenizer, {.ends = false}, prompt.text.size(), 0, ids, nullptr);
       }

@@ -7,7 +7,7 @@
 namespace llmtrain {
 namespace {
 
-/// The first token is no target.
+/// The first token is never a target.
 bool has_target(const EncodedRow& row) {
   LLMTRAIN_CHECK(row.mask.size() == row.ids.size(), "a mask has one entry per token");
   return !row.mask.empty() && std::find(row.mask.begin() + 1, row.mask.end(), uint8_t{1}) != row.mask.end();

@@ -94,7 +94,7 @@ same() { # same RUN REFERENCE: expects equal ledgers
   add_result "$1 = $2"
 }
 figures() { # figures RUN [ESTIMATE]
-  "$python" benchmarks/gpu_visit_figures.py "$work/runs/$1" "$@" || fail "$1 has no figures"
+  "$python" benchmarks/visit_figures.py "$work/runs/$1" "$@" || fail "$1 has no figures"
 }
 
 stage_start() {

@@ -62,7 +62,7 @@ TEST(TokenRow, MasksSayWhatIsTrained) {
   EXPECT_THAT(row.labels, ElementsAre(-100, 7));
   parse_token_row(R"({"input_ids":[5,6,7],"completion_mask":[0,0,1],"labels":[5,-100,7]})", row);
   EXPECT_THAT(row.labels, ElementsAre(-100, -100, 7)) << "the first token is never a target";
-  parse_token_row(R"({"input_ids":[5,6]})", row);
+  parse_token_row(R"({"input_ids":[5,6],"completion_mask":null,"labels":null})", row);
   EXPECT_FALSE(row.has_labels);
 }
 

@@ -179,6 +179,8 @@ class TokenRowHandler final : public RowHandler {
     if (depth() > 1) return fail(key_of_row() + " must be a flat list of integers");
     return column_->given = true;
   }
+  /// A column beside the ids that is null is not there.
+  bool take_null() override { return depth() == 1 && column_ != &ids_ ? true : refuse_value(); }
   bool take_integer(int64_t value) override {
     if (depth() == 1) return refuse_value();
     if (is_mask()) return value == 0 || value == 1 ? take(value) : refuse_mask(fmt::to_string(value));

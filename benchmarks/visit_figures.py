@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""gpu_visit_figures.py RUN NAME [ESTIMATE]: the speed and memory of a run as a line of JSON.
+"""visit_figures.py RUN NAME [ESTIMATE]: the speed and memory of a run as a line of JSON.
 
 RUN is the folder of a run with log.every_steps = 1; ESTIMATE a file with the output of --estimate --json. Speed is of the median step of
 the second half: profiled steps and recordings of graphs come before. Memory is the largest that the driver reported. Plain Python 3.

@@ -20,7 +20,8 @@ class RunBoard {
  public:
   static constexpr size_t max_runs = 256;
 
-  /// Arguments of find_runs(); a folder that has no run yet is waited for. Throws UserError for one that is not a folder.
+  /// Arguments of find_runs(); a folder that has no run yet is waited for. Throws UserError for one that is not a
+  /// folder.
   explicit RunBoard(std::vector<std::string> arguments);
 
   /// Reads what the files of the `followed` runs have more, at every tenth call also those of the others, and looks for

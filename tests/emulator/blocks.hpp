@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace llmtrain::emulator {
 
@@ -12,3 +13,9 @@ void* static_shared_memory(const void* key, size_t bytes);
 uint64_t seed_of_turns();
 
 }  // namespace llmtrain::emulator
+
+/// See kernels/cuda/shared_memory.cuh.
+#define LLMTRAIN_SHARED(type, name)                       \
+  static constexpr char key_of_##name = 0;                \
+  auto& name = *static_cast<std::type_identity_t<type>*>( \
+      ::llmtrain::emulator::static_shared_memory(&key_of_##name, sizeof(std::type_identity_t<type>)))

@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <typeinfo>
 
+#include "emulator/blocks.hpp"
 #include "emulator/emulator.hpp"
 #include "emulator/language.hpp"
 

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <optional>
+#include <string_view>
 #include <tuple>
 
 #include "core/error.hpp"
@@ -18,8 +21,14 @@ using test::Machine;
 using test::request_of;
 using test::vocabulary;
 
+/// Adapters of all layers, the head's among them; those of embeddings have no magnitudes.
 AdapterRule every_layer(bool dora) {
-  return [dora](const std::string&) { return AdapterShape{.rank = 3, .dora = dora}; };
+  return [dora](const std::string& module) -> std::optional<AdapterShape> {
+    const auto names_module = [&](std::string_view name) { return module.ends_with(name); };
+    const bool table = std::ranges::any_of(std::array{"wte", "wpe", "embed_tokens"}, names_module);
+    if (dora && table) return std::nullopt;
+    return AdapterShape{.rank = 3, .dora = dora};
+  };
 }
 
 TEST(GenerationWithAdapters, WithACacheEqualsThatWithout) {

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <optional>
 #include <string_view>
 
 #include "core/profile.hpp"
@@ -137,10 +139,14 @@ INSTANTIATE_TEST_SUITE_P(Norms, TemporaryMemory, ::testing::Values(Norms::before
                            return sandwich ? "Sandwich" : test.param == Norms::after ? "After" : "Before";
                          });
 
-/// The decoder with an adapter of every linear layer, and nothing else trained.
+/// The decoder with an adapter of every linear layer of its blocks, and nothing else trained.
 DecoderShape adapted(DecoderShape decoder, const AdapterShape& adapter) {
   decoder.trained = [](const std::string&) { return false; };
-  decoder.adapters = [adapter](const std::string&) { return adapter; };
+  decoder.adapters = [adapter](const std::string& module) {
+    const auto names_module = [&](std::string_view name) { return module.ends_with(name); };
+    const bool outside = std::ranges::any_of(std::array{"wte", "wpe", "embed_tokens", "lm_head"}, names_module);
+    return outside ? std::nullopt : std::optional(adapter);
+  };
   return decoder;
 }
 

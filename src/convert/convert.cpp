@@ -76,6 +76,15 @@ void each_target(std::string_view target, const Take& take) {
   }
 }
 
+/// True for a setting whose list belongs to another one, place by place.
+bool counts_places(const Entry& entry) {
+  bool counts = false;
+  each_target(entry.target, [&counts](std::string_view key) {
+    counts = counts || key == "dpo.loss" || key == "dpo.loss_weights" || key == "rewards.weights";
+  });
+  return counts;
+}
+
 class Converter {
  public:
   Converter(const System& system, const ConvertOptions& options, const DeckKeys& keys)
@@ -138,6 +147,9 @@ class Converter {
       } else if (entry == nullptr) {
         if (setting.value.is(Kind::unreadable)) throw UserError(ExitCode::bad_content, setting.value.text);
         finding.text = unknown_text(system, setting.key);
+      } else if (setting.has_nulls && counts_places(*entry)) {
+        finding.effect = Effect::unsupported;
+        finding.text = "an item of the list is null, and the places of the items count: write a value for each";
       } else {
         apply(*entry, setting.value, finding);
       }

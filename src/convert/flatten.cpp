@@ -52,7 +52,8 @@ class Flattener {
   /// `prefix`: of names as in the file; `place`: the same without the numbers of list items.
   void walk(const SettingValue& map, const std::string& prefix, const std::string& place) {
     if (!map.items.empty()) {
-      settings_.push_back({file_, prefix + "#", "#", SettingValue::scalar(Kind::reference, map.print(), map.line)});
+      settings_.push_back(
+          {file_, prefix + "#", "#", SettingValue::scalar(Kind::reference, map.print(), map.line), false});
     }
     for (const auto& [member, value] : map.members) {
       const std::string last = value.callee.empty() ? member : value.callee.substr(value.callee.rfind('.') + 1);
@@ -67,7 +68,8 @@ class Flattener {
           walk(value.items[i], fmt::format("{}.{}.", name, i), place + last + ".");
         }
       } else {
-        settings_.push_back({file_, name, key, interpolated(value)});
+        const bool has_nulls = std::ranges::any_of(value.items, [](const auto& item) { return item.is(Kind::null); });
+        settings_.push_back({file_, name, key, interpolated(value), has_nulls});
       }
     }
   }

@@ -12,6 +12,7 @@ struct Setting {
   std::string name;  ///< as in the file, with the names of maps before it
   std::string key;   ///< in the system's table
   SettingValue value;
+  bool has_nulls = false;  ///< the value was a list with items that are null, which it has no more
 };
 
 /// Divides the settings into keys, down to values or to maps that the system's table names as a whole. Items of a list

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -72,7 +73,10 @@ std::string set_fsdp(Draft& draft, const SettingValue& value) {
 }
 
 std::string set_target_modules(Draft& draft, const SettingValue& value) {
-  const bool all = value.text == "all" || value.text == "all-linear" || is_true(value);
+  const auto is_all = [](const SettingValue& one) { return one.text == "all" || one.text == "all-linear"; };
+  const auto is_all_or_none = [&](const SettingValue& one) { return is_all(one) || lower_case(one.text) == "none"; };
+  const bool all = is_all(value) || is_true(value) ||
+                   (std::ranges::any_of(value.items, is_all) && std::ranges::all_of(value.items, is_all_or_none));
   if (all) return draft.set_text("lora.target_modules", "all-linear");
   if (value.boolean()) return "";
   return draft.set("lora.target_modules", value);

@@ -107,10 +107,13 @@ void GenerateConfig::resolve_beams(DeckLoader& deck, int64_t sequences) {
 }
 
 void GenerateConfig::resolve(DeckLoader& deck, int64_t sequence_length, int64_t sequences) {
+  const std::string longer = deck.given("batch.sequence_length")
+                                 ? "choose a longer sequence or shorter continuations"
+                                 : fmt::format("lower generate.max_new_tokens; the length is automatic: {}",
+                                               deck.provenance().at("batch.sequence_length").note);
   deck.check(max_new_tokens < sequence_length, {"generate.max_new_tokens", "batch.sequence_length"},
-             fmt::format("{} tokens leave no room for a prompt in batch.sequence_length = {}: choose a longer sequence "
-                         "or shorter continuations",
-                         max_new_tokens, sequence_length));
+             fmt::format("{} tokens leave no room for a prompt in batch.sequence_length = {}: {}", max_new_tokens,
+                         sequence_length, longer));
   if (beams.beams > 1) resolve_beams(deck, sequences);
   check_cache(deck, cache, "generate");
   deck.check(std::ranges::none_of(stop, &std::string::empty), {"generate.stop"}, "must not have an empty text");

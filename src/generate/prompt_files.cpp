@@ -115,11 +115,12 @@ Prompt PromptFiles::read(int64_t number) const {
     require_rows(prompt.ids, &tokenizer_, rules_.vocabulary, "the prompt");
     const int64_t beyond = std::ssize(prompt.ids) - rules_.max_tokens;
     if (beyond > 0 && !rules_.truncates) {
-      throw UserError(ExitCode::bad_content,
-                      fmt::format("the prompt has {} tokens, and batch.sequence_length leaves {} before "
-                                  "generate.max_new_tokens; choose a longer sequence, or generate.overflow = "
-                                  "truncate_left",
-                                  prompt.ids.size(), rules_.max_tokens));
+      throw UserError(
+          ExitCode::bad_content,
+          fmt::format("the prompt has {} tokens, and batch.sequence_length leaves {} before "
+                      "generate.max_new_tokens; lower that, choose a longer sequence where the model's limit "
+                      "allows it, or generate.overflow = truncate_left",
+                      prompt.ids.size(), rules_.max_tokens));
     }
     if (beyond > 0) prompt.ids.erase(prompt.ids.begin(), prompt.ids.begin() + beyond);
     prompt.dropped = std::max<int64_t>(beyond, 0);

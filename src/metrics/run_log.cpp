@@ -161,7 +161,9 @@ std::string RunLog::State::progress(const StepRecord& r) const {
   std::string line = fmt::format("step {:>{}}/{} {:>3}%  loss {}", r.step, width, total, r.step * 100 / total,
                                  std::isnan(loss) ? without_loss : number_text(loss, 4));
   for (const NamedValue& metric : r.metrics) {
-    if (!metric.label.empty()) line += fmt::format("  {} {}", metric.label, number_text(metric.value, 3));
+    if (metric.label.empty()) continue;
+    const bool without = metric.label == "reward" && std::isnan(metric.value);  // no completion has one
+    line += without ? "  no reward" : fmt::format("  {} {}", metric.label, number_text(metric.value, 3));
   }
   line += fresh ? fmt::format("  val {:.4f}", fresh->loss) : std::string();
   line +=

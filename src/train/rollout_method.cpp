@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 
 #include "core/error.hpp"
 #include "objectives/advantages.hpp"
@@ -85,19 +86,15 @@ class PpoMethod : public RolloutMethod {
       sequence.returns = sequence.values;
       if (!std::isnan(sequence.reward)) scored.emplace_back(sequence);
     }
-    const FlatColumns columns(scored);
-    std::vector<double> scores;
-    std::vector<uint8_t> finished;
-    for (const RolloutSequence& sequence : scored) {
-      scores.push_back(sequence.reward);
-      finished.push_back(sequence.ended ? 1 : 0);
-    }
-    const PpoAdvantages result =
-        ppo_advantages(config_, kl_coefficient_, {columns.tokens(), columns.values, scores, finished});
-    for (size_t s = 0; s < scored.size(); ++s) {
-      const auto begin = columns.offsets[s], end = columns.offsets[s + 1];
-      scored[s].get().advantages.assign(result.advantages.begin() + begin, result.advantages.begin() + end);
-      scored[s].get().returns.assign(result.returns.begin() + begin, result.returns.begin() + end);
+    PpoAdvantages result = scored.empty() ? advantages_of(sequences) : advantages_of(scored);
+    if (scored.empty()) result.score = std::numeric_limits<double>::quiet_NaN();  // the divergence is measured
+    auto advantages = result.advantages.begin(), returns = result.returns.begin();
+    for (RolloutSequence& sequence : scored) {
+      const auto tokens = static_cast<std::ptrdiff_t>(sequence.completion_length());
+      sequence.advantages.assign(advantages, advantages + tokens);
+      sequence.returns.assign(returns, returns + tokens);
+      advantages += tokens;
+      returns += tokens;
     }
     std::vector<double> reported = {result.kl,    result.entropy, result.non_score_reward, result.rlhf_reward(),
                                     result.score, kl_coefficient_};
@@ -114,6 +111,18 @@ class PpoMethod : public RolloutMethod {
   }
 
  private:
+  /// Those of the sequences as if there were no more.
+  PpoAdvantages advantages_of(const auto& sequences) const {
+    const FlatColumns columns(sequences);
+    std::vector<double> scores;
+    std::vector<uint8_t> finished;
+    for (const RolloutSequence& sequence : sequences) {
+      scores.push_back(sequence.reward);
+      finished.push_back(sequence.ended ? 1 : 0);
+    }
+    return ppo_advantages(config_, kl_coefficient_, {columns.tokens(), columns.values, scores, finished});
+  }
+
   PpoConfig config_;
   double kl_coefficient_;
 };

@@ -77,11 +77,11 @@ Rollouts::Outcome Rollouts::make(const RolloutContext& run, int64_t step) {
   made_ = iteration;
   int64_t tokens = 0;
   for (const RolloutSequence& sequence : batches_.sequences()) tokens += sequence.completion_length();
-  run.print(
-      fmt::format("rollout {}: {} completions, {} tokens, {:.3g} s ({} tokens/s), scored in {:.3g} s, reward {:.4g}",
-                  iteration + 1, batches_.sequences().size(), count_text(tokens), sampled - begin,
-                  count_text(static_cast<int64_t>(static_cast<double>(tokens) / std::max(sampled - begin, 1e-9))),
-                  now() - sampled, metric_values_.front()));
+  run.print(fmt::format(
+      "rollout {}: {} completions, {} tokens, {:.3g} s ({} tokens/s), scored in {:.3g} s, {}", iteration + 1,
+      batches_.sequences().size(), count_text(tokens), sampled - begin,
+      count_text(static_cast<int64_t>(static_cast<double>(tokens) / std::max(sampled - begin, 1e-9))), now() - sampled,
+      std::isnan(metric_values_.front()) ? "no reward" : fmt::format("reward {:.4g}", metric_values_.front())));
   return Outcome::made;
 }
 

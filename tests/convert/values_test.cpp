@@ -60,6 +60,30 @@ TEST_F(ConvertTest, NoneInAListIsNone) {
       << "the control";
 }
 
+TEST_F(ConvertTest, NullLeavesNoGapWherePlacesCount) {
+  const auto unsupported = [&](const std::string& text, const std::string& from = "trl") {
+    return of_text("a.yaml", "output_dir: o\n" + text, from).count(Effect::unsupported);
+  };
+  const std::string dpo = "loss_type: [sigmoid, sft]\nloss_weights: [1.0, 0.5]\n";
+  EXPECT_EQ(unsupported(dpo), 0u) << "the control";
+  for (const std::string null : {"null", "none", "~"}) {
+    EXPECT_EQ(unsupported("loss_type: [" + null + ", sigmoid]\nloss_weights: [1.0, 0.5]\n"), 1u) << null;
+    EXPECT_EQ(unsupported("loss_type: [sigmoid, sft]\nloss_weights: [1.0, " + null + "]\n"), 1u) << null;
+    EXPECT_EQ(unsupported("num_generations: 4\nreward_weights: [" + null + ", 1.0, 2.0]\n"), 1u) << null;
+  }
+  EXPECT_EQ(unsupported("num_generations: 4\nreward_weights: [1.0, 2.0]\n"), 0u) << "the control";
+}
+
+TEST_F(ConvertTest, AListOfAllIsAllLinear) {
+  const std::string start = "model_name_or_path: m\nstage: sft\nfinetuning_type: lora\nlora_target: ";
+  for (const std::string all : {"all", "[all]", "[all, none]", "[all, 'none']"}) {
+    EXPECT_THAT(of_text("a.yaml", start + all + "\n", "llamafactory").deck, HasSubstr("target_modules = all-linear\n"))
+        << all;
+  }
+  EXPECT_THAT(of_text("a.yaml", start + "[q_proj, none]\n", "llamafactory").deck, HasSubstr("target_modules = q_proj"))
+      << "the control";
+}
+
 TEST_F(ConvertTest, AShareOfTheStepsNeedsTheirNumber) {
   const std::string share = "logging_steps: 0.05\n";
   EXPECT_THAT(of_text("a.yaml", share + "max_steps: 100\n", "transformers").deck, HasSubstr("[log]\nevery_steps = 5"));

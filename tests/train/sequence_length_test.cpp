@@ -100,7 +100,11 @@ TEST_F(SequenceLength, FitsPromptsAndBatches) {
 
 TEST_F(SequenceLength, IsRequiredWhereNothingGivesOne) {
   write_model("16", no_limit);
-  EXPECT_THAT(error_of("generate"), HasSubstr("20 tokens leave no room for a prompt in batch.sequence_length = 16"));
+  EXPECT_THAT(
+      error_of("generate"),
+      HasSubstr("20 tokens leave no room for a prompt in batch.sequence_length = 16: lower generate.max_new_tokens; "
+                "the length is automatic: the limit of model.path is 16 (config.json)"));
+  EXPECT_THAT(error_of("generate", {"batch.sequence_length=16"}), HasSubstr("longer sequence")) << "the control";
   EXPECT_EQ(error_of("generate", {"generate.max_new_tokens=8"}), "no error");
   write_model("0", no_limit);
   EXPECT_THAT(error_of("evaluate"), HasSubstr("max_position_embeddings"));

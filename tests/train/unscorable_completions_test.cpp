@@ -121,7 +121,11 @@ TEST(UnscorableCompletions, HaveNoPartInPpo) {
   EXPECT_EQ(with[1].advantages, (std::vector<float>{0, 0}));
   EXPECT_EQ(with[1].returns, with[1].values);
   std::vector<RolloutSequence> nothing = sequences_of({none, none});
-  for (const double number : method->estimate(nothing)) EXPECT_TRUE(std::isfinite(number));
+  std::vector<RolloutSequence> as_zero = sequences_of({0, 0});
+  std::vector<double> expected = other->estimate(as_zero);
+  expected[3] = expected[4] = none;  // objective/rlhf_reward and objective/scores; the divergence is measured
+  EXPECT_EQ(differences(method->estimate(nothing), expected), 0);
+  EXPECT_NE(expected[0], 0);
   EXPECT_EQ(nothing[0].advantages, (std::vector<float>{0, 0}));
 }
 

@@ -50,10 +50,12 @@ void SampleIndex::index_windows(const TokenFile& file, bool keep_rest) {
     counts_.samples = (tokens_ - 1 + (keep_rest ? length_ - 1 : 0)) / length_;
   }
   if (counts_.samples == 0) {
-    throw UserError(ExitCode::bad_content,
-                    fmt::format("{}: {} tokens are fewer than one sample needs ({}); give more text, another share of "
-                                "it (data.validation_fraction) or a shorter sequence",
-                                title_of(file.info()), tokens_, keep_rest || stride_ > 0 ? 2 : length_ + 1));
+    throw UserError(
+        ExitCode::bad_content,
+        fmt::format("{}: {} tokens are fewer than one sample needs ({}); give more text, another share of "
+                    "it (data.validation_fraction) or a shorter batch.sequence_length (of evaluate it is automatic, "
+                    "by the model's limit, unless it is given)",
+                    title_of(file.info()), tokens_, keep_rest || stride_ > 0 ? 2 : length_ + 1));
   }
   const SampleSpan last = window(counts_.samples - 1);
   counts_.unused_tokens = tokens_ - 1 - (last.begin + last.inputs);

@@ -164,9 +164,8 @@ std::vector<TextRange> TurnFinder::find_turn(size_t message) {
       return {*empty};
     }
     turn.begin = *begin;
-  } else if (is_tool(row_.messages[message - 1])) {
-    turn.begin = skip_header(message, turn.begin);
   }
+  if (message > 0 && is_tool(row_.messages[message - 1])) turn.begin = skip_header(message, turn.begin);
   if (message + 1 == row_.messages.size()) return {turn};
   const RenderedChat through = render(message + 1, false);
   turn.end = find_end(message, turn.begin, through);
@@ -184,8 +183,10 @@ size_t TurnFinder::skip_header(size_t message, size_t begin) {
   } catch (const UserError&) {  // the template refuses a conversation of one message
   }
   const std::vector<TextRange> said = said_by(whole_, message);
-  const bool is_content = !said.empty() && said.front().begin < begin + header.size();
-  return is_content || !std::string_view(whole_.text).substr(begin).starts_with(header) ? begin : begin + header.size();
+  const size_t limit = said.empty() ? begin + header.size() : said.front().begin;
+  const size_t earlier = said.empty() ? begin : std::min(begin, end_of_earlier(whole_, message, limit));
+  const size_t found = std::string_view(whole_.text).substr(0, limit).find(header, earlier);
+  return found == std::string_view::npos ? begin : std::max(begin, found + header.size());
 }
 
 /// Returns the last of the other messages of which something stands in a turn; the turn's own if there is none.

@@ -179,7 +179,7 @@ ChatEncoder::ChatEncoder(const Tokenizer& tokenizer, const ChatConfig& config, c
 std::string ChatEncoder::template_name() const { return templates_.empty() ? "none" : templates_.front().chat.name(); }
 
 std::string ChatEncoder::settings() const {
-  constexpr int rules = 4;  // of masks; a change makes other tokens of the same rows
+  constexpr int rules = 5;  // of masks; a change makes other tokens of the same rows
   ordered_json all = {{"rules", rules},
                       {"system", config_.system},
                       {"train_on", name_of(config_.train_on)},

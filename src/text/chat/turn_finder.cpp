@@ -73,6 +73,19 @@ size_t header_length(std::string_view rest, std::string_view alone, std::string_
 
 bool ranges_overlap(const TextRange& a, const TextRange& b) { return a.begin < b.end && b.begin < a.end; }
 
+bool is_tool(const ordered_json& message) { return message.contains("role") && message["role"] == "tool"; }
+
+bool has_calls(const ordered_json& message) {
+  const auto calls = message.find("tool_calls");
+  return calls != message.end() && calls->is_array() && !calls->empty();
+}
+
+bool has_content(const ordered_json& message) {
+  const auto content = message.find("content");
+  if (content == message.end() || !content->is_string()) return content != message.end() && !content->is_null();
+  return content->get_ref<const std::string&>().find_first_not_of(" \n\r\t") != std::string::npos;
+}
+
 Conversation first_messages(const Conversation& row, size_t count) {
   Conversation prefix;
   for (size_t i = 0; i < count; ++i) prefix.messages.push_back(row.messages[i]);
@@ -87,8 +100,11 @@ bool is_assistant(const ordered_json& message) {
 }
 
 RenderedChat TurnFinder::render(size_t messages, bool add_generation_prompt) {
-  RenderedChat chat = rendering_.chat.render(first_messages(row_, messages), rendering_.variables,
-                                             {add_generation_prompt, rendering_.now});
+  return render(first_messages(row_, messages), add_generation_prompt);
+}
+
+RenderedChat TurnFinder::render(const Conversation& row, bool add_generation_prompt) {
+  RenderedChat chat = rendering_.chat.render(row, rendering_.variables, {add_generation_prompt, rendering_.now});
   rendered_ += chat.text.size();
   if (rendered_ > max_prefix_bytes) {
     fail_template(
@@ -102,7 +118,7 @@ RenderedChat TurnFinder::render(size_t messages, bool add_generation_prompt) {
 std::vector<TextRange> TurnFinder::find(size_t message) {
   if (!is_assistant(row_.messages[message])) return {find_other(message)};
   if (rendering_.chat.has_generation()) return find_blocks(message);
-  return {find_turn(message)};
+  return find_turn(message);
 }
 
 /// A block that has nothing of a turn, since that is empty, belongs to the next turn that no other block can be of, or
@@ -135,7 +151,8 @@ std::vector<TextRange> TurnFinder::find_blocks(size_t message) {
   return found;
 }
 
-TextRange TurnFinder::find_turn(size_t message) {
+std::vector<TextRange> TurnFinder::find_turn(size_t message) {
+  if (auto parts = find_call(message)) return *parts;
   // No messages stand before the first one: the prompt of generation is the one that follows it.
   const RenderedChat before = render(std::max<size_t>(message, 1), true);
   TextRange turn{before.text.size(), whole_.text.size()};
@@ -144,16 +161,115 @@ TextRange TurnFinder::find_turn(size_t message) {
     if (!begin) {
       const std::optional<TextRange> empty = find_empty_turn(message);
       if (!empty) fail_message(message);
-      return *empty;
+      return {*empty};
     }
     turn.begin = *begin;
   }
-  if (message + 1 == row_.messages.size()) return turn;
-  turn.end = find_end(message, turn.begin, render(message + 1, false));
-  for (const MessageRange& from : whole_.messages) {
-    if (from.message != message && ranges_overlap(from.range, turn)) fail_message(message);
+  if (message > 0 && is_tool(row_.messages[message - 1])) turn.begin = skip_header(message, turn.begin);
+  if (message + 1 == row_.messages.size()) return {turn};
+  const RenderedChat through = render(message + 1, false);
+  turn.end = find_end(message, turn.begin, through);
+  if (last_inside(message, turn) == message) return {turn};
+  return split_turn(message, turn, through);
+}
+
+/// Returns where a turn after the answer of a tool begins. A template can ask for nothing after such an answer, and yet
+/// write the header of a turn.
+size_t TurnFinder::skip_header(size_t message, size_t begin) {
+  std::string header;
+  try {
+    const std::string asking = render(1, true).text;
+    header = asking.substr(common_length(asking, render(1, false).text));
+  } catch (const UserError&) {  // the template refuses a conversation of one message
   }
-  return turn;
+  const std::vector<TextRange> said = said_by(whole_, message);
+  const size_t limit = said.empty() ? begin + header.size() : said.front().begin;
+  const size_t earlier = said.empty() ? begin : std::min(begin, end_of_earlier(whole_, message, limit));
+  const size_t found = std::string_view(whole_.text).substr(0, limit).find(header, earlier);
+  return found == std::string_view::npos ? begin : std::max(begin, found + header.size());
+}
+
+/// Returns the last of the other messages of which something stands in a turn; the turn's own if there is none.
+size_t TurnFinder::last_inside(size_t message, const TextRange& turn) const {
+  size_t last = message;
+  for (const MessageRange& from : whole_.messages) {
+    if (from.message == message || !ranges_overlap(from.range, turn)) continue;
+    if (from.message < message) fail_message(message);
+    last = std::max(last, from.message);
+  }
+  return last;
+}
+
+/// Divides a turn with the answers of tools inside, as Gemma 4 writes them: between the calls and the content of one
+/// message. `through` is the conversation up to the turn, which has no answers yet.
+std::vector<TextRange> TurnFinder::split_turn(size_t message, const TextRange& turn, const RenderedChat& through) {
+  const std::vector<TextRange> here = said_by(whole_, message), there = said_by(through, message);
+  if (here.empty() || here.front().begin < turn.begin) fail_message(message);
+  const std::string_view whole = std::string_view(whole_.text).substr(here.front().begin);
+  // An earlier turn can lack its reasoning, so that it begins with something that is said later there.
+  size_t same = 0, first = 0;
+  for (const TextRange& said : there) {
+    const size_t length = common_length(std::string_view(through.text).substr(said.begin), whole);
+    if (length > same) first = said.begin;
+    same = std::max(same, length);
+  }
+  std::string rest;
+  for (const TextRange& said : there) {
+    if (said.end <= first + same) continue;
+    if (rest.empty() && said.begin < first + same) same = said.begin - std::min(first, said.begin);
+    rest.append(through.text, said.begin, said.end - said.begin);
+  }
+  std::vector<TextRange> parts{{turn.begin, here.front().begin + same}};
+  if (same == 0 || last_inside(message, parts[0]) != message) fail_message(message);
+  if (rest.empty()) return parts;
+  size_t piece = here.size(), length = 0;
+  std::string found;
+  while (piece > 0 && length < rest.size() && here[piece - 1].begin >= parts[0].end) {
+    const TextRange& said = here[--piece];
+    found.insert(0, whole_.text, said.begin, said.end - said.begin);
+    length = found.size();
+  }
+  if (found != rest) fail_message(message);
+  TextRange after{here[piece].begin, whole_.text.size()};
+  const size_t last = last_inside(message, turn);
+  if (last + 1 < row_.messages.size()) after.end = find_end(message, after.begin, render(last + 1, false));
+  if (last_inside(message, after) != message) fail_message(message);
+  parts.push_back(after);
+  return parts;
+}
+
+/// Finds a turn that calls tools where the answers lie inside of the turn, and a content or an answer is empty: by the
+/// places that they would have. Returns nothing for other turns. The first call of a row shows where answers lie.
+std::optional<std::vector<TextRange>> TurnFinder::find_call(size_t message) {
+  if (!answers_inside_ || !has_calls(row_.messages[message])) return std::nullopt;
+  if (message + 1 == row_.messages.size() || !is_tool(row_.messages[message + 1])) return std::nullopt;
+  std::vector<size_t> added;
+  for (size_t i = message; i < row_.messages.size() && (i == message || is_tool(row_.messages[i])); ++i) {
+    if (!has_content(row_.messages[i])) added.push_back(i);
+  }
+  if (added.empty()) return std::nullopt;
+  Conversation filled = row_;
+  for (const size_t i : added) filled.messages[i]["content"] = "x";
+  std::vector<TextRange> parts;
+  RenderedChat whole;
+  try {
+    whole = render(filled, false);
+    TurnFinder finder(rendering_, filled, whole);
+    finder.rendered_ = rendered_;
+    parts = finder.find_turn(message);
+    rendered_ = finder.rendered_;
+  } catch (const UserError&) {  // the turn is found as others are
+  }
+  answers_inside_ = parts.size() > 1;
+  if (!answers_inside_) return std::nullopt;
+  if (added.front() == message) parts.pop_back();
+  const std::string_view text = whole.text;
+  if (!whole_.text.starts_with(text.substr(0, parts[0].end))) return std::nullopt;
+  if (parts.size() == 1) return parts;
+  TextRange& after = parts[1];
+  if (!whole_.text.ends_with(text.substr(after.begin))) return std::nullopt;
+  after = {whole_.text.size() - (text.size() - after.begin), whole_.text.size() - (text.size() - after.end)};
+  return parts;
 }
 
 /// Returns where a turn begins by the bytes that come from messages; nothing if none come from it.
@@ -170,17 +286,22 @@ std::optional<size_t> TurnFinder::find_begin(size_t message, const RenderedChat&
 }
 
 /// Finds a turn of which nothing stands in the text, by the place that a content would have.
-std::optional<TextRange> TurnFinder::find_empty_turn(size_t message) const {
+std::optional<TextRange> TurnFinder::find_empty_turn(size_t message) {
   const std::string content = "x";
   Conversation filled = row_;
   filled.messages[message]["content"] = content;
-  const RenderedChat whole = rendering_.chat.render(filled, rendering_.variables, {false, rendering_.now});
+  const RenderedChat whole = render(filled, false);
   const std::vector<TextRange> said = said_by(whole, message);
   if (said.size() != 1) return std::nullopt;
   std::string without = whole.text;
   without.erase(said.front().begin, content.size());
   if (without != whole_.text) return std::nullopt;
-  TextRange turn = TurnFinder(rendering_, filled, whole).find_turn(message);
+  TurnFinder finder(rendering_, filled, whole);
+  finder.rendered_ = rendered_;
+  const std::vector<TextRange> parts = finder.find_turn(message);
+  rendered_ = finder.rendered_;
+  if (parts.size() != 1) return std::nullopt;
+  TextRange turn = parts[0];
   turn.end -= content.size();
   return turn;
 }

@@ -34,7 +34,8 @@ class TurnFinder {
       : rendering_(rendering), row_(row), whole_(whole) {}
 
   /// Returns the bytes of a message: of an assistant what its generation blocks mark, or else what follows its header,
-  /// with the text that ends the turn; of others what comes from the message, with the text that ends the turn.
+  /// with the text that ends the turn, in several ranges where answers of tools lie inside; of others what comes from
+  /// the message, with the text that ends the turn.
   std::vector<TextRange> find(size_t message);
   /// Returns where a completion begins whose first message has this number.
   size_t find_border(size_t message);
@@ -42,10 +43,15 @@ class TurnFinder {
  private:
   RenderedChat render(size_t messages, bool add_generation_prompt);
   std::vector<TextRange> find_blocks(size_t message);
-  TextRange find_turn(size_t message);
+  RenderedChat render(const Conversation& row, bool add_generation_prompt);
+  std::vector<TextRange> find_turn(size_t message);
+  std::optional<std::vector<TextRange>> find_call(size_t message);
+  std::vector<TextRange> split_turn(size_t message, const TextRange& turn, const RenderedChat& through);
+  size_t skip_header(size_t message, size_t begin);
+  size_t last_inside(size_t message, const TextRange& turn) const;
   TextRange find_other(size_t message);
   std::optional<size_t> find_begin(size_t message, const RenderedChat& before);
-  std::optional<TextRange> find_empty_turn(size_t message) const;
+  std::optional<TextRange> find_empty_turn(size_t message);
   size_t find_end(size_t message, size_t begin, const RenderedChat& through) const;
   size_t common_end(std::string_view alone, std::string_view followed) const;
   [[noreturn]] void fail_message(size_t message) const;
@@ -54,6 +60,7 @@ class TurnFinder {
   const Conversation& row_;
   const RenderedChat& whole_;
   std::vector<size_t> owners_;  ///< message of each generation block
+  bool answers_inside_ = true;  ///< until a call shows that answers of tools stand after its turn
   size_t rendered_ = 0;         ///< bytes that were rendered to find turns
 };
 

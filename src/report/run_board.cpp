@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <utility>
 
 #include "core/error.hpp"
+#include "core/files/json_reader.hpp"
 #include "report/rank_states.hpp"
 
 namespace llmtrain {
@@ -161,9 +164,30 @@ RunBoard::RunBoard(std::vector<std::string> arguments) : arguments_(std::move(ar
 
 void RunBoard::add_new_runs() {
   for (const auto& folder : find_runs(arguments_)) {
-    if (runs_.size() == max_runs) return;
-    if (known_.insert(folder.string()).second) runs_.push_back(std::make_unique<Run>(folder));
+    if (known_.contains(folder.string())) continue;
+    const auto place = runs_.size() < max_runs ? runs_.end() : std::ranges::find_if(runs_, is_deleted);
+    if (runs_.size() == max_runs && place == runs_.end()) {
+      if (!std::exchange(has_warned_, true)) {
+        fmt::print(stderr, "warning: {} runs are shown at most: {} is left out, and so are later ones\n", max_runs,
+                   printable(folder.string()));
+      }
+      return;
+    }
+    known_.insert(folder.string());
+    auto run = std::make_unique<Run>(folder);
+    if (place == runs_.end()) {
+      runs_.push_back(std::move(run));
+    } else {
+      known_.erase((*place)->reader.folder().string());
+      run->reset_at = version_ + 1;  // watchers of the deleted run get all of this one
+      *place = std::move(run);
+    }
   }
+}
+
+bool RunBoard::is_deleted(const std::unique_ptr<Run>& run) {
+  std::error_code error;
+  return !std::filesystem::exists(run->reader.folder(), error) && !error;
 }
 
 void RunBoard::refresh(const std::set<size_t>& followed) {

@@ -15,12 +15,13 @@
 
 namespace llmtrain {
 
-/// Used by one thread. A run has a number that it keeps.
+/// Used by one thread. A run has a number that it keeps; where all are taken, a new run gets that of a deleted one.
 class RunBoard {
  public:
   static constexpr size_t max_runs = 256;
 
-  /// Arguments of find_runs(); a folder that has no run yet is waited for. Throws UserError for one that is not a folder.
+  /// Arguments of find_runs(); a folder that has no run yet is waited for. Throws UserError for one that is not a
+  /// folder.
   explicit RunBoard(std::vector<std::string> arguments);
 
   /// Reads what the files of the `followed` runs have more, at every tenth call also those of the others, and looks for
@@ -53,6 +54,7 @@ class RunBoard {
 
   void add_new_runs();
   bool read(size_t number, bool followed);
+  static bool is_deleted(const std::unique_ptr<Run>& run);
   static bool is_rewritten(const Run& run);
   static void append_series(const Run& run, size_t number, uint64_t since, std::string& out);
 
@@ -61,6 +63,7 @@ class RunBoard {
   std::set<std::string> known_;  ///< folders
   uint64_t version_ = 0;
   uint64_t calls_ = 0;
+  bool has_warned_ = false;  ///< of runs that are left out
 };
 
 }  // namespace llmtrain

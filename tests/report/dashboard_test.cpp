@@ -2,6 +2,7 @@
 // change while they are watched.
 
 #include <arpa/inet.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -296,6 +297,30 @@ TEST(RunBoard, FollowsRunsThatAreRewritten) {
   EXPECT_THAT(news(version), HasSubstr("no such folder"));
   for (int i = 0; i < 10; ++i) board.refresh({0});
   EXPECT_EQ(board.size(), 2U);
+}
+
+// Protects: runs that are deleted give their places among the most that are shown to new ones, which is said once.
+TEST(RunBoard, GivesPlacesOfDeletedRunsToNewOnes) {
+  const Runs runs;
+  runs.append("one", Runs::line(1, 1));
+  for (size_t i = 1; i < RunBoard::max_runs; ++i) runs.append(fmt::format("r{:03}", i), Runs::line(1, 1));
+  RunBoard board({runs.folder.text()});
+  const auto look = [&] {
+    for (int i = 0; i < 4; ++i) board.refresh({0});
+  };
+  look();
+  const uint64_t version = board.version();
+  runs.append("zz", Runs::line(1, 8));
+  testing::internal::CaptureStderr();
+  look();
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("zz' is left out"));
+  EXPECT_THAT(board.events({0}, version), Not(HasSubstr("zz"))) << "the control";
+  fs::remove_all(runs.folder / "one");
+  look();
+  EXPECT_EQ(board.size(), RunBoard::max_runs);
+  const std::string events = board.events({0}, version);
+  EXPECT_THAT(events, HasSubstr("\"name\":\"zz\""));
+  EXPECT_THAT(events, HasSubstr("[[1],[8]]"));
 }
 
 // Protects: runs that begin while somebody watches join the list in three seconds, wherever they lie, without a reload.

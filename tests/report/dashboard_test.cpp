@@ -313,7 +313,7 @@ TEST(RunBoard, GivesPlacesOfDeletedRunsToNewOnes) {
   runs.append("zz", Runs::line(1, 8));
   testing::internal::CaptureStderr();
   look();
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("zz is left out"));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("zz' is left out"));
   EXPECT_THAT(board.events({0}, version), Not(HasSubstr("zz"))) << "the control";
   fs::remove_all(runs.folder / "one");
   look();

@@ -128,7 +128,7 @@ class Plan {
     // A split inner dimension is summed in fp32, in order: not in the result's type, not by atomics.
     const bool splits = p.k % split_granule == 0;
     prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-           uint32_t{splits ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_NONE});
+           splits ? uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE} : uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});
     for (const auto attribute :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {

@@ -243,8 +243,9 @@ TEST(AdapterConfig, KeysThatPeftDoesNotHaveGiveOneWarning) {
   const auto warnings = [](const std::string& more) {
     return parse_adapter_config(R"({"peft_type":"LORA","target_modules":["q_proj"])" + more + "}", "a.json").warnings;
   };
-  EXPECT_THAT(warnings(R"(,"zeta":[1],"a_key_of_the_future":{"x":1},"no_value":null)"),
-              ::testing::ElementsAre("a.json: keys that PEFT does not have are ignored: 'a_key_of_the_future', 'zeta'"));
+  EXPECT_THAT(
+      warnings(R"(,"zeta":[1],"a_key_of_the_future":{"x":1},"no_value":null)"),
+      ::testing::ElementsAre("a.json: keys that PEFT does not have are ignored: 'a_key_of_the_future', 'zeta'"));
   EXPECT_THAT(warnings(R"(,"no_value":null,"peft_version":"0.21.2")"), ::testing::IsEmpty());
 }
 

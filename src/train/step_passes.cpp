@@ -1,6 +1,7 @@
 #include "train/step_passes.hpp"
 
 #include <algorithm>
+#include <functional>
 
 #include "core/activity.hpp"
 #include "core/clock.hpp"
@@ -87,7 +88,7 @@ void StepPasses::run(int64_t step, StepRecord::Phases& phases) {
       const auto begin = [&] { params.begin_micro_batch(slot == 0, slot + 1 == groups.max_size()); };
       begin();
       if (first + slot < end) {
-        run_micro_batch(begin, phases);
+        run_micro_batch(std::ref(begin), phases);  // a copy would be allocated
       } else {
         run_idle_pass(phases);
       }

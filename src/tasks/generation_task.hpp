@@ -41,7 +41,7 @@ class GenerationTask {
   GenerationTask(const Config& config, RoleSpec policy, std::shared_ptr<const Tokenizer> tokenizer);
 
   const Arena& plan() const { return arena_; }
-  int64_t parameter_count() const { return models_.at(Role::policy).params().parameter_count(); }
+  int64_t parameter_count() const { return models_.at(Role::policy).params().units().parameters(); }
   /// Rules for prompts of this deck and model.
   PromptRules rules() const;
 

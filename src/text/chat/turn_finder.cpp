@@ -140,7 +140,7 @@ TextRange TurnFinder::find_turn(size_t message) {
   const RenderedChat before = render(std::max<size_t>(message, 1), true);
   TextRange turn{before.text.size(), whole_.text.size()};
   if (message == 0 || !whole_.text.starts_with(before.text)) {
-    const std::optional<size_t> begin = find_begin(message, before);
+    const std::optional<size_t> begin = find_begin(message, before, false);
     if (!begin) {
       const std::optional<TextRange> empty = find_empty_turn(message);
       if (!empty) fail_message(message);
@@ -156,8 +156,9 @@ TextRange TurnFinder::find_turn(size_t message) {
   return turn;
 }
 
-/// Returns where a turn begins by the bytes that come from messages; nothing if none come from it.
-std::optional<size_t> TurnFinder::find_begin(size_t message, const RenderedChat& before) {
+/// Returns where a turn begins by the bytes that come from messages; nothing if none come from it. `in_prompt`: all
+/// that the prompt of generation gives, and the text has, comes before it, as TRL divides a prompt and its completion.
+std::optional<size_t> TurnFinder::find_begin(size_t message, const RenderedChat& before, bool in_prompt) {
   const std::vector<TextRange> said = said_by(whole_, message);
   if (said.empty()) return std::nullopt;
   const std::string_view text = whole_.text, asking = before.text;
@@ -166,7 +167,9 @@ std::optional<size_t> TurnFinder::find_begin(size_t message, const RenderedChat&
   if (message == 0 && prompt.empty()) return said.front().begin;
   const size_t earlier = end_of_earlier(whole_, message, said.front().begin);
   const std::string_view alone = message == 0 ? prompt : asking.substr(end_of_earlier(before, message, asking.size()));
-  return earlier + header_length(text.substr(earlier, said.front().begin - earlier), alone, prompt);
+  const std::string_view rest = text.substr(earlier, said.front().begin - earlier);
+  const size_t header = header_length(rest, alone, prompt);
+  return earlier + (in_prompt ? std::max(header, common_length(rest, alone)) : header);
 }
 
 /// Finds a turn of which nothing stands in the text, by the place that a content would have.
@@ -258,7 +261,7 @@ size_t TurnFinder::common_end(std::string_view alone, std::string_view followed)
 size_t TurnFinder::find_border(size_t message) {
   const RenderedChat before = render(message, true);
   if (whole_.text.starts_with(before.text)) return before.text.size();
-  if (const std::optional<size_t> begin = find_begin(message, before)) return *begin;
+  if (const std::optional<size_t> begin = find_begin(message, before, true)) return *begin;
   const std::optional<TextRange> empty = is_assistant(row_.messages[message]) ? find_empty_turn(message) : std::nullopt;
   if (!empty) fail_message(message);
   return empty->begin;

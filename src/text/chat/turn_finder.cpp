@@ -142,7 +142,7 @@ TextRange TurnFinder::find_turn(size_t message) {
   if (message == 0 || !whole_.text.starts_with(before.text)) {
     const std::optional<size_t> begin = find_begin(message, before, false);
     if (!begin) {
-      const std::optional<TextRange> empty = find_empty_turn(message);
+      const std::optional<TextRange> empty = find_empty_turn(message, false);
       if (!empty) fail_message(message);
       return *empty;
     }
@@ -172,8 +172,9 @@ std::optional<size_t> TurnFinder::find_begin(size_t message, const RenderedChat&
   return earlier + (in_prompt ? std::max(header, common_length(rest, alone)) : header);
 }
 
-/// Finds a turn of which nothing stands in the text, by the place that a content would have.
-std::optional<TextRange> TurnFinder::find_empty_turn(size_t message) const {
+/// Finds a turn, or the completion that begins with it, of which nothing stands in the text, by the place that a
+/// content would have.
+std::optional<TextRange> TurnFinder::find_empty_turn(size_t message, bool in_prompt) const {
   const std::string content = "x";
   Conversation filled = row_;
   filled.messages[message]["content"] = content;
@@ -183,7 +184,8 @@ std::optional<TextRange> TurnFinder::find_empty_turn(size_t message) const {
   std::string without = whole.text;
   without.erase(said.front().begin, content.size());
   if (without != whole_.text) return std::nullopt;
-  TextRange turn = TurnFinder(rendering_, filled, whole).find_turn(message);
+  TurnFinder finder(rendering_, filled, whole);
+  TextRange turn = in_prompt ? TextRange{finder.find_border(message), whole.text.size()} : finder.find_turn(message);
   turn.end -= content.size();
   return turn;
 }
@@ -262,7 +264,8 @@ size_t TurnFinder::find_border(size_t message) {
   const RenderedChat before = render(message, true);
   if (whole_.text.starts_with(before.text)) return before.text.size();
   if (const std::optional<size_t> begin = find_begin(message, before, true)) return *begin;
-  const std::optional<TextRange> empty = is_assistant(row_.messages[message]) ? find_empty_turn(message) : std::nullopt;
+  const std::optional<TextRange> empty =
+      is_assistant(row_.messages[message]) ? find_empty_turn(message, true) : std::nullopt;
   if (!empty) fail_message(message);
   return empty->begin;
 }

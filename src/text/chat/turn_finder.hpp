@@ -45,7 +45,7 @@ class TurnFinder {
   TextRange find_turn(size_t message);
   TextRange find_other(size_t message);
   std::optional<size_t> find_begin(size_t message, const RenderedChat& before, bool in_prompt);
-  std::optional<TextRange> find_empty_turn(size_t message) const;
+  std::optional<TextRange> find_empty_turn(size_t message, bool in_prompt) const;
   size_t find_end(size_t message, size_t begin, const RenderedChat& through) const;
   size_t common_end(std::string_view alone, std::string_view followed) const;
   [[noreturn]] void fail_message(size_t message) const;

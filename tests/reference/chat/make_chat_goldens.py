@@ -103,7 +103,8 @@ def completion(tokenizer, conversation, text, arguments):
         closed = tokenizer.apply_chat_template(prompt, tokenize=False, **{**arguments, "add_generation_prompt": False})
         if not text.startswith(closed) or not before.startswith(closed):
             return "differs"
-        before = os.path.commonprefix([before, text])  # as TRL's apply_chat_template of a prompt and its completion
+        # As TRL's apply_chat_template of a prompt and its completion, but for the beginning of a tag that both have.
+        before = re.match(r"(?s).*[>\n]", os.path.commonprefix([before, text]))[0]
     whole, start = (tokenizer(t, add_special_tokens=False)["input_ids"] for t in (text, before))
     same = 0
     while same < min(len(whole), len(start)) and whole[same] == start[same]:

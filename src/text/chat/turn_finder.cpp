@@ -157,9 +157,9 @@ std::vector<TextRange> TurnFinder::find_turn(size_t message) {
   const RenderedChat before = render(std::max<size_t>(message, 1), true);
   TextRange turn{before.text.size(), whole_.text.size()};
   if (message == 0 || !whole_.text.starts_with(before.text)) {
-    const std::optional<size_t> begin = find_begin(message, before);
+    const std::optional<size_t> begin = find_begin(message, before, false);
     if (!begin) {
-      const std::optional<TextRange> empty = find_empty_turn(message);
+      const std::optional<TextRange> empty = find_empty_turn(message, false);
       if (!empty) fail_message(message);
       return {*empty};
     }
@@ -272,8 +272,9 @@ std::optional<std::vector<TextRange>> TurnFinder::find_call(size_t message) {
   return parts;
 }
 
-/// Returns where a turn begins by the bytes that come from messages; nothing if none come from it.
-std::optional<size_t> TurnFinder::find_begin(size_t message, const RenderedChat& before) {
+/// Returns where a turn begins by the bytes that come from messages; nothing if none come from it. `in_prompt`: all
+/// that the prompt of generation gives, and the text has, comes before it, as TRL divides a prompt and its completion.
+std::optional<size_t> TurnFinder::find_begin(size_t message, const RenderedChat& before, bool in_prompt) {
   const std::vector<TextRange> said = said_by(whole_, message);
   if (said.empty()) return std::nullopt;
   const std::string_view text = whole_.text, asking = before.text;
@@ -282,11 +283,14 @@ std::optional<size_t> TurnFinder::find_begin(size_t message, const RenderedChat&
   if (message == 0 && prompt.empty()) return said.front().begin;
   const size_t earlier = end_of_earlier(whole_, message, said.front().begin);
   const std::string_view alone = message == 0 ? prompt : asking.substr(end_of_earlier(before, message, asking.size()));
-  return earlier + header_length(text.substr(earlier, said.front().begin - earlier), alone, prompt);
+  const std::string_view rest = text.substr(earlier, said.front().begin - earlier);
+  const size_t header = header_length(rest, alone, prompt);
+  return earlier + (in_prompt ? std::max(header, common_length(rest, alone)) : header);
 }
 
-/// Finds a turn of which nothing stands in the text, by the place that a content would have.
-std::optional<TextRange> TurnFinder::find_empty_turn(size_t message) {
+/// Finds a turn, or the completion that begins with it, of which nothing stands in the text, by the place that a
+/// content would have.
+std::optional<TextRange> TurnFinder::find_empty_turn(size_t message, bool in_prompt) {
   const std::string content = "x";
   Conversation filled = row_;
   filled.messages[message]["content"] = content;
@@ -298,7 +302,8 @@ std::optional<TextRange> TurnFinder::find_empty_turn(size_t message) {
   if (without != whole_.text) return std::nullopt;
   TurnFinder finder(rendering_, filled, whole);
   finder.rendered_ = rendered_;
-  const std::vector<TextRange> parts = finder.find_turn(message);
+  const std::vector<TextRange> parts =
+      in_prompt ? std::vector{TextRange{finder.find_border(message), whole.text.size()}} : finder.find_turn(message);
   rendered_ = finder.rendered_;
   if (parts.size() != 1) return std::nullopt;
   TextRange turn = parts[0];
@@ -379,8 +384,9 @@ size_t TurnFinder::common_end(std::string_view alone, std::string_view followed)
 size_t TurnFinder::find_border(size_t message) {
   const RenderedChat before = render(message, true);
   if (whole_.text.starts_with(before.text)) return before.text.size();
-  if (const std::optional<size_t> begin = find_begin(message, before)) return *begin;
-  const std::optional<TextRange> empty = is_assistant(row_.messages[message]) ? find_empty_turn(message) : std::nullopt;
+  if (const std::optional<size_t> begin = find_begin(message, before, true)) return *begin;
+  const std::optional<TextRange> empty =
+      is_assistant(row_.messages[message]) ? find_empty_turn(message, true) : std::nullopt;
   if (!empty) fail_message(message);
   return empty->begin;
 }

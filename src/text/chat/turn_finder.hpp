@@ -50,8 +50,8 @@ class TurnFinder {
   size_t skip_header(size_t message, size_t begin);
   size_t last_inside(size_t message, const TextRange& turn) const;
   TextRange find_other(size_t message);
-  std::optional<size_t> find_begin(size_t message, const RenderedChat& before);
-  std::optional<TextRange> find_empty_turn(size_t message);
+  std::optional<size_t> find_begin(size_t message, const RenderedChat& before, bool in_prompt);
+  std::optional<TextRange> find_empty_turn(size_t message, bool in_prompt);
   size_t find_end(size_t message, size_t begin, const RenderedChat& through) const;
   size_t common_end(std::string_view alone, std::string_view followed) const;
   [[noreturn]] void fail_message(size_t message) const;

@@ -7,7 +7,7 @@ The templates are those of TRL's wheel, which are not part of this repository: a
 every template and every conversation of conversations.json: null where apply_chat_template raises, else the hash of the
 text, the merged character ranges of its generation blocks, and the hash of ids and assistant mask by GPT-2's tokenizer
 (ids alone where the template has no generation block), and the hash of ids and completion mask with the last message as completion ("differs" where the text does
-not begin with that of the prompt). Empty generation blocks are left out of ranges and masks.
+not begin with that of the messages before). Empty generation blocks are left out of ranges and masks.
 """
 import datetime
 import importlib.metadata
@@ -90,7 +90,7 @@ def rendered(tokenizer, template, conversation):
 
 
 def completion(tokenizer, conversation, text, arguments):
-    """The mask of the last message as TRL's SFTTrainer finds it: the ids that differ from those of the prompt."""
+    """The mask of the last message as TRL's trainers find it: the ids that differ from those of the prompt."""
     prompt = conversation["messages"][:-1]
     if arguments["add_generation_prompt"] or not prompt or conversation["messages"][-1]["role"] != "assistant":
         return None
@@ -100,7 +100,11 @@ def completion(tokenizer, conversation, text, arguments):
     except Exception:  # noqa: BLE001
         return "raises"
     if not text.startswith(before):
-        return "differs"
+        closed = tokenizer.apply_chat_template(prompt, tokenize=False, **{**arguments, "add_generation_prompt": False})
+        if not text.startswith(closed) or not before.startswith(closed):
+            return "differs"
+        # As TRL's apply_chat_template of a prompt and its completion, but for the beginning of a tag that both have.
+        before = re.match(r"(?s).*[>\n]", os.path.commonprefix([before, text]))[0]
     whole, start = (tokenizer(t, add_special_tokens=False)["input_ids"] for t in (text, before))
     same = 0
     while same < min(len(whole), len(start)) and whole[same] == start[same]:

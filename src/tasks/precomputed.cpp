@@ -9,10 +9,10 @@
 #include "core/files/content_hash.hpp"
 #include "core/files/file_handle.hpp"
 #include "data/files/cache_folder.hpp"
+#include "evaluation/cached_values.hpp"
+#include "evaluation/reference_cache.hpp"
 #include "hf/adapters/adapter_config.hpp"
 #include "tasks/training_parts.hpp"
-#include "train/cached_values.hpp"
-#include "train/reference_cache.hpp"
 #include "train/run/resume.hpp"
 
 namespace llmtrain {

@@ -1,7 +1,7 @@
 #pragma once
 // Checks of reward functions against the prompts of a deck, before a run computes anything.
 
-#include "train/config/config.hpp"
+#include "config/config.hpp"
 
 namespace llmtrain {
 

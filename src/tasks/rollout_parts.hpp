@@ -3,10 +3,10 @@
 
 #include <memory>
 
+#include "config/config.hpp"
 #include "data/dataset.hpp"
+#include "rollout/rollouts.hpp"
 #include "tasks/tasks.hpp"
-#include "train/config/config.hpp"
-#include "train/rollouts.hpp"
 
 namespace llmtrain {
 

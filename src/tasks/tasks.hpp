@@ -6,12 +6,12 @@
 #include <span>
 #include <string>
 
+#include "config/config.hpp"
 #include "core/arena.hpp"
 #include "core/deck/task.hpp"
 #include "data/dataset.hpp"
 #include "parallel/job/runtime.hpp"
 #include "roles/model_set.hpp"
-#include "train/config/config.hpp"
 #include "train/run/estimate.hpp"
 #include "train/run/job.hpp"
 

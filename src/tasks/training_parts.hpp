@@ -4,10 +4,10 @@
 #include <memory>
 #include <string>
 
+#include "config/config.hpp"
 #include "data/dataset.hpp"
 #include "params/param_store.hpp"
 #include "tasks/tasks.hpp"
-#include "train/config/config.hpp"
 #include "train/training_loop.hpp"
 
 namespace llmtrain {

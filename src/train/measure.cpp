@@ -7,8 +7,8 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "evaluation/evaluate.hpp"
 #include "params/planned_memory.hpp"
-#include "train/evaluate.hpp"
 
 namespace llmtrain {
 

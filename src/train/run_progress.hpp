@@ -6,10 +6,10 @@
 #include <string>
 
 #include "checkpoint/manifest.hpp"
+#include "config/checkpoint_config.hpp"
+#include "evaluation/evaluation_config.hpp"
 #include "metrics/run_log.hpp"
 #include "optim/loss_scale.hpp"
-#include "train/config/checkpoint_config.hpp"
-#include "train/config/evaluation_config.hpp"
 #include "train/divergence.hpp"
 
 namespace llmtrain {

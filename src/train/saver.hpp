@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "checkpoint/checkpoint_writer.hpp"
+#include "config/checkpoint_config.hpp"
 #include "metrics/run_log.hpp"
 #include "params/param_store.hpp"
-#include "train/config/checkpoint_config.hpp"
 #include "train/run/resume.hpp"
 
 namespace llmtrain {

@@ -6,8 +6,8 @@
 #include "core/activity.hpp"
 #include "core/clock.hpp"
 #include "core/profile.hpp"
+#include "evaluation/step_documents.hpp"
 #include "kernels/elementwise.hpp"
-#include "train/step_documents.hpp"
 #include "train/step_hook.hpp"
 
 namespace llmtrain {

@@ -9,16 +9,16 @@
 
 #include "core/arena.hpp"
 #include "data/dataset.hpp"
+#include "evaluation/evaluate.hpp"
+#include "evaluation/evaluation_scores.hpp"
 #include "generate/generator.hpp"
 #include "objectives/objective.hpp"
 #include "optim/optimizer.hpp"
 #include "params/reduction_groups.hpp"
 #include "roles/model_set.hpp"
-#include "train/evaluate.hpp"
-#include "train/evaluation_scores.hpp"
-#include "train/reference.hpp"
+#include "roles/reference.hpp"
+#include "rollout/rollouts.hpp"
 #include "train/reference_sync.hpp"
-#include "train/rollouts.hpp"
 #include "train/step_values.hpp"
 
 namespace llmtrain {

@@ -1,4 +1,4 @@
-#include "train/config/config.hpp"
+#include "config/config.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -7,7 +7,7 @@
 #include <sstream>
 #include <string>
 
-#include "train/config/config.hpp"
+#include "config/config.hpp"
 
 namespace llmtrain {
 namespace {

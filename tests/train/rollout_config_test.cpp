@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "train/config/config.hpp"
+#include "config/config.hpp"
 
 namespace llmtrain {
 namespace {

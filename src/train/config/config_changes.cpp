@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "train/config/config.hpp"
+#include "config/config.hpp"
 
 namespace llmtrain {
 

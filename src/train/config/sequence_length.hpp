@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "train/config/config.hpp"
+#include "config/config.hpp"
 
 namespace llmtrain {
 

@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "train/config/config.hpp"
+#include "config/config.hpp"
 
 namespace llmtrain {
 

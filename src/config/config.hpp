@@ -1,13 +1,12 @@
 #pragma once
 #include <cstdint>
-#include <functional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "config/checkpoint_config.hpp"
 #include "config/divergence_config.hpp"
+#include "config/model_source.hpp"
 #include "config/run_config.hpp"
 #include "core/deck/deck.hpp"
 #include "data/batch_config.hpp"
@@ -37,7 +36,6 @@
 #include "rewards/rewards_config.hpp"
 #include "rollout/rollout_config.hpp"
 #include "text/chat/chat_config.hpp"
-#include "train/config/model_path.hpp"
 
 namespace llmtrain {
 
@@ -104,43 +102,6 @@ std::string too_few_rows(int64_t rows, int64_t vocabulary);
 
 /// Reads the deck's text. UserError 66 when it cannot be read, 78 when it is too long for a deck.
 std::string read_deck_file(const std::string& path);
-
-/// Extent of load_config's checks: the deck alone, also the data, or all files that the deck names. A model's
-/// config.json is always read, except for a recorded deck, which contains it.
-enum class DeckFiles : uint8_t { recorded, trust, examine_data, examine };
-
-/// Resolves the configuration of a deck. `deck_name` is its path, for messages and the name of the run; `overrides` are
-/// arguments section.key=value. All errors are collected in one UserError. With `examine` they include errors of data
-/// files, and the vocabulary is set from the headers of token files.
-Config load_config(std::string_view deck_text, const std::string& deck_name,
-                   std::span<const std::string> overrides = {}, DeckFiles files = DeckFiles::trust,
-                   ModelFolders* folders = nullptr);
-
-/// A key whose effect differs between the resolved deck of an earlier run ("there") and a configuration ("here").
-struct DeckDifference {
-  enum class Effect : uint8_t {
-    breaks,       ///< the saved state would not fit
-    applies,      ///< the change takes effect from here on
-    names_files,  ///< breaks unless the files of both names have the same content
-  };
-
-  std::string key;   ///< "section.key"
-  std::string text;  ///< "section.key: <value> there, <value> here"
-  Effect effect;
-
-  bool is_length() const { return key == "run.max_steps" || key == "run.epochs"; }
-};
-
-/// Compares a configuration with the resolved deck of an earlier run. Keys for output folders and display are ignored,
-/// as are keys that this configuration has yet to determine (the tokenizer's vocabulary, the device's precision).
-std::vector<DeckDifference> differences(const Config& config, std::string_view resolved_deck,
-                                        const std::string& deck_name);
-
-/// Compares the deck of a job with a resolved deck, as differences() does.
-using DeckComparison =
-    std::function<std::vector<DeckDifference>(std::string_view resolved_deck, const std::string& deck_name)>;
-/// The configuration must outlive the result.
-DeckComparison comparison_with(const Config& config);
 
 /// The resolved deck: a deck that resolves to itself, with a comment on every key that says where its value comes from.
 std::string write_deck(const Config& config);

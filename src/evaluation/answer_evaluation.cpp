@@ -7,7 +7,6 @@
 
 #include "core/activity.hpp"
 #include "core/clock.hpp"
-#include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "core/message.hpp"
 #include "core/progress.hpp"
@@ -19,7 +18,6 @@ namespace llmtrain {
 
 namespace {
 
-constexpr std::string_view bert_score_prefix = "bertscore:";
 constexpr int64_t max_side_by_side = 64;  ///< answers that a rank decodes at once
 
 /// Splits a document, rows [begin, end) of the batch.
@@ -36,46 +34,6 @@ std::optional<PromptWithAnswer> split_document(const HostBatch& host, size_t beg
                     host.targets.begin() + static_cast<std::ptrdiff_t>(last));
   return row;
 }
-
-}  // namespace
-
-std::vector<std::string> text_metric_names(const std::vector<std::string>& wanted) {
-  std::vector<std::string> names;
-  for (const std::string& entry : wanted) {
-    const std::string name = entry.starts_with(bert_score_prefix) ? "bertscore" : entry;
-    const size_t before = names.size();
-    for (const TextMetricEntry& metric : text_metrics()) {
-      if (metric.name == name || (name == "rouge" && metric.name.starts_with("rouge"))) names.emplace_back(metric.name);
-    }
-    if (entry == "bertscore") {
-      throw UserError(ExitCode::deck,
-                      "bertscore needs a model: bertscore:DIR, the folder of a BERT, a RoBERTa or a decoder");
-    }
-    if (names.size() > before) continue;
-    std::vector<std::string_view> known = {"rouge"};
-    for (const TextMetricEntry& metric : text_metrics()) known.push_back(metric.name);
-    throw UserError(ExitCode::deck, fmt::format("there is no metric '{}'{}; there are {}", entry,
-                                                did_you_mean(name, known), joined(known, ", ")));
-  }
-  std::vector<std::string> sorted = names;
-  std::ranges::sort(sorted);
-  if (std::ranges::adjacent_find(sorted) != sorted.end()) {
-    throw UserError(ExitCode::deck, fmt::format("{} is repeated", *std::ranges::adjacent_find(sorted)));
-  }
-  return names;
-}
-
-std::vector<std::unique_ptr<TextMetric>> open_text_metrics(const std::vector<std::string>& wanted) {
-  TextMetricOptions options;
-  for (const std::string& entry : wanted) {
-    if (entry.starts_with(bert_score_prefix)) options.encoder = entry.substr(bert_score_prefix.size());
-  }
-  std::vector<std::unique_ptr<TextMetric>> metrics;
-  for (const std::string& name : text_metric_names(wanted)) metrics.push_back(find_text_metric(name)->make(options));
-  return metrics;
-}
-
-namespace {
 
 /// Replaces bytes that are no UTF-8 by U+FFFD, as of an answer that ends within a character.
 std::string repaired(std::string text) {

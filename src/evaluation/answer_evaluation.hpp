@@ -19,13 +19,6 @@
 
 namespace llmtrain {
 
-/// Metrics of evaluation.metrics, `rouge` being four of them, `bertscore:DIR` with the folder of its model. Throws
-/// UserError(deck) that lists the names that exist.
-std::vector<std::string> text_metric_names(const std::vector<std::string>& wanted);
-
-/// Opens these metrics, with the folder of bertscore's model. Throws UserError.
-std::vector<std::unique_ptr<TextMetric>> open_text_metrics(const std::vector<std::string>& wanted);
-
 /// Text of tokens that continue others. Ids are decoded together, since a token at the beginning of a text may lack the
 /// space that it has inside.
 std::string continuation_text(const Tokenizer& tokenizer, std::span<const int32_t> before,

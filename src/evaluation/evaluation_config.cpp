@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "config/config.hpp"
-#include "evaluation/answer_evaluation.hpp"
+#include "core/deck/deck.hpp"
+#include "scores/text_metric.hpp"
 
 namespace llmtrain {
 
@@ -68,8 +68,7 @@ void EvaluationConfig::visit(DeckKeys& keys) {
               "for evaluation.metrics to generations.jsonl; in training, those of the last evaluation."});
 }
 
-void EvaluationConfig::resolve(DeckLoader& deck, const Config& config) const {
-  const DataConfig& data = config.data;
+void EvaluationConfig::resolve(DeckLoader& deck) const {
   if (tasks.empty() && metrics.empty())
     deck.unused("evaluation.log_samples", "no effect without evaluation.tasks or evaluation.metrics");
   if (metrics.empty()) deck.unused("evaluation.max_new_tokens", "no effect without evaluation.metrics");
@@ -78,33 +77,6 @@ void EvaluationConfig::resolve(DeckLoader& deck, const Config& config) const {
   } catch (const UserError& error) {
     deck.fail("evaluation.metrics", error.what());
   }
-  deck.check(metrics.empty() || !data.packing_given || data.packing != DataConfig::Packing::wrap,
-             {"evaluation.metrics", "data.packing"}, "wrap would cut prompts; remove data.packing");
-  if (config.run.task == Task::evaluate) {
-    deck.check(stride == 0 || data.packing == DataConfig::Packing::wrap, {"evaluation.stride", "data.packing"},
-               "windows are cut from a stream of tokens: they need data.packing = wrap");
-    const int64_t length = config.batch.sequence_length;
-    deck.check(stride <= length, {"evaluation.stride", "batch.sequence_length"},
-               fmt::format("windows of batch.sequence_length = {} would skip tokens between them: use a smaller stride",
-                           length));
-    deck.check(stride == 0 || length >= 2, {"evaluation.stride", "batch.sequence_length"},
-               "windows need batch.sequence_length = 2 or more: their last token is a target only");
-    return;
-  }
-  deck.unused("evaluation.stride", "only for run.task = evaluate");
-  const bool epochs = every_epochs > 0;
-  deck.unused(epochs ? "evaluation.every_steps" : "evaluation.every_epochs",
-              epochs ? "every_epochs is given" : "every_steps applies");
-  if (early_stopping_patience == 0) {
-    deck.unused("evaluation.early_stopping_threshold", "no effect with early_stopping_patience = 0");
-    return;
-  }
-  deck.check(every_steps > 0, {"evaluation.early_stopping_patience", "evaluation.every_steps"},
-             "early stopping needs evaluation.every_steps above 0");
-  deck.check(!data.validation.empty() || data.validation_fraction > 0 || !tasks.empty(),
-             {"evaluation.early_stopping_patience", "data.validation", "data.validation_fraction"},
-             "early stopping needs validation data: give data.validation, or data.validation_fraction above 0");
-  check_best_is_measured(deck, config, "evaluation.early_stopping_patience");
 }
 
 }  // namespace llmtrain

@@ -7,7 +7,6 @@ namespace llmtrain {
 
 class DeckKeys;
 class DeckLoader;
-struct Config;
 
 /// [evaluation]; every_steps = 0 means never.
 struct EvaluationConfig {
@@ -26,7 +25,7 @@ struct EvaluationConfig {
   bool log_samples = false;          ///< write the log-probabilities of the tasks' rows
 
   void visit(DeckKeys& keys);
-  void resolve(DeckLoader& deck, const Config& config) const;  ///< checks only
+  void resolve(DeckLoader& deck) const;  ///< checks only
 };
 
 }  // namespace llmtrain

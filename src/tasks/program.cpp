@@ -15,6 +15,7 @@
 #include "tasks/score_parts.hpp"
 #include "tasks/tasks.hpp"
 #include "tasks/training_parts.hpp"
+#include "train/config/load_config.hpp"
 #include "train/run/job.hpp"
 #include "train/run/run_directory.hpp"
 #include "train/run/stop_monitor.hpp"

@@ -19,6 +19,7 @@
 #include "tasks/score_parts.hpp"
 #include "tasks/tasks.hpp"
 #include "tasks/training_parts.hpp"
+#include "train/config/load_config.hpp"
 #include "train/measure.hpp"
 #include "train/run/dashboard_process.hpp"
 #include "train/run/job.hpp"

@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "checkpoint/checkpoint_weights.hpp"
-#include "config/config.hpp"
 #include "data/dataset.hpp"
 #include "hf/gguf/export_gguf.hpp"
 #include "hf/model_folder.hpp"
@@ -21,6 +20,7 @@
 #include "tool/loaded_model.hpp"
 #include "tool/tool.hpp"
 #include "train/checkpoint_model.hpp"
+#include "train/config/load_config.hpp"
 
 namespace llmtrain {
 namespace {

@@ -5,9 +5,9 @@
 
 #include "checkpoint/checkpoint_folder.hpp"
 #include "checkpoint/checkpoint_reader.hpp"
-#include "config/config.hpp"
 #include "core/files/folder_handle.hpp"
 #include "text/files/tokenizer_files.hpp"
+#include "train/config/load_config.hpp"
 
 namespace llmtrain {
 

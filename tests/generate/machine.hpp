@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "config/config.hpp"
 #include "core/philox.hpp"
 #include "generate/generator.hpp"
 #include "harness/harness.hpp"
 #include "harness/whole_parameters.hpp"
 #include "models/models.hpp"
+#include "train/config/load_config.hpp"
 
 namespace llmtrain::test {
 

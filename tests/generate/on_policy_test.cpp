@@ -9,13 +9,13 @@
 #include <numeric>
 #include <tuple>
 
-#include "config/config.hpp"
 #include "core/philox.hpp"
 #include "data/stream/data_stream.hpp"
 #include "harness/dtype_text.hpp"
 #include "harness/harness.hpp"
 #include "harness/whole_parameters.hpp"
 #include "models/models.hpp"
+#include "train/config/load_config.hpp"
 
 namespace llmtrain {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "config/config.hpp"
+#include "train/config/load_config.hpp"
 
 namespace llmtrain {
 

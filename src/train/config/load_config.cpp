@@ -1,3 +1,5 @@
+#include "train/config/load_config.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +12,6 @@
 #include <sstream>
 #include <utility>
 
-#include "config/config.hpp"
 #include "core/deck/suggestion.hpp"
 #include "data/dataset.hpp"
 #include "generate/prompt_files.hpp"
@@ -225,94 +226,38 @@ void check_resume(DeckLoader& deck, const Config& config) {
             ExitCode::missing_input);
 }
 
-}  // namespace
-
-DataConfig evaluated_data(const DataConfig& data) {
-  DataConfig evaluated = data;
-  if (data.validation.empty()) return evaluated;
-  evaluated.train = data.validation;
-  evaluated.validation.clear();
-  evaluated.validation_fraction = 0;
-  return evaluated;
-}
-
-std::string too_few_rows(int64_t rows, int64_t vocabulary) {
-  return fmt::format("{} is too small: the tokenizer has {} tokens, and the embedding needs a row for each", rows,
-                     vocabulary);
-}
-
-void Config::visit(DeckKeys& keys) {  // in the order in which a user meets them
-  run.visit(keys);
-  model.visit(keys);
-  lora.visit(keys);
-  freeze.visit(keys);
-  quantization.visit(keys);
-  objective.visit(keys);
-  dpo.visit(keys);
-  reward.visit(keys);
-  ppo.visit(keys);
-  grpo.visit(keys);
-  rewards.visit(keys);
-  rollout.visit(keys);
-  generate.visit(keys);
-  data.visit(keys);
-  chat.visit(keys);
-  batch.visit(keys);
-  curriculum.visit(keys);
-  optimizer.visit(keys);
-  schedule.visit(keys);
-  precision.visit(keys);
-  parallel.visit(keys);
-  memory.visit(keys);
-  evaluation.visit(keys);
-  log.visit(keys);
-  wandb.visit(keys);
-  dashboard.visit(keys);
-  checkpoint.visit(keys);
-  divergence.visit(keys);
-  watchdog.visit(keys);
-}
-
-void Config::set_vocab_size(int64_t size) {
-  model.vocab_size = size;
-  provenance.set("model.vocab_size", Origin::automatic, "the tokenizer's");
-}
-
-void Config::add_note(std::string note) {
-  if (!note.empty()) notes.push_back(std::move(note));
-}
-
-void Config::set_epoch_intervals(int64_t steps_per_epoch) {
-  const auto steps = [&](double epochs) {
-    return std::max<int64_t>(1, std::llround(epochs * static_cast<double>(steps_per_epoch)));
-  };
-  if (evaluation.every_epochs > 0) evaluation.every_steps = steps(evaluation.every_epochs);
-  if (checkpoint.every_epochs > 0) checkpoint.every_steps = steps(checkpoint.every_epochs);
-}
-
-void Config::set_compute(PrecisionConfig::Compute compute) {
-  precision.compute = compute;
-  provenance.set("precision.compute", Origin::automatic, "the device's");
-}
-
-std::string read_deck_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file)
-    throw UserError(ExitCode::missing_input, fmt::format("{}: {}: give the path of a deck (.ini; inputs/ has examples)",
-                                                         path, std::strerror(errno)));
-  std::string text(max_deck_bytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad() || (file.fail() && !file.eof())) {
-    throw UserError(ExitCode::missing_input, fmt::format("{}: cannot be read (is it a folder?)", path));
+/// What evaluations need of other sections.
+void check_evaluation(DeckLoader& deck, const Config& config) {
+  const EvaluationConfig& e = config.evaluation;
+  const DataConfig& data = config.data;
+  deck.check(e.metrics.empty() || !data.packing_given || data.packing != DataConfig::Packing::wrap,
+             {"evaluation.metrics", "data.packing"}, "wrap would cut prompts; remove data.packing");
+  if (config.run.task == Task::evaluate) {
+    deck.check(e.stride == 0 || data.packing == DataConfig::Packing::wrap, {"evaluation.stride", "data.packing"},
+               "windows are cut from a stream of tokens: they need data.packing = wrap");
+    const int64_t length = config.batch.sequence_length;
+    deck.check(e.stride <= length, {"evaluation.stride", "batch.sequence_length"},
+               fmt::format("windows of batch.sequence_length = {} would skip tokens between them: use a smaller stride",
+                           length));
+    deck.check(e.stride == 0 || length >= 2, {"evaluation.stride", "batch.sequence_length"},
+               "windows need batch.sequence_length = 2 or more: their last token is a target only");
+    return;
   }
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (text.size() > max_deck_bytes) {
-    throw UserError(ExitCode::deck, fmt::format("{}: a deck has at most 1 MiB; is this the right file?", path));
+  deck.unused("evaluation.stride", "only for run.task = evaluate");
+  const bool epochs = e.every_epochs > 0;
+  deck.unused(epochs ? "evaluation.every_steps" : "evaluation.every_epochs",
+              epochs ? "every_epochs is given" : "every_steps applies");
+  if (e.early_stopping_patience == 0) {
+    deck.unused("evaluation.early_stopping_threshold", "no effect with early_stopping_patience = 0");
+    return;
   }
-  return text;
+  deck.check(e.every_steps > 0, {"evaluation.early_stopping_patience", "evaluation.every_steps"},
+             "early stopping needs evaluation.every_steps above 0");
+  deck.check(!data.validation.empty() || data.validation_fraction > 0 || !e.tasks.empty(),
+             {"evaluation.early_stopping_patience", "data.validation", "data.validation_fraction"},
+             "early stopping needs validation data: give data.validation, or data.validation_fraction above 0");
+  check_best_is_measured(deck, config, "evaluation.early_stopping_patience");
 }
-
-namespace {
 
 /// Passes whose log-probabilities are compared have no dropout.
 void drop_dropout(DeckLoader& deck, Config& config) {
@@ -425,7 +370,8 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     page_states(deck, config);
     config.parallel.resolve(deck, config.batch.gradient_accumulation_steps);
     if (config.evaluation.every_epochs > 0) config.evaluation.every_steps = 1;  // until the data are known
-    config.evaluation.resolve(deck, config);
+    config.evaluation.resolve(deck);
+    check_evaluation(deck, config);
     config.log.resolve(deck);
     config.dashboard.resolve(deck);
     config.divergence.resolve(deck);

@@ -6,7 +6,6 @@
 
 #include "checkpoint/checkpoint_folder.hpp"
 #include "checkpoint/checkpoint_reader.hpp"
-#include "config/config.hpp"
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "core/files/folder_handle.hpp"
@@ -21,6 +20,7 @@
 #include "models/models.hpp"
 #include "text/files/tokenizer_files.hpp"
 #include "train/checkpoint_model.hpp"
+#include "train/config/load_config.hpp"
 
 namespace llmtrain {
 

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "config/config.hpp"
+#include "train/config/model_path.hpp"
 
 namespace llmtrain {
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "checkpoint/manifest.hpp"
-#include "config/config.hpp"
 #include "metrics/run_log.hpp"
 #include "parallel/communicator.hpp"
+#include "train/config/load_config.hpp"
 
 namespace llmtrain {
 

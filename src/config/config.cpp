@@ -11,15 +11,6 @@
 
 namespace llmtrain {
 
-DataConfig evaluated_data(const DataConfig& data) {
-  DataConfig evaluated = data;
-  if (data.validation.empty()) return evaluated;
-  evaluated.train = data.validation;
-  evaluated.validation.clear();
-  evaluated.validation_fraction = 0;
-  return evaluated;
-}
-
 std::string too_few_rows(int64_t rows, int64_t vocabulary) {
   return fmt::format("{} is too small: the tokenizer has {} tokens, and the embedding needs a row for each", rows,
                      vocabulary);

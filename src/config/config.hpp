@@ -84,6 +84,10 @@ struct Config {
   void set_compute(PrecisionConfig::Compute compute);
   /// Sets every_steps of evaluations and checkpoints where the deck gives every_epochs.
   void set_epoch_intervals(int64_t steps_per_epoch);
+  /// Path of the tokenizer's files, which may be in a checkpoint where the folder of data.tokenizer is gone.
+  const std::string& tokenizer_path() const {
+    return source.tokenizer_from.empty() ? data.tokenizer : source.tokenizer_from;
+  }
   /// Storage of the frozen matrices of a folder: as the deck says, else as in the folder.
   const QuantizationConfig& storage(const QuantizationConfig& of_folder) const {
     return quantization.active() ? quantization : of_folder;
@@ -93,9 +97,6 @@ struct Config {
     return checkpoint.export_model == CheckpointConfig::Export::best || evaluation.load_best_at_end;
   }
 };
-
-/// Data of run.task = evaluate: data.validation alone if it is given, else data.train with its held-out part.
-DataConfig evaluated_data(const DataConfig& data);
 
 /// Returns the error of model.vocab_size = rows, or "".
 std::string too_few_rows(int64_t rows, int64_t vocabulary);

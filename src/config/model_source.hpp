@@ -18,12 +18,13 @@ struct RoleFolder {
 
 /// Result of the examination of model.path. It has no keys.
 struct ModelSource {
-  std::string checkpoint;                ///< checkpoint of the weights, if the folder is one or is a run
-  int64_t tokens = 0;                    ///< number of its embedding rows that are tokens
-  int64_t rows = 0;                      ///< embedding rows in its files if data.add_tokens adds to them, otherwise 0
-  bool new_head = false;                 ///< its files need not have the model's head, see DecoderShape
-  std::optional<LoraConfig> lora = {};   ///< adapters of the checkpoint
-  QuantizationConfig quantization = {};  ///< of the folder's matrices, or the checkpoint's run
+  std::string checkpoint;      ///< checkpoint of the weights, if the folder is one or is a run
+  int64_t tokens = 0;          ///< number of its embedding rows that are tokens
+  int64_t rows = 0;            ///< embedding rows in its files if data.add_tokens adds to them, otherwise 0
+  std::string tokenizer_from;  ///< checkpoint to read the tokenizer from if the folder of data.tokenizer is gone
+  bool new_head = false;       ///< its files need not have the model's head, see DecoderShape
+  std::optional<LoraConfig> lora = {};       ///< adapters of the checkpoint
+  QuantizationConfig quantization = {};      ///< of the folder's matrices, or the checkpoint's run
   std::optional<RoleFolder> reference = {};  ///< of dpo.reference, if that is a folder
   std::optional<RoleFolder> reward = {};     ///< of ppo.reward_model, or model:DIR in rewards.functions
   std::optional<RoleFolder> critic = {};     ///< of ppo.value_model

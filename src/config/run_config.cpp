@@ -4,6 +4,7 @@
 
 #include "core/deck/deck.hpp"
 #include "core/utf8.hpp"
+#include "data/data_config.hpp"
 
 namespace llmtrain {
 
@@ -91,15 +92,15 @@ void RunConfig::visit(DeckKeys& keys) {
                             .tasks = training_tasks | TaskSet{Task::generate}});
 }
 
-void RunConfig::resolve(DeckLoader& deck, std::string_view deck_name) {
+void RunConfig::resolve(DeckLoader& deck, std::string_view deck_name, const TaskData& needs) {
   if (!deck.given("run.name")) {
     name = run_name_of(deck_name);
-    if (!trains(task) && task != Task::tokenizer && name != name_of(task)) name += fmt::format("-{}", name_of(task));
+    if (!needs.trains() && !needs.is_tokenizer && name != name_of(task)) name += fmt::format("-{}", name_of(task));
     deck.set("run.name", Origin::automatic, "the deck's file name");
     if (find_invalid_utf8(name) != std::string::npos)
       deck.fail("run.name", "the deck's file name is not UTF-8: name the run");
   }
-  if (!trains(task)) return;
+  if (!needs.trains()) return;
   const bool steps = deck.given("run.max_steps"), passes = deck.given("run.epochs");
   if (!steps) deck.unused("run.max_steps", "epochs is given");
   if (!passes) deck.unused("run.epochs", "max_steps is given");

@@ -9,6 +9,7 @@ namespace llmtrain {
 
 class DeckKeys;
 class DeckLoader;
+struct TaskData;
 
 /// [run]
 struct RunConfig {
@@ -29,7 +30,7 @@ struct RunConfig {
   std::string directory() const { return output + "/" + name; }
 
   void visit(DeckKeys& keys);
-  void resolve(DeckLoader& deck, std::string_view deck_name);
+  void resolve(DeckLoader& deck, std::string_view deck_name, const TaskData& needs);
 };
 
 template <>

@@ -68,7 +68,8 @@ void EvaluationConfig::visit(DeckKeys& keys) {
               "for evaluation.metrics to generations.jsonl; in training, those of the last evaluation."});
 }
 
-void EvaluationConfig::resolve(DeckLoader& deck) const {
+void EvaluationConfig::resolve(DeckLoader& deck) {
+  if (every_epochs > 0) every_steps = 1;  // until the data are known
   if (tasks.empty() && metrics.empty())
     deck.unused("evaluation.log_samples", "no effect without evaluation.tasks or evaluation.metrics");
   if (metrics.empty()) deck.unused("evaluation.max_new_tokens", "no effect without evaluation.metrics");

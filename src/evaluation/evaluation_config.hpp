@@ -25,7 +25,7 @@ struct EvaluationConfig {
   bool log_samples = false;          ///< write the log-probabilities of the tasks' rows
 
   void visit(DeckKeys& keys);
-  void resolve(DeckLoader& deck) const;  ///< checks only
+  void resolve(DeckLoader& deck);
 };
 
 }  // namespace llmtrain

@@ -1,4 +1,4 @@
-#include "tasks/rollout_parts.hpp"
+#include "methods/reinforcement.hpp"
 
 #include <fmt/format.h>
 
@@ -7,30 +7,34 @@
 
 #include "core/kept_tokens.hpp"
 #include "data/files/data_sources.hpp"
+#include "methods/reward_check.hpp"
+#include "methods/roles.hpp"
 #include "models/models.hpp"
-#include "tasks/training_parts.hpp"
 #include "text/files/tokenizer_files.hpp"
 
 namespace llmtrain {
 
 namespace {
 
-/// `tokens`: of the policy's softmax.
-RolloutShape rollout_shape(const Config& config, int64_t tokens) {
-  const bool ppo = config.run.task == Task::ppo;
-  const RolloutConfig& sampling = config.rollout;
-  const bool excludes = sampling.top_k > 0 || sampling.top_p < 1;
-  const int64_t words = excludes ? (tokens + 31) / 32 : 0;
-  return {.sequences = config.batch.global,
-          .mini_batches = ppo ? config.ppo.mini_batches : config.grpo.mini_batches,
-          .epochs = ppo ? config.ppo.epochs : config.grpo.epochs,
-          .micro = config.batch.micro,
-          .max_length = config.batch.sequence_length,
-          .max_new_tokens = sampling.max_new_tokens,
-          .kept_words = words,
-          .kept_values = excludes ? max_kept_values(words, sampling.top_k > 0 ? sampling.top_k : tokens) : 0,
-          .seed = static_cast<uint64_t>(config.run.seed)};
+/// Place of a prompt's row in the deck's files, if one of them has the stored name.
+std::string place_of_row(const SampleRules& data, const StoredRow& row) {
+  if (row.offset < 0) return "of an unknown row";
+  const std::string otherwise = fmt::format("{}, byte {}", row.name, row.offset);
+  try {
+    std::vector<std::string> patterns;
+    for (const WeightedPattern& entry : split_weights(data.train)) patterns.push_back(entry.pattern);
+    std::vector<InputFile> files = find_input_files(patterns, data.text_format());
+    std::erase_if(files, [&](const InputFile& file) {
+      return !is_encoded(file.kind) || std::filesystem::path(file.path).filename() != row.name;
+    });
+    if (files.size() != 1) return otherwise;
+    return fmt::format("{}:{}", files.front().path, line_of_byte(open_content(files.front()), row.offset));
+  } catch (const UserError&) {  // the files are gone
+    return otherwise;
+  }
 }
+
+}  // namespace
 
 /// Tokenizer of a folder where it is another one than the policy's; null if both are the same.
 std::shared_ptr<const Tokenizer> tokenizer_unlike(const Tokenizer& own, const RoleFolder& folder) {
@@ -52,64 +56,75 @@ std::shared_ptr<const Tokenizer> tokenizer_unlike(const Tokenizer& own, const Ro
   return ours == theirs ? nullptr : tokenizer;
 }
 
-/// Tokenizer of the reward model where it is another one than the policy's; null if both are the same.
-std::shared_ptr<const Tokenizer> other_tokenizer(const Config& config, const Tokenizer& own) {
-  const RoleFolder& reward = config.source.reward.value();
-  std::shared_ptr<const Tokenizer> tokenizer = tokenizer_unlike(own, reward);
-  if (tokenizer == nullptr || (config.run.task == Task::ppo && config.ppo.same_text)) return tokenizer;
-  const char* key = config.run.task == Task::ppo ? "ppo.reward_model" : "rewards.functions";
-  throw UserError(
-      ExitCode::deck,
-      fmt::format("{}: {} has another tokenizer than the policy: its tokens mean something else. {}",
-                  config.provenance.where(key), reward.model.path,
-                  config.run.task == Task::ppo ? "With ppo.same_text = true it gets the same text in its own tokens"
-                                               : "Train a reward model from the policy's folder"));
+SampleRules ReinforcementMethod::sample_rules(const Config& config) const {
+  SampleRules rules = Method::sample_rules(config);
+  rules.completion_tokens = config.rollout.max_new_tokens;
+  return rules;
 }
 
-}  // namespace
-
-namespace {
-
-/// Place of a prompt's row in the deck's files, if one of them has the stored name.
-std::string place_of_row(const DataConfig& data, const StoredRow& row) {
-  if (row.offset < 0) return "of an unknown row";
-  const std::string otherwise = fmt::format("{}, byte {}", row.name, row.offset);
-  try {
-    std::vector<std::string> patterns;
-    for (const WeightedPattern& entry : split_weights(data.train)) patterns.push_back(entry.pattern);
-    std::vector<InputFile> files = find_input_files(patterns, data.text_format());
-    std::erase_if(files, [&](const InputFile& file) {
-      return !is_encoded(file.kind) || std::filesystem::path(file.path).filename() != row.name;
-    });
-    if (files.size() != 1) return otherwise;
-    return fmt::format("{}:{}", files.front().path, line_of_byte(open_content(files.front()), row.offset));
-  } catch (const UserError&) {  // the files are gone
-    return otherwise;
+void ReinforcementMethod::check(DeckLoader& deck, Config& config) const {
+  config.rollout.resolve(deck, config.batch.sequence_length);
+  check_windows(deck, config.model, config.rollout.cache, "rollout.cache");
+  config.rewards.resolve(deck);
+  deck.check(config.data.max_tokens_per_batch == 0, {"data.max_tokens_per_batch"},
+             "has no effect on completions, whose length is not known in advance: use batch.micro");
+  int64_t models = config.ppo.reward_model.empty() ? 0 : 1;
+  if (!deck.sound({"rewards.functions"})) return;
+  for (const RewardSpec& reward : config.rewards.specs()) {
+    if (reward.kind != RewardSpec::Kind::model) continue;
+    deck.check(++models == 1, {"rewards.functions"}, "has a second reward model: a run can have one");
   }
 }
 
-}  // namespace
+std::vector<RoleFolderKey> ReinforcementMethod::role_folders(const Config& config) const {
+  constexpr std::string_view prefix = "model:";
+  for (const std::string& function : config.rewards.functions) {
+    if (!function.starts_with(prefix)) continue;
+    return {{"rewards.functions", function.substr(prefix.size()), ModelConfig::Head::score, &ModelSource::reward,
+             reads_tokens(config), reward_key()}};
+  }
+  return {};
+}
 
-BatchConfig prompt_batch(const Config& config) {
+std::vector<RoleSpec> ReinforcementMethod::roles(const RoleRequest& request, RoleSpec policy) const {
+  const Config& config = request.config;
+  std::vector<RoleSpec> roles = Method::roles(request, std::move(policy));
+  if (has_reference(config) && !is_own_reference(config)) roles.push_back(reference_role(request, false));
+  if (const std::optional<RoleFolder>& reward = config.source.reward) {
+    DecoderShape shape = decoder_shape(reward->model, reward->model.vocab_size);
+    quantize(shape, reward->quantization);
+    roles.push_back(frozen_role(Role::reward, request, std::move(shape), reward->model.path));
+  }
+  return roles;
+}
+
+BatchConfig ReinforcementMethod::sample_batch(const Config& config) const {
   BatchConfig batch = config.batch;
   batch.micro = batch.global = batch.gradient_accumulation_steps = 1;
   return batch;
 }
 
-std::unique_ptr<Rollouts> make_rollouts(const Config& config, const Dataset& data, int64_t tokens,
-                                        const DataStream& prompts) {
-  const bool ppo = config.run.task == Task::ppo;
+RolloutParts ReinforcementMethod::parts(const Config& config, const Dataset& data, int64_t epochs,
+                                        int64_t mini_batches) const {
+  const RolloutConfig& sampling = config.rollout;
+  const int64_t tokens = softmax_rows(config.model, data);
+  const bool excludes = sampling.top_k > 0 || sampling.top_p < 1;
+  const int64_t words = excludes ? (tokens + 31) / 32 : 0;
   RolloutParts parts;
-  parts.shape = rollout_shape(config, tokens);
-  parts.sampling = config.rollout;
+  parts.shape = {.sequences = config.batch.global,
+                 .mini_batches = mini_batches,
+                 .epochs = epochs,
+                 .micro = config.batch.micro,
+                 .max_length = config.batch.sequence_length,
+                 .max_new_tokens = sampling.max_new_tokens,
+                 .kept_words = words,
+                 .kept_values = excludes ? max_kept_values(words, sampling.top_k > 0 ? sampling.top_k : tokens) : 0,
+                 .seed = static_cast<uint64_t>(config.run.seed)};
+  parts.sampling = sampling;
   parts.tokens = tokens;
-  parts.place_of = [data = config.data](const StoredRow& row) { return place_of_row(data, row); };
+  parts.place_of = [rules = data.rules](const StoredRow& row) { return place_of_row(rules, row); };
   parts.tokenizer = parts.rewards.tokenizer = data.tokenizer;
-  parts.group_size = ppo ? 1 : config.grpo.group_size;
-  parts.method = ppo ? make_ppo_method(config.ppo) : make_group_method(config.grpo);
-  parts.references = needs_rollout_reference(config);
-  parts.values = ppo;
-  if (ppo && !config.ppo.reward_model.empty()) parts.rewards.terms.push_back({.name = "reward_model"});
+  parts.references = has_reference(config);
   const std::vector<RewardSpec> specs = config.rewards.specs();
   const std::vector<std::string> names = reward_names(config.rewards);
   for (size_t i = 0; i < specs.size(); ++i) {
@@ -119,32 +134,19 @@ std::unique_ptr<Rollouts> make_rollouts(const Config& config, const Dataset& dat
     if (specs[i].kind != RewardSpec::Kind::model) reward.spec = specs[i];
   }
   parts.rewards.time_limit = config.rewards.time_limit;
-  if (config.source.critic && tokenizer_unlike(*data.tokenizer, *config.source.critic) != nullptr) {
-    throw UserError(ExitCode::deck,
-                    fmt::format("{}: {} has another tokenizer than the policy, whose tokens the critic reads: start it "
-                                "from a reward model of the policy's tokenizer",
-                                config.provenance.where("ppo.value_model"), config.source.critic->model.path));
+  if (!config.source.reward) return parts;
+  parts.rewards.model_tokenizer = tokenizer_unlike(*data.tokenizer, *config.source.reward);
+  if (parts.rewards.model_tokenizer != nullptr && reads_tokens(config)) {
+    throw UserError(
+        ExitCode::deck,
+        fmt::format("{}: {} has another tokenizer than the policy: its tokens mean something else. {}",
+                    config.provenance.where(reward_key()), config.source.reward->model.path, other_tokenizer_advice()));
   }
-  if (config.source.reward) parts.rewards.model_tokenizer = other_tokenizer(config, *data.tokenizer);
-  return std::make_unique<Rollouts>(std::move(parts), prompts);
+  return parts;
 }
 
-bool needs_rollout_reference(const Config& config) {
-  if (config.run.task == Task::ppo) return true;
-  return config.run.task == Task::grpo && config.grpo.beta != 0;
-}
+void ReinforcementMethod::check_rows(const Config& config) const { check_reward_columns(config); }
 
-CriticSpec critic_of(const Config& config) {
-  if (config.ppo.shares_trunk()) return {};
-  const RoleFolder& folder = config.source.critic.value();
-  return {decoder_shape(folder.model, folder.model.vocab_size), folder.model.path};
-}
-
-RoleSpec reward_role(const Config& config, const RankPosition& position, int64_t rows) {
-  const RoleFolder& reward = config.source.reward.value();
-  DecoderShape shape = decoder_shape(reward.model, reward.model.vocab_size);
-  quantize(shape, reward.quantization);
-  return frozen_role(Role::reward, config, position, rows, std::move(shape), reward.model.path);
-}
+void ReinforcementMethod::try_programs(const Config& config) const { try_reward_programs(config); }
 
 }  // namespace llmtrain

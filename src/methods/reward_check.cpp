@@ -1,4 +1,4 @@
-#include "tasks/reward_check.hpp"
+#include "methods/reward_check.hpp"
 
 #include <fmt/format.h>
 
@@ -11,6 +11,7 @@
 #include "data/files/document_reader.hpp"
 #include "data/files/jsonl.hpp"
 #include "data/formats/row_format.hpp"
+#include "methods/method.hpp"
 #include "rewards/reward_function.hpp"
 
 namespace llmtrain {
@@ -55,7 +56,7 @@ bool visit_rows(const InputFile& file, const std::function<bool(const PromptRow&
 void visit_prompts(const Config& config, const std::function<bool(const PromptRow&)>& visit) {
   std::vector<std::string> patterns;
   for (const WeightedPattern& entry : split_weights(config.data.train)) patterns.push_back(entry.pattern);
-  const std::vector<InputFile> files = find_input_files(patterns, config.data.text_format());
+  const std::vector<InputFile> files = find_input_files(patterns, sample_rules(config).text_format());
   for (const InputFile& file : files) {
     if (!visit_rows(file, visit)) return;
   }

@@ -1,4 +1,4 @@
-#include "train/reference_sync.hpp"
+#include "roles/reference_sync.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -57,7 +57,7 @@ struct RolloutShape {
 
 /// Step u of the data is update u % updates() of iteration u / updates(). With several mini-batches, each epoch has an
 /// order of its own.
-class RolloutBatches : public BatchSource {
+class RolloutBatches {
  public:
   explicit RolloutBatches(const RolloutShape& shape) : shape_(shape) {}
 
@@ -73,14 +73,11 @@ class RolloutBatches : public BatchSource {
   };
   Part part_of(const Communicator& communicator) const;
 
-  int64_t max_rows() const override { return rounded_rows(shape_.micro * shape_.max_length); }
-  int64_t max_segments() const override {
-    return shape_.micro + (rounded_rows(1) + shape_.max_length - 2) / shape_.max_length;
-  }
-  using BatchSource::plan;
+  int64_t max_rows() const { return rounded_rows(shape_.micro * shape_.max_length); }
+  int64_t max_segments() const { return shape_.micro + (rounded_rows(1) + shape_.max_length - 2) / shape_.max_length; }
   /// The sequences must be those of the step's iteration.
-  void plan(int64_t step, StepPlan& out) const override;
-  void load(const MicroBatchPlan& plan, HostBatch& out) const override;
+  void plan(int64_t step, StepPlan& out) const;
+  void load(const MicroBatchPlan& plan, HostBatch& out) const;
   /// Plans a forward pass over the sequences [first, last).
   MicroBatchPlan canonical(int64_t first, int64_t last) const;
 

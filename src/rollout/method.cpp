@@ -32,7 +32,7 @@ class GroupMethod : public RolloutMethod {
  public:
   explicit GroupMethod(const GrpoConfig& config) : config_(config) {}
 
-  std::vector<RolloutMetric> metrics() const override { return {{"frac_reward_zero_std"}}; }
+  std::vector<SourceMetric> metrics() const override { return {{"frac_reward_zero_std"}}; }
 
   std::vector<double> estimate(std::span<RolloutSequence> sequences) override {
     std::vector<double> rewards;
@@ -72,7 +72,7 @@ class PpoMethod : public RolloutMethod {
  public:
   explicit PpoMethod(const PpoConfig& config) : config_(config), kl_coefficient_(config.kl_coefficient) {}
 
-  std::vector<RolloutMetric> metrics() const override {
+  std::vector<SourceMetric> metrics() const override {
     return {{"objective/kl", "kl"},    {"objective/entropy"}, {"objective/non_score_reward"},
             {"objective/rlhf_reward"}, {"objective/scores"},  {"kl_coefficient"}};
   }

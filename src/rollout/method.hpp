@@ -13,16 +13,10 @@
 
 namespace llmtrain {
 
-/// A number of a rollout that every step of its iteration reports.
-struct RolloutMetric {
-  std::string name;        ///< as in the ledger
-  std::string label = {};  ///< on the console; empty: it is not shown
-};
-
 class RolloutMethod {
  public:
   virtual ~RolloutMethod() = default;
-  virtual std::vector<RolloutMetric> metrics() const = 0;
+  virtual std::vector<SourceMetric> metrics() const = 0;
   /// Fills advantages and returns of all sequences of an iteration, in canonical order, and returns the metrics. Every
   /// rank computes the same.
   virtual std::vector<double> estimate(std::span<RolloutSequence> sequences) = 0;

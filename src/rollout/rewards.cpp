@@ -35,8 +35,8 @@ bool may_leave_out(const WeightedReward& term) { return term.spec && term.spec->
 
 }  // namespace
 
-std::vector<RolloutMetric> RolloutRewards::metrics() const {
-  std::vector<RolloutMetric> all = {{"reward", "reward"}, {"reward_std"}};
+std::vector<SourceMetric> RolloutRewards::metrics() const {
+  std::vector<SourceMetric> all = {{"reward", "reward"}, {"reward_std"}};
   for (const WeightedReward& term : parts_.terms) {
     all.push_back({"rewards/" + term.name + "/mean"});
     all.push_back({"rewards/" + term.name + "/std"});
@@ -45,7 +45,7 @@ std::vector<RolloutMetric> RolloutRewards::metrics() const {
   return all;
 }
 
-std::optional<std::vector<double>> RolloutRewards::score(const RolloutContext& run, RolloutBatches& batches,
+std::optional<std::vector<double>> RolloutRewards::score(const SamplingContext& run, RolloutBatches& batches,
                                                          RolloutScorer& scorer) {
   std::vector<RolloutSequence>& sequences = batches.sequences();
   std::vector<double> sums(sequences.size(), std::numeric_limits<double>::quiet_NaN()), numbers(2);
@@ -83,7 +83,7 @@ std::vector<int32_t> RolloutRewards::model_ids(const RolloutSequence& sequence, 
   return ids;
 }
 
-RolloutRewards::Values RolloutRewards::score_by_model(const RolloutContext& run, RolloutBatches& batches,
+RolloutRewards::Values RolloutRewards::score_by_model(const SamplingContext& run, RolloutBatches& batches,
                                                       RolloutScorer& scorer) {
   RoleModel& role = run.models.at(Role::reward);
   Context ctx{role.params(), run.arena, run.runtime.stream()};
@@ -117,9 +117,10 @@ RolloutRewards::Values RolloutRewards::score_by_model(const RolloutContext& run,
 
 // Functions
 
-RewardRow RolloutRewards::row_of(const RolloutSequence& sequence, const std::string& columns) const {
+RewardRow RolloutRewards::row_of(const SamplingContext& run, const RolloutSequence& sequence,
+                                 const std::string& columns) const {
   const auto prompt = sequence.ids.begin() + sequence.prompt_length;
-  const bool eos = std::ranges::find(stop_ids_, sequence.ids.back()) != stop_ids_.end();
+  const bool eos = std::ranges::find(run.stop_ids, sequence.ids.back()) != run.stop_ids.end();
   RewardRow row;
   row.prompt = parts_.tokenizer->decode({sequence.ids.begin(), prompt});
   row.completion = parts_.tokenizer->decode({prompt, sequence.ids.end() - (eos ? 1 : 0)});
@@ -130,7 +131,7 @@ RewardRow RolloutRewards::row_of(const RolloutSequence& sequence, const std::str
 }
 
 /// Ranks score the sequences that they sampled. If they are interrupted, programs are ended, and started again later.
-RolloutRewards::Values RolloutRewards::score_by_function(const RolloutContext& run, const RolloutBatches& batches,
+RolloutRewards::Values RolloutRewards::score_by_function(const SamplingContext& run, const RolloutBatches& batches,
                                                          WeightedReward& term) {
   Communicator& communicator = run.runtime.communicator();
   const RolloutBatches::Part part = batches.part_of(communicator);
@@ -142,7 +143,7 @@ RolloutRewards::Values RolloutRewards::score_by_function(const RolloutContext& r
       std::vector<RewardRow> rows;
       for (int64_t s = part.begin; s < part.end; ++s) {
         const RolloutSequence& sequence = batches.sequences()[static_cast<size_t>(s)];
-        rows.push_back(row_of(sequence, columns.emplace_back(prompts_.row(sequence.prompt).columns)));
+        rows.push_back(row_of(run, sequence, columns.emplace_back(prompts_.row(sequence.prompt).columns)));
       }
       if (term.function == nullptr) {
         term.function = make_reward_function(term.spec.value(), parts_.time_limit);

@@ -36,23 +36,20 @@ class RolloutRewards {
  public:
   RolloutRewards(RewardParts parts, DataStream prompts) : parts_(std::move(parts)), prompts_(std::move(prompts)) {}
 
-  /// Sets the tokens that end a completion.
-  void set_stop_ids(std::vector<int32_t> ids) { stop_ids_ = std::move(ids); }
-  std::vector<RolloutMetric> metrics() const;
+  std::vector<SourceMetric> metrics() const;
   /// Sets the sequences' rewards (NaN: none). Returns the values of metrics(), or nothing if interrupted. Collective.
-  std::optional<std::vector<double>> score(const RolloutContext& run, RolloutBatches& batches, RolloutScorer& scorer);
+  std::optional<std::vector<double>> score(const SamplingContext& run, RolloutBatches& batches, RolloutScorer& scorer);
 
  private:
   using Values = std::optional<std::vector<double>>;
 
   std::vector<int32_t> model_ids(const RolloutSequence& sequence, int64_t max_length) const;
-  Values score_by_model(const RolloutContext& run, RolloutBatches& batches, RolloutScorer& scorer);
-  Values score_by_function(const RolloutContext& run, const RolloutBatches& batches, WeightedReward& term);
-  RewardRow row_of(const RolloutSequence& sequence, const std::string& columns) const;
+  Values score_by_model(const SamplingContext& run, RolloutBatches& batches, RolloutScorer& scorer);
+  Values score_by_function(const SamplingContext& run, const RolloutBatches& batches, WeightedReward& term);
+  RewardRow row_of(const SamplingContext& run, const RolloutSequence& sequence, const std::string& columns) const;
 
   RewardParts parts_;
   DataStream prompts_;
-  std::vector<int32_t> stop_ids_;
 };
 
 }  // namespace llmtrain

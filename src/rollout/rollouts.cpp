@@ -36,7 +36,7 @@ Rollouts::Rollouts(RolloutParts parts, DataStream prompts)
       first_state_(parts_.method->state()),
       rewards_(std::move(parts_.rewards), prompts_) {}
 
-void Rollouts::plan(ModelSet& models, Arena& arena, DType compute, int ranks) {
+void Rollouts::plan_memory(ModelSet& models, Arena& arena, DType compute, int ranks) {
   RoleModel& policy = models.at(Role::policy);
   const RolloutShape& shape = parts_.shape;
   GeneratorCapacity room;
@@ -59,7 +59,7 @@ int64_t Rollouts::host_bytes() const {
          batches * batches_.max_rows() * 4 * parts_.shape.kept_words;
 }
 
-Rollouts::Outcome Rollouts::make(const RolloutContext& run, int64_t step) {
+Prepared Rollouts::prepare(const SamplingContext& run, int64_t step) {
   const SectionScope section(Section::sampling);
   const int64_t iteration = batches_.iteration_of(step);
   made_ = -1;
@@ -68,11 +68,11 @@ Rollouts::Outcome Rollouts::make(const RolloutContext& run, int64_t step) {
   const double begin = now();
   ProfileSpan phase(SpanKind::phase, "sampling");
   std::vector<RolloutSequence> sequences;
-  const Outcome outcome = sample(run, iteration, sequences);
-  if (outcome != Outcome::made) return outcome;
+  const Prepared outcome = sample(run, iteration, sequences);
+  if (outcome != Prepared::ready) return outcome;
   const double sampled = now();
   batches_.set(iteration, std::move(sequences));
-  if (!score(run, phase)) return Outcome::interrupted;
+  if (!score(run, phase)) return Prepared::interrupted;
   made_ = iteration;
   int64_t tokens = 0;
   for (const RolloutSequence& sequence : batches_.sequences()) tokens += sequence.completion_length();
@@ -81,12 +81,12 @@ Rollouts::Outcome Rollouts::make(const RolloutContext& run, int64_t step) {
       batches_.sequences().size(), count_text(tokens), sampled - begin,
       count_text(static_cast<int64_t>(static_cast<double>(tokens) / std::max(sampled - begin, 1e-9))), now() - sampled,
       std::isnan(metric_values_.front()) ? "no reward" : fmt::format("reward {:.4g}", metric_values_.front())));
-  return Outcome::made;
+  return Prepared::ready;
 }
 
 // Sampling
 
-GenerationRequest Rollouts::request(const RolloutContext& run, int64_t iteration, RolloutBatches::Part part,
+GenerationRequest Rollouts::request(const SamplingContext& run, int64_t iteration, RolloutBatches::Part part,
                                     std::span<const int64_t> prompts) {
   GenerationRequest request;
   request.what = "generating the rollout";
@@ -97,7 +97,7 @@ GenerationRequest Rollouts::request(const RolloutContext& run, int64_t iteration
   const RolloutConfig& sampling = parts_.sampling;
   request.sampling = {sampling.temperature, sampling.top_k, sampling.top_p};
   request.max_new_tokens = sampling.max_new_tokens;
-  request.eos = stop_ids_;
+  request.eos = {run.stop_ids.begin(), run.stop_ids.end()};
   request.vocabulary = run.models.at(Role::policy).shape().tokens;  // as the softmax of updates
   request.seed = parts_.shape.seed;
   request.step = iteration;
@@ -107,8 +107,7 @@ GenerationRequest Rollouts::request(const RolloutContext& run, int64_t iteration
   return request;
 }
 
-Rollouts::Outcome Rollouts::sample(const RolloutContext& run, int64_t iteration,
-                                   std::vector<RolloutSequence>& sequences) {
+Prepared Rollouts::sample(const SamplingContext& run, int64_t iteration, std::vector<RolloutSequence>& sequences) {
   Communicator& communicator = run.runtime.communicator();
   const RolloutBatches::Part part = batches_.part_of(communicator);
   std::vector<int64_t> prompts;
@@ -135,9 +134,9 @@ Rollouts::Outcome Rollouts::sample(const RolloutContext& run, int64_t iteration,
                        [&] { all = generator_->run(policy.params(), run.arena, run.runtime.stream(), wanted); });
   } catch (const UserError& error) {  // the same on all ranks
     if (error.code() != ExitCode::diverged) throw;
-    return Outcome::not_finite;
+    return Prepared::not_finite;
   }
-  if (stopped) return Outcome::interrupted;
+  if (stopped) return Prepared::interrupted;
   Message message;
   for (size_t i = 0; i < all.size(); ++i) {
     RolloutSequence sequence;
@@ -155,12 +154,12 @@ Rollouts::Outcome Rollouts::sample(const RolloutContext& run, int64_t iteration,
     Message received(std::move(bytes));
     while (!received.at_end()) take(received, sequences.emplace_back());
   }
-  return Outcome::made;
+  return Prepared::ready;
 }
 
 // Scoring
 
-bool Rollouts::score(const RolloutContext& run, ProfileSpan& phase) {
+bool Rollouts::score(const SamplingContext& run, ProfileSpan& phase) {
   if (parts_.references) {
     phase.next("reference");
     if (!score_by_reference(run)) return false;
@@ -179,14 +178,14 @@ bool Rollouts::score(const RolloutContext& run, ProfileSpan& phase) {
   return true;
 }
 
-Context Rollouts::scoring_context(const RolloutContext& run, RoleModel& model) const {
+Context Rollouts::scoring_context(const SamplingContext& run, RoleModel& model) const {
   Context ctx{model.params(), run.arena, run.runtime.stream()};
   ctx.role = ProductRole::prefill;
   ctx.temperature = temperature();
   return ctx;
 }
 
-bool Rollouts::score_by_reference(const RolloutContext& run) {
+bool Rollouts::score_by_reference(const SamplingContext& run) {
   RoleModel& reference = run.models.at(run.models.has(Role::reference) ? Role::reference : Role::policy);
   Context ctx = scoring_context(run, reference);
   ctx.adapters = false;
@@ -197,7 +196,7 @@ bool Rollouts::score_by_reference(const RolloutContext& run) {
   return score_tokens(run, compute, &RolloutSequence::reference_logp);
 }
 
-bool Rollouts::score_by_critic(const RolloutContext& run) {
+bool Rollouts::score_by_critic(const SamplingContext& run) {
   RoleModel& policy = run.models.at(Role::policy);
   Context ctx = scoring_context(run, policy);
   const auto compute = [&](const Batch* batch, const Tensor& values) {
@@ -206,7 +205,7 @@ bool Rollouts::score_by_critic(const RolloutContext& run) {
   return score_tokens(run, compute, &RolloutSequence::values);
 }
 
-bool Rollouts::score_tokens(const RolloutContext& run, const std::function<void(const Batch*, const Tensor&)>& compute,
+bool Rollouts::score_tokens(const SamplingContext& run, const std::function<void(const Batch*, const Tensor&)>& compute,
                             std::vector<float> RolloutSequence::*column) {
   ScoringPass pass;
   pass.load = [&](const MicroBatchPlan& plan, HostBatch& out) { batches_.load(plan, out); };
@@ -237,35 +236,35 @@ std::vector<double> Rollouts::lengths() const {
           ended.mean(), ended.shortest, ended.longest};
 }
 
-std::vector<int64_t> Rollouts::prompts_of(std::span<const int64_t> sequences) const {
+std::vector<int64_t> Rollouts::rows_of(std::span<const int64_t> samples) const {
   std::set<int64_t> prompts;
-  for (const int64_t s : sequences) prompts.insert(batches_.sequences()[static_cast<size_t>(s)].prompt);
+  for (const int64_t s : samples) prompts.insert(batches_.sequences()[static_cast<size_t>(s)].prompt);
   return {prompts.begin(), prompts.end()};
 }
 
-std::vector<std::string> Rollouts::places_of(std::span<const int64_t> prompts) const {
+std::vector<std::string> Rollouts::places_of(std::span<const int64_t> rows) const {
   std::vector<std::string> places;
-  for (const int64_t prompt : prompts.first(std::min(prompts.size(), max_shown))) {
+  for (const int64_t prompt : rows.first(std::min(rows.size(), max_shown))) {
     places.push_back(parts_.place_of(prompts_.row(prompt)));
   }
   return places;
 }
 
-std::vector<RolloutMetric> Rollouts::metrics() const {
-  std::vector<RolloutMetric> all = rewards_.metrics();
+std::vector<SourceMetric> Rollouts::metrics() const {
+  std::vector<SourceMetric> all = rewards_.metrics();
   for (const char* name : {"completions/mean_length", "completions/min_length", "completions/max_length",
                            "completions/clipped_ratio", "completions/mean_terminated_length",
                            "completions/min_terminated_length", "completions/max_terminated_length"}) {
     all.push_back({name});
   }
-  for (RolloutMetric& metric : parts_.method->metrics()) all.push_back(std::move(metric));
+  for (SourceMetric& metric : parts_.method->metrics()) all.push_back(std::move(metric));
   return all;
 }
 
 // State
 
 std::string Rollouts::save(int64_t step) const {
-  const bool there = has(step);
+  const bool there = is_prepared(step);
   Message message;
   message.put(std::string(format_name));
   message.put(parts_.method->state());

@@ -36,71 +36,62 @@ struct RolloutParts {
   std::function<std::string(const StoredRow&)> place_of;  ///< "file:line" of a prompt's row
 };
 
-class Rollouts {
+class Rollouts : public BatchSource {
  public:
   /// `prompts`: a step of them has one prompt. Iterations take them in their order, over all epochs.
   Rollouts(RolloutParts parts, DataStream prompts);
 
-  /// Registers the memory of sampling and scoring.
-  void plan(ModelSet& models, Arena& arena, DType compute, int ranks);
-  /// Sets the tokens that end a completion.
-  void set_stop_ids(const std::vector<int32_t>& ids) {
-    stop_ids_ = ids;
-    rewards_.set_stop_ids(ids);
-  }
-
-  const RolloutBatches& batches() const { return batches_; }
-  /// Host memory of a rollout beside the plan, bytes.
-  int64_t host_bytes() const;
-  int64_t prompts_of_iteration() const { return parts_.shape.of_iteration() / parts_.group_size; }
+  int64_t max_rows() const override { return batches_.max_rows(); }
+  int64_t max_segments() const override { return batches_.max_segments(); }
   /// Updates until each prompt was used once.
-  int64_t steps_per_epoch() const {
+  int64_t steps_per_epoch() const override {
     const int64_t each = prompts_of_iteration();
     return (prompts_.samples() + each - 1) / each * parts_.shape.updates();
   }
-  /// Divisor of logits in sampling, and so in updates.
-  float temperature() const { return static_cast<float>(parts_.sampling.temperature); }
-  /// True if the rollout that this step of the data learns from is there.
-  bool has(int64_t step) const { return made_ == batches_.iteration_of(step); }
-  /// Makes the rollout of this step. Without `made` there is none, and it may be made again. Collective.
-  enum class Outcome : uint8_t { made, interrupted, not_finite };
-  Outcome make(const RolloutContext& run, int64_t step);
-  /// Numbers of the prompts of these sequences, ascending.
-  std::vector<int64_t> prompts_of(std::span<const int64_t> sequences) const;
-  /// Places of the first prompts, for messages.
-  std::vector<std::string> places_of(std::span<const int64_t> prompts) const;
-  std::vector<RolloutMetric> metrics() const;
-  const std::vector<double>& metric_values() const { return metric_values_; }
+  using BatchSource::plan;
+  void plan(int64_t step, StepPlan& out) const override { batches_.plan(step, out); }
+  void load(const MicroBatchPlan& plan, HostBatch& out) const override { batches_.load(plan, out); }
 
-  /// State for a checkpoint before the step; restore() throws UserError(bad_content) beginning with `source`.
-  std::string save(int64_t step) const;
-  void restore(const std::string& bytes, int64_t step, const std::string& source);
-  /// Forgets the rollout, and what iterations have handed on.
-  void reset();
+  void plan_memory(ModelSet& models, Arena& arena, DType compute, int ranks) override;
+  int64_t host_bytes() const override;
+  int64_t kept_words() const override { return parts_.shape.kept_words; }
+  float temperature() const override { return static_cast<float>(parts_.sampling.temperature); }
+  int64_t prepared_steps() const override { return parts_.shape.updates(); }
+  bool is_prepared(int64_t step) const override { return made_ == batches_.iteration_of(step); }
+  /// Makes the rollout that the step learns from.
+  Prepared prepare(const SamplingContext& run, int64_t step) override;
+  std::vector<SourceMetric> metrics() const override;
+  std::vector<double> metric_values() const override { return metric_values_; }
+  std::vector<int64_t> rows_of(std::span<const int64_t> samples) const override;
+  std::vector<std::string> places_of(std::span<const int64_t> rows) const override;
+  bool has_state() const override { return true; }
+  std::string save(int64_t step) const override;
+  void restore(const std::string& bytes, int64_t step, const std::string& source) override;
+  void reset() override;
 
  private:
+  int64_t prompts_of_iteration() const { return parts_.shape.of_iteration() / parts_.group_size; }
   bool has_kept(const RolloutSequence& sequence) const;
   /// Throws Error for a sequence that this deck could not have made.
   void check(const RolloutSequence& sequence) const;
   /// Sets `sequences` unless it was interrupted, or logits are not finite.
-  Outcome sample(const RolloutContext& run, int64_t iteration, std::vector<RolloutSequence>& sequences);
-  GenerationRequest request(const RolloutContext& run, int64_t iteration, RolloutBatches::Part part,
+  Prepared sample(const SamplingContext& run, int64_t iteration, std::vector<RolloutSequence>& sequences);
+  GenerationRequest request(const SamplingContext& run, int64_t iteration, RolloutBatches::Part part,
                             std::span<const int64_t> prompts);
   /// Scores what was sampled. Returns false if it was interrupted.
-  bool score(const RolloutContext& run, ProfileSpan& phase);
+  bool score(const SamplingContext& run, ProfileSpan& phase);
   /// Sets a column by a number for each completion token.
-  bool score_tokens(const RolloutContext& run, const std::function<void(const Batch*, const Tensor&)>& compute,
+  bool score_tokens(const SamplingContext& run, const std::function<void(const Batch*, const Tensor&)>& compute,
                     std::vector<float> RolloutSequence::*column);
-  bool score_by_reference(const RolloutContext& run);
-  bool score_by_critic(const RolloutContext& run);
-  Context scoring_context(const RolloutContext& run, RoleModel& model) const;
+  bool score_by_reference(const SamplingContext& run);
+  bool score_by_critic(const SamplingContext& run);
+  Context scoring_context(const SamplingContext& run, RoleModel& model) const;
   std::vector<double> lengths() const;
 
   RolloutParts parts_;
   DataStream prompts_;
   RolloutBatches batches_;
   std::vector<double> first_state_;  ///< of the method
-  std::vector<int32_t> stop_ids_;
   std::optional<Generator> generator_;
   RolloutScorer scorer_;
   RolloutRewards rewards_;

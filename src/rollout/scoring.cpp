@@ -13,7 +13,7 @@ void RolloutScorer::plan(Arena& arena, const RolloutBatches& batches) {
   arena.add(numbers_, MemoryCategory::activations, "rollout.numbers", DType::f32, {rows});
 }
 
-bool RolloutScorer::run(const RolloutContext& context, RolloutBatches& batches, const ScoringPass& pass) {
+bool RolloutScorer::run(const SamplingContext& context, RolloutBatches& batches, const ScoringPass& pass) {
   Communicator& communicator = context.runtime.communicator();
   std::vector<RolloutSequence>& sequences = batches.sequences();
   const int64_t all = std::ssize(sequences), micro = batches.shape().micro, round = micro * communicator.size();
@@ -41,7 +41,7 @@ bool RolloutScorer::run(const RolloutContext& context, RolloutBatches& batches, 
   return true;
 }
 
-void RolloutScorer::score(const RolloutContext& context, const RolloutBatches& batches, const MicroBatchPlan& plan,
+void RolloutScorer::score(const SamplingContext& context, const RolloutBatches& batches, const MicroBatchPlan& plan,
                           const ScoringPass& pass, Message& message) {
   Stream& stream = context.runtime.stream();
   pass.load(plan, host_);

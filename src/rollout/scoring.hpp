@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,10 +15,11 @@
 namespace llmtrain {
 
 /// Objects that a rollout works with.
-struct RolloutContext {
+struct SamplingContext {
   ModelSet& models;
   Arena& arena;
   Runtime& runtime;
+  std::span<const int32_t> stop_ids;              ///< tokens that end a completion
   std::function<void(const std::string&)> print;  ///< for lines of progress
   std::function<void(const std::string&)> warn;
   /// Collective callback: returns true to stop.
@@ -37,10 +39,10 @@ class RolloutScorer {
   /// Registers memory for batches of these sequences.
   void plan(Arena& arena, const RolloutBatches& batches);
   /// Divides the sequences among the ranks. Returns false if it was interrupted. Collective.
-  bool run(const RolloutContext& context, RolloutBatches& batches, const ScoringPass& pass);
+  bool run(const SamplingContext& context, RolloutBatches& batches, const ScoringPass& pass);
 
  private:
-  void score(const RolloutContext& context, const RolloutBatches& batches, const MicroBatchPlan& plan,
+  void score(const SamplingContext& context, const RolloutBatches& batches, const MicroBatchPlan& plan,
              const ScoringPass& pass, Message& message);
 
   BatchBuffers buffers_;

@@ -25,7 +25,7 @@ int run_tokenizer_training(Job& job) {
   config.add_note(watch_ranks(config.watchdog, config.run.directory(), job.runtime));
   const SectionScope section(Section::data);
   const TrainedTokenizer trained =
-      train_deck_tokenizer(config.data, communicator, [&](const std::string& line) { console.print(line); });
+      train_deck_tokenizer(sample_rules(config), communicator, [&](const std::string& line) { console.print(line); });
   throw_on_all_ranks(communicator, [&] {
     if (!root) return;
     directory->start(write_deck(config));

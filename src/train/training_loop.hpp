@@ -52,8 +52,8 @@ class TrainingLoop {
   /// Runs the evaluations, samples and saves that are due. Returns the reason to stop, or 0.
   int64_t run_due_actions();
   int64_t save_if_due(int64_t stop);
-  /// Makes the rollout that the next step learns from. Returns the reason to stop, or 0.
-  int64_t make_rollout();
+  /// Makes the samples that the next step learns from. Returns the reason to stop, or 0.
+  int64_t prepare_samples();
   /// Rolls back after divergence.
   void roll_back_and_prepare();
   std::string adapter_folder() const;

@@ -45,13 +45,13 @@ TEST(ConversationDeck, KeysThatATaskDoesNotUseAreNamed) {
 TEST(ConversationDeck, TasksSetTheDefaults) {
   const Config text = load_deck("pretrain", {"run.seed=7"});
   EXPECT_EQ(text.data.packing, Packing::wrap);
-  EXPECT_EQ(text.data.text_format().row_format, "text");
+  EXPECT_EQ(sample_rules(text).text_format().row_format, "text");
   EXPECT_EQ(text.data.seed, 7);
   EXPECT_EQ(load_deck("pretrain", {"data.seed=8"}).data.seed, 8);
   const Config rows = load_deck("sft", {});
   EXPECT_EQ(rows.data.packing, Packing::none);
   EXPECT_EQ(rows.data.overflow, Overflow::truncate);
-  EXPECT_EQ(rows.data.text_format().row_format, "auto");
+  EXPECT_EQ(sample_rules(rows).text_format().row_format, "auto");
   EXPECT_EQ(load_deck("sft", {"data.packing=best_fit", "data.overflow=drop"}).data.packing, Packing::best_fit);
   const Config columns = load_deck("sft", {"data.columns=text:body,response:answer"});
   EXPECT_EQ(columns.data.text_column, "body");

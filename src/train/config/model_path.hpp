@@ -8,6 +8,7 @@
 
 #include "config/config.hpp"
 #include "hf/adapters/saved_tables.hpp"
+#include "methods/method.hpp"
 
 namespace llmtrain {
 
@@ -49,19 +50,17 @@ class ModelFolders {
 
 /// Loads the model in model.path, if the deck gives one, and reports its errors at that key. Its tokenizer becomes the
 /// data's, unless the deck names another.
-std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, ModelFolders& folders);
+std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, const TaskRules& task,
+                                           ModelFolders& folders);
 
-/// Loads the model in dpo.reference, if that is a folder, and reports its errors at that key.
-void load_reference_path(DeckLoader& deck, Config& config, ModelFolders& folders);
-
-/// Loads the reward model and the critic's folder, and reports their errors at the keys that name them.
-void load_reward_paths(DeckLoader& deck, Config& config, ModelFolders& folders);
+/// Loads the properties of the models beside the policy, and reports errors at the keys that name them.
+void load_role_folders(DeckLoader& deck, Config& config, const TaskRules& task, ModelFolders& folders);
 
 /// Adds the tokens of data.add_tokens to the vocabulary of the model in model.path, if there is one, where its
 /// embedding has no rows for them, and notes those that the tokenizer has already.
 void grow_vocabulary(DeckLoader& deck, Config& config, ModelFolders& folders, std::optional<ModelConfig>& loaded);
 /// Takes the properties of the adapter in lora.path, if the deck gives one, and reports its errors at that key.
-void load_adapter_path(DeckLoader& deck, Config& config, ModelFolders& folders);
+void load_adapter_path(DeckLoader& deck, Config& config, const TaskRules& task, ModelFolders& folders);
 
 /// Value of data.tokenizer for the tokenizer in a model's folder.
 std::string tokenizer_of_model(const std::string& folder);

@@ -48,7 +48,7 @@ RunLogOptions log_options(const Config& config, const RunDirectory* directory, c
                           Communicator& communicator);
 
 /// Attention backend of a task for whole sequences on a rank with this `library`; empty: the built-in attention only.
-std::string attention_backend(const std::string& library, Task task, const ModelConfig& model, DType compute);
+std::string attention_backend(const std::string& library, bool trains, const ModelConfig& model, DType compute);
 /// Collective. Throws UserError(missing_input) on every rank if backends differ, since results would differ in bits.
 void agree_on_attention(const std::string& library, Communicator& communicator);
 /// Does so for libraries of matrix products, see product_library().
@@ -62,7 +62,7 @@ std::string product_difference(std::span<const std::string> libraries, std::span
 void print_machine(RunLog& log, const std::string& attention, Runtime& runtime);
 /// Describes the attention backend of training if there is a `library` beside the built-in one, and why the library is
 /// not used; empty if there is none.
-std::string attention_text(const std::string& library, Task task, const ModelConfig& model, DType compute);
+std::string attention_text(const std::string& library, bool trains, const ModelConfig& model, DType compute);
 /// trained: number of trained parameters, if that is not all.
 /// Prints how matrices of a quantised base are stored; nothing if there are none.
 void print_quantization(RunLog& log, const QuantizationConfig& bits);

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "params/param_store_state.hpp"
+#include "params/unit_state.hpp"
 
 namespace llmtrain {
 

@@ -9,7 +9,7 @@
 
 #include "core/profile.hpp"
 #include "kernels/elementwise.hpp"
-#include "params/param_store_state.hpp"
+#include "params/unit_state.hpp"
 
 namespace llmtrain {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "kernels/elementwise.hpp"
-#include "params/param_store_state.hpp"
+#include "params/unit_state.hpp"
 
 namespace llmtrain {
 

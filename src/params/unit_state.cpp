@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/philox.hpp"
-#include "params/param_store_state.hpp"
+#include "params/unit_state.hpp"
 #include "params/slice_quantizer.hpp"
 
 namespace llmtrain {

@@ -7,7 +7,7 @@
 
 #include "core/activity.hpp"
 #include "kernels/elementwise.hpp"
-#include "params/param_store_state.hpp"
+#include "params/unit_state.hpp"
 
 namespace llmtrain {
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "kernels/elementwise.hpp"
-#include "params/param_store_state.hpp"
+#include "params/unit_state.hpp"
 
 namespace llmtrain {
 

@@ -215,7 +215,7 @@ struct ParamStore::State {
   void order_segments(UnitState& u);
   void plan_gradient_ring();
 
-  // param_store_plan.cpp
+  // param_policy.cpp
   void plan_weights(Arena& arena);
   void plan_optimizer(Arena& arena);
   void plan_states(Arena& arena, const UnitState& u, UnitSegment& s);
@@ -224,7 +224,7 @@ struct ParamStore::State {
   void plan_offload(Arena& arena);
   void start(Communicator& given_communicator, Stream& given_stream);
 
-  // param_store_weights.cpp
+  // weight_ring.cpp
   bool start_gather(int unit, bool evict);
   void await(int unit);
   Transfer gather(UnitState& u, const Tensor& buffer);
@@ -240,7 +240,7 @@ struct ParamStore::State {
   Tensor own_chunks(int unit, int64_t begin, int64_t count) const;
   void expect_unused() const;
 
-  // param_store_offload.cpp
+  // state_store.cpp
   void reserve_disk();
   void start_offload();
   int64_t ring_bytes() const;
@@ -263,7 +263,7 @@ struct ParamStore::State {
   void expect_state(int unit, size_t plane, int64_t begin, int64_t count) const;
   Tensor resident(const UnitState& u, const UnitSegment& s, size_t plane, const ShardBorders& elements) const;
 
-  // param_store_pass.cpp
+  // state_pass.cpp
   bool on_device(Access access) const;
   void begin_pass(Access access);
   bool next_piece(Shard& shard);
@@ -271,7 +271,7 @@ struct ParamStore::State {
   bool updates_late() const;
   void update_through(int unit);
 
-  // param_store_gradients.cpp
+  // gradient_reducer.cpp
   int64_t group_of(int64_t of_round) const;
   Tensor open_gradient(UnitState& u, GradientPart& part);
   void take_gradient_slot(const UnitState& u, GradientPart& part);

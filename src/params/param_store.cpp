@@ -25,7 +25,7 @@ void check_spec(const UnitSpec& unit) {
     LLMTRAIN_CHECK(row == param.rows, fmt::format("the slices of {} do not cover its rows", param.name));
     LLMTRAIN_CHECK(!unit.quantization || (!unit.trained && param.decay && !param.slices.empty() &&
                                           param.slices.size() <= QuantizedMatrix::max_slices),
-                   fmt::format("{} cannot be stored in fewer bits: it is no frozen matrix", param.name));
+                   fmt::format("{} cannot be stored in fewer bits: it must be a frozen matrix", param.name));
   }
 }
 

@@ -31,7 +31,7 @@ int64_t UnitState::table_values() const {
 Tensor ParamStore::State::own_chunks(int unit, int64_t begin, int64_t count) const {
   const UnitState& u = at(unit);
   LLMTRAIN_CHECK(u.quantized() && begin % chunk_elements == 0 && count % chunk_elements == 0,
-                 fmt::format("elements of {} are no whole records", u.spec.name));
+                 fmt::format("elements of {} must be whole records", u.spec.name));
   const UnitSegment& s = segment_of(u, begin, count);
   return u.stored_part(stored(u, s), begin, begin + count, s.update_begin);
 }

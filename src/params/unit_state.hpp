@@ -143,7 +143,7 @@ struct ParamStore::State {
   ParamStoreOptions options;
   ParamPolicy policy;
   std::vector<UnitState> units;
-  /// Rings of gathered weights: of a layer's first unit, of those beside it, and of those in fewer bits.
+  /// Rings of gathered weights: of a layer's first unit, of the others of a layer, and of those in fewer bits.
   static constexpr size_t rings = 3;
   std::array<RingPlan, rings> weight_rings;
   RingPlan gradient_ring;
@@ -198,7 +198,7 @@ struct ParamStore::State {
   bool has_own_buffer(int unit) const;
   static size_t ring_of(const UnitState& u) {
     if (u.quantized()) return 2;
-    return u.spec.beside ? 1 : 0;
+    return u.spec.same_layer_as_previous ? 1 : 0;
   }
   /// True if all weights of the unit are stored; else they are gathered around their use. (One rank stores those of a
   /// frozen unit once.)

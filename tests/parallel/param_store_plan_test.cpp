@@ -191,10 +191,10 @@ TEST_P(ParamStorePlan, OfFrozenUnitsIsTheirStorage) {
   const auto w = static_cast<int64_t>(size_of(compute));
   std::vector<UnitSpec> units = frozen(toy_units(true));
   units[3].trained = units[4].trained = true;
-  UnitSpec beside = unit("block.part", block);
-  beside.trained = false;
-  beside.beside = true;
-  units.push_back(beside);
+  UnitSpec part = unit("block.part", block);
+  part.trained = false;
+  part.same_layer_as_previous = true;
+  units.push_back(part);
   const int64_t trained = 2 * block, kept = embedding + 3 * block;
   const bool fp32 = compute == DType::f32;
   for (int stage = 0; stage <= 3; ++stage) {

@@ -10,7 +10,7 @@ Schema schema_of(const ParamStore& store, bool all) {
   for (int u = 0; u < store.unit_count(); ++u) {
     if (all || store.trained(u)) units.push_back(store.spec(u));
   }
-  return make_schema(units, store.states(), store.segment_elements());
+  return make_schema(units, store.states(), store.options().segment_elements);
 }
 
 std::vector<ShardBorders> owned_parts(const ParamStore& store, int unit) {

@@ -299,7 +299,7 @@ class Loader {
     }
   }
 
-  bool writes_directly() const { return device_memory_is_host() && !params_.is_offloaded(master_plane); }
+  bool writes_directly() const { return device_memory_is_host() && !params_.offload().has(master_plane); }
 
   /// Every rank compares its share of the two matrices.
   void compare_tied_head(const FolderHandle& folder, int threads, const Pause& pause) {
@@ -411,7 +411,7 @@ LoadReport load_match(const WeightIndex& index, WeightMatch& match, ParamStore& 
   Progress progress("quantising weights", std::ssize(match.slices));
   for (const SliceSource& source : match.slices) {  // one after the other, since a scale may depend on all of a slice
     if (!params.spec(source.unit).quantization) continue;
-    SliceQuantizer quantizer(params, source.unit, source.param, source.slice);
+    SliceQuantizer quantizer(params.units()[source.unit], source.param, source.slice);
     run_cancellable(communicator, where,
                     [&](const Pause& pause) { loader.quantize(source, quantizer, stream, pause); });
     if (loader.nested()) {

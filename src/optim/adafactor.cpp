@@ -165,7 +165,7 @@ class Adafactor : public Optimizer {
   /// Returns the new values of a plane, all of them, and stores those that this rank holds.
   std::vector<float> averages(int unit, int p, size_t plane, int64_t count, const std::vector<float>& means) {
     const int64_t first = params_->layout(unit).offset(p);
-    const UnitPlanes& planes = params_->planes(unit);
+    const UnitPlanes& planes = params_->units()[unit].planes;
     std::vector<uint64_t> bits(
         static_cast<size_t>(planes.values(plane, first, first + chunks_of(param(unit, p)) * chunk_elements)));
     std::vector<float> part;

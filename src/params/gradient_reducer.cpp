@@ -1,286 +1,128 @@
-// Gradients, from the backward pass to the sums over groups. The owner of a shard adds in the order of groups, whatever
-// arrives first.
+#include "params/gradient_reducer.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "kernels/elementwise.hpp"
-#include "params/unit_state.hpp"
 
 namespace llmtrain {
 
 namespace {
 
-/// Zeroes the padding between tensors, since kernels write tensors only and the buffer may have held another part.
-void zero_padding(const UnitState& u, const GradientPart& part, const Tensor& flat, Stream& stream) {
-  for (size_t p = 0; p < u.spec.params.size(); ++p) {
-    const int64_t end = u.layout.offset(static_cast<int>(p)) + u.spec.params[p].numel();
-    const int64_t padding = (chunk_elements - end % chunk_elements) % chunk_elements;
-    if (padding == 0 || end < part.first || end >= part.last) continue;
-    const Tensor gap = part_of(flat, end - part.first, end + padding - part.first);
-    fill_zero(gap.data, gap.bytes(), stream);
-  }
+/// On one rank a reduction completes at once, so that the ring costs nothing at any stage.
+bool has_ring(const ParamStoreOptions& o) {
+  const bool alone = o.size == 1;
+  return !(alone && o.groups == 1) && o.micro_batches_per_group == 1 && (o.zero_stage >= 2 || alone);
+}
+
+/// Maximum number of groups of one round whose gradients come from ranks of other nodes, over all rounds and numbers of
+/// groups.
+int64_t max_received_shards(const ParamStoreOptions& o) {
+  if (o.size == 1) return 0;
+  const int64_t others = o.rank < o.groups ? std::min<int64_t>(o.size, o.groups) - 1 : o.groups;
+  return std::min<int64_t>(others, o.size - o.node_size);
 }
 
 }  // namespace
 
-/// Blocks are consecutive runs of groups of a full step, as equal as possible: a short step omits the last groups, and
-/// no group changes its block.
-int64_t ParamStore::State::block_of(int64_t group) const { return group * options.blocks / options.groups; }
-
-/// Returns the group that this rank computes in a round, or -1.
-int64_t ParamStore::State::group_of(int64_t of_round) const {
-  const int64_t group = of_round * options.size + options.rank;
-  return group < groups ? group : -1;
+GradientReducer::GradientReducer(const UnitStates& units, UnitGathers& gathers)
+    : units_(units),
+      gathers_(gathers),
+      gathers_sums_(options_.zero_stage == 0 && options_.size > 1),
+      buffers_(units, has_ring(options_)),
+      sums_(units),
+      received_shards_(max_received_shards(options_)),
+      schedule_{0, options_.size} {
+  LLMTRAIN_CHECK(options_.micro_batches_per_group >= 1, "a group has at least one micro-batch");
+  for (const UnitState& u : units) progress_.push_back({.written = std::vector<uint8_t>(u.segments.size())});
 }
 
-Tensor ParamStore::State::gradient_of(const GradientPart& part) const {
-  if (!part.in_ring) return part.buffer;
-  LLMTRAIN_CHECK(part.slot >= 0, "a gradient has no memory");
-  return gradient_slots[static_cast<size_t>(part.slot)].buffer.rows(0, part.elements());
-}
-
-void ParamStore::State::take_gradient_slot(const UnitState& u, GradientPart& part) {
-  for (;;) {
-    GradientSlot* best = nullptr;
-    for (GradientSlot& slot : gradient_slots) {
-      if (slot.busy || slot.buffer.numel() < part.elements()) continue;
-      if (best == nullptr || slot.buffer.numel() < best->buffer.numel()) best = &slot;
-    }
-    if (best != nullptr) {
-      best->busy = true;
-      part.slot = static_cast<int>(best - gradient_slots.data());
-      if (best->part != &part) zero_padding(u, part, gradient_of(part), *stream);
-      best->part = &part;
-      return;
-    }
-    LLMTRAIN_CHECK(!in_flight.empty(),
-                   fmt::format("no buffer is free for the gradient of {}: too many are open", u.spec.name));
-    complete_oldest();
+void GradientReducer::plan(Arena& arena) {
+  if (!units_.any_trained()) return;
+  buffers_.plan(arena);
+  sums_.plan(arena);
+  if (received_shards_ == 0) return;
+  int64_t largest = 0;
+  for (const UnitState& u : units_) {
+    for (const UnitSegment& s : u.segments) largest = std::max(largest, u.trained() ? s.shard_elements() : 0);
   }
+  for (size_t i = 0; i < staging_.size(); ++i) {
+    arena.add(staging_[i], MemoryCategory::communication, fmt::format("received gradients {}", i), DType::f32,
+              {received_shards_ * largest});
+  }
+}
+
+int64_t GradientReducer::max_exchange_bytes() const {
+  int64_t largest = 0;
+  for (const UnitState& u : units_) {
+    for (const UnitSegment& s : u.segments) {
+      if (u.trained()) largest = std::max(largest, s.elements() + received_shards_ * s.shard_elements());
+    }
+  }
+  return largest * static_cast<int64_t>(sizeof(float));
+}
+
+void GradientReducer::start(Stream& stream) {
+  stream_ = &stream;
+  received_.resize(static_cast<size_t>(options_.size));
+  contributes_.resize(static_cast<size_t>(options_.size));
+  in_order_.reserve(static_cast<size_t>(options_.size));
+  in_flight_.reserve(staging_.size());
+}
+
+void GradientReducer::begin_step(int64_t groups) {
+  LLMTRAIN_CHECK(units_.any_trained(), "a parameter store without gradients cannot be trained");
+  LLMTRAIN_CHECK(groups >= 1 && groups <= options_.groups,
+                 fmt::format("a step of {} groups was planned for at most {}", groups, options_.groups));
+  LLMTRAIN_CHECK(in_flight_.empty(), "a step begins before the last one's gradients are finished");
+  schedule_.groups = groups;
+  sums_.begin_step(groups);
+  round_ = -1;
+  for (Progress& p : progress_) p.reduced = 0;
+}
+
+int64_t GradientReducer::begin_round(int64_t round) {
+  LLMTRAIN_CHECK(round == round_ + 1 && round < rounds(), fmt::format("round {} is not the next one", round));
+  round_ = round;
+  begin_micro_batch(true, true);
+  return group();
+}
+
+void GradientReducer::begin_micro_batch(bool first, bool last) {
+  LLMTRAIN_CHECK((first && last) || options_.micro_batches_per_group > 1,
+                 "groups were planned to have one micro-batch");
+  first_ = first;
+  last_ = last;
 }
 
 /// Returns the memory of a part whose exchanges in the previous round are complete.
-Tensor ParamStore::State::open_gradient(UnitState& u, GradientPart& part) {
-  u.open = true;
-  if (part.open) return gradient_of(part);
-  LLMTRAIN_CHECK(round >= 0, "a gradient is written inside a round");
-  while (part.exchanges > 0) complete_oldest();
-  if (part.in_ring) take_gradient_slot(u, part);
-  part.open = true;
-  return gradient_of(part);
-}
-
-/// Frees the memory of a part unless it is written or read.
-void ParamStore::State::free_gradient(GradientPart& part) {
-  if (part.open || part.exchanges > 0 || part.slot < 0) return;
-  gradient_slots[static_cast<size_t>(part.slot)].busy = false;
-  part.slot = -1;
-}
-
-/// Fills `contributes` and `received`: the received shards of a segment's exchange, contiguous in a staging buffer.
-void ParamStore::State::lay_out_exchange(const UnitSegment& s, int64_t of_round, size_t buffer) {
-  int64_t pieces = 0;
-  for (int r = 0; r < options.size; ++r) {
-    const size_t i = static_cast<size_t>(r);
-    contributes[i] = of_round * options.size + r < groups ? 1 : 0;
-    received[i] = Tensor();
-    if (contributes[i] == 0 || r == options.rank || s.shard_elements() == 0 || comm().reads_directly(r)) continue;
-    received[i] = part_of(staging[buffer], pieces * s.shard_elements(), (pieces + 1) * s.shard_elements());
-    ++pieces;
+Tensor GradientReducer::open(int unit, size_t part) {
+  LLMTRAIN_CHECK(round_ >= 0, "a gradient is written inside a round");
+  at(unit).open = true;
+  while (!buffers_.open(unit, part, *stream_)) {
+    LLMTRAIN_CHECK(!in_flight_.empty(),
+                   fmt::format("no buffer is free for the gradient of {}: too many are open", units_[unit].spec.name));
+    complete_oldest();
   }
-  LLMTRAIN_CHECK(pieces <= policy.received_shards, "more gradients arrive than were planned");
+  return buffers_.memory(unit, part);
 }
 
-void ParamStore::State::start_exchange(int unit, size_t segment) {
-  UnitState& u = at(unit);
-  const UnitSegment& s = u.segments[segment];
-  GradientPart& part = u.part_of(s);
-  const int64_t group = group_of(round);
-  if (options.size == 1) {
-    const Tensor gradient = gradient_of(part, s.first, s.last);
-    if (!policy.gradient_is_sum) fold(s, group, {&gradient, 1});
-    return;
-  }
-  if (in_flight.size() == staging.size()) complete_oldest();
-  await_old_gathers();
-  const Tensor send = group >= 0 ? gradient_of(part, s.first, s.last) : Tensor(nullptr, DType::f32, {s.elements()});
-  lay_out_exchange(s, round, next_staging);
-  in_flight.push_back(
-      {unit, segment, round, next_staging, comm().exchange_shards(send, s.borders, received, contributes, *stream)});
-  next_staging = (next_staging + 1) % staging.size();
-  ++collectives;
-  ++part.exchanges;
-}
-
-/// Receives prefetched weights before so many transfers have followed that other ranks wait for the place of this one
-/// on the node's board (NodeMemory::slots).
-void ParamStore::State::await_old_gathers() {
-  constexpr int64_t most_behind = 24;
-  for (size_t i = 0; i < units.size(); ++i) {
-    const int64_t gathered = units[i].collective;
-    if (gathered > 0 && collectives - gathered >= most_behind) await(static_cast<int>(i));
-  }
-}
-
-/// Starts those of the unit's exchanges that are not among the first `count` yet started.
-void ParamStore::State::start_exchanges(int unit, size_t count) {
-  UnitState& u = at(unit);
-  while (u.started < count) start_exchange(unit, u.order[u.started++]);
-}
-
-/// A segment's block of rows is written.
-void ParamStore::State::end_rows(int unit, UnitSegment& s) {
-  UnitState& u = at(unit);
-  if (!last || u.by_rows == 0) return;
-  s.written = true;
-  while (u.started < u.by_rows && u.segments[u.order[u.started]].written) {
-    const UnitSegment& next = u.segments[u.order[u.started]];
-    start_exchanges(unit, u.started + 1);
-    if (u.parts.size() == 1) continue;
-    u.part_of(next).open = false;
-    free_gradient(u.part_of(next));
-  }
-  complete_arrived();
-}
-
-/// Adds received gradients to the sums.
-void ParamStore::State::add(GradientExchange& exchange) {
-  UnitState& u = at(exchange.unit);
-  const UnitSegment& s = u.segments[exchange.segment];
-  exchange.transfer.wait(*stream);
-  lay_out_exchange(s, exchange.round, exchange.staging);
-  in_order.clear();
-  for (int r = 0; r < options.size; ++r) {
-    const size_t i = static_cast<size_t>(r);
-    if (contributes[i] == 0 || s.shard_elements() == 0) continue;
-    const void* direct = exchange.transfer.contribution(r);
-    if (r == options.rank) {
-      in_order.push_back(gradient_of(u.part_of(s), s.begin, s.end));
-    } else if (direct != nullptr) {
-      in_order.emplace_back(const_cast<void*>(direct), DType::f32, std::initializer_list<int64_t>{s.shard_elements()});
-    } else {
-      in_order.push_back(received[i]);
-    }
-  }
-  fold(s, exchange.round * options.size, in_order);
-  exchange.transfer.release();
-  exchange.added = true;
-}
-
-/// Adds in the order of the exchanges, since a segment may be in two of them.
-void ParamStore::State::add_arrived() {
-  for (GradientExchange& exchange : in_flight) {
-    if (exchange.added) continue;
-    if (exchange.transfer.pending()) return;
-    add(exchange);
-  }
-}
-
-void ParamStore::State::complete_oldest() {
-  GradientExchange& exchange = in_flight.front();
-  if (!exchange.added) add(exchange);
-  exchange.transfer.finish(*stream, [this] { add_arrived(); });
-  UnitState& u = at(exchange.unit);
-  GradientPart& part = u.part_of(u.segments[exchange.segment]);
-  --part.exchanges;
-  free_gradient(part);
-  in_flight.erase(in_flight.begin());
-}
-
-/// Lets MPI make progress, and frees buffers as early as possible.
-void ParamStore::State::complete_arrived() {
-  add_arrived();
-  while (!in_flight.empty() && in_flight.front().added && !in_flight.front().transfer.is_read()) complete_oldest();
-}
-
-/// Computes total = sum over blocks of (sum over the block's groups), each from the left. The first block is formed in
-/// target. Gradients belong to consecutive groups, of which `group` is the first.
-void ParamStore::State::fold(const UnitSegment& s, int64_t group, std::span<const Tensor> gradients) {
-  while (!gradients.empty()) {
-    const int64_t block = block_of(group);
-    size_t count = 1;
-    while (count < gradients.size() && block_of(group + static_cast<int64_t>(count)) == block) ++count;
-    const std::span<const Tensor> of_block = gradients.first(count);
-    const FoldTarget target = target_of(group, static_cast<int64_t>(count));
-    if (target.to_total) {
-      add_in_order(s.total, of_block, group == 0, *stream);
-    } else {
-      add_in_order(s.block, of_block, target.begins, *stream);
-      if (target.ends) add_into(s.total, s.block, false, *stream);
-    }
-    gradients = gradients.subspan(count);
-    group += static_cast<int64_t>(count);
-  }
-}
-
-ParamStore::State::FoldTarget ParamStore::State::target_of(int64_t group, int64_t count) const {
-  const int64_t block = block_of(group), next = group + count;
-  const bool begins = group == 0 || block_of(group - 1) != block;
-  const bool ends = next == groups || block_of(next) != block;
-  return {block == 0 || (begins && ends && count == 1), begins, ends};
-}
-
-void ParamStore::State::gather_sums() {
-  for (UnitState& u : units) {
-    if (!u.trained()) continue;
-    for (const UnitSegment& s : u.segments) {
-      const Tensor mine = gradient_of(u.part_of(s), s.begin, s.end);
-      copy_on_device(mine.data, s.total.data, mine.bytes(), *stream);
-    }
-  }
-  gather_all([](const UnitState& u) { return u.parts.front().buffer; }, true);
-  finish_gathers();
-}
-
-void ParamStore::begin_step(int64_t groups) {
-  State& s = *state_;
-  LLMTRAIN_CHECK(s.any_trained(), "a parameter store without gradients cannot be trained");
-  LLMTRAIN_CHECK(groups >= 1 && groups <= s.options.groups,
-                 fmt::format("a step of {} groups was planned for at most {}", groups, s.options.groups));
-  LLMTRAIN_CHECK(s.in_flight.empty(), "a step begins before the last one's gradients are finished");
-  s.groups = groups;
-  s.round = -1;
-  for (UnitState& u : s.units) u.reduced = 0;
-}
-
-int64_t ParamStore::rounds() const { return (state_->groups + state_->options.size - 1) / state_->options.size; }
-
-int64_t ParamStore::begin_round(int64_t round) {
-  LLMTRAIN_CHECK(round == state_->round + 1 && round < rounds(), fmt::format("round {} is not the next one", round));
-  state_->round = round;
-  begin_micro_batch(true, true);
-  return state_->group_of(round);
-}
-
-void ParamStore::begin_micro_batch(bool first, bool last) {
-  LLMTRAIN_CHECK((first && last) || state_->options.micro_batches_per_group > 1,
-                 "groups were planned to have one micro-batch");
-  state_->first = first;
-  state_->last = last;
-  // Passes that were recorded and are not launched have counted their reductions, and are begun again.
-  for (UnitState& u : state_->units) u.reduced = std::min(u.reduced, state_->round);
-}
-
-bool ParamStore::accumulate() const { return !state_->first; }
-
-Tensor ParamStore::gradient(int unit, int param) {
-  finish_update();  // it reads the last step's gradient
-  UnitState& u = state_->at(unit);
+Tensor GradientReducer::gradient(int unit, int param) {
+  const UnitState& u = units_[unit];
   LLMTRAIN_CHECK(u.trained(), fmt::format("{} is frozen and has no gradient", u.spec.name));
-  const ParamSpec& spec = u.spec.params.at(static_cast<size_t>(param));
+  const ParamSpec& spec = u.param(param);
   LLMTRAIN_CHECK(u.by_rows == 0 || !spec.by_rows, spec.name + " is written by rows");
   const int64_t offset = u.layout.offset(param);
-  GradientPart& part = *std::prev(std::ranges::upper_bound(u.parts, offset, {}, &GradientPart::first));
-  LLMTRAIN_CHECK(offset + spec.numel() <= part.last, spec.name + " is larger than a segment");
-  return parameter_view(u, state_->open_gradient(u, part), param, part.first);
+  const size_t part = buffers_.part_at(unit, offset);
+  LLMTRAIN_CHECK(offset + spec.numel() <= buffers_.end_of(unit, part), spec.name + " is larger than a segment");
+  return u.view(open(unit, part), param, buffers_.begin_of(unit, part));
 }
 
-ParamStore::RowBlocks::RowBlocks(ParamStore& store, int unit, int param) : store_(store), unit_(unit), param_(param) {
-  store.finish_update();  // it reads the last step's gradient
-  const UnitState& u = store.state_->at(unit);
-  const ParamSpec& spec = u.spec.params.at(static_cast<size_t>(param));
+GradientReducer::RowBlocks::RowBlocks(GradientReducer& reducer, int unit, int param)
+    : reducer_(reducer), unit_(unit), param_(param) {
+  const UnitState& u = reducer.units_[unit];
+  const ParamSpec& spec = u.param(param);
   LLMTRAIN_CHECK(u.trained() && spec.by_rows, spec.name + " is frozen, or not written by rows");
   if (u.by_rows == 0) {
     segment_ = 1;
@@ -292,92 +134,176 @@ ParamStore::RowBlocks::RowBlocks(ParamStore& store, int unit, int param) : store
   while (segment_ < u.segments.size() && u.segments[segment_].first < last) ++segment_;
 }
 
-bool ParamStore::RowBlocks::next() {
-  State& s = *store_.state_;
-  UnitState& u = s.at(unit_);
-  if (written_) s.end_rows(unit_, u.segments[segment_]);
+bool GradientReducer::RowBlocks::next() {
+  if (written_) reducer_.end_rows(unit_, segment_);
   if (segment_ == begin_) return false;
+  const UnitState& u = reducer_.units_[unit_];
+  const GradientBuffers& buffers = reducer_.buffers_;
   const UnitSegment& segment = u.segments[--segment_];
-  GradientPart& part = u.part_of(segment);
-  const ParamSpec& spec = u.spec.params[static_cast<size_t>(param_)];
+  const size_t part = buffers.part_of(unit_, segment_);
+  const ParamSpec& spec = u.param(param_);
   const int64_t offset = u.layout.offset(param_);
   const int64_t first = std::max(segment.first, offset), last = std::min(segment.last, offset + spec.numel());
   first_row_ = (first - offset) / spec.columns;
-  const Tensor flat = s.open_gradient(u, part).rows(first - part.first, last - first);
+  const Tensor flat = reducer_.open(unit_, part).rows(first - buffers.begin_of(unit_, part), last - first);
   gradient_ = flat.reshaped({(last - first) / spec.columns, spec.columns});
   written_ = true;
   return true;
 }
 
-void ParamStore::join_reductions(int unit) {
-  State& s = *state_;
-  UnitState& u = s.at(unit);
-  if (!u.trained() || !s.last || s.group_of(s.round) >= 0) return;
-  finish_update();
-  s.start_exchanges(unit, u.by_rows);
-}
-
-void ParamStore::reduce(int unit) {
-  State& s = *state_;
-  UnitState& u = s.at(unit);
-  if (!u.trained()) return;
-  finish_update();
-  s.complete_arrived();
-  if (!s.last) return;
-  LLMTRAIN_CHECK(u.reduced == s.round, fmt::format("{} is reduced once in a round", u.spec.name));
-  LLMTRAIN_CHECK(u.open || s.group_of(s.round) < 0, fmt::format("{} has no gradient to reduce", u.spec.name));
-  ++u.reduced;
-  s.start_exchanges(unit, u.segments.size());
-  u.started = 0;
-  u.open = false;
-  for (UnitSegment& segment : u.segments) segment.written = false;
-  for (GradientPart& part : u.parts) {
-    part.open = false;
-    s.free_gradient(part);
+/// Fills `contributes_` and `received_`: the received shards of a segment's exchange, contiguous in a staging buffer.
+void GradientReducer::lay_out_exchange(const UnitSegment& s, int64_t round, size_t buffer) {
+  int64_t pieces = 0;
+  for (int r = 0; r < options_.size; ++r) {
+    const size_t i = static_cast<size_t>(r);
+    contributes_[i] = schedule_.group_of(round, r) >= 0 ? 1 : 0;
+    received_[i] = Tensor();
+    if (contributes_[i] == 0 || r == options_.rank || s.shard_elements() == 0) continue;
+    if (gathers_.communicator().reads_directly(r)) continue;
+    received_[i] = part_of(staging_[buffer], pieces * s.shard_elements(), (pieces + 1) * s.shard_elements());
+    ++pieces;
   }
-  s.complete_arrived();  // the last rank to arrive has all data at once
+  LLMTRAIN_CHECK(pieces <= received_shards_, "more gradients arrive than were planned");
 }
 
-bool ParamStore::passes_repeat() const {
-  // Buffers of a ring rotate alike in every pass if no transfer to other ranks is in flight.
-  return state_->policy.whole_weights && (state_->options.size == 1 || state_->options.micro_batches_per_group > 2);
+void GradientReducer::start_exchange(int unit, size_t segment) {
+  const UnitSegment& s = units_[unit].segments[segment];
+  if (options_.size == 1) {
+    const Tensor gradient = buffers_.memory(unit, segment, s.first, s.last);
+    if (!sums_.trivial()) sums_.add(unit, segment, group(), {&gradient, 1}, *stream_);
+    return;
+  }
+  if (in_flight_.size() == staging_.size()) complete_oldest();
+  gathers_.make_way();
+  const Tensor send =
+      group() >= 0 ? buffers_.memory(unit, segment, s.first, s.last) : Tensor(nullptr, DType::f32, {s.elements()});
+  lay_out_exchange(s, round_, next_staging_);
+  in_flight_.push_back({unit, segment, round_, next_staging_,
+                        gathers_.communicator().exchange_shards(send, s.borders, received_, contributes_, *stream_)});
+  next_staging_ = (next_staging_ + 1) % staging_.size();
+  buffers_.begin_exchange(unit, segment);
 }
 
-/// The first micro-batch of a group waits for the weights, and for exchanges of the previous round; the last one starts
-/// the reduction. The first one of a step may contain a deferred update.
-bool ParamStore::pass_is_replayable() const {
-  const State& s = *state_;
-  return passes_repeat() && !s.late_update && (s.options.size == 1 || (!s.first && !s.last && s.in_flight.empty()));
+/// Starts those of the unit's exchanges that are not among the first `count` yet started.
+void GradientReducer::start_exchanges(int unit, size_t count) {
+  size_t& started = at(unit).started;
+  while (started < count) start_exchange(unit, units_[unit].order[started++]);
 }
 
-uint64_t ParamStore::pass_key() const {
-  const State& s = *state_;
-  const uint64_t key = (s.first ? 1u : 0u) | (s.last ? 2u : 0u);
-  if (!s.last || s.policy.gradient_is_sum) return key;
-  const int64_t group = s.group_of(s.round);
-  const State::FoldTarget target = s.target_of(group, 1);
-  return key | (group == 0 ? 4u : 0u) | (target.to_total ? 8u : 0u) | (target.begins ? 16u : 0u) |
-         (target.ends ? 32u : 0u);
+/// A segment's block of rows is written.
+void GradientReducer::end_rows(int unit, size_t segment) {
+  const UnitState& u = units_[unit];
+  Progress& p = at(unit);
+  if (!last_ || u.by_rows == 0) return;
+  p.written[segment] = 1;
+  while (p.started < u.by_rows && p.written[u.order[p.started]] != 0) {
+    const size_t next = u.order[p.started];
+    start_exchanges(unit, p.started + 1);
+    if (buffers_.part_count(unit) > 1) buffers_.close(unit, buffers_.part_of(unit, next));
+  }
+  complete_arrived();
 }
 
-void ParamStore::mark_passes_done() {
-  LLMTRAIN_CHECK(pass_is_replayable(), "these passes cannot be a graph");
-  for (UnitState& u : state_->units) {
-    if (!u.trained()) continue;
-    u.open = !state_->last;
-    for (GradientPart& part : u.parts) part.open = u.open;
-    if (state_->last) ++u.reduced;
+void GradientReducer::add(Exchange& exchange) {
+  const UnitSegment& s = units_[exchange.unit].segments[exchange.segment];
+  exchange.transfer.wait(*stream_);
+  lay_out_exchange(s, exchange.round, exchange.staging);
+  in_order_.clear();
+  for (int r = 0; r < options_.size; ++r) {
+    const size_t i = static_cast<size_t>(r);
+    if (contributes_[i] == 0 || s.shard_elements() == 0) continue;
+    const void* direct = exchange.transfer.contribution(r);
+    if (r == options_.rank) {
+      in_order_.push_back(buffers_.memory(exchange.unit, exchange.segment, s.begin, s.end));
+    } else if (direct != nullptr) {
+      in_order_.emplace_back(const_cast<void*>(direct), DType::f32, std::initializer_list<int64_t>{s.shard_elements()});
+    } else {
+      in_order_.push_back(received_[i]);
+    }
+  }
+  sums_.add(exchange.unit, exchange.segment, schedule_.group_of(exchange.round, 0), in_order_, *stream_);
+  exchange.transfer.release();
+  exchange.added = true;
+}
+
+/// Adds in the order of the exchanges, since a segment may be in two of them.
+void GradientReducer::add_arrived() {
+  for (Exchange& exchange : in_flight_) {
+    if (exchange.added) continue;
+    if (exchange.transfer.pending()) return;
+    add(exchange);
   }
 }
 
-void ParamStore::finish_gradients() {
-  State& s = *state_;
-  while (!s.in_flight.empty()) s.complete_oldest();
-  for (const UnitState& u : s.units) {
-    LLMTRAIN_CHECK(!u.trained() || u.reduced == rounds(),
-                   fmt::format("{} was reduced in {} of {} rounds", u.spec.name, u.reduced, rounds()));
+void GradientReducer::complete_oldest() {
+  Exchange& exchange = in_flight_.front();
+  if (!exchange.added) add(exchange);
+  exchange.transfer.finish(*stream_, [this] { add_arrived(); });
+  buffers_.end_exchange(exchange.unit, exchange.segment);
+  in_flight_.erase(in_flight_.begin());
+}
+
+void GradientReducer::complete_arrived() {
+  add_arrived();
+  while (!in_flight_.empty() && in_flight_.front().added && !in_flight_.front().transfer.is_read()) complete_oldest();
+}
+
+void GradientReducer::reduce(int unit) {
+  complete_arrived();
+  if (!last_) return;
+  const UnitState& u = units_[unit];
+  Progress& p = at(unit);
+  LLMTRAIN_CHECK(p.reduced == round_, fmt::format("{} is reduced once in a round", u.spec.name));
+  LLMTRAIN_CHECK(p.open || group() < 0, fmt::format("{} has no gradient to reduce", u.spec.name));
+  start_exchanges(unit, u.segments.size());
+  ++p.reduced;
+  p.started = 0;
+  p.open = false;
+  std::ranges::fill(p.written, uint8_t{0});
+  for (size_t part = 0; part < buffers_.part_count(unit); ++part) buffers_.close(unit, part);
+  complete_arrived();  // the last rank to arrive has all data at once
+}
+
+void GradientReducer::finish() {
+  while (!in_flight_.empty()) complete_oldest();
+  for (int unit = 0; unit < units_.size(); ++unit) {
+    LLMTRAIN_CHECK(
+        !units_[unit].trained() || at(unit).reduced == rounds(),
+        fmt::format("{} was reduced in {} of {} rounds", units_[unit].spec.name, at(unit).reduced, rounds()));
   }
-  if (s.policy.gather_sums) s.gather_sums();
+  if (gathers_sums_) gather_sums();
+}
+
+void GradientReducer::gather_sums() {
+  for (int unit = 0; unit < units_.size(); ++unit) {
+    const UnitState& u = units_[unit];
+    for (size_t i = 0; i < u.segments.size() && u.trained(); ++i) {
+      const Tensor mine = buffers_.memory(unit, i, u.segments[i].begin, u.segments[i].end);
+      copy_on_device(mine.data, sums_.total(unit, i).data, mine.bytes(), *stream_);
+    }
+  }
+  gathers_.gather_all(true, [this](int unit) { return buffers_.memory(unit, 0); });
+  gathers_.finish_all();
+}
+
+Tensor GradientReducer::sum(int unit, size_t segment) const {
+  if (!gathers_sums_ && !sums_.trivial()) return sums_.total(unit, segment);
+  const UnitSegment& s = units_[unit].segments[segment];
+  return buffers_.memory(unit, segment, s.first, s.last);
+}
+
+uint64_t GradientReducer::pass_key() const {
+  const uint64_t key = (first_ ? 1u : 0u) | (last_ ? 2u : 0u);
+  return last_ ? key | sums_.key(group()) << 2 : key;
+}
+
+void GradientReducer::mark_passes_done() {
+  for (int unit = 0; unit < units_.size(); ++unit) {
+    if (!units_[unit].trained()) continue;
+    at(unit).open = !last_;
+    buffers_.mark(unit, !last_);
+    if (last_) ++at(unit).reduced;
+  }
 }
 
 }  // namespace llmtrain

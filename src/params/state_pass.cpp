@@ -5,144 +5,90 @@
 // travel, and while the device makes the next forward pass with the units that are updated. (Not during the backward
 // pass before: the clipping factor, and whether the update takes place at all, are known only after its end.)
 
-#include <utility>
+#include <algorithm>
 
-#include "kernels/elementwise.hpp"
-#include "params/unit_state.hpp"
+#include "params/offload_transfers.hpp"
+#include "params/state_store.hpp"
 
 namespace llmtrain {
 
-bool ParamStore::State::on_device(Access access) const {
-  return !device_memory_is_host() && !(access == Access::update && updates_on_host());
+StateStore::Pass::Pass(StateStore& store, StateAccess access)
+    : store_(store),
+      access_(access),
+      pieces_(store.offload_.has(master_plane) || (access != StateAccess::masters && store.offload_.has_moments())),
+      on_device_(!device_memory_is_host() && !(access == StateAccess::update && store.offload_.updates_on_host())) {
+  if (!pieces_) return;
+  store_.offload_.begin_pass(access == StateAccess::masters ? 1 : store_.options_.states.size(), changes());
+  OffloadTransfers* transfers = store_.offload_.transfers();
+  if (on_device_ || transfers == nullptr) return;
+  transfers->begin(*store_.stream_);
+  const size_t count = std::min(OffloadTransfers::slots, store_.offload_.layout().pieces().size());
+  for (size_t p = 0; p < count; ++p) transfers->fetch(p, resident_part(p));
 }
 
-void ParamStore::State::begin_pass(Access access) {
-  pass = {access, -1};
-  const bool changes = access == Access::change || access == Access::update;
-  if (changes && ahead != nullptr) ahead->forget();
-  if (ring != nullptr) {
-    ring->begin({0, access == Access::masters ? size_t{1} : options.states.size(), 0, changes ? offloaded.kinds() : 0});
-  }
-  if (on_device(access) || transfers == nullptr) return;
-  transfers->begin(*stream);
-  for (size_t p = 0; p < std::min(OffloadTransfers::slots, offloaded.pieces().size()); ++p) {
-    transfers->fetch(p, resident_part(offloaded.pieces()[p]));
-  }
+StateStore::Pass::~Pass() {
+  if (pieces_) store_.offload_.abandon_pass();
 }
 
-/// Moves to the next piece; returns false at the end.
-bool ParamStore::State::next_piece(Shard& shard) {
-  const std::vector<OffloadPiece>& pieces = offloaded.pieces();
-  if (pass.piece >= 0) leave_piece();
-  if (ring != nullptr ? !ring->next() : pass.piece + 1 == static_cast<int64_t>(pieces.size())) {
-    if (!on_device(pass.access) && transfers != nullptr) transfers->hand_over(*stream);
-    pass.piece = -1;
+bool StateStore::Pass::next() { return pieces_ ? next_piece() : next_whole(); }
+
+bool StateStore::Pass::next_whole() {
+  const UnitStates& units = store_.units_;
+  if (unit_ < 0 || ++segment_ == units[unit_].segments.size()) {
+    do {
+      if (++unit_ == units.size()) return false;
+    } while (!units[unit_].trained());
+    segment_ = 0;
+  }
+  shard_ = store_.shard(unit_, segment_);
+  return true;
+}
+
+/// Tensors of the piece that are not offloaded.
+ParamShard StateStore::Pass::resident_part(size_t index) const {
+  const OffloadPiece& p = piece(index);
+  return store_.shard(p.unit, p.segment).part(p.begin, p.end);
+}
+
+bool StateStore::Pass::next_piece() {
+  OffloadStore& offload = store_.offload_;
+  OffloadTransfers* transfers = offload.transfers();
+  if (piece_ >= 0) leave_piece();
+  const auto index = static_cast<size_t>(++piece_);
+  if (!offload.next_piece(index)) {
+    if (!on_device_ && transfers != nullptr) transfers->hand_over(*store_.stream_);
+    piece_ = -1;
     return false;
   }
-  const auto index = static_cast<size_t>(++pass.piece);
-  const OffloadPiece& piece = pieces[index];
-  shard = resident_part(piece);
-  char* memory = memory_of(piece);
-  if (on_device(pass.access)) {
-    copy_to_device(device_piece.data, memory, offloaded.bytes_of(piece, 0, offloaded.kinds()), *stream);
-    memory = static_cast<char*>(device_piece.data);
+  shard_ = resident_part(index);
+  char* memory = offload.memory_of(piece(index));
+  if (on_device_) {
+    const Tensor& copy = offload.device_piece();
+    copy_to_device(copy.data, memory, offload.layout().bytes_of(piece(index), 0, offload.layout().kinds()),
+                   *store_.stream_);
+    memory = static_cast<char*>(copy.data);
   } else if (transfers != nullptr) {
-    transfers->take(index, resident_part(piece), shard);
+    transfers->take(index, resident_part(index), shard_);
   }
-  add_offloaded(shard, piece, memory);
+  offload.add_tensors(shard_, piece(index), memory);
+  unit_ = piece(index).unit;
+  segment_ = piece(index).segment;
   return true;
 }
 
 /// Stores the changes of the current piece.
-void ParamStore::State::leave_piece() {
-  const std::vector<OffloadPiece>& pieces = offloaded.pieces();
-  const auto index = static_cast<size_t>(pass.piece);
-  const OffloadPiece& piece = pieces[index];
-  if (on_device(pass.access)) {
-    const bool changes = pass.access == Access::change || pass.access == Access::update;
-    const int64_t bytes = offloaded.bytes_of(piece, 0, offloaded.kinds());
-    if (changes) copy_to_host(memory_of(piece), device_piece.data, bytes, *stream);
-    stream->synchronize();
-  } else if (transfers != nullptr) {
-    transfers->give_back(index, resident_part(piece));
+void StateStore::Pass::leave_piece() {
+  const OffloadStore& offload = store_.offload_;
+  const auto index = static_cast<size_t>(piece_);
+  if (on_device_) {
+    const int64_t bytes = offload.layout().bytes_of(piece(index), 0, offload.layout().kinds());
+    if (changes()) copy_to_host(offload.memory_of(piece(index)), offload.device_piece().data, bytes, *store_.stream_);
+    store_.stream_->synchronize();
+  } else if (OffloadTransfers* transfers = offload.transfers(); transfers != nullptr) {
+    transfers->give_back(index, resident_part(index));
     const size_t next = index + OffloadTransfers::slots;
-    if (next < pieces.size()) transfers->fetch(next, resident_part(pieces[next]));
+    if (next < offload.layout().pieces().size()) transfers->fetch(next, resident_part(next));
   }
-}
-
-/// True if updates are deferred. Weights that are prefetched from the file must be all from before the update or all
-/// from after it.
-bool ParamStore::State::updates_late() const { return updates_on_host() && !reads_weights_ahead(); }
-
-/// Updates all units up to this one, and starts the transfer of their weights.
-void ParamStore::State::update_through(int unit) {
-  while (late_update && late_update->updated <= unit) {
-    const bool more = late_update->pass.next();  // the previous piece is in transfer to the device
-    const int updated = more ? late_update->pass.unit() : static_cast<int>(units.size());
-    if (transfers != nullptr) transfers->hand_over(*stream);
-    for (int u = late_update->updated; u < updated && policy.whole_weights && !policy.whole_state; ++u) {
-      if (at(u).trained()) gathers[static_cast<size_t>(u)] = gather(at(u), at(u).weights);
-    }
-    late_update->updated = updated;
-    if (more) {
-      late_update->work(late_update->pass.unit(), late_update->pass.shard());
-    } else {
-      late_update.reset();
-    }
-  }
-}
-
-void ParamStore::update(ShardWork work) {
-  State& s = *state_;
-  finish_update();
-  s.expect_unused();
-  if (s.updates_late()) {
-    if (!s.policy.whole_weights) s.forget_gathered(true);
-    s.late_update.emplace(*this, std::move(work));
-    return;
-  }
-  for (StatePass pass(*this, Access::update); pass.next();) work(pass.unit(), pass.shard());
-  s.expect_unused();
-  s.publish_trained();
-}
-
-void ParamStore::begin_change() {
-  finish_update();
-  if (state_->policy.whole_weights) state_->finish_gathers();
-}
-
-void ParamStore::finish_update() { state_->update_through(unit_count() - 1); }
-
-ParamStore::StatePass::StatePass(ParamStore& store, Access access)
-    : store_(store), pieces_(store.state_->needs_offloaded(access)) {
-  store.finish_update();
-  if (access == Access::change || access == Access::update) store.begin_change();
-  if (pieces_) store.state_->begin_pass(access);
-}
-
-ParamStore::StatePass::~StatePass() {
-  if (pieces_ && store_.state_->ring != nullptr) store_.state_->ring->abandon();
-}
-
-bool ParamStore::StatePass::next() {
-  State& s = *store_.state_;
-  if (!pieces_) {
-    if (unit_ >= 0 && ++segment_ < store_.segment_count(unit_)) {
-      shard_ = store_.shard(unit_, segment_);
-      return true;
-    }
-    do {
-      if (++unit_ == store_.unit_count()) return false;
-    } while (!store_.trained(unit_));
-    segment_ = 0;
-    shard_ = store_.shard(unit_, segment_);
-    return true;
-  }
-  if (!s.next_piece(shard_)) return false;
-  const OffloadPiece& piece = s.offloaded.pieces()[static_cast<size_t>(s.pass.piece)];
-  unit_ = piece.unit;
-  segment_ = piece.segment;
-  return true;
 }
 
 }  // namespace llmtrain

@@ -80,7 +80,7 @@ void print_resume(RunLog& log, const ResumePoint& from) {
 
 /// Prints the sizes of offloaded state. `where`: place of parallel.offload_path in the deck.
 void print_offload(RunLog& log, const ParamStore& params, const std::string& path, const std::string& where) {
-  const int64_t bytes = params.offloaded_bytes(), pinned = params.pinned_bytes();
+  const int64_t bytes = params.offload().disk_bytes(), pinned = params.offload().pinned_bytes();
   if (pinned != 0) {
     log.print(fmt::format("offload    {} per rank in host memory", bytes_text(static_cast<double>(pinned))));
   }
@@ -108,13 +108,14 @@ void print_opening(RunLog& log, const Job& job, const TrainingPlan& plan, const 
   print_machine(log,
                 attention_text(attention_library(), config.run.task, config.model, compute_dtype(config.precision)),
                 job.runtime);
-  const int64_t parameters = params.parameter_count(), trained = params.trained_parameter_count();
+  const int64_t parameters = params.units().parameters(), trained = params.units().trained_parameters();
   print_model(log, config.model, config.precision, parameters,
               trained < parameters ? std::optional(trained) : std::nullopt);
   if (config.run.finetuning == RunConfig::Finetuning::lora) print_quantization(log, config.quantization);
   print_plan(log, config.parallel.zero, config.batch, plan.groups);
   print_memory(log, plan.arena, c);
-  if (params.keeps_gathered()) log.print("gathers    once an update: all weights have memory on every rank");
+  if (params.units().policy().keeps_gathered)
+    log.print("gathers    once an update: all weights have memory on every rank");
   print_offload(log, params, config.parallel.offload_path, config.provenance.where("parallel.offload_path"));
   log.print(fmt::format("data       {} tokens, {} samples, {} steps an epoch; {:.2f} epochs in {} steps",
                         count_text(data.train->tokens()), count_text(stream.samples()),
@@ -226,7 +227,7 @@ std::unique_ptr<TrainingPlan> make_checked_plan(Job& job, const Dataset& data) {
     make(1);
   }
   check_plan(plan->arena, memory_limits(config), communicator);
-  check_host_memory(plan->params().pinned_bytes(), communicator);
+  check_host_memory(plan->params().offload().pinned_bytes(), communicator);
   if (config.parallel.uses_disk()) {
     reserve_disk(plan->params(), config.parallel.offload_path, config.provenance.where("parallel.offload_path"),
                  communicator);
@@ -251,11 +252,11 @@ class TrainingRankPlan : public RankPlan {
  public:
   explicit TrainingRankPlan(std::unique_ptr<TrainingPlan> plan) : plan_(std::move(plan)) {}
   const Arena& arena() const override { return plan_->arena; }
-  int64_t parameters() const override { return plan_->params().parameter_count(); }
-  int64_t trained_parameters() const override { return plan_->params().trained_parameter_count(); }
-  int64_t state_bytes() const override { return plan_->params().state_bytes(); }
-  int64_t offloaded_bytes() const override { return plan_->params().offloaded_bytes(); }
-  int64_t pinned_bytes() const override { return plan_->params().pinned_bytes(); }
+  int64_t parameters() const override { return plan_->params().units().parameters(); }
+  int64_t trained_parameters() const override { return plan_->params().units().trained_parameters(); }
+  int64_t state_bytes() const override { return plan_->params().units().state_bytes(); }
+  int64_t offloaded_bytes() const override { return plan_->params().offload().disk_bytes(); }
+  int64_t pinned_bytes() const override { return plan_->params().offload().pinned_bytes(); }
   int64_t host_bytes() const override { return plan_->rollouts ? plan_->rollouts->host_bytes() : 0; }
 
  private:

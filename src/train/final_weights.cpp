@@ -29,7 +29,7 @@ struct MasterWeights : StoreState {
 void export_policy(const ExportOptions& options, RoleModel& policy, Communicator& communicator) {
   ParamStore& params = policy.params();
   const std::string& folder = policy.weights().folder;
-  const bool rounded = params.trained_parameter_count() < params.parameter_count() && !folder.empty();
+  const bool rounded = params.units().trained_parameters() < params.units().parameters() && !folder.empty();
   std::optional<FolderValues> stored;
   throw_on_all_ranks(communicator, [&] {
     if (rounded && communicator.rank() == 0) stored.emplace(folder, policy.shape(), policy.actor_units());

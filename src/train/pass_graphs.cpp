@@ -27,9 +27,11 @@ std::string PassGraphs::refusal(bool wanted, const ModelConfig& model, const Par
 }
 
 Graph* PassGraphs::find(const Batch& batch) {
-  if (!used_ || !params_.pass_is_replayable()) return nullptr;
+  if (!used_) return nullptr;
+  const std::optional<uint64_t> place = params_.pass_key();
+  if (!place) return nullptr;
   if (Recorder::current() != nullptr) return nullptr;  // a profile needs every kernel separately
-  const Shape shape{batch.tokens, batch.segment_count, batch.longest_segment, params_.pass_key()};
+  const Shape shape{batch.tokens, batch.segment_count, batch.longest_segment, *place};
   const auto found = graphs_.find(shape);
   if (found != graphs_.end()) return found->second.recorded() || limit_.empty() ? &found->second : nullptr;
   if (graphs_.size() < max_shapes) graphs_.try_emplace(shape);

@@ -45,7 +45,7 @@ int64_t Snapshot::bytes(const ParamStore& store) {
     if (!store.trained(u)) continue;
     for (size_t segment = 0; segment < store.segment_count(u); ++segment) {
       const UnitRange own = store.owned(u, segment);
-      for (size_t p = 0; p < store.states().size(); ++p) n += store.planes(u).bytes(p, own.begin, own.end);
+      for (size_t p = 0; p < store.states().size(); ++p) n += store.units()[u].planes.bytes(p, own.begin, own.end);
     }
   }
   return n;

@@ -38,8 +38,10 @@ bool StepPasses::prepare(int64_t data_step) {
   local_micro_batches_.clear();
   next_local_ = 0;
   const int64_t micro_batches = static_cast<int64_t>(step_.micro_batches.size());
-  const int64_t groups = plan_.groups.used(micro_batches);
-  for (int64_t group = communicator_.rank(); group < groups; group += communicator_.size()) {
+  const GroupSchedule schedule{plan_.groups.used(micro_batches), communicator_.size()};
+  for (int64_t round = 0; round < schedule.rounds(); ++round) {
+    const int64_t group = schedule.group_of(round, communicator_.rank());
+    if (group < 0) continue;
     const int64_t end = std::min(plan_.groups.begin(group + 1), micro_batches);
     for (int64_t index = plan_.groups.begin(group); index < end; ++index) local_micro_batches_.push_back(index);
   }

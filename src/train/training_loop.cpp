@@ -54,7 +54,7 @@ TrainingLoop::TrainingLoop(TrainingOptions options, TrainingPlan& plan, Runtime&
 void TrainingLoop::start() {
   const ResumePoint* from = options_.checkpoints.from;
   RoleModel& policy = run_.plan.models.at(Role::policy);
-  const bool has_frozen = policy.params().trained_parameter_count() < policy.params().parameter_count();
+  const bool has_frozen = policy.params().units().trained_parameters() < policy.params().units().parameters();
   if (from == nullptr || has_frozen) {  // checkpoints do not contain frozen weights
     const LoadedWeights loaded = policy.load(run_.runtime.communicator(), run_.runtime.stream(), from == nullptr);
     if (!loaded.text.empty()) run_.log.print("weights    " + loaded.text);

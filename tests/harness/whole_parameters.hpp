@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "harness/harness.hpp"
+#include "params/param_store.hpp"
 #include "params/slice_quantizer.hpp"
 
 namespace llmtrain::test {
@@ -38,7 +39,7 @@ inline ParamStoreOptions store_options(const Communicator& ranks, const StoreLay
 inline void quantize_parameter(ParamStore& store, int unit, int param, const float* values, Communicator& ranks) {
   const ParamSpec& spec = store.spec(unit).params[static_cast<size_t>(param)];
   for (size_t s = 0; s < spec.slices.size(); ++s) {
-    SliceQuantizer quantizer(store, unit, param, static_cast<int>(s));
+    SliceQuantizer quantizer(store.units()[unit], param, static_cast<int>(s));
     const float* first = values + spec.slices[s].first_row * spec.columns;
     for (const ElementRange& range : quantizer.ranges(512)) quantizer.put(range, first + range.begin, stream());
     quantizer.finish(ranks, stream());

@@ -144,7 +144,7 @@ TEST(ParamStorePlan, AwkwardUnitsAreHeldOnceOverAllRanks) {
         EXPECT_EQ(own.begin, store.layout(u).borders(size)[static_cast<size_t>(rank)]);
         elements += own.end - own.begin;
       }
-      EXPECT_EQ(store.parameter_count(), 256 * 13 + 8 + 8 + 256 * 7);
+      EXPECT_EQ(store.units().parameters(), 256 * 13 + 8 + 8 + 256 * 7);
     }
     EXPECT_EQ(elements, 256 * (14 + 1 + 7));
     EXPECT_EQ(optimizer, 12 * elements);

@@ -139,7 +139,7 @@ class ToyTrainer {
     if (!units_[static_cast<size_t>(source.unit)].params[static_cast<size_t>(source.param)].by_rows) {
       return write(store_.gradient(source.unit, source.param), 0, source, accumulate);
     }
-    for (ParamStore::RowBlocks blocks(store_, source.unit, source.param); blocks.next();) {
+    for (ParamStore::RowBlocks blocks = store_.row_blocks(source.unit, source.param); blocks.next();) {
       write(blocks.gradient(), blocks.first_row() * blocks.gradient().dim(1), source, accumulate);
     }
   }

@@ -166,7 +166,7 @@ class Job {
     if (!store_.spec(source.unit).params[static_cast<size_t>(source.param)].by_rows) {
       return write(store_.gradient(source.unit, source.param), 0);
     }
-    for (ParamStore::RowBlocks blocks(store_, source.unit, source.param); blocks.next();) {
+    for (ParamStore::RowBlocks blocks = store_.row_blocks(source.unit, source.param); blocks.next();) {
       write(blocks.gradient(), blocks.first_row() * blocks.gradient().dim(1));
     }
   }
@@ -334,7 +334,7 @@ TEST_F(OwnStates, AreEstimatedByTheirPlanes) {
     return of(store, arena);
   };
   const auto planned = [](const ParamStore&, const Arena& a) { return a.bytes(MemoryCategory::optimizer); };
-  const auto saved = [](const ParamStore& s, const Arena&) { return s.state_bytes(); };
+  const auto saved = [](const ParamStore& s, const Arena&) { return s.units().state_bytes(); };
   constexpr int64_t n = 256 * 1024;
   for (const auto& of : {+planned, +saved}) {
     EXPECT_EQ(bytes(own_states, of), n * 4 + n + n / 256 * 8);

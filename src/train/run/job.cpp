@@ -138,7 +138,7 @@ void check_host_memory(int64_t bytes, Communicator& communicator) {
 
 void reserve_disk(ParamStore& params, const std::string& folder, const std::string& where, Communicator& communicator) {
   // The ranks of a node share its disk: they report one error, with the sum.
-  const std::string host = host_name(), own = fmt::format("{} {}", params.offloaded_bytes(), host);
+  const std::string host = host_name(), own = fmt::format("{} {}", params.offload().disk_bytes(), host);
   int64_t of_node = 0;
   for (const std::string& other : communicator.gather_all(own)) {
     std::istringstream text(other);

@@ -12,6 +12,7 @@
 #include "harness/dtype_text.hpp"
 #include "harness/peak_memory.hpp"
 #include "params/param_store.hpp"
+#include "params/reduction_groups.hpp"
 
 namespace llmtrain {
 namespace {
@@ -259,6 +260,21 @@ TEST(ParamStorePlan, RefusesWhatCannotBe) {
   UnitSpec gap = unit("gap", 256);
   gap.params[0].slices = {{"first", 0, 10}};
   EXPECT_THROW(ParamStore({gap}, {}), Error);
+}
+
+// The data's prefetch and the reducer agree by it on the groups of a rank.
+TEST(ParamStorePlan, EveryGroupHasOneRankAndRound) {
+  for (const int64_t ranks : {1, 3, 4}) {
+    const GroupSchedule schedule{7, ranks};
+    std::vector<int64_t> groups;
+    for (int64_t round = 0; round < schedule.rounds(); ++round) {
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        if (const int64_t group = schedule.group_of(round, rank); group >= 0) groups.push_back(group);
+      }
+    }
+    std::ranges::sort(groups);
+    EXPECT_EQ(groups, (std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6})) << ranks;
+  }
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ struct Matrix {
 
 std::vector<Matrix> hidden_matrices(const ParamStore& params) {
   std::vector<Matrix> matrices;
-  for_each_slice(params.units().specs(), [&](const SlicePlace& at, const ParamSpec& param, const ParamSlice& slice) {
+  for_each_slice(params.units(), [&](const SlicePlace& at, const ParamSpec& param, const ParamSlice& slice) {
     if (!params.trained(at.unit) || !param.hidden || slice.fixed) return;
     const int64_t first = params.layout(at.unit).offset(at.param, at.slice);
     matrices.push_back({at.unit, first, slice.rows, param.columns, slice.transposed, param.lr_scale});

@@ -70,13 +70,15 @@ struct SlicePlace {
   }
 };
 
-/// Calls f(place, param, slice) for each slice of a range of UnitSpec, in order.
+inline const UnitSpec& spec_of(const UnitSpec& unit) { return unit; }
+
+/// Calls f(place, param, slice) for each slice of a range of units, which spec_of() accepts, in order.
 template <class Units, class F>
 void for_each_slice(const Units& units, const F& f) {
   SlicePlace place{};
-  for (const UnitSpec& unit : units) {
+  for (const auto& unit : units) {
     place.param = 0;
-    for (const ParamSpec& param : unit.params) {
+    for (const ParamSpec& param : spec_of(unit).params) {
       place.slice = 0;
       for (const ParamSlice& slice : param.slices) {
         f(place, param, slice);

@@ -212,7 +212,7 @@ int64_t UnitStates::parameters() const {
 
 int64_t UnitStates::trained_parameters() const {
   int64_t count = 0;
-  for_each_slice(specs(), [&](const SlicePlace& at, const ParamSpec& param, const ParamSlice& slice) {
+  for_each_slice(units_, [&](const SlicePlace& at, const ParamSpec& param, const ParamSlice& slice) {
     if ((*this)[at.unit].trained() && !slice.fixed) count += slice.rows * param.columns;
   });
   return count;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <ranges>
 #include <span>
 #include <string>
 #include <utility>
@@ -119,6 +118,8 @@ struct UnitState {
   void order_segments();
 };
 
+inline const UnitSpec& spec_of(const UnitState& unit) { return unit.spec; }
+
 /// The units of a store, and how they are stored.
 class UnitStates {
  public:
@@ -133,7 +134,6 @@ class UnitStates {
   auto end() { return units_.end(); }
   auto begin() const { return units_.begin(); }
   auto end() const { return units_.end(); }
-  auto specs() const { return std::views::transform(units_, &UnitState::spec); }
 
   bool any_trained() const;
   int64_t parameters() const;          ///< padding excluded

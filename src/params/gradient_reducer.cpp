@@ -306,4 +306,10 @@ void GradientReducer::mark_passes_done() {
   }
 }
 
+void GradientReducer::repeat_micro_batch() {
+  for (int unit = 0; unit < units_.size() && last_; ++unit) {
+    if (units_[unit].trained()) --at(unit).reduced;
+  }
+}
+
 }  // namespace llmtrain

@@ -69,6 +69,7 @@ class GradientReducer {
   bool is_replayable() const { return options_.size == 1 || (!first_ && !last_ && in_flight_.empty()); }
   uint64_t pass_key() const;
   void mark_passes_done();
+  void repeat_micro_batch();
 
  private:
   /// A segment's gradient that is sent to the owners of its shards.

@@ -91,7 +91,7 @@ void ParamStore::join_reductions(int unit) {
 }
 
 void ParamStore::reduce(int unit) {
-  if (!trained(unit)) return;
+  if (!units_[unit].trained()) return;
   finish_update();
   reducer_.reduce(unit);
 }
@@ -106,6 +106,11 @@ void ParamStore::mark_passes_done() {
   reducer_.mark_passes_done();
 }
 
+void ParamStore::repeat_micro_batch() {
+  LLMTRAIN_CHECK(pass_key().has_value(), "these passes cannot be a graph");
+  reducer_.repeat_micro_batch();
+}
+
 ParamStore::StatePass ParamStore::state_pass(Access access) {
   finish_update();
   if (access == Access::change || access == Access::update) begin_change();
@@ -116,7 +121,7 @@ ParamStore::StatePass ParamStore::state_pass(Access access) {
 void ParamStore::update_through(int unit) {
   while (late_update_ && late_update_->updated <= unit) {
     const bool more = late_update_->pass.next();  // the previous piece is in transfer to the device
-    const int updated = more ? late_update_->pass.unit() : unit_count();
+    const int updated = more ? late_update_->pass.unit() : units_.size();
     if (offload_.transfers() != nullptr) offload_.transfers()->hand_over(*stream_);
     weights_.publish_units(late_update_->updated, updated);
     late_update_->updated = updated;
@@ -174,8 +179,8 @@ void ParamStore::publish_weights() {
 
 void ParamStore::publish_masters() {
   finish_update();
-  for (int unit = 0; unit < unit_count() && policy_.whole_state && options_.size > 1; ++unit) {
-    if (!trained(unit)) continue;
+  for (int unit = 0; unit < units_.size() && policy_.whole_state && options_.size > 1; ++unit) {
+    if (!units_[unit].trained()) continue;
     if (offload_.has(master_plane)) {
       share_masters(unit);
       continue;

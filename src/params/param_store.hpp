@@ -24,7 +24,7 @@
 //
 //   begin_step(groups)
 //   for round: begin_round(round)
-//     for micro-batch slot: begin_micro_batch(first, last); again if passes were recorded, but not launched
+//     for micro-batch slot: begin_micro_batch(first, last)
 //       forward:  prefetch(u+1) acquire(u) weight(u, p) release(u)
 //       backward: the same, and gradient(u, p) written, then reduce(u); matrices by RowBlocks in between
 //   finish_gradients(); [norm]; update(work on shards)
@@ -71,13 +71,7 @@ class ParamStore {
   /// Starts communication; called after the arena is committed. communicator.size() must be options.size.
   void start(Communicator& communicator, Stream& stream);
 
-  const ParamStoreOptions& options() const { return options_; }
-  const StatePlanes& states() const { return options_.states; }
   const UnitStates& units() const { return units_; }
-  int unit_count() const { return units_.size(); }
-  const UnitSpec& spec(int unit) const { return units_[unit].spec; }
-  const UnitLayout& layout(int unit) const { return units_[unit].layout; }
-  bool trained(int unit) const { return spec(unit).trained; }
 
   /// Initialises values as a function of (seed, slice name, element), then calls publish_weights(). `frozen` = false:
   /// those of trained units alone, not yet published.
@@ -125,9 +119,10 @@ class ParamStore {
   std::optional<uint64_t> pass_key() const;
   /// Updates the state as if the passes had run, after their graph has been launched.
   void mark_passes_done();
+  /// Restores the state before the micro-batch's passes, which were recorded, but have not run, and will.
+  void repeat_micro_batch();
 
   using Shard = ParamShard;
-  size_t segment_count(int unit) const { return units_[unit].segments.size(); }
   /// Offloaded tensors are empty in it; a StatePass provides them.
   Shard shard(int unit, size_t segment) const { return state_.shard(unit, segment); }
   /// The elements of the segment that this rank counts in sums over the whole model (norm, hash): disjoint over ranks
@@ -152,7 +147,7 @@ class ParamStore {
   void begin_change();
   /// Completes a deferred update. Call it before reading or writing state; passes, gradients, and calls that gather or
   /// publish do so.
-  void finish_update() { update_through(unit_count() - 1); }
+  void finish_update() { update_through(units_.size() - 1); }
 
   /// Copies a plane's values for elements [begin, begin + count) of a unit, all of them in one shard of this rank, from
   /// or to host memory: whole chunks, unless the plane has a value per element. Any thread may read while nothing is

@@ -23,7 +23,7 @@ constexpr size_t read_elements = size_t{1} << 18;  ///< elements of a checkpoint
 NameSet trained_names(const ParamStore& params) {
   NameSet names;
   for_each_slice(params.units(), [&](const SlicePlace& place, const ParamSpec&, const ParamSlice& slice) {
-    if (params.trained(place.unit) && !slice.fixed) names.insert(slice.name);
+    if (params.units()[place.unit].trained() && !slice.fixed) names.insert(slice.name);
   });
   return names;
 }

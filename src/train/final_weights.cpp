@@ -36,7 +36,7 @@ void export_policy(const ExportOptions& options, RoleModel& policy, Communicator
   });
   const auto gather = [&](int unit, int64_t begin, int64_t end, float* out) {
     params.gather_range(unit, begin, end, out);
-    if (stored && !params.trained(unit)) stored->read(unit, begin, end, out);
+    if (stored && !params.units()[unit].trained()) stored->read(unit, begin, end, out);
   };
   export_model(options, policy.shape(), policy.actor_units(), gather, communicator);
 }

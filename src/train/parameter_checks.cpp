@@ -8,7 +8,7 @@
 namespace llmtrain {
 
 uint64_t ParameterHash::compute() {
-  unit_hashes_.assign(static_cast<size_t>(params_.unit_count()), 0);
+  unit_hashes_.assign(static_cast<size_t>(params_.units().size()), 0);
   for (ParamStore::StatePass pass = params_.state_pass(ParamStore::Access::masters); pass.next();) {
     const ParamStore::Shard& shard = pass.shard();
     const UnitRange owned = shard.part_of(params_.owned(pass.unit(), pass.segment()));

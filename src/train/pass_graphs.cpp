@@ -38,8 +38,7 @@ Graph* PassGraphs::find(const Batch& batch) {
   return nullptr;
 }
 
-bool PassGraphs::record(Graph& graph, Stream& stream, const std::function<void()>& begin,
-                        const std::function<void()>& passes) {
+bool PassGraphs::record(Graph& graph, Stream& stream, const std::function<void()>& passes) {
   // The rest of what a plan leaves free is for kernels that are loaded later, and for scratch.
   const int64_t available = device_memory().available, floor = device_reserve_bytes() / 2;
   if (available - largest_ < floor) {
@@ -55,7 +54,7 @@ bool PassGraphs::record(Graph& graph, Stream& stream, const std::function<void()
   }
   if (!graph.recorded()) {
     limit_ = fmt::format("the driver has no memory for one more, with {} free", text(available));
-    begin();
+    params_.repeat_micro_batch();
     return false;
   }
   largest_ = std::max(largest_, available - device_memory().available);

@@ -1,7 +1,6 @@
 #include "train/step_passes.hpp"
 
 #include <algorithm>
-#include <functional>
 
 #include "core/activity.hpp"
 #include "core/clock.hpp"
@@ -87,10 +86,9 @@ void StepPasses::run(int64_t step, StepRecord::Phases& phases) {
     const int64_t first = group < 0 ? 0 : groups.begin(group);
     const int64_t end = group < 0 ? 0 : std::min(groups.begin(group + 1), micro_batches);
     for (int64_t slot = 0; slot < groups.max_size(); ++slot) {
-      const auto begin = [&] { params.begin_micro_batch(slot == 0, slot + 1 == groups.max_size()); };
-      begin();
+      params.begin_micro_batch(slot == 0, slot + 1 == groups.max_size());
       if (first + slot < end) {
-        run_micro_batch(std::ref(begin), phases);  // a copy would be allocated
+        run_micro_batch(phases);
       } else {
         run_idle_pass(phases);
       }
@@ -110,7 +108,7 @@ void StepPasses::run_idle_pass(StepRecord::Phases& phases) {
   phases.reduction += now() - begin;
 }
 
-void StepPasses::run_micro_batch(const std::function<void()>& begin_again, StepRecord::Phases& phases) {
+void StepPasses::run_micro_batch(StepRecord::Phases& phases) {
   ProfileSpan phase(SpanKind::phase, "data");
   const double begin = now(), waited = seconds_waited();
   report_progress();
@@ -140,7 +138,7 @@ void StepPasses::run_micro_batch(const std::function<void()>& begin_again, StepR
     batch.documents = &documents_;
     plan_.reference->score(ctx_, batch, statistics.logp, buffers.documents, documents_, DataPart::train);
   }
-  graphs_.run(batch, ctx_.stream, begin_again, [&] {
+  graphs_.run(batch, ctx_.stream, [&] {
     phase.next("forward");
     model.forward(ctx_, &batch);
     phase.next("head");

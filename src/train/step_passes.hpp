@@ -36,7 +36,7 @@ class StepPasses {
  private:
   void set_step(int64_t step);
   /// begin_again: see PassGraphs::run.
-  void run_micro_batch(const std::function<void()>& begin_again, StepRecord::Phases& phases);
+  void run_micro_batch(StepRecord::Phases& phases);
   void run_idle_pass(StepRecord::Phases& phases);
 
   TrainingPlan& plan_;

@@ -142,7 +142,7 @@ TEST(ParamStorePlan, AwkwardUnitsAreHeldOnceOverAllRanks) {
       optimizer += arena.bytes(MemoryCategory::optimizer);
       for (int u = 0; u < 3; ++u) {
         const UnitRange own = store.owned(u, 0);
-        EXPECT_EQ(own.begin, store.layout(u).borders(size)[static_cast<size_t>(rank)]);
+        EXPECT_EQ(own.begin, store.units()[u].layout.borders(size)[static_cast<size_t>(rank)]);
         elements += own.end - own.begin;
       }
       EXPECT_EQ(store.units().parameters(), 256 * 13 + 8 + 8 + 256 * 7);

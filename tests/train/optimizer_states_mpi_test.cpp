@@ -145,8 +145,8 @@ class Job {
       store_.begin_step(test::groups_of(toy, step));
       for (int64_t round = 0; round < store_.rounds(); ++round) {
         const int64_t group = store_.begin_round(round);
-        for (int unit = store_.unit_count() - 1; unit >= 0; --unit) {
-          for (size_t p = 0; group >= 0 && p < store_.spec(unit).params.size(); ++p) {
+        for (int unit = store_.units().size() - 1; unit >= 0; --unit) {
+          for (size_t p = 0; group >= 0 && p < store_.units()[unit].spec.params.size(); ++p) {
             write_gradient({step, group, 0, unit, static_cast<int>(p), 1});
           }
           store_.reduce(unit);
@@ -163,7 +163,7 @@ class Job {
       copy_to_device(to.data, values.data() + first, to.bytes(), stream());
       stream().synchronize();
     };
-    if (!store_.spec(source.unit).params[static_cast<size_t>(source.param)].by_rows) {
+    if (!store_.units()[source.unit].spec.params[static_cast<size_t>(source.param)].by_rows) {
       return write(store_.gradient(source.unit, source.param), 0);
     }
     for (ParamStore::RowBlocks blocks = store_.row_blocks(source.unit, source.param); blocks.next();) {
@@ -175,8 +175,8 @@ class Job {
   uint64_t hash() {
     std::vector<uint64_t> sum{0};
     store_.finish_update();
-    for (int unit = 0; unit < store_.unit_count(); ++unit) {
-      for (size_t segment = 0; segment < store_.segment_count(unit); ++segment) {
+    for (int unit = 0; unit < store_.units().size(); ++unit) {
+      for (size_t segment = 0; segment < store_.units()[unit].segments.size(); ++segment) {
         const UnitRange own = store_.owned(unit, segment);
         for (size_t plane = 0; plane < own_states.size(); ++plane) {
           std::vector<char> bytes(static_cast<size_t>(own_states[plane].bytes(chunk_elements)));

@@ -35,7 +35,6 @@ class StepPasses {
 
  private:
   void set_step(int64_t step);
-  /// begin_again: see PassGraphs::run.
   void run_micro_batch(StepRecord::Phases& phases);
   void run_idle_pass(StepRecord::Phases& phases);
 

@@ -360,8 +360,8 @@ int run_evaluation(Job& job) {
   }
   RunLogOptions options = log_options(config, root ? &*directory : nullptr, task->plan(), communicator);
   options.earlier = earlier;
-  for (const MetricSpec& metric : task->metrics().subspan(1)) options.metrics.emplace_back(metric.name);
-  options.scores = task->scores().names();
+  for (const MetricSpec& metric : task->metrics().subspan(1)) options.run.metrics.emplace_back(metric.name);
+  options.run.scores = task->scores().names();
   std::optional<RunLog> log;
   throw_on_all_ranks(communicator, [&] { log.emplace(options); });
   print_opening(*log, job, *task, data);

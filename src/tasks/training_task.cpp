@@ -327,11 +327,11 @@ int run_training(Job& job) {
   describe_work(log_setup, *plan, config.evaluation, config.batch.sequence_length);
   log_setup.earlier = earlier;
   log_setup.optimum = data.optimum;
-  log_setup.scores = plan->scores.names();
-  for (const MetricSpec& metric : plan->objective->metrics().subspan(1)) log_setup.metrics.emplace_back(metric.name);
-  if (config.curriculum.active()) log_setup.metrics.emplace_back("curriculum");
+  log_setup.run.scores = plan->scores.names();
+  for (const MetricSpec& metric : plan->objective->metrics().subspan(1)) log_setup.run.metrics.emplace_back(metric.name);
+  if (config.curriculum.active()) log_setup.run.metrics.emplace_back("curriculum");
   if (plan->rollouts) {
-    for (const RolloutMetric& metric : plan->rollouts->metrics()) log_setup.metrics.push_back(metric.name);
+    for (const RolloutMetric& metric : plan->rollouts->metrics()) log_setup.run.metrics.push_back(metric.name);
   }
   if (from) {
     log_setup.resumed = log_state(from->manifest);

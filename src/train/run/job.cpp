@@ -161,16 +161,16 @@ void reserve_disk(ParamStore& params, const std::string& folder, const std::stri
 RunLogOptions log_options(const Config& config, const RunDirectory* directory, const Arena& plan,
                           Communicator& communicator) {
   RunLogOptions options;
-  options.directory = directory != nullptr ? directory->path() : "";
+  options.run.directory = directory != nullptr ? directory->path() : "";
   options.active = communicator.rank() == 0;
   options.every_steps = config.log.every_steps;
   options.every_first = config.log.every_first;
   options.sinks = config.log.sinks;
-  options.name = config.run.name;
-  options.settings = deck_settings(config);
-  options.wandb = config.wandb;
-  options.scales_loss = config.precision.compute == PrecisionConfig::Compute::fp16;
-  options.ranks = communicator.size();
+  options.run.name = config.run.name;
+  options.run.settings = deck_settings(config);
+  options.run.wandb = config.wandb;
+  options.run.scales_loss = config.precision.compute == PrecisionConfig::Compute::fp16;
+  options.run.ranks = communicator.size();
   options.memory_bytes = plan.bytes();
   if (!device_memory_is_host()) {
     options.peak_flops = peak_flops(device_description(), name_of(config.precision.compute)) * communicator.size() /

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/activity.hpp"
+#include "core/number_text.hpp"
 #include "kernels/workspace.hpp"
 #include "metrics/console.hpp"
 #include "models/lora.hpp"

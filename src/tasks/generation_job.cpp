@@ -16,6 +16,7 @@
 #include "core/files/content_hash.hpp"
 #include "core/files/file_handle.hpp"
 #include "core/files/json_reader.hpp"
+#include "core/number_text.hpp"
 #include "data/tokenize/dataset_tokenizer.hpp"
 #include "hf/adapters/adapter_config.hpp"
 #include "metrics/console.hpp"

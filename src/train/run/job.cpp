@@ -379,15 +379,4 @@ void print_warnings(RunLog& log, std::span<const std::string> notes, Runtime& ru
   warn_of_mixed_devices(log, runtime.communicator());
 }
 
-std::string counted(int64_t n, const std::string& noun) { return count_text(n) + " " + noun + (n == 1 ? "" : "s"); }
-
-std::string count_text(int64_t n) {
-  std::string digits = std::to_string(n), out;
-  for (size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) out += ',';
-    out += digits[i];
-  }
-  return out;
-}
-
 }  // namespace llmtrain

@@ -81,9 +81,4 @@ void warn_of_missing_targets(RunLog& log, const DataStream& data, Communicator& 
 /// Prints the deck's notes, and warnings about the machines. Collective.
 void print_warnings(RunLog& log, std::span<const std::string> notes, Runtime& runtime);
 
-/// 1234567 -> "1,234,567"
-std::string count_text(int64_t n);
-/// Returns, for example, "1 row", "1,234 rows".
-std::string counted(int64_t n, const std::string& noun);
-
 }  // namespace llmtrain

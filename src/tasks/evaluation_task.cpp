@@ -22,7 +22,7 @@
 #include "tasks/stop_tokens.hpp"
 #include "tasks/tasks.hpp"
 #include "train/config/sequence_length.hpp"
-#include "train/run/job.hpp"
+#include "tasks/opening_lines.hpp"
 #include "train/run/stop_monitor.hpp"
 
 namespace llmtrain {

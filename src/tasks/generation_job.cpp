@@ -27,7 +27,7 @@
 #include "tasks/tasks.hpp"
 #include "text/tokens_beyond_embedding.hpp"
 #include "train/config/sequence_length.hpp"
-#include "train/run/job.hpp"
+#include "tasks/opening_lines.hpp"
 #include "train/run/resume.hpp"
 #include "train/run/stop_monitor.hpp"
 

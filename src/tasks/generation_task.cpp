@@ -12,7 +12,7 @@
 #include "core/stop_request.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/launcher.hpp"
-#include "train/run/job.hpp"
+#include "tasks/opening_lines.hpp"
 
 namespace llmtrain {
 

@@ -13,7 +13,7 @@
 #include "roles/model_set.hpp"
 #include "train/config/config.hpp"
 #include "train/run/estimate.hpp"
-#include "train/run/job.hpp"
+#include "tasks/opening_lines.hpp"
 
 namespace llmtrain {
 

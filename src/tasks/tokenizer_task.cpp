@@ -7,7 +7,7 @@
 #include "data/tokenize/trained_tokenizer.hpp"
 #include "metrics/console.hpp"
 #include "tasks/tasks.hpp"
-#include "train/run/job.hpp"
+#include "tasks/opening_lines.hpp"
 #include "train/run/run_directory.hpp"
 #include "train/run/stop_monitor.hpp"
 

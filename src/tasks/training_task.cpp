@@ -21,7 +21,7 @@
 #include "train/evaluate.hpp"
 #include "train/measure.hpp"
 #include "train/run/dashboard_process.hpp"
-#include "train/run/job.hpp"
+#include "tasks/opening_lines.hpp"
 #include "train/run/memory_limit.hpp"
 #include "train/run/resume.hpp"
 #include "train/run/run_directory.hpp"

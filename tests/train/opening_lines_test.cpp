@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "train/run/job.hpp"
+#include "tasks/opening_lines.hpp"
 
 namespace llmtrain {
 namespace {

@@ -1,4 +1,4 @@
-#include "train/run/job.hpp"
+#include "tasks/opening_lines.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

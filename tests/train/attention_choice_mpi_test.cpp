@@ -6,7 +6,7 @@
 #include "core/error.hpp"
 #include "core/machine.hpp"
 #include "harness/harness.hpp"
-#include "tasks/opening_lines.hpp"
+#include "train/run/libraries.hpp"
 
 namespace llmtrain {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tasks/opening_lines.hpp"
+#include "train/run/libraries.hpp"
 #include "train/run/resume.hpp"
 
 namespace llmtrain {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tasks/opening_lines.hpp"
+#include "train/run/libraries.hpp"
 
 namespace llmtrain {
 namespace {

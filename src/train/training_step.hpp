@@ -18,7 +18,7 @@
 
 #include "core/exact_sum.hpp"
 #include "optim/schedule_config.hpp"
-#include "train/run_context.hpp"
+#include "train/run_progress.hpp"
 #include "train/step_passes.hpp"
 #include "train/training_plan.hpp"
 

@@ -70,7 +70,7 @@ class Objective {
   virtual ObjectiveNeeds needs() const { return {}; }
   /// Sees the documents of a step before its passes, if needs().step_statistics.
   virtual void begin_step(const StepDocuments& /*documents*/) {}
-  /// Registers memory for batches of at most so many rows and segments.
+  /// Registers memory for batches of at most this many rows and segments.
   virtual void plan(Arena& /*arena*/, int64_t /*max_rows*/, int64_t /*max_segments*/) {}
   /// Log-probabilities that are compared with those of another pass must not depend on the other rows of a batch.
   ProductRole product_role() const { return needs().documents ? ProductRole::prefill : ProductRole::training; }

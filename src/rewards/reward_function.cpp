@@ -188,7 +188,7 @@ std::unique_ptr<RewardFunction> make_reward_function(const RewardSpec& spec, Dur
     case RewardSpec::Kind::model:
       break;
   }
-  LLMTRAIN_CHECK(false, "a reward model is no function of texts");
+  LLMTRAIN_CHECK(false, "a reward model is not a function of texts");
 }
 
 std::vector<std::string> reward_names(const RewardsConfig& config) {

@@ -26,14 +26,15 @@ RewardSpec parse_reward(std::string_view text) {
   const std::string_view name = text.substr(0, colon);
   const auto found = std::ranges::find(names, name);
   if (colon == std::string_view::npos || found == names.end()) {
-    throw UserError(ExitCode::deck,
-                    fmt::format("{} is no reward function: model:DIR, exact:COLUMN, number:COLUMN, regex:PATTERN, "
-                                "length:N or command:PROGRAM{} (write a comma that belongs to one as \\,)",
-                                printable(text), found == names.end() ? did_you_mean(name, names) : ""));
+    throw UserError(
+        ExitCode::deck,
+        fmt::format("{} is not a reward function: use model:DIR, exact:COLUMN, number:COLUMN, regex:PATTERN, "
+                    "length:N or command:PROGRAM{} (write a comma that belongs to one as \\,)",
+                    printable(text), found == names.end() ? did_you_mean(name, names) : ""));
   }
   RewardSpec spec{static_cast<RewardSpec::Kind>(found - names.begin()), std::string(text.substr(colon + 1))};
   if (spec.argument.find_first_not_of(" \t\n") == std::string::npos) {
-    throw UserError(ExitCode::deck, fmt::format("{} needs a value behind the colon", printable(text)));
+    throw UserError(ExitCode::deck, fmt::format("{} needs a value after the colon", printable(text)));
   }
   try {
     if (spec.kind == RewardSpec::Kind::length) spec.length();

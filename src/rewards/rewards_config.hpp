@@ -30,7 +30,7 @@ template <>
 inline constexpr auto enum_names<RewardSpec::Kind> = name_list("model", "exact", "number", "regex", "length",
                                                                "command");
 
-/// Throws UserError(deck) if the text is no reward function; a regular expression is compiled.
+/// Throws UserError(deck) if the text is not a reward function; a regular expression is compiled.
 RewardSpec parse_reward(std::string_view text);
 
 /// [rewards]

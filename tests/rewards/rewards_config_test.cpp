@@ -54,8 +54,8 @@ TEST(RewardsConfig, MistakesNameTheLine) {
     }
   };
   refused("functions = exacte:answer\n", "did you mean exact?");
-  refused("functions = exact\n", "'exact' is no reward function");
-  refused("functions = exact:\n", "needs a value behind the colon");
+  refused("functions = exact\n", "'exact' is not a reward function");
+  refused("functions = exact:\n", "needs a value after the colon");
   refused("functions = length:0\n", "out of range");
   refused("functions = length:many\n", "not a whole number");
   refused("functions = regex:(a\n", "missing closing parenthesis");

@@ -31,7 +31,7 @@ struct Kept {
 /// The state of a head of keys of a text.
 template <class T>
 struct Head {
-  T* keys;                ///< of place 0; values are `values` elements behind
+  T* keys;                ///< of place 0; values are `values` elements after it
   int64_t width, values;  ///< elements of a place, and of its keys
   float* sums;
   int32_t *positions, *hole;

@@ -269,7 +269,8 @@ void add_sampling(CLI::App& app, GenerateOptions& o) {
   app.add_option("--min-p", o.min_p, "keep tokens at least p times as probable as the most probable one")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  app.add_option("--repetition-penalty", o.repetition_penalty, "make tokens that have occurred less probable")
+  app.add_option("--repetition-penalty", o.repetition_penalty,
+                 "above 1: make tokens that have already occurred less probable")
       ->check(CLI::Range(1e-3, 1e3))
       ->capture_default_str();
   app.add_option("--no-repeat-ngram", o.no_repeat_ngram, "never write a sequence of this many tokens twice; 0 = off")
@@ -290,16 +291,18 @@ void add_cache(CLI::App& app, CachePolicy& cache) {
       ->transform(CLI::CheckedTransformer(std::map<std::string, CachePolicy::Kind>{
           {"full", CachePolicy::Kind::full}, {"h2o", CachePolicy::Kind::h2o}, {"window", CachePolicy::Kind::window}}))
       ->default_str("full");
-  app.add_option("--h2o-heavy", cache.heavy, "keys with most attention; below 1: a share of the prompt")
+  app.add_option("--h2o-heavy", cache.heavy,
+                 "number of keys kept for most attention; below 1: a fraction of the prompt")
       ->check(CLI::Range(0.0, 1e9))
       ->capture_default_str();
-  app.add_option("--h2o-recent", cache.recent, "last keys beside them; below 1: a share of the prompt")
+  app.add_option("--h2o-recent", cache.recent,
+                 "number of last keys that are kept as well; below 1: a fraction of the prompt")
       ->check(CLI::Range(0.0, 1e9))
       ->capture_default_str();
-  app.add_option("--window", cache.window, "last keys of --cache window")
+  app.add_option("--window", cache.window, "number of last keys that --cache window keeps")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
       ->capture_default_str();
-  app.add_option("--sinks", cache.sinks, "first keys of --cache window")
+  app.add_option("--sinks", cache.sinks, "number of first keys that --cache window keeps")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 24))
       ->capture_default_str();
 }

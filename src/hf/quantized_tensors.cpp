@@ -13,8 +13,8 @@
 #include "core/error.hpp"
 #include "core/files/json_node.hpp"
 #include "hf/convert.hpp"
-#include "kernels/block_codes.hpp"
 #include "kernels/dynamic_map.hpp"
+#include "kernels/quantize.hpp"
 
 namespace llmtrain {
 namespace {

@@ -20,7 +20,7 @@
 #include "objectives/grpo_config.hpp"
 #include "objectives/objective_config.hpp"
 #include "objectives/ppo_config.hpp"
-#include "objectives/reward_config.hpp"
+#include "objectives/reward_model_config.hpp"
 
 namespace llmtrain {
 

@@ -3,7 +3,7 @@
 #include <mutex>
 #include <vector>
 
-#include "kernels/block_codes.hpp"
+#include "kernels/quantize.hpp"
 #include "params/param_store.hpp"
 
 namespace llmtrain {

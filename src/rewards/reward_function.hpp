@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "rewards/rewards_config.hpp"
+#include "rewards/reward_functions_config.hpp"
 
 namespace llmtrain {
 

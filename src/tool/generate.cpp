@@ -17,7 +17,7 @@
 #include "data/files/input_kind.hpp"
 #include "data/files/jsonl.hpp"
 #include "generate/generator.hpp"
-#include "generate/growing_text.hpp"
+#include "generate/stop_texts.hpp"
 #include "text/tokens_around.hpp"
 #include "text/tokens_beyond_embedding.hpp"
 #include "tool/loaded_model.hpp"

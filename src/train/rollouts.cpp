@@ -13,7 +13,7 @@
 #include "core/kept_tokens.hpp"
 #include "core/number_text.hpp"
 #include "core/profile.hpp"
-#include "generate/growing_text.hpp"
+#include "generate/stop_texts.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/launcher.hpp"
 #include "rewards/reward_sums.hpp"

@@ -1,4 +1,4 @@
-#include "rewards/rewards_config.hpp"
+#include "rewards/reward_functions_config.hpp"
 
 #include <fmt/format.h>
 

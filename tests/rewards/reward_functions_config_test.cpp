@@ -1,6 +1,6 @@
 // [rewards]: which functions a deck may name, how their arguments are written, and what is refused with the deck's
 // line.
-#include "rewards/rewards_config.hpp"
+#include "rewards/reward_functions_config.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "objectives/reward_config.hpp"
+#include "objectives/reward_model_config.hpp"
 
 #include "core/deck/deck.hpp"
 

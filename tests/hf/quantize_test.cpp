@@ -1,6 +1,6 @@
 // Codecs of quantised storage, compared bit for bit with bitsandbytes (tests/reference/quantization/make_codes.py).
 
-#include "kernels/block_codes.hpp"
+#include "kernels/quantize.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

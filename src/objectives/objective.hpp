@@ -99,7 +99,7 @@ std::unique_ptr<Objective> make_kto(const DpoConfig& config);
 /// The weighted sum of preference losses over pairs (dpo_config.hpp).
 std::unique_ptr<Objective> make_dpo(const DpoConfig& config);
 /// The loss of a model that scores, over pairs.
-std::unique_ptr<Objective> make_reward(const RewardConfig& config);
+std::unique_ptr<Objective> make_reward(const RewardModelConfig& config);
 /// The policy loss of GRPO and its relatives over completions of a rollout.
 std::unique_ptr<Objective> make_grpo(const GrpoConfig& config);
 /// The losses of policy and critic over completions of a rollout.

@@ -4,7 +4,7 @@
 
 namespace llmtrain {
 
-void RewardConfig::visit(DeckKeys& keys) {
+void RewardModelConfig::visit(DeckKeys& keys) {
   keys.section("reward",
                "Train a reward model: the score of a chosen answer shall be above that of the rejected one, by the "
                "column margin where the rows have it (run.task = reward).",

@@ -45,7 +45,7 @@ RewardSpec parse_reward(std::string_view text) {
   return spec;
 }
 
-void RewardsConfig::visit(DeckKeys& keys) {
+void RewardFunctionsConfig::visit(DeckKeys& keys) {
   keys.section("rewards", "Score the completions of a rollout (run.task = ppo, grpo).", Change::breaks,
                reinforcement_tasks, true);
   keys.key("functions", functions,
@@ -61,7 +61,7 @@ void RewardsConfig::visit(DeckKeys& keys) {
            {.doc = "Time that a command: may take to score a batch, for each rank.", .change = Change::nothing});
 }
 
-void RewardsConfig::resolve(DeckLoader& deck, Task task) {
+void RewardFunctionsConfig::resolve(DeckLoader& deck, Task task) {
   deck.check(time_limit.seconds > 0, {"rewards.time_limit"}, "must be longer than 0 s");
   if (!deck.sound({"rewards.functions", "rewards.weights"})) return;
   for (const std::string& text : functions) {
@@ -81,7 +81,7 @@ void RewardsConfig::resolve(DeckLoader& deck, Task task) {
              fmt::format("{} weights for {} functions: give one for each", weights.size(), functions.size()));
 }
 
-std::vector<RewardSpec> RewardsConfig::specs() const {
+std::vector<RewardSpec> RewardFunctionsConfig::specs() const {
   std::vector<RewardSpec> all;
   for (const std::string& text : functions) all.push_back(parse_reward(text));
   return all;

@@ -34,7 +34,7 @@ inline constexpr auto enum_names<RewardSpec::Kind> = name_list("model", "exact",
 RewardSpec parse_reward(std::string_view text);
 
 /// [rewards]
-struct RewardsConfig {
+struct RewardFunctionsConfig {
   std::vector<std::string> functions;
   std::vector<double> weights;  ///< empty: 1 each
   Duration time_limit{60};      ///< of a batch, for each `command:`

@@ -158,7 +158,7 @@ void print_ids(const std::vector<Continuation>& all) {
   for (const Continuation& one : all) std::cout << fmt::format("{}\n", fmt::join(one.tokens, " "));
 }
 
-void print_rows(const std::vector<Continuation>& all, const std::vector<GrowingText>& texts) {
+void print_rows(const std::vector<Continuation>& all, const std::vector<StopTextStream>& texts) {
   for (size_t p = 0; p < all.size(); ++p) {
     nlohmann::ordered_json row = nlohmann::ordered_json::object();
     row["text"] = std::string(texts[p].text());
@@ -218,7 +218,7 @@ void generate(const GenerateOptions& options) {
 
   const bool as_text = !options.ids && loaded.tokenizer() != nullptr;
   if (!as_text && !options.stop.empty()) loaded.required_tokenizer();
-  std::vector<GrowingText> texts;
+  std::vector<StopTextStream> texts;
   size_t shown = 0;
   const bool searches = options.beams.beams > 1;
   const bool streams = as_text && request.prompts.size() == 1 && !searches;

@@ -118,7 +118,7 @@ Rollouts::Outcome Rollouts::sample(const RolloutContext& run, int64_t iteration,
   }
   GenerationRequest wanted;
   throw_on_all_ranks(communicator, [&] { wanted = request(run, iteration, part, prompts); });
-  std::vector<GrowingText> texts;
+  std::vector<StopTextStream> texts;
   if (!parts_.sampling.stop.empty()) {
     for (const auto& prompt : wanted.prompts) texts.emplace_back(*parts_.tokenizer, prompt, parts_.sampling.stop);
     wanted.on_token = [&](size_t p, int32_t token) { return texts[p].add(token); };

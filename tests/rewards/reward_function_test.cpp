@@ -99,7 +99,7 @@ TEST(RewardFunctions, RowsThatCannotBeScored) {
 }
 
 TEST(RewardFunctions, NamesOfMetricsAreUnique) {
-  RewardsConfig config;
+  RewardFunctionsConfig config;
   config.functions = {"regex:a", "model:folder", "regex:b", "exact:answer"};
   EXPECT_EQ(reward_names(config), (std::vector<std::string>{"regex", "model", "regex_2", "exact"}));
 }

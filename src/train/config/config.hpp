@@ -50,8 +50,8 @@ struct Config {
   QuantizationConfig quantization;
   ObjectiveConfig objective;
   DpoConfig dpo;
-  RewardConfig reward;
-  RewardsConfig rewards;
+  RewardModelConfig reward;
+  RewardFunctionsConfig rewards;
   RolloutConfig rollout;
   GenerateConfig generate;
   PpoConfig ppo;

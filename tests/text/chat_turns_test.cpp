@@ -105,7 +105,7 @@ TEST(ChatTurns, ABeginningThatIsRenderedOtherwise) {
   EXPECT_THROW(trained(counts, row), UserError);
 }
 
-/// The name of a function that the answer of a tool repeats is no part of the call.
+/// The name of a function that the answer of a tool repeats is not part of the call.
 TEST(ChatTurns, TextThatIsRepeatedLater) {
   const std::string path = file_of(
       "echo",

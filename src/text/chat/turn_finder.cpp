@@ -394,7 +394,7 @@ size_t TurnFinder::common_end(std::string_view alone, std::string_view followed)
     if (ranges[i].end <= same) return ranges[i].end;
     same = std::min(same, ranges[i].begin);
   }
-  // The texts after the end can begin alike, such as <|endoftext|> and <|user|>, also where they are no tokens.
+  // The texts after the end can begin alike, such as <|endoftext|> and <|user|>, also where they are not tokens.
   for (const auto& [name, value] : rendering_.variables) {
     if (!value.is_string() || !name.ends_with("_token")) continue;
     const auto& token = value.get_ref<const std::string&>();
@@ -415,11 +415,10 @@ size_t TurnFinder::find_border(size_t message) {
 }
 
 void TurnFinder::fail_message(size_t message) const {
-  fail_template(
-      rendering_.chat,
-      fmt::format("message {} cannot be told apart from the others in the text of the template; one with generation "
-                  "blocks marks the turns of the assistant itself",
-                  message + 1));
+  fail_template(rendering_.chat,
+                fmt::format("message {} cannot be distinguished from the others in the rendered text; a template with "
+                            "generation blocks marks the turns of the assistant itself",
+                            message + 1));
 }
 
 }  // namespace llmtrain

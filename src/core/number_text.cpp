@@ -44,8 +44,6 @@ std::string bytes_text(double bytes) {
   return i == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.{}f} {}", bytes, bytes < 9.995 ? 2 : 1, units[i]);
 }
 
-std::string counted(int64_t n, const std::string& noun) { return count_text(n) + " " + noun + (n == 1 ? "" : "s"); }
-
 std::string count_text(int64_t n) {
   std::string digits = std::to_string(n), out;
   for (size_t i = 0; i < digits.size(); ++i) {
@@ -54,5 +52,7 @@ std::string count_text(int64_t n) {
   }
   return out;
 }
+
+std::string counted(int64_t n, const std::string& noun) { return count_text(n) + " " + noun + (n == 1 ? "" : "s"); }
 
 }  // namespace llmtrain

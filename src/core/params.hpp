@@ -37,7 +37,7 @@ struct StatePlane {
            (elements % chunk_elements * per_chunk + chunk_elements - 1) / chunk_elements;
   }
   int64_t bytes(int64_t elements) const { return values(elements) * static_cast<int64_t>(size_of(dtype)); }
-  /// Number of elements whose values fit into so many bytes: whole chunks, but in a smaller buffer single elements if
+  /// Number of elements whose values fit into this many bytes: whole chunks, but in a smaller buffer single elements if
   /// they have a value each.
   int64_t elements_in(int64_t bytes_of_buffer) const {
     const int64_t chunks = bytes_of_buffer / bytes(chunk_elements);
@@ -110,7 +110,7 @@ struct UnitSpec {
   /// False: frozen. Only the weights are stored, in the compute dtype: no master, moments, gradient or reduction.
   bool trained = true;
   /// True if it is used together with the unit before it: both belong to one layer.
-  bool beside = false;
+  bool same_layer_as_previous = false;
   /// Storage of a frozen unit of matrices in fewer bits; each slice then starts at a chunk. Not set: the compute dtype.
   std::optional<Quantization> quantization = {};
 

@@ -14,6 +14,7 @@
 #include "core/deck/suggestion.hpp"
 #include "models/model_modules.hpp"
 #include "models/models.hpp"
+#include "params/unit_layout.hpp"
 #include "text/split/python_regex.hpp"
 
 namespace llmtrain {
@@ -116,7 +117,7 @@ class AdapterChooser {
     if (!config_.target_modules.regex.empty()) {
       guard("target_modules", [&] { found = modules_.matched(config_.target_modules); });
       if (found.empty() && part_.errors.empty()) {
-        fail("target_modules", "the regular expression matches the whole name of no module" +
+        fail("target_modules", "the regular expression does not match the full name of any module" +
                                    names_that_exist(config_.target_modules.regex, modules_.linear));
       }
     }
@@ -129,7 +130,7 @@ class AdapterChooser {
       if (of_name.contains(name)) kept.insert(name);
       found.merge(kept);
     }
-    if (config_.target_modules.empty()) fail("target_modules", "names no module");
+    if (config_.target_modules.empty()) fail("target_modules", "does not name a module");
     if (part_.errors.empty()) check_kinds(found);
     return found;
   }
@@ -314,7 +315,7 @@ class AdapterChooser {
       part_.trains_tied_head = true;
       part_.notes.emplace_back("modules_to_save",
                                "the embedding is the head's matrix too, so that both are trained as one "
-                               "(lora.ensure_weight_tying = false trains them apart)");
+                               "(lora.ensure_weight_tying = false trains them separately)");
     }
     for_tensors([&](const std::string& name) {
       const std::string_view own = parent_module(name);
@@ -336,11 +337,7 @@ class AdapterChooser {
   }
 
   void for_tensors(const std::function<void(const std::string&)>& work) const {
-    for (const UnitSpec& unit : units_) {
-      for (const ParamSpec& param : unit.params) {
-        for (const ParamSlice& slice : param.slices) work(slice.name);
-      }
-    }
+    for_each_slice(units_, [&](SlicePlace, const ParamSpec&, const ParamSlice& slice) { work(slice.name); });
   }
 
   const LoraConfig& config_;

@@ -16,7 +16,6 @@
 #include "tasks/tasks.hpp"
 #include "tasks/training_parts.hpp"
 #include "train/config/load_config.hpp"
-#include "train/run/job.hpp"
 #include "train/run/run_directory.hpp"
 #include "train/run/stop_monitor.hpp"
 
@@ -101,7 +100,7 @@ void check_offload_here(Config& config, const Communicator& communicator) {
     ParamStoreOptions options = store_options(config.parallel, config.optimizer, compute_dtype(config.precision));
     options.rank = rank;
     options.size = communicator.size();
-    bytes += ParamStore(units, options).offloaded_bytes();
+    bytes += ParamStore(units, options).offload().disk_bytes();
   }
   const std::string where = config.provenance.where("parallel.offload_path");
   check_offload_folder(config.parallel.offload_path, bytes, where);

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "data/batch_config.hpp"
+#include "data/data_config.hpp"
 #include "data/files/token_file.hpp"
-#include "data/sample_rules.hpp"
 #include "data/stream/data_stream.hpp"
 
 namespace llmtrain {
@@ -22,7 +22,7 @@ struct SampleSpan {
 
 class SampleIndex {
  public:
-  SampleIndex(const TokenFile& file, const SampleRules& data, const BatchConfig& batch);
+  SampleIndex(const TokenFile& file, const DataConfig& data, const BatchConfig& batch);
 
   /// Spans of a sample: one document or window each, but under wrap one span that can hold several documents. A sample
   /// of preference data has the documents of a group, whatever data.packing says.
@@ -60,7 +60,7 @@ class SampleIndex {
   DataConfig::Overflow overflow_;
   int64_t length_;                     // T
   int64_t stride_;                     // for wrap: see SampleRules
-  int64_t behind_;                     // tokens at the end of a document that are no inputs: a target, or none
+  int64_t behind_;                     // tokens at the end of a document that are not inputs: a target, or none
   int64_t tokens_;                     // number of tokens in the file
   std::vector<int64_t> first_sample_;  // for none: offset of each document, n + 1 entries
   // Packed, and preference data: the spans of sample s are [span_range_[s], span_range_[s + 1]) of the two lists.

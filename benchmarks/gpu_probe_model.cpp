@@ -68,8 +68,8 @@ class Passes {
     passes(params_);
     params_.finish_gradients();
     uint64_t hash = chunked_hash(statistics_.logp, 0, stream_);
-    for (int unit = 0; unit < params_.unit_count(); ++unit) {
-      for (size_t segment = 0; segment < params_.segment_count(unit); ++segment) {
+    for (int unit = 0; unit < params_.units().size(); ++unit) {
+      for (size_t segment = 0; segment < params_.units()[unit].segments.size(); ++segment) {
         hash = hash * 31 + chunked_hash(params_.shard(unit, segment).gradient, 0, stream_);
       }
     }

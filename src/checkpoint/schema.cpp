@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "core/error.hpp"
@@ -81,17 +82,12 @@ Schema make_schema(const std::vector<UnitSpec>& units, StatePlanes states, int64
   for (const UnitSpec& unit : units) {
     const UnitLayout layout(unit, segment_elements);
     std::vector<TensorSchema> tensors;
-    for (size_t p = 0; p < unit.params.size(); ++p) {
-      const ParamSpec& param = unit.params[p];
+    for_each_slice(std::span(&unit, 1), [&](const SlicePlace& at, const ParamSpec& param, const ParamSlice& slice) {
       const bool vector = param.columns == 1 && !param.decay;
-      for (size_t s = 0; s < param.slices.size(); ++s) {
-        const ParamSlice& slice = param.slices[s];
-        tensors.push_back({slice.name, static_cast<int64_t>(schema.units.size()),
-                           layout.offset(static_cast<int>(p), static_cast<int>(s)), slice.rows,
-                           vector ? 0 : param.columns, slice.transposed});
-        if (by_tensor) tensors.back().per_chunk = values_per_chunk(schema.states, param, slice);
-      }
-    }
+      tensors.push_back({slice.name, static_cast<int64_t>(schema.units.size()), layout.offset(at.param, at.slice),
+                         slice.rows, vector ? 0 : param.columns, slice.transposed});
+      if (by_tensor) tensors.back().per_chunk = values_per_chunk(schema.states, param, slice);
+    });
     std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
     schema.tensors.insert(schema.tensors.end(), tensors.begin(), tensors.end());
     schema.units.push_back({unit.name, layout.elements()});

@@ -6,16 +6,16 @@ namespace {
 
 Schema schema_of(const ParamStore& store, bool all) {
   std::vector<UnitSpec> units;
-  units.reserve(static_cast<size_t>(store.unit_count()));
-  for (int u = 0; u < store.unit_count(); ++u) {
-    if (all || store.trained(u)) units.push_back(store.spec(u));
+  units.reserve(static_cast<size_t>(store.units().size()));
+  for (int u = 0; u < store.units().size(); ++u) {
+    if (all || store.units()[u].trained()) units.push_back(store.units()[u].spec);
   }
-  return make_schema(units, store.states(), store.segment_elements());
+  return make_schema(units, store.units().options().states, store.units().options().segment_elements);
 }
 
 std::vector<ShardBorders> owned_parts(const ParamStore& store, int unit) {
   std::vector<ShardBorders> parts;
-  for (size_t segment = 0; segment < store.segment_count(unit); ++segment) {
+  for (size_t segment = 0; segment < store.units()[unit].segments.size(); ++segment) {
     const UnitRange own = store.owned(unit, segment);
     parts.push_back({own.begin, own.end});
   }
@@ -25,8 +25,8 @@ std::vector<ShardBorders> owned_parts(const ParamStore& store, int unit) {
 }  // namespace
 
 StoreState::StoreState(ParamStore& store, Stream& stream) : store_(store), stream_(stream) {
-  for (int u = 0; u < store.unit_count(); ++u) {
-    if (store.trained(u)) units_.push_back(u);
+  for (int u = 0; u < store.units().size(); ++u) {
+    if (store.units()[u].trained()) units_.push_back(u);
   }
 }
 
@@ -40,7 +40,7 @@ std::vector<ShardBorders> StoreState::owned(int64_t unit) const { return owned_p
 
 std::vector<ShardBorders> StoreState::wanted(int64_t unit) const {
   std::vector<ShardBorders> parts;
-  for (size_t segment = 0; segment < store_.segment_count(store_unit(unit)); ++segment) {
+  for (size_t segment = 0; segment < store_.units()[store_unit(unit)].segments.size(); ++segment) {
     const ParamStore::Shard shard = store_.shard(store_unit(unit), segment);
     parts.push_back({shard.begin, shard.end});
   }

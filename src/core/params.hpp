@@ -110,7 +110,7 @@ struct UnitSpec {
   /// False: frozen. Only the weights are stored, in the compute dtype: no master, moments, gradient or reduction.
   bool trained = true;
   /// True if it is used together with the unit before it: both belong to one layer.
-  bool beside = false;
+  bool same_layer_as_previous = false;
   /// Storage of a frozen unit of matrices in fewer bits; each slice then starts at a chunk. Not set: the compute dtype.
   std::optional<Quantization> quantization = {};
 

@@ -124,11 +124,7 @@ std::map<std::string, std::string> texts_of(const ExportOptions& options, const 
 
 int64_t elements_of(const std::vector<UnitSpec>& units) {
   int64_t elements = 0;
-  for (const UnitSpec& unit : units) {
-    for (const ParamSpec& param : unit.params) {
-      for (const ParamSlice& slice : param.slices) elements += slice.rows * param.columns;
-    }
-  }
+  for (const UnitSpec& unit : units) elements += unit.parameters();
   return elements;
 }
 
@@ -185,29 +181,18 @@ void export_model(const ExportOptions& options, const DecoderShape& shape, const
     const std::string obstacle = options.texts.empty() ? hf_config_obstacle(model) : "";
     if (!obstacle.empty()) throw UserError(ExitCode::deck, fmt::format("{}: {}", options.output, obstacle));
     ModelFolderPlan plan = folder_plan(options, model, type);
-    for (const UnitSpec& unit : units) {
-      for (const ParamSpec& param : unit.params) {
-        for (const ParamSlice& slice : param.slices) {
-          plan.tensors.push_back({slice.name, type, stored_shape(param, exported_slice(shape, slice)), 0, 0});
-        }
-      }
-    }
+    for_each_slice(units, [&](SlicePlace, const ParamSpec& param, const ParamSlice& slice) {
+      plan.tensors.push_back({slice.name, type, stored_shape(param, exported_slice(shape, slice)), 0, 0});
+    });
     writer = std::make_unique<ModelFolderWriter>(std::move(plan));
   });
   SliceWriter slices(gather, writer.get(), communicator);
   Progress progress("exporting", elements_of(units));
-  for (size_t unit = 0; unit < units.size(); ++unit) {
-    const UnitLayout layout(units[unit]);
-    const std::vector<ParamSpec>& specs = units[unit].params;
-    for (size_t p = 0; p < specs.size(); ++p) {
-      for (size_t s = 0; s < specs[p].slices.size(); ++s) {
-        const ParamSlice& slice = specs[p].slices[s];
-        slices.write(static_cast<int>(unit), layout.offset(static_cast<int>(p), static_cast<int>(s)), specs[p],
-                     exported_slice(shape, slice), {slice.name});
-        progress.add(slice.rows * specs[p].columns);
-      }
-    }
-  }
+  const std::vector<UnitLayout> layouts = layouts_of(units);
+  for_each_slice(units, [&](const SlicePlace& place, const ParamSpec& param, const ParamSlice& slice) {
+    slices.write(place.unit, place.offset(layouts), param, exported_slice(shape, slice), {slice.name});
+    progress.add(slice.rows * param.columns);
+  });
   throw_on_all_ranks(communicator, [&] {
     slices.raise();
     if (writer) writer->publish();

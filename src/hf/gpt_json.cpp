@@ -11,6 +11,7 @@
 #include "hf/import_folder.hpp"
 #include "hf/stored_names.hpp"
 #include "models/models.hpp"
+#include "params/unit_layout.hpp"
 #include "text/files/base64.hpp"
 
 namespace llmtrain {
@@ -88,11 +89,7 @@ class GptState {
   /// Refuses, before anything is written, a tensor that the model does not use.
   void refuse_extra(const std::vector<UnitSpec>& units) const {
     std::set<std::string_view> known = {head, embedding};
-    for (const UnitSpec& unit : units) {
-      for (const ParamSpec& param : unit.params) {
-        for (const ParamSlice& slice : param.slices) known.insert(slice.name);
-      }
-    }
+    for_each_slice(units, [&](SlicePlace, const ParamSpec&, const ParamSlice& slice) { known.insert(slice.name); });
     for (const auto& [name, number] : names_.number_of) {
       const bool mask = name.ends_with(".attn.bias");
       if (!mask && !known.contains(name)) refuse(printable(stored_[number]) + ": this model does not use it");

@@ -7,6 +7,7 @@
 #include "hf/match_weights.hpp"
 #include "hf/model_folder.hpp"
 #include "models/models.hpp"
+#include "params/unit_layout.hpp"
 
 namespace llmtrain {
 namespace {
@@ -27,13 +28,6 @@ void write_imported(const ImportOptions& options, const ModelConfig& model, cons
                     const SliceValues& values) {
   if (options.check_rows) options.check_rows(model.vocab_size);
   const std::vector<UnitSpec> units = Decoder(decoder_shape(model, model.vocab_size)).units();
-  const auto for_each_slice = [&](const auto& use) {
-    for (const UnitSpec& unit : units) {
-      for (const ParamSpec& param : unit.params) {
-        for (const ParamSlice& slice : param.slices) use(param, slice);
-      }
-    }
-  };
   ModelFolderPlan plan;
   plan.path = options.output;
   plan.overwrite = options.overwrite;
@@ -41,12 +35,12 @@ void write_imported(const ImportOptions& options, const ModelConfig& model, cons
   plan.texts = {{"config.json", write_hf_config(model, ids, dtype)},
                 {"generation_config.json", write_generation_config(model, ids)}};
   plan.save_tokenizer = options.save_tokenizer;
-  for_each_slice([&](const ParamSpec& param, const ParamSlice& slice) {
+  for_each_slice(units, [&](SlicePlace, const ParamSpec& param, const ParamSlice& slice) {
     plan.tensors.push_back({slice.name, options.type, stored_shape(param, slice), 0, 0});
   });
   Progress progress("importing", std::ssize(plan.tensors));
   ModelFolderWriter writer(std::move(plan));
-  for_each_slice([&](const ParamSpec& param, const ParamSlice& slice) {
+  for_each_slice(units, [&](SlicePlace, const ParamSpec& param, const ParamSlice& slice) {
     std::vector<float> all = values(param, slice);
     if (slice.transposed) all = transposed(all, slice.rows, param.columns);
     writer.write(slice.name, 0, all.data(), static_cast<int64_t>(all.size()));

@@ -91,12 +91,12 @@ class Loader {
   /// Reads this rank's share of a slice that is stored in fewer bits. No more values than those of a few blocks exist
   /// at a time.
   void quantize(const SliceSource& source, SliceQuantizer& quantizer, Stream& stream, const Pause& pause) {
-    const ParamSpec& param = params_.spec(source.unit).params[static_cast<size_t>(source.param)];
+    const ParamSpec& param = params_.units()[source.unit].spec.params[static_cast<size_t>(source.param)];
     const ParamSlice& slice = param.slices[static_cast<size_t>(source.slice)];
     const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
     const FolderHandle folder = FolderHandle::open(index_.folder);
     const StoredSlice stored = slice_of(folder, tensor, slice.rows, param.columns, slice.transposed);
-    const QuantizedReader codes(stored, *params_.spec(source.unit).quantization);
+    const QuantizedReader codes(stored, *params_.units()[source.unit].spec.quantization);
     const bool as_it_is = has_codes(source);
     Block block{stored, 0, 0, source.unit, 0, 0};
     if (options_.trained != nullptr && !options_.trained->contains(slice.name)) block.key = hash_key(slice.name);
@@ -125,7 +125,7 @@ class Loader {
   /// True if a slice's file has the codes that its unit stores.
   bool has_codes(const SliceSource& source) const {
     const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
-    return tensor.quantized && tensor.quantized->are(*params_.spec(source.unit).quantization);
+    return tensor.quantized && tensor.quantized->are(*params_.units()[source.unit].spec.quantization);
   }
   /// The doubly quantised scales of the last slice, if its file has them.
   const std::optional<NestedScales>& nested() const { return nested_; }
@@ -191,12 +191,12 @@ class Loader {
   std::vector<Block> make_blocks(const FolderHandle& folder) {
     std::vector<Block> blocks;
     for (const SliceSource& source : match_.slices) {
-      const ParamSpec& param = params_.spec(source.unit).params[static_cast<size_t>(source.param)];
+      const ParamSpec& param = params_.units()[source.unit].spec.params[static_cast<size_t>(source.param)];
       const ParamSlice& slice = param.slices[static_cast<size_t>(source.slice)];
-      if (params_.spec(source.unit).quantization) continue;
-      const int64_t offset = params_.layout(source.unit).offset(source.param, source.slice);
+      if (params_.units()[source.unit].spec.quantization) continue;
+      const int64_t offset = params_.units()[source.unit].layout.offset(source.param, source.slice);
       const int64_t rows = stored_rows(slice, source);
-      for (size_t segment = 0; segment < params_.segment_count(source.unit); ++segment) {
+      for (size_t segment = 0; segment < params_.units()[source.unit].segments.size(); ++segment) {
         const UnitRange own = params_.owned(source.unit, segment);
         const int64_t begin = std::max(own.begin, offset);
         const int64_t end = std::min(own.end, offset + rows * param.columns);
@@ -265,14 +265,14 @@ class Loader {
   /// Fills this rank's share of the rows that the model has in addition to its files.
   void fill_new_rows(const FolderHandle& folder, int threads, Stream& stream, const Pause& pause) {
     for (const SliceSource& source : match_.slices) {
-      const ParamSpec& param = params_.spec(source.unit).params[static_cast<size_t>(source.param)];
+      const ParamSpec& param = params_.units()[source.unit].spec.params[static_cast<size_t>(source.param)];
       const ParamSlice& slice = param.slices[static_cast<size_t>(source.slice)];
       const int64_t rows = stored_rows(slice, source), columns = param.columns;
-      if (params_.spec(source.unit).quantization) continue;  // no slice of a linear layer has new rows
-      const int64_t offset = params_.layout(source.unit).offset(source.param, source.slice);
+      if (params_.units()[source.unit].spec.quantization) continue;  // no slice of a linear layer has new rows
+      const int64_t offset = params_.units()[source.unit].layout.offset(source.param, source.slice);
       const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
       std::vector<float> mean;
-      for (size_t segment = 0; segment < params_.segment_count(source.unit); ++segment) {
+      for (size_t segment = 0; segment < params_.units()[source.unit].segments.size(); ++segment) {
         const UnitRange own = params_.owned(source.unit, segment);
         const int64_t end = std::min(own.end, offset + slice.rows * columns);
         for (int64_t at = std::max(own.begin, offset + rows * columns); at < end;) {
@@ -299,7 +299,7 @@ class Loader {
     }
   }
 
-  bool writes_directly() const { return device_memory_is_host() && !params_.is_offloaded(master_plane); }
+  bool writes_directly() const { return device_memory_is_host() && !params_.offload().has(master_plane); }
 
   /// Every rank compares its share of the two matrices.
   void compare_tied_head(const FolderHandle& folder, int threads, const Pause& pause) {
@@ -410,8 +410,8 @@ LoadReport load_match(const WeightIndex& index, WeightMatch& match, ParamStore& 
   run_cancellable(communicator, where, [&](const Pause& pause) { loader.read(stream, pause); });
   Progress progress("quantising weights", std::ssize(match.slices));
   for (const SliceSource& source : match.slices) {  // one after the other, since a scale may depend on all of a slice
-    if (!params.spec(source.unit).quantization) continue;
-    SliceQuantizer quantizer(params, source.unit, source.param, source.slice);
+    if (!params.units()[source.unit].spec.quantization) continue;
+    SliceQuantizer quantizer(params.units()[source.unit], source.param, source.slice);
     run_cancellable(communicator, where,
                     [&](const Pause& pause) { loader.quantize(source, quantizer, stream, pause); });
     if (loader.nested()) {

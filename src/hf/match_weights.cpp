@@ -11,6 +11,7 @@
 #include "core/files/json_reader.hpp"
 #include "hf/convert.hpp"
 #include "hf/stored_names.hpp"
+#include "params/unit_layout.hpp"
 
 namespace llmtrain {
 namespace {
@@ -40,19 +41,13 @@ class Matcher {
   }
 
   WeightMatch match(const std::vector<UnitSpec>& units) {
-    for (size_t u = 0; u < units.size(); ++u) {
-      for (size_t p = 0; p < units[u].params.size(); ++p) {
-        const ParamSpec& param = units[u].params[p];
-        for (size_t s = 0; s < param.slices.size(); ++s) {
-          if (is_adapter_name(param.slices[s].name)) continue;
-          const int64_t tensor = take(param, param.slices[s]);
-          if (tensor < 0) continue;
-          note_storage(index_.tensors[static_cast<size_t>(tensor)], units[u].quantization);
-          match_.slices.push_back({static_cast<int>(u), static_cast<int>(p), static_cast<int>(s), param.columns,
-                                   static_cast<size_t>(tensor)});
-        }
-      }
-    }
+    for_each_slice(units, [&](const SlicePlace& place, const ParamSpec& param, const ParamSlice& slice) {
+      if (is_adapter_name(slice.name)) return;
+      const int64_t tensor = take(param, slice);
+      if (tensor < 0) return;
+      note_storage(index_.tensors[static_cast<size_t>(tensor)], units[static_cast<size_t>(place.unit)].quantization);
+      match_.slices.push_back({place.unit, place.param, place.slice, param.columns, static_cast<size_t>(tensor)});
+    });
     for (size_t t = 0; t < used_.size(); ++t) {
       if (used_[t] == 0) check_unused(t);
     }

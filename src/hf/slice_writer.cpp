@@ -66,8 +66,8 @@ ParamSlice exported_slice(const DecoderShape& shape, const ParamSlice& slice) {
 
 std::vector<UnitSpec> units_of(const ParamStore& params) {
   std::vector<UnitSpec> units;
-  units.reserve(static_cast<size_t>(params.unit_count()));
-  for (int unit = 0; unit < params.unit_count(); ++unit) units.push_back(params.spec(unit));
+  units.reserve(static_cast<size_t>(params.units().size()));
+  for (int unit = 0; unit < params.units().size(); ++unit) units.push_back(params.units()[unit].spec);
   return units;
 }
 

@@ -326,8 +326,8 @@ void set_magnitudes(const Linear& layer, ParamStore& params, Stream& stream) {
   stream.synchronize();
   for (const Adapter& adapter : layer.adapters) {
     const auto [unit, param, trained] = adapter.magnitude;
-    const int64_t offset = params.layout(unit).offset(param);
-    for (size_t segment = 0; segment < params.segment_count(unit); ++segment) {
+    const int64_t offset = params.units()[unit].layout.offset(param);
+    for (size_t segment = 0; segment < params.units()[unit].segments.size(); ++segment) {
       const ParamStore::Shard shard = params.shard(unit, segment);
       const int64_t begin = std::max(offset, shard.begin), end = std::min(offset + adapter.rows, shard.end);
       if (begin >= end) continue;

@@ -63,7 +63,7 @@ Linear Linear::declare(UnitBuilder& unit, const std::vector<LinearPart>& parts, 
 
 void Linear::backward_weight(Context& ctx, const Tensor& dy, const Tensor& x) const {
   if (!weight.is_trained()) return;
-  for (ParamStore::RowBlocks blocks(ctx.params, weight.unit, weight.param); blocks.next();) {
+  for (ParamStore::RowBlocks blocks = ctx.params.row_blocks(weight.unit, weight.param); blocks.next();) {
     const Tensor& dw = blocks.gradient();
     if (dw.dim(0) == out) {
       linear_backward_weight(dw, dy, x, ctx.params.accumulate(), ctx.stream);

@@ -37,7 +37,7 @@ int UnitBuilder::add_unit(bool trained, const std::optional<Quantization>& quant
   UnitSpec unit{name_, {}};
   unit.trained = trained;
   unit.quantization = quantization;
-  unit.beside = group().count > 0;
+  unit.same_layer_as_previous = group().count > 0;
   if (quantization) unit.name += ".quantized";
   units_.push_back(std::move(unit));
   for (auto u = units_.begin() + first_; u != units_.end() && group().count > 1; ++u) {

@@ -2,6 +2,7 @@
 // Records of a run: its steps, evaluations and rollbacks, as the log takes them.
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -90,6 +91,13 @@ struct SampleRecord {
 struct PendingWork {
   bool evaluation = false;
   bool samples = false;
+};
+
+/// State of the log in a checkpoint, from which a resumed run continues.
+struct LogState {
+  std::map<std::string, int64_t> counters;
+  std::map<std::string, double> values;
+  PendingWork pending = {};
 };
 
 /// A key of the deck and its value, for the hyperparameters that sinks show.

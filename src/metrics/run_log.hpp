@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,20 +11,13 @@
 
 #include "metrics/log_config.hpp"
 #include "metrics/records.hpp"
-#include "metrics/wandb_config.hpp"
+#include "metrics/sink.hpp"
 
 namespace llmtrain {
 
-/// State of the log in a checkpoint, from which a resumed run continues.
-struct LogState {
-  std::map<std::string, int64_t> counters;
-  std::map<std::string, double> values;
-  PendingWork pending = {};
-};
-
 struct RunLogOptions {
-  std::string directory;  ///< run directory; empty: console only
-  bool active = true;     ///< false on ranks other than 0
+  SinkOptions run = {};  ///< facts of the run; without a directory there is the console only
+  bool active = true;    ///< false on ranks other than 0
   int64_t total_steps = 0;
   int64_t every_steps = 10;  ///< console and metrics.jsonl interval
   bool every_first = false;  ///< True if step 1 is an interval of its own
@@ -33,13 +25,6 @@ struct RunLogOptions {
   std::function<int64_t(int64_t step)> evaluations_left;
   double evaluation_steps = 0;  ///< duration of an evaluation in steps, until one was timed
   std::vector<LogConfig::Sink> sinks = {LogConfig::Sink::hdf5, LogConfig::Sink::jsonl};
-  bool scales_loss = false;
-  std::vector<std::string> metrics = {};  ///< names of the objective's values besides the loss
-  std::vector<std::string> scores = {};   ///< names of the scores of evaluations
-  int ranks = 1;
-  std::string name = {};                   ///< run.name
-  std::vector<DeckSetting> settings = {};  ///< the resolved deck, for sinks that show it
-  WandbConfig wandb = {};                  ///< [wandb]
   double flops_per_token = 0;
   double peak_flops = 0;     ///< FLOP/s of all devices together at best; 0: unknown
   double optimum = 0;        ///< loss of a perfect model if known, otherwise 0

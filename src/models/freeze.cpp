@@ -11,6 +11,7 @@
 
 #include "core/deck/suggestion.hpp"
 #include "models/models.hpp"
+#include "params/unit_layout.hpp"
 
 namespace llmtrain {
 
@@ -74,14 +75,10 @@ class Chooser {
         model_(model),
         names_(nominal_shape(model).names),
         units_(Decoder(nominal_shape(model)).units()) {
-    for (const UnitSpec& unit : units_) {
-      for (const ParamSpec& param : unit.params) {
-        for (const ParamSlice& slice : param.slices) {
-          TensorName name = parse_name(slice.name);
-          (name.layer ? inside_ : outside_).push_back(name);
-        }
-      }
-    }
+    for_each_slice(units_, [&](SlicePlace, const ParamSpec&, const ParamSlice& slice) {
+      TensorName name = parse_name(slice.name);
+      (name.layer ? inside_ : outside_).push_back(name);
+    });
   }
 
   FrozenPart choose() {

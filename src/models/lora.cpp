@@ -14,6 +14,7 @@
 #include "core/deck/suggestion.hpp"
 #include "models/model_modules.hpp"
 #include "models/models.hpp"
+#include "params/unit_layout.hpp"
 #include "text/split/python_regex.hpp"
 
 namespace llmtrain {
@@ -336,11 +337,7 @@ class AdapterChooser {
   }
 
   void for_tensors(const std::function<void(const std::string&)>& work) const {
-    for (const UnitSpec& unit : units_) {
-      for (const ParamSpec& param : unit.params) {
-        for (const ParamSlice& slice : param.slices) work(slice.name);
-      }
-    }
+    for_each_slice(units_, [&](SlicePlace, const ParamSpec&, const ParamSlice& slice) { work(slice.name); });
   }
 
   const LoraConfig& config_;

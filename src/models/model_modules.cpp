@@ -1,5 +1,7 @@
 #include "models/model_modules.hpp"
 
+#include "params/unit_layout.hpp"
+
 namespace llmtrain {
 
 std::string_view parent_module(std::string_view name) {
@@ -18,11 +20,8 @@ NameSet last_parts_of(const NameSet& modules) {
 ModelModules::ModelModules(const DecoderNames& names, const std::vector<UnitSpec>& units)
     : tables{names.head, names.score, names.embedding, names.positions}, head(names.head), embedding(names.embedding) {
   all.insert(head);  // a tied one too
-  for (const UnitSpec& unit : units) {
-    for (const ParamSpec& param : unit.params) {
-      for (const ParamSlice& slice : param.slices) add(slice.name, param.decay);
-    }
-  }
+  for_each_slice(units,
+                 [&](SlicePlace, const ParamSpec& param, const ParamSlice& slice) { add(slice.name, param.decay); });
 }
 
 void ModelModules::add(const std::string& tensor, bool matrix) {

@@ -89,11 +89,11 @@ class Adafactor : public Optimizer {
     const auto t = static_cast<double>(args.step);
     if (config_.relative_step) rate_ = std::min(1e-2, 1 / std::sqrt(t));
     beta2_ = 1 - std::pow(t, decay_exponent);
-    factors_.assign(static_cast<size_t>(params.unit_count()), {});
+    factors_.assign(static_cast<size_t>(params.units().size()), {});
     squares_.clear();
-    for (int unit = 0; unit < params.unit_count(); ++unit) {
-      if (!params.trained(unit)) continue;
-      for (int p = 0; p < static_cast<int>(params.spec(unit).params.size()); ++p) {
+    for (int unit = 0; unit < params.units().size(); ++unit) {
+      if (!params.units()[unit].trained()) continue;
+      for (int p = 0; p < static_cast<int>(params.units()[unit].spec.params.size()); ++p) {
         Factors& factors = factors_[static_cast<size_t>(unit)].emplace_back();
         if (is_matrix(param(unit, p))) {
           factor(unit, p, factors);
@@ -108,14 +108,14 @@ class Adafactor : public Optimizer {
   }
 
  private:
-  const ParamSpec& param(int unit, int p) const { return params_->spec(unit).params[static_cast<size_t>(p)]; }
+  const ParamSpec& param(int unit, int p) const { return params_->units()[unit].spec.params[static_cast<size_t>(p)]; }
 
   /// Calls visit(first element of the unit, end, scaled gradients from there on) for the parts of a parameter that this
   /// rank owns.
   template <class Visit>
   void each_owned(int unit, int p, const Visit& visit) const {
-    const int64_t first = params_->layout(unit).offset(p), last = first + param(unit, p).numel();
-    for (size_t segment = 0; segment < params_->segment_count(unit); ++segment) {
+    const int64_t first = params_->units()[unit].layout.offset(p), last = first + param(unit, p).numel();
+    for (size_t segment = 0; segment < params_->units()[unit].segments.size(); ++segment) {
       const UnitRange owned = params_->owned(unit, segment);
       const int64_t begin = std::max(first, owned.begin), end = std::min(last, owned.end);
       if (begin >= end) continue;
@@ -129,8 +129,9 @@ class Adafactor : public Optimizer {
   /// Calls visit(begin, end) for the whole chunks of a parameter that this rank owns or, if `updates`, holds.
   template <class Visit>
   void each_chunk_run(int unit, int p, bool updates, const Visit& visit) const {
-    const int64_t first = params_->layout(unit).offset(p), last = first + chunks_of(param(unit, p)) * chunk_elements;
-    for (size_t segment = 0; segment < params_->segment_count(unit); ++segment) {
+    const int64_t first = params_->units()[unit].layout.offset(p),
+                  last = first + chunks_of(param(unit, p)) * chunk_elements;
+    for (size_t segment = 0; segment < params_->units()[unit].segments.size(); ++segment) {
       const ParamStore::Shard shard = params_->shard(unit, segment);
       const UnitRange owned = params_->owned(unit, segment);
       const int64_t begin = std::max(first, updates ? shard.begin : owned.begin);
@@ -142,7 +143,7 @@ class Adafactor : public Optimizer {
   /// Updates the averages of a matrix's rows and columns, and keeps their inverse roots.
   void factor(int unit, int p, Factors& factors) {
     const ParamSpec& spec = param(unit, p);
-    const int64_t first = params_->layout(unit).offset(p);
+    const int64_t first = params_->units()[unit].layout.offset(p);
     MatrixSums sums(spec);
     each_owned(unit, p, [&](int64_t begin, int64_t, std::span<const float> g) { sums.see(begin - first, g); });
     ranks_->maximum(sums.maxima());
@@ -164,8 +165,8 @@ class Adafactor : public Optimizer {
 
   /// Returns the new values of a plane, all of them, and stores those that this rank holds.
   std::vector<float> averages(int unit, int p, size_t plane, int64_t count, const std::vector<float>& means) {
-    const int64_t first = params_->layout(unit).offset(p);
-    const UnitPlanes& planes = params_->planes(unit);
+    const int64_t first = params_->units()[unit].layout.offset(p);
+    const UnitPlanes& planes = params_->units()[unit].planes;
     std::vector<uint64_t> bits(
         static_cast<size_t>(planes.values(plane, first, first + chunks_of(param(unit, p)) * chunk_elements)));
     std::vector<float> part;
@@ -197,7 +198,7 @@ class Adafactor : public Optimizer {
     each_chunk_run(unit, p, true, [&](int64_t begin, int64_t end) {
       std::vector<float> v(static_cast<size_t>(end - begin));
       params_->read_state(unit, v_row, begin, end - begin, v.data(), *stream_);
-      for (size_t segment = 0; segment < params_->segment_count(unit); ++segment) {
+      for (size_t segment = 0; segment < params_->units()[unit].segments.size(); ++segment) {
         const ParamStore::Shard shard = params_->shard(unit, segment);
         const int64_t from = std::max(begin, shard.begin), to = std::min(end, shard.end);
         if (from >= to) continue;
@@ -215,7 +216,7 @@ class Adafactor : public Optimizer {
   /// Sums of squares of the updates and parameters of each slice, over the elements that this rank owns.
   void add_squares(int unit, int p, const Factors& factors) {
     const ParamSpec& spec = param(unit, p);
-    const int64_t first = params_->layout(unit).offset(p);
+    const int64_t first = params_->units()[unit].layout.offset(p);
     std::vector<ExactSum> of_updates(spec.slices.size()), of_parameters(spec.slices.size());
     each_owned(unit, p, [&](int64_t begin, int64_t end, std::span<const float> g) {
       std::vector<float> values(config_.scale_parameter ? g.size() : 0), v(is_matrix(spec) ? 0 : g.size());
@@ -268,7 +269,7 @@ class Adafactor : public Optimizer {
       at += ExactSum::integer_count;
       return std::sqrt(sum / elements);
     };
-    for (int unit = 0; unit < params_->unit_count(); ++unit) {
+    for (int unit = 0; unit < params_->units().size(); ++unit) {
       for (size_t p = 0; p < factors_[static_cast<size_t>(unit)].size(); ++p) {
         const ParamSpec& spec = param(unit, static_cast<int>(p));
         Factors& factors = factors_[static_cast<size_t>(unit)][p];
@@ -284,9 +285,9 @@ class Adafactor : public Optimizer {
   }
 
   void update_shard(int unit, const ParamStore::Shard& shard) {
-    for (const UnitRange& range : params_->layout(unit).ranges()) {
-      for (int p = 0; p < static_cast<int>(params_->spec(unit).params.size()); ++p) {
-        const int64_t first = params_->layout(unit).offset(p), last = first + param(unit, p).numel();
+    for (const UnitRange& range : params_->units()[unit].layout.ranges()) {
+      for (int p = 0; p < static_cast<int>(params_->units()[unit].spec.params.size()); ++p) {
+        const int64_t first = params_->units()[unit].layout.offset(p), last = first + param(unit, p).numel();
         const int64_t begin = std::max({first, shard.begin, range.begin});
         const int64_t end = std::min({last, shard.end, range.end});
         if (begin < end) update_elements(unit, p, shard, {begin, end, range.decay});
@@ -298,7 +299,7 @@ class Adafactor : public Optimizer {
   void update_elements(int unit, int p, const ParamStore::Shard& shard, const UnitRange& range) {
     const ParamSpec& spec = param(unit, p);
     const Factors& factors = factors_[static_cast<size_t>(unit)][static_cast<size_t>(p)];
-    const int64_t first = params_->layout(unit).offset(p), count = range.end - range.begin;
+    const int64_t first = params_->units()[unit].layout.offset(p), count = range.end - range.begin;
     const auto of = [&](const Tensor& t) { return t.rows(range.begin - shard.begin, count); };
     HostCopy value(of(shard.master()), shard.on_host, *stream_), gradient(of(shard.gradient), shard.on_host, *stream_);
     const bool averages = config_.beta1 > 0;

@@ -28,7 +28,7 @@ class ElementOptimizer : public Optimizer {
     }
   }
 
-  const std::vector<UnitRange>& ranges(int unit) const { return params_->layout(unit).ranges(); }
+  const std::vector<UnitRange>& ranges(int unit) const { return params_->units()[unit].layout.ranges(); }
   const UpdateArgs& args() const { return args_; }
   Stream& stream() const { return *stream_; }
   /// Sets what the steps of all kernels have.

@@ -55,17 +55,11 @@ struct Matrix {
 
 std::vector<Matrix> hidden_matrices(const ParamStore& params) {
   std::vector<Matrix> matrices;
-  for (int unit = 0; unit < params.unit_count(); ++unit) {
-    const std::vector<ParamSpec>& specs = params.spec(unit).params;
-    for (size_t p = 0; p < specs.size() && params.trained(unit); ++p) {
-      const ParamSpec& param = specs[p];
-      for (const ParamSlice& slice : param.slices) {
-        if (!param.hidden || slice.fixed) continue;
-        const int64_t first = params.layout(unit).offset(static_cast<int>(p)) + slice.first_row * param.columns;
-        matrices.push_back({unit, first, slice.rows, param.columns, slice.transposed, param.lr_scale});
-      }
-    }
-  }
+  for_each_slice(params.units(), [&](const SlicePlace& at, const ParamSpec& param, const ParamSlice& slice) {
+    if (!params.units()[at.unit].trained() || !param.hidden || slice.fixed) return;
+    const int64_t first = params.units()[at.unit].layout.offset(at.param, at.slice);
+    matrices.push_back({at.unit, first, slice.rows, param.columns, slice.transposed, param.lr_scale});
+  });
   std::ranges::stable_sort(matrices, std::greater<>(), &Matrix::work);
   return matrices;
 }
@@ -93,10 +87,10 @@ class Muon : public ElementOptimizer {
       arena.add(t, MemoryCategory::optimizer, name, dtype, {count});
     };
     add(own_, "orthogonalised matrix", DType::bf16, elements);
-    if (params.rank_count() > 1) add(others_, "matrix in transit", DType::bf16, elements);
+    if (params.units().options().size > 1) add(others_, "matrix in transit", DType::bf16, elements);
     add(square_, "square of a matrix", DType::bf16, square);
     add(product_, "product of matrices", DType::f32, std::max(elements, square));
-    if (params.is_offloaded(master) || params.is_offloaded(momentum)) {
+    if (params.offload().has(master) || params.offload().has(momentum)) {
       add(piece_, "piece of a matrix's state", DType::f32, std::min(elements, piece_elements));
     }
   }
@@ -108,7 +102,7 @@ class Muon : public ElementOptimizer {
     if (!factor) return;
     LLMTRAIN_CHECK(args().ranks != nullptr && !own_.empty(), "muon needs the communicator and its planned memory");
     params.begin_change();
-    const auto ranks = static_cast<size_t>(params.rank_count());
+    const auto ranks = static_cast<size_t>(params.units().options().size);
     for (size_t first = 0; first < matrices_.size(); first += ranks) {
       const size_t last = std::min(first + ranks, matrices_.size());
       for (size_t i = first; i < last; ++i) gather(matrices_[i], static_cast<int>(i - first), *factor);
@@ -130,10 +124,10 @@ class Muon : public ElementOptimizer {
     each_part(matrix, momentum, [&](int64_t begin, const Tensor& average, const Tensor& gradient) {
       muon_momentum(whole.rows(begin - matrix.first, average.numel()), average, gradient, step, stream());
     });
-    const int ranks = params_->rank_count();
+    const int ranks = params_->units().options().size;
     if (ranks == 1) return;
-    const std::vector<int64_t>& segments = params_->layout(matrix.unit).segments();
-    const std::vector<int64_t> all = params_->layout(matrix.unit).borders(ranks);
+    const std::vector<int64_t>& segments = params_->units()[matrix.unit].layout.segments();
+    const std::vector<int64_t> all = params_->units()[matrix.unit].layout.borders(ranks);
     std::vector<int64_t> borders;
     for (size_t s = 0; s + 1 < segments.size(); ++s) {
       if (segments[s + 1] <= matrix.first || segments[s] >= matrix.last()) continue;
@@ -180,7 +174,7 @@ class Muon : public ElementOptimizer {
   /// Sends the iterated matrix to all ranks, and updates the masters that this one holds.
   void distribute(const Matrix& matrix, int from) {
     const Tensor whole = room(matrix, from);
-    const int ranks = params_->rank_count();
+    const int ranks = params_->units().options().size;
     if (ranks > 1) {
       std::vector<int64_t> borders(static_cast<size_t>(ranks) + 1, matrix.elements());
       std::fill_n(borders.begin(), from + 1, 0);
@@ -204,14 +198,14 @@ class Muon : public ElementOptimizer {
   /// of the values are stored.
   template <class Work>
   void each_part(const Matrix& matrix, size_t plane, const Work& work) {
-    for (size_t segment = 0; segment < params_->segment_count(matrix.unit); ++segment) {
+    for (size_t segment = 0; segment < params_->units()[matrix.unit].segments.size(); ++segment) {
       const ParamStore::Shard shard = params_->shard(matrix.unit, segment);
       const int64_t begin = std::max(matrix.first, shard.begin), end = std::min(matrix.last(), shard.end);
       const auto part = [&](const Tensor& t, int64_t from, int64_t to) {
         return t.rows(from - shard.begin, to - from);
       };
       if (begin >= end) continue;
-      if (!params_->is_offloaded(plane)) {
+      if (!params_->offload().has(plane)) {
         work(begin, part(shard.states[plane], begin, end), part(shard.gradient, begin, end));
         continue;
       }

@@ -58,9 +58,9 @@ void round_masters(const ParamStore::Shard& shard, Stream& stream) {
 }
 
 void sum_gradient_squares(const Tensor& sum, const ParamStore& params, Stream& stream) {
-  for (int unit = 0; unit < params.unit_count(); ++unit) {
-    if (!params.trained(unit)) continue;
-    for (size_t segment = 0; segment < params.segment_count(unit); ++segment) {
+  for (int unit = 0; unit < params.units().size(); ++unit) {
+    if (!params.units()[unit].trained()) continue;
+    for (size_t segment = 0; segment < params.units()[unit].segments.size(); ++segment) {
       const ParamStore::Shard shard = params.shard(unit, segment);
       const UnitRange owned = params.owned(unit, segment);
       if (owned.begin == owned.end) continue;

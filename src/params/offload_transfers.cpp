@@ -32,14 +32,14 @@ void OffloadTransfers::begin(Stream& main) {
   }
 }
 
-void OffloadTransfers::fetch(size_t piece, const ParamStore::Shard& on_device) {
+void OffloadTransfers::fetch(size_t piece, const ParamShard& on_device) {
   Slot& s = slot(piece);
   copy_to_host(s.gradient, on_device.gradient.data, on_device.gradient.bytes(), s.stream);
   if (!on_device.master().empty())
     copy_to_host(s.master, on_device.master().data, on_device.master().bytes(), s.stream);
 }
 
-void OffloadTransfers::take(size_t piece, const ParamStore::Shard& on_device, ParamStore::Shard& shard) {
+void OffloadTransfers::take(size_t piece, const ParamShard& on_device, ParamShard& shard) {
   Slot& s = slot(piece);
   s.stream.synchronize();
   shard.gradient = at(s.gradient, on_device.gradient);
@@ -48,7 +48,7 @@ void OffloadTransfers::take(size_t piece, const ParamStore::Shard& on_device, Pa
   shard.on_host = true;
 }
 
-void OffloadTransfers::give_back(size_t piece, const ParamStore::Shard& on_device) {
+void OffloadTransfers::give_back(size_t piece, const ParamShard& on_device) {
   Slot& s = slot(piece);
   if (!on_device.master().empty())
     copy_to_device(on_device.master().data, s.master, on_device.master().bytes(), s.stream);

@@ -6,7 +6,7 @@
 
 #include "device/device.hpp"
 #include "params/offload_ring.hpp"
-#include "params/param_store.hpp"
+#include "params/unit_state.hpp"
 
 namespace llmtrain {
 
@@ -22,10 +22,10 @@ class OffloadTransfers {
   // the end. `on_device` holds the tensors of the piece on the device: its gradient, and master and weights if these
   // are not offloaded.
   void begin(Stream& main);
-  void fetch(size_t piece, const ParamStore::Shard& on_device);
+  void fetch(size_t piece, const ParamShard& on_device);
   /// Waits, and replaces the tensors of `on_device` in `shard` by copies in host memory.
-  void take(size_t piece, const ParamStore::Shard& on_device, ParamStore::Shard& shard);
-  void give_back(size_t piece, const ParamStore::Shard& on_device);
+  void take(size_t piece, const ParamShard& on_device, ParamShard& shard);
+  void give_back(size_t piece, const ParamShard& on_device);
   /// Orders all pieces returned so far before later work in `main`.
   void hand_over(Stream& main);
 

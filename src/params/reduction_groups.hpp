@@ -16,4 +16,17 @@ struct ReductionGroups {
   int64_t count;
 };
 
+/// Which group of a step a rank computes in which round: group g is that of rank g mod `ranks` in round g / `ranks`.
+struct GroupSchedule {
+  int64_t groups = 0;
+  int64_t ranks = 1;
+
+  int64_t rounds() const { return (groups + ranks - 1) / ranks; }
+  /// -1: none.
+  int64_t group_of(int64_t round, int64_t rank) const {
+    const int64_t group = round * ranks + rank;
+    return group < groups ? group : -1;
+  }
+};
+
 }  // namespace llmtrain

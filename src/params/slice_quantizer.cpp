@@ -20,15 +20,14 @@ int64_t up(int64_t value, int64_t multiple) { return (value + multiple - 1) / mu
 
 }  // namespace
 
-SliceQuantizer::SliceQuantizer(ParamStore& params, int unit, int param, int slice)
-    : params_(params),
-      unit_(unit),
+SliceQuantizer::SliceQuantizer(const UnitState& unit, int param, int slice)
+    : unit_(unit),
       param_(param),
       slice_(slice),
-      format_(params.spec(unit).quantization.value()),
-      offset_(params.layout(unit).offset(param, slice)),
-      rows_(params.spec(unit).params[static_cast<size_t>(param)].slices[static_cast<size_t>(slice)].rows),
-      columns_(params.spec(unit).params[static_cast<size_t>(param)].columns) {
+      format_(unit.spec.quantization.value()),
+      offset_(unit.layout.offset(param, slice)),
+      rows_(unit.param(param).slices[static_cast<size_t>(slice)].rows),
+      columns_(unit.param(param).columns) {
   if (format_.type == QuantizedType::int8) {
     scales_.resize(static_cast<size_t>(rows_));
   } else if (format_.double_quantization) {
@@ -39,8 +38,7 @@ SliceQuantizer::SliceQuantizer(ParamStore& params, int unit, int param, int slic
 /// Calls visit(begin, end) for the elements of the range that this rank stores, segment by segment.
 template <class Visit>
 void SliceQuantizer::each_owned(const ElementRange& range, const Visit& visit) const {
-  for (size_t segment = 0; segment < params_.segment_count(unit_); ++segment) {
-    const UnitRange own = params_.owned(unit_, segment);
+  for (const UnitSegment& own : unit_.segments) {
     const int64_t begin = std::max(own.begin - offset_, range.begin);
     const int64_t end = std::min(own.end - offset_, range.end);
     if (begin < end) visit(begin, end);
@@ -86,7 +84,7 @@ void SliceQuantizer::put(const ElementRange& range, const float* values, Stream&
 /// The scale of a block or row is not finite if one of its values is not. int8 rounds values to fp16 first.
 void SliceQuantizer::check_finite(const std::vector<float>& scales) const {
   if (std::ranges::all_of(scales, [](float x) { return std::isfinite(x); })) return;
-  const ParamSpec& param = params_.spec(unit_).params[static_cast<size_t>(param_)];
+  const ParamSpec& param = unit_.param(param_);
   throw UserError(ExitCode::bad_content, fmt::format("{} has a value that is not finite{}, so it cannot be quantised",
                                                      param.slices[static_cast<size_t>(slice_)].name,
                                                      format_.type == QuantizedType::int8 ? " in fp16" : ""));
@@ -112,7 +110,7 @@ void SliceQuantizer::put_blocks(const ElementRange& range, const uint8_t* codes,
   for (int64_t b = 0; b < blocks && format_.double_quantization; ++b) {
     scales_[static_cast<size_t>(first_block + b)] = bits_of(scales[b]);
   }
-  params_.write_chunks(unit_, offset_ + range.begin, chunks * chunk_elements, records.data(), stream);
+  write_tensor(unit_.records(offset_ + range.begin, chunks * chunk_elements), records.data(), stream);
 }
 
 /// The codes of a row may belong to several ranks, each of which has all of it.
@@ -124,23 +122,29 @@ void SliceQuantizer::put_rows(const ElementRange& range, const uint8_t* codes, c
   each_owned(range, [&](int64_t begin, int64_t end) {
     const int64_t first = begin / chunk_elements * chunk_elements, count = up(end, chunk_elements) - first;
     std::vector<uint8_t> records(static_cast<size_t>(count));
-    params_.read_chunks(unit_, offset_ + first, count, records.data(), stream);
+    read_tensor(records.data(), unit_.records(offset_ + first, count), stream);
     std::memcpy(records.data() + (begin - first), codes + (begin - range.begin), static_cast<size_t>(end - begin));
-    params_.write_chunks(unit_, offset_ + first, count, records.data(), stream);
+    write_tensor(unit_.records(offset_ + first, count), records.data(), stream);
   });
+}
+
+void SliceQuantizer::store_table(const std::vector<float>& values, Stream& stream) const {
+  const Tensor table = unit_.table(param_, slice_);
+  LLMTRAIN_CHECK(std::ssize(values) == table.numel(), "a table of scales of another size");
+  write_tensor(table, values.data(), stream);
 }
 
 /// Stores the table, and the codes of the scales that this rank owns.
 void SliceQuantizer::finish(const NestedScales& nested, Stream& stream) {
   std::vector<float> table{nested.offset};
   table.insert(table.end(), nested.absmax.begin(), nested.absmax.end());
-  params_.write_table(unit_, param_, slice_, table, stream);
+  store_table(table, stream);
   constexpr int64_t step = chunk_elements << 10;
   each_owned(whole(), [&](int64_t begin, int64_t end) {
     for (; begin < end; begin += step) {
       const int64_t count = up(std::min(step, end - begin), chunk_elements);
       std::vector<uint8_t> records(static_cast<size_t>(count / chunk_elements * chunk_bytes(format_)));
-      params_.read_chunks(unit_, offset_ + begin, count, records.data(), stream);
+      read_tensor(records.data(), unit_.records(offset_ + begin, count), stream);
       for (int64_t c = 0; c < count / chunk_elements; ++c) {
         for (int64_t i = 0; i < scales_of_chunk(format_); ++i) {
           const auto block = static_cast<size_t>((begin / chunk_elements + c) * scales_of_chunk(format_) + i);
@@ -148,7 +152,7 @@ void SliceQuantizer::finish(const NestedScales& nested, Stream& stream) {
           records[static_cast<size_t>(c * chunk_bytes(format_) + code_bytes(format_) + i)] = nested.codes[block];
         }
       }
-      params_.write_chunks(unit_, offset_ + begin, count, records.data(), stream);
+      write_tensor(unit_.records(offset_ + begin, count), records.data(), stream);
     }
   });
 }
@@ -160,7 +164,7 @@ void SliceQuantizer::finish(Communicator& communicator, Stream& stream) {
   scales.reserve(scales_.size());
   for (const int64_t bits : scales_) scales.push_back(value_of(bits));
   if (format_.type != QuantizedType::int8) return finish(quantize_scales(scales), stream);
-  params_.write_table(unit_, param_, slice_, scales, stream);
+  store_table(scales, stream);
 }
 
 }  // namespace llmtrain

@@ -4,7 +4,9 @@
 #include <vector>
 
 #include "kernels/quantize.hpp"
-#include "params/param_store.hpp"
+#include "kernels/quantized_matrix.hpp"
+#include "parallel/communicator.hpp"
+#include "params/unit_state.hpp"
 
 namespace llmtrain {
 
@@ -18,7 +20,8 @@ struct ElementRange {
 /// values that it stores, with int8 of whole rows; the bits do not depend on ranks and ranges.
 class SliceQuantizer {
  public:
-  SliceQuantizer(ParamStore& params, int unit, int param, int slice);
+  /// `unit` is of a started store; call ParamStore::publish_weights() after its slices.
+  SliceQuantizer(const UnitState& unit, int param, int slice);
 
   /// Ranges that this rank has to put, without overlap, each of about `max_elements` elements at most.
   std::vector<ElementRange> ranges(int64_t max_elements) const;
@@ -37,13 +40,14 @@ class SliceQuantizer {
  private:
   ElementRange whole() const { return {0, rows_ * columns_}; }
   void check_finite(const std::vector<float>& scales) const;
+  void store_table(const std::vector<float>& values, Stream& stream) const;
   void put_blocks(const ElementRange& range, const uint8_t* codes, const float* scales, Stream& stream);
   void put_rows(const ElementRange& range, const uint8_t* codes, const float* scales, Stream& stream);
   template <class Visit>
   void each_owned(const ElementRange& range, const Visit& visit) const;
 
-  ParamStore& params_;
-  int unit_, param_, slice_;
+  const UnitState& unit_;
+  int param_, slice_;
   Quantization format_;
   int64_t offset_, rows_, columns_;
   std::mutex mutex_;

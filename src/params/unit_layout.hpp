@@ -60,4 +60,37 @@ class UnitLayout {
   int64_t elements_ = 0;
 };
 
+/// Indices of a slice among units.
+struct SlicePlace {
+  int unit, param, slice;
+
+  /// First element of the slice in its unit; `layouts` are those of the units.
+  int64_t offset(const std::vector<UnitLayout>& layouts) const {
+    return layouts[static_cast<size_t>(unit)].offset(param, slice);
+  }
+};
+
+inline const UnitSpec& spec_of(const UnitSpec& unit) { return unit; }
+
+/// Calls f(place, param, slice) for each slice of a range of units, which spec_of() accepts, in order.
+template <class Units, class F>
+void for_each_slice(const Units& units, const F& f) {
+  SlicePlace place{};
+  for (const auto& unit : units) {
+    place.param = 0;
+    for (const ParamSpec& param : spec_of(unit).params) {
+      place.slice = 0;
+      for (const ParamSlice& slice : param.slices) {
+        f(place, param, slice);
+        ++place.slice;
+      }
+      ++place.param;
+    }
+    ++place.unit;
+  }
+}
+
+/// Layouts of the units, with segments of the default size.
+inline std::vector<UnitLayout> layouts_of(const std::vector<UnitSpec>& units) { return {units.begin(), units.end()}; }
+
 }  // namespace llmtrain

@@ -1,6 +1,7 @@
 #include "params/unit_planes.hpp"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "core/error.hpp"
@@ -12,13 +13,10 @@ namespace {
 /// The tensors of a unit, by offset.
 std::vector<UnitPlanes::Tensor> tensors_of(const StatePlanes& planes, const UnitSpec& spec, const UnitLayout& layout) {
   std::vector<UnitPlanes::Tensor> tensors;
-  for (size_t p = 0; p < spec.params.size() && any_by_tensor(planes); ++p) {
-    const ParamSpec& param = spec.params[p];
-    for (const ParamSlice& slice : param.slices) {
-      tensors.push_back({layout.offset(static_cast<int>(p)) + slice.first_row * param.columns,
-                         values_per_chunk(planes, param, slice)});
-    }
-  }
+  if (!any_by_tensor(planes)) return tensors;
+  for_each_slice(std::span(&spec, 1), [&](const SlicePlace& at, const ParamSpec& param, const ParamSlice& slice) {
+    tensors.push_back({layout.offset(at.param, at.slice), values_per_chunk(planes, param, slice)});
+  });
   std::ranges::sort(tensors, {}, &UnitPlanes::Tensor::offset);
   return tensors;
 }

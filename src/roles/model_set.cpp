@@ -22,14 +22,9 @@ constexpr size_t read_elements = size_t{1} << 18;  ///< elements of a checkpoint
 
 NameSet trained_names(const ParamStore& params) {
   NameSet names;
-  for (int unit = 0; unit < params.unit_count(); ++unit) {
-    if (!params.trained(unit)) continue;
-    for (const ParamSpec& param : params.spec(unit).params) {
-      for (const ParamSlice& slice : param.slices) {
-        if (!slice.fixed) names.insert(slice.name);
-      }
-    }
-  }
+  for_each_slice(params.units(), [&](const SlicePlace& place, const ParamSpec&, const ParamSlice& slice) {
+    if (params.units()[place.unit].trained() && !slice.fixed) names.insert(slice.name);
+  });
   return names;
 }
 
@@ -73,7 +68,7 @@ void RoleModel::start(Communicator& communicator, Stream& stream) {
 LoadedWeights RoleModel::load(Communicator& communicator, Stream& stream, bool adapters) {
   const WeightSource& from = spec_.weights;
   if (!from.checkpoint.empty()) return load_checkpoint_of(communicator, stream);
-  const bool part = spec_.trains && params_.trained_parameter_count() < params_.parameter_count();
+  const bool part = spec_.trains && params_.units().trained_parameters() < params_.units().parameters();
   const bool adapts = spec_.lora && adapters, loads_critic = spec_.critic && adapters;
   LoadedWeights loaded;
   std::string hash;

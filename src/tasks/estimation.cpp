@@ -9,7 +9,7 @@
 #include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/launcher.hpp"
 #include "train/run/estimate.hpp"
-#include "train/run/job.hpp"
+#include "train/run/libraries.hpp"
 #include "train/step_profile.hpp"
 
 namespace llmtrain {

@@ -12,17 +12,17 @@
 #include <vector>
 
 #include "core/activity.hpp"
+#include "core/number_text.hpp"
 #include "kernels/workspace.hpp"
-#include "metrics/console.hpp"
 #include "models/lora.hpp"
 #include "models/models.hpp"
 #include "parallel/job/cancellable_work.hpp"
+#include "tasks/job_opening.hpp"
+#include "tasks/opening_lines.hpp"
 #include "tasks/score_parts.hpp"
 #include "tasks/stop_tokens.hpp"
 #include "tasks/tasks.hpp"
 #include "train/config/sequence_length.hpp"
-#include "train/run/job.hpp"
-#include "train/run/stop_monitor.hpp"
 
 namespace llmtrain {
 
@@ -333,54 +333,38 @@ int run_evaluation(Job& job) {
   Config& config = job.config;
   Runtime& runtime = job.runtime;
   Communicator& communicator = runtime.communicator();
-  const bool root = communicator.rank() == 0;
   resolve_precision(config, agreed_fast_bf16(communicator));
-  std::optional<RunDirectory> directory;
-  if (open_directory(directory, config.run, comparison_with(config), communicator)) return 0;
-  const StopMonitor stop_monitor(config.run, config.checkpoint, root);
-  config.add_note(watch_ranks(config.watchdog, config.run.directory(), runtime));
+  JobOpening opening(job);
+  if (opening.is_finished()) return 0;
   job.examine(true);
-  Console progress("", root);
-  std::vector<std::string> earlier;
-  const Dataset data = load_evaluated_data(config, communicator, [&](const std::string& text) {
-    progress.print(text);
-    earlier.push_back(text);
-  });
+  const Dataset data = load_evaluated_data(config, communicator, [&](const std::string& text) { opening.print(text); });
   std::unique_ptr<EvaluationTask> task;
   throw_on_all_ranks(communicator, [&] {
     task = make_evaluation(config, data, {communicator.rank(), communicator.size(), 1});
   });
   check_plan(task->plan(), memory_limits(config), communicator);
   task->scores().answers.open(communicator);
-  throw_on_all_ranks(communicator, [&] {
-    if (root) directory->start(write_deck(config));
-  });
+  opening.start_directory();
   if (!task->scores().answers.empty()) {
     task->scores().answers.set_stop_ids(find_stop_tokens(config, data, communicator));
   }
-  RunLogOptions options = log_options(config, root ? &*directory : nullptr, task->plan(), communicator);
-  options.earlier = earlier;
-  for (const MetricSpec& metric : task->metrics().subspan(1)) options.metrics.emplace_back(metric.name);
-  options.scores = task->scores().names();
-  std::optional<RunLog> log;
-  throw_on_all_ranks(communicator, [&] { log.emplace(options); });
-  print_opening(*log, job, *task, data);
-  print_signatures(*log, task->scores().answers);
+  RunLogOptions options = opening.log_options(task->plan());
+  for (const MetricSpec& metric : task->metrics().subspan(1)) options.run.metrics.emplace_back(metric.name);
+  options.run.scores = task->scores().names();
+  RunLog& log = opening.open_log(options);
+  print_opening(log, job, *task, data);
+  print_signatures(log, task->scores().answers);
 
-  const EvaluationReport report = run_timed(*task, runtime, *log);
-  print_report(*log, report);
+  const EvaluationReport report = run_timed(*task, runtime, log);
+  print_report(log, report);
   if (report.tokens > 0 && !std::isfinite(report.loss)) {
     throw UserError(ExitCode::diverged, config.model.path +
                                             ": the loss is not finite: the weights, or products of them in this "
                                             "precision.compute, overflow; try precision.compute = fp32");
   }
-  throw_on_all_ranks(communicator, [&] {
-    if (root) write_results(*directory, report, config, task->scores());
-  });
-  log->finish("finished");
-  throw_on_all_ranks(communicator, [&] {
-    if (root) directory->mark_finished(0);
-  });
+  opening.on_root([&](const RunDirectory& directory) { write_results(directory, report, config, task->scores()); });
+  log.finish("finished");
+  opening.mark_finished();
   return 0;
 }
 

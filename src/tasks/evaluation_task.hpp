@@ -47,7 +47,7 @@ class EvaluationTask {
   EvaluationTask(EvaluationParts parts, int ranks);
 
   const Arena& plan() const { return arena_; }
-  int64_t parameter_count() const { return models_.at(Role::policy).params().parameter_count(); }
+  int64_t parameter_count() const { return models_.at(Role::policy).params().units().parameters(); }
   const std::optional<DataStream>& data() const { return parts_.data; }
   int64_t steps() const { return parts_.steps; }
   EvaluationScores& scores() { return parts_.scores; }

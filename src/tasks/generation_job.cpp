@@ -16,19 +16,19 @@
 #include "core/files/content_hash.hpp"
 #include "core/files/file_handle.hpp"
 #include "core/files/json_reader.hpp"
+#include "core/number_text.hpp"
 #include "data/tokenize/dataset_tokenizer.hpp"
 #include "hf/adapters/adapter_config.hpp"
-#include "metrics/console.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "parallel/local_communicator.hpp"
 #include "tasks/generation_task.hpp"
+#include "tasks/job_opening.hpp"
+#include "tasks/opening_lines.hpp"
 #include "tasks/stop_tokens.hpp"
 #include "tasks/tasks.hpp"
 #include "text/tokens_beyond_embedding.hpp"
 #include "train/config/sequence_length.hpp"
-#include "train/run/job.hpp"
 #include "train/run/resume.hpp"
-#include "train/run/stop_monitor.hpp"
 
 namespace llmtrain {
 
@@ -118,20 +118,15 @@ std::string hash_model(const Config& config, const Dataset& data, const StopRule
                                 serialize(data.chat.files), fmt::join(stop.ids, ",")));
 }
 
-struct OpenedRun {
-  std::optional<RunDirectory> directory;
-  std::optional<GenerationOutput> output;  ///< on rank 0
-};
-
-/// Starts or resumes the run directory and the file of results. Collective.
-void open_output(OpenedRun& run, const Config& config, const PromptFiles& prompts,
-                 const std::function<GenerationSources()>& sources, Communicator& communicator) {
-  throw_on_all_ranks(communicator, [&] {
-    if (communicator.rank() != 0) return;
+/// Starts or resumes the run directory and the file of results, which rank 0 returns. Collective.
+std::optional<GenerationOutput> open_output(JobOpening& opening, const Config& config, const PromptFiles& prompts,
+                                            const std::function<GenerationSources()>& sources) {
+  std::optional<GenerationOutput> output;
+  opening.on_root([&](const RunDirectory& directory) {
     namespace fs = std::filesystem;
     std::error_code ignored;
     const std::string path = config.generate.path(config.run.directory());
-    const bool begun = fs::exists(run.directory->path() + "/begun.json", ignored);
+    const bool begun = fs::exists(directory.path() + "/begun.json", ignored);
     const bool resumes = begun && !config.run.overwrite && fs::exists(path, ignored);
     for (const std::string& name : prompts.names()) {
       if (!fs::equivalent(path, name, ignored)) continue;
@@ -141,13 +136,14 @@ void open_output(OpenedRun& run, const Config& config, const PromptFiles& prompt
     if (!resumes && !config.run.overwrite) GenerationOutput::require_new(path);  // before anything says that it is ours
     const GenerationSources from = sources();
     if (resumes) {
-      run.directory->resume(write_deck(config));
+      directory.resume(write_deck(config));
     } else {
-      run.directory->start(write_deck(config));
+      directory.start(write_deck(config));
     }
-    run.output.emplace(path, run.directory->path() + "/" + generation_hashes_name, from, resumes, config.run.overwrite);
-    run.output->start();
+    output.emplace(path, directory.path() + "/" + generation_hashes_name, from, resumes, config.run.overwrite);
+    output->start();
   });
+  return output;
 }
 
 void print_opening(RunLog& log, const Job& job, const GenerationTask& task, const PromptFiles& prompts,
@@ -192,10 +188,9 @@ class GenerationPlan : public RankPlan {
 };
 
 /// Generates in the run's folder, which is open. Collective.
-void generate(Job& job, OpenedRun& run, const Dataset& data) {
+void generate(Job& job, JobOpening& opening, const Dataset& data) {
   Config& config = job.config;
   Communicator& communicator = job.runtime.communicator();
-  const bool root = communicator.rank() == 0;
   std::unique_ptr<GenerationTask> task;
   throw_on_all_ranks(communicator, [&] {
     task = make_generation(config, data, {communicator.rank(), communicator.size(), 1});
@@ -205,27 +200,20 @@ void generate(Job& job, OpenedRun& run, const Dataset& data) {
                             data.chat.files, communicator);
   const CheckedPrompts checked = check_prompts(prompts, communicator);
   StopRules stop = find_stops(config, data, communicator);
-  open_output(
-      run, config, prompts,
-      [&] {
-        return GenerationSources{checked.hash, hash_model(config, data, stop)};
-      },
-      communicator);
-  RunLogOptions options = log_options(config, root ? &*run.directory : nullptr, task->plan(), communicator);
-  options.sinks.clear();
-  std::optional<RunLog> log;
-  throw_on_all_ranks(communicator, [&] { log.emplace(options); });
-  print_opening(*log, job, *task, prompts, checked.truncated);
-  task->start(job.runtime, *log);
-  const int64_t earlier = root ? run.output->rows() : 0;
-  const double begin = now();
-  const GenerationReport report = task->run(job.runtime, *log, prompts, root ? &*run.output : nullptr, std::move(stop));
-  print_report(*log, report, now() - begin, earlier);
-  throw_on_all_ranks(communicator, [&] {
-    if (!root) return;
-    run.output->sync();
-    run.directory->mark_finished(0);
+  std::optional<GenerationOutput> output = open_output(opening, config, prompts, [&] {
+    return GenerationSources{checked.hash, hash_model(config, data, stop)};
   });
+  RunLogOptions options = opening.log_options(task->plan());
+  options.sinks.clear();
+  RunLog& log = opening.open_log(options);
+  print_opening(log, job, *task, prompts, checked.truncated);
+  task->start(job.runtime, log);
+  const int64_t earlier = output ? output->rows() : 0;
+  const double begin = now();
+  const GenerationReport report = task->run(job.runtime, log, prompts, output ? &*output : nullptr, std::move(stop));
+  print_report(log, report, now() - begin, earlier);
+  opening.on_root([&](const RunDirectory&) { output->sync(); });
+  opening.mark_finished();
 }
 
 }  // namespace
@@ -274,13 +262,11 @@ int run_generation(Job& job) {
   Config& config = job.config;
   Communicator& communicator = job.runtime.communicator();
   resolve_precision(config, agreed_fast_bf16(communicator));
-  OpenedRun run;
-  if (open_directory(run.directory, config.run, comparison_with(config), communicator)) return 0;
-  const StopMonitor stop_monitor(config.run, config.checkpoint, communicator.rank() == 0);
-  config.add_note(watch_ranks(config.watchdog, config.run.directory(), job.runtime));
+  JobOpening opening(job);
+  if (opening.is_finished()) return 0;
   job.examine(true);
   const Dataset data = load_prompt_tokenizer(config, communicator, {});
-  generate(job, run, data);
+  generate(job, opening, data);
   return 0;
 }
 

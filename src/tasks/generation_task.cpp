@@ -9,10 +9,10 @@
 #include "core/activity.hpp"
 #include "core/clock.hpp"
 #include "core/files/json_reader.hpp"
+#include "core/number_text.hpp"
 #include "core/stop_request.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/launcher.hpp"
-#include "train/run/job.hpp"
 
 namespace llmtrain {
 

@@ -44,7 +44,7 @@ class GenerationTask {
   GenerationTask(const Config& config, RoleSpec policy, std::shared_ptr<const Tokenizer> tokenizer);
 
   const Arena& plan() const { return arena_; }
-  int64_t parameter_count() const { return models_.at(Role::policy).params().parameter_count(); }
+  int64_t parameter_count() const { return models_.at(Role::policy).params().units().parameters(); }
   /// Allocates and reads the weights. Collective.
   void start(Runtime& runtime, RunLog& log);
   /// Continues the prompts whose rows are not in the file. `output`: on rank 0, else null. Collective. Throws

@@ -15,7 +15,6 @@
 #include "tasks/score_parts.hpp"
 #include "tasks/tasks.hpp"
 #include "tasks/training_parts.hpp"
-#include "train/run/job.hpp"
 #include "train/run/run_directory.hpp"
 #include "train/run/stop_monitor.hpp"
 
@@ -100,7 +99,7 @@ void check_offload_here(Config& config, const Communicator& communicator) {
     ParamStoreOptions options = store_options(config.parallel, config.optimizer, compute_dtype(config.precision));
     options.rank = rank;
     options.size = communicator.size();
-    bytes += ParamStore(units, options).offloaded_bytes();
+    bytes += ParamStore(units, options).offload().disk_bytes();
   }
   const std::string where = config.provenance.where("parallel.offload_path");
   check_offload_folder(config.parallel.offload_path, bytes, where);

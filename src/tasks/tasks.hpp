@@ -13,7 +13,7 @@
 #include "roles/model_set.hpp"
 #include "train/config/config.hpp"
 #include "train/run/estimate.hpp"
-#include "train/run/job.hpp"
+#include "train/run/memory_limit.hpp"
 
 namespace llmtrain {
 

@@ -11,8 +11,9 @@
 #include "data/stream/difficulty_order.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/matmul.hpp"
-#include "metrics/console.hpp"
 #include "params/offload_file.hpp"
+#include "tasks/job_opening.hpp"
+#include "tasks/opening_lines.hpp"
 #include "tasks/precomputed.hpp"
 #include "tasks/reward_check.hpp"
 #include "tasks/score_parts.hpp"
@@ -21,11 +22,9 @@
 #include "train/evaluate.hpp"
 #include "train/measure.hpp"
 #include "train/run/dashboard_process.hpp"
-#include "train/run/job.hpp"
+#include "train/run/libraries.hpp"
 #include "train/run/memory_limit.hpp"
 #include "train/run/resume.hpp"
-#include "train/run/run_directory.hpp"
-#include "train/run/stop_monitor.hpp"
 #include "train/training_loop.hpp"
 
 namespace llmtrain {
@@ -80,7 +79,7 @@ void print_resume(RunLog& log, const ResumePoint& from) {
 
 /// Prints the sizes of offloaded state. `where`: place of parallel.offload_path in the deck.
 void print_offload(RunLog& log, const ParamStore& params, const std::string& path, const std::string& where) {
-  const int64_t bytes = params.offloaded_bytes(), pinned = params.pinned_bytes();
+  const int64_t bytes = params.offload().disk_bytes(), pinned = params.offload().pinned_bytes();
   if (pinned != 0) {
     log.print(fmt::format("offload    {} per rank in host memory", bytes_text(static_cast<double>(pinned))));
   }
@@ -108,13 +107,14 @@ void print_opening(RunLog& log, const Job& job, const TrainingPlan& plan, const 
   print_machine(log,
                 attention_text(attention_library(), config.run.task, config.model, compute_dtype(config.precision)),
                 job.runtime);
-  const int64_t parameters = params.parameter_count(), trained = params.trained_parameter_count();
+  const int64_t parameters = params.units().parameters(), trained = params.units().trained_parameters();
   print_model(log, config.model, config.precision, parameters,
               trained < parameters ? std::optional(trained) : std::nullopt);
   if (config.run.finetuning == RunConfig::Finetuning::lora) print_quantization(log, config.quantization);
   print_plan(log, config.parallel.zero, config.batch, plan.groups);
   print_memory(log, plan.arena, c);
-  if (params.keeps_gathered()) log.print("gathers    once an update: all weights have memory on every rank");
+  if (params.units().policy().keeps_gathered)
+    log.print("gathers    once an update: all weights have memory on every rank");
   print_offload(log, params, config.parallel.offload_path, config.provenance.where("parallel.offload_path"));
   log.print(fmt::format("data       {} tokens, {} samples, {} steps an epoch; {:.2f} epochs in {} steps",
                         count_text(data.train->tokens()), count_text(stream.samples()),
@@ -195,11 +195,11 @@ std::vector<NamedContent> compare_or_collect_contents(const Job& job, const Data
 }
 
 /// Checks that a finished run's files have the same content under the names in the current deck. Collective.
-void check_finished(Job& job, const std::optional<RunDirectory>& directory) {
+void check_finished(Job& job, const RunDirectory* directory) {
   Communicator& communicator = job.runtime.communicator();
   std::optional<ResumePoint> from = find_start(job);
   throw_on_all_ranks(communicator, [&] {
-    if (!from && directory) directory->refuse_renamed_files();
+    if (!from && directory != nullptr) directory->refuse_renamed_files();
   });
   compare_or_collect_contents(job, load_data(job.config, communicator, [](const std::string&) {}), from);
 }
@@ -226,7 +226,7 @@ std::unique_ptr<TrainingPlan> make_checked_plan(Job& job, const Dataset& data) {
     make(1);
   }
   check_plan(plan->arena, memory_limits(config), communicator);
-  check_host_memory(plan->params().pinned_bytes(), communicator);
+  check_host_memory(plan->params().offload().pinned_bytes(), communicator);
   if (config.parallel.uses_disk()) {
     reserve_disk(plan->params(), config.parallel.offload_path, config.provenance.where("parallel.offload_path"),
                  communicator);
@@ -251,11 +251,11 @@ class TrainingRankPlan : public RankPlan {
  public:
   explicit TrainingRankPlan(std::unique_ptr<TrainingPlan> plan) : plan_(std::move(plan)) {}
   const Arena& arena() const override { return plan_->arena; }
-  int64_t parameters() const override { return plan_->params().parameter_count(); }
-  int64_t trained_parameters() const override { return plan_->params().trained_parameter_count(); }
-  int64_t state_bytes() const override { return plan_->params().state_bytes(); }
-  int64_t offloaded_bytes() const override { return plan_->params().offloaded_bytes(); }
-  int64_t pinned_bytes() const override { return plan_->params().pinned_bytes(); }
+  int64_t parameters() const override { return plan_->params().units().parameters(); }
+  int64_t trained_parameters() const override { return plan_->params().units().trained_parameters(); }
+  int64_t state_bytes() const override { return plan_->params().units().state_bytes(); }
+  int64_t offloaded_bytes() const override { return plan_->params().offload().disk_bytes(); }
+  int64_t pinned_bytes() const override { return plan_->params().offload().pinned_bytes(); }
   int64_t host_bytes() const override { return plan_->rollouts ? plan_->rollouts->host_bytes() : 0; }
 
  private:
@@ -286,11 +286,8 @@ int run_training(Job& job) {
   Runtime& runtime = job.runtime;
   Communicator& communicator = runtime.communicator();
   const bool root = communicator.rank() == 0;
-  std::optional<RunDirectory> directory;
-  const auto check = [&] { check_finished(job, directory); };
-  if (open_directory(directory, config.run, comparison_with(config), communicator, check)) return 0;
-  StopMonitor stop_monitor(config.run, config.checkpoint, root);
-  config.add_note(watch_ranks(config.watchdog, config.run.directory(), runtime));
+  JobOpening opening(job, [&](const RunDirectory* directory) { check_finished(job, directory); });
+  if (opening.is_finished()) return 0;
   std::optional<ResumePoint> from = find_start(job);
   resolve_precision(config, agreed_fast_bf16(communicator));
   const std::string attention =
@@ -305,12 +302,7 @@ int run_training(Job& job) {
   throw_on_all_ranks(communicator, [&] {
     if (root && reinforcement_tasks.contains(config.run.task)) check_reward_columns(config);
   });
-  Console progress("", root);
-  std::vector<std::string> earlier;
-  const auto print = [&](const std::string& text) {
-    progress.print(text);
-    earlier.push_back(text);
-  };
+  const auto print = [&](const std::string& text) { opening.print(text); };
   Dataset data = load_data(config, communicator, print);
   std::vector<NamedContent> contents = compare_or_collect_contents(job, data, from);
   data.difficulties = find_difficulties(job, data, print);
@@ -318,52 +310,47 @@ int run_training(Job& job) {
   const std::unique_ptr<TrainingPlan> plan = make_checked_plan(job, data);
   if (references) plan->reference->set(std::move(*references));
   plan->scores.answers.open(communicator);
-  throw_on_all_ranks(communicator, [&] {
-    if (root) prepare_directory(*directory, write_deck(config), from);
-  });
+  opening.on_root([&](const RunDirectory& directory) { prepare_directory(directory, write_deck(config), from); });
   config.set_epoch_intervals(plan->steps_per_epoch());
-  RunLogOptions log_setup = log_options(config, root ? &*directory : nullptr, plan->arena, communicator);
+  RunLogOptions log_setup = opening.log_options(plan->arena);
   describe_work(log_setup, *plan, config.evaluation, config.batch.sequence_length);
-  log_setup.earlier = earlier;
   log_setup.optimum = data.optimum;
-  log_setup.scores = plan->scores.names();
-  for (const MetricSpec& metric : plan->objective->metrics().subspan(1)) log_setup.metrics.emplace_back(metric.name);
-  if (config.curriculum.active()) log_setup.metrics.emplace_back("curriculum");
+  log_setup.run.scores = plan->scores.names();
+  for (const MetricSpec& metric : plan->objective->metrics().subspan(1))
+    log_setup.run.metrics.emplace_back(metric.name);
+  if (config.curriculum.active()) log_setup.run.metrics.emplace_back("curriculum");
   if (plan->rollouts) {
-    for (const RolloutMetric& metric : plan->rollouts->metrics()) log_setup.metrics.push_back(metric.name);
+    for (const RolloutMetric& metric : plan->rollouts->metrics()) log_setup.run.metrics.push_back(metric.name);
   }
   if (from) {
     log_setup.resumed = log_state(from->manifest);
     log_setup.resumed_step = from->manifest.step;
   }
-  std::optional<RunLog> log;
-  throw_on_all_ranks(communicator, [&] { log.emplace(log_setup); });
-  print_opening(*log, job, *plan, data);
-  const std::unique_ptr<DashboardProcess> dashboard = start_dashboard(*log, config, root);
-  print_signatures(*log, plan->scores.answers);
-  if (from) print_resume(*log, *from);
+  RunLog& log = opening.open_log(log_setup);
+  print_opening(log, job, *plan, data);
+  const std::unique_ptr<DashboardProcess> dashboard = start_dashboard(log, config, root);
+  print_signatures(log, plan->scores.answers);
+  if (from) print_resume(log, *from);
 
   TrainingOptions options = training_options(config, *plan);
   read_export_files(options, config, data, communicator);
   options.at_interval = [&] {
     if (dashboard && dashboard->has_ended())
-      log->warn(
+      log.warn(
           fmt::format("the dashboard has ended ({}/dashboard.log); the run goes on without", config.run.directory()));
   };
   options.checkpoints.attention = attention;
   options.checkpoints.products = product_library();
   options.checkpoints.contents = std::move(contents);
   options.checkpoints.from = from ? &*from : nullptr;
-  TrainingLoop loop(std::move(options), *plan, runtime, *log, stop_monitor);
+  TrainingLoop loop(std::move(options), *plan, runtime, log, opening.stop_monitor());
   try {
     if (loop.run() != 0) return static_cast<int>(ExitCode::stopped);
   } catch (const UserError& error) {
-    log->fail(error.what());
+    log.fail(error.what());
     throw;
   }
-  throw_on_all_ranks(communicator, [&] {
-    if (root) directory->mark_finished(loop.completed());
-  });
+  opening.mark_finished(loop.completed());
   return 0;
 }
 

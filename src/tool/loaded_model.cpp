@@ -148,7 +148,7 @@ void LoadedModel::print_estimate(const std::function<void(Arena&)>& plan) {
   make_plan(plan);
   Estimate estimate;
   estimate.plan = &arena_;
-  estimate.parameters = params().parameter_count();
+  estimate.parameters = params().units().parameters();
   estimate.library_bytes = device_context_bytes(estimate.ranks_per_node) + matmul_workspace_bytes();
   write_standard_output(json_ ? estimate_json(estimate) : estimate_text(estimate));
 }

@@ -7,8 +7,8 @@
 #include <set>
 
 #include "core/error.hpp"
+#include "core/number_text.hpp"
 #include "text/tokens_beyond_embedding.hpp"
-#include "train/run/job.hpp"
 
 namespace llmtrain {
 

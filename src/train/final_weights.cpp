@@ -29,14 +29,14 @@ struct MasterWeights : StoreState {
 void export_policy(const ExportOptions& options, RoleModel& policy, Communicator& communicator) {
   ParamStore& params = policy.params();
   const std::string& folder = policy.weights().folder;
-  const bool rounded = params.trained_parameter_count() < params.parameter_count() && !folder.empty();
+  const bool rounded = params.units().trained_parameters() < params.units().parameters() && !folder.empty();
   std::optional<FolderValues> stored;
   throw_on_all_ranks(communicator, [&] {
     if (rounded && communicator.rank() == 0) stored.emplace(folder, policy.shape(), policy.actor_units());
   });
   const auto gather = [&](int unit, int64_t begin, int64_t end, float* out) {
     params.gather_range(unit, begin, end, out);
-    if (stored && !params.trained(unit)) stored->read(unit, begin, end, out);
+    if (stored && !params.units()[unit].trained()) stored->read(unit, begin, end, out);
   };
   export_model(options, policy.shape(), policy.actor_units(), gather, communicator);
 }

@@ -6,7 +6,7 @@
 
 #include "hf/export.hpp"
 #include "train/run_checkpoints.hpp"
-#include "train/run_context.hpp"
+#include "train/run_progress.hpp"
 
 namespace llmtrain {
 

@@ -18,6 +18,17 @@ constexpr int64_t warm_steps = 2;  ///< select kernels and touch buffers
 constexpr int64_t min_steps = 5;
 constexpr double enough_seconds = 3;
 
+/// Measured steps hash their parameters as the steps of a run.
+class HashObserver : public StepObserver {
+ public:
+  HashObserver(const TrainingOptions& options, ParameterHash& hash) : options_(options), hash_(hash) {}
+  std::optional<uint64_t> hash_if_due(int64_t completed) override { return options_.hash_if_due(completed, hash_); }
+
+ private:
+  const TrainingOptions& options_;
+  ParameterHash& hash_;
+};
+
 /// Maximum over the ranks, the same on all.
 double agreed(Communicator& communicator, double seconds) {
   std::array<int64_t, 1> nanoseconds = {static_cast<int64_t>(seconds * 1e9)};
@@ -48,11 +59,8 @@ Prediction measure_steps(const TrainingOptions& options, TrainingPlan& plan, Run
   const PlannedMemory memory(plan.arena, communicator);
   RunProgress progress = options.progress;
   ParameterHash hash(plan.params(), communicator, runtime.stream());
-  TrainingStep step({plan, progress, runtime, log}, options.step);
-  step.before_update = [] {};
-  step.hash_if_due = [&](int64_t completed) {
-    return options.is_hashed(completed) ? std::optional(hash.after(completed)) : std::nullopt;
-  };
+  HashObserver observer(options, hash);
+  TrainingStep step({plan, progress, runtime, log}, options.step, observer);
   plan.models.start(communicator, runtime.stream());
   plan.models.initialize(options.step.seed);
   const RolloutContext rollout{

@@ -8,8 +8,8 @@
 namespace llmtrain {
 
 uint64_t ParameterHash::compute() {
-  unit_hashes_.assign(static_cast<size_t>(params_.unit_count()), 0);
-  for (ParamStore::StatePass pass(params_, ParamStore::Access::masters); pass.next();) {
+  unit_hashes_.assign(static_cast<size_t>(params_.units().size()), 0);
+  for (ParamStore::StatePass pass = params_.state_pass(ParamStore::Access::masters); pass.next();) {
     const ParamStore::Shard& shard = pass.shard();
     const UnitRange owned = shard.part_of(params_.owned(pass.unit(), pass.segment()));
     if (owned.begin >= owned.end) continue;
@@ -32,7 +32,7 @@ uint64_t ParameterHash::after(int64_t completed) {
 
 bool state_is_finite(ParamStore& params, Communicator& communicator, Stream& stream) {
   ExactSum squares;
-  for (ParamStore::StatePass pass(params, ParamStore::Access::all); pass.next();) {
+  for (ParamStore::StatePass pass = params.state_pass(ParamStore::Access::all); pass.next();) {
     const UnitRange own = pass.shard().part_of(params.owned(pass.unit(), pass.segment()));
     if (own.begin >= own.end) continue;
     for (const Tensor& plane : pass.shard().part(own.begin, own.end).states) {

@@ -27,17 +27,18 @@ std::string PassGraphs::refusal(bool wanted, const ModelConfig& model, const Par
 }
 
 Graph* PassGraphs::find(const Batch& batch) {
-  if (!used_ || !params_.pass_is_replayable()) return nullptr;
+  if (!used_) return nullptr;
+  const std::optional<uint64_t> place = params_.pass_key();
+  if (!place) return nullptr;
   if (Recorder::current() != nullptr) return nullptr;  // a profile needs every kernel separately
-  const Shape shape{batch.tokens, batch.segment_count, batch.longest_segment, params_.pass_key()};
+  const Shape shape{batch.tokens, batch.segment_count, batch.longest_segment, *place};
   const auto found = graphs_.find(shape);
   if (found != graphs_.end()) return found->second.recorded() || limit_.empty() ? &found->second : nullptr;
   if (graphs_.size() < max_shapes) graphs_.try_emplace(shape);
   return nullptr;
 }
 
-bool PassGraphs::record(Graph& graph, Stream& stream, const std::function<void()>& begin,
-                        const std::function<void()>& passes) {
+bool PassGraphs::record(Graph& graph, Stream& stream, const std::function<void()>& passes) {
   // The rest of what a plan leaves free is for kernels that are loaded later, and for scratch.
   const int64_t available = device_memory().available, floor = device_reserve_bytes() / 2;
   if (available - largest_ < floor) {
@@ -53,7 +54,7 @@ bool PassGraphs::record(Graph& graph, Stream& stream, const std::function<void()
   }
   if (!graph.recorded()) {
     limit_ = fmt::format("the driver has no memory for one more, with {} free", text(available));
-    begin();
+    params_.repeat_micro_batch();
     return false;
   }
   largest_ = std::max(largest_, available - device_memory().available);

@@ -24,16 +24,15 @@ class PassGraphs {
   PassGraphs(bool used, ParamStore& params) : used_(used), params_(params) {}
 
   /// Runs the passes: without a graph for the first pass of a shape, when kernels are selected and buffers grow;
-  /// recorded for the second; by a graph launch from then on. begin() begins the micro-batch again if its passes were
-  /// recorded, but the device has no memory for the graph.
+  /// recorded for the second; by a graph launch from then on.
   template <class F>
-  void run(const Batch& batch, Stream& stream, const std::function<void()>& begin, const F& passes) {
+  void run(const Batch& batch, Stream& stream, const F& passes) {
     ++all_;
     Graph* graph = find(batch);
     if (graph == nullptr) return passes();
     if (graph->recorded()) {
       params_.mark_passes_done();
-    } else if (!record(*graph, stream, begin, std::cref(passes))) {
+    } else if (!record(*graph, stream, std::cref(passes))) {
       return passes();
     }
     graph->launch(stream);
@@ -57,7 +56,7 @@ class PassGraphs {
   /// Returns the graph of this shape, recorded or to be recorded now; null if the passes run without one.
   Graph* find(const Batch& batch);
   /// False if there is no memory for the graph, as for all graphs from then on.
-  bool record(Graph& graph, Stream& stream, const std::function<void()>& begin, const std::function<void()>& passes);
+  bool record(Graph& graph, Stream& stream, const std::function<void()>& passes);
 
   bool used_;
   ParamStore& params_;

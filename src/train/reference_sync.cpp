@@ -20,18 +20,18 @@ ReferenceSync::ReferenceSync(ParamStore& policy, ParamStore& reference, const Re
       options_(options),
       values_(static_cast<size_t>(piece_elements)),
       policy_values_(static_cast<size_t>(piece_elements)) {
-  const StatePlanes& states = policy.states();
+  const StatePlanes& states = policy.units().options().states;
   const auto found = std::ranges::find(states, plane().name, &StatePlane::name);
   LLMTRAIN_CHECK(found != states.end(), "the policy's state has a plane for the reference");
   plane_ = static_cast<size_t>(found - states.begin());
-  LLMTRAIN_CHECK(policy.unit_count() == reference.unit_count(), "policy and reference have the same units");
+  LLMTRAIN_CHECK(policy.units().size() == reference.units().size(), "policy and reference have the same units");
 }
 
 void ReferenceSync::each_piece(const std::function<void(int, int64_t, int64_t)>& work) const {
-  for (int unit = 0; unit < policy_.unit_count(); ++unit) {
-    if (!policy_.trained(unit)) continue;
+  for (int unit = 0; unit < policy_.units().size(); ++unit) {
+    if (!policy_.units()[unit].trained()) continue;
     report_progress();
-    for (size_t segment = 0; segment < policy_.segment_count(unit); ++segment) {
+    for (size_t segment = 0; segment < policy_.units()[unit].segments.size(); ++segment) {
       const ParamStore::Shard shard = policy_.shard(unit, segment);
       for (int64_t begin = shard.begin; begin < shard.end; begin += piece_elements) {
         work(unit, begin, std::min(piece_elements, shard.end - begin));

@@ -17,7 +17,6 @@
 #include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/launcher.hpp"
 #include "rewards/reward_sums.hpp"
-#include "train/run/job.hpp"
 
 namespace llmtrain {
 

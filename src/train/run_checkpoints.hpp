@@ -12,7 +12,7 @@
 #include "train/parameter_checks.hpp"
 #include "train/run/resume.hpp"
 #include "train/run/stop_monitor.hpp"
-#include "train/run_context.hpp"
+#include "train/run_progress.hpp"
 #include "train/saver.hpp"
 
 namespace llmtrain {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "train/run_context.hpp"
+#include "train/run_progress.hpp"
 
 namespace llmtrain {
 

@@ -8,9 +8,11 @@
 #include "checkpoint/manifest.hpp"
 #include "metrics/run_log.hpp"
 #include "optim/loss_scale.hpp"
+#include "parallel/job/runtime.hpp"
 #include "train/config/checkpoint_config.hpp"
 #include "train/config/evaluation_config.hpp"
 #include "train/divergence.hpp"
+#include "train/training_plan.hpp"
 
 namespace llmtrain {
 
@@ -56,6 +58,14 @@ struct RunProgress {
 
   void save(RunState& state) const;
   bool restore(const RunState& state, bool own);
+};
+
+/// The objects that all parts of a training loop work on.
+struct RunContext {
+  TrainingPlan& plan;
+  RunProgress& progress;
+  Runtime& runtime;
+  RunLog& log;
 };
 
 /// Sets `field` to the value of this name, if there is one.

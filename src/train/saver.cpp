@@ -41,11 +41,12 @@ std::string time_text(double seconds) {
 
 int64_t Snapshot::bytes(const ParamStore& store) {
   int64_t n = 0;
-  for (int u = 0; u < store.unit_count(); ++u) {
-    if (!store.trained(u)) continue;
-    for (size_t segment = 0; segment < store.segment_count(u); ++segment) {
+  for (int u = 0; u < store.units().size(); ++u) {
+    if (!store.units()[u].trained()) continue;
+    for (size_t segment = 0; segment < store.units()[u].segments.size(); ++segment) {
       const UnitRange own = store.owned(u, segment);
-      for (size_t p = 0; p < store.states().size(); ++p) n += store.planes(u).bytes(p, own.begin, own.end);
+      for (size_t p = 0; p < store.units().options().states.size(); ++p)
+        n += store.units()[u].planes.bytes(p, own.begin, own.end);
     }
   }
   return n;

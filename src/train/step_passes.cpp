@@ -1,10 +1,8 @@
 #include "train/step_passes.hpp"
 
 #include <algorithm>
-#include <functional>
 
 #include "core/activity.hpp"
-#include "core/clock.hpp"
 #include "core/profile.hpp"
 #include "kernels/elementwise.hpp"
 #include "train/step_documents.hpp"
@@ -38,8 +36,10 @@ bool StepPasses::prepare(int64_t data_step) {
   local_micro_batches_.clear();
   next_local_ = 0;
   const int64_t micro_batches = static_cast<int64_t>(step_.micro_batches.size());
-  const int64_t groups = plan_.groups.used(micro_batches);
-  for (int64_t group = communicator_.rank(); group < groups; group += communicator_.size()) {
+  const GroupSchedule schedule{plan_.groups.used(micro_batches), communicator_.size()};
+  for (int64_t round = 0; round < schedule.rounds(); ++round) {
+    const int64_t group = schedule.group_of(round, communicator_.rank());
+    if (group < 0) continue;
     const int64_t end = std::min(plan_.groups.begin(group + 1), micro_batches);
     for (int64_t index = plan_.groups.begin(group); index < end; ++index) local_micro_batches_.push_back(index);
   }
@@ -67,7 +67,7 @@ void StepPasses::set_step(int64_t step) {
   fill_integer(Tensor(device_step_.data(), DType::i64, {1}), step, ctx_.stream);
 }
 
-void StepPasses::run(int64_t step, StepRecord::Phases& phases) {
+void StepPasses::run(int64_t step, PhaseClock& clock) {
   set_step(step);
   ctx_.training = true;
   own_ = {};
@@ -85,32 +85,32 @@ void StepPasses::run(int64_t step, StepRecord::Phases& phases) {
     const int64_t first = group < 0 ? 0 : groups.begin(group);
     const int64_t end = group < 0 ? 0 : std::min(groups.begin(group + 1), micro_batches);
     for (int64_t slot = 0; slot < groups.max_size(); ++slot) {
-      const auto begin = [&] { params.begin_micro_batch(slot == 0, slot + 1 == groups.max_size()); };
-      begin();
+      params.begin_micro_batch(slot == 0, slot + 1 == groups.max_size());
       if (first + slot < end) {
-        run_micro_batch(std::ref(begin), phases);  // a copy would be allocated
+        run_micro_batch(clock);
       } else {
-        run_idle_pass(phases);
+        run_idle_pass(clock);
       }
     }
   }
 }
 
-void StepPasses::run_idle_pass(StepRecord::Phases& phases) {
+void StepPasses::run_idle_pass(PhaseClock& clock) {
   const ProfileSpan phase(SpanKind::phase, "idle pass");
-  const double begin = now();
+  clock.start_lap();
   Model& model = plan_.model();
   if (plan_.reference) plan_.reference->run_idle(ctx_);
   model.forward(ctx_, nullptr);
   if (plan_.objective->needs().statistics_first) model.score(ctx_, nullptr, {});
   model.score_and_differentiate(ctx_, nullptr, {}, {});
   model.backward(ctx_, nullptr);
-  phases.reduction += now() - begin;
+  clock.lap(&StepRecord::Phases::reduction);
 }
 
-void StepPasses::run_micro_batch(const std::function<void()>& begin_again, StepRecord::Phases& phases) {
+void StepPasses::run_micro_batch(PhaseClock& clock) {
   ProfileSpan phase(SpanKind::phase, "data");
-  const double begin = now(), waited = seconds_waited();
+  clock.start_lap();
+  const double waited = seconds_waited();
   report_progress();
   if (pass_hook != nullptr) pass_hook(communicator_.rank());
   StepBuffers& buffers = plan_.buffers;
@@ -119,7 +119,7 @@ void StepPasses::run_micro_batch(const std::function<void()>& begin_again, StepR
   if (++next_local_ < local_micro_batches_.size()) {
     prefetcher_.request(step_.micro_batches[static_cast<size_t>(local_micro_batches_[next_local_])]);
   }
-  const double loaded = now();
+  const double loading = clock.lap(&StepRecord::Phases::data);
   TokenStatistics statistics;
   for (const auto member : {&TokenStatistics::logp, &TokenStatistics::lse, &TokenStatistics::entropy,
                             &TokenStatistics::value, &TokenStatistics::uniform, &TokenStatistics::mean_logit}) {
@@ -138,7 +138,7 @@ void StepPasses::run_micro_batch(const std::function<void()>& begin_again, StepR
     batch.documents = &documents_;
     plan_.reference->score(ctx_, batch, statistics.logp, buffers.documents, documents_, DataPart::train);
   }
-  graphs_.run(batch, ctx_.stream, begin_again, [&] {
+  graphs_.run(batch, ctx_.stream, [&] {
     phase.next("forward");
     model.forward(ctx_, &batch);
     phase.next("head");
@@ -155,11 +155,9 @@ void StepPasses::run_micro_batch(const std::function<void()>& begin_again, StepR
     phase.next("backward");
     model.backward(ctx_, &batch);
   });
-  const double end = now();
-  phases.data += loaded - begin;
-  phases.forward_backward += end - loaded;
+  const double computing = clock.lap(&StepRecord::Phases::forward_backward) - (seconds_waited() - waited);
   // The host does not see how long a GPU computes.
-  own_.seconds += device_memory_is_host() ? end - begin - (seconds_waited() - waited) : loaded - begin;
+  own_.seconds += device_memory_is_host() ? loading + computing : loading;
   own_.tokens += batch.tokens;
 }
 

@@ -9,6 +9,7 @@
 #include "metrics/run_log.hpp"
 #include "train/batch_prefetcher.hpp"
 #include "train/pass_graphs.hpp"
+#include "train/phase_clock.hpp"
 #include "train/training_plan.hpp"
 
 namespace llmtrain {
@@ -27,17 +28,15 @@ class StepPasses {
   int64_t count() const { return count_; }        ///< what the objective counts in it
   std::optional<double> curriculum() const { return step_.curriculum; }
   int64_t processed() const;  ///< StepRecord::processed
-  /// Runs the prepared step: gradients, and the objective's sums. `step`: that of the run, from 0. Adds times of the
-  /// host to `phases`.
-  void run(int64_t step, StepRecord::Phases& phases);
+  /// Runs the prepared step: gradients, and the objective's sums. `step`: that of the run, from 0.
+  void run(int64_t step, PhaseClock& clock);
   const StepRecord::Own& own() const { return own_; }  ///< of the last step that ran
   const PassGraphs& graphs() const { return graphs_; }
 
  private:
   void set_step(int64_t step);
-  /// begin_again: see PassGraphs::run.
-  void run_micro_batch(const std::function<void()>& begin_again, StepRecord::Phases& phases);
-  void run_idle_pass(StepRecord::Phases& phases);
+  void run_micro_batch(PhaseClock& clock);
+  void run_idle_pass(PhaseClock& clock);
 
   TrainingPlan& plan_;
   Communicator& communicator_;

@@ -250,13 +250,17 @@ void StepProfile::begin_step(int64_t step, Stream& stream) {
   }
 }
 
-void StepProfile::end_step() {
+void StepProfile::end_step(Communicator& communicator) {
   if (Recorder::current() == &recorder_) {
     recorder_.stop();
     ++recorded_;
   } else if (skip_ > 0) {
     --skip_;
   }
+  if (recorded_ == 0 || recorded_ == wanted_) return;
+  std::array<int64_t, 1> crowded = {recorder_.spans.size() >= Recorder::max_spans ? 1 : 0};
+  communicator.maximum(crowded);
+  if (crowded[0] != 0) wanted_ = recorded_;
 }
 
 void StepProfile::report(Runtime& runtime, DType compute, const std::string& directory, RunLog& log) {

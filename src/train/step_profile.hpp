@@ -56,11 +56,8 @@ class StepProfile {
       : wanted_(std::min(wanted, steps_to_come)), skip_(steps_to_come > wanted_ ? 1 : 0) {}
 
   void begin_step(int64_t step, Stream& stream);
-  void end_step();
-  /// No further step is recorded once a rank has as many spans as a trace may show; the caller tells every rank.
-  bool recording() const { return recorded_ > 0 && recorded_ < wanted_; }
-  bool crowded() const { return recorder_.spans.size() >= Recorder::max_spans; }
-  void end_here() { wanted_ = recorded_; }
+  /// No further step is recorded once a rank has as many spans as a trace may show. Collective.
+  void end_step(Communicator& communicator);
   /// True if the report is due: all wanted steps are recorded, or as many as there were before `the_end`. The same on
   /// every rank.
   bool due(bool the_end = false) const { return recorded_ > 0 && (the_end || recorded_ == wanted_) && !reported_; }

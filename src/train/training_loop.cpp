@@ -14,13 +14,13 @@
 #include "core/stop_request.hpp"
 #include "train/final_weights.hpp"
 #include "train/rollback.hpp"
-#include "train/step_profile.hpp"
 
 namespace llmtrain {
 
-bool TrainingOptions::is_hashed(int64_t completed) const {
+std::optional<uint64_t> TrainingOptions::hash_if_due(int64_t completed, ParameterHash& hash) const {
   const auto due = [&](int64_t every) { return every > 0 && completed % every == 0; };
-  return due(log.parameter_hash_every_steps) || due(checkpoints.config.every_steps);
+  const bool hashed = due(log.parameter_hash_every_steps) || due(checkpoints.config.every_steps);
+  return hashed ? std::optional(hash.after(completed)) : std::nullopt;
 }
 
 TrainingLoop::TrainingLoop(TrainingOptions options, TrainingPlan& plan, Runtime& runtime, RunLog& log,
@@ -33,39 +33,36 @@ TrainingLoop::TrainingLoop(TrainingOptions options, TrainingPlan& plan, Runtime&
                                         options_.checkpoints.directory,
                                         {.seconds = static_cast<double>(options_.log.slow_after.seconds)}}),
       hash_(plan.params(), runtime.communicator(), runtime.stream()),
-      step_(run_, options_.step),
+      step_(run_, options_.step, *this),
       evaluation_(run_, options_.evaluation, options_.step.seed, options_.checkpoints.directory),
       samples_(run_, options_.log, options_.step.seed, options_.stop_ids) {
   plan.models.start(runtime.communicator(), runtime.stream());
   checkpoints_.emplace(run_, hash_, stop_monitor, options_.checkpoints);
-  step_.before_update = [this] { checkpoints_->wait_before_update(); };
-  step_.hash_if_due = [this](int64_t completed) {
-    return options_.is_hashed(completed) ? std::optional(hash_.after(completed)) : std::nullopt;
-  };
-  step_.values_of_ranks = [this](const StepRecord& record) {
-    monitor_.add(record);
-    if (!run_.log.ends_interval(record.step)) return SystemRecord{};
-    if (options_.at_interval) options_.at_interval();
-    return monitor_.exchange(record.step);
-  };
   start();
+}
+
+SystemRecord TrainingLoop::values_of_ranks(const StepRecord& record) {
+  monitor_.add(record);
+  if (!run_.log.ends_interval(record.step)) return {};
+  if (options_.at_interval) options_.at_interval();
+  return monitor_.exchange(record.step);
+}
+
+void TrainingLoop::load_weights(Role role, const std::string& label, bool adapters) {
+  const LoadedWeights loaded =
+      run_.plan.models.at(role).load(run_.runtime.communicator(), run_.runtime.stream(), adapters);
+  if (!loaded.text.empty()) run_.log.print(label + loaded.text);
+  for (const std::string& warning : loaded.warnings) run_.log.warn(warning);
 }
 
 void TrainingLoop::start() {
   const ResumePoint* from = options_.checkpoints.from;
-  RoleModel& policy = run_.plan.models.at(Role::policy);
-  const bool has_frozen = policy.params().trained_parameter_count() < policy.params().parameter_count();
-  if (from == nullptr || has_frozen) {  // checkpoints do not contain frozen weights
-    const LoadedWeights loaded = policy.load(run_.runtime.communicator(), run_.runtime.stream(), from == nullptr);
-    if (!loaded.text.empty()) run_.log.print("weights    " + loaded.text);
-    for (const std::string& warning : loaded.warnings) run_.log.warn(warning);
-  }
-  for (const auto& [role, label] : {std::pair{Role::reference, "reference  "}, {Role::reward, "reward     "}}) {
-    if (!run_.plan.models.has(role)) continue;
-    const LoadedWeights loaded = run_.plan.models.at(role).load(run_.runtime.communicator(), run_.runtime.stream());
-    if (!loaded.text.empty()) run_.log.print(label + loaded.text);
-    for (const std::string& warning : loaded.warnings) run_.log.warn(warning);
-  }
+  const UnitStates& units = run_.plan.params().units();
+  const bool has_frozen = units.trained_parameters() < units.parameters();
+  // Checkpoints do not contain frozen weights.
+  if (from == nullptr || has_frozen) load_weights(Role::policy, "weights    ", from == nullptr);
+  if (run_.plan.models.has(Role::reference)) load_weights(Role::reference, "reference  ");
+  if (run_.plan.models.has(Role::reward)) load_weights(Role::reward, "reward     ");
   run_.plan.scores.answers.set_stop_ids({options_.stop_ids.begin(), options_.stop_ids.end()});
   if (run_.plan.rollouts) run_.plan.rollouts->set_stop_ids({options_.stop_ids.begin(), options_.stop_ids.end()});
   if (from != nullptr) {
@@ -77,51 +74,49 @@ void TrainingLoop::start() {
   if (run_.plan.tokenizer != nullptr) {
     for (const std::string& warning : run_.plan.tokenizer->warnings()) run_.log.warn(warning);
   }
+  const std::string& no_graphs = options_.step.no_graphs;
+  if (Graph::available() && !no_graphs.empty()) run_.log.print("graphs     none: " + no_graphs);
+  profile_.emplace(options_.log.profile, run_.plan.total_steps - completed_);
 }
 
 int64_t TrainingLoop::run() {
-  const std::string& no_graphs = options_.step.no_graphs;
-  if (Graph::available() && !no_graphs.empty()) run_.log.print("graphs     none: " + no_graphs);
-  const int64_t total = run_.plan.total_steps;
-  if (completed_ < total) step_.prepare(completed_);
-  StepProfile profile(options_.log.profile, total - completed_);
-  const auto report_profile = [&](bool the_end) {
-    if (!profile.due(the_end)) return;
-    profile.report(run_.runtime, options_.compute, options_.checkpoints.directory, run_.log);
-  };
-  bool graphs_are_limited = false;
+  if (completed_ < run_.plan.total_steps) step_.prepare(completed_);
   int64_t stop = run_due_actions();
-  while (completed_ < total && !progress_.best.stops() && stop == 0) {
-    profile.begin_step(completed_, run_.runtime.stream());
-    while (!step_.is_prepared() && stop == 0) stop = make_rollout();
+  while (completed_ < run_.plan.total_steps && !progress_.best.stops() && stop == 0) {
+    profile_->begin_step(completed_, run_.runtime.stream());
+    stop = prepare_step();
     if (stop != 0) break;
     const bool done = step_.run(completed_);
-    if (const std::string& limit = step_.graphs().limit(); !limit.empty() && !std::exchange(graphs_are_limited, true)) {
-      run_.log.print("graphs     no more are recorded: " + limit);
-    }
-    profile.end_step();
-    if (profile.recording()) {
-      int64_t crowded[] = {profile.crowded() ? 1 : 0};
-      run_.runtime.communicator().maximum(crowded);
-      if (crowded[0] != 0) profile.end_here();
-    }
-    report_profile(false);
-    if (done) {
-      ++completed_;
-      if (run_.plan.sync && run_.plan.sync->is_due(completed_)) {
-        checkpoints_->wait_before_update();
-        run_.plan.sync->move(run_.runtime.communicator(), run_.runtime.stream());
-      }
-      const bool last = completed_ == total;
-      const int64_t samples = options_.log.samples_every_steps;
-      progress_.pending.evaluation = due(options_.evaluation.every_steps) || (last && options_.evaluation.at_end);
-      progress_.pending.samples = due(samples) || (last && samples > 0);
-    }
+    profile_->end_step(run_.runtime.communicator());
+    if (done) complete_step();
     stop = run_due_actions();
   }
   // A job that was asked to stop has little time, and the next one records again.
-  if (stop == 0) report_profile(true);
+  if (stop == 0) report_profile_if_due(true);
   return finish(stop);
+}
+
+void TrainingLoop::complete_step() {
+  ++completed_;
+  if (run_.plan.sync && run_.plan.sync->is_due(completed_)) {
+    checkpoints_->wait_before_update();
+    run_.plan.sync->move(run_.runtime.communicator(), run_.runtime.stream());
+  }
+  const bool last = completed_ == run_.plan.total_steps;
+  const int64_t samples = options_.log.samples_every_steps;
+  progress_.pending.evaluation = due(options_.evaluation.every_steps) || (last && options_.evaluation.at_end);
+  progress_.pending.samples = due(samples) || (last && samples > 0);
+}
+
+void TrainingLoop::report_profile_if_due(bool the_end) {
+  if (!profile_->due(the_end)) return;
+  profile_->report(run_.runtime, options_.compute, options_.checkpoints.directory, run_.log);
+}
+
+int64_t TrainingLoop::prepare_step() {
+  int64_t stop = 0;
+  while (!step_.is_prepared() && stop == 0) stop = make_rollout();
+  return stop;
 }
 
 int64_t TrainingLoop::make_rollout() {
@@ -152,6 +147,10 @@ int64_t TrainingLoop::make_rollout() {
 }
 
 int64_t TrainingLoop::run_due_actions() {
+  if (const std::string& limit = step_.graphs().limit(); !limit.empty() && !std::exchange(graphs_are_limited_, true)) {
+    run_.log.print("graphs     no more are recorded: " + limit);
+  }
+  report_profile_if_due(false);
   const SectionScope section(Section::step);  // inner work may set its own section
   const DivergenceGuard& guard = progress_.guard;
   RunProgress::Pending& pending = progress_.pending;

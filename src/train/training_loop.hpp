@@ -12,6 +12,7 @@
 #include "train/rank_monitor.hpp"
 #include "train/run_checkpoints.hpp"
 #include "train/run_evaluation.hpp"
+#include "train/step_profile.hpp"
 #include "train/training_step.hpp"
 
 namespace llmtrain {
@@ -33,11 +34,11 @@ struct TrainingOptions {
   std::vector<std::string> added_tokens = {};  ///< data.add_tokens
   std::function<void()> at_interval = {};      ///< called before an interval is logged, on every rank
 
-  /// True if the parameters' hash is logged after this many steps.
-  bool is_hashed(int64_t completed) const;
+  /// Returns the parameters' hash if it is logged after this many steps. Collective.
+  std::optional<uint64_t> hash_if_due(int64_t completed, ParameterHash& hash) const;
 };
 
-class TrainingLoop {
+class TrainingLoop : StepObserver {
  public:
   /// Allocates the plan's memory and starts communication. Collective.
   TrainingLoop(TrainingOptions options, TrainingPlan& plan, Runtime& runtime, RunLog& log, StopMonitor& stop_monitor);
@@ -49,10 +50,18 @@ class TrainingLoop {
  private:
   /// Sets the parameters: those of the checkpoint, or initial ones.
   void start();
-  /// Runs the evaluations, samples and saves that are due. Returns the reason to stop, or 0.
+  void load_weights(Role role, const std::string& label, bool adapters = true);
+  void before_update() override { checkpoints_->wait_before_update(); }
+  std::optional<uint64_t> hash_if_due(int64_t completed) override { return options_.hash_if_due(completed, hash_); }
+  SystemRecord values_of_ranks(const StepRecord& record) override;
+  /// Counts a completed step, moves the reference if that is due, and notes the evaluation and samples that are.
+  void complete_step();
+  /// Runs the reports, evaluations, samples and saves that are due. Returns the reason to stop, or 0.
   int64_t run_due_actions();
+  void report_profile_if_due(bool the_end);
   int64_t save_if_due(int64_t stop);
-  /// Makes the rollout that the next step learns from. Returns the reason to stop, or 0.
+  /// Makes the rollout that the next step learns from, where it learns from one. Returns the reason to stop, or 0.
+  int64_t prepare_step();
   int64_t make_rollout();
   /// Rolls back after divergence.
   void roll_back_and_prepare();
@@ -69,6 +78,8 @@ class TrainingLoop {
   RankMonitor monitor_;
   ParameterHash hash_;
   TrainingStep step_;
+  std::optional<StepProfile> profile_;
+  bool graphs_are_limited_ = false;
   std::optional<RunCheckpoints> checkpoints_;
   RunEvaluation evaluation_;
   RunSamples samples_;

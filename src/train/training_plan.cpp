@@ -75,7 +75,7 @@ void TrainingPlan::plan_buffers(const PassPlan& passes, const PlanOptions& optio
   arena.add(buffers.sums.integers, category, "statistics.sums", DType::i64,
             {std::ssize(objective->metrics()) + 1, ExactSum::integer_count});
   const bool updates_on_device =
-      !device_memory_is_host() && params().pinned_bytes() == 0 && params().offloaded_bytes() == 0;
+      !device_memory_is_host() && params().offload().pinned_bytes() == 0 && params().offload().disk_bytes() == 0;
   if (updates_on_device && passes.compute != DType::f16 && !options.compares_losses) {
     arena.add(buffers.sums.decision, category, "statistics.decision", DType::f64, {2});
   }

@@ -15,13 +15,14 @@
 
 namespace llmtrain {
 
-TrainingStep::TrainingStep(const RunContext& run, StepOptions options)
+TrainingStep::TrainingStep(const RunContext& run, StepOptions options, StepObserver& observer)
     : plan_(run.plan),
       progress_(run.progress),
       communicator_(run.runtime.communicator()),
       stream_(run.runtime.stream()),
       log_(run.log),
       options_(std::move(options)),
+      observer_(observer),
       passes_(plan_, communicator_, stream_, options_.seed, options_.no_graphs),
       values_(plan_.buffers.sums, *plan_.objective, communicator_, stream_) {}
 
@@ -42,87 +43,89 @@ StepRecord TrainingStep::begin_record(int64_t n) const {
   return record;
 }
 
+/// Clears the sums of the step, and sets the factor of its cotangents.
+void TrainingStep::begin_sums(double count) {
+  loss_.clear();
+  const Tensor& scale = plan_.buffers.cotangent_scale;
+  if (!scale.empty()) fill(scale, progress_.scaler.cotangent(count), stream_);
+  values_.clear();
+}
+
+void TrainingStep::call_hook(StepRecord& record) {
+  if (step_hook == nullptr) return;
+  const int64_t n = record.step - 1;
+  step_hook(
+      {n, progress_.guard.data_step(n), communicator_.rank(), plan_.params(), loss_, record.learning_rate, stream_});
+}
+
+void TrainingStep::decide_on_device(double divisor) {
+  const std::span<const int64_t> host = loss_.limbs();
+  LLMTRAIN_CHECK(std::all_of(host.begin(), host.end(), [](int64_t limb) { return limb == 0; }),
+                 "what a hook adds to the loss is not seen by the device");
+  values_.decide_on_device(divisor, options_.max_grad_norm);
+}
+
 bool TrainingStep::run(int64_t n) {
+  using Phases = StepRecord::Phases;
   const SectionScope section(Section::step);
   const ProfileSpan whole(SpanKind::phase, "step");
   activity().step = n + 1;
   const double begin = now();
+  if (!pending_) clock_.reset();
   StepRecord record = begin_record(n);
-  StepBuffers& buffers = plan_.buffers;
-  ParamStore& params = plan_.params();
-  loss_.clear();
   const double count = static_cast<double>(std::max<int64_t>(record.tokens, 1));
-  if (!buffers.cotangent_scale.empty()) fill(buffers.cotangent_scale, progress_.scaler.cotangent(count), stream_);
-  values_.clear();
-  if (!pending_) phases_ = {};
-
-  passes_.run(n, phases_);
+  const double divisor = progress_.scaler.divisor(count);
+  begin_sums(count);
+  passes_.run(n, clock_);
   record.own = passes_.own();
   prepared_ = false;
-  const int64_t data_step = progress_.guard.data_step(n);
   if (n + 1 < plan_.total_steps) prepare(n + 1);
-  const double reduced = now();
+
   ProfileSpan phase(SpanKind::phase, "reduction");
-  params.finish_gradients();
-  if (step_hook != nullptr)
-    step_hook({n, data_step, communicator_.rank(), params, loss_, record.learning_rate, stream_});
-  const double divisor = progress_.scaler.divisor(count);
-  sum_gradient_squares(buffers.sums.of_gradients(), params, stream_);
-  // Sums over all ranks determine whether the update of a step takes place, and the factor that clips its gradients. If
-  // the device adds them and decides, the host queues the update, and the next step's passes, in advance: the device
-  // never waits for the host. The host reads, checks and logs the values of a step after it has queued the passes of
-  // the next one. If they cause a rollback, that next step is discarded.
+  clock_.start_lap();
+  plan_.params().finish_gradients();
+  call_hook(record);
+  sum_gradient_squares(plan_.buffers.sums.of_gradients(), plan_.params(), stream_);
   const bool by_device = values_.device_decides();
-  if (by_device) {
-    const std::span<const int64_t> host = loss_.limbs();
-    LLMTRAIN_CHECK(std::all_of(host.begin(), host.end(), [](int64_t limb) { return limb == 0; }),
-                   "what a hook adds to the loss is not seen by the device");
-    values_.decide_on_device(divisor, options_.max_grad_norm);
-  }
-  const double queued = now();
-  phases_.reduction += queued - reduced;
+  if (by_device) decide_on_device(divisor);
+  clock_.lap(&Phases::reduction);
   finish_pending();  // the step before, while the device works on this one
   if (progress_.guard.must_roll_back()) return false;
-  const double previous_finished = now();
+  clock_.start_lap();
   values_.fetch();
-  // The host decides, and waits for the device here: if the sums go through MPI; if it makes the update; with fp16,
-  // whose scale in the next step depends on this one; and if losses are compared with earlier ones (spike_z_score). The
-  // device idles while this answer travels and the first kernel of the update is launched; meanwhile the next batch is
-  // read, and the next forward pass is queued while the update runs.
   if (!by_device) {
     values_.sum_on_host(loss_);
     read_values(record, divisor);
   }
-  const double decided = now();
+  clock_.lap(&Phases::reduction);
+
   phase.next("update");
-  phases_.reduction += decided - previous_finished;
-  if (by_device) {
-    update(record, 1);
-  } else if (check(record, n)) {
-    update(record, clip_factor(record.grad_norm, options_.max_grad_norm) / divisor);
-  }
+  if (by_device || check(record)) update(record, divisor);
   phase.next("log");
-  record.parameters = hash_if_due(record.step);
-  const double end = now();
-  phases_.optimizer += end - decided;
-  if (by_device) {
-    const bool hashed = record.parameters.has_value();
-    pending_ = {std::move(record), divisor, begin};
-    if (hashed) finish_pending();
-  } else {
-    record.phases = phases_;
-    this->log(record, end - begin);
-  }
+  record.parameters = observer_.hash_if_due(record.step);
+  clock_.lap(&Phases::optimizer);
+  finish({std::move(record), divisor, begin});
   return true;
 }
 
-void TrainingStep::log(StepRecord& record, double seconds) {
-  record.seconds = seconds;
-  longest_ = std::max(longest_, seconds);
-  log_.step(record, values_of_ranks ? values_of_ranks(record) : SystemRecord{});
+/// Logs the step, or leaves that to finish_pending() if the device has decided.
+void TrainingStep::finish(Pending step) {
+  if (!values_.device_decides()) {
+    clock_.finish(step.record, step.begin);
+    return log(step.record);
+  }
+  const bool hashed = step.record.parameters.has_value();
+  pending_ = std::move(step);
+  if (hashed) finish_pending();
 }
 
-bool TrainingStep::check(StepRecord& record, int64_t n) {
+void TrainingStep::log(const StepRecord& record) {
+  longest_ = std::max(longest_, record.seconds);
+  log_.step(record, observer_.values_of_ranks(record));
+}
+
+bool TrainingStep::check(StepRecord& record) {
+  const int64_t n = record.step - 1;
   LossScaler& scaler = progress_.scaler;
   const double scale = scaler.scale();
   // If the loss itself is not finite, a smaller scale does not help.
@@ -162,25 +165,20 @@ void TrainingStep::finish_pending() {
   const ProfileSpan phase(SpanKind::phase, "log");
   values_.wait();
   read_values(record, divisor);
-  const bool applies = check(record, record.step - 1);
+  const bool applies = check(record);
   LLMTRAIN_CHECK(applies == values_.applies(), "the host and the device disagree about an update");
-  // The step time is the interval between the values of two steps, since the time to queue a step does not measure it.
-  // All of that time that the host did not spend otherwise is attributed to passes.
-  const double end = now(), seconds = end - std::max(begin, known_at_);
-  known_at_ = end;
-  record.phases = std::exchange(phases_, {});
-  StepRecord::Phases& p = record.phases;
-  p.forward_backward = seconds - p.data - p.reduction - p.optimizer;
-  log(record, seconds);
+  clock_.finish_on_device(record, begin);
+  log(record);
 }
 
-void TrainingStep::update(const StepRecord& record, double scale) {
-  before_update();
+void TrainingStep::update(const StepRecord& record, double divisor) {
+  const bool by_device = values_.device_decides();
+  const double scale = by_device ? 1 : clip_factor(record.grad_norm, options_.max_grad_norm) / divisor;
+  observer_.before_update();
   const int64_t t = std::max<int64_t>(progress_.guard.updates(record.step) - progress_.scaler.skipped_steps(), 1);
-  plan_.optimizer->update(plan_.params(),
-                          {t, record.learning_rate, scale,
-                           values_.device_decides() ? plan_.buffers.sums.decision : Tensor{}, &communicator_},
-                          stream_);
+  plan_.optimizer->update(
+      plan_.params(),
+      {t, record.learning_rate, scale, by_device ? plan_.buffers.sums.decision : Tensor{}, &communicator_}, stream_);
 }
 
 }  // namespace llmtrain

@@ -1,7 +1,16 @@
 #pragma once
 // One optimizer step: batches, passes, gradient sums, decision, update.
+//
+// Sums over all ranks determine whether the update of a step takes place, and the factor that clips its gradients. If
+// the device adds them and decides, the host queues the update, and the next step's passes, in advance: the device
+// never waits for the host. The host reads, checks and logs the values of a step after it has queued the passes of the
+// next one. If they cause a rollback, that next step is discarded.
+//
+// Otherwise the host decides, and waits for the device: if the sums go through MPI; if it makes the update; with fp16,
+// whose scale in the next step depends on this one; and if losses are compared with earlier ones (spike_z_score). The
+// device idles while this answer travels and the first kernel of the update is launched; meanwhile the next batch is
+// read, and the next forward pass is queued while the update runs.
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -9,7 +18,7 @@
 
 #include "core/exact_sum.hpp"
 #include "optim/schedule_config.hpp"
-#include "train/run_context.hpp"
+#include "train/run_progress.hpp"
 #include "train/step_passes.hpp"
 #include "train/training_plan.hpp"
 
@@ -22,18 +31,21 @@ struct StepOptions {
   std::string no_graphs;  ///< why passes do not use graphs of the device; empty if they do
 };
 
+/// The rest of a run, of which a step asks what it does not know.
+class StepObserver {
+ public:
+  virtual ~StepObserver() = default;
+  /// Called before each update, which must wait while a save reads the parameters.
+  virtual void before_update() {}
+  /// Returns the parameters' hash if it is logged after this many steps.
+  virtual std::optional<uint64_t> hash_if_due(int64_t completed) = 0;
+  /// Takes a finished step on every rank. Returns the values of the nodes and ranks if it ends a log interval.
+  virtual SystemRecord values_of_ranks(const StepRecord& /*record*/) { return {}; }
+};
+
 class TrainingStep {
  public:
-  TrainingStep(const RunContext& run, StepOptions options);
-
-  /// Called before each update, which must wait while a save reads the parameters.
-  std::function<void()> before_update;
-  /// Returns the parameters' hash if it is logged after this many steps.
-  std::function<std::optional<uint64_t>(int64_t completed)> hash_if_due;
-
-  /// Takes a logged step on every rank. Returns the values of the nodes and ranks if it ends a log interval. May be
-  /// empty.
-  std::function<SystemRecord(const StepRecord&)> values_of_ranks;
+  TrainingStep(const RunContext& run, StepOptions options, StepObserver& observer);
 
   /// Plans step n (from 0), and starts to load its first micro-batch, unless its rollout is not there yet.
   void prepare(int64_t n);
@@ -56,13 +68,21 @@ class TrainingStep {
 
  private:
   StepRecord begin_record(int64_t n) const;
+  void begin_sums(double count);
+  void call_hook(StepRecord& record);
+  void decide_on_device(double divisor);
   /// Returns true if the step's gradients may be applied.
-  bool check(StepRecord& record, int64_t n);
-  /// Reads the step's values, once the sums are on the host.
+  bool check(StepRecord& record);
+  /// Reads the step's values, once the sums are on the host. `divisor`: that of the gradient sums, as elsewhere.
   void read_values(StepRecord& record, double divisor) const;
-  /// scale: factor on gradient sums, unless the device decides about it.
-  void update(const StepRecord& record, double scale);
-  void log(StepRecord& record, double seconds);
+  void update(const StepRecord& record, double divisor);
+  /// At most one step: the transfer of its values is in progress.
+  struct Pending {
+    StepRecord record;
+    double divisor, begin;
+  };
+  void finish(Pending step);
+  void log(const StepRecord& record);
 
   TrainingPlan& plan_;
   RunProgress& progress_;
@@ -70,18 +90,13 @@ class TrainingStep {
   Stream& stream_;
   RunLog& log_;
   StepOptions options_;
+  StepObserver& observer_;
   StepPasses passes_;
   ExactSum loss_;  ///< what a hook adds to the loss of the current step
   StepValues values_;
-  /// At most one step: the transfer of its values is in progress.
-  struct Pending {
-    StepRecord record;
-    double divisor, begin;
-  };
   bool prepared_ = false;
   std::optional<Pending> pending_;
-  double known_at_ = 0;        ///< time of the last step's values, seconds
-  StepRecord::Phases phases_;  ///< times of the host, since then or since the start of the step
+  PhaseClock clock_;
   double longest_ = 0;
 };
 

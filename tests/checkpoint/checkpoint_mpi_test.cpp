@@ -51,12 +51,12 @@ class ToyStore {
   /// Counts weights that differ from the rounded master, over all ranks and units.
   int64_t wrong_weights(int64_t step) {
     int64_t count[] = {0};
-    for (int u = 0; u < store.unit_count(); ++u) {
+    for (int u = 0; u < store.units().size(); ++u) {
       store.prefetch(u);
       store.acquire(u);
-      for (size_t p = 0; p < store.spec(u).params.size(); ++p) {
+      for (size_t p = 0; p < store.units()[u].spec.params.size(); ++p) {
         const Tensor weight = store.weight(u, static_cast<int>(p));
-        const int64_t offset = store.layout(u).offset(static_cast<int>(p));
+        const int64_t offset = store.units()[u].layout.offset(static_cast<int>(p));
         std::vector<std::byte> bytes(static_cast<size_t>(weight.bytes()));
         copy_to_host(bytes.data(), weight.data, weight.bytes(), stream());
         stream().synchronize();
@@ -85,10 +85,10 @@ class ToyStore {
   }
   template <class Visit>
   void each(const Visit& visit) {
-    for (int u = 0; u < store.unit_count(); ++u) {
-      for (size_t segment = 0; segment < store.segment_count(u); ++segment) {
+    for (int u = 0; u < store.units().size(); ++u) {
+      for (size_t segment = 0; segment < store.units()[u].segments.size(); ++segment) {
         const ParamStore::Shard shard = store.shard(u, segment);
-        for (size_t plane = 0; plane < store.states().size(); ++plane) {
+        for (size_t plane = 0; plane < store.units().options().states.size(); ++plane) {
           visit(u, plane, ShardBorders{shard.begin, shard.end});
         }
       }

@@ -114,8 +114,8 @@ class Machine {
   }
   /// B starts at zero: the values of A stand in for it, and every magnitude is 2.
   void set_adapters() {
-    for (int unit = 0; unit < params_.unit_count(); ++unit) {
-      const std::vector<ParamSpec>& specs = params_.spec(unit).params;
+    for (int unit = 0; unit < params_.units().size(); ++unit) {
+      const std::vector<ParamSpec>& specs = params_.units()[unit].spec.params;
       for (size_t p = 0; p < specs.size(); ++p) {
         std::vector<float> values(static_cast<size_t>(specs[p].numel()), 2.0f);
         if (specs[p].name.find("lora_") == std::string::npos) continue;

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "harness/harness.hpp"
+#include "params/param_store.hpp"
 #include "params/slice_quantizer.hpp"
 
 namespace llmtrain::test {
@@ -36,9 +37,9 @@ inline ParamStoreOptions store_options(const Communicator& ranks, const StoreLay
 
 /// Quantises a parameter from host memory; every rank passes the same values.
 inline void quantize_parameter(ParamStore& store, int unit, int param, const float* values, Communicator& ranks) {
-  const ParamSpec& spec = store.spec(unit).params[static_cast<size_t>(param)];
+  const ParamSpec& spec = store.units()[unit].spec.params[static_cast<size_t>(param)];
   for (size_t s = 0; s < spec.slices.size(); ++s) {
-    SliceQuantizer quantizer(store, unit, param, static_cast<int>(s));
+    SliceQuantizer quantizer(store.units()[unit], param, static_cast<int>(s));
     const float* first = values + spec.slices[s].first_row * spec.columns;
     for (const ElementRange& range : quantizer.ranges(512)) quantizer.put(range, first + range.begin, stream());
     quantizer.finish(ranks, stream());
@@ -49,10 +50,10 @@ inline void quantize_parameter(ParamStore& store, int unit, int param, const flo
 inline void set_parameter(ParamStore& store, int unit, int param, const float* values,
                           Communicator& ranks = communicator()) {
   store.finish_update();
-  if (store.spec(unit).quantization) return quantize_parameter(store, unit, param, values, ranks);
-  const int64_t first = store.layout(unit).offset(param);
-  const int64_t last = first + store.spec(unit).params[static_cast<size_t>(param)].numel();
-  for (size_t segment = 0; segment < store.segment_count(unit); ++segment) {
+  if (store.units()[unit].spec.quantization) return quantize_parameter(store, unit, param, values, ranks);
+  const int64_t first = store.units()[unit].layout.offset(param);
+  const int64_t last = first + store.units()[unit].spec.params[static_cast<size_t>(param)].numel();
+  for (size_t segment = 0; segment < store.units()[unit].segments.size(); ++segment) {
     const ParamStore::Shard shard = store.shard(unit, segment);
     const int64_t begin = std::max(first, shard.begin), end = std::min(last, shard.end);
     if (begin < end) store.write_state(unit, master_plane, begin, end - begin, values + (begin - first), stream());
@@ -62,10 +63,10 @@ inline void set_parameter(ParamStore& store, int unit, int param, const float* v
 
 /// Copies a parameter into `out` (fp32 masters, host memory) on every rank. Collective.
 inline void gather_parameter(ParamStore& store, int unit, int param, float* out) {
-  const ParamSpec& spec = store.spec(unit).params[static_cast<size_t>(param)];
+  const ParamSpec& spec = store.units()[unit].spec.params[static_cast<size_t>(param)];
   for (size_t s = 0; s < spec.slices.size(); ++s) {
     const ParamSlice& slice = spec.slices[s];
-    const int64_t first = store.layout(unit).offset(param, static_cast<int>(s));
+    const int64_t first = store.units()[unit].layout.offset(param, static_cast<int>(s));
     store.gather_range(unit, first, first + slice.rows * spec.columns, out + slice.first_row * spec.columns);
   }
 }

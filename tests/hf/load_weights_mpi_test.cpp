@@ -83,7 +83,7 @@ TEST_F(LoadWeights, NoRankReadsMoreThanItsShare) {
   for (int stage = 0; stage <= 3; ++stage) {
     LoadReport report;
     EXPECT_TRUE(equals_set(model, DType::bf16, stage, &report));
-    if (parameters == 0) parameters = Started(model, DType::f32, 0).store.parameter_count();
+    if (parameters == 0) parameters = Started(model, DType::f32, 0).store.units().parameters();
     EXPECT_EQ(report.bytes, 4 * parameters) << "of all ranks together, at stage " << stage;
     EXPECT_THAT(load_text(report), HasSubstr("GB/s"));
   }

@@ -135,9 +135,9 @@ struct Started {
 
   /// Sets the known values.
   void set() {
-    for (int unit = 0; unit < store.unit_count(); ++unit) {
-      for (size_t p = 0; p < store.spec(unit).params.size(); ++p) {
-        test::set_parameter(store, unit, static_cast<int>(p), values_of(store.spec(unit).params[p]).data());
+    for (int unit = 0; unit < store.units().size(); ++unit) {
+      for (size_t p = 0; p < store.units()[unit].spec.params.size(); ++p) {
+        test::set_parameter(store, unit, static_cast<int>(p), values_of(store.units()[unit].spec.params[p]).data());
       }
     }
     store.publish_weights();
@@ -152,10 +152,11 @@ struct Started {
       stream().synchronize();
       all += part;
     };
-    for (int unit = 0; unit < store.unit_count(); ++unit) {
+    for (int unit = 0; unit < store.units().size(); ++unit) {
       append(store.shard(unit, 0).master());
       store.acquire(unit);
-      for (size_t p = 0; p < store.spec(unit).params.size(); ++p) append(store.weight(unit, static_cast<int>(p)));
+      for (size_t p = 0; p < store.units()[unit].spec.params.size(); ++p)
+        append(store.weight(unit, static_cast<int>(p)));
       store.release(unit);
     }
     return all;

@@ -101,9 +101,9 @@ class Rig {
   /// Calls f(name, unit, param, spec) for each slice, which is a parameter by itself or rows of A.
   template <class F>
   void each(const F& f) const {
-    for (int unit = 0; unit < params_->unit_count(); ++unit) {
-      for (size_t p = 0; p < params_->spec(unit).params.size(); ++p) {
-        f(unit, static_cast<int>(p), params_->spec(unit).params[p]);
+    for (int unit = 0; unit < params_->units().size(); ++unit) {
+      for (size_t p = 0; p < params_->units()[unit].spec.params.size(); ++p) {
+        f(unit, static_cast<int>(p), params_->units()[unit].spec.params[p]);
       }
     }
   }
@@ -135,11 +135,12 @@ class Rig {
     params_->begin_micro_batch(false, true);
     hold([&] { layer_.backward(*ctx_, batch_, dx_, dy_, x_); });
     std::map<std::string, Values> gradients = {{"x", get(dx_)}};
-    for (int unit = 0; unit < params_->unit_count(); ++unit) params_->reduce(unit);
+    for (int unit = 0; unit < params_->units().size(); ++unit) params_->reduce(unit);
     params_->finish_gradients();
     each([&](int unit, int param, const ParamSpec& spec) {
-      if (!params_->trained(unit)) return;
-      const Tensor whole = params_->shard(unit, 0).gradient.rows(params_->layout(unit).offset(param), spec.numel());
+      if (!params_->units()[unit].trained()) return;
+      const Tensor whole =
+          params_->shard(unit, 0).gradient.rows(params_->units()[unit].layout.offset(param), spec.numel());
       Values values(static_cast<size_t>(spec.numel()));
       copy_to_host(values.data(), whole.data, whole.bytes(), stream());
       stream().synchronize();
@@ -169,9 +170,9 @@ class Rig {
  private:
   template <class F>
   void hold(const F& f) {
-    for (int unit = 0; unit < params_->unit_count(); ++unit) params_->acquire(unit);
+    for (int unit = 0; unit < params_->units().size(); ++unit) params_->acquire(unit);
     f();
-    for (int unit = 0; unit < params_->unit_count(); ++unit) params_->release(unit);
+    for (int unit = 0; unit < params_->units().size(); ++unit) params_->release(unit);
   }
 
   DType compute_;

@@ -171,7 +171,7 @@ std::map<std::string, std::vector<float>> adapter_gradients(int64_t gradient_byt
     for (float& v : values) v = around + normal(random);
     return values;
   };
-  for (int unit = 0; unit < params.unit_count(); ++unit) {
+  for (int unit = 0; unit < params.units().size(); ++unit) {
     for (size_t p = 0; p < units[static_cast<size_t>(unit)].params.size(); ++p) {
       const ParamSpec& spec = units[static_cast<size_t>(unit)].params[p];
       const bool magnitude = spec.name.ends_with("magnitude_vector");
@@ -198,10 +198,10 @@ std::map<std::string, std::vector<float>> adapter_gradients(int64_t gradient_byt
   params.begin_step(1);
   params.begin_round(0);
   params.begin_micro_batch(true, true);
-  for (int unit = 0; unit < params.unit_count(); ++unit) params.acquire(unit);
+  for (int unit = 0; unit < params.units().size(); ++unit) params.acquire(unit);
   head.forward_backward(ctx, batch, x, x, {row(0), row(1), row(2), {}}, {row(3), {}, {}});
-  for (int unit = 0; unit < params.unit_count(); ++unit) params.release(unit);
-  for (int unit = 0; unit < params.unit_count(); ++unit) params.reduce(unit);
+  for (int unit = 0; unit < params.units().size(); ++unit) params.release(unit);
+  for (int unit = 0; unit < params.units().size(); ++unit) params.reduce(unit);
   params.finish_gradients();
   std::map<std::string, std::vector<float>> found;
   const auto get = [&](const std::string& name, const Tensor& from) {
@@ -210,10 +210,10 @@ std::map<std::string, std::vector<float>> adapter_gradients(int64_t gradient_byt
     stream().synchronize();
   };
   get("x", x);
-  for (int unit = 0; unit < params.unit_count(); ++unit) {
-    for (size_t p = 0; params.trained(unit) && p < params.spec(unit).params.size(); ++p) {
-      const ParamSpec& spec = params.spec(unit).params[p];
-      const int64_t offset = params.layout(unit).offset(static_cast<int>(p));
+  for (int unit = 0; unit < params.units().size(); ++unit) {
+    for (size_t p = 0; params.units()[unit].trained() && p < params.units()[unit].spec.params.size(); ++p) {
+      const ParamSpec& spec = params.units()[unit].spec.params[p];
+      const int64_t offset = params.units()[unit].layout.offset(static_cast<int>(p));
       get(spec.name, params.shard(unit, 0).gradient.rows(offset, spec.numel()));
     }
   }

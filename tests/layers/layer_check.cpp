@@ -58,8 +58,8 @@ class Rig {
     fill_batch();
   }
 
-  int parameters() const { return static_cast<int>(params_->spec(0).params.size()); }
-  const ParamSpec& spec(int p) const { return params_->spec(0).params[static_cast<size_t>(p)]; }
+  int parameters() const { return static_cast<int>(params_->units()[0].spec.params.size()); }
+  const ParamSpec& spec(int p) const { return params_->units()[0].spec.params[static_cast<size_t>(p)]; }
   int64_t rows() const { return rows_; }
 
   /// values: x, then the parameters. Returns y.
@@ -92,7 +92,7 @@ class Rig {
     std::vector<Values> out = {get(dx_)};
     const ParamStore::Shard shard = params_->shard(0, 0);
     for (int p = 0; p < parameters(); ++p) {
-      out.push_back(get(shard.gradient.rows(params_->layout(0).offset(p), spec(p).numel())));
+      out.push_back(get(shard.gradient.rows(params_->units()[0].layout.offset(p), spec(p).numel())));
     }
     return out;
   }

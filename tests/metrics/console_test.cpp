@@ -101,7 +101,7 @@ class TerminalOutput : public ::testing::Test {
   }
   RunLogOptions options() const {
     RunLogOptions o;
-    o.directory = folder.text();
+    o.run.directory = folder.text();
     o.total_steps = 100;
     o.every_steps = 50;
     o.sinks = {};

@@ -39,7 +39,7 @@ class RunLogFiles : public ::testing::Test {
   }
   RunLogOptions options() const {
     RunLogOptions o;
-    o.directory = folder.text();
+    o.run.directory = folder.text();
     o.total_steps = 4;
     o.every_steps = 2;
     o.flops_per_token = 1000;
@@ -274,7 +274,7 @@ TEST_F(RunLogFiles, ARunThatAnErrorEndsHasItsLastValuesAndTheReason) {
 
 TEST_F(RunLogFiles, LossScaleIsInTheLedgerAndTheMetrics) {
   RunLogOptions scaled = options();
-  scaled.scales_loss = true;
+  scaled.run.scales_loss = true;
   RunLog log(scaled);
   StepRecord first = record(1, 2.5, 10), second = record(2, 2.25, 10);
   first.scaling = {65536, 1, true};

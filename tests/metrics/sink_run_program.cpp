@@ -27,16 +27,16 @@ class SinkRun {
  public:
   SinkRun(const std::string& directory, const std::string& sinks, const std::string& event, int64_t at)
       : directory_(directory), event_(event), at_(at) {
-    options_.directory = directory;
+    options_.run.directory = directory;
     options_.total_steps = 300;
     options_.every_steps = 5;
     options_.every_first = true;
-    options_.name = "sink_run";
-    options_.metrics = {"rewards/margins"};
-    options_.settings = {{"model", "d_model", "16", true}, {"log", "every_steps", "5", false}};
-    options_.wandb.project = "stories";
-    options_.wandb.tags = {"a", "b"};
-    options_.wandb.group = "seeds";
+    options_.run.name = "sink_run";
+    options_.run.metrics = {"rewards/margins"};
+    options_.run.settings = {{"model", "d_model", "16", true}, {"log", "every_steps", "5", false}};
+    options_.run.wandb.project = "stories";
+    options_.run.wandb.tags = {"a", "b"};
+    options_.run.wandb.group = "seeds";
     options_.sinks.clear();
     for (const auto& [name, sink] :
          {std::pair("jsonl", LogConfig::Sink::jsonl), std::pair("tensorboard", LogConfig::Sink::tensorboard),

@@ -361,7 +361,7 @@ class FailingSinks : public Sinks {
  protected:
   RunLogOptions log_options() const {
     RunLogOptions o;
-    o.directory = folder.text();
+    o.run.directory = folder.text();
     o.total_steps = 16;
     o.every_steps = 1;
     o.sinks = {LogConfig::Sink::hdf5, LogConfig::Sink::jsonl, LogConfig::Sink::tensorboard, LogConfig::Sink::wandb};
@@ -457,7 +457,7 @@ TEST(LogIntervals, TheFirstStepIsOneIfAsked) {
   for (const bool first : {false, true}) {
     const test::TemporaryFolder folder;
     RunLogOptions options;
-    options.directory = folder.text();
+    options.run.directory = folder.text();
     options.total_steps = 4;
     options.every_steps = 2;
     options.every_first = first;

@@ -142,12 +142,12 @@ TEST_P(FreezeGolden, NoProductIsFormedForFrozenMatrices) {
   m.differentiate({rows});
   recorder.stop();
   double matrices = 0;
-  for (int unit = 0; unit < m.params().unit_count(); ++unit) {
-    for (const ParamSpec& p : m.params().spec(unit).params) {
+  for (int unit = 0; unit < m.params().units().size(); ++unit) {
+    for (const ParamSpec& p : m.params().units()[unit].spec.params) {
       const bool table = p.name.find("wte") != std::string::npos || p.name.find("wpe") != std::string::npos ||
                          p.name.find("embed_tokens") != std::string::npos;
       const bool product = p.decay && (!table || (shape.config.tie_embeddings && p.name.find("wpe") == p.name.npos));
-      if (m.params().trained(unit) && product) matrices += static_cast<double>(p.numel());
+      if (m.params().units()[unit].trained() && product) matrices += static_cast<double>(p.numel());
     }
   }
   const auto n = static_cast<double>(rows.ids.size());

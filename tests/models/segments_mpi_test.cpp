@@ -37,8 +37,8 @@ class SegmentsOfModels : public ::testing::TestWithParam<std::string> {
       optimizer->update(m.params(), {t, 1e-2, clip_factor(norm, 1.0)}, stream());
     }
     result.parameters = m.parameters();
-    for (int u = 0; u < m.params().unit_count(); ++u) {
-      result.most_segments = std::max(result.most_segments, m.params().segment_count(u));
+    for (int u = 0; u < m.params().units().size(); ++u) {
+      result.most_segments = std::max(result.most_segments, m.params().units()[u].segments.size());
     }
     return result;
   }

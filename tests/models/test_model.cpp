@@ -132,8 +132,8 @@ TestModel::TestModel(const DecoderShape& shape, DType compute, int64_t max_rows,
 }
 
 void TestModel::set(const std::map<std::string, std::vector<float>>& values) {
-  for (int unit = 0; unit < params_->unit_count(); ++unit) {
-    const UnitSpec& spec = params_->spec(unit);
+  for (int unit = 0; unit < params_->units().size(); ++unit) {
+    const UnitSpec& spec = params_->units()[unit].spec;
     for (size_t p = 0; p < spec.params.size(); ++p) {
       std::vector<float> whole;
       for (const ParamSlice& slice : spec.params[p].slices) {
@@ -162,8 +162,8 @@ void slice_into(std::map<std::string, std::vector<float>>& out, const ParamSpec&
 
 std::map<std::string, std::vector<float>> TestModel::parameters() {
   std::map<std::string, std::vector<float>> out;
-  for (int unit = 0; unit < params_->unit_count(); ++unit) {
-    const UnitSpec& spec = params_->spec(unit);
+  for (int unit = 0; unit < params_->units().size(); ++unit) {
+    const UnitSpec& spec = params_->units()[unit].spec;
     for (size_t p = 0; p < spec.params.size(); ++p) {
       std::vector<float> whole(static_cast<size_t>(spec.params[p].numel()));
       test::gather_parameter(*params_, unit, static_cast<int>(p), whole.data());
@@ -176,14 +176,14 @@ std::map<std::string, std::vector<float>> TestModel::parameters() {
 std::map<std::string, std::vector<float>> TestModel::gradients() {
   LLMTRAIN_CHECK(communicator_.size() == 1, "gradients are read whole from one rank's shard");
   std::map<std::string, std::vector<float>> out;
-  for (int unit = 0; unit < params_->unit_count(); ++unit) {
-    if (!params_->trained(unit)) continue;
-    const UnitSpec& spec = params_->spec(unit);
+  for (int unit = 0; unit < params_->units().size(); ++unit) {
+    if (!params_->units()[unit].trained()) continue;
+    const UnitSpec& spec = params_->units()[unit].spec;
     const ParamStore::Shard shard = params_->shard(unit, 0);
     for (size_t p = 0; p < spec.params.size(); ++p) {
       std::vector<float> whole(static_cast<size_t>(spec.params[p].numel()));
       const Tensor part =
-          shard.gradient.rows(params_->layout(unit).offset(static_cast<int>(p)), spec.params[p].numel());
+          shard.gradient.rows(params_->units()[unit].layout.offset(static_cast<int>(p)), spec.params[p].numel());
       copy_to_host(whole.data(), part.data, part.bytes(), stream());
       stream().synchronize();
       slice_into(out, spec.params[p], whole.data());

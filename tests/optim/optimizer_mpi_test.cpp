@@ -92,8 +92,8 @@ class Step {
 
   template <class Function>
   void for_each_param(const Function& function) {
-    for (int u = 0; u < store_.unit_count(); ++u) {
-      const std::vector<ParamSpec>& params = store_.spec(u).params;
+    for (int u = 0; u < store_.units().size(); ++u) {
+      const std::vector<ParamSpec>& params = store_.units()[u].spec.params;
       for (size_t p = 0; p < params.size(); ++p) function(u, static_cast<int>(p), params[p].numel());
     }
   }
@@ -113,7 +113,7 @@ class Step {
     for (int64_t round = 0; round < store_.rounds(); ++round) {
       const int64_t group = store_.begin_round(round);
       store_.begin_micro_batch(true, true);
-      for (int u = store_.unit_count() - 1; u >= 0; --u) {
+      for (int u = store_.units().size() - 1; u >= 0; --u) {
         if (group >= 0) write_gradient(group, u);
         store_.reduce(u);
       }

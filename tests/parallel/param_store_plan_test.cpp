@@ -12,6 +12,7 @@
 #include "harness/dtype_text.hpp"
 #include "harness/peak_memory.hpp"
 #include "params/param_store.hpp"
+#include "params/reduction_groups.hpp"
 
 namespace llmtrain {
 namespace {
@@ -141,10 +142,10 @@ TEST(ParamStorePlan, AwkwardUnitsAreHeldOnceOverAllRanks) {
       optimizer += arena.bytes(MemoryCategory::optimizer);
       for (int u = 0; u < 3; ++u) {
         const UnitRange own = store.owned(u, 0);
-        EXPECT_EQ(own.begin, store.layout(u).borders(size)[static_cast<size_t>(rank)]);
+        EXPECT_EQ(own.begin, store.units()[u].layout.borders(size)[static_cast<size_t>(rank)]);
         elements += own.end - own.begin;
       }
-      EXPECT_EQ(store.parameter_count(), 256 * 13 + 8 + 8 + 256 * 7);
+      EXPECT_EQ(store.units().parameters(), 256 * 13 + 8 + 8 + 256 * 7);
     }
     EXPECT_EQ(elements, 256 * (14 + 1 + 7));
     EXPECT_EQ(optimizer, 12 * elements);
@@ -191,10 +192,10 @@ TEST_P(ParamStorePlan, OfFrozenUnitsIsTheirStorage) {
   const auto w = static_cast<int64_t>(size_of(compute));
   std::vector<UnitSpec> units = frozen(toy_units(true));
   units[3].trained = units[4].trained = true;
-  UnitSpec beside = unit("block.part", block);
-  beside.trained = false;
-  beside.beside = true;
-  units.push_back(beside);
+  UnitSpec part = unit("block.part", block);
+  part.trained = false;
+  part.same_layer_as_previous = true;
+  units.push_back(part);
   const int64_t trained = 2 * block, kept = embedding + 3 * block;
   const bool fp32 = compute == DType::f32;
   for (int stage = 0; stage <= 3; ++stage) {
@@ -259,6 +260,21 @@ TEST(ParamStorePlan, RefusesWhatCannotBe) {
   UnitSpec gap = unit("gap", 256);
   gap.params[0].slices = {{"first", 0, 10}};
   EXPECT_THROW(ParamStore({gap}, {}), Error);
+}
+
+// The data's prefetch and the reducer agree by it on the groups of a rank.
+TEST(ParamStorePlan, EveryGroupHasOneRankAndRound) {
+  for (const int64_t ranks : {1, 3, 4}) {
+    const GroupSchedule schedule{7, ranks};
+    std::vector<int64_t> groups;
+    for (int64_t round = 0; round < schedule.rounds(); ++round) {
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        if (const int64_t group = schedule.group_of(round, rank); group >= 0) groups.push_back(group);
+      }
+    }
+    std::ranges::sort(groups);
+    EXPECT_EQ(groups, (std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6})) << ranks;
+  }
 }
 
 }  // namespace

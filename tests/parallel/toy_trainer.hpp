@@ -42,7 +42,7 @@ class ToyTrainer {
     store_.plan(arena_);
     memory_.emplace(arena_, communicator());
     store_.start(communicator(), stream());
-    for (int u = 0; u < store_.unit_count(); ++u) {
+    for (int u = 0; u < store_.units().size(); ++u) {
       for (size_t p = 0; p < units_[static_cast<size_t>(u)].params.size(); ++p) {
         test::set_parameter(store_, u, static_cast<int>(p), expected_[static_cast<size_t>(u)][p].data());
       }
@@ -89,7 +89,7 @@ class ToyTrainer {
     return o;
   }
 
-  int last_unit() const { return store_.unit_count() - 1; }
+  int last_unit() const { return store_.units().size() - 1; }
 
   void use(int unit, int next) {
     store_.acquire(unit);
@@ -139,7 +139,7 @@ class ToyTrainer {
     if (!units_[static_cast<size_t>(source.unit)].params[static_cast<size_t>(source.param)].by_rows) {
       return write(store_.gradient(source.unit, source.param), 0, source, accumulate);
     }
-    for (ParamStore::RowBlocks blocks(store_, source.unit, source.param); blocks.next();) {
+    for (ParamStore::RowBlocks blocks = store_.row_blocks(source.unit, source.param); blocks.next();) {
       write(blocks.gradient(), blocks.first_row() * blocks.gradient().dim(1), source, accumulate);
     }
   }
@@ -190,9 +190,9 @@ class ToyTrainer {
 
   void count_dirty_padding(int unit, int64_t begin, const Values& g) {
     const UnitSpec& spec = units_[static_cast<size_t>(unit)];
-    std::vector<uint8_t> used(static_cast<size_t>(store_.layout(unit).elements()));
+    std::vector<uint8_t> used(static_cast<size_t>(store_.units()[unit].layout.elements()));
     for (size_t p = 0; p < spec.params.size(); ++p) {
-      const int64_t offset = store_.layout(unit).offset(static_cast<int>(p));
+      const int64_t offset = store_.units()[unit].layout.offset(static_cast<int>(p));
       for (int64_t i = 0; i < spec.params[p].numel(); ++i) used[static_cast<size_t>(offset + i)] = 1;
     }
     for (size_t i = 0; i < g.size(); ++i) {
@@ -202,7 +202,7 @@ class ToyTrainer {
 
   void read_parameters() {
     result_.parameters = initial_parameters(units_);
-    for (int u = 0; u < store_.unit_count(); ++u) {
+    for (int u = 0; u < store_.units().size(); ++u) {
       for (size_t p = 0; p < units_[static_cast<size_t>(u)].params.size(); ++p) {
         test::gather_parameter(store_, u, static_cast<int>(p), result_.parameters[static_cast<size_t>(u)][p].data());
       }

@@ -100,6 +100,20 @@ TEST(UnitLayout, FixedSlicesDoNotDecay) {
   EXPECT_EQ(decays, (std::vector<bool>{false, true, false, true}));
 }
 
+TEST(UnitLayout, SlicesAreVisitedInOrderWithTheirPlaces) {
+  ParamSpec fused = param(100, 9, true);
+  fused.slices = {{"q", 0, 60}, {"k", 60, 20}, {"v", 80, 20}};
+  const std::vector<UnitSpec> units = {{"embedding", {param(2, 300, true)}}, {"block", {param(7, 1, false), fused}}};
+  const std::vector<UnitLayout> layouts = layouts_of(units);
+  std::vector<std::vector<int64_t>> visited;
+  for_each_slice(units, [&](const SlicePlace& at, const ParamSpec& of, const ParamSlice& slice) {
+    visited.push_back({at.unit, at.param, at.slice, at.offset(layouts), slice.rows * of.columns});
+  });
+  EXPECT_EQ(visited,
+            (std::vector<std::vector<int64_t>>{
+                {0, 0, 0, 0, 600}, {1, 0, 0, 1024, 7}, {1, 1, 0, 0, 540}, {1, 1, 1, 540, 180}, {1, 1, 2, 720, 180}}));
+}
+
 TEST(UnitLayout, TensorsAreAlignedAndDisjointAndRangesCoverTheUnit) {
   std::mt19937 random(7);
   for (int trial = 0; trial < 200; ++trial) {

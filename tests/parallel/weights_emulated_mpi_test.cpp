@@ -48,7 +48,7 @@ struct Started {
     options.groups = options.size;
     return options;
   }
-  int last() const { return store.unit_count() - 1; }
+  int last() const { return store.units().size() - 1; }
   int64_t arrived_with(int unit) {
     store.acquire(unit);
     const int64_t count = arrived();
@@ -104,7 +104,7 @@ TEST_F(BetweenGpus, GradientsTravelUnderTheWorkOfTheNextUnit) {
       s.store.begin_round(0);
       int64_t begun = 0;
       for (int u = s.last(); u >= 0; --u) {
-        for (size_t p = 0; p < s.store.spec(u).params.size(); ++p) {
+        for (size_t p = 0; p < s.store.units()[u].spec.params.size(); ++p) {
           fill(s.store.gradient(u, static_cast<int>(p)), 1, stream());
         }
         EXPECT_EQ(arrived(), before + std::max<int64_t>(begun - 1, 0)) << "work on unit " << u;

@@ -6,7 +6,7 @@
 #include "core/error.hpp"
 #include "core/machine.hpp"
 #include "harness/harness.hpp"
-#include "train/run/job.hpp"
+#include "train/run/libraries.hpp"
 
 namespace llmtrain {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "train/run/job.hpp"
+#include "train/run/libraries.hpp"
 #include "train/run/resume.hpp"
 
 namespace llmtrain {

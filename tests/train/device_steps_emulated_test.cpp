@@ -25,7 +25,7 @@
 #include "harness/temporary_folder.hpp"
 #include "parallel/job/runtime.hpp"
 #include "tasks/program.hpp"
-#include "train/run/job.hpp"
+#include "train/run/memory_limit.hpp"
 #include "train/step_hook.hpp"
 
 namespace llmtrain {

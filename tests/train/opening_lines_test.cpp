@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "train/run/job.hpp"
+#include "train/run/libraries.hpp"
 
 namespace llmtrain {
 namespace {

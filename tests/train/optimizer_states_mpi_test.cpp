@@ -145,8 +145,8 @@ class Job {
       store_.begin_step(test::groups_of(toy, step));
       for (int64_t round = 0; round < store_.rounds(); ++round) {
         const int64_t group = store_.begin_round(round);
-        for (int unit = store_.unit_count() - 1; unit >= 0; --unit) {
-          for (size_t p = 0; group >= 0 && p < store_.spec(unit).params.size(); ++p) {
+        for (int unit = store_.units().size() - 1; unit >= 0; --unit) {
+          for (size_t p = 0; group >= 0 && p < store_.units()[unit].spec.params.size(); ++p) {
             write_gradient({step, group, 0, unit, static_cast<int>(p), 1});
           }
           store_.reduce(unit);
@@ -163,10 +163,10 @@ class Job {
       copy_to_device(to.data, values.data() + first, to.bytes(), stream());
       stream().synchronize();
     };
-    if (!store_.spec(source.unit).params[static_cast<size_t>(source.param)].by_rows) {
+    if (!store_.units()[source.unit].spec.params[static_cast<size_t>(source.param)].by_rows) {
       return write(store_.gradient(source.unit, source.param), 0);
     }
-    for (ParamStore::RowBlocks blocks(store_, source.unit, source.param); blocks.next();) {
+    for (ParamStore::RowBlocks blocks = store_.row_blocks(source.unit, source.param); blocks.next();) {
       write(blocks.gradient(), blocks.first_row() * blocks.gradient().dim(1));
     }
   }
@@ -175,8 +175,8 @@ class Job {
   uint64_t hash() {
     std::vector<uint64_t> sum{0};
     store_.finish_update();
-    for (int unit = 0; unit < store_.unit_count(); ++unit) {
-      for (size_t segment = 0; segment < store_.segment_count(unit); ++segment) {
+    for (int unit = 0; unit < store_.units().size(); ++unit) {
+      for (size_t segment = 0; segment < store_.units()[unit].segments.size(); ++segment) {
         const UnitRange own = store_.owned(unit, segment);
         for (size_t plane = 0; plane < own_states.size(); ++plane) {
           std::vector<char> bytes(static_cast<size_t>(own_states[plane].bytes(chunk_elements)));
@@ -335,7 +335,7 @@ TEST_F(OwnStates, AreEstimatedByTheirPlanes) {
     return of(store, arena);
   };
   const auto planned = [](const ParamStore&, const Arena& a) { return a.bytes(MemoryCategory::optimizer); };
-  const auto saved = [](const ParamStore& s, const Arena&) { return s.state_bytes(); };
+  const auto saved = [](const ParamStore& s, const Arena&) { return s.units().state_bytes(); };
   constexpr int64_t n = 256 * 1024;
   for (const auto& of : {+planned, +saved}) {
     EXPECT_EQ(bytes(own_states, of), n * 4 + n + n / 256 * 8);

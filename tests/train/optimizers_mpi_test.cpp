@@ -168,7 +168,7 @@ class Job {
       store_.begin_step(groups);
       for (int64_t round = 0; round < store_.rounds(); ++round) {
         const int64_t group = store_.begin_round(round);
-        for (int unit = store_.unit_count() - 1; unit >= 0; --unit) {
+        for (int unit = store_.units().size() - 1; unit >= 0; --unit) {
           if (group >= 0) write_gradients(t, group, unit);
           store_.reduce(unit);
         }
@@ -211,11 +211,11 @@ class Job {
   }
 
  private:
-  const ParamSpec& param(int unit, int p) const { return store_.spec(unit).params[static_cast<size_t>(p)]; }
+  const ParamSpec& param(int unit, int p) const { return store_.units()[unit].spec.params[static_cast<size_t>(p)]; }
   void each_param(const std::function<void(int unit, int param, int64_t tensor)>& visit) {
     int64_t k = 0;
-    for (int unit = 0; unit < store_.unit_count(); ++unit) {
-      for (int p = 0; p < static_cast<int>(store_.spec(unit).params.size()); ++p) {
+    for (int unit = 0; unit < store_.units().size(); ++unit) {
+      for (int p = 0; p < static_cast<int>(store_.units()[unit].spec.params.size()); ++p) {
         visit(unit, p, k);
         k += std::ssize(param(unit, p).slices);
       }

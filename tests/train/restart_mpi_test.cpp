@@ -79,7 +79,7 @@ struct Events {
 void see_step(const StepUnderWay& step) {
   if (step.step == events.stop_in && step.rank + 1 == communicator().size()) request_stop(SIGUSR1);
   if (step.step != events.moments_in) return;
-  for (int unit = 0; unit < step.params.unit_count(); ++unit) {
+  for (int unit = 0; unit < step.params.units().size(); ++unit) {
     const ParamStore::Shard shard = step.params.shard(unit, 0);
     const std::vector<float> zeros(static_cast<size_t>(shard.states[1].numel()));
     for (const Tensor& moment : {shard.states[1], shard.states[2]}) {

@@ -59,9 +59,9 @@ class PolicyWithCritic : public testing::Test {
   static std::pair<int, int> differences(RoleModel& role) {
     std::pair<int, int> count;
     ParamStore& store = role.params();
-    for (int unit = 0; unit < store.unit_count(); ++unit) {
-      const bool of_critic = store.spec(unit).name.starts_with(critic_prefix);
-      UnitSpec stored = store.spec(unit);
+    for (int unit = 0; unit < store.units().size(); ++unit) {
+      const bool of_critic = store.units()[unit].spec.name.starts_with(critic_prefix);
+      UnitSpec stored = store.units()[unit].spec;
       if (of_critic) remove_prefix(stored, critic_prefix.size());
       for (size_t p = 0; p < stored.params.size(); ++p) {
         if (is_adapter_name(stored.params[p].slices.front().name)) continue;
@@ -107,7 +107,7 @@ TEST_F(PolicyWithCritic, IsSavedWithItAndReadWithoutIt) {
   alone.weights = {.checkpoint = path};
   Loaded policy(std::move(alone));
   EXPECT_FALSE(policy.role.has_critic());
-  EXPECT_EQ(policy.role.params().unit_count(), std::ssize(resumed.role.actor_units()));
+  EXPECT_EQ(policy.role.params().units().size(), std::ssize(resumed.role.actor_units()));
   EXPECT_EQ(differences(policy.role).first, 0);
 }
 

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "parallel/local_communicator.hpp"
+
 namespace llmtrain {
 namespace {
 
@@ -106,12 +108,13 @@ TEST(StepProfile, TraceIsJsonWithChromesFields) {
 TEST(StepProfile, TheFirstStepIsLeftOutWhereThereAreOthers) {
   const auto recorded = [](int64_t wanted, int64_t steps) {
     Stream stream;
+    const auto alone = make_local_communicator();
     StepProfile profile(wanted, steps);
     std::string which;
     for (int64_t n = 0; n < steps; ++n) {
       profile.begin_step(n, stream);
       which += Recorder::current() != nullptr ? 'r' : '-';
-      profile.end_step();
+      profile.end_step(*alone);
       if (profile.due()) which += '!';
       if (profile.due()) break;
     }
@@ -122,11 +125,12 @@ TEST(StepProfile, TheFirstStepIsLeftOutWhereThereAreOthers) {
   EXPECT_EQ(recorded(9, 2), "rr!");
   EXPECT_EQ(recorded(0, 3), "---");
   Stream stream;
+  const auto alone = make_local_communicator();
   StepProfile profile(5, 9);
   const auto steps = [&](int n) {
     for (int i = 0; i < n; ++i) {
       profile.begin_step(i, stream);
-      profile.end_step();
+      profile.end_step(*alone);
     }
   };
   steps(1);
@@ -138,19 +142,16 @@ TEST(StepProfile, TheFirstStepIsLeftOutWhereThereAreOthers) {
 
 TEST(StepProfile, EndsWhereATraceCouldNotBeShown) {
   Stream stream;
+  const auto alone = make_local_communicator();
   StepProfile profile(5, 5);
   const auto step = [&](size_t spans) {
     profile.begin_step(0, stream);
     for (size_t i = 0; i < spans; ++i) const ProfileSpan span(SpanKind::phase, "part");
-    profile.end_step();
+    profile.end_step(*alone);
   };
   step(Recorder::max_spans - 1);
-  EXPECT_TRUE(profile.recording());
-  EXPECT_FALSE(profile.crowded());
+  EXPECT_FALSE(profile.due());
   step(1);
-  EXPECT_TRUE(profile.crowded());
-  profile.end_here();
-  EXPECT_FALSE(profile.recording());
   EXPECT_TRUE(profile.due());
 }
 

@@ -50,19 +50,12 @@ class AdapterMatcher {
   }
 
   WeightMatch match(const std::vector<UnitSpec>& units) {
-    for (size_t u = 0; u < units.size(); ++u) {
-      for (size_t p = 0; p < units[u].params.size(); ++p) {
-        const ParamSpec& param = units[u].params[p];
-        for (size_t s = 0; s < param.slices.size(); ++s) {
-          const std::string& name = param.slices[s].name;
-          if (!is_adapter_name(name) && !adapter_.part.trained.contains(name)) continue;
-          const int64_t tensor = take(param, exported_slice(shape_, param.slices[s]));
-          if (tensor < 0) continue;
-          match_.slices.push_back({static_cast<int>(u), static_cast<int>(p), static_cast<int>(s), param.columns,
-                                   static_cast<size_t>(tensor)});
-        }
-      }
-    }
+    for_each_slice(units, [&](const SlicePlace& place, const ParamSpec& param, const ParamSlice& slice) {
+      if (!is_adapter_name(slice.name) && !adapter_.part.trained.contains(slice.name)) return;
+      const int64_t tensor = take(param, exported_slice(shape_, slice));
+      if (tensor < 0) return;
+      match_.slices.push_back({place.unit, place.param, place.slice, param.columns, static_cast<size_t>(tensor)});
+    });
     match_tied_head();
     for (const std::string& name : {embedding(), head()}) number_of_.erase(name);  // saved tables, or copies
     for (const auto& [name, number] : number_of_) extra_.add(printable(adapter_.index.tensors[number].name));
@@ -268,19 +261,12 @@ void write_adapter(const AdapterOutput& output, const DecoderShape& shape, const
     return names;
   };
   const auto for_slices = [&](const auto& work) {
-    for (size_t unit = 0; unit < units.size(); ++unit) {
-      const UnitLayout layout(units[unit]);
-      const std::vector<ParamSpec>& specs = units[unit].params;
-      for (size_t p = 0; p < specs.size(); ++p) {
-        for (size_t s = 0; s < specs[p].slices.size(); ++s) {
-          const ParamSlice& slice = specs[p].slices[s];
-          const bool stored = is_adapter_name(slice.name) || part.trained.contains(slice.name);
-          if (!stored && !shape.saved_tables.contains(slice.name)) continue;
-          work(static_cast<int>(unit), layout.offset(static_cast<int>(p), static_cast<int>(s)), specs[p],
-               exported_slice(shape, slice));
-        }
-      }
-    }
+    const std::vector<UnitLayout> layouts = layouts_of(units);
+    for_each_slice(units, [&](const SlicePlace& place, const ParamSpec& param, const ParamSlice& slice) {
+      const bool stored = is_adapter_name(slice.name) || part.trained.contains(slice.name);
+      if (!stored && !shape.saved_tables.contains(slice.name)) return;
+      work(place.unit, place.offset(layouts), param, exported_slice(shape, slice));
+    });
   };
   std::unique_ptr<ModelFolderWriter> writer;
   throw_on_all_ranks(communicator, [&] {

@@ -94,17 +94,12 @@ void write_slice(const GgufWriter& writer, size_t tensor, const Placed& p, const
 
 std::vector<Placed> place(const DecoderShape& shape, const std::vector<UnitSpec>& units) {
   std::vector<Placed> all;
-  for (size_t u = 0; u < units.size(); ++u) {
-    const UnitLayout layout(units[u]);
-    for (size_t p = 0; p < units[u].params.size(); ++p) {
-      const ParamSpec& param = units[u].params[p];
-      for (size_t s = 0; s < param.slices.size(); ++s) {
-        const ParamSlice slice = exported_slice(shape, param.slices[s]);
-        all.push_back({static_cast<int>(u), layout.offset(static_cast<int>(p), static_cast<int>(s)), slice.rows,
-                       param.columns, param.columns == 1, gguf_slice(shape, slice.name)});
-      }
-    }
-  }
+  const std::vector<UnitLayout> layouts = layouts_of(units);
+  for_each_slice(units, [&](const SlicePlace& place, const ParamSpec& param, const ParamSlice& own) {
+    const ParamSlice slice = exported_slice(shape, own);
+    all.push_back({place.unit, place.offset(layouts), slice.rows, param.columns, param.columns == 1,
+                   gguf_slice(shape, slice.name)});
+  });
   return all;
 }
 

@@ -87,12 +87,7 @@ std::vector<size_t> trained_messages(const Conversation& row, bool only_last) {
 
 /// Returns the bytes of turns, in order and apart. `name` is the template's.
 std::vector<TextRange> find_turns(const std::string& name, const std::vector<size_t>& messages, TurnFinder& turns) {
-  std::vector<TextRange> all;
-  for (const size_t message : messages) {
-    for (const TextRange& range : turns.find(message)) {
-      if (range.begin < range.end) all.push_back(range);
-    }
-  }
+  std::vector<TextRange> all = turns.find(messages);
   std::ranges::sort(all, {}, &TextRange::begin);
   const auto meet = [](const TextRange& a, const TextRange& b) { return a.end > b.begin; };
   if (std::ranges::adjacent_find(all, meet) != all.end()) {

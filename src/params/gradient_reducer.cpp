@@ -1,0 +1,315 @@
+#include "params/gradient_reducer.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "kernels/elementwise.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+/// On one rank a reduction completes at once, so that the ring costs nothing at any stage.
+bool has_ring(const ParamStoreOptions& o) {
+  const bool alone = o.size == 1;
+  return !(alone && o.groups == 1) && o.micro_batches_per_group == 1 && (o.zero_stage >= 2 || alone);
+}
+
+/// Maximum number of groups of one round whose gradients come from ranks of other nodes, over all rounds and numbers of
+/// groups.
+int64_t max_received_shards(const ParamStoreOptions& o) {
+  if (o.size == 1) return 0;
+  const int64_t others = o.rank < o.groups ? std::min<int64_t>(o.size, o.groups) - 1 : o.groups;
+  return std::min<int64_t>(others, o.size - o.node_size);
+}
+
+}  // namespace
+
+GradientReducer::GradientReducer(const UnitStates& units, UnitGathers& gathers)
+    : units_(units),
+      gathers_(gathers),
+      gathers_sums_(options_.zero_stage == 0 && options_.size > 1),
+      buffers_(units, has_ring(options_)),
+      sums_(units),
+      received_shards_(max_received_shards(options_)),
+      schedule_{0, options_.size} {
+  LLMTRAIN_CHECK(options_.micro_batches_per_group >= 1, "a group has at least one micro-batch");
+  for (const UnitState& u : units) progress_.push_back({.written = std::vector<uint8_t>(u.segments.size())});
+}
+
+void GradientReducer::plan(Arena& arena) {
+  if (!units_.any_trained()) return;
+  buffers_.plan(arena);
+  sums_.plan(arena);
+  if (received_shards_ == 0) return;
+  int64_t largest = 0;
+  for (const UnitState& u : units_) {
+    for (const UnitSegment& s : u.segments) largest = std::max(largest, u.trained() ? s.shard_elements() : 0);
+  }
+  for (size_t i = 0; i < staging_.size(); ++i) {
+    arena.add(staging_[i], MemoryCategory::communication, fmt::format("received gradients {}", i), DType::f32,
+              {received_shards_ * largest});
+  }
+}
+
+int64_t GradientReducer::max_exchange_bytes() const {
+  int64_t largest = 0;
+  for (const UnitState& u : units_) {
+    for (const UnitSegment& s : u.segments) {
+      if (u.trained()) largest = std::max(largest, s.elements() + received_shards_ * s.shard_elements());
+    }
+  }
+  return largest * static_cast<int64_t>(sizeof(float));
+}
+
+void GradientReducer::start(Stream& stream) {
+  stream_ = &stream;
+  received_.resize(static_cast<size_t>(options_.size));
+  contributes_.resize(static_cast<size_t>(options_.size));
+  in_order_.reserve(static_cast<size_t>(options_.size));
+  in_flight_.reserve(staging_.size());
+}
+
+void GradientReducer::begin_step(int64_t groups) {
+  LLMTRAIN_CHECK(units_.any_trained(), "a parameter store without gradients cannot be trained");
+  LLMTRAIN_CHECK(groups >= 1 && groups <= options_.groups,
+                 fmt::format("a step of {} groups was planned for at most {}", groups, options_.groups));
+  LLMTRAIN_CHECK(in_flight_.empty(), "a step begins before the last one's gradients are finished");
+  schedule_.groups = groups;
+  sums_.begin_step(groups);
+  round_ = -1;
+  for (Progress& p : progress_) p.reduced = 0;
+}
+
+int64_t GradientReducer::begin_round(int64_t round) {
+  LLMTRAIN_CHECK(round == round_ + 1 && round < rounds(), fmt::format("round {} is not the next one", round));
+  round_ = round;
+  begin_micro_batch(true, true);
+  return group();
+}
+
+void GradientReducer::begin_micro_batch(bool first, bool last) {
+  LLMTRAIN_CHECK((first && last) || options_.micro_batches_per_group > 1,
+                 "groups were planned to have one micro-batch");
+  first_ = first;
+  last_ = last;
+}
+
+/// Returns the memory of a part whose exchanges in the previous round are complete.
+Tensor GradientReducer::open(int unit, size_t part) {
+  LLMTRAIN_CHECK(round_ >= 0, "a gradient is written inside a round");
+  at(unit).open = true;
+  while (!buffers_.open(unit, part, *stream_)) {
+    LLMTRAIN_CHECK(!in_flight_.empty(),
+                   fmt::format("no buffer is free for the gradient of {}: too many are open", units_[unit].spec.name));
+    complete_oldest();
+  }
+  return buffers_.memory(unit, part);
+}
+
+Tensor GradientReducer::gradient(int unit, int param) {
+  const UnitState& u = units_[unit];
+  LLMTRAIN_CHECK(u.trained(), fmt::format("{} is frozen and has no gradient", u.spec.name));
+  const ParamSpec& spec = u.param(param);
+  LLMTRAIN_CHECK(u.by_rows == 0 || !spec.by_rows, spec.name + " is written by rows");
+  const int64_t offset = u.layout.offset(param);
+  const size_t part = buffers_.part_at(unit, offset);
+  LLMTRAIN_CHECK(offset + spec.numel() <= buffers_.end_of(unit, part), spec.name + " is larger than a segment");
+  return u.view(open(unit, part), param, buffers_.begin_of(unit, part));
+}
+
+GradientReducer::RowBlocks::RowBlocks(GradientReducer& reducer, int unit, int param)
+    : reducer_(reducer), unit_(unit), param_(param) {
+  const UnitState& u = reducer.units_[unit];
+  const ParamSpec& spec = u.param(param);
+  LLMTRAIN_CHECK(u.trained() && spec.by_rows, spec.name + " is frozen, or not written by rows");
+  if (u.by_rows == 0) {
+    segment_ = 1;
+    return;
+  }
+  const int64_t first = u.layout.offset(param), last = first + spec.numel();
+  while (u.segments[begin_].last <= first) ++begin_;
+  segment_ = begin_;
+  while (segment_ < u.segments.size() && u.segments[segment_].first < last) ++segment_;
+}
+
+bool GradientReducer::RowBlocks::next() {
+  if (written_) reducer_.end_rows(unit_, segment_);
+  if (segment_ == begin_) return false;
+  const UnitState& u = reducer_.units_[unit_];
+  const GradientBuffers& buffers = reducer_.buffers_;
+  const UnitSegment& segment = u.segments[--segment_];
+  const size_t part = buffers.part_of(unit_, segment_);
+  const ParamSpec& spec = u.param(param_);
+  const int64_t offset = u.layout.offset(param_);
+  const int64_t first = std::max(segment.first, offset), last = std::min(segment.last, offset + spec.numel());
+  first_row_ = (first - offset) / spec.columns;
+  const Tensor flat = reducer_.open(unit_, part).rows(first - buffers.begin_of(unit_, part), last - first);
+  gradient_ = flat.reshaped({(last - first) / spec.columns, spec.columns});
+  written_ = true;
+  return true;
+}
+
+/// Fills `contributes_` and `received_`: the received shards of a segment's exchange, contiguous in a staging buffer.
+void GradientReducer::lay_out_exchange(const UnitSegment& s, int64_t round, size_t buffer) {
+  int64_t pieces = 0;
+  for (int r = 0; r < options_.size; ++r) {
+    const size_t i = static_cast<size_t>(r);
+    contributes_[i] = schedule_.group_of(round, r) >= 0 ? 1 : 0;
+    received_[i] = Tensor();
+    if (contributes_[i] == 0 || r == options_.rank || s.shard_elements() == 0) continue;
+    if (gathers_.communicator().reads_directly(r)) continue;
+    received_[i] = part_of(staging_[buffer], pieces * s.shard_elements(), (pieces + 1) * s.shard_elements());
+    ++pieces;
+  }
+  LLMTRAIN_CHECK(pieces <= received_shards_, "more gradients arrive than were planned");
+}
+
+void GradientReducer::start_exchange(int unit, size_t segment) {
+  const UnitSegment& s = units_[unit].segments[segment];
+  if (options_.size == 1) {
+    const Tensor gradient = buffers_.memory(unit, segment, s.first, s.last);
+    if (!sums_.trivial()) sums_.add(unit, segment, group(), {&gradient, 1}, *stream_);
+    return;
+  }
+  if (in_flight_.size() == staging_.size()) complete_oldest();
+  gathers_.make_way();
+  const Tensor send =
+      group() >= 0 ? buffers_.memory(unit, segment, s.first, s.last) : Tensor(nullptr, DType::f32, {s.elements()});
+  lay_out_exchange(s, round_, next_staging_);
+  in_flight_.push_back({unit, segment, round_, next_staging_,
+                        gathers_.communicator().exchange_shards(send, s.borders, received_, contributes_, *stream_)});
+  next_staging_ = (next_staging_ + 1) % staging_.size();
+  buffers_.begin_exchange(unit, segment);
+}
+
+/// Starts those of the unit's exchanges that are not among the first `count` yet started.
+void GradientReducer::start_exchanges(int unit, size_t count) {
+  size_t& started = at(unit).started;
+  while (started < count) start_exchange(unit, units_[unit].order[started++]);
+}
+
+/// A segment's block of rows is written.
+void GradientReducer::end_rows(int unit, size_t segment) {
+  const UnitState& u = units_[unit];
+  Progress& p = at(unit);
+  if (!last_ || u.by_rows == 0) return;
+  p.written[segment] = 1;
+  while (p.started < u.by_rows && p.written[u.order[p.started]] != 0) {
+    const size_t next = u.order[p.started];
+    start_exchanges(unit, p.started + 1);
+    if (buffers_.part_count(unit) > 1) buffers_.close(unit, buffers_.part_of(unit, next));
+  }
+  complete_arrived();
+}
+
+void GradientReducer::add(Exchange& exchange) {
+  const UnitSegment& s = units_[exchange.unit].segments[exchange.segment];
+  exchange.transfer.wait(*stream_);
+  lay_out_exchange(s, exchange.round, exchange.staging);
+  in_order_.clear();
+  for (int r = 0; r < options_.size; ++r) {
+    const size_t i = static_cast<size_t>(r);
+    if (contributes_[i] == 0 || s.shard_elements() == 0) continue;
+    const void* direct = exchange.transfer.contribution(r);
+    if (r == options_.rank) {
+      in_order_.push_back(buffers_.memory(exchange.unit, exchange.segment, s.begin, s.end));
+    } else if (direct != nullptr) {
+      in_order_.emplace_back(const_cast<void*>(direct), DType::f32, std::initializer_list<int64_t>{s.shard_elements()});
+    } else {
+      in_order_.push_back(received_[i]);
+    }
+  }
+  sums_.add(exchange.unit, exchange.segment, schedule_.group_of(exchange.round, 0), in_order_, *stream_);
+  exchange.transfer.release();
+  exchange.added = true;
+}
+
+/// Adds in the order of the exchanges, since a segment may be in two of them.
+void GradientReducer::add_arrived() {
+  for (Exchange& exchange : in_flight_) {
+    if (exchange.added) continue;
+    if (exchange.transfer.pending()) return;
+    add(exchange);
+  }
+}
+
+void GradientReducer::complete_oldest() {
+  Exchange& exchange = in_flight_.front();
+  if (!exchange.added) add(exchange);
+  exchange.transfer.finish(*stream_, [this] { add_arrived(); });
+  buffers_.end_exchange(exchange.unit, exchange.segment);
+  in_flight_.erase(in_flight_.begin());
+}
+
+void GradientReducer::complete_arrived() {
+  add_arrived();
+  while (!in_flight_.empty() && in_flight_.front().added && !in_flight_.front().transfer.is_read()) complete_oldest();
+}
+
+void GradientReducer::reduce(int unit) {
+  complete_arrived();
+  if (!last_) return;
+  const UnitState& u = units_[unit];
+  Progress& p = at(unit);
+  LLMTRAIN_CHECK(p.reduced == round_, fmt::format("{} is reduced once in a round", u.spec.name));
+  LLMTRAIN_CHECK(p.open || group() < 0, fmt::format("{} has no gradient to reduce", u.spec.name));
+  start_exchanges(unit, u.segments.size());
+  ++p.reduced;
+  p.started = 0;
+  p.open = false;
+  std::ranges::fill(p.written, uint8_t{0});
+  for (size_t part = 0; part < buffers_.part_count(unit); ++part) buffers_.close(unit, part);
+  complete_arrived();  // the last rank to arrive has all data at once
+}
+
+void GradientReducer::finish() {
+  while (!in_flight_.empty()) complete_oldest();
+  for (int unit = 0; unit < units_.size(); ++unit) {
+    LLMTRAIN_CHECK(
+        !units_[unit].trained() || at(unit).reduced == rounds(),
+        fmt::format("{} was reduced in {} of {} rounds", units_[unit].spec.name, at(unit).reduced, rounds()));
+  }
+  if (gathers_sums_) gather_sums();
+}
+
+void GradientReducer::gather_sums() {
+  for (int unit = 0; unit < units_.size(); ++unit) {
+    const UnitState& u = units_[unit];
+    for (size_t i = 0; i < u.segments.size() && u.trained(); ++i) {
+      const Tensor mine = buffers_.memory(unit, i, u.segments[i].begin, u.segments[i].end);
+      copy_on_device(mine.data, sums_.total(unit, i).data, mine.bytes(), *stream_);
+    }
+  }
+  gathers_.gather_all(true, [this](int unit) { return buffers_.memory(unit, 0); });
+  gathers_.finish_all();
+}
+
+Tensor GradientReducer::sum(int unit, size_t segment) const {
+  if (!gathers_sums_ && !sums_.trivial()) return sums_.total(unit, segment);
+  const UnitSegment& s = units_[unit].segments[segment];
+  return buffers_.memory(unit, segment, s.first, s.last);
+}
+
+uint64_t GradientReducer::pass_key() const {
+  const uint64_t key = (first_ ? 1u : 0u) | (last_ ? 2u : 0u);
+  return last_ ? key | sums_.key(group()) << 2 : key;
+}
+
+void GradientReducer::mark_passes_done() {
+  for (int unit = 0; unit < units_.size(); ++unit) {
+    if (!units_[unit].trained()) continue;
+    at(unit).open = !last_;
+    buffers_.mark(unit, !last_);
+    if (last_) ++at(unit).reduced;
+  }
+}
+
+void GradientReducer::repeat_micro_batch() {
+  for (int unit = 0; unit < units_.size() && last_; ++unit) {
+    if (units_[unit].trained()) --at(unit).reduced;
+  }
+}
+
+}  // namespace llmtrain

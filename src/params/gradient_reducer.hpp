@@ -1,0 +1,125 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "core/arena.hpp"
+#include "parallel/communicator.hpp"
+#include "params/gradient_buffers.hpp"
+#include "params/group_sums.hpp"
+#include "params/reduction_groups.hpp"
+#include "params/unit_gathers.hpp"
+#include "params/unit_state.hpp"
+
+namespace llmtrain {
+
+/// Gradients from the backward pass to the sums over groups at the owners of shards, whatever arrives first. The rest
+/// of the store knows neither which group a rank computes, nor how gradients travel, nor in which order they are added
+/// (GroupSums). ParamStore documents the public calls.
+class GradientReducer {
+ public:
+  GradientReducer(const UnitStates& units, UnitGathers& gathers);
+  void plan(Arena& arena);
+  /// Bytes that an exchange sends and receives on this rank, at most.
+  int64_t max_exchange_bytes() const;
+  void start(Stream& stream);
+
+  // A step.
+  void begin_step(int64_t groups);
+  int64_t rounds() const { return schedule_.rounds(); }
+  int64_t begin_round(int64_t round);
+  void begin_micro_batch(bool first, bool last);
+  bool accumulate() const { return !first_; }
+  Tensor gradient(int unit, int param);
+  /// See ParamStore::row_blocks().
+  class RowBlocks {
+   public:
+    RowBlocks(GradientReducer& reducer, int unit, int param);
+    bool next();
+    const Tensor& gradient() const { return gradient_; }  ///< fp32 [rows of the block, columns]
+    int64_t first_row() const { return first_row_; }
+
+   private:
+    GradientReducer& reducer_;
+    int unit_, param_;
+    size_t begin_ = 0, segment_ = 0;
+    bool written_ = false;
+    Tensor gradient_{};
+    int64_t first_row_ = 0;
+  };
+  /// True if this rank has no group in the round and takes part in the reductions of a unit's rows.
+  bool joins(int unit) const { return units_[unit].trained() && last_ && group() < 0; }
+  void join(int unit) { start_exchanges(unit, units_[unit].by_rows); }
+  void reduce(int unit);
+  void finish();
+  /// fp32: the sums of a segment's shard of a trained unit; at stage 0 of the whole segment.
+  Tensor sum(int unit, size_t segment) const;
+
+  // Progress while other work waits.
+  /// Adds received gradients to the sums.
+  void add_arrived();
+  /// Does so, and frees buffers as early as possible.
+  void complete_arrived();
+
+  // Passes as graphs of a device.
+  /// True if the passes of a middle micro-batch of a group, or all on one rank, use the same buffers each time.
+  bool repeats() const { return options_.size == 1 || options_.micro_batches_per_group > 2; }
+  /// True if this holds for the current micro-batch. The first one of a group waits for the weights, and for exchanges
+  /// of the previous round; the last one starts the reduction.
+  bool is_replayable() const { return options_.size == 1 || (!first_ && !last_ && in_flight_.empty()); }
+  uint64_t pass_key() const;
+  void mark_passes_done();
+  void repeat_micro_batch();
+
+ private:
+  /// A segment's gradient that is sent to the owners of its shards.
+  struct Exchange {
+    int unit;
+    size_t segment;
+    int64_t round;
+    size_t staging;
+    Transfer transfer;
+    bool added = false;  ///< added to the sums; others may still read this rank's part
+  };
+  /// Progress of a unit's reduction.
+  struct Progress {
+    bool open = false;             ///< a gradient was written, reduce() was not called
+    std::vector<uint8_t> written;  ///< by segment: by RowBlocks, in the last micro-batch of this round
+    size_t started = 0;            ///< number of segments whose exchange in this round has started
+    int64_t reduced = 0;           ///< number of completed rounds
+  };
+
+  int64_t group() const { return schedule_.group_of(round_, options_.rank); }
+  Progress& at(int unit) { return progress_[static_cast<size_t>(unit)]; }
+  Tensor open(int unit, size_t part);
+  void lay_out_exchange(const UnitSegment& s, int64_t round, size_t buffer);
+  void start_exchange(int unit, size_t segment);
+  void start_exchanges(int unit, size_t count);
+  void end_rows(int unit, size_t segment);
+  void complete_oldest();
+  void add(Exchange& exchange);
+  void gather_sums();
+
+  const UnitStates& units_;
+  const ParamStoreOptions& options_ = units_.options();
+  UnitGathers& gathers_;
+  bool gathers_sums_;  ///< stage 0 on several ranks: the sums go to everybody
+  GradientBuffers buffers_;
+  GroupSums sums_;
+  std::vector<Progress> progress_;  ///< by unit
+
+  int64_t received_shards_;        ///< maximum number of shards that arrive from other nodes in one exchange
+  std::array<Tensor, 2> staging_;  ///< fp32, received shards of one exchange
+  std::vector<Tensor> received_;   ///< one per rank, for the exchange being started or completed
+  std::vector<uint8_t> contributes_;
+  std::vector<Tensor> in_order_;     ///< gradients of the exchange being completed, in the order of groups
+  std::vector<Exchange> in_flight_;  ///< at most one per staging buffer, oldest first
+  size_t next_staging_ = 0;
+
+  GroupSchedule schedule_;  ///< of the current step
+  int64_t round_ = -1;
+  bool first_ = true, last_ = true;  ///< position of the micro-batch in its group
+  Stream* stream_ = nullptr;
+};
+
+}  // namespace llmtrain

@@ -1,0 +1,54 @@
+#pragma once
+// Options of a parameter store, and the ZeRO stage as a set of decisions about the memory of weights and state.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/arena.hpp"
+#include "core/params.hpp"
+#include "parallel/parallel_config.hpp"
+#include "params/unit_layout.hpp"
+
+namespace llmtrain {
+
+struct ParamStoreOptions {
+  DType compute = DType::f32;  ///< dtype of weights seen by kernels; fp32 weights are their own master
+  int zero_stage = 1;
+  int rank = 0;  ///< given explicitly, so that a plan for any rank count needs no MPI
+  int size = 1;
+  int node_size = 1;   ///< ranks, this one included, that read each other's buffers directly
+  int64_t groups = 1;  ///< reduction groups of a full step (G)
+  int64_t blocks = 1;  ///< reduction blocks (H)
+  int64_t micro_batches_per_group = 1;
+  Offload offload_optimizer = Offload::none;   ///< states; the master only if it is separate from the weights
+  Offload offload_parameters = Offload::none;  ///< weights of trained units, at stage 3
+  std::string offload_path = {};               ///< folder on a local disk, for Offload::nvme
+  int64_t offload_piece = int64_t{1} << 18;    ///< elements per transfer; a multiple of 256
+  StatePlanes states = master_and_moments();   ///< the optimizer's
+  int64_t segment_elements = default_segment_elements;
+  /// Stage 3: weights are gathered once between two updates, into memory for all of them.
+  bool keeps_gathered = false;
+
+  /// Memory of gradients and weights that other ranks read.
+  MemoryScope exchanged() const { return node_size > 1 ? MemoryScope::shared : MemoryScope::own; }
+};
+
+struct ParamPolicy {
+  explicit ParamPolicy(const ParamStoreOptions& options);
+
+  bool whole_state;             ///< every rank holds and updates all elements (stage 0, or one rank)
+  bool whole_weights;           ///< all weights are stored; else they are gathered into a ring around their use
+  bool keeps_gathered;          ///< gathered weights are kept from one update to the next
+  bool own_master;              ///< fp32 compute: the stored weights are the master
+  std::vector<bool> offloaded;  ///< by kind: the planes of the state; behind them the weights in the compute dtype
+  bool on_disk;                 ///< offloaded kinds lie on a disk, else in host memory
+  /// this rank's shard of gathered weights is stored separately from the master
+  bool rounded_shard;
+
+  size_t rounded_kind() const { return offloaded.size() - 1; }
+  /// Kind from which gathered weights are taken.
+  size_t weights_kind() const { return rounded_shard ? rounded_kind() : master_plane; }
+};
+
+}  // namespace llmtrain

@@ -1,0 +1,54 @@
+#include "params/unit_gathers.hpp"
+
+#include <utility>
+
+namespace llmtrain {
+
+void UnitGathers::start(Communicator& communicator, Stream& stream, Transfer::Meanwhile meanwhile) {
+  communicator_ = &communicator;
+  stream_ = &stream;
+  meanwhile_ = std::move(meanwhile);
+}
+
+Communicator& UnitGathers::communicator() const {
+  LLMTRAIN_CHECK(communicator_ != nullptr, "the parameter store has not been started");
+  return *communicator_;
+}
+
+void UnitGathers::begin(int unit, const Tensor& buffer) {
+  Gather& gather = at(unit);
+  gather.number = ++transfers_;
+  gather.transfer = communicator().all_gather(buffer, units_[unit].stored_borders, *stream_);
+}
+
+void UnitGathers::wait(int unit) {
+  at(unit).transfer.wait(*stream_, meanwhile_);
+  at(unit).number = 0;
+}
+
+void UnitGathers::finish(int unit) { at(unit).transfer.finish(*stream_, meanwhile_); }
+
+void UnitGathers::finish_all() {
+  for (int unit = 0; unit < units_.size(); ++unit) finish(unit);
+}
+
+void UnitGathers::gather_all(bool trained, const std::function<Tensor(int unit)>& buffer) {
+  constexpr int at_once = 16;  // far fewer than NodeMemory::slots
+  finish_all();
+  for (int unit = 0; unit < units_.size(); ++unit) {
+    if (unit >= at_once && device_memory_is_host()) finish(unit - at_once);
+    if (units_[unit].trained() == trained) begin(unit, buffer(unit));
+  }
+  if (device_memory_is_host()) finish_all();
+}
+
+void UnitGathers::make_way() {
+  constexpr int64_t most_behind = 24;
+  for (int unit = 0; unit < units_.size(); ++unit) {
+    const int64_t number = at(unit).number;
+    if (number > 0 && transfers_ - number >= most_behind) wait(unit);
+  }
+  ++transfers_;
+}
+
+}  // namespace llmtrain

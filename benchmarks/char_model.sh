@@ -29,7 +29,7 @@ cores=$(nproc)
 threads=${THREADS:-$((cores > ranks ? cores / ranks : 1))}
 deck=${DECK:-$here/../inputs/shakespeare_char.ini}
 if [[ ! $rounds =~ ^[1-9][0-9]*$ ]]; then echo "char_model.sh: ROUNDS is '$rounds': it must be a number from 1 on" >&2 && exit 64; fi
-if [[ ! -s $text ]]; then echo "char_model.sh: $text is no file with a text" >&2 && exit 66; fi
+if [[ ! -s $text ]]; then echo "char_model.sh: $text is not a file with text" >&2 && exit 66; fi
 precision=${PRECISION:-fp32}
 peer_options=()
 case $precision in
@@ -135,5 +135,5 @@ print(f"tokens/s                 llmtrain / PyTorch  {median('llmtrain', 'speed'
 difference = median("llmtrain", "loss") - median(peer, "loss")
 print(f"validation loss          llmtrain - PyTorch  {difference:+.4f}")
 if abs(difference) > 0.05:
-    sys.exit("the losses differ by more than chance: that is no comparison")
+    sys.exit("the losses differ by more than chance, so the times cannot be compared")
 PYTHON

@@ -108,7 +108,7 @@ def main():
     if not args.llmc:
         training.skip("--llmc or LLMC names llm.c's train_gpt2cu")
     if not os.access(args.llmc, os.X_OK):
-        parser.error(f"--llmc: {args.llmc} is no program")
+        parser.error(f"--llmc: {args.llmc} is not a program")
     training.expect_gpu()
 
     tokens = args.batch * args.length

@@ -151,9 +151,9 @@ problem() {
     mpirun) "${mpirun[@]}" true >/dev/null 2>&1 || echo "${mpirun[0]} cannot start $ranks processes (MPIRUN, RANKS)" ;;
     tcmalloc)
       [[ ${TCMALLOC:-} == none || -f $PRELOAD ]] ||
-        echo "'$PRELOAD' is no malloc for PyTorch: install tcmalloc (libtcmalloc-minimal4), or TCMALLOC=none (PRELOAD)"
+        echo "'$PRELOAD' cannot be preloaded into PyTorch as its malloc: install tcmalloc (libtcmalloc-minimal4), or TCMALLOC=none (PRELOAD)"
       ;;
-    TEXT) [[ -f ${TEXT:-} && -r ${TEXT:-} ]] || echo "'${TEXT:-}' is no readable file (TEXT)" ;;
+    TEXT) [[ -f ${TEXT:-} && -r ${TEXT:-} ]] || echo "'${TEXT:-}' is not a readable file (TEXT)" ;;
     LLMTRAIN_DATA)
       [[ -d ${LLMTRAIN_DATA:-}/tokenizer ]] || echo "'${LLMTRAIN_DATA:-}' has no folder tokenizer/ (LLMTRAIN_DATA)"
       ;;
@@ -185,8 +185,8 @@ done
 {
   "$program" --version >/dev/null 2>&1 || echo "$program does not start"
   "$python" -c '' >/dev/null 2>&1 || echo "$python does not start (PYTHON)"
-  [[ $rounds =~ ^[1-9][0-9]*$ ]] || echo "'$rounds' is no number of rounds (ROUNDS)"
-  [[ -d $work && -w $work ]] || echo "$work is no folder to write to (SCRATCH)"
+  [[ $rounds =~ ^[1-9][0-9]*$ ]] || echo "'$rounds' is not a number of rounds (ROUNDS)"
+  [[ -d $work && -w $work ]] || echo "$work is not a writable folder (SCRATCH)"
   while read -r need; do problem "$need"; done < <(printf '%s\n' "${wanted[@]}" | sort -u | sed '/^$/d')
 } >"$missing"
 if [[ -s $missing ]]; then

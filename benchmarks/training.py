@@ -55,7 +55,7 @@ def positive(text):
 
 def program_file(path):
     if not os.access(path, os.X_OK) or os.path.isdir(path):
-        raise argparse.ArgumentTypeError(f"{path} is no program")
+        raise argparse.ArgumentTypeError(f"{path} is not a program")
     return path
 
 

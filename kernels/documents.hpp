@@ -11,7 +11,7 @@ namespace llmtrain {
 /// lanes in turn, and lanes are added as a tree.
 void sum_documents(const Tensor& sums, const Tensor& x, const Tensor& weights, const Tensor& segments, Stream& stream);
 
-/// out[i] = factors[d] * weights[i] * scale in the rows of document d, 0 behind the last one; out and weights fp32 [N],
+/// out[i] = factors[d] * weights[i] * scale in the rows of document d, 0 after the last one; out and weights fp32 [N],
 /// factors fp32 [D]; scale fp32 [1], or empty for 1.
 void spread_documents(const Tensor& out, const Tensor& factors, const Tensor& weights, const Tensor& segments,
                       const Tensor& scale, Stream& stream);

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "core/error.hpp"
-#include "kernels/block_codes.hpp"
 #include "kernels/block_scale.hpp"
 #include "kernels/dynamic_map.hpp"
+#include "kernels/quantize.hpp"
 
 namespace llmtrain {
 

@@ -7,10 +7,10 @@ usage() {
 usage: tests/run.sh [--all] [--yes]
 
 Installs what is missing (cmake/install_dependencies.sh), builds the host configuration in build/host, the GPU program on
-pretended GPUs in build/emulated and, where nvcc is found, the CUDA one in build/cuda, and runs their tests. Ends with
+emulated GPUs in build/emulated and, where nvcc is found, the CUDA one in build/cuda, and runs their tests. Ends with
 CTest's summary, the skipped cases and the tests that took longest.
 
-  --all   also: the tests labelled long (whole runs on pretended GPUs, emulated AMX, the largest decks, packages, presets,
+  --all   also: the tests labelled long (whole runs on emulated GPUs, emulated AMX, the largest decks, packages, presets,
           Arm), all GPU architectures instead of one, builds with the address, undefined behaviour and thread sanitizers
           and their tests, clang-tidy over everything, and the long campaigns (tests/*/campaign.sh)
   --yes   for the installer on Debian 12: do not ask

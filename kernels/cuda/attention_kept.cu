@@ -10,14 +10,14 @@ using namespace cuda;
 
 /// The cache of a layer, as kernels see it.
 template <class T>
-struct Kept {
+struct KeptView {
   T* cache;
   float* sums;
   int32_t *positions, *holes;
   const int32_t* budgets;
   int64_t texts, places, sinks;
 
-  explicit Kept(const KeptKeys& k)
+  explicit KeptView(const KeptKeys& k)
       : cache(k.cache.as<T>()),
         sums(k.sums.as<float>()),
         positions(k.positions.as<int32_t>()),
@@ -31,13 +31,13 @@ struct Kept {
 /// The state of a head of keys of a text.
 template <class T>
 struct Head {
-  T* keys;                ///< of place 0; values are `values` elements behind
+  T* keys;                ///< of place 0; values are `values` elements after it
   int64_t width, values;  ///< elements of a place, and of its keys
   float* sums;
   int32_t *positions, *hole;
   int64_t budget, last;
 
-  __device__ Head(const Kept<T>& kept, const Rows<T>& rows, int64_t text, int64_t g)
+  __device__ Head(const KeptView<T>& kept, const Rows<T>& rows, int64_t text, int64_t g)
       : values(int64_t{rows.kv_heads} * rows.head_dim) {
     const int64_t head = text * rows.kv_heads + g;
     width = 2 * values;
@@ -99,7 +99,7 @@ struct SumProbabilities {
 template <class T>
 struct ChooseKeys {
   Rows<T> rows;
-  Kept<T> kept;
+  KeptView<T> kept;
   const int64_t* sequences;
   const float* sums;  ///< nullptr: unused
   int32_t* stays;
@@ -128,7 +128,7 @@ struct ChooseKeys {
 template <class T>
 struct StorePrompt {
   Rows<T> rows;
-  Kept<T> kept;
+  KeptView<T> kept;
   const int64_t* sequences;
   const float* sums;
   const int32_t* stays;
@@ -150,7 +150,7 @@ struct StorePrompt {
 template <class T>
 struct StoreToken {
   Rows<T> rows;
-  Kept<T> kept;
+  KeptView<T> kept;
   const int64_t* sequences;
   const int32_t* positions;
   int32_t* counts;
@@ -168,7 +168,7 @@ struct StoreToken {
 template <class T>
 struct WeighKeys {
   Rows<T> rows;
-  Kept<T> kept;
+  KeptView<T> kept;
   const int64_t* sequences;
   const int32_t *positions, *counts;
   float* scores;  ///< [N, G, P]
@@ -238,7 +238,7 @@ void keep_prompt_keys(const KeptKeys& keys, const Tensor& qkv, const Tensor& lse
   const auto* sequences = batch.sequence_ids.as<int64_t>();
   dispatch(qkv, [&]<class T>(T*) {
     const Rows<T> rows(qkv, batch, s, {});
-    const Kept<T> kept(keys);
+    const KeptView<T> kept(keys);
     if (weighs) for_each_warp(items, stream, SumProbabilities<T>{rows, lse.as<float>(), sums});
     for_each_warp(items, stream, ChooseKeys<T>{rows, kept, sequences, sums, stays});
     for_each_warp(items, stream, StorePrompt<T>{rows, kept, sequences, sums, stays});
@@ -249,7 +249,7 @@ void store_kept_keys(const KeptKeys& keys, const Tensor& counts, const Tensor& q
                      const AttentionShape& s, Stream& stream) {
   dispatch(qkv, [&]<class T>(T*) {
     for_each_warp(batch.tokens * s.kv_heads, stream,
-                  StoreToken<T>{Rows<T>(qkv, batch, s, {}), Kept<T>(keys), batch.sequence_ids.as<int64_t>(),
+                  StoreToken<T>{Rows<T>(qkv, batch, s, {}), KeptView<T>(keys), batch.sequence_ids.as<int64_t>(),
                                 batch.positions.as<int32_t>(), counts.as<int32_t>()});
   });
 }
@@ -260,7 +260,7 @@ void weigh_kept_keys(const KeptKeys& keys, const Tensor& counts, const Tensor& q
   auto* scores = static_cast<float*>(scratch(items * keys.cache.dim(1) * static_cast<int64_t>(sizeof(float))));
   dispatch(qkv, [&]<class T>(T*) {
     for_each_warp(items, stream,
-                  WeighKeys<T>{Rows<T>(qkv, batch, s, {}), Kept<T>(keys), batch.sequence_ids.as<int64_t>(),
+                  WeighKeys<T>{Rows<T>(qkv, batch, s, {}), KeptView<T>(keys), batch.sequence_ids.as<int64_t>(),
                                batch.positions.as<int32_t>(), counts.as<int32_t>(), scores});
   });
 }

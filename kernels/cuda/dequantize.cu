@@ -2,11 +2,11 @@
 #include <array>
 
 #include "core/profile.hpp"
-#include "kernels/block_codes.hpp"
 #include "kernels/block_scale.hpp"
 #include "kernels/cuda/dequantize.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/dynamic_map.hpp"
+#include "kernels/quantize.hpp"
 
 namespace llmtrain {
 

@@ -24,7 +24,7 @@ struct SumDocument {
   }
 };
 
-/// Rows of document d, by a warp; rows behind the last document for d = D.
+/// Rows of document d, by a warp; rows after the last document for d = D.
 struct SpreadDocument {
   float* out;
   const float *by_document, *by_row, *scale;

@@ -42,7 +42,7 @@ struct FindOutliers {
   }
 };
 
-/// Each thread lists the outliers of consecutive columns, behind those of the threads before it.
+/// Each thread lists the outliers of consecutive columns, after those of the threads before it.
 struct ListOutliers {
   static constexpr int threads = 256;
   const int32_t* flags;

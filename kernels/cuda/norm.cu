@@ -66,13 +66,13 @@ constexpr int shared_bytes_of_rows(int64_t n) {
 }
 
 /// The residual stream before the norm.
-struct Given {
+struct PlainInput {
   __device__ Pack at(const float* x, int64_t row, int64_t i, int64_t channels) const {
     return load_pack(x + row * channels, i, channels);
   }
 };
 template <class T>
-struct Summed {
+struct InputWithBranch {
   const float* in;
   const T* delta;
   RowDropout dropout;
@@ -156,11 +156,11 @@ void forward(const NormForward& a, const X& source, Stream& stream) {
 }
 
 /// The branch's gradient from dx.
-struct Kept {
+struct PlainGradient {
   __device__ void store(int64_t, int64_t, int64_t, const Pack&) const {}
 };
 template <class T>
-struct Branched {
+struct GradientWithBranch {
   T* delta;
   RowDropout dropout;
   __device__ void store(int64_t row, int64_t i, int64_t channels, Pack d) const {
@@ -186,12 +186,12 @@ struct BackwardRows {
   bool accumulate;
 
   /// Reductions of a row that all its columns need.
-  struct OfRow {
+  struct RowStatistics {
     float center, scale, g_mean, gh_mean;
   };
 
-  __device__ OfRow of_row(int64_t row) const {
-    OfRow r{mean == nullptr ? 0.0f : mean[row], rstd[row], 0, 0};
+  __device__ RowStatistics statistics_of(int64_t row) const {
+    RowStatistics r{mean == nullptr ? 0.0f : mean[row], rstd[row], 0, 0};
     double g_sum = 0, gh_sum = 0;
     for_packs(channels, [&](int64_t i) {
       const Pack w = load_pack(weight, i, channels), d = load_pack(dy + row * channels, i, channels),
@@ -210,23 +210,23 @@ struct BackwardRows {
 
   __device__ void operator()() const {
     constexpr int warps = threads / warp_lanes;
-    LLMTRAIN_SHARED(OfRow[rows_per_block], of_rows);
+    LLMTRAIN_SHARED(RowStatistics[rows_per_block], statistics);
     const int64_t first = blockIdx.x * rows_per_block;
     const int count = static_cast<int>(rows - first < rows_per_block ? rows - first : rows_per_block);
     for (int begin = 0; begin < count; begin += warps) {
       const int own = begin + static_cast<int>(threadIdx.x) / warp_lanes;
       if (own < count) {
-        const OfRow r = of_row(first + own);
-        if (lane() == 0) of_rows[own] = r;
+        const RowStatistics r = statistics_of(first + own);
+        if (lane() == 0) statistics[own] = r;
       }
       __syncthreads();
-      add_rows(of_rows, first, begin, std::min(begin + warps, count));
+      add_rows(statistics, first, begin, std::min(begin + warps, count));
     }
   }
 
   /// Gradients of rows begin to end of the block, added to the block's sums. Rows are traversed backwards, since the
   /// last ones read are still in a cache.
-  __device__ void add_rows(const OfRow* of_rows, int64_t first, int begin, int end) const {
+  __device__ void add_rows(const RowStatistics* statistics, int64_t first, int begin, int end) const {
     float* sums = partial + int64_t{blockIdx.x} * 2 * channels;
     constexpr int64_t stride = threads * Pack::size;
     for (int64_t from = (channels - 1) / stride * stride; from >= 0; from -= stride) {
@@ -237,14 +237,14 @@ struct BackwardRows {
         dweight = load_pack(sums, i, channels);
         dbias = load_pack(sums + channels, i, channels);
       }
-      columns(of_rows, first, begin, end, i, dweight, dbias);
+      columns(statistics, first, begin, end, i, dweight, dbias);
       store_pack(sums, i, channels, dweight);
       store_pack(sums + channels, i, channels, dbias);
     }
   }
 
   /// dx may alias x: rows are read before they are written.
-  __device__ void columns(const OfRow* of_rows, int64_t first, int begin, int end, int64_t i, Pack& dweight,
+  __device__ void columns(const RowStatistics* statistics, int64_t first, int begin, int end, int64_t i, Pack& dweight,
                           Pack& dbias) const {
     constexpr int ahead = 4;  // loads are issued before stores, which may alias them
     const Pack w = load_pack(weight, i, channels);
@@ -260,7 +260,7 @@ struct BackwardRows {
       LLMTRAIN_UNROLL
       for (int j = 0; j < ahead; ++j) {
         if (begin + j >= end) continue;
-        const OfRow r = of_rows[begin + j];
+        const RowStatistics r = statistics[begin + j];
         for (int k = 0; k < Pack::size; ++k) {
           const float d = gradients[j].v[k], h = (inputs[j].v[k] - r.center) * r.scale, g = d * (offset + w.v[k]);
           dweight.v[k] = fmaf(d, h, dweight.v[k]);
@@ -310,7 +310,7 @@ void check_branch(const Tensor& x, const Tensor& weight, const ResidualBranch& b
 void norm_forward(const NormForward& a, Stream& stream) {
   const ProfileSpan span("norm_forward", [&] { return traffic({&a.x, &a.y}); });
   forward(
-      a, [](const void*) { return Given{}; }, stream);
+      a, [](const void*) { return PlainInput{}; }, stream);
 }
 
 void residual_norm_forward(const NormForward& a, const Tensor& in, const ResidualBranch& branch, Stream& stream) {
@@ -321,7 +321,7 @@ void residual_norm_forward(const NormForward& a, const Tensor& in, const Residua
   forward(
       a,
       [&]<class W>(const W*) {
-        return Summed<W>{in.as<float>(), branch.delta.as<W>(), dropout};
+        return InputWithBranch<W>{in.as<float>(), branch.delta.as<W>(), dropout};
       },
       stream);
 }
@@ -329,7 +329,7 @@ void residual_norm_forward(const NormForward& a, const Tensor& in, const Residua
 void norm_backward(const NormBackward& a, Stream& stream) {
   const ProfileSpan span("norm_backward", [&] { return backward_traffic(a); });
   backward(
-      a, [](const void*) { return Kept{}; }, stream);
+      a, [](const void*) { return PlainGradient{}; }, stream);
 }
 
 void residual_norm_backward(const NormBackward& a, const ResidualBranch& branch, Stream& stream) {
@@ -343,7 +343,7 @@ void residual_norm_backward(const NormBackward& a, const ResidualBranch& branch,
   backward(
       a,
       [&]<class W>(const W*) {
-        return Branched<W>{branch.delta.as<W>(), dropout};
+        return GradientWithBranch<W>{branch.delta.as<W>(), dropout};
       },
       stream);
 }

@@ -19,8 +19,8 @@ void sum_documents(const Tensor& sums, const Tensor& x, const Tensor& weights, c
       sum[static_cast<size_t>((i - borders[d]) % lanes)] +=
           static_cast<double>(values[i]) * static_cast<double>(factors[i]);
     }
-    for (size_t apart = lanes / 2; apart > 0; apart /= 2) {
-      for (size_t lane = 0; lane < apart; ++lane) sum[lane] += sum[lane + apart];
+    for (size_t distance = lanes / 2; distance > 0; distance /= 2) {
+      for (size_t lane = 0; lane < distance; ++lane) sum[lane] += sum[lane + distance];
     }
     out[d] = sum[0];
   });

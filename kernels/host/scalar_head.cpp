@@ -26,8 +26,8 @@ void scalar_head_forward(const Tensor& out, const Tensor& x, const Tensor& w, co
           sum[static_cast<size_t>(c % lanes)] +=
               static_cast<double>(host::load(row + c)) * static_cast<double>(host::load(factors + c));
         }
-        for (size_t apart = lanes / 2; apart > 0; apart /= 2) {
-          for (size_t lane = 0; lane < apart; ++lane) sum[lane] += sum[lane + apart];
+        for (size_t distance = lanes / 2; distance > 0; distance /= 2) {
+          for (size_t lane = 0; lane < distance; ++lane) sum[lane] += sum[lane + distance];
         }
       }
       to[i] = static_cast<float>(sum[0]);

@@ -219,7 +219,7 @@ Schema without_critic(Schema stored, const Schema& wanted) {
   return stored;
 }
 
-/// By tensor of the checkpoint. The target's units may be others, if it says so: then the padding behind each tensor is
+/// By tensor of the checkpoint. The target's units may be others, if it says so: then the padding after each tensor is
 /// not copied.
 std::vector<Place> find_places(const Schema& stored, const Schema& wanted, const StateTarget& target) {
   const bool same = stored == wanted;
@@ -285,7 +285,7 @@ void load_range(const FileHandle& file, const StatePlane& plane, const IndexEntr
                 const Place& place, StateTarget& target, std::span<float> buffer, const Pause& pause) {
   const auto [begin, end] = needed;
   const int64_t at_once = plane.elements_in(static_cast<int64_t>(buffer.size_bytes()));
-  LLMTRAIN_CHECK(at_once > 0, "the buffer of a checkpoint holds a chunk");
+  LLMTRAIN_CHECK(at_once > 0, "the buffer of a checkpoint must hold at least one chunk");
   StreamHash hash;
   for (int64_t at = begin; at < end;) {
     const int64_t count = std::min(at_once, end - at);

@@ -46,7 +46,7 @@ void CheckpointWeights::read(int64_t unit, int64_t begin, int64_t end, float* ou
   auto run = std::upper_bound(runs_.begin(), runs_.end(), std::tuple(unit, begin), ends_behind);
   for (int64_t at = begin; at < end; ++run) {
     const bool there = run != runs_.end() && run->unit == unit && run->begin <= at;
-    LLMTRAIN_CHECK(there, path_ + ": elements that no shard holds");
+    LLMTRAIN_CHECK(there, path_ + ": elements are missing from all shards");
     const int64_t count = std::min(end, run->end) - at;
     constexpr int64_t width = sizeof(float);
     file(run->shard).read(run->offset + (at - run->begin) * width, count * width, out + (at - begin));

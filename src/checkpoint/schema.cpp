@@ -142,14 +142,15 @@ std::string difference(const Schema& stored, const Schema& wanted) {
   const bool same_values =
       std::ranges::equal(stored.tensors, wanted.tensors, {}, &TensorSchema::per_chunk, &TensorSchema::per_chunk);
   if (stored == wanted && same_values) return {};
-  if (stored == wanted) return "its states have other numbers of values";
+  if (stored == wanted) return "its states have different numbers of values";
   if (stored.states != wanted.states) {
     const auto names = [](const StatePlanes& states) {
       std::vector<std::string> all;
       for (const StatePlane& s : states) all.push_back(fmt::format("{} ({})", printable(s.name), name_of(s.dtype)));
       return fmt::format("{}", fmt::join(all, ", "));
     };
-    return fmt::format("it holds {} of another optimizer instead of {}", names(stored.states), names(wanted.states));
+    return fmt::format("it has the state {} of another optimizer instead of {}", names(stored.states),
+                       names(wanted.states));
   }
   const std::string tensors = tensor_difference(stored, wanted);
   return tensors.empty() ? "the tensors are divided into units differently" : tensors;

@@ -169,7 +169,7 @@ void ShardFile::write_state(const StateSource& source, std::span<float> buffer, 
     IndexEntry& entry = index_.entries[e];
     const StatePlane& plane = planes_[e];
     const int64_t at_once = plane.elements_in(static_cast<int64_t>(buffer.size_bytes()));
-    LLMTRAIN_CHECK(at_once > 0, "the buffer of a checkpoint holds a chunk");
+    LLMTRAIN_CHECK(at_once > 0, "the buffer of a checkpoint must hold at least one chunk");
     StreamHash hash;
     for (int64_t begin = entry.range.begin; begin < entry.range.end;) {
       const int64_t count = std::min(at_once, entry.range.end - begin);

@@ -149,7 +149,7 @@ class Converter {
         finding.text = unknown_text(system, setting.key);
       } else if (setting.has_nulls && counts_places(*entry)) {
         finding.effect = Effect::unsupported;
-        finding.text = "an item of the list is null, and the places of the items count: write a value for each";
+        finding.text = "an item of the list is null, but items are used by position: write a value for each";
       } else {
         apply(*entry, setting.value, finding);
       }
@@ -190,7 +190,7 @@ class Converter {
     }
   }
 
-  /// A value that is no literal is an error where the deck's results depend on it.
+  /// A value that is not a literal is an error where the deck's results depend on it.
   void report_unreadable(const Entry& entry, const SettingValue& value, Finding& finding) const {
     bool decides = false;
     each_target(entry.target, [&](std::string_view key) {
@@ -244,7 +244,7 @@ class Converter {
         const Draft::Given* const given = draft_.find(key);
         if (!given && !draft_.needs().contains(key)) return;
         text += (text.empty() ? "" : ", ") +
-                (given ? fmt::format("{} = {}", key, given->text) : fmt::format("{}, which is to fill in", key));
+                (given ? fmt::format("{} = {}", key, given->text) : fmt::format("{}, which must be filled in", key));
       });
       if (const Draft::Refusal* const refusal = draft_.refusal(mapped.origin)) {
         finding.effect = refusal->effect;
@@ -303,8 +303,9 @@ Score score_of(const SettingValue& root, const System& system) {
 /// Throws where most keys belong to no program, such as in the configuration of a model.
 void check_score(const Score& score, const System& best, const SettingValue& root, const std::string& path) {
   if (score.unknown * 2 <= score.keys) return;
-  std::string what = fmt::format("no settings of a known program: {} of {} keys are unknown to {}, the nearest one",
-                                 score.unknown, score.keys, best.title);
+  std::string what =
+      fmt::format("not the settings of a known program: {} of {} keys are unknown to {}, the nearest one",
+                  score.unknown, score.keys, best.title);
   if (root.find("architectures") || root.find("model_type")) what += "; a model's config.json belongs to model.path";
   if (root.find("log_history")) what += "; trainer_state.json has the metrics of a run, and not its settings";
   throw UserError(ExitCode::bad_content, fmt::format("{}: {}; --from NAME reads it as settings of NAME", path, what));

@@ -64,7 +64,7 @@ std::string set_validation_datasets(Draft& draft, const SettingValue& value) {
 }
 
 std::string set_dataset_shares(Draft& draft, const SettingValue& value) {
-  if (!value.is(Kind::map)) return value.print() + " is no map of shares";
+  if (!value.is(Kind::map)) return value.print() + ": must be a map of shares";
   std::string wrong;
   for (const auto& [name, share] : value.members) {
     add_dataset(draft, name, "dataset");
@@ -79,8 +79,8 @@ std::string set_row_format(Draft& draft, std::string_view format) {
   const bool messages = before->text == "sharegpt" && format == "messages";  // keys of messages told it
   if (before->text == format || messages) return "";
   std::string wrong = fmt::format(
-      "rows of another format than {}: data.format = auto tells formats by the first row of each file; better write "
-      "all rows in one format",
+      "rows of a format other than {}: data.format = auto detects the format by the first row of each file; write all "
+      "rows in one format",
       before->origin);
   leave_format_open(draft);
   return wrong;
@@ -105,7 +105,7 @@ std::string use_template_of_rows(Draft& draft, std::string_view type, std::strin
 std::string set_column(Draft& draft, std::string_view role, const SettingValue& column) {
   const bool scalar = !column.is(Kind::list) && !column.is(Kind::map);
   if (!scalar || column.text.empty() || column.text.find(',') != std::string::npos) {
-    return column.print() + " is no name of a column";
+    return column.print() + ": must be the name of a column";
   }
   const std::string fact = fmt::format("column of {}", role);
   if (const Draft::Given* const before = draft.fact(fact)) {
@@ -132,7 +132,7 @@ std::string set_columns(Draft& draft, std::string_view columns) {
 }
 
 std::string set_message_keys(Draft& draft, const SettingValue& value) {
-  if (!value.is(Kind::map)) return value.print() + " is no map of names";
+  if (!value.is(Kind::map)) return value.print() + ": must be a map of names";
   for (const auto& [key, name] : value.members) {
     if (key != "role" && key != "content") return fmt::format("messages have role and content, and not {}", key);
     if (std::string wrong = set_column(draft, key, name); !wrong.empty()) return wrong;

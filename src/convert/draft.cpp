@@ -74,7 +74,7 @@ std::string Draft::set(std::string_view key, const SettingValue& value) {
   const DeckKeys::Key* const deck_key = keys_.find(key);
   if (deck_key == nullptr) return fmt::format("this version has no key {}", key);
   const std::optional<std::string> text = deck_text(*deck_key, value);
-  if (!text) return fmt::format("{} is no {}", value.print(), deck_key->type);
+  if (!text) return fmt::format("{}: must be {}", value.print(), deck_key->type);
   return set_text(key, *text);
 }
 

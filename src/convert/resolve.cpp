@@ -339,14 +339,14 @@ void resolve_interval(Draft& draft, const std::string& section, std::string_view
   if (strategy != nullptr && kind == "epoch") return set_from(draft, section + ".every_epochs", "1", *strategy);
   const std::optional<double> value = draft.fact_number(steps_name);
   if (!value) return;
-  if (*value < 0) return draft.refuse(given->origin, fmt::format("{} is no interval", *value));
+  if (*value < 0) return draft.refuse(given->origin, fmt::format("{} is not an interval", *value));
   if (const auto steps = interval(draft, *value); steps || *value == 0) {
     return set_from(draft, section + ".every_steps", std::to_string(steps.value_or(0)), *given);
   }
   // a fraction of a run of unknown length
   if (section == "log")
     return draft.refuse(given->origin,
-                        "a share of the steps, whose number the epochs do not tell: give log.every_steps");
+                        "a fraction of the steps, whose number does not follow from the epochs: give log.every_steps");
   set_from(draft, section + ".every_epochs", print_number(*value * draft.number("run.epochs", 1)), *given);
 }
 
@@ -434,13 +434,13 @@ std::string wrong_fact(std::string_view fact, const SettingValue& value) {
                                  "logging_steps decay_steps gamma_beta_ratio prompt_length steps_of_epoch";
   const std::optional<int64_t> count = value.integer();
   if (has_word(counts, fact)) {
-    if (!count || *count < 1) return value.print() + " is no count";
+    if (!count || *count < 1) return value.print() + ": must be a whole number above 0";
     return *count > max_batch ? fmt::format("{} is above {}", value.print(), max_batch) : "";
   }
   if (!has_word(numbers, fact)) return "";
   const std::optional<double> number = value.number();
-  if (!number || std::fabs(*number) > 1e15) return value.print() + " is no number of use";
-  return has_word("max_steps steps_of_epoch", fact) && !count ? value.print() + " is no count" : "";
+  if (!number || std::fabs(*number) > 1e15) return value.print() + ": must be a number below 1e15";
+  return has_word("max_steps steps_of_epoch", fact) && !count ? value.print() + ": must be a whole number" : "";
 }
 
 void resolve(Draft& draft) {

@@ -24,14 +24,14 @@ std::string set_pattern(Draft& draft, const SettingValue& value, std::string_vie
 }  // namespace
 
 std::string set_betas(Draft& draft, const SettingValue& value) {
-  if (value.items.size() < 2) return value.print() + " is no list of two numbers";
+  if (value.items.size() < 2) return value.print() + ": must be a list of two numbers";
   const std::string wrong = draft.set("optimizer.beta1", value.items[0]);
   return wrong.empty() ? draft.set("optimizer.beta2", value.items[1]) : wrong;
 }
 
 std::string set_initial_loss_scale(Draft& draft, const SettingValue& value) {
   const std::optional<int64_t> power = value.integer();
-  if (!power || *power < 0 || *power > 62) return value.print() + " is no exponent of 2";
+  if (!power || *power < 0 || *power > 62) return value.print() + ": must be an exponent of 2";
   return draft.set_text("precision.initial_loss_scale", print_number(std::ldexp(1.0, static_cast<int>(*power))));
 }
 

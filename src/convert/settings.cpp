@@ -120,7 +120,8 @@ SettingValue& SettingsBuilder::map_at(SettingValue& root, const std::string& dot
     if (at->find(name) == nullptr)
       at->members.push_back({name, SettingValue::scalar(SettingValue::Kind::map, "", line)});
     at = const_cast<SettingValue*>(at->find(name));
-    if (!at->is(SettingValue::Kind::map)) fail(line, printable(name) + " has a value already, and is no section");
+    if (!at->is(SettingValue::Kind::map))
+      fail(line, printable(name) + " already has a value, so it cannot be a section");
     begin = end + 1;
   }
   return *at;

@@ -20,7 +20,7 @@ struct SettingValue {
 
   Kind kind = Kind::null;
   std::string text;  ///< of a scalar; a boolean is true or false. In a Python file also a name (reference), or why the
-                     ///< value is no literal (unreadable)
+                     ///< value is not a literal (unreadable)
   std::vector<SettingValue> items;     ///< of a list; positional arguments of a call
   std::vector<SettingMember> members;  ///< of a map, in their order
   std::string callee;                  ///< of a call in Python, whose arguments are the members
@@ -83,7 +83,7 @@ SettingValue read_yaml_settings(std::string_view text, const std::string& file);
 SettingValue read_toml_settings(std::string_view text, const std::string& file);
 SettingValue read_ini_settings(std::string_view text, const std::string& file);
 /// Reads assignments of literals and calls with literal arguments; every other statement is an error. Imports and names
-/// that are not assigned in the file have no value; an assigned value that is no literal is unreadable.
+/// that are not assigned in the file have no value; an assigned value that is not a literal is unreadable.
 SettingValue read_python_settings(std::string_view text, const std::string& file);
 
 /// The kind of a scalar without quotation marks, by its text, as YAML 1.1 and Python write them.

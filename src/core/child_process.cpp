@@ -19,7 +19,7 @@ void Descriptor::close() {
 
 void open_pipe(Descriptor& reads, Descriptor& writes) {
   std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw Error("no pipe for a program");
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw Error("cannot create a pipe for a program");
   reads.reset(ends[0]);
   writes.reset(ends[1]);
   ::fcntl(reads.number(), F_SETFL, O_NONBLOCK);

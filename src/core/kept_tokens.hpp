@@ -25,10 +25,10 @@ inline void append_kept(std::vector<uint32_t>& out, std::span<const uint32_t> ro
   }
 }
 
-/// Most values that a row of so many words takes if it has at most so many tokens.
+/// Maximum number of stored values for a row of `words` words and at most `tokens` tokens.
 constexpr int64_t max_kept_values(int64_t words, int64_t tokens) { return 1 + std::min(words, 2 * tokens); }
 
-/// Takes the first row from `stored`, and writes its words. Throws Error if it is none of so many words.
+/// Takes the first row from `stored`, and writes its words. Throws Error if it does not have that many words.
 inline void take_kept(std::span<const uint32_t>& stored, std::span<uint32_t> row) {
   LLMTRAIN_CHECK(!stored.empty(), "a row of kept tokens is missing");
   const uint32_t count = stored.front();

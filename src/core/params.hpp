@@ -37,7 +37,7 @@ struct StatePlane {
            (elements % chunk_elements * per_chunk + chunk_elements - 1) / chunk_elements;
   }
   int64_t bytes(int64_t elements) const { return values(elements) * static_cast<int64_t>(size_of(dtype)); }
-  /// Number of elements whose values fit into so many bytes: whole chunks, but in a smaller buffer single elements if
+  /// Number of elements whose values fit into this many bytes: whole chunks, but in a smaller buffer single elements if
   /// they have a value each.
   int64_t elements_in(int64_t bytes_of_buffer) const {
     const int64_t chunks = bytes_of_buffer / bytes(chunk_elements);

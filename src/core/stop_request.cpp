@@ -8,7 +8,7 @@ namespace llmtrain {
 namespace {
 
 std::atomic<int> requested = 0;
-static_assert(std::atomic<int>::is_always_lock_free, "handlers of signals need it");
+static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may only write a lock-free atomic");
 
 std::function<int()>& source() {
   static std::function<int()> source;

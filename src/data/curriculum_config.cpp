@@ -15,7 +15,7 @@ namespace {
 
 constexpr double no_limit = std::numeric_limits<double>::infinity();
 
-/// Returns NaN for a text that is no number.
+/// Returns NaN for a text that is not a number.
 double number_of(std::string_view text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -23,7 +23,7 @@ double number_of(std::string_view text) {
   return read ? value : std::numeric_limits<double>::quiet_NaN();
 }
 
-/// Returns -1 for a text that is no number.
+/// Returns -1 for a text that is not a number.
 int64_t whole_number(std::string_view text) {
   int64_t value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -128,7 +128,7 @@ void CurriculumConfig::resolve_levels(DeckLoader& deck, double most) {
                          levels.empty() ? "is required with shape = steps:" : "must be"));
   if (parsed.empty()) return;
   deck.check(parsed.back().value <= most, {"curriculum.levels"},
-             fmt::format("{} is more than there is: {}", parsed.back().value, most));
+             fmt::format("{} is above the maximum: {}", parsed.back().value, most));
   for (const char* key : {"start", "end", "steps", "root_degree", "multiple_of"}) {
     deck.unused(fmt::format("curriculum.{}", key), "shape = steps has levels");
   }
@@ -147,8 +147,8 @@ void CurriculumConfig::mark_unused(DeckLoader& deck) const {
     unused("difficulty", "strategy = length");
     unused("scale", "strategy = length");
   }
-  if (shape != Shape::steps) unused("levels", "they belong to shape = steps");
-  if (shape == Shape::linear) unused("root_degree", "it belongs to shape = root");
+  if (shape != Shape::steps) unused("levels", "only used with shape = steps");
+  if (shape == Shape::linear) unused("root_degree", "only used with shape = root");
 }
 
 /// Values of the keys that the deck does not give.

@@ -61,10 +61,8 @@ void DataConfig::visit(DeckKeys& keys) {
                sample_tasks);
   keys.key("train", train,
            {.doc = "Files or globs: text; rows of JSON (.jsonl, .ndjson, or detected by content) with a text, or with "
-                   "input_ids "
-                   "and optional labels and attention_mask; both also as .gz and .zst; .h5 token files; or "
-                   "builtin:stories, the "
-                   "example corpus. Entries with weights (web.h5:0.7, code/*.h5:0.3) are sources "
+                   "input_ids and optional labels and attention_mask; both also as .gz and .zst; .h5 token files; or "
+                   "builtin:stories, the example corpus. Entries with weights (web.h5:0.7, code/*.h5:0.3) are sources "
                    "that are sampled in this ratio.",
             .required = true,
             .tasks = text_tasks});
@@ -101,9 +99,9 @@ void DataConfig::visit(DeckKeys& keys) {
            "(conversations of human and gpt), messages (role and content), prompt_completion (two texts or two lists "
            "of messages), preference (chosen, rejected and optionally prompt, texts or lists of messages, and margin; "
            "without a prompt it is what both begin with), unpaired (prompt, completion, label: true or false) or text. "
-           "auto: the columns of a file's first row tell. Conversations need a task that trains on them, and dpo and "
-           "reward need preference (dpo.loss = kto: unpaired). ppo and grpo read prompt (prompt, a text or a list of "
-           "messages, or messages whose last answer is left out), and its other columns are for [rewards]."});
+           "auto: detected from the columns of a file's first row. Conversations need a task that trains on them, and "
+           "dpo and reward need preference (dpo.loss = kto: unpaired). ppo and grpo read prompt (prompt, a text or a "
+           "list of messages, or messages whose last answer is left out), and its other columns are for [rewards]."});
   keys.key("columns", columns,
            {.doc = "Other names of columns, role:column (prompt:question, response:answer). Roles: prompt, query, "
                    "response, system, history (alpaca); messages, role, content, system, tools (sharegpt, messages); "
@@ -232,10 +230,9 @@ void DataConfig::resolve_preferences(DeckLoader& deck, Task task) {
                fmt::format("{} is text, and run.task = {} trains on {}", builtin_stories, name_of(task),
                            prompts ? "prompts" : "preferences"));
   }
-  deck.check(
-      !prompts || !overflow_given || overflow != Overflow::truncate, {"data.overflow"},
-      "truncate would cut off the end of a prompt, behind which the answer begins; choose truncate_left, drop or "
-      "error");
+  deck.check(!prompts || !overflow_given || overflow != Overflow::truncate, {"data.overflow"},
+             "truncate would cut off the end of a prompt, where the answer begins; choose truncate_left, drop or "
+             "error");
   deck.check(!overflow_given || overflow != Overflow::split, {"data.overflow"},
              prompts ? "split would make several prompts of one; choose truncate_left, drop or error"
                      : "split would begin a sample in the middle of an answer; choose truncate, truncate_left, drop or "
@@ -277,7 +274,7 @@ void DataConfig::resolve_rows(DeckLoader& deck, Task task) {
     const auto text = std::ranges::find(names, "text", &ColumnNames::value_type::first);
     if (text != names.end()) {
       deck.check(!deck.given("data.text_column") || text_column == text->second, {"data.columns", "data.text_column"},
-                 "it names another column of the text than data.text_column; give one of them");
+                 "it names a different text column than data.text_column; give one of them");
       text_column = text->second;
     } else if (text_column != "text") {
       columns.push_back("text:" + text_column);

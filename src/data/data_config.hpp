@@ -67,7 +67,7 @@ struct DataConfig {
   bool scores_documents = false;
   // Tokens of a sample that belong to the completion of its prompt; above 0 with prompts only.
   int64_t completion_tokens = 0;
-  /// Tokens at the end of a document that are no inputs.
+  /// Tokens at the end of a document that are not inputs.
   int64_t targets_behind() const { return scores_documents || use == DataUse::prompts ? 0 : 1; }
   /// Inputs that a document may have.
   int64_t room(int64_t sequence_length) const { return sequence_length - completion_tokens; }
@@ -98,7 +98,7 @@ struct DataConfig {
     const bool refused = packing != Packing::wrap && overflow == Overflow::error && max_prompt_length == 0;
     return refused ? room(sequence_length) + targets_behind() : 0;
   }
-  /// A word that is no path must be that of a kind of tokenizer, unless a file or folder has this name.
+  /// A word that is not a path must be that of a kind of tokenizer, unless a file or folder has this name.
   void check_tokenizer_name(DeckLoader& deck) const;
 
  private:

@@ -332,7 +332,7 @@ void add_row_counts(const RowCounts& rows, std::string& text) {
       fmt::format("more left out: their turns do not alternate (the first at {})", rows.first_irregular));
   add(rows.duplicates, "duplicates");
   add(rows.without_stop, "train no stop token at their end");
-  add(rows.merged_borders, "where a token joins the prompt's end and the completion's begin");
+  add(rows.merged_borders, "in which one token spans the end of the prompt and the begin of the completion");
 }
 
 /// "3 shortest, 4.5 mean, 6 longest": tokens of every `step`-th document from `first` on.

@@ -65,7 +65,7 @@ void cuda_check(cudaError_t code, const char* call) {
   if (code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver) {
     throw UserError(ExitCode::no_device, fmt::format("{}: there is no GPU: {}", call, cudaGetErrorString(code)));
   }
-  if (code == cudaErrorMemoryAllocation) throw_out_of_memory(fmt::format("{} needs some", call));
+  if (code == cudaErrorMemoryAllocation) throw_out_of_memory(fmt::format("{} needs GPU memory", call));
   throw Error(
       fmt::format("{} failed: {} ({}){}", call, cudaGetErrorString(code), cudaGetErrorName(code), advice(code)));
 }

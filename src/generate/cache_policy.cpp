@@ -17,15 +17,17 @@ void visit_cache(DeckKeys& keys, CachePolicy& policy) {
   keys.key("h2o_heavy", policy.heavy,
            {.unit = "tokens",
             .range = between(0, 1 << 24),
-            .doc = "Keys with the largest sums of attention probabilities; below 1: a share of the prompt's tokens."});
-  keys.key("h2o_recent", policy.recent,
-           {.unit = "tokens",
-            .range = above(0),
-            .doc = "Last keys beside them, at least one; below 1: a share of the prompt's tokens."});
+            .doc = "Number of keys kept for the largest sums of attention probabilities; below 1: a fraction of the "
+                   "prompt's tokens."});
+  keys.key(
+      "h2o_recent", policy.recent,
+      {.unit = "tokens",
+       .range = above(0),
+       .doc = "Number of last keys that are kept as well, at least one; below 1: a fraction of the prompt's tokens."});
   keys.key("window", policy.window,
-           {.unit = "tokens", .range = between(1, 1 << 24), .doc = "Last keys of cache = window."});
+           {.unit = "tokens", .range = between(1, 1 << 24), .doc = "Number of last keys that cache = window keeps."});
   keys.key("sinks", policy.sinks,
-           {.unit = "tokens", .range = between(0, 1 << 24), .doc = "First keys of cache = window."});
+           {.unit = "tokens", .range = between(0, 1 << 24), .doc = "Number of first keys that cache = window keeps."});
 }
 
 void check_cache(DeckLoader& deck, const CachePolicy& policy, const std::string& section) {

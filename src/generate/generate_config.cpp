@@ -65,11 +65,11 @@ void GenerateConfig::visit(DeckKeys& keys) {
   keys.key("no_repeat_ngram", sampling.no_repeat_ngram,
            {.unit = "tokens",
             .range = between(0, 1 << 20),
-            .doc = "No sequence of so many tokens occurs twice in a prompt and its continuation; 0 = off."});
+            .doc = "No sequence of this many tokens occurs twice in a prompt and its continuation; 0 = off."});
   keys.key("beams", beams.beams,
            {.range = between(1, 1 << 10),
-            .doc = "Search the most probable continuation with so many beams, each a place of batch.micro, instead of "
-                   "sampling; 1 = off."});
+            .doc = "Search for the most probable continuation with this many beams instead of sampling; each beam "
+                   "takes one of the batch.micro sequences. 1 = off."});
   keys.key("length_penalty", beams.length_penalty,
            {.range = between(-100, 100),
             .doc = "The score of a finished beam is its log-probability over its length to this power: above 0 "
@@ -100,7 +100,7 @@ void GenerateConfig::resolve_beams(DeckLoader& deck, int64_t sequences) {
   deck.check(sampling.temperature == 0, {"generate.temperature", "generate.beams"},
              "beams are searched, not sampled: remove the key, or set it to 0");
   deck.check(samples <= beams.beams, {"generate.samples", "generate.beams"},
-             fmt::format("a search with {} beams has no more continuations", beams.beams));
+             fmt::format("a search with {} beams has at most that many continuations", beams.beams));
   deck.check(beams.beams <= sequences, {"generate.beams", "batch.micro"},
              fmt::format("{} beams are more than the texts that a rank continues side by side", beams.beams));
   deck.check(!logprobs, {"generate.logprobs", "generate.beams"}, "cannot be combined with beams");

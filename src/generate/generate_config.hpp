@@ -20,7 +20,7 @@ struct GenerateConfig {
   std::vector<std::string> prompts;  ///< files or globs
   std::string output;                ///< empty: generations.jsonl in the run directory
   int64_t max_new_tokens = 256;
-  Overflow overflow = Overflow::truncate_left;  ///< treatment of prompts without room for max_new_tokens behind them
+  Overflow overflow = Overflow::truncate_left;  ///< treatment of prompts without room for max_new_tokens after them
   SamplingOptions sampling;
   BeamOptions beams;
   CachePolicy cache;

@@ -41,7 +41,7 @@ struct TextPortion {
 
 /// The next passes.
 struct GenerationPasses {
-  std::vector<TextPortion> chunks;   ///< tokens of prompts behind those in the cache
+  std::vector<TextPortion> chunks;   ///< tokens of prompts after those in the cache
   std::vector<TextPortion> prefill;  ///< first tokens, or all of them
   std::vector<TextPortion> decode;   ///< one token, which gives the next one
 };

@@ -30,7 +30,7 @@ class Generator {
   std::vector<Continuation> run(ParamStore& params, Arena& arena, Stream& stream, const GenerationRequest& request);
 
  private:
-  /// prefill: first tokens of texts, or all of them. chunk: tokens of prompts behind those in the cache. decode: a
+  /// prefill: first tokens of texts, or all of them. chunk: tokens of prompts after those in the cache. decode: a
   /// token of each text.
   enum class Pass : uint8_t { prefill, chunk, decode };
   void check(const GenerationRequest& request) const;

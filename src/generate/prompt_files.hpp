@@ -29,7 +29,7 @@ struct PromptRules {
 
 class PromptFiles {
  public:
-  /// Finds the prompts of files or globs; rank 0 reads them. Lines of white space are no prompts. Collective. Throws
+  /// Finds the prompts of files or globs; rank 0 reads them. Lines of white space are not prompts. Collective. Throws
   /// UserError. The tokenizer must outlive it.
   PromptFiles(const std::vector<std::string>& files, PromptRules rules, const Tokenizer& tokenizer,
               const ChatConfig& chat, const ChatFiles& templates, Communicator& communicator);

@@ -47,7 +47,7 @@ std::string write_hf_config(const ModelConfig& model, const TokenIds& ids, std::
 /// Returns generation_config.json with the ids that the model has.
 std::string write_generation_config(const ModelConfig& model, const TokenIds& ids);
 
-/// Returns a generation_config.json whose EOS ids have `more`, behind its own or else `model` (the ids of config.json);
+/// Returns a generation_config.json whose EOS ids have `more`, after its own or else `model` (the ids of config.json);
 /// unchanged if it has them.
 std::string with_eos_ids(const std::string& text, const std::string& place, const std::vector<int64_t>& model,
                          const std::vector<int64_t>& more);

@@ -13,8 +13,8 @@
 #include "core/error.hpp"
 #include "core/files/json_node.hpp"
 #include "hf/convert.hpp"
-#include "kernels/block_codes.hpp"
 #include "kernels/dynamic_map.hpp"
+#include "kernels/quantize.hpp"
 
 namespace llmtrain {
 namespace {
@@ -169,7 +169,7 @@ class Joiner {
       for (const std::string_view end : planes) {
         if (!name.ends_with(".weight" + std::string(end))) continue;
         const std::string weight = name.substr(0, name.size() - end.size());
-        refuse(tensor, fmt::format("the files contain neither {} nor the like of fp4, which belongs to the same "
+        refuse(tensor, fmt::format("the files contain neither {} nor its fp4 counterpart, which belongs to the same "
                                    "quantised matrix; fetch the model again",
                                    printable(state_of(weight))));
       }
@@ -178,8 +178,9 @@ class Joiner {
                                    printable(name.substr(0, name.size() - 7) + ".SCB")));
       }
       if (name.ends_with(".weight") && tensor.type == StoredType::U8) {
-        refuse(tensor, fmt::format("the files contain neither {} nor the like of fp4, which describes codes of 4 bits",
-                                   printable(state_of(name))));
+        refuse(tensor,
+               fmt::format("the files contain neither {} nor its fp4 counterpart, which describes codes of 4 bits",
+                           printable(state_of(name))));
       }
     }
   }

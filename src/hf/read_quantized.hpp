@@ -8,7 +8,7 @@
 
 #include "core/quantization.hpp"
 #include "hf/read_slice.hpp"
-#include "kernels/block_codes.hpp"
+#include "kernels/quantize.hpp"
 
 namespace llmtrain {
 

@@ -12,7 +12,7 @@
 #include "core/files/folder_handle.hpp"
 #include "core/quantization.hpp"
 #include "hf/safetensors.hpp"
-#include "kernels/block_codes.hpp"
+#include "kernels/quantize.hpp"
 
 namespace llmtrain {
 

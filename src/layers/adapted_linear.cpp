@@ -43,7 +43,7 @@ struct PassShape {
 };
 
 /// Temporaries. With dropout and magnitudes adapters run one after another, else all of a layer together.
-struct Room {
+struct Temporaries {
   Tensor t;           ///< [M, R]
   Tensor u;           ///< [N, R]
   Tensor du, dt;      ///< their gradients; dt is fp32
@@ -61,12 +61,12 @@ struct Room {
   template <class F>
   void visit(const Linear& layer, const PassShape& p, const F& f) {
     const Sizes largest = sizes_of(layer);
-    const bool apart = p.masked && layer.has_magnitudes();
-    const int64_t rank = apart ? largest.rank : largest.ranks, out = apart ? largest.rows : layer.out;
+    const bool one_by_one = p.masked && layer.has_magnitudes();
+    const int64_t rank = one_by_one ? largest.rank : largest.ranks, out = one_by_one ? largest.rows : layer.out;
     f(t, p.compute, out, rank);
     f(u, p.compute, p.rows, rank);
     if (p.masked) f(dropped, p.compute, p.rows, layer.in);
-    if (p.masked && !apart) f(part, p.compute, p.rows, largest.rank);
+    if (p.masked && !one_by_one) f(part, p.compute, p.rows, largest.rank);
     if (p.backward) f(du, p.compute, p.rows, rank);
     if (p.backward) f(dt, DType::f32, out, rank);
     if (!layer.has_magnitudes()) return;
@@ -75,8 +75,8 @@ struct Room {
     if (p.compute != DType::f32) f(rounded, p.compute, out, 0);
     if (p.backward) {
       f(product, p.compute, p.rows, out);
-      apart ? f(dy, p.compute, p.rows, out) : f(dots, DType::f32, out, 0);
-    } else if (apart) {
+      one_by_one ? f(dy, p.compute, p.rows, out) : f(dots, DType::f32, out, 0);
+    } else if (one_by_one) {
       f(product, p.output, p.rows, out);
     } else if (layer.bias.exists() && p.compute != DType::f32) {  // the sum with the bias is rounded once
       if (p.output != DType::f32) f(product, DType::f32, p.rows, out);
@@ -96,58 +96,59 @@ class Pass {
         a_(layer.a.weight(ctx)),
         masked_(ctx.training && layer.adapters.front().dropout > 0),
         frame_(ctx.arena) {
-    room_.visit(layer, {x.dtype, output, x.dim(0), backward, masked_},
-                [&](Tensor& t, DType dtype, int64_t rows, int64_t columns) {
-                  t = columns == 0 ? frame_.take(dtype, {rows}) : frame_.take(dtype, {rows, columns});
-                });
-    if (keeps_norms()) room_.norms = ctx.cache->norms[layer.kept_norms];
+    temporaries_.visit(layer, {x.dtype, output, x.dim(0), backward, masked_},
+                       [&](Tensor& t, DType dtype, int64_t rows, int64_t columns) {
+                         t = columns == 0 ? frame_.take(dtype, {rows}) : frame_.take(dtype, {rows, columns});
+                       });
+    if (keeps_norms()) temporaries_.norms = ctx.cache->norms[layer.kept_norms];
   }
 
   void forward(const Tensor& y) {
     const Tensor bias = layer_.bias.weight(ctx_);
-    if (apart()) {
+    if (one_by_one()) {
       product(y, x_, w_, bias, {});
-      for (const Adapter& adapter : layer_.adapters) forward_apart(adapter, y);
+      for (const Adapter& adapter : layer_.adapters) forward_one(adapter, y);
       return;
     }
     make_t();
     make_u();
-    if (!layer_.has_magnitudes()) return product(y, x_, w_, bias, {room_.u, room_.t});
+    if (!layer_.has_magnitudes()) return product(y, x_, w_, bias, {temporaries_.u, temporaries_.t});
     make_factors();
-    const Tensor whole = room_.product.empty() ? y : room_.product;
-    if (!room_.bias.empty()) cast(room_.bias, bias, ctx_.stream);
-    product(whole, x_, w_, Tensor(), {room_.u, room_.t});
-    scale_columns(whole, whole, room_.magnitudes, room_.norms, room_.bias.empty() ? bias : room_.bias, ctx_.stream);
-    if (!room_.product.empty()) cast(y, whole, ctx_.stream);
+    const Tensor whole = temporaries_.product.empty() ? y : temporaries_.product;
+    if (!temporaries_.bias.empty()) cast(temporaries_.bias, bias, ctx_.stream);
+    product(whole, x_, w_, Tensor(), {temporaries_.u, temporaries_.t});
+    scale_columns(whole, whole, temporaries_.magnitudes, temporaries_.norms,
+                  temporaries_.bias.empty() ? bias : temporaries_.bias, ctx_.stream);
+    if (!temporaries_.product.empty()) cast(y, whole, ctx_.stream);
   }
 
   void backward(const Tensor& dx, const Tensor& dy) {
     const bool accumulate = ctx_.accumulate();
     layer_.backward_bias(ctx_, dy);
-    if (apart()) {
+    if (one_by_one()) {
       layer_.backward_weight(ctx_, dy, x_);  // whose trained rows have no adapter
       if (!dx.empty()) linear_backward_input(dx, dy, w_, false, ctx_.stream);
-      for (const Adapter& adapter : layer_.adapters) backward_apart(adapter, dx, dy);
+      for (const Adapter& adapter : layer_.adapters) backward_one(adapter, dx, dy);
       return;
     }
     make_t();
     if (!masked_) make_u();
     const Tensor dproduct = layer_.has_magnitudes() ? backward_magnitudes(dy) : dy;
     layer_.backward_weight(ctx_, dproduct, x_);
-    linear_backward_input(room_.du, dproduct, room_.t, false, ctx_.stream);
+    linear_backward_input(temporaries_.du, dproduct, temporaries_.t, false, ctx_.stream);
     if (masked_) {
       if (!dx.empty()) linear_backward_input(dx, dproduct, w_, false, ctx_.stream);
       for (const Adapter& adapter : layer_.adapters) backward_masked(adapter, dx);
     } else {
-      linear_backward_weight(layer_.a.gradient(ctx_), room_.du, x_, accumulate, ctx_.stream);
-      if (!dx.empty()) linear_backward_input(dx, dproduct, w_, false, ctx_.stream, {room_.du, a_});
+      linear_backward_weight(layer_.a.gradient(ctx_), temporaries_.du, x_, accumulate, ctx_.stream);
+      if (!dx.empty()) linear_backward_input(dx, dproduct, w_, false, ctx_.stream, {temporaries_.du, a_});
     }
-    linear_backward_weight(room_.dt, dproduct, room_.u, false, ctx_.stream);
+    linear_backward_weight(temporaries_.dt, dproduct, temporaries_.u, false, ctx_.stream);
     for (const Adapter& adapter : layer_.adapters) add_to_b(adapter, {adapter.first_row, adapter.first_rank});
   }
 
  private:
-  bool apart() const { return masked_ && layer_.has_magnitudes(); }
+  bool one_by_one() const { return masked_ && layer_.has_magnitudes(); }
   bool keeps_norms() const { return layer_.has_magnitudes() && ctx_.cache != nullptr; }
   bool knows_norms() const { return keeps_norms() && ctx_.cache->norms_known[layer_.kept_norms] != 0; }
   void product(const Tensor& y, const Tensor& x, const WeightMatrix& w, const Tensor& bias, const LowRank& added) {
@@ -161,106 +162,110 @@ class Pass {
   Tensor magnitude_gradient(const Adapter& adapter) { return adapter.magnitude.gradient(ctx_); }
 
   void make_t() {
-    fill_zero(room_.t.data, room_.t.bytes(), ctx_.stream);
+    fill_zero(temporaries_.t.data, temporaries_.t.bytes(), ctx_.stream);
     for (const Adapter& adapter : layer_.adapters) {
-      set_block(room_.t, {adapter.first_row, adapter.first_rank}, adapter.b.weight(ctx_), adapter.scale, ctx_.stream);
+      set_block(temporaries_.t, {adapter.first_row, adapter.first_rank}, adapter.b.weight(ctx_), adapter.scale,
+                ctx_.stream);
     }
   }
 
   void make_u() {
-    if (!masked_) return product(room_.u, x_, a_, Tensor(), {});
+    if (!masked_) return product(temporaries_.u, x_, a_, Tensor(), {});
     for (const Adapter& adapter : layer_.adapters) make_u_masked(adapter);
   }
   /// Fills an adapter's columns of u; `dropped` is its input.
   void make_u_masked(const Adapter& adapter) {
-    const Tensor part = matrix(room_.part, x_.dim(0), adapter.rank);
-    dropout_rows(room_.dropped, x_, batch_, mask(adapter), false, ctx_.stream);
-    product(part, room_.dropped, a_of(adapter), Tensor(), {});
-    set_block(room_.u, {0, adapter.first_rank}, part, 1, ctx_.stream);
+    const Tensor part = matrix(temporaries_.part, x_.dim(0), adapter.rank);
+    dropout_rows(temporaries_.dropped, x_, batch_, mask(adapter), false, ctx_.stream);
+    product(part, temporaries_.dropped, a_of(adapter), Tensor(), {});
+    set_block(temporaries_.u, {0, adapter.first_rank}, part, 1, ctx_.stream);
   }
 
   /// Fills numerators and denominators of g for an adapter's rows. Norms are rounded as magnitudes are, so that g is 1
   /// where these are equal.
   void make_factors(const Adapter& adapter, int64_t at, const Tensor& t, const Tensor& a) {
-    cast(room_.magnitudes.rows(at, adapter.rows), adapter.magnitude.weight(ctx_), ctx_.stream);
+    cast(temporaries_.magnitudes.rows(at, adapter.rows), adapter.magnitude.weight(ctx_), ctx_.stream);
     if (knows_norms()) return;
-    const Tensor norms = room_.norms.rows(at, adapter.rows);
+    const Tensor norms = temporaries_.norms.rows(at, adapter.rows);
     row_norms(norms, w_of(adapter), t, a, ctx_.stream);
-    if (!room_.rounded.empty()) {
-      const Tensor rounded = room_.rounded.rows(at, adapter.rows);
+    if (!temporaries_.rounded.empty()) {
+      const Tensor rounded = temporaries_.rounded.rows(at, adapter.rows);
       cast(rounded, norms, ctx_.stream);
       cast(norms, rounded, ctx_.stream);
     }
   }
   /// Does so for all rows; those without an adapter have g = 1.
   void make_factors() {
-    fill(room_.magnitudes, 1, ctx_.stream);
-    if (!knows_norms()) fill(room_.norms, 1, ctx_.stream);
+    fill(temporaries_.magnitudes, 1, ctx_.stream);
+    if (!knows_norms()) fill(temporaries_.norms, 1, ctx_.stream);
     for (const Adapter& adapter : layer_.adapters) {
-      make_factors(adapter, adapter.first_row, room_.t.rows(adapter.first_row, adapter.rows), a_);
+      make_factors(adapter, adapter.first_row, temporaries_.t.rows(adapter.first_row, adapter.rows), a_);
     }
     if (keeps_norms()) ctx_.cache->norms_known[layer_.kept_norms] = 1;
   }
 
   void add_to_b(const Adapter& adapter, const BlockPlace& place) {
-    get_block(adapter.b.gradient(ctx_), room_.dt, place, adapter.scale, ctx_.accumulate(), ctx_.stream);
+    get_block(adapter.b.gradient(ctx_), temporaries_.dt, place, adapter.scale, ctx_.accumulate(), ctx_.stream);
   }
 
   /// Adds to the magnitudes' gradients; returns the gradient of x W^T + u T^T.
   Tensor backward_magnitudes(const Tensor& dy) {
     make_factors();
-    product(room_.product, x_, w_, Tensor(), {room_.u, room_.t});
-    column_dots(room_.dots, dy, room_.product, room_.norms, false, ctx_.stream);
+    product(temporaries_.product, x_, w_, Tensor(), {temporaries_.u, temporaries_.t});
+    column_dots(temporaries_.dots, dy, temporaries_.product, temporaries_.norms, false, ctx_.stream);
     for (const Adapter& adapter : layer_.adapters) {
-      get_block(row(magnitude_gradient(adapter)), row(room_.dots), {0, adapter.first_row}, 1, ctx_.accumulate(),
+      get_block(row(magnitude_gradient(adapter)), row(temporaries_.dots), {0, adapter.first_row}, 1, ctx_.accumulate(),
                 ctx_.stream);
     }
-    scale_columns(room_.product, dy, room_.magnitudes, room_.norms, Tensor(), ctx_.stream);
-    return room_.product;
+    scale_columns(temporaries_.product, dy, temporaries_.magnitudes, temporaries_.norms, Tensor(), ctx_.stream);
+    return temporaries_.product;
   }
 
   /// Adds the gradients of A and x; fills the columns of u.
   void backward_masked(const Adapter& adapter, const Tensor& dx) {
-    const Tensor part = matrix(room_.part, x_.dim(0), adapter.rank);
+    const Tensor part = matrix(temporaries_.part, x_.dim(0), adapter.rank);
     make_u_masked(adapter);
-    get_block(part, room_.du, {0, adapter.first_rank}, 1, false, ctx_.stream);
+    get_block(part, temporaries_.du, {0, adapter.first_rank}, 1, false, ctx_.stream);
     backward_dropped(adapter, part, dx, {});
   }
 
   /// Gradients of A and, from those of u and W drop(x), of x.
   void backward_dropped(const Adapter& adapter, const Tensor& du, const Tensor& dx, const Tensor& dproduct) {
     const Tensor da = layer_.a.gradient(ctx_).rows(adapter.first_rank, adapter.rank);
-    linear_backward_weight(da, du, room_.dropped, ctx_.accumulate(), ctx_.stream);
+    linear_backward_weight(da, du, temporaries_.dropped, ctx_.accumulate(), ctx_.stream);
     if (dx.empty()) return;
     if (dproduct.empty()) {
-      linear_backward_input(room_.dropped, du, a_of(adapter), false, ctx_.stream);
+      linear_backward_input(temporaries_.dropped, du, a_of(adapter), false, ctx_.stream);
     } else {
-      linear_backward_input(room_.dropped, dproduct, w_of(adapter), false, ctx_.stream, {du, a_of(adapter)});
+      linear_backward_input(temporaries_.dropped, dproduct, w_of(adapter), false, ctx_.stream, {du, a_of(adapter)});
     }
-    dropout_rows(dx, room_.dropped, batch_, mask(adapter), true, ctx_.stream);
+    dropout_rows(dx, temporaries_.dropped, batch_, mask(adapter), true, ctx_.stream);
   }
 
   /// One adapter's temporaries in the order of its own rows and ranks.
-  struct Own {
+  struct AdapterTemporaries {
     Tensor t, u, product, norms, magnitudes;
   };
-  Own enter(const Adapter& adapter) {
+  AdapterTemporaries prepare(const Adapter& adapter) {
     const int64_t n = x_.dim(0);
-    const Own own{matrix(room_.t, adapter.rows, adapter.rank), matrix(room_.u, n, adapter.rank),
-                  matrix(room_.product, n, adapter.rows), room_.norms.rows(0, adapter.rows),
-                  room_.magnitudes.rows(0, adapter.rows)};
+    const AdapterTemporaries own{matrix(temporaries_.t, adapter.rows, adapter.rank),
+                                 matrix(temporaries_.u, n, adapter.rank), matrix(temporaries_.product, n, adapter.rows),
+                                 temporaries_.norms.rows(0, adapter.rows),
+                                 temporaries_.magnitudes.rows(0, adapter.rows)};
     set_block(own.t, {}, adapter.b.weight(ctx_), adapter.scale, ctx_.stream);
-    dropout_rows(room_.dropped, x_, batch_, mask(adapter), false, ctx_.stream);
-    product(own.u, room_.dropped, a_of(adapter), Tensor(), {});
+    dropout_rows(temporaries_.dropped, x_, batch_, mask(adapter), false, ctx_.stream);
+    product(own.u, temporaries_.dropped, a_of(adapter), Tensor(), {});
     make_factors(adapter, 0, own.t, a_of(adapter));
     return own;
   }
   /// Turns g into g - 1.
-  void subtract_one(const Own& own) { get_block(row(own.magnitudes), row(own.norms), {}, -1, true, ctx_.stream); }
+  void subtract_one(const AdapterTemporaries& own) {
+    get_block(row(own.magnitudes), row(own.norms), {}, -1, true, ctx_.stream);
+  }
 
   /// y += g u T^T + (g - 1) drop(x) W^T in the adapter's rows.
-  void forward_apart(const Adapter& adapter, const Tensor& y) {
-    const Own own = enter(adapter);
+  void forward_one(const Adapter& adapter, const Tensor& y) {
+    const AdapterTemporaries own = prepare(adapter);
     const auto add_scaled = [&] {
       scale_columns(own.product, own.product, own.magnitudes, own.norms, Tensor(), ctx_.stream);
       set_block(y, {0, adapter.first_row}, own.product, 1, ctx_.stream, true);
@@ -268,21 +273,21 @@ class Pass {
     product(own.product, own.u, own.t, Tensor(), {});
     add_scaled();
     subtract_one(own);
-    product(own.product, room_.dropped, w_of(adapter), Tensor(), {});
+    product(own.product, temporaries_.dropped, w_of(adapter), Tensor(), {});
     add_scaled();
   }
 
-  void backward_apart(const Adapter& adapter, const Tensor& dx, const Tensor& whole_dy) {
-    const Own own = enter(adapter);
+  void backward_one(const Adapter& adapter, const Tensor& dx, const Tensor& whole_dy) {
+    const AdapterTemporaries own = prepare(adapter);
     const int64_t n = x_.dim(0);
-    const Tensor dy = matrix(room_.dy, n, adapter.rows), du = matrix(room_.du, n, adapter.rank);
+    const Tensor dy = matrix(temporaries_.dy, n, adapter.rows), du = matrix(temporaries_.du, n, adapter.rank);
     get_block(dy, whole_dy, {0, adapter.first_row}, 1, false, ctx_.stream);
-    product(own.product, room_.dropped, w_of(adapter), Tensor(), {own.u, own.t});
+    product(own.product, temporaries_.dropped, w_of(adapter), Tensor(), {own.u, own.t});
     column_dots(magnitude_gradient(adapter), dy, own.product, own.norms, ctx_.accumulate(), ctx_.stream);
     scale_columns(own.product, dy, own.magnitudes, own.norms, Tensor(), ctx_.stream);
     linear_backward_input(du, own.product, own.t, false, ctx_.stream);
-    room_.dt = matrix(room_.dt, adapter.rows, adapter.rank);
-    linear_backward_weight(room_.dt, own.product, own.u, false, ctx_.stream);
+    temporaries_.dt = matrix(temporaries_.dt, adapter.rows, adapter.rank);
+    linear_backward_weight(temporaries_.dt, own.product, own.u, false, ctx_.stream);
     add_to_b(adapter, {});
     subtract_one(own);
     scale_columns(own.product, dy, own.magnitudes, own.norms, Tensor(), ctx_.stream);
@@ -297,7 +302,7 @@ class Pass {
   const Tensor a_;
   const bool masked_;
   Arena::Frame frame_;
-  Room room_;
+  Temporaries temporaries_;
 };
 
 }  // namespace
@@ -338,7 +343,7 @@ int64_t adapter_scratch_bytes(const Linear& layer, DType compute, DType output, 
   for (const auto& [backward, masked] : {std::pair(false, false), {false, dropout}, {true, dropout}}) {
     int64_t bytes = 0;
     const PassShape pass{compute, output, rows, backward, masked};
-    Room().visit(layer, pass, [&](Tensor&, DType dtype, int64_t r, int64_t columns) {
+    Temporaries().visit(layer, pass, [&](Tensor&, DType dtype, int64_t r, int64_t columns) {
       bytes += Arena::aligned(r * std::max<int64_t>(columns, 1) * static_cast<int64_t>(size_of(dtype)));
     });
     most = std::max(most, bytes);

@@ -122,14 +122,14 @@ void Block::backward(Context& ctx, const Batch& batch, const Tensor& dx, const R
   const Tensor dbranch = frame.take(attention_input.dtype, {n, channels});
 
   // Without an operation between a branch and the residual stream, the branch's gradient is the stream's.
-  const bool apart = room.dtype != dx.dtype || residual_dropout(ctx, 0).active() || sandwich;
-  const Tensor& ddelta = apart ? room : dx;
-  if (apart) residual_add_backward(ddelta, dx, batch, residual_dropout(ctx, 1), ctx.stream);
+  const bool separate = room.dtype != dx.dtype || residual_dropout(ctx, 0).active() || sandwich;
+  const Tensor& ddelta = separate ? room : dx;
+  if (separate) residual_add_backward(ddelta, dx, batch, residual_dropout(ctx, 1), ctx.stream);
   if (sandwich) backward_sandwich(ctx, post_mlp, ddelta, saved.mlp_output, saved.post_mlp);
   mlp.backward(ctx, batch, wanted.mlp_input ? dbranch : Tensor(), ddelta, mlp_input, saved.mlp);
   if (!wanted.mlp_input) return;
   const Tensor middle = first_rows(saved.middle, n);
-  if (apart) {
+  if (separate) {
     norm2.backward_sum(ctx, dx, dbranch, middle, saved.norm2, true, {ddelta, batch, residual_dropout(ctx, 0)});
   } else {
     norm2.backward(ctx, dx, dbranch, middle, saved.norm2, true);

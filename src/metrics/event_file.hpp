@@ -15,7 +15,7 @@ uint32_t masked_crc32c(std::string_view bytes);
 /// The record of a payload.
 std::string event_record(std::string_view payload);
 
-/// Calls see(payload, end) for each record of the file, with the offset behind it, up to the first one that is damaged
+/// Calls see(payload, end) for each record of the file, with the offset after it, up to the first one that is damaged
 /// or cut off, or until it returns false. UserError(io).
 void read_events(const std::string& path, const std::function<bool(std::string_view payload, int64_t end)>& see);
 

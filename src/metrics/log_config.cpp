@@ -7,7 +7,7 @@
 namespace llmtrain {
 
 void LogConfig::visit(DeckKeys& keys) {
-  keys.section("log", "Choose what is written while the run goes on, and how often.", Change::nothing, training_tasks);
+  keys.section("log", "Choose what a run writes, and how often.", Change::nothing, training_tasks);
   keys.key("every_steps", every_steps,
            {.unit = "steps", .range = at_least(0), .doc = "Interval of progress lines; 0 = never."});
   keys.key("every_first", every_first, {.doc = "The first step also gets a progress line."});

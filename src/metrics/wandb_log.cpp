@@ -97,7 +97,7 @@ void read_wandb_log(const std::string& path, const std::function<void(std::strin
   std::string header(expected.size(), '\0');
   const auto length = static_cast<int64_t>(header.size());
   if (file.read_some(0, length, header.data()) < length || header != expected) {
-    throw UserError(ExitCode::bad_content, path + ": this is no file of an offline run of W&B");
+    throw UserError(ExitCode::bad_content, path + ": not a file of an offline W&B run");
   }
   std::string record;
   Chunk chunk;

@@ -117,7 +117,7 @@ class AdapterChooser {
     if (!config_.target_modules.regex.empty()) {
       guard("target_modules", [&] { found = modules_.matched(config_.target_modules); });
       if (found.empty() && part_.errors.empty()) {
-        fail("target_modules", "the regular expression matches the whole name of no module" +
+        fail("target_modules", "the regular expression does not match the full name of any module" +
                                    names_that_exist(config_.target_modules.regex, modules_.linear));
       }
     }
@@ -130,7 +130,7 @@ class AdapterChooser {
       if (of_name.contains(name)) kept.insert(name);
       found.merge(kept);
     }
-    if (config_.target_modules.empty()) fail("target_modules", "names no module");
+    if (config_.target_modules.empty()) fail("target_modules", "does not name a module");
     if (part_.errors.empty()) check_kinds(found);
     return found;
   }
@@ -315,7 +315,7 @@ class AdapterChooser {
       part_.trains_tied_head = true;
       part_.notes.emplace_back("modules_to_save",
                                "the embedding is the head's matrix too, so that both are trained as one "
-                               "(lora.ensure_weight_tying = false trains them apart)");
+                               "(lora.ensure_weight_tying = false trains them separately)");
     }
     for_tensors([&](const std::string& name) {
       const std::string_view own = parent_module(name);

@@ -77,13 +77,12 @@ bool takes(const DeckKeys::Key& key, const std::string& text) {
 void LoraConfig::visit(DeckKeys& keys) {
   keys.section("lora", "Train low-rank adapters beside the frozen model (run.finetuning = lora).", Change::breaks,
                training_tasks, true);
-  keys.key(
-      "path", path,
-      {.doc = "PEFT folder (adapter_config.json, adapter_model.safetensors) to go on from; with run.task = "
-              "evaluate or generate the adapter that is used. Every other key of this section except dropout, init and "
-              "learning_rate_ratio is then read from it, and may only be given the same value.",
-       .automatic = "new adapters",
-       .tasks = model_tasks});
+  keys.key("path", path,
+           {.doc = "PEFT folder (adapter_config.json, adapter_model.safetensors) to continue from; with run.task = "
+                   "evaluate or generate, the adapter to use. Every other key of this section except dropout, init and "
+                   "learning_rate_ratio is then read from it, and may only be given the same value.",
+            .automatic = "new adapters",
+            .tasks = model_tasks});
   keys.key("r", rank, {.range = ranks, .doc = "Rank of the adapters: W x + scale B A x with A of r rows."});
   keys.key<Fp32Number>("alpha", alpha,
                        {.range = alphas, .doc = "Numerator of the scale, which is alpha / r.", .automatic = "2 r"});
@@ -105,8 +104,8 @@ void LoraConfig::visit(DeckKeys& keys) {
                    "modules_to_save names either. false: as two, as PEFT does, and the merged model has both.",
             .automatic = "false where modules_to_save names both, else true"});
   keys.key("saved_embeddings", saved_embeddings,
-           {.doc = "Embedding and head that lie in the folder of path beside the adapter, as PEFT saves them where the "
-                   "vocabulary has grown, and that replace the model's, frozen. They are found there.",
+           {.doc = "Embedding and head that are stored with the adapter in path, as PEFT saves them after the "
+                   "vocabulary has grown. They replace the model's and stay frozen. They are detected.",
             .tasks = model_tasks});
   keys.key<LayersCodec>("layers_to_transform", layers_to_transform,
                         {.doc = "Layers that are adapted, counted from 0. Empty: all. A target module that is named "
@@ -114,19 +113,20 @@ void LoraConfig::visit(DeckKeys& keys) {
   keys.key("layers_pattern", layers_pattern,
            {.doc = "Name of the list of layers in names of modules, such as layers or h, if layers_to_transform is "
                    "given. Empty: the first number in a name is that of the layer."});
-  keys.key<ModuleNumbersCodec>("rank_pattern", rank_pattern,
-                               {.range = ranks,
-                                .doc = "Other ranks than r: module:rank, ... with a name, the end of a name after a "
-                                       "dot, or a regular expression. The first that fits counts."});
+  keys.key<ModuleNumbersCodec>(
+      "rank_pattern", rank_pattern,
+      {.range = ranks,
+       .doc = "Ranks that differ from r, as module:rank, ... with a name, the end of a name after a "
+              "dot, or a regular expression. The first match applies."});
   keys.key<ModuleNumbersCodec>("alpha_pattern", alpha_pattern,
-                               {.range = alphas, .doc = "Other numerators than alpha, given like rank_pattern."});
+                               {.range = alphas, .doc = "Numerators that differ from alpha, given like rank_pattern."});
   keys.key("init", init,
            {.doc = "Initial A. kaiming: uniform within 1 / sqrt(inputs); gaussian: normal with deviation 1 / r. B is "
                    "zero, so that the first step starts from the model itself. Of an embedding A is zero and B normal "
                    "with deviation 1, in any case."});
   keys.key("rslora", rslora, {.doc = "Divide alpha by the square root of r instead of r (rank-stabilised LoRA)."});
   keys.key("dora", dora,
-           {.doc = "Train the norm of every row of the adapted matrices apart from its direction (DoRA)."});
+           {.doc = "Train the norm of every row of the adapted matrices separately from its direction (DoRA)."});
   keys.key<Fp32Number>("learning_rate_ratio", learning_rate_ratio,
                        {.range = {.min = 0, .max = 1e4, .open_min = true},
                         .doc = "Learning rate of B and of DoRA's magnitudes divided by that of all other parameters "

@@ -44,9 +44,9 @@ void DpoConfig::visit(DeckKeys& keys) {
                    "ipo_summed, robust, exo_pair, discopop, sigmoid_norm."});
   keys.key<Fp32Number>("f_alpha", f_alpha, {.doc = "Alpha of f_divergence = alpha."});
   keys.key<Fp32Number>("desirable_weight", desirable_weight,
-                       {.range = at_least(0), .doc = "Weight of documents that are wanted; kto."});
+                       {.range = at_least(0), .doc = "Weight of desirable documents; kto."});
   keys.key<Fp32Number>("undesirable_weight", undesirable_weight,
-                       {.range = at_least(0), .doc = "Weight of documents that are not wanted; kto."});
+                       {.range = at_least(0), .doc = "Weight of undesirable documents; kto."});
   keys.key<Fp32Number>("simpo_gamma", simpo_gamma, {.range = at_least(0), .doc = "Target margin of simpo."});
   keys.key("reference", reference,
            {.doc = "auto: the model as it was before training, which is the policy without its adapters where "
@@ -58,8 +58,8 @@ void DpoConfig::visit(DeckKeys& keys) {
   keys.key("sync_every", sync_every,
            {.unit = "steps",
             .range = at_least(0),
-            .doc = "Move the reference towards the policy after so many steps (TR-DPO); 0 = never. It then runs with "
-                   "every step, and its fp32 weights are part of the optimizer's state."});
+            .doc = "Number of steps after which the reference moves towards the policy (TR-DPO); 0 = never. The "
+                   "reference then runs with every step, and its fp32 weights are part of the optimizer's state."});
   keys.key<Fp32Number>("sync_alpha", sync_alpha,
                        {.range = between(0, 1),
                         .doc = "The reference becomes sync_alpha times the policy and 1 - sync_alpha times itself."});
@@ -71,8 +71,9 @@ void DpoConfig::resolve(DeckLoader& deck) {
   if (!deck.sound({"dpo.loss", "dpo.loss_weights"})) return;
   for (const std::string& name : loss) {
     if (!find_loss(name)) {
-      deck.fail("dpo.loss", fmt::format("{} is no loss: {}{}", printable(name), joined(enum_names<PreferenceLoss>),
-                                        did_you_mean(name, enum_names<PreferenceLoss>)));
+      deck.fail("dpo.loss",
+                fmt::format("{} is not a loss; the losses are {}{}", printable(name),
+                            joined(enum_names<PreferenceLoss>), did_you_mean(name, enum_names<PreferenceLoss>)));
       return;
     }
     if (std::ranges::count(loss, name) > 1) deck.fail("dpo.loss", fmt::format("{} is listed twice", name));

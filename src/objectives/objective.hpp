@@ -20,7 +20,7 @@
 #include "objectives/grpo_config.hpp"
 #include "objectives/objective_config.hpp"
 #include "objectives/ppo_config.hpp"
-#include "objectives/reward_config.hpp"
+#include "objectives/reward_model_config.hpp"
 
 namespace llmtrain {
 
@@ -70,7 +70,7 @@ class Objective {
   virtual ObjectiveNeeds needs() const { return {}; }
   /// Sees the documents of a step before its passes, if needs().step_statistics.
   virtual void begin_step(const StepDocuments& /*documents*/) {}
-  /// Registers memory for batches of at most so many rows and segments.
+  /// Registers memory for batches of at most this many rows and segments.
   virtual void plan(Arena& /*arena*/, int64_t /*max_rows*/, int64_t /*max_segments*/) {}
   /// Log-probabilities that are compared with those of another pass must not depend on the other rows of a batch.
   ProductRole product_role() const { return needs().documents ? ProductRole::prefill : ProductRole::training; }
@@ -99,7 +99,7 @@ std::unique_ptr<Objective> make_kto(const DpoConfig& config);
 /// The weighted sum of preference losses over pairs (dpo_config.hpp).
 std::unique_ptr<Objective> make_dpo(const DpoConfig& config);
 /// The loss of a model that scores, over pairs.
-std::unique_ptr<Objective> make_reward(const RewardConfig& config);
+std::unique_ptr<Objective> make_reward(const RewardModelConfig& config);
 /// The policy loss of GRPO and its relatives over completions of a rollout.
 std::unique_ptr<Objective> make_grpo(const GrpoConfig& config);
 /// The losses of policy and critic over completions of a rollout.

@@ -11,8 +11,8 @@ void visit_rewards(PpoConfig& config, DeckKeys& keys) {
            {.doc = "Folder of the model that scores completions (run.task = reward trains one)."});
   keys.key(
       "value_model", config.value_model,
-      {.doc = "Folder of the model that the critic begins as; empty: reward_model. policy: the critic is a new head "
-              "on the policy's last hidden states, without a model of its own."});
+      {.doc = "Folder of the model that the critic starts from; empty: reward_model. policy: the critic is a new head "
+              "on the policy's last hidden states, without a separate model."});
   keys.key("same_text", config.same_text,
            {.doc = "Let a reward model of another tokenizer score the text of completions; false: refuse it."});
   keys.key<Fp32Number>("kl_coefficient", config.kl_coefficient,

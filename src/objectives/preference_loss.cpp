@@ -173,7 +173,7 @@ Dual aot_unpaired_loss(const Terms& t) {
 
 struct LossEntry {
   PreferenceLoss name;
-  Dual (*loss)(const Terms& terms);  ///< null: it is no loss over pairs
+  Dual (*loss)(const Terms& terms);  ///< null: it is not a loss over pairs
   bool uses_reference;
 };
 constexpr std::array entries = {
@@ -209,7 +209,7 @@ const LossEntry& find(PreferenceLoss loss) {
 
 PairLoss preference_loss(PreferenceLoss loss, const DpoConfig& config, const PreferencePair& pair) {
   const LossEntry& entry = find(loss);
-  LLMTRAIN_CHECK(entry.loss != nullptr, "this loss is no function of one pair");
+  LLMTRAIN_CHECK(entry.loss != nullptr, "this loss is not a function of one pair");
   const Dual result = entry.loss(Terms(config, pair));
   return {result.value, result.chosen, result.rejected};
 }

@@ -16,7 +16,7 @@ enum RewardMetric : size_t { loss, accuracy, margin, mean_reward };
 
 class Reward : public DocumentObjective {
  public:
-  explicit Reward(const RewardConfig& config) : centering_(config.center_coefficient) {
+  explicit Reward(const RewardModelConfig& config) : centering_(config.center_coefficient) {
     add_metric({"loss", 1});
     add_metric({"accuracy", 1, "accuracy"});
     add_metric({"margin", 1, "margin"});
@@ -53,6 +53,6 @@ class Reward : public DocumentObjective {
 
 }  // namespace
 
-std::unique_ptr<Objective> make_reward(const RewardConfig& config) { return std::make_unique<Reward>(config); }
+std::unique_ptr<Objective> make_reward(const RewardModelConfig& config) { return std::make_unique<Reward>(config); }
 
 }  // namespace llmtrain

@@ -49,7 +49,7 @@ void TokenObjective::start_results(const TokenColumns& tokens, TokenResults& res
 }
 
 void TokenObjective::evaluate_batch(const Batch& batch, const TokenStatistics& statistics, Stream& stream) {
-  LLMTRAIN_CHECK(batch.rollout != nullptr, "a batch that is no part of a rollout");
+  LLMTRAIN_CHECK(batch.rollout != nullptr, "the batch is not part of a rollout");
   fetch(logp_, statistics.logp, batch.tokens, stream);
   fetch(entropy_, needs().entropy ? statistics.entropy : Tensor{}, batch.tokens, stream);
   fetch(value_, needs().value ? statistics.value : Tensor{}, batch.tokens, stream);

@@ -22,7 +22,7 @@ int64_t if_small(const ParamSpec& param, const ParamSlice& slice) {
   return is_small(param, slice) ? chunk_elements : 0;
 }
 
-/// A chunk belongs to the tensor in which it begins. In a matrix of several tensors whose sizes are no multiples of a
+/// A chunk belongs to the tensor in which it begins. In a matrix of several tensors whose sizes are not multiples of a
 /// chunk it may thus hold elements of two tensors, which then share a scale.
 enum Plane : size_t { master, m, m_scale, v, v_scale, small_m, small_v };
 StatePlanes planes() {

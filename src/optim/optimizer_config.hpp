@@ -24,7 +24,7 @@ struct OptimizerConfig {
   double clip_threshold = 1;
   bool scale_parameter = false;
   bool relative_step = false;
-  // Settings of muon; the last two are no keys.
+  // Settings of muon; the last two are not keys.
   AdjustLr adjust_lr_fn = AdjustLr::original;
   std::array<double, 3> ns_coefficients{3.4445, -4.7750, 2.0315};
   double ns_epsilon = 1e-7;

@@ -23,13 +23,13 @@ void check_borders(const Tensor& buffer, std::span<const int64_t> borders, int s
 void check_exchange(std::span<const int64_t> borders, std::span<const Tensor> received,
                     std::span<const uint8_t> contributes, int rank, DType dtype) {
   LLMTRAIN_CHECK(received.size() + 1 == borders.size() && contributes.size() + 1 == borders.size(),
-                 "one place and one flag per rank");
+                 "one buffer and one flag per rank");
   const size_t me = static_cast<size_t>(rank);
   const int64_t own = borders[me + 1] - borders[me];
   for (size_t r = 0; r < received.size(); ++r) {
     if (contributes[r] == 0 || r == me || own == 0) continue;
     LLMTRAIN_CHECK(!received[r].empty() && received[r].numel() == own && received[r].dtype == dtype,
-                   "a received shard needs a place of the own range's length");
+                   "the buffer of a received shard must have the length of this rank's range");
   }
 }
 

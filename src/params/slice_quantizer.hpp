@@ -3,7 +3,7 @@
 #include <mutex>
 #include <vector>
 
-#include "kernels/block_codes.hpp"
+#include "kernels/quantize.hpp"
 #include "kernels/quantized_matrix.hpp"
 #include "parallel/communicator.hpp"
 #include "params/unit_state.hpp"

@@ -22,8 +22,8 @@ struct DashboardOptions {
 
 class DashboardServer {
  public:
-  /// Serves from now on, on threads of its own. Throws UserError: missing_input for what is no run, cannot_create if
-  /// the address or port cannot be used.
+  /// Serves from now on, on threads of its own. Throws UserError: missing_input for a path that is not a run,
+  /// cannot_create if the address or port cannot be used.
   explicit DashboardServer(const DashboardOptions& options);
   ~DashboardServer();
   DashboardServer(const DashboardServer&) = delete;

@@ -13,7 +13,7 @@ struct DeckEntry {
   std::string provenance;  ///< as the comment says: deck, command line, default, ...
 };
 
-/// Reads what it can: a text that is no deck has no entries.
+/// Reads what it can: a text that is not a deck has no entries.
 std::vector<DeckEntry> read_printed_deck(std::string_view text);
 
 }  // namespace llmtrain

@@ -87,7 +87,7 @@ std::vector<DeckDifferenceOfRuns> deck_differences(const std::vector<RunReader>&
   }
   std::erase_if(keys, [&](const DeckDifferenceOfRuns& key) {
     std::set<std::string_view> values(key.values.begin(), key.values.end());
-    if (!chosen.contains(key.key)) values.erase("");  // tasks have keys of their own: that is no difference
+    if (!chosen.contains(key.key)) values.erase("");  // tasks have keys of their own: that is not a difference
     return values.size() < 2 || key.key == "run.name" || key.key == "run.output" || key.key == "run.overwrite";
   });
   return keys;

@@ -48,7 +48,8 @@ class LineProgram {
     for (std::string word; stream >> word;) words.push_back(word);
     std::array<int, 2> input{};
     // A socket rather than a pipe: writing to a program that has ended gives an error and no signal.
-    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, input.data()) != 0) throw Error("no socket for a program");
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, input.data()) != 0)
+      throw Error("cannot create a socket for a program");
     input_.reset(input[0]);
     const Descriptor its_input(input[1]);
     Descriptor its_output, its_messages;
@@ -70,7 +71,7 @@ class LineProgram {
   /// Sends the lines and returns as many. Throws UserError, or what `pause` throws; the program is then ended.
   std::vector<std::string> answer(std::string_view sent, size_t count, Duration limit,
                                   const std::function<void()>& pause) {
-    if (!output_.open()) refuse("was ended after an error", "");
+    if (!output_.open()) refuse("was terminated after an error", "");
     try {
       return exchange(sent, count, limit, pause);
     } catch (...) {
@@ -181,7 +182,7 @@ class LineProgram {
     const bool known = wait_for_end(1s, info);
     const std::string how = !known                       ? "closed its output"
                             : info.si_code == CLD_EXITED ? fmt::format("ended with exit code {}", info.si_status)
-                                                         : fmt::format("was ended by signal {}", info.si_status);
+                                                         : fmt::format("was killed by signal {}", info.si_status);
     refuse(fmt::format("{} after {} lines of this batch{}", how, done,
                        received_.empty() ? "" : ", its last output was " + shown(received_)),
            "it must run until its input ends; see what it wrote to stderr");

@@ -188,10 +188,10 @@ std::unique_ptr<RewardFunction> make_reward_function(const RewardSpec& spec, Dur
     case RewardSpec::Kind::model:
       break;
   }
-  LLMTRAIN_CHECK(false, "a reward model is no function of texts");
+  LLMTRAIN_CHECK(false, "a reward model is not a function of texts");
 }
 
-std::vector<std::string> reward_names(const RewardsConfig& config) {
+std::vector<std::string> reward_names(const RewardFunctionsConfig& config) {
   std::vector<std::string> names;
   std::vector<int> count(enum_names<RewardSpec::Kind>.size());
   for (const RewardSpec& spec : config.specs()) {

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "rewards/rewards_config.hpp"
+#include "rewards/reward_functions_config.hpp"
 
 namespace llmtrain {
 
@@ -42,7 +42,7 @@ std::unique_ptr<RewardFunction> make_reward_function(const RewardSpec& spec, Dur
 void check_reward_columns(const RewardSpec& spec, std::string_view columns);
 
 /// Names of the functions of the deck in metrics, rewards/NAME/mean: their kinds (a second one exact_2).
-std::vector<std::string> reward_names(const RewardsConfig& config);
+std::vector<std::string> reward_names(const RewardFunctionsConfig& config);
 
 /// Returns the last number of a text: digits with an optional sign, thousands separators (1,234), fraction and
 /// exponent. A sign counts if no letter, digit or bracket is before it, and may stand before a $.

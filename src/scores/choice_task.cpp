@@ -24,7 +24,7 @@ void each_line(std::string_view text, const Take& take) {
   }
 }
 
-/// Fields of the next record of CSV (RFC 4180), which begins at `at`; moves `at` and `line` behind it.
+/// Fields of the next record of CSV (RFC 4180), which begins at `at`; moves `at` and `line` past it.
 std::vector<std::string> next_record(std::string_view text, size_t& at, int64_t& line) {
   std::vector<std::string> fields(1);
   bool quoted = false;
@@ -87,7 +87,7 @@ const ChoiceFormat& format_of(const nlohmann::ordered_json& row) {
     if (has_columns(row, format.columns)) return format;
     known += fmt::format("{}{} ({})", known.empty() ? "" : ", ", format.name, format.columns);
   }
-  throw UserError(ExitCode::bad_content, "the row has the columns of no format of tasks: " + known);
+  throw UserError(ExitCode::bad_content, "the columns of the row fit no format of tasks: " + known);
 }
 
 /// Appends rows to a task.
@@ -97,8 +97,9 @@ class TaskReader {
     source_.subject = subject_of(file.path);
     each_line(file.labels, [&](int64_t number, std::string_view line) {
       if (line.size() != 1 || line[0] < '0' || line[0] > '9') {
-        throw UserError(ExitCode::bad_content,
-                        fmt::format("{}: line {} of the labels beside it is no number of a choice", file.path, number));
+        throw UserError(
+            ExitCode::bad_content,
+            fmt::format("{}: line {} of the labels beside it is not the number of a choice", file.path, number));
       }
       labels_.push_back(line[0] - '0');
     });

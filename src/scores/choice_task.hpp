@@ -38,7 +38,8 @@ struct ChoiceTask {
   std::string place(const ChoiceRow& row) const { return path + ":" + std::to_string(row.line); }
 };
 
-/// Throws UserError(bad_content) "file:line: ..." for a row that is no row of the first row's format, or has no answer.
+/// Throws UserError(bad_content) "file:line: ..." for a row that is not a row of the first row's format, or has no
+/// answer.
 ChoiceTask parse_choice_task(const TaskFile& file);
 /// Name of the task of a file.
 std::string choice_task_name(std::string_view path);

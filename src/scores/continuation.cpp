@@ -11,7 +11,7 @@ namespace llmtrain {
 
 namespace {
 
-/// Ids of the text after the tokens that the tokenizer puts before texts. Those that it puts behind them are left out:
+/// Ids of the text after the tokens that the tokenizer puts before texts. Those that it puts after them are left out:
 /// the text goes on.
 std::vector<int32_t> encode_text(const Tokenizer& tokenizer, std::string_view text) {
   std::vector<int32_t> plain;
@@ -53,7 +53,7 @@ TokenContinuation encode_pair(const Tokenizer& tokenizer, const ContextAndText& 
 TokenContinuation encode_continuation(const Tokenizer& tokenizer, const ContextAndText& text, int64_t longest) {
   TokenContinuation out =
       text.context.empty() ? encode_alone(tokenizer, text.continuation) : encode_pair(tokenizer, text);
-  if (out.scored <= 0) throw UserError(ExitCode::bad_content, "it has no token of its own after the context");
+  if (out.scored <= 0) throw UserError(ExitCode::bad_content, "it adds no token to the context");
   if (out.scored > longest) {
     throw UserError(ExitCode::bad_content,
                     fmt::format("its {} tokens are more than batch.sequence_length = {}", out.scored, longest));

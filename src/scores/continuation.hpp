@@ -16,7 +16,7 @@ struct TokenContinuation {
 };
 
 /// Encodes as lm-evaluation-harness does: white space at the end of the context belongs to the continuation, whose ids
-/// are those that the text has behind the ids of its context; an empty context is the token that begins texts, or ends
+/// are those that the text has after the ids of its context; an empty context is the token that begins texts, or ends
 /// them where there is none. At most `longest` ids are inputs. Throws UserError(bad_content), without the place of the
 /// row.
 TokenContinuation encode_continuation(const Tokenizer& tokenizer, const ContextAndText& text, int64_t longest);

@@ -1,4 +1,4 @@
-// Embeddings of a text's tokens by a decoder: hidden states behind its first layers and its final norm, as the package
+// Embeddings of a text's tokens by a decoder: hidden states after its first layers and its final norm, as the package
 // bert-score takes them. They run on the device in fp32.
 
 #include <fmt/format.h>
@@ -76,7 +76,7 @@ class DecoderEncoder final : public TextEncoder {
 
  private:
   void read_tokenizer(const FolderHandle& folder);
-  /// Plans the passes for so many tokens and texts.
+  /// Plans the passes for this many tokens and texts.
   void make_room(int64_t tokens, int64_t texts);
 
   ModelConfig config_;

@@ -19,7 +19,7 @@ using NgramIds = std::vector<uint32_t>;
 class NgramTable {
  public:
   NgramIds tokens(std::span<const std::string_view> words);
-  /// Returns the code points that are no white space.
+  /// Returns the code points that are not white space.
   NgramIds characters(std::string_view text);
   /// Returns for each order from 1 to `orders` the text's n-grams in ascending order, repeated as often as they occur.
   std::vector<NgramIds> ngrams(const NgramIds& tokens, size_t orders);

@@ -64,7 +64,7 @@ class TextMetric {
   /// Adds a segment to sums [size()], which begin with zeros.
   virtual void add(const TextSegment& segment, std::span<double> sums) = 0;
   virtual TextScore score(std::span<const double> sums) const = 0;
-  /// Returns sacreBLEU's signature for so many references ("1", "var"), or BERTScore's model and settings; for other
+  /// Returns sacreBLEU's signature for this many references ("1", "var"), or BERTScore's model and settings; for other
   /// metrics it is empty.
   virtual std::string signature(const std::string& /*references*/) const { return ""; }
 };

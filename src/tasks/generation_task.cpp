@@ -28,7 +28,7 @@ constexpr double seconds_between_lines = 10;  ///< of progress
 struct GenerationTask::Round {
   std::vector<int64_t> numbers;  ///< of this rank's prompts
   std::vector<Prompt> prompts;
-  std::map<size_t, GrowingText> texts = {};  ///< of running continuations, where texts can end them
+  std::map<size_t, StopTextStream> texts = {};  ///< of running continuations, where texts can end them
 };
 
 GenerationTask::GenerationTask(const Config& config, RoleSpec policy, std::shared_ptr<const Tokenizer> tokenizer)
@@ -96,7 +96,7 @@ std::string GenerationTask::row_of(const Round& round, size_t c, const Continuat
   if (const auto running = round.texts.find(c); running != round.texts.end()) {
     row["text"] = std::string(running->second.text());
   } else {
-    GrowingText text(*tokenizer_, prompt.ids, stop_.texts);
+    StopTextStream text(*tokenizer_, prompt.ids, stop_.texts);
     for (const int32_t token : continuation.tokens) text.add(token);
     row["text"] = std::string(text.text());
   }

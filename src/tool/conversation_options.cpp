@@ -60,7 +60,7 @@ void ConversationOptions::put_into(TextFormat& rules) const {
     return;
   }
   if (rules.column != "text" && rules.column != text->second) {
-    refuse_command_line("--columns: it names another column of the text than --text-column; give one of them");
+    refuse_command_line("--columns: it names a different text column than --text-column; give one of them");
   }
   rules.column = text->second;
 }

@@ -59,6 +59,7 @@ class RowsEncoder {
       return false;
     }
     encode_documents(encoder_, documents, row.documents);
+    if (recognition_.format() == "text") return true;  // a text of one token ends the one before it in a stream
     const bool preferences = find_row_format(recognition_.format())->is_preference();
     row.left_out = left_out_of_training(documents, row.documents, preferences);
     return true;

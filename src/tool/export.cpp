@@ -206,9 +206,9 @@ Subcommand add_export(CLI::App& program) {
                   "checkpoint fp32");
   app->add_option("--file-size", o->file_size, "bytes of weights after which the next file starts")
       ->capture_default_str();
-  app->add_option("--tokenizer", o->tokenizer,
-                  "of a checkpoint: where the folder of its tokenizer is now, for the chat templates and other files "
-                  "beside the tokenizer");
+  app->add_option(
+      "--tokenizer", o->tokenizer,
+      "for a checkpoint: current folder of its tokenizer, from which chat templates and other files are copied");
   app->add_flag("--force", o->force, "replace the folder or file");
   return {app, [o] { export_any(*o); }};
 }

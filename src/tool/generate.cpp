@@ -17,7 +17,7 @@
 #include "data/files/input_kind.hpp"
 #include "data/files/jsonl.hpp"
 #include "generate/generator.hpp"
-#include "generate/growing_text.hpp"
+#include "generate/stop_texts.hpp"
 #include "text/tokens_around.hpp"
 #include "text/tokens_beyond_embedding.hpp"
 #include "tool/loaded_model.hpp"
@@ -158,7 +158,7 @@ void print_ids(const std::vector<Continuation>& all) {
   for (const Continuation& one : all) std::cout << fmt::format("{}\n", fmt::join(one.tokens, " "));
 }
 
-void print_rows(const std::vector<Continuation>& all, const std::vector<GrowingText>& texts) {
+void print_rows(const std::vector<Continuation>& all, const std::vector<StopTextStream>& texts) {
   for (size_t p = 0; p < all.size(); ++p) {
     nlohmann::ordered_json row = nlohmann::ordered_json::object();
     row["text"] = std::string(texts[p].text());
@@ -218,7 +218,7 @@ void generate(const GenerateOptions& options) {
 
   const bool as_text = !options.ids && loaded.tokenizer() != nullptr;
   if (!as_text && !options.stop.empty()) loaded.required_tokenizer();
-  std::vector<GrowingText> texts;
+  std::vector<StopTextStream> texts;
   size_t shown = 0;
   const bool searches = options.beams.beams > 1;
   const bool streams = as_text && request.prompts.size() == 1 && !searches;
@@ -269,7 +269,8 @@ void add_sampling(CLI::App& app, GenerateOptions& o) {
   app.add_option("--min-p", o.min_p, "keep tokens at least p times as probable as the most probable one")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  app.add_option("--repetition-penalty", o.repetition_penalty, "make tokens that have occurred less probable")
+  app.add_option("--repetition-penalty", o.repetition_penalty,
+                 "above 1: make tokens that have already occurred less probable")
       ->check(CLI::Range(1e-3, 1e3))
       ->capture_default_str();
   app.add_option("--no-repeat-ngram", o.no_repeat_ngram, "never write a sequence of this many tokens twice; 0 = off")
@@ -290,16 +291,18 @@ void add_cache(CLI::App& app, CachePolicy& cache) {
       ->transform(CLI::CheckedTransformer(std::map<std::string, CachePolicy::Kind>{
           {"full", CachePolicy::Kind::full}, {"h2o", CachePolicy::Kind::h2o}, {"window", CachePolicy::Kind::window}}))
       ->default_str("full");
-  app.add_option("--h2o-heavy", cache.heavy, "keys with most attention; below 1: a share of the prompt")
+  app.add_option("--h2o-heavy", cache.heavy,
+                 "number of keys kept for most attention; below 1: a fraction of the prompt")
       ->check(CLI::Range(0.0, 1e9))
       ->capture_default_str();
-  app.add_option("--h2o-recent", cache.recent, "last keys beside them; below 1: a share of the prompt")
+  app.add_option("--h2o-recent", cache.recent,
+                 "number of last keys that are kept as well; below 1: a fraction of the prompt")
       ->check(CLI::Range(0.0, 1e9))
       ->capture_default_str();
-  app.add_option("--window", cache.window, "last keys of --cache window")
+  app.add_option("--window", cache.window, "number of last keys that --cache window keeps")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
       ->capture_default_str();
-  app.add_option("--sinks", cache.sinks, "first keys of --cache window")
+  app.add_option("--sinks", cache.sinks, "number of first keys that --cache window keeps")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 24))
       ->capture_default_str();
 }

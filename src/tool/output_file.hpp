@@ -18,7 +18,7 @@ class OutputFile {
   OutputFile& operator=(const OutputFile&) = delete;
 
   bool is_standard_output() const { return stream_ == stdout; }
-  /// Shows progress towards so many bytes, unless the output is the standard output.
+  /// Shows progress towards this many bytes, unless the output is the standard output.
   void expect(int64_t bytes);
   void write(std::string_view bytes);
   /// Makes everything durable, still under the temporary name.

@@ -22,7 +22,7 @@ class RowScorer {
   /// Returns the model's value for each token of such a batch: log-probability of the target, nats, or score.
   std::vector<float> score(const HostBatch& row, ProductRole role);
 
-  /// Returns true if a row of so many tokens needs more room than the rows before it, and grows the room for it.
+  /// Returns true if a row of this many tokens needs more room than the rows before it, and grows the room for it.
   bool needs_room(int64_t tokens);
   /// Prints the memory for rows that fit into the room. It allocates nothing; score() must not follow.
   void print_estimate();

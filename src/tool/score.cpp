@@ -148,7 +148,7 @@ void score(const Options& options) {
     refuse_command_line(of_texts.front() + " has no effect on --metric reward");
   }
   if (!reward && of_model)
-    refuse_command_line("--model, --adapter and --input belong to --metric reward, and --model to bertscore");
+    refuse_command_line("--model, --adapter and --input are for --metric reward, and --model also for bertscore");
   if (!reward) {
     TextScoreOptions texts = options.texts;
     texts.encoder = options.model.model;
@@ -171,9 +171,7 @@ Subcommand add_score(CLI::App& program) {
       "model, for pairs with their accuracy");
   app->add_option("--metric", options->metrics,
                   "some of bleu, chrf, chrf++, rouge1, rouge2, rougeL, rougeLsum, exact_match, token_f1, bertscore, or "
-                  "rouge for "
-                  "all of ROUGE; or reward: the score of a "
-                  "reward model")
+                  "rouge for all of ROUGE; or reward: the score of a reward model")
       ->delimiter(',')
       ->required();
   options->texts.add_to(*app);

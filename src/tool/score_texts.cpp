@@ -210,7 +210,7 @@ TextMetricOptions metric_options(const TextScoreOptions& options) {
   parsed.baseline = options.baseline;
   const bool has_value = parsed.smoothing == Smoothing::floor || parsed.smoothing == Smoothing::add_k;
   if (parsed.smooth_value && !has_value) {
-    refuse_command_line("--smooth-value belongs to --smooth-method floor or add-k");
+    refuse_command_line("--smooth-value needs --smooth-method floor or add-k");
   }
   if (parsed.smooth_value && !std::isfinite(*parsed.smooth_value)) {
     refuse_command_line("--smooth-value must be a finite number");
@@ -287,8 +287,9 @@ void TextScoreOptions::add_to(CLI::App& app) {
       app.add_option("--smooth-value", smooth_value, "value of floor (0.1) or add-k (1)")->check(CLI::Range(0.0, 1e6)),
       app.add_flag("--lowercase", lowercase, "BLEU and chrF without regard to case"),
       app.add_flag("--stem", stemmer, "ROUGE of Porter's stems"),
-      app.add_option("--layer", layer,
-                     "layer whose embeddings count; default: bert-score's for encoders of this shape, a decoder's last")
+      app.add_option(
+             "--layer", layer,
+             "layer whose embeddings are compared; default: bert-score's for encoders of this shape, a decoder's last")
           ->check(CLI::Range(1, 1000)),
       app.add_flag("--idf", idf, "BERTScore weighs tokens by how few references have them"),
       app.add_option("--baseline", baseline, "file of bert-score (LAYER,P,R,F), by which its scores are rescaled"),

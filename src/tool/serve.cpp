@@ -63,7 +63,7 @@ void serve(const DashboardOptions& options, pid_t parent) {
 }  // namespace
 
 Subcommand add_serve(CLI::App& program) {
-  CLI::App* app = program.add_subcommand("serve", "show runs in the browser while they go on");
+  CLI::App* app = program.add_subcommand("serve", "show runs in the browser while they run");
   const auto options = std::make_shared<DashboardOptions>();
   const auto parent = std::make_shared<pid_t>(0);
   app->add_option("RUN", options->runs, "folders of runs, or folders of such")->required();

@@ -13,7 +13,7 @@
 #include "core/kept_tokens.hpp"
 #include "core/number_text.hpp"
 #include "core/profile.hpp"
-#include "generate/growing_text.hpp"
+#include "generate/stop_texts.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/launcher.hpp"
 #include "rewards/reward_sums.hpp"
@@ -117,7 +117,7 @@ Rollouts::Outcome Rollouts::sample(const RolloutContext& run, int64_t iteration,
   }
   GenerationRequest wanted;
   throw_on_all_ranks(communicator, [&] { wanted = request(run, iteration, part, prompts); });
-  std::vector<GrowingText> texts;
+  std::vector<StopTextStream> texts;
   if (!parts_.sampling.stop.empty()) {
     for (const auto& prompt : wanted.prompts) texts.emplace_back(*parts_.tokenizer, prompt, parts_.sampling.stop);
     wanted.on_token = [&](size_t p, int32_t token) { return texts[p].add(token); };

@@ -11,7 +11,7 @@ places=$(objdump -d --no-show-raw-insn "$library" |
 # Converts an address in memory to an offset in the file, by the executable segment.
 read -r offset address < <(readelf -lW "$library" | awk '$1 == "LOAD" && / R E /{print $2, $3}')
 if [[ -z $name || -z $places || -z $address ]]; then
-  echo "make_trapping_onednn.sh: $library is no shared library of x86-64 that asks for the processor" >&2
+  echo "make_trapping_onednn.sh: $library is not an x86-64 shared library that queries the processor" >&2
   exit 65
 fi
 

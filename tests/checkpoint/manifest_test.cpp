@@ -113,7 +113,7 @@ TEST(Manifest, ListsTheValuesOfEachTensorWhereTheyDiffer) {
     EXPECT_NE(refusal(to_text(manifest)), "") << wrong;
   }
   manifest.schema.tensors[1].per_chunk[1] = 4;
-  EXPECT_THAT(difference(read, manifest.schema), HasSubstr("other numbers of values"));
+  EXPECT_THAT(difference(read, manifest.schema), HasSubstr("different numbers of values"));
 }
 
 TEST(Manifest, EveryFlippedBitAndEveryCutIsRefused) {

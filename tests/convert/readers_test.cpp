@@ -75,7 +75,7 @@ TEST(SettingsReaders, DuplicateKeys) {
               HasSubstr("f:3: 'a' is given twice, as '1' in line 1 and as '3'"));
   EXPECT_THAT(error_of(read_json_settings, "{\"a\": 1,\n\"a\": 2}"), HasSubstr("f:2: 'a' is given twice"));
   EXPECT_THAT(error_of(read_python_settings, "a = 1\na = 2\n"), HasSubstr("f:2: 'a' is given twice"));
-  EXPECT_EQ(read_yaml_settings("a: 1\na: 1\n", "f").members.size(), 1u) << "the same value twice is no conflict";
+  EXPECT_EQ(read_yaml_settings("a: 1\na: 1\n", "f").members.size(), 1u) << "the same value twice is not a conflict";
 }
 
 TEST(SettingsReaders, PythonIsLiteral) {

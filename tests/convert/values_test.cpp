@@ -20,7 +20,7 @@ TEST_F(ConvertTest, ValuesOfNoUseAreNotSupported) {
     EXPECT_EQ(out.findings[1].effect, Effect::unsupported) << line << ": " << out.findings[1].text;
   }
   EXPECT_THAT(of_text("a.yaml", "per_device_train_batch_size: 4.5\n", "transformers").findings[0].text,
-              HasSubstr("'4.5' is no count"));
+              HasSubstr("'4.5': must be a whole number above 0"));
   const Conversion control =
       of_text("a.yaml", "per_device_train_batch_size: 4\nwarmup_steps: 3\noutput_dir: out/a\n", "transformers");
   EXPECT_EQ(control.count(Effect::mapped), 3u);

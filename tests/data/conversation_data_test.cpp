@@ -126,7 +126,7 @@ TEST_F(ConversationData, CountsWhatIsLeftOut) {
     EXPECT_EQ(trained_text(data), "_a$_a$__$_a$");
     EXPECT_EQ(data.train->info().rows.used, 4);
     EXPECT_EQ(data.train->info().rows.untrained, 1) << "EOS alone follows nothing";
-    EXPECT_EQ(data.train->info().rows.duplicates, 2) << "the same tokens with another mask are no duplicate";
+    EXPECT_EQ(data.train->info().rows.duplicates, 2) << "the same tokens with another mask are not a duplicate";
     EXPECT_EQ(describe_rows(data.train->info().rows),
               "4 rows of conversations, 1 more left out: they have no token to train on, 2 duplicates");
   }

@@ -229,7 +229,7 @@ TEST(Curriculum, SamplesOfSeveralDocumentsHaveTheirMean) {
     sources.emplace_back(file, packing(mode), batch_of(length, 1, 1), 0);
     return sample_difficulties(sources, Kind::column);
   };
-  // Windows of 8 inputs have 6 of document 0 and 2 of 1; 4 of 1 and 4 of 2; the rest is no window.
+  // Windows of 8 inputs have 6 of document 0 and 2 of 1; 4 of 1 and 4 of 2; the rest is not a window.
   EXPECT_THAT(values(DataConfig::Packing::wrap, 8), ElementsAre(0.25, 1.5));
   EXPECT_THAT(values(DataConfig::Packing::greedy, 10), ElementsAre(0.5, 2.5));
   EXPECT_THAT(values(DataConfig::Packing::none, 10), ElementsAre(0, 1, 2, 3));

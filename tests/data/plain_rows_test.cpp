@@ -33,7 +33,7 @@ std::unique_ptr<Tokenizer> tokenizer_of(const test::Folder& files, bool bos) {
   return open_tokenizer(files.path());
 }
 
-/// The first token is no target, so that its mask does not count.
+/// The first token is not a target, so that its mask does not count.
 std::vector<int> mask_of_targets(std::vector<int> mask) {
   if (!mask.empty()) mask.front() = 0;
   return mask;

@@ -128,7 +128,7 @@ TEST(PreferenceRows, HaveTheTokensOfTrl) {
     ASSERT_EQ(encoded.size(), entry["answers"].size());
     const auto prompt = entry["prompt"].get<std::vector<int32_t>>();
     const auto* texts = std::get_if<PromptCompletion>(&documents.documents[0]);
-    const bool no_prompt = texts != nullptr && texts->prompt.empty();  // then BOS is no target either way
+    const bool no_prompt = texts != nullptr && texts->prompt.empty();  // then BOS is not a target either way
     for (size_t d = 0; d < encoded.size(); ++d, ++compared) {
       const auto answer = entry["answers"][d].get<std::vector<int32_t>>();
       std::vector<int32_t> ids = prompt;

@@ -168,9 +168,9 @@ TEST_F(PromptData, OtherRowsAreRefusedWithTheirLine) {
   EXPECT_THAT(refused_file("a.jsonl", std::string(three_rows) + "{\"question\": \"q\"}\n"),
               AllOf(HasSubstr("a.jsonl:4"), HasSubstr("there is no column 'prompt'"), HasSubstr("question")));
   EXPECT_THAT(refused_file("b.jsonl", "{\"prompt\": \"\"}\n"), AllOf(HasSubstr("b.jsonl:1"), HasSubstr("is empty")));
-  EXPECT_THAT(refused_file("c.txt", "a text"), AllOf(HasSubstr("c.txt"), HasSubstr("they are no prompts")));
+  EXPECT_THAT(refused_file("c.txt", "a text"), AllOf(HasSubstr("c.txt"), HasSubstr("they are not prompts")));
   config_.format = "alpaca";
-  EXPECT_THAT(refused_file("d.jsonl", R"({"instruction": "i", "output": "o"})"), HasSubstr("they are no prompts"));
+  EXPECT_THAT(refused_file("d.jsonl", R"({"instruction": "i", "output": "o"})"), HasSubstr("they are not prompts"));
   config_.format = "prompt";
   config_.use = DataUse::training;
   EXPECT_THAT(refused_file("e.jsonl", three_rows), HasSubstr("run.task = ppo and grpo are for"));

@@ -260,7 +260,7 @@ TEST_F(AdapterRun, IsExportedMergedEvaluatedAndContinued) {
   const std::string wider = (folder_ / "wider").string();
   const Outcome same = train("same", {"lora.path=" + wider, "lora.target_modules=.*[qv]_proj|.*down.*"});
   EXPECT_EQ(same.exit_code, 0) << same.output;
-  EXPECT_THAT(same.output, HasSubstr("which is ignored: target_modules c_attn; modules_to_save score"));
+  EXPECT_THAT(same.output, HasSubstr("they are ignored: target_modules c_attn; modules_to_save score"));
   EXPECT_EQ(evaluations("same"), evaluations("more"));
   const Outcome other = train("other", {"lora.path=" + at("one/adapter"), "lora.r=8"});
   EXPECT_EQ(other.exit_code, 78);

@@ -139,7 +139,7 @@ TEST_F(AddedTokensOfARun, AreCheckedAndNoted) {
   const Outcome bytes = run("bytes", {"data.tokenizer=bytes", "--check"});
   EXPECT_EQ(bytes.exit_code, 78) << bytes.output;
   EXPECT_THAT(bytes.output,
-              HasSubstr("data.add_tokens: data.tokenizer = bytes takes no further tokens (data.add_tokens)"));
+              HasSubstr("data.add_tokens: data.tokenizer = bytes cannot be given more tokens (data.add_tokens)"));
   EXPECT_EQ(run("twice", {"data.add_tokens=<a>, <a>", "--check"}).exit_code, 78);
 }
 

@@ -1,5 +1,6 @@
 """check_pages.py ROOT LLMTRAIN: what README.md and docs/ say exists. Links lead to files and anchors; files, tests,
-benchmarks and deck keys in inline code are there; decks name keys that exist; README keeps its size."""
+benchmarks and deck keys in inline code are there; decks name keys that exist; README keeps its size; pages begin with
+commands, have short paragraphs, and are linked."""
 import glob
 import os
 import re
@@ -7,19 +8,25 @@ import sys
 
 from pages import Page, commands, deck_keys, pages
 
-README_LIMITS = {"lines": 150, "words": 1300, "words of a paragraph": 60}
+README_LIMITS = {"lines": 150, "words": 900, "words of a paragraph": 60}
+PARAGRAPH_LIMIT = 110  # words, of a page of docs
+WITHOUT_COMMAND = ("docs/deck.md", "docs/glossary.md", "docs/design/", "docs/settings/")
 FOLDERS = ("src/", "kernels/", "tests/", "benchmarks/", "jobs/", "inputs/", "cmake/", "docs/", "modules/", "spack/", "spack_repo/")
+
+
+def is_table(line):
+    return line.startswith(("|", "#", "---|")) or " | " in line
 
 
 def paragraphs(page):
     """(line, text) of each paragraph of prose and each item of a list; tables and headings are not among them."""
     start, words = 0, []
     for number, line in page.prose + [(0, "")]:
-        if not line.strip() or line.startswith(("|", "#")) or re.match(r"^\s*([-*]|\d+\.) ", line):
+        if not line.strip() or is_table(line) or re.match(r"^\s*([-*]|\d+\.) ", line):
             if words:
                 yield start, " ".join(words)
             start, words = number, []
-            if not line.strip() or line.startswith(("|", "#")):
+            if not line.strip() or is_table(line):
                 continue
         start = start if words else number
         words.append(line.strip())
@@ -105,6 +112,30 @@ class Check:
                 self.blame(page, line, f"a paragraph of {len(prose_of(text))} words")
         return counts
 
+    def check_page(self, page):
+        """A page of docs begins with a command, and its paragraphs can be read."""
+        if not page.path.startswith(WITHOUT_COMMAND):
+            first = next((line for line in page.lines[1:] if line.strip()), "")
+            if not re.match(r"```(sh|console)$", first):
+                self.blame(page, 3, "the page does not begin with a command")
+        for line, text in paragraphs(page):
+            if len(prose_of(text)) > PARAGRAPH_LIMIT:
+                self.blame(page, line, f"a paragraph of {len(prose_of(text))} words (at most {PARAGRAPH_LIMIT})")
+
+    def check_linked(self):
+        """Every page of docs is reached from README.md by links."""
+        reached, queue = set(), ["README.md"]
+        while queue:
+            path = queue.pop()
+            if path in reached or path not in self.pages:
+                continue
+            reached.add(path)
+            for _, target in self.pages[path].links():
+                queue.append(os.path.normpath(os.path.join(os.path.dirname(path), target.partition("#")[0])))
+        for path, page in self.pages.items():
+            if path.startswith("docs/") and path not in reached:
+                self.blame(page, 1, "no page links to this one")
+
     def check_blocks(self, page):
         """Commands stand in blocks that are run or checked."""
         for block in page.blocks:
@@ -122,10 +153,16 @@ def controls(check):
                       "`fault.nonsense` `[nonsense]`")]
     check.check_links(page)
     check.check_code(page)
-    found = len(check.wrong)
-    check.wrong.clear()
-    if found != 7:
-        sys.exit(f"control: {found} of 7 mistakes were found")
+    page.lines = ["# Control", "", "A page of words.", ""]
+    page.prose += [(2, ""), (3, "word " * (PARAGRAPH_LIMIT + 1))]
+    check.check_page(page)
+    check.pages[page.path] = page
+    check.check_linked()
+    del check.pages[page.path]
+    found = len([line for line in check.wrong if line.startswith(page.path)])
+    check.wrong = []
+    if found != 10:
+        sys.exit(f"control: {found} of 10 mistakes were found")
 
 
 def main():
@@ -138,6 +175,9 @@ def main():
         check.check_decks(page)
         if not page.path.startswith("benchmarks/"):
             check.check_blocks(page)
+        if page.path.startswith("docs/"):
+            check.check_page(page)
+    check.check_linked()
     counts = check.check_readme()
     for line in check.wrong:
         print(line)

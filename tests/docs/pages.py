@@ -130,10 +130,10 @@ def check_command(root, command, keys):
                 script = path
         elif match := re.match(r"^build/\w+/benchmarks/(\w+)$", word):
             if not os.path.exists(os.path.join(root, "benchmarks", match.group(1) + ".cpp")):
-                wrong.append(f"{word} is no benchmark")
+                wrong.append(f"{word} is not a benchmark")
         elif match := re.match(r"^build/\w+/tests/test_(\w+)$", word):
             if not os.path.isdir(os.path.join(root, "tests", match.group(1))):
-                wrong.append(f"{word} is no test program")
+                wrong.append(f"{word} is not a test program")
         elif before == "--preset" and f'"name": "{word}"' not in presets:
             wrong.append(f"there is no preset {word}")
         elif match := re.match(r"^(\w+)\.(\w+)=", word):

@@ -331,7 +331,7 @@ const Fault& fault() {
     std::istringstream text(given);
     text >> found.kind >> rank >> found.number;
     const std::set<std::string> kinds = {"hang", "lost", "kernel", "ecc", "start"};
-    if (!text || !kinds.contains(found.kind)) fail("LLMTRAIN_EMULATOR_FAULT is no fault");
+    if (!text || !kinds.contains(found.kind)) fail("LLMTRAIN_EMULATOR_FAULT is not a fault");
     text >> found.kernel;
     return setting("OMPI_COMM_WORLD_RANK", 0) == rank ? found : Fault();
   }();

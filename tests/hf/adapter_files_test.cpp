@@ -96,10 +96,11 @@ TEST(AdapterModules, OneWarningNamesWhatAStoredAdapterNamesInVain) {
   const json config = {{"target_modules", {"q_proj", "c_attn", "Wqkv"}},  {"exclude_modules", {"zzz"}},
                        {"modules_to_save", {"score", "lm_head"}},         {"layers_to_transform", {0, 1, 2}},
                        {"rank_pattern", {{"q_proj", 4}, {"up_proj", 5}}}, {"alpha_pattern", {{"zz.*", 4}}}};
-  EXPECT_THAT(warnings(config),
-              ::testing::ElementsAre("adapter_config.json: it names what the model does not have, which is ignored: "
-                                     "target_modules Wqkv, c_attn; exclude_modules zzz; modules_to_save score; "
-                                     "layers_to_transform 2; rank_pattern up_proj; alpha_pattern zz.*"));
+  EXPECT_THAT(
+      warnings(config),
+      ::testing::ElementsAre("adapter_config.json: it names parameters that the model does not have; they are ignored: "
+                             "target_modules Wqkv, c_attn; exclude_modules zzz; modules_to_save score; "
+                             "layers_to_transform 2; rank_pattern up_proj; alpha_pattern zz.*"));
   EXPECT_THAT(warnings({{"target_modules", {"q_proj"}}}), ::testing::IsEmpty());
 }
 
@@ -115,7 +116,7 @@ TEST(AdapterModules, ErrorsNameWhatExists) {
       "target_modules: the model has no q_prj (did you mean q_proj?); it has down_proj, gate_proj, k_proj, o_proj, "
       "q_proj, up_proj, v_proj");
   EXPECT_THAT(error({{"target_modules", {"q_proj", "c_attn"}}}, model), HasSubstr("the model has no c_attn"));
-  EXPECT_THAT(error({{"target_modules", ".*q_prj"}}, model), HasSubstr("matches the whole name of no module"));
+  EXPECT_THAT(error({{"target_modules", ".*q_prj"}}, model), HasSubstr("does not match the full name of any module"));
   EXPECT_EQ(error({{"target_modules", {"lm_head"}}}, model), "none");
   EXPECT_EQ(error({{"target_modules", {"lm_head"}}, {"use_dora", true}}, model), "none");
   EXPECT_THAT(error({{"target_modules", {"wte"}}, {"use_dora", true}}, gpt2),
@@ -236,7 +237,7 @@ TEST(AdapterConfig, RefusesWhatItDoesNotKnow) {
                       [&] {
                         part_of({{"target_modules", slow}}, shape_of_model("llama").config);
                       }),
-              HasSubstr("target_modules: the regular expression matches the whole name of no module"));
+              HasSubstr("target_modules: the regular expression does not match the full name of any module"));
 }
 
 TEST(AdapterConfig, KeysThatPeftDoesNotHaveGiveOneWarning) {

@@ -148,7 +148,7 @@ TEST(MergeBase, MustBeTheOneThatTheAdapterNames) {
   }
   EXPECT_EQ(outcome("", false, model), "accepted");
   EXPECT_EQ(outcome(fs::absolute(model).string(), false, model), "accepted");
-  EXPECT_THAT(outcome("org/llama-2", false, model), HasSubstr("the adapter is one of 'org/llama-2'"));
+  EXPECT_THAT(outcome("org/llama-2", false, model), HasSubstr("the adapter was trained on 'org/llama-2'"));
   EXPECT_FALSE(fs::exists(folder.at("out")));
   EXPECT_EQ(outcome("org/llama-2", true, model), "accepted");
   EXPECT_THAT(outcome("phi3", false, models + "phi3"), HasSubstr("does not fit the model"));

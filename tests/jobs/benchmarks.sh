@@ -96,18 +96,18 @@ for name in torch safetensors tokenizers sentencepiece tiktoken; do
 done
 ABSENT=torch expect 0 'profile stub' products
 for section in pytorch first_step characters; do
-  NO_TCMALLOC=1 expect 66 "'' is no malloc for PyTorch" "$section"
+  NO_TCMALLOC=1 expect 66 "'' cannot be preloaded into PyTorch as its malloc" "$section"
   NO_TCMALLOC=1 TCMALLOC=none expect 0 'a row' "$section"
 done
-PRELOAD=$work/nowhere.so expect 66 "nowhere.so' is no malloc for PyTorch" pytorch
+PRELOAD=$work/nowhere.so expect 66 "nowhere.so' cannot be preloaded into PyTorch as its malloc" pytorch
 NO_TCMALLOC=1 expect 0 'a row' recompute
 MPIRUN=$work/nowhere/mpirun expect 66 'nowhere/mpirun cannot start 2 processes' profile transfers
 PYTHON=$work/nowhere/python expect 66 'nowhere/python does not start' optimizer
-ROUNDS=many expect 66 "'many' is no number of rounds" optimizer
-SCRATCH=$work/nowhere expect 66 'nowhere is no folder to write to' load
+ROUNDS=many expect 66 "'many' is not a number of rounds" optimizer
+SCRATCH=$work/nowhere expect 66 'nowhere is not a writable folder' load
 LLMTRAIN_DATA=$work expect 66 'has no folder tokenizer/' tokenizers
-TEXT=$work/nowhere.txt expect 66 'nowhere.txt'"' is no readable file" profile
-TEXT='' expect 66 'is no readable file (TEXT)' characters
+TEXT=$work/nowhere.txt expect 66 'nowhere.txt'"' is not a readable file" profile
+TEXT='' expect 66 'is not a readable file (TEXT)' characters
 TEXT='' expect 0 'characters: left out, TEXT names no file'
 ! grep -q char_model started || fail "characters without a text"
 # Everything that is missing is reported at once.

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t n = 256;  ///< tokens
 
-/// GPT-2 124M, or a Llama with grouped keys whose width is no multiple of the alignment.
+/// GPT-2 124M, or a Llama with grouped keys whose width is not a multiple of the alignment.
 ModelConfig model(ModelConfig::Family family) {
   ModelConfig c;
   c.family = family;

@@ -52,7 +52,7 @@ TEST(RewardFunctions, TheLastNumberOfAText) {
 
 TEST(RewardFunctions, RegexIsFoundAnywhere) {
   EXPECT_EQ(score("regex:^<think>.*</think>$", "<think>a</think>"), 1);
-  EXPECT_EQ(score("regex:^<think>.*</think>$", "<think>a\nb</think>"), 0) << "a dot is no line break";
+  EXPECT_EQ(score("regex:^<think>.*</think>$", "<think>a\nb</think>"), 0) << "a dot is not a line break";
   EXPECT_EQ(score("regex:(?s)^<think>.*</think>$", "<think>a\nb</think>"), 1);
   EXPECT_EQ(score("regex:^b", "a\nb"), 0) << "^ is the begin of the text";
   EXPECT_EQ(score("regex:happily", "they lived happily ever after"), 1);
@@ -99,7 +99,7 @@ TEST(RewardFunctions, RowsThatCannotBeScored) {
 }
 
 TEST(RewardFunctions, NamesOfMetricsAreUnique) {
-  RewardsConfig config;
+  RewardFunctionsConfig config;
   config.functions = {"regex:a", "model:folder", "regex:b", "exact:answer"};
   EXPECT_EQ(reward_names(config), (std::vector<std::string>{"regex", "model", "regex_2", "exact"}));
 }

@@ -59,7 +59,7 @@ TEST(ChoiceTask, PromptsAreThoseOfTheHarness) {
             "y\nC. z\nD. w\nAnswer:");
   EXPECT_EQ(mmlu.rows[0].choices[3].continuation, " D");
   const ChoiceTask marked = parse("\xEF\xBB\xBF\"Who?\",x,y,z,w,C\n", "a_test.csv");
-  EXPECT_THAT(marked.rows[0].choices[0].context, HasSubstr("\n\nWho?\nA. x")) << "a byte order mark is no text";
+  EXPECT_THAT(marked.rows[0].choices[0].context, HasSubstr("\n\nWho?\nA. x")) << "a byte order mark is not text";
   EXPECT_EQ(mmlu.rows[0].answer, 2);
   EXPECT_EQ(mmlu.rows[1].line, 3) << "the field before has a line end";
 
@@ -90,7 +90,7 @@ TEST(ChoiceTask, SaysWhatIsWrongWithFileAndLine) {
   EXPECT_THAT(second(R"({"context": "c", "choices": "xy", "answer": 0})"), HasSubstr("rows.jsonl:3: choices"));
   EXPECT_THAT(second(R"({"goal": "c"})"), HasSubstr("rows.jsonl:3: choices"));
   EXPECT_THAT(second("{"), HasSubstr("rows.jsonl:3: "));
-  EXPECT_THAT(error_of(R"({"goal": "c"})"), HasSubstr("the columns of no format of tasks: winogrande ("));
+  EXPECT_THAT(error_of(R"({"goal": "c"})"), HasSubstr("the columns of the row fit no format of tasks: winogrande ("));
   EXPECT_THAT(error_of("\n"), HasSubstr("rows.jsonl: there are no rows"));
   EXPECT_THAT(error_of(R"({"goal": "g", "sol1": "x", "sol2": "y"})"),
               HasSubstr("rows.jsonl:1: the row has no answer: neither a column label nor a file of labels"));

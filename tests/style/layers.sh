@@ -34,7 +34,7 @@ awk -v layers="$layers" '
   function blame(what) { print FILENAME ":" FNR ": " what; bad = 1 }
   FNR == 1 {
     own = layer_of(FILENAME)
-    if (own != "program" && !(own in known)) blame("folder " own " is no layer of CMakeLists.txt")
+    if (own != "program" && !(own in known)) blame("folder " own " is not a layer of CMakeLists.txt")
   }
   /^[ \t]*#[ \t]*include[ \t]*"/ {
     target = $0

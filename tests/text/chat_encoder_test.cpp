@@ -250,7 +250,7 @@ TEST(ChatEncoder, PromptsAndCompletions) {
       SCOPED_TRACE(name + " " + row.dump());
       EXPECT_EQ(encoded.ids, cases[i]["ids"].get<std::vector<int32_t>>());
       const size_t prompt =
-          row[0] == "" ? 0 : cases[i]["prompt"].get<size_t>();  // without one, BOS is no target either
+          row[0] == "" ? 0 : cases[i]["prompt"].get<size_t>();  // without one, BOS is not a target either
       std::vector<uint8_t> mask(encoded.ids.size(), 1);
       std::fill(mask.begin(), mask.begin() + static_cast<std::ptrdiff_t>(prompt), uint8_t{0});
       EXPECT_EQ(encoded.mask, mask);

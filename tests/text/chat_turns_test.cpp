@@ -93,7 +93,7 @@ TEST(ChatTurns, ABeginningThatIsRenderedOtherwise) {
                                          {"assistant", "<t>only</t>"},
                                          {"user", "z"},
                                          {"assistant", "<t>r</t>two"}});
-  EXPECT_EQ(trained(path, row), (Texts{"one<e>", "one<e>", "<e>", "r</t>two<e>"}));
+  EXPECT_EQ(trained(path, row), (Texts{"one<e>", "one<e>", "<e>", "<t>r</t>two<e>"}));
   EXPECT_EQ(trained(path, row, TrainOn::last), (Texts{"r</t>two<e>"}));
   Conversation divided = row;
   divided.prompt_messages = 6;
@@ -105,7 +105,7 @@ TEST(ChatTurns, ABeginningThatIsRenderedOtherwise) {
   EXPECT_THROW(trained(counts, row), UserError);
 }
 
-/// The name of a function that the answer of a tool repeats is no part of the call.
+/// The name of a function that the answer of a tool repeats is not part of the call.
 TEST(ChatTurns, TextThatIsRepeatedLater) {
   const std::string path = file_of(
       "echo",

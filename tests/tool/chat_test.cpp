@@ -140,6 +140,9 @@ TEST_F(ChatRender, SaysWhatIsNotRead) {
                                        "input:2: conversations[0].from: must be human"));
   const Outcome same = render({}, R"({"prompt": "p", "chosen": "a", "rejected": "a"})");
   EXPECT_THAT(same.out, HasSubstr("left out of training: both answers are equal"));
+  // A text of one token ends the one before it in a stream; an answer of one has nothing to train on.
+  EXPECT_THAT(render({}, R"({"text": "a"})").out, testing::Not(HasSubstr("left out")));
+  EXPECT_THAT(render({}, R"({"prompt": "", "completion": ""})").out, HasSubstr("left out of training: no token"));
 }
 
 /// The flags of rows name formats and columns as the deck does, in every subcommand that reads rows.

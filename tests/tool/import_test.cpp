@@ -186,7 +186,7 @@ TEST_F(Import, LlmCTokens) {
   header.resize(256);
   write("a.bin", bytes_of(header) + bytes_of<uint32_t>({128000, 70000, 5}));
   const auto wide = open_token_file(import({path("a.bin")}, "c.h5"));
-  EXPECT_THAT(ids_of(*wide), ElementsAre(128000, 70000, 5, 128001)) << "<|begin_of_text|> is no end: it stays";
+  EXPECT_THAT(ids_of(*wide), ElementsAre(128000, 70000, 5, 128001)) << "<|begin_of_text|> is not an end: it stays";
   EXPECT_EQ(wide->info().vocabulary_size, 128256);
 }
 

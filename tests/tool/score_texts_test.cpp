@@ -114,9 +114,9 @@ TEST_F(ScoreTexts, RefusesOptionsWithoutEffect) {
   EXPECT_THAT(message("chrf,token_f1", {"--tokenize", "char"}),
               HasSubstr("--tokenize has no effect on --metric chrf,token_f1"));
   EXPECT_THAT(message("bleu", {"--tokenize", "zh"}), HasSubstr("--tokenize must be one of 13a, intl, none, char"));
-  EXPECT_THAT(message("bleu", {"--smooth-value", "1"}), HasSubstr("--smooth-value belongs to"));
+  EXPECT_THAT(message("bleu", {"--smooth-value", "1"}), HasSubstr("--smooth-value needs"));
   EXPECT_THAT(message("reward", {}), HasSubstr("--hypotheses has no effect on --metric reward"));
-  EXPECT_THAT(message("bleu", {"--model", "x"}), HasSubstr("belong to --metric reward"));
+  EXPECT_THAT(message("bleu", {"--model", "x"}), HasSubstr("are for --metric reward"));
   EXPECT_EQ(score("chrf,rouge1", hypotheses_, {references_}, {"--stem", "--lowercase"}).code, 0);
 }
 

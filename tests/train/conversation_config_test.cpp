@@ -76,7 +76,7 @@ TEST(ConversationDeck, KeysAreRefusedWhereTheyHaveNoUse) {
   EXPECT_THAT(errors_with("sft", {"data.format=alpaca", "data.columns=completion:x"}),
               HasSubstr("'completion' is not a role of format alpaca"));
   EXPECT_THAT(errors_with("sft", {"data.columns=text:a", "data.text_column=b"}),
-              HasSubstr("another column of the text"));
+              HasSubstr("a different text column"));
   EXPECT_THAT(errors_with("sft", {"data.group_by_length=true", "data.shuffle=false"}), HasSubstr("needs data.shuffle"));
   EXPECT_THAT(errors_with("sft", {"data.max_tokens_per_batch=31"}), HasSubstr("31 is less than a sample can have"));
   EXPECT_THAT(errors_with("sft", {"data.max_tokens_per_batch=64", "parallel.reduction_groups=2"}),

@@ -99,7 +99,7 @@ TEST(DivergenceGuard, SpikesStandOut) {
   for (int64_t n = 1; n < 20; ++n) EXPECT_EQ(guard.check(n, loss(n), 1), "") << n;
   EXPECT_NE(guard.check(20, 4, 1), "");
   EXPECT_EQ(guard.check(21, loss(21), 1), "");
-  EXPECT_EQ(guard.check(22, 0.1, 1), "") << "below is no spike";
+  EXPECT_EQ(guard.check(22, 0.1, 1), "") << "below is not a spike";
   EXPECT_NE(guard.check(23, 100, 1), "");
   for (int64_t n = 0; n < 20; ++n) EXPECT_EQ(off.check(n, n == 15 ? 1e9 : loss(n), 1), "") << "off by default";
   RunState state;

@@ -162,7 +162,7 @@ TEST(CheckMemory, RefusesWhatIsBeyondTheLimitOrTheRanksShare) {
   const std::string share = device_memory_is_host() ? "share of the node is 1.00 MiB" : "share of the GPU is 1.00 MiB";
   EXPECT_THAT(refusal(2 * mib, 0, mib),
               HasSubstr("not enough memory: the run needs 2.00 MiB per rank, and a rank's " + share));
-  EXPECT_THAT(refusal(2 * mib, 3 * mib, mib), HasSubstr(share)) << "a limit is no promise";
+  EXPECT_THAT(refusal(2 * mib, 3 * mib, mib), HasSubstr(share)) << "a limit is not a promise";
 }
 
 }  // namespace

@@ -294,8 +294,9 @@ TEST_F(OwnStates, AreNotThoseOfAnotherOptimizer) {
     FAIL() << "states of another optimizer were loaded";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::bad_content);
-    EXPECT_THAT(error.what(),
-                HasSubstr("it holds 'master' (fp32), 'm' (uint8), 'm.scale' (fp32), 'v' (fp32) of another optimizer"));
+    EXPECT_THAT(
+        error.what(),
+        HasSubstr("it has the state 'master' (fp32), 'm' (uint8), 'm.scale' (fp32), 'v' (fp32) of another optimizer"));
   }
 }
 

@@ -65,7 +65,7 @@ TEST(RolloutDeck, KeysAreRefusedWhereTheyHaveNoUse) {
   EXPECT_THAT(errors_with("grpo", {"data.overflow=split"}), HasSubstr("truncate_left"));
   EXPECT_THAT(errors_with("grpo", {"data.packing=wrap"}), HasSubstr("data.packing"));
   EXPECT_THAT(errors_with("grpo", {"data.train=builtin:stories"}), HasSubstr("run.task = grpo trains on prompts"));
-  EXPECT_THAT(errors_with("grpo", {"data.format=alpaca"}), HasSubstr("they are no prompts"));
+  EXPECT_THAT(errors_with("grpo", {"data.format=alpaca"}), HasSubstr("they are not prompts"));
   EXPECT_THAT(errors_with("sft", {"data.format=prompt"}, false), HasSubstr("which run.task = ppo and grpo are for"));
   EXPECT_THAT(errors_with("grpo", {}, false), HasSubstr("needs at least one function"));
   EXPECT_THAT(errors_with("sft", {}), AllOf(HasSubstr("rewards.functions: run.task = sft does not use it"),

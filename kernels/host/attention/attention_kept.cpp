@@ -20,7 +20,7 @@ using namespace host;
 
 /// The state of one head of keys of one text.
 struct Head {
-  char* keys;  ///< of place 0; values are `values` bytes behind
+  char* keys;  ///< of place 0; values are `values` bytes after it
   int64_t stride, bytes, values;
   float* sums;
   int32_t* positions;
@@ -41,7 +41,7 @@ struct Head {
     last = kept.budgets.as<int32_t>()[2 * text + 1];
   }
 
-  /// `key`: of a row of qkv, whose value is `values` bytes behind.
+  /// `key`: of a row of qkv, whose value is `values` bytes after it.
   void store(int64_t place, const char* key, int64_t position, float sum) {
     std::memcpy(keys + place * stride, key, static_cast<size_t>(bytes));
     std::memcpy(keys + place * stride + values, key + values, static_cast<size_t>(bytes));

@@ -27,7 +27,7 @@ class MicroProduct final : public BlockProduct {
   }
 
   void run(const void* a, const void* b, float* c, void* scratch) const override {
-    if (has_tiles_) kernel_->enter();
+    if (has_tiles_) kernel_->configure_thread();
     LLMTRAIN_CHECK(kernel_->run(a, b, c, scratch, 0), "a oneDNN micro-kernel failed");
   }
 

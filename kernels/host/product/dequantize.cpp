@@ -4,9 +4,9 @@
 
 #include "core/profile.hpp"
 #include "device/processor.hpp"
-#include "kernels/block_codes.hpp"
 #include "kernels/dynamic_map.hpp"
 #include "kernels/host/parallel.hpp"
+#include "kernels/quantize.hpp"
 
 namespace llmtrain {
 

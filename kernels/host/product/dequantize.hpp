@@ -116,7 +116,7 @@ class Dequantizer {
  private:
   using Index = typename BitsOf<V>::Unsigned;
 
-  /// Numbers that are no NaN, rounded to bf16.
+  /// Numbers that are not NaN, rounded to bf16.
   static V round_numbers(V v) {
     const auto u = std::bit_cast<Index>(v);
     return std::bit_cast<V>((u + 0x7FFFu + ((u >> 16) & 1u)) & 0xFFFF0000u);

@@ -183,8 +183,8 @@ void GemmPlan::finish_swapped(const Operands& o, const float* from, int64_t row,
 }
 
 void GemmPlan::multiply(Worker& w, const TileKernel* kernel, const void* a, const void* b, float* sums) const {
-  if (kernel != w.entered) kernel->enter();
-  w.entered = kernel;
+  if (kernel != w.configured) kernel->configure_thread();
+  w.configured = kernel;
   w.good &= kernel->run(a, b, sums, w.scratch, w.thread);
 }
 
@@ -249,7 +249,7 @@ void GemmPlan::run(const GemmOperands& operands) {
       if (k != nullptr) k->prepare(threads);
     }
   }
-  const Room r = room();
+  const BufferSizes r = buffer_sizes();
   char* memory = workspace(r.bytes(threads));
   char* owns = memory + r.shared();
   char* added = memory + r.packed_a + r.packed_b + r.wide_c;

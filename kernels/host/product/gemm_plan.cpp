@@ -144,10 +144,10 @@ int GemmPlan::thread_count() const {
   return multiplications <= small_product ? 1 : host::thread_count();
 }
 
-GemmPlan::Room GemmPlan::room() const {
+GemmPlan::BufferSizes GemmPlan::buffer_sizes() const {
   const auto pages = [](int64_t bytes) { return divide_up(bytes, workspace_alignment) * workspace_alignment; };
   const int64_t segment = k_blocks_at_a_time_ * panel_element_;  // bytes per element of a k-block
-  Room r{};
+  BufferSizes r{};
   if (pack_a_) r.packed_a = pages(rows_at_a_time_ * tile_rows_ * packed_row_ * segment);
   if (share_b_) r.packed_b = pages(panels_at_a_time_ * panel_width * k_block_ * segment);
   if (accumulator_ == Accumulator::shared) r.wide_c = pages(shape_.m * shape_.n * 4);

@@ -27,7 +27,7 @@ class GemmPlan {
   GemmPlan(const GemmShape& shape, const ProductKernels& kernels);
   void run(const GemmOperands& operands);
   /// Bytes of workspace() for a run with the current number of threads. Needs no kernels.
-  int64_t workspace_bytes() const { return room().bytes(thread_count()); }
+  int64_t workspace_bytes() const { return buffer_sizes().bytes(thread_count()); }
 
  private:
   static constexpr int64_t panel_width = 64;  ///< columns of a packed B panel
@@ -59,13 +59,13 @@ class GemmPlan {
     float* c_tile;
     char* b_block;
     char* scratch;
-    const TileKernel* entered = nullptr;
+    const TileKernel* configured = nullptr;
     bool good = true;
   };
   enum class Accumulator : uint8_t { direct, tile, shared };  ///< destination of fp32 sums: C, a thread's tile, wide_c
 
   /// Bytes of a run's buffers beside its operands, each rounded to whole pages.
-  struct Room {
+  struct BufferSizes {
     int64_t packed_a, packed_b, wide_c;
     int64_t packed_p, packed_q;  ///< whole, since the added product's rank is small
     int64_t c_tile, b_block;
@@ -79,7 +79,7 @@ class GemmPlan {
   void make_kernels();
   TileKernel* make_kernel(TileShape shape, bool last_rows, bool last_columns);
   int thread_count() const;
-  Room room() const;
+  BufferSizes buffer_sizes() const;
   TileKernel* kernel(bool last_rows, bool last_columns, bool last_k_block, bool add) const {
     return kernels_[(last_rows ? 8u : 0u) | (last_columns ? 4u : 0u) | (last_k_block ? 2u : 0u) | (add ? 1u : 0u)];
   }

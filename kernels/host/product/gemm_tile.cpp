@@ -172,7 +172,7 @@ class MicroKernel : public TileKernel {
     scratch_bytes_ = static_cast<int64_t>(bytes);
   }
   int64_t scratch_bytes() const override { return scratch_bytes_; }
-  void enter() const override { dnnl_brgemm_set_hw_context(kernel_.get()); }
+  void configure_thread() const override { dnnl_brgemm_set_hw_context(kernel_.get()); }
   bool run(const void* a, const void* b, void* c, void* scratch, int /*thread*/) const override {
     static constexpr std::array<dnnl_dim_t, 2> no_offsets{};  // a batch of one
     return dnnl_brgemm_execute(kernel_.get(), a, b, no_offsets.data(), c, scratch) == dnnl_success;

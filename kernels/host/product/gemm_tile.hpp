@@ -28,7 +28,7 @@ class TileKernel {
   virtual void prepare(int /*threads*/) {}
   virtual int64_t scratch_bytes() const = 0;  ///< per thread
   /// Configures the processor before run() (AMX tiles); needed after a different kernel.
-  virtual void enter() const {}
+  virtual void configure_thread() const {}
   /// Returns false on failure.
   virtual bool run(const void* a, const void* b, void* c, void* scratch, int thread) const = 0;
 };
@@ -37,7 +37,7 @@ class TileKernel {
 bool onednn_has_micro_kernels();
 /// Creates oneDNN's micro-kernel, or null if the processor has none for this dtype.
 std::unique_ptr<TileKernel> make_micro_kernel(const TileShape& shape);
-/// Resets the state that enter() left in the calling thread.
+/// Resets the state that configure_thread() left in the calling thread.
 void leave_micro_kernels();
 /// Creates a matmul primitive for one thread; fp32 only.
 std::unique_ptr<TileKernel> make_primitive_kernel(const TileShape& shape);

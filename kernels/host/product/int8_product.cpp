@@ -187,14 +187,14 @@ class Int8Product {
       pack_int8_rows(panel + j, rows, w_.columns, x_.layout().padded_columns(), row_sums);
       std::memcpy(of_rows + j, &row_sums, sizeof row_sums);
     }
-    const TileKernel* entered = nullptr;
+    const TileKernel* configured = nullptr;
     for (int64_t block = begin; block < end; ++block) {
       const int64_t first = block * panel_rows, rows = std::min(panel_rows, x_.rows() - first);
       for (int64_t k = 0; k < blocks; ++k) {
         const bool last_rows = first + panel_rows >= x_.rows(), last_block = k + 1 == blocks;
         const TileKernel* kernel = tiles.of[last_rows ? 1 : 0][last_block ? 1 : 0][k > 0 ? 1 : 0];
-        if (kernel != entered) kernel->enter();
-        entered = kernel;
+        if (kernel != configured) kernel->configure_thread();
+        configured = kernel;
         const bool good =
             kernel->run(x_.bytes(first, k), panel + k * Int8Layout::block / 4 * int8_panel_width, sums, scratch, 0);
         LLMTRAIN_CHECK(good, "oneDNN failed in a product of codes");

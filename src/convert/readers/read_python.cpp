@@ -69,7 +69,7 @@ class Reader {
     builder_.add(map, dot == std::string::npos ? name : name.substr(dot + 1), std::move(value));
   }
 
-  /// The value behind `=`; where that is no literal, the reason.
+  /// The value after `=`; where that is not a literal, the reason.
   SettingValue assigned_value() {
     if (token().is("=")) fail_unexpected();
     try {
@@ -179,7 +179,7 @@ class Reader {
 
   SettingValue number() {
     SettingValue value = SettingValue::scalar(Kind::number, token().text, token().line);
-    if (!value.number()) builder_.fail(value.line, printable(value.text) + " is no decimal number");
+    if (!value.number()) builder_.fail(value.line, printable(value.text) + ": must be a decimal number");
     ++at_;
     return value;
   }

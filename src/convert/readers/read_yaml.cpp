@@ -89,7 +89,7 @@ class Reader {
           "tag:yaml.org,2002:bool", "tag:yaml.org,2002:null", "tag:yaml.org,2002:seq", "tag:yaml.org,2002:map"}) {
       if (text == known) return;
     }
-    builder_.fail(line, "the tag " + printable(text) + " stands for an object of a program; write its values");
+    builder_.fail(line, "the tag " + printable(text) + " denotes an object of a program; write its values");
   }
 
   SettingValue scalar(const yaml_event_t& event, int line) const {
@@ -115,7 +115,7 @@ class Reader {
     std::vector<SettingValue> merged;
     for (Event event = next(); event->type != YAML_MAPPING_END_EVENT; event = next()) {
       const int line = line_of(*event);
-      if (event->type != YAML_SCALAR_EVENT) builder_.fail(line, "a key is no text");
+      if (event->type != YAML_SCALAR_EVENT) builder_.fail(line, "keys must be strings");
       const std::string name(reinterpret_cast<const char*>(event->data.scalar.value), event->data.scalar.length);
       SettingValue member = value(next(), depth + 1);
       if (member.items.empty() && member.members.empty()) member.line = line;
@@ -144,7 +144,7 @@ class Reader {
 
   SettingValue copy(const std::string& anchor, int line) {
     const auto found = anchors_.find(anchor);
-    if (found == anchors_.end()) builder_.fail(line, "no anchor &" + printable(anchor) + " stands before this alias");
+    if (found == anchors_.end()) builder_.fail(line, "no anchor &" + printable(anchor) + " precedes this alias");
     builder_.count(line, count_values(found->second));
     return found->second;
   }

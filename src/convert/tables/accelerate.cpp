@@ -6,7 +6,7 @@ namespace {
 
 std::string set_launch(Draft& draft, const SettingValue&) {
   draft.remark(
-      "Accelerate's file tells how a job is launched: convert the settings of the training, too, and add these.");
+      "Accelerate's file describes how a job is launched: convert the settings of the training, too, and add these.");
   return "";
 }
 

@@ -18,7 +18,7 @@ std::string set_tf32(Draft& draft, const SettingValue& value) { return set_flex_
 /// Sets every_epochs of a section from a number of times in each epoch; 0 is never.
 std::string set_times_per_epoch(Draft& draft, const SettingValue& value, const std::string& section) {
   const std::optional<double> times = value.number();
-  if (!times || *times < 0) return value.print() + " is no number of times";
+  if (!times || *times < 0) return value.print() + ": must be a number of times";
   if (*times == 0) return draft.set_text(section + ".every_steps", "0");
   return draft.set_text(section + ".every_epochs", print_number(1 / *times));
 }
@@ -37,14 +37,14 @@ std::string set_wandb(Draft& draft, const SettingValue& value) {
 
 /// Keeps the batch of a GPU and the sequences of a step of one GPU until both are known: passes are their ratio.
 std::string set_batch_fact(Draft& draft, const SettingValue& value, std::string_view fact) {
-  if (value.integer().value_or(0) < 1) return value.print() + " is no number of sequences";
+  if (value.integer().value_or(0) < 1) return value.print() + ": must be a number of sequences";
   draft.set_fact(fact, std::to_string(*value.integer()));
   const int64_t micro = draft.fact_count("micro").value_or(0), whole = draft.fact_count("batch_of_gpu").value_or(0);
   const Draft::Given* const passes = draft.fact("accumulation");
   if (micro == 0 || whole == 0 || (passes && draft.is_default())) return "";
-  if (passes) return passes->origin + " tells the passes already";
+  if (passes) return passes->origin + " determines the passes already";
   draft.set_fact("accumulation", std::to_string(std::max<int64_t>(whole / micro, 1)));
-  return whole % micro == 0 ? "" : fmt::format("{} is no multiple of the {} sequences of a pass", whole, micro);
+  return whole % micro == 0 ? "" : fmt::format("{} is not a multiple of the {} sequences of a pass", whole, micro);
 }
 std::string set_micro(Draft& draft, const SettingValue& value) { return set_batch_fact(draft, value, "micro"); }
 std::string set_batch(Draft& draft, const SettingValue& value) { return set_batch_fact(draft, value, "batch_of_gpu"); }
@@ -135,25 +135,23 @@ constexpr std::string_view chat_templates =
 
 constexpr Entry entries[] = {
     derived("base_model", "model", "model.path"),
-    no_effect(
-        "base_model_config cls_model_config tokenizer_config model_type tokenizer_type tokenizer_use_fast "
-        "tokenizer_legacy "
-        "tokenizer_use_mistral_common tokenizer_save_jinja_files processor_type processor_kwargs trust_remote_code "
-        "experimental_skip_move_to_device use_kernels revision_of_model type_of_model is_falcon_derived_model "
-        "is_llama_derived_model is_mistral_derived_model is_qwen_derived_model low_cpu_mem_usage device device_map",
-        "config.json and the tokenizer's files in model.path tell"),
-    unsupported(
-        "overrides_of_model_config overrides_of_model_kwargs model_quantization_config "
-        "model_quantization_config_kwargs "
-        "use_onebitllms gptq experts_implementation quantize_moe_experts ple_cpu_offload llama4_linearized_experts",
-        "the folder's config.json, and [quantization]"),
+    no_effect("base_model_config cls_model_config tokenizer_config model_type tokenizer_type tokenizer_use_fast "
+              "tokenizer_legacy tokenizer_use_mistral_common tokenizer_save_jinja_files processor_type "
+              "processor_kwargs trust_remote_code experimental_skip_move_to_device use_kernels revision_of_model "
+              "type_of_model is_falcon_derived_model is_llama_derived_model is_mistral_derived_model "
+              "is_qwen_derived_model low_cpu_mem_usage device device_map",
+              "follows from config.json and the tokenizer's files in model.path"),
+    unsupported("overrides_of_model_config overrides_of_model_kwargs model_quantization_config "
+                "model_quantization_config_kwargs use_onebitllms gptq experts_implementation quantize_moe_experts "
+                "ple_cpu_offload llama4_linearized_experts",
+                "the folder's config.json, and [quantization]"),
     no_effect("hub_model_id hub_strategy hub_revision save_safetensors push_dataset_to_hub hf_use_auth_token",
               "nothing is sent over the network"),
     Entry{"rl", Effect::mapped, "run.task, dpo.loss", "dpo ipo=dpo kto orpo simpo grpo", {}, "task", set_rl},
     mapped("reward_model", "run.task", "true=reward false="),
     unsupported("process_reward_model ebft qat trainer_cls diffusion llmcompressor dynamic_checkpoint "
-                "dynamic_checkpoint.enabled "
-                "dynamic_checkpoint.check_interval dynamic_checkpoint.trigger_file_path quantization",
+                "dynamic_checkpoint.enabled dynamic_checkpoint.check_interval dynamic_checkpoint.trigger_file_path "
+                "quantization",
                 "the tasks of run.task; a signal saves a checkpoint at once"),
     no_effect("num_labels", "a reward model has one score"),
     unsupported("plugins", "kernels and losses are built in",
@@ -162,7 +160,7 @@ constexpr Entry entries[] = {
                 "axolotl.integrations.kernels.KernelsPlugin axolotl.integrations.spectrum.SpectrumPlugin"),
     unsupported("use_scattermoe use_sonicmoe use_dsv4_kernels use_glm_dsa_kernels expert_parallel_size "
                 "dsv4_fp4_grouped_mode nvfp4_merge_aware",
-                "models with experts are not there", "1"),
+                "models with experts are not supported", "1"),
     no_effect("expert_parallel_num_nvl_bytes expert_parallel_token_capacity", "belongs to expert_parallel_size"),
     no_effect("gptq_groupsize gptq_model_v1 gptq_disable_exllama", "belongs to gptq"),
     mapped("dpo_label_smoothing", "dpo.label_smoothing"),
@@ -256,20 +254,18 @@ constexpr Entry entries[] = {
           "files; the rows of the hub's data sets have to be written to files"),
     mapped("shuffle_merged_datasets", "data.shuffle"),
     no_effect("shuffle_before_merging_datasets dataset_prepared_path dataset_shard_num dataset_shard_idx "
-              "skip_prepare_dataset "
-              "num_dataset_shards_to_save dataset_processes dataset_num_proc dataset_keep_in_memory is_preprocess "
-              "preprocess_iterable "
-              "total_num_tokens total_supervised_tokens axolotl_config_path streaming streaming_multipack_buffer_size "
-              "pretrain_multipack_buffer_size pretrain_multipack_attn pretraining_sample_concatenation",
+              "skip_prepare_dataset num_dataset_shards_to_save dataset_processes dataset_num_proc "
+              "dataset_keep_in_memory is_preprocess preprocess_iterable total_num_tokens total_supervised_tokens "
+              "axolotl_config_path streaming streaming_multipack_buffer_size pretrain_multipack_buffer_size "
+              "pretrain_multipack_attn pretraining_sample_concatenation",
               "text is tokenized once, in parallel, into data.cache, and read in parts"),
     unsupported("dataset_exact_deduplication", "llmtool validate counts duplicates"),
-    mapped("val_set_size", "data.validation_fraction", {}, "a fraction; a number of rows is none"),
+    mapped("val_set_size", "data.validation_fraction", {}, "a fraction; a number of rows is not supported"),
     derived("world_size", "world", "batch.global"),
     no_effect("ddp remove_unused_columns accelerator_config local_rank ddp_find_unused_parameters",
               "MPI gives the ranks"),
     no_effect("do_causal_lm_eval eval_causal_lm_metrics do_bench_eval bench_dataset bench_split eval_table_size "
-              "eval_max_new_tokens "
-              "eval_sequence_len eval_batch_size",
+              "eval_max_new_tokens eval_sequence_len eval_batch_size",
               "evaluation.metrics and evaluation.tasks"),
     mapped("loss_watchdog_threshold", "divergence.spike_z_score", "0=", "the threshold here is in standard deviations"),
     mapped("loss_watchdog_patience", "divergence.max_bad_steps"),
@@ -301,17 +297,15 @@ constexpr Entry entries[] = {
               "data.add_tokens adds rows, which begin as the mean of the others"),
     no_effect(
         "xformers_attention sdp_attention flex_attention flex_attn_compile_kwargs flash_attention "
-        "flash_attn_cross_entropy "
-        "flash_attn_fuse_mlp flash_optimum sage_attention eager_attention attn_implementation gemma4_hybrid_attn_impl "
-        "cut_cross_entropy liger_rope liger_rms_norm liger_rms_norm_gated liger_layer_norm liger_glu_activation "
-        "liger_swiglu liger_cross_entropy liger_fused_linear_cross_entropy large_head_attention flash_attn_d512 "
-        "sdpa_varlen fused_attn_kernel lora_mlp_kernel lora_qkv_kernel "
-        "lora_o_kernel "
+        "flash_attn_cross_entropy flash_attn_fuse_mlp flash_optimum sage_attention eager_attention attn_implementation "
+        "gemma4_hybrid_attn_impl cut_cross_entropy liger_rope liger_rms_norm liger_rms_norm_gated liger_layer_norm "
+        "liger_glu_activation liger_swiglu liger_cross_entropy liger_fused_linear_cross_entropy large_head_attention "
+        "flash_attn_d512 sdpa_varlen fused_attn_kernel lora_mlp_kernel lora_qkv_kernel lora_o_kernel "
         "lora_embedding_kernel chunked_cross_entropy chunked_cross_entropy_num_chunks tiled_mlp tiled_mlp_num_shards "
         "tiled_mlp_use_original_mlp torch_compile_options deepcompile",
         "attention, the loss and adapters are fused already"),
     unsupported("s2_attention scaling_softmax use_eaft", "model.sliding_window, and the cross-entropy"),
-    no_effect("scaling_softmax_factor scaling_softmax_bias eaft_alpha eaft_k", "belongs to keys that are not there"),
+    no_effect("scaling_softmax_factor scaling_softmax_bias eaft_alpha eaft_k", "belongs to unsupported keys"),
     unsupported("rope_scaling", "rope_scaling in the config.json of model.path; model.rope_scaling is for new models"),
     no_effect("fsdp_version fsdp_final_state_dict_type", "checkpoints can be read by any number of ranks"),
     unsupported("dp_shard_size dp_replicate_size sequence_parallel_degree context_parallel_size tensor_parallel_size",
@@ -330,16 +324,14 @@ constexpr Entry entries[] = {
     mapped("optimizer", "optimizer.name", optimizers, "adamw or adamw_8bit"),
     mapped("lr_scheduler", "schedule.name", schedulers, "cosine"),
     unsupported("embedding_lr embedding_lr_scale lr_groups lr_quadratic_warmup cosine_constant_lr_ratio lr_div_factor "
-                "torchdistx_path "
-                "jagged_restart_steps jagged_restart_warmup_steps jagged_restart_anneal_steps adam_epsilon2 adam_beta3",
+                "torchdistx_path jagged_restart_steps jagged_restart_warmup_steps jagged_restart_anneal_steps "
+                "adam_epsilon2 adam_beta3",
                 "the keys of [schedule]; lora.learning_rate_ratio"),
     derived("cosine_min_lr_ratio", "min_lr_rate", "schedule.min_learning_rate"),
     no_effect("dion_lr dion_momentum dion_rank_fraction dion_rank_multiple_of qgalore_rank qgalore_update_proj_gap "
-              "qgalore_scale "
-              "qgalore_proj_type qgalore_proj_quant qgalore_proj_bits qgalore_proj_group_size qgalore_cos_threshold "
-              "qgalore_gamma_proj "
-              "qgalore_queue_size",
-              "belongs to an optimizer that is not there"),
+              "qgalore_scale qgalore_proj_type qgalore_proj_quant qgalore_proj_bits qgalore_proj_group_size "
+              "qgalore_cos_threshold qgalore_gamma_proj qgalore_queue_size",
+              "belongs to an unsupported optimizer"),
     derived("num_epochs", "epochs", "run.epochs"),
     ruled("evals_per_epoch", set_evaluations_per_epoch, "evaluation.every_epochs, evaluation.every_steps"),
     ruled("saves_per_epoch", set_saves_per_epoch, "checkpoint.every_epochs, checkpoint.every_steps"),
@@ -354,19 +346,16 @@ constexpr Entry entries[] = {
     mapped("wandb_entity", "wandb.entity"),
     no_effect("wandb_run_id wandb_mode wandb_watch wandb_log_model", "one offline run for each run directory"),
     unsupported("use_mlflow use_comet use_trackio use_otel_metrics use_swanlab", "log.sinks = tensorboard"),
-    no_effect(
-        "mlflow_tracking_uri mlflow_experiment_name mlflow_run_name hf_mlflow_log_artifacts comet_api_key "
-        "comet_workspace "
-        "comet_project_name comet_experiment_key comet_mode comet_online comet_experiment_config trackio_project_name "
-        "trackio_run_name otel_metrics_host otel_metrics_port swanlab_project swanlab_workspace swanlab_mode "
-        "swanlab_description swanlab_experiment_name swanlab_log_model swanlab_log_completions "
-        "swanlab_completion_log_interval swanlab_completion_max_buffer",
-        "nothing is sent over the network"),
+    no_effect("mlflow_tracking_uri mlflow_experiment_name mlflow_run_name hf_mlflow_log_artifacts comet_api_key "
+              "comet_workspace comet_project_name comet_experiment_key comet_mode comet_online comet_experiment_config "
+              "trackio_project_name trackio_run_name otel_metrics_host otel_metrics_port swanlab_project "
+              "swanlab_workspace swanlab_mode swanlab_description swanlab_experiment_name swanlab_log_model "
+              "swanlab_log_completions swanlab_completion_log_interval swanlab_completion_max_buffer",
+              "nothing is sent over the network"),
     unsupported("lisa_n_layers", "run.finetuning = freeze"),
     no_effect("lisa_step_interval lisa_layers_attribute", "belongs to LISA"),
     no_effect("gradio_title gradio_share gradio_server_name gradio_server_port gradio_max_new_tokens "
-              "gradio_temperature use_ray "
-              "ray_run_name ray_num_workers resources_per_worker",
+              "gradio_temperature use_ray ray_run_name ray_num_workers resources_per_worker",
               "mpirun or srun starts the ranks; llmtool generate writes text"),
     mapped("chat_template", "chat.template", chat_templates),
     ruled("chat_template_jinja", set_jinja_template, "chat.template"),

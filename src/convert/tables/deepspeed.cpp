@@ -28,8 +28,7 @@ constexpr Entry entries[] = {
     mapped("optimizer.params.weight_decay", "optimizer.weight_decay"),
     mapped("optimizer.params.adam_w_mode", "optimizer.weight_decay", "true=", "the decay is decoupled, as in AdamW"),
     mapped("optimizer.params.momentum", "optimizer.momentum"),
-    no_effect("optimizer.params.torch_adam optimizer.params.bias_correction "
-              "optimizer.params.freeze_step "
+    no_effect("optimizer.params.torch_adam optimizer.params.bias_correction optimizer.params.freeze_step "
               "optimizer.params.cuda_aware optimizer.params.comm_backend_name optimizer.legacy_fusion",
               "AdamW is torch's, with decoupled decay and bias correction"),
     ruled("scheduler.type", set_scheduler, "schedule.name",
@@ -38,7 +37,7 @@ constexpr Entry entries[] = {
     mapped("scheduler.params.warmup_max_lr", "schedule.learning_rate"),
     derived("scheduler.params.warmup_num_steps", "warmup_steps", "schedule.warmup_steps"),
     derived("scheduler.params.warmup_type", "warmup_type", "schedule.warmup_steps", "linear log",
-            "linear; log, DeepSpeed's default, is not there"),
+            "linear; log, DeepSpeed's default, is not supported"),
     no_effect("scheduler.params.last_batch_iteration", "a run resumes by itself"),
     derived("scheduler.params.total_num_steps", "max_steps", "run.max_steps"),
     derived("scheduler.params.cos_min_ratio", "min_lr_rate", "schedule.min_learning_rate"),
@@ -74,21 +73,20 @@ constexpr Entry entries[] = {
         "zero_optimization.allgather_partitions zero_optimization.allgather_bucket_size zero_optimization.overlap_comm "
         "zero_optimization.reduce_scatter zero_optimization.reduce_bucket_size zero_optimization.contiguous_gradients "
         "zero_optimization.load_from_fp32_weights zero_optimization.elastic_checkpoint "
-        "zero_optimization.sub_group_size "
-        "zero_optimization.stage3_max_live_parameters zero_optimization.stage3_max_reuse_distance "
-        "zero_optimization.stage3_prefetch_bucket_size zero_optimization.stage3_param_persistence_threshold "
+        "zero_optimization.sub_group_size zero_optimization.stage3_max_live_parameters "
+        "zero_optimization.stage3_max_reuse_distance zero_optimization.stage3_prefetch_bucket_size "
+        "zero_optimization.stage3_param_persistence_threshold "
         "zero_optimization.stage3_gather_16bit_weights_on_model_save "
         "zero_optimization.stage3_gather_fp16_weights_on_model_save "
         "zero_optimization.stage3_module_granularity_threshold "
-        "zero_optimization.stage3_use_all_reduce_for_fetch_params "
-        "zero_optimization.model_persistence_threshold zero_optimization.stage3_model_persistence_threshold "
-        "zero_optimization.round_robin_gradients "
+        "zero_optimization.stage3_use_all_reduce_for_fetch_params zero_optimization.model_persistence_threshold "
+        "zero_optimization.stage3_model_persistence_threshold zero_optimization.round_robin_gradients "
         "zero_optimization.ignore_unused_parameters zero_optimization.zero_hpz_partition_size "
         "zero_optimization.zero_quantized_weights zero_optimization.zero_quantized_gradients "
         "zero_optimization.mics_shard_size zero_optimization.mics_hierarchical_params_gather "
-        "zero_optimization.memory_efficient_linear "
-        "zero_optimization.prefetch_bucket_size zero_optimization.param_persistence_threshold "
-        "zero_optimization.max_live_parameters zero_optimization.max_reuse_distance zero_optimization.leaf_module "
+        "zero_optimization.memory_efficient_linear zero_optimization.prefetch_bucket_size "
+        "zero_optimization.param_persistence_threshold zero_optimization.max_live_parameters "
+        "zero_optimization.max_reuse_distance zero_optimization.leaf_module "
         "zero_optimization.gather_16bit_weights_on_model_save zero_optimization.log_trace_cache_warnings "
         "zero_optimization.use_multi_rank_bucket_allreduce zero_allow_untested_optimizer zero_force_ds_cpu_optimizer",
         "layers are gathered and reduced one at a time, in a fixed order, beside the computation"),

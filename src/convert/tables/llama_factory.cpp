@@ -20,13 +20,11 @@ constexpr Entry entries[] = {
     derived("compute_dtype infer_dtype torch_dtype", "dtype", "precision.compute", dtypes),
     derived("pure_bf16", "bf16", "precision.compute", yes_no, "master weights stay fp32"),
     mapped("disable_gradient_checkpointing", "memory.recompute", "true=none false=block"),
-    no_effect(
-        "adapter_folder cache_dir use_fast_tokenizer split_special_tokens model_revision low_cpu_mem_usage flash_attn "
-        "use_unsloth use_unsloth_gc enable_liger_kernel use_reentrant_gc upcast_layernorm upcast_lmhead_output "
-        "infer_backend "
-        "offload_folder use_kv_cache use_v1_kernels print_param_status trust_remote_code device_map block_diag_attn "
-        "quantization_device_map",
-        "kernels are fused already, norms and the loss are fp32, and folders of files are read as they are"),
+    no_effect("adapter_folder cache_dir use_fast_tokenizer split_special_tokens model_revision low_cpu_mem_usage "
+              "flash_attn use_unsloth use_unsloth_gc enable_liger_kernel use_reentrant_gc upcast_layernorm "
+              "upcast_lmhead_output infer_backend offload_folder use_kv_cache use_v1_kernels print_param_status "
+              "trust_remote_code device_map block_diag_attn quantization_device_map",
+              "kernels are fused already, norms and the loss are fp32, and folders of files are read as they are"),
     no_effect("hf_hub_token ms_hub_token om_hub_token export_hub_model_id", "nothing is sent over the network"),
     mapped("add_tokens add_special_tokens", "data.add_tokens"),
     no_effect("resize_vocab new_special_tokens_config init_special_tokens",
@@ -38,9 +36,8 @@ constexpr Entry entries[] = {
     mapped("double_quantization", "quantization.double"),
     no_effect("quantization_method", "bitsandbytes' formats"),
     no_effect("image_max_pixels image_min_pixels image_do_pan_and_scan crop_to_patches video_max_pixels "
-              "video_min_pixels video_fps "
-              "video_maxlen use_audio_in_video audio_sampling_rate media_dir freeze_vision_tower "
-              "freeze_multi_modal_projector",
+              "video_min_pixels video_fps video_maxlen use_audio_in_video audio_sampling_rate media_dir "
+              "freeze_vision_tower freeze_multi_modal_projector",
               "models read text"),
     unsupported("freeze_language_model", "run.finetuning = freeze"),
     no_effect("export_dir export_size export_device export_quantization_dataset export_quantization_nsamples "
@@ -61,8 +58,7 @@ constexpr Entry entries[] = {
     derived("dataset", "dataset", "data.train", {}, "names of dataset_info.json become files of rows"),
     derived("eval_dataset", "validation_data", "data.validation"),
     no_effect("dataset_dir streaming buffer_size overwrite_cache preprocessing_batch_size preprocessing_num_workers "
-              "tokenized_path "
-              "data_shared_file_system ignore_pad_token_for_loss eval_num_beams eval_on_each_dataset",
+              "tokenized_path data_shared_file_system ignore_pad_token_for_loss eval_num_beams eval_on_each_dataset",
               "data.train names the files; text is tokenized once into data.cache"),
     mapped("cutoff_len", "batch.sequence_length"),
     ruled("train_on_prompt", train_on_prompt, "chat.train_on"),
@@ -71,10 +67,10 @@ constexpr Entry entries[] = {
            "concat= interleave_under= interleave_over=", "weights: FILE:WEIGHT, FILE:WEIGHT"),
     unsupported("interleave_probs", "weights in data.train: FILE:WEIGHT, FILE:WEIGHT"),
     unsupported("max_samples", "llmtool split, or a shorter file"),
-    mapped("val_size", "data.validation_fraction", {}, "a fraction; a number of rows is none"),
+    mapped("val_size", "data.validation_fraction", {}, "a fraction; a number of rows is not supported"),
     derived("packing", "packing", "data.packing", yes_no, "attention never crosses rows, as with neat_packing"),
     mapped("neat_packing", "data.packing", "true=best_fit false="),
-    no_effect("tool_format preserve_thinking", "the chat template's matter: chat.template"),
+    no_effect("tool_format preserve_thinking", "the chat template decides: chat.template"),
     mapped("default_system", "chat.system"),
     mapped("enable_thinking", "chat.enable_thinking", yes_no),
     mapped("freeze_trainable_layers", "freeze.trainable_layers"),
@@ -115,20 +111,17 @@ constexpr Entry entries[] = {
     no_effect("reward_model_type", "a folder of run.task = reward"),
     unsupported("use_galore use_apollo use_badam use_adam_mini", "optimizer.name = adamw_8bit or adafactor"),
     no_effect("galore_target galore_rank galore_update_interval galore_scale galore_proj_type galore_layerwise "
-              "apollo_target apollo_rank "
-              "apollo_update_interval apollo_scale apollo_proj apollo_proj_type apollo_scale_type apollo_layerwise "
-              "apollo_scale_front "
-              "badam_mode badam_start_block badam_switch_mode badam_switch_interval badam_update_ratio badam_mask_mode "
-              "badam_verbose",
-              "belongs to an optimizer that is not there"),
+              "apollo_target apollo_rank apollo_update_interval apollo_scale apollo_proj apollo_proj_type "
+              "apollo_scale_type apollo_layerwise apollo_scale_front badam_mode badam_start_block badam_switch_mode "
+              "badam_switch_interval badam_update_ratio badam_mask_mode badam_verbose",
+              "belongs to an unsupported optimizer"),
     unsupported("use_swanlab", "log.sinks = tensorboard"),
     no_effect("swanlab_project swanlab_workspace swanlab_run_name swanlab_mode swanlab_api_key swanlab_logdir "
-              "swanlab_lark_webhook_url "
-              "swanlab_lark_secret",
+              "swanlab_lark_webhook_url swanlab_lark_secret",
               "nothing is sent over the network"),
     mapped("use_muon", "optimizer.name", "true=muon false="),
     unsupported("use_dft_loss use_asft_loss use_eaft_loss", "the cross-entropy, with the terms of [objective]"),
-    no_effect("asft_alpha eaft_alpha", "belongs to a loss that is not there"),
+    no_effect("asft_alpha eaft_alpha", "belongs to an unsupported loss"),
     no_effect("compute_accuracy", "evaluations have token_accuracy"),
     mapped("disable_shuffling", "data.shuffle", "true=false false=true"),
     mapped("early_stopping_steps", "evaluation.early_stopping_patience"),

@@ -40,7 +40,7 @@ constexpr Entry entries[] = {
     no_effect("compile_model", "kernels are compiled already"),
     derived("world_size", "world", "batch.global"),
     no_effect("distributed_backend", "MPI, with NCCL between GPUs"),
-    ruled("use_deepspeed", use_deepspeed, "parallel.zero", "ZeRO 2 unless deepspeed_config says more"),
+    ruled("use_deepspeed", use_deepspeed, "parallel.zero", "ZeRO 2 unless deepspeed_config sets another stage"),
     ruled("deepspeed_config", read_deepspeed_file, "parallel.zero", "the file is converted, too"),
     derived("dataset_name dataset_path train_file", "dataset", "data.train", {},
             "files; the hub's data sets are not downloaded"),

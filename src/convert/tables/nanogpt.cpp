@@ -11,7 +11,7 @@ std::string set_start(Draft& draft, const SettingValue& value) {
     draft.set_fact("model", "openai-community/" + value.text);
     return "";
   }
-  if (value.text != "scratch" && value.text != "resume") return value.print() + " is no start";
+  if (value.text != "scratch" && value.text != "resume") return value.print() + ": must be scratch, resume or gpt2";
   draft.set_fact("new_weights", "true");
   return "";
 }

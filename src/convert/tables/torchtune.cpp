@@ -64,7 +64,7 @@ std::string set_loss(Draft& draft, const SettingValue& value) {
 /// An amount that is added to the reward, such as -3; here it is subtracted.
 std::string set_reward_penalty(Draft& draft, const SettingValue& value) {
   const std::optional<double> penalty = value.number();
-  if (!penalty) return value.print() + " is no number";
+  if (!penalty) return value.print() + ": must be a number";
   return draft.set_text("ppo.missing_eos_penalty", print_number(-*penalty));
 }
 
@@ -89,7 +89,7 @@ std::string set_column_map(Draft& draft, const SettingValue& value) {
     }
     if (std::string wrong = set_column(draft, role, column); !wrong.empty()) return wrong;
   }
-  return value.is(SettingValue::Kind::map) ? "" : value.print() + " is no map of names";
+  return value.is(SettingValue::Kind::map) ? "" : value.print() + ": must be a map of names";
 }
 
 constexpr Entry entries[] = {
@@ -113,7 +113,7 @@ constexpr Entry entries[] = {
     no_effect("checkpointer._component_ checkpointer.checkpoint_files checkpointer.checkpoint_files.filename_format "
               "checkpointer.checkpoint_files.max_filename checkpointer.model_type checkpointer.output_dir "
               "checkpointer.recipe_checkpoint checkpointer.safe_serialization",
-              "a Hugging Face folder; config.json tells the model"),
+              "a Hugging Face folder; its config.json determines the model"),
     mapped("checkpointer.adapter_checkpoint", "lora.path"),
     unsupported("resume_from_checkpoint should_load_recipe_state",
                 "submit the same command again: a run resumes by itself"),
@@ -166,7 +166,7 @@ constexpr Entry entries[] = {
     no_effect("model.vocab_size model.num_layers model.num_heads model.num_kv_heads model.embed_dim model.max_seq_len "
               "model.intermediate_dim model.attn_dropout model.norm_eps model.rope_base base_model_path "
               "use_distributed_state_dict use_flex tokenizer.max_num_tiles apply_chat_template",
-              "config.json in model.path tells the shape"),
+              "config.json in model.path determines the shape"),
     unsupported("layer_dropout early_exit_loss", "all layers are trained on every token: model.dropout"),
     unsupported("inference orchestration postprocessing training",
                 "run.task = grpo generates and trains in turn, in one program"),
@@ -188,10 +188,10 @@ constexpr Entry entries[] = {
     mapped("lr_scheduler.num_cycles", "schedule.num_cycles"),
     Entry{"loss._component_", Effect::mapped, "run.task, dpo.loss",
           "torchtune.modules.loss.CEWithChunkedOutputLoss=sft torchtune.modules.loss.LinearCrossEntropyLoss=sft "
-          "torch.nn.CrossEntropyLoss=sft "
-          "torchtune.rlhf.loss.DPOLoss=dpo torchtune.rlhf.loss.RSOLoss=dpo torchtune.rlhf.loss.PPOLoss=ppo "
-          "torchtune.dev.grpo.loss.GRPOLoss=grpo torchtune.dev.grpo.loss.GRPOSimpleLoss=grpo",
-          "kd and other losses are not there", "task", set_loss},
+          "torch.nn.CrossEntropyLoss=sft torchtune.rlhf.loss.DPOLoss=dpo torchtune.rlhf.loss.RSOLoss=dpo "
+          "torchtune.rlhf.loss.PPOLoss=ppo torchtune.dev.grpo.loss.GRPOLoss=grpo "
+          "torchtune.dev.grpo.loss.GRPOSimpleLoss=grpo",
+          "kd and other losses are not supported", "task", set_loss},
     mapped("loss.gamma", "dpo.beta"),
     mapped("loss.beta", "dpo.beta"),
     mapped("loss.label_smoothing", "dpo.label_smoothing"),
@@ -223,12 +223,10 @@ constexpr Entry entries[] = {
     no_effect("enable_activation_offloading ac_mode ac_option", "memory.recompute"),
     mapped("fsdp_cpu_offload fsdp.cpu_offload", "parallel.offload_optimizer", "true=cpu false="),
     mapped("profiler.enabled", "log.profile", "true=3 false="),
-    no_effect(
-        "profiler._component_ profiler.output_dir profiler.cpu profiler.cuda profiler.profile_memory "
-        "profiler.with_stack "
-        "profiler.record_shapes profiler.with_flops profiler.wait_steps profiler.warmup_steps profiler.active_steps "
-        "profiler.num_cycles",
-        "log.profile"),
+    no_effect("profiler._component_ profiler.output_dir profiler.cpu profiler.cuda profiler.profile_memory "
+              "profiler.with_stack profiler.record_shapes profiler.with_flops profiler.wait_steps "
+              "profiler.warmup_steps profiler.active_steps profiler.num_cycles",
+              "log.profile"),
     no_effect("save_adapter_weights_only", "adapters are in the run's folder, and a checkpoint has the whole state"),
     unsupported("quantizer quantizer._component_ quantizer.groupsize", "[quantization], or llmtool quantize"),
     unsupported(
@@ -236,13 +234,12 @@ constexpr Entry entries[] = {
         "teacher_checkpointer.checkpoint_dir "
         "teacher_checkpointer.checkpoint_files teacher_checkpointer.recipe_checkpoint teacher_checkpointer.output_dir "
         "teacher_checkpointer.model_type kd_loss._component_ kd_ratio",
-        "distillation is not there: run.task = sft on the teacher's texts (run.task = generate)"),
+        "distillation is not supported: run.task = sft on the teacher's texts (run.task = generate)"),
     no_effect("ref_checkpointer ref_policy_checkpointer value_checkpointer",
               "the reference is the model before training"),
     mapped("reward_checkpointer.checkpoint_dir", "ppo.reward_model"),
     no_effect("reward_checkpointer reward_checkpointer._component_ reward_checkpointer.checkpoint_files "
-              "reward_checkpointer.output_dir "
-              "reward_checkpointer.model_type reward_and_value_model forward_batch_size",
+              "reward_checkpointer.output_dir reward_checkpointer.model_type reward_and_value_model forward_batch_size",
               "ppo.reward_model is a folder"),
     mapped("ppo_epochs", "ppo.epochs"),
     unsupported("ppo_batch_size", "ppo.mini_batches: batch.global over it"),

@@ -43,7 +43,7 @@ constexpr Entry transformers_entries[] = {
     derived("fp16", "fp16", "precision.compute", yes_no),
     derived("tf32", "tf32", "precision.compute", yes_no),
     no_effect("bf16_full_eval fp16_full_eval half_precision_backend fp16_backend fp16_opt_level use_cuda_amp",
-              "evaluations compute as precision.compute says"),
+              "evaluations use precision.compute"),
     mapped("gradient_checkpointing activation_checkpointing", "memory.recompute", recompute_if),
     no_effect("gradient_checkpointing_kwargs activation_checkpointing_kwargs",
               "recomputation has one form, with the same bits"),
@@ -53,7 +53,8 @@ constexpr Entry transformers_entries[] = {
     no_effect("use_cache use_legacy_prediction_loop past_index", "training keeps no cache of keys"),
     unsupported("neftune_noise_alpha", "model.dropout, another regularisation"),
     no_effect("torch_empty_cache_steps", "memory is planned before the first step"),
-    unsupported("auto_find_batch_size", "llmtrain DECK --estimate tells the memory before the job; choose batch.micro"),
+    unsupported("auto_find_batch_size",
+                "llmtrain DECK --estimate prints the memory before the job; choose batch.micro"),
     no_effect("average_tokens_across_devices", "the loss is always a mean over all tokens of the step"),
     derived("logging_strategy", "logging_strategy", "log.every_steps", strategies),
     derived("logging_steps", "logging_steps", "log.every_steps"),
@@ -63,7 +64,7 @@ constexpr Entry transformers_entries[] = {
     no_effect(
         "log_on_each_node log_level log_level_replica disable_tqdm include_num_input_tokens_seen skip_memory_metrics "
         "include_tokens_per_second debug",
-        "the log is one, and has tokens, memory and times always"),
+        "there is one log, which always has tokens, memory and times"),
     derived("report_to", "sinks", "log.sinks", sinks, "tensorboard and wandb write files; others read metrics.jsonl"),
     mapped("project", "wandb.project"),
     no_effect("trackio_space_id trackio_bucket_id trackio_static_space_id", "nothing is sent over the network"),
@@ -172,7 +173,7 @@ constexpr Entry peft_entries[] = {
         "megatron_config trainable_token_indices loftq_config eva_config corda_config lora_ga_config velora_config "
         "alora_invocation_tokens use_qalora monteclora_config layer_replication lora_bias target_parameters use_bdlora "
         "arrow_config kasa_config",
-        "plain LoRA, rsLoRA, DoRA and LoRA+ are there"),
+        "plain LoRA, rsLoRA, DoRA and LoRA+ are supported"),
     no_effect("qalora_group_size", "belongs to use_qalora"),
 };
 constexpr Default peft_defaults[] = {{"r", "8"}, {"lora_alpha", "8"}, {"target_modules", "q_proj, v_proj"}};
@@ -180,8 +181,7 @@ constexpr std::string_view peft_prefixes[] = {"LoraConfig.", "peft_config.", "lo
 
 constexpr std::string_view dpo_losses =
     "sigmoid hinge ipo robust exo_pair nca_pair bco_pair sppo_hard aot aot_unpaired aot_pair=aot_unpaired apo_zero "
-    "apo_down "
-    "discopop sigmoid_norm sft orpo simpo cpo kto kto_pair=kto";
+    "apo_down discopop sigmoid_norm sft orpo simpo cpo kto kto_pair=kto";
 
 /// The name of an end token; a dump of the arguments hides it as <EOS_TOKEN>.
 std::string set_eos_token(Draft& draft, const SettingValue& value) {
@@ -224,7 +224,8 @@ constexpr Entry trl_entries[] = {
                 "dataset_mixture.datasets.config dataset_mixture.datasets.split dataset_mixture.datasets.columns "
                 "dataset_mixture.datasets.weight",
                 "the chosen rows and columns in files", "train default 1 1.0"),
-    mapped("dataset_mixture.test_split_size", "data.validation_fraction", {}, "a fraction; a number of rows is none"),
+    mapped("dataset_mixture.test_split_size", "data.validation_fraction", {},
+           "a fraction; a number of rows is not supported"),
     no_effect("dataset_mixture.seed", "data.seed orders the rows"),
     ruled("dataset_prompt_column", set_column_of<"prompt">, "data.columns"),
     no_effect("dataset_config dataset_train_split dataset_test_split dataset_streaming dataset_num_proc dataset_kwargs "
@@ -232,7 +233,7 @@ constexpr Entry trl_entries[] = {
               "data.train and data.validation name files, which are read in parallel and never whole"),
     mapped("dataset_text_field", "data.text_column", {}).for_tasks("pretrain"),
     ruled("dataset_text_field", set_text_field, "data.columns", "text is the usual name"),
-    no_effect("ignore_bias_buffers", "there are no such buffers"),
+    no_effect("ignore_bias_buffers", "these buffers do not exist"),
     mapped("max_length max_seq_length", "batch.sequence_length"),
     mapped("max_prompt_length", "dpo.max_prompt_length").for_tasks("dpo kto orpo cpo simpo"),
     derived("max_prompt_length", "prompt_length", "batch.sequence_length", {}, "plus the length of a completion"),
@@ -274,12 +275,12 @@ constexpr Entry trl_entries[] = {
     no_effect("ref_model_sync_steps", "dpo.sync_every, 512 where sync_ref_model is true").for_tasks("dpo kto"),
     unsupported("sync_ref_model", "grpo.beta = 0 has no reference").for_tasks("grpo rloo"),
     no_effect("ref_model_mixup_alpha ref_model_sync_steps", "belongs to sync_ref_model").for_tasks("grpo rloo"),
-    no_effect("disable_dropout", "dropout is what the deck says: model.dropout, 0 by default"),
+    no_effect("disable_dropout", "dropout follows from the deck: model.dropout, 0 by default"),
     unsupported("cpo_alpha", "dpo.loss = simpo, sft with dpo.loss_weights"),
     unsupported("ld_alpha use_weighting", "the losses of docs/preferences.md"),
     no_effect("discopop_tau", "0.05, TRL's default"),
     no_effect("activation_offloading", "memory.recompute = block"),
-    unsupported("router_aux_loss_coef", "models with experts are not there", "0.001"),
+    unsupported("router_aux_loss_coef", "models with experts are not supported", "0.001"),
     mapped("center_rewards_coefficient", "reward.center_coefficient"),
     no_effect("cast_lm_head_to_fp32 use_logits_to_keep", "softmax and loss are always fp32"),
     mapped("num_generations", "grpo.group_size"),
@@ -293,22 +294,19 @@ constexpr Entry trl_entries[] = {
     unsupported("min_p generation_kwargs cache_implementation", "rollout.top_p and rollout.top_k"),
     unsupported("repetition_penalty", "rollout.temperature", "1.0 1"),
     unsupported("chat_template_kwargs", "chat.variables = name:value"),
-    no_effect(
-        "use_vllm vllm_mode vllm_model_impl vllm_enable_sleep_mode vllm_structured_outputs_regex "
-        "vllm_guided_decoding_regex "
-        "vllm_server_base_url "
-        "vllm_server_host vllm_server_port vllm_server_timeout vllm_group_port vllm_gpu_memory_utilization "
-        "vllm_max_model_length vllm_tensor_parallel_size vllm_importance_sampling_correction "
-        "vllm_importance_sampling_mode vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min "
-        "vllm_importance_sampling_cap use_transformers_continuous_batching transformers_continuous_batching_config "
-        "use_transformers_paged",
-        "the program generates by itself, with the policy's own probabilities"),
+    no_effect("use_vllm vllm_mode vllm_model_impl vllm_enable_sleep_mode vllm_structured_outputs_regex "
+              "vllm_guided_decoding_regex vllm_server_base_url vllm_server_host vllm_server_port vllm_server_timeout "
+              "vllm_group_port vllm_gpu_memory_utilization vllm_max_model_length vllm_tensor_parallel_size "
+              "vllm_importance_sampling_correction vllm_importance_sampling_mode vllm_importance_sampling_clip_max "
+              "vllm_importance_sampling_clip_min vllm_importance_sampling_cap use_transformers_continuous_batching "
+              "transformers_continuous_batching_config use_transformers_paged",
+              "the program generates by itself, with the policy's own probabilities"),
     mapped("num_iterations", "grpo.epochs"),
     mapped("epsilon", "grpo.epsilon"),
     mapped("epsilon_high", "grpo.epsilon_high"),
     mapped("delta", "grpo.delta"),
     no_effect("sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg",
-              "belongs to losses that are not there"),
+              "belongs to unsupported losses"),
     unsupported("importance_sampling_level", "grpo.loss = rloo has one ratio for each completion", "token"),
     mapped("reward_weights", "rewards.weights"),
     unsupported("multi_objective_aggregation", "rewards.weights", "sum_then_normalize"),
@@ -319,7 +317,7 @@ constexpr Entry trl_entries[] = {
     no_effect("entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target", "belongs to use_adaptive_entropy"),
     unsupported("max_tool_calling_iterations off_policy_mask_threshold normalize_advantages reward_clip_range",
                 "the keys of [grpo]"),
-    no_effect("use_bias_correction_kl", "completions come of the policy itself"),
+    no_effect("use_bias_correction_kl", "completions come from the policy itself"),
     mapped("log_completions", "log.samples_every_steps", "true=100 false="),
     no_effect("log_multimodal num_completions_to_print log_unique_prompts log_completions_hub_repo",
               "log.samples_every_steps"),

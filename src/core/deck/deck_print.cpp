@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 
 #include "core/deck/deck.hpp"
@@ -72,6 +73,38 @@ std::optional<Task> find_task(const DeckKeys& keys, std::string_view topic) {
   throw UserError(ExitCode::command_line,
                   fmt::format("--help {}: no such section, key or task{}; the sections are {}, the tasks {}", topic,
                               hint, joined(sections), joined(enum_names<Task>)));
+}
+
+/// Sections of the manual by what a reader wants to do; a section that no group names is one of fine-tuning.
+struct Group {
+  std::string_view title, sections;  ///< sections: names between blanks
+};
+constexpr std::array groups = {
+    Group{"Always", "run model batch optimizer schedule precision evaluation checkpoint log"},
+    Group{"Data sets", "data tokenizer chat curriculum"},
+    Group{"Fine-tuning", ""},
+    Group{"Reinforcement", "ppo grpo rewards rollout"},
+    Group{"Cluster", "parallel memory watchdog divergence"},
+    Group{"Generation and results", "generate wandb dashboard"},
+};
+
+const Group& group_of(std::string_view section) {
+  const auto found = std::ranges::find_if(groups, [section](const Group& group) {
+    return fmt::format(" {} ", group.sections).find(fmt::format(" {} ", section)) != std::string::npos;
+  });
+  return found == groups.end() ? groups[2] : *found;
+}
+
+std::string section_table(const DeckKeys& keys, const DeckKeys::Section& section) {
+  std::string out =
+      fmt::format("\n### [{}]\n\n{}\n\n| key | type (unit) | range | default | meaning |\n|---|---|---|---|---|\n",
+                  section.name, section.doc);
+  for (const DeckKeys::Key& key : keys.keys()) {
+    if (key.section != section.name) continue;
+    out += fmt::format("| `{}` | {} | {} | {} | {} |\n", key.name, cell(key_type(key)), cell(key.info.range.text()),
+                       cell(default_text(key)), cell(key.info.doc));
+  }
+  return out;
 }
 
 }  // namespace
@@ -147,9 +180,8 @@ std::string deck_manual(const DeckKeys& defaults) {
   std::string out =
       R"(# The deck
 
-A deck is the text file that describes a run. This page lists every section and key, in the order in which a user meets
-them. It is generated from the source (`visit` of each section): do not edit it. `llmtrain --help section.key` prints the
-same text.
+`llmtrain --help` prints this page, `llmtrain --help section.key` one key, and `llmtrain DECK --check` a deck with all
+keys. The page is generated from the source (`visit` of each section): do not edit it.
 
 - **Lines.** Write one `key = value` per line under a `[section]`. A comment begins with `#` or `;` at the start of a
   line, or with `;` after white space.
@@ -164,17 +196,22 @@ same text.
 - **Command line.** An argument `section.key=value` wins over the deck, and a later argument over an
   earlier one of the same key.
 - **Numbers** that are used in fp32 must be finite there, and may be 0 there only if they are written as 0.
+
+| for | sections |
+|---|---|
 )";
-  for (const DeckKeys::Section& section : defaults.sections()) {
-    out += fmt::format("\n## [{}]\n\n{}\n\n| key | type (unit) | range | default | meaning |\n|---|---|---|---|---|\n",
-                       section.name, section.doc);
-    for (const DeckKeys::Key& key : defaults.keys()) {
-      if (key.section != section.name) continue;
-      out += fmt::format("| `{}` | {} | {} | {} | {} |\n", key.name, cell(key_type(key)), cell(key.info.range.text()),
-                         cell(default_text(key)), cell(key.info.doc));
+  std::string tables;
+  for (const Group& group : groups) {
+    std::string links;
+    for (const DeckKeys::Section& section : defaults.sections()) {
+      if (&group_of(section.name) != &group) continue;
+      if (links.empty()) tables += fmt::format("\n## {}\n", group.title);
+      links += fmt::format("{}[{}](#{})", links.empty() ? "" : ", ", section.name, section.name);
+      tables += section_table(defaults, section);
     }
+    if (!links.empty()) out += fmt::format("| {} | {} |\n", group.title, links);
   }
-  return out;
+  return out + tables;
 }
 
 }  // namespace llmtrain

@@ -101,7 +101,7 @@ class GzipDecoder final : public CompressedReader::Decoder {
 
  private:
   z_stream stream_{};
-  bool at_border_ = false;  // an empty file is no gzip file
+  bool at_border_ = false;  // an empty file is not a gzip file
 };
 
 class ZstdDecoder final : public CompressedReader::Decoder {

@@ -154,12 +154,12 @@ size_t end_of_object(std::string_view text, size_t at) {
 
 enum class Rows : uint8_t { none, one, several };
 
-/// Returns where the value behind an object begins; some write commas between objects.
+/// Returns where the value after an object begins; some write commas between objects.
 size_t next_value(std::string_view text, size_t end) {
   return text.find_first_not_of(" \t\r\n,", std::min(end, text.size()));
 }
 
-/// Returns whether a text begins with rows of JSON: an object with a key on one line, behind which there is nothing or
+/// Returns whether a text begins with rows of JSON: an object with a key on one line, after which there is nothing or
 /// another object. Empty objects may stand before it. A line that the text cuts is judged by what is there.
 Rows rows_in(std::string_view text) {
   if (text.starts_with(byte_order_mark)) text.remove_prefix(byte_order_mark.size());
@@ -179,7 +179,7 @@ Rows rows_in(std::string_view text) {
   return text[next] == '{' ? Rows::several : Rows::none;
 }
 
-/// The text behind the comments that it begins with.
+/// The text after the comments that it begins with.
 std::string_view behind_comments(std::string_view text) {
   if (text.starts_with(byte_order_mark)) text.remove_prefix(byte_order_mark.size());
   for (;;) {

@@ -23,7 +23,7 @@ inline constexpr int32_t max_id = 0x7FFFFFFE;
 inline constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
 inline constexpr int64_t row_margin = 4;  ///< bytes besides the row on its line: a byte order mark, a carriage return
 
-/// Describes the problem of a row of so many bytes and the remedy. `counted` false: the row is longer still.
+/// Describes the problem of a row of this many bytes and the remedy. `counted` false: the row is longer still.
 std::string too_long_row(int64_t bytes, int64_t limit, bool counted = true);
 
 /// Error in a row; the byte is an offset in its line.
@@ -51,9 +51,9 @@ void parse_token_row(std::string_view line, TokenRow& row);
 bool parse_text_row(std::string_view line, const std::string& column, std::string& text);
 /// Returns the whole row, its keys in their order. Throws RowError.
 nlohmann::ordered_json parse_json_row(std::string_view line);
-/// RowError when the line is no JSON object.
+/// RowError when the line is not a JSON object.
 void check_row(std::string_view line);
-/// The keys of a row, none of what is no row.
+/// The keys of a row; none if it is not a row.
 std::vector<std::string> row_keys(std::string_view line);
 /// Returns true for a line of white space, which is not a row. The line end may be present.
 bool is_blank(std::string_view line);

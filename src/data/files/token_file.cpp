@@ -163,7 +163,7 @@ class TokenRange final : public TokenFile {
   std::span<const float> values_;
 };
 
-/// Returns true if all documents of a group have at least so many tokens.
+/// Returns true if all documents of a group have at least this many tokens.
 bool is_long_group(std::span<const uint64_t> borders, size_t first, size_t group, int64_t min_length) {
   bool all = true;
   for (size_t d = first; d < first + group; ++d) {

@@ -75,7 +75,7 @@ class TokenFile {
   virtual void read(int64_t begin, int64_t count, int32_t* ids) const = 0;
   /// Values of the documents, as info().column names them; empty if it is.
   virtual std::span<const float> values() const { return {}; }
-  /// Reads what is stored of a prompt's row (StoredRow). Empty if the documents are no prompts.
+  /// Reads what is stored of a prompt's row (StoredRow). Empty if the documents are not prompts.
   virtual std::string row_text(int64_t document) const;
   /// Reads the mask: 1 = trained on; all ones without a mask.
   virtual void read_mask(int64_t begin, int64_t count, uint8_t* mask) const = 0;
@@ -105,7 +105,7 @@ struct SplitTokens {
 };
 SplitTokens split_tokens(std::shared_ptr<const TokenFile> file, double validation_fraction);
 
-/// A view of the documents with at least so many tokens, or of the pairs of such documents. Throws
+/// A view of the documents with at least this many tokens, or of the pairs of such documents. Throws
 /// UserError(bad_content) if there are none.
 std::shared_ptr<const TokenFile> without_short_documents(std::shared_ptr<const TokenFile> file, int64_t min_length);
 

@@ -172,8 +172,8 @@ std::string refused_use(DataUse use, int64_t group, std::string_view column) {
   const bool pairs = group > 1, prompts = column == prompt_column;
   const bool preferences = pairs || (!column.empty() && !prompts);
   if (use == DataUse::prompts && !prompts) {
-    return "they are no prompts: run.task = ppo and grpo need rows with the column prompt, or messages that end with a "
-           "turn of the user. Name other columns in data.columns, such as prompt:question";
+    return "they are not prompts: run.task = ppo and grpo need rows with the column prompt, or messages that end with "
+           "a turn of the user. Name other columns in data.columns, such as prompt:question";
   }
   if (prompts && use != DataUse::prompts && use != DataUse::any) {
     return "they are prompts without an answer, which run.task = ppo and grpo are for: set it, or name another format "
@@ -190,8 +190,7 @@ std::string refused_use(DataUse use, int64_t group, std::string_view column) {
            "run.task = sft";
   }
   if (use == DataUse::pairs && !pairs) {
-    return "they are no pairs: a reward model needs rows with the columns chosen and rejected. Name other columns "
-           "in "
+    return "they are not pairs: a reward model needs rows with the columns chosen and rejected. Name other columns in "
            "data.columns, such as chosen:better";
   }
   return {};
@@ -335,7 +334,7 @@ bool has_empty_completion(const InstructionRow& row) {
 
 RowReader::RowReader(std::string_view format, const std::vector<std::string>& columns, bool templated)
     : format_(find_row_format(format)), columns_(parse_columns(columns, "auto")), templated_(templated) {
-  LLMTRAIN_CHECK(format_ != nullptr, "no format of this name");
+  LLMTRAIN_CHECK(format_ != nullptr, "unknown format");
   std::erase_if(columns_, [&](const auto& entry) { return format_->find(entry.first) == nullptr; });
 }
 

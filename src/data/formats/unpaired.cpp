@@ -10,7 +10,7 @@
 namespace llmtrain {
 namespace {
 
-/// Returns 1 or 0; -1 for a value that is no label.
+/// Returns 1 or 0; -1 for a value that is not a label.
 int label_of(const nlohmann::ordered_json& value) {
   if (value.is_boolean()) return value.get<bool>() ? 1 : 0;
   if (!value.is_number()) return -1;

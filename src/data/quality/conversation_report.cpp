@@ -38,7 +38,7 @@ struct RowFacts {
 };
 
 void examine_document(const EncodedRow& encoded, const ConversationReportOptions& options, RowFacts& facts) {
-  const auto trained_in = [&](size_t tokens) {  // the first token is no target
+  const auto trained_in = [&](size_t tokens) {  // the first token is not a target
     const auto begin = encoded.mask.begin() + std::min<std::ptrdiff_t>(1, std::ssize(encoded.mask));
     const auto end = encoded.mask.begin() + static_cast<std::ptrdiff_t>(std::min(tokens, encoded.mask.size()));
     return begin < end ? std::count(begin, end, uint8_t{1}) : 0;
@@ -210,7 +210,7 @@ class ConversationReporter {
       if (rows > 0) list.push_back(fmt::format("{} rows {}", rows, text));
     };
     const int64_t rows = json["rows"];
-    if (rows < few_rows) list.push_back(fmt::format("{} rows are few: a model learns them by heart", rows));
+    if (rows < few_rows) list.push_back(fmt::format("{} rows are few: a model memorises them", rows));
     const int64_t repeated = json["duplicates"]["exact"];
     if (10 * repeated > rows) warn(repeated, "repeat an earlier one: remove them");
     warn(irregular_,

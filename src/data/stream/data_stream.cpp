@@ -57,7 +57,7 @@ struct DataStream::State {
         shuffle(shuffled) {
     LLMTRAIN_CHECK(batch.micro >= 1 && batch.global >= batch.micro && batch.global % batch.micro == 0,
                    "batch.global must be a multiple of batch.micro");
-    LLMTRAIN_CHECK(!files.empty(), "a stream of no source");
+    LLMTRAIN_CHECK(!files.empty(), "a stream needs at least one source");
     for (const WeightedTokens& file : files) {
       const SampleCounts& added = sources.emplace_back(file.tokens, data, batch, counts.samples).index().counts();
       counts += added;

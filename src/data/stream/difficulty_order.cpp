@@ -85,7 +85,7 @@ std::vector<double> sample_rarities(const std::vector<SampleSource>& sources, Co
 std::vector<double> sample_difficulties(const std::vector<SampleSource>& sources,
                                         CurriculumConfig::Difficulty::Kind kind) {
   using Kind = CurriculumConfig::Difficulty::Kind;
-  LLMTRAIN_CHECK(kind != Kind::loss, "a model tells the loss");
+  LLMTRAIN_CHECK(kind != Kind::loss, "the loss order needs a model");
   if (kind == Kind::rarity) return sample_rarities(sources, *make_local_communicator());
   std::vector<double> values;
   for (const SampleSource& source : sources) {

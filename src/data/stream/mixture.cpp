@@ -84,7 +84,7 @@ Mixture::Mixture(std::span<const double> weights) {
       chosen = j;
       chosen_end = end;
     }
-    LLMTRAIN_CHECK(chosen < shares_.size(), "no source is behind its share");
+    LLMTRAIN_CHECK(chosen < shares_.size(), "some source must be behind its share");
     source_.push_back(static_cast<uint8_t>(chosen));
     number_.push_back(static_cast<int32_t>(taken[chosen]++));
   }

@@ -125,7 +125,7 @@ std::vector<int32_t> best_fit_decreasing(std::span<const int32_t> lengths, int32
 }  // namespace
 
 Packs pack_items(DataConfig::Packing packing, std::span<const int32_t> lengths, int32_t capacity) {
-  for (const int32_t length : lengths) LLMTRAIN_CHECK(length >= 1 && length <= capacity, "an item that fits no pack");
+  for (const int32_t length : lengths) LLMTRAIN_CHECK(length >= 1 && length <= capacity, "the item fits no pack");
   if (lengths.size() >= size_t{1} << 31) {
     throw UserError(ExitCode::bad_content, "more than 2^31 documents cannot be packed; use data.packing = wrap");
   }

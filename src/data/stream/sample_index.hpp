@@ -60,7 +60,7 @@ class SampleIndex {
   DataConfig::Overflow overflow_;
   int64_t length_;                     // T
   int64_t stride_;                     // for wrap: see DataConfig
-  int64_t behind_;                     // tokens at the end of a document that are no inputs: a target, or none
+  int64_t behind_;                     // tokens at the end of a document that are not inputs: a target, or none
   int64_t tokens_;                     // number of tokens in the file
   std::vector<int64_t> first_sample_;  // for none: offset of each document, n + 1 entries
   // Packed, and preference data: the spans of sample s are [span_range_[s], span_range_[s + 1]) of the two lists.

@@ -165,7 +165,7 @@ void SampleSource::read_inputs(int64_t sample, std::vector<int32_t>& ids) const 
 }
 
 void SampleSource::read_prompt(int64_t sample, std::vector<int32_t>& ids) const {
-  LLMTRAIN_CHECK(file_->info().has_prompts(), "the samples are no prompts");
+  LLMTRAIN_CHECK(file_->info().has_prompts(), "the samples are not prompts");
   const SampleSpan span = index_.span(sample, 0);
   ids.resize(static_cast<size_t>(span.inputs));
   file_->read(span.begin, span.inputs, ids.data());

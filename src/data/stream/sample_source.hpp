@@ -47,7 +47,7 @@ class SampleSource {
   StoredRow row(int64_t sample) const;
   /// Appends the first `longest` inputs of the sample.
   void append(int64_t sample, HostBatch& out, int64_t longest = no_limit) const;
-  /// Appends the prompt of a sample of one document, and behind it the completion of another sample, which may be of
+  /// Appends the prompt of a sample of one document, and after it the completion of another sample, which may be of
   /// another source; what is longer than `longest` inputs is cut off.
   void append_mismatched(int64_t sample, const SampleSource& other, int64_t other_sample, int64_t longest,
                          HostBatch& out) const;

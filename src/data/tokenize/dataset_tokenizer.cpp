@@ -33,7 +33,7 @@ std::shared_ptr<const Tokenizer> stored_tokenizer(const TokenFileInfo& info, con
 void refuse_added_tokens(const DataConfig& config) {
   if (config.add_tokens.empty()) return;
   throw UserError(ExitCode::deck,
-                  fmt::format("data.tokenizer = {} takes no further tokens (data.add_tokens); name the files of a "
+                  fmt::format("data.tokenizer = {} cannot be given more tokens (data.add_tokens); name the files of a "
                               "tokenizer, or remove the key",
                               config.tokenizer));
 }

@@ -369,7 +369,7 @@ class Tokenization {
   Communicator& communicator_;
   const ProgressReport& report_;
   bool instructions_;
-  const RowFormat* preference_ = nullptr;  // null: the rows are no preference data
+  const RowFormat* preference_ = nullptr;  // null: the rows are not preference data
   std::vector<TokenizeJob> jobs_;
   FileHandle local_ids_, local_mask_, local_rows_;
   RankSummary summary_;

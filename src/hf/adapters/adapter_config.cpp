@@ -81,7 +81,7 @@ class AdapterConfigReader {
     }
     read_dropout(lora);
     lora.target_modules = pattern("target_modules");
-    if (lora.target_modules.empty()) keys_.problem("target_modules", "names no module");
+    if (lora.target_modules.empty()) keys_.problem("target_modules", "does not name a module");
     lora.exclude_modules = pattern("exclude_modules");
     read_bias(lora);
     lora.modules_to_save = keys_.texts("modules_to_save", max_names);

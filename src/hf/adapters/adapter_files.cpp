@@ -178,7 +178,7 @@ LoraPart choose_stored_adapters(LoraConfig& lora, const ModelConfig& model, cons
                                 std::vector<std::string>& warnings) {
   const std::vector<std::string> removed = remove_unmatched(lora, model);
   if (!removed.empty()) {
-    warnings.push_back(fmt::format("{}: it names what the model does not have, which is ignored: {}", place,
+    warnings.push_back(fmt::format("{}: it names parameters that the model does not have; they are ignored: {}", place,
                                    without_controls(joined(removed, "; "))));
   }
   LoraPart part = choose_adapters(lora, model);
@@ -203,7 +203,7 @@ AdapterFolder AdapterFolder::open(const std::string& folder, const DecoderShape&
   if (adapter.config.scores != shape.config.scores()) {
     throw UserError(
         ExitCode::bad_content,
-        fmt::format("{}: task_type: the adapter is one of a {} model, the model is a {} model", place,
+        fmt::format("{}: task_type: the adapter is for a {} model, but the model is a {} model", place,
                     adapter.config.scores ? "reward" : "language", adapter.config.scores ? "language" : "reward"));
   }
   adapter.warnings = adapter.config.warnings;

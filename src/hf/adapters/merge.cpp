@@ -417,7 +417,7 @@ class Merger {
     if (model_name(std::filesystem::canonical(folder, ignored).string()) == model_name(base)) return;
     if (std::filesystem::equivalent(base, folder, ignored)) return;
     const std::string what =
-        fmt::format("the adapter is one of {} (base_model_name_or_path), not of {}", printable(base), folder);
+        fmt::format("the adapter was trained on {} (base_model_name_or_path), not on {}", printable(base), folder);
     if (base_ == MergeBase::unnamed) refuse(what);
     warnings_.push_back(fmt::format("{}: {}; nothing shows that the two are one model", adapter_.folder, what));
   }

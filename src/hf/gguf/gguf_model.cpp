@@ -72,7 +72,7 @@ std::string gemma2_obstacle(const ModelConfig& m) {
   std::vector<int64_t> even;
   for (int64_t layer = 0; layer < m.n_layers; layer += 2) even.push_back(layer);
   if (m.sliding_window > 0 && m.sliding_window_layers != even) return "windows in other layers than the even ones";
-  return m.tie_embeddings ? "" : "Gemma 2 with a head of its own";
+  return m.tie_embeddings ? "" : "Gemma 2 with an untied head";
 }
 
 /// The factor of llama.cpp's own on cos and sin with yarn.

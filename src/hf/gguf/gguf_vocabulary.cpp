@@ -86,7 +86,7 @@ Json document_of(const Tokenizer& tokenizer) {
           {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}}};
 }
 
-/// Calls take(step) for each step of a section that is no sequence.
+/// Calls take(step) for each step of a section that is not a sequence.
 template <class Take>
 void each_step(const Json& section, const Take& take) {
   if (!section.is_object()) return;
@@ -138,7 +138,7 @@ std::string split_of(const Json& document) {
     } else if (type == "Split" && step.value("pattern", Json::object()).contains("Regex")) {
       patterns.insert(step["pattern"]["Regex"].get<std::string>());
     } else {
-      refuse(fmt::format("llama.cpp has no such split into words: {}", printable(type)));
+      refuse(fmt::format("llama.cpp does not know this split into words: {}", printable(type)));
     }
   });
   const bool merges = !document["model"].value("merges", Json::array()).empty();

@@ -87,16 +87,11 @@ std::vector<size_t> trained_messages(const Conversation& row, bool only_last) {
 
 /// Returns the bytes of turns, in order and apart. `name` is the template's.
 std::vector<TextRange> find_turns(const std::string& name, const std::vector<size_t>& messages, TurnFinder& turns) {
-  std::vector<TextRange> all;
-  for (const size_t message : messages) {
-    for (const TextRange& range : turns.find(message)) {
-      if (range.begin < range.end) all.push_back(range);
-    }
-  }
+  std::vector<TextRange> all = turns.find(messages);
   std::ranges::sort(all, {}, &TextRange::begin);
   const auto meet = [](const TextRange& a, const TextRange& b) { return a.end > b.begin; };
   if (std::ranges::adjacent_find(all, meet) != all.end()) {
-    fail_row(name + ": the turns of the assistant cannot be told apart in the text of the template");
+    fail_row(name + ": the turns of the assistant cannot be distinguished in the rendered text");
   }
   return all;
 }
@@ -265,7 +260,7 @@ void ChatEncoder::mark_trained(EncodedRow& encoded) {
   }
 }
 
-/// White space that a template writes after a stop token is no part of the turn.
+/// White space that a template writes after a stop token is not part of the turn.
 void ChatEncoder::leave_out_space_after_stop(EncodedRow& encoded) const {
   for (size_t i = encoded.ids.size(); i-- > 0;) {
     const bool ends = encoded.mask[i] != 0 && (i + 1 == encoded.ids.size() || encoded.mask[i + 1] == 0);

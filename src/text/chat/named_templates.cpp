@@ -204,7 +204,7 @@ const NamedTemplate* find_named_template(std::string_view name) {
 std::string unknown_template(std::string_view name) {
   std::vector<std::string_view> names = {"auto", "none"};
   for (const NamedTemplate& named : templates) names.push_back(named.name);
-  return fmt::format("{} is no template{}; it must be a Jinja file or one of {}", name, did_you_mean(name, names),
+  return fmt::format("{} is not a template{}; give a Jinja file or one of {}", name, did_you_mean(name, names),
                      joined(names));
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <string>
 
 #include "core/error.hpp"
@@ -42,6 +43,16 @@ size_t end_of_earlier(const RenderedChat& chat, size_t message, size_t limit) {
   return end;
 }
 
+std::string_view first_line(std::string_view text) { return text.substr(0, text.find('\n')); }
+
+/// Returns what a prompt of generation has before an opener of reasoning: its first line with the line breaks after it;
+/// nothing of a prompt of one line.
+std::string_view header_of_opener(std::string_view prompt) {
+  const size_t end = prompt.find_first_not_of('\n', first_line(prompt).size());
+  const std::string_view header = prompt.substr(0, end);
+  return header.ends_with('\n') ? header : std::string_view();
+}
+
 /// Returns where a text that ends before a turn has the first line of the prompt of generation, or a beginning of it at
 /// its end; its size if it has neither.
 size_t find_prompt(std::string_view text, std::string_view line) {
@@ -55,20 +66,21 @@ size_t find_prompt(std::string_view text, std::string_view line) {
 /// Returns the length of the header at the end of which a turn begins. `rest` is what stands between the message before
 /// and what the turn says, `alone` what follows that message where the conversation ends with it and an answer is
 /// asked for, and `prompt` the part of it that asks. The first turn of all has nothing before the prompt in `alone`.
-size_t header_length(std::string_view rest, std::string_view alone, std::string_view prompt) {
-  if (rest.starts_with(alone)) return alone.size();
+/// `trains_opener` becomes true if the prompt ends with an opener of reasoning that the turn lacks; then the opener is
+/// no part of any header.
+size_t header_length(std::string_view rest, std::string_view alone, std::string_view prompt, bool& trains_opener) {
+  if (!trains_opener && rest.starts_with(alone)) return alone.size();
   if (prompt.empty()) return common_length(rest, alone);
-  const std::string_view line = prompt.substr(0, prompt.find('\n'));
+  const std::string_view line = first_line(prompt);
   const size_t before_prompt = alone.size() - std::min(prompt.size(), alone.size());
   const bool same_before = before_prompt > 0 && rest.starts_with(alone.substr(0, before_prompt));
   const size_t begin = same_before ? before_prompt : find_prompt(rest, line);
   const size_t same = common_length(rest.substr(begin), prompt);
-  if (same == prompt.size()) return begin + same;
+  if (!trains_opener && same == prompt.size()) return begin + same;
   // The prompt goes on otherwise than the turn, with an opener of reasoning: its first line is the header. A prompt of
   // one line names no header, and all that the template writes for the message is the turn.
-  size_t end = line.size();
-  while (end < same && prompt[end] == '\n') ++end;
-  return begin + (end > line.size() ? end : 0);
+  trains_opener = true;
+  return begin + header_of_opener(prompt.substr(0, same)).size();
 }
 
 bool ranges_overlap(const TextRange& a, const TextRange& b) { return a.begin < b.end && b.begin < a.end; }
@@ -115,6 +127,16 @@ RenderedChat TurnFinder::render(const Conversation& row, bool add_generation_pro
   return chat;
 }
 
+std::vector<TextRange> TurnFinder::find(const std::vector<size_t>& messages) {
+  std::vector<TextRange> all;
+  const bool trained_opener = trains_opener_;
+  for (const size_t message : messages) {
+    const std::vector<TextRange> turn = find(message);
+    std::ranges::copy_if(turn, std::back_inserter(all), [](const TextRange& range) { return range.begin < range.end; });
+  }
+  return trains_opener_ == trained_opener ? all : find(messages);
+}
+
 std::vector<TextRange> TurnFinder::find(size_t message) {
   if (!is_assistant(row_.messages[message])) return {find_other(message)};
   if (rendering_.chat.has_generation()) return find_blocks(message);
@@ -156,7 +178,7 @@ std::vector<TextRange> TurnFinder::find_turn(size_t message) {
   // No messages stand before the first one: the prompt of generation is the one that follows it.
   const RenderedChat before = render(std::max<size_t>(message, 1), true);
   TextRange turn{before.text.size(), whole_.text.size()};
-  if (message == 0 || !whole_.text.starts_with(before.text)) {
+  if (message == 0 || trains_opener_ || !whole_.text.starts_with(before.text)) {
     const std::optional<size_t> begin = find_begin(message, before, false);
     if (!begin) {
       const std::optional<TextRange> empty = find_empty_turn(message, false);
@@ -180,6 +202,7 @@ size_t TurnFinder::skip_header(size_t message, size_t begin) {
   try {
     const std::string asking = render(1, true).text;
     header = asking.substr(common_length(asking, render(1, false).text));
+    if (trains_opener_) header = header_of_opener(header);
   } catch (const UserError&) {  // the template refuses a conversation of one message
   }
   const std::vector<TextRange> said = said_by(whole_, message);
@@ -284,7 +307,7 @@ std::optional<size_t> TurnFinder::find_begin(size_t message, const RenderedChat&
   const size_t earlier = end_of_earlier(whole_, message, said.front().begin);
   const std::string_view alone = message == 0 ? prompt : asking.substr(end_of_earlier(before, message, asking.size()));
   const std::string_view rest = text.substr(earlier, said.front().begin - earlier);
-  const size_t header = header_length(rest, alone, prompt);
+  const size_t header = header_length(rest, alone, prompt, trains_opener_);
   return earlier + (in_prompt ? std::max(header, common_length(rest, alone)) : header);
 }
 
@@ -371,7 +394,7 @@ size_t TurnFinder::common_end(std::string_view alone, std::string_view followed)
     if (ranges[i].end <= same) return ranges[i].end;
     same = std::min(same, ranges[i].begin);
   }
-  // The texts after the end can begin alike, such as <|endoftext|> and <|user|>, also where they are no tokens.
+  // The texts after the end can begin alike, such as <|endoftext|> and <|user|>, also where they are not tokens.
   for (const auto& [name, value] : rendering_.variables) {
     if (!value.is_string() || !name.ends_with("_token")) continue;
     const auto& token = value.get_ref<const std::string&>();
@@ -392,11 +415,10 @@ size_t TurnFinder::find_border(size_t message) {
 }
 
 void TurnFinder::fail_message(size_t message) const {
-  fail_template(
-      rendering_.chat,
-      fmt::format("message {} cannot be told apart from the others in the text of the template; one with generation "
-                  "blocks marks the turns of the assistant itself",
-                  message + 1));
+  fail_template(rendering_.chat,
+                fmt::format("message {} cannot be distinguished from the others in the rendered text; a template with "
+                            "generation blocks marks the turns of the assistant itself",
+                            message + 1));
 }
 
 }  // namespace llmtrain

@@ -37,6 +37,9 @@ class TurnFinder {
   /// with the text that ends the turn, in several ranges where answers of tools lie inside; of others what comes from
   /// the message, with the text that ends the turn.
   std::vector<TextRange> find(size_t message);
+  /// Returns the bytes of these messages. An opener of reasoning in the prompt of generation that one of the turns
+  /// lacks is trained in all of them.
+  std::vector<TextRange> find(const std::vector<size_t>& messages);
   /// Returns where a completion begins whose first message has this number.
   size_t find_border(size_t message);
 
@@ -61,6 +64,7 @@ class TurnFinder {
   const RenderedChat& whole_;
   std::vector<size_t> owners_;  ///< message of each generation block
   bool answers_inside_ = true;  ///< until a call shows that answers of tools stand after its turn
+  bool trains_opener_ = false;  ///< for header_length()
   size_t rendered_ = 0;         ///< bytes that were rendered to find turns
 };
 

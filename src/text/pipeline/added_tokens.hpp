@@ -21,7 +21,7 @@ struct AddedToken {
   bool rstrip = false;       ///< also matches the white space after it
   bool normalized = false;   ///< matches in the normalized text, and is normalized itself
   bool special = false;      ///< decode omits it
-  bool is_split = false;     ///< found in a text, it is no token there, and neither is another that it overlaps
+  bool is_split = false;     ///< found in a text, it is not a token there, and neither is another that it overlaps
   bool in_text = true;       ///< false: a name only, which no text produces
   std::string found = {};    ///< normalized form to search for
 };

@@ -24,7 +24,8 @@ class Regex {
   /// `place` begins messages, which name the file and key; `shown` is the pattern in them.
   Regex(const std::string& pattern, const std::string& place) : Regex(pattern, place, pattern) {}
   Regex(const std::string& pattern, const std::string& place, std::string_view shown);
-  /// With Syntax::perl, ^ and $ are the ends of the text and a dot is no line break, unless the pattern has (?m), (?s).
+  /// With Syntax::perl, ^ and $ are the ends of the text and a dot is not a line break, unless the pattern has (?m),
+  /// (?s).
   Regex(const std::string& pattern, const std::string& place, Syntax syntax);
   ~Regex();
   Regex(const Regex&) = delete;

@@ -44,7 +44,7 @@ bool RegexTranslator::octal_escape(char32_t& c) {
   for (c = 0; i_ < std::min(begin + 3, pattern_.size()) && pattern_[i_] >= '0' && pattern_[i_] <= '7'; ++i_) {
     c = 8 * c + static_cast<char32_t>(pattern_[i_] - '0');
   }
-  if (c >= 0x80) refuse_construct("a byte that is no character");
+  if (c >= 0x80) refuse_construct("a byte that is not a character");
   return i_ > begin;
 }
 

@@ -41,7 +41,7 @@ class RegexTranslator {
     if (find_invalid_utf8(pattern_) != std::string_view::npos) refuse("is not UTF-8");
     const std::string out = alternatives({}, 0);
     if (i_ < pattern_.size()) refuse("has a ) without (");
-    if (calls_ && refers_) refuse_construct("calls of groups beside references to them");
+    if (calls_ && refers_) refuse_construct("both calls of groups and references to them");
     return out;
   }
 
@@ -266,7 +266,7 @@ class RegexTranslator {
         return nullptr;
     }
   }
-  /// {name}, {^name} behind \p or \P.
+  /// {name}, {^name} after \p or \P.
   const KnownSet& property(bool& negated, bool in_brackets) {
     const size_t end = pattern_.find('}', i_);
     if (end == std::string_view::npos) refuse("has a \\p{ without }");
@@ -353,7 +353,7 @@ class RegexTranslator {
         break;
       }
       folded_ = {};
-      if (!atom.repeats) refuse_construct("a repetition of what has no length");
+      if (!atom.repeats) refuse_construct("a repetition of an empty match");
       if (repeated) atom.text = "(?:" + atom.text + ")";
       bool counts = repeat.may_vary;
       atom.text += repeat.text;

@@ -1,6 +1,6 @@
 #pragma once
 // Lossless view of any bytes as a sequence of characters: a byte that is not part of well-formed UTF-8 is a character
-// by itself, represented by a surrogate (which is no Unicode character).
+// by itself, represented by a surrogate (which is not a Unicode character).
 
 #include <array>
 #include <cstddef>

@@ -12,7 +12,7 @@ inline constexpr char32_t code_point_limit = 0x110000;
 
 inline bool is_utf8_continuation(char byte) { return (static_cast<uint8_t>(byte) & 0xC0u) == 0x80u; }
 
-/// Returns the code point that starts at text[i] and moves i behind it. `text` is well-formed UTF-8 and i <
+/// Returns the code point that starts at text[i] and moves i past it. `text` is well-formed UTF-8 and i <
 /// text.size().
 inline char32_t next_code_point(std::string_view text, size_t& i) {
   const auto byte = [&](size_t k) { return static_cast<uint32_t>(static_cast<uint8_t>(text[k])); };

@@ -24,13 +24,13 @@
 #include "objectives/grpo_config.hpp"
 #include "objectives/objective_config.hpp"
 #include "objectives/ppo_config.hpp"
-#include "objectives/reward_config.hpp"
+#include "objectives/reward_model_config.hpp"
 #include "optim/optimizer_config.hpp"
 #include "optim/precision_config.hpp"
 #include "optim/schedule_config.hpp"
 #include "parallel/job/watchdog_config.hpp"
 #include "parallel/parallel_config.hpp"
-#include "rewards/rewards_config.hpp"
+#include "rewards/reward_functions_config.hpp"
 #include "text/chat/chat_config.hpp"
 #include "train/config/checkpoint_config.hpp"
 #include "train/config/dashboard_config.hpp"
@@ -50,8 +50,8 @@ struct Config {
   QuantizationConfig quantization;
   ObjectiveConfig objective;
   DpoConfig dpo;
-  RewardConfig reward;
-  RewardsConfig rewards;
+  RewardModelConfig reward;
+  RewardFunctionsConfig rewards;
   RolloutConfig rollout;
   GenerateConfig generate;
   PpoConfig ppo;

@@ -34,7 +34,7 @@ constexpr FrameLimit frame_limits[] = {
 
 /// The norm of rows that a warp's registers do not hold.
 bool is_long_norm(const std::string& name) {
-  static const std::regex long_rows("ForwardRow<.*(Given|Summed<[a-z0-9:_]+>), false>");
+  static const std::regex long_rows("ForwardRow<.*(PlainInput|InputWithBranch<[a-z0-9:_]+>), false>");
   return std::regex_search(name, long_rows);
 }
 

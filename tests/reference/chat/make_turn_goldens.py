@@ -6,13 +6,15 @@
 For each template of TRL's wheel that has a training variant, and each conversation below and of conversations.json whose
 text is the same by both: the hash of the byte ranges that are trained. A turn begins after the prompt of generation,
 where the text of the messages before it and that prompt is the beginning of the whole; otherwise (DeepSeek, Nemotron,
-Qwen 3.5) where the variant's generation block begins, or after the prompt of generation that the block repeats. It ends
-where the block ends, without the line break after the stop token. Null: the template raises, or the texts differ.
+Qwen 3.5) where the variant's generation block begins, or after the prompt of generation that the block repeats. If one
+turn lacks what its prompt ends with, an opener of reasoning, all turns that have a prompt begin with the blocks. A turn
+ends where the block ends, without the line break after the stop token. Null: the template raises, or the texts differ.
 """
 import datetime
 import importlib.metadata
 import json
 import pathlib
+import re
 
 from transformers.utils import chat_template_utils
 
@@ -120,13 +122,23 @@ def rendered(template, row, messages, prompt=False, mask=False):
     return text[0], ranges[0] if mask else None
 
 
-def begin_of_turn(template, row, number, text, block):
+def prompt_of_turn(template, row, number, text):
+    """The prompt of generation, and where it ends if the text of the messages before it is the beginning of the whole."""
     before, _ = rendered(template, row, row["messages"][:number], prompt=True)
-    if text.startswith(before):
-        return len(before)
     closed, _ = rendered(template, row, row["messages"][:number])
     prompt = before[len(closed) :] if before.startswith(closed) else ""
-    return block + len(prompt) if text.startswith(prompt, block) else block
+    return prompt, len(before) if text.startswith(before) else None
+
+
+def begins_of_turns(template, row, numbers, text, blocks):
+    prompts = [prompt_of_turn(template, row, number, text) for number in numbers]
+    begins = []
+    for (prompt, end), (block, block_end) in zip(prompts, blocks):
+        lacks = end is None and text.rfind(prompt, max(0, block - len(prompt)), block + len(prompt)) < 0
+        if lacks and re.sub(r"<[^>]*>", "", text[block:block_end]).strip():  # it says something
+            return [end if end and not prompt else begin for (prompt, end), (begin, _) in zip(prompts, blocks)]
+        begins.append(end or (block + len(prompt) if text.startswith(prompt, block) else block))
+    return begins
 
 
 def turns(template, training, row):
@@ -140,8 +152,8 @@ def turns(template, training, row):
         if text != same or len(blocks) != len(numbers):
             return None
         ranges = []
-        for number, (begin, end) in zip(numbers, blocks):
-            begin = begin_of_turn(template, row, number, text, begin)
+        begins = begins_of_turns(template, row, numbers, text, blocks)
+        for begin, (_, end) in zip(begins, blocks):
             end = max(begin, len(text[:end].rstrip()))
             if ranges and ranges[-1][1] == begin:
                 ranges[-1][1] = end

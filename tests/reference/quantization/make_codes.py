@@ -1,4 +1,4 @@
-"""Codes, scales and dequantised values of nf4, fp4, nested scales and int8 rows, for tests/hf/block_codes_test.cpp.
+"""Codes, scales and dequantised values of nf4, fp4, nested scales and int8 rows, for tests/hf/quantize_test.cpp.
 
 Writes codes.safetensors. Codes are those of bitsandbytes' CUDA kernels, stated below in numpy: the pivots of their
 decision trees (csrc/kernels.cu) over value * (1 / absmax). The script compares them with bitsandbytes' CPU code, which

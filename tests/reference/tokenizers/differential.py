@@ -94,7 +94,7 @@ def references():
             encoding = tokenizer.encode(text, add_special_tokens=False)
             starts = array.array("q", itertools.accumulate((len(c.encode()) for c in text), initial=0))
             ranges = array.array("q", itertools.chain.from_iterable(encoding.offsets))
-            # Ranges of pieces that the library gives back unconverted (of a normalized text) are no ranges of the text.
+            # Ranges of pieces that the library gives back unconverted (of a normalized text) are not ranges of the text.
             if max(ranges, default=0) > len(text):
                 return encoding.ids, None
             return encoding.ids, array.array("q", (starts[i] for i in ranges))

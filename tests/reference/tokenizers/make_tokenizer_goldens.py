@@ -225,7 +225,7 @@ def cases_of(tokenizer):
     for text in texts():
         plain = tokenizer.encode(text, add_special_tokens=False)
         case = {"ids": plain.ids, "special": tokenizer.encode(text).ids, "decoded": tokenizer.decode(plain.ids)}
-        # Ranges of pieces that the library gives back unconverted are no ranges of the text.
+        # Ranges of pieces that the library gives back unconverted are not ranges of the text.
         if all(a <= b <= len(text) for a, b in plain.offsets):
             case["ranges"] = byte_ranges(text, plain.offsets)
         out.append(case)

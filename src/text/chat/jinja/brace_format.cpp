@@ -158,7 +158,7 @@ class FieldValues {
  public:
   FieldValues(Evaluator& evaluator, const Arguments& arguments) : evaluator_(evaluator), arguments_(arguments) {}
 
-  /// `name` is that of an argument, its place or empty, with attributes and keys behind it.
+  /// `name` is that of an argument, its place or empty, with attributes and keys after it.
   Value find(std::string_view name) {
     const size_t end = std::min(name.find_first_of(".["), name.size());
     Value value = argument(name.substr(0, end));

@@ -93,7 +93,7 @@ void Evaluator::assign(std::string_view name, Value value) {
 void Evaluator::assign_attribute(const Target& target, const Value& value) {
   const Value object = find(target.name);
   auto* space = dynamic_cast<Namespace*>(object.as_object());
-  if (space == nullptr) fail(fmt::format("'{}' is no namespace, so that its attributes cannot be set", target.name));
+  if (space == nullptr) fail(fmt::format("'{}' is not a namespace, so its attributes cannot be set", target.name));
   space->set(*this, target.attribute, value);
 }
 
@@ -201,7 +201,7 @@ void Evaluator::require_hashable(const Value& value) {
   charge(1);
   const Sequence* items = value.as_sequence();
   if (value.as_dict() != nullptr || (items != nullptr && items->kind == SequenceKind::list)) {
-    fail(fmt::format("a {} cannot be the key of a dict, nor told apart from others by a filter", value.type_name()));
+    fail(fmt::format("a {} cannot be the key of a dict or be compared by a filter", value.type_name()));
   }
   if (items == nullptr || items->kind != SequenceKind::tuple) return;
   for (const Value& item : items->items) require_hashable(item);

@@ -149,8 +149,8 @@ class Bound {
   bool has(size_t i) const { return values_[i].has_value(); }
   const Value& operator[](size_t i) const { return *values_[i]; }
   bool truth(size_t i, bool otherwise) const { return has(i) ? values_[i]->truth() : otherwise; }
-  int64_t integer(size_t i, int64_t otherwise) const;  ///< fails if it is no integer
-  const MarkedText& text(size_t i) const;              ///< fails if it is no str
+  int64_t integer(size_t i, int64_t otherwise) const;  ///< fails if it is not an integer
+  const MarkedText& text(size_t i) const;              ///< fails if it is not a str
   bool is_given(size_t i) const { return has(i) && !values_[i]->is_none(); }
 
  private:

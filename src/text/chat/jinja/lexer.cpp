@@ -304,7 +304,7 @@ class Lexer {
   }
 
   void append_character(std::string& value, uint32_t code) {
-    if (code >= code_point_limit || (code >= 0xD800 && code < 0xE000)) fail("an escape in a string is no character");
+    if (code >= code_point_limit || (code >= 0xD800 && code < 0xE000)) fail("an escape in a string is not a character");
     append_code_point(value, code);
   }
 

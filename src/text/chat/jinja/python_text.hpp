@@ -13,7 +13,7 @@
 namespace llmtrain::jinja {
 
 bool is_python_space(char32_t c);
-/// Returns the first position from `at` on that is no white space.
+/// Returns the first position from `at` on that is not white space.
 size_t skip_python_spaces(std::string_view text, size_t at);
 /// Returns the end of text[begin, end) without the white space at its end.
 size_t strip_python_spaces_right(std::string_view text, size_t begin, size_t end);

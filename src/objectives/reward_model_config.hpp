@@ -5,7 +5,7 @@ namespace llmtrain {
 class DeckKeys;
 
 /// [reward]
-struct RewardConfig {
+struct RewardModelConfig {
   double center_coefficient = 0;
 
   void visit(DeckKeys& keys);

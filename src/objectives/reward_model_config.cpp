@@ -1,10 +1,10 @@
-#include "objectives/reward_config.hpp"
+#include "objectives/reward_model_config.hpp"
 
 #include "core/deck/deck.hpp"
 
 namespace llmtrain {
 
-void RewardConfig::visit(DeckKeys& keys) {
+void RewardModelConfig::visit(DeckKeys& keys) {
   keys.section("reward",
                "Train a reward model: the score of a chosen answer shall be above that of the rejected one, by the "
                "column margin where the rows have it (run.task = reward).",

@@ -1,6 +1,6 @@
 // [rewards]: which functions a deck may name, how their arguments are written, and what is refused with the deck's
 // line.
-#include "rewards/rewards_config.hpp"
+#include "rewards/reward_functions_config.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,8 @@
 namespace llmtrain {
 namespace {
 
-RewardsConfig load(const std::string& lines, Task task = Task::grpo) {
-  RewardsConfig config;
+RewardFunctionsConfig load(const std::string& lines, Task task = Task::grpo) {
+  RewardFunctionsConfig config;
   DeckKeys keys;
   config.visit(keys);
   DeckLoader deck(keys, "deck.ini");
@@ -21,8 +21,8 @@ RewardsConfig load(const std::string& lines, Task task = Task::grpo) {
   return config;
 }
 
-TEST(RewardsConfig, FunctionsAndTheirArguments) {
-  const RewardsConfig config = load(
+TEST(RewardFunctionsConfig, FunctionsAndTheirArguments) {
+  const RewardFunctionsConfig config = load(
       "functions = exact:answer, number:result, length:1K, regex:^a{1\\,3}\\\\s;x$, command:./score.py --mode a\\,b,\n"
       "  model:models/reward\n"
       "weights = 1, 0.5, 2, -1, 0, 3\n");
@@ -41,7 +41,7 @@ TEST(RewardsConfig, FunctionsAndTheirArguments) {
   EXPECT_TRUE(load("", Task::ppo).specs().empty()) << "ppo may have a reward model of its own";
 }
 
-TEST(RewardsConfig, MistakesNameTheLine) {
+TEST(RewardFunctionsConfig, MistakesNameTheLine) {
   const auto refused = [](const std::string& lines, const std::string& what) {
     try {
       load(lines);
@@ -54,8 +54,8 @@ TEST(RewardsConfig, MistakesNameTheLine) {
     }
   };
   refused("functions = exacte:answer\n", "did you mean exact?");
-  refused("functions = exact\n", "'exact' is no reward function");
-  refused("functions = exact:\n", "needs a value behind the colon");
+  refused("functions = exact\n", "'exact' is not a reward function");
+  refused("functions = exact:\n", "needs a value after the colon");
   refused("functions = length:0\n", "out of range");
   refused("functions = length:many\n", "not a whole number");
   refused("functions = regex:(a\n", "missing closing parenthesis");

@@ -30,11 +30,11 @@ template <>
 inline constexpr auto enum_names<RewardSpec::Kind> = name_list("model", "exact", "number", "regex", "length",
                                                                "command");
 
-/// Throws UserError(deck) if the text is no reward function; a regular expression is compiled.
+/// Throws UserError(deck) if the text is not a reward function; a regular expression is compiled.
 RewardSpec parse_reward(std::string_view text);
 
 /// [rewards]
-struct RewardsConfig {
+struct RewardFunctionsConfig {
   std::vector<std::string> functions;
   std::vector<double> weights;  ///< empty: 1 each
   Duration time_limit{60};      ///< of a batch, for each `command:`

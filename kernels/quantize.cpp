@@ -1,4 +1,4 @@
-#include "kernels/block_codes.hpp"
+#include "kernels/quantize.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "rewards/rewards_config.hpp"
+#include "rewards/reward_functions_config.hpp"
 
 #include <fmt/format.h>
 
@@ -26,14 +26,15 @@ RewardSpec parse_reward(std::string_view text) {
   const std::string_view name = text.substr(0, colon);
   const auto found = std::ranges::find(names, name);
   if (colon == std::string_view::npos || found == names.end()) {
-    throw UserError(ExitCode::deck,
-                    fmt::format("{} is no reward function: model:DIR, exact:COLUMN, number:COLUMN, regex:PATTERN, "
-                                "length:N or command:PROGRAM{} (write a comma that belongs to one as \\,)",
-                                printable(text), found == names.end() ? did_you_mean(name, names) : ""));
+    throw UserError(
+        ExitCode::deck,
+        fmt::format("{} is not a reward function: use model:DIR, exact:COLUMN, number:COLUMN, regex:PATTERN, "
+                    "length:N or command:PROGRAM{} (write a comma that belongs to one as \\,)",
+                    printable(text), found == names.end() ? did_you_mean(name, names) : ""));
   }
   RewardSpec spec{static_cast<RewardSpec::Kind>(found - names.begin()), std::string(text.substr(colon + 1))};
   if (spec.argument.find_first_not_of(" \t\n") == std::string::npos) {
-    throw UserError(ExitCode::deck, fmt::format("{} needs a value behind the colon", printable(text)));
+    throw UserError(ExitCode::deck, fmt::format("{} needs a value after the colon", printable(text)));
   }
   try {
     if (spec.kind == RewardSpec::Kind::length) spec.length();
@@ -44,7 +45,7 @@ RewardSpec parse_reward(std::string_view text) {
   return spec;
 }
 
-void RewardsConfig::visit(DeckKeys& keys) {
+void RewardFunctionsConfig::visit(DeckKeys& keys) {
   keys.section("rewards", "Score the completions of a rollout (run.task = ppo, grpo).", Change::breaks,
                reinforcement_tasks, true);
   keys.key("functions", functions,
@@ -60,7 +61,7 @@ void RewardsConfig::visit(DeckKeys& keys) {
            {.doc = "Time that a command: may take to score a batch, for each rank.", .change = Change::nothing});
 }
 
-void RewardsConfig::resolve(DeckLoader& deck, Task task) {
+void RewardFunctionsConfig::resolve(DeckLoader& deck, Task task) {
   deck.check(time_limit.seconds > 0, {"rewards.time_limit"}, "must be longer than 0 s");
   if (!deck.sound({"rewards.functions", "rewards.weights"})) return;
   for (const std::string& text : functions) {
@@ -80,7 +81,7 @@ void RewardsConfig::resolve(DeckLoader& deck, Task task) {
              fmt::format("{} weights for {} functions: give one for each", weights.size(), functions.size()));
 }
 
-std::vector<RewardSpec> RewardsConfig::specs() const {
+std::vector<RewardSpec> RewardFunctionsConfig::specs() const {
   std::vector<RewardSpec> all;
   for (const std::string& text : functions) all.push_back(parse_reward(text));
   return all;

@@ -11,10 +11,10 @@
 namespace llmtrain {
 
 /// Text of a continuation that grows by tokens and is ended by stop texts, in time linear in its length.
-class GrowingText {
+class StopTextStream {
  public:
   /// `stop` must outlive it.
-  GrowingText(const Tokenizer& tokenizer, std::vector<int32_t> prompt, const std::vector<std::string>& stop)
+  StopTextStream(const Tokenizer& tokenizer, std::vector<int32_t> prompt, const std::vector<std::string>& stop)
       : stream_(tokenizer, std::move(prompt)), stop_(stop) {
     for (const std::string& one : stop_) longest_stop_ = std::max(longest_stop_, one.size());
   }

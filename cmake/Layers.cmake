@@ -59,7 +59,7 @@ function(llmtrain_layer name)
   if(NOT LLMTRAIN_X86)
     list(FILTER sources EXCLUDE REGEX "_(avx2|avx512|amx)\\.cpp$")
   endif()
-  if(LLMTRAIN_JOIN AND name MATCHES "^(text|rewards|data|hf|checkpoint|report|metrics|train|tasks|tool)$")
+  if(LLMTRAIN_JOIN AND name MATCHES "^(text|rewards|data|hf|checkpoint|report|metrics|evaluation|config|train|tasks|tool)$")
     llmtrain_join(sources ${name} ${sources})
   endif()
   if(NOT sources) # a folder of headers only

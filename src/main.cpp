@@ -4,12 +4,12 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "config/config.hpp"
 #include "core/error.hpp"
 #include "core/files/file_handle.hpp"
 #include "parallel/job/runtime.hpp"
 #include "tasks/command_line.hpp"
 #include "tasks/program.hpp"
-#include "train/config/config.hpp"
 #include "train/run/stop_monitor.hpp"
 #include "train/run/version.hpp"
 

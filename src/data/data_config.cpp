@@ -177,57 +177,38 @@ void DataConfig::visit(DeckKeys& keys) {
   bpe.visit(keys);
 }
 
-TextFormat DataConfig::text_format() const {
-  const bool prompts = use == DataUse::prompts && format == "auto";
-  const std::string rows = !instructions ? "text" : prompts ? "prompt" : format;
-  return {document_separator, text_column, row_limit, json_as_text, rows, columns, use};
-}
-
-TextFormat DataConfig::training_format() const {
-  TextFormat rules = text_format();
-  if (!difficulty.empty()) rules.columns.push_back(fmt::format("{}:{}", difficulty_column, difficulty));
-  return rules;
-}
-
-DataConfig DataConfig::for_conversations() const {
-  DataConfig rules = *this;
-  if (!packing_given) rules.packing = Packing::none;
-  if (!overflow_given) rules.overflow = use == DataUse::prompts ? Overflow::truncate_left : Overflow::truncate;
-  return rules;
-}
-
-std::string too_long_document(bool conversation, int64_t tokens, int64_t longest) {
-  return fmt::format(
-      "the {} has {} tokens, more than the {} that batch.sequence_length allows; choose a longer sequence, or {}",
-      conversation ? "conversation" : "document", tokens, longest,
-      conversation ? "data.overflow = truncate, truncate_left or drop" : "data.overflow = split or truncate");
-}
-
 bool names_tokenizer_files(std::string_view tokenizer) {
   return std::ranges::find(TokenizerCodec::names, tokenizer) == TokenizerCodec::names.end();
 }
 
-bool DataConfig::has_tokenizer_files() const { return !tokenizer_from.empty() || names_tokenizer_files(tokenizer); }
+bool DataConfig::has_tokenizer_files() const { return names_tokenizer_files(tokenizer); }
+
+void DataConfig::take_tokenizer(DeckLoader& deck, const std::string& path) {
+  if (deck.given("data.tokenizer")) return;
+  tokenizer = path;
+  deck.set("data.tokenizer", Origin::automatic, "model.path");
+}
 
 void DataConfig::check_tokenizer_name(DeckLoader& deck) const {
-  deck.check(!tokenizer_from.empty() || !names_tokenizer_files(tokenizer) || is_tokenizer_path(tokenizer),
-             {"data.tokenizer"},
+  deck.check(!names_tokenizer_files(tokenizer) || is_tokenizer_path(tokenizer), {"data.tokenizer"},
              fmt::format("{} is not one of {}{}, and there is no file or folder of this name", printable(tokenizer),
                          joined(TokenizerCodec::names), did_you_mean(tokenizer, TokenizerCodec::names)));
 }
 
 /// Keys of preference data.
-void DataConfig::resolve_preferences(DeckLoader& deck, Task task) {
-  const bool preferences = preference_tasks.contains(task), prompts = reinforcement_tasks.contains(task);
+void DataConfig::resolve_preferences(DeckLoader& deck, const TaskData& task) {
+  const bool prompts = task.use == DataUse::prompts;
+  const bool preferences = task.use == DataUse::preferences || task.use == DataUse::pairs;
+  const bool packing_given = deck.given("data.packing"), overflow_given = deck.given("data.overflow");
   if (const RowFormat* named = find_row_format(format)) {
-    const std::string why = refused_use(use, named->group, named->column);
+    const std::string why = refused_use(task.use, named->group, named->column);
     deck.check(why.empty(), {"data.format"}, fmt::format("with {}, {}", format, why));
   }
   if (!preferences && !prompts) return;
   for (const auto* files : {&train, &validation}) {
     deck.check(std::ranges::find(*files, builtin_stories) == files->end(),
                {files == &train ? "data.train" : "data.validation"},
-               fmt::format("{} is text, and run.task = {} trains on {}", builtin_stories, name_of(task),
+               fmt::format("{} is text, and run.task = {} trains on {}", builtin_stories, name_of(task.task),
                            prompts ? "prompts" : "preferences"));
   }
   deck.check(!prompts || !overflow_given || overflow != Overflow::truncate, {"data.overflow"},
@@ -248,19 +229,10 @@ void DataConfig::resolve_preferences(DeckLoader& deck, Task task) {
 }
 
 /// Keys of instruction data.
-void DataConfig::resolve_rows(DeckLoader& deck, Task task) {
-  use = task == Task::reward                 ? DataUse::pairs
-        : reinforcement_tasks.contains(task) ? DataUse::prompts
-        : preference_tasks.contains(task)    ? DataUse::preferences
-        : trains(task)                       ? DataUse::training
-                                             : DataUse::any;
-  instructions = instruction_tasks.contains(task);
-  begins_like_tokenizer = task == Task::sft;
-  packing_given = deck.given("data.packing");
-  overflow_given = deck.given("data.overflow");
+void DataConfig::resolve_rows(DeckLoader& deck, const TaskData& task) {
   const std::string served = fmt::format("has no use with run.task = {}, which trains on text; it serves {}",
-                                         name_of(task), instruction_tasks.text());
-  if (!instructions) {
+                                         name_of(task.task), instruction_tasks.text());
+  if (!task.instructions) {
     deck.check(columns.empty(), {"data.columns"}, served);
     deck.check(!group_by_length, {"data.group_by_length"}, served);
     deck.check(max_tokens_per_batch == 0, {"data.max_tokens_per_batch"}, served);
@@ -290,15 +262,16 @@ void DataConfig::resolve_rows(DeckLoader& deck, Task task) {
       if (!deck.given(key)) deck.set(key, origin, why);
     }
   };
-  if (!trains(task)) return mark(Origin::unused, "wrap for text; none and truncate for conversations");
-  const DataConfig rules = for_conversations();
-  packing = rules.packing;
-  overflow = rules.overflow;
-  mark(Origin::automatic, fmt::format("run.task = {}", name_of(task)));
+  if (!task.trains()) return mark(Origin::unused, "wrap for text; none and truncate for conversations");
+  if (!deck.given("data.packing")) packing = Packing::none;
+  if (!deck.given("data.overflow")) {
+    overflow = task.use == DataUse::prompts ? Overflow::truncate_left : Overflow::truncate;
+  }
+  mark(Origin::automatic, fmt::format("run.task = {}", name_of(task.task)));
 }
 
-void DataConfig::resolve_added_tokens(DeckLoader& deck, Task task) {
-  if (!trains(task)) add_tokens.clear();
+void DataConfig::resolve_added_tokens(DeckLoader& deck, const TaskData& task) {
+  if (!task.trains()) add_tokens.clear();
   for (auto token = add_tokens.begin(); token != add_tokens.end(); ++token) {
     deck.check(std::find(add_tokens.begin(), token, *token) == token, {"data.add_tokens"}, *token + " is repeated");
     deck.check(
@@ -307,7 +280,15 @@ void DataConfig::resolve_added_tokens(DeckLoader& deck, Task task) {
   }
 }
 
-void DataConfig::resolve(DeckLoader& deck, const std::string& output, Task task, int64_t run_seed) {
+void DataConfig::resolve(DeckLoader& deck, const std::string& output, int64_t run_seed, const TaskData& task) {
+  if (task.is_tokenizer) {
+    if (!deck.given("data.tokenizer")) {
+      tokenizer = "bpe";
+      deck.set("data.tokenizer", Origin::automatic, "run.task = tokenizer");
+    }
+    deck.check(tokenizer == "bpe", {"data.tokenizer"}, "run.task = tokenizer only trains bpe");
+    validation.clear();
+  }
   resolve_rows(deck, task);
   resolve_added_tokens(deck, task);
   if (!deck.given("data.seed")) {
@@ -321,7 +302,6 @@ void DataConfig::resolve(DeckLoader& deck, const std::string& output, Task task,
     cache = output + "/cache";
     deck.set("data.cache", Origin::automatic, "run.output");
   }
-  tokenizer_given = deck.given("data.tokenizer");
   if (!has_tokenizer_files()) {
     deck.unused("data.eos_token", "char, bytes and bpe define it");
     eos_token.clear();
@@ -334,8 +314,19 @@ void DataConfig::resolve(DeckLoader& deck, const std::string& output, Task task,
       deck.unused(key, "no effect without data.tokenizer = bpe");
     }
   }
+  if (!task.holds_out) {
+    const std::string why = fmt::format(
+        "has no effect with run.task = {}, whose rewards are means over new prompts: remove it", name_of(task.task));
+    deck.check(validation.empty(), {"data.validation"}, why);
+    if (!deck.given("data.validation_fraction")) {
+      validation_fraction = 0;
+      deck.set("data.validation_fraction", Origin::automatic, fmt::format("for run.task = {}", name_of(task.task)));
+    }
+    deck.check(validation_fraction == 0, {"data.validation_fraction"}, why);
+  }
   if (!validation.empty()) deck.unused("data.validation_fraction", "no effect if data.validation is set");
-  const bool by_kind = instructions && !trains(task) && !packing_given;  // conversations are not wrapped
+  // Conversations are not wrapped.
+  const bool by_kind = task.instructions && !task.trains() && !deck.given("data.packing");
   if (packing == Packing::wrap) {
     if (!by_kind) deck.unused("data.overflow", "no effect with packing = wrap");
   } else {

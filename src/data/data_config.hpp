@@ -17,6 +17,19 @@ class DeckLoader;
 /// Name of the example corpus in data.train and data.validation.
 inline constexpr const char* builtin_stories = "builtin:stories";
 
+/// Data that a task takes.
+struct TaskData {
+  Task task = Task::pretrain;
+  DataUse use = DataUse::any;
+  bool instructions = true;  ///< rows of instruction data; otherwise rows are texts
+  bool begins_with_bos =
+      false;                  ///< texts begin with BOS where the tokenizer puts it before a text, as conversations do
+  bool holds_out = true;      ///< data.validation and data.validation_fraction have a meaning
+  bool is_tokenizer = false;  ///< a tokenizer is trained on it
+
+  bool trains() const { return use != DataUse::any; }
+};
+
 /// [data]: source of text or tokens, and the division of documents into samples.
 struct DataConfig {
   enum class Packing : uint8_t { none, wrap, greedy, first_fit, best_fit };
@@ -48,70 +61,25 @@ struct DataConfig {
   int64_t unpacked_limit = int64_t{64} << 30;  ///< bytes that a compressed file may unpack to
   std::string cache;                           ///< folder of token files; resolved to <run.output>/cache
 
-  // Fields without keys. True if the deck itself sets `tokenizer`, which must then be the one of token files and ids.
-  bool tokenizer_given = false;
-  // True if the task reads rows of instruction data; otherwise rows are texts.
-  bool instructions = false;
-  // True if texts begin with BOS where the tokenizer puts it before a text, as rows of conversations do.
-  bool begins_like_tokenizer = false;
-  bool packing_given = false;
-  bool overflow_given = false;
-  // Data that the task takes.
-  DataUse use = DataUse::any;
-  // Column of rows of training data with their difficulty (curriculum.difficulty); empty: none is read.
-  std::string difficulty;
-  // Tokens that the prompt of a document of preference data keeps, the last ones, before `overflow` applies; 0: all.
-  int64_t max_prompt_length = 0;
-  // True if a score is read at the last token of each document of pairs: all of its tokens are inputs, the last row
-  // counts, and there are no targets.
-  bool scores_documents = false;
-  // Tokens of a sample that belong to the completion of its prompt; above 0 with prompts only.
-  int64_t completion_tokens = 0;
-  /// Tokens at the end of a document that are not inputs.
-  int64_t targets_behind() const { return scores_documents || use == DataUse::prompts ? 0 : 1; }
-  /// Inputs that a document may have.
-  int64_t room(int64_t sequence_length) const { return sequence_length - completion_tokens; }
-  // Checkpoint to read the tokenizer from if the folder of `tokenizer` no longer exists.
-  std::string tokenizer_from;
   bool has_tokenizer_files() const;
-  // Embedding rows of an existing model: every token id must be below it. 0: the model gets as many rows as needed.
-  int64_t embedding_rows = 0;
-  const std::string& tokenizer_path() const { return tokenizer_from.empty() ? tokenizer : tokenizer_from; }
-  /// Path of the tokenizer's files, which may be one file; empty if it has none.
-  std::string tokenizer_folder() const { return has_tokenizer_files() ? tokenizer_path() : std::string(); }
-  // Division of tokens with packing = wrap in a separate evaluation.
-  bool keep_rest = false;  ///< True if the last window may be shorter
-  int64_t stride = 0;  ///< above 0: windows of sequence_length tokens begin this far apart, and each target counts once
-
-  /// Rules for validation data.
-  TextFormat text_format() const;
-  /// The same with the column of difficulties.
-  TextFormat training_format() const;
+  /// True if the tokenizer is known before the text is read.
+  bool encodes_any_text() const { return has_tokenizer_files() || tokenizer == "bytes"; }
 
   void visit(DeckKeys& keys);
-  void resolve(DeckLoader& deck, const std::string& output, Task task, int64_t run_seed);
-  /// Rules for data with conversations: unless the deck says otherwise, each is a sample and loses its end if it is too
-  /// long.
-  DataConfig for_conversations() const;
-  /// Tokens that a document may have with overflow = error; 0: any number, or samples decide.
-  int64_t longest_document(int64_t sequence_length) const {
-    const bool refused = packing != Packing::wrap && overflow == Overflow::error && max_prompt_length == 0;
-    return refused ? room(sequence_length) + targets_behind() : 0;
-  }
+  void resolve(DeckLoader& deck, const std::string& output, int64_t run_seed, const TaskData& task);
+  /// Takes the tokenizer of a model's folder, unless the deck names one.
+  void take_tokenizer(DeckLoader& deck, const std::string& path);
   /// A word that is not a path must be that of a kind of tokenizer, unless a file or folder has this name.
   void check_tokenizer_name(DeckLoader& deck) const;
 
  private:
-  void resolve_rows(DeckLoader& deck, Task task);
-  void resolve_preferences(DeckLoader& deck, Task task);
-  void resolve_added_tokens(DeckLoader& deck, Task task);
+  void resolve_rows(DeckLoader& deck, const TaskData& task);
+  void resolve_preferences(DeckLoader& deck, const TaskData& task);
+  void resolve_added_tokens(DeckLoader& deck, const TaskData& task);
 };
 
 /// Returns true if data.tokenizer is the path of a file or folder, even one that no longer exists.
 bool names_tokenizer_files(std::string_view tokenizer);
-
-/// Describes a document that data.overflow = error refuses.
-std::string too_long_document(bool conversation, int64_t tokens, int64_t longest);
 
 template <>
 inline constexpr auto enum_names<DataConfig::Packing> = name_list("none", "wrap", "greedy", "first_fit", "best_fit");

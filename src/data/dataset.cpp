@@ -30,7 +30,7 @@ namespace {
 
 class DatasetOpener {
  public:
-  DatasetOpener(const DataConfig& config, const BatchConfig& batch, Communicator& communicator,
+  DatasetOpener(const SampleRules& config, const BatchConfig& batch, Communicator& communicator,
                 const ProgressReport& report, const ChatSource& chat = {})
       : config_(config),
         batch_(batch),
@@ -134,7 +134,7 @@ class DatasetOpener {
   void make_encoder() {
     if (!has_kind(scanned_, InputKind::instruction_rows)) return;
     throw_on_all_ranks(communicator_, [&] {
-      const DataConfig rules = config_.for_conversations();
+      const SampleRules rules = config_.for_conversations();
       if (rules.packing != DataConfig::Packing::wrap && rules.overflow == DataConfig::Overflow::split) {
         throw UserError(ExitCode::deck,
                         "data.overflow: split would begin a sample in the middle of a conversation; choose truncate, "
@@ -299,7 +299,7 @@ class DatasetOpener {
     return config_.add_bos ? optimum.nats_per_story / (optimum.characters_per_story + 1) : optimum.nats_per_character;
   }
 
-  const DataConfig& config_;
+  const SampleRules& config_;
   const BatchConfig& batch_;
   Communicator& communicator_;
   ProgressReport report_;
@@ -375,7 +375,7 @@ std::string describe_rows(const TokenFile& file) {
                      lengths_text(file.documents(), 1, 2));
 }
 
-Dataset open_dataset(const DataConfig& config, const BatchConfig& batch, Communicator& communicator,
+Dataset open_dataset(const SampleRules& config, const BatchConfig& batch, Communicator& communicator,
                      const ProgressReport& report, const ChatSource& chat) {
   Dataset data = DatasetOpener(config, batch, communicator, report, chat).open();
   data.chat = chat;
@@ -385,7 +385,7 @@ Dataset open_dataset(const DataConfig& config, const BatchConfig& batch, Communi
   return data;
 }
 
-TrainedTokenizer train_deck_tokenizer(const DataConfig& config, Communicator& communicator,
+TrainedTokenizer train_deck_tokenizer(const SampleRules& config, Communicator& communicator,
                                       const ProgressReport& report) {
   const BatchConfig none;
   return DatasetOpener(config, none, communicator, report).train_tokenizer_only();

@@ -7,10 +7,10 @@
 #include "core/error.hpp"
 #include "core/files/content_hash.hpp"
 #include "data/batch_config.hpp"
-#include "data/data_config.hpp"
 #include "data/files/task_files.hpp"
 #include "data/files/token_file.hpp"
 #include "data/progress.hpp"
+#include "data/sample_rules.hpp"
 #include "data/stream/data_stream.hpp"
 #include "data/tokenize/train_tokenizer.hpp"
 #include "parallel/communicator.hpp"
@@ -27,6 +27,7 @@ struct ChatSource {
 
 /// Training and validation data of a run.
 struct Dataset {
+  SampleRules rules;                            ///< as given to open_dataset
   std::shared_ptr<const Tokenizer> tokenizer;   ///< null for token files without one
   int64_t vocabulary_size = 0;                  ///< smallest vocabulary that a model needs
   std::vector<WeightedTokens> sources;          ///< training data; several are mixed by weight
@@ -51,7 +52,7 @@ struct Dataset {
 /// canonical order), progress is reported, and no rank waits long inside a collective while others work (polling). The
 /// key of a cached file is the hash of content, tokenizer and settings; the file is written under a temporary name and
 /// renamed. Collective; with one process (LocalCommunicator) it needs no MPI. `chat` encodes rows of instruction data.
-Dataset open_dataset(const DataConfig& config, const BatchConfig& batch, Communicator& communicator,
+Dataset open_dataset(const SampleRules& config, const BatchConfig& batch, Communicator& communicator,
                      const ProgressReport& report, const ChatSource& chat = {});
 
 /// Describes rows of instruction data and what was left out of them, for people; empty if there are none.
@@ -60,7 +61,7 @@ std::string describe_rows(const RowCounts& rows);
 std::string describe_rows(const TokenFile& file);
 
 /// Trains the tokenizer of data.tokenizer = bpe on data.train, without the cache. Collective.
-TrainedTokenizer train_deck_tokenizer(const DataConfig& config, Communicator& communicator,
+TrainedTokenizer train_deck_tokenizer(const SampleRules& config, Communicator& communicator,
                                       const ProgressReport& report);
 
 /// Receives each error and its key.
@@ -71,7 +72,7 @@ struct DataFacts {
 };
 /// Checks that the files of the deck exist and that the headers of token files are valid and agree. Reads no text.
 /// After an error the result is unspecified.
-DataFacts check_data_files(const DataConfig& config, const DataErrorReport& report);
+DataFacts check_data_files(const SampleRules& config, const DataErrorReport& report);
 
 /// Returns the default folder of token files: $XDG_CACHE_HOME/llmtrain, ~/.cache/llmtrain, or $TMPDIR/llmtrain.
 std::string default_cache_folder();

@@ -13,7 +13,7 @@
 
 namespace llmtrain {
 
-DataFacts check_data_files(const DataConfig& config, const DataErrorReport& report) {
+DataFacts check_data_files(const SampleRules& config, const DataErrorReport& report) {
   const auto guarded = [&](const char* key, const auto& work) {
     try {
       work();

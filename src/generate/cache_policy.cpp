@@ -41,4 +41,11 @@ void check_cache(DeckLoader& deck, const CachePolicy& policy, const std::string&
   serves(CachePolicy::Kind::window, {"window", "sinks"});
 }
 
+void check_windows(DeckLoader& deck, const ModelConfig& model, const CachePolicy& cache, const char* key) {
+  bool windows = false;
+  for (int64_t layer = 0; layer < model.n_layers; ++layer) windows |= model.window_of_layer(layer) > 0;
+  deck.check(cache.kind == CachePolicy::Kind::full || !windows, {key},
+             "the model's own sliding window leaves keys out already: choose full");
+}
+
 }  // namespace llmtrain

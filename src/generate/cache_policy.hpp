@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/deck/named_enum.hpp"
+#include "models/model_config.hpp"
 
 namespace llmtrain {
 
@@ -42,5 +43,7 @@ inline constexpr auto enum_names<CachePolicy::Kind> = name_list("full", "h2o", "
 void visit_cache(DeckKeys& keys, CachePolicy& policy);
 /// Refuses keys of another kind than the section's.
 void check_cache(DeckLoader& deck, const CachePolicy& policy, const std::string& section);
+/// Reports a policy other than full, at `key`, for a model whose own windows leave keys out.
+void check_windows(DeckLoader& deck, const ModelConfig& model, const CachePolicy& cache, const char* key);
 
 }  // namespace llmtrain

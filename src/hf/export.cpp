@@ -15,7 +15,7 @@
 #include "hf/adapters/adapter_config.hpp"
 #include "hf/convert.hpp"
 #include "hf/match_weights.hpp"
-#include "hf/quantize_model.hpp"
+#include "hf/quantized/quantize_model.hpp"
 #include "hf/read_slice.hpp"
 #include "hf/slice_writer.hpp"
 #include "models/models.hpp"

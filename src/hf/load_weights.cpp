@@ -20,7 +20,7 @@
 #include "core/progress.hpp"
 #include "hf/adapters/saved_tables.hpp"
 #include "hf/convert.hpp"
-#include "hf/read_quantized.hpp"
+#include "hf/quantized/read_quantized.hpp"
 #include "hf/read_slice.hpp"
 #include "hf/slice_writer.hpp"
 #include "parallel/job/cancellable_work.hpp"

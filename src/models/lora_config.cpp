@@ -186,6 +186,11 @@ void LoraConfig::resolve_tying(DeckLoader& deck, const ModelConfig& model, bool 
             "false, which trains an adapter of each that lora.target_modules names");
 }
 
+void LoraConfig::drop_dropout(DeckLoader& deck, const std::string& why) {
+  if (dropout != 0) deck.unused("lora.dropout", why);
+  dropout = 0;
+}
+
 void LoraConfig::resolve(DeckLoader& deck, const ModelConfig& model, bool recorded) {
   if (!deck.given("lora.alpha") && path.empty()) {
     alpha = 2 * static_cast<double>(rank);

@@ -40,6 +40,8 @@ struct LoraConfig {
   double learning_rate_ratio = 1;
 
   void visit(DeckKeys& keys);
+  /// Passes have no dropout; `why` they have none.
+  void drop_dropout(DeckLoader& deck, const std::string& why);
   /// Sets what is not given, and checks the keys against the model, whose number of layers and components are known.
   /// `recorded`: the deck is a run's, which gives every key that the program had then.
   void resolve(DeckLoader& deck, const ModelConfig& model, bool recorded);

@@ -202,9 +202,17 @@ void ModelConfig::take_over(DeckLoader& deck, const ModelConfig& loaded) {
   *this = whole;
 }
 
-void ModelConfig::resolve(DeckLoader& deck, int64_t sequence_length, const ModelConfig* loaded) {
+void ModelConfig::drop_dropout(DeckLoader& deck, const std::string& why) {
+  if (dropout != 0) deck.unused("model.dropout", why);
+  if (attention_dropout != 0) deck.unused("model.attention_dropout", why);
+  dropout = attention_dropout = 0;
+}
+
+void ModelConfig::resolve(DeckLoader& deck, int64_t sequence_length, const ModelConfig* loaded, bool scores_texts) {
+  if (scores_texts) head = Head::score;
   if (loaded != nullptr) {
     take_over(deck, *loaded);
+    if (scores_texts) head = Head::score;
     mark_unused(deck);
     return check(deck, sequence_length);
   }

@@ -82,10 +82,13 @@ struct ModelConfig {
   int64_t rotary_dim() const { return static_cast<int64_t>(static_cast<double>(head_dim) * partial_rotary_factor); }
   int64_t window_of_layer(int64_t layer) const;
   void visit(DeckKeys& keys);
+  /// Passes have no dropout; `why` they have none.
+  void drop_dropout(DeckLoader& deck, const std::string& why);
   /// Sets the keys that the deck leaves to the family or to other keys, then checks the keys against each other. With
   /// `loaded`, the model in `path`, every key but the dropouts is that model's, and the deck may only repeat its
-  /// values.
-  void resolve(DeckLoader& deck, int64_t sequence_length, const ModelConfig* loaded = nullptr);
+  /// values. `scores_texts`: its head gives scores.
+  void resolve(DeckLoader& deck, int64_t sequence_length, const ModelConfig* loaded = nullptr,
+               bool scores_texts = false);
 
  private:
   void take_over(DeckLoader& deck, const ModelConfig& loaded);

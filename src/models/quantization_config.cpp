@@ -117,6 +117,14 @@ QuantizationConfig stored_quantization(QuantizationConfig config, const ModelCon
   return config;
 }
 
+void QuantizationConfig::take(DeckLoader& deck, const QuantizationConfig& of_folder) {
+  if (!of_folder.active() || deck.given("quantization.bits")) return;
+  *this = of_folder;
+  DeckKeys keys;
+  visit(keys);
+  for (const DeckKeys::Key& key : keys.keys()) deck.set(key.full_name(), Origin::automatic, "model.path");
+}
+
 void QuantizationConfig::resolve(DeckLoader& deck, const ModelConfig& model, std::string_view trained) const {
   deck.check(bits == 0 || bits == 4 || bits == 8, {"quantization.bits"}, fmt::format("{} must be 0, 4 or 8", bits));
   deck.check(std::has_single_bit(static_cast<uint64_t>(block_size)), {"quantization.block_size"},

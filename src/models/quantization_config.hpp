@@ -31,6 +31,8 @@ struct QuantizationConfig {
   void visit(DeckKeys& keys);
   /// Checks the keys against the model, whose number of layers and components are known. `trained`: why the model's
   /// matrices cannot be stored in fewer bits; may be empty.
+  /// Takes the storage of a folder's matrices, which checkpoints record, unless the deck chooses one.
+  void take(DeckLoader& deck, const QuantizationConfig& of_folder);
   void resolve(DeckLoader& deck, const ModelConfig& model, std::string_view trained) const;
 };
 

@@ -82,6 +82,13 @@ void check_offload(DeckLoader& deck, const ParallelConfig& config) {
 
 }  // namespace
 
+void ParallelConfig::page_states(DeckLoader& deck, const std::string& why) {
+  constexpr const char* key = "parallel.offload_optimizer";
+  if (deck.given(key)) return;
+  offload_optimizer = offload_parameters == Offload::none ? Offload::cpu : offload_parameters;
+  deck.set(key, Origin::automatic, why);
+}
+
 void ParallelConfig::resolve(DeckLoader& deck, int64_t micro_batches) const {
   const std::initializer_list<std::string_view> batch = {"parallel.reduction_groups", "batch.global", "batch.micro",
                                                          "batch.gradient_accumulation_steps"};

@@ -25,6 +25,8 @@ struct ParallelConfig {
   bool uses_disk() const { return offload_optimizer == Offload::nvme || offload_parameters == Offload::nvme; }
 
   void visit(DeckKeys& keys);
+  /// States of a paged optimizer lie in host memory, or where offloaded parameters lie.
+  void page_states(DeckLoader& deck, const std::string& why);
   void resolve(DeckLoader& deck, int64_t micro_batches) const;  ///< checks only
 };
 

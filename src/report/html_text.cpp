@@ -59,7 +59,7 @@ std::string html_text(std::string_view text) {
   return escaped;
 }
 
-std::string json_text(std::string_view text) {
+std::string json_string(std::string_view text) {
   std::string safe;
   for (const char c : nlohmann::json(clean_text(text)).dump(-1, ' ', true)) {
     if (c == '<') safe += "\\u003c";

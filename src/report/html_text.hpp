@@ -13,7 +13,7 @@ std::string clean_text(std::string_view text);
 std::string html_text(std::string_view text);
 
 /// A JSON string, in quotes, that may stand in a <script>: it is ASCII and has no `<`.
-std::string json_text(std::string_view text);
+std::string json_string(std::string_view text);
 
 /// JSON's form of a number with six significant digits; null if it is not finite.
 std::string json_number(double value);

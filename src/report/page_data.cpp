@@ -21,7 +21,7 @@ std::string curve_json(const MetricSeries& series, size_t buckets) {
 }
 
 std::string mark_json(std::string_view kind, int64_t step, const std::string& text) {
-  return fmt::format(R"({{"kind":"{}","step":{},"text":{}}})", kind, step, json_text(text));
+  return fmt::format(R"({{"kind":"{}","step":{},"text":{}}})", kind, step, json_string(text));
 }
 
 std::string marks_json(const RunReader& run) {
@@ -50,11 +50,11 @@ std::string run_json(const RunReader& run, const std::vector<Chart>& charts, siz
     for (const ChartLine& line : chart.lines) {
       if (line.run != index) continue;
       const std::string curve = curve_json(run.metrics().at(line.metric), buckets);
-      curves += fmt::format("{}{}:{}", curves.empty() ? "" : ",", json_text(line.metric), curve);
+      curves += fmt::format("{}{}:{}", curves.empty() ? "" : ",", json_string(line.metric), curve);
     }
   }
   const auto time = run.metrics().find("wall_time");
-  return fmt::format(R"({{"name":{},"time":{},"marks":[{}],"curves":{{{}}}}})", json_text(run.name()),
+  return fmt::format(R"({{"name":{},"time":{},"marks":[{}],"curves":{{{}}}}})", json_string(run.name()),
                      time == run.metrics().end() ? "[[],[]]" : curve_json(time->second, buckets), marks_json(run),
                      curves);
 }
@@ -62,11 +62,11 @@ std::string run_json(const RunReader& run, const std::vector<Chart>& charts, siz
 std::string chart_json(const Chart& chart) {
   std::string lines;
   for (const ChartLine& line : chart.lines) {
-    lines +=
-        fmt::format("{}[{},{},{}]", lines.empty() ? "" : ",", line.run, json_text(line.metric), json_text(line.label));
+    lines += fmt::format("{}[{},{},{}]", lines.empty() ? "" : ",", line.run, json_string(line.metric),
+                         json_string(line.label));
   }
-  return fmt::format(R"({{"title":{},"unit":"{}","logarithmic":{},"lines":[{}]}})", json_text(chart.title), chart.unit,
-                     chart.logarithmic, lines);
+  return fmt::format(R"({{"title":{},"unit":"{}","logarithmic":{},"lines":[{}]}})", json_string(chart.title),
+                     chart.unit, chart.logarithmic, lines);
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ void RewardFunctionsConfig::visit(DeckKeys& keys) {
            {.doc = "Time that a command: may take to score a batch, for each rank.", .change = Change::nothing});
 }
 
-void RewardFunctionsConfig::resolve(DeckLoader& deck, Task task) {
+void RewardFunctionsConfig::resolve(DeckLoader& deck) {
   deck.check(time_limit.seconds > 0, {"rewards.time_limit"}, "must be longer than 0 s");
   if (!deck.sound({"rewards.functions", "rewards.weights"})) return;
   for (const std::string& text : functions) {
@@ -75,8 +75,6 @@ void RewardFunctionsConfig::resolve(DeckLoader& deck, Task task) {
     const bool repeated = std::find(functions.begin(), text, *text) != text;
     deck.check(!repeated, {"rewards.functions"}, fmt::format("{} is listed twice", printable(*text)));
   }
-  deck.check(task == Task::ppo || !functions.empty(), {"rewards.functions"},
-             fmt::format("run.task = {} needs at least one function, e.g. exact:answer", name_of(task)));
   deck.check(weights.empty() || weights.size() == functions.size(), {"rewards.weights", "rewards.functions"},
              fmt::format("{} weights for {} functions: give one for each", weights.size(), functions.size()));
 }

@@ -6,7 +6,6 @@
 
 #include "core/deck/deck_value.hpp"
 #include "core/deck/named_enum.hpp"
-#include "core/deck/task.hpp"
 
 namespace llmtrain {
 
@@ -40,7 +39,7 @@ struct RewardFunctionsConfig {
   Duration time_limit{60};      ///< of a batch, for each `command:`
 
   void visit(DeckKeys& keys);
-  void resolve(DeckLoader& deck, Task task);
+  void resolve(DeckLoader& deck);
 
   /// The functions; the deck is resolved.
   std::vector<RewardSpec> specs() const;

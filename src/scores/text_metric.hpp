@@ -80,6 +80,13 @@ std::span<const TextMetricEntry> text_metrics();
 /// Returns nullptr for an unknown name.
 const TextMetricEntry* find_text_metric(std::string_view name);
 
+/// Metrics of evaluation.metrics, `rouge` being four of them, `bertscore:DIR` with the folder of its model. Throws
+/// UserError(deck) that lists the names that exist.
+std::vector<std::string> text_metric_names(const std::vector<std::string>& wanted);
+
+/// Opens these metrics, with the folder of bertscore's model. Throws UserError.
+std::vector<std::unique_ptr<TextMetric>> open_text_metrics(const std::vector<std::string>& wanted);
+
 std::unique_ptr<TextMetric> make_bleu(const TextMetricOptions& options);
 std::unique_ptr<TextMetric> make_chrf(const TextMetricOptions& options);
 std::unique_ptr<TextMetric> make_chrf_plus_plus(const TextMetricOptions& options);

@@ -68,7 +68,9 @@ int run_estimation(const CommandLine& command, Job& job) {
   e.pinned_bytes = rank.plan->pinned_bytes();
   e.state_bytes = rank.plan->state_bytes();
   const BatchConfig& batch = config.batch;
-  if (!attention_backend("some library", config.run.task, config.model, compute_dtype(config.precision)).empty()) {
+  if (!attention_backend("some library", find_method(config.run.task) != nullptr, config.model,
+                         compute_dtype(config.precision))
+           .empty()) {
     config.add_note(assumption_of(config.model, batch.sequence_length,
                                   std::max(batch.micro * batch.sequence_length, config.data.max_tokens_per_batch)));
   }

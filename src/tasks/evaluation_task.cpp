@@ -127,12 +127,9 @@ EvaluationReport EvaluationTask::run(Runtime& runtime, RunLog& log) {
 
 namespace {
 
-/// No text is skipped, and with evaluation.stride windows overlap.
-DataStream evaluation_stream(const DataConfig& config, const BatchConfig& batch, int64_t stride, const Dataset& data) {
-  DataConfig rules = data.has_conversations() ? config.for_conversations() : config;
-  rules.keep_rest = true;
-  rules.stride = stride;
-  return {data.validation != nullptr ? data.validation : data.train, rules, batch, /*seed=*/0, false};
+DataStream evaluation_stream(const Config& config, const Dataset& data) {
+  const SampleRules rules = data.has_conversations() ? data.rules.for_conversations() : data.rules;
+  return {data.validation != nullptr ? data.validation : data.train, rules, config.batch, /*seed=*/0, false};
 }
 
 }  // namespace
@@ -169,7 +166,7 @@ std::unique_ptr<EvaluationTask> make_evaluation(const Config& config, const Data
   EvaluationParts parts;
   int64_t rows = 0;
   if (data.train != nullptr) {
-    parts.data = evaluation_stream(config.data, config.batch, config.evaluation.stride, data);
+    parts.data = evaluation_stream(config, data);
     parts.steps = first_steps(config.evaluation, *parts.data);
     rows = parts.data->max_rows();
   }
@@ -281,14 +278,6 @@ void print_report(RunLog& log, const EvaluationReport& report) {
 
 }  // namespace
 
-Dataset load_evaluated_data(Config& config, Communicator& communicator, const ProgressReport& report) {
-  const DataConfig as_given = config.data;
-  config.data = evaluated_data(as_given);
-  Dataset data = load_data(config, communicator, report);
-  config.data = as_given;
-  return data;
-}
-
 namespace {
 
 class EvaluationPlan : public RankPlan {
@@ -337,7 +326,7 @@ int run_evaluation(Job& job) {
   JobOpening opening(job);
   if (opening.is_finished()) return 0;
   job.examine(true);
-  const Dataset data = load_evaluated_data(config, communicator, [&](const std::string& text) { opening.print(text); });
+  const Dataset data = load_data(config, communicator, [&](const std::string& text) { opening.print(text); });
   std::unique_ptr<EvaluationTask> task;
   throw_on_all_ranks(communicator, [&] {
     task = make_evaluation(config, data, {communicator.rank(), communicator.size(), 1});

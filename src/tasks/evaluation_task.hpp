@@ -7,11 +7,11 @@
 
 #include "core/arena.hpp"
 #include "data/dataset.hpp"
+#include "evaluation/evaluate.hpp"
+#include "evaluation/evaluation_scores.hpp"
 #include "metrics/run_log.hpp"
 #include "parallel/job/runtime.hpp"
 #include "roles/model_set.hpp"
-#include "train/evaluate.hpp"
-#include "train/evaluation_scores.hpp"
 
 namespace llmtrain {
 

@@ -223,7 +223,7 @@ Dataset load_prompt_tokenizer(Config& config, Communicator& communicator, const 
   std::string text;
   throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() != 0) return;
-    const DataConfig& from = config.data;
+    const SampleRules from = sample_rules(config);
     std::shared_ptr<const Tokenizer> tokenizer = from.has_tokenizer_files()
                                                      ? tokenizer_of(from, from.tokenizer_path(), false)
                                                      : std::shared_ptr<const Tokenizer>(make_byte_tokenizer());
@@ -234,11 +234,12 @@ Dataset load_prompt_tokenizer(Config& config, Communicator& communicator, const 
   data.tokenizer = make_tokenizer_from(text);
   data.vocabulary_size = data.tokenizer->vocabulary_size();
   data.chat = load_chat(config, communicator);
+  data.rules = sample_rules(config);
   choose_sequence_length(config, data, communicator);
   return data;
 }
 
-int64_t check_generation(Config& checked) {
+void check_generation(Config& checked) {
   const auto alone = make_local_communicator();
   Config config = checked;
   const Dataset data = load_prompt_tokenizer(config, *alone, {});
@@ -250,7 +251,10 @@ int64_t check_generation(Config& checked) {
                             data.chat.files, *alone);
   int64_t truncated = 0;
   for (int64_t number = 0; number < prompts.size(); ++number) truncated += prompts.read(number).dropped > 0 ? 1 : 0;
-  return truncated;
+  if (truncated == 0) return;
+  checked.notes.push_back(
+      fmt::format("generate.overflow: {} longer than batch.sequence_length allows; the beginning will be left out",
+                  counted(truncated, "prompt")));
 }
 
 std::unique_ptr<RankPlan> plan_generation(const Config& config, const Dataset& data, const RankPosition& position) {

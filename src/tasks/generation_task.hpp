@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "config/config.hpp"
 #include "core/message.hpp"
 #include "core/progress.hpp"
 #include "generate/generator.hpp"
@@ -18,7 +19,6 @@
 #include "parallel/job/runtime.hpp"
 #include "roles/model_set.hpp"
 #include "tasks/generation_output.hpp"
-#include "train/config/config.hpp"
 
 namespace llmtrain {
 

@@ -9,10 +9,11 @@
 #include "core/files/content_hash.hpp"
 #include "core/files/file_handle.hpp"
 #include "data/files/cache_folder.hpp"
+#include "evaluation/cached_values.hpp"
+#include "evaluation/reference_cache.hpp"
 #include "hf/adapters/adapter_config.hpp"
+#include "methods/roles.hpp"
 #include "tasks/training_parts.hpp"
-#include "train/cached_values.hpp"
-#include "train/reference_cache.hpp"
 #include "train/run/resume.hpp"
 
 namespace llmtrain {
@@ -58,7 +59,7 @@ std::string facts_of_adapters(const Config& config) {
 std::string facts_of_samples(const Config& config, const Dataset& data) {
   std::string tokens;
   for (const WeightedTokens& source : data.sources) tokens += content_of_tokens(*source.tokens) + " ";
-  const DataConfig& rules = config.data;
+  const SampleRules& rules = data.rules;
   return fmt::format("{}{} {} {} {} {}", tokens, config.batch.sequence_length, name_of(rules.packing),
                      name_of(rules.overflow), rules.cross_document_attention, rules.max_prompt_length);
 }
@@ -75,7 +76,7 @@ std::vector<double> find_losses(Job& job, const Dataset& data, const ProgressRep
   request.kind = ReferenceKind::sample_losses;
   request.print = print;
   request.parts.push_back({&samples, 1, config.batch.micro, cached_file(config, "curriculum", facts, communicator)});
-  request.model = starting_role(config, data, {communicator.rank(), communicator.size(), 1}, samples.max_rows());
+  request.model = starting_role({config, data, {communicator.rank(), communicator.size(), 1}, samples.max_rows()});
   return std::move(find_or_compute_references(std::move(request), job.runtime).front());
 }
 
@@ -112,7 +113,7 @@ std::vector<double> find_difficulties(Job& job, const Dataset& data, const Progr
 
 std::optional<ReferenceValues> find_references(Job& job, const Dataset& data, const ProgressReport& print) {
   const Config& config = job.config;
-  if (!caches_reference(config)) return std::nullopt;
+  if (!method_of(config).caches_reference(config)) return std::nullopt;
   Communicator& communicator = job.runtime.communicator();
   const TrainingParts parts = training_parts(config, data);
   const std::string& folder = config.source.reference ? config.dpo.reference : config.model.path;
@@ -130,7 +131,7 @@ std::optional<ReferenceValues> find_references(Job& job, const Dataset& data, co
   };
   add(parts.train, *data.train);
   if (parts.validation) add(*parts.validation, *data.validation);
-  request.model = reference_role(config, data, {communicator.rank(), communicator.size(), 1}, rows);
+  request.model = reference_role({config, data, {communicator.rank(), communicator.size(), 1}, rows}, false);
   std::vector<std::vector<double>> values = find_or_compute_references(std::move(request), job.runtime);
   ReferenceValues result{std::move(values.front()), {}};
   if (parts.validation) result.validation = std::move(values.back());

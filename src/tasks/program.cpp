@@ -6,15 +6,16 @@
 
 #include "core/number_text.hpp"
 #include "kernels/attention.hpp"
+#include "methods/roles.hpp"
 #include "metrics/console.hpp"
 #include "models/models.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "params/offload_file.hpp"
 #include "tasks/estimation.hpp"
-#include "tasks/reward_check.hpp"
 #include "tasks/score_parts.hpp"
 #include "tasks/tasks.hpp"
 #include "tasks/training_parts.hpp"
+#include "train/config/load_config.hpp"
 #include "train/run/run_directory.hpp"
 #include "train/run/stop_monitor.hpp"
 
@@ -89,7 +90,7 @@ Config load(const std::string& text, const CommandLine& command, Communicator& c
 
 /// Assumes that the job's nodes are like this one. The vocabulary may be unknown: the rest of the model is known.
 void check_offload_here(Config& config, const Communicator& communicator) {
-  if (!config.parallel.uses_disk() || !trains(config.run.task)) return;
+  if (!config.parallel.uses_disk() || find_method(config.run.task) == nullptr) return;
   ModelConfig model = config.model;
   const bool known = model.vocab_size > 0;
   if (!known) model.vocab_size = 1;
@@ -115,17 +116,8 @@ void check_offload_here(Config& config, const Communicator& communicator) {
 void check_contents(Config& config, const Communicator& communicator) {
   resolve_precision(config, bf16_products_are_fast());
   check_offload_here(config, communicator);
-  if (reinforcement_tasks.contains(config.run.task)) {
-    check_reward_columns(config);
-    try_reward_programs(config);
-  }
   check_scores(config);
-  if (config.run.task != Task::generate) return;
-  if (const int64_t truncated = check_generation(config); truncated > 0) {
-    config.notes.push_back(
-        fmt::format("generate.overflow: {} longer than batch.sequence_length allows; the beginning will be left out",
-                    counted(truncated, "prompt")));
-  }
+  if (const TaskEntry& task = find_task(config.run.task); task.check != nullptr) task.check(config);
 }
 
 int check(const std::string& text, const CommandLine& command, Communicator& communicator) {
@@ -161,11 +153,11 @@ int run_program(const CommandLine& command, Runtime& runtime) {
   if (!command.estimate) return task.run(job);
   if (!has_model) {
     throw UserError(ExitCode::command_line,
-                    fmt::format("--estimate: run.task = {} has no model to estimate", name_of(task.task)));
+                    fmt::format("--estimate: run.task = {} has no model to estimate", name_of(config.run.task)));
   }
   if (command.measure && task.measure == nullptr) {
     throw UserError(ExitCode::command_line,
-                    fmt::format("--measure: run.task = {} has no steps to time", name_of(task.task)));
+                    fmt::format("--measure: run.task = {} has no steps to time", name_of(config.run.task)));
   }
   resolve_precision(config, agreed_fast_bf16(communicator));
   return run_estimation(command, job);

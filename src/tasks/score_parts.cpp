@@ -40,17 +40,13 @@ int64_t rows_of_scores(const Config& config, const Dataset& data) {
 void check_scores(Config config) {
   const auto alone = make_local_communicator();
   open_text_metrics(config.evaluation.metrics);
-  const bool encodes = config.data.has_tokenizer_files() || config.data.tokenizer == "bytes";
-  const Task task = config.run.task;
-  const bool reads_rows =
-      instruction_tasks.contains(task) && !reinforcement_tasks.contains(task) && !config.data.validation.empty();
-  if (!encodes || !reads_rows) {
+  const SampleRules rules = sample_rules(config).for_evaluation();
+  if (!rules.encodes_any_text() || !rules.instructions || config.data.validation.empty()) {
     for (const TaskFile& file : read_task_files(config.evaluation.tasks, *alone)) parse_choice_task(file);
     return;
   }
-  config.data = evaluated_data(config.data);
-  const Dataset data = load_data(config, *alone, [](const std::string&) {});
-  const DataStream validation(data.train, config.data, config.batch, /*seed=*/0, false);
+  const Dataset data = load_data(config, rules, *alone, [](const std::string&) {});
+  const DataStream validation(data.train, rules, config.batch, /*seed=*/0, false);
   make_scores(config, data, &validation, first_steps(config.evaluation, validation));
 }
 

@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "config/config.hpp"
 #include "data/dataset.hpp"
+#include "evaluation/evaluation_scores.hpp"
 #include "metrics/run_log.hpp"
-#include "train/config/config.hpp"
-#include "train/evaluation_scores.hpp"
 
 namespace llmtrain {
 

@@ -12,7 +12,7 @@ namespace llmtrain {
 std::vector<int64_t> stop_tokens(const Config& config, const Dataset& data,
                                  const std::map<std::string, std::string>& texts) {
   std::vector<int64_t> ids;
-  if (data.tokenizer != nullptr && instruction_tasks.contains(config.run.task)) {
+  if (data.tokenizer != nullptr && data.rules.instructions) {
     ids = export_chat(data.chat.config, *data.tokenizer, data.chat.files).stop_ids;
   }
   if (data.tokenizer != nullptr && data.tokenizer->eos_id() >= 0) ids.push_back(data.tokenizer->eos_id());

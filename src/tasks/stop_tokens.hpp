@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "config/config.hpp"
 #include "data/dataset.hpp"
 #include "parallel/communicator.hpp"
-#include "train/config/config.hpp"
 
 namespace llmtrain {
 

@@ -9,7 +9,7 @@
 namespace llmtrain {
 
 ChatSource load_chat(const Config& config, Communicator& communicator) {
-  if (!instruction_tasks.contains(config.run.task)) return {config.chat, {}};
+  if (!task_rules(config.run.task).data().instructions) return {config.chat, {}};
   std::string text;
   throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() != 0) return;
@@ -17,7 +17,8 @@ ChatSource load_chat(const Config& config, Communicator& communicator) {
     const std::string& model = !source.instead.empty()      ? source.instead
                                : !source.checkpoint.empty() ? source.checkpoint
                                                             : config.model.path;
-    text = serialize(read_chat_files(config.chat.template_name, model, config.data.tokenizer_folder()));
+    text = serialize(read_chat_files(config.chat.template_name, model,
+                                     config.data.has_tokenizer_files() ? config.tokenizer_path() : ""));
   });
   communicator.broadcast(text);
   return {config.chat, parse_chat_files(text, stored_chat_name)};
@@ -29,7 +30,7 @@ namespace {
 Dataset open_tokenizer_alone(const Config& config, Communicator& communicator) {
   Dataset data;
   throw_on_all_ranks(communicator, [&] {
-    const std::string path = config.data.tokenizer == "bytes" ? config.data.tokenizer : config.data.tokenizer_folder();
+    const std::string path = config.data.encodes_any_text() ? config.tokenizer_path() : "";
     if (path.empty()) {
       throw UserError(ExitCode::deck,
                       fmt::format("{}: {} has no tokenizer, which evaluation.tasks needs: name its tokenizer",
@@ -43,10 +44,15 @@ Dataset open_tokenizer_alone(const Config& config, Communicator& communicator) {
 }  // namespace
 
 Dataset load_data(Config& config, Communicator& communicator, const ProgressReport& report) {
+  return load_data(config, sample_rules(config), communicator, report);
+}
+
+Dataset load_data(Config& config, const SampleRules& rules, Communicator& communicator, const ProgressReport& report) {
   const SectionScope section(Section::data);
-  Dataset data = config.data.train.empty()
+  Dataset data = rules.train.empty()
                      ? open_tokenizer_alone(config, communicator)
-                     : open_dataset(config.data, config.batch, communicator, report, load_chat(config, communicator));
+                     : open_dataset(rules, config.batch, communicator, report, load_chat(config, communicator));
+  data.rules = rules;
   data.tasks = read_task_files(config.evaluation.tasks, communicator);
   if (config.model.vocab_size == 0) config.set_vocab_size(data.vocabulary_size);
   if (!config.model.path.empty() && data.tokenizer != nullptr && data.tokenizer->kind() == "char" &&
@@ -55,7 +61,7 @@ Dataset load_data(Config& config, Communicator& communicator, const ProgressRepo
         "{}: {} has no tokenizer, so that every character of the text would be a token (data.tokenizer = "
         "char), whose ids the model does not know. Name the tokenizer that it was trained with",
         config.provenance.where("data.tokenizer"), config.model.path);
-    if (trains(config.run.task) && instruction_tasks.contains(config.run.task)) {
+    if (rules.use != DataUse::any && rules.instructions) {
       throw_on_all_ranks(communicator, [&] { throw UserError(ExitCode::deck, what); });
     }
     config.add_note(what);

@@ -9,9 +9,9 @@
 #include "core/arena.hpp"
 #include "core/deck/task.hpp"
 #include "data/dataset.hpp"
+#include "methods/method.hpp"
 #include "parallel/job/runtime.hpp"
 #include "roles/model_set.hpp"
-#include "train/config/config.hpp"
 #include "train/run/estimate.hpp"
 #include "train/run/memory_limit.hpp"
 
@@ -23,13 +23,6 @@ struct Job {
   Runtime& runtime;
   /// Reports errors of the files that the deck names, weights included if they will be read. Collective.
   std::function<void(bool weights)> examine;
-};
-
-/// Rank for which memory is planned.
-struct RankPosition {
-  int rank;
-  int size;
-  int node_size;  ///< ranks of a node that share memory, see ParamStoreOptions
 };
 
 /// Memory plan of one rank of a task. Nothing is allocated.
@@ -46,12 +39,13 @@ class RankPlan {
 };
 
 struct TaskEntry {
-  Task task;
   /// Runs the task in its run directory. Collective; returns the exit code.
   int (*run)(Job& job);
   // For --estimate; null if the task has no model.
   Dataset (*load)(Config& config, Communicator& communicator, const ProgressReport& report);
   std::unique_ptr<RankPlan> (*plan)(const Config& config, const Dataset& data, const RankPosition& position);
+  /// Reads what only the task knows, for --check, and adds notes; null: nothing.
+  void (*check)(Config& config);
   /// --measure; null if the task has no steps. Collective.
   Prediction (*measure)(Job& job, const Dataset& data);
 };
@@ -68,23 +62,26 @@ MemoryLimits memory_limits(const Config& config);
 ChatSource load_chat(const Config& config, Communicator& communicator);
 /// Loads the data of the deck and sets the vocabulary by it. Collective.
 Dataset load_data(Config& config, Communicator& communicator, const ProgressReport& report);
+/// The same by other rules than those of the deck's task.
+Dataset load_data(Config& config, const SampleRules& rules, Communicator& communicator, const ProgressReport& report);
 /// Resolves an automatic precision.compute, and adds notes about keys that this device does not support.
 void resolve_precision(Config& config, bool fast_bf16);
 
 // Training (every task that trains).
 int run_training(Job& job);
+/// Reads the rows, and tries programs.
+void check_training(Config& config);
 std::unique_ptr<RankPlan> plan_training(const Config& config, const Dataset& data, const RankPosition& position);
 Prediction measure_training(Job& job, const Dataset& data);
 // evaluate
 int run_evaluation(Job& job);
-Dataset load_evaluated_data(Config& config, Communicator& communicator, const ProgressReport& report);
 std::unique_ptr<RankPlan> plan_evaluation(const Config& config, const Dataset& data, const RankPosition& position);
 // generate
 int run_generation(Job& job);
 /// Loads the tokenizer and the chat templates alone. Collective.
 Dataset load_prompt_tokenizer(Config& config, Communicator& communicator, const ProgressReport& report);
-/// Reads every prompt and returns how many lose their beginning, for --check. Throws UserError.
-int64_t check_generation(Config& config);
+/// Reads every prompt, and notes how many lose their beginning. Throws UserError.
+void check_generation(Config& config);
 std::unique_ptr<RankPlan> plan_generation(const Config& config, const Dataset& data, const RankPosition& position);
 /// The policy of a task that does not train, from a resolved deck with a model.path. `rows`: of its largest pass.
 RoleSpec untrained_policy(const Config& config, const RankPosition& position, int64_t rows);

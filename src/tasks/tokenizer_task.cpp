@@ -15,7 +15,7 @@ int run_tokenizer_training(Job& job) {
   if (opening.is_finished()) return 0;
   const SectionScope section(Section::data);
   const TrainedTokenizer trained =
-      train_deck_tokenizer(config.data, communicator, [&](const std::string& line) { opening.print(line); });
+      train_deck_tokenizer(sample_rules(config), communicator, [&](const std::string& line) { opening.print(line); });
   opening.start_directory();
   opening.on_root([&](RunDirectory& directory) { write_tokenizer_files(trained, directory.path()); });
   opening.mark_finished();

@@ -8,10 +8,7 @@
 
 #include "core/message.hpp"
 #include "hf/export.hpp"
-#include "models/freeze.hpp"
-#include "models/lora.hpp"
-#include "models/models.hpp"
-#include "tasks/rollout_parts.hpp"
+#include "methods/roles.hpp"
 #include "tasks/score_parts.hpp"
 #include "tasks/stop_tokens.hpp"
 #include "text/chat/chat_export.hpp"
@@ -21,11 +18,6 @@
 namespace llmtrain {
 
 namespace {
-
-/// Embedding rows in the softmax. A published model has no padding rows, whatever its tokenizer.
-int64_t softmax_rows(const ModelConfig& model, const Dataset& data) {
-  return model.path.empty() ? data.vocabulary_size : model.vocab_size;
-}
 
 /// `steps_per_epoch`: of the data.
 int64_t steps_of(const RunConfig& run, int64_t steps_per_epoch) {
@@ -50,7 +42,7 @@ std::vector<std::vector<int32_t>> encode_prompts(const Config& config, const Dat
             ": the data are token ids without a tokenizer, so that samples cannot be text: set the key to 0");
   }
   std::optional<ChatEncoder> chat;
-  if (instruction_tasks.contains(config.run.task)) {
+  if (data.rules.instructions) {
     chat.emplace(*tokenizer, config.chat, data.chat.files, training_time);
   }
   for (const std::string& text : log.sample_prompts) {
@@ -73,28 +65,12 @@ std::vector<std::vector<int32_t>> encode_prompts(const Config& config, const Dat
   return prompts;
 }
 
-/// Checks that the rows are those that the loss needs.
-std::unique_ptr<Objective> make_objective(const Config& config, const Dataset& data) {
-  if (config.run.task == Task::reward) return make_reward(config.reward);
-  if (config.run.task == Task::ppo) return make_ppo(config.ppo);
-  if (config.run.task == Task::grpo) return make_grpo(config.grpo);
-  if (config.run.task != Task::dpo) return make_cross_entropy(config.objective);
-  const bool kto = config.dpo.is_kto(), labels = data.train->info().column == "label";
-  if (kto == labels) return kto ? make_kto(config.dpo) : make_dpo(config.dpo);
-  throw UserError(
-      ExitCode::bad_content,
-      fmt::format("{}: the rows of {} are {}", config.provenance.where("dpo.loss"), config.data.train.front(),
-                  labels ? "documents with a label (data.format = unpaired), which kto alone learns from"
-                         : "pairs (data.format = preference); kto learns from rows with a label"));
-}
-
 }  // namespace
 
 DataStream training_stream(const Config& config, const Dataset& data, const CurriculumConfig& curriculum) {
-  const bool rolls_out = reinforcement_tasks.contains(config.run.task);
   return {data.sources,
-          config.data,
-          rolls_out ? prompt_batch(config) : config.batch,
+          data.rules,
+          method_of(config).sample_batch(config),
           static_cast<uint64_t>(config.data.seed),
           config.data.shuffle,
           curriculum,
@@ -103,13 +79,13 @@ DataStream training_stream(const Config& config, const Dataset& data, const Curr
 
 TrainingParts training_parts(const Config& config, const Dataset& data) {
   std::vector<std::vector<int32_t>> prompts = encode_prompts(config, data);
-  const bool rolls_out = reinforcement_tasks.contains(config.run.task);
+  const Method& method = method_of(config);
   DataStream train = training_stream(config, data, config.curriculum);
   std::optional<DataStream> validation;
   if (data.validation != nullptr) {
     const std::string key = config.data.validation.empty() ? "data.validation_fraction" : "data.validation";
     try {
-      validation.emplace(data.validation, config.data, config.batch, static_cast<uint64_t>(config.run.seed), false);
+      validation.emplace(data.validation, data.rules, config.batch, static_cast<uint64_t>(config.run.seed), false);
       const EvaluationConfig& e = config.evaluation;
       if (e.every_steps > 0 || e.at_start || e.at_end) require_trained_tokens(*validation, first_steps(e, *validation));
     } catch (const UserError& error) {
@@ -117,11 +93,10 @@ TrainingParts training_parts(const Config& config, const Dataset& data) {
                                                 config.provenance.where(key), error.what()));
     }
   }
-  std::unique_ptr<Rollouts> rollouts =
-      rolls_out ? make_rollouts(config, data, softmax_rows(config.model, data), train) : nullptr;
+  std::unique_ptr<BatchSource> source = method.batches(config, data, train);
   const int64_t scored = validation ? first_steps(config.evaluation, *validation) : 0;
   EvaluationScores scores = make_scores(config, data, validation ? &*validation : nullptr, scored);
-  const int64_t steps = steps_of(config.run, rollouts ? rollouts->steps_per_epoch() : train.steps_per_epoch());
+  const int64_t steps = steps_of(config.run, source ? source->steps_per_epoch() : train.steps_per_epoch());
   return {.tokenizer = data.tokenizer,
           .prompts = std::move(prompts),
           .train_source = data.train,
@@ -129,86 +104,11 @@ TrainingParts training_parts(const Config& config, const Dataset& data) {
           .validation = std::move(validation),
           .groups = {config.batch.gradient_accumulation_steps, config.parallel.reduction_groups},
           .total_steps = steps,
-          .objective = make_objective(config, data),
+          .objective = method.objective(config, data),
           .evaluator = config.objective.has_terms() ? make_cross_entropy() : nullptr,
           .optimizer = make_optimizer(config.optimizer),
-          .rollouts = std::move(rollouts),
+          .source = std::move(source),
           .scores = std::move(scores)};
-}
-
-namespace {
-
-/// The policy without its adapters is the reference: nothing else of it is trained.
-bool is_own_reference(const Config& config) {
-  return config.run.finetuning == RunConfig::Finetuning::lora && config.lora.bias == LoraConfig::Bias::none &&
-         config.lora.modules_to_save.empty() && config.dpo.reference == "auto";
-}
-
-}  // namespace
-
-bool caches_reference(const Config& config) {
-  return config.run.task == Task::dpo && config.dpo.uses_reference() && config.dpo.cache_reference;
-}
-
-namespace {
-
-bool syncs_reference(const Config& config) { return config.run.task == Task::dpo && config.dpo.sync_every > 0; }
-
-}  // namespace
-
-RoleSpec frozen_role(Role role, const Config& config, const RankPosition& position, int64_t rows, DecoderShape shape,
-                     const std::string& folder) {
-  // Members are assigned one by one, as in training_options().
-  RoleSpec spec;
-  spec.role = role;
-  spec.shape = std::move(shape);
-  spec.store.compute = compute_dtype(config.precision);
-  spec.store.zero_stage = static_cast<int>(config.parallel.zero);
-  spec.store.rank = position.rank;
-  spec.store.size = position.size;
-  spec.store.node_size = position.node_size;
-  spec.passes = PassPlan{spec.store.compute, rows, false};
-  spec.weights.folder = folder;
-  spec.weights.seed = static_cast<uint64_t>(config.run.seed);
-  return spec;
-}
-
-RoleSpec reference_role(const Config& config, const Dataset& data, const RankPosition& position, int64_t rows) {
-  const std::optional<RoleFolder>& other = config.source.reference;
-  DecoderShape shape = other ? decoder_shape(other->model, other->model.vocab_size)
-                             : decoder_shape(config.model, softmax_rows(config.model, data));
-  if (!other) shape.stored_rows = config.source.rows;
-  if (!other && config.run.finetuning == RunConfig::Finetuning::lora) use_saved_tables(shape, config.lora);
-  // A reference that follows the policy is divided into units as the policy is.
-  if (syncs_reference(config) && config.run.finetuning == RunConfig::Finetuning::freeze) {
-    shape.trained = freeze_rule(config.freeze, config.model);
-  }
-  const QuantizationConfig& stored = other ? other->quantization : config.source.quantization;
-  if (other || config.run.finetuning == RunConfig::Finetuning::lora) {
-    quantize(shape, config.storage(stored));
-  }
-  return frozen_role(Role::reference, config, position, rows, std::move(shape),
-                     other ? other->model.path : config.model.path);
-}
-
-DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64_t tokens) {
-  using Finetuning = RunConfig::Finetuning;
-  DecoderShape shape = decoder_shape(model, tokens);
-  shape.stored_rows = config.source.rows;
-  shape.new_head = config.source.new_head;
-  if (config.run.finetuning == Finetuning::freeze) shape.trained = freeze_rule(config.freeze, model);
-  if (config.run.finetuning == Finetuning::lora) {
-    adapt(shape, config.lora);
-    quantize(shape, config.storage(config.source.quantization));
-  }
-  return shape;
-}
-
-RoleSpec starting_role(const Config& config, const Dataset& data, const RankPosition& position, int64_t rows) {
-  RoleSpec spec = frozen_role(Role::reference, config, position, rows,
-                              trained_shape(config, config.model, softmax_rows(config.model, data)), config.model.path);
-  if (config.run.finetuning == RunConfig::Finetuning::lora) spec.lora = config.lora;
-  return spec;
 }
 
 ParamStoreOptions store_options(const ParallelConfig& parallel, const OptimizerConfig& optimizer, DType compute) {
@@ -223,7 +123,7 @@ ParamStoreOptions store_options(const ParallelConfig& parallel, const OptimizerC
 }
 
 bool gathers_often(const Config& config, int64_t ranks) {
-  return ranks > 1 && static_cast<int>(config.parallel.zero) == 3 && reinforcement_tasks.contains(config.run.task);
+  return ranks > 1 && static_cast<int>(config.parallel.zero) == 3 && method_of(config).generates();
 }
 
 std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dataset& data,
@@ -238,11 +138,11 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
   store.groups = parts.groups.count;
   store.blocks = config.parallel.reduction_blocks;
   store.keeps_gathered = keeps_gathered;
-  const BatchSource& batches =
-      parts.rollouts ? static_cast<const BatchSource&>(parts.rollouts->batches()) : parts.train;
-  int64_t rows = std::max(batches.max_rows(), parts.validation ? parts.validation->max_rows() : int64_t{0});
+  const Method& method = method_of(config);
+  int64_t rows = std::max(parts.batches().max_rows(), parts.validation ? parts.validation->max_rows() : int64_t{0});
   rows = std::max(rows, rows_of_scores(config, data));
-  if (syncs_reference(config)) store.states.push_back(ReferenceSync::plane());
+  const ReferenceSyncOptions sync = method.reference_sync(config);
+  if (sync.every > 0) store.states.push_back(ReferenceSync::plane());
   RoleSpec policy{.role = Role::policy,
                   .shape = trained_shape(config, config.model, softmax_rows(config.model, data)),
                   .trains = true,
@@ -250,7 +150,6 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
                   .passes = PassPlan{compute, rows, true, config.memory.recompute, config.batch.sequence_length},
                   .weights = {.folder = config.model.path, .seed = static_cast<uint64_t>(config.run.seed)}};
   if (config.run.finetuning == RunConfig::Finetuning::lora) policy.lora = config.lora;
-  if (config.run.task == Task::ppo) policy.critic = critic_of(config);
   std::vector<std::string> metrics;
   for (const MetricSpec& metric : parts.objective->metrics().subspan(1)) metrics.emplace_back(metric.name);
   check_best_metric(config, metrics, !policy.shape.config.scores(), parts.scores);
@@ -260,15 +159,9 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
   options.compares_losses = config.divergence.spike_z_score != 0;
   // If checkpoints are saved only on request, a save may delay an update: no copy is needed.
   if (config.checkpoint.saves() || config.needs_best()) options.copy_bytes = config.checkpoint.buffer;
-  if (syncs_reference(config)) options.sync = {config.dpo.sync_every, static_cast<float>(config.dpo.sync_alpha)};
-  std::vector<RoleSpec> roles;
-  roles.push_back(std::move(policy));
-  if (caches_reference(config)) {
-    parts.reference_values.emplace();
-  } else if ((parts.objective->needs().reference || needs_rollout_reference(config)) && !is_own_reference(config)) {
-    roles.push_back(reference_role(config, data, position, rows));
-  }
-  if (config.source.reward) roles.push_back(reward_role(config, position, rows));
+  options.sync = sync;
+  if (method.caches_reference(config)) parts.reference_values.emplace();
+  std::vector<RoleSpec> roles = method.roles({config, data, position, rows}, std::move(policy));
   return std::make_unique<TrainingPlan>(std::move(parts), std::move(roles), options);
 }
 
@@ -296,7 +189,7 @@ TrainingOptions training_options(const Config& config, const TrainingPlan& plan)
 
 void read_export_files(TrainingOptions& options, const Config& config, const Dataset& data,
                        Communicator& communicator) {
-  const bool has_chat = instruction_tasks.contains(config.run.task) && data.tokenizer != nullptr;
+  const bool has_chat = data.rules.instructions && data.tokenizer != nullptr;
   Message message;
   throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() != 0) return;

@@ -4,16 +4,14 @@
 #include <memory>
 #include <string>
 
+#include "config/config.hpp"
 #include "data/dataset.hpp"
 #include "params/param_store.hpp"
 #include "tasks/tasks.hpp"
-#include "train/config/config.hpp"
 #include "train/training_loop.hpp"
 
 namespace llmtrain {
 
-/// The model, with rules that say what the deck trains; `tokens`: see decoder_shape.
-DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64_t tokens);
 /// Options of a store that trains, but those of the rank and of the reduction groups.
 ParamStoreOptions store_options(const ParallelConfig& parallel, const OptimizerConfig& optimizer, DType compute);
 
@@ -27,16 +25,6 @@ bool gathers_often(const Config& config, int64_t ranks);
 /// The deck must be resolved: vocab_size and precision known. `keeps_gathered`: that of the policy's store.
 std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dataset& data,
                                                  const RankPosition& position, bool keeps_gathered = false);
-
-/// A frozen model of a folder in a training run; `rows`: tokens of its largest batch.
-RoleSpec frozen_role(Role role, const Config& config, const RankPosition& position, int64_t rows, DecoderShape shape,
-                     const std::string& folder);
-/// The frozen model that the policy of a preference run is compared with; `rows`: tokens of its largest batch.
-RoleSpec reference_role(const Config& config, const Dataset& data, const RankPosition& position, int64_t rows);
-/// The model that the run starts from, frozen; `rows`: tokens of its largest batch.
-RoleSpec starting_role(const Config& config, const Dataset& data, const RankPosition& position, int64_t rows);
-/// True if the reference's log-probabilities are computed before training.
-bool caches_reference(const Config& config);
 
 /// The intervals that follow from the data must be set. Facts about the start of the run are left to its task.
 TrainingOptions training_options(const Config& config, const TrainingPlan& plan);

@@ -9,17 +9,17 @@
 #include "core/number_text.hpp"
 #include "data/files/data_sources.hpp"
 #include "data/stream/difficulty_order.hpp"
+#include "evaluation/evaluate.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/matmul.hpp"
 #include "params/offload_file.hpp"
 #include "tasks/job_opening.hpp"
 #include "tasks/opening_lines.hpp"
 #include "tasks/precomputed.hpp"
-#include "tasks/reward_check.hpp"
 #include "tasks/score_parts.hpp"
 #include "tasks/tasks.hpp"
 #include "tasks/training_parts.hpp"
-#include "train/evaluate.hpp"
+#include "train/config/load_config.hpp"
 #include "train/measure.hpp"
 #include "train/run/dashboard_process.hpp"
 #include "train/run/libraries.hpp"
@@ -104,8 +104,7 @@ void print_opening(RunLog& log, const Job& job, const TrainingPlan& plan, const 
   Communicator& c = job.runtime.communicator();
   const DataStream& stream = plan.train;
   const ParamStore& params = plan.params();
-  print_machine(log,
-                attention_text(attention_library(), config.run.task, config.model, compute_dtype(config.precision)),
+  print_machine(log, attention_text(attention_library(), true, config.model, compute_dtype(config.precision)),
                 job.runtime);
   const int64_t parameters = params.units().parameters(), trained = params.units().trained_parameters();
   print_model(log, config.model, config.precision, parameters,
@@ -182,13 +181,11 @@ std::vector<NamedContent> compare_or_collect_contents(const Job& job, const Data
   throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() != 0) return;
     if (!path.empty() && job.config.source.instead.empty()) contents.push_back(content_of_model(path));
-    const auto add = [&](const char* key, const std::optional<RoleFolder>& folder) {
-      if (!folder) return;
-      contents.push_back(content_of_model(folder->model.path));
-      contents.back().key = key;
-    };
-    add(job.config.run.task == Task::ppo ? "ppo.reward_model" : "rewards.functions", job.config.source.reward);
-    add("ppo.value_model", job.config.source.critic);
+    for (const RoleFolderKey& role : method_of(job.config).role_folders(job.config)) {
+      if (role.content == nullptr) continue;
+      contents.push_back(content_of_model(role.path));
+      contents.back().key = role.content;
+    }
     if (from) compare_contents(contents, *from);
   });
   return contents;
@@ -204,6 +201,12 @@ void check_finished(Job& job, const RunDirectory* directory) {
   compare_or_collect_contents(job, load_data(job.config, communicator, [](const std::string&) {}), from);
 }
 
+MemoryLimits training_limits(const Config& config) {
+  MemoryLimits limits = memory_limits(config);
+  if (config.log.profile > 0) limits.profiled = compute_dtype(config.precision);
+  return limits;
+}
+
 /// Plans the run and checks that there is room for it. Ranks of a node share memory if they can; a note says why they
 /// do not. Collective.
 std::unique_ptr<TrainingPlan> make_checked_plan(Job& job, const Dataset& data) {
@@ -217,7 +220,7 @@ std::unique_ptr<TrainingPlan> make_checked_plan(Job& job, const Dataset& data) {
     });
   };
   make(communicator.sharing_ranks());
-  if (keeps_gathered && !fits_plan(plan->arena, memory_limits(config), communicator)) {
+  if (keeps_gathered && !fits_plan(plan->arena, training_limits(config), communicator)) {
     keeps_gathered = false;
     make(communicator.sharing_ranks());
   }
@@ -225,7 +228,7 @@ std::unique_ptr<TrainingPlan> make_checked_plan(Job& job, const Dataset& data) {
     config.add_note(refusal);
     make(1);
   }
-  check_plan(plan->arena, memory_limits(config), communicator);
+  check_plan(plan->arena, training_limits(config), communicator);
   check_host_memory(plan->params().offload().pinned_bytes(), communicator);
   if (config.parallel.uses_disk()) {
     reserve_disk(plan->params(), config.parallel.offload_path, config.provenance.where("parallel.offload_path"),
@@ -256,13 +259,19 @@ class TrainingRankPlan : public RankPlan {
   int64_t state_bytes() const override { return plan_->params().units().state_bytes(); }
   int64_t offloaded_bytes() const override { return plan_->params().offload().disk_bytes(); }
   int64_t pinned_bytes() const override { return plan_->params().offload().pinned_bytes(); }
-  int64_t host_bytes() const override { return plan_->rollouts ? plan_->rollouts->host_bytes() : 0; }
+  int64_t host_bytes() const override { return plan_->batches().host_bytes(); }
 
  private:
   std::unique_ptr<TrainingPlan> plan_;
 };
 
 }  // namespace
+
+void check_training(Config& config) {
+  const Method& method = method_of(config);
+  method.check_rows(config);
+  method.try_programs(config);
+}
 
 Prediction measure_training(Job& job, const Dataset& data) {
   const std::unique_ptr<TrainingPlan> plan = make_checked_plan(job, data);
@@ -291,7 +300,7 @@ int run_training(Job& job) {
   std::optional<ResumePoint> from = find_start(job);
   resolve_precision(config, agreed_fast_bf16(communicator));
   const std::string attention =
-      attention_backend(attention_library(), config.run.task, config.model, compute_dtype(config.precision));
+      attention_backend(attention_library(), true, config.model, compute_dtype(config.precision));
   agree_on_attention(attention, communicator);
   agree_on_products(product_library(), communicator);
   if (from) {
@@ -300,7 +309,7 @@ int run_training(Job& job) {
   }
   job.examine(!from);
   throw_on_all_ranks(communicator, [&] {
-    if (root && reinforcement_tasks.contains(config.run.task)) check_reward_columns(config);
+    if (root) method_of(config).check_rows(config);
   });
   const auto print = [&](const std::string& text) { opening.print(text); };
   Dataset data = load_data(config, communicator, print);
@@ -319,9 +328,7 @@ int run_training(Job& job) {
   for (const MetricSpec& metric : plan->objective->metrics().subspan(1))
     log_setup.run.metrics.emplace_back(metric.name);
   if (config.curriculum.active()) log_setup.run.metrics.emplace_back("curriculum");
-  if (plan->rollouts) {
-    for (const RolloutMetric& metric : plan->rollouts->metrics()) log_setup.run.metrics.push_back(metric.name);
-  }
+  for (const SourceMetric& metric : plan->batches().metrics()) log_setup.run.metrics.push_back(metric.name);
   if (from) {
     log_setup.resumed = log_state(from->manifest);
     log_setup.resumed_step = from->manifest.step;

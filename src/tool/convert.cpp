@@ -10,10 +10,10 @@
 #include <memory>
 #include <string>
 
+#include "config/config.hpp"
 #include "core/error.hpp"
 #include "tool/output_file.hpp"
 #include "tool/tool.hpp"
-#include "train/config/config.hpp"
 
 namespace llmtrain {
 namespace {

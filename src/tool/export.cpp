@@ -20,7 +20,7 @@
 #include "tool/loaded_model.hpp"
 #include "tool/tool.hpp"
 #include "train/checkpoint_model.hpp"
-#include "train/config/config.hpp"
+#include "train/config/load_config.hpp"
 
 namespace llmtrain {
 namespace {
@@ -39,14 +39,16 @@ struct ExportCommand {
 /// they are gone.
 ChatExport chat_of(const std::string& checkpoint, const Config& deck, const Tokenizer& tokenizer,
                    const std::string& tokenizer_path) {
-  if (!instruction_tasks.contains(deck.run.task)) return {};
+  if (!task_rules(deck.run.task).data().instructions) return {};
   std::error_code ignored;
   const bool named = std::filesystem::is_directory(tokenizer_path, ignored);
   try {
     std::optional<ChatFiles> files = CheckpointModel::chat(checkpoint);
     if (!files) {
       files = read_chat_files(deck.chat.template_name, named ? tokenizer_path : deck.model.path,
-                              named ? tokenizer_path : deck.data.tokenizer_folder());
+                              named                             ? tokenizer_path
+                              : deck.data.has_tokenizer_files() ? deck.tokenizer_path()
+                                                                : "");
     }
     return export_chat(deck.chat, tokenizer, *files);
   } catch (const UserError& error) {

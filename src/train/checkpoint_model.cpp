@@ -7,7 +7,7 @@
 #include "checkpoint/checkpoint_reader.hpp"
 #include "core/files/folder_handle.hpp"
 #include "text/files/tokenizer_files.hpp"
-#include "train/config/config.hpp"
+#include "train/config/load_config.hpp"
 
 namespace llmtrain {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "checkpoint/manifest.hpp"
-#include "train/config/divergence_config.hpp"
+#include "config/divergence_config.hpp"
 
 namespace llmtrain {
 

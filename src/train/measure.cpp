@@ -7,8 +7,9 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "evaluation/evaluate.hpp"
 #include "params/planned_memory.hpp"
-#include "train/evaluate.hpp"
+#include "rollout/scoring.hpp"
 
 namespace llmtrain {
 
@@ -63,18 +64,18 @@ Prediction measure_steps(const TrainingOptions& options, TrainingPlan& plan, Run
   TrainingStep step({plan, progress, runtime, log}, options.step, observer);
   plan.models.start(communicator, runtime.stream());
   plan.models.initialize(options.step.seed);
-  const RolloutContext rollout{
-      plan.models, plan.arena, runtime, [](const std::string&) {}, [](const std::string&) {}, [] { return false; }};
+  const SamplingContext context{
+      plan.models, plan.arena, runtime, {}, [](const std::string&) {}, [](const std::string&) {}, [] { return false; }};
 
   Prediction time;
   const int64_t total = time.steps = plan.total_steps;
   // Steps are timed together if they learn from one rollout.
-  const int64_t together = plan.rollouts ? plan.rollouts->batches().shape().updates() : 1;
+  const int64_t together = plan.batches().prepared_steps();
   step.prepare(0);
   double tokens = 0;  // what the objective counts, as the run's speed
   const auto one_step = [&](int64_t i) {
     for (const int64_t n = i % total; !step.is_prepared(); step.prepare(n)) {
-      if (plan.rollouts->make(rollout, n) == Rollouts::Outcome::made) continue;
+      if (plan.batches().prepare(context, n) == Prepared::ready) continue;
       throw UserError(ExitCode::diverged, "the model's logits are not finite: a rollout cannot be measured");
     }
     tokens += static_cast<double>(step.prepared_count());
@@ -85,7 +86,7 @@ Prediction measure_steps(const TrainingOptions& options, TrainingPlan& plan, Run
   const auto steps = [&](int64_t first, int64_t count) {
     for (int64_t i = first; i < first + count; ++i) one_step(i);
   };
-  const int64_t warm = plan.rollouts ? together : warm_steps;
+  const int64_t warm = plan.source ? together : warm_steps;
   steps(0, warm);
   tokens = 0;
   std::tie(time.step, time.measured) =

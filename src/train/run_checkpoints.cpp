@@ -116,7 +116,7 @@ int64_t RunCheckpoints::restore(const ResumePoint& from) {
                                                        from.path, hash_text(hash), saved.parameters));
   });
   const bool same_metric = progress_.restore(saved, from.own);
-  if (plan_.rollouts) restore_rollout(from);
+  restore_rollout(from);
   if (!from.own) {
     start_path_ = from.path;
     return completed;
@@ -129,18 +129,12 @@ int64_t RunCheckpoints::restore(const ResumePoint& from) {
   return completed;
 }
 
-namespace {
-
-/// False for a checkpoint of another run, with another task.
-bool has_rollout(const ResumePoint& from) {
-  return from.own || std::ranges::any_of(from.manifest.files,
-                                         [](const CheckpointFile& file) { return file.name == stored_rollout_name; });
-}
-
-}  // namespace
-
 void RunCheckpoints::restore_rollout(const ResumePoint& from) {
-  if (!has_rollout(from)) return plan_.rollouts->reset();
+  BatchSource& batches = plan_.batches();
+  if (!batches.has_state()) return;
+  const bool stored = std::ranges::any_of(from.manifest.files,
+                                          [](const CheckpointFile& file) { return file.name == stored_rollout_name; });
+  if (!stored && !from.own) return batches.reset();  // a checkpoint of another task
   const std::string& checkpoint = from.path;
   const std::string file = checkpoint + "/" + stored_rollout_name;
   std::string bytes;
@@ -150,11 +144,11 @@ void RunCheckpoints::restore_rollout(const ResumePoint& from) {
   });
   communicator_.broadcast(bytes);
   try {
-    plan_.rollouts->restore(bytes, progress_.guard.data_step(from.manifest.step), file);
+    batches.restore(bytes, progress_.guard.data_step(from.manifest.step), file);
   } catch (const UserError& error) {  // the same on all ranks
     if (from.own) throw;
     log_.warn(fmt::format("{}; the run begins with a new rollout", error.what()));
-    plan_.rollouts->reset();
+    batches.reset();
   }
 }
 
@@ -179,7 +173,8 @@ void RunCheckpoints::save(int64_t completed, double since) {
     request.deck = options_.deck;
     request.texts = options_.texts;
     if (plan_.tokenizer) request.texts[stored_tokenizer_name] = plan_.tokenizer->serialized();
-    if (plan_.rollouts) request.texts[stored_rollout_name] = plan_.rollouts->save(progress_.guard.data_step(completed));
+    const BatchSource& batches = plan_.batches();
+    if (batches.has_state()) request.texts[stored_rollout_name] = batches.save(progress_.guard.data_step(completed));
   });
   request.run.counters = std::move(log.counters);
   request.run.values = std::move(log.values);

@@ -6,7 +6,7 @@
 
 #include "core/activity.hpp"
 #include "core/clock.hpp"
-#include "train/evaluate.hpp"
+#include "evaluation/evaluate.hpp"
 
 namespace llmtrain {
 

@@ -6,11 +6,11 @@
 #include <string>
 
 #include "checkpoint/manifest.hpp"
+#include "config/checkpoint_config.hpp"
+#include "evaluation/evaluation_config.hpp"
 #include "metrics/run_log.hpp"
 #include "optim/loss_scale.hpp"
 #include "parallel/job/runtime.hpp"
-#include "train/config/checkpoint_config.hpp"
-#include "train/config/evaluation_config.hpp"
 #include "train/divergence.hpp"
 #include "train/training_plan.hpp"
 

@@ -4,8 +4,8 @@
 
 #include "core/activity.hpp"
 #include "core/profile.hpp"
+#include "evaluation/step_documents.hpp"
 #include "kernels/elementwise.hpp"
-#include "train/step_documents.hpp"
 #include "train/step_hook.hpp"
 
 namespace llmtrain {
@@ -26,11 +26,11 @@ StepPasses::StepPasses(TrainingPlan& plan, Communicator& communicator, Stream& s
       graphs_(Graph::available() && no_graphs.empty() && !plan.objective->needs().documents, plan.params()) {
   ctx_.device_step = static_cast<const int64_t*>(device_step_.data());
   ctx_.role = plan.objective->product_role();
-  if (plan.rollouts) ctx_.temperature = plan.rollouts->temperature();
+  ctx_.temperature = plan.batches().temperature();
 }
 
 bool StepPasses::prepare(int64_t data_step) {
-  if (!plan_.can_plan(data_step)) return false;
+  if (!plan_.batches().is_prepared(data_step)) return false;
   plan_.batches().plan(data_step, step_);
   count_ = plan_.objective->count(step_);
   local_micro_batches_.clear();

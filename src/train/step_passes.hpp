@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "data/stream/batch_prefetcher.hpp"
 #include "layers/context.hpp"
 #include "metrics/run_log.hpp"
-#include "train/batch_prefetcher.hpp"
 #include "train/pass_graphs.hpp"
 #include "train/phase_clock.hpp"
 #include "train/training_plan.hpp"

@@ -12,6 +12,7 @@
 #include "core/error.hpp"
 #include "core/number_text.hpp"
 #include "core/stop_request.hpp"
+#include "rollout/scoring.hpp"
 #include "train/final_weights.hpp"
 #include "train/rollback.hpp"
 
@@ -64,7 +65,6 @@ void TrainingLoop::start() {
   if (run_.plan.models.has(Role::reference)) load_weights(Role::reference, "reference  ");
   if (run_.plan.models.has(Role::reward)) load_weights(Role::reward, "reward     ");
   run_.plan.scores.answers.set_stop_ids({options_.stop_ids.begin(), options_.stop_ids.end()});
-  if (run_.plan.rollouts) run_.plan.rollouts->set_stop_ids({options_.stop_ids.begin(), options_.stop_ids.end()});
   if (from != nullptr) {
     completed_ = checkpoints_->restore(*from);
   } else {
@@ -115,32 +115,34 @@ void TrainingLoop::report_profile_if_due(bool the_end) {
 
 int64_t TrainingLoop::prepare_step() {
   int64_t stop = 0;
-  while (!step_.is_prepared() && stop == 0) stop = make_rollout();
+  while (!step_.is_prepared() && stop == 0) stop = make_samples();
   return stop;
 }
 
-int64_t TrainingLoop::make_rollout() {
+int64_t TrainingLoop::make_samples() {
   step_.finish_pending();
   if (progress_.guard.must_roll_back()) {
     roll_back_and_prepare();
     return 0;
   }
   TrainingPlan& plan = run_.plan;
-  LLMTRAIN_CHECK(plan.rollouts != nullptr, "a step is prepared unless it learns from a rollout");
+  const std::vector<int32_t> stop_ids(options_.stop_ids.begin(), options_.stop_ids.end());
   int64_t stop = 0;
-  const RolloutContext context{plan.models,
-                               plan.arena,
-                               run_.runtime,
-                               [this](const std::string& text) { run_.log.print(text); },
-                               [this](const std::string& text) { run_.log.warn(text); },
-                               [&] { return (stop = checkpoints_->stop_requested(completed_, step_.longest())) != 0; }};
-  switch (plan.rollouts->make(context, progress_.guard.data_step(completed_))) {
-    case Rollouts::Outcome::made:
+  const SamplingContext context{
+      plan.models,
+      plan.arena,
+      run_.runtime,
+      stop_ids,
+      [this](const std::string& text) { run_.log.print(text); },
+      [this](const std::string& text) { run_.log.warn(text); },
+      [&] { return (stop = checkpoints_->stop_requested(completed_, step_.longest())) != 0; }};
+  switch (plan.batches().prepare(context, progress_.guard.data_step(completed_))) {
+    case Prepared::ready:
       step_.prepare(completed_);
       return 0;
-    case Rollouts::Outcome::interrupted:
+    case Prepared::interrupted:
       return save_if_due(stop);
-    case Rollouts::Outcome::not_finite:  // the rollback is next
+    case Prepared::not_finite:  // the rollback is next
       progress_.guard.mark_lost(completed_, "the logits of sampling are not finite");
   }
   return 0;

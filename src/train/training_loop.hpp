@@ -60,9 +60,9 @@ class TrainingLoop : StepObserver {
   int64_t run_due_actions();
   void report_profile_if_due(bool the_end);
   int64_t save_if_due(int64_t stop);
-  /// Makes the rollout that the next step learns from, where it learns from one. Returns the reason to stop, or 0.
+  /// Makes the samples that the next step learns from, where it learns from one. Returns the reason to stop, or 0.
   int64_t prepare_step();
-  int64_t make_rollout();
+  int64_t make_samples();
   /// Rolls back after divergence.
   void roll_back_and_prepare();
   std::string adapter_folder() const;

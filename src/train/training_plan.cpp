@@ -12,7 +12,7 @@ TrainingPlan::TrainingPlan(TrainingParts parts, std::vector<RoleSpec> roles, con
   const PassPlan passes = roles.front().passes.value();
   const int64_t vocabulary = roles.front().shape.config.vocab_size;
   for (RoleSpec& role : roles) models.add(std::move(role));
-  if (objective->needs().reference && !rollouts) {
+  if (objective->needs().reference) {
     if (reference_values) {
       reference.emplace(std::move(*reference_values));
     } else {
@@ -23,7 +23,7 @@ TrainingPlan::TrainingPlan(TrainingParts parts, std::vector<RoleSpec> roles, con
   models.plan(arena);
   optimizer->plan(params(), arena);
   plan_buffers(passes, options);
-  if (rollouts) rollouts->plan(models, arena, passes.compute, options.ranks);
+  batches().plan_memory(models, arena, passes.compute, options.ranks);
   copied_bytes = std::min(Snapshot::bytes(params()), options.copy_bytes);
   if (device_memory_is_host() && copied_bytes > 0) {
     arena.add(state_copy, MemoryCategory::workspace, "checkpoint.buffer", DType::u8, {copied_bytes});
@@ -41,7 +41,7 @@ void TrainingPlan::plan_buffers(const PassPlan& passes, const PlanOptions& optio
   const int64_t rows = passes.max_rows;
   int64_t segments = std::max(batches().max_segments(), validation ? validation->max_segments() : 0);
   if (!scores.choices.empty()) segments = std::max(segments, segments_for(rows));
-  buffers.batch.plan(arena, rows, segments, rollouts ? rollouts->batches().shape().kept_words : 0);
+  buffers.batch.plan(arena, rows, segments, batches().kept_words());
   objective->plan(arena, rows, segments);
   if (objective->needs().documents) {
     arena.add(buffers.documents, category, "statistics.documents", DType::f64, {segments});

@@ -9,16 +9,15 @@
 
 #include "core/arena.hpp"
 #include "data/dataset.hpp"
+#include "evaluation/evaluate.hpp"
+#include "evaluation/evaluation_scores.hpp"
 #include "generate/generator.hpp"
 #include "objectives/objective.hpp"
 #include "optim/optimizer.hpp"
 #include "params/reduction_groups.hpp"
 #include "roles/model_set.hpp"
-#include "train/evaluate.hpp"
-#include "train/evaluation_scores.hpp"
-#include "train/reference.hpp"
-#include "train/reference_sync.hpp"
-#include "train/rollouts.hpp"
+#include "roles/reference.hpp"
+#include "roles/reference_sync.hpp"
 #include "train/step_values.hpp"
 
 namespace llmtrain {
@@ -47,9 +46,11 @@ struct TrainingParts {
   std::unique_ptr<Optimizer> optimizer;
   /// Log-probabilities under the reference, if they are known already.
   std::optional<ReferenceValues> reference_values = {};
-  std::unique_ptr<Rollouts> rollouts =
-      {};  ///< of PPO and GRPO, which learn from them instead of `train`, their prompts
+  std::unique_ptr<BatchSource> source = {};  ///< of the batches, if these are not the samples of `train`
   EvaluationScores scores = {};
+
+  BatchSource& batches() { return source ? *source : train; }
+  const BatchSource& batches() const { return source ? *source : train; }
 };
 
 /// Choices of the deck that change the memory beside the model's.
@@ -70,14 +71,9 @@ struct TrainingPlan : TrainingParts {
   Model& model() { return models.at(Role::policy).model(); }
   const Model& model() const { return models.at(Role::policy).model(); }
 
-  /// Source of the steps' batches.
-  const BatchSource& batches() const { return rollouts ? static_cast<const BatchSource&>(rollouts->batches()) : train; }
-  int64_t steps_per_epoch() const { return rollouts ? rollouts->steps_per_epoch() : train.steps_per_epoch(); }
+  int64_t steps_per_epoch() const { return batches().steps_per_epoch(); }
   /// Objective that evaluations measure.
   Objective& evaluation_objective() { return evaluator ? *evaluator : *objective; }
-  /// True if step n of the data can be planned.
-  bool can_plan(int64_t data_step) const { return !rollouts || rollouts->has(data_step); }
-
   /// Buffers of a step, which evaluations share.
   EvaluationBuffers evaluation_buffers() {
     return {buffers.batch,

@@ -36,7 +36,7 @@ StepRecord TrainingStep::begin_record(int64_t n) const {
   record.processed = passes_.processed();
   record.samples = passes_.step().samples_hash;
   record.sequences = static_cast<int64_t>(passes_.step().samples.size());
-  if (plan_.rollouts) record.rollout = plan_.rollouts->metric_values();
+  record.rollout = plan_.batches().metric_values();
   // skipped steps do not advance the schedule
   const int64_t updates = std::max<int64_t>(n - progress_.scaler.skipped_steps(), 0);
   record.learning_rate = learning_rate(options_.schedule, updates, plan_.total_steps);
@@ -138,10 +138,8 @@ bool TrainingStep::check(StepRecord& record) {
   record.bad_steps = record.problem.empty() ? 0 : guard.bad_in_row();
   if (record.bad_steps > 0) {
     record.sample_ids = plan_.batches().plan(guard.data_step(n)).samples;
-    if (plan_.rollouts) {
-      record.sample_ids = plan_.rollouts->prompts_of(record.sample_ids);
-      record.places = plan_.rollouts->places_of(record.sample_ids);
-    }
+    record.sample_ids = plan_.batches().rows_of(record.sample_ids);
+    record.places = plan_.batches().places_of(record.sample_ids);
   }
   return record.bad_steps == 0;
 }
@@ -150,11 +148,9 @@ void TrainingStep::read_values(StepRecord& record, double divisor) const {
   record.loss = values_.loss(record.tokens);
   record.metrics = values_.metrics(record.tokens);
   if (record.curriculum) record.metrics.push_back({"curriculum", "curriculum", *record.curriculum});
-  if (plan_.rollouts) {
-    const std::vector<RolloutMetric> names = plan_.rollouts->metrics();
-    for (size_t m = 0; m < record.rollout.size(); ++m) {
-      record.metrics.push_back({names[m].name, names[m].label, record.rollout[m]});
-    }
+  const std::vector<SourceMetric> names = plan_.batches().metrics();
+  for (size_t m = 0; m < record.rollout.size(); ++m) {
+    record.metrics.push_back({names[m].name, names[m].label, record.rollout[m]});
   }
   record.grad_norm = values_.grad_norm(divisor);
 }

@@ -5,9 +5,9 @@
 #include <fstream>
 #include <string>
 
+#include "config/config.hpp"
 #include "convert/convert.hpp"
 #include "harness/temporary_folder.hpp"
-#include "train/config/config.hpp"
 
 namespace llmtrain::test {
 

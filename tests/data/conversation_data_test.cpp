@@ -266,7 +266,7 @@ TEST(Overflow, KeepsAnEndOrLeavesOut) {
       std::vector<uint8_t>{0, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1});
   file->set_rows({.used = 3});
   const auto targets = [&](DataConfig::Overflow overflow, DataConfig::Packing mode, SampleCounts& counts) {
-    DataConfig config = packing(mode);
+    SampleRules config = packing(mode);
     config.overflow = overflow;
     const DataStream stream(file, config, batch_of(5, 1, 8), 1, false);
     counts = stream.counts();
@@ -294,7 +294,7 @@ TEST(Overflow, KeepsAnEndOrLeavesOut) {
     EXPECT_THAT(targets(DataConfig::Overflow::drop, mode, counts), ElementsAre(3, 4, 5));
     EXPECT_EQ(counts.dropped, 2);
   }
-  DataConfig drop = packing(DataConfig::Packing::none);
+  SampleRules drop = packing(DataConfig::Packing::none);
   drop.overflow = DataConfig::Overflow::drop;
   EXPECT_THAT(test::refusal([&] { DataStream(file, drop, batch_of(3, 1, 1), 1, false); }),
               HasSubstr("65 memory: 3 of 3 documents are longer than the 4 tokens that batch.sequence_length allows"));

@@ -57,7 +57,7 @@ class Sources : public testing::Test {
     return refusal([&] { open(); });
   }
   std::string token_file(const std::string& name, const std::string& text, const std::string& tokenizer) {
-    DataConfig config = config_;
+    SampleRules config = config_;
     config.train = {folder_.file(name + ".txt", text)};
     config.tokenizer = tokenizer;
     const Dataset made = open_dataset(config, batch_, *communicator_, [](const std::string&) {});
@@ -66,7 +66,7 @@ class Sources : public testing::Test {
   }
 
   Folder folder_;
-  DataConfig config_;
+  SampleRules config_;
   BatchConfig batch_;
   std::unique_ptr<Communicator> communicator_ = make_local_communicator();
 };

@@ -23,7 +23,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-const DataConfig wrap = test::packing(DataConfig::Packing::wrap), none = test::packing(DataConfig::Packing::none);
+const SampleRules wrap = test::packing(DataConfig::Packing::wrap), none = test::packing(DataConfig::Packing::none);
 constexpr int32_t no = ignore_target;
 
 TEST(DataStream, WrapCutsWindowsOfTheStream) {
@@ -48,7 +48,7 @@ TEST(DataStream, WrapCutsWindowsOfTheStream) {
 TEST(DataStream, WrapMayAttendAcrossDocuments) {
   const auto file =
       std::make_shared<MemoryTokens>(std::vector<std::vector<int32_t>>{{10, 11}, {20, 21, 22, 23, 24}, {30, 31}});
-  DataConfig config = wrap;
+  SampleRules config = wrap;
   config.cross_document_attention = true;
   const HostBatch batch = first_batch(DataStream(file, config, batch_of(4, 2, 2), 1, false));
   EXPECT_THAT(batch.ids, ElementsAre(10, 11, 20, 21, 22, 23, 24, 30));
@@ -91,7 +91,7 @@ TEST(DataStream, NoneKeepsDocumentsWhole) {
 TEST(DataStream, NoneTreatsLongDocumentsAsAsked) {
   const auto file =
       std::make_shared<MemoryTokens>(std::vector<std::vector<int32_t>>{{1, 2, 3, 4, 5, 6}, {7, 8, 9}, {7, 8, 9, 10}});
-  DataConfig config = none;
+  SampleRules config = none;
   const DataStream split(file, config, batch_of(2, 10, 10), 1, false);
   EXPECT_EQ(split.samples(), 6);  // 5 targets by 2, 2 by 2, 3 by 2
   EXPECT_EQ(split.counts().too_long, 2);
@@ -120,7 +120,7 @@ TEST(DataStream, TooLittleTextIsAnError) {
   EXPECT_THAT(refusal([&] { DataStream(file, wrap, batch_of(2, 1, 1), 1, false); }), HasSubstr("65 "));
   EXPECT_EQ(DataStream(file, wrap, batch_of(1, 1, 1), 1, false).samples(), 1);
   const auto apart = std::make_shared<MemoryTokens>(std::vector<std::vector<int32_t>>{{1}, {2}});
-  for (const DataConfig& config : {wrap, none}) {
+  for (const SampleRules& config : {wrap, none}) {
     EXPECT_THAT(refusal([&] { DataStream(apart, config, batch_of(1, 1, 1), 1, false); }), HasSubstr("65 "));
   }
   const auto masked =
@@ -131,7 +131,7 @@ TEST(DataStream, TooLittleTextIsAnError) {
 TEST(DataStream, TheMaskChoosesTargets) {
   const auto file = std::make_shared<MemoryTokens>(std::vector<std::vector<int32_t>>{{1, 2, 3}, {4, 5, 6, 7}},
                                                    std::vector<uint8_t>{1, 0, 1, 1, 1, 0, 1});
-  for (const DataConfig& config : {wrap, none}) {
+  for (const SampleRules& config : {wrap, none}) {
     const DataStream stream(file, config, batch_of(6, 1, 2), 1, false);
     std::vector<int32_t> trained;
     HostBatch batch;
@@ -152,7 +152,7 @@ TEST(DataStream, TheMaskChoosesTargets) {
 struct RandomCase {
   std::vector<std::vector<int32_t>> documents;
   std::vector<uint8_t> mask;
-  DataConfig data;
+  SampleRules data;
   BatchConfig batch;
 };
 

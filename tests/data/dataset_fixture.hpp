@@ -34,7 +34,7 @@ class DatasetTest : public ::testing::Test {
   }
 
   Folder folder_;
-  DataConfig config_;
+  SampleRules config_;
   BatchConfig batch_;
   std::unique_ptr<Communicator> communicator_ = make_local_communicator();
   std::vector<std::string> reports_;

@@ -41,7 +41,7 @@ class RanksTest : public testing::Test {
     return path_ + "/" + name;
   }
   Dataset open(Communicator& communicator, const std::string& cache) {
-    DataConfig config = config_;
+    SampleRules config = config_;
     config.cache = path_ + "/" + cache;
     return open_dataset(config, batch_, communicator, [](const std::string&) {});
   }
@@ -49,7 +49,7 @@ class RanksTest : public testing::Test {
   Communicator& ranks_;
   std::unique_ptr<Folder> folder_;
   std::string path_;
-  DataConfig config_;
+  SampleRules config_;
   BatchConfig batch_;
 };
 
@@ -110,7 +110,7 @@ TEST_F(RanksTest, ConversationsGiveTheSameFileOnAnyNumberOfRanks) {
   ChatConfig chat;
   chat.template_name = "chatml";
   const auto open = [&](Communicator& communicator, const std::string& cache) {
-    DataConfig config = config_;
+    SampleRules config = config_;
     config.cache = path_ + "/" + cache;
     return open_dataset(config, batch_, communicator, [](const std::string&) {},
                         {chat, read_chat_files(chat.template_name, "")});

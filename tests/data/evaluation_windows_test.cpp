@@ -46,8 +46,8 @@ std::shared_ptr<MemoryTokens> counting(int n, std::vector<uint8_t> mask = {}) {
   return std::make_shared<MemoryTokens>(std::vector<std::vector<int32_t>>{ids}, std::move(mask));
 }
 
-DataConfig windows(int64_t stride) {
-  DataConfig config;
+SampleRules windows(int64_t stride) {
+  SampleRules config;
   config.keep_rest = true;
   config.stride = stride;
   return config;
@@ -61,7 +61,7 @@ TEST(EvaluationWindows, WithoutAStrideTheRestIsAShorterWindow) {
   EXPECT_THAT(contexts(stream), ElementsAre(std::pair(1, 1), std::pair(2, 2), std::pair(3, 3), std::pair(4, 4),
                                             std::pair(5, 1), std::pair(6, 2), std::pair(7, 3), std::pair(8, 4),
                                             std::pair(9, 1), std::pair(10, 2), std::pair(11, 3)));
-  DataConfig training;
+  SampleRules training;
   EXPECT_EQ(contexts(DataStream(counting(12), training, batch_of(4, 2, 2), 1, false)).size(), 8U) << "control";
 }
 

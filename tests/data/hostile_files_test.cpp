@@ -160,7 +160,7 @@ const HostileFile files[] = {
 class Hostile : public testing::TestWithParam<HostileFile> {
  protected:
   std::string verdict(const std::string& name, const std::string& content) {
-    DataConfig config;
+    SampleRules config;
     config.cache = folder_ / "cache";
     config.validation_fraction = 0;
     config.tokenizer = "bytes";
@@ -192,7 +192,7 @@ INSTANTIATE_TEST_SUITE_P(Files, Hostile, testing::ValuesIn(files),
 
 TEST(HostileText, WithoutAPlaceToCut) {
   const Folder folder;
-  DataConfig config;
+  SampleRules config;
   config.cache = folder / "cache";
   config.validation_fraction = 0;
   config.tokenizer = "tests/reference/tokenizers/synthetic/gpt2.json";

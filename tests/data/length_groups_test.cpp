@@ -47,7 +47,7 @@ std::shared_ptr<MemoryTokens> documents_of_many_lengths() {
 
 TEST(LengthGroups, EveryEpochHasEverySampleOnce) {
   const auto file = documents_of_many_lengths();
-  DataConfig config = packing(DataConfig::Packing::none);
+  SampleRules config = packing(DataConfig::Packing::none);
   config.group_by_length = true;
   const DataStream stream(file, config, batch_of(64, 2, 4), 7, true);
   const DataStream again(file, config, batch_of(64, 1, 4), 7, true);
@@ -84,8 +84,8 @@ TEST(LengthGroups, EveryEpochHasEverySampleOnce) {
 TEST(TokenBudget, DividesStepsByTokensAndChangesNothingElse) {
   const auto file = documents_of_many_lengths();
   for (const auto mode : {DataConfig::Packing::none, DataConfig::Packing::greedy}) {
-    const DataConfig rows = packing(mode);
-    DataConfig tokens = rows;
+    const SampleRules rows = packing(mode);
+    SampleRules tokens = rows;
     tokens.max_tokens_per_batch = 70;
     const DataStream by_rows(file, rows, batch_of(32, 3, 12), 7, true);
     const DataStream by_tokens(file, tokens, batch_of(32, 1, 12), 7, true);

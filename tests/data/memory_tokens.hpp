@@ -58,8 +58,8 @@ class MemoryTokens final : public TokenFile {
   TokenFileInfo info_;
 };
 
-inline DataConfig packing(DataConfig::Packing mode) {
-  DataConfig config;
+inline SampleRules packing(DataConfig::Packing mode) {
+  SampleRules config;
   config.packing = mode;
   return config;
 }

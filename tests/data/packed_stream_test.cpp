@@ -21,7 +21,7 @@ using test::refusal;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-const DataConfig none = packing(DataConfig::Packing::none);
+const SampleRules none = packing(DataConfig::Packing::none);
 constexpr int32_t no = ignore_target;
 
 TEST(DataStream, PackedDocumentsShareASampleAndNothingElse) {
@@ -58,7 +58,7 @@ TEST(DataStream, EveryPackingTrainsTheSameTargets) {
     }
   }
   const auto file = std::make_shared<MemoryTokens>(documents, mask);
-  const auto targets_of = [&](const DataConfig& config, int64_t* samples) {
+  const auto targets_of = [&](const SampleRules& config, int64_t* samples) {
     const DataStream stream(file, config, batch_of(32, 3, 9), 5, true);
     *samples = stream.samples();
     std::vector<int32_t> targets;
@@ -90,7 +90,7 @@ TEST(DataStream, EveryPackingTrainsTheSameTargets) {
   EXPECT_LT(greedy, alone);
   EXPECT_LT(first, greedy);
   EXPECT_LE(best, first);
-  DataConfig cut = packing(DataConfig::Packing::best_fit);
+  SampleRules cut = packing(DataConfig::Packing::best_fit);
   cut.overflow = DataConfig::Overflow::truncate;
   EXPECT_LT(targets_of(cut, &best).size(), expected.size());
   cut.overflow = DataConfig::Overflow::error;

@@ -266,8 +266,8 @@ std::shared_ptr<test::MemoryTokens> pairs_of(const std::vector<std::vector<int32
   return file;
 }
 
-DataConfig rules_of(DataConfig::Overflow overflow, int64_t max_prompt = 0) {
-  DataConfig config;
+SampleRules rules_of(DataConfig::Overflow overflow, int64_t max_prompt = 0) {
+  SampleRules config;
   config.packing = DataConfig::Packing::best_fit;  // has no meaning for pairs
   config.overflow = overflow;
   config.max_prompt_length = max_prompt;
@@ -307,7 +307,7 @@ TEST(PreferenceStream, LongAnswersAndPrompts) {
   const std::vector<std::vector<int32_t>> documents = {
       {1, 2, 3, 4, 5, 6, 7}, {1, 2, 3, 4, 8}, {1, 2, 3, 4, 9}, {1, 2, 3, 4, 10}};
   const std::vector<uint8_t> mask = {0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1};
-  const auto open = [&](int64_t length, const DataConfig& rules) {
+  const auto open = [&](int64_t length, const SampleRules& rules) {
     return DataStream(pairs_of(documents, mask), rules, batch_of(length, 1, 1), 1, false);
   };
   using Overflow = DataConfig::Overflow;
@@ -336,7 +336,7 @@ TEST(PreferenceStream, LongAnswersAndPrompts) {
 TEST(PreferenceStream, ScoredDocumentsHaveInputsAlone) {
   const auto file = pairs_of({{1, 2, 3, 4, 5}, {1}, {6, 7}, {8, 9, 10}}, std::vector<uint8_t>(11, 0));
   const auto load = [&](DataConfig::Overflow overflow, int64_t length) {
-    DataConfig rules = rules_of(overflow);
+    SampleRules rules = rules_of(overflow);
     rules.scores_documents = true;
     const DataStream stream(file, rules, batch_of(length, 2, 2), 1, false);
     HostBatch batch;
@@ -374,7 +374,7 @@ TEST(PreferenceStream, APairWithoutATargetIsLeftOut) {
 TEST(PreferenceStream, MicroBatchesByTokensHoldWholePairs) {
   std::vector<std::vector<int32_t>> documents;
   for (int pair = 0; pair < 6; ++pair) documents.insert(documents.end(), {{1, 2, 3, 4}, {1, 2, 3}});  // 5 inputs
-  DataConfig rules = rules_of(DataConfig::Overflow::truncate);
+  SampleRules rules = rules_of(DataConfig::Overflow::truncate);
   rules.max_tokens_per_batch = 12;
   rules.group_by_length = true;
   const DataStream stream(pairs_of(documents), rules, batch_of(8, 1, 6), 1, true);

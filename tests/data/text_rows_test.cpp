@@ -45,7 +45,7 @@ class TextRows : public testing::Test {
   }
 
   Folder folder_;
-  DataConfig config_;
+  SampleRules config_;
   BatchConfig batch_;
   std::unique_ptr<Communicator> communicator_ = make_local_communicator();
   std::vector<std::string> reports_;

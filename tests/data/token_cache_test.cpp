@@ -25,19 +25,19 @@ TEST_F(TokenCacheTest, AFileIsKeyedByAllThatDeterminesItsTokens) {
   config_.train = {folder_.file("one/a.jsonl", text)};
   const std::string first = made();
   std::set<std::string> paths = {first};
-  const auto expect_another = [&](const char* what, const std::function<void(DataConfig&)>& change) {
-    const DataConfig kept = config_;
+  const auto expect_another = [&](const char* what, const std::function<void(SampleRules&)>& change) {
+    const SampleRules kept = config_;
     change(config_);
     EXPECT_TRUE(paths.insert(made()).second) << what;
     EXPECT_TRUE(tokenized()) << what;
     config_ = kept;
   };
-  expect_another("column", [](DataConfig& c) { c.text_column = "other"; });
-  expect_another("tokenizer", [](DataConfig& c) { c.tokenizer = "bytes"; });
+  expect_another("column", [](SampleRules& c) { c.text_column = "other"; });
+  expect_another("tokenizer", [](SampleRules& c) { c.tokenizer = "bytes"; });
   expect_another("name, which says how a file is read",
-                 [&](DataConfig& c) { c.train = {folder_.file("one/a.txt", text)}; });
-  expect_another("more files", [&](DataConfig& c) { c.train.push_back(folder_.file("one/b.jsonl", text)); });
-  expect_another("order of files", [&](DataConfig& c) {
+                 [&](SampleRules& c) { c.train = {folder_.file("one/a.txt", text)}; });
+  expect_another("more files", [&](SampleRules& c) { c.train.push_back(folder_.file("one/b.jsonl", text)); });
+  expect_another("order of files", [&](SampleRules& c) {
     c.train = {folder_ / "one/b.jsonl", folder_ / "one/a.jsonl"};
   });
   // Keys that only divide the tokens into samples change nothing.

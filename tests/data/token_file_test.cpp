@@ -239,7 +239,7 @@ TEST(TokenFile, MayBeLargerThanMemory) {
   try {
     const auto file = open_token_file(path);
     file->read(marked, 3, found.data());
-    DataConfig data;
+    SampleRules data;
     BatchConfig batch;
     batch.sequence_length = 1024;
     batch.micro = batch.global = 16;

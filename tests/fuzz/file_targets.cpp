@@ -14,9 +14,9 @@
 #include "core/error.hpp"
 #include "core/files/file_handle.hpp"
 #include "core/files/folder_handle.hpp"
-#include "data/data_config.hpp"
 #include "data/files/jsonl.hpp"
 #include "data/files/token_file.hpp"
+#include "data/sample_rules.hpp"
 #include "fuzz/targets.hpp"
 #include "hf/safetensors.hpp"
 #include "hf/weight_index.hpp"
@@ -134,7 +134,7 @@ void run_deck(std::string_view bytes) try {
     config.visit(keys);
     DeckLoader deck(keys, "deck.ini");
     deck.load(text, {}, {});
-    config.resolve(deck, "runs", Task::pretrain, 42);
+    config.resolve(deck, "runs", 42, {.use = DataUse::training, .instructions = false});
     deck.finish();
     return write_deck(keys, deck.provenance(), "Resolved.");
   };

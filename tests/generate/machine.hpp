@@ -12,7 +12,7 @@
 #include "harness/harness.hpp"
 #include "harness/whole_parameters.hpp"
 #include "models/models.hpp"
-#include "train/config/config.hpp"
+#include "train/config/load_config.hpp"
 
 namespace llmtrain::test {
 

@@ -107,9 +107,9 @@ TEST_F(ReportTest, HasNoReferenceToTheNetwork) {
 
 TEST_F(ReportTest, HostileTextStaysText) {
   const std::string hostile = "</script><script>alert(1)</script><img src=x onerror=alert(2)>'\"&";
-  std::string bytes = "{\"step\":20,\"prompt\":" + json_text(hostile) + ",\"sample\":" + json_text(hostile) + "}\n";
+  std::string bytes = "{\"step\":20,\"prompt\":" + json_string(hostile) + ",\"sample\":" + json_text(hostile) + "}\n";
   bytes += "{\"step\":20,\"loss\":1e999,\"" + std::string("</script>") + "\":null}\n\xff\xfe\n";
-  bytes += "{\"rolled_back_to_step\":10,\"from_step\":20,\"reason\":" + json_text(hostile) + "}\n";
+  bytes += "{\"rolled_back_to_step\":10,\"from_step\":20,\"reason\":" + json_string(hostile) + "}\n";
   const fs::path run = make_run("<b>a", 0.001, 2, bytes);
   std::ofstream(run / "deck.ini", std::ios::app) << "path = " << hostile << " \xff\x01 ; deck: " << hostile << "\n";
   write(run / "log.txt", hostile + "\xc3\x28\n");
@@ -252,7 +252,7 @@ TEST(PhaseTimes, AreSumsOverSteps) {
 TEST(HtmlText, IsEscapedAndUtf8) {
   EXPECT_EQ(html_text("<a b=\"c\" d='e'>&\xff\x01\t\n"),
             "&lt;a b=&quot;c&quot; d=&#39;e&#39;&gt;&amp;\xEF\xBF\xBD\xEF\xBF\xBD\t\n");
-  EXPECT_EQ(json_text("</script>\"\xff\xC3\xA4"), "\"\\u003c/script>\\\"\\ufffd\\u00e4\"");
+  EXPECT_EQ(json_string("</script>\"\xff\xC3\xA4"), "\"\\u003c/script>\\\"\\ufffd\\u00e4\"");
   EXPECT_EQ(json_number(std::numeric_limits<double>::infinity()), "null");
   EXPECT_EQ(json_number(0.1), "0.1");
 }

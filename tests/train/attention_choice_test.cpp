@@ -65,11 +65,11 @@ TEST(AttentionChoice, IsALibrarysOnlyWhereTheRunTakesIt) {
   ModelConfig dropout;
   dropout.attention_dropout = 0.1;
   const std::string library = "cuDNN 9.19.0";
-  EXPECT_EQ(attention_backend(library, Task::pretrain, plain, DType::bf16), library);
-  EXPECT_EQ(attention_backend("", Task::pretrain, plain, DType::bf16), "");
-  EXPECT_EQ(attention_backend(library, Task::pretrain, plain, DType::f32), "");
-  EXPECT_EQ(attention_backend(library, Task::pretrain, dropout, DType::bf16), "");
-  EXPECT_EQ(attention_backend(library, Task::evaluate, plain, DType::bf16), "");
+  EXPECT_EQ(attention_backend(library, true, plain, DType::bf16), library);
+  EXPECT_EQ(attention_backend("", true, plain, DType::bf16), "");
+  EXPECT_EQ(attention_backend(library, true, plain, DType::f32), "");
+  EXPECT_EQ(attention_backend(library, true, dropout, DType::bf16), "");
+  EXPECT_EQ(attention_backend(library, false, plain, DType::bf16), "");
 }
 
 TEST(AttentionChoice, OtherThanTheCheckpointsIsSaid) {

@@ -1,5 +1,3 @@
-#include "train/config/config.hpp"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -10,6 +8,8 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+
+#include "train/config/load_config.hpp"
 
 namespace llmtrain {
 namespace {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "train/config/config.hpp"
+#include "train/config/load_config.hpp"
 
 namespace llmtrain {
 namespace {
@@ -45,13 +45,13 @@ TEST(ConversationDeck, KeysThatATaskDoesNotUseAreNamed) {
 TEST(ConversationDeck, TasksSetTheDefaults) {
   const Config text = load_deck("pretrain", {"run.seed=7"});
   EXPECT_EQ(text.data.packing, Packing::wrap);
-  EXPECT_EQ(text.data.text_format().row_format, "text");
+  EXPECT_EQ(sample_rules(text).text_format().row_format, "text");
   EXPECT_EQ(text.data.seed, 7);
   EXPECT_EQ(load_deck("pretrain", {"data.seed=8"}).data.seed, 8);
   const Config rows = load_deck("sft", {});
   EXPECT_EQ(rows.data.packing, Packing::none);
   EXPECT_EQ(rows.data.overflow, Overflow::truncate);
-  EXPECT_EQ(rows.data.text_format().row_format, "auto");
+  EXPECT_EQ(sample_rules(rows).text_format().row_format, "auto");
   EXPECT_EQ(load_deck("sft", {"data.packing=best_fit", "data.overflow=drop"}).data.packing, Packing::best_fit);
   const Config columns = load_deck("sft", {"data.columns=text:body,response:answer"});
   EXPECT_EQ(columns.data.text_column, "body");
@@ -75,8 +75,7 @@ TEST(ConversationDeck, KeysAreRefusedWhereTheyHaveNoUse) {
   EXPECT_THAT(errors_with("sft", {"data.format=alpacca"}), HasSubstr("did you mean alpaca?"));
   EXPECT_THAT(errors_with("sft", {"data.format=alpaca", "data.columns=completion:x"}),
               HasSubstr("'completion' is not a role of format alpaca"));
-  EXPECT_THAT(errors_with("sft", {"data.columns=text:a", "data.text_column=b"}),
-              HasSubstr("a different text column"));
+  EXPECT_THAT(errors_with("sft", {"data.columns=text:a", "data.text_column=b"}), HasSubstr("a different text column"));
   EXPECT_THAT(errors_with("sft", {"data.group_by_length=true", "data.shuffle=false"}), HasSubstr("needs data.shuffle"));
   EXPECT_THAT(errors_with("sft", {"data.max_tokens_per_batch=31"}), HasSubstr("31 is less than a sample can have"));
   EXPECT_THAT(errors_with("sft", {"data.max_tokens_per_batch=64", "parallel.reduction_groups=2"}),

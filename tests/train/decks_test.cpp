@@ -7,7 +7,7 @@
 #include <sstream>
 #include <string>
 
-#include "train/config/config.hpp"
+#include "train/config/load_config.hpp"
 
 namespace llmtrain {
 namespace {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "train/config/config.hpp"
+#include "train/config/load_config.hpp"
 
 namespace llmtrain {
 namespace {
@@ -33,10 +33,10 @@ std::string errors_with(const std::string& task, const std::vector<std::string>&
 TEST(RolloutDeck, TasksSetTheDefaults) {
   for (const char* task : {"ppo", "grpo"}) {
     const Config config = load_deck(task, {"lora.dropout=0.1", "run.finetuning=lora"});
-    EXPECT_EQ(config.data.text_format().row_format, "prompt");
+    EXPECT_EQ(sample_rules(config).text_format().row_format, "prompt");
     EXPECT_EQ(config.data.overflow, DataConfig::Overflow::truncate_left);
     EXPECT_EQ(config.data.packing, DataConfig::Packing::none);
-    EXPECT_EQ(config.data.room(64), 64 - 16);
+    EXPECT_EQ(sample_rules(config).room(64), 64 - 16);
     EXPECT_EQ(config.rollout.temperature, 0.7);
     EXPECT_EQ(config.rollout.top_k, 0);
     EXPECT_EQ(config.rollout.top_p, 1);
@@ -44,7 +44,7 @@ TEST(RolloutDeck, TasksSetTheDefaults) {
     EXPECT_EQ(config.lora.dropout, 0) << "log-probabilities are compared";
   }
   EXPECT_THAT(load_deck("grpo", {"rollout.stop=\\nQ:, <end>"}).rollout.stop, testing::ElementsAre("\nQ:", "<end>"));
-  EXPECT_EQ(load_deck("sft", {}, false).data.text_format().row_format, "auto") << "the control";
+  EXPECT_EQ(sample_rules(load_deck("sft", {}, false)).text_format().row_format, "auto") << "the control";
 }
 
 TEST(RolloutDeck, TheResolvedDeckIsADeck) {

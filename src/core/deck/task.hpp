@@ -1,7 +1,8 @@
 #pragma once
-// The names of tasks: what a job does (run.task); src/tasks has their list. Sections and keys of the deck name the
-// tasks that use them.
+// The list of tasks: what a job does (run.task). Sections and keys of the deck name the tasks that use them. To add a
+// method, add a line here and a file in src/methods.
 
+#include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -10,11 +11,29 @@
 
 namespace llmtrain {
 
-enum class Task : uint8_t { pretrain, sft, dpo, reward, ppo, grpo, evaluate, generate, tokenizer };
+/// Name of each task, and what it reads.
+#define LLMTRAIN_TASKS(X) \
+  X(pretrain, texts)      \
+  X(sft, conversations)   \
+  X(dpo, preferences)     \
+  X(reward, preferences)  \
+  X(ppo, prompts)         \
+  X(grpo, prompts)        \
+  X(evaluate, evaluation) \
+  X(generate, generation) \
+  X(tokenizer, vocabulary)
 
+#define LLMTRAIN_TASK(name, ...) name,
+enum class Task : uint8_t { LLMTRAIN_TASKS(LLMTRAIN_TASK) };
+#undef LLMTRAIN_TASK
+
+#define LLMTRAIN_TASK(name, ...) std::string_view(#name),
 template <>
-inline constexpr auto enum_names<Task> = name_list("pretrain", "sft", "dpo", "reward", "ppo", "grpo", "evaluate",
-                                                   "generate", "tokenizer");
+inline constexpr auto enum_names<Task> = std::array{LLMTRAIN_TASKS(LLMTRAIN_TASK)};
+#undef LLMTRAIN_TASK
+
+/// What the samples of a task are. Preferences are pairs of documents, or documents with a label.
+enum class TaskSamples : uint8_t { texts, conversations, preferences, prompts, evaluation, generation, vocabulary };
 
 class TaskSet {
  public:
@@ -37,21 +56,30 @@ class TaskSet {
   uint32_t bits_ = 0;
 };
 
-/// Tasks whose samples are pairs of documents (or documents with a label) and whose divisor counts them.
-inline constexpr TaskSet preference_tasks{Task::dpo, Task::reward};
-/// Tasks whose samples are prompts: they learn from rewards of what the model writes.
-inline constexpr TaskSet reinforcement_tasks{Task::ppo, Task::grpo};
-inline constexpr TaskSet training_tasks = TaskSet{Task::pretrain, Task::sft} | preference_tasks | reinforcement_tasks;
-/// Tasks that read samples of data.train and data.validation.
-inline constexpr TaskSet sample_tasks = training_tasks | TaskSet{Task::evaluate};
-inline constexpr TaskSet model_tasks = sample_tasks | TaskSet{Task::generate};
-/// Tasks that read rows of instruction data (data.format).
-inline constexpr TaskSet instruction_tasks =
-    TaskSet{Task::sft, Task::evaluate, Task::generate} | preference_tasks | reinforcement_tasks;
-/// Tasks that read text.
-inline constexpr TaskSet text_tasks = sample_tasks | TaskSet{Task::tokenizer};
-inline constexpr TaskSet all_tasks = model_tasks | text_tasks;
+/// Tasks that have these samples.
+constexpr TaskSet tasks_with(TaskSamples samples) {
+  TaskSet tasks{};
+#define LLMTRAIN_TASK(name, kind) \
+  if (samples == TaskSamples::kind) tasks = tasks | TaskSet{Task::name};
+  LLMTRAIN_TASKS(LLMTRAIN_TASK)
+#undef LLMTRAIN_TASK
+  return tasks;
+}
 
-inline bool trains(Task task) { return training_tasks.contains(task); }
+inline constexpr TaskSet preference_tasks = tasks_with(TaskSamples::preferences);
+/// Tasks that learn from rewards of what the model writes.
+inline constexpr TaskSet reinforcement_tasks = tasks_with(TaskSamples::prompts);
+inline constexpr TaskSet training_tasks =
+    tasks_with(TaskSamples::texts) | tasks_with(TaskSamples::conversations) | preference_tasks | reinforcement_tasks;
+/// Tasks that read samples of data.train and data.validation.
+inline constexpr TaskSet sample_tasks = training_tasks | tasks_with(TaskSamples::evaluation);
+inline constexpr TaskSet model_tasks = sample_tasks | tasks_with(TaskSamples::generation);
+/// Tasks that read rows of instruction data (data.format).
+inline constexpr TaskSet instruction_tasks = tasks_with(TaskSamples::conversations) |
+                                             tasks_with(TaskSamples::evaluation) | tasks_with(TaskSamples::generation) |
+                                             preference_tasks | reinforcement_tasks;
+/// Tasks that read text.
+inline constexpr TaskSet text_tasks = sample_tasks | tasks_with(TaskSamples::vocabulary);
+inline constexpr TaskSet all_tasks = model_tasks | text_tasks;
 
 }  // namespace llmtrain

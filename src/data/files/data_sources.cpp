@@ -162,7 +162,7 @@ std::vector<InputFile*> InputSets::pointers() {
   return files;
 }
 
-InputSets find_input_sets(const DataConfig& config, const std::string& folder) {
+InputSets find_input_sets(const SampleRules& config, const std::string& folder) {
   const TextFormat format = config.training_format();
   InputSets sets;
   if (names_built_in(config.train)) {

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "data/data_config.hpp"
 #include "data/files/text_source.hpp"
 #include "data/files/token_file.hpp"
+#include "data/sample_rules.hpp"
 #include "parallel/communicator.hpp"
 
 namespace llmtrain {
@@ -37,7 +37,7 @@ bool names_built_in(const std::vector<std::string>& patterns);
 /// Splits the entries into patterns and weights: all have a weight, or none has.
 std::vector<WeightedPattern> split_weights(const std::vector<std::string>& entries);
 /// Finds the files of the deck. The example corpus is written into `folder`.
-InputSets find_input_sets(const DataConfig& config, const std::string& folder);
+InputSets find_input_sets(const SampleRules& config, const std::string& folder);
 /// Rank 0 looks and broadcasts the result, since network folders can look different elsewhere. Collective.
 void share_input_sets(InputSets& sets, Communicator& communicator);
 /// Throws UserError if the kinds cannot be combined (deck), or if the task does not take them (bad_content).

@@ -4,11 +4,17 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/batch.hpp"
+#include "core/dtype.hpp"
 
 namespace llmtrain {
+
+class Arena;
+class ModelSet;
+struct SamplingContext;
 
 /// Sequences of one forward pass.
 struct MicroBatchPlan {
@@ -53,11 +59,21 @@ struct HostBatch {
 /// Token counts of concatenated samples are rounded up to a multiple of 128, to limit the number of shapes.
 constexpr int64_t rounded_rows(int64_t rows) { return (rows + 127) / 128 * 128; }
 
+/// A number that every step of a source reports.
+struct SourceMetric {
+  std::string name;        ///< as in the ledger
+  std::string label = {};  ///< on the console; empty: it is not shown
+};
+
+/// Result of BatchSource::prepare(), which may be called again unless it is `ready`.
+enum class Prepared : uint8_t { ready, interrupted, not_finite };
+
 class BatchSource {
  public:
   virtual ~BatchSource() = default;
   virtual int64_t max_rows() const = 0;  ///< maximum over all micro-batches
   virtual int64_t max_segments() const = 0;
+  virtual int64_t steps_per_epoch() const = 0;
   /// Plans a step, and reuses the memory of another step's plan.
   virtual void plan(int64_t step, StepPlan& out) const = 0;
   StepPlan plan(int64_t step) const {
@@ -67,6 +83,32 @@ class BatchSource {
   }
   /// A prefetching thread may call it.
   virtual void load(const MicroBatchPlan& plan, HostBatch& out) const = 0;
+
+  // A source whose samples the model writes (src/rollout) has memory, work between steps, metrics and state.
+
+  virtual void plan_memory(ModelSet& /*models*/, Arena& /*arena*/, DType /*compute*/, int /*ranks*/) {}
+  virtual int64_t host_bytes() const { return 0; }      ///< host memory beside the plan
+  virtual int64_t kept_words() const { return 0; }      ///< words of Batch::kept of a row
+  virtual float temperature() const { return 1; }       ///< divisor of logits
+  virtual int64_t prepared_steps() const { return 1; }  ///< steps that learn from one call of prepare()
+  /// True if the step can be planned.
+  virtual bool is_prepared(int64_t /*step*/) const { return true; }
+  /// Makes the samples of a step. Collective.
+  virtual Prepared prepare(const SamplingContext& /*run*/, int64_t /*step*/) { return Prepared::ready; }
+  virtual std::vector<SourceMetric> metrics() const { return {}; }
+  virtual std::vector<double> metric_values() const { return {}; }
+  /// Numbers of the rows of data that samples come from, ascending, and places of the first ones for messages.
+  virtual std::vector<int64_t> rows_of(std::span<const int64_t> samples) const {
+    return {samples.begin(), samples.end()};
+  }
+  virtual std::vector<std::string> places_of(std::span<const int64_t> /*rows*/) const { return {}; }
+  virtual bool has_state() const { return false; }
+  /// State for a checkpoint before the step; restore() throws UserError(bad_content) beginning
+  /// with `source`.
+  virtual std::string save(int64_t /*step*/) const { return {}; }
+  virtual void restore(const std::string& /*bytes*/, int64_t /*step*/, const std::string& /*source*/) {}
+  /// Forgets the state.
+  virtual void reset() {}
 };
 
 }  // namespace llmtrain

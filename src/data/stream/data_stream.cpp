@@ -45,7 +45,7 @@ struct DataStream::State {
     int64_t level;   // first step with this number
     int64_t before;  // draws before this step
   };
-  State(const std::vector<WeightedTokens>& files, const DataConfig& data, const BatchConfig& batch_config,
+  State(const std::vector<WeightedTokens>& files, const SampleRules& data, const BatchConfig& batch_config,
         uint64_t seed_value, bool shuffled, const CurriculumConfig& growing, std::span<const double> difficulties)
       : batch(batch_config),
         curriculum(growing),
@@ -218,12 +218,12 @@ struct DataStream::State {
   mutable int64_t order_epoch = -1;
 };
 
-DataStream::DataStream(const std::vector<WeightedTokens>& sources, const DataConfig& data, const BatchConfig& batch,
+DataStream::DataStream(const std::vector<WeightedTokens>& sources, const SampleRules& data, const BatchConfig& batch,
                        uint64_t seed, bool shuffle, const CurriculumConfig& curriculum,
                        std::span<const double> difficulties)
     : state_(std::make_shared<const State>(sources, data, batch, seed, shuffle, curriculum, difficulties)) {}
 
-DataStream::DataStream(std::shared_ptr<const TokenFile> file, const DataConfig& data, const BatchConfig& batch,
+DataStream::DataStream(std::shared_ptr<const TokenFile> file, const SampleRules& data, const BatchConfig& batch,
                        uint64_t seed, bool shuffle)
     : DataStream(std::vector<WeightedTokens>{{std::move(file), 1}}, data, batch, seed, shuffle) {}
 

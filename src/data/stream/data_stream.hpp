@@ -14,8 +14,8 @@
 #include "core/batch.hpp"
 #include "data/batch_config.hpp"
 #include "data/curriculum_config.hpp"
-#include "data/data_config.hpp"
 #include "data/files/token_file.hpp"
+#include "data/sample_rules.hpp"
 #include "data/stream/batch_source.hpp"
 #include "device/device.hpp"
 #include "parallel/communicator.hpp"
@@ -57,7 +57,7 @@ struct SampleCounts {
   int64_t lost_targets = 0;  ///< of these, conversations left out since truncation would leave no target; likewise
   int64_t without_target = 0;   ///< documents of one token, which give no sample (not with wrap); likewise
   int64_t unused_tokens = 0;    ///< tokens at the end of the stream, or removed from documents
-  int64_t shorter_prompts = 0;  ///< documents whose prompt is cut to DataConfig::max_prompt_length
+  int64_t shorter_prompts = 0;  ///< documents whose prompt is cut to SampleRules::max_prompt_length
 
   SampleCounts& operator+=(const SampleCounts& other);
 };
@@ -77,7 +77,7 @@ struct SourceShare {
 /// forward pass takes together, each with separate attention and positions, each at most T inputs; batch.micro and
 /// batch.global count groups. If one document of a group keeps no target, the group is left out.
 ///
-/// Samples of prompts: a prompt each, of at most T - DataConfig::completion_tokens inputs and no targets; each counts
+/// Samples of prompts: a prompt each, of at most T - SampleRules::completion_tokens inputs and no targets; each counts
 /// as one trained token of its step.
 ///
 /// Samples of other data. wrap: sample i has the inputs [i T, i T + T) and targets [i T + 1, i T + T + 1) of the stream
@@ -96,16 +96,16 @@ class DataStream : public BatchSource {
  public:
   /// `shuffle` false: canonical order (evaluation). Throws UserError if the data gives no sample, or if a document is
   /// too long with overflow = error.
-  DataStream(std::shared_ptr<const TokenFile> file, const DataConfig& data, const BatchConfig& batch, uint64_t seed,
+  DataStream(std::shared_ptr<const TokenFile> file, const SampleRules& data, const BatchConfig& batch, uint64_t seed,
              bool shuffle);
   /// `difficulties`: one for each sample, by number; empty: as the curriculum says, but without an order of samples if
   /// they are losses, which are not known then.
-  DataStream(const std::vector<WeightedTokens>& sources, const DataConfig& data, const BatchConfig& batch,
+  DataStream(const std::vector<WeightedTokens>& sources, const SampleRules& data, const BatchConfig& batch,
              uint64_t seed, bool shuffle, const CurriculumConfig& curriculum = {},
              std::span<const double> difficulties = {});
 
-  int64_t samples() const;          ///< samples per epoch
-  int64_t steps_per_epoch() const;  ///< with one source the last step can be short
+  int64_t samples() const;                   ///< samples per epoch
+  int64_t steps_per_epoch() const override;  ///< with one source the last step can be short
   int64_t max_rows() const override;
   int64_t max_segments() const override;
   const SampleCounts& counts() const;

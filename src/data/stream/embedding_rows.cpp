@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t scanned_tokens = int64_t{1} << 18;
 
 [[noreturn]] void refuse_missing_row(const TokenFile& file, int64_t place, const Tokenizer* tokenizer,
-                                     const DataConfig& config) {
+                                     const SampleRules& config) {
   int32_t id = 0;
   file.read(place, 1, &id);
   const auto documents = file.documents();
@@ -29,20 +29,20 @@ constexpr int64_t scanned_tokens = int64_t{1} << 18;
 
 }  // namespace
 
-bool exceeds_rows(const DataConfig& config, int64_t vocabulary) {
+bool exceeds_rows(const SampleRules& config, int64_t vocabulary) {
   return config.embedding_rows > 0 && vocabulary > config.embedding_rows;
 }
 
-int64_t needed_rows(const DataConfig& config, int64_t vocabulary) {
+int64_t needed_rows(const SampleRules& config, int64_t vocabulary) {
   return exceeds_rows(config, vocabulary) ? config.embedding_rows : vocabulary;
 }
 
-std::string missing_rows_warning(const Tokenizer* tokenizer, const DataConfig& config) {
+std::string missing_rows_warning(const Tokenizer* tokenizer, const SampleRules& config) {
   if (tokenizer == nullptr || config.embedding_rows == 0) return {};
   return tokens_without_row(*tokenizer, config.embedding_rows);
 }
 
-void check_document_tokens(const Tokenizer& tokenizer, const DataConfig& config) {
+void check_document_tokens(const Tokenizer& tokenizer, const SampleRules& config) {
   struct DocumentToken {
     bool used;
     int32_t id;
@@ -62,7 +62,7 @@ void check_document_tokens(const Tokenizer& tokenizer, const DataConfig& config)
   }
 }
 
-int64_t find_missing_row(const TokenFile& file, const DataConfig& config, Communicator& communicator,
+int64_t find_missing_row(const TokenFile& file, const SampleRules& config, Communicator& communicator,
                          const ProgressReport& report) {
   if (!exceeds_rows(config, file.info().vocabulary_size)) return -1;
   constexpr int64_t nowhere = INT64_MAX;
@@ -86,7 +86,7 @@ int64_t find_missing_row(const TokenFile& file, const DataConfig& config, Commun
 }
 
 std::shared_ptr<const TokenFile> with_rows(const std::shared_ptr<const TokenFile>& file, const Tokenizer* tokenizer,
-                                           const DataConfig& config, Communicator& communicator,
+                                           const SampleRules& config, Communicator& communicator,
                                            const ProgressReport& report) {
   if (!exceeds_rows(config, file->info().vocabulary_size)) return file;
   const int64_t place = find_missing_row(*file, config, communicator, report);

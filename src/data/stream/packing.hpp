@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "data/data_config.hpp"
+#include "data/sample_rules.hpp"
 
 namespace llmtrain {
 

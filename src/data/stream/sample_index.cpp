@@ -21,7 +21,7 @@ std::string title_of(const TokenFileInfo& info) {
 
 }  // namespace
 
-SampleIndex::SampleIndex(const TokenFile& file, const DataConfig& data, const BatchConfig& batch)
+SampleIndex::SampleIndex(const TokenFile& file, const SampleRules& data, const BatchConfig& batch)
     : documents_(file.documents()),
       packing_(data.packing),
       overflow_(data.overflow),

@@ -59,7 +59,7 @@ class SampleIndex {
   DataConfig::Packing packing_;
   DataConfig::Overflow overflow_;
   int64_t length_;                     // T
-  int64_t stride_;                     // for wrap: see DataConfig
+  int64_t stride_;                     // for wrap: see SampleRules
   int64_t behind_;                     // tokens at the end of a document that are not inputs: a target, or none
   int64_t tokens_;                     // number of tokens in the file
   std::vector<int64_t> first_sample_;  // for none: offset of each document, n + 1 entries

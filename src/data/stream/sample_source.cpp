@@ -21,7 +21,7 @@ std::string place_of(const TokenFileInfo& info) {
 
 }  // namespace
 
-SampleSource::SampleSource(std::shared_ptr<const TokenFile> file, const DataConfig& data, const BatchConfig& batch,
+SampleSource::SampleSource(std::shared_ptr<const TokenFile> file, const SampleRules& data, const BatchConfig& batch,
                            int64_t first_id)
     : file_(std::move(file)),
       windows_(data.packing == DataConfig::Packing::wrap && !file_->info().has_groups()),

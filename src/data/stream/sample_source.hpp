@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "data/batch_config.hpp"
-#include "data/data_config.hpp"
 #include "data/files/token_file.hpp"
+#include "data/sample_rules.hpp"
 #include "data/stream/data_stream.hpp"
 #include "data/stream/sample_index.hpp"
 
@@ -21,7 +21,7 @@ class SampleSource {
   static constexpr int64_t no_limit = std::numeric_limits<int64_t>::max();
 
   /// A batch identifies samples by first_id + their number here.
-  SampleSource(std::shared_ptr<const TokenFile> file, const DataConfig& data, const BatchConfig& batch,
+  SampleSource(std::shared_ptr<const TokenFile> file, const SampleRules& data, const BatchConfig& batch,
                int64_t first_id);
 
   const SampleIndex& index() const { return index_; }

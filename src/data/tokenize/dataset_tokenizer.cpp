@@ -9,7 +9,7 @@
 
 namespace llmtrain {
 
-std::shared_ptr<const Tokenizer> tokenizer_of(const DataConfig& config, const std::string& path, bool for_text) {
+std::shared_ptr<const Tokenizer> tokenizer_of(const SampleRules& config, const std::string& path, bool for_text) {
   return open_tokenizer(path, {config.eos_token, for_text, for_text && config.add_bos, config.add_tokens});
 }
 
@@ -25,12 +25,12 @@ std::shared_ptr<const Tokenizer> stored_tokenizer(const TokenFileInfo& info) {
   }
 }
 
-std::shared_ptr<const Tokenizer> stored_tokenizer(const TokenFileInfo& info, const DataConfig& config) {
+std::shared_ptr<const Tokenizer> stored_tokenizer(const TokenFileInfo& info, const SampleRules& config) {
   std::shared_ptr<const Tokenizer> tokenizer = stored_tokenizer(info);
   return config.add_tokens.empty() ? tokenizer : with_added_tokens(*tokenizer, config.add_tokens);
 }
 
-void refuse_added_tokens(const DataConfig& config) {
+void refuse_added_tokens(const SampleRules& config) {
   if (config.add_tokens.empty()) return;
   throw UserError(ExitCode::deck,
                   fmt::format("data.tokenizer = {} cannot be given more tokens (data.add_tokens); name the files of a "
@@ -45,7 +45,7 @@ const TokenFileInfo* info_with_tokenizer(const std::vector<std::shared_ptr<const
   return nullptr;
 }
 
-void check_same_tokenizer(const DataConfig& config, const Tokenizer& named, const Tokenizer& stored,
+void check_same_tokenizer(const SampleRules& config, const Tokenizer& named, const Tokenizer& stored,
                           const std::string& path) {
   if (named.serialized() == stored.serialized()) return;
   throw UserError(ExitCode::deck,
@@ -54,9 +54,9 @@ void check_same_tokenizer(const DataConfig& config, const Tokenizer& named, cons
                               config.tokenizer, config.add_bos, path, stored.kind(), path));
 }
 
-bool names_tokenizer_of_ids(const DataConfig& config) { return config.tokenizer_given && config.tokenizer != "char"; }
+bool names_tokenizer_of_ids(const SampleRules& config) { return config.tokenizer_given && config.tokenizer != "char"; }
 
-void check_ids(const DataConfig& config, const Tokenizer& named, int64_t vocabulary) {
+void check_ids(const SampleRules& config, const Tokenizer& named, int64_t vocabulary) {
   if (vocabulary <= named.vocabulary_size()) return;
   throw UserError(ExitCode::bad_content,
                   fmt::format("data.train or data.validation: token ids below {} do not fit data.tokenizer = {}, "

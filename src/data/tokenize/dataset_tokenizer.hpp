@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "data/data_config.hpp"
 #include "data/files/token_file.hpp"
+#include "data/sample_rules.hpp"
 #include "text/tokenizer.hpp"
 
 namespace llmtrain {
@@ -15,26 +15,26 @@ inline constexpr const char* bpe_without_text =
     "data.tokenizer: bpe is trained on text, but data.train has none; remove the key, or name the tokenizer of the ids";
 
 /// Opens the tokenizer that the deck names by its files: `for_text`, or for token ids, to which nothing is added.
-std::shared_ptr<const Tokenizer> tokenizer_of(const DataConfig& config, const std::string& path, bool for_text);
+std::shared_ptr<const Tokenizer> tokenizer_of(const SampleRules& config, const std::string& path, bool for_text);
 
 std::shared_ptr<const Tokenizer> stored_tokenizer(const TokenFileInfo& info);
 /// The same with the deck's added tokens.
-std::shared_ptr<const Tokenizer> stored_tokenizer(const TokenFileInfo& info, const DataConfig& config);
+std::shared_ptr<const Tokenizer> stored_tokenizer(const TokenFileInfo& info, const SampleRules& config);
 
 /// Throws UserError(deck) if the deck adds tokens to a vocabulary of characters or bytes.
-void refuse_added_tokens(const DataConfig& config);
+void refuse_added_tokens(const SampleRules& config);
 
 /// Returns the first of `files` that stores the tokenizer of all; null: all of them hold ids alone.
 const TokenFileInfo* info_with_tokenizer(const std::vector<std::shared_ptr<const TokenFile>>& files);
 
 /// Checks that the tokenizer in the deck is that of its token files.
-void check_same_tokenizer(const DataConfig& config, const Tokenizer& named, const Tokenizer& stored,
+void check_same_tokenizer(const SampleRules& config, const Tokenizer& named, const Tokenizer& stored,
                           const std::string& path);
 
 /// Returns true if the deck names the tokenizer of token ids. char does not count: a resolved deck has it by default.
-bool names_tokenizer_of_ids(const DataConfig& config);
+bool names_tokenizer_of_ids(const SampleRules& config);
 
 /// Checks ids without a tokenizer. `vocabulary` is the highest id + 1, or the one in their file.
-void check_ids(const DataConfig& config, const Tokenizer& named, int64_t vocabulary);
+void check_ids(const SampleRules& config, const Tokenizer& named, int64_t vocabulary);
 
 }  // namespace llmtrain

@@ -7,10 +7,10 @@
 
 #include "core/batch.hpp"
 #include "core/error.hpp"
-#include "data/data_config.hpp"
 #include "data/files/input_kind.hpp"
 #include "data/files/jsonl.hpp"
 #include "data/formats/encode_documents.hpp"
+#include "data/sample_rules.hpp"
 #include "data/tokenize/shared_work.hpp"
 #include "text/tokens_around.hpp"
 #include "text/tokens_beyond_embedding.hpp"

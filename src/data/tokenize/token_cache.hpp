@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "data/data_config.hpp"
 #include "data/files/input_kind.hpp"
 #include "data/files/text_source.hpp"
 #include "data/files/token_file.hpp"
 #include "data/progress.hpp"
+#include "data/sample_rules.hpp"
 #include "data/tokenize/tokenize.hpp"
 #include "parallel/communicator.hpp"
 #include "text/chat/chat_encoder.hpp"
@@ -20,7 +20,7 @@ namespace llmtrain {
 class TokenCache {
  public:
   /// Keeps references to `config`, `communicator` and `report`. `encoder` is null without rows of instruction data.
-  TokenCache(const DataConfig& config, int64_t sequence_length, std::string folder,
+  TokenCache(const SampleRules& config, int64_t sequence_length, std::string folder,
              std::shared_ptr<const Tokenizer> tokenizer, const ChatEncoder* encoder, Communicator& communicator,
              const ProgressReport& report)
       : config_(config),
@@ -41,7 +41,7 @@ class TokenCache {
   void make(const TokenizeRequest& request) const;
   std::string settings_of(const TokenizeRequest& request) const;
 
-  const DataConfig& config_;
+  const SampleRules& config_;
   int64_t sequence_length_;
   std::string folder_;
   std::shared_ptr<const Tokenizer> tokenizer_;

@@ -15,7 +15,7 @@
 #include "core/message.hpp"
 #include "hf/config_json.hpp"
 #include "hf/convert.hpp"
-#include "hf/quantize_model.hpp"
+#include "hf/quantized/quantize_model.hpp"
 #include "parallel/job/runtime.hpp"
 #include "params/unit_layout.hpp"
 

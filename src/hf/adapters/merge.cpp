@@ -17,7 +17,7 @@
 #include "hf/adapters/adapter_files.hpp"
 #include "hf/adapters/saved_tables.hpp"
 #include "hf/convert.hpp"
-#include "hf/quantize_model.hpp"
+#include "hf/quantized/quantize_model.hpp"
 #include "hf/read_slice.hpp"
 #include "models/model_modules.hpp"
 #include "models/models.hpp"

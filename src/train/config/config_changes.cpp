@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "train/config/config.hpp"
+#include "train/config/load_config.hpp"
 
 namespace llmtrain {
 
@@ -25,13 +25,14 @@ std::vector<DeckDifference> differences(const Config& config, std::string_view r
   here.visit(here_keys);
   there.visit(there_keys);
   std::vector<DeckDifference> found;
+  const TaskRules& task = task_rules(config.run.task);
+  const bool fits_prompts = task.max_taken_length() == TaskRules::length_of_prompts;
   for (const DeckKeys::Key& key : here_keys.keys()) {
     const std::string name = key.full_name();
     const Origin origin = config.provenance.at(name).origin;
-    const bool result = config.run.task == Task::evaluate && key.section == "evaluation";
-    if ((key.change == Change::nothing && !result) || origin == Origin::unused) continue;
-    const bool by_prompts = name == "batch.sequence_length" && config.run.task == Task::generate;
-    const bool found_out = name == "model.vocab_size" || name == "precision.compute" || by_prompts;
+    if (!task.compares(key) || origin == Origin::unused) continue;
+    const bool found_out =
+        name == "model.vocab_size" || name == "precision.compute" || (name == "batch.sequence_length" && fits_prompts);
     if (found_out && (origin == Origin::automatic || key.print() == "auto")) continue;
     const std::string mine = key.print(), other = there_keys.find(name)->print();
     if (mine == other) continue;

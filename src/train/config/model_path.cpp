@@ -20,7 +20,7 @@
 #include "models/models.hpp"
 #include "text/files/tokenizer_files.hpp"
 #include "train/checkpoint_model.hpp"
-#include "train/config/config.hpp"
+#include "train/config/load_config.hpp"
 
 namespace llmtrain {
 
@@ -80,14 +80,11 @@ ModelConfig take_recorded(DeckLoader& deck, Config& config, const Facts& facts) 
     return model;
   }
   config.source.instead = facts.checkpoint;
-  if (!deck.given("data.tokenizer") && recorded.data.tokenizer != config.data.tokenizer) {
-    config.data.tokenizer = recorded.data.tokenizer;
-    deck.set("data.tokenizer", Origin::automatic, "model.path");
-  }
+  if (recorded.data.tokenizer != config.data.tokenizer) config.data.take_tokenizer(deck, recorded.data.tokenizer);
   std::error_code ignored;
   const bool same = config.data.tokenizer == recorded.data.tokenizer;
   if (same && names_tokenizer_files(config.data.tokenizer) && !fs::exists(config.data.tokenizer, ignored)) {
-    config.data.tokenizer_from = facts.tokenizer_path;
+    config.source.tokenizer_from = facts.tokenizer_path;
   }
   return model;
 }
@@ -218,8 +215,9 @@ ModelFolders ModelFolders::unpacked(const std::string& bytes) {
 namespace {
 
 /// Refuses a path inside the run's own folder, which the run would empty.
-bool survives_overwrite(DeckLoader& deck, const Config& config, std::string_view name, const std::string& path) {
-  if (!config.run.overwrite || !trains(config.run.task)) return true;
+bool survives_overwrite(DeckLoader& deck, const Config& config, const TaskRules& task, std::string_view name,
+                        const std::string& path) {
+  if (!config.run.overwrite || !task.trains()) return true;
   std::error_code ignored;
   const fs::path own = fs::weakly_canonical(config.run.directory(), ignored);
   const fs::path inside = fs::weakly_canonical(path, ignored).lexically_relative(own);
@@ -236,52 +234,50 @@ namespace {
 
 /// A reward model keeps its head where it is trained or evaluated as one; a language model that becomes one gets a new
 /// head.
-void choose_head(DeckLoader& deck, Config& config, HfConfig& found) {
+void choose_head(DeckLoader& deck, Config& config, const TaskRules& task, HfConfig& found) {
   ModelConfig& model = found.model;
   const std::string& path = config.model.path;
-  const Task task = config.run.task;
-  if (task == Task::reward && found.labels > 1) {
-    deck.fail(
-        key,
-        fmt::format("{}/config.json: num_labels: {}: a reward model has one label, so that its head has one output",
-                    path, found.labels),
-        ExitCode::bad_content);
-  }
-  if (task == Task::reward) {
+  if (!task.head()) return;
+  if (*task.head() == ModelConfig::Head::score) {
+    if (found.labels > 1) {
+      deck.fail(key,
+                fmt::format("{}/config.json: num_labels: {}: a reward model has one label, so that its head has one "
+                            "output",
+                            path, found.labels),
+                ExitCode::bad_content);
+    }
     config.source.new_head = !model.scores();
     model.head = ModelConfig::Head::score;
-  } else if (model.scores() && task != Task::evaluate && !model.tie_embeddings) {
+  } else if (model.scores() && !model.tie_embeddings) {
     deck.fail(
         key,
         fmt::format("{}: it is a reward model, which has no head for tokens; run.task = {} needs a language model",
-                    path, name_of(task)),
+                    path, name_of(task.task())),
         ExitCode::bad_content);
-  } else if (model.scores() && task != Task::evaluate) {
-    deck.note(key,
-              fmt::format("{}: it is a reward model, whose head is not used with run.task = {}", path, name_of(task)));
+  } else if (model.scores()) {
+    deck.note(key, fmt::format("{}: it is a reward model, whose head is not used with run.task = {}", path,
+                               name_of(task.task())));
     model.head = ModelConfig::Head::language;
   }
 }
 
 }  // namespace
 
-std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, ModelFolders& folders) {
+std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, const TaskRules& task,
+                                           ModelFolders& folders) {
   if (!deck.given(key) || !deck.sound({key})) return std::nullopt;
   const std::string& path = config.model.path;
-  if (!survives_overwrite(deck, config, key, path)) return std::nullopt;
+  if (!survives_overwrite(deck, config, task, key, path)) return std::nullopt;
   std::vector<std::string> runs;
-  if (trains(config.run.task) && !config.run.overwrite) {
+  if (task.trains() && !config.run.overwrite) {
     runs.push_back(config.run.directory());
     if (const std::string from = config.checkpoint.resume_path(); !from.empty()) runs.push_back(from);
   }
   try {
     const Facts& facts = folders.find(path, runs);
-    if (!facts.gone && !facts.tokenizer_path.empty() && !deck.given("data.tokenizer")) {
-      config.data.tokenizer = facts.tokenizer_path;
-      deck.set("data.tokenizer", Origin::automatic, "model.path");
-    }
+    if (!facts.gone && !facts.tokenizer_path.empty()) config.data.take_tokenizer(deck, facts.tokenizer_path);
     if (!facts.checkpoint.empty()) {
-      if (!facts.gone && trains(config.run.task)) {
+      if (!facts.gone && task.trains()) {
         throw UserError(ExitCode::deck, path +
                                             ": is a run or a checkpoint. Resume from it with checkpoint.resume = PATH, "
                                             "or export it to a folder for model.path with llmtool export");
@@ -291,7 +287,7 @@ std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, Mod
     HfConfig found = parse_hf_config(facts.config, path + "/config.json");
     for (const std::string& warning : found.warnings) deck.note(key, warning);
     config.source.quantization = found.quantization;
-    choose_head(deck, config, found);
+    choose_head(deck, config, task, found);
     return found.model;
   } catch (const UserError& error) {
     deck.fail(key, error.what(), error.code());
@@ -302,18 +298,17 @@ std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, Mod
 namespace {
 
 /// Loads the model of a role from a folder, and reports its errors at the role's key.
-void load_role_path(DeckLoader& deck, const Config& config, ModelFolders& folders, const char* role_key,
-                    const std::string& path, ModelConfig::Head head, std::optional<RoleFolder>& into) {
-  const bool into_critic = &into == &config.source.critic;
-  if (!deck.sound({role_key, key})) return;
+void load_role_folder(DeckLoader& deck, Config& config, ModelFolders& folders, const RoleFolderKey& role) {
+  const std::string& path = role.path;
+  if (!deck.sound({role.key, key})) return;
   try {
     const Facts& facts = folders.find(path, {});
     if (!facts.checkpoint.empty()) {
       throw UserError(ExitCode::deck, path + ": is a run or a checkpoint. Export it to a folder with llmtool export");
     }
     HfConfig found = parse_hf_config(facts.config, path + "/config.json");
-    const bool scores = head == ModelConfig::Head::score;
-    if (found.model.head != head) {
+    const bool scores = role.head == ModelConfig::Head::score;
+    if (found.model.head != role.head) {
       throw UserError(ExitCode::deck,
                       path + (scores ? ": is not a reward model: its config.json must name a ForSequenceClassification "
                                        "class with one label (run.task = reward exports such a folder)"
@@ -324,8 +319,7 @@ void load_role_path(DeckLoader& deck, const Config& config, ModelFolders& folder
                                                   "the same tokens",
                                                   path, found.model.vocab_size, config.model.vocab_size));
     }
-    const bool reads_ids = into_critic || !config.ppo.same_text;
-    if (scores && reads_ids && config.model.vocab_size > found.model.vocab_size) {
+    if (scores && role.reads_tokens && config.model.vocab_size > found.model.vocab_size) {
       throw UserError(ExitCode::deck, fmt::format("{}: has {} tokens, fewer than the {} that the policy can write",
                                                   path, found.model.vocab_size, config.model.vocab_size));
     }
@@ -335,47 +329,25 @@ void load_role_path(DeckLoader& deck, const Config& config, ModelFolders& folder
                                                   found.model.max_seq_len, config.batch.sequence_length));
     }
     found.model.path = path;
-    into = RoleFolder{std::move(found.model), found.quantization, facts.tokenizer_path};
+    config.source.*role.into = RoleFolder{std::move(found.model), found.quantization, facts.tokenizer_path};
   } catch (const UserError& error) {
-    deck.fail(role_key, error.what(), error.code());
+    deck.fail(role.key, error.what(), error.code());
   }
 }
 
 }  // namespace
 
-void load_reference_path(DeckLoader& deck, Config& config, ModelFolders& folders) {
-  const std::string& path = config.dpo.reference;
-  if (path == "auto" || path == "none") return;
-  load_role_path(deck, config, folders, "dpo.reference", path, ModelConfig::Head::language, config.source.reference);
-}
-
-void load_reward_paths(DeckLoader& deck, Config& config, ModelFolders& folders) {
-  const bool ppo = config.run.task == Task::ppo;
-  const auto load = [&](const char* role_key, const std::string& path, std::optional<RoleFolder>& into) {
-    if (!path.empty()) load_role_path(deck, config, folders, role_key, path, ModelConfig::Head::score, into);
-  };
-  if (ppo) {
-    load("ppo.reward_model", config.ppo.reward_model, config.source.reward);
-    if (!config.ppo.shares_trunk()) {
-      load(config.ppo.value_model.empty() ? "ppo.reward_model" : "ppo.value_model", config.ppo.critic(),
-           config.source.critic);
-    }
-  }
-  if (!deck.sound({"rewards.functions"})) return;
-  for (const RewardSpec& reward : config.rewards.specs()) {
-    if (reward.kind != RewardSpec::Kind::model) continue;
-    deck.check(!config.source.reward, {"rewards.functions"}, "has a second reward model: a run can have one");
-    load("rewards.functions", reward.argument, config.source.reward);
-  }
+void load_role_folders(DeckLoader& deck, Config& config, const TaskRules& task, ModelFolders& folders) {
+  for (const RoleFolderKey& role : task.role_folders(config)) load_role_folder(deck, config, folders, role);
 }
 
 void grow_vocabulary(DeckLoader& deck, Config& config, ModelFolders& folders, std::optional<ModelConfig>& loaded) {
-  const std::string& path = config.data.tokenizer_path();
+  const std::string& path = config.tokenizer_path();
   if (config.data.add_tokens.empty() || !config.data.has_tokenizer_files() || !is_tokenizer_path(path)) return;
   if (!deck.sound({key, "data.tokenizer", "data.add_tokens"})) return;
   try {
     const ModelFolders::GrownTokenizer& grown = folders.grow(path, config.data.add_tokens);
-    if (!grown.known.empty() && config.data.tokenizer_from.empty()) {
+    if (!grown.known.empty() && config.source.tokenizer_from.empty()) {
       deck.note("data.add_tokens", fmt::format("{} has {} already", path, joined(grown.known, ", ")));
     }
     if (!loaded || grown.tokens <= loaded->vocab_size) return;
@@ -392,13 +364,13 @@ void grow_vocabulary(DeckLoader& deck, Config& config, ModelFolders& folders, st
   }
 }
 
-void load_adapter_path(DeckLoader& deck, Config& config, ModelFolders& folders) {
+void load_adapter_path(DeckLoader& deck, Config& config, const TaskRules& task, ModelFolders& folders) {
   const std::string& path = config.lora.path;
   if (!deck.given(adapter_key) || !deck.sound({adapter_key, key, "model.family", "model.n_layers"})) return;
   if (!config.source.checkpoint.empty()) {
     return deck.fail(adapter_key, "cannot be combined with a checkpoint in model.path: give the folder of the model");
   }
-  if (!survives_overwrite(deck, config, adapter_key, path)) return;
+  if (!survives_overwrite(deck, config, task, adapter_key, path)) return;
   try {
     const std::string place = path + "/" + adapter_config_name;
     ModelFolders::Adapter& adapter = folders.find_adapter(path);

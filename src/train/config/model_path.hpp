@@ -6,36 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "core/deck/deck.hpp"
+#include "config/config.hpp"
 #include "hf/adapters/saved_tables.hpp"
-#include "models/lora_config.hpp"
-#include "models/model_config.hpp"
-#include "models/quantization_config.hpp"
+#include "methods/method.hpp"
 
 namespace llmtrain {
-
-struct Config;
-
-/// Model of another role, in a folder of its own.
-struct RoleFolder {
-  ModelConfig model;
-  QuantizationConfig quantization;  ///< of its matrices
-  std::string tokenizer_path;       ///< the folder if it has a tokenizer; else empty
-};
-
-/// Result of the examination of model.path. It has no keys.
-struct ModelSource {
-  std::string checkpoint;                ///< checkpoint of the weights, if the folder is one or is a run
-  int64_t tokens = 0;                    ///< number of its embedding rows that are tokens
-  int64_t rows = 0;                      ///< embedding rows in its files if data.add_tokens adds to them, otherwise 0
-  bool new_head = false;                 ///< its files need not have the model's head, see DecoderShape
-  std::optional<LoraConfig> lora = {};   ///< adapters of the checkpoint
-  QuantizationConfig quantization = {};  ///< of the folder's matrices, or the checkpoint's run
-  std::optional<RoleFolder> reference = {};  ///< of dpo.reference, if that is a folder
-  std::optional<RoleFolder> reward = {};     ///< of ppo.reward_model, or model:DIR in rewards.functions
-  std::optional<RoleFolder> critic = {};     ///< of ppo.value_model
-  std::string instead;  ///< set if the folder is gone: a checkpoint of the run that stores what resuming needs
-};
 
 /// Facts about the folders that a deck names; rank 0 reads them for all ranks.
 class ModelFolders {
@@ -75,19 +50,17 @@ class ModelFolders {
 
 /// Loads the model in model.path, if the deck gives one, and reports its errors at that key. Its tokenizer becomes the
 /// data's, unless the deck names another.
-std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, ModelFolders& folders);
+std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, const TaskRules& task,
+                                           ModelFolders& folders);
 
-/// Loads the model in dpo.reference, if that is a folder, and reports its errors at that key.
-void load_reference_path(DeckLoader& deck, Config& config, ModelFolders& folders);
-
-/// Loads the reward model and the critic's folder, and reports their errors at the keys that name them.
-void load_reward_paths(DeckLoader& deck, Config& config, ModelFolders& folders);
+/// Loads the properties of the models beside the policy, and reports errors at the keys that name them.
+void load_role_folders(DeckLoader& deck, Config& config, const TaskRules& task, ModelFolders& folders);
 
 /// Adds the tokens of data.add_tokens to the vocabulary of the model in model.path, if there is one, where its
 /// embedding has no rows for them, and notes those that the tokenizer has already.
 void grow_vocabulary(DeckLoader& deck, Config& config, ModelFolders& folders, std::optional<ModelConfig>& loaded);
 /// Takes the properties of the adapter in lora.path, if the deck gives one, and reports its errors at that key.
-void load_adapter_path(DeckLoader& deck, Config& config, ModelFolders& folders);
+void load_adapter_path(DeckLoader& deck, Config& config, const TaskRules& task, ModelFolders& folders);
 
 /// Value of data.tokenizer for the tokenizer in a model's folder.
 std::string tokenizer_of_model(const std::string& folder);

@@ -11,16 +11,15 @@ namespace llmtrain {
 namespace {
 
 constexpr const char* length_key = "batch.sequence_length";
-constexpr int64_t max_evaluated = 4096;               ///< tokens; the memory of a pass grows with them
+constexpr int64_t error_length = 4096;                ///< keeps an error of model.path from causing others
 constexpr int64_t max_pass = (int64_t{1} << 31) - 1;  ///< tokens of a forward pass
 
 }  // namespace
 
-void take_sequence_length(DeckLoader& deck, Config& config, const std::optional<ModelConfig>& loaded,
-                          ModelFolders& folders) {
-  const Task task = config.run.task;
-  if ((task != Task::evaluate && task != Task::generate) || deck.given(length_key)) return;
-  config.batch.sequence_length = max_evaluated;  // keeps an error of model.path from causing others
+void take_sequence_length(DeckLoader& deck, Config& config, const TaskRules& task,
+                          const std::optional<ModelConfig>& loaded, ModelFolders& folders) {
+  if (task.max_taken_length() == 0 || deck.given(length_key)) return;
+  config.batch.sequence_length = error_length;
   if (!loaded) return;
   const bool is_folder = config.source.checkpoint.empty();
   const int64_t tokenizer_limit = is_folder ? folders.find(config.model.path, {}).tokens : 0;
@@ -29,7 +28,7 @@ void take_sequence_length(DeckLoader& deck, Config& config, const std::optional<
   const char* file = !is_folder ? "the checkpoint" : by_tokenizer ? "tokenizer_config.json" : "config.json";
   if (limit < 1) return deck.fail(length_key, "is required: model.path gives no limit of a text's length");
   int64_t length = std::min(limit, max_pass / std::max<int64_t>(config.batch.micro, 1));
-  if (task == Task::evaluate) length = std::min(length, max_evaluated);
+  length = std::min(length, task.max_taken_length());
   if (const int64_t tokens = config.data.max_tokens_per_batch; tokens > 0) length = std::min(length, tokens);
   config.batch.sequence_length = length;
   const std::string bound = length == limit ? "" : fmt::format("at most {}; ", length);

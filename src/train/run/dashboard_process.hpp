@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "train/config/dashboard_config.hpp"
+#include "report/dashboard/dashboard_config.hpp"
 
 namespace llmtrain {
 

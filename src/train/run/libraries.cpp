@@ -23,8 +23,8 @@ const char* fallback_reason(const ModelConfig& model, DType compute) {
 
 }  // namespace
 
-std::string attention_backend(const std::string& library, Task task, const ModelConfig& model, DType compute) {
-  return trains(task) && fallback_reason(model, compute) == nullptr ? library : std::string();
+std::string attention_backend(const std::string& library, bool trains, const ModelConfig& model, DType compute) {
+  return trains && fallback_reason(model, compute) == nullptr ? library : std::string();
 }
 
 void agree_on_attention(const std::string& library, Communicator& communicator) {
@@ -83,8 +83,8 @@ std::string product_difference(std::span<const std::string> libraries, std::span
       found);
 }
 
-std::string attention_text(const std::string& library, Task task, const ModelConfig& model, DType compute) {
-  if (library.empty() || !trains(task)) return {};
+std::string attention_text(const std::string& library, bool trains, const ModelConfig& model, DType compute) {
+  if (library.empty() || !trains) return {};
   if (const char* why = fallback_reason(model, compute))
     return fmt::format("built-in attention: that of {} is not used {}", library, why);
   return "attention by " + library;

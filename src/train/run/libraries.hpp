@@ -4,7 +4,6 @@
 #include <span>
 #include <string>
 
-#include "core/deck/task.hpp"
 #include "core/dtype.hpp"
 #include "models/model_config.hpp"
 #include "parallel/communicator.hpp"
@@ -12,10 +11,10 @@
 namespace llmtrain {
 
 /// Attention backend of a task for whole sequences on a rank with this `library`; empty: the built-in attention only.
-std::string attention_backend(const std::string& library, Task task, const ModelConfig& model, DType compute);
+std::string attention_backend(const std::string& library, bool trains, const ModelConfig& model, DType compute);
 /// Describes the attention backend of training if there is a `library` beside the built-in one, and why the library is
 /// not used; empty if there is none.
-std::string attention_text(const std::string& library, Task task, const ModelConfig& model, DType compute);
+std::string attention_text(const std::string& library, bool trains, const ModelConfig& model, DType compute);
 /// Collective. Throws UserError(missing_input) on every rank if backends differ, since results would differ in bits.
 void agree_on_attention(const std::string& library, Communicator& communicator);
 /// Does so for libraries of matrix products, see product_library().

@@ -10,7 +10,7 @@
 #include "checkpoint/manifest.hpp"
 #include "metrics/run_log.hpp"
 #include "parallel/communicator.hpp"
-#include "train/config/config.hpp"
+#include "train/config/load_config.hpp"
 
 namespace llmtrain {
 

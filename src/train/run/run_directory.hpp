@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "train/config/config.hpp"
+#include "train/config/load_config.hpp"
 
 namespace llmtrain {
 

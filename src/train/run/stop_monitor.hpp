@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "train/config/checkpoint_config.hpp"
-#include "train/config/run_config.hpp"
+#include "config/checkpoint_config.hpp"
+#include "config/run_config.hpp"
 
 namespace llmtrain {
 

@@ -1,0 +1,122 @@
+#include "config/checkpoint_config.hpp"
+
+#include <fmt/format.h>
+
+#include "config/config.hpp"
+#include "core/deck/deck.hpp"
+#include "hf/config_json.hpp"
+
+namespace llmtrain {
+
+void CheckpointConfig::visit(DeckKeys& keys) {
+  keys.section("checkpoint", "Save the run, so that the same command resumes it where it stopped.", Change::nothing,
+               training_tasks);
+  keys.key("every_steps", every_steps,
+           {.unit = "steps", .range = at_least(0), .doc = "Interval of scheduled checkpoints; 0 = never."});
+  keys.key("every_epochs", every_epochs,
+           {.unit = "epochs",
+            .range = between(0, 1e6),
+            .doc = "Interval of scheduled checkpoints in passes over the training data, in place of every_steps; 0 = "
+                   "off."});
+  keys.key("every_minutes", every_minutes,
+           {.unit = "minutes", .range = at_least(0), .doc = "Maximum time between checkpoints; 0 = no limit."});
+  keys.key("at_end", at_end, {.doc = "Save a checkpoint at the end of the run."});
+  keys.key("keep", keep,
+           {.range = at_least(1),
+            .doc = "Number of newest checkpoints to keep (at least two are kept), besides the best one and the one "
+                   "resumed from."});
+  keys.key("resume", resume,
+           {.doc = "auto: resume from the run's newest intact checkpoint, if any; required: fail if there is none; "
+                   "never: refuse a run that has checkpoints; path of a checkpoint: start a new run from its state."});
+  keys.key("asynchronous", asynchronous, {.doc = "Write checkpoints on a separate thread while training continues."});
+  keys.key(
+      "buffer", buffer,
+      {.unit = "bytes",
+       .range = between(1 << 20, 1e15),
+       .doc = "Memory of a rank for the copy of the state that is written. If the state is larger, the next update "
+              "waits until the rest is copied. A run that saves only on request has no copy."});
+  keys.key("verify", verify,
+           {.doc = "Verify each checkpoint by reading it back from the disk; false: from the page cache only."});
+  keys.key("signal_save", signal_save,
+           {.doc = "On SIGTERM, SIGINT, SIGUSR1 and SIGUSR2, save a checkpoint and end with exit code 75; false: end "
+                   "at once."});
+  keys.key("files", files,
+           {.doc = "Number of files of the state: one per rank, or one per node, for file systems that are slow with "
+                   "many files. A run can resume from either with any number of ranks."});
+  keys.key(
+      "best_metric", best_metric,
+      {.doc = "Metric of the best evaluation: validation/loss or another loss or perplexity, of which the lowest is "
+              "the best; or the highest validation/token_accuracy (fraction of tokens that the model ranks first), "
+              "validation/TASK/acc of evaluation.tasks, validation/rougeL of evaluation.metrics, or metric of the "
+              "objective. Early stopping uses it too."});
+  keys.key("export", export_model,
+           {.doc = "Write a Hugging Face folder to <run>/export at the end: with the last weights, or with the best by "
+                   "best_metric. With best, a checkpoint follows every better evaluation."});
+  keys.key("export_merged", export_merged,
+           {.doc = "With run.finetuning = lora, whose adapters are written to <run>/adapter: write <run>/export too, "
+                   "the model of model.path with the adapters merged into it, in the type of its files."});
+  keys.key("export_dtype", export_dtype, {.doc = "Type of the exported weights; the trained weights are always fp32."});
+  keys.key("export_file_size", export_file_size,
+           {.unit = "bytes",
+            .range = between(1 << 20, int64_t{1} << 50),
+            .doc = "Maximum size of the weights in one file of an export."});
+}
+
+void check_best_is_measured(DeckLoader& deck, const Config& config, std::string_view key) {
+  constexpr std::string_view validation = "validation/";
+  const bool has_data = !config.data.validation.empty() || config.data.validation_fraction > 0;
+  const bool of_task = config.checkpoint.best_metric.find('/', validation.size()) != std::string::npos;
+  deck.check(has_data || config.evaluation.tasks.empty() || of_task, {key, "checkpoint.best_metric"},
+             fmt::format("without validation data there is no {}: let checkpoint.best_metric name a score of "
+                         "evaluation.tasks, such as validation/NAME/acc",
+                         config.checkpoint.best_metric));
+}
+
+namespace {
+
+/// Reports that the option of `key` needs a best evaluation.
+void check_best(DeckLoader& deck, const Config& config, std::string_view key, const std::string& what) {
+  const EvaluationConfig& e = config.evaluation;
+  deck.check(e.every_steps > 0 || e.at_end, {key, "evaluation.every_steps", "evaluation.at_end"},
+             what + " needs evaluations: set evaluation.every_steps above 0, or at_end = true");
+  deck.check(!config.data.validation.empty() || config.data.validation_fraction > 0 || !e.tasks.empty(),
+             {key, "data.validation", "data.validation_fraction"},
+             what + " needs validation data: give data.validation, or data.validation_fraction above 0");
+  check_best_is_measured(deck, config, key);
+}
+
+}  // namespace
+
+void CheckpointConfig::resolve(DeckLoader& deck, const Config& config) {
+  const bool epochs = every_epochs > 0;
+  if (epochs) every_steps = 1;  // until the data are known
+  deck.unused(epochs ? "checkpoint.every_steps" : "checkpoint.every_epochs",
+              epochs ? "every_epochs is given" : "every_steps applies");
+  if (config.parallel.offload_optimizer == Offload::nvme && !deck.given("checkpoint.buffer")) {
+    buffer = 1 << 20;  // state on a disk must not be copied to memory
+    deck.set("checkpoint.buffer", Origin::automatic, "parallel.offload_optimizer = nvme: no copy in memory");
+  }
+  if (config.evaluation.load_best_at_end) check_best(deck, config, "evaluation.load_best_at_end", "the best");
+  const bool adapters = config.run.finetuning == RunConfig::Finetuning::lora;
+  if (export_model == Export::best) check_best(deck, config, "checkpoint.export", "best");
+  if (!adapters) deck.unused("checkpoint.export_merged", "no effect without run.finetuning = lora");
+  const std::string why = adapters ? "no effect with run.finetuning = lora" : "no effect with export = none";
+  if (adapters || export_model == Export::none) deck.unused("checkpoint.export_dtype", why);
+  if (!writes_model(adapters)) deck.unused("checkpoint.export_file_size", why);
+  if (adapters && export_merged) {
+    deck.check(!config.model.path.empty(), {"checkpoint.export_merged", "model.path"}, "needs a folder in model.path");
+  }
+  if (adapters && export_model != Export::none && !export_merged) {
+    deck.note("checkpoint.export", "the run writes its adapters; checkpoint.export_merged = true writes the model too");
+  }
+  if (adapters || export_model == Export::none) return;
+  if (!config.model.path.empty() || !deck.sound({"model.path", "model.d_model", "model.n_layers", "model.n_heads"})) {
+    return;
+  }
+  ModelConfig model = config.model;
+  if (model.vocab_size == 0) model.vocab_size = 1;
+  const std::string obstacle = hf_config_obstacle(model);
+  deck.check(obstacle.empty(), {"checkpoint.export"}, obstacle + ": other programs could not read the export");
+}
+
+}  // namespace llmtrain

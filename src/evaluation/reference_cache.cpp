@@ -1,0 +1,200 @@
+#include "evaluation/reference_cache.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "core/activity.hpp"
+#include "core/clock.hpp"
+#include "core/error.hpp"
+#include "core/progress.hpp"
+#include "evaluation/cached_values.hpp"
+#include "objectives/document_objective.hpp"
+#include "parallel/job/cancellable_work.hpp"
+#include "params/planned_memory.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+constexpr double seconds_between_writes = 30;
+
+/// Lines of progress.
+struct Words {
+  const char *topic, *values, *items, *stopped;
+};
+
+const Words& words_of(ReferenceKind kind) {
+  static constexpr Words of_documents = {"reference ", "log-probabilities", "documents",
+                                         "while it was scoring documents with the reference"};
+  static constexpr Words of_losses = {"curriculum", "losses", "samples",
+                                      "while it was scoring samples for the curriculum"};
+  return kind == ReferenceKind::document_sums ? of_documents : of_losses;
+}
+
+/// A frozen model and memory for its passes.
+class FrozenScorer {
+ public:
+  FrozenScorer(RoleSpec spec, const std::vector<ReferencePart>& parts, ReferenceKind kind, Runtime& runtime)
+      : runtime_(runtime), kind_(kind), model_(std::move(spec)) {
+    int64_t segments = 0, rows = 0;
+    for (const ReferencePart& part : parts) {
+      segments = std::max(segments, part.data->max_segments());
+      rows = std::max(rows, part.data->max_rows());
+    }
+    model_.plan(arena_);
+    batch_.plan(arena_, rows, segments);
+    arena_.add(logp_, MemoryCategory::activations, "statistics.logp", DType::f32, {rows});
+    arena_.add(device_sums_, MemoryCategory::activations, "reference.sums", DType::f64, {segments});
+    memory_.emplace(arena_, runtime.communicator());
+    model_.start(runtime.communicator(), runtime.stream());
+  }
+  LoadedWeights load() { return model_.load(runtime_.communicator(), runtime_.stream()); }
+
+  /// An idle pass for a null plan.
+  void score(const DataStream& data, const MicroBatchPlan* plan, std::vector<double>& values) {
+    Context ctx{model_.params(), arena_, runtime_.stream()};
+    ctx.role = ProductRole::prefill;
+    if (plan == nullptr) {
+      model_.model().forward(ctx, nullptr);
+      model_.model().score(ctx, nullptr, {});
+      return;
+    }
+    data.load(*plan, host_);
+    const Batch batch = batch_.upload(host_, runtime_.stream());
+    const Tensor logp = first_rows(logp_, batch.tokens);
+    model_.model().forward(ctx, &batch);
+    model_.model().score(ctx, &batch, {logp, {}, {}, {}});
+    if (kind_ == ReferenceKind::sample_losses) return take_losses(data, batch, logp, values);
+    document_sums(sums_, batch, logp, device_sums_, runtime_.stream());
+    for (size_t d = 0; d < sums_.size(); ++d) values[static_cast<size_t>(host_.documents.ids[d])] = sums_[d];
+  }
+
+ private:
+  /// A segment belongs to one sample.
+  void take_losses(const DataStream& data, const Batch& batch, const Tensor& logp, std::vector<double>& values) {
+    struct Targets {
+      double sum = 0;
+      int64_t count = 0;
+    };
+    segment_sums(sums_, batch.segment_count, batch, logp, device_sums_, runtime_.stream());
+    std::map<int64_t, Targets> samples;
+    for (size_t s = 0; s < sums_.size(); ++s) {
+      const auto begin = static_cast<size_t>(host_.segments[s]), end = static_cast<size_t>(host_.segments[s + 1]);
+      Targets& sample = samples[host_.sequence_ids[begin]];
+      sample.sum += sums_[s];
+      for (size_t row = begin; row < end; ++row) sample.count += host_.targets[row] == ignore_target ? 0 : 1;
+    }
+    samples.erase(data.samples());  // padding
+    for (const auto& [sample, targets] : samples) {
+      const double none = std::numeric_limits<double>::infinity();
+      values[static_cast<size_t>(sample)] =
+          targets.count == 0 ? none : -targets.sum / static_cast<double>(targets.count);
+    }
+  }
+
+  Runtime& runtime_;
+  ReferenceKind kind_;
+  RoleModel model_;
+  Arena arena_;
+  std::optional<PlannedMemory> memory_;
+  BatchBuffers batch_;
+  Tensor logp_, device_sums_;
+  HostBatch host_;
+  std::vector<double> sums_;
+};
+
+/// Scores what has no value yet.
+class References {
+ public:
+  References(ReferenceRequest request, Runtime& runtime)
+      : request_(std::move(request)), words_(words_of(request_.kind)), runtime_(runtime) {}
+
+  std::vector<std::vector<double>> find_or_compute() {
+    std::vector<std::vector<double>> all;
+    int64_t left = 0;
+    for (const ReferencePart& part : request_.parts) {
+      const int64_t count = part.data->samples() * part.values_of_sample;
+      const std::vector<double>& values = all.emplace_back(find_cached_values(part.file, count, communicator()));
+      left += std::ranges::count_if(values, is_missing);
+    }
+    if (left == 0) {
+      print(fmt::format("{} from {}", words_.values, request_.parts.front().file));
+      return all;
+    }
+    FrozenScorer scorer(std::move(request_.model), request_.parts, request_.kind, runtime_);
+    const LoadedWeights loaded = scorer.load();
+    print(fmt::format("{}: {} {} are scored", loaded.text, left, words_.items));
+    const double begin = written_ = now();
+    Progress progress(fmt::format("scoring {}", words_.items), left);
+    for (size_t p = 0; p < request_.parts.size(); ++p) compute(request_.parts[p], scorer, all[p], progress);
+    print(fmt::format("scored in {:.3g} s", now() - begin));
+    return all;
+  }
+
+ private:
+  Communicator& communicator() { return runtime_.communicator(); }
+  bool root() { return communicator().rank() == 0; }
+  void print(const std::string& text) {
+    if (root()) request_.print(fmt::format("{} {}", words_.topic, text));
+  }
+
+  /// Batches begin at multiples of their size, for any number of ranks.
+  void compute(const ReferencePart& part, FrozenScorer& scorer, std::vector<double>& values, Progress& progress) {
+    const int64_t round = part.samples_of_batch * communicator().size(), samples = part.data->samples();
+    for (int64_t first = 0; first < samples; first += round) {
+      const int64_t end = std::min(first + round, samples);
+      const std::span<double> shared(values.data() + first * part.values_of_sample,
+                                     static_cast<size_t>((end - first) * part.values_of_sample));
+      if (std::ranges::none_of(shared, is_missing)) continue;
+      report_progress();
+      const int64_t mine = std::min(first + communicator().rank() * part.samples_of_batch, end);
+      const MicroBatchPlan plan = part.data->canonical(mine, std::min(mine + part.samples_of_batch, end));
+      set_missing(shared);
+      scorer.score(*part.data, plan.samples.empty() ? nullptr : &plan, values);
+      share_values(shared, communicator());
+      progress.add(std::ssize(shared));
+      save_if_due(part, values, end);
+    }
+    save(part, values);
+  }
+
+  void save_if_due(const ReferencePart& part, const std::vector<double>& values, int64_t done) {
+    int64_t due[] = {root() && now() - written_ > seconds_between_writes ? 1 : 0};
+    communicator().maximum(due);
+    try {
+      throw_if_stopping(communicator(), words_.stopped);
+    } catch (const UserError&) {
+      save(part, values);
+      throw;
+    }
+    if (due[0] == 0) return;
+    save(part, values);
+    written_ = now();
+    print(fmt::format("{} of {} samples", done, part.data->samples()));
+  }
+
+  void save(const ReferencePart& part, const std::vector<double>& values) {
+    throw_on_all_ranks(communicator(), [&] {
+      if (root()) write_cached_values(part.file, values);
+    });
+  }
+
+  ReferenceRequest request_;
+  const Words& words_;
+  Runtime& runtime_;
+  double written_ = 0;
+};
+
+}  // namespace
+
+std::vector<std::vector<double>> find_or_compute_references(ReferenceRequest request, Runtime& runtime) {
+  return References(std::move(request), runtime).find_or_compute();
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,74 @@
+#include "methods/roles.hpp"
+
+#include <utility>
+
+#include "models/freeze.hpp"
+#include "models/lora.hpp"
+#include "models/models.hpp"
+
+namespace llmtrain {
+
+int64_t softmax_rows(const ModelConfig& model, const Dataset& data) {
+  return model.path.empty() ? data.vocabulary_size : model.vocab_size;
+}
+
+DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64_t tokens) {
+  using Finetuning = RunConfig::Finetuning;
+  DecoderShape shape = decoder_shape(model, tokens);
+  shape.stored_rows = config.source.rows;
+  shape.new_head = config.source.new_head;
+  if (config.run.finetuning == Finetuning::freeze) shape.trained = freeze_rule(config.freeze, model);
+  if (config.run.finetuning == Finetuning::lora) {
+    adapt(shape, config.lora);
+    quantize(shape, config.storage(config.source.quantization));
+  }
+  return shape;
+}
+
+RoleSpec frozen_role(Role role, const RoleRequest& request, DecoderShape shape, const std::string& folder) {
+  // Members are assigned one by one: GCC 12 destroys parts of an aggregate twice if a later initialiser throws.
+  RoleSpec spec;
+  spec.role = role;
+  spec.shape = std::move(shape);
+  spec.store.compute = compute_dtype(request.config.precision);
+  spec.store.zero_stage = static_cast<int>(request.config.parallel.zero);
+  spec.store.rank = request.position.rank;
+  spec.store.size = request.position.size;
+  spec.store.node_size = request.position.node_size;
+  spec.passes = PassPlan{spec.store.compute, request.rows, false};
+  spec.weights.folder = folder;
+  spec.weights.seed = static_cast<uint64_t>(request.config.run.seed);
+  return spec;
+}
+
+bool is_own_reference(const Config& config) {
+  return config.run.finetuning == RunConfig::Finetuning::lora && config.lora.bias == LoraConfig::Bias::none &&
+         config.lora.modules_to_save.empty() && config.dpo.reference == "auto";
+}
+
+RoleSpec reference_role(const RoleRequest& request, bool follows) {
+  const Config& config = request.config;
+  const bool adapts = config.run.finetuning == RunConfig::Finetuning::lora;
+  const std::optional<RoleFolder>& other = config.source.reference;
+  DecoderShape shape = other ? decoder_shape(other->model, other->model.vocab_size)
+                             : decoder_shape(config.model, softmax_rows(config.model, request.data));
+  if (!other) shape.stored_rows = config.source.rows;
+  if (!other && adapts) use_saved_tables(shape, config.lora);
+  // A reference that follows the policy is divided into units as the policy is.
+  if (follows && config.run.finetuning == RunConfig::Finetuning::freeze) {
+    shape.trained = freeze_rule(config.freeze, config.model);
+  }
+  if (other || adapts) quantize(shape, config.storage(other ? other->quantization : config.source.quantization));
+  return frozen_role(Role::reference, request, std::move(shape), other ? other->model.path : config.model.path);
+}
+
+RoleSpec starting_role(const RoleRequest& request) {
+  const Config& config = request.config;
+  RoleSpec spec =
+      frozen_role(Role::reference, request,
+                  trained_shape(config, config.model, softmax_rows(config.model, request.data)), config.model.path);
+  if (config.run.finetuning == RunConfig::Finetuning::lora) spec.lora = config.lora;
+  return spec;
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,24 @@
+#pragma once
+// Models of a job that trains, as the deck describes them.
+
+#include <cstdint>
+#include <string>
+
+#include "methods/method.hpp"
+
+namespace llmtrain {
+
+/// Embedding rows in the softmax. A published model has no padding rows, whatever its tokenizer.
+int64_t softmax_rows(const ModelConfig& model, const Dataset& data);
+/// Shape of the model that is trained, with its adapters or frozen layers. `tokens`: of its softmax.
+DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64_t tokens);
+/// A model that is not trained, from a folder.
+RoleSpec frozen_role(Role role, const RoleRequest& request, DecoderShape shape, const std::string& folder);
+/// True if the policy without its adapters is the reference: nothing else of it is trained.
+bool is_own_reference(const Config& config);
+/// The reference, as it begins. `follows`: it later moves towards the policy.
+RoleSpec reference_role(const RoleRequest& request, bool follows);
+/// The model of the first step, which is scored before training.
+RoleSpec starting_role(const RoleRequest& request);
+
+}  // namespace llmtrain

@@ -1,0 +1,345 @@
+#include "rollout/rollouts.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "core/activity.hpp"
+#include "core/clock.hpp"
+#include "core/error.hpp"
+#include "core/kept_tokens.hpp"
+#include "core/number_text.hpp"
+#include "core/profile.hpp"
+#include "generate/stop_texts.hpp"
+#include "parallel/job/cancellable_work.hpp"
+#include "parallel/job/launcher.hpp"
+#include "rewards/reward_sums.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+constexpr const char* format_name = "llmtrain rollout 2";
+constexpr int64_t max_at_once = 64;           ///< sequences that a rank samples side by side
+constexpr size_t max_shown = 8;               ///< prompts of a bad step
+constexpr int64_t passes_between_polls = 16;  ///< of sampling, for requests to stop
+
+}  // namespace
+
+Rollouts::Rollouts(RolloutParts parts, DataStream prompts)
+    : parts_(std::move(parts)),
+      prompts_(std::move(prompts)),
+      batches_(parts_.shape),
+      first_state_(parts_.method->state()),
+      rewards_(std::move(parts_.rewards), prompts_) {}
+
+void Rollouts::plan_memory(ModelSet& models, Arena& arena, DType compute, int ranks) {
+  RoleModel& policy = models.at(Role::policy);
+  const RolloutShape& shape = parts_.shape;
+  GeneratorCapacity room;
+  room.vocabulary_rows = policy.shape().config.vocab_size;
+  room.sequences = std::min({max_at_once, (shape.of_iteration() + ranks - 1) / ranks, batches_.max_rows()});
+  room.context = shape.max_length;
+  room.records_logp = true;
+  room.policy = parts_.sampling.cache;
+  room.kv_heads = policy.shape().config.n_kv_heads;
+  generator_.emplace(policy.actor(), room);
+  generator_->plan(arena, compute);
+  scorer_.plan(arena, batches_);
+}
+
+/// Copies of a sequence: its own; as sampled; in the message to other ranks, whose memory grows by doubling; as they
+/// send it. Batches: two of updates, one of scoring.
+int64_t Rollouts::host_bytes() const {
+  constexpr int64_t copies = 5, batches = 3;
+  return copies * parts_.shape.of_iteration() * parts_.shape.sequence_bytes() +
+         batches * batches_.max_rows() * 4 * parts_.shape.kept_words;
+}
+
+Prepared Rollouts::prepare(const SamplingContext& run, int64_t step) {
+  const SectionScope section(Section::sampling);
+  const int64_t iteration = batches_.iteration_of(step);
+  made_ = -1;
+  RoleModel& policy = run.models.at(Role::policy);
+  policy.params().finish_update();
+  const double begin = now();
+  ProfileSpan phase(SpanKind::phase, "sampling");
+  std::vector<RolloutSequence> sequences;
+  const Prepared outcome = sample(run, iteration, sequences);
+  if (outcome != Prepared::ready) return outcome;
+  const double sampled = now();
+  batches_.set(iteration, std::move(sequences));
+  if (!score(run, phase)) return Prepared::interrupted;
+  made_ = iteration;
+  int64_t tokens = 0;
+  for (const RolloutSequence& sequence : batches_.sequences()) tokens += sequence.completion_length();
+  run.print(fmt::format(
+      "rollout {}: {} completions, {} tokens, {:.3g} s ({} tokens/s), scored in {:.3g} s, {}", iteration + 1,
+      batches_.sequences().size(), count_text(tokens), sampled - begin,
+      count_text(static_cast<int64_t>(static_cast<double>(tokens) / std::max(sampled - begin, 1e-9))), now() - sampled,
+      std::isnan(metric_values_.front()) ? "no reward" : fmt::format("reward {:.4g}", metric_values_.front())));
+  return Prepared::ready;
+}
+
+// Sampling
+
+GenerationRequest Rollouts::request(const SamplingContext& run, int64_t iteration, RolloutBatches::Part part,
+                                    std::span<const int64_t> prompts) {
+  GenerationRequest request;
+  request.what = "generating the rollout";
+  for (int64_t s = part.begin; s < part.end; ++s) {
+    prompts_.read_prompt(prompts[static_cast<size_t>(s / parts_.group_size)], request.prompts.emplace_back());
+    request.numbers.push_back(s);
+  }
+  const RolloutConfig& sampling = parts_.sampling;
+  request.sampling = {sampling.temperature, sampling.top_k, sampling.top_p};
+  request.max_new_tokens = sampling.max_new_tokens;
+  request.eos = {run.stop_ids.begin(), run.stop_ids.end()};
+  request.vocabulary = run.models.at(Role::policy).shape().tokens;  // as the softmax of updates
+  request.seed = parts_.shape.seed;
+  request.step = iteration;
+  request.records_logp = true;
+  request.threads = worker_threads(run.runtime.communicator());
+  if (run.runtime.communicator().size() > 1) request.ranks = &run.runtime.communicator();
+  return request;
+}
+
+Prepared Rollouts::sample(const SamplingContext& run, int64_t iteration, std::vector<RolloutSequence>& sequences) {
+  Communicator& communicator = run.runtime.communicator();
+  const RolloutBatches::Part part = batches_.part_of(communicator);
+  std::vector<int64_t> prompts;
+  for (int64_t p = 0; p < prompts_of_iteration(); ++p) {
+    prompts.push_back(prompts_.plan(iteration * prompts_of_iteration() + p).samples.front());
+  }
+  GenerationRequest wanted;
+  throw_on_all_ranks(communicator, [&] { wanted = request(run, iteration, part, prompts); });
+  std::vector<StopTextStream> texts;
+  if (!parts_.sampling.stop.empty()) {
+    for (const auto& prompt : wanted.prompts) texts.emplace_back(*parts_.tokenizer, prompt, parts_.sampling.stop);
+    wanted.on_token = [&](size_t p, int32_t token) { return texts[p].add(token); };
+  }
+  int64_t passes = 0;
+  bool stopped = false;
+  wanted.interrupted = [&] {
+    if (++passes % passes_between_polls == 0) stopped = run.interrupted();
+    return stopped;
+  };
+  RoleModel& policy = run.models.at(Role::policy);
+  std::vector<Continuation> all;
+  try {
+    throw_on_all_ranks(communicator,
+                       [&] { all = generator_->run(policy.params(), run.arena, run.runtime.stream(), wanted); });
+  } catch (const UserError& error) {  // the same on all ranks
+    if (error.code() != ExitCode::diverged) throw;
+    return Prepared::not_finite;
+  }
+  if (stopped) return Prepared::interrupted;
+  Message message;
+  for (size_t i = 0; i < all.size(); ++i) {
+    RolloutSequence sequence;
+    sequence.prompt = prompts[static_cast<size_t>((part.begin + static_cast<int64_t>(i)) / parts_.group_size)];
+    sequence.ids = std::move(wanted.prompts[i]);
+    sequence.prompt_length = std::ssize(sequence.ids);
+    sequence.ids.insert(sequence.ids.end(), all[i].tokens.begin(), all[i].tokens.end());
+    if (all[i].end == GenerationEnd::eos) sequence.ids.push_back(all[i].eos);
+    sequence.ended = all[i].end == GenerationEnd::eos || all[i].end == GenerationEnd::stopped;
+    sequence.logp = std::move(all[i].logp);
+    sequence.kept = std::move(all[i].kept);
+    put(message, sequence);
+  }
+  for (std::string& bytes : communicator.gather_all(message.bytes())) {
+    Message received(std::move(bytes));
+    while (!received.at_end()) take(received, sequences.emplace_back());
+  }
+  return Prepared::ready;
+}
+
+// Scoring
+
+bool Rollouts::score(const SamplingContext& run, ProfileSpan& phase) {
+  if (parts_.references) {
+    phase.next("reference");
+    if (!score_by_reference(run)) return false;
+  }
+  if (parts_.values) {
+    phase.next("values");
+    if (!score_by_critic(run)) return false;
+  }
+  phase.next("rewards");
+  std::optional<std::vector<double>> rewards = rewards_.score(run, batches_, scorer_);
+  if (!rewards) return false;
+  metric_values_ = std::move(*rewards);
+  for (const std::vector<double>& more : {lengths(), parts_.method->estimate(batches_.sequences())}) {
+    metric_values_.insert(metric_values_.end(), more.begin(), more.end());
+  }
+  return true;
+}
+
+Context Rollouts::scoring_context(const SamplingContext& run, RoleModel& model) const {
+  Context ctx{model.params(), run.arena, run.runtime.stream()};
+  ctx.role = ProductRole::prefill;
+  ctx.temperature = temperature();
+  return ctx;
+}
+
+bool Rollouts::score_by_reference(const SamplingContext& run) {
+  RoleModel& reference = run.models.at(run.models.has(Role::reference) ? Role::reference : Role::policy);
+  Context ctx = scoring_context(run, reference);
+  ctx.adapters = false;
+  const auto compute = [&](const Batch* batch, const Tensor& logp) {
+    reference.actor().forward(ctx, batch);
+    reference.actor().score(ctx, batch, {logp, {}, {}, {}});
+  };
+  return score_tokens(run, compute, &RolloutSequence::reference_logp);
+}
+
+bool Rollouts::score_by_critic(const SamplingContext& run) {
+  RoleModel& policy = run.models.at(Role::policy);
+  Context ctx = scoring_context(run, policy);
+  const auto compute = [&](const Batch* batch, const Tensor& values) {
+    policy.actor_critic().estimate_values(ctx, batch, values);
+  };
+  return score_tokens(run, compute, &RolloutSequence::values);
+}
+
+bool Rollouts::score_tokens(const SamplingContext& run, const std::function<void(const Batch*, const Tensor&)>& compute,
+                            std::vector<float> RolloutSequence::*column) {
+  ScoringPass pass;
+  pass.load = [&](const MicroBatchPlan& plan, HostBatch& out) { batches_.load(plan, out); };
+  pass.compute = compute;
+  pass.count = [](const RolloutSequence& sequence) { return sequence.completion_length(); };
+  pass.keep = [column](RolloutSequence& sequence, std::vector<float> values) { sequence.*column = std::move(values); };
+  return scorer_.run(run, batches_, pass);
+}
+
+/// Mean and extreme lengths of all completions, and of those that were not cut off, as TRL reports them.
+std::vector<double> Rollouts::lengths() const {
+  struct Lengths {
+    double count = 0, sum = 0, shortest = 0, longest = 0;
+    void add(double length) {
+      shortest = count == 0 ? length : std::min(shortest, length);
+      longest = std::max(longest, length);
+      sum += length;
+      ++count;
+    }
+    double mean() const { return sum / std::max(count, 1.0); }
+  } all, ended;
+  for (const RolloutSequence& sequence : batches_.sequences()) {
+    const auto length = static_cast<double>(sequence.completion_length());
+    all.add(length);
+    if (sequence.ended) ended.add(length);
+  }
+  return {all.mean(),   all.shortest,   all.longest,  1 - ended.count / all.count,
+          ended.mean(), ended.shortest, ended.longest};
+}
+
+std::vector<int64_t> Rollouts::rows_of(std::span<const int64_t> samples) const {
+  std::set<int64_t> prompts;
+  for (const int64_t s : samples) prompts.insert(batches_.sequences()[static_cast<size_t>(s)].prompt);
+  return {prompts.begin(), prompts.end()};
+}
+
+std::vector<std::string> Rollouts::places_of(std::span<const int64_t> rows) const {
+  std::vector<std::string> places;
+  for (const int64_t prompt : rows.first(std::min(rows.size(), max_shown))) {
+    places.push_back(parts_.place_of(prompts_.row(prompt)));
+  }
+  return places;
+}
+
+std::vector<SourceMetric> Rollouts::metrics() const {
+  std::vector<SourceMetric> all = rewards_.metrics();
+  for (const char* name : {"completions/mean_length", "completions/min_length", "completions/max_length",
+                           "completions/clipped_ratio", "completions/mean_terminated_length",
+                           "completions/min_terminated_length", "completions/max_terminated_length"}) {
+    all.push_back({name});
+  }
+  for (SourceMetric& metric : parts_.method->metrics()) all.push_back(std::move(metric));
+  return all;
+}
+
+// State
+
+std::string Rollouts::save(int64_t step) const {
+  const bool there = is_prepared(step);
+  Message message;
+  message.put(std::string(format_name));
+  message.put(parts_.method->state());
+  message.put(std::vector<int64_t>{there ? made_ : -1});
+  if (!there) return message.bytes();
+  message.put(metric_values_);
+  for (const RolloutSequence& sequence : batches_.sequences()) put(message, sequence);
+  return message.bytes();
+}
+
+/// Returns true if there is a set of kept tokens for each token of the completion, where there are such sets.
+bool Rollouts::has_kept(const RolloutSequence& sequence) const {
+  std::vector<uint32_t> row(static_cast<size_t>(parts_.shape.kept_words));
+  std::span<const uint32_t> stored(sequence.kept);
+  for (int64_t t = 0; !row.empty() && t < sequence.completion_length(); ++t) take_kept(stored, row);
+  return stored.empty();
+}
+
+void Rollouts::check(const RolloutSequence& sequence) const {
+  const RolloutShape& shape = parts_.shape;
+  const int64_t count = sequence.completion_length();
+  const auto fits = [&](const auto& column, int64_t per_token) { return std::ssize(column) == count * per_token; };
+  const bool sound = sequence.prompt >= 0 && sequence.prompt < prompts_.samples() && sequence.prompt_length >= 1 &&
+                     count >= 1 && count <= shape.max_new_tokens && std::ssize(sequence.ids) <= shape.max_length + 1 &&
+                     std::ranges::all_of(sequence.ids, [&](int32_t id) { return id >= 0 && id < parts_.tokens; }) &&
+                     fits(sequence.logp, 1) && fits(sequence.advantages, 1) &&
+                     fits(sequence.values, parts_.values ? 1 : 0) && fits(sequence.returns, parts_.values ? 1 : 0) &&
+                     fits(sequence.reference_logp, parts_.references ? 1 : 0) && has_kept(sequence);
+  LLMTRAIN_CHECK(sound, "a sequence does not fit the deck");
+}
+
+void Rollouts::reset() {
+  made_ = -1;
+  parts_.method->restore(first_state_);
+}
+
+void Rollouts::restore(const std::string& bytes, int64_t step, const std::string& source) {
+  Message message(bytes);
+  std::string name;
+  std::vector<double> state, metric_values;
+  std::vector<int64_t> iteration;
+  std::vector<RolloutSequence> sequences;
+  try {
+    message.take(name);
+    LLMTRAIN_CHECK(name == format_name, "another version wrote it");
+    message.take(state);
+    message.take(iteration);
+    LLMTRAIN_CHECK(state.size() == first_state_.size() &&
+                       std::ranges::all_of(state, [](double value) { return std::isfinite(value); }),
+                   "the state of the method is damaged");
+    LLMTRAIN_CHECK(iteration.size() == 1, "the iteration is missing");
+    if (iteration.front() >= 0) {
+      message.take(metric_values);
+      while (!message.at_end()) {
+        take(message, sequences.emplace_back());
+        check(sequences.back());
+      }
+      LLMTRAIN_CHECK(iteration.front() == batches_.iteration_of(step), "it is of another iteration");
+      const auto of_rewards = static_cast<std::ptrdiff_t>(rewards_.metrics().size());
+      if (metric_values.size() + 1 == metrics().size() && rewards_.metrics().back().name == unscorable_metric) {
+        metric_values.insert(metric_values.begin() + of_rewards - 1, 0);  // of a version that refused such completions
+      }
+      LLMTRAIN_CHECK(metric_values.size() == metrics().size(), "metrics are missing");
+      LLMTRAIN_CHECK(std::ssize(sequences) == parts_.shape.of_iteration(), "the number of sequences is another one");
+    }
+    LLMTRAIN_CHECK(message.at_end(), "it goes on behind its end");
+  } catch (const Error& error) {
+    throw UserError(ExitCode::bad_content, fmt::format("{}: it is no rollout of this deck: {}", source, error.what()));
+  }
+  made_ = -1;
+  parts_.method->restore(state);
+  if (iteration.front() < 0) return;
+  metric_values_ = std::move(metric_values);
+  batches_.set(iteration.front(), std::move(sequences));
+  made_ = iteration.front();
+}
+
+}  // namespace llmtrain

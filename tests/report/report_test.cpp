@@ -107,7 +107,7 @@ TEST_F(ReportTest, HasNoReferenceToTheNetwork) {
 
 TEST_F(ReportTest, HostileTextStaysText) {
   const std::string hostile = "</script><script>alert(1)</script><img src=x onerror=alert(2)>'\"&";
-  std::string bytes = "{\"step\":20,\"prompt\":" + json_string(hostile) + ",\"sample\":" + json_text(hostile) + "}\n";
+  std::string bytes = "{\"step\":20,\"prompt\":" + json_string(hostile) + ",\"sample\":" + json_string(hostile) + "}\n";
   bytes += "{\"step\":20,\"loss\":1e999,\"" + std::string("</script>") + "\":null}\n\xff\xfe\n";
   bytes += "{\"rolled_back_to_step\":10,\"from_step\":20,\"reason\":" + json_string(hostile) + "}\n";
   const fs::path run = make_run("<b>a", 0.001, 2, bytes);

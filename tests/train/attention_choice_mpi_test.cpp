@@ -6,6 +6,7 @@
 #include "core/error.hpp"
 #include "core/machine.hpp"
 #include "harness/harness.hpp"
+#include "parallel/job/runtime.hpp"
 #include "train/run/libraries.hpp"
 
 namespace llmtrain {

@@ -42,7 +42,7 @@ struct ConvertOptions {
 /// read_settings, bad_content for a value that cannot be read, command_line for an unknown name in the options.
 Conversion convert_settings(const std::string& path, const ConvertOptions& options, const DeckKeys& keys);
 
-/// The tables of docs/coming-from.md.
-std::string tables_of_keys();
+/// The page of docs/settings with the table of a system.
+std::string settings_page(const System& system);
 
 }  // namespace llmtrain::convert

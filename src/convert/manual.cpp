@@ -1,4 +1,4 @@
-// The tables of docs/coming-from.md.
+// The pages of docs/settings.
 #include <fmt/format.h>
 
 #include "convert/convert.hpp"
@@ -47,31 +47,31 @@ std::string row(const Entry& entry) {
   return fmt::format("| {}{} | {} |\n", code_list(entry.keys), tasks, here);
 }
 
-std::string table(const System& system) {
-  std::string out = fmt::format("\n### {}\n\n`--from {}`.", system.title, system.name);
-  for (const Include& include : system.includes) {
-    out += include.prefix.empty()
-               ? fmt::format(" All keys of {}, too.", include.system->title)
-               : fmt::format(" Keys below `{}` are those of {}.", include.prefix, include.system->title);
-  }
-  if (!system.defaults.empty()) {
-    out += " Where a key is not given, the deck gets the program's own default:";
-    for (const Default& one : system.defaults) {
-      out += fmt::format("{} `{} = {}`{}", &one == &system.defaults.front() ? "" : ",", one.key, one.value,
-                         one.task.empty() ? "" : fmt::format(" ({})", one.task));
-    }
-    out += ".";
-  }
-  out += fmt::format("\n\n| {} | llmtrain |\n|---|---|\n", system.name);
-  for (const Entry& entry : system.entries) out += row(entry);
-  return out;
-}
+/// A link to the page of another system.
+std::string link(const System& system) { return fmt::format("[{}]({}.md)", system.title, system.name); }
 
 }  // namespace
 
-std::string tables_of_keys() {
-  std::string out;
-  for (const System* const system : systems()) out += table(*system);
+std::string settings_page(const System& system) {
+  std::string out =
+      fmt::format("# Settings of {0}\n\n`llmtool convert FILE --from {1} --output DECK` writes a deck from them.",
+                  system.title, system.name);
+  for (const Include& include : system.includes) {
+    out += include.prefix.empty()
+               ? fmt::format(" It reads all keys of {}, too.", link(*include.system))
+               : fmt::format(" Keys below `{}` are those of {}.", include.prefix, link(*include.system));
+  }
+  out += " \"theirs=ours\" stands for values with another name here.\n";
+  if (!system.defaults.empty()) {
+    out += "\nWhere a key is not given, the deck gets the program's own default:\n\n";
+    for (const Default& one : system.defaults) {
+      out += fmt::format("- `{} = {}`{}\n", one.key, one.value, one.task.empty() ? "" : fmt::format(" ({})", one.task));
+    }
+  }
+  out += fmt::format(
+      "\n<!-- Generated from the table of llmtool convert: do not edit. -->\n\n| {} | llmtrain |\n|---|---|\n",
+      system.name);
+  for (const Entry& entry : system.entries) out += row(entry);
   return out;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 // Tables of the settings of other programs: what each key becomes in a deck, why it has no effect here, or what to do
-// instead. They convert files and make the tables of docs/coming-from.md.
+// instead. They convert files and make the pages of docs/settings.
 
 #include <algorithm>
 #include <cstdint>

@@ -1,8 +1,12 @@
 // The tables of settings: their deck keys exist, they have every setting of the programs' published classes
-// (tests/reference/convert/), and docs/coming-from.md shows them.
+// (tests/reference/convert/), and docs/settings shows them.
+#include <fmt/format.h>
+
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "converted.hpp"
@@ -64,17 +68,19 @@ TEST(ConvertTables, DefaultsAreEntries) {
   }
 }
 
-// The end of docs/coming-from.md is generated: LLMTRAIN_UPDATE_DOCS=1 test_convert --gtest_filter=ConvertTables.*
-// writes it.
+// The pages of docs/settings are generated: LLMTRAIN_UPDATE_DOCS=1 test_convert --gtest_filter=ConvertTables.* writes
+// them.
 TEST(ConvertTables, AreInTheDocumentation) {
-  const std::string path = "docs/coming-from.md",
-                    mark = "<!-- Generated from the tables of llmtool convert: do not edit below. -->\n";
-  std::string page = read(path);
-  const size_t at = page.find(mark);
-  ASSERT_NE(at, std::string::npos) << path << " has no mark";
-  const std::string generated = page.substr(0, at + mark.size()) + convert::tables_of_keys();
-  if (std::getenv("LLMTRAIN_UPDATE_DOCS") != nullptr) std::ofstream(path) << generated;
-  EXPECT_TRUE(read(path) == generated) << path << " is out of date: LLMTRAIN_UPDATE_DOCS=1 writes it anew";
+  std::set<std::string> pages;
+  for (const System* const system : convert::systems()) {
+    const std::string path = fmt::format("docs/settings/{}.md", system->name), page = convert::settings_page(*system);
+    if (std::getenv("LLMTRAIN_UPDATE_DOCS") != nullptr) std::ofstream(path) << page;
+    EXPECT_TRUE(read(path) == page) << path << " is out of date: LLMTRAIN_UPDATE_DOCS=1 writes it anew";
+    pages.insert(path);
+  }
+  for (const auto& entry : std::filesystem::directory_iterator("docs/settings")) {
+    EXPECT_TRUE(pages.contains(entry.path().string())) << entry.path() << " is the page of no system";
+  }
 }
 
 }  // namespace

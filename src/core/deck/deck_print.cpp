@@ -180,8 +180,8 @@ std::string deck_manual(const DeckKeys& defaults) {
   std::string out =
       R"(# The deck
 
-`llmtrain --help` prints this page, `llmtrain --help section.key` one key, and `llmtrain DECK --check` a deck with all
-keys. The page is generated from the source (`visit` of each section): do not edit it.
+`llmtrain --help` prints all keys, `llmtrain --help section.key` one of them, and `llmtrain DECK --check` the values of a
+deck. This page is generated from the source (`visit` of each section): do not edit it.
 
 - **Lines.** Write one `key = value` per line under a `[section]`. A comment begins with `#` or `;` at the start of a
   line, or with `;` after white space.

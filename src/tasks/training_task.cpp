@@ -143,7 +143,7 @@ std::unique_ptr<DashboardProcess> start_dashboard(RunLog& log, const Config& con
   if (dashboard->problem().empty()) {
     log.print("dashboard  " + dashboard->text());
   } else {
-    log.warn(fmt::format("{}: the run goes on without a dashboard: {}", config.provenance.where("dashboard.port"),
+    log.warn(fmt::format("{}: the run continues without a dashboard: {}", config.provenance.where("dashboard.port"),
                          dashboard->problem()));
   }
   return dashboard;
@@ -343,8 +343,8 @@ int run_training(Job& job) {
   read_export_files(options, config, data, communicator);
   options.at_interval = [&] {
     if (dashboard && dashboard->has_ended())
-      log.warn(
-          fmt::format("the dashboard has ended ({}/dashboard.log); the run goes on without", config.run.directory()));
+      log.warn(fmt::format("the dashboard has ended ({}/dashboard.log); the run continues without it",
+                           config.run.directory()));
   };
   options.checkpoints.attention = attention;
   options.checkpoints.products = product_library();

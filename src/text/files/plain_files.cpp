@@ -76,7 +76,7 @@ Json tokenizer_config(const Tokenizer& tokenizer) {
 }  // namespace
 
 std::vector<TokenizerFile> plain_tokenizer_files(const Tokenizer& tokenizer) {
-  LLMTRAIN_CHECK(tokenizer.kind() == "char" || tokenizer.kind() == "bytes", "a tokenizer with files of its own");
+  LLMTRAIN_CHECK(tokenizer.kind() == "char" || tokenizer.kind() == "bytes", "the tokenizer has its own files");
   return {{"tokenizer.json", tokenizer_json(tokenizer).dump(2) + "\n"},
           {"tokenizer_config.json", tokenizer_config(tokenizer).dump(2) + "\n"}};
 }

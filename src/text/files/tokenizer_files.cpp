@@ -74,7 +74,7 @@ TokenizerContent read_main_files(const TokenizerFileSet& set, TokenizerFolder& f
     case Format::tiktoken:
       return read_tiktoken_file(first.bytes, name);
   }
-  throw Error("a tokenizer of no format");
+  throw Error("the tokenizer has no format");
 }
 
 int32_t find_token(const SentencePieceModel& model, std::string_view text) {
@@ -318,16 +318,17 @@ bool names_padding(std::string_view text) {
 std::unique_ptr<Tokenizer> with_added_tokens(const Tokenizer& tokenizer, const std::vector<std::string>& tokens,
                                              const std::string& eos_token) {
   if (tokenizer.files().empty()) {
-    throw UserError(ExitCode::deck,
-                    fmt::format("data.add_tokens: a tokenizer of {} takes no further tokens; name a tokenizer's files "
-                                "by data.tokenizer, or remove the key",
-                                tokenizer.kind()));
+    throw UserError(
+        ExitCode::deck,
+        fmt::format("data.add_tokens: a tokenizer of {} cannot be given more tokens; name a tokenizer's files "
+                    "by data.tokenizer, or remove the key",
+                    tokenizer.kind()));
   }
   StoredFiles stored = read_serialized(tokenizer.serialized());
   TokenizerFileSet& set = stored.set;
   if (format_of(set) == Format::tiktoken) {
     throw UserError(ExitCode::bad_content,
-                    fmt::format("data.add_tokens: {} is a file of ranks, which takes no further tokens; use the "
+                    fmt::format("data.add_tokens: {} is a file of ranks, which cannot be given more tokens; use the "
                                 "model's tokenizer.json",
                                 set.files.front().name));
   }

@@ -32,7 +32,8 @@ const Method& method_of(const Config& config) {
 SampleRules sample_rules(const Config& config) { return task_rules(config.run.task).sample_rules(config); }
 
 SampleRules TaskRules::sample_rules(const Config& config) const {
-  SampleRules rules{config.data};
+  SampleRules rules;
+  static_cast<DataConfig&>(rules) = config.data;
   const CurriculumConfig& curriculum = config.curriculum;
   rules.tokenizer_given = config.provenance.given("data.tokenizer");
   rules.packing_given = config.provenance.given("data.packing");

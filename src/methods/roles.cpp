@@ -5,6 +5,7 @@
 #include "models/freeze.hpp"
 #include "models/lora.hpp"
 #include "models/models.hpp"
+#include "optim/optimizer.hpp"
 
 namespace llmtrain {
 
@@ -25,16 +26,31 @@ DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64
   return shape;
 }
 
+ParamStoreOptions store_options(const Config& config, const RankPosition& position) {
+  ParamStoreOptions options;
+  options.compute = compute_dtype(config.precision);
+  options.zero_stage = static_cast<int>(config.parallel.zero);
+  options.rank = position.rank;
+  options.size = position.size;
+  options.node_size = position.node_size;
+  return options;
+}
+
+ParamStoreOptions trained_store_options(const Config& config, const RankPosition& position) {
+  ParamStoreOptions options = store_options(config, position);
+  options.offload_optimizer = config.parallel.offload_optimizer;
+  options.offload_parameters = config.parallel.offload_parameters;
+  options.offload_path = config.parallel.offload_path;
+  options.states = make_optimizer(config.optimizer)->states();
+  return options;
+}
+
 RoleSpec frozen_role(Role role, const RoleRequest& request, DecoderShape shape, const std::string& folder) {
   // Members are assigned one by one: GCC 12 destroys parts of an aggregate twice if a later initialiser throws.
   RoleSpec spec;
   spec.role = role;
   spec.shape = std::move(shape);
-  spec.store.compute = compute_dtype(request.config.precision);
-  spec.store.zero_stage = static_cast<int>(request.config.parallel.zero);
-  spec.store.rank = request.position.rank;
-  spec.store.size = request.position.size;
-  spec.store.node_size = request.position.node_size;
+  spec.store = store_options(request.config, request.position);
   spec.passes = PassPlan{spec.store.compute, request.rows, false};
   spec.weights.folder = folder;
   spec.weights.seed = static_cast<uint64_t>(request.config.run.seed);

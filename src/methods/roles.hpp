@@ -12,6 +12,10 @@ namespace llmtrain {
 int64_t softmax_rows(const ModelConfig& model, const Dataset& data);
 /// Shape of the model that is trained, with its adapters or frozen layers. `tokens`: of its softmax.
 DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64_t tokens);
+/// Options of the store of a frozen model on a rank.
+ParamStoreOptions store_options(const Config& config, const RankPosition& position);
+/// The same for the model that is trained, but for its reduction groups.
+ParamStoreOptions trained_store_options(const Config& config, const RankPosition& position);
 /// A model that is not trained, from a folder.
 RoleSpec frozen_role(Role role, const RoleRequest& request, DecoderShape shape, const std::string& folder);
 /// True if the policy without its adapters is the reference: nothing else of it is trained.

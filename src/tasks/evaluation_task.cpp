@@ -14,6 +14,7 @@
 #include "core/activity.hpp"
 #include "core/number_text.hpp"
 #include "kernels/workspace.hpp"
+#include "methods/roles.hpp"
 #include "models/lora.hpp"
 #include "models/models.hpp"
 #include "parallel/job/cancellable_work.hpp"
@@ -135,11 +136,6 @@ DataStream evaluation_stream(const Config& config, const Dataset& data) {
 }  // namespace
 
 RoleSpec untrained_policy(const Config& config, const RankPosition& position, int64_t rows) {
-  ParamStoreOptions store;
-  store.compute = compute_dtype(config.precision);
-  store.zero_stage = static_cast<int>(config.parallel.zero);
-  store.rank = position.rank;
-  store.size = position.size;
   const std::string& checkpoint = config.source.checkpoint;
   const int64_t tokens = checkpoint.empty() ? config.model.vocab_size : config.source.tokens;
   std::optional<LoraConfig> lora = config.source.lora;
@@ -150,8 +146,8 @@ RoleSpec untrained_policy(const Config& config, const RankPosition& position, in
   quantize(shape, config.storage(config.source.quantization));
   RoleSpec policy;
   policy.shape = std::move(shape);
-  policy.store = store;
-  policy.passes = PassPlan{store.compute, rows, false};
+  policy.store = store_options(config, {position.rank, position.size, 1});  // the ranks share no memory
+  policy.passes = PassPlan{policy.store.compute, rows, false};
   policy.weights.folder = config.model.path;
   policy.weights.checkpoint = checkpoint;
   policy.lora = std::move(lora);

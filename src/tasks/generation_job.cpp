@@ -118,10 +118,9 @@ std::string hash_model(const Config& config, const Dataset& data, const StopRule
                                 serialize(data.chat.files), fmt::join(stop.ids, ",")));
 }
 
-/// Starts or resumes the run directory and the file of results, which rank 0 returns. Collective.
-std::optional<GenerationOutput> open_output(JobOpening& opening, const Config& config, const PromptFiles& prompts,
-                                            const std::function<GenerationSources()>& sources) {
-  std::optional<GenerationOutput> output;
+/// Starts or resumes the run directory and, on rank 0, the file of results. Collective.
+void open_output(std::optional<GenerationOutput>& output, JobOpening& opening, const Config& config,
+                 const PromptFiles& prompts, const std::function<GenerationSources()>& sources) {
   opening.on_root([&](const RunDirectory& directory) {
     namespace fs = std::filesystem;
     std::error_code ignored;
@@ -143,7 +142,6 @@ std::optional<GenerationOutput> open_output(JobOpening& opening, const Config& c
     output.emplace(path, directory.path() + "/" + generation_hashes_name, from, resumes, config.run.overwrite);
     output->start();
   });
-  return output;
 }
 
 void print_opening(RunLog& log, const Job& job, const GenerationTask& task, const PromptFiles& prompts,
@@ -200,7 +198,8 @@ void generate(Job& job, JobOpening& opening, const Dataset& data) {
                             data.chat.files, communicator);
   const CheckedPrompts checked = check_prompts(prompts, communicator);
   StopRules stop = find_stops(config, data, communicator);
-  std::optional<GenerationOutput> output = open_output(opening, config, prompts, [&] {
+  std::optional<GenerationOutput> output;
+  open_output(output, opening, config, prompts, [&] {
     return GenerationSources{checked.hash, hash_model(config, data, stop)};
   });
   RunLogOptions options = opening.log_options(task->plan());

@@ -97,10 +97,7 @@ void check_offload_here(Config& config, const Communicator& communicator) {
   int64_t bytes = 0;
   const auto units = Decoder(trained_shape(config, model, model.vocab_size)).units();
   for (int rank = 0; rank < communicator.node_size(); ++rank) {
-    ParamStoreOptions options = store_options(config.parallel, config.optimizer, compute_dtype(config.precision));
-    options.rank = rank;
-    options.size = communicator.size();
-    bytes += ParamStore(units, options).offload().disk_bytes();
+    bytes += ParamStore(units, trained_store_options(config, {rank, communicator.size(), 1})).offload().disk_bytes();
   }
   const std::string where = config.provenance.where("parallel.offload_path");
   check_offload_folder(config.parallel.offload_path, bytes, where);

@@ -4,10 +4,10 @@ namespace llmtrain {
 
 namespace {
 
-const TaskEntry training{run_training, load_data, plan_training, check_training, measure_training};
-const TaskEntry evaluation{run_evaluation, load_data, plan_evaluation, nullptr, nullptr};
-const TaskEntry generation{run_generation, load_prompt_tokenizer, plan_generation, check_generation, nullptr};
-const TaskEntry tokenizer_training{run_tokenizer_training, nullptr, nullptr, nullptr, nullptr};
+const TaskEntry training_entry{run_training, load_data, plan_training, check_training, measure_training};
+const TaskEntry evaluation_entry{run_evaluation, load_data, plan_evaluation, nullptr, nullptr};
+const TaskEntry generation_entry{run_generation, load_prompt_tokenizer, plan_generation, check_generation, nullptr};
+const TaskEntry tokenizer_entry{run_tokenizer_training, nullptr, nullptr, nullptr, nullptr};
 
 }  // namespace
 
@@ -16,9 +16,9 @@ MemoryLimits memory_limits(const Config& config) {
 }
 
 const TaskEntry& find_task(Task task) {
-  if (task == Task::evaluate) return evaluation;
-  if (task == Task::generate) return generation;
-  return task == Task::tokenizer ? tokenizer_training : training;
+  if (task == Task::evaluate) return evaluation_entry;
+  if (task == Task::generate) return generation_entry;
+  return task == Task::tokenizer ? tokenizer_entry : training_entry;
 }
 
 }  // namespace llmtrain

@@ -111,17 +111,6 @@ TrainingParts training_parts(const Config& config, const Dataset& data) {
           .scores = std::move(scores)};
 }
 
-ParamStoreOptions store_options(const ParallelConfig& parallel, const OptimizerConfig& optimizer, DType compute) {
-  ParamStoreOptions options;
-  options.compute = compute;
-  options.zero_stage = static_cast<int>(parallel.zero);
-  options.offload_optimizer = parallel.offload_optimizer;
-  options.offload_parameters = parallel.offload_parameters;
-  options.offload_path = parallel.offload_path;
-  options.states = make_optimizer(optimizer)->states();
-  return options;
-}
-
 bool gathers_often(const Config& config, int64_t ranks) {
   return ranks > 1 && static_cast<int>(config.parallel.zero) == 3 && method_of(config).generates();
 }
@@ -129,11 +118,7 @@ bool gathers_often(const Config& config, int64_t ranks) {
 std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dataset& data,
                                                  const RankPosition& position, bool keeps_gathered) {
   TrainingParts parts = training_parts(config, data);
-  const DType compute = compute_dtype(config.precision);
-  ParamStoreOptions store = store_options(config.parallel, config.optimizer, compute);
-  store.rank = position.rank;
-  store.size = position.size;
-  store.node_size = position.node_size;
+  ParamStoreOptions store = trained_store_options(config, position);
   store.micro_batches_per_group = parts.groups.max_size();
   store.groups = parts.groups.count;
   store.blocks = config.parallel.reduction_blocks;
@@ -147,7 +132,7 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
                   .shape = trained_shape(config, config.model, softmax_rows(config.model, data)),
                   .trains = true,
                   .store = store,
-                  .passes = PassPlan{compute, rows, true, config.memory.recompute, config.batch.sequence_length},
+                  .passes = PassPlan{store.compute, rows, true, config.memory.recompute, config.batch.sequence_length},
                   .weights = {.folder = config.model.path, .seed = static_cast<uint64_t>(config.run.seed)}};
   if (config.run.finetuning == RunConfig::Finetuning::lora) policy.lora = config.lora;
   std::vector<std::string> metrics;

@@ -12,8 +12,6 @@
 
 namespace llmtrain {
 
-/// Options of a store that trains, but those of the rank and of the reduction groups.
-ParamStoreOptions store_options(const ParallelConfig& parallel, const OptimizerConfig& optimizer, DType compute);
 
 /// The training data of the run as batches, with or without the order of its curriculum.
 DataStream training_stream(const Config& config, const Dataset& data, const CurriculumConfig& curriculum);

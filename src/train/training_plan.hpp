@@ -50,7 +50,7 @@ struct TrainingParts {
   EvaluationScores scores = {};
 
   BatchSource& batches() { return source ? *source : train; }
-  const BatchSource& batches() const { return source ? *source : train; }
+  const BatchSource& batches() const { return const_cast<TrainingParts*>(this)->batches(); }
 };
 
 /// Choices of the deck that change the memory beside the model's.

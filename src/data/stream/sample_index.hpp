@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "data/batch_config.hpp"
-#include "data/data_config.hpp"
+#include "data/sample_rules.hpp"
 #include "data/files/token_file.hpp"
 #include "data/stream/data_stream.hpp"
 
@@ -22,7 +22,7 @@ struct SampleSpan {
 
 class SampleIndex {
  public:
-  SampleIndex(const TokenFile& file, const DataConfig& data, const BatchConfig& batch);
+  SampleIndex(const TokenFile& file, const SampleRules& data, const BatchConfig& batch);
 
   /// Spans of a sample: one document or window each, but under wrap one span that can hold several documents. A sample
   /// of preference data has the documents of a group, whatever data.packing says.

@@ -169,10 +169,10 @@ void LoraConfig::take(DeckLoader& deck, const LoraConfig& found, const ModelConf
 void LoraConfig::resolve_tying(DeckLoader& deck, const ModelConfig& model, bool recorded) {
   const char* key = "lora.ensure_weight_tying";
   if (!deck.given(key) && path.empty() && !recorded) {
-    LoraConfig apart = *this;
-    apart.ensure_weight_tying = false;
+    LoraConfig untied = *this;
+    untied.ensure_weight_tying = false;
     const DecoderNames names = nominal_shape(model).names;
-    const LoraPart part = choose_adapters(apart, model);
+    const LoraPart part = choose_adapters(untied, model);
     const bool targets = part.modules.contains(names.embedding) || part.modules.contains(names.head);
     ensure_weight_tying = !targets && !(part.trained.contains(names.embedding + ".weight") &&
                                         part.trained.contains(names.head + ".weight"));

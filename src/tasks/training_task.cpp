@@ -283,8 +283,8 @@ std::unique_ptr<RankPlan> plan_training(const Config& config, const Dataset& dat
   // As make_checked_plan() does, where there is a limit; without one the weights are assumed to fit.
   const bool keeps_gathered = gathers_often(config, position.size);
   std::unique_ptr<TrainingPlan> plan = make_training_plan(config, data, position, keeps_gathered);
-  const int64_t beside = device_context_bytes(position.node_size) + matmul_workspace_bytes() - between_starts;
-  if (keeps_gathered && config.memory.limit > 0 && plan->arena.bytes() + beside > config.memory.limit) {
+  const int64_t outside_plan = device_context_bytes(position.node_size) + matmul_workspace_bytes() - between_starts;
+  if (keeps_gathered && config.memory.limit > 0 && plan->arena.bytes() + outside_plan > config.memory.limit) {
     plan = make_training_plan(config, data, position);
   }
   return std::make_unique<TrainingRankPlan>(std::move(plan));

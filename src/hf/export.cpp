@@ -14,15 +14,15 @@
 #include "core/progress.hpp"
 #include "hf/adapters/adapter_config.hpp"
 #include "hf/convert.hpp"
-#include "hf/match_weights.hpp"
-#include "hf/quantize_model.hpp"
-#include "hf/read_slice.hpp"
-#include "hf/slice_writer.hpp"
+#include "hf/quantized/quantize_model.hpp"
+#include "hf/weights/match_weights.hpp"
+#include "hf/weights/read_slice.hpp"
+#include "hf/weights/slice_writer.hpp"
 #include "models/models.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/runtime.hpp"
 #include "params/unit_layout.hpp"
-#include "text/files/tokenizer_files.hpp"
+#include "text/load_tokenizer.hpp"
 
 namespace llmtrain {
 namespace {

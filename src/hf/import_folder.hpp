@@ -2,7 +2,7 @@
 #include <functional>
 #include <vector>
 
-#include "hf/config_json.hpp"
+#include "hf/config/config_json.hpp"
 #include "hf/import_model.hpp"
 #include "models/decoder.hpp"
 

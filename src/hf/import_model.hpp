@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "hf/safetensors.hpp"
+#include "hf/weights/safetensors.hpp"
 
 namespace llmtrain {
 

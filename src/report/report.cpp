@@ -8,10 +8,10 @@
 #include "core/error.hpp"
 #include "core/files/whole_file.hpp"
 #include "report/assets.hpp"
+#include "report/dashboard/request_guard.hpp"
 #include "report/html_text.hpp"
 #include "report/page_data.hpp"
 #include "report/page_sections.hpp"
-#include "report/request_guard.hpp"
 #include "report/run_facts.hpp"
 
 namespace llmtrain {

@@ -9,7 +9,7 @@
 #include "data/files/data_sources.hpp"
 #include "models/models.hpp"
 #include "tasks/training_parts.hpp"
-#include "text/files/tokenizer_files.hpp"
+#include "text/load_tokenizer.hpp"
 
 namespace llmtrain {
 

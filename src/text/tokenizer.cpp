@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/files/json_node.hpp"
-#include "text/files/tokenizer_files.hpp"
+#include "text/load_tokenizer.hpp"
 #include "text/unicode/code_points.hpp"
 
 namespace llmtrain {

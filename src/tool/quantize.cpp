@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "hf/quantize_model.hpp"
+#include "hf/quantized/quantize_model.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {

@@ -11,7 +11,7 @@
 
 #include "core/error.hpp"
 #include "core/files/file_handle.hpp"
-#include "report/dashboard_server.hpp"
+#include "report/dashboard/dashboard_server.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {

@@ -8,7 +8,7 @@
 
 #include "core/deck/deck_value.hpp"
 #include "data/files/text_source.hpp"
-#include "hf/safetensors.hpp"
+#include "hf/weights/safetensors.hpp"
 
 namespace llmtrain {
 

@@ -12,8 +12,8 @@
 
 #include "decks/program.hpp"
 #include "harness/errors.hpp"
-#include "text/files/base64.hpp"
-#include "text/files/tokenizer_files.hpp"
+#include "text/hf_folder/base64.hpp"
+#include "text/load_tokenizer.hpp"
 
 namespace llmtrain::test {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "hf/adapters/adapter_files.hpp"
 #include "hf/adapters/merge.hpp"
-#include "hf/quantize_model.hpp"
+#include "hf/quantized/quantize_model.hpp"
 #include "hf/quantized_folders.hpp"
 
 namespace llmtrain::test {

@@ -4,10 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "hf/quantize_model.hpp"
+#include "hf/quantized/quantize_model.hpp"
+#include "hf/quantized/quantized_tensors.hpp"
+#include "hf/quantized/read_quantized.hpp"
 #include "hf/quantized_folders.hpp"
-#include "hf/quantized_tensors.hpp"
-#include "hf/read_quantized.hpp"
 
 namespace llmtrain::test {
 namespace {

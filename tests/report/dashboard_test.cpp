@@ -19,9 +19,9 @@
 #include "core/child_process.hpp"
 #include "core/error.hpp"
 #include "harness/temporary_folder.hpp"
-#include "report/dashboard_server.hpp"
-#include "report/request_guard.hpp"
-#include "report/run_board.hpp"
+#include "report/dashboard/dashboard_server.hpp"
+#include "report/dashboard/request_guard.hpp"
+#include "report/dashboard/run_board.hpp"
 
 namespace llmtrain {
 namespace {

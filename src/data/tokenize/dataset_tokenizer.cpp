@@ -5,7 +5,7 @@
 #include "core/error.hpp"
 #include "data/tokenize/named_tokenizer.hpp"
 #include "data/tokenize/trained_tokenizer.hpp"
-#include "text/files/tokenizer_files.hpp"
+#include "text/load_tokenizer.hpp"
 
 namespace llmtrain {
 

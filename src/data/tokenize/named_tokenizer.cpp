@@ -8,7 +8,7 @@
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "data/files/token_file.hpp"
-#include "text/files/tokenizer_files.hpp"
+#include "text/load_tokenizer.hpp"
 
 namespace llmtrain {
 

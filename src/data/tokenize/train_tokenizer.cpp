@@ -14,7 +14,7 @@
 #include "data/tokenize/shared_work.hpp"
 #include "parallel/job/launcher.hpp"
 #include "parallel/job/runtime.hpp"
-#include "text/files/bpe_files.hpp"
+#include "text/hf_folder/json_out.hpp"
 
 namespace llmtrain {
 namespace {

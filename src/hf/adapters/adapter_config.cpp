@@ -11,7 +11,7 @@
 #include "core/error.hpp"
 #include "core/files/json_node.hpp"
 #include "core/message.hpp"
-#include "hf/config_keys.hpp"
+#include "hf/config/config_keys.hpp"
 #include "models/model_modules.hpp"
 #include "models/models.hpp"
 

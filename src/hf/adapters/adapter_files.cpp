@@ -13,9 +13,9 @@
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
 #include "core/message.hpp"
-#include "hf/config_json.hpp"
+#include "hf/config/config_json.hpp"
 #include "hf/convert.hpp"
-#include "hf/quantize_model.hpp"
+#include "hf/quantized/quantize_model.hpp"
 #include "parallel/job/runtime.hpp"
 #include "params/unit_layout.hpp"
 

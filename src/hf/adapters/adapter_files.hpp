@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "hf/adapters/adapter_config.hpp"
-#include "hf/load_weights.hpp"
-#include "hf/slice_writer.hpp"
+#include "hf/weights/load_weights.hpp"
+#include "hf/weights/slice_writer.hpp"
 
 namespace llmtrain {
 

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/deck/deck.hpp"
-#include "hf/config_json.hpp"
+#include "hf/config/config_json.hpp"
 #include "train/config/config.hpp"
 
 namespace llmtrain {

@@ -1,4 +1,4 @@
-#include "rewards/command_reward.hpp"
+// command:PROGRAM: rewards of a program of the user.
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -24,6 +24,7 @@
 #include "core/child_process.hpp"
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
+#include "rewards/reward_function.hpp"
 
 namespace llmtrain {
 
@@ -32,6 +33,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
+constexpr size_t max_reward_line = size_t{1} << 16;   ///< longest line of its output, bytes
 constexpr int64_t max_time_limit = int64_t{1} << 30;  ///< seconds
 constexpr int grace_milliseconds = 20;                ///< in which lines too many are awaited
 constexpr int64_t poll_milliseconds = 100;            ///< between two looks at requests to stop

@@ -1,8 +1,7 @@
-#include "text/split/pretokenize.hpp"
-
 #include <memory>
 #include <string>
 
+#include "text/split/pretokenize.hpp"
 #include "text/split/split_patterns.hpp"
 
 namespace llmtrain {

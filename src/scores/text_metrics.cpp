@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/find_entry.hpp"
 #include "scores/text_metric.hpp"
 
 namespace llmtrain {
@@ -27,8 +28,7 @@ constexpr std::array metrics = {
 std::span<const TextMetricEntry> text_metrics() { return metrics; }
 
 const TextMetricEntry* find_text_metric(std::string_view name) {
-  const auto found = std::ranges::find(metrics, name, &TextMetricEntry::name);
-  return found == metrics.end() ? nullptr : &*found;
+  return find_entry(metrics, name, &TextMetricEntry::name);
 }
 
 }  // namespace llmtrain

@@ -16,7 +16,7 @@
 #include "core/files/content_hash.hpp"
 #include "core/files/file_handle.hpp"
 #include "core/files/json_reader.hpp"
-#include "data/tokenize/dataset_tokenizer.hpp"
+#include "data/tokenize/open_tokenizer.hpp"
 #include "hf/adapters/adapter_config.hpp"
 #include "metrics/console.hpp"
 #include "parallel/job/cancellable_work.hpp"

@@ -7,6 +7,7 @@
 
 #include "core/kept_tokens.hpp"
 #include "data/files/data_sources.hpp"
+#include "data/files/input_kind.hpp"
 #include "models/models.hpp"
 #include "tasks/training_parts.hpp"
 #include "text/load_tokenizer.hpp"

@@ -4,7 +4,7 @@
 
 #include "core/activity.hpp"
 #include "data/dataset.hpp"
-#include "data/tokenize/trained_tokenizer.hpp"
+#include "data/tokenize/train_tokenizer.hpp"
 #include "metrics/console.hpp"
 #include "tasks/tasks.hpp"
 #include "train/run/job.hpp"

@@ -25,9 +25,6 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path, const std::st
 /// Returns true if a name in a deck or on a command line is a path rather than a kind of tokenizer.
 bool is_tokenizer_path(std::string_view name);
 
-/// Restores the result of serialize_origin(); make_tokenizer_from calls it.
-std::unique_ptr<Tokenizer> load_serialized_tokenizer(std::string_view serialized);
-
 /// Adds special tokens to a tokenizer, whose files then have them, as Transformers does with
 /// add_tokens(tokens, special_tokens=True) and save_pretrained. Tokens that are added already stay as they are, those
 /// of the vocabulary become special and keep their ids, others get the next ids in order. A token with a usual name for

@@ -1,6 +1,6 @@
 // Special tokens that a run adds to a tokenizer: what its files say afterwards, in every format.
 
-#include "text/hf_folder/added_token_output.hpp"
+#include "text/hf_folder/added_tokens.hpp"
 
 #include <gtest/gtest.h>
 

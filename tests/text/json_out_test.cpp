@@ -1,9 +1,9 @@
+#include "text/hf_folder/json_out.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
-
-#include "text/hf_folder/json_out.hpp"
 
 namespace llmtrain {
 namespace {

@@ -1,5 +1,7 @@
 // Hostile and broken tokenizer files, each with a twin that is accepted.
 
+#include "text/load_tokenizer.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +15,6 @@
 #include "harness/temporary_folder.hpp"
 #include "text/hf_folder/base64.hpp"
 #include "text/hf_folder/json_in.hpp"
-#include "text/load_tokenizer.hpp"
 #include "text/pipeline/byte_level.hpp"
 #include "text/sentencepiece/sentencepiece_model.hpp"
 

@@ -1,10 +1,9 @@
-#include "text/hf_folder/plain_files.hpp"
-
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
 #include "harness/temporary_folder.hpp"
+#include "text/hf_folder/json_out.hpp"
 #include "text/load_tokenizer.hpp"
 
 namespace llmtrain {

@@ -316,4 +316,16 @@ std::string write_adapter_config(const AdapterConfig& config, const LoraPart& pa
   return object.dump(2);
 }
 
+std::string adapter_name_in_model(const std::string& stored) {
+  if (!stored.starts_with(prefix) || stored.find(".original_module.") != std::string::npos) return {};
+  std::string name = stored;
+  if (name.find(".lora_") != std::string::npos) {
+    remove(name, ".default");
+    if (name.ends_with(".lora_magnitude_vector.weight")) remove(name, ".weight");
+    return name;
+  }
+  for (const std::string_view wrapper : {".base_layer", ".modules_to_save", ".default"}) remove(name, wrapper);
+  return name.substr(prefix.size());
+}
+
 }  // namespace llmtrain

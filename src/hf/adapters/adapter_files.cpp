@@ -150,18 +150,6 @@ class AdapterMatcher {
 
 }  // namespace
 
-std::string adapter_name_in_model(const std::string& stored) {
-  if (!stored.starts_with(prefix) || stored.find(".original_module.") != std::string::npos) return {};
-  std::string name = stored;
-  if (name.find(".lora_") != std::string::npos) {
-    remove(name, ".default");
-    if (name.ends_with(".lora_magnitude_vector.weight")) remove(name, ".weight");
-    return name;
-  }
-  for (const std::string_view wrapper : {".base_layer", ".modules_to_save", ".default"}) remove(name, wrapper);
-  return name.substr(prefix.size());
-}
-
 std::string read_adapter_config(const std::string& folder) {
   const FolderHandle handle = FolderHandle::open(folder);
   if (handle.has(adapter_config_name)) {
@@ -235,8 +223,7 @@ LoadedAdapter load_adapter(const std::string& folder, const DecoderShape& shape,
                            Communicator& communicator, Stream& stream) {
   // Rank 0 alone reads the headers.
   std::string packed_index, packed_config, base_hash;
-  throw_on_all_ranks(communicator, [&] {
-    if (communicator.rank() != 0) return;
+  on_root(communicator, [&] {
     const WeightIndex index = AdapterFolder::open(folder, shape).index;
     packed_index = index.packed();
     packed_config = read_adapter_config(folder);
@@ -283,8 +270,7 @@ void write_adapter(const AdapterOutput& output, const DecoderShape& shape, const
     }
   };
   std::unique_ptr<ModelFolderWriter> writer;
-  throw_on_all_ranks(communicator, [&] {
-    if (communicator.rank() != 0) return;
+  on_root(communicator, [&] {
     ModelFolderPlan plan;
     plan.path = output.folder;
     plan.overwrite = output.overwrite;

@@ -16,6 +16,7 @@
 #include "core/progress.hpp"
 #include "hf/adapters/adapter_files.hpp"
 #include "hf/adapters/saved_tables.hpp"
+#include "hf/config/config_json.hpp"
 #include "hf/convert.hpp"
 #include "hf/quantized/quantize_model.hpp"
 #include "hf/weights/read_slice.hpp"

@@ -8,7 +8,7 @@
 
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
-#include "hf/adapters/adapter_files.hpp"
+#include "hf/adapters/adapter_config.hpp"
 #include "hf/convert.hpp"
 #include "hf/weights/read_slice.hpp"
 #include "hf/weights/slice_writer.hpp"

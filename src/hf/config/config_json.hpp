@@ -68,4 +68,7 @@ std::string with_untied_head(const std::string& config_text, const std::string& 
 /// Returns the text with another vocab_size, or unchanged if it has this one.
 std::string with_vocabulary(const std::string& config_text, const std::string& place, int64_t tokens);
 
+/// Returns a config.json without quantization_config: for weights that are written dequantised.
+std::string without_quantization(const std::string& config_text, const std::string& place);
+
 }  // namespace llmtrain

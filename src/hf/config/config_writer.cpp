@@ -253,4 +253,9 @@ std::string with_eos_ids(const std::string& text, const std::string& place, cons
   return j.dump(2) + "\n";
 }
 
+std::string without_quantization(const std::string& config_text, const std::string& place) {
+  nlohmann::json config = parse_json(config_text, place);
+  return config.erase("quantization_config") == 0 ? config_text : config.dump(2) + "\n";
+}
+
 }  // namespace llmtrain

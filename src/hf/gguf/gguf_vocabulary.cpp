@@ -15,7 +15,7 @@
 #include "text/hf_folder/configs.hpp"
 #include "text/hf_folder/file_set.hpp"
 #include "text/hf_folder/json_in.hpp"
-#include "text/hf_folder/plain_files.hpp"
+#include "text/hf_folder/json_out.hpp"
 #include "text/pipeline/byte_level.hpp"
 #include "text/sentencepiece/sentencepiece_model.hpp"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/quantization.hpp"
-#include "hf/weights/read_slice.hpp"
+#include "hf/weights/stored_slice.hpp"
 #include "kernels/block_codes.hpp"
 
 namespace llmtrain {

@@ -365,9 +365,7 @@ uint64_t hash_elements(uint64_t key, int64_t first, const float* values, int64_t
 static void load_saved_tables(const DecoderShape& shape, ParamStore& params, Communicator& communicator, Stream& stream,
                               const LoadOptions& options, LoadReport& report) {
   std::string packed;
-  throw_on_all_ranks(communicator, [&] {
-    if (communicator.rank() == 0) packed = read_saved_tables(shape.saved_tables.folder).packed();
-  });
+  on_root(communicator, [&] { packed = read_saved_tables(shape.saved_tables.folder).packed(); });
   communicator.broadcast(packed);
   const WeightIndex index = WeightIndex::unpacked(packed);
   WeightMatch match;
@@ -386,9 +384,7 @@ LoadReport load_weights(const std::string& folder, const DecoderShape& shape, Pa
                         Communicator& communicator, Stream& stream, const LoadOptions& options) {
   // Rank 0 alone reads the headers, since a model can have a thousand files.
   std::string packed;
-  throw_on_all_ranks(communicator, [&] {
-    if (communicator.rank() == 0) packed = read_weight_index(FolderHandle::open(folder)).packed();
-  });
+  on_root(communicator, [&] { packed = read_weight_index(FolderHandle::open(folder)).packed(); });
   communicator.broadcast(packed);
   const WeightIndex index = WeightIndex::unpacked(packed);
   WeightMatch match;
@@ -422,12 +418,11 @@ LoadReport load_match(const WeightIndex& index, WeightMatch& match, ParamStore& 
     progress.set(&source - match.slices.data() + 1);
   }
   int64_t nanoseconds[] = {(std::chrono::steady_clock::now() - begin) / std::chrono::nanoseconds(1)};
-  int64_t bytes[] = {loader.bytes()};
   communicator.maximum(nanoseconds);
-  communicator.sum(bytes);
+  const int64_t bytes = sum_of_ranks(communicator, loader.bytes());
   if (options.publish) params.publish_masters();
   LoadReport report;
-  report.bytes = bytes[0];
+  report.bytes = bytes;
   report.seconds = static_cast<double>(nanoseconds[0]) * 1e-9;
   report.files = static_cast<int64_t>(index.files.size());
   for (const WeightIndex::File& file : index.files) report.file_bytes += file.bytes;

@@ -10,7 +10,6 @@
 #include "core/error.hpp"
 #include "core/files/json_node.hpp"
 #include "core/message.hpp"
-#include "hf/quantized/quantized_tensors.hpp"
 
 namespace llmtrain {
 namespace {

@@ -69,6 +69,14 @@ WeightIndex read_weight_index(const FolderHandle& folder);
 /// Reads and checks the header of one file alone.
 WeightIndex read_weight_file(const FolderHandle& folder, const std::string& name);
 
+/// Makes one tensor of the several of each quantised matrix; the index is sorted by name. Throws
+/// UserError(bad_content) that names file, tensor and problem: a plane that is missing, short or left over, a
+/// quant_type, shape or map that is not known.
+void join_quantized_tensors(WeightIndex& index, const FolderHandle& folder);
+
+/// Names of the tensors beside `weight`.
+inline constexpr std::string_view quant_state_prefix = ".quant_state.bitsandbytes__";
+
 /// Returns the command that converts a model in old PyTorch files to safetensors.
 std::string pickle_way_out(const std::string& folder);
 

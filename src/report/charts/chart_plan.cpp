@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "core/find_entry.hpp"
 #include "report/charts/metric_info.hpp"
 
 namespace llmtrain {
@@ -102,10 +103,7 @@ std::string label_of(std::string_view metric, size_t count, bool with_validation
   return "validation: " + std::string(metric.substr(validation.size()));
 }
 
-const KnownChart* find_known(std::string_view chart) {
-  const auto found = std::ranges::find(known_charts, chart, &KnownChart::key);
-  return found == known_charts.end() ? nullptr : &*found;
-}
+const KnownChart* find_known(std::string_view chart) { return find_entry(known_charts, chart, &KnownChart::key); }
 
 size_t section_of(std::string_view chart) {
   if (const KnownChart* known = find_known(chart)) return known->section;

@@ -1,6 +1,7 @@
 #pragma once
 // Added tokens in the files of a tokenizer's folder besides the main file, read like Transformers' AutoTokenizer: which
 // tokens are added, in which order, with which flags, and which of them have a name (eos_token ...).
+// Writes added tokens into the files of a tokenizer, as Transformers' save_pretrained does.
 
 #include <functional>
 #include <map>
@@ -47,5 +48,13 @@ FolderTokens read_folder_tokens(const TokenizerFileSet& set, const TokenizerClas
 /// and a warning reports it.
 void add_folder_tokens(const FolderTokens& tokens, const FindToken& in_vocabulary, int64_t size,
                        std::vector<AddedToken>& added, std::vector<std::string>& warnings);
+
+/// Returns a tokenizer.json, which is valid JSON, with this list of added tokens; its other bytes stay as they are.
+std::string replace_added_tokens(std::string_view tokenizer_json, const std::vector<AddedToken>& tokens);
+
+/// Writes all added tokens of a tokenizer: into tokenizer.json where it has one, and into the added_tokens_decoder of
+/// tokenizer_config.json where it has no tokenizer.json or the file has that list already. The set has a
+/// tokenizer_config.json, unless it has a tokenizer.json. `pad_token` is named there; empty: none.
+void write_added_tokens(TokenizerFileSet& set, const std::vector<AddedToken>& tokens, const std::string& pad_token);
 
 }  // namespace llmtrain

@@ -1,5 +1,6 @@
 #pragma once
 // Settings in the files next to a tokenizer's main file, which change or describe the tokenizer.
+// Steps that a tokenizer class of Transformers makes itself; they replace those of tokenizer.json.
 
 #include <initializer_list>
 #include <nlohmann/json.hpp>
@@ -9,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/files/json_node.hpp"
 #include "text/hf_folder/added_tokens.hpp"
 #include "text/hf_folder/classes.hpp"
 #include "text/hf_folder/file_set.hpp"
@@ -62,5 +64,14 @@ class TokenizerFolder {
 
 /// Returns the first of these texts that is a token, -1 if none is.
 int32_t first_token(const FindToken& find, std::initializer_list<std::string_view> texts);
+
+/// Returns the values of TokenizerClass::settings: from tokenizer_config.json (`config`), otherwise from the class.
+/// Throws UserError(bad_content).
+nlohmann::json read_class_settings(const TokenizerClass& kind, const JsonNode& config);
+
+/// Replaces the model's flags, the normalizer, the pre_tokenizer and the decoder of the document; returns the names of
+/// those that differed. `document` is tokenizer.json, named `where`. Throws UserError(bad_content).
+std::vector<std::string> rebuild_steps(const TokenizerClass& kind, const nlohmann::json& settings,
+                                       const std::string& where, nlohmann::json& document);
 
 }  // namespace llmtrain

@@ -6,6 +6,7 @@
 #include "core/error.hpp"
 #include "core/files/file_handle.hpp"
 #include "core/files/folder_handle.hpp"
+#include "core/find_entry.hpp"
 #include "text/hf_folder/json_in.hpp"
 #include "text/sentencepiece/sentencepiece_model.hpp"
 
@@ -71,8 +72,7 @@ void find_main_files(const std::string& path, TokenizerFileSet& set) {
 }  // namespace
 
 const TokenizerFile* TokenizerFileSet::find(std::string_view name) const {
-  const auto found = std::ranges::find(files, name, &TokenizerFile::name);
-  return found == files.end() ? nullptr : &*found;
+  return find_entry(files, name, &TokenizerFile::name);
 }
 
 TokenizerFormat format_of(const TokenizerFileSet& set) {

@@ -1,12 +1,15 @@
 #pragma once
 // Files of a trained vocabulary, which Transformers and the tokenizers package read.
+// Files that let other programs read a char or bytes tokenizer.
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "text/bpe_training/bpe_train.hpp"
 #include "text/split/pretokenize.hpp"
+#include "text/tokenizer.hpp"
 
 namespace llmtrain {
 
@@ -23,5 +26,11 @@ struct BpeSpecialTokens {
   std::string bos;
 };
 std::string bpe_tokenizer_config(const BpeSpecialTokens& tokens);
+
+/// Returns tokenizer.json and tokenizer_config.json of a tokenizer of kind char or bytes: byte-pair encoding without
+/// merges, whose vocabulary is the characters, or the bytes in GPT-2's printable form. Ids are the same. EOS is
+/// <|endoftext|> and BOS, if there is one, <|startoftext|>; a text that contains these words gives the token there and
+/// characters here.
+std::vector<TokenizerFile> plain_tokenizer_files(const Tokenizer& tokenizer);
 
 }  // namespace llmtrain

@@ -11,7 +11,7 @@
 #include "core/files/folder_handle.hpp"
 #include "core/files/json_reader.hpp"
 #include "core/message.hpp"
-#include "data/tokenize/named_tokenizer.hpp"
+#include "data/tokenize/open_tokenizer.hpp"
 #include "hf/adapters/adapter_files.hpp"
 #include "hf/config/config_json.hpp"
 #include "hf/config/read_config.hpp"

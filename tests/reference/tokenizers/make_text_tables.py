@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes src/text/unicode/character_sets.inc and src/text/pipeline/normalization.inc: what the tokenizers package does
-with every code point. Its parts carry different versions of Unicode (normalization forms of 9 with later composites, Rust's of 16
-or 17), so the tables are read off its behaviour and not taken from one version of the Unicode data.
+with every code point. Its parts carry different versions of Unicode (normalization forms of 9 with later composites,
+Rust's of 16 or 17), so the tables are read off its behaviour and not taken from one version of the Unicode data.
 
     pip install tokenizers==0.23.3 regex
     python make_text_tables.py

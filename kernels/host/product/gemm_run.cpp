@@ -1,5 +1,3 @@
-#include "kernels/host/product/gemm.hpp"
-
 #include <omp.h>
 
 #include <algorithm>
@@ -16,6 +14,7 @@
 #include "kernels/host/fast_math.hpp"
 #include "kernels/host/parallel.hpp"
 #include "kernels/host/product/dequantize.hpp"
+#include "kernels/host/product/gemm.hpp"
 #include "kernels/host/product/gemm_plan.hpp"
 #include "kernels/host/product/tile_store.hpp"
 #include "kernels/host/team_loops.hpp"

@@ -1,5 +1,3 @@
-#include "models/model_config.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +5,7 @@
 #include "core/deck/deck.hpp"
 #include "kernels/attention.hpp"
 #include "models/layers_codec.hpp"
+#include "models/model_config.hpp"
 #include "models/models.hpp"
 
 namespace llmtrain {

@@ -1,5 +1,3 @@
-#include "layers/linear.hpp"
-
 #include <algorithm>
 #include <cmath>
 
@@ -7,6 +5,7 @@
 #include "kernels/matmul.hpp"
 #include "kernels/workspace.hpp"
 #include "layers/adapted_linear.hpp"
+#include "layers/linear.hpp"
 
 namespace llmtrain {
 

@@ -1,12 +1,11 @@
 // Updates on the host's processors, in both builds: a GPU's offloaded state is updated here too.
 
-#include "kernels/momentum_update.hpp"
-
 #include <algorithm>
 #include <type_traits>
 
 #include "core/profile.hpp"
 #include "kernels/momentum_arithmetic.hpp"
+#include "kernels/momentum_update.hpp"
 
 namespace llmtrain {
 

@@ -1,11 +1,10 @@
-#include "kernels/quantized_matrix.hpp"
-
 #include <algorithm>
 
 #include "core/error.hpp"
 #include "kernels/block_codes.hpp"
 #include "kernels/block_scale.hpp"
 #include "kernels/dynamic_map.hpp"
+#include "kernels/quantized_matrix.hpp"
 
 namespace llmtrain {
 

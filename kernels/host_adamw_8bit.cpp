@@ -1,12 +1,11 @@
 // The update on the host's processors, in both builds: a GPU's offloaded state is updated here too.
 
-#include "kernels/adamw_8bit.hpp"
-
 #include <algorithm>
 #include <array>
 #include <type_traits>
 
 #include "core/profile.hpp"
+#include "kernels/adamw_8bit.hpp"
 #include "kernels/adamw_8bit_arithmetic.hpp"
 
 namespace llmtrain {

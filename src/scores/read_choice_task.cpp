@@ -1,11 +1,10 @@
-#include "scores/choice_task.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "data/files/jsonl.hpp"
 #include "scores/choice_formats.hpp"
+#include "scores/choice_task.hpp"
 
 namespace llmtrain {
 

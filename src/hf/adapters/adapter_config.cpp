@@ -316,8 +316,13 @@ std::string write_adapter_config(const AdapterConfig& config, const LoraPart& pa
   return object.dump(2);
 }
 
+/// Removes the first occurrence.
+static void remove(std::string& text, std::string_view part) {
+  if (const size_t at = text.find(part); at != std::string::npos) text.erase(at, part.size());
+}
+
 std::string adapter_name_in_model(const std::string& stored) {
-  if (!stored.starts_with(prefix) || stored.find(".original_module.") != std::string::npos) return {};
+  if (!stored.starts_with(adapter_prefix) || stored.find(".original_module.") != std::string::npos) return {};
   std::string name = stored;
   if (name.find(".lora_") != std::string::npos) {
     remove(name, ".default");
@@ -325,7 +330,7 @@ std::string adapter_name_in_model(const std::string& stored) {
     return name;
   }
   for (const std::string_view wrapper : {".base_layer", ".modules_to_save", ".default"}) remove(name, wrapper);
-  return name.substr(prefix.size());
+  return name.substr(adapter_prefix.size());
 }
 
 }  // namespace llmtrain

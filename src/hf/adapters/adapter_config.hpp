@@ -9,6 +9,8 @@
 
 namespace llmtrain {
 
+/// Begins the names in adapter_model.safetensors.
+inline constexpr std::string_view adapter_prefix = "base_model.model.";
 inline constexpr const char* adapter_config_name = "adapter_config.json";
 inline constexpr const char* adapter_weights_name = "adapter_model.safetensors";
 

@@ -22,19 +22,12 @@
 namespace llmtrain {
 namespace {
 
-constexpr std::string_view prefix = "base_model.model.";
-
-/// Removes the first occurrence.
-void remove(std::string& text, std::string_view part) {
-  if (const size_t at = text.find(part); at != std::string::npos) text.erase(at, part.size());
-}
-
 /// Name of a trained tensor of the model in PEFT's files.
 std::string name_in_file(const std::string& name, const LoraPart& part) {
   if (is_adapter_name(name)) return name;
   const size_t dot = name.rfind('.');
   const bool adapted = part.modules.contains(name.substr(0, dot));
-  return fmt::format("{}{}{}{}", prefix, name.substr(0, dot), adapted ? ".base_layer" : "", name.substr(dot));
+  return fmt::format("{}{}{}{}", adapter_prefix, name.substr(0, dot), adapted ? ".base_layer" : "", name.substr(dot));
 }
 
 class AdapterMatcher {
@@ -82,7 +75,7 @@ class AdapterMatcher {
   void add(size_t number, bool copy) {
     const std::string& stored = adapter_.index.tensors[number].name;
     const std::string name = adapter_name_in_model(stored);
-    if (name.empty() && stored.starts_with(prefix)) return;
+    if (name.empty() && stored.starts_with(adapter_prefix)) return;
     const auto [at, fresh] = number_of_.emplace(name.empty() ? stored : name, number);
     if (!fresh && !copy) {
       refuse(fmt::format("{} and {} are the same tensor", printable(adapter_.index.tensors[at->second].name),

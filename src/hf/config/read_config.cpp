@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "core/error.hpp"
+#include "core/params.hpp"
 #include "hf/config/config_json.hpp"
 #include "hf/weights/weight_index.hpp"
 

@@ -4,7 +4,7 @@
 
 #include "config/config.hpp"
 #include "core/deck/deck.hpp"
-#include "hf/config_json.hpp"
+#include "hf/config/config_json.hpp"
 
 namespace llmtrain {
 

@@ -10,7 +10,7 @@
 #include "methods/reward_check.hpp"
 #include "methods/roles.hpp"
 #include "models/models.hpp"
-#include "text/files/tokenizer_files.hpp"
+#include "text/load_tokenizer.hpp"
 
 namespace llmtrain {
 

@@ -17,7 +17,7 @@
 #include "core/files/file_handle.hpp"
 #include "core/files/json_reader.hpp"
 #include "core/number_text.hpp"
-#include "data/tokenize/dataset_tokenizer.hpp"
+#include "data/tokenize/open_tokenizer.hpp"
 #include "hf/adapters/adapter_config.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "parallel/local_communicator.hpp"

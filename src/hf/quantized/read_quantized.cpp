@@ -9,6 +9,7 @@
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
 #include "core/message.hpp"
+#include "hf/weights/read_slice.hpp"
 
 namespace llmtrain {
 namespace {

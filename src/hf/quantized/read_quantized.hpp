@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/quantization.hpp"
-#include "hf/read_slice.hpp"
+#include "hf/weights/stored_slice.hpp"
 #include "kernels/quantize.hpp"
 
 namespace llmtrain {

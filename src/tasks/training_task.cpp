@@ -12,7 +12,7 @@
 #include "evaluation/evaluate.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/matmul.hpp"
-#include "params/offload_file.hpp"
+#include "params/offload/offload_file.hpp"
 #include "tasks/job_opening.hpp"
 #include "tasks/opening_lines.hpp"
 #include "tasks/precomputed.hpp"

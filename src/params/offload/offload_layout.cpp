@@ -1,4 +1,4 @@
-#include "params/offload_layout.hpp"
+#include "params/offload/offload_layout.hpp"
 
 #include <algorithm>
 #include <utility>

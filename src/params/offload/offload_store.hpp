@@ -5,7 +5,7 @@
 
 #include "core/arena.hpp"
 #include "device/device.hpp"
-#include "params/offload_layout.hpp"
+#include "params/offload/offload_layout.hpp"
 #include "params/unit_state.hpp"
 
 namespace llmtrain {

@@ -1,4 +1,4 @@
-#include "params/offload_store.hpp"
+#include "params/offload/offload_store.hpp"
 
 #include <algorithm>
 #include <array>
@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "core/profile.hpp"
-#include "params/offload_ahead.hpp"
-#include "params/offload_file.hpp"
-#include "params/offload_ring.hpp"
-#include "params/offload_transfers.hpp"
+#include "params/offload/offload_ahead.hpp"
+#include "params/offload/offload_file.hpp"
+#include "params/offload/offload_ring.hpp"
+#include "params/offload/offload_transfers.hpp"
 
 namespace llmtrain {
 

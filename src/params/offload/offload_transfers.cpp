@@ -1,4 +1,4 @@
-#include "params/offload_transfers.hpp"
+#include "params/offload/offload_transfers.hpp"
 
 namespace llmtrain {
 

@@ -1,4 +1,4 @@
-#include "params/offload_ring.hpp"
+#include "params/offload/offload_ring.hpp"
 
 #include <utility>
 

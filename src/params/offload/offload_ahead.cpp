@@ -1,4 +1,4 @@
-#include "params/offload_ahead.hpp"
+#include "params/offload/offload_ahead.hpp"
 
 #include <algorithm>
 #include <utility>

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "params/offload_file.hpp"
+#include "params/offload/offload_file.hpp"
 
 namespace llmtrain {
 

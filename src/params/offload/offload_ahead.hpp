@@ -5,7 +5,7 @@
 #include <mutex>
 #include <thread>
 
-#include "params/offload_file.hpp"
+#include "params/offload/offload_file.hpp"
 
 namespace llmtrain {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/files/file_handle.hpp"
-#include "params/offload_layout.hpp"
+#include "params/offload/offload_layout.hpp"
 
 namespace llmtrain {
 

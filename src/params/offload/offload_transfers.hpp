@@ -5,7 +5,7 @@
 #include <array>
 
 #include "device/device.hpp"
-#include "params/offload_ring.hpp"
+#include "params/offload/offload_ring.hpp"
 #include "params/unit_state.hpp"
 
 namespace llmtrain {

@@ -1,4 +1,4 @@
-#include "params/offload_file.hpp"
+#include "params/offload/offload_file.hpp"
 
 #include <fmt/format.h>
 #include <linux/magic.h>

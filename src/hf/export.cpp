@@ -14,7 +14,6 @@
 #include "core/progress.hpp"
 #include "hf/adapters/adapter_config.hpp"
 #include "hf/convert.hpp"
-#include "hf/quantized/quantize_model.hpp"
 #include "hf/weights/match_weights.hpp"
 #include "hf/weights/read_slice.hpp"
 #include "hf/weights/slice_writer.hpp"

@@ -44,8 +44,4 @@ class QuantizedReader {
   int64_t block_;
 };
 
-/// Reads elements [begin, end) of a quantised tensor, dequantised and rounded to fp32. Returns the number of bytes
-/// read.
-int64_t read_dequantized(const StoredSlice& slice, int64_t begin, int64_t end, float* out);
-
 }  // namespace llmtrain

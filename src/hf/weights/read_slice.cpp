@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "hf/convert.hpp"
-#include "hf/quantized/read_quantized.hpp"
+#include "hf/quantized/dequantize_slice.hpp"
 
 namespace llmtrain {
 namespace {

@@ -17,7 +17,7 @@
 #include "core/error.hpp"
 #include "core/files/file_handle.hpp"
 #include "core/parallel_for.hpp"
-#include "text/files/tokenizer_files.hpp"
+#include "text/load_tokenizer.hpp"
 
 namespace llmtrain {
 namespace {

@@ -192,8 +192,7 @@ Manifest parse_manifest_of(const std::string& path, const std::string& text) {
 /// Returns rank 0's manifest text, or throws its error, on all ranks.
 Manifest read_manifest_together(const std::string& path, Communicator& communicator) {
   std::string text;
-  throw_on_all_ranks(communicator, [&] {
-    if (communicator.rank() != 0) return;
+  on_root(communicator, [&] {
     text = FolderHandle::open(path, FolderHandle::Links::refused)
                .open_to_read(manifest_name)
                .read_text(max_manifest_bytes);
@@ -327,9 +326,7 @@ Manifest read_manifest(const std::string& path) {
 
 std::optional<FoundCheckpoint> find_checkpoint(const std::string& folder, Communicator& communicator) {
   std::vector<int64_t> steps;
-  throw_on_all_ranks(communicator, [&] {
-    if (communicator.rank() == 0) steps = published_steps(folder);
-  });
+  on_root(communicator, [&] { steps = published_steps(folder); });
   auto count = static_cast<int64_t>(steps.size());
   communicator.broadcast(&count, sizeof(count));
   steps.resize(static_cast<size_t>(count));

@@ -142,18 +142,17 @@ void CheckpointSave::create_shard() {
 
 void CheckpointSave::reserve() {
   const bool first = shared_.files == 0 || shared_.shards.front() == communicator_.rank();
-  int64_t needed[] = {first ? shard_->bytes() : 0};
-  communicator_.sum(needed);
+  const int64_t needed = sum_of_ranks(communicator_, first ? shard_->bytes() : 0);
   int64_t available = free_bytes(folder_);
   communicator_.broadcast(&available, sizeof(available));
-  int64_t full[] = {available < needed[0] ? 1 : 0};
+  int64_t full = available < needed ? 1 : 0;
   run_phase([&] {
     call(hook_, "reserve");
-    if (full[0] == 0 && first && !shard_->reserve()) full[0] = 1;
+    if (full == 0 && first && !shard_->reserve()) full = 1;
   });
-  communicator_.sum(full);
+  full = sum_of_ranks(communicator_, full);
   run_phase([&] {
-    if (full[0] > 0) throw disk_full(folder_, needed[0], available);
+    if (full > 0) throw disk_full(folder_, needed, available);
   });
 }
 

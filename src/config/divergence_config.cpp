@@ -6,7 +6,7 @@ namespace llmtrain {
 
 void DivergenceConfig::visit(DeckKeys& keys) {
   keys.section("divergence",
-               "Handle steps whose numbers go wrong. A step is bad if its loss or gradient is not finite, or if its "
+               "Handle divergence. A step is bad if its loss or gradient is not finite, or if its "
                "loss is a spike; a bad step changes no weights.",
                Change::applies, training_tasks);
   keys.key("max_bad_steps", max_bad_steps,

@@ -53,11 +53,12 @@ void RunConfig::visit(DeckKeys& keys) {
                           .change = Change::nothing});
   keys.key(
       "task", task,
-      {.doc = "pretrain: train a model to predict the next token; sft: train it on the answers of instructions and "
-              "conversations; evaluate: score the validation data with "
-              "model.path (loss, perplexity, bits per byte, token accuracy); generate: let it continue the prompts of "
-              "generate.prompts; tokenizer: train the tokenizer of "
-              "data.tokenizer = bpe on data.train, and write tokenizer.json to the run's folder."});
+      {.doc = "pretrain: train a model to predict the next token. sft: train it on the answers of instructions and "
+              "conversations. dpo: learn from preferences (dpo.loss; kto from labels). reward: train a reward model on "
+              "pairs. ppo: learn from a reward model, with a critic. grpo: learn from rewards of groups of "
+              "completions. evaluate: score the validation data with model.path (loss, perplexity, bits per byte, "
+              "token accuracy). generate: let it continue the prompts of generate.prompts. tokenizer: train the "
+              "tokenizer of data.tokenizer = bpe on data.train, and write tokenizer.json to the run's folder."});
   keys.key("finetuning", finetuning,
            {.doc = "Trained parameters. full: every one; lora: adapters, see [lora]; freeze: those that [freeze] "
                    "names.",

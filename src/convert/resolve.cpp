@@ -6,7 +6,7 @@
 #include <cmath>
 #include <filesystem>
 
-#include "convert/convert.hpp"
+#include "convert/conversion.hpp"
 
 namespace llmtrain::convert {
 namespace {

@@ -2,7 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "core/deck/deck_line.hpp"
+#include "core/deck/deck.hpp"
+#include "core/deck/deck_parser.hpp"
 #include "core/files/json_reader.hpp"
 
 namespace llmtrain::convert {

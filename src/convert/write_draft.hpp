@@ -1,7 +1,7 @@
 #pragma once
 #include <string>
 
-#include "convert/convert.hpp"
+#include "convert/conversion.hpp"
 #include "convert/draft.hpp"
 
 namespace llmtrain::convert {

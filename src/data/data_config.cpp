@@ -11,8 +11,8 @@
 #include "core/utf8.hpp"
 #include "data/formats/row_format.hpp"
 #include "text/bpe_training/bpe_train.hpp"
-#include "text/files/added_token_files.hpp"
-#include "text/files/tokenizer_files.hpp"
+#include "text/hf_folder/added_tokens.hpp"
+#include "text/load_tokenizer.hpp"
 
 namespace llmtrain {
 namespace {

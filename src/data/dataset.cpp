@@ -19,10 +19,9 @@
 #include "data/files/unpack.hpp"
 #include "data/quality/chat_lint.hpp"
 #include "data/stream/embedding_rows.hpp"
-#include "data/tokenize/dataset_tokenizer.hpp"
-#include "data/tokenize/named_tokenizer.hpp"
+#include "data/tokenize/open_tokenizer.hpp"
 #include "data/tokenize/token_cache.hpp"
-#include "data/tokenize/trained_tokenizer.hpp"
+#include "data/tokenize/train_tokenizer.hpp"
 #include "parallel/job/runtime.hpp"
 
 namespace llmtrain {
@@ -82,8 +81,7 @@ class DatasetOpener {
   }
 
   void find_inputs() {
-    throw_on_all_ranks(communicator_, [&] {
-      if (communicator_.rank() != 0) return;
+    on_root(communicator_, [&] {
       folder_ = open_cache_folder(config_.cache.empty() ? default_cache_folder() : config_.cache);
       sets_ = find_input_sets(config_, folder_);
       report_notes(sets_.all(), report_);
@@ -277,8 +275,7 @@ class DatasetOpener {
   /// Rank 0 reads the files and broadcasts the result.
   void share_tokenizer(const std::string& path, bool for_text) {
     std::string serialized;
-    throw_on_all_ranks(communicator_, [&] {
-      if (communicator_.rank() != 0) return;
+    on_root(communicator_, [&] {
       tokenizer_ = tokenizer_of(config_, path, for_text);
       serialized = tokenizer_->serialized();
     });

@@ -74,7 +74,4 @@ struct DataFacts {
 /// After an error the result is unspecified.
 DataFacts check_data_files(const SampleRules& config, const DataErrorReport& report);
 
-/// Returns the default folder of token files: $XDG_CACHE_HOME/llmtrain, ~/.cache/llmtrain, or $TMPDIR/llmtrain.
-std::string default_cache_folder();
-
 }  // namespace llmtrain

@@ -6,10 +6,10 @@
 #include "core/error.hpp"
 #include "data/dataset.hpp"
 #include "data/files/data_sources.hpp"
+#include "data/files/input_kind.hpp"
 #include "data/files/text_source.hpp"
 #include "data/stream/embedding_rows.hpp"
-#include "data/tokenize/dataset_tokenizer.hpp"
-#include "data/tokenize/named_tokenizer.hpp"
+#include "data/tokenize/open_tokenizer.hpp"
 
 namespace llmtrain {
 

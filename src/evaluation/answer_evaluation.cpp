@@ -35,7 +35,7 @@ std::optional<PromptWithAnswer> split_document(const HostBatch& host, size_t beg
   return row;
 }
 
-/// Replaces bytes that are no UTF-8 by U+FFFD, as of an answer that ends within a character.
+/// Replaces bytes that are not UTF-8 by U+FFFD, as of an answer that ends within a character.
 std::string repaired(std::string text) {
   constexpr std::string_view replacement = "\xEF\xBF\xBD";
   for (size_t at = find_invalid_utf8(text); at != std::string::npos; at = find_invalid_utf8(text))

@@ -54,9 +54,9 @@ void require_trained_tokens(const DataStream& data, int64_t steps) {
     if (data.plan(step).trained_tokens > 0) return;
   }
   throw UserError(ExitCode::bad_content,
-                  "evaluation.batches: no token of the first " + std::to_string(steps) +
-                      " batches of data.validation counts (every label is -100, or the mask is 0), so that the loss is "
-                      "undefined. Raise the key, or set it to 0 for all batches");
+                  "evaluation.batches: the first " + std::to_string(steps) +
+                      " batches of data.validation have no target (every label is -100, or the mask is 0), so that the "
+                      "loss is undefined. Raise the key, or set it to 0 for all batches");
 }
 
 std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, Objective& objective, const DataStream& data,

@@ -30,7 +30,7 @@ struct LikelihoodBuffers {
   int64_t rows() const { return logp.dim(0); }
 };
 
-/// Segments of a batch of so many rows of continuations, of which one may have a single row.
+/// Segments of a batch of this many rows of continuations, of which one may have a single row.
 constexpr int64_t segments_for(int64_t rows) { return rows + 1; }
 
 /// Returns the tokens of all continuations, one after the other, on every rank. Continuations share batches of at most

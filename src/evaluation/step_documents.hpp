@@ -2,7 +2,7 @@
 // Log-probabilities of all documents of a step before its passes, for objectives with statistics over the whole step.
 
 #include "data/stream/data_stream.hpp"
-#include "evaluation/evaluate.hpp"
+#include "evaluation/evaluation_buffers.hpp"
 #include "models/model.hpp"
 #include "objectives/objective.hpp"
 #include "parallel/communicator.hpp"

@@ -6,6 +6,7 @@
 
 #include "core/message.hpp"
 #include "core/utf8.hpp"
+#include "data/files/input_kind.hpp"
 #include "data/files/jsonl.hpp"
 #include "parallel/job/runtime.hpp"
 #include "text/tokens_beyond_embedding.hpp"
@@ -54,8 +55,7 @@ PromptFiles::PromptFiles(const std::vector<std::string>& files, PromptRules rule
       text_reader_(prompt_format, {}, encoder_.has_template()),
       row_reader_(prompt_format, rules_.columns, encoder_.has_template()) {
   Message message;
-  throw_on_all_ranks(communicator, [&] {
-    if (communicator.rank() != 0) return;
+  on_root(communicator, [&] {
     find_places(files);
     message.put(std::vector<uint64_t>{names_.size()});
     for (const std::string& name : names_) message.put(name);

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "hf/safetensors.hpp"
+#include "hf/weights/safetensors.hpp"
 
 namespace llmtrain {
 

@@ -14,15 +14,14 @@
 #include "core/progress.hpp"
 #include "hf/adapters/adapter_config.hpp"
 #include "hf/convert.hpp"
-#include "hf/match_weights.hpp"
-#include "hf/quantized/quantize_model.hpp"
-#include "hf/read_slice.hpp"
-#include "hf/slice_writer.hpp"
+#include "hf/weights/match_weights.hpp"
+#include "hf/weights/read_slice.hpp"
+#include "hf/weights/slice_writer.hpp"
 #include "models/models.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/runtime.hpp"
 #include "params/unit_layout.hpp"
-#include "text/files/tokenizer_files.hpp"
+#include "text/load_tokenizer.hpp"
 
 namespace llmtrain {
 namespace {
@@ -176,8 +175,7 @@ void export_model(const ExportOptions& options, const DecoderShape& shape, const
   ModelConfig model = shape.config;
   model.vocab_size = shape.tokens;
   std::unique_ptr<ModelFolderWriter> writer;
-  throw_on_all_ranks(communicator, [&] {
-    if (communicator.rank() != 0) return;
+  on_root(communicator, [&] {
     const std::string obstacle = options.texts.empty() ? hf_config_obstacle(model) : "";
     if (!obstacle.empty()) throw UserError(ExitCode::deck, fmt::format("{}: {}", options.output, obstacle));
     ModelFolderPlan plan = folder_plan(options, model, type);

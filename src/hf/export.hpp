@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "hf/config_json.hpp"
+#include "hf/config/config_json.hpp"
 #include "hf/model_folder.hpp"
-#include "hf/slice_writer.hpp"
+#include "hf/weights/slice_writer.hpp"
 #include "models/decoder.hpp"
 #include "params/param_store.hpp"
 #include "text/chat/chat_export.hpp"

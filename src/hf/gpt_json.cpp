@@ -7,12 +7,12 @@
 
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
-#include "hf/config_keys.hpp"
+#include "hf/config/config_keys.hpp"
 #include "hf/import_folder.hpp"
-#include "hf/stored_names.hpp"
+#include "hf/weights/stored_names.hpp"
 #include "models/models.hpp"
 #include "params/unit_layout.hpp"
-#include "text/files/base64.hpp"
+#include "text/hf_folder/base64.hpp"
 
 namespace llmtrain {
 namespace {

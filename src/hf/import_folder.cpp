@@ -4,8 +4,8 @@
 
 #include "core/progress.hpp"
 #include "hf/convert.hpp"
-#include "hf/match_weights.hpp"
 #include "hf/model_folder.hpp"
+#include "hf/weights/match_weights.hpp"
 #include "models/models.hpp"
 #include "params/unit_layout.hpp"
 

@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 
@@ -13,8 +13,8 @@
 namespace llmtrain {
 namespace {
 
-constexpr int64_t first_header_bytes = 7 * 4, later_header_bytes = 256;
-constexpr int32_t later_magic = 0x616b3432;  ///< "ak42"
+constexpr int64_t header_bytes = 7 * 4;
+constexpr int32_t later_magic = 0x616b3432;  ///< "ak42", of versions 1 and later
 constexpr int64_t begin_of_text = 1,
                   end_of_text = 2;  ///< ids in every SentencePiece vocabulary that llama2.c trains with
 
@@ -22,43 +22,23 @@ constexpr int64_t begin_of_text = 1,
   throw UserError(ExitCode::bad_content, path + ": " + what);
 }
 
-/// Version 0 has its fields and fp32 tensors; version 1 has the norms first, and no rope tables; version 2 is version 1
-/// with int8 matrices, in which each group of values has a scale.
 struct Header {
   ModelConfig model;
   bool tied = true;
-  int version = 0;
-  int64_t bytes = first_header_bytes;
-  int64_t group = 0;  ///< values per scale; 0: the matrices are fp32
 };
 
 Header read_header(const FileHandle& file) {
   std::array<int32_t, 7> h{};
-  if (file.size() < first_header_bytes) refuse_file(file.path(), "too short for a llama2.c checkpoint");
-  file.read(0, first_header_bytes, h.data());
-  Header header;
+  if (file.size() < header_bytes) refuse_file(file.path(), "too short for a llama2.c checkpoint");
+  file.read(0, header_bytes, h.data());
   if (h[0] == later_magic) {
-    header.version = h[1];
-    if (header.version != 1 && header.version != 2) {
-      refuse_file(file.path(),
-                  fmt::format("a llama2.c checkpoint of version {}; only 0, 1 and 2 are supported", header.version));
-    }
-    if (file.size() < later_header_bytes) refuse_file(file.path(), "too short for a llama2.c checkpoint");
-    header.bytes = later_header_bytes;
-    file.read(8, first_header_bytes, h.data());
-    uint8_t tied = 0;
-    file.read(8 + first_header_bytes, 1, &tied);
-    header.tied = tied != 0;
-    int32_t group = 0;
-    if (header.version == 2) {
-      file.read(8 + first_header_bytes + 1, 4, &group);
-      if (group < 1) refuse_file(file.path(), fmt::format("not a llama2.c checkpoint: group_size is {}", group));
-    }
-    header.group = group;
-  } else {
-    header.tied = h[5] > 0;
-    h[5] = h[5] == INT32_MIN ? 0 : std::abs(h[5]);
+    refuse_file(file.path(), fmt::format("a llama2.c checkpoint of version {}; only version 0 is supported: import the "
+                                         "model that it was exported from",
+                                         h[1]));
   }
+  Header header;
+  header.tied = h[5] > 0;
+  h[5] = h[5] == INT32_MIN ? 0 : std::abs(h[5]);
   const auto field = [&](size_t i, const char* name, int64_t most) {
     if (h[i] < 1 || h[i] > most)
       refuse_file(file.path(), fmt::format("not a llama2.c checkpoint: {} is {}", name, h[i]));
@@ -92,43 +72,29 @@ class TensorLocations {
   struct Location {
     int64_t begin;
     int64_t elements;  ///< per layer
-    int64_t group;     ///< values per int8 scale; 0: fp32
-
-    int64_t scales() const { return group == 0 ? 0 : elements / group; }
-    int64_t bytes() const { return group == 0 ? 4 * elements : elements + 4 * scales(); }
   };
 
   /// Throws UserError if the file's size differs from the header's.
-  TensorLocations(const FileHandle& file, const Header& header)
-      : path_(file.path()), group_(header.group), end_(header.bytes) {
+  TensorLocations(const FileHandle& file, const Header& header) {
     const ModelConfig& c = header.model;
     const int64_t width = c.d_model, kv = c.n_kv_heads * c.head_dim;
-    const bool norms_first = header.version > 0;
-    if (norms_first) {
-      add_norm("input_layernorm", c.n_layers, width);
-      add_norm("post_attention_layernorm", c.n_layers, width);
-      add_norm("model.norm", 1, width);
-    }
-    add_matrix("model.embed_tokens", 1, c.vocab_size * width);
-    if (!norms_first) add_norm("input_layernorm", c.n_layers, width);
-    add_matrix("self_attn.q_proj", c.n_layers, width * width);
-    add_matrix("self_attn.k_proj", c.n_layers, kv * width);
-    add_matrix("self_attn.v_proj", c.n_layers, kv * width);
-    add_matrix("self_attn.o_proj", c.n_layers, width * width);
-    if (!norms_first) add_norm("post_attention_layernorm", c.n_layers, width);
-    add_matrix("mlp.gate_proj", c.n_layers, c.d_ff * width);
-    add_matrix("mlp.down_proj", c.n_layers, c.d_ff * width);
-    add_matrix("mlp.up_proj", c.n_layers, c.d_ff * width);
-    if (!norms_first) {
-      add_norm("model.norm", 1, width);
-      end_ += 4 * 2 * c.max_seq_len * (c.head_dim / 2);  // cosines and sines of rope
-    }
-    if (!header.tied) add_matrix("lm_head", 1, c.vocab_size * width);
+    add("model.embed_tokens", 1, c.vocab_size * width);
+    add("input_layernorm", c.n_layers, width);
+    add("self_attn.q_proj", c.n_layers, width * width);
+    add("self_attn.k_proj", c.n_layers, kv * width);
+    add("self_attn.v_proj", c.n_layers, kv * width);
+    add("self_attn.o_proj", c.n_layers, width * width);
+    add("post_attention_layernorm", c.n_layers, width);
+    add("mlp.gate_proj", c.n_layers, c.d_ff * width);
+    add("mlp.down_proj", c.n_layers, c.d_ff * width);
+    add("mlp.up_proj", c.n_layers, c.d_ff * width);
+    add("model.norm", 1, width);
+    end_ += 4 * 2 * c.max_seq_len * (c.head_dim / 2);  // cosines and sines of rope
+    if (!header.tied) add("lm_head", 1, c.vocab_size * width);
     if (end_ != file.size()) {
-      refuse_file(
-          path_,
-          fmt::format("it has {} bytes, but its header (dim {}, {} layers, vocabulary {}) declares {} in version {}",
-                      file.size(), c.d_model, c.n_layers, c.vocab_size, end_, header.version));
+      refuse_file(file.path(),
+                  fmt::format("it has {} bytes, but its header (dim {}, {} layers, vocabulary {}) declares {}",
+                              file.size(), c.d_model, c.n_layers, c.vocab_size, end_));
     }
   }
 
@@ -143,49 +109,23 @@ class TensorLocations {
       short_name = short_name.substr(dot + 1);
     }
     Location place = locations_.at(short_name);
-    place.begin += layer * place.bytes();
+    place.begin += layer * 4 * place.elements;
     return place;
   }
 
  private:
-  void add_norm(const char* name, int64_t layers, int64_t elements) { add(name, layers, {end_, elements, 0}); }
-  void add_matrix(const char* name, int64_t layers, int64_t elements) {
-    if (group_ > 0 && elements % group_ != 0) {
-      refuse_file(path_, fmt::format("not a llama2.c checkpoint: groups of {} do not divide {}", group_, name));
-    }
-    add(name, layers, {end_, elements, group_});
-  }
-  void add(const char* name, int64_t layers, const Location& place) {
-    locations_[name] = place;
-    end_ += place.bytes() * layers;
+  void add(const char* name, int64_t layers, int64_t elements) {
+    locations_[name] = {end_, elements};
+    end_ += 4 * elements * layers;
   }
 
-  std::string path_;
-  int64_t group_;
   std::map<std::string, Location> locations_;
-  int64_t end_;
+  int64_t end_ = header_bytes;
 };
 
 std::vector<float> read_values(const FileHandle& file, const TensorLocations::Location& place) {
   std::vector<float> values(static_cast<size_t>(place.elements));
-  if (place.group == 0) {
-    file.read(place.begin, 4 * place.elements, values.data());
-    return values;
-  }
-  std::vector<int8_t> quantized(values.size());
-  std::vector<float> scales(static_cast<size_t>(place.scales()));
-  file.read(place.begin, place.elements, quantized.data());
-  file.read(place.begin + place.elements, 4 * place.scales(), scales.data());
-  for (size_t i = 0; i < scales.size(); ++i) {
-    if (std::isfinite(scales[i]) && scales[i] >= 0) continue;
-    refuse_file(file.path(),
-                fmt::format("byte {}: {} is not a scale of a quantized tensor. In llama2.c's version 2, as runq.c "
-                            "reads it, scales follow each tensor; the first programs that wrote it "
-                            "put all scales at the end. Export the model again with version 1 or a newer program",
-                            place.begin + place.elements + 4 * static_cast<int64_t>(i), scales[i]));
-  }
-  const auto group = static_cast<size_t>(place.group);
-  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(quantized[i]) * scales[i / group];
+  file.read(place.begin, 4 * place.elements, values.data());
   return values;
 }
 
@@ -223,6 +163,8 @@ ModelFormat find_model_format(const std::string& path) {
   const FileHandle file = FileHandle::open_to_read(path);
   char first = 0;
   if (file.read_some(0, 1, &first) == 1 && first == '{') return ModelFormat::gpt_json;
+  int32_t magic = 0;
+  if (file.read_some(0, 4, &magic) == 4 && magic == later_magic) return ModelFormat::llama2c;  // refused by its version
   try {
     const TensorLocations locations(file, read_header(file));
     return ModelFormat::llama2c;

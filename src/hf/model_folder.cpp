@@ -19,7 +19,7 @@
 #include "core/files/json_reader.hpp"
 #include "core/machine.hpp"
 #include "hf/adapters/adapter_config.hpp"
-#include "text/files/tokenizer_files.hpp"
+#include "text/load_tokenizer.hpp"
 
 namespace llmtrain {
 namespace {

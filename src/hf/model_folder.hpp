@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "core/files/folder_handle.hpp"
-#include "hf/safetensors_writer.hpp"
-#include "hf/weight_index.hpp"
+#include "hf/weights/safetensors_writer.hpp"
+#include "hf/weights/weight_index.hpp"
 #include "text/chat/chat_template.hpp"
 
 namespace llmtrain {

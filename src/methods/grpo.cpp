@@ -20,7 +20,7 @@ class GroupOptimization : public ReinforcementMethod {
     if (!deck.sound({"grpo.group_size", "batch.global"}) || config.grpo.group_size <= 0) return;
     const int64_t sequences = config.batch.global * config.grpo.mini_batches;
     deck.check(sequences % config.grpo.group_size == 0, {"batch.global", "grpo.group_size"},
-               fmt::format("an iteration has {} completions, which groups of {} do not divide", sequences,
+               fmt::format("an iteration has {} completions, which is not a multiple of the group size {}", sequences,
                            config.grpo.group_size));
   }
 

@@ -21,7 +21,7 @@ class ProximalOptimization : public ReinforcementMethod {
         !ppo.same_text || !ppo.value_model.empty(), {"ppo.value_model", "ppo.same_text"},
         "is missing: the critic reads the policy's tokens, which with ppo.same_text the reward model need not know");
     deck.check(!ppo.critic().empty(), {"ppo.value_model", "ppo.reward_model"},
-               "is missing: give the folder of a model that scores, as which the critic begins, or policy");
+               "is missing: give the folder of a model that scores, from which the critic starts, or policy");
     deck.check(!ppo.reward_model.empty() || !config.rewards.functions.empty(),
                {"ppo.reward_model", "rewards.functions"}, "is missing: nothing would give a reward");
   }

@@ -10,7 +10,7 @@
 #include "methods/reward_check.hpp"
 #include "methods/roles.hpp"
 #include "models/models.hpp"
-#include "text/files/tokenizer_files.hpp"
+#include "text/load_tokenizer.hpp"
 
 namespace llmtrain {
 
@@ -139,7 +139,7 @@ RolloutParts ReinforcementMethod::parts(const Config& config, const Dataset& dat
   if (parts.rewards.model_tokenizer != nullptr && reads_tokens(config)) {
     throw UserError(
         ExitCode::deck,
-        fmt::format("{}: {} has another tokenizer than the policy: its tokens mean something else. {}",
+        fmt::format("{}: {} has a different tokenizer than the policy, so its token ids mean other texts. {}",
                     config.provenance.where(reward_key()), config.source.reward->model.path, other_tokenizer_advice()));
   }
   return parts;

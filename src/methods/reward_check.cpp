@@ -9,6 +9,7 @@
 #include "core/error.hpp"
 #include "data/files/data_sources.hpp"
 #include "data/files/document_reader.hpp"
+#include "data/files/input_kind.hpp"
 #include "data/files/jsonl.hpp"
 #include "data/formats/row_format.hpp"
 #include "methods/method.hpp"

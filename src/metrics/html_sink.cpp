@@ -1,4 +1,4 @@
-// The report of a run, report/report.html, written anew while the run goes on.
+// The report of a run, report/report.html, written anew while the run lasts.
 
 #include <algorithm>
 #include <chrono>

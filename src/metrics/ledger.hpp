@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "metrics/run_log.hpp"
+#include "metrics/records.hpp"
 
 namespace llmtrain {
 

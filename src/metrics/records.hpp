@@ -45,7 +45,7 @@ struct StepRecord {
     double data = 0, forward_backward = 0, reduction = 0, optimizer = 0;
   } phases;  ///< in seconds
   /// This rank's reading and passes, without waiting for other ranks.
-  struct Own {
+  struct RankWork {
     double seconds = 0;
     int64_t tokens = 0;
   } own;

@@ -9,7 +9,7 @@
 #include "core/critic_names.hpp"
 #include "kernels/elementwise.hpp"
 #include "layers/adapted_linear.hpp"
-#include "models/models.hpp"
+#include "models/rope_frequencies.hpp"
 
 namespace llmtrain {
 

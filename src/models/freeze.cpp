@@ -9,6 +9,7 @@
 #include <optional>
 #include <string_view>
 
+#include "core/deck/deck.hpp"
 #include "core/deck/suggestion.hpp"
 #include "models/models.hpp"
 #include "params/unit_layout.hpp"
@@ -182,6 +183,15 @@ TrainedRule freeze_rule(const FreezeConfig& config, const ModelConfig& model) {
   const auto part = std::make_shared<const FrozenPart>(choose_trained(config, model));
   LLMTRAIN_CHECK(part->errors.empty(), "the keys of [freeze] have been checked");
   return [part](const std::string& name) { return part->trained.contains(name); };
+}
+
+void FreezeConfig::resolve(DeckLoader& deck, const ModelConfig& model) const {
+  if (!deck.sound({"model.path", "model.family", "model.n_layers", "freeze.trainable_layers",
+                   "freeze.trainable_modules", "freeze.extra_modules", "freeze.llama_pro"})) {
+    return;
+  }
+  const FrozenPart part = choose_trained(*this, model);
+  for (const auto& [key, what] : part.errors) deck.fail("freeze." + key, what);
 }
 
 }  // namespace llmtrain

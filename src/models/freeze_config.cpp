@@ -1,7 +1,6 @@
 #include "models/freeze_config.hpp"
 
 #include "core/deck/deck.hpp"
-#include "models/freeze.hpp"
 
 namespace llmtrain {
 
@@ -18,15 +17,6 @@ void FreezeConfig::visit(DeckKeys& keys) {
                    "that shares its matrix with the embedding is trained with it."});
   keys.key("llama_pro", llama_pro,
            {.doc = "Train the last layer of each of trainable_layers equal groups of layers, as in LLaMA Pro."});
-}
-
-void FreezeConfig::resolve(DeckLoader& deck, const ModelConfig& model) const {
-  if (!deck.sound({"model.path", "model.family", "model.n_layers", "freeze.trainable_layers",
-                   "freeze.trainable_modules", "freeze.extra_modules", "freeze.llama_pro"})) {
-    return;
-  }
-  const FrozenPart part = choose_trained(*this, model);
-  for (const auto& [key, what] : part.errors) deck.fail("freeze." + key, what);
 }
 
 }  // namespace llmtrain

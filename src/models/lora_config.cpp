@@ -2,14 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
-#include <cmath>
-
 #include "core/deck/deck.hpp"
 #include "models/layers_codec.hpp"
-#include "models/lora.hpp"
-#include "models/models.hpp"
 
 namespace llmtrain {
 
@@ -40,37 +34,6 @@ struct ModuleNumbersCodec {
 
 constexpr ValueRange ranks = between(1, 1 << 16);
 constexpr ValueRange alphas = {.min = 0, .max = 1e6, .open_min = true};
-
-/// Keys that the deck may change where a run goes on from an adapter.
-constexpr std::array<std::string_view, 4> own_keys = {"path", "dropout", "init", "learning_rate_ratio"};
-
-std::vector<std::string> sorted_items(const std::string& text) {
-  std::vector<std::string> items;
-  for (const std::string_view item : split_list(text)) items.emplace_back(item);
-  std::ranges::sort(items);
-  return items;
-}
-
-/// True if two configurations adapt and train the same in a model, such as all-linear and a list of all names.
-bool same_choice(const LoraConfig& a, const LoraConfig& b, const ModelConfig& model) {
-  const LoraPart mine = choose_adapters(a, model), theirs = choose_adapters(b, model);
-  const auto same = [](const auto& m, const auto& t) {
-    const AdapterShape &x = m.second, &y = t.second;
-    return m.first == t.first && x.rank == y.rank && x.scale == y.scale && x.dora == y.dora;
-  };
-  return mine.errors.empty() && mine.trained == theirs.trained && mine.unties_head == theirs.unties_head &&
-         std::ranges::equal(mine.modules, theirs.modules, same);
-}
-
-/// Sets a key to a text that it printed. Returns false if it is another value then.
-bool takes(const DeckKeys::Key& key, const std::string& text) {
-  try {
-    key.parse(text);
-    return key.print() == text;
-  } catch (const UserError&) {
-    return false;
-  }
-}
 
 }  // namespace
 
@@ -132,86 +95,6 @@ void LoraConfig::visit(DeckKeys& keys) {
                         .doc = "Learning rate of B and of DoRA's magnitudes divided by that of all other parameters "
                                "(LoRA+; 16 is usual). Adapters of embeddings have the latter, A and B.",
                         .change = Change::applies});
-}
-
-void LoraConfig::take(DeckLoader& deck, const LoraConfig& found, const ModelConfig& model) {
-  LoraConfig theirs = found;
-  std::vector<std::pair<std::string, std::string>> different;  // key, value of the adapter
-  DeckKeys mine, other;
-  visit(mine);
-  theirs.visit(other);
-  for (const DeckKeys::Key& key : mine.keys()) {
-    const std::string name = key.full_name(), value = other.find(name)->print();
-    const bool given = deck.given(name);
-    const bool own = std::ranges::find(own_keys, key.name) != own_keys.end();
-    const bool ordered = key.name == "rank_pattern" || key.name == "alpha_pattern";  // the first match counts
-    if (key.name == "path" || (given && own)) continue;
-    if (!given) {
-      if (!takes(key, value)) {
-        return deck.fail("lora.path",
-                         fmt::format("the {} of its adapter_config.json cannot be written in a deck, whose "
-                                     "regular expressions have no commas and blanks: {}",
-                                     key.name, value));
-      }
-      deck.set(name, Origin::automatic, "lora.path");
-    } else if (deck.sound({name}) &&
-               (ordered ? key.print() != value : sorted_items(key.print()) != sorted_items(value))) {
-      different.emplace_back(name, value.empty() ? "none" : value);
-    }
-  }
-  if (different.empty() || same_choice(*this, found, model)) return;
-  for (const auto& [name, value] : different) {
-    deck.fail(name, fmt::format("the adapter in lora.path has {}: give the same or remove the key", value));
-  }
-}
-
-/// Runs from before this key existed trained the two as one.
-void LoraConfig::resolve_tying(DeckLoader& deck, const ModelConfig& model, bool recorded) {
-  const char* key = "lora.ensure_weight_tying";
-  if (!deck.given(key) && path.empty() && !recorded) {
-    LoraConfig apart = *this;
-    apart.ensure_weight_tying = false;
-    const DecoderNames names = nominal_shape(model).names;
-    const LoraPart part = choose_adapters(apart, model);
-    const bool targets = part.modules.contains(names.embedding) || part.modules.contains(names.head);
-    ensure_weight_tying = !targets && !(part.trained.contains(names.embedding + ".weight") &&
-                                        part.trained.contains(names.head + ".weight"));
-    deck.set(key, Origin::automatic, "lora.modules_to_save");
-  }
-  if (!ensure_weight_tying || !model.ties_head()) return;
-  const LoraPart part = choose_adapters(*this, model);
-  if (!part.modules.contains(nominal_shape(model).names.head)) return;
-  deck.fail(key,
-            "adapters of an embedding and of the head that is tied to it cannot be trained as one here: set it to "
-            "false, which trains an adapter of each that lora.target_modules names");
-}
-
-void LoraConfig::drop_dropout(DeckLoader& deck, const std::string& why) {
-  if (dropout != 0) deck.unused("lora.dropout", why);
-  dropout = 0;
-}
-
-void LoraConfig::resolve(DeckLoader& deck, const ModelConfig& model, bool recorded) {
-  if (!deck.given("lora.alpha") && path.empty()) {
-    alpha = 2 * static_cast<double>(rank);
-    deck.set("lora.alpha", Origin::automatic, "2 r");
-  }
-  if (!deck.sound({"model.path", "model.family", "model.n_layers", "lora.path", "lora.r", "lora.alpha",
-                   "lora.target_modules", "lora.exclude_modules", "lora.modules_to_save", "lora.layers_to_transform",
-                   "lora.layers_pattern", "lora.rank_pattern", "lora.alpha_pattern"})) {
-    return;
-  }
-  for (const auto& [module, number] : rank_pattern) {
-    if (number == std::floor(number)) continue;
-    return deck.fail("lora.rank_pattern", fmt::format("{}:{} must be a whole number", module, print_number(number)));
-  }
-  if (path.empty() && !saved_embeddings.empty()) {
-    return deck.fail("lora.saved_embeddings", "needs lora.path, in whose folder they lie");
-  }
-  resolve_tying(deck, model, recorded);
-  const LoraPart part = choose_adapters(*this, model);
-  for (const auto& [key, what] : part.errors) deck.fail("lora." + key, what);
-  for (const auto& [key, what] : part.notes) deck.note("lora." + key, what);
 }
 
 }  // namespace llmtrain

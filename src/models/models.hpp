@@ -17,9 +17,6 @@ DecoderShape nominal_shape(ModelConfig model);
 /// `trained` says what is trained; empty: everything.
 std::unique_ptr<Model> make_model(const ModelConfig& config, int64_t tokens, TrainedRule trained = {});
 
-/// Rope of a resolved config.
-Rope make_rope(const ModelConfig& config);
-
 /// Transformers' name of the family, and the defaults of its configuration class for keys that config.json omits.
 struct HuggingFaceFamily {
   enum class Windows : uint8_t {

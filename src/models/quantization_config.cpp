@@ -16,7 +16,7 @@ namespace llmtrain {
 namespace {
 
 /// A name skips the modules whose names begin with, end with or contain it, between dots. Transformers' rule is another
-/// one: hf/quantize_model.cpp.
+/// one: hf/quantized/quantize_model.cpp.
 bool is_skipped(const std::string& module, const std::string& name) {
   return ("." + module + ".").find("." + name + ".") != std::string::npos;
 }

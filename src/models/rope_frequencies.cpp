@@ -1,10 +1,10 @@
 // Inverse frequencies of rope: theta^(-2i/R), and each kind of scaling.
 
+#include "models/rope_frequencies.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
-
-#include "models/models.hpp"
 
 namespace llmtrain {
 

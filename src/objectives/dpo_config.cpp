@@ -9,7 +9,6 @@
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
-#include "objectives/preference_loss.hpp"
 
 namespace llmtrain {
 
@@ -109,11 +108,6 @@ std::vector<PreferenceLoss> DpoConfig::losses() const {
   std::vector<PreferenceLoss> all;
   for (const std::string& name : loss) all.push_back(find_loss(name).value());
   return all;
-}
-
-bool DpoConfig::uses_reference() const {
-  if (reference == "none") return false;
-  return std::ranges::any_of(losses(), [](PreferenceLoss one) { return llmtrain::uses_reference(one); });
 }
 
 }  // namespace llmtrain

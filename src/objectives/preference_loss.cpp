@@ -218,4 +218,9 @@ bool is_sorted(PreferenceLoss loss) { return loss == PreferenceLoss::aot || loss
 
 bool uses_reference(PreferenceLoss loss) { return find(loss).uses_reference; }
 
+bool DpoConfig::uses_reference() const {
+  if (reference == "none") return false;
+  return std::ranges::any_of(losses(), [](PreferenceLoss one) { return llmtrain::uses_reference(one); });
+}
+
 }  // namespace llmtrain

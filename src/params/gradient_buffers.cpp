@@ -27,13 +27,13 @@ void zero_padding(const UnitState& u, int64_t first, const Tensor& flat, Stream&
 GradientBuffers::GradientBuffers(const UnitStates& units, bool ring)
     : units_(units), has_ring_(ring), own_(static_cast<size_t>(units.size())) {
   std::vector<int64_t> elements;
-  std::vector<uint8_t> apart;
+  std::vector<uint8_t> separate;
   for (int unit = 0; unit < units.size(); ++unit) {
     Unit& own = own_[static_cast<size_t>(unit)];
-    divide(units[unit], own, apart);
+    divide(units[unit], own, separate);
     for (const Part& part : own.parts) elements.push_back(units[unit].trained() ? part.elements() : 0);
   }
-  ring_ = plan_ring(elements, apart, units.options().segment_elements);
+  ring_ = plan_ring(elements, separate, units.options().segment_elements);
   auto has_own = ring_.own.begin();
   for (Unit& own : own_) {
     for (Part& part : own.parts) part.in_ring = *has_own++ == 0 && has_ring_;
@@ -41,11 +41,11 @@ GradientBuffers::GradientBuffers(const UnitStates& units, bool ring)
 }
 
 /// Parts that are not by rows are written all the time until the reduction: they lie outside the ring.
-void GradientBuffers::divide(const UnitState& u, Unit& own, std::vector<uint8_t>& apart) const {
+void GradientBuffers::divide(const UnitState& u, Unit& own, std::vector<uint8_t>& separate) const {
   own.part_of.resize(u.segments.size());
   if (!has_ring_ || u.by_rows == 0) {
     own.parts.push_back({0, u.layout.elements()});
-    apart.push_back(u.spec.spans_backward ? 1 : 0);
+    separate.push_back(u.spec.spans_backward ? 1 : 0);
     return;
   }
   const auto rest = u.order.begin() + static_cast<ptrdiff_t>(u.by_rows);
@@ -54,7 +54,7 @@ void GradientBuffers::divide(const UnitState& u, Unit& own, std::vector<uint8_t>
     const bool by_rows = std::find(rest, u.order.end(), i) == u.order.end();
     if (by_rows || !extends) {
       own.parts.push_back({u.segments[i].first, u.segments[i].first});
-      apart.push_back(by_rows ? 0 : 1);
+      separate.push_back(by_rows ? 0 : 1);
     }
     extends = !by_rows;
     own.part_of[i] = own.parts.size() - 1;

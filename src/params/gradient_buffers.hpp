@@ -62,7 +62,7 @@ class GradientBuffers {
     bool busy = false;           ///< open or in flight
   };
 
-  void divide(const UnitState& u, Unit& own, std::vector<uint8_t>& apart) const;
+  void divide(const UnitState& u, Unit& own, std::vector<uint8_t>& separate) const;
   bool take_slot(const UnitState& u, Part& part, Stream& stream);
   void free(Part& part);
   Tensor memory(const Part& part) const;

@@ -41,7 +41,7 @@ struct ParamPolicy {
   bool whole_weights;           ///< all weights are stored; else they are gathered into a ring around their use
   bool keeps_gathered;          ///< gathered weights are kept from one update to the next
   bool own_master;              ///< fp32 compute: the stored weights are the master
-  std::vector<bool> offloaded;  ///< by kind: the planes of the state; behind them the weights in the compute dtype
+  std::vector<bool> offloaded;  ///< by kind: the planes of the state; after them the weights in the compute dtype
   bool on_disk;                 ///< offloaded kinds lie on a disk, else in host memory
   /// this rank's shard of gathered weights is stored separately from the master
   bool rounded_shard;

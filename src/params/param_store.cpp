@@ -6,7 +6,7 @@
 #include "core/activity.hpp"
 #include "kernels/elementwise.hpp"
 #include "params/initialize_units.hpp"
-#include "params/offload_transfers.hpp"
+#include "params/offload/offload_transfers.hpp"
 
 namespace llmtrain {
 

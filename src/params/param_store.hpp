@@ -48,7 +48,7 @@
 #include "kernels/quantized_matrix.hpp"
 #include "parallel/communicator.hpp"
 #include "params/gradient_reducer.hpp"
-#include "params/offload_store.hpp"
+#include "params/offload/offload_store.hpp"
 #include "params/state_store.hpp"
 #include "params/unit_gathers.hpp"
 #include "params/unit_state.hpp"

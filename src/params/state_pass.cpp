@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "params/offload_transfers.hpp"
+#include "params/offload/offload_transfers.hpp"
 #include "params/state_store.hpp"
 
 namespace llmtrain {

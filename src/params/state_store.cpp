@@ -70,11 +70,11 @@ ParamShard StateStore::shard(int unit, size_t segment) const {
   const UnitState& u = units_[unit];
   const UnitSegment& s = u.segments.at(segment);
   if (!u.trained()) {
-    const bool apart = !policy_.own_master && !u.quantized();
-    return {s.update_begin, s.update_end, s.states, {}, apart ? u.stored(s) : Tensor()};
+    const bool separate = !policy_.own_master && !u.quantized();
+    return {s.update_begin, s.update_end, s.states, {}, separate ? u.stored(s) : Tensor()};
   }
-  const bool apart = policy_.whole_weights && !policy_.own_master;
-  const Tensor weights = apart ? part_of(u.weights, s.update_begin, s.update_end) : s.rounded;
+  const bool separate = policy_.whole_weights && !policy_.own_master;
+  const Tensor weights = separate ? part_of(u.weights, s.update_begin, s.update_end) : s.rounded;
   return {s.update_begin, s.update_end, s.states, reducer_.sum(unit, segment), weights, false, &u.planes};
 }
 

@@ -4,7 +4,7 @@
 #include "core/arena.hpp"
 #include "device/device.hpp"
 #include "params/gradient_reducer.hpp"
-#include "params/offload_store.hpp"
+#include "params/offload/offload_store.hpp"
 #include "params/unit_gathers.hpp"
 #include "params/unit_state.hpp"
 

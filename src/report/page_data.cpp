@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "report/charts/metric_info.hpp"
 #include "report/html_text.hpp"
-#include "report/metric_info.hpp"
 
 namespace llmtrain {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "report/chart_plan.hpp"
+#include "report/charts/chart_plan.hpp"
 
 namespace llmtrain {
 

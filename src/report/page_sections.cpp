@@ -9,8 +9,8 @@
 #include <map>
 
 #include "core/number_text.hpp"
+#include "report/charts/metric_info.hpp"
 #include "report/html_text.hpp"
-#include "report/metric_info.hpp"
 
 namespace llmtrain {
 namespace {

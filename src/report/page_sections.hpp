@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "report/chart_plan.hpp"
+#include "report/charts/chart_plan.hpp"
 #include "report/run_reader.hpp"
 
 namespace llmtrain {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "report/metric_info.hpp"
+#include "report/charts/metric_info.hpp"
 #include "report/run_reader.hpp"
 
 namespace llmtrain {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "report/followed_file.hpp"
+#include "report/dashboard/followed_file.hpp"
 #include "report/metrics_lines.hpp"
 #include "report/printed_deck.hpp"
 

@@ -33,10 +33,22 @@ class RewardFunction {
   virtual int64_t take_unscored() { return 0; }
 };
 
-/// Scores: exact and regex 1 or 0; number 1 or 0 by value; length 0 up to N tokens, then falling linearly to -1 at 2 N
-/// and more (the soft punishment of overlong answers of DAPO, Yu et al. 2025, with a buffer of N tokens). A command is
-/// started here; `time_limit` is that of each batch. Not for Kind::model.
+/// Makes the function of this kind. To add one, add a name to RewardSpec::Kind, a file with a class, and a line in
+/// reward_function.cpp. Scores: exact and regex 1 or 0; number 1 or 0 by value; length 0 up to N tokens, then falling
+/// linearly to -1 at 2 N and more (the soft punishment of overlong answers of DAPO, Yu et al. 2025, with a buffer of N
+/// tokens). A command is started here; `time_limit` is that of each batch. Not for Kind::model.
 std::unique_ptr<RewardFunction> make_reward_function(const RewardSpec& spec, Duration time_limit);
+
+std::unique_ptr<RewardFunction> make_exact_reward(const std::string& column);
+std::unique_ptr<RewardFunction> make_number_reward(const std::string& column);
+std::unique_ptr<RewardFunction> make_regex_reward(const std::string& pattern);
+std::unique_ptr<RewardFunction> make_length_reward(int64_t length);
+/// Starts the program, which runs until the function ends: `command` is its name, found in PATH, and its arguments,
+/// separated by white space. For each row it gets a line {"prompt": "...", "completion": "...", "ended": true,
+/// "columns": {...}} and writes a line, a number or {"reward": number}, in this order; it must flush its output. Its
+/// stderr is passed on to that of this process while it scores. Throws UserError(missing_input) if it cannot be
+/// started.
+std::unique_ptr<RewardFunction> make_command_reward(const std::string& command, Duration time_limit);
 
 /// Throws UserError(bad_content) if a row with these columns, JSON text of an object, cannot be scored.
 void check_reward_columns(const RewardSpec& spec, std::string_view columns);

@@ -322,17 +322,17 @@ void Rollouts::restore(const std::string& bytes, int64_t step, const std::string
         take(message, sequences.emplace_back());
         check(sequences.back());
       }
-      LLMTRAIN_CHECK(iteration.front() == batches_.iteration_of(step), "it is of another iteration");
+      LLMTRAIN_CHECK(iteration.front() == batches_.iteration_of(step), "it belongs to another iteration");
       const auto of_rewards = static_cast<std::ptrdiff_t>(rewards_.metrics().size());
       if (metric_values.size() + 1 == metrics().size() && rewards_.metrics().back().name == unscorable_metric) {
         metric_values.insert(metric_values.begin() + of_rewards - 1, 0);  // of a version that refused such completions
       }
       LLMTRAIN_CHECK(metric_values.size() == metrics().size(), "metrics are missing");
-      LLMTRAIN_CHECK(std::ssize(sequences) == parts_.shape.of_iteration(), "the number of sequences is another one");
+      LLMTRAIN_CHECK(std::ssize(sequences) == parts_.shape.of_iteration(), "its number of sequences differs");
     }
-    LLMTRAIN_CHECK(message.at_end(), "it goes on behind its end");
+    LLMTRAIN_CHECK(message.at_end(), "it has trailing bytes");
   } catch (const Error& error) {
-    throw UserError(ExitCode::bad_content, fmt::format("{}: it is no rollout of this deck: {}", source, error.what()));
+    throw UserError(ExitCode::bad_content, fmt::format("{}: not a rollout of this deck: {}", source, error.what()));
   }
   made_ = -1;
   parts_.method->restore(state);

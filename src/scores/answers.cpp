@@ -6,12 +6,15 @@
 #include "scores/ngrams.hpp"
 #include "scores/text_metric.hpp"
 #include "text/chat/jinja/python_text.hpp"
+#include "text/unicode/unicode.hpp"
 
 namespace llmtrain {
 
 namespace {
 
-bool is_ascii_punctuation(char32_t c) { return c > ' ' && c < 0x7F && !jinja::is_alphanumeric(c); }
+bool is_alphanumeric(char32_t c) { return is_in_class(c, char_class::letter | char_class::number); }
+
+bool is_ascii_punctuation(char32_t c) { return c > ' ' && c < 0x7F && !is_alphanumeric(c); }
 
 /// Lower case without ASCII's punctuation and the words a, an, the.
 std::string normalize_answer(const std::string& answer) {
@@ -24,7 +27,7 @@ std::string normalize_answer(const std::string& answer) {
   for (size_t i = 0; i < lower.size();) {
     const char32_t c = next_code_point(lower, i);
     if (is_ascii_punctuation(c)) continue;
-    if (jinja::is_alphanumeric(c)) {
+    if (is_alphanumeric(c)) {
       append_code_point(word, c);
       continue;
     }

@@ -13,9 +13,9 @@
 #include "core/files/json_node.hpp"
 #include "core/parallel_for.hpp"
 #include "hf/model_folder.hpp"
-#include "hf/read_slice.hpp"
+#include "hf/weights/read_slice.hpp"
 #include "scores/text_encoder.hpp"
-#include "text/files/tokenizer_files.hpp"
+#include "text/load_tokenizer.hpp"
 
 namespace llmtrain {
 

@@ -7,6 +7,7 @@
 
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
+#include "core/find_entry.hpp"
 #include "scores/text_metric.hpp"
 
 namespace llmtrain {
@@ -33,8 +34,7 @@ constexpr std::array metrics = {
 std::span<const TextMetricEntry> text_metrics() { return metrics; }
 
 const TextMetricEntry* find_text_metric(std::string_view name) {
-  const auto found = std::ranges::find(metrics, name, &TextMetricEntry::name);
-  return found == metrics.end() ? nullptr : &*found;
+  return find_entry(metrics, name, &TextMetricEntry::name);
 }
 
 std::vector<std::string> text_metric_names(const std::vector<std::string>& wanted) {

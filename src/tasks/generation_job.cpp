@@ -17,7 +17,7 @@
 #include "core/files/file_handle.hpp"
 #include "core/files/json_reader.hpp"
 #include "core/number_text.hpp"
-#include "data/tokenize/dataset_tokenizer.hpp"
+#include "data/tokenize/open_tokenizer.hpp"
 #include "hf/adapters/adapter_config.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "parallel/local_communicator.hpp"
@@ -168,7 +168,7 @@ void print_opening(RunLog& log, const Job& job, const GenerationTask& task, cons
 
 void print_report(RunLog& log, const GenerationReport& report, double seconds, int64_t earlier) {
   log.print("");
-  if (earlier > 0) log.print(fmt::format("{} there already", counted(earlier, "row")));
+  if (earlier > 0) log.print(fmt::format("{} already written", counted(earlier, "row")));
   log.print(fmt::format("{}, {}, {:.3g} s ({} tokens/s); {} reached max_new_tokens", counted(report.rows, "row"),
                         counted(report.tokens, "token"), seconds,
                         count_text(static_cast<int64_t>(static_cast<double>(report.tokens) / std::max(seconds, 1e-9))),
@@ -253,7 +253,7 @@ void check_generation(Config& checked) {
   for (int64_t number = 0; number < prompts.size(); ++number) truncated += prompts.read(number).dropped > 0 ? 1 : 0;
   if (truncated == 0) return;
   checked.notes.push_back(
-      fmt::format("generate.overflow: {} longer than batch.sequence_length allows; the beginning will be left out",
+      fmt::format("generate.overflow: {} longer than batch.sequence_length allows; the beginning will be cut off",
                   counted(truncated, "prompt")));
 }
 

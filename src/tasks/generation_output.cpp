@@ -18,7 +18,7 @@ void GenerationOutput::require_new(const std::string& path) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return;
   throw UserError(ExitCode::cannot_create,
-                  fmt::format("{}: the file exists and is not of this run. Choose another generate.output, move it "
+                  fmt::format("{}: the file exists and belongs to another run. Choose another generate.output, move it "
                               "away, or give run.overwrite=true to replace it",
                               path));
 }

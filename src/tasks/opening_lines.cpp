@@ -88,7 +88,7 @@ void warn_of_rows(RunLog& log, const Dataset& data) {
   const RowCounts& rows = data.train->info().rows;
   for (const std::string& warning : data.warnings) log.warn(warning);
   if (rows.used > 0 && rows.used < few_rows) {
-    log.warn(fmt::format("{} rows are few: a model learns them by heart", count_text(rows.used)));
+    log.warn(fmt::format("{} rows are few: a model memorises them", count_text(rows.used)));
   }
   if (10 * rows.duplicates > rows.used) {
     log.warn(fmt::format("{} of {} rows repeat an earlier one: remove them", count_text(rows.duplicates),

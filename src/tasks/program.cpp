@@ -10,7 +10,7 @@
 #include "metrics/console.hpp"
 #include "models/models.hpp"
 #include "parallel/job/cancellable_work.hpp"
-#include "params/offload_file.hpp"
+#include "params/offload/offload_file.hpp"
 #include "tasks/estimation.hpp"
 #include "tasks/score_parts.hpp"
 #include "tasks/tasks.hpp"

@@ -1,7 +1,7 @@
 #include "tasks/stop_tokens.hpp"
 
 #include "core/message.hpp"
-#include "hf/config_json.hpp"
+#include "hf/config/config_json.hpp"
 #include "hf/export.hpp"
 #include "parallel/job/runtime.hpp"
 #include "text/chat/chat_export.hpp"

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/activity.hpp"
-#include "data/tokenize/named_tokenizer.hpp"
+#include "data/tokenize/open_tokenizer.hpp"
 #include "tasks/tasks.hpp"
 
 namespace llmtrain {

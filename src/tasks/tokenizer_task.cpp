@@ -2,7 +2,7 @@
 
 #include "core/activity.hpp"
 #include "data/dataset.hpp"
-#include "data/tokenize/trained_tokenizer.hpp"
+#include "data/tokenize/train_tokenizer.hpp"
 #include "tasks/job_opening.hpp"
 
 namespace llmtrain {

@@ -12,7 +12,7 @@
 #include "evaluation/evaluate.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/matmul.hpp"
-#include "params/offload_file.hpp"
+#include "params/offload/offload_file.hpp"
 #include "tasks/job_opening.hpp"
 #include "tasks/opening_lines.hpp"
 #include "tasks/precomputed.hpp"
@@ -143,7 +143,7 @@ std::unique_ptr<DashboardProcess> start_dashboard(RunLog& log, const Config& con
   if (dashboard->problem().empty()) {
     log.print("dashboard  " + dashboard->text());
   } else {
-    log.warn(fmt::format("{}: the run goes on without a dashboard: {}", config.provenance.where("dashboard.port"),
+    log.warn(fmt::format("{}: the run continues without a dashboard: {}", config.provenance.where("dashboard.port"),
                          dashboard->problem()));
   }
   return dashboard;
@@ -283,8 +283,8 @@ std::unique_ptr<RankPlan> plan_training(const Config& config, const Dataset& dat
   // As make_checked_plan() does, where there is a limit; without one the weights are assumed to fit.
   const bool keeps_gathered = gathers_often(config, position.size);
   std::unique_ptr<TrainingPlan> plan = make_training_plan(config, data, position, keeps_gathered);
-  const int64_t beside = device_context_bytes(position.node_size) + matmul_workspace_bytes() - between_starts;
-  if (keeps_gathered && config.memory.limit > 0 && plan->arena.bytes() + beside > config.memory.limit) {
+  const int64_t outside_plan = device_context_bytes(position.node_size) + matmul_workspace_bytes() - between_starts;
+  if (keeps_gathered && config.memory.limit > 0 && plan->arena.bytes() + outside_plan > config.memory.limit) {
     plan = make_training_plan(config, data, position);
   }
   return std::make_unique<TrainingRankPlan>(std::move(plan));
@@ -343,8 +343,8 @@ int run_training(Job& job) {
   read_export_files(options, config, data, communicator);
   options.at_interval = [&] {
     if (dashboard && dashboard->has_ended())
-      log.warn(
-          fmt::format("the dashboard has ended ({}/dashboard.log); the run goes on without", config.run.directory()));
+      log.warn(fmt::format("the dashboard has ended ({}/dashboard.log); the run continues without it",
+                           config.run.directory()));
   };
   options.checkpoints.attention = attention;
   options.checkpoints.products = product_library();

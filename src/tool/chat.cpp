@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/terminal.hpp"
-#include "data/tokenize/named_tokenizer.hpp"
+#include "data/tokenize/open_tokenizer.hpp"
 #include "text/chat/chat_encoder.hpp"
 #include "tool/conversation_options.hpp"
 #include "tool/encoded_rows.hpp"

@@ -16,7 +16,7 @@
 #include "data/dataset.hpp"
 #include "hf/gguf/export_gguf.hpp"
 #include "hf/model_folder.hpp"
-#include "text/files/tokenizer_files.hpp"
+#include "text/load_tokenizer.hpp"
 #include "tool/loaded_model.hpp"
 #include "tool/tool.hpp"
 #include "train/checkpoint_model.hpp"

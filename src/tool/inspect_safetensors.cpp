@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "core/files/json_reader.hpp"
-#include "hf/safetensors.hpp"
+#include "hf/weights/safetensors.hpp"
 #include "tool/inspect.hpp"
 
 namespace llmtrain {

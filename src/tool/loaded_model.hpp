@@ -9,7 +9,7 @@
 
 #include "core/arena.hpp"
 #include "device/device.hpp"
-#include "hf/config_json.hpp"
+#include "hf/config/config_json.hpp"
 #include "kernels/workspace.hpp"
 #include "models/models.hpp"
 #include "parallel/communicator.hpp"

@@ -16,7 +16,7 @@
 #include "data/files/input_kind.hpp"
 #include "data/files/token_file.hpp"
 #include "data/quality/chat_lint.hpp"
-#include "data/tokenize/named_tokenizer.hpp"
+#include "data/tokenize/open_tokenizer.hpp"
 #include "data/tokenize/tokenize.hpp"
 #include "parallel/local_communicator.hpp"
 #include "tool/conversation_options.hpp"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "report/plots.hpp"
+#include "report/charts/plots.hpp"
 #include "report/run_reader.hpp"
 #include "tool/tool.hpp"
 

@@ -19,7 +19,6 @@
 #include "data/progress.hpp"
 #include "data/stream/sample_order.hpp"
 #include "tool/output_file.hpp"
-#include "tool/terminal_report.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {

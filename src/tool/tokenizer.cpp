@@ -16,7 +16,7 @@
 #include "core/files/file_handle.hpp"
 #include "core/files/json_reader.hpp"
 #include "core/utf8.hpp"
-#include "data/tokenize/named_tokenizer.hpp"
+#include "data/tokenize/open_tokenizer.hpp"
 #include "text/encode_stream.hpp"
 #include "tool/tool.hpp"
 

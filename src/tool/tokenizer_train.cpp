@@ -11,9 +11,8 @@
 #include "core/deck/suggestion.hpp"
 #include "core/files/file_handle.hpp"
 #include "data/files/input_kind.hpp"
-#include "data/tokenize/trained_tokenizer.hpp"
+#include "data/tokenize/train_tokenizer.hpp"
 #include "parallel/local_communicator.hpp"
-#include "tool/terminal_report.hpp"
 #include "tool/tool.hpp"
 #include "tool/work_folder.hpp"
 

@@ -163,6 +163,12 @@ std::string RowOptions::command() const {
   return text;
 }
 
+ProgressReport terminal_report() {
+  return [](const std::string& line) {
+    if (!line.ends_with(" %")) std::cerr << without_controls(line) << '\n';
+  };
+}
+
 void print_warnings(const std::vector<std::string>& warnings) {
   for (const std::string& warning : warnings) std::cerr << "warning: " << without_controls(warning) << '\n';
 }

@@ -8,7 +8,8 @@
 
 #include "core/deck/deck_value.hpp"
 #include "data/files/text_source.hpp"
-#include "hf/safetensors.hpp"
+#include "data/progress.hpp"
+#include "hf/weights/safetensors.hpp"
 
 namespace llmtrain {
 
@@ -49,6 +50,8 @@ int run_tool(int argc, const char* const* argv);
 [[noreturn]] void refuse_command_line(const std::string& what);
 /// Refuses an output that is the folder of the model that is read, whose files it would replace.
 void require_other_folder(const std::string& model, const std::string& output);
+/// Prints lines on the standard error stream, but those of progress, "what: 40 %".
+ProgressReport terminal_report();
 /// Prints warnings on the standard error stream, each as "warning: ...".
 void print_warnings(const std::vector<std::string>& warnings);
 /// Parses --document-separator like the deck's data.document_separator.

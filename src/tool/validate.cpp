@@ -13,7 +13,7 @@
 #include "data/files/input_kind.hpp"
 #include "data/quality/conversation_report.hpp"
 #include "data/quality/data_report.hpp"
-#include "data/tokenize/named_tokenizer.hpp"
+#include "data/tokenize/open_tokenizer.hpp"
 #include "parallel/job/launcher.hpp"
 #include "parallel/local_communicator.hpp"
 #include "tool/conversation_options.hpp"

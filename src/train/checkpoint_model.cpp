@@ -6,7 +6,7 @@
 #include "checkpoint/checkpoint_folder.hpp"
 #include "checkpoint/checkpoint_reader.hpp"
 #include "core/files/folder_handle.hpp"
-#include "text/files/tokenizer_files.hpp"
+#include "text/load_tokenizer.hpp"
 #include "train/config/load_config.hpp"
 
 namespace llmtrain {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "checkpoint/manifest.hpp"
-#include "hf/config_json.hpp"
+#include "hf/config/config_json.hpp"
 #include "models/lora_config.hpp"
 #include "models/quantization_config.hpp"
 #include "parallel/communicator.hpp"

@@ -11,10 +11,10 @@
 #include "core/activity.hpp"
 #include "core/clock.hpp"
 #include "hf/adapters/merge.hpp"
-#include "hf/folder_values.hpp"
-#include "hf/slice_writer.hpp"
+#include "hf/weights/folder_values.hpp"
+#include "hf/weights/slice_writer.hpp"
 #include "parallel/job/cancellable_work.hpp"
-#include "text/files/tokenizer_files.hpp"
+#include "text/load_tokenizer.hpp"
 
 namespace llmtrain {
 namespace {

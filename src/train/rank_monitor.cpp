@@ -75,7 +75,7 @@ std::vector<std::string> node_names(const std::vector<Place>& places) {
   return names;
 }
 
-/// A rank's times as bytes, and the values of its node behind them, a line each.
+/// A rank's times as bytes, and the values of its node after them, a line each.
 std::string pack(const RankTimes& times, const std::string& node, const std::vector<NamedValue>& values) {
   std::string text(sizeof(RankTimes), '\0');
   std::memcpy(text.data(), &times, sizeof(RankTimes));

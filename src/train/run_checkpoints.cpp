@@ -10,7 +10,7 @@
 #include "core/clock.hpp"
 #include "core/files/file_handle.hpp"
 #include "core/files/folder_handle.hpp"
-#include "text/files/tokenizer_files.hpp"
+#include "text/load_tokenizer.hpp"
 #include "train/run/version.hpp"
 #include "train/step_hook.hpp"
 

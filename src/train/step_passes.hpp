@@ -30,7 +30,7 @@ class StepPasses {
   int64_t processed() const;  ///< StepRecord::processed
   /// Runs the prepared step: gradients, and the objective's sums. `step`: that of the run, from 0.
   void run(int64_t step, PhaseClock& clock);
-  const StepRecord::Own& own() const { return own_; }  ///< of the last step that ran
+  const StepRecord::RankWork& own() const { return own_; }  ///< of the last step that ran
   const PassGraphs& graphs() const { return graphs_; }
 
  private:
@@ -49,7 +49,7 @@ class StepPasses {
   int64_t count_ = 0;
   std::vector<int64_t> local_micro_batches_;  ///< micro-batches of this rank, in the order of the rounds
   size_t next_local_ = 0;
-  StepRecord::Own own_;
+  StepRecord::RankWork own_;
 };
 
 }  // namespace llmtrain

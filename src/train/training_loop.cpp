@@ -211,7 +211,7 @@ int64_t TrainingLoop::finish(int64_t stop) {
   }
   if (const int64_t bytes = memory_.unplanned_bytes(); bytes > 0) {
     run_.log.warn(
-        fmt::format("kernels needed {} of temporary memory beside the plan, which `--estimate` does not show: "
+        fmt::format("kernels needed {} of temporary memory beyond the plan, which `--estimate` does not show: "
                     "please report the deck",
                     bytes_text(static_cast<double>(bytes))));
   }

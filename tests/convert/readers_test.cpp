@@ -96,10 +96,10 @@ TEST(SettingsReaders, PythonIsLiteral) {
 TEST(SettingsReaders, PythonValuesThatAreNoLiteralsAreUnreadable) {
   for (const std::string text :
        {"'ft-' + str(time.time())", "[i for i in y]", "lambda: 1", "a[0]", "not y", "{**y}", "f(*y)", "1e999"}) {
-    const SettingValue root = read_python_settings("\nx = " + text + "\nz = 2 ** 3 ** 2 * -2 ** 1\n", "f");
+    const SettingValue root = read_python_settings("\nx = " + text + "\nz = 2 * -3 * 4\n", "f");
     ASSERT_TRUE(root.find("x")->is(Kind::unreadable)) << text;
     EXPECT_THAT(root.find("x")->text, HasSubstr("f:2: ")) << text;
-    EXPECT_EQ(root.find("z")->integer(), -1024) << "the next line is read";
+    EXPECT_EQ(root.find("z")->integer(), -24) << "the next line is read";
   }
 }
 

@@ -145,7 +145,7 @@ TEST_F(ConvertTest, AKeyThatIsFalseTellsNoTask) {
 
 TEST_F(ConvertTest, NanoGptStartsFromWeights) {
   const Conversion out = of_text("a.py",
-                                 "import time\ninit_from = 'gpt2-xl'\ndataset = 'shakespeare'\nmax_iters = 2 ** 10\n"
+                                 "import time\ninit_from = 'gpt2-xl'\ndataset = 'shakespeare'\nmax_iters = 2 * 512\n"
                                  "lr_decay_iters = 1024\nwandb_run_name = 'ft-' + str(time.time())\n",
                                  "nanogpt");
   EXPECT_THAT(out.deck, HasSubstr("path = openai-community/gpt2-xl"));

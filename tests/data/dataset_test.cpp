@@ -11,6 +11,7 @@
 #include <random>
 
 #include "corpus/stories.hpp"
+#include "data/files/cache_folder.hpp"
 #include "data/files/text_source.hpp"
 #include "data_files.hpp"
 #include "dataset_fixture.hpp"

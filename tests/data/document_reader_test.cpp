@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include "data/files/input_kind.hpp"
 #include "data_files.hpp"
 
 namespace llmtrain {

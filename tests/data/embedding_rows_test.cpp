@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "data/dataset_fixture.hpp"
-#include "text/files/tokenizer_files.hpp"
+#include "text/load_tokenizer.hpp"
 #include "text/tokens_beyond_embedding.hpp"
 
 namespace llmtrain {

@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "data/formats/encode_documents.hpp"
-#include "data/tokenize/named_tokenizer.hpp"
+#include "data/tokenize/open_tokenizer.hpp"
 #include "data_files.hpp"
 
 namespace llmtrain {

@@ -8,7 +8,7 @@
 
 #include "core/files/file_handle.hpp"
 #include "data/formats/encode_documents.hpp"
-#include "data/tokenize/named_tokenizer.hpp"
+#include "data/tokenize/open_tokenizer.hpp"
 #include "dataset_fixture.hpp"
 #include "memory_tokens.hpp"
 #include "text/chat/chat_encoder.hpp"

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/files/document_reader.hpp"
+#include "data/files/input_kind.hpp"
 #include "data/files/jsonl.hpp"
 #include "dataset_fixture.hpp"
 

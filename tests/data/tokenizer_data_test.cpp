@@ -5,7 +5,7 @@
 
 #include "corpus/stories.hpp"
 #include "dataset_fixture.hpp"
-#include "text/files/tokenizer_files.hpp"
+#include "text/load_tokenizer.hpp"
 
 namespace llmtrain {
 namespace {

@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "data/files/input_kind.hpp"
 #include "data_files.hpp"
 #include "parallel/local_communicator.hpp"
 #include "text/split/stream_splitter.hpp"

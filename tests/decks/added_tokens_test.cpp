@@ -13,7 +13,7 @@
 
 #include "decks/program.hpp"
 #include "harness/temporary_folder.hpp"
-#include "text/files/tokenizer_files.hpp"
+#include "text/load_tokenizer.hpp"
 
 namespace llmtrain::test {
 namespace {

@@ -130,7 +130,7 @@ TEST_F(Generation, GoesOnAfterTheLastCompleteRow) {
   cut(third + 17);
   again({}, 2);
   EXPECT_EQ(text(), bytes);
-  EXPECT_THAT(outcome.output, HasSubstr("3 rows there already"));
+  EXPECT_THAT(outcome.output, HasSubstr("3 rows already written"));
   EXPECT_THAT(outcome.output, HasSubstr("13 rows, "));
   again({});
   EXPECT_THAT(outcome.output, HasSubstr("this run is finished"));
@@ -180,7 +180,7 @@ TEST_F(Generation, RefusesToGoOnAfterRowsThatAreNotItsOwn) {
   write_file(model / "model.safetensors", weights);
   again(deck, 2);
   EXPECT_EQ(text(), bytes) << "control: nothing has changed";
-  EXPECT_THAT(outcome.output, HasSubstr("1 row there already"));
+  EXPECT_THAT(outcome.output, HasSubstr("1 row already written"));
 }
 
 TEST_F(Generation, StopsWhenAskedAndGoesOn) {

@@ -18,8 +18,8 @@
 #include "data/files/token_file.hpp"
 #include "data/sample_rules.hpp"
 #include "fuzz/targets.hpp"
-#include "hf/safetensors.hpp"
-#include "hf/weight_index.hpp"
+#include "hf/weights/safetensors.hpp"
+#include "hf/weights/weight_index.hpp"
 
 namespace llmtrain::fuzz {
 namespace {

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "hf/config_json.hpp"
+#include "hf/config/config_json.hpp"
 #include "hf/files.hpp"
 #include "models/models.hpp"
 

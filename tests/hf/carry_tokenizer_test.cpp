@@ -8,7 +8,7 @@
 
 #include "harness/temporary_folder.hpp"
 #include "hf/export.hpp"
-#include "text/files/tokenizer_files.hpp"
+#include "text/load_tokenizer.hpp"
 
 namespace llmtrain {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <map>
 
-#include "hf/config_json.hpp"
+#include "hf/config/config_json.hpp"
 #include "hf/files.hpp"
 #include "models/models.hpp"
 

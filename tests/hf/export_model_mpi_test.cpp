@@ -10,8 +10,8 @@
 
 #include "hf/export.hpp"
 #include "hf/files.hpp"
-#include "hf/load_weights.hpp"
 #include "hf/model_files.hpp"
+#include "hf/weights/load_weights.hpp"
 
 namespace llmtrain {
 namespace {

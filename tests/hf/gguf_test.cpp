@@ -15,7 +15,7 @@
 #include "hf/gguf/gguf_model.hpp"
 #include "hf/gguf/gguf_vocabulary.hpp"
 #include "hf/model_files.hpp"
-#include "hf/read_slice.hpp"
+#include "hf/weights/read_slice.hpp"
 
 namespace llmtrain {
 namespace {

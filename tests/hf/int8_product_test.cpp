@@ -3,7 +3,7 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "hf/weight_index.hpp"
+#include "hf/weights/weight_index.hpp"
 #include "kernels/kernel_test.hpp"
 #include "kernels/matmul.hpp"
 

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "hf/files.hpp"
-#include "hf/load_weights.hpp"
 #include "hf/model_files.hpp"
+#include "hf/weights/load_weights.hpp"
 
 namespace llmtrain {
 namespace {

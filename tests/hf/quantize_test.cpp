@@ -11,7 +11,7 @@
 #include <stdexcept>
 
 #include "core/dtype.hpp"
-#include "hf/weight_index.hpp"
+#include "hf/weights/weight_index.hpp"
 #include "kernels/dynamic_map.hpp"
 
 namespace llmtrain {

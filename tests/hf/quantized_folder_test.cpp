@@ -5,9 +5,9 @@
 #include <gtest/gtest.h>
 
 #include "hf/quantized/quantize_model.hpp"
-#include "hf/quantized/quantized_tensors.hpp"
 #include "hf/quantized/read_quantized.hpp"
 #include "hf/quantized_folders.hpp"
+#include "hf/weights/weight_index.hpp"
 
 namespace llmtrain::test {
 namespace {

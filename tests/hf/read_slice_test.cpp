@@ -1,4 +1,4 @@
-#include "hf/read_slice.hpp"
+#include "hf/weights/read_slice.hpp"
 
 #include <gtest/gtest.h>
 

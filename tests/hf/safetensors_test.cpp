@@ -1,6 +1,6 @@
 // Attacks: each damaged file with the valid one that it was made from.
 
-#include "hf/safetensors.hpp"
+#include "hf/weights/safetensors.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -11,7 +11,7 @@
 #include "harness/peak_memory.hpp"
 #include "hf/convert.hpp"
 #include "hf/files.hpp"
-#include "hf/safetensors_writer.hpp"
+#include "hf/weights/safetensors_writer.hpp"
 
 namespace llmtrain {
 namespace {

@@ -1,6 +1,6 @@
 // Names of tensors with the components that other programs' wrappers add.
 
-#include "hf/stored_names.hpp"
+#include "hf/weights/stored_names.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // An index whose names point outside the folder, with a valid one.
 
-#include "hf/weight_index.hpp"
+#include "hf/weights/weight_index.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-#include "params/offload_file.hpp"
+#include "params/offload/offload_file.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -13,8 +13,8 @@
 
 #include "core/error.hpp"
 #include "harness/temporary_folder.hpp"
-#include "params/offload_ahead.hpp"
-#include "params/offload_ring.hpp"
+#include "params/offload/offload_ahead.hpp"
+#include "params/offload/offload_ring.hpp"
 
 namespace llmtrain {
 namespace {

@@ -8,9 +8,9 @@
 namespace llmtrain {
 namespace {
 
-RingPlan plan(std::vector<int64_t> elements, std::vector<uint8_t> apart = {}) {
-  apart.resize(elements.size());
-  return plan_ring(elements, apart);
+RingPlan plan(std::vector<int64_t> elements, std::vector<uint8_t> separate = {}) {
+  separate.resize(elements.size());
+  return plan_ring(elements, separate);
 }
 
 TEST(UnitRing, SecondSlotTakesTheLargestUnitOfASmallPair) {

@@ -15,7 +15,7 @@
 #include "core/error.hpp"
 #include "harness/temporary_folder.hpp"
 #include "report/assets.hpp"
-#include "report/chart_plan.hpp"
+#include "report/charts/chart_plan.hpp"
 #include "report/comparison.hpp"
 #include "report/html_text.hpp"
 #include "report/run_facts.hpp"

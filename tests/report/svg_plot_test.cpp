@@ -6,7 +6,7 @@
 #include <limits>
 #include <sstream>
 
-#include "report/plot_content.hpp"
+#include "report/charts/plot_content.hpp"
 
 namespace llmtrain {
 namespace {

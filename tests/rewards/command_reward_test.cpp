@@ -1,7 +1,5 @@
 // command: rewards: what a program reads and writes, and that each way in which it can go wrong is an error that names
 // it, soon, without a process left behind. The program is tests/rewards/score_length.sh.
-#include "rewards/command_reward.hpp"
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -17,6 +15,7 @@
 #include <thread>
 
 #include "core/error.hpp"
+#include "rewards/reward_function.hpp"
 
 namespace llmtrain {
 namespace {

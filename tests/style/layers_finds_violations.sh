@@ -33,4 +33,22 @@ plant src/parallel/a.cpp '#include <Kokkos_Core.hpp>' 'Kokkos and oneDNN'
 plant src/device/device.cpp '#include <cuda_runtime.h>' 'CUDA belongs'
 plant src/core/error.cpp '#include <nvtx3/nvToolsExt.h>' 'CUDA belongs'
 plant src/text/a.cpp '#include <mpi.h>' 'MPI belongs'
+# A circle of three modules, which headers and sources close together; an include that leads nowhere back is none.
+printf '#include "text/b.hpp"\n' >"$tree/src/text/a.hpp"
+printf '#include "text/a.hpp"\n#include "text/b.hpp"\n' >"$tree/src/text/a.cpp"
+printf '#include "text/c.hpp"\n' >"$tree/src/text/b.cpp"
+: >"$tree/src/text/b.hpp"
+: >"$tree/src/text/c.hpp"
+bash "$check" "$tree" >/dev/null || { echo "modules without a circle were refused" && exit 1; }
+plant src/text/c.hpp '#include "text/a.hpp"' 'a circle of modules: '
+plant src/text/c.cpp '#include "text/b.hpp"' 'a circle of modules: '
+# A folder of 40 files passes; 41 do not, unless it is a folder of operations or commands.
+mkdir -p "$tree/src/tool"
+for i in {1..41}; do : >"$tree/src/tool/$i.cpp"; done
+for i in {1..39}; do : >"$tree/src/device/$i.cpp"; done
+bash "$check" "$tree" >/dev/null || { echo "a folder of 40 files was refused" && exit 1; }
+: >"$tree/src/device/40.cpp"
+if output=$(bash "$check" "$tree"); then echo "a folder of 41 files passed" && exit 1; fi
+[[ $output == "src/device: 41 files"* ]] || { echo "expected a count of files, got: $output" && exit 1; }
+found=$((found + 1))
 echo "$found planted violations found"

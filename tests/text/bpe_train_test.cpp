@@ -10,7 +10,7 @@
 
 #include "core/error.hpp"
 #include "core/parallel_for.hpp"
-#include "text/files/bpe_files.hpp"
+#include "text/hf_folder/json_out.hpp"
 #include "text/pipeline/byte_level.hpp"
 #include "text/split/stream_splitter.hpp"
 #include "text/unicode/code_points.hpp"

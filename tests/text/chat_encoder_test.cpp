@@ -11,7 +11,7 @@
 
 #include "core/deck/deck.hpp"
 #include "core/error.hpp"
-#include "text/files/tokenizer_files.hpp"
+#include "text/load_tokenizer.hpp"
 
 namespace llmtrain {
 namespace {

@@ -15,7 +15,7 @@
 #include "text/chat/chat_encoder.hpp"
 #include "text/chat/chat_template.hpp"
 #include "text/chat/named_templates.hpp"
-#include "text/files/tokenizer_files.hpp"
+#include "text/load_tokenizer.hpp"
 #include "text/trl_templates.hpp"
 
 namespace llmtrain {

@@ -12,7 +12,7 @@
 #include "core/error.hpp"
 #include "text/chat/chat_encoder.hpp"
 #include "text/chat/named_templates.hpp"
-#include "text/files/tokenizer_files.hpp"
+#include "text/load_tokenizer.hpp"
 #include "text/trl_templates.hpp"
 
 namespace llmtrain {

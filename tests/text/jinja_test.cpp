@@ -42,16 +42,26 @@ TEST(Jinja, FeaturesAreThoseOfJinja2) {
       variables.emplace_back(name, value);
     }
   }
-  for (const ordered_json& golden : goldens["cases"]) {
-    ordered_json text;
-    std::string error;
+  std::string error;
+  const auto render = [&](const ordered_json& golden) {
     try {
+      error.clear();
       const ChatTemplate chat(golden[0].get<std::string>(), "template");
-      text = chat.render(conversation, variables, {false, golden_time()}).text;
+      return ordered_json(chat.render(conversation, variables, {false, golden_time()}).text);
     } catch (const UserError& raised) {
       error = raised.what();
+      return ordered_json();
     }
-    EXPECT_EQ(text, golden[1]) << golden[0] << " " << error;
+  };
+  for (const ordered_json& golden : goldens["cases"]) {
+    EXPECT_EQ(render(golden), golden[1]) << golden[0] << " " << error;
+  }
+  EXPECT_GT(goldens["left_out"].size(), 50U);
+  for (const ordered_json& golden : goldens["left_out"]) {
+    EXPECT_EQ(render(golden), nullptr) << golden[0];
+    const bool is_named =
+        error.find("is not supported") != std::string::npos || error.find("undefined") != std::string::npos;
+    EXPECT_TRUE(is_named || golden[1].is_null()) << golden[0] << " " << error;
   }
 }
 
@@ -59,10 +69,9 @@ TEST(Jinja, FeaturesAreThoseOfJinja2) {
 TEST(Jinja, WhatIsNotSupportedIsAnErrorWithItsLine) {
   Conversation conversation;
   conversation.messages = {{{"role", "user"}, {"content", "x"}}};
-  for (const char* expression : {"range(3)", "'a'.upper", "namespace(a=1)", "self", "lipsum is defined", "'a'.encode()",
-                                 "'{:{w}}'.format(1, w=3)", "'{:010,}'.format(1)", "'{:.3}'.format(2.5)",
-                                 "'\u00e9'.isidentifier()", "[1] | random", "loop", "18446744073709551616 + 1",
-                                 "18446744073709551616 % 2", "'%x' % 18446744073709551616"}) {
+  for (const char* expression :
+       {"range(3)", "'a'.upper", "namespace(a=1)", "self", "lipsum is defined", "'a'.encode()", "'{}'.format(1)",
+        "'%s' % 1", "[1] | random", "1 is upper", "loop", "18446744073709551616 + 1", "18446744073709551616 % 2"}) {
     std::string error;
     try {
       const std::string text = std::string("a\n{% for x in [1] %}{{ ") + expression + " }}{% endfor %}";
@@ -92,7 +101,7 @@ TEST(Jinja, HostileTemplatesEnd) {
       "{{ 1" + repeated("+1", 100000) + " }}",
       "{{ x" + repeated(".a", 100000) + " }}",
       "{{ " + repeated("not ", 100000) + "1 }}",
-      "{{ 1" + repeated("|abs", 100000) + " }}",
+      "{{ 1" + repeated("|string", 100000) + " }}",
       repeated("{% if 1 %}", 50000),
       repeated("{% for a in b %}", 50000),
       "{% set n = namespace(s='x') %}{% for i in range(100) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
@@ -102,23 +111,17 @@ TEST(Jinja, HostileTemplatesEnd) {
       "{% set n = namespace(s=[1]) %}{% for i in range(50) %}{% set n.s = [n.s, n.s] %}{% endfor %}{{ n.s | tojson }}",
       "{% set n = namespace(s=1) %}{% for i in range(99999) %}{% set n.s = [n.s].count %}{% endfor %}",
       "{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}",
-      "{{ 'a'.center(10 ** 9) }}",
-      "{{ '%1000000000d' % 1 }}",
       "{{ 'ab' * 1000000 is in 1 }}",
       "{% for i in range(99999) %}{{ ('ab' * 1000000).find('ba' * 900000 ~ 'c') }}{% endfor %}",
       "{% for i in range(99999) %}{{ ('a' * 1000000).rfind('b' ~ 'a' * 1000) }}{% endfor %}",
       "{{ ('a' * 1000000).replace('a', 'b' * 1000000) }}",
       "{% set l = ['a' * 1000000] * 50000 %}{{ l | sort | length }}",
-      "{% set x = 'a' * 10000000 %}{% for i in range(99999) %}{{ x is lower }}{% endfor %}",
       "{% set x = ' ' * 10000000 %}{% for i in range(99999) %}{{ x.strip() }}{% endfor %}",
-      "{% set x = 'a' * 10 ** 7 %}{% set y = 'a' * 10 ** 7 %}{% for i in range(99999) %}{{ x is sameas y }}{% endfor "
-      "%}",
       "{% set x = 'a' * 10000000 %}{{ x.startswith(('a' * 9999999 ~ 'b',) * 500000) }}",
       "{% set x = 'a' * 10000000 %}{% for i in range(99999) %}{{ messages[0][x] }}{% endfor %}",
       "{% set x = 'a' * 10000000 %}{% for i in range(99999) %}{{ x | int }}{% endfor %}",
       "{% macro m() %}{{ 1 if kwargs }}{% endmacro %}{% for i in range(99999) %}{{ m(**{'a' * 10 ** 7: 1}) }}{% endfor "
       "%}",
-      "{{ 'a' | truncate(9223372036854775807) ~ 'a'.center(9223372036854775807) }}",
       "{{ ('\n' * 1000000) | indent(10000, true, true) }}",
       "{% for i in range(99999) %}{{ strftime_now('%c' * 100) }}{% endfor %}",
       "{{ 2 ** 64 }}",
@@ -177,8 +180,7 @@ TEST(Jinja, ContentIsKnownInTheText) {
       {"{{ messages[0].content.split('b')[0] }}{{ '</a>' }}", {" <a>"}},
       {"{{ {'c': messages[0].content} | tojson }}", {"{\"c\": \" <a>b</a> \"}"}},
       {"{{ messages[0].content[1:3] }}{{ messages[0].content[3:4] }}", {"<a>"}},
-      {"{{ '%s!' % messages[0].content }}", {" <a>b</a> "}},
-      {"{{ '{}!'.format(messages[0].content) }}", {" <a>b</a> "}}};
+      {"{{ messages[0].content.title() ~ '!' }}", {" <A>B</A> "}}};
   for (const auto& [source, expected] : cases) {
     const RenderedChat chat = ChatTemplate(source, "t").render(conversation, {});
     EXPECT_EQ(parts(chat, chat.content), expected) << source << " " << chat.text;

@@ -1,11 +1,10 @@
-#include "text/files/plain_files.hpp"
-
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
 #include "harness/temporary_folder.hpp"
-#include "text/files/tokenizer_files.hpp"
+#include "text/hf_folder/json_out.hpp"
+#include "text/load_tokenizer.hpp"
 
 namespace llmtrain {
 namespace {

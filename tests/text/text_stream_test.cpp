@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "text/encode_stream.hpp"
-#include "text/files/tokenizer_files.hpp"
+#include "text/load_tokenizer.hpp"
 
 namespace llmtrain {
 namespace {

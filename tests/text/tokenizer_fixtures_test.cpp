@@ -7,7 +7,7 @@
 #include <iterator>
 #include <sstream>
 
-#include "text/files/tokenizer_files.hpp"
+#include "text/load_tokenizer.hpp"
 
 namespace llmtrain {
 namespace {

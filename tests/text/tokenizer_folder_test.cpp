@@ -11,7 +11,7 @@
 #include "core/error.hpp"
 #include "harness/temporary_folder.hpp"
 #include "text/encode_stream.hpp"
-#include "text/files/tokenizer_files.hpp"
+#include "text/load_tokenizer.hpp"
 #include "text/pipeline/pre_tokenizer.hpp"
 
 namespace llmtrain {

@@ -1,6 +1,6 @@
 #pragma once
-// Packing of matrix panels for gemm.cpp. A panel consists of 32-bit words: one fp32 number, or two bf16 numbers that
-// are neighbours along k. "j" is the other index (m for A, n for B).
+// Packing of matrix panels for gemm_run.cpp. A panel consists of 32-bit words: one fp32 number, or two bf16 numbers
+// that are neighbours along k. "j" is the other index (m for A, n for B).
 
 #include <bit>
 #include <cstdint>

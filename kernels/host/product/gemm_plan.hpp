@@ -1,5 +1,5 @@
 #pragma once
-// Division of a matrix product into tiles (gemm_plan.cpp), and the product by such a plan (gemm.cpp).
+// Division of a matrix product into tiles (gemm_plan.cpp), and the product by such a plan (gemm_run.cpp).
 
 #include <algorithm>
 #include <array>

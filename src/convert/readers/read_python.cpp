@@ -73,7 +73,7 @@ class Reader {
   SettingValue assigned_value() {
     if (token().is("=")) fail_unexpected();
     try {
-      SettingValue value = sum(1);
+      SettingValue value = product(1);
       if (token().kind != Token::Kind::newline) fail_unexpected();
       return value;
     } catch (const UserError& error) {
@@ -106,56 +106,29 @@ class Reader {
     return name;
   }
 
-  SettingValue sum(int depth) {
-    SettingValue left = product(depth);
-    while (token().is("+") || token().is("-")) {
-      const bool plus = take("+") || !take("-");
-      const SettingValue right = product(depth);
-      left = combined(left, right, plus ? "+" : "-");
-    }
-    return left;
-  }
-
+  /// A value, or a product of numbers: nanoGPT writes 5 * 8.
   SettingValue product(int depth) {
     SettingValue left = unary(depth);
-    while (token().is("*") || token().is("/")) {
-      const bool times = take("*") || !take("/");
+    while (take("*")) {
       const SettingValue right = unary(depth);
-      left = combined(left, right, times ? "*" : "/");
+      const std::optional<double> a = left.number(), b = right.number();
+      if (!left.is(Kind::number) || !right.is(Kind::number) || !a || !b) {
+        builder_.fail(right.line, "'*' of other values than numbers; write the value itself");
+      }
+      if (!std::isfinite(*a * *b)) builder_.fail(right.line, "the number is not finite");
+      left = SettingValue::scalar(Kind::number, fmt::format("{}", *a * *b), right.line);
     }
     return left;
-  }
-
-  SettingValue combined(const SettingValue& left, const SettingValue& right, std::string_view operation) const {
-    const int line = right.line;
-    const std::optional<double> a = left.number(), b = right.number();
-    if (!left.is(Kind::number) || !right.is(Kind::number) || !a || !b) {
-      builder_.fail(line, fmt::format("'{}' of other values than numbers; write the value itself", operation));
-    }
-    const double value = operation == "+"   ? *a + *b
-                         : operation == "-" ? *a - *b
-                         : operation == "*" ? *a * *b
-                         : operation == "/" ? *a / *b
-                                            : std::pow(*a, *b);
-    if (!std::isfinite(value)) builder_.fail(line, "the number is not finite");
-    return SettingValue::scalar(Kind::number, fmt::format("{}", value), line);
   }
 
   SettingValue unary(int depth) {
     const bool minus = token().is("-");
-    if (!minus && !token().is("+")) return power(depth);
+    if (!minus && !token().is("+")) return primary(depth);
     const int line = token().line;
     ++at_;
     if (token().kind != Token::Kind::number) fail_unexpected();
-    SettingValue value = power(depth);
+    SettingValue value = primary(depth);
     return SettingValue::scalar(Kind::number, (minus ? "-" : "") + value.text, line);
-  }
-
-  SettingValue power(int depth) {
-    SettingValue base = primary(depth);
-    if (!token().is("*") || !token(1).is("*")) return base;
-    at_ += 2;
-    return combined(base, unary(depth + 1), "**");
   }
 
   SettingValue primary(int depth) {
@@ -219,7 +192,7 @@ class Reader {
   SettingValue list(std::string_view closing, int depth) {
     SettingValue out = SettingValue::scalar(Kind::list, "", token().line);
     while (!take(closing)) {
-      out.items.push_back(sum(depth + 1));
+      out.items.push_back(product(depth + 1));
       if (!token().is(closing)) require(",");
     }
     return out;
@@ -227,7 +200,7 @@ class Reader {
 
   SettingValue parenthesised(int depth) {
     if (take(")")) return SettingValue::scalar(Kind::list, "", token().line);
-    SettingValue first = sum(depth + 1);
+    SettingValue first = product(depth + 1);
     if (take(")")) return first;
     require(",");
     SettingValue rest = list(")", depth);
@@ -242,7 +215,7 @@ class Reader {
       if (token().kind != Token::Kind::text) fail_unexpected();
       const std::string key = text().text;
       require(":");
-      SettingValue value = sum(depth + 1);
+      SettingValue value = product(depth + 1);
       value.line = key_line;
       builder_.add(out, key, std::move(value));
       if (!token().is("}")) require(",");
@@ -259,7 +232,7 @@ class Reader {
       const std::string argument = token().text;
       const int argument_line = token().line;
       if (named) at_ += 2;
-      SettingValue value = sum(depth + 1);
+      SettingValue value = product(depth + 1);
       if (named) {
         value.line = argument_line;
         builder_.add(out, argument, std::move(value));

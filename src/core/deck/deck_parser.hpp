@@ -70,4 +70,7 @@ std::string expand_environment(std::string_view text);
 /// Parses arguments of the form section.key=value.
 std::vector<RawKey> read_overrides(std::span<const std::string> arguments, DeckErrors& errors);
 
+/// "name = value", with a value as printed, in lines of a deck: lists break after commas, long text after a backslash.
+std::string deck_line(std::string_view name, std::string_view value);
+
 }  // namespace llmtrain

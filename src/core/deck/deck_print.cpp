@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "core/deck/deck.hpp"
-#include "core/deck/deck_line.hpp"
+#include "core/deck/deck_parser.hpp"
 #include "core/deck/suggestion.hpp"
 
 namespace llmtrain {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <iterator>
 #include <limits>
 #include <type_traits>
 #include <utility>
@@ -20,37 +19,6 @@ namespace {
   const auto line = 1 + std::count(before.begin(), before.end(), '\n');
   throw UserError(ExitCode::bad_content, fmt::format("{}:{}: byte {}: {}", source, line, byte + 1, what));
 }
-
-/// An iterator over the text that records how far the parser has come.
-class TrackedIterator {
- public:
-  using iterator_category = std::forward_iterator_tag;
-  using value_type = char;
-  using difference_type = std::ptrdiff_t;
-  using pointer = const char*;
-  using reference = const char&;
-
-  TrackedIterator() = default;
-  TrackedIterator(const char* at, const char** reached) : at_(at), reached_(reached) {}
-  reference operator*() const {
-    *reached_ = at_;
-    return *at_;
-  }
-  TrackedIterator& operator++() {
-    ++at_;
-    return *this;
-  }
-  TrackedIterator operator++(int) {
-    TrackedIterator before = *this;
-    ++at_;
-    return before;
-  }
-  bool operator==(const TrackedIterator& other) const { return at_ == other.at_; }
-
- private:
-  const char* at_ = nullptr;
-  const char** reached_ = nullptr;
-};
 
 /// A scalar in another kind of document.
 nlohmann::json take_scalar(nlohmann::json& value, const nlohmann::json*) { return std::move(value); }
@@ -113,11 +81,8 @@ void run_events(std::string_view text, JsonHandler& handler) {
   const size_t nul = text.find('\0');
   if (nul != std::string_view::npos) throw JsonError(nul, "a NUL");
   if (text.starts_with("\xEF\xBB\xBF")) throw JsonError(0, "a byte order mark: remove it");
-  const char* reached = text.data();
-  const TrackedIterator begin(text.data(), &reached), end(text.data() + text.size(), &reached);
-  if (!nlohmann::json::sax_parse(begin, end, &handler)) {
-    throw JsonError(static_cast<size_t>(reached - text.data()), handler.problem());
-  }
+  size_t read = 0;
+  if (!parse_json_text(text, handler, read)) throw JsonError(std::max<size_t>(read, 1) - 1, handler.problem());
 }
 
 std::string dumped(const nlohmann::ordered_json& value) {

@@ -3,7 +3,9 @@
 // on the heap; text, depth and number of values are bounded, and so is memory. It refuses what other readers accept
 // silently (duplicate keys, a byte order mark, NUL, bytes that are not UTF-8, anything after the document).
 
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -50,6 +52,38 @@ std::string big_integer_text(const nlohmann::ordered_json& value);
 /// Writes a document of parse_ordered_json on one line, as dump() writes it, with the digits of big integers. Bytes
 /// that are not UTF-8 are replaced.
 std::string json_text(const nlohmann::ordered_json& value);
+
+/// Iterator that tells how many bytes of the text the parser has read.
+class JsonPosition {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  JsonPosition(const char* at, size_t* read) : at_(at), read_(read) {}
+  reference operator*() const { return *at_; }
+  JsonPosition& operator++() {
+    ++at_;
+    ++*read_;
+    return *this;
+  }
+  bool operator==(const JsonPosition& other) const { return at_ == other.at_; }
+
+ private:
+  const char* at_;
+  size_t* read_;
+};
+
+/// Runs a handler of the parser's events over the text. `read` is the number of bytes that were read, at every event
+/// and afterwards. Returns false where the handler or the parser refuses the text.
+template <class Handler>
+bool parse_json_text(std::string_view text, Handler& handler, size_t& read) {
+  read = 0;
+  return nlohmann::json::sax_parse(JsonPosition(text.data(), &read), JsonPosition(text.data() + text.size(), &read),
+                                   &handler);
+}
 
 /// A handler of the parser's events, for documents too large to keep. A hook that returns fail(...) ends the parse.
 class JsonHandler : public nlohmann::json_sax<nlohmann::json> {

@@ -11,7 +11,6 @@
 #include "core/error.hpp"
 #include "core/files/content_hash.hpp"
 #include "core/files/whole_file.hpp"
-#include "data/dataset.hpp"
 
 namespace llmtrain {
 namespace {

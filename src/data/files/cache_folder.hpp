@@ -6,6 +6,8 @@
 
 namespace llmtrain {
 
+/// Returns the default folder: $XDG_CACHE_HOME/llmtrain, ~/.cache/llmtrain, or $TMPDIR/llmtrain.
+std::string default_cache_folder();
 /// Makes the folder and returns its absolute path; removes temporary files that killed jobs left there over a day ago.
 /// A read-only folder is accepted, since it can contain everything needed. Throws UserError(cannot_create).
 std::string open_cache_folder(const std::string& folder);

@@ -13,6 +13,7 @@
 #include "core/message.hpp"
 #include "corpus/stories.hpp"
 #include "data/files/cache_folder.hpp"
+#include "data/files/input_kind.hpp"
 #include "data/formats/row_format.hpp"
 #include "data/stream/mixture.hpp"
 

@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <glob.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
+#include <set>
 #include <span>
 
 #include "core/error.hpp"
@@ -13,6 +16,28 @@
 
 namespace llmtrain {
 namespace {
+
+std::vector<std::string> expand(const std::string& pattern) {
+  std::error_code error;
+  if (std::filesystem::exists(pattern, error))
+    return {pattern};  // also finds names that contain characters special in patterns
+  if (error && error != std::errc::filename_too_long) {
+    throw UserError(ExitCode::missing_input, pattern + ": " + error.message());
+  }
+  glob_t found{};
+  std::vector<std::string> paths;
+  const int status = ::glob(pattern.c_str(), GLOB_ERR | GLOB_NOSORT, nullptr, &found);
+  if (status == 0) paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  globfree(&found);
+  if (paths.empty()) {
+    const bool wild = pattern.find_first_of("*?[") != std::string::npos;
+    throw UserError(ExitCode::missing_input,
+                    pattern + (wild ? ": no file matches" : ": there is no such file") +
+                        (status == GLOB_ABORTED ? " (a folder on the way cannot be read)" : ""));
+  }
+  std::sort(paths.begin(), paths.end());  // byte order, whatever the locale
+  return paths;
+}
 
 constexpr std::string_view row_endings[] = {".jsonl", ".ndjson", ".jsonlines", ".ldjson"};
 constexpr std::string_view token_endings[] = {".h5", ".hdf5"};
@@ -373,6 +398,25 @@ void report_notes(const std::vector<InputFile>& files, const ProgressReport& rep
     }
   }
   if (notes > max_told) report(fmt::format("and {} more notes of this kind on other files", notes - max_told));
+}
+
+std::vector<InputFile> find_input_files(const std::vector<std::string>& patterns, const TextFormat& format) {
+  std::vector<InputFile> files;
+  std::set<std::string> seen;
+  for (const std::string& pattern : patterns) {
+    for (const std::string& path : expand(pattern)) {
+      std::error_code ignored;
+      const std::filesystem::path real = std::filesystem::canonical(path, ignored);
+      if (!seen.insert(ignored ? path : real.string()).second) {
+        throw UserError(ExitCode::deck, path + ": it is named twice; name each file once");
+      }
+      const FileHandle file = FileHandle::open_to_read(path);
+      InputFile input{path, path, format, InputKind::text, file.size(), file.modified()};
+      examine_input(file, input);
+      files.push_back(std::move(input));
+    }
+  }
+  return files;
 }
 
 }  // namespace llmtrain

@@ -1,6 +1,8 @@
 #pragma once
-// Detects the kind of an input file: the ending of the name or the content identifies rows, the ending everything else.
+// Finds input files and detects their kinds: the ending of the name or the content identifies rows, the ending
+// everything else.
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -8,6 +10,14 @@
 #include "data/progress.hpp"
 
 namespace llmtrain {
+
+/// Finds files in the order of `patterns`, those of one pattern sorted by name. The ending of the name, in any case,
+/// gives the kind: .h5 tokens; .jsonl, .ndjson, .jsonlines rows (of ids if the first one has input_ids, otherwise of
+/// text or of instruction data). Files of other names that hold rows are rows, too; everything else is text. The
+/// content, or a final .gz or .zst, identifies compressed files. Throws UserError for a pattern without a file, a
+/// repeated file, an empty or unreadable file, and a known but unsupported format. If the first line of a text ends
+/// with CR LF, LF in its separator means CR LF.
+std::vector<InputFile> find_input_files(const std::vector<std::string>& patterns, const TextFormat& format);
 
 /// Recognises .jsonl, .ndjson and the like, .h5, in upper or lower case.
 bool names_rows(std::string_view path);

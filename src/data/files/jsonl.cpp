@@ -267,29 +267,6 @@ class KeyHandler final : public RowHandler {
   std::vector<std::string>& keys_;
 };
 
-/// Parses a line; tells `read` how far the parser has read, which a handler that refuses a value does not know.
-class WatchedIterator {
- public:
-  using iterator_category = std::input_iterator_tag;
-  using value_type = char;
-  using difference_type = std::ptrdiff_t;
-  using pointer = const char*;
-  using reference = const char&;
-
-  WatchedIterator(const char* at, size_t* read) : at_(at), read_(read) {}
-  reference operator*() const { return *at_; }
-  WatchedIterator& operator++() {
-    ++at_;
-    ++*read_;
-    return *this;
-  }
-  bool operator==(const WatchedIterator& other) const { return at_ == other.at_; }
-
- private:
-  const char* at_;
-  size_t* read_;
-};
-
 /// The parser takes a NUL for the end of its input, and skips a byte order mark.
 void refuse_foreign_bytes(std::string_view line) {
   const size_t nul = line.find('\0');
@@ -301,9 +278,8 @@ void refuse_foreign_bytes(std::string_view line) {
 void parse_row(std::string_view line, RowHandler& handler) {
   refuse_foreign_bytes(line);
   size_t read = 0;
-  const bool parsed = nlohmann::json::sax_parse(WatchedIterator(line.data(), &read),
-                                                WatchedIterator(line.data() + line.size(), &read), &handler);
-  if (!parsed) throw RowError(handler.broken_at().value_or(std::max<size_t>(read, 1) - 1), handler.problem());
+  if (!parse_json_text(line, handler, read))
+    throw RowError(handler.broken_at().value_or(std::max<size_t>(read, 1) - 1), handler.problem());
   if (!handler.finish()) throw RowError(0, handler.problem());  // error of the row as a whole
 }
 

@@ -29,8 +29,7 @@ TaskFile read_task_file(const std::string& path) {
 
 std::vector<TaskFile> read_task_files(const std::vector<std::string>& paths, Communicator& communicator) {
   Message message;
-  throw_on_all_ranks(communicator, [&] {
-    if (communicator.rank() != 0) return;
+  on_root(communicator, [&] {
     for (const std::string& path : paths) {
       const TaskFile file = read_task_file(path);
       message.put(file.text);

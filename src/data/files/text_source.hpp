@@ -52,14 +52,6 @@ struct InputFile {
   std::vector<std::string> notes = {};  ///< notes for the user on how it is read; on the rank that looked
 };
 
-/// Finds files in the order of `patterns`, those of one pattern sorted by name. The ending of the name, in any case,
-/// gives the kind: .h5 tokens; .jsonl, .ndjson, .jsonlines rows (of ids if the first one has input_ids, otherwise of
-/// text or of instruction data). Files of other names that hold rows are rows, too; everything else is text. The
-/// content, or a final .gz or .zst, identifies compressed files. Throws UserError for a pattern without a file, a
-/// repeated file, an empty or unreadable file, and a known but unsupported format. If the first line of a text ends
-/// with CR LF, LF in its separator means CR LF.
-std::vector<InputFile> find_input_files(const std::vector<std::string>& patterns, const TextFormat& format);
-
 /// Opens the file's content, unpacked if necessary; messages name the original file.
 FileHandle open_content(const InputFile& file);
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "data/files/token_file.hpp"
+#include "data/files/token_file_info.hpp"
 
 namespace llmtrain::token_format {
 

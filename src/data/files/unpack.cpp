@@ -73,9 +73,7 @@ void unpack_files(std::vector<InputFile*> files, const std::string& folder, int6
       [](int64_t, int) {}, percent_report(report, "unpacking"));
   for (const InputFile* file : work) {
     const std::string digest = file_digest(file->content_path, communicator);
-    throw_on_all_ranks(communicator, [&] {
-      if (communicator.rank() == 0) write_digest(file->content_path, digest);
-    });
+    on_root(communicator, [&] { write_digest(file->content_path, digest); });
   }
   throw_on_all_ranks(communicator, [&] {
     for (InputFile* file : files) {

@@ -7,6 +7,7 @@
 
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
+#include "core/find_entry.hpp"
 #include "data/files/jsonl.hpp"
 
 namespace llmtrain {
@@ -93,10 +94,7 @@ std::vector<std::string_view> role_names(std::string_view format) {
 
 }  // namespace
 
-const RowRole* RowFormat::find(std::string_view role) const {
-  const auto found = std::ranges::find(roles, role, &RowRole::name);
-  return found == roles.end() ? nullptr : &*found;
-}
+const RowRole* RowFormat::find(std::string_view role) const { return find_entry(roles, role, &RowRole::name); }
 
 std::string RowView::column_of(const OrderedJsonNode& object, std::string_view role) const {
   const auto named = std::ranges::find(columns_, role, &ColumnNames::value_type::first);

@@ -28,16 +28,6 @@ std::vector<double> weights_of(const std::vector<WeightedTokens>& files) {
 
 }  // namespace
 
-SampleCounts& SampleCounts::operator+=(const SampleCounts& other) {
-  for (const auto member : {&SampleCounts::samples, &SampleCounts::inputs, &SampleCounts::too_long,
-                            &SampleCounts::dropped, &SampleCounts::lost_targets, &SampleCounts::without_target,
-                            &SampleCounts::unused_tokens, &SampleCounts::shorter_prompts}) {
-    this->*member += other.*member;
-  }
-  group = std::max(group, other.group);
-  return *this;
-}
-
 struct DataStream::State {
   /// Samples of a source that a step may draw.
   struct EasySamples {

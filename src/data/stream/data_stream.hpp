@@ -17,6 +17,7 @@
 #include "data/files/token_file.hpp"
 #include "data/sample_rules.hpp"
 #include "data/stream/batch_source.hpp"
+#include "data/stream/sample_index.hpp"
 #include "device/device.hpp"
 #include "parallel/communicator.hpp"
 
@@ -45,21 +46,6 @@ class BatchBuffers {
   RolloutColumns rollout_;
   size_t next_ = 0;
   Batch buffers_;
-};
-
-/// Statistics on how documents became samples.
-struct SampleCounts {
-  int64_t group = 1;         ///< documents of a sample of preference data
-  int64_t samples = 0;       ///< samples per epoch
-  int64_t inputs = 0;        ///< inputs of all samples
-  int64_t too_long = 0;      ///< documents longer than the sequence (not with wrap)
-  int64_t dropped = 0;       ///< of these, left out by overflow = drop; of preference data, samples with such documents
-  int64_t lost_targets = 0;  ///< of these, conversations left out since truncation would leave no target; likewise
-  int64_t without_target = 0;   ///< documents of one token, which give no sample (not with wrap); likewise
-  int64_t unused_tokens = 0;    ///< tokens at the end of the stream, or removed from documents
-  int64_t shorter_prompts = 0;  ///< documents whose prompt is cut to SampleRules::max_prompt_length
-
-  SampleCounts& operator+=(const SampleCounts& other);
 };
 
 /// Tokens whose share of all samples is weight / sum of all weights.

@@ -21,6 +21,16 @@ std::string title_of(const TokenFileInfo& info) {
 
 }  // namespace
 
+SampleCounts& SampleCounts::operator+=(const SampleCounts& other) {
+  for (const auto member : {&SampleCounts::samples, &SampleCounts::inputs, &SampleCounts::too_long,
+                            &SampleCounts::dropped, &SampleCounts::lost_targets, &SampleCounts::without_target,
+                            &SampleCounts::unused_tokens, &SampleCounts::shorter_prompts}) {
+    this->*member += other.*member;
+  }
+  group = std::max(group, other.group);
+  return *this;
+}
+
 SampleIndex::SampleIndex(const TokenFile& file, const SampleRules& data, const BatchConfig& batch)
     : documents_(file.documents()),
       packing_(data.packing),

@@ -6,9 +6,8 @@
 #include <vector>
 
 #include "data/batch_config.hpp"
-#include "data/sample_rules.hpp"
 #include "data/files/token_file.hpp"
-#include "data/stream/data_stream.hpp"
+#include "data/sample_rules.hpp"
 
 namespace llmtrain {
 
@@ -18,6 +17,21 @@ struct SampleSpan {
   int64_t begin;
   int64_t inputs;
   int64_t context = 0;
+};
+
+/// Statistics on how documents became samples.
+struct SampleCounts {
+  int64_t group = 1;         ///< documents of a sample of preference data
+  int64_t samples = 0;       ///< samples per epoch
+  int64_t inputs = 0;        ///< inputs of all samples
+  int64_t too_long = 0;      ///< documents longer than the sequence (not with wrap)
+  int64_t dropped = 0;       ///< of these, left out by overflow = drop; of preference data, samples with such documents
+  int64_t lost_targets = 0;  ///< of these, conversations left out since truncation would leave no target; likewise
+  int64_t without_target = 0;   ///< documents of one token, which give no sample (not with wrap); likewise
+  int64_t unused_tokens = 0;    ///< tokens at the end of the stream, or removed from documents
+  int64_t shorter_prompts = 0;  ///< documents whose prompt is cut to DataConfig::max_prompt_length
+
+  SampleCounts& operator+=(const SampleCounts& other);
 };
 
 class SampleIndex {

@@ -11,7 +11,7 @@
 #include "data/batch_config.hpp"
 #include "data/files/token_file.hpp"
 #include "data/sample_rules.hpp"
-#include "data/stream/data_stream.hpp"
+#include "data/stream/batch_source.hpp"
 #include "data/stream/sample_index.hpp"
 
 namespace llmtrain {

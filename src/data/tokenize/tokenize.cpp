@@ -16,7 +16,6 @@
 #include "data/formats/row_format.hpp"
 #include "data/tokenize/encode_job.hpp"
 #include "data/tokenize/shared_work.hpp"
-#include "data/tokenize/tokenize_jobs.hpp"
 #include "parallel/job/runtime.hpp"
 
 namespace llmtrain {
@@ -383,10 +382,6 @@ class Tokenization {
 };
 
 }  // namespace
-
-bool TokenizeRequest::has_difficulties() const {
-  return !files.empty() && !named_column(files.front().format.columns, difficulty_column).empty();
-}
 
 void tokenize_to_file(const TokenizeRequest& request, Communicator& communicator, const ProgressReport& report) {
   Tokenization(request, communicator, report).run();

@@ -1,6 +1,8 @@
 #include "data/tokenize/tokenize_jobs.hpp"
 
 #include "data/files/file_digest.hpp"
+#include "data/files/token_file.hpp"
+#include "data/formats/row_format.hpp"
 
 namespace llmtrain {
 namespace {
@@ -29,6 +31,10 @@ void add_text_jobs(const SourceScan& scan, size_t first, size_t last, bool segme
 }
 
 }  // namespace
+
+bool TokenizeRequest::has_difficulties() const {
+  return !files.empty() && !named_column(files.front().format.columns, difficulty_column).empty();
+}
 
 std::vector<TokenizeJob> jobs_of(const TokenizeRequest& request) {
   const std::vector<InputFile>& files = request.files;

@@ -11,7 +11,7 @@
 #include "core/error.hpp"
 #include "core/files/json_node.hpp"
 #include "core/message.hpp"
-#include "hf/config_keys.hpp"
+#include "hf/config/config_keys.hpp"
 #include "models/model_modules.hpp"
 #include "models/models.hpp"
 
@@ -314,6 +314,23 @@ std::string write_adapter_config(const AdapterConfig& config, const LoraPart& pa
                  {"use_dora", lora.dora},
                  {"use_rslora", lora.rslora}};
   return object.dump(2);
+}
+
+/// Removes the first occurrence.
+static void remove(std::string& text, std::string_view part) {
+  if (const size_t at = text.find(part); at != std::string::npos) text.erase(at, part.size());
+}
+
+std::string adapter_name_in_model(const std::string& stored) {
+  if (!stored.starts_with(adapter_prefix) || stored.find(".original_module.") != std::string::npos) return {};
+  std::string name = stored;
+  if (name.find(".lora_") != std::string::npos) {
+    remove(name, ".default");
+    if (name.ends_with(".lora_magnitude_vector.weight")) remove(name, ".weight");
+    return name;
+  }
+  for (const std::string_view wrapper : {".base_layer", ".modules_to_save", ".default"}) remove(name, wrapper);
+  return name.substr(adapter_prefix.size());
 }
 
 }  // namespace llmtrain

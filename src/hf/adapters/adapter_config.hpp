@@ -9,8 +9,14 @@
 
 namespace llmtrain {
 
+/// Begins the names in adapter_model.safetensors.
+inline constexpr std::string_view adapter_prefix = "base_model.model.";
 inline constexpr const char* adapter_config_name = "adapter_config.json";
 inline constexpr const char* adapter_weights_name = "adapter_model.safetensors";
+
+/// Name in the model of a tensor of adapter_model.safetensors, since PEFT's files name the same parameter in several
+/// ways. Empty: a copy of what the model has.
+std::string adapter_name_in_model(const std::string& stored);
 
 struct AdapterConfig {
   LoraConfig lora;      ///< without path

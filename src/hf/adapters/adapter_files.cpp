@@ -13,7 +13,7 @@
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
 #include "core/message.hpp"
-#include "hf/config_json.hpp"
+#include "hf/config/config_json.hpp"
 #include "hf/convert.hpp"
 #include "hf/quantized/quantize_model.hpp"
 #include "parallel/job/runtime.hpp"
@@ -22,19 +22,12 @@
 namespace llmtrain {
 namespace {
 
-constexpr std::string_view prefix = "base_model.model.";
-
-/// Removes the first occurrence.
-void remove(std::string& text, std::string_view part) {
-  if (const size_t at = text.find(part); at != std::string::npos) text.erase(at, part.size());
-}
-
 /// Name of a trained tensor of the model in PEFT's files.
 std::string name_in_file(const std::string& name, const LoraPart& part) {
   if (is_adapter_name(name)) return name;
   const size_t dot = name.rfind('.');
   const bool adapted = part.modules.contains(name.substr(0, dot));
-  return fmt::format("{}{}{}{}", prefix, name.substr(0, dot), adapted ? ".base_layer" : "", name.substr(dot));
+  return fmt::format("{}{}{}{}", adapter_prefix, name.substr(0, dot), adapted ? ".base_layer" : "", name.substr(dot));
 }
 
 class AdapterMatcher {
@@ -75,7 +68,7 @@ class AdapterMatcher {
   void add(size_t number, bool copy) {
     const std::string& stored = adapter_.index.tensors[number].name;
     const std::string name = adapter_name_in_model(stored);
-    if (name.empty() && stored.starts_with(prefix)) return;
+    if (name.empty() && stored.starts_with(adapter_prefix)) return;
     const auto [at, fresh] = number_of_.emplace(name.empty() ? stored : name, number);
     if (!fresh && !copy) {
       refuse(fmt::format("{} and {} are the same tensor", printable(adapter_.index.tensors[at->second].name),
@@ -142,18 +135,6 @@ class AdapterMatcher {
 };
 
 }  // namespace
-
-std::string adapter_name_in_model(const std::string& stored) {
-  if (!stored.starts_with(prefix) || stored.find(".original_module.") != std::string::npos) return {};
-  std::string name = stored;
-  if (name.find(".lora_") != std::string::npos) {
-    remove(name, ".default");
-    if (name.ends_with(".lora_magnitude_vector.weight")) remove(name, ".weight");
-    return name;
-  }
-  for (const std::string_view wrapper : {".base_layer", ".modules_to_save", ".default"}) remove(name, wrapper);
-  return name.substr(prefix.size());
-}
 
 std::string read_adapter_config(const std::string& folder) {
   const FolderHandle handle = FolderHandle::open(folder);
@@ -228,8 +209,7 @@ LoadedAdapter load_adapter(const std::string& folder, const DecoderShape& shape,
                            Communicator& communicator, Stream& stream) {
   // Rank 0 alone reads the headers.
   std::string packed_index, packed_config, base_hash;
-  throw_on_all_ranks(communicator, [&] {
-    if (communicator.rank() != 0) return;
+  on_root(communicator, [&] {
     const WeightIndex index = AdapterFolder::open(folder, shape).index;
     packed_index = index.packed();
     packed_config = read_adapter_config(folder);
@@ -269,8 +249,7 @@ void write_adapter(const AdapterOutput& output, const DecoderShape& shape, const
     });
   };
   std::unique_ptr<ModelFolderWriter> writer;
-  throw_on_all_ranks(communicator, [&] {
-    if (communicator.rank() != 0) return;
+  on_root(communicator, [&] {
     ModelFolderPlan plan;
     plan.path = output.folder;
     plan.overwrite = output.overwrite;

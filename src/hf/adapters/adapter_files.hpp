@@ -6,14 +6,10 @@
 #include <vector>
 
 #include "hf/adapters/adapter_config.hpp"
-#include "hf/load_weights.hpp"
-#include "hf/slice_writer.hpp"
+#include "hf/weights/load_weights.hpp"
+#include "hf/weights/slice_writer.hpp"
 
 namespace llmtrain {
-
-/// Name in the model of a tensor of adapter_model.safetensors, since PEFT's files name the same parameter in several
-/// ways. Empty: a copy of what the model has.
-std::string adapter_name_in_model(const std::string& stored);
 
 /// Returns the text of adapter_config.json. Throws UserError(missing_input) with advice if the folder has none.
 std::string read_adapter_config(const std::string& folder);

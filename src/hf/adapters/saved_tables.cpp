@@ -8,11 +8,11 @@
 
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
-#include "hf/adapters/adapter_files.hpp"
+#include "hf/adapters/adapter_config.hpp"
 #include "hf/convert.hpp"
-#include "hf/read_slice.hpp"
-#include "hf/slice_writer.hpp"
-#include "hf/stored_names.hpp"
+#include "hf/weights/read_slice.hpp"
+#include "hf/weights/slice_writer.hpp"
+#include "hf/weights/stored_names.hpp"
 
 namespace llmtrain {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "hf/match_weights.hpp"
+#include "hf/weights/match_weights.hpp"
 #include "models/lora.hpp"
 
 namespace llmtrain {

@@ -9,16 +9,16 @@
 
 #include "core/error.hpp"
 #include "core/progress.hpp"
-#include "hf/config_json.hpp"
+#include "hf/config/config_json.hpp"
+#include "hf/config/read_config.hpp"
 #include "hf/export.hpp"
-#include "hf/folder_values.hpp"
 #include "hf/gguf/gguf_model.hpp"
 #include "hf/gguf/gguf_vocabulary.hpp"
-#include "hf/read_config.hpp"
+#include "hf/weights/folder_values.hpp"
 #include "models/models.hpp"
 #include "params/unit_layout.hpp"
 #include "text/chat/chat_template.hpp"
-#include "text/files/tokenizer_files.hpp"
+#include "text/load_tokenizer.hpp"
 
 namespace llmtrain {
 namespace {

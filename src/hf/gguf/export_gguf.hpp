@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "hf/gguf/gguf_writer.hpp"
-#include "hf/slice_writer.hpp"
+#include "hf/weights/slice_writer.hpp"
 #include "models/decoder.hpp"
 #include "text/tokenizer.hpp"
 

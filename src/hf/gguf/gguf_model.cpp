@@ -8,6 +8,7 @@
 
 #include "core/error.hpp"
 #include "models/models.hpp"
+#include "models/rope_frequencies.hpp"
 
 namespace llmtrain {
 namespace {

@@ -11,9 +11,9 @@
 #include "core/files/json_reader.hpp"
 #include "core/progress.hpp"
 #include "hf/convert.hpp"
-#include "hf/match_weights.hpp"
-#include "hf/quantized/quantized_tensors.hpp"
 #include "hf/quantized/read_quantized.hpp"
+#include "hf/weights/match_weights.hpp"
+#include "hf/weights/weight_index.hpp"
 #include "kernels/dynamic_map.hpp"
 #include "models/model_modules.hpp"
 #include "models/models.hpp"
@@ -252,11 +252,6 @@ std::string description_of(const Quantization& q) {
   if (q.type == QuantizedType::int8) return "int8";
   return fmt::format("{} in blocks of {}{}", name_of(q.type), q.block_size,
                      q.double_quantization ? ", doubly quantised" : "");
-}
-
-std::string without_quantization(const std::string& config_text, const std::string& place) {
-  nlohmann::json config = parse_json(config_text, place);
-  return config.erase("quantization_config") == 0 ? config_text : config.dump(2) + "\n";
 }
 
 }  // namespace llmtrain

@@ -18,7 +18,4 @@ std::vector<std::string> quantize_model(const std::string& source, ExportOptions
 /// Returns "nf4 in blocks of 64, doubly quantised", "fp4 in blocks of 128" or "int8".
 std::string description_of(const Quantization& quantization);
 
-/// Returns a config.json without quantization_config: for weights that are written dequantised.
-std::string without_quantization(const std::string& config_text, const std::string& place);
-
 }  // namespace llmtrain

@@ -1,4 +1,8 @@
-#include "hf/quantized/quantized_tensors.hpp"
+// Quantised matrices in bitsandbytes' safetensors layout. nf4 and fp4: `weight` (two codes a byte, [bytes, 1]),
+// `weight.absmax` (fp32; with double quantisation bytes), `weight.quant_map`, `weight.nested_absmax`,
+// `weight.nested_quant_map`, and `weight.quant_state.bitsandbytes__nf4` or `__fp4` (JSON as bytes: quant_type,
+// blocksize, dtype, shape, nested_blocksize, nested_dtype, nested_offset). int8: `weight` (int8 [rows, columns]), `SCB`
+// (fp32 [rows]) and `weight_format` (0: rows).
 
 #include <fmt/format.h>
 
@@ -13,6 +17,7 @@
 #include "core/error.hpp"
 #include "core/files/json_node.hpp"
 #include "hf/convert.hpp"
+#include "hf/weights/weight_index.hpp"
 #include "kernels/dynamic_map.hpp"
 #include "kernels/quantize.hpp"
 

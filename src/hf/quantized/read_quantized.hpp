@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/quantization.hpp"
-#include "hf/read_slice.hpp"
+#include "hf/weights/stored_slice.hpp"
 #include "kernels/quantize.hpp"
 
 namespace llmtrain {
@@ -43,9 +43,5 @@ class QuantizedReader {
   int64_t elements_;
   int64_t block_;
 };
-
-/// Reads elements [begin, end) of a quantised tensor, dequantised and rounded to fp32. Returns the number of bytes
-/// read.
-int64_t read_dequantized(const StoredSlice& slice, int64_t begin, int64_t end, float* out);
 
 }  // namespace llmtrain

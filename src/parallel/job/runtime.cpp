@@ -112,4 +112,10 @@ void throw_on_all_ranks(Communicator& communicator, const std::function<void()>&
   throw_on_all_ranks([&](const std::string& mine) { return communicator.gather_all(mine); }, work);
 }
 
+void on_root(Communicator& communicator, const std::function<void()>& work) {
+  throw_on_all_ranks(communicator, [&] {
+    if (communicator.rank() == 0) work();
+  });
+}
+
 }  // namespace llmtrain

@@ -63,5 +63,13 @@ void print_as_first_process(const std::string& message);
 /// Collective: runs `work` on this rank, then all ranks agree. If any threw a UserError, every rank throws one with the
 /// messages of all (equal ones once), so that all end together with one message. Other exceptions pass through (abort).
 void throw_on_all_ranks(Communicator& communicator, const std::function<void()>& work);
+/// The same for work of rank 0 alone.
+void on_root(Communicator& communicator, const std::function<void()>& work);
+
+/// Collective: returns the sum of a value over the ranks.
+inline int64_t sum_of_ranks(Communicator& communicator, int64_t value) {
+  communicator.sum(std::span(&value, 1));
+  return value;
+}
 
 }  // namespace llmtrain

@@ -5,7 +5,7 @@
 namespace llmtrain {
 
 void DashboardConfig::visit(DeckKeys& keys) {
-  keys.section("dashboard", "Show the run in the browser: llmtool serve on the node of rank 0, while the run goes on.",
+  keys.section("dashboard", "Show the run in the browser: llmtool serve on the node of rank 0, while the run lasts.",
                Change::nothing, training_tasks);
   keys.key("port", port, {.range = between(0, 65535), .doc = "Port of the page, 8080 for instance; 0 = off."});
   keys.key(

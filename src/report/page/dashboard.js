@@ -1,5 +1,5 @@
 // Page of the dashboard. Server-sent events bring rows of the list of runs, values of the chosen runs, and the log,
-// samples and ranks of the first of them (src/report/run_board.hpp).
+// samples and ranks of the first of them (src/report/dashboard/run_board.hpp).
 'use strict';
 
 const query = new URLSearchParams(location.search);

@@ -100,13 +100,13 @@ ordered_json normalized_messages(const ordered_json& messages, const std::string
   return normalized;
 }
 
-/// Returns where the text has the mark; neighbours that differ in the mark `apart` are not joined.
-std::vector<TextRange> ranges_of(const jinja::MarkedText& text, jinja::Marks mark, jinja::Marks apart = 0) {
+/// Returns where the text has the mark; neighbours that differ in the mark `separating` are not joined.
+std::vector<TextRange> ranges_of(const jinja::MarkedText& text, jinja::Marks mark, jinja::Marks separating = 0) {
   std::vector<TextRange> ranges;
   jinja::Marks last = 0;
   for (const jinja::MarkedSpan& span : text.spans()) {
     if ((span.marks & mark) == 0) continue;
-    if (!ranges.empty() && ranges.back().end == span.begin && ((span.marks ^ last) & apart) == 0) {
+    if (!ranges.empty() && ranges.back().end == span.begin && ((span.marks ^ last) & separating) == 0) {
       ranges.back().end = span.end;
     } else {
       ranges.push_back({span.begin, span.end});

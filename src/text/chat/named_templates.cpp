@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/deck/suggestion.hpp"
+#include "core/find_entry.hpp"
 
 namespace llmtrain {
 namespace {
@@ -197,8 +198,7 @@ constexpr std::array<NamedTemplate, 11> templates = {{{"llama2", llama2},
 std::span<const NamedTemplate> named_templates() { return templates; }
 
 const NamedTemplate* find_named_template(std::string_view name) {
-  const auto found = std::ranges::find(templates, name, &NamedTemplate::name);
-  return found == templates.end() ? nullptr : &*found;
+  return find_entry(templates, name, &NamedTemplate::name);
 }
 
 std::string unknown_template(std::string_view name) {

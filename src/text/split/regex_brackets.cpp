@@ -114,7 +114,7 @@ char32_t RegexTranslator::single(const Options& options) {
     if (at_end()) refuse("ends with a \\");
     if (take("b")) {
       c = 8;
-    } else if (!character_escape(c) && !octal_escape(c)) {
+    } else if (!character_escape(c)) {
       refuse_construct(fmt::format("the escape \\{} in brackets", pattern_.substr(i_, 1)));
     }
   } else {

@@ -1,4 +1,4 @@
-// Escapes of regular expressions: characters, classes, references to groups and calls of groups.
+// Escapes of regular expressions: characters and classes.
 
 #include "text/split/regex_translator.hpp"
 
@@ -27,33 +27,9 @@ bool RegexTranslator::character_escape(char32_t& c) {
     i_ += 1 + digits;
     return true;
   }
-  const size_t control = letter == 'c' ? 1 : pattern_.substr(i_).starts_with("C-") ? 2 : 0;
-  if (control > 0 && i_ + control < pattern_.size() && is_alphanumeric(pattern_[i_ + control])) {
-    c = static_cast<char32_t>(pattern_[i_ + control] & 0x1F);
-    i_ += control + 1;
-    return true;
-  }
-  if (letter == '0') return octal_escape(c);
   if (is_alphanumeric(letter)) return false;
   c = next_character();
   return true;
-}
-
-bool RegexTranslator::octal_escape(char32_t& c) {
-  const size_t begin = i_;
-  for (c = 0; i_ < std::min(begin + 3, pattern_.size()) && pattern_[i_] >= '0' && pattern_[i_] <= '7'; ++i_) {
-    c = 8 * c + static_cast<char32_t>(pattern_[i_] - '0');
-  }
-  if (c >= 0x80) refuse_construct("a byte that is not a character");
-  return i_ > begin;
-}
-
-bool RegexTranslator::octal_outside_brackets(char32_t& c) {
-  size_t end = i_;
-  while (end < std::min(i_ + 6, pattern_.size()) && pattern_[end] >= '0' && pattern_[end] <= '9') ++end;
-  if (named_ || end - i_ < 2 || end - i_ > 5) return false;
-  const size_t number = std::stoul(std::string(pattern_.substr(i_, end - i_)));
-  return number > std::max<size_t>(groups_.size(), 9) && octal_escape(c);
 }
 
 char32_t RegexTranslator::hexadecimal(size_t begin, size_t end) const {
@@ -70,7 +46,7 @@ RegexTranslator::Atom RegexTranslator::escape(const Options& options) {
   ++i_;
   if (at_end()) refuse("ends with a \\");
   char32_t c = 0;
-  if (character_escape(c) || octal_outside_brackets(c)) return literal(c, options);
+  if (character_escape(c)) return literal(c, options);
   const char letter = pattern_[i_];
   folded_ = {};
   if (const KnownSet* set = class_escape(letter, false)) {
@@ -90,12 +66,6 @@ RegexTranslator::Atom RegexTranslator::escape(const Options& options) {
     return fmt::format("(?:(?<=[{0}])(?{1}[{0}])|(?<![{0}])(?{2}[{0}]))", word, same, other);
   };
   switch (letter) {
-    case 'N':
-      return {"[^\\n]"};
-    case 'O':
-      return {"[\\x{0}-\\x{D7FF}\\x{E000}-\\x{10FFFF}]"};
-    case 'R':
-      return {"(?>\\x{D}\\x{A}|[\\x{A}-\\x{D}\\x{85}\\x{2028}\\x{2029}])"};
     case 'A':
     case 'z':
     case 'Z':
@@ -104,48 +74,11 @@ RegexTranslator::Atom RegexTranslator::escape(const Options& options) {
       return {border("!", "="), false};
     case 'B':
       return {border("=", "!"), false};
-    case 'k':
-      return back_reference(options);
-    case 'g':
-      return group_call();
     default:
       break;
   }
-  if (letter >= '1' && letter <= '9' && !named_ && (at_end() || !(pattern_[i_] >= '0' && pattern_[i_] <= '9'))) {
-    if (static_cast<size_t>(letter - '0') > groups_.size()) refuse("refers to a group that is not before it");
-    refers_ = true;
-    return {folding(fmt::format("\\g{{{}}}", letter), options)};
-  }
   --i_;
   refuse_construct(fmt::format("the escape \\{}", pattern_.substr(i_, 1)));
-}
-
-RegexTranslator::Atom RegexTranslator::back_reference(const Options& options) {
-  const size_t end = pattern_.find('>', i_);
-  if (!is('<') || end == std::string_view::npos) refuse_construct("the escape \\k");
-  const std::string name(pattern_.substr(i_ + 1, end - i_ - 1));
-  if (name.empty() || std::ranges::find(groups_, name) == groups_.end()) {
-    refuse("refers to a group that is not before it");
-  }
-  i_ = end + 1;
-  refers_ = true;
-  return {folding("\\k<" + name + ">", options)};
-}
-
-RegexTranslator::Atom RegexTranslator::group_call() {
-  const size_t end = pattern_.find('>', i_);
-  if (!is('<') || end == std::string_view::npos) refuse_construct("the escape \\g");
-  const std::string name(pattern_.substr(i_ + 1, end - i_ - 1));
-  const bool number = name.size() == 1 && name[0] >= '1' && name[0] <= '9';
-  const auto place = number ? static_cast<size_t>(name[0] - '1')
-                            : static_cast<size_t>(std::ranges::find(groups_, name) - groups_.begin());
-  const bool ended = !name.empty() && number != named_ && place < groups_.size() && closed_[place];
-  if (!ended || (named_ && std::ranges::count(groups_, name) > 1)) {
-    refuse_construct("a call of a group that does not end before it");
-  }
-  i_ = end + 1;
-  calls_ = true;
-  return {number ? "(?" + name + ")" : "(?&" + name + ")"};
 }
 
 }  // namespace llmtrain

@@ -41,7 +41,6 @@ class RegexTranslator {
     if (find_invalid_utf8(pattern_) != std::string_view::npos) refuse("is not UTF-8");
     const std::string out = alternatives({}, 0);
     if (i_ < pattern_.size()) refuse("has a ) without (");
-    if (calls_ && refers_) refuse_construct("both calls of groups and references to them");
     return out;
   }
 
@@ -49,7 +48,6 @@ class RegexTranslator {
   struct Options {
     bool fold = false;      // (?i)
     bool any_line = false;  // (?m): a dot matches \n
-    bool extended = false;  // (?x)
   };
   struct Atom {
     std::string text;
@@ -87,40 +85,15 @@ class RegexTranslator {
     if (depth > max_pattern_depth) refuse("is nested too deeply");
     std::string out;
     folded_ = {};
-    bool skipped = false;
     while (!at_end() && !is(')')) {
       if (take("|")) {
         out += '|';
         folded_ = {};
-        skipped = false;
-      } else if (skip_extended(options) || skip_comment()) {
-        skipped = true;
       } else {
-        Repeat repeat;
-        if (skipped && is('{') && interval(repeat)) refuse_construct("a repetition after a blank or a comment");
         term(options, depth, out);
-        skipped = false;
       }
     }
     return out;
-  }
-  bool skip_extended(const Options& options) {
-    if (!options.extended) return false;
-    if (is('#')) {
-      i_ = std::min(pattern_.find('\n', i_), pattern_.size());
-      return true;
-    }
-    const bool space = is(' ') || is('\t') || is('\n') || is('\r') || is('\f') || is('\v');
-    if (space) ++i_;
-    return space;
-  }
-
-  bool skip_comment() {
-    if (!take("(?#")) return false;
-    i_ = pattern_.find(')', i_);
-    if (i_ == std::string_view::npos) refuse("has a comment without end");
-    ++i_;
-    return true;
   }
 
   void term(Options& options, int depth, std::string& out) {
@@ -151,8 +124,6 @@ class RegexTranslator {
         options.fold = on;
       } else if (c == 'm') {
         options.any_line = on;
-      } else if (c == 'x') {
-        options.extended = on;
       } else {
         return i_ > begin && (c == ')' || c == ':');
       }
@@ -174,18 +145,6 @@ class RegexTranslator {
       const bool looks = opening.find_first_of("=!") != std::string_view::npos;
       return {group(opening, options, depth), !looks};
     }
-    if (take("(?<")) {
-      std::string name;
-      while (!at_end() && !is('>')) name += pattern_[i_++];
-      const bool good = !name.empty() && name.size() <= 32 && !(name[0] >= '0' && name[0] <= '9') &&
-                        std::ranges::all_of(name, [](char c) {
-                          return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-                        });
-      if (!good || !take(">")) refuse("has a group whose name is not one of letters, digits and _");
-      if (!groups_.empty() && !named_) refuse_construct("groups with and without names together");
-      named_ = true;
-      return {capture(name, "(?<" + name + ">", options, depth)};
-    }
     if (starts("(?")) {
       const size_t begin = i_;
       Options inner = options;
@@ -196,16 +155,7 @@ class RegexTranslator {
     }
     if (starts("(*")) refuse_construct("a callout (*...)");
     ++i_;
-    if (named_) refuse_construct("groups with and without names together");
-    return {capture("", "(", options, depth)};
-  }
-  std::string capture(const std::string& name, std::string_view opening, const Options& options, int depth) {
-    const size_t own = groups_.size();
-    groups_.push_back(name);
-    closed_.push_back(false);
-    std::string text = group(opening, options, depth);
-    closed_[own] = true;
-    return text;
+    return {group("(", options, depth)};
   }
 
   Atom atom(const Options& options, int depth) {
@@ -241,9 +191,6 @@ class RegexTranslator {
     }
   }
 
-  static std::string folding(const std::string& text, const Options& options) {
-    return options.fold ? "(?i:" + text + ")" : text;
-  }
   static std::string bracketed(const std::string& members, bool negated) {
     return (negated ? "[^" : "[") + members + "]";
   }
@@ -296,16 +243,8 @@ class RegexTranslator {
   static bool is_alphanumeric(char c) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
   }
-  /// Reads up to three octal digits; returns false if there is none.
-  bool octal_escape(char32_t& c);
-  /// Reads a number of several digits as a character, unless there are as many groups.
-  bool octal_outside_brackets(char32_t& c);
   char32_t hexadecimal(size_t begin, size_t end) const;
   Atom escape(const Options& options);
-  Atom back_reference(const Options& options);
-  /// \g<name>, \g<1>: the group again. What a group has matched is kept in Oniguruma and not in PCRE2, which only a
-  /// reference to it would show. A group that calls itself ends 24 levels deep in Oniguruma, and in PCRE2 nowhere.
-  Atom group_call();
 
   // ---- brackets: regex_brackets.cpp
 
@@ -371,9 +310,6 @@ class RegexTranslator {
   std::string_view pattern_;
   const std::string& place_;
   size_t i_ = 0;
-  std::vector<std::string> groups_;  // their names; without one empty
-  std::vector<bool> closed_;         // of each group, whether it ends before i_
-  bool named_ = false, refers_ = false, calls_ = false;
   std::u32string folded_;  // letters in a row under (?i)
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// Kinds of split patterns; pretokenize.cpp lists the patterns.
+// Kinds of split patterns; known_patterns.cpp lists the patterns.
 
 #include <cstdint>
 #include <memory>

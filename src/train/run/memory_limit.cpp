@@ -14,7 +14,7 @@
 #include "device/host_memory.hpp"
 #include "kernels/matmul.hpp"
 #include "parallel/job/runtime.hpp"
-#include "params/offload_file.hpp"
+#include "params/offload/offload_file.hpp"
 #include "train/step_profile.hpp"
 
 namespace llmtrain {

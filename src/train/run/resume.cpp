@@ -19,7 +19,7 @@
 #include "core/error.hpp"
 #include "core/files/file_handle.hpp"
 #include "core/files/folder_handle.hpp"
-#include "hf/weight_index.hpp"
+#include "hf/weights/weight_index.hpp"
 #include "parallel/job/runtime.hpp"
 
 namespace llmtrain {

@@ -42,16 +42,10 @@ def main():
             cases(str.upper, lambda c: capitals.get(c, c)),
         ("IrregularCase", "irregular_title_cases", "Initial capitals that are not the first capital with the others in lower case."):
             cases(str.title, lambda c: c.upper()[0] + lower(c.upper()[1:])),
-        ("IrregularCase", "irregular_folded_cases", "Folded characters that are not the capitals in lower case."):
-            cases(str.casefold, lambda c: lower(c.upper())),
         ("CharacterRange", "more_lower", "Lower case outside of the category Ll."):
             ranges(lambda c: c.islower() and unicodedata.category(c) != "Ll"),
         ("CharacterRange", "more_upper", "Upper case outside of the category Lu."):
             ranges(lambda c: c.isupper() and unicodedata.category(c) != "Lu"),
-        ("CharacterRange", "more_digits", "Digits outside of the category Nd."):
-            ranges(lambda c: c.isdigit() and unicodedata.category(c) != "Nd"),
-        ("CharacterRange", "more_numeric", "Characters with the value of a number outside of the categories Nd, Nl and No."):
-            ranges(lambda c: c.isnumeric() and unicodedata.category(c)[0] != "N"),
     }
     with open(TARGET, "w", encoding="ascii") as file:
         file.write("// Unicode 14 as in Python 3.11. Written by tests/reference/chat/make_case_tables.py.\n")

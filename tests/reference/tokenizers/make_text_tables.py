@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes src/text/unicode/character_sets.inc and src/text/unicode/normalization.inc: what the tokenizers package does with every
-code point. Its parts carry different versions of Unicode (normalization forms of 9 with later composites, Rust's of 16
-or 17), so the tables are read off its behaviour and not taken from one version of the Unicode data.
+"""Writes src/text/unicode/character_sets.inc and src/text/pipeline/normalization.inc: what the tokenizers package does
+with every code point. Its parts carry different versions of Unicode (normalization forms of 9 with later composites,
+Rust's of 16 or 17), so the tables are read off its behaviour and not taken from one version of the Unicode data.
 
     pip install tokenizers==0.23.3 regex
     python make_text_tables.py
@@ -171,9 +171,9 @@ def forms():
 
 def main():
     regex_version = "regex " + regex.__version__ if hasattr(regex, "__version__") else "regex"
-    with open(os.path.join(FOLDER, "character_sets.inc"), "w", encoding="ascii") as file:
+    with open(os.path.join(FOLDER, "unicode", "character_sets.inc"), "w", encoding="ascii") as file:
         file.write(HEADER % (tokenizers.__version__, regex_version) + sets() + lowercase() + graphemes())
-    with open(os.path.join(FOLDER, "normalization.inc"), "w", encoding="ascii") as file:
+    with open(os.path.join(FOLDER, "pipeline", "normalization.inc"), "w", encoding="ascii") as file:
         file.write(HEADER % (tokenizers.__version__, "unicodedata " + unicodedata.unidata_version) + forms())
 
 

@@ -377,7 +377,7 @@ const Expression* Parser::parse_filter(const Expression* input) {
   node->name = expect_identifier();
   while (take_symbol(".")) node->name += "." + expect_identifier();
   node->filter = find_filter(node->name);
-  if (node->filter == nullptr && conditions_ == 0) fail(fmt::format("no filter is named '{}'", node->name));
+  if (node->filter == nullptr && conditions_ == 0) fail(fmt::format("the filter \'{}\' is not supported", node->name));
   if (is_symbol("(")) node->arguments = parse_arguments();
   return node;
 }
@@ -390,7 +390,7 @@ const Expression* Parser::parse_test(const Expression* input) {
   node->name = expect_identifier();
   while (take_symbol(".")) node->name += "." + expect_identifier();
   node->test = find_test(node->name);
-  if (node->test == nullptr && conditions_ == 0) fail(fmt::format("no test is named '{}'", node->name));
+  if (node->test == nullptr && conditions_ == 0) fail(fmt::format("the test \'{}\' is not supported", node->name));
   const TokenKind kind = token().kind;
   const bool opens = is_symbol("[") || is_symbol("{");
   if (is_symbol("(")) {

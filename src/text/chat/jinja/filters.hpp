@@ -23,12 +23,4 @@ const FilterEntry* find_text_filter(std::string_view name);      ///< filters of
 const FilterEntry* find_sequence_filter(std::string_view name);  ///< filters of lists and dicts
 const TestEntry* find_test(std::string_view name);
 
-template <size_t n, class Entry>
-const Entry* find_entry(const Entry (&entries)[n], std::string_view name) {
-  for (const Entry& entry : entries) {
-    if (entry.name == name) return &entry;
-  }
-  return nullptr;
-}
-
 }  // namespace llmtrain::jinja

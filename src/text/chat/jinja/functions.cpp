@@ -5,7 +5,6 @@
 #include <array>
 #include <chrono>
 #include <ctime>
-#include <functional>
 #include <memory>
 
 #include "text/chat/jinja/evaluator.hpp"
@@ -96,81 +95,6 @@ Value strftime_now(Evaluator& evaluator, const Arguments& arguments) {
   return evaluator.text(std::string(buffer.data(), size));
 }
 
-/// A method of an object that changes itself.
-class ObjectMethod : public Object {
- public:
-  explicit ObjectMethod(std::function<Value()> method) : method_(std::move(method)) {}
-  std::string type_name() const override { return "method"; }
-  bool is_callable() const override { return true; }
-  Value call(Evaluator& evaluator, const Arguments& arguments) override {
-    const Bound bound(evaluator, "the method", arguments, {});
-    return method_();
-  }
-
- private:
-  std::function<Value()> method_;
-};
-
-/// The object of cycler(...): next() gives its items in turn.
-class Cycler : public Object, public std::enable_shared_from_this<Cycler> {
- public:
-  explicit Cycler(Value items) : items_(std::move(items)) {}
-  std::string type_name() const override { return "Cycler"; }
-  uint32_t depth() const override { return items_.depth(); }
-  std::optional<Value> attribute(Evaluator&, std::string_view name) const override {
-    if (name == "items") return items_;
-    if (name == "pos") return Value(static_cast<int64_t>(place_));
-    if (name == "current") return current();
-    if (name != "next" && name != "reset") return std::nullopt;
-    const auto method = [self = shared_from_this(), resets = name == "reset"] {
-      const Value now = self->current();
-      self->place_ = resets ? 0 : (self->place_ + 1) % self->items_.as_sequence()->items.size();
-      return resets ? Value(None{}) : now;
-    };
-    return Value(std::shared_ptr<Object>(std::make_shared<ObjectMethod>(method)));
-  }
-
- private:
-  Value current() const { return items_.as_sequence()->items[place_]; }
-
-  Value items_;
-  mutable size_t place_ = 0;
-};
-
-Value make_cycler(Evaluator& evaluator, const Arguments& arguments) {
-  if (arguments.positional.empty() || !arguments.named.empty()) evaluator.fail("cycler needs values without names");
-  return std::shared_ptr<Object>(std::make_shared<Cycler>(evaluator.list(arguments.positional, SequenceKind::tuple)));
-}
-
-/// The object of joiner(...): its first call gives nothing, the others the separator.
-class Joiner : public Object {
- public:
-  explicit Joiner(Value separator) : separator_(std::move(separator)) {}
-  std::string type_name() const override { return "Joiner"; }
-  bool is_callable() const override { return true; }
-  uint32_t depth() const override { return separator_.depth() + 1; }
-  std::optional<Value> attribute(Evaluator&, std::string_view name) const override {
-    if (name == "used") return Value(is_used_);
-    return name == "sep" ? std::optional(separator_) : std::nullopt;
-  }
-  Value call(Evaluator& evaluator, const Arguments& arguments) override {
-    const Bound bound(evaluator, "joiner", arguments, {});
-    if (is_used_) return separator_;
-    is_used_ = true;
-    return Value::text("");
-  }
-
- private:
-  Value separator_;
-  bool is_used_ = false;
-};
-
-Value make_joiner(Evaluator& evaluator, const Arguments& arguments) {
-  const Bound bound(evaluator, "joiner", arguments, {"sep"});
-  if (bound.has(0) && bound[0].depth() + 1 > max_value_depth) evaluator.fail("values are nested too deeply");
-  return std::shared_ptr<Object>(std::make_shared<Joiner>(bound.has(0) ? bound[0] : Value::text(", ")));
-}
-
 }  // namespace
 }  // namespace functions
 
@@ -180,8 +104,6 @@ std::span<const std::pair<std::string_view, Value>> global_functions() {
   };
   static const std::pair<std::string_view, Value> all[] = {{"range", function(functions::range)},
                                                            {"dict", function(functions::make_dict)},
-                                                           {"cycler", function(functions::make_cycler)},
-                                                           {"joiner", function(functions::make_joiner)},
                                                            {"namespace", function(functions::make_namespace)},
                                                            {"raise_exception", function(functions::raise_exception)},
                                                            {"strftime_now", function(functions::strftime_now)}};

@@ -22,7 +22,7 @@ class Function : public Object {
   Call function_;
 };
 
-/// range, dict, cycler, joiner, namespace, raise_exception, strftime_now.
+/// range, dict, namespace, raise_exception, strftime_now.
 std::span<const std::pair<std::string_view, Value>> global_functions();
 
 }  // namespace llmtrain::jinja

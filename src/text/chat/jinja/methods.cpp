@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/find_entry.hpp"
 #include "text/chat/jinja/filters.hpp"
 #include "text/chat/jinja/operators.hpp"
 
@@ -95,14 +96,14 @@ std::optional<Value> find_method(Evaluator& evaluator, const Value& object, std:
   using namespace container_methods;
   const MethodEntry* method = nullptr;
   if (object.as_text() != nullptr) {
-    method = find_text_method(name);
+    method = find_text_method(evaluator, name);
   } else if (object.as_dict() != nullptr) {
     refuse_change(evaluator, dict_changes, name);
-    method = find_entry(dict_methods, name);
+    method = find_entry(dict_methods, name, &MethodEntry::name);
   } else if (const Sequence* items = object.as_sequence()) {
     if (items->kind == SequenceKind::list) refuse_change(evaluator, list_changes, name);
-    method = items->kind == SequenceKind::list    ? find_entry(list_methods, name)
-             : items->kind == SequenceKind::tuple ? find_entry(tuple_methods, name)
+    method = items->kind == SequenceKind::list    ? find_entry(list_methods, name, &MethodEntry::name)
+             : items->kind == SequenceKind::tuple ? find_entry(tuple_methods, name, &MethodEntry::name)
                                                   : nullptr;
   }
   if (method == nullptr) return std::nullopt;

@@ -16,6 +16,7 @@ struct MethodEntry {
   std::string_view name;
   Value (*run)(Evaluator& evaluator, const Value& object, const Arguments& arguments);
 };
-const MethodEntry* find_text_method(std::string_view name);
+/// Null if there is none of this name; one that is not supported fails.
+const MethodEntry* find_text_method(Evaluator& evaluator, std::string_view name);
 
 }  // namespace llmtrain::jinja

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "text/chat/jinja/formatting.hpp"
 #include "text/chat/jinja/python_text.hpp"
 #include "text/unicode/code_points.hpp"
 
@@ -193,7 +192,7 @@ Value floor_divide(Evaluator& evaluator, const Value& left, const Value& right) 
 }
 
 Value modulo(Evaluator& evaluator, const Value& left, const Value& right) {
-  if (left.as_text() != nullptr) return format_percent(evaluator, *left.as_text(), right);
+  if (left.as_text() != nullptr) evaluator.fail("the operator % of a str is not supported");
   static constexpr Arithmetic remainder{"%",
                                         [](int64_t a, int64_t b, int64_t* r) {
                                           *r = b == -1 ? 0 : a % b;
@@ -306,18 +305,6 @@ bool is_in(Evaluator& evaluator, const Value& left, const Value& right) {
 
 bool is_not_in_container(Evaluator& evaluator, const Value& left, const Value& right) {
   return !is_in(evaluator, left, right);
-}
-
-bool is_same(const Value& left, const Value& right) {
-  if (left.as_bool() != nullptr && right.as_bool() != nullptr) return *left.as_bool() == *right.as_bool();
-  if (left.as_int() != nullptr && right.as_int() != nullptr) return *left.as_int() == *right.as_int();
-  if (left.as_text() != nullptr && right.as_text() != nullptr)
-    return left.as_text()->bytes() == right.as_text()->bytes();
-  if (left.as_big() != nullptr) return left.as_big() == right.as_big();
-  if (left.as_sequence() != nullptr) return left.as_sequence() == right.as_sequence();
-  if (left.as_dict() != nullptr) return left.as_dict() == right.as_dict();
-  if (left.as_object() != nullptr) return left.as_object() == right.as_object();
-  return left.is_none() && right.is_none();
 }
 
 int64_t length(Evaluator& evaluator, const Value& value) {

@@ -24,8 +24,6 @@ bool is_at_least(Evaluator& evaluator, const Value& left, const Value& right);
 /// `left in right`.
 bool is_in(Evaluator& evaluator, const Value& left, const Value& right);
 bool is_not_in_container(Evaluator& evaluator, const Value& left, const Value& right);
-/// `left is right`.
-bool is_same(const Value& left, const Value& right);
 
 /// Returns object[start:stop:step]; a bound is null where it is left out.
 Value slice(Evaluator& evaluator, const Value& object, const Value* start, const Value* stop, const Value* step);

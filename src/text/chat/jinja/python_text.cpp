@@ -89,16 +89,6 @@ void append_title(std::string& text, char32_t c) {
   append_lower(text, std::string_view(upper).substr(i));
 }
 
-void append_folded(std::string& text, char32_t c) {
-  if (const char* folded = irregular(irregular_folded_cases, c)) {
-    text += folded;
-    return;
-  }
-  std::string upper;
-  append_upper(upper, c);
-  append_lower(text, upper);
-}
-
 /// Unicode's Case_Ignorable: marks and signs inside of words.
 bool is_ignorable(char32_t c) {
   constexpr std::u32string_view signs =
@@ -167,14 +157,6 @@ bool is_upper(char32_t c) { return general_category(c) == Category::Lu || is_in(
 bool is_lower(char32_t c) { return general_category(c) == Category::Ll || is_in(more_lower, c); }
 bool is_titlecase(char32_t c) { return general_category(c) == Category::Lt; }
 bool is_cased(char32_t c) { return is_upper(c) || is_lower(c) || is_titlecase(c); }
-bool is_alphabetic(char32_t c) { return is_in_class(c, char_class::letter); }
-bool is_decimal(char32_t c) { return general_category(c) == Category::Nd; }
-bool is_digit(char32_t c) { return is_decimal(c) || is_in(more_digits, c); }
-bool is_number(char32_t c) {
-  const Category category = general_category(c);
-  return (category >= Category::Nd && category <= Category::No) || is_in(more_numeric, c);
-}
-bool is_alphanumeric(char32_t c) { return is_alphabetic(c) || is_number(c); }
 bool is_printable(char32_t c) {
   if (c == ' ') return true;
   const Category category = general_category(c);
@@ -190,13 +172,8 @@ std::string with_case(std::string_view text, Case wanted) {
     Case how = wanted;
     if (wanted == Case::capitalized) how = begin == 0 ? Case::title : Case::lower;
     if (wanted == Case::title && in_word) how = Case::lower;
-    if (wanted == Case::swapped) how = is_upper(c) ? Case::lower : is_lower(c) ? Case::upper : Case::swapped;
     in_word = is_cased(c);
-    if (how == Case::swapped) {
-      append_code_point(result, c);
-    } else if (how == Case::folded) {
-      append_folded(result, c);
-    } else if (how == Case::upper) {
+    if (how == Case::upper) {
       append_upper(result, c);
     } else if (how == Case::title) {
       append_title(result, c);
@@ -207,13 +184,6 @@ std::string with_case(std::string_view text, Case wanted) {
     }
   }
   return result;
-}
-
-bool all_characters(std::string_view text, bool (*test)(char32_t)) {
-  for (size_t i = 0; i < text.size();) {
-    if (!test(next_code_point(text, i))) return false;
-  }
-  return !text.empty();
 }
 
 CodePointOffsets::CodePointOffsets(std::string_view text) {

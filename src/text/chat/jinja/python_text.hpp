@@ -23,20 +23,13 @@ size_t find_text(Evaluator& evaluator, std::string_view text, std::string_view w
 /// Returns the last place of `wanted`.
 size_t find_last_text(Evaluator& evaluator, std::string_view text, std::string_view wanted);
 
-enum class Case : uint8_t { upper, lower, title, capitalized, swapped, folded };
+enum class Case : uint8_t { upper, lower, title, capitalized };
 std::string with_case(std::string_view text, Case wanted);
 
-/// Returns true if all characters satisfy the test and there is at least one.
-bool all_characters(std::string_view text, bool (*test)(char32_t));
 bool is_upper(char32_t c);
 bool is_lower(char32_t c);
 bool is_titlecase(char32_t c);
 bool is_cased(char32_t c);  ///< upper, lower or title case
-bool is_alphabetic(char32_t c);
-bool is_decimal(char32_t c);
-bool is_digit(char32_t c);
-bool is_number(char32_t c);
-bool is_alphanumeric(char32_t c);
 bool is_printable(char32_t c);
 
 /// Byte offsets of code points: found from the start for ASCII, else listed.

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "core/find_entry.hpp"
 #include "text/chat/jinja/filters.hpp"
-#include "text/chat/jinja/methods.hpp"
 #include "text/chat/jinja/operators.hpp"
 #include "text/chat/jinja/printing.hpp"
 #include "text/chat/jinja/python_text.hpp"
@@ -111,20 +111,6 @@ Value items(Evaluator& evaluator, const Value& input, Args) {
   return evaluator.list(pairs_of(evaluator, *input.as_dict()), SequenceKind::generator);
 }
 
-template <bool wants_largest>
-Value extreme(Evaluator& evaluator, const Value& input, Args arguments) {
-  const Bound bound(evaluator, "the filter", arguments, {"case_sensitive", "attribute"});
-  const std::shared_ptr<const Sequence> all = evaluator.items(input);
-  if (all->items.empty()) return Value::undefined("no aggregated item, the sequence was empty");
-  const std::vector<Value> keys =
-      keys_of(evaluator, all->items, bound.has(1) ? &bound[1] : nullptr, bound.truth(0, false));
-  size_t best = 0;
-  for (size_t i = 1; i < keys.size(); ++i) {
-    if (wants_largest ? is_greater(evaluator, keys[i], keys[best]) : is_less(evaluator, keys[i], keys[best])) best = i;
-  }
-  return all->items[best];
-}
-
 Value first(Evaluator& evaluator, const Value& input, Args) {
   const std::shared_ptr<const Sequence> all = evaluator.items(input);
   return all->items.empty() ? Value::undefined("No first item, sequence was empty.") : all->items.front();
@@ -157,16 +143,6 @@ Value reverse(Evaluator& evaluator, const Value& input, Args) {
   return evaluator.list(std::move(all), SequenceKind::generator);
 }
 
-Value sum(Evaluator& evaluator, const Value& input, Args arguments) {
-  const Bound bound(evaluator, "sum", arguments, {"attribute", "start"});
-  Value total = bound.has(1) ? bound[1] : Value(int64_t{0});
-  const std::shared_ptr<const Sequence> all = evaluator.items(input);
-  for (const Value& item : all->items) {
-    total = add(evaluator, total, attribute_of(evaluator, item, bound.has(0) ? &bound[0] : nullptr));
-  }
-  return total;
-}
-
 Value unique(Evaluator& evaluator, const Value& input, Args arguments) {
   const Bound bound(evaluator, "unique", arguments, {"case_sensitive", "attribute"});
   const std::shared_ptr<const Sequence> all = evaluator.items(input);
@@ -183,61 +159,6 @@ Value unique(Evaluator& evaluator, const Value& input, Args arguments) {
     found.push_back(all->items[i]);
   }
   return evaluator.list(std::move(found), SequenceKind::generator);
-}
-
-Value group_by(Evaluator& evaluator, const Value& input, Args arguments) {
-  const Bound bound(evaluator, "groupby", arguments, {"attribute", "default", "case_sensitive"}, 1);
-  const std::shared_ptr<const Sequence> all = evaluator.items(input);
-  const bool case_sensitive = bound.truth(2, false);
-  std::vector<Value> values, keys;
-  for (const Value& item : all->items) {
-    const Value value = attribute_of(evaluator, item, &bound[0], bound.is_given(1) ? &bound[1] : nullptr);
-    keys.push_back(comparison_key(evaluator, value, case_sensitive));
-    values.push_back(evaluator.list({item, keys.back(), value}));
-  }
-  std::vector<Value> groups, members;
-  Value key, name;
-  const auto finish = [&] {
-    if (members.empty()) return;
-    groups.push_back(evaluator.list({name, evaluator.list(std::move(members))}, SequenceKind::tuple));
-    members.clear();
-  };
-  for (const Value& entry : sorted(evaluator, values, keys, false)) {
-    const std::vector<Value>& parts = entry.as_sequence()->items;
-    if (members.empty() || !is_equal(evaluator, key, parts[1])) {
-      finish();
-      key = parts[1];
-      name = parts[2];
-    }
-    members.push_back(parts[0]);
-  }
-  finish();
-  return evaluator.list(std::move(groups));
-}
-
-/// Splits items into lists: `batch` of a size, `slice` of a number.
-template <bool is_batch>
-Value divide_items(Evaluator& evaluator, const Value& input, Args arguments) {
-  const Bound bound(evaluator, is_batch ? "batch" : "slice", arguments,
-                    {is_batch ? "linecount" : "slices", "fill_with"}, 1);
-  const int64_t count = bound.integer(0, 1);
-  const std::shared_ptr<const Sequence> all = evaluator.items(input);
-  const auto size = static_cast<int64_t>(all->items.size());
-  if (count < 1 || count > max_range_items) evaluator.fail("items are divided into 1 to 100000 parts");
-  std::vector<Value> parts;
-  int64_t done = 0;
-  for (int64_t part = 0; is_batch ? done < size : part < count; ++part) {
-    const int64_t wanted = is_batch ? std::min(count, size - done) : size / count + (part < size % count ? 1 : 0);
-    const auto begin = all->items.begin() + done;
-    std::vector<Value> chosen(begin, begin + wanted);
-    done += wanted;
-    if (bound.is_given(1)) {
-      if (is_batch) chosen.resize(static_cast<size_t>(count), bound[1]);
-      if (!is_batch && size % count != 0 && part >= size % count) chosen.push_back(bound[1]);
-    }
-    parts.push_back(evaluator.list(std::move(chosen)));
-  }
-  return evaluator.list(std::move(parts), SequenceKind::generator);
 }
 
 Value map(Evaluator& evaluator, const Value& input, Args arguments) {
@@ -285,49 +206,32 @@ Value choose(Evaluator& evaluator, const Value& input, Args arguments) {
   return evaluator.list(std::move(chosen), SequenceKind::generator);
 }
 
-Value attribute(Evaluator& evaluator, const Value& input, Args arguments) {
-  const Bound bound(evaluator, "attr", arguments, {"name"}, 1);
-  evaluator.require_defined(input);
-  const std::string& name = bound.text(0).bytes();
-  evaluator.charge(static_cast<int64_t>(name.size() / 32));
-  if (input.as_object() != nullptr) {
-    if (std::optional<Value> found = input.as_object()->attribute(evaluator, name)) return *found;
-  }
-  if (std::optional<Value> method = find_method(evaluator, input, name)) return *method;
-  return Value::undefined(fmt::format("'{} object' has no attribute '{}'", input.type_name(), name));
-}
-
 Value count(Evaluator& evaluator, const Value& input, Args) { return length(evaluator, input); }
 
 constexpr FilterEntry filters[] = {
-    {"attr", attribute},
-    {"batch", divide_items<true>},
     {"count", count},
     {"dictsort", dict_sort},
     {"first", first},
-    {"groupby", group_by},
     {"items", items},
     {"join", join},
     {"last", last},
     {"length", count},
     {"list", list},
     {"map", map},
-    {"max", extreme<true>},
-    {"min", extreme<false>},
     {"reject", choose<false, false>},
     {"rejectattr", choose<true, false>},
     {"reverse", reverse},
     {"select", choose<false, true>},
     {"selectattr", choose<true, true>},
-    {"slice", divide_items<false>},
     {"sort", sort},
-    {"sum", sum},
     {"unique", unique},
 };
 
 }  // namespace
 }  // namespace sequence_filters
 
-const FilterEntry* find_sequence_filter(std::string_view name) { return find_entry(sequence_filters::filters, name); }
+const FilterEntry* find_sequence_filter(std::string_view name) {
+  return find_entry(sequence_filters::filters, name, &FilterEntry::name);
+}
 
 }  // namespace llmtrain::jinja

@@ -2,10 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "core/find_entry.hpp"
 #include "text/chat/jinja/filters.hpp"
 #include "text/chat/jinja/operators.hpp"
-#include "text/chat/jinja/printing.hpp"
-#include "text/chat/jinja/python_text.hpp"
 
 namespace llmtrain::jinja {
 namespace value_tests {
@@ -27,34 +26,17 @@ bool is_divisible(Evaluator& evaluator, const Value& input, const Value& by) {
   return modulo(evaluator, input, by).number() == 0.0;
 }
 
-bool has_case(Evaluator& evaluator, const Value& input, bool (*wanted)(char32_t), bool (*other)(char32_t)) {
-  const std::string text = to_text(evaluator, input).bytes();
-  evaluator.charge(static_cast<int64_t>(text.size() / 8));
-  bool found = false;
-  for (size_t i = 0; i < text.size();) {
-    const char32_t c = next_code_point(text, i);
-    if (other(c) || is_titlecase(c)) return false;
-    found = found || wanted(c);
-  }
-  return found;
-}
-
 bool is_int(const Value& value) { return value.as_int() != nullptr || value.as_big() != nullptr; }
 
 constexpr TestEntry tests[] = {
     {"boolean", [](Evaluator&, const Value& v, Args) { return v.as_bool() != nullptr; }},
-    {"callable", [](Evaluator&, const Value& v,
-                    Args) { return v.is_undefined() || (v.as_object() != nullptr && v.as_object()->is_callable()); }},
     {"defined", [](Evaluator&, const Value& v, Args) { return !v.is_undefined(); }},
     {"divisibleby", [](Evaluator& e, const Value& v, Args a) { return is_divisible(e, v, only_argument(e, a)); }},
     {"eq", compares<is_equal>},
     {"equalto", compares<is_equal>},
     {"==", compares<is_equal>},
-    {"escaped", [](Evaluator&, const Value&, Args) { return false; }},
     {"even", [](Evaluator& e, const Value& v, Args) { return is_divisible(e, v, Value(int64_t{2})); }},
     {"false", [](Evaluator&, const Value& v, Args) { return v.as_bool() != nullptr && !*v.as_bool(); }},
-    {"filter", [](Evaluator&, const Value& v,
-                  Args) { return v.as_text() != nullptr && find_filter(v.as_text()->bytes()) != nullptr; }},
     {"float", [](Evaluator&, const Value& v, Args) { return v.as_float() != nullptr; }},
     {"ge", compares<is_at_least>},
     {">=", compares<is_at_least>},
@@ -70,7 +52,6 @@ constexpr TestEntry tests[] = {
      }},
     {"le", compares<is_at_most>},
     {"<=", compares<is_at_most>},
-    {"lower", [](Evaluator& e, const Value& v, Args) { return has_case(e, v, is_lower, is_upper); }},
     {"lt", compares<is_less>},
     {"lessthan", compares<is_less>},
     {"<", compares<is_less>},
@@ -80,11 +61,6 @@ constexpr TestEntry tests[] = {
     {"none", [](Evaluator&, const Value& v, Args) { return v.is_none(); }},
     {"number", [](Evaluator&, const Value& v, Args) { return v.number().has_value(); }},
     {"odd", [](Evaluator& e, const Value& v, Args) { return modulo(e, v, Value(int64_t{2})).number() == 1.0; }},
-    {"sameas",
-     [](Evaluator& e, const Value& v, Args a) {
-       if (v.as_text() != nullptr) e.charge(static_cast<int64_t>(v.as_text()->size() / 32));
-       return is_same(v, only_argument(e, a));
-     }},
     {"sequence",
      [](Evaluator&, const Value& v, Args) {
        const Sequence* items = v.as_sequence();
@@ -92,16 +68,13 @@ constexpr TestEntry tests[] = {
               (items != nullptr && items->kind < SequenceKind::keys);
      }},
     {"string", [](Evaluator&, const Value& v, Args) { return v.as_text() != nullptr; }},
-    {"test", [](Evaluator&, const Value& v,
-                Args) { return v.as_text() != nullptr && find_test(v.as_text()->bytes()) != nullptr; }},
     {"true", [](Evaluator&, const Value& v, Args) { return v.as_bool() != nullptr && *v.as_bool(); }},
     {"undefined", [](Evaluator&, const Value& v, Args) { return v.is_undefined(); }},
-    {"upper", [](Evaluator& e, const Value& v, Args) { return has_case(e, v, is_upper, is_lower); }},
 };
 
 }  // namespace
 }  // namespace value_tests
 
-const TestEntry* find_test(std::string_view name) { return find_entry(value_tests::tests, name); }
+const TestEntry* find_test(std::string_view name) { return find_entry(value_tests::tests, name, &TestEntry::name); }
 
 }  // namespace llmtrain::jinja

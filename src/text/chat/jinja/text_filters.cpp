@@ -6,8 +6,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "core/find_entry.hpp"
 #include "text/chat/jinja/filters.hpp"
-#include "text/chat/jinja/formatting.hpp"
 #include "text/chat/jinja/methods.hpp"
 #include "text/chat/jinja/operators.hpp"
 #include "text/chat/jinja/printing.hpp"
@@ -54,23 +54,6 @@ Value default_value(Evaluator& evaluator, const Value& input, Args arguments) {
   const bool is_missing = input.is_undefined() || (bound.truth(1, false) && !input.truth());
   if (!is_missing) return input;
   return bound.has(0) ? bound[0] : Value::text("");
-}
-
-Value escape(Evaluator& evaluator, const Value& input, Args) {
-  static constexpr std::string_view characters = "&<>'\"";
-  static constexpr const char* names[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
-  const MarkedText text = to_text(evaluator, input);
-  MarkedText result;
-  size_t done = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const size_t found = characters.find(text.bytes()[i]);
-    if (found == std::string_view::npos) continue;
-    result.append(text, done, i);
-    result.append(names[found]);
-    done = i + 1;
-  }
-  result.append(text, done, text.size());
-  return evaluator.text(std::move(result));
 }
 
 /// Digits as int() and float() read them: without white space around them and "_" between digits.
@@ -123,57 +106,6 @@ Value to_integer(Evaluator& evaluator, const Value& input, Args arguments) {
   return bound.has(0) ? bound[0] : Value(int64_t{0});
 }
 
-Value to_float(Evaluator& evaluator, const Value& input, Args arguments) {
-  const Bound bound(evaluator, "float", arguments, {"default"});
-  evaluator.require_defined(input);
-  if (input.number()) return *input.number();
-  if (const MarkedText* text = input.as_text()) {
-    evaluator.charge(static_cast<int64_t>(text->size() / 8));
-    if (const std::optional<double> number = read_float(text->bytes())) return *number;
-  }
-  return bound.has(0) ? bound[0] : Value(0.0);
-}
-
-Value round_number(Evaluator& evaluator, const Value& input, Args arguments) {
-  const Bound bound(evaluator, "round", arguments, {"precision", "method"});
-  const int64_t precision = bound.integer(0, 0);
-  const std::string method = bound.has(1) ? bound.text(1).bytes() : "common";
-  if (!input.number()) evaluator.fail(fmt::format("a {} cannot be rounded", input.type_name()));
-  if (precision < -300 || precision > 300) evaluator.fail("the precision of round must be -300 to 300");
-  const double number = *input.number();
-  if (method == "common") {
-    if (input.integer() && precision >= 0) return *input.integer();
-    if (input.as_big() != nullptr && precision >= 0) return input;
-    if (precision <= 0) {
-      const double unit = std::pow(10.0, static_cast<double>(-precision));
-      return std::nearbyint(number / unit) * unit;
-    }
-    double rounded = number;
-    const std::string digits = fmt::format("{:.{}f}", number, precision);
-    std::from_chars(digits.data(), digits.data() + digits.size(), rounded);
-    return rounded;
-  }
-  if (method != "ceil" && method != "floor") evaluator.fail("the method of round must be common, ceil or floor");
-  const double unit = std::pow(10.0, static_cast<double>(precision));
-  return (method == "ceil" ? std::ceil(number * unit) : std::floor(number * unit)) / unit;
-}
-
-Value absolute(Evaluator& evaluator, const Value& input, Args) {
-  if (input.as_big() != nullptr && *input.number() > 0) return input;
-  return input.number() && *input.number() < 0 ? negate(evaluator, input) : add(evaluator, Value(int64_t{0}), input);
-}
-
-Value format(Evaluator& evaluator, const Value& input, Args arguments) {
-  const MarkedText text = to_text(evaluator, input);
-  if (arguments.named.empty()) {
-    return format_percent(evaluator, text, evaluator.list(arguments.positional, SequenceKind::tuple));
-  }
-  if (!arguments.positional.empty()) evaluator.fail("format takes positional or named arguments, not both");
-  std::vector<std::pair<Value, Value>> entries;
-  for (const auto& [name, value] : arguments.named) entries.emplace_back(Value::text(name), value);
-  return format_percent(evaluator, text, evaluator.dict(std::move(entries)));
-}
-
 Value indent(Evaluator& evaluator, const Value& input, Args arguments) {
   const Bound bound(evaluator, "indent", arguments, {"width", "first", "blank"});
   const bool has_text = bound.has(0) && bound[0].as_text() != nullptr;
@@ -192,26 +124,6 @@ Value indent(Evaluator& evaluator, const Value& input, Args arguments) {
     evaluator.charge(1);
     begin = end + 1;
   }
-  return evaluator.text(std::move(result));
-}
-
-Value truncate(Evaluator& evaluator, const Value& input, Args arguments) {
-  const Bound bound(evaluator, "truncate", arguments, {"length", "killwords", "end", "leeway"});
-  const MarkedText text = to_text(evaluator, input);
-  const MarkedText end = bound.has(2) ? bound.text(2) : MarkedText("...");
-  constexpr int64_t any = int64_t{1} << 40;  // more than a text has
-  const int64_t most = std::clamp(bound.integer(0, 255), -any, any);
-  const int64_t leeway = std::clamp(bound.is_given(3) ? bound.integer(3, 5) : 5, -any, any);
-  const int64_t kept = most - count_code_points(end.bytes());
-  if (kept < 0) evaluator.fail("the length of truncate is below that of its end");
-  if (count_code_points(text.bytes()) <= most + std::max<int64_t>(leeway, 0)) return text;
-  size_t cut = CodePointOffsets(text.bytes()).at(kept);
-  if (!bound.truth(1, false)) {
-    const size_t space = cut == 0 ? std::string::npos : text.bytes().rfind(' ', cut - 1);
-    if (space != std::string::npos) cut = space;
-  }
-  MarkedText result = text.slice(0, cut);
-  result.append(end);
   return evaluator.text(std::move(result));
 }
 
@@ -238,57 +150,30 @@ Value to_json_filter(Evaluator& evaluator, const Value& input, Args arguments) {
   return evaluator.text(to_json(evaluator, input, options));
 }
 
-Value word_count(Evaluator& evaluator, const Value& input, Args) {
-  const MarkedText text = to_text(evaluator, input);
-  evaluator.charge(static_cast<int64_t>(text.size() / 8));
-  int64_t words = 0;
-  bool inside = false;
-  for (size_t i = 0; i < text.size();) {
-    const char32_t c = next_code_point(text.bytes(), i);
-    const bool is_word = is_alphanumeric(c) || c == '_';
-    words += is_word && !inside ? 1 : 0;
-    inside = is_word;
-  }
-  return words;
-}
-
 Value text_of(Evaluator& evaluator, const Value& input, Args) { return to_text(evaluator, input); }
 
 constexpr FilterEntry filters[] = {
-    {"abs", absolute},
     {"capitalize", change_case<Case::capitalized>},
-    {"center",
-     [](Evaluator& e, const Value& v, Args a) {
-       Arguments with_width = a;
-       if (a.positional.empty() && a.named.empty()) with_width.positional.emplace_back(int64_t{80});
-       return call_method(e, v, "center", with_width);
-     }},
     {"d", default_value},
     {"default", default_value},
-    {"e", escape},
-    {"escape", escape},
-    {"float", to_float},
-    {"forceescape", escape},
-    {"format", format},
     {"indent", indent},
     {"int", to_integer},
     {"lower", change_case<Case::lower>},
     {"replace", [](Evaluator& e, const Value& v, Args a) { return call_method(e, v, "replace", a); }},
-    {"round", round_number},
     {"safe", text_of},
     {"string", text_of},
     {"title", title},
     {"tojson", to_json_filter},
     {"trim", [](Evaluator& e, const Value& v, Args a) { return call_method(e, v, "strip", a); }},
-    {"truncate", truncate},
     {"upper", change_case<Case::upper>},
-    {"wordcount", word_count},
 };
 
 }  // namespace
 }  // namespace text_filters
 
-const FilterEntry* find_text_filter(std::string_view name) { return find_entry(text_filters::filters, name); }
+const FilterEntry* find_text_filter(std::string_view name) {
+  return find_entry(text_filters::filters, name, &FilterEntry::name);
+}
 
 const FilterEntry* find_filter(std::string_view name) {
   const FilterEntry* found = find_text_filter(name);

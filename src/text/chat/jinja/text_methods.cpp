@@ -4,8 +4,7 @@
 
 #include <algorithm>
 
-#include "text/chat/jinja/filters.hpp"
-#include "text/chat/jinja/formatting.hpp"
+#include "core/find_entry.hpp"
 #include "text/chat/jinja/methods.hpp"
 #include "text/chat/jinja/operators.hpp"
 #include "text/chat/jinja/python_text.hpp"
@@ -182,7 +181,7 @@ struct Window {
   }
 };
 
-template <bool from_right, bool fails>
+template <bool from_right>
 Value find(Evaluator& evaluator, const Value& object, Args arguments) {
   const Bound bound(evaluator, "find", arguments, {"sub", "start", "end"}, 1);
   const Window window(evaluator, object, bound);
@@ -191,7 +190,6 @@ Value find(Evaluator& evaluator, const Value& object, Args arguments) {
                        : from_right     ? find_last_text(evaluator, window.text, wanted)
                                         : find_text(evaluator, window.text, wanted);
   if (found != std::string_view::npos) return window.offsets.index_of(window.begin + found);
-  if (fails) evaluator.fail("the text does not contain what is looked for");
   return int64_t{-1};
 }
 
@@ -237,22 +235,6 @@ Value remove_affix(Evaluator& evaluator, const Value& object, Args arguments) {
                   : part(evaluator, object, 0, text.size() - affix.size());
 }
 
-template <bool from_right>
-Value partition(Evaluator& evaluator, const Value& object, Args arguments) {
-  const Bound bound(evaluator, "partition", arguments, {"sep"}, 1);
-  const std::string &text = self(object).bytes(), &separator = bound.text(0).bytes();
-  if (separator.empty()) evaluator.fail("the separator of partition is empty");
-  const size_t found = from_right ? find_last_text(evaluator, text, separator) : find_text(evaluator, text, separator);
-  std::vector<Value> parts(3, Value::text(""));
-  if (found == std::string::npos) {
-    parts[from_right ? 2 : 0] = object;
-  } else {
-    parts = {part(evaluator, object, 0, found), part(evaluator, object, found, found + separator.size()),
-             part(evaluator, object, found + separator.size(), text.size())};
-  }
-  return evaluator.list(std::move(parts), SequenceKind::tuple);
-}
-
 Value join(Evaluator& evaluator, const Value& object, Args arguments) {
   const Bound bound(evaluator, "join", arguments, {"iterable"}, 1);
   MarkedText result;
@@ -269,28 +251,6 @@ Value join(Evaluator& evaluator, const Value& object, Args arguments) {
   return evaluator.text(std::move(result));
 }
 
-enum class Side : uint8_t { left, right, both, zeros };
-
-template <Side side>
-Value justify(Evaluator& evaluator, const Value& object, Args arguments) {
-  const Bound bound(evaluator, "the method", arguments, {"width", "fillchar"}, 1);
-  const int64_t width = std::clamp<int64_t>(bound.integer(0, 0), 0, int64_t{1} << 40);
-  const MarkedText fill = side == Side::zeros ? MarkedText("0") : bound.has(1) ? bound.text(1) : MarkedText(" ");
-  if (count_code_points(fill.bytes()) != 1) evaluator.fail("the fill character must be one character");
-  const int64_t missing = width - count_code_points(self(object).bytes());
-  if (missing <= 0) return object;
-  const Value padding = multiply(evaluator, fill, Value(missing));
-  const auto bytes = [&](int64_t characters) { return static_cast<size_t>(characters) * fill.size(); };
-  const int64_t before = side == Side::left ? 0 : side == Side::both ? missing / 2 + (missing & width & 1) : missing;
-  const bool has_sign =
-      side == Side::zeros && (self(object).bytes().starts_with('-') || self(object).bytes().starts_with('+'));
-  MarkedText result = self(object).slice(0, has_sign ? 1 : 0);
-  result.append(*padding.as_text(), 0, bytes(before));
-  result.append(self(object), has_sign ? 1 : 0, self(object).size());
-  result.append(*padding.as_text(), bytes(before), bytes(missing));
-  return evaluator.text(std::move(result));
-}
-
 template <Case wanted>
 Value change_case(Evaluator& evaluator, const Value& object, Args arguments) {
   const Bound bound(evaluator, "the method", arguments, {});
@@ -298,128 +258,43 @@ Value change_case(Evaluator& evaluator, const Value& object, Args arguments) {
   return evaluator.text(with_case(self(object).bytes(), wanted), self(object).all_marks());
 }
 
-template <bool (*test)(char32_t)>
-Value all_are(Evaluator&, const Value& object, Args) {
-  return all_characters(self(object).bytes(), test);
-}
-Value passes(Evaluator& evaluator, const Value& object, const char* test) {
-  return find_test(test)->run(evaluator, object, {});
-}
-Value is_lower_text(Evaluator& evaluator, const Value& object, Args) { return passes(evaluator, object, "lower"); }
-Value is_upper_text(Evaluator& evaluator, const Value& object, Args) { return passes(evaluator, object, "upper"); }
-
-Value is_ascii(Evaluator&, const Value& object, Args) {
-  return static_cast<size_t>(count_code_points(self(object).bytes())) == self(object).size();
-}
-
-Value is_identifier(Evaluator& evaluator, const Value& object, Args arguments) {
-  const std::string& text = self(object).bytes();
-  if (!is_ascii(evaluator, object, arguments).truth()) evaluator.fail("isidentifier is supported for ASCII alone");
-  const auto is_part = [](char32_t c) { return is_alphanumeric(c) || c == '_'; };
-  return all_characters(text, is_part) && !is_decimal(static_cast<char32_t>(text.front()));
-}
-
-Value is_printable_text(Evaluator&, const Value& object, Args) {
-  return self(object).size() == 0 || all_characters(self(object).bytes(), is_printable);
-}
-
-/// Words begin with a capital and go on in lower case.
-Value is_title(Evaluator&, const Value& object, Args) {
-  const std::string& text = self(object).bytes();
-  bool found = false, in_word = false;
-  for (size_t i = 0; i < text.size();) {
-    const char32_t c = next_code_point(text, i);
-    const bool begins = is_upper(c) || is_titlecase(c);
-    if (begins ? in_word : is_lower(c) && !in_word) return false;
-    in_word = is_cased(c);
-    found = found || in_word;
-  }
-  return found;
-}
-
-Value expand_tabs(Evaluator& evaluator, const Value& object, Args arguments) {
-  const Bound bound(evaluator, "expandtabs", arguments, {"tabsize"});
-  const int64_t size = bound.integer(0, 8);
-  const std::string& text = self(object).bytes();
-  MarkedText result;
-  int64_t column = 0;
-  for (size_t i = 0; i < text.size();) {
-    const size_t begin = i;
-    const char32_t c = next_code_point(text, i);
-    if (c != '\t') {
-      result.append(self(object), begin, i);
-      column = c == '\n' || c == '\r' ? 0 : column + 1;
-    } else if (size > 0) {
-      const int64_t missing = size - column % size;
-      const Value spaces = multiply(evaluator, MarkedText(" "), Value(missing));
-      result.append(*spaces.as_text());
-      column += missing;
-    }
-    evaluator.check_text(result.size());
-  }
-  return evaluator.text(std::move(result));
-}
-
-/// Methods that Python has and templates cannot use here.
-Value unsupported(Evaluator& evaluator, const Value&, Args) { evaluator.fail("this method of str is not supported"); }
-
-Value format(Evaluator& evaluator, const Value& object, Args arguments) {
-  return format_braces(evaluator, self(object), arguments);
-}
-
 constexpr MethodEntry methods[] = {
     {"capitalize", change_case<Case::capitalized>},
-    {"casefold", change_case<Case::folded>},
-    {"center", justify<Side::both>},
     {"count", count},
-    {"encode", unsupported},
     {"endswith", has_affix<false>},
-    {"expandtabs", expand_tabs},
-    {"find", find<false, false>},
-    {"format", format},
-    {"format_map", unsupported},
-    {"index", find<false, true>},
-    {"isalnum", all_are<is_alphanumeric>},
-    {"isalpha", all_are<is_alphabetic>},
-    {"isascii", is_ascii},
-    {"isdecimal", all_are<is_decimal>},
-    {"isdigit", all_are<is_digit>},
-    {"isidentifier", is_identifier},
-    {"islower", is_lower_text},
-    {"isnumeric", all_are<is_number>},
-    {"isprintable", is_printable_text},
-    {"isspace", all_are<is_python_space>},
-    {"istitle", is_title},
-    {"isupper", is_upper_text},
+    {"find", find<false>},
     {"join", join},
-    {"ljust", justify<Side::left>},
     {"lower", change_case<Case::lower>},
     {"lstrip", strip<true, false>},
-    {"maketrans", unsupported},
-    {"partition", partition<false>},
     {"removeprefix", remove_affix<true>},
     {"removesuffix", remove_affix<false>},
     {"replace", replace},
-    {"rfind", find<true, false>},
-    {"rindex", find<true, true>},
-    {"rjust", justify<Side::right>},
-    {"rpartition", partition<true>},
+    {"rfind", find<true>},
     {"rsplit", split<true>},
     {"rstrip", strip<false, true>},
     {"split", split<false>},
     {"splitlines", split_lines},
     {"startswith", has_affix<true>},
     {"strip", strip<true, true>},
-    {"swapcase", change_case<Case::swapped>},
     {"title", change_case<Case::title>},
-    {"translate", unsupported},
     {"upper", change_case<Case::upper>},
-    {"zfill", justify<Side::zeros>},
 };
+
+/// Methods of Python's str that no published template calls (docs/design/left_out.md).
+constexpr std::string_view left_out[] = {
+    "casefold",  "center",      "encode",  "expandtabs", "format",   "format_map",   "index",
+    "isalnum",   "isalpha",     "isascii", "isdecimal",  "isdigit",  "isidentifier", "islower",
+    "isnumeric", "isprintable", "isspace", "istitle",    "isupper",  "ljust",        "maketrans",
+    "partition", "rindex",      "rjust",   "rpartition", "swapcase", "translate",    "zfill"};
 
 }  // namespace
 }  // namespace text_methods
 
-const MethodEntry* find_text_method(std::string_view name) { return find_entry(text_methods::methods, name); }
+const MethodEntry* find_text_method(Evaluator& evaluator, std::string_view name) {
+  if (std::ranges::find(text_methods::left_out, name) != std::end(text_methods::left_out)) {
+    evaluator.fail(fmt::format("the method '{}' of str is not supported", name));
+  }
+  return find_entry(text_methods::methods, name, &MethodEntry::name);
+}
 
 }  // namespace llmtrain::jinja

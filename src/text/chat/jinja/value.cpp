@@ -6,8 +6,6 @@
 #include <charconv>
 #include <cstdlib>
 
-#include "text/chat/jinja/evaluator.hpp"
-
 namespace llmtrain::jinja {
 
 int compare(const BigInteger& a, const BigInteger& b) {
@@ -83,7 +81,5 @@ const Value* Dict::find(std::string_view key) const {
   }
   return nullptr;
 }
-
-Value Object::call(Evaluator& evaluator, const Arguments&) { evaluator.fail("a " + type_name() + " cannot be called"); }
 
 }  // namespace llmtrain::jinja

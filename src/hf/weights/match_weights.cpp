@@ -1,0 +1,185 @@
+#include "hf/weights/match_weights.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <utility>
+
+#include "core/error.hpp"
+#include "core/files/json_reader.hpp"
+#include "hf/convert.hpp"
+#include "hf/weights/stored_names.hpp"
+#include "params/unit_layout.hpp"
+
+namespace llmtrain {
+namespace {
+
+/// Heads of other tasks: a folder with one besides a language model is trained and evaluated without it.
+constexpr std::array<std::string_view, 4> other_heads = {"score.", "classifier.", "qa_outputs.", "v_head."};
+
+std::vector<std::string_view> names_of(const WeightIndex& index) {
+  std::vector<std::string_view> names;
+  names.reserve(index.tensors.size());
+  for (const WeightIndex::Tensor& tensor : index.tensors) names.push_back(tensor.name);
+  return names;
+}
+
+class Matcher {
+ public:
+  Matcher(const DecoderShape& shape, const WeightIndex& index)
+      : shape_(shape),
+        index_(index),
+        names_(match_names(names_of(index), shape.names, index.folder)),
+        plain_names_(index.tensors.size()),
+        used_(index.tensors.size()),
+        embedding_(shape.names.embedding + ".weight"),
+        head_(shape.names.head + ".weight"),
+        score_(shape.names.score + ".weight") {
+    for (const auto& [name, number] : names_.number_of) plain_names_[number] = name;
+  }
+
+  WeightMatch match(const std::vector<UnitSpec>& units) {
+    for_each_slice(units, [&](const SlicePlace& place, const ParamSpec& param, const ParamSlice& slice) {
+      if (is_adapter_name(slice.name)) return;
+      const int64_t tensor = take(param, slice);
+      if (tensor < 0) return;
+      note_storage(index_.tensors[static_cast<size_t>(tensor)], units[static_cast<size_t>(place.unit)].quantization);
+      match_.slices.push_back({place.unit, place.param, place.slice, param.columns, static_cast<size_t>(tensor)});
+    });
+    for (size_t t = 0; t < used_.size(); ++t) {
+      if (used_[t] == 0) check_unused(t);
+    }
+    const std::string problems = missing_.text() + extra_.text() + wrong_shape_.text() + wrong_type_.text();
+    if (!problems.empty()) {
+      throw UserError(
+          ExitCode::bad_content,
+          fmt::format("{}: the weights do not fit the model that config.json describes{}", index_.folder, problems));
+    }
+    match_.notes.insert(match_.notes.end(), storage_.begin(), storage_.end());
+    if (!names_.added.empty()) match_.notes.push_back(fmt::format("names begin with '{}'", names_.added));
+    if (!names_.missing.empty()) match_.notes.push_back(fmt::format("names without '{}'", names_.missing));
+    if (ties_in_files() && !shape_.config.scores() && names_.find(embedding_) < 0) {
+      match_.notes.push_back(fmt::format("the tied embedding is stored as {}", head_));
+    }
+    if (other_heads_ > 0) {
+      match_.warnings.push_back(fmt::format(
+          "{}: {} tensor{} of another head ({}) {} omitted; only the language model "
+          "is used",
+          index_.folder, other_heads_, other_heads_ == 1 ? "" : "s", other_head_, other_heads_ == 1 ? "is" : "are"));
+    }
+    if (rope_tables_ > 0) match_.notes.push_back(fmt::format("{} rope tables not needed", rope_tables_));
+    if (masks_ > 0) match_.notes.push_back(fmt::format("{} attention masks not needed", masks_));
+    return std::move(match_);
+  }
+
+ private:
+  bool ties_in_files() const { return shape_.config.tie_embeddings || shape_.unties_head; }
+  void note_storage(const WeightIndex::Tensor& tensor, const std::optional<Quantization>& wanted) {
+    if (!tensor.quantized) return;
+    const std::string_view type = name_of(tensor.quantized->quantization.type);
+    if (!wanted) {
+      storage_.insert(fmt::format("matrices in {}, dequantised", type));
+    } else if (tensor.quantized->are(*wanted)) {
+      storage_.insert(fmt::format("matrices in {}", type));
+    } else {
+      storage_.insert(fmt::format("matrices in {}, quantised again to {}", type, name_of(wanted->type)));
+    }
+  }
+  int64_t take(const ParamSpec& param, const ParamSlice& slice) {
+    const std::string& name = slice.name;
+    int64_t found = names_.find(name);
+    // A file can hold either one of a tied pair.
+    if (name == head_ && shape_.unties_head && names_.find(embedding_) >= 0) found = names_.find(embedding_);
+    if (found < 0 && name == embedding_ && ties_in_files()) found = names_.find(head_);
+    if (shape_.saved_tables.contains(name)) {
+      if (found < 0) return -1;
+      used_[static_cast<size_t>(found)] = 1;
+      match_.replaced.emplace_back(name, static_cast<size_t>(found));
+      return -1;
+    }
+    if (found < 0 && name == score_ && shape_.new_head) return -1;
+    if (found < 0) {
+      const bool other_is_there = name == head_ ? names_.find(embedding_) >= 0 : names_.find(head_) >= 0;
+      const bool of_pair = (name == head_ || name == embedding_) && !shape_.config.tie_embeddings && other_is_there;
+      missing_.add(of_pair ? name +
+                                 " (if head and embedding are one matrix, config.json must set "
+                                 "tie_word_embeddings: true)"
+                           : name);
+      return -1;
+    }
+    const auto number = static_cast<size_t>(found);
+    const WeightIndex::Tensor* tensor = &index_.tensors[number];
+    used_[number] = 1;
+    std::vector<int64_t> expected = stored_shape(param, slice);
+    if (tensor->quantized) expected = {slice.rows, param.columns};
+    if (shape_.stored_rows > 0 && shape_.has_row_per_token(name)) {
+      match_.notes.push_back(
+          fmt::format("{} gets {} rows, the mean of the others", name, expected.front() - shape_.stored_rows));
+      expected.front() = shape_.stored_rows;
+    }
+    if (tensor->shape != expected) {
+      wrong_shape_.add(fmt::format("{} is {} instead of {}", name, shape_text(tensor->shape), shape_text(expected)));
+    } else if (!is_weight_type(tensor->type)) {
+      wrong_type_.add(fmt::format("{} is {}", name, name_of(tensor->type)));
+    }
+    return static_cast<int64_t>(number);
+  }
+
+  /// Sorts unused tensors: known harmless ones give a note, the others a problem.
+  void check_unused(size_t number) {
+    const WeightIndex::Tensor& tensor = index_.tensors[number];
+    const std::string& name = plain_names_[number];
+    const bool gpt2 = shape_.config.family == ModelConfig::Family::gpt2;
+    if (name.ends_with(".rotary_emb.inv_freq")) {
+      ++rope_tables_;
+    } else if (gpt2 && (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"))) {
+      ++masks_;
+    } else if (name == head_ && shape_.config.scores()) {
+      match_.notes.push_back(fmt::format("{} is not needed", head_));
+    } else if (name == head_ && ties_in_files()) {
+      match_.tied_head = static_cast<int64_t>(number);
+      match_.embedding = names_.find(embedding_);  // present, since the head was not used in its place
+      const WeightIndex::Tensor& embedding = index_.tensors[static_cast<size_t>(match_.embedding)];
+      if (tensor.shape != embedding.shape) {
+        wrong_shape_.add(fmt::format("{} is {}, the embedding that it is tied to {}", name, shape_text(tensor.shape),
+                                     shape_text(embedding.shape)));
+      } else if (!is_weight_type(tensor.type)) {
+        wrong_type_.add(fmt::format("{} is {}", name, name_of(tensor.type)));
+      }
+    } else if (std::ranges::any_of(other_heads, [&](std::string_view head) { return name.starts_with(head); })) {
+      if (other_heads_++ == 0) other_head_ = printable(tensor.name);
+    } else {
+      extra_.add(printable(tensor.name));
+    }
+  }
+
+  const DecoderShape& shape_;
+  const WeightIndex& index_;
+  StoredNames names_;
+  std::vector<std::string> plain_names_;  ///< name of each tensor in the model
+  std::vector<uint8_t> used_;
+  std::string embedding_, head_;  ///< the pair that can be tied
+  std::string score_;
+  std::string other_head_;         ///< first tensor of another head
+  std::set<std::string> storage_;  ///< notes on quantised matrices
+  WeightMatch match_;
+  Problems missing_{"missing"}, extra_{"not in the model"}, wrong_shape_{"with another shape"},
+      wrong_type_{"with a type other than F32, BF16, F16"};
+  int64_t rope_tables_ = 0, masks_ = 0, other_heads_ = 0;
+};
+
+}  // namespace
+
+std::vector<int64_t> stored_shape(const ParamSpec& param, const ParamSlice& slice) {
+  if (param.columns == 1 && !param.decay) return {slice.rows};
+  if (slice.transposed) return {param.columns, slice.rows};
+  return {slice.rows, param.columns};
+}
+
+WeightMatch match_weights(const DecoderShape& shape, const std::vector<UnitSpec>& units, const WeightIndex& index) {
+  return Matcher(shape, index).match(units);
+}
+
+}  // namespace llmtrain

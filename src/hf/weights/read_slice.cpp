@@ -1,0 +1,96 @@
+#include "hf/weights/read_slice.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "hf/convert.hpp"
+#include "hf/quantized/dequantize_slice.hpp"
+
+namespace llmtrain {
+namespace {
+
+constexpr int64_t staging_bytes = int64_t{256} << 10;  ///< fits the second-level cache
+constexpr int64_t page_bytes = 4096;
+
+/// Buffer of this thread, reused by later calls.
+char* staging(int64_t bytes) {
+  thread_local std::vector<char> buffer;
+  if (static_cast<int64_t>(buffer.size()) < bytes) buffer.resize(static_cast<size_t>(bytes));
+  return buffer.data();
+}
+
+int64_t read_rows(const StoredSlice& s, int64_t begin, int64_t end, float* out) {
+  const int64_t width = bits_of(s.tensor->type) / 8;
+  const int64_t bytes = (end - begin) * width;
+  if (s.tensor->type == StoredType::F32) {
+    s.file->read(s.tensor->begin + begin * width, bytes, out);
+    return bytes;
+  }
+  char* buffer = staging(std::min(staging_bytes, bytes));
+  for (int64_t at = begin; at < end; at += staging_bytes / width) {
+    const int64_t count = std::min(staging_bytes / width, end - at);
+    s.file->read(s.tensor->begin + at * width, count * width, buffer);
+    to_float_in_memory(s.tensor->type, buffer, count, out + (at - begin));
+  }
+  return bytes;
+}
+
+/// Rows [first, last) of the model's matrix are columns of the stored one; a few stored rows are read at a time. Calls
+/// put(first, values, count) for elements of a row, counted from `begin` on.
+template <class Put>
+int64_t read_columns(const StoredSlice& s, int64_t begin, int64_t end, const Put& put) {
+  const int64_t width = bits_of(s.tensor->type) / 8;
+  const int64_t first = begin / s.columns, last = (end + s.columns - 1) / s.columns, rows = last - first;
+  const bool whole = (s.rows - rows) * width < page_bytes;  // includes the gaps
+  const int64_t stored_row = (whole ? s.rows : rows) * width;
+  const int64_t block = std::clamp<int64_t>(staging_bytes / (stored_row + 4 * rows), 1, s.columns);
+  int64_t total = 0;
+  std::vector<float> values(static_cast<size_t>(block * rows)), run(static_cast<size_t>(block));
+  for (int64_t c = 0; c < s.columns; c += block) {
+    const int64_t count = std::min(block, s.columns - c);
+    char* buffer = staging(block * stored_row);
+    if (whole) {
+      const int64_t skip = first * width, bytes = (count * s.rows - (s.rows - rows)) * width;
+      s.file->read(s.tensor->begin + c * s.rows * width + skip, bytes, buffer);
+      total += bytes;
+    } else {
+      for (int64_t i = 0; i < count; ++i) {
+        s.file->read(s.tensor->begin + ((c + i) * s.rows + first) * width, stored_row, buffer + i * stored_row);
+      }
+      total += count * stored_row;
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      to_float(s.tensor->type, buffer + i * stored_row, rows, values.data() + i * rows);
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t row = (first + r) * s.columns + c - begin;  // address in `out` of column c in the row
+      const int64_t from = std::max<int64_t>(0, -row), to = std::min(count, end - begin - row);
+      if (from >= to) continue;
+      for (int64_t i = from; i < to; ++i)
+        run[static_cast<size_t>(i - from)] = values[static_cast<size_t>(i * rows + r)];
+      put(row + from, run.data(), to - from);
+    }
+  }
+  return total;
+}
+
+}  // namespace
+
+int64_t read_slice(const StoredSlice& slice, int64_t begin, int64_t end, float* out) {
+  if (begin >= end) return 0;
+  if (slice.tensor->quantized) return read_dequantized(slice, begin, end, out);
+  if (!slice.transposed) return read_rows(slice, begin, end, out);
+  return read_columns(slice, begin, end, [out](int64_t first, const float* values, int64_t count) {
+    std::copy_n(values, count, out + first);
+  });
+}
+
+int64_t read_transposed(const StoredSlice& slice, int64_t begin, int64_t end, DType type, void* out,
+                        const ExamineValues& examine) {
+  return read_columns(slice, begin, end, [&](int64_t first, const float* values, int64_t count) {
+    examine(first, values, count);
+    round_to(type, values, count, static_cast<char*>(out) + first * static_cast<int64_t>(size_of(type)));
+  });
+}
+
+}  // namespace llmtrain

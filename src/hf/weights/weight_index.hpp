@@ -1,0 +1,83 @@
+#pragma once
+// Tensors of a Hugging Face folder and the location of their bytes: model.safetensors alone, or the files that
+// model.safetensors.index.json names.
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/files/folder_handle.hpp"
+#include "core/quantization.hpp"
+#include "hf/weights/safetensors.hpp"
+#include "kernels/quantize.hpp"
+
+namespace llmtrain {
+
+inline constexpr const char* single_weights_name = "model.safetensors";
+inline constexpr const char* weights_index_name = "model.safetensors.index.json";
+
+/// The tensors beside the codes of a quantised matrix: where their bytes begin.
+struct QuantizedPlanes {
+  struct Plane {
+    size_t file = 0;
+    int64_t begin = 0;
+  };
+  Quantization quantization;
+  Plane scales;                ///< fp32; with double quantisation bytes
+  Plane nested;                ///< fp32: scales of the scales
+  int64_t nested_block = 256;  ///< scales in a block of scales
+  float offset = 0;            ///< added to every scale
+
+  /// True if a matrix that is stored as `wanted` has these codes and scales.
+  bool are(Quantization wanted) const {
+    wanted.outlier_threshold = quantization.outlier_threshold;  // belongs to products, not to the storage
+    return nested_block == NestedScales::block && quantization == wanted;
+  }
+};
+
+struct WeightIndex {
+  struct File {
+    std::string name;
+    int64_t bytes;
+  };
+  /// A quantised matrix is one tensor: its shape, the type of its values before they were quantised, the bytes of its
+  /// codes, and the planes beside them. It is stored as the model has it, never transposed.
+  struct Tensor : StoredTensor {
+    size_t file = 0;
+    std::optional<QuantizedPlanes> quantized = {};
+  };
+
+  std::string folder;
+  std::vector<File> files;
+  std::vector<Tensor> tensors;                  ///< sorted by name
+  std::map<std::string, std::string> metadata;  ///< metadata of the first file
+
+  const Tensor* find(std::string_view name) const;
+
+  /// Serializes the index for ranks that do not read the headers.
+  std::string packed() const;
+  static WeightIndex unpacked(const std::string& bytes);
+};
+
+/// Reads and checks every header. Throws UserError: missing_input if there are no weights (with advice on other
+/// formats), bad_content for damaged or hostile files.
+WeightIndex read_weight_index(const FolderHandle& folder);
+
+/// Reads and checks the header of one file alone.
+WeightIndex read_weight_file(const FolderHandle& folder, const std::string& name);
+
+/// Makes one tensor of the several of each quantised matrix; the index is sorted by name. Throws
+/// UserError(bad_content) that names file, tensor and problem: a plane that is missing, short or left over, a
+/// quant_type, shape or map that is not known.
+void join_quantized_tensors(WeightIndex& index, const FolderHandle& folder);
+
+/// Names of the tensors beside `weight`.
+inline constexpr std::string_view quant_state_prefix = ".quant_state.bitsandbytes__";
+
+/// Returns the command that converts a model in old PyTorch files to safetensors.
+std::string pickle_way_out(const std::string& folder);
+
+}  // namespace llmtrain

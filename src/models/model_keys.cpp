@@ -1,0 +1,309 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/deck/deck.hpp"
+#include "kernels/attention.hpp"
+#include "models/layers_codec.hpp"
+#include "models/model_config.hpp"
+#include "models/models.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+/// "gpt2: layernorm, ... . llama: ... ."
+const std::string& family_docs() {
+  static const std::string docs = [] {
+    std::string text;
+    for (size_t i = 0; i < enum_names<ModelConfig::Family>.size(); ++i) {
+      const auto family = static_cast<ModelConfig::Family>(i);
+      text += fmt::format("{}{}: {}.", text.empty() ? "" : " ", name_of(family), family_entry(family).doc);
+    }
+    return text;
+  }();
+  return docs;
+}
+
+}  // namespace
+
+int64_t ModelConfig::window_of_layer(int64_t layer) const {
+  const auto& layers = sliding_window_layers;
+  return layers.empty() || std::binary_search(layers.begin(), layers.end(), layer) ? sliding_window : 0;
+}
+
+void ModelConfig::visit(DeckKeys& keys) {
+  keys.section("model",
+               "Describe the decoder, or start from a published one. The family sets every key that is not given.",
+               Change::breaks, model_tasks);
+  keys.key("family", family, {.doc = family_docs()});
+  keys.key("path", path,
+           {.doc = "Hugging Face folder of the initial weights (config.json, safetensors). Every other key of this "
+                   "section except the dropouts is then read from the model, and may only be given the same value.",
+            .automatic = "new weights"});
+  keys.key("vocab_size", vocab_size,
+           {.unit = "tokens",
+            .range = between(1, 1 << 30),
+            .doc = "Rows of the embedding. Rows beyond the tokenizer's tokens are padding, which is never sampled; "
+                   "fewer rows are an error (with `path` only if the data have a token without a row).",
+            .automatic = "the tokenizer's"});
+  keys.key("d_model", d_model,
+           {.unit = "elements",
+            .range = between(1, 1 << 18),
+            .doc = "Width of the residual stream.",
+            .automatic = "required without path"});
+  keys.key("n_layers", n_layers,
+           {.range = between(1, 4096), .doc = "Number of blocks.", .automatic = "required without path"});
+  keys.key("n_heads", n_heads,
+           {.range = between(1, 4096), .doc = "Attention heads of a block.", .automatic = "required without path"});
+  keys.key("n_kv_heads", n_kv_heads,
+           {.range = between(1, 4096),
+            .doc = "Heads of keys and values; fewer than n_heads share them (GQA), and must divide n_heads.",
+            .automatic = "n_heads"});
+  keys.key("head_dim", head_dim,
+           {.unit = "elements",
+            .range = between(1, max_head_dim),
+            .doc = "Width of a head.",
+            .automatic = "d_model / n_heads"});
+  keys.key("d_ff", d_ff,
+           {.unit = "elements",
+            .range = between(1, 1 << 20),
+            .doc = "Width inside the MLP; gated activations have two matrices of it.",
+            .automatic = "the family's"});
+  keys.key("max_seq_len", max_seq_len,
+           {.unit = "tokens",
+            .range = between(1, 1 << 24),
+            .doc = "Maximum sequence length of the model: the rows of the table of learned positions, and the base "
+                   "length of dynamic rope_scaling.",
+            .automatic = "batch.sequence_length"});
+  keys.key("norm", norm, {.doc = "Normalisation.", .automatic = "the family's"});
+  keys.key<Fp32Number>("norm_epsilon", norm_epsilon, {.range = above(0), .doc = "Added to the variance."});
+  keys.key("zero_centered_norm", zero_centered_norm,
+           {.doc = "Norms multiply by 1 + weight, and weights start at 0.", .automatic = "the family's"});
+  keys.key("pre_norm", pre_norm, {.doc = "Norms before attention and MLP; false: after the residual sum."});
+  keys.key("sandwich_norm", sandwich_norm,
+           {.doc = "With pre_norm: one more norm on the outputs of attention and MLP.", .automatic = "the family's"});
+  keys.key("qk_norm", qk_norm,
+           {.doc = "An RMSNorm over each head's query and key, before rope.", .automatic = "the family's"});
+  keys.key("activation", activation,
+           {.doc = "Activation function of the MLP; swiglu, geglu and geglu_tanh multiply it with a second projection.",
+            .automatic = "the family's"});
+  keys.key(
+      "positions", positions,
+      {.doc = "A learned table added to the embedding, or rotation of queries and keys.", .automatic = "the family's"});
+  keys.key<Fp32Number>("rope_theta", rope_theta, {.range = above(0), .doc = "Base of the wavelengths of rope."});
+  keys.key("rope_scaling", rope_scaling,
+           {.doc = "Stretches rope's wavelengths, under the names of Hugging Face, as in: llama3, factor 8, "
+                   "low_freq_factor 1, high_freq_factor 4, original_max_position_embeddings 8192."});
+  keys.key(
+      "partial_rotary_factor", partial_rotary_factor,
+      {.range = {.min = 0, .max = 1, .open_min = true}, .doc = "Fraction of a head's elements that rope rotates."});
+  keys.key("bias", bias, {.doc = "Biases in linear layers and layernorms.", .automatic = "the family's"});
+  keys.key("qkv_bias", qkv_bias, {.doc = "Biases of queries, keys and values.", .automatic = "bias, or the family's"});
+  keys.key("attention_output_bias", attention_output_bias,
+           {.doc = "Bias of the output projection of attention.", .automatic = "bias, or the family's"});
+  keys.key("mlp_bias", mlp_bias, {.doc = "Biases in the MLP.", .automatic = "bias, or the family's"});
+  keys.key("tie_embeddings", tie_embeddings,
+           {.doc = "The head uses the matrix of the embedding.", .automatic = "the family's"});
+  keys.key<Fp32Number>("embedding_scale", embedding_scale,
+                       {.range = above(0),
+                        .doc = "Factor on the embedding's output, rounded to the compute dtype.",
+                        .automatic = "the family's"});
+  keys.key("pad_token_id", pad_token_id,
+           {.range = between(-1, (1 << 30) - 1),
+            .doc = "Token whose row of the embedding gets no gradient where the input has it, also in a text "
+                   "(padding_idx of Transformers); the head's gradient stays. -1: none. With model.path it is that of "
+                   "config.json, where the family has it.",
+            .change = Change::applies,
+            .tasks = training_tasks});
+  keys.key<Fp32Number>(
+      "query_pre_attn_scalar", query_pre_attn_scalar,
+      {.range = above(0), .doc = "Attention scores are divided by its square root.", .automatic = "head_dim"});
+  keys.key<Fp32Number>(
+      "attention_softcap", attention_softcap,
+      {.range = at_least(0), .doc = "Attention scores s become c tanh(s / c); 0 = off.", .automatic = "the family's"});
+  keys.key<Fp32Number>(
+      "final_softcap", final_softcap,
+      {.range = at_least(0), .doc = "Logits x become c tanh(x / c); 0 = off.", .automatic = "the family's"});
+  keys.key<Fp32Number>("dropout", dropout,
+                       {.range = from_below(0, 1),
+                        .doc = "Dropout probability after the embedding and on each residual branch.",
+                        .change = Change::applies,
+                        .tasks = training_tasks});
+  keys.key<Fp32Number>("attention_dropout", attention_dropout,
+                       {.range = from_below(0, 1),
+                        .doc = "Dropout probability on the attention weights.",
+                        .change = Change::applies,
+                        .tasks = training_tasks});
+  keys.key<Fp32Number>("initializer_std", initializer_std,
+                       {.range = at_least(0), .doc = "Standard deviation of initial matrices."});
+  keys.key("sliding_window", sliding_window,
+           {.unit = "tokens",
+            .range = between(0, 1 << 24),
+            .doc = "Length of the attention window: a token attends to itself and the window - 1 tokens before it; 0 = "
+                   "all tokens before it.",
+            .automatic = "the family's"});
+  keys.key<LayersCodec>(
+      "sliding_window_layers", sliding_window_layers,
+      {.doc = "Layers with the window, counted from 0, as in 0, 2, 8-11; an empty list means all layers.",
+       .automatic = "the family's"});
+}
+
+namespace {
+
+/// Sets the keys that the deck leaves to the family.
+class FamilyDefaults {
+ public:
+  explicit FamilyDefaults(DeckLoader& deck) : deck_(deck) {}
+
+  template <class T>
+  void set(std::string_view key, T& field, T value) {
+    if (deck_.given(key)) return;
+    field = value;
+    deck_.set(key, Origin::family);
+  }
+
+ private:
+  DeckLoader& deck_;
+};
+
+}  // namespace
+
+void ModelConfig::mark_unused(DeckLoader& deck) const {
+  if (positions != Positions::rope) {
+    for (const char* key : {"model.rope_theta", "model.rope_scaling", "model.partial_rotary_factor"}) {
+      deck.unused(key, "no effect with positions = learned");
+    }
+  }
+  if (sliding_window == 0) deck.unused("model.sliding_window_layers", "no effect with sliding_window = 0");
+}
+
+void ModelConfig::take_over(DeckLoader& deck, const ModelConfig& loaded) {
+  constexpr std::string_view of_the_deck[] = {"path", "dropout", "attention_dropout"};
+  ModelConfig whole = loaded;
+  whole.path = path;
+  whole.dropout = dropout;
+  whole.attention_dropout = attention_dropout;
+  DeckKeys mine, theirs;
+  visit(mine);
+  whole.visit(theirs);
+  for (size_t i = 0; i < mine.keys().size(); ++i) {
+    const DeckKeys::Key& key = mine.keys()[i];
+    const std::string name = key.full_name();
+    if (std::ranges::find(of_the_deck, key.name) != std::end(of_the_deck)) continue;
+    const std::string value = theirs.keys()[i].print();
+    if (!deck.given(name)) {
+      deck.set(name, Origin::automatic, "config.json of model.path");
+    } else if (deck.sound({name}) && key.print() != value) {
+      deck.fail(name, fmt::format("is {} in {}/config.json; remove the key", value, path));
+    }
+  }
+  *this = whole;
+}
+
+void ModelConfig::drop_dropout(DeckLoader& deck, const std::string& why) {
+  if (dropout != 0) deck.unused("model.dropout", why);
+  if (attention_dropout != 0) deck.unused("model.attention_dropout", why);
+  dropout = attention_dropout = 0;
+}
+
+void ModelConfig::resolve(DeckLoader& deck, int64_t sequence_length, const ModelConfig* loaded, bool scores_texts) {
+  if (scores_texts) head = Head::score;
+  if (loaded != nullptr) {
+    take_over(deck, *loaded);
+    if (scores_texts) head = Head::score;
+    mark_unused(deck);
+    return check(deck, sequence_length);
+  }
+  if (deck.given("model.path")) return;  // the error of the folder has been reported
+  deck.set("model.path", Origin::unused, "new weights");
+  for (const char* key : {"model.d_model", "model.n_layers", "model.n_heads"}) {
+    if (!deck.given(key) && deck.sound({key})) deck.fail(key, "is required, unless model.path is given");
+  }
+  set_family_defaults(deck);
+  mark_unused(deck);
+  const auto derive = [&](std::string_view key, int64_t& field, int64_t value, std::string_view from) {
+    if (deck.given(key)) return;
+    field = value;
+    deck.set(key, Origin::automatic, std::string(from));
+  };
+  derive("model.n_kv_heads", n_kv_heads, n_heads, "n_heads");
+  derive("model.max_seq_len", max_seq_len, sequence_length, "batch.sequence_length");
+  if (!deck.given("model.head_dim") && n_heads > 0) {
+    deck.check(d_model % n_heads == 0, {"model.n_heads", "model.d_model"},
+               fmt::format("{} heads do not divide d_model = {}: change one, or give head_dim", n_heads, d_model));
+    derive("model.head_dim", head_dim, d_model / n_heads, "d_model / n_heads");
+  }
+  if (!deck.given("model.query_pre_attn_scalar")) {
+    query_pre_attn_scalar = static_cast<double>(head_dim);
+    deck.set("model.query_pre_attn_scalar", Origin::automatic, "head_dim");
+  }
+  if (!deck.given("model.vocab_size")) deck.set("model.vocab_size", Origin::unused, "the tokenizer's");
+  check(deck, sequence_length);
+}
+
+void ModelConfig::set_family_defaults(DeckLoader& deck) {
+  ModelConfig preset = *this;
+  family_entry(family).defaults(preset);
+  FamilyDefaults defaults(deck);
+  defaults.set("model.norm", norm, preset.norm);
+  defaults.set("model.norm_epsilon", norm_epsilon, preset.norm_epsilon);
+  defaults.set("model.zero_centered_norm", zero_centered_norm, preset.zero_centered_norm);
+  defaults.set("model.sandwich_norm", sandwich_norm, preset.sandwich_norm && pre_norm);
+  defaults.set("model.qk_norm", qk_norm, preset.qk_norm);
+  defaults.set("model.activation", activation, preset.activation);
+  defaults.set("model.positions", positions, preset.positions);
+  if (positions == Positions::rope) defaults.set("model.rope_theta", rope_theta, preset.rope_theta);
+  defaults.set("model.tie_embeddings", tie_embeddings, preset.tie_embeddings);
+  defaults.set("model.d_ff", d_ff, preset.d_ff);
+  defaults.set("model.embedding_scale", embedding_scale, preset.embedding_scale);
+  defaults.set("model.attention_softcap", attention_softcap, preset.attention_softcap);
+  defaults.set("model.final_softcap", final_softcap, preset.final_softcap);
+  defaults.set("model.sliding_window", sliding_window, preset.sliding_window);
+  defaults.set("model.sliding_window_layers", sliding_window_layers, preset.sliding_window_layers);
+  const bool bias_given = deck.given("model.bias");
+  defaults.set("model.bias", bias, preset.bias);
+  defaults.set("model.qkv_bias", qkv_bias, bias_given ? bias : preset.qkv_bias);
+  defaults.set("model.attention_output_bias", attention_output_bias, bias_given ? bias : preset.attention_output_bias);
+  defaults.set("model.mlp_bias", mlp_bias, bias_given ? bias : preset.mlp_bias);
+}
+
+void ModelConfig::check(DeckLoader& deck, int64_t sequence_length) const {
+  if (n_kv_heads > 0) {
+    deck.check(n_heads % n_kv_heads == 0, {"model.n_kv_heads", "model.n_heads"},
+               fmt::format("{} does not divide n_heads = {}", n_kv_heads, n_heads));
+  }
+  if (positions == Positions::rope) {
+    const std::string_view blamed = deck.given("model.head_dim") ? "model.head_dim" : "model.n_heads";
+    deck.check(
+        rotary_dim() % 2 == 0 && rotary_dim() > 0,
+        {blamed, "model.n_heads", "model.d_model", "model.head_dim", "model.positions", "model.partial_rotary_factor"},
+        fmt::format("rope rotates pairs of elements, and {} elements of a head cannot be paired", rotary_dim()));
+    const std::string problem = rope_scaling.problem(rotary_dim() / 2);
+    deck.check(problem.empty(), {"model.rope_scaling"}, problem);
+    deck.check(rope_scaling.kind != RopeScaling::Kind::yarn || rope_theta > 1,
+               {"model.rope_theta", "model.rope_scaling"}, "yarn needs a rope_theta above 1");
+  }
+  const bool stretches = positions == Positions::rope && rope_scaling.kind == RopeScaling::Kind::dynamic;
+  deck.check(sequence_length <= max_seq_len || stretches, {"model.max_seq_len", "batch.sequence_length"},
+             fmt::format("{} positions are fewer than batch.sequence_length = {}", max_seq_len, sequence_length));
+  deck.check(head_dim <= max_head_dim, {"model.n_heads", "model.d_model", "model.head_dim"},
+             fmt::format("heads of {} elements are wider than {}: use more heads", head_dim, max_head_dim));
+  deck.check(vocab_size == 0 || pad_token_id < vocab_size, {"model.pad_token_id", "model.vocab_size"},
+             fmt::format("{} is not below the {} rows of the embedding", pad_token_id, vocab_size));
+  deck.check(pre_norm || !sandwich_norm, {"model.sandwich_norm", "model.pre_norm"}, "needs pre_norm = true");
+  deck.check(sliding_window_layers.empty() || sliding_window_layers.back() < n_layers,
+             {"model.sliding_window_layers", "model.n_layers"},
+             fmt::format("names layer {} of {}, counted from 0",
+                         sliding_window_layers.empty() ? 0 : sliding_window_layers.back(), n_layers));
+}
+
+int64_t ModelConfig::longest_sequence() const {
+  if (positions != Positions::rope) return max_seq_len;
+  if (rope_scaling.kind == RopeScaling::Kind::dynamic) return INT32_MAX;
+  if (rope_scaling.factor <= 1 || rope_scaling.original_max_position_embeddings <= 0) return max_seq_len;
+  const double scaled = rope_scaling.factor * static_cast<double>(rope_scaling.original_max_position_embeddings);
+  return std::max(max_seq_len, static_cast<int64_t>(std::min(scaled, 1e9)));
+}
+
+}  // namespace llmtrain

@@ -7,6 +7,7 @@
 
 #include "core/kept_tokens.hpp"
 #include "data/files/data_sources.hpp"
+#include "data/files/input_kind.hpp"
 #include "methods/reward_check.hpp"
 #include "methods/roles.hpp"
 #include "models/models.hpp"

@@ -35,7 +35,7 @@ size_t width_of(std::string_view text) {
 }
 
 /// One line of at most `max_cell_width` characters.
-std::string shortened(std::string_view text) {
+std::string one_line(std::string_view text) {
   std::string line = without_controls(clean_text(text.substr(0, 4 * max_cell_width)));
   std::ranges::replace(line, '\n', ' ');
   std::ranges::replace(line, '\t', ' ');
@@ -56,7 +56,7 @@ size_t end_of_block(const std::vector<size_t>& widths, size_t begin, size_t widt
 std::string aligned(std::vector<Row> rows, size_t width) {
   std::vector<size_t> widths;
   for (Row& row : rows) {
-    for (std::string& cell : row) cell = shortened(cell);
+    for (std::string& cell : row) cell = one_line(cell);
     if (row.size() < 2) continue;  // a heading
     widths.resize(row.size());
     for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], width_of(row[c]));

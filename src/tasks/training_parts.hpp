@@ -12,7 +12,6 @@
 
 namespace llmtrain {
 
-
 /// The training data of the run as batches, with or without the order of its curriculum.
 DataStream training_stream(const Config& config, const Dataset& data, const CurriculumConfig& curriculum);
 /// Streams, objective and optimizer of the run. The deck must be resolved.

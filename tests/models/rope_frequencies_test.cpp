@@ -10,6 +10,7 @@
 #include "harness/errors.hpp"
 #include "harness/harness.hpp"
 #include "models/models.hpp"
+#include "models/rope_frequencies.hpp"
 
 namespace llmtrain::test {
 namespace {

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "harness/temporary_folder.hpp"
+#include "train/config/load_config.hpp"
 
 namespace llmtrain {
 namespace {

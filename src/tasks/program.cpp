@@ -16,6 +16,7 @@
 #include "tasks/tasks.hpp"
 #include "tasks/training_parts.hpp"
 #include "train/config/load_config.hpp"
+#include "train/config/model_path.hpp"
 #include "train/run/run_directory.hpp"
 #include "train/run/stop_monitor.hpp"
 

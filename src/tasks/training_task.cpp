@@ -12,6 +12,7 @@
 #include "evaluation/evaluate.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/matmul.hpp"
+#include "methods/method.hpp"
 #include "params/offload/offload_file.hpp"
 #include "tasks/job_opening.hpp"
 #include "tasks/opening_lines.hpp"

@@ -16,6 +16,7 @@
 #include "data/dataset.hpp"
 #include "hf/gguf/export_gguf.hpp"
 #include "hf/model_folder.hpp"
+#include "methods/method.hpp"
 #include "text/load_tokenizer.hpp"
 #include "tool/loaded_model.hpp"
 #include "tool/tool.hpp"

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "methods/method.hpp"
 #include "train/config/load_config.hpp"
 
 namespace llmtrain {

@@ -8,10 +8,11 @@
 #include <string_view>
 #include <vector>
 
-#include "train/config/load_config.hpp"
-#include "train/config/model_path.hpp"
+#include "config/config.hpp"
 
 namespace llmtrain {
+
+class ModelFolders;
 
 /// Extent of load_config's checks: the deck alone, also the data, or all files that the deck names. A model's
 /// config.json is always read, except for a recorded deck, which contains it.

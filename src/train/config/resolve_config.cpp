@@ -1,5 +1,3 @@
-#include "train/config/load_config.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,6 +13,7 @@
 #include "core/deck/suggestion.hpp"
 #include "data/dataset.hpp"
 #include "methods/method.hpp"
+#include "train/config/load_config.hpp"
 #include "train/config/sequence_length.hpp"
 
 namespace llmtrain {

@@ -204,7 +204,7 @@ FILTERS = "abs|attr|batch|center|e|escape|float|forceescape|format|groupby|max|m
 TESTS = "callable|escaped|filter|lower|sameas|test|upper"
 LEFT_OUT = re.compile(
     rf"\.({METHODS})\b|(word|'\w*')\.index\(|\|\s*({FILTERS})\b|map\('({FILTERS})'|\bis (not )?({TESTS})\b|"
-    rf"'({TESTS})'\)|\b(cycler|joiner)\b|['\"] % "
+    rf"(?<!map\()'({TESTS})'\)|\b(cycler|joiner)\b|['\"] % "
 )
 
 cases = [["{{ " + e + " }}", render("{{ " + e + " }}")] for line in EXPRESSIONS.splitlines() for e in pieces(line)]

@@ -1,5 +1,7 @@
 // Rope's tables compared with Transformers' frequencies: tests/reference/make_rope_goldens.py.
 
+#include "models/rope_frequencies.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,7 +12,6 @@
 #include "harness/errors.hpp"
 #include "harness/harness.hpp"
 #include "models/models.hpp"
-#include "models/rope_frequencies.hpp"
 
 namespace llmtrain::test {
 namespace {

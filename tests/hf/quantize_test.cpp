@@ -20,7 +20,7 @@ namespace {
 using testing::Each;
 using testing::ElementsAreArray;
 
-class Quantize : public testing::Test {
+class QuantizedBlocks : public testing::Test {
  protected:
   template <class T>
   std::vector<T> golden(const std::string& name) const {
@@ -50,7 +50,7 @@ std::vector<uint32_t> bits(std::span<const float> values) {
   return out;
 }
 
-TEST_F(Quantize, FourBitsAreThoseOfBitsandbytes) {
+TEST_F(QuantizedBlocks, FourBitsAreThoseOfBitsandbytes) {
   const std::vector<float> values = golden<float>("values");
   for (const QuantizedType type : {QuantizedType::nf4, QuantizedType::fp4}) {
     // Values: bitsandbytes' list has no sign on fp4's second zero, its kernels do.
@@ -81,7 +81,7 @@ TEST_F(Quantize, FourBitsAreThoseOfBitsandbytes) {
   }
 }
 
-TEST_F(Quantize, NestedScalesAreBitsandbytes) {
+TEST_F(QuantizedBlocks, NestedScalesAreBitsandbytes) {
   const std::vector<float> scales = golden<float>("nested.of");
   const NestedScales nested = quantize_scales(scales);
   EXPECT_EQ(nested.codes, golden<uint8_t>("nested.codes"));
@@ -98,7 +98,7 @@ TEST_F(Quantize, NestedScalesAreBitsandbytes) {
   EXPECT_NE(bits(by_unsigned_map), bits(golden<float>("nested.scales")));
 }
 
-TEST_F(Quantize, DynamicMapsAndTheirNearestLevels) {
+TEST_F(QuantizedBlocks, DynamicMapsAndTheirNearestLevels) {
   EXPECT_EQ(bits(signed_dynamic_map), bits(golden<float>("map.signed")));
   EXPECT_EQ(bits(unsigned_dynamic_map), bits(golden<float>("map.unsigned")));
   for (const bool is_signed : {true, false}) {
@@ -111,7 +111,7 @@ TEST_F(Quantize, DynamicMapsAndTheirNearestLevels) {
   EXPECT_EQ(nearest_code(signed_dynamic_map.data(), std::nanf("")), 0);
 }
 
-TEST_F(Quantize, RowsOfSignedBytesAreBitsandbytes) {
+TEST_F(QuantizedBlocks, RowsOfSignedBytesAreBitsandbytes) {
   const std::vector<float> rows = golden<float>("rows"), scales = golden<float>("rows.scb");
   const int64_t count = std::ssize(scales), columns = std::ssize(rows) / count;
   std::vector<int8_t> codes(rows.size());
@@ -123,7 +123,7 @@ TEST_F(Quantize, RowsOfSignedBytesAreBitsandbytes) {
   EXPECT_EQ(bits(back), bits(golden<float>("rows.back")));
 }
 
-TEST_F(Quantize, ScalesShowWhatIsNotFinite) {
+TEST_F(QuantizedBlocks, ScalesShowWhatIsNotFinite) {
   std::vector<float> values(64, 0.5F);
   values[3] = std::nanf("");
   codes_of(QuantizedType::nf4, 64, values);

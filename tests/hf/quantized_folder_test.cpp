@@ -252,7 +252,7 @@ TEST(BrokenQuantizedFolder, NamesWhatIsWrongWithRows) {
               HasSubstr("only the format 0 (rows) is supported"));
 }
 
-TEST(Quantize, RefusesWhatItCannotQuantize) {
+TEST(QuantizedFolder, RefusesWhatItCannotQuantize) {
   const ScratchFolder folder(unique_name("quantize-bad"));
   const std::string nf4 = golden + "llama_nf4";
   EXPECT_THAT(verdict(ExitCode::bad_content, [&] { quantize_model(nf4, to(folder.at("out"), nf4), {}, {}); }),

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "methods/method.hpp"
 #include "train/config/load_config.hpp"
 
 namespace llmtrain {

@@ -76,13 +76,13 @@ class PythonTranslator {
   }
 
   void parenthesis() {
-    if (take("(?P<")) {
-      out_ += "(?<";
-    } else if (take("(?P=")) {
-      const size_t end = pattern_.find(')', i_);
-      if (end == std::string_view::npos) refuse("a ( without )");
-      out_ += fmt::format("\\k<{}>", pattern_.substr(i_, end - i_));
+    if (take("(?P<")) {  // nothing refers to its name
+      const size_t end = pattern_.find('>', i_);
+      if (end == std::string_view::npos) refuse("a group (?P<");
+      out_ += '(';
       i_ = end + 1;
+    } else if (take("(?P=")) {
+      refuse("a reference to a group");
     } else if (!flags()) {
       const bool named = pattern_.substr(i_).starts_with("(?<") && !pattern_.substr(i_).starts_with("(?<=") &&
                          !pattern_.substr(i_).starts_with("(?<!");
@@ -91,7 +91,8 @@ class PythonTranslator {
     }
   }
 
-  /// (?s) and the like mean nothing for a name, which is ASCII without line breaks; (?i) and (?x) stay.
+  /// (?s) and the like mean nothing for a name, which is ASCII without line breaks; (?i) stays, and so does (?x), which
+  /// is refused later.
   bool flags() {
     if (!pattern_.substr(i_).starts_with("(?")) return false;
     size_t end = i_ + 2;

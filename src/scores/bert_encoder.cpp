@@ -228,7 +228,7 @@ void BertEncoder::read_tokenizer(const FolderHandle& folder, int64_t vocabulary)
     throw UserError(ExitCode::missing_input,
                     folder.path() +
                         ": the encoder has no tokenizer (tokenizer.json, or vocab.json with merges.txt): "
-                        "put the files of its tokenizer beside its weights");
+                        "put the files of its tokenizer into the folder");
   }
   tokenizer_ = load_tokenizer(folder.path());
   tokenizer_->add_special_tokens(around_, nullptr);

@@ -66,7 +66,8 @@ int64_t integer_of(const OrderedJsonNode& row, std::string_view column) {
 int64_t required_label(const OrderedJsonNode& row, const ChoiceSource& source, std::string_view column) {
   if (row.has(column)) return integer_of(row, column);
   if (!source.label)
-    refuse(fmt::format("the row has no answer: neither a column {} nor a file of labels beside it", column));
+    refuse(fmt::format("the row has no answer: neither a column {} nor a file of labels with the name of the rows",
+                       column));
   return *source.label;
 }
 

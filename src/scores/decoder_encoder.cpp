@@ -121,9 +121,8 @@ DecoderEncoder::DecoderEncoder(const std::string& folder, int64_t wanted) {
 
 void DecoderEncoder::read_tokenizer(const FolderHandle& folder) {
   if (!has_tokenizer(folder)) {
-    throw UserError(
-        ExitCode::missing_input,
-        folder.path() + ": the decoder has no tokenizer: put the files of its tokenizer beside its weights");
+    throw UserError(ExitCode::missing_input,
+                    folder.path() + ": the decoder has no tokenizer: put the files of its tokenizer into the folder");
   }
   tokenizer_ = load_tokenizer(folder.path());
   std::vector<int32_t> around;

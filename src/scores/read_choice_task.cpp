@@ -98,7 +98,7 @@ class TaskReader {
       if (line.size() != 1 || line[0] < '0' || line[0] > '9') {
         throw UserError(
             ExitCode::bad_content,
-            fmt::format("{}: line {} of the labels beside it is not the number of a choice", file.path, number));
+            fmt::format("{}: line {} of its file of labels is not the number of a choice", file.path, number));
       }
       labels_.push_back(line[0] - '0');
     });
@@ -117,7 +117,7 @@ class TaskReader {
   void finish() const {
     if (task_.rows.empty()) throw UserError(ExitCode::bad_content, task_.path + ": there are no rows");
     if (labels_.empty() || labels_.size() == task_.rows.size()) return;
-    throw UserError(ExitCode::bad_content, fmt::format("{} has {} rows, but the labels beside it are {}", task_.path,
+    throw UserError(ExitCode::bad_content, fmt::format("{} has {} rows, but its file of labels has {}", task_.path,
                                                        task_.rows.size(), labels_.size()));
   }
 

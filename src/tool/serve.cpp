@@ -71,7 +71,7 @@ Subcommand add_serve(CLI::App& program) {
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
   app->add_option("--address", options->address,
-                  "address to listen at; another than the loopback device's (0.0.0.0 for all) requires the token that "
+                  "address to listen at; any but the loopback (0.0.0.0 for all) requires the token that "
                   "is printed")
       ->capture_default_str();
   app->add_flag("--token", options->token, "require a token on the loopback device, too, which all users share");

@@ -95,7 +95,7 @@ TEST(ChoiceTask, SaysWhatIsWrongWithFileAndLine) {
   EXPECT_THAT(error_of(R"({"goal": "g", "sol1": "x", "sol2": "y"})"),
               HasSubstr("rows.jsonl:1: the row has no answer: neither a column label nor a file of labels"));
   EXPECT_THAT(error_of(R"({"goal": "g", "sol1": "x", "sol2": "y"})", "rows.jsonl", "1\n0\n"),
-              HasSubstr("rows.jsonl has 1 rows, but the labels beside it are 2"));
+              HasSubstr("rows.jsonl has 1 rows, but its file of labels has 2"));
   EXPECT_THAT(error_of("a,b,c\n", "x.csv"), HasSubstr("x.csv:1: 3 columns"));
   EXPECT_THAT(error_of("a,b,c,d,e,F\n", "x.csv"), HasSubstr("x.csv:1: answer"));
   EXPECT_THAT(error_of(R"({"sentence": "no blank", "option1": "x", "option2": "y", "answer": "1"})"),

@@ -28,7 +28,7 @@ struct ModelSource {
   std::optional<RoleFolder> reference = {};  ///< of dpo.reference, if that is a folder
   std::optional<RoleFolder> reward = {};     ///< of ppo.reward_model, or model:DIR in rewards.functions
   std::optional<RoleFolder> critic = {};     ///< of ppo.value_model
-  std::string instead;  ///< set if the folder is gone: a checkpoint of the run that stores what resuming needs
+  std::string fallback_checkpoint;  ///< of the run, with what resuming needs of the folder; empty unless that is gone
 };
 
 }  // namespace llmtrain

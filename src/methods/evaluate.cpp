@@ -16,7 +16,7 @@ class Evaluation : public TaskRules {
 
   std::optional<ModelConfig::Head> head() const override { return std::nullopt; }
   bool needs(std::string_view key) const override { return key != "data.train" && key != "batch.sequence_length"; }
-  int64_t max_taken_length() const override { return max_evaluated; }
+  int64_t max_default_length() const override { return max_evaluated; }
   bool compares(const DeckKeys::Key& key) const override {
     return TaskRules::compares(key) || key.section == "evaluation";
   }

@@ -12,7 +12,7 @@ class Generation : public TaskRules {
   Generation() : TaskRules({.task = Task::generate}) {}
 
   bool needs(std::string_view key) const override { return key != "batch.sequence_length"; }
-  int64_t max_taken_length() const override { return length_of_prompts; }
+  int64_t max_default_length() const override { return length_of_prompts; }
 
   void check(DeckLoader& deck, Config& config) const override {
     require_model_path(deck, config);

@@ -31,7 +31,7 @@ class GroupOptimization : public ReinforcementMethod {
   std::unique_ptr<BatchSource> batches(const Config& config, const Dataset& data,
                                        const DataStream& samples) const override {
     RolloutParts rollout = parts(config, data, config.grpo.epochs, config.grpo.mini_batches);
-    rollout.method = make_group_method(config.grpo);
+    rollout.advantages = make_group_estimator(config.grpo);
     rollout.group_size = config.grpo.group_size;
     return std::make_unique<Rollouts>(std::move(rollout), samples);
   }

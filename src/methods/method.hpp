@@ -56,7 +56,7 @@ class TaskRules {
   /// Greatest batch.sequence_length that the program takes from the model's folder if the deck gives none; 0: the deck
   /// gives it. With length_of_prompts it is shortened to what the prompts need.
   static constexpr int64_t length_of_prompts = std::numeric_limits<int64_t>::max();
-  virtual int64_t max_taken_length() const { return 0; }
+  virtual int64_t max_default_length() const { return 0; }
   /// True if another value of a key changes the results.
   virtual bool compares(const DeckKeys::Key& key) const { return key.change != Change::nothing; }
 

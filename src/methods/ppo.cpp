@@ -57,11 +57,11 @@ class ProximalOptimization : public ReinforcementMethod {
   std::unique_ptr<BatchSource> batches(const Config& config, const Dataset& data,
                                        const DataStream& samples) const override {
     RolloutParts rollout = parts(config, data, config.ppo.epochs, config.ppo.mini_batches);
-    rollout.method = make_ppo_method(config.ppo);
+    rollout.advantages = make_ppo_estimator(config.ppo);
     rollout.values = true;
     std::vector<WeightedReward>& terms = rollout.rewards.terms;
     if (!config.ppo.reward_model.empty()) terms.insert(terms.begin(), WeightedReward{.name = "reward_model"});
-    if (config.source.critic && tokenizer_unlike(*data.tokenizer, *config.source.critic) != nullptr) {
+    if (config.source.critic && different_tokenizer(*data.tokenizer, *config.source.critic) != nullptr) {
       throw UserError(ExitCode::deck,
                       fmt::format("{}: {} has another tokenizer than the policy, whose tokens the "
                                   "critic reads: start it from a reward model of the policy's tokenizer",

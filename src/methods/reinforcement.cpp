@@ -38,7 +38,7 @@ std::string place_of_row(const SampleRules& data, const StoredRow& row) {
 }  // namespace
 
 /// Tokenizer of a folder where it is another one than the policy's; null if both are the same.
-std::shared_ptr<const Tokenizer> tokenizer_unlike(const Tokenizer& own, const RoleFolder& folder) {
+std::shared_ptr<const Tokenizer> different_tokenizer(const Tokenizer& own, const RoleFolder& folder) {
   if (folder.tokenizer_path.empty()) return nullptr;
   std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(folder.tokenizer_path);
   if (tokenizer->serialized() == own.serialized()) return nullptr;
@@ -136,7 +136,7 @@ RolloutParts ReinforcementMethod::parts(const Config& config, const Dataset& dat
   }
   parts.rewards.time_limit = config.rewards.time_limit;
   if (!config.source.reward) return parts;
-  parts.rewards.model_tokenizer = tokenizer_unlike(*data.tokenizer, *config.source.reward);
+  parts.rewards.model_tokenizer = different_tokenizer(*data.tokenizer, *config.source.reward);
   if (parts.rewards.model_tokenizer != nullptr && reads_tokens(config)) {
     throw UserError(
         ExitCode::deck,

@@ -38,6 +38,6 @@ class ReinforcementMethod : public Method {
 };
 
 /// Tokenizer of a folder where it is another one than the policy's; null if both are the same.
-std::shared_ptr<const Tokenizer> tokenizer_unlike(const Tokenizer& own, const RoleFolder& folder);
+std::shared_ptr<const Tokenizer> different_tokenizer(const Tokenizer& own, const RoleFolder& folder);
 
 }  // namespace llmtrain

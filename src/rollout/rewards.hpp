@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "metrics/records.hpp"
+#include "data/stream/batch_source.hpp"
 #include "rewards/reward_function.hpp"
-#include "rollout/method.hpp"
+#include "rollout/advantage_estimator.hpp"
 #include "rollout/scoring.hpp"
 #include "text/tokenizer.hpp"
 

@@ -33,7 +33,7 @@ Rollouts::Rollouts(RolloutParts parts, DataStream prompts)
     : parts_(std::move(parts)),
       prompts_(std::move(prompts)),
       batches_(parts_.shape),
-      first_state_(parts_.method->state()),
+      first_state_(parts_.advantages->state()),
       rewards_(std::move(parts_.rewards), prompts_) {}
 
 void Rollouts::plan_memory(ModelSet& models, Arena& arena, DType compute, int ranks) {
@@ -172,7 +172,7 @@ bool Rollouts::score(const SamplingContext& run, ProfileSpan& phase) {
   std::optional<std::vector<double>> rewards = rewards_.score(run, batches_, scorer_);
   if (!rewards) return false;
   metric_values_ = std::move(*rewards);
-  for (const std::vector<double>& more : {lengths(), parts_.method->estimate(batches_.sequences())}) {
+  for (const std::vector<double>& more : {lengths(), parts_.advantages->estimate(batches_.sequences())}) {
     metric_values_.insert(metric_values_.end(), more.begin(), more.end());
   }
   return true;
@@ -257,7 +257,7 @@ std::vector<SourceMetric> Rollouts::metrics() const {
                            "completions/min_terminated_length", "completions/max_terminated_length"}) {
     all.push_back({name});
   }
-  for (SourceMetric& metric : parts_.method->metrics()) all.push_back(std::move(metric));
+  for (SourceMetric& metric : parts_.advantages->metrics()) all.push_back(std::move(metric));
   return all;
 }
 
@@ -267,7 +267,7 @@ std::string Rollouts::save(int64_t step) const {
   const bool there = is_prepared(step);
   Message message;
   message.put(std::string(format_name));
-  message.put(parts_.method->state());
+  message.put(parts_.advantages->state());
   message.put(std::vector<int64_t>{there ? made_ : -1});
   if (!there) return message.bytes();
   message.put(metric_values_);
@@ -298,7 +298,7 @@ void Rollouts::check(const RolloutSequence& sequence) const {
 
 void Rollouts::reset() {
   made_ = -1;
-  parts_.method->restore(first_state_);
+  parts_.advantages->restore(first_state_);
 }
 
 void Rollouts::restore(const std::string& bytes, int64_t step, const std::string& source) {
@@ -335,7 +335,7 @@ void Rollouts::restore(const std::string& bytes, int64_t step, const std::string
     throw UserError(ExitCode::bad_content, fmt::format("{}: not a rollout of this deck: {}", source, error.what()));
   }
   made_ = -1;
-  parts_.method->restore(state);
+  parts_.advantages->restore(state);
   if (iteration.front() < 0) return;
   metric_values_ = std::move(metric_values);
   batches_.set(iteration.front(), std::move(sequences));

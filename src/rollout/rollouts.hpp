@@ -14,8 +14,8 @@
 #include "generate/generator.hpp"
 #include "models/model.hpp"
 #include "roles/model_set.hpp"
+#include "rollout/advantage_estimator.hpp"
 #include "rollout/batches.hpp"
-#include "rollout/method.hpp"
 #include "rollout/rewards.hpp"
 #include "rollout/rollout_config.hpp"
 #include "rollout/scoring.hpp"
@@ -28,7 +28,7 @@ struct RolloutParts {
   RolloutConfig sampling;
   std::shared_ptr<const Tokenizer> tokenizer;
   int64_t group_size = 1;  ///< sequences of a prompt, which follow one another
-  std::unique_ptr<RolloutMethod> method;
+  std::unique_ptr<AdvantageEstimator> advantages;
   RewardParts rewards;
   int64_t tokens = 0;                                     ///< of the policy's softmax
   bool references = false;                                ///< true if log-probabilities under the reference are needed

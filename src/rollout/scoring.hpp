@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "data/stream/batch_prefetcher.hpp"
+#include "data/stream/data_stream.hpp"
 #include "parallel/job/runtime.hpp"
 #include "roles/model_set.hpp"
 #include "rollout/batches.hpp"

@@ -68,7 +68,7 @@ int run_estimation(const CommandLine& command, Job& job) {
   e.pinned_bytes = rank.plan->pinned_bytes();
   e.state_bytes = rank.plan->state_bytes();
   const BatchConfig& batch = config.batch;
-  if (!attention_backend("some library", find_method(config.run.task) != nullptr, config.model,
+  if (!attention_backend("some library", task_rules(config.run.task).trains(), config.model,
                          compute_dtype(config.precision))
            .empty()) {
     config.add_note(assumption_of(config.model, batch.sequence_length,

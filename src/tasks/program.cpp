@@ -91,7 +91,7 @@ Config load(const std::string& text, const CommandLine& command, Communicator& c
 
 /// Assumes that the job's nodes are like this one. The vocabulary may be unknown: the rest of the model is known.
 void check_offload_here(Config& config, const Communicator& communicator) {
-  if (!config.parallel.uses_disk() || find_method(config.run.task) == nullptr) return;
+  if (!config.parallel.uses_disk() || !task_rules(config.run.task).trains()) return;
   ModelConfig model = config.model;
   const bool known = model.vocab_size > 0;
   if (!known) model.vocab_size = 1;

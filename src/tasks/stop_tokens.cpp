@@ -30,7 +30,7 @@ namespace {
 std::map<std::string, std::string> texts_of_model(const Config& config) {
   const ModelSource& source = config.source;
   if (!source.checkpoint.empty()) return CheckpointModel::texts(source.checkpoint);
-  if (!source.instead.empty()) return CheckpointModel::texts(source.instead);
+  if (!source.fallback_checkpoint.empty()) return CheckpointModel::texts(source.fallback_checkpoint);
   return config.model.path.empty() ? std::map<std::string, std::string>() : model_texts(config.model.path);
 }
 

@@ -14,9 +14,9 @@ ChatSource load_chat(const Config& config, Communicator& communicator) {
   throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() != 0) return;
     const ModelSource& source = config.source;
-    const std::string& model = !source.instead.empty()      ? source.instead
-                               : !source.checkpoint.empty() ? source.checkpoint
-                                                            : config.model.path;
+    const std::string& model = !source.fallback_checkpoint.empty() ? source.fallback_checkpoint
+                               : !source.checkpoint.empty()        ? source.checkpoint
+                                                                   : config.model.path;
     text = serialize(read_chat_files(config.chat.template_name, model,
                                      config.data.has_tokenizer_files() ? config.tokenizer_path() : ""));
   });

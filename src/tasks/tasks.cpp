@@ -12,7 +12,9 @@ const TaskEntry tokenizer_entry{run_tokenizer_training, nullptr, nullptr, nullpt
 }  // namespace
 
 MemoryLimits memory_limits(const Config& config) {
-  return {config.memory.limit, config.provenance.where("memory.limit")};
+  const bool profiles = task_rules(config.run.task).trains() && config.log.profile > 0;
+  return {config.memory.limit, config.provenance.where("memory.limit"),
+          profiles ? std::optional(compute_dtype(config.precision)) : std::nullopt};
 }
 
 const TaskEntry& find_task(Task task) {

@@ -1,5 +1,5 @@
 #pragma once
-// The list of tasks. A task is a file here, a name in core/deck/task.hpp and a line in tasks.cpp.
+// How a job of each task runs. What a task asks of a deck and of data is in src/methods.
 
 #include <functional>
 #include <memory>

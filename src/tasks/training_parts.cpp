@@ -180,7 +180,8 @@ void read_export_files(TrainingOptions& options, const Config& config, const Dat
     if (communicator.rank() != 0) return;
     std::map<std::string, std::string> texts;
     if (const std::string& path = config.model.path; !path.empty()) {
-      texts = config.source.instead.empty() ? model_texts(path) : CheckpointModel::texts(config.source.instead);
+      texts = config.source.fallback_checkpoint.empty() ? model_texts(path)
+                                                        : CheckpointModel::texts(config.source.fallback_checkpoint);
     }
     for (const char* name : {"config.json", "generation_config.json"}) {
       if (const auto text = texts.find(name); text != texts.end()) options.checkpoints.texts.insert(*text);

@@ -181,7 +181,7 @@ std::vector<NamedContent> compare_or_collect_contents(const Job& job, const Data
   std::vector<NamedContent> contents = data.contents;
   throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() != 0) return;
-    if (!path.empty() && job.config.source.instead.empty()) contents.push_back(content_of_model(path));
+    if (!path.empty() && job.config.source.fallback_checkpoint.empty()) contents.push_back(content_of_model(path));
     for (const RoleFolderKey& role : method_of(job.config).role_folders(job.config)) {
       if (role.content == nullptr) continue;
       contents.push_back(content_of_model(role.path));

@@ -3,13 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <map>
 #include <utility>
 
 #include "core/activity.hpp"
-#include "core/clock.hpp"
-#include "core/error.hpp"
 #include "core/number_text.hpp"
 #include "core/stop_request.hpp"
 #include "rollout/scoring.hpp"

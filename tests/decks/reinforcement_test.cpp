@@ -259,7 +259,7 @@ TEST_P(ReinforcementErrors, NameWhatCannotBeMeant) {
     return outcome.output;
   };
   EXPECT_THAT(message("grpo", {"grpo.group_size=1"}), HasSubstr("group_size"));
-  EXPECT_THAT(message("grpo", {"grpo.group_size=3"}), HasSubstr("groups of 3"));
+  EXPECT_THAT(message("grpo", {"grpo.group_size=3"}), HasSubstr("group size 3"));
   EXPECT_THAT(message("grpo", {"rewards.functions=exact:missing"}), HasSubstr("missing"));
   EXPECT_THAT(message("grpo", {"rewards.functions=command:/bin/cat"}), HasSubstr("/bin/cat"));
   EXPECT_THAT(message("ppo", {"ppo.reward_model=" + file("sft/model")}), HasSubstr("is not a reward model"));

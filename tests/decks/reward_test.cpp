@@ -201,7 +201,7 @@ TEST_F(RewardRun, RefusesWhatCannotBeMeant) {
   EXPECT_THAT(message(78, {"log.samples_every_steps=1"}), HasSubstr("writes none"));
   EXPECT_THAT(message(78, {"run.task=sft", "model.path=" + file("../sft/model"), "reward.center_coefficient=1"}),
               HasSubstr("reward"));
-  EXPECT_THAT(message(65, {"data.train=" + file("../sft/completions.jsonl")}), HasSubstr("no pairs"));
+  EXPECT_THAT(message(65, {"data.train=" + file("../sft/completions.jsonl")}), HasSubstr("not pairs"));
   EXPECT_THAT(message(65, {"run.task=sft", "data.train=" + file("../sft/completions.jsonl")}), HasSubstr("no head"));
   const std::filesystem::path two = folder / "two_labels";
   std::filesystem::copy(file("reward_model"), two);

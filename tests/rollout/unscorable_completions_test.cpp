@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rewards/reward_sums.hpp"
-#include "rollout/method.hpp"
+#include "rollout/advantage_estimator.hpp"
 
 namespace llmtrain {
 namespace {
@@ -87,7 +87,7 @@ TEST(UnscorableCompletions, AreLeftOutOfGroupsAsByTrl) {
     if (one["loss"] == "rloo") config.loss = GrpoConfig::Loss::rloo;
     if (one["scale_rewards"] == "batch") config.scale_rewards = GrpoConfig::ScaleRewards::batch;
     if (one["scale_rewards"] == "none") config.scale_rewards = GrpoConfig::ScaleRewards::none;
-    const auto method = make_group_method(config);
+    const auto method = make_group_estimator(config);
     std::vector<RolloutSequence> sequences = sequences_of(sums);
     const double equal = method->estimate(sequences).front();
     // TRL's deviation of the whole batch is the same for all groups; ours are those of groups.
@@ -108,7 +108,8 @@ TEST(UnscorableCompletions, HaveNoPartInPpo) {
   PpoConfig config;
   config.whiten_rewards = true;
   config.adaptive_kl_target = 6;
-  const auto method = make_ppo_method(config), other = make_ppo_method(config), control = make_ppo_method(config);
+  const auto method = make_ppo_estimator(config), other = make_ppo_estimator(config),
+             control = make_ppo_estimator(config);
   EXPECT_EQ(method->estimate(with), other->estimate(without));
   EXPECT_EQ(method->state(), other->state());
   control->estimate(zero);

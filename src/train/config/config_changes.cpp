@@ -27,7 +27,7 @@ std::vector<DeckDifference> differences(const Config& config, std::string_view r
   there.visit(there_keys);
   std::vector<DeckDifference> found;
   const TaskRules& task = task_rules(config.run.task);
-  const bool fits_prompts = task.max_taken_length() == TaskRules::length_of_prompts;
+  const bool fits_prompts = task.max_default_length() == TaskRules::length_of_prompts;
   for (const DeckKeys::Key& key : here_keys.keys()) {
     const std::string name = key.full_name();
     const Origin origin = config.provenance.at(name).origin;

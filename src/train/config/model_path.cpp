@@ -79,7 +79,7 @@ ModelConfig take_recorded(DeckLoader& deck, Config& config, const Facts& facts) 
     config.source.quantization = recorded.quantization;
     return model;
   }
-  config.source.instead = facts.checkpoint;
+  config.source.fallback_checkpoint = facts.checkpoint;
   if (recorded.data.tokenizer != config.data.tokenizer) config.data.take_tokenizer(deck, recorded.data.tokenizer);
   std::error_code ignored;
   const bool same = config.data.tokenizer == recorded.data.tokenizer;
@@ -392,7 +392,8 @@ void load_adapter_path(DeckLoader& deck, Config& config, const TaskRules& task, 
 
 void examine_weights(DeckLoader& deck, const Config& config) {
   if (!deck.given(key) || !deck.sound({key})) return;
-  if (!config.source.checkpoint.empty() || !config.source.instead.empty()) return;  // these are verified before use
+  if (!config.source.checkpoint.empty() || !config.source.fallback_checkpoint.empty())
+    return;  // these are verified before use
   const ModelConfig& model = config.model;
   DecoderShape shape = decoder_shape(model, model.vocab_size);
   shape.stored_rows = config.source.rows;

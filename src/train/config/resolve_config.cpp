@@ -80,7 +80,7 @@ void resolve_finetuning(DeckLoader& deck, const DeckKeys& keys, Config& config, 
   config.quantization.resolve(deck, config.model, adapts ? "" : trained_in_full);
   if (!task.trains()) return;
   if (kind == Finetuning::lora) config.quantization.take(deck, config.source.quantization);
-  if (kind != Finetuning::full && !config.source.instead.empty()) {
+  if (kind != Finetuning::full && !config.source.fallback_checkpoint.empty()) {
     deck.fail("model.path",
               config.model.path +
                   ": the folder is gone, but the run needs its frozen weights, which are "
@@ -144,7 +144,7 @@ void check_difficulty(DeckLoader& deck, const Config& config) {
   if (!curriculum.draws_by(Kind::loss)) return;
   deck.check(!config.model.path.empty(), {"curriculum.difficulty", "model.path"},
              "loss is the loss of the model that the run starts from: give its folder as model.path");
-  if (config.source.instead.empty()) return;
+  if (config.source.fallback_checkpoint.empty()) return;
   deck.fail(
       "model.path",
       config.model.path +

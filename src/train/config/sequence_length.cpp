@@ -18,7 +18,7 @@ constexpr int64_t max_pass = (int64_t{1} << 31) - 1;  ///< tokens of a forward p
 
 void take_sequence_length(DeckLoader& deck, Config& config, const TaskRules& task,
                           const std::optional<ModelConfig>& loaded, ModelFolders& folders) {
-  if (task.max_taken_length() == 0 || deck.given(length_key)) return;
+  if (task.max_default_length() == 0 || deck.given(length_key)) return;
   config.batch.sequence_length = error_length;
   if (!loaded) return;
   const bool is_folder = config.source.checkpoint.empty();
@@ -28,7 +28,7 @@ void take_sequence_length(DeckLoader& deck, Config& config, const TaskRules& tas
   const char* file = !is_folder ? "the checkpoint" : by_tokenizer ? "tokenizer_config.json" : "config.json";
   if (limit < 1) return deck.fail(length_key, "is required: model.path gives no limit of a text's length");
   int64_t length = std::min(limit, max_pass / std::max<int64_t>(config.batch.micro, 1));
-  length = std::min(length, task.max_taken_length());
+  length = std::min(length, task.max_default_length());
   if (const int64_t tokens = config.data.max_tokens_per_batch; tokens > 0) length = std::min(length, tokens);
   config.batch.sequence_length = length;
   const std::string bound = length == limit ? "" : fmt::format("at most {}; ", length);

@@ -75,7 +75,7 @@ StopMonitor::StopMonitor(const RunConfig& run, const CheckpointConfig& checkpoin
       start_(now()),
       last_save_(start_) {
   set_stop_source([this] { return static_cast<int>(requested(0).stop); });
-  if (!root || find_method(run.task) == nullptr) return;  // other tasks have nothing to save in time
+  if (!root || !task_rules(run.task).trains()) return;  // other tasks have nothing to save in time
   if (run.time_limit > 0) {
     end_ = start_ + static_cast<double>(run.time_limit);
   } else if (run.time_limit == RunConfig::limit_of_job) {

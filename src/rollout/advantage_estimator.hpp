@@ -6,16 +6,16 @@
 #include <string>
 #include <vector>
 
-#include "metrics/records.hpp"
+#include "data/stream/batch_source.hpp"
 #include "objectives/grpo_config.hpp"
 #include "objectives/ppo_config.hpp"
 #include "rollout/batches.hpp"
 
 namespace llmtrain {
 
-class RolloutMethod {
+class AdvantageEstimator {
  public:
-  virtual ~RolloutMethod() = default;
+  virtual ~AdvantageEstimator() = default;
   virtual std::vector<SourceMetric> metrics() const = 0;
   /// Fills advantages and returns of all sequences of an iteration, in canonical order, and returns the metrics. Every
   /// rank computes the same.
@@ -26,8 +26,8 @@ class RolloutMethod {
 };
 
 /// Rewards relative to those of the other completions of a prompt, which follow one another.
-std::unique_ptr<RolloutMethod> make_group_method(const GrpoConfig& config);
+std::unique_ptr<AdvantageEstimator> make_group_estimator(const GrpoConfig& config);
 /// Generalised advantage estimation with a critic, and rewards for staying near the reference.
-std::unique_ptr<RolloutMethod> make_ppo_method(const PpoConfig& config);
+std::unique_ptr<AdvantageEstimator> make_ppo_estimator(const PpoConfig& config);
 
 }  // namespace llmtrain

@@ -1,11 +1,10 @@
-#include "rollout/method.hpp"
+#include "rollout/advantage_estimator.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
 
-#include "core/error.hpp"
 #include "rollout/advantages.hpp"
 
 namespace llmtrain {
@@ -28,7 +27,7 @@ struct FlatColumns {
   CompletionTokens tokens() const { return {offsets, logp, reference}; }
 };
 
-class GroupMethod : public RolloutMethod {
+class GroupMethod : public AdvantageEstimator {
  public:
   explicit GroupMethod(const GrpoConfig& config) : config_(config) {}
 
@@ -68,7 +67,7 @@ class GroupMethod : public RolloutMethod {
   GrpoConfig config_;
 };
 
-class PpoMethod : public RolloutMethod {
+class PpoMethod : public AdvantageEstimator {
  public:
   explicit PpoMethod(const PpoConfig& config) : config_(config), kl_coefficient_(config.kl_coefficient) {}
 
@@ -129,9 +128,11 @@ class PpoMethod : public RolloutMethod {
 
 }  // namespace
 
-std::unique_ptr<RolloutMethod> make_group_method(const GrpoConfig& config) {
+std::unique_ptr<AdvantageEstimator> make_group_estimator(const GrpoConfig& config) {
   return std::make_unique<GroupMethod>(config);
 }
-std::unique_ptr<RolloutMethod> make_ppo_method(const PpoConfig& config) { return std::make_unique<PpoMethod>(config); }
+std::unique_ptr<AdvantageEstimator> make_ppo_estimator(const PpoConfig& config) {
+  return std::make_unique<PpoMethod>(config);
+}
 
 }  // namespace llmtrain

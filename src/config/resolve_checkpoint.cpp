@@ -1,4 +1,4 @@
-// What a run keeps and writes, resolved by the other sections of the deck.
+// The other sections of the deck decide what a run keeps and writes.
 
 #include <fmt/format.h>
 

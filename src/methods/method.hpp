@@ -1,5 +1,5 @@
 #pragma once
-// What a task asks of a deck, of rows of data and of models. A task that trains is a method: a file here, and a line in
+// A task has rules for a deck, rows of data and models. A task that trains is a method: a file here, and a line in
 // the list of core/deck/task.hpp. docs/design/adding.md shows how one is added.
 
 #include <cstdint>

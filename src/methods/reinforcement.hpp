@@ -1,5 +1,5 @@
 #pragma once
-// What PPO and GRPO have in common: prompts, rollouts, rewards.
+// PPO and GRPO share prompts, rollouts and rewards.
 
 #include <memory>
 #include <string>

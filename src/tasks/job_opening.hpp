@@ -13,7 +13,7 @@
 
 namespace llmtrain {
 
-/// What every job opens before its work, in this order: the run directory, the monitor of requests to stop, the
+/// Opens what every job needs before its work, in this order: the run directory, the monitor of requests to stop, the
 /// watchdog, a console for the lines before the log, and the log. Calls are collective, but those of lines.
 class JobOpening {
  public:

@@ -32,7 +32,7 @@ template <>
 inline constexpr auto enum_names<Task> = std::array{LLMTRAIN_TASKS(LLMTRAIN_TASK)};
 #undef LLMTRAIN_TASK
 
-/// What the samples of a task are. Preferences are pairs of documents, or documents with a label.
+/// Kinds of samples. Preferences are pairs of documents, or documents with a label.
 enum class TaskSamples : uint8_t { texts, conversations, preferences, prompts, evaluation, generation, vocabulary };
 
 class TaskSet {

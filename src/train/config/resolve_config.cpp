@@ -100,7 +100,7 @@ void resolve_finetuning(DeckLoader& deck, const DeckKeys& keys, Config& config, 
   mark_unused(deck, keys, "lora");
 }
 
-/// What sections ask of each other with a model that scores texts.
+/// Reports settings that do not fit a model that scores texts.
 void check_scoring(DeckLoader& deck, const Config& config) {
   deck.check(config.log.samples_every_steps == 0, {"log.samples_every_steps"},
              "a reward model scores texts and writes none: remove the key");
@@ -129,7 +129,7 @@ int64_t examine_files(DeckLoader& deck, const Config& config, const SampleRules&
   return vocabulary;
 }
 
-/// What a curriculum of difficulties asks of other sections.
+/// Reports settings that do not fit a curriculum of difficulties.
 void check_difficulty(DeckLoader& deck, const Config& config) {
   using Kind = CurriculumConfig::Difficulty::Kind;
   const CurriculumConfig& curriculum = config.curriculum;
@@ -163,7 +163,7 @@ void check_resume(DeckLoader& deck, const Config& config) {
             ExitCode::missing_input);
 }
 
-/// What evaluations ask of other sections.
+/// Reports settings that do not fit the evaluations.
 void check_evaluation(DeckLoader& deck, const Config& config, const TaskRules& task) {
   const EvaluationConfig& e = config.evaluation;
   const DataConfig& data = config.data;

@@ -66,6 +66,7 @@ class TaskRules {
   virtual std::vector<RoleFolderKey> role_folders(const Config& /*config*/) const { return {}; }
   /// Reports errors of files that no section owns.
   virtual void examine(DeckLoader& /*deck*/, const Config& /*config*/) const {}
+  /// How rows become samples, beside the keys of [data].
   virtual SampleRules sample_rules(const Config& config) const;
 
  private:
@@ -89,6 +90,9 @@ class Method : public TaskRules {
 
   /// The loss. Throws UserError for rows that are not those it needs.
   virtual std::unique_ptr<Objective> objective(const Config& config, const Dataset& data) const = 0;
+  /// What evaluations measure if it is not the objective, such as the cross-entropy without further terms; else null.
+  /// It needs no statistics but log-probabilities.
+  virtual std::unique_ptr<Objective> evaluator(const Config& config) const;
   /// The models: `policy`, with a critic if there is one, and those beside it.
   virtual std::vector<RoleSpec> roles(const RoleRequest& request, RoleSpec policy) const;
   /// Number of samples of a step, and how they are divided.
@@ -100,6 +104,7 @@ class Method : public TaskRules {
   }
   /// True if the reference's values are computed before training, which then runs without the model.
   virtual bool caches_reference(const Config& /*config*/) const { return false; }
+  /// How the reference follows the policy during training.
   virtual ReferenceSyncOptions reference_sync(const Config& /*config*/) const { return {}; }
   /// True if the policy writes texts between steps, for which gathered weights are worth their memory.
   virtual bool generates() const { return false; }

@@ -56,6 +56,10 @@ void require_model_path(DeckLoader& deck, const Config& config) {
             fmt::format("is required with run.task = {}: give the folder of the model", name_of(config.run.task)));
 }
 
+std::unique_ptr<Objective> Method::evaluator(const Config& config) const {
+  return config.objective.has_terms() ? make_cross_entropy() : nullptr;
+}
+
 std::vector<RoleSpec> Method::roles(const RoleRequest& /*request*/, RoleSpec policy) const {
   std::vector<RoleSpec> roles;
   roles.push_back(std::move(policy));

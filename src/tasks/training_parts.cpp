@@ -105,7 +105,7 @@ TrainingParts training_parts(const Config& config, const Dataset& data) {
           .groups = {config.batch.gradient_accumulation_steps, config.parallel.reduction_groups},
           .total_steps = steps,
           .objective = method.objective(config, data),
-          .evaluator = config.objective.has_terms() ? make_cross_entropy() : nullptr,
+          .evaluator = method.evaluator(config),
           .optimizer = make_optimizer(config.optimizer),
           .source = std::move(source),
           .scores = std::move(scores)};
@@ -136,7 +136,8 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
                   .weights = {.folder = config.model.path, .seed = static_cast<uint64_t>(config.run.seed)}};
   if (config.run.finetuning == RunConfig::Finetuning::lora) policy.lora = config.lora;
   std::vector<std::string> metrics;
-  for (const MetricSpec& metric : parts.objective->metrics().subspan(1)) metrics.emplace_back(metric.name);
+  const Objective& evaluated = parts.evaluator ? *parts.evaluator : *parts.objective;
+  for (const MetricSpec& metric : evaluated.metrics().subspan(1)) metrics.emplace_back(metric.name);
   check_best_metric(config, metrics, !policy.shape.config.scores(), parts.scores);
   PlanOptions options;
   options.counts_correct = config.checkpoint.best_metric == "validation/token_accuracy";

@@ -15,6 +15,7 @@ namespace llmtrain {
 #define LLMTRAIN_TASKS(X)                                                                          \
   X(pretrain, texts, "train a model to predict the next token")                                    \
   X(sft, conversations, "train it on the answers of instructions and conversations")               \
+  X(dft, conversations, "the same, each token's loss weighted with its probability")               \
   X(dpo, preferences, "learn from preferences (dpo.loss; kto from labels)")                        \
   X(reward, preferences, "train a reward model on pairs")                                          \
   X(ppo, prompts, "learn from a reward model, with a critic")                                      \

@@ -232,7 +232,7 @@ std::unique_ptr<TrainingPlan> make_checked_plan(Job& job, const Dataset& data) {
   check_plan(plan->arena, training_limits(config), communicator);
   check_host_memory(plan->params().offload().pinned_bytes(), communicator);
   if (config.parallel.uses_disk()) {
-    reserve_disk(plan->params(), config.parallel.offload_path, config.provenance.where("parallel.offload_path"),
+    reserve_disk(plan->params().offload(), config.parallel.offload_path, config.provenance.where("parallel.offload_path"),
                  communicator);
   }
   return plan;

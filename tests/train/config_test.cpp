@@ -9,6 +9,7 @@
 #include <sstream>
 #include <string>
 
+#include "config/run_facts.hpp"
 #include "train/config/load_config.hpp"
 
 namespace llmtrain {
@@ -343,8 +344,8 @@ TEST(Config, LossScaleIsOfFp16) {
   EXPECT_THAT(c.notes, IsEmpty());
   EXPECT_THAT(write_deck(c), HasSubstr("\nloss_scale = dynamic "));
   EXPECT_THAT(write_deck(c), HasSubstr("\ninitial_loss_scale = 65536 "));
-  EXPECT_EQ(compute_dtype(c.precision), DType::f16);
-  EXPECT_EQ(compute_dtype(load({"precision.compute=tf32"}).precision), DType::f32);
+  EXPECT_EQ(compute_dtype(c.precision.compute), DType::f16);
+  EXPECT_EQ(compute_dtype(load({"precision.compute=tf32"}).precision.compute), DType::f32);
   EXPECT_THAT(load({"precision.loss_scale=8"}).notes,
               ElementsAre("command line: precision.loss_scale: no effect without compute = fp16"));
   const Config fixed = load({"precision.compute=fp16", "precision.loss_scale=8", "precision.min_loss_scale=2"});
@@ -406,12 +407,14 @@ TEST(ResolvedDeck, ResolvesToItself) {
 }
 
 TEST(ResolvedDeck, TakesWhatOnlyTheProgramKnows) {
-  Config c = load({});
+  const Config c = load({});
   EXPECT_EQ(c.model.vocab_size, 0);
   EXPECT_THAT(write_deck(c), HasSubstr("# vocab_size: the tokenizer's\n"));
-  c.set_vocab_size(65);
-  c.set_compute(PrecisionConfig::Compute::bf16);
-  const std::string deck = write_deck(c);
+  EXPECT_EQ(write_deck(with_facts(c, RunFacts(c))), write_deck(c)) << "nothing is decided";
+  RunFacts facts(c);
+  facts.vocabulary = 65;
+  facts.compute = PrecisionConfig::Compute::bf16;
+  const std::string deck = write_deck(with_facts(c, facts));
   EXPECT_THAT(deck, HasSubstr("vocab_size = 65                              ; automatic: the tokenizer's\n"));
   EXPECT_THAT(deck, HasSubstr("compute = bf16                               ; automatic: the device's\n"));
   EXPECT_EQ(load_config(deck, "d.ini", {}).model.vocab_size, 65);

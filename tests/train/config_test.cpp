@@ -9,7 +9,6 @@
 #include <sstream>
 #include <string>
 
-#include "config/run_facts.hpp"
 #include "train/config/load_config.hpp"
 
 namespace llmtrain {
@@ -404,20 +403,6 @@ TEST(ResolvedDeck, ResolvesToItself) {
     EXPECT_THAT(again.notes, IsEmpty());
   }
   EXPECT_NE(values_of(write_deck(load({}))), values_of(write_deck(load({"run.seed=43"})))) << "control";
-}
-
-TEST(ResolvedDeck, TakesWhatOnlyTheProgramKnows) {
-  const Config c = load({});
-  EXPECT_EQ(c.model.vocab_size, 0);
-  EXPECT_THAT(write_deck(c), HasSubstr("# vocab_size: the tokenizer's\n"));
-  EXPECT_EQ(write_deck(with_facts(c, RunFacts(c))), write_deck(c)) << "nothing is decided";
-  RunFacts facts(c);
-  facts.vocabulary = 65;
-  facts.compute = PrecisionConfig::Compute::bf16;
-  const std::string deck = write_deck(with_facts(c, facts));
-  EXPECT_THAT(deck, HasSubstr("vocab_size = 65                              ; automatic: the tokenizer's\n"));
-  EXPECT_THAT(deck, HasSubstr("compute = bf16                               ; automatic: the device's\n"));
-  EXPECT_EQ(load_config(deck, "d.ini", {}).model.vocab_size, 65);
 }
 
 TEST(ChangedDeck, BreaksTheRunOrAppliesFromThereOnOrMattersNotAsTheKeySays) {

@@ -43,7 +43,7 @@ class DynamicCrossEntropy : public Objective {
 
 class DynamicFinetuning : public Method {
  public:
-  DynamicFinetuning() : Method({.task = Task::dft, .use = DataUse::training, .begins_with_bos = true}) {}
+  DynamicFinetuning() : Method(Task::dft) {}
 
   std::unique_ptr<Objective> objective(const Config& /*config*/, const Dataset& /*data*/) const override {
     return std::make_unique<DynamicCrossEntropy>();

@@ -40,7 +40,7 @@ struct RoleFolderKey {
 
 class TaskRules {
  public:
-  explicit TaskRules(const TaskData& data) : data_(data) {}
+  explicit TaskRules(Task task) : data_(task) {}
   virtual ~TaskRules() = default;
 
   Task task() const { return data_.task; }
@@ -116,9 +116,7 @@ class Method : public TaskRules {
 
 /// Every task has rules.
 const TaskRules& task_rules(Task task);
-/// The task as a method; null if it does not train.
-const Method* find_method(Task task);
-/// The same for a task that trains.
+/// The task of the deck as a method; it trains.
 const Method& method_of(const Config& config);
 /// How the task of a resolved deck reads its data.
 SampleRules sample_rules(const Config& config);

@@ -9,7 +9,6 @@
 #include <set>
 #include <utility>
 
-#include "core/error.hpp"
 #include "core/number_text.hpp"
 #include "core/terminal.hpp"
 #include "metrics/append_file.hpp"

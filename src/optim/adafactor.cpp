@@ -116,7 +116,7 @@ class Adafactor : public Optimizer {
   void each_owned(int unit, int p, const Visit& visit) const {
     const int64_t first = params_->units()[unit].layout.offset(p), last = first + param(unit, p).numel();
     for (size_t segment = 0; segment < params_->units()[unit].segments.size(); ++segment) {
-      const UnitRange owned = params_->owned(unit, segment);
+      const UnitRange owned = params_->units().owned(unit, segment);
       const int64_t begin = std::max(first, owned.begin), end = std::min(last, owned.end);
       if (begin >= end) continue;
       const ParamStore::Shard shard = params_->shard(unit, segment);
@@ -133,7 +133,7 @@ class Adafactor : public Optimizer {
                   last = first + chunks_of(param(unit, p)) * chunk_elements;
     for (size_t segment = 0; segment < params_->units()[unit].segments.size(); ++segment) {
       const ParamStore::Shard shard = params_->shard(unit, segment);
-      const UnitRange owned = params_->owned(unit, segment);
+      const UnitRange owned = params_->units().owned(unit, segment);
       const int64_t begin = std::max(first, updates ? shard.begin : owned.begin);
       const int64_t end = std::min(last, updates ? shard.end : owned.end);
       if (begin < end) visit(begin, end);

@@ -79,6 +79,12 @@ void RewardFunctionsConfig::resolve(DeckLoader& deck) {
              fmt::format("{} weights for {} functions: give one for each", weights.size(), functions.size()));
 }
 
+std::optional<std::string> RewardFunctionsConfig::model_folder() const {
+  constexpr std::string_view prefix = "model:";
+  const auto found = std::ranges::find_if(functions, [&](const std::string& text) { return text.starts_with(prefix); });
+  return found == functions.end() ? std::nullopt : std::optional(found->substr(prefix.size()));
+}
+
 std::vector<RewardSpec> RewardFunctionsConfig::specs() const {
   std::vector<RewardSpec> all;
   for (const std::string& text : functions) all.push_back(parse_reward(text));

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <ranges>
 
 #include "rollout/advantages.hpp"
 
@@ -16,7 +17,7 @@ struct FlatColumns {
   std::vector<int64_t> offsets = {0};
   std::vector<float> logp, reference, values;
 
-  explicit FlatColumns(auto&& sequences) {
+  explicit FlatColumns(const std::ranges::forward_range auto& sequences) {
     for (const RolloutSequence& sequence : sequences) {
       offsets.push_back(offsets.back() + sequence.completion_length());
       logp.insert(logp.end(), sequence.logp.begin(), sequence.logp.end());
@@ -53,6 +54,7 @@ class GroupMethod : public AdvantageEstimator {
   /// with one reward, as in TRL.
   double share_of_equal_groups(std::span<const double> rewards) const {
     const auto size = static_cast<size_t>(config_.group_size);
+    const size_t groups = rewards.size() / size;
     size_t equal = 0;
     for (size_t first = 0; first < rewards.size(); first += size) {
       std::vector<double> group(rewards.begin() + static_cast<std::ptrdiff_t>(first),
@@ -61,7 +63,7 @@ class GroupMethod : public AdvantageEstimator {
       if (group.size() < 2 && size > 1) continue;
       if (std::ranges::all_of(group, [&](double reward) { return reward == group.front(); })) ++equal;
     }
-    return static_cast<double>(equal) / static_cast<double>(rewards.size() / size);
+    return static_cast<double>(equal) / static_cast<double>(groups);
   }
 
   GrpoConfig config_;

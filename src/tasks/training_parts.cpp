@@ -160,13 +160,19 @@ TrainingOptions training_options(const Config& config, const TrainingPlan& plan)
   options.step.max_grad_norm = config.optimizer.max_grad_norm;
   options.step.seed = static_cast<uint64_t>(config.run.seed);
   options.step.no_graphs = PassGraphs::refusal(config.parallel.cuda_graphs, config.model, plan.params());
+  const auto interval = [&](int64_t steps, double epochs) {
+    if (epochs == 0) return steps;
+    return std::max<int64_t>(1, std::llround(epochs * static_cast<double>(plan.steps_per_epoch())));
+  };
   options.evaluation = config.evaluation;
+  options.evaluation.every_steps = interval(config.evaluation.every_steps, config.evaluation.every_epochs);
   options.log = config.log;
   options.checkpoints.config = config.checkpoint;
+  options.checkpoints.config.every_steps = interval(config.checkpoint.every_steps, config.checkpoint.every_epochs);
   options.checkpoints.needs_best = config.needs_best();
   options.checkpoints.directory = config.run.directory();
   options.checkpoints.deck = write_deck(config);
-  options.compute = compute_dtype(config.precision);
+  options.compute = compute_dtype(config.precision.compute);
   options.overwrite = config.run.overwrite;
   if (config.data.has_tokenizer_files()) options.tokenizer = config.data.tokenizer;
   options.added_tokens = config.data.add_tokens;

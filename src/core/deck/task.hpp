@@ -17,7 +17,7 @@ namespace llmtrain {
   X(sft, conversations, "train it on the answers of instructions and conversations")               \
   X(dft, conversations, "the same, each token's loss weighted with its probability")               \
   X(dpo, preferences, "learn from preferences (dpo.loss; kto from labels)")                        \
-  X(reward, preferences, "train a reward model on pairs")                                          \
+  X(reward, pairs, "train a reward model on pairs")                                                \
   X(ppo, prompts, "learn from a reward model, with a critic")                                      \
   X(grpo, prompts, "learn from rewards of groups of completions")                                  \
   X(evaluate, evaluation,                                                                          \
@@ -36,7 +36,23 @@ inline constexpr auto enum_names<Task> = std::array{LLMTRAIN_TASKS(LLMTRAIN_TASK
 #undef LLMTRAIN_TASK
 
 /// Kinds of samples. Preferences are pairs of documents, or documents with a label.
-enum class TaskSamples : uint8_t { texts, conversations, preferences, prompts, evaluation, generation, vocabulary };
+enum class TaskSamples : uint8_t {
+  texts,
+  conversations,
+  preferences,
+  pairs,
+  prompts,
+  evaluation,
+  generation,
+  vocabulary
+};
+
+#define LLMTRAIN_TASK(name, samples, ...) TaskSamples::samples,
+constexpr TaskSamples samples_of(Task task) {
+  constexpr std::array all = {LLMTRAIN_TASKS(LLMTRAIN_TASK)};
+  return all[static_cast<size_t>(task)];
+}
+#undef LLMTRAIN_TASK
 
 class TaskSet {
  public:
@@ -62,16 +78,16 @@ class TaskSet {
 /// Tasks that have these samples.
 constexpr TaskSet tasks_with(TaskSamples samples) {
   TaskSet tasks{};
-#define LLMTRAIN_TASK(name, kind, ...) \
-  if (samples == TaskSamples::kind) tasks = tasks | TaskSet{Task::name};
-  LLMTRAIN_TASKS(LLMTRAIN_TASK)
-#undef LLMTRAIN_TASK
+  for (size_t t = 0; t < enum_names<Task>.size(); ++t) {
+    const Task task = static_cast<Task>(t);
+    if (samples_of(task) == samples) tasks = tasks | TaskSet{task};
+  }
   return tasks;
 }
 
 /// Tasks that learn from conversations.
 inline constexpr TaskSet conversation_tasks = tasks_with(TaskSamples::conversations);
-inline constexpr TaskSet preference_tasks = tasks_with(TaskSamples::preferences);
+inline constexpr TaskSet preference_tasks = tasks_with(TaskSamples::preferences) | tasks_with(TaskSamples::pairs);
 /// Tasks that learn from rewards of what the model writes.
 inline constexpr TaskSet reinforcement_tasks = tasks_with(TaskSamples::prompts);
 inline constexpr TaskSet training_tasks =

@@ -13,6 +13,7 @@
 
 #include "core/error.hpp"
 #include "harness/temporary_folder.hpp"
+#include "params/offload/offload_ahead.hpp"
 #include "params/offload/offload_ring.hpp"
 
 namespace llmtrain {

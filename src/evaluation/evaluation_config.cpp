@@ -1,7 +1,5 @@
 #include "evaluation/evaluation_config.hpp"
 
-#include <fmt/format.h>
-
 #include "core/deck/deck.hpp"
 #include "scores/text_metric.hpp"
 

@@ -17,7 +17,7 @@
 #include "data/stream/data_stream.hpp"
 #include "objectives/objective.hpp"
 #include "roles/model_set.hpp"
-#include "roles/reference_sync.hpp"
+#include "roles/reference.hpp"
 
 namespace llmtrain {
 

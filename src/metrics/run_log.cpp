@@ -16,8 +16,6 @@
 #include "metrics/ledger.hpp"
 #include "metrics/run_statistics.hpp"
 #include "metrics/scalars.hpp"
-#include "metrics/sink.hpp"
-#include "metrics/sparkline.hpp"
 
 namespace llmtrain {
 

@@ -9,7 +9,6 @@
 #include "core/files/content_hash.hpp"
 #include "core/files/file_handle.hpp"
 #include "data/files/cache_folder.hpp"
-#include "evaluation/cached_values.hpp"
 #include "evaluation/reference_cache.hpp"
 #include "hf/adapters/adapter_config.hpp"
 #include "methods/roles.hpp"

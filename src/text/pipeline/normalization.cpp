@@ -1,4 +1,5 @@
-#include "text/pipeline/normalization.hpp"
+// Unicode normalization forms as in the tokenizers library, from its tables. The tables are part of the sources, since
+// a text must give the same tokens whatever Unicode version a library of the machine has.
 
 #include <algorithm>
 #include <array>
@@ -176,19 +177,7 @@ void compose(std::vector<Item>& items) {
   items.resize(out);
 }
 
-class FormNormalizer final : public Normalizer {
- public:
-  explicit FormNormalizer(NormalizationForm form) : form_(form) {}
-  bool keeps(std::string_view text) const override { return is_in_form(text, form_); }
-  void apply(const TextView& from, AlignedText& to) const override { write_form(from, form_, to); }
-  bool is_segmentable() const override { return true; }
-
- private:
-  NormalizationForm form_;
-};
-
-}  // namespace
-
+/// Returns true if a quick check shows that the text is in the form.
 bool is_in_form(std::string_view text, NormalizationForm form) {
   const Tables& tables = Tables::get();
   const bool composed = form == NormalizationForm::nfc || form == NormalizationForm::nfkc;
@@ -231,6 +220,19 @@ void write_form(const TextView& from, NormalizationForm form, AlignedText& to) {
     for (const Item& item : items) writer.put(item.code, item.change);
   }
 }
+
+class FormNormalizer final : public Normalizer {
+ public:
+  explicit FormNormalizer(NormalizationForm form) : form_(form) {}
+  bool keeps(std::string_view text) const override { return is_in_form(text, form_); }
+  void apply(const TextView& from, AlignedText& to) const override { write_form(from, form_, to); }
+  bool is_segmentable() const override { return true; }
+
+ private:
+  NormalizationForm form_;
+};
+
+}  // namespace
 
 std::unique_ptr<Normalizer> make_form_normalizer(NormalizationForm form) {
   return std::make_unique<FormNormalizer>(form);

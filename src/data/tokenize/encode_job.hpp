@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "data/tokenize/tokenize.hpp"
+#include "data/tokenize/tokenize_jobs.hpp"
 
 namespace llmtrain {
 

@@ -1,7 +1,8 @@
+#include "data/tokenize/tokenize_jobs.hpp"
+
 #include "data/files/file_digest.hpp"
 #include "data/files/token_file.hpp"
 #include "data/formats/row_format.hpp"
-#include "data/tokenize/tokenize.hpp"
 
 namespace llmtrain {
 namespace {

@@ -10,6 +10,7 @@ namespace {
 struct Run {
   char32_t first;
   Category category;
+  bool alternates = false;  ///< with Ll: every second code point
 };
 
 using enum Category;
@@ -40,8 +41,10 @@ UnicodeTable::UnicodeTable() {
     Page page;
     for (char32_t c = begin; c < begin + 256; ++c) {
       if (run + 1 < std::size(runs) && runs[run + 1].first == c) ++run;
-      page.categories[c - begin] = runs[run].category;
-      page.classes[c - begin] = class_of(c, runs[run].category);
+      const bool is_second = runs[run].alternates && (c - runs[run].first) % 2 != 0;
+      const Category category = is_second ? Ll : runs[run].category;
+      page.categories[c - begin] = category;
+      page.classes[c - begin] = class_of(c, category);
     }
     const auto known = std::find(pages_.begin(), pages_.end(), page);
     page_of_[begin >> 8] = static_cast<uint16_t>(known - pages_.begin());

@@ -37,7 +37,8 @@ def ranges(members):
     return out
 
 def set_of(name, members):
-    return f"constexpr Range {name}[] = {{\n" + lines(f"{{0x{a:X}, 0x{b:X}}}," for a, b in ranges(members)) + "};\n"
+    return f"constexpr Range {name}[] = {{\n" + lines(
+        f"{{0x{a:X}}}," if a == b else f"{{0x{a:X}, 0x{b:X}}}," for a, b in ranges(members)) + "};\n"
 
 def pieces(pre_tokenizer, c):
     return len(pre_tokenizer.pre_tokenize_str("a" + chr(c) + "b"))

@@ -4,9 +4,8 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/attention_cached_checks.hpp"
+#include "kernels/attention_checks.hpp"
 #include "kernels/host/attention/attention_cached_tiles.hpp"
-#include "kernels/host/lanes.hpp"
 #include "kernels/host/parallel.hpp"
 
 namespace llmtrain {
@@ -22,13 +21,8 @@ void attend(T* out, const T* query, const T* keys, const T* values, int64_t stri
   const int64_t d = s.head_dim;
   float highest = -std::numeric_limits<float>::infinity();
   for (int64_t j = 0; j < count; ++j) {
-    const T* key = keys + j * stride;
-    auto score = static_cast<float>(
-        lane_sum(d, [&](int64_t i, int64_t n) { return load_up_to(query + i, n) * load_up_to(key + i, n); }));
-    score *= s.scale;
-    if (s.softcap > 0) score = s.softcap * std::tanh(score / s.softcap);
-    scores[j] = score;
-    highest = std::max(highest, score);
+    scores[j] = score_of(query, keys + j * stride, s);
+    highest = std::max(highest, scores[j]);
   }
   float total = 0;
   for (int64_t j = 0; j < count; ++j) {

@@ -103,15 +103,15 @@ class CachedPass {
 
   int64_t bytes() const {
     Carver tiles, short_path;
-    const CachedBuffers<P> buffers(tiles, layout_.head_dim);
-    const ShortForwardBuffers short_buffers(short_path, layout_.head_dim);
+    CachedBuffers<P>(tiles, layout_.head_dim);
+    short_forward(short_path, layout_.head_dim);
     return std::max(tiles.used(), short_path.used());
   }
 
   void run(const CachedItem& item, void* memory) const {
     Carver carver(memory);
     if (short_segments_ && item.query_block() == 0) {
-      return run_short(item, ShortForwardBuffers(carver, layout_.head_dim));
+      return run_short(item, short_forward(carver, layout_.head_dim));
     }
     const CachedBuffers<P> f(carver, layout_.head_dim);
     load_queries(f, item);
@@ -161,21 +161,21 @@ class CachedPass {
     f.softmax->reset();
   }
 
-  void run_short(const CachedItem& item, const ShortForwardBuffers& b) const {
-    const int first = item.position / short_group * short_group;
-    const int rows = (item.last() / short_group + 1) * short_group;
+  void run_short(const CachedItem& item, ShortForward b) const {
+    b.scale = scale_.powers;
+    b.first = item.position / short_group * short_group;
+    b.rows = (item.last() / short_group + 1) * short_group;
     load_rows(b.key, key(item, 0), item.last() + 1);
     transpose_words(words(b.key_transposed), words(b.key), block, padded_);
     load_rows(b.value, value(item, 0), item.last() + 1);
-    std::fill(b.query + first * padded_, b.query + rows * padded_, 0.0f);
+    std::fill(b.query + b.first * padded_, b.query + b.rows * padded_, 0.0f);
     for (int h = 0; h < item.heads; ++h) {
       for (int r = 0; r < item.tokens; ++r) {
         HeadRows<const S> own = query(item, r);
         own.data += h * layout_.head_dim;
         copy_rows(b.query + (item.position + r) * padded_, own, 1);
       }
-      short_attention(ShortForward{rows, padded_, scale_.powers, b.query, b.key_transposed, b.value, b.probabilities,
-                                   b.output, b.maximum, b.sum, first});
+      short_attention(b);
       store_rows(layout_.output(out_, item.first_head + h, item.row), b.output + item.position * padded_, 1.0f,
                  item.tokens);
     }

@@ -2,6 +2,7 @@
 // Attention to cached keys and values in the order of attention_forward.
 
 #include "kernels/attention_cached.hpp"
+#include "kernels/host/lanes.hpp"
 
 namespace llmtrain::host {
 
@@ -9,6 +10,15 @@ namespace llmtrain::host {
 /// checked it. (Nothing may throw inside a parallel loop.)
 inline int64_t place_of(const Tensor& cache, const Batch& batch, int64_t row) {
   return batch.sequence_ids.as<int64_t>()[row] * cache.dim(1) + batch.positions.as<int32_t>()[row];
+}
+
+/// Product of a query and a cached key, scaled and capped.
+template <class T>
+float score_of(const T* query, const T* key, const AttentionShape& s) {
+  auto score = static_cast<float>(
+      lane_sum(s.head_dim, [&](int64_t i, int64_t n) { return load_up_to(query + i, n) * load_up_to(key + i, n); }));
+  score *= s.scale;
+  return s.softcap > 0 ? s.softcap * std::tanh(score / s.softcap) : score;
 }
 
 /// attention_cached() with a role other than decoding.

@@ -83,8 +83,8 @@ void head(Stream& stream, const Sizes& sizes, int64_t vocabulary) {
   batch.targets = buffers.of(DType::i32, targets);
   const TokenStatistics statistics{buffers.make(DType::f32, {rows}), buffers.make(DType::f32, {rows}), {}, {}};
   const TokenCotangents cotangents{buffers.random(DType::f32, {rows}), {}, {}};
-  params.begin_step(1);
-  params.begin_round(0);
+  params.reducer().begin_step(1);
+  params.reducer().begin_round(0);
   params.acquire(0);
   const double both = seconds(stream, [&] { head.forward_backward(ctx, batch, dx, x, statistics, cotangents); });
   fmt::print(

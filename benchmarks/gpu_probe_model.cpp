@@ -62,11 +62,11 @@ class Passes {
   }
   /// Runs the passes of a step, and returns the hash of its gradients.
   uint64_t step(const std::function<void(ParamStore&)>& passes) {
-    params_.begin_step(1);
-    params_.begin_round(0);
-    params_.begin_micro_batch(true, true);
+    params_.reducer().begin_step(1);
+    params_.reducer().begin_round(0);
+    params_.reducer().begin_micro_batch(true, true);
     passes(params_);
-    params_.finish_gradients();
+    params_.reducer().finish();
     uint64_t hash = chunked_hash(statistics_.logp, 0, stream_);
     for (int unit = 0; unit < params_.units().size(); ++unit) {
       for (size_t segment = 0; segment < params_.units()[unit].segments.size(); ++segment) {

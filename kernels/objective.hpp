@@ -11,6 +11,9 @@ namespace llmtrain {
 /// device, from which a recorded pass reads the scale of the current step, or empty for 1.
 void cross_entropy_cotangents(const Tensor& dlogp, const Tensor& loss_weights, const Tensor& scale, Stream& stream);
 
+/// out = weight * exp(logp): loss weights times the probabilities of the targets. fp32 [N].
+void probability_weights(const Tensor& out, const Tensor& logp, const Tensor& loss_weights, Stream& stream);
+
 /// Coefficients of terms beside the cross-entropy: of lse^2, of the distance to the uniform distribution's
 /// cross-entropy, and of the entropy, which is subtracted.
 struct AuxiliaryTerms {

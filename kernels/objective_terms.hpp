@@ -1,11 +1,25 @@
 #pragma once
-// The arithmetic of auxiliary losses, the same on every device.
+// The arithmetic of objectives, the same on every device.
+
+#include <cmath>
 
 #include "core/host_device.hpp"
 #include "kernels/logprob_checks.hpp"
 #include "kernels/objective.hpp"
 
 namespace llmtrain {
+
+struct ProbabilityWeights {
+  float* out;
+  const float *logp, *weights;
+
+  ProbabilityWeights(const Tensor& out_weights, const Tensor& log_probabilities, const Tensor& loss_weights)
+      : out(out_weights.as<float>()), logp(log_probabilities.as<float>()), weights(loss_weights.as<float>()) {
+    const int64_t n = out_weights.numel();
+    LLMTRAIN_CHECK(log_probabilities.numel() == n && loss_weights.numel() == n, "one weight per token");
+  }
+  LLMTRAIN_HOST_DEVICE void operator()(int64_t i) const { out[i] = weights[i] * std::exp(logp[i]); }
+};
 
 struct TokenTerms {
   AuxiliaryTerms terms;

@@ -40,9 +40,6 @@ NestedScales quantize_scales(std::span<const float> absmax);
 
 /// Scale number `index`: level of codes[index] * absmax[index / 256], rounded to fp32, plus `offset`.
 float nested_scale(const uint8_t* codes, const float* absmax, float offset, int64_t index);
-inline float scale_at(const NestedScales& scales, int64_t index) {
-  return nested_scale(scales.codes.data(), scales.absmax.data(), scales.offset, index);
-}
 
 /// Quantises rows to signed bytes. Elements are rounded to fp16 first; a row's scale (SCB) is its largest magnitude, a
 /// code round(element * (127 * (1 / scale))), ties to even. A row of zeros has scale 0 and codes 0.

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "kernels/attention_cached_checks.hpp"
+#include "kernels/attention_checks.hpp"
 #include "kernels/cuda/attention_cached_tiles.cuh"
 
 namespace llmtrain {

@@ -23,8 +23,10 @@ void scaled_weights(const Tensor& out, float factor, const Tensor& weights, cons
       ScaledWeights{out.as<float>(), weights.as<float>(), scale.empty() ? nullptr : scale.as<float>(), factor});
 }
 
-struct Terms {
-  TokenTerms of;
+/// The arithmetic of a row.
+template <class Arithmetic>
+struct OfRow {
+  Arithmetic of;
   __device__ void operator()(int64_t i) const { of(i); }
 };
 
@@ -32,6 +34,10 @@ struct Terms {
 
 void cross_entropy_cotangents(const Tensor& dlogp, const Tensor& loss_weights, const Tensor& scale, Stream& stream) {
   scaled_weights(dlogp, -1, loss_weights, scale, stream);
+}
+
+void probability_weights(const Tensor& out, const Tensor& logp, const Tensor& loss_weights, Stream& stream) {
+  cuda::for_each(out.numel(), stream, OfRow<ProbabilityWeights>{ProbabilityWeights(out, logp, loss_weights)});
 }
 
 void auxiliary_cotangents(const TokenCotangents& out, const AuxiliaryTerms& terms, const Tensor& loss_weights,
@@ -44,7 +50,7 @@ void auxiliary_cotangents(const TokenCotangents& out, const AuxiliaryTerms& term
 
 void auxiliary_losses(const TokenLosses& losses, const AuxiliaryTerms& terms, const TokenStatistics& statistics,
                       Stream& stream) {
-  cuda::for_each(statistics.logp.numel(), stream, Terms{TokenTerms(terms, statistics, losses)});
+  cuda::for_each(statistics.logp.numel(), stream, OfRow<TokenTerms>{TokenTerms(terms, statistics, losses)});
 }
 
 }  // namespace llmtrain

@@ -1,7 +1,5 @@
 #include "kernels/muon.hpp"
 
-#include <algorithm>
-
 #include "core/profile.hpp"
 #include "kernels/host/parallel.hpp"
 #include "kernels/muon_arithmetic.hpp"

@@ -22,6 +22,11 @@ void cross_entropy_cotangents(const Tensor& dlogp, const Tensor& loss_weights, c
   scaled_weights(dlogp, -(scale.empty() ? 1.0f : *scale.as<float>()), loss_weights);
 }
 
+void probability_weights(const Tensor& out, const Tensor& logp, const Tensor& loss_weights, Stream& /*stream*/) {
+  const ProbabilityWeights weigh(out, logp, loss_weights);
+  for (int64_t i = 0; i < out.numel(); ++i) weigh(i);
+}
+
 void auxiliary_cotangents(const TokenCotangents& out, const AuxiliaryTerms& terms, const Tensor& loss_weights,
                           const Tensor& scale, Stream& /*stream*/) {
   const float factor = scale.empty() ? 1.0f : *scale.as<float>();

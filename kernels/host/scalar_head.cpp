@@ -1,6 +1,5 @@
 #include "kernels/scalar_head.hpp"
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 

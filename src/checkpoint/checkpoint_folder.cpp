@@ -18,6 +18,7 @@
 #include "core/machine.hpp"
 
 namespace llmtrain {
+
 namespace {
 
 constexpr std::string_view prefix = "step-";
@@ -157,6 +158,28 @@ int64_t free_bytes(const std::string& folder) {
   if (::statvfs(folder.c_str(), &status) != 0) return std::numeric_limits<int64_t>::max();  // unknown
   const auto bytes = static_cast<double>(status.f_bavail) * static_cast<double>(status.f_frsize);
   return bytes > 9e18 ? std::numeric_limits<int64_t>::max() : static_cast<int64_t>(bytes);
+}
+
+std::vector<int64_t> removable(const std::vector<int64_t>& published, const RetentionRules& rules) {
+  std::vector<int64_t> steps = published;
+  std::sort(steps.begin(), steps.end(), std::greater<>());
+  const int64_t keep = std::max<int64_t>(rules.keep, 2);
+  std::vector<int64_t> result;
+  int64_t newer = 0, newer_verified = 0;
+  for (const int64_t step : steps) {
+    if (newer >= keep && newer_verified >= 2 && !rules.pinned.contains(step)) result.push_back(step);
+    if (rules.refused.contains(step)) continue;
+    ++newer;
+    if (rules.verified.contains(step)) ++newer_verified;
+  }
+  std::reverse(result.begin(), result.end());
+  return result;
+}
+
+std::vector<int64_t> apply_retention(const std::string& folder, const RetentionRules& rules, const SaveHook& hook) {
+  std::vector<int64_t> steps = removable(published_steps(folder), rules);
+  for (const int64_t step : steps) remove_checkpoint(folder, step, hook);
+  return steps;
 }
 
 }  // namespace llmtrain

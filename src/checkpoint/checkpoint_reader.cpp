@@ -4,14 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <map>
 #include <set>
 
 #include "checkpoint/checkpoint_folder.hpp"
-#include "checkpoint/shard_index.hpp"
+#include "checkpoint/shard_file.hpp"
 #include "core/critic_names.hpp"
 #include "core/message.hpp"
 #include "core/parallel_for.hpp"

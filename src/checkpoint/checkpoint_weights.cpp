@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "checkpoint/shard_index.hpp"
+#include "checkpoint/shard_file.hpp"
 #include "core/error.hpp"
 #include "core/files/folder_handle.hpp"
 

@@ -79,10 +79,6 @@ class CheckpointSave {
   std::exception_ptr failure_;
 };
 
-/// Saves synchronously in one call. Collective.
-std::string save_checkpoint(const std::string& folder, const StateSource& source, const SaveRequest& request,
-                            std::span<float> buffer, Communicator& communicator, const SaveHook& hook = nullptr);
-
 /// Rank 0's steps after the shards: view, manifest, syncs. Used by save, and by programs that write a layout without
 /// its ranks.
 void complete_attempt(const std::string& attempt, const Schema& schema, const SaveRequest& request,

@@ -16,7 +16,7 @@ Schema schema_of(const ParamStore& store, bool all) {
 std::vector<ShardBorders> owned_parts(const ParamStore& store, int unit) {
   std::vector<ShardBorders> parts;
   for (size_t segment = 0; segment < store.units()[unit].segments.size(); ++segment) {
-    const UnitRange own = store.owned(unit, segment);
+    const UnitRange own = store.units().owned(unit, segment);
     parts.push_back({own.begin, own.end});
   }
   return parts;

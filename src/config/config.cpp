@@ -2,12 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 #include <fstream>
-#include <utility>
 
 namespace llmtrain {
 
@@ -46,28 +43,6 @@ void Config::visit(DeckKeys& keys) {  // in the order in which a user meets them
   checkpoint.visit(keys);
   divergence.visit(keys);
   watchdog.visit(keys);
-}
-
-void Config::set_vocab_size(int64_t size) {
-  model.vocab_size = size;
-  provenance.set("model.vocab_size", Origin::automatic, "the tokenizer's");
-}
-
-void Config::add_note(std::string note) {
-  if (!note.empty()) notes.push_back(std::move(note));
-}
-
-void Config::set_epoch_intervals(int64_t steps_per_epoch) {
-  const auto steps = [&](double epochs) {
-    return std::max<int64_t>(1, std::llround(epochs * static_cast<double>(steps_per_epoch)));
-  };
-  if (evaluation.every_epochs > 0) evaluation.every_steps = steps(evaluation.every_epochs);
-  if (checkpoint.every_epochs > 0) checkpoint.every_steps = steps(checkpoint.every_epochs);
-}
-
-void Config::set_compute(PrecisionConfig::Compute compute) {
-  precision.compute = compute;
-  provenance.set("precision.compute", Origin::automatic, "the device's");
 }
 
 std::string read_deck_file(const std::string& path) {

@@ -39,7 +39,7 @@
 
 namespace llmtrain {
 
-/// All values of a deck.
+/// All values of a deck. load_config() makes them; what data and device decide later is in RunFacts.
 struct Config {
   RunConfig run;
   ModelConfig model;
@@ -76,14 +76,6 @@ struct Config {
   std::vector<std::string> notes;  ///< notes for the user that are not errors, such as keys without effect
 
   void visit(DeckKeys& keys);
-  /// Adds a note unless it is empty.
-  void add_note(std::string note);
-  /// Records values that follow from the data and the device, once they are known: the resolved deck shows them as
-  /// automatic.
-  void set_vocab_size(int64_t size);
-  void set_compute(PrecisionConfig::Compute compute);
-  /// Sets every_steps of evaluations and checkpoints where the deck gives every_epochs.
-  void set_epoch_intervals(int64_t steps_per_epoch);
   /// Path of the tokenizer's files, which may be in a checkpoint where the folder of data.tokenizer is gone.
   const std::string& tokenizer_path() const {
     return source.tokenizer_from.empty() ? data.tokenizer : source.tokenizer_from;

@@ -37,6 +37,11 @@ struct RunNameCodec {
 };
 
 /// inputs/small.ini -> small
+/// "pretrain: train a model to predict the next token. sft: ... "
+#define LLMTRAIN_TASK(name, samples, help) #name ": " help ". "
+constexpr std::string_view task_help = LLMTRAIN_TASKS(LLMTRAIN_TASK);
+#undef LLMTRAIN_TASK
+
 std::string run_name_of(std::string_view deck_name) {
   std::string_view name = deck_name.substr(deck_name.find_last_of('/') + 1);
   if (name.size() > 4 && name.ends_with(".ini")) name.remove_suffix(4);
@@ -51,14 +56,7 @@ void RunConfig::visit(DeckKeys& keys) {
                          {.doc = "Name of the run, whose results are in <output>/<name>/.",
                           .automatic = "the deck's file name",
                           .change = Change::nothing});
-  keys.key(
-      "task", task,
-      {.doc = "pretrain: train a model to predict the next token. sft: train it on the answers of instructions and "
-              "conversations. dpo: learn from preferences (dpo.loss; kto from labels). reward: train a reward model on "
-              "pairs. ppo: learn from a reward model, with a critic. grpo: learn from rewards of groups of "
-              "completions. evaluate: score the validation data with model.path (loss, perplexity, bits per byte, "
-              "token accuracy). generate: let it continue the prompts of generate.prompts. tokenizer: train the "
-              "tokenizer of data.tokenizer = bpe on data.train, and write tokenizer.json to the run's folder."});
+  keys.key("task", task, {.doc = task_help.substr(0, task_help.size() - 1)});
   keys.key("finetuning", finetuning,
            {.doc = "Trained parameters. full: every one; lora: adapters, see [lora]; freeze: those that [freeze] "
                    "names.",

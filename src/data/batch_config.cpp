@@ -35,6 +35,11 @@ void BatchConfig::visit(DeckKeys& keys) {
             .tasks = sample_tasks});
 }
 
+void BatchConfig::take_length(DeckLoader& deck, int64_t length, const std::string& source) {
+  sequence_length = length;
+  deck.set("batch.sequence_length", Origin::automatic, source);
+}
+
 void BatchConfig::resolve(DeckLoader& deck, int64_t max_tokens) {
   if (max_tokens > 0) {
     deck.check(!deck.given("batch.gradient_accumulation_steps"), {"batch.gradient_accumulation_steps"},

@@ -64,7 +64,7 @@ struct DifficultyCodec {
 
 void CurriculumConfig::visit(DeckKeys& keys) {
   keys.section("curriculum", "Begin with short or easy samples. docs/data.md shows it.", Change::breaks,
-               {Task::pretrain, Task::sft}, true);
+               tasks_with(TaskSamples::texts) | conversation_tasks, true);
   keys.key("strategy", strategy,
            {.doc = "length: cut each sample to the current length. difficulty: draw samples from the easiest ones, "
                    "ever more of them. none: neither."});

@@ -17,15 +17,25 @@ class DeckLoader;
 /// Name of the example corpus in data.train and data.validation.
 inline constexpr const char* builtin_stories = "builtin:stories";
 
-/// Data that a task takes.
+constexpr DataUse use_of(TaskSamples samples) {
+  if (samples == TaskSamples::texts || samples == TaskSamples::conversations) return DataUse::training;
+  if (samples == TaskSamples::preferences) return DataUse::preferences;
+  if (samples == TaskSamples::pairs) return DataUse::pairs;
+  return samples == TaskSamples::prompts ? DataUse::prompts : DataUse::any;
+}
+
+/// Data that a task takes, which follow from its samples (core/deck/task.hpp).
 struct TaskData {
-  Task task = Task::pretrain;
-  DataUse use = DataUse::any;
-  bool instructions = true;  ///< rows of instruction data; otherwise rows are texts
-  bool begins_with_bos =
-      false;                  ///< texts begin with BOS where the tokenizer puts it before a text, as conversations do
-  bool holds_out = true;      ///< data.validation and data.validation_fraction have a meaning
-  bool is_tokenizer = false;  ///< a tokenizer is trained on it
+  explicit constexpr TaskData(Task of) : task(of) {}
+
+  Task task;
+  TaskSamples samples = samples_of(task);
+  DataUse use = use_of(samples);
+  bool instructions = instruction_tasks.contains(task);  ///< rows of instruction data; otherwise rows are texts
+  /// Texts begin with BOS where the tokenizer puts it before a text, as conversations do.
+  bool begins_with_bos = samples == TaskSamples::conversations;
+  bool holds_out = samples != TaskSamples::prompts;  ///< data.validation and data.validation_fraction have a meaning
+  bool is_tokenizer = samples == TaskSamples::vocabulary;  ///< a tokenizer is trained on it
 
   bool trains() const { return use != DataUse::any; }
 };

@@ -376,6 +376,7 @@ Dataset open_dataset(const SampleRules& config, const BatchConfig& batch, Commun
                      const ProgressReport& report, const ChatSource& chat) {
   Dataset data = DatasetOpener(config, batch, communicator, report, chat).open();
   data.chat = chat;
+  data.rules = config;
 #if defined(__GLIBC__)
   malloc_trim(0);  // otherwise the heap keeps the memory that training a tokenizer and encoding a text have freed
 #endif

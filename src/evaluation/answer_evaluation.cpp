@@ -1,7 +1,5 @@
 #include "evaluation/answer_evaluation.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -10,8 +8,8 @@
 #include "core/error.hpp"
 #include "core/message.hpp"
 #include "core/progress.hpp"
-#include "core/utf8.hpp"
 #include "data/tokenize/shared_work.hpp"
+#include "metrics/scalars.hpp"
 #include "parallel/job/launcher.hpp"
 
 namespace llmtrain {
@@ -33,14 +31,6 @@ std::optional<PromptWithAnswer> split_document(const HostBatch& host, size_t beg
   row.answer.assign(host.targets.begin() + static_cast<std::ptrdiff_t>(first),
                     host.targets.begin() + static_cast<std::ptrdiff_t>(last));
   return row;
-}
-
-/// Replaces bytes that are not UTF-8 by U+FFFD, as of an answer that ends within a character.
-std::string repaired(std::string text) {
-  constexpr std::string_view replacement = "\xEF\xBF\xBD";
-  for (size_t at = find_invalid_utf8(text); at != std::string::npos; at = find_invalid_utf8(text))
-    text.replace(at, 1, replacement);
-  return text;
 }
 
 }  // namespace
@@ -145,7 +135,8 @@ std::optional<std::vector<std::string>> AnswerEvaluation::answers(RoleModel& pol
   if (stopped) return std::nullopt;
   Message message;
   for (size_t i = 0; i < all.size(); ++i) {
-    message.put(repaired(continuation_text(*tokenizer_, request.prompts[i], all[i].tokens)));
+    // An answer may end within a character.
+    message.put(with_valid_utf8(continuation_text(*tokenizer_, request.prompts[i], all[i].tokens)));
   }
   std::vector<std::string> texts;
   for (const std::string& bytes : communicator.gather_all(message.bytes())) {
@@ -165,7 +156,7 @@ std::optional<std::vector<NamedValue>> AnswerEvaluation::run(RoleModel& policy, 
   segments_.clear();
   for (size_t i = 0; i < rows_.size(); ++i) {
     segments_.push_back(
-        {std::move((*texts)[i]), {repaired(continuation_text(*tokenizer_, rows_[i].prompt, rows_[i].answer))}});
+        {std::move((*texts)[i]), {with_valid_utf8(continuation_text(*tokenizer_, rows_[i].prompt, rows_[i].answer))}});
   }
   const auto scores = compare(runtime.communicator(), interrupted);
   if (!scores) return std::nullopt;

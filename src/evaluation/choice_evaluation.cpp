@@ -2,15 +2,163 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 
+#include "core/activity.hpp"
 #include "core/error.hpp"
 #include "core/number_text.hpp"
+#include "core/progress.hpp"
 #include "text/tokens_beyond_embedding.hpp"
 
 namespace llmtrain {
+
+namespace {
+
+constexpr int64_t set_bit = int64_t{1} << 32, greedy_bit = int64_t{1} << 33;
+
+/// Inputs of a continuation: all of its ids but the last.
+int64_t rows_of(const TokenContinuation& continuation) { return std::ssize(continuation.ids) - 1; }
+
+/// Continuations of one forward pass, by their numbers.
+using Pack = std::vector<size_t>;
+
+/// Long continuations first, so that the ranks' passes are alike and the last ones are short.
+std::vector<Pack> pack(std::span<const TokenContinuation> continuations, int64_t max_rows) {
+  std::vector<size_t> order(continuations.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, std::greater(), [&](size_t i) { return rows_of(continuations[i]); });
+  std::vector<Pack> packs;
+  int64_t rows = max_rows;
+  for (const size_t i : order) {
+    const int64_t own = rows_of(continuations[i]);
+    if (rows + own > max_rows) {
+      packs.emplace_back();
+      rows = 0;
+    }
+    packs.back().push_back(i);
+    rows += own;
+  }
+  return packs;
+}
+
+void append(HostBatch& host, const TokenContinuation& continuation, int64_t number) {
+  const int64_t rows = rows_of(continuation);
+  for (int64_t i = 0; i < rows; ++i) {
+    const size_t at = static_cast<size_t>(i);
+    const bool scored = i >= rows - continuation.scored;
+    host.ids.push_back(continuation.ids[at]);
+    host.targets.push_back(scored ? continuation.ids[at + 1] : ignore_target);
+    host.loss_weights.push_back(scored ? 1.0F : 0.0F);
+    host.positions.push_back(static_cast<int32_t>(i));
+    host.sequence_offsets.push_back(static_cast<int32_t>(i));
+    host.sequence_ids.push_back(number);
+  }
+  host.segments.push_back(static_cast<int32_t>(host.ids.size()));
+}
+
+/// One rank's passes.
+class Scorer {
+ public:
+  Scorer(Model& model, Context& ctx, std::span<const TokenContinuation> continuations, const LikelihoodBuffers& buffers)
+      : model_(model), ctx_(ctx), continuations_(continuations), buffers_(buffers) {
+    int64_t tokens = 0;
+    for (const TokenContinuation& continuation : continuations) {
+      firsts_.push_back(tokens);
+      tokens += continuation.scored;
+    }
+    results_.resize(static_cast<size_t>(tokens));
+  }
+
+  void run(const Pack& pack) {
+    host_.clear();
+    for (const size_t i : pack) append(host_, continuations_[i], static_cast<int64_t>(i));
+    const int64_t rows = std::ssize(host_.ids);
+    const int64_t padding = std::min(rounded_rows(rows), buffers_.rows()) - rows;
+    host_.pad(padding, std::max<int64_t>(padding, 1), std::ssize(continuations_));
+    const Batch batch = buffers_.batch.upload(host_, ctx_.stream);
+    TokenStatistics statistics;
+    statistics.logp = first_rows(buffers_.logp, batch.tokens);
+    statistics.argmax = first_rows(buffers_.argmax, batch.tokens);
+    model_.forward(ctx_, &batch);
+    model_.score(ctx_, &batch, statistics);
+    read(statistics, pack);
+  }
+  void run_idle() {
+    model_.forward(ctx_, nullptr);
+    model_.score(ctx_, nullptr, {});
+  }
+
+  std::vector<TokenLikelihood> finish(Communicator& communicator) {
+    communicator.sum(std::span(results_));  // of the one that has each token, and zeros
+    std::vector<TokenLikelihood> all;
+    for (const int64_t bits : results_) {
+      LLMTRAIN_CHECK((bits & set_bit) != 0, "every token is scored");
+      all.push_back({std::bit_cast<float>(static_cast<uint32_t>(bits)), (bits & greedy_bit) != 0});
+    }
+    return all;
+  }
+
+ private:
+  void read(const TokenStatistics& statistics, const Pack& pack) {
+    const size_t rows = host_.ids.size();
+    logp_.resize(rows);
+    argmax_.resize(rows);
+    copy_to_host(logp_.data(), statistics.logp.data, std::ssize(logp_) * 4, ctx_.stream);
+    copy_to_host(argmax_.data(), statistics.argmax.data, std::ssize(argmax_) * 4, ctx_.stream);
+    ctx_.stream.synchronize();
+    size_t end = 0;
+    for (const size_t i : pack) {
+      end += static_cast<size_t>(rows_of(continuations_[i]));
+      const size_t count = static_cast<size_t>(continuations_[i].scored);
+      for (size_t t = 0; t < count; ++t) {
+        const size_t row = end - count + t;
+        const bool greedy = argmax_[row] == host_.targets[row];
+        results_[static_cast<size_t>(firsts_[i]) + t] =
+            static_cast<int64_t>(std::bit_cast<uint32_t>(logp_[row])) | set_bit | (greedy ? greedy_bit : 0);
+      }
+    }
+  }
+
+  Model& model_;
+  Context& ctx_;
+  std::span<const TokenContinuation> continuations_;
+  const LikelihoodBuffers& buffers_;
+  std::vector<int64_t> firsts_;   ///< number of each continuation's first token
+  std::vector<int64_t> results_;  ///< of all tokens: bits of logp, set_bit, greedy_bit
+  HostBatch host_;
+  std::vector<float> logp_;
+  std::vector<int32_t> argmax_;
+};
+
+}  // namespace
+
+std::optional<std::vector<TokenLikelihood>> score_continuations(Model& model, Context ctx,
+                                                                std::span<const TokenContinuation> continuations,
+                                                                const LikelihoodBuffers& buffers,
+                                                                Communicator& communicator,
+                                                                const Interrupted& interrupted) {
+  ctx.role = ProductRole::prefill;
+  const std::vector<Pack> packs = pack(continuations, buffers.rows());
+  Scorer scorer(model, ctx, continuations, buffers);
+  Progress progress("scoring choices", std::ssize(packs));
+  for (size_t first = 0; first < packs.size(); first += static_cast<size_t>(communicator.size())) {
+    progress.set(static_cast<int64_t>(first));
+    if (interrupted()) return std::nullopt;
+    report_progress();
+    const size_t mine = first + static_cast<size_t>(communicator.rank());
+    if (mine < packs.size()) {
+      scorer.run(packs[mine]);
+    } else {
+      scorer.run_idle();
+    }
+  }
+  return scorer.finish(communicator);
+}
 
 using nlohmann::ordered_json;
 

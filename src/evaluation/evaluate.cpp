@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "core/activity.hpp"
 #include "core/error.hpp"

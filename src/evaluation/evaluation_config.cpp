@@ -1,7 +1,5 @@
 #include "evaluation/evaluation_config.hpp"
 
-#include <fmt/format.h>
-
 #include "core/deck/deck.hpp"
 #include "scores/text_metric.hpp"
 
@@ -55,13 +53,13 @@ void EvaluationConfig::visit(DeckKeys& keys) {
       {.doc = "Metrics of texts (bleu, chrf, chrf++, rouge or one of rouge1, rouge2, rougeL, rougeLsum, exact_match, "
               "token_f1, or bertscore:DIR with the folder of a BERT, a RoBERTa or a decoder): the model answers the "
               "prompts of the validation rows by greedy decoding, and its answers are compared with those of the rows.",
-       .tasks = TaskSet{Task::sft, Task::evaluate}});
+       .tasks = conversation_tasks | TaskSet{Task::evaluate}});
   keys.key("max_new_tokens", max_new_tokens,
            {.unit = "tokens",
             .range = at_least(1),
             .doc = "Longest answer for evaluation.metrics. An answer also ends where prompt and answer have "
                    "batch.sequence_length tokens.",
-            .tasks = TaskSet{Task::sft, Task::evaluate}});
+            .tasks = conversation_tasks | TaskSet{Task::evaluate}});
   keys.key(
       "log_samples", log_samples,
       {.doc = "Write the log-probabilities of each row of evaluation.tasks to evaluation_rows.jsonl, and the answers "

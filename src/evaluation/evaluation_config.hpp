@@ -11,7 +11,7 @@ class DeckLoader;
 /// [evaluation]; every_steps = 0 means never.
 struct EvaluationConfig {
   int64_t every_steps = 500;
-  double every_epochs = 0;  ///< above 0: replaces every_steps once the data are known (Config::set_epoch_intervals)
+  double every_epochs = 0;  ///< above 0: replaces every_steps once the data are known
   bool at_start = false;
   bool at_end = true;
   int64_t batches = 0;                  ///< batches of batch.global sequences; 0 = all

@@ -1,6 +1,5 @@
 #include "generate/generation_cache.hpp"
 
-#include <algorithm>
 #include <array>
 
 namespace llmtrain {

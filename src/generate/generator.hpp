@@ -8,7 +8,6 @@
 #include "data/stream/data_stream.hpp"
 #include "generate/generation_cache.hpp"
 #include "generate/generation_request.hpp"
-#include "generate/generator_capacity.hpp"
 #include "generate/token_drawer.hpp"
 #include "models/model.hpp"
 

@@ -11,7 +11,7 @@ namespace {
 
 class PreferenceOptimization : public Method {
  public:
-  PreferenceOptimization() : Method({.task = Task::dpo, .use = DataUse::preferences}) {}
+  PreferenceOptimization() : Method(Task::dpo) {}
 
   bool has_dropout() const override { return false; }
 

@@ -12,7 +12,7 @@ constexpr int64_t max_evaluated = 4096;  ///< tokens; the memory of a pass grows
 
 class Evaluation : public TaskRules {
  public:
-  Evaluation() : TaskRules({.task = Task::evaluate}) {}
+  Evaluation() : TaskRules(Task::evaluate) {}
 
   std::optional<ModelConfig::Head> head() const override { return std::nullopt; }
   bool needs(std::string_view key) const override { return key != "data.train" && key != "batch.sequence_length"; }

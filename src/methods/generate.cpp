@@ -9,7 +9,7 @@ namespace {
 
 class Generation : public TaskRules {
  public:
-  Generation() : TaskRules({.task = Task::generate}) {}
+  Generation() : TaskRules(Task::generate) {}
 
   bool needs(std::string_view key) const override { return key != "batch.sequence_length"; }
   int64_t max_default_length() const override { return length_of_prompts; }

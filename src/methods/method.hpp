@@ -17,7 +17,7 @@
 #include "data/stream/data_stream.hpp"
 #include "objectives/objective.hpp"
 #include "roles/model_set.hpp"
-#include "roles/reference_sync.hpp"
+#include "roles/reference.hpp"
 
 namespace llmtrain {
 
@@ -40,7 +40,7 @@ struct RoleFolderKey {
 
 class TaskRules {
  public:
-  explicit TaskRules(const TaskData& data) : data_(data) {}
+  explicit TaskRules(Task task) : data_(task) {}
   virtual ~TaskRules() = default;
 
   Task task() const { return data_.task; }
@@ -66,6 +66,7 @@ class TaskRules {
   virtual std::vector<RoleFolderKey> role_folders(const Config& /*config*/) const { return {}; }
   /// Reports errors of files that no section owns.
   virtual void examine(DeckLoader& /*deck*/, const Config& /*config*/) const {}
+  /// How rows become samples, beside the keys of [data].
   virtual SampleRules sample_rules(const Config& config) const;
 
  private:
@@ -89,6 +90,9 @@ class Method : public TaskRules {
 
   /// The loss. Throws UserError for rows that are not those it needs.
   virtual std::unique_ptr<Objective> objective(const Config& config, const Dataset& data) const = 0;
+  /// What evaluations measure if it is not the objective, such as the cross-entropy without further terms; else null.
+  /// It needs no statistics but log-probabilities.
+  virtual std::unique_ptr<Objective> evaluator(const Config& config) const;
   /// The models: `policy`, with a critic if there is one, and those beside it.
   virtual std::vector<RoleSpec> roles(const RoleRequest& request, RoleSpec policy) const;
   /// Number of samples of a step, and how they are divided.
@@ -100,6 +104,7 @@ class Method : public TaskRules {
   }
   /// True if the reference's values are computed before training, which then runs without the model.
   virtual bool caches_reference(const Config& /*config*/) const { return false; }
+  /// How the reference follows the policy during training.
   virtual ReferenceSyncOptions reference_sync(const Config& /*config*/) const { return {}; }
   /// True if the policy writes texts between steps, for which gathered weights are worth their memory.
   virtual bool generates() const { return false; }
@@ -111,9 +116,7 @@ class Method : public TaskRules {
 
 /// Every task has rules.
 const TaskRules& task_rules(Task task);
-/// The task as a method; null if it does not train.
-const Method* find_method(Task task);
-/// The same for a task that trains.
+/// The task of the deck as a method; it trains.
 const Method& method_of(const Config& config);
 /// How the task of a resolved deck reads its data.
 SampleRules sample_rules(const Config& config);

@@ -21,10 +21,8 @@ const TaskRules& task_rules(Task task) {
   return *all[static_cast<size_t>(task)];
 }
 
-const Method* find_method(Task task) { return dynamic_cast<const Method*>(&task_rules(task)); }
-
 const Method& method_of(const Config& config) {
-  const Method* method = find_method(config.run.task);
+  const auto* method = dynamic_cast<const Method*>(&task_rules(config.run.task));
   LLMTRAIN_CHECK(method != nullptr, "the task does not train");
   return *method;
 }
@@ -35,6 +33,7 @@ SampleRules TaskRules::sample_rules(const Config& config) const {
   SampleRules rules;
   static_cast<DataConfig&>(rules) = config.data;
   const CurriculumConfig& curriculum = config.curriculum;
+  // A key that others leave without effect counts as not given.
   rules.tokenizer_given = config.provenance.given("data.tokenizer");
   rules.packing_given = config.provenance.given("data.packing");
   rules.overflow_given = config.provenance.given("data.overflow");
@@ -54,6 +53,10 @@ void require_model_path(DeckLoader& deck, const Config& config) {
   if (deck.given("model.path")) return;
   deck.fail("model.path",
             fmt::format("is required with run.task = {}: give the folder of the model", name_of(config.run.task)));
+}
+
+std::unique_ptr<Objective> Method::evaluator(const Config& config) const {
+  return config.objective.has_terms() ? make_cross_entropy() : nullptr;
 }
 
 std::vector<RoleSpec> Method::roles(const RoleRequest& /*request*/, RoleSpec policy) const {

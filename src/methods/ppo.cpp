@@ -63,8 +63,8 @@ class ProximalOptimization : public ReinforcementMethod {
     if (!config.ppo.reward_model.empty()) terms.insert(terms.begin(), WeightedReward{.name = "reward_model"});
     if (config.source.critic && different_tokenizer(*data.tokenizer, *config.source.critic) != nullptr) {
       throw UserError(ExitCode::deck,
-                      fmt::format("{}: {} has another tokenizer than the policy, whose tokens the "
-                                  "critic reads: start it from a reward model of the policy's tokenizer",
+                      fmt::format("{}: {} has a different tokenizer than the policy, but the critic reads "
+                                  "the policy's tokens: start it from a reward model with the policy's tokenizer",
                                   config.provenance.where("ppo.value_model"), config.source.critic->model.path));
     }
     return std::make_unique<Rollouts>(std::move(rollout), samples);
@@ -72,6 +72,7 @@ class ProximalOptimization : public ReinforcementMethod {
 
  private:
   bool has_reference(const Config& /*config*/) const override { return true; }
+  std::string reward_folder(const Config& config) const override { return config.ppo.reward_model; }
   const char* reward_key() const override { return "ppo.reward_model"; }
   bool reads_tokens(const Config& config) const override { return !config.ppo.same_text; }
   std::string other_tokenizer_advice() const override {

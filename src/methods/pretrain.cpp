@@ -8,7 +8,7 @@ namespace {
 
 class Pretraining : public Method {
  public:
-  Pretraining() : Method({.task = Task::pretrain, .use = DataUse::training, .instructions = false}) {}
+  Pretraining() : Method(Task::pretrain) {}
 
   std::unique_ptr<Objective> objective(const Config& config, const Dataset& /*data*/) const override {
     return make_cross_entropy(config.objective);

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "core/kept_tokens.hpp"
@@ -37,7 +39,6 @@ std::string place_of_row(const SampleRules& data, const StoredRow& row) {
 
 }  // namespace
 
-/// Tokenizer of a folder where it is another one than the policy's; null if both are the same.
 std::shared_ptr<const Tokenizer> different_tokenizer(const Tokenizer& own, const RoleFolder& folder) {
   if (folder.tokenizer_path.empty()) return nullptr;
   std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(folder.tokenizer_path);
@@ -69,22 +70,18 @@ void ReinforcementMethod::check(DeckLoader& deck, Config& config) const {
   config.rewards.resolve(deck);
   deck.check(config.data.max_tokens_per_batch == 0, {"data.max_tokens_per_batch"},
              "has no effect on completions, whose length is not known in advance: use batch.micro");
-  int64_t models = config.ppo.reward_model.empty() ? 0 : 1;
   if (!deck.sound({"rewards.functions"})) return;
-  for (const RewardSpec& reward : config.rewards.specs()) {
-    if (reward.kind != RewardSpec::Kind::model) continue;
-    deck.check(++models == 1, {"rewards.functions"}, "has a second reward model: a run can have one");
-  }
+  const std::vector<RewardSpec> specs = config.rewards.specs();
+  const auto models = std::ranges::count(specs, RewardSpec::Kind::model, &RewardSpec::kind);
+  deck.check(models + (reward_folder(config).empty() ? 0 : 1) <= 1, {"rewards.functions"},
+             "has a second reward model: a run can have one");
 }
 
 std::vector<RoleFolderKey> ReinforcementMethod::role_folders(const Config& config) const {
-  constexpr std::string_view prefix = "model:";
-  for (const std::string& function : config.rewards.functions) {
-    if (!function.starts_with(prefix)) continue;
-    return {{"rewards.functions", function.substr(prefix.size()), ModelConfig::Head::score, &ModelSource::reward,
-             reads_tokens(config), reward_key()}};
-  }
-  return {};
+  const std::optional<std::string> folder = config.rewards.model_folder();
+  if (!folder) return {};
+  return {{"rewards.functions", *folder, ModelConfig::Head::score, &ModelSource::reward, reads_tokens(config),
+           reward_key()}};
 }
 
 std::vector<RoleSpec> ReinforcementMethod::roles(const RoleRequest& request, RoleSpec policy) const {
@@ -146,7 +143,7 @@ RolloutParts ReinforcementMethod::parts(const Config& config, const Dataset& dat
   return parts;
 }
 
-void ReinforcementMethod::check_rows(const Config& config) const { check_reward_columns(config); }
+void ReinforcementMethod::check_rows(const Config& config) const { check_columns_of_rows(config); }
 
 void ReinforcementMethod::try_programs(const Config& config) const { try_reward_programs(config); }
 

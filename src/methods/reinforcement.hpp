@@ -12,7 +12,7 @@ namespace llmtrain {
 
 class ReinforcementMethod : public Method {
  public:
-  explicit ReinforcementMethod(Task task) : Method({.task = task, .use = DataUse::prompts, .holds_out = false}) {}
+  using Method::Method;
 
   bool has_dropout() const override { return false; }
   bool generates() const override { return true; }
@@ -30,6 +30,8 @@ class ReinforcementMethod : public Method {
   RolloutParts parts(const Config& config, const Dataset& data, int64_t epochs, int64_t mini_batches) const;
   /// True if completions are scored by a reference.
   virtual bool has_reference(const Config& config) const = 0;
+  /// Folder of a reward model that a key of the method's section names; empty: there is none.
+  virtual std::string reward_folder(const Config& /*config*/) const { return {}; }
   /// Key that names the reward model.
   virtual const char* reward_key() const { return "rewards.functions"; }
   /// False if the reward model gets the text in tokens of its own.

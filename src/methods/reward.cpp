@@ -8,7 +8,7 @@ namespace {
 
 class RewardModeling : public Method {
  public:
-  RewardModeling() : Method({.task = Task::reward, .use = DataUse::pairs}) {}
+  RewardModeling() : Method(Task::reward) {}
 
   std::optional<ModelConfig::Head> head() const override { return ModelConfig::Head::score; }
   bool has_dropout() const override { return false; }

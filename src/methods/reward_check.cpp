@@ -65,7 +65,7 @@ void visit_prompts(const Config& config, const std::function<bool(const PromptRo
 
 }  // namespace
 
-void check_reward_columns(const Config& config) {
+void check_columns_of_rows(const Config& config) {
   std::vector<RewardSpec> specs = config.rewards.specs();
   std::erase_if(specs, [](const RewardSpec& spec) { return spec.column().empty(); });
   if (specs.empty()) return;

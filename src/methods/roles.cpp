@@ -28,7 +28,7 @@ DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64
 
 ParamStoreOptions store_options(const Config& config, const RankPosition& position) {
   ParamStoreOptions options;
-  options.compute = compute_dtype(config.precision);
+  options.compute = compute_dtype(config.precision.compute);
   options.zero_stage = static_cast<int>(config.parallel.zero);
   options.rank = position.rank;
   options.size = position.size;

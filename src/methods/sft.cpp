@@ -8,7 +8,7 @@ namespace {
 
 class Finetuning : public Method {
  public:
-  Finetuning() : Method({.task = Task::sft, .use = DataUse::training, .begins_with_bos = true}) {}
+  Finetuning() : Method(Task::sft) {}
 
   std::unique_ptr<Objective> objective(const Config& config, const Dataset& /*data*/) const override {
     return make_cross_entropy(config.objective);

@@ -5,7 +5,7 @@
 namespace llmtrain {
 
 const TaskRules& tokenizer_task() {
-  static const TaskRules rules({.task = Task::tokenizer, .instructions = false, .is_tokenizer = true});
+  static const TaskRules rules(Task::tokenizer);
   return rules;
 }
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "core/deck/deck.hpp"
-
 namespace llmtrain {
 
 void LogConfig::visit(DeckKeys& keys) {

@@ -9,7 +9,6 @@
 #include <set>
 #include <utility>
 
-#include "core/error.hpp"
 #include "core/number_text.hpp"
 #include "core/terminal.hpp"
 #include "metrics/append_file.hpp"
@@ -17,8 +16,6 @@
 #include "metrics/ledger.hpp"
 #include "metrics/run_statistics.hpp"
 #include "metrics/scalars.hpp"
-#include "metrics/sink.hpp"
-#include "metrics/sparkline.hpp"
 
 namespace llmtrain {
 

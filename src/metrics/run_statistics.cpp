@@ -1,7 +1,5 @@
 #include "metrics/run_statistics.hpp"
 
-#include <string>
-
 namespace llmtrain {
 
 namespace {

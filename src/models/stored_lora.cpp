@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 
 #include "core/deck/suggestion.hpp"
 #include "models/lora.hpp"

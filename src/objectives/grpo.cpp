@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string_view>
 
 #include "core/error.hpp"
 #include "objectives/token_objective.hpp"

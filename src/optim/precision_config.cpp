@@ -70,11 +70,11 @@ void PrecisionConfig::resolve(DeckLoader& deck) const {
              fmt::format("{} is above initial_loss_scale = {}", min_loss_scale, initial_loss_scale));
 }
 
-DType compute_dtype(const PrecisionConfig& precision) {
+DType compute_dtype(PrecisionConfig::Compute compute) {
   using Compute = PrecisionConfig::Compute;
-  LLMTRAIN_CHECK(precision.compute != Compute::automatic, "precision.compute is not resolved");
-  if (precision.compute == Compute::fp16) return DType::f16;
-  return precision.compute == Compute::bf16 ? DType::bf16 : DType::f32;
+  LLMTRAIN_CHECK(compute != Compute::automatic, "precision.compute is not resolved");
+  if (compute == Compute::fp16) return DType::f16;
+  return compute == Compute::bf16 ? DType::bf16 : DType::f32;
 }
 
 }  // namespace llmtrain

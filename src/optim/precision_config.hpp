@@ -13,7 +13,7 @@ class DeckLoader;
 struct PrecisionConfig {
   enum class Compute : uint8_t { automatic, fp32, tf32, bf16, fp16 };
 
-  Compute compute = Compute::automatic;  ///< the program replaces automatic by the device's best type
+  Compute compute = Compute::automatic;  ///< automatic: the best type of the device (RunFacts)
 
   // Loss scaling with fp16, see loss_scale.hpp.
   static constexpr double dynamic = 0;
@@ -27,8 +27,8 @@ struct PrecisionConfig {
   void resolve(DeckLoader& deck) const;  ///< checks only
 };
 
-/// Dtype of weights and activations, for a resolved configuration.
-DType compute_dtype(const PrecisionConfig& precision);
+/// Dtype of weights and activations; not of `automatic`.
+DType compute_dtype(PrecisionConfig::Compute compute);
 
 template <>
 inline constexpr auto enum_names<PrecisionConfig::Compute> = name_list("auto", "fp32", "tf32", "bf16", "fp16");

@@ -11,7 +11,6 @@
 #include "parallel/mpi_transfer.hpp"
 #include "parallel/node_memory.hpp"
 #include "parallel/shard_messages.hpp"
-#include "parallel/shard_range.hpp"
 
 namespace llmtrain {
 

@@ -35,9 +35,8 @@
 #include "core/machine.hpp"
 #include "parallel/control_communicator.hpp"
 #include "parallel/job/failure.hpp"
-#include "parallel/shard_range.hpp"
+#include "parallel/shard_messages.hpp"
 #include "parallel/staged_transport.hpp"
-#include "parallel/transport_choice.hpp"
 
 namespace llmtrain {
 

@@ -1,6 +1,7 @@
 #pragma once
 // Messages of data communication over MPI: which ranges go to which rank.
 
+#include <cstdint>
 #include <functional>
 #include <span>
 
@@ -8,6 +9,30 @@
 #include "parallel/mpi_transfer.hpp"
 
 namespace llmtrain {
+
+// Checks and ranges that data communication over MPI and NCCL share.
+
+/// Bytes of one rank's shard inside a flat buffer.
+struct ShardRange {
+  void* data;
+  int64_t bytes;
+};
+ShardRange shard_range(const Tensor& buffer, std::span<const int64_t> borders, int rank);
+
+/// Checks borders: one more than ranks, or than ranks times segments, ascending, within the buffer.
+void check_borders(const Tensor& buffer, std::span<const int64_t> borders, int size);
+
+/// Calls visit(borders) for the size + 1 borders of each segment.
+template <class Visit>
+void each_segment(std::span<const int64_t> borders, int size, const Visit& visit) {
+  const auto ranks = static_cast<size_t>(size);
+  for (size_t at = 0; at + 1 < borders.size(); at += ranks) visit(borders.subspan(at, ranks + 1));
+}
+
+/// Checks that there is one flag per rank, and a tensor of the own range's length for every other rank that
+/// contributes.
+void check_exchange(std::span<const int64_t> borders, std::span<const Tensor> received,
+                    std::span<const uint8_t> contributes, int rank, DType dtype);
 
 /// True if messages travel between this rank and the other.
 using ByMessage = std::function<bool(int rank)>;

@@ -1,5 +1,7 @@
 #include "parallel/staged_transport.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <exception>
@@ -7,8 +9,8 @@
 #include <thread>
 
 #include "core/activity.hpp"
+#include "core/error.hpp"
 #include "parallel/shard_messages.hpp"
-#include "parallel/shard_range.hpp"
 
 namespace llmtrain {
 
@@ -17,6 +19,25 @@ namespace {
 constexpr size_t slot_count = 4;  // two gathers and two exchanges of a step; further ones wait for the oldest
 
 }  // namespace
+
+TransportChoice choose_transport(std::span<const std::string> addresses, std::span<const std::string> machines) {
+  LLMTRAIN_CHECK(addresses.size() == machines.size(), "every rank's GPU is on a machine");
+  for (size_t r = 0; r < addresses.size(); ++r) {
+    size_t first = 0;
+    while (addresses[first] != addresses[r] || machines[first] != machines[r]) ++first;
+    if (first == r) continue;
+    return {true, fmt::format("ranks {} and {} share {}: tensors travel between all ranks through host memory and MPI, "
+                              "which is slow. Start one rank per GPU (under Slurm: --gpus-per-task=1) to use NCCL",
+                              first, r, addresses[r])};
+  }
+  return {};
+}
+
+std::string nccl_versions(int built_with, int found) {
+  const auto text = [](int n) { return fmt::format("{}.{}.{}", n / 10000, n / 100 % 100, n % 100); };
+  const std::string library = "NCCL " + text(found);
+  return found == built_with ? library : fmt::format("{} (built with {})", library, text(built_with));
+}
 
 /// Slots are used in turn. Since the order of transfers is the same on every rank, a slot waits for the same transfer
 /// everywhere.

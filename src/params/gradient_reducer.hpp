@@ -15,7 +15,7 @@ namespace llmtrain {
 
 /// Gradients from the backward pass to the sums over groups at the owners of shards, whatever arrives first. The rest
 /// of the store knows neither which group a rank computes, nor how gradients travel, nor in which order they are added
-/// (GroupSums). ParamStore documents the public calls.
+/// (GroupSums). ParamStore documents the other public calls.
 class GradientReducer {
  public:
   GradientReducer(const UnitStates& units, UnitGathers& gathers);
@@ -27,6 +27,7 @@ class GradientReducer {
   // A step.
   void begin_step(int64_t groups);
   int64_t rounds() const { return schedule_.rounds(); }
+  /// Returns the group that this rank computes in the round, or -1.
   int64_t begin_round(int64_t round);
   void begin_micro_batch(bool first, bool last);
   bool accumulate() const { return !first_; }
@@ -51,6 +52,7 @@ class GradientReducer {
   bool joins(int unit) const { return units_[unit].trained() && last_ && group() < 0; }
   void join(int unit) { start_exchanges(unit, units_[unit].by_rows); }
   void reduce(int unit);
+  /// Waits until every shard holds the sum over all groups.
   void finish();
   /// fp32: the sums of a segment's shard of a trained unit; at stage 0 of the whole segment.
   Tensor sum(int unit, size_t segment) const;
@@ -62,10 +64,13 @@ class GradientReducer {
   void complete_arrived();
 
   // Passes as graphs of a device.
-  /// True if the passes of a middle micro-batch of a group, or all on one rank, use the same buffers each time.
-  bool repeats() const { return options_.size == 1 || options_.micro_batches_per_group > 2; }
-  /// True if this holds for the current micro-batch. The first one of a group waits for the weights, and for exchanges
-  /// of the previous round; the last one starts the reduction.
+  /// True if there are passes that use only this rank's device, and the same buffers each time: with whole weights, all
+  /// of them on one rank; on several ranks those between the first and the last one of a group.
+  bool repeats() const {
+    return units_.policy().whole_weights && (options_.size == 1 || options_.micro_batches_per_group > 2);
+  }
+  /// True if the current micro-batch has such passes, if any has. The first one of a group waits for the weights, and
+  /// for exchanges of the previous round; the last one starts the reduction.
   bool is_replayable() const { return options_.size == 1 || (!first_ && !last_ && in_flight_.empty()); }
   uint64_t pass_key() const;
   void mark_passes_done();

@@ -39,11 +39,6 @@ void ParamStore::start(Communicator& communicator, Stream& stream) {
   offload_.start(stream);
 }
 
-UnitRange ParamStore::owned(int unit, size_t segment) const {
-  const UnitSegment& s = units_[unit].segments.at(segment);
-  return {s.begin, s.end, false};
-}
-
 void ParamStore::initialize(uint64_t seed, bool frozen) {
   for (StatePass pass = state_pass(Access::change); pass.next();) {
     const Shard& shard = pass.shard();
@@ -97,7 +92,7 @@ void ParamStore::reduce(int unit) {
 }
 
 std::optional<uint64_t> ParamStore::pass_key() const {
-  if (!passes_repeat() || late_update_ || !reducer_.is_replayable()) return std::nullopt;
+  if (!reducer_.repeats() || late_update_ || !reducer_.is_replayable()) return std::nullopt;
   return reducer_.pass_key();
 }
 
@@ -143,7 +138,6 @@ void ParamStore::update(ShardWork work) {
     return;
   }
   for (StatePass pass(state_, Access::update); pass.next();) work(pass.unit(), pass.shard());
-  weights_.expect_unused();
   weights_.publish(true);
 }
 

@@ -22,12 +22,12 @@
 // in fp32. The owner of a shard adds the groups in the order of g: inside each of H blocks of consecutive groups, then
 // over blocks. Group g of a full step of G groups is in block g * H / G; a shorter step omits the last groups.
 //
-//   begin_step(groups)
-//   for round: begin_round(round)
-//     for micro-batch slot: begin_micro_batch(first, last)
+//   reducer().begin_step(groups)
+//   for round: reducer().begin_round(round)
+//     for micro-batch slot: reducer().begin_micro_batch(first, last)
 //       forward:  prefetch(u+1) acquire(u) weight(u, p) release(u)
 //       backward: the same, and gradient(u, p) written, then reduce(u); matrices by RowBlocks in between
-//   finish_gradients(); [norm]; update(work on shards)
+//   reducer().finish(); [norm]; update(work on shards)
 //
 // Calls that communicate (acquire, prefetch, reduce, finish, update, publish, initialize) must have the same order on
 // every rank. RowBlocks communicate too: an idle rank calls join_reductions(u) where others write a unit's gradient,
@@ -64,13 +64,13 @@ class ParamStore {
 
   /// Registers every buffer. A plan for any rank count needs no further call.
   void plan(Arena& arena);
-  /// Sizes of what lies elsewhere, known after construction.
+  /// What lies elsewhere; its sizes are known after construction.
+  OffloadStore& offload() { return offload_; }
   const OffloadStore& offload() const { return offload_; }
-  /// Creates the file on the disk, if any; start() does so if this was not called. UserError when space is missing.
-  void reserve_disk() { offload_.reserve_disk(); }
   /// Starts communication; called after the arena is committed. communicator.size() must be options.size.
   void start(Communicator& communicator, Stream& stream);
 
+  /// The units. Memory of frozen ones may be written through it: see UnitState::records() and SliceQuantizer.
   const UnitStates& units() const { return units_; }
 
   /// Initialises values as a function of (seed, slice name, element), then calls publish_weights(). `frozen` = false:
@@ -85,12 +85,12 @@ class ParamStore {
   WeightMatrix matrix(int unit, int param) const { return weights_.matrix(unit, param); }
   void release(int unit) { weights_.release(unit); }
 
+  /// The rounds and micro-batches of a step, and the end of its reductions. Gradients are written and reduced by the
+  /// calls of this class, which first complete a deferred update.
+  GradientReducer& reducer() { return reducer_; }
+  const GradientReducer& reducer() const { return reducer_; }
+
   // Gradients of the current group, fp32, [rows, columns] or [rows].
-  void begin_step(int64_t groups) { reducer_.begin_step(groups); }
-  int64_t rounds() const { return reducer_.rounds(); }
-  /// Returns the group that this rank computes in the round, or -1.
-  int64_t begin_round(int64_t round) { return reducer_.begin_round(round); }
-  void begin_micro_batch(bool first, bool last) { reducer_.begin_micro_batch(first, last); }
   /// True if kernels add to gradient() (a later micro-batch of the group), false if they overwrite it. If false, a
   /// kernel that scatters must zero its tensor first.
   bool accumulate() const { return reducer_.accumulate(); }
@@ -107,15 +107,10 @@ class ParamStore {
   /// Declares the unit's gradient of this micro-batch complete, and starts its reduction after the last one of the
   /// group. Does nothing for a frozen unit.
   void reduce(int unit);
-  /// Waits until every shard holds the sum over all groups.
-  void finish_gradients() { reducer_.finish(); }
 
   // Capture of a micro-batch's passes as a graph of the device.
-  /// True if passes use only this rank's device, and the same buffers each time: with whole weights, all passes on one
-  /// rank; on several ranks those between the first and the last one of a group.
-  bool passes_repeat() const { return policy_.whole_weights && reducer_.repeats(); }
-  /// If this holds for the current micro-batch: a key that is equal for micro-batches whose passes do the same work.
-  /// The first one of a step may contain a deferred update.
+  /// If the current micro-batch is one of those of GradientReducer::repeats(): a key that is equal for micro-batches
+  /// whose passes do the same work. The first one of a step may contain a deferred update.
   std::optional<uint64_t> pass_key() const;
   /// Updates the state as if the passes had run, after their graph has been launched.
   void mark_passes_done();
@@ -125,9 +120,6 @@ class ParamStore {
   using Shard = ParamShard;
   /// Offloaded tensors are empty in it; a StatePass provides them.
   Shard shard(int unit, size_t segment) const { return state_.shard(unit, segment); }
-  /// The elements of the segment that this rank counts in sums over the whole model (norm, hash): disjoint over ranks
-  /// at any stage.
-  UnitRange owned(int unit, size_t segment) const;
 
   using Access = StateAccess;
   /// A pass over this rank's part of every trained unit, segment by segment: whole if it lies in memory, else piece by

@@ -202,6 +202,11 @@ const UnitState& UnitStates::operator[](int unit) const {
   return units_[static_cast<size_t>(unit)];
 }
 
+UnitRange UnitStates::owned(int unit, size_t segment) const {
+  const UnitSegment& s = (*this)[unit].segments.at(segment);
+  return {s.begin, s.end, false};
+}
+
 bool UnitStates::any_trained() const { return std::ranges::any_of(units_, &UnitState::trained); }
 
 int64_t UnitStates::parameters() const {

@@ -25,7 +25,7 @@ struct ParamShard {
   int64_t end = 0;
   /// Planes of the state; frozen: empty, except that the master is the weights if they are fp32.
   std::array<Tensor, max_state_planes> states = {};
-  Tensor gradient = {};  ///< fp32, sum over groups after finish_gradients(); frozen: empty
+  Tensor gradient = {};  ///< fp32, sum over groups after GradientReducer::finish(); frozen: empty
   /// this range in the compute dtype if it is stored separately, else empty; a writer of the master must write it too
   /// (adamw_update does)
   Tensor weights = {};
@@ -135,6 +135,9 @@ class UnitStates {
   auto begin() const { return units_.begin(); }
   auto end() const { return units_.end(); }
 
+  /// The elements of the segment that this rank counts in sums over the whole model (norm, hash): disjoint over ranks
+  /// at any stage.
+  UnitRange owned(int unit, size_t segment) const;
   bool any_trained() const;
   int64_t parameters() const;          ///< padding excluded
   int64_t trained_parameters() const;  ///< of trained units, without fixed slices

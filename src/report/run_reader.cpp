@@ -1,20 +1,71 @@
 #include "report/run_reader.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <csignal>
+#include <cstring>
 #include <fstream>
 
 #include "core/error.hpp"
 #include "core/machine.hpp"
 
 namespace llmtrain {
+
 namespace {
+
+constexpr int64_t block = int64_t{1} << 20;
+constexpr size_t longest_line = size_t{16} << 20;
+constexpr size_t kept_bytes = 256;
+
+/// Reads up to `count` bytes; less at the end of the file or after an error.
+std::string read_at(int file, int64_t offset, int64_t count) {
+  std::string bytes(static_cast<size_t>(count), '\0');
+  size_t filled = 0;
+  while (filled < bytes.size()) {
+    const ssize_t got =
+        pread(file, bytes.data() + filled, bytes.size() - filled, offset + static_cast<int64_t>(filled));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    filled += static_cast<size_t>(got);
+  }
+  bytes.resize(filled);
+  return bytes;
+}
+
+/// Opens a regular file, or returns -1. A pipe of that name must not block.
+int open_file(const std::filesystem::path& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+  struct stat status {};
+  if (file < 0 || (fstat(file, &status) == 0 && S_ISREG(status.st_mode))) return file;
+  close(file);
+  errno = EINVAL;
+  return -1;
+}
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view blanks = " \t\r";
+  const size_t begin = text.find_first_not_of(blanks);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(blanks) - begin + 1);
+}
+
+/// Appends an indented line to the value: to an item of a list, or to the half of a text before a backslash.
+void continue_value(std::string& value, std::string_view line) {
+  if (value.ends_with('\\')) {
+    value.pop_back();
+  } else {
+    value += ' ';
+  }
+  value += line;
+}
 
 namespace fs = std::filesystem;
 
@@ -109,7 +160,81 @@ void add_runs(const fs::path& folder, int level, int& looked_at, std::vector<fs:
   for (const fs::path& one : inside) add_runs(one, level + 1, looked_at, runs);
 }
 
+/// Reads what it can: a text that is not a deck has no entries.
+std::vector<DeckEntry> read_printed_deck(std::string_view text) {
+  std::vector<DeckEntry> entries;
+  std::string section, comment;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    const std::string_view content = trimmed(line);
+    const size_t equals = content.find('=');
+    if (content.starts_with('#')) {
+      comment = trimmed(content.substr(1));
+    } else if (content.starts_with('[') && content.ends_with(']')) {
+      section = content.substr(1, content.size() - 2);
+    } else if (!content.empty() && line.front() == ' ' && !entries.empty()) {
+      continue_value(entries.back().value, content);
+    } else if (equals != std::string_view::npos) {
+      // Printed values have no bare semicolon. A value without a comment at its end has one in the line before.
+      const size_t semicolon = content.find(" ;", equals);
+      DeckEntry entry{section, std::string(trimmed(content.substr(0, equals))), "", comment};
+      entry.value = trimmed(content.substr(equals + 1, std::min(semicolon, content.size()) - equals - 1));
+      if (semicolon != std::string_view::npos) entry.provenance = trimmed(content.substr(semicolon + 2));
+      entries.push_back(std::move(entry));
+    }
+  }
+  return entries;
+}
+
 }  // namespace
+
+bool FollowedFile::read(const std::function<void()>& restart, const std::function<void(std::string_view)>& take) {
+  const int file = open_file(path_);
+  problem_ = file < 0 ? path_.filename().string() + ": " + std::strerror(errno) : "";
+  bool changed = false;
+  if (end_ > 0 && (file < 0 || !is_continued(file))) {
+    end_ = 0;
+    last_.clear();
+    restart();
+    changed = true;
+  }
+  if (file < 0) return changed;
+  changed |= read_lines(file, take);
+  close(file);
+  return changed;
+}
+
+bool FollowedFile::is_continued(int file) const {
+  const auto count = static_cast<int64_t>(last_.size());
+  return read_at(file, end_ - count, count) == last_;
+}
+
+bool FollowedFile::read_lines(int file, const std::function<void(std::string_view)>& take) {
+  std::string begun;  // the line that is being read; empty while a line that is too long is left out
+  int64_t offset = end_;
+  bool too_long = false, changed = false;
+  for (std::string bytes; !(bytes = read_at(file, offset, block)).empty();) {
+    for (size_t start = 0; start < bytes.size();) {
+      const size_t end = std::min(bytes.find('\n', start), bytes.size());
+      too_long |= begun.size() + end - start > longest_line;
+      if (too_long) begun.clear();
+      if (!too_long) begun.append(bytes, start, end - start);
+      start = end + 1;
+      if (end == bytes.size()) break;
+      if (!too_long) take(begun);
+      begun.clear();
+      too_long = false;
+      changed = true;
+      end_ = offset + static_cast<int64_t>(end) + 1;
+    }
+    offset += static_cast<int64_t>(bytes.size());
+  }
+  const int64_t kept = std::min<int64_t>(end_, kept_bytes);
+  if (changed) last_ = read_at(file, end_ - kept, kept);
+  return changed;
+}
 
 std::vector<fs::path> find_runs(const std::vector<std::string>& folders) {
   std::vector<fs::path> runs;

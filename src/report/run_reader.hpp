@@ -4,16 +4,44 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "report/dashboard/followed_file.hpp"
 #include "report/metrics_lines.hpp"
-#include "report/printed_deck.hpp"
 
 namespace llmtrain {
+
+/// Lines of a file to which another process appends.
+class FollowedFile {
+ public:
+  explicit FollowedFile(std::filesystem::path path) : path_(std::move(path)) {}
+
+  /// Calls take(line) for every complete line that is new, without its end. If the file has become shorter, another or
+  /// unreadable, `restart` is called first, and the lines begin again. Returns true if either was called. Lines of more
+  /// than 16 MiB are left out.
+  bool read(const std::function<void()>& restart, const std::function<void(std::string_view)>& take);
+
+  /// Reason why the last read failed, or "".
+  const std::string& problem() const { return problem_; }
+
+ private:
+  bool is_continued(int file) const;
+  bool read_lines(int file, const std::function<void(std::string_view)>& take);
+
+  std::filesystem::path path_;
+  int64_t end_ = 0;   ///< offset after the last complete line
+  std::string last_;  ///< last bytes before `end_`, by which another file is noticed
+  std::string problem_;
+};
+
+/// A line of a run's deck.ini, as the program prints it.
+struct DeckEntry {
+  std::string section, key, value;
+  std::string provenance;  ///< as the comment says: deck, command line, default, ...
+};
 
 class RunReader {
  public:

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "core/deck/deck.hpp"
 #include "core/deck/suggestion.hpp"
@@ -77,6 +76,12 @@ void RewardFunctionsConfig::resolve(DeckLoader& deck) {
   }
   deck.check(weights.empty() || weights.size() == functions.size(), {"rewards.weights", "rewards.functions"},
              fmt::format("{} weights for {} functions: give one for each", weights.size(), functions.size()));
+}
+
+std::optional<std::string> RewardFunctionsConfig::model_folder() const {
+  constexpr std::string_view prefix = "model:";
+  const auto found = std::ranges::find_if(functions, [&](const std::string& text) { return text.starts_with(prefix); });
+  return found == functions.end() ? std::nullopt : std::optional(found->substr(prefix.size()));
 }
 
 std::vector<RewardSpec> RewardFunctionsConfig::specs() const {

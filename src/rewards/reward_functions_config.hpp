@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,6 +44,8 @@ struct RewardFunctionsConfig {
 
   /// The functions; the deck is resolved.
   std::vector<RewardSpec> specs() const;
+  /// Folder of the reward model, the first function model:DIR, if there is one.
+  std::optional<std::string> model_folder() const;
   /// Weight of function i.
   double weight(size_t i) const { return weights.empty() ? 1 : weights[i]; }
 };

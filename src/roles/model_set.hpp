@@ -69,7 +69,6 @@ class RoleModel {
   const Model& model() const { return const_cast<RoleModel*>(this)->model(); }
   /// The model alone, for generation and log-probabilities.
   Decoder& actor() { return model_; }
-  bool has_critic() const { return both_ != nullptr; }
   /// The model and its critic, which exists.
   ActorCritic& actor_critic() { return *both_; }
   /// Units of the model alone.

@@ -3,11 +3,14 @@
 // precision and with sums in this order, so that they do not depend on ranks.
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "data/stream/batch_source.hpp"
 #include "objectives/grpo_config.hpp"
 #include "objectives/ppo_config.hpp"
+#include "rollout/batches.hpp"
 
 namespace llmtrain {
 
@@ -60,5 +63,23 @@ void generalized_advantages(std::span<double> advantages, std::span<const double
 /// Coefficient of a divergence that is kept near a target (Ziegler et al. 2019, arXiv:1909.08593, section 2.2). It is
 /// multiplied by 1 + error * completions / 10,000, where error is the relative one, within 0.2.
 double adapted_kl_coefficient(double coefficient, double target, double kl, int64_t completions);
+
+/// Makes advantages, and targets of a critic, from the rewards of a rollout.
+class AdvantageEstimator {
+ public:
+  virtual ~AdvantageEstimator() = default;
+  virtual std::vector<SourceMetric> metrics() const = 0;
+  /// Fills advantages and returns of all sequences of an iteration, in canonical order, and returns the metrics. Every
+  /// rank computes the same.
+  virtual std::vector<double> estimate(std::span<RolloutSequence> sequences) = 0;
+  /// Numbers that an iteration hands to the next one; checkpoints store them.
+  virtual std::vector<double> state() const { return {}; }
+  virtual void restore(std::span<const double> /*state*/) {}
+};
+
+/// Rewards relative to those of the other completions of a prompt, which follow one another.
+std::unique_ptr<AdvantageEstimator> make_group_estimator(const GrpoConfig& config);
+/// Generalised advantage estimation with a critic, and rewards for staying near the reference.
+std::unique_ptr<AdvantageEstimator> make_ppo_estimator(const PpoConfig& config);
 
 }  // namespace llmtrain

@@ -10,7 +10,7 @@
 
 #include "data/stream/batch_source.hpp"
 #include "rewards/reward_function.hpp"
-#include "rollout/advantage_estimator.hpp"
+#include "rollout/advantages.hpp"
 #include "rollout/scoring.hpp"
 #include "text/tokenizer.hpp"
 

@@ -12,7 +12,6 @@
 #include "core/error.hpp"
 #include "core/kept_tokens.hpp"
 #include "core/number_text.hpp"
-#include "core/profile.hpp"
 #include "generate/stop_texts.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/launcher.hpp"

@@ -14,7 +14,7 @@
 #include "generate/generator.hpp"
 #include "models/model.hpp"
 #include "roles/model_set.hpp"
-#include "rollout/advantage_estimator.hpp"
+#include "rollout/advantages.hpp"
 #include "rollout/batches.hpp"
 #include "rollout/rewards.hpp"
 #include "rollout/rollout_config.hpp"

@@ -1,13 +1,18 @@
 #pragma once
 // Use of a node's processors, memory, disk and network, as Linux shows it in /proc and /sys.
 
+#include <condition_variable>
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <map>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "metrics/records.hpp"
+#include "system/gpu_usage.hpp"
 
 namespace llmtrain {
 
@@ -44,5 +49,40 @@ NodeSample sample_node(const NodeScope& scope);
 
 /// Values at `after`, and rates since `before`: "cpu_percent", "disk_free_bytes", ... Unknown ones are left out.
 std::vector<NamedValue> node_values(const NodeSample& before, const NodeSample& after);
+
+struct NodeMonitorOptions {
+  NodeScope scope;
+  std::vector<std::string> gpus;  ///< bus addresses of the job's GPUs on this node
+  double period = 1;              ///< seconds between samples
+};
+
+/// Thread that samples the use of a node once in a while, so that nobody else waits for the file system or the driver.
+class NodeMonitor {
+ public:
+  explicit NodeMonitor(NodeMonitorOptions options);
+  ~NodeMonitor();
+  NodeMonitor(const NodeMonitor&) = delete;
+  NodeMonitor& operator=(const NodeMonitor&) = delete;
+
+  /// Returns the values since the last call that returned some, of GPUs the means of the samples; none if there is no
+  /// new sample. Does not wait for one.
+  std::vector<NamedValue> take();
+
+ private:
+  void work();
+
+  struct Mean {
+    double sum = 0;
+    int64_t count = 0;
+  };
+  NodeMonitorOptions options_;
+  std::mutex mutex_;
+  std::condition_variable stopped_;
+  bool stop_ = false;
+  bool fresh_ = false;  ///< true if there is a sample that no call has returned
+  NodeSample taken_, last_;
+  std::map<std::string, Mean> gpus_;
+  std::thread thread_;
+};
 
 }  // namespace llmtrain

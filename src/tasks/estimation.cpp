@@ -6,8 +6,8 @@
 #include "core/files/file_handle.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/matmul.hpp"
-#include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/launcher.hpp"
+#include "tasks/job_opening.hpp"
 #include "train/run/estimate.hpp"
 #include "train/run/libraries.hpp"
 #include "train/step_profile.hpp"
@@ -47,11 +47,12 @@ std::string assumption_of(const ModelConfig& m, int64_t sequence_length, int64_t
 }  // namespace
 
 int run_estimation(const CommandLine& command, Job& job) {
-  Config& config = job.config;
   Communicator& communicator = job.runtime.communicator();
-  const TaskEntry& task = find_task(config.run.task);
+  const TaskEntry& task = find_task(job.deck.run.task);
+  decide_compute(job.deck, job.facts, agreed_fast_bf16(communicator));
   job.examine(true);
-  const Dataset data = task.load(config, communicator, [](const std::string&) {});
+  const Dataset data = task.load(job.deck, job.facts, communicator, [](const std::string&) {});
+  const Config config = job.config();
   Estimate e;
   e.ranks = command.ranks > 0 ? command.ranks : communicator.size();
   e.ranks_per_node = std::min<int64_t>(e.ranks, command.ranks_per_node > 0 ? command.ranks_per_node
@@ -69,10 +70,10 @@ int run_estimation(const CommandLine& command, Job& job) {
   e.state_bytes = rank.plan->state_bytes();
   const BatchConfig& batch = config.batch;
   if (!attention_backend("some library", task_rules(config.run.task).trains(), config.model,
-                         compute_dtype(config.precision))
+                         compute_dtype(config.precision.compute))
            .empty()) {
-    config.add_note(assumption_of(config.model, batch.sequence_length,
-                                  std::max(batch.micro * batch.sequence_length, config.data.max_tokens_per_batch)));
+    job.facts.add_note(assumption_of(config.model, batch.sequence_length,
+                                     std::max(batch.micro * batch.sequence_length, config.data.max_tokens_per_batch)));
   }
   if (const int64_t rest = e.ranks % e.ranks_per_node; rest != 0) {
     const int64_t process = device_context_bytes(rest);  // with one plan, as in a run
@@ -80,13 +81,13 @@ int run_estimation(const CommandLine& command, Job& job) {
     e.last_node = {rest, last.plan->arena().bytes() + process + last.kernel_bytes};
   }
   use_threads(job.runtime.threads());
-  if (command.measure) e.time = task.measure(job, data);
+  if (command.measure) e.time = task.measure(job, config, data);
   std::string text;
   throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() == 0) text = command.json ? estimate_json(e) : estimate_text(e);
   });
   if (communicator.rank() == 0) {
-    print_notes(config.notes);
+    print_notes(job.facts.notes);
     write_standard_output(text);
   }
   return 0;

@@ -23,7 +23,6 @@
 #include "tasks/score_parts.hpp"
 #include "tasks/stop_tokens.hpp"
 #include "tasks/tasks.hpp"
-#include "train/config/sequence_length.hpp"
 
 namespace llmtrain {
 
@@ -189,20 +188,19 @@ void print_data(RunLog& log, const Config& config, const EvaluationTask& task, c
   }
 }
 
-void print_opening(RunLog& log, const Job& job, EvaluationTask& task, const Dataset& data) {
-  const Config& config = job.config;
-  print_machine(log, "", job.runtime);
+void print_opening(RunLog& log, const Config& config, Runtime& runtime, EvaluationTask& task, const Dataset& data) {
+  print_machine(log, "", runtime);
   print_model(log, config.model, config.precision, task.parameter_count());
   print_quantization(log, config.storage(config.source.quantization));
   print_length(log, config);
-  print_memory(log, task.plan(), job.runtime.communicator());
+  print_memory(log, task.plan(), runtime.communicator());
   if (task.data()) print_data(log, config, task, data);
   for (const std::string& line : task.scores().choices.descriptions()) log.print(line);
   if (const AnswerEvaluation& answers = task.scores().answers; !answers.empty()) {
     log.print(fmt::format("answers    to {} prompts", count_text(answers.rows())));
   }
   log.print(fmt::format("results    {}", config.run.directory()));
-  print_warnings(log, config.notes, job.runtime);
+  print_warnings(log, config.notes, runtime);
 }
 
 void put_data(nlohmann::ordered_json& j, const EvaluationReport& report, int64_t sequence_length, int64_t stride) {
@@ -315,14 +313,15 @@ EvaluationReport run_timed(EvaluationTask& task, Runtime& runtime, RunLog& log) 
 }  // namespace
 
 int run_evaluation(Job& job) {
-  Config& config = job.config;
   Runtime& runtime = job.runtime;
   Communicator& communicator = runtime.communicator();
-  resolve_precision(config, agreed_fast_bf16(communicator));
+  decide_compute(job.deck, job.facts, agreed_fast_bf16(communicator));
   JobOpening opening(job);
   if (opening.is_finished()) return 0;
   job.examine(true);
-  const Dataset data = load_data(config, communicator, [&](const std::string& text) { opening.print(text); });
+  const Dataset data =
+      load_data(job.deck, job.facts, communicator, [&](const std::string& text) { opening.print(text); });
+  const Config config = job.config();
   std::unique_ptr<EvaluationTask> task;
   throw_on_all_ranks(communicator, [&] {
     task = make_evaluation(config, data, {communicator.rank(), communicator.size(), 1});
@@ -337,7 +336,7 @@ int run_evaluation(Job& job) {
   for (const MetricSpec& metric : task->metrics().subspan(1)) options.run.metrics.emplace_back(metric.name);
   options.run.scores = task->scores().names();
   RunLog& log = opening.open_log(options);
-  print_opening(log, job, *task, data);
+  print_opening(log, config, runtime, *task, data);
   print_signatures(log, task->scores().answers);
 
   const EvaluationReport report = run_timed(*task, runtime, log);

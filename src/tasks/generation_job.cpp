@@ -63,8 +63,8 @@ StopRules find_stops(const Config& config, const Dataset& data, Communicator& co
   return stop;
 }
 
-/// Sets batch.sequence_length by the longest prompt, where the deck gives none. Collective.
-void choose_sequence_length(Config& config, const Dataset& data, Communicator& communicator) {
+/// Decides batch.sequence_length by the longest prompt, where the deck gives none. Collective.
+void choose_sequence_length(const Config& config, RunFacts& facts, const Dataset& data, Communicator& communicator) {
   if (!chooses_sequence_length(config)) return;
   const PromptFiles prompts(config.generate.prompts, prompt_rules(config), *data.tokenizer, config.chat,
                             data.chat.files, communicator);
@@ -77,7 +77,7 @@ void choose_sequence_length(Config& config, const Dataset& data, Communicator& c
     }
   });
   communicator.maximum(longest);
-  fit_sequence_length(config, longest[0]);
+  facts.sequence_length = fit_sequence_length(config, longest[0]);
 }
 
 struct CheckedPrompts {
@@ -144,14 +144,13 @@ void open_output(std::optional<GenerationOutput>& output, JobOpening& opening, c
   });
 }
 
-void print_opening(RunLog& log, const Job& job, const GenerationTask& task, const PromptFiles& prompts,
-                   int64_t truncated) {
-  const Config& config = job.config;
-  print_machine(log, "", job.runtime);
+void print_opening(RunLog& log, const Config& config, Runtime& runtime, const GenerationTask& task,
+                   const PromptFiles& prompts, int64_t truncated) {
+  print_machine(log, "", runtime);
   print_model(log, config.model, config.precision, task.parameter_count());
   print_quantization(log, config.storage(config.source.quantization));
   print_length(log, config);
-  print_memory(log, task.plan(), job.runtime.communicator());
+  print_memory(log, task.plan(), runtime.communicator());
   const GenerateConfig& generate = config.generate;
   log.print(fmt::format("prompts    {}, {} of at most {} tokens each, {} side by side on a rank",
                         count_text(prompts.size()),
@@ -163,7 +162,7 @@ void print_opening(RunLog& log, const Job& job, const GenerationTask& task, cons
                          count_text(truncated), count_text(prompts.size()),
                          count_text(prompt_rules(config).max_tokens)));
   }
-  print_warnings(log, config.notes, job.runtime);
+  print_warnings(log, config.notes, runtime);
 }
 
 void print_report(RunLog& log, const GenerationReport& report, double seconds, int64_t earlier) {
@@ -186,9 +185,8 @@ class GenerationPlan : public RankPlan {
 };
 
 /// Generates in the run's folder, which is open. Collective.
-void generate(Job& job, JobOpening& opening, const Dataset& data) {
-  Config& config = job.config;
-  Communicator& communicator = job.runtime.communicator();
+void generate(const Config& config, Runtime& runtime, JobOpening& opening, const Dataset& data) {
+  Communicator& communicator = runtime.communicator();
   std::unique_ptr<GenerationTask> task;
   throw_on_all_ranks(communicator, [&] {
     task = make_generation(config, data, {communicator.rank(), communicator.size(), 1});
@@ -205,11 +203,11 @@ void generate(Job& job, JobOpening& opening, const Dataset& data) {
   RunLogOptions options = opening.log_options(task->plan());
   options.sinks.clear();
   RunLog& log = opening.open_log(options);
-  print_opening(log, job, *task, prompts, checked.truncated);
-  task->start(job.runtime, log);
+  print_opening(log, config, runtime, *task, prompts, checked.truncated);
+  task->start(runtime, log);
   const int64_t earlier = output ? output->rows() : 0;
   const double begin = now();
-  const GenerationReport report = task->run(job.runtime, log, prompts, output ? &*output : nullptr, std::move(stop));
+  const GenerationReport report = task->run(runtime, log, prompts, output ? &*output : nullptr, std::move(stop));
   print_report(log, report, now() - begin, earlier);
   opening.on_root([&](const RunDirectory&) { output->sync(); });
   opening.mark_finished();
@@ -217,34 +215,33 @@ void generate(Job& job, JobOpening& opening, const Dataset& data) {
 
 }  // namespace
 
-Dataset load_prompt_tokenizer(Config& config, Communicator& communicator, const ProgressReport&) {
+Dataset load_prompt_tokenizer(const Config& deck, RunFacts& facts, Communicator& communicator,
+                              const ProgressReport& /*report*/) {
   const SectionScope section(Section::data);
   Dataset data;
   std::string text;
+  data.rules = sample_rules(deck);
   throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() != 0) return;
-    const SampleRules from = sample_rules(config);
+    const SampleRules& from = data.rules;
     std::shared_ptr<const Tokenizer> tokenizer = from.has_tokenizer_files()
                                                      ? tokenizer_of(from, from.tokenizer_path(), false)
                                                      : std::shared_ptr<const Tokenizer>(make_byte_tokenizer());
-    config.add_note(tokens_without_row(*tokenizer, from.embedding_rows));
+    facts.add_note(tokens_without_row(*tokenizer, from.embedding_rows));
     text = tokenizer->serialized();
   });
   communicator.broadcast(text);
   data.tokenizer = make_tokenizer_from(text);
   data.vocabulary_size = data.tokenizer->vocabulary_size();
-  data.chat = load_chat(config, communicator);
-  data.rules = sample_rules(config);
-  choose_sequence_length(config, data, communicator);
+  data.chat = load_chat(deck, communicator);
+  choose_sequence_length(deck, facts, data, communicator);
   return data;
 }
 
-void check_generation(Config& checked) {
+void check_generation(const Config& deck, RunFacts& facts) {
   const auto alone = make_local_communicator();
-  Config config = checked;
-  const Dataset data = load_prompt_tokenizer(config, *alone, {});
-  checked.batch = config.batch;
-  checked.provenance = config.provenance;
+  const Dataset data = load_prompt_tokenizer(deck, facts, *alone, {});
+  const Config config = with_facts(deck, facts);
   find_stops(config, data, *alone);
   const auto task = make_generation(config, data, {0, 1, 1});
   const PromptFiles prompts(config.generate.prompts, prompt_rules(config), *data.tokenizer, config.chat,
@@ -252,7 +249,7 @@ void check_generation(Config& checked) {
   int64_t truncated = 0;
   for (int64_t number = 0; number < prompts.size(); ++number) truncated += prompts.read(number).dropped > 0 ? 1 : 0;
   if (truncated == 0) return;
-  checked.notes.push_back(
+  facts.add_note(
       fmt::format("generate.overflow: {} longer than batch.sequence_length allows; the beginning will be cut off",
                   counted(truncated, "prompt")));
 }
@@ -262,14 +259,13 @@ std::unique_ptr<RankPlan> plan_generation(const Config& config, const Dataset& d
 }
 
 int run_generation(Job& job) {
-  Config& config = job.config;
   Communicator& communicator = job.runtime.communicator();
-  resolve_precision(config, agreed_fast_bf16(communicator));
+  decide_compute(job.deck, job.facts, agreed_fast_bf16(communicator));
   JobOpening opening(job);
   if (opening.is_finished()) return 0;
   job.examine(true);
-  const Dataset data = load_prompt_tokenizer(config, communicator, {});
-  generate(job, opening, data);
+  const Dataset data = load_prompt_tokenizer(job.deck, job.facts, communicator, {});
+  generate(job.config(), job.runtime, opening, data);
   return 0;
 }
 

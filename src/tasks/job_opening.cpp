@@ -11,20 +11,18 @@
 
 namespace llmtrain {
 
-void resolve_precision(Config& config, bool fast_bf16) {
+void decide_compute(const Config& deck, RunFacts& facts, bool fast_bf16) {
   using Compute = PrecisionConfig::Compute;
-  if (config.precision.compute == Compute::automatic) config.set_compute(fast_bf16 ? Compute::bf16 : Compute::fp32);
-  const bool wanted = config.precision.compute == Compute::tf32;
+  if (facts.compute == Compute::automatic) facts.compute = fast_bf16 ? Compute::bf16 : Compute::fp32;
+  const bool wanted = facts.compute == Compute::tf32;
   if (!use_tf32(wanted) && wanted) {
-    config.notes.push_back(config.provenance.where("precision.compute") +
-                           ": this device has no tf32; products use fp32");
+    facts.add_note(deck.provenance.where("precision.compute") + ": this device has no tf32; products use fp32");
   }
-  const ParallelConfig& parallel = config.parallel;
+  const ParallelConfig& parallel = deck.parallel;
   if (parallel.offload_parameters != Offload::none && parallel.offload_optimizer == Offload::none &&
-      compute_dtype(config.precision) != DType::f32) {
-    config.notes.push_back(
-        config.provenance.where("parallel.offload_parameters") +
-        ": no effect without parallel.offload_optimizer, since weights are rounded from the masters");
+      compute_dtype(facts.compute) != DType::f32) {
+    facts.add_note(deck.provenance.where("parallel.offload_parameters") +
+                   ": no effect without parallel.offload_optimizer, since weights are rounded from the masters");
   }
 }
 
@@ -39,12 +37,12 @@ void print_notes(std::span<const std::string> notes) {
 }
 
 JobOpening::JobOpening(Job& job, const FileCheck& check) : job_(job) {
-  const RunConfig& run = job.config.run;
+  const RunConfig& run = job.deck.run;
   const bool root = communicator_.rank() == 0;
   int64_t finished = 0, renamed = 0;
   throw_on_all_ranks(communicator_, [&] {
     if (!root) return;
-    directory_.emplace(run, comparison_with(job.config));
+    directory_.emplace(run, comparison_with(job.deck));
     finished = directory_->found() == RunDirectory::Found::finished ? 1 : 0;
     renamed = finished != 0 && !directory_->renamed_files().empty() ? 1 : 0;
     if (renamed != 0 && check == nullptr) directory_->refuse_renamed_files();
@@ -53,7 +51,7 @@ JobOpening::JobOpening(Job& job, const FileCheck& check) : job_(job) {
   communicator_.broadcast(&renamed, sizeof(renamed));
   if (renamed != 0) check(root ? &*directory_ : nullptr);
   if (finished == 0) {
-    stop_monitor_.emplace(run, job.config.checkpoint, root);
+    stop_monitor_.emplace(run, job.deck.checkpoint, root);
     watch_ranks();
   } else if (root) {
     const std::string text = fmt::format(
@@ -64,11 +62,11 @@ JobOpening::JobOpening(Job& job, const FileCheck& check) : job_(job) {
 }
 
 void JobOpening::watch_ranks() {
-  const WatchdogConfig& watchdog = job_.config.watchdog;
+  const WatchdogConfig& watchdog = job_.deck.watchdog;
   if (!watchdog.enabled) return;
   const auto seconds = [](Duration d) { return static_cast<double>(d.seconds); };
-  job_.config.add_note(job_.runtime.watch(
-      {job_.config.run.directory() + "/status",
+  job_.facts.add_note(job_.runtime.watch(
+      {job_.deck.run.directory() + "/status",
        {seconds(watchdog.lost_after), seconds(watchdog.stuck_after), seconds(watchdog.io_stuck_after)},
        [] { return received_signal() == SIGTERM; }}));
 }
@@ -80,7 +78,7 @@ void JobOpening::on_root(const std::function<void(RunDirectory&)>& work) {
 }
 
 void JobOpening::start_directory() {
-  on_root([&](RunDirectory& directory) { directory.start(write_deck(job_.config)); });
+  on_root([&](RunDirectory& directory) { directory.start(write_deck(job_.config())); });
 }
 
 void JobOpening::print(const std::string& text) {
@@ -89,7 +87,7 @@ void JobOpening::print(const std::string& text) {
 }
 
 RunLogOptions JobOpening::log_options(const Arena& plan) const {
-  const Config& config = job_.config;
+  const Config config = job_.config();
   RunLogOptions options;
   options.run.directory = directory_ ? directory_->path() : "";
   options.run.name = config.run.name;

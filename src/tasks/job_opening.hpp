@@ -1,6 +1,7 @@
 #pragma once
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,13 @@
 #include "train/run/stop_monitor.hpp"
 
 namespace llmtrain {
+
+/// Decides an automatic precision.compute, and adds notes about keys that this device does not support.
+void decide_compute(const Config& deck, RunFacts& facts, bool fast_bf16);
+/// True if rank 0's device is fast at bf16. Collective.
+bool agreed_fast_bf16(Communicator& communicator);
+/// Prints the notes to stderr, since programs may read the requested output on stdout.
+void print_notes(std::span<const std::string> notes);
 
 /// Opens what every job needs before its work, in this order: the run directory, the monitor of requests to stop, the
 /// watchdog, a console for the lines before the log, and the log. Calls are collective, but those of lines.

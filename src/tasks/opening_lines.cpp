@@ -5,11 +5,16 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "core/activity.hpp"
 #include "core/number_text.hpp"
+#include "data/files/data_sources.hpp"
 #include "data/quality/chat_lint.hpp"
+#include "data/stream/difficulty_order.hpp"
 #include "kernels/matmul.hpp"
+#include "params/offload/offload_file.hpp"
+#include "train/config/sequence_length.hpp"
 #include "train/run/memory_limit.hpp"
 #include "train/run/version.hpp"
 
@@ -57,6 +62,12 @@ void print_quantization(RunLog& log, const QuantizationConfig& bits) {
   const std::string blocks = fmt::format("{}, blocks of {}, scales in {} bits", name_of(bits.type), bits.block_size,
                                          bits.double_quantization ? 8 : 32);
   log.print(fmt::format("quantized  frozen linear layers in {}", bits.bits == 8 ? "int8, scales of rows" : blocks));
+}
+
+void print_length(RunLog& log, const Config& config) {
+  if (!chooses_sequence_length(config)) return;
+  log.print(fmt::format("length     {} tokens ({})", config.batch.sequence_length,
+                        config.provenance.at("batch.sequence_length").note));
 }
 
 void print_memory(RunLog& log, const Arena& plan, Communicator& communicator) {
@@ -136,6 +147,72 @@ void print_left_out(RunLog& log, const SampleCounts& counts) {
                     "batch.sequence_length, and are left out: use a longer one, or data.overflow = truncate_left",
                     count_text(counts.lost_targets), pairs ? "pairs" : "conversations"));
   }
+}
+
+void print_sources(RunLog& log, const DataConfig& config, const BatchConfig& batch, const DataStream& stream,
+                   int64_t steps) {
+  const std::vector<SourceShare> sources = stream.sources();
+  const double taken = static_cast<double>(steps) * static_cast<double>(batch.global);
+  for (size_t s = 0; s < sources.size() && sources.size() > 1; ++s) {
+    log.print(fmt::format("source     {}: {:.4g} % of the samples; it has {}, used for {:.2f} epochs",
+                          split_weight(config.train[s]).pattern, 100 * sources[s].share, count_text(sources[s].samples),
+                          taken * sources[s].share / static_cast<double>(sources[s].samples)));
+  }
+  const SampleCounts& counts = stream.counts();
+  if (config.packing != DataConfig::Packing::wrap) {
+    const double room = static_cast<double>(counts.samples) * static_cast<double>(batch.sequence_length);
+    log.print(fmt::format("packing    {}: samples are {:.1f} % full", name_of(config.packing),
+                          100 * static_cast<double>(counts.inputs) / room));
+  }
+  print_left_out(log, counts);
+}
+
+void print_difficulties(RunLog& log, const CurriculumConfig& curriculum, const BatchConfig& batch,
+                        const DataStream& stream) {
+  const DifficultyOrder* order = stream.difficulty_order();
+  for (size_t s = 0; order != nullptr && s < order->sources(); ++s) {
+    const std::vector<double>& all = order->difficulties(s);
+    const auto pool = [&](int64_t step) { return order->pool(s, curriculum.value(step), curriculum.scale); };
+    const int64_t first = pool(1);
+    log.print(fmt::format(
+        "curriculum {}{} from {:.4g} over {:.4g} (median) to {:.4g}; the first step draws from {} samples, "
+        "the last one from {}",
+        order->sources() > 1 ? fmt::format("source {}: ", s + 1) : "", name_of(curriculum.difficulty.kind), all.front(),
+        all[all.size() / 2], all.back(), count_text(first), count_text(pool(std::numeric_limits<int64_t>::max()))));
+    if (first < batch.global && order->sources() == 1) {
+      log.warn(
+          fmt::format("the first step draws {} samples from {}, so that it has some of them twice: begin with a "
+                      "larger curriculum.start",
+                      batch.global, first));
+    }
+  }
+}
+
+void print_resume(RunLog& log, const ResumePoint& from) {
+  log.print(fmt::format("{}    {}, step {}, written by {} rank{}", from.own ? "resumed" : "started", from.path,
+                        from.manifest.step, from.manifest.shards.size(), from.manifest.shards.size() == 1 ? "" : "s"));
+  for (const std::string& note : from.notes) log.warn(note);
+}
+
+void print_offload(RunLog& log, const OffloadStore& offload, const std::string& path, const std::string& where) {
+  const int64_t bytes = offload.disk_bytes(), pinned = offload.pinned_bytes();
+  if (pinned != 0) {
+    log.print(fmt::format("offload    {} per rank in host memory", bytes_text(static_cast<double>(pinned))));
+  }
+  if (bytes == 0) return;
+  log.print(fmt::format("offload    {} per rank in {}", bytes_text(static_cast<double>(bytes)), path));
+  if (is_in_memory(path)) {
+    log.warn(fmt::format("{}: {} is in memory (tmpfs), so that offloading saves nothing: give a folder on a disk",
+                         where, path));
+  }
+}
+
+void print_plan(RunLog& log, int64_t zero_stage, const BatchConfig& batch, const ReductionGroups& groups) {
+  log.print(fmt::format(
+      "plan       ZeRO {}, micro-batch {}, global batch {} x {} tokens, {} accumulation steps, {} reduction "
+      "group{}",
+      zero_stage, batch.micro, batch.global, batch.sequence_length, batch.gradient_accumulation_steps, groups.count,
+      groups.count == 1 ? "" : "s"));
 }
 
 void warn_of_missing_targets(RunLog& log, const DataStream& data, Communicator& communicator) {

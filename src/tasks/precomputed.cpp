@@ -9,7 +9,6 @@
 #include "core/files/content_hash.hpp"
 #include "core/files/file_handle.hpp"
 #include "data/files/cache_folder.hpp"
-#include "evaluation/cached_values.hpp"
 #include "evaluation/reference_cache.hpp"
 #include "hf/adapters/adapter_config.hpp"
 #include "methods/roles.hpp"
@@ -64,9 +63,9 @@ std::string facts_of_samples(const Config& config, const Dataset& data) {
                      name_of(rules.overflow), rules.cross_document_attention, rules.max_prompt_length);
 }
 
-std::vector<double> find_losses(Job& job, const Dataset& data, const ProgressReport& print) {
-  const Config& config = job.config;
-  Communicator& communicator = job.runtime.communicator();
+std::vector<double> find_losses(const Config& config, Runtime& runtime, const Dataset& data,
+                                const ProgressReport& print) {
+  Communicator& communicator = runtime.communicator();
   const auto facts = [&] {
     return fmt::format("losses 1 {} {} {} {}", facts_of_model(config, config.model.path), facts_of_adapters(config),
                        facts_of_samples(config, data), config.batch.micro);
@@ -77,12 +76,11 @@ std::vector<double> find_losses(Job& job, const Dataset& data, const ProgressRep
   request.print = print;
   request.parts.push_back({&samples, 1, config.batch.micro, cached_file(config, "curriculum", facts, communicator)});
   request.model = starting_role({config, data, {communicator.rank(), communicator.size(), 1}, samples.max_rows()});
-  return std::move(find_or_compute_references(std::move(request), job.runtime).front());
+  return std::move(find_or_compute_references(std::move(request), runtime).front());
 }
 
-std::vector<double> find_rarities(Job& job, const Dataset& data, const ProgressReport& print) {
-  const Config& config = job.config;
-  Communicator& communicator = job.runtime.communicator();
+std::vector<double> find_rarities(const Config& config, const Dataset& data, Communicator& communicator,
+                                  const ProgressReport& print) {
   const DataStream samples = training_stream(config, data, {});
   const std::string file = cached_file(
       config, "curriculum", [&] { return "rarities 1 " + facts_of_samples(config, data); }, communicator);
@@ -103,18 +101,18 @@ std::vector<double> find_rarities(Job& job, const Dataset& data, const ProgressR
 
 }  // namespace
 
-std::vector<double> find_difficulties(Job& job, const Dataset& data, const ProgressReport& print) {
+std::vector<double> find_difficulties(const Config& config, Runtime& runtime, const Dataset& data,
+                                      const ProgressReport& print) {
   using Kind = CurriculumConfig::Difficulty::Kind;
-  const CurriculumConfig& curriculum = job.config.curriculum;
-  if (curriculum.draws_by(Kind::loss)) return find_losses(job, data, print);
-  if (curriculum.draws_by(Kind::rarity)) return find_rarities(job, data, print);
+  if (config.curriculum.draws_by(Kind::loss)) return find_losses(config, runtime, data, print);
+  if (config.curriculum.draws_by(Kind::rarity)) return find_rarities(config, data, runtime.communicator(), print);
   return {};
 }
 
-std::optional<ReferenceValues> find_references(Job& job, const Dataset& data, const ProgressReport& print) {
-  const Config& config = job.config;
+std::optional<ReferenceValues> find_references(const Config& config, Runtime& runtime, const Dataset& data,
+                                               const ProgressReport& print) {
   if (!method_of(config).caches_reference(config)) return std::nullopt;
-  Communicator& communicator = job.runtime.communicator();
+  Communicator& communicator = runtime.communicator();
   const TrainingParts parts = training_parts(config, data);
   const std::string& folder = config.source.reference ? config.dpo.reference : config.model.path;
   ReferenceRequest request;
@@ -132,7 +130,7 @@ std::optional<ReferenceValues> find_references(Job& job, const Dataset& data, co
   add(parts.train, *data.train);
   if (parts.validation) add(*parts.validation, *data.validation);
   request.model = reference_role({config, data, {communicator.rank(), communicator.size(), 1}, rows}, false);
-  std::vector<std::vector<double>> values = find_or_compute_references(std::move(request), job.runtime);
+  std::vector<std::vector<double>> values = find_or_compute_references(std::move(request), runtime);
   ReferenceValues result{std::move(values.front()), {}};
   if (parts.validation) result.validation = std::move(values.back());
   return result;

@@ -4,15 +4,19 @@
 #include <optional>
 #include <vector>
 
+#include "config/config.hpp"
+#include "data/dataset.hpp"
 #include "data/progress.hpp"
-#include "tasks/tasks.hpp"
+#include "parallel/job/runtime.hpp"
 #include "train/training_loop.hpp"
 
 namespace llmtrain {
 
 /// Difficulties of the training samples, by number, if they are losses or rarities; otherwise none. Collective.
-std::vector<double> find_difficulties(Job& job, const Dataset& data, const ProgressReport& print);
+std::vector<double> find_difficulties(const Config& config, Runtime& runtime, const Dataset& data,
+                                      const ProgressReport& print);
 /// Log-probabilities of the data under the reference, if they are kept in data.cache. Collective.
-std::optional<ReferenceValues> find_references(Job& job, const Dataset& data, const ProgressReport& print);
+std::optional<ReferenceValues> find_references(const Config& config, Runtime& runtime, const Dataset& data,
+                                               const ProgressReport& print);
 
 }  // namespace llmtrain

@@ -12,9 +12,9 @@
 #include "parallel/job/cancellable_work.hpp"
 #include "params/offload/offload_file.hpp"
 #include "tasks/estimation.hpp"
+#include "tasks/job_opening.hpp"
 #include "tasks/score_parts.hpp"
 #include "tasks/tasks.hpp"
-#include "tasks/training_parts.hpp"
 #include "train/config/load_config.hpp"
 #include "train/config/model_path.hpp"
 #include "train/run/run_directory.hpp"
@@ -35,17 +35,17 @@ std::string read_deck(const CommandLine& command, Communicator& communicator) {
 }
 
 /// When Slurm requeues a job, run.overwrite must not replace the job's own earlier work: the command resumes.
-void ignore_overwrite_after_requeue(Config& config, Communicator& communicator) {
+void ignore_overwrite_after_requeue(RunFacts& facts, const RunConfig& run, Communicator& communicator) {
   const char* restarts = std::getenv("SLURM_RESTART_COUNT");
-  if (!config.run.overwrite) return;
+  if (!facts.overwrite) return;
   int64_t own = 0;
   if (communicator.rank() == 0 && restarts != nullptr && std::atoi(restarts) > 0) {
-    own = RunDirectory::started_by_this_job(config.run.directory()) ? 1 : 0;
+    own = RunDirectory::started_by_this_job(run.directory()) ? 1 : 0;
   }
   communicator.broadcast(&own, sizeof(own));
   if (own == 0) return;
-  config.run.overwrite = false;
-  config.notes.push_back("the job was requeued: run.overwrite is ignored, and the run resumes");
+  facts.overwrite = false;
+  facts.add_note("the job was requeued: run.overwrite is ignored, and the run resumes");
 }
 
 /// Collects all errors of the deck and the files it names. Rank 0 examines the files and broadcasts the result. An
@@ -85,12 +85,13 @@ Config load(const std::string& text, const CommandLine& command, Communicator& c
                                                   command.deck, communicator.rank()));
     }
   });
-  ignore_overwrite_after_requeue(config, communicator);
-  return config;
+  RunFacts facts(config);
+  ignore_overwrite_after_requeue(facts, config.run, communicator);
+  return with_facts(std::move(config), facts);
 }
 
 /// Assumes that the job's nodes are like this one. The vocabulary may be unknown: the rest of the model is known.
-void check_offload_here(Config& config, const Communicator& communicator) {
+void check_offload_here(const Config& config, RunFacts& facts, const Communicator& communicator) {
   if (!config.parallel.uses_disk() || !task_rules(config.run.task).trains()) return;
   ModelConfig model = config.model;
   const bool known = model.vocab_size > 0;
@@ -103,7 +104,7 @@ void check_offload_here(Config& config, const Communicator& communicator) {
   const std::string where = config.provenance.where("parallel.offload_path");
   check_offload_folder(config.parallel.offload_path, bytes, where);
   if (known) return;
-  config.notes.push_back(
+  facts.add_note(
       fmt::format("{}: {} ({} bytes) per node fit there, without the embeddings, whose vocabulary follows from the "
                   "text (--estimate reads it)",
                   where, bytes_text(static_cast<double>(bytes)), bytes));
@@ -111,20 +112,23 @@ void check_offload_here(Config& config, const Communicator& communicator) {
 
 /// Examines everything but the training text itself, since reading a large corpus takes long. Prompts, rows of
 /// evaluations and the models of their metrics are read; programs of rewards are tried.
-void check_contents(Config& config, const Communicator& communicator) {
-  resolve_precision(config, bf16_products_are_fast());
-  check_offload_here(config, communicator);
+RunFacts check_contents(const Config& deck, const Communicator& communicator) {
+  RunFacts facts(deck);
+  decide_compute(deck, facts, bf16_products_are_fast());
+  const Config config = with_facts(deck, facts);
+  check_offload_here(config, facts, communicator);
   check_scores(config);
-  if (const TaskEntry& task = find_task(config.run.task); task.check != nullptr) task.check(config);
+  if (const TaskEntry& task = find_task(config.run.task); task.check != nullptr) task.check(config, facts);
+  return facts;
 }
 
 int check(const std::string& text, const CommandLine& command, Communicator& communicator) {
-  Config config = examine(text, command, communicator);
+  const Config deck = examine(text, command, communicator);
   throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() != 0) return;
-    check_contents(config, communicator);
-    print_notes(config.notes);
-    write_standard_output(write_deck(config));
+    const RunFacts facts = check_contents(deck, communicator);
+    print_notes(facts.notes);
+    write_standard_output(write_deck(with_facts(deck, facts)));
   });
   return 0;
 }
@@ -140,14 +144,14 @@ int run_program(const CommandLine& command, Runtime& runtime) {
   }
   throw_on_all_ranks(runtime.communicator(), [] { attention_library(); });  // a requested library must be available
   if (command.check) return check(text, command, runtime.communicator());
-  Config config = load(text, command, runtime.communicator());
+  const Config config = load(text, command, runtime.communicator());
   const TaskEntry& task = find_task(config.run.task);
   if (!config.checkpoint.signal_save) restore_default_signals();
   const bool has_model = task.plan != nullptr, plans = command.estimate && !command.measure;
   if (!plans && has_model) runtime.start_device();
   Communicator& communicator = runtime.communicator();
   throw_if_stopping(communicator, "before it began");
-  Job job{config, runtime, [&](bool weights) { examine(text, command, communicator, weights); }};
+  Job job{config, runtime, [&](bool weights) { examine(text, command, communicator, weights); }, RunFacts(config)};
   if (!command.estimate) return task.run(job);
   if (!has_model) {
     throw UserError(ExitCode::command_line,
@@ -157,7 +161,6 @@ int run_program(const CommandLine& command, Runtime& runtime) {
     throw UserError(ExitCode::command_line,
                     fmt::format("--measure: run.task = {} has no steps to time", name_of(config.run.task)));
   }
-  resolve_precision(config, agreed_fast_bf16(communicator));
   return run_estimation(command, job);
 }
 

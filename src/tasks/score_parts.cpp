@@ -37,15 +37,17 @@ int64_t rows_of_scores(const Config& config, const Dataset& data) {
   return any ? config.batch.sequence_length : 0;
 }
 
-void check_scores(Config config) {
+void check_scores(const Config& deck) {
   const auto alone = make_local_communicator();
-  open_text_metrics(config.evaluation.metrics);
-  const SampleRules rules = sample_rules(config).for_evaluation();
-  if (!rules.encodes_any_text() || !rules.instructions || config.data.validation.empty()) {
-    for (const TaskFile& file : read_task_files(config.evaluation.tasks, *alone)) parse_choice_task(file);
+  open_text_metrics(deck.evaluation.metrics);
+  const SampleRules rules = sample_rules(deck).for_evaluation();
+  if (!rules.encodes_any_text() || !rules.instructions || deck.data.validation.empty()) {
+    for (const TaskFile& file : read_task_files(deck.evaluation.tasks, *alone)) parse_choice_task(file);
     return;
   }
-  const Dataset data = load_data(config, rules, *alone, [](const std::string&) {});
+  RunFacts facts(deck);
+  const Dataset data = load_data(deck, facts, rules, *alone, [](const std::string&) {});
+  const Config config = with_facts(deck, facts);
   const DataStream validation(data.train, rules, config.batch, /*seed=*/0, false);
   make_scores(config, data, &validation, first_steps(config.evaluation, validation));
 }

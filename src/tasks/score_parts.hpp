@@ -20,7 +20,7 @@ int64_t rows_of_scores(const Config& config, const Dataset& data);
 
 /// Reads what evaluations will read: the rows of evaluation.tasks, the models of evaluation.metrics, and the rows of
 /// data.validation, if they are instruction data whose tokenizer exists. Throws UserError for what cannot be used.
-void check_scores(Config config);
+void check_scores(const Config& deck);
 
 /// Prints what makes values of metrics comparable.
 void print_signatures(RunLog& log, const AnswerEvaluation& answers);

@@ -27,8 +27,9 @@ ChatSource load_chat(const Config& config, Communicator& communicator) {
 namespace {
 
 /// For evaluation.tasks without other data.
-Dataset open_tokenizer_alone(const Config& config, Communicator& communicator) {
+Dataset open_tokenizer_alone(const Config& config, const SampleRules& rules, Communicator& communicator) {
   Dataset data;
+  data.rules = rules;
   throw_on_all_ranks(communicator, [&] {
     const std::string path = config.data.encodes_any_text() ? config.tokenizer_path() : "";
     if (path.empty()) {
@@ -43,36 +44,36 @@ Dataset open_tokenizer_alone(const Config& config, Communicator& communicator) {
 
 }  // namespace
 
-Dataset load_data(Config& config, Communicator& communicator, const ProgressReport& report) {
-  return load_data(config, sample_rules(config), communicator, report);
+Dataset load_data(const Config& deck, RunFacts& facts, Communicator& communicator, const ProgressReport& report) {
+  return load_data(deck, facts, sample_rules(deck), communicator, report);
 }
 
-Dataset load_data(Config& config, const SampleRules& rules, Communicator& communicator, const ProgressReport& report) {
+Dataset load_data(const Config& deck, RunFacts& facts, const SampleRules& rules, Communicator& communicator,
+                  const ProgressReport& report) {
   const SectionScope section(Section::data);
   Dataset data = rules.train.empty()
-                     ? open_tokenizer_alone(config, communicator)
-                     : open_dataset(rules, config.batch, communicator, report, load_chat(config, communicator));
-  data.rules = rules;
-  data.tasks = read_task_files(config.evaluation.tasks, communicator);
-  if (config.model.vocab_size == 0) config.set_vocab_size(data.vocabulary_size);
-  if (!config.model.path.empty() && data.tokenizer != nullptr && data.tokenizer->kind() == "char" &&
-      !config.provenance.given("data.tokenizer")) {
+                     ? open_tokenizer_alone(deck, rules, communicator)
+                     : open_dataset(rules, deck.batch, communicator, report, load_chat(deck, communicator));
+  data.tasks = read_task_files(deck.evaluation.tasks, communicator);
+  if (facts.vocabulary == 0) facts.vocabulary = data.vocabulary_size;
+  if (!deck.model.path.empty() && data.tokenizer != nullptr && data.tokenizer->kind() == "char" &&
+      !deck.provenance.given("data.tokenizer")) {
     const std::string what = fmt::format(
         "{}: {} has no tokenizer, so that every character of the text would be a token (data.tokenizer = "
         "char), whose ids the model does not know. Name the tokenizer that it was trained with",
-        config.provenance.where("data.tokenizer"), config.model.path);
+        deck.provenance.where("data.tokenizer"), deck.model.path);
     if (rules.use != DataUse::any && rules.instructions) {
       throw_on_all_ranks(communicator, [&] { throw UserError(ExitCode::deck, what); });
     }
-    config.add_note(what);
+    facts.add_note(what);
   }
   if (!data.note.empty()) {
-    config.add_note(fmt::format("{}: {}", config.provenance.where("data.tokenizer"), data.note));
+    facts.add_note(fmt::format("{}: {}", deck.provenance.where("data.tokenizer"), data.note));
   }
-  if (config.model.vocab_size < data.vocabulary_size) {
+  if (facts.vocabulary < data.vocabulary_size) {
     throw_on_all_ranks(communicator, [&] {
-      throw UserError(ExitCode::deck, fmt::format("{}: {}", config.provenance.where("model.vocab_size"),
-                                                  too_few_rows(config.model.vocab_size, data.vocabulary_size)));
+      throw UserError(ExitCode::deck, fmt::format("{}: {}", deck.provenance.where("model.vocab_size"),
+                                                  too_few_rows(facts.vocabulary, data.vocabulary_size)));
     });
   }
   return data;

@@ -3,9 +3,9 @@
 
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
 
+#include "config/run_facts.hpp"
 #include "core/arena.hpp"
 #include "core/deck/task.hpp"
 #include "data/dataset.hpp"
@@ -17,12 +17,16 @@
 
 namespace llmtrain {
 
-/// A job whose deck is resolved.
+/// A job. Functions with a Config take config(), as far as they need the facts.
 struct Job {
-  Config& config;
+  const Config& deck;
   Runtime& runtime;
   /// Reports errors of the files that the deck names, weights included if they will be read. Collective.
   std::function<void(bool weights)> examine;
+  RunFacts facts;
+
+  /// The deck with the facts that are known by now.
+  Config config() const { return with_facts(deck, facts); }
 };
 
 /// Memory plan of one rank of a task. Nothing is allocated.
@@ -41,47 +45,44 @@ class RankPlan {
 struct TaskEntry {
   /// Runs the task in its run directory. Collective; returns the exit code.
   int (*run)(Job& job);
-  // For --estimate; null if the task has no model.
-  Dataset (*load)(Config& config, Communicator& communicator, const ProgressReport& report);
+  /// Loads the data, and decides the facts that follow from them; null if the task has no model. Collective.
+  Dataset (*load)(const Config& deck, RunFacts& facts, Communicator& communicator, const ProgressReport& report);
+  /// For --estimate; null if the task has no model.
   std::unique_ptr<RankPlan> (*plan)(const Config& config, const Dataset& data, const RankPosition& position);
-  /// Reads what only the task knows, for --check, and adds notes; null: nothing.
-  void (*check)(Config& config);
+  /// Reads what only the task knows, for --check, and adds facts and notes; null: nothing.
+  void (*check)(const Config& config, RunFacts& facts);
   /// --measure; null if the task has no steps. Collective.
-  Prediction (*measure)(Job& job, const Dataset& data);
+  Prediction (*measure)(Job& job, const Config& config, const Dataset& data);
 };
 
 const TaskEntry& find_task(Task task);
 
-/// True if rank 0's device is fast at bf16. Collective.
-bool agreed_fast_bf16(Communicator& communicator);
-/// Prints the notes to stderr, since programs may read the requested output on stdout.
-void print_notes(std::span<const std::string> notes);
 /// The deck's limits of memory.
 MemoryLimits memory_limits(const Config& config);
 /// Reads the run's chat templates: where the model's folder is gone, those that its checkpoint stores. Collective.
 ChatSource load_chat(const Config& config, Communicator& communicator);
-/// Loads the data of the deck and sets the vocabulary by it. Collective.
-Dataset load_data(Config& config, Communicator& communicator, const ProgressReport& report);
+/// Loads the data of the deck, and decides the vocabulary by them. Collective.
+Dataset load_data(const Config& deck, RunFacts& facts, Communicator& communicator, const ProgressReport& report);
 /// The same by other rules than those of the deck's task.
-Dataset load_data(Config& config, const SampleRules& rules, Communicator& communicator, const ProgressReport& report);
-/// Resolves an automatic precision.compute, and adds notes about keys that this device does not support.
-void resolve_precision(Config& config, bool fast_bf16);
+Dataset load_data(const Config& deck, RunFacts& facts, const SampleRules& rules, Communicator& communicator,
+                  const ProgressReport& report);
 
 // Training (every task that trains).
 int run_training(Job& job);
 /// Reads the rows, and tries programs.
-void check_training(Config& config);
+void check_training(const Config& config, RunFacts& facts);
 std::unique_ptr<RankPlan> plan_training(const Config& config, const Dataset& data, const RankPosition& position);
-Prediction measure_training(Job& job, const Dataset& data);
+Prediction measure_training(Job& job, const Config& config, const Dataset& data);
 // evaluate
 int run_evaluation(Job& job);
 std::unique_ptr<RankPlan> plan_evaluation(const Config& config, const Dataset& data, const RankPosition& position);
 // generate
 int run_generation(Job& job);
-/// Loads the tokenizer and the chat templates alone. Collective.
-Dataset load_prompt_tokenizer(Config& config, Communicator& communicator, const ProgressReport& report);
+/// Loads the tokenizer and the chat templates alone, and fits the length to the prompts. Collective.
+Dataset load_prompt_tokenizer(const Config& deck, RunFacts& facts, Communicator& communicator,
+                              const ProgressReport& report);
 /// Reads every prompt, and notes how many lose their beginning. Throws UserError.
-void check_generation(Config& config);
+void check_generation(const Config& config, RunFacts& facts);
 std::unique_ptr<RankPlan> plan_generation(const Config& config, const Dataset& data, const RankPosition& position);
 /// The policy of a task that does not train, from a resolved deck with a model.path. `rows`: of its largest pass.
 RoleSpec untrained_policy(const Config& config, const RankPosition& position, int64_t rows);

@@ -8,7 +8,7 @@
 namespace llmtrain {
 
 int run_tokenizer_training(Job& job) {
-  Config& config = job.config;
+  const Config& config = job.deck;
   Communicator& communicator = job.runtime.communicator();
   job.examine(true);
   JobOpening opening(job);

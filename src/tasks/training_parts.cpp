@@ -105,7 +105,7 @@ TrainingParts training_parts(const Config& config, const Dataset& data) {
           .groups = {config.batch.gradient_accumulation_steps, config.parallel.reduction_groups},
           .total_steps = steps,
           .objective = method.objective(config, data),
-          .evaluator = config.objective.has_terms() ? make_cross_entropy() : nullptr,
+          .evaluator = method.evaluator(config),
           .optimizer = make_optimizer(config.optimizer),
           .source = std::move(source),
           .scores = std::move(scores)};
@@ -136,7 +136,8 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
                   .weights = {.folder = config.model.path, .seed = static_cast<uint64_t>(config.run.seed)}};
   if (config.run.finetuning == RunConfig::Finetuning::lora) policy.lora = config.lora;
   std::vector<std::string> metrics;
-  for (const MetricSpec& metric : parts.objective->metrics().subspan(1)) metrics.emplace_back(metric.name);
+  const Objective& evaluated = parts.evaluator ? *parts.evaluator : *parts.objective;
+  for (const MetricSpec& metric : evaluated.metrics().subspan(1)) metrics.emplace_back(metric.name);
   check_best_metric(config, metrics, !policy.shape.config.scores(), parts.scores);
   PlanOptions options;
   options.counts_correct = config.checkpoint.best_metric == "validation/token_accuracy";
@@ -159,13 +160,19 @@ TrainingOptions training_options(const Config& config, const TrainingPlan& plan)
   options.step.max_grad_norm = config.optimizer.max_grad_norm;
   options.step.seed = static_cast<uint64_t>(config.run.seed);
   options.step.no_graphs = PassGraphs::refusal(config.parallel.cuda_graphs, config.model, plan.params());
+  const auto interval = [&](int64_t steps, double epochs) {
+    if (epochs == 0) return steps;
+    return std::max<int64_t>(1, std::llround(epochs * static_cast<double>(plan.steps_per_epoch())));
+  };
   options.evaluation = config.evaluation;
+  options.evaluation.every_steps = interval(config.evaluation.every_steps, config.evaluation.every_epochs);
   options.log = config.log;
   options.checkpoints.config = config.checkpoint;
+  options.checkpoints.config.every_steps = interval(config.checkpoint.every_steps, config.checkpoint.every_epochs);
   options.checkpoints.needs_best = config.needs_best();
   options.checkpoints.directory = config.run.directory();
   options.checkpoints.deck = write_deck(config);
-  options.compute = compute_dtype(config.precision);
+  options.compute = compute_dtype(config.precision.compute);
   options.overwrite = config.run.overwrite;
   if (config.data.has_tokenizer_files()) options.tokenizer = config.data.tokenizer;
   options.added_tokens = config.data.add_tokens;

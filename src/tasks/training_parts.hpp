@@ -23,7 +23,7 @@ bool gathers_often(const Config& config, int64_t ranks);
 std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dataset& data,
                                                  const RankPosition& position, bool keeps_gathered = false);
 
-/// The intervals that follow from the data must be set. Facts about the start of the run are left to its task.
+/// Intervals in epochs are in steps here. Facts about the start of the run are left to its task.
 TrainingOptions training_options(const Config& config, const TrainingPlan& plan);
 
 /// Reads the files that belong to the initial weights: those that checkpoints store, and those of an export, with the

@@ -2,18 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "core/number_text.hpp"
-#include "data/files/data_sources.hpp"
-#include "data/stream/difficulty_order.hpp"
 #include "evaluation/evaluate.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/matmul.hpp"
 #include "methods/method.hpp"
-#include "params/offload/offload_file.hpp"
 #include "tasks/job_opening.hpp"
 #include "tasks/opening_lines.hpp"
 #include "tasks/precomputed.hpp"
@@ -32,81 +29,13 @@ namespace llmtrain {
 
 namespace {
 
-/// Prints the sources of a mixture, and how documents become samples.
-void print_sources(RunLog& log, const DataConfig& config, const BatchConfig& batch, const TrainingPlan& plan) {
-  const std::vector<SourceShare> sources = plan.train.sources();
-  const double taken = static_cast<double>(plan.total_steps) * static_cast<double>(batch.global);
-  for (size_t s = 0; s < sources.size() && sources.size() > 1; ++s) {
-    log.print(fmt::format("source     {}: {:.4g} % of the samples; it has {}, used for {:.2f} epochs",
-                          split_weight(config.train[s]).pattern, 100 * sources[s].share, count_text(sources[s].samples),
-                          taken * sources[s].share / static_cast<double>(sources[s].samples)));
-  }
-  const SampleCounts& counts = plan.train.counts();
-  if (config.packing != DataConfig::Packing::wrap) {
-    const double room = static_cast<double>(counts.samples) * static_cast<double>(batch.sequence_length);
-    log.print(fmt::format("packing    {}: samples are {:.1f} % full", name_of(config.packing),
-                          100 * static_cast<double>(counts.inputs) / room));
-  }
-  print_left_out(log, counts);
-}
-
-/// Prints the difficulties of the samples, and from how many of them the first and the last step draw.
-void print_difficulties(RunLog& log, const CurriculumConfig& curriculum, const BatchConfig& batch,
-                        const DataStream& stream) {
-  const DifficultyOrder* order = stream.difficulty_order();
-  for (size_t s = 0; order != nullptr && s < order->sources(); ++s) {
-    const std::vector<double>& all = order->difficulties(s);
-    const auto pool = [&](int64_t step) { return order->pool(s, curriculum.value(step), curriculum.scale); };
-    const int64_t first = pool(1);
-    log.print(fmt::format(
-        "curriculum {}{} from {:.4g} over {:.4g} (median) to {:.4g}; the first step draws from {} samples, "
-        "the last one from {}",
-        order->sources() > 1 ? fmt::format("source {}: ", s + 1) : "", name_of(curriculum.difficulty.kind), all.front(),
-        all[all.size() / 2], all.back(), count_text(first), count_text(pool(std::numeric_limits<int64_t>::max()))));
-    if (first < batch.global && order->sources() == 1) {
-      log.warn(
-          fmt::format("the first step draws {} samples from {}, so that it has some of them twice: begin with a "
-                      "larger curriculum.start",
-                      batch.global, first));
-    }
-  }
-}
-
-void print_resume(RunLog& log, const ResumePoint& from) {
-  log.print(fmt::format("{}    {}, step {}, written by {} rank{}", from.own ? "resumed" : "started", from.path,
-                        from.manifest.step, from.manifest.shards.size(), from.manifest.shards.size() == 1 ? "" : "s"));
-  for (const std::string& note : from.notes) log.warn(note);
-}
-
-/// Prints the sizes of offloaded state. `where`: place of parallel.offload_path in the deck.
-void print_offload(RunLog& log, const ParamStore& params, const std::string& path, const std::string& where) {
-  const int64_t bytes = params.offload().disk_bytes(), pinned = params.offload().pinned_bytes();
-  if (pinned != 0) {
-    log.print(fmt::format("offload    {} per rank in host memory", bytes_text(static_cast<double>(pinned))));
-  }
-  if (bytes == 0) return;
-  log.print(fmt::format("offload    {} per rank in {}", bytes_text(static_cast<double>(bytes)), path));
-  if (is_in_memory(path)) {
-    log.warn(fmt::format("{}: {} lies in memory (tmpfs), so that offloading saves nothing: give a folder on a disk",
-                         where, path));
-  }
-}
-
-void print_plan(RunLog& log, int64_t zero_stage, const BatchConfig& batch, const ReductionGroups& groups) {
-  log.print(fmt::format(
-      "plan       ZeRO {}, micro-batch {}, global batch {} x {} tokens, {} accumulation steps, {} reduction "
-      "group{}",
-      zero_stage, batch.micro, batch.global, batch.sequence_length, batch.gradient_accumulation_steps, groups.count,
-      groups.count == 1 ? "" : "s"));
-}
-
-void print_opening(RunLog& log, const Job& job, const TrainingPlan& plan, const Dataset& data) {
-  const Config& config = job.config;
-  Communicator& c = job.runtime.communicator();
+void print_opening(RunLog& log, const Config& config, Runtime& runtime, const TrainingPlan& plan, const Dataset& data,
+                   std::span<const std::string> notes) {
+  Communicator& c = runtime.communicator();
   const DataStream& stream = plan.train;
   const ParamStore& params = plan.params();
-  print_machine(log, attention_text(attention_library(), true, config.model, compute_dtype(config.precision)),
-                job.runtime);
+  print_machine(log, attention_text(attention_library(), true, config.model, compute_dtype(config.precision.compute)),
+                runtime);
   const int64_t parameters = params.units().parameters(), trained = params.units().trained_parameters();
   print_model(log, config.model, config.precision, parameters,
               trained < parameters ? std::optional(trained) : std::nullopt);
@@ -115,14 +44,14 @@ void print_opening(RunLog& log, const Job& job, const TrainingPlan& plan, const 
   print_memory(log, plan.arena, c);
   if (params.units().policy().keeps_gathered)
     log.print("gathers    once an update: all weights have memory on every rank");
-  print_offload(log, params, config.parallel.offload_path, config.provenance.where("parallel.offload_path"));
+  print_offload(log, params.offload(), config.parallel.offload_path, config.provenance.where("parallel.offload_path"));
   log.print(fmt::format("data       {} tokens, {} samples, {} steps an epoch; {:.2f} epochs in {} steps",
                         count_text(data.train->tokens()), count_text(stream.samples()),
                         count_text(plan.steps_per_epoch()),
                         static_cast<double>(plan.total_steps) / static_cast<double>(plan.steps_per_epoch()),
                         count_text(plan.total_steps)));
   print_rows(log, data);
-  print_sources(log, config.data, config.batch, plan);
+  print_sources(log, config.data, config.batch, stream, plan.total_steps);
   print_difficulties(log, config.curriculum, config.batch, stream);
   if (data.validation != nullptr) log.print(fmt::format("validation {} tokens", count_text(data.validation->tokens())));
   log.print(fmt::format("results    {}", config.run.directory()));
@@ -134,7 +63,7 @@ void print_opening(RunLog& log, const Job& job, const TrainingPlan& plan, const 
   }
   warn_of_rows(log, data);
   warn_of_missing_targets(log, stream, c);
-  print_warnings(log, config.notes, job.runtime);
+  print_warnings(log, notes, runtime);
 }
 
 /// Starts the dashboard on rank 0 if the deck asks for one. Its failure is a warning.
@@ -162,27 +91,26 @@ void prepare_directory(const RunDirectory& directory, const std::string& deck, s
 
 /// Finds the checkpoint to resume from, which decides about values that the deck leaves to the device. Collective.
 std::optional<ResumePoint> find_start(Job& job) {
-  Config& config = job.config;
-  std::optional<ResumePoint> from = find_resume_point(config.run, config.checkpoint, config.provenance,
-                                                      comparison_with(config), job.runtime.communicator());
-  if (from && config.precision.compute == PrecisionConfig::Compute::automatic) {
+  const Config& deck = job.deck;
+  std::optional<ResumePoint> from =
+      find_resume_point(deck.run, deck.checkpoint, deck.provenance, comparison_with(deck), job.runtime.communicator());
+  if (from && deck.precision.compute == PrecisionConfig::Compute::automatic) {
     const Config recorded = load_config(from->manifest.deck, from->deck_name(), {}, DeckFiles::recorded);
-    config.set_compute(recorded.precision.compute);
+    job.facts.compute = recorded.precision.compute;
   }
   return from;
 }
 
 /// Identifies the files that the deck names, and compares them with those of the run that it resumes. Returns them on
 /// rank 0. Collective.
-std::vector<NamedContent> compare_or_collect_contents(const Job& job, const Dataset& data,
-                                                      std::optional<ResumePoint>& from) {
-  Communicator& communicator = job.runtime.communicator();
-  const std::string& path = job.config.model.path;
+std::vector<NamedContent> compare_or_collect_contents(const Config& config, const Dataset& data,
+                                                      std::optional<ResumePoint>& from, Communicator& communicator) {
+  const std::string& path = config.model.path;
   std::vector<NamedContent> contents = data.contents;
   throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() != 0) return;
-    if (!path.empty() && job.config.source.fallback_checkpoint.empty()) contents.push_back(content_of_model(path));
-    for (const RoleFolderKey& role : method_of(job.config).role_folders(job.config)) {
+    if (!path.empty() && config.source.fallback_checkpoint.empty()) contents.push_back(content_of_model(path));
+    for (const RoleFolderKey& role : method_of(config).role_folders(config)) {
       if (role.content == nullptr) continue;
       contents.push_back(content_of_model(role.path));
       contents.back().key = role.content;
@@ -199,19 +127,19 @@ void check_finished(Job& job, const RunDirectory* directory) {
   throw_on_all_ranks(communicator, [&] {
     if (!from && directory != nullptr) directory->refuse_renamed_files();
   });
-  compare_or_collect_contents(job, load_data(job.config, communicator, [](const std::string&) {}), from);
+  const Dataset data = load_data(job.deck, job.facts, communicator, [](const std::string&) {});
+  compare_or_collect_contents(job.deck, data, from, communicator);
 }
 
 MemoryLimits training_limits(const Config& config) {
   MemoryLimits limits = memory_limits(config);
-  if (config.log.profile > 0) limits.profiled = compute_dtype(config.precision);
+  if (config.log.profile > 0) limits.profiled = compute_dtype(config.precision.compute);
   return limits;
 }
 
 /// Plans the run and checks that there is room for it. Ranks of a node share memory if they can; a note says why they
 /// do not. Collective.
-std::unique_ptr<TrainingPlan> make_checked_plan(Job& job, const Dataset& data) {
-  Config& config = job.config;
+std::unique_ptr<TrainingPlan> make_checked_plan(Job& job, const Config& config, const Dataset& data) {
   Communicator& communicator = job.runtime.communicator();
   std::unique_ptr<TrainingPlan> plan;
   bool keeps_gathered = gathers_often(config, communicator.size());
@@ -226,14 +154,14 @@ std::unique_ptr<TrainingPlan> make_checked_plan(Job& job, const Dataset& data) {
     make(communicator.sharing_ranks());
   }
   if (const std::string refusal = communicator.sharing_refusal(plan->arena.shared_bytes()); !refusal.empty()) {
-    config.add_note(refusal);
+    job.facts.add_note(refusal);
     make(1);
   }
   check_plan(plan->arena, training_limits(config), communicator);
   check_host_memory(plan->params().offload().pinned_bytes(), communicator);
   if (config.parallel.uses_disk()) {
-    reserve_disk(plan->params(), config.parallel.offload_path, config.provenance.where("parallel.offload_path"),
-                 communicator);
+    reserve_disk(plan->params().offload(), config.parallel.offload_path,
+                 config.provenance.where("parallel.offload_path"), communicator);
   }
   return plan;
 }
@@ -268,16 +196,15 @@ class TrainingRankPlan : public RankPlan {
 
 }  // namespace
 
-void check_training(Config& config) {
+void check_training(const Config& config, RunFacts& /*facts*/) {
   const Method& method = method_of(config);
   method.check_rows(config);
   method.try_programs(config);
 }
 
-Prediction measure_training(Job& job, const Dataset& data) {
-  const std::unique_ptr<TrainingPlan> plan = make_checked_plan(job, data);
-  job.config.set_epoch_intervals(plan->steps_per_epoch());
-  return measure_steps(training_options(job.config, *plan), *plan, job.runtime);
+Prediction measure_training(Job& job, const Config& config, const Dataset& data) {
+  const std::unique_ptr<TrainingPlan> plan = make_checked_plan(job, config, data);
+  return measure_steps(training_options(config, *plan), *plan, job.runtime);
 }
 
 std::unique_ptr<RankPlan> plan_training(const Config& config, const Dataset& data, const RankPosition& position) {
@@ -292,16 +219,16 @@ std::unique_ptr<RankPlan> plan_training(const Config& config, const Dataset& dat
 }
 
 int run_training(Job& job) {
-  Config& config = job.config;
+  const Config& deck = job.deck;
   Runtime& runtime = job.runtime;
   Communicator& communicator = runtime.communicator();
   const bool root = communicator.rank() == 0;
   JobOpening opening(job, [&](const RunDirectory* directory) { check_finished(job, directory); });
   if (opening.is_finished()) return 0;
   std::optional<ResumePoint> from = find_start(job);
-  resolve_precision(config, agreed_fast_bf16(communicator));
+  decide_compute(deck, job.facts, agreed_fast_bf16(communicator));
   const std::string attention =
-      attention_backend(attention_library(), true, config.model, compute_dtype(config.precision));
+      attention_backend(attention_library(), true, deck.model, compute_dtype(job.facts.compute));
   agree_on_attention(attention, communicator);
   agree_on_products(product_library(), communicator);
   if (from) {
@@ -310,20 +237,21 @@ int run_training(Job& job) {
   }
   job.examine(!from);
   throw_on_all_ranks(communicator, [&] {
-    if (root) method_of(config).check_rows(config);
+    if (root) method_of(deck).check_rows(deck);
   });
   const auto print = [&](const std::string& text) { opening.print(text); };
-  Dataset data = load_data(config, communicator, print);
-  std::vector<NamedContent> contents = compare_or_collect_contents(job, data, from);
-  data.difficulties = find_difficulties(job, data, print);
-  std::optional<ReferenceValues> references = find_references(job, data, print);
-  const std::unique_ptr<TrainingPlan> plan = make_checked_plan(job, data);
+  Dataset data = load_data(deck, job.facts, communicator, print);
+  const Config config = job.config();
+  std::vector<NamedContent> contents = compare_or_collect_contents(config, data, from, communicator);
+  data.difficulties = find_difficulties(config, runtime, data, print);
+  std::optional<ReferenceValues> references = find_references(config, runtime, data, print);
+  const std::unique_ptr<TrainingPlan> plan = make_checked_plan(job, config, data);
   if (references) plan->reference->set(std::move(*references));
   plan->scores.answers.open(communicator);
   opening.on_root([&](const RunDirectory& directory) { prepare_directory(directory, write_deck(config), from); });
-  config.set_epoch_intervals(plan->steps_per_epoch());
+  TrainingOptions options = training_options(config, *plan);
   RunLogOptions log_setup = opening.log_options(plan->arena);
-  describe_work(log_setup, *plan, config.evaluation, config.batch.sequence_length);
+  describe_work(log_setup, *plan, options.evaluation, config.batch.sequence_length);
   log_setup.optimum = data.optimum;
   log_setup.run.scores = plan->scores.names();
   for (const MetricSpec& metric : plan->objective->metrics().subspan(1))
@@ -335,12 +263,11 @@ int run_training(Job& job) {
     log_setup.resumed_step = from->manifest.step;
   }
   RunLog& log = opening.open_log(log_setup);
-  print_opening(log, job, *plan, data);
+  print_opening(log, config, runtime, *plan, data, job.facts.notes);
   const std::unique_ptr<DashboardProcess> dashboard = start_dashboard(log, config, root);
   print_signatures(log, plan->scores.answers);
   if (from) print_resume(log, *from);
 
-  TrainingOptions options = training_options(config, *plan);
   read_export_files(options, config, data, communicator);
   options.at_interval = [&] {
     if (dashboard && dashboard->has_ended())

@@ -11,7 +11,6 @@
 #include "models/lora_config.hpp"
 #include "models/quantization_config.hpp"
 #include "parallel/communicator.hpp"
-#include "params/param_store.hpp"
 #include "text/chat/chat_template.hpp"
 #include "text/tokenizer.hpp"
 

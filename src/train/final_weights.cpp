@@ -14,7 +14,6 @@
 #include "hf/weights/folder_values.hpp"
 #include "hf/weights/slice_writer.hpp"
 #include "parallel/job/cancellable_work.hpp"
-#include "text/load_tokenizer.hpp"
 
 namespace llmtrain {
 namespace {

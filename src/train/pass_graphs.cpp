@@ -19,7 +19,7 @@ std::string text(int64_t bytes) { return bytes_text(static_cast<double>(bytes));
 
 std::string PassGraphs::refusal(bool wanted, const ModelConfig& model, const ParamStore& params) {
   if (!wanted) return "parallel.cuda_graphs is off";
-  if (!params.passes_repeat()) return "the passes communicate weights or gradients";
+  if (!params.reducer().repeats()) return "the passes communicate weights or gradients";
   // The host copies rope's frequencies in every pass.
   if (model.positions == ModelConfig::Positions::rope && make_rope(model).by_length()) {
     return "the frequencies of rope depend on the lengths";

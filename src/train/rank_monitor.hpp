@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "parallel/communicator.hpp"
-#include "system/node_monitor.hpp"
+#include "system/node_sample.hpp"
 #include "system/slow_nodes.hpp"
 
 namespace llmtrain {

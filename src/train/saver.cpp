@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "checkpoint/checkpoint_folder.hpp"
-#include "checkpoint/retention.hpp"
 #include "core/activity.hpp"
 #include "core/clock.hpp"
 #include "core/machine.hpp"

@@ -73,19 +73,19 @@ void StepPasses::run(int64_t step, PhaseClock& clock) {
   own_ = {};
   const int64_t micro_batches = static_cast<int64_t>(step_.micro_batches.size());
   const ReductionGroups& groups = plan_.groups;
-  ParamStore& params = plan_.params();
+  GradientReducer& reducer = plan_.params().reducer();
   if (plan_.objective->needs().step_statistics) {
     const ProfileSpan phase(SpanKind::phase, "statistics");
     score_step({plan_.model(), ctx_, plan_.evaluation_buffers(), DataPart::train, communicator_}, plan_.train, step_,
                *plan_.objective);
   }
-  params.begin_step(groups.used(micro_batches));
-  for (int64_t round = 0; round < params.rounds(); ++round) {
-    const int64_t group = params.begin_round(round);
+  reducer.begin_step(groups.used(micro_batches));
+  for (int64_t round = 0; round < reducer.rounds(); ++round) {
+    const int64_t group = reducer.begin_round(round);
     const int64_t first = group < 0 ? 0 : groups.begin(group);
     const int64_t end = group < 0 ? 0 : std::min(groups.begin(group + 1), micro_batches);
     for (int64_t slot = 0; slot < groups.max_size(); ++slot) {
-      params.begin_micro_batch(slot == 0, slot + 1 == groups.max_size());
+      reducer.begin_micro_batch(slot == 0, slot + 1 == groups.max_size());
       if (first + slot < end) {
         run_micro_batch(clock);
       } else {

@@ -111,11 +111,11 @@ void TrainingLoop::report_profile_if_due(bool the_end) {
 
 int64_t TrainingLoop::prepare_step() {
   int64_t stop = 0;
-  while (!step_.is_prepared() && stop == 0) stop = make_samples();
+  while (!step_.is_prepared() && stop == 0) stop = prepare_batches();
   return stop;
 }
 
-int64_t TrainingLoop::make_samples() {
+int64_t TrainingLoop::prepare_batches() {
   step_.finish_pending();
   if (progress_.guard.must_roll_back()) {
     roll_back_and_prepare();

@@ -62,7 +62,7 @@ class TrainingLoop : StepObserver {
   int64_t save_if_due(int64_t stop);
   /// Makes the samples that the next step learns from, where it learns from one. Returns the reason to stop, or 0.
   int64_t prepare_step();
-  int64_t make_samples();
+  int64_t prepare_batches();
   /// Rolls back after divergence.
   void roll_back_and_prepare();
   std::string adapter_folder() const;

@@ -17,7 +17,6 @@
 #include "params/reduction_groups.hpp"
 #include "roles/model_set.hpp"
 #include "roles/reference.hpp"
-#include "roles/reference_sync.hpp"
 #include "train/step_values.hpp"
 
 namespace llmtrain {

@@ -83,7 +83,7 @@ bool TrainingStep::run(int64_t n) {
 
   ProfileSpan phase(SpanKind::phase, "reduction");
   clock_.start_lap();
-  plan_.params().finish_gradients();
+  plan_.params().reducer().finish();
   call_hook(record);
   sum_gradient_squares(plan_.buffers.sums.of_gradients(), plan_.params(), stream_);
   const bool by_device = values_.device_decides();

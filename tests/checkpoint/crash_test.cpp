@@ -6,7 +6,7 @@
 
 #include <cerrno>
 
-#include "checkpoint/retention.hpp"
+#include "checkpoint/checkpoint_folder.hpp"
 #include "checkpoint/toy_state.hpp"
 
 namespace {

@@ -1,11 +1,10 @@
-#include "checkpoint/retention.hpp"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 
+#include "checkpoint/checkpoint_folder.hpp"
 #include "checkpoint/toy_state.hpp"
 
 namespace llmtrain {

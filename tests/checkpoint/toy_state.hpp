@@ -16,9 +16,29 @@
 
 #include "checkpoint/checkpoint_reader.hpp"
 #include "checkpoint/checkpoint_writer.hpp"
-#include "checkpoint/shard_index.hpp"
+#include "checkpoint/shard_file.hpp"
 #include "core/error.hpp"
 #include "harness/harness.hpp"
+
+namespace llmtrain {
+
+/// Saves synchronously in one call. Collective.
+inline std::string save_checkpoint(const std::string& folder, const StateSource& source, const SaveRequest& request,
+                                   std::span<float> buffer, Communicator& communicator,
+                                   const SaveHook& hook = nullptr) {
+  CheckpointSave save(folder, communicator, hook);
+  save.begin(source.schema(), request);
+  save.write(source, buffer);
+  if (save.needs_digest()) {
+    communicator.barrier();
+    save.digest();
+  }
+  save.gather();
+  save.complete();
+  return save.publish();
+}
+
+}  // namespace llmtrain
 
 namespace llmtrain::test {
 

@@ -181,5 +181,17 @@ TEST_F(ConvertTest, LossesOfPreferences) {
               AllOf(HasSubstr("task = dpo"), HasSubstr("loss = hinge"), HasSubstr("beta = 0.2")));
 }
 
+TEST_F(ConvertTest, LossesOfFinetuning) {
+  const auto deck = [&](const std::string& text, const std::string& from) {
+    return of_text("a.yaml", text, from).deck;
+  };
+  const std::string trl = "trainer: sft\nloss_type: ", factory = "stage: sft\nuse_dft_loss: ";
+  EXPECT_THAT(deck(trl + "dft\n", "trl"), HasSubstr("task = dft"));
+  EXPECT_THAT(deck(trl + "nll\n", "trl"), HasSubstr("task = sft"));
+  EXPECT_THAT(deck(factory + "true\n", "llamafactory"), HasSubstr("task = dft"));
+  EXPECT_THAT(deck(factory + "false\n", "llamafactory"), HasSubstr("task = sft"));
+  EXPECT_THAT(deck("stage: dpo\nuse_dft_loss: true\n", "llamafactory"), HasSubstr("task = dpo"));
+}
+
 }  // namespace
 }  // namespace llmtrain::test

@@ -1,5 +1,5 @@
-// run.task = sft and run.finetuning = freeze: ten steps equal those of TRL's SFTTrainer (tests/reference/sft), and the
-// ledger does not depend on the layout.
+// run.task = sft and dft and run.finetuning = freeze: ten steps equal those of TRL's SFTTrainer (tests/reference/sft),
+// and the ledger does not depend on the layout.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -74,6 +74,7 @@ TEST_F(Sft, TenStepsAreThoseOfTrl) {
   const std::map<std::string, std::vector<std::string>> cases = {
       {"messages", {}},
       {"completions", {"data.train=" + file("completions.jsonl")}},
+      {"dft", {"run.task=dft"}},
       {"freeze_last_2", {"run.finetuning=freeze"}},
       {"freeze_first_1", {"run.finetuning=freeze", "freeze.trainable_layers=-1"}},
       {"freeze_mlp_and_norm", {"run.finetuning=freeze", "freeze.trainable_modules=mlp", "freeze.extra_modules=norm"}},
@@ -132,6 +133,40 @@ TEST_F(Sft, LedgerDoesNotDependOnTheLayout) {
   EXPECT_EQ(other.exit_code, 65) << other.output;
   EXPECT_THAT(other.output, HasSubstr("or with another chat template or mask"));
   EXPECT_EQ(ledger("resumed", packed, 1), one);
+}
+
+// The head runs twice, and evaluations measure the cross-entropy.
+TEST_F(Sft, LedgerOfDftDoesNotDependOnTheLayout) {
+  const auto dft = [](std::vector<std::string> more) {
+    for (const char* key : {"run.task=dft", "data.packing=best_fit", "run.max_steps=2", "batch.sequence_length=256",
+                            "data.validation_fraction=0.2", "evaluation.every_steps=1", "precision.compute=bf16",
+                            "log.parameter_hash_every_steps=1"}) {
+      more.emplace_back(key);
+    }
+    return more;
+  };
+  const std::vector<std::string> adapters = {"run.finetuning=lora", "lora.r=4", "lora.dropout=0.1",
+                                             "lora.target_modules=q_proj, lm_head"};
+  std::string dense;
+  for (const std::vector<std::string>& trained : {std::vector<std::string>{}, adapters}) {
+    const std::string name = trained.empty() ? "dense" : "adapters";
+    const std::string one = ledger(name, dft(trained));
+    std::vector<std::string> sharded = trained;
+    sharded.insert(sharded.end(), {"parallel.zero=3", "memory.recompute=block"});
+    EXPECT_EQ(ledger(name + "_of_two", dft(sharded), 2), one);
+    EXPECT_NE(one, dense) << "control";
+    dense = one;
+    std::istringstream lines(one);
+    json step, evaluation;
+    for (std::string line; std::getline(lines, line);) {
+      const json row = json::parse(line);
+      (row.contains("validation_loss") ? evaluation : step) = row;
+    }
+    const auto number = [](const json& value) { return std::strtod(value.get<std::string>().c_str(), nullptr); };
+    const double cross_entropy = number(step["metrics"]["cross_entropy"]);
+    EXPECT_GT(cross_entropy, 10 * number(step["loss"]));
+    EXPECT_NEAR(number(evaluation["validation_loss"]), cross_entropy, 0.5);
+  }
 }
 
 // Everything together: quantised weights, adapters with moments in 8 bits, packed rows. Adapters of rank 128 are large

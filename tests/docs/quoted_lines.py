@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""quoted_lines.py ROOT: blocks of code in docs/design that quote the source have its very lines.
+"""quoted_lines.py ROOT: blocks of code in docs/design that quote the source have its very lines, and tables of virtual
+functions are those of their header.
 
 A block is a quotation if a comment stands above it:
 <!-- quote: FILE "words of the first line" "words of the last line" -->
-With LLMTRAIN_UPDATE_DOCS=1 the blocks are written anew."""
+A table has every virtual function of a header, with its comment and the files that override it:
+<!-- functions: HEADER -->
+With LLMTRAIN_UPDATE_DOCS=1 both are written anew."""
 import os
 import pathlib
 import re
@@ -11,6 +14,8 @@ import sys
 import textwrap
 
 QUOTE = re.compile(r'(<!-- quote: (\S+) "(.+?)" "(.+?)" -->\n```cpp\n)(.*?)(```\n)', re.S)
+
+TABLE = re.compile(r'(<!-- functions: (\S+) -->\n)((?:\|.*\n)*)')
 
 
 def lines_of(root, file, first, last):
@@ -24,7 +29,34 @@ def lines_of(root, file, first, last):
     return textwrap.dedent("".join(lines[begin:end + 1]))
 
 
+def functions_of(header):
+    """(beginning of its declaration up to the type of its first argument, name, comment) of each virtual function."""
+    comment = []
+    for line in header.read_text().splitlines():
+        text = line.strip()
+        if text.startswith("/// "):
+            comment.append(text[4:])
+        elif (match := re.match(r"virtual .*?\b((\w+)\((?:\)|(?:const )?[\w:]+))", text)) and "~" not in text:
+            if not comment:
+                sys.exit(f"{header.name}: {match[2]} has no comment, which a page quotes")
+            yield match[1], match[2], " ".join(comment)
+            comment = []
+        elif "constexpr" not in text:
+            comment = []
+
+
+def table_of(root, header):
+    sources = {path.name: path.read_text() for path in sorted((root / header).parent.glob("*.[ch]pp"))}
+    rows = ["| function | what it says | who overrides it |", "|---|---|---|"]
+    for beginning, name, comment in functions_of(root / header):
+        pattern = re.compile(rf"\b{re.escape(beginning)}[^;{{]*const override")
+        files = ", ".join(f"`{file}`" for file, text in sources.items() if pattern.search(text))
+        rows.append(f"| `{name}` | {comment} | {files} |")
+    return "\n".join(rows) + "\n"
+
+
 def quoted_anew(root, page):
+    page = TABLE.sub(lambda m: m[1] + table_of(root, m[2]), page)
     return QUOTE.sub(lambda m: m[1] + lines_of(root, m[2], m[3], m[4]) + m[6], page)
 
 
@@ -34,14 +66,15 @@ def main():
     for path in sorted((root / "docs/design").glob("*.md")):
         page = path.read_text()
         current = quoted_anew(root, page)
-        quotations += len(QUOTE.findall(page))
+        quotations += len(QUOTE.findall(page)) + len(TABLE.findall(page))
         if current == page:
             continue
         if os.environ.get("LLMTRAIN_UPDATE_DOCS") != "1":
             sys.exit(f"{path.relative_to(root)} does not quote the source as it is: run with LLMTRAIN_UPDATE_DOCS=1")
         path.write_text(current)
-    control = '<!-- quote: src/core/deck/task.hpp "enum class Task " "enum class Task " -->\n```cpp\nenum class Task {};\n```\n'
-    if quotations == 0 or quoted_anew(root, control) == control:
+    controls = ('<!-- quote: src/core/deck/task.hpp "enum class Task " "enum class Task " -->\n```cpp\nenum class Task {};\n```\n',
+                "<!-- functions: src/methods/method.hpp -->\n| function | what it says |\n")
+    if quotations == 0 or any(quoted_anew(root, control) == control for control in controls):
         sys.exit("nothing was compared")
     print(f"{quotations} quotations have the lines of the source")
 

@@ -447,6 +447,19 @@ TEST_F(EmulatedTuning, OfFrozenLayersIsTrls) {
   }
 }
 
+TEST_F(EmulatedTuning, OfWeightedTokensIsTrls) {
+  const std::vector<nlohmann::json> ours = two_steps("dft", {"run.task=dft"});
+  const nlohmann::json expected = nlohmann::json::parse(read_file(reference + "/expected.json"));
+  for (size_t step = 0; step < 2; ++step) {
+    for (const char* key : {"loss", "grad_norm"}) {
+      const double theirs = expected["dft"][key][step];
+      EXPECT_NEAR(number(ours[step], key), theirs, 2e-5 * theirs) << key;
+      EXPECT_GT(std::abs(number(ours[step], key) / expected["messages"][key][step].get<double>() - 1), 0.5)
+          << "control";
+    }
+  }
+}
+
 // Adapters with magnitudes and dropout beside a sharded base: the kernels of adapters in whole steps.
 TEST_F(EmulatedTuning, OfAdaptersIsTheHosts) {
   const std::vector<std::string> dora = {"run.finetuning=lora", "lora.r=4", "lora.dora=true", "lora.dropout=0.1",

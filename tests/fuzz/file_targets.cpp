@@ -134,7 +134,7 @@ void run_deck(std::string_view bytes) try {
     config.visit(keys);
     DeckLoader deck(keys, "deck.ini");
     deck.load(text, {}, {});
-    config.resolve(deck, "runs", 42, {.use = DataUse::training, .instructions = false});
+    config.resolve(deck, "runs", 42, TaskData(Task::pretrain));
     deck.finish();
     return write_deck(keys, deck.provenance(), "Resolved.");
   };

@@ -89,7 +89,7 @@ TEST_F(QuantizedBlocks, NestedScalesAreBitsandbytes) {
   EXPECT_EQ(nested.offset, golden<float>("nested.offset").front());
   std::vector<float> back, by_unsigned_map;
   for (int64_t i = 0; i < std::ssize(scales); ++i) {
-    back.push_back(scale_at(nested, i));
+    back.push_back(nested_scale(nested.codes.data(), nested.absmax.data(), nested.offset, i));
     by_unsigned_map.push_back(unsigned_dynamic_map[nested.codes[static_cast<size_t>(i)]] *
                                   nested.absmax[static_cast<size_t>(i / NestedScales::block)] +
                               nested.offset);

@@ -20,5 +20,20 @@ TEST(CrossEntropy, CotangentsAreTheNegativeWeights) {
   EXPECT_THROW(cross_entropy_cotangents(out, in.tensor().rows(0, 1000), {}, test::stream()), Error);
 }
 
+TEST(CrossEntropy, ProbabilitiesMultiplyTheWeights) {
+  constexpr int64_t n = 1001;
+  test::Values logp = test::random_values(n, 2, 6);
+  for (double& value : logp) value -= 6;  // from -12 to 0
+  const test::Array in(DType::f32, {n}, logp), weights(DType::f32, {n}, test::random_values(n, 3)),
+      out(DType::f32, {n});
+  probability_weights(out, in, weights, test::stream());
+  const test::Values found = out.values(), x = in.values(), w = weights.values();
+  for (size_t i = 0; i < found.size(); ++i) {
+    const double expected = w[i] * std::exp(x[i]);
+    EXPECT_NEAR(found[i], expected, 3e-7 * std::abs(expected)) << i;
+  }
+  EXPECT_THROW(probability_weights(out, in.tensor().rows(0, 1000), weights, test::stream()), Error);
+}
+
 }  // namespace
 }  // namespace llmtrain

@@ -128,15 +128,15 @@ class Rig {
   /// Gradients of sum(dy y) of two equal micro-batches, by slice; of x, that of one.
   std::map<std::string, Values> backward(const Values& dy) {
     put(dy_, dy);
-    params_->begin_step(1);
-    params_->begin_round(0);
-    params_->begin_micro_batch(true, false);
+    params_->reducer().begin_step(1);
+    params_->reducer().begin_round(0);
+    params_->reducer().begin_micro_batch(true, false);
     hold([&] { layer_.backward(*ctx_, batch_, dx_, dy_, x_); });
-    params_->begin_micro_batch(false, true);
+    params_->reducer().begin_micro_batch(false, true);
     hold([&] { layer_.backward(*ctx_, batch_, dx_, dy_, x_); });
     std::map<std::string, Values> gradients = {{"x", get(dx_)}};
     for (int unit = 0; unit < params_->units().size(); ++unit) params_->reduce(unit);
-    params_->finish_gradients();
+    params_->reducer().finish();
     each([&](int unit, int param, const ParamSpec& spec) {
       if (!params_->units()[unit].trained()) return;
       const Tensor whole =

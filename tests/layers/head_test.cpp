@@ -195,14 +195,14 @@ std::map<std::string, std::vector<float>> adapter_gradients(int64_t gradient_byt
   put(row(3), cotangents);
   batch.tokens = rows;
   Context ctx{params, arena, stream(), seed, 3, true};
-  params.begin_step(1);
-  params.begin_round(0);
-  params.begin_micro_batch(true, true);
+  params.reducer().begin_step(1);
+  params.reducer().begin_round(0);
+  params.reducer().begin_micro_batch(true, true);
   for (int unit = 0; unit < params.units().size(); ++unit) params.acquire(unit);
   head.forward_backward(ctx, batch, x, x, {row(0), row(1), row(2), {}}, {row(3), {}, {}});
   for (int unit = 0; unit < params.units().size(); ++unit) params.release(unit);
   for (int unit = 0; unit < params.units().size(); ++unit) params.reduce(unit);
-  params.finish_gradients();
+  params.reducer().finish();
   std::map<std::string, std::vector<float>> found;
   const auto get = [&](const std::string& name, const Tensor& from) {
     found[name].resize(static_cast<size_t>(from.numel()));

@@ -88,7 +88,7 @@ class Rig {
     layer_.backward(*ctx_, batch_, dx_, dy_, x_);
     params_->release(0);
     params_->reduce(0);
-    params_->finish_gradients();
+    params_->reducer().finish();
     std::vector<Values> out = {get(dx_)};
     const ParamStore::Shard shard = params_->shard(0, 0);
     for (int p = 0; p < parameters(); ++p) {
@@ -99,9 +99,9 @@ class Rig {
 
  private:
   void begin() {
-    params_->begin_step(1);
-    params_->begin_round(0);
-    params_->begin_micro_batch(true, true);
+    params_->reducer().begin_step(1);
+    params_->reducer().begin_round(0);
+    params_->reducer().begin_micro_batch(true, true);
   }
 
   void fill_batch() {

@@ -19,7 +19,6 @@
 
 #include "harness/temporary_folder.hpp"
 #include "metrics/run_log.hpp"
-#include "metrics/sparkline.hpp"
 
 namespace llmtrain {
 namespace {

@@ -223,10 +223,10 @@ Batch TestModel::upload(const Rows& rows) {
 double TestModel::differentiate(const std::vector<Rows>& batches) {
   ExactSum loss;
   const auto count = static_cast<int64_t>(batches.size());
-  params_->begin_step(count);
-  for (int64_t round = 0; round < params_->rounds(); ++round) {
-    const int64_t group = params_->begin_round(round);
-    params_->begin_micro_batch(true, true);
+  params_->reducer().begin_step(count);
+  for (int64_t round = 0; round < params_->reducer().rounds(); ++round) {
+    const int64_t group = params_->reducer().begin_round(round);
+    params_->reducer().begin_micro_batch(true, true);
     if (group < 0) {
       model().forward(*ctx_, nullptr);
       model().score_and_differentiate(*ctx_, nullptr, {}, {});
@@ -245,7 +245,7 @@ double TestModel::differentiate(const std::vector<Rows>& batches) {
     if (!value.empty()) sum_of_products(loss, value, batch.loss_weights, stream());
     model().backward(*ctx_, &batch);
   }
-  params_->finish_gradients();
+  params_->reducer().finish();
   communicator_.sum(loss);
   return -loss.value();
 }
@@ -256,9 +256,9 @@ double TestModel::evaluate(const Rows& rows, const DocumentColumns& documents, O
   batch.documents = &documents;
   const auto cut = [&](const Tensor& column) { return first_rows(column, batch.tokens); };
   const TokenStatistics statistics{cut(statistics_.logp), cut(statistics_.lse), cut(statistics_.entropy), {}, {}};
-  params_->begin_step(1);
-  params_->begin_round(0);
-  params_->begin_micro_batch(true, true);
+  params_->reducer().begin_step(1);
+  params_->reducer().begin_round(0);
+  params_->reducer().begin_micro_batch(true, true);
   model().forward(*ctx_, &batch);
   model().score(*ctx_, &batch, statistics);
   fill_zero(sums.data, sums.bytes(), stream());
@@ -271,7 +271,7 @@ double TestModel::evaluate(const Rows& rows, const DocumentColumns& documents, O
     objective.cotangents(batch, statistics, cotangents, {}, stream());
     model().score_and_differentiate(*ctx_, &batch, statistics, cotangents);
     model().backward(*ctx_, &batch);
-    params_->finish_gradients();
+    params_->reducer().finish();
   }
   stream().synchronize();
   return loss.value();

@@ -109,16 +109,16 @@ class Step {
   }
 
   void sum_gradients() {
-    store_.begin_step(groups);
-    for (int64_t round = 0; round < store_.rounds(); ++round) {
-      const int64_t group = store_.begin_round(round);
-      store_.begin_micro_batch(true, true);
+    store_.reducer().begin_step(groups);
+    for (int64_t round = 0; round < store_.reducer().rounds(); ++round) {
+      const int64_t group = store_.reducer().begin_round(round);
+      store_.reducer().begin_micro_batch(true, true);
       for (int u = store_.units().size() - 1; u >= 0; --u) {
         if (group >= 0) write_gradient(group, u);
         store_.reduce(u);
       }
     }
-    store_.finish_gradients();
+    store_.reducer().finish();
   }
 
   void write_gradient(int64_t group, int unit) {

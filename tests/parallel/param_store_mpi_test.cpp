@@ -238,7 +238,7 @@ TEST(ParamStoreShards, CoverEveryUnitOnceAndStageZeroWhole) {
         std::vector<int64_t> covered = {0, 0};
         for (size_t segment = 0; segment < s.store.units()[u].segments.size(); ++segment) {
           const ParamStore::Shard shard = s.store.shard(u, segment);
-          const UnitRange own = s.store.owned(u, segment);
+          const UnitRange own = s.store.units().owned(u, segment);
           covered[0] += own.end - own.begin;
           covered[1] += shard.end - shard.begin;
           EXPECT_EQ(shard.master().numel(), shard.end - shard.begin);
@@ -258,13 +258,13 @@ TEST(ParamStoreMisuse, IsAnError) {
   store.initialize(1);
   EXPECT_THROW(store.weight(0, 0), Error);  // not acquired
   EXPECT_THROW(store.release(0), Error);
-  EXPECT_THROW(store.begin_step(3), Error);
-  EXPECT_THROW(store.begin_step(0), Error);
-  store.begin_step(1);
-  EXPECT_THROW(store.begin_round(1), Error);
-  store.begin_round(0);
-  EXPECT_THROW(store.begin_micro_batch(true, false), Error);
-  EXPECT_THROW(store.finish_gradients(), Error);  // nothing was reduced
+  EXPECT_THROW(store.reducer().begin_step(3), Error);
+  EXPECT_THROW(store.reducer().begin_step(0), Error);
+  store.reducer().begin_step(1);
+  EXPECT_THROW(store.reducer().begin_round(1), Error);
+  store.reducer().begin_round(0);
+  EXPECT_THROW(store.reducer().begin_micro_batch(true, false), Error);
+  EXPECT_THROW(store.reducer().finish(), Error);  // nothing was reduced
   EXPECT_THROW(store.acquire(99), Error);
   store.acquire(0);
   EXPECT_THROW(store.publish_weights(), Error);  // in use
@@ -281,8 +281,8 @@ TEST(ParamStoreMisuse, AUnitIsReducedOnceInARound) {
   Started s({.zero_stage = 0, .groups = 1});
   ParamStore& store = s.store;
   store.initialize(1);
-  store.begin_step(1);
-  store.begin_round(0);
+  store.reducer().begin_step(1);
+  store.reducer().begin_round(0);
   const auto reduce = [&](int unit) {
     fill_zero(store.gradient(unit, 0).data, store.gradient(unit, 0).bytes(), stream());
     store.reduce(unit);
@@ -291,12 +291,12 @@ TEST(ParamStoreMisuse, AUnitIsReducedOnceInARound) {
     for (int unit = 0; unit < store.units().size(); ++unit) reduce(unit);
   };
   reduce_all();
-  store.begin_micro_batch(true, true);
+  store.reducer().begin_micro_batch(true, true);
   EXPECT_THROW(reduce(0), Error);
   store.repeat_micro_batch();
-  EXPECT_THROW(store.finish_gradients(), Error);
+  EXPECT_THROW(store.reducer().finish(), Error);
   EXPECT_NO_THROW(reduce_all());
-  EXPECT_NO_THROW(store.finish_gradients());
+  EXPECT_NO_THROW(store.reducer().finish());
 }
 
 // Passes over all units, as in a rollout: with memory for all weights each is gathered once between two changes.

@@ -141,7 +141,7 @@ TEST(ParamStorePlan, AwkwardUnitsAreHeldOnceOverAllRanks) {
       store.plan(arena);
       optimizer += arena.bytes(MemoryCategory::optimizer);
       for (int u = 0; u < 3; ++u) {
-        const UnitRange own = store.owned(u, 0);
+        const UnitRange own = store.units().owned(u, 0);
         EXPECT_EQ(own.begin, store.units()[u].layout.borders(size)[static_cast<size_t>(rank)]);
         elements += own.end - own.begin;
       }
@@ -237,7 +237,7 @@ TEST(ParamStorePlan, OfThousandsOfMillionsOfRanksIsAsSmall) {
   options.rank = options.size - 1;
   const int64_t before = test::peak_memory();
   const ParamStore store(frozen(toy_units(true)), options);
-  EXPECT_EQ(store.owned(0, 0).end, embedding);
+  EXPECT_EQ(store.units().owned(0, 0).end, embedding);
   EXPECT_LE(test::peak_memory() - before, test::with_sanitizer(int64_t{16} << 20));
 }
 

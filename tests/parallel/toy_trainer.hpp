@@ -52,16 +52,16 @@ class ToyTrainer {
 
   ToyResult train() {
     for (int64_t step = 0; step < run_.steps; ++step) {
-      store_.begin_step(groups_of(run_, step));
-      for (int64_t round = 0; round < store_.rounds(); ++round) {
-        const int64_t group = store_.begin_round(round);
+      store_.reducer().begin_step(groups_of(run_, step));
+      for (int64_t round = 0; round < store_.reducer().rounds(); ++round) {
+        const int64_t group = store_.reducer().begin_round(round);
         for (int64_t mb = 0; mb < run_.micro_batches; ++mb) {
-          store_.begin_micro_batch(mb == 0, mb + 1 == run_.micro_batches);
+          store_.reducer().begin_micro_batch(mb == 0, mb + 1 == run_.micro_batches);
           forward();
           backward(step, group, mb);
         }
       }
-      store_.finish_gradients();
+      store_.reducer().finish();
       update_shards();
       if (!unread_) read_parameters();
       expected_ = unread_ ? toy_reference(run_, step + 1) : result_.parameters;

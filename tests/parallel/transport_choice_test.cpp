@@ -1,9 +1,9 @@
-#include "parallel/transport_choice.hpp"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <vector>
+
+#include "parallel/staged_transport.hpp"
 
 namespace llmtrain {
 namespace {

@@ -1,7 +1,7 @@
-#include "parallel/job/watchdog_verdict.hpp"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "parallel/job/watchdog.hpp"
 
 namespace llmtrain {
 namespace {

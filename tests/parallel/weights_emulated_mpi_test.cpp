@@ -100,8 +100,8 @@ TEST_F(BetweenGpus, GradientsTravelUnderTheWorkOfTheNextUnit) {
     for (int u = 0; u <= s.last(); ++u) s.arrived_with(u);
     for (int step = 0; step < 2; ++step) {
       const int64_t before = arrived();
-      s.store.begin_step(communicator().size());
-      s.store.begin_round(0);
+      s.store.reducer().begin_step(communicator().size());
+      s.store.reducer().begin_round(0);
       int64_t begun = 0;
       for (int u = s.last(); u >= 0; --u) {
         for (size_t p = 0; p < s.store.units()[u].spec.params.size(); ++p) {
@@ -111,7 +111,7 @@ TEST_F(BetweenGpus, GradientsTravelUnderTheWorkOfTheNextUnit) {
         s.store.reduce(u);
         EXPECT_EQ(arrived(), before + begun++) << "reduction of unit " << u;
       }
-      s.store.finish_gradients();
+      s.store.reducer().finish();
       EXPECT_EQ(arrived(), before + begun);
     }
   }

@@ -6,7 +6,7 @@
 #include <limits>
 #include <sstream>
 
-#include "report/charts/plot_content.hpp"
+#include "report/charts/plots.hpp"
 
 namespace llmtrain {
 namespace {

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rewards/reward_sums.hpp"
-#include "rollout/advantage_estimator.hpp"
+#include "rollout/advantages.hpp"
 
 namespace llmtrain {
 namespace {

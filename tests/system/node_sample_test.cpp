@@ -11,7 +11,6 @@
 #include <fstream>
 
 #include "harness/temporary_folder.hpp"
-#include "system/node_monitor.hpp"
 
 namespace llmtrain {
 namespace {

@@ -343,8 +343,8 @@ TEST(Config, LossScaleIsOfFp16) {
   EXPECT_THAT(c.notes, IsEmpty());
   EXPECT_THAT(write_deck(c), HasSubstr("\nloss_scale = dynamic "));
   EXPECT_THAT(write_deck(c), HasSubstr("\ninitial_loss_scale = 65536 "));
-  EXPECT_EQ(compute_dtype(c.precision), DType::f16);
-  EXPECT_EQ(compute_dtype(load({"precision.compute=tf32"}).precision), DType::f32);
+  EXPECT_EQ(compute_dtype(c.precision.compute), DType::f16);
+  EXPECT_EQ(compute_dtype(load({"precision.compute=tf32"}).precision.compute), DType::f32);
   EXPECT_THAT(load({"precision.loss_scale=8"}).notes,
               ElementsAre("command line: precision.loss_scale: no effect without compute = fp16"));
   const Config fixed = load({"precision.compute=fp16", "precision.loss_scale=8", "precision.min_loss_scale=2"});
@@ -403,18 +403,6 @@ TEST(ResolvedDeck, ResolvesToItself) {
     EXPECT_THAT(again.notes, IsEmpty());
   }
   EXPECT_NE(values_of(write_deck(load({}))), values_of(write_deck(load({"run.seed=43"})))) << "control";
-}
-
-TEST(ResolvedDeck, TakesWhatOnlyTheProgramKnows) {
-  Config c = load({});
-  EXPECT_EQ(c.model.vocab_size, 0);
-  EXPECT_THAT(write_deck(c), HasSubstr("# vocab_size: the tokenizer's\n"));
-  c.set_vocab_size(65);
-  c.set_compute(PrecisionConfig::Compute::bf16);
-  const std::string deck = write_deck(c);
-  EXPECT_THAT(deck, HasSubstr("vocab_size = 65                              ; automatic: the tokenizer's\n"));
-  EXPECT_THAT(deck, HasSubstr("compute = bf16                               ; automatic: the device's\n"));
-  EXPECT_EQ(load_config(deck, "d.ini", {}).model.vocab_size, 65);
 }
 
 TEST(ChangedDeck, BreaksTheRunOrAppliesFromThereOnOrMattersNotAsTheKeySays) {

@@ -67,8 +67,7 @@ TEST(ConversationDeck, TasksSetTheDefaults) {
 TEST(ConversationDeck, KeysAreRefusedWhereTheyHaveNoUse) {
   EXPECT_EQ(errors_with("pretrain", {"data.format=text", "data.min_length=3", "data.seed=1"}), "no error");
   EXPECT_THAT(errors_with("pretrain", {"data.format=alpaca"}), HasSubstr("data.format: alpaca has no use"));
-  EXPECT_THAT(errors_with("pretrain", {"data.columns=prompt:q"}),
-              HasSubstr("it serves sft, dpo, reward, ppo, grpo, evaluate"));
+  EXPECT_THAT(errors_with("pretrain", {"data.columns=prompt:q"}), HasSubstr("it serves " + instruction_tasks.text()));
   EXPECT_THAT(errors_with("pretrain", {"data.group_by_length=true"}), HasSubstr("data.group_by_length: has no use"));
   EXPECT_THAT(errors_with("pretrain", {"data.max_tokens_per_batch=64"}),
               HasSubstr("data.max_tokens_per_batch: has no"));

@@ -142,9 +142,9 @@ class Job {
 
   void train(int64_t from, int64_t to) {
     for (int64_t step = from; step < to; ++step) {
-      store_.begin_step(test::groups_of(toy, step));
-      for (int64_t round = 0; round < store_.rounds(); ++round) {
-        const int64_t group = store_.begin_round(round);
+      store_.reducer().begin_step(test::groups_of(toy, step));
+      for (int64_t round = 0; round < store_.reducer().rounds(); ++round) {
+        const int64_t group = store_.reducer().begin_round(round);
         for (int unit = store_.units().size() - 1; unit >= 0; --unit) {
           for (size_t p = 0; group >= 0 && p < store_.units()[unit].spec.params.size(); ++p) {
             write_gradient({step, group, 0, unit, static_cast<int>(p), 1});
@@ -152,7 +152,7 @@ class Job {
           store_.reduce(unit);
         }
       }
-      store_.finish_gradients();
+      store_.reducer().finish();
       optimizer_.update(store_, {}, stream());
     }
   }
@@ -177,7 +177,7 @@ class Job {
     store_.finish_update();
     for (int unit = 0; unit < store_.units().size(); ++unit) {
       for (size_t segment = 0; segment < store_.units()[unit].segments.size(); ++segment) {
-        const UnitRange own = store_.owned(unit, segment);
+        const UnitRange own = store_.units().owned(unit, segment);
         for (size_t plane = 0; plane < own_states.size(); ++plane) {
           std::vector<char> bytes(static_cast<size_t>(own_states[plane].bytes(chunk_elements)));
           for (int64_t at = own.begin; at < own.end; at += chunk_elements) {
@@ -199,7 +199,7 @@ class Job {
   }
   /// This rank's values of a plane.
   std::vector<float> owned_values(int unit, size_t plane) {
-    const UnitRange own = store_.owned(unit, 0);
+    const UnitRange own = store_.units().owned(unit, 0);
     const auto bytes = static_cast<size_t>(own_states[plane].bytes(own.end - own.begin));
     std::vector<float> values(own_states[plane].dtype == DType::u8 ? 0 : bytes / sizeof(float));
     std::vector<uint8_t> codes(values.empty() ? bytes : 0);
@@ -207,7 +207,7 @@ class Job {
     store_.read_state(unit, plane, own.begin, own.end - own.begin, to, stream());
     return codes.empty() ? values : std::vector<float>(codes.begin(), codes.end());
   }
-  int64_t first_value(int unit, size_t plane) { return own_states[plane].values(store_.owned(unit, 0).begin); }
+  int64_t first_value(int unit, size_t plane) { return own_states[plane].values(store_.units().owned(unit, 0).begin); }
 
   void load(const std::string& folder) {
     const auto found = find_checkpoint(folder, ranks_);

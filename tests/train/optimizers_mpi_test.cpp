@@ -165,15 +165,15 @@ class Job {
 
   void train(int64_t from, int64_t to) {
     for (int64_t t = from + 1; t <= to; ++t) {
-      store_.begin_step(groups);
-      for (int64_t round = 0; round < store_.rounds(); ++round) {
-        const int64_t group = store_.begin_round(round);
+      store_.reducer().begin_step(groups);
+      for (int64_t round = 0; round < store_.reducer().rounds(); ++round) {
+        const int64_t group = store_.reducer().begin_round(round);
         for (int unit = store_.units().size() - 1; unit >= 0; --unit) {
           if (group >= 0) write_gradients(t, group, unit);
           store_.reduce(unit);
         }
       }
-      store_.finish_gradients();
+      store_.reducer().finish();
       optimizer_->update(store_, {.step = t, .learning_rate = rate, .ranks = &ranks_}, stream());
     }
   }

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <thread>
 
+#include "config/run_facts.hpp"
 #include "core/error.hpp"
 #include "harness/temporary_folder.hpp"
 
@@ -101,9 +102,10 @@ TEST_F(RunDirectoryTest, AnotherDeckIsRefusedAndOverwritesOnlyWhenAllowed) {
 }
 
 TEST_F(RunDirectoryTest, TheResolvedDeckIsTheSameDeck) {
-  Config resolved = config();
-  resolved.set_vocab_size(300);
-  resolved.set_compute(PrecisionConfig::Compute::bf16);
+  RunFacts facts(config());
+  facts.vocabulary = 300;
+  facts.compute = PrecisionConfig::Compute::bf16;
+  const Config resolved = with_facts(config(), facts);
   {
     const Directory directory(resolved);
     directory.start(write_deck(resolved));

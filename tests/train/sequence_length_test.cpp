@@ -7,6 +7,7 @@
 
 #include <fstream>
 
+#include "config/run_facts.hpp"
 #include "harness/temporary_folder.hpp"
 #include "train/config/load_config.hpp"
 
@@ -84,16 +85,18 @@ TEST_F(SequenceLength, IsTheModelsLimit) {
 
 TEST_F(SequenceLength, FitsPromptsAndBatches) {
   write_model("131072", no_limit);
-  Config config = load("generate");
-  fit_sequence_length(config, 7);
+  const auto fitted = [](const Config& deck, int64_t longest_prompt) {
+    RunFacts facts(deck);
+    facts.sequence_length = fit_sequence_length(deck, longest_prompt);
+    return with_facts(deck, facts);
+  };
+  const Config config = fitted(load("generate"), 7);
   EXPECT_EQ(config.batch.sequence_length, 27);
   EXPECT_THAT(write_deck(config), HasSubstr("the longest prompt, 7, and generate.max_new_tokens"));
   EXPECT_TRUE(differences(load("generate"), write_deck(config), "d").empty()) << "it is found again";
   EXPECT_EQ(differences(load("generate", {"batch.sequence_length=28"}), write_deck(config), "d").size(), 1u);
   write_model("24", no_limit);
-  config = load("generate");
-  fit_sequence_length(config, 4);
-  EXPECT_EQ(config.batch.sequence_length, 24) << "prompts are cut before";
+  EXPECT_EQ(fitted(load("generate"), 4).batch.sequence_length, 24) << "prompts are cut before";
   write_model("1e30", no_limit);
   EXPECT_EQ(load("generate", {"batch.micro=1024"}).batch.sequence_length, (int64_t{1} << 31) / 1024 - 1);
   EXPECT_EQ(load("evaluate", {"data.max_tokens_per_batch=512"}).batch.sequence_length, 512);

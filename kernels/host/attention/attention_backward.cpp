@@ -13,7 +13,7 @@
 #include "kernels/host/attention/attention_dropout.hpp"
 #include "kernels/host/attention/attention_run.hpp"
 #include "kernels/host/attention/attention_short_run.hpp"
-#include "kernels/host/attention/attention_softcap.hpp"
+#include "kernels/host/attention/attention_softmax.hpp"
 #include "kernels/host/fast_math.hpp"
 #include "kernels/host/lanes.hpp"
 
@@ -206,12 +206,11 @@ class BackwardPass {
     short_segment(item).expect_outputs(dout_, first, layout_.group());
   }
 
-  /// Returns the number of tiles visited.
-  int64_t run(const ItemList::Item& item, void* memory) const {
+  void run(const ItemList::Item& item, void* memory) const {
     const Segment& segment = item.segment;
     if (takes_short(item)) {
       short_segment(item).backward(args_, workspace_.delta, batch_.tokens, item.unit, scale_, memory);
-      return layout_.group();
+      return;
     }
     Carver carver(memory);
     const BackwardBuffers<P> b(carver, layout_.head_dim);
@@ -219,7 +218,6 @@ class BackwardPass {
     const int count = std::min(key_blocks_per_item, segment.blocks() - first);
     for (int k = 0; k < count; ++k) load_keys(b, b.keys[k], segment, item.unit, first + k);
 
-    int64_t visited = 0;
     const int last_query_block = window_.last_query_block(first + count - 1, segment.blocks());
     for (int h = item.unit * layout_.group(); h < (item.unit + 1) * layout_.group(); ++h) {
       for (int i = first; i <= last_query_block; ++i) {
@@ -230,13 +228,11 @@ class BackwardPass {
           if (j > i || j < window_.first_key_block(i)) continue;
           visit(b, segment, h, i, j, b.keys[k], started);
           started = true;
-          ++visited;
         }
         add_query_gradient(b, segment, h, i, item.strip);
       }
     }
     for (int k = 0; k < count; ++k) store_keys(b.keys[k], segment, item.unit, first + k);
-    return visited;
   }
 
  private:
@@ -355,13 +351,11 @@ class BackwardPass {
 }  // namespace
 
 int64_t backward_piece_bytes(int head_dim) {
-  Carver carver;
-  const BackwardBuffers<float> single(carver, head_dim);
-  Carver other;
-  const BackwardBuffers<bf16> half(other, head_dim);
-  Carver third;
-  const ShortBackwardBuffers short_segment(third, head_dim);
-  return std::max({carver.used(), other.used(), third.used()});
+  Carver single, half, short_segment;
+  BackwardBuffers<float>(single, head_dim);
+  BackwardBuffers<bf16>(half, head_dim);
+  short_backward(short_segment, head_dim);
+  return std::max({single.used(), half.used(), short_segment.used()});
 }
 
 }  // namespace host

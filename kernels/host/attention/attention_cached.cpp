@@ -8,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/attention_cached_checks.hpp"
+#include "kernels/attention_checks.hpp"
 #include "kernels/host/attention/attention_run.hpp"
 #include "kernels/host/attention/attention_short_run.hpp"
 #include "kernels/host/attention/attention_softmax.hpp"
@@ -165,15 +165,15 @@ class CachedPass {
 
   int64_t bytes() const {
     Carver tiles, short_path;
-    const CachedBuffers<P> buffers(tiles, layout_.head_dim);
-    const ShortForwardBuffers short_buffers(short_path, layout_.head_dim);
+    CachedBuffers<P>(tiles, layout_.head_dim);
+    short_forward(short_path, layout_.head_dim);
     return std::max(tiles.used(), short_path.used());
   }
 
   void run(const CachedItem& item, void* memory) const {
     Carver carver(memory);
     if (short_segments_ && item.query_block() == 0) {
-      return run_short(item, ShortForwardBuffers(carver, layout_.head_dim));
+      return run_short(item, short_forward(carver, layout_.head_dim));
     }
     const CachedBuffers<P> f(carver, layout_.head_dim);
     load_queries(f, item);
@@ -265,23 +265,23 @@ class CachedPass {
     f.softmax->reset();
   }
 
-  void run_short(const CachedItem& item, const ShortForwardBuffers& b) const {
-    const int first = item.position / short_group * short_group;
-    const int rows = (item.last() / short_group + 1) * short_group;
+  void run_short(const CachedItem& item, ShortForward b) const {
+    b.scale = scale_.powers;
+    b.first = item.position / short_group * short_group;
+    b.rows = (item.last() / short_group + 1) * short_group;
     for (int h = 0; h < item.heads; ++h) {
       if (h == 0 || (item.first_head + h) % layout_.group() == 0) {
         load_rows(b.key, key(item, 0, h), item.last() + 1);
         transpose_words(words(b.key_transposed), words(b.key), block, padded_);
         load_rows(b.value, value(item, 0, h), item.last() + 1);
       }
-      std::fill(b.query + first * padded_, b.query + rows * padded_, 0.0f);
+      std::fill(b.query + b.first * padded_, b.query + b.rows * padded_, 0.0f);
       for (int r = 0; r < item.tokens; ++r) {
         HeadRows<const S> own = query(item, r);
         own.data += h * layout_.head_dim;
         copy_rows(b.query + (item.position + r) * padded_, own, 1);
       }
-      short_attention(ShortForward{rows, padded_, scale_.powers, b.query, b.key_transposed, b.value, b.probabilities,
-                                   b.output, b.maximum, b.sum, first});
+      short_attention(b);
       store_rows(layout_.output(out_, item.first_head + h, item.row), b.output + item.position * padded_, 1.0f,
                  item.tokens);
     }

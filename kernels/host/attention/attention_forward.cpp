@@ -2,7 +2,6 @@
 // are packed once and serve all pairs. Softmax is computed online (Milakov & Gimelshein 2018), in powers of two.
 
 #include <algorithm>
-#include <cfloat>
 #include <cmath>
 #include <numbers>
 
@@ -100,18 +99,15 @@ class ForwardPass {
     if (takes_short(item)) short_segment(item).expect(qkv_, first_head(item), heads(item));
   }
 
-  /// Returns the number of tiles visited.
-  int64_t run(const ItemList::Item& item, void* memory) const {
+  void run(const ItemList::Item& item, void* memory) const {
     const int kv_head = item.unit / pairs_.units_per_group;
     const int first_head = this->first_head(item), heads = this->heads(item);
     int first_block = item.strip * pairs_.blocks;
     int blocks = std::min(pairs_.blocks, item.segment.blocks() - first_block);
-    int64_t visited = 0;
     if (takes_short(item)) {
       short_segment(item).forward(out_, lse_, qkv_, batch_.tokens, first_head, heads, memory);
-      visited = heads;
       ++first_block;
-      if (--blocks == 0) return visited;
+      if (--blocks == 0) return;
     }
     Carver carver(memory);
     const ForwardBuffers<P> buffers(carver, layout_.head_dim);
@@ -124,13 +120,11 @@ class ForwardPass {
         const int i = first_block + p % blocks;
         if (j > i || j < window_.first_key_block(i)) continue;
         visit(buffers, item.segment, first_head + p / blocks, i, j, p);
-        ++visited;
       }
     }
     for (int p = 0; p < heads * blocks; ++p) {
       finish(buffers, item.segment, first_head + p / blocks, first_block + p % blocks, p);
     }
-    return visited;
   }
 
  private:
@@ -210,13 +204,11 @@ class ForwardPass {
 }  // namespace
 
 int64_t forward_piece_bytes(int head_dim) {
-  Carver carver;
-  const ForwardBuffers<float> single(carver, head_dim);
-  Carver other;
-  const ForwardBuffers<bf16> half(other, head_dim);
-  Carver third;
-  const ShortForwardBuffers short_segment(third, head_dim);
-  return std::max({carver.used(), other.used(), third.used()});
+  Carver single, half, short_segment;
+  ForwardBuffers<float>(single, head_dim);
+  ForwardBuffers<bf16>(half, head_dim);
+  short_forward(short_segment, head_dim);
+  return std::max({single.used(), half.used(), short_segment.used()});
 }
 
 }  // namespace host

@@ -16,35 +16,37 @@ inline constexpr int short_group = 8;  ///< queries per group
 
 /// Operands have 64 rows, zero past the segment; `rows` is a multiple of short_group, `channels` of 16.
 struct ShortForward {
-  int rows;
-  int channels;
-  float scale;                  ///< factor from products to scores in powers of two
-  const float* query;           ///< [64, D]; only rows from `first` on are read, and computed
-  const float* key_transposed;  ///< [D, 64]
-  const float* value;           ///< [64, D]
-  float* probabilities;         ///< [short_group, 64]
-  float* output;                ///< [64, D]
-  float* maximum;               ///< [64], maximum score of a query
-  float* sum;                   ///< [64], sum of 2^(score - maximum)
-  int first = 0;                ///< a multiple of short_group
+  float* query;           ///< [64, D]; only rows from `first` on are read, and computed
+  float* key;             ///< [64, D], for the caller
+  float* key_transposed;  ///< [D, 64]
+  float* value;           ///< [64, D]
+  float* output;          ///< [64, D]
+  float* probabilities;   ///< [short_group, 64]
+  float* maximum;         ///< [64], maximum score of a query
+  float* sum;             ///< [64], sum of 2^(score - maximum)
+  int channels = 0;
+  int rows = 0;
+  float scale = 0;  ///< factor from products to scores in powers of two
+  int first = 0;    ///< a multiple of short_group
 };
 
 struct ShortBackward {
-  int rows;
-  int channels;
-  float scale;  ///< as above
-  const float* query;
-  const float* key;
-  const float* key_transposed;
-  const float* value_transposed;
-  const float* dout;
-  const float* lse;      ///< [64], in powers of two; 0 beyond the segment
-  const float* delta;    ///< [64], sum(dout * out); 0 beyond the segment
-  float* probabilities;  ///< [64 queries, 64 keys]
-  float* dscores;        ///< [64 queries, 64 keys]
-  float* dquery;         ///< [64, D], set
-  float* dkey;           ///< [64, D], added to
-  float* dvalue;         ///< [64, D], added to
+  float* query;             ///< [64, D]
+  float* key;               ///< [64, D]
+  float* key_transposed;    ///< [D, 64]
+  float* value;             ///< [64, D], for the caller
+  float* value_transposed;  ///< [D, 64]
+  float* dout;              ///< [64, D]
+  float* dquery;            ///< [64, D], set
+  float* dkey;              ///< [64, D], added to
+  float* dvalue;            ///< [64, D], added to
+  float* probabilities;     ///< [64 queries, 64 keys]
+  float* dscores;           ///< [64 queries, 64 keys]
+  float* lse;               ///< [64], in powers of two; 0 beyond the segment
+  float* delta;             ///< [64], sum(dout * out); 0 beyond the segment
+  int channels = 0;
+  int rows = 0;
+  float scale = 0;  ///< as above
 };
 
 template <class V>

@@ -19,51 +19,29 @@ bool short_segments(const AttentionShape& shape, const Dropout& dropout) {
          (std::is_same_v<P, float> || shape.head_dim <= widest_half);
 }
 
-struct ShortForwardBuffers {
-  float* query;           ///< [64, D]
-  float* key;             ///< [64, D]
-  float* key_transposed;  ///< [D, 64]
-  float* value;           ///< [64, D]
-  float* output;          ///< [64, D]
-  float* probabilities;   ///< [short_group, 64]
-  float* maximum;         ///< [64]
-  float* sum;             ///< [64]
+/// Gives the pass its memory.
+inline ShortForward short_forward(Carver& carver, int head_dim) {
+  ShortForward b{};
+  b.channels = padded_head_dim(head_dim);
+  const int64_t panel = int64_t{attention_block} * b.channels;
+  for (float** p : {&b.query, &b.key, &b.key_transposed, &b.value, &b.output}) *p = carver.take<float>(panel);
+  b.probabilities = carver.take<float>(int64_t{short_group} * attention_block);
+  for (float** p : {&b.maximum, &b.sum}) *p = carver.take<float>(attention_block);
+  return b;
+}
 
-  ShortForwardBuffers(Carver& carver, int head_dim) {
-    const int64_t panel = int64_t{attention_block} * padded_head_dim(head_dim);
-    for (float** p : {&query, &key, &key_transposed, &value, &output}) *p = carver.take<float>(panel);
-    probabilities = carver.take<float>(int64_t{short_group} * attention_block);
-    maximum = carver.take<float>(attention_block);
-    sum = carver.take<float>(attention_block);
+inline ShortBackward short_backward(Carver& carver, int head_dim) {
+  ShortBackward b{};
+  b.channels = padded_head_dim(head_dim);
+  const int64_t panel = int64_t{attention_block} * b.channels;
+  for (float** p :
+       {&b.query, &b.key, &b.key_transposed, &b.value, &b.value_transposed, &b.dout, &b.dquery, &b.dkey, &b.dvalue}) {
+    *p = carver.take<float>(panel);
   }
-};
-
-struct ShortBackwardBuffers {
-  float* query;             ///< [64, D]
-  float* key;               ///< [64, D]
-  float* key_transposed;    ///< [D, 64]
-  float* value;             ///< [64, D]
-  float* value_transposed;  ///< [D, 64]
-  float* dout;              ///< [64, D]
-  float* dquery;            ///< [64, D]
-  float* dkey;              ///< [64, D]
-  float* dvalue;            ///< [64, D]
-  float* probabilities;     ///< [64, 64]
-  float* dscores;           ///< [64, 64]
-  float* lse;               ///< [64]
-  float* delta;             ///< [64]
-
-  ShortBackwardBuffers(Carver& carver, int head_dim) {
-    const int64_t panel = int64_t{attention_block} * padded_head_dim(head_dim);
-    for (float** p : {&query, &key, &key_transposed, &value, &value_transposed, &dout, &dquery, &dkey, &dvalue}) {
-      *p = carver.take<float>(panel);
-    }
-    probabilities = carver.take<float>(int64_t{attention_block} * attention_block);
-    dscores = carver.take<float>(int64_t{attention_block} * attention_block);
-    lse = carver.take<float>(attention_block);
-    delta = carver.take<float>(attention_block);
-  }
-};
+  for (float** p : {&b.probabilities, &b.dscores}) *p = carver.take<float>(int64_t{attention_block} * attention_block);
+  for (float** p : {&b.lse, &b.delta}) *p = carver.take<float>(attention_block);
+  return b;
+}
 
 /// One segment, shared by all its heads.
 template <class S>
@@ -74,9 +52,8 @@ struct ShortSegment {
   float powers;  ///< factor from products to scores in powers of two
 
   int rows() const { return (count + short_group - 1) / short_group * short_group; }
-  int channels() const { return padded_head_dim(layout.head_dim); }
   void transpose(float* to, const float* panel) const {
-    transpose_words(words(to), words(panel), attention_block, channels());
+    transpose_words(words(to), words(panel), attention_block, padded_head_dim(layout.head_dim));
   }
 
   /// Prefetches the inputs of either pass for query heads [first, first + heads) of one key head into the second-level
@@ -95,15 +72,16 @@ struct ShortSegment {
   /// Query heads [first, first + heads) of one key head.
   void forward(S* out, float* lse, const S* qkv, int64_t tokens, int first, int heads, void* memory) const {
     Carver carver(memory);
-    const ShortForwardBuffers b(carver, layout.head_dim);
+    ShortForward b = short_forward(carver, layout.head_dim);
+    b.rows = rows();
+    b.scale = powers;
     const int kv_head = first / layout.group();
     load_rows(b.key, layout.key<const S>(qkv, kv_head, row), count);
     transpose(b.key_transposed, b.key);
     load_rows(b.value, layout.value<const S>(qkv, kv_head, row), count);
     for (int h = first; h < first + heads; ++h) {
       load_rows(b.query, layout.query<const S>(qkv, h, row), count);
-      short_attention(ShortForward{rows(), channels(), powers, b.query, b.key_transposed, b.value, b.probabilities,
-                                   b.output, b.maximum, b.sum});
+      short_attention(b);
       store_rows(layout.output(out, h, row), b.output, 1.0f, count);
       float* logs = lse + h * tokens + row;
       for (int r = 0; r < count; ++r) logs[r] = (b.maximum[r] + std::log2(b.sum[r])) * std::numbers::ln2_v<float>;
@@ -114,14 +92,16 @@ struct ShortSegment {
   void backward(const AttentionBackward& args, const float* delta, int64_t tokens, int kv_head, float scale,
                 void* memory) const {
     Carver carver(memory);
-    const ShortBackwardBuffers b(carver, layout.head_dim);
+    ShortBackward b = short_backward(carver, layout.head_dim);
+    b.rows = rows();
+    b.scale = powers;
     const S* qkv = args.qkv.as<S>();
     S* dqkv = args.dqkv.as<S>();
     load_rows(b.key, layout.key<const S>(qkv, kv_head, row), count);
     transpose(b.key_transposed, b.key);
     load_rows(b.value, layout.value<const S>(qkv, kv_head, row), count);
     transpose(b.value_transposed, b.value);
-    for (float* sum : {b.dkey, b.dvalue}) std::fill(sum, sum + rows() * channels(), 0.0f);
+    for (float* sum : {b.dkey, b.dvalue}) std::fill(sum, sum + b.rows * b.channels, 0.0f);
     for (float* statistic : {b.lse, b.delta}) std::fill(statistic, statistic + attention_block, 0.0f);
     for (int h = kv_head * layout.group(); h < (kv_head + 1) * layout.group(); ++h) {
       load_rows(b.query, layout.query<const S>(qkv, h, row), count);
@@ -129,8 +109,7 @@ struct ShortSegment {
       const int64_t index = h * tokens + row;
       for (int r = 0; r < count; ++r) b.lse[r] = args.lse.as<float>()[index + r] * std::numbers::log2e_v<float>;
       std::copy(delta + index, delta + index + count, b.delta);
-      short_attention(ShortBackward{rows(), channels(), powers, b.query, b.key, b.key_transposed, b.value_transposed,
-                                    b.dout, b.lse, b.delta, b.probabilities, b.dscores, b.dquery, b.dkey, b.dvalue});
+      short_attention(b);
       store_rows(layout.query(dqkv, h, row), b.dquery, scale, count);
     }
     store_rows(layout.key(dqkv, kv_head, row), b.dkey, scale, count);

@@ -319,7 +319,7 @@ constexpr Entry entries[] = {
     mapped("tokens", "data.add_tokens"),
     ruled("micro_batch_size", set_micro, "batch.micro, batch.global"),
     ruled("batch_size", set_batch, "batch.global",
-          "of one GPU: over micro_batch_size, the passes; all GPUs have as many"),
+          "per GPU: divided by micro_batch_size it is the number of passes, the same on every GPU"),
     ruled("train_on_inputs", train_on_prompt, "chat.train_on"),
     mapped("optimizer", "optimizer.name", optimizers, "adamw or adamw_8bit"),
     mapped("lr_scheduler", "schedule.name", schedulers, "cosine"),

@@ -250,7 +250,7 @@ constexpr Entry trl_entries[] = {
     mapped("system_prompt", "chat.system"),
     mapped("completion_only_loss", "chat.train_on", "true=completion false=all"),
     mapped("assistant_only_loss", "chat.train_on", "true=assistant false="),
-    mapped("loss_type", "run.task", "nll= chunked_nll=", "the cross-entropy").for_tasks("sft"),
+    mapped("loss_type", "run.task", "dft nll= chunked_nll=", "nll is the cross-entropy").for_tasks("sft"),
     mapped("loss_type", "dpo.loss", dpo_losses).for_tasks("dpo"),
     mapped("loss_type", "dpo.loss", "kto apo_zero_unpaired=").for_tasks("kto"),
     mapped("loss_type", "dpo.loss", "sigmoid=cpo hinge=hinge ipo simpo alphapo=").for_tasks("cpo orpo simpo"),

@@ -11,17 +11,20 @@
 
 namespace llmtrain {
 
-/// Name of each task, and what it reads.
-#define LLMTRAIN_TASKS(X) \
-  X(pretrain, texts)      \
-  X(sft, conversations)   \
-  X(dpo, preferences)     \
-  X(reward, preferences)  \
-  X(ppo, prompts)         \
-  X(grpo, prompts)        \
-  X(evaluate, evaluation) \
-  X(generate, generation) \
-  X(tokenizer, vocabulary)
+/// Name of each task, what it reads, and what it does, for the help of run.task.
+#define LLMTRAIN_TASKS(X)                                                                          \
+  X(pretrain, texts, "train a model to predict the next token")                                    \
+  X(sft, conversations, "train it on the answers of instructions and conversations")               \
+  X(dft, conversations, "the same, each token's loss weighted with its probability")               \
+  X(dpo, preferences, "learn from preferences (dpo.loss; kto from labels)")                        \
+  X(reward, pairs, "train a reward model on pairs")                                                \
+  X(ppo, prompts, "learn from a reward model, with a critic")                                      \
+  X(grpo, prompts, "learn from rewards of groups of completions")                                  \
+  X(evaluate, evaluation,                                                                          \
+    "score the validation data with model.path (loss, perplexity, bits per byte, token accuracy)") \
+  X(generate, generation, "let it continue the prompts of generate.prompts")                       \
+  X(tokenizer, vocabulary,                                                                         \
+    "train the tokenizer of data.tokenizer = bpe on data.train, and write tokenizer.json to the run's folder")
 
 #define LLMTRAIN_TASK(name, ...) name,
 enum class Task : uint8_t { LLMTRAIN_TASKS(LLMTRAIN_TASK) };
@@ -33,7 +36,23 @@ inline constexpr auto enum_names<Task> = std::array{LLMTRAIN_TASKS(LLMTRAIN_TASK
 #undef LLMTRAIN_TASK
 
 /// Kinds of samples. Preferences are pairs of documents, or documents with a label.
-enum class TaskSamples : uint8_t { texts, conversations, preferences, prompts, evaluation, generation, vocabulary };
+enum class TaskSamples : uint8_t {
+  texts,
+  conversations,
+  preferences,
+  pairs,
+  prompts,
+  evaluation,
+  generation,
+  vocabulary
+};
+
+#define LLMTRAIN_TASK(name, samples, ...) TaskSamples::samples,
+constexpr TaskSamples samples_of(Task task) {
+  constexpr std::array all = {LLMTRAIN_TASKS(LLMTRAIN_TASK)};
+  return all[static_cast<size_t>(task)];
+}
+#undef LLMTRAIN_TASK
 
 class TaskSet {
  public:
@@ -59,25 +78,27 @@ class TaskSet {
 /// Tasks that have these samples.
 constexpr TaskSet tasks_with(TaskSamples samples) {
   TaskSet tasks{};
-#define LLMTRAIN_TASK(name, kind) \
-  if (samples == TaskSamples::kind) tasks = tasks | TaskSet{Task::name};
-  LLMTRAIN_TASKS(LLMTRAIN_TASK)
-#undef LLMTRAIN_TASK
+  for (size_t t = 0; t < enum_names<Task>.size(); ++t) {
+    const Task task = static_cast<Task>(t);
+    if (samples_of(task) == samples) tasks = tasks | TaskSet{task};
+  }
   return tasks;
 }
 
-inline constexpr TaskSet preference_tasks = tasks_with(TaskSamples::preferences);
+/// Tasks that learn from conversations.
+inline constexpr TaskSet conversation_tasks = tasks_with(TaskSamples::conversations);
+inline constexpr TaskSet preference_tasks = tasks_with(TaskSamples::preferences) | tasks_with(TaskSamples::pairs);
 /// Tasks that learn from rewards of what the model writes.
 inline constexpr TaskSet reinforcement_tasks = tasks_with(TaskSamples::prompts);
 inline constexpr TaskSet training_tasks =
-    tasks_with(TaskSamples::texts) | tasks_with(TaskSamples::conversations) | preference_tasks | reinforcement_tasks;
+    tasks_with(TaskSamples::texts) | conversation_tasks | preference_tasks | reinforcement_tasks;
 /// Tasks that read samples of data.train and data.validation.
 inline constexpr TaskSet sample_tasks = training_tasks | tasks_with(TaskSamples::evaluation);
 inline constexpr TaskSet model_tasks = sample_tasks | tasks_with(TaskSamples::generation);
 /// Tasks that read rows of instruction data (data.format).
-inline constexpr TaskSet instruction_tasks = tasks_with(TaskSamples::conversations) |
-                                             tasks_with(TaskSamples::evaluation) | tasks_with(TaskSamples::generation) |
-                                             preference_tasks | reinforcement_tasks;
+inline constexpr TaskSet instruction_tasks = conversation_tasks | tasks_with(TaskSamples::evaluation) |
+                                             tasks_with(TaskSamples::generation) | preference_tasks |
+                                             reinforcement_tasks;
 /// Tasks that read text.
 inline constexpr TaskSet text_tasks = sample_tasks | tasks_with(TaskSamples::vocabulary);
 inline constexpr TaskSet all_tasks = model_tasks | text_tasks;

@@ -30,15 +30,13 @@ class DifficultyOrder {
   /// Returns draw number `draw` among the `pool` easiest samples of a source: each of them once in a random order, then
   /// again in another one. `level` identifies the pool and so the orders.
   int64_t sample(size_t source, int64_t pool, int64_t level, int64_t draw, uint64_t seed) const;
-  /// The samples of a source, the easiest first; equal ones in their order.
-  const std::vector<int64_t>& easiest_first(size_t source) const { return order_[source].samples; }
-  /// Their difficulties, ascending; infinite for samples without a target, if they are losses.
+  /// Difficulties of a source's samples, ascending; infinite for samples without a target, if they are losses.
   const std::vector<double>& difficulties(size_t source) const { return order_[source].difficulties; }
   size_t sources() const { return order_.size(); }
 
  private:
   struct Order {
-    std::vector<int64_t> samples;  ///< numbers among the samples of all sources
+    std::vector<int64_t> samples;  ///< numbers among the samples of all sources, the easiest first
     std::vector<double> difficulties;
   };
   std::vector<Order> order_;  ///< by source

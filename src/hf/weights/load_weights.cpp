@@ -197,7 +197,7 @@ class Loader {
       const int64_t offset = params_.units()[source.unit].layout.offset(source.param, source.slice);
       const int64_t rows = stored_rows(slice, source);
       for (size_t segment = 0; segment < params_.units()[source.unit].segments.size(); ++segment) {
-        const UnitRange own = params_.owned(source.unit, segment);
+        const UnitRange own = params_.units().owned(source.unit, segment);
         const int64_t begin = std::max(own.begin, offset);
         const int64_t end = std::min(own.end, offset + rows * param.columns);
         if (begin >= end) continue;
@@ -273,7 +273,7 @@ class Loader {
       const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
       std::vector<float> mean;
       for (size_t segment = 0; segment < params_.units()[source.unit].segments.size(); ++segment) {
-        const UnitRange own = params_.owned(source.unit, segment);
+        const UnitRange own = params_.units().owned(source.unit, segment);
         const int64_t end = std::min(own.end, offset + slice.rows * columns);
         for (int64_t at = std::max(own.begin, offset + rows * columns); at < end;) {
           if (mean.empty()) {

@@ -3,10 +3,22 @@
 // MPI_Abort within seconds. The state is process-wide (std::terminate and exit() need it); only Runtime uses it.
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace llmtrain {
+
+// Election of the rank that ends the job: the first that creates a file with the exit code. The others, which the
+// launcher or their own watchdog ends at the same time, then know that the message has been printed. The state is
+// process-wide, and needs no allocation, since memory may be exhausted.
+
+/// Sets the file for claims. Empty path: no file, and every claim is granted.
+void set_claim_file(const std::string& path);
+/// Returns true if this rank is the first.
+bool claim_end(int code);
+/// Exit code of the existing claim.
+std::optional<int> claimed_code();
 
 /// Starts failure handling: after MPI_Init and before MPI_Finalize, on every rank.
 void begin_failure_handling();

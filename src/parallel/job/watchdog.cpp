@@ -2,12 +2,12 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
@@ -16,11 +16,69 @@
 #include <thread>
 
 #include "core/error.hpp"
-#include "parallel/job/end_claim.hpp"
 #include "parallel/job/failure.hpp"
 
 namespace llmtrain {
+
 namespace {
+
+constexpr double slack = 10;      // multiple of the longest work item
+constexpr size_t max_lines = 64;  // maximum of printed ranks that are not at fault
+
+bool reads_files(Section section) {
+  switch (section) {
+    case Section::step:
+    case Section::evaluation:
+    case Section::sampling:
+      return false;
+    default:
+      return true;
+  }
+}
+
+std::string what_happened(const Verdict& verdict) {
+  const std::string who =
+      fmt::format("{} {}", verdict.ranks.size() == 1 ? "rank" : "ranks", fmt::join(verdict.ranks, ", "));
+  const std::string verb = verdict.ranks.size() == 1 ? "is" : "are";
+  switch (verdict.cause) {
+    case Verdict::Cause::gone:
+      return fmt::format("{} {} gone: the process ended without a message", who, verb);
+    case Verdict::Cause::silent:
+      return fmt::format("{} {} lost: no heartbeat for {:.0f} s", who, verb, verdict.seconds);
+    case Verdict::Cause::stuck:
+      return fmt::format("{} {} stuck: no progress for {:.0f} s", who, verb, verdict.seconds);
+    case Verdict::Cause::no_file_system:
+      return fmt::format("the run's file system has not answered {} for {:.0f} s", who, verdict.seconds);
+    case Verdict::Cause::nobody_moves:
+      break;
+  }
+  return fmt::format("all ranks have waited for each other for {:.0f} s, {} behind the others", verdict.seconds, who);
+}
+
+std::string line_of(size_t rank, const ObservedRank& seen, bool at_fault) {
+  std::string text = fmt::format("  rank {}", rank);
+  if (!seen.status) {
+    text += ": its state is unknown";
+  } else {
+    text += fmt::format(" on {}, process {}: {}", seen.status->process.host, seen.status->process.pid,
+                        describe(*seen.status));
+    text += fmt::format("; last heartbeat {:.1f} s ago", seen.silent);
+  }
+  if (seen.process == ProcessState::gone) text += "; the process is gone";
+  if (seen.process == ProcessState::stopped) text += "; the process is stopped (SIGSTOP, or a debugger)";
+  return text + (at_fault ? "   <==\n" : "\n");
+}
+
+/// If all wait, the stuck ranks are those in the oldest collective, provided that others have passed it.
+std::vector<int> behind(const std::vector<ObservedRank>& ranks) {
+  int64_t least = INT64_MAX;
+  for (const ObservedRank& rank : ranks) least = std::min(least, rank.status->sequence);
+  std::vector<int> found;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    if (ranks[r].status->sequence == least) found.push_back(static_cast<int>(r));
+  }
+  return found;
+}
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
@@ -104,6 +162,52 @@ class LaneWatch {
 };
 
 }  // namespace
+
+double deadline_of(Section section, bool in_file_call, double longest, const WatchdogLimits& limits) {
+  const double given =
+      in_file_call || reads_files(section) ? std::max(limits.io_stuck_after, limits.stuck_after) : limits.stuck_after;
+  return std::max(given, slack * longest);
+}
+
+std::optional<Verdict> find_verdict(const std::vector<ObservedRank>& ranks, int own, const WatchdogLimits& limits) {
+  Verdict gone{Verdict::Cause::gone, {}, 0}, silent{Verdict::Cause::silent, {}, 0};
+  bool all_wait = ranks.size() > 1;
+  double shortest_wait = 1e300;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    const ObservedRank& seen = ranks[r];
+    const bool waits = seen.status && seen.status->in_collective;
+    all_wait = all_wait && waits;
+    if (waits) shortest_wait = std::min(shortest_wait, std::min(seen.status->idle, seen.status->since));
+    if (static_cast<int>(r) == own) continue;
+    if (seen.process == ProcessState::gone) {
+      gone.ranks.push_back(static_cast<int>(r));
+    } else if (seen.silent >= limits.lost_after) {
+      silent.ranks.push_back(static_cast<int>(r));
+      silent.seconds = std::max(silent.seconds, seen.silent);
+    }
+  }
+  if (!gone.ranks.empty()) return gone;
+  if (!silent.ranks.empty()) return silent;
+  if (all_wait && shortest_wait >= std::max(limits.io_stuck_after, limits.stuck_after)) {
+    return Verdict{Verdict::Cause::nobody_moves, behind(ranks), shortest_wait};
+  }
+  return std::nullopt;
+}
+
+std::string report(const Verdict& verdict, const std::vector<ObservedRank>& ranks) {
+  std::string text = fmt::format("llmtrain: {}. State of the ranks:\n", what_happened(verdict));
+  size_t lines = 0, left_out = 0;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    const bool at_fault = std::ranges::find(verdict.ranks, static_cast<int>(r)) != verdict.ranks.end();
+    if (!at_fault && ++lines > max_lines) {
+      ++left_out;
+      continue;
+    }
+    text += line_of(r, ranks[r], at_fault);
+  }
+  if (left_out > 0) text += fmt::format("  and {} more, without visible problems\n", left_out);
+  return text + "llmtrain: the job ends (exit code 76); the same command resumes from the newest checkpoint\n";
+}
 
 struct Watchdog::State {
   State(const WatchOptions& options_in, int rank_in, int size_in)

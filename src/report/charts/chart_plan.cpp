@@ -1,5 +1,8 @@
 #include "report/charts/chart_plan.hpp"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -8,6 +11,7 @@
 
 #include "core/find_entry.hpp"
 #include "report/charts/metric_info.hpp"
+#include "report/html_text.hpp"
 
 namespace llmtrain {
 namespace {
@@ -219,6 +223,16 @@ MetricSeries reduced_curve(const MetricSeries& series, size_t buckets) {
   }
   keep(count - 1);
   return reduced;
+}
+
+std::string curve_json(const MetricSeries& series, size_t buckets, size_t from) {
+  const auto begin = static_cast<std::ptrdiff_t>(from);
+  const MetricSeries rest{{series.steps.begin() + begin, series.steps.end()},
+                          {series.values.begin() + begin, series.values.end()}};
+  const MetricSeries curve = reduced_curve(rest, buckets);
+  std::string values;
+  for (const double value : curve.values) values += (values.empty() ? "" : ",") + json_number(value);
+  return fmt::format("[[{}],[{}]]", fmt::join(curve.steps, ","), values);
 }
 
 }  // namespace llmtrain

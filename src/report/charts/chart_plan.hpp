@@ -1,7 +1,6 @@
 #pragma once
 // Choice of the charts that show the metrics of one or several runs.
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -35,5 +34,7 @@ size_t buckets_of_plots(const std::vector<Chart>& charts);
 /// Part of a curve for a plot: at most 4 * `buckets` + 2 points, among them the first, the last and the lowest and
 /// highest of every bucket of neighbours; and of a gap in a bucket one NaN.
 MetricSeries reduced_curve(const MetricSeries& series, size_t buckets);
+/// JSON of the reduced points from number `from` on, [[steps], [values]]; null for a value that is not finite.
+std::string curve_json(const MetricSeries& series, size_t buckets, size_t from = 0);
 
 }  // namespace llmtrain

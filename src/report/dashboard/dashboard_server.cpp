@@ -1,26 +1,176 @@
 #include "report/dashboard/dashboard_server.hpp"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <microhttpd.h>
+#include <netdb.h>
+#include <netinet/in.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
+#include <condition_variable>
+#include <cstring>
 #include <map>
+#include <mutex>
+#include <thread>
 #include <utility>
 
+#include "core/child_process.hpp"
 #include "core/error.hpp"
 #include "core/machine.hpp"
 #include "report/assets.hpp"
-#include "report/dashboard/connection_deadlines.hpp"
 #include "report/dashboard/event_hub.hpp"
-#include "report/dashboard/listen_socket.hpp"
 #include "report/dashboard/request_guard.hpp"
 
 namespace llmtrain {
 
 namespace {
+
+/// A socket that listens at an address of this machine.
+class ListenSocket {
+ public:
+  /// `address`: a number (IPv4 or IPv6) or a name; `port`: 0 for any that is free. Throws UserError(cannot_create).
+  ListenSocket(const std::string& address, int port);
+
+  /// Returns the socket's number. The caller closes it.
+  int release() { return socket_.release(); }
+  int port() const { return port_; }
+  bool is_loopback() const { return loopback_; }
+  bool is_ipv6() const { return ipv6_; }
+  /// Address as a URL has it: "127.0.0.1", "[::1]".
+  const std::string& host() const { return host_; }
+  /// True if it listens at all addresses of the machine.
+  bool is_any() const { return any_; }
+
+ private:
+  void describe();
+
+  Descriptor socket_;
+  int port_ = 0;
+  bool loopback_ = false, ipv6_ = false, any_ = false;
+  std::string host_;
+};
+
+constexpr int waiting_connections = 128;
+
+[[noreturn]] void refuse(const std::string& address, int port, const std::string& why) {
+  throw UserError(ExitCode::cannot_create, fmt::format("port {} of {}: {}", port, address, why));
+}
+
+std::string reason_of(int error) {
+  if (error == EADDRINUSE) return "another program uses it: choose another port, or 0 for any that is free";
+  if (error == EADDRNOTAVAIL) return "this machine does not have the address: give one of its own, or 0.0.0.0 for all";
+  if (error == EACCES) return "ports below 1024 are the system's: choose another port";
+  return std::strerror(error);
+}
+
+ListenSocket::ListenSocket(const std::string& address, int port) {
+  addrinfo wanted{}, *found = nullptr;
+  wanted.ai_socktype = SOCK_STREAM;
+  wanted.ai_flags = AI_PASSIVE;
+  const int unknown = ::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &wanted, &found);
+  if (unknown != 0) refuse(address, port, fmt::format("no such address: {}", ::gai_strerror(unknown)));
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, &::freeaddrinfo);
+  socket_.reset(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int yes = 1;  // a port that an ended server has left is free at once
+  const bool listens = socket_.open() &&
+                       ::setsockopt(socket_.number(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) == 0 &&
+                       ::bind(socket_.number(), found->ai_addr, found->ai_addrlen) == 0 &&
+                       ::listen(socket_.number(), waiting_connections) == 0;
+  if (!listens) refuse(address, port, reason_of(errno));
+  describe();
+}
+
+void ListenSocket::describe() {
+  sockaddr_storage bound{};
+  socklen_t size = sizeof(bound);
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  if (::getsockname(socket_.number(), reinterpret_cast<sockaddr*>(&bound), &size) != 0)
+    throw Error("no name of a socket");
+  ipv6_ = bound.ss_family == AF_INET6;
+  if (ipv6_) {
+    sockaddr_in6 address{};
+    std::memcpy(&address, &bound, sizeof(address));
+    ::inet_ntop(AF_INET6, &address.sin6_addr, text.data(), text.size());
+    loopback_ = IN6_IS_ADDR_LOOPBACK(&address.sin6_addr) != 0;
+    any_ = IN6_IS_ADDR_UNSPECIFIED(&address.sin6_addr) != 0;
+    port_ = ntohs(address.sin6_port);
+    host_ = fmt::format("[{}]", text.data());
+  } else {
+    sockaddr_in address{};
+    std::memcpy(&address, &bound, sizeof(address));
+    ::inet_ntop(AF_INET, &address.sin_addr, text.data(), text.size());
+    loopback_ = (ntohl(address.sin_addr.s_addr) >> 24) == IN_LOOPBACKNET;
+    any_ = address.sin_addr.s_addr == htonl(INADDR_ANY);
+    port_ = ntohs(address.sin_port);
+    host_ = text.data();
+  }
+}
+
+/// Ends connections that take too long to send a request or to take an answer, however steadily they drip.
+class ConnectionDeadlines {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  ConnectionDeadlines() : thread_([this] { work(); }) {}
+  ~ConnectionDeadlines();
+  ConnectionDeadlines(const ConnectionDeadlines&) = delete;
+  ConnectionDeadlines& operator=(const ConnectionDeadlines&) = delete;
+
+  /// Sets or replaces the deadline of a socket, which the caller forgets before it closes it.
+  void set(int socket, Clock::duration patience);
+  void forget(int socket);
+
+ private:
+  void work();
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::map<int, Clock::time_point> deadlines_;  ///< by socket
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+ConnectionDeadlines::~ConnectionDeadlines() {
+  {
+    const std::scoped_lock lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+void ConnectionDeadlines::set(int socket, Clock::duration patience) {
+  const std::scoped_lock lock(mutex_);
+  deadlines_[socket] = Clock::now() + patience;
+  if (deadlines_.size() == 1) wake_.notify_all();
+}
+
+void ConnectionDeadlines::forget(int socket) {
+  const std::scoped_lock lock(mutex_);
+  deadlines_.erase(socket);
+}
+
+void ConnectionDeadlines::work() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    if (deadlines_.empty()) {
+      wake_.wait(lock);
+    } else {
+      wake_.wait_for(lock, std::chrono::milliseconds(500));
+    }
+    const Clock::time_point now = Clock::now();
+    for (auto& [socket, deadline] : deadlines_) {
+      if (deadline > now) continue;
+      ::shutdown(socket, SHUT_RDWR);  // the server sees the end, and closes it
+      deadline = Clock::time_point::max();
+    }
+  }
+}
 
 constexpr size_t connection_memory = size_t{16} << 10;  ///< bytes of a request's head, at most
 constexpr size_t max_target = 2048;                     ///< bytes of the request line's target
@@ -65,16 +215,6 @@ std::string_view argument(MHD_Connection* connection, const char* name) {
 int socket_of(MHD_Connection* connection) {
   return MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
 }
-
-class Connection final : public PausableConnection {
- public:
-  explicit Connection(MHD_Connection* connection) : connection_(connection) {}
-  void pause() override { MHD_suspend_connection(connection_); }
-  void resume() override { MHD_resume_connection(connection_); }
-
- private:
-  MHD_Connection* connection_;
-};
 
 /// Body of a stream of events.
 struct Stream {
@@ -200,8 +340,8 @@ MHD_Result DashboardServer::State::stream_events(MHD_Connection* connection, boo
   deadlines.forget(socket_of(connection));
   auto stream = std::make_unique<Stream>();
   stream->hub = &hub;
-  stream->watcher = hub.add(std::make_unique<Connection>(connection), parse_followed(argument(connection, "runs")),
-                            header(connection, "Last-Event-ID"));
+  stream->watcher =
+      hub.add(connection, parse_followed(argument(connection, "runs")), header(connection, "Last-Event-ID"));
   Response response(
       MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, stream_block, &read_stream, stream.get(), &end_stream),
       &MHD_destroy_response);

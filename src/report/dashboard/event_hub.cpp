@@ -1,6 +1,7 @@
 #include "report/dashboard/event_hub.hpp"
 
 #include <fmt/format.h>
+#include <microhttpd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -20,7 +21,7 @@ constexpr std::chrono::seconds keep_alive{15};  ///< after which a silent stream
 }  // namespace
 
 struct EventHub::Watcher {
-  std::unique_ptr<PausableConnection> connection;
+  MHD_Connection* connection;
   std::vector<size_t> followed;
   uint64_t since = 0;
   std::shared_ptr<const std::string> frame;  ///< null: all is sent
@@ -40,7 +41,7 @@ void EventHub::stop() {
     const std::scoped_lock lock(mutex_);
     stopping_ = true;
     for (const auto& watcher : watchers_) {
-      if (watcher->paused) watcher->connection->resume();
+      if (watcher->paused) MHD_resume_connection(watcher->connection);
       watcher->paused = false;
     }
   }
@@ -48,10 +49,10 @@ void EventHub::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-std::shared_ptr<EventHub::Watcher> EventHub::add(std::unique_ptr<PausableConnection> connection,
-                                                 std::vector<size_t> followed, std::string_view last_event) {
+std::shared_ptr<EventHub::Watcher> EventHub::add(MHD_Connection* connection, std::vector<size_t> followed,
+                                                 std::string_view last_event) {
   auto watcher = std::make_shared<Watcher>();
-  watcher->connection = std::move(connection);
+  watcher->connection = connection;
   watcher->followed = std::move(followed);
   if (last_event.starts_with(epoch_ + "-")) {
     last_event.remove_prefix(epoch_.size() + 1);
@@ -75,7 +76,7 @@ ssize_t EventHub::read(Watcher& watcher, char* bytes, size_t size) {
   if (stopping_) return -1;
   if (watcher.frame == nullptr) {
     watcher.paused = true;
-    watcher.connection->pause();
+    MHD_suspend_connection(watcher.connection);
     if (watcher.fresh) {
       watcher.fresh = false;
       fresh_ = true;
@@ -144,7 +145,7 @@ void EventHub::send_events(std::unique_lock<std::mutex>& lock) {
     watcher.since = board_.version();
     watcher.last_frame = now;
     watcher.paused = false;
-    watcher.connection->resume();
+    MHD_resume_connection(watcher.connection);
   }
 }
 

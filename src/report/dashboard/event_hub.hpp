@@ -6,7 +6,6 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -16,15 +15,9 @@
 
 #include "report/dashboard/run_board.hpp"
 
-namespace llmtrain {
+struct MHD_Connection;
 
-/// A connection, as the hub pauses and resumes it. Both are called with the hub's lock held.
-class PausableConnection {
- public:
-  virtual ~PausableConnection() = default;
-  virtual void pause() = 0;
-  virtual void resume() = 0;
-};
+namespace llmtrain {
 
 class EventHub {
  public:
@@ -38,8 +31,7 @@ class EventHub {
 
   /// `followed`: numbers of runs, as in RunBoard::events(). `last_event`: what the browser sends as Last-Event-ID, or
   /// "".
-  std::shared_ptr<Watcher> add(std::unique_ptr<PausableConnection> connection, std::vector<size_t> followed,
-                               std::string_view last_event);
+  std::shared_ptr<Watcher> add(MHD_Connection* connection, std::vector<size_t> followed, std::string_view last_event);
   void remove(const std::shared_ptr<Watcher>& watcher);
   /// Copies up to `size` bytes and returns how many; 0: the connection is paused until there are more; -1: the hub
   /// stops.

@@ -3,13 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <utility>
+#include <filesystem>
+#include <fstream>
 
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
-#include "report/dashboard/rank_states.hpp"
+#include "parallel/job/rank_status.hpp"
+#include "report/charts/chart_plan.hpp"
 
 namespace llmtrain {
 
@@ -22,7 +25,8 @@ constexpr uint64_t calls_between_searches = 2;  ///< for new runs, which are lis
 constexpr size_t log_lines = 80;
 constexpr size_t max_samples = 8;
 constexpr size_t max_sample_bytes = 4000;
-constexpr size_t max_first_points = 4000;  ///< of a series that is sent as a whole
+constexpr size_t series_buckets = 1000;  ///< of a series that is sent as a whole
+constexpr size_t max_ranks = 256;
 
 /// One line, whatever bytes the texts have.
 std::string dump(const ordered_json& json) { return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace); }
@@ -88,6 +92,33 @@ ordered_json row_of(const RunReader& run, size_t number) {
   return row;
 }
 
+/// Last states that the ranks wrote about themselves in the run's folder `status`, in the order of their numbers; none
+/// while no job runs. "silent": minutes since then.
+ordered_json rank_states(const std::filesystem::path& folder) {
+  ordered_json states = ordered_json::array();
+  for (size_t rank = 0; rank < max_ranks; ++rank) {
+    const std::filesystem::path path = folder / "status" / fmt::format("rank-{:05}", rank);
+    std::error_code error;
+    if (std::filesystem::is_symlink(path, error)) continue;  // it could lead out of the run
+    std::ifstream file(path, std::ios::binary);
+    if (!file) break;
+    std::string text(4 * status_bytes, '\0');
+    file.read(text.data(), static_cast<std::streamsize>(text.size()));
+    text.resize(static_cast<size_t>(file.gcount()));
+    const std::optional<RankStatus> status = parse_status(text);
+    if (!status) continue;  // it is being written
+    const auto now = std::filesystem::file_time_type::clock::now();
+    const auto written = std::filesystem::last_write_time(path, error);
+    const auto age = std::chrono::duration_cast<std::chrono::minutes>(error ? now - now : now - written);
+    states.push_back({{"rank", status->rank},
+                      {"host", status->process.host},
+                      {"step", status->step},
+                      {"doing", describe(*status)},
+                      {"silent", std::max<int64_t>(0, age.count())}});
+  }
+  return states;
+}
+
 std::string detail_of(const RunReader& run, size_t number) {
   ordered_json detail = ordered_json::object();
   detail["run"] = number;
@@ -99,58 +130,8 @@ std::string detail_of(const RunReader& run, size_t number) {
                                  {"prompt", samples[i].prompt.substr(0, max_sample_bytes)},
                                  {"text", samples[i].text.substr(0, max_sample_bytes)}});
   }
-  detail["ranks"] = ordered_json::array();
-  for (const RankState& rank : read_rank_states(run.folder())) {
-    detail["ranks"].push_back({{"rank", rank.rank},
-                               {"host", rank.host},
-                               {"step", rank.step},
-                               {"doing", rank.doing},
-                               {"silent", rank.silent}});
-  }
+  detail["ranks"] = rank_states(run.folder());
   return dump(detail);
-}
-
-/// Numbers of the points that show a series from `from` on: all, or the least and the greatest of equal parts.
-std::vector<size_t> shown_points(const MetricSeries& series, size_t from) {
-  const size_t n = series.values.size() - from;
-  std::vector<size_t> points;
-  if (n <= max_first_points) {
-    for (size_t i = from; i < series.values.size(); ++i) points.push_back(i);
-    return points;
-  }
-  const size_t parts = max_first_points / 2;
-  points.push_back(from);
-  for (size_t part = 0; part < parts; ++part) {
-    const size_t begin = from + n * part / parts, end = from + n * (part + 1) / parts;
-    size_t low = begin, high = begin;
-    for (size_t i = begin; i < end; ++i) {
-      if (!(series.values[i] >= series.values[low])) low = i;  // a value that is not finite is shown, too
-      if (series.values[i] > series.values[high]) high = i;
-    }
-    for (const size_t i : {std::min(low, high), std::max(low, high)}) {
-      if (i != points.back()) points.push_back(i);
-    }
-  }
-  if (points.back() != series.values.size() - 1) points.push_back(series.values.size() - 1);
-  return points;
-}
-
-void append_points(const MetricSeries& series, size_t from, std::string& out) {
-  const std::vector<size_t> points = shown_points(series, from);
-  auto end = std::back_inserter(out);
-  out += "[[";
-  for (size_t i = 0; i < points.size(); ++i) fmt::format_to(end, "{}{}", i > 0 ? "," : "", series.steps[points[i]]);
-  out += "],[";
-  for (size_t i = 0; i < points.size(); ++i) {
-    const double value = series.values[points[i]];
-    if (i > 0) out += ',';
-    if (std::isfinite(value)) {
-      fmt::format_to(end, "{:.8g}", value);
-    } else {
-      out += "null";
-    }
-  }
-  out += "]]";
 }
 
 }  // namespace
@@ -249,7 +230,7 @@ void RunBoard::append_series(const Run& run, size_t number, uint64_t since, std:
     const MetricSeries& values = run.reader.metrics().at(name);
     if (from >= values.steps.size()) continue;
     series += fmt::format("{}{}:", series.empty() ? "" : ",", dump(name));
-    append_points(values, from, series);
+    series += curve_json(values, series_buckets, from);
   }
   if (series.empty() && !reset) return;
   ordered_json marks = ordered_json::array();

@@ -10,7 +10,6 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "core/error.hpp"
 #include "core/files/json_node.hpp"
 #include "core/files/json_reader.hpp"
 #include "core/find_entry.hpp"

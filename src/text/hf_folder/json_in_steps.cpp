@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "core/deck/suggestion.hpp"
-#include "core/error.hpp"
 #include "text/hf_folder/base64.hpp"
 #include "text/hf_folder/json_in.hpp"
 #include "text/sentencepiece/charsmap.hpp"

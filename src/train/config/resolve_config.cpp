@@ -10,6 +10,7 @@
 #include <sstream>
 #include <utility>
 
+#include "config/run_facts.hpp"
 #include "core/deck/suggestion.hpp"
 #include "data/dataset.hpp"
 #include "methods/method.hpp"
@@ -66,9 +67,9 @@ void mark_unused(DeckLoader& deck, const DeckKeys& keys, std::string_view sectio
 }
 
 constexpr const char* trained_in_full =
-    "needs run.finetuning = lora: the steps of an optimizer are smaller than the distance of two codes, so that a "
-    "matrix "
-    "in 4 or 8 bits would not move; adapters in the compute type are trained beside it";
+    "needs run.finetuning = lora: optimizer steps are smaller than the distance between two codes, so a matrix in 4 or "
+    "8 "
+    "bits would not change; train adapters";
 
 /// `folders`: null for a recorded deck, which has the properties of its adapters.
 void resolve_finetuning(DeckLoader& deck, const DeckKeys& keys, Config& config, const TaskRules& task,
@@ -116,8 +117,8 @@ int64_t examine_files(DeckLoader& deck, const Config& config, const SampleRules&
   if (!deck.sound({"data.train", "data.validation", "data.tokenizer", "data.document_separator", "data.format",
                    "data.columns"}))
     return 0;
-  if (config.data.train.empty() && config.data.validation.empty()) return 0;  // reported as missing elsewhere
-  const bool alone = rules.train != config.data.train;                        // validation files replace training files
+  if (config.data.train.empty() && config.data.validation.empty()) return 0;       // reported as missing elsewhere
+  const bool alone = rules.validation.empty() && !config.data.validation.empty();  // they replace the training files
   const DataFacts facts = check_data_files(rules, [&](std::string_view key, const UserError& error) {
     const bool reported = !deck.given(key) && !deck.sound({"model.path"});  // its folder has the tokenizer, too
     if (key == "data.tokenizer" && reported) return;
@@ -277,9 +278,10 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
   }
   if (files == DeckFiles::examine && loaded) examine_weights(deck, config);
   deck.finish();
-  if (config.model.vocab_size == 0 && vocabulary > 0) config.set_vocab_size(vocabulary);
   config.notes = deck.notes();
-  return config;
+  RunFacts facts(config);
+  if (facts.vocabulary == 0) facts.vocabulary = vocabulary;
+  return with_facts(std::move(config), facts);
 }
 
 }  // namespace llmtrain

@@ -89,9 +89,10 @@ void check_host_memory(int64_t bytes, Communicator& communicator) {
   });
 }
 
-void reserve_disk(ParamStore& params, const std::string& folder, const std::string& where, Communicator& communicator) {
+void reserve_disk(OffloadStore& store, const std::string& folder, const std::string& where,
+                  Communicator& communicator) {
   // The ranks of a node share its disk: they report one error, with the sum.
-  const std::string host = host_name(), own = fmt::format("{} {}", params.offload().disk_bytes(), host);
+  const std::string host = host_name(), own = fmt::format("{} {}", store.disk_bytes(), host);
   int64_t of_node = 0;
   for (const std::string& other : communicator.gather_all(own)) {
     std::istringstream text(other);
@@ -104,7 +105,7 @@ void reserve_disk(ParamStore& params, const std::string& folder, const std::stri
   throw_on_all_ranks(communicator, [&] { check_offload_folder(folder, of_node, place); });
   throw_on_all_ranks(communicator, [&] {
     try {
-      params.reserve_disk();
+      store.reserve_disk();
     } catch (const UserError& error) {  // failures that could not be checked before
       throw UserError(error.code(), place + ": " + error.what());
     }

@@ -35,6 +35,6 @@ bool fits_plan(const Arena& plan, const MemoryLimits& limits, Communicator& comm
 void check_host_memory(int64_t bytes, Communicator& communicator);
 /// Creates this rank's file in parallel.offload_path; without it the start of training does. `where`: place of that key
 /// in the deck. Collective.
-void reserve_disk(ParamStore& params, const std::string& folder, const std::string& where, Communicator& communicator);
+void reserve_disk(OffloadStore& store, const std::string& folder, const std::string& where, Communicator& communicator);
 
 }  // namespace llmtrain

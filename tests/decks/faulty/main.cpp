@@ -45,7 +45,7 @@ std::vector<Fault>& faults() {
 void change_gradient(ParamStore& params, float value, Stream& stream) {
   for (int unit = 0; unit < params.units().size(); ++unit) {
     const ParamStore::Shard shard = params.shard(unit, 0);
-    const UnitRange own = params.owned(unit, 0);
+    const UnitRange own = params.units().owned(unit, 0);
     if (own.begin == own.end) continue;
     copy_to_device(shard.gradient.as<float>() + (own.begin - shard.begin), &value, sizeof value, stream);
     return;

@@ -1,9 +1,10 @@
-"""Writes terms.json: losses with z-loss, label smoothing and an entropy bonus, and their gradients, by torch in fp64.
+"""Writes terms.json: losses with z-loss, label smoothing and an entropy bonus, and the loss of dynamic fine-tuning, and
+their gradients, by torch in fp64.
 
     python make_term_goldens.py
 
 Each case: coefficients; the terms' weighted means over the tokens with a target; the gradient of the loss with respect
-to the logits.
+to the logits. The loss of dynamic fine-tuning is written as in TRL 1.16.0 (trl/trainer/sft_trainer.py).
 """
 
 import json
@@ -18,6 +19,16 @@ CASES = [(0, 0.1, 0), (0.01, 0, 0), (0, 0, 0.05), (0.003, 0.2, 0.02)]
 
 def rounded(tensor):
     return [float(f"{x:.9g}") for x in tensor.flatten().tolist()]
+
+
+def dynamic(logits, targets):
+    """The mean over the tokens with a target of -p log p, where p is a constant, and its gradient."""
+    x = logits.clone().requires_grad_()
+    counted = targets != IGNORED
+    log_probs = torch.log_softmax(x[counted], -1).gather(-1, targets[counted][:, None]).squeeze(-1)
+    loss = (-log_probs * log_probs.exp().detach()).mean()
+    loss.backward()
+    return {"values": {"loss": loss.item(), "cross_entropy": -log_probs.mean().item()}, "gradient": rounded(x.grad)}
 
 
 def main():
@@ -39,7 +50,8 @@ def main():
                                  "label_smoothing": (smoothed - plain).item(), "entropy": entropy.item()},
                       "gradient": rounded(x.grad)})
     golden = {"made_by": f"torch {torch.__version__}", "rows": ROWS, "vocabulary": VOCABULARY,
-              "logits": rounded(logits), "targets": targets.tolist(), "cases": cases}
+              "logits": rounded(logits), "targets": targets.tolist(), "cases": cases,
+              "dynamic": dynamic(logits, targets)}
     (pathlib.Path(__file__).parent / "terms.json").write_text(json.dumps(golden) + "\n")
 
 

@@ -134,6 +134,7 @@ def main():
     cases = {
         "messages": train(messages, tokenizer, assistant_only_loss=True),
         "completions": train(completions, tokenizer),
+        "dft": train(messages, tokenizer, assistant_only_loss=True, loss_type="dft"),
         "freeze_last_2": train(messages, tokenizer, layers(2, 3), assistant_only_loss=True),
         "freeze_first_1": train(messages, tokenizer, layers(0), assistant_only_loss=True),
         "freeze_mlp_and_norm": train(messages, tokenizer, assistant_only_loss=True, trainable=lambda name: name == "model.norm.weight"

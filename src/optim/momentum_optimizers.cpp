@@ -1,10 +1,9 @@
-#pragma once
-// Optimizers whose state is a momentum, or nothing: kernels/momentum_update.hpp.
-
+// Optimizers whose state is a momentum, or nothing: Lion, and stochastic gradient descent.
 #include "kernels/momentum_update.hpp"
 #include "optim/element_optimizer.hpp"
 
 namespace llmtrain {
+namespace {
 
 template <class Step>
 class MomentumOptimizer : public ElementOptimizer {
@@ -26,5 +25,19 @@ class MomentumOptimizer : public ElementOptimizer {
   double weight_decay_;
   bool has_momentum_;
 };
+
+}  // namespace
+
+/// Lion (Chen et al. 2023), in the order of operations of lion-pytorch and bitsandbytes.
+std::unique_ptr<Optimizer> make_lion(const OptimizerConfig& config) {
+  const LionStep step{.beta1 = config.beta1, .beta2 = config.beta2};
+  return std::make_unique<MomentumOptimizer<LionStep>>(step, config.weight_decay, true);
+}
+
+/// Stochastic gradient descent with momentum (Sutskever et al. 2013), in torch's order of operations.
+std::unique_ptr<Optimizer> make_sgd(const OptimizerConfig& config) {
+  const SgdStep step{.momentum = config.momentum, .nesterov = config.nesterov};
+  return std::make_unique<MomentumOptimizer<SgdStep>>(step, config.weight_decay, config.momentum != 0);
+}
 
 }  // namespace llmtrain

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "core/profile.hpp"
 #include "kernels/attention_checks.hpp"
 #include "kernels/host/attention/attention_run.hpp"
 #include "kernels/host/attention/attention_short_run.hpp"
@@ -346,6 +347,15 @@ void attention_cached(const Tensor& out, const Tensor& qkv, const Tensor& cache,
                       const AttentionShape& s, ProductRole /*role*/, Stream&) {
   check_cache(cache, qkv, batch, s);
   check_cached_output(out, qkv, s);
+  const ProfileSpan span("attention_cached", [&] {
+    double keys = 0;  // that all queries see
+    for (int64_t row = 0; row < batch.tokens; ++row) {
+      const int64_t seen = batch.positions.as<int32_t>()[row] + int64_t{1};
+      keys += static_cast<double>(s.window > 0 ? std::min(seen, s.window) : seen);
+    }
+    const auto row_bytes = static_cast<double>(cache.dim(2) * static_cast<int64_t>(size_of(cache.dtype)));
+    return Work{4 * keys * static_cast<double>(s.heads * s.head_dim), keys * row_bytes};
+  });
   const std::vector<CachedItem> items = cached_items(cache, batch, s);
   dispatch_operands(qkv.dtype, [&]<class S, class P>(S*, P*) {
     const CachedPass<S, P> pass(out, qkv, cache, s, items);

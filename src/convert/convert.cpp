@@ -8,7 +8,6 @@
 #include "convert/draft.hpp"
 #include "convert/flatten.hpp"
 #include "convert/resolve.hpp"
-#include "convert/write_draft.hpp"
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"

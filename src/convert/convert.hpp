@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "convert/conversion.hpp"
+#include "convert/draft.hpp"
 #include "core/deck/deck.hpp"
 
 namespace llmtrain::convert {

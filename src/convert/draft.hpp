@@ -13,6 +13,28 @@
 
 namespace llmtrain::convert {
 
+/// Result for one key of the settings.
+struct Finding {
+  std::string file;
+  int line;
+  std::string key;
+  Effect effect;
+  std::string text;  ///< deck keys with their values, the reason, what to do instead, or the nearest known key
+};
+
+struct Conversion {
+  const System* system;
+  std::string deck;
+  std::vector<Finding> findings;     ///< one for each key, in the order of the files
+  std::vector<std::string> remarks;  ///< sentences about the deck as a whole
+  std::vector<std::string> needs;    ///< "section.key: what to give": required keys that the settings cannot tell
+
+  size_t count(Effect effect) const;
+};
+
+/// Most GPUs, passes or sequences in one number of the settings.
+inline constexpr int64_t max_batch = 1 << 20;
+
 class Draft {
  public:
   /// A value with its origin, a comment for the deck.
@@ -90,5 +112,9 @@ class Draft {
   std::map<std::string, Refusal> refusals_;
   std::vector<std::string> remarks_;
 };
+
+/// The deck's text: its keys in the order of the manual, each with its origin; keys that are needed, as comments; and
+/// what was left out.
+std::string write_draft(const Draft& draft, const std::string& title, const Conversion& conversion);
 
 }  // namespace llmtrain::convert

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <filesystem>
 
-#include "convert/conversion.hpp"
+#include "convert/draft.hpp"
 
 namespace llmtrain::convert {
 namespace {

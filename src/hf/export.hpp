@@ -12,7 +12,7 @@
 #include "hf/weights/slice_writer.hpp"
 #include "models/decoder.hpp"
 #include "params/param_store.hpp"
-#include "text/chat/chat_export.hpp"
+#include "text/chat/chat_encoder.hpp"
 #include "text/tokenizer.hpp"
 
 namespace llmtrain {

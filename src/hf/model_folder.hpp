@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/files/folder_handle.hpp"
-#include "hf/weights/safetensors_writer.hpp"
+#include "hf/weights/safetensors.hpp"
 #include "hf/weights/weight_index.hpp"
 #include "text/chat/chat_template.hpp"
 

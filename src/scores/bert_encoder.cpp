@@ -13,7 +13,7 @@
 #include "core/files/json_node.hpp"
 #include "core/parallel_for.hpp"
 #include "hf/model_folder.hpp"
-#include "hf/weights/read_slice.hpp"
+#include "hf/weights/stored_slice.hpp"
 #include "scores/text_encoder.hpp"
 #include "text/load_tokenizer.hpp"
 

@@ -10,7 +10,6 @@
 #include "core/files/folder_handle.hpp"
 #include "data/stream/data_stream.hpp"
 #include "hf/config/config_json.hpp"
-#include "hf/config/read_config.hpp"
 #include "hf/model_folder.hpp"
 #include "hf/weights/load_weights.hpp"
 #include "hf/weights/match_weights.hpp"

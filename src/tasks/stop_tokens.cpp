@@ -4,7 +4,7 @@
 #include "hf/config/config_json.hpp"
 #include "hf/export.hpp"
 #include "parallel/job/runtime.hpp"
-#include "text/chat/chat_export.hpp"
+#include "text/chat/chat_encoder.hpp"
 #include "train/checkpoint_model.hpp"
 
 namespace llmtrain {

@@ -11,7 +11,7 @@
 #include "methods/roles.hpp"
 #include "tasks/score_parts.hpp"
 #include "tasks/stop_tokens.hpp"
-#include "text/chat/chat_export.hpp"
+#include "text/chat/chat_encoder.hpp"
 #include "text/tokens_beyond_embedding.hpp"
 #include "train/checkpoint_model.hpp"
 

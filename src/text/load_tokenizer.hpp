@@ -37,7 +37,7 @@ std::unique_ptr<Tokenizer> with_added_tokens(const Tokenizer& tokenizer, const s
 std::vector<std::string> tokens_known_to(const Tokenizer& tokenizer, const std::vector<std::string>& tokens);
 
 /// Writes the files that a tokenizer was read from, unchanged, into an existing folder, and tokenizer_config.json if
-/// the tokenizer had none; char and bytes get files (plain_files.hpp). If a config.json there could decide the
+/// the tokenizer had none; char and bytes get files (plain_tokenizer_files). If a config.json there could decide the
 /// tokenizer class, tokenizer_config.json gets the class that the tokenizer was read as. Throws UserError(io).
 void save_tokenizer(const Tokenizer& tokenizer, const std::string& folder);
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -101,5 +102,18 @@ std::unique_ptr<Tokenizer> make_char_tokenizer(std::vector<char32_t> code_points
 /// Restores a tokenizer from serialized() text, which can come from an untrusted file. Throws UserError(bad_content) if
 /// it is invalid.
 std::unique_ptr<Tokenizer> make_tokenizer_from(std::string_view serialized);
+
+/// How a text becomes a document.
+struct TokensAround {
+  bool of_tokenizer = true;  ///< what the tokenizer puts around a text, such as BOS
+  bool add_bos = false;      ///< BOS, which the tokenizer must have
+  bool ends = true;          ///< EOS, if there is one; without it a prompt stays open
+};
+
+/// Puts special tokens around the ids of a text of `bytes` bytes; `ranges` are the bytes of its tokens, or null where
+/// `prompt` is 0. A BOS or EOS that the text itself begins or ends with is the only one there, as in TRL. An EOS of the
+/// first `prompt` bytes does not end the text.
+void put_tokens_around(const Tokenizer& tokenizer, const TokensAround& around, size_t bytes, size_t prompt,
+                       std::vector<int32_t>& ids, std::vector<TextRange>* ranges);
 
 }  // namespace llmtrain

@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 
 #include "core/deck/suggestion.hpp"
-#include "corpus/preferences.hpp"
 #include "corpus/questions.hpp"
 #include "corpus/stories.hpp"
 #include "tool/output_file.hpp"

@@ -18,7 +18,7 @@
 #include "data/files/jsonl.hpp"
 #include "generate/generator.hpp"
 #include "generate/stop_texts.hpp"
-#include "text/tokens_around.hpp"
+#include "text/tokenizer.hpp"
 #include "text/tokens_beyond_embedding.hpp"
 #include "tool/loaded_model.hpp"
 #include "tool/tool.hpp"

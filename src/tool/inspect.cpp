@@ -1,25 +1,130 @@
 // llmtool inspect: shows the content of a file.
 
-#include "tool/inspect.hpp"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <filesystem>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <vector>
 
+#include "checkpoint/checkpoint_reader.hpp"
 #include "core/error.hpp"
+#include "core/files/hdf5_handle.hpp"
+#include "core/files/json_reader.hpp"
 #include "core/progress.hpp"
 #include "data/files/token_file.hpp"
+#include "hf/weights/safetensors.hpp"
+#include "metrics/metrics_hdf5.hpp"
 #include "text/tokenizer.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {
+
 namespace {
+
+/// Prints one line: "name value".
+void inspect_line(std::string_view name, const std::string& value) {
+  std::cout << without_controls(fmt::format("{:<18} {}\n", name, value));
+}
+
+constexpr std::array<const char*, 4> tables = {"train", "validation", "system", "ranks"};
+
+bool has_plain_link(hid_t file, const char* name) {
+  H5L_info2_t info;
+  return H5Lexists(file, name, H5P_DEFAULT) > 0 && H5Lget_info2(file, name, &info, H5P_DEFAULT) >= 0 &&
+         info.type == H5L_TYPE_HARD;
+}
+
+/// Skips NaN, such as the loss of a step without a target.
+double least_number(const std::vector<double>& values) {
+  double least = std::numeric_limits<double>::quiet_NaN();
+  for (const double value : values) least = std::fmin(least, value);
+  return least;
+}
+
+void print_table(const MetricsTable& table) {
+  size_t width = 20;
+  for (const MetricsTable::Column& column : table.columns) width = std::max(width, column.name.size());
+  std::cout << fmt::format("/{}\n  {:<{}} {:>8} {:>14} {:>14} {:>14}  {}\n", table.name, "", width, "rows", "first",
+                           "last", "least", "units");
+  for (const MetricsTable::Column& column : table.columns) {
+    const std::vector<double>& values = column.values;
+    const auto text = [&](auto pick) { return values.empty() ? std::string("-") : fmt::format("{:.6g}", pick()); };
+    std::cout << without_controls(fmt::format("  {:<{}} {:>8} {:>14} {:>14} {:>14}  {}\n", column.name, width,
+                                              values.size(), text([&] { return values.front(); }),
+                                              text([&] { return values.back(); }),
+                                              text([&] { return least_number(values); }), column.units));
+  }
+}
+
+/// Returns true if the file is HDF5 with a run's metrics rather than tokens. Main thread only.
+bool is_metrics_file(const std::string& path) {
+  const Hdf5Silence silence;
+  const Hdf5Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
+  return file.valid() && !has_plain_link(file.get(), "tokens") && has_plain_link(file.get(), tables.front());
+}
+
+/// Prints rows, first, last and smallest value and units of every column of a metrics.h5.
+void inspect_metrics(const std::string& path) {
+  std::cout << "metrics            " << without_controls(path) << "\n";
+  for (const char* name : tables) {
+    const MetricsTable table = read_metrics_table(path, name);
+    if (!table.columns.empty()) print_table(table);
+  }
+}
+
+void inspect_safetensors(const std::string& path) {
+  const FileHandle file = FileHandle::open_to_read(path);
+  const SafetensorsHeader header = read_safetensors_header(file);
+  int64_t elements = 0;
+  for (const StoredTensor& tensor : header.tensors) elements += tensor.numel();
+  inspect_line("safetensors", path);
+  inspect_line("bytes", std::to_string(file.size()));
+  inspect_line("elements", fmt::format("{} in {} tensors", elements, header.tensors.size()));
+  for (const auto& [key, value] : header.metadata) {
+    inspect_line("metadata", fmt::format("{}: {}", printable(key), printable(value)));
+  }
+  for (const StoredTensor& tensor : header.tensors) {
+    inspect_line("tensor",
+                 fmt::format("{} {} {}", printable(tensor.name), name_of(tensor.type), shape_text(tensor.shape)));
+  }
+}
+
+/// Prints the manifest of a checkpoint; checks sizes of files, but not contents (llmtool verify does).
+void inspect_checkpoint(const std::string& path) {
+  const Manifest manifest = read_manifest(path);
+  int64_t bytes = 0, parameters = 0;
+  for (const CheckpointFile& file : manifest.all_files()) bytes += file.bytes;
+  for (const TensorSchema& tensor : manifest.schema.tensors) parameters += tensor.elements();
+  inspect_line("checkpoint", path);
+  inspect_line("step", std::to_string(manifest.step));
+  inspect_line("written by", printable(manifest.program));
+  inspect_line("parameters", fmt::format("{} in {} tensors, {} units; fp32 master, m, v", parameters,
+                                         manifest.schema.tensors.size(), manifest.schema.units.size()));
+  inspect_line("files", fmt::format("{} shards in {} files, {} bytes in all", manifest.shards.size(),
+                                    count_files(manifest.shards), bytes));
+  inspect_line("ledger", fmt::format("{} bytes, hash {}", manifest.ledger_bytes, hex(manifest.ledger_hash)));
+  if (!manifest.run.parameters.empty()) inspect_line("parameter hash", printable(manifest.run.parameters));
+  if (!manifest.run.attention.empty()) inspect_line("attention", printable(manifest.run.attention));
+  if (!manifest.run.products.empty()) inspect_line("products", printable(manifest.run.products));
+  for (const auto& [name, count] : manifest.run.counters) inspect_line(printable(name), std::to_string(count));
+  for (const auto& [name, value] : manifest.run.values) inspect_line(printable(name), fmt::format("{}", value));
+  for (const auto& [first, last] : manifest.run.skipped)
+    inspect_line("skipped data", fmt::format("of steps {} to {}", first, last));
+  for (const TensorSchema& tensor : manifest.schema.tensors) {
+    const std::string shape =
+        tensor.columns == 0 ? fmt::format("[{}]", tensor.rows) : fmt::format("[{}, {}]", tensor.rows, tensor.columns);
+    inspect_line("tensor",
+                 fmt::format("{} {}{}", printable(tensor.name), shape, tensor.transposed ? ", transposed" : ""));
+  }
+}
 
 constexpr int64_t piece_tokens = int64_t{1} << 20;
 constexpr int64_t shown_tokens = 60;
@@ -117,10 +222,6 @@ void inspect(const std::string& path) {
 }
 
 }  // namespace
-
-void inspect_line(std::string_view name, const std::string& value) {
-  std::cout << without_controls(fmt::format("{:<18} {}\n", name, value));
-}
 
 Subcommand add_inspect(CLI::App& program) {
   CLI::App* app = program.add_subcommand(

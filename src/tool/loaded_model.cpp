@@ -6,7 +6,7 @@
 #include "core/files/folder_handle.hpp"
 #include "hf/adapters/adapter_files.hpp"
 #include "hf/adapters/saved_tables.hpp"
-#include "hf/config/read_config.hpp"
+#include "hf/config/config_json.hpp"
 #include "hf/model_folder.hpp"
 #include "hf/weights/load_weights.hpp"
 #include "kernels/matmul.hpp"

@@ -17,7 +17,7 @@
 #include "core/files/json_reader.hpp"
 #include "core/utf8.hpp"
 #include "data/tokenize/open_tokenizer.hpp"
-#include "text/encode_stream.hpp"
+#include "text/text_stream.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {

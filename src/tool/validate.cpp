@@ -11,7 +11,6 @@
 
 #include "core/error.hpp"
 #include "data/files/input_kind.hpp"
-#include "data/quality/conversation_report.hpp"
 #include "data/quality/data_report.hpp"
 #include "data/tokenize/open_tokenizer.hpp"
 #include "parallel/job/launcher.hpp"

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "corpus/preferences.hpp"
 #include "corpus/questions.hpp"
 #include "corpus/word_ngram.hpp"
 

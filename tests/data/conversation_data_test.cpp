@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "data/files/input_kind.hpp"
-#include "data/quality/conversation_report.hpp"
+#include "data/quality/data_report.hpp"
 #include "dataset_fixture.hpp"
 #include "memory_tokens.hpp"
 

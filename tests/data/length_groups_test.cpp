@@ -1,7 +1,5 @@
 // Steps of samples of equal length, and micro-batches by tokens.
 
-#include "data/stream/length_groups.hpp"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +7,7 @@
 #include <numeric>
 #include <random>
 
+#include "data/stream/packing.hpp"
 #include "data_files.hpp"
 #include "memory_tokens.hpp"
 

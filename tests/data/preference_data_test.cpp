@@ -9,7 +9,7 @@
 
 #include "data/files/data_sources.hpp"
 #include "data/formats/encode_documents.hpp"
-#include "data/quality/conversation_report.hpp"
+#include "data/quality/data_report.hpp"
 #include "data/tokenize/open_tokenizer.hpp"
 #include "dataset_fixture.hpp"
 #include "memory_tokens.hpp"

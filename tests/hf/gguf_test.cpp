@@ -13,9 +13,8 @@
 #include "hf/files.hpp"
 #include "hf/gguf/export_gguf.hpp"
 #include "hf/gguf/gguf_model.hpp"
-#include "hf/gguf/gguf_vocabulary.hpp"
 #include "hf/model_files.hpp"
-#include "hf/weights/read_slice.hpp"
+#include "hf/weights/stored_slice.hpp"
 
 namespace llmtrain {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "hf/adapters/adapter_files.hpp"
 #include "hf/files.hpp"
-#include "hf/weights/read_slice.hpp"
+#include "hf/weights/stored_slice.hpp"
 
 namespace llmtrain::test {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "hf/export.hpp"
 #include "hf/files.hpp"
-#include "hf/weights/read_slice.hpp"
+#include "hf/weights/stored_slice.hpp"
 
 namespace llmtrain::test {
 

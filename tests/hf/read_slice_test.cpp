@@ -1,5 +1,3 @@
-#include "hf/weights/read_slice.hpp"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +5,7 @@
 #include "hf/convert.hpp"
 #include "hf/files.hpp"
 #include "hf/model_files.hpp"
+#include "hf/weights/stored_slice.hpp"
 
 namespace llmtrain {
 namespace {

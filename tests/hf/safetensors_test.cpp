@@ -11,7 +11,6 @@
 #include "harness/peak_memory.hpp"
 #include "hf/convert.hpp"
 #include "hf/files.hpp"
-#include "hf/weights/safetensors_writer.hpp"
 
 namespace llmtrain {
 namespace {

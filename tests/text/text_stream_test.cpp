@@ -7,7 +7,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "text/encode_stream.hpp"
 #include "text/load_tokenizer.hpp"
 
 namespace llmtrain {

@@ -10,9 +10,9 @@
 
 #include "core/error.hpp"
 #include "harness/temporary_folder.hpp"
-#include "text/encode_stream.hpp"
 #include "text/load_tokenizer.hpp"
 #include "text/pipeline/pre_tokenizer.hpp"
+#include "text/text_stream.hpp"
 
 namespace llmtrain {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "hf/weights/read_slice.hpp"
+#include "hf/weights/stored_slice.hpp"
 #include "tool/tool_program.hpp"
 
 namespace llmtrain {

@@ -2,7 +2,7 @@
 // optionally with "system", "tools" and the turns before: "history": [["question", "answer"], ...]. The user's turn is
 // the instruction and, on a new line, the input.
 
-#include "data/formats/question.hpp"
+#include "data/formats/message_list.hpp"
 
 namespace llmtrain {
 namespace {

@@ -9,8 +9,7 @@
 #include <cmath>
 
 #include "core/error.hpp"
-#include "data/formats/question.hpp"
-#include "data/formats/sharegpt.hpp"
+#include "data/formats/message_list.hpp"
 #include "text/unicode/code_points.hpp"
 
 namespace llmtrain {

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "core/error.hpp"
-#include "data/formats/sharegpt.hpp"
+#include "data/formats/message_list.hpp"
 
 namespace llmtrain {
 namespace {

@@ -1,4 +1,3 @@
-#include "data/formats/question.hpp"
 
 #include <fmt/format.h>
 

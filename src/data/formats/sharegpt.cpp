@@ -2,14 +2,13 @@
 // "..."}, {"from": "gpt", "value": "..."}, ...]}, optionally with "system" and "tools". Turns of human or observation
 // and of gpt or function_call alternate; a system message may come first.
 
-#include "data/formats/sharegpt.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
+#include "data/formats/message_list.hpp"
 
 namespace llmtrain {
 namespace {

@@ -4,8 +4,7 @@
 // "kto_tag".
 
 #include "core/error.hpp"
-#include "data/formats/question.hpp"
-#include "data/formats/sharegpt.hpp"
+#include "data/formats/message_list.hpp"
 
 namespace llmtrain {
 namespace {

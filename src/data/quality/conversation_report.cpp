@@ -1,4 +1,3 @@
-#include "data/quality/conversation_report.hpp"
 
 #include <fmt/format.h>
 #include <xxhash.h>

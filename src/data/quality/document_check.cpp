@@ -1,5 +1,3 @@
-#include "data/quality/document_check.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +5,7 @@
 
 #include "core/utf8.hpp"
 #include "data/files/jsonl.hpp"
+#include "data/quality/data_report.hpp"
 #include "text/unicode/code_points.hpp"
 
 namespace llmtrain {

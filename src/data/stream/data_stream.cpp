@@ -11,8 +11,8 @@
 #include "core/error.hpp"
 #include "core/philox.hpp"
 #include "data/stream/difficulty_order.hpp"
-#include "data/stream/length_groups.hpp"
 #include "data/stream/mixture.hpp"
+#include "data/stream/packing.hpp"
 #include "data/stream/sample_order.hpp"
 #include "data/stream/sample_source.hpp"
 

@@ -1,7 +1,9 @@
 #pragma once
-// Assignment of documents to samples. A pure function of their lengths, so that every rank computes the same one alone.
+// Assignment of documents to samples, and an order in which steps have samples of about equal length. Pure functions of
+// the lengths, so that every rank computes the same alone.
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -22,5 +24,11 @@ struct Packs {
 ///              equal ones the oldest): best-fit decreasing
 /// Time n log n; memory up to about 24 bytes an item.
 Packs pack_items(DataConfig::Packing packing, std::span<const int32_t> lengths, int32_t capacity);
+
+/// Sorts runs of `order` by length, the longest sample first and equal ones in their order; then swaps the longest
+/// sample of all with the first one, so that a lack of memory shows at once. A run has 50 steps, or fewer so that there
+/// are at least four runs. The same as Transformers' LengthGroupedSampler.
+void group_by_length(std::vector<int64_t>& order, int64_t samples_per_step,
+                     const std::function<int64_t(int64_t sample)>& length);
 
 }  // namespace llmtrain

@@ -1,11 +1,10 @@
-#include "data/tokenize/count_words.hpp"
-
 #include <algorithm>
 #include <string>
 
 #include "core/files/file_handle.hpp"
 #include "data/files/jsonl.hpp"
 #include "data/tokenize/shared_work.hpp"
+#include "data/tokenize/train_tokenizer.hpp"
 #include "text/split/stream_splitter.hpp"
 #include "text/unicode/code_points.hpp"
 #include "text/unicode/unicode.hpp"

@@ -12,7 +12,7 @@
 #include "data/formats/encode_documents.hpp"
 #include "data/sample_rules.hpp"
 #include "data/tokenize/shared_work.hpp"
-#include "text/tokens_around.hpp"
+#include "text/tokenizer.hpp"
 #include "text/tokens_beyond_embedding.hpp"
 #include "text/unicode/code_points.hpp"
 

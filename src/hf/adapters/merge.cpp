@@ -19,7 +19,7 @@
 #include "hf/config/config_json.hpp"
 #include "hf/convert.hpp"
 #include "hf/quantized/quantize_model.hpp"
-#include "hf/weights/read_slice.hpp"
+#include "hf/weights/stored_slice.hpp"
 #include "models/model_modules.hpp"
 #include "models/models.hpp"
 #include "parallel/job/launcher.hpp"

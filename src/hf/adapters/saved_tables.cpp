@@ -10,9 +10,9 @@
 #include "core/files/json_reader.hpp"
 #include "hf/adapters/adapter_config.hpp"
 #include "hf/convert.hpp"
-#include "hf/weights/read_slice.hpp"
 #include "hf/weights/slice_writer.hpp"
 #include "hf/weights/stored_names.hpp"
+#include "hf/weights/stored_slice.hpp"
 
 namespace llmtrain {
 namespace {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/files/folder_handle.hpp"
 #include "models/model_config.hpp"
 #include "models/quantization_config.hpp"
 
@@ -70,5 +71,10 @@ std::string with_vocabulary(const std::string& config_text, const std::string& p
 
 /// Returns a config.json without quantization_config: for weights that are written dequantised.
 std::string without_quantization(const std::string& config_text, const std::string& place);
+
+/// Returns the folder's config.json, for parse_hf_config. Its quantization_config becomes what the weights say, if
+/// there are any: Transformers' does not have the size of blocks, nor all modules that are in 16 bits. It is left out
+/// where no storage of this program has these matrices, so that they are dequantised.
+std::string read_hf_config(const FolderHandle& folder);
 
 }  // namespace llmtrain

@@ -1,4 +1,3 @@
-#include "hf/config/read_config.hpp"
 
 #include <nlohmann/json.hpp>
 #include <optional>

@@ -8,6 +8,7 @@
 
 #include "hf/gguf/gguf_writer.hpp"
 #include "models/decoder.hpp"
+#include "text/tokenizer.hpp"
 
 namespace llmtrain {
 
@@ -39,5 +40,10 @@ struct GgufTable {
   std::vector<float> values;
 };
 std::vector<GgufTable> gguf_tables(const ModelConfig& model);
+
+/// Adds a tokenizer as tokenizer.ggml.*: byte-level BPE (also char and bytes, as byte-level BPE) or SentencePiece's
+/// BPE. A row of the model that no token has becomes an unused token. Returns warnings for the user. Throws
+/// UserError(bad_content) for a tokenizer that llama.cpp cannot follow.
+std::vector<std::string> add_vocabulary(GgufMetadata& metadata, const Tokenizer& tokenizer, int64_t rows);
 
 }  // namespace llmtrain

@@ -1,5 +1,3 @@
-#include "hf/gguf/gguf_vocabulary.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 #include "core/error.hpp"
 #include "core/files/json_node.hpp"
 #include "core/files/json_reader.hpp"
+#include "hf/gguf/gguf_model.hpp"
 #include "text/hf_folder/configs.hpp"
 #include "text/hf_folder/file_set.hpp"
 #include "text/hf_folder/json_in.hpp"

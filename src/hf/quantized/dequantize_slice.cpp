@@ -1,5 +1,3 @@
-#include "hf/quantized/dequantize_slice.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 
 #include "core/error.hpp"
 #include "core/message.hpp"
+#include "hf/weights/stored_slice.hpp"
 #include "kernels/quantize.hpp"
 
 namespace llmtrain {

@@ -8,8 +8,7 @@
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
 #include "core/message.hpp"
-#include "hf/quantized/dequantize_slice.hpp"
-#include "hf/weights/read_slice.hpp"
+#include "hf/weights/stored_slice.hpp"
 
 namespace llmtrain {
 

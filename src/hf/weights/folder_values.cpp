@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "core/files/folder_handle.hpp"
-#include "hf/weights/read_slice.hpp"
+#include "hf/weights/stored_slice.hpp"
 #include "params/unit_layout.hpp"
 
 namespace llmtrain {

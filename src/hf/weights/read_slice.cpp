@@ -1,10 +1,8 @@
-#include "hf/weights/read_slice.hpp"
-
 #include <algorithm>
 #include <vector>
 
 #include "hf/convert.hpp"
-#include "hf/quantized/dequantize_slice.hpp"
+#include "hf/weights/stored_slice.hpp"
 
 namespace llmtrain {
 namespace {

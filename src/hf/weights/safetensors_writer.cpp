@@ -1,5 +1,3 @@
-#include "hf/weights/safetensors_writer.hpp"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -8,6 +6,7 @@
 
 #include "core/error.hpp"
 #include "hf/convert.hpp"
+#include "hf/weights/safetensors.hpp"
 
 namespace llmtrain {
 namespace {

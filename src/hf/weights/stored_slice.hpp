@@ -1,4 +1,7 @@
 #pragma once
+#include <functional>
+
+#include "core/dtype.hpp"
 #include "core/files/file_handle.hpp"
 #include "hf/weights/weight_index.hpp"
 
@@ -34,5 +37,22 @@ StoredSlice whole_tensor(const WeightIndex::Tensor& tensor, const FileOf& file_o
   const int64_t columns = tensor.shape.empty() ? 1 : tensor.shape.back();
   return stored_slice(tensor, file_of, columns == 0 ? 0 : tensor.numel() / columns, columns, false);
 }
+
+/// Reads elements [begin, end) of the slice, counted row-major as in the model, as fp32. It reads no other bytes,
+/// except gaps shorter than a page. Thread-safe. Returns the number of bytes read.
+int64_t read_slice(const StoredSlice& slice, int64_t begin, int64_t end, float* out);
+/// Gets values before they are rounded: elements of a row, counted from the first one that is read.
+using ExamineValues = std::function<void(int64_t first, const float* values, int64_t count)>;
+/// Reads a transposed slice as a compute type, rounded, with the memory of a few rows only.
+int64_t read_transposed(const StoredSlice& slice, int64_t begin, int64_t end, DType type, void* out,
+                        const ExamineValues& examine);
+
+inline constexpr int64_t quantized_piece = int64_t{1} << 17;  ///< elements that are read at once: 512 KiB of fp32
+
+/// Reads elements [begin, end) of a quantised tensor, dequantised and rounded to fp32. Returns the number of bytes
+/// read.
+int64_t read_dequantized(const StoredSlice& slice, int64_t begin, int64_t end, float* out);
+/// Reads the scales of blocks [first, last) of a quantised tensor. Returns the number of bytes read.
+int64_t read_stored_scales(const StoredSlice& slice, int64_t first, int64_t last, float* scales);
 
 }  // namespace llmtrain

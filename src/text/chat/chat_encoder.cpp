@@ -12,8 +12,10 @@
 #include "text/chat/jinja/lexer.hpp"
 #include "text/chat/named_templates.hpp"
 #include "text/chat/turn_finder.hpp"
+#include "text/tokenizer.hpp"
 
 namespace llmtrain {
+
 namespace {
 
 using TrainOn = ChatConfig::TrainOn;
@@ -374,6 +376,52 @@ int32_t ChatEncoder::stop_id() const {
     return -1;
   }
   return encoded.stop;
+}
+
+ChatExport export_chat(const ChatConfig& config, const Tokenizer& tokenizer, const ChatFiles& files) {
+  ChatExport chat;
+  for (const ChatTemplateFile& file : files.templates) {
+    const bool is_default = file.name == default_template;
+    const std::string path =
+        is_default ? chat_template_file : fmt::format("{}/{}.jinja", chat_template_folder, file.name);
+    chat.templates[path] = file.source;
+  }
+  chat.replaces = config.template_name != "auto" && config.template_name != "none";
+  const ChatEncoder encoder(tokenizer, config, files);
+  const int32_t stop = encoder.has_template() ? encoder.stop_id() : tokenizer.eos_id();
+  if (stop >= 0) chat.stop_ids.push_back(stop);
+  return chat;
+}
+
+// Rows of plain texts, which people formatted themselves: no template renders them, and their special tokens are
+// tokens, as in TRL.
+
+void ChatEncoder::encode_plain(const InstructionRow& row, EncodedRow& encoded) const {
+  ChatText& text = encoded.text;
+  text = {};
+  text.parses_special = true;
+  if (const auto* pair = std::get_if<PromptCompletion>(&row)) {
+    text.text = pair->prompt + pair->completion;
+    if (config_.train_on != ChatConfig::TrainOn::all) text.border = pair->prompt.size();
+  } else {
+    text.text = std::get<PlainText>(row).text;
+  }
+  text.trained = {{text.border, text.text.size()}};
+  encode_text(encoded);
+  put_tokens_around(tokenizer_, {}, text.text.size(), text.border, encoded.ids, &encoded.ranges);
+  const bool ended = !encoded.ids.empty() && encoded.ids.back() == tokenizer_.eos_id();
+  text.content = {{0, ended ? encoded.ranges.back().begin : text.text.size()}};
+  mark_trained(encoded);
+  check_border(encoded);
+  if (text.border == 0) std::ranges::fill(encoded.mask, uint8_t{1});
+  if (ended) encoded.mask.back() = 1;
+}
+
+void ChatEncoder::encode_alone(const std::string& prompt, EncodedRow& encoded) const {
+  encoded.text = {prompt, {{0, prompt.size()}}, {}, 0, true};
+  encode_text(encoded);
+  put_tokens_around(tokenizer_, {.ends = false}, prompt.size(), 0, encoded.ids, &encoded.ranges);
+  encoded.mask.assign(encoded.ids.size(), 0);
 }
 
 }  // namespace llmtrain

@@ -2,6 +2,7 @@
 // From rows of instruction data to token ids and the mask of trained tokens.
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -100,5 +101,14 @@ class ChatEncoder {
   std::vector<Named> templates_;
   ChatVariables variables_;
 };
+
+struct ChatExport {
+  std::map<std::string, std::string> templates;  ///< texts of the run's chat templates, by their file in a model folder
+  bool replaces = false;                         ///< the deck names the template, so that the model's does not stay
+  std::vector<int64_t> stop_ids;                 ///< tokens that the run teaches to end an answer
+};
+
+/// `files`: those of the run's ChatEncoder. UserError as of ChatEncoder.
+ChatExport export_chat(const ChatConfig& config, const Tokenizer& tokenizer, const ChatFiles& files);
 
 }  // namespace llmtrain

@@ -11,7 +11,8 @@
 #include "core/files/json_reader.hpp"
 #include "core/utf8.hpp"
 #include "text/chat/jinja/evaluator.hpp"
-#include "text/chat/jinja/parser.hpp"
+#include "text/chat/jinja/lexer.hpp"
+#include "text/chat/jinja/template.hpp"
 
 namespace llmtrain {
 namespace {

@@ -38,28 +38,23 @@ namespace {
   "{{- raise_exception('the roles must alternate user/assistant/user/assistant ...') -}}"     \
   "{%- endif -%}{%- endfor -%}"
 
-constexpr std::string_view chatml = LLMTRAIN_CHAT_CONTENT
-    "{%- for message in messages -%}"
-    "{{- '<|im_start|>' + message.role + '\\n' -}}"
-    "{%- if message.role == 'assistant' -%}"
-    "{%- generation -%}{{- content_of(message) + '<|im_end|>' -}}{%- endgeneration -%}"
-    "{%- else -%}{{- content_of(message) + '<|im_end|>' -}}{%- endif -%}"
-    "{{- '\\n' -}}"
-    "{%- endfor -%}"
-    "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}";
+// The messages of ChatML.
+#define LLMTRAIN_CHATML                                                               \
+  "{%- for message in messages -%}"                                                   \
+  "{{- '<|im_start|>' + message.role + '\\n' -}}"                                     \
+  "{%- if message.role == 'assistant' -%}"                                            \
+  "{%- generation -%}{{- content_of(message) + '<|im_end|>' -}}{%- endgeneration -%}" \
+  "{%- else -%}{{- content_of(message) + '<|im_end|>' -}}{%- endif -%}"               \
+  "{{- '\\n' -}}"                                                                     \
+  "{%- endfor -%}"                                                                    \
+  "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
+
+constexpr std::string_view chatml = LLMTRAIN_CHAT_CONTENT LLMTRAIN_CHATML;
 
 constexpr std::string_view qwen = LLMTRAIN_CHAT_CONTENT
     "{%- if messages[0].role != 'system' -%}"
     "{{- '<|im_start|>system\\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\\n' -}}"
-    "{%- endif -%}"
-    "{%- for message in messages -%}"
-    "{{- '<|im_start|>' + message.role + '\\n' -}}"
-    "{%- if message.role == 'assistant' -%}"
-    "{%- generation -%}{{- content_of(message) + '<|im_end|>' -}}{%- endgeneration -%}"
-    "{%- else -%}{{- content_of(message) + '<|im_end|>' -}}{%- endif -%}"
-    "{{- '\\n' -}}"
-    "{%- endfor -%}"
-    "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}";
+    "{%- endif -%}" LLMTRAIN_CHATML;
 
 constexpr std::string_view qwen3 = LLMTRAIN_CHAT_CONTENT
     "{%- set ns = namespace(last_user=-1) -%}"
@@ -192,6 +187,7 @@ constexpr std::array<NamedTemplate, 11> templates = {{{"llama2", llama2},
 
 #undef LLMTRAIN_CHAT_CONTENT
 #undef LLMTRAIN_CHAT_ALTERNATING
+#undef LLMTRAIN_CHATML
 
 }  // namespace
 

@@ -13,6 +13,12 @@ namespace llmtrain {
 inline constexpr std::array<std::string_view, 7> token_keys = {"bos_token", "eos_token", "unk_token", "sep_token",
                                                                "pad_token", "cls_token", "mask_token"};
 
+/// GPT-2's steps, which most classes have.
+inline constexpr std::string_view byte_level =
+    R"({"type":"ByteLevel","add_prefix_space":"$add_prefix_space","trim_offsets":true,"use_regex":true})";
+inline constexpr std::string_view byte_level_decoder =
+    R"({"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true})";
+
 /// A class keeps the steps of tokenizer.json, or makes its own from tokenizer.json's vocabulary and merges.
 struct TokenizerClass {
   enum class Steps : uint8_t {
@@ -33,12 +39,14 @@ struct TokenizerClass {
     again,        ///< with the flags of the file that names them
   };
   std::string_view name;
-  Steps steps = Steps::kept;
+  Steps steps = Steps::own;
   std::array<std::string_view, token_keys.size()> tokens = {};  ///< texts of token_keys; empty: none
-  std::string_view settings = "{}";  ///< keys of tokenizer_config.json that the steps use, and their defaults
+  std::string_view settings =
+      R"({"add_prefix_space":false})";  ///< keys of tokenizer_config.json that the steps use, and their defaults
   // JSON as in tokenizer.json. "$name" is a setting; {"$if": a setting, "then": step, "else": step} is one of two. The
   // model is without vocabulary and merges.
-  std::string_view model = {}, normalizer = "null", pre_tokenizer = "null", decoder = "null";
+  std::string_view model = R"({"type":"BPE"})", normalizer = "null", pre_tokenizer = byte_level,
+                   decoder = byte_level_decoder;
   Around around = {};
   Named named = Named::once;
   std::array<std::pair<std::string_view, std::string_view>, 5> more_tokens = {};  ///< keys and texts

@@ -13,9 +13,6 @@
 
 namespace llmtrain {
 
-/// Returns the post_processor of tokenizer.json that puts a token before every text.
-nlohmann::json bos_post_processor(const std::string& bos, int32_t id);
-
 /// Returns tokenizer.json, byte for byte as the tokenizers package writes the same tokenizer: byte-level BPE, no
 /// normalizer, `split` as pre-tokenizer, every special token added. A text begins with `bos`, unless that is empty.
 std::string bpe_tokenizer_json(const BpeVocabulary& vocabulary, const SplitPattern& split, const std::string& bos = "");

@@ -1,8 +1,10 @@
-#include "text/pipeline/normalization.hpp"
+// Unicode normalization forms as in the tokenizers library, from its tables. The tables are part of the sources, since
+// a text must give the same tokens whatever Unicode version a library of the machine has.
 
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -15,16 +17,14 @@ struct ClassRun {
   char32_t first, last;
   uint8_t combining_class;
 };
-/// Code point = first second, or first alone if second is 0; `composes` is true if the pair composes to the code point
-/// again.
+/// Code points whose decompositions have this many characters each, which follow one another in a list.
+struct FormRun {
+  char32_t first, last;
+  uint32_t characters;
+};
+/// A code point that decomposes into two, and composes again unless it is one of `uncomposed`.
 struct CanonicalPair {
   char32_t code, first, second;
-  uint8_t composes;
-};
-/// Full compatibility decomposition if it differs: `count` characters of the pool.
-struct Compatible {
-  char32_t code;
-  uint32_t begin, count;
 };
 
 #include "text/pipeline/normalization.inc"
@@ -47,7 +47,16 @@ class Tables {
     return tables;
   }
 
+  /// Canonical decomposition: first and second, or first alone if second is 0.
+  struct Canonical {
+    char32_t first, second;
+    bool composes;
+  };
+
   const Entry& at(char32_t c) const { return pages_[page_of_[c >> 8]][c & 255]; }
+  const Canonical& canonical(const Entry& entry) const { return canonical_[entry.canonical - 1]; }
+  /// Full compatibility decomposition.
+  std::span<const char32_t> compatible(const Entry& entry) const { return compatible_[entry.compatible - 1]; }
   char32_t compose(char32_t a, char32_t b) const {
     if (a >= lead_base && a < lead_base + leads && b >= vowel_base && b < vowel_base + vowels) {
       return hangul_base + ((a - lead_base) * vowels + (b - vowel_base)) * tails;
@@ -65,18 +74,30 @@ class Tables {
     for (const ClassRun& run : combining_classes) {
       for (char32_t c = run.first; c <= run.last; ++c) edit(c).combining_class = run.combining_class;
     }
-    for (size_t i = 0; i < std::size(canonical_pairs); ++i) {
-      const CanonicalPair& pair = canonical_pairs[i];
-      edit(pair.code).canonical = static_cast<uint16_t>(i + 1);
-      if (pair.composes == 0) continue;
+    const char32_t* characters = canonical_characters;
+    for (const FormRun& run : canonical_runs) {
+      for (char32_t c = run.first; c <= run.last; ++c) add(c, {*characters++, 0, false});
+    }
+    for (const CanonicalPair& pair : canonical_pairs) {
+      const bool composes = std::ranges::find(uncomposed, pair.code) == std::end(uncomposed);
+      add(pair.code, {pair.first, pair.second, composes});
+      if (!composes) continue;
       composites_[uint64_t{pair.first} << 32 | pair.second] = pair.code;
       edit(pair.second).follows = true;
     }
-    for (size_t i = 0; i < std::size(compatible_forms); ++i) {
-      edit(compatible_forms[i].code).compatible = static_cast<uint16_t>(i + 1);
+    characters = compatible_characters;
+    for (const FormRun& run : compatible_runs) {
+      for (char32_t c = run.first; c <= run.last; ++c, characters += run.characters) {
+        compatible_.emplace_back(characters, run.characters);
+        edit(c).compatible = static_cast<uint16_t>(compatible_.size());
+      }
     }
     for (char32_t c = vowel_base; c < vowel_base + vowels; ++c) edit(c).follows = true;
     for (char32_t c = tail_base + 1; c < tail_base + tails; ++c) edit(c).follows = true;
+  }
+  void add(char32_t c, const Canonical& canonical) {
+    canonical_.push_back(canonical);
+    edit(c).canonical = static_cast<uint16_t>(canonical_.size());
   }
   Entry& edit(char32_t c) {
     uint16_t& page = page_of_[c >> 8];
@@ -90,6 +111,8 @@ class Tables {
   std::array<uint16_t, 0x1100> page_of_{};
   std::vector<std::array<Entry, 256>> pages_;
   std::unordered_map<uint64_t, char32_t> composites_;
+  std::vector<Canonical> canonical_;
+  std::vector<std::span<const char32_t>> compatible_;
 };
 
 struct Item {
@@ -120,10 +143,9 @@ class Decomposer {
     }
     const Entry& entry = tables_.at(c);
     if (compatible_ && entry.compatible != 0) {
-      const Compatible& form = compatible_forms[entry.compatible - 1];
-      for (uint32_t i = 0; i < form.count; ++i) push(compatible_characters[form.begin + i]);
+      for (const char32_t character : tables_.compatible(entry)) push(character);
     } else if (entry.canonical != 0) {
-      const CanonicalPair& pair = canonical_pairs[entry.canonical - 1];
+      const Tables::Canonical& pair = tables_.canonical(entry);
       decompose(pair.first);  // the tables contain no cycles
       if (pair.second != 0) decompose(pair.second);
     } else {
@@ -176,19 +198,7 @@ void compose(std::vector<Item>& items) {
   items.resize(out);
 }
 
-class FormNormalizer final : public Normalizer {
- public:
-  explicit FormNormalizer(NormalizationForm form) : form_(form) {}
-  bool keeps(std::string_view text) const override { return is_in_form(text, form_); }
-  void apply(const TextView& from, AlignedText& to) const override { write_form(from, form_, to); }
-  bool is_segmentable() const override { return true; }
-
- private:
-  NormalizationForm form_;
-};
-
-}  // namespace
-
+/// Returns true if a quick check shows that the text is in the form.
 bool is_in_form(std::string_view text, NormalizationForm form) {
   const Tables& tables = Tables::get();
   const bool composed = form == NormalizationForm::nfc || form == NormalizationForm::nfkc;
@@ -203,7 +213,7 @@ bool is_in_form(std::string_view text, NormalizationForm form) {
     const Entry& entry = tables.at(c.code);
     if (entry.combining_class != 0 || (compatible && entry.compatible != 0)) return false;
     if (composed) {
-      if (entry.follows || (entry.canonical != 0 && canonical_pairs[entry.canonical - 1].composes == 0)) return false;
+      if (entry.follows || (entry.canonical != 0 && !tables.canonical(entry).composes)) return false;
     } else if (entry.canonical != 0 || (c.code >= hangul_base && c.code < hangul_base + syllables)) {
       return false;
     }
@@ -231,6 +241,19 @@ void write_form(const TextView& from, NormalizationForm form, AlignedText& to) {
     for (const Item& item : items) writer.put(item.code, item.change);
   }
 }
+
+class FormNormalizer final : public Normalizer {
+ public:
+  explicit FormNormalizer(NormalizationForm form) : form_(form) {}
+  bool keeps(std::string_view text) const override { return is_in_form(text, form_); }
+  void apply(const TextView& from, AlignedText& to) const override { write_form(from, form_, to); }
+  bool is_segmentable() const override { return true; }
+
+ private:
+  NormalizationForm form_;
+};
+
+}  // namespace
 
 std::unique_ptr<Normalizer> make_form_normalizer(NormalizationForm form) {
   return std::make_unique<FormNormalizer>(form);

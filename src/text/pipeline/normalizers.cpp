@@ -231,26 +231,8 @@ bool kept_by_nmt(char32_t c) {
 }
 
 char32_t nmt_space(char32_t c) {
-  switch (c) {
-    case 0x09:
-    case 0x0A:
-    case 0x0C:
-    case 0x0D:
-    case 0x1680:
-    case 0x200B:
-    case 0x200C:
-    case 0x200D:
-    case 0x200E:
-    case 0x200F:
-    case 0x2028:
-    case 0x2029:
-    case 0x2581:
-    case 0xFEFF:
-    case 0xFFFD:
-      return U' ';
-    default:
-      return c;
-  }
+  constexpr std::u32string_view spaces = U"\t\n\f\r\u1680\u200B\u200C\u200D\u200E\u200F\u2028\u2029\u2581\uFEFF\uFFFD";
+  return spaces.find(c) != std::u32string_view::npos ? U' ' : c;
 }
 
 bool kept_by_bert(char32_t c) {

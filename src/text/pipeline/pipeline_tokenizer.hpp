@@ -9,13 +9,21 @@
 
 #include "text/pipeline/added_tokens.hpp"
 #include "text/pipeline/normalizer.hpp"
-#include "text/pipeline/post_processor.hpp"
 #include "text/pipeline/pre_tokenizer.hpp"
 #include "text/pipeline/token_decoder.hpp"
 #include "text/pipeline/token_model.hpp"
 #include "text/tokenizer.hpp"
 
 namespace llmtrain {
+
+/// Last step on the tokens of a text: adds special tokens around it and trims white space from offsets.
+/// Combines several post-processors of a text: their special tokens nest.
+struct PostProcessor {
+  std::vector<int32_t> before;
+  std::vector<int32_t> after;
+  bool trim_offsets = false;
+  bool add_prefix_space = false;  ///< True if a single leading space was added and is not the user's: trimming keeps it
+};
 
 struct TokenizerSteps {
   std::vector<std::unique_ptr<Normalizer>> normalizers;

@@ -31,7 +31,7 @@ std::unique_ptr<PreTokenizer> make_pattern_split(const SplitPattern& pattern, Sp
 std::unique_ptr<PreTokenizer> make_regex_split(RegexMatch match, SplitBehavior behavior, bool invert);
 std::unique_ptr<PreTokenizer> make_regex_split(std::unique_ptr<Regex> regex, SplitBehavior behavior, bool invert);
 /// Matches every occurrence of a text; an empty one occurs nowhere.
-std::unique_ptr<PreTokenizer> make_literal_split(std::string literal, SplitBehavior behavior, bool invert);
+std::unique_ptr<PreTokenizer> make_literal_split(const std::string& literal, SplitBehavior behavior, bool invert);
 std::unique_ptr<PreTokenizer> make_digits_split(bool individual);
 std::unique_ptr<PreTokenizer> make_punctuation_split(SplitBehavior behavior);
 std::unique_ptr<PreTokenizer> make_white_space_split();         ///< WhitespaceSplit

@@ -74,6 +74,10 @@ class Splitter {
   bool any_ = false;
 };
 
+bool keeps_matches_apart(SplitBehavior behavior) {
+  return behavior == SplitBehavior::isolated || behavior == SplitBehavior::removed;
+}
+
 class PatternSplit final : public PreTokenizer {
  public:
   PatternSplit(const SplitPattern& pattern, SplitBehavior behavior, bool invert)
@@ -95,9 +99,7 @@ class PatternSplit final : public PreTokenizer {
     for (size_t at = 0; pattern_.next(from.text, at, begin, end); at = end) splitter.match(begin, end);
     splitter.finish();
   }
-  bool is_segmentable() const override {
-    return behavior_ == SplitBehavior::isolated || behavior_ == SplitBehavior::removed;
-  }
+  bool is_segmentable() const override { return keeps_matches_apart(behavior_); }
 
  private:
   const SplitPattern& pattern_;
@@ -105,97 +107,42 @@ class PatternSplit final : public PreTokenizer {
   bool invert_;
 };
 
-/// Native code of the few patterns that Replace also knows.
-class RegexSplit final : public PreTokenizer {
+/// Splits at what `for_matches(text, use)` finds, which calls use(begin, end) for every match from left to right.
+template <class ForMatches>
+class MatchSplit final : public PreTokenizer {
  public:
-  RegexSplit(RegexMatch match, SplitBehavior behavior, bool invert)
-      : match_(match), behavior_(behavior), invert_(invert) {}
-
+  MatchSplit(ForMatches for_matches, SplitBehavior behavior, bool invert, bool is_segmentable)
+      : for_matches_(std::move(for_matches)), behavior_(behavior), invert_(invert), is_segmentable_(is_segmentable) {}
   void apply(const TextView& from, const TextSink& sink) const override {
     Splitter splitter(from, behavior_, invert_, sink);
-    for (size_t i = 0; i < from.text.size();) {
-      const size_t end = match_(from.text, i);
-      if (end > i) splitter.match(i, end);
-      i = end > i ? end : i + character_at(from.text, i).length;
-    }
+    for_matches_(from.text, [&](size_t begin, size_t end) { splitter.match(begin, end); });
     splitter.finish();
   }
-  bool is_segmentable() const override {
-    return behavior_ == SplitBehavior::isolated || behavior_ == SplitBehavior::removed;
-  }
+  bool is_segmentable() const override { return is_segmentable_; }
 
  private:
-  RegexMatch match_;
+  ForMatches for_matches_;
   SplitBehavior behavior_;
-  bool invert_;
+  bool invert_, is_segmentable_;
 };
 
-/// Matches any other pattern, whose matches can depend on the whole text.
-class AnyRegexSplit final : public PreTokenizer {
- public:
-  AnyRegexSplit(std::unique_ptr<Regex> regex, SplitBehavior behavior, bool invert)
-      : regex_(std::move(regex)), behavior_(behavior), invert_(invert) {}
+template <class ForMatches>
+std::unique_ptr<PreTokenizer> match_split(ForMatches for_matches, SplitBehavior behavior, bool invert,
+                                          bool is_segmentable) {
+  return std::make_unique<MatchSplit<ForMatches>>(std::move(for_matches), behavior, invert, is_segmentable);
+}
 
-  void apply(const TextView& from, const TextSink& sink) const override {
-    Splitter splitter(from, behavior_, invert_, sink);
-    if (!from.text.empty()) {
-      regex_->for_matches(from.text, [&](size_t begin, size_t end) { splitter.match(begin, end); });
-    }
-    splitter.finish();
-  }
-  bool is_segmentable() const override { return false; }
-
- private:
-  std::unique_ptr<Regex> regex_;
-  SplitBehavior behavior_;
-  bool invert_;
-};
-
-class LiteralSplit final : public PreTokenizer {
- public:
-  LiteralSplit(std::string literal, SplitBehavior behavior, bool invert)
-      : literal_(std::move(literal)), behavior_(behavior), invert_(invert) {}
-
-  void apply(const TextView& from, const TextSink& sink) const override {
-    Splitter splitter(from, behavior_, invert_, sink);
-    size_t at = literal_.empty() ? std::string_view::npos : from.text.find(literal_);
-    for (; at != std::string_view::npos; at = from.text.find(literal_, at + literal_.size())) {
-      splitter.match(at, at + literal_.size());
-    }
-    splitter.finish();
-  }
-  bool is_segmentable() const override {
-    if (literal_.find(' ') == std::string::npos) return true;
-    return literal_ == " " && !invert_ && behavior_ != SplitBehavior::merged_with_previous;
-  }
-
- private:
-  std::string literal_;
-  SplitBehavior behavior_;
-  bool invert_;
-};
-
-/// Matches every character of a kind.
-class CharacterSplit final : public PreTokenizer {
- public:
-  using Is = bool (*)(char32_t);
-  CharacterSplit(Is is, SplitBehavior behavior) : is_(is), behavior_(behavior) {}
-
-  void apply(const TextView& from, const TextSink& sink) const override {
-    Splitter splitter(from, behavior_, false, sink);
-    for (size_t i = 0; i < from.text.size();) {
-      const Character c = character_at(from.text, i);
-      if (is_(c.code)) splitter.match(i, i + c.length);
+/// Splits at every character of a kind.
+std::unique_ptr<PreTokenizer> character_split(bool (*is)(char32_t), SplitBehavior behavior) {
+  const auto for_matches = [is](std::string_view text, const auto& use) {
+    for (size_t i = 0; i < text.size();) {
+      const Character c = character_at(text, i);
+      if (is(c.code)) use(i, i + c.length);
       i += c.length;
     }
-    splitter.finish();
-  }
-  bool is_segmentable() const override { return behavior_ != SplitBehavior::merged_with_previous; }
-
- private:
-  Is is_;
-  SplitBehavior behavior_;
-};
+  };
+  return match_split(for_matches, behavior, false, behavior != SplitBehavior::merged_with_previous);
+}
 
 class WordSplitPreTokenizer final : public PreTokenizer {
  public:
@@ -320,22 +267,38 @@ std::unique_ptr<PreTokenizer> make_pattern_split(const SplitPattern& pattern, Sp
   return std::make_unique<PatternSplit>(pattern, behavior, invert);
 }
 std::unique_ptr<PreTokenizer> make_regex_split(RegexMatch match, SplitBehavior behavior, bool invert) {
-  return std::make_unique<RegexSplit>(match, behavior, invert);
+  const auto for_matches = [match](std::string_view text, const auto& use) {
+    for (size_t i = 0; i < text.size();) {
+      const size_t end = match(text, i);
+      if (end > i) use(i, end);
+      i = end > i ? end : i + character_at(text, i).length;
+    }
+  };
+  return match_split(for_matches, behavior, invert, keeps_matches_apart(behavior));
 }
 std::unique_ptr<PreTokenizer> make_regex_split(std::unique_ptr<Regex> regex, SplitBehavior behavior, bool invert) {
-  return std::make_unique<AnyRegexSplit>(std::move(regex), behavior, invert);
+  // Its matches can depend on the whole text.
+  const auto for_matches = [regex = std::shared_ptr<Regex>(std::move(regex))](std::string_view text, const auto& use) {
+    if (!text.empty()) regex->for_matches(text, use);
+  };
+  return match_split(for_matches, behavior, invert, false);
 }
-std::unique_ptr<PreTokenizer> make_literal_split(std::string literal, SplitBehavior behavior, bool invert) {
-  return std::make_unique<LiteralSplit>(std::move(literal), behavior, invert);
+std::unique_ptr<PreTokenizer> make_literal_split(const std::string& literal, SplitBehavior behavior, bool invert) {
+  const auto for_matches = [literal](std::string_view text, const auto& use) {
+    size_t at = literal.empty() ? std::string_view::npos : text.find(literal);
+    for (; at != std::string_view::npos; at = text.find(literal, at + literal.size())) use(at, at + literal.size());
+  };
+  const bool is_space = literal == " " && !invert && behavior != SplitBehavior::merged_with_previous;
+  return match_split(for_matches, behavior, invert, is_space || literal.find(' ') == std::string::npos);
 }
 std::unique_ptr<PreTokenizer> make_digits_split(bool individual) {
-  return std::make_unique<CharacterSplit>(is_numeric, individual ? SplitBehavior::isolated : SplitBehavior::contiguous);
+  return character_split(is_numeric, individual ? SplitBehavior::isolated : SplitBehavior::contiguous);
 }
 std::unique_ptr<PreTokenizer> make_punctuation_split(SplitBehavior behavior) {
-  return std::make_unique<CharacterSplit>(is_bert_punctuation, behavior);
+  return character_split(is_bert_punctuation, behavior);
 }
 std::unique_ptr<PreTokenizer> make_white_space_split() {
-  return std::make_unique<CharacterSplit>(is_white_space, SplitBehavior::removed);
+  return character_split(is_white_space, SplitBehavior::removed);
 }
 std::unique_ptr<PreTokenizer> make_word_split_pre_tokenizer() { return std::make_unique<WordSplitPreTokenizer>(); }
 std::unique_ptr<PreTokenizer> make_fixed_length_split(size_t characters) {

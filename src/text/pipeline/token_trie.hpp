@@ -10,7 +10,23 @@ namespace llmtrain {
 class TokenTrie {
  public:
   /// Adds a token; the last value of equal ones counts.
-  void add(std::string_view token, int32_t value);
+  void add(std::string_view token, int32_t value) {
+    uint32_t node = 0;
+    for (const char c : token) {
+      const uint64_t key = key_of(node, static_cast<uint8_t>(c));
+      size_t slot = slot_of(key);
+      if (edges_[slot].child == 0) {
+        if (values_.size() * 2 >= edges_.size()) {
+          grow();
+          slot = slot_of(key);
+        }
+        edges_[slot] = {key, static_cast<uint32_t>(values_.size())};
+        values_.push_back(-1);
+      }
+      node = edges_[slot].child;
+    }
+    values_[node] = value;
+  }
 
   /// Calls use(length, value) for every token that is a prefix of `text`, shorter ones first.
   template <class Use>
@@ -37,7 +53,13 @@ class TokenTrie {
     while (edges_[slot].child != 0 && edges_[slot].key != key) slot = (slot + 1) & mask;
     return slot;
   }
-  void grow();
+  void grow() {
+    std::vector<Edge> old(edges_.size() * 2);
+    old.swap(edges_);
+    for (const Edge& edge : old) {
+      if (edge.child != 0) edges_[slot_of(edge.key)] = edge;
+    }
+  }
 
   std::vector<Edge> edges_ = std::vector<Edge>(64);
   std::vector<int32_t> values_ = {-1};  // value by node

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -35,8 +36,24 @@ class WordCache {
   }
 
   /// Returns this thread's cache for the tokenizer whose number new_owner() gave.
-  static WordCache& of_thread(uint64_t owner);
-  static uint64_t new_owner();
+  static WordCache& of_thread(uint64_t owner) {
+    struct Owned {
+      uint64_t owner = 0;
+      std::unique_ptr<WordCache> cache;
+    };
+    // A thread uses one tokenizer at a time; two caches are kept, since training and validation can differ.
+    thread_local std::array<Owned, 2> caches;
+    thread_local size_t latest = 0;
+    if (caches[latest].owner == owner) return *caches[latest].cache;
+    latest = 1 - latest;
+    Owned& owned = caches[latest];
+    if (owned.owner != owner) owned = {owner, std::make_unique<WordCache>()};
+    return *owned.cache;
+  }
+  static uint64_t new_owner() {
+    static std::atomic<uint64_t> last{0};
+    return ++last;
+  }
 
  private:
   struct alignas(64) Slot {

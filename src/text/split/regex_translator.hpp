@@ -1,6 +1,6 @@
 #pragma once
-// Translator from Oniguruma's syntax to PCRE2's, for regex_translator.cpp alone; regex_brackets.cpp and
-// regex_escapes.cpp define some of its functions.
+// Translator from Oniguruma's syntax to PCRE2's, for regex_translator.cpp and regex_brackets.cpp alone,
+// which define some of its functions.
 
 #include <fmt/format.h>
 
@@ -236,7 +236,7 @@ class RegexTranslator {
     }
   }
 
-  // ---- escapes: regex_escapes.cpp
+  // ---- escapes: regex_translator.cpp
 
   /// Reads a character by its escape; returns false if the escape means something else.
   bool character_escape(char32_t& c);

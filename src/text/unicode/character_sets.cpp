@@ -11,7 +11,8 @@ namespace llmtrain {
 namespace {
 
 struct Range {
-  char32_t first, last;
+  char32_t first;
+  char32_t last = 0;  ///< 0: one character
 };
 /// A case mapping: every step-th character from first to last moves by delta.
 struct CaseRun {
@@ -54,7 +55,7 @@ class SetTable {
   template <size_t n>
   static void paint(std::vector<uint16_t>& all, const Range (&ranges)[n], uint16_t set) {
     for (const Range& range : ranges) {
-      for (char32_t c = range.first; c <= range.last; ++c) all[c] |= set;
+      for (char32_t c = range.first; c <= std::max(range.first, range.last); ++c) all[c] |= set;
     }
   }
 

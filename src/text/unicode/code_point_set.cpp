@@ -54,7 +54,7 @@ constexpr std::array<CategoryName, 40> categories = {{
 }};
 
 struct ScriptRange {
-  std::string_view script;
+  std::string_view script;  ///< empty: the one before
   char32_t first, last;
 };
 constexpr ScriptRange script_ranges[] = {
@@ -77,8 +77,10 @@ bool is_bare_word(char32_t c) { return c == 0xB2 || c == 0xB3 || c == 0xB9 || (c
 
 CodePointSet listed_set(std::string_view wanted) {
   CodePointSet set;
+  bool is_wanted = false;
   for (const ScriptRange& range : script_ranges) {
-    if (wanted == plain(range.script)) set.add(range.first, range.last);
+    if (!range.script.empty()) is_wanted = wanted == plain(range.script);
+    if (is_wanted) set.add(range.first, range.last);
   }
   set.normalize();
   return set;

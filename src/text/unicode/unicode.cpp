@@ -10,6 +10,7 @@ namespace {
 struct Run {
   char32_t first;
   Category category;
+  bool alternates = false;  ///< with Ll: every second code point
 };
 
 using enum Category;
@@ -17,47 +18,19 @@ constexpr Run runs[] = {
 #include "text/unicode/unicode_categories.inc"
 };
 
+/// The categories are in the order of their classes.
 uint16_t class_of(char32_t c, Category category) {
   if (c == '\n' || c == '\r') return char_class::newline;
   if ((c >= '\t' && c <= '\f') || c == 0x85) return char_class::other_space;  // White_Space among the controls
   if (c == '/') return char_class::slash;
-  switch (category) {
-    case Lu:
-    case Lt:
-      return char_class::upper;
-    case Ll:
-      return char_class::lower;
-    case Lm:
-    case Lo:
-      return char_class::other_letter;
-    case Mn:
-    case Mc:
-    case Me:
-      return char_class::mark;
-    case Nd:
-    case Nl:
-    case No:
-      return char_class::number;
-    case Pc:
-    case Pd:
-    case Ps:
-    case Pe:
-    case Pi:
-    case Pf:
-    case Po:
-      return char_class::other_punctuation;
-    case Sm:
-    case Sc:
-    case Sk:
-    case So:
-      return char_class::symbol;
-    case Zs:
-    case Zl:
-    case Zp:
-      return char_class::other_space;
-    default:
-      return char_class::rest;
-  }
+  if (category == Lu || category == Lt) return char_class::upper;
+  if (category == Ll) return char_class::lower;
+  if (category <= Lo) return char_class::other_letter;
+  if (category <= Me) return char_class::mark;
+  if (category <= No) return char_class::number;
+  if (category <= Po) return char_class::other_punctuation;
+  if (category <= So) return char_class::symbol;
+  return category <= Zp ? char_class::other_space : char_class::rest;
 }
 
 }  // namespace
@@ -68,8 +41,10 @@ UnicodeTable::UnicodeTable() {
     Page page;
     for (char32_t c = begin; c < begin + 256; ++c) {
       if (run + 1 < std::size(runs) && runs[run + 1].first == c) ++run;
-      page.categories[c - begin] = runs[run].category;
-      page.classes[c - begin] = class_of(c, runs[run].category);
+      const bool is_second = runs[run].alternates && (c - runs[run].first) % 2 != 0;
+      const Category category = is_second ? Ll : runs[run].category;
+      page.categories[c - begin] = category;
+      page.classes[c - begin] = class_of(c, category);
     }
     const auto known = std::find(pages_.begin(), pages_.end(), page);
     page_of_[begin >> 8] = static_cast<uint16_t>(known - pages_.begin());

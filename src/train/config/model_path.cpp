@@ -14,7 +14,6 @@
 #include "data/tokenize/open_tokenizer.hpp"
 #include "hf/adapters/adapter_files.hpp"
 #include "hf/config/config_json.hpp"
-#include "hf/config/read_config.hpp"
 #include "hf/model_folder.hpp"
 #include "hf/weights/load_weights.hpp"
 #include "models/models.hpp"

@@ -30,7 +30,10 @@ def ranges(regex):
 
 
 def main():
-    items = ["{\"%s\", 0x%X, 0x%X}," % (script, first, last) for script in SCRIPTS + PROPERTIES for first, last in ranges(r"\p{%s}+" % script)]
+    items = []
+    for script in SCRIPTS + PROPERTIES:
+        for i, (first, last) in enumerate(ranges(r"\p{%s}+" % script)):  # the name stands with the first range
+            items.append("{\"%s\", 0x%X, 0x%X}," % (script if i == 0 else "", first, last))
     lines = [""]
     for item in items:
         if len(lines[-1]) + len(item) > 118:

@@ -18,7 +18,6 @@ FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", ".
 ALL = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 HEADER = "// tokenizers %s, %s. Written by tests/reference/tokenizers/make_text_tables.py.\n"
 
-
 def lines(items):
     out, line = [], ""
     for item in items:
@@ -27,7 +26,6 @@ def lines(items):
             line = ""
         line += (" " if line else "") + item
     return "\n".join(out + [line]) + "\n"
-
 
 def ranges(members):
     out = []
@@ -38,23 +36,19 @@ def ranges(members):
             out.append([c, c])
     return out
 
-
 def set_of(name, members):
-    return f"constexpr Range {name}[] = {{\n" + lines(f"{{0x{a:X}, 0x{b:X}}}," for a, b in ranges(members)) + "};\n"
-
+    return f"constexpr Range {name}[] = {{\n" + lines(
+        f"{{0x{a:X}}}," if a == b else f"{{0x{a:X}, 0x{b:X}}}," for a, b in ranges(members)) + "};\n"
 
 def pieces(pre_tokenizer, c):
     return len(pre_tokenizer.pre_tokenize_str("a" + chr(c) + "b"))
 
-
 def removed_by(normalizer):
     return [c for c in ALL if normalizer.normalize_str("a" + chr(c) + "b") == "ab"]
-
 
 def bert(**on):
     off = dict(clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=False)
     return normalizers.BertNormalizer(**{**off, **on})
-
 
 def sets():
     out = ""
@@ -78,7 +72,6 @@ def sets():
     out += set_of("nonspacing_marks", removed_by(accents))
     out += set_of("combining_marks", removed_by(normalizers.StripAccents()))
     return out
-
 
 def lowercase():
     """Runs of code points at a distance of 1 or 2 that move by the same amount."""
@@ -111,7 +104,6 @@ def lowercase():
     return "constexpr CaseRun case_runs[] = {\n" + lines(
         f"{{0x{a:X}, 0x{b:X}, {step or 1}, {delta}}}," for a, b, step, delta in runs) + "};\n"
 
-
 def graphemes():
     def members(name):
         pattern = regex.compile(r"\p{%s}" % name)
@@ -120,7 +112,6 @@ def graphemes():
     for name in ("Control", "Extend", "SpacingMark", "Prepend"):
         out += set_of("grapheme_" + name.lower(), members("Grapheme_Cluster_Break=" + name))
     return out + set_of("pictographic", members("Extended_Pictographic"))
-
 
 def combining_class(nfd, c):
     """As the package sees it: 0 for marks that its tables do not have."""
@@ -135,10 +126,21 @@ def combining_class(nfd, c):
         return value if nfd.normalize_str(text) != text else 0
     raise AssertionError(hex(c))
 
+def form_runs(name, decompositions):
+    """Runs of code points whose decompositions have the same length, and the characters of all."""
+    runs = []
+    for c, text in decompositions:
+        if runs and runs[-1][1] == c - 1 and runs[-1][2] == len(text):
+            runs[-1][1] = c
+        else:
+            runs.append([c, c, len(text)])
+    return (f"constexpr FormRun {name}_runs[] = {{\n" + lines(f"{{0x{a:X}, 0x{b:X}, {n}}}," for a, b, n in runs) + "};\n"
+            f"constexpr char32_t {name}_characters[] = {{\n"
+            + lines(f"0x{ord(x):X}," for _, text in decompositions for x in text) + "};\n")
 
 def forms():
     nfc, nfd, nfkd = normalizers.NFC(), normalizers.NFD(), normalizers.NFKD()
-    classes, pairs, compatible, pool = [], [], [], []
+    classes, single, pairs, uncomposed, compatible = [], [], [], [], []
     for c in ALL:
         value = combining_class(nfd, c)
         if value:
@@ -154,20 +156,23 @@ def forms():
             step = [int(x, 16) for x in first]
             assert "".join(nfd.normalize_str(chr(x)) for x in step) == canonical, hex(c)
             composes = len(step) == 2 and nfc.normalize_str(canonical) == nfc.normalize_str(chr(c)) == chr(c)
-            pairs.append((c, step[0], step[1] if len(step) == 2 else 0, int(composes)))
+            if len(step) == 1:
+                single.append((c, chr(step[0])))
+            else:
+                pairs.append((c, *step))
+            if len(step) == 2 and not composes:
+                uncomposed.append(c)
         full = nfkd.normalize_str(chr(c))
         if full != canonical:
-            compatible.append((c, len(pool), len(full)))
-            pool += [ord(x) for x in full]
+            compatible.append((c, full))
     out = "constexpr ClassRun combining_classes[] = {\n"
     out += lines(f"{{0x{a:X}, 0x{b:X}, {v}}}," for a, b, v in classes) + "};\n"
+    out += form_runs("canonical", single)
     out += "constexpr CanonicalPair canonical_pairs[] = {\n"
-    out += lines(f"{{0x{c:X}, 0x{a:X}, 0x{b:X}, {d}}}," for c, a, b, d in pairs) + "};\n"
-    out += "constexpr Compatible compatible_forms[] = {\n"
-    out += lines(f"{{0x{c:X}, {begin}, {count}}}," for c, begin, count in compatible) + "};\n"
-    out += "constexpr char32_t compatible_characters[] = {\n" + lines(f"0x{c:X}," for c in pool) + "};\n"
+    out += lines(f"{{0x{c:X}, 0x{a:X}, 0x{b:X}}}," for c, a, b in pairs) + "};\n"
+    out += "constexpr char32_t uncomposed[] = {\n" + lines(f"0x{c:X}," for c in uncomposed) + "};\n"
+    out += form_runs("compatible", compatible)
     return out
-
 
 def main():
     regex_version = "regex " + regex.__version__ if hasattr(regex, "__version__") else "regex"
@@ -175,7 +180,6 @@ def main():
         file.write(HEADER % (tokenizers.__version__, regex_version) + sets() + lowercase() + graphemes())
     with open(os.path.join(FOLDER, "pipeline", "normalization.inc"), "w", encoding="ascii") as file:
         file.write(HEADER % (tokenizers.__version__, "unicodedata " + unicodedata.unidata_version) + forms())
-
 
 if __name__ == "__main__":
     main()

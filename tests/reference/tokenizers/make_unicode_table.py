@@ -11,7 +11,6 @@ import unicodedata2
 OUT = pathlib.Path(__file__).resolve().parents[3] / "src/text/unicode/unicode_categories.inc"
 LIMIT = 0x110000
 
-
 def runs():
     last = None
     for c in range(LIMIT):
@@ -20,6 +19,22 @@ def runs():
             yield c, category
             last = category
 
+def rows():
+    """Runs as rows of the table: capitals and small letters that alternate, code point by code point, are one."""
+    all_runs = list(runs()) + [(LIMIT, None)]
+    i = 0
+    while i + 1 < len(all_runs):
+        begin, category = all_runs[i]
+        end = i
+        while all_runs[end][1] in ("Lu", "Ll") and all_runs[end + 1][0] == all_runs[end][0] + 1 and (
+                all_runs[end + 1][1] != all_runs[end][1]) and all_runs[end + 1][1] in ("Lu", "Ll"):
+            end += 1
+        if category == "Lu" and end - i >= 3:
+            yield "{0x%X, Lu, true}" % begin
+            i = end + 1 if all_runs[end + 1][0] == all_runs[end][0] + 1 else end
+        else:
+            yield "{0x%X, %s}" % (begin, category)
+            i += 1
 
 def compare_with_tokenizers():
     try:
@@ -39,9 +54,8 @@ def compare_with_tokenizers():
         assert ours == theirs, (major, sorted(ours ^ theirs)[:10])
     print("equal to the classes of tokenizers")
 
-
 def main():
-    entries = ["{0x%X, %s}" % run for run in runs()]
+    entries = list(rows())
     lines, line = [], ""
     for entry in entries:
         if len(line) + len(entry) + 2 > 120:
@@ -54,6 +68,5 @@ def main():
     OUT.write_text("\n".join(head + lines) + "\n")
     print(OUT, len(entries), "runs", len(lines), "lines")
     compare_with_tokenizers()
-
 
 main()

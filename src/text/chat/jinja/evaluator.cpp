@@ -38,7 +38,14 @@ Value Evaluator::evaluate(const Expression& expression) {
   const Depth depth(*this);
   line_ = expression.line;
   charge(1);
-  return expression.evaluate(*this);
+  return expression.run(*this);
+}
+
+std::vector<Value> Evaluator::evaluate(const Expressions& expressions) {
+  std::vector<Value> values;
+  values.reserve(expressions.size());
+  for (const Expression* expression : expressions) values.push_back(evaluate(*expression));
+  return values;
 }
 
 Flow Evaluator::run(const Body& body) {
@@ -185,7 +192,7 @@ Value Evaluator::call(const Value& callee, const Arguments& arguments) {
 
 Arguments Evaluator::arguments(const CallArguments& arguments) {
   Arguments values;
-  for (const Expression* value : arguments.positional) values.positional.push_back(evaluate(*value));
+  values.positional = evaluate(arguments.positional);
   for (const auto& [name, value] : arguments.named) values.named.emplace_back(name, evaluate(*value));
   if (arguments.star != nullptr) {
     const std::shared_ptr<const Sequence> more = items(evaluate(*arguments.star));

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "text/chat/jinja/ast.hpp"
+#include "text/chat/jinja/template.hpp"
 #include "text/chat/jinja/value.hpp"
 
 namespace llmtrain::jinja {
@@ -44,6 +44,7 @@ class Evaluator {
 
   // Running.
   Value evaluate(const Expression& expression);
+  std::vector<Value> evaluate(const Expressions& expressions);
   Flow run(const Body& body);
   [[noreturn]] void fail(std::string_view message) const;
   void charge(int64_t steps) {

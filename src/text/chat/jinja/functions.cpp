@@ -1,5 +1,3 @@
-#include "text/chat/jinja/functions.hpp"
-
 #include <fmt/format.h>
 
 #include <array>
@@ -7,12 +5,26 @@
 #include <ctime>
 #include <memory>
 
+#include "text/chat/jinja/builtins.hpp"
 #include "text/chat/jinja/evaluator.hpp"
 #include "text/chat/jinja/printing.hpp"
 
 namespace llmtrain::jinja {
 namespace functions {
 namespace {
+
+/// A function of C++.
+class Function : public Object {
+ public:
+  using Call = Value (*)(Evaluator&, const Arguments&);
+  explicit Function(Call function) : function_(function) {}
+  std::string type_name() const override { return "function"; }
+  bool is_callable() const override { return true; }
+  Value call(Evaluator& evaluator, const Arguments& arguments) override { return function_(evaluator, arguments); }
+
+ private:
+  Call function_;
+};
 
 Value range(Evaluator& evaluator, const Arguments& arguments) {
   const Bound bound(evaluator, "range", arguments, {"start", "stop", "step"}, 1);
@@ -99,8 +111,8 @@ Value strftime_now(Evaluator& evaluator, const Arguments& arguments) {
 }  // namespace functions
 
 std::span<const std::pair<std::string_view, Value>> global_functions() {
-  static const auto function = [](Function::Call call) {
-    return Value(std::shared_ptr<Object>(std::make_shared<Function>(call)));
+  static const auto function = [](functions::Function::Call call) {
+    return Value(std::shared_ptr<Object>(std::make_shared<functions::Function>(call)));
   };
   static const std::pair<std::string_view, Value> all[] = {{"range", function(functions::range)},
                                                            {"dict", function(functions::make_dict)},

@@ -318,12 +318,51 @@ class Lexer {
 
 }  // namespace
 
-std::vector<Token> tokenize(std::string_view source, const std::string& name) {
+TokenReader::TokenReader(std::string_view source, const std::string& name) : name_(name) {
   if (source.size() > max_template_bytes) {
     fail_at(name, 1, fmt::format("the template has {} bytes; at most {} are read", source.size(), max_template_bytes));
   }
   if (find_invalid_utf8(source) != std::string_view::npos) fail_at(name, 1, "the template is not UTF-8");
-  return Lexer(source, name).run();
+  tokens_ = Lexer(source, name).run();
+}
+
+bool TokenReader::take_symbol(std::string_view text) {
+  const bool found = is_symbol(text);
+  if (found) take();
+  return found;
+}
+
+bool TokenReader::take_name(std::string_view text) {
+  const bool found = is_name(text);
+  if (found) take();
+  return found;
+}
+
+void TokenReader::fail_unexpected(std::string_view expected) const {
+  static constexpr const char* ends[] = {"text", "{%", "the end of the tag", "{{", "the end of the tag"};
+  const auto kind = static_cast<size_t>(token().kind);
+  const std::string found = token().kind == TokenKind::end ? "the end of the template"
+                            : kind < std::size(ends)       ? std::string(ends[kind])
+                                                           : "'" + token().text + "'";
+  fail(fmt::format("{} is expected, not {}", expected, found));
+}
+
+void TokenReader::expect(TokenKind kind, std::string_view description) {
+  if (token().kind != kind) fail_unexpected(description);
+  take();
+}
+
+void TokenReader::expect_symbol(std::string_view text) {
+  if (!take_symbol(text)) fail_unexpected(fmt::format("'{}'", text));
+}
+
+void TokenReader::expect_name(std::string_view text) {
+  if (!take_name(text)) fail_unexpected(fmt::format("'{}'", text));
+}
+
+std::string TokenReader::expect_identifier() {
+  if (token().kind != TokenKind::name) fail_unexpected("a name");
+  return take().text;
 }
 
 }  // namespace llmtrain::jinja

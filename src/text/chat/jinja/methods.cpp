@@ -1,11 +1,9 @@
-#include "text/chat/jinja/methods.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "core/find_entry.hpp"
-#include "text/chat/jinja/filters.hpp"
+#include "text/chat/jinja/builtins.hpp"
 #include "text/chat/jinja/operators.hpp"
 
 namespace llmtrain::jinja {
@@ -16,7 +14,7 @@ using Args = const Arguments&;
 
 class BoundMethod : public Object {
  public:
-  BoundMethod(Value object, const MethodEntry& method) : object_(std::move(object)), method_(method) {}
+  BoundMethod(Value object, const NamedFunction& method) : object_(std::move(object)), method_(method) {}
   std::string type_name() const override { return "method"; }
   bool is_callable() const override { return true; }
   uint32_t depth() const override { return object_.depth() + 1; }
@@ -27,7 +25,7 @@ class BoundMethod : public Object {
 
  private:
   Value object_;
-  const MethodEntry& method_;
+  const NamedFunction& method_;
 };
 
 Value get(Evaluator& evaluator, const Value& object, Args arguments) {
@@ -72,13 +70,13 @@ Value index(Evaluator& evaluator, const Value& object, Args arguments) {
   evaluator.fail("the value is not in the list");
 }
 
-constexpr MethodEntry dict_methods[] = {{"copy", copy},
-                                        {"get", get},
-                                        {"items", view<SequenceKind::items>},
-                                        {"keys", view<SequenceKind::keys>},
-                                        {"values", view<SequenceKind::values>}};
-constexpr MethodEntry list_methods[] = {{"copy", copy}, {"count", count}, {"index", index}};
-constexpr MethodEntry tuple_methods[] = {{"count", count}, {"index", index}};
+constexpr NamedFunction dict_methods[] = {{"copy", copy},
+                                          {"get", get},
+                                          {"items", view<SequenceKind::items>},
+                                          {"keys", view<SequenceKind::keys>},
+                                          {"values", view<SequenceKind::values>}};
+constexpr NamedFunction list_methods[] = {{"copy", copy}, {"count", count}, {"index", index}};
+constexpr NamedFunction tuple_methods[] = {{"count", count}, {"index", index}};
 constexpr std::string_view dict_changes[] = {"clear", "pop", "popitem", "setdefault", "update"};
 constexpr std::string_view list_changes[] = {"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"};
 
@@ -94,16 +92,16 @@ void refuse_change(Evaluator& evaluator, const std::string_view (&names)[n], std
 
 std::optional<Value> find_method(Evaluator& evaluator, const Value& object, std::string_view name) {
   using namespace container_methods;
-  const MethodEntry* method = nullptr;
+  const NamedFunction* method = nullptr;
   if (object.as_text() != nullptr) {
     method = find_text_method(evaluator, name);
   } else if (object.as_dict() != nullptr) {
     refuse_change(evaluator, dict_changes, name);
-    method = find_entry(dict_methods, name, &MethodEntry::name);
+    method = find_entry(dict_methods, name, &NamedFunction::name);
   } else if (const Sequence* items = object.as_sequence()) {
     if (items->kind == SequenceKind::list) refuse_change(evaluator, list_changes, name);
-    method = items->kind == SequenceKind::list    ? find_entry(list_methods, name, &MethodEntry::name)
-             : items->kind == SequenceKind::tuple ? find_entry(tuple_methods, name, &MethodEntry::name)
+    method = items->kind == SequenceKind::list    ? find_entry(list_methods, name, &NamedFunction::name)
+             : items->kind == SequenceKind::tuple ? find_entry(tuple_methods, name, &NamedFunction::name)
                                                   : nullptr;
   }
   if (method == nullptr) return std::nullopt;

@@ -15,6 +15,8 @@ Value modulo(Evaluator& evaluator, const Value& left, const Value& right);
 Value power(Evaluator& evaluator, const Value& left, const Value& right);
 Value negate(Evaluator& evaluator, const Value& operand);
 
+/// An operator that compares.
+using Comparison = bool (*)(Evaluator&, const Value&, const Value&);
 bool is_equal(Evaluator& evaluator, const Value& left, const Value& right);
 bool is_not_equal(Evaluator& evaluator, const Value& left, const Value& right);
 bool is_less(Evaluator& evaluator, const Value& left, const Value& right);

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/find_entry.hpp"
-#include "text/chat/jinja/filters.hpp"
+#include "text/chat/jinja/builtins.hpp"
 #include "text/chat/jinja/operators.hpp"
 #include "text/chat/jinja/printing.hpp"
 #include "text/chat/jinja/python_text.hpp"
@@ -173,7 +173,7 @@ Value map(Evaluator& evaluator, const Value& input, Args arguments) {
     return evaluator.list(std::move(results), SequenceKind::generator);
   }
   const MarkedText* name = arguments.positional.front().as_text();
-  const FilterEntry* filter = name != nullptr ? find_filter(name->bytes()) : nullptr;
+  const NamedFunction* filter = name != nullptr ? find_filter(name->bytes()) : nullptr;
   if (filter == nullptr) evaluator.fail("map needs the name of a filter");
   const Arguments rest{{arguments.positional.begin() + 1, arguments.positional.end()}, arguments.named};
   const std::shared_ptr<const Sequence> all = evaluator.items(input);
@@ -186,7 +186,7 @@ template <bool by_attribute, bool keeps>
 Value choose(Evaluator& evaluator, const Value& input, Args arguments) {
   constexpr size_t first = by_attribute ? 1 : 0;
   if (arguments.positional.size() < first) evaluator.fail("the filter needs the name of an attribute");
-  const TestEntry* test = nullptr;
+  const NamedTest* test = nullptr;
   Arguments rest{{}, arguments.named};
   if (arguments.positional.size() > first) {
     const MarkedText* name = arguments.positional[first].as_text();
@@ -208,7 +208,7 @@ Value choose(Evaluator& evaluator, const Value& input, Args arguments) {
 
 Value count(Evaluator& evaluator, const Value& input, Args) { return length(evaluator, input); }
 
-constexpr FilterEntry filters[] = {
+constexpr NamedFunction filters[] = {
     {"count", count},
     {"dictsort", dict_sort},
     {"first", first},
@@ -230,8 +230,8 @@ constexpr FilterEntry filters[] = {
 }  // namespace
 }  // namespace sequence_filters
 
-const FilterEntry* find_sequence_filter(std::string_view name) {
-  return find_entry(sequence_filters::filters, name, &FilterEntry::name);
+const NamedFunction* find_sequence_filter(std::string_view name) {
+  return find_entry(sequence_filters::filters, name, &NamedFunction::name);
 }
 
 }  // namespace llmtrain::jinja

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/find_entry.hpp"
-#include "text/chat/jinja/filters.hpp"
+#include "text/chat/jinja/builtins.hpp"
 #include "text/chat/jinja/operators.hpp"
 
 namespace llmtrain::jinja {
@@ -28,7 +28,7 @@ bool is_divisible(Evaluator& evaluator, const Value& input, const Value& by) {
 
 bool is_int(const Value& value) { return value.as_int() != nullptr || value.as_big() != nullptr; }
 
-constexpr TestEntry tests[] = {
+constexpr NamedTest tests[] = {
     {"boolean", [](Evaluator&, const Value& v, Args) { return v.as_bool() != nullptr; }},
     {"defined", [](Evaluator&, const Value& v, Args) { return !v.is_undefined(); }},
     {"divisibleby", [](Evaluator& e, const Value& v, Args a) { return is_divisible(e, v, only_argument(e, a)); }},
@@ -75,6 +75,6 @@ constexpr TestEntry tests[] = {
 }  // namespace
 }  // namespace value_tests
 
-const TestEntry* find_test(std::string_view name) { return find_entry(value_tests::tests, name, &TestEntry::name); }
+const NamedTest* find_test(std::string_view name) { return find_entry(value_tests::tests, name, &NamedTest::name); }
 
 }  // namespace llmtrain::jinja

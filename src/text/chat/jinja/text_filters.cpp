@@ -7,8 +7,7 @@
 #include <cmath>
 
 #include "core/find_entry.hpp"
-#include "text/chat/jinja/filters.hpp"
-#include "text/chat/jinja/methods.hpp"
+#include "text/chat/jinja/builtins.hpp"
 #include "text/chat/jinja/operators.hpp"
 #include "text/chat/jinja/printing.hpp"
 #include "text/chat/jinja/python_text.hpp"
@@ -152,7 +151,7 @@ Value to_json_filter(Evaluator& evaluator, const Value& input, Args arguments) {
 
 Value text_of(Evaluator& evaluator, const Value& input, Args) { return to_text(evaluator, input); }
 
-constexpr FilterEntry filters[] = {
+constexpr NamedFunction filters[] = {
     {"capitalize", change_case<Case::capitalized>},
     {"d", default_value},
     {"default", default_value},
@@ -171,12 +170,12 @@ constexpr FilterEntry filters[] = {
 }  // namespace
 }  // namespace text_filters
 
-const FilterEntry* find_text_filter(std::string_view name) {
-  return find_entry(text_filters::filters, name, &FilterEntry::name);
+const NamedFunction* find_text_filter(std::string_view name) {
+  return find_entry(text_filters::filters, name, &NamedFunction::name);
 }
 
-const FilterEntry* find_filter(std::string_view name) {
-  const FilterEntry* found = find_text_filter(name);
+const NamedFunction* find_filter(std::string_view name) {
+  const NamedFunction* found = find_text_filter(name);
   return found != nullptr ? found : find_sequence_filter(name);
 }
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/find_entry.hpp"
-#include "text/chat/jinja/methods.hpp"
+#include "text/chat/jinja/builtins.hpp"
 #include "text/chat/jinja/operators.hpp"
 #include "text/chat/jinja/python_text.hpp"
 
@@ -258,7 +258,7 @@ Value change_case(Evaluator& evaluator, const Value& object, Args arguments) {
   return evaluator.text(with_case(self(object).bytes(), wanted), self(object).all_marks());
 }
 
-constexpr MethodEntry methods[] = {
+constexpr NamedFunction methods[] = {
     {"capitalize", change_case<Case::capitalized>},
     {"count", count},
     {"endswith", has_affix<false>},
@@ -290,11 +290,11 @@ constexpr std::string_view left_out[] = {
 }  // namespace
 }  // namespace text_methods
 
-const MethodEntry* find_text_method(Evaluator& evaluator, std::string_view name) {
+const NamedFunction* find_text_method(Evaluator& evaluator, std::string_view name) {
   if (std::ranges::find(text_methods::left_out, name) != std::end(text_methods::left_out)) {
     evaluator.fail(fmt::format("the method '{}' of str is not supported", name));
   }
-  return find_entry(text_methods::methods, name, &MethodEntry::name);
+  return find_entry(text_methods::methods, name, &NamedFunction::name);
 }
 
 }  // namespace llmtrain::jinja

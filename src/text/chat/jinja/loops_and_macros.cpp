@@ -1,13 +1,11 @@
-// Execution of statements.
+// Loops with the variable `loop`, and macros.
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "text/chat/jinja/ast.hpp"
 #include "text/chat/jinja/evaluator.hpp"
 #include "text/chat/jinja/operators.hpp"
-#include "text/chat/jinja/printing.hpp"
 
 namespace llmtrain::jinja {
 namespace {
@@ -15,7 +13,7 @@ namespace {
 /// The variable `loop`.
 class Loop : public Object, public std::enable_shared_from_this<Loop> {
  public:
-  Loop(const For& statement, std::shared_ptr<const Sequence> items, int64_t level)
+  Loop(const ForLoop& statement, std::shared_ptr<const Sequence> items, int64_t level)
       : statement_(statement), items_(std::move(items)), level_(level) {}
 
   std::string type_name() const override { return "LoopContext"; }
@@ -43,7 +41,7 @@ class Loop : public Object, public std::enable_shared_from_this<Loop> {
     if (!statement_.is_recursive) evaluator.fail("only the loop of a recursive for can be called");
     const Bound bound(evaluator, "loop", arguments, {"iterable"}, 1);
     Evaluator::Capture capture(evaluator);
-    statement_.run_over(evaluator, bound[0], level_ + 1);
+    run_loop(evaluator, statement_, bound[0], level_ + 1);
     return evaluator.text(std::move(capture.text));
   }
 
@@ -97,7 +95,7 @@ class Loop : public Object, public std::enable_shared_from_this<Loop> {
     return items_->items[static_cast<size_t>(place)];
   }
 
-  const For& statement_;
+  const ForLoop& statement_;
   std::shared_ptr<const Sequence> items_;
   int64_t level_;
   bool is_finished_ = false;
@@ -189,129 +187,44 @@ class MacroObject : public Object {
   std::shared_ptr<Scope> scope_;
 };
 
-Value make_macro(Evaluator& evaluator, const MacroDefinition& definition) {
-  evaluator.keep(evaluator.scope());
-  return std::shared_ptr<Object>(std::make_shared<MacroObject>(definition, evaluator.scope()));
-}
-
-/// Runs a body in a scope of its own and returns its output.
-Flow run_captured(Evaluator& evaluator, const Body& body, MarkedText& text) {
-  const Evaluator::Inner inner(evaluator);
-  Evaluator::Capture capture(evaluator);
-  const Flow flow = evaluator.run(body);
-  text = std::move(capture.text);
-  return flow;
-}
-
-Value apply_filter(Evaluator& evaluator, const Expression* filter, MarkedText text) {
-  Value value = evaluator.text(std::move(text));
-  if (filter == nullptr) return value;
-  evaluator.push_captured(std::move(value));
-  Value result = evaluator.evaluate(*filter);
-  evaluator.pop_captured();
-  return result;
-}
-
 }  // namespace
 
-Flow Data::run(Evaluator& evaluator) const {
-  evaluator.print(text);
-  return Flow::next;
-}
-
-Flow Print::run(Evaluator& evaluator) const {
-  evaluator.print(to_text(evaluator, evaluator.evaluate(*value)));
-  return Flow::next;
-}
-
-Flow If::run(Evaluator& evaluator) const {
-  for (const auto& [test, body] : branches) {
-    if (evaluator.evaluate(*test).truth()) return evaluator.run(body);
-  }
-  return evaluator.run(otherwise);
-}
-
-Flow For::run(Evaluator& evaluator) const { return run_over(evaluator, evaluator.evaluate(*items), 0); }
-
-Flow For::run_over(Evaluator& evaluator, const Value& over, int64_t depth) const {
+Flow run_loop(Evaluator& evaluator, const ForLoop& loop, const Value& over, int64_t depth) {
   std::shared_ptr<const Sequence> sequence = evaluator.items(over);
-  if (condition != nullptr) {
+  if (loop.condition != nullptr) {
     std::vector<Value> chosen;
     for (const Value& item : sequence->items) {
       const Evaluator::Inner inner(evaluator);
-      evaluator.assign(target, item);
-      if (evaluator.evaluate(*condition).truth()) chosen.push_back(item);
+      evaluator.assign(loop.target, item);
+      if (evaluator.evaluate(*loop.condition).truth()) chosen.push_back(item);
     }
     sequence = evaluator.list(std::move(chosen)).shared<const Sequence>();
   }
-  const auto loop = std::make_shared<Loop>(*this, sequence, depth);
-  if (loop->depth() > max_value_depth) evaluator.fail("loops are nested too deeply in values");
+  const auto variable = std::make_shared<Loop>(loop, sequence, depth);
+  if (variable->depth() > max_value_depth) evaluator.fail("loops are nested too deeply in values");
   struct Finish {
     ~Finish() { loop.finish(); }
     Loop& loop;
-  } const finish{*loop};
+  } const finish{*variable};
   bool is_completed = false;  // Jinja runs `else` unless one item reached the end of the body
   for (const Value& item : sequence->items) {
     const Evaluator::Inner inner(evaluator);
     evaluator.charge(1);
-    evaluator.assign("loop", Value(std::shared_ptr<Object>(loop)));
-    evaluator.assign(target, item);
-    const Flow flow = evaluator.run(body);
+    evaluator.assign("loop", Value(std::shared_ptr<Object>(variable)));
+    evaluator.assign(loop.target, item);
+    const Flow flow = evaluator.run(loop.body);
     if (flow == Flow::leave_loop) break;
     is_completed = is_completed || flow == Flow::next;
-    ++loop->at;
+    ++variable->at;
   }
   if (is_completed) return Flow::next;
   const Evaluator::Inner inner(evaluator);
-  return evaluator.run(otherwise);
+  return evaluator.run(loop.otherwise);
 }
 
-Flow Set::run(Evaluator& evaluator) const {
-  evaluator.assign(target, evaluator.evaluate(*value));
-  return Flow::next;
-}
-
-Flow SetBlock::run(Evaluator& evaluator) const {
-  MarkedText text;
-  const Flow flow = run_captured(evaluator, body, text);
-  if (flow == Flow::next) evaluator.assign(target, apply_filter(evaluator, filter, std::move(text)));
-  return flow;
-}
-
-Flow Macro::run(Evaluator& evaluator) const {
-  evaluator.assign(definition.name, make_macro(evaluator, definition));
-  return Flow::next;
-}
-
-Flow CallBlock::run(Evaluator& evaluator) const {
-  const Value function = evaluator.evaluate(*call->callee);
-  Arguments arguments = evaluator.arguments(call->arguments);
-  arguments.named.emplace_back("caller", make_macro(evaluator, caller));
-  evaluator.print(to_text(evaluator, evaluator.call(function, arguments)));
-  return Flow::next;
-}
-
-Flow FilterBlock::run(Evaluator& evaluator) const {
-  MarkedText text;
-  const Flow flow = run_captured(evaluator, body, text);
-  if (flow == Flow::next) evaluator.print(to_text(evaluator, apply_filter(evaluator, filter, std::move(text))));
-  return flow;
-}
-
-Flow With::run(Evaluator& evaluator) const {
-  std::vector<Value> values;
-  for (const auto& variable : variables) values.push_back(evaluator.evaluate(*variable.second));
-  const Evaluator::Inner inner(evaluator);
-  for (size_t i = 0; i < values.size(); ++i) evaluator.assign(variables[i].first, values[i]);
-  return evaluator.run(body);
-}
-
-Flow Generation::run(Evaluator& evaluator) const {
-  MarkedText text;
-  run_captured(evaluator, body, text);
-  text.add_marks(mark::generated | (++evaluator.blocks % 2 != 0 ? mark::odd_block : 0));
-  evaluator.print(text);
-  return Flow::next;
+Value make_macro(Evaluator& evaluator, const MacroDefinition& definition) {
+  evaluator.keep(evaluator.scope());
+  return std::shared_ptr<Object>(std::make_shared<MacroObject>(definition, evaluator.scope()));
 }
 
 }  // namespace llmtrain::jinja

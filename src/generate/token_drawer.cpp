@@ -138,7 +138,7 @@ void TokenDrawer::draw(Context& ctx, const Batch& batch, std::span<const int64_t
   ProfileSpan phase(SpanKind::phase, "head");
   const Tensor logits = logits_.rows(0, static_cast<int64_t>(rows.size()));
   model_.logits(ctx, &batch, rows, logits);
-  if (request.records_logp && request.sampling.temperature > 0) {
+  if (request.records_logp && request.sampling.temperature > 0 && request.sampling.temperature != 1) {
     temper_logits(logits, static_cast<float>(request.sampling.temperature), {}, request.vocabulary, ctx.stream);
   }
   float* values = logits.as<float>();

@@ -11,8 +11,9 @@ namespace llmtrain::host {
 
 namespace {
 
-constexpr int64_t max_tile_rows = 128;              ///< a B panel is read from far caches once per tile
-constexpr int64_t thin_tile_rows = 32;              ///< of weights that few rows multiply: they are read in order
+constexpr int64_t max_tile_rows = 128;  ///< a B panel is read from far caches once per tile
+/// Rows of weights that few rows multiply at once; fewer if these are longer than a page.
+constexpr int64_t thin_tile_rows = 64, thin_tile_long_rows = 32;
 constexpr int64_t max_k_blocks = 8;                 ///< k-blocks per segment, which is packed at a time
 constexpr int64_t packed_limit = int64_t{8} << 20;  ///< bytes of packed A, and of packed B, at a time
 constexpr int64_t enough_tiles = 96;                ///< enough to balance tens of threads
@@ -115,7 +116,8 @@ void GemmPlan::cut_thin(bool must_pack_a) {
   panel_width_ = divide_up(shape_.n, 16) * 16;
   k_blocks_at_a_time_ = k_blocks_;
   panels_ = panels_at_a_time_ = panels_per_tile_ = 1;
-  tile_rows_ = thin_tile_rows;
+  const int64_t row_bytes = shape_.k * static_cast<int64_t>(size_of(shape_.input));
+  tile_rows_ = row_bytes < long_row_bytes ? thin_tile_rows : thin_tile_long_rows;
   row_blocks_ = rows_at_a_time_ = divide_up(shape_.m, tile_rows_);
   pack_a_ = must_pack_a;
   share_a_ = false;

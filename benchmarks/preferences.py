@@ -3,8 +3,9 @@
 beside TRL and Transformers, on the same model, rows and settings.
 
 Speed, cases in turn, each in every round; the table has medians: seconds a step and peak memory of DPO (the reference cached by
-llmtrain, a second model in TRL) and of DPO with LoRA, 8 pairs of DATA/dpo/hh_helpful.jsonl a step, two micro-batches; and tokens a
-second of rollouts, 32 completions of 128 tokens, beside Transformers' generate. A model of Llama's shape with random weights
+llmtrain, a second model in TRL) and of DPO with LoRA, 8 pairs of DATA/dpo/hh_helpful.jsonl a step, two micro-batches; seconds a step of GRPO,
+rollout and update, 4 prompts with 8 completions of 128 tokens; and tokens a second of rollouts, 32 completions of 128 tokens, beside
+Transformers' generate. A model of Llama's shape with random weights
 (hidden size 1024), in bf16 where this processor multiplies bf16, else in fp32.
 Outcome (case hh): accuracy of a reward model and margins of DPO on the last 200 of the helpful pairs below 1,200 characters, a model of 4 layers and
 256 channels trained from random weights, fp32.
@@ -50,7 +51,7 @@ import json, sys, time, torch
 from datasets import Dataset
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, TrainerCallback
-from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
+from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, RewardConfig, RewardTrainer
 case = json.loads(sys.argv[1])
 tokenizer = AutoTokenizer.from_pretrained(case["base"])
 if tokenizer.pad_token is None: tokenizer.pad_token = tokenizer.eos_token
@@ -62,6 +63,16 @@ class Clock(TrainerCallback):
         if "loss" in logs: self.losses.append(float(logs["loss"]))
 clock = Clock()
 read = lambda path: Dataset.from_list([json.loads(line) for line in open(path)])
+if case["task"] == "grpo":
+    settings = GRPOConfig(
+        output_dir=case["output"], max_steps=case["steps"], per_device_train_batch_size=8, gradient_accumulation_steps=4, num_generations=8,
+        generation_batch_size=32, max_completion_length=128, learning_rate=1e-6, lr_scheduler_type="constant", weight_decay=0.0, report_to=[],
+        save_strategy="no", use_cpu=True, bf16=case["bf16"], gradient_checkpointing=False, disable_tqdm=True, logging_steps=1, optim="adamw_torch",
+        model_init_kwargs={"dtype": "bfloat16" if case["bf16"] else "float32"})
+    lengths = lambda completions, **k: [-abs(len(text) - 64.0) for text in completions]
+    GRPOTrainer(model=case["base"], args=settings, reward_funcs=lengths, processing_class=tokenizer, train_dataset=read(case["rows"]), callbacks=[clock]).train()
+    print("RESULT", json.dumps({"seconds": clock.seconds}))
+    sys.exit()
 reward = case["task"] == "reward"
 settings = (RewardConfig if reward else DPOConfig)(
     output_dir=case["output"], max_steps=case["steps"], per_device_train_batch_size=4, gradient_accumulation_steps=case["global"] // 4,
@@ -135,6 +146,15 @@ class Bench:
                                 **{"global": 8})
         return (seconds, memory), (statistics.median(result["seconds"][1:]), peak)
 
+    def grpo(self, base):
+        prompts = self.write("grpo.jsonl", [{"prompt": pair["prompt"]} for pair in self.pairs if len(pair["prompt"]) < 1000][:32])
+        _, memory, lines = self.llmtrain(base, "run.task=grpo", f"data.train={prompts}", f"run.max_steps={self.options.steps}", "batch.micro=8",
+                                         "batch.global=32", "grpo.group_size=8", "rollout.max_new_tokens=128", "rewards.functions=length:64")
+        lines = [line for line in lines if "grad_norm" in line]
+        seconds = statistics.median(b["wall_time"] - a["wall_time"] for a, b in zip(lines, lines[1:]))
+        result, peak = self.trl(task="grpo", base=str(base), rows=str(prompts), steps=self.options.steps, bf16=self.compute == "bf16")
+        return (seconds, memory), (statistics.median(result["seconds"][1:]), peak)
+
     def rollouts(self, base):
         prompts = self.write("prompts.jsonl", [{"prompt": pair["prompt"]} for pair in self.pairs if len(pair["prompt"]) < 1000][:32])
         text, memory, _ = self.llmtrain(base, "run.task=grpo", f"data.train={prompts}", "run.max_steps=1", "batch.micro=8", "batch.global=32",
@@ -160,12 +180,12 @@ def main():
     parser.add_argument("llmtrain"), parser.add_argument("data", type=pathlib.Path), parser.add_argument("python")
     parser.add_argument("--rounds", type=int, default=3), parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--layers", type=int, default=6), parser.add_argument("--outcome-steps", type=int, default=200)
-    parser.add_argument("--cases", default="dpo,dpo lora,rollouts,hh")
+    parser.add_argument("--cases", default="dpo,dpo lora,grpo,rollouts,hh")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))
     bench = Bench(options, pathlib.Path(tempfile.mkdtemp(prefix="preferences.")))
     base = bench.base("base", options.layers)
-    measure = {"dpo": lambda: bench.dpo(base, False), "dpo lora": lambda: bench.dpo(base, True), "rollouts": lambda: bench.rollouts(base)}
+    measure = {"dpo": lambda: bench.dpo(base, False), "dpo lora": lambda: bench.dpo(base, True), "grpo": lambda: bench.grpo(base), "rollouts": lambda: bench.rollouts(base)}
     cases = options.cases.split(",")
     rounds = {case: [] for case in cases if case in measure}
     for _ in range(options.rounds):

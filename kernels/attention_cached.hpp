@@ -16,9 +16,9 @@ void cache_keys_values(const Tensor& cache, const Tensor& qkv, const Batch& batc
 
 /// out [N, H D], in qkv's dtype: query n attends to positions 0..positions[n] of cache[sequence_ids[n]], or to the last
 /// ones of these within the window; its own position must be stored already. Softmax and sums in fp32. Only `tokens`,
-/// `positions` and `sequence_ids` of the batch are used. Either order of sums depends only on the query's position:
-/// decoding is fast for few queries; any other role gives, bit for bit, what attention_forward (without dropout, with
-/// longest = 0) gives to that row of the whole sequence.
+/// `positions` and `sequence_ids` of the batch are used. The order of sums depends only on the query's position. It
+/// gives, bit for bit, what attention_forward (without dropout, with longest = 0) gives to that row of the whole
+/// sequence; but on a GPU decoding has an order of its own, which is fast for few queries.
 void attention_cached(const Tensor& out, const Tensor& qkv, const Tensor& cache, const Batch& batch,
                       const AttentionShape& shape, ProductRole role, Stream& stream);
 

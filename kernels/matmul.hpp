@@ -36,9 +36,10 @@ constexpr int64_t padded_columns(int64_t m) { return (m + 63) / 64 * 64; }
 
 /// The role of a forward product. A training batch has the number of rows that the deck sets, and the order of
 /// summation depends on that number. The other two are batch-invariant: the bits of a row of y are a function of that
-/// row of x, of w, bias and the types, independent of the number of rows and of its position among them. Prefill is
-/// fast for many rows, decoding for few; each has an order of its own. (On a GPU cuBLASLt's choice for a fixed number
-/// of rows serves all; a library that rejects it for fewer rows is queried for another one.)
+/// row of x, of w, bias and the types, independent of the number of rows and of its position among them. On the host
+/// they have one order, which is that of many rows in training; few rows read weights in place, at the speed of memory.
+/// On a GPU prefill is fast for many rows, decoding for few, and each has an order of its own: cuBLASLt's choice for a
+/// fixed number of rows serves all; a library that rejects it for fewer rows is queried for another one.
 enum class ProductRole : uint8_t { training, prefill, decoding };
 
 /// A second product that is added to a first one: left [N, R] times right, both in the compute dtype; R is small. If

@@ -27,4 +27,23 @@ inline void transpose(Words8 (&r)[8]) {
   }
 }
 
+using Half8 [[gnu::vector_size(16)]] = uint16_t;
+
+/// Unaligned vectors in memory.
+using LooseWords8 [[gnu::vector_size(32), gnu::aligned(2), gnu::may_alias]] = uint32_t;
+using LooseHalf8 [[gnu::vector_size(16), gnu::aligned(2), gnu::may_alias]] = uint16_t;
+
+inline Words8 load_words(const void* p) { return *static_cast<const LooseWords8*>(p); }
+inline Half8 load_halves(const void* p) { return *static_cast<const LooseHalf8*>(p); }
+inline void store_words(void* p, Words8 v) { *static_cast<LooseWords8*>(p) = v; }
+
+/// Words with `low` in the lower and `high` in the upper halves.
+inline Words8 interleave(Half8 low, Half8 high) {
+  using Half16 [[gnu::vector_size(32)]] = uint16_t;
+  const Half16 words = __builtin_shufflevector(low, high, 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
+  Words8 result;
+  std::memcpy(&result, &words, sizeof result);
+  return result;
+}
+
 }  // namespace llmtrain::host

@@ -27,7 +27,12 @@ int64_t linear_workspace_bytes(const LinearPass& pass, int64_t rows) {
   // Fewer rows may be divided into other tiles, which sometimes need more; the division changes at multiples of 64.
   for (int64_t n = rows; n > 0; n = (n - 1 - n / 256) / 64 * 64) {
     const ProductShape shape{n, out, in};
-    if (forward && !int8) product(host::forward_shape(shape, compute, output));
+    if (forward && !int8) {
+      host::GemmShape forward_shape = host::forward_shape(shape, compute, output);
+      product(forward_shape);
+      forward_shape.any_rows = true;
+      product(forward_shape);
+    }
     if (!backward) continue;
     product(host::backward_input_shape(shape, compute, compute, false));
     product(host::backward_weight_shape(shape, compute, false));

@@ -7,6 +7,7 @@
 
 #include "core/activity.hpp"
 #include "core/error.hpp"
+#include "core/profile.hpp"
 #include "core/progress.hpp"
 #include "device/device.hpp"
 #include "generate/generated_text.hpp"
@@ -301,6 +302,7 @@ void Generator::run_pass(Context& ctx, Pass pass, std::span<const TextPortion> p
   if (capacity_.cache) cache_.keys().decoding = pass != Pass::prefill;
   const bool decodes = pass == Pass::decode && !request.records_logp;
   ctx.role = decodes ? ProductRole::decoding : ProductRole::prefill;
+  ProfileSpan phase(SpanKind::phase, pass == Pass::decode ? "decoding" : "prompts");
   if (portions.empty()) return run_idle(ctx);
   HostBatch host;
   host.segments.push_back(0);

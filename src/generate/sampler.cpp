@@ -1,9 +1,12 @@
 #include "generate/sampler.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <numeric>
+#include <optional>
 
 #include "core/error.hpp"
 
@@ -12,11 +15,84 @@ namespace llmtrain {
 namespace {
 
 float kth_highest(std::span<const float> logits, size_t k) {
-  std::vector<float> copy(logits.begin(), logits.end());
-  const auto kth = copy.begin() + static_cast<std::ptrdiff_t>(k - 1);
-  std::nth_element(copy.begin(), kth, copy.end(), std::greater<>());
-  return *kth;
+  std::vector<float> highest(logits.begin(), logits.begin() + static_cast<std::ptrdiff_t>(k));  // the lowest is on top
+  std::ranges::make_heap(highest, std::greater<>());
+  for (const float logit : logits.subspan(k)) {
+    if (logit <= highest.front()) continue;
+    std::ranges::pop_heap(highest, std::greater<>());
+    highest.back() = logit;
+    std::ranges::push_heap(highest, std::greater<>());
+  }
+  return highest.front();
 }
+
+using Double4 [[gnu::vector_size(32)]] = double;
+using Float4 [[gnu::vector_size(16)]] = float;
+
+/// e^x for x <= 0, whose relative error is a few units of the last place.
+Double4 exponential(Double4 x) {
+  using Bits [[gnu::vector_size(32)]] = uint64_t;
+  constexpr double lowest = -700, log2_e = 0x1.71547652b82fep0;
+  constexpr double ln2_high = 0x1.62e42feep-1, ln2_low = 0x1.a39ef35793c76p-33;
+  constexpr double round = 0x1.8p52;  // a sum with it has the nearest integer in its last bits
+  x = x > lowest ? x : Double4{} + lowest;
+  const Double4 shifted = x * log2_e + round, n = shifted - round;
+  const Double4 r = (x - n * ln2_high) - n * ln2_low;
+  Double4 sum = Double4{} + 1.0;
+  for (int k = 13; k > 0; --k) sum = 1.0 + sum * r * (1.0 / k);  // Taylor's series, |r| <= ln(2) / 2
+  return sum * std::bit_cast<Double4>(std::bit_cast<Bits>(Double4{} + 1.0) + (std::bit_cast<Bits>(shifted) << 52));
+}
+
+/// Draws from e^((logit - top) / temperature) of all tokens, if its sums are exact enough to tell the token.
+class FastDraw {
+ public:
+  FastDraw(std::span<const float> logits, double top, double temperature)
+      : logits_(logits), top_(top), scale_(1 / temperature) {
+    for (size_t first = 0; first < logits.size(); first += block) {
+      Double4 sum{};
+      weigh(first, [&](size_t, Double4 weights) { sum += weights; });
+      sums_.push_back((sum[0] + sum[1]) + (sum[2] + sum[3]));
+      mass_ += sums_.back();
+    }
+  }
+
+  std::optional<size_t> draw(double share) const {
+    const double error = mass_ * (static_cast<double>(logits_.size()) * 0x1p-50 + 0x1p-43), u = share * mass_;
+    double reached = 0;
+    size_t b = 0;
+    for (; b + 1 < sums_.size() && reached + sums_[b] <= u; ++b) reached += sums_[b];
+    std::optional<size_t> drawn;
+    weigh(b * block, [&](size_t first, Double4 weights) {
+      for (size_t i = 0; i < 4; ++i) {
+        const double next = reached + weights[i];
+        if (u - reached > error && next - u > error) drawn = first + i;
+        reached = next;
+      }
+    });
+    return drawn;
+  }
+
+ private:
+  static constexpr size_t block = 1024;
+
+  /// Calls f(first, weights) for every four tokens of a block; those past the end have no weight.
+  template <class F>
+  void weigh(size_t begin, const F& f) const {
+    const size_t end = std::min(begin + block, logits_.size());
+    for (size_t i = begin; i < end; i += 4) {
+      Float4 four = Float4{} - INFINITY;
+      std::memcpy(&four, &logits_[i], std::min<size_t>(4, end - i) * sizeof(float));
+      const Double4 x = (__builtin_convertvector(four, Double4) - top_) * scale_;
+      const Double4 weights = exponential(x);
+      f(i, x > -700.0 ? weights : Double4{});
+    }
+  }
+
+  std::span<const float> logits_;
+  double top_, scale_;
+  std::vector<double> sums_;  ///< of blocks
+  double mass_ = 0;
+};
 
 /// Keeps only the most probable tokens that are needed to reach `p` of the mass. A heap sorts no more tokens than are
 /// kept.
@@ -71,10 +147,17 @@ void exclude_repeated_ngrams(std::span<float> logits, std::span<const int32_t> t
 
 size_t highest(std::span<const float> logits) {
   LLMTRAIN_CHECK(!logits.empty(), "there is nothing to sample from");
-  if (!std::all_of(logits.begin(), logits.end(), [](float x) { return x < INFINITY; })) {  // false also for NaN
+  float top = -INFINITY;
+  bool finite = true;
+#pragma omp simd reduction(max : top) reduction(&& : finite)
+  for (const float logit : logits) {
+    top = logit > top ? logit : top;
+    finite = finite && logit < INFINITY;  // false also for NaN
+  }
+  if (!finite) {
     throw UserError(ExitCode::diverged, "the model's logits are not finite: the weights are damaged or diverged");
   }
-  return static_cast<size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  return static_cast<size_t>(std::ranges::find(logits, top) - logits.begin());
 }
 
 std::vector<double> token_weights(std::span<const float> logits, const SamplingOptions& options) {
@@ -104,10 +187,15 @@ float log_probability(std::span<const float> logits, int32_t token) {
 }
 
 int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, uint32_t bits) {
-  if (options.temperature <= 0) return static_cast<int32_t>(highest(logits));
+  const size_t top = highest(logits);
+  if (options.temperature <= 0) return static_cast<int32_t>(top);
+  const double share = (static_cast<double>(bits) + 0.5) / 4294967296.0;
+  if (options.top_k == 0 && options.top_p == 1 && options.min_p == 0) {
+    const std::optional<size_t> drawn = FastDraw(logits, logits[top], options.temperature).draw(share);
+    if (drawn) return static_cast<int32_t>(*drawn);
+  }
   const std::vector<double> weights = token_weights(logits, options);
-  const double mass = std::accumulate(weights.begin(), weights.end(), 0.0);
-  const double u = (static_cast<double>(bits) + 0.5) / 4294967296.0 * mass;
+  const double u = share * std::accumulate(weights.begin(), weights.end(), 0.0);
   double reached = 0;
   size_t last = 0;
   for (size_t id = 0; id < weights.size(); ++id) {

@@ -8,6 +8,7 @@
 #include "core/kept_tokens.hpp"
 #include "core/parallel_for.hpp"
 #include "core/philox.hpp"
+#include "core/profile.hpp"
 #include "generate/sampler.hpp"
 #include "kernels/logprob.hpp"
 
@@ -134,9 +135,10 @@ void TokenDrawer::draw(Context& ctx, const Batch& batch, std::span<const int64_t
     return;
   }
   if (!request.records_logp) ctx.role = ProductRole::decoding;  // one row per text
+  ProfileSpan phase(SpanKind::phase, "head");
   const Tensor logits = logits_.rows(0, static_cast<int64_t>(rows.size()));
   model_.logits(ctx, &batch, rows, logits);
-  if (request.records_logp && request.sampling.temperature > 0) {
+  if (request.records_logp && request.sampling.temperature > 0 && request.sampling.temperature != 1) {
     temper_logits(logits, static_cast<float>(request.sampling.temperature), {}, request.vocabulary, ctx.stream);
   }
   float* values = logits.as<float>();
@@ -146,6 +148,7 @@ void TokenDrawer::draw(Context& ctx, const Batch& batch, std::span<const int64_t
     copy_to_host(values, logits.data, logits.bytes(), ctx.stream);
     ctx.stream.synchronize();
   }
+  phase.next("drawing");
   const RowsOfLogits host{values, static_cast<size_t>(capacity_.vocabulary_rows),
                           static_cast<size_t>(request.vocabulary)};
   if (request.beams.beams > 1) return advance_beams(host, draws, request, cache, ctx.stream);

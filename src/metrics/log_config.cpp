@@ -42,8 +42,11 @@ void LogConfig::visit(DeckKeys& keys) {
       "profile", profile,
       {.unit = "steps",
        .range = between(0, 1000),
-       .doc = "Profile this many steps (the first one is skipped): the log gets a table of their time, and the run's "
-              "folder gets trace.json for a trace viewer. Recording ends early if a rank has 65,536 spans. 0 = off."});
+       .doc =
+           "Profile this many steps (the first one is skipped): the log gets a table of their time, and the run's "
+           "folder gets trace.json for a trace viewer. A step of generate is a token of every running text. Recording "
+           "ends early if a rank has 65,536 spans. 0 = off.",
+       .tasks = training_tasks | tasks_with(TaskSamples::generation)});
 }
 
 void LogConfig::resolve(DeckLoader& deck) const {

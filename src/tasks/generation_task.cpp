@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
 
 #include "core/activity.hpp"
@@ -169,9 +170,12 @@ void GenerationTask::run_round(const Job& job, int64_t first, int64_t end) {
     };
   }
   wanted.on_end = [&](size_t c, const Continuation& continuation) { finish(round, c, continuation); };
-  int64_t passes = 0, stop = 0;
+  int64_t stop = 0;
   wanted.interrupted = [&] {
-    if (++passes % passes_between_meetings != 0) return false;
+    if (passes_ > 0) profile_->end_step(communicator);
+    report_profile_if_due(job, false);
+    profile_->begin_step(passes_, job.runtime.stream());
+    if (++passes_ % passes_between_meetings != 0) return false;
     hand_over(job);
     int64_t asked[] = {look_for_stop()};
     communicator.maximum(asked);
@@ -184,6 +188,11 @@ void GenerationTask::run_round(const Job& job, int64_t first, int64_t end) {
   if (stop != 0) cancel_work(stop, "while it was generating");
 }
 
+void GenerationTask::report_profile_if_due(const Job& job, bool the_end) {
+  if (!profile_->due(the_end)) return;
+  profile_->report(job.runtime, compute_dtype(config_.precision.compute), config_.run.directory(), job.log);
+}
+
 GenerationReport GenerationTask::run(Runtime& runtime, RunLog& log, const PromptFiles& prompts,
                                      GenerationOutput* output, StopRules stop) {
   const SectionScope section(Section::sampling);
@@ -194,9 +203,12 @@ GenerationReport GenerationTask::run(Runtime& runtime, RunLog& log, const Prompt
   printed_ = now();
   const int64_t of_round = std::max<int64_t>(1, texts_of_round / config_.generate.samples) * communicator.size();
   Progress progress("generating", prompts.size() * config_.generate.samples);
+  profile_.emplace(config_.log.profile, std::numeric_limits<int64_t>::max());
+  const Job job{runtime, log, prompts, output, progress};
   for (int64_t first = earlier_ / config_.generate.samples; first < prompts.size(); first += of_round) {
-    run_round({runtime, log, prompts, output, progress}, first, std::min(first + of_round, prompts.size()));
+    run_round(job, first, std::min(first + of_round, prompts.size()));
   }
+  report_profile_if_due(job, true);
   std::array<int64_t, 3> counts = {report_.rows, report_.tokens, report_.at_limit};
   communicator.sum(counts);
   return {counts[0], counts[1], counts[2]};

@@ -19,6 +19,7 @@
 #include "parallel/job/runtime.hpp"
 #include "roles/model_set.hpp"
 #include "tasks/generation_output.hpp"
+#include "train/step_profile.hpp"
 
 namespace llmtrain {
 
@@ -68,6 +69,7 @@ class GenerationTask {
   std::string row_of(const Round& round, size_t c, const Continuation& continuation) const;
   void finish(Round& round, size_t c, const Continuation& continuation);
   void hand_over(const Job& job);
+  void report_profile_if_due(const Job& job, bool the_end);
 
   const Config& config_;
   std::shared_ptr<const Tokenizer> tokenizer_;
@@ -81,6 +83,8 @@ class GenerationTask {
   GenerationReport report_;
   int64_t earlier_ = 0;  ///< rows of earlier jobs
   double printed_ = 0;   ///< time of the last line of progress
+  std::optional<StepProfile> profile_;
+  int64_t passes_ = 0;
 };
 
 }  // namespace llmtrain

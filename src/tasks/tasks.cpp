@@ -12,9 +12,8 @@ const TaskEntry tokenizer_entry{run_tokenizer_training, nullptr, nullptr, nullpt
 }  // namespace
 
 MemoryLimits memory_limits(const Config& config) {
-  const bool profiles = task_rules(config.run.task).trains() && config.log.profile > 0;
   return {config.memory.limit, config.provenance.where("memory.limit"),
-          profiles ? std::optional(compute_dtype(config.precision.compute)) : std::nullopt};
+          config.log.profile > 0 ? std::optional(compute_dtype(config.precision.compute)) : std::nullopt};
 }
 
 const TaskEntry& find_task(Task task) {

@@ -61,6 +61,27 @@ TEST(SampleToken, TopKAndTopPKeepTheMostProbable) {
   EXPECT_EQ(draw({.top_k = 99}, 1000), draw({}, 1000)) << "more than there are changes nothing";
 }
 
+// Without filters a token is drawn from sums of blocks; min_p too small to exclude a token takes the weights one by
+// one.
+TEST(SampleToken, SumsOfBlocksGiveTheTokenOfSingleWeights) {
+  for (const size_t vocabulary : {3, 1023, 1024, 4099, 50257}) {
+    for (const double width : {0.01, 3.0, 60.0}) {
+      std::vector<float> many(vocabulary);
+      for (size_t i = 0; i < vocabulary; ++i) {
+        many[i] = static_cast<float>(width * (static_cast<double>(random_bits(1, vocabulary, i)) * 0x1p-31 - 1));
+      }
+      int moved = 0;
+      for (uint64_t i = 0; i < 40; ++i) {
+        const uint32_t bits = i < 2 ? (i == 0 ? 0 : 0xFFFFFFFFu) : random_bits(2, vocabulary, i);
+        const int32_t drawn = sample_token(many, {.temperature = 0.9}, bits);
+        EXPECT_EQ(drawn, sample_token(many, {.temperature = 0.9, .min_p = 1e-300}, bits)) << vocabulary << ", " << bits;
+        moved += drawn != sample_token(many, {.temperature = 0.9}, bits ^ 0x40000000u) ? 1 : 0;
+      }
+      if (vocabulary > 3) EXPECT_GT(moved, 0) << "control: other bits draw other tokens";
+    }
+  }
+}
+
 TEST(SampleToken, ExtremeBitsAndLogits) {
   const std::vector<float> far = {-1e30f, 80.0f, std::numeric_limits<float>::lowest()};
   EXPECT_EQ(sample_token(far, {}, 0), 1);

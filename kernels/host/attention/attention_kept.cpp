@@ -7,8 +7,8 @@
 #include <numeric>
 #include <vector>
 
-#include "kernels/host/attention/attention_cached_tiles.hpp"
 #include "kernels/host/element.hpp"
+#include "kernels/host/lanes.hpp"
 #include "kernels/host/parallel.hpp"
 #include "kernels/kept_key_order.hpp"
 
@@ -49,6 +49,14 @@ struct Head {
     sums[place] = sum;
   }
 };
+
+template <class T>
+float score_of(const T* query, const T* key, const AttentionShape& s) {
+  auto score = static_cast<float>(
+      lane_sum(s.head_dim, [&](int64_t i, int64_t n) { return load_up_to(query + i, n) * load_up_to(key + i, n); }));
+  score *= s.scale;
+  return s.softcap > 0 ? s.softcap * std::tanh(score / s.softcap) : score;
+}
 
 /// sums [count] of the probabilities of all queries of a prompt, of the query heads of key head g.
 template <class T>

@@ -119,6 +119,16 @@ inline void pack_rows_inner(bf16* dst, const bf16* rows, int padded) {
   }
 }
 
+/// The same of `columns` channels, a multiple of 8, of rows that are `stride` elements apart.
+inline void pack_row_pairs(bf16* dst, const bf16* rows, int64_t stride, int columns) {
+  for (int r = 0; r < attention_block; r += 2) {
+    const bf16* low = rows + r * stride;
+    for (int c = 0; c < columns; c += 8) {
+      store_words(words(dst) + r / 2 * columns + c, interleave(load_halves(low + c), load_halves(low + stride + c)));
+    }
+  }
+}
+
 /// bf16 B operand [64, columns] (inner dimension: rows) of an fp32 tile.
 inline void pack_rows_inner(bf16* dst, const float* tile, int columns) {
   uint32_t* out = words(dst);

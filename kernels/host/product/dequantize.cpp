@@ -12,27 +12,22 @@ namespace llmtrain {
 
 namespace host {
 
-DequantizedRun dequantized_run(const QuantizedMatrix& matrix, int64_t row, int64_t column, int64_t count, DType dtype,
-                               void* out, bool wide) {
-  const QuantizedRows& slice = matrix.slice_of(row);
-  const bool blocks = matrix.format.type != QuantizedType::int8;
-  return {matrix.format,
-          slice.chunks,
-          slice.table,
-          blocks ? levels_of(matrix.format.type).data() : nullptr,
-          signed_dynamic_map.data(),
-          std::countr_zero(static_cast<uint64_t>(matrix.format.block_size)),
-          matrix.columns,
-          (row - slice.first_row + slice.skipped) * matrix.columns + column,
-          count,
-          dtype,
-          out,
-          wide};
-}
-
 void dequantize_row(const QuantizedMatrix& matrix, int64_t row, int64_t column, int64_t count, DType dtype, void* out,
                     bool wide) {
-  const DequantizedRun run = dequantized_run(matrix, row, column, count, dtype, out, wide);
+  const QuantizedRows& slice = matrix.slice_of(row);
+  const bool blocks = matrix.format.type != QuantizedType::int8;
+  const DequantizedRun run{matrix.format,
+                           slice.chunks,
+                           slice.table,
+                           blocks ? levels_of(matrix.format.type).data() : nullptr,
+                           signed_dynamic_map.data(),
+                           std::countr_zero(static_cast<uint64_t>(matrix.format.block_size)),
+                           matrix.columns,
+                           (row - slice.first_row + slice.skipped) * matrix.columns + column,
+                           count,
+                           dtype,
+                           out,
+                           wide};
 #if defined(__x86_64__)
   static const bool avx512 = processor_has(Instructions::avx512);
   if (avx512) return dequantize_avx512(run);

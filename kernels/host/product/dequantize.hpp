@@ -29,9 +29,6 @@ struct DequantizedRun {
   bool wide;  ///< out is fp32 whatever `rounded` is
 };
 
-/// The run of a row from column `column` on.
-DequantizedRun dequantized_run(const QuantizedMatrix& matrix, int64_t row, int64_t column, int64_t count, DType dtype,
-                               void* out, bool wide);
 /// Elements [column, column + count) of a row, in the compute dtype or, if `wide`, rounded to it but stored as fp32.
 void dequantize_row(const QuantizedMatrix& matrix, int64_t row, int64_t column, int64_t count, DType dtype, void* out,
                     bool wide = false);

@@ -1,9 +1,9 @@
 #pragma once
 // Blocked matrix product on the host. C is divided into tiles by shape alone; one thread computes a tile from packed
 // panels, one k-block after the other, by oneDNN's brgemm micro-kernel (oneapi/dnnl/dnnl_ukernel.h) or, on processors
-// without one, by a matmul primitive of tile size (product_path.hpp selects). So the bits depend on the shape, never on
-// the threads. The number of rows, m, affects only the path: k-blocks do not depend on it, and a kernel sums every row
-// alike.
+// without one, by loops in the same order (product_path.hpp selects). So the bits depend on the shape, never on the
+// threads. The number of rows, m, affects only the path: k-blocks do not depend on it, and a kernel sums every row
+// alike. Few rows multiply weights that are read once, in place where they have the kernel's type.
 
 #include <cstdint>
 

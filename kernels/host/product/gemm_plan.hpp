@@ -30,7 +30,7 @@ class GemmPlan {
   int64_t workspace_bytes() const { return buffer_sizes().bytes(thread_count()); }
 
  private:
-  static constexpr int64_t panel_width = 64;  ///< columns of a packed B panel
+  static constexpr int64_t max_panel_width = 64;
 
   struct Operands {
     const void* a;
@@ -55,8 +55,8 @@ class GemmPlan {
   };
   /// One thread's view while it processes tiles.
   struct Worker {
-    int thread;
     float* c_tile;
+    char* a_block;
     char* b_block;
     char* scratch;
     const TileKernel* configured = nullptr;
@@ -68,14 +68,15 @@ class GemmPlan {
   struct BufferSizes {
     int64_t packed_a, packed_b, wide_c;
     int64_t packed_p, packed_q;  ///< whole, since the added product's rank is small
-    int64_t c_tile, b_block;
-    int64_t own;  ///< bytes per thread: c_tile, b_block, and scratch of kernels
+    int64_t c_tile, a_block, b_block;
+    int64_t own;  ///< bytes per thread: c_tile, a_block, b_block, and scratch of kernels
     int64_t shared() const { return packed_a + packed_b + wide_c + packed_p + packed_q; }
     int64_t bytes(int threads) const { return shared() + threads * own; }
   };
 
   bool quantized_a() const { return shape_.quantized && swapped_; }
   void cut(bool must_pack_a);
+  void cut_thin(bool must_pack_a);
   void make_kernels();
   TileKernel* make_kernel(TileShape shape, bool last_rows, bool last_columns);
   int thread_count() const;
@@ -90,22 +91,22 @@ class GemmPlan {
     if (shape_.a_columns > 0) return shape_.a_columns;
     return shape_.a_transposed ? shape_.m : shape_.k;
   }
-  int64_t c_stride() const { return accumulator_ == Accumulator::tile ? panels_per_tile_ * panel_width : shape_.n; }
+  int64_t c_stride() const { return accumulator_ == Accumulator::tile ? panels_per_tile_ * panel_width_ : shape_.n; }
   char* packed_panel(const Operands& o, int64_t panel, int64_t k_block) const {
-    return o.packed_b + (panel * k_blocks_at_a_time_ + k_block) * k_block_ * panel_width * panel_element_;
+    return o.packed_b + (panel * k_blocks_at_a_time_ + k_block) * k_block_ * panel_width_ * panel_element_;
   }
   char* packed_rows(const Operands& o, int64_t row, int64_t k_block) const {
     return o.packed_a + (row * k_blocks_at_a_time_ + k_block) * packed_row_ * tile_rows_ * panel_element_;
   }
   float* sums_of(const Operands& o, const Worker& w, int64_t first_row, int64_t column, int64_t panel_of_tile) const {
-    if (accumulator_ == Accumulator::tile) return w.c_tile + panel_of_tile * panel_width;
+    if (accumulator_ == Accumulator::tile) return w.c_tile + panel_of_tile * panel_width_;
     return (accumulator_ == Accumulator::direct ? static_cast<float*>(o.c) : o.wide_c) + first_row * shape_.n + column;
   }
   char* packed_p_rows(const Operands& o, int64_t row) const {
     return o.packed_p + row * tile_rows_ * packed_rank_ * panel_element_;
   }
   char* packed_q_panel(const Operands& o, int64_t panel) const {
-    return o.packed_q + panel * panel_width * padded_rank_ * panel_element_;
+    return o.packed_q + panel * panel_width_ * padded_rank_ * panel_element_;
   }
   template <class In, class Panel>
   PanelSource<In, Panel> source(const void* data, int64_t k_block, int64_t j, bool j_contiguous, int64_t stride) const {
@@ -122,6 +123,7 @@ class GemmPlan {
   void pack_quantized_b(const Operands& o, char* to, int64_t panel, int64_t k_block) const;
   void pack_b_task(const Operands& o, const Part& part, int64_t task) const;
   void pack_a_task(const Operands& o, const Part& part, int64_t task) const;
+  void pack_a_block(const Operands& o, char* to, int64_t row, int64_t k_block) const;
   void pack_added_task(const Operands& o, int64_t task) const;
   void compute(const Operands& o, Worker& w, const Part& part, int64_t task) const;
   void multiply(Worker& w, const TileKernel* kernel, const void* a, const void* b, float* sums) const;
@@ -136,14 +138,16 @@ class GemmPlan {
 
   DType panel_type_;
   bool micro_;
-  bool swapped_;               ///< the product is C^T = B^T A^T
-  GemmShape shape_;            ///< shape of the product as computed
-  int64_t panel_element_ = 4;  ///< bytes
-  int64_t padded_k_ = 0;       ///< even for bf16 panels
-  int64_t k_block_ = 0;        ///< elements
-  int64_t packed_row_ = 0;     ///< elements of a row of packed A: a k-block and a cache line, against aliasing
-  int64_t padded_rank_ = 0;    ///< of the added product, likewise
-  int64_t packed_rank_ = 0;    ///< elements of a packed row of P
+  bool swapped_;                           ///< the product is C^T = B^T A^T
+  bool thin_;                              ///< few rows, swapped: they are one panel, and every weight is read once
+  GemmShape shape_;                        ///< shape of the product as computed
+  int64_t panel_element_ = 4;              ///< bytes
+  int64_t panel_width_ = max_panel_width;  ///< columns of a packed B panel
+  int64_t padded_k_ = 0;                   ///< even for bf16 panels
+  int64_t k_block_ = 0;                    ///< elements
+  int64_t packed_row_ = 0;   ///< elements of a row of packed A: a k-block and a cache line, against aliasing
+  int64_t padded_rank_ = 0;  ///< of the added product, likewise
+  int64_t packed_rank_ = 0;  ///< elements of a packed row of P
   int64_t k_blocks_ = 0;
   int64_t k_blocks_at_a_time_ = 0;
   int64_t tile_rows_ = 0;
@@ -153,6 +157,7 @@ class GemmPlan {
   int64_t panels_at_a_time_ = 0;
   int64_t panels_per_tile_ = 0;
   bool pack_a_ = false;
+  bool share_a_ = true;    ///< false: a tile row is packed by its user, and stays in cache
   bool direct_b_ = false;  ///< B is read in place
   bool share_b_ = true;    ///< false: one tile row; a panel is packed by its user, and stays in cache
   Accumulator accumulator_ = Accumulator::direct;

@@ -47,12 +47,12 @@ void GemmPlan::with_types(const F& f) const {
 }
 
 void GemmPlan::pack_b_block(const Operands& o, char* to, int64_t panel, int64_t k_block) const {
-  const int64_t column = panel * panel_width;
+  const int64_t column = panel * panel_width_;
   with_types([&](auto in, auto out) {
     if (shape_.quantized && !swapped_) return pack_quantized_b<decltype(in), decltype(out)>(o, to, panel, k_block);
     const auto from = source<decltype(in), decltype(out)>(o.b, k_block, column, !shape_.b_transposed,
                                                           shape_.b_transposed ? shape_.k : shape_.n);
-    pack_b(reinterpret_cast<uint32_t*>(to), from, std::min(panel_width, shape_.n - column), panel_width);
+    pack_b(reinterpret_cast<uint32_t*>(to), from, std::min(panel_width_, shape_.n - column), panel_width_);
   });
 }
 
@@ -63,26 +63,26 @@ void GemmPlan::pack_quantized_b(const Operands& o, char* to, int64_t panel, int6
   constexpr int64_t unit = Source::Words::unit, rows_at_once = 8, words_at_once = 16;
   constexpr int64_t stride = max_k_block * unit + 64 / static_cast<int64_t>(sizeof(In));  // against aliasing
   auto* out = reinterpret_cast<uint32_t*>(to);
-  const int64_t column = panel * panel_width, columns = std::min(panel_width, shape_.n - column);
+  const int64_t column = panel * max_panel_width, columns = std::min(max_panel_width, shape_.n - column);
   const int64_t k0 = k_block * k_block_, k = std::min(k_block_length(k_block), shape_.k - k0);
-  alignas(64) In values[std::max(rows_at_once * stride, words_at_once * unit * panel_width)];
+  alignas(64) In values[std::max(rows_at_once * stride, words_at_once * unit * max_panel_width)];
   if (shape_.b_transposed) {
-    for (int64_t j = 0; j < panel_width; j += rows_at_once) {
+    for (int64_t j = 0; j < max_panel_width; j += rows_at_once) {
       const int64_t rows = std::clamp<int64_t>(columns - j, 0, rows_at_once);
       for (int64_t r = 0; r < rows; ++r) {
         dequantize_row(*o.quantized, column + j + r, k0, k, shape_.input, values + r * stride);
       }
-      pack_blocks(out + j, panel_width, 1, Source{values, 1, stride, k}, rows, rows_at_once);
+      pack_blocks(out + j, max_panel_width, 1, Source{values, 1, stride, k}, rows, rows_at_once);
     }
     return;
   }
   for (int64_t first = 0; first < k; first += words_at_once * unit) {
     const int64_t rows = std::min(words_at_once * unit, k - first);
     for (int64_t r = 0; r < rows; ++r) {
-      dequantize_row(*o.quantized, k0 + first + r, column, columns, shape_.input, values + r * panel_width);
+      dequantize_row(*o.quantized, k0 + first + r, column, columns, shape_.input, values + r * max_panel_width);
     }
-    pack_blocks(out + first / unit * panel_width, panel_width, 1, Source{values, panel_width, 1, rows}, columns,
-                panel_width);
+    pack_blocks(out + first / unit * max_panel_width, max_panel_width, 1, Source{values, max_panel_width, 1, rows},
+                columns, max_panel_width);
   }
 }
 
@@ -97,20 +97,23 @@ void GemmPlan::pack_b_task(const Operands& o, const Part& part, int64_t task) co
 void GemmPlan::pack_a_task(const Operands& o, const Part& part, int64_t task) const {
   const int64_t block = task / part.k_blocks;
   const int64_t k_block = task % part.k_blocks;
-  const int64_t row = (part.row + block) * tile_rows_;
+  pack_a_block(o, packed_rows(o, block, k_block), part.row + block, part.k_block + k_block);
+}
+
+/// Packs a k-block of tile row `block`.
+void GemmPlan::pack_a_block(const Operands& o, char* to, int64_t block, int64_t k_block) const {
+  const int64_t row = block * tile_rows_, rows = std::min(tile_rows_, shape_.m - row);
   if (quantized_a()) {
-    const int64_t k0 = (part.k_block + k_block) * k_block_, k = k_block_length(part.k_block + k_block);
-    char* to = packed_rows(o, block, k_block);
-    for (int64_t r = 0; r < std::min(tile_rows_, shape_.m - row); ++r) {
-      dequantize_row(*o.quantized, row + r, k0, k, shape_.input, to + r * packed_row_ * panel_element_);
+    const int64_t k0 = k_block * k_block_, padded = k_block_length(k_block), k = std::min(padded, shape_.k - k0);
+    for (int64_t r = 0; r < rows; ++r, to += packed_row_ * panel_element_) {
+      dequantize_row(*o.quantized, row + r, k0, k, shape_.input, to, panel_type_ == DType::f32);
+      std::fill(to + k * panel_element_, to + padded * panel_element_, char{0});
     }
     return;
   }
   with_types([&](auto in, auto out) {
-    const auto from =
-        source<decltype(in), decltype(out)>(o.a, part.k_block + k_block, row, shape_.a_transposed, a_row_length());
-    pack_a(reinterpret_cast<uint32_t*>(packed_rows(o, block, k_block)),
-           packed_row_ / PanelWords<decltype(in), decltype(out)>::unit, from, std::min(tile_rows_, shape_.m - row));
+    const auto from = source<decltype(in), decltype(out)>(o.a, k_block, row, shape_.a_transposed, a_row_length());
+    pack_a(reinterpret_cast<uint32_t*>(to), packed_row_ / PanelWords<decltype(in), decltype(out)>::unit, from, rows);
   });
 }
 
@@ -125,11 +128,11 @@ void GemmPlan::pack_added_task(const Operands& o, int64_t task) const {
              Source{static_cast<const In*>(o.p) + row * rank, 1, rank, rank}, std::min(tile_rows_, shape_.m - row));
       return;
     }
-    const int64_t panel = task - row_blocks_, column = panel * panel_width;
+    const int64_t panel = task - row_blocks_, column = panel * panel_width_;
     const int64_t k_stride = shape_.b_transposed ? 1 : shape_.n, j_stride = shape_.b_transposed ? rank : 1;
     pack_b(reinterpret_cast<uint32_t*>(packed_q_panel(o, panel)),
            Source{static_cast<const In*>(o.q) + column * j_stride, k_stride, j_stride, rank},
-           std::min(panel_width, shape_.n - column), panel_width);
+           std::min(panel_width_, shape_.n - column), panel_width_);
   });
 }
 
@@ -184,7 +187,7 @@ void GemmPlan::finish_swapped(const Operands& o, const float* from, int64_t row,
 void GemmPlan::multiply(Worker& w, const TileKernel* kernel, const void* a, const void* b, float* sums) const {
   if (kernel != w.configured) kernel->configure_thread();
   w.configured = kernel;
-  w.good &= kernel->run(a, b, sums, w.scratch, w.thread);
+  w.good &= kernel->run(a, b, sums, w.scratch);
 }
 
 /// Adds tile row `row` of P times a panel of Q.
@@ -194,9 +197,9 @@ void GemmPlan::add_product(const Operands& o, Worker& w, int64_t row, int64_t pa
 }
 
 void GemmPlan::finish_panel(const Operands& o, const float* sums, int64_t row, int64_t panel) const {
-  const int64_t first_row = row * tile_rows_, column = panel * panel_width;
+  const int64_t first_row = row * tile_rows_, column = panel * panel_width_;
   const int64_t rows = std::min(tile_rows_, shape_.m - first_row);
-  const int64_t columns = std::min(panel_width, shape_.n - column);
+  const int64_t columns = std::min(panel_width_, shape_.n - column);
   swapped_ ? finish_swapped(o, sums, first_row, rows, column, columns)
            : finish(o, sums, first_row, rows, column, columns);
 }
@@ -208,13 +211,13 @@ void GemmPlan::tile(const Operands& o, Worker& w, const Part& part, int64_t row,
   for (int64_t i = 0; i < part.k_blocks; ++i) {
     const int64_t k_block = part.k_block + i;
     const bool last = k_block + 1 == k_blocks_;
-    const char* a = pack_a_
-                        ? packed_rows(o, row, i)
-                        : static_cast<const char*>(o.a) + (first_row * shape_.k + k_block * k_block_) * panel_element_;
+    const char* a = static_cast<const char*>(o.a) + (first_row * shape_.k + k_block * k_block_) * panel_element_;
+    if (pack_a_) a = share_a_ ? packed_rows(o, row, i) : w.a_block;
+    if (pack_a_ && !share_a_) pack_a_block(o, w.a_block, block, k_block);
     for (int64_t p = 0; p < panels; ++p) {
-      const int64_t column = (part.panel + panel + p) * panel_width;
+      const int64_t column = (part.panel + panel + p) * panel_width_;
       const TileKernel* k =
-          kernel(block + 1 == row_blocks_, column + panel_width >= shape_.n, last, k_block > 0 || shape_.accumulate);
+          kernel(block + 1 == row_blocks_, column + panel_width_ >= shape_.n, last, k_block > 0 || shape_.accumulate);
       const char* b = share_b_ ? packed_panel(o, panel + p, i) : w.b_block;
       if (direct_b_) {
         b = static_cast<const char*>(o.b) + (k_block * k_block_ * shape_.n + column) * panel_element_;
@@ -228,7 +231,7 @@ void GemmPlan::tile(const Operands& o, Worker& w, const Part& part, int64_t row,
   const bool finishes = shape_.bias || accumulator_ != Accumulator::direct;
   for (int64_t p = 0; p < panels && (finishes || shape_.rank > 0); ++p) {
     const int64_t whole_panel = part.panel + panel + p;
-    float* sums = sums_of(o, w, first_row, whole_panel * panel_width, p);
+    float* sums = sums_of(o, w, first_row, whole_panel * panel_width_, p);
     if (shape_.rank > 0) add_product(o, w, block, whole_panel, sums);
     if (finishes) finish_panel(o, sums, block, whole_panel);
   }
@@ -243,11 +246,6 @@ void GemmPlan::compute(const Operands& o, Worker& w, const Part& part, int64_t t
 void GemmPlan::run(const GemmOperands& operands) {
   if (!made_) make_kernels();
   const int threads = thread_count();
-  for (const std::span<TileKernel* const> kernels : {std::span<TileKernel* const>(kernels_), {added_kernels_}}) {
-    for (TileKernel* k : kernels) {
-      if (k != nullptr) k->prepare(threads);
-    }
-  }
   const BufferSizes r = buffer_sizes();
   char* memory = workspace(r.bytes(threads));
   char* owns = memory + r.shared();
@@ -272,7 +270,9 @@ void GemmPlan::run(const GemmOperands& operands) {
   loops.prepare(threads);
   const auto work = [&, &team = loops](int thread) {
     char* own = owns + thread * r.own;
-    Worker w{thread, reinterpret_cast<float*>(own), own + r.c_tile, own + r.c_tile + r.b_block};
+    char* a_block = own + r.c_tile;
+    char* b_block = a_block + r.a_block;
+    Worker w{reinterpret_cast<float*>(own), a_block, b_block, b_block + r.b_block};
     TeamLoops::Member member(team, thread);
     const auto wait = [&] {
       if (threads == 1) return;
@@ -288,7 +288,7 @@ void GemmPlan::run(const GemmOperands& operands) {
         member.share(share_b_ ? part.panels * part.k_blocks : 0, [&](int64_t i) { pack_b_task(o, part, i); });
         for (part.row = 0; part.row < row_blocks_; part.row += rows_at_a_time_) {
           part.rows = std::min(rows_at_a_time_, row_blocks_ - part.row);
-          const bool packs_a = pack_a_ && (part.panel == 0 || !a_stays);
+          const bool packs_a = pack_a_ && share_a_ && (part.panel == 0 || !a_stays);
           if (part.row > 0 && packs_a) wait();
           member.share(packs_a ? part.rows * part.k_blocks : 0, [&](int64_t i) { pack_a_task(o, part, i); });
           wait();

@@ -1,124 +1,69 @@
 #include "kernels/host/product/gemm_tile.hpp"
 
-#include <omp.h>
 #include <oneapi/dnnl/dnnl_ukernel.h>
 
 #include <array>
-#include <oneapi/dnnl/dnnl.hpp>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "core/error.hpp"
 #include "device/processor.hpp"
+#include "kernels/host/fast_math.hpp"
+#include "kernels/host/lanes.hpp"
+#include "kernels/host/special_functions.hpp"
 
 namespace llmtrain::host {
 
 namespace {
 
-using dnnl::memory;
-
-/// A primitive is created for a fixed number of threads; one thread never divides k.
-class OneThread {
+/// The product in vectors of 8 columns.
+class PlainKernel : public TileKernel {
  public:
-  OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
-  ~OneThread() { omp_set_num_threads(before_); }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
+  explicit PlainKernel(const TileShape& shape) : shape_(shape) {}
 
- private:
-  int before_;
-};
-
-class PrimitiveKernel : public TileKernel {
- public:
-  explicit PrimitiveKernel(const TileShape& s)
-      : engine_(dnnl::engine::kind::cpu, 0),
-        a_({s.m, s.k}, memory::data_type::f32, {s.lda, 1}),
-        b_({s.k, s.n}, memory::data_type::f32, {s.ldb, 1}),
-        c_({s.m, s.n}, memory::data_type::f32, {s.ldc, 1}) {
-    const OneThread one_thread;
-    dnnl::primitive_attr attributes;
-    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-    if (s.accumulate) {
-      dnnl::post_ops sum;
-      sum.append_sum(1.0f);
-      attributes.set_post_ops(sum);
-    }
-    const dnnl::matmul::primitive_desc description(engine_, a_, b_, c_, attributes);
-    scratchpad_ = description.scratchpad_desc();
-    primitive_ = dnnl::matmul(description);
-  }
-
-  void prepare(int threads) override {
-    for (int t = static_cast<int>(slots_.size()); t < threads; ++t) slots_.push_back(std::make_unique<Slot>(*this));
-  }
-  int64_t scratch_bytes() const override { return static_cast<int64_t>(scratchpad_.get_size()); }
-
-  bool run(const void* a, const void* b, void* c, void* scratch, int thread) const override {
-    const Slot& slot = *slots_[static_cast<size_t>(thread)];
-    const std::array<void*, 4> data{const_cast<void*>(a), const_cast<void*>(b), c, scratch};
-    const std::array<int, 4> names{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_SCRATCHPAD};
-    std::array<dnnl_exec_arg_t, 4> arguments{};
-    for (size_t i = 0; i < 4; ++i) {
-      if (dnnl_memory_set_data_handle(slot.memories[i].get(), data[i]) != dnnl_success) return false;
-      arguments[i] = {names[i], slot.memories[i].get()};
-    }
-    return dnnl_primitive_execute(primitive_.get(), slot.stream.get(), 4, arguments.data()) == dnnl_success;
-  }
-
- private:
-  /// Execution context of one thread.
-  struct Slot {
-    explicit Slot(const PrimitiveKernel& kernel)
-        : stream(kernel.engine_),
-          memories{memory(kernel.a_, kernel.engine_, nullptr), memory(kernel.b_, kernel.engine_, nullptr),
-                   memory(kernel.c_, kernel.engine_, nullptr), memory(kernel.scratchpad_, kernel.engine_, nullptr)} {}
-    dnnl::stream stream;
-    std::array<memory, 4> memories;
-  };
-
-  dnnl::engine engine_;
-  memory::desc a_;
-  memory::desc b_;
-  memory::desc c_;
-  memory::desc scratchpad_;
-  dnnl::primitive primitive_;
-  std::vector<std::unique_ptr<Slot>> slots_;
-};
-
-/// C[m, 1] with any stride, by loops.
-class ColumnKernel : public TileKernel {
- public:
-  explicit ColumnKernel(const TileShape& shape) : shape_(shape) {}
-  int64_t scratch_bytes() const override { return 0; }
-  bool run(const void* a, const void* b, void* c, void* /*scratch*/, int /*thread*/) const override {
-    auto* to = static_cast<float*>(c);
-    for (int64_t i = 0; i < shape_.m; ++i) {
-      float sum = shape_.accumulate ? to[i * shape_.ldc] : 0.0f;
-      for (int64_t k = 0; k < shape_.k; ++k) {
-        sum += static_cast<const float*>(a)[i * shape_.lda + k] * static_cast<const float*>(b)[k * shape_.ldb];
-      }
-      to[i * shape_.ldc] = sum;
+  bool run(const void* a, const void* b, void* c, void* /*scratch*/) const override {
+    const auto* left = static_cast<const float*>(a);
+    for (int64_t j = 0; j < shape_.n;) {
+      const int64_t columns = shape_.n - j;
+      const float* right = static_cast<const float*>(b) + j;
+      float* to = static_cast<float*>(c) + j;
+      columns > 8 ? rows<6, 2>(left, right, to, shape_.m, columns) : rows<12, 1>(left, right, to, shape_.m, columns);
+      j += columns > 8 ? 16 : 8;
     }
     return true;
   }
 
  private:
+  /// R rows at a time, as many as registers hold sums of, then fewer.
+  template <int R, int C>
+  void rows(const float* a, const float* b, float* c, int64_t count, int64_t columns) const {
+    int64_t i = 0;
+    for (; i + R <= count; i += R) register_tile<R, C>(a + i * shape_.lda, b, c + i * shape_.ldc, columns);
+    if constexpr (R > 1) rows<R / 2, C>(a + i * shape_.lda, b, c + i * shape_.ldc, count - i, columns);
+  }
+
+  template <int R, int C>
+  void register_tile(const float* a, const float* b, float* c, int64_t columns) const {
+    Float8 sums[R][C] = {};
+    for (int64_t k = 0; k < shape_.k; ++k, b += shape_.ldb) {
+      Float8 right[C];
+      for (int j = 0; j < C; ++j) right[j] = load8(b + 8 * j);
+      for (int r = 0; r < R; ++r) {
+        const Float8 left = Float8{} + a[r * shape_.lda + k];
+        for (int j = 0; j < C; ++j) sums[r][j] = fused(left, right[j], sums[r][j]);
+      }
+    }
+    for (int r = 0; r < R; ++r) {
+      for (int j = 0; j < C; ++j) {
+        float* to = c + r * shape_.ldc + 8 * j;
+        const int64_t left = columns - 8 * j;
+        store_up_to(to, shape_.accumulate ? load_up_to(to, left) + sums[r][j] : sums[r][j], left);
+      }
+    }
+  }
+
   TileShape shape_;
 };
-
-/// oneDNN 3.7 takes the rows of a C with one column to be neighbours, on processors with AVX-512.
-bool columns_have_strides() {
-  PrimitiveKernel kernel(
-      {.m = 2, .n = 1, .k = 1, .lda = 1, .ldb = 1, .ldc = 2, .input = DType::f32, .accumulate = false});
-  kernel.prepare(1);
-  std::vector<char> scratch(static_cast<size_t>(kernel.scratch_bytes()) + 1);
-  const std::array<float, 2> a{1, 2};
-  const float b = 3;
-  std::array<float, 3> c{};
-  return kernel.run(a.data(), &b, c.data(), scratch.data(), 0) && c[0] == 3 && c[2] == 6;
-}
 
 #if defined(LLMTRAIN_ONEDNN_UKERNELS)  // cmake/Dependencies.cmake
 
@@ -173,7 +118,7 @@ class MicroKernel : public TileKernel {
   }
   int64_t scratch_bytes() const override { return scratch_bytes_; }
   void configure_thread() const override { dnnl_brgemm_set_hw_context(kernel_.get()); }
-  bool run(const void* a, const void* b, void* c, void* scratch, int /*thread*/) const override {
+  bool run(const void* a, const void* b, void* c, void* scratch) const override {
     static constexpr std::array<dnnl_dim_t, 2> no_offsets{};  // a batch of one
     return dnnl_brgemm_execute(kernel_.get(), a, b, no_offsets.data(), c, scratch) == dnnl_success;
   }
@@ -187,11 +132,9 @@ class MicroKernel : public TileKernel {
 
 }  // namespace
 
-std::unique_ptr<TileKernel> make_primitive_kernel(const TileShape& shape) {
-  LLMTRAIN_CHECK(shape.input == DType::f32, "tile primitives take fp32 panels");
-  static const bool strides = columns_have_strides();
-  if (shape.n == 1 && !strides) return std::make_unique<ColumnKernel>(shape);
-  return std::make_unique<PrimitiveKernel>(shape);
+std::unique_ptr<TileKernel> make_plain_kernel(const TileShape& shape) {
+  LLMTRAIN_CHECK(shape.input == DType::f32, "plain tiles take fp32 panels");
+  return std::make_unique<PlainKernel>(shape);
 }
 
 bool long_rows_are_slow() { return processor_has(Instructions::amx); }

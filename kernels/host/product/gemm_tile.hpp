@@ -8,7 +8,9 @@
 namespace llmtrain::host {
 
 /// C[m, n] = or += A[m, k] B[k, n]. B is a packed panel: rows of ldb columns, for bf16 two rows of k interleaved. C is
-/// fp32; with an input of u8, B has signed bytes, four rows of k interleaved, and C is i32.
+/// fp32; with an input of u8, B has signed bytes, four rows of k interleaved, and C is i32. Every element of an fp32
+/// product is the sum over k, from zero, by fused multiply-adds in order, which is then added to C: all kernels give
+/// the same bits.
 struct TileShape {
   int64_t m;
   int64_t n;
@@ -24,13 +26,11 @@ struct TileShape {
 class TileKernel {
  public:
   virtual ~TileKernel() = default;
-  /// Called by the thread that owns the kernel before threads 0 .. threads - 1 use it.
-  virtual void prepare(int /*threads*/) {}
-  virtual int64_t scratch_bytes() const = 0;  ///< per thread
+  virtual int64_t scratch_bytes() const { return 0; }  ///< per thread
   /// Configures the processor before run() (AMX tiles); needed after a different kernel.
   virtual void configure_thread() const {}
   /// Returns false on failure.
-  virtual bool run(const void* a, const void* b, void* c, void* scratch, int thread) const = 0;
+  virtual bool run(const void* a, const void* b, void* c, void* scratch) const = 0;
 };
 
 /// True if the oneDNN of this build has micro-kernels, which are an option of its own build.
@@ -39,8 +39,9 @@ bool onednn_has_micro_kernels();
 std::unique_ptr<TileKernel> make_micro_kernel(const TileShape& shape);
 /// Resets the state that configure_thread() left in the calling thread.
 void leave_micro_kernels();
-/// Creates a matmul primitive for one thread; fp32 only.
-std::unique_ptr<TileKernel> make_primitive_kernel(const TileShape& shape);
+/// Creates a kernel for any processor; fp32 only. It reads whole vectors of `plain_columns` columns of B.
+std::unique_ptr<TileKernel> make_plain_kernel(const TileShape& shape);
+inline constexpr int64_t plain_columns = 8;
 /// True if micro-kernels for the dtype exist, with panels in the layout above.
 bool have_micro_kernels(DType input);
 /// AMX loads tiles row by row: rows of A that are pages apart cost a third of the speed, more than copying them.

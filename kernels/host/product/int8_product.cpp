@@ -14,7 +14,6 @@
 #include "kernels/host/product/int8_inputs.hpp"
 #include "kernels/host/product/int8_panel.hpp"
 #include "kernels/host/product/product_path.hpp"
-#include "kernels/host/product/row_dots.hpp"
 #include "kernels/host/team_loops.hpp"
 #include "kernels/int8_arithmetic.hpp"
 
@@ -22,6 +21,7 @@ namespace llmtrain::host {
 
 namespace {
 
+constexpr int64_t few_rows = 4;  ///< for which packing the weights would cost more than the product
 constexpr int64_t tile_rows = 64, tile_columns = 32;  ///< of y that a thread finishes at once
 constexpr int64_t wide_at_once = 64;                  ///< columns of x in the compute type that are read at once
 
@@ -31,7 +31,7 @@ constexpr int64_t panel_rows = 128;                     ///< of inputs that a mi
 constexpr int64_t panel_scratch = int64_t{64} << 10;    ///< bytes that it may need
 constexpr int64_t max_byte_columns = int64_t{1} << 17;  ///< columns whose sums of signed products fit into 32 bits
 
-/// Layout for `rows` inputs: for few of them packing the weights would cost more than the product.
+/// Layout for `rows` inputs.
 Int8Layout layout_of(int64_t rows, int64_t columns) {
   return {rows, columns, rows > few_rows && columns <= max_byte_columns && has_byte_kernels()};
 }
@@ -196,7 +196,7 @@ class Int8Product {
         if (kernel != configured) kernel->configure_thread();
         configured = kernel;
         const bool good =
-            kernel->run(x_.bytes(first, k), panel + k * Int8Layout::block / 4 * int8_panel_width, sums, scratch, 0);
+            kernel->run(x_.bytes(first, k), panel + k * Int8Layout::block / 4 * int8_panel_width, sums, scratch);
         LLMTRAIN_CHECK(good, "oneDNN failed in a product of codes");
       }
       for (int64_t r = 0; r < rows; ++r) {  // inputs have 128 added, with which sums may wrap around

@@ -147,14 +147,23 @@ void exclude_repeated_ngrams(std::span<float> logits, std::span<const int32_t> t
 
 size_t highest(std::span<const float> logits) {
   LLMTRAIN_CHECK(!logits.empty(), "there is nothing to sample from");
-  float top = -INFINITY;
-  bool finite = true;
-#pragma omp simd reduction(max : top) reduction(&& : finite)
-  for (const float logit : logits) {
-    top = logit > top ? logit : top;
-    finite = finite && logit < INFINITY;  // false also for NaN
+  using Float8 [[gnu::vector_size(32)]] = float;
+  using Mask8 [[gnu::vector_size(32)]] = int32_t;
+  Float8 tops = Float8{} - INFINITY;
+  Mask8 finite = ~Mask8{};
+  for (size_t i = 0; i < logits.size(); i += 8) {
+    Float8 eight = Float8{} - INFINITY;
+    std::memcpy(&eight, &logits[i], std::min<size_t>(8, logits.size() - i) * sizeof(float));
+    tops = eight > tops ? eight : tops;
+    finite &= eight < INFINITY;  // false also for NaN
   }
-  if (!finite) {
+  float top = -INFINITY;
+  bool all_finite = true;
+  for (int l = 0; l < 8; ++l) {
+    top = std::max(top, tops[l]);
+    all_finite = all_finite && finite[l] != 0;
+  }
+  if (!all_finite) {
     throw UserError(ExitCode::diverged, "the model's logits are not finite: the weights are damaged or diverged");
   }
   return static_cast<size_t>(std::ranges::find(logits, top) - logits.begin());

@@ -8,7 +8,6 @@
 #include "core/error.hpp"
 #include "core/message.hpp"
 #include "core/progress.hpp"
-#include "data/tokenize/shared_work.hpp"
 #include "metrics/scalars.hpp"
 #include "parallel/job/launcher.hpp"
 
@@ -110,12 +109,8 @@ void AnswerEvaluation::plan(RoleModel& policy, Arena& arena, DType compute, int 
 std::optional<std::vector<std::string>> AnswerEvaluation::answers(RoleModel& policy, Arena& arena, Runtime& runtime,
                                                                   const Interrupted& interrupted) {
   Communicator& communicator = runtime.communicator();
-  const auto [begin, end] = own_items(rows(), communicator);
   GenerationRequest request;
-  for (int64_t row = begin; row < end; ++row) {
-    request.prompts.push_back(rows_[static_cast<size_t>(row)].prompt);
-    request.numbers.push_back(row);
-  }
+  for (const auto& row : rows_) request.prompts.push_back(row.prompt);
   request.what = "answering";
   request.sampling.temperature = 0;
   request.max_new_tokens = options_.max_new_tokens;
@@ -135,13 +130,19 @@ std::optional<std::vector<std::string>> AnswerEvaluation::answers(RoleModel& pol
   if (stopped) return std::nullopt;
   Message message;
   for (size_t i = 0; i < all.size(); ++i) {
+    if (!all[i].own) continue;
+    message.put(std::vector<int64_t>{static_cast<int64_t>(i)});
     // An answer may end within a character.
     message.put(with_valid_utf8(continuation_text(*tokenizer_, request.prompts[i], all[i].tokens)));
   }
-  std::vector<std::string> texts;
+  std::vector<std::string> texts(all.size());
   for (const std::string& bytes : communicator.gather_all(message.bytes())) {
     Message received(bytes);
-    while (!received.at_end()) received.take(texts.emplace_back());
+    while (!received.at_end()) {
+      std::vector<int64_t> number;
+      received.take(number);
+      received.take(texts[static_cast<size_t>(number.at(0))]);
+    }
   }
   return texts;
 }

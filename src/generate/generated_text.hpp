@@ -17,7 +17,7 @@ struct GeneratedText {
   size_t prompt_length = 0;
   int64_t slot = -1;    ///< place in the cache; -1: it waits for one
   int64_t cached = 0;   ///< tokens whose keys and values the cache has
-  bool running = true;  ///< false: it has ended, or is a beam that is not in use
+  bool running = true;  ///< false: it has ended, is a beam that is not in use, or another rank's
   /// Text of the same prompt whose pass over the prompt serves this one too; null: none.
   GeneratedText* leader = nullptr;
   std::unique_ptr<BeamSearch> search = nullptr;  ///< of the first beam of a prompt

@@ -28,10 +28,13 @@ struct Continuation {
   std::vector<float> logp;     ///< under the distribution that it was drawn from, or of the model, nats
   std::vector<uint32_t> kept;  ///< as append_kept() stores them; empty unless top-k or top-p exclude tokens
   float score = 0;             ///< of a beam, see BeamOptions
+  bool own = false;            ///< false: another rank has made it, or it got no place before the end
 };
 
 struct GenerationRequest {
-  std::vector<std::vector<int32_t>> prompts;  ///< none empty
+  std::vector<std::vector<int32_t>> prompts;  ///< none empty, unless `read` is set
+  /// Reads a prompt when a text of it begins, in place of prompts[p]. May be null.
+  std::function<std::vector<int32_t>(size_t p)> read;
   /// Continuations of each prompt, which share its pass. Those of prompt p have the indices p * samples .. (p + 1) *
   /// samples - 1. With beams: the best ones, at most as many as beams.
   int64_t samples = 1;
@@ -51,8 +54,9 @@ struct GenerationRequest {
   bool records_logp = false;
   /// True for log-probabilities of the new tokens under the model: temperature 1, without filters and penalties.
   bool gives_logp = false;
-  /// Set if the ranks have prompts of their own: they then agree on every pass. A UserError ends the passes of all
-  /// ranks, and is thrown by the rank whose texts caused it.
+  /// Set if the ranks share the texts: all have the same request, a text goes to a rank that has a place for it when
+  /// its turn comes, and they agree on every pass. A UserError ends the passes of all ranks, and is thrown by the rank
+  /// whose texts caused it.
   Communicator* ranks = nullptr;
   std::string what;     ///< name of the work for its progress; empty: none is shown
   int threads = 1;      ///< that draw tokens

@@ -22,8 +22,10 @@ class TextSchedule {
   /// `request` outlives it.
   TextSchedule(const GeneratorCapacity& capacity, const GenerationRequest& request);
 
-  /// Texts from the first one that has not ended.
-  std::span<GeneratedText> open() { return std::span(texts_).subspan(ended_); }
+  /// Texts of this rank, and ended ones and those of other ranks between them.
+  std::span<GeneratedText> open() { return std::span(texts_).subspan(ended_, shared_ - ended_); }
+  /// Gives waiting texts to ranks with free places, in the order of texts and ranks. Collective.
+  void share(Communicator& ranks);
   /// Plans the next passes; none are left if they are empty. Throws UserError for a prompt that is too long.
   GenerationPasses next();
   /// Completed fraction of the new tokens; those that a text ends without count as done.
@@ -34,36 +36,49 @@ class TextSchedule {
  private:
   GenerationPasses plan_passes(std::span<GeneratedText> texts) const;
   GenerationPasses plan_whole_texts(std::span<GeneratedText> texts) const;
+  void begin(GeneratedText& text) const;
   bool admit(std::span<GeneratedText> texts, size_t index, std::vector<int64_t>& free) const;
   int64_t window_of(const GeneratedText& text) const;
 
   GeneratorCapacity capacity_;
   const GenerationRequest& request_;
   std::vector<GeneratedText> texts_;
-  size_t ended_ = 0;  ///< texts at the begin that have ended
+  size_t ended_ = 0;   ///< texts at the begin that have ended
+  size_t shared_ = 0;  ///< texts at the begin that have a rank
 };
 
 TextSchedule::TextSchedule(const GeneratorCapacity& capacity, const GenerationRequest& request)
     : capacity_(capacity), request_(request) {
   const int64_t beams = request.beams.beams;
   for (size_t p = 0; p < request.prompts.size(); ++p) {
-    LLMTRAIN_CHECK(!request.prompts[p].empty(), "a continuation needs at least one token");
     for (int64_t s = 0; s < std::max(beams, request.samples); ++s) {
       GeneratedText& text = texts_.emplace_back();
       text.prompt = p;
       text.sample = static_cast<size_t>(s);
-      text.prompt_length = request.prompts[p].size();
       text.running = request.max_new_tokens > 0 && (beams == 1 || s == 0);
     }
-    if (beams == 1) continue;
-    const int64_t most = std::max<int64_t>(1, capacity.context - std::ssize(request.prompts[p]));
-    texts_[texts_.size() - static_cast<size_t>(beams)].search =
-        std::make_unique<BeamSearch>(request.beams, request.eos, std::min(request.max_new_tokens, most));
+  }
+  if (request.ranks == nullptr) shared_ = texts_.size();
+}
+
+void TextSchedule::share(Communicator& ranks) {
+  if (shared_ == texts_.size()) return;
+  const auto beams = static_cast<size_t>(request_.beams.beams);
+  const int64_t busy = std::ranges::count_if(open(), [beams](const GeneratedText& text) {
+    return text.running && (beams == 1 || text.sample == 0);  // a search runs while its first beam does
+  });
+  std::vector<int64_t> free(static_cast<size_t>(ranks.size()));
+  free[static_cast<size_t>(ranks.rank())] = capacity_.sequences / request_.beams.beams - busy;
+  ranks.sum(free);
+  for (size_t rank = 0; rank < free.size(); ++rank) {
+    for (; free[rank] > 0 && shared_ < texts_.size(); --free[rank], shared_ += beams) {
+      if (static_cast<int>(rank) != ranks.rank()) texts_[shared_].running = false;
+    }
   }
 }
 
 GenerationPasses TextSchedule::next() {
-  while (ended_ < texts_.size() && !texts_[ended_].running) ++ended_;
+  while (ended_ < shared_ && !texts_[ended_].running) ++ended_;
   return capacity_.cache ? plan_passes(open()) : plan_whole_texts(open());
 }
 
@@ -81,7 +96,6 @@ std::vector<Continuation> TextSchedule::take_results() {
   std::vector<Continuation> results;
   for (GeneratedText& text : texts_) {
     if (static_cast<int64_t>(text.sample) >= request_.samples) continue;
-    if (text.ids.empty()) text.prompt_length = 0;  // it got no place before the end
     results.push_back(request_.beams.beams > 1 ? std::move(text.result) : text.take_result());
   }
   return results;
@@ -92,7 +106,7 @@ GenerationPasses TextSchedule::plan_whole_texts(std::span<GeneratedText> texts) 
   std::vector<GeneratedText*> waiting;
   for (GeneratedText& text : texts) {
     if (!text.running) continue;
-    if (text.ids.empty()) text.ids = request_.prompts[text.prompt];
+    if (text.ids.empty()) begin(text);
     waiting.push_back(&text);
   }
   std::ranges::stable_sort(waiting, std::less(), [](const GeneratedText* text) { return text->made(); });
@@ -108,6 +122,13 @@ GenerationPasses TextSchedule::plan_whole_texts(std::span<GeneratedText> texts) 
   return passes;
 }
 
+void TextSchedule::begin(GeneratedText& text) const {
+  text.ids = request_.read ? request_.read(text.prompt) : request_.prompts[text.prompt];
+  LLMTRAIN_CHECK(!text.ids.empty(), "a continuation needs at least one token");
+  text.prompt_length = text.ids.size();
+  text.result.own = true;
+}
+
 /// Gives a text that waits its place, and one to each further beam. Returns false if there is none.
 bool TextSchedule::admit(std::span<GeneratedText> texts, size_t index, std::vector<int64_t>& free) const {
   const auto wanted = static_cast<size_t>(request_.beams.beams);
@@ -116,10 +137,14 @@ bool TextSchedule::admit(std::span<GeneratedText> texts, size_t index, std::vect
     GeneratedText& text = texts[index + b];
     text.slot = free.back();
     free.pop_back();
-    text.ids = request_.prompts[text.prompt];
+    begin(text);
   }
   GeneratedText& text = texts[index];
   window_of(text);  // refuses a prompt that is too long
+  if (wanted > 1) {
+    const int64_t most = std::max<int64_t>(1, capacity_.context - std::ssize(text.ids));
+    text.search = std::make_unique<BeamSearch>(request_.beams, request_.eos, std::min(request_.max_new_tokens, most));
+  }
   if (text.sample == 0 || index == 0 || request_.records_logp) return true;
   GeneratedText& before = texts[index - 1];
   GeneratedText* const leader = before.leader != nullptr ? before.leader : &before;
@@ -254,6 +279,7 @@ std::vector<Continuation> Generator::run(ParamStore& params, Arena& arena, Strea
     }
   };
   while (true) {
+    if (request.ranks != nullptr) schedule.share(*request.ranks);
     GenerationPasses passes;
     attempt([&] { passes = schedule.next(); });
     const auto any = [](const std::vector<TextPortion>& portions) {

@@ -66,7 +66,7 @@ class RolloutBatches {
   std::vector<RolloutSequence>& sequences() { return sequences_; }
   const std::vector<RolloutSequence>& sequences() const { return sequences_; }
   void set(int64_t iteration, std::vector<RolloutSequence> sequences);
-  /// Sequences [begin, end) of an iteration that a rank samples and scores by functions.
+  /// Sequences [begin, end) of an iteration that a rank scores by functions.
   struct Part {
     int64_t begin, end;
   };

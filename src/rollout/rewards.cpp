@@ -130,7 +130,7 @@ RewardRow RolloutRewards::row_of(const SamplingContext& run, const RolloutSequen
   return row;
 }
 
-/// Ranks score the sequences that they sampled. If they are interrupted, programs are ended, and started again later.
+/// Each rank scores a share of the sequences. If they are interrupted, programs are ended, and started again later.
 RolloutRewards::Values RolloutRewards::score_by_function(const SamplingContext& run, const RolloutBatches& batches,
                                                          WeightedReward& term) {
   Communicator& communicator = run.runtime.communicator();

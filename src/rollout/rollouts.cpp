@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -85,13 +86,13 @@ Prepared Rollouts::prepare(const SamplingContext& run, int64_t step) {
 
 // Sampling
 
-GenerationRequest Rollouts::request(const SamplingContext& run, int64_t iteration, RolloutBatches::Part part,
-                                    std::span<const int64_t> prompts) {
+GenerationRequest Rollouts::request(const SamplingContext& run, int64_t iteration, std::span<const int64_t> prompts) {
   GenerationRequest request;
   request.what = "generating the rollout";
-  for (int64_t s = part.begin; s < part.end; ++s) {
-    prompts_.read_prompt(prompts[static_cast<size_t>(s / parts_.group_size)], request.prompts.emplace_back());
-    request.numbers.push_back(s);
+  for (const int64_t prompt : prompts) {
+    std::vector<int32_t> ids;
+    prompts_.read_prompt(prompt, ids);
+    request.prompts.insert(request.prompts.end(), static_cast<size_t>(parts_.group_size), ids);
   }
   const RolloutConfig& sampling = parts_.sampling;
   request.sampling = {sampling.temperature, sampling.top_k, sampling.top_p};
@@ -108,17 +109,17 @@ GenerationRequest Rollouts::request(const SamplingContext& run, int64_t iteratio
 
 Prepared Rollouts::sample(const SamplingContext& run, int64_t iteration, std::vector<RolloutSequence>& sequences) {
   Communicator& communicator = run.runtime.communicator();
-  const RolloutBatches::Part part = batches_.part_of(communicator);
   std::vector<int64_t> prompts;
   for (int64_t p = 0; p < prompts_of_iteration(); ++p) {
     prompts.push_back(prompts_.plan(iteration * prompts_of_iteration() + p).samples.front());
   }
   GenerationRequest wanted;
-  throw_on_all_ranks(communicator, [&] { wanted = request(run, iteration, part, prompts); });
-  std::vector<StopTextStream> texts;
+  throw_on_all_ranks(communicator, [&] { wanted = request(run, iteration, prompts); });
+  std::map<size_t, StopTextStream> texts;
   if (!parts_.sampling.stop.empty()) {
-    for (const auto& prompt : wanted.prompts) texts.emplace_back(*parts_.tokenizer, prompt, parts_.sampling.stop);
-    wanted.on_token = [&](size_t p, int32_t token) { return texts[p].add(token); };
+    wanted.on_token = [&](size_t p, int32_t token) {
+      return texts.try_emplace(p, *parts_.tokenizer, wanted.prompts[p], parts_.sampling.stop).first->second.add(token);
+    };
   }
   int64_t passes = 0;
   bool stopped = false;
@@ -138,8 +139,9 @@ Prepared Rollouts::sample(const SamplingContext& run, int64_t iteration, std::ve
   if (stopped) return Prepared::interrupted;
   Message message;
   for (size_t i = 0; i < all.size(); ++i) {
+    if (!all[i].own) continue;
     RolloutSequence sequence;
-    sequence.prompt = prompts[static_cast<size_t>((part.begin + static_cast<int64_t>(i)) / parts_.group_size)];
+    sequence.prompt = prompts[i / static_cast<size_t>(parts_.group_size)];
     sequence.ids = std::move(wanted.prompts[i]);
     sequence.prompt_length = std::ssize(sequence.ids);
     sequence.ids.insert(sequence.ids.end(), all[i].tokens.begin(), all[i].tokens.end());
@@ -147,11 +149,17 @@ Prepared Rollouts::sample(const SamplingContext& run, int64_t iteration, std::ve
     sequence.ended = all[i].end == GenerationEnd::eos || all[i].end == GenerationEnd::stopped;
     sequence.logp = std::move(all[i].logp);
     sequence.kept = std::move(all[i].kept);
+    message.put(std::vector<int64_t>{static_cast<int64_t>(i)});
     put(message, sequence);
   }
+  sequences.resize(all.size());
   for (std::string& bytes : communicator.gather_all(message.bytes())) {
     Message received(std::move(bytes));
-    while (!received.at_end()) take(received, sequences.emplace_back());
+    while (!received.at_end()) {
+      std::vector<int64_t> number;
+      received.take(number);
+      take(received, sequences[static_cast<size_t>(number.at(0))]);
+    }
   }
   return Prepared::ready;
 }

@@ -76,8 +76,7 @@ class Rollouts : public BatchSource {
   void check(const RolloutSequence& sequence) const;
   /// Sets `sequences` unless it was interrupted, or logits are not finite.
   Prepared sample(const SamplingContext& run, int64_t iteration, std::vector<RolloutSequence>& sequences);
-  GenerationRequest request(const SamplingContext& run, int64_t iteration, RolloutBatches::Part part,
-                            std::span<const int64_t> prompts);
+  GenerationRequest request(const SamplingContext& run, int64_t iteration, std::span<const int64_t> prompts);
   /// Scores what was sampled. Returns false if it was interrupted.
   bool score(const SamplingContext& run, ProfileSpan& phase);
   /// Sets a column by a number for each completion token.

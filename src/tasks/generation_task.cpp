@@ -27,8 +27,8 @@ constexpr double seconds_between_lines = 10;  ///< of progress
 }  // namespace
 
 struct GenerationTask::Round {
-  std::vector<int64_t> numbers;  ///< of this rank's prompts
-  std::vector<Prompt> prompts;
+  int64_t first, end;                           ///< numbers of the prompts
+  std::map<size_t, Prompt> prompts = {};        ///< that this rank continues, by their places in the round
   std::map<size_t, StopTextStream> texts = {};  ///< of running continuations, where texts can end them
 };
 
@@ -73,8 +73,8 @@ void GenerationTask::start(Runtime& runtime, RunLog& log) {
 GenerationRequest GenerationTask::request(const Round& round, Runtime& runtime) const {
   const GenerateConfig& generate = config_.generate;
   GenerationRequest request;
-  for (const Prompt& prompt : round.prompts) request.prompts.push_back(prompt.ids);
-  request.numbers = round.numbers;
+  request.prompts.resize(static_cast<size_t>(round.end - round.first));
+  for (int64_t number = round.first; number < round.end; ++number) request.numbers.push_back(number);
   request.samples = generate.samples;
   request.sampling = generate.sampling;
   request.beams = generate.beams;
@@ -91,7 +91,7 @@ GenerationRequest GenerationTask::request(const Round& round, Runtime& runtime) 
 /// The row of continuation `c` of the round, with its line end.
 std::string GenerationTask::row_of(const Round& round, size_t c, const Continuation& continuation) const {
   const auto samples = static_cast<size_t>(config_.generate.samples);
-  const Prompt& prompt = round.prompts[c / samples];
+  const Prompt& prompt = round.prompts.at(c / samples);
   nlohmann::ordered_json row = prompt.row;
   if (samples > 1) row["sample"] = c % samples;
   if (const auto running = round.texts.find(c); running != round.texts.end()) {
@@ -115,7 +115,7 @@ std::string GenerationTask::row_of(const Round& round, size_t c, const Continuat
 void GenerationTask::finish(Round& round, size_t c, const Continuation& continuation) {
   const int64_t samples = config_.generate.samples;
   const auto p = c / static_cast<size_t>(samples), sample = c % static_cast<size_t>(samples);
-  const int64_t number = round.numbers[p] * samples + static_cast<int64_t>(sample);
+  const int64_t number = (round.first + static_cast<int64_t>(p)) * samples + static_cast<int64_t>(sample);
   if (number >= earlier_) {
     outbox_.put(std::vector<int64_t>{number});
     outbox_.put(row_of(round, c, continuation));
@@ -154,18 +154,17 @@ void GenerationTask::hand_over(const Job& job) {
 
 void GenerationTask::run_round(const Job& job, int64_t first, int64_t end) {
   Communicator& communicator = job.runtime.communicator();
-  Round round;
-  throw_on_all_ranks(communicator, [&] {
-    for (int64_t number = first + communicator.rank(); number < end; number += communicator.size()) {
-      round.numbers.push_back(number);
-      round.prompts.push_back(job.prompts.read(number));
-    }
-  });
+  Round round{first, end};
   GenerationRequest wanted = request(round, job.runtime);
+  wanted.read = [&](size_t p) {
+    const auto known = round.prompts.find(p);
+    if (known != round.prompts.end()) return known->second.ids;
+    return round.prompts.emplace(p, job.prompts.read(first + static_cast<int64_t>(p))).first->second.ids;
+  };
   if (!stop_.texts.empty()) {
     wanted.on_token = [&](size_t c, int32_t token) {
       const auto text = round.texts.try_emplace(
-          c, *tokenizer_, round.prompts[c / static_cast<size_t>(wanted.samples)].ids, stop_.texts);
+          c, *tokenizer_, round.prompts.at(c / static_cast<size_t>(wanted.samples)).ids, stop_.texts);
       return text.first->second.add(token);
     };
   }

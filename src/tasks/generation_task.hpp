@@ -1,5 +1,5 @@
 #pragma once
-// run.task = generate: every rank continues prompts of its own; rank 0 writes the rows in the order of the prompts. A
+// run.task = generate: the ranks share the prompts; rank 0 writes the rows in the order of the prompts. A
 // row is a function of the weights, the prompt, its number, the number of the sample and the deck: it does not depend
 // on the ranks, the ZeRO stage or the prompts beside.
 

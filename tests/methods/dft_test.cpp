@@ -15,7 +15,7 @@ using test::Values;
 
 TEST(DynamicFinetuning, LossAndGradientEqualTorch) {
   const Config config;
-  const Method& method = *find_method(Task::dft);
+  const Method& method = dynamic_cast<const Method&>(task_rules(Task::dft));
   const GoldenStep step(method.objective(config, Dataset()));
   const nlohmann::json& expected = GoldenStep::golden()["dynamic"];
   const auto gradient = expected["gradient"].get<Values>();

@@ -206,11 +206,12 @@ class BackwardPass {
     short_segment(item).expect_outputs(dout_, first, layout_.group());
   }
 
-  void run(const ItemList::Item& item, void* memory) const {
+  /// Returns the number of tiles visited.
+  int64_t run(const ItemList::Item& item, void* memory) const {
     const Segment& segment = item.segment;
     if (takes_short(item)) {
       short_segment(item).backward(args_, workspace_.delta, batch_.tokens, item.unit, scale_, memory);
-      return;
+      return layout_.group();
     }
     Carver carver(memory);
     const BackwardBuffers<P> b(carver, layout_.head_dim);
@@ -218,6 +219,7 @@ class BackwardPass {
     const int count = std::min(key_blocks_per_item, segment.blocks() - first);
     for (int k = 0; k < count; ++k) load_keys(b, b.keys[k], segment, item.unit, first + k);
 
+    int64_t visited = 0;
     const int last_query_block = window_.last_query_block(first + count - 1, segment.blocks());
     for (int h = item.unit * layout_.group(); h < (item.unit + 1) * layout_.group(); ++h) {
       for (int i = first; i <= last_query_block; ++i) {
@@ -228,11 +230,13 @@ class BackwardPass {
           if (j > i || j < window_.first_key_block(i)) continue;
           visit(b, segment, h, i, j, b.keys[k], started);
           started = true;
+          ++visited;
         }
         add_query_gradient(b, segment, h, i, item.strip);
       }
     }
     for (int k = 0; k < count; ++k) store_keys(b.keys[k], segment, item.unit, first + k);
+    return visited;
   }
 
  private:

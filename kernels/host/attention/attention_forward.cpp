@@ -99,15 +99,18 @@ class ForwardPass {
     if (takes_short(item)) short_segment(item).expect(qkv_, first_head(item), heads(item));
   }
 
-  void run(const ItemList::Item& item, void* memory) const {
+  /// Returns the number of tiles visited.
+  int64_t run(const ItemList::Item& item, void* memory) const {
     const int kv_head = item.unit / pairs_.units_per_group;
     const int first_head = this->first_head(item), heads = this->heads(item);
     int first_block = item.strip * pairs_.blocks;
     int blocks = std::min(pairs_.blocks, item.segment.blocks() - first_block);
+    int64_t visited = 0;
     if (takes_short(item)) {
       short_segment(item).forward(out_, lse_, qkv_, batch_.tokens, first_head, heads, memory);
+      visited = heads;
       ++first_block;
-      if (--blocks == 0) return;
+      if (--blocks == 0) return visited;
     }
     Carver carver(memory);
     const ForwardBuffers<P> buffers(carver, layout_.head_dim);
@@ -120,11 +123,13 @@ class ForwardPass {
         const int i = first_block + p % blocks;
         if (j > i || j < window_.first_key_block(i)) continue;
         visit(buffers, item.segment, first_head + p / blocks, i, j, p);
+        ++visited;
       }
     }
     for (int p = 0; p < heads * blocks; ++p) {
       finish(buffers, item.segment, first_head + p / blocks, first_block + p % blocks, p);
     }
+    return visited;
   }
 
  private:

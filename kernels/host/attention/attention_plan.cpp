@@ -1,5 +1,7 @@
 #include "kernels/host/attention/attention_plan.hpp"
 
+#include <algorithm>
+
 #include "kernels/attention_checks.hpp"
 #include "kernels/host/parallel.hpp"
 
@@ -17,7 +19,7 @@ ItemList::Item ItemList::operator[](int64_t index) const {
 
 AttentionWorkspace::AttentionWorkspace(void* base, const AttentionShape& shape, int64_t rows) {
   Carver carver(base);
-  next_item = carver.take<int64_t>(1);
+  counters = carver.take<AttentionCounters>(1);
   items_begin = carver.take<int64_t>(rows + 1);
   delta = carver.take<float>(shape.heads * rows);
   turns = carver.take<int32_t>(shape.heads * rows);
@@ -58,7 +60,7 @@ ItemList plan_items(const AttentionWorkspace& workspace, const Batch& batch, int
     workspace.items_begin[s + 1] = workspace.items_begin[s] + int64_t{units} * strips;
   }
   LLMTRAIN_CHECK(count == 0 || (segments[0] == 0 && segments[count] == batch.tokens), "segments must cover the batch");
-  *workspace.next_item = 0;
+  *workspace.counters = {};
   return {segments, count, workspace.items_begin, units, blocks_per_strip};
 }
 

@@ -53,6 +53,12 @@ class TileMask {
   int64_t window_;
 };
 
+/// Header of the workspace.
+struct AttentionCounters {
+  int64_t next_item;       ///< the next unclaimed item
+  int64_t visited_blocks;  ///< tiles of scores that were computed, all heads together
+};
+
 /// Work items of a pass: (segment, unit, strip of blocks), strips of one unit in descending order. Items are claimed in
 /// this order, so that one may wait for an earlier one.
 struct ItemList {
@@ -105,7 +111,7 @@ struct HeadLayout {
 
 /// The workspace: shared arrays, then an equal share for each worker.
 struct AttentionWorkspace {
-  int64_t* next_item = nullptr;    ///< the next unclaimed item
+  AttentionCounters* counters = nullptr;
   int64_t* items_begin = nullptr;  ///< [N + 1]
   float* delta = nullptr;          ///< [H, N], sum(dout * out) of a row
   int32_t* turns = nullptr;        ///< [H, N], at the first row of a query block: number of contributions to its dQ

@@ -33,12 +33,15 @@ void dispatch_operands(DType storage, const F& f) {
 /// pass.expect(item) when the item is likely to be the worker's next.
 template <class Pass>
 void run_items(const AttentionWorkspace& workspace, const ItemList& items, const Pass& pass) {
-  const std::atomic_ref<int64_t> next(*workspace.next_item);
+  const std::atomic_ref<int64_t> next(workspace.counters->next_item);
+  const std::atomic_ref<int64_t> visited(workspace.counters->visited_blocks);
   parallel_for(workspace.workers, [&](int64_t worker) {
+    int64_t blocks = 0;
     for (int64_t index = next.fetch_add(1); index < items.size(); index = next.fetch_add(1)) {
       if (index + workspace.workers < items.size()) pass.expect(items[index + workspace.workers]);
-      pass.run(items[index], workspace.share(worker));
+      blocks += pass.run(items[index], workspace.share(worker));
     }
+    visited.fetch_add(blocks);
     leave_micro_kernels();
   });
 }

@@ -300,7 +300,16 @@ int rate(const std::string& folder, int64_t megabytes, int rounds, Communicator&
     return [&, from_disk] {
       ++request.step;
       request.from_disk = from_disk;
-      save_checkpoint(folder, numbers, request, staging, communicator);
+      CheckpointSave save(folder, communicator);
+      save.begin(schema, request);
+      save.write(numbers, staging);
+      if (save.needs_digest()) {
+        communicator.barrier();
+        save.digest();
+      }
+      save.gather();
+      save.complete();
+      save.publish();
     };
   };
   std::vector<Way> plain = {

@@ -161,6 +161,7 @@ class CachedPass {
         out_(out.as<S>()),
         qkv_(qkv.as<S>()),
         cache_(cache.as<S>()),
+        cache_rows_(cache.dim(0) * cache.dim(1)),
         stride_(cache.dim(2)),
         kernels_(items, layout_.group(), dtype_of<P>, padded_, stride_) {}
 
@@ -217,39 +218,41 @@ class CachedPass {
     return rows;
   }
   static int keys(const CachedItem& item, int j) { return std::min(block, item.last() + 1 - j * block); }
-  /// The rows of a whole block are operands where they are.
-  bool in_place(int keys) const { return std::is_same_v<S, P> && keys == block && padded_ == layout_.head_dim; }
+  /// Rows in the cache can be operands.
+  bool same_layout() const { return std::is_same_v<S, P> && padded_ == layout_.head_dim; }
 
-  /// Returns the rows of a block, which are copied to f.rows if they cannot be used in place.
-  const P* operand(const CachedBuffers<P>& f, const HeadRows<const S>& rows, int keys) const {
+  /// Returns the rows of a block: in the cache, or copied to f.rows with zeros beyond `keys`.
+  const P* operand(const CachedBuffers<P>& f, const HeadRows<const S>& rows, int keys, bool in_place) const {
     if constexpr (std::is_same_v<S, P>) {
-      if (in_place(keys)) return rows.data;
+      if (in_place) return rows.data;
     }
     load_rows(f.rows, rows, keys);
     return f.rows;
   }
 
-  /// Scores of columns [column, column + n) with the keys of block j.
+  /// Scores of columns [column, column + n) with the keys of block j. Those of rows of the cache that are no keys of
+  /// the text are hidden afterwards.
   void add_scores(const CachedBuffers<P>& f, const CachedItem& item, int j, int column, int n) const {
     constexpr int unit = static_cast<int>(sizeof(float) / sizeof(P));
-    const int count = keys(item, j);
-    const P* rows = operand(f, key(item, j, column), count);
-    f.multiply(kernels_.scores(n, in_place(count)), rows, f.query + column * unit, f.scores + column);
+    const bool in_place = same_layout() && item.sequence + int64_t{j + 1} * block <= cache_rows_;
+    const P* rows = operand(f, key(item, j, column), keys(item, j), in_place);
+    f.multiply(kernels_.scores(n, in_place), rows, f.query + column * unit, f.scores + column);
   }
 
   /// Adds the values of block j, weighted by the probabilities of columns [column, column + n).
   void add_values(const CachedBuffers<P>& f, const CachedItem& item, int j, int column, int n, bool adds) const {
+    constexpr bool packs = std::is_same_v<P, bf16>;
     const int count = keys(item, j);
-    const bool there = in_place(count);
-    const P* rows = operand(f, value(item, j, column), count);
+    const bool in_place = same_layout() && (packs || count == block);
+    const P* rows = operand(f, value(item, j, column), count, in_place);
     for (int c = 0; c < padded_; c += panel_channels) {
       const int width = std::min(panel_channels, padded_ - c);
       const P* panel = rows + c;
-      if constexpr (std::is_same_v<P, bf16>) {
-        pack_row_pairs(f.value, panel, there ? stride_ : padded_, width);
+      if constexpr (packs) {
+        pack_row_pairs(f.value, panel, in_place ? stride_ : padded_, count, width);
         panel = f.value;
       }
-      f.multiply(kernels_.values(n, there, width, adds), f.probabilities + column * block, panel,
+      f.multiply(kernels_.values(n, in_place, width, adds), f.probabilities + column * block, panel,
                  f.output + column * padded_ + c);
     }
   }
@@ -296,6 +299,7 @@ class CachedPass {
   S* out_;
   const S* qkv_;
   const S* cache_;
+  int64_t cache_rows_;
   int64_t stride_;
   CachedKernels kernels_;
 };

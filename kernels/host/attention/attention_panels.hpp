@@ -119,12 +119,18 @@ inline void pack_rows_inner(bf16* dst, const bf16* rows, int padded) {
   }
 }
 
-/// The same of `columns` channels, a multiple of 8, of rows that are `stride` elements apart.
-inline void pack_row_pairs(bf16* dst, const bf16* rows, int64_t stride, int columns) {
-  for (int r = 0; r < attention_block; r += 2) {
+/// The same of `columns` channels, a multiple of 8, of `count` rows that are `stride` elements apart, and zeros.
+inline void pack_row_pairs(bf16* dst, const bf16* rows, int64_t stride, int count, int columns) {
+  uint32_t* out = words(dst);
+  for (int r = 0; r < attention_block; r += 2, out += columns) {
     const bf16* low = rows + r * stride;
+    if (r >= count) {
+      std::fill(out, out + columns, 0U);
+      continue;
+    }
     for (int c = 0; c < columns; c += 8) {
-      store_words(words(dst) + r / 2 * columns + c, interleave(load_halves(low + c), load_halves(low + stride + c)));
+      const Half8 high = r + 1 < count ? load_halves(low + stride + c) : Half8{};
+      store_words(out + c, interleave(load_halves(low + c), high));
     }
   }
 }

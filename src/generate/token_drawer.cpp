@@ -49,9 +49,11 @@ void place_beams(GeneratedText& first, const GenerationRequest& request, const G
   }
   for (int64_t b = 0; b < request.beams.beams; ++b) (&first + b)->running = used[static_cast<size_t>(b)] != 0;
   first.running = true;  // while the search goes on
+  const std::vector<int32_t> prompt(first.ids.begin(),
+                                    first.ids.begin() + static_cast<std::ptrdiff_t>(first.prompt_length));
   for (size_t b = 0; b < running.size(); ++b) {
     GeneratedText& text = *after[b];
-    text.ids = request.prompts[text.prompt];
+    text.ids = prompt;
     text.ids.insert(text.ids.end(), running[b].tokens.begin(), running[b].tokens.end());
     text.cached = cached;
   }

@@ -60,7 +60,9 @@ TEST(GenerationWithAdapters, BitsOfATextDoNotDependOnTheOthers) {
         alone.prompts = {request.prompts[p]};
         EXPECT_EQ(machine.logits(alone)[0], together[p]) << "prompt " << p << ", " << name_of(compute);
       }
-      EXPECT_NE(machine.logits(request, true), together) << "control: products like those of training";
+      EXPECT_EQ(machine.logits(request, true) == together, device_memory_is_host())
+          << "on a GPU products like those of training are the control";
+      EXPECT_NE(together[0], together[1]) << "control: another text";
     }
   }
 }
@@ -134,8 +136,9 @@ TEST_P(Company, LogitsOfATextAreThoseOfTheTextAlone) {
       EXPECT_TRUE(together.logits(some) == first) << count << " texts";
       differs |= together.logits(some, true) != first;
     }
-    // Without a cache passes are long, with few texts: training then uses the same kernels.
-    EXPECT_TRUE(differs || !cache) << "the control: products as in training";
+    // Without a cache passes are long, with few texts: training then uses the same kernels. On the host it always does.
+    EXPECT_TRUE(differs || !cache || device_memory_is_host()) << "the control: products as in training";
+    EXPECT_NE(expected[0], expected[1]) << "the control: another text";
     GenerationRequest reversed = all;
     std::reverse(reversed.prompts.begin(), reversed.prompts.end());
     std::vector<std::vector<float>> found = together.logits(reversed);

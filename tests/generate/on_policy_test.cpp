@@ -193,8 +193,8 @@ TEST_P(OnPolicy, LogProbabilitiesOfARolloutAreThoseOfTheFinishedTexts) {
     const Bits expected = policy.score(temperature);
     EXPECT_EQ(policy.decode(token_by_token(), ProductRole::prefill, temperature), expected);
     EXPECT_EQ(policy.decode(in_chunks(), ProductRole::prefill, temperature), expected);
-    EXPECT_NE(policy.decode(token_by_token(), ProductRole::decoding, temperature), expected)
-        << "the control: another order of sums";
+    EXPECT_EQ(policy.decode(token_by_token(), ProductRole::decoding, temperature) == expected, device_memory_is_host())
+        << "on a GPU another order of sums is the control";
   }
   EXPECT_NE(policy.score(1.0f), policy.score(0.7f)) << "the control: another distribution";
 }

@@ -171,7 +171,7 @@ TEST_F(OffloadDeck, ADiskThatIsTooSmallIsSeenAtTheStart) {
   EXPECT_THAT(check.output, HasSubstr("parallel.offload_path"));
   const Outcome enough = shell(with("16m") + command("enough", 2, overrides));
   EXPECT_EQ(enough.exit_code, 0) << enough.output;
-  EXPECT_THAT(enough.output, HasSubstr("lies in memory (tmpfs)"));
+  EXPECT_THAT(enough.output, HasSubstr("is in memory (tmpfs)"));
 }
 
 TEST_F(OffloadDeck, SettingsThatCannotBeAreErrors) {

@@ -90,7 +90,8 @@ class Method : public TaskRules {
 
   /// The loss. Throws UserError for rows that are not those it needs.
   virtual std::unique_ptr<Objective> objective(const Config& config, const Dataset& data) const = 0;
-  /// What evaluations measure if it is not the objective, such as the cross-entropy without further terms; else null.
+  /// Returns the objective of evaluations, if it is another one, such as the cross-entropy without further terms; else
+  /// null.
   /// It needs no statistics but log-probabilities.
   virtual std::unique_ptr<Objective> evaluator(const Config& config) const;
   /// The models: `policy`, with a critic if there is one, and those beside it.

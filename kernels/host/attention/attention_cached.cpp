@@ -230,8 +230,8 @@ class CachedPass {
     return f.rows;
   }
 
-  /// Scores of columns [column, column + n) with the keys of block j. Those of rows of the cache that are no keys of
-  /// the text are hidden afterwards.
+  /// Scores of columns [column, column + n) with the keys of block j. The mask hides those of other rows of the
+  /// cache afterwards.
   void add_scores(const CachedBuffers<P>& f, const CachedItem& item, int j, int column, int n) const {
     constexpr int unit = static_cast<int>(sizeof(float) / sizeof(P));
     const bool in_place = same_layout() && item.sequence + int64_t{j + 1} * block <= cache_rows_;

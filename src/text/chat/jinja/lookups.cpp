@@ -1,4 +1,4 @@
-// What a template finds: global functions, keys of dicts, attributes and items of values.
+// A template finds global functions, keys of dicts, attributes and items of values here.
 
 #include <fmt/format.h>
 

@@ -233,7 +233,7 @@ class CachedPass {
   /// Scores of columns [column, column + n) with the keys of block j. The mask hides those of other rows of the
   /// cache afterwards.
   void add_scores(const CachedBuffers<P>& f, const CachedItem& item, int j, int column, int n) const {
-    constexpr int unit = static_cast<int>(sizeof(float) / sizeof(P));
+    constexpr int unit = std::is_same_v<P, bf16> ? 2 : 1;  // bf16 values lie in pairs of rows
     const bool in_place = same_layout() && item.sequence + int64_t{j + 1} * block <= cache_rows_;
     const P* rows = operand(f, key(item, j, column), keys(item, j), in_place);
     f.multiply(kernels_.scores(n, in_place), rows, f.query + column * unit, f.scores + column);

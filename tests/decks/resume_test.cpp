@@ -54,7 +54,8 @@ class Resume : public RunFolder {
         json.erase(key);
       }
       for (auto value = json.begin(); value != json.end();) {  // of nodes and ranks
-        const bool measured = value.key().starts_with("ranks/") || value.key().starts_with("system/");
+        const bool measured = value.key().starts_with("ranks/") || value.key().starts_with("system/") ||
+                              value.key().starts_with("traffic/");
         value = measured ? json.erase(value) : std::next(value);
       }
       lines.push_back(json.dump());

@@ -68,7 +68,7 @@ class Resume : public RunFolder {
     EXPECT_EQ(shown.exit_code, 0) << shown.output;
     std::string rows;
     std::istringstream text(shown.output);
-    for (std::string line; std::getline(text, line) && line != "/system" && line != "/ranks";) {
+    for (std::string line; std::getline(text, line) && line != "/system" && line != "/ranks" && line != "/traffic";) {
       std::istringstream words(line);
       std::string column, count, first, last;
       words >> column >> count >> first >> last;

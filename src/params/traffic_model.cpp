@@ -278,7 +278,7 @@ StepTraffic predict_traffic(const UnitStates& units, int64_t ranks_per_node, Tra
   constexpr int64_t exchanges_at_once = 2;  // the staging buffers of GradientReducer
   int64_t gathers_at_once = 0;
   for (const UnitState& u : units) gathers_at_once = std::max(gathers_at_once, std::ssize(u.segments));
-  gathers_at_once *= units.policy().whole_weights ? std::min(units.size(), 17) : 2;
+  gathers_at_once *= std::min(units.size(), units.policy().whole_weights ? 17 : 4);  // see gather_all() and WeightRing
   return sums.total(exchanges_at_once, gathers_at_once);
 }
 

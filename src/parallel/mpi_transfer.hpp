@@ -31,6 +31,9 @@ class MpiRequests {
   bool test();
 
  private:
+  MPI_Request& add();
+  void clear();
+
   MPI_Comm comm_;
   int64_t piece_;
   std::vector<MPI_Request> requests_;

@@ -28,7 +28,11 @@ class Traffic {
     rank_ = rank;
     node_of_rank_ = std::move(node_of_rank);
   }
-  int node_of(int rank) const { return node_of_rank_.empty() ? 0 : node_of_rank_[static_cast<size_t>(rank)]; }
+  /// 0 before start(), and for a rank that MPI will refuse.
+  int node_of(int rank) const {
+    const auto index = static_cast<size_t>(rank);
+    return index < node_of_rank_.size() ? node_of_rank_[index] : 0;
+  }
 
   void begin_step() {
     counts_ = {};

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <utility>
 
 #include "core/files/hdf5_handle.hpp"
@@ -222,7 +223,9 @@ void complete_attempt(const std::string& attempt, const Schema& schema, const Sa
     throw UserError(ExitCode::io, path + ": the disk returns other bytes than were written; check the disk");
   }
   call(hook, "sync attempt");
-  sync_folder(attempt);
+  std::set<std::string> folders{attempt};
+  for (const CheckpointShard& shard : manifest.shards) folders.insert(folder_of(attempt + "/" + shard.file.name));
+  for (const std::string& folder : folders) sync_folder(folder);
 }
 
 CheckpointSave::CheckpointSave(std::string folder, Communicator& communicator, SaveHook hook)

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <numeric>
 
 #include "core/error.hpp"
@@ -49,6 +50,9 @@ Hdf5Handle create_group(hid_t parent, const std::string& name, const std::string
 }
 
 void create_file(const std::string& path, const std::function<void(hid_t)>& fill) {
+  // Whoever is first makes a folder of many files; if that fails, so does the next call, which says why.
+  std::error_code ignored;
+  std::filesystem::create_directory(std::filesystem::path(path).parent_path(), ignored);
   const Hdf5Silence silence;
   const Hdf5Handle access = hdf5_write_access();
   if (H5Pset_alignment(access.get(), 4096, 4096) < 0) fail_hdf5_write(path);

@@ -11,6 +11,7 @@
 #include "parallel/mpi_transfer.hpp"
 #include "parallel/node_memory.hpp"
 #include "parallel/shard_messages.hpp"
+#include "parallel/traffic.hpp"
 
 namespace llmtrain {
 
@@ -259,6 +260,7 @@ class MpiCommunicator final : public ControlCommunicator {
       state.wait_until([&] { return node_.can_offer(state.number); }, {});
     }
     if (data != nullptr) node_.offer(state.number, data);
+    for (const Transfer::State::Read& read : state.reads) traffic().read(read.bytes);
   }
 
   MPI_Comm device_;

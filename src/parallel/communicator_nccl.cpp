@@ -37,6 +37,7 @@
 #include "parallel/job/failure.hpp"
 #include "parallel/shard_messages.hpp"
 #include "parallel/staged_transport.hpp"
+#include "parallel/traffic.hpp"
 
 namespace llmtrain {
 
@@ -390,6 +391,7 @@ class GpuCommunicator final : public ControlCommunicator {
     check_borders(buffer, borders, size());
     if (alone()) return {};
     if (staged_) return staged(staged_->all_gather(buffer, borders, stream));
+    each_segment(borders, size(), [&](std::span<const int64_t> segment) { count_ring(buffer, segment); });
     return by_nccl(session_->enqueue("all-gather", buffer.bytes(), stream, [&](ncclComm_t comm, cudaStream_t on) {
       each_segment(borders, size(), [&](std::span<const int64_t> segment) { gather(buffer, segment, comm, on); });
     }));
@@ -403,16 +405,25 @@ class GpuCommunicator final : public ControlCommunicator {
     if (alone()) return {};
     if (staged_) return staged(staged_->exchange(send, borders, received, contributes, stream));
     return by_nccl(session_->enqueue("exchange", send.bytes(), stream, [&](ncclComm_t comm, cudaStream_t on) {
+      int64_t calls = 0;
       for (int peer = 0; peer < size(); ++peer) {
         if (peer == rank()) continue;
         const Tensor& place = received[static_cast<size_t>(peer)];
         if (contributes[static_cast<size_t>(peer)] != 0 && !place.empty() && place.numel() > 0) {
           ncclRecv(place.data, static_cast<size_t>(place.bytes()), ncclUint8, peer, comm, on);
+          traffic().receive(peer, place.bytes());
+          ++calls;
         }
         if (!sends) continue;
         const ShardRange shard = shard_range(send, borders, peer);
-        if (shard.bytes > 0) ncclSend(shard.data, static_cast<size_t>(shard.bytes), ncclUint8, peer, comm, on);
+        if (shard.bytes == 0) continue;
+        ncclSend(shard.data, static_cast<size_t>(shard.bytes), ncclUint8, peer, comm, on);
+        traffic().send(peer, shard.bytes);
+        ++calls;
       }
+      // NCCL runs the calls of a group together, and one group after the other.
+      traffic().add_requests(calls);
+      traffic().add_requests(-calls);
     }));
   }
 
@@ -443,6 +454,16 @@ class GpuCommunicator final : public ControlCommunicator {
       if (shard.bytes == 0) continue;
       ncclBroadcast(shard.data, shard.data, static_cast<size_t>(shard.bytes), ncclUint8, owner, comm, on);
     }
+  }
+  /// Counts a gather as NCCL's ring does it: each rank receives from the one before it, and sends to the next one,
+  /// what these have not.
+  void count_ring(const Tensor& buffer, std::span<const int64_t> borders) {
+    const int next = (rank() + 1) % size(), before = (rank() + size() - 1) % size();
+    if (size() == 1) return;
+    int64_t bytes = 0;
+    for (int owner = 0; owner < size(); ++owner) bytes += shard_range(buffer, borders, owner).bytes;
+    traffic().receive(before, bytes - shard_range(buffer, borders, rank()).bytes);
+    traffic().send(next, bytes - shard_range(buffer, borders, next).bytes);
   }
   Transfer staged(const StagedTransport::Ticket& ticket) {
     return Transfer(std::make_unique<Transfer::State>(Transfer::State::Staged{*staged_, ticket}));

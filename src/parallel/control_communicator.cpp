@@ -1,10 +1,13 @@
 #include "parallel/control_communicator.hpp"
 
 #include <cstdlib>
+#include <map>
 #include <numeric>
+#include <utility>
 
 #include "core/activity.hpp"
 #include "parallel/mpi_transfer.hpp"
+#include "parallel/traffic.hpp"
 
 namespace llmtrain {
 
@@ -31,6 +34,8 @@ NodePlace find_node_place(MPI_Comm comm) {
   MPI_Comm node = node_communicator(comm);
   mpi_check(MPI_Comm_rank(node, &place.rank), "MPI_Comm_rank");
   mpi_check(MPI_Comm_size(node, &place.size), "MPI_Comm_size");
+  place.first_rank = place.world_rank;
+  mpi_check(MPI_Bcast(&place.first_rank, 1, MPI_INT, 0, node), "MPI_Bcast");
   mpi_check(MPI_Comm_free(&node), "MPI_Comm_free");
   return place;
 }
@@ -81,9 +86,15 @@ ControlCommunicator::ControlCommunicator() : host_(mpi_duplicate(MPI_COMM_WORLD)
   const NodePlace place = find_node_place(host_);
   node_rank_ = place.rank;
   node_size_ = place.size;
-  int64_t first_of_node = node_rank_ == 0 ? 1 : 0;
-  mpi_all_reduce({&first_of_node, 1}, MPI_SUM, host_);
-  node_count_ = static_cast<int>(first_of_node);
+  std::vector<int> first_ranks(static_cast<size_t>(size_));
+  mpi_check(MPI_Allgather(&place.first_rank, 1, MPI_INT, first_ranks.data(), 1, MPI_INT, host_), "MPI_Allgather");
+  std::map<int, int> numbers;  // of nodes, by their first ranks, which come before their others
+  std::vector<int> nodes;
+  for (const int first : first_ranks) {
+    nodes.push_back(numbers.emplace(first, static_cast<int>(numbers.size())).first->second);
+  }
+  node_count_ = static_cast<int>(numbers.size());
+  traffic().start(rank_, std::move(nodes));
 }
 
 namespace {

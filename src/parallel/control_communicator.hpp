@@ -32,11 +32,13 @@ class ControlCommunicator : public Communicator {
 /// All ranks of the job, for plans: without data communication, so that it needs no device.
 std::unique_ptr<Communicator> make_control_communicator();
 
-/// Index of this rank among the ranks of its node, their number, and its index in the job.
+/// Index of this rank among the ranks of its node, their number, its index in the job, and that of the node's first
+/// rank.
 struct NodePlace {
   int rank;
   int size;
   int world_rank;
+  int first_rank;
 };
 NodePlace find_node_place(MPI_Comm comm);
 /// The ranks of this node, to be freed by the caller. Tests split a machine into several nodes of as many consecutive

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/error.hpp"
+#include "parallel/traffic.hpp"
 
 namespace llmtrain {
 
@@ -35,9 +36,20 @@ MPI_Comm mpi_duplicate(MPI_Comm comm) {
   return copy;
 }
 
+MPI_Request& MpiRequests::add() {
+  traffic().add_requests(1);
+  return requests_.emplace_back(MPI_REQUEST_NULL);
+}
+
+void MpiRequests::clear() {
+  traffic().add_requests(-static_cast<int64_t>(requests_.size()));
+  requests_.clear();
+}
+
 void MpiRequests::send(const void* data, int64_t bytes, int to, int tag) {
   for_pieces(bytes, piece_, [&](int64_t begin, int count) {
-    MPI_Request& request = requests_.emplace_back(MPI_REQUEST_NULL);
+    MPI_Request& request = add();
+    traffic().send(to, count);
     mpi_check(MPI_Isend(static_cast<const char*>(data) + begin, count, MPI_BYTE, to, tag, comm_, &request),
               "MPI_Isend");
   });
@@ -45,7 +57,8 @@ void MpiRequests::send(const void* data, int64_t bytes, int to, int tag) {
 
 void MpiRequests::receive(void* data, int64_t bytes, int from, int tag) {
   for_pieces(bytes, piece_, [&](int64_t begin, int count) {
-    MPI_Request& request = requests_.emplace_back(MPI_REQUEST_NULL);
+    MPI_Request& request = add();
+    traffic().receive(from, count);
     mpi_check(MPI_Irecv(static_cast<char*>(data) + begin, count, MPI_BYTE, from, tag, comm_, &request), "MPI_Irecv");
   });
 }
@@ -53,7 +66,7 @@ void MpiRequests::receive(void* data, int64_t bytes, int from, int tag) {
 void MpiRequests::wait() {
   if (requests_.empty()) return;
   mpi_check(MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), MPI_STATUSES_IGNORE), "MPI_Waitall");
-  requests_.clear();
+  clear();
 }
 
 bool MpiRequests::test() {
@@ -61,7 +74,7 @@ bool MpiRequests::test() {
   int done = 0;
   mpi_check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE),
             "MPI_Testall");
-  if (done != 0) requests_.clear();
+  if (done != 0) clear();
   return done != 0;
 }
 

@@ -22,6 +22,9 @@ MPI_Comm mpi_duplicate(MPI_Comm comm);
 class MpiRequests {
  public:
   explicit MpiRequests(MPI_Comm comm, int64_t piece_bytes = mpi_piece_bytes) : comm_(comm), piece_(piece_bytes) {}
+  ~MpiRequests() { clear(); }
+  MpiRequests(const MpiRequests&) = delete;
+  MpiRequests& operator=(const MpiRequests&) = delete;
 
   void send(const void* data, int64_t bytes, int to, int tag);
   void receive(void* data, int64_t bytes, int from, int tag);
@@ -31,6 +34,9 @@ class MpiRequests {
   bool test();
 
  private:
+  MPI_Request& add();
+  void clear();
+
   MPI_Comm comm_;
   int64_t piece_;
   std::vector<MPI_Request> requests_;

@@ -26,8 +26,8 @@ void ParallelConfig::visit(DeckKeys& keys) {
   keys.key("reduction_blocks", reduction_blocks,
            {.unit = "blocks",
             .range = between(1, 1 << 20),
-            .doc = "Number of blocks of groups that are summed inside a node before they cross the network; not more "
-                   "than the groups.",
+            .doc = "Number of blocks of groups, which the owner of a shard sums separately before it adds the blocks. "
+                   "This changes the order of additions, not what travels; not more than the groups.",
             .change = Change::breaks,
             .tasks = training_tasks});
   keys.key("offload_optimizer", offload_optimizer,

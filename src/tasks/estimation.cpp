@@ -1,12 +1,14 @@
 #include "tasks/estimation.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "core/files/file_handle.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/matmul.hpp"
 #include "parallel/job/launcher.hpp"
+#include "parallel/job/status_board.hpp"
 #include "tasks/job_opening.hpp"
 #include "train/run/estimate.hpp"
 #include "train/run/libraries.hpp"
@@ -42,6 +44,39 @@ std::string assumption_of(const ModelConfig& m, int64_t sequence_length, int64_t
   shape.window = m.window_of_layer(0);
   for (int64_t layer = 1; layer < m.n_layers; ++layer) shape.window = std::min(shape.window, m.window_of_layer(layer));
   return attention_assumption(shape, tokens);
+}
+
+/// Number of micro-batches that the ranks with most of them compute one after the other in a step.
+double passes_of(const ParamStoreOptions& options, int64_t ranks) {
+  const GroupSchedule schedule{options.groups, ranks};
+  return static_cast<double>(schedule.rounds() * options.micro_batches_per_group);
+}
+
+/// `own_ranks`: of this job, which was measured.
+std::optional<TrafficEstimate> estimate_traffic(const CommandLine& command, const Config& config, const RankPlan& plan,
+                                                const Estimate& e, int64_t own_ranks) {
+  const ParamStore* params = plan.params();
+  if (params == nullptr) return std::nullopt;
+  const UnitStates& units = params->units();
+  const ParamStoreOptions& options = units.options();
+  TrafficEstimate t;
+  t.nodes = (e.ranks + e.ranks_per_node - 1) / e.ranks_per_node;
+  t.step =
+      predict_traffic(units, e.ranks_per_node, device_memory_is_host() ? Transport::shared_memory : Transport::nccl);
+  const auto lost_after = static_cast<double>(config.watchdog.lost_after.seconds);
+  if (config.watchdog.enabled) t.opens_per_second = static_cast<double>(t.nodes) / status_beat(t.nodes, lost_after);
+  t.checkpoint_files = config.checkpoint.shares_files(e.ranks) ? t.nodes : e.ranks;
+  if (command.network.empty()) return t;
+  t.network = parse_network(command.network);
+  const double passes = passes_of(options, e.ranks);
+  if (e.time) {
+    t.computing = e.time->step * passes / passes_of(options, own_ranks);
+  } else if (t.network->flops > 0) {
+    const BatchConfig& batch = config.batch;
+    t.computing = passes * static_cast<double>(batch.micro * batch.sequence_length) *
+                  plan.flops_per_token(batch.sequence_length) / t.network->flops;
+  }
+  return t;
 }
 
 }  // namespace
@@ -82,6 +117,7 @@ int run_estimation(const CommandLine& command, Job& job) {
   }
   use_threads(job.runtime.threads());
   if (command.measure) e.time = task.measure(job, config, data);
+  e.traffic = estimate_traffic(command, config, *rank.plan, e, communicator.size());
   std::string text;
   throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() == 0) text = command.json ? estimate_json(e) : estimate_text(e);

@@ -159,6 +159,15 @@ std::optional<RankStatus> parse_status(const std::string& text) {
   }
 }
 
+std::vector<RankStatus> parse_statuses(const std::string& text) {
+  std::vector<RankStatus> statuses;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (std::optional<RankStatus> status = parse_status(line)) statuses.push_back(std::move(*status));
+  }
+  return statuses;
+}
+
 std::string describe(const RankStatus& s) {
   std::string text = s.section;
   if (s.step > 0) text += s.section == "step" ? fmt::format(" {}", s.step) : fmt::format(" after step {}", s.step);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/activity.hpp"
 
@@ -57,6 +58,8 @@ inline constexpr size_t status_bytes = 768;
 std::string to_text(const RankStatus& status);
 /// Parses a status; nullopt if the text is incomplete.
 std::optional<RankStatus> parse_status(const std::string& text);
+/// Parses the statuses of a node's file, a line each; omits those that are incomplete.
+std::vector<RankStatus> parse_statuses(const std::string& text);
 
 /// "step 118, waits in all-gather #2040 (12.3 MB) for 61 s"
 std::string describe(const RankStatus& status);

@@ -26,6 +26,34 @@ std::string time_text(const Prediction& t) {
                      "whole run", t.run(), duration(t.run()), t.steps);
 }
 
+std::string traffic_text(const TrafficEstimate& t) {
+  const auto line = [](std::string_view name, int64_t bytes) {
+    return fmt::format("  {:<14} {:>16} bytes  {:>10}", name, bytes, bytes_text(static_cast<double>(bytes)));
+  };
+  std::string text = fmt::format("traffic of a step on {} nodes\n", t.nodes);
+  text += line("node's port", t.step.port_bytes) + "  (of the busiest node, the larger of both directions)\n";
+  text += line("inside a node", t.step.node_bytes) + "\n";
+  text += fmt::format("  {:<14} {:>16}                    (of a rank; at most {} requests at once)\n", "messages",
+                      t.step.messages, t.step.requests);
+  text += fmt::format("  {:<14} {:>16.4g} a second           (checkpoints: {} files of the state)\n", "opened files",
+                      t.opens_per_second, t.checkpoint_files);
+  if (t.network) text += fmt::format("  {:<14} {:>16.4g} s\n", "network", t.network_seconds());
+  if (!t.has_time()) return text;
+  text += fmt::format("  {:<14} {:>16.4g} s\n", "computing", t.computing);
+  return text + fmt::format("  {:<14} {:>16.4g} s                  ({:.4g} s if nothing overlaps)\n", "step",
+                            t.overlapped_seconds(), t.serial_seconds());
+}
+
+nlohmann::ordered_json traffic_json(const TrafficEstimate& t) {
+  nlohmann::ordered_json j = {{"port_bytes", t.step.port_bytes},
+                              {"node_bytes", t.step.node_bytes},
+                              {"messages", t.step.messages},
+                              {"requests", t.step.requests},
+                              {"files_opened_per_second", t.opens_per_second}};
+  if (t.has_time()) j["files_opened"] = t.opens_per_second * t.overlapped_seconds();
+  return j;
+}
+
 /// Bytes of `ranks` ranks together.
 int64_t times(int64_t bytes, int64_t ranks) {
   int64_t all = 0;
@@ -95,6 +123,7 @@ std::string estimate_text(const Estimate& e) {
     text += fmt::format("  {:<14} {:>16} bytes  {:>10}  (master weights and moments, all ranks)\n", "state on disk",
                         disk, bytes_text(static_cast<double>(disk)));
   if (e.time) text += time_text(*e.time);
+  if (e.traffic && e.ranks > 1) text += traffic_text(*e.traffic);
   return text;
 }
 
@@ -126,6 +155,18 @@ std::string estimate_json(const Estimate& e) {
     j["measured_steps"] = e.time->measured;
     j["steps"] = e.time->steps;
     j["evaluations"] = e.time->evaluations;
+  }
+  if (e.traffic) {
+    const TrafficEstimate& t = *e.traffic;
+    j["nodes"] = t.nodes;
+    j["traffic"] = traffic_json(t);
+    j["checkpoint_files"] = t.checkpoint_files;
+    if (t.network) j["network_seconds"] = t.network_seconds();
+    if (t.has_time()) {
+      j["computing_seconds"] = t.computing;
+      j["step_seconds"] = t.overlapped_seconds();
+      j["step_seconds_without_overlap"] = t.serial_seconds();
+    }
   }
   return j.dump(2) + "\n";
 }

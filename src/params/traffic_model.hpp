@@ -1,0 +1,31 @@
+#pragma once
+// Predicts what a step moves between and inside nodes, for any number of ranks, from the geometry of the units alone.
+// The counters of a run (parallel/traffic.hpp) count the same transfers.
+
+#include <cstdint>
+
+#include "params/unit_state.hpp"
+
+namespace llmtrain {
+
+/// Traffic of a step; names and meanings as in the metrics traffic/...
+struct StepTraffic {
+  int64_t port_bytes = 0;
+  int64_t node_bytes = 0;
+  int64_t messages = 0;
+  int64_t requests = 0;  ///< at most
+};
+
+/// How ranks reach each other.
+enum class Transport : uint8_t {
+  shared_memory,  ///< ranks of a node read each other's buffers; MPI messages between nodes
+  messages,       ///< MPI messages between all ranks
+  nccl,           ///< NCCL: messages for gradients, a ring for weights
+};
+
+/// Traffic of a full step, of units that were planned for any rank of options().size ranks on nodes of
+/// `ranks_per_node`, the last of which may have fewer. Passes of a reference or reward model, and gathers of an
+/// optimizer, are not included.
+StepTraffic predict_traffic(const UnitStates& units, int64_t ranks_per_node, Transport transport);
+
+}  // namespace llmtrain

@@ -5,6 +5,7 @@
 
 #include "core/activity.hpp"
 #include "parallel/mpi_transfer.hpp"
+#include "parallel/node_grid.hpp"
 
 namespace llmtrain {
 
@@ -84,6 +85,21 @@ ControlCommunicator::ControlCommunicator() : host_(mpi_duplicate(MPI_COMM_WORLD)
   int64_t first_of_node = node_rank_ == 0 ? 1 : 0;
   mpi_all_reduce({&first_of_node, 1}, MPI_SUM, host_);
   node_count_ = static_cast<int>(first_of_node);
+  int64_t per_node = node_size_;
+  mpi_all_reduce({&per_node, 1}, MPI_MAX, host_);
+  const NodeGrid grid{size_, per_node};
+  const int64_t node = grid.node_of(rank_);
+  int64_t irregular = rank_ != grid.first_rank(node) + node_rank_ || node_size_ != grid.size_of(node) ? 1 : 0;
+  mpi_all_reduce({&irregular, 1}, MPI_MAX, host_);
+  ranks_per_node_ = irregular != 0 ? 0 : static_cast<int>(per_node);
+}
+
+Transfer Communicator::share_in_node(const Tensor& /*mine*/, std::span<const uint8_t> /*contributes*/) {
+  throw Error("the ranks of a node share no memory");
+}
+
+Transfer Communicator::send_and_receive(std::span<const Message> /*sends*/, std::span<const Message> /*receives*/) {
+  throw Error("this communicator has no messages between two ranks");
 }
 
 namespace {
@@ -109,11 +125,13 @@ std::unique_ptr<Communicator> make_control_communicator() { return std::make_uni
 ControlCommunicator::~ControlCommunicator() { MPI_Comm_free(&host_); }
 
 void ControlCommunicator::broadcast(void* data, int64_t bytes, int root) {
+  end_duties();
   const CollectiveScope scope("broadcast", bytes);
   mpi_broadcast(data, bytes, root, host_);
 }
 
 void ControlCommunicator::broadcast(std::string& text, int root) {
+  end_duties();
   int64_t length = static_cast<int64_t>(text.size());
   const CollectiveScope scope("broadcast", length);
   mpi_broadcast(&length, sizeof length, root, host_);
@@ -122,31 +140,37 @@ void ControlCommunicator::broadcast(std::string& text, int root) {
 }
 
 void ControlCommunicator::sum(std::span<int64_t> values) {
+  end_duties();
   const CollectiveScope scope("sum", static_cast<int64_t>(values.size_bytes()));
   mpi_all_reduce(values, MPI_SUM, host_);
 }
 
 void ControlCommunicator::maximum(std::span<int64_t> values) {
+  end_duties();
   const CollectiveScope scope("maximum", static_cast<int64_t>(values.size_bytes()));
   mpi_all_reduce(values, MPI_MAX, host_);
 }
 
 void ControlCommunicator::sum(std::span<uint64_t> values) {
+  end_duties();
   const CollectiveScope scope("sum", static_cast<int64_t>(values.size_bytes()));
   mpi_all_reduce(values, MPI_SUM, host_);
 }
 
 void ControlCommunicator::sum(ExactSum& value) {
+  end_duties();
   value.carry();
   const CollectiveScope scope("sum", static_cast<int64_t>(value.limbs().size_bytes()));
   mpi_all_reduce(value.limbs(), MPI_SUM, host_);
 }
 
 std::vector<std::string> ControlCommunicator::gather_all(const std::string& mine) {
+  end_duties();
   return mpi_gather_all(mine, host_);
 }
 
 void ControlCommunicator::barrier() {
+  end_duties();
   const CollectiveScope scope("barrier", 0);
   mpi_check(MPI_Barrier(host_), "MPI_Barrier");
 }

@@ -22,7 +22,7 @@ struct LastRank {
   LastRank(const Config& config, const Dataset& data, int64_t ranks, int64_t of_node) {
     use_threads(choose_threads(find_thread_facts(static_cast<int>(of_node))).threads);
     const int size = static_cast<int>(ranks), node_size = device_memory_is_host() ? static_cast<int>(of_node) : 1;
-    plan = find_task(config.run.task).plan(config, data, {size - 1, size, node_size});
+    plan = find_task(config.run.task).plan(config, data, {size - 1, size, node_size, node_size});
     const std::optional<DType> profiled = memory_limits(config).profiled;
     const int64_t profile = profiled ? limits_memory_bytes(*profiled, of_node) : 0;
     kernel_bytes = matmul_workspace_bytes() + profile + (device_memory_is_host() ? plan->host_bytes() : 0);

@@ -50,6 +50,8 @@ class Communicator {
   int node_rank() const { return node_rank_; }  ///< rank among the ranks of this node
   int node_size() const { return node_size_; }
   int node_count() const { return node_count_; }
+  /// Ranks of every node but the last, which may have fewer; 0 if ranks are not numbered node by node.
+  int ranks_per_node() const { return ranks_per_node_; }
 
   /// Note for the user on how tensors travel; usually empty. The same on every rank.
   virtual std::string note() const { return {}; }
@@ -60,6 +62,8 @@ class Communicator {
   // directly.
   /// Number of ranks of this node, this one included, that could read each other's memory.
   virtual int sharing_ranks() const { return 1; }
+  /// ranks_per_node() where ranks can; else 0.
+  virtual int sharing_ranks_per_node() const { return 0; }
   /// Collective. Returns why a node's ranks cannot share `bytes` each; the same on every rank, empty where they can.
   virtual std::string sharing_refusal(int64_t bytes) = 0;
   /// Collective, after sharing_refusal() returned empty. The memory is like that of a DeviceBuffer and lives until the
@@ -79,6 +83,16 @@ class Communicator {
   virtual Transfer exchange_shards(const Tensor& send, std::span<const int64_t> borders,
                                    std::span<const Tensor> received, std::span<const uint8_t> contributes,
                                    Stream& stream) = 0;
+  /// Collective over the ranks of a node: each reads the buffers of the others that contribute. After wait(),
+  /// Transfer::contribution(c) is the first element of rank c's `mine`, until release(). All of them have one length.
+  /// Only where sharing_refusal() returned empty.
+  virtual Transfer share_in_node(const Tensor& mine, std::span<const uint8_t> contributes);
+  struct Message {
+    Tensor data;
+    int rank;  ///< that sends or receives it
+  };
+  /// Messages between ranks; those of two ranks arrive in the order of the calls. Not in every build.
+  virtual Transfer send_and_receive(std::span<const Message> sends, std::span<const Message> receives);
   /// True if integers are summed over the ranks without the host; the same on every rank.
   virtual bool sums_on_device() const { return size_ == 1; }
   /// All-reduce in place, modulo 2^64: the sum of every rank's `integers` (i64). Only where sums_on_device().
@@ -96,7 +110,7 @@ class Communicator {
   virtual void barrier() = 0;
 
  protected:
-  int rank_ = 0, size_ = 1, node_rank_ = 0, node_size_ = 1, node_count_ = 1;
+  int rank_ = 0, size_ = 1, node_rank_ = 0, node_size_ = 1, node_count_ = 1, ranks_per_node_ = 0;
 };
 
 /// The communicator of this build over all ranks of the job.

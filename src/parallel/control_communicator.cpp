@@ -7,6 +7,7 @@
 
 #include "core/activity.hpp"
 #include "parallel/mpi_transfer.hpp"
+#include "parallel/node_grid.hpp"
 #include "parallel/traffic.hpp"
 
 namespace llmtrain {
@@ -94,7 +95,16 @@ ControlCommunicator::ControlCommunicator() : host_(mpi_duplicate(MPI_COMM_WORLD)
     nodes.push_back(numbers.emplace(first, static_cast<int>(numbers.size())).first->second);
   }
   node_count_ = static_cast<int>(numbers.size());
+  ranks_per_node_ = consecutive_ranks_per_node(nodes);
   traffic().start(rank_, std::move(nodes));
+}
+
+Transfer Communicator::share_in_node(const Tensor& /*mine*/, std::span<const uint8_t> /*contributes*/) {
+  throw Error("the ranks of a node share no memory");
+}
+
+Transfer Communicator::send_and_receive(std::span<const Message> /*sends*/, std::span<const Message> /*receives*/) {
+  throw Error("this communicator has no messages between two ranks");
 }
 
 namespace {
@@ -120,11 +130,13 @@ std::unique_ptr<Communicator> make_control_communicator() { return std::make_uni
 ControlCommunicator::~ControlCommunicator() { MPI_Comm_free(&host_); }
 
 void ControlCommunicator::broadcast(void* data, int64_t bytes, int root) {
+  end_duties();
   const CollectiveScope scope("broadcast", bytes);
   mpi_broadcast(data, bytes, root, host_);
 }
 
 void ControlCommunicator::broadcast(std::string& text, int root) {
+  end_duties();
   int64_t length = static_cast<int64_t>(text.size());
   const CollectiveScope scope("broadcast", length);
   mpi_broadcast(&length, sizeof length, root, host_);
@@ -133,31 +145,37 @@ void ControlCommunicator::broadcast(std::string& text, int root) {
 }
 
 void ControlCommunicator::sum(std::span<int64_t> values) {
+  end_duties();
   const CollectiveScope scope("sum", static_cast<int64_t>(values.size_bytes()));
   mpi_all_reduce(values, MPI_SUM, host_);
 }
 
 void ControlCommunicator::maximum(std::span<int64_t> values) {
+  end_duties();
   const CollectiveScope scope("maximum", static_cast<int64_t>(values.size_bytes()));
   mpi_all_reduce(values, MPI_MAX, host_);
 }
 
 void ControlCommunicator::sum(std::span<uint64_t> values) {
+  end_duties();
   const CollectiveScope scope("sum", static_cast<int64_t>(values.size_bytes()));
   mpi_all_reduce(values, MPI_SUM, host_);
 }
 
 void ControlCommunicator::sum(ExactSum& value) {
+  end_duties();
   value.carry();
   const CollectiveScope scope("sum", static_cast<int64_t>(value.limbs().size_bytes()));
   mpi_all_reduce(value.limbs(), MPI_SUM, host_);
 }
 
 std::vector<std::string> ControlCommunicator::gather_all(const std::string& mine) {
+  end_duties();
   return mpi_gather_all(mine, host_);
 }
 
 void ControlCommunicator::barrier() {
+  end_duties();
   const CollectiveScope scope("barrier", 0);
   mpi_check(MPI_Barrier(host_), "MPI_Barrier");
 }

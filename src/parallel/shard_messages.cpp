@@ -10,6 +10,7 @@ namespace {
 
 constexpr int gather_tag = 1;
 constexpr int exchange_tag = 2;
+constexpr int node_tag = 3;
 
 }  // namespace
 
@@ -56,6 +57,20 @@ void begin_gather(MpiRequests& requests, const Tensor& buffer, std::span<const i
     const int to = (rank + i) % size;
     if (by_message(to)) requests.send(mine.data, mine.bytes, to, gather_tag);
   }
+}
+
+void send_shard(MpiRequests& requests, const ShardRange& shard, int to) {
+  requests.send(shard.data, shard.bytes, to, gather_tag);
+}
+
+void receive_shard(MpiRequests& requests, const ShardRange& shard, int from) {
+  requests.receive(shard.data, shard.bytes, from, gather_tag);
+}
+
+void begin_messages(MpiRequests& requests, std::span<const Communicator::Message> sends,
+                    std::span<const Communicator::Message> receives) {
+  for (const Communicator::Message& m : receives) requests.receive(m.data.data, m.data.bytes(), m.rank, node_tag);
+  for (const Communicator::Message& m : sends) requests.send(m.data.data, m.data.bytes(), m.rank, node_tag);
 }
 
 void begin_exchange(MpiRequests& requests, const Tensor& send, std::span<const int64_t> borders,

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "core/tensor.hpp"
+#include "parallel/communicator.hpp"
 #include "parallel/mpi_transfer.hpp"
 
 namespace llmtrain {
@@ -40,6 +41,14 @@ using ByMessage = std::function<bool(int rank)>;
 /// Starts the messages of an all-gather in place: see Communicator::all_gather().
 void begin_gather(MpiRequests& requests, const Tensor& buffer, std::span<const int64_t> borders, int rank,
                   const ByMessage& by_message);
+
+// One shard of a gather: messages of two ranks arrive in order.
+void send_shard(MpiRequests& requests, const ShardRange& shard, int to);
+void receive_shard(MpiRequests& requests, const ShardRange& shard, int from);
+
+/// Starts the messages of Communicator::send_and_receive().
+void begin_messages(MpiRequests& requests, std::span<const Communicator::Message> sends,
+                    std::span<const Communicator::Message> receives);
 
 /// Starts the messages of an exchange: see Communicator::exchange_shards().
 void begin_exchange(MpiRequests& requests, const Tensor& send, std::span<const int64_t> borders,

@@ -2,22 +2,63 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <vector>
 
-#include "params/reduction_groups.hpp"
+#include "parallel/node_grid.hpp"
+#include "params/reduction_plan.hpp"
 #include "params/unit_ring.hpp"
 
 namespace llmtrain {
 
 namespace {
 
+/// What is exchanged of each segment in a step.
+struct Exchanges {
+  Exchanges(const ReductionPlan& plan, int64_t groups, const NodeGrid& nodes);
+
+  std::vector<int64_t> values;  ///< by rank: values that it sends, or shares in its node
+  int64_t most_of_rank = 0;     ///< largest number of values that a rank sends in one round
+  int64_t most_of_round = 0;    ///< and of all ranks together
+  // Where the ranks of a node add before they send, by node:
+  std::vector<int64_t> sums;        ///< that it sends
+  std::vector<int64_t> sum_rounds;  ///< rounds in which it sends some
+};
+
+Exchanges::Exchanges(const ReductionPlan& plan, int64_t groups, const NodeGrid& nodes)
+    : values(static_cast<size_t>(nodes.ranks)) {
+  const GroupSchedule schedule = plan.schedule(groups);
+  if (plan.by_node()) {
+    sums.resize(static_cast<size_t>(nodes.nodes()));
+    sum_rounds.resize(sums.size());
+  }
+  for (int64_t round = 0; round < schedule.rounds(); ++round) {
+    if (!schedule.exchanges(round)) continue;
+    int64_t of_round = 0;
+    for (int64_t rank = 0; rank < nodes.ranks; ++rank) {
+      const int64_t count = node_count(schedule.exchanged(round, rank), groups);
+      values[static_cast<size_t>(rank)] += count;
+      most_of_rank = std::max(most_of_rank, count);
+      of_round += count;
+    }
+    most_of_round = std::max(most_of_round, of_round);
+    for (size_t node = 0; node < sums.size(); ++node) {
+      const int64_t first = nodes.first_rank(static_cast<int64_t>(node));
+      const int64_t end = first + nodes.size_of(static_cast<int64_t>(node));
+      const int64_t count = node_count(schedule.exchanged(round, first, end), groups);
+      sums[node] += count;
+      sum_rounds[node] += count > 0 ? 1 : 0;
+    }
+  }
+}
+
 /// Sums over the transfers of a step, by rank and node.
 class TransferSums {
  public:
-  TransferSums(int64_t ranks, int64_t ranks_per_node, Transport transport)
-      : ranks_(ranks), per_node_(ranks_per_node), transport_(transport), messages_(static_cast<size_t>(ranks)) {
-    for (int64_t first = 0; first < ranks; first += ranks_per_node) {
-      nodes_.push_back({first, std::min(first + ranks_per_node, ranks)});
+  TransferSums(const NodeGrid& grid, Transport transport)
+      : grid_(grid), transport_(transport), messages_(static_cast<size_t>(grid.ranks)) {
+    for (int64_t node = 0; node < grid.nodes(); ++node) {
+      nodes_.push_back({grid.first_rank(node), grid.first_rank(node) + grid.size_of(node)});
     }
   }
 
@@ -40,45 +81,34 @@ class TransferSums {
     }
   };
 
-  /// The ordered reduction: ranks [0, contributors) send each shard of their gradient to its owner.
-  void exchange_ordered(const Shards& s, int64_t contributors, int64_t times) {
-    if (times == 0 || contributors == 0) return;
-    const int64_t all = s.bytes(0, ranks_, ranks_), owners = s.owners(0, ranks_, ranks_);
-    int64_t most = 0;
-    for (Node& node : nodes_) {
-      const int64_t sharing = std::clamp(contributors - node.first, int64_t{0}, node.size());
-      const int64_t own = s.bytes(node.first, node.last, ranks_);
-      node.sent += times * sharing * (all - own);
-      node.received += times * (contributors - sharing) * own;
-      node.within += times * (sharing * own - s.bytes(node.first, node.first + sharing, ranks_));
-      const int64_t near = s.owners(node.first, node.last, ranks_);
-      const bool by_message = transport_ != Transport::shared_memory;
-      for (int64_t rank = node.first; rank < node.first + sharing; ++rank) {
-        const int64_t itself = s.owners(rank, rank + 1, ranks_);
-        const int64_t sends = owners - near + (by_message ? near - itself : 0);
-        messages_[static_cast<size_t>(rank)] += times * sends;
-        most = std::max(most, sends + contributors - (by_message ? 1 : sharing));
-      }
+  /// Values of gradients go to the owners of their shards, once the ranks of a node have added theirs if they do.
+  void exchange(const Shards& s, const Exchanges& e) {
+    if (e.sums.empty()) {
+      exchange_by_rank(s, e);
+    } else {
+      exchange_by_node(s, e);
     }
-    exchange_requests_ = std::max(exchange_requests_, most);
   }
 
-  /// Every rank receives every shard from its owner.
+  /// Every rank receives every shard: from its owner, or in the memory of the one rank of its node that does.
   void gather(const Shards& s, int64_t times = 1) {
     if (transport_ == Transport::nccl) return gather_by_ring(s, times);
-    const int64_t all = s.bytes(0, ranks_, ranks_);
+    const int64_t ranks = grid_.ranks, all = s.bytes(0, ranks, ranks);
+    const bool once_a_node = transport_ == Transport::shared_memory && grid_.has_levels();
+    const auto receivers = [&](const Node& node) { return once_a_node ? 1 : node.size(); };
+    const int64_t copies = once_a_node ? grid_.nodes() : ranks;
     for (Node& node : nodes_) {
-      const int64_t own = s.bytes(node.first, node.last, ranks_);
-      node.sent += times * own * (ranks_ - node.size());
-      node.received += times * node.size() * (all - own);
-      node.within += times * (node.size() - 1) * own;
-      const int64_t others = ranks_ - (transport_ == Transport::shared_memory ? node.size() : 1);
+      const int64_t own = s.bytes(node.first, node.last, ranks);
+      node.sent += times * own * (copies - receivers(node));
+      node.received += times * receivers(node) * (all - own);
+      node.within += times * (node.size() - 1) * (once_a_node ? all : own);
+      const int64_t near = transport_ == Transport::shared_memory ? receivers(node) : 1;
       for (int64_t rank = node.first; rank < node.last; ++rank) {
-        const int64_t bytes = s.bytes(rank, rank + 1, ranks_), pieces = (bytes + piece_bytes - 1) / piece_bytes;
-        messages_[static_cast<size_t>(rank)] += times * others * pieces;
+        const int64_t bytes = s.bytes(rank, rank + 1, ranks), pieces = (bytes + piece_bytes - 1) / piece_bytes;
+        messages_[static_cast<size_t>(rank)] += times * (copies - near) * pieces;
       }
     }
-    gather_requests_ = std::max(gather_requests_, 2 * (ranks_ - 1));
+    gather_requests_ = std::max(gather_requests_, once_a_node ? grid_.nodes() * (1 + most_places()) : 2 * (ranks - 1));
   }
 
   StepTraffic total(int64_t exchanges_at_once, int64_t gathers_at_once) const {
@@ -100,21 +130,78 @@ class TransferSums {
     int64_t size() const { return last - first; }
   };
 
+  void exchange_by_rank(const Shards& s, const Exchanges& e) {
+    const int64_t ranks = grid_.ranks, all = s.bytes(0, ranks, ranks), owners = s.owners(0, ranks, ranks);
+    const bool by_message = transport_ != Transport::shared_memory;
+    const int64_t values = std::accumulate(e.values.begin(), e.values.end(), int64_t{0});
+    for (Node& node : nodes_) {
+      const int64_t own = s.bytes(node.first, node.last, ranks), near = s.owners(node.first, node.last, ranks);
+      int64_t of_node = 0, kept = 0;
+      for (int64_t rank = node.first; rank < node.last; ++rank) {
+        const int64_t count = e.values[static_cast<size_t>(rank)];
+        of_node += count;
+        kept += count * s.bytes(rank, rank + 1, ranks);
+        const int64_t itself = by_message ? s.owners(rank, rank + 1, ranks) : near;
+        messages_[static_cast<size_t>(rank)] += count * (owners - itself);
+      }
+      node.sent += of_node * (all - own);
+      node.received += (values - of_node) * own;
+      node.within += of_node * own - kept;
+    }
+    exchange_requests_ = std::max(exchange_requests_, e.most_of_rank * owners + e.most_of_round);
+  }
+
+  void exchange_by_node(const Shards& s, const Exchanges& e) {
+    const int64_t ranks = grid_.ranks, all = s.bytes(0, ranks, ranks);
+    std::vector<int64_t> bytes(static_cast<size_t>(grid_.per_node)), owners(bytes.size());  // by place in a node
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      const auto place = static_cast<size_t>(rank % grid_.per_node);
+      bytes[place] += s.bytes(rank, rank + 1, ranks);
+      owners[place] += s.owners(rank, rank + 1, ranks);
+    }
+    const int64_t sums = std::accumulate(e.sums.begin(), e.sums.end(), int64_t{0});
+    for (size_t n = 0; n < nodes_.size(); ++n) {
+      Node& node = nodes_[n];
+      const int64_t own = s.bytes(node.first, node.last, ranks);
+      node.sent += e.sums[n] * (all - own);
+      node.received += (sums - e.sums[n]) * own;
+      const auto begin = e.values.begin() + node.first;
+      const int64_t of_node = std::accumulate(begin, begin + node.size(), int64_t{0});
+      for (int64_t rank = node.first; rank < node.last; ++rank) {
+        int64_t part = 0, to = 0;
+        for (int64_t place = rank - node.first; place < grid_.per_node; place += node.size()) {
+          part += bytes[static_cast<size_t>(place)];
+          to += owners[static_cast<size_t>(place)];
+          if (node.first + place < node.last) to -= s.owners(node.first + place, node.first + place + 1, ranks);
+        }
+        node.within += (of_node - e.values[static_cast<size_t>(rank)]) * part;
+        messages_[static_cast<size_t>(rank)] += e.sum_rounds[n] * to;
+      }
+    }
+    exchange_requests_ = std::max(exchange_requests_, grid_.nodes() * (1 + most_places()));
+  }
+
   /// Each rank receives from the one before it what it has not, and sends to the next one what that has not.
   void gather_by_ring(const Shards& s, int64_t times) {
-    const int64_t all = s.bytes(0, ranks_, ranks_);
-    const auto missing = [&](int64_t rank) { return times * (all - s.bytes(rank, rank + 1, ranks_)); };
+    const int64_t ranks = grid_.ranks, all = s.bytes(0, ranks, ranks);
+    const auto missing = [&](int64_t rank) { return times * (all - s.bytes(rank, rank + 1, ranks)); };
     for (Node& node : nodes_) {
       for (int64_t rank = node.first; rank < node.last; ++rank) {
         const bool crosses = rank == node.first && nodes_.size() > 1;
         (crosses ? node.received : node.within) += missing(rank);
         messages_[static_cast<size_t>(rank)] += times;
       }
-      if (nodes_.size() > 1) node.sent += missing(node.last % ranks_);
+      if (nodes_.size() > 1) node.sent += missing(node.last % ranks);
     }
   }
 
-  int64_t ranks_, per_node_;
+  /// Largest number of places of another node for which a rank speaks: the last node may have fewer ranks.
+  int64_t most_places() const {
+    const int64_t fewest = grid_.size_of(grid_.nodes() - 1);
+    return (grid_.per_node + fewest - 1) / fewest;
+  }
+
+  NodeGrid grid_;
   Transport transport_;
   std::vector<Node> nodes_;
   std::vector<int64_t> messages_;  ///< by rank
@@ -248,18 +335,19 @@ StepTraffic predict_traffic(const UnitStates& units, int64_t ranks_per_node, Tra
   const ParamStoreOptions& options = units.options();
   const int64_t ranks = options.size;
   if (ranks == 1) return {};
-  TransferSums sums(ranks, ranks_per_node, transport);
+  const NodeGrid grid{ranks, ranks_per_node};
+  TransferSums sums(grid, transport);
+  const ReductionPlan plan(options);
+  const Exchanges exchanges(plan, options.groups, grid);
   const StatePlane fp32{"gradient"};
   const auto each_segment = [](const UnitState& u, const auto& see) {
     for (const UnitSegment& segment : u.segments) see(segment.elements());
   };
-  const GroupSchedule schedule{options.groups, ranks};
   const bool gathers_sums = options.zero_stage == 0;
   for (const UnitState& u : units) {
     if (!u.trained()) continue;
     each_segment(u, [&](int64_t elements) {
-      sums.exchange_ordered({elements, &fp32}, ranks, options.groups / ranks);
-      sums.exchange_ordered({elements, &fp32}, options.groups % ranks, 1);
+      sums.exchange({elements, &fp32}, exchanges);
       if (gathers_sums) sums.gather({elements, &fp32});
       if (!gathers_sums && units.policy().whole_weights) sums.gather({elements, &u.storage});
     });
@@ -268,7 +356,7 @@ StepTraffic predict_traffic(const UnitStates& units, int64_t ranks_per_node, Tra
     RingUse use(units);
     for (int step = 0; step < 2; ++step) {  // the first one also gathers what is kept between steps
       use.begin_step();
-      use.run_passes(schedule.rounds() * options.micro_batches_per_group);
+      use.run_passes(plan.schedule(options.groups).rounds() * options.micro_batches_per_group);
     }
     for (int unit = 0; unit < units.size(); ++unit) {
       const UnitState& u = units[unit];

@@ -18,13 +18,15 @@ namespace llmtrain {
 
 namespace {
 
-/// Memory of the last of `ranks` ranks, which has the largest shards, on a node with `of_node` of them, with the number
-/// of threads that a rank has there.
+/// Memory of the last of `ranks` ranks, which has the largest shards, on a node with `of_node` of them where others
+/// have `per_node`, with the number of threads that a rank has there.
 struct LastRank {
-  LastRank(const Config& config, const Dataset& data, int64_t ranks, int64_t of_node) {
+  LastRank(const Config& config, const Dataset& data, int64_t ranks, int64_t per_node, int64_t of_node) {
     use_threads(choose_threads(find_thread_facts(static_cast<int>(of_node))).threads);
-    const int size = static_cast<int>(ranks), node_size = device_memory_is_host() ? static_cast<int>(of_node) : 1;
-    plan = find_task(config.run.task).plan(config, data, {size - 1, size, node_size});
+    const int size = static_cast<int>(ranks);
+    RankPosition position{size - 1, size, 1};
+    if (device_memory_is_host()) position = {size - 1, size, static_cast<int>(of_node), static_cast<int>(per_node)};
+    plan = find_task(config.run.task).plan(config, data, position);
     const std::optional<DType> profiled = memory_limits(config).profiled;
     const int64_t profile = profiled ? limits_memory_bytes(*profiled, of_node) : 0;
     kernel_bytes = matmul_workspace_bytes() + profile + (device_memory_is_host() ? plan->host_bytes() : 0);
@@ -48,8 +50,7 @@ std::string assumption_of(const ModelConfig& m, int64_t sequence_length, int64_t
 
 /// Number of micro-batches that the ranks with most of them compute one after the other in a step.
 double passes_of(const ParamStoreOptions& options, int64_t ranks) {
-  const GroupSchedule schedule{options.groups, ranks};
-  return static_cast<double>(schedule.rounds() * options.micro_batches_per_group);
+  return static_cast<double>((options.groups + ranks - 1) / ranks * options.micro_batches_per_group);
 }
 
 /// `own_ranks`: of this job, which was measured.
@@ -93,7 +94,7 @@ int run_estimation(const CommandLine& command, Job& job) {
   e.ranks_per_node = std::min<int64_t>(e.ranks, command.ranks_per_node > 0 ? command.ranks_per_node
                                                 : command.ranks > 0        ? e.ranks
                                                                            : communicator.node_size());
-  const LastRank rank(config, data, e.ranks, e.ranks_per_node);
+  const LastRank rank(config, data, e.ranks, e.ranks_per_node, e.ranks_per_node);
   e.plan = &rank.plan->arena();
   e.library_bytes = device_context_bytes(e.ranks_per_node) + rank.kernel_bytes;
   e.spared_bytes = rank.spared_bytes;
@@ -112,7 +113,7 @@ int run_estimation(const CommandLine& command, Job& job) {
   }
   if (const int64_t rest = e.ranks % e.ranks_per_node; rest != 0) {
     const int64_t process = device_context_bytes(rest);  // with one plan, as in a run
-    const LastRank last(config, data, e.ranks, rest);
+    const LastRank last(config, data, e.ranks, e.ranks_per_node, rest);
     e.last_node = {rest, last.plan->arena().bytes() + process + last.kernel_bytes};
   }
   use_threads(job.runtime.threads());

@@ -143,19 +143,20 @@ std::unique_ptr<TrainingPlan> make_checked_plan(Job& job, const Config& config, 
   Communicator& communicator = job.runtime.communicator();
   std::unique_ptr<TrainingPlan> plan;
   bool keeps_gathered = gathers_often(config, communicator.size());
-  const auto make = [&](int node_size) {
-    throw_on_all_ranks(communicator, [&] {
-      plan = make_training_plan(config, data, {communicator.rank(), communicator.size(), node_size}, keeps_gathered);
-    });
+  RankPosition position{communicator.rank(), communicator.size(), communicator.sharing_ranks(),
+                        communicator.sharing_ranks_per_node()};
+  const auto make = [&] {
+    throw_on_all_ranks(communicator, [&] { plan = make_training_plan(config, data, position, keeps_gathered); });
   };
-  make(communicator.sharing_ranks());
+  make();
   if (keeps_gathered && !fits_plan(plan->arena, training_limits(config), communicator)) {
     keeps_gathered = false;
-    make(communicator.sharing_ranks());
+    make();
   }
   if (const std::string refusal = communicator.sharing_refusal(plan->arena.shared_bytes()); !refusal.empty()) {
     job.facts.add_note(refusal);
-    make(1);
+    position = {position.rank, position.size, 1};
+    make();
   }
   check_plan(plan->arena, training_limits(config), communicator);
   check_host_memory(plan->params().offload().pinned_bytes(), communicator);

@@ -156,7 +156,7 @@ class Shared : public testing::Test {
  protected:
   void SetUp() override {
     if (!device_memory_is_host()) GTEST_SKIP() << "GPUs read each other's memory through NCCL";
-    if (test::ranks_with_shared_memory() == 1) {
+    if (test::ranks_with_shared_memory() == 1 && communicator().sharing_ranks_per_node() <= 1) {
       shares = false;
       memory = std::make_unique<Floats>(std::vector<float>(static_cast<size_t>(elements)));
       data = memory->tensor;
@@ -243,6 +243,39 @@ TEST_F(Shared, ExchangesGiveThePiecesOfContributorsManyTimes) {
     transfer.release();
     transfer.release();
     transfer.finish(stream());
+  }
+}
+
+// What ranks of a node share is read whole, and messages go from rank to rank.
+TEST_F(Shared, ReductionsByNodeReadNeighboursAndSendMessages) {
+  Communicator& c = communicator();
+  if (c.sharing_ranks_per_node() <= 1) GTEST_SKIP() << "no memory is shared here";
+  const auto me = static_cast<size_t>(c.rank());
+  const int to = (c.rank() + 1) % c.size(), from = (c.rank() + c.size() - 1) % c.size();
+  const Floats place(std::vector<float>(static_cast<size_t>(elements)));
+  for (int turn = 0; turn < 50; ++turn) {
+    std::vector<uint8_t> contributes(static_cast<size_t>(c.size()));
+    for (int r = 0; r < c.size(); ++r) contributes[static_cast<size_t>(r)] = (turn + r) % 3 != 0 ? 1 : 0;
+    fill(static_cast<float>(turn));
+    const Tensor mine = contributes[me] != 0 ? data : Tensor(nullptr, DType::f32, {elements});
+    Transfer shared = c.share_in_node(mine, contributes);
+    shared.wait(stream());
+    for (int r = 0; r < c.size(); ++r) {
+      const auto* values = static_cast<const float*>(shared.contribution(r));
+      ASSERT_EQ(values != nullptr, contributes[static_cast<size_t>(r)] != 0 && c.reads_directly(r));
+      for (int64_t e = 0; values != nullptr && e < elements; ++e) {
+        ASSERT_EQ(values[e], static_cast<float>(turn) + value_of(r, e)) << "turn " << turn;
+      }
+    }
+    shared.release();
+    const std::vector<Communicator::Message> sends = {{data, to}}, receives = {{place.tensor, from}};
+    Transfer messages = c.send_and_receive(sends, receives);
+    messages.wait(stream());
+    for (int64_t e = 0; e < elements; ++e) {
+      ASSERT_EQ(place.tensor.as<float>()[e], static_cast<float>(turn) + value_of(from, e)) << "turn " << turn;
+    }
+    messages.finish(stream());
+    shared.finish(stream());
   }
 }
 

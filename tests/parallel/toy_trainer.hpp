@@ -89,6 +89,8 @@ class ToyTrainer {
     o.rank = communicator().rank();
     o.size = communicator().size();
     o.node_size = ranks_with_shared_memory();
+    o.ranks_per_node = communicator().sharing_ranks_per_node();
+    o.reduction = run_.tree ? Reduction::tree : Reduction::ordered;
     o.groups = run_.groups;
     o.blocks = run_.blocks;
     o.micro_batches_per_group = run_.micro_batches;

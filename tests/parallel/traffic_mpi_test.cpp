@@ -5,7 +5,7 @@
 
 #include <array>
 #include <optional>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "parallel/toy_trainer.hpp"
@@ -48,16 +48,21 @@ TEST(Traffic, IsWhatTheModelPredicts) {
   std::vector<int64_t> sharing = {device_memory_is_host() ? communicator().sharing_ranks() : 1};
   communicator().maximum(sharing);
   const bool shared = sharing[0] > 1, alone = communicator().node_count() == 1;
-  for (const auto& [groups, micro_batches] : {std::pair<int64_t, int64_t>{1, 1}, {3, 2}, {6, 1}}) {
+  for (const auto& [groups, micro_batches, tree] : {std::tuple<int64_t, int64_t, bool>{1, 1, false},
+                                                    {3, 2, false},
+                                                    {6, 1, false},
+                                                    {3, 2, true},
+                                                    {7, 1, true},
+                                                    {16, 1, true}}) {
     for (int stage = 0; stage <= 2; ++stage) {
       for (const int64_t segment : {default_segment_elements, 4 * chunk_elements}) {
-        const ToyRun run{.groups = groups, .micro_batches = micro_batches, .steps = 2};
+        const ToyRun run{.groups = groups, .tree = tree, .micro_batches = micro_batches, .steps = 2};
         ToyTrainer trainer(run, DType::bf16, stage, {}, segment);
         const StepTraffic found = counted(trainer.train().traffic);
         const StepTraffic wanted =
             predict_traffic(trainer.units(), ranks_per_node(), shared ? Transport::shared_memory : Transport::messages);
-        const std::string where = fmt::format("{} groups of {} micro-batches, stage {}, segments of {}", groups,
-                                              micro_batches, stage, segment);
+        const std::string where = fmt::format("{}{} groups of {} micro-batches, stage {}, segments of {}",
+                                              tree ? "tree, " : "", groups, micro_batches, stage, segment);
         EXPECT_EQ(found.port_bytes, wanted.port_bytes) << where;
         EXPECT_EQ(found.node_bytes, wanted.node_bytes) << where;
         EXPECT_EQ(found.messages, wanted.messages) << where;
@@ -151,6 +156,7 @@ TEST(Traffic, OfGatheredWeightsIsWhatTheModelPredicts) {
           o.rank = communicator().rank();
           o.size = communicator().size();
           o.node_size = test::ranks_with_shared_memory();
+          o.ranks_per_node = communicator().sharing_ranks_per_node();
           o.groups = groups;
           o.micro_batches_per_group = micro_batches;
           o.keeps_gathered = keeps;

@@ -1,0 +1,114 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "core/arena.hpp"
+#include "parallel/communicator.hpp"
+#include "params/reduction_plan.hpp"
+#include "params/unit_gathers.hpp"
+#include "params/unit_state.hpp"
+
+namespace llmtrain {
+
+/// Exchanges of the gradients of segments between ranks: two at most are in progress. In each one a rank sends the
+/// values of its groups, or their sums, to the owners of the segment's shards. With ReductionPlan::by_node() the ranks
+/// of a node first read each other's values in shared memory, each rank those of other shards: it adds them for the
+/// owner of its place on every other node, and sends the sums.
+class GradientExchanges {
+ public:
+  /// Adds the values of consecutive ranges of groups to a sum.
+  using Add = std::function<void(int unit, size_t segment, std::span<const GroupRange>, std::span<const Tensor>)>;
+
+  GradientExchanges(const UnitStates& units, const ReductionPlan& plan, UnitGathers& gathers);
+  void plan(Arena& arena);
+  /// Bytes that an exchange sends and receives on this rank, at most.
+  int64_t max_bytes() const;
+  void start(Stream& stream, Add add);
+
+  /// What later exchanges send: values of this round.
+  void begin_round(const GroupSchedule& schedule, int64_t round);
+  bool empty() const { return in_flight_.empty(); }
+  bool full() const { return in_flight_.size() == staging_.size(); }
+  /// Starts an exchange unless full(). `values`: fp32, this rank's values of the whole segment, in the order of their
+  /// groups. They may be changed after complete_oldest().
+  void begin(int unit, size_t segment, std::span<const Tensor> values);
+  /// Adds what has arrived, in the order of the exchanges.
+  void add_arrived();
+  /// True if complete_oldest() would not wait.
+  bool oldest_is_complete() const;
+  struct Completed {
+    int unit;
+    size_t segment;
+  };
+  Completed complete_oldest();
+
+ private:
+  /// A value that is exchanged, and its sender: a rank, or a node.
+  struct Value {
+    GroupRange groups;
+    int64_t sender;
+    size_t index;  ///< among those of the sender
+  };
+  /// The values of a round. Those of all ranks, or nodes, in the order of their groups.
+  struct Round {
+    std::vector<std::vector<uint8_t>> contributes;  ///< by index of a value: 1 for ranks that have so many
+    size_t values_per_rank = 0;
+    std::vector<Value> values;       ///< that an owner adds
+    std::vector<Value> node_values;  ///< of the ranks of this node, by_node()
+    TreeFold node_sums;              ///< the additions of this node
+  };
+  struct Exchange {
+    int unit;
+    size_t segment;
+    const Round* round;
+    size_t staging;
+    bool sent = false;   ///< by_node(): the node's sums are on their way
+    bool added = false;  ///< others may still read this rank's values
+  };
+  /// Memory and transfers of one exchange at a time.
+  struct Staging {
+    Tensor memory;                    ///< fp32, received values; with by_node() before the sums of this node
+    std::vector<Tensor> own;          ///< values of this rank
+    std::vector<Transfer> transfers;  ///< by index of a value
+    Transfer messages;                ///< between nodes
+  };
+
+  bool by_node() const { return plan_.by_node(); }
+  void lay_out_ranks(const GroupSchedule& schedule, int64_t round, Round& layout) const;
+  void lay_out_nodes(const GroupSchedule& schedule, int64_t round, Round& layout) const;
+  int64_t staging_elements(const UnitSegment& s) const;
+  void lay_out_received(const UnitSegment& s, const Round& round, const Tensor& memory);
+  Tensor& received_at(size_t index, int rank) {
+    return received_[index * static_cast<size_t>(options_.size) + static_cast<size_t>(rank)];
+  }
+  bool pending(const Exchange& exchange) const;
+  void send_arrived();
+  void send_node_sums(Exchange& exchange);
+  void add_node_values(Exchange& exchange, const ShardBorders& shard, const Tensor& sums);
+  void add(Exchange& exchange);
+  Tensor value_of(const Exchange& exchange, const Value& value, const ShardBorders& part) const;
+
+  const UnitStates& units_;
+  const ParamStoreOptions& options_ = units_.options();
+  const ReductionPlan& plan_;
+  UnitGathers& gathers_;
+  int64_t received_shards_;        ///< maximum number of shards that arrive in messages of one exchange
+  std::vector<int64_t> sends_to_;  ///< by_node(): owners on other nodes to which this rank sends
+  std::array<Staging, 2> staging_;
+  std::array<Round, 3> rounds_;      ///< by round modulo 3: exchanges of the last two may be in progress
+  std::vector<Exchange> in_flight_;  ///< at most one per staging memory, oldest first
+  size_t next_staging_ = 0;
+  Round* round_ = nullptr;
+  Stream* stream_ = nullptr;
+  Add add_;
+
+  std::vector<Tensor> received_;  ///< by index of a value and rank, for the exchange being started or completed
+  std::vector<GroupRange> groups_;
+  std::vector<Tensor> tensors_;
+  std::vector<Communicator::Message> sends_, receives_;
+};
+
+}  // namespace llmtrain

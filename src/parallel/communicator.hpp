@@ -91,8 +91,9 @@ class Communicator {
     Tensor data;
     int rank;  ///< that sends or receives it
   };
-  /// Messages between ranks; those of two ranks arrive in the order of the calls. Not in every build.
-  virtual Transfer send_and_receive(std::span<const Message> sends, std::span<const Message> receives);
+  /// Messages between ranks; those of two ranks arrive in the order of the calls. Every rank calls it, also without a
+  /// message.
+  virtual Transfer send_and_receive(std::span<const Message> sends, std::span<const Message> receives, Stream& stream);
   /// True if integers are summed over the ranks without the host; the same on every rank.
   virtual bool sums_on_device() const { return size_ == 1; }
   /// All-reduce in place, modulo 2^64: the sum of every rank's `integers` (i64). Only where sums_on_device().

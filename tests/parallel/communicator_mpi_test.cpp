@@ -269,7 +269,7 @@ TEST_F(Shared, ReductionsByNodeReadNeighboursAndSendMessages) {
     }
     shared.release();
     const std::vector<Communicator::Message> sends = {{data, to}}, receives = {{place.tensor, from}};
-    Transfer messages = c.send_and_receive(sends, receives);
+    Transfer messages = c.send_and_receive(sends, receives, stream());
     messages.wait(stream());
     for (int64_t e = 0; e < elements; ++e) {
       ASSERT_EQ(place.tensor.as<float>()[e], static_cast<float>(turn) + value_of(from, e)) << "turn " << turn;

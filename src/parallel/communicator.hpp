@@ -108,6 +108,10 @@ class Communicator {
   virtual void sum(ExactSum& value) = 0;
   /// Gathers every rank's bytes, in rank order (lengths may differ), on every rank.
   virtual std::vector<std::string> gather_all(const std::string& mine) = 0;
+  /// The same on rank 0 alone; on others the result is empty.
+  virtual std::vector<std::string> gather(const std::string& mine) = 0;
+  /// Copies host memory of rank `from` to rank `to`; other ranks return at once.
+  virtual void copy_between(void* data, int64_t bytes, int from, int to) = 0;
   virtual void barrier() = 0;
 
  protected:

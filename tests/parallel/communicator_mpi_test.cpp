@@ -391,9 +391,26 @@ TEST(ControlCommunicator, ExactSumLosesNothing) {
 TEST(ControlCommunicator, GathersTextsOfAnyLength) {
   Communicator& c = communicator();
   const auto text_of = [](int rank) { return std::string(static_cast<size_t>(rank % 2 == 0 ? 0 : 1000 * rank), 'x'); };
-  const std::vector<std::string> all = c.gather_all(text_of(c.rank()));
-  ASSERT_EQ(all.size(), static_cast<size_t>(c.size()));
-  for (int r = 0; r < c.size(); ++r) EXPECT_EQ(all[static_cast<size_t>(r)], text_of(r));
+  std::vector<std::string> expected;
+  for (int r = 0; r < c.size(); ++r) expected.push_back(text_of(r));
+  const std::vector<std::string> on_root = c.rank() == 0 ? expected : std::vector<std::string>();
+  EXPECT_EQ(c.gather_all(text_of(c.rank())), expected);
+  EXPECT_EQ(c.gather(text_of(c.rank())), on_root);
+  // 700 bytes stand in for 512 MiB.
+  EXPECT_EQ(mpi_gather_all(text_of(c.rank()), MPI_COMM_WORLD, 700), expected);
+  EXPECT_EQ(mpi_gather(text_of(c.rank()), MPI_COMM_WORLD, 700), on_root);
+}
+
+TEST(ControlCommunicator, CopiesBetweenTwoRanksAlone) {
+  Communicator& c = communicator();
+  for (int from = 0; from < c.size(); ++from) {
+    for (int to = 0; to < c.size(); ++to) {
+      std::array<int64_t, 3> values = {c.rank(), 7, -c.rank()};
+      c.copy_between(values.data(), sizeof values, from, to);
+      const int of = c.rank() == to ? from : c.rank();
+      EXPECT_EQ(values, (std::array<int64_t, 3>{of, 7, -of})) << from << " to " << to;
+    }
+  }
 }
 
 TEST(ControlCommunicator, BarrierWaitsForAll) {

@@ -112,6 +112,8 @@ class Communicator {
   virtual std::vector<std::string> gather(const std::string& mine) = 0;
   /// Copies host memory of rank `from` to rank `to`; other ranks return at once.
   virtual void copy_between(void* data, int64_t bytes, int from, int to) = 0;
+  /// Returns a copy of rank 0's host memory, which may be large, once on each node; `bytes` is the same on every rank.
+  virtual std::shared_ptr<const void> share_in_nodes(const void* data, int64_t bytes) = 0;
   virtual void barrier() = 0;
 
  protected:

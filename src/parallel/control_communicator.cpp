@@ -246,6 +246,13 @@ void ControlCommunicator::copy_between(void* data, int64_t bytes, int from, int 
   }
 }
 
+std::shared_ptr<const void> ControlCommunicator::share_in_nodes(const void* data, int64_t bytes) {
+  end_duties();
+  const CollectiveScope scope("sharing of data", bytes);
+  if (copies_ == nullptr) copies_ = std::make_unique<NodeCopies>(host_, node_communicator(host_));
+  return copies_->copy(data, bytes);
+}
+
 void ControlCommunicator::barrier() {
   end_duties();
   const CollectiveScope scope("barrier", 0);

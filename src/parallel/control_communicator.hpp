@@ -5,6 +5,7 @@
 
 #include "parallel/communicator.hpp"
 #include "parallel/mpi_transfer.hpp"
+#include "parallel/node_copies.hpp"
 
 namespace llmtrain {
 
@@ -23,6 +24,7 @@ class ControlCommunicator : public Communicator {
   std::vector<std::string> gather_all(const std::string& mine) override;
   std::vector<std::string> gather(const std::string& mine) override;
   void copy_between(void* data, int64_t bytes, int from, int to) override;
+  std::shared_ptr<const void> share_in_nodes(const void* data, int64_t bytes) override;
   void barrier() override;
 
  protected:
@@ -32,6 +34,7 @@ class ControlCommunicator : public Communicator {
 
  private:
   MPI_Comm host_ = MPI_COMM_NULL;
+  std::unique_ptr<NodeCopies> copies_;  ///< made at their first use
 };
 
 /// All ranks of the job, for plans: without data communication, so that it needs no device.

@@ -17,10 +17,14 @@
 #include "core/error.hpp"
 #include "core/profile.hpp"
 #include "harness/harness.hpp"
+#include "harness/mapped_file.hpp"
 #include "harness/temporary_folder.hpp"
 #include "parallel/communicator.hpp"
+#include "parallel/control_communicator.hpp"
 #include "parallel/job/runtime.hpp"
 #include "parallel/mpi_transfer.hpp"
+#include "parallel/node_array.hpp"
+#include "parallel/traffic.hpp"
 
 namespace llmtrain {
 namespace {
@@ -399,6 +403,35 @@ TEST(ControlCommunicator, GathersTextsOfAnyLength) {
   // 700 bytes stand in for 512 MiB.
   EXPECT_EQ(mpi_gather_all(text_of(c.rank()), MPI_COMM_WORLD, 700), expected);
   EXPECT_EQ(mpi_gather(text_of(c.rank()), MPI_COMM_WORLD, 700), on_root);
+}
+
+TEST(ControlCommunicator, SharesOneCopyOfARootsDataInEachNode) {
+  Communicator& c = communicator();
+  for (const size_t count : {size_t{0}, size_t{1}, size_t{100000}}) {
+    std::vector<int64_t> mine(c.rank() == 0 ? count : 0);
+    std::iota(mine.begin(), mine.end(), 7);
+    const NodeArray<int64_t> all = NodeArray<int64_t>(mine).shared(c);
+    ASSERT_EQ(all.size(), count);
+    for (size_t i = 0; i < count; ++i) ASSERT_EQ(all[i], static_cast<int64_t>(i) + 7);
+    const std::vector<std::string> files = c.gather_all(test::mapped_file(all.values().data()));
+    for (int rank = 0; rank < c.size(); ++rank) {
+      const std::string& file = files[static_cast<size_t>(rank)];
+      if (traffic().node_of(rank) != traffic().node_of(c.rank())) continue;
+      EXPECT_EQ(file, files[static_cast<size_t>(c.rank())]) << "the copy of the node";
+      EXPECT_EQ(file.ends_with(" r--s"), c.node_size() > 1 && count > 0) << "cannot be written: " << file;
+    }
+  }
+}
+
+TEST(ControlCommunicator, AnErrorInARootsDataIsThrownOnAllRanks) {
+  const auto fails = []() -> std::vector<int64_t> { throw UserError(ExitCode::bad_content, "file.h5: is damaged"); };
+  try {
+    make_node_array<int64_t>(communicator(), fails);
+    FAIL() << "nothing was thrown";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::bad_content);
+    EXPECT_STREQ(error.what(), "file.h5: is damaged");
+  }
 }
 
 TEST(ControlCommunicator, CopiesBetweenTwoRanksAlone) {

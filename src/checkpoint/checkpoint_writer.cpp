@@ -321,7 +321,7 @@ void CheckpointSave::digest() {
 
 void CheckpointSave::gather_shards() {
   const std::vector<Digest> own{sealed_.file.hash};
-  const auto all = communicator_.gather_all(message_of(sealed_, shared_.files > 0 ? pieces_ : own));
+  const auto all = communicator_.gather(message_of(sealed_, shared_.files > 0 ? pieces_ : own));
   if (communicator_.rank() != 0) return;
   std::map<std::string, std::vector<Digest>> of_file;
   for (const std::string& one : all) {

@@ -292,7 +292,8 @@ class MpiCommunicator final : public ControlCommunicator {
     return Transfer(std::move(state));
   }
 
-  Transfer send_and_receive(std::span<const Message> sends, std::span<const Message> receives) override {
+  Transfer send_and_receive(std::span<const Message> sends, std::span<const Message> receives,
+                            Stream& /*stream*/) override {
     int64_t bytes = 0;
     for (const Message& message : sends) bytes += message.data.bytes();
     auto state = begin("exchange between nodes", bytes, false);

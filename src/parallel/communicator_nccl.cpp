@@ -427,6 +427,22 @@ class GpuCommunicator final : public ControlCommunicator {
     }));
   }
 
+  Transfer send_and_receive(std::span<const Message> sends, std::span<const Message> receives,
+                            Stream& stream) override {
+    if (alone()) return {};
+    if (staged_) return staged(staged_->send_and_receive(sends, receives, stream));
+    int64_t bytes = 0;
+    for (const Message& message : sends) bytes += message.data.bytes();
+    return by_nccl(session_->enqueue("exchange", bytes, stream, [&](ncclComm_t comm, cudaStream_t on) {
+      for (const auto& [data, from] : receives) {
+        ncclRecv(data.data, static_cast<size_t>(data.bytes()), ncclUint8, from, comm, on);
+      }
+      for (const auto& [data, to] : sends) {
+        ncclSend(data.data, static_cast<size_t>(data.bytes()), ncclUint8, to, comm, on);
+      }
+    }));
+  }
+
   bool sums_on_device() const override { return alone() || session_.has_value(); }
   Transfer sum_on_device(const Tensor& integers, Stream& stream) override {
     LLMTRAIN_CHECK(sums_on_device() && integers.dtype == DType::i64, "integers that NCCL can add");

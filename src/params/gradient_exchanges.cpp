@@ -246,7 +246,7 @@ void GradientExchanges::send_node_sums(Exchange& exchange) {
     }
   }
   LLMTRAIN_CHECK(shards <= received_shards_, "more sums of nodes arrive than were planned");
-  staging.messages = gathers_.communicator().send_and_receive(sends_, receives_);
+  staging.messages = gathers_.communicator().send_and_receive(sends_, receives_, *stream_);
   exchange.sent = true;
 }
 

@@ -17,10 +17,14 @@
 #include "core/error.hpp"
 #include "core/profile.hpp"
 #include "harness/harness.hpp"
+#include "harness/mapped_file.hpp"
 #include "harness/temporary_folder.hpp"
 #include "parallel/communicator.hpp"
+#include "parallel/control_communicator.hpp"
 #include "parallel/job/runtime.hpp"
 #include "parallel/mpi_transfer.hpp"
+#include "parallel/node_array.hpp"
+#include "parallel/traffic.hpp"
 
 namespace llmtrain {
 namespace {
@@ -269,7 +273,7 @@ TEST_F(Shared, ReductionsByNodeReadNeighboursAndSendMessages) {
     }
     shared.release();
     const std::vector<Communicator::Message> sends = {{data, to}}, receives = {{place.tensor, from}};
-    Transfer messages = c.send_and_receive(sends, receives);
+    Transfer messages = c.send_and_receive(sends, receives, stream());
     messages.wait(stream());
     for (int64_t e = 0; e < elements; ++e) {
       ASSERT_EQ(place.tensor.as<float>()[e], static_cast<float>(turn) + value_of(from, e)) << "turn " << turn;
@@ -391,9 +395,55 @@ TEST(ControlCommunicator, ExactSumLosesNothing) {
 TEST(ControlCommunicator, GathersTextsOfAnyLength) {
   Communicator& c = communicator();
   const auto text_of = [](int rank) { return std::string(static_cast<size_t>(rank % 2 == 0 ? 0 : 1000 * rank), 'x'); };
-  const std::vector<std::string> all = c.gather_all(text_of(c.rank()));
-  ASSERT_EQ(all.size(), static_cast<size_t>(c.size()));
-  for (int r = 0; r < c.size(); ++r) EXPECT_EQ(all[static_cast<size_t>(r)], text_of(r));
+  std::vector<std::string> expected;
+  for (int r = 0; r < c.size(); ++r) expected.push_back(text_of(r));
+  const std::vector<std::string> on_root = c.rank() == 0 ? expected : std::vector<std::string>();
+  EXPECT_EQ(c.gather_all(text_of(c.rank())), expected);
+  EXPECT_EQ(c.gather(text_of(c.rank())), on_root);
+  // 700 bytes stand in for 512 MiB.
+  EXPECT_EQ(mpi_gather_all(text_of(c.rank()), MPI_COMM_WORLD, 700), expected);
+  EXPECT_EQ(mpi_gather(text_of(c.rank()), MPI_COMM_WORLD, 700), on_root);
+}
+
+TEST(ControlCommunicator, SharesOneCopyOfARootsDataInEachNode) {
+  Communicator& c = communicator();
+  for (const size_t count : {size_t{0}, size_t{1}, size_t{100000}}) {
+    std::vector<int64_t> mine(c.rank() == 0 ? count : 0);
+    std::iota(mine.begin(), mine.end(), 7);
+    const NodeArray<int64_t> all = NodeArray<int64_t>(mine).shared(c);
+    ASSERT_EQ(all.size(), count);
+    for (size_t i = 0; i < count; ++i) ASSERT_EQ(all[i], static_cast<int64_t>(i) + 7);
+    const std::vector<std::string> files = c.gather_all(test::mapped_file(all.values().data()));
+    for (int rank = 0; rank < c.size(); ++rank) {
+      const std::string& file = files[static_cast<size_t>(rank)];
+      if (traffic().node_of(rank) != traffic().node_of(c.rank())) continue;
+      EXPECT_EQ(file, files[static_cast<size_t>(c.rank())]) << "the copy of the node";
+      EXPECT_EQ(file.ends_with(" r--s"), c.node_size() > 1 && count > 0) << "cannot be written: " << file;
+    }
+  }
+}
+
+TEST(ControlCommunicator, AnErrorInARootsDataIsThrownOnAllRanks) {
+  const auto fails = []() -> std::vector<int64_t> { throw UserError(ExitCode::bad_content, "file.h5: is damaged"); };
+  try {
+    make_node_array<int64_t>(communicator(), fails);
+    FAIL() << "nothing was thrown";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::bad_content);
+    EXPECT_STREQ(error.what(), "file.h5: is damaged");
+  }
+}
+
+TEST(ControlCommunicator, CopiesBetweenTwoRanksAlone) {
+  Communicator& c = communicator();
+  for (int from = 0; from < c.size(); ++from) {
+    for (int to = 0; to < c.size(); ++to) {
+      std::array<int64_t, 3> values = {c.rank(), 7, -c.rank()};
+      c.copy_between(values.data(), sizeof values, from, to);
+      const int of = c.rank() == to ? from : c.rank();
+      EXPECT_EQ(values, (std::array<int64_t, 3>{of, 7, -of})) << from << " to " << to;
+    }
+  }
 }
 
 TEST(ControlCommunicator, BarrierWaitsForAll) {

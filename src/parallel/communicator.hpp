@@ -53,6 +53,10 @@ class Communicator {
   /// Ranks of every node but the last, which may have fewer; 0 if ranks are not numbered node by node.
   int ranks_per_node() const { return ranks_per_node_; }
 
+  /// ranks_per_node() where the ranks of a node can add gradients before these leave the node: with share_in_node() on
+  /// the host, by messages on GPUs. Else 0.
+  virtual int adding_ranks_per_node() const { return 0; }
+
   /// Note for the user on how tensors travel; usually empty. The same on every rank.
   virtual std::string note() const { return {}; }
   /// Announces the largest transfer in bytes on either end, so that its buffers are allocated here, not in a step.
@@ -62,8 +66,6 @@ class Communicator {
   // directly.
   /// Number of ranks of this node, this one included, that could read each other's memory.
   virtual int sharing_ranks() const { return 1; }
-  /// ranks_per_node() where ranks can; else 0.
-  virtual int sharing_ranks_per_node() const { return 0; }
   /// Collective. Returns why a node's ranks cannot share `bytes` each; the same on every rank, empty where they can.
   virtual std::string sharing_refusal(int64_t bytes) = 0;
   /// Collective, after sharing_refusal() returned empty. The memory is like that of a DeviceBuffer and lives until the

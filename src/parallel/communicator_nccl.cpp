@@ -3,6 +3,11 @@
 //
 // With LLMTRAIN_NCCL=always a job of one rank opens NCCL, too, so that it can be tried on a machine with one GPU.
 //
+// Ranks send to ranks of their node, and to the rank of their place on every other node: gradients by
+// adding_ranks_per_node(), and weights, whose shards travel once to each node and then inside it, unless all shards
+// have the same size: NCCL's ring of all ranks then also enters each node once. One communicator is enough for that.
+// Only exchange_shards() sends from each rank to each other one.
+//
 // NCCL never adds floating-point numbers here: it moves bytes, and this program adds them, in the order of groups. NCCL
 // adds integers, whose sums do not depend on the order.
 
@@ -21,6 +26,7 @@
 #include "core/error.hpp"
 #include "core/machine.hpp"
 #include "parallel/control_communicator.hpp"
+#include "parallel/node_grid.hpp"
 #include "parallel/session_nccl.hpp"
 #include "parallel/shard_messages.hpp"
 #include "parallel/staged_transport.hpp"
@@ -81,6 +87,10 @@ bool Transfer::is_read() const { return false; }
 
 namespace {
 
+// Ranks of a job that all connect to each other at its start. In a larger one, which would take too long and too much
+// memory for that, a rank connects to its node and to its place on other nodes, and to others at the first transfer.
+constexpr int max_all_to_all = 512;
+
 /// True if a job of one rank opens NCCL as well, for tests.
 bool wants_session_alone() {
   const char* given = std::getenv("LLMTRAIN_NCCL");
@@ -102,7 +112,7 @@ class GpuCommunicator final : public ControlCommunicator {
       throw Error(fmt::format("ncclGetUniqueId failed: {}", ncclGetLastError(nullptr)));
     }
     broadcast(&id, sizeof id, 0);
-    session_.emplace(size(), rank(), id);
+    session_.emplace(size(), rank(), id, first_peers());
   }
 
   std::string note() const override { return choice_.note; }
@@ -111,15 +121,29 @@ class GpuCommunicator final : public ControlCommunicator {
   }
   std::string sharing_refusal(int64_t /*bytes*/) override { return {}; }
   std::shared_ptr<void> allocate_shared(int64_t /*bytes*/) override { return nullptr; }
+  int adding_ranks_per_node() const override { return session_ ? ranks_per_node() : 0; }
 
   Transfer all_gather(const Tensor& buffer, std::span<const int64_t> borders, Stream& stream) override {
     check_borders(buffer, borders, size());
     if (alone()) return {};
     if (staged_) return staged(staged_->all_gather(buffer, borders, stream));
-    each_segment(borders, size(), [&](std::span<const int64_t> segment) { count_ring(buffer, segment); });
-    return by_nccl(session_->enqueue("all-gather", buffer.bytes(), stream, [&](ncclComm_t comm, cudaStream_t on) {
-      each_segment(borders, size(), [&](std::span<const int64_t> segment) { gather(buffer, segment, comm, on); });
-    }));
+    const auto by_node = [&](std::span<const int64_t> segment) {
+      return grid().has_levels() && !are_equal(buffer, segment);
+    };
+    return by_nccl(session_->enqueue(
+        "all-gather", buffer.bytes(), stream,
+        [&](ncclComm_t comm, cudaStream_t on) {
+          Messages messages(comm, on);
+          each_segment(borders, size(), [&](std::span<const int64_t> segment) {
+            by_node(segment) ? share_own(buffer, segment, messages) : gather(buffer, segment, comm, on);
+          });
+        },
+        [&](ncclComm_t comm, cudaStream_t on) {
+          Messages messages(comm, on);
+          each_segment(borders, size(), [&](std::span<const int64_t> segment) {
+            if (by_node(segment)) share_received(buffer, segment, messages);
+          });
+        }));
   }
 
   Transfer exchange_shards(const Tensor& send, std::span<const int64_t> borders, std::span<const Tensor> received,
@@ -130,25 +154,27 @@ class GpuCommunicator final : public ControlCommunicator {
     if (alone()) return {};
     if (staged_) return staged(staged_->exchange(send, borders, received, contributes, stream));
     return by_nccl(session_->enqueue("exchange", send.bytes(), stream, [&](ncclComm_t comm, cudaStream_t on) {
-      int64_t calls = 0;
+      Messages messages(comm, on);
       for (int peer = 0; peer < size(); ++peer) {
         if (peer == rank()) continue;
         const Tensor& place = received[static_cast<size_t>(peer)];
-        if (contributes[static_cast<size_t>(peer)] != 0 && !place.empty() && place.numel() > 0) {
-          ncclRecv(place.data, static_cast<size_t>(place.bytes()), ncclUint8, peer, comm, on);
-          traffic().receive(peer, place.bytes());
-          ++calls;
+        if (contributes[static_cast<size_t>(peer)] != 0 && !place.empty()) {
+          messages.receive({place.data, place.bytes()}, peer);
         }
-        if (!sends) continue;
-        const ShardRange shard = shard_range(send, borders, peer);
-        if (shard.bytes == 0) continue;
-        ncclSend(shard.data, static_cast<size_t>(shard.bytes), ncclUint8, peer, comm, on);
-        traffic().send(peer, shard.bytes);
-        ++calls;
+        if (sends) messages.send(shard_range(send, borders, peer), peer);
       }
-      // NCCL runs the calls of a group together, and one group after the other.
-      traffic().add_requests(calls);
-      traffic().add_requests(-calls);
+    }));
+  }
+
+  Transfer send_and_receive(std::span<const Message> sends, std::span<const Message> receives,
+                            Stream& stream) override {
+    LLMTRAIN_CHECK(session_.has_value(), "messages between GPUs need NCCL");
+    int64_t bytes = 0;
+    for (const Message& message : sends) bytes += message.data.bytes();
+    return by_nccl(session_->enqueue("exchange", bytes, stream, [&](ncclComm_t comm, cudaStream_t on) {
+      Messages messages(comm, on);
+      for (const Message& m : receives) messages.receive({m.data.data, m.data.bytes()}, m.rank);
+      for (const Message& m : sends) messages.send({m.data.data, m.data.bytes()}, m.rank);
     }));
   }
 
@@ -162,14 +188,115 @@ class GpuCommunicator final : public ControlCommunicator {
   }
 
  private:
+  /// Messages of one group of NCCL's calls, which are counted.
+  class Messages {
+   public:
+    Messages(ncclComm_t comm, cudaStream_t on) : comm_(comm), on_(on) {}
+    /// NCCL runs the calls of a group together, and one group after the other.
+    ~Messages() {
+      traffic().add_requests(calls_);
+      traffic().add_requests(-calls_);
+    }
+    Messages(const Messages&) = delete;
+    Messages& operator=(const Messages&) = delete;
+
+    void send(const ShardRange& data, int to) {
+      if (data.bytes == 0) return;
+      ncclSend(data.data, static_cast<size_t>(data.bytes), ncclUint8, to, comm_, on_);
+      traffic().send(to, data.bytes);
+      ++calls_;
+    }
+    void receive(const ShardRange& place, int from) {
+      if (place.bytes == 0) return;
+      ncclRecv(place.data, static_cast<size_t>(place.bytes), ncclUint8, from, comm_, on_);
+      traffic().receive(from, place.bytes);
+      ++calls_;
+    }
+
+   private:
+    ncclComm_t comm_;
+    cudaStream_t on_;
+    int64_t calls_ = 0;
+  };
+
   /// True if there are no other ranks, and NCCL is not tried without them.
   bool alone() const { return size() == 1 && !session_; }
-  void gather(const Tensor& buffer, std::span<const int64_t> borders, ncclComm_t comm, cudaStream_t on) const {
+  NodeGrid grid() const { return {size(), std::max(ranks_per_node(), 1)}; }
+  /// Calls visit(rank) for the other ranks of this node.
+  template <class Visit>
+  void each_neighbour(const Visit& visit) const {
+    const int64_t node = grid().node_of(rank()), first = grid().first_rank(node);
+    for (int64_t r = first; r < first + grid().size_of(node); ++r) {
+      if (r != rank()) visit(static_cast<int>(r));
+    }
+  }
+  /// Calls visit(owner, speaker) for the ranks of other nodes: `speaker` is the rank of this node to which they send.
+  template <class Visit>
+  void each_far_owner(const Visit& visit) const {
+    const int64_t node = grid().node_of(rank());
+    for (int owner = 0; owner < size(); ++owner) {
+      if (grid().node_of(owner) != node) visit(owner, static_cast<int>(grid().speaker(node, owner)));
+    }
+  }
+  /// Calls visit(speaker) for the rank of each other node to which this one sends.
+  template <class Visit>
+  void each_far_speaker(const Visit& visit) const {
+    const int64_t own = grid().node_of(rank());
+    for (int64_t node = 0; node < grid().nodes(); ++node) {
+      if (node != own) visit(static_cast<int>(grid().speaker(node, rank())));
+    }
+  }
+  std::vector<int> first_peers() const {
+    std::vector<int> peers;
+    if (!grid().has_levels() || size() <= max_all_to_all) {
+      for (int r = 0; r < size(); ++r) {
+        if (r != rank() || size() == 1) peers.push_back(r);
+      }
+      return peers;
+    }
+    each_neighbour([&](int r) { peers.push_back(r); });
+    each_far_speaker([&](int r) { peers.push_back(r); });
+    each_far_owner([&](int owner, int speaker) {
+      if (speaker == rank()) peers.push_back(owner);
+    });
+    std::ranges::sort(peers);
+    peers.erase(std::ranges::unique(peers).begin(), peers.end());
+    return peers;
+  }
+
+  /// The first part of a gather by node: this rank's shard goes to its node, and once to each other node.
+  void share_own(const Tensor& buffer, std::span<const int64_t> borders, Messages& messages) const {
     const ShardRange mine = shard_range(buffer, borders, rank());
-    const auto equal = [&](int owner) { return shard_range(buffer, borders, owner).bytes == mine.bytes; };
-    bool all_equal = true;
-    for (int owner = 0; owner < size(); ++owner) all_equal = all_equal && equal(owner);
-    if (all_equal) {
+    each_neighbour([&](int r) {
+      messages.send(mine, r);
+      messages.receive(shard_range(buffer, borders, r), r);
+    });
+    each_far_speaker([&](int r) { messages.send(mine, r); });
+    each_far_owner([&](int owner, int speaker) {
+      if (speaker == rank()) messages.receive(shard_range(buffer, borders, owner), owner);
+    });
+  }
+  /// The second part: what this rank has received from other nodes goes to its node.
+  void share_received(const Tensor& buffer, std::span<const int64_t> borders, Messages& messages) const {
+    each_far_owner([&](int owner, int speaker) {
+      const ShardRange shard = shard_range(buffer, borders, owner);
+      if (speaker == rank()) {
+        each_neighbour([&](int r) { messages.send(shard, r); });
+      } else {
+        messages.receive(shard, speaker);
+      }
+    });
+  }
+  bool are_equal(const Tensor& buffer, std::span<const int64_t> borders) const {
+    const int64_t first = shard_range(buffer, borders, 0).bytes;
+    bool equal = true;
+    for (int r = 1; r < size(); ++r) equal = equal && shard_range(buffer, borders, r).bytes == first;
+    return equal;
+  }
+  void gather(const Tensor& buffer, std::span<const int64_t> borders, ncclComm_t comm, cudaStream_t on) const {
+    count_ring(buffer, borders);
+    const ShardRange mine = shard_range(buffer, borders, rank());
+    if (are_equal(buffer, borders)) {
       void* all = shard_range(buffer, borders, 0).data;
       ncclAllGather(mine.data, all, static_cast<size_t>(mine.bytes), ncclUint8, comm, on);
       return;
@@ -182,7 +309,7 @@ class GpuCommunicator final : public ControlCommunicator {
   }
   /// Counts a gather as NCCL's ring does it: each rank receives from the one before it, and sends to the next one,
   /// what these have not.
-  void count_ring(const Tensor& buffer, std::span<const int64_t> borders) {
+  void count_ring(const Tensor& buffer, std::span<const int64_t> borders) const {
     const int next = (rank() + 1) % size(), before = (rank() + size() - 1) % size();
     if (size() == 1) return;
     int64_t bytes = 0;

@@ -103,7 +103,8 @@ Transfer Communicator::share_in_node(const Tensor& /*mine*/, std::span<const uin
   throw Error("the ranks of a node share no memory");
 }
 
-Transfer Communicator::send_and_receive(std::span<const Message> /*sends*/, std::span<const Message> /*receives*/) {
+Transfer Communicator::send_and_receive(std::span<const Message> /*sends*/, std::span<const Message> /*receives*/,
+                                        Stream& /*stream*/) {
   throw Error("this communicator has no messages between two ranks");
 }
 

@@ -29,23 +29,23 @@ void abort_session() {
 
 }  // namespace
 
-NcclSession::NcclSession(int size, int rank, const ncclUniqueId& id) {
+NcclSession::NcclSession(int size, int rank, const ncclUniqueId& id, std::span<const int> peers) {
   const CollectiveScope scope("start of NCCL", 0);
   for (size_t i = 0; i < 2 * max_in_flight; ++i) flights_.push_back(std::make_shared<Flight>());
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   const Clock::time_point until = Clock::now() + start_limit;
   wait_until_done(ncclCommInitRankConfig(&comm_, size, id, rank, &config), "start of NCCL", until);
-  connect(size, rank, until);
+  connect(size, rank, peers, until);
   session_of_process = this;
   set_abort_action(abort_session);
   set_wait_observer(this);
 }
 
-/// Connects all peers. NCCL connects to a peer, and allocates buffers, at the first transfer of a kind, of an algorithm
+/// Connects the peers. NCCL connects to a peer, and allocates buffers, at the first transfer of a kind, of an algorithm
 /// (which the size decides) and between two ranks. All kinds run once here, so that their memory is allocated before
 /// free memory is measured, and NCCL's kernels are loaded.
-void NcclSession::connect(int size, int rank, Clock::time_point until) {
+void NcclSession::connect(int size, int rank, std::span<const int> peers, Clock::time_point until) {
   constexpr size_t largest = size_t{32} << 20, small = 1024;
   const auto ranks = static_cast<size_t>(size), mine = static_cast<size_t>(rank);
   const DeviceBuffer memory(static_cast<int64_t>(largest + ranks * small));
@@ -69,8 +69,7 @@ void NcclSession::connect(int size, int rank, Clock::time_point until) {
     for (int owner = 0; owner < size; ++owner) ncclBroadcast(all, all, small, ncclUint8, owner, comm, on);
   });
   transfer([&](ncclComm_t comm, cudaStream_t on) {
-    for (int peer = 0; peer < size; ++peer) {
-      if (peer == rank && size > 1) continue;
+    for (const int peer : peers) {
       ncclSend(all + mine * small, small, ncclUint8, peer, comm, on);
       ncclRecv(all + largest + static_cast<size_t>(peer) * small, small, ncclUint8, peer, comm, on);
     }

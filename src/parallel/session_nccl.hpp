@@ -44,19 +44,21 @@ class NcclSession final : public WaitObserver {
   using Clock = std::chrono::steady_clock;
 
  public:
-  NcclSession(int size, int rank, const ncclUniqueId& id);
+  /// `peers`: ranks to which it connects at the start.
+  NcclSession(int size, int rank, const ncclUniqueId& id, std::span<const int> peers);
   ~NcclSession() override;
   NcclSession(const NcclSession&) = delete;
   NcclSession& operator=(const NcclSession&) = delete;
 
-  /// Runs NCCL calls on the separate stream as one group, after all current work of `stream`.
-  template <class Calls>
-  std::shared_ptr<Flight> enqueue(const char* operation, int64_t bytes, Stream& stream, const Calls& calls) {
+  /// Runs NCCL calls on the separate stream as one group, or as several groups one after the other, after all current
+  /// work of `stream`.
+  template <class... Calls>
+  std::shared_ptr<Flight> enqueue(const char* operation, int64_t bytes, Stream& stream, const Calls&... calls) {
     std::shared_ptr<Flight> flight = take(operation, bytes);
     flight->ready.record(stream);
     flight->ready.wait(stream_);
     const CollectiveScope scope(operation, bytes, flight->sequence);  // the first transfers connect to their peers
-    start(operation, calls);
+    (start(operation, calls), ...);
     flight->done.record(stream_);
     in_flight_.push_back(flight);
     return flight;
@@ -83,7 +85,7 @@ class NcclSession final : public WaitObserver {
     }
     wait_until_done(code, operation, until);
   }
-  void connect(int size, int rank, Clock::time_point until);
+  void connect(int size, int rank, std::span<const int> peers, Clock::time_point until);
   std::shared_ptr<Flight> take(const char* operation, int64_t bytes);
   void forget_arrived();
   /// Waits until NCCL has completed a nonblocking call.

@@ -156,7 +156,7 @@ class Shared : public testing::Test {
  protected:
   void SetUp() override {
     if (!device_memory_is_host()) GTEST_SKIP() << "GPUs read each other's memory through NCCL";
-    if (test::ranks_with_shared_memory() == 1 && communicator().sharing_ranks_per_node() <= 1) {
+    if (test::ranks_with_shared_memory() == 1 && communicator().adding_ranks_per_node() <= 1) {
       shares = false;
       memory = std::make_unique<Floats>(std::vector<float>(static_cast<size_t>(elements)));
       data = memory->tensor;
@@ -249,7 +249,7 @@ TEST_F(Shared, ExchangesGiveThePiecesOfContributorsManyTimes) {
 // What ranks of a node share is read whole, and messages go from rank to rank.
 TEST_F(Shared, ReductionsByNodeReadNeighboursAndSendMessages) {
   Communicator& c = communicator();
-  if (c.sharing_ranks_per_node() <= 1) GTEST_SKIP() << "no memory is shared here";
+  if (c.adding_ranks_per_node() <= 1) GTEST_SKIP() << "no memory is shared here";
   const auto me = static_cast<size_t>(c.rank());
   const int to = (c.rank() + 1) % c.size(), from = (c.rank() + c.size() - 1) % c.size();
   const Floats place(std::vector<float>(static_cast<size_t>(elements)));
@@ -269,7 +269,7 @@ TEST_F(Shared, ReductionsByNodeReadNeighboursAndSendMessages) {
     }
     shared.release();
     const std::vector<Communicator::Message> sends = {{data, to}}, receives = {{place.tensor, from}};
-    Transfer messages = c.send_and_receive(sends, receives);
+    Transfer messages = c.send_and_receive(sends, receives, stream());
     messages.wait(stream());
     for (int64_t e = 0; e < elements; ++e) {
       ASSERT_EQ(place.tensor.as<float>()[e], static_cast<float>(turn) + value_of(from, e)) << "turn " << turn;
@@ -290,6 +290,24 @@ TEST_F(Shared, TransfersFinishInAnyOrder) {
     for (const int i : {2, 0, 4, 1, 3}) transfers[static_cast<size_t>(i)].finish(stream());
   }
   for (int64_t i = 0; i < elements; ++i) ASSERT_EQ(data.as<float>()[i], value_of(owner_of(borders, i), i));
+}
+
+// A shard from another node reaches the node's ranks by one of them, also if that one first waits for all ranks.
+TEST_F(Shared, ShardsAreForwardedBeforeARankWaitsForAll) {
+  Communicator& c = communicator();
+  if (!shares) GTEST_SKIP() << "no memory is shared here";
+  for (const bool asks : {false, true}) {
+    for (int first = 0; first < c.size(); ++first) {
+      fill(0);
+      const auto meet = [&] { asks ? static_cast<void>(c.sharing_refusal(1)) : c.barrier(); };
+      Transfer transfer = c.all_gather(data, borders, stream());
+      if (c.rank() == first) meet();
+      transfer.wait(stream());
+      if (c.rank() != first) meet();
+      transfer.finish(stream());
+      for (int64_t i = 0; i < elements; ++i) ASSERT_EQ(data.as<float>()[i], value_of(owner_of(borders, i), i));
+    }
+  }
 }
 
 TEST_F(Shared, OtherBuffersAreRefusedInExchanges) {

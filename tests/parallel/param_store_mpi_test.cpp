@@ -184,7 +184,7 @@ struct Started {
     options.rank = communicator().rank();
     options.size = communicator().size();
     options.node_size = test::ranks_with_shared_memory();
-    options.ranks_per_node = communicator().sharing_ranks_per_node();
+    options.ranks_per_node = communicator().adding_ranks_per_node();
     return options;
   }
   Arena arena;

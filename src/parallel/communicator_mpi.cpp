@@ -180,6 +180,7 @@ void Transfer::wait(Stream& stream, const Meanwhile& meanwhile) {
   // Ranks of a node wait for each other: none may stop in MPI.
   if (state_->reads.empty() && !state_->node.in_use()) state_->requests.wait();
   state_->wait_until([this] { return state_->arrived(); }, meanwhile);
+  state_->idle.forward();  // what has just arrived; the node need not wait for the next poll
   state_->take(stream);
 }
 

@@ -429,17 +429,11 @@ class GpuCommunicator final : public ControlCommunicator {
 
   Transfer send_and_receive(std::span<const Message> sends, std::span<const Message> receives,
                             Stream& stream) override {
-    if (alone()) return {};
     if (staged_) return staged(staged_->send_and_receive(sends, receives, stream));
-    int64_t bytes = 0;
-    for (const Message& message : sends) bytes += message.data.bytes();
-    return by_nccl(session_->enqueue("exchange", bytes, stream, [&](ncclComm_t comm, cudaStream_t on) {
-      for (const auto& [data, from] : receives) {
-        ncclRecv(data.data, static_cast<size_t>(data.bytes()), ncclUint8, from, comm, on);
-      }
-      for (const auto& [data, to] : sends) {
-        ncclSend(data.data, static_cast<size_t>(data.bytes()), ncclUint8, to, comm, on);
-      }
+    const auto bytes = [](const Message& m) { return static_cast<size_t>(m.data.bytes()); };
+    return by_nccl(session_->enqueue("exchange", 0, stream, [&](ncclComm_t comm, cudaStream_t on) {
+      for (const Message& m : receives) ncclRecv(m.data.data, bytes(m), ncclUint8, m.rank, comm, on);
+      for (const Message& m : sends) ncclSend(m.data.data, bytes(m), ncclUint8, m.rank, comm, on);
     }));
   }
 

@@ -234,7 +234,7 @@ Values gathered(ParamStore& store, int unit, int param) {
 
 TEST(ParamStore, SendsARangeToRank0Alone) {
   for (const int stage : {0, 1, 3}) {
-    Started started({.zero_stage = stage}, toy_units(false));
+    Started started({.zero_stage = stage}, test::toy_units(false));
     started.store.initialize(1);
     constexpr int unit = 1;
     const int64_t elements = started.store.units()[unit].layout.elements();

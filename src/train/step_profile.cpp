@@ -285,8 +285,8 @@ void StepProfile::report(Runtime& runtime, DType compute, const std::string& dir
   communicator.maximum(longest);
   std::vector<std::string> events =
       communicator.gather(communicator.rank() < static_cast<int>(traced_ranks)
-                                  ? trace_events(recorder_.spans, communicator.rank(), meeting - longest[0])
-                                  : "");
+                              ? trace_events(recorder_.spans, communicator.rank(), meeting - longest[0])
+                              : "");
   if (communicator.rank() != 0) return;
 
   std::string trace = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";

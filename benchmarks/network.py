@@ -109,7 +109,7 @@ class Bench:
     def run(self, order, stage, rate):
         self.runs += 1
         name = f"run{self.runs}"
-        subprocess.check_call(["rate", f"{rate}mbit"])
+        subprocess.check_call(["rate", str(rate)])
         options = self.options(order, stage) + [f"run.name={name}", f"run.max_steps={self.args.steps + 1}"]
         path = os.path.join(self.work, "runs", name, "metrics.jsonl")
         with open(os.path.join(self.work, "output"), "w+") as output:

@@ -67,7 +67,7 @@ start() {
 lose() {
   local name=$1 lost=$2 seconds=$3 began
   shift 3
-  rate 10mbit # a step takes half a second
+  rate 10 # a step takes half a second
   start "$name" h1 h2 h3 "$lost"
   wait_for 60 begun "$name"
   began=$SECONDS
@@ -77,7 +77,7 @@ lose() {
   [[ ! -e runs/$name/finished.json ]] || fail "$name: the run has finished"
   kill -KILL "$job" 2>>killed.txt || true
   wait "$job" 2>>killed.txt || true
-  rate 10gbit
+  rate 10000
 }
 resume() {
   start "$1" h1 h2 h3

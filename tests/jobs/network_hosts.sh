@@ -4,7 +4,7 @@
 # port to a switch. `mpirun` starts ranks on them, in their order. When the command ends, or is killed, so do the hosts.
 #
 #   HOSTS=4 SLOTS=2  number of hosts, and of ranks on each
-#   RATE=            speed of a port in each direction, such as 500mbit (none: as fast as the processors)
+#   RATE=            speed of a port in each direction, in Mb/s (none: as fast as the processors)
 #
 # The command finds in $HOSTS_FOLDER: a file for each host with the number of its first process, which `host NAME
 # COMMAND...` uses to run something there and whose end is the end of the host; `rate SPEED` changes the speed of all
@@ -12,7 +12,7 @@
 set -euo pipefail
 
 if [[ ${HOSTS_STAGE:-} != network ]]; then
-  for tool in ip tc unshare nsenter mpirun; do
+  for tool in ip tc unshare nsenter setpriv mpirun; do
     PATH=$PATH:/usr/sbin:/sbin command -v "$tool" >/dev/null || { echo "no hosts here: $tool is missing" && exit 77; }
   done
   # All that follows lives in namespaces that end with this process, and with them every process, mount and port.
@@ -21,7 +21,7 @@ if [[ ${HOSTS_STAGE:-} != network ]]; then
   folder=$(mktemp -d)
   trap 'rm -rf "$folder"' EXIT
   trap 'kill "$inside" 2>/dev/null' TERM INT
-  HOSTS_STAGE=network HOSTS_FOLDER=$folder unshare "${spaces[@]}" "$(readlink -f "$0")" "$@" &
+  HOSTS_STAGE=network HOSTS_FOLDER=$folder setpriv --pdeathsig KILL unshare "${spaces[@]}" "$(readlink -f "$0")" "$@" &
   inside=$!
   code=0
   wait "$inside" || code=$?
@@ -60,14 +60,28 @@ touch "$folder/\$1.off"
 ip link set "\$1" down
 "$folder/crash" "\$1"
 END
-# A queue holds what the ranks of all other hosts have under way to one port (see tcp_wmem): nothing is dropped.
+# At each end of a port the other hosts have equal shares, as a switch deals with its ports in turn; the last class is for
+# mpirun's own messages. Nothing is dropped: a queue holds what all ranks have under way to one port.
 cat >"$folder/rate" <<END
 #!/usr/bin/env bash
 set -e
+limit() { # limit DEVICE src|dst COMMAND...: on the host that the command leads to
+  local device=\$1 side=\$2 i
+  shift 2
+  "\$@" tc qdisc delete dev "\$device" root 2>/dev/null || true
+  "\$@" tc qdisc add dev "\$device" root handle 1: htb default \$((hosts + 1))
+  "\$@" tc class add dev "\$device" parent 1: classid 1:1000 htb rate "\${speed}mbit" burst 64kb cburst 64kb quantum 60000
+  for ((i = 1; i <= hosts + 1; ++i)); do
+    "\$@" tc class add dev "\$device" parent 1:1000 classid "1:\$i" htb rate "\$((1000 * speed / (hosts + 1)))kbit" \\
+      ceil "\${speed}mbit" burst 64kb cburst 64kb quantum 60000
+    "\$@" tc filter add dev "\$device" parent 1: protocol ip prio 1 u32 match ip "\$side" "10.61.94.\$i" flowid "1:\$i"
+  done
+}
+speed=\$1 hosts=$hosts
 for name in \$(cut -d ' ' -f 1 "$folder/hosts"); do
   [[ -e /proc/\$(cat "$folder/\$name") ]] || continue # the host has ended
-  tc qdisc replace dev "\$name" root tbf rate "\$1" burst 128kb limit 16mb
-  "$folder/host" "\$name" tc qdisc replace dev eth0 root tbf rate "\$1" burst 128kb limit 16mb
+  limit "\$name" src env
+  limit eth0 dst "$folder/host" "\$name"
 done
 END
 cat >"$folder/bytes" <<END
@@ -124,7 +138,7 @@ for ((i = 1; i <= hosts; ++i)); do
   host "h$i" ip link set eth0 addrgenmode none mtu 9000
   host "h$i" ip addr add "10.61.94.$i/24" dev eth0
   host "h$i" ip link set eth0 up
-  host "h$i" sysctl -q -w net.ipv4.tcp_wmem='4096 65536 262144'
+  host "h$i" sysctl -q -w net.ipv4.tcp_congestion_control=reno
 done
 if [[ -n ${RATE:-} ]]; then rate "$RATE"; fi
 

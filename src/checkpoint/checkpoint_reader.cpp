@@ -163,14 +163,13 @@ std::string check_files(const std::string& path, const Manifest& manifest, Commu
   PieceReader reader(path, files, border(communicator.rank()), border(communicator.rank() + 1),
                      worker_threads(communicator));
   run_cancellable(communicator, while_verifying, [&](const Pause& pause) { reader.read(pause); });
-  if (std::string problems = join_problems(communicator.gather_all(reader.problems)); !problems.empty()) {
-    return problems;
-  }
+  std::string problems = join_problems(communicator.gather(reader.problems));
+  communicator.broadcast(problems);
+  if (!problems.empty()) return problems;
   Message mine;
   mine.put(reader.digests);
   std::vector<Digest> all;
-  for (const std::string& range : communicator.gather_all(mine.bytes())) Message(range).take(all);
-  std::string problems;
+  for (const std::string& range : communicator.gather(mine.bytes())) Message(range).take(all);
   run_cancellable(communicator, while_verifying, [&](const Pause& pause) {
     if (communicator.rank() == 0) problems = compare_hashes(path, manifest, files, all, pause);
   });

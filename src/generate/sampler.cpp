@@ -151,12 +151,15 @@ size_t highest(std::span<const float> logits) {
   using Mask8 [[gnu::vector_size(32)]] = int32_t;
   Float8 tops = Float8{} - INFINITY;
   Mask8 finite = ~Mask8{};
-  for (size_t i = 0; i < logits.size(); i += 8) {
+  const auto see = [&](const float* from, size_t count) {
     Float8 eight = Float8{} - INFINITY;
-    std::memcpy(&eight, &logits[i], std::min<size_t>(8, logits.size() - i) * sizeof(float));
+    std::memcpy(&eight, from, count * sizeof(float));
     tops = eight > tops ? eight : tops;
     finite &= eight < INFINITY;  // false also for NaN
-  }
+  };
+  const size_t whole = logits.size() / 8 * 8;
+  for (size_t i = 0; i < whole; i += 8) see(&logits[i], 8);  // a load, where the count is known
+  if (whole < logits.size()) see(&logits[whole], logits.size() - whole);
   float top = -INFINITY;
   bool all_finite = true;
   for (int l = 0; l < 8; ++l) {

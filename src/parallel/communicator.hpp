@@ -53,6 +53,10 @@ class Communicator {
   /// Ranks of every node but the last, which may have fewer; 0 if ranks are not numbered node by node.
   int ranks_per_node() const { return ranks_per_node_; }
 
+  /// ranks_per_node() where the ranks of a node can add gradients before these leave the node: with share_in_node() on
+  /// the host, by messages on GPUs. Else 0.
+  virtual int adding_ranks_per_node() const { return 0; }
+
   /// Note for the user on how tensors travel; usually empty. The same on every rank.
   virtual std::string note() const { return {}; }
   /// Announces the largest transfer in bytes on either end, so that its buffers are allocated here, not in a step.
@@ -62,8 +66,6 @@ class Communicator {
   // directly.
   /// Number of ranks of this node, this one included, that could read each other's memory.
   virtual int sharing_ranks() const { return 1; }
-  /// ranks_per_node() where ranks can; else 0.
-  virtual int sharing_ranks_per_node() const { return 0; }
   /// Collective. Returns why a node's ranks cannot share `bytes` each; the same on every rank, empty where they can.
   virtual std::string sharing_refusal(int64_t bytes) = 0;
   /// Collective, after sharing_refusal() returned empty. The memory is like that of a DeviceBuffer and lives until the
@@ -91,8 +93,9 @@ class Communicator {
     Tensor data;
     int rank;  ///< that sends or receives it
   };
-  /// Messages between ranks; those of two ranks arrive in the order of the calls. Not in every build.
-  virtual Transfer send_and_receive(std::span<const Message> sends, std::span<const Message> receives);
+  /// Messages between ranks; those of two ranks arrive in the order of the calls. Every rank calls it, also without a
+  /// message.
+  virtual Transfer send_and_receive(std::span<const Message> sends, std::span<const Message> receives, Stream& stream);
   /// True if integers are summed over the ranks without the host; the same on every rank.
   virtual bool sums_on_device() const { return size_ == 1; }
   /// All-reduce in place, modulo 2^64: the sum of every rank's `integers` (i64). Only where sums_on_device().
@@ -107,6 +110,12 @@ class Communicator {
   virtual void sum(ExactSum& value) = 0;
   /// Gathers every rank's bytes, in rank order (lengths may differ), on every rank.
   virtual std::vector<std::string> gather_all(const std::string& mine) = 0;
+  /// The same on rank 0 alone; on others the result is empty.
+  virtual std::vector<std::string> gather(const std::string& mine) = 0;
+  /// Copies host memory of rank `from` to rank `to`; other ranks return at once.
+  virtual void copy_between(void* data, int64_t bytes, int from, int to) = 0;
+  /// Returns a copy of rank 0's host memory, which may be large, once on each node; `bytes` is the same on every rank.
+  virtual std::shared_ptr<const void> share_in_nodes(const void* data, int64_t bytes) = 0;
   virtual void barrier() = 0;
 
  protected:

@@ -180,6 +180,7 @@ void Transfer::wait(Stream& stream, const Meanwhile& meanwhile) {
   // Ranks of a node wait for each other: none may stop in MPI.
   if (state_->reads.empty() && !state_->node.in_use()) state_->requests.wait();
   state_->wait_until([this] { return state_->arrived(); }, meanwhile);
+  state_->idle.forward();  // what has just arrived; the node need not wait for the next poll
   state_->take(stream);
 }
 
@@ -220,13 +221,17 @@ class MpiCommunicator final : public ControlCommunicator {
   MpiCommunicator& operator=(const MpiCommunicator&) = delete;
 
   int sharing_ranks() const override { return node_size(); }
-  int sharing_ranks_per_node() const override { return ranks_per_node(); }
+  int adding_ranks_per_node() const override { return ranks_per_node(); }
   std::string sharing_refusal(int64_t bytes) override {
+    end_duties();
     const std::vector<std::string> all = gather_all(node_.refusal(bytes));
     const auto refused = std::find_if(all.begin(), all.end(), [](const std::string& text) { return !text.empty(); });
     return refused == all.end() ? "" : *refused;
   }
-  std::shared_ptr<void> allocate_shared(int64_t bytes) override { return node_.allocate(bytes); }
+  std::shared_ptr<void> allocate_shared(int64_t bytes) override {
+    end_duties();
+    return node_.allocate(bytes);
+  }
   bool reads_directly(int other) const override {
     return other != rank() && node_.in_use() && node_.member(other) >= 0;
   }
@@ -292,7 +297,8 @@ class MpiCommunicator final : public ControlCommunicator {
     return Transfer(std::move(state));
   }
 
-  Transfer send_and_receive(std::span<const Message> sends, std::span<const Message> receives) override {
+  Transfer send_and_receive(std::span<const Message> sends, std::span<const Message> receives,
+                            Stream& /*stream*/) override {
     int64_t bytes = 0;
     for (const Message& message : sends) bytes += message.data.bytes();
     auto state = begin("exchange between nodes", bytes, false);

@@ -4,6 +4,8 @@
 #include <mpi.h>
 
 #include "parallel/communicator.hpp"
+#include "parallel/mpi_transfer.hpp"
+#include "parallel/node_copies.hpp"
 
 namespace llmtrain {
 
@@ -20,6 +22,9 @@ class ControlCommunicator : public Communicator {
   void maximum(std::span<int64_t> values) override;
   void sum(ExactSum& value) override;
   std::vector<std::string> gather_all(const std::string& mine) override;
+  std::vector<std::string> gather(const std::string& mine) override;
+  void copy_between(void* data, int64_t bytes, int from, int to) override;
+  std::shared_ptr<const void> share_in_nodes(const void* data, int64_t bytes) override;
   void barrier() override;
 
  protected:
@@ -29,6 +34,7 @@ class ControlCommunicator : public Communicator {
 
  private:
   MPI_Comm host_ = MPI_COMM_NULL;
+  std::unique_ptr<NodeCopies> copies_;  ///< made at their first use
 };
 
 /// All ranks of the job, for plans: without data communication, so that it needs no device.
@@ -47,7 +53,9 @@ NodePlace find_node_place(MPI_Comm comm);
 /// ranks as the environment variable LLMTRAIN_RANKS_PER_NODE says.
 MPI_Comm node_communicator(MPI_Comm comm);
 
-/// Gathers every rank's bytes, in rank order, on every rank.
-std::vector<std::string> mpi_gather_all(const std::string& mine, MPI_Comm comm);
+/// Gathers every rank's bytes, in rank order, on every rank; longer ones than `piece_bytes` altogether one by one.
+std::vector<std::string> mpi_gather_all(const std::string& mine, MPI_Comm comm, int64_t piece_bytes = mpi_piece_bytes);
+/// The same on rank 0 alone; on others the result is empty.
+std::vector<std::string> mpi_gather(const std::string& mine, MPI_Comm comm, int64_t piece_bytes = mpi_piece_bytes);
 
 }  // namespace llmtrain

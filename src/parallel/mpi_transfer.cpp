@@ -84,6 +84,19 @@ void mpi_broadcast(void* data, int64_t bytes, int root, MPI_Comm comm, int64_t p
   });
 }
 
+void mpi_send(const void* data, int64_t bytes, int to, MPI_Comm comm, int64_t piece_bytes) {
+  for_pieces(bytes, piece_bytes, [&](int64_t begin, int count) {
+    mpi_check(MPI_Ssend(static_cast<const char*>(data) + begin, count, MPI_BYTE, to, 0, comm), "MPI_Ssend");
+  });
+}
+
+void mpi_receive(void* data, int64_t bytes, int from, MPI_Comm comm, int64_t piece_bytes) {
+  for_pieces(bytes, piece_bytes, [&](int64_t begin, int count) {
+    mpi_check(MPI_Recv(static_cast<char*>(data) + begin, count, MPI_BYTE, from, 0, comm, MPI_STATUS_IGNORE),
+              "MPI_Recv");
+  });
+}
+
 namespace {
 
 void all_reduce(int64_t count_all, void* values, MPI_Datatype type, MPI_Op operation, MPI_Comm comm,

@@ -30,20 +30,40 @@ int64_t elements_of(const ShardBorders& part) { return part.end - part.begin; }
 GradientExchanges::GradientExchanges(const UnitStates& units, const ReductionPlan& plan, UnitGathers& gathers)
     : units_(units), plan_(plan), gathers_(gathers), received_shards_(max_received_shards(options_, plan)) {
   if (!by_node()) return;
-  const int64_t own = plan.nodes().node_of(options_.rank);
+  const NodeGrid& nodes = plan.nodes();
+  const int64_t own = nodes.node_of(options_.rank), first = nodes.first_rank(own), ranks = nodes.size_of(own);
+  for (int64_t member = 0; member < ranks; ++member) owners_.push_back({first + member});
   for (int64_t owner = 0; owner < options_.size; ++owner) {
-    if (plan.nodes().node_of(owner) != own && plan.nodes().speaker(own, owner) == options_.rank)
-      sends_to_.push_back(owner);
+    if (nodes.node_of(owner) != own) owners_[static_cast<size_t>(nodes.speaker(own, owner) - first)].push_back(owner);
   }
+  if (!device_memory_is_host()) neighbour_values_ = (ranks - 1) * plan.max_values();
+}
+
+const std::vector<int64_t>& GradientExchanges::own_owners() const {
+  return owners_[static_cast<size_t>(options_.rank % plan_.nodes().per_node)];
+}
+
+ShardBorders GradientExchanges::part_of_owner(const UnitSegment& s, int64_t owner) {
+  return {s.borders[static_cast<size_t>(owner)], s.borders[static_cast<size_t>(owner) + 1]};
+}
+
+int64_t GradientExchanges::elements_of_owners(const UnitSegment& s) const {
+  int64_t elements = 0;
+  for (const int64_t owner : own_owners()) {
+    elements += elements_of(borders_of_shard(s.elements(), owner, options_.size));  // before UnitStates has borders
+  }
+  return elements;
+}
+
+/// Where the values of other ranks of the node begin in the staging memory.
+int64_t GradientExchanges::begin_of_neighbours(const UnitSegment& s) const {
+  return received_shards_ * s.shard_elements() + plan_.max_node_values() * elements_of_owners(s);
 }
 
 /// Number of elements of staging memory for a segment, at most.
 int64_t GradientExchanges::staging_elements(const UnitSegment& s) const {
-  int64_t elements = received_shards_ * s.shard_elements();
-  if (!by_node()) return elements;
-  int64_t sums = s.shard_elements();
-  for (const int64_t owner : sends_to_) sums += elements_of(borders_of_shard(s.elements(), owner, options_.size));
-  return elements + plan_.max_node_values() * sums;
+  if (!by_node()) return received_shards_ * s.shard_elements();
+  return begin_of_neighbours(s) + neighbour_values_ * elements_of_owners(s);
 }
 
 void GradientExchanges::plan(Arena& arena) {
@@ -76,8 +96,11 @@ void GradientExchanges::start(Stream& stream, Add add) {
   received_.resize(ranks * values);
   groups_.reserve(std::max(ranks * values, nodes));
   tensors_.reserve(std::max(ranks * values, nodes));
-  sends_.reserve(sends_to_.size() * static_cast<size_t>(plan_.max_node_values()));
-  receives_.reserve(nodes);
+  if (by_node()) {
+    if (!device_memory_is_host()) node_stream_.emplace();
+    sends_.reserve(std::max(own_owners().size(), neighbour_values_ > 0 ? ranks * values : 0));
+    receives_.reserve(std::max(nodes, static_cast<size_t>(neighbour_values_) * own_owners().size()));
+  }
   in_flight_.reserve(staging_.size());
   for (Staging& staging : staging_) {
     staging.own.reserve(values);
@@ -103,12 +126,17 @@ void GradientExchanges::lay_out_ranks(const GroupSchedule& schedule, int64_t rou
   layout.node_values.clear();
   layout.values_per_rank = 0;
   const int64_t node = by_node() ? plan_.nodes().node_of(options_.rank) : -1;
+  int64_t neighbours = 0;
   for (int64_t rank = 0; rank < options_.size; ++rank) {
     size_t index = 0;
     each_node(schedule.exchanged(round, rank), schedule.groups, [&](const GroupRange& groups) {
       layout.contributes.at(index)[static_cast<size_t>(rank)] = 1;
       std::vector<Value>& values = by_node() ? layout.node_values : layout.values;
-      if (!by_node() || plan_.nodes().node_of(rank) == node) values.push_back({groups, rank, index});
+      if (!by_node()) {
+        values.push_back({groups, rank, index});
+      } else if (plan_.nodes().node_of(rank) == node) {
+        values.push_back({groups, rank, index, rank == options_.rank ? 0 : neighbours++});
+      }
       layout.values_per_rank = std::max(layout.values_per_rank, ++index);
     });
   }
@@ -143,6 +171,33 @@ void GradientExchanges::lay_out_received(const UnitSegment& s, const Round& roun
   LLMTRAIN_CHECK(shards <= received_shards_, "more gradients arrive than were planned");
 }
 
+/// Each rank of the node sends the others those parts of its values that they add.
+void GradientExchanges::send_in_node(const UnitSegment& s, Staging& staging) {
+  sends_.clear();
+  receives_.clear();
+  const int64_t first = plan_.nodes().first_rank(plan_.nodes().node_of(options_.rank));
+  for (int64_t member = 0; member < std::ssize(owners_); ++member) {
+    if (first + member == options_.rank) continue;
+    for (const Tensor& value : staging.own) {
+      for (const int64_t owner : owners_[static_cast<size_t>(member)]) {
+        const Tensor part = cut(value, part_of_owner(s, owner));
+        if (part.numel() > 0) sends_.push_back({part, static_cast<int>(first + member)});
+      }
+    }
+  }
+  int64_t at = begin_of_neighbours(s);
+  for (const Value& value : round_->node_values) {
+    if (value.sender == options_.rank) continue;
+    for (const int64_t owner : own_owners()) {
+      const int64_t elements = elements_of(part_of_owner(s, owner));
+      const Tensor place = part_of(staging.memory, at, at + elements);
+      if (elements > 0) receives_.push_back({place, static_cast<int>(value.sender)});
+      at += elements;
+    }
+  }
+  staging.transfers.push_back(gathers_.communicator().send_and_receive(sends_, receives_, *stream_));
+}
+
 void GradientExchanges::begin(int unit, size_t segment, std::span<const Tensor> values) {
   LLMTRAIN_CHECK(!full(), "too many exchanges are in progress");
   const UnitSegment& s = units_[unit].segments[segment];
@@ -151,7 +206,7 @@ void GradientExchanges::begin(int unit, size_t segment, std::span<const Tensor> 
   staging.transfers.clear();
   Communicator& communicator = gathers_.communicator();
   if (!by_node()) lay_out_received(s, *round_, staging.memory);
-  for (size_t i = 0; i < round_->values_per_rank; ++i) {
+  for (size_t i = 0; i < round_->values_per_rank && !node_stream_; ++i) {
     gathers_.make_way();
     const Tensor send = i < values.size() ? values[i] : Tensor(nullptr, DType::f32, {s.elements()});
     if (by_node()) {
@@ -164,6 +219,10 @@ void GradientExchanges::begin(int unit, size_t segment, std::span<const Tensor> 
   }
   in_flight_.push_back({unit, segment, round_, next_staging_});
   next_staging_ = (next_staging_ + 1) % staging_.size();
+  if (node_stream_) {
+    send_in_node(s, staging);
+    send_node_sums(in_flight_.back());
+  }
   send_arrived();
 }
 
@@ -184,28 +243,33 @@ void GradientExchanges::send_arrived() {
 }
 
 /// This part of a value of a rank, in that rank's memory.
-Tensor GradientExchanges::value_of(const Exchange& exchange, const Value& value, const ShardBorders& part) const {
+Tensor GradientExchanges::value_of(const Exchange& exchange, const Value& value, const OwnerPart& part) const {
   const Staging& staging = staging_[exchange.staging];
-  if (value.sender == options_.rank) return cut(staging.own[value.index], part);
+  const int64_t elements = elements_of(part.borders);
+  if (value.sender == options_.rank) return cut(staging.own[value.index], part.borders);
+  if (node_stream_) {
+    const int64_t begin = part.first + value.neighbour * part.next;
+    return part_of(staging.memory, begin, begin + elements);
+  }
   const void* shared = staging.transfers[value.index].contribution(static_cast<int>(value.sender));
-  auto* first = static_cast<float*>(const_cast<void*>(shared)) + part.begin;
-  return {first, DType::f32, {elements_of(part)}};
+  auto* first = static_cast<float*>(const_cast<void*>(shared)) + part.borders.begin;
+  return {first, DType::f32, {elements}};
 }
 
 /// Adds a part of the values of this node's ranks along the tree; `sums` has memory for the node's sums.
-void GradientExchanges::add_node_values(Exchange& exchange, const ShardBorders& part, const Tensor& sums) {
+void GradientExchanges::add_node_values(Exchange& exchange, const OwnerPart& part, const Tensor& sums) {
   const Round& round = *exchange.round;
-  const int64_t elements = elements_of(part);
+  const int64_t elements = elements_of(part.borders);
   int64_t index = 0;
   for (const TreeFold::Sum& sum : round.node_sums.sums()) {
     tensors_.clear();
     for (size_t i = sum.begin; i < sum.end; ++i) {
       const Value& value = round.node_values[i];
       tensors_.push_back(value_of(exchange, value, part));
-      if (value.sender != options_.rank) traffic().read(tensors_.back().bytes());
+      if (value.sender != options_.rank && !node_stream_) traffic().read(tensors_.back().bytes());
     }
     const Tensor out = part_of(sums, index * elements, (index + 1) * elements);
-    add_tree(out, tensors_, round.node_sums.additions(sum), *stream_);
+    add_tree(out, tensors_, round.node_sums.additions(sum), node_stream_ ? *node_stream_ : *stream_);
     ++index;
   }
 }
@@ -214,22 +278,20 @@ void GradientExchanges::send_node_sums(Exchange& exchange) {
   const UnitSegment& s = units_[exchange.unit].segments[exchange.segment];
   const Round& round = *exchange.round;
   Staging& staging = staging_[exchange.staging];
-  for (Transfer& transfer : staging.transfers) transfer.wait(*stream_);
+  Stream& stream = node_stream_ ? *node_stream_ : *stream_;
+  for (Transfer& transfer : staging.transfers) transfer.wait(stream);
   const int64_t node = plan_.nodes().node_of(options_.rank),
                 count = static_cast<int64_t>(round.node_sums.sums().size());
-  int64_t at = received_shards_ * s.shard_elements();
-  const auto form = [&](int64_t owner) {
-    const ShardBorders part{s.borders[static_cast<size_t>(owner)], s.borders[static_cast<size_t>(owner) + 1]};
-    const Tensor sums = part_of(staging.memory, at, at + count * elements_of(part));
-    at += sums.numel();
-    if (elements_of(part) > 0) add_node_values(exchange, part, sums);
-    return sums;
-  };
-  form(options_.rank);
+  int64_t at = received_shards_ * s.shard_elements(), neighbours = begin_of_neighbours(s);
+  const int64_t next = elements_of_owners(s);
   sends_.clear();
-  for (const int64_t owner : sends_to_) {
-    const Tensor sums = form(owner);
-    if (sums.numel() > 0) sends_.push_back({sums, static_cast<int>(owner)});
+  for (const int64_t owner : own_owners()) {
+    const ShardBorders part = part_of_owner(s, owner);
+    const Tensor sums = part_of(staging.memory, at, at + count * elements_of(part));
+    if (elements_of(part) > 0) add_node_values(exchange, {part, neighbours, next}, sums);
+    if (owner != options_.rank && sums.numel() > 0) sends_.push_back({sums, static_cast<int>(owner)});
+    at += sums.numel();
+    neighbours += elements_of(part);
   }
   for (Transfer& transfer : staging.transfers) transfer.release();
   receives_.clear();
@@ -246,7 +308,7 @@ void GradientExchanges::send_node_sums(Exchange& exchange) {
     }
   }
   LLMTRAIN_CHECK(shards <= received_shards_, "more sums of nodes arrive than were planned");
-  staging.messages = gathers_.communicator().send_and_receive(sends_, receives_);
+  staging.messages = gathers_.communicator().send_and_receive(sends_, receives_, stream);
   exchange.sent = true;
 }
 

@@ -2,6 +2,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -14,9 +15,9 @@
 namespace llmtrain {
 
 /// Exchanges of the gradients of segments between ranks: two at most are in progress. In each one a rank sends the
-/// values of its groups, or their sums, to the owners of the segment's shards. With ReductionPlan::by_node() the ranks
-/// of a node first read each other's values in shared memory, each rank those of other shards: it adds them for the
-/// owner of its place on every other node, and sends the sums.
+/// values of its groups, or their sums, to the owners of the segment's shards. With ReductionPlan::by_node() each rank
+/// of a node adds the values of all of them, of its own shard and for the owner of its place on every other node, to
+/// whom it sends the sums. On the host it reads the values in shared memory; GPUs send them to each other.
 class GradientExchanges {
  public:
   /// Adds the values of consecutive ranges of groups to a sum.
@@ -50,7 +51,8 @@ class GradientExchanges {
   struct Value {
     GroupRange groups;
     int64_t sender;
-    size_t index;  ///< among those of the sender
+    size_t index;           ///< among those of the sender
+    int64_t neighbour = 0;  ///< number among those of the other ranks of this node
   };
   /// The values of a round. Those of all ranks, or nodes, in the order of their groups.
   struct Round {
@@ -70,13 +72,20 @@ class GradientExchanges {
   };
   /// Memory and transfers of one exchange at a time.
   struct Staging {
-    Tensor memory;                    ///< fp32, received values; with by_node() before the sums of this node
+    /// fp32: received values; with by_node() the sums of other nodes, then those of this node, then what its ranks
+    /// send.
+    Tensor memory;
     std::vector<Tensor> own;          ///< values of this rank
-    std::vector<Transfer> transfers;  ///< by index of a value
+    std::vector<Transfer> transfers;  ///< by index of a value; one if the ranks of a node send
     Transfer messages;                ///< between nodes
   };
 
   bool by_node() const { return plan_.by_node(); }
+  /// The ranks for which this rank adds: itself, and those on other nodes.
+  const std::vector<int64_t>& own_owners() const;
+  static ShardBorders part_of_owner(const UnitSegment& s, int64_t owner);
+  int64_t elements_of_owners(const UnitSegment& s) const;
+  int64_t begin_of_neighbours(const UnitSegment& s) const;
   void lay_out_ranks(const GroupSchedule& schedule, int64_t round, Round& layout) const;
   void lay_out_nodes(const GroupSchedule& schedule, int64_t round, Round& layout) const;
   int64_t staging_elements(const UnitSegment& s) const;
@@ -84,25 +93,37 @@ class GradientExchanges {
   Tensor& received_at(size_t index, int rank) {
     return received_[index * static_cast<size_t>(options_.size) + static_cast<size_t>(rank)];
   }
+  void send_in_node(const UnitSegment& s, Staging& staging);
   bool pending(const Exchange& exchange) const;
   void send_arrived();
   void send_node_sums(Exchange& exchange);
-  void add_node_values(Exchange& exchange, const ShardBorders& shard, const Tensor& sums);
+  /// A part of the values that this rank adds for an owner.
+  struct OwnerPart {
+    ShardBorders borders;
+    int64_t first;  ///< where it begins in the staging memory, of the first value from another rank of the node
+    int64_t next;   ///< from there to that of the next value
+  };
+  void add_node_values(Exchange& exchange, const OwnerPart& part, const Tensor& sums);
   void add(Exchange& exchange);
-  Tensor value_of(const Exchange& exchange, const Value& value, const ShardBorders& part) const;
+  Tensor value_of(const Exchange& exchange, const Value& value, const OwnerPart& part) const;
 
   const UnitStates& units_;
   const ParamStoreOptions& options_ = units_.options();
   const ReductionPlan& plan_;
   UnitGathers& gathers_;
-  int64_t received_shards_;        ///< maximum number of shards that arrive in messages of one exchange
-  std::vector<int64_t> sends_to_;  ///< by_node(): owners on other nodes to which this rank sends
+  int64_t received_shards_;       ///< maximum number of shards that arrive in messages of one exchange
+  int64_t neighbour_values_ = 0;  ///< by_node(): maximum number of values that other ranks of the node send
+  /// by_node(), by member of this node: the ranks for which it adds, itself first.
+  std::vector<std::vector<int64_t>> owners_;
   std::array<Staging, 2> staging_;
   std::array<Round, 3> rounds_;      ///< by round modulo 3: exchanges of the last two may be in progress
   std::vector<Exchange> in_flight_;  ///< at most one per staging memory, oldest first
   size_t next_staging_ = 0;
   Round* round_ = nullptr;
   Stream* stream_ = nullptr;
+  /// On GPUs, by_node(): adds the values of a node's ranks, so that the model's work does not wait for them, and
+  /// transfers start in the same order on every rank.
+  std::optional<Stream> node_stream_;
   Add add_;
 
   std::vector<Tensor> received_;  ///< by index of a value and rank, for the exchange being started or completed

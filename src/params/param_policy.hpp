@@ -18,8 +18,7 @@ struct ParamStoreOptions {
   int rank = 0;  ///< given explicitly, so that a plan for any rank count needs no MPI
   int size = 1;
   int node_size = 1;  ///< ranks, this one included, that read each other's buffers directly
-  /// Ranks of every node but the last, if ranks are numbered node by node and those of a node read each other's
-  /// buffers; else 0 or 1.
+  /// Communicator::adding_ranks_per_node(), for any rank count.
   int ranks_per_node = 0;
   Reduction reduction = Reduction::ordered;
   int64_t groups = 1;  ///< reduction groups of a full step (G)
@@ -35,7 +34,7 @@ struct ParamStoreOptions {
   bool keeps_gathered = false;
 
   /// Memory of gradients and weights that other ranks read.
-  MemoryScope exchanged() const { return node_size > 1 || ranks_per_node > 1 ? MemoryScope::shared : MemoryScope::own; }
+  MemoryScope exchanged() const;
 };
 
 struct ParamPolicy {

@@ -69,6 +69,7 @@ class TransferSums {
     int64_t bytes(int64_t first, int64_t last, int64_t ranks) const {
       return storage->bytes(end(last, ranks) - end(first, ranks));
     }
+    bool equal(int64_t ranks) const { return elements / chunk_elements % ranks == 0; }
     /// Number of ranks of [first, last) that have a shard.
     int64_t owners(int64_t first, int64_t last, int64_t ranks) const {
       const bool all = elements / chunk_elements >= ranks;
@@ -90,9 +91,11 @@ class TransferSums {
     }
   }
 
-  /// Every rank receives every shard: from its owner, or in the memory of the one rank of its node that does.
+  /// Every rank receives every shard: from its owner, or from the one rank of its node that does.
   void gather(const Shards& s, int64_t times = 1) {
-    if (transport_ == Transport::nccl) return gather_by_ring(s, times);
+    if (transport_ == Transport::nccl) {
+      return grid_.has_levels() && !s.equal(grid_.ranks) ? gather_by_node(s, times) : gather_by_ring(s, times);
+    }
     const int64_t ranks = grid_.ranks, all = s.bytes(0, ranks, ranks);
     const bool once_a_node = transport_ == Transport::shared_memory && grid_.has_levels();
     const auto receivers = [&](const Node& node) { return once_a_node ? 1 : node.size(); };
@@ -151,14 +154,45 @@ class TransferSums {
     exchange_requests_ = std::max(exchange_requests_, e.most_of_rank * owners + e.most_of_round);
   }
 
-  void exchange_by_node(const Shards& s, const Exchanges& e) {
-    const int64_t ranks = grid_.ranks, all = s.bytes(0, ranks, ranks);
-    std::vector<int64_t> bytes(static_cast<size_t>(grid_.per_node)), owners(bytes.size());  // by place in a node
-    for (int64_t rank = 0; rank < ranks; ++rank) {
-      const auto place = static_cast<size_t>(rank % grid_.per_node);
-      bytes[place] += s.bytes(rank, rank + 1, ranks);
-      owners[place] += s.owners(rank, rank + 1, ranks);
+  /// The ranks for which each rank speaks in its node: itself, and those on other nodes.
+  class Speakers {
+   public:
+    Speakers(const NodeGrid& grid, const Shards& shards)
+        : grid_(grid),
+          shards_(shards),
+          bytes_(static_cast<size_t>(grid.per_node)),
+          owners_(static_cast<size_t>(grid.per_node)) {
+      for (int64_t rank = 0; rank < grid.ranks; ++rank) {
+        const auto place = static_cast<size_t>(rank % grid.per_node);
+        bytes_[place] += shards.bytes(rank, rank + 1, grid.ranks);
+        owners_[place] += shards.owners(rank, rank + 1, grid.ranks);
+      }
     }
+    struct Spoken {
+      int64_t bytes = 0;
+      int64_t far_owners = 0;  ///< of shards, on other nodes
+    };
+    Spoken of(int64_t rank) const {
+      const int64_t node = grid_.node_of(rank), first = grid_.first_rank(node), size = grid_.size_of(node);
+      Spoken spoken;
+      for (int64_t place = rank - first; place < grid_.per_node; place += size) {
+        spoken.bytes += bytes_[static_cast<size_t>(place)];
+        spoken.far_owners += owners_[static_cast<size_t>(place)];
+        if (place < size) spoken.far_owners -= shards_.owners(first + place, first + place + 1, grid_.ranks);
+      }
+      return spoken;
+    }
+
+   private:
+    const NodeGrid& grid_;
+    const Shards& shards_;
+    std::vector<int64_t> bytes_, owners_;  ///< by place in a node
+  };
+
+  void exchange_by_node(const Shards& s, const Exchanges& e) {
+    const int64_t ranks = grid_.ranks, all = s.bytes(0, ranks, ranks), owners = s.owners(0, ranks, ranks);
+    const Speakers speakers(grid_, s);
+    const bool by_message = transport_ == Transport::nccl;
     const int64_t sums = std::accumulate(e.sums.begin(), e.sums.end(), int64_t{0});
     for (size_t n = 0; n < nodes_.size(); ++n) {
       Node& node = nodes_[n];
@@ -168,17 +202,34 @@ class TransferSums {
       const auto begin = e.values.begin() + node.first;
       const int64_t of_node = std::accumulate(begin, begin + node.size(), int64_t{0});
       for (int64_t rank = node.first; rank < node.last; ++rank) {
-        int64_t part = 0, to = 0;
-        for (int64_t place = rank - node.first; place < grid_.per_node; place += node.size()) {
-          part += bytes[static_cast<size_t>(place)];
-          to += owners[static_cast<size_t>(place)];
-          if (node.first + place < node.last) to -= s.owners(node.first + place, node.first + place + 1, ranks);
-        }
-        node.within += (of_node - e.values[static_cast<size_t>(rank)]) * part;
-        messages_[static_cast<size_t>(rank)] += e.sum_rounds[n] * to;
+        const Speakers::Spoken spoken = speakers.of(rank);
+        const int64_t values = e.values[static_cast<size_t>(rank)];
+        int64_t& messages = messages_[static_cast<size_t>(rank)];
+        node.within += (of_node - values) * spoken.bytes;
+        messages += e.sum_rounds[n] * spoken.far_owners;
+        if (by_message) messages += values * (owners - spoken.far_owners - s.owners(rank, rank + 1, ranks));
       }
     }
-    exchange_requests_ = std::max(exchange_requests_, grid_.nodes() * (1 + most_places()));
+    const int64_t between = grid_.nodes() * (1 + most_places()), within = by_message ? 2 * e.most_of_rank * ranks : 0;
+    exchange_requests_ = std::max({exchange_requests_, between, within});
+  }
+
+  /// GPUs: a shard goes to the ranks of its node and to one of each other node, which sends it to those of its own.
+  void gather_by_node(const Shards& s, int64_t times) {
+    const int64_t ranks = grid_.ranks, all = s.bytes(0, ranks, ranks);
+    const Speakers speakers(grid_, s);
+    for (Node& node : nodes_) {
+      const int64_t own = s.bytes(node.first, node.last, ranks), neighbours = node.size() - 1;
+      node.sent += times * own * (grid_.nodes() - 1);
+      node.received += times * (all - own);
+      node.within += times * neighbours * all;
+      for (int64_t rank = node.first; rank < node.last; ++rank) {
+        const int64_t to_far = s.owners(rank, rank + 1, ranks) * (grid_.nodes() - 1);
+        const int64_t to_node = (s.owners(rank, rank + 1, ranks) + speakers.of(rank).far_owners) * neighbours;
+        messages_[static_cast<size_t>(rank)] += times * (to_far + to_node);
+      }
+    }
+    gather_requests_ = std::max(gather_requests_, 2 * ranks * most_places());
   }
 
   /// Each rank receives from the one before it what it has not, and sends to the next one what that has not.

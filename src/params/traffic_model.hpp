@@ -20,7 +20,7 @@ struct StepTraffic {
 enum class Transport : uint8_t {
   shared_memory,  ///< ranks of a node read each other's buffers; MPI messages between nodes
   messages,       ///< MPI messages between all ranks
-  nccl,           ///< NCCL: messages for gradients, a ring for weights
+  nccl,           ///< NCCL: messages for gradients, and for weights messages by node, or a ring of all ranks
 };
 
 /// Traffic of a full step, of units that were planned for any rank of options().size ranks on nodes of

@@ -51,4 +51,12 @@ void UnitGathers::make_way() {
   ++transfers_;
 }
 
+void UnitGathers::progress() {
+  if (!device_memory_is_host()) return;
+  if (meanwhile_) meanwhile_();
+  for (Gather& gather : gathers_) {
+    if (gather.number > 0 && gather.transfer.pending()) return;  // any call of MPI moves all messages
+  }
+}
+
 }  // namespace llmtrain

@@ -30,6 +30,8 @@ class UnitGathers {
   /// Must be called before an exchange of gradients starts: waits for gathers that this many transfers have followed
   /// that other ranks wait for the place of this one on the node's board (NodeMemory::slots).
   void make_way();
+  /// Lets messages progress, which MPI moves in its calls alone: between two kernels of the host.
+  void progress();
 
  private:
   struct Gather {

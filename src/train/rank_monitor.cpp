@@ -128,7 +128,7 @@ void RankMonitor::add(const StepRecord& record) {
 SystemRecord RankMonitor::exchange(int64_t step) {
   const std::vector<NamedValue> own = node_ != nullptr ? node_->take() : std::vector<NamedValue>();
   const std::vector<std::string> all =
-      communicator_.gather_all(pack({std::exchange(times_, {}), std::exchange(own_traffic_, {})}, name_, own));
+      communicator_.gather(pack({std::exchange(times_, {}), std::exchange(own_traffic_, {})}, name_, own));
   SystemRecord record;
   if (communicator_.rank() != 0) return record;
   std::vector<RankTimes> ranks;

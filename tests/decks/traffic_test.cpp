@@ -78,6 +78,19 @@ TEST_F(TrafficDeck, TheEstimateIsWithinTwoPercentOfTheCounters) {
   }
 }
 
+TEST_F(TrafficDeck, MuonMovesNoMoreThanTwoGathersOfItsMatrices) {
+  constexpr double hidden = 2 * 12 * 24 * 24;  // elements of the blocks' matrices
+  constexpr double gather = 2 * hidden / 2;    // in bf16, half of it from the other node
+  for (const int stage : {0, 1, 3}) {
+    const auto port_bytes = [&](const char* optimizer) {
+      return run({4, 2, stage, 4, 4, optimizer})["traffic/port_bytes"].get<double>();
+    };
+    const double found = port_bytes("optimizer.name=muon") - port_bytes("optimizer.name=adamw");
+    EXPECT_GT(found, 0.5 * gather) << "stage " << stage;
+    EXPECT_LE(found, 2 * gather) << "stage " << stage;
+  }
+}
+
 TEST_F(TrafficDeck, ThousandsOfRanksAreEstimatedInSeconds) {
   const Layout layout{4096, 8, 1, 4096, 4096};
   const nlohmann::json j = estimate(layout, {"--network", "200Gb/s,latency=2us,ports=2,flops=100T"});

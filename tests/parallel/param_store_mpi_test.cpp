@@ -184,7 +184,7 @@ struct Started {
     options.rank = communicator().rank();
     options.size = communicator().size();
     options.node_size = test::ranks_with_shared_memory();
-    options.ranks_per_node = communicator().sharing_ranks_per_node();
+    options.ranks_per_node = communicator().adding_ranks_per_node();
     return options;
   }
   Arena arena;
@@ -230,6 +230,24 @@ Values gathered(ParamStore& store, int unit, int param) {
   Values values(static_cast<size_t>(store.units()[unit].spec.params[static_cast<size_t>(param)].numel()));
   test::gather_parameter(store, unit, param, values.data());
   return values;
+}
+
+TEST(ParamStore, SendsARangeToRank0Alone) {
+  for (const int stage : {0, 1, 3}) {
+    Started started({.zero_stage = stage}, test::toy_units(false));
+    started.store.initialize(1);
+    constexpr int unit = 1;
+    const int64_t elements = started.store.units()[unit].layout.elements();
+    constexpr float nothing = 12345;
+    Values values(static_cast<size_t>(elements), nothing);
+    started.store.gather_range(unit, 0, elements, values.data());
+    const UnitRange own = started.store.units().owned(unit, 0);
+    for (int64_t i = 0; i < elements; ++i) {
+      const bool mine = stage > 0 && own.begin <= i && i < own.end;
+      ASSERT_EQ(values[static_cast<size_t>(i)] != nothing, communicator().rank() == 0 || mine)
+          << "stage " << stage << ", element " << i;
+    }
+  }
 }
 
 std::vector<UnitSpec> initialized_units(bool fused) {

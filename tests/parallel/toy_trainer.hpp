@@ -89,7 +89,7 @@ class ToyTrainer {
     o.rank = communicator().rank();
     o.size = communicator().size();
     o.node_size = ranks_with_shared_memory();
-    o.ranks_per_node = communicator().sharing_ranks_per_node();
+    o.ranks_per_node = communicator().adding_ranks_per_node();
     o.reduction = run_.tree ? Reduction::tree : Reduction::ordered;
     o.groups = run_.groups;
     o.blocks = run_.blocks;

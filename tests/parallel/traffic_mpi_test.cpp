@@ -25,6 +25,14 @@ int64_t ranks_per_node() {
   return first;
 }
 
+/// How the ranks of this job reach each other. Collective.
+Transport transport() {
+  if (!device_memory_is_host()) return communicator().note().empty() ? Transport::nccl : Transport::messages;
+  std::vector<int64_t> sharing = {communicator().sharing_ranks()};
+  communicator().maximum(sharing);
+  return sharing[0] > 1 ? Transport::shared_memory : Transport::messages;
+}
+
 /// The counts of all ranks, as the metrics have them.
 StepTraffic counted(const TrafficCounts& own) {
   Communicator& c = communicator();
@@ -45,9 +53,8 @@ StepTraffic counted(const TrafficCounts& own) {
 }
 
 TEST(Traffic, IsWhatTheModelPredicts) {
-  std::vector<int64_t> sharing = {device_memory_is_host() ? communicator().sharing_ranks() : 1};
-  communicator().maximum(sharing);
-  const bool shared = sharing[0] > 1, alone = communicator().node_count() == 1;
+  const Transport way = transport();
+  const bool shared = way == Transport::shared_memory, alone = communicator().node_count() == 1;
   for (const auto& [groups, micro_batches, tree] : {std::tuple<int64_t, int64_t, bool>{1, 1, false},
                                                     {3, 2, false},
                                                     {6, 1, false},
@@ -59,8 +66,7 @@ TEST(Traffic, IsWhatTheModelPredicts) {
         const ToyRun run{.groups = groups, .tree = tree, .micro_batches = micro_batches, .steps = 2};
         ToyTrainer trainer(run, DType::bf16, stage, {}, segment);
         const StepTraffic found = counted(trainer.train().traffic);
-        const StepTraffic wanted =
-            predict_traffic(trainer.units(), ranks_per_node(), shared ? Transport::shared_memory : Transport::messages);
+        const StepTraffic wanted = predict_traffic(trainer.units(), ranks_per_node(), way);
         const std::string where = fmt::format("{}{} groups of {} micro-batches, stage {}, segments of {}",
                                               tree ? "tree, " : "", groups, micro_batches, stage, segment);
         EXPECT_EQ(found.port_bytes, wanted.port_bytes) << where;
@@ -138,8 +144,7 @@ class DecoderPasses {
 };
 
 TEST(Traffic, OfGatheredWeightsIsWhatTheModelPredicts) {
-  std::vector<int64_t> sharing = {device_memory_is_host() ? communicator().sharing_ranks() : 1};
-  communicator().maximum(sharing);
+  const Transport way = transport();
   for (const bool tied : {false, true}) {
     for (const int64_t rows : {16, 200}) {  // of the embedding, smaller and larger than a block
       for (const auto& [blocks, groups, micro_batches] : {std::array<int64_t, 3>{2, 4, 1}, {5, 3, 4}}) {
@@ -156,15 +161,14 @@ TEST(Traffic, OfGatheredWeightsIsWhatTheModelPredicts) {
           o.rank = communicator().rank();
           o.size = communicator().size();
           o.node_size = test::ranks_with_shared_memory();
-          o.ranks_per_node = communicator().sharing_ranks_per_node();
+          o.ranks_per_node = communicator().adding_ranks_per_node();
           o.groups = groups;
           o.micro_batches_per_group = micro_batches;
           o.keeps_gathered = keeps;
           DecoderPasses passes(units, o);
           passes.step();
           const StepTraffic found = counted(passes.step());
-          const StepTraffic wanted = predict_traffic(passes.units(), ranks_per_node(),
-                                                     sharing[0] > 1 ? Transport::shared_memory : Transport::messages);
+          const StepTraffic wanted = predict_traffic(passes.units(), ranks_per_node(), way);
           const std::string where = fmt::format("{} blocks, {} rows, {} groups of {} micro-batches{}{}", blocks, rows,
                                                 groups, micro_batches, tied ? ", tied" : "", keeps ? ", kept" : "");
           EXPECT_EQ(found.port_bytes, wanted.port_bytes) << where;
@@ -192,7 +196,7 @@ TEST(Traffic, GrowsWithTheGroupsOfTheOrderedReduction) {
     options.groups = groups;
     return static_cast<double>(predict_traffic(UnitStates(specs, options), 8, Transport::shared_memory).port_bytes);
   };
-  const double nodes = 64, weights = 2 * psi * 8 * (1 - 1 / nodes);  // each rank fetches them by itself
+  const double nodes = 64, weights = 2 * psi * (1 - 1 / nodes);  // once a node
   for (const int64_t groups : {512, 1024, 4096}) {
     const double gradients = 4 * psi * static_cast<double>(groups) / nodes * (1 - 1 / nodes);
     EXPECT_NEAR(port_bytes(groups) / (gradients + weights), 1, 1e-3) << groups;

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <numeric>
 
+#include "checkpoint/view_file.hpp"
 #include "core/error.hpp"
 #include "core/files/hdf5_handle.hpp"
 #include "core/files/json_node.hpp"
@@ -186,6 +187,7 @@ void ShardFile::create_shared(const std::string& folder, const SharedFile& share
       const Hdf5Handle group = create_group(file, group_of_shard(shard, shards, shared.files), path);
       ShardFile(schema, step, shard, shards).lay_out(group.get(), schema, true);
     }
+    add_unit_views(file, path, schema, shared, shards);
   });
 }
 

@@ -12,6 +12,7 @@
 #include <set>
 
 #include "checkpoint/toy_state.hpp"
+#include "core/files/hdf5_handle.hpp"
 
 namespace llmtrain {
 namespace {
@@ -116,10 +117,20 @@ TEST_F(Planner, ViewIsWrittenForManyRanks) {
   const test::ToyFolder folder("llmtrain_planner_test");
   const std::string attempt = create_attempt(folder.path(), 7, nullptr);
   const auto begin = std::chrono::steady_clock::now();
-  complete_attempt(attempt, schema_, test::toy_request(7), shards_in_files(64, 8));
+  complete_attempt(attempt, schema_, test::toy_request(7), shards_in_files(shards, nodes));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  std::cout << fmt::format("view and manifest of 64 shards: {:.1f} s\n", seconds);
-  EXPECT_TRUE(std::filesystem::exists(attempt + "/" + view_name));
+  const std::string path = attempt + "/" + view_name;
+  std::cout << fmt::format("view and manifest of {} shards in {} files: {:.1f} s, {} bytes\n", shards, nodes, seconds,
+                           std::filesystem::file_size(path));
+  const Hdf5Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
+  for (const UnitSchema& unit : schema_.units) {
+    const Hdf5Handle dataset(H5Dopen2(file.get(), ("units/v/" + unit.name).c_str(), H5P_DEFAULT), H5Dclose);
+    const Hdf5Handle layout(H5Dget_create_plist(dataset.get()), H5Pclose);
+    size_t mappings = 0;
+    ASSERT_GE(H5Pget_virtual_count(layout.get(), &mappings), 0) << unit.name;
+    EXPECT_GE(mappings, static_cast<size_t>(nodes));
+    EXPECT_LE(mappings, static_cast<size_t>(3 * nodes)) << "they grow with the nodes, not with ranks and segments";
+  }
 }
 
 TEST_F(Planner, ManifestOfManyNodesIsReadAndOldNamesToo) {

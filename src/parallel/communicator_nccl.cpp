@@ -405,25 +405,23 @@ class GpuCommunicator final : public ControlCommunicator {
     if (alone()) return {};
     if (staged_) return staged(staged_->exchange(send, borders, received, contributes, stream));
     return by_nccl(session_->enqueue("exchange", send.bytes(), stream, [&](ncclComm_t comm, cudaStream_t on) {
-      int64_t calls = 0;
+      RequestCount calls;  // NCCL runs the calls of a group together, and one group after the other
+      if (sends) traffic().receive(rank(), shard_range(send, borders, rank()).bytes);
       for (int peer = 0; peer < size(); ++peer) {
         if (peer == rank()) continue;
         const Tensor& place = received[static_cast<size_t>(peer)];
         if (contributes[static_cast<size_t>(peer)] != 0 && !place.empty() && place.numel() > 0) {
           ncclRecv(place.data, static_cast<size_t>(place.bytes()), ncclUint8, peer, comm, on);
           traffic().receive(peer, place.bytes());
-          ++calls;
+          calls.add(peer);
         }
         if (!sends) continue;
         const ShardRange shard = shard_range(send, borders, peer);
         if (shard.bytes == 0) continue;
         ncclSend(shard.data, static_cast<size_t>(shard.bytes), ncclUint8, peer, comm, on);
         traffic().send(peer, shard.bytes);
-        ++calls;
+        calls.add(peer);
       }
-      // NCCL runs the calls of a group together, and one group after the other.
-      traffic().add_requests(calls);
-      traffic().add_requests(-calls);
     }));
   }
 

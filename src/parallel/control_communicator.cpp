@@ -52,7 +52,7 @@ std::vector<std::string> mpi_gather_all(const std::string& mine, MPI_Comm comm) 
 
   std::vector<std::string> all(static_cast<size_t>(size));
   const int64_t total = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
-  if (total > mpi_piece_bytes) {  // displacements do not fit an int
+  if (total > max_message_bytes) {  // displacements do not fit an int
     for (int r = 0; r < size; ++r) {
       std::string& text = all[static_cast<size_t>(r)];
       if (r == rank) {

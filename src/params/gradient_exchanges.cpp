@@ -202,7 +202,7 @@ void GradientExchanges::add_node_values(Exchange& exchange, const ShardBorders& 
     for (size_t i = sum.begin; i < sum.end; ++i) {
       const Value& value = round.node_values[i];
       tensors_.push_back(value_of(exchange, value, part));
-      if (value.sender != options_.rank) traffic().read(tensors_.back().bytes());
+      traffic().receive(static_cast<int>(value.sender), tensors_.back().bytes());
     }
     const Tensor out = part_of(sums, index * elements, (index + 1) * elements);
     add_tree(out, tensors_, round.node_sums.additions(sum), *stream_);

@@ -59,7 +59,7 @@ struct Transfer::State {
   void release();
   /// Counts the traffic of those that read all of their offers.
   void count_reads() const {
-    for (const Read& read : reads) traffic().read(read.bytes);
+    for (const Read& read : reads) traffic().receive(read.rank, read.bytes);
   }
   bool is_read() const;
   /// Polls until condition(); visible to the watchdog.
@@ -279,6 +279,7 @@ class MpiCommunicator final : public ControlCommunicator {
       if (contributes[static_cast<size_t>(from)] == 0 || !reads_directly(from)) continue;
       state->reads.push_back({from, node_.member(from), offset, own_bytes, nullptr, state->number});
     }
+    if (sends) traffic().receive(rank(), own_bytes);
     if (node_.in_use()) offer(*state, sends ? send.data : nullptr);
     state->count_reads();
     begin_exchange(state->requests, send, borders, received, contributes, rank(),
@@ -326,30 +327,26 @@ class MpiCommunicator final : public ControlCommunicator {
       const int64_t offset = static_cast<char*>(r.data) - static_cast<char*>(buffer.data);
       state->reads.push_back({from, node_.member(from), offset, r.bytes, r.data, of_number});
     };
-    each_segment(borders, size(), [&](std::span<const int64_t> segment) {
-      for (int i = 1; i < size(); ++i) {
-        const int owner = (rank() + size() - i) % size();
-        const ShardRange r = shard_range(buffer, segment, owner);
-        const int speaker = static_cast<int>(grid().speaker(node, owner));
-        if (grid().node_of(owner) == node) {
-          read(owner, r, state->number);
-        } else if (speaker != rank()) {
-          read(speaker, r, later);
-        } else {
-          receive_shard(state->requests, r, owner);
-          forwards = true;
-        }
+    const UnitShards shards(buffer, borders, size(), grid().nodes());
+    for (int i = 1; i < size(); ++i) {
+      const int owner = (rank() + size() - i) % size();
+      const int speaker = static_cast<int>(grid().speaker(node, owner));
+      const bool near = grid().node_of(owner) == node;
+      if (!near && speaker == rank()) {
+        shards.receive(state->requests, owner, parts_);
+        forwards = true;
+        continue;
       }
-    });
+      each_segment(borders, size(), [&](std::span<const int64_t> segment) {
+        read(near ? owner : speaker, shard_range(buffer, segment, owner), near ? state->number : later);
+      });
+    }
     offer(*state, buffer.data);
     state->count_reads();
-    each_segment(borders, size(), [&](std::span<const int64_t> segment) {
-      const ShardRange mine = shard_range(buffer, segment, rank());
-      for (int64_t i = 1; i < grid().nodes(); ++i) {
-        const int64_t other = (node + i) % grid().nodes();
-        send_shard(state->requests, mine, static_cast<int>(grid().speaker(other, rank())));
-      }
-    });
+    for (int64_t i = 1; i < grid().nodes(); ++i) {
+      const int to = static_cast<int>(grid().speaker((node + i) % grid().nodes(), rank()));
+      shards.send(state->requests, rank(), to, parts_);
+    }
     if (forwards && node_size() > 1) {
       state->forwarded = later;
       state->buffer = buffer.data;
@@ -385,6 +382,7 @@ class MpiCommunicator final : public ControlCommunicator {
   NodeMemory node_;
   Transfer::State::Idle idle_;
   std::vector<uint8_t> by_message_;
+  std::vector<MpiRequests::Part> parts_;
 };
 
 }  // namespace

@@ -155,6 +155,7 @@ class GpuCommunicator final : public ControlCommunicator {
     if (staged_) return staged(staged_->exchange(send, borders, received, contributes, stream));
     return by_nccl(session_->enqueue("exchange", send.bytes(), stream, [&](ncclComm_t comm, cudaStream_t on) {
       Messages messages(comm, on);
+      if (sends) traffic().receive(rank(), shard_range(send, borders, rank()).bytes);
       for (int peer = 0; peer < size(); ++peer) {
         if (peer == rank()) continue;
         const Tensor& place = received[static_cast<size_t>(peer)];
@@ -192,31 +193,24 @@ class GpuCommunicator final : public ControlCommunicator {
   class Messages {
    public:
     Messages(ncclComm_t comm, cudaStream_t on) : comm_(comm), on_(on) {}
-    /// NCCL runs the calls of a group together, and one group after the other.
-    ~Messages() {
-      traffic().add_requests(calls_);
-      traffic().add_requests(-calls_);
-    }
-    Messages(const Messages&) = delete;
-    Messages& operator=(const Messages&) = delete;
 
     void send(const ShardRange& data, int to) {
       if (data.bytes == 0) return;
       ncclSend(data.data, static_cast<size_t>(data.bytes), ncclUint8, to, comm_, on_);
       traffic().send(to, data.bytes);
-      ++calls_;
+      calls_.add(to);
     }
     void receive(const ShardRange& place, int from) {
       if (place.bytes == 0) return;
       ncclRecv(place.data, static_cast<size_t>(place.bytes), ncclUint8, from, comm_, on_);
       traffic().receive(from, place.bytes);
-      ++calls_;
+      calls_.add(from);
     }
 
    private:
     ncclComm_t comm_;
     cudaStream_t on_;
-    int64_t calls_ = 0;
+    RequestCount calls_;  // NCCL runs the calls of a group together, and one group after the other
   };
 
   /// True if there are no other ranks, and NCCL is not tried without them.

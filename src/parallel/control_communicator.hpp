@@ -54,8 +54,9 @@ NodePlace find_node_place(MPI_Comm comm);
 MPI_Comm node_communicator(MPI_Comm comm);
 
 /// Gathers every rank's bytes, in rank order, on every rank; longer ones than `piece_bytes` altogether one by one.
-std::vector<std::string> mpi_gather_all(const std::string& mine, MPI_Comm comm, int64_t piece_bytes = mpi_piece_bytes);
+std::vector<std::string> mpi_gather_all(const std::string& mine, MPI_Comm comm,
+                                        int64_t piece_bytes = max_message_bytes);
 /// The same on rank 0 alone; on others the result is empty.
-std::vector<std::string> mpi_gather(const std::string& mine, MPI_Comm comm, int64_t piece_bytes = mpi_piece_bytes);
+std::vector<std::string> mpi_gather(const std::string& mine, MPI_Comm comm, int64_t piece_bytes = max_message_bytes);
 
 }  // namespace llmtrain

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <vector>
 
 #include "core/tensor.hpp"
 #include "parallel/communicator.hpp"
@@ -42,9 +43,22 @@ using ByMessage = std::function<bool(int rank)>;
 void begin_gather(MpiRequests& requests, const Tensor& buffer, std::span<const int64_t> borders, int rank,
                   const ByMessage& by_message);
 
-// One shard of a gather: messages of two ranks arrive in order.
-void send_shard(MpiRequests& requests, const ShardRange& shard, int to);
-void receive_shard(MpiRequests& requests, const ShardRange& shard, int from);
+/// Messages of a gather between nodes, each of one rank's shards in all segments. Those of two ranks arrive in order.
+class UnitShards {
+ public:
+  UnitShards(const Tensor& buffer, std::span<const int64_t> borders, int size, int64_t nodes);
+  // `parts` is memory for the call.
+  void send(MpiRequests& requests, int owner, int to, std::vector<MpiRequests::Part>& parts) const;
+  void receive(MpiRequests& requests, int owner, std::vector<MpiRequests::Part>& parts) const;
+
+ private:
+  bool collect(int owner, std::vector<MpiRequests::Part>& parts) const;
+
+  const Tensor& buffer_;
+  std::span<const int64_t> borders_;
+  int size_;
+  int64_t nodes_;
+};
 
 /// Starts the messages of Communicator::send_and_receive().
 void begin_messages(MpiRequests& requests, std::span<const Communicator::Message> sends,

@@ -160,6 +160,7 @@ StagedTransport::Ticket StagedTransport::exchange(const Tensor& send, std::span<
   }
   slot.passed.record(stream);
   slot.passed.synchronize();
+  if (sends) traffic().receive(rank_, shard_range(send, borders, rank_).bytes);
   begin_exchange(slot.requests, copy, borders, places_, contributes, rank_, [](int) { return true; });
   return {&slot, slot.sequence};
 }

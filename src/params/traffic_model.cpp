@@ -2,11 +2,16 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <numeric>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "parallel/node_grid.hpp"
+#include "parallel/traffic.hpp"
 #include "params/reduction_plan.hpp"
+#include "params/unit_gathers.hpp"
 #include "params/unit_ring.hpp"
 
 namespace llmtrain {
@@ -52,38 +57,74 @@ Exchanges::Exchanges(const ReductionPlan& plan, int64_t groups, const NodeGrid& 
   }
 }
 
+/// Sizes of segments, and how many segments have each.
+using SegmentSizes = std::map<int64_t, int64_t>;
+
+/// Segments of a transfer, each divided among the ranks as in borders_of_shard(), and their bytes.
+struct Shards {
+  const SegmentSizes& segments;
+  const StatePlane& storage;
+  int64_t ranks;
+
+  /// Bytes of the shards of ranks [first, last).
+  int64_t bytes(int64_t first, int64_t last) const {
+    int64_t sum = 0;
+    for (const auto& [elements, count] : segments) sum += count * bytes_of_one(elements, first, last);
+    return sum;
+  }
+  int64_t bytes(int64_t rank) const { return bytes(rank, rank + 1); }
+  int64_t all_bytes() const { return bytes(0, ranks); }
+  /// True if all ranks have as much of a segment.
+  bool are_equal(int64_t elements) const { return elements / chunk_elements % ranks == 0; }
+  int64_t segment_count() const {
+    return std::accumulate(segments.begin(), segments.end(), int64_t{0},
+                           [](int64_t n, const auto& size) { return n + size.second; });
+  }
+  /// Number of shards that ranks [first, last) have of all segments together.
+  int64_t owners(int64_t first, int64_t last) const {
+    int64_t sum = 0;
+    for (const auto& [elements, count] : segments) {
+      const bool all = elements / chunk_elements >= ranks;
+      sum += count * (all ? last - first : (end(elements, last) - end(elements, first)) / chunk_elements);
+    }
+    return sum;
+  }
+  /// Messages to one rank that has none of the shards of `rank`. `nodes`: between nodes, where some are joined; else 0.
+  int64_t messages(int64_t rank, int64_t nodes) const {
+    if (nodes > 0 && joins_segments(segment_count(), bytes(rank), nodes)) return 1;
+    int64_t all = 0;
+    for (const auto& [elements, count] : segments) {
+      const int64_t own = bytes_of_one(elements, rank, rank + 1);
+      all += count * ((own + max_message_bytes - 1) / max_message_bytes);
+    }
+    return all;
+  }
+
+ private:
+  int64_t end(int64_t elements, int64_t rank) const {
+    return rank == 0 ? 0 : borders_of_shard(elements, rank - 1, ranks).end;
+  }
+  int64_t bytes_of_one(int64_t elements, int64_t first, int64_t last) const {
+    return storage.bytes(end(elements, last) - end(elements, first));
+  }
+};
+
 /// Sums over the transfers of a step, by rank and node.
 class TransferSums {
  public:
   TransferSums(const NodeGrid& grid, Transport transport)
-      : grid_(grid), transport_(transport), messages_(static_cast<size_t>(grid.ranks)) {
+      : grid_(grid),
+        transport_(transport),
+        messages_(static_cast<size_t>(grid.ranks)),
+        network_messages_(messages_.size()) {
     for (int64_t node = 0; node < grid.nodes(); ++node) {
       nodes_.push_back({grid.first_rank(node), grid.first_rank(node) + grid.size_of(node)});
     }
   }
 
-  /// Elements of a transfer, divided among the ranks as in borders_of_shard(), and their bytes.
-  struct Shards {
-    int64_t elements;
-    const StatePlane* storage;
-    int64_t bytes(int64_t first, int64_t last, int64_t ranks) const {
-      return storage->bytes(end(last, ranks) - end(first, ranks));
-    }
-    bool equal(int64_t ranks) const { return elements / chunk_elements % ranks == 0; }
-    /// Number of ranks of [first, last) that have a shard.
-    int64_t owners(int64_t first, int64_t last, int64_t ranks) const {
-      const bool all = elements / chunk_elements >= ranks;
-      return all ? last - first : (end(last, ranks) - end(first, ranks)) / chunk_elements;
-    }
-
-   private:
-    int64_t end(int64_t rank, int64_t ranks) const {
-      return rank == 0 ? 0 : borders_of_shard(elements, rank - 1, ranks).end;
-    }
-  };
-
   /// Values of gradients go to the owners of their shards, once the ranks of a node have added theirs if they do.
-  void exchange(const Shards& s, const Exchanges& e) {
+  void exchange(const SegmentSizes& segments, const StatePlane& storage, const Exchanges& e) {
+    const Shards s{segments, storage, grid_.ranks};
     if (e.sums.empty()) {
       exchange_by_rank(s, e);
     } else {
@@ -92,26 +133,28 @@ class TransferSums {
   }
 
   /// Every rank receives every shard: from its owner, or from the one rank of its node that does.
-  void gather(const Shards& s, int64_t times = 1) {
-    if (transport_ == Transport::nccl) {
-      return grid_.has_levels() && !s.equal(grid_.ranks) ? gather_by_node(s, times) : gather_by_ring(s, times);
-    }
-    const int64_t ranks = grid_.ranks, all = s.bytes(0, ranks, ranks);
+  void gather(const SegmentSizes& unit, const StatePlane& storage, int64_t times) {
+    const Shards s{unit, storage, grid_.ranks};
+    if (transport_ == Transport::nccl) return gather_by_nccl(s, times);
+    const int64_t all = s.all_bytes();
     const bool once_a_node = transport_ == Transport::shared_memory && grid_.has_levels();
     const auto receivers = [&](const Node& node) { return once_a_node ? 1 : node.size(); };
-    const int64_t copies = once_a_node ? grid_.nodes() : ranks;
+    const int64_t copies = once_a_node ? grid_.nodes() : grid_.ranks;
+    int64_t most_messages = 0;
     for (Node& node : nodes_) {
-      const int64_t own = s.bytes(node.first, node.last, ranks);
+      const int64_t own = s.bytes(node.first, node.last);
       node.sent += times * own * (copies - receivers(node));
       node.received += times * receivers(node) * (all - own);
       node.within += times * (node.size() - 1) * (once_a_node ? all : own);
       const int64_t near = transport_ == Transport::shared_memory ? receivers(node) : 1;
       for (int64_t rank = node.first; rank < node.last; ++rank) {
-        const int64_t bytes = s.bytes(rank, rank + 1, ranks), pieces = (bytes + piece_bytes - 1) / piece_bytes;
-        messages_[static_cast<size_t>(rank)] += times * (copies - near) * pieces;
+        const int64_t messages = s.messages(rank, once_a_node ? grid_.nodes() : 0);
+        most_messages = std::max(most_messages, messages);
+        count_messages(rank, times * (copies - near) * messages, times * (copies - receivers(node)) * messages);
       }
     }
-    gather_requests_ = std::max(gather_requests_, once_a_node ? grid_.nodes() * (1 + most_places()) : 2 * (ranks - 1));
+    const int64_t peers = once_a_node ? grid_.nodes() * (1 + most_places()) : 2 * (grid_.ranks - 1);
+    gather_requests_ = std::max(gather_requests_, peers * most_messages);
   }
 
   StepTraffic total(int64_t exchanges_at_once, int64_t gathers_at_once) const {
@@ -119,39 +162,46 @@ class TransferSums {
     for (const Node& node : nodes_) {
       t.port_bytes = std::max({t.port_bytes, node.sent, node.received});
       t.node_bytes = std::max(t.node_bytes, node.within);
+      t.own_bytes = std::max(t.own_bytes, node.own);
     }
     t.messages = *std::ranges::max_element(messages_);
+    t.network_messages = *std::ranges::max_element(network_messages_);
     t.requests = exchanges_at_once * exchange_requests_ + gathers_at_once * gather_requests_;
     return t;
   }
 
  private:
-  static constexpr int64_t piece_bytes = int64_t{512} << 20;  // as in mpi_transfer.hpp
   struct Node {
     int64_t first, last;  ///< ranks
-    int64_t sent = 0, received = 0, within = 0;
+    int64_t sent = 0, received = 0, within = 0, own = 0;
     int64_t size() const { return last - first; }
   };
 
+  void count_messages(int64_t rank, int64_t all, int64_t to_other_nodes) {
+    messages_[static_cast<size_t>(rank)] += all;
+    network_messages_[static_cast<size_t>(rank)] += to_other_nodes;
+  }
+
   void exchange_by_rank(const Shards& s, const Exchanges& e) {
-    const int64_t ranks = grid_.ranks, all = s.bytes(0, ranks, ranks), owners = s.owners(0, ranks, ranks);
+    const int64_t ranks = grid_.ranks, all = s.all_bytes(), owners = s.owners(0, ranks);
     const bool by_message = transport_ != Transport::shared_memory;
     const int64_t values = std::accumulate(e.values.begin(), e.values.end(), int64_t{0});
     for (Node& node : nodes_) {
-      const int64_t own = s.bytes(node.first, node.last, ranks), near = s.owners(node.first, node.last, ranks);
+      const int64_t own = s.bytes(node.first, node.last), near = s.owners(node.first, node.last);
       int64_t of_node = 0, kept = 0;
       for (int64_t rank = node.first; rank < node.last; ++rank) {
         const int64_t count = e.values[static_cast<size_t>(rank)];
         of_node += count;
-        kept += count * s.bytes(rank, rank + 1, ranks);
-        const int64_t itself = by_message ? s.owners(rank, rank + 1, ranks) : near;
-        messages_[static_cast<size_t>(rank)] += count * (owners - itself);
+        kept += count * s.bytes(rank);
+        const int64_t itself = by_message ? s.owners(rank, rank + 1) : near;
+        count_messages(rank, count * (owners - itself), count * (owners - near));
       }
       node.sent += of_node * (all - own);
       node.received += (values - of_node) * own;
       node.within += of_node * own - kept;
+      node.own += kept;
     }
-    exchange_requests_ = std::max(exchange_requests_, e.most_of_rank * owners + e.most_of_round);
+    exchange_requests_ = std::max(exchange_requests_, e.most_of_rank * ranks + e.most_of_round);
   }
 
   /// The ranks for which each rank speaks in its node: itself, and those on other nodes.
@@ -164,8 +214,8 @@ class TransferSums {
           owners_(static_cast<size_t>(grid.per_node)) {
       for (int64_t rank = 0; rank < grid.ranks; ++rank) {
         const auto place = static_cast<size_t>(rank % grid.per_node);
-        bytes_[place] += shards.bytes(rank, rank + 1, grid.ranks);
-        owners_[place] += shards.owners(rank, rank + 1, grid.ranks);
+        bytes_[place] += shards.bytes(rank);
+        owners_[place] += shards.owners(rank, rank + 1);
       }
     }
     struct Spoken {
@@ -178,7 +228,7 @@ class TransferSums {
       for (int64_t place = rank - first; place < grid_.per_node; place += size) {
         spoken.bytes += bytes_[static_cast<size_t>(place)];
         spoken.far_owners += owners_[static_cast<size_t>(place)];
-        if (place < size) spoken.far_owners -= shards_.owners(first + place, first + place + 1, grid_.ranks);
+        if (place < size) spoken.far_owners -= shards_.owners(first + place, first + place + 1);
       }
       return spoken;
     }
@@ -190,59 +240,68 @@ class TransferSums {
   };
 
   void exchange_by_node(const Shards& s, const Exchanges& e) {
-    const int64_t ranks = grid_.ranks, all = s.bytes(0, ranks, ranks), owners = s.owners(0, ranks, ranks);
+    const int64_t ranks = grid_.ranks, all = s.all_bytes(), owners = s.owners(0, ranks);
     const Speakers speakers(grid_, s);
     const bool by_message = transport_ == Transport::nccl;
     const int64_t sums = std::accumulate(e.sums.begin(), e.sums.end(), int64_t{0});
     for (size_t n = 0; n < nodes_.size(); ++n) {
       Node& node = nodes_[n];
-      const int64_t own = s.bytes(node.first, node.last, ranks);
+      const int64_t own = s.bytes(node.first, node.last);
       node.sent += e.sums[n] * (all - own);
       node.received += (sums - e.sums[n]) * own;
       const auto begin = e.values.begin() + node.first;
       const int64_t of_node = std::accumulate(begin, begin + node.size(), int64_t{0});
       for (int64_t rank = node.first; rank < node.last; ++rank) {
         const Speakers::Spoken spoken = speakers.of(rank);
-        const int64_t values = e.values[static_cast<size_t>(rank)];
-        int64_t& messages = messages_[static_cast<size_t>(rank)];
+        const int64_t values = e.values[static_cast<size_t>(rank)], far = e.sum_rounds[n] * spoken.far_owners;
+        const int64_t near = by_message ? values * (owners - spoken.far_owners - s.owners(rank, rank + 1)) : 0;
         node.within += (of_node - values) * spoken.bytes;
-        messages += e.sum_rounds[n] * spoken.far_owners;
-        if (by_message) messages += values * (owners - spoken.far_owners - s.owners(rank, rank + 1, ranks));
+        node.own += values * spoken.bytes;
+        count_messages(rank, far + near, far);
       }
     }
     const int64_t between = grid_.nodes() * (1 + most_places()), within = by_message ? 2 * e.most_of_rank * ranks : 0;
     exchange_requests_ = std::max({exchange_requests_, between, within});
   }
 
+  void gather_by_nccl(const Shards& s, int64_t times) {
+    SegmentSizes equal, others;
+    for (const auto& [elements, count] : s.segments) {
+      (!grid_.has_levels() || s.are_equal(elements) ? equal : others)[elements] = count;
+    }
+    if (!equal.empty()) gather_by_ring({equal, s.storage, s.ranks}, times);
+    if (!others.empty()) gather_by_node({others, s.storage, s.ranks}, times);
+  }
+
   /// GPUs: a shard goes to the ranks of its node and to one of each other node, which sends it to those of its own.
   void gather_by_node(const Shards& s, int64_t times) {
-    const int64_t ranks = grid_.ranks, all = s.bytes(0, ranks, ranks);
+    const int64_t ranks = grid_.ranks, all = s.all_bytes();
     const Speakers speakers(grid_, s);
     for (Node& node : nodes_) {
-      const int64_t own = s.bytes(node.first, node.last, ranks), neighbours = node.size() - 1;
+      const int64_t own = s.bytes(node.first, node.last), neighbours = node.size() - 1;
       node.sent += times * own * (grid_.nodes() - 1);
       node.received += times * (all - own);
       node.within += times * neighbours * all;
       for (int64_t rank = node.first; rank < node.last; ++rank) {
-        const int64_t to_far = s.owners(rank, rank + 1, ranks) * (grid_.nodes() - 1);
-        const int64_t to_node = (s.owners(rank, rank + 1, ranks) + speakers.of(rank).far_owners) * neighbours;
-        messages_[static_cast<size_t>(rank)] += times * (to_far + to_node);
+        const int64_t to_far = s.owners(rank, rank + 1) * (grid_.nodes() - 1);
+        const int64_t to_node = (s.owners(rank, rank + 1) + speakers.of(rank).far_owners) * neighbours;
+        count_messages(rank, times * (to_far + to_node), times * to_far);
       }
     }
-    gather_requests_ = std::max(gather_requests_, 2 * ranks * most_places());
+    gather_requests_ = std::max(gather_requests_, 2 * ranks * most_places() * s.segment_count());
   }
 
   /// Each rank receives from the one before it what it has not, and sends to the next one what that has not.
   void gather_by_ring(const Shards& s, int64_t times) {
-    const int64_t ranks = grid_.ranks, all = s.bytes(0, ranks, ranks);
-    const auto missing = [&](int64_t rank) { return times * (all - s.bytes(rank, rank + 1, ranks)); };
+    const int64_t ranks = grid_.ranks, all = s.all_bytes(), calls = times * s.segment_count();
+    const bool far = nodes_.size() > 1;
+    const auto missing = [&](int64_t rank) { return times * (all - s.bytes(rank)); };
     for (Node& node : nodes_) {
       for (int64_t rank = node.first; rank < node.last; ++rank) {
-        const bool crosses = rank == node.first && nodes_.size() > 1;
-        (crosses ? node.received : node.within) += missing(rank);
-        messages_[static_cast<size_t>(rank)] += times;
+        (far && rank == node.first ? node.received : node.within) += missing(rank);
+        count_messages(rank, calls, far && rank + 1 == node.last ? calls : 0);
       }
-      if (nodes_.size() > 1) node.sent += missing(node.last % ranks);
+      if (far) node.sent += missing(node.last % ranks);
     }
   }
 
@@ -255,7 +314,7 @@ class TransferSums {
   NodeGrid grid_;
   Transport transport_;
   std::vector<Node> nodes_;
-  std::vector<int64_t> messages_;  ///< by rank
+  std::vector<int64_t> messages_, network_messages_;  ///< by rank
   int64_t exchange_requests_ = 0, gather_requests_ = 0;
 };
 
@@ -380,6 +439,41 @@ class RingUse {
   int64_t clock_ = 0;
 };
 
+/// Gathers of units, of which many are alike.
+struct Gathers {
+  struct Kind {
+    SegmentSizes segments;
+    const StatePlane* storage;
+    int64_t times;
+  };
+  std::vector<Kind> kinds = {};
+
+  void add(const UnitState& u, const StatePlane& storage, int64_t times) {
+    SegmentSizes sizes;
+    for (const UnitSegment& segment : u.segments) ++sizes[segment.elements()];
+    const auto same = std::ranges::find_if(kinds, [&](const Kind& kind) {
+      return kind.segments == sizes && kind.storage->dtype == storage.dtype &&
+             kind.storage->per_chunk == storage.per_chunk;
+    });
+    if (same != kinds.end()) {
+      same->times += times;
+    } else {
+      kinds.push_back({std::move(sizes), &storage, times});
+    }
+  }
+};
+
+/// Gathers in progress at most: those that gather_all() begins at once; at stage 3 those of two layers.
+int64_t gathers_at_once(const UnitStates& units) {
+  if (units.policy().whole_weights) return std::min(units.size(), UnitGathers::max_at_once(units));
+  int64_t of_layer = 0, most = 0;
+  for (const UnitState& u : units) {
+    of_layer = u.spec.same_layer_as_previous ? of_layer + 1 : 1;
+    most = std::max(most, of_layer);
+  }
+  return std::min<int64_t>(units.size(), 2 * most);
+}
+
 }  // namespace
 
 StepTraffic predict_traffic(const UnitStates& units, int64_t ranks_per_node, Transport transport) {
@@ -391,17 +485,13 @@ StepTraffic predict_traffic(const UnitStates& units, int64_t ranks_per_node, Tra
   const ReductionPlan plan(options);
   const Exchanges exchanges(plan, options.groups, grid);
   const StatePlane fp32{"gradient"};
-  const auto each_segment = [](const UnitState& u, const auto& see) {
-    for (const UnitSegment& segment : u.segments) see(segment.elements());
-  };
+  SegmentSizes exchanged;
+  Gathers gathers;
   const bool gathers_sums = options.zero_stage == 0;
   for (const UnitState& u : units) {
     if (!u.trained()) continue;
-    each_segment(u, [&](int64_t elements) {
-      sums.exchange({elements, &fp32}, exchanges);
-      if (gathers_sums) sums.gather({elements, &fp32});
-      if (!gathers_sums && units.policy().whole_weights) sums.gather({elements, &u.storage});
-    });
+    for (const UnitSegment& segment : u.segments) ++exchanged[segment.elements()];
+    if (gathers_sums || units.policy().whole_weights) gathers.add(u, gathers_sums ? fp32 : u.storage, 1);
   }
   if (!units.policy().whole_weights) {
     RingUse use(units);
@@ -409,16 +499,12 @@ StepTraffic predict_traffic(const UnitStates& units, int64_t ranks_per_node, Tra
       use.begin_step();
       use.run_passes(plan.schedule(options.groups).rounds() * options.micro_batches_per_group);
     }
-    for (int unit = 0; unit < units.size(); ++unit) {
-      const UnitState& u = units[unit];
-      each_segment(u, [&](int64_t elements) { sums.gather({elements, &u.storage}, use.gathers(unit)); });
-    }
+    for (int unit = 0; unit < units.size(); ++unit) gathers.add(units[unit], units[unit].storage, use.gathers(unit));
   }
-  constexpr int64_t exchanges_at_once = 2;  // the staging buffers of GradientReducer
-  int64_t gathers_at_once = 0;
-  for (const UnitState& u : units) gathers_at_once = std::max(gathers_at_once, std::ssize(u.segments));
-  gathers_at_once *= std::min(units.size(), units.policy().whole_weights ? 17 : 4);  // see gather_all() and WeightRing
-  return sums.total(exchanges_at_once, gathers_at_once);
+  sums.exchange(exchanged, fp32, exchanges);
+  for (const Gathers::Kind& kind : gathers.kinds) sums.gather(kind.segments, *kind.storage, kind.times);
+  constexpr int64_t exchanges_at_once = 2;  // the staging buffers of GradientExchanges
+  return sums.total(exchanges_at_once, gathers_at_once(units));
 }
 
 }  // namespace llmtrain

@@ -12,8 +12,10 @@ namespace llmtrain {
 struct StepTraffic {
   int64_t port_bytes = 0;
   int64_t node_bytes = 0;
+  int64_t own_bytes = 0;  ///< largest over nodes: what its ranks read of their own memory instead
   int64_t messages = 0;
-  int64_t requests = 0;  ///< at most
+  int64_t network_messages = 0;  ///< largest over ranks: to other nodes
+  int64_t requests = 0;          ///< at most
 };
 
 /// How ranks reach each other.

@@ -17,6 +17,8 @@ class UnitGathers {
   void start(Communicator& communicator, Stream& stream, Transfer::Meanwhile meanwhile);
   Communicator& communicator() const;
 
+  /// Number of gathers that gather_all() has in progress: many messages at once slow MPI down.
+  static int max_at_once(const UnitStates& units);
   /// Starts the gather of a unit's segments in a buffer of all its elements, or of its records.
   void begin(int unit, const Tensor& buffer);
   /// Waits until the unit is complete.
@@ -42,7 +44,8 @@ class UnitGathers {
 
   const UnitStates& units_;
   std::vector<Gather> gathers_;  ///< by unit
-  int64_t transfers_ = 0;        ///< number of gathers and exchanges so far
+  const int at_once_ = max_at_once(units_);
+  int64_t transfers_ = 0;  ///< number of gathers and exchanges so far
   Communicator* communicator_ = nullptr;
   Stream* stream_ = nullptr;
   Transfer::Meanwhile meanwhile_;

@@ -87,7 +87,7 @@ std::string usage_text() {
          "traffic\n"
          "    --ranks N               estimate a job with N ranks instead of this one\n"
          "    --ranks-per-node M      on nodes with M ranks each\n"
-         "    --network SPEED[,latency=TIME][,ports=N][,flops=RATE]\n"
+         "    --network SPEED[,latency=TIME][,ports=N][,flops=RATE][,sockets=N,memory=SPEED]\n"
          "                            also predict the time of this traffic and, with --measure or flops (FLOP/s of a "
          "rank),\n"
          "                            of a step: 200Gb/s,latency=2us\n"

@@ -118,6 +118,7 @@ int run_estimation(const CommandLine& command, Job& job) {
   }
   use_threads(job.runtime.threads());
   if (command.measure) e.time = task.measure(job, config, data);
+  throw_on_all_ranks(communicator, [&] { bytes_of_node(e); });  // before sums over its ranks
   e.traffic = estimate_traffic(command, config, *rank.plan, e, communicator.size());
   std::string text;
   throw_on_all_ranks(communicator, [&] {

@@ -19,19 +19,23 @@ TEST(Network, IsParsed) {
   EXPECT_DOUBLE_EQ(all.flops, 300e12);
   EXPECT_DOUBLE_EQ(parse_network("800Mb/s").bytes_per_second, 1e8);
   EXPECT_DOUBLE_EQ(parse_network("800MB/s").bytes_per_second, 8e8);
+  const Network node = parse_network("200Gb/s,sockets=2,memory=100GB/s");
+  EXPECT_EQ(node.sockets, 2);
+  EXPECT_DOUBLE_EQ(node.memory_bytes_per_second, 100e9);
 }
 
 TEST(Network, OfAnotherFormIsRefused) {
-  for (const char* text :
-       {"", "200", "200Gb", "Gb/s", "0Gb/s", "-1Gb/s", "200Gb/s,", "200Gb/s,ports=0", "200Gb/s,ports=1.5",
-        "200Gb/s,latency=2", "200Gb/s,speed=3", "200Gb/s,,ports=1", "infGb/s", "nanGb/s"}) {
+  for (const char* text : {"", "200", "200Gb", "Gb/s", "0Gb/s", "-1Gb/s", "200Gb/s,", "200Gb/s,ports=0",
+                           "200Gb/s,ports=1.5", "200Gb/s,latency=2", "200Gb/s,speed=3", "200Gb/s,,ports=1", "infGb/s",
+                           "nanGb/s", "200Gb/s,sockets=2", "200Gb/s,sockets=0,memory=1GB/s", "200Gb/s,memory=100G"}) {
     EXPECT_THROW(parse_network(text), UserError) << text;
   }
 }
 
 TEST(Network, TakesTheTimeOfItsBusiestPort) {
   TrafficEstimate t;
-  t.step = {.port_bytes = 50'000'000'000, .messages = 100'000};
+  t.step = {
+      .port_bytes = 50'000'000'000, .node_bytes = 100'000'000'000, .messages = 1'000'000, .network_messages = 100'000};
   EXPECT_EQ(t.network_seconds(), 0);
   EXPECT_FALSE(t.has_time());
   t.network = parse_network("200Gb/s,latency=2us,ports=2");
@@ -41,6 +45,11 @@ TEST(Network, TakesTheTimeOfItsBusiestPort) {
   EXPECT_DOUBLE_EQ(t.serial_seconds(), 6.2);
   t.computing = 1;
   EXPECT_DOUBLE_EQ(t.overlapped_seconds(), 1.2);
+  EXPECT_EQ(t.node_seconds(), 0) << "unknown";
+  t.network = parse_network("200Gb/s,latency=2us,ports=2,sockets=2,memory=100GB/s");
+  EXPECT_DOUBLE_EQ(t.node_seconds(), 0.5);
+  EXPECT_DOUBLE_EQ(t.overlapped_seconds(), 1.7);
+  EXPECT_DOUBLE_EQ(t.serial_seconds(), 2.7);
 }
 
 }  // namespace

@@ -42,7 +42,8 @@ struct Estimate {
   std::optional<TrafficEstimate> traffic = {};  ///< set if the task trains
 };
 
-/// Throws UserError(deck) when a node's bytes overflow; rank 0 must tell the others.
+// They throw UserError(deck) when a node's bytes overflow; rank 0 must tell the others.
+int64_t bytes_of_node(const Estimate& estimate);  ///< memory of a full node
 std::string estimate_text(const Estimate& estimate);
 std::string estimate_json(const Estimate& estimate);
 

@@ -18,9 +18,10 @@ using Units = std::initializer_list<std::pair<std::string_view, double>>;
 [[noreturn]] void refuse(const std::string& text) {
   throw UserError(
       ExitCode::command_line,
-      fmt::format("command line: --network {}: expected SPEED[,latency=TIME][,ports=N][,flops=RATE], such as "
-                  "200Gb/s,latency=2us,ports=2,flops=300T (llmtrain --help shows the usage)",
-                  text));
+      fmt::format(
+          "command line: --network {}: expected SPEED[,latency=TIME][,ports=N][,flops=RATE][,sockets=N,memory=SPEED], "
+          "such as 200Gb/s,latency=2us,ports=2,flops=300T (llmtrain --help shows the usage)",
+          text));
 }
 
 /// A positive number with one of these units.
@@ -31,6 +32,17 @@ double number_with_unit(std::string_view value, const Units& units, const std::s
   const auto* found = std::ranges::find(units, unit, [](const auto& known) { return known.first; });
   if (error != std::errc() || !(number > 0) || !(number < 1e30) || found == units.end()) refuse(text);
   return number * found->second;
+}
+
+double speed(std::string_view value, const std::string& text) {
+  return number_with_unit(value, {{"Gb/s", 1e9 / 8}, {"Mb/s", 1e6 / 8}, {"GB/s", 1e9}, {"MB/s", 1e6}}, text);
+}
+
+int64_t count(std::string_view value, const std::string& text) {
+  const double number = number_with_unit(value, {{"", 1}}, text);
+  const auto whole = static_cast<int64_t>(std::min(number, 1e6));
+  if (static_cast<double>(whole) != number) refuse(text);
+  return whole;
 }
 
 }  // namespace
@@ -49,29 +61,37 @@ Network parse_network(const std::string& text) {
       return true;
     };
     if (first) {
-      network.bytes_per_second =
-          number_with_unit(part, {{"Gb/s", 1e9 / 8}, {"Mb/s", 1e6 / 8}, {"GB/s", 1e9}, {"MB/s", 1e6}}, text);
+      network.bytes_per_second = speed(part, text);
     } else if (takes("latency=")) {
       network.message_seconds = number_with_unit(part, {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}}, text);
     } else if (takes("ports=")) {
-      const double ports = number_with_unit(part, {{"", 1}}, text);
-      network.ports = static_cast<int64_t>(std::min(ports, 1e6));
-      if (static_cast<double>(network.ports) != ports) refuse(text);
+      network.ports = count(part, text);
     } else if (takes("flops=")) {
       network.flops = number_with_unit(part, {{"", 1}, {"G", 1e9}, {"T", 1e12}, {"P", 1e15}}, text);
+    } else if (takes("sockets=")) {
+      network.sockets = count(part, text);
+    } else if (takes("memory=")) {
+      network.memory_bytes_per_second = speed(part, text);
     } else {
       refuse(text);
     }
   }
+  if (network.sockets > 1 && network.memory_bytes_per_second == 0) refuse(text);
   return network;
 }
 
 double TrafficEstimate::network_seconds() const {
   if (!network) return 0;
   return static_cast<double>(step.port_bytes) / (network->bytes_per_second * static_cast<double>(network->ports)) +
-         static_cast<double>(step.messages) * network->message_seconds;
+         static_cast<double>(step.network_messages) * network->message_seconds;
 }
 
-double TrafficEstimate::overlapped_seconds() const { return std::max(computing, network_seconds()); }
+double TrafficEstimate::node_seconds() const {
+  if (!network || network->memory_bytes_per_second == 0) return 0;
+  return static_cast<double>(step.node_bytes) /
+         (network->memory_bytes_per_second * static_cast<double>(network->sockets));
+}
+
+double TrafficEstimate::overlapped_seconds() const { return std::max(computing, network_seconds() + node_seconds()); }
 
 }  // namespace llmtrain

@@ -10,7 +10,7 @@
 
 #include "parallel/node_grid.hpp"
 #include "parallel/traffic.hpp"
-#include "params/reduction_plan.hpp"
+#include "params/reduction/reduction_plan.hpp"
 #include "params/unit_gathers.hpp"
 #include "params/unit_ring.hpp"
 

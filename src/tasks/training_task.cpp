@@ -11,7 +11,7 @@
 #include "kernels/attention.hpp"
 #include "kernels/matmul.hpp"
 #include "methods/method.hpp"
-#include "params/reduction_advice.hpp"
+#include "params/reduction/reduction_advice.hpp"
 #include "tasks/job_opening.hpp"
 #include "tasks/opening_lines.hpp"
 #include "tasks/precomputed.hpp"

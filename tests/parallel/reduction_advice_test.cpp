@@ -1,4 +1,4 @@
-#include "params/reduction_advice.hpp"
+#include "params/reduction/reduction_advice.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "params/gradient_exchanges.hpp"
+#include "params/reduction/gradient_exchanges.hpp"
 
 #include <fmt/format.h>
 

@@ -8,7 +8,7 @@
 
 #include "core/arena.hpp"
 #include "parallel/communicator.hpp"
-#include "params/reduction_plan.hpp"
+#include "params/reduction/reduction_plan.hpp"
 #include "params/unit_gathers.hpp"
 #include "params/unit_state.hpp"
 

@@ -1,4 +1,4 @@
-#include "params/gradient_reducer.hpp"
+#include "params/reduction/gradient_reducer.hpp"
 
 #include <fmt/format.h>
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/arena.hpp"
-#include "params/reduction_groups.hpp"
+#include "params/reduction/reduction_groups.hpp"
 #include "params/unit_state.hpp"
 
 namespace llmtrain {

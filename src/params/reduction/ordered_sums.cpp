@@ -1,4 +1,4 @@
-#include "params/ordered_sums.hpp"
+#include "params/reduction/ordered_sums.hpp"
 
 #include "kernels/elementwise.hpp"
 

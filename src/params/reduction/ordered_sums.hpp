@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "params/group_sums.hpp"
+#include "params/reduction/group_sums.hpp"
 
 namespace llmtrain {
 

@@ -1,4 +1,4 @@
-#include "params/reduction_advice.hpp"
+#include "params/reduction/reduction_advice.hpp"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 
 #include "core/arena.hpp"
 #include "core/number_text.hpp"
-#include "params/gradient_reducer.hpp"
+#include "params/reduction/gradient_reducer.hpp"
 
 namespace llmtrain {
 

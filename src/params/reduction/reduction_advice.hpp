@@ -1,7 +1,7 @@
 #pragma once
 #include <string>
 
-#include "params/reduction_groups.hpp"
+#include "params/reduction/reduction_groups.hpp"
 #include "params/traffic_model.hpp"
 
 namespace llmtrain {

@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-#include "params/reduction_tree.hpp"
+#include "params/reduction/reduction_tree.hpp"
 
 namespace llmtrain {
 

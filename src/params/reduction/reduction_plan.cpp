@@ -1,4 +1,4 @@
-#include "params/reduction_plan.hpp"
+#include "params/reduction/reduction_plan.hpp"
 
 #include <algorithm>
 #include <bit>

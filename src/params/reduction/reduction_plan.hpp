@@ -3,7 +3,7 @@
 
 #include "parallel/node_grid.hpp"
 #include "params/param_policy.hpp"
-#include "params/reduction_groups.hpp"
+#include "params/reduction/reduction_groups.hpp"
 
 namespace llmtrain {
 

@@ -1,4 +1,4 @@
-#include "params/reduction_tree.hpp"
+#include "params/reduction/reduction_tree.hpp"
 
 #include <bit>
 

@@ -1,9 +1,9 @@
-#include "params/tree_sums.hpp"
+#include "params/reduction/tree_sums.hpp"
 
 #include <fmt/format.h>
 
 #include "kernels/elementwise.hpp"
-#include "params/ordered_sums.hpp"
+#include "params/reduction/ordered_sums.hpp"
 
 namespace llmtrain {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "params/group_sums.hpp"
+#include "params/reduction/group_sums.hpp"
 
 namespace llmtrain {
 

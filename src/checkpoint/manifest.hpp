@@ -79,6 +79,12 @@ struct Manifest {
   std::vector<CheckpointFile> all_files() const;
 };
 
+/// Assignment of shards to files.
+struct SharedFile {
+  int64_t file = 0, files = 1;
+  std::vector<int64_t> shards;  ///< shards of this file
+};
+
 /// Returns "shard-00000-of-00004.h5": a file of one shard or more. More files than a folder has are in folders:
 /// "shards-00001/shard-00256-of-00512.h5".
 std::string shard_name(int64_t file, int64_t files);

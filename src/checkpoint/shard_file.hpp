@@ -47,12 +47,6 @@ inline void call(const SaveHook& hook, const std::string& operation) {
   if (hook) hook(operation);
 }
 
-/// Assignment of shards to files.
-struct SharedFile {
-  int64_t file = 0, files = 1;
-  std::vector<int64_t> shards;  ///< shards of this file
-};
-
 class ShardFile {
  public:
   /// Creates `folder`/shard-... with all datasets. Main thread only.

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "checkpoint/manifest.hpp"
-#include "checkpoint/shard_file.hpp"
 
 namespace llmtrain {
 

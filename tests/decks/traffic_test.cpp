@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -30,21 +32,25 @@ class TrafficDeck : public RunFolder {
             fmt::format("batch.gradient_accumulation_steps={}", l.accumulation),
             fmt::format("parallel.reduction_groups={}", l.groups), l.more};
   }
-  /// The last interval of a run.
-  nlohmann::json run(const Layout& l) const {
-    const std::string name = "run" + std::to_string(runs_++);
-    const Outcome outcome =
-        llmtrain({l.ranks, 1, arguments(name, settings(l)), "", fmt::format("LLMTRAIN_RANKS_PER_NODE={}", l.per_node)});
+  /// Every step of a run that `launch` starts.
+  std::vector<nlohmann::json> steps_of(const std::string& name, const Launch& launch) const {
+    const Outcome outcome = llmtrain(launch);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
     std::istringstream lines(read_file(folder / name / "metrics.jsonl"));
-    nlohmann::json last;
+    std::vector<nlohmann::json> steps;
     for (std::string line; std::getline(lines, line);) {
       nlohmann::json j = nlohmann::json::parse(line);
-      if (j.contains("traffic/port_bytes")) last = std::move(j);
+      if (j.contains("traffic/port_bytes")) steps.push_back(std::move(j));
     }
-    EXPECT_FALSE(last.is_null()) << "no line has traffic";
+    EXPECT_FALSE(steps.empty()) << "no line has traffic";
     EXPECT_EQ(ledger(name).find("traffic"), std::string::npos);
-    return last;
+    return steps;
+  }
+  static std::string on_nodes_of(int ranks) { return fmt::format("LLMTRAIN_RANKS_PER_NODE={}", ranks); }
+  /// The last step of a run.
+  nlohmann::json run(const Layout& l) const {
+    const std::string name = "run" + std::to_string(runs_++);
+    return steps_of(name, {l.ranks, 1, arguments(name, settings(l)), "", on_nodes_of(l.per_node)}).back();
   }
   nlohmann::json estimate(const Layout& l, std::vector<std::string> options = {}) const {
     std::vector<std::string> all = arguments("a", settings(l));
@@ -61,8 +67,10 @@ class TrafficDeck : public RunFolder {
 };
 
 TEST_F(TrafficDeck, TheEstimateIsWithinTwoPercentOfTheCounters) {
-  const std::vector<Layout> layouts = {{2, 1, 1, 4, 4}, {4, 2, 1, 4, 4}, {4, 2, 0, 4, 2}, {4, 1, 2, 8, 4},
-                                       {3, 2, 3, 3, 3}, {4, 2, 3, 8, 4}, {4, 4, 3, 4, 4}, {2, 1, 3, 2, 1}};
+  const char *tree = "parallel.reduction=tree", *ordered = "parallel.reduction=ordered";
+  const std::vector<Layout> layouts = {{2, 1, 1, 4, 4, ordered}, {4, 2, 1, 4, 4, tree}, {4, 2, 0, 4, 2, ordered},
+                                       {3, 2, 2, 8, 6, tree},    {3, 2, 3, 3, 3, tree}, {4, 2, 3, 8, 4, ordered},
+                                       {4, 4, 1, 12, 12, tree},  {2, 1, 3, 2, 1, tree}};
   for (const Layout& l : layouts) {
     const nlohmann::json found = run(l), wanted = estimate(l)["traffic"];
     for (const char* name : {"port_bytes", "node_bytes", "messages"}) {
@@ -104,6 +112,71 @@ TEST_F(TrafficDeck, ThousandsOfRanksAreEstimatedInSeconds) {
   EXPECT_EQ(small["checkpoint_files"], 4);
   EXPECT_FALSE(small.contains("step_seconds"));
 }
+
+#ifdef LLMTRAIN_FAULT_INJECTION
+/// What a preloaded library counts in the ranks of a run.
+struct Calls {
+  std::vector<int64_t> messages;  ///< calls of MPI_Isend, by rank
+  int64_t opens = 0;              ///< of files below the run's folder and of its data, all ranks
+};
+
+class CountedDeck : public TrafficDeck {
+ protected:
+  /// Two nodes of two ranks.
+  Calls count(const std::string& name, int steps, const std::vector<std::string>& overrides,
+              std::vector<nlohmann::json>* metrics = nullptr) const {
+    const std::string counts = (folder / (name + ".count")).string();
+    std::vector<std::string> words = {
+        "LD_PRELOAD=" + programs::fault_library,    "LLMTRAIN_FAULT_HOW=count",
+        "LLMTRAIN_FAULT_CALLS=open,create,message", "LLMTRAIN_FAULT_PATH=" + folder.text(),
+        "LLMTRAIN_FAULT_COUNT=" + counts,           programs::llmtrain};
+    std::vector<std::string> all = overrides;
+    all.push_back(fmt::format("run.max_steps={}", steps));
+    for (const std::string& argument : arguments(name, all)) words.push_back(argument);
+    const std::vector<nlohmann::json> steps_seen = steps_of(name, {4, 1, words, "env", on_nodes_of(2)});
+    if (metrics != nullptr) *metrics = steps_seen;
+    Calls calls;
+    for (int rank = 0; rank < 4; ++rank) {
+      std::istringstream lines(read_file(counts + "." + std::to_string(rank)));
+      int64_t number = 0;
+      lines >> number;
+      std::map<std::string, int64_t> of;
+      for (std::string kind; lines >> kind >> number;) of[kind] = number;
+      calls.messages.push_back(of.at("message"));
+      calls.opens += of.at("open") + of.at("create");
+    }
+    return calls;
+  }
+};
+
+// The library sees what the program does, whatever the program counts itself.
+TEST_F(CountedDeck, MessagesAreThoseThatMpiSees) {
+  for (const std::string order : {"tree", "ordered"}) {
+    for (const int zero : {1, 3}) {
+      const std::vector<std::string> overrides = {"parallel.reduction=" + order, fmt::format("parallel.zero={}", zero),
+                                                  "batch.gradient_accumulation_steps=4", "parallel.reduction_groups=4"};
+      const std::string name = fmt::format("{}-{}", order, zero);
+      std::vector<nlohmann::json> metrics;
+      const Calls few = count(name + "-few", 3, overrides), more = count(name + "-more", 7, overrides, &metrics);
+      int64_t most = 0, counted = 0;
+      for (size_t rank = 0; rank < 4; ++rank) most = std::max(most, more.messages[rank] - few.messages[rank]);
+      ASSERT_EQ(metrics.size(), 7u);
+      for (size_t step = 3; step < 7; ++step) counted += metrics[step]["traffic/messages"].get<int64_t>();
+      EXPECT_EQ(counted, most) << name;
+      EXPECT_GT(most, 0) << name;
+    }
+  }
+}
+
+TEST_F(CountedDeck, AStepOpensNoFiles) {
+  const std::vector<std::string> quiet = {"parallel.reduction=tree", "checkpoint.at_end=false", "log.every_steps=5"};
+  std::vector<std::string> saving = quiet;
+  saving.insert(saving.end(), {"checkpoint.every_steps=5", "checkpoint.files=node"});
+  const int64_t before = count("few", 10, quiet).opens, after = count("more", 40, quiet).opens;
+  EXPECT_NEAR(static_cast<double>(after), static_cast<double>(before), 4) << "a status a node every two seconds";
+  EXPECT_GT(count("saving", 40, saving).opens, before + 60) << "control";
+}
+#endif
 
 TEST_F(TrafficDeck, IsNotLoggedWithoutSystem) {
   const Outcome outcome = llmtrain({2, 1, arguments("silent", {"log.system=false"})});

@@ -135,7 +135,7 @@ class GpuCommunicator final : public ControlCommunicator {
         [&](ncclComm_t comm, cudaStream_t on) {
           Messages messages(comm, on);
           each_segment(borders, size(), [&](std::span<const int64_t> segment) {
-            by_node(segment) ? share_own(buffer, segment, messages) : gather(buffer, segment, comm, on);
+            by_node(segment) ? share_own(buffer, segment, messages) : gather_segment(buffer, segment, comm, on);
           });
         },
         [&](ncclComm_t comm, cudaStream_t on) {
@@ -287,7 +287,7 @@ class GpuCommunicator final : public ControlCommunicator {
     for (int r = 1; r < size(); ++r) equal = equal && shard_range(buffer, borders, r).bytes == first;
     return equal;
   }
-  void gather(const Tensor& buffer, std::span<const int64_t> borders, ncclComm_t comm, cudaStream_t on) const {
+  void gather_segment(const Tensor& buffer, std::span<const int64_t> borders, ncclComm_t comm, cudaStream_t on) const {
     count_ring(buffer, borders);
     const ShardRange mine = shard_range(buffer, borders, rank());
     if (are_equal(buffer, borders)) {

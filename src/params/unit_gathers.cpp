@@ -60,11 +60,11 @@ void UnitGathers::gather_all(bool trained, const std::function<Tensor(int unit)>
   if (device_memory_is_host()) finish_all();
 }
 
-void UnitGathers::make_way() {
-  constexpr int64_t most_behind = 24;
+void UnitGathers::wait_for_old() {
+  constexpr int64_t max_behind = 24;
   for (int unit = 0; unit < units_.size(); ++unit) {
     const int64_t number = at(unit).number;
-    if (number > 0 && transfers_ - number >= most_behind) wait(unit);
+    if (number > 0 && transfers_ - number >= max_behind) wait(unit);
   }
   ++transfers_;
 }

@@ -29,9 +29,9 @@ class UnitGathers {
   /// Gathers `buffer(unit)` of all trained, or of all frozen units; finish_all() must precede any change of them. On
   /// the host, whose ranks move the data themselves, the gathers complete here.
   void gather_all(bool trained, const std::function<Tensor(int unit)>& buffer);
-  /// Must be called before an exchange of gradients starts: waits for gathers that this many transfers have followed
-  /// that other ranks wait for the place of this one on the node's board (NodeMemory::slots).
-  void make_way();
+  /// Call it before an exchange of gradients starts. Waits for gathers that many transfers have followed, for whose
+  /// entries on the node's board (NodeMemory::slots) other ranks may wait.
+  void wait_for_old();
   /// Lets messages progress, which MPI moves in its calls alone: between two kernels of the host.
   void progress();
 

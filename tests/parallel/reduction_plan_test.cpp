@@ -101,8 +101,7 @@ Counted play(const ReductionPlan& plan, int ranks, int64_t groups) {
         own.clear();
       }
       if (plan.by_node()) of_node = add(of_node, groups);
-      EXPECT_EQ(static_cast<int64_t>(of_node.size()) <= (plan.by_node() ? plan.max_node_values() : plan.max_values()),
-                true);
+      EXPECT_LE(std::ssize(of_node), plan.by_node() ? plan.max_node_values() : plan.max_values());
       counted.node_values = std::max(counted.node_values, static_cast<int64_t>(of_node.size()));
       total.insert(total.end(), of_node.begin(), of_node.end());
     }

@@ -28,7 +28,12 @@ int64_t elements_of(const ShardBorders& part) { return part.end - part.begin; }
 }  // namespace
 
 GradientExchanges::GradientExchanges(const UnitStates& units, const ReductionPlan& plan, UnitGathers& gathers)
-    : units_(units), plan_(plan), gathers_(gathers), received_shards_(max_received_shards(options_, plan)) {
+    : units_(units),
+      plan_(plan),
+      gathers_(gathers),
+      received_shards_(max_received_shards(options_, plan)),
+      staging_(static_cast<size_t>(plan.exchanges_at_once())),
+      rounds_(staging_.size() + 1) {
   if (!by_node()) return;
   const NodeGrid& nodes = plan.nodes();
   const int64_t own = nodes.node_of(options_.rank), first = nodes.first_rank(own), ranks = nodes.size_of(own);
@@ -205,9 +210,10 @@ void GradientExchanges::begin(int unit, size_t segment, std::span<const Tensor> 
   staging.own.assign(values.begin(), values.end());
   staging.transfers.clear();
   Communicator& communicator = gathers_.communicator();
+  // Before the layout, which others need while this waits.
+  for (size_t i = 0; i < round_->values_per_rank && !node_stream_; ++i) gathers_.wait_for_old();
   if (!by_node()) lay_out_received(s, *round_, staging.memory);
   for (size_t i = 0; i < round_->values_per_rank && !node_stream_; ++i) {
-    gathers_.make_way();
     const Tensor send = i < values.size() ? values[i] : Tensor(nullptr, DType::f32, {s.elements()});
     if (by_node()) {
       staging.transfers.push_back(communicator.share_in_node(send, round_->contributes[i]));

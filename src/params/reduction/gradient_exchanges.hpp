@@ -1,5 +1,4 @@
 #pragma once
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -14,10 +13,11 @@
 
 namespace llmtrain {
 
-/// Exchanges of the gradients of segments between ranks: two at most are in progress. In each one a rank sends the
-/// values of its groups, or their sums, to the owners of the segment's shards. With ReductionPlan::by_node() each rank
-/// of a node adds the values of all of them, of its own shard and for the owner of its place on every other node, to
-/// whom it sends the sums. On the host it reads the values in shared memory; GPUs send them to each other.
+/// Exchanges of the gradients of segments between ranks, of which ReductionPlan::exchanges_at_once() are in progress at
+/// most. In each one a rank sends the values of its groups, or their sums, to the owners of the segment's shards. With
+/// ReductionPlan::by_node() each rank of a node adds the values of all of them, of its own shard and for the owner of
+/// its place on every other node, to whom it sends the sums. On the host it reads the values in shared memory; GPUs
+/// send them to each other.
 class GradientExchanges {
  public:
   /// Adds the values of consecutive ranges of groups to a sum.
@@ -115,8 +115,8 @@ class GradientExchanges {
   int64_t neighbour_values_ = 0;  ///< by_node(): maximum number of values that other ranks of the node send
   /// by_node(), by member of this node: the ranks for which it adds, itself first.
   std::vector<std::vector<int64_t>> owners_;
-  std::array<Staging, 2> staging_;
-  std::array<Round, 3> rounds_;      ///< by round modulo 3: exchanges of the last two may be in progress
+  std::vector<Staging> staging_;
+  std::vector<Round> rounds_;        ///< by round modulo their number: one more than exchanges may be in progress
   std::vector<Exchange> in_flight_;  ///< at most one per staging memory, oldest first
   size_t next_staging_ = 0;
   Round* round_ = nullptr;

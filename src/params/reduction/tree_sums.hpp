@@ -8,8 +8,8 @@
 
 namespace llmtrain {
 
-/// Sums along the tree (ReductionTree): of shards at their owner, or of whole segments on the rank that has a run of
-/// groups. The values that were added so far are the fewest nodes that cover them; the i-th one has the i-th buffer.
+/// Sums along the tree (reduction_tree.hpp): of shards at their owner, or of whole segments on the rank that has a run
+/// of groups. The values that were added so far are the fewest nodes that cover them; the i-th one has the i-th buffer.
 class TreeSums final : public GroupSums {
  public:
   enum class Part : uint8_t { shard, segment };

@@ -79,18 +79,17 @@ void add_parts(Matrix& matrix, const UnitState& unit, const ParamStoreOptions& o
   }
 }
 
-std::vector<Matrix> hidden_matrices(const ParamStore& params) {
+/// Without their parts.
+std::vector<Matrix> hidden_matrices(const UnitStates& units) {
   std::vector<Matrix> matrices;
-  for_each_slice(params.units(), [&](const SlicePlace& at, const ParamSpec& param, const ParamSlice& slice) {
-    if (!params.units()[at.unit].trained() || !param.hidden || slice.fixed) return;
-    const int64_t first = params.units()[at.unit].layout.offset(at.param, at.slice);
+  for_each_slice(units, [&](const SlicePlace& at, const ParamSpec& param, const ParamSlice& slice) {
+    if (!units[at.unit].trained() || !param.hidden || slice.fixed) return;
+    const int64_t first = units[at.unit].layout.offset(at.param, at.slice);
     matrices.push_back({at.unit, first, slice.rows, param.columns, slice.transposed, param.lr_scale});
   });
   std::ranges::stable_sort(matrices, std::greater<>(), &Matrix::work);
-  const ParamStoreOptions& options = params.units().options();
   for (size_t i = 0; i < matrices.size(); ++i) {
-    matrices[i].rank = static_cast<int>(i % static_cast<size_t>(options.size));
-    add_parts(matrices[i], params.units()[matrices[i].unit], options);
+    matrices[i].rank = static_cast<int>(i % static_cast<size_t>(units.options().size));
   }
   return matrices;
 }
@@ -102,7 +101,8 @@ class Muon : public ElementOptimizer {
   StatePlanes states() const override { return {{"master"}, {"m"}, {"v", DType::f32, 0, second_moments}}; }
 
   void plan(const ParamStore& params, Arena& arena) override {
-    matrices_ = hidden_matrices(params);
+    matrices_ = hidden_matrices(params.units());
+    for (Matrix& matrix : matrices_) add_parts(matrix, params.units()[matrix.unit], params.units().options());
     int64_t elements = 0, square = 0;
     for (const Matrix& matrix : matrices_) {
       elements = std::max(elements, matrix.elements());
@@ -124,6 +124,14 @@ class Muon : public ElementOptimizer {
     if (params.offload().has(master) || params.offload().has(momentum)) {
       add(piece_, "piece of a matrix's state", DType::f32, std::min(elements, piece_elements));
     }
+  }
+
+  std::vector<WholeTensor> whole_tensors(const UnitStates& units) const override {
+    std::vector<WholeTensor> tensors;
+    for (const Matrix& matrix : hidden_matrices(units)) {
+      tensors.push_back({matrix.unit, matrix.first, matrix.last(), matrix.rank});
+    }
+    return tensors;
   }
 
  private:

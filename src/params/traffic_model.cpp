@@ -156,6 +156,30 @@ class TransferSums {
     gather_requests_ = std::max(gather_requests_, peers * most_messages);
   }
 
+  /// The owners' parts of a tensor go to the rank that updates it, and back.
+  void update(const UnitState& u, const WholeTensor& tensor, const StatePlane& storage) {
+    move_parts(u, tensor, storage, true);
+    move_parts(u, tensor, storage, false);
+  }
+  /// Every rank has the tensor: its new parts go to the owners, and from these to all.
+  void update_all(const UnitState& u, const WholeTensor& tensor, const StatePlane& storage) {
+    move_parts(u, tensor, storage, false);
+    const bool once_a_node = transport_ == Transport::shared_memory && grid_.has_levels();
+    const int64_t all = storage.bytes(tensor.last - tensor.first);
+    std::vector<int64_t> own(nodes_.size());
+    for_each_part(u, tensor, [&](int64_t rank, int64_t elements) {
+      const auto node = static_cast<size_t>(grid_.node_of(rank));
+      const int64_t ranks = nodes_[node].size(), far = once_a_node ? grid_.nodes() - 1 : grid_.ranks - ranks;
+      own[node] += storage.bytes(elements);
+      nodes_[node].sent += far * storage.bytes(elements);
+      count_messages(rank, far + (transport_ == Transport::shared_memory ? 0 : ranks - 1), far);
+    });
+    for (size_t n = 0; n < nodes_.size(); ++n) {
+      nodes_[n].received += (once_a_node ? 1 : nodes_[n].size()) * (all - own[n]);
+      nodes_[n].within += (nodes_[n].size() - 1) * (once_a_node ? all : own[n]);
+    }
+  }
+
   StepTraffic total(int64_t exchanges_at_once, int64_t gathers_at_once) const {
     StepTraffic t;
     for (const Node& node : nodes_) {
@@ -175,6 +199,34 @@ class TransferSums {
     int64_t sent = 0, received = 0, within = 0, own = 0;
     int64_t size() const { return last - first; }
   };
+
+  /// Calls f(rank, elements) for the parts of the tensor's elements that ranks own.
+  template <class F>
+  void for_each_part(const UnitState& u, const WholeTensor& tensor, const F& f) const {
+    for (const UnitSegment& s : u.segments) {
+      if (s.last <= tensor.first || s.first >= tensor.last) continue;
+      for (int64_t rank = 0; rank < grid_.ranks; ++rank) {
+        const ShardBorders shard = borders_of_shard(s.elements(), rank, grid_.ranks);
+        const int64_t begin = std::max(tensor.first, s.first + shard.begin);
+        const int64_t end = std::min(tensor.last, s.first + shard.end);
+        if (begin < end) f(rank, end - begin);
+      }
+    }
+  }
+
+  /// Parts go from their owners to the rank of the tensor, or from there to the owners.
+  void move_parts(const UnitState& u, const WholeTensor& tensor, const StatePlane& storage, bool to_tensor) {
+    for_each_part(u, tensor, [&](int64_t owner, int64_t elements) {
+      if (owner == tensor.rank) return;
+      const int64_t from = to_tensor ? owner : tensor.rank, to = to_tensor ? tensor.rank : owner;
+      Node &sender = nodes_[static_cast<size_t>(grid_.node_of(from))],
+           &receiver = nodes_[static_cast<size_t>(grid_.node_of(to))];
+      const int64_t bytes = storage.bytes(elements), far = &sender == &receiver ? 0 : 1;
+      sender.sent += far * bytes;
+      (far == 0 ? receiver.within : receiver.received) += bytes;
+      count_messages(from, 1, far);
+    });
+  }
 
   void count_messages(int64_t rank, int64_t all, int64_t to_other_nodes) {
     messages_[static_cast<size_t>(rank)] += all;
@@ -354,7 +406,8 @@ int64_t gathers_at_once(const UnitStates& units) {
 
 }  // namespace
 
-StepTraffic predict_traffic(const UnitStates& units, int64_t ranks_per_node, Transport transport) {
+StepTraffic predict_traffic(const UnitStates& units, int64_t ranks_per_node, Transport transport,
+                            std::span<const WholeTensor> updated) {
   const ParamStoreOptions& options = units.options();
   const int64_t ranks = options.size;
   if (ranks == 1) return {};
@@ -362,7 +415,7 @@ StepTraffic predict_traffic(const UnitStates& units, int64_t ranks_per_node, Tra
   TransferSums sums(grid, transport);
   const ReductionPlan plan(options);
   const Exchanges exchanges(plan, options.groups, grid);
-  const StatePlane fp32{"gradient"};
+  const StatePlane fp32{"gradient"}, bf16_values{"update", DType::bf16};
   SegmentSizes exchanged;
   Gathers gathers;
   const bool gathers_sums = options.zero_stage == 0;
@@ -381,8 +434,15 @@ StepTraffic predict_traffic(const UnitStates& units, int64_t ranks_per_node, Tra
   }
   sums.exchange(exchanged, fp32, exchanges);
   for (const Gathers::Kind& kind : gathers.kinds) sums.gather(kind.segments, *kind.storage, kind.times);
-  constexpr int64_t exchanges_at_once = 2;  // the staging buffers of GradientExchanges
-  return sums.total(exchanges_at_once, gathers_at_once(units));
+  for (const WholeTensor& tensor : updated) {
+    const UnitState& u = units[tensor.unit];
+    if (units.policy().whole_state) {
+      sums.update_all(u, tensor, bf16_values);
+    } else {
+      sums.update(u, tensor, bf16_values);
+    }
+  }
+  return sums.total(plan.exchanges_at_once(), gathers_at_once(units));
 }
 
 }  // namespace llmtrain

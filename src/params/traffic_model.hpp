@@ -3,6 +3,7 @@
 // The counters of a run (parallel/traffic.hpp) count the same transfers.
 
 #include <cstdint>
+#include <span>
 
 #include "params/unit_state.hpp"
 
@@ -25,9 +26,18 @@ enum class Transport : uint8_t {
   nccl,           ///< NCCL: messages for gradients, and for weights messages by node, or a ring of all ranks
 };
 
+/// Elements of a unit that one rank updates as a whole: the owners of their shards send it what it needs, and receive
+/// the outcome, both in bf16. At stage 0 every rank has the former, and receives the latter.
+struct WholeTensor {
+  int unit;
+  int64_t first, last;
+  int rank;
+};
+
 /// Traffic of a full step, of units that were planned for any rank of options().size ranks on nodes of
-/// `ranks_per_node`, the last of which may have fewer. Passes of a reference or reward model, and gathers of an
-/// optimizer, are not included.
-StepTraffic predict_traffic(const UnitStates& units, int64_t ranks_per_node, Transport transport);
+/// `ranks_per_node`, the last of which may have fewer. `updated`: by the optimizer. Passes of a reference or reward
+/// model are not included.
+StepTraffic predict_traffic(const UnitStates& units, int64_t ranks_per_node, Transport transport,
+                            std::span<const WholeTensor> updated = {});
 
 }  // namespace llmtrain

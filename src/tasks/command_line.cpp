@@ -74,7 +74,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   line.help = help->count() > 0;
   refuse_unknown(app.remaining());
   check_together(line);
-  if (!line.network.empty()) parse_network(line.network);
+  if (app.count("--network") > 0) parse_network(line.network);
   return line;
 }
 

@@ -13,6 +13,7 @@
 #include "train/run/estimate.hpp"
 #include "train/run/libraries.hpp"
 #include "train/step_profile.hpp"
+#include "train/training_plan.hpp"
 
 namespace llmtrain {
 
@@ -56,14 +57,15 @@ double passes_of(const ParamStoreOptions& options, int64_t ranks) {
 /// `own_ranks`: of this job, which was measured.
 std::optional<TrafficEstimate> estimate_traffic(const CommandLine& command, const Config& config, const RankPlan& plan,
                                                 const Estimate& e, int64_t own_ranks) {
-  const ParamStore* params = plan.params();
-  if (params == nullptr) return std::nullopt;
-  const UnitStates& units = params->units();
+  const TrainingPlan* training = plan.training();
+  if (training == nullptr) return std::nullopt;
+  const UnitStates& units = training->params().units();
   const ParamStoreOptions& options = units.options();
   TrafficEstimate t;
   t.nodes = (e.ranks + e.ranks_per_node - 1) / e.ranks_per_node;
   t.step =
-      predict_traffic(units, e.ranks_per_node, device_memory_is_host() ? Transport::shared_memory : Transport::nccl);
+      predict_traffic(units, e.ranks_per_node, device_memory_is_host() ? Transport::shared_memory : Transport::nccl,
+                      training->optimizer->whole_tensors(units));
   const auto lost_after = static_cast<double>(config.watchdog.lost_after.seconds);
   if (config.watchdog.enabled) t.opens_per_second = static_cast<double>(t.nodes) / status_beat(t.nodes, lost_after);
   t.checkpoint_files = config.checkpoint.shares_files(e.ranks) ? t.nodes : e.ranks;
@@ -94,6 +96,11 @@ int run_estimation(const CommandLine& command, Job& job) {
   e.ranks_per_node = std::min<int64_t>(e.ranks, command.ranks_per_node > 0 ? command.ranks_per_node
                                                 : command.ranks > 0        ? e.ranks
                                                                            : communicator.node_size());
+  if (!command.network.empty() && e.ranks == 1) {
+    throw UserError(ExitCode::command_line,
+                    "command line: --network: one rank has no traffic; say how many with --ranks "
+                    "(llmtrain --help shows the usage)");
+  }
   const LastRank rank(config, data, e.ranks, e.ranks_per_node, e.ranks_per_node);
   e.plan = &rank.plan->arena();
   e.library_bytes = device_context_bytes(e.ranks_per_node) + rank.kernel_bytes;

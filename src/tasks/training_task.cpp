@@ -206,7 +206,7 @@ class TrainingRankPlan : public RankPlan {
   int64_t offloaded_bytes() const override { return plan_->params().offload().disk_bytes(); }
   int64_t pinned_bytes() const override { return plan_->params().offload().pinned_bytes(); }
   int64_t host_bytes() const override { return plan_->batches().host_bytes(); }
-  const ParamStore* params() const override { return &plan_->params(); }
+  const TrainingPlan* training() const override { return plan_.get(); }
   double flops_per_token(int64_t sequence_length) const override {
     return plan_->model().flops_per_token(sequence_length);
   }

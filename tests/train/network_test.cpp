@@ -25,9 +25,10 @@ TEST(Network, IsParsed) {
 }
 
 TEST(Network, OfAnotherFormIsRefused) {
-  for (const char* text : {"", "200", "200Gb", "Gb/s", "0Gb/s", "-1Gb/s", "200Gb/s,", "200Gb/s,ports=0",
-                           "200Gb/s,ports=1.5", "200Gb/s,latency=2", "200Gb/s,speed=3", "200Gb/s,,ports=1", "infGb/s",
-                           "nanGb/s", "200Gb/s,sockets=2", "200Gb/s,sockets=0,memory=1GB/s", "200Gb/s,memory=100G"}) {
+  for (const char* text :
+       {"", "200", "200Gb", "Gb/s", "0Gb/s", "-1Gb/s", "200Gb/s,", "200Gb/s,ports=0", "200Gb/s,ports=1.5",
+        "200Gb/s,latency=2", "200Gb/s,speed=3", "200Gb/s,,ports=1", "infGb/s", "nanGb/s", "200Gb/s,sockets=2",
+        "200Gb/s,sockets=0,memory=1GB/s", "200Gb/s,memory=100G", "200Gb/s,ports=2,ports=3", "1e-320Gb/s"}) {
     EXPECT_THROW(parse_network(text), UserError) << text;
   }
 }

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "core/error.hpp"
 
@@ -30,7 +31,7 @@ double number_with_unit(std::string_view value, const Units& units, const std::s
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
   const std::string_view unit(end, static_cast<size_t>(value.data() + value.size() - end));
   const auto* found = std::ranges::find(units, unit, [](const auto& known) { return known.first; });
-  if (error != std::errc() || !(number > 0) || !(number < 1e30) || found == units.end()) refuse(text);
+  if (error != std::errc() || !(number > 1e-30) || !(number < 1e30) || found == units.end()) refuse(text);
   return number * found->second;
 }
 
@@ -50,11 +51,15 @@ int64_t count(std::string_view value, const std::string& text) {
 Network parse_network(const std::string& text) {
   Network network;
   std::string_view rest = text;
+  std::vector<std::string_view> names;
   for (bool first = true; first || !rest.empty(); first = false) {
     const size_t comma = rest.find(',');
     std::string_view part = rest.substr(0, comma);
     rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
     if (comma != std::string_view::npos && rest.empty()) refuse(text);
+    const std::string_view named = part.substr(0, part.find('='));
+    if (std::ranges::find(names, named) != names.end()) refuse(text);
+    names.push_back(named);
     const auto takes = [&](std::string_view name) {
       if (!part.starts_with(name)) return false;
       part.remove_prefix(name.size());

@@ -16,7 +16,7 @@ struct Network {
   int64_t ports = 1;              ///< of a node
   double flops = 0;               ///< FLOP/s that a rank achieves; 0: unknown
   int64_t sockets = 1;            ///< of a node, each with memory of its own
-  /// At which ranks read each other's data in the memory of a socket; 0: unknown.
+  /// Speed at which ranks read each other's data in the memory of a socket, bytes/s; 0: unknown.
   double memory_bytes_per_second = 0;
 };
 

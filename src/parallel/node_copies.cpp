@@ -1,6 +1,5 @@
 #include "parallel/node_copies.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/statvfs.h>
@@ -12,37 +11,17 @@
 #include <vector>
 
 #include "parallel/mpi_transfer.hpp"
+#include "parallel/shared_file.hpp"
 
 namespace llmtrain {
 
 namespace {
 
-constexpr const char* backing_folder = "/dev/shm";
-
 /// True if so many bytes are at most a quarter of the free ones.
 bool are_few(int64_t bytes) {
   struct statvfs space {};
-  return statvfs(backing_folder, &space) == 0 &&
+  return statvfs(shared_memory_folder, &space) == 0 &&
          static_cast<uint64_t>(bytes) <= uint64_t{space.f_bavail} * space.f_frsize / 4;
-}
-
-/// Maps a file, which is created and writable, or exists. Null on failure. The space is reserved, since a store to a
-/// page without space would end the process.
-std::shared_ptr<void> map(const std::string& path, int64_t bytes, bool create) {
-  const int flags = create ? O_RDWR | O_CREAT | O_EXCL : O_RDONLY;
-  const int file = ::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (file < 0) return nullptr;
-  const auto length = static_cast<size_t>(bytes);
-  void* memory = MAP_FAILED;
-  if (!create || ::posix_fallocate(file, 0, bytes) == 0) {
-    memory = ::mmap(nullptr, length, create ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, file, 0);
-  }
-  ::close(file);
-  if (memory == MAP_FAILED) {
-    if (create) ::unlink(path.c_str());
-    return nullptr;
-  }
-  return {memory, [length](void* mapped) { ::munmap(mapped, length); }};
 }
 
 }  // namespace
@@ -63,12 +42,12 @@ std::shared_ptr<void> NodeCopies::shared_memory(int64_t bytes) {
   std::array<char, 64> path{};
   std::shared_ptr<void> memory;
   if (node_rank_ == 0) {
-    const std::string name = fmt::format("{}/llmtrain-data-{}-{}", backing_folder, ::getpid(), ++number_);
-    if (are_few(bytes)) memory = map(name, bytes, true);
+    const std::string name = fmt::format("{}/llmtrain-data-{}-{}", shared_memory_folder, ::getpid(), ++number_);
+    if (are_few(bytes)) memory = map_shared_file(name, bytes, FileUse::create);
     if (memory != nullptr) name.copy(path.data(), path.size() - 1);
   }
   mpi_broadcast(path.data(), std::ssize(path), 0, node_);
-  if (node_rank_ != 0) memory = map(path.data(), bytes, false);
+  if (node_rank_ != 0) memory = map_shared_file(path.data(), bytes, FileUse::read);
   int64_t failed = memory == nullptr ? 1 : 0;
   mpi_all_reduce({&failed, 1}, MPI_MAX, node_);  // all have opened it, or have failed
   if (node_rank_ == 0 && memory != nullptr) ::unlink(path.data());

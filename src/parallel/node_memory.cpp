@@ -11,12 +11,12 @@
 #include "core/error.hpp"
 #include "device/device.hpp"
 #include "parallel/mpi_transfer.hpp"
+#include "parallel/shared_file.hpp"
 
 namespace llmtrain {
 
 namespace {
 
-constexpr const char* backing_folder = "/dev/shm";      // file system behind MPI's shared windows
 constexpr int64_t left_for_others = int64_t{32} << 20;  // reserve for MPI's own segments
 
 int64_t page_size() {
@@ -28,7 +28,7 @@ int64_t whole_pages(int64_t bytes) { return (bytes + page_size() - 1) / page_siz
 
 int64_t bytes_available() {
   struct statvfs space {};
-  if (statvfs(backing_folder, &space) != 0) return 0;
+  if (statvfs(shared_memory_folder, &space) != 0) return 0;
   return static_cast<int64_t>(space.f_bavail) * static_cast<int64_t>(space.f_frsize);
 }
 
@@ -110,7 +110,7 @@ std::string NodeMemory::refusal(int64_t bytes) {
   return fmt::format(
       "the ranks of a node exchange gradients and weights as messages, which is slower: shared memory would need "
       "{:.0f} MB in {}, where {:.0f} MB are free (in a container raise --shm-size)",
-      static_cast<double>(all) / 1e6, backing_folder, static_cast<double>(available) / 1e6);
+      static_cast<double>(all) / 1e6, shared_memory_folder, static_cast<double>(available) / 1e6);
 }
 
 std::shared_ptr<void> NodeMemory::allocate(int64_t bytes) {

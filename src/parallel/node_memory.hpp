@@ -23,8 +23,8 @@ namespace llmtrain {
 
 class NodeMemory {
  public:
-  /// Collective over the ranks of a node; takes ownership of their communicator. `alone`: a
-  /// single rank of a node has memory as well.
+  /// Collective over the ranks of a node; takes ownership of their communicator. `alone`: a single rank of a node has
+  /// memory as well.
   explicit NodeMemory(MPI_Comm node, bool alone = false);
   ~NodeMemory();  ///< collective
   NodeMemory(const NodeMemory&) = delete;

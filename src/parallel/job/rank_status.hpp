@@ -30,7 +30,8 @@ ProcessState look_up(const ProcessIdentity& process, const ProcessIdentity& obse
 struct RankStatus {
   int64_t job = 0;  ///< id of the job; files of other jobs are ignored
   int64_t rank = 0;
-  int64_t beat = 0;  ///< count of writes of the file
+  int64_t beat = 0;     ///< count of statuses that the rank has put
+  int64_t written = 0;  ///< time of the last one, in Unix seconds of the rank's clock
   ProcessIdentity process;
 
   int64_t step = 0;

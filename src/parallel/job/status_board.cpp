@@ -1,14 +1,13 @@
 #include "parallel/job/status_board.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 
+#include "parallel/shared_file.hpp"
 #include "parallel/traffic.hpp"
 
 namespace llmtrain {
@@ -28,15 +27,17 @@ double status_beat(int64_t nodes, double lost_after) {
 StatusBoard::StatusBoard(int64_t job, Communicator& communicator) {
   const auto node_size = static_cast<size_t>(communicator.node_size());
   const int node = traffic().node_of(communicator.rank());
-  mapped_bytes_ = node_size * sizeof(Slot);
-  const std::string path = fmt::format("/dev/shm/llmtrain-{}-{}", job, node);
-  bool shared = communicator.node_rank() != 0 || share(path, true);
+  const auto bytes = static_cast<int64_t>(node_size * sizeof(Slot));
+  const std::string path = fmt::format("{}/llmtrain-{}-{}", shared_memory_folder, job, node);
+  const bool first = communicator.node_rank() == 0;
+  std::shared_ptr<void> memory = first ? map_shared_file(path, bytes, FileUse::create) : nullptr;
   communicator.barrier();
-  if (communicator.node_rank() != 0) shared = share(path, false);
-  std::array<int64_t, 1> failed = {shared ? 0 : 1};
+  if (!first) memory = map_shared_file(path, bytes, FileUse::write);
+  std::array<int64_t, 1> failed = {memory == nullptr ? 1 : 0};
   communicator.sum(failed);  // all have opened it, or have failed
-  if (communicator.node_rank() == 0) ::unlink(path.c_str());
+  if (first) ::unlink(path.c_str());
   if (failed[0] == 0) {
+    slots_ = {memory, static_cast<Slot*>(memory.get())};
     me_ = static_cast<size_t>(communicator.node_rank());
     members_.resize(node_size);
     for (int rank = 0; rank < communicator.size(); ++rank) {
@@ -45,31 +46,9 @@ StatusBoard::StatusBoard(int64_t job, Communicator& communicator) {
     first_rank_ = first_ranks_[static_cast<size_t>(node)];
     return;
   }
-  if (slots_ != nullptr) ::munmap(slots_, mapped_bytes_);
-  slots_ = nullptr;
   members_.resize(1);
   for (int rank = 0; rank < communicator.size(); ++rank) first_ranks_.push_back(rank);
   first_rank_ = communicator.rank();
-}
-
-StatusBoard::~StatusBoard() {
-  if (slots_ != nullptr) ::munmap(slots_, mapped_bytes_);
-}
-
-/// Maps the node's memory, which is zero at first. The file's space is reserved, since a store to a page without space
-/// would end the process.
-bool StatusBoard::share(const std::string& path, bool create) {
-  const int flags = create ? O_RDWR | O_CREAT | O_EXCL : O_RDWR;
-  const int file = ::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (file < 0) return false;
-  const auto bytes = static_cast<off_t>(mapped_bytes_);
-  void* memory = MAP_FAILED;
-  if (!create || ::posix_fallocate(file, 0, bytes) == 0) {
-    memory = ::mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  }
-  ::close(file);
-  if (memory != MAP_FAILED) slots_ = static_cast<Slot*>(memory);
-  return memory != MAP_FAILED;
 }
 
 void StatusBoard::put(const std::string& status) {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -26,9 +27,6 @@ class StatusBoard {
   /// Collective. Where the ranks of some node cannot share memory, each rank counts as a node of its own.
   /// `job`: number of the job, the same on every rank.
   StatusBoard(int64_t job, Communicator& communicator);
-  ~StatusBoard();
-  StatusBoard(const StatusBoard&) = delete;
-  StatusBoard& operator=(const StatusBoard&) = delete;
 
   /// First ranks of all nodes, after which their files are named.
   const std::vector<int>& first_ranks() const { return first_ranks_; }
@@ -55,11 +53,9 @@ class StatusBoard {
     std::chrono::steady_clock::time_point changed = std::chrono::steady_clock::now();
   };
 
-  bool share(const std::string& path, bool create);
   void look(size_t member);
 
-  Slot* slots_ = nullptr;
-  size_t mapped_bytes_ = 0;
+  std::shared_ptr<Slot[]> slots_;
   std::vector<int> first_ranks_;
   int first_rank_ = 0;
   size_t me_ = 0;

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
+#include <ctime>
 #include <filesystem>
 #include <mutex>
 #include <thread>
@@ -284,6 +285,7 @@ RankStatus Watchdog::State::own_status() {
 void Watchdog::State::publish() {
   RankStatus own = own_status();
   own.beat = ++beats;
+  own.written = std::time(nullptr);
   board.put(to_text(own));
   constexpr double silent_beats = 4;
   if (board.writes(silent_beats * beat)) {

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -109,15 +109,12 @@ ordered_json rank_states(const std::filesystem::path& folder) {
     std::string text(max_ranks * status_bytes, '\0');
     file.read(text.data(), static_cast<std::streamsize>(text.size()));
     text.resize(static_cast<size_t>(file.gcount()));
-    const auto now = std::filesystem::file_time_type::clock::now();
-    const auto written = std::filesystem::last_write_time(path, ignored);
-    const auto age = std::chrono::duration_cast<std::chrono::minutes>(ignored ? now - now : now - written);
     for (const RankStatus& status : parse_statuses(text)) {
       by_rank[status.rank] = {{"rank", status.rank},
                               {"host", status.process.host},
                               {"step", status.step},
                               {"doing", describe(status)},
-                              {"silent", std::max<int64_t>(0, age.count())}};
+                              {"silent", std::max<int64_t>(0, (std::time(nullptr) - status.written) / 60)}};
     }
   }
   ordered_json states = ordered_json::array();

@@ -10,6 +10,7 @@
 #include "core/error.hpp"
 #include "core/files/hdf5_handle.hpp"
 #include "core/files/json_node.hpp"
+#include "core/files/opened_files.hpp"
 
 namespace llmtrain {
 
@@ -57,6 +58,7 @@ void create_file(const std::string& path, const std::function<void(hid_t)>& fill
   const Hdf5Silence silence;
   const Hdf5Handle access = hdf5_write_access();
   if (H5Pset_alignment(access.get(), 4096, 4096) < 0) fail_hdf5_write(path);
+  ++opened_files();
   Hdf5Handle file = checked(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get()), H5Fclose, path);
   fill(file.get());
   if (!file.reset()) fail_hdf5_write(path);
@@ -172,6 +174,7 @@ ShardFile::ShardFile(const std::string& folder, const SharedFile& shared, const 
   const std::string path = folder + "/" + name_;
   {
     const Hdf5Silence silence;
+    ++opened_files();
     const Hdf5Handle file = checked(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose, path);
     const std::string group = group_of_shard(shard, shards, shared.files);
     lay_out(checked(H5Gopen2(file.get(), group.c_str(), H5P_DEFAULT), H5Gclose, path).get(), schema, false);

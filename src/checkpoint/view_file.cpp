@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/files/hdf5_handle.hpp"
+#include "core/files/opened_files.hpp"
 
 namespace llmtrain {
 
@@ -159,6 +160,7 @@ class ViewWriter {
 
   void write(int64_t step) {
     const Hdf5Handle access = hdf5_write_access();
+    ++opened_files();
     Hdf5Handle file = datasets_.checked(H5Fcreate(path_.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get()), H5Fclose);
     datasets_.attribute(file.get(), "step", step);
     const Hdf5Handle units = datasets_.group(file.get(), unit_views);

@@ -67,11 +67,12 @@ class Traffic {
     counts_ = {};
     for (size_t c = 0; c < traffic_classes; ++c) counts_.classes[c].requests = in_flight_[c];
     counts_.requests = all_in_flight();
-    opened_before_ = opened_files();
+    if (opened_before_ < 0) opened_before_ = opened_files();  // what the start opens is of no step
   }
   void end_step() {
     last_ = counts_;
-    last_.files_opened = opened_files() - opened_before_;
+    const int64_t opened = opened_files();
+    last_.files_opened = opened - std::exchange(opened_before_, opened);
   }
   /// Counts of the last step that has ended.
   const TrafficCounts& last_step() const { return last_; }
@@ -98,7 +99,7 @@ class Traffic {
   std::vector<int> node_of_rank_;
   TrafficCounts counts_, last_;
   std::array<int64_t, traffic_classes> in_flight_ = {};
-  int64_t opened_before_ = 0;
+  int64_t opened_before_ = -1;  ///< files, at the end of the last step
 };
 
 inline Traffic& traffic() {

@@ -31,9 +31,9 @@ struct Transfer::State {
   /// States of completed transfers, for reuse: a step allocates none. This object outlives all transfers, as does the
   /// node's memory.
   struct Idle {
+    std::vector<State*> forwarding;  ///< transfers in progress whose messages this rank offers to its node
     std::vector<std::unique_ptr<State>> states;
     size_t made = 0;
-    std::vector<State*> forwarding;  ///< transfers in progress whose messages this rank offers to its node
 
     /// Offers what has arrived.
     void forward();
@@ -92,7 +92,8 @@ void Transfer::State::begin(const char* name, int64_t buffer_bytes, bool counted
 void Transfer::State::retire(std::unique_ptr<State> state) noexcept {
   if (!state) return;
   state->release();
-  if (!state->requests.empty()) return;  // the transfer was not waited for
+  const std::vector<State*>& forwarding = state->idle.forwarding;
+  if (!state->requests.empty() || std::ranges::find(forwarding, state.get()) != forwarding.end()) return;  // unfinished
   std::vector<std::unique_ptr<State>>& others = state->idle.states;
   others.push_back(std::move(state));  // never allocates, see MpiCommunicator::begin()
 }
@@ -223,13 +224,13 @@ class MpiCommunicator final : public ControlCommunicator {
   int sharing_ranks() const override { return node_size(); }
   int adding_ranks_per_node() const override { return ranks_per_node(); }
   std::string sharing_refusal(int64_t bytes) override {
-    end_duties();
+    finish_forwarding();
     const std::vector<std::string> all = gather_all(node_.refusal(bytes));
     const auto refused = std::find_if(all.begin(), all.end(), [](const std::string& text) { return !text.empty(); });
     return refused == all.end() ? "" : *refused;
   }
   std::shared_ptr<void> allocate_shared(int64_t bytes) override {
-    end_duties();
+    finish_forwarding();
     return node_.allocate(bytes);
   }
   bool reads_directly(int other) const override {
@@ -308,7 +309,7 @@ class MpiCommunicator final : public ControlCommunicator {
   }
 
  protected:
-  void end_duties() override {
+  void finish_forwarding() override {
     if (idle_.forwarding.empty() || std::uncaught_exceptions() > 0) return;
     idle_.forwarding.front()->wait_until([this] { return idle_.forwarding.empty(); }, {});
   }

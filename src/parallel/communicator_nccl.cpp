@@ -6,7 +6,7 @@
 // Ranks send to ranks of their node, and to the rank of their place on every other node: gradients by
 // adding_ranks_per_node(), and weights, whose shards travel once to each node and then inside it, unless all shards
 // have the same size: NCCL's ring of all ranks then also enters each node once. One communicator is enough for that.
-// Only exchange_shards() sends from each rank to each other one.
+// exchange_shards(), and Muon's send_and_receive(), connect any two ranks when they first move something between them.
 //
 // NCCL never adds floating-point numbers here: it moves bytes, and this program adds them, in the order of groups. NCCL
 // adds integers, whose sums do not depend on the order.
@@ -130,20 +130,23 @@ class GpuCommunicator final : public ControlCommunicator {
     const auto by_node = [&](std::span<const int64_t> segment) {
       return grid().has_levels() && !are_equal(buffer, segment);
     };
-    return by_nccl(session_->enqueue(
-        "all-gather", buffer.bytes(), stream,
-        [&](ncclComm_t comm, cudaStream_t on) {
-          Messages messages(comm, on);
-          each_segment(borders, size(), [&](std::span<const int64_t> segment) {
-            by_node(segment) ? share_own(buffer, segment, messages) : gather_segment(buffer, segment, comm, on);
-          });
-        },
-        [&](ncclComm_t comm, cudaStream_t on) {
-          Messages messages(comm, on);
-          each_segment(borders, size(), [&](std::span<const int64_t> segment) {
-            if (by_node(segment)) share_received(buffer, segment, messages);
-          });
-        }));
+    const auto share_and_gather = [&](ncclComm_t comm, cudaStream_t on) {
+      Messages messages(comm, on);
+      each_segment(borders, size(), [&](std::span<const int64_t> segment) {
+        by_node(segment) ? share_own(buffer, segment, messages) : gather_segment(buffer, segment, comm, on);
+      });
+    };
+    const auto share_in_node = [&](ncclComm_t comm, cudaStream_t on) {
+      Messages messages(comm, on);
+      each_segment(borders, size(), [&](std::span<const int64_t> segment) {
+        if (by_node(segment)) share_received(buffer, segment, messages);
+      });
+    };
+    bool any_by_node = false;
+    each_segment(borders, size(), [&](std::span<const int64_t> segment) { any_by_node |= by_node(segment); });
+    const int64_t bytes = buffer.bytes();
+    return by_nccl(any_by_node ? session_->enqueue("all-gather", bytes, stream, share_and_gather, share_in_node)
+                               : session_->enqueue("all-gather", bytes, stream, share_and_gather));
   }
 
   Transfer exchange_shards(const Tensor& send, std::span<const int64_t> borders, std::span<const Tensor> received,

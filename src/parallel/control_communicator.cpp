@@ -186,13 +186,13 @@ std::unique_ptr<Communicator> make_control_communicator() { return std::make_uni
 ControlCommunicator::~ControlCommunicator() { MPI_Comm_free(&host_); }
 
 void ControlCommunicator::broadcast(void* data, int64_t bytes, int root) {
-  end_duties();
+  finish_forwarding();
   const CollectiveScope scope("broadcast", bytes);
   mpi_broadcast(data, bytes, root, host_);
 }
 
 void ControlCommunicator::broadcast(std::string& text, int root) {
-  end_duties();
+  finish_forwarding();
   int64_t length = static_cast<int64_t>(text.size());
   const CollectiveScope scope("broadcast", length);
   mpi_broadcast(&length, sizeof length, root, host_);
@@ -201,43 +201,43 @@ void ControlCommunicator::broadcast(std::string& text, int root) {
 }
 
 void ControlCommunicator::sum(std::span<int64_t> values) {
-  end_duties();
+  finish_forwarding();
   const CollectiveScope scope("sum", static_cast<int64_t>(values.size_bytes()));
   mpi_all_reduce(values, MPI_SUM, host_);
 }
 
 void ControlCommunicator::maximum(std::span<int64_t> values) {
-  end_duties();
+  finish_forwarding();
   const CollectiveScope scope("maximum", static_cast<int64_t>(values.size_bytes()));
   mpi_all_reduce(values, MPI_MAX, host_);
 }
 
 void ControlCommunicator::sum(std::span<uint64_t> values) {
-  end_duties();
+  finish_forwarding();
   const CollectiveScope scope("sum", static_cast<int64_t>(values.size_bytes()));
   mpi_all_reduce(values, MPI_SUM, host_);
 }
 
 void ControlCommunicator::sum(ExactSum& value) {
-  end_duties();
+  finish_forwarding();
   value.carry();
   const CollectiveScope scope("sum", static_cast<int64_t>(value.limbs().size_bytes()));
   mpi_all_reduce(value.limbs(), MPI_SUM, host_);
 }
 
 std::vector<std::string> ControlCommunicator::gather_all(const std::string& mine) {
-  end_duties();
+  finish_forwarding();
   return mpi_gather_all(mine, host_);
 }
 
 std::vector<std::string> ControlCommunicator::gather(const std::string& mine) {
-  end_duties();
+  finish_forwarding();
   return mpi_gather(mine, host_);
 }
 
 void ControlCommunicator::copy_between(void* data, int64_t bytes, int from, int to) {
   if (from == to || (rank() != from && rank() != to)) return;
-  end_duties();
+  finish_forwarding();
   const CollectiveScope scope("message", bytes, activity().collectives.load());
   if (rank() == from) {
     mpi_send(data, bytes, to, host_);
@@ -247,14 +247,14 @@ void ControlCommunicator::copy_between(void* data, int64_t bytes, int from, int 
 }
 
 std::shared_ptr<const void> ControlCommunicator::share_in_nodes(const void* data, int64_t bytes) {
-  end_duties();
+  finish_forwarding();
   const CollectiveScope scope("sharing of data", bytes);
   if (copies_ == nullptr) copies_ = std::make_unique<NodeCopies>(host_, node_communicator(host_));
   return copies_->copy(data, bytes);
 }
 
 void ControlCommunicator::barrier() {
-  end_duties();
+  finish_forwarding();
   const CollectiveScope scope("barrier", 0);
   mpi_check(MPI_Barrier(host_), "MPI_Barrier");
 }

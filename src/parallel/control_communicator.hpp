@@ -30,7 +30,7 @@ class ControlCommunicator : public Communicator {
  protected:
   ControlCommunicator();  ///< over MPI_COMM_WORLD
   /// Called before this rank waits for all others: ends what others of its node expect from it.
-  virtual void end_duties() {}
+  virtual void finish_forwarding() {}
 
  private:
   MPI_Comm host_ = MPI_COMM_NULL;

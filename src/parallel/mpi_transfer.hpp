@@ -60,7 +60,7 @@ void mpi_broadcast(void* data, int64_t bytes, int root, MPI_Comm comm, int64_t p
 /// Blocking messages. The sender returns when the receiver has asked for the data, which thus do not pile up there.
 void mpi_send(const void* data, int64_t bytes, int to, MPI_Comm comm, int64_t piece_bytes = max_message_bytes);
 void mpi_receive(void* data, int64_t bytes, int from, MPI_Comm comm, int64_t piece_bytes = max_message_bytes);
-/// Maximum in place, elementwise over all ranks.
+/// Reduces by `operation` in place, elementwise over all ranks.
 void mpi_all_reduce(std::span<int64_t> values, MPI_Op operation, MPI_Comm comm,
                     int64_t piece_bytes = max_message_bytes);
 void mpi_all_reduce(std::span<uint64_t> values, MPI_Op operation, MPI_Comm comm,

@@ -19,7 +19,8 @@ void ParallelConfig::visit(DeckKeys& keys) {
   keys.key("reduction", reduction,
            {.doc = "Order in which the gradients of groups are added. ordered: from the left, at the owner of a shard; "
                    "every group crosses the network. tree: along a binary tree over the groups, so that a rank, then a "
-                   "node, adds its own groups before they cross the network once a step; it keeps partial sums where "
+                   "node, adds its own groups before they cross the network, once a step (zero 2 and 3: once for each "
+                   "group of a rank); it keeps partial sums where "
                    "a rank has several groups (reduction_groups above the number of ranks).",
             .change = Change::breaks,
             .tasks = training_tasks});

@@ -124,6 +124,7 @@ class Bench:
                 output.seek(0)
                 sys.exit(f"exit code {job.returncode}: {output.read()[-4000:]}")
         lines = self.steps(path)
+        counts.setdefault(self.args.steps + 1, self.port_bytes())
         first, last = min(counts), self.args.steps + 1
         moved = max(b - a for a, b in zip(counts[first], counts[last])) / (last - first)
         return dict(seconds=[line["seconds"]["step"] for line in lines[1:]], moved=moved,

@@ -32,6 +32,7 @@ class RanksTest : public testing::Test {
     ranks_.broadcast(path_);
     config_.validation_fraction = 0;
     batch_.sequence_length = 8;
+    batch_.global = 1;
   }
   ~RanksTest() override { ranks_.barrier(); }
 

@@ -1,7 +1,9 @@
 #pragma once
+#include <cstdint>
 #include <span>
 
 #include "core/batch.hpp"
+#include "core/error.hpp"
 #include "device/device.hpp"
 #include "kernels/dropout.hpp"
 
@@ -22,6 +24,25 @@ void add_in_order(const Tensor& out, std::span<const Tensor> in, bool first, Str
 /// out += in, or out = in (first); fp32, elementwise.
 inline void add_into(const Tensor& out, const Tensor& in, bool first, Stream& stream) {
   add_in_order(out, {&in, 1}, first, stream);
+}
+/// out = the sum of `in` along a binary tree: after in[i], the two last values are added additions[i] times, and one
+/// value remains; fp32, elementwise. in[0] may be `out`. A device keeps partial sums in the other inputs, which are
+/// undefined afterwards.
+void add_tree(const Tensor& out, std::span<const Tensor> in, std::span<const uint8_t> additions, Stream& stream);
+/// Maximum number of values that await their addition in add_tree().
+inline constexpr size_t max_tree_depth = 32;
+/// Throws Error unless these are arguments of add_tree().
+inline void check_tree(const Tensor& out, std::span<const Tensor> in, std::span<const uint8_t> additions) {
+  LLMTRAIN_CHECK(in.size() == additions.size(), "add_tree: a number of additions for each value");
+  size_t depth = 0;
+  for (size_t k = 0; k < in.size(); ++k) {
+    LLMTRAIN_CHECK(out.numel() == in[k].numel() && out.dtype == DType::f32 && in[k].dtype == DType::f32,
+                   "add_tree: fp32, one element for each");
+    ++depth;
+    LLMTRAIN_CHECK(additions[k] < depth && depth <= max_tree_depth, "add_tree: two values for each addition");
+    depth -= additions[k];
+  }
+  LLMTRAIN_CHECK(depth == 1, "add_tree: one value remains");
 }
 void fill(const Tensor& out, float value, Stream& stream);
 /// int64.

@@ -130,6 +130,12 @@ if $all; then
   done
 fi
 
+# Folders of launchers that were killed. One of the same process number would not start.
+for folder in "${TMPDIR:-/tmp}"/prterun.*.*.*; do
+  number=${folder%.*} number=${number##*.}
+  if [[ -O $folder && ! -d /proc/$number ]]; then rm -rf "$folder"; fi
+done
+
 # One CTest over all builds, so that there is one summary.
 mkdir -p build/all
 for name in "${builds[@]}"; do printf 'subdirs("%s")\n' "../$name"; done >build/all/CTestTestfile.cmake

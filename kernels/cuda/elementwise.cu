@@ -1,3 +1,5 @@
+#include <array>
+
 #include "kernels/cuda/dropout_row.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/elementwise.hpp"
@@ -69,6 +71,20 @@ struct AddInto {
     const int64_t i = pack * neighbours;
     Some sum = load_pack<neighbours>(out, i, elements);
     const Some d = load_pack<neighbours>(in, i, elements);
+    for (int k = 0; k < neighbours; ++k) sum.v[k] += d.v[k];
+    store_pack(out, i, elements, sum);
+  }
+};
+
+struct AddTo {
+  float* out;
+  const float* left;
+  const float* right;
+  int64_t elements;
+  __device__ void operator()(int64_t pack) const {
+    const int64_t i = pack * neighbours;
+    Some sum = load_pack<neighbours>(left, i, elements);
+    const Some d = load_pack<neighbours>(right, i, elements);
     for (int k = 0; k < neighbours; ++k) sum.v[k] += d.v[k];
     store_pack(out, i, elements, sum);
   }
@@ -155,6 +171,22 @@ void add_in_order(const Tensor& out, std::span<const Tensor> in, bool first, Str
       copy_on_device(out.data, t.data, t.bytes(), stream);
     } else {
       for_neighbours(out.numel(), stream, AddInto{out.as<float>(), t.as<float>(), out.numel()});
+    }
+  }
+}
+
+void add_tree(const Tensor& out, std::span<const Tensor> in, std::span<const uint8_t> additions, Stream& stream) {
+  check_tree(out, in, additions);
+  if (in.size() == 1 && out.data != in[0].data) copy_on_device(out.data, in[0].data, out.bytes(), stream);
+  std::array<float*, max_tree_depth> values{};
+  size_t depth = 0;
+  for (size_t k = 0; k < in.size(); ++k) {
+    values[depth++] = in[k].as<float>();
+    for (int i = 0; i < additions[k]; ++i) {
+      --depth;
+      float* sum = depth == 1 ? out.as<float>() : values[depth - 1];
+      for_neighbours(out.numel(), stream, AddTo{sum, values[depth - 1], values[depth], out.numel()});
+      values[depth - 1] = sum;
     }
   }
 }

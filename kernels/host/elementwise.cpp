@@ -129,6 +129,51 @@ void add_in_order(const Tensor& out, std::span<const Tensor> in, bool first, Str
   });
 }
 
+namespace {
+
+constexpr int64_t tree_block = 1024;
+
+/// Adds elements [first, first + count) along the tree; partial sums stay in the cache.
+void add_tree_block(float* out, std::span<const Tensor> in, std::span<const uint8_t> additions, int64_t first,
+                    int64_t count) {
+  alignas(64) std::array<float, max_tree_depth * tree_block> memory;
+  std::array<const float*, max_tree_depth> values{};
+  size_t depth = 0;
+  for (size_t k = 0; k < in.size(); ++k) {
+    values[depth++] = in[k].as<float>() + first;
+    for (int i = 0; i < additions[k]; ++i) {
+      --depth;
+      const float* left = values[depth - 1];
+      const float* right = values[depth];
+      float* sum = depth == 1 ? out + first : memory.data() + static_cast<int64_t>(depth - 1) * tree_block;
+#pragma omp simd
+      for (int64_t e = 0; e < count; ++e) sum[e] = left[e] + right[e];
+      values[depth - 1] = sum;
+    }
+  }
+}
+
+}  // namespace
+
+void add_tree(const Tensor& out, std::span<const Tensor> in, std::span<const uint8_t> additions, Stream& stream) {
+  const ProfileSpan span("add_tree", [&] {
+    double bytes = traffic({&out}).bytes;
+    for (const Tensor& t : in) bytes += traffic({&t}).bytes;
+    return Work{.bytes = bytes};
+  });
+  check_tree(out, in, additions);
+  if (in.size() == 1) {
+    if (out.data != in[0].data) copy_on_device(out.data, in[0].data, out.bytes(), stream);
+    return;
+  }
+  float* to = out.as<float>();
+  host::parallel_blocks(out.numel(), host::elementwise_block, [=](int64_t begin, int64_t end) {
+    for (int64_t first = begin; first < end; first += tree_block) {
+      add_tree_block(to, in, additions, first, std::min(tree_block, end - first));
+    }
+  });
+}
+
 void fill(const Tensor& out, float value, Stream&) {
   host::dispatch(out.dtype, [&](auto* tag) {
     auto* to = static_cast<decltype(tag)>(out.data);

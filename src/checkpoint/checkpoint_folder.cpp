@@ -16,6 +16,7 @@
 #include <limits>
 
 #include "core/machine.hpp"
+#include "core/parallel_for.hpp"
 
 namespace llmtrain {
 
@@ -35,8 +36,23 @@ void rename_path(const std::string& from, const std::string& to) {
   if (std::rename(from.c_str(), to.c_str()) != 0) fail_to_create(to, "cannot rename to it", errno);
 }
 
+/// Threads share the files of a large checkpoint, since each removal waits for an answer of the file system.
 void remove_tree(const std::string& path) {
+  constexpr size_t many = 64;
+  constexpr int threads = 8;
+  std::vector<std::filesystem::path> files;
   std::error_code ignored;  // the next start removes a leftover
+  std::filesystem::recursive_directory_iterator entry(path, ignored);
+  for (const std::filesystem::recursive_directory_iterator end; !ignored && entry != end; entry.increment(ignored)) {
+    std::error_code unknown;
+    if (entry->symlink_status(unknown).type() == std::filesystem::file_type::regular) files.push_back(entry->path());
+  }
+  if (files.size() >= many) {
+    parallel_for(files.size(), threads, [&](size_t i) {
+      std::error_code left;
+      std::filesystem::remove(files[i], left);
+    });
+  }
   std::filesystem::remove_all(path, ignored);
 }
 

@@ -128,7 +128,7 @@ std::string compare_hashes(const std::string& path, const Manifest& manifest, co
         const std::string damage = find_damage(handle, manifest, static_cast<int64_t>(shard), pause);
         if (!damage.empty()) where = "; " + damage;
       }
-      if (where.empty() && files[f].name.starts_with("shard-")) where = "; in HDF5's data between the tensors";
+      if (where.empty() && files[f].name.starts_with(shard_prefix)) where = "; in HDF5's data between the tensors";
     } catch (const UserError& error) {
       where = fmt::format("; {}", error.what());
     }
@@ -163,14 +163,13 @@ std::string check_files(const std::string& path, const Manifest& manifest, Commu
   PieceReader reader(path, files, border(communicator.rank()), border(communicator.rank() + 1),
                      worker_threads(communicator));
   run_cancellable(communicator, while_verifying, [&](const Pause& pause) { reader.read(pause); });
-  if (std::string problems = join_problems(communicator.gather_all(reader.problems)); !problems.empty()) {
-    return problems;
-  }
+  std::string problems = join_problems(communicator.gather(reader.problems));
+  communicator.broadcast(problems);
+  if (!problems.empty()) return problems;
   Message mine;
   mine.put(reader.digests);
   std::vector<Digest> all;
-  for (const std::string& range : communicator.gather_all(mine.bytes())) Message(range).take(all);
-  std::string problems;
+  for (const std::string& range : communicator.gather(mine.bytes())) Message(range).take(all);
   run_cancellable(communicator, while_verifying, [&](const Pause& pause) {
     if (communicator.rank() == 0) problems = compare_hashes(path, manifest, files, all, pause);
   });
@@ -300,10 +299,18 @@ void load_range(const FileHandle& file, const StatePlane& plane, const IndexEntr
   }
 }
 
-bool has_wanted(const Schema& schema, const std::vector<Place>& places, int64_t shard, int64_t shards) {
-  return std::ranges::any_of(ranges_of_shard(schema, shard, shards), [&](const StateRange& range) {
-    return !needed_parts(range, places[static_cast<size_t>(range.tensor)]).empty();
-  });
+/// Shards that have elements which the target needs, in order.
+std::vector<int64_t> needed_shards(const Schema& schema, const std::vector<Place>& places, int64_t shards) {
+  std::vector<uint8_t> needed(static_cast<size_t>(shards));
+  for (size_t t = 0; t < places.size(); ++t) {
+    const UnitSchema& unit = schema.units[static_cast<size_t>(schema.tensors[t].unit)];
+    for (const ShardBorders& part : places[t].needed) mark_shards(unit, part, needed);
+  }
+  std::vector<int64_t> found;
+  for (int64_t shard = 0; shard < shards; ++shard) {
+    if (needed[static_cast<size_t>(shard)] != 0) found.push_back(shard);
+  }
+  return found;
 }
 
 }  // namespace
@@ -362,9 +369,8 @@ void load_checkpoint(const std::string& path, const Manifest& manifest, StateTar
     const auto shards = static_cast<int64_t>(manifest.shards.size());
     const std::vector<Place> places = find_places(manifest.schema, wanted, target);
     Progress progress("loading the checkpoint", shards);
-    for (int64_t shard = 0; shard < shards; ++shard) {
+    for (const int64_t shard : needed_shards(manifest.schema, places, shards)) {
       progress.set(shard);
-      if (!has_wanted(manifest.schema, places, shard, shards)) continue;
       const CheckpointFile& listed = manifest.shards[static_cast<size_t>(shard)].file;
       const FileHandle file = folder.open_to_read(listed.name);
       check_size(file, listed.bytes);

@@ -75,7 +75,11 @@ Json run_to_json(const RunState& run) {
 
 CheckpointFile file_from(const JsonNode& field) {
   CheckpointFile file{field.at("name").text(), field.at("bytes").count(), digest_from(field.at("hash"))};
-  check_file_name(file.name, "manifest");
+  // "FILE" or "FOLDER/FILE"
+  const std::string_view name = file.name;
+  const size_t slash = name.find('/');
+  if (slash != std::string_view::npos) check_file_name(name.substr(0, slash), "manifest");
+  check_file_name(slash == std::string_view::npos ? name : name.substr(slash + 1), "manifest");
   if (file.bytes == 0) field.refuse("a file of a checkpoint must not be empty");
   return file;
 }
@@ -165,6 +169,9 @@ RunState run_from(const JsonNode& field) {
   return run;
 }
 
+/// Name of a file of the state that is not in a folder of its own, as in older checkpoints of many files.
+std::string flat_name(int64_t file, int64_t files) { return fmt::format("shard-{:05}-of-{:05}.h5", file, files); }
+
 /// Numbers files in the order of their first shards; a file must be the same wherever it is named.
 void check_shard_files(const JsonNode& field, const std::vector<CheckpointShard>& shards) {
   const int64_t files = count_files(shards);
@@ -173,7 +180,8 @@ void check_shard_files(const JsonNode& field, const std::vector<CheckpointShard>
     const CheckpointFile& file = shards[i].file;
     const auto number = static_cast<int64_t>(seen.size());
     const auto [found, is_new] = seen.emplace(file.name, file);
-    if (is_new && file.name != shard_name(number, files)) field.at(i).refuse("not the name of this shard's file");
+    const bool named = file.name == shard_name(number, files) || file.name == flat_name(number, files);
+    if (is_new && !named) field.at(i).refuse("not the name of this shard's file");
     if (found->second != file) field.at(i).refuse("size and hash differ from the same file above");
   }
 }
@@ -193,7 +201,8 @@ void read_files(const JsonNode& shards, const JsonNode& files, Manifest& manifes
     files.at(i).check_keys({"name", "bytes", "hash"});
     manifest.files.push_back(file_from(files.at(i)));
     const std::string& name = manifest.files.back().name;
-    if (name.starts_with("shard-") || !names.insert(name).second) files.at(i).refuse("not a valid name of a file");
+    const bool plain = name.find('/') == std::string::npos && !name.starts_with(shard_prefix);
+    if (!plain || !names.insert(name).second) files.at(i).refuse("not a valid name of a file");
   }
 }
 
@@ -231,7 +240,10 @@ std::vector<CheckpointFile> Manifest::all_files() const {
   return all;
 }
 
-std::string shard_name(int64_t file, int64_t files) { return fmt::format("shard-{:05}-of-{:05}.h5", file, files); }
+std::string shard_name(int64_t file, int64_t files) {
+  const std::string name = flat_name(file, files);
+  return files > files_of_folder ? fmt::format("shards-{:05}/{}", file / files_of_folder, name) : name;
+}
 
 std::string group_of_shard(int64_t shard, int64_t shards, int64_t files) {
   return files == shards ? std::string() : fmt::format("/rank-{:05}", shard);

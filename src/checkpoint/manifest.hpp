@@ -79,8 +79,18 @@ struct Manifest {
   std::vector<CheckpointFile> all_files() const;
 };
 
-/// Returns "shard-00000-of-00004.h5": a file of one shard or more.
+/// Assignment of shards to files.
+struct SharedFile {
+  int64_t file = 0, files = 1;
+  std::vector<int64_t> shards;  ///< shards of this file
+};
+
+/// Returns "shard-00000-of-00004.h5": a file of one shard or more. More files than a folder has are in folders:
+/// "shards-00001/shard-00256-of-00512.h5".
 std::string shard_name(int64_t file, int64_t files);
+inline constexpr int64_t files_of_folder = 256;
+/// Prefix of the names of these files and folders, which no other file has.
+inline constexpr std::string_view shard_prefix = "shard";
 /// Returns the group of a shard's datasets in its file: "", or "/rank-00003" if shards share files.
 std::string group_of_shard(int64_t shard, int64_t shards, int64_t files);
 /// Returns the files that hold these shards.

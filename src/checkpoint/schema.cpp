@@ -195,6 +195,39 @@ std::vector<ShardBorders> parts_of_shard(const UnitSchema& unit, int64_t shard, 
   return parts;
 }
 
+namespace {
+
+/// The shard that holds an element of a segment of `elements`.
+int64_t shard_at(int64_t element, int64_t elements, int64_t shards) {
+  int64_t first = 0, last = shards - 1;  // it is one of these
+  while (first < last) {
+    const int64_t middle = first + (last - first) / 2;
+    if (element < borders_of_shard(elements, middle, shards).end) {
+      last = middle;
+    } else {
+      first = middle + 1;
+    }
+  }
+  return first;
+}
+
+}  // namespace
+
+void mark_shards(const UnitSchema& unit, const ShardBorders& elements, std::vector<uint8_t>& marks) {
+  const auto shards = static_cast<int64_t>(marks.size());
+  int64_t begin = 0;
+  const std::vector<int64_t> whole{unit.elements};
+  for (const int64_t end : unit.segment_ends.empty() ? whole : unit.segment_ends) {
+    const int64_t from = std::max(begin, elements.begin), to = std::min(end, elements.end);
+    if (from < to) {
+      const int64_t first = shard_at(from - begin, end - begin, shards);
+      const int64_t last = shard_at(to - 1 - begin, end - begin, shards);
+      std::fill(marks.begin() + first, marks.begin() + last + 1, uint8_t{1});
+    }
+    begin = end;
+  }
+}
+
 std::vector<StateRange> ranges_of_shard(const Schema& schema, int64_t shard, int64_t shards) {
   std::vector<StateRange> ranges;
   std::vector<ShardBorders> parts;

@@ -73,6 +73,9 @@ inline int64_t bytes_of(const Schema& schema, const StateRange& range) {
 }
 /// Returns the elements of a unit that a shard holds: part of each segment that has enough chunks, in order.
 std::vector<ShardBorders> parts_of_shard(const UnitSchema& unit, int64_t shard, int64_t shards);
+/// Sets `marks`, one per shard, of the shards that hold some of these elements of a unit. The time does not grow with
+/// the other shards.
+void mark_shards(const UnitSchema& unit, const ShardBorders& elements, std::vector<uint8_t>& marks);
 /// Returns everything that shard `shard` of `shards` holds: by plane, unit and element.
 std::vector<StateRange> ranges_of_shard(const Schema& schema, int64_t shard, int64_t shards);
 

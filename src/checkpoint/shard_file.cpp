@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <numeric>
 
+#include "checkpoint/view_file.hpp"
 #include "core/error.hpp"
 #include "core/files/hdf5_handle.hpp"
 #include "core/files/json_node.hpp"
+#include "core/files/opened_files.hpp"
 
 namespace llmtrain {
 
@@ -49,9 +52,13 @@ Hdf5Handle create_group(hid_t parent, const std::string& name, const std::string
 }
 
 void create_file(const std::string& path, const std::function<void(hid_t)>& fill) {
+  // Whoever is first makes a folder of many files; if that fails, so does the next call, which says why.
+  std::error_code ignored;
+  std::filesystem::create_directory(std::filesystem::path(path).parent_path(), ignored);
   const Hdf5Silence silence;
   const Hdf5Handle access = hdf5_write_access();
   if (H5Pset_alignment(access.get(), 4096, 4096) < 0) fail_hdf5_write(path);
+  ++opened_files();
   Hdf5Handle file = checked(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get()), H5Fclose, path);
   fill(file.get());
   if (!file.reset()) fail_hdf5_write(path);
@@ -167,6 +174,7 @@ ShardFile::ShardFile(const std::string& folder, const SharedFile& shared, const 
   const std::string path = folder + "/" + name_;
   {
     const Hdf5Silence silence;
+    ++opened_files();
     const Hdf5Handle file = checked(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose, path);
     const std::string group = group_of_shard(shard, shards, shared.files);
     lay_out(checked(H5Gopen2(file.get(), group.c_str(), H5P_DEFAULT), H5Gclose, path).get(), schema, false);
@@ -182,6 +190,7 @@ void ShardFile::create_shared(const std::string& folder, const SharedFile& share
       const Hdf5Handle group = create_group(file, group_of_shard(shard, shards, shared.files), path);
       ShardFile(schema, step, shard, shards).lay_out(group.get(), schema, true);
     }
+    add_unit_views(file, path, schema, shared, shards);
   });
 }
 

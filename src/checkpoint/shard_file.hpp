@@ -1,7 +1,8 @@
 #pragma once
 // HDF5 file of one rank: a contiguous dataset per plane of the state and unit, /master/<unit>, /m/<unit>, ..., and
 // /index. HDF5 lays the file out on the main thread and is closed; any thread then writes the bytes at the datasets'
-// offsets with pwrite. A file of several ranks has the same datasets in one group per rank, /rank-00003/master/<unit>.
+// offsets with pwrite. A file of several ranks has the same datasets in one group per rank, /rank-00003/master/<unit>,
+// and add_unit_views() shows them together.
 
 #include <functional>
 #include <span>
@@ -45,12 +46,6 @@ using SaveHook = std::function<void(const std::string& operation)>;
 inline void call(const SaveHook& hook, const std::string& operation) {
   if (hook) hook(operation);
 }
-
-/// Assignment of shards to files.
-struct SharedFile {
-  int64_t file = 0, files = 1;
-  std::vector<int64_t> shards;  ///< shards of this file
-};
 
 class ShardFile {
  public:

@@ -38,7 +38,8 @@ void CheckpointConfig::visit(DeckKeys& keys) {
                    "at once."});
   keys.key("files", files,
            {.doc = "Number of files of the state: one per rank, or one per node, for file systems that are slow with "
-                   "many files. A run can resume from either with any number of ranks."});
+                   "many files. auto: one per node from 64 ranks on. A run can resume from either with any number of "
+                   "ranks."});
   keys.key(
       "best_metric", best_metric,
       {.doc = "Metric of the best evaluation: validation/loss or another loss or perplexity, of which the lowest is "

@@ -14,7 +14,9 @@ struct Config;
 struct CheckpointConfig {
   enum class Export : uint8_t { none, last, best };
   enum class ExportType : uint8_t { fp32, bf16, fp16 };
-  enum class Files : uint8_t { rank, node };
+  /// One file a rank or a node; automatic: a rank below `large_job` ranks, else a node.
+  enum class Files : uint8_t { automatic, rank, node };
+  static constexpr int64_t large_job = 64;
 
   int64_t every_steps = 500;
   double every_epochs = 0;  ///< above 0: replaces every_steps once the data are known
@@ -27,7 +29,7 @@ struct CheckpointConfig {
   bool verify = true;
   bool signal_save = true;
 
-  Files files = Files::rank;
+  Files files = Files::automatic;
   std::string best_metric = "validation/loss";
 
   Export export_model = Export::none;  ///< <run>/export, a Hugging Face folder
@@ -37,6 +39,10 @@ struct CheckpointConfig {
 
   /// True if export/ is written at the end.
   bool writes_model(bool adapters) const { return adapters ? export_merged : export_model != Export::none; }
+  /// True if the ranks of a node share a file of the state.
+  bool shares_files(int64_t ranks) const {
+    return files == Files::node || (files == Files::automatic && ranks >= large_job);
+  }
   bool saves() const { return every_steps > 0 || every_minutes > 0 || at_end; }
   /// Path that resume names, or empty.
   std::string resume_path() const {
@@ -50,7 +56,7 @@ struct CheckpointConfig {
 template <>
 inline constexpr auto enum_names<CheckpointConfig::Export> = name_list("none", "last", "best");
 template <>
-inline constexpr auto enum_names<CheckpointConfig::Files> = name_list("rank", "node");
+inline constexpr auto enum_names<CheckpointConfig::Files> = name_list("auto", "rank", "node");
 template <>
 inline constexpr auto enum_names<CheckpointConfig::ExportType> = name_list("fp32", "bf16", "fp16");
 

@@ -49,10 +49,8 @@ class DatasetOpener {
       data_.sources.push_back({open_source(sets_.sources[s]), sets_.weights[s]});
     }
     if (!sets_.validation.empty()) data_.validation = open_source(sets_.validation);
-    throw_on_all_ranks(communicator_, [&] {
-      join();
-      if (communicator_.rank() == 0) list_contents();
-    });
+    join();
+    on_root(communicator_, [&] { list_contents(); });
     data_.optimum = known_optimum();
     data_.note = missing_rows_warning(data_.tokenizer.get(), config_);
     return std::move(data_);
@@ -93,17 +91,17 @@ class DatasetOpener {
 
   /// Opens the token files of the deck. The tokenizer of the first one that has it is the run's.
   void open_token_files() {
-    throw_on_all_ranks(communicator_, [&] {
-      for (const InputFile& file : sets_.all()) {
-        if (file.kind != InputKind::tokens || token_files_.contains(file.path)) continue;
-        const auto opened = token_files_[file.path] = open_token_file(file.path);
+    for (const InputFile& file : sets_.all()) {
+      if (file.kind != InputKind::tokens || token_files_.contains(file.path)) continue;
+      const auto opened = token_files_[file.path] = open_token_file(file.path, 0, communicator_);
+      throw_on_all_ranks(communicator_, [&] {
         check_use(opened->info(), config_.use);
         check_difficulties(file, opened->info());
-        if (data_.tokenizer || opened->info().tokenizer.empty()) continue;
+        if (data_.tokenizer || opened->info().tokenizer.empty()) return;
         data_.tokenizer = stored_tokenizer(opened->info(), config_);
         stored_in_ = file.path;
-      }
-    });
+      });
+    }
   }
 
   /// Reads all text and rows, and chooses the tokenizer.
@@ -189,12 +187,10 @@ class DatasetOpener {
       scanned_before_ += last - f;
       f = last;
     }
-    std::shared_ptr<const TokenFile> source;
-    throw_on_all_ranks(communicator_, [&] { source = concatenate_tokens(std::move(opened)); });
-    return source;
+    return concatenate_tokens(std::move(opened));
   }
 
-  /// Separates the validation data, and checks that one tokenizer made all data.
+  /// Separates the validation data, and checks that one tokenizer made all data. Errors are the same on every rank.
   void join() {
     std::vector<std::shared_ptr<const TokenFile>> train, validation;
     if (data_.validation) data_.validation = long_documents(data_.validation);

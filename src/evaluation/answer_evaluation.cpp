@@ -136,7 +136,7 @@ std::optional<std::vector<std::string>> AnswerEvaluation::answers(RoleModel& pol
     message.put(with_valid_utf8(continuation_text(*tokenizer_, request.prompts[i], all[i].tokens)));
   }
   std::vector<std::string> texts(all.size());
-  for (const std::string& bytes : communicator.gather_all(message.bytes())) {
+  for (const std::string& bytes : communicator.gather(message.bytes())) {
     Message received(bytes);
     while (!received.at_end()) {
       std::vector<int64_t> number;

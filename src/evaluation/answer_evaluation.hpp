@@ -68,6 +68,7 @@ class AnswerEvaluation {
   int64_t rows() const { return std::ssize(rows_); }
 
  private:
+  /// The answers of all rows on rank 0, which compares them, empty texts on others; nullopt if interrupted. Collective.
   std::optional<std::vector<std::string>> answers(RoleModel& policy, Arena& arena, Runtime& runtime,
                                                   const Interrupted& interrupted);
   /// Scores of the segments by all metrics. Returns nullopt if interrupted. Collective.

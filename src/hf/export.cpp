@@ -191,8 +191,8 @@ void export_model(const ExportOptions& options, const DecoderShape& shape, const
     slices.write(place.unit, place.offset(layouts), param, exported_slice(shape, slice), {slice.name});
     progress.add(slice.rows * param.columns);
   });
+  throw_on_all_ranks(communicator, [&] { slices.raise(); });  // of any rank, before the folder gets its name
   throw_on_all_ranks(communicator, [&] {
-    slices.raise();
     if (writer) writer->publish();
   });
 }

@@ -25,7 +25,8 @@ namespace llmtrain {
 struct RankPosition {
   int rank;
   int size;
-  int node_size;  ///< ranks of a node that share memory, see ParamStoreOptions
+  int node_size;           ///< ranks of a node that share memory, see ParamStoreOptions
+  int ranks_per_node = 0;  ///< the same for all nodes
 };
 
 /// Folder of a model beside the policy, which the deck names.

@@ -33,6 +33,7 @@ ParamStoreOptions store_options(const Config& config, const RankPosition& positi
   options.rank = position.rank;
   options.size = position.size;
   options.node_size = position.node_size;
+  options.ranks_per_node = position.ranks_per_node;
   return options;
 }
 

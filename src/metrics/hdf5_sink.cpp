@@ -1,5 +1,5 @@
 // Metrics of a run in metrics.h5: the groups /train and /validation, and, for what a job measures of its nodes and
-// ranks, /system and /ranks.
+// ranks, /system, /ranks and /traffic.
 
 #include <fmt/format.h>
 
@@ -96,9 +96,9 @@ class Hdf5Sink : public Sink {
   bool scales_loss_ = false;
   Clock::time_point written_ = Clock::now();
   Clock::duration cost_ = Clock::duration::zero();
-  std::vector<MetricsTable> tables_{train_table(), validation_table(), {"system", {}}, {"ranks", {}}};
+  std::vector<MetricsTable> tables_{train_table(), validation_table(), {"system", {}}, {"ranks", {}}, {"traffic", {}}};
   MetricsTable &train_ = tables_[0], &validation_ = tables_[1];
-  std::span<MetricsTable> measured_{tables_.data() + 2, 2};  ///< with columns as the nodes have them
+  std::span<MetricsTable> measured_{tables_.data() + 2, 3};  ///< with columns as the nodes have them
 };
 
 /// Adds what the interval has under the table's name, e.g. "system/node1/cpu_percent", if it has something.

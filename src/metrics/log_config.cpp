@@ -33,8 +33,10 @@ void LogConfig::visit(DeckKeys& keys) {
   keys.key(
       "parameter_hash_every_steps", parameter_hash_every_steps,
       {.unit = "steps", .range = at_least(0), .doc = "Interval of hashes of all parameters in the ledger; 0 = never."});
-  keys.key("system", system,
-           {.doc = "Log how busy each node is: processors, memory, disk, network, GPUs; sampled once a second."});
+  keys.key(
+      "system", system,
+      {.doc = "Log how busy each node is (processors, memory, disk, network, GPUs; sampled once a second), and what a "
+              "step moves between and inside nodes."});
   keys.key("slow_after", slow_after,
            {.doc = "Time for which a rank's own work takes 1.3 times as long as the median rank's before its node is "
                    "reported as slow; 0s = never."});

@@ -17,6 +17,7 @@
 #include "core/activity.hpp"
 #include "core/error.hpp"
 #include "core/files/hdf5_handle.hpp"
+#include "core/files/opened_files.hpp"
 
 namespace llmtrain {
 
@@ -134,6 +135,7 @@ void write_metrics_hdf5(const std::string& path, const std::vector<MetricsTable>
   const RemoveAtEnd cleanup(temporary);
   {
     const Hdf5Handle access = hdf5_write_access();
+    ++opened_files();
     Hdf5Handle file =
         checked(H5Fcreate(temporary.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()), H5Fclose, temporary);
     for (const MetricsTable& table : tables) {

@@ -3,7 +3,9 @@
 // adamw.
 //
 // A matrix is a Hugging Face tensor, also inside a fused matrix. One rank iterates it: the matrices are taken by
-// descending work, as many at a time as there are ranks. Each is gathered from its shards, iterated, and sent to all.
+// descending work, as many at a time as there are ranks. The owners of a matrix's shards send their parts of its
+// average to that rank alone, and receive the same parts of the iterated matrix. At stage 0 every rank has the average,
+// and the parts are gathered afterwards, once a node.
 
 #include "kernels/muon.hpp"
 
@@ -34,6 +36,14 @@ int64_t second_moments(const ParamSpec& param, const ParamSlice& /*slice*/) {
   return param.hidden ? 0 : chunk_elements;
 }
 
+/// Elements [begin, end) of a unit that a rank owns.
+struct Part {
+  int64_t begin, end;
+  int rank;
+
+  int64_t elements() const { return end - begin; }
+};
+
 /// A tensor that is orthogonalised.
 struct Matrix {
   int unit;
@@ -41,6 +51,9 @@ struct Matrix {
   int64_t rows, columns;  ///< as stored: [out, in]
   bool transposed;        ///< for torch it is [columns, rows]
   double lr_scale;
+  int rank = 0;                  ///< that iterates it
+  std::vector<Part> parts = {};  ///< in the order of elements: all of them on that rank, on another one its own
+  int64_t place = 0;             ///< of these in the memory for parts
 
   int64_t elements() const { return rows * columns; }
   int64_t last() const { return first + elements(); }
@@ -53,14 +66,31 @@ struct Matrix {
   }
 };
 
-std::vector<Matrix> hidden_matrices(const ParamStore& params) {
+void add_parts(Matrix& matrix, const UnitState& unit, const ParamStoreOptions& options) {
+  const bool all = matrix.rank == options.rank;
+  for (const UnitSegment& s : unit.segments) {
+    if (s.last <= matrix.first || s.first >= matrix.last()) continue;
+    for (int rank = all ? 0 : options.rank; rank < (all ? options.size : options.rank + 1); ++rank) {
+      const ShardBorders shard = borders_of_shard(s.elements(), rank, options.size);
+      const int64_t begin = std::max(matrix.first, s.first + shard.begin);
+      const int64_t end = std::min(matrix.last(), s.first + shard.end);
+      if (begin < end) matrix.parts.push_back({begin, end, rank});
+    }
+  }
+}
+
+/// Without their parts.
+std::vector<Matrix> hidden_matrices(const UnitStates& units) {
   std::vector<Matrix> matrices;
-  for_each_slice(params.units(), [&](const SlicePlace& at, const ParamSpec& param, const ParamSlice& slice) {
-    if (!params.units()[at.unit].trained() || !param.hidden || slice.fixed) return;
-    const int64_t first = params.units()[at.unit].layout.offset(at.param, at.slice);
+  for_each_slice(units, [&](const SlicePlace& at, const ParamSpec& param, const ParamSlice& slice) {
+    if (!units[at.unit].trained() || !param.hidden || slice.fixed) return;
+    const int64_t first = units[at.unit].layout.offset(at.param, at.slice);
     matrices.push_back({at.unit, first, slice.rows, param.columns, slice.transposed, param.lr_scale});
   });
   std::ranges::stable_sort(matrices, std::greater<>(), &Matrix::work);
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    matrices[i].rank = static_cast<int>(i % static_cast<size_t>(units.options().size));
+  }
   return matrices;
 }
 
@@ -71,7 +101,8 @@ class Muon : public ElementOptimizer {
   StatePlanes states() const override { return {{"master"}, {"m"}, {"v", DType::f32, 0, second_moments}}; }
 
   void plan(const ParamStore& params, Arena& arena) override {
-    matrices_ = hidden_matrices(params);
+    matrices_ = hidden_matrices(params.units());
+    for (Matrix& matrix : matrices_) add_parts(matrix, params.units()[matrix.unit], params.units().options());
     int64_t elements = 0, square = 0;
     for (const Matrix& matrix : matrices_) {
       elements = std::max(elements, matrix.elements());
@@ -87,12 +118,20 @@ class Muon : public ElementOptimizer {
       arena.add(t, MemoryCategory::optimizer, name, dtype, {count});
     };
     add(own_, "orthogonalised matrix", DType::bf16, elements);
-    if (params.units().options().size > 1) add(others_, "matrix in transit", DType::bf16, elements);
+    plan_transfers(params, elements, arena);
     add(square_, "square of a matrix", DType::bf16, square);
     add(product_, "product of matrices", DType::f32, std::max(elements, square));
     if (params.offload().has(master) || params.offload().has(momentum)) {
       add(piece_, "piece of a matrix's state", DType::f32, std::min(elements, piece_elements));
     }
+  }
+
+  std::vector<WholeTensor> whole_tensors(const UnitStates& units) const override {
+    std::vector<WholeTensor> tensors;
+    for (const Matrix& matrix : hidden_matrices(units)) {
+      tensors.push_back({matrix.unit, matrix.first, matrix.last(), matrix.rank});
+    }
+    return tensors;
   }
 
  private:
@@ -102,41 +141,87 @@ class Muon : public ElementOptimizer {
     if (!factor) return;
     LLMTRAIN_CHECK(args().ranks != nullptr && !own_.empty(), "muon needs the communicator and its planned memory");
     params.begin_change();
-    const auto ranks = static_cast<size_t>(params.units().options().size);
+    const auto ranks = static_cast<size_t>(options().size);
     for (size_t first = 0; first < matrices_.size(); first += ranks) {
-      const size_t last = std::min(first + ranks, matrices_.size());
-      for (size_t i = first; i < last; ++i) gather(matrices_[i], static_cast<int>(i - first), *factor);
-      const size_t mine = first + static_cast<size_t>(rank());
-      if (mine < last) orthogonalize(matrices_[mine]);
-      for (size_t i = first; i < last; ++i) distribute(matrices_[i], static_cast<int>(i - first));
+      const std::span batch = std::span(matrices_).subspan(first, std::min(ranks, matrices_.size() - first));
+      for (const Matrix& matrix : batch) average(matrix, *factor);
+      if (!gathers()) move_parts(batch, Way::to_matrix);
+      if (const auto mine = static_cast<size_t>(rank()); mine < batch.size()) orthogonalize(batch[mine]);
+      move_parts(batch, Way::to_owners);
+      for (const Matrix& matrix : batch) apply(matrix);
     }
   }
 
-  int rank() const { return args().ranks->rank(); }
-  Tensor room(const Matrix& matrix, int for_rank) const {
-    return (for_rank == rank() ? own_ : others_).rows(0, matrix.elements());
+  enum class Way : uint8_t { to_matrix, to_owners };
+
+  const ParamStoreOptions& options() const { return params_->units().options(); }
+  int rank() const { return options().rank; }
+  /// True at stage 0 of several ranks, where each one updates all masters.
+  bool gathers() const { return options().size > 1 && params_->units().policy().whole_state; }
+
+  void plan_transfers(const ParamStore& params, int64_t elements, Arena& arena) {
+    const ParamStoreOptions& options = params.units().options();
+    if (options.size == 1) return;
+    int64_t most = 0, elements_of_batch = 0;
+    size_t messages = 0, messages_of_batch = 0;
+    for (Matrix& matrix : matrices_) {
+      if (matrix.rank == 0) elements_of_batch = 0, messages_of_batch = 0;
+      matrix.place = elements_of_batch;
+      const bool mine = matrix.rank == options.rank;
+      if (!mine) messages_of_batch += matrix.parts.size();
+      for (const Part& part : matrix.parts) elements_of_batch += mine ? 0 : part.elements();
+      most = std::max(most, elements_of_batch);
+      messages = std::max({messages, messages_of_batch, mine ? matrix.parts.size() : 0});
+    }
+    const auto add = [&](Tensor& t, const char* name, int64_t count, MemoryScope scope) {
+      arena.add(t, MemoryCategory::optimizer, name, DType::bf16, {count}, scope);
+    };
+    if (most > 0) add(parts_, "parts of matrices", most, MemoryScope::own);
+    if (params.units().policy().whole_state) add(whole_, "gathered matrix", elements, options.exchanged());
+    sends_.reserve(messages);
+    receives_.reserve(messages);
   }
 
-  /// Updates the averages that this rank holds, and gathers what follows from them.
-  void gather(const Matrix& matrix, int to, double scale) {
-    const Tensor whole = room(matrix, to);
+  /// Updates the averages that this rank holds: what follows from them is in `own_` if this rank iterates the matrix.
+  void average(const Matrix& matrix, double scale) {
     const MuonMomentum step{config_.momentum, config_.nesterov, scale};
     each_part(matrix, momentum, [&](int64_t begin, const Tensor& average, const Tensor& gradient) {
-      muon_momentum(whole.rows(begin - matrix.first, average.numel()), average, gradient, step, stream());
+      muon_momentum(values(matrix, begin, average.numel()), average, gradient, step, stream());
     });
-    const int ranks = params_->units().options().size;
-    if (ranks == 1) return;
-    const std::vector<int64_t>& segments = params_->units()[matrix.unit].layout.segments();
-    const std::vector<int64_t> all = params_->units()[matrix.unit].layout.borders(ranks);
-    std::vector<int64_t> borders;
-    for (size_t s = 0; s + 1 < segments.size(); ++s) {
-      if (segments[s + 1] <= matrix.first || segments[s] >= matrix.last()) continue;
-      const auto from = all.begin() + static_cast<ptrdiff_t>(s) * ranks;
-      if (!borders.empty()) borders.pop_back();
-      std::transform(from, from + ranks + 1, std::back_inserter(borders),
-                     [&](int64_t border) { return std::clamp(border, matrix.first, matrix.last()) - matrix.first; });
+  }
+
+  /// Values of elements of a matrix that this rank updates.
+  Tensor values(const Matrix& matrix, int64_t begin, int64_t count) const {
+    if (gathers() && matrix.rank != rank()) return whole_.rows(begin - matrix.first, count);
+    return part_values(matrix, begin, count);
+  }
+  /// The same of elements that this rank owns.
+  Tensor part_values(const Matrix& matrix, int64_t begin, int64_t count) const {
+    if (matrix.rank == rank()) return own_.rows(begin - matrix.first, count);
+    int64_t place = matrix.place;
+    for (const Part& part : matrix.parts) {
+      if (begin < part.end) return parts_.rows(place + begin - part.begin, count);
+      place += part.elements();
     }
-    args().ranks->all_gather(whole, borders, stream()).finish(stream());
+    throw Error("elements of another rank");
+  }
+
+  /// Moves parts of the matrices between their owners and the ranks that iterate the matrices.
+  void move_parts(std::span<const Matrix> batch, Way way) {
+    if (options().size == 1) return;
+    std::vector<Communicator::Message>& of_owner = way == Way::to_matrix ? sends_ : receives_;
+    std::vector<Communicator::Message>& of_matrix = way == Way::to_matrix ? receives_ : sends_;
+    sends_.clear();
+    receives_.clear();
+    for (const Matrix& matrix : batch) {
+      const bool mine = matrix.rank == rank();
+      for (const Part& part : matrix.parts) {
+        if (mine && part.rank == rank()) continue;
+        (mine ? of_matrix : of_owner)
+            .push_back({part_values(matrix, part.begin, part.elements()), mine ? part.rank : matrix.rank});
+      }
+    }
+    args().ranks->send_and_receive(sends_, receives_, stream()).finish(stream());
   }
 
   /// Newton-Schulz iterations of the matrix in own_.
@@ -171,21 +256,34 @@ class Muon : public ElementOptimizer {
     }
   }
 
-  /// Sends the iterated matrix to all ranks, and updates the masters that this one holds.
-  void distribute(const Matrix& matrix, int from) {
-    const Tensor whole = room(matrix, from);
-    const int ranks = params_->units().options().size;
-    if (ranks > 1) {
-      std::vector<int64_t> borders(static_cast<size_t>(ranks) + 1, matrix.elements());
-      std::fill_n(borders.begin(), from + 1, 0);
-      args().ranks->all_gather(whole, borders, stream()).finish(stream());
-    }
+  /// Updates the masters that this rank holds from the iterated matrix.
+  void apply(const Matrix& matrix) {
+    if (gathers()) gather(matrix);
     const double rate = args().learning_rate * matrix.lr_scale;
     const auto decay = static_cast<float>(1 - rate * config_.weight_decay);
     const auto factor = static_cast<float>(-rate * adjustment(matrix));
-    each_part(matrix, master, [&](int64_t begin, const Tensor& values, const Tensor&) {
-      muon_apply(values, whole.rows(begin - matrix.first, values.numel()), decay, factor, stream());
+    each_part(matrix, master, [&](int64_t begin, const Tensor& masters, const Tensor&) {
+      const Tensor update =
+          gathers() ? whole_.rows(begin - matrix.first, masters.numel()) : values(matrix, begin, masters.numel());
+      muon_apply(masters, update, decay, factor, stream());
     });
+  }
+  /// Gathers the parts of all ranks in `whole_`.
+  void gather(const Matrix& matrix) {
+    for (const Part& part : matrix.parts) {
+      if (part.rank != rank()) continue;
+      const Tensor from = part_values(matrix, part.begin, part.elements());
+      copy_on_device(whole_.rows(part.begin - matrix.first, part.elements()).data, from.data, from.bytes(), stream());
+    }
+    const UnitState& unit = params_->units()[matrix.unit];
+    borders_.clear();
+    for (const UnitSegment& s : unit.segments) {
+      if (s.last <= matrix.first || s.first >= matrix.last()) continue;
+      if (!borders_.empty()) borders_.pop_back();
+      for (const int64_t border : s.borders)
+        borders_.push_back(std::clamp(s.first + border, matrix.first, matrix.last()) - matrix.first);
+    }
+    args().ranks->all_gather(whole_.rows(0, matrix.elements()), borders_, stream()).finish(stream());
   }
   double adjustment(const Matrix& matrix) const {
     const auto a = static_cast<double>(matrix.transposed ? matrix.columns : matrix.rows);
@@ -265,11 +363,15 @@ class Muon : public ElementOptimizer {
 
   OptimizerConfig config_;
   std::vector<Matrix> matrices_;  ///< by descending work
-  Tensor own_, others_;           ///< bf16: the matrix of this rank, and one of another rank
+  Tensor own_;                    ///< bf16: the matrix that this rank iterates
+  Tensor parts_;                  ///< bf16: this rank's parts of those that others do
+  Tensor whole_;                  ///< bf16: a gathered matrix
   Tensor square_;                 ///< bf16: of a matrix's shorter side
   Tensor product_;                ///< fp32
   Tensor piece_;                  ///< fp32: of offloaded state
   std::vector<float> host_piece_;
+  std::vector<Communicator::Message> sends_, receives_;
+  std::vector<int64_t> borders_;
   ParamStore* params_ = nullptr;  ///< of the update in progress
 };
 

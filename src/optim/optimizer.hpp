@@ -2,9 +2,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "optim/optimizer_config.hpp"
 #include "params/param_store.hpp"
+#include "params/traffic_model.hpp"
 
 namespace llmtrain {
 
@@ -27,6 +29,8 @@ class Optimizer {
   virtual StatePlanes states() const = 0;
   /// Registers the memory that updates of this store need beside the state.
   virtual void plan(const ParamStore& /*params*/, Arena& /*arena*/) {}
+  /// Tensors that one rank updates for all.
+  virtual std::vector<WholeTensor> whole_tensors(const UnitStates& /*units*/) const { return {}; }
   virtual void update(ParamStore& params, const UpdateArgs& args, Stream& stream) = 0;
 };
 

@@ -50,6 +50,12 @@ class Communicator {
   int node_rank() const { return node_rank_; }  ///< rank among the ranks of this node
   int node_size() const { return node_size_; }
   int node_count() const { return node_count_; }
+  /// Ranks of every node but the last, which may have fewer; 0 if ranks are not numbered node by node.
+  int ranks_per_node() const { return ranks_per_node_; }
+
+  /// ranks_per_node() where the ranks of a node can add gradients before these leave the node: with share_in_node() on
+  /// the host, by messages on GPUs. Else 0.
+  virtual int adding_ranks_per_node() const { return 0; }
 
   /// Note for the user on how tensors travel; usually empty. The same on every rank.
   virtual std::string note() const { return {}; }
@@ -79,6 +85,17 @@ class Communicator {
   virtual Transfer exchange_shards(const Tensor& send, std::span<const int64_t> borders,
                                    std::span<const Tensor> received, std::span<const uint8_t> contributes,
                                    Stream& stream) = 0;
+  /// Collective over the ranks of a node: each reads the buffers of the others that contribute. After wait(),
+  /// Transfer::contribution(c) is the first element of rank c's `mine`, until release(). All of them have one length.
+  /// Only where sharing_refusal() returned empty.
+  virtual Transfer share_in_node(const Tensor& mine, std::span<const uint8_t> contributes);
+  struct Message {
+    Tensor data;
+    int rank;  ///< that sends or receives it
+  };
+  /// Messages between ranks; those of two ranks arrive in the order of the calls. Every rank calls it, also without a
+  /// message.
+  virtual Transfer send_and_receive(std::span<const Message> sends, std::span<const Message> receives, Stream& stream);
   /// True if integers are summed over the ranks without the host; the same on every rank.
   virtual bool sums_on_device() const { return size_ == 1; }
   /// All-reduce in place, modulo 2^64: the sum of every rank's `integers` (i64). Only where sums_on_device().
@@ -93,10 +110,16 @@ class Communicator {
   virtual void sum(ExactSum& value) = 0;
   /// Gathers every rank's bytes, in rank order (lengths may differ), on every rank.
   virtual std::vector<std::string> gather_all(const std::string& mine) = 0;
+  /// The same on rank 0 alone; on others the result is empty.
+  virtual std::vector<std::string> gather(const std::string& mine) = 0;
+  /// Copies host memory of rank `from` to rank `to`; other ranks return at once.
+  virtual void copy_between(void* data, int64_t bytes, int from, int to) = 0;
+  /// Returns a copy of rank 0's host memory, which may be large, once on each node; `bytes` is the same on every rank.
+  virtual std::shared_ptr<const void> share_in_nodes(const void* data, int64_t bytes) = 0;
   virtual void barrier() = 0;
 
  protected:
-  int rank_ = 0, size_ = 1, node_rank_ = 0, node_size_ = 1, node_count_ = 1;
+  int rank_ = 0, size_ = 1, node_rank_ = 0, node_size_ = 1, node_count_ = 1, ranks_per_node_ = 0;
 };
 
 /// The communicator of this build over all ranks of the job.

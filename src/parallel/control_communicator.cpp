@@ -1,10 +1,14 @@
 #include "parallel/control_communicator.hpp"
 
 #include <cstdlib>
+#include <map>
 #include <numeric>
+#include <utility>
 
 #include "core/activity.hpp"
 #include "parallel/mpi_transfer.hpp"
+#include "parallel/node_grid.hpp"
+#include "parallel/traffic.hpp"
 
 namespace llmtrain {
 
@@ -31,48 +35,105 @@ NodePlace find_node_place(MPI_Comm comm) {
   MPI_Comm node = node_communicator(comm);
   mpi_check(MPI_Comm_rank(node, &place.rank), "MPI_Comm_rank");
   mpi_check(MPI_Comm_size(node, &place.size), "MPI_Comm_size");
+  place.first_rank = place.world_rank;
+  mpi_check(MPI_Bcast(&place.first_rank, 1, MPI_INT, 0, node), "MPI_Bcast");
   mpi_check(MPI_Comm_free(&node), "MPI_Comm_free");
   return place;
 }
 
-std::vector<std::string> mpi_gather_all(const std::string& mine, MPI_Comm comm) {
-  const CollectiveScope scope("gather", static_cast<int64_t>(mine.size()));
-  int rank = 0, size = 1;
-  mpi_check(MPI_Comm_rank(comm, &rank), "MPI_Comm_rank");
-  mpi_check(MPI_Comm_size(comm, &size), "MPI_Comm_size");
-  std::vector<int64_t> lengths(static_cast<size_t>(size));
-  const int64_t length = static_cast<int64_t>(mine.size());
-  mpi_check(MPI_Allgather(&length, 1, MPI_INT64_T, lengths.data(), 1, MPI_INT64_T, comm), "MPI_Allgather");
+namespace {
 
-  std::vector<std::string> all(static_cast<size_t>(size));
-  const int64_t total = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
-  if (total > mpi_piece_bytes) {  // displacements do not fit an int
-    for (int r = 0; r < size; ++r) {
-      std::string& text = all[static_cast<size_t>(r)];
-      if (r == rank) {
-        text = mine;
-      } else {
-        text.resize(static_cast<size_t>(lengths[static_cast<size_t>(r)]));
+/// A text of each rank, in the order of ranks.
+class RankTexts {
+ public:
+  /// Collective.
+  RankTexts(const std::string& mine, MPI_Comm comm, int64_t piece_bytes)
+      : mine_(mine), comm_(comm), piece_(piece_bytes) {
+    int size = 1;
+    mpi_check(MPI_Comm_rank(comm, &rank_), "MPI_Comm_rank");
+    mpi_check(MPI_Comm_size(comm, &size), "MPI_Comm_size");
+    lengths_.resize(static_cast<size_t>(size));
+    const auto length = static_cast<int64_t>(mine.size());
+    mpi_check(MPI_Allgather(&length, 1, MPI_INT64_T, lengths_.data(), 1, MPI_INT64_T, comm), "MPI_Allgather");
+    total_ = std::accumulate(lengths_.begin(), lengths_.end(), int64_t{0});
+  }
+
+  std::vector<std::string> on_all() {
+    std::vector<std::string> all;
+    if (!fits()) {
+      for (int r = 0; r < std::ssize(lengths_); ++r) {
+        std::string& text = all.emplace_back(text_or_room(r));
+        mpi_broadcast(text.data(), static_cast<int64_t>(text.size()), r, comm_, piece_);
       }
-      mpi_broadcast(text.data(), static_cast<int64_t>(text.size()), r, comm);
+      return all;
+    }
+    lay_out();
+    mpi_check(MPI_Allgatherv(mine_.data(), static_cast<int>(mine_.size()), MPI_CHAR, joined_.data(), counts_.data(),
+                             offsets_.data(), MPI_CHAR, comm_),
+              "MPI_Allgatherv");
+    return divided();
+  }
+  /// Empty on other ranks than 0.
+  std::vector<std::string> on_root() {
+    std::vector<std::string> all;
+    if (!fits() && rank_ != 0) {
+      mpi_send(mine_.data(), static_cast<int64_t>(mine_.size()), 0, comm_, piece_);
+    } else if (!fits()) {
+      for (int r = 0; r < std::ssize(lengths_); ++r) {
+        std::string& text = all.emplace_back(text_or_room(r));
+        if (r != 0) mpi_receive(text.data(), static_cast<int64_t>(text.size()), r, comm_, piece_);
+      }
+    } else {
+      if (rank_ == 0) lay_out();
+      mpi_check(MPI_Gatherv(mine_.data(), static_cast<int>(mine_.size()), MPI_CHAR, joined_.data(), counts_.data(),
+                            offsets_.data(), MPI_CHAR, 0, comm_),
+                "MPI_Gatherv");
+      all = divided();
     }
     return all;
   }
-  std::vector<int> counts, offsets;
-  int offset = 0;
-  for (const int64_t n : lengths) {
-    counts.push_back(static_cast<int>(n));
-    offsets.push_back(offset);
-    offset += static_cast<int>(n);
+
+ private:
+  /// False if displacements would not fit an int.
+  bool fits() const { return total_ <= piece_; }
+  std::string text_or_room(int r) const {
+    return r == rank_ ? mine_ : std::string(static_cast<size_t>(lengths_[static_cast<size_t>(r)]), '\0');
   }
-  std::string joined(static_cast<size_t>(total), '\0');
-  mpi_check(MPI_Allgatherv(mine.data(), static_cast<int>(length), MPI_CHAR, joined.data(), counts.data(),
-                           offsets.data(), MPI_CHAR, comm),
-            "MPI_Allgatherv");
-  for (size_t r = 0; r < all.size(); ++r) {
-    all[r] = joined.substr(static_cast<size_t>(offsets[r]), static_cast<size_t>(counts[r]));
+  void lay_out() {
+    for (const int64_t length : lengths_) {
+      offsets_.push_back(counts_.empty() ? 0 : offsets_.back() + counts_.back());
+      counts_.push_back(static_cast<int>(length));
+    }
+    joined_.resize(static_cast<size_t>(total_));
   }
-  return all;
+  std::vector<std::string> divided() const {
+    std::vector<std::string> all;
+    for (size_t r = 0; r < counts_.size(); ++r) {
+      all.push_back(joined_.substr(static_cast<size_t>(offsets_[r]), static_cast<size_t>(counts_[r])));
+    }
+    return all;
+  }
+
+  const std::string& mine_;
+  MPI_Comm comm_;
+  int64_t piece_;
+  int rank_ = 0;
+  std::vector<int64_t> lengths_;
+  int64_t total_ = 0;
+  std::vector<int> counts_, offsets_;
+  std::string joined_;
+};
+
+}  // namespace
+
+std::vector<std::string> mpi_gather_all(const std::string& mine, MPI_Comm comm, int64_t piece_bytes) {
+  const CollectiveScope scope("gather", static_cast<int64_t>(mine.size()));
+  return RankTexts(mine, comm, piece_bytes).on_all();
+}
+
+std::vector<std::string> mpi_gather(const std::string& mine, MPI_Comm comm, int64_t piece_bytes) {
+  const CollectiveScope scope("gather", static_cast<int64_t>(mine.size()));
+  return RankTexts(mine, comm, piece_bytes).on_root();
 }
 
 ControlCommunicator::ControlCommunicator() : host_(mpi_duplicate(MPI_COMM_WORLD)) {
@@ -81,9 +142,25 @@ ControlCommunicator::ControlCommunicator() : host_(mpi_duplicate(MPI_COMM_WORLD)
   const NodePlace place = find_node_place(host_);
   node_rank_ = place.rank;
   node_size_ = place.size;
-  int64_t first_of_node = node_rank_ == 0 ? 1 : 0;
-  mpi_all_reduce({&first_of_node, 1}, MPI_SUM, host_);
-  node_count_ = static_cast<int>(first_of_node);
+  std::vector<int> first_ranks(static_cast<size_t>(size_));
+  mpi_check(MPI_Allgather(&place.first_rank, 1, MPI_INT, first_ranks.data(), 1, MPI_INT, host_), "MPI_Allgather");
+  std::map<int, int> numbers;  // of nodes, by their first ranks, which come before their others
+  std::vector<int> nodes;
+  for (const int first : first_ranks) {
+    nodes.push_back(numbers.emplace(first, static_cast<int>(numbers.size())).first->second);
+  }
+  node_count_ = static_cast<int>(numbers.size());
+  ranks_per_node_ = consecutive_ranks_per_node(nodes);
+  traffic().start(rank_, std::move(nodes));
+}
+
+Transfer Communicator::share_in_node(const Tensor& /*mine*/, std::span<const uint8_t> /*contributes*/) {
+  throw Error("the ranks of a node share no memory");
+}
+
+Transfer Communicator::send_and_receive(std::span<const Message> /*sends*/, std::span<const Message> /*receives*/,
+                                        Stream& /*stream*/) {
+  throw Error("this communicator has no messages between two ranks");
 }
 
 namespace {
@@ -109,11 +186,13 @@ std::unique_ptr<Communicator> make_control_communicator() { return std::make_uni
 ControlCommunicator::~ControlCommunicator() { MPI_Comm_free(&host_); }
 
 void ControlCommunicator::broadcast(void* data, int64_t bytes, int root) {
+  finish_forwarding();
   const CollectiveScope scope("broadcast", bytes);
   mpi_broadcast(data, bytes, root, host_);
 }
 
 void ControlCommunicator::broadcast(std::string& text, int root) {
+  finish_forwarding();
   int64_t length = static_cast<int64_t>(text.size());
   const CollectiveScope scope("broadcast", length);
   mpi_broadcast(&length, sizeof length, root, host_);
@@ -122,31 +201,60 @@ void ControlCommunicator::broadcast(std::string& text, int root) {
 }
 
 void ControlCommunicator::sum(std::span<int64_t> values) {
+  finish_forwarding();
   const CollectiveScope scope("sum", static_cast<int64_t>(values.size_bytes()));
   mpi_all_reduce(values, MPI_SUM, host_);
 }
 
 void ControlCommunicator::maximum(std::span<int64_t> values) {
+  finish_forwarding();
   const CollectiveScope scope("maximum", static_cast<int64_t>(values.size_bytes()));
   mpi_all_reduce(values, MPI_MAX, host_);
 }
 
 void ControlCommunicator::sum(std::span<uint64_t> values) {
+  finish_forwarding();
   const CollectiveScope scope("sum", static_cast<int64_t>(values.size_bytes()));
   mpi_all_reduce(values, MPI_SUM, host_);
 }
 
 void ControlCommunicator::sum(ExactSum& value) {
+  finish_forwarding();
   value.carry();
   const CollectiveScope scope("sum", static_cast<int64_t>(value.limbs().size_bytes()));
   mpi_all_reduce(value.limbs(), MPI_SUM, host_);
 }
 
 std::vector<std::string> ControlCommunicator::gather_all(const std::string& mine) {
+  finish_forwarding();
   return mpi_gather_all(mine, host_);
 }
 
+std::vector<std::string> ControlCommunicator::gather(const std::string& mine) {
+  finish_forwarding();
+  return mpi_gather(mine, host_);
+}
+
+void ControlCommunicator::copy_between(void* data, int64_t bytes, int from, int to) {
+  if (from == to || (rank() != from && rank() != to)) return;
+  finish_forwarding();
+  const CollectiveScope scope("message", bytes, activity().collectives.load());
+  if (rank() == from) {
+    mpi_send(data, bytes, to, host_);
+  } else {
+    mpi_receive(data, bytes, from, host_);
+  }
+}
+
+std::shared_ptr<const void> ControlCommunicator::share_in_nodes(const void* data, int64_t bytes) {
+  finish_forwarding();
+  const CollectiveScope scope("sharing of data", bytes);
+  if (copies_ == nullptr) copies_ = std::make_unique<NodeCopies>(host_, node_communicator(host_));
+  return copies_->copy(data, bytes);
+}
+
 void ControlCommunicator::barrier() {
+  finish_forwarding();
   const CollectiveScope scope("barrier", 0);
   mpi_check(MPI_Barrier(host_), "MPI_Barrier");
 }

@@ -20,11 +20,23 @@ class LocalCommunicator final : public Communicator {
   void maximum(std::span<int64_t>) override {}
   void sum(ExactSum&) override {}
   std::vector<std::string> gather_all(const std::string& mine) override { return {mine}; }
+  std::vector<std::string> gather(const std::string& mine) override { return {mine}; }
+  void copy_between(void*, int64_t, int, int) override {}
+  std::shared_ptr<const void> share_in_nodes(const void* data, int64_t bytes) override {
+    const auto* first = static_cast<const char*>(data);
+    const auto copy = std::make_shared<const std::vector<char>>(first, first + bytes);
+    return {copy, copy->data()};
+  }
   void barrier() override {}
 };
 
 }  // namespace
 
 std::unique_ptr<Communicator> make_local_communicator() { return std::make_unique<LocalCommunicator>(); }
+
+Communicator& this_process() {
+  static LocalCommunicator communicator;
+  return communicator;
+}
 
 }  // namespace llmtrain

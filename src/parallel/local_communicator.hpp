@@ -8,5 +8,7 @@
 namespace llmtrain {
 
 std::unique_ptr<Communicator> make_local_communicator();
+/// One that lives as long as the process.
+Communicator& this_process();
 
 }  // namespace llmtrain

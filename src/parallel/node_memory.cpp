@@ -11,12 +11,12 @@
 #include "core/error.hpp"
 #include "device/device.hpp"
 #include "parallel/mpi_transfer.hpp"
+#include "parallel/shared_file.hpp"
 
 namespace llmtrain {
 
 namespace {
 
-constexpr const char* backing_folder = "/dev/shm";      // file system behind MPI's shared windows
 constexpr int64_t left_for_others = int64_t{32} << 20;  // reserve for MPI's own segments
 
 int64_t page_size() {
@@ -28,13 +28,13 @@ int64_t whole_pages(int64_t bytes) { return (bytes + page_size() - 1) / page_siz
 
 int64_t bytes_available() {
   struct statvfs space {};
-  if (statvfs(backing_folder, &space) != 0) return 0;
+  if (statvfs(shared_memory_folder, &space) != 0) return 0;
   return static_cast<int64_t>(space.f_bavail) * static_cast<int64_t>(space.f_frsize);
 }
 
 }  // namespace
 
-NodeMemory::NodeMemory(MPI_Comm node) : node_(node) {
+NodeMemory::NodeMemory(MPI_Comm node, bool alone) : node_(node) {
   mpi_check(MPI_Comm_rank(node_, &me_), "MPI_Comm_rank");
   mpi_check(MPI_Comm_size(node_, &size_), "MPI_Comm_size");
   int rank = 0, ranks = 1;
@@ -44,7 +44,8 @@ NodeMemory::NodeMemory(MPI_Comm node) : node_(node) {
   mpi_check(MPI_Allgather(&rank, 1, MPI_INT, of_node.data(), 1, MPI_INT, node_), "MPI_Allgather");
   members_.assign(static_cast<size_t>(ranks), -1);
   for (size_t m = 0; m < of_node.size(); ++m) members_[static_cast<size_t>(of_node[m])] = static_cast<int>(m);
-  if (size_ == 1 || largest(bytes_available() < left_for_others ? 1 : 0) != 0) return;
+  alone_ = size_ == 1 && !alone;
+  if (alone_ || largest(bytes_available() < left_for_others ? 1 : 0) != 0) return;
   using Offers = std::array<Offer, slots>;
   using Done = std::array<Number, slots>;
   board_window_ = make_window(static_cast<int64_t>(sizeof(Offers) + of_node.size() * sizeof(Done)));
@@ -101,7 +102,7 @@ std::shared_ptr<NodeMemory::Window> NodeMemory::make_window(int64_t bytes) {
 }
 
 std::string NodeMemory::refusal(int64_t bytes) {
-  if (size_ == 1) return {};
+  if (alone_) return {};
   int64_t all = whole_pages(bytes) + page_size();
   mpi_all_reduce({&all, 1}, MPI_SUM, node_);
   const int64_t available = -largest(-bytes_available());
@@ -109,7 +110,7 @@ std::string NodeMemory::refusal(int64_t bytes) {
   return fmt::format(
       "the ranks of a node exchange gradients and weights as messages, which is slower: shared memory would need "
       "{:.0f} MB in {}, where {:.0f} MB are free (in a container raise --shm-size)",
-      static_cast<double>(all) / 1e6, backing_folder, static_cast<double>(available) / 1e6);
+      static_cast<double>(all) / 1e6, shared_memory_folder, static_cast<double>(available) / 1e6);
 }
 
 std::shared_ptr<void> NodeMemory::allocate(int64_t bytes) {

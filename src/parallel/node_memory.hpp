@@ -23,8 +23,9 @@ namespace llmtrain {
 
 class NodeMemory {
  public:
-  /// Collective over the ranks of a node; takes ownership of their communicator.
-  explicit NodeMemory(MPI_Comm node);
+  /// Collective over the ranks of a node; takes ownership of their communicator. `alone`: a single rank of a node has
+  /// memory as well.
+  explicit NodeMemory(MPI_Comm node, bool alone = false);
   ~NodeMemory();  ///< collective
   NodeMemory(const NodeMemory&) = delete;
   NodeMemory& operator=(const NodeMemory&) = delete;
@@ -41,7 +42,7 @@ class NodeMemory {
   bool holds(const void* address) const;  ///< true if the address lies in allocated memory
 
   // The board. Numbers grow by one with every transfer; those of the last `slots` may be in use.
-  static constexpr uint64_t slots = 64;
+  static constexpr uint64_t slots = 256;
   uint64_t next_number() { return ++number_; }
   /// True if the board entry of transfer `number` is free again, on this rank.
   bool can_offer(uint64_t number) const;
@@ -79,6 +80,7 @@ class NodeMemory {
 
   MPI_Comm node_;
   int me_ = 0, size_ = 1;
+  bool alone_ = false;        ///< one rank, which has no memory
   std::vector<int> members_;  ///< index in the node by rank of the job
   uint64_t number_ = 0;
   std::shared_ptr<Window> board_window_;

@@ -8,13 +8,22 @@
 namespace llmtrain {
 
 void ParallelConfig::visit(DeckKeys& keys) {
-  keys.section("parallel",
-               "Divide the work among the ranks. Only reduction_groups and reduction_blocks touch the results.",
-               Change::nothing, model_tasks);
+  keys.section(
+      "parallel",
+      "Divide the work among the ranks. Only reduction, reduction_groups and reduction_blocks touch the results.",
+      Change::nothing, model_tasks);
   keys.key("zero", zero,
            {.range = between(0, 3),
             .doc = "ZeRO stage, which selects what is sharded over the ranks: 0 nothing, 1 optimizer state, 2 also "
                    "gradients, 3 also weights."});
+  keys.key("reduction", reduction,
+           {.doc = "Order in which the gradients of groups are added. ordered: from the left, at the owner of a shard; "
+                   "every group crosses the network. tree: along a binary tree over the groups, so that a rank, then a "
+                   "node, adds its own groups before they cross the network, once a step (zero 2 and 3: once for each "
+                   "group of a rank); it keeps partial sums where "
+                   "a rank has several groups (reduction_groups above the number of ranks).",
+            .change = Change::breaks,
+            .tasks = training_tasks});
   keys.key("reduction_groups", reduction_groups,
            {.unit = "groups",
             .range = between(0, 1 << 20),
@@ -26,8 +35,8 @@ void ParallelConfig::visit(DeckKeys& keys) {
   keys.key("reduction_blocks", reduction_blocks,
            {.unit = "blocks",
             .range = between(1, 1 << 20),
-            .doc = "Number of blocks of groups that are summed inside a node before they cross the network; not more "
-                   "than the groups.",
+            .doc = "Number of blocks of groups that the owner of a shard sums before it adds the blocks; not more than "
+                   "the groups. It changes the order of additions, not what crosses the network (see reduction).",
             .change = Change::breaks,
             .tasks = training_tasks});
   keys.key("offload_optimizer", offload_optimizer,
@@ -99,6 +108,8 @@ void ParallelConfig::resolve(DeckLoader& deck, int64_t micro_batches) const {
              {"parallel.reduction_blocks", "parallel.reduction_groups", "batch.global", "batch.micro",
               "batch.gradient_accumulation_steps"},
              fmt::format("{} is more than the {} reduction groups of a step", reduction_blocks, groups));
+  deck.check(reduction == Reduction::ordered || reduction_blocks == 1,
+             {"parallel.reduction_blocks", "parallel.reduction"}, "a tree has no blocks: leave reduction_blocks at 1");
   check_offload(deck, *this);
 }
 

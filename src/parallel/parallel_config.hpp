@@ -12,9 +12,13 @@ class DeckLoader;
 /// Location of a part of the state while no kernel works on it: device memory, host memory, a local disk.
 enum class Offload : uint8_t { none, cpu, nvme };
 
+/// Order in which the gradients of reduction groups are added: from the left, or along a binary tree.
+enum class Reduction : uint8_t { ordered, tree };
+
 /// [parallel]
 struct ParallelConfig {
-  int64_t zero = 1;              ///< ZeRO stage 0..3
+  int64_t zero = 1;  ///< ZeRO stage 0..3
+  Reduction reduction = Reduction::ordered;
   int64_t reduction_groups = 0;  ///< G; 0 = one micro-batch per group
   int64_t reduction_blocks = 1;  ///< H; not more than the number of groups
   bool cuda_graphs = true;       ///< no effect on the host
@@ -29,6 +33,9 @@ struct ParallelConfig {
   void page_states(DeckLoader& deck, const std::string& why);
   void resolve(DeckLoader& deck, int64_t micro_batches) const;  ///< checks only
 };
+
+template <>
+inline constexpr auto enum_names<Reduction> = name_list("ordered", "tree");
 
 template <>
 inline constexpr auto enum_names<Offload> = name_list("none", "cpu", "nvme");

@@ -10,6 +10,7 @@ namespace {
 
 constexpr int gather_tag = 1;
 constexpr int exchange_tag = 2;
+constexpr int node_tag = 3;
 
 }  // namespace
 
@@ -56,6 +57,37 @@ void begin_gather(MpiRequests& requests, const Tensor& buffer, std::span<const i
     const int to = (rank + i) % size;
     if (by_message(to)) requests.send(mine.data, mine.bytes, to, gather_tag);
   }
+}
+
+UnitShards::UnitShards(const Tensor& buffer, std::span<const int64_t> borders, int size, int64_t nodes)
+    : buffer_(buffer), borders_(borders), size_(size), nodes_(nodes) {}
+
+/// Returns true if the shards in `parts` are one message.
+bool UnitShards::collect(int owner, std::vector<MpiRequests::Part>& parts) const {
+  parts.clear();
+  int64_t bytes = 0;
+  each_segment(borders_, size_, [&](std::span<const int64_t> segment) {
+    const ShardRange r = shard_range(buffer_, segment, owner);
+    parts.push_back({r.data, r.bytes});
+    bytes += r.bytes;
+  });
+  return joins_segments(std::ssize(parts), bytes, nodes_);
+}
+
+void UnitShards::send(MpiRequests& requests, int owner, int to, std::vector<MpiRequests::Part>& parts) const {
+  if (collect(owner, parts)) return requests.send(parts, to, gather_tag);
+  for (const MpiRequests::Part& part : parts) requests.send(part.data, part.bytes, to, gather_tag);
+}
+
+void UnitShards::receive(MpiRequests& requests, int owner, std::vector<MpiRequests::Part>& parts) const {
+  if (collect(owner, parts)) return requests.receive(parts, owner, gather_tag);
+  for (const MpiRequests::Part& part : parts) requests.receive(part.data, part.bytes, owner, gather_tag);
+}
+
+void begin_messages(MpiRequests& requests, std::span<const Communicator::Message> sends,
+                    std::span<const Communicator::Message> receives) {
+  for (const Communicator::Message& m : receives) requests.receive(m.data.data, m.data.bytes(), m.rank, node_tag);
+  for (const Communicator::Message& m : sends) requests.send(m.data.data, m.data.bytes(), m.rank, node_tag);
 }
 
 void begin_exchange(MpiRequests& requests, const Tensor& send, std::span<const int64_t> borders,

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <vector>
 
 #include "core/tensor.hpp"
+#include "parallel/communicator.hpp"
 #include "parallel/mpi_transfer.hpp"
 
 namespace llmtrain {
@@ -40,6 +42,27 @@ using ByMessage = std::function<bool(int rank)>;
 /// Starts the messages of an all-gather in place: see Communicator::all_gather().
 void begin_gather(MpiRequests& requests, const Tensor& buffer, std::span<const int64_t> borders, int rank,
                   const ByMessage& by_message);
+
+/// Messages of a gather between nodes, each of one rank's shards in all segments. Those of two ranks arrive in order.
+class UnitShards {
+ public:
+  UnitShards(const Tensor& buffer, std::span<const int64_t> borders, int size, int64_t nodes);
+  // `parts` is memory for the call.
+  void send(MpiRequests& requests, int owner, int to, std::vector<MpiRequests::Part>& parts) const;
+  void receive(MpiRequests& requests, int owner, std::vector<MpiRequests::Part>& parts) const;
+
+ private:
+  bool collect(int owner, std::vector<MpiRequests::Part>& parts) const;
+
+  const Tensor& buffer_;
+  std::span<const int64_t> borders_;
+  int size_;
+  int64_t nodes_;
+};
+
+/// Starts the messages of Communicator::send_and_receive().
+void begin_messages(MpiRequests& requests, std::span<const Communicator::Message> sends,
+                    std::span<const Communicator::Message> receives);
 
 /// Starts the messages of an exchange: see Communicator::exchange_shards().
 void begin_exchange(MpiRequests& requests, const Tensor& send, std::span<const int64_t> borders,

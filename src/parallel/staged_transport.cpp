@@ -160,7 +160,38 @@ StagedTransport::Ticket StagedTransport::exchange(const Tensor& send, std::span<
   }
   slot.passed.record(stream);
   slot.passed.synchronize();
+  if (sends) traffic().receive(rank_, shard_range(send, borders, rank_).bytes);
   begin_exchange(slot.requests, copy, borders, places_, contributes, rank_, [](int) { return true; });
+  return {&slot, slot.sequence};
+}
+
+StagedTransport::Ticket StagedTransport::send_and_receive(std::span<const Communicator::Message> sends,
+                                                          std::span<const Communicator::Message> receives,
+                                                          Stream& stream) {
+  int64_t bytes = 0;
+  for (const auto& messages : {sends, receives}) {
+    for (const Communicator::Message& message : messages) bytes += message.data.bytes();
+  }
+  Slot& slot = take("exchange", bytes, stream);
+  char* at = slot.data();
+  const auto place = [&](const Communicator::Message& message) {
+    const Tensor host(at, message.data.dtype, {message.data.numel()});
+    at += host.bytes();
+    return Communicator::Message{host, message.rank};
+  };
+  sends_.clear();
+  receives_.clear();
+  for (const Communicator::Message& message : receives) {
+    receives_.push_back(place(message));
+    slot.arrivals.push_back({message.data.data, receives_.back().data.data, message.data.bytes()});
+  }
+  for (const Communicator::Message& message : sends) {
+    sends_.push_back(place(message));
+    copy_to_host(sends_.back().data.data, message.data.data, message.data.bytes(), stream);
+  }
+  slot.passed.record(stream);
+  slot.passed.synchronize();
+  begin_messages(slot.requests, sends_, receives_);
   return {&slot, slot.sequence};
 }
 

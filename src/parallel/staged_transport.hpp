@@ -47,6 +47,8 @@ class StagedTransport {
   Ticket all_gather(const Tensor& buffer, std::span<const int64_t> borders, Stream& stream);
   Ticket exchange(const Tensor& send, std::span<const int64_t> borders, std::span<const Tensor> received,
                   std::span<const uint8_t> contributes, Stream& stream);
+  Ticket send_and_receive(std::span<const Communicator::Message> sends, std::span<const Communicator::Message> receives,
+                          Stream& stream);
   bool arrived(const Ticket& ticket);
   /// Enqueues the copies of received data in the stream of the transfer's start.
   void wait(const Ticket& ticket, const Transfer::Meanwhile& meanwhile);
@@ -62,7 +64,8 @@ class StagedTransport {
   int rank_ = 0;
   std::vector<std::unique_ptr<Slot>> slots_;
   size_t next_ = 0;
-  std::vector<Tensor> places_;  ///< destinations of the exchange that is starting
+  std::vector<Tensor> places_;                           ///< destinations of the exchange that is starting
+  std::vector<Communicator::Message> sends_, receives_;  ///< in host memory, of the messages that are starting
 };
 
 }  // namespace llmtrain

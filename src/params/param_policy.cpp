@@ -26,6 +26,11 @@ Offload elsewhere(Offload place) { return place == Offload::cpu && device_memory
 
 }  // namespace
 
+MemoryScope ParamStoreOptions::exchanged() const {
+  const bool shares = node_size > 1 || (ranks_per_node > 1 && device_memory_is_host());
+  return shares ? MemoryScope::shared : MemoryScope::own;
+}
+
 ParamPolicy::ParamPolicy(const ParamStoreOptions& o) : offloaded(o.states.size(), false) {
   check_states(o.states);
   LLMTRAIN_CHECK(o.offload_piece % chunk_elements == 0, "pieces are cut between chunks");

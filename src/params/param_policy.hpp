@@ -17,7 +17,10 @@ struct ParamStoreOptions {
   int zero_stage = 1;
   int rank = 0;  ///< given explicitly, so that a plan for any rank count needs no MPI
   int size = 1;
-  int node_size = 1;   ///< ranks, this one included, that read each other's buffers directly
+  int node_size = 1;  ///< ranks, this one included, that read each other's buffers directly
+  /// Communicator::adding_ranks_per_node(), for any rank count.
+  int ranks_per_node = 0;
+  Reduction reduction = Reduction::ordered;
   int64_t groups = 1;  ///< reduction groups of a full step (G)
   int64_t blocks = 1;  ///< reduction blocks (H)
   int64_t micro_batches_per_group = 1;
@@ -31,7 +34,7 @@ struct ParamStoreOptions {
   bool keeps_gathered = false;
 
   /// Memory of gradients and weights that other ranks read.
-  MemoryScope exchanged() const { return node_size > 1 ? MemoryScope::shared : MemoryScope::own; }
+  MemoryScope exchanged() const;
 };
 
 struct ParamPolicy {

@@ -1,6 +1,7 @@
 #include "params/param_store.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "core/activity.hpp"
@@ -213,18 +214,25 @@ void ParamStore::gather_range(int unit, int64_t first, int64_t last, float* out)
   };
   if (policy_.whole_state) {
     for (const UnitSegment& s : u.segments) {
+      if (options_.rank != 0) break;
       const int64_t begin = std::max(first, s.first), end = std::min(last, s.last);
       if (begin < end) read(begin, end);
     }
     return;
   }
+  std::exception_ptr failure;
   for (size_t i = 0; i + 1 < u.borders.size(); ++i) {
     const int64_t begin = std::max(first, u.borders[i]), end = std::min(last, u.borders[i + 1]);
     if (begin >= end) continue;
     const int owner = static_cast<int>(i) % options_.size;
-    if (owner == options_.rank) read(begin, end);
-    communicator.broadcast(out + (begin - first), (end - begin) * static_cast<int64_t>(sizeof(float)), owner);
+    try {
+      if (owner == options_.rank) read(begin, end);
+    } catch (const UserError&) {  // rank 0 waits for a message
+      failure = std::current_exception();
+    }
+    communicator.copy_between(out + (begin - first), (end - begin) * static_cast<int64_t>(sizeof(float)), owner, 0);
   }
+  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace llmtrain

@@ -47,8 +47,8 @@
 #include "device/device.hpp"
 #include "kernels/quantized_matrix.hpp"
 #include "parallel/communicator.hpp"
-#include "params/gradient_reducer.hpp"
 #include "params/offload/offload_store.hpp"
+#include "params/reduction/gradient_reducer.hpp"
 #include "params/state_store.hpp"
 #include "params/unit_gathers.hpp"
 #include "params/unit_state.hpp"
@@ -155,8 +155,8 @@ class ParamStore {
   /// Distributes masters and weights to all ranks after the owned() part of every master was written directly (padding
   /// left zero). Collective.
   void publish_masters();
-  /// Copies elements [begin, end) of a flat unit into `out` (fp32 master values, host memory) on every rank.
-  /// Collective.
+  /// Copies elements [begin, end) of a flat unit into `out` (fp32 master values, host memory) of rank 0; on others that
+  /// is memory of the same size. Collective; owners send to rank 0 alone.
   void gather_range(int unit, int64_t begin, int64_t end, float* out);
 
  private:

@@ -6,7 +6,8 @@ namespace llmtrain {
 
 PlannedMemory::PlannedMemory(Arena& arena, Communicator& communicator) {
   const int64_t shared = arena.shared_bytes();
-  if (shared > 0 && communicator.sharing_ranks() > 1) shared_ = communicator.allocate_shared(shared);
+  const bool shares = communicator.sharing_ranks() > 1 || communicator.adding_ranks_per_node() > 1;
+  if (shared > 0 && shares) shared_ = communicator.allocate_shared(shared);
   if (shared_ == nullptr) {
     own_ = DeviceBuffer(arena.bytes());
     arena.commit(own_.data());

@@ -3,8 +3,8 @@
 
 #include "core/arena.hpp"
 #include "device/device.hpp"
-#include "params/gradient_reducer.hpp"
 #include "params/offload/offload_store.hpp"
+#include "params/reduction/gradient_reducer.hpp"
 #include "params/unit_gathers.hpp"
 #include "params/unit_state.hpp"
 

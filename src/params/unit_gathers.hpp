@@ -17,6 +17,8 @@ class UnitGathers {
   void start(Communicator& communicator, Stream& stream, Transfer::Meanwhile meanwhile);
   Communicator& communicator() const;
 
+  /// Number of gathers that gather_all() has in progress: many messages at once slow MPI down.
+  static int max_at_once(const UnitStates& units);
   /// Starts the gather of a unit's segments in a buffer of all its elements, or of its records.
   void begin(int unit, const Tensor& buffer);
   /// Waits until the unit is complete.
@@ -27,9 +29,11 @@ class UnitGathers {
   /// Gathers `buffer(unit)` of all trained, or of all frozen units; finish_all() must precede any change of them. On
   /// the host, whose ranks move the data themselves, the gathers complete here.
   void gather_all(bool trained, const std::function<Tensor(int unit)>& buffer);
-  /// Must be called before an exchange of gradients starts: waits for gathers that this many transfers have followed
-  /// that other ranks wait for the place of this one on the node's board (NodeMemory::slots).
-  void make_way();
+  /// Call it before an exchange of gradients starts. Waits for gathers that many transfers have followed, for whose
+  /// entries on the node's board (NodeMemory::slots) other ranks may wait.
+  void wait_for_old();
+  /// Lets messages progress, which MPI moves in its calls alone: between two kernels of the host.
+  void progress();
 
  private:
   struct Gather {
@@ -40,7 +44,8 @@ class UnitGathers {
 
   const UnitStates& units_;
   std::vector<Gather> gathers_;  ///< by unit
-  int64_t transfers_ = 0;        ///< number of gathers and exchanges so far
+  const int at_once_ = max_at_once(units_);
+  int64_t transfers_ = 0;  ///< number of gathers and exchanges so far
   Communicator* communicator_ = nullptr;
   Stream* stream_ = nullptr;
   Transfer::Meanwhile meanwhile_;

@@ -119,7 +119,9 @@ void WeightRing::acquire(int unit) {
   ++own.holders;
 }
 
+/// Every product asks for its weights: large messages progress before it, not only from layer to layer.
 Tensor WeightRing::held_weights(int unit) const {
+  gathers_.progress();
   LLMTRAIN_CHECK(at(unit).holders > 0,
                  fmt::format("weights of {} used outside acquire and release", units_[unit].spec.name));
   return whole_weights(unit);

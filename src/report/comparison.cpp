@@ -157,7 +157,10 @@ std::string comparison_text(const std::vector<RunReader>& runs, size_t width) {
     if (better_values(name) != Better::unknown && name != "loss") {  // the loss of one step says little
       add_row(parts[2], name, runs, [&](const RunReader& run) { return best_text(run, name); });
     }
-    if (name == "wall_time" || name.starts_with("system/") || name.starts_with("ranks/")) continue;
+    if (name == "wall_time" || name.starts_with("system/") || name.starts_with("ranks/") ||
+        name.starts_with("traffic/")) {
+      continue;
+    }
     add_row(parts[3], name, runs, [&](const RunReader& run) { return point_text(name, last_of(run, name)); });
   }
   return runs.size() > max_run_columns ? text_in_lines(parts, width) : text_in_columns(parts, width);

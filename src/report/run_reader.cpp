@@ -72,7 +72,7 @@ namespace fs = std::filesystem;
 constexpr int64_t most_deck_bytes = int64_t{4} << 20;
 constexpr int64_t most_log_bytes = int64_t{1} << 20;
 constexpr size_t most_line_bytes = 1000;
-constexpr auto longest_silence = std::chrono::seconds(60);  // a status file changes every second or two
+constexpr auto longest_silence = std::chrono::seconds(60);  // a status file changes every 2 to 10 seconds
 
 /// Reads up to `most` bytes of a regular file, its last ones if `from_end`; "" if it cannot be read. Links are not
 /// followed: they could lead out of the run.

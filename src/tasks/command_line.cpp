@@ -7,12 +7,13 @@
 
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
+#include "train/run/network.hpp"
 
 namespace llmtrain {
 namespace {
 
-constexpr std::array<std::string_view, 8> option_names = {"--help",    "--version", "--check", "--estimate",
-                                                          "--measure", "--json",    "--ranks", "--ranks-per-node"};
+constexpr std::array<std::string_view, 9> option_names = {
+    "--help", "--version", "--check", "--estimate", "--measure", "--json", "--ranks", "--ranks-per-node", "--network"};
 
 [[noreturn]] void refuse(const std::string& what) {
   throw UserError(ExitCode::command_line, fmt::format("command line: {} (llmtrain --help shows the usage)", what));
@@ -35,13 +36,16 @@ void check_together(const CommandLine& line) {
   }
   if (line.check && line.estimate) refuse("--check and --estimate exclude each other");
   if (line.measure && !line.estimate) refuse("--measure needs --estimate");
-  if (line.measure && (line.ranks != 0 || line.ranks_per_node != 0)) {
-    refuse("--measure times this job: start it with that many ranks instead of --ranks or --ranks-per-node");
+  if (line.measure && line.network.empty() && (line.ranks != 0 || line.ranks_per_node != 0)) {
+    refuse(
+        "--measure times this job: start it with that many ranks instead of --ranks or --ranks-per-node, or give "
+        "--network to predict other ranks from it");
   }
   if (line.estimate) return;
   if (line.json) refuse("--json needs --estimate");
   if (line.ranks != 0) refuse("--ranks needs --estimate (the launcher sets the number of ranks of a job)");
   if (line.ranks_per_node != 0) refuse("--ranks-per-node needs --estimate");
+  if (!line.network.empty()) refuse("--network needs --estimate");
 }
 
 }  // namespace
@@ -61,6 +65,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   app.add_flag("--json", line.json)->disable_flag_override();
   app.add_option("--ranks", line.ranks)->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   app.add_option("--ranks-per-node", line.ranks_per_node)->check(CLI::Range(int64_t{1}, int64_t{1} << 16));
+  app.add_option("--network", line.network);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -69,6 +74,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   line.help = help->count() > 0;
   refuse_unknown(app.remaining());
   check_together(line);
+  if (app.count("--network") > 0) parse_network(line.network);
   return line;
 }
 
@@ -77,9 +83,14 @@ std::string usage_text() {
          "Trains a language model as described by the deck, on the ranks that mpirun or srun starts.\n\n"
          "  section.key=value         override a key of the deck; the last one of the same key wins\n"
          "  --check                   check the deck and all files it names, and print the resolved deck\n"
-         "  --estimate                print the memory of a rank by category, and the size of a checkpoint\n"
+         "  --estimate                print the memory of a rank by category, the size of a checkpoint, and a step's "
+         "traffic\n"
          "    --ranks N               estimate a job with N ranks instead of this one\n"
          "    --ranks-per-node M      on nodes with M ranks each\n"
+         "    --network SPEED[,latency=TIME][,ports=N][,flops=RATE][,sockets=N,memory=SPEED]\n"
+         "                            also predict the time of this traffic and, with --measure or flops (FLOP/s of a "
+         "rank),\n"
+         "                            of a step: 200Gb/s,latency=2us\n"
          "    --measure               also run a few steps, to predict the time of a step and of the run\n"
          "    --json                  print JSON\n"
          "  -h, --help [TOPIC]        print this text and all keys of a deck, those of a task or section, or one "

@@ -17,6 +17,7 @@ struct CommandLine {
   bool measure = false;
   bool json = false;
   int64_t ranks = 0;           ///< of the estimated job; 0 = this one's
+  std::string network = {};    ///< see parse_network()
   int64_t ranks_per_node = 0;  ///< 0 = the same as this job, or all on one node when `ranks` is given
 };
 

@@ -129,7 +129,7 @@ void GenerationTask::finish(Round& round, size_t c, const Continuation& continua
 /// Moves finished rows to rank 0, which writes them. Collective.
 void GenerationTask::hand_over(const Job& job) {
   Communicator& communicator = job.runtime.communicator();
-  const std::vector<std::string> all = communicator.gather_all(outbox_.bytes());
+  const std::vector<std::string> all = communicator.gather(outbox_.bytes());
   outbox_ = Message();
   throw_on_all_ranks(communicator, [&] {
     if (job.output == nullptr) return;

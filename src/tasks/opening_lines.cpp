@@ -24,7 +24,7 @@ namespace {
 
 /// Identifies the kind of processor, on which a run's bits depend.
 void warn_of_mixed_devices(RunLog& log, Communicator& communicator) {
-  const std::vector<std::string> all = communicator.gather_all(device_description());
+  const std::vector<std::string> all = communicator.gather(device_description());
   const auto other = std::ranges::find_if(all, [&](const std::string& device) { return device != all.front(); });
   if (other == all.end()) return;
   log.warn(

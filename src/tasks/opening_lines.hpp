@@ -13,7 +13,7 @@
 #include "metrics/run_log.hpp"
 #include "parallel/job/runtime.hpp"
 #include "params/offload/offload_store.hpp"
-#include "params/reduction_groups.hpp"
+#include "params/reduction/reduction_groups.hpp"
 #include "train/run/resume.hpp"
 
 namespace llmtrain {

@@ -17,6 +17,8 @@
 
 namespace llmtrain {
 
+struct TrainingPlan;
+
 /// A job. Functions with a Config take config(), as far as they need the facts.
 struct Job {
   const Config& deck;
@@ -36,10 +38,12 @@ class RankPlan {
   virtual const Arena& arena() const = 0;
   virtual int64_t parameters() const = 0;
   virtual int64_t trained_parameters() const { return 0; }
-  virtual int64_t state_bytes() const { return 0; }      ///< size of a checkpoint, over all ranks
-  virtual int64_t offloaded_bytes() const { return 0; }  ///< on a disk
-  virtual int64_t pinned_bytes() const { return 0; }     ///< pinned host memory beside a GPU
-  virtual int64_t host_bytes() const { return 0; }       ///< other host memory that grows with the deck
+  virtual int64_t state_bytes() const { return 0; }                 ///< size of a checkpoint, over all ranks
+  virtual int64_t offloaded_bytes() const { return 0; }             ///< on a disk
+  virtual int64_t pinned_bytes() const { return 0; }                ///< pinned host memory beside a GPU
+  virtual const TrainingPlan* training() const { return nullptr; }  ///< null if nothing is trained
+  virtual double flops_per_token(int64_t /*sequence_length*/) const { return 0; }
+  virtual int64_t host_bytes() const { return 0; }  ///< other host memory that grows with the deck
 };
 
 struct TaskEntry {

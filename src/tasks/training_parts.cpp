@@ -122,6 +122,7 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
   store.micro_batches_per_group = parts.groups.max_size();
   store.groups = parts.groups.count;
   store.blocks = config.parallel.reduction_blocks;
+  store.reduction = config.parallel.reduction;
   store.keeps_gathered = keeps_gathered;
   const Method& method = method_of(config);
   int64_t rows = std::max(parts.batches().max_rows(), parts.validation ? parts.validation->max_rows() : int64_t{0});

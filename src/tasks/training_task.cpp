@@ -11,6 +11,7 @@
 #include "kernels/attention.hpp"
 #include "kernels/matmul.hpp"
 #include "methods/method.hpp"
+#include "params/reduction/reduction_advice.hpp"
 #include "tasks/job_opening.hpp"
 #include "tasks/opening_lines.hpp"
 #include "tasks/precomputed.hpp"
@@ -29,8 +30,28 @@ namespace llmtrain {
 
 namespace {
 
+/// Warns of ranks without work, and of groups that cost a new run more than others would.
+void warn_of_groups(RunLog& log, const TrainingPlan& plan, const Communicator& c, bool resumed) {
+  if (plan.groups.count < c.size()) {
+    log.warn(
+        fmt::format("{} of {} ranks have no reduction group: they own shards but compute nothing. Use a larger "
+                    "batch.global, a smaller batch.micro or fewer ranks",
+                    c.size() - plan.groups.count, c.size()));
+  }
+  if (resumed || c.rank() != 0) return;
+  const ParamStoreOptions& options = plan.params().units().options();
+  Transport transport = c.note().empty() ? Transport::nccl : Transport::messages;
+  if (device_memory_is_host()) {
+    const bool shares = options.node_size > 1 || options.ranks_per_node > 1;
+    transport = shares ? Transport::shared_memory : Transport::messages;
+  }
+  const int64_t ranks_per_node = c.ranks_per_node() > 0 ? c.ranks_per_node() : c.size();
+  const std::string advice = reduction_advice(plan.params().units(), plan.groups, ranks_per_node, transport);
+  if (!advice.empty()) log.warn(advice);
+}
+
 void print_opening(RunLog& log, const Config& config, Runtime& runtime, const TrainingPlan& plan, const Dataset& data,
-                   std::span<const std::string> notes) {
+                   std::span<const std::string> notes, bool resumed) {
   Communicator& c = runtime.communicator();
   const DataStream& stream = plan.train;
   const ParamStore& params = plan.params();
@@ -55,12 +76,7 @@ void print_opening(RunLog& log, const Config& config, Runtime& runtime, const Tr
   print_difficulties(log, config.curriculum, config.batch, stream);
   if (data.validation != nullptr) log.print(fmt::format("validation {} tokens", count_text(data.validation->tokens())));
   log.print(fmt::format("results    {}", config.run.directory()));
-  if (plan.groups.count < c.size()) {
-    log.warn(
-        fmt::format("{} of {} ranks have no reduction group: they own shards but compute nothing. Use a larger "
-                    "batch.global, a smaller batch.micro or fewer ranks",
-                    c.size() - plan.groups.count, c.size()));
-  }
+  warn_of_groups(log, plan, c, resumed);
   warn_of_rows(log, data);
   warn_of_missing_targets(log, stream, c);
   print_warnings(log, notes, runtime);
@@ -143,19 +159,20 @@ std::unique_ptr<TrainingPlan> make_checked_plan(Job& job, const Config& config, 
   Communicator& communicator = job.runtime.communicator();
   std::unique_ptr<TrainingPlan> plan;
   bool keeps_gathered = gathers_often(config, communicator.size());
-  const auto make = [&](int node_size) {
-    throw_on_all_ranks(communicator, [&] {
-      plan = make_training_plan(config, data, {communicator.rank(), communicator.size(), node_size}, keeps_gathered);
-    });
+  RankPosition position{communicator.rank(), communicator.size(), communicator.sharing_ranks(),
+                        communicator.adding_ranks_per_node()};
+  const auto make = [&] {
+    throw_on_all_ranks(communicator, [&] { plan = make_training_plan(config, data, position, keeps_gathered); });
   };
-  make(communicator.sharing_ranks());
+  make();
   if (keeps_gathered && !fits_plan(plan->arena, training_limits(config), communicator)) {
     keeps_gathered = false;
-    make(communicator.sharing_ranks());
+    make();
   }
   if (const std::string refusal = communicator.sharing_refusal(plan->arena.shared_bytes()); !refusal.empty()) {
     job.facts.add_note(refusal);
-    make(1);
+    position = {position.rank, position.size, 1};
+    make();
   }
   check_plan(plan->arena, training_limits(config), communicator);
   check_host_memory(plan->params().offload().pinned_bytes(), communicator);
@@ -189,6 +206,10 @@ class TrainingRankPlan : public RankPlan {
   int64_t offloaded_bytes() const override { return plan_->params().offload().disk_bytes(); }
   int64_t pinned_bytes() const override { return plan_->params().offload().pinned_bytes(); }
   int64_t host_bytes() const override { return plan_->batches().host_bytes(); }
+  const TrainingPlan* training() const override { return plan_.get(); }
+  double flops_per_token(int64_t sequence_length) const override {
+    return plan_->model().flops_per_token(sequence_length);
+  }
 
  private:
   std::unique_ptr<TrainingPlan> plan_;
@@ -263,7 +284,7 @@ int run_training(Job& job) {
     log_setup.resumed_step = from->manifest.step;
   }
   RunLog& log = opening.open_log(log_setup);
-  print_opening(log, config, runtime, *plan, data, job.facts.notes);
+  print_opening(log, config, runtime, *plan, data, job.facts.notes, from.has_value());
   const std::unique_ptr<DashboardProcess> dashboard = start_dashboard(log, config, root);
   print_signatures(log, plan->scores.answers);
   if (from) print_resume(log, *from);

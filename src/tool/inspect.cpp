@@ -34,7 +34,7 @@ void inspect_line(std::string_view name, const std::string& value) {
   std::cout << without_controls(fmt::format("{:<18} {}\n", name, value));
 }
 
-constexpr std::array<const char*, 4> tables = {"train", "validation", "system", "ranks"};
+constexpr std::array<const char*, 5> tables = {"train", "validation", "system", "ranks", "traffic"};
 
 bool has_plain_link(hid_t file, const char* name) {
   H5L_info2_t info;

@@ -75,27 +75,34 @@ std::vector<std::string> node_names(const std::vector<Place>& places) {
   return names;
 }
 
-/// A rank's times as bytes, and the values of its node after them, a line each.
-std::string pack(const RankTimes& times, const std::string& node, const std::vector<NamedValue>& values) {
-  std::string text(sizeof(RankTimes), '\0');
-  std::memcpy(text.data(), &times, sizeof(RankTimes));
+/// What a rank counts in an interval.
+struct RankCounts {
+  RankTimes times;
+  RankTraffic traffic;
+};
+
+/// A rank's counts as bytes, and the values of its node after them, a line each.
+std::string pack(const RankCounts& counts, const std::string& node, const std::vector<NamedValue>& values) {
+  std::string text(sizeof(RankCounts), '\0');
+  std::memcpy(text.data(), &counts, sizeof(RankCounts));
   for (const NamedValue& value : values) text += fmt::format("system/{}/{} {}\n", node, value.name, value.value);
   return text;
 }
 
-RankTimes unpack(const std::string& text, std::vector<NamedValue>& values) {
-  LLMTRAIN_CHECK(text.size() >= sizeof(RankTimes), "a rank sends its times");
-  RankTimes times;
-  std::memcpy(&times, text.data(), sizeof(RankTimes));
-  std::istringstream lines(text.substr(sizeof(RankTimes)));
+RankCounts unpack(const std::string& text, std::vector<NamedValue>& values) {
+  LLMTRAIN_CHECK(text.size() >= sizeof(RankCounts), "a rank sends its counts");
+  RankCounts counts;
+  std::memcpy(&counts, text.data(), sizeof(RankCounts));
+  std::istringstream lines(text.substr(sizeof(RankCounts)));
   NamedValue value;
   while (lines >> value.name >> value.value) values.push_back(value);
-  return times;
+  return counts;
 }
 
 }  // namespace
 
-RankMonitor::RankMonitor(Communicator& communicator, const RankMonitorOptions& options) : communicator_(communicator) {
+RankMonitor::RankMonitor(Communicator& communicator, const RankMonitorOptions& options)
+    : communicator_(communicator), traffic_(options.system) {
   std::vector<Place> places;
   for (const std::string& text : communicator.gather_all(to_line(communicator))) places.push_back(place_of(text));
   const std::vector<std::string> names = node_names(places);
@@ -113,13 +120,27 @@ RankMonitor::RankMonitor(Communicator& communicator, const RankMonitorOptions& o
   node_ = std::make_unique<NodeMonitor>(std::move(node));
 }
 
+void RankMonitor::add(const StepRecord& record) {
+  times_.add(record);
+  own_traffic_.add(communicator_.rank(), traffic());
+}
+
 SystemRecord RankMonitor::exchange(int64_t step) {
   const std::vector<NamedValue> own = node_ != nullptr ? node_->take() : std::vector<NamedValue>();
-  const std::vector<std::string> all = communicator_.gather_all(pack(std::exchange(times_, {}), name_, own));
+  const std::vector<std::string> all =
+      communicator_.gather(pack({std::exchange(times_, {}), std::exchange(own_traffic_, {})}, name_, own));
   SystemRecord record;
   if (communicator_.rank() != 0) return record;
   std::vector<RankTimes> ranks;
-  for (const std::string& text : all) ranks.push_back(unpack(text, record.values));
+  std::vector<RankTraffic> moved;
+  for (const std::string& text : all) {
+    const RankCounts counts = unpack(text, record.values);
+    ranks.push_back(counts.times);
+    moved.push_back(counts.traffic);
+  }
+  if (traffic_) {
+    for (NamedValue& value : traffic_values(moved)) record.values.push_back(std::move(value));
+  }
   if (ranks.size() == 1) return record;
   for (NamedValue& value : rank_values(ranks)) record.values.push_back(std::move(value));
   const std::vector<double> ratios = own_ratios(ranks);

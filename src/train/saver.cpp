@@ -4,15 +4,14 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <map>
 #include <utility>
 
 #include "checkpoint/checkpoint_folder.hpp"
 #include "core/activity.hpp"
 #include "core/clock.hpp"
-#include "core/machine.hpp"
 #include "core/number_text.hpp"
 #include "parallel/job/runtime.hpp"
+#include "parallel/traffic.hpp"
 
 namespace llmtrain {
 namespace {
@@ -20,13 +19,9 @@ namespace {
 // Below the size that copies on the host divide among threads: the writer must not start its own team.
 constexpr int64_t staging_elements = int64_t{1} << 18;
 
-/// Index of each rank's node, in the order of their first ranks.
-std::vector<int64_t> nodes_of_ranks(Communicator& communicator) {
-  std::map<std::string, int64_t> numbers;
+std::vector<int64_t> nodes_of_ranks(const Communicator& communicator) {
   std::vector<int64_t> nodes;
-  for (const std::string& name : communicator.gather_all(host_name() + " " + boot_id())) {
-    nodes.push_back(numbers.emplace(name, static_cast<int64_t>(numbers.size())).first->second);
-  }
+  for (int rank = 0; rank < communicator.size(); ++rank) nodes.push_back(traffic().node_of(rank));
   return nodes;
 }
 
@@ -50,7 +45,7 @@ Saver::Saver(const CheckpointConfig& config, std::string folder, ParamStore& sto
     verified_.insert(resumed_);
     refused_ = from->refused;
   }
-  if (config.files == CheckpointConfig::Files::node) file_of_rank_ = nodes_of_ranks(communicator);
+  if (config.shares_files(communicator.size())) file_of_rank_ = nodes_of_ranks(communicator);
   seconds_ = static_cast<double>(bytes_of_all()) / (slow_disk * communicator.node_count());
 }
 

@@ -36,7 +36,7 @@ bool StepPasses::prepare(int64_t data_step) {
   local_micro_batches_.clear();
   next_local_ = 0;
   const int64_t micro_batches = static_cast<int64_t>(step_.micro_batches.size());
-  const GroupSchedule schedule{plan_.groups.used(micro_batches), communicator_.size()};
+  const GroupSchedule schedule = plan_.params().reducer().schedule(plan_.groups.used(micro_batches));
   for (int64_t round = 0; round < schedule.rounds(); ++round) {
     const int64_t group = schedule.group_of(round, communicator_.rank());
     if (group < 0) continue;

@@ -280,13 +280,13 @@ void StepProfile::report(Runtime& runtime, DType compute, const std::string& dir
   }
   for (Post& p : posts) p.time += meeting;
   const std::vector<std::string> times =
-      communicator.gather_all(bytes_of(std::vector{communication_time(recorder_.spans, posts)}));
+      communicator.gather(bytes_of(std::vector{communication_time(recorder_.spans, posts)}));
   std::array<int64_t, 1> longest = {meeting - recorder_.spans.front().begin};
   communicator.maximum(longest);
   std::vector<std::string> events =
-      communicator.gather_all(communicator.rank() < static_cast<int>(traced_ranks)
-                                  ? trace_events(recorder_.spans, communicator.rank(), meeting - longest[0])
-                                  : "");
+      communicator.gather(communicator.rank() < static_cast<int>(traced_ranks)
+                              ? trace_events(recorder_.spans, communicator.rank(), meeting - longest[0])
+                              : "");
   if (communicator.rank() != 0) return;
 
   std::string trace = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";

@@ -14,7 +14,7 @@
 #include "generate/generator.hpp"
 #include "objectives/objective.hpp"
 #include "optim/optimizer.hpp"
-#include "params/reduction_groups.hpp"
+#include "params/reduction/reduction_groups.hpp"
 #include "roles/model_set.hpp"
 #include "roles/reference.hpp"
 #include "train/step_values.hpp"

@@ -11,6 +11,7 @@
 #include "core/profile.hpp"
 #include "kernels/elementwise.hpp"
 #include "optim/schedule.hpp"
+#include "parallel/traffic.hpp"
 #include "train/step_hook.hpp"
 
 namespace llmtrain {
@@ -71,6 +72,7 @@ bool TrainingStep::run(int64_t n) {
   const ProfileSpan whole(SpanKind::phase, "step");
   activity().step = n + 1;
   const double begin = now();
+  traffic().begin_step();
   if (!pending_) clock_.reset();
   StepRecord record = begin_record(n);
   const double count = static_cast<double>(std::max<int64_t>(record.tokens, 1));
@@ -104,6 +106,7 @@ bool TrainingStep::run(int64_t n) {
   phase.next("log");
   record.parameters = observer_.hash_if_due(record.step);
   clock_.lap(&Phases::optimizer);
+  traffic().end_step();
   finish({std::move(record), divisor, begin});
   return true;
 }

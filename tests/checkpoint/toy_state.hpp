@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -135,6 +136,36 @@ inline std::string write_layout(const std::string& folder, const Schema& schema,
   }
   complete_attempt(attempt, schema, toy_request(step), sealed, hook);
   publish_attempt(folder, attempt, step, hook);
+  return folder + "/" + checkpoint_name(step);
+}
+
+/// The same with shards that share files; `file_of_shard` numbers the files in the order of their first shards.
+inline std::string write_shared_layout(const std::string& folder, const Schema& schema, int64_t step,
+                                       const std::vector<int64_t>& file_of_shard) {
+  const std::string attempt = create_attempt(folder, step, nullptr);
+  const auto shards = static_cast<int64_t>(file_of_shard.size());
+  std::vector<SharedFile> files(static_cast<size_t>(*std::ranges::max_element(file_of_shard)) + 1);
+  for (int64_t s = 0; s < shards; ++s) {
+    const int64_t file = file_of_shard[static_cast<size_t>(s)];
+    files[static_cast<size_t>(file)].file = file;
+    files[static_cast<size_t>(file)].shards.push_back(s);
+  }
+  std::vector<CheckpointShard> sealed(file_of_shard.size());
+  std::vector<float> buffer(1000);
+  for (SharedFile& shared : files) {
+    shared.files = std::ssize(files);
+    ShardFile::create_shared(attempt, shared, schema, step, shards);
+    for (const int64_t s : shared.shards) {
+      ShardFile file(attempt, shared, schema, step, s, shards);
+      file.write_state(ToySource(schema, step), buffer, nullptr);
+      sealed[static_cast<size_t>(s)] = file.seal(nullptr);
+    }
+    const FileHandle whole = FileHandle::open_to_read(attempt + "/" + shard_name(shared.file, shared.files));
+    const Digest hash = digest_file(whole, "").hash;
+    for (const int64_t s : shared.shards) sealed[static_cast<size_t>(s)].file.hash = hash;
+  }
+  complete_attempt(attempt, schema, toy_request(step), sealed);
+  publish_attempt(folder, attempt, step, nullptr);
   return folder + "/" + checkpoint_name(step);
 }
 

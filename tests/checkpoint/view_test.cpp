@@ -37,30 +37,49 @@ TEST(View, FilesAreWrittenForHdf5Release110) {
   }
 }
 
+/// Expects all tensors of the toy state of a step.
+void expect_tensors(const std::string& path, const Schema& schema, int64_t step, const std::string& where) {
+  for (const TensorSchema& tensor : schema.tensors) {
+    for (size_t plane = 0; plane < schema.states.size(); ++plane) {
+      std::vector<hsize_t> shape;
+      const std::vector<float> values = read_tensor(path, schema.states[plane].name + "/" + tensor.name, shape);
+      ASSERT_EQ(shape.size(), tensor.columns == 0 ? 1u : 2u);
+      ASSERT_EQ(static_cast<int64_t>(values.size()), tensor.elements());
+      int64_t wrong = 0, also_of_another_step = 0;
+      for (int64_t e = 0; e < tensor.elements(); ++e) {
+        const float value = values[static_cast<size_t>(e)];
+        const auto is_of = [&](int64_t n) {
+          return test::same_bits(value, test::toy_value(n, plane, tensor.unit, tensor.offset + e));
+        };
+        wrong += is_of(step) ? 0 : 1;
+        also_of_another_step += is_of(step + 1) ? 1 : 0;
+      }
+      EXPECT_EQ(wrong, 0) << tensor.name << ", " << where;
+      EXPECT_LE(also_of_another_step, 1);
+    }
+  }
+}
+
 TEST(View, ShowsEveryTensorWholeWhateverTheShards) {
   const test::ToyFolder folder("llmtrain_view_test");
   for (const auto& [shards, segment_elements] :
        {std::pair<int64_t, int64_t>(1, 10000), {3, 10000}, {2, 512}, {5, 256}}) {
     const Schema schema = make_schema(test::toy_specs(), master_and_moments(), segment_elements);
     const std::string path = test::write_layout(folder.path(), schema, shards, shards) + "/" + view_name;
-    for (const TensorSchema& tensor : schema.tensors) {
-      for (size_t plane = 0; plane < schema.states.size(); ++plane) {
-        std::vector<hsize_t> shape;
-        const std::vector<float> values = read_tensor(path, schema.states[plane].name + "/" + tensor.name, shape);
-        ASSERT_EQ(shape.size(), tensor.columns == 0 ? 1u : 2u);
-        ASSERT_EQ(static_cast<int64_t>(values.size()), tensor.elements());
-        int64_t wrong = 0, also_of_another_step = 0;
-        for (int64_t e = 0; e < tensor.elements(); ++e) {
-          const float value = values[static_cast<size_t>(e)];
-          const auto is_of = [&](int64_t step) {
-            return test::same_bits(value, test::toy_value(step, plane, tensor.unit, tensor.offset + e));
-          };
-          wrong += is_of(shards) ? 0 : 1;
-          also_of_another_step += is_of(shards + 1) ? 1 : 0;
-        }
-        EXPECT_EQ(wrong, 0) << tensor.name << ", " << shards << " shards";
-        EXPECT_LE(also_of_another_step, 1);
-      }
+    expect_tensors(path, schema, shards, std::to_string(shards) + " shards");
+  }
+}
+
+TEST(View, ShowsFilesThatShardsShare) {
+  const test::ToyFolder folder("llmtrain_view_of_shared_files_test");
+  int64_t step = 0;
+  for (const std::vector<int64_t>& files :
+       {std::vector<int64_t>{0, 0}, {0, 0, 1}, {0, 0, 1, 1, 1, 2}, {0, 1, 0, 1, 1, 0, 2}}) {
+    for (const int64_t segment_elements : {10000, 512, 256}) {
+      const Schema schema = make_schema(test::toy_specs(), master_and_moments(), segment_elements);
+      const std::string path = test::write_shared_layout(folder.path(), schema, ++step, files);
+      expect_tensors(path + "/" + view_name, schema, step, std::to_string(files.size()) + " shards in files");
+      EXPECT_EQ(verify_checkpoint(path, test::communicator()).step, step);
     }
   }
 }

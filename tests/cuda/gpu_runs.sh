@@ -285,7 +285,7 @@ ends() { # ends CODE COUNT MESSAGE NAME RANKS SETTING...: expects this end of th
 }
 saved() { [[ -e runs/$1/checkpoints/latest/manifest.json ]]; }
 process_of() { # process_of NAME RANK
-  sed 's/.*"pid":\([0-9]*\).*/\1/' "runs/$1/status/rank-0000$2"
+  cat "runs/$1"/status/rank-* | sed -n "s/^{\"rank\":$2,.*\"pid\":\([0-9]*\).*/\1/p"
 }
 strike() { # strike SIGNAL NAME RANK: when its first checkpoint exists
   local end=$((SECONDS + 200 * patience))

@@ -10,6 +10,7 @@
 #include "data/dataset.hpp"
 #include "data_files.hpp"
 #include "harness/harness.hpp"
+#include "harness/mapped_file.hpp"
 #include "parallel/job/runtime.hpp"
 #include "parallel/local_communicator.hpp"
 
@@ -31,6 +32,7 @@ class RanksTest : public testing::Test {
     ranks_.broadcast(path_);
     config_.validation_fraction = 0;
     batch_.sequence_length = 8;
+    batch_.global = 1;
   }
   ~RanksTest() override { ranks_.barrier(); }
 
@@ -85,6 +87,38 @@ TEST_F(RanksTest, TextGivesTheSameFileOnAnyNumberOfRanks) {
       EXPECT_TRUE(content_of(together.train->info().path + ".digest") ==
                   content_of(expected.train->info().path + ".digest"));
     });
+  }
+}
+
+TEST_F(RanksTest, ANodeHasOneCopyOfOffsetsAndTheSameSamplesAsOneProcess) {
+  config_.document_separator = "\n\n";
+  config_.tokenizer = "bytes";
+  config_.validation_fraction = 0.25;
+  config_.min_length = 3;
+  config_.train = {file("a.txt", "one\n\ntwo two\n\nx\n\nthree three three\n\nfour\n\nfive five\n\nsix six six six")};
+  const Dataset together = open(ranks_, "together");
+  for (const auto& tokens : {together.train, together.validation}) {
+    const std::string mine = test::mapped_file(tokens->documents().data());
+    EXPECT_EQ(mine.empty(), ranks_.node_size() == 1);
+    for (const std::string& other : ranks_.gather_all(mine)) EXPECT_EQ(other, mine);
+  }
+  const auto process = make_local_communicator();
+  const Dataset alone = open(*process, "together");
+  EXPECT_TRUE(std::ranges::equal(together.train->documents(), alone.train->documents()));
+  EXPECT_TRUE(std::ranges::equal(together.validation->documents(), alone.validation->documents()));
+  using Packing = DataConfig::Packing;
+  for (const Packing packing : {Packing::wrap, Packing::none, Packing::best_fit}) {
+    SampleRules rules = config_;
+    rules.packing = packing;
+    const DataStream stream(together.train, rules, batch_, 1, false), expected(alone.train, rules, batch_, 1, false);
+    ASSERT_EQ(stream.samples(), expected.samples());
+    EXPECT_EQ(stream.max_rows(), expected.max_rows());
+    EXPECT_EQ(stream.counts().inputs, expected.counts().inputs);
+    HostBatch mine, wanted;
+    stream.load(stream.canonical(0, stream.samples()), mine);
+    expected.load(expected.canonical(0, stream.samples()), wanted);
+    EXPECT_EQ(mine.ids, wanted.ids);
+    EXPECT_EQ(mine.targets, wanted.targets);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -290,6 +291,48 @@ TEST_F(Ledger, IsIdenticalForFreezeTuning) {
   EXPECT_NE(run(1, 1, other), expected);
   other[0] = "run.finetuning=full";
   EXPECT_NE(run(1, 1, other), expected);
+}
+
+// Along the tree: 16 layouts that have every pair of ranks, ranks of a node, ZeRO stage and accumulation.
+TEST_F(Ledger, IsIdenticalAlongATree) {
+  constexpr std::array<int, 4> ranks = {1, 2, 3, 4}, ranks_of_a_node = {4, 1, 2, 3}, accumulation = {1, 4, 5, 8};
+  constexpr std::array<size_t, 4> doubled = {0, 2, 3, 1};  // in the field of four elements, where ^ adds
+  const auto keys = [&](int micro_batches, int stage) {
+    return std::vector<std::string>{"precision.compute=fp32", "run.max_steps=4", "parallel.reduction=tree",
+                                    "batch.global=" + std::to_string(2 * micro_batches),
+                                    "parallel.zero=" + std::to_string(stage)};
+  };
+  std::array<std::string, 4> expected;
+  for (size_t k = 0; k < 4; ++k) expected[k] = run(1, 1, keys(accumulation[k], 1));
+  for (size_t i = 0; i < 4; ++i) {
+    for (size_t j = 0; j < 4; ++j) {
+      const size_t k = i ^ doubled[j];
+      environment = "LLMTRAIN_RANKS_PER_NODE=" + std::to_string(ranks_of_a_node[i ^ j]);
+      EXPECT_EQ(run(ranks[i], 1, keys(accumulation[k], static_cast<int>(j))), expected[k])
+          << ranks[i] << " ranks, " << environment << ", stage " << j << ", accumulation " << accumulation[k];
+    }
+  }
+  // A run goes on with other ranks, nodes and stages, and in its order alone.
+  const std::string resumed = "run" + std::to_string(runs + 1);
+  std::vector<std::string> part = keys(8, 1);
+  part[1] = "run.max_steps=2";
+  part.push_back("evaluation.at_end=false");
+  environment = "LLMTRAIN_RANKS_PER_NODE=2";
+  run(3, 1, part);
+  const auto go_on = [&](std::vector<std::string> rest) {
+    rest.push_back("data.cache=" + (folder / "cache").string());
+    return llmtrain({4, 1, arguments(resumed, rest), "", environment});
+  };
+  std::vector<std::string> other = keys(8, 2);
+  other[2] = "parallel.reduction=ordered";
+  const Outcome refused = go_on(other);
+  EXPECT_EQ(refused.exit_code, 73) << refused.output;
+  EXPECT_THAT(refused.output, HasSubstr("parallel.reduction: tree there, ordered here"));
+  const Outcome rest = go_on(keys(8, 2));
+  EXPECT_EQ(rest.exit_code, 0) << rest.output;
+  EXPECT_EQ(ledger(resumed), expected[3]);
+  environment.clear();
+  EXPECT_NE(run(2, 1, other), expected[3]) << "the control";
 }
 
 TEST_F(Ledger, DiffersWhereTheMathematicsDiffers) {

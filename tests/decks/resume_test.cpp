@@ -54,7 +54,8 @@ class Resume : public RunFolder {
         json.erase(key);
       }
       for (auto value = json.begin(); value != json.end();) {  // of nodes and ranks
-        const bool measured = value.key().starts_with("ranks/") || value.key().starts_with("system/");
+        const bool measured = value.key().starts_with("ranks/") || value.key().starts_with("system/") ||
+                              value.key().starts_with("traffic/");
         value = measured ? json.erase(value) : std::next(value);
       }
       lines.push_back(json.dump());
@@ -67,7 +68,7 @@ class Resume : public RunFolder {
     EXPECT_EQ(shown.exit_code, 0) << shown.output;
     std::string rows;
     std::istringstream text(shown.output);
-    for (std::string line; std::getline(text, line) && line != "/system" && line != "/ranks";) {
+    for (std::string line; std::getline(text, line) && line != "/system" && line != "/ranks" && line != "/traffic";) {
       std::istringstream words(line);
       std::string column, count, first, last;
       words >> column >> count >> first >> last;

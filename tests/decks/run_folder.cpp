@@ -106,12 +106,12 @@ std::string RunFolder::command(const std::string& name, int ranks, const std::st
 Outcome RunFolder::start_and(const std::string& name, int ranks, const std::string& condition,
                              const std::string& action, const std::string& overrides,
                              const std::string& environment) const {
-  return shell(
-      "ulimit -c 0; run=" + (folder / name).string() +
-      "; pid() { sed 's/.*\"pid\":\\([0-9]*\\).*/\\1/' $run/status/rank-0000$1; }; (export OMP_NUM_THREADS=1 " +
-      environment + "; exec " + command(name, ranks, overrides) + ") & job=$!; for i in $(seq 2000); do { " +
-      condition + "; } 2>/dev/null && break; kill -0 $job 2>/dev/null || break; sleep 0.02; done; " + action +
-      "; wait $job; code=$?; exit $code");
+  return shell("ulimit -c 0; run=" + (folder / name).string() +
+               "; pid() { cat $run/status/rank-* | sed -n \"s/^{.rank.:$1,.*.pid.:\\([0-9]*\\).*/\\1/p\"; }; (export "
+               "OMP_NUM_THREADS=1 " +
+               environment + "; exec " + command(name, ranks, overrides) + ") & job=$!; for i in $(seq 2000); do { " +
+               condition + "; } 2>/dev/null && break; kill -0 $job 2>/dev/null || break; sleep 0.02; done; " + action +
+               "; wait $job; code=$?; exit $code");
 }
 
 std::string RunFolder::lines_in_ledger(int lines) {

@@ -116,8 +116,9 @@ TEST_F(Watchdog, ASignalOrTheFileStopWhileTheDataAreReadStopsAllRanks) {
   write_file(folder / "long.txt", text);
   const std::string more = "data.train=" + (folder / "long.txt").string() +
                            " data.tokenizer=bpe data.vocab_size=20000 run.max_steps=2 evaluation.at_end=false";
-  const Outcome outcome = start_and("read", 2, "grep -q '\"section\":\"reading data\"' $run/status/rank-00001",
-                                    "kill -USR1 $(pid 1)", more);
+  const Outcome outcome =
+      start_and("read", 2, "grep -q '^{\"rank\":1,.*\"section\":\"reading data\"' $run/status/rank-00000",
+                "kill -USR1 $(pid 1)", more);
   EXPECT_EQ(outcome.exit_code, 75) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("stopped by SIGUSR1 while the data were read"));
   EXPECT_FALSE(fs::exists(folder / "read/ledger.jsonl"));

@@ -48,6 +48,8 @@ std::string Rig::command(const std::string& name, int ranks, const std::string& 
                          const Injection& fault) const {
   std::string command =
       fmt::format("ulimit -c 0; export OMP_NUM_THREADS=1; timeout -s KILL {} ", static_cast<int>(120 * patience()));
+  if (ranks_per_node > 0 && ranks > 1)
+    command = fmt::format("export LLMTRAIN_RANKS_PER_NODE={}; ", ranks_per_node) + command;
   if (ranks > 1) command += fmt::format("{} {} ", programs::mpirun, ranks);
   if (!fault.how.empty()) {
     command += fmt::format(

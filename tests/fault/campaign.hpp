@@ -72,6 +72,7 @@ class Rig {
   void expect_nothing_runs(const std::string& name, const std::string& what, Score& score) const;
 
   TemporaryFolder folder;
+  int ranks_per_node = 0;  ///< of pretended nodes; 0: one node
 
  private:
   std::map<std::string, std::string> undisturbed_;
@@ -107,5 +108,6 @@ void slow_disks(int64_t count, Score& score);
 void two_owners(int64_t count, Score& score);
 void bad_numbers(int64_t count, Score& score);
 void loss_spikes(int64_t count, Score& score);
+void many_nodes(int64_t count, Score& score);
 
 }  // namespace llmtrain::test

@@ -22,7 +22,7 @@ struct Campaign {
   const char* title;
   void (*run)(int64_t count, Score& score);
 };
-constexpr std::array<Campaign, 16> campaigns = {
+constexpr std::array<Campaign, 17> campaigns = {
     {{"kills", "SIGKILL in runs of 4 ranks, of one rank or all", llmtrain::test::kills},
      {"crash_points", "SIGKILL at every operation of one save", llmtrain::test::crash_points},
      {"full_disks", "Disk too small, then larger", llmtrain::test::full_disks},
@@ -38,7 +38,8 @@ constexpr std::array<Campaign, 16> campaigns = {
      {"slow_disks", "A disk that is slow, or hangs", llmtrain::test::slow_disks},
      {"two_owners", "Two jobs with one run", llmtrain::test::two_owners},
      {"bad_numbers", "NaN and infinity in one rank", llmtrain::test::bad_numbers},
-     {"loss_spikes", "Ten times the learning rate in one step", llmtrain::test::loss_spikes}}};
+     {"loss_spikes", "Ten times the learning rate in one step", llmtrain::test::loss_spikes},
+     {"many_nodes", "Kills, hangs and full disks in 16 ranks on several nodes", llmtrain::test::many_nodes}}};
 
 int run(const Campaign& campaign, int64_t count, const char* file) {
   using Clock = std::chrono::steady_clock;

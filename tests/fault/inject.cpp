@@ -1,8 +1,8 @@
 // Preloaded into a program: one of its calls goes wrong.
 //
-//   LLMTRAIN_FAULT_CALLS  which are counted, of: create write truncate sync rename remove open malloc; (all but the
-//   last
-//                         two). open: of files that are there. malloc: by the program, the C++ library and HDF5
+//   LLMTRAIN_FAULT_CALLS  which are counted, of: create write truncate sync rename remove open malloc message (the
+//                         first six). open: of files that are there. malloc: by the program, the C++ library and HDF5.
+//                         message: MPI_Isend
 //   LLMTRAIN_FAULT_PATH   of them those on paths that contain one of these, separated by ':'; with a '$': that end so
 //   LLMTRAIN_FAULT_AT     the how-manieth of them, from 1
 //   LLMTRAIN_FAULT_RANK   only in this rank of an MPI job (all)
@@ -19,11 +19,13 @@
 //                                 LLMTRAIN_FAULT_AGAIN says; launcher: the process that started it gets it
 //   LLMTRAIN_FAULT_HOW=later   the process is killed LLMTRAIN_FAULT_MS after its start
 //   LLMTRAIN_FAULT_JOB    file to which every process adds its number
-//   LLMTRAIN_FAULT_COUNT  file (with .RANK behind it) that gets the number of counted calls when the program ends
+//   LLMTRAIN_FAULT_COUNT  file (with .RANK behind it) that gets the number of counted calls when the program ends, and
+//                         after it a line for each of them, "open 12"
 
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <link.h>
+#include <mpi.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -31,6 +33,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cerrno>
 #include <csignal>
 #include <cstdarg>
@@ -42,6 +45,7 @@
 #include <new>
 #include <stdexcept>
 #include <string_view>
+#include <utility>
 
 extern "C" void* __libc_malloc(size_t size);
 extern "C" void* __libc_calloc(size_t count, size_t size);
@@ -58,8 +62,11 @@ enum Kind : unsigned {
   removed = 32,
   opened = 64,
   memory = 128,
-  hdf5_memory = 256
+  hdf5_memory = 256,
+  sent = 512
 };
+constexpr std::array names = {"create", "write", "truncate", "sync",       "rename",
+                              "remove", "open",  ",malloc",  "hdf5malloc", "message"};
 constexpr unsigned changes = create | written | truncated | synced | renamed | removed;
 
 const char* variable(const char* name) {
@@ -72,6 +79,7 @@ const char* own_rank() {
 }
 
 std::atomic<long> calls{0};
+std::array<std::atomic<long>, names.size()> calls_of_kind{};
 unsigned kinds = 0;  ///< 0 before begin()
 
 /// Code whose allocations are counted: other libraries (such as MPI) end the process when they have no memory.
@@ -116,8 +124,6 @@ struct Injector {
     const char* wanted = variable("LLMTRAIN_FAULT_RANK");
     if (*wanted != '\0' && std::strcmp(wanted, own_rank()) != 0) return;
     if (std::strcmp(variable("LLMTRAIN_FAULT_HOW"), "later") == 0) kill_later(std::atol(variable("LLMTRAIN_FAULT_MS")));
-    constexpr std::array names = {"create", "write", "truncate", "sync",      "rename",
-                                  "remove", "open",  ",malloc",  "hdf5malloc"};
     char given[256];
     std::snprintf(given, sizeof(given), ",%s", variable("LLMTRAIN_FAULT_CALLS"));
     unsigned counted = 0;
@@ -130,13 +136,17 @@ struct Injector {
     kinds = counted;
   }
   ~Injector() {
-    kinds = 0;
+    const unsigned counted = std::exchange(kinds, 0);
     const char* path = variable("LLMTRAIN_FAULT_COUNT");
     if (*path == '\0') return;
     char name[4096];
     std::snprintf(name, sizeof(name), "%s.%s", path, own_rank());
     if (FILE* file = std::fopen(name, "w")) {
       std::fprintf(file, "%ld\n", calls.load());
+      for (size_t i = 0; i < names.size(); ++i) {
+        if ((counted >> i & 1) != 0)
+          std::fprintf(file, "%s %ld\n", names[i] + (names[i][0] == ','), calls_of_kind[i].load());
+      }
       std::fclose(file);
     }
   }
@@ -180,7 +190,10 @@ Fault failed(int code_of_error) {
 }
 
 /// Applies the fault to the current call. May not return.
-Fault strike(bool needs_space) {
+Fault strike(Kind kind) {
+  const bool needs_space = (kind & (create | written | memory | hdf5_memory)) != 0;
+  const auto number = static_cast<size_t>(std::countr_zero(static_cast<unsigned>(kind)));
+  ++calls_of_kind[std::min(number, names.size() - 1)];
   const long now = ++calls, at = std::atol(variable("LLMTRAIN_FAULT_AT"));
   const char* how = variable("LLMTRAIN_FAULT_HOW");
   const auto is = [&](const char* name) { return std::strcmp(how, name) == 0; };
@@ -212,7 +225,7 @@ Fault strike(bool needs_space) {
 
 Fault next(Kind kind, const char* path) {
   if ((kinds & kind) == 0 || path == nullptr || !path_counts(path)) return Fault::none;
-  return strike((kind & (create | written)) != 0);
+  return strike(kind);
 }
 
 Fault next(Kind kind, int descriptor) {
@@ -272,7 +285,8 @@ bool memory_fails(const void* caller) {
   if ((kinds & (memory | hdf5_memory)) == 0) return false;
   const auto at = reinterpret_cast<uintptr_t>(caller);
   for (size_t i = 0; i < code_ranges; ++i) {
-    if (at >= code[i].begin && at < code[i].end) return strike(true) == Fault::fails;
+    if (at >= code[i].begin && at < code[i].end)
+      return strike(static_cast<Kind>(kinds & (memory | hdf5_memory))) == Fault::fails;
   }
   return false;
 }
@@ -405,6 +419,12 @@ int unlinkat(int folder, const char* path, int flags) {
   static const auto real = original<int (*)(int, const char*, int)>("unlinkat");
   const Fault fault = folder == AT_FDCWD ? next(removed, path) : next(removed, folder);
   return fails(fault) ? -1 : real(folder, path, flags);
+}
+
+int MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request* request) {
+  static const auto real = original<decltype(&PMPI_Isend)>("MPI_Isend");
+  if ((kinds & sent) != 0 && fails(strike(sent))) return MPI_ERR_OTHER;
+  return real(data, count, type, to, tag, comm, request);
 }
 
 int open(const char* path, int flags, ...) {

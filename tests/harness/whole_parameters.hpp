@@ -67,7 +67,11 @@ inline void gather_parameter(ParamStore& store, int unit, int param, float* out)
   for (size_t s = 0; s < spec.slices.size(); ++s) {
     const ParamSlice& slice = spec.slices[s];
     const int64_t first = store.units()[unit].layout.offset(param, static_cast<int>(s));
-    store.gather_range(unit, first, first + slice.rows * spec.columns, out + slice.first_row * spec.columns);
+    float* values = out + slice.first_row * spec.columns;
+    store.gather_range(unit, first, first + slice.rows * spec.columns, values);
+    if (store.units().options().size > 1) {
+      communicator().broadcast(values, slice.rows * spec.columns * static_cast<int64_t>(sizeof(float)));
+    }
   }
 }
 

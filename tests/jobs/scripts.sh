@@ -81,6 +81,13 @@ expect_end 75 0
 for argument in OMP_NUM_THREADS=3 --kill-on-bad-exit=1 --cpus-per-task=3 --cpu-bind=cores llmtrain 'my deck.ini' run.name=a; do
   grep -qxF -- "$argument" srun.txt || fail "srun without '$argument'"
 done
+! grep -q -e --bcast srun.txt || fail 'srun sends the program to few nodes'
+life 5 0 EXIT_CODE=0 SLURM_JOB_NUM_NODES=16
+for argument in --bcast=/tmp/llmtrain-5 --send-libs=yes llmtrain; do
+  grep -qxF -- "$argument" srun.txt || fail "srun on many nodes without '$argument'"
+done
+life 5 0 EXIT_CODE=0 SLURM_JOB_NUM_NODES=16 BCAST_NODES=0
+! grep -q -e --bcast srun.txt || fail 'srun sends the program although BCAST_NODES is 0'
 for script in train array; do
   for option in --requeue --open-mode=append --signal=USR1@; do
     grep -q "^#SBATCH $option" "$root/jobs/$script.sbatch" || fail "$script.sbatch without $option"

@@ -115,7 +115,7 @@ goes_on() { # goes_on NAME: its job resumes by itself, from a checkpoint, to the
   same "$1"
 }
 process_of() { # process_of NAME RANK
-  sed 's/.*"pid":\([0-9]*\).*/\1/' "runs/$1/status/rank-0000$2"
+  cat "runs/$1"/status/rank-* | sed -n "s/^{\"rank\":$2,.*\"pid\":\([0-9]*\).*/\1/p"
 }
 
 # ---- ranks and nodes that are lost -----------------------------------------------------------------------------------

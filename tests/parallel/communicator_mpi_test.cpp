@@ -1,23 +1,17 @@
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cmath>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <numeric>
-#include <optional>
 #include <thread>
 #include <vector>
 
 #include "core/error.hpp"
 #include "core/profile.hpp"
 #include "harness/harness.hpp"
-#include "harness/temporary_folder.hpp"
 #include "parallel/communicator.hpp"
 #include "parallel/job/runtime.hpp"
 #include "parallel/mpi_transfer.hpp"
@@ -156,7 +150,7 @@ class Shared : public testing::Test {
  protected:
   void SetUp() override {
     if (!device_memory_is_host()) GTEST_SKIP() << "GPUs read each other's memory through NCCL";
-    if (test::ranks_with_shared_memory() == 1) {
+    if (test::ranks_with_shared_memory() == 1 && communicator().adding_ranks_per_node() <= 1) {
       shares = false;
       memory = std::make_unique<Floats>(std::vector<float>(static_cast<size_t>(elements)));
       data = memory->tensor;
@@ -246,6 +240,39 @@ TEST_F(Shared, ExchangesGiveThePiecesOfContributorsManyTimes) {
   }
 }
 
+// What ranks of a node share is read whole, and messages go from rank to rank.
+TEST_F(Shared, ReductionsByNodeReadNeighboursAndSendMessages) {
+  Communicator& c = communicator();
+  if (c.adding_ranks_per_node() <= 1) GTEST_SKIP() << "no memory is shared here";
+  const auto me = static_cast<size_t>(c.rank());
+  const int to = (c.rank() + 1) % c.size(), from = (c.rank() + c.size() - 1) % c.size();
+  const Floats place(std::vector<float>(static_cast<size_t>(elements)));
+  for (int turn = 0; turn < 50; ++turn) {
+    std::vector<uint8_t> contributes(static_cast<size_t>(c.size()));
+    for (int r = 0; r < c.size(); ++r) contributes[static_cast<size_t>(r)] = (turn + r) % 3 != 0 ? 1 : 0;
+    fill(static_cast<float>(turn));
+    const Tensor mine = contributes[me] != 0 ? data : Tensor(nullptr, DType::f32, {elements});
+    Transfer shared = c.share_in_node(mine, contributes);
+    shared.wait(stream());
+    for (int r = 0; r < c.size(); ++r) {
+      const auto* values = static_cast<const float*>(shared.contribution(r));
+      ASSERT_EQ(values != nullptr, contributes[static_cast<size_t>(r)] != 0 && c.reads_directly(r));
+      for (int64_t e = 0; values != nullptr && e < elements; ++e) {
+        ASSERT_EQ(values[e], static_cast<float>(turn) + value_of(r, e)) << "turn " << turn;
+      }
+    }
+    shared.release();
+    const std::vector<Communicator::Message> sends = {{data, to}}, receives = {{place.tensor, from}};
+    Transfer messages = c.send_and_receive(sends, receives, stream());
+    messages.wait(stream());
+    for (int64_t e = 0; e < elements; ++e) {
+      ASSERT_EQ(place.tensor.as<float>()[e], static_cast<float>(turn) + value_of(from, e)) << "turn " << turn;
+    }
+    messages.finish(stream());
+    shared.finish(stream());
+  }
+}
+
 // More transfers at once than the board has entries, waited for in a different order than started.
 TEST_F(Shared, TransfersFinishInAnyOrder) {
   Communicator& c = communicator();
@@ -257,6 +284,24 @@ TEST_F(Shared, TransfersFinishInAnyOrder) {
     for (const int i : {2, 0, 4, 1, 3}) transfers[static_cast<size_t>(i)].finish(stream());
   }
   for (int64_t i = 0; i < elements; ++i) ASSERT_EQ(data.as<float>()[i], value_of(owner_of(borders, i), i));
+}
+
+// A shard from another node reaches the node's ranks by one of them, also if that one first waits for all ranks.
+TEST_F(Shared, ShardsAreForwardedBeforeARankWaitsForAll) {
+  Communicator& c = communicator();
+  if (!shares) GTEST_SKIP() << "no memory is shared here";
+  for (const bool asks : {false, true}) {
+    for (int first = 0; first < c.size(); ++first) {
+      fill(0);
+      const auto meet = [&] { asks ? static_cast<void>(c.sharing_refusal(1)) : c.barrier(); };
+      Transfer transfer = c.all_gather(data, borders, stream());
+      if (c.rank() == first) meet();
+      transfer.wait(stream());
+      if (c.rank() != first) meet();
+      transfer.finish(stream());
+      for (int64_t i = 0; i < elements; ++i) ASSERT_EQ(data.as<float>()[i], value_of(owner_of(borders, i), i));
+    }
+  }
 }
 
 TEST_F(Shared, OtherBuffersAreRefusedInExchanges) {
@@ -315,68 +360,6 @@ TEST(Communicator, RefusesBordersAndPlacesThatDoNotFit) {
   const std::vector<Tensor> nowhere(static_cast<size_t>(c.size()));
   const std::vector<uint8_t> all(static_cast<size_t>(c.size()), 1);
   EXPECT_THROW(c.exchange_shards(buffer.tensor, whole, nowhere, all, stream()), Error);
-}
-
-TEST(ControlCommunicator, BroadcastsBytesAndText) {
-  Communicator& c = communicator();
-  for (int root = 0; root < c.size(); ++root) {
-    std::array<int64_t, 3> values{};
-    if (c.rank() == root) values = {root, 2, 3};
-    c.broadcast(values.data(), sizeof values, root);
-    EXPECT_EQ(values, (std::array<int64_t, 3>{root, 2, 3}));
-    std::string text = c.rank() == root ? std::string("from\0rank", 9) + std::to_string(root) : "something else";
-    c.broadcast(text, root);
-    EXPECT_EQ(text, std::string("from\0rank", 9) + std::to_string(root));
-  }
-  std::string empty = c.rank() == 0 ? "" : "not empty";
-  c.broadcast(empty);
-  EXPECT_EQ(empty, "");
-}
-
-TEST(ControlCommunicator, SumsAndMaximaOfIntegers) {
-  Communicator& c = communicator();
-  std::vector<int64_t> values = {c.rank() + 1, -c.rank(), int64_t{1} << 50};
-  c.sum(values);
-  const int64_t n = c.size();
-  EXPECT_EQ(values, (std::vector<int64_t>{n * (n + 1) / 2, -n * (n - 1) / 2, n << 50}));
-  std::vector<int64_t> largest = {c.rank(), -c.rank()};
-  c.maximum(largest);
-  EXPECT_EQ(largest, (std::vector<int64_t>{n - 1, 0}));
-}
-
-// 2^100 cancels between ranks, so that any sum in doubles loses the small terms.
-TEST(ControlCommunicator, ExactSumLosesNothing) {
-  Communicator& c = communicator();
-  ExactSum sum;
-  sum.add(std::ldexp(1.0, -60));
-  sum.add(c.rank() % 2 == 0 ? std::ldexp(1.0, 100) : -std::ldexp(1.0, 100));
-  if (c.size() % 2 != 0 && c.rank() == 0) sum.add(-std::ldexp(1.0, 100));
-  c.sum(sum);
-  EXPECT_EQ(sum.value(), c.size() * std::ldexp(1.0, -60));
-}
-
-TEST(ControlCommunicator, GathersTextsOfAnyLength) {
-  Communicator& c = communicator();
-  const auto text_of = [](int rank) { return std::string(static_cast<size_t>(rank % 2 == 0 ? 0 : 1000 * rank), 'x'); };
-  const std::vector<std::string> all = c.gather_all(text_of(c.rank()));
-  ASSERT_EQ(all.size(), static_cast<size_t>(c.size()));
-  for (int r = 0; r < c.size(); ++r) EXPECT_EQ(all[static_cast<size_t>(r)], text_of(r));
-}
-
-TEST(ControlCommunicator, BarrierWaitsForAll) {
-  Communicator& c = communicator();
-  std::optional<test::TemporaryFolder> folder;
-  if (c.rank() == 0) folder.emplace();
-  std::string path = folder ? folder->text() : "";
-  c.broadcast(path);
-  for (int late = 0; late < c.size(); ++late) {
-    const auto mark = [&](int rank) { return fmt::format("{}/{}-{}", path, late, rank); };
-    if (c.rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    std::ofstream(mark(c.rank())) << "x";
-    c.barrier();
-    for (int rank = 0; rank < c.size(); ++rank) EXPECT_TRUE(std::filesystem::exists(mark(rank))) << mark(rank);
-  }
-  c.barrier();  // all have finished before the folder is removed
 }
 
 // Pieces of 7 bytes stand in for those of 512 MiB.

@@ -30,8 +30,8 @@ ToyResult toy_train(const ToyRun& run, DType compute, int stage) { return ToyTra
 
 /// The reference is the same for all stages and dtypes.
 const Parameters& reference_of(const ToyRun& run) {
-  static std::map<std::tuple<bool, int64_t, int64_t, int64_t>, Parameters> known;
-  Parameters& p = known[{run.tied, run.groups, run.blocks, run.micro_batches}];
+  static std::map<std::tuple<bool, int64_t, int64_t, int64_t, bool>, Parameters> known;
+  Parameters& p = known[{run.tied, run.groups, run.blocks, run.micro_batches, run.tree}];
   if (p.empty()) p = toy_reference(run);
   return p;
 }
@@ -107,6 +107,49 @@ TEST(ParamStoreSegments, EveryStageDtypeAndOffloadEqualsTheSerialFoldInEveryBit)
   }
 }
 
+// Along the tree, in which ranks and nodes add what they have: with runs of several groups, groups that the ranks do
+// not divide, short steps and segments.
+class ParamStoreTree : public testing::TestWithParam<std::tuple<int64_t, int64_t>> {};
+
+TEST_P(ParamStoreTree, EveryStageEqualsTheSerialFoldInEveryBit) {
+  const auto [groups, micro_batches] = GetParam();
+  for (const bool tied : {true, false}) {
+    const ToyRun run{.tied = tied, .groups = groups, .tree = true, .micro_batches = micro_batches};
+    for (int stage = 0; stage <= 3; ++stage) {
+      const DType compute = tied ? DType::bf16 : DType::f32;
+      const int64_t segment = tied ? default_segment_elements : 700;
+      const ToyResult result = ToyTrainer(run, compute, stage, {}, segment).train();
+      const std::string where = "stage " + std::to_string(stage) + ", " + std::string(name_of(compute));
+      EXPECT_EQ(different_bits(result.parameters, reference_of(run)), 0) << where;
+      EXPECT_EQ(result.wrong_weights, 0) << where;
+      EXPECT_EQ(result.dirty_padding, 0) << where;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Settings, ParamStoreTree,
+                         testing::Values(std::tuple(1, 1), std::tuple(2, 2), std::tuple(3, 1), std::tuple(4, 1),
+                                         std::tuple(5, 2), std::tuple(7, 1), std::tuple(12, 1), std::tuple(16, 1)));
+
+TEST(ParamStoreTree, OffloadAddsInTheSameOrder) {
+  const ToyRun run{.groups = 5, .tree = true, .steps = 3};
+  for (int stage = 0; stage <= 3; ++stage) {
+    const Offload weights = stage == 3 ? Offload::nvme : Offload::none;
+    const ToyResult result = ToyTrainer(run, DType::bf16, stage, {Offload::nvme, weights, false}).train();
+    EXPECT_EQ(different_bits(result.parameters, reference_of(run)), 0) << stage;
+  }
+}
+
+TEST(ParamStoreControls, TheTreeShows) {
+  const ToyRun tree{.groups = 5, .tree = true};
+  for (int stage = 1; stage <= 2; ++stage) {
+    const Parameters trained = toy_train(tree, DType::f32, stage).parameters;
+    EXPECT_EQ(different_bits(trained, toy_reference(tree)), 0);
+    EXPECT_GT(different_bits(trained, toy_reference({.groups = 5})), 100);
+    EXPECT_GT(different_bits(trained, toy_reference({.groups = 4, .tree = true})), 100);
+  }
+}
+
 // Controls: these errors must be detected.
 TEST(ParamStoreControls, TheOrderOfGroupsAndTheirNumberShow) {
   const ToyRun run{.groups = 5};
@@ -141,6 +184,7 @@ struct Started {
     options.rank = communicator().rank();
     options.size = communicator().size();
     options.node_size = test::ranks_with_shared_memory();
+    options.ranks_per_node = communicator().adding_ranks_per_node();
     return options;
   }
   Arena arena;
@@ -186,6 +230,24 @@ Values gathered(ParamStore& store, int unit, int param) {
   Values values(static_cast<size_t>(store.units()[unit].spec.params[static_cast<size_t>(param)].numel()));
   test::gather_parameter(store, unit, param, values.data());
   return values;
+}
+
+TEST(ParamStore, SendsARangeToRank0Alone) {
+  for (const int stage : {0, 1, 3}) {
+    Started started({.zero_stage = stage}, test::toy_units(false));
+    started.store.initialize(1);
+    constexpr int unit = 1;
+    const int64_t elements = started.store.units()[unit].layout.elements();
+    constexpr float nothing = 12345;
+    Values values(static_cast<size_t>(elements), nothing);
+    started.store.gather_range(unit, 0, elements, values.data());
+    const UnitRange own = started.store.units().owned(unit, 0);
+    for (int64_t i = 0; i < elements; ++i) {
+      const bool mine = stage > 0 && own.begin <= i && i < own.end;
+      ASSERT_EQ(values[static_cast<size_t>(i)] != nothing, communicator().rank() == 0 || mine)
+          << "stage " << stage << ", element " << i;
+    }
+  }
 }
 
 std::vector<UnitSpec> initialized_units(bool fused) {

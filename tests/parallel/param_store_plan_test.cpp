@@ -12,7 +12,7 @@
 #include "harness/dtype_text.hpp"
 #include "harness/peak_memory.hpp"
 #include "params/param_store.hpp"
-#include "params/reduction_groups.hpp"
+#include "params/reduction/reduction_groups.hpp"
 
 namespace llmtrain {
 namespace {

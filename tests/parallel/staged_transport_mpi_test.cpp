@@ -130,6 +130,37 @@ TEST(StagedTransport, ExchangesBringTheOwnRangeOfEveryContributor) {
   }
 }
 
+TEST(StagedTransport, MessagesOfTwoRanksArriveInTheirOrder) {
+  StagedTransport transport(MPI_COMM_WORLD);
+  constexpr int64_t shortest = 5;  // messages of different lengths, two from each rank to each other one
+  for (int turn = 0; turn < 3; ++turn) {
+    std::vector<Values> sent, places;
+    std::vector<Communicator::Message> sends, receives;
+    for (int other = 0; other < size(); ++other) {
+      for (const int which : {0, 1}) {
+        const int64_t count = shortest + which;
+        sent.emplace_back(count);
+        sent.back().set(std::vector<float>(static_cast<size_t>(count), value_of(rank(), 10 * other + which, turn)));
+        places.emplace_back(count);
+        if (other == rank()) continue;
+        sends.push_back({sent.back().tensor, other});
+        receives.push_back({places.back().tensor, other});
+      }
+    }
+    const auto ticket = transport.send_and_receive(sends, receives, stream());
+    for (const Values& values : sent) values.set(std::vector<float>(static_cast<size_t>(values.tensor.numel()), -2));
+    transport.wait(ticket, {});
+    for (int other = 0; other < size(); ++other) {
+      for (const int which : {0, 1}) {
+        if (other == rank()) continue;
+        const std::vector<float> wanted(static_cast<size_t>(shortest + which),
+                                        value_of(other, 10 * rank() + which, turn));
+        EXPECT_EQ(places[static_cast<size_t>(2 * other + which)].get(), wanted) << other;
+      }
+    }
+  }
+}
+
 // As when an error unwinds: the messages are still received, and later transfers are not affected.
 TEST(StagedTransport, TransfersThatNobodyWaitsForDoNoHarm) {
   StagedTransport transport(MPI_COMM_WORLD);

@@ -20,6 +20,7 @@ struct ToyRun {
   bool tied = true;
   int64_t groups = 1;
   int64_t blocks = 1;
+  bool tree = false;
   int64_t micro_batches = 1;  ///< per group
   int64_t steps = 2;          ///< the last one has one group fewer
   uint64_t seed = 1;
@@ -116,8 +117,24 @@ inline Values group_gradient(const ToyRun& run, int64_t step, int64_t group, int
   return sum;
 }
 
-/// Sum over blocks of (sum over the block's groups), each from the left.
+/// The sum over groups [first, first + size) of a step along a binary tree of `size` leaves, a power of two; groups
+/// that the step has not are left out.
+inline Values tree_gradient(const ToyRun& run, int64_t step, int unit, int p, int64_t count, int64_t first,
+                            int64_t size) {
+  if (size == 1) return group_gradient(run, step, first, unit, p, count);
+  Values sum = tree_gradient(run, step, unit, p, count, first, size / 2);
+  if (first + size / 2 < groups_of(run, step)) {
+    add(sum, tree_gradient(run, step, unit, p, count, first + size / 2, size / 2), false);
+  }
+  return sum;
+}
+
+/// Sum over blocks of (sum over the block's groups), each from the left; or along a tree.
 inline Values step_gradient(const ToyRun& run, int64_t step, int unit, int p, int64_t count) {
+  if (run.tree) {
+    const auto leaves = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(run.groups)));
+    return tree_gradient(run, step, unit, p, count, 0, leaves);
+  }
   std::vector<Values> block_sums;
   for (int64_t block = 0; block < run.blocks; ++block) {
     Values sum;

@@ -12,6 +12,7 @@
 #include "harness/harness.hpp"
 #include "harness/whole_parameters.hpp"
 #include "parallel/toy_model.hpp"
+#include "parallel/traffic.hpp"
 #include "params/param_store.hpp"
 #include "params/planned_memory.hpp"
 
@@ -21,6 +22,7 @@ struct ToyResult {
   Parameters parameters;      ///< at the end, on every rank
   int64_t wrong_weights = 0;  ///< elements read between acquire and release that are not the last step's parameters
   int64_t dirty_padding = 0;  ///< elements of gradient sums between tensors that are not zero
+  TrafficCounts traffic;      ///< of this rank in the first step
 };
 
 /// Offload setting; the units are split into many pieces.
@@ -52,6 +54,7 @@ class ToyTrainer {
 
   ToyResult train() {
     for (int64_t step = 0; step < run_.steps; ++step) {
+      traffic().begin_step();
       store_.reducer().begin_step(groups_of(run_, step));
       for (int64_t round = 0; round < store_.reducer().rounds(); ++round) {
         const int64_t group = store_.reducer().begin_round(round);
@@ -63,12 +66,15 @@ class ToyTrainer {
       }
       store_.reducer().finish();
       update_shards();
+      traffic().end_step();
+      if (step == 0) result_.traffic = traffic().last_step();
       if (!unread_) read_parameters();
       expected_ = unread_ ? toy_reference(run_, step + 1) : result_.parameters;
     }
     if (unread_) read_parameters();
     return result_;
   }
+  const UnitStates& units() const { return store_.units(); }
 
  private:
   ParamStoreOptions options(int stage, const ToyOffload& offload, int64_t segment_elements) const {
@@ -83,6 +89,8 @@ class ToyTrainer {
     o.rank = communicator().rank();
     o.size = communicator().size();
     o.node_size = ranks_with_shared_memory();
+    o.ranks_per_node = communicator().adding_ranks_per_node();
+    o.reduction = run_.tree ? Reduction::tree : Reduction::ordered;
     o.groups = run_.groups;
     o.blocks = run_.blocks;
     o.micro_batches_per_group = run_.micro_batches;

@@ -94,8 +94,8 @@ awk -v layers="$layers" '
   /^[ \t]*#[ \t]*include[ \t]*</ {
     if (/<(Kokkos|oneapi\/dnnl|dnnl)/ && FILENAME !~ /^(kernels\/host\/|src\/device\/[a-z_]+_host\.cpp)/)
       blame("Kokkos and oneDNN belong to kernels/host and device_host.cpp")
-    if (/<(cuda|cublas|cudnn|cub\/|nccl|nvtx)/ && FILENAME !~ /^(kernels\/cuda\/|src\/.*_(cuda|nccl)\.cpp)/)
-      blame("CUDA belongs to kernels/cuda, x_cuda.cpp and x_nccl.cpp")
+    if (/<(cuda|cublas|cudnn|cub\/|nccl|nvtx)/ && FILENAME !~ /^(kernels\/cuda\/|src\/.*_(cuda\.cpp|nccl\.[ch]pp))/)
+      blame("CUDA belongs to kernels/cuda, x_cuda.cpp, x_nccl.cpp and x_nccl.hpp")
     if (/<mpi\.h/ && FILENAME !~ /^src\/parallel\//) blame("MPI belongs to src/parallel")
   }
   END {

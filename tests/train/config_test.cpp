@@ -252,6 +252,8 @@ TEST(Config, FindsContradictions) {
          "5 is more than the 4 micro-batches");
   expect({"batch.global=4", "parallel.reduction_groups=2", "parallel.reduction_blocks=3"},
          "command line: parallel.reduction_blocks", "3 is more than the 2 reduction groups");
+  expect({"batch.global=4", "parallel.reduction=tree", "parallel.reduction_blocks=2"},
+         "command line: parallel.reduction_blocks", "a tree has no blocks");
   expect({"schedule.name=polynomial", "schedule.learning_rate=1e-8"}, "inputs/tiny.ini: schedule.lr_end", "not below");
   expect({"schedule.name=cosine_with_min_lr", "schedule.min_learning_rate=1"},
          "command line: schedule.min_learning_rate", "above learning_rate");

@@ -15,6 +15,7 @@
 
 #include "core/activity.hpp"
 #include "core/error.hpp"
+#include "core/files/opened_files.hpp"
 #include "core/machine.hpp"
 
 namespace llmtrain {
@@ -32,6 +33,7 @@ struct stat status_of(int descriptor, const std::string& path) {
 
 FileHandle FileHandle::open_to_read(const std::string& path) {
   // O_NONBLOCK keeps the open of a pipe from waiting for a writer.
+  ++opened_files();
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) {
     throw UserError(ExitCode::missing_input, fmt::format("{}: cannot read it: {}", path, std::strerror(errno)));
@@ -44,12 +46,14 @@ FileHandle FileHandle::open_to_read(const std::string& path) {
 }
 
 FileHandle FileHandle::open_to_write(const std::string& path) {
+  ++opened_files();
   const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (descriptor < 0) fail_to_create(path, "cannot write it (every node must see its folder)", errno);
   return FileHandle(descriptor, path);
 }
 
 FileHandle FileHandle::create(const std::string& path) {
+  ++opened_files();
   const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (descriptor < 0) fail_to_create(path, "cannot create it", errno);
   return FileHandle(descriptor, path);

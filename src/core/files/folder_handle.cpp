@@ -14,6 +14,7 @@
 
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
+#include "core/files/opened_files.hpp"
 
 namespace llmtrain {
 
@@ -72,10 +73,21 @@ std::vector<std::string> FolderHandle::names() const {
 }
 
 FileHandle FolderHandle::open_to_read(const std::string& name) const {
-  check_file_name(name, path_);
   const std::string path = path_of(name);
+  const size_t slash = name.find('/');
+  if (slash != std::string::npos && links_ == Links::refused) {  // "FOLDER/FILE" in a checkpoint
+    const std::string folder = name.substr(0, slash);
+    check_file_name(folder, path_);
+    const int inside = ::openat(descriptor_, folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (inside < 0) {
+      throw UserError(ExitCode::missing_input, fmt::format("{}: cannot read it: {}", path, std::strerror(errno)));
+    }
+    return FolderHandle(inside, path_of(folder), links_).open_to_read(name.substr(slash + 1));
+  }
+  check_file_name(name, path_);
   // O_NONBLOCK keeps the open of a pipe from waiting for a writer.
   const int no_links = links_ == Links::refused ? O_NOFOLLOW : 0;
+  ++opened_files();
   const int descriptor = ::openat(descriptor_, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | no_links);
   if (descriptor < 0 && no_links != 0 && errno == ELOOP) {
     throw UserError(ExitCode::bad_content, path + ": it is a symbolic link, which a checkpoint must not contain");

@@ -11,6 +11,7 @@
 #include "core/files/content_hash.hpp"
 #include "core/files/file_handle.hpp"
 #include "data/files/token_format.hpp"
+#include "parallel/node_array.hpp"
 
 namespace llmtrain {
 namespace {
@@ -20,19 +21,28 @@ constexpr int64_t piece_tokens = int64_t{1} << 16;
 /// Reads through a file descriptor at the offsets that HDF5 reported once, so that any thread can read.
 class StoredTokens final : public TokenFile {
  public:
-  StoredTokens(const std::string& path, int64_t rows)
-      : layout_(token_format::read_layout(path)), file_(FileHandle::open_to_read(path)) {
+  StoredTokens(const std::string& path, int64_t rows, Communicator& ranks)
+      : ranks_(ranks.size() > 1 ? ranks : this_process()) {
+    throw_on_all_ranks(ranks_, [&] {
+      layout_ = token_format::read_layout(path);
+      file_ = FileHandle::open_to_read(path);
+    });
     if (rows > 0) layout_.info.vocabulary_size = std::min(layout_.info.vocabulary_size, rows);
     file_.expect_scattered_reads();
-    documents_ = read_offsets(layout_.documents, "documents", tokens());
-    if (layout_.info.has_prompts()) row_offsets_ = read_offsets(layout_.row_offsets, "row_offsets", row_bytes());
-    read_values();
+    documents_ =
+        make_node_array<uint64_t>(ranks_, [&] { return read_offsets(layout_.documents, "documents", tokens()); });
+    if (layout_.info.has_prompts()) {
+      row_offsets_ = make_node_array<uint64_t>(
+          ranks_, [&] { return read_offsets(layout_.row_offsets, "row_offsets", row_bytes()); });
+    }
+    values_ = make_node_array<float>(ranks_, [&] { return read_values(); });
   }
 
   const TokenFileInfo& info() const override { return layout_.info; }
   int64_t tokens() const override { return layout_.info.tokens; }
-  std::span<const uint64_t> documents() const override { return documents_; }
-  std::span<const float> values() const override { return values_; }
+  std::span<const uint64_t> documents() const override { return documents_.values(); }
+  std::span<const float> values() const override { return values_.values(); }
+  Communicator& ranks() const override { return ranks_; }
 
   std::string row_text(int64_t document) const override {
     if (row_offsets_.empty()) return {};
@@ -93,18 +103,18 @@ class StoredTokens final : public TokenFile {
                                                        layout_.info.path, name, end));
   }
 
-  void read_values() {
-    values_.resize(static_cast<size_t>(layout_.values.elements));
-    if (values_.empty()) return;
-    file_.read(layout_.values.offset, layout_.values.elements * 4, values_.data());
+  std::vector<float> read_values() const {
+    std::vector<float> values(static_cast<size_t>(layout_.values.elements));
+    if (values.empty()) return values;
+    file_.read(layout_.values.offset, layout_.values.elements * 4, values.data());
     const bool labels = layout_.info.column == "label";
     const auto wrong = std::ranges::find_if(
-        values_, [&](float value) { return !std::isfinite(value) || (labels && value != 0 && value != 1); });
-    if (wrong == values_.end()) return;
+        values, [&](float value) { return !std::isfinite(value) || (labels && value != 0 && value != 1); });
+    if (wrong == values.end()) return values;
     throw UserError(
         ExitCode::bad_content,
         fmt::format("{}: not a usable token file: the {} of document {} is {}, it must be {}", layout_.info.path,
-                    layout_.info.column, wrong - values_.begin() + 1, *wrong, labels ? "0 or 1" : "finite"));
+                    layout_.info.column, wrong - values.begin() + 1, *wrong, labels ? "0 or 1" : "finite"));
   }
 
   [[noreturn]] void refuse(uint32_t id, int64_t begin, int64_t count) const {
@@ -114,10 +124,11 @@ class StoredTokens final : public TokenFile {
                                 layout_.info.path, id, begin, begin + count, layout_.info.vocabulary_size));
   }
 
+  Communicator& ranks_;
   token_format::Layout layout_;
   FileHandle file_;
-  std::vector<uint64_t> documents_, row_offsets_;
-  std::vector<float> values_;
+  NodeArray<uint64_t> documents_, row_offsets_;
+  NodeArray<float> values_;
 };
 
 /// View of tokens [begin, end) of another file; documents that a border cuts are shorter here.
@@ -127,12 +138,15 @@ class TokenRange final : public TokenFile {
       : base_(std::move(base)), begin_(begin), info_(base_->info()) {
     info_.tokens = end - begin;
     info_.characters = info_.bytes = 0;
-    documents_.push_back(0);
-    for (const uint64_t border : base_->documents()) {
-      const int64_t offset = static_cast<int64_t>(border);
-      if (offset > begin && offset < end) documents_.push_back(static_cast<uint64_t>(offset - begin));
-    }
-    documents_.push_back(static_cast<uint64_t>(end - begin));
+    documents_ = make_node_array<uint64_t>(ranks(), [&] {
+      std::vector<uint64_t> offsets{0};
+      for (const uint64_t border : base_->documents()) {
+        const int64_t offset = static_cast<int64_t>(border);
+        if (offset > begin && offset < end) offsets.push_back(static_cast<uint64_t>(offset - begin));
+      }
+      offsets.push_back(static_cast<uint64_t>(end - begin));
+      return offsets;
+    });
     info_.documents = static_cast<int64_t>(documents_.size()) - 1;
     const std::span<const uint64_t> all = base_->documents();
     first_document_ = std::ranges::upper_bound(all, static_cast<uint64_t>(begin)) - all.begin() - 1;
@@ -142,8 +156,9 @@ class TokenRange final : public TokenFile {
 
   const TokenFileInfo& info() const override { return info_; }
   int64_t tokens() const override { return info_.tokens; }
-  std::span<const uint64_t> documents() const override { return documents_; }
+  std::span<const uint64_t> documents() const override { return documents_.values(); }
   std::span<const float> values() const override { return values_; }
+  Communicator& ranks() const override { return base_->ranks(); }
   std::string row_text(int64_t document) const override { return base_->row_text(first_document_ + document); }
   void read(int64_t begin, int64_t count, int32_t* ids) const override {
     LLMTRAIN_CHECK(begin >= 0 && count >= 0 && begin <= tokens() - count, "tokens outside the range");
@@ -159,7 +174,7 @@ class TokenRange final : public TokenFile {
   int64_t begin_;
   int64_t first_document_ = 0;  // in the other file
   TokenFileInfo info_;
-  std::vector<uint64_t> documents_;
+  NodeArray<uint64_t> documents_;
   std::span<const float> values_;
 };
 
@@ -177,30 +192,24 @@ class SomeDocuments final : public TokenFile {
  public:
   SomeDocuments(std::shared_ptr<const TokenFile> base, int64_t min_length)
       : base_(std::move(base)), info_(base_->info()) {
-    const std::span<const uint64_t> all = base_->documents();
-    documents_.push_back(0);
-    bool follows = false;  // the document follows one of the view
-    for (size_t d = 0; d + 1 < all.size(); ++d) {
-      const size_t group = static_cast<size_t>(info_.group);
-      const bool taken = is_long_group(all, d / group * group, group, min_length);
-      if (taken && !follows) {
-        runs_.push_back(documents_.back());
-        begins_.push_back(all[d]);
-      }
-      if (taken) documents_.push_back(documents_.back() + all[d + 1] - all[d]);
-      if (taken && !base_->values().empty()) values_.push_back(base_->values()[d]);
-      if (taken && info_.has_prompts()) numbers_.push_back(static_cast<int64_t>(d));
-      follows = taken;
-    }
+    Lists lists{.documents = {0}};
+    if (ranks().rank() == 0) list_documents(min_length, lists);
+    const auto share = [&](auto& values) { return NodeArray(std::move(values)).shared(ranks()); };
+    documents_ = share(lists.documents);
+    values_ = share(lists.values);
+    numbers_ = share(lists.numbers);
+    runs_ = share(lists.runs);
+    begins_ = share(lists.begins);
     info_.documents = static_cast<int64_t>(documents_.size()) - 1;
-    info_.tokens = static_cast<int64_t>(documents_.back());
+    info_.tokens = static_cast<int64_t>(documents_.values().back());
     info_.characters = info_.bytes = 0;
   }
 
   const TokenFileInfo& info() const override { return info_; }
   int64_t tokens() const override { return info_.tokens; }
-  std::span<const uint64_t> documents() const override { return documents_; }
-  std::span<const float> values() const override { return values_; }
+  std::span<const uint64_t> documents() const override { return documents_.values(); }
+  std::span<const float> values() const override { return values_.values(); }
+  Communicator& ranks() const override { return base_->ranks(); }
   std::string row_text(int64_t document) const override {
     return numbers_.empty() ? std::string() : base_->row_text(numbers_[static_cast<size_t>(document)]);
   }
@@ -218,6 +227,27 @@ class SomeDocuments final : public TokenFile {
   }
 
  private:
+  struct Lists {
+    std::vector<uint64_t> documents, runs = {}, begins = {};
+    std::vector<float> values = {};
+    std::vector<int64_t> numbers = {};
+  };
+  void list_documents(int64_t min_length, Lists& lists) const {
+    const std::span<const uint64_t> all = base_->documents();
+    const auto group = static_cast<size_t>(info_.group);
+    bool follows = false;  // the document follows one of the view
+    for (size_t d = 0; d + 1 < all.size(); ++d) {
+      const bool taken = is_long_group(all, d / group * group, group, min_length);
+      if (taken && !follows) {
+        lists.runs.push_back(lists.documents.back());
+        lists.begins.push_back(all[d]);
+      }
+      if (taken) lists.documents.push_back(lists.documents.back() + all[d + 1] - all[d]);
+      if (taken && !base_->values().empty()) lists.values.push_back(base_->values()[d]);
+      if (taken && info_.has_prompts()) lists.numbers.push_back(static_cast<int64_t>(d));
+      follows = taken;
+    }
+  }
   template <class Use>
   void for_each_run(int64_t begin, int64_t count, const Use& use) const {
     LLMTRAIN_CHECK(begin >= 0 && count >= 0 && begin <= tokens() - count, "tokens outside the view");
@@ -236,17 +266,16 @@ class SomeDocuments final : public TokenFile {
 
   std::shared_ptr<const TokenFile> base_;
   TokenFileInfo info_;
-  std::vector<uint64_t> documents_;
-  std::vector<float> values_;
-  std::vector<int64_t> numbers_;         // of prompts in the other file
-  std::vector<uint64_t> runs_, begins_;  // runs of consecutive documents: where each begins here, and in the other file
+  NodeArray<uint64_t> documents_;
+  NodeArray<float> values_;
+  NodeArray<int64_t> numbers_;         // of prompts in the other file
+  NodeArray<uint64_t> runs_, begins_;  // runs of consecutive documents: where each begins here, and in the other file
 };
 
 class JoinedTokens final : public TokenFile {
  public:
   explicit JoinedTokens(std::vector<std::shared_ptr<const TokenFile>> files)
       : files_(std::move(files)), info_(files_.front()->info()) {
-    documents_.push_back(0);
     borders_.push_back(0);
     info_.tokens = info_.characters = info_.bytes = info_.skipped_documents = 0;
     info_.sources.clear();
@@ -255,13 +284,29 @@ class JoinedTokens final : public TokenFile {
     const bool rated = std::ranges::all_of(files_, [](const auto& file) { return file->info().has_difficulties(); });
     if (!rated) info_.column = info_.group_column();
     for (const auto& file : files_) add(*file);
+    documents_ = make_node_array<uint64_t>(ranks(), [&] {
+      std::vector<uint64_t> offsets{0};
+      for (size_t i = 0; i < files_.size(); ++i) {
+        const auto before = static_cast<uint64_t>(borders_[i]);
+        for (const uint64_t offset : files_[i]->documents().subspan(1)) offsets.push_back(before + offset);
+      }
+      return offsets;
+    });
+    values_ = make_node_array<float>(ranks(), [&] {
+      std::vector<float> all;
+      for (const auto& file : files_) {
+        if (info_.has_values()) all.insert(all.end(), file->values().begin(), file->values().end());
+      }
+      return all;
+    });
     info_.documents = static_cast<int64_t>(documents_.size()) - 1;
   }
 
   const TokenFileInfo& info() const override { return info_; }
   int64_t tokens() const override { return info_.tokens; }
-  std::span<const uint64_t> documents() const override { return documents_; }
-  std::span<const float> values() const override { return values_; }
+  std::span<const uint64_t> documents() const override { return documents_.values(); }
+  std::span<const float> values() const override { return values_.values(); }
+  Communicator& ranks() const override { return files_.front()->ranks(); }
   std::string row_text(int64_t document) const override {
     size_t i = 0;
     while (i + 1 < files_.size() && document >= files_[i]->info().documents) document -= files_[i++]->info().documents;
@@ -305,11 +350,6 @@ class JoinedTokens final : public TokenFile {
                       kind(info_), other.path, kind(other),
                       other.group == info_.group && other.group > 1 ? ", and one of them has margins" : ""));
     }
-    if (info_.has_values()) values_.insert(values_.end(), file.values().begin(), file.values().end());
-    const std::span<const uint64_t> offsets = file.documents();
-    for (size_t d = 1; d < offsets.size(); ++d) {
-      documents_.push_back(offsets[d] + static_cast<uint64_t>(info_.tokens));
-    }
     info_.vocabulary_size = std::max(info_.vocabulary_size, other.vocabulary_size);
     info_.tokens += file.tokens();
     info_.characters += other.characters;
@@ -335,14 +375,16 @@ class JoinedTokens final : public TokenFile {
 
   std::vector<std::shared_ptr<const TokenFile>> files_;
   std::vector<int64_t> borders_;
-  std::vector<uint64_t> documents_;
-  std::vector<float> values_;
+  NodeArray<uint64_t> documents_;
+  NodeArray<float> values_;
   TokenFileInfo info_;
 };
 
 }  // namespace
 
 std::string TokenFile::row_text(int64_t) const { return {}; }
+
+Communicator& TokenFile::ranks() const { return this_process(); }
 
 std::string StoredRow::text() const { return fmt::format("{}\n{} {}", columns, offset, name); }
 
@@ -369,8 +411,8 @@ RowCounts& RowCounts::operator+=(const RowCounts& other) {
   return *this;
 }
 
-std::shared_ptr<const TokenFile> open_token_file(const std::string& path, int64_t rows) {
-  return std::make_shared<const StoredTokens>(path, rows);
+std::shared_ptr<const TokenFile> open_token_file(const std::string& path, int64_t rows, Communicator& ranks) {
+  return std::make_shared<const StoredTokens>(path, rows, ranks);
 }
 
 SplitTokens split_tokens(std::shared_ptr<const TokenFile> file, double validation_fraction) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "data/files/token_file_info.hpp"
+#include "parallel/local_communicator.hpp"
 
 namespace llmtrain {
 
@@ -27,6 +28,8 @@ class TokenFile {
   virtual std::span<const float> values() const { return {}; }
   /// Reads what is stored of a prompt's row (StoredRow). Empty if the documents are not prompts.
   virtual std::string row_text(int64_t document) const;
+  /// The ranks that opened the file together. They make views and indices of it together, too.
+  virtual Communicator& ranks() const;
   /// Reads the mask: 1 = trained on; all ones without a mask.
   virtual void read_mask(int64_t begin, int64_t count, uint8_t* mask) const = 0;
 };
@@ -42,9 +45,11 @@ struct StoredRow {
 };
 
 /// Opens a file and validates it (links, storage, sizes, types, ascending offsets) before it allocates by its sizes;
-/// reading compares ids with the vocabulary. A positive `rows` limits the vocabulary, whatever the file says. Main
-/// thread only. Throws UserError(bad_content / missing_input).
-std::shared_ptr<const TokenFile> open_token_file(const std::string& path, int64_t rows = 0);
+/// reading compares ids with the vocabulary. A positive `rows` limits the vocabulary, whatever the file says.
+/// Collective over `ranks`: rank 0 alone reads offsets and values, of which each node has one copy. Main thread only.
+/// Throws UserError(bad_content / missing_input).
+std::shared_ptr<const TokenFile> open_token_file(const std::string& path, int64_t rows = 0,
+                                                 Communicator& ranks = this_process());
 
 /// Splits off the last fraction of the tokens (the border is floor(tokens * (1 - fraction))); a document that the
 /// border cuts becomes two, unless there are rows of instruction data: then the border moves back to the start of a

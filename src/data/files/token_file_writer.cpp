@@ -8,6 +8,7 @@
 
 #include "core/error.hpp"
 #include "core/files/hdf5_handle.hpp"
+#include "core/files/opened_files.hpp"
 #include "core/files/whole_file.hpp"
 
 namespace llmtrain {
@@ -26,6 +27,7 @@ class TokenFileCreator {
     H5Pset_fapl_sec2(access.get());
     H5Pset_file_locking(access.get(), false, true);
     FileHandle::create(path);  // sets the permissions
+    ++opened_files();
     file_ = Hdf5Handle(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.get(), access.get()), H5Fclose);
     if (!file_.valid()) fail_hdf5_write(path, "the file");
   }

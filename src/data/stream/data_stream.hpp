@@ -80,8 +80,8 @@ struct SourceShare {
 /// each sample, each source has its own epochs, and an epoch of the whole is the sum of the sources' samples.
 class DataStream : public BatchSource {
  public:
-  /// `shuffle` false: canonical order (evaluation). Throws UserError if the data gives no sample, or if a document is
-  /// too long with overflow = error.
+  /// `shuffle` false: canonical order (evaluation). Collective over the ranks of the files, see SampleIndex. Throws
+  /// UserError if the data gives no sample, or if a document is too long with overflow = error.
   DataStream(std::shared_ptr<const TokenFile> file, const SampleRules& data, const BatchConfig& batch, uint64_t seed,
              bool shuffle);
   /// `difficulties`: one for each sample, by number; empty: as the curriculum says, but without an order of samples if

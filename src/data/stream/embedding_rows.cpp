@@ -90,12 +90,10 @@ std::shared_ptr<const TokenFile> with_rows(const std::shared_ptr<const TokenFile
                                            const ProgressReport& report) {
   if (!exceeds_rows(config, file->info().vocabulary_size)) return file;
   const int64_t place = find_missing_row(*file, config, communicator, report);
-  std::shared_ptr<const TokenFile> bounded;
   throw_on_all_ranks(communicator, [&] {
     if (place >= 0) refuse_missing_row(*file, place, tokenizer, config);
-    bounded = open_token_file(file->info().path, config.embedding_rows);
   });
-  return bounded;
+  return open_token_file(file->info().path, config.embedding_rows, communicator);
 }
 
 }  // namespace llmtrain

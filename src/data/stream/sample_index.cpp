@@ -40,8 +40,20 @@ SampleIndex::SampleIndex(const TokenFile& file, const SampleRules& data, const B
       behind_(data.targets_behind()),
       tokens_(file.tokens()) {
   LLMTRAIN_CHECK(length_ >= 1 && length_ < int64_t{1} << 31, "sequence length");
+  if (file.info().has_groups() && overflow_ == DataConfig::Overflow::split) overflow_ = DataConfig::Overflow::truncate;
+  Communicator& ranks = file.ranks();
+  on_root(ranks, [&] { make(file, data); });
+  first_sample_ = first_sample_.shared(ranks);
+  span_range_ = span_range_.shared(ranks);
+  span_begin_ = span_begin_.shared(ranks);
+  span_inputs_ = span_inputs_.shared(ranks);
+  ranks.broadcast(&longest_, sizeof(longest_));
+  ranks.broadcast(&max_documents_, sizeof(max_documents_));
+  ranks.broadcast(&counts_, sizeof(counts_));
+}
+
+void SampleIndex::make(const TokenFile& file, const SampleRules& data) {
   if (file.info().has_groups()) {
-    if (overflow_ == DataConfig::Overflow::split) overflow_ = DataConfig::Overflow::truncate;
     index_groups(file, data.max_prompt_length);
   } else if (packing_ == DataConfig::Packing::wrap) {
     index_windows(file, data.keep_rest);
@@ -160,7 +172,8 @@ void SampleIndex::index_groups(const TokenFile& file, int64_t max_prompt) {
   const auto group = static_cast<size_t>(file.info().group);
   counts_.group = max_documents_ = file.info().group;
   std::vector<Windows> windows(group);
-  span_range_.push_back(0);
+  std::vector<int64_t> ranges{0}, begins;
+  std::vector<int32_t> lengths;
   for (size_t first = 0; first + group < documents_.size(); first += group) {
     int64_t inputs = 0;
     bool whole = true, dropped = false, trained = true;
@@ -181,21 +194,25 @@ void SampleIndex::index_groups(const TokenFile& file, int64_t max_prompt) {
       continue;
     }
     for (const Windows& kept : windows) {
-      span_begin_.push_back(kept.begin);
-      span_inputs_.push_back(static_cast<int32_t>(kept.inputs));
+      begins.push_back(kept.begin);
+      lengths.push_back(static_cast<int32_t>(kept.inputs));
     }
-    span_range_.push_back(std::ssize(span_begin_));
+    ranges.push_back(std::ssize(begins));
     counts_.inputs += inputs;
     longest_ = std::max(longest_, inputs);
   }
-  counts_.samples = std::ssize(span_range_) - 1;
+  counts_.samples = std::ssize(ranges) - 1;
   if (counts_.samples == 0) refuse_no_sample(file);
+  span_range_ = std::move(ranges);
+  span_begin_ = std::move(begins);
+  span_inputs_ = std::move(lengths);
 }
 
 void SampleIndex::index_documents(const TokenFile& file) {
-  first_sample_.reserve(documents_.size());
+  std::vector<int64_t> first;
+  first.reserve(documents_.size());
   for (size_t d = 0; d + 1 < documents_.size(); ++d) {
-    first_sample_.push_back(counts_.samples);
+    first.push_back(counts_.samples);
     const int64_t inputs = static_cast<int64_t>(documents_[d + 1] - documents_[d]) - 1;
     if (inputs == 0) ++counts_.without_target;
     Windows windows = windows_of(d);
@@ -213,8 +230,9 @@ void SampleIndex::index_documents(const TokenFile& file) {
     longest_ = std::max(longest_, std::min(windows.inputs, length_));
     counts_.samples += windows.count;
   }
-  first_sample_.push_back(counts_.samples);
+  first.push_back(counts_.samples);
   if (counts_.samples == 0) refuse_no_sample(file);
+  first_sample_ = std::move(first);
 }
 
 void SampleIndex::refuse_no_sample(const TokenFile& file) const {
@@ -253,13 +271,17 @@ void SampleIndex::index_packs() {
   }
   first_sample_ = {};
   Packs packs = pack_items(packing_, lengths, static_cast<int32_t>(length_));
-  span_range_ = std::move(packs.begin);
-  span_begin_.reserve(items);
-  span_inputs_.reserve(items);
+  std::vector<int64_t> packed_begins;
+  std::vector<int32_t> packed_lengths;
+  packed_begins.reserve(items);
+  packed_lengths.reserve(items);
   for (const int32_t item : packs.items) {
-    span_begin_.push_back(begins[static_cast<size_t>(item)]);
-    span_inputs_.push_back(lengths[static_cast<size_t>(item)]);
+    packed_begins.push_back(begins[static_cast<size_t>(item)]);
+    packed_lengths.push_back(lengths[static_cast<size_t>(item)]);
   }
+  span_range_ = std::move(packs.begin);
+  span_begin_ = std::move(packed_begins);
+  span_inputs_ = std::move(packed_lengths);
   counts_.samples = static_cast<int64_t>(span_range_.size()) - 1;
   longest_ = 0;
   for (int64_t sample = 0; sample < counts_.samples; ++sample) {

@@ -8,6 +8,7 @@
 #include "data/batch_config.hpp"
 #include "data/files/token_file.hpp"
 #include "data/sample_rules.hpp"
+#include "parallel/node_array.hpp"
 
 namespace llmtrain {
 
@@ -36,6 +37,8 @@ struct SampleCounts {
 
 class SampleIndex {
  public:
+  /// Collective over the ranks of the file: rank 0 makes it, of which each node has one copy. Throws
+  /// UserError(bad_content) on all of them.
   SampleIndex(const TokenFile& file, const SampleRules& data, const BatchConfig& batch);
 
   /// Spans of a sample: one document or window each, but under wrap one span that can hold several documents. A sample
@@ -49,6 +52,7 @@ class SampleIndex {
   int64_t max_documents() const { return max_documents_; }
 
  private:
+  void make(const TokenFile& file, const SampleRules& data);
   void index_windows(const TokenFile& file, bool keep_rest);
   SampleSpan window(int64_t sample) const;
   /// Samples of a document: `count` windows of at most T inputs, one after the other.
@@ -72,15 +76,15 @@ class SampleIndex {
   std::span<const uint64_t> documents_;
   DataConfig::Packing packing_;
   DataConfig::Overflow overflow_;
-  int64_t length_;                     // T
-  int64_t stride_;                     // for wrap: see SampleRules
-  int64_t behind_;                     // tokens at the end of a document that are not inputs: a target, or none
-  int64_t tokens_;                     // number of tokens in the file
-  std::vector<int64_t> first_sample_;  // for none: offset of each document, n + 1 entries
+  int64_t length_;                   // T
+  int64_t stride_;                   // for wrap: see SampleRules
+  int64_t behind_;                   // tokens at the end of a document that are not inputs: a target, or none
+  int64_t tokens_;                   // number of tokens in the file
+  NodeArray<int64_t> first_sample_;  // for none: offset of each document, n + 1 entries
   // Packed, and preference data: the spans of sample s are [span_range_[s], span_range_[s + 1]) of the two lists.
-  std::vector<int64_t> span_range_;
-  std::vector<int64_t> span_begin_;
-  std::vector<int32_t> span_inputs_;
+  NodeArray<int64_t> span_range_;
+  NodeArray<int64_t> span_begin_;
+  NodeArray<int32_t> span_inputs_;
   int64_t longest_ = 0;
   int64_t max_documents_ = 1;
   SampleCounts counts_;

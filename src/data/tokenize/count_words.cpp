@@ -162,10 +162,8 @@ class WordReader {
 void reduce_to_root(Communicator& communicator, WordCounts& counts) {
   const bool root = communicator.rank() == 0;
   for (size_t shard = 0; shard < WordCounts::shards; ++shard) {
-    const std::vector<std::string> all = communicator.gather_all(root ? std::string() : counts.serialized(shard));
-    for (const std::string& theirs : all) {
-      if (root) counts.add_serialized(theirs);
-    }
+    const std::string mine = root ? std::string() : counts.serialized(shard);
+    for (const std::string& theirs : communicator.gather(mine)) counts.add_serialized(theirs);
   }
   if (!root) counts.clear();
 }

@@ -81,16 +81,12 @@ std::shared_ptr<const TokenFile> TokenCache::open(const std::vector<InputFile>& 
   const bool refused = stored == StoredFile::whole &&
                        (holds_missing_row(request.output) || holds_longer(request.output, request.longest));
   if (stored != StoredFile::whole || refused) make(request);  // the rows tell which of them is refused
-  std::shared_ptr<const TokenFile> opened;
-  throw_on_all_ranks(communicator_, [&] { opened = open_token_file(request.output, config_.embedding_rows); });
-  return opened;
+  return open_token_file(request.output, config_.embedding_rows, communicator_);
 }
 
 /// A cached file can come from another model's run. Tokenizing again then tells where the text has the token.
 bool TokenCache::holds_missing_row(const std::string& path) const {
-  std::shared_ptr<const TokenFile> file;
-  throw_on_all_ranks(communicator_, [&] { file = open_token_file(path); });
-  return find_missing_row(*file, config_, communicator_, report_) >= 0;
+  return find_missing_row(*open_token_file(path, 0, communicator_), config_, communicator_, report_) >= 0;
 }
 
 int64_t TokenCache::longest_document(const std::vector<InputFile>& files) const {
@@ -100,14 +96,12 @@ int64_t TokenCache::longest_document(const std::vector<InputFile>& files) const 
 
 bool TokenCache::holds_longer(const std::string& path, int64_t longest) const {
   if (longest == 0) return false;
+  const std::shared_ptr<const TokenFile> file = open_token_file(path, 0, communicator_);
+  const std::span<const uint64_t> borders = file->documents();
   bool found = false;
-  throw_on_all_ranks(communicator_, [&] {
-    const std::shared_ptr<const TokenFile> file = open_token_file(path);
-    const std::span<const uint64_t> borders = file->documents();
-    for (size_t d = 1; d < borders.size(); ++d) {
-      found = found || static_cast<int64_t>(borders[d] - borders[d - 1]) > longest;
-    }
-  });
+  for (size_t d = 1; d < borders.size(); ++d) {
+    found = found || static_cast<int64_t>(borders[d] - borders[d - 1]) > longest;
+  }
   return found;
 }
 

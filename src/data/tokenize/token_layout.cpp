@@ -10,6 +10,7 @@
 #include "core/files/file_handle.hpp"
 #include "core/files/hdf5_handle.hpp"
 #include "core/files/json_reader.hpp"
+#include "core/files/opened_files.hpp"
 #include "data/files/token_format.hpp"
 
 namespace llmtrain::token_format {
@@ -25,6 +26,7 @@ class LayoutReader {
     const Hdf5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
     H5Pset_fapl_sec2(access.get());
     H5Pset_file_locking(access.get(), false, true);  // several cluster file systems have no locks
+    ++opened_files();
     file_ = Hdf5Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get()), H5Fclose);
     if (!file_.valid()) refuse("not an HDF5 file, or cut off or damaged");
     const Hdf5Handle creation(H5Fget_create_plist(file_.get()), H5Pclose);

@@ -274,8 +274,8 @@ void write_adapter(const AdapterOutput& output, const DecoderShape& shape, const
   for_slices([&](int unit, int64_t offset, const ParamSpec& param, const ParamSlice& slice) {
     slices.write(unit, offset, param, slice, names_of(slice.name));
   });
+  throw_on_all_ranks(communicator, [&] { slices.raise(); });  // of any rank, before the folder gets its name
   throw_on_all_ranks(communicator, [&] {
-    slices.raise();
     if (writer) writer->publish();
   });
 }

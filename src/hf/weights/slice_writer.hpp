@@ -11,7 +11,7 @@
 
 namespace llmtrain {
 
-/// Source of weights: returns elements [begin, end) of a unit, fp32, on all ranks that call it.
+/// Source of weights: returns elements [begin, end) of a unit, fp32, on rank 0. All ranks of a job call it.
 using GatherWeights = std::function<void(int unit, int64_t begin, int64_t end, float* out)>;
 
 /// Sends the values of a slice through this process or, on the rank with the writer, into the file. It stores an error

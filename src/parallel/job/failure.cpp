@@ -229,20 +229,25 @@ void end_failure_handling() {
   MPI_Comm_free(&session.comm);
 }
 
-GatherAll gather_from_all() {
-  return [](const std::string& mine) { return mpi_gather_all(mine, session.comm); };
+Agreement agreement_of_job() {
+  return {[](int64_t value) {
+            const CollectiveScope scope("sum", sizeof(value));
+            mpi_all_reduce({&value, 1}, MPI_SUM, session.comm);
+            return value;
+          },
+          [](const std::string& mine) { return mpi_gather_all(mine, session.comm); }};
 }
 
-void throw_on_all_ranks(const GatherAll& gather, const std::function<void()>& work) {
+void throw_on_all_ranks(const Agreement& ranks, const std::function<void()>& work) {
   std::string mine;  // code, a space, message
   try {
     work();
   } catch (const UserError& error) {
     mine = fmt::format("{} {}", static_cast<int>(error.code()), error.what());
   }
-  std::vector<std::string> errors = gather(mine);
+  if (ranks.sum(mine.empty() ? 0 : 1) == 0) return;
+  std::vector<std::string> errors = ranks.gather_all(mine);
   std::erase(errors, std::string());
-  if (errors.empty()) return;
 
   std::optional<ExitCode> code;
   std::vector<std::string> messages;

@@ -24,12 +24,15 @@ std::optional<int> claimed_code();
 void begin_failure_handling();
 void end_failure_handling();
 
-/// Gathers one text per rank on every rank, in rank order.
-using GatherAll = std::function<std::vector<std::string>(const std::string&)>;
-/// Does so over a communicator of the failure handling.
-GatherAll gather_from_all();
-/// See runtime.hpp.
-void throw_on_all_ranks(const GatherAll& gather, const std::function<void()>& work);
+/// How the ranks agree on failures: the sum of a value of each, and their texts, in rank order, on every rank.
+struct Agreement {
+  std::function<int64_t(int64_t)> sum;
+  std::function<std::vector<std::string>(const std::string&)> gather_all;
+};
+/// Over a communicator of the failure handling.
+Agreement agreement_of_job();
+/// See runtime.hpp. Texts are gathered only after a failure.
+void throw_on_all_ranks(const Agreement& ranks, const std::function<void()>& work);
 
 /// Ends the job on a rank whose work is done: waits for the others and returns the exit code of all.
 int finish_job(int code);

@@ -120,6 +120,7 @@ std::string to_text(const RankStatus& s) {
   j["writer_active"] = s.writer_active;
   j["writer_idle"] = rounded(s.writer_idle);
   j["beat"] = s.beat;
+  j["written"] = s.written;
   j["job"] = s.job;
   j["started"] = s.process.started;
   j["pid_namespace"] = s.process.pid_namespace;
@@ -150,6 +151,7 @@ std::optional<RankStatus> parse_status(const std::string& text) {
     j.at("writer_active").get_to(s.writer_active);
     j.at("writer_idle").get_to(s.writer_idle);
     j.at("beat").get_to(s.beat);
+    j.at("written").get_to(s.written);
     j.at("job").get_to(s.job);
     j.at("started").get_to(s.process.started);
     j.at("pid_namespace").get_to(s.process.pid_namespace);
@@ -157,6 +159,15 @@ std::optional<RankStatus> parse_status(const std::string& text) {
   } catch (const nlohmann::json::exception&) {
     return std::nullopt;
   }
+}
+
+std::vector<RankStatus> parse_statuses(const std::string& text) {
+  std::vector<RankStatus> statuses;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (std::optional<RankStatus> status = parse_status(line)) statuses.push_back(std::move(*status));
+  }
+  return statuses;
 }
 
 std::string describe(const RankStatus& s) {

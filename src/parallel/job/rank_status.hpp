@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/activity.hpp"
 
@@ -29,7 +30,8 @@ ProcessState look_up(const ProcessIdentity& process, const ProcessIdentity& obse
 struct RankStatus {
   int64_t job = 0;  ///< id of the job; files of other jobs are ignored
   int64_t rank = 0;
-  int64_t beat = 0;  ///< count of writes of the file
+  int64_t beat = 0;     ///< count of statuses that the rank has put
+  int64_t written = 0;  ///< time of the last one, in Unix seconds of the rank's clock
   ProcessIdentity process;
 
   int64_t step = 0;
@@ -57,6 +59,8 @@ inline constexpr size_t status_bytes = 768;
 std::string to_text(const RankStatus& status);
 /// Parses a status; nullopt if the text is incomplete.
 std::optional<RankStatus> parse_status(const std::string& text);
+/// Parses the statuses of a node's file, a line each; omits those that are incomplete.
+std::vector<RankStatus> parse_statuses(const std::string& text);
 
 /// "step 118, waits in all-gather #2040 (12.3 MB) for 61 s"
 std::string describe(const RankStatus& status);

@@ -46,7 +46,7 @@ Runtime::Runtime(int& argc, char**& argv) {
 
 void Runtime::start_device() {
   if (stream_ != nullptr) return;
-  throw_on_all_ranks(gather_from_all(),
+  throw_on_all_ranks(agreement_of_job(),
                      [&] { device_ = std::make_unique<DeviceRuntime>(rank_on_node_, threads_, ranks_of_node_); });
   communicator_ = make_communicator();
   stream_ = std::make_unique<Stream>();
@@ -109,7 +109,9 @@ void print_as_first_process(const std::string& message) {
 }
 
 void throw_on_all_ranks(Communicator& communicator, const std::function<void()>& work) {
-  throw_on_all_ranks([&](const std::string& mine) { return communicator.gather_all(mine); }, work);
+  throw_on_all_ranks(Agreement{[&](int64_t value) { return sum_of_ranks(communicator, value); },
+                               [&](const std::string& mine) { return communicator.gather_all(mine); }},
+                     work);
 }
 
 void on_root(Communicator& communicator, const std::function<void()>& work) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <pthread.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,12 +12,15 @@
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
+#include <ctime>
 #include <filesystem>
 #include <mutex>
 #include <thread>
 
 #include "core/error.hpp"
+#include "core/files/opened_files.hpp"
 #include "parallel/job/failure.hpp"
+#include "parallel/job/status_board.hpp"
 
 namespace llmtrain {
 
@@ -91,24 +95,29 @@ constexpr double quick_period = 0.02;   // period while a decision is urgent
 // a longer pause means that the watchdog itself was suspended, and does not count
 constexpr double longest_pause = 1;
 
+/// File of a node, by its first rank.
 std::string status_path(const std::string& folder, int64_t rank) { return fmt::format("{}/rank-{:05}", folder, rank); }
 
 /// The file is opened for each read: on NFS, close-to-open consistency shows the bytes of other nodes.
-bool write_status(const std::string& path, const std::string& text, int flags) {
+bool write_statuses(const std::string& path, const std::string& text, int flags) {
+  ++opened_files();
   const int file = ::open(path.c_str(), O_WRONLY | O_CLOEXEC | flags, 0666);
   if (file < 0) return false;
-  const bool written = ::pwrite(file, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size());
+  const bool written = ::pwrite(file, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()) &&
+                       ::ftruncate(file, static_cast<off_t>(text.size())) == 0;
   return ::close(file) == 0 && written;
 }
 
-std::optional<RankStatus> read_status(const std::string& path) {
+std::string read_statuses(const std::string& path) {
+  ++opened_files();
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return std::nullopt;
-  std::array<char, 4096> text;
+  if (file < 0) return {};
+  struct stat status {};
+  std::string text(::fstat(file, &status) == 0 ? static_cast<size_t>(status.st_size) : 0, '\0');
   const ssize_t length = ::pread(file, text.data(), text.size(), 0);
   ::close(file);
-  if (length <= 0) return std::nullopt;
-  return parse_status(std::string(text.data(), static_cast<size_t>(length)));
+  text.resize(static_cast<size_t>(std::max<ssize_t>(length, 0)));
+  return text;
 }
 
 /// Rank 0 empties the folder of an earlier job's files; it keeps all other files.
@@ -210,10 +219,16 @@ std::string report(const Verdict& verdict, const std::vector<ObservedRank>& rank
 }
 
 struct Watchdog::State {
-  State(const WatchOptions& options_in, int rank_in, int size_in)
-      : options(options_in), rank(rank_in), size(size_in), process(own_identity()), seen(static_cast<size_t>(size_in)) {
+  State(const WatchOptions& options_in, int64_t job_in, Communicator& communicator)
+      : options(options_in),
+        rank(communicator.rank()),
+        size(communicator.size()),
+        process(own_identity()),
+        job(job_in),
+        board(job_in, communicator),
+        seen(static_cast<size_t>(communicator.size())) {
     const WatchdogLimits& l = options.limits;
-    beat = std::clamp(l.lost_after / 24, 0.05, 2.0);
+    beat = status_beat(std::ssize(board.first_ranks()), l.lost_after);
     period = std::clamp(std::min({l.lost_after, l.stuck_after, l.io_stuck_after}) / 10, 0.02, 0.1);
     // In a large job only a few ranks watch the others, so that the file system need not serve all of them at once.
     looks = size <= 16 || rank % (size / 8) == 0;
@@ -222,6 +237,7 @@ struct Watchdog::State {
   void watch();
   void report_status();
   RankStatus own_status();
+  void publish();
   void check_peers(double seconds);
   std::optional<Verdict> conclude(const LaneWatch& main, const LaneWatch& writer);
   [[noreturn]] void end_with(const Verdict& verdict);
@@ -237,7 +253,8 @@ struct Watchdog::State {
   bool with_files = false;
   bool looks;
   double beat, period;  // seconds between two writes of the file, and between two checks of memory
-  int64_t job = 0;
+  const int64_t job;
+  StatusBoard board;  // used by the file thread, once it runs
 
   std::mutex mutex;  // guards the fields below; never held in a call of the file system
   std::condition_variable wake;
@@ -264,18 +281,35 @@ RankStatus Watchdog::State::own_status() {
   return status;
 }
 
+/// Another rank of the node takes over from one that has been silent for a few beats.
+void Watchdog::State::publish() {
+  RankStatus own = own_status();
+  own.beat = ++beats;
+  own.written = std::time(nullptr);
+  board.put(to_text(own));
+  constexpr double silent_beats = 4;
+  if (board.writes(silent_beats * beat)) {
+    write_statuses(status_path(options.folder, board.first_rank()), board.statuses(), 0);
+  }
+  table[static_cast<size_t>(rank)].status = std::move(own);
+}
+
 void Watchdog::State::check_peers(double seconds) {
-  for (int r = 0; r < size; ++r) {
-    if (r == rank) continue;
-    ObservedRank& other = table[static_cast<size_t>(r)];
-    std::optional<RankStatus> now = read_status(status_path(options.folder, r));
-    if (now && now->job == job && (!other.status || now->beat != other.status->beat)) {
+  for (ObservedRank& other : table) other.silent += seconds;
+  for (const int first : board.first_ranks()) {
+    const bool own = first == board.first_rank();
+    const std::string text = own ? board.statuses() : read_statuses(status_path(options.folder, first));
+    for (RankStatus& now : parse_statuses(text)) {
+      if (now.job != job || now.rank < 0 || now.rank >= size || now.rank == rank) continue;
+      ObservedRank& other = table[static_cast<size_t>(now.rank)];
+      if (other.status && now.beat == other.status->beat) continue;
       other.status = std::move(now);
       other.silent = 0;
-    } else {
-      other.silent += seconds;
     }
-    if (other.status) other.process = look_up(other.status->process, process);
+  }
+  for (int r = 0; r < size; ++r) {
+    ObservedRank& other = table[static_cast<size_t>(r)];
+    if (r != rank && other.status) other.process = look_up(other.status->process, process);
   }
 }
 
@@ -284,9 +318,7 @@ void Watchdog::State::report_status() {
   Clock::time_point last = Clock::now();
   table.resize(static_cast<size_t>(size));
   while (true) {
-    RankStatus own = own_status();
-    own.beat = ++beats;
-    write_status(status_path(options.folder, rank), to_text(own), 0);
+    publish();
     bool looking = false, ending = false;
     {
       const std::lock_guard lock(mutex);
@@ -300,14 +332,14 @@ void Watchdog::State::report_status() {
       for (ObservedRank& other : table) other.silent = 0;
     }
     last = now;
-    table[static_cast<size_t>(rank)].status = std::move(own);
+    table[static_cast<size_t>(rank)].silent = 0;
     const bool ours = ending && claim_end(static_cast<int>(ExitCode::peer_failed));
     std::unique_lock lock(mutex);
     seen = table;
     files_idle = 0;
     if (ending && claim == Claim::open) claim = ours ? Claim::ours : Claim::others;
     wake.notify_all();
-    wake.wait_for(lock, Seconds(hurry ? quick_period : beat),
+    wake.wait_for(lock, Seconds(hurry && looks ? quick_period : beat),
                   [&] { return stop || (look && !looking) || (end_wanted && claim == Claim::open); });
     if (stop) return;
   }
@@ -349,7 +381,7 @@ void Watchdog::State::watch() {
       writer_idle = writer.idle();
       files_idle += seconds;
       hurry = ending_for > 0 && ending_for < ending_seconds;
-      look = (looks && main.idle() > 2 * beat) || hurry;
+      look = looks && (main.idle() > 2 * beat || hurry);
       if (look) wake.notify_all();
     }
     if (const auto verdict = conclude(main, writer)) end_with(*verdict);
@@ -382,14 +414,24 @@ void Watchdog::State::end_with(const Verdict& verdict) {
   abort_with_report(static_cast<int>(ExitCode::peer_failed), report(verdict, ranks));
 }
 
+namespace {
+
+int64_t number_of_job(Communicator& communicator) {
+  int64_t number = Clock::now().time_since_epoch().count();
+  communicator.broadcast(&number, sizeof(number));
+  return number;
+}
+
+}  // namespace
+
 Watchdog::Watchdog(const WatchOptions& options, Communicator& communicator)
-    : state_(std::make_shared<State>(options, communicator.rank(), communicator.size())) {
+    : state_(std::make_shared<State>(options, number_of_job(communicator), communicator)) {
   State& s = *state_;
-  s.job = Clock::now().time_since_epoch().count();
-  communicator.broadcast(&s.job, sizeof(s.job));
   if (communicator.rank() == 0) prepare_folder(options.folder);
+  s.board.put(to_text(s.own_status()));
   communicator.barrier();
-  const bool written = write_status(status_path(options.folder, s.rank), to_text(s.own_status()), O_CREAT | O_TRUNC);
+  const bool first = s.board.first_rank() == s.rank;
+  const bool written = !first || write_statuses(status_path(options.folder, s.rank), s.board.statuses(), O_CREAT);
   std::array<int64_t, 1> blind = {written ? 0 : 1};
   communicator.sum(blind);
   s.with_files = blind[0] == 0;

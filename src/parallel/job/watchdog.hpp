@@ -1,8 +1,9 @@
 #pragma once
 // The watchdog ends a job in which a rank would wait for ever. Two threads per rank make no MPI call before the end:
 //
-// - The file thread publishes the state of this rank in a small file that it replaces every few seconds, and reads the
-//   others' files once this rank has made no progress for a while. It may hang with the file system.
+// - The file thread publishes the state of this rank in its node's memory every few seconds, and reads the others' once
+//   this rank has made no progress for a while. One rank of the node replaces the node's small file, see
+//   status_board.hpp. The thread may hang with the file system.
 // - The memory thread reads only memory: the progress of this rank, and the results of the file thread. When a rank is
 //   lost (no heartbeat; its process is gone) or stuck (alive, working, no progress within the deadline of its section),
 //   one rank prints the state of every rank and ends the job with exit code 76.

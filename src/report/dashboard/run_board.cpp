@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <utility>
 
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
@@ -95,26 +97,29 @@ ordered_json row_of(const RunReader& run, size_t number) {
 /// Last states that the ranks wrote about themselves in the run's folder `status`, in the order of their numbers; none
 /// while no job runs. "silent": minutes since then.
 ordered_json rank_states(const std::filesystem::path& folder) {
-  ordered_json states = ordered_json::array();
-  for (size_t rank = 0; rank < max_ranks; ++rank) {
-    const std::filesystem::path path = folder / "status" / fmt::format("rank-{:05}", rank);
-    std::error_code error;
-    if (std::filesystem::is_symlink(path, error)) continue;  // it could lead out of the run
+  std::map<int64_t, ordered_json> by_rank;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder / "status", error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::filesystem::path& path = entry->path();
+    if (!path.filename().string().starts_with("rank-")) continue;
+    std::error_code ignored;
+    if (std::filesystem::is_symlink(path, ignored)) continue;  // it could lead out of the run
     std::ifstream file(path, std::ios::binary);
-    if (!file) break;
-    std::string text(4 * status_bytes, '\0');
+    std::string text(max_ranks * status_bytes, '\0');
     file.read(text.data(), static_cast<std::streamsize>(text.size()));
     text.resize(static_cast<size_t>(file.gcount()));
-    const std::optional<RankStatus> status = parse_status(text);
-    if (!status) continue;  // it is being written
-    const auto now = std::filesystem::file_time_type::clock::now();
-    const auto written = std::filesystem::last_write_time(path, error);
-    const auto age = std::chrono::duration_cast<std::chrono::minutes>(error ? now - now : now - written);
-    states.push_back({{"rank", status->rank},
-                      {"host", status->process.host},
-                      {"step", status->step},
-                      {"doing", describe(*status)},
-                      {"silent", std::max<int64_t>(0, age.count())}});
+    for (const RankStatus& status : parse_statuses(text)) {
+      by_rank[status.rank] = {{"rank", status.rank},
+                              {"host", status.process.host},
+                              {"step", status.step},
+                              {"doing", describe(status)},
+                              {"silent", std::max<int64_t>(0, (std::time(nullptr) - status.written) / 60)}};
+    }
+  }
+  ordered_json states = ordered_json::array();
+  for (auto& [rank, state] : by_rank) {
+    if (states.size() < max_ranks) states.push_back(std::move(state));
   }
   return states;
 }

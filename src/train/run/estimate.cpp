@@ -26,6 +26,38 @@ std::string time_text(const Prediction& t) {
                      "whole run", t.run(), duration(t.run()), t.steps);
 }
 
+std::string traffic_text(const TrafficEstimate& t) {
+  const auto line = [](std::string_view name, int64_t bytes) {
+    return fmt::format("  {:<14} {:>16} bytes  {:>10}", name, bytes, bytes_text(static_cast<double>(bytes)));
+  };
+  std::string text = fmt::format("traffic of a step on {} nodes\n", t.nodes);
+  text += line("node's port", t.step.port_bytes) + "  (of the busiest node, the larger of both directions)\n";
+  text += line("inside a node", t.step.node_bytes) + "\n";
+  text +=
+      fmt::format("  {:<14} {:>16}                    (of a rank, {} to other nodes; at most {} requests at once)\n",
+                  "messages", t.step.messages, t.step.network_messages, t.step.requests);
+  text += fmt::format("  {:<14} {:>16.4g} a second           (checkpoints: {} files of the state)\n", "opened files",
+                      t.opens_per_second, t.checkpoint_files);
+  if (t.network) text += fmt::format("  {:<14} {:>16.4g} s\n", "network", t.network_seconds());
+  if (t.node_seconds() > 0) text += fmt::format("  {:<14} {:>16.4g} s\n", "node's memory", t.node_seconds());
+  if (!t.has_time()) return text;
+  text += fmt::format("  {:<14} {:>16.4g} s\n", "computing", t.computing);
+  return text + fmt::format("  {:<14} {:>16.4g} s                  ({:.4g} s if nothing overlaps)\n", "step",
+                            t.overlapped_seconds(), t.serial_seconds());
+}
+
+nlohmann::ordered_json traffic_json(const TrafficEstimate& t) {
+  nlohmann::ordered_json j = {{"port_bytes", t.step.port_bytes},
+                              {"node_bytes", t.step.node_bytes},
+                              {"messages", t.step.messages},
+                              {"requests", t.step.requests},
+                              {"own_bytes", t.step.own_bytes},
+                              {"network_messages", t.step.network_messages},
+                              {"files_opened_per_second", t.opens_per_second}};
+  if (t.has_time()) j["files_opened"] = t.opens_per_second * t.overlapped_seconds();
+  return j;
+}
+
 /// Bytes of `ranks` ranks together.
 int64_t times(int64_t bytes, int64_t ranks) {
   int64_t all = 0;
@@ -60,6 +92,8 @@ void each_part(const Estimate& e, const See& see) {
 
 }  // namespace
 
+int64_t bytes_of_node(const Estimate& e) { return times(bytes_of(e), e.ranks_per_node); }
+
 std::string estimate_text(const Estimate& e) {
   const bool part = e.trained_parameters > 0 && e.trained_parameters < e.parameters;
   std::string text =
@@ -73,7 +107,7 @@ std::string estimate_text(const Estimate& e) {
         fmt::format("  {:<14} {:>16} bytes  {:>10}  (memory.limit is {}: the run would be refused)\n", "beyond limit",
                     beyond, bytes_text(static_cast<double>(beyond)), bytes_text(static_cast<double>(e.limit)));
   }
-  const int64_t node = times(bytes_of(e), e.ranks_per_node), disk = e.state_bytes;
+  const int64_t node = bytes_of_node(e), disk = e.state_bytes;
   text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", "per node", node, bytes_text(static_cast<double>(node)));
   if (e.last_node) {
     const int64_t last = times(e.last_node->rank_bytes, e.last_node->ranks);
@@ -95,6 +129,7 @@ std::string estimate_text(const Estimate& e) {
     text += fmt::format("  {:<14} {:>16} bytes  {:>10}  (master weights and moments, all ranks)\n", "state on disk",
                         disk, bytes_text(static_cast<double>(disk)));
   if (e.time) text += time_text(*e.time);
+  if (e.traffic && e.ranks > 1) text += traffic_text(*e.traffic);
   return text;
 }
 
@@ -109,7 +144,7 @@ std::string estimate_json(const Estimate& e) {
     j["memory_limit"] = e.limit;
     j["bytes_beyond_limit"] = beyond_limit(e);
   }
-  j["bytes_per_node"] = times(bytes_of(e), e.ranks_per_node);
+  j["bytes_per_node"] = bytes_of_node(e);
   if (e.last_node) {
     j["ranks_of_last_node"] = e.last_node->ranks;
     j["bytes_of_last_node"] = times(e.last_node->rank_bytes, e.last_node->ranks);
@@ -126,6 +161,19 @@ std::string estimate_json(const Estimate& e) {
     j["measured_steps"] = e.time->measured;
     j["steps"] = e.time->steps;
     j["evaluations"] = e.time->evaluations;
+  }
+  if (e.traffic) {
+    const TrafficEstimate& t = *e.traffic;
+    j["nodes"] = t.nodes;
+    j["traffic"] = traffic_json(t);
+    j["checkpoint_files"] = t.checkpoint_files;
+    if (t.network) j["network_seconds"] = t.network_seconds();
+    if (t.node_seconds() > 0) j["node_seconds"] = t.node_seconds();
+    if (t.has_time()) {
+      j["computing_seconds"] = t.computing;
+      j["step_seconds"] = t.overlapped_seconds();
+      j["step_seconds_without_overlap"] = t.serial_seconds();
+    }
   }
   return j.dump(2) + "\n";
 }

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "core/arena.hpp"
+#include "train/run/network.hpp"
 
 namespace llmtrain {
 
@@ -38,9 +39,11 @@ struct Estimate {
   int64_t limit = 0;                       ///< memory.limit; 0 = none
   std::optional<LastNode> last_node = {};  ///< set if the ranks do not fill the last node
   std::optional<Prediction> time = {};
+  std::optional<TrafficEstimate> traffic = {};  ///< set if the task trains
 };
 
-/// Throws UserError(deck) when a node's bytes overflow; rank 0 must tell the others.
+// They throw UserError(deck) when a node's bytes overflow; rank 0 must tell the others.
+int64_t bytes_of_node(const Estimate& estimate);  ///< memory of a full node
 std::string estimate_text(const Estimate& estimate);
 std::string estimate_json(const Estimate& estimate);
 

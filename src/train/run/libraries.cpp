@@ -8,6 +8,7 @@
 
 #include "core/error.hpp"
 #include "core/machine.hpp"
+#include "parallel/job/runtime.hpp"
 
 namespace llmtrain {
 
@@ -27,16 +28,26 @@ std::string attention_backend(const std::string& library, bool trains, const Mod
   return trains && fallback_reason(model, compute) == nullptr ? library : std::string();
 }
 
-void agree_on_attention(const std::string& library, Communicator& communicator) {
+namespace {
+
+/// `difference` describes the libraries of ranks and their hosts if they differ.
+template <class Difference>
+void agree(const std::string& library, Communicator& communicator, const Difference& difference) {
+  std::string first = library;
+  communicator.broadcast(first);
+  if (sum_of_ranks(communicator, library == first ? 0 : 1) == 0) return;
   const std::vector<std::string> libraries = communicator.gather_all(library);
-  const std::string difference = attention_difference(libraries, communicator.gather_all(host_name()));
-  if (!difference.empty()) throw UserError(ExitCode::missing_input, difference);
+  throw UserError(ExitCode::missing_input, difference(libraries, communicator.gather_all(host_name())));
+}
+
+}  // namespace
+
+void agree_on_attention(const std::string& library, Communicator& communicator) {
+  agree(library, communicator, attention_difference);
 }
 
 void agree_on_products(const std::string& library, Communicator& communicator) {
-  const std::vector<std::string> libraries = communicator.gather_all(library);
-  const std::string difference = product_difference(libraries, communicator.gather_all(host_name()));
-  if (!difference.empty()) throw UserError(ExitCode::missing_input, difference);
+  agree(library, communicator, product_difference);
 }
 
 namespace {

@@ -24,6 +24,7 @@
 #include "core/files/file_handle.hpp"
 #include "core/files/whole_file.hpp"
 #include "core/machine.hpp"
+#include "parallel/job/status_board.hpp"
 
 namespace llmtrain {
 
@@ -91,8 +92,17 @@ void remove_own(const fs::path& path, std::error_code& error) {
 }
 
 // An owner on another node whose status file is older than this is assumed dead; clocks of nodes may differ by less.
-constexpr auto longest_silence = std::chrono::minutes(5);
-constexpr auto look_for_owner = std::chrono::milliseconds(4500);
+constexpr std::chrono::duration<double> longest_silence = std::chrono::minutes(5);
+
+/// Number of nodes whose statuses lie in the folder.
+int64_t status_files(const std::string& folder) {
+  int64_t count = 0;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    if (entry->path().filename().string().starts_with("rank-")) ++count;
+  }
+  return count;
+}
 
 }  // namespace
 
@@ -245,7 +255,7 @@ void RunDirectory::lock() {
 }
 
 /// Some file systems have locks that hold on one node only. A living owner on another node is recognised by its status
-/// file, which changes every second or two (see parallel/job/watchdog.hpp).
+/// file, which changes with every beat of its job.
 void RunDirectory::refuse_living_owner(const std::string& owner) const {
   // the owner is on this host
   if (owner.starts_with(owner_of_this_job().substr(0, owner_of_this_job().find(',') + 1))) return;
@@ -258,7 +268,9 @@ void RunDirectory::refuse_living_owner(const std::string& owner) const {
   const auto changed = fs::last_write_time(file, error);
   if (error || fs::file_time_type::clock::now() - changed > longest_silence) return;
   const std::string before = content();
-  const auto end = std::chrono::steady_clock::now() + look_for_owner;
+  const std::chrono::duration<double> two_beats(2.25 *
+                                                status_beat(status_files(path_ + "/status"), longest_silence.count()));
+  const auto end = std::chrono::steady_clock::now() + two_beats;
   while (std::chrono::steady_clock::now() < end) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     if (content() != before) refuse_owner(path_, owner);

@@ -1,26 +1,22 @@
-#include "params/group_sums.hpp"
+#include "params/reduction/ordered_sums.hpp"
 
 #include "kernels/elementwise.hpp"
 
 namespace llmtrain {
 
-GroupSums::GroupSums(const UnitStates& units) : units_(units) {
-  constexpr int64_t most = int64_t{1} << 30;
-  LLMTRAIN_CHECK(max_groups_ >= 1 && max_groups_ <= most, "a step has at least one reduction group");
-  LLMTRAIN_CHECK(max_blocks_ >= 1 && max_blocks_ <= max_groups_, "a reduction block has at least one group");
+OrderedSums::OrderedSums(const UnitStates& units) : units_(units) {
   for (const UnitState& u : units) sums_.emplace_back(u.segments.size());
 }
 
 /// True if some block after the first has several groups.
-bool GroupSums::has_block_sums() const {
+bool OrderedSums::has_block_sums() const {
   for (int64_t g = 1; g < max_groups_; ++g) {
     if (block_of(g) > 0 && block_of(g) == block_of(g - 1)) return true;
   }
   return false;
 }
 
-void GroupSums::plan(Arena& arena) {
-  if (trivial_) return;
+void OrderedSums::plan(Arena& arena) {
   const bool blocks = has_block_sums();
   for (int unit = 0; unit < units_.size(); ++unit) {
     const UnitState& u = units_[unit];
@@ -35,8 +31,10 @@ void GroupSums::plan(Arena& arena) {
   }
 }
 
-void GroupSums::add(int unit, size_t segment, int64_t group, std::span<const Tensor> gradients, Stream& stream) {
-  const Sum& sum = sums_[static_cast<size_t>(unit)][segment];
+void OrderedSums::add(int unit, size_t segment, std::span<const GroupRange> groups, std::span<const Tensor> gradients,
+                      Stream& stream) {
+  const Sum& sum = at(unit, segment);
+  int64_t group = groups.front().first;
   while (!gradients.empty()) {
     const int64_t block = block_of(group);
     size_t count = 1;
@@ -54,15 +52,14 @@ void GroupSums::add(int unit, size_t segment, int64_t group, std::span<const Ten
   }
 }
 
-GroupSums::Target GroupSums::target_of(int64_t group, int64_t count) const {
+OrderedSums::Target OrderedSums::target_of(int64_t group, int64_t count) const {
   const int64_t block = block_of(group), next = group + count;
   const bool begins = group == 0 || block_of(group - 1) != block;
   const bool ends = next == groups_ || block_of(next) != block;
   return {block == 0 || (begins && ends && count == 1), begins, ends};
 }
 
-uint64_t GroupSums::key(int64_t group) const {
-  if (trivial_) return 0;
+uint64_t OrderedSums::key(int64_t group) const {
   const Target target = target_of(group, 1);
   return (group == 0 ? 1u : 0u) | (target.to_total ? 2u : 0u) | (target.begins ? 4u : 0u) | (target.ends ? 8u : 0u);
 }

@@ -1,4 +1,4 @@
-#include "params/gradient_reducer.hpp"
+#include "params/reduction/gradient_reducer.hpp"
 
 #include <fmt/format.h>
 
@@ -16,68 +16,47 @@ bool has_ring(const ParamStoreOptions& o) {
   return !(alone && o.groups == 1) && o.micro_batches_per_group == 1 && (o.zero_stage >= 2 || alone);
 }
 
-/// Maximum number of groups of one round whose gradients come from ranks of other nodes, over all rounds and numbers of
-/// groups.
-int64_t max_received_shards(const ParamStoreOptions& o) {
-  if (o.size == 1) return 0;
-  const int64_t others = o.rank < o.groups ? std::min<int64_t>(o.size, o.groups) - 1 : o.groups;
-  return std::min<int64_t>(others, o.size - o.node_size);
-}
-
 }  // namespace
 
 GradientReducer::GradientReducer(const UnitStates& units, UnitGathers& gathers)
     : units_(units),
       gathers_(gathers),
       gathers_sums_(options_.zero_stage == 0 && options_.size > 1),
+      plan_(options_),
       buffers_(units, has_ring(options_)),
-      sums_(units),
-      received_shards_(max_received_shards(options_)),
+      sums_(make_group_sums(units, plan_.max_owner_sums())),
+      exchanges_(units, plan_, gathers),
       schedule_{0, options_.size} {
   LLMTRAIN_CHECK(options_.micro_batches_per_group >= 1, "a group has at least one micro-batch");
+  if (plan_.sums_runs()) run_sums_.emplace(units, TreeSums::Part::segment, plan_.max_run_sums());
   for (const UnitState& u : units) progress_.push_back({.written = std::vector<uint8_t>(u.segments.size())});
 }
 
 void GradientReducer::plan(Arena& arena) {
   if (!units_.any_trained()) return;
   buffers_.plan(arena);
-  sums_.plan(arena);
-  if (received_shards_ == 0) return;
-  int64_t largest = 0;
-  for (const UnitState& u : units_) {
-    for (const UnitSegment& s : u.segments) largest = std::max(largest, u.trained() ? s.shard_elements() : 0);
-  }
-  for (size_t i = 0; i < staging_.size(); ++i) {
-    arena.add(staging_[i], MemoryCategory::communication, fmt::format("received gradients {}", i), DType::f32,
-              {received_shards_ * largest});
-  }
-}
-
-int64_t GradientReducer::max_exchange_bytes() const {
-  int64_t largest = 0;
-  for (const UnitState& u : units_) {
-    for (const UnitSegment& s : u.segments) {
-      if (u.trained()) largest = std::max(largest, s.elements() + received_shards_ * s.shard_elements());
-    }
-  }
-  return largest * static_cast<int64_t>(sizeof(float));
+  if (run_sums_) run_sums_->plan(arena);
+  if (sums_) sums_->plan(arena);
+  exchanges_.plan(arena);
 }
 
 void GradientReducer::start(Stream& stream) {
   stream_ = &stream;
-  received_.resize(static_cast<size_t>(options_.size));
-  contributes_.resize(static_cast<size_t>(options_.size));
-  in_order_.reserve(static_cast<size_t>(options_.size));
-  in_flight_.reserve(staging_.size());
+  values_.reserve(static_cast<size_t>(plan_.max_values()));
+  exchanges_.start(
+      stream, [this](int unit, size_t segment, std::span<const GroupRange> groups, std::span<const Tensor> gradients) {
+        sums_->add(unit, segment, groups, gradients, *stream_);
+      });
 }
 
 void GradientReducer::begin_step(int64_t groups) {
   LLMTRAIN_CHECK(units_.any_trained(), "a parameter store without gradients cannot be trained");
   LLMTRAIN_CHECK(groups >= 1 && groups <= options_.groups,
                  fmt::format("a step of {} groups was planned for at most {}", groups, options_.groups));
-  LLMTRAIN_CHECK(in_flight_.empty(), "a step begins before the last one's gradients are finished");
-  schedule_.groups = groups;
-  sums_.begin_step(groups);
+  LLMTRAIN_CHECK(exchanges_.empty(), "a step begins before the last one's gradients are finished");
+  schedule_ = plan_.schedule(groups);
+  if (sums_) sums_->begin_step(groups);
+  if (run_sums_) run_sums_->begin_step(groups, options_.rank * schedule_.run);
   round_ = -1;
   for (Progress& p : progress_) p.reduced = 0;
 }
@@ -85,6 +64,7 @@ void GradientReducer::begin_step(int64_t groups) {
 int64_t GradientReducer::begin_round(int64_t round) {
   LLMTRAIN_CHECK(round == round_ + 1 && round < rounds(), fmt::format("round {} is not the next one", round));
   round_ = round;
+  exchanges_.begin_round(schedule_, round);
   begin_micro_batch(true, true);
   return group();
 }
@@ -101,7 +81,7 @@ Tensor GradientReducer::open(int unit, size_t part) {
   LLMTRAIN_CHECK(round_ >= 0, "a gradient is written inside a round");
   at(unit).open = true;
   while (!buffers_.open(unit, part, *stream_)) {
-    LLMTRAIN_CHECK(!in_flight_.empty(),
+    LLMTRAIN_CHECK(!exchanges_.empty(),
                    fmt::format("no buffer is free for the gradient of {}: too many are open", units_[unit].spec.name));
     complete_oldest();
   }
@@ -151,36 +131,25 @@ bool GradientReducer::RowBlocks::next() {
   return true;
 }
 
-/// Fills `contributes_` and `received_`: the received shards of a segment's exchange, contiguous in a staging buffer.
-void GradientReducer::lay_out_exchange(const UnitSegment& s, int64_t round, size_t buffer) {
-  int64_t pieces = 0;
-  for (int r = 0; r < options_.size; ++r) {
-    const size_t i = static_cast<size_t>(r);
-    contributes_[i] = schedule_.group_of(round, r) >= 0 ? 1 : 0;
-    received_[i] = Tensor();
-    if (contributes_[i] == 0 || r == options_.rank || s.shard_elements() == 0) continue;
-    if (gathers_.communicator().reads_directly(r)) continue;
-    received_[i] = part_of(staging_[buffer], pieces * s.shard_elements(), (pieces + 1) * s.shard_elements());
-    ++pieces;
-  }
-  LLMTRAIN_CHECK(pieces <= received_shards_, "more gradients arrive than were planned");
-}
-
+/// Exchanges a segment's gradient of this round, or adds it to those of this rank's run, which it exchanges at the end.
 void GradientReducer::start_exchange(int unit, size_t segment) {
   const UnitSegment& s = units_[unit].segments[segment];
+  values_.clear();
+  if (group() >= 0) values_.push_back(buffers_.memory(unit, segment, s.first, s.last));
+  const GroupRange own{group(), group() + 1};
   if (options_.size == 1) {
-    const Tensor gradient = buffers_.memory(unit, segment, s.first, s.last);
-    if (!sums_.trivial()) sums_.add(unit, segment, group(), {&gradient, 1}, *stream_);
+    if (sums_) sums_->add(unit, segment, {&own, 1}, values_, *stream_);
     return;
   }
-  if (in_flight_.size() == staging_.size()) complete_oldest();
-  gathers_.make_way();
-  const Tensor send =
-      group() >= 0 ? buffers_.memory(unit, segment, s.first, s.last) : Tensor(nullptr, DType::f32, {s.elements()});
-  lay_out_exchange(s, round_, next_staging_);
-  in_flight_.push_back({unit, segment, round_, next_staging_,
-                        gathers_.communicator().exchange_shards(send, s.borders, received_, contributes_, *stream_)});
-  next_staging_ = (next_staging_ + 1) % staging_.size();
+  if (run_sums_ && group() >= 0) run_sums_->add(unit, segment, {&own, 1}, values_, *stream_);
+  if (!schedule_.exchanges(round_)) return;
+  if (run_sums_) {
+    const int64_t nodes = node_count(schedule_.exchanged(round_, options_.rank), schedule_.groups);
+    values_.clear();
+    for (int64_t i = 0; i < nodes; ++i) values_.push_back(run_sums_->sum(unit, segment, static_cast<size_t>(i)));
+  }
+  if (exchanges_.full()) complete_oldest();
+  exchanges_.begin(unit, segment, values_);
   buffers_.begin_exchange(unit, segment);
 }
 
@@ -204,48 +173,14 @@ void GradientReducer::end_rows(int unit, size_t segment) {
   complete_arrived();
 }
 
-void GradientReducer::add(Exchange& exchange) {
-  const UnitSegment& s = units_[exchange.unit].segments[exchange.segment];
-  exchange.transfer.wait(*stream_);
-  lay_out_exchange(s, exchange.round, exchange.staging);
-  in_order_.clear();
-  for (int r = 0; r < options_.size; ++r) {
-    const size_t i = static_cast<size_t>(r);
-    if (contributes_[i] == 0 || s.shard_elements() == 0) continue;
-    const void* direct = exchange.transfer.contribution(r);
-    if (r == options_.rank) {
-      in_order_.push_back(buffers_.memory(exchange.unit, exchange.segment, s.begin, s.end));
-    } else if (direct != nullptr) {
-      in_order_.emplace_back(const_cast<void*>(direct), DType::f32, std::initializer_list<int64_t>{s.shard_elements()});
-    } else {
-      in_order_.push_back(received_[i]);
-    }
-  }
-  sums_.add(exchange.unit, exchange.segment, schedule_.group_of(exchange.round, 0), in_order_, *stream_);
-  exchange.transfer.release();
-  exchange.added = true;
-}
-
-/// Adds in the order of the exchanges, since a segment may be in two of them.
-void GradientReducer::add_arrived() {
-  for (Exchange& exchange : in_flight_) {
-    if (exchange.added) continue;
-    if (exchange.transfer.pending()) return;
-    add(exchange);
-  }
-}
-
 void GradientReducer::complete_oldest() {
-  Exchange& exchange = in_flight_.front();
-  if (!exchange.added) add(exchange);
-  exchange.transfer.finish(*stream_, [this] { add_arrived(); });
-  buffers_.end_exchange(exchange.unit, exchange.segment);
-  in_flight_.erase(in_flight_.begin());
+  const GradientExchanges::Completed done = exchanges_.complete_oldest();
+  buffers_.end_exchange(done.unit, done.segment);
 }
 
 void GradientReducer::complete_arrived() {
   add_arrived();
-  while (!in_flight_.empty() && in_flight_.front().added && !in_flight_.front().transfer.is_read()) complete_oldest();
+  while (exchanges_.oldest_is_complete()) complete_oldest();
 }
 
 void GradientReducer::reduce(int unit) {
@@ -265,7 +200,7 @@ void GradientReducer::reduce(int unit) {
 }
 
 void GradientReducer::finish() {
-  while (!in_flight_.empty()) complete_oldest();
+  while (!exchanges_.empty()) complete_oldest();
   for (int unit = 0; unit < units_.size(); ++unit) {
     LLMTRAIN_CHECK(
         !units_[unit].trained() || at(unit).reduced == rounds(),
@@ -279,7 +214,7 @@ void GradientReducer::gather_sums() {
     const UnitState& u = units_[unit];
     for (size_t i = 0; i < u.segments.size() && u.trained(); ++i) {
       const Tensor mine = buffers_.memory(unit, i, u.segments[i].begin, u.segments[i].end);
-      copy_on_device(mine.data, sums_.total(unit, i).data, mine.bytes(), *stream_);
+      copy_on_device(mine.data, sums_->total(unit, i).data, mine.bytes(), *stream_);
     }
   }
   gathers_.gather_all(true, [this](int unit) { return buffers_.memory(unit, 0); });
@@ -287,14 +222,14 @@ void GradientReducer::gather_sums() {
 }
 
 Tensor GradientReducer::sum(int unit, size_t segment) const {
-  if (!gathers_sums_ && !sums_.trivial()) return sums_.total(unit, segment);
+  if (!gathers_sums_ && sums_) return sums_->total(unit, segment);
   const UnitSegment& s = units_[unit].segments[segment];
   return buffers_.memory(unit, segment, s.first, s.last);
 }
 
 uint64_t GradientReducer::pass_key() const {
   const uint64_t key = (first_ ? 1u : 0u) | (last_ ? 2u : 0u);
-  return last_ ? key | sums_.key(group()) << 2 : key;
+  return last_ && sums_ ? key | sums_->key(group()) << 2 : key;
 }
 
 void GradientReducer::mark_passes_done() {

@@ -1,13 +1,16 @@
 #pragma once
-#include <array>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/arena.hpp"
 #include "parallel/communicator.hpp"
 #include "params/gradient_buffers.hpp"
-#include "params/group_sums.hpp"
-#include "params/reduction_groups.hpp"
+#include "params/reduction/gradient_exchanges.hpp"
+#include "params/reduction/group_sums.hpp"
+#include "params/reduction/reduction_plan.hpp"
+#include "params/reduction/tree_sums.hpp"
 #include "params/unit_gathers.hpp"
 #include "params/unit_state.hpp"
 
@@ -15,14 +18,17 @@ namespace llmtrain {
 
 /// Gradients from the backward pass to the sums over groups at the owners of shards, whatever arrives first. The rest
 /// of the store knows neither which group a rank computes, nor how gradients travel, nor in which order they are added
-/// (GroupSums). ParamStore documents the other public calls.
+/// (ReductionPlan, GroupSums). ParamStore documents the other public calls.
 class GradientReducer {
  public:
   GradientReducer(const UnitStates& units, UnitGathers& gathers);
   void plan(Arena& arena);
   /// Bytes that an exchange sends and receives on this rank, at most.
-  int64_t max_exchange_bytes() const;
+  int64_t max_exchange_bytes() const { return exchanges_.max_bytes(); }
   void start(Stream& stream);
+
+  /// Which rank computes which group of a step, and when.
+  GroupSchedule schedule(int64_t groups) const { return plan_.schedule(groups); }
 
   // A step.
   void begin_step(int64_t groups);
@@ -59,7 +65,7 @@ class GradientReducer {
 
   // Progress while other work waits.
   /// Adds received gradients to the sums.
-  void add_arrived();
+  void add_arrived() { exchanges_.add_arrived(); }
   /// Does so, and frees buffers as early as possible.
   void complete_arrived();
 
@@ -71,21 +77,12 @@ class GradientReducer {
   }
   /// True if the current micro-batch has such passes, if any has. The first one of a group waits for the weights, and
   /// for exchanges of the previous round; the last one starts the reduction.
-  bool is_replayable() const { return options_.size == 1 || (!first_ && !last_ && in_flight_.empty()); }
+  bool is_replayable() const { return options_.size == 1 || (!first_ && !last_ && exchanges_.empty()); }
   uint64_t pass_key() const;
   void mark_passes_done();
   void repeat_micro_batch();
 
  private:
-  /// A segment's gradient that is sent to the owners of its shards.
-  struct Exchange {
-    int unit;
-    size_t segment;
-    int64_t round;
-    size_t staging;
-    Transfer transfer;
-    bool added = false;  ///< added to the sums; others may still read this rank's part
-  };
   /// Progress of a unit's reduction.
   struct Progress {
     bool open = false;             ///< a gradient was written, reduce() was not called
@@ -97,29 +94,23 @@ class GradientReducer {
   int64_t group() const { return schedule_.group_of(round_, options_.rank); }
   Progress& at(int unit) { return progress_[static_cast<size_t>(unit)]; }
   Tensor open(int unit, size_t part);
-  void lay_out_exchange(const UnitSegment& s, int64_t round, size_t buffer);
   void start_exchange(int unit, size_t segment);
   void start_exchanges(int unit, size_t count);
   void end_rows(int unit, size_t segment);
   void complete_oldest();
-  void add(Exchange& exchange);
   void gather_sums();
 
   const UnitStates& units_;
   const ParamStoreOptions& options_ = units_.options();
   UnitGathers& gathers_;
   bool gathers_sums_;  ///< stage 0 on several ranks: the sums go to everybody
+  ReductionPlan plan_;
   GradientBuffers buffers_;
-  GroupSums sums_;
+  std::unique_ptr<GroupSums> sums_;   ///< of shards; null: the gradient is the sum
+  std::optional<TreeSums> run_sums_;  ///< of this rank's run of groups, if it adds several
+  GradientExchanges exchanges_;
   std::vector<Progress> progress_;  ///< by unit
-
-  int64_t received_shards_;        ///< maximum number of shards that arrive from other nodes in one exchange
-  std::array<Tensor, 2> staging_;  ///< fp32, received shards of one exchange
-  std::vector<Tensor> received_;   ///< one per rank, for the exchange being started or completed
-  std::vector<uint8_t> contributes_;
-  std::vector<Tensor> in_order_;     ///< gradients of the exchange being completed, in the order of groups
-  std::vector<Exchange> in_flight_;  ///< at most one per staging buffer, oldest first
-  size_t next_staging_ = 0;
+  std::vector<Tensor> values_;      ///< of the exchange being started
 
   GroupSchedule schedule_;  ///< of the current step
   int64_t round_ = -1;

@@ -1,4 +1,4 @@
-#include "params/reduction_groups.hpp"
+#include "params/reduction/reduction_groups.hpp"
 
 namespace llmtrain {
 

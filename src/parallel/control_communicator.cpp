@@ -146,6 +146,7 @@ ControlCommunicator::ControlCommunicator() : host_(mpi_duplicate(MPI_COMM_WORLD)
   mpi_check(MPI_Allgather(&place.first_rank, 1, MPI_INT, first_ranks.data(), 1, MPI_INT, host_), "MPI_Allgather");
   std::map<int, int> numbers;  // of nodes, by their first ranks, which come before their others
   std::vector<int> nodes;
+  nodes.reserve(static_cast<size_t>(size_));
   for (const int first : first_ranks) {
     nodes.push_back(numbers.emplace(first, static_cast<int>(numbers.size())).first->second);
   }

@@ -25,7 +25,8 @@ struct NodeGrid {
 
 /// Returns NodeGrid::per_node of ranks whose nodes these are; 0 if they are not numbered node by node.
 inline int consecutive_ranks_per_node(std::span<const int> nodes) {
-  size_t per_node = 0;
+  if (nodes.empty()) return 0;
+  size_t per_node = 1;
   while (per_node < nodes.size() && nodes[per_node] == nodes[0]) ++per_node;
   for (size_t rank = 0; rank < nodes.size(); ++rank) {
     if (nodes[rank] != static_cast<int>(rank / per_node)) return 0;

@@ -28,7 +28,7 @@ inline bool joins_segments(int64_t segments, int64_t bytes, int64_t nodes) {
 enum class TrafficClass : uint8_t { own, node, network };
 inline constexpr size_t traffic_classes = 3;
 
-/// What a rank did in a step.
+/// Counts of a rank's transfers in a step.
 struct TrafficCounts {
   struct Class {
     int64_t sent = 0;      ///< bytes in messages

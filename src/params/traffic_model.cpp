@@ -17,14 +17,14 @@ namespace llmtrain {
 
 namespace {
 
-/// What is exchanged of each segment in a step.
+/// Counts of the values that are exchanged of each segment in a step.
 struct Exchanges {
   Exchanges(const ReductionPlan& plan, int64_t groups, const NodeGrid& nodes);
 
   std::vector<int64_t> values;  ///< by rank: values that it sends, or shares in its node
   int64_t most_of_rank = 0;     ///< largest number of values that a rank sends in one round
   int64_t most_of_round = 0;    ///< and of all ranks together
-  // Where the ranks of a node add before they send, by node:
+  // These are by node, and empty unless the ranks of a node add before they send.
   std::vector<int64_t> sums;        ///< that it sends
   std::vector<int64_t> sum_rounds;  ///< rounds in which it sends some
 };

@@ -7,7 +7,7 @@
 
 namespace llmtrain {
 
-/// What one rank transferred in the last step of a log interval, and the files that it opened in all of them.
+/// Counts of one rank's transfers in the last step of a log interval, and of the files that it opened in all its steps.
 struct RankTraffic {
   int64_t node = 0;  ///< number of its node
   TrafficCounts last;

@@ -75,7 +75,7 @@ std::vector<std::string> node_names(const std::vector<Place>& places) {
   return names;
 }
 
-/// What a rank counts in an interval.
+/// Counts of a rank in an interval.
 struct RankCounts {
   RankTimes times;
   RankTraffic traffic;

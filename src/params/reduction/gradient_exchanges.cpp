@@ -60,7 +60,7 @@ int64_t GradientExchanges::elements_of_owners(const UnitSegment& s) const {
   return elements;
 }
 
-/// Where the values of other ranks of the node begin in the staging memory.
+/// Returns the element of the staging memory at which the values of other ranks of the node begin.
 int64_t GradientExchanges::begin_of_neighbours(const UnitSegment& s) const {
   return received_shards_ * s.shard_elements() + plan_.max_node_values() * elements_of_owners(s);
 }

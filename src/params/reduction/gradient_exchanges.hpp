@@ -29,7 +29,7 @@ class GradientExchanges {
   int64_t max_bytes() const;
   void start(Stream& stream, Add add);
 
-  /// What later exchanges send: values of this round.
+  /// Later exchanges send values of this round.
   void begin_round(const GroupSchedule& schedule, int64_t round);
   bool empty() const { return in_flight_.empty(); }
   bool full() const { return in_flight_.size() == staging_.size(); }

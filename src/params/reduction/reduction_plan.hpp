@@ -34,7 +34,7 @@ class ReductionPlan {
   int64_t max_run_sums() const { return max_run_sums_; }        ///< sums that a rank keeps of its run
   int64_t max_owner_sums() const { return max_owner_sums_; }    ///< sums that the owner of a shard keeps
 
-  /// Of all ranks. Where the ranks of a node cannot add, each is a node of its own.
+  /// The grid has all ranks. Where the ranks of a node cannot add, each is a node of its own.
   const NodeGrid& nodes() const { return nodes_; }
 
  private:

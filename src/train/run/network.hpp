@@ -1,5 +1,5 @@
 #pragma once
-// What a step's traffic costs on a network, for --estimate.
+// Costs of a step's traffic on a network, for --estimate.
 
 #include <cstdint>
 #include <optional>

@@ -49,6 +49,14 @@ struct NormBackward {
   float weight_offset = 0;
   bool accumulate_dx = false;
   bool accumulate_params = false;
+
+  NormBackward rows(int64_t first, int64_t count) const {
+    NormBackward part = *this;
+    for (Tensor* t : {&part.dx, &part.dy, &part.x, &part.mean, &part.rstd}) {
+      if (!t->empty()) *t = t->rows(first, count);
+    }
+    return part;
+  }
 };
 /// Sums dweight and dbias over rows in fixed blocks.
 void norm_backward(const NormBackward& args, Stream& stream);

@@ -52,4 +52,19 @@ struct Batch {
   const RolloutColumns* rollout = nullptr;     ///< null unless the batch is part of a rollout
 };
 
+/// Rows [first, first + count) of a batch, for what regards each row by itself; segments are left out.
+inline Batch rows_of(const Batch& batch, int64_t first, int64_t count) {
+  const auto cut = [&](const Tensor& t) { return t.empty() ? t : t.rows(first, count); };
+  Batch rows;
+  rows.tokens = count;
+  rows.ids = cut(batch.ids);
+  rows.positions = cut(batch.positions);
+  rows.targets = cut(batch.targets);
+  rows.loss_weights = cut(batch.loss_weights);
+  rows.sequence_ids = cut(batch.sequence_ids);
+  rows.sequence_offsets = cut(batch.sequence_offsets);
+  rows.kept = cut(batch.kept);
+  return rows;
+}
+
 }  // namespace llmtrain

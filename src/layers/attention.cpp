@@ -102,10 +102,12 @@ void Attention::backward(Context& ctx, const Batch& batch, const Tensor& dx, con
                      probability_dropout(ctx), workspace, ctx.stream);
   rope.apply(dqkv, batch, normed_heads(), shape.head_dim, true, ctx.stream);
   if (query_norm.exists()) {
-    head_norm_backward(
-        {dqkv, query_norm.gradient(ctx), key_norm.gradient(ctx), first_rows(saved.raw, n), first_rows(saved.rstd, n),
-         query_norm.weight(ctx), key_norm.weight(ctx), ctx.params.accumulate()},
-        norm_shape(), ctx.stream);
+    ctx.each_group(n, [&](int64_t first, int64_t count) {
+      head_norm_backward({dqkv.rows(first, count), query_norm.gradient(ctx), key_norm.gradient(ctx),
+                          saved.raw.rows(first, count), saved.rstd.rows(first, count), query_norm.weight(ctx),
+                          key_norm.weight(ctx), ctx.params.accumulate()},
+                         norm_shape(), ctx.stream);
+    });
   }
   qkv.backward(ctx, batch, dx, dqkv, x);
 }

@@ -1,6 +1,7 @@
 #pragma once
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +32,21 @@ struct Context {
   ProductRole role = ProductRole::training;
   const int64_t* device_step = nullptr;  ///< int64 [1] of a GPU: `step`, for kernels in graphs; may be null
   bool later_rows = false;               ///< the head's backward pass goes on with further rows of its micro-batch
+  /// Ends of the rows of each reduction group, whose gradients of parameters are apart; empty: one group has all rows.
+  std::span<const int64_t> group_ends = {};
+
+  /// Calls f(first row, number of rows) for the rows of each group, into whose gradients it writes.
+  template <class F>
+  void each_group(int64_t rows, const F& f) const {
+    if (group_ends.empty()) return f(0, rows);
+    int64_t first = 0;
+    for (size_t i = 0; i < group_ends.size(); ++i) {
+      params.reducer().set_group(static_cast<int64_t>(i));
+      f(first, group_ends[i] - first);
+      first = group_ends[i];
+    }
+    params.reducer().set_group(0);
+  }
 
   /// True if gradients of parameters are added to, false if they are overwritten.
   bool accumulate() const { return later_rows || params.accumulate(); }

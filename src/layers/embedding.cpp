@@ -80,6 +80,12 @@ void Embedding::forward(Context& ctx, const Batch& batch, const Tensor& x) const
 }
 
 void Embedding::backward(Context& ctx, const Batch& batch, const Tensor& dx, bool table_written) const {
+  ctx.each_group(batch.tokens, [&](int64_t first, int64_t count) {
+    backward_rows(ctx, rows_of(batch, first, count), dx.rows(first, count), table_written);
+  });
+}
+
+void Embedding::backward_rows(Context& ctx, const Batch& batch, const Tensor& dx, bool table_written) const {
   const Tensor dtable = table.gradient(ctx), dpositions = positions.gradient(ctx);
   const Dropout mask = step_dropout(ctx, dropout, RandomPurpose::embedding_dropout);
   if (!ctx.params.accumulate()) {

@@ -15,18 +15,6 @@ int64_t fitting_rows(int64_t rows, int64_t bytes, int64_t bytes_of_row) {
   return std::min(rows, std::max(bytes / bytes_of_row / row_granule * row_granule, row_granule));
 }
 
-/// Rows of a batch, as far as the head needs them: targets, kept tokens, and what keys dropout.
-Batch rows_of(const Batch& batch, int64_t begin, int64_t count) {
-  const auto cut = [&](const Tensor& t) { return t.empty() ? t : t.rows(begin, count); };
-  Batch rows;
-  rows.tokens = count;
-  rows.targets = cut(batch.targets);
-  rows.kept = cut(batch.kept);
-  rows.sequence_ids = cut(batch.sequence_ids);
-  rows.sequence_offsets = cut(batch.sequence_offsets);
-  return rows;
-}
-
 TokenStatistics block_of(const TokenStatistics& s, int64_t begin, int64_t count) {
   const auto cut = [&](const Tensor& t) { return t.empty() ? t : t.rows(begin, count); };
   return {cut(s.logp), cut(s.lse), cut(s.entropy), cut(s.argmax), {}, cut(s.uniform), cut(s.mean_logit)};
@@ -114,8 +102,7 @@ void Head::forward_backward(Context& ctx, const Batch& batch, const Tensor& dx, 
   Arena::Frame frame(ctx.arena);
   const Tensor gradients = frame.take(x.dtype, {group, columns()});
   const Tensor buffer = x.dtype == DType::f32 ? Tensor() : frame.take(DType::f32, {block, columns()});
-  for (int64_t first = 0; first < n; first += group) {
-    const int64_t grouped = std::min(group, n - first);
+  const auto differentiate = [&](int64_t first, int64_t grouped, bool later) {
     const Tensor dlogits = gradients.rows(0, grouped), xs = x.rows(first, grouped);
     for (int64_t begin = 0; begin < grouped; begin += block) {
       const int64_t count = std::min(block, grouped - begin);
@@ -135,9 +122,12 @@ void Head::forward_backward(Context& ctx, const Batch& batch, const Tensor& dx, 
                        vocabulary, softcap / ctx.temperature, ctx.stream);
       if (is_tempered(ctx, own.kept)) temper_gradient(drows, ctx.temperature, own.kept, vocabulary, ctx.stream);
     }
-    ctx.later_rows = first > 0;
+    ctx.later_rows = later;
     backward(ctx, rows_of(batch, first, grouped), dx.empty() ? dx : dx.rows(first, grouped), dlogits, xs);
-  }
+  };
+  ctx.each_group(n, [&](int64_t begin, int64_t count) {
+    for (int64_t at = 0; at < count; at += group) differentiate(begin + at, std::min(group, count - at), at > 0);
+  });
   ctx.later_rows = false;
 }
 

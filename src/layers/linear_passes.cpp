@@ -63,21 +63,25 @@ Linear Linear::declare(UnitBuilder& unit, const std::vector<LinearPart>& parts, 
 void Linear::backward_weight(Context& ctx, const Tensor& dy, const Tensor& x) const {
   if (!weight.is_trained()) return;
   for (ParamStore::RowBlocks blocks = ctx.params.row_blocks(weight.unit, weight.param); blocks.next();) {
-    const Tensor& dw = blocks.gradient();
-    if (dw.dim(0) == out) {
-      linear_backward_weight(dw, dy, x, ctx.params.accumulate(), ctx.stream);
-    } else {
-      linear_backward_weight_rows(dw, blocks.first_row(), dy, x, ctx.params.accumulate(), ctx.stream);
-    }
-    zero_rows(dw, blocks.first_row(), fixed_weight, ctx.stream);
+    ctx.each_group(x.dim(0), [&](int64_t first, int64_t count) {
+      const Tensor dw = blocks.gradient(), own_dy = dy.rows(first, count), own_x = x.rows(first, count);
+      if (dw.dim(0) == out) {
+        linear_backward_weight(dw, own_dy, own_x, ctx.params.accumulate(), ctx.stream);
+      } else {
+        linear_backward_weight_rows(dw, blocks.first_row(), own_dy, own_x, ctx.params.accumulate(), ctx.stream);
+      }
+      zero_rows(dw, blocks.first_row(), fixed_weight, ctx.stream);
+    });
   }
 }
 
 void Linear::backward_bias(Context& ctx, const Tensor& dy) const {
   if (!bias.is_trained()) return;
-  const Tensor gradient = bias.gradient(ctx);
-  linear_backward_bias(gradient, dy, ctx.params.accumulate(), ctx.stream);
-  zero_rows(gradient, 0, fixed_bias, ctx.stream);
+  ctx.each_group(dy.dim(0), [&](int64_t first, int64_t count) {
+    const Tensor gradient = bias.gradient(ctx);
+    linear_backward_bias(gradient, dy.rows(first, count), ctx.params.accumulate(), ctx.stream);
+    zero_rows(gradient, 0, fixed_bias, ctx.stream);
+  });
 }
 
 void Linear::declare_adapters(UnitBuilder& unit, const std::vector<LinearPart>& parts, const AdapterRule& rule) {
@@ -139,7 +143,12 @@ void Linear::forward(Context& ctx, const Batch& batch, const Tensor& y, const Te
 }
 
 void Linear::backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x) const {
-  if (ctx.adapters && !adapters.empty()) return adapted_backward(*this, ctx, batch, dx, dy, x);
+  if (ctx.adapters && !adapters.empty()) {
+    return ctx.each_group(x.dim(0), [&](int64_t first, int64_t count) {
+      adapted_backward(*this, ctx, rows_of(batch, first, count), dx.empty() ? dx : dx.rows(first, count),
+                       dy.rows(first, count), x.rows(first, count));
+    });
+  }
   backward_weight(ctx, dy, x);
   backward_bias(ctx, dy);
   if (!dx.empty()) linear_backward_input(dx, dy, weight.matrix(ctx), false, ctx.stream);

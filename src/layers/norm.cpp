@@ -54,7 +54,9 @@ void Norm::forward(Context& ctx, const Tensor& y, const Tensor& x, const NormSav
 
 void Norm::backward(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x, const NormSaved& saved,
                     bool accumulate_dx) const {
-  norm_backward(backward_args(ctx, dx, dy, x, saved, accumulate_dx), ctx.stream);
+  ctx.each_group(x.dim(0), [&](int64_t first, int64_t count) {
+    norm_backward(backward_args(ctx, dx, dy, x, saved, accumulate_dx).rows(first, count), ctx.stream);
+  });
 }
 
 void Norm::forward_sum(Context& ctx, const Tensor& y, const Tensor& x, const NormSaved& saved, const Tensor& in,
@@ -64,7 +66,11 @@ void Norm::forward_sum(Context& ctx, const Tensor& y, const Tensor& x, const Nor
 
 void Norm::backward_sum(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x, const NormSaved& saved,
                         bool accumulate_dx, const ResidualBranch& branch) const {
-  residual_norm_backward(backward_args(ctx, dx, dy, x, saved, accumulate_dx), branch, ctx.stream);
+  ctx.each_group(x.dim(0), [&](int64_t first, int64_t count) {
+    const Batch rows = rows_of(branch.batch, first, count);
+    residual_norm_backward(backward_args(ctx, dx, dy, x, saved, accumulate_dx).rows(first, count),
+                           {branch.delta.rows(first, count), rows, branch.dropout}, ctx.stream);
+  });
 }
 
 }  // namespace llmtrain

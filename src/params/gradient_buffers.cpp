@@ -68,13 +68,13 @@ void GradientBuffers::plan(Arena& arena) {
     const UnitSpec& spec = units_[unit].spec;
     for (Part& part : own_[static_cast<size_t>(unit)].parts) {
       if (part.in_ring || !spec.trained) continue;
-      arena.add(part.buffer, MemoryCategory::gradients, "gradient of " + spec.name, DType::f32, {part.elements()},
-                scope);
+      arena.add(part.buffer, MemoryCategory::gradients, "gradient of " + spec.name, DType::f32,
+                {at_once_ * part.elements()}, scope);
     }
   }
   for (size_t i = 0; i < slots_.size() && has_ring_; ++i) {
     arena.add(slots_[i].buffer, MemoryCategory::gradients, fmt::format("unit gradient {}", i), DType::f32,
-              {ring_.slots[i]}, scope);
+              {at_once_ * ring_.slots[i]}, scope);
   }
 }
 
@@ -83,27 +83,29 @@ size_t GradientBuffers::part_at(int unit, int64_t element) const {
   return static_cast<size_t>(std::ranges::upper_bound(parts, element, {}, &Part::first) - parts.begin()) - 1;
 }
 
-Tensor GradientBuffers::memory(const Part& part) const {
-  if (!part.in_ring) return part.buffer;
-  LLMTRAIN_CHECK(part.slot >= 0, "a gradient has no memory");
-  return slots_[static_cast<size_t>(part.slot)].buffer.rows(0, part.elements());
+Tensor GradientBuffers::memory(const Part& part, int64_t group) const {
+  LLMTRAIN_CHECK(!part.in_ring || part.slot >= 0, "a gradient has no memory");
+  const Tensor& all = part.in_ring ? slots_[static_cast<size_t>(part.slot)].buffer : part.buffer;
+  return all.rows(group * part.elements(), part.elements());
 }
 
-Tensor GradientBuffers::memory(int unit, size_t segment, int64_t begin, int64_t end) const {
+Tensor GradientBuffers::memory(int unit, size_t segment, int64_t begin, int64_t end, int64_t group) const {
   const Part& part = at(unit).parts[part_of(unit, segment)];
-  return llmtrain::part_of(memory(part), begin - part.first, end - part.first);
+  return llmtrain::part_of(memory(part, group), begin - part.first, end - part.first);
 }
 
 bool GradientBuffers::take_slot(const UnitState& u, Part& part, Stream& stream) {
   Slot* best = nullptr;
   for (Slot& slot : slots_) {
-    if (slot.busy || slot.buffer.numel() < part.elements()) continue;
+    if (slot.busy || slot.buffer.numel() < at_once_ * part.elements()) continue;
     if (best == nullptr || slot.buffer.numel() < best->buffer.numel()) best = &slot;
   }
   if (best == nullptr) return false;
   best->busy = true;
   part.slot = static_cast<int>(best - slots_.data());
-  if (best->part != &part) zero_padding(u, part.first, memory(part), stream);
+  for (int64_t group = 0; group < at_once_ && best->part != &part; ++group) {
+    zero_padding(u, part.first, memory(part, group), stream);
+  }
   best->part = &part;
   return true;
 }

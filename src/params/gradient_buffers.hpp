@@ -10,7 +10,8 @@
 namespace llmtrain {
 
 /// Memory of the units' gradients from the backward pass to the end of their exchange. A unit has one part, or in a
-/// ring of two buffers one for each segment of a matrix by rows, and for the segments between these.
+/// ring of two buffers one for each segment of a matrix by rows, and for the segments between these. A part has memory
+/// for each of ParamStoreOptions::groups_at_once.
 class GradientBuffers {
  public:
   /// `ring`: a unit's gradient lives from its backward pass to the end of its reduction only.
@@ -35,17 +36,17 @@ class GradientBuffers {
   }
   void end_exchange(int unit, size_t segment);
 
-  /// fp32, all elements of an open part.
-  Tensor memory(int unit, size_t part) const { return memory(at(unit).parts[part]); }
+  /// fp32, all elements of an open part, of one group of those at once.
+  Tensor memory(int unit, size_t part, int64_t group = 0) const { return memory(at(unit).parts[part], group); }
   /// Elements [begin, end) of a unit, which are of the segment.
-  Tensor memory(int unit, size_t segment, int64_t begin, int64_t end) const;
+  Tensor memory(int unit, size_t segment, int64_t begin, int64_t end, int64_t group = 0) const;
 
  private:
   /// Elements [first, last) of a unit's gradient that have memory together.
   struct Part {
     int64_t first = 0, last = 0;
     bool in_ring = false;
-    Tensor buffer = {};  ///< fp32; empty in the ring
+    Tensor buffer = {};  ///< fp32, of one group after the other; empty in the ring
     int slot = -1;       ///< of the ring
     bool open = false;   ///< from the first write to the start of the last exchange
     int exchanges = 0;   ///< number in flight
@@ -65,10 +66,11 @@ class GradientBuffers {
   void divide(const UnitState& u, Unit& own, std::vector<uint8_t>& separate) const;
   bool take_slot(const UnitState& u, Part& part, Stream& stream);
   void free(Part& part);
-  Tensor memory(const Part& part) const;
+  Tensor memory(const Part& part, int64_t group) const;
   const Unit& at(int unit) const { return own_[static_cast<size_t>(unit)]; }
 
   const UnitStates& units_;
+  const int64_t at_once_ = units_.options().groups_at_once;
   bool has_ring_;
   std::vector<Unit> own_;
   RingPlan ring_;

@@ -22,6 +22,8 @@ struct ParamStoreOptions {
   int ranks_per_node = 0;
   Reduction reduction = Reduction::ordered;
   int64_t groups = 1;  ///< reduction groups of a full step (G)
+  /// Groups that a rank computes at once, with a gradient each: blocks of rows of its micro-batches. A power of two.
+  int64_t groups_at_once = 1;
   int64_t blocks = 1;  ///< reduction blocks (H)
   int64_t micro_batches_per_group = 1;
   Offload offload_optimizer = Offload::none;   ///< states; the master only if it is separate from the weights

@@ -26,7 +26,7 @@ GradientReducer::GradientReducer(const UnitStates& units, UnitGathers& gathers)
       buffers_(units, has_ring(options_)),
       sums_(make_group_sums(units, plan_.max_owner_sums())),
       exchanges_(units, plan_, gathers),
-      schedule_{0, options_.size} {
+      schedule_(plan_.schedule(0)) {
   LLMTRAIN_CHECK(options_.micro_batches_per_group >= 1, "a group has at least one micro-batch");
   if (plan_.sums_runs()) run_sums_.emplace(units, TreeSums::Part::segment, plan_.max_run_sums());
   for (const UnitState& u : units) progress_.push_back({.written = std::vector<uint8_t>(u.segments.size())});
@@ -85,7 +85,7 @@ Tensor GradientReducer::open(int unit, size_t part) {
                    fmt::format("no buffer is free for the gradient of {}: too many are open", units_[unit].spec.name));
     complete_oldest();
   }
-  return buffers_.memory(unit, part);
+  return buffers_.memory(unit, part, index_);
 }
 
 Tensor GradientReducer::gradient(int unit, int param) {
@@ -120,23 +120,47 @@ bool GradientReducer::RowBlocks::next() {
   const UnitState& u = reducer_.units_[unit_];
   const GradientBuffers& buffers = reducer_.buffers_;
   const UnitSegment& segment = u.segments[--segment_];
-  const size_t part = buffers.part_of(unit_, segment_);
+  part_ = buffers.part_of(unit_, segment_);
   const ParamSpec& spec = u.param(param_);
   const int64_t offset = u.layout.offset(param_);
-  const int64_t first = std::max(segment.first, offset), last = std::min(segment.last, offset + spec.numel());
-  first_row_ = (first - offset) / spec.columns;
-  const Tensor flat = reducer_.open(unit_, part).rows(first - buffers.begin_of(unit_, part), last - first);
-  gradient_ = flat.reshaped({(last - first) / spec.columns, spec.columns});
+  first_ = std::max(segment.first, offset);
+  last_ = std::min(segment.last, offset + spec.numel());
+  first_row_ = (first_ - offset) / spec.columns;
+  reducer_.open(unit_, part_);
   written_ = true;
   return true;
+}
+
+Tensor GradientReducer::RowBlocks::gradient() const {
+  const GradientBuffers& buffers = reducer_.buffers_;
+  const int64_t columns = reducer_.units_[unit_].param(param_).columns;
+  const Tensor whole = buffers.memory(unit_, part_, reducer_.index_);
+  return whole.rows(first_ - buffers.begin_of(unit_, part_), last_ - first_).reshaped({(last_ - first_) / columns, columns});
+}
+
+/// Returns the sum of a segment's gradients over this rank's groups of the round, in the memory of the first.
+Tensor GradientReducer::add_groups(int unit, size_t segment) {
+  const UnitSegment& s = units_[unit].segments[segment];
+  const Tensor sum = buffers_.memory(unit, segment, s.first, s.last);
+  const GroupRange own{group(), std::min(group() + options_.groups_at_once, schedule_.groups)};
+  if (own.count() == 1) return sum;
+  at_once_.clear();
+  fold_.start(schedule_.groups);
+  for (int64_t index = 0; index < own.count(); ++index) {
+    at_once_.push_back(buffers_.memory(unit, segment, s.first, s.last, index));
+    fold_.push({own.first + index, own.first + index + 1});
+  }
+  LLMTRAIN_CHECK(fold_.sums().size() == 1, "the groups of a rank are a node of the tree");
+  add_tree(sum, at_once_, fold_.additions(fold_.sums().front()), *stream_);
+  return sum;
 }
 
 /// Exchanges a segment's gradient of this round, or adds it to those of this rank's run, which it exchanges at the end.
 void GradientReducer::start_exchange(int unit, size_t segment) {
   const UnitSegment& s = units_[unit].segments[segment];
   values_.clear();
-  if (group() >= 0) values_.push_back(buffers_.memory(unit, segment, s.first, s.last));
-  const GroupRange own{group(), group() + 1};
+  if (group() >= 0) values_.push_back(add_groups(unit, segment));
+  const GroupRange own{group(), std::min(group() + options_.groups_at_once, schedule_.groups)};
   if (options_.size == 1) {
     if (sums_) sums_->add(unit, segment, {&own, 1}, values_, *stream_);
     return;

@@ -37,13 +37,15 @@ class GradientReducer {
   int64_t begin_round(int64_t round);
   void begin_micro_batch(bool first, bool last);
   bool accumulate() const { return !first_; }
+  /// Which of the rank's groups in this round the next gradients are of, from 0: ParamStoreOptions::groups_at_once.
+  void set_group(int64_t index) { index_ = index; }
   Tensor gradient(int unit, int param);
   /// See ParamStore::row_blocks().
   class RowBlocks {
    public:
     RowBlocks(GradientReducer& reducer, int unit, int param);
     bool next();
-    const Tensor& gradient() const { return gradient_; }  ///< fp32 [rows of the block, columns]
+    Tensor gradient() const;  ///< fp32 [rows of the block, columns], of the group that is set
     int64_t first_row() const { return first_row_; }
 
    private:
@@ -51,7 +53,8 @@ class GradientReducer {
     int unit_, param_;
     size_t begin_ = 0, segment_ = 0;
     bool written_ = false;
-    Tensor gradient_{};
+    size_t part_ = 0;
+    int64_t first_ = 0, last_ = 0;  ///< elements of the unit
     int64_t first_row_ = 0;
   };
   /// True if this rank has no group in the round and takes part in the reductions of a unit's rows.
@@ -95,6 +98,7 @@ class GradientReducer {
   Progress& at(int unit) { return progress_[static_cast<size_t>(unit)]; }
   Tensor open(int unit, size_t part);
   void start_exchange(int unit, size_t segment);
+  Tensor add_groups(int unit, size_t segment);
   void start_exchanges(int unit, size_t count);
   void end_rows(int unit, size_t segment);
   void complete_oldest();
@@ -111,9 +115,12 @@ class GradientReducer {
   GradientExchanges exchanges_;
   std::vector<Progress> progress_;  ///< by unit
   std::vector<Tensor> values_;      ///< of the exchange being started
+  std::vector<Tensor> at_once_;     ///< gradients of the rank's groups in a round
+  TreeFold fold_;                   ///< their additions
 
   GroupSchedule schedule_;  ///< of the current step
   int64_t round_ = -1;
+  int64_t index_ = 0;  ///< among the rank's groups of the round
   bool first_ = true, last_ = true;  ///< position of the micro-batch in its group
   Stream* stream_ = nullptr;
 };

@@ -18,17 +18,18 @@ struct ReductionGroups {
   int64_t count;
 };
 
-/// Which group of a step a rank computes in which round. In turn, group g is that of rank g mod `ranks` in round
-/// g / `ranks`; else rank r has the run of groups [r * run, (r + 1) * run), one a round.
+/// Which groups of a step a rank computes in which round. In turn, each rank has the next `width` groups of a round,
+/// then the next rank; else rank r has the run of groups [r * run, (r + 1) * run), one a round.
 struct GroupSchedule {
   int64_t groups = 0;
   int64_t ranks = 1;
-  int64_t run = 0;  ///< 0: in turn
+  int64_t run = 0;    ///< 0: in turn
+  int64_t width = 1;  ///< in turn: groups of a rank in a round
 
-  int64_t rounds() const { return run > 0 ? run : (groups + ranks - 1) / ranks; }
-  /// -1: none.
+  int64_t rounds() const { return run > 0 ? run : (groups + ranks * width - 1) / (ranks * width); }
+  /// The first group of a rank in a round; -1: none.
   int64_t group_of(int64_t round, int64_t rank) const {
-    const int64_t group = run > 0 ? rank * run + round : round * ranks + rank;
+    const int64_t group = run > 0 ? rank * run + round : (round * ranks + rank) * width;
     return group < groups ? group : -1;
   }
   /// True if gradients are exchanged in the round: with runs, which a rank adds itself, only in the last one.
@@ -36,7 +37,7 @@ struct GroupSchedule {
   /// The groups of a rank, or of consecutive ranks [rank, end), that are exchanged in the round.
   GroupRange exchanged(int64_t round, int64_t rank, int64_t end) const {
     if (!exchanges(round)) return {};
-    const int64_t first = run > 0 ? rank * run : round * ranks + rank, per_rank = run > 0 ? run : 1;
+    const int64_t first = run > 0 ? rank * run : (round * ranks + rank) * width, per_rank = run > 0 ? run : width;
     return {std::min(first, groups), std::min(first + (end - rank) * per_rank, groups)};
   }
   GroupRange exchanged(int64_t round, int64_t rank) const { return exchanged(round, rank, rank + 1); }

@@ -28,11 +28,13 @@ ReductionPlan::ReductionPlan(const ParamStoreOptions& o)
     : tree_(o.reduction == Reduction::tree),
       groups_(o.groups),
       ranks_(o.size),
+      width_(o.groups_at_once),
       nodes_{o.size, std::max(o.ranks_per_node, 1)} {
+  LLMTRAIN_CHECK(tree_ || width_ == 1, "groups that are computed at once are added along a tree");
   if (!tree_) return;
   LLMTRAIN_CHECK(o.blocks == 1, "a tree has no reduction blocks");
   const int64_t run = divided(groups_, ranks_);
-  if (o.zero_stage <= 1 && ranks_ > 1 && run > 1) {
+  if (width_ == 1 && o.zero_stage <= 1 && ranks_ > 1 && run > 1) {
     for (int64_t first = 0; first < groups_; first += run) {
       max_values_ = std::max(max_values_, max_count({first, first + run}));
     }
@@ -43,7 +45,7 @@ ReductionPlan::ReductionPlan(const ParamStoreOptions& o)
 }
 
 GroupSchedule ReductionPlan::schedule(int64_t groups) const {
-  GroupSchedule schedule{groups, ranks_, run_};
+  GroupSchedule schedule{groups, ranks_, run_, width_};
   while (schedule.run > 1 && schedule.run % 2 == 0 && schedule.run / 2 >= divided(groups, ranks_)) schedule.run /= 2;
   return schedule;
 }
@@ -55,13 +57,13 @@ void ReductionPlan::count_sums(const GroupSchedule& full) {
     }
   }
   for (int64_t round = 0; round < full.rounds(); ++round) {
-    const int64_t before = full.run > 0 ? 0 : round * ranks_;
+    const int64_t before = full.run > 0 ? 0 : round * ranks_ * width_;
     max_owner_sums_ = std::max<int64_t>(max_owner_sums_, std::popcount(static_cast<uint64_t>(before)));
     for (int64_t node = 0; by_node() && node < nodes_.nodes() && full.exchanges(round); ++node) {
       const int64_t rank = nodes_.first_rank(node), ranks = nodes_.size_of(node);
-      const int64_t first = full.run > 0 ? rank * full.run : before + rank;
+      const int64_t per_rank = full.run > 0 ? full.run : width_, first = before + rank * per_rank;
       if (first >= groups_) break;
-      max_node_values_ = std::max(max_node_values_, max_count({first, first + ranks * std::max<int64_t>(full.run, 1)}));
+      max_node_values_ = std::max(max_node_values_, max_count({first, first + ranks * per_rank}));
     }
   }
 }

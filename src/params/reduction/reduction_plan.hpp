@@ -41,7 +41,7 @@ class ReductionPlan {
   void count_sums(const GroupSchedule& full);
 
   bool tree_;
-  int64_t groups_, ranks_;
+  int64_t groups_, ranks_, width_;
   NodeGrid nodes_;
   int64_t run_ = 0;
   int64_t max_values_ = 1, max_node_values_ = 1, max_run_sums_ = 0, max_owner_sums_ = 1;

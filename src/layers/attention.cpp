@@ -34,9 +34,10 @@ void attend_kept(Context& ctx, const Batch& batch, const Tensor& out, const Tens
 }  // namespace
 
 int64_t Attention::scratch_bytes(DType compute, DType output, int64_t rows) const {
-  const int64_t element = static_cast<int64_t>(size_of(compute));
-  return Arena::aligned(attention_workspace_bytes(shape, rows)) + Arena::aligned(rows * projection.in * element) +
-         Arena::aligned(rows * qkv.out * element) +
+  const int64_t element = static_cast<int64_t>(size_of(compute)), all = context * rows;
+  const int64_t out = Arena::aligned(rows * projection.in * element), in = Arena::aligned(rows * qkv.out * element);
+  const int64_t shared = context == 1 ? 0 : out + in + HeadExchange::scratch_bytes(compute, rows, context, qkv.out);
+  return Arena::aligned(attention_workspace_bytes(own_shape(), all)) + out + in + shared +
          std::max(qkv.scratch_bytes(compute, compute, rows), projection.scratch_bytes(compute, output, rows));
 }
 
@@ -54,10 +55,24 @@ void Attention::forward(Context& ctx, const Batch& batch, const Tensor& y, const
   projection.forward(ctx, batch, y, first_rows(saved.out, batch.tokens));
 }
 
+std::array<int64_t, 3> Attention::parts() const {
+  const int64_t keys = shape.kv_heads * shape.head_dim;
+  return {shape.heads * shape.head_dim, keys, keys};
+}
+
+AttentionShape Attention::own_shape() const {
+  AttentionShape own = shape;
+  own.heads /= context;
+  own.kv_heads /= context;
+  return own;
+}
+
 void Attention::forward_heads(Context& ctx, const Batch& batch, const Tensor& x, const Rope& rope,
                               const AttentionSaved& saved) const {
   const int64_t n = batch.tokens;
-  const Tensor rows = first_rows(saved.qkv, n);
+  Arena::Frame frame(ctx.arena);
+  const bool shares = ctx.heads != nullptr;
+  const Tensor rows = shares ? frame.take(x.dtype, {n, qkv.out}) : first_rows(saved.qkv, n);
   qkv.forward(ctx, batch, rows, x);
   if (query_norm.exists()) {
     head_norm_forward(
@@ -65,25 +80,48 @@ void Attention::forward_heads(Context& ctx, const Batch& batch, const Tensor& x,
         norm_shape(), ctx.stream);
   }
   rope.apply(rows, batch, normed_heads(), shape.head_dim, false, ctx.stream);
+  const Tensor out = first_rows(saved.out, n);
+  if (shares) {
+    const Batch& whole = ctx.heads->whole();
+    const Tensor heads = first_rows(saved.qkv, whole.tokens), heads_out = first_rows(saved.heads_out, whole.tokens);
+    ctx.heads->to_heads(heads, rows, parts(), ctx.arena, ctx.stream);
+    attend(ctx, whole, heads_out, heads, saved);
+    return ctx.heads->to_rows(out, heads_out, {&projection.in, 1}, ctx.arena, ctx.stream);
+  }
   const bool selects = ctx.cache != nullptr && ctx.cache->selection != nullptr;
   const bool decodes = ctx.cache != nullptr && ctx.cache->decoding;
-  if (selects && decodes) return attend_kept(ctx, batch, first_rows(saved.out, n), rows, shape, layer);
+  if (selects && decodes) return attend_kept(ctx, batch, out, rows, shape, layer);
   if (ctx.cache != nullptr && !selects) {
     cache_keys_values(ctx.cache->layers[static_cast<size_t>(layer)], rows, batch, shape, ctx.stream);
   }
   if (decodes) {
-    attention_cached(first_rows(saved.out, n), rows, ctx.cache->layers[static_cast<size_t>(layer)], batch, shape,
-                     ctx.role, ctx.stream);
+    attention_cached(out, rows, ctx.cache->layers[static_cast<size_t>(layer)], batch, shape, ctx.role, ctx.stream);
   } else {
-    const AttentionShape own = shape_in(shape, ctx.role);
-    Arena::Frame frame(ctx.arena);
-    const Tensor workspace = frame.take(DType::u8, {attention_workspace_bytes(own, n)});
-    attention_forward(first_rows(saved.out, n), lse_of(saved, shape, n), rows, batch, own, probability_dropout(ctx),
-                      workspace, ctx.stream);
+    attend(ctx, batch, out, rows, saved);
   }
   if (!selects) return;
   keep_prompt_keys(ctx.cache->selection->of_layer(*ctx.cache, layer), rows, lse_of(saved, shape, n), batch, shape,
                    ctx.stream);
+}
+
+void Attention::attend(Context& ctx, const Batch& batch, const Tensor& out, const Tensor& qkv_rows,
+                       const AttentionSaved& saved) const {
+  const AttentionShape own = shape_in(own_shape(), ctx.role);
+  Arena::Frame frame(ctx.arena);
+  const Tensor workspace = frame.take(DType::u8, {attention_workspace_bytes(own, batch.tokens)});
+  attention_forward(out, lse_of(saved, own, batch.tokens), qkv_rows, batch, own, probability_dropout(ctx), workspace,
+                    ctx.stream);
+}
+
+void Attention::attend_backward(Context& ctx, const Batch& batch, const Tensor& dqkv, const Tensor& dout,
+                                const AttentionSaved& saved) const {
+  const int64_t n = batch.tokens;
+  const AttentionShape own = shape_in(own_shape(), ctx.role);
+  Arena::Frame frame(ctx.arena);
+  const Tensor workspace = frame.take(DType::u8, {attention_workspace_bytes(own, n)});
+  const Tensor out = first_rows(ctx.heads != nullptr ? saved.heads_out : saved.out, n);
+  attention_backward({dqkv, dout, out, lse_of(saved, own, n), first_rows(saved.qkv, n)}, batch, own,
+                     probability_dropout(ctx), workspace, ctx.stream);
 }
 
 void Attention::backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x,
@@ -92,21 +130,27 @@ void Attention::backward(Context& ctx, const Batch& batch, const Tensor& dx, con
   Arena::Frame frame(ctx.arena);
   const Tensor dout = frame.take(dy.dtype, {n, projection.in});
   const Tensor dqkv = frame.take(dy.dtype, {n, qkv.out});
-  const AttentionShape own = shape_in(shape, ctx.role);
-  const Tensor workspace = frame.take(DType::u8, {attention_workspace_bytes(own, n)});
-  const Tensor out = first_rows(saved.out, n);
   const bool goes_on = heads_gradient(!dx.empty());
-  projection.backward(ctx, batch, goes_on ? dout : Tensor(), dy, out);
+  projection.backward(ctx, batch, goes_on ? dout : Tensor(), dy, first_rows(saved.out, n));
   if (!goes_on) return;
-  attention_backward({dqkv, dout, out, lse_of(saved, shape, n), first_rows(saved.qkv, n)}, batch, own,
-                     probability_dropout(ctx), workspace, ctx.stream);
+  if (ctx.heads != nullptr) {
+    const Batch& whole = ctx.heads->whole();
+    Arena::Frame of_heads(ctx.arena);
+    const Tensor heads_dout = of_heads.take(dy.dtype, {whole.tokens, projection.in / context});
+    const Tensor heads_dqkv = of_heads.take(dy.dtype, {whole.tokens, qkv.out / context});
+    ctx.heads->to_heads(heads_dout, dout, {&projection.in, 1}, ctx.arena, ctx.stream);
+    attend_backward(ctx, whole, heads_dqkv, heads_dout, saved);
+    ctx.heads->to_rows(dqkv, heads_dqkv, parts(), ctx.arena, ctx.stream);
+  } else {
+    attend_backward(ctx, batch, dqkv, dout, saved);
+  }
   rope.apply(dqkv, batch, normed_heads(), shape.head_dim, true, ctx.stream);
   if (query_norm.exists()) {
     ctx.each_group(n, [&](int64_t first, int64_t count) {
-      head_norm_backward({dqkv.rows(first, count), query_norm.gradient(ctx), key_norm.gradient(ctx),
-                          saved.raw.rows(first, count), saved.rstd.rows(first, count), query_norm.weight(ctx),
-                          key_norm.weight(ctx), ctx.params.accumulate()},
-                         norm_shape(), ctx.stream);
+      head_norm_backward(
+          {dqkv.rows(first, count), query_norm.gradient(ctx), key_norm.gradient(ctx), saved.raw.rows(first, count),
+           saved.rstd.rows(first, count), query_norm.weight(ctx), key_norm.weight(ctx), ctx.params.accumulate()},
+          norm_shape(), ctx.stream);
     });
   }
   qkv.backward(ctx, batch, dx, dqkv, x);

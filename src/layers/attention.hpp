@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <string>
 
 #include "kernels/attention.hpp"
@@ -10,11 +11,12 @@
 namespace llmtrain {
 
 struct AttentionSaved {
-  Tensor qkv;   ///< compute dtype [N, (H + 2 G) D], after norms and rope
-  Tensor raw;   ///< with norms: compute dtype [N, (H + G) D], queries and keys before the norms
-  Tensor rstd;  ///< with norms: fp32 [N, H + G]
-  Tensor out;   ///< compute dtype [N, H D]
-  Tensor lse;   ///< fp32 [H, N]
+  Tensor qkv;        ///< compute dtype [N, (H + 2 G) D], after norms and rope; of shared rows all, of some heads
+  Tensor raw;        ///< with norms: compute dtype [N, (H + G) D], queries and keys before the norms
+  Tensor rstd;       ///< with norms: fp32 [N, H + G]
+  Tensor out;        ///< compute dtype [N, H D]
+  Tensor heads_out;  ///< of shared rows all, of some heads: compute dtype [N, H D / context]
+  Tensor lse;        ///< fp32 [H, N]
 };
 
 /// Causal self-attention with its projections: x -> q, k, v -> norms of q and k, where there are any -> rope
@@ -29,17 +31,19 @@ struct Attention {
   float norm_weight_offset = 0;
   double dropout = 0;
   int layer = 0;
+  int64_t context = 1;  ///< ranks that share the rows of a batch
 
   template <class F>
   void visit_saved(AttentionSaved& s, DType compute, int64_t rows, const F& f, const char* part = "") const {
     constexpr auto again = Recompute::attention;
-    f(s.qkv, {part, ".qkv", compute, rows, qkv.out, again});
+    f(s.qkv, {part, ".qkv", compute, context * rows, qkv.out / context, again});
     if (query_norm.exists()) {
       f(s.raw, {part, ".raw", compute, rows, normed_heads() * shape.head_dim, again});
       f(s.rstd, {part, ".rstd", DType::f32, rows, normed_heads(), again});
     }
     f(s.out, {part, ".out", compute, rows, projection.in, again});
-    f(s.lse, {part, ".lse", DType::f32, shape.heads, rows, again});
+    if (context > 1) f(s.heads_out, {part, ".heads_out", compute, context * rows, projection.in / context, again});
+    f(s.lse, {part, ".lse", DType::f32, shape.heads / context, context * rows, again});
   }
   /// Scratch bytes for forward and backward; `output` is y's dtype.
   int64_t scratch_bytes(DType compute, DType output, int64_t rows) const;
@@ -59,6 +63,14 @@ struct Attention {
   }
 
  private:
+  /// Columns of queries, keys and values.
+  std::array<int64_t, 3> parts() const;
+  /// The shape of the heads that this rank computes.
+  AttentionShape own_shape() const;
+  void attend(Context& ctx, const Batch& batch, const Tensor& out, const Tensor& qkv,
+              const AttentionSaved& saved) const;
+  void attend_backward(Context& ctx, const Batch& batch, const Tensor& dqkv, const Tensor& dout,
+                       const AttentionSaved& saved) const;
   int64_t normed_heads() const { return shape.heads + shape.kv_heads; }
   HeadNormShape norm_shape() const;
   Dropout probability_dropout(const Context& ctx) const;

@@ -12,6 +12,7 @@
 #include "device/device.hpp"
 #include "kernels/dropout.hpp"
 #include "kernels/matmul.hpp"
+#include "layers/head_exchange.hpp"
 #include "layers/kv_cache.hpp"
 #include "params/param_store.hpp"
 
@@ -34,6 +35,7 @@ struct Context {
   bool later_rows = false;               ///< the head's backward pass goes on with further rows of its micro-batch
   /// Ends of the rows of each reduction group, whose gradients of parameters are apart; empty: one group has all rows.
   std::span<const int64_t> group_ends = {};
+  HeadExchange* heads = nullptr;  ///< of ranks that share the rows of the batch; null: this rank has all
 
   /// Calls f(first row, number of rows) for the rows of each group, into whose gradients it writes.
   template <class F>

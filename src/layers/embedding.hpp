@@ -39,12 +39,12 @@ struct Embedding {
   /// are acquired.
   void backward(Context& ctx, const Batch& batch, const Tensor& dx, bool table_written) const;
 
- private:
-  void backward_rows(Context& ctx, const Batch& batch, const Tensor& dx, bool table_written) const;
-
   /// Bytes that both passes over this many rows of C channels need for adapters.
   int64_t scratch_bytes(DType compute, int64_t rows, int64_t channels) const;
   int64_t workspace_bytes(DType compute, int64_t rows, int64_t channels, bool training) const;
+
+ private:
+  void backward_rows(Context& ctx, const Batch& batch, const Tensor& dx, bool table_written) const;
 };
 
 }  // namespace llmtrain

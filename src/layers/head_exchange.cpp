@@ -10,10 +10,10 @@ void HeadExchange::begin(const Batch& whole, std::span<const int64_t> row_ends) 
   row_ends_.assign(row_ends.begin(), row_ends.end());
 }
 
-int64_t HeadExchange::scratch_bytes(DType dtype, int64_t rows, int64_t all, int64_t columns, int64_t parts) const {
-  const auto element = static_cast<int64_t>(size_of(dtype));
-  const int64_t blocks = 2 * parts * count_ * Arena::aligned(1);  // a block of a message is aligned
-  return (rows * columns + (all + count_) * (columns / count_)) * element + blocks;
+int64_t HeadExchange::scratch_bytes(DType dtype, int64_t rows, int64_t ranks, int64_t columns) {
+  constexpr int64_t max_parts = 3;
+  const int64_t padding = 2 * max_parts * ranks * Arena::aligned(1);  // a block of a message is aligned
+  return 2 * rows * columns * static_cast<int64_t>(size_of(dtype)) + padding;
 }
 
 void HeadExchange::to_heads(const Tensor& heads, const Tensor& rows, std::span<const int64_t> parts, Arena& arena,

@@ -23,8 +23,8 @@ class HeadExchange {
   void begin(const Batch& whole, std::span<const int64_t> row_ends);
   const Batch& whole() const { return whole_; }
 
-  /// Scratch bytes of either exchange: `rows` of this rank, `all` of the batch, of `columns` in all heads.
-  int64_t scratch_bytes(DType dtype, int64_t rows, int64_t all, int64_t columns, int64_t parts) const;
+  /// Scratch bytes of an exchange of at most `rows` of each of `ranks` ranks, with so many columns in all heads.
+  static int64_t scratch_bytes(DType dtype, int64_t rows, int64_t ranks, int64_t columns);
 
   /// rows [n, sum of parts] -> heads [N, sum of parts / ranks()]: of each part (queries, keys, values), a run of
   /// columns, rank i has the i-th run of columns. Both in one dtype.

@@ -135,7 +135,8 @@ Tensor GradientReducer::RowBlocks::gradient() const {
   const GradientBuffers& buffers = reducer_.buffers_;
   const int64_t columns = reducer_.units_[unit_].param(param_).columns;
   const Tensor whole = buffers.memory(unit_, part_, reducer_.index_);
-  return whole.rows(first_ - buffers.begin_of(unit_, part_), last_ - first_).reshaped({(last_ - first_) / columns, columns});
+  return whole.rows(first_ - buffers.begin_of(unit_, part_), last_ - first_)
+      .reshaped({(last_ - first_) / columns, columns});
 }
 
 /// Returns the sum of a segment's gradients over this rank's groups of the round, in the memory of the first.

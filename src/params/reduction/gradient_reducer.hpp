@@ -120,7 +120,7 @@ class GradientReducer {
 
   GroupSchedule schedule_;  ///< of the current step
   int64_t round_ = -1;
-  int64_t index_ = 0;  ///< among the rank's groups of the round
+  int64_t index_ = 0;                ///< among the rank's groups of the round
   bool first_ = true, last_ = true;  ///< position of the micro-batch in its group
   Stream* stream_ = nullptr;
 };

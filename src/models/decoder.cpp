@@ -216,13 +216,14 @@ Mlp Decoder::declare_mlp(UnitBuilder& unit, int layer) const {
 
 void Decoder::plan(Arena& arena, const PassPlan& passes) {
   const ModelConfig& c = shape_.config;
-  const auto [compute, max_rows, training, recompute, longest] = passes;
+  const auto [compute, max_rows, training, recompute, longest, context] = passes;
   const auto layers = static_cast<int>(blocks_.size());
   shared_layers_ = training ? backward_end_ : layers;
   saved_.resize(static_cast<size_t>(layers - std::max(shared_layers_ - 1, 0)));
   for (Block& block : blocks_) {
     const bool plain = compute != DType::f32 && block.attention.dropout == 0;
     block.attention.shape.longest = plain ? longest : 0;
+    block.attention.context = context;
   }
   int64_t scratch = embedding_.scratch_bytes(compute, max_rows, c.d_model);
   int64_t workspace = embedding_.workspace_bytes(compute, max_rows, c.d_model, training);
@@ -244,7 +245,8 @@ void Decoder::plan(Arena& arena, const PassPlan& passes) {
   if (shape_.final_norm) {
     plan_kept(arena, final_norm_, final_saved_, compute, max_rows, Recompute::none, "final_norm");
   }
-  rope_.plan(arena, training ? max_rows : std::max(max_rows, longest));  // a batch can hold a part of a document
+  rope_.plan(arena,
+             training ? context * max_rows : std::max(max_rows, longest));  // a batch can hold a part of a document
   const auto scale = static_cast<float>(c.embedding_scale);
   embedding_.scale = rounded_to(compute, scale);
 }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <bit>
+
 #include "core/deck/deck.hpp"
 #include "device/device.hpp"
 
@@ -39,6 +41,23 @@ void ParallelConfig::visit(DeckKeys& keys) {
                    "the groups. It changes the order of additions, not what crosses the network (see reduction).",
             .change = Change::breaks,
             .tasks = training_tasks});
+  keys.key(
+      "context", context,
+      {.unit = "ranks",
+       .range = between(1, 1024),
+       .doc = "Number of ranks that share the rows of each micro-batch, for long sequences: each rank has some rows "
+              "of all heads, and during attention all rows of some heads. It divides the ranks, the heads and the "
+              "key heads.",
+       .tasks = training_tasks});
+  keys.key(
+      "context_blocks", context_blocks,
+      {.unit = "blocks",
+       .range = between(0, 1024),
+       .doc = "Number of blocks of rows of each micro-batch, a power of two, whose gradients of weights are formed "
+              "apart and added along the tree: runs of any context that divides it have the same results. 0 = as "
+              "context.",
+       .change = Change::breaks,
+       .tasks = training_tasks});
   keys.key("offload_optimizer", offload_optimizer,
            {.doc = "Location of master weights and moments between updates. none: device memory; cpu: host memory; "
                    "nvme: a local disk, from which every update streams them through a few buffers. Checkpoints are "
@@ -63,6 +82,19 @@ void ParallelConfig::visit(DeckKeys& keys) {
 }
 
 namespace {
+
+void check_context(DeckLoader& deck, const ParallelConfig& config, int64_t micro_batches, int64_t groups) {
+  const int64_t blocks = config.row_blocks();
+  deck.check(
+      std::has_single_bit(static_cast<uint64_t>(blocks)) && blocks % config.context == 0,
+      {"parallel.context_blocks", "parallel.context"},
+      fmt::format("{} blocks of rows for {} ranks: give a power of two that context divides", blocks, config.context));
+  if (blocks == 1) return;
+  deck.check(config.reduction == Reduction::tree, {"parallel.context_blocks", "parallel.context", "parallel.reduction"},
+             "blocks of rows are added along a tree: set parallel.reduction = tree");
+  deck.check(groups == micro_batches, {"parallel.context_blocks", "parallel.context", "parallel.reduction_groups"},
+             "with blocks of rows every micro-batch is a group: leave reduction_groups at 0");
+}
 
 void check_offload(DeckLoader& deck, const ParallelConfig& config) {
   deck.check(config.offload_parameters == Offload::none || config.zero == 3,
@@ -110,6 +142,7 @@ void ParallelConfig::resolve(DeckLoader& deck, int64_t micro_batches) const {
              fmt::format("{} is more than the {} reduction groups of a step", reduction_blocks, groups));
   deck.check(reduction == Reduction::ordered || reduction_blocks == 1,
              {"parallel.reduction_blocks", "parallel.reduction"}, "a tree has no blocks: leave reduction_blocks at 1");
+  check_context(deck, *this, micro_batches, groups);
   check_offload(deck, *this);
 }
 

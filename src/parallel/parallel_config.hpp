@@ -21,7 +21,11 @@ struct ParallelConfig {
   Reduction reduction = Reduction::ordered;
   int64_t reduction_groups = 0;  ///< G; 0 = one micro-batch per group
   int64_t reduction_blocks = 1;  ///< H; not more than the number of groups
-  bool cuda_graphs = true;       ///< no effect on the host
+  int64_t context = 1;           ///< C: ranks that share the rows of a micro-batch
+  int64_t context_blocks = 0;    ///< 0: as context
+  /// B: blocks of rows whose gradients are apart.
+  int64_t row_blocks() const { return context_blocks == 0 ? context : context_blocks; }
+  bool cuda_graphs = true;  ///< no effect on the host
   Offload offload_optimizer = Offload::none;
   Offload offload_parameters = Offload::none;  ///< at ZeRO stage 3
   std::string offload_path;                    ///< folder for Offload::nvme

@@ -32,7 +32,7 @@ namespace {
 
 /// Warns of ranks without work, and of groups that cost a new run more than others would.
 void warn_of_groups(RunLog& log, const TrainingPlan& plan, const Communicator& c, bool resumed) {
-  if (plan.groups.count < c.size()) {
+  if (plan.groups.count * plan.rows.context < c.size()) {
     log.warn(
         fmt::format("{} of {} ranks have no reduction group: they own shards but compute nothing. Use a larger "
                     "batch.global, a smaller batch.micro or fewer ranks",

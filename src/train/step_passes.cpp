@@ -27,6 +27,11 @@ StepPasses::StepPasses(TrainingPlan& plan, Communicator& communicator, Stream& s
   ctx_.device_step = static_cast<const int64_t*>(device_step_.data());
   ctx_.role = plan.objective->product_role();
   ctx_.temperature = plan.batches().temperature();
+  if (plan.rows.blocks > 1) ctx_.role = ProductRole::prefill;  // the bits of a row do not depend on the other rows
+  const auto context = static_cast<int>(plan.rows.context);
+  if (context == 1) return;
+  const int index = communicator.rank() % context;
+  heads_.emplace(communicator, communicator.rank() - index, context, index);
 }
 
 bool StepPasses::prepare(int64_t data_step) {
@@ -36,10 +41,12 @@ bool StepPasses::prepare(int64_t data_step) {
   local_micro_batches_.clear();
   next_local_ = 0;
   const int64_t micro_batches = static_cast<int64_t>(step_.micro_batches.size());
-  const GroupSchedule schedule = plan_.params().reducer().schedule(plan_.groups.used(micro_batches));
+  const GroupSchedule schedule =
+      plan_.params().reducer().schedule(plan_.groups.used(micro_batches) * plan_.rows.blocks);
   for (int64_t round = 0; round < schedule.rounds(); ++round) {
-    const int64_t group = schedule.group_of(round, communicator_.rank());
-    if (group < 0) continue;
+    const int64_t row_group = schedule.group_of(round, communicator_.rank());
+    if (row_group < 0) continue;
+    const int64_t group = row_group / plan_.rows.blocks;
     const int64_t end = std::min(plan_.groups.begin(group + 1), micro_batches);
     for (int64_t index = plan_.groups.begin(group); index < end; ++index) local_micro_batches_.push_back(index);
   }
@@ -79,9 +86,9 @@ void StepPasses::run(int64_t step, PhaseClock& clock) {
     score_step({plan_.model(), ctx_, plan_.evaluation_buffers(), DataPart::train, communicator_}, plan_.train, step_,
                *plan_.objective);
   }
-  reducer.begin_step(groups.used(micro_batches));
+  reducer.begin_step(groups.used(micro_batches) * plan_.rows.blocks);
   for (int64_t round = 0; round < reducer.rounds(); ++round) {
-    const int64_t group = reducer.begin_round(round);
+    const int64_t row_group = reducer.begin_round(round), group = row_group < 0 ? -1 : row_group / plan_.rows.blocks;
     const int64_t first = group < 0 ? 0 : groups.begin(group);
     const int64_t end = group < 0 ? 0 : std::min(groups.begin(group + 1), micro_batches);
     for (int64_t slot = 0; slot < groups.max_size(); ++slot) {
@@ -107,6 +114,30 @@ void StepPasses::run_idle_pass(PhaseClock& clock) {
   clock.lap(&StepRecord::Phases::reduction);
 }
 
+/// The rows of this rank, with their groups; attention sees the whole batch.
+Batch StepPasses::own_rows(const Batch& whole) {
+  const RowShares& shares = plan_.rows;
+  const auto begin_of = [&](int64_t block) { return shares.begin(block, whole.tokens); };
+  const int64_t of_rank = shares.blocks_of_rank(), index = communicator_.rank() % shares.context;
+  const int64_t first = begin_of(index * of_rank);
+  group_ends_.clear();
+  for (int64_t i = 1; i <= of_rank; ++i) group_ends_.push_back(begin_of(index * of_rank + i) - first);
+  ctx_.group_ends = group_ends_;
+  if (heads_) {
+    row_ends_.clear();
+    for (int64_t rank = 1; rank <= shares.context; ++rank) row_ends_.push_back(begin_of(rank * of_rank));
+    heads_->begin(whole, row_ends_);
+    ctx_.heads = &*heads_;
+  }
+  Batch rows = rows_of(whole, first, group_ends_.back());
+  if (!heads_) {  // attention of all rows
+    rows.segments = whole.segments;
+    rows.segment_count = whole.segment_count;
+    rows.longest_segment = whole.longest_segment;
+  }
+  return rows;
+}
+
 void StepPasses::run_micro_batch(PhaseClock& clock) {
   ProfileSpan phase(SpanKind::phase, "data");
   clock.start_lap();
@@ -115,7 +146,8 @@ void StepPasses::run_micro_batch(PhaseClock& clock) {
   if (pass_hook != nullptr) pass_hook(communicator_.rank());
   StepBuffers& buffers = plan_.buffers;
   const HostBatch& host = prefetcher_.take();
-  Batch batch = buffers.batch.upload(host, ctx_.stream);
+  const Batch whole = buffers.batch.upload(host, ctx_.stream);
+  Batch batch = plan_.rows.blocks == 1 ? whole : own_rows(whole);
   if (++next_local_ < local_micro_batches_.size()) {
     prefetcher_.request(step_.micro_batches[static_cast<size_t>(local_micro_batches_[next_local_])]);
   }

@@ -35,6 +35,7 @@ class StepPasses {
 
  private:
   void set_step(int64_t step);
+  Batch own_rows(const Batch& whole);
   void run_micro_batch(PhaseClock& clock);
   void run_idle_pass(PhaseClock& clock);
 
@@ -50,6 +51,8 @@ class StepPasses {
   std::vector<int64_t> local_micro_batches_;  ///< micro-batches of this rank, in the order of the rounds
   size_t next_local_ = 0;
   StepRecord::RankWork own_;
+  std::optional<HeadExchange> heads_;  ///< if several ranks share the rows of a micro-batch
+  std::vector<int64_t> group_ends_, row_ends_;
 };
 
 }  // namespace llmtrain

@@ -38,7 +38,7 @@ TrainingPlan::TrainingPlan(TrainingParts parts, std::vector<RoleSpec> roles, con
 
 void TrainingPlan::plan_buffers(const PassPlan& passes, const PlanOptions& options) {
   constexpr MemoryCategory category = MemoryCategory::activations;
-  const int64_t rows = passes.max_rows;
+  const int64_t rows = passes.context * passes.max_rows;
   int64_t segments = std::max(batches().max_segments(), validation ? validation->max_segments() : 0);
   if (!scores.choices.empty()) segments = std::max(segments, segments_for(rows));
   buffers.batch.plan(arena, rows, segments, batches().kept_words());

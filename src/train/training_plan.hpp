@@ -31,6 +31,15 @@ struct StepBuffers {
   Tensor documents;  ///< fp64 [segments], for objectives over documents
 };
 
+/// How ranks share the rows of a micro-batch: each of `context` consecutive ranks has as many of its `blocks`.
+struct RowShares {
+  int64_t context = 1, blocks = 1;
+
+  /// First row of a block of a micro-batch of `rows`.
+  int64_t begin(int64_t block, int64_t rows) const { return block * rows / blocks; }
+  int64_t blocks_of_rank() const { return blocks / context; }
+};
+
 /// Parts of a training run that its task chooses.
 struct TrainingParts {
   std::shared_ptr<const Tokenizer> tokenizer;
@@ -39,6 +48,7 @@ struct TrainingParts {
   DataStream train;
   std::optional<DataStream> validation;
   ReductionGroups groups;
+  RowShares rows;
   int64_t total_steps;
   std::unique_ptr<Objective> objective;
   std::unique_ptr<Objective> evaluator = {};  ///< of evaluations, if it is another one; its metrics are the first ones

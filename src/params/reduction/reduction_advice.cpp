@@ -35,7 +35,7 @@ std::string text_of(int64_t bytes) { return bytes_text(static_cast<double>(bytes
 std::string reduction_advice(const UnitStates& units, const ReductionGroups& groups, int64_t ranks_per_node,
                              Transport transport) {
   const ParamStoreOptions& now = units.options();
-  if (now.size == 1 || !units.any_trained()) return {};
+  if (now.size == 1 || !units.any_trained() || now.groups != groups.count) return {};  // blocks of rows are as they are
   ParamStoreOptions then = now;
   then.groups = std::min<int64_t>(now.size, groups.micro_batches);
   then.blocks = 1;

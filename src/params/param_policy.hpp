@@ -24,6 +24,7 @@ struct ParamStoreOptions {
   int64_t groups = 1;  ///< reduction groups of a full step (G)
   /// Groups that a rank computes at once, with a gradient each: blocks of rows of its micro-batches. A power of two.
   int64_t groups_at_once = 1;
+  bool groups_in_turn = false;  ///< at every stage: consecutive ranks have groups of one micro-batch
   int64_t blocks = 1;  ///< reduction blocks (H)
   int64_t micro_batches_per_group = 1;
   Offload offload_optimizer = Offload::none;   ///< states; the master only if it is separate from the weights

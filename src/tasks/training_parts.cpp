@@ -124,6 +124,7 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
   const int64_t blocks = config.parallel.row_blocks(), context = config.parallel.context;
   store.groups = parts.groups.count * blocks;
   store.groups_at_once = blocks / context;
+  store.groups_in_turn = blocks > 1;
   store.blocks = config.parallel.reduction_blocks;
   store.reduction = config.parallel.reduction;
   store.keeps_gathered = keeps_gathered;

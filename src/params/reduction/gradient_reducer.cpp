@@ -158,7 +158,6 @@ Tensor GradientReducer::add_groups(int unit, size_t segment) {
 
 /// Exchanges a segment's gradient of this round, or adds it to those of this rank's run, which it exchanges at the end.
 void GradientReducer::start_exchange(int unit, size_t segment) {
-  const UnitSegment& s = units_[unit].segments[segment];
   values_.clear();
   if (group() >= 0) values_.push_back(add_groups(unit, segment));
   const GroupRange own{group(), std::min(group() + options_.groups_at_once, schedule_.groups)};

@@ -34,7 +34,7 @@ ReductionPlan::ReductionPlan(const ParamStoreOptions& o)
   if (!tree_) return;
   LLMTRAIN_CHECK(o.blocks == 1, "a tree has no reduction blocks");
   const int64_t run = divided(groups_, ranks_);
-  if (width_ == 1 && o.zero_stage <= 1 && ranks_ > 1 && run > 1) {
+  if (!o.groups_in_turn && o.zero_stage <= 1 && ranks_ > 1 && run > 1) {
     for (int64_t first = 0; first < groups_; first += run) {
       max_values_ = std::max(max_values_, max_count({first, first + run}));
     }

@@ -76,6 +76,20 @@ struct Initializer {
   static Initializer uniform(double bound) { return {Kind::uniform, bound}; }
 };
 
+/// Blocks of split matrices that a rank computes: [first, first + count) of `blocks` (parallel.tensor_blocks).
+struct TensorShare {
+  int64_t blocks = 1, first = 0, count = 1;
+  bool splits() const { return blocks > 1; }
+};
+
+/// Place of a slice in its external tensor, of which it is a block: from (first_row, first_column) on, in a matrix
+/// [rows, columns] as this program stores it, before ParamSlice::transposed.
+struct TensorBlock {
+  int64_t first_row = 0, first_column = 0;
+  int64_t rows = 0, columns = 0;
+  bool operator==(const TensorBlock&) const = default;
+};
+
 /// Rows [first_row, first_row + rows) of a parameter under its external (Hugging Face) name.
 struct ParamSlice {
   std::string name;
@@ -83,6 +97,7 @@ struct ParamSlice {
   int64_t rows;
   bool transposed = false;  ///< stored externally as [columns, rows] (GPT-2's Conv1D)
   bool fixed = false;       ///< keeps its values in a trained unit: its gradient is zero, and no decay applies
+  std::optional<TensorBlock> block = {};  ///< a part of the external tensor, which other slices have the rest of
 };
 
 /// One tensor of a unit. Matrices are [out, in], row-major; products that share an input (q, k, v; gate, up) are one
@@ -113,6 +128,7 @@ struct UnitSpec {
   bool same_layer_as_previous = false;
   /// Storage of a frozen unit of matrices in fewer bits; each slice then starts at a chunk. Not set: the compute dtype.
   std::optional<Quantization> quantization = {};
+  int64_t tensor_block = -1;  ///< block of split matrices that has the unit; -1: every rank has it
 
   int64_t parameters() const {
     int64_t count = 0;

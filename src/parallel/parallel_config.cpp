@@ -58,6 +58,18 @@ void ParallelConfig::visit(DeckKeys& keys) {
               "context.",
        .change = Change::breaks,
        .tasks = training_tasks});
+  keys.key("tensor", tensor,
+           {.unit = "ranks",
+            .range = between(1, 64),
+            .doc = "Number of ranks of a node that share the matrices of each layer, and its activations inside "
+                   "attention and MLP: each has some heads, hidden channels and tokens of the vocabulary. It divides "
+                   "the ranks and tensor_blocks."});
+  keys.key("tensor_blocks", tensor_blocks,
+           {.unit = "blocks",
+            .range = between(0, 64),
+            .doc = "Number of blocks, a power of two, into which every split matrix is divided: runs of any tensor "
+                   "that divides it have the same results. 0 = as tensor.",
+            .change = Change::breaks});
   keys.key("offload_optimizer", offload_optimizer,
            {.doc = "Location of master weights and moments between updates. none: device memory; cpu: host memory; "
                    "nvme: a local disk, from which every update streams them through a few buffers. Checkpoints are "

@@ -23,8 +23,12 @@ struct ParallelConfig {
   int64_t reduction_blocks = 1;  ///< H; not more than the number of groups
   int64_t context = 1;           ///< C: ranks that share the rows of a micro-batch
   int64_t context_blocks = 0;    ///< 0: as context
+  int64_t tensor = 1;            ///< T: ranks that share matrices
+  int64_t tensor_blocks = 0;     ///< 0: as tensor
   /// B: blocks of rows whose gradients are apart.
   int64_t row_blocks() const { return context_blocks == 0 ? context : context_blocks; }
+  /// S: blocks of every split matrix.
+  int64_t matrix_blocks() const { return tensor_blocks == 0 ? tensor : tensor_blocks; }
   bool cuda_graphs = true;  ///< no effect on the host
   Offload offload_optimizer = Offload::none;
   Offload offload_parameters = Offload::none;  ///< at ZeRO stage 3

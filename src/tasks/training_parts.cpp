@@ -138,7 +138,7 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
                   .trains = true,
                   .store = store,
                   .passes = PassPlan{store.compute, parts.rows.max_rows(rows), true, config.memory.recompute,
-                                     config.batch.sequence_length, parts.rows.ranks},
+                                     config.batch.sequence_length, parts.rows.ranks, parts.rows.blocks},
                   .weights = {.folder = config.model.path, .seed = static_cast<uint64_t>(config.run.seed)}};
   if (config.run.finetuning == RunConfig::Finetuning::lora) policy.lora = config.lora;
   std::vector<std::string> metrics;

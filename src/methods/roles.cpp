@@ -26,6 +26,14 @@ DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64
   return shape;
 }
 
+MeshShape mesh_shape(const ParallelConfig& parallel) { return {parallel.tensor, parallel.context}; }
+
+RankPosition rank_position(const Mesh& mesh) {
+  RankPosition position{mesh.parameters().rank(), mesh.parameters().size(), 1};
+  position.tensor_rank = mesh.tensor_rank();
+  return position;
+}
+
 ParamStoreOptions store_options(const Config& config, const RankPosition& position) {
   ParamStoreOptions options;
   options.compute = compute_dtype(config.precision.compute);

@@ -11,6 +11,7 @@
 #include "kernels/attention.hpp"
 #include "kernels/matmul.hpp"
 #include "methods/method.hpp"
+#include "methods/roles.hpp"
 #include "params/reduction/reduction_advice.hpp"
 #include "tasks/job_opening.hpp"
 #include "tasks/opening_lines.hpp"

@@ -14,9 +14,12 @@
 #include "kernels/matmul.hpp"
 #include "layers/head_exchange.hpp"
 #include "layers/kv_cache.hpp"
+#include "layers/tensor_sum.hpp"
 #include "params/param_store.hpp"
 
 namespace llmtrain {
+
+class SharedGradients;
 
 /// Context of a pass for every layer. Dropout is active when training.
 struct Context {
@@ -35,7 +38,11 @@ struct Context {
   bool later_rows = false;               ///< the head's backward pass goes on with further rows of its micro-batch
   /// Ends of the rows of each reduction group, whose gradients of parameters are apart; empty: one group has all rows.
   std::span<const int64_t> group_ends = {};
-  HeadExchange* heads = nullptr;  ///< of ranks that share the rows of the batch; null: this rank has all
+  HeadExchange* heads = nullptr;      ///< of ranks that share the rows of the batch; null: this rank has all
+  TensorSum* tensor = nullptr;        ///< of models whose matrices are split into blocks; the model sets it
+  SharedGradients* shared = nullptr;  ///< set while a block of a split layer runs backward
+  Tensor row_norms = {};              ///< fp32 [M]: norms of whole rows, while a block that has parts of them runs
+  mutable int64_t group = 0;          ///< whose rows each_group() has
 
   /// Calls f(first row, number of rows) for the rows of each group, into whose gradients it writes.
   template <class F>
@@ -43,10 +50,12 @@ struct Context {
     if (group_ends.empty()) return f(0, rows);
     int64_t first = 0;
     for (size_t i = 0; i < group_ends.size(); ++i) {
-      params.reducer().set_group(static_cast<int64_t>(i));
+      group = static_cast<int64_t>(i);
+      params.reducer().set_group(group);
       f(first, group_ends[i] - first);
       first = group_ends[i];
     }
+    group = 0;
     params.reducer().set_group(0);
   }
 
@@ -73,8 +82,12 @@ struct ParamRef {
   Tensor weight(const Context& ctx) const { return exists() ? ctx.params.weight(unit, param) : Tensor(); }
   /// A matrix of any storage, which exists.
   WeightMatrix matrix(const Context& ctx) const { return ctx.params.matrix(unit, param); }
-  /// Empty if the parameter is frozen.
-  Tensor gradient(Context& ctx) const { return is_trained() ? ctx.params.gradient(unit, param) : Tensor(); }
+  /// Empty if the parameter is frozen. While a block of a split layer runs, that of a parameter that all blocks share
+  /// is the block's own.
+  Tensor gradient(Context& ctx) const;
+  /// True if that gradient is added to, false if it is overwritten.
+  bool accumulates(const Context& ctx) const;
+  bool operator==(const ParamRef&) const = default;
 };
 
 /// Consecutive units that are used together.
@@ -112,12 +125,12 @@ using TrainedRule = std::function<bool(const std::string& name)>;
 using QuantizationRule = std::function<std::optional<Quantization>(const std::string& name)>;
 
 /// Collects the parameters of the layers that make up one unit, or several if some are trained, frozen, and frozen in
-/// fewer bits. A fused matrix with trained slices lies in the trained one; the layer zeroes the gradient of its fixed
-/// slices.
+/// fewer bits, or belong to blocks of split matrices. A fused matrix with trained slices lies in the trained one; the
+/// layer zeroes the gradient of its fixed slices.
 class UnitBuilder {
  public:
   /// Appends to `units`. The trained part of a divided unit is named `name`.trained, that of fewer bits
-  /// `name`.quantized.
+  /// `name`.quantized; those of block b begin with `name`.tensor.b.
   UnitBuilder(std::vector<UnitSpec>& units, std::string name, TrainedRule trained = {},
               QuantizationRule quantization = {})
       : units_(units),
@@ -142,6 +155,8 @@ class UnitBuilder {
   }
   /// Adds a parameter that is trained whatever the rule says.
   ParamRef trained(ParamSpec spec) { return add(std::move(spec), true, {}); }
+  /// What follows belongs to this block of split matrices, or to all with -1, and gets units of its own.
+  void set_block(int64_t block) { block_ = block; }
   bool is_trained(const std::string& name) const { return !trained_ || trained_(name); }
   /// Storage of a parameter in fewer bits, if it has one.
   std::optional<QuantizedType> quantized_type(const ParamRef& param) const {
@@ -162,6 +177,7 @@ class UnitBuilder {
   TrainedRule trained_;
   QuantizationRule quantization_;
   int first_;
+  int64_t block_ = -1;
 };
 
 /// The first n rows of a buffer planned for more rows.

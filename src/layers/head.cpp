@@ -15,20 +15,27 @@ int64_t fitting_rows(int64_t rows, int64_t bytes, int64_t bytes_of_row) {
   return std::min(rows, std::max(bytes / bytes_of_row / row_granule * row_granule, row_granule));
 }
 
-TokenStatistics block_of(const TokenStatistics& s, int64_t begin, int64_t count) {
-  const auto cut = [&](const Tensor& t) { return t.empty() ? t : t.rows(begin, count); };
-  return {cut(s.logp), cut(s.lse), cut(s.entropy), cut(s.argmax), {}, cut(s.uniform), cut(s.mean_logit)};
-}
+Tensor cut_rows(const Tensor& t, int64_t begin, int64_t count) { return t.empty() ? t : t.rows(begin, count); }
 
 /// False for plain statistics, which cost nothing more.
 bool is_tempered(const Context& ctx, const Tensor& kept) { return ctx.temperature != 1 || !kept.empty(); }
 
 }  // namespace
 
-int64_t Head::block_rows(int64_t rows) const { return fitting_rows(rows, logits_bytes, columns() * 4); }
+TokenStatistics Head::statistics_of(const TokenStatistics& s, int64_t begin, int64_t count) {
+  const auto cut = [&](const Tensor& t) { return cut_rows(t, begin, count); };
+  return {cut(s.logp), cut(s.lse), cut(s.entropy), cut(s.argmax), {}, cut(s.uniform), cut(s.mean_logit)};
+}
+
+TokenCotangents Head::cotangents_of(const TokenCotangents& c, int64_t begin, int64_t count) {
+  const auto cut = [&](const Tensor& t) { return cut_rows(t, begin, count); };
+  return {cut(c.logp), cut(c.lse), cut(c.entropy), {}, cut(c.uniform), cut(c.lse_squared)};
+}
+
+int64_t Head::block_rows(int64_t rows) const { return fitting_rows(rows, logits_bytes, budget_columns() * 4); }
 
 int64_t Head::group_rows(DType compute, int64_t rows) const {
-  return fitting_rows(rows, gradient_bytes, columns() * static_cast<int64_t>(size_of(compute)));
+  return fitting_rows(rows, gradient_bytes, budget_columns() * static_cast<int64_t>(size_of(compute)));
 }
 
 int64_t Head::scratch_bytes(DType compute, int64_t rows) const {
@@ -50,7 +57,8 @@ int64_t Head::workspace_bytes(DType compute, int64_t rows, bool training) const 
                     training ? linear.workspace_bytes(compute, compute, group, true) : 0);
   }
   const LinearPass forward{linear.in, linear.out, false, compute, DType::f32, true, false, 0, linear.quantized};
-  const LinearPass backward{linear.in, linear.out, false, compute, DType::f32, false, true, 0, linear.quantized};
+  LinearPass backward{linear.in, linear.out, false, compute, DType::f32, false, true, 0, linear.quantized};
+  backward.wide_gradient = split_columns > 0;
   return std::max(linear_workspace_bytes(forward, block), training ? linear_workspace_bytes(backward, group) : 0);
 }
 
@@ -61,7 +69,14 @@ void Head::logits(Context& ctx, const Batch& batch, const Tensor& out, const Ten
 
 void Head::tempered_logits(Context& ctx, const Batch& batch, const Tensor& out, const Tensor& x) const {
   logits(ctx, batch, out, x);
-  if (is_tempered(ctx, batch.kept)) temper_logits(out, ctx.temperature, batch.kept, vocabulary, ctx.stream);
+  if (is_tempered(ctx, batch.kept)) temper_logits(out, ctx.temperature, batch.kept, tokens(), ctx.stream);
+}
+
+void Head::logit_gradients(Context& ctx, const Batch& batch, const Tensor& dlogits, const Tensor& logits,
+                           const TokenStatistics& statistics, const TokenCotangents& cotangents) const {
+  logprob_backward(dlogits, logits, batch.targets, statistics, cotangents, tokens(), softcap / ctx.temperature,
+                   ctx.stream);
+  if (is_tempered(ctx, batch.kept)) temper_gradient(dlogits, ctx.temperature, batch.kept, tokens(), ctx.stream);
 }
 
 void Head::forward(Context& ctx, const Batch& batch, const Tensor& x, const TokenStatistics& statistics) const {
@@ -73,7 +88,7 @@ void Head::forward(Context& ctx, const Batch& batch, const Tensor& x, const Toke
     const Tensor rows = buffer.rows(0, count);
     const Batch own = rows_of(batch, begin, count);
     tempered_logits(ctx, own, rows, x.rows(begin, count));
-    const TokenStatistics own_statistics = block_of(statistics, begin, count);
+    const TokenStatistics own_statistics = statistics_of(statistics, begin, count);
     logprob_forward(own_statistics, rows, own.targets, vocabulary, ctx.stream);
     if (!own_statistics.mean_logit.empty()) mean_logits(own_statistics.mean_logit, rows, vocabulary, ctx.stream);
   }
@@ -106,21 +121,12 @@ void Head::forward_backward(Context& ctx, const Batch& batch, const Tensor& dx, 
     const Tensor dlogits = gradients.rows(0, grouped), xs = x.rows(first, grouped);
     for (int64_t begin = 0; begin < grouped; begin += block) {
       const int64_t count = std::min(block, grouped - begin);
-      const auto cut = [&](const Tensor& t) { return t.empty() ? t : t.rows(first + begin, count); };
       const Tensor drows = dlogits.rows(begin, count), rows = buffer.empty() ? drows : buffer.rows(0, count);
-      const TokenStatistics stats = block_of(statistics, first + begin, count);
+      const TokenStatistics stats = statistics_of(statistics, first + begin, count);
       const Batch own = rows_of(batch, first + begin, count);
-      tempered_logits(ctx, own, rows, cut(x));
+      tempered_logits(ctx, own, rows, x.rows(first + begin, count));
       logprob_forward(stats, rows, own.targets, vocabulary, ctx.stream);
-      logprob_backward(drows, rows, own.targets, stats,
-                       {cut(cotangents.logp),
-                        cut(cotangents.lse),
-                        cut(cotangents.entropy),
-                        {},
-                        cut(cotangents.uniform),
-                        cut(cotangents.lse_squared)},
-                       vocabulary, softcap / ctx.temperature, ctx.stream);
-      if (is_tempered(ctx, own.kept)) temper_gradient(drows, ctx.temperature, own.kept, vocabulary, ctx.stream);
+      logit_gradients(ctx, own, drows, rows, stats, cotangents_of(cotangents, first + begin, count));
     }
     ctx.later_rows = later;
     backward(ctx, rows_of(batch, first, grouped), dx.empty() ? dx : dx.rows(first, grouped), dlogits, xs);

@@ -18,6 +18,7 @@ struct PassPlan {
   Recompute recompute = Recompute::none;
   int64_t longest = 0;  ///< tokens of a document that fills its sample; 0: unknown
   int64_t context = 1;  ///< ranks that share the rows of a batch, of which each has at most max_rows
+  int64_t groups = 1;   ///< groups of rows of a batch whose gradients are apart
 };
 
 /// A language model: parameters by unit, and the sequence of its passes over one batch. With sharded weights every rank

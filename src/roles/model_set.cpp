@@ -62,6 +62,10 @@ void RoleModel::plan(Arena& arena) {
 
 void RoleModel::start(const Mesh& mesh, Stream& stream) {
   params_.start(mesh.parameters(), stream);
+  if (Communicator* ranks = mesh.tensor()) {
+    model_.share_blocks(*ranks);
+    if (critic_) critic_->share_blocks(*ranks);
+  }
   model().start(stream);
 }
 

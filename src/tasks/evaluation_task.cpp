@@ -147,6 +147,7 @@ RoleSpec untrained_policy(const Config& config, const RankPosition& position, in
   quantize(shape, config.storage(config.source.quantization));
   RoleSpec policy;
   policy.shape = std::move(shape);
+  policy.shape.tensor = tensor_share(config.parallel, position);
   policy.store = store_options(config, {position.rank, position.size, 1});  // the ranks share no memory
   policy.passes = PassPlan{policy.store.compute, rows, false};
   policy.weights.folder = config.model.path;

@@ -9,6 +9,11 @@ namespace llmtrain {
 
 namespace {
 
+/// Memory of saved rows, which some ranks share, as those of this pass.
+Tensor rows_in(const Tensor& saved, int64_t rows, int64_t columns) {
+  return Tensor(saved.data, saved.dtype, {rows, columns});
+}
+
 Tensor lse_of(const AttentionSaved& saved, const AttentionShape& shape, int64_t rows) {
   return Tensor(saved.lse.data, DType::f32, {shape.heads, rows});
 }
@@ -37,7 +42,7 @@ int64_t Attention::scratch_bytes(DType compute, DType output, int64_t rows) cons
   const int64_t element = static_cast<int64_t>(size_of(compute)), all = context * rows;
   const int64_t out = Arena::aligned(rows * projection.in * element), in = Arena::aligned(rows * qkv.out * element);
   const int64_t shared = context == 1 ? 0 : out + in + HeadExchange::scratch_bytes(compute, rows, context, qkv.out);
-  return Arena::aligned(attention_workspace_bytes(own_shape(), all)) + out + in + shared +
+  return Arena::aligned(attention_workspace_bytes(shape_of_rank(0), all)) + out + in + shared +
          std::max(qkv.scratch_bytes(compute, compute, rows), projection.scratch_bytes(compute, output, rows));
 }
 
@@ -60,19 +65,26 @@ std::array<int64_t, 3> Attention::parts() const {
   return {shape.heads * shape.head_dim, keys, keys};
 }
 
-AttentionShape Attention::own_shape() const {
+AttentionShape Attention::shape_of_rank(int64_t rank) const {
   AttentionShape own = shape;
   own.heads /= context;
   own.kv_heads /= context;
+  own.first_head += rank * own.heads;
   return own;
+}
+
+AttentionShape Attention::own_shape(const Context& ctx) const {
+  const AttentionShape own = ctx.heads() != nullptr ? shape_of_rank(ctx.rows->mesh().context_rank()) : shape;
+  return shape_in(own, ctx.role);
 }
 
 void Attention::forward_heads(Context& ctx, const Batch& batch, const Tensor& x, const Rope& rope,
                               const AttentionSaved& saved) const {
   const int64_t n = batch.tokens;
   Arena::Frame frame(ctx.arena);
-  const bool shares = ctx.heads != nullptr;
-  const Tensor rows = shares ? frame.take(x.dtype, {n, qkv.out}) : first_rows(saved.qkv, n);
+  HeadExchange* exchange = ctx.heads();
+  const bool shares = exchange != nullptr;
+  const Tensor rows = shares ? frame.take(x.dtype, {n, qkv.out}) : rows_in(saved.qkv, n, qkv.out);
   qkv.forward(ctx, batch, rows, x);
   if (query_norm.exists()) {
     head_norm_forward(
@@ -82,11 +94,12 @@ void Attention::forward_heads(Context& ctx, const Batch& batch, const Tensor& x,
   rope.apply(rows, batch, normed_heads(), shape.head_dim, false, ctx.stream);
   const Tensor out = first_rows(saved.out, n);
   if (shares) {
-    const Batch& whole = ctx.heads->whole();
-    const Tensor heads = first_rows(saved.qkv, whole.tokens), heads_out = first_rows(saved.heads_out, whole.tokens);
-    ctx.heads->to_heads(heads, rows, parts(), ctx.arena, ctx.stream);
+    const Batch& whole = ctx.rows->whole();
+    const int64_t all = whole.tokens;
+    const Tensor heads = first_rows(saved.qkv, all), heads_out = first_rows(saved.heads_out, all);
+    exchange->to_heads(heads, rows, parts(), ctx.arena, ctx.stream);
     attend(ctx, whole, heads_out, heads, saved);
-    return ctx.heads->to_rows(out, heads_out, {&projection.in, 1}, ctx.arena, ctx.stream);
+    return exchange->to_rows(out, heads_out, {&projection.in, 1}, ctx.arena, ctx.stream);
   }
   const bool selects = ctx.cache != nullptr && ctx.cache->selection != nullptr;
   const bool decodes = ctx.cache != nullptr && ctx.cache->decoding;
@@ -106,7 +119,7 @@ void Attention::forward_heads(Context& ctx, const Batch& batch, const Tensor& x,
 
 void Attention::attend(Context& ctx, const Batch& batch, const Tensor& out, const Tensor& qkv_rows,
                        const AttentionSaved& saved) const {
-  const AttentionShape own = shape_in(own_shape(), ctx.role);
+  const AttentionShape own = own_shape(ctx);
   Arena::Frame frame(ctx.arena);
   const Tensor workspace = frame.take(DType::u8, {attention_workspace_bytes(own, batch.tokens)});
   attention_forward(out, lse_of(saved, own, batch.tokens), qkv_rows, batch, own, probability_dropout(ctx), workspace,
@@ -116,12 +129,14 @@ void Attention::attend(Context& ctx, const Batch& batch, const Tensor& out, cons
 void Attention::attend_backward(Context& ctx, const Batch& batch, const Tensor& dqkv, const Tensor& dout,
                                 const AttentionSaved& saved) const {
   const int64_t n = batch.tokens;
-  const AttentionShape own = shape_in(own_shape(), ctx.role);
+  const AttentionShape own = own_shape(ctx);
   Arena::Frame frame(ctx.arena);
   const Tensor workspace = frame.take(DType::u8, {attention_workspace_bytes(own, n)});
-  const Tensor out = first_rows(ctx.heads != nullptr ? saved.heads_out : saved.out, n);
-  attention_backward({dqkv, dout, out, lse_of(saved, own, n), first_rows(saved.qkv, n)}, batch, own,
-                     probability_dropout(ctx), workspace, ctx.stream);
+  const bool shares = ctx.heads() != nullptr;
+  const Tensor out = first_rows(shares ? saved.heads_out : saved.out, n);
+  const Tensor qkv_rows = rows_in(saved.qkv, n, dqkv.dim(1));
+  attention_backward({dqkv, dout, out, lse_of(saved, own, n), qkv_rows}, batch, own, probability_dropout(ctx),
+                     workspace, ctx.stream);
 }
 
 void Attention::backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x,
@@ -133,20 +148,20 @@ void Attention::backward(Context& ctx, const Batch& batch, const Tensor& dx, con
   const bool goes_on = heads_gradient(!dx.empty());
   projection.backward(ctx, batch, goes_on ? dout : Tensor(), dy, first_rows(saved.out, n));
   if (!goes_on) return;
-  if (ctx.heads != nullptr) {
-    const Batch& whole = ctx.heads->whole();
+  if (HeadExchange* exchange = ctx.heads()) {
+    const Batch& whole = ctx.rows->whole();
     Arena::Frame of_heads(ctx.arena);
     const Tensor heads_dout = of_heads.take(dy.dtype, {whole.tokens, projection.in / context});
     const Tensor heads_dqkv = of_heads.take(dy.dtype, {whole.tokens, qkv.out / context});
-    ctx.heads->to_heads(heads_dout, dout, {&projection.in, 1}, ctx.arena, ctx.stream);
+    exchange->to_heads(heads_dout, dout, {&projection.in, 1}, ctx.arena, ctx.stream);
     attend_backward(ctx, whole, heads_dqkv, heads_dout, saved);
-    ctx.heads->to_rows(dqkv, heads_dqkv, parts(), ctx.arena, ctx.stream);
+    exchange->to_rows(dqkv, heads_dqkv, parts(), ctx.arena, ctx.stream);
   } else {
     attend_backward(ctx, batch, dqkv, dout, saved);
   }
   rope.apply(dqkv, batch, normed_heads(), shape.head_dim, true, ctx.stream);
   if (query_norm.exists()) {
-    ctx.each_group(n, [&](int64_t first, int64_t count) {
+    ctx.each_block(n, [&](int64_t first, int64_t count) {
       head_norm_backward(
           {dqkv.rows(first, count), query_norm.gradient(ctx), key_norm.gradient(ctx), saved.raw.rows(first, count),
            saved.rstd.rows(first, count), query_norm.weight(ctx), key_norm.weight(ctx), ctx.params.accumulate()},

@@ -65,8 +65,10 @@ struct Attention {
  private:
   /// Columns of queries, keys and values.
   std::array<int64_t, 3> parts() const;
-  /// The shape of the heads that this rank computes.
-  AttentionShape own_shape() const;
+  /// The heads that one of the ranks computes which share rows.
+  AttentionShape shape_of_rank(int64_t rank) const;
+  /// The heads that this rank computes in a pass.
+  AttentionShape own_shape(const Context& ctx) const;
   void attend(Context& ctx, const Batch& batch, const Tensor& out, const Tensor& qkv,
               const AttentionSaved& saved) const;
   void attend_backward(Context& ctx, const Batch& batch, const Tensor& dqkv, const Tensor& dout,

@@ -31,6 +31,8 @@ class Model {
   virtual std::vector<UnitSpec> units() const = 0;
   /// Registers activations in the arena.
   virtual void plan(Arena& arena, const PassPlan& passes) = 0;
+  /// PassPlan::max_rows, which bounds passes of generation; 0 before plan().
+  virtual int64_t planned_rows() const { return 0; }
   /// Fills constant tables; called once the arena is committed.
   virtual void start(Stream& stream) = 0;
 
@@ -54,5 +56,8 @@ class Model {
   /// inputs below the lowest trained parameter (2 N). Recomputation is not counted.
   virtual double flops_per_token(int64_t sequence_length) const = 0;
 };
+
+/// Runs the forward pass of a batch and computes the statistics of all its rows, which ranks may share.
+void score(Model& model, Context& ctx, const Batch* batch, const TokenStatistics& statistics);
 
 }  // namespace llmtrain

@@ -54,7 +54,8 @@ void ParallelConfig::visit(DeckKeys& keys) {
       {.unit = "blocks",
        .range = between(0, 1024),
        .doc = "Number of blocks of rows of each micro-batch, a power of two, whose gradients of weights are formed "
-              "apart and added along the tree: runs of any context that divides it have the same results. 0 = as "
+              "apart and added as parallel.reduction says: runs of any context that divides it have the same results. "
+              "0 = as "
               "context.",
        .change = Change::breaks,
        .tasks = training_tasks});
@@ -102,8 +103,6 @@ void check_context(DeckLoader& deck, const ParallelConfig& config, int64_t micro
       {"parallel.context_blocks", "parallel.context"},
       fmt::format("{} blocks of rows for {} ranks: give a power of two that context divides", blocks, config.context));
   if (blocks == 1) return;
-  deck.check(config.reduction == Reduction::tree, {"parallel.context_blocks", "parallel.context", "parallel.reduction"},
-             "blocks of rows are added along a tree: set parallel.reduction = tree");
   deck.check(groups == micro_batches, {"parallel.context_blocks", "parallel.context", "parallel.reduction_groups"},
              "with blocks of rows every micro-batch is a group: leave reduction_groups at 0");
 }

@@ -25,7 +25,7 @@ namespace llmtrain {
 struct RankPosition {
   int rank;
   int size;
-  int node_size;           ///< ranks of a node that share memory, see ParamStoreOptions
+  int node_size;           ///< ranks of a node that share memory and units, see ParamStoreOptions
   int ranks_per_node = 0;  ///< the same for all nodes
 };
 

@@ -30,8 +30,12 @@ ParamStoreOptions store_options(const Config& config, const RankPosition& positi
   ParamStoreOptions options;
   options.compute = compute_dtype(config.precision.compute);
   options.zero_stage = static_cast<int>(config.parallel.zero);
-  options.rank = position.rank;
-  options.size = position.size;
+  const auto tensor = static_cast<int>(config.parallel.tensor);
+  options.rank = position.rank / tensor;
+  options.size = position.size / tensor;
+  options.tensor_rank = position.rank % tensor;
+  options.tensor_size = tensor;
+  options.tensor_blocks = config.parallel.matrix_blocks();
   options.node_size = position.node_size;
   options.ranks_per_node = position.ranks_per_node;
   return options;

@@ -53,6 +53,9 @@ struct DecoderShape {
   QuantizationRule quantization;
   /// Of linear layers, embeddings and the head; adapters are trained whatever `trained` says.
   AdapterRule adapters;
+  /// Blocks of the matrices of layers, embedding and head that the decoder has: its units are those that all blocks
+  /// share, and after these, in every layer, those of its blocks.
+  TensorShare tensor;
 
   /// True for tensors with a row for each token: the embedding, the head, and what their adapters have of this size.
   bool has_row_per_token(const std::string& tensor) const {

@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "core/number_text.hpp"
 #include "evaluation/evaluate.hpp"
@@ -153,14 +156,24 @@ MemoryLimits training_limits(const Config& config) {
   return limits;
 }
 
+/// Why a node's ranks with the same units cannot share so much memory; the same on all ranks, empty where all can.
+std::string sharing_refusal(const Mesh& mesh, int64_t bytes) {
+  const std::string own = mesh.parameters().sharing_refusal(bytes * mesh.shape().tensor);
+  if (mesh.tensor() == nullptr) return own;
+  const std::vector<std::string> all = mesh.job().gather_all(own);
+  const auto refused = std::ranges::find_if(all, [](const std::string& text) { return !text.empty(); });
+  return refused == all.end() ? std::string() : *refused;
+}
+
 /// Plans the run and checks that there is room for it. Ranks of a node share memory if they can; a note says why they
 /// do not. Collective.
 std::unique_ptr<TrainingPlan> make_checked_plan(Job& job, const Config& config, const Dataset& data) {
   Communicator& communicator = job.runtime.communicator();
   std::unique_ptr<TrainingPlan> plan;
   bool keeps_gathered = gathers_often(config, communicator.size());
-  RankPosition position{communicator.rank(), communicator.size(), communicator.sharing_ranks(),
-                        communicator.adding_ranks_per_node()};
+  const Mesh mesh(communicator, {config.parallel.tensor, config.parallel.context});
+  RankPosition position{communicator.rank(), communicator.size(), mesh.parameters().sharing_ranks(),
+                        mesh.parameters().adding_ranks_per_node()};
   const auto make = [&] {
     throw_on_all_ranks(communicator, [&] { plan = make_training_plan(config, data, position, keeps_gathered); });
   };
@@ -169,7 +182,7 @@ std::unique_ptr<TrainingPlan> make_checked_plan(Job& job, const Config& config, 
     keeps_gathered = false;
     make();
   }
-  if (const std::string refusal = communicator.sharing_refusal(plan->arena.shared_bytes()); !refusal.empty()) {
+  if (const std::string refusal = sharing_refusal(mesh, plan->arena.shared_bytes()); !refusal.empty()) {
     job.facts.add_note(refusal);
     position = {position.rank, position.size, 1};
     make();

@@ -23,9 +23,9 @@ std::optional<uint64_t> TrainingOptions::hash_if_due(int64_t completed, Paramete
 TrainingLoop::TrainingLoop(TrainingOptions options, TrainingPlan& plan, Runtime& runtime, RunLog& log,
                            StopMonitor& stop_monitor)
     : options_(std::move(options)),
-      memory_(plan.arena, runtime.communicator()),
-      progress_(options_.progress),
       mesh_(runtime.communicator(), plan.mesh),
+      memory_(plan.arena, mesh_.parameters()),
+      progress_(options_.progress),
       rows_(mesh_, plan.rows, [&plan] { plan.params().reducer().add_arrived(); }),
       run_{plan, progress_, runtime, log, rows_},
       monitor_(runtime.communicator(), {options_.log.system,
@@ -35,7 +35,7 @@ TrainingLoop::TrainingLoop(TrainingOptions options, TrainingPlan& plan, Runtime&
       step_(run_, options_.step, *this),
       evaluation_(run_, options_.evaluation, options_.step.seed, options_.checkpoints.directory),
       samples_(run_, options_.log, options_.step.seed, options_.stop_ids) {
-  plan.models.start(mesh_.parameters(), runtime.stream());
+  plan.models.start(mesh_.parameters(), runtime.stream(), &mesh_.job());
   checkpoints_.emplace(run_, hash_, stop_monitor, options_.checkpoints);
   start();
 }

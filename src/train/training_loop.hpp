@@ -72,9 +72,9 @@ class TrainingLoop : StepObserver {
   bool due(int64_t every) const { return every > 0 && completed_ % every == 0; }
 
   TrainingOptions options_;
+  Mesh mesh_;
   PlannedMemory memory_;
   RunProgress progress_;
-  Mesh mesh_;
   SharedRows rows_;
   RunContext run_;
   RankMonitor monitor_;

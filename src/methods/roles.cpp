@@ -26,15 +26,22 @@ DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64
   return shape;
 }
 
+MeshShape mesh_shape(const ParallelConfig& parallel) { return {parallel.tensor, parallel.context}; }
+
+RankPosition rank_position(const Mesh& mesh) {
+  RankPosition position{mesh.parameters().rank(), mesh.parameters().size(), 1};
+  position.tensor_rank = mesh.tensor_rank();
+  return position;
+}
+
 ParamStoreOptions store_options(const Config& config, const RankPosition& position) {
   ParamStoreOptions options;
   options.compute = compute_dtype(config.precision.compute);
   options.zero_stage = static_cast<int>(config.parallel.zero);
-  const auto tensor = static_cast<int>(config.parallel.tensor);
-  options.rank = position.rank / tensor;
-  options.size = position.size / tensor;
-  options.tensor_rank = position.rank % tensor;
-  options.tensor_size = tensor;
+  options.rank = position.rank;
+  options.size = position.size;
+  options.tensor_rank = static_cast<int>(position.tensor_rank);
+  options.tensor_size = static_cast<int>(config.parallel.tensor);
   options.tensor_blocks = config.parallel.matrix_blocks();
   options.node_size = position.node_size;
   options.ranks_per_node = position.ranks_per_node;
@@ -58,6 +65,7 @@ RoleSpec frozen_role(Role role, const RoleRequest& request, DecoderShape shape, 
   spec.store = store_options(request.config, request.position);
   spec.passes = PassPlan{spec.store.compute, request.shares.max_rows(request.rows), false};
   spec.passes->context = request.shares.ranks;
+  spec.passes->context_blocks = request.shares.blocks;
   spec.weights.folder = folder;
   spec.weights.seed = static_cast<uint64_t>(request.config.run.seed);
   return spec;

@@ -216,7 +216,7 @@ Mlp Decoder::declare_mlp(UnitBuilder& unit, int layer) const {
 
 void Decoder::plan(Arena& arena, const PassPlan& passes) {
   const ModelConfig& c = shape_.config;
-  const auto [compute, max_rows, training, recompute, longest, context] = passes;
+  const auto [compute, max_rows, training, recompute, longest, context, blocks] = passes;
   const auto layers = static_cast<int>(blocks_.size());
   planned_rows_ = max_rows;
   shared_layers_ = training ? backward_end_ : layers;
@@ -225,6 +225,7 @@ void Decoder::plan(Arena& arena, const PassPlan& passes) {
     const bool plain = compute != DType::f32 && block.attention.dropout == 0;
     block.attention.shape.longest = plain ? longest : 0;
     block.attention.context = context;
+    block.attention.key_copies = std::max<int64_t>(blocks / c.n_kv_heads, 1);
   }
   int64_t scratch = embedding_.scratch_bytes(compute, max_rows, c.d_model);
   int64_t workspace = embedding_.workspace_bytes(compute, max_rows, c.d_model, training);

@@ -16,8 +16,9 @@ struct PassPlan {
   int64_t max_rows;  ///< tokens of a batch
   bool training;     ///< false: all blocks share one set of activations
   Recompute recompute = Recompute::none;
-  int64_t longest = 0;  ///< tokens of a document that fills its sample; 0: unknown
-  int64_t context = 1;  ///< ranks that share the rows of a batch, of which each has at most max_rows
+  int64_t longest = 0;         ///< tokens of a document that fills its sample; 0: unknown
+  int64_t context = 1;         ///< ranks that share the rows of a batch, of which each has at most max_rows
+  int64_t context_blocks = 1;  ///< blocks of the rows that are shared
 };
 
 /// A language model: parameters by unit, and the sequence of its passes over one batch. With sharded weights every rank

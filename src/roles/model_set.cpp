@@ -87,8 +87,8 @@ void RoleModel::plan(Arena& arena) {
   if (spec_.passes) model().plan(arena, *spec_.passes);
 }
 
-void RoleModel::start(Communicator& ranks, Stream& stream, Communicator* job) {
-  params_.start(ranks, stream, job);
+void RoleModel::start(const Mesh& mesh, Stream& stream) {
+  params_.start(mesh.parameters(), stream, &mesh.job());
   model().start(stream);
 }
 
@@ -211,8 +211,8 @@ void ModelSet::initialize(uint64_t seed) {
   for (RoleModel& model : models_) model.params().initialize(seed);
 }
 
-void ModelSet::start(Communicator& ranks, Stream& stream, Communicator* job) {
-  for (RoleModel& model : models_) model.start(ranks, stream, job);
+void ModelSet::start(const Mesh& mesh, Stream& stream) {
+  for (RoleModel& model : models_) model.start(mesh, stream);
 }
 
 }  // namespace llmtrain

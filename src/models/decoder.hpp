@@ -58,9 +58,9 @@ struct DecoderShape {
   TensorShare tensor;
 
   /// True for tensors with a row for each token: the embedding, the head, and what their adapters have of this size.
-  bool has_row_per_token(const std::string& tensor) const {
-    return tensor == names.embedding + ".weight" || tensor == names.head + ".weight" ||
-           tensor == lora_embedding_a_name(names.embedding) || tensor == lora_b_name(names.head);
+  bool has_row_per_token(const std::string& name) const {
+    return name == names.embedding + ".weight" || name == names.head + ".weight" ||
+           name == lora_embedding_a_name(names.embedding) || name == lora_b_name(names.head);
   }
   /// Gives a tied model a head of its own, which begins as the embedding.
   void untie_head() {

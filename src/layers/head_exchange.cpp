@@ -1,6 +1,7 @@
 #include "layers/head_exchange.hpp"
 
 #include "kernels/adapter.hpp"
+#include "parallel/traffic.hpp"
 
 namespace llmtrain {
 
@@ -37,7 +38,7 @@ void HeadExchange::to_heads(const Tensor& heads, const Tensor& rows, std::span<c
       to.column += width;
     }
   }
-  communicator_.send_and_receive(sends_, receives_, stream).finish(stream);
+  exchange(stream);
   auto received = receives_.begin();
   for (int rank = 0; rank < count_; ++rank) {
     BlockPlace to{begin_of(rank), 0};
@@ -69,7 +70,7 @@ void HeadExchange::to_rows(const Tensor& rows, const Tensor& heads, std::span<co
       to.column += columns;
     }
   }
-  communicator_.send_and_receive(sends_, receives_, stream).finish(stream);
+  exchange(stream);
   auto received = receives_.begin();
   for (int rank = 0; rank < count_; ++rank) {
     int64_t column = 0;
@@ -79,6 +80,11 @@ void HeadExchange::to_rows(const Tensor& rows, const Tensor& heads, std::span<co
       column += parts[part];
     }
   }
+}
+
+void HeadExchange::exchange(Stream& stream) {
+  const TrafficScope scope(TrafficAxis::context);
+  communicator_.send_and_receive(sends_, receives_, stream).finish(stream);
 }
 
 }  // namespace llmtrain

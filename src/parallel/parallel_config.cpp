@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 
 #include "core/deck/deck.hpp"
@@ -95,13 +96,21 @@ void ParallelConfig::visit(DeckKeys& keys) {
 
 namespace {
 
-void check_context(DeckLoader& deck, const ParallelConfig& config, int64_t micro_batches, int64_t groups) {
-  const int64_t blocks = config.row_blocks();
+/// Reports an axis whose blocks are no power of two, or that does not divide them. `key`: of the axis.
+void check_blocks(DeckLoader& deck, const std::string& key, int64_t ranks, int64_t blocks) {
+  const auto whole = static_cast<uint64_t>(blocks);
+  const bool given = deck.given(key + "_blocks");
   deck.check(
-      std::has_single_bit(static_cast<uint64_t>(blocks)) && blocks % config.context == 0,
-      {"parallel.context_blocks", "parallel.context"},
-      fmt::format("{} blocks of rows for {} ranks: give a power of two that context divides", blocks, config.context));
-  if (blocks == 1) return;
+      std::has_single_bit(whole), {given ? key + "_blocks" : key},
+      fmt::format("{} is not a power of two: {} or {} fits", blocks, std::bit_floor(whole), std::bit_ceil(whole)));
+  const uint64_t fitting = std::min(std::bit_floor(static_cast<uint64_t>(ranks)), std::bit_floor(whole));
+  deck.check(!std::has_single_bit(whole) || blocks % ranks == 0, {key, key + "_blocks"},
+             fmt::format("{} ranks do not divide {} blocks: {} fits", ranks, blocks, fitting));
+}
+
+void check_context(DeckLoader& deck, const ParallelConfig& config, int64_t micro_batches, int64_t groups) {
+  check_blocks(deck, "parallel.context", config.context, config.row_blocks());
+  if (config.row_blocks() == 1) return;
   deck.check(config.reduction == Reduction::tree, {"parallel.context_blocks", "parallel.context", "parallel.reduction"},
              "blocks of rows are added along a tree: set parallel.reduction = tree");
   deck.check(groups == micro_batches, {"parallel.context_blocks", "parallel.context", "parallel.reduction_groups"},
@@ -155,6 +164,7 @@ void ParallelConfig::resolve(DeckLoader& deck, int64_t micro_batches) const {
   deck.check(reduction == Reduction::ordered || reduction_blocks == 1,
              {"parallel.reduction_blocks", "parallel.reduction"}, "a tree has no blocks: leave reduction_blocks at 1");
   check_context(deck, *this, micro_batches, groups);
+  check_blocks(deck, "parallel.tensor", tensor, matrix_blocks());
   check_offload(deck, *this);
 }
 

@@ -15,6 +15,7 @@
 #include "data/dataset.hpp"
 #include "methods/method.hpp"
 #include "train/config/load_config.hpp"
+#include "train/config/mesh_checks.hpp"
 #include "train/config/sequence_length.hpp"
 
 namespace llmtrain {
@@ -223,6 +224,7 @@ bool resolve_model_task(DeckLoader& deck, const DeckKeys& keys, Config& config, 
     config.parallel.page_states(deck, fmt::format("for {}", name_of(config.optimizer.name)));
   }
   config.parallel.resolve(deck, config.batch.gradient_accumulation_steps);
+  check_mesh(deck, config);
   config.evaluation.resolve(deck);
   check_evaluation(deck, config, task);
   config.log.resolve(deck);

@@ -15,11 +15,6 @@ int64_t fitting_rows(int64_t rows, int64_t bytes, int64_t bytes_of_row) {
   return std::min(rows, std::max(bytes / bytes_of_row / row_granule * row_granule, row_granule));
 }
 
-TokenStatistics block_of(const TokenStatistics& s, int64_t begin, int64_t count) {
-  const auto cut = [&](const Tensor& t) { return t.empty() ? t : t.rows(begin, count); };
-  return {cut(s.logp), cut(s.lse), cut(s.entropy), cut(s.argmax), {}, cut(s.uniform), cut(s.mean_logit)};
-}
-
 /// False for plain statistics, which cost nothing more.
 bool is_tempered(const Context& ctx, const Tensor& kept) { return ctx.temperature != 1 || !kept.empty(); }
 
@@ -71,9 +66,9 @@ void Head::forward(Context& ctx, const Batch& batch, const Tensor& x, const Toke
   for (int64_t begin = 0; begin < n; begin += block) {
     const int64_t count = std::min(block, n - begin);
     const Tensor rows = buffer.rows(0, count);
-    const Batch own = rows_of(batch, begin, count);
+    const Batch own = batch.rows(begin, count);
     tempered_logits(ctx, own, rows, x.rows(begin, count));
-    const TokenStatistics own_statistics = block_of(statistics, begin, count);
+    const TokenStatistics own_statistics = statistics.rows(begin, count);
     logprob_forward(own_statistics, rows, own.targets, vocabulary, ctx.stream);
     if (!own_statistics.mean_logit.empty()) mean_logits(own_statistics.mean_logit, rows, vocabulary, ctx.stream);
   }
@@ -106,26 +101,19 @@ void Head::forward_backward(Context& ctx, const Batch& batch, const Tensor& dx, 
     const Tensor dlogits = gradients.rows(0, grouped), xs = x.rows(first, grouped);
     for (int64_t begin = 0; begin < grouped; begin += block) {
       const int64_t count = std::min(block, grouped - begin);
-      const auto cut = [&](const Tensor& t) { return t.empty() ? t : t.rows(first + begin, count); };
       const Tensor drows = dlogits.rows(begin, count), rows = buffer.empty() ? drows : buffer.rows(0, count);
-      const TokenStatistics stats = block_of(statistics, first + begin, count);
-      const Batch own = rows_of(batch, first + begin, count);
-      tempered_logits(ctx, own, rows, cut(x));
+      const TokenStatistics stats = statistics.rows(first + begin, count);
+      const Batch own = batch.rows(first + begin, count);
+      tempered_logits(ctx, own, rows, x.rows(first + begin, count));
       logprob_forward(stats, rows, own.targets, vocabulary, ctx.stream);
-      logprob_backward(drows, rows, own.targets, stats,
-                       {cut(cotangents.logp),
-                        cut(cotangents.lse),
-                        cut(cotangents.entropy),
-                        {},
-                        cut(cotangents.uniform),
-                        cut(cotangents.lse_squared)},
-                       vocabulary, softcap / ctx.temperature, ctx.stream);
+      logprob_backward(drows, rows, own.targets, stats, cotangents.rows(first + begin, count), vocabulary,
+                       softcap / ctx.temperature, ctx.stream);
       if (is_tempered(ctx, own.kept)) temper_gradient(drows, ctx.temperature, own.kept, vocabulary, ctx.stream);
     }
     ctx.later_rows = later;
-    backward(ctx, rows_of(batch, first, grouped), dx.empty() ? dx : dx.rows(first, grouped), dlogits, xs);
+    backward(ctx, batch.rows(first, grouped), dx.empty() ? dx : dx.rows(first, grouped), dlogits, xs);
   };
-  ctx.each_group(n, [&](int64_t begin, int64_t count) {
+  ctx.each_block(n, [&](int64_t begin, int64_t count) {
     for (int64_t at = 0; at < count; at += group) differentiate(begin + at, std::min(group, count - at), at > 0);
   });
   ctx.later_rows = false;

@@ -55,9 +55,16 @@ void ParallelConfig::visit(DeckKeys& keys) {
       {.unit = "blocks",
        .range = between(0, 1024),
        .doc = "Number of blocks of rows of each micro-batch, a power of two, whose gradients of weights are formed "
-              "apart and added along the tree: runs of any context that divides it have the same results. 0 = as "
+              "apart and added as parallel.reduction says: runs of any context that divides it have the same results. "
+              "0 = as "
               "context.",
        .change = Change::breaks,
+       .tasks = training_tasks});
+  keys.key(
+      "context_method", context_method,
+      {.doc = "Keys and values in attention over shared rows. ulysses: each key head is on one rank, which needs as "
+              "many key heads as context_blocks; gather: ranks that have query heads of one key head each gather "
+              "its keys and values, whose gradients are added by block; auto: ulysses where the key heads suffice.",
        .tasks = training_tasks});
   keys.key("tensor", tensor,
            {.unit = "ranks",
@@ -111,8 +118,6 @@ void check_blocks(DeckLoader& deck, const std::string& key, int64_t ranks, int64
 void check_context(DeckLoader& deck, const ParallelConfig& config, int64_t micro_batches, int64_t groups) {
   check_blocks(deck, "parallel.context", config.context, config.row_blocks());
   if (config.row_blocks() == 1) return;
-  deck.check(config.reduction == Reduction::tree, {"parallel.context_blocks", "parallel.context", "parallel.reduction"},
-             "blocks of rows are added along a tree: set parallel.reduction = tree");
   deck.check(groups == micro_batches, {"parallel.context_blocks", "parallel.context", "parallel.reduction_groups"},
              "with blocks of rows every micro-batch is a group: leave reduction_groups at 0");
 }
@@ -149,6 +154,24 @@ void ParallelConfig::page_states(DeckLoader& deck, const std::string& why) {
   if (deck.given(key)) return;
   offload_optimizer = offload_parameters == Offload::none ? Offload::cpu : offload_parameters;
   deck.set(key, Origin::automatic, why);
+}
+
+bool ParallelConfig::fits_heads(int64_t blocks, int64_t heads, int64_t key_heads) const {
+  const bool ulysses = context_method == ContextMethod::ulysses;
+  return key_heads % blocks == 0 || (!ulysses && heads % blocks == 0 && blocks % key_heads == 0);
+}
+
+void ParallelConfig::check_heads(DeckLoader& deck, int64_t heads, int64_t key_heads) const {
+  if (fits_heads(row_blocks(), heads, key_heads)) return;
+  const std::string key = "parallel.context", blocks_key = key + "_blocks";
+  std::string fitting;
+  for (int64_t blocks = 1; blocks <= heads; blocks *= 2) {
+    if (fits_heads(blocks, heads, key_heads)) fitting += (fitting.empty() ? "" : ", ") + std::to_string(blocks);
+  }
+  deck.check(false, {deck.given(blocks_key) ? blocks_key : key, "parallel.context_method"},
+             fmt::format("{} blocks of rows do not divide {} heads with {} key heads{}{}: {} would fit", row_blocks(),
+                         heads, key_heads, matrix_blocks() > 1 ? " of a tensor block" : "",
+                         context_method == ContextMethod::ulysses ? " by ulysses" : "", fitting));
 }
 
 void ParallelConfig::resolve(DeckLoader& deck, int64_t micro_batches) const {

@@ -31,7 +31,7 @@ void AxisTraffic::add(const AxisTraffic& other) {
   requests += other.requests;
 }
 
-AxisTraffic group_traffic(const Mesh& mesh, int64_t ranks_per_node, int64_t stride, int64_t size,
+AxisTraffic group_traffic(const PlannedMesh& mesh, int64_t ranks_per_node, int64_t stride, int64_t size,
                           std::span<const int64_t> micro_batches, const GroupExchange& exchange) {
   const NodeGrid grid{mesh.ranks, ranks_per_node};
   AxisTraffic all(grid);

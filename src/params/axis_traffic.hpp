@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "parallel/mesh.hpp"
 #include "parallel/node_grid.hpp"
+#include "parallel/planned_mesh.hpp"
 
 namespace llmtrain {
 
@@ -51,7 +51,7 @@ struct GroupExchange {
 };
 /// Traffic of groups of `size` ranks, each `stride` after the one before, along the context or tensor axis.
 /// `micro_batches`: by group of tensor ranks (rank / mesh.tensor), those that it computes in a step.
-AxisTraffic group_traffic(const Mesh& mesh, int64_t ranks_per_node, int64_t stride, int64_t size,
+AxisTraffic group_traffic(const PlannedMesh& mesh, int64_t ranks_per_node, int64_t stride, int64_t size,
                           std::span<const int64_t> micro_batches, const GroupExchange& exchange);
 
 }  // namespace llmtrain

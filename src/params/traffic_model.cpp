@@ -17,6 +17,13 @@ namespace llmtrain {
 
 namespace {
 
+/// Number of values that stand for consecutive groups.
+int64_t count_values(const ReductionPlan& plan, const GroupRange& range, int64_t groups) {
+  int64_t count = 0;
+  plan.each_value(range, groups, [&](const GroupRange&) { ++count; });
+  return count;
+}
+
 /// Counts of the values that are exchanged of each segment in a step.
 struct Exchanges {
   Exchanges(const ReductionPlan& plan, int64_t groups, const NodeGrid& nodes);
@@ -40,7 +47,7 @@ Exchanges::Exchanges(const ReductionPlan& plan, int64_t groups, const NodeGrid& 
     if (!schedule.exchanges(round)) continue;
     int64_t of_round = 0;
     for (int64_t rank = 0; rank < nodes.ranks; ++rank) {
-      const int64_t count = node_count(schedule.exchanged(round, rank), groups);
+      const int64_t count = count_values(plan, schedule.exchanged(round, rank), groups);
       values[static_cast<size_t>(rank)] += count;
       most_of_rank = std::max(most_of_rank, count);
       of_round += count;
@@ -438,7 +445,7 @@ StepTraffic predict_traffic(const UnitStates& units, int64_t ranks_per_node, Tra
   return traffic_of(units, ranks_per_node, transport, updated).largest();
 }
 
-AxisTraffic data_traffic(const UnitStates& units, const Mesh& mesh, int64_t ranks_per_node, Transport transport,
+AxisTraffic data_traffic(const UnitStates& units, const PlannedMesh& mesh, int64_t ranks_per_node, Transport transport,
                          std::span<const WholeTensor> updated) {
   const AxisTraffic group = traffic_of(units, std::max<int64_t>(ranks_per_node / mesh.tensor, 1), transport, updated);
   AxisTraffic all({mesh.ranks, ranks_per_node});

@@ -33,7 +33,7 @@ StepTraffic predict_traffic(const UnitStates& units, int64_t ranks_per_node, Tra
 
 /// The same along the data axis of a mesh on nodes of `ranks_per_node` ranks: `units` are those of one of the
 /// `mesh.tensor` groups of ranks that have the same blocks, and move alike.
-AxisTraffic data_traffic(const UnitStates& units, const Mesh& mesh, int64_t ranks_per_node, Transport transport,
+AxisTraffic data_traffic(const UnitStates& units, const PlannedMesh& mesh, int64_t ranks_per_node, Transport transport,
                          std::span<const WholeTensor> updated = {});
 
 }  // namespace llmtrain

@@ -74,7 +74,7 @@ double step_flops(const Config& config, const RankPlan& plan, int64_t ranks) {
 TrafficEstimate estimate_traffic(const CommandLine& command, const Config& config, const RankPlan& plan,
                                  const Estimate& e, double seconds_per_flop) {
   const TrainingPlan& training = *plan.training();
-  const Mesh mesh = mesh_of(config, e.ranks);
+  const PlannedMesh mesh = mesh_of(config, e.ranks);
   TrafficEstimate t;
   t.nodes = (e.ranks + e.ranks_per_node - 1) / e.ranks_per_node;
   const MeshTraffic traffic = predict_mesh_traffic(

@@ -26,12 +26,12 @@ struct Candidate {
   }
 };
 
-/// The deck with another mesh. Blocks that it gives stay; several nodes, and blocks of rows, need a tree.
-Config with_mesh(Config config, const Mesh& mesh, bool several_nodes) {
+/// The deck with another mesh. Blocks that it gives stay; on several nodes a tree moves less.
+Config with_mesh(Config config, const PlannedMesh& mesh, bool several_nodes) {
   ParallelConfig& p = config.parallel;
   p.context = mesh.context;
   p.tensor = mesh.tensor;
-  if (several_nodes || p.row_blocks() > 1) {
+  if (several_nodes) {
     p.reduction = Reduction::tree;
     p.reduction_blocks = 1;
   }
@@ -40,7 +40,7 @@ Config with_mesh(Config config, const Mesh& mesh, bool several_nodes) {
 }
 
 /// The cheapest of a mesh's stages and levels: later ones need less memory and more time.
-std::optional<Candidate> best_of_mesh(Config config, const Mesh& mesh,
+std::optional<Candidate> best_of_mesh(Config config, const PlannedMesh& mesh,
                                       const std::function<MeshCost(const Config&)>& cost_of) {
   std::optional<Candidate> best;
   for (int64_t zero = 1; zero <= 3; ++zero) {
@@ -65,7 +65,7 @@ MeshChoice propose_mesh(const Config& config, int64_t ranks, int64_t ranks_per_n
                         const std::function<MeshCost(const Config& config)>& cost_of) {
   std::optional<Candidate> best;
   for (int64_t context = 1; context <= ranks; context *= 2) {
-    const Mesh mesh{ranks, config.parallel.tensor, context};
+    const PlannedMesh mesh{{config.parallel.tensor, context}, ranks};
     const Config deck = with_mesh(config, mesh, ranks_per_node < ranks);
     if (!mesh_fits(deck, ranks, ranks_per_node)) continue;
     std::optional<Candidate> candidate = best_of_mesh(deck, mesh, cost_of);

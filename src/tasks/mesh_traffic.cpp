@@ -1,5 +1,6 @@
 #include "tasks/mesh_traffic.hpp"
 
+#include <algorithm>
 #include <vector>
 
 #include "layers/memory_config.hpp"
@@ -27,8 +28,9 @@ GroupExchange exchange_of_heads(const Config& config, const TrainingPlan& plan) 
   const ModelConfig& m = config.model;
   const RowShares shares = plan.rows;
   const int64_t element = static_cast<int64_t>(size_of(plan.params().units().options().compute));
-  const int64_t per_rank = m.head_dim * element * m.n_layers / (shares.context * config.parallel.tensor);
-  const int64_t out = m.n_heads * per_rank, qkv = out + 2 * m.n_kv_heads * per_rank;
+  const int64_t per_rank = m.head_dim * element * m.n_layers / (shares.ranks * config.parallel.tensor);
+  const int64_t keys = std::max(m.n_kv_heads, shares.blocks * config.parallel.tensor);  // with Attention::key_copies
+  const int64_t out = m.n_heads * per_rank, qkv = out + 2 * keys * per_rank;
   const int64_t forward = config.memory.recompute >= Recompute::attention ? 2 : 1;
   GroupExchange exchange;
   exchange.bytes = [=, rows = plan.batches().max_rows()](int64_t from, int64_t to) {
@@ -63,12 +65,12 @@ GroupExchange exchange_of_sums(const Config& config, const TrainingPlan& plan) {
 
 }  // namespace
 
-MeshTraffic predict_mesh_traffic(const Config& config, const TrainingPlan& plan, const Mesh& mesh,
+MeshTraffic predict_mesh_traffic(const Config& config, const TrainingPlan& plan, const PlannedMesh& mesh,
                                  int64_t ranks_per_node, Transport transport) {
   const UnitStates& units = plan.params().units();
   AxisTraffic all = data_traffic(units, mesh, ranks_per_node, transport, plan.optimizer->whole_tensors(units));
   MeshTraffic traffic;
-  if (mesh.shares()) {
+  if (mesh.of_micro_batch() > 1) {
     const std::vector<int64_t> micro_batches = micro_batches_of(units.options());
     const auto add = [&](TrafficAxis axis, const AxisTraffic& of_axis) {
       traffic.axes[static_cast<size_t>(axis)] = of_axis.largest();

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "config/config.hpp"
-#include "parallel/mesh.hpp"
+#include "parallel/planned_mesh.hpp"
 #include "parallel/traffic.hpp"
 #include "params/traffic_model.hpp"
 #include "train/training_plan.hpp"
@@ -17,7 +17,7 @@ struct MeshTraffic {
 };
 
 /// `plan`: of any rank of the mesh. Micro-batches count as full ones.
-MeshTraffic predict_mesh_traffic(const Config& config, const TrainingPlan& plan, const Mesh& mesh,
+MeshTraffic predict_mesh_traffic(const Config& config, const TrainingPlan& plan, const PlannedMesh& mesh,
                                  int64_t ranks_per_node, Transport transport);
 
 /// Number of micro-batches that the ranks with most of them compute one after the other in a step.

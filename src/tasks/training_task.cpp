@@ -19,7 +19,6 @@
 #include "tasks/tasks.hpp"
 #include "tasks/training_parts.hpp"
 #include "train/config/load_config.hpp"
-#include "train/config/mesh_checks.hpp"
 #include "train/measure.hpp"
 #include "train/run/dashboard_process.hpp"
 #include "train/run/libraries.hpp"
@@ -32,14 +31,13 @@ namespace llmtrain {
 namespace {
 
 /// Warns of ranks without work, and of groups that cost a new run more than others would.
-void warn_of_groups(RunLog& log, const Config& config, const TrainingPlan& plan, const Communicator& c, bool resumed) {
-  const Mesh mesh = mesh_of(config, c.size());
-  const int64_t working = plan.groups.count * mesh.context * mesh.tensor;
+void warn_of_groups(RunLog& log, const TrainingPlan& plan, const Communicator& c, bool resumed) {
+  const int64_t working = plan.groups.count * plan.mesh.of_micro_batch();
   if (working < c.size()) {
     log.warn(
         fmt::format("{} of {} ranks have no reduction group: they own shards but compute nothing. Use a larger "
-                    "batch.global, a smaller batch.micro{} or fewer ranks",
-                    c.size() - working, c.size(), mesh.context > 1 ? ", a larger parallel.context" : ""));
+                    "batch.global, a smaller batch.micro or fewer ranks",
+                    c.size() - working, c.size()));
   }
   if (resumed || c.rank() != 0) return;
   const ParamStoreOptions& options = plan.params().units().options();
@@ -79,7 +77,7 @@ void print_opening(RunLog& log, const Config& config, Runtime& runtime, const Tr
   print_difficulties(log, config.curriculum, config.batch, stream);
   if (data.validation != nullptr) log.print(fmt::format("validation {} tokens", count_text(data.validation->tokens())));
   log.print(fmt::format("results    {}", config.run.directory()));
-  warn_of_groups(log, config, plan, c, resumed);
+  warn_of_groups(log, plan, c, resumed);
   warn_of_rows(log, data);
   warn_of_missing_targets(log, stream, c);
   print_warnings(log, notes, runtime);

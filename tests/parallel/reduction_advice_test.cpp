@@ -52,7 +52,7 @@ TEST(ReductionAdvice, NamesWhatKeepsFewerGradients) {
 TEST(ReductionAdvice, NamesLargerMicroBatchesWhereRanksShareRows) {
   EXPECT_THAT(advice(16, 4, 16, Reduction::tree, 1, 4),
               AllOf(HasSubstr("16 micro-batches whose rows ranks share: a step moves "),
-                    HasSubstr("a new run with 4 larger ones (batch.micro) would move ")));
+                    HasSubstr("a new run with 4 of them (batch.micro) would move ")));
   EXPECT_THAT(advice(16, 4, 4, Reduction::tree, 1, 4), IsEmpty()) << "each rank has one";
   EXPECT_THAT(advice(4, 4, 16, Reduction::tree, 1, 4), IsEmpty()) << "nothing crosses a network";
 }

@@ -49,10 +49,10 @@ std::string advice_for_rows(const UnitStates& units, const ReductionGroups& grou
                 others = cost_of(specs, then, ranks_per_node, transport).port_bytes;
   if (bytes == 0 || bytes < 2 * others) return {};
   return fmt::format(
-      "{} micro-batches whose rows ranks share: a step moves {} through the port of a node; a new run with {} larger "
-      "ones "
-      "(batch.micro) would move {}",
-      groups.count, text_of(bytes), micro_batches, text_of(others));
+      "{} micro-batches whose rows ranks share: a step moves {} through the port of a node; a new run with "
+      "{}{} of them (batch.micro) would move {}",
+      groups.count, text_of(bytes), then.reduction == now.reduction ? "" : "parallel.reduction = tree and ",
+      micro_batches, text_of(others));
 }
 
 }  // namespace

@@ -29,71 +29,60 @@ std::string fitting(int64_t whole) {
 /// Number that tensor_blocks must divide.
 int64_t divided_by_blocks(const ModelConfig& m) { return std::gcd(std::gcd(m.n_heads, m.n_kv_heads), m.d_ff); }
 
-/// Number that context must divide: of heads, and of key heads, in a block of the matrices. 0: blocks do not fit.
-int64_t divided_by_context(const Config& config) {
-  const int64_t heads = std::gcd(config.model.n_heads, config.model.n_kv_heads);
-  const int64_t blocks = config.parallel.matrix_blocks();
-  return divides(blocks, heads) ? heads / blocks : 0;
+bool heads_fit(const ParallelConfig& p, const ModelConfig& m) {
+  const int64_t blocks = p.matrix_blocks();
+  return p.fits_heads(p.row_blocks(), m.n_heads / blocks, m.n_kv_heads / blocks);
 }
 
-void check_context(DeckLoader& deck, const Config& config) {
-  const ModelConfig& m = config.model;
-  const int64_t context = config.parallel.context, blocks = config.parallel.matrix_blocks();
-  const int64_t heads = divided_by_context(config);
-  if (heads == 0) return;  // reported by check_tensor()
-  deck.check(
-      divides(context, heads), {"parallel.context", "model.n_heads", "model.n_kv_heads"},
-      fmt::format("{} ranks that share rows divide the heads among them in attention, but the model has {} heads "
-                  "and {} key heads{}: {}",
-                  context, m.n_heads, m.n_kv_heads, blocks == 1 ? "" : fmt::format(" in {} tensor blocks", blocks),
-                  fitting(heads)));
-}
-
-void check_tensor(DeckLoader& deck, const Config& config) {
-  const ModelConfig& m = config.model;
+void check_model(DeckLoader& deck, const Config& config, const ModelConfig& m) {
+  if (m.n_heads == 0 || m.n_kv_heads == 0) return;  // its folder is missing
   const int64_t blocks = config.parallel.matrix_blocks(), parts = divided_by_blocks(m);
-  const bool given = deck.given("parallel.tensor_blocks");
-  deck.check(divides(blocks, parts),
-             {given ? "parallel.tensor_blocks" : "parallel.tensor", "model.n_heads", "model.n_kv_heads", "model.d_ff"},
-             fmt::format("{} blocks do not divide the model's {} heads, {} key heads and d_ff = {}: {}", blocks,
-                         m.n_heads, m.n_kv_heads, m.d_ff, fitting(parts)));
+  if (!divides(blocks, parts)) {
+    deck.check(false, {deck.given("parallel.tensor_blocks") ? "parallel.tensor_blocks" : "parallel.tensor"},
+               fmt::format("{} blocks do not divide the model's {} heads, {} key heads and d_ff = {}: {}", blocks,
+                           m.n_heads, m.n_kv_heads, m.d_ff, fitting(parts)));
+  } else if (task_rules(config.run.task).trains()) {
+    config.parallel.check_heads(deck, m.n_heads / blocks, m.n_kv_heads / blocks);
+  }
 }
 
 }  // namespace
 
-Mesh mesh_of(const Config& config, int64_t ranks) {
+PlannedMesh mesh_of(const Config& config, int64_t ranks) {
   const bool trains = task_rules(config.run.task).trains();
-  return {ranks, config.parallel.tensor, trains ? config.parallel.context : 1};
+  return {{config.parallel.tensor, trains ? config.parallel.context : 1}, ranks};
 }
 
 void check_mesh(DeckLoader& deck, const Config& config) {
-  const ParallelConfig& p = config.parallel;
-  if (config.model.n_heads == 0) return;  // its folder is missing
   if (!deck.sound({"parallel.context", "parallel.context_blocks", "parallel.tensor", "parallel.tensor_blocks",
                    "model.n_heads", "model.n_kv_heads", "model.d_ff"})) {
     return;
   }
-  if (task_rules(config.run.task).trains()) check_context(deck, config);
-  check_tensor(deck, config);
-  deck.check(
-      p.row_blocks() <= config.batch.sequence_length,
-      {"parallel.context_blocks", "parallel.context", "batch.sequence_length"},
-      fmt::format("{} blocks are more than the {} tokens of a sequence", p.row_blocks(), config.batch.sequence_length));
+  check_model(deck, config, config.model);
+  for (const auto* role : {&config.source.reference, &config.source.reward, &config.source.critic}) {
+    if (*role) check_model(deck, config, (*role)->model);
+  }
+  const int64_t blocks = config.parallel.matrix_blocks(), words = config.model.vocab_size;
+  deck.check(words == 0 || (blocks - 1) * ((words + blocks - 1) / blocks) < words,
+             {"parallel.tensor_blocks", "parallel.tensor", "model.vocab_size"},
+             fmt::format("{} blocks are too many for {} tokens of the vocabulary: each has some", blocks, words));
+  const int64_t rows = config.parallel.row_blocks(), tokens = config.batch.sequence_length;
+  deck.check(rows <= tokens, {"parallel.context_blocks", "parallel.context", "batch.sequence_length"},
+             fmt::format("{} blocks are more than the {} tokens of a sequence", rows, tokens));
 }
 
 bool mesh_fits(const Config& config, int64_t ranks, int64_t ranks_per_node) {
   const ParallelConfig& p = config.parallel;
-  const Mesh mesh = mesh_of(config, ranks);
-  const int64_t heads = divided_by_context(config);
+  const PlannedMesh mesh = mesh_of(config, ranks);
   return mesh.divides_ranks() && divides(mesh.tensor, std::min(ranks_per_node, ranks)) &&
          divides(mesh.tensor, p.matrix_blocks()) && divides(p.context, p.row_blocks()) &&
-         divides(p.matrix_blocks(), divided_by_blocks(config.model)) && heads > 0 && divides(mesh.context, heads) &&
+         divides(p.matrix_blocks(), divided_by_blocks(config.model)) && heads_fit(p, config.model) &&
          p.row_blocks() <= config.batch.sequence_length;
 }
 
 void require_mesh(const Config& config, int64_t ranks, int64_t ranks_per_node) {
-  const Mesh mesh = mesh_of(config, ranks);
-  const int64_t group = mesh.tensor * mesh.context;
+  const PlannedMesh mesh = mesh_of(config, ranks);
+  const int64_t group = mesh.of_micro_batch();
   const auto refuse = [&](const char* key, const std::string& what) {
     throw UserError(ExitCode::deck, config.provenance.where(key) + ": " + what);
   };

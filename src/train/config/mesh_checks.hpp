@@ -4,14 +4,14 @@
 #include <cstdint>
 
 #include "config/config.hpp"
-#include "parallel/mesh.hpp"
+#include "parallel/planned_mesh.hpp"
 
 namespace llmtrain {
 
 class DeckLoader;
 
-/// Mesh of a job of this many ranks. Ranks share rows in tasks that train alone.
-Mesh mesh_of(const Config& config, int64_t ranks);
+/// PlannedMesh of a job of this many ranks. Ranks share rows in tasks that train alone.
+PlannedMesh mesh_of(const Config& config, int64_t ranks);
 
 /// Reports axes that do not divide the heads and channels of the model, and lengths that they cannot share.
 void check_mesh(DeckLoader& deck, const Config& config);

@@ -224,7 +224,6 @@ bool resolve_model_task(DeckLoader& deck, const DeckKeys& keys, Config& config, 
     config.parallel.page_states(deck, fmt::format("for {}", name_of(config.optimizer.name)));
   }
   config.parallel.resolve(deck, config.batch.gradient_accumulation_steps);
-  check_mesh(deck, config);
   config.evaluation.resolve(deck);
   check_evaluation(deck, config, task);
   config.log.resolve(deck);
@@ -232,6 +231,7 @@ bool resolve_model_task(DeckLoader& deck, const DeckKeys& keys, Config& config, 
   config.divergence.resolve(deck);
   task.check(deck, config);
   if (folders != nullptr) load_role_folders(deck, config, task, *folders);
+  check_mesh(deck, config);
   if (!task.has_dropout()) {
     const std::string why =
         fmt::format("run.task = {} compares log-probabilities, without dropout", name_of(task.task()));

@@ -71,7 +71,7 @@ nlohmann::ordered_json traffic_json(const TrafficEstimate& t) {
   return j;
 }
 
-std::string mesh_text(const Mesh& mesh) {
+std::string mesh_text(const PlannedMesh& mesh) {
   return fmt::format("  {:<14} {:>16} data x {} context x {} tensor\n", "mesh", mesh.data(), mesh.context, mesh.tensor);
 }
 
@@ -82,7 +82,7 @@ std::string proposal_text(const MeshChoice& choice) {
   return fmt::format("no mesh fits memory.limit: {} needs least ({} a rank)\n", choice.settings(), bytes);
 }
 
-nlohmann::ordered_json mesh_json(const Mesh& mesh) {
+nlohmann::ordered_json mesh_json(const PlannedMesh& mesh) {
   return {{"data", mesh.data()}, {"context", mesh.context}, {"tensor", mesh.tensor}};
 }
 
@@ -145,7 +145,7 @@ std::string estimate_text(const Estimate& e) {
   std::string text =
       fmt::format("memory of one rank of {} ({} on a node), {} parameters{}\n", e.ranks, e.ranks_per_node, e.parameters,
                   part ? fmt::format(", {} of them trained", e.trained_parameters) : "");
-  if (e.mesh.shares()) text += mesh_text(e.mesh);
+  if (e.mesh.of_micro_batch() > 1) text += mesh_text(e.mesh);
   each_part(e, [&](std::string_view name, int64_t bytes) {
     text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", name, bytes, bytes_text(static_cast<double>(bytes)));
   });

@@ -4,8 +4,8 @@
 
 #include "core/arena.hpp"
 #include "layers/memory_config.hpp"
-#include "parallel/mesh.hpp"
 #include "parallel/parallel_config.hpp"
+#include "parallel/planned_mesh.hpp"
 #include "train/run/network.hpp"
 
 namespace llmtrain {
@@ -23,7 +23,7 @@ struct Prediction {
 
 /// A mesh that --estimate has considered for the ranks of a new run.
 struct MeshChoice {
-  Mesh mesh;
+  PlannedMesh mesh;
   int64_t zero = 1;
   Recompute recompute = Recompute::none;
   Reduction reduction = Reduction::ordered;
@@ -51,7 +51,7 @@ struct Estimate {
   int64_t pinned_bytes = 0;     ///< per rank, pinned host memory beside the plan, which then counts GPU memory
   int64_t ranks = 1;
   int64_t ranks_per_node = 1;
-  Mesh mesh;                               ///< of the ranks
+  PlannedMesh mesh;                        ///< of the ranks
   int64_t library_bytes = 0;               ///< per rank, beside the plan: memory of the process and its libraries
   int64_t spared_bytes = 0;                ///< part of library_bytes that a run can do without
   int64_t limit = 0;                       ///< memory.limit; 0 = none

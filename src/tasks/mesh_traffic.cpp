@@ -23,26 +23,39 @@ std::vector<int64_t> micro_batches_of(const ParamStoreOptions& options) {
   return counts;
 }
 
-/// Rows of all heads become all rows of some heads and back, in each layer: see Attention.
+/// Number of statistics of a row, which objectives see of all rows.
+int64_t count_statistics(const TrainingPlan& plan) {
+  int64_t count = 0;
+  TokenStatistics statistics = plan.buffers.statistics;
+  statistics.each([&](const Tensor& t) { count += t.rank > 0 ? 1 : 0; });
+  return count;
+}
+
+/// Rows of all heads become all rows of some heads and back, in each layer (see Attention), and statistics those of all
+/// rows.
 GroupExchange exchange_of_heads(const Config& config, const TrainingPlan& plan) {
   const ModelConfig& m = config.model;
   const RowShares shares = plan.rows;
   const int64_t element = static_cast<int64_t>(size_of(plan.params().units().options().compute));
-  const int64_t per_rank = m.head_dim * element * m.n_layers / (shares.ranks * config.parallel.tensor);
-  const int64_t keys = std::max(m.n_kv_heads, shares.blocks * config.parallel.tensor);  // with Attention::key_copies
-  const int64_t out = m.n_heads * per_rank, qkv = out + 2 * keys * per_rank;
+  const int64_t blocks = config.parallel.matrix_blocks();
+  const auto bytes_of = [&](int64_t heads) {  // of a row, those that a rank has
+    return heads * m.head_dim * element * m.n_layers / (shares.ranks * config.parallel.tensor);
+  };
+  const int64_t keys = std::max(m.n_kv_heads, shares.blocks * blocks);  // with Attention::key_copies
+  const int64_t out = bytes_of(m.n_heads), qkv = out + 2 * bytes_of(keys);
   const int64_t forward = config.memory.recompute >= Recompute::attention ? 2 : 1;
   GroupExchange exchange;
-  exchange.bytes = [=, rows = plan.batches().max_rows()](int64_t from, int64_t to) {
+  const int64_t statistics = count_statistics(plan), rows = plan.batches().max_rows();
+  exchange.bytes = [=](int64_t from, int64_t to) {
     const auto rows_of = [&](int64_t rank) {
       const int64_t of_rank = shares.blocks_of_rank();
       return shares.begin((rank + 1) * of_rank, rows) - shares.begin(rank * of_rank, rows);
     };
     const int64_t sender = rows_of(from), receiver = rows_of(to);
-    return forward * (sender * qkv + receiver * out) + sender * out + receiver * qkv;
+    return forward * (sender * qkv + receiver * out) + sender * out + receiver * qkv + statistics * sender * 4;
   };
   constexpr int64_t parts = 3;  // queries, keys and values are messages of their own
-  exchange.messages = m.n_layers * (forward + 1) * (parts + 1);
+  exchange.messages = m.n_layers * blocks / config.parallel.tensor * (forward + 1) * (parts + 1) + statistics;
   exchange.requests = 2 * parts;
   return exchange;
 }

@@ -47,18 +47,19 @@ TEST(MeshOfADeck, IsRefusedWithNumbersThatFit) {
               HasSubstr("command line: parallel.tensor: 3 ranks do not divide 4 blocks: 2 fits"));
   EXPECT_THAT(
       refusal({"parallel.context=8"}),
-      HasSubstr("command line: parallel.context: 8 ranks that share rows divide the heads among them in attention, "
-                "but the model has 12 heads and 4 key heads: 1, 2 or 4 fits"));
+      HasSubstr("command line: parallel.context: 8 blocks of rows do not divide 12 heads with 4 key heads: 1, 2, "
+                "4 would fit"));
   EXPECT_THAT(refusal({"parallel.context=4", "parallel.tensor_blocks=2"}),
-              HasSubstr("12 heads and 4 key heads in 2 tensor blocks: 1 or 2 fits"));
+              HasSubstr("4 blocks of rows do not divide 6 heads with 2 key heads of a tensor block: 1, 2 would fit"));
+  EXPECT_EQ(refusal({"parallel.context=4", "model.n_kv_heads=2"}), "") << "keys are gathered";
+  EXPECT_THAT(refusal({"parallel.context=4", "model.n_kv_heads=2", "parallel.context_method=ulysses"}),
+              HasSubstr("12 heads with 2 key heads by ulysses: 1, 2 would fit"));
   EXPECT_THAT(
       refusal({"parallel.tensor=8"}),
       HasSubstr("command line: parallel.tensor: 8 blocks do not divide the model's 12 heads, 4 key heads and d_ff = "
                 "256: 1, 2 or 4 fits"));
   EXPECT_THAT(refusal({"parallel.context=2", "parallel.context_blocks=64"}),
               HasSubstr("parallel.context_blocks: 64 blocks are more than the 32 tokens of a sequence"));
-  EXPECT_THAT(refusal({"parallel.context=2", "parallel.reduction=ordered"}),
-              HasSubstr("set parallel.reduction = tree"));
   EXPECT_THAT(refusal({"parallel.context=2", "parallel.reduction_groups=4"}), HasSubstr("leave reduction_groups at 0"));
 }
 
@@ -115,7 +116,7 @@ TEST(MeshProposal, IsTheFastestThatFits) {
             "parallel.context=1 parallel.tensor=1 parallel.zero=1 parallel.reduction=tree memory.recompute=none");
   EXPECT_TRUE(two.fits);
   EXPECT_EQ(two.mesh.data(), 2);
-  EXPECT_EQ(proposal(8, 2000).mesh.context, 4) << "two micro-batches; twelve and four heads";
+  EXPECT_EQ(proposal(8, 2000).mesh.context, 4) << "eight do not divide the heads";
   EXPECT_EQ(proposal(6, 2000).mesh.context, 2) << "a divisor of the ranks";
   EXPECT_EQ(proposal(8, 2000, {"parallel.context_blocks=2"}).mesh.context, 2) << "blocks of the deck stay";
 }

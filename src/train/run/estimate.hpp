@@ -51,7 +51,7 @@ struct Estimate {
   int64_t pinned_bytes = 0;     ///< per rank, pinned host memory beside the plan, which then counts GPU memory
   int64_t ranks = 1;
   int64_t ranks_per_node = 1;
-  PlannedMesh mesh;                        ///< of the ranks
+  PlannedMesh mesh = {};                   ///< of the ranks
   int64_t library_bytes = 0;               ///< per rank, beside the plan: memory of the process and its libraries
   int64_t spared_bytes = 0;                ///< part of library_bytes that a run can do without
   int64_t limit = 0;                       ///< memory.limit; 0 = none

@@ -22,6 +22,7 @@ struct AttentionShape {
   /// Tokens of the longest segment, if the caller knows it and allows a library's attention for batches of such
   /// segments only; 0 = the built-in attention.
   int64_t longest = 0;
+  int64_t first_head = 0;  ///< number in the layer of query head 0, where others compute the rest
 };
 
 /// Name and version of the library whose attention is used where the shapes allow it: "cuDNN 9.19.0"; empty: the
@@ -38,7 +39,7 @@ std::string attention_assumption(const AttentionShape& shape, int64_t rows);
 /// exp(score)), kept for the backward pass (in the library's order if a library computes it). Softmax and accumulation
 /// in fp32. The built-in attention gives a row bits that depend only on its place in its segment and on the rows before
 /// it there. Dropout acts on the probabilities (after normalisation); sequence = sequence_ids of the query row, element
-/// = (h * 2^24 + sequence_offsets[query]) * 2^24 + sequence_offsets[key].
+/// = ((first_head + h) * 2^24 + sequence_offsets[query]) * 2^24 + sequence_offsets[key].
 void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, const Batch& batch,
                        const AttentionShape& shape, const Dropout& dropout, const Tensor& workspace, Stream& stream);
 

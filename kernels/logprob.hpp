@@ -15,6 +15,20 @@ struct TokenStatistics {
   Tensor value = {};       ///< fp32 [N], of a critic
   Tensor uniform = {};     ///< mean over the vocabulary of -log p, nats: cross-entropy of the uniform distribution
   Tensor mean_logit = {};  ///< fp32 [N], mean over the vocabulary (mean_logits)
+
+  /// Calls f(tensor) for all.
+  template <class F>
+  void each(const F& f) {
+    for (Tensor* t : {&logp, &lse, &entropy, &argmax, &value, &uniform, &mean_logit}) f(*t);
+  }
+  /// Rows [first, first + count) of all.
+  TokenStatistics rows(int64_t first, int64_t count) const {
+    TokenStatistics part = *this;
+    part.each([&](Tensor& t) {
+      if (!t.empty()) t = t.rows(first, count);
+    });
+    return part;
+  }
 };
 
 /// Tokens whose logits are the first columns of a matrix: all of the vocabulary, or those of a block of it.
@@ -75,6 +89,15 @@ struct TokenCotangents {
   Tensor value = {};  ///< fp32 [N], of a critic
   Tensor uniform = {};
   Tensor lse_squared = {};  ///< with respect to the square of lse
+
+  /// Rows [first, first + count) of all.
+  TokenCotangents rows(int64_t first, int64_t count) const {
+    TokenCotangents part = *this;
+    for (Tensor* t : {&part.logp, &part.lse, &part.entropy, &part.value, &part.uniform, &part.lse_squared}) {
+      if (!t->empty()) *t = t->rows(first, count);
+    }
+    return part;
+  }
 };
 /// dlogits [R, V'] (compute dtype) = logp' (onehot - p) + (lse' + 2 lse lse_squared') p - entropy' p (log p + H)
 /// + uniform' (p - 1 / V). fp32 dlogits may alias

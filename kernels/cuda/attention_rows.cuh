@@ -14,7 +14,7 @@ struct Rows {
   const int64_t* sequences;
   const int32_t* offsets;
   int64_t count, segment_count;
-  int heads, kv_heads, head_dim;
+  int heads, kv_heads, head_dim, first_head;
   int64_t window;
   float scale, softcap;
   KernelDropout dropout;
@@ -29,6 +29,7 @@ struct Rows {
         heads(static_cast<int>(s.heads)),
         kv_heads(static_cast<int>(s.kv_heads)),
         head_dim(static_cast<int>(s.head_dim)),
+        first_head(static_cast<int>(s.first_head)),
         window(s.window),
         scale(s.scale),
         softcap(s.softcap),
@@ -52,8 +53,8 @@ struct Rows {
   /// `resolved` is that of `dropout`.
   __device__ float keep(const KernelDropout& resolved, int64_t query_row, int head, int64_t key_row) const {
     if (sequences == nullptr) return 1.0f;
-    const uint64_t element =
-        attention_element(head, static_cast<uint32_t>(offsets[query_row]), static_cast<uint32_t>(offsets[key_row]));
+    const uint64_t element = attention_element(first_head + head, static_cast<uint32_t>(offsets[query_row]),
+                                               static_cast<uint32_t>(offsets[key_row]));
     return resolved.factor(static_cast<uint64_t>(sequences[query_row]), element);
   }
   /// For fp32 kernels: the score from a product of query and key, and its derivative by the product.

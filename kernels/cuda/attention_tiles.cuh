@@ -169,7 +169,7 @@ struct TiledBatch {
   }
   __device__ bool drops() const { return rows.sequences != nullptr; }
   __device__ SegmentDropout dropout(const TilePosition& place, int head) const {
-    return {rows.dropout.resolved(), static_cast<uint64_t>(rows.sequences[place.begin]), head,
+    return {rows.dropout.resolved(), static_cast<uint64_t>(rows.sequences[place.begin]), rows.first_head + head,
             rows.offsets[place.begin]};
   }
   __device__ bool visible(int query, int key, int length) const {

@@ -50,21 +50,21 @@ struct Batch {
   Tensor kept;  ///< uint32 [N, ceil(V / 32)]: bit t says that sampling could draw token t (top-k, top-p); empty: all
   const DocumentColumns* documents = nullptr;  ///< null if the data have no objective over documents
   const RolloutColumns* rollout = nullptr;     ///< null unless the batch is part of a rollout
-};
 
-/// Rows [first, first + count) of a batch, for what regards each row by itself; segments are left out.
-inline Batch rows_of(const Batch& batch, int64_t first, int64_t count) {
-  const auto cut = [&](const Tensor& t) { return t.empty() ? t : t.rows(first, count); };
-  Batch rows;
-  rows.tokens = count;
-  rows.ids = cut(batch.ids);
-  rows.positions = cut(batch.positions);
-  rows.targets = cut(batch.targets);
-  rows.loss_weights = cut(batch.loss_weights);
-  rows.sequence_ids = cut(batch.sequence_ids);
-  rows.sequence_offsets = cut(batch.sequence_offsets);
-  rows.kept = cut(batch.kept);
-  return rows;
-}
+  /// Rows [first, first + count), for what regards each row by itself; without segments and columns.
+  Batch rows(int64_t first, int64_t count) const {
+    const auto cut = [&](const Tensor& t) { return t.empty() ? t : t.rows(first, count); };
+    Batch part;
+    part.tokens = count;
+    part.ids = cut(ids);
+    part.positions = cut(positions);
+    part.targets = cut(targets);
+    part.loss_weights = cut(loss_weights);
+    part.sequence_ids = cut(sequence_ids);
+    part.sequence_offsets = cut(sequence_offsets);
+    part.kept = cut(kept);
+    return part;
+  }
+};
 
 }  // namespace llmtrain

@@ -64,8 +64,9 @@ void append(HostBatch& host, const TokenContinuation& continuation, int64_t numb
 /// One rank's passes.
 class Scorer {
  public:
-  Scorer(Model& model, Context& ctx, std::span<const TokenContinuation> continuations, const LikelihoodBuffers& buffers)
-      : model_(model), ctx_(ctx), continuations_(continuations), buffers_(buffers) {
+  Scorer(Model& model, Context& ctx, std::span<const TokenContinuation> continuations, const LikelihoodBuffers& buffers,
+         const Mesh& mesh)
+      : model_(model), ctx_(ctx), continuations_(continuations), buffers_(buffers), mesh_(mesh) {
     int64_t tokens = 0;
     for (const TokenContinuation& continuation : continuations) {
       firsts_.push_back(tokens);
@@ -84,17 +85,13 @@ class Scorer {
     TokenStatistics statistics;
     statistics.logp = first_rows(buffers_.logp, batch.tokens);
     statistics.argmax = first_rows(buffers_.argmax, batch.tokens);
-    model_.forward(ctx_, &batch);
-    model_.score(ctx_, &batch, statistics);
-    read(statistics, pack);
+    score(model_, ctx_, &batch, statistics);
+    if (mesh_.leads()) read(statistics, pack);
   }
-  void run_idle() {
-    model_.forward(ctx_, nullptr);
-    model_.score(ctx_, nullptr, {});
-  }
+  void run_idle() { score(model_, ctx_, nullptr, {}); }
 
-  std::vector<TokenLikelihood> finish(Communicator& communicator) {
-    communicator.sum(std::span(results_));  // of the one that has each token, and zeros
+  std::vector<TokenLikelihood> finish() {
+    mesh_.job().sum(std::span(results_));  // of the one that has each token, and zeros
     std::vector<TokenLikelihood> all;
     for (const int64_t bits : results_) {
       LLMTRAIN_CHECK((bits & set_bit) != 0, "every token is scored");
@@ -128,6 +125,7 @@ class Scorer {
   Context& ctx_;
   std::span<const TokenContinuation> continuations_;
   const LikelihoodBuffers& buffers_;
+  const Mesh& mesh_;
   std::vector<int64_t> firsts_;   ///< number of each continuation's first token
   std::vector<int64_t> results_;  ///< of all tokens: bits of logp, set_bit, greedy_bit
   HostBatch host_;
@@ -139,25 +137,24 @@ class Scorer {
 
 std::optional<std::vector<TokenLikelihood>> score_continuations(Model& model, Context ctx,
                                                                 std::span<const TokenContinuation> continuations,
-                                                                const LikelihoodBuffers& buffers,
-                                                                Communicator& communicator,
+                                                                const LikelihoodBuffers& buffers, const Mesh& mesh,
                                                                 const Interrupted& interrupted) {
   ctx.role = ProductRole::prefill;
   const std::vector<Pack> packs = pack(continuations, buffers.rows());
-  Scorer scorer(model, ctx, continuations, buffers);
+  Scorer scorer(model, ctx, continuations, buffers, mesh);
   Progress progress("scoring choices", std::ssize(packs));
-  for (size_t first = 0; first < packs.size(); first += static_cast<size_t>(communicator.size())) {
+  for (size_t first = 0; first < packs.size(); first += static_cast<size_t>(mesh.data_ranks())) {
     progress.set(static_cast<int64_t>(first));
     if (interrupted()) return std::nullopt;
     report_progress();
-    const size_t mine = first + static_cast<size_t>(communicator.rank());
+    const size_t mine = first + static_cast<size_t>(mesh.data_rank());
     if (mine < packs.size()) {
       scorer.run(packs[mine]);
     } else {
       scorer.run_idle();
     }
   }
-  return scorer.finish(communicator);
+  return scorer.finish();
 }
 
 using nlohmann::ordered_json;
@@ -223,12 +220,11 @@ void ChoiceEvaluation::Task::sum_up() {
 }
 
 std::optional<std::vector<NamedValue>> ChoiceEvaluation::run(Model& model, const Context& ctx,
-                                                             const LikelihoodBuffers& buffers,
-                                                             Communicator& communicator,
+                                                             const LikelihoodBuffers& buffers, const Mesh& mesh,
                                                              const Interrupted& interrupted) {
   std::vector<NamedValue> values;
   for (Task& task : tasks_) {
-    auto tokens = score_continuations(model, ctx, task.choices, buffers, communicator, interrupted);
+    auto tokens = score_continuations(model, ctx, task.choices, buffers, mesh, interrupted);
     if (!tokens) return std::nullopt;
     task.tokens = std::move(*tokens);
     task.sum_up();

@@ -11,7 +11,7 @@
 #include "evaluation/evaluate.hpp"
 #include "metrics/records.hpp"
 #include "models/model.hpp"
-#include "parallel/communicator.hpp"
+#include "parallel/mesh.hpp"
 #include "scores/continuation.hpp"
 
 namespace llmtrain {
@@ -41,8 +41,7 @@ constexpr int64_t segments_for(int64_t rows) { return rows + 1; }
 /// products are batch-invariant, and attention does not cross segments. Returns nullopt if interrupted. Collective.
 std::optional<std::vector<TokenLikelihood>> score_continuations(Model& model, Context ctx,
                                                                 std::span<const TokenContinuation> continuations,
-                                                                const LikelihoodBuffers& buffers,
-                                                                Communicator& communicator,
+                                                                const LikelihoodBuffers& buffers, const Mesh& mesh,
                                                                 const Interrupted& interrupted);
 
 class ChoiceEvaluation {
@@ -61,7 +60,7 @@ class ChoiceEvaluation {
   /// Scores all tasks. Returns nullopt if interrupted. Throws UserError(diverged) if a log-probability is not finite.
   /// Collective.
   std::optional<std::vector<NamedValue>> run(Model& model, const Context& ctx, const LikelihoodBuffers& buffers,
-                                             Communicator& communicator, const Interrupted& interrupted);
+                                             const Mesh& mesh, const Interrupted& interrupted);
   /// The rows of the last run, a line of JSON each: log-probabilities of each choice's tokens, nats.
   std::string rows_text() const;
   /// The scores of the last run as JSON text of an object by task.

@@ -24,16 +24,6 @@ int64_t count_correct(const HostBatch& batch, const Tensor& argmax, Stream& stre
   return correct;
 }
 
-TokenStatistics first_rows(const TokenStatistics& statistics, int64_t n) {
-  return {first_rows(statistics.logp, n),
-          first_rows(statistics.lse, n),
-          first_rows(statistics.entropy, n),
-          first_rows(statistics.argmax, n),
-          {},
-          {},
-          first_rows(statistics.mean_logit, n)};
-}
-
 }  // namespace
 
 int64_t first_steps(const EvaluationConfig& config, const DataStream& data) {
@@ -59,34 +49,33 @@ void require_trained_tokens(const DataStream& data, int64_t steps) {
 }
 
 std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, Objective& objective, const DataStream& data,
-                                         int64_t steps, const EvaluationBuffers& buffers, Communicator& communicator,
+                                         int64_t steps, const EvaluationBuffers& buffers, const Mesh& mesh,
                                          const Interrupted& interrupted, const ScoredBatch& scored) {
   EvaluationResult result;
   const Tensor sums = buffers.sums.rows(0, std::ssize(objective.metrics()));
   fill_zero(sums.data, sums.bytes(), ctx.stream);
   ctx.role = objective.product_role();
   HostBatch host;
-  std::vector<MicroBatchPlan> pending;  // consecutive micro-batches, one per rank
+  std::vector<MicroBatchPlan> pending;  // consecutive micro-batches, one per data rank
   const auto run_pending = [&] {        // returns true if all have run
-    for (size_t first = 0; first < pending.size(); first += static_cast<size_t>(communicator.size())) {
-      const size_t mine = first + static_cast<size_t>(communicator.rank());
+    for (size_t first = 0; first < pending.size(); first += static_cast<size_t>(mesh.data_ranks())) {
+      const size_t mine = first + static_cast<size_t>(mesh.data_rank());
       if (interrupted()) return false;
       report_progress();
       if (mine >= pending.size()) {
         if (buffers.reference != nullptr) buffers.reference->run_idle(ctx);
-        model.forward(ctx, nullptr);
-        model.score(ctx, nullptr, {});
+        score(model, ctx, nullptr, {});
         continue;
       }
       data.load(pending[mine], host);
       Batch batch = buffers.batch.upload(host, ctx.stream);
-      const TokenStatistics statistics = first_rows(buffers.statistics, batch.tokens);
+      const TokenStatistics statistics = buffers.statistics.rows(0, batch.tokens);
       if (buffers.reference != nullptr) {
         buffers.reference->score(ctx, batch, statistics.logp, buffers.documents, host.documents, DataPart::validation);
         batch.documents = &host.documents;
       }
-      model.forward(ctx, &batch);
-      model.score(ctx, &batch, statistics);
+      score(model, ctx, &batch, statistics);
+      if (!mesh.leads()) continue;
       objective.add_sums(batch, statistics, sums, ctx.stream);
       carry_sums(sums, ctx.stream);
       result.correct += count_correct(host, statistics.argmax, ctx.stream);
@@ -102,13 +91,13 @@ std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, Objective& 
     const StepPlan plan = data.plan(step);
     result.tokens += objective.count(plan);
     if (statistics_first) {
-      score_step({model, ctx, buffers, DataPart::validation, communicator}, data, plan, objective);
+      score_step({model, ctx, buffers, DataPart::validation, mesh}, data, plan, objective);
       pending = plan.micro_batches;
       if (!run_pending()) return std::nullopt;
       continue;
     }
     pending.insert(pending.end(), plan.micro_batches.begin(), plan.micro_batches.end());
-    if (static_cast<int64_t>(pending.size()) >= 4 * communicator.size() && !run_pending()) return std::nullopt;
+    if (static_cast<int64_t>(pending.size()) >= 4 * mesh.data_ranks() && !run_pending()) return std::nullopt;
   }
   if (!run_pending()) return std::nullopt;
   std::vector<ExactSum> all(objective.metrics().size());
@@ -118,10 +107,10 @@ std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, Objective& 
                  static_cast<int64_t>(limbs.size_bytes()), ctx.stream);
   }
   ctx.stream.synchronize();
-  communicator.sum(std::span(&result.correct, 1));
+  mesh.job().sum(std::span(&result.correct, 1));
   std::vector<double> totals;
   for (ExactSum& sum : all) {
-    communicator.sum(sum);
+    mesh.job().sum(sum);
     totals.push_back(sum.value());
   }
   for (size_t metric = 0; metric < all.size(); ++metric) {

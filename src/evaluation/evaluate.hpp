@@ -10,7 +10,7 @@
 #include "metrics/records.hpp"
 #include "models/model.hpp"
 #include "objectives/objective.hpp"
-#include "parallel/communicator.hpp"
+#include "parallel/mesh.hpp"
 
 namespace llmtrain {
 
@@ -35,11 +35,11 @@ int64_t evaluations_from(const EvaluationConfig& config, int64_t step, int64_t t
 /// Throws UserError(bad_content) if the first `steps` steps have no token that counts.
 void require_trained_tokens(const DataStream& data, int64_t steps);
 
-/// Scores the first `steps` steps of the data in canonical order, with micro-batches assigned to the ranks round robin.
-/// The sums of the objective are exact, so that the result does not depend on the number of ranks. Returns nullopt if
-/// interrupted. Collective.
+/// Scores the first `steps` steps of the data in canonical order, with micro-batches assigned to the data ranks round
+/// robin. The sums of the objective are exact, so that the result does not depend on the number of ranks. Returns
+/// nullopt if interrupted. Collective.
 std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, Objective& objective, const DataStream& data,
-                                         int64_t steps, const EvaluationBuffers& buffers, Communicator& communicator,
+                                         int64_t steps, const EvaluationBuffers& buffers, const Mesh& mesh,
                                          const Interrupted& interrupted, const ScoredBatch& scored = nullptr);
 
 }  // namespace llmtrain

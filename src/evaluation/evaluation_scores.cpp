@@ -16,10 +16,11 @@ void EvaluationScores::write_rows(const std::string& directory) const {
 }
 
 std::optional<std::vector<NamedValue>> EvaluationScores::run(RoleModel& policy, Arena& arena, Runtime& runtime,
-                                                             const LikelihoodBuffers& buffers,
+                                                             SharedRows& rows, const LikelihoodBuffers& buffers,
                                                              const Interrupted& interrupted) {
-  const Context ctx{policy.params(), arena, runtime.stream()};
-  auto values = choices.run(policy.actor(), ctx, buffers, runtime.communicator(), interrupted);
+  Context ctx{policy.params(), arena, runtime.stream()};
+  ctx.rows = &rows;
+  auto values = choices.run(policy.actor(), ctx, buffers, rows.mesh(), interrupted);
   if (!values) return std::nullopt;
   const auto more = answers.run(policy, arena, runtime, interrupted);
   if (!more) return std::nullopt;

@@ -19,7 +19,7 @@ struct EvaluationScores {
   /// Writes the rows of the last run into a run's directory: evaluation_rows.jsonl, generations.jsonl.
   void write_rows(const std::string& directory) const;
   /// Returns nullopt if interrupted. Collective.
-  std::optional<std::vector<NamedValue>> run(RoleModel& policy, Arena& arena, Runtime& runtime,
+  std::optional<std::vector<NamedValue>> run(RoleModel& policy, Arena& arena, Runtime& runtime, SharedRows& rows,
                                              const LikelihoodBuffers& buffers, const Interrupted& interrupted);
 };
 

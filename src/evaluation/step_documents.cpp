@@ -21,13 +21,12 @@ void share(std::vector<double>& values, Communicator& communicator) {
 }
 
 /// Scores one micro-batch, whose documents begin at `logp` and `reference`; an idle pass for a null batch.
-void score(const ScoringPasses& passes, const HostBatch* host, double* logp, double* reference) {
+void score_documents(const ScoringPasses& passes, const HostBatch* host, double* logp, double* reference) {
   Context& ctx = passes.ctx;
   const EvaluationBuffers& buffers = passes.buffers;
   if (host == nullptr) {
     if (buffers.reference != nullptr) buffers.reference->run_idle(ctx);
-    passes.model.forward(ctx, nullptr);
-    passes.model.score(ctx, nullptr, {});
+    score(passes.model, ctx, nullptr, {});
     return;
   }
   const Batch batch = buffers.batch.upload(*host, ctx.stream);
@@ -35,10 +34,10 @@ void score(const ScoringPasses& passes, const HostBatch* host, double* logp, dou
   if (buffers.reference != nullptr) {
     DocumentColumns columns = host->documents;
     buffers.reference->score(ctx, batch, statistic, buffers.documents, columns, passes.part);
-    std::ranges::copy(columns.references, reference);
+    if (passes.mesh.leads()) std::ranges::copy(columns.references, reference);
   }
-  passes.model.forward(ctx, &batch);
-  passes.model.score(ctx, &batch, {statistic, {}, {}, {}});
+  score(passes.model, ctx, &batch, {statistic, {}, {}, {}});
+  if (!passes.mesh.leads()) return;
   std::vector<double> sums;
   document_sums(sums, batch, statistic, buffers.documents, ctx.stream);
   std::ranges::copy(sums, logp);
@@ -48,7 +47,7 @@ void score(const ScoringPasses& passes, const HostBatch* host, double* logp, dou
 
 void score_step(const ScoringPasses& passes, const DataStream& data, const StepPlan& step, Objective& objective) {
   Context& ctx = passes.ctx;
-  Communicator& communicator = passes.communicator;
+  const Mesh& mesh = passes.mesh;
   const bool training = ctx.training;
   ctx.training = false;
   HostBatch host;
@@ -56,19 +55,19 @@ void score_step(const ScoringPasses& passes, const DataStream& data, const StepP
     const size_t documents = step.samples.size() * static_cast<size_t>(data.documents_of_sample());
     logp.assign(documents, 0);
     reference.assign(documents, 0);
-    for (size_t first = 0; first < step.micro_batches.size(); first += static_cast<size_t>(communicator.size())) {
+    for (size_t first = 0; first < step.micro_batches.size(); first += static_cast<size_t>(mesh.data_ranks())) {
       report_progress();
-      const size_t mine = first + static_cast<size_t>(communicator.rank());
+      const size_t mine = first + static_cast<size_t>(mesh.data_rank());
       if (mine >= step.micro_batches.size()) {
-        score(passes, nullptr, nullptr, nullptr);
+        score_documents(passes, nullptr, nullptr, nullptr);
         continue;
       }
       const MicroBatchPlan& plan = step.micro_batches[mine];
       load(plan);
-      score(passes, &host, logp.data() + plan.first_document, reference.data() + plan.first_document);
+      score_documents(passes, &host, logp.data() + plan.first_document, reference.data() + plan.first_document);
     }
-    share(logp, communicator);
-    share(reference, communicator);
+    share(logp, mesh.job());
+    share(reference, mesh.job());
   };
   StepDocuments all;
   score_all(all.logp, all.reference, [&](const MicroBatchPlan& plan) { data.load(plan, host); });

@@ -5,7 +5,7 @@
 #include "evaluation/evaluation_buffers.hpp"
 #include "models/model.hpp"
 #include "objectives/objective.hpp"
-#include "parallel/communicator.hpp"
+#include "parallel/mesh.hpp"
 #include "roles/reference.hpp"
 
 namespace llmtrain {
@@ -16,10 +16,10 @@ struct ScoringPasses {
   Context& ctx;  ///< role and training are set for the passes, and restored
   const EvaluationBuffers& buffers;
   DataPart part;
-  Communicator& communicator;
+  const Mesh& mesh;
 };
 
-/// Scores the documents of a step, micro-batches assigned to the ranks round robin, and shows all of them to the
+/// Scores the documents of a step, micro-batches assigned to the data ranks round robin, and shows all of them to the
 /// objective. What it sees does not depend on the number of ranks. Collective.
 void score_step(const ScoringPasses& passes, const DataStream& data, const StepPlan& step, Objective& objective);
 

@@ -220,7 +220,13 @@ GeneratorCapacity capacity_with(const Model& model, GeneratorCapacity capacity) 
                     "rope changes them as the text grows");
   }
   capacity.cache = capacity.cache && model.can_cache();
-  const bool pieces = capacity.cache && capacity.prompt_tokens > 0 && !capacity.selects();
+  const int64_t planned = model.planned_rows();
+  const bool in_pieces = capacity.cache && !capacity.selects();
+  if (planned > 0 && planned < capacity.context) {
+    (in_pieces ? capacity.prompt_tokens : capacity.context) = planned;
+    capacity.sequences = std::min(capacity.sequences, planned);
+  }
+  const bool pieces = in_pieces && capacity.prompt_tokens > 0;
   capacity.prompt_tokens = pieces ? std::min(capacity.prompt_tokens, capacity.context) : capacity.context;
   return capacity;
 }

@@ -3,11 +3,17 @@
 #include <algorithm>
 
 #include "kernels/attention_cached.hpp"
+#include "kernels/key_copies.hpp"
 #include "layers/kv_selection.hpp"
 
 namespace llmtrain {
 
 namespace {
+
+/// Memory of saved rows, which some ranks share, as those of this pass.
+Tensor rows_in(const Tensor& saved, int64_t rows, int64_t columns) {
+  return Tensor(saved.data, saved.dtype, {rows, columns});
+}
 
 Tensor lse_of(const AttentionSaved& saved, const AttentionShape& shape, int64_t rows) {
   return Tensor(saved.lse.data, DType::f32, {shape.heads, rows});
@@ -43,10 +49,15 @@ void Attention::append_shared(std::vector<SharedParam>& shared) const {
 
 int64_t Attention::scratch_bytes(DType compute, DType output, int64_t rows) const {
   const int64_t element = static_cast<int64_t>(size_of(compute)), all = context * rows;
-  const int64_t out = Arena::aligned(rows * projection.in * element), in = Arena::aligned(rows * qkv.out * element);
-  const int64_t shared = context == 1 ? 0 : out + in + HeadExchange::scratch_bytes(compute, rows, context, qkv.out);
-  return Arena::aligned(attention_workspace_bytes(own_shape(), all)) + out + in + shared +
-         std::max(qkv.scratch_bytes(compute, compute, rows), projection.scratch_bytes(compute, output, rows));
+  const auto bytes = [&](int64_t columns) { return Arena::aligned(rows * columns * element); };
+  int64_t divided = 0;
+  if (context > 1) {
+    divided = bytes(projection.in) + bytes(divided_columns()) +
+              HeadExchange::scratch_bytes(compute, rows, context, divided_columns());
+  }
+  if (key_copies > 1) divided += bytes(divided_columns());
+  return Arena::aligned(attention_workspace_bytes(shape_of_rank(0), all)) + bytes(projection.in) + bytes(qkv.out) +
+         divided + std::max(qkv.scratch_bytes(compute, compute, rows), projection.scratch_bytes(compute, output, rows));
 }
 
 HeadNormShape Attention::norm_shape() const {
@@ -54,8 +65,7 @@ HeadNormShape Attention::norm_shape() const {
 }
 
 Dropout Attention::probability_dropout(const Context& ctx) const {
-  const uint64_t place = static_cast<uint64_t>(block) << 32 | static_cast<uint64_t>(layer);
-  return step_dropout(ctx, dropout, RandomPurpose::attention_dropout, place);
+  return step_dropout(ctx, dropout, RandomPurpose::attention_dropout, static_cast<uint64_t>(layer));
 }
 
 void Attention::forward(Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x, const Rope& rope,
@@ -65,23 +75,34 @@ void Attention::forward(Context& ctx, const Batch& batch, const Tensor& y, const
 }
 
 std::array<int64_t, 3> Attention::parts() const {
-  const int64_t keys = shape.kv_heads * shape.head_dim;
+  const int64_t keys = shape.kv_heads * key_copies * shape.head_dim;
   return {shape.heads * shape.head_dim, keys, keys};
 }
 
-AttentionShape Attention::own_shape() const {
+int64_t Attention::divided_columns() const {
+  const std::array<int64_t, 3> columns = parts();
+  return columns[0] + columns[1] + columns[2];
+}
+
+AttentionShape Attention::shape_of_rank(int64_t rank) const {
   AttentionShape own = shape;
   own.heads /= context;
-  own.kv_heads /= context;
+  own.kv_heads = shape.kv_heads * key_copies / context;
+  own.first_head += rank * own.heads;
   return own;
+}
+
+AttentionShape Attention::own_shape(const Context& ctx) const {
+  const AttentionShape own = is_divided(ctx) ? shape_of_rank(ctx.rows->mesh().context_rank()) : shape;
+  return shape_in(own, ctx.role);
 }
 
 void Attention::forward_heads(Context& ctx, const Batch& batch, const Tensor& x, const Rope& rope,
                               const AttentionSaved& saved) const {
   const int64_t n = batch.tokens;
   Arena::Frame frame(ctx.arena);
-  const bool shares = ctx.heads != nullptr;
-  const Tensor rows = shares ? frame.take(x.dtype, {n, qkv.out}) : first_rows(saved.qkv, n);
+  const bool divided = is_divided(ctx);
+  const Tensor rows = divided ? frame.take(x.dtype, {n, qkv.out}) : rows_in(saved.qkv, n, qkv.out);
   qkv.forward(ctx, batch, rows, x);
   if (query_norm.exists()) {
     head_norm_forward(
@@ -90,13 +111,7 @@ void Attention::forward_heads(Context& ctx, const Batch& batch, const Tensor& x,
   }
   rope.apply(rows, batch, normed_heads(), shape.head_dim, false, ctx.stream);
   const Tensor out = first_rows(saved.out, n);
-  if (shares) {
-    const Batch& whole = ctx.heads->whole();
-    const Tensor heads = first_rows(saved.qkv, whole.tokens), heads_out = first_rows(saved.heads_out, whole.tokens);
-    ctx.heads->to_heads(heads, rows, parts(), ctx.arena, ctx.stream);
-    attend(ctx, whole, heads_out, heads, saved);
-    return ctx.heads->to_rows(out, heads_out, {&projection.in, 1}, ctx.arena, ctx.stream);
-  }
+  if (divided) return attend_divided(ctx, out, rows, saved);
   const bool selects = ctx.cache != nullptr && ctx.cache->selection != nullptr;
   const bool decodes = ctx.cache != nullptr && ctx.cache->decoding;
   if (selects && decodes) return attend_kept(ctx, batch, out, rows, shape, cache);
@@ -115,21 +130,56 @@ void Attention::forward_heads(Context& ctx, const Batch& batch, const Tensor& x,
 
 void Attention::attend(Context& ctx, const Batch& batch, const Tensor& out, const Tensor& qkv_rows,
                        const AttentionSaved& saved) const {
-  const AttentionShape own = shape_in(own_shape(), ctx.role);
+  const AttentionShape own = own_shape(ctx);
   Arena::Frame frame(ctx.arena);
   const Tensor workspace = frame.take(DType::u8, {attention_workspace_bytes(own, batch.tokens)});
   attention_forward(out, lse_of(saved, own, batch.tokens), qkv_rows, batch, own, probability_dropout(ctx), workspace,
                     ctx.stream);
 }
 
+/// Attention of a batch that may be divided among ranks by its heads: rows of all heads to rows of all heads.
+void Attention::attend_divided(Context& ctx, const Tensor& out, const Tensor& rows, const AttentionSaved& saved) const {
+  const Batch& whole = ctx.rows->whole();
+  HeadExchange* exchange = ctx.heads();
+  Arena::Frame frame(ctx.arena);
+  const Tensor heads = first_rows(saved.qkv, whole.tokens);
+  Tensor copied = rows;
+  if (key_copies > 1) {
+    copied = exchange != nullptr ? frame.take(rows.dtype, {rows.dim(0), divided_columns()}) : heads;
+    copy_key_heads(copied, rows, shape, key_copies, ctx.stream);
+  }
+  if (exchange == nullptr) return attend(ctx, whole, out, heads, saved);
+  const Tensor heads_out = first_rows(saved.heads_out, whole.tokens);
+  exchange->to_heads(heads, copied, parts(), ctx.arena, ctx.stream);
+  attend(ctx, whole, heads_out, heads, saved);
+  exchange->to_rows(out, heads_out, {&projection.in, 1}, ctx.arena, ctx.stream);
+}
+
+void Attention::attend_divided_backward(Context& ctx, const Tensor& dqkv, const Tensor& dout,
+                                        const AttentionSaved& saved) const {
+  const Batch& whole = ctx.rows->whole();
+  HeadExchange* exchange = ctx.heads();
+  Arena::Frame frame(ctx.arena);
+  const Tensor copied = key_copies == 1 ? dqkv : frame.take(dqkv.dtype, {dqkv.dim(0), divided_columns()});
+  if (exchange == nullptr) {
+    attend_backward(ctx, whole, copied, dout, first_rows(saved.out, whole.tokens), saved);
+  } else {
+    const Tensor heads_dout = frame.take(dout.dtype, {whole.tokens, projection.in / context});
+    const Tensor heads_dqkv = frame.take(dqkv.dtype, {whole.tokens, divided_columns() / context});
+    exchange->to_heads(heads_dout, dout, {&projection.in, 1}, ctx.arena, ctx.stream);
+    attend_backward(ctx, whole, heads_dqkv, heads_dout, first_rows(saved.heads_out, whole.tokens), saved);
+    exchange->to_rows(copied, heads_dqkv, parts(), ctx.arena, ctx.stream);
+  }
+  if (key_copies > 1) add_key_heads(dqkv, copied, shape, key_copies, ctx.stream);
+}
+
 void Attention::attend_backward(Context& ctx, const Batch& batch, const Tensor& dqkv, const Tensor& dout,
-                                const AttentionSaved& saved) const {
+                                const Tensor& out, const AttentionSaved& saved) const {
   const int64_t n = batch.tokens;
-  const AttentionShape own = shape_in(own_shape(), ctx.role);
+  const AttentionShape own = own_shape(ctx);
   Arena::Frame frame(ctx.arena);
   const Tensor workspace = frame.take(DType::u8, {attention_workspace_bytes(own, n)});
-  const Tensor out = first_rows(ctx.heads != nullptr ? saved.heads_out : saved.out, n);
-  attention_backward({dqkv, dout, out, lse_of(saved, own, n), first_rows(saved.qkv, n)}, batch, own,
+  attention_backward({dqkv, dout, out, lse_of(saved, own, n), rows_in(saved.qkv, n, dqkv.dim(1))}, batch, own,
                      probability_dropout(ctx), workspace, ctx.stream);
 }
 
@@ -138,24 +188,18 @@ void Attention::backward(Context& ctx, const Batch& batch, const Tensor& dx, con
   const int64_t n = batch.tokens;
   Arena::Frame frame(ctx.arena);
   const Tensor dout = frame.take(dy.dtype, {n, projection.in});
-  const Tensor dqkv = frame.take(dy.dtype, {n, qkv.out});
+  const Tensor dqkv = frame.take(dy.dtype, {n, qkv.out}), out = first_rows(saved.out, n);
   const bool goes_on = heads_gradient(!dx.empty());
-  projection.backward(ctx, batch, goes_on ? dout : Tensor(), dy, first_rows(saved.out, n));
+  projection.backward(ctx, batch, goes_on ? dout : Tensor(), dy, out);
   if (!goes_on) return;
-  if (ctx.heads != nullptr) {
-    const Batch& whole = ctx.heads->whole();
-    Arena::Frame of_heads(ctx.arena);
-    const Tensor heads_dout = of_heads.take(dy.dtype, {whole.tokens, projection.in / context});
-    const Tensor heads_dqkv = of_heads.take(dy.dtype, {whole.tokens, qkv.out / context});
-    ctx.heads->to_heads(heads_dout, dout, {&projection.in, 1}, ctx.arena, ctx.stream);
-    attend_backward(ctx, whole, heads_dqkv, heads_dout, saved);
-    ctx.heads->to_rows(dqkv, heads_dqkv, parts(), ctx.arena, ctx.stream);
+  if (is_divided(ctx)) {
+    attend_divided_backward(ctx, dqkv, dout, saved);
   } else {
-    attend_backward(ctx, batch, dqkv, dout, saved);
+    attend_backward(ctx, batch, dqkv, dout, out, saved);
   }
   rope.apply(dqkv, batch, normed_heads(), shape.head_dim, true, ctx.stream);
   if (query_norm.exists()) {
-    ctx.each_group(n, [&](int64_t first, int64_t count) {
+    ctx.each_block(n, [&](int64_t first, int64_t count) {
       head_norm_backward({dqkv.rows(first, count), query_norm.gradient(ctx), key_norm.gradient(ctx),
                           saved.raw.rows(first, count), saved.rstd.rows(first, count), query_norm.weight(ctx),
                           key_norm.weight(ctx), (query_norm.is_trained() ? query_norm : key_norm).accumulates(ctx)},

@@ -33,14 +33,15 @@ struct Attention {
   float norm_weight_offset = 0;
   double dropout = 0;
   int layer = 0;
-  int64_t block = 0;    ///< among those of the layer's heads, if these are split
-  size_t cache = 0;     ///< index in KvCache::layers
-  int64_t context = 1;  ///< ranks that share the rows of a batch
+  size_t cache = 0;  ///< index in KvCache::layers
+  // In passes of training, where ranks share the rows of a batch (context.hpp: SharedRows):
+  int64_t context = 1;     ///< ranks that share them
+  int64_t key_copies = 1;  ///< copies of each key head, of which every rank has one at least
 
   template <class F>
   void visit_saved(AttentionSaved& s, DType compute, int64_t rows, const F& f, const char* part = "") const {
     constexpr auto again = Recompute::attention;
-    f(s.qkv, {part, ".qkv", compute, context * rows, qkv.out / context, again});
+    f(s.qkv, {part, ".qkv", compute, context * rows, divided_columns() / context, again});
     if (query_norm.exists()) {
       f(s.raw, {part, ".raw", compute, rows, normed_heads() * shape.head_dim, again});
       f(s.rstd, {part, ".rstd", DType::f32, rows, normed_heads(), again});
@@ -72,14 +73,20 @@ struct Attention {
   }
 
  private:
-  /// Columns of queries, keys and values.
+  /// Columns of queries, keys and values, with the copies of keys and values.
   std::array<int64_t, 3> parts() const;
-  /// The shape of the heads that this rank computes.
-  AttentionShape own_shape() const;
+  int64_t divided_columns() const;
+  bool is_divided(const Context& ctx) const { return ctx.rows != nullptr && (context > 1 || key_copies > 1); }
+  /// The heads that one of the ranks computes which share rows.
+  AttentionShape shape_of_rank(int64_t rank) const;
+  /// The heads that this rank computes in a pass.
+  AttentionShape own_shape(const Context& ctx) const;
   void attend(Context& ctx, const Batch& batch, const Tensor& out, const Tensor& qkv,
               const AttentionSaved& saved) const;
-  void attend_backward(Context& ctx, const Batch& batch, const Tensor& dqkv, const Tensor& dout,
+  void attend_backward(Context& ctx, const Batch& batch, const Tensor& dqkv, const Tensor& dout, const Tensor& out,
                        const AttentionSaved& saved) const;
+  void attend_divided(Context& ctx, const Tensor& out, const Tensor& rows, const AttentionSaved& saved) const;
+  void attend_divided_backward(Context& ctx, const Tensor& dqkv, const Tensor& dout, const AttentionSaved& saved) const;
   int64_t normed_heads() const { return shape.heads + shape.kv_heads; }
   HeadNormShape norm_shape() const;
   Dropout probability_dropout(const Context& ctx) const;

@@ -1,7 +1,6 @@
 #pragma once
 #include <functional>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,8 +11,8 @@
 #include "device/device.hpp"
 #include "kernels/dropout.hpp"
 #include "kernels/matmul.hpp"
-#include "layers/head_exchange.hpp"
 #include "layers/kv_cache.hpp"
+#include "layers/shared_rows.hpp"
 #include "layers/tensor_sum.hpp"
 #include "params/param_store.hpp"
 
@@ -36,32 +35,43 @@ struct Context {
   ProductRole role = ProductRole::training;
   const int64_t* device_step = nullptr;  ///< int64 [1] of a GPU: `step`, for kernels in graphs; may be null
   bool later_rows = false;               ///< the head's backward pass goes on with further rows of its micro-batch
-  /// Ends of the rows of each reduction group, whose gradients of parameters are apart; empty: one group has all rows.
-  std::span<const int64_t> group_ends = {};
-  HeadExchange* heads = nullptr;      ///< of ranks that share the rows of the batch; null: this rank has all
-  TensorSum* tensor = nullptr;        ///< of models whose matrices are split into blocks; the model sets it
-  SharedGradients* shared = nullptr;  ///< set while a block of a split layer runs backward
-  Tensor row_norms = {};              ///< fp32 [M]: norms of whole rows, while a block that has parts of them runs
-  mutable int64_t group = 0;          ///< whose rows each_group() has
+  SharedRows* rows = nullptr;            ///< of micro-batches that several blocks share; null: one has all rows
+  TensorSum* tensor = nullptr;           ///< of models whose matrices are split into blocks; the model sets it
+  SharedGradients* shared = nullptr;     ///< set while a block of a split layer runs backward
+  Tensor row_norms = {};                 ///< fp32 [M]: norms of whole rows, while a block that has parts of them runs
+  mutable int64_t row_block = 0;         ///< number of the block whose rows each_block() has
 
-  /// Calls f(first row, number of rows) for the rows of each group, into whose gradients it writes.
+  /// Exchanges the heads of ranks that share the rows of a batch; null: this rank has all rows.
+  HeadExchange* heads() const { return rows != nullptr ? rows->heads() : nullptr; }
+  /// Calls f(first row, number of rows) for the rows of each block, into whose gradients it writes.
   template <class F>
-  void each_group(int64_t rows, const F& f) const {
-    if (group_ends.empty()) return f(0, rows);
+  void each_block(int64_t all, const F& f) const {
+    if (rows == nullptr || rows->block_ends().empty()) return f(0, all);
     int64_t first = 0;
-    for (size_t i = 0; i < group_ends.size(); ++i) {
-      group = static_cast<int64_t>(i);
-      params.reducer().set_group(group);
-      f(first, group_ends[i] - first);
-      first = group_ends[i];
+    row_block = 0;
+    for (const int64_t end : rows->block_ends()) {
+      params.reducer().set_group(row_block);
+      f(first, end - first);
+      first = end;
+      ++row_block;
     }
-    group = 0;
+    row_block = 0;
     params.reducer().set_group(0);
   }
 
   /// True if gradients of parameters are added to, false if they are overwritten.
   bool accumulate() const { return later_rows || params.accumulate(); }
 };
+
+/// Calls pass(rows, statistics) for this rank's rows of a batch, then gathers the statistics of all rows; for a null
+/// batch, an idle pass, once with that.
+template <class F>
+void run_shared(Context& ctx, const Batch* batch, const TokenStatistics& statistics, const F& pass) {
+  if (batch == nullptr || ctx.rows == nullptr) return pass(batch, statistics);
+  const Batch own = ctx.rows->choose(*batch);
+  pass(&own, ctx.rows->own(statistics));
+  ctx.rows->gather(statistics, ctx.stream);
+}
 
 /// Dropout of one place of the model in the current step; inactive except in training.
 inline Dropout step_dropout(const Context& ctx, double probability, RandomPurpose purpose, uint64_t place = 0) {

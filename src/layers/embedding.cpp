@@ -97,8 +97,8 @@ void Embedding::forward(Context& ctx, const Batch& batch, const Tensor& x) const
 }
 
 void Embedding::backward(Context& ctx, const Batch& batch, const Tensor& dx, bool table_written) const {
-  ctx.each_group(batch.tokens, [&](int64_t first, int64_t count) {
-    backward_rows(ctx, rows_of(batch, first, count), dx.rows(first, count), table_written);
+  ctx.each_block(batch.tokens, [&](int64_t first, int64_t count) {
+    backward_rows(ctx, batch.rows(first, count), dx.rows(first, count), table_written);
   });
 }
 

@@ -15,22 +15,10 @@ int64_t fitting_rows(int64_t rows, int64_t bytes, int64_t bytes_of_row) {
   return std::min(rows, std::max(bytes / bytes_of_row / row_granule * row_granule, row_granule));
 }
 
-Tensor cut_rows(const Tensor& t, int64_t begin, int64_t count) { return t.empty() ? t : t.rows(begin, count); }
-
 /// False for plain statistics, which cost nothing more.
 bool is_tempered(const Context& ctx, const Tensor& kept) { return ctx.temperature != 1 || !kept.empty(); }
 
 }  // namespace
-
-TokenStatistics Head::statistics_of(const TokenStatistics& s, int64_t begin, int64_t count) {
-  const auto cut = [&](const Tensor& t) { return cut_rows(t, begin, count); };
-  return {cut(s.logp), cut(s.lse), cut(s.entropy), cut(s.argmax), {}, cut(s.uniform), cut(s.mean_logit)};
-}
-
-TokenCotangents Head::cotangents_of(const TokenCotangents& c, int64_t begin, int64_t count) {
-  const auto cut = [&](const Tensor& t) { return cut_rows(t, begin, count); };
-  return {cut(c.logp), cut(c.lse), cut(c.entropy), {}, cut(c.uniform), cut(c.lse_squared)};
-}
 
 int64_t Head::block_rows(int64_t rows) const { return fitting_rows(rows, logits_bytes, budget_columns() * 4); }
 
@@ -86,9 +74,9 @@ void Head::forward(Context& ctx, const Batch& batch, const Tensor& x, const Toke
   for (int64_t begin = 0; begin < n; begin += block) {
     const int64_t count = std::min(block, n - begin);
     const Tensor rows = buffer.rows(0, count);
-    const Batch own = rows_of(batch, begin, count);
+    const Batch own = batch.rows(begin, count);
     tempered_logits(ctx, own, rows, x.rows(begin, count));
-    const TokenStatistics own_statistics = statistics_of(statistics, begin, count);
+    const TokenStatistics own_statistics = statistics.rows(begin, count);
     logprob_forward(own_statistics, rows, own.targets, vocabulary, ctx.stream);
     if (!own_statistics.mean_logit.empty()) mean_logits(own_statistics.mean_logit, rows, vocabulary, ctx.stream);
   }
@@ -122,16 +110,16 @@ void Head::forward_backward(Context& ctx, const Batch& batch, const Tensor& dx, 
     for (int64_t begin = 0; begin < grouped; begin += block) {
       const int64_t count = std::min(block, grouped - begin);
       const Tensor drows = dlogits.rows(begin, count), rows = buffer.empty() ? drows : buffer.rows(0, count);
-      const TokenStatistics stats = statistics_of(statistics, first + begin, count);
-      const Batch own = rows_of(batch, first + begin, count);
+      const TokenStatistics stats = statistics.rows(first + begin, count);
+      const Batch own = batch.rows(first + begin, count);
       tempered_logits(ctx, own, rows, x.rows(first + begin, count));
       logprob_forward(stats, rows, own.targets, vocabulary, ctx.stream);
-      logit_gradients(ctx, own, drows, rows, stats, cotangents_of(cotangents, first + begin, count));
+      logit_gradients(ctx, own, drows, rows, stats, cotangents.rows(first + begin, count));
     }
     ctx.later_rows = later;
-    backward(ctx, rows_of(batch, first, grouped), dx.empty() ? dx : dx.rows(first, grouped), dlogits, xs);
+    backward(ctx, batch.rows(first, grouped), dx.empty() ? dx : dx.rows(first, grouped), dlogits, xs);
   };
-  ctx.each_group(n, [&](int64_t begin, int64_t count) {
+  ctx.each_block(n, [&](int64_t begin, int64_t count) {
     for (int64_t at = 0; at < count; at += group) differentiate(begin + at, std::min(group, count - at), at > 0);
   });
   ctx.later_rows = false;

@@ -36,8 +36,6 @@ struct Head {
   int64_t workspace_bytes(DType compute, int64_t rows, bool training) const;
 
   TokenRange tokens() const { return {first_token, vocabulary, all_tokens == 0 ? vocabulary : all_tokens}; }
-  static TokenStatistics statistics_of(const TokenStatistics& s, int64_t begin, int64_t count);
-  static TokenCotangents cotangents_of(const TokenCotangents& c, int64_t begin, int64_t count);
 
   /// Computes statistics of every row of the batch, without gradients. x compute dtype [N, C]; statistics fp32 [N].
   /// They are those of the distribution that is sampled from at the context's temperature among the batch's kept tokens

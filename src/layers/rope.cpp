@@ -14,7 +14,8 @@ void Rope::start(Stream& stream) const {
   if (exists() && !by_length()) rope_table(table, frequencies.data(), factor, stream);
 }
 
-void Rope::prepare(const Batch& batch, Stream& stream) const {
+void Rope::prepare(const Batch& batch, int64_t first, Stream& stream) {
+  first_row = first;
   if (!by_length()) return;
   rope_table_by_length(table, {frequencies.data(), long_frequencies.data(), limit, ntk_factor, factor}, batch, stream);
 }
@@ -22,7 +23,8 @@ void Rope::prepare(const Batch& batch, Stream& stream) const {
 void Rope::apply(const Tensor& qkv, const Batch& batch, int64_t heads, int64_t head_dim, bool inverse,
                  Stream& stream) const {
   if (!exists()) return;
-  rope_apply(qkv, table, by_length() ? Tensor() : batch.positions, heads, head_dim, inverse, stream);
+  const Tensor rows = by_length() ? table.rows(first_row, batch.tokens) : table;
+  rope_apply(qkv, rows, by_length() ? Tensor() : batch.positions, heads, head_dim, inverse, stream);
 }
 
 }  // namespace llmtrain

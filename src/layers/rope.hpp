@@ -17,6 +17,7 @@ struct Rope {
   double ntk_factor = 0;                 ///< scales the long frequencies with the length (kernels/rope.hpp)
   double factor = 1;                     ///< factor on cos and sin
   Tensor table;                          ///< fp32 [N, R]
+  int64_t first_row = 0;                 ///< by length: of the rows that apply() gets, in the table
 
   bool exists() const { return !frequencies.empty(); }
   bool by_length() const { return !long_frequencies.empty(); }
@@ -25,8 +26,8 @@ struct Rope {
   void plan(Arena& arena, int64_t rows);
   void start(Stream& stream) const;
   /// Prepares the table before the first block of a forward pass; it is valid until the backward pass of the same batch
-  /// has ended.
-  void prepare(const Batch& batch, Stream& stream) const;
+  /// has ended. apply() gets rows of the batch from `first` on.
+  void prepare(const Batch& batch, int64_t first, Stream& stream);
   /// Rotates the first `heads` heads of qkv's rows, or rotates them back.
   void apply(const Tensor& qkv, const Batch& batch, int64_t heads, int64_t head_dim, bool inverse,
              Stream& stream) const;

@@ -25,12 +25,12 @@ int64_t padded_elements(const std::vector<SharedParam>& params) {
 
 Tensor ParamRef::gradient(Context& ctx) const {
   if (!is_trained()) return {};
-  const Tensor shared = ctx.shared == nullptr ? Tensor() : ctx.shared->find(*this, ctx.group);
+  const Tensor shared = ctx.shared == nullptr ? Tensor() : ctx.shared->find(*this, ctx.row_block);
   return shared.empty() ? ctx.params.gradient(unit, param) : shared;
 }
 
 bool ParamRef::accumulates(const Context& ctx) const {
-  const bool shared = ctx.shared != nullptr && !ctx.shared->find(*this, ctx.group).empty();
+  const bool shared = ctx.shared != nullptr && !ctx.shared->find(*this, ctx.row_block).empty();
   return !shared && ctx.accumulate();
 }
 
@@ -61,7 +61,7 @@ void SharedGradients::finish() {
     }
   };
   if (groups_ == 1) return add(0);
-  ctx_.each_group(0, [&](int64_t, int64_t) { add(ctx_.group); });
+  ctx_.each_block(0, [&](int64_t, int64_t) { add(ctx_.row_block); });
 }
 
 Tensor SharedGradients::part(const Tensor& of_all, size_t index, int64_t group) const {

@@ -63,8 +63,7 @@ void SplitHead::forward(Context& ctx, const Batch& batch, const Tensor& x, const
   for (int64_t begin = 0; begin < n; begin += block) {
     const int64_t count = std::min(block, n - begin);
     for (size_t i = 0; i < blocks.size(); ++i) logits[i] = buffers[i].rows(0, count);
-    score_rows(ctx, rows_of(batch, begin, count), x.rows(begin, count), logits, parts,
-               Head::statistics_of(statistics, begin, count));
+    score_rows(ctx, batch.rows(begin, count), x.rows(begin, count), logits, parts, statistics.rows(begin, count));
   }
 }
 
@@ -106,17 +105,17 @@ void SplitHead::forward_backward(Context& ctx, const Batch& batch, const Tensor&
         drows[i] = dlogits[i].rows(begin, count);
         logits[i] = in_place ? drows[i] : buffers[i].rows(0, count);
       }
-      const Batch own = rows_of(batch, at, count);
-      const TokenStatistics stats = Head::statistics_of(statistics, at, count);
+      const Batch own = batch.rows(at, count);
+      const TokenStatistics stats = statistics.rows(at, count);
       score_rows(ctx, own, x.rows(at, count), logits, parts, stats);
       for (size_t i = 0; i < blocks.size(); ++i) {
-        blocks[i].logit_gradients(ctx, own, drows[i], logits[i], stats, Head::cotangents_of(cotangents, at, count));
+        blocks[i].logit_gradients(ctx, own, drows[i], logits[i], stats, cotangents.rows(at, count));
       }
     }
     ctx.later_rows = later;
-    backward(ctx, rows_of(batch, first, grouped), cut_rows(dx, first, grouped), dlogits, x.rows(first, grouped));
+    backward(ctx, batch.rows(first, grouped), cut_rows(dx, first, grouped), dlogits, x.rows(first, grouped));
   };
-  ctx.each_group(n, [&](int64_t begin, int64_t count) {
+  ctx.each_block(n, [&](int64_t begin, int64_t count) {
     for (int64_t at = 0; at < count; at += group) differentiate(begin + at, std::min(group, count - at), at > 0);
   });
   ctx.later_rows = false;

@@ -82,7 +82,8 @@ struct RoleRequest {
   const Config& config;
   const Dataset& data;
   RankPosition position;
-  int64_t rows;  ///< of the largest pass
+  int64_t rows;           ///< of the largest pass
+  RowShares shares = {};  ///< of the rows of a pass
 };
 
 class Method : public TaskRules {

@@ -52,7 +52,9 @@ RoleSpec frozen_role(Role role, const RoleRequest& request, DecoderShape shape, 
   spec.role = role;
   spec.shape = std::move(shape);
   spec.store = store_options(request.config, request.position);
-  spec.passes = PassPlan{spec.store.compute, request.rows, false};
+  spec.passes = PassPlan{spec.store.compute, request.shares.max_rows(request.rows), false};
+  spec.passes->context = request.shares.ranks;
+  spec.passes->context_blocks = request.shares.blocks;
   spec.weights.folder = folder;
   spec.weights.seed = static_cast<uint64_t>(request.config.run.seed);
   return spec;

@@ -65,16 +65,18 @@ bool Decoder::has_final_gradient() const {
 
 void Decoder::plan(Arena& arena, const PassPlan& passes) {
   const ModelConfig& c = shape_.config;
-  const auto [compute, max_rows, training, recompute, longest, context, groups] = passes;
+  const auto [compute, max_rows, training, recompute, longest, context, blocks] = passes;
   const auto layers = static_cast<int>(blocks_.size());
+  planned_rows_ = max_rows;
   shared_layers_ = training ? backward_end_ : layers;
   saved_.resize(static_cast<size_t>(layers - std::max(shared_layers_ - 1, 0)));
   for (Block& block : blocks_) {
-    block.attention.groups = block.mlp.groups = groups;
+    block.attention.groups = block.mlp.groups = std::max<int64_t>(blocks / context, 1);
     for (Attention& attention : block.attention.blocks) {
       const bool plain = compute != DType::f32 && attention.dropout == 0;
       attention.shape.longest = plain ? longest : 0;
       attention.context = context;
+      attention.key_copies = std::max<int64_t>(blocks / attention.shape.kv_heads, 1);
     }
   }
   int64_t scratch = embedding_.scratch_bytes(compute, max_rows, c.d_model, shape_.tensor);
@@ -97,8 +99,8 @@ void Decoder::plan(Arena& arena, const PassPlan& passes) {
   if (shape_.final_norm) {
     plan_kept(arena, final_norm_, final_saved_, compute, max_rows, Recompute::none, "final_norm");
   }
-  rope_.plan(arena,
-             training ? context * max_rows : std::max(max_rows, longest));  // a batch can hold a part of a document
+  rope_.plan(arena, training ? context * max_rows
+                             : std::max(context * max_rows, longest));  // a batch can hold a part of a document
   const auto scale = static_cast<float>(c.embedding_scale);
   embedding_.scale = rounded_to(compute, scale);
 }
@@ -127,7 +129,11 @@ void Decoder::forward(Context& ctx, const Batch* batch) {
   block_units(0).prefetch(ctx.params);
   if (batch != nullptr) {
     embedding_.forward(ctx, *batch, first_rows(saved(0).input, batch->tokens));
-    rope_.prepare(*batch, ctx.stream);
+    if (ctx.rows != nullptr) {
+      rope_.prepare(ctx.rows->whole(), ctx.rows->first_row(), ctx.stream);
+    } else {
+      rope_.prepare(*batch, 0, ctx.stream);
+    }
   }
   embedding_units_.release(ctx.params);
   for (int layer = 0; layer < layers; ++layer) {

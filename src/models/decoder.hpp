@@ -81,6 +81,7 @@ class Decoder : public Model {
   /// Ranks that have the other blocks of split matrices, in their order; called before the first pass. Without a call
   /// this rank has all.
   void share_blocks(Communicator& ranks) { tensor_ = std::make_unique<TensorSum>(shape_.tensor, &ranks); }
+  int64_t planned_rows() const override { return planned_rows_; }
   void start(Stream& stream) override;
   void forward(Context& ctx, const Batch* batch) override;
   void score(Context& ctx, const Batch* batch, const TokenStatistics& statistics) override;
@@ -161,6 +162,7 @@ class Decoder : public Model {
   int backward_end_ = 0;
 
   std::vector<BlockSaved> saved_;
+  int64_t planned_rows_ = 0;
   int shared_layers_ = 0;  ///< the first ones, which the backward pass does not reach, share saved_[0]
   Rope rope_;
   Tensor output_;    ///< fp32 [N, C], residual stream after the last block

@@ -16,9 +16,9 @@ struct PassPlan {
   int64_t max_rows;  ///< tokens of a batch
   bool training;     ///< false: all blocks share one set of activations
   Recompute recompute = Recompute::none;
-  int64_t longest = 0;  ///< tokens of a document that fills its sample; 0: unknown
-  int64_t context = 1;  ///< ranks that share the rows of a batch, of which each has at most max_rows
-  int64_t groups = 1;   ///< groups of rows of a batch whose gradients are apart
+  int64_t longest = 0;         ///< tokens of a document that fills its sample; 0: unknown
+  int64_t context = 1;         ///< ranks that share the rows of a batch, of which each has at most max_rows
+  int64_t context_blocks = 1;  ///< blocks of the rows that are shared
 };
 
 /// A language model: parameters by unit, and the sequence of its passes over one batch. With sharded weights every rank
@@ -32,6 +32,8 @@ class Model {
   virtual std::vector<UnitSpec> units() const = 0;
   /// Registers activations in the arena.
   virtual void plan(Arena& arena, const PassPlan& passes) = 0;
+  /// PassPlan::max_rows, which bounds passes of generation; 0 before plan().
+  virtual int64_t planned_rows() const { return 0; }
   /// Fills constant tables; called once the arena is committed.
   virtual void start(Stream& stream) = 0;
 
@@ -55,5 +57,8 @@ class Model {
   /// inputs below the lowest trained parameter (2 N). Recomputation is not counted.
   virtual double flops_per_token(int64_t sequence_length) const = 0;
 };
+
+/// Runs the forward pass of a batch and computes the statistics of all its rows, which ranks may share.
+void score(Model& model, Context& ctx, const Batch* batch, const TokenStatistics& statistics);
 
 }  // namespace llmtrain

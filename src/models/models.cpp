@@ -38,4 +38,11 @@ std::unique_ptr<Model> make_model(const ModelConfig& config, int64_t tokens, Tra
   return std::make_unique<Decoder>(std::move(shape));
 }
 
+void score(Model& model, Context& ctx, const Batch* batch, const TokenStatistics& statistics) {
+  run_shared(ctx, batch, statistics, [&](const Batch* rows, const TokenStatistics& own) {
+    model.forward(ctx, rows);
+    model.score(ctx, rows, own);
+  });
+}
+
 }  // namespace llmtrain

@@ -57,6 +57,11 @@ class Communicator {
   /// the host, by messages on GPUs. Else 0.
   virtual int adding_ranks_per_node() const { return 0; }
 
+  /// Collective: the communicator of the ranks that give the same number, in their order. This one outlives it.
+  virtual std::unique_ptr<Communicator> group(int number) = 0;
+  /// Number in the whole job of a rank of this communicator.
+  int job_rank(int rank) const { return job_ranks_.empty() ? rank : job_ranks_[static_cast<size_t>(rank)]; }
+
   /// Note for the user on how tensors travel; usually empty. The same on every rank.
   virtual std::string note() const { return {}; }
   /// Announces the largest transfer in bytes on either end, so that its buffers are allocated here, not in a step.
@@ -120,6 +125,7 @@ class Communicator {
 
  protected:
   int rank_ = 0, size_ = 1, node_rank_ = 0, node_size_ = 1, node_count_ = 1, ranks_per_node_ = 0;
+  std::vector<int> job_ranks_;  ///< of a group
 };
 
 /// The communicator of this build over all ranks of the job.

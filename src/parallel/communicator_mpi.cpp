@@ -31,20 +31,21 @@ struct Transfer::State {
   /// States of completed transfers, for reuse: a step allocates none. This object outlives all transfers, as does the
   /// node's memory.
   struct Idle {
-    std::vector<State*> forwarding;  ///< transfers in progress whose messages this rank offers to its node
     std::vector<std::unique_ptr<State>> states;
     size_t made = 0;
-
-    /// Offers what has arrived.
-    void forward();
   };
 
-  State(MPI_Comm comm, NodeMemory& node_memory, Idle& idle_states)
-      : requests(comm), node(node_memory), idle(idle_states) {}
+  /// Transfers in progress, of any communicator, whose messages this rank offers to its node.
+  static inline std::vector<State*> forwarding;
+  /// Offers what has arrived.
+  static void forward();
+
+  State(MPI_Comm comm, std::span<const int> job_ranks, NodeMemory& node_memory, Idle& idle_states)
+      : requests(comm, max_message_bytes, job_ranks), node(node_memory), idle(idle_states) {}
 
   /// Drops a transfer that was not waited for: the others need not wait for this rank.
   ~State() {
-    std::erase(idle.forwarding, this);
+    std::erase(forwarding, this);
     release();
   }
   State(const State&) = delete;
@@ -59,7 +60,7 @@ struct Transfer::State {
   void release();
   /// Counts the traffic of those that read all of their offers.
   void count_reads() const {
-    for (const Read& read : reads) traffic().receive(read.rank, read.bytes);
+    for (const Read& read : reads) traffic().receive(requests.job_rank(read.rank), read.bytes);
   }
   bool is_read() const;
   /// Polls until condition(); visible to the watchdog.
@@ -92,13 +93,12 @@ void Transfer::State::begin(const char* name, int64_t buffer_bytes, bool counted
 void Transfer::State::retire(std::unique_ptr<State> state) noexcept {
   if (!state) return;
   state->release();
-  const std::vector<State*>& forwarding = state->idle.forwarding;
   if (!state->requests.empty() || std::ranges::find(forwarding, state.get()) != forwarding.end()) return;  // unfinished
   std::vector<std::unique_ptr<State>>& others = state->idle.states;
   others.push_back(std::move(state));  // never allocates, see MpiCommunicator::begin()
 }
 
-void Transfer::State::Idle::forward() {
+void Transfer::State::forward() {
   std::erase_if(forwarding, [](State* state) {
     if (!state->requests.test() || !state->node.can_offer(state->forwarded)) return false;
     state->node.offer(state->forwarded, state->buffer);
@@ -107,7 +107,7 @@ void Transfer::State::Idle::forward() {
 }
 
 bool Transfer::State::arrived() {
-  idle.forward();
+  forward();
   for (Read& read : reads) {
     if (read.from == nullptr) read.from = node.offered(read.number, read.member);
   }
@@ -134,8 +134,8 @@ void Transfer::State::release() {
 bool Transfer::State::is_read() const {
   if (number != 0 && node.is_read(number)) return true;
   if (forwarded == 0) return false;
-  idle.forward();
-  return std::ranges::find(idle.forwarding, this) != idle.forwarding.end() || node.is_read(forwarded);
+  forward();
+  return std::ranges::find(forwarding, this) != forwarding.end() || node.is_read(forwarded);
 }
 
 template <class Condition>
@@ -143,7 +143,7 @@ void Transfer::State::wait_until(const Condition& condition, const Meanwhile& me
   // spins briefly for a peer that is about to answer, since a yield takes longer than the answer
   constexpr int looks = 200;
   for (int looked = 0; !condition(); looked = std::min(looked + 1, looks)) {
-    idle.forward();
+    forward();
     if (meanwhile) meanwhile();
     if (looked == looks) std::this_thread::yield();
   }
@@ -178,10 +178,11 @@ Transfer::Transfer(std::unique_ptr<State> state) : state_(std::move(state)) {}
 void Transfer::wait(Stream& stream, const Meanwhile& meanwhile) {
   if (!state_ || state_->taken) return;
   const WaitScope scope(*state_);
-  // Ranks of a node wait for each other: none may stop in MPI.
-  if (state_->reads.empty() && !state_->node.in_use()) state_->requests.wait();
+  // Ranks of a node wait for each other, those of a group also for other groups: none of these may stop in MPI.
+  const bool waits = state_->node.in_use() || state_->requests.is_of_group() || !State::forwarding.empty();
+  if (state_->reads.empty() && !waits) state_->requests.wait();
   state_->wait_until([this] { return state_->arrived(); }, meanwhile);
-  state_->idle.forward();  // what has just arrived; the node need not wait for the next poll
+  State::forward();  // what has just arrived; the node need not wait for the next poll
   state_->take(stream);
 }
 
@@ -216,11 +217,17 @@ namespace {
 
 class MpiCommunicator final : public ControlCommunicator {
  public:
-  MpiCommunicator() : device_(mpi_duplicate(MPI_COMM_WORLD)), node_(node_communicator(device_), ranks_per_node() > 1) {}
+  MpiCommunicator()
+      : device_(mpi_duplicate(MPI_COMM_WORLD)), node_(device_, node_communicator(device_), ranks_per_node() > 1) {}
+  MpiCommunicator(const MpiCommunicator& job, int number)
+      : ControlCommunicator(job, number),
+        device_(mpi_duplicate(host())),
+        node_(device_, node_communicator_of_group(device_), ranks_per_node() > 1) {}
   ~MpiCommunicator() override { MPI_Comm_free(&device_); }
   MpiCommunicator(const MpiCommunicator&) = delete;
   MpiCommunicator& operator=(const MpiCommunicator&) = delete;
 
+  std::unique_ptr<Communicator> group(int number) override { return std::make_unique<MpiCommunicator>(*this, number); }
   int sharing_ranks() const override { return node_size(); }
   int adding_ranks_per_node() const override { return ranks_per_node(); }
   std::string sharing_refusal(int64_t bytes) override {
@@ -280,7 +287,7 @@ class MpiCommunicator final : public ControlCommunicator {
       if (contributes[static_cast<size_t>(from)] == 0 || !reads_directly(from)) continue;
       state->reads.push_back({from, node_.member(from), offset, own_bytes, nullptr, state->number});
     }
-    if (sends) traffic().receive(rank(), own_bytes);
+    if (sends) traffic().receive(job_rank(rank()), own_bytes);
     if (node_.in_use()) offer(*state, sends ? send.data : nullptr);
     state->count_reads();
     begin_exchange(state->requests, send, borders, received, contributes, rank(),
@@ -310,8 +317,8 @@ class MpiCommunicator final : public ControlCommunicator {
 
  protected:
   void finish_forwarding() override {
-    if (idle_.forwarding.empty() || std::uncaught_exceptions() > 0) return;
-    idle_.forwarding.front()->wait_until([this] { return idle_.forwarding.empty(); }, {});
+    if (Transfer::State::forwarding.empty() || std::uncaught_exceptions() > 0) return;
+    Transfer::State::forwarding.front()->wait_until([] { return Transfer::State::forwarding.empty(); }, {});
   }
 
  private:
@@ -351,7 +358,7 @@ class MpiCommunicator final : public ControlCommunicator {
     if (forwards && node_size() > 1) {
       state->forwarded = later;
       state->buffer = buffer.data;
-      idle_.forwarding.push_back(state.get());
+      Transfer::State::forwarding.push_back(state.get());
     }
     return Transfer(std::move(state));
   }
@@ -359,7 +366,7 @@ class MpiCommunicator final : public ControlCommunicator {
   std::unique_ptr<Transfer::State> begin(const char* operation, int64_t bytes, bool counted = true) {
     std::unique_ptr<Transfer::State> state;
     if (idle_.states.empty()) {
-      state = std::make_unique<Transfer::State>(device_, node_, idle_);
+      state = std::make_unique<Transfer::State>(device_, job_ranks_, node_, idle_);
       idle_.states.reserve(++idle_.made);
     } else {
       state = std::move(idle_.states.back());

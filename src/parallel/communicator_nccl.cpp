@@ -112,8 +112,15 @@ class GpuCommunicator final : public ControlCommunicator {
       throw Error(fmt::format("ncclGetUniqueId failed: {}", ncclGetLastError(nullptr)));
     }
     broadcast(&id, sizeof id, 0);
-    session_.emplace(size(), rank(), id, first_peers());
+    session_ = std::make_shared<NcclSession>(size(), rank(), id, first_peers());
   }
+  /// A group's tensors travel by messages over the job's session: NCCL does not support two of them side by side.
+  GpuCommunicator(const GpuCommunicator& job, int number)
+      : ControlCommunicator(job, number), choice_{job.choice_.staged, {}}, session_(job.session_) {
+    if (job.staged_) staged_.emplace(host(), job_ranks_);
+  }
+
+  std::unique_ptr<Communicator> group(int number) override { return std::make_unique<GpuCommunicator>(*this, number); }
 
   std::string note() const override { return choice_.note; }
   void reserve(int64_t bytes) override {
@@ -121,23 +128,23 @@ class GpuCommunicator final : public ControlCommunicator {
   }
   std::string sharing_refusal(int64_t /*bytes*/) override { return {}; }
   std::shared_ptr<void> allocate_shared(int64_t /*bytes*/) override { return nullptr; }
-  int adding_ranks_per_node() const override { return session_ ? ranks_per_node() : 0; }
+  int adding_ranks_per_node() const override { return session_ != nullptr ? ranks_per_node() : 0; }
 
   Transfer all_gather(const Tensor& buffer, std::span<const int64_t> borders, Stream& stream) override {
     check_borders(buffer, borders, size());
     if (alone()) return {};
     if (staged_) return staged(staged_->all_gather(buffer, borders, stream));
     const auto by_node = [&](std::span<const int64_t> segment) {
-      return grid().has_levels() && !are_equal(buffer, segment);
+      return is_group() || (grid().has_levels() && !are_equal(buffer, segment));
     };
     const auto share_and_gather = [&](ncclComm_t comm, cudaStream_t on) {
-      Messages messages(comm, on);
+      Messages messages(*this, comm, on);
       each_segment(borders, size(), [&](std::span<const int64_t> segment) {
         by_node(segment) ? share_own(buffer, segment, messages) : gather_segment(buffer, segment, comm, on);
       });
     };
     const auto share_in_node = [&](ncclComm_t comm, cudaStream_t on) {
-      Messages messages(comm, on);
+      Messages messages(*this, comm, on);
       each_segment(borders, size(), [&](std::span<const int64_t> segment) {
         if (by_node(segment)) share_received(buffer, segment, messages);
       });
@@ -157,8 +164,8 @@ class GpuCommunicator final : public ControlCommunicator {
     if (alone()) return {};
     if (staged_) return staged(staged_->exchange(send, borders, received, contributes, stream));
     return by_nccl(session_->enqueue("exchange", send.bytes(), stream, [&](ncclComm_t comm, cudaStream_t on) {
-      Messages messages(comm, on);
-      if (sends) traffic().receive(rank(), shard_range(send, borders, rank()).bytes);
+      Messages messages(*this, comm, on);
+      if (sends) traffic().receive(job_rank(rank()), shard_range(send, borders, rank()).bytes);
       for (int peer = 0; peer < size(); ++peer) {
         if (peer == rank()) continue;
         const Tensor& place = received[static_cast<size_t>(peer)];
@@ -176,13 +183,13 @@ class GpuCommunicator final : public ControlCommunicator {
     int64_t bytes = 0;
     for (const Message& message : sends) bytes += message.data.bytes();
     return by_nccl(session_->enqueue("exchange", bytes, stream, [&](ncclComm_t comm, cudaStream_t on) {
-      Messages messages(comm, on);
+      Messages messages(*this, comm, on);
       for (const Message& m : receives) messages.receive({m.data.data, m.data.bytes()}, m.rank);
       for (const Message& m : sends) messages.send({m.data.data, m.data.bytes()}, m.rank);
     }));
   }
 
-  bool sums_on_device() const override { return alone() || session_.has_value(); }
+  bool sums_on_device() const override { return alone() || (session_ != nullptr && !is_group()); }
   Transfer sum_on_device(const Tensor& integers, Stream& stream) override {
     LLMTRAIN_CHECK(sums_on_device() && integers.dtype == DType::i64, "integers that NCCL can add");
     if (alone()) return {};
@@ -195,29 +202,33 @@ class GpuCommunicator final : public ControlCommunicator {
   /// Messages of one group of NCCL's calls, which are counted.
   class Messages {
    public:
-    Messages(ncclComm_t comm, cudaStream_t on) : comm_(comm), on_(on) {}
+    Messages(const GpuCommunicator& ranks, ncclComm_t comm, cudaStream_t on) : ranks_(ranks), comm_(comm), on_(on) {}
 
     void send(const ShardRange& data, int to) {
       if (data.bytes == 0) return;
-      ncclSend(data.data, static_cast<size_t>(data.bytes), ncclUint8, to, comm_, on_);
-      traffic().send(to, data.bytes);
-      calls_.add(to);
+      const int peer = ranks_.job_rank(to);
+      ncclSend(data.data, static_cast<size_t>(data.bytes), ncclUint8, peer, comm_, on_);
+      traffic().send(peer, data.bytes);
+      calls_.add(peer);
     }
     void receive(const ShardRange& place, int from) {
       if (place.bytes == 0) return;
-      ncclRecv(place.data, static_cast<size_t>(place.bytes), ncclUint8, from, comm_, on_);
-      traffic().receive(from, place.bytes);
-      calls_.add(from);
+      const int peer = ranks_.job_rank(from);
+      ncclRecv(place.data, static_cast<size_t>(place.bytes), ncclUint8, peer, comm_, on_);
+      traffic().receive(peer, place.bytes);
+      calls_.add(peer);
     }
 
    private:
+    const GpuCommunicator& ranks_;
     ncclComm_t comm_;
     cudaStream_t on_;
     RequestCount calls_;  // NCCL runs the calls of a group together, and one group after the other
   };
 
   /// True if there are no other ranks, and NCCL is not tried without them.
-  bool alone() const { return size() == 1 && !session_; }
+  bool alone() const { return size() == 1 && (!session_ || is_group()); }
+  bool is_group() const { return !job_ranks_.empty(); }
   NodeGrid grid() const { return {size(), std::max(ranks_per_node(), 1)}; }
   /// Calls visit(rank) for the other ranks of this node.
   template <class Visit>
@@ -323,7 +334,7 @@ class GpuCommunicator final : public ControlCommunicator {
 
   TransportChoice choice_;
   std::optional<StagedTransport> staged_;
-  std::optional<NcclSession> session_;
+  std::shared_ptr<NcclSession> session_;
 };
 
 }  // namespace

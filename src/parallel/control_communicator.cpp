@@ -29,6 +29,16 @@ MPI_Comm node_communicator(MPI_Comm comm) {
   return node;
 }
 
+MPI_Comm node_communicator_of_group(MPI_Comm group) {
+  int rank = 0, job_rank = 0;
+  mpi_check(MPI_Comm_rank(group, &rank), "MPI_Comm_rank");
+  mpi_check(MPI_Comm_rank(MPI_COMM_WORLD, &job_rank), "MPI_Comm_rank");
+  MPI_Comm node = MPI_COMM_NULL;
+  mpi_check(MPI_Comm_split(group, traffic().node_of(job_rank), rank, &node), "MPI_Comm_split");
+  mpi_check(MPI_Comm_set_errhandler(node, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  return node;
+}
+
 NodePlace find_node_place(MPI_Comm comm) {
   NodePlace place{};
   mpi_check(MPI_Comm_rank(comm, &place.world_rank), "MPI_Comm_rank");
@@ -155,6 +165,29 @@ ControlCommunicator::ControlCommunicator() : host_(mpi_duplicate(MPI_COMM_WORLD)
   traffic().start(rank_, std::move(nodes));
 }
 
+ControlCommunicator::ControlCommunicator(const ControlCommunicator& job, int number) {
+  mpi_check(MPI_Comm_split(job.host_, number, job.rank(), &host_), "MPI_Comm_split");
+  mpi_check(MPI_Comm_set_errhandler(host_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  mpi_check(MPI_Comm_rank(host_, &rank_), "MPI_Comm_rank");
+  mpi_check(MPI_Comm_size(host_, &size_), "MPI_Comm_size");
+  job_ranks_.resize(static_cast<size_t>(size_));
+  const int own = job.job_rank(job.rank());
+  mpi_check(MPI_Allgather(&own, 1, MPI_INT, job_ranks_.data(), 1, MPI_INT, host_), "MPI_Allgather");
+  std::map<int, int> numbers;  // of the group's nodes, by those of the job
+  std::vector<int> nodes;
+  nodes.reserve(job_ranks_.size());
+  node_size_ = 0;
+  for (int other = 0; other < size_; ++other) {
+    const int node = traffic().node_of(job_rank(other));
+    nodes.push_back(numbers.emplace(node, static_cast<int>(numbers.size())).first->second);
+    if (node != traffic().node_of(own)) continue;
+    if (other == rank_) node_rank_ = node_size_;
+    ++node_size_;
+  }
+  node_count_ = static_cast<int>(numbers.size());
+  ranks_per_node_ = consecutive_ranks_per_node(nodes);
+}
+
 Transfer Communicator::share_in_node(const Tensor& /*mine*/, std::span<const uint8_t> /*contributes*/) {
   throw Error("the ranks of a node share no memory");
 }
@@ -168,6 +201,12 @@ namespace {
 
 class PlanningCommunicator final : public ControlCommunicator {
  public:
+  PlanningCommunicator() = default;
+  PlanningCommunicator(const PlanningCommunicator& job, int number) : ControlCommunicator(job, number) {}
+
+  std::unique_ptr<Communicator> group(int number) override {
+    return std::make_unique<PlanningCommunicator>(*this, number);
+  }
   std::string sharing_refusal(int64_t /*bytes*/) override { return {}; }
   std::shared_ptr<void> allocate_shared(int64_t /*bytes*/) override { return nullptr; }
   Transfer all_gather(const Tensor& /*buffer*/, std::span<const int64_t> /*borders*/, Stream& /*stream*/) override {
@@ -250,7 +289,9 @@ void ControlCommunicator::copy_between(void* data, int64_t bytes, int from, int 
 std::shared_ptr<const void> ControlCommunicator::share_in_nodes(const void* data, int64_t bytes) {
   finish_forwarding();
   const CollectiveScope scope("sharing of data", bytes);
-  if (copies_ == nullptr) copies_ = std::make_unique<NodeCopies>(host_, node_communicator(host_));
+  if (copies_ == nullptr)
+    copies_ = std::make_unique<NodeCopies>(
+        host_, job_ranks_.empty() ? node_communicator(host_) : node_communicator_of_group(host_));
   return copies_->copy(data, bytes);
 }
 

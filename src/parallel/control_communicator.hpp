@@ -29,6 +29,9 @@ class ControlCommunicator : public Communicator {
 
  protected:
   ControlCommunicator();  ///< over MPI_COMM_WORLD
+  /// Over the ranks of `job` that give the same number.
+  ControlCommunicator(const ControlCommunicator& job, int number);
+  MPI_Comm host() const { return host_; }
   /// Called before this rank waits for all others: ends what others of its node expect from it.
   virtual void finish_forwarding() {}
 
@@ -52,6 +55,8 @@ NodePlace find_node_place(MPI_Comm comm);
 /// The ranks of this node, to be freed by the caller. Tests split a machine into several nodes of as many consecutive
 /// ranks as the environment variable LLMTRAIN_RANKS_PER_NODE says.
 MPI_Comm node_communicator(MPI_Comm comm);
+/// The same for a group of the job's ranks, after the job's communicator was made.
+MPI_Comm node_communicator_of_group(MPI_Comm group);
 
 /// Gathers every rank's bytes, in rank order, on every rank; longer ones than `piece_bytes` altogether one by one.
 std::vector<std::string> mpi_gather_all(const std::string& mine, MPI_Comm comm,

@@ -42,7 +42,7 @@ MPI_Comm mpi_duplicate(MPI_Comm comm) {
 }
 
 MPI_Request& MpiRequests::add(int peer) {
-  count_.add(peer);
+  count_.add(job_rank(peer));
   return requests_.emplace_back(MPI_REQUEST_NULL);
 }
 
@@ -55,7 +55,7 @@ void MpiRequests::clear() {
 void MpiRequests::send(const void* data, int64_t bytes, int to, int tag) {
   for_pieces(bytes, piece_, [&](int64_t begin, int count) {
     MPI_Request& request = add(to);
-    traffic().send(to, count);
+    traffic().send(job_rank(to), count);
     mpi_check(MPI_Isend(static_cast<const char*>(data) + begin, count, MPI_BYTE, to, tag, comm_, &request),
               "MPI_Isend");
   });
@@ -64,7 +64,7 @@ void MpiRequests::send(const void* data, int64_t bytes, int to, int tag) {
 void MpiRequests::receive(void* data, int64_t bytes, int from, int tag) {
   for_pieces(bytes, piece_, [&](int64_t begin, int count) {
     MPI_Request& request = add(from);
-    traffic().receive(from, count);
+    traffic().receive(job_rank(from), count);
     mpi_check(MPI_Irecv(static_cast<char*>(data) + begin, count, MPI_BYTE, from, tag, comm_, &request), "MPI_Irecv");
   });
 }
@@ -90,14 +90,14 @@ void MpiRequests::begin_joined(std::span<const Part> parts, int peer, const Begi
 }
 
 void MpiRequests::send(std::span<const Part> parts, int to, int tag) {
-  traffic().send(to, bytes_of(parts));
+  traffic().send(job_rank(to), bytes_of(parts));
   begin_joined(parts, to, [&](MPI_Datatype type, MPI_Request* request) {
     return MPI_Isend(MPI_BOTTOM, 1, type, to, tag, comm_, request);
   });
 }
 
 void MpiRequests::receive(std::span<const Part> parts, int from, int tag) {
-  traffic().receive(from, bytes_of(parts));
+  traffic().receive(job_rank(from), bytes_of(parts));
   begin_joined(parts, from, [&](MPI_Datatype type, MPI_Request* request) {
     return MPI_Irecv(MPI_BOTTOM, 1, type, from, tag, comm_, request);
   });

@@ -21,7 +21,9 @@ MPI_Comm mpi_duplicate(MPI_Comm comm);
 /// Point-to-point messages in progress. Both ends split alike, so that pieces match in order.
 class MpiRequests {
  public:
-  explicit MpiRequests(MPI_Comm comm, int64_t piece_bytes = max_message_bytes) : comm_(comm), piece_(piece_bytes) {}
+  /// `job_ranks`: numbers in the job of the ranks of a group; empty: the job's own.
+  explicit MpiRequests(MPI_Comm comm, int64_t piece_bytes = max_message_bytes, std::span<const int> job_ranks = {})
+      : comm_(comm), piece_(piece_bytes), job_ranks_(job_ranks) {}
   MpiRequests(const MpiRequests&) = delete;
   MpiRequests& operator=(const MpiRequests&) = delete;
 
@@ -41,6 +43,10 @@ class MpiRequests {
   /// Returns true if all are complete; lets MPI make progress. A call looks at some of them, since MPI looks at each.
   bool test();
 
+  bool is_of_group() const { return !job_ranks_.empty(); }
+  /// The number by which traffic is counted.
+  int job_rank(int rank) const { return job_ranks_.empty() ? rank : job_ranks_[static_cast<size_t>(rank)]; }
+
  private:
   MPI_Request& add(int peer);
   void clear();
@@ -49,6 +55,7 @@ class MpiRequests {
 
   MPI_Comm comm_;
   int64_t piece_;
+  std::span<const int> job_ranks_;
   std::vector<MPI_Request> requests_;
   size_t complete_ = 0;  ///< number of the first ones that are known to be complete
   RequestCount count_;

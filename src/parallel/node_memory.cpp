@@ -34,12 +34,12 @@ int64_t bytes_available() {
 
 }  // namespace
 
-NodeMemory::NodeMemory(MPI_Comm node, bool alone) : node_(node) {
+NodeMemory::NodeMemory(MPI_Comm all, MPI_Comm node, bool alone) : node_(node) {
   mpi_check(MPI_Comm_rank(node_, &me_), "MPI_Comm_rank");
   mpi_check(MPI_Comm_size(node_, &size_), "MPI_Comm_size");
   int rank = 0, ranks = 1;
-  mpi_check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
-  mpi_check(MPI_Comm_size(MPI_COMM_WORLD, &ranks), "MPI_Comm_size");
+  mpi_check(MPI_Comm_rank(all, &rank), "MPI_Comm_rank");
+  mpi_check(MPI_Comm_size(all, &ranks), "MPI_Comm_size");
   std::vector<int> of_node(static_cast<size_t>(size_));
   mpi_check(MPI_Allgather(&rank, 1, MPI_INT, of_node.data(), 1, MPI_INT, node_), "MPI_Allgather");
   members_.assign(static_cast<size_t>(ranks), -1);

@@ -23,14 +23,14 @@ namespace llmtrain {
 
 class NodeMemory {
  public:
-  /// Collective over the ranks of a node; takes ownership of their communicator. `alone`: a single rank of a node has
-  /// memory as well.
-  explicit NodeMemory(MPI_Comm node, bool alone = false);
+  /// Collective over the ranks of a node; takes ownership of their communicator. `all`: that of the ranks of all nodes.
+  /// `alone`: a single rank of a node has memory as well.
+  NodeMemory(MPI_Comm all, MPI_Comm node, bool alone = false);
   ~NodeMemory();  ///< collective
   NodeMemory(const NodeMemory&) = delete;
   NodeMemory& operator=(const NodeMemory&) = delete;
 
-  /// Index in this node of a rank of the job, or -1.
+  /// Index in this node of a rank of all nodes, or -1.
   int member(int rank) const;
 
   /// Collective: returns why `bytes` of every rank cannot be shared; empty where they can.
@@ -81,7 +81,7 @@ class NodeMemory {
   MPI_Comm node_;
   int me_ = 0, size_ = 1;
   bool alone_ = false;        ///< one rank, which has no memory
-  std::vector<int> members_;  ///< index in the node by rank of the job
+  std::vector<int> members_;  ///< index in the node by rank of all nodes
   uint64_t number_ = 0;
   std::shared_ptr<Window> board_window_;
   std::vector<Board> boards_;  ///< one per member; empty where nothing can be shared

@@ -54,9 +54,16 @@ void ParallelConfig::visit(DeckKeys& keys) {
       {.unit = "blocks",
        .range = between(0, 1024),
        .doc = "Number of blocks of rows of each micro-batch, a power of two, whose gradients of weights are formed "
-              "apart and added along the tree: runs of any context that divides it have the same results. 0 = as "
+              "apart and added as parallel.reduction says: runs of any context that divides it have the same results. "
+              "0 = as "
               "context.",
        .change = Change::breaks,
+       .tasks = training_tasks});
+  keys.key(
+      "context_method", context_method,
+      {.doc = "Keys and values in attention over shared rows. ulysses: each key head is on one rank, which needs as "
+              "many key heads as context_blocks; gather: ranks that have query heads of one key head each gather "
+              "its keys and values, whose gradients are added by block; auto: ulysses where the key heads suffice.",
        .tasks = training_tasks});
   keys.key("tensor", tensor,
            {.unit = "ranks",
@@ -102,10 +109,18 @@ void check_context(DeckLoader& deck, const ParallelConfig& config, int64_t micro
       {"parallel.context_blocks", "parallel.context"},
       fmt::format("{} blocks of rows for {} ranks: give a power of two that context divides", blocks, config.context));
   if (blocks == 1) return;
-  deck.check(config.reduction == Reduction::tree, {"parallel.context_blocks", "parallel.context", "parallel.reduction"},
-             "blocks of rows are added along a tree: set parallel.reduction = tree");
   deck.check(groups == micro_batches, {"parallel.context_blocks", "parallel.context", "parallel.reduction_groups"},
              "with blocks of rows every micro-batch is a group: leave reduction_groups at 0");
+}
+
+/// "1, 2, 4": powers of two that `fits` accepts.
+template <class Fits>
+std::string fitting_blocks(int64_t heads, const Fits& fits) {
+  std::string text;
+  for (int64_t blocks = 1; blocks <= heads; blocks *= 2) {
+    if (fits(blocks)) text += (text.empty() ? "" : ", ") + std::to_string(blocks);
+  }
+  return text;
 }
 
 void check_offload(DeckLoader& deck, const ParallelConfig& config) {
@@ -140,6 +155,19 @@ void ParallelConfig::page_states(DeckLoader& deck, const std::string& why) {
   if (deck.given(key)) return;
   offload_optimizer = offload_parameters == Offload::none ? Offload::cpu : offload_parameters;
   deck.set(key, Origin::automatic, why);
+}
+
+void ParallelConfig::check_heads(DeckLoader& deck, int64_t heads, int64_t key_heads) const {
+  const auto by_heads = [&](int64_t blocks) { return key_heads % blocks == 0; };
+  const auto by_copies = [&](int64_t blocks) {
+    return by_heads(blocks) || (heads % blocks == 0 && blocks % key_heads == 0);
+  };
+  const bool ulysses = context_method == ContextMethod::ulysses;
+  if (ulysses ? by_heads(row_blocks()) : by_copies(row_blocks())) return;
+  deck.check(false, {"parallel.context_blocks", "parallel.context", "parallel.context_method"},
+             fmt::format("{} blocks of rows do not divide {} heads with {} key heads{}: {} would fit", row_blocks(),
+                         heads, key_heads, ulysses ? " by ulysses" : "",
+                         ulysses ? fitting_blocks(heads, by_heads) : fitting_blocks(heads, by_copies)));
 }
 
 void ParallelConfig::resolve(DeckLoader& deck, int64_t micro_batches) const {

@@ -15,6 +15,10 @@ enum class Offload : uint8_t { none, cpu, nvme };
 /// Order in which the gradients of reduction groups are added: from the left, or along a binary tree.
 enum class Reduction : uint8_t { ordered, tree };
 
+/// Heads that a rank has during attention, where ranks share rows. ulysses: each key head is on one rank. gather: ranks
+/// with query heads of one key head each gather its keys and values.
+enum class ContextMethod : uint8_t { automatic, ulysses, gather };
+
 /// [parallel]
 struct ParallelConfig {
   int64_t zero = 1;  ///< ZeRO stage 0..3
@@ -25,6 +29,7 @@ struct ParallelConfig {
   int64_t context_blocks = 0;    ///< 0: as context
   int64_t tensor = 1;            ///< T: ranks that share matrices
   int64_t tensor_blocks = 0;     ///< 0: as tensor
+  ContextMethod context_method = ContextMethod::automatic;
   /// B: blocks of rows whose gradients are apart.
   int64_t row_blocks() const { return context_blocks == 0 ? context : context_blocks; }
   /// S: blocks of every split matrix.
@@ -40,7 +45,12 @@ struct ParallelConfig {
   /// States of a paged optimizer lie in host memory, or where offloaded parameters lie.
   void page_states(DeckLoader& deck, const std::string& why);
   void resolve(DeckLoader& deck, int64_t micro_batches) const;  ///< checks only
+  /// Checks that the blocks of rows suit a model's heads.
+  void check_heads(DeckLoader& deck, int64_t heads, int64_t key_heads) const;
 };
+
+template <>
+inline constexpr auto enum_names<ContextMethod> = name_list("auto", "ulysses", "gather");
 
 template <>
 inline constexpr auto enum_names<Reduction> = name_list("ordered", "tree");

@@ -49,7 +49,7 @@ struct StagedTransport::Slot {
     int64_t bytes;
   };
 
-  explicit Slot(MPI_Comm comm) : requests(comm) {}
+  Slot(MPI_Comm comm, std::span<const int> job_ranks) : requests(comm, max_message_bytes, job_ranks) {}
   char* data() const { return static_cast<char*>(memory.data()); }
 
   PinnedBuffer memory;
@@ -63,12 +63,13 @@ struct StagedTransport::Slot {
   uint64_t sequence = 0;
 };
 
-StagedTransport::StagedTransport(MPI_Comm comm) : comm_(mpi_duplicate(comm)) {
+StagedTransport::StagedTransport(MPI_Comm comm, std::span<const int> job_ranks) : comm_(mpi_duplicate(comm)) {
   int size = 1;
   mpi_check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
   mpi_check(MPI_Comm_size(comm_, &size), "MPI_Comm_size");
+  job_rank_ = job_ranks.empty() ? rank_ : job_ranks[static_cast<size_t>(rank_)];
   places_.resize(static_cast<size_t>(size));
-  for (size_t i = 0; i < slot_count; ++i) slots_.push_back(std::make_unique<Slot>(comm_));
+  for (size_t i = 0; i < slot_count; ++i) slots_.push_back(std::make_unique<Slot>(comm_, job_ranks));
 }
 
 StagedTransport::~StagedTransport() {
@@ -160,7 +161,7 @@ StagedTransport::Ticket StagedTransport::exchange(const Tensor& send, std::span<
   }
   slot.passed.record(stream);
   slot.passed.synchronize();
-  if (sends) traffic().receive(rank_, shard_range(send, borders, rank_).bytes);
+  if (sends) traffic().receive(job_rank_, shard_range(send, borders, rank_).bytes);
   begin_exchange(slot.requests, copy, borders, places_, contributes, rank_, [](int) { return true; });
   return {&slot, slot.sequence};
 }

@@ -28,7 +28,8 @@ std::string nccl_versions(int built_with, int found);
 
 class StagedTransport {
  public:
-  explicit StagedTransport(MPI_Comm comm);
+  /// `job_ranks`: as for MpiRequests; they outlive the transport.
+  explicit StagedTransport(MPI_Comm comm, std::span<const int> job_ranks = {});
   ~StagedTransport();
   StagedTransport(const StagedTransport&) = delete;
   StagedTransport& operator=(const StagedTransport&) = delete;
@@ -62,6 +63,7 @@ class StagedTransport {
 
   MPI_Comm comm_;
   int rank_ = 0;
+  int job_rank_ = 0;
   std::vector<std::unique_ptr<Slot>> slots_;
   size_t next_ = 0;
   std::vector<Tensor> places_;                           ///< destinations of the exchange that is starting

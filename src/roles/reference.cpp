@@ -19,6 +19,7 @@ Context Reference::own_context(const Context& ctx) const {
   Context own{model_->params(), ctx.arena, ctx.stream, ctx.seed, ctx.step, false};
   own.adapters = false;
   own.role = ctx.role;
+  own.rows = ctx.rows;
   return own;
 }
 
@@ -26,8 +27,7 @@ void Reference::score(const Context& ctx, const Batch& batch, const Tensor& logp
                       DocumentColumns& documents, DataPart part) {
   if (model_ != nullptr) {
     Context own = own_context(ctx);
-    model_->actor().forward(own, &batch);
-    model_->actor().score(own, &batch, {logp, {}, {}, {}});
+    llmtrain::score(model_->actor(), own, &batch, {logp, {}, {}, {}});
     document_sums(documents.references, batch, logp, sums, ctx.stream);
     return;
   }
@@ -42,8 +42,7 @@ void Reference::score(const Context& ctx, const Batch& batch, const Tensor& logp
 void Reference::run_idle(const Context& ctx) {
   if (model_ == nullptr) return;
   Context own = own_context(ctx);
-  model_->actor().forward(own, nullptr);
-  model_->actor().score(own, nullptr, {});
+  llmtrain::score(model_->actor(), own, nullptr, {});
 }
 
 ReferenceSync::ReferenceSync(ParamStore& policy, ParamStore& reference, const ReferenceSyncOptions& options)

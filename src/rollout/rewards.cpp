@@ -88,6 +88,7 @@ RolloutRewards::Values RolloutRewards::score_by_model(const SamplingContext& run
   RoleModel& role = run.models.at(Role::reward);
   Context ctx{role.params(), run.arena, run.runtime.stream()};
   ctx.role = ProductRole::prefill;
+  ctx.rows = &run.rows;
   const int64_t max_length = batches.shape().max_length;
   // All ranks encode all texts: what a tokenizer refuses is refused by all of them.
   std::vector<std::vector<int32_t>> ids;
@@ -101,8 +102,7 @@ RolloutRewards::Values RolloutRewards::score_by_model(const SamplingContext& run
     load_scored(texts, max_length, out);
   };
   pass.compute = [&](const Batch* batch, const Tensor& numbers) {
-    role.model().forward(ctx, batch);
-    role.model().score(ctx, batch, {numbers, {}, {}, {}});
+    llmtrain::score(role.model(), ctx, batch, {numbers, {}, {}, {}});
   };
   pass.count = [](const RolloutSequence&) { return int64_t{1}; };
   std::vector<double> rewards;

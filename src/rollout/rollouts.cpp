@@ -189,6 +189,7 @@ Context Rollouts::scoring_context(const SamplingContext& run, RoleModel& model) 
   Context ctx{model.params(), run.arena, run.runtime.stream()};
   ctx.role = ProductRole::prefill;
   ctx.temperature = temperature();
+  ctx.rows = &run.rows;
   return ctx;
 }
 
@@ -197,8 +198,7 @@ bool Rollouts::score_by_reference(const SamplingContext& run) {
   Context ctx = scoring_context(run, reference);
   ctx.adapters = false;
   const auto compute = [&](const Batch* batch, const Tensor& logp) {
-    reference.actor().forward(ctx, batch);
-    reference.actor().score(ctx, batch, {logp, {}, {}, {}});
+    llmtrain::score(reference.actor(), ctx, batch, {logp, {}, {}, {}});
   };
   return score_tokens(run, compute, &RolloutSequence::reference_logp);
 }
@@ -207,7 +207,11 @@ bool Rollouts::score_by_critic(const SamplingContext& run) {
   RoleModel& policy = run.models.at(Role::policy);
   Context ctx = scoring_context(run, policy);
   const auto compute = [&](const Batch* batch, const Tensor& values) {
-    policy.actor_critic().estimate_values(ctx, batch, values);
+    TokenStatistics statistics{};
+    statistics.value = values;
+    run_shared(ctx, batch, statistics, [&](const Batch* rows, const TokenStatistics& own) {
+      policy.actor_critic().estimate_values(ctx, rows, own.value);
+    });
   };
   return score_tokens(run, compute, &RolloutSequence::values);
 }

@@ -14,21 +14,21 @@ void RolloutScorer::plan(Arena& arena, const RolloutBatches& batches) {
 }
 
 bool RolloutScorer::run(const SamplingContext& context, RolloutBatches& batches, const ScoringPass& pass) {
-  Communicator& communicator = context.runtime.communicator();
+  const Mesh& mesh = context.rows.mesh();
   std::vector<RolloutSequence>& sequences = batches.sequences();
-  const int64_t all = std::ssize(sequences), micro = batches.shape().micro, round = micro * communicator.size();
+  const int64_t all = std::ssize(sequences), micro = batches.shape().micro, round = micro * mesh.data_ranks();
   Message message;
   for (int64_t first = 0; first < all; first += round) {
     if (first > 0 && context.interrupted()) return false;
     report_progress();
-    const int64_t begin = std::min(first + communicator.rank() * micro, all), end = std::min(begin + micro, all);
+    const int64_t begin = std::min(first + mesh.data_rank() * micro, all), end = std::min(begin + micro, all);
     if (begin == end) {
       pass.compute(nullptr, {});
     } else {
       score(context, batches, batches.canonical(begin, end), pass, message);
     }
   }
-  for (const std::string& bytes : communicator.gather_all(message.bytes())) {
+  for (const std::string& bytes : mesh.job().gather_all(message.bytes())) {
     Message received(bytes);
     while (!received.at_end()) {
       std::vector<int64_t> number;
@@ -48,6 +48,7 @@ void RolloutScorer::score(const SamplingContext& context, const RolloutBatches& 
   const Batch batch = buffers_.upload(host_, stream);
   const Tensor numbers = first_rows(numbers_, batch.tokens);
   pass.compute(&batch, numbers);
+  if (!context.rows.mesh().leads()) return;
   std::vector<float> rows(static_cast<size_t>(batch.tokens));
   copy_to_host(rows.data(), numbers.data, numbers.bytes(), stream);
   stream.synchronize();

@@ -19,6 +19,7 @@ struct SamplingContext {
   ModelSet& models;
   Arena& arena;
   Runtime& runtime;
+  SharedRows& rows;
   std::span<const int32_t> stop_ids;              ///< tokens that end a completion
   std::function<void(const std::string&)> print;  ///< for lines of progress
   std::function<void(const std::string&)> warn;
@@ -38,7 +39,7 @@ class RolloutScorer {
  public:
   /// Registers memory for batches of these sequences.
   void plan(Arena& arena, const RolloutBatches& batches);
-  /// Divides the sequences among the ranks. Returns false if it was interrupted. Collective.
+  /// Divides the sequences among the data ranks. Returns false if it was interrupted. Collective.
   bool run(const SamplingContext& context, RolloutBatches& batches, const ScoringPass& pass);
 
  private:

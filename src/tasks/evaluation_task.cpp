@@ -88,7 +88,7 @@ Interrupted stop_of(Communicator& communicator) {
 
 }  // namespace
 
-void EvaluationTask::score_data(EvaluationReport& report, Context& ctx, Communicator& communicator) {
+void EvaluationTask::score_data(EvaluationReport& report, Context& ctx, const Mesh& mesh) {
   RoleModel& policy = models_.at(Role::policy);
   int64_t bytes[] = {0};
   const bool has_text = !policy.shape().config.scores();
@@ -96,9 +96,9 @@ void EvaluationTask::score_data(EvaluationReport& report, Context& ctx, Communic
     if (parts_.tokenizer != nullptr && has_text) bytes[0] += scored_bytes(*parts_.tokenizer, batch);
   };
   auto result = evaluate(policy.model(), ctx, *objective_, *parts_.data, parts_.steps, {batch_, statistics_, sums_},
-                         communicator, stop_of(communicator), count)
+                         mesh, stop_of(mesh.job()), count)
                     .value();
-  communicator.sum(bytes);
+  mesh.job().sum(bytes);
   report.loss = result.loss;
   report.tokens = result.tokens;
   report.correct = result.correct;
@@ -117,11 +117,14 @@ EvaluationReport EvaluationTask::run(Runtime& runtime, RunLog& log) {
   const LoadedWeights loaded = policy.load(communicator, stream);
   log.print("weights    " + loaded.text);
   for (const std::string& warning : loaded.warnings) log.warn(warning);
+  const Mesh mesh(communicator, {});
+  SharedRows rows(mesh, {}, {});
   Context ctx{policy.params(), arena_, stream};
+  ctx.rows = &rows;
   EvaluationReport report;
-  if (parts_.data) score_data(report, ctx, communicator);
+  if (parts_.data) score_data(report, ctx, mesh);
   const LikelihoodBuffers buffers{batch_, statistics_.logp, statistics_.argmax};
-  report.scores = parts_.scores.run(policy, arena_, runtime, buffers, stop_of(communicator)).value();
+  report.scores = parts_.scores.run(policy, arena_, runtime, rows, buffers, stop_of(communicator)).value();
   return report;
 }
 

@@ -57,7 +57,7 @@ class EvaluationTask {
   EvaluationReport run(Runtime& runtime, RunLog& log);
 
  private:
-  void score_data(EvaluationReport& report, Context& ctx, Communicator& communicator);
+  void score_data(EvaluationReport& report, Context& ctx, const Mesh& mesh);
 
   EvaluationParts parts_;
   std::unique_ptr<Objective> objective_;

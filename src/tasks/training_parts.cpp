@@ -103,6 +103,7 @@ TrainingParts training_parts(const Config& config, const Dataset& data) {
           .train = std::move(train),
           .validation = std::move(validation),
           .groups = {config.batch.gradient_accumulation_steps, config.parallel.reduction_groups},
+          .mesh = {config.parallel.tensor, config.parallel.context},
           .rows = {config.parallel.context, config.parallel.row_blocks()},
           .total_steps = steps,
           .objective = method.objective(config, data),
@@ -121,26 +122,24 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
   TrainingParts parts = training_parts(config, data);
   ParamStoreOptions store = trained_store_options(config, position);
   store.micro_batches_per_group = parts.groups.max_size();
-  const int64_t blocks = config.parallel.row_blocks(), context = config.parallel.context;
-  store.groups = parts.groups.count * blocks;
-  store.groups_at_once = blocks / context;
-  store.groups_in_turn = blocks > 1;
+  store.groups = parts.groups.count * parts.rows.blocks;
+  store.groups_at_once = parts.rows.blocks_of_rank();
+  store.groups_in_turn = parts.rows.blocks > 1;
   store.blocks = config.parallel.reduction_blocks;
   store.reduction = config.parallel.reduction;
   store.keeps_gathered = keeps_gathered;
   const Method& method = method_of(config);
   int64_t rows = std::max(parts.batches().max_rows(), parts.validation ? parts.validation->max_rows() : int64_t{0});
   rows = std::max(rows, rows_of_scores(config, data));
-  rows = (rows + blocks - 1) / blocks * store.groups_at_once;
   const ReferenceSyncOptions sync = method.reference_sync(config);
   if (sync.every > 0) store.states.push_back(ReferenceSync::plane());
-  RoleSpec policy{
-      .role = Role::policy,
-      .shape = trained_shape(config, config.model, softmax_rows(config.model, data)),
-      .trains = true,
-      .store = store,
-      .passes = PassPlan{store.compute, rows, true, config.memory.recompute, config.batch.sequence_length, context},
-      .weights = {.folder = config.model.path, .seed = static_cast<uint64_t>(config.run.seed)}};
+  RoleSpec policy{.role = Role::policy,
+                  .shape = trained_shape(config, config.model, softmax_rows(config.model, data)),
+                  .trains = true,
+                  .store = store,
+                  .passes = PassPlan{store.compute, parts.rows.max_rows(rows), true, config.memory.recompute,
+                                     config.batch.sequence_length, parts.rows.ranks, parts.rows.blocks},
+                  .weights = {.folder = config.model.path, .seed = static_cast<uint64_t>(config.run.seed)}};
   if (config.run.finetuning == RunConfig::Finetuning::lora) policy.lora = config.lora;
   std::vector<std::string> metrics;
   const Objective& evaluated = parts.evaluator ? *parts.evaluator : *parts.objective;
@@ -154,7 +153,7 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
   if (config.checkpoint.saves() || config.needs_best()) options.copy_bytes = config.checkpoint.buffer;
   options.sync = sync;
   if (method.caches_reference(config)) parts.reference_values.emplace();
-  std::vector<RoleSpec> roles = method.roles({config, data, position, rows}, std::move(policy));
+  std::vector<RoleSpec> roles = method.roles({config, data, position, rows, parts.rows}, std::move(policy));
   return std::make_unique<TrainingPlan>(std::move(parts), std::move(roles), options);
 }
 

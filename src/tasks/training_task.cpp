@@ -32,11 +32,11 @@ namespace {
 
 /// Warns of ranks without work, and of groups that cost a new run more than others would.
 void warn_of_groups(RunLog& log, const TrainingPlan& plan, const Communicator& c, bool resumed) {
-  if (plan.groups.count * plan.rows.context < c.size()) {
+  if (plan.groups.count * plan.mesh.of_micro_batch() < c.size()) {
     log.warn(
         fmt::format("{} of {} ranks have no reduction group: they own shards but compute nothing. Use a larger "
                     "batch.global, a smaller batch.micro or fewer ranks",
-                    c.size() - plan.groups.count, c.size()));
+                    c.size() - plan.groups.count * plan.mesh.of_micro_batch(), c.size()));
   }
   if (resumed || c.rank() != 0) return;
   const ParamStoreOptions& options = plan.params().units().options();

@@ -61,11 +61,14 @@ Prediction measure_steps(const TrainingOptions& options, TrainingPlan& plan, Run
   RunProgress progress = options.progress;
   ParameterHash hash(plan.params(), communicator, runtime.stream());
   HashObserver observer(options, hash);
-  TrainingStep step({plan, progress, runtime, log}, options.step, observer);
-  plan.models.start(communicator, runtime.stream());
+  const Mesh mesh(communicator, plan.mesh);
+  SharedRows rows(mesh, plan.rows, [&plan] { plan.params().reducer().add_arrived(); });
+  TrainingStep step({plan, progress, runtime, log, rows}, options.step, observer);
+  plan.models.start(mesh.parameters(), runtime.stream());
   plan.models.initialize(options.step.seed);
   const SamplingContext context{
-      plan.models, plan.arena, runtime, {}, [](const std::string&) {}, [](const std::string&) {}, [] { return false; }};
+      plan.models,         plan.arena, runtime, rows, {}, [](const std::string&) {}, [](const std::string&) {},
+      [] { return false; }};
 
   Prediction time;
   const int64_t total = time.steps = plan.total_steps;
@@ -101,10 +104,11 @@ Prediction measure_steps(const TrainingOptions& options, TrainingPlan& plan, Run
   if (time.evaluations == 0) return time;
   const int64_t batches = first_steps(options.evaluation, *plan.validation);
   Context ctx{plan.params(), plan.arena, runtime.stream(), options.step.seed, 0, false};
-  const int64_t piece = std::min(batches, 4 * static_cast<int64_t>(communicator.size()));
+  ctx.rows = &rows;
+  const int64_t piece = std::min(batches, 4 * mesh.data_ranks());
   const auto some = [&](int64_t) {
-    evaluate(plan.model(), ctx, plan.evaluation_objective(), *plan.validation, piece, plan.evaluation_buffers(),
-             communicator, [] { return false; });
+    evaluate(plan.model(), ctx, plan.evaluation_objective(), *plan.validation, piece, plan.evaluation_buffers(), mesh,
+             [] { return false; });
   };
   some(0);
   time.evaluation =

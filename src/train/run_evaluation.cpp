@@ -15,8 +15,8 @@ std::optional<std::vector<NamedValue>> RunEvaluation::scores(std::string& proble
   Communicator& communicator = run_.runtime.communicator();
   std::optional<std::vector<NamedValue>> values;
   try {
-    values =
-        plan.scores.run(plan.models.at(Role::policy), plan.arena, run_.runtime, plan.likelihood_buffers(), interrupted);
+    values = plan.scores.run(plan.models.at(Role::policy), plan.arena, run_.runtime, run_.rows,
+                             plan.likelihood_buffers(), interrupted);
   } catch (const UserError& error) {  // the same on all ranks
     if (error.code() != ExitCode::diverged) throw;
     problem = error.what();
@@ -39,14 +39,15 @@ int64_t RunEvaluation::run(int64_t completed, const StopRequested& stop_requeste
   const SectionScope section(Section::evaluation);
   const double begin = now();
   Context ctx{plan.params(), plan.arena, run_.runtime.stream(), seed_, completed, false};
+  ctx.rows = &run_.rows;
   int64_t stop = 0;
   const auto interrupted = [&] { return (stop = stop_requested()) != 0; };
   EvaluationRecord record;
   record.step = completed;
   if (plan.validation) {
-    const auto result = evaluate(plan.model(), ctx, plan.evaluation_objective(), *plan.validation,
-                                 first_steps(config_, *plan.validation), plan.evaluation_buffers(),
-                                 run_.runtime.communicator(), interrupted);
+    const auto result =
+        evaluate(plan.model(), ctx, plan.evaluation_objective(), *plan.validation,
+                 first_steps(config_, *plan.validation), plan.evaluation_buffers(), run_.rows.mesh(), interrupted);
     if (!result) return stop;
     record.tokens = result->tokens;
     record.loss = result->loss;

@@ -30,6 +30,7 @@ struct RunContext {
   RunProgress& progress;
   Runtime& runtime;
   RunLog& log;
+  SharedRows& rows;
 };
 
 }  // namespace llmtrain

@@ -16,22 +16,19 @@ double seconds_waited() { return 1e-9 * static_cast<double>(activity().collectiv
 
 }  // namespace
 
-StepPasses::StepPasses(TrainingPlan& plan, Communicator& communicator, Stream& stream, uint64_t seed,
+StepPasses::StepPasses(TrainingPlan& plan, SharedRows& rows, Stream& stream, uint64_t seed,
                        const std::string& no_graphs)
     : plan_(plan),
-      communicator_(communicator),
+      rows_(rows),
       device_step_(Graph::available() && no_graphs.empty() ? static_cast<int64_t>(sizeof(int64_t)) : 0),
       ctx_{plan.params(), plan.arena, stream, seed},
       prefetcher_(plan.batches()),
       graphs_(Graph::available() && no_graphs.empty() && !plan.objective->needs().documents, plan.params()) {
   ctx_.device_step = static_cast<const int64_t*>(device_step_.data());
   ctx_.role = plan.objective->product_role();
-  ctx_.temperature = plan.batches().temperature();
   if (plan.rows.blocks > 1) ctx_.role = ProductRole::prefill;  // the bits of a row do not depend on the other rows
-  const auto context = static_cast<int>(plan.rows.context);
-  if (context == 1) return;
-  const int index = communicator.rank() % context;
-  heads_.emplace(communicator, communicator.rank() - index, context, index);
+  ctx_.temperature = plan.batches().temperature();
+  ctx_.rows = &rows;
 }
 
 bool StepPasses::prepare(int64_t data_step) {
@@ -44,7 +41,7 @@ bool StepPasses::prepare(int64_t data_step) {
   const GroupSchedule schedule =
       plan_.params().reducer().schedule(plan_.groups.used(micro_batches) * plan_.rows.blocks);
   for (int64_t round = 0; round < schedule.rounds(); ++round) {
-    const int64_t row_group = schedule.group_of(round, communicator_.rank());
+    const int64_t row_group = schedule.group_of(round, plan_.params().units().options().rank);
     if (row_group < 0) continue;
     const int64_t group = row_group / plan_.rows.blocks;
     const int64_t end = std::min(plan_.groups.begin(group + 1), micro_batches);
@@ -83,7 +80,7 @@ void StepPasses::run(int64_t step, PhaseClock& clock) {
   GradientReducer& reducer = plan_.params().reducer();
   if (plan_.objective->needs().step_statistics) {
     const ProfileSpan phase(SpanKind::phase, "statistics");
-    score_step({plan_.model(), ctx_, plan_.evaluation_buffers(), DataPart::train, communicator_}, plan_.train, step_,
+    score_step({plan_.model(), ctx_, plan_.evaluation_buffers(), DataPart::train, rows_.mesh()}, plan_.train, step_,
                *plan_.objective);
   }
   reducer.begin_step(groups.used(micro_batches) * plan_.rows.blocks);
@@ -114,28 +111,33 @@ void StepPasses::run_idle_pass(PhaseClock& clock) {
   clock.lap(&StepRecord::Phases::reduction);
 }
 
-/// The rows of this rank, with their groups; attention sees the whole batch.
-Batch StepPasses::own_rows(const Batch& whole) {
-  const RowShares& shares = plan_.rows;
-  const auto begin_of = [&](int64_t block) { return shares.begin(block, whole.tokens); };
-  const int64_t of_rank = shares.blocks_of_rank(), index = communicator_.rank() % shares.context;
-  const int64_t first = begin_of(index * of_rank);
-  group_ends_.clear();
-  for (int64_t i = 1; i <= of_rank; ++i) group_ends_.push_back(begin_of(index * of_rank + i) - first);
-  ctx_.group_ends = group_ends_;
-  if (heads_) {
-    row_ends_.clear();
-    for (int64_t rank = 1; rank <= shares.context; ++rank) row_ends_.push_back(begin_of(rank * of_rank));
-    heads_->begin(whole, row_ends_);
-    ctx_.heads = &*heads_;
+/// The objective sees all rows of a micro-batch on each of the ranks that share them, one of which counts it.
+void StepPasses::run_passes(ProfileSpan& phase, const Batch& batch, const Batch& rows,
+                            const TokenStatistics& statistics, const TokenCotangents& cotangents) {
+  Objective& objective = *plan_.objective;
+  Model& model = plan_.model();
+  const Tensor sums = plan_.buffers.sums.of_objective(), &scale = plan_.buffers.cotangent_scale;
+  const TokenStatistics own = rows_.own(statistics);
+  const bool leads = rows_.mesh().leads(), first = objective.needs().statistics_first;
+  phase.next("forward");
+  model.forward(ctx_, &rows);
+  phase.next("head");
+  if (first) {
+    model.score(ctx_, &rows, own);
+    rows_.gather(statistics, ctx_.stream);
   }
-  Batch rows = rows_of(whole, first, group_ends_.back());
-  if (!heads_) {  // attention of all rows
-    rows.segments = whole.segments;
-    rows.segment_count = whole.segment_count;
-    rows.longest_segment = whole.longest_segment;
+  if (first && leads) {
+    objective.cotangents_and_sums(batch, statistics, cotangents, scale, sums, ctx_.stream);
+  } else {
+    objective.cotangents(batch, statistics, cotangents, scale, ctx_.stream);
   }
-  return rows;
+  model.score_and_differentiate(ctx_, &rows, own, rows_.own(cotangents));
+  if (!first) {
+    rows_.gather(statistics, ctx_.stream);
+    if (leads) objective.add_sums(batch, statistics, sums, ctx_.stream);
+  }
+  phase.next("backward");
+  model.backward(ctx_, &rows);
 }
 
 void StepPasses::run_micro_batch(PhaseClock& clock) {
@@ -143,54 +145,28 @@ void StepPasses::run_micro_batch(PhaseClock& clock) {
   clock.start_lap();
   const double waited = seconds_waited();
   report_progress();
-  if (pass_hook != nullptr) pass_hook(communicator_.rank());
+  if (pass_hook != nullptr) pass_hook(rows_.mesh().job().rank());
   StepBuffers& buffers = plan_.buffers;
   const HostBatch& host = prefetcher_.take();
-  const Batch whole = buffers.batch.upload(host, ctx_.stream);
-  Batch batch = plan_.rows.blocks == 1 ? whole : own_rows(whole);
+  Batch batch = buffers.batch.upload(host, ctx_.stream);
   if (++next_local_ < local_micro_batches_.size()) {
     prefetcher_.request(step_.micro_batches[static_cast<size_t>(local_micro_batches_[next_local_])]);
   }
   const double loading = clock.lap(&StepRecord::Phases::data);
-  TokenStatistics statistics;
-  for (const auto member : {&TokenStatistics::logp, &TokenStatistics::lse, &TokenStatistics::entropy,
-                            &TokenStatistics::value, &TokenStatistics::uniform, &TokenStatistics::mean_logit}) {
-    statistics.*member = first_rows(buffers.statistics.*member, batch.tokens);
-  }
-  TokenCotangents cotangents;
-  for (const auto member : {&TokenCotangents::logp, &TokenCotangents::entropy, &TokenCotangents::value,
-                            &TokenCotangents::uniform, &TokenCotangents::lse_squared}) {
-    cotangents.*member = first_rows(buffers.cotangents.*member, batch.tokens);
-  }
-  Objective& objective = *plan_.objective;
-  Model& model = plan_.model();
+  const TokenStatistics statistics = buffers.statistics.rows(0, batch.tokens);
+  const TokenCotangents cotangents = buffers.cotangents.rows(0, batch.tokens);
   if (plan_.reference) {
     phase.next("reference");
     documents_ = host.documents;
     batch.documents = &documents_;
     plan_.reference->score(ctx_, batch, statistics.logp, buffers.documents, documents_, DataPart::train);
   }
-  graphs_.run(batch, ctx_.stream, [&] {
-    phase.next("forward");
-    model.forward(ctx_, &batch);
-    phase.next("head");
-    const Tensor sums = buffers.sums.of_objective();
-    const bool first = objective.needs().statistics_first;
-    if (first) {
-      model.score(ctx_, &batch, statistics);
-      objective.cotangents_and_sums(batch, statistics, cotangents, buffers.cotangent_scale, sums, ctx_.stream);
-    } else {
-      objective.cotangents(batch, statistics, cotangents, buffers.cotangent_scale, ctx_.stream);
-    }
-    model.score_and_differentiate(ctx_, &batch, statistics, cotangents);
-    if (!first) objective.add_sums(batch, statistics, sums, ctx_.stream);
-    phase.next("backward");
-    model.backward(ctx_, &batch);
-  });
+  const Batch rows = rows_.choose(batch);
+  graphs_.run(batch, ctx_.stream, [&] { run_passes(phase, batch, rows, statistics, cotangents); });
   const double computing = clock.lap(&StepRecord::Phases::forward_backward) - (seconds_waited() - waited);
   // The host does not see how long a GPU computes.
   own_.seconds += device_memory_is_host() ? loading + computing : loading;
-  own_.tokens += batch.tokens;
+  own_.tokens += rows.tokens;
 }
 
 }  // namespace llmtrain

@@ -17,8 +17,7 @@ namespace llmtrain {
 class StepPasses {
  public:
   /// no_graphs: why passes do not use graphs of the device; empty if they do.
-  StepPasses(TrainingPlan& plan, Communicator& communicator, Stream& stream, uint64_t seed,
-             const std::string& no_graphs);
+  StepPasses(TrainingPlan& plan, SharedRows& rows, Stream& stream, uint64_t seed, const std::string& no_graphs);
 
   /// Plans a step of the data, and starts to load its first micro-batch. Returns false if its rollout is not there yet.
   bool prepare(int64_t data_step);
@@ -35,12 +34,13 @@ class StepPasses {
 
  private:
   void set_step(int64_t step);
-  Batch own_rows(const Batch& whole);
   void run_micro_batch(PhaseClock& clock);
+  void run_passes(ProfileSpan& phase, const Batch& batch, const Batch& rows, const TokenStatistics& statistics,
+                  const TokenCotangents& cotangents);
   void run_idle_pass(PhaseClock& clock);
 
   TrainingPlan& plan_;
-  Communicator& communicator_;
+  SharedRows& rows_;
   DeviceBuffer device_step_;  ///< Context::device_step, where graphs are used
   Context ctx_;
   BatchPrefetcher prefetcher_;
@@ -51,8 +51,6 @@ class StepPasses {
   std::vector<int64_t> local_micro_batches_;  ///< micro-batches of this rank, in the order of the rounds
   size_t next_local_ = 0;
   StepRecord::RankWork own_;
-  std::optional<HeadExchange> heads_;  ///< if several ranks share the rows of a micro-batch
-  std::vector<int64_t> group_ends_, row_ends_;
 };
 
 }  // namespace llmtrain

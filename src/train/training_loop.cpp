@@ -25,7 +25,9 @@ TrainingLoop::TrainingLoop(TrainingOptions options, TrainingPlan& plan, Runtime&
     : options_(std::move(options)),
       memory_(plan.arena, runtime.communicator()),
       progress_(options_.progress),
-      run_{plan, progress_, runtime, log},
+      mesh_(runtime.communicator(), plan.mesh),
+      rows_(mesh_, plan.rows, [&plan] { plan.params().reducer().add_arrived(); }),
+      run_{plan, progress_, runtime, log, rows_},
       monitor_(runtime.communicator(), {options_.log.system,
                                         options_.checkpoints.directory,
                                         {.seconds = static_cast<double>(options_.log.slow_after.seconds)}}),
@@ -33,7 +35,7 @@ TrainingLoop::TrainingLoop(TrainingOptions options, TrainingPlan& plan, Runtime&
       step_(run_, options_.step, *this),
       evaluation_(run_, options_.evaluation, options_.step.seed, options_.checkpoints.directory),
       samples_(run_, options_.log, options_.step.seed, options_.stop_ids) {
-  plan.models.start(runtime.communicator(), runtime.stream());
+  plan.models.start(mesh_.parameters(), runtime.stream());
   checkpoints_.emplace(run_, hash_, stop_monitor, options_.checkpoints);
   start();
 }
@@ -128,6 +130,7 @@ int64_t TrainingLoop::prepare_batches() {
       plan.models,
       plan.arena,
       run_.runtime,
+      run_.rows,
       stop_ids,
       [this](const std::string& text) { run_.log.print(text); },
       [this](const std::string& text) { run_.log.warn(text); },

@@ -74,6 +74,8 @@ class TrainingLoop : StepObserver {
   TrainingOptions options_;
   PlannedMemory memory_;
   RunProgress progress_;
+  Mesh mesh_;
+  SharedRows rows_;
   RunContext run_;
   RankMonitor monitor_;
   ParameterHash hash_;

@@ -30,7 +30,8 @@ TrainingPlan::TrainingPlan(TrainingParts parts, std::vector<RoleSpec> roles, con
   }
   scores.answers.plan(models.at(Role::policy), arena, passes.compute, options.ranks);
   if (prompts.empty()) return;
-  const int64_t context = std::min(passes.longest, batches().max_rows());
+  // As many rows as a block has, so that samples do not depend on how many ranks share them.
+  const int64_t context = std::min(passes.longest, RowShares{rows.blocks, rows.blocks}.max_rows(batches().max_rows()));
   generator.emplace(models.at(Role::policy).actor(),
                     GeneratorCapacity{vocabulary, std::min(context, std::ssize(prompts)), context, false});
   generator->plan(arena, passes.compute);

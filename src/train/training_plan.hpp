@@ -12,6 +12,7 @@
 #include "evaluation/evaluate.hpp"
 #include "evaluation/evaluation_scores.hpp"
 #include "generate/generator.hpp"
+#include "layers/shared_rows.hpp"
 #include "objectives/objective.hpp"
 #include "optim/optimizer.hpp"
 #include "params/reduction/reduction_groups.hpp"
@@ -31,15 +32,6 @@ struct StepBuffers {
   Tensor documents;  ///< fp64 [segments], for objectives over documents
 };
 
-/// How ranks share the rows of a micro-batch: each of `context` consecutive ranks has as many of its `blocks`.
-struct RowShares {
-  int64_t context = 1, blocks = 1;
-
-  /// First row of a block of a micro-batch of `rows`.
-  int64_t begin(int64_t block, int64_t rows) const { return block * rows / blocks; }
-  int64_t blocks_of_rank() const { return blocks / context; }
-};
-
 /// Parts of a training run that its task chooses.
 struct TrainingParts {
   std::shared_ptr<const Tokenizer> tokenizer;
@@ -48,6 +40,7 @@ struct TrainingParts {
   DataStream train;
   std::optional<DataStream> validation;
   ReductionGroups groups;
+  MeshShape mesh;
   RowShares rows;
   int64_t total_steps;
   std::unique_ptr<Objective> objective;

@@ -24,7 +24,7 @@ TrainingStep::TrainingStep(const RunContext& run, StepOptions options, StepObser
       log_(run.log),
       options_(std::move(options)),
       observer_(observer),
-      passes_(plan_, communicator_, stream_, options_.seed, options_.no_graphs),
+      passes_(plan_, run.rows, stream_, options_.seed, options_.no_graphs),
       values_(plan_.buffers.sums, *plan_.objective, communicator_, stream_) {}
 
 void TrainingStep::prepare(int64_t n) { prepared_ = passes_.prepare(progress_.guard.data_step(n)); }

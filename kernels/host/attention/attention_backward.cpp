@@ -175,7 +175,7 @@ class BackwardPass {
         qkv_(args.qkv.as<S>()),
         batch_(batch),
         dropout_active_(dropout.active()),
-        dropout_(dropout),
+        dropout_(dropout, shape),
         workspace_(workspace),
         scores_(BlockProduct::get({dtype_of<P>, block, block, padded_, false})),
         key_gradient_(BlockProduct::get({dtype_of<P>, block, padded_, block, true})),

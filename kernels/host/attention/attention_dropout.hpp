@@ -28,16 +28,19 @@ inline TileRows tile_rows(const Batch& batch, const Segment& segment, int query_
           segment.rows_of(key_block)};
 }
 
-/// keep[64, 64] = Dropout::scale of element (head * 2^24 + query offset) * 2^24 + key offset. Four keys of consecutive
-/// offsets share one evaluation of Philox. Keys past the tile get 0.
+/// keep[64, 64] = Dropout::scale of element ((first_head + head) * 2^24 + query offset) * 2^24 + key offset. Four keys
+/// of consecutive offsets share one evaluation of Philox. Keys past the tile get 0.
 class DropoutTile {
  public:
-  explicit DropoutTile(const Dropout& dropout)
-      : key_(dropout.key), threshold_(dropout.threshold()), scale_(1.0f / (1.0f - dropout.probability)) {}
+  DropoutTile(const Dropout& dropout, const AttentionShape& shape)
+      : key_(dropout.key),
+        threshold_(dropout.threshold()),
+        scale_(1.0f / (1.0f - dropout.probability)),
+        first_head_(static_cast<int>(shape.first_head)) {}
 
   void fill(float* keep, int head, const TileRows& rows) const {
     Philox8 counters[block / 8];
-    start(counters, head, rows);
+    start(counters, first_head_ + head, rows);
     Words8 bits[4][block / 8];
     int64_t evaluated = -1;
     for (int r = 0; r < rows.keys; ++r) {
@@ -85,6 +88,7 @@ class DropoutTile {
   uint64_t key_;
   uint32_t threshold_;
   float scale_;
+  int first_head_;
 };
 
 }  // namespace llmtrain::host

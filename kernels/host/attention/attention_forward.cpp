@@ -87,7 +87,7 @@ class ForwardPass {
         qkv_(qkv.as<S>()),
         batch_(batch),
         dropout_active_(dropout.active()),
-        dropout_(dropout),
+        dropout_(dropout, shape),
         scores_(BlockProduct::get({dtype_of<P>, block, block, padded_, false})),
         first_output_(BlockProduct::get({dtype_of<P>, padded_, block, block, false})),
         more_output_(BlockProduct::get({dtype_of<P>, padded_, block, block, true})) {}

@@ -134,7 +134,7 @@ void GradientExchanges::lay_out_ranks(const GroupSchedule& schedule, int64_t rou
   int64_t neighbours = 0;
   for (int64_t rank = 0; rank < options_.size; ++rank) {
     size_t index = 0;
-    each_node(schedule.exchanged(round, rank), schedule.groups, [&](const GroupRange& groups) {
+    plan_.each_value(schedule.exchanged(round, rank), schedule.groups, [&](const GroupRange& groups) {
       layout.contributes.at(index)[static_cast<size_t>(rank)] = 1;
       std::vector<Value>& values = by_node() ? layout.node_values : layout.values;
       if (!by_node()) {
@@ -273,7 +273,8 @@ void GradientExchanges::add_node_values(Exchange& exchange, const OwnerPart& par
       const Value& value = round.node_values[i];
       tensors_.push_back(value_of(exchange, value, part));
       const bool counted = node_stream_ && value.sender != options_.rank;  // as a message
-      if (!counted) traffic().receive(static_cast<int>(value.sender), tensors_.back().bytes());
+      if (!counted)
+        traffic().receive(gathers_.communicator().job_rank(static_cast<int>(value.sender)), tensors_.back().bytes());
     }
     const Tensor out = part_of(sums, index * elements, (index + 1) * elements);
     add_tree(out, tensors_, round.node_sums.additions(sum), node_stream_ ? *node_stream_ : *stream_);

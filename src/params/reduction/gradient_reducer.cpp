@@ -139,33 +139,35 @@ Tensor GradientReducer::RowBlocks::gradient() const {
       .reshaped({(last_ - first_) / columns, columns});
 }
 
-/// Returns the sum of a segment's gradients over this rank's groups of the round, in the memory of the first.
-Tensor GradientReducer::add_groups(int unit, size_t segment) {
+/// Sets the values of this round's groups of this rank, and their ranges: one for each group, or along the tree their
+/// sum.
+void GradientReducer::take_groups(int unit, size_t segment) {
   const UnitSegment& s = units_[unit].segments[segment];
-  const Tensor sum = buffers_.memory(unit, segment, s.first, s.last);
+  values_.clear();
+  ranges_.clear();
+  if (group() < 0) return;
   const GroupRange own{group(), std::min(group() + options_.groups_at_once, schedule_.groups)};
-  if (own.count() == 1) return sum;
-  at_once_.clear();
-  fold_.start(schedule_.groups);
   for (int64_t index = 0; index < own.count(); ++index) {
-    at_once_.push_back(buffers_.memory(unit, segment, s.first, s.last, index));
-    fold_.push({own.first + index, own.first + index + 1});
+    values_.push_back(buffers_.memory(unit, segment, s.first, s.last, index));
+    ranges_.push_back({own.first + index, own.first + index + 1});
   }
+  if (!plan_.tree() || own.count() == 1) return;
+  fold_.start(schedule_.groups);
+  for (const GroupRange& range : ranges_) fold_.push(range);
   LLMTRAIN_CHECK(fold_.sums().size() == 1, "the groups of a rank are a node of the tree");
-  add_tree(sum, at_once_, fold_.additions(fold_.sums().front()), *stream_);
-  return sum;
+  add_tree(values_.front(), values_, fold_.additions(fold_.sums().front()), *stream_);
+  values_.resize(1);
+  ranges_.assign(1, own);
 }
 
 /// Exchanges a segment's gradient of this round, or adds it to those of this rank's run, which it exchanges at the end.
 void GradientReducer::start_exchange(int unit, size_t segment) {
-  values_.clear();
-  if (group() >= 0) values_.push_back(add_groups(unit, segment));
-  const GroupRange own{group(), std::min(group() + options_.groups_at_once, schedule_.groups)};
+  take_groups(unit, segment);
   if (options_.size == 1) {
-    if (sums_) sums_->add(unit, segment, {&own, 1}, values_, *stream_);
+    if (sums_) sums_->add(unit, segment, ranges_, values_, *stream_);
     return;
   }
-  if (run_sums_ && group() >= 0) run_sums_->add(unit, segment, {&own, 1}, values_, *stream_);
+  if (run_sums_ && group() >= 0) run_sums_->add(unit, segment, ranges_, values_, *stream_);
   if (!schedule_.exchanges(round_)) return;
   if (run_sums_) {
     const int64_t nodes = node_count(schedule_.exchanged(round_, options_.rank), schedule_.groups);

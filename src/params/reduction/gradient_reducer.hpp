@@ -98,7 +98,7 @@ class GradientReducer {
   Progress& at(int unit) { return progress_[static_cast<size_t>(unit)]; }
   Tensor open(int unit, size_t part);
   void start_exchange(int unit, size_t segment);
-  Tensor add_groups(int unit, size_t segment);
+  void take_groups(int unit, size_t segment);
   void start_exchanges(int unit, size_t count);
   void end_rows(int unit, size_t segment);
   void complete_oldest();
@@ -115,8 +115,8 @@ class GradientReducer {
   GradientExchanges exchanges_;
   std::vector<Progress> progress_;  ///< by unit
   std::vector<Tensor> values_;      ///< of the exchange being started
-  std::vector<Tensor> at_once_;     ///< gradients of the rank's groups in a round
-  TreeFold fold_;                   ///< their additions
+  std::vector<GroupRange> ranges_;  ///< their groups
+  TreeFold fold_;                   ///< additions of a round's groups
 
   GroupSchedule schedule_;  ///< of the current step
   int64_t round_ = -1;

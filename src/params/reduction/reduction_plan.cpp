@@ -30,8 +30,10 @@ ReductionPlan::ReductionPlan(const ParamStoreOptions& o)
       ranks_(o.size),
       width_(o.groups_at_once),
       nodes_{o.size, std::max(o.ranks_per_node, 1)} {
-  LLMTRAIN_CHECK(tree_ || width_ == 1, "groups that are computed at once are added along a tree");
-  if (!tree_) return;
+  if (!tree_) {
+    max_values_ = width_;
+    return;
+  }
   LLMTRAIN_CHECK(o.blocks == 1, "a tree has no reduction blocks");
   const int64_t run = divided(groups_, ranks_);
   if (!o.groups_in_turn && o.zero_stage <= 1 && ranks_ > 1 && run > 1) {

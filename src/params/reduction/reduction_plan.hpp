@@ -4,6 +4,7 @@
 #include "parallel/node_grid.hpp"
 #include "params/param_policy.hpp"
 #include "params/reduction/reduction_groups.hpp"
+#include "params/reduction/reduction_tree.hpp"
 
 namespace llmtrain {
 
@@ -24,12 +25,20 @@ class ReductionPlan {
   /// ... of it, which need no more memory.
   GroupSchedule schedule(int64_t groups) const;
 
+  /// Calls visit(groups) for the values that stand for consecutive groups: one for each, or along the tree the nodes
+  /// that cover them.
+  template <class Visit>
+  void each_value(const GroupRange& range, int64_t groups, const Visit& visit) const {
+    if (tree_) return each_node(range, groups, visit);
+    for (int64_t group = range.first; group < range.last; ++group) visit(GroupRange{group, group + 1});
+  }
+
   /// Exchanges of segments that are in progress at once. Along a tree over several nodes a rank has something to send
   /// while it waits for the latest one. Values in order would need much memory, and very many nodes many requests.
   int64_t exchanges_at_once() const { return tree_ && nodes_.nodes() > 1 && nodes_.nodes() <= 256 ? 4 : 2; }
 
   // Maxima over all steps.
-  int64_t max_values() const { return max_values_; }            ///< nodes that a rank exchanges at once
+  int64_t max_values() const { return max_values_; }            ///< values that a rank exchanges at once
   int64_t max_node_values() const { return max_node_values_; }  ///< nodes that a node's ranks exchange, by_node()
   int64_t max_run_sums() const { return max_run_sums_; }        ///< sums that a rank keeps of its run
   int64_t max_owner_sums() const { return max_owner_sums_; }    ///< sums that the owner of a shard keeps

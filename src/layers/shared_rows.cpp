@@ -1,0 +1,45 @@
+#include "layers/shared_rows.hpp"
+
+namespace llmtrain {
+
+SharedRows::SharedRows(const Mesh& mesh, const RowShares& shares, const Transfer::Meanwhile& meanwhile)
+    : mesh_(mesh), shares_(shares), meanwhile_(meanwhile) {
+  if (mesh.context() != nullptr) heads_.emplace(*mesh.context(), meanwhile);
+}
+
+Batch SharedRows::choose(const Batch& whole) {
+  whole_ = whole;
+  first_ = 0;
+  count_ = whole.tokens;
+  if (shares_.blocks == 1) return whole;
+  const int64_t blocks = shares_.blocks_of_rank();
+  row_borders_.clear();
+  for (int64_t rank = 0; rank <= shares_.ranks; ++rank) {
+    row_borders_.push_back(shares_.begin(rank * blocks, whole.tokens));
+  }
+  const int64_t first_block = mesh_.context_rank() * blocks;
+  first_ = shares_.begin(first_block, whole.tokens);
+  block_ends_.clear();
+  for (int64_t block = 1; block <= blocks; ++block) {
+    block_ends_.push_back(shares_.begin(first_block + block, whole.tokens) - first_);
+  }
+  count_ = block_ends_.back();
+  Batch rows = whole.rows(first_, count_);
+  if (heads_) {
+    heads_->set_row_ends(std::span(row_borders_).subspan(1));
+  } else {
+    rows.segments = whole.segments;
+    rows.segment_count = whole.segment_count;
+    rows.longest_segment = whole.longest_segment;
+  }
+  return rows;
+}
+
+void SharedRows::gather(TokenStatistics statistics, Stream& stream) {
+  if (!heads_) return;
+  statistics.each([&](const Tensor& all) {
+    if (!all.empty()) mesh_.context()->all_gather(all, row_borders_, stream).finish(stream, meanwhile_);
+  });
+}
+
+}  // namespace llmtrain

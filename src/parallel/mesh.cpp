@@ -1,0 +1,16 @@
+#include "parallel/mesh.hpp"
+
+#include "core/error.hpp"
+
+namespace llmtrain {
+
+Mesh::Mesh(Communicator& job, const MeshShape& shape) : job_(job), shape_(shape) {
+  LLMTRAIN_CHECK(job.size() % shape.of_micro_batch() == 0, "a mesh has all ranks");
+  const auto ranks_of_context = [&] { return data_rank() * shape_.tensor + tensor_rank(); };
+  if (shape.context > 1) context_ = job.group(static_cast<int>(ranks_of_context()));
+  if (shape.tensor == 1) return;
+  tensor_ = job.group(static_cast<int>(job.rank() / shape.tensor));
+  parameters_ = job.group(static_cast<int>(tensor_rank()));
+}
+
+}  // namespace llmtrain

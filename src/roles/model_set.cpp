@@ -89,6 +89,10 @@ void RoleModel::plan(Arena& arena) {
 
 void RoleModel::start(const Mesh& mesh, Stream& stream) {
   params_.start(mesh.parameters(), stream, &mesh.job());
+  if (mesh.tensor() != nullptr) {
+    model_.share_blocks(*mesh.tensor());
+    if (critic_) critic_->share_blocks(*mesh.tensor());
+  }
   model().start(stream);
 }
 

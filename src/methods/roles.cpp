@@ -28,10 +28,9 @@ DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64
 
 MeshShape mesh_shape(const ParallelConfig& parallel) { return {parallel.tensor, parallel.context}; }
 
-RankPosition rank_position(const Mesh& mesh) {
-  RankPosition position{mesh.parameters().rank(), mesh.parameters().size(), 1};
-  position.tensor_rank = mesh.tensor_rank();
-  return position;
+RankPosition rank_position(const Communicator& job, const ParallelConfig& parallel) {
+  const auto tensor = static_cast<int>(parallel.tensor);
+  return {job.rank() / tensor, job.size() / tensor, 1, 0, job.rank() % tensor};
 }
 
 ParamStoreOptions store_options(const Config& config, const RankPosition& position) {

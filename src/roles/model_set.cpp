@@ -89,9 +89,9 @@ void RoleModel::plan(Arena& arena) {
 
 void RoleModel::start(const Mesh& mesh, Stream& stream) {
   params_.start(mesh.parameters(), stream, &mesh.job());
-  if (mesh.tensor() != nullptr) {
-    model_.share_blocks(*mesh.tensor());
-    if (critic_) critic_->share_blocks(*mesh.tensor());
+  if (Communicator* ranks = mesh.tensor()) {
+    model_.share_blocks(*ranks);
+    if (critic_) critic_->share_blocks(*ranks);
   }
   model().start(stream);
 }

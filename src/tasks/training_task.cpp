@@ -169,7 +169,7 @@ std::unique_ptr<TrainingPlan> make_checked_plan(Job& job, const Mesh& mesh, cons
   Communicator &communicator = mesh.job(), &ranks = mesh.parameters();
   std::unique_ptr<TrainingPlan> plan;
   bool keeps_gathered = gathers_often(config, ranks.size());
-  RankPosition position = rank_position(mesh);
+  RankPosition position = rank_position(communicator, config.parallel);
   position.node_size = ranks.sharing_ranks();
   position.ranks_per_node = ranks.adding_ranks_per_node();
   const auto make = [&] {

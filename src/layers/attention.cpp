@@ -65,8 +65,7 @@ HeadNormShape Attention::norm_shape() const {
 }
 
 Dropout Attention::probability_dropout(const Context& ctx) const {
-  const uint64_t place = static_cast<uint64_t>(block) << 32 | static_cast<uint64_t>(layer);
-  return step_dropout(ctx, dropout, RandomPurpose::attention_dropout, place);
+  return step_dropout(ctx, dropout, RandomPurpose::attention_dropout, static_cast<uint64_t>(layer));
 }
 
 void Attention::forward(Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x, const Rope& rope,

@@ -33,8 +33,7 @@ struct Attention {
   float norm_weight_offset = 0;
   double dropout = 0;
   int layer = 0;
-  int64_t block = 0;  ///< among those of the layer's heads, if these are split
-  size_t cache = 0;   ///< index in KvCache::layers
+  size_t cache = 0;  ///< index in KvCache::layers
   // In passes of training, where ranks share the rows of a batch (context.hpp: SharedRows):
   int64_t context = 1;     ///< ranks that share them
   int64_t key_copies = 1;  ///< copies of each key head, of which every rank has one at least

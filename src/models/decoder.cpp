@@ -71,7 +71,7 @@ void Decoder::plan(Arena& arena, const PassPlan& passes) {
   shared_layers_ = training ? backward_end_ : layers;
   saved_.resize(static_cast<size_t>(layers - std::max(shared_layers_ - 1, 0)));
   for (Block& block : blocks_) {
-    block.attention.groups = block.mlp.groups = blocks / context;
+    block.attention.groups = block.mlp.groups = std::max<int64_t>(blocks / context, 1);
     for (Attention& attention : block.attention.blocks) {
       const bool plain = compute != DType::f32 && attention.dropout == 0;
       attention.shape.longest = plain ? longest : 0;

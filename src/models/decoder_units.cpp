@@ -235,9 +235,9 @@ void Decoder::declare_split(UnitBuilder& unit, Block& block) const {
     const LinearBlock inputs{LinearBlock::Side::inputs, index, share.blocks};
     unit.set_block(index);
     Attention& attention = block.attention.blocks.emplace_back(all_heads);
-    attention.block = index;
     attention.shape.heads /= share.blocks;
     attention.shape.kv_heads /= share.blocks;
+    attention.shape.first_head = index * attention.shape.heads;
     attention.qkv = Linear::declare_block(unit, heads.first, outputs, qkv, rule);
     attention.projection = Linear::declare_block(unit, heads.last, inputs, block.attention.sum, rule);
     Mlp& own = block.mlp.blocks.emplace_back(all_channels);

@@ -219,7 +219,8 @@ int UnitStates::store_unit(int64_t model_unit) const {
 
 int UnitStates::first_owner(int64_t model_unit) const {
   const int64_t block = model_units()[static_cast<size_t>(model_unit)].tensor_block;
-  return block < 0 ? 0 : static_cast<int>(block * options_.tensor_size / options_.tensor_blocks);
+  if (block < 0 || options_.tensor_size == 1) return 0;
+  return static_cast<int>(block * options_.tensor_size / options_.tensor_blocks);
 }
 
 const UnitState& UnitStates::operator[](int unit) const {

@@ -85,7 +85,7 @@ class FrozenScorer {
     arena_.add(logp_, MemoryCategory::activations, "statistics.logp", DType::f32, {rows});
     arena_.add(device_sums_, MemoryCategory::activations, "reference.sums", DType::f64, {segments});
     memory_.emplace(arena_, runtime.communicator());
-    model_.start(runtime.communicator(), runtime.stream());
+    model_.start({runtime.communicator(), {}}, runtime.stream());
   }
   LoadedWeights load() { return model_.load(runtime_.communicator(), runtime_.stream()); }
 

@@ -296,7 +296,10 @@ void Linear::backward(Context& ctx, const Batch& batch, const Tensor& dx, const 
   }
   backward_weight(ctx, dy, x);
   backward_bias(ctx, dy);
-  if (!dx.empty()) linear_backward_input(dx, dy, weight.matrix(ctx), false, ctx.stream);
+  if (dx.empty()) return;
+  ctx.each_block(x.dim(0), [&](int64_t first, int64_t count) {  // the order of a product may depend on its rows
+    linear_backward_input(dx.rows(first, count), dy.rows(first, count), weight.matrix(ctx), false, ctx.stream);
+  });
 }
 
 double Linear::product_flops(bool input_gradient) const {

@@ -26,6 +26,20 @@ DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64
   return shape;
 }
 
+MeshShape mesh_shape(const ParallelConfig& parallel) { return {parallel.tensor, parallel.context}; }
+
+TensorShare tensor_share(const ParallelConfig& parallel, const RankPosition& position) {
+  const int64_t blocks = parallel.matrix_blocks(), own = blocks / parallel.tensor;
+  if (position.tensor_rank < 0) return {blocks, 0, blocks};
+  return {blocks, position.tensor_rank * own, own};
+}
+
+RankPosition rank_position(const Mesh& mesh) {
+  RankPosition position{mesh.parameters().rank(), mesh.parameters().size(), 1};
+  position.tensor_rank = mesh.tensor_rank();
+  return position;
+}
+
 ParamStoreOptions store_options(const Config& config, const RankPosition& position) {
   ParamStoreOptions options;
   options.compute = compute_dtype(config.precision.compute);
@@ -51,6 +65,7 @@ RoleSpec frozen_role(Role role, const RoleRequest& request, DecoderShape shape, 
   RoleSpec spec;
   spec.role = role;
   spec.shape = std::move(shape);
+  spec.shape.tensor = tensor_share(request.config.parallel, request.position);
   spec.store = store_options(request.config, request.position);
   spec.passes = PassPlan{spec.store.compute, request.shares.max_rows(request.rows), false};
   spec.passes->context = request.shares.ranks;

@@ -44,7 +44,7 @@ void ParallelConfig::visit(DeckKeys& keys) {
   keys.key(
       "context", context,
       {.unit = "ranks",
-       .range = between(1, 1024),
+       .range = between(1, 128),
        .doc = "Number of ranks that share the rows of each micro-batch, for long sequences: each rank has some rows "
               "of all heads, and during attention all rows of some heads. It divides the ranks, the heads and the "
               "key heads.",
@@ -52,7 +52,7 @@ void ParallelConfig::visit(DeckKeys& keys) {
   keys.key(
       "context_blocks", context_blocks,
       {.unit = "blocks",
-       .range = between(0, 1024),
+       .range = between(0, 128),
        .doc = "Number of blocks of rows of each micro-batch, a power of two, whose gradients of weights are formed "
               "apart and added as parallel.reduction says: runs of any context that divides it have the same results. "
               "0 = as "

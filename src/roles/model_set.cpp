@@ -60,8 +60,12 @@ void RoleModel::plan(Arena& arena) {
   if (spec_.passes) model().plan(arena, *spec_.passes);
 }
 
-void RoleModel::start(Communicator& communicator, Stream& stream) {
-  params_.start(communicator, stream);
+void RoleModel::start(const Mesh& mesh, Stream& stream) {
+  params_.start(mesh.parameters(), stream);
+  if (Communicator* ranks = mesh.tensor()) {
+    model_.share_blocks(*ranks);
+    if (critic_) critic_->share_blocks(*ranks);
+  }
   model().start(stream);
 }
 
@@ -186,8 +190,8 @@ void ModelSet::initialize(uint64_t seed) {
   for (RoleModel& model : models_) model.params().initialize(seed);
 }
 
-void ModelSet::start(Communicator& communicator, Stream& stream) {
-  for (RoleModel& model : models_) model.start(communicator, stream);
+void ModelSet::start(const Mesh& mesh, Stream& stream) {
+  for (RoleModel& model : models_) model.start(mesh, stream);
 }
 
 }  // namespace llmtrain

@@ -12,7 +12,7 @@
 #include "core/arena.hpp"
 #include "models/actor_critic.hpp"
 #include "models/lora_config.hpp"
-#include "parallel/communicator.hpp"
+#include "parallel/mesh.hpp"
 #include "params/param_store.hpp"
 
 namespace llmtrain {
@@ -78,7 +78,7 @@ class RoleModel {
 
   void plan(Arena& arena);
   /// Starts communication and fills constant tables; the arena is committed.
-  void start(Communicator& communicator, Stream& stream);
+  void start(const Mesh& mesh, Stream& stream);
   /// Reads or initialises the weights; `adapters` = false leaves out adapters and a critic, which the caller restores.
   /// Collective.
   LoadedWeights load(Communicator& communicator, Stream& stream, bool adapters = true);
@@ -112,7 +112,7 @@ class ModelSet {
 
   // Each for all models, in the order in which they were added.
   void plan(Arena& arena);
-  void start(Communicator& communicator, Stream& stream);
+  void start(const Mesh& mesh, Stream& stream);
   /// Sets random weights.
   void initialize(uint64_t seed);
 

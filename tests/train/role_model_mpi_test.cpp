@@ -37,7 +37,7 @@ class PolicyWithCritic : public testing::Test {
       role.plan(arena);
       memory = DeviceBuffer(arena.bytes());
       arena.commit(memory.data());
-      role.start(communicator(), stream());
+      role.start({communicator(), {}}, stream());
       role.load(communicator(), stream());
     }
     RoleModel role;

@@ -39,7 +39,7 @@ struct Context {
   TensorSum* tensor = nullptr;           ///< of models whose matrices are split into blocks; the model sets it
   SharedGradients* shared = nullptr;     ///< set while a block of a split layer runs backward
   Tensor row_norms = {};                 ///< fp32 [M]: norms of whole rows, while a block that has parts of them runs
-  mutable int64_t row_block = 0;         ///< whose rows each_block() has
+  mutable int64_t row_block = 0;         ///< number of the block whose rows each_block() has
 
   /// Exchanges the heads of ranks that share the rows of a batch; null: this rank has all rows.
   HeadExchange* heads() const { return rows != nullptr ? rows->heads() : nullptr; }

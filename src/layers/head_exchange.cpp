@@ -2,6 +2,7 @@
 
 #include "core/error.hpp"
 #include "kernels/adapter.hpp"
+#include "parallel/traffic.hpp"
 
 namespace llmtrain {
 
@@ -11,7 +12,11 @@ void HeadExchange::set_row_ends(std::span<const int64_t> row_ends) {
 }
 
 void HeadExchange::transfer(Stream& stream) {
-  ranks_.send_and_receive(sends_, receives_, stream).finish(stream, meanwhile_);
+  Transfer transfer = [&] {
+    const TrafficScope scope(TrafficAxis::context);
+    return ranks_.send_and_receive(sends_, receives_, stream);
+  }();
+  transfer.finish(stream, meanwhile_);
 }
 
 int64_t HeadExchange::scratch_bytes(DType dtype, int64_t rows, int64_t ranks, int64_t columns) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/error.hpp"
+#include "parallel/traffic.hpp"
 
 namespace llmtrain {
 
@@ -48,7 +49,12 @@ Batch SharedRows::choose(const Batch& whole) {
 void SharedRows::gather(TokenStatistics statistics, Stream& stream) {
   if (!heads_) return;
   statistics.each([&](const Tensor& all) {
-    if (!all.empty()) mesh_.context()->all_gather(all, row_borders_, stream).finish(stream, meanwhile_);
+    if (all.empty()) return;
+    Transfer transfer = [&] {
+      const TrafficScope scope(TrafficAxis::context);
+      return mesh_.context()->all_gather(all, row_borders_, stream);
+    }();
+    transfer.finish(stream, meanwhile_);
   });
 }
 

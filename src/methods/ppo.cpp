@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "methods/reinforcement.hpp"
-#include "methods/roles.hpp"
 #include "models/models.hpp"
 
 namespace llmtrain {
@@ -51,7 +50,6 @@ class ProximalOptimization : public ReinforcementMethod {
     if (!request.config.ppo.shares_trunk()) {
       const ModelConfig& model = request.config.source.critic.value().model;
       policy.critic = CriticSpec{decoder_shape(model, model.vocab_size), model.path};
-      policy.critic->shape->tensor = tensor_share(request.config.parallel, request.position);
     }
     return ReinforcementMethod::roles(request, std::move(policy));
   }

@@ -28,16 +28,9 @@ DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64
 
 MeshShape mesh_shape(const ParallelConfig& parallel) { return {parallel.tensor, parallel.context}; }
 
-TensorShare tensor_share(const ParallelConfig& parallel, const RankPosition& position) {
-  const int64_t blocks = parallel.matrix_blocks(), own = blocks / parallel.tensor;
-  if (position.tensor_rank < 0) return {blocks, 0, blocks};
-  return {blocks, position.tensor_rank * own, own};
-}
-
-RankPosition rank_position(const Mesh& mesh) {
-  RankPosition position{mesh.parameters().rank(), mesh.parameters().size(), 1};
-  position.tensor_rank = mesh.tensor_rank();
-  return position;
+RankPosition rank_position(const Communicator& job, const ParallelConfig& parallel) {
+  const auto tensor = static_cast<int>(parallel.tensor);
+  return {job.rank() / tensor, job.size() / tensor, 1, 0, job.rank() % tensor};
 }
 
 ParamStoreOptions store_options(const Config& config, const RankPosition& position) {
@@ -46,6 +39,9 @@ ParamStoreOptions store_options(const Config& config, const RankPosition& positi
   options.zero_stage = static_cast<int>(config.parallel.zero);
   options.rank = position.rank;
   options.size = position.size;
+  options.tensor_rank = static_cast<int>(position.tensor_rank);
+  options.tensor_size = static_cast<int>(config.parallel.tensor);
+  options.tensor_blocks = config.parallel.matrix_blocks();
   options.node_size = position.node_size;
   options.ranks_per_node = position.ranks_per_node;
   return options;
@@ -65,7 +61,6 @@ RoleSpec frozen_role(Role role, const RoleRequest& request, DecoderShape shape, 
   RoleSpec spec;
   spec.role = role;
   spec.shape = std::move(shape);
-  spec.shape.tensor = tensor_share(request.config.parallel, request.position);
   spec.store = store_options(request.config, request.position);
   spec.passes = PassPlan{spec.store.compute, request.shares.max_rows(request.rows), false};
   spec.passes->context = request.shares.ranks;

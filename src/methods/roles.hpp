@@ -13,10 +13,8 @@ int64_t softmax_rows(const ModelConfig& model, const Dataset& data);
 /// Shape of the model that is trained, with its adapters or frozen layers. `tokens`: of its softmax.
 DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64_t tokens);
 MeshShape mesh_shape(const ParallelConfig& parallel);
-/// Blocks of split matrices that a rank has.
-TensorShare tensor_share(const ParallelConfig& parallel, const RankPosition& position);
-/// The place of a rank that shares no memory.
-RankPosition rank_position(const Mesh& mesh);
+/// The place of a rank that shares no memory, among those that have its blocks of split matrices.
+RankPosition rank_position(const Communicator& job, const ParallelConfig& parallel);
 /// Options of the store of a frozen model on a rank.
 ParamStoreOptions store_options(const Config& config, const RankPosition& position);
 /// The same for the model that is trained, but for its reduction groups.

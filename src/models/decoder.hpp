@@ -78,10 +78,10 @@ class Decoder : public Model {
 
   std::vector<UnitSpec> units() const override { return units_; }
   void plan(Arena& arena, const PassPlan& passes) override;
-  int64_t planned_rows() const override { return planned_rows_; }
   /// Ranks that have the other blocks of split matrices, in their order; called before the first pass. Without a call
   /// this rank has all.
   void share_blocks(Communicator& ranks) { tensor_ = std::make_unique<TensorSum>(shape_.tensor, &ranks); }
+  int64_t planned_rows() const override { return planned_rows_; }
   void start(Stream& stream) override;
   void forward(Context& ctx, const Batch* batch) override;
   void score(Context& ctx, const Batch* batch, const TokenStatistics& statistics) override;

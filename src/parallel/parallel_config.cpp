@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 
 #include "core/deck/deck.hpp"
@@ -102,25 +103,23 @@ void ParallelConfig::visit(DeckKeys& keys) {
 
 namespace {
 
-void check_context(DeckLoader& deck, const ParallelConfig& config, int64_t micro_batches, int64_t groups) {
-  const int64_t blocks = config.row_blocks();
+/// Reports an axis whose blocks are no power of two, or that does not divide them. `key`: of the axis.
+void check_blocks(DeckLoader& deck, const std::string& key, int64_t ranks, int64_t blocks) {
+  const auto whole = static_cast<uint64_t>(blocks);
+  const bool given = deck.given(key + "_blocks");
   deck.check(
-      std::has_single_bit(static_cast<uint64_t>(blocks)) && blocks % config.context == 0,
-      {"parallel.context_blocks", "parallel.context"},
-      fmt::format("{} blocks of rows for {} ranks: give a power of two that context divides", blocks, config.context));
-  if (blocks == 1) return;
-  deck.check(groups == micro_batches, {"parallel.context_blocks", "parallel.context", "parallel.reduction_groups"},
-             "with blocks of rows every micro-batch is a group: leave reduction_groups at 0");
+      std::has_single_bit(whole), {given ? key + "_blocks" : key},
+      fmt::format("{} is not a power of two: {} or {} fits", blocks, std::bit_floor(whole), std::bit_ceil(whole)));
+  const uint64_t fitting = std::min(std::bit_floor(static_cast<uint64_t>(ranks)), std::bit_floor(whole));
+  deck.check(!std::has_single_bit(whole) || blocks % ranks == 0, {key, key + "_blocks"},
+             fmt::format("{} ranks do not divide {} blocks: {} fits", ranks, blocks, fitting));
 }
 
-/// "1, 2, 4": powers of two that `fits` accepts.
-template <class Fits>
-std::string fitting_blocks(int64_t heads, const Fits& fits) {
-  std::string text;
-  for (int64_t blocks = 1; blocks <= heads; blocks *= 2) {
-    if (fits(blocks)) text += (text.empty() ? "" : ", ") + std::to_string(blocks);
-  }
-  return text;
+void check_context(DeckLoader& deck, const ParallelConfig& config, int64_t micro_batches, int64_t groups) {
+  check_blocks(deck, "parallel.context", config.context, config.row_blocks());
+  if (config.row_blocks() == 1) return;
+  deck.check(groups == micro_batches, {"parallel.context_blocks", "parallel.context", "parallel.reduction_groups"},
+             "with blocks of rows every micro-batch is a group: leave reduction_groups at 0");
 }
 
 void check_offload(DeckLoader& deck, const ParallelConfig& config) {
@@ -157,17 +156,22 @@ void ParallelConfig::page_states(DeckLoader& deck, const std::string& why) {
   deck.set(key, Origin::automatic, why);
 }
 
-void ParallelConfig::check_heads(DeckLoader& deck, int64_t heads, int64_t key_heads) const {
-  const auto by_heads = [&](int64_t blocks) { return key_heads % blocks == 0; };
-  const auto by_copies = [&](int64_t blocks) {
-    return by_heads(blocks) || (heads % blocks == 0 && blocks % key_heads == 0);
-  };
+bool ParallelConfig::fits_heads(int64_t blocks, int64_t heads, int64_t key_heads) const {
   const bool ulysses = context_method == ContextMethod::ulysses;
-  if (ulysses ? by_heads(row_blocks()) : by_copies(row_blocks())) return;
-  deck.check(false, {"parallel.context_blocks", "parallel.context", "parallel.context_method"},
-             fmt::format("{} blocks of rows do not divide {} heads with {} key heads{}: {} would fit", row_blocks(),
-                         heads, key_heads, ulysses ? " by ulysses" : "",
-                         ulysses ? fitting_blocks(heads, by_heads) : fitting_blocks(heads, by_copies)));
+  return key_heads % blocks == 0 || (!ulysses && heads % blocks == 0 && blocks % key_heads == 0);
+}
+
+void ParallelConfig::check_heads(DeckLoader& deck, int64_t heads, int64_t key_heads) const {
+  if (fits_heads(row_blocks(), heads, key_heads)) return;
+  const std::string key = "parallel.context", blocks_key = key + "_blocks";
+  std::string fitting;
+  for (int64_t blocks = 1; blocks <= heads; blocks *= 2) {
+    if (fits_heads(blocks, heads, key_heads)) fitting += (fitting.empty() ? "" : ", ") + std::to_string(blocks);
+  }
+  deck.check(false, {deck.given(blocks_key) ? blocks_key : key, "parallel.context_method"},
+             fmt::format("{} blocks of rows do not divide {} heads with {} key heads{}{}: {} would fit", row_blocks(),
+                         heads, key_heads, matrix_blocks() > 1 ? " of a tensor block" : "",
+                         context_method == ContextMethod::ulysses ? " by ulysses" : "", fitting));
 }
 
 void ParallelConfig::resolve(DeckLoader& deck, int64_t micro_batches) const {
@@ -183,6 +187,7 @@ void ParallelConfig::resolve(DeckLoader& deck, int64_t micro_batches) const {
   deck.check(reduction == Reduction::ordered || reduction_blocks == 1,
              {"parallel.reduction_blocks", "parallel.reduction"}, "a tree has no blocks: leave reduction_blocks at 1");
   check_context(deck, *this, micro_batches, groups);
+  check_blocks(deck, "parallel.tensor", tensor, matrix_blocks());
   check_offload(deck, *this);
 }
 

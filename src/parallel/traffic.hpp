@@ -27,6 +27,9 @@ inline bool joins_segments(int64_t segments, int64_t bytes, int64_t nodes) {
 /// Between whom data moves: inside a rank, between ranks of a node, between nodes.
 enum class TrafficClass : uint8_t { own, node, network };
 inline constexpr size_t traffic_classes = 3;
+/// Axis of the mesh along which ranks exchange data.
+enum class TrafficAxis : uint8_t { data, context, tensor };
+inline constexpr std::array<const char*, 3> traffic_axes = {"data", "context", "tensor"};
 
 /// Counts of a rank's transfers in a step.
 struct TrafficCounts {
@@ -36,13 +39,16 @@ struct TrafficCounts {
     int64_t messages = 0;  ///< number of messages sent
     int64_t requests = 0;  ///< largest number of sends and receives in progress at once
   };
-  std::array<Class, traffic_classes> classes = {};
-  int64_t requests = 0;  ///< of all classes together
+  using Classes = std::array<Class, traffic_classes>;
+  Classes classes = {};                                ///< of all axes together
+  std::array<Classes, traffic_axes.size()> axes = {};  ///< without requests
+  int64_t requests = 0;                                ///< of all classes together
   int64_t files_opened = 0;
 
   Class& operator[](TrafficClass c) { return classes[static_cast<size_t>(c)]; }
   const Class& operator[](TrafficClass c) const { return classes[static_cast<size_t>(c)]; }
   int64_t messages() const { return (*this)[TrafficClass::node].messages + (*this)[TrafficClass::network].messages; }
+  const Classes& of(TrafficAxis axis) const { return axes[static_cast<size_t>(axis)]; }
 };
 
 /// Main thread.
@@ -78,12 +84,17 @@ class Traffic {
   const TrafficCounts& last_step() const { return last_; }
 
   void send(int to, int64_t bytes) {
-    TrafficCounts::Class& c = counts_[class_of(to)];
-    ++c.messages;
-    c.sent += bytes;
+    for (TrafficCounts::Class* c : counted(class_of(to))) {
+      ++c->messages;
+      c->sent += bytes;
+    }
   }
   /// Bytes that arrive from a rank, or that are read in its memory.
-  void receive(int from, int64_t bytes) { counts_[class_of(from)].received += bytes; }
+  void receive(int from, int64_t bytes) {
+    for (TrafficCounts::Class* c : counted(class_of(from))) c->received += bytes;
+  }
+  /// Returns the axis before; see TrafficScope.
+  TrafficAxis set_axis(TrafficAxis axis) { return std::exchange(axis_, axis); }
   /// `count` requests start, or end if it is negative.
   void add_requests(TrafficClass of, int64_t count) {
     int64_t& in_flight = in_flight_[static_cast<size_t>(of)];
@@ -93,11 +104,15 @@ class Traffic {
   }
 
  private:
+  std::array<TrafficCounts::Class*, 2> counted(TrafficClass of) {
+    return {&counts_[of], &counts_.axes[static_cast<size_t>(axis_)][static_cast<size_t>(of)]};
+  }
   int64_t all_in_flight() const { return std::accumulate(in_flight_.begin(), in_flight_.end(), int64_t{0}); }
 
   int rank_ = 0;
   std::vector<int> node_of_rank_;
   TrafficCounts counts_, last_;
+  TrafficAxis axis_ = TrafficAxis::data;
   std::array<int64_t, traffic_classes> in_flight_ = {};
   int64_t opened_before_ = -1;  ///< files, at the end of the last step
 };
@@ -106,6 +121,18 @@ inline Traffic& traffic() {
   static Traffic traffic;
   return traffic;
 }
+
+/// Transfers that start while it lives are counted along an axis; others along the data axis.
+class TrafficScope {
+ public:
+  explicit TrafficScope(TrafficAxis axis) : before_(traffic().set_axis(axis)) {}
+  ~TrafficScope() { traffic().set_axis(before_); }
+  TrafficScope(const TrafficScope&) = delete;
+  TrafficScope& operator=(const TrafficScope&) = delete;
+
+ private:
+  TrafficAxis before_;
+};
 
 /// Requests of a transfer in progress.
 class RequestCount {

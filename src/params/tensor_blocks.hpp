@@ -27,8 +27,8 @@ struct ExternalRun {
   int64_t begin, end, first;
 };
 
-/// Calls f(run) for the runs that elements [begin, end) of a slice of `columns` columns consist of, in order: one if the
-/// slice has whole rows of its tensor, else one for each row.
+/// Calls f(run) for the runs that elements [begin, end) of a slice of `columns` columns consist of, in order: one if
+/// the slice has whole rows of its tensor, else one for each row.
 template <class F>
 void each_external_run(const TensorBlock& block, int64_t columns, int64_t begin, int64_t end, const F& f) {
   const int64_t first = block.first_row * block.columns + block.first_column;

@@ -17,6 +17,13 @@ namespace llmtrain {
 
 namespace {
 
+/// Number of values that stand for consecutive groups.
+int64_t count_values(const ReductionPlan& plan, const GroupRange& range, int64_t groups) {
+  int64_t count = 0;
+  plan.each_value(range, groups, [&](const GroupRange&) { ++count; });
+  return count;
+}
+
 /// Counts of the values that are exchanged of each segment in a step.
 struct Exchanges {
   Exchanges(const ReductionPlan& plan, int64_t groups, const NodeGrid& nodes);
@@ -40,7 +47,7 @@ Exchanges::Exchanges(const ReductionPlan& plan, int64_t groups, const NodeGrid& 
     if (!schedule.exchanges(round)) continue;
     int64_t of_round = 0;
     for (int64_t rank = 0; rank < nodes.ranks; ++rank) {
-      const int64_t count = node_count(schedule.exchanged(round, rank), groups);
+      const int64_t count = count_values(plan, schedule.exchanged(round, rank), groups);
       values[static_cast<size_t>(rank)] += count;
       most_of_rank = std::max(most_of_rank, count);
       of_round += count;
@@ -111,13 +118,9 @@ struct Shards {
 /// Sums over the transfers of a step, by rank and node.
 class TransferSums {
  public:
-  TransferSums(const NodeGrid& grid, Transport transport)
-      : grid_(grid),
-        transport_(transport),
-        messages_(static_cast<size_t>(grid.ranks)),
-        network_messages_(messages_.size()) {
+  TransferSums(const NodeGrid& grid, Transport transport) : grid_(grid), transport_(transport), sums_(grid) {
     for (int64_t node = 0; node < grid.nodes(); ++node) {
-      nodes_.push_back({grid.first_rank(node), grid.first_rank(node) + grid.size_of(node)});
+      nodes_.push_back({{}, grid.first_rank(node), grid.first_rank(node) + grid.size_of(node)});
     }
   }
 
@@ -180,23 +183,15 @@ class TransferSums {
     }
   }
 
-  StepTraffic total(int64_t exchanges_at_once, int64_t gathers_at_once) const {
-    StepTraffic t;
-    for (const Node& node : nodes_) {
-      t.port_bytes = std::max({t.port_bytes, node.sent, node.received});
-      t.node_bytes = std::max(t.node_bytes, node.within);
-      t.own_bytes = std::max(t.own_bytes, node.own);
-    }
-    t.messages = *std::ranges::max_element(messages_);
-    t.network_messages = *std::ranges::max_element(network_messages_);
-    t.requests = exchanges_at_once * exchange_requests_ + gathers_at_once * gather_requests_;
-    return t;
+  AxisTraffic total(int64_t exchanges_at_once, int64_t gathers_at_once) {
+    std::ranges::copy(nodes_, sums_.nodes.begin());
+    sums_.requests = exchanges_at_once * exchange_requests_ + gathers_at_once * gather_requests_;
+    return std::move(sums_);
   }
 
  private:
-  struct Node {
+  struct Node : AxisTraffic::Node {
     int64_t first, last;  ///< ranks
-    int64_t sent = 0, received = 0, within = 0, own = 0;
     int64_t size() const { return last - first; }
   };
 
@@ -229,8 +224,8 @@ class TransferSums {
   }
 
   void count_messages(int64_t rank, int64_t all, int64_t to_other_nodes) {
-    messages_[static_cast<size_t>(rank)] += all;
-    network_messages_[static_cast<size_t>(rank)] += to_other_nodes;
+    sums_.messages[static_cast<size_t>(rank)] += all;
+    sums_.network_messages[static_cast<size_t>(rank)] += to_other_nodes;
   }
 
   void exchange_by_rank(const Shards& s, const Exchanges& e) {
@@ -364,8 +359,8 @@ class TransferSums {
 
   NodeGrid grid_;
   Transport transport_;
+  AxisTraffic sums_;  ///< without its nodes until total()
   std::vector<Node> nodes_;
-  std::vector<int64_t> messages_, network_messages_;  ///< by rank
   int64_t exchange_requests_ = 0, gather_requests_ = 0;
 };
 
@@ -404,14 +399,12 @@ int64_t gathers_at_once(const UnitStates& units) {
   return std::min<int64_t>(units.size(), 2 * most);
 }
 
-}  // namespace
-
-StepTraffic predict_traffic(const UnitStates& units, int64_t ranks_per_node, Transport transport,
-                            std::span<const WholeTensor> updated) {
+/// Traffic of a group of all its units' ranks.
+AxisTraffic traffic_of(const UnitStates& units, int64_t ranks_per_node, Transport transport,
+                       std::span<const WholeTensor> updated) {
   const ParamStoreOptions& options = units.options();
-  const int64_t ranks = options.size;
-  if (ranks == 1) return {};
-  const NodeGrid grid{ranks, ranks_per_node};
+  const NodeGrid grid{options.size, ranks_per_node};
+  if (options.size == 1) return AxisTraffic(grid);
   TransferSums sums(grid, transport);
   const ReductionPlan plan(options);
   const Exchanges exchanges(plan, options.groups, grid);
@@ -443,6 +436,30 @@ StepTraffic predict_traffic(const UnitStates& units, int64_t ranks_per_node, Tra
     }
   }
   return sums.total(plan.exchanges_at_once(), gathers_at_once(units));
+}
+
+}  // namespace
+
+StepTraffic predict_traffic(const UnitStates& units, int64_t ranks_per_node, Transport transport,
+                            std::span<const WholeTensor> updated) {
+  return traffic_of(units, ranks_per_node, transport, updated).largest();
+}
+
+AxisTraffic data_traffic(const UnitStates& units, const PlannedMesh& mesh, int64_t ranks_per_node, Transport transport,
+                         std::span<const WholeTensor> updated) {
+  const AxisTraffic group = traffic_of(units, std::max<int64_t>(ranks_per_node / mesh.tensor, 1), transport, updated);
+  AxisTraffic all({mesh.ranks, ranks_per_node});
+  for (size_t n = 0; n < all.nodes.size(); ++n) {
+    const AxisTraffic::Node& node = group.nodes[n];
+    const int64_t groups = mesh.tensor;
+    all.nodes[n] = {node.sent * groups, node.received * groups, node.within * groups, node.own * groups};
+  }
+  for (size_t rank = 0; rank < all.messages.size(); ++rank) {
+    all.messages[rank] = group.messages[rank / static_cast<size_t>(mesh.tensor)];
+    all.network_messages[rank] = group.network_messages[rank / static_cast<size_t>(mesh.tensor)];
+  }
+  all.requests = group.requests;
+  return all;
 }
 
 }  // namespace llmtrain

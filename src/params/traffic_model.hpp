@@ -5,19 +5,10 @@
 #include <cstdint>
 #include <span>
 
+#include "params/axis_traffic.hpp"
 #include "params/unit_state.hpp"
 
 namespace llmtrain {
-
-/// Traffic of a step; names and meanings as in the metrics traffic/...
-struct StepTraffic {
-  int64_t port_bytes = 0;
-  int64_t node_bytes = 0;
-  int64_t own_bytes = 0;  ///< largest over nodes: what its ranks read of their own memory instead
-  int64_t messages = 0;
-  int64_t network_messages = 0;  ///< largest over ranks: to other nodes
-  int64_t requests = 0;          ///< at most
-};
 
 /// How ranks reach each other.
 enum class Transport : uint8_t {
@@ -39,5 +30,10 @@ struct WholeTensor {
 /// model are not included.
 StepTraffic predict_traffic(const UnitStates& units, int64_t ranks_per_node, Transport transport,
                             std::span<const WholeTensor> updated = {});
+
+/// The same along the data axis of a mesh on nodes of `ranks_per_node` ranks: `units` are those of one of the
+/// `mesh.tensor` groups of ranks that have the same blocks, and move alike.
+AxisTraffic data_traffic(const UnitStates& units, const PlannedMesh& mesh, int64_t ranks_per_node, Transport transport,
+                         std::span<const WholeTensor> updated = {});
 
 }  // namespace llmtrain

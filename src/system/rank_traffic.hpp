@@ -22,6 +22,8 @@ struct RankTraffic {
 ///   traffic/messages      largest number of messages that a rank sends
 ///   traffic/requests      largest number of requests of a rank in progress at once
 ///   traffic/files_opened  files that all ranks open, a mean over the steps
+///   traffic/AXIS/...      the first three of one axis of the mesh (data, context, tensor), where ranks exchange along
+///                         others than data
 std::vector<NamedValue> traffic_values(std::span<const RankTraffic> ranks);
 
 }  // namespace llmtrain

@@ -10,8 +10,12 @@
 #include "parallel/job/launcher.hpp"
 #include "parallel/job/status_board.hpp"
 #include "tasks/job_opening.hpp"
+#include "tasks/mesh_proposal.hpp"
+#include "tasks/mesh_traffic.hpp"
+#include "train/config/mesh_checks.hpp"
 #include "train/run/estimate.hpp"
 #include "train/run/libraries.hpp"
+#include "train/run/memory_limit.hpp"
 #include "train/step_profile.hpp"
 #include "train/training_plan.hpp"
 
@@ -49,37 +53,63 @@ std::string assumption_of(const ModelConfig& m, int64_t sequence_length, int64_t
   return attention_assumption(shape, tokens);
 }
 
-/// Number of micro-batches that the ranks with most of them compute one after the other in a step.
-double passes_of(const ParamStoreOptions& options, int64_t ranks) {
-  return static_cast<double>((options.groups + ranks - 1) / ranks * options.micro_batches_per_group);
+/// FLOPs of the rank that has most, in a step of `ranks`: those of products and attention, and of what is recomputed.
+double step_flops(const Config& config, const RankPlan& plan, int64_t ranks) {
+  const ModelConfig& m = config.model;
+  const auto length = static_cast<double>(config.batch.sequence_length), layers = static_cast<double>(m.n_layers);
+  const auto queries = static_cast<double>(m.n_heads * m.head_dim),
+             keys = static_cast<double>(m.n_kv_heads * m.head_dim);
+  const double token = plan.flops_per_token(config.batch.sequence_length);
+  double again = 0;
+  if (config.memory.recompute == Recompute::attention) {
+    again = layers * (2 * (queries + 2 * keys) * static_cast<double>(m.d_model) + 4 * queries * length);
+  }
+  if (config.memory.recompute == Recompute::block) again = token / 3;
+  ParamStoreOptions options = plan.training()->params().units().options();
+  options.size = static_cast<int>(ranks / config.parallel.tensor);
+  const double tokens = static_cast<double>(passes_of(options) * config.batch.micro) * length;
+  return tokens * (token + again) / static_cast<double>(config.parallel.context * config.parallel.tensor);
 }
 
-/// `own_ranks`: of this job, which was measured.
-std::optional<TrafficEstimate> estimate_traffic(const CommandLine& command, const Config& config, const RankPlan& plan,
-                                                const Estimate& e, int64_t own_ranks) {
-  const TrainingPlan* training = plan.training();
-  if (training == nullptr) return std::nullopt;
-  const UnitStates& units = training->params().units();
-  const ParamStoreOptions& options = units.options();
+TrafficEstimate estimate_traffic(const CommandLine& command, const Config& config, const RankPlan& plan,
+                                 const Estimate& e, double seconds_per_flop) {
+  const TrainingPlan& training = *plan.training();
+  const PlannedMesh mesh = mesh_of(config, e.ranks);
   TrafficEstimate t;
   t.nodes = (e.ranks + e.ranks_per_node - 1) / e.ranks_per_node;
-  t.step =
-      predict_traffic(units, e.ranks_per_node, device_memory_is_host() ? Transport::shared_memory : Transport::nccl,
-                      training->optimizer->whole_tensors(units));
+  const MeshTraffic traffic = predict_mesh_traffic(
+      config, training, mesh, e.ranks_per_node, device_memory_is_host() ? Transport::shared_memory : Transport::nccl);
+  t.step = traffic.all;
+  t.axes = traffic.axes;
   const auto lost_after = static_cast<double>(config.watchdog.lost_after.seconds);
   if (config.watchdog.enabled) t.opens_per_second = static_cast<double>(t.nodes) / status_beat(t.nodes, lost_after);
   t.checkpoint_files = config.checkpoint.shares_files(e.ranks) ? t.nodes : e.ranks;
   if (command.network.empty()) return t;
   t.network = parse_network(command.network);
-  const double passes = passes_of(options, e.ranks);
-  if (e.time) {
-    t.computing = e.time->step * passes / passes_of(options, own_ranks);
-  } else if (t.network->flops > 0) {
-    const BatchConfig& batch = config.batch;
-    t.computing = passes * static_cast<double>(batch.micro * batch.sequence_length) *
-                  plan.flops_per_token(batch.sequence_length) / t.network->flops;
-  }
+  t.computing = step_flops(config, plan, e.ranks) * seconds_per_flop;
   return t;
+}
+
+/// Seconds of a FLOP on a rank, from the steps that --measure has timed on `own_ranks` or from --network; 0: unknown.
+double seconds_of_flop(const CommandLine& command, const Config& config, const RankPlan& plan, const Estimate& e,
+                       int64_t own_ranks) {
+  if (e.time) return e.time->step / step_flops(config, plan, own_ranks);
+  const double flops = command.network.empty() ? 0 : parse_network(command.network).flops;
+  return flops > 0 ? 1 / flops : 0;
+}
+
+/// What another mesh of the estimated ranks would cost.
+MeshCost cost_of_mesh(const CommandLine& command, const Config& config, const Dataset& data, const Estimate& e,
+                      double seconds_per_flop) {
+  const LastRank rank(config, data, e.ranks, e.ranks_per_node, e.ranks_per_node);
+  MeshCost cost;
+  cost.rank_bytes = rank.plan->arena().bytes() + device_context_bytes(e.ranks_per_node) + rank.kernel_bytes;
+  cost.fits = e.limit == 0 || cost.rank_bytes - rank.spared_bytes <= e.limit + between_starts;
+  cost.work = step_flops(config, *rank.plan, e.ranks);
+  const TrafficEstimate traffic = estimate_traffic(command, config, *rank.plan, e, seconds_per_flop);
+  cost.serial_seconds = traffic.serial_seconds();
+  if (traffic.has_time()) cost.step_seconds = traffic.overlapped_seconds();
+  return cost;
 }
 
 }  // namespace
@@ -101,6 +131,8 @@ int run_estimation(const CommandLine& command, Job& job) {
                     "command line: --network: one rank has no traffic; say how many with --ranks "
                     "(llmtrain --help shows the usage)");
   }
+  require_mesh(config, e.ranks, e.ranks_per_node);
+  e.mesh = mesh_of(config, e.ranks);
   const LastRank rank(config, data, e.ranks, e.ranks_per_node, e.ranks_per_node);
   e.plan = &rank.plan->arena();
   e.library_bytes = device_context_bytes(e.ranks_per_node) + rank.kernel_bytes;
@@ -126,7 +158,16 @@ int run_estimation(const CommandLine& command, Job& job) {
   use_threads(job.runtime.threads());
   if (command.measure) e.time = task.measure(job, config, data);
   throw_on_all_ranks(communicator, [&] { bytes_of_node(e); });  // before sums over its ranks
-  e.traffic = estimate_traffic(command, config, *rank.plan, e, communicator.size());
+  if (rank.plan->training() != nullptr) {
+    const double seconds_per_flop = seconds_of_flop(command, config, *rank.plan, e, communicator.size());
+    e.traffic = estimate_traffic(command, config, *rank.plan, e, seconds_per_flop);
+    if (command.ranks > 1) {
+      e.proposal = propose_mesh(config, e.ranks, e.ranks_per_node, [&](const Config& other) {
+        return cost_of_mesh(command, other, data, e, seconds_per_flop);
+      });
+      use_threads(job.runtime.threads());
+    }
+  }
   std::string text;
   throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() == 0) text = command.json ? estimate_json(e) : estimate_text(e);

@@ -147,8 +147,10 @@ RoleSpec untrained_policy(const Config& config, const RankPosition& position, in
   quantize(shape, config.storage(config.source.quantization));
   RoleSpec policy;
   policy.shape = std::move(shape);
-  policy.shape.tensor = tensor_share(config.parallel, position);
-  policy.store = store_options(config, {position.rank, position.size, 1});  // the ranks share no memory
+  RankPosition alone = position;
+  alone.node_size = 1;  // the ranks share no memory
+  alone.ranks_per_node = 0;
+  policy.store = store_options(config, alone);
   policy.passes = PassPlan{policy.store.compute, rows, false};
   policy.weights.folder = config.model.path;
   policy.weights.checkpoint = checkpoint;
@@ -327,7 +329,8 @@ int run_evaluation(Job& job) {
   const Config config = job.config();
   const Mesh mesh(communicator, mesh_shape(config.parallel));
   std::unique_ptr<EvaluationTask> task;
-  throw_on_all_ranks(communicator, [&] { task = make_evaluation(config, data, rank_position(mesh)); });
+  throw_on_all_ranks(communicator,
+                     [&] { task = make_evaluation(config, data, rank_position(communicator, config.parallel)); });
   check_plan(task->plan(), memory_limits(config), communicator);
   task->scores().answers.open(communicator);
   opening.start_directory();

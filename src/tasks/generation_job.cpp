@@ -190,7 +190,8 @@ void generate(const Config& config, Runtime& runtime, JobOpening& opening, const
   Communicator& communicator = runtime.communicator();
   std::unique_ptr<GenerationTask> task;
   const Mesh mesh(communicator, mesh_shape(config.parallel));
-  throw_on_all_ranks(communicator, [&] { task = make_generation(config, data, rank_position(mesh)); });
+  throw_on_all_ranks(communicator,
+                     [&] { task = make_generation(config, data, rank_position(communicator, config.parallel)); });
   check_plan(task->plan(), memory_limits(config), communicator);
   const PromptFiles prompts(config.generate.prompts, prompt_rules(config), *data.tokenizer, config.chat,
                             data.chat.files, communicator);

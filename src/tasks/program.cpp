@@ -16,6 +16,7 @@
 #include "tasks/score_parts.hpp"
 #include "tasks/tasks.hpp"
 #include "train/config/load_config.hpp"
+#include "train/config/mesh_checks.hpp"
 #include "train/config/model_path.hpp"
 #include "train/run/run_directory.hpp"
 #include "train/run/stop_monitor.hpp"
@@ -125,6 +126,7 @@ RunFacts check_contents(const Config& deck, const Communicator& communicator) {
 int check(const std::string& text, const CommandLine& command, Communicator& communicator) {
   const Config deck = examine(text, command, communicator);
   throw_on_all_ranks(communicator, [&] {
+    if (communicator.size() > 1) require_mesh(deck, communicator.size(), communicator.ranks_per_node());
     if (communicator.rank() != 0) return;
     const RunFacts facts = check_contents(deck, communicator);
     print_notes(facts.notes);
@@ -148,6 +150,11 @@ int run_program(const CommandLine& command, Runtime& runtime) {
   const TaskEntry& task = find_task(config.run.task);
   if (!config.checkpoint.signal_save) restore_default_signals();
   const bool has_model = task.plan != nullptr, plans = command.estimate && !command.measure;
+  if (has_model && !plans) {
+    throw_on_all_ranks(runtime.communicator(), [&] {
+      require_mesh(config, runtime.communicator().size(), runtime.communicator().ranks_per_node());
+    });
+  }
   if (!plans && has_model) runtime.start_device();
   Communicator& communicator = runtime.communicator();
   throw_if_stopping(communicator, "before it began");

@@ -140,7 +140,6 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
                   .passes = PassPlan{store.compute, parts.rows.max_rows(rows), true, config.memory.recompute,
                                      config.batch.sequence_length, parts.rows.ranks, parts.rows.blocks},
                   .weights = {.folder = config.model.path, .seed = static_cast<uint64_t>(config.run.seed)}};
-  policy.shape.tensor = tensor_share(config.parallel, position);
   if (config.run.finetuning == RunConfig::Finetuning::lora) policy.lora = config.lora;
   std::vector<std::string> metrics;
   const Objective& evaluated = parts.evaluator ? *parts.evaluator : *parts.objective;

@@ -33,11 +33,12 @@ namespace {
 
 /// Warns of ranks without work, and of groups that cost a new run more than others would.
 void warn_of_groups(RunLog& log, const TrainingPlan& plan, const Communicator& c, bool resumed) {
-  if (plan.groups.count * plan.mesh.of_micro_batch() < c.size()) {
+  const int64_t working = plan.groups.count * plan.mesh.of_micro_batch();
+  if (working < c.size()) {
     log.warn(
         fmt::format("{} of {} ranks have no reduction group: they own shards but compute nothing. Use a larger "
                     "batch.global, a smaller batch.micro or fewer ranks",
-                    c.size() - plan.groups.count * plan.mesh.of_micro_batch(), c.size()));
+                    c.size() - working, c.size()));
   }
   if (resumed || c.rank() != 0) return;
   const ParamStoreOptions& options = plan.params().units().options();
@@ -169,7 +170,7 @@ std::unique_ptr<TrainingPlan> make_checked_plan(Job& job, const Mesh& mesh, cons
   Communicator &communicator = mesh.job(), &ranks = mesh.parameters();
   std::unique_ptr<TrainingPlan> plan;
   bool keeps_gathered = gathers_often(config, ranks.size());
-  RankPosition position = rank_position(mesh);
+  RankPosition position = rank_position(communicator, config.parallel);
   position.node_size = ranks.sharing_ranks();
   position.ranks_per_node = ranks.adding_ranks_per_node();
   const auto make = [&] {

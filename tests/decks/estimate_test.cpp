@@ -279,6 +279,56 @@ INSTANTIATE_TEST_SUITE_P(Models, QloraEstimate,
                            return name;
                          });
 
+/// A row of 131,072 tokens, which trains a Llama of 1B.
+class LongEstimate : public EstimateDeck {
+ protected:
+  LongEstimate() {
+    std::string ids = "3";
+    for (int i = 1; i < length; ++i) ids += ",3";
+    write_file(folder / "rows.jsonl", "{\"input_ids\": [" + ids + "]}\n");
+  }
+  nlohmann::json of(int context, const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> settings = Llama{"1B", 0, 16, 2048, 32, 8, 8192, 128256}.settings();
+    settings.insert(settings.end(),
+                    {"data.train=" + (folder / "rows.jsonl").string(), "data.packing=none",
+                     fmt::format("batch.sequence_length={}", length), "batch.micro=1", "batch.global=8",
+                     "precision.compute=bf16", "parallel.reduction=tree", fmt::format("parallel.context={}", context)});
+    settings.insert(settings.end(), more.begin(), more.end());
+    return estimate(8, settings);
+  }
+  static constexpr int length = 131072;
+};
+
+TEST_F(LongEstimate, RanksThatShareRowsDivideTheActivations) {
+  const auto activations = [](const nlohmann::json& j) { return j["bytes_per_rank"]["activations"].get<double>(); };
+  const nlohmann::json one = of(1);
+  const double whole = activations(one);
+  for (const int context : {2, 4, 8}) {
+    const nlohmann::json j = of(context);
+    EXPECT_LE(activations(j), 1.3 * whole / context) << context;
+    EXPECT_GE(activations(j), whole / context) << context;
+    EXPECT_EQ(j["mesh"], (nlohmann::json{{"data", 8 / context}, {"context", context}, {"tensor", 1}}));
+    EXPECT_GT(j["traffic"]["context"]["node_bytes"].get<double>(), 0);
+  }
+  EXPECT_LE(activations(of(8)), whole / 6);
+}
+
+TEST_F(LongEstimate, AMeshIsProposedThatFits) {
+  const nlohmann::json free = of(1)["proposal"];
+  EXPECT_EQ(free["fits"], true);
+  const auto limit = [](const nlohmann::json& j) {
+    return fmt::format("memory.limit={}", j["bytes_per_rank"]["total"].get<int64_t>());
+  };
+  const nlohmann::json proposal = of(1, {limit(of(4))})["proposal"];
+  EXPECT_EQ(proposal["fits"], true);
+  EXPECT_GE(proposal["context"], 4);
+  const nlohmann::json none = of(1, {"memory.limit=1GiB"})["proposal"];
+  EXPECT_EQ(none["fits"], false);
+  EXPECT_EQ(none["context"], 8);
+  EXPECT_EQ(none["recompute"], "block");
+  EXPECT_EQ(none["zero"], 3);
+}
+
 /// Sizes of a GPT-2 with four blocks.
 class Accumulation : public EstimateDeck {
  protected:

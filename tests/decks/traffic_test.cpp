@@ -21,6 +21,7 @@ struct Layout {
   int ranks, per_node, stage;
   int accumulation, groups;
   const char* more = "run.seed=1";
+  int context = 1;
 };
 
 class TrafficDeck : public RunFolder {
@@ -28,9 +29,9 @@ class TrafficDeck : public RunFolder {
   TrafficDeck() : RunFolder(text_of_lines(60), deck.text()) {}
 
   std::vector<std::string> settings(const Layout& l) const {
-    return {fmt::format("parallel.zero={}", l.stage),
-            fmt::format("batch.gradient_accumulation_steps={}", l.accumulation),
-            fmt::format("parallel.reduction_groups={}", l.groups), l.more};
+    return {
+        fmt::format("parallel.zero={}", l.stage), fmt::format("batch.gradient_accumulation_steps={}", l.accumulation),
+        fmt::format("parallel.reduction_groups={}", l.groups), fmt::format("parallel.context={}", l.context), l.more};
   }
   /// Every step of a run that `launch` starts.
   std::vector<nlohmann::json> steps_of(const std::string& name, const Launch& launch) const {
@@ -84,6 +85,29 @@ TEST_F(TrafficDeck, TheEstimateIsWithinTwoPercentOfTheCounters) {
     EXPECT_LE(found["traffic/requests"].get<double>(), wanted["requests"].get<double>());
     EXPECT_EQ(found["traffic/port_bytes"].get<double>() > 0, l.per_node < l.ranks);
   }
+}
+
+// A full step of all axes; heads are exchanged in shapes that are known to the byte.
+TEST_F(TrafficDeck, HasRowsOfTheAxesOfAMesh) {
+  const char* tree = "parallel.reduction=tree";
+  for (const Layout& l :
+       {Layout{2, 1, 1, 2, 0, tree, 2}, Layout{4, 2, 1, 3, 0, tree, 2}, Layout{4, 1, 3, 4, 0, tree, 2}}) {
+    const std::string where = fmt::format("{} ranks, {} a node, stage {}", l.ranks, l.per_node, l.stage);
+    const nlohmann::json found = run(l), wanted = estimate(l)["traffic"];
+    for (const std::string name : {"port_bytes", "node_bytes", "messages"}) {
+      const auto counted = found["traffic/" + name].get<double>();
+      EXPECT_NEAR(counted, wanted[name].get<double>(), 0.02 * counted) << name << ": " << where;
+      const auto of_context = found["traffic/context/" + name].get<double>();
+      EXPECT_EQ(of_context, wanted["context"][name].get<double>()) << name << ": " << where;
+      const auto of_data = found["traffic/data/" + name].get<double>();
+      EXPECT_NEAR(of_data, wanted["data"][name].get<double>(), 0.02 * of_data) << name << ": " << where;
+    }
+    EXPECT_GT(found["traffic/context/messages"].get<double>(), 0) << where;
+    EXPECT_EQ(found["traffic/context/port_bytes"].get<double>() > 0, l.per_node == 1) << where << ": neighbours share";
+    EXPECT_FALSE(found.contains("traffic/tensor/messages"));
+  }
+  EXPECT_FALSE(run({2, 1, 1, 2, 0, tree}).contains("traffic/data/port_bytes")) << "control: one axis";
+  EXPECT_FALSE(estimate({2, 1, 1, 2, 0, tree})["traffic"].contains("data"));
 }
 
 TEST_F(TrafficDeck, MuonMovesNoMoreThanTwoGathersOfItsMatrices) {

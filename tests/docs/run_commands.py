@@ -36,6 +36,7 @@ SMALL = {"inputs/small.ini": ["model.d_model=32", "model.d_ff=64", "batch.global
          "inputs/medium.ini": ["model.d_model=24", "model.d_ff=32", "model.vocab_size=512", "batch.global=4",
                                "batch.sequence_length=64"],
          "inputs/quickstart.ini": ["model.d_model=24"],
+         "inputs/long.ini": ["model.n_layers=2", "batch.sequence_length=1024"],
          "inputs/sft.ini": ["batch.global=4"],
          "inputs/reward.ini": ["batch.global=4", "batch.micro=2", "batch.sequence_length=128"],
          "inputs/evaluate.ini": ["evaluation.batches=2", "evaluation.max_new_tokens=8", "batch.sequence_length=256"],

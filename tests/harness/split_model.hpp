@@ -1,8 +1,8 @@
 #pragma once
-// A small model whose matrices are split into blocks, without its mathematics: fused and transposed rows, columns,
-// vectors, a vocabulary that the blocks do not divide, and common units.
+// Models whose matrices are split into blocks, without their mathematics.
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -13,59 +13,92 @@
 
 namespace llmtrain::test {
 
-struct SplitModel {
-  static constexpr int64_t width = 40, heads_width = 48, hidden = 56, vocabulary = 70;
+/// Division of a parameter into blocks; thirds: queries, keys and values of one external matrix.
+enum class Division : uint8_t { none, rows, thirds, columns };
+using DivisionOf = std::function<Division(const ParamSpec& param)>;
 
-  /// Units of the blocks of a share; one block: the units of an unsplit model.
-  static std::vector<UnitSpec> units(const TensorShare& share) {
-    std::vector<UnitSpec> all{{"common", {vector("norm", {0, 0, width, 1}, share)}}};
-    for (int64_t s = share.first; s < share.first + share.count; ++s) {
-      const int64_t q = heads_width / share.blocks, f = hidden / share.blocks;
-      const int64_t rows = (vocabulary + share.blocks - 1) / share.blocks, row = s * rows;
-      UnitSpec layer{share.splits() ? "layer of block " + std::to_string(s) : "layer", {}};
-      layer.params.push_back(fused(share, s));
-      layer.params.push_back(
-          matrix("projection", q, {{"projection.weight", 0, q, true}}, share, {s * q, 0, heads_width, width}));
-      layer.params.push_back(matrix("down", width, {{"down.weight", 0, width}}, share, {0, s * f, width, hidden}));
-      layer.params.back().columns = f;
-      layer.params.push_back(vector("up.bias", {s * f, 0, hidden, 1}, share, f));
-      UnitSpec table{share.splits() ? "table of block " + std::to_string(s) : "table", {}};
-      const int64_t count = std::min(rows, vocabulary - row);
-      table.params.push_back(matrix("table", count, {{"table.weight", 0, count}}, share, {row, 0, vocabulary, width}));
-      for (UnitSpec* unit : {&layer, &table}) {
-        if (share.splits()) unit->tensor_block = s;
-        all.push_back(*unit);
-      }
+/// The part of a slice that a block has: slices for a parameter of that block alone, whose last row is `row`.
+inline void add_part(std::vector<ParamSlice>& slices, int64_t& row, const ParamSpec& param, const ParamSlice& slice,
+                     Division division, const TensorShare& share) {
+  const int64_t parts = division == Division::thirds ? 3 : 1, part_rows = slice.rows / parts;
+  for (int64_t part = 0; part < parts; ++part) {
+    ParamSlice own = slice;
+    own.first_row = row;
+    TensorBlock block{0, 0, slice.rows, param.columns};
+    if (division == Division::columns) {
+      block.first_column = share.first * (param.columns / share.blocks);
+    } else {  // the last block may have fewer rows
+      const int64_t each = (part_rows + share.blocks - 1) / share.blocks;
+      block.first_row = part * part_rows + share.first * each;
+      own.rows = std::min(each, part_rows - share.first * each);
     }
-    return all;
+    own.block = block;
+    row += own.rows;
+    slices.push_back(std::move(own));
+  }
+}
+
+/// The units of a share of blocks: of each whole unit what is not divided, then what each block has.
+inline std::vector<UnitSpec> split_units(const std::vector<UnitSpec>& whole, const TensorShare& share,
+                                         const DivisionOf& division) {
+  if (!share.splits()) return whole;
+  std::vector<UnitSpec> units;
+  const auto add = [&](UnitSpec unit, const UnitSpec& from, const auto& param_of) {
+    unit.params.clear();
+    for (const ParamSpec& param : from.params) param_of(unit, param);
+    if (!unit.params.empty()) units.push_back(std::move(unit));
+  };
+  for (const UnitSpec& unit : whole) {
+    add(unit, unit, [&](UnitSpec& to, const ParamSpec& param) {
+      if (division(param) == Division::none) to.params.push_back(param);
+    });
+    for (int64_t s = share.first; s < share.first + share.count; ++s) {
+      UnitSpec block = unit;
+      block.name += " of block " + std::to_string(s);
+      block.tensor_block = s;
+      add(block, unit, [&](UnitSpec& to, const ParamSpec& param) {
+        if (division(param) == Division::none) return;
+        ParamSpec own = param;
+        own.slices.clear();
+        own.rows = 0;
+        for (const ParamSlice& slice : param.slices) {
+          add_part(own.slices, own.rows, param, slice, division(param), {share.blocks, s, 1});
+        }
+        if (division(param) == Division::columns) own.columns /= share.blocks;
+        to.params.push_back(std::move(own));
+      });
+    }
+  }
+  return units;
+}
+
+/// A small model: fused and transposed rows, columns, vectors, a vocabulary that the blocks do not divide, and a common
+/// unit.
+struct SplitModel {
+  static constexpr int64_t width = 40, heads_width = 48, hidden = 56, vocabulary = 470;
+
+  static std::vector<UnitSpec> units(const TensorShare& share) {
+    const std::vector<UnitSpec> whole{
+        {"common", {vector("norm", width)}},
+        {"layer",
+         {matrix("fused", 3 * heads_width, width, true), matrix("projection", heads_width, width, true),
+          matrix("down", width, hidden, false), vector("up.bias", hidden)}},
+        {"table", {matrix("table", vocabulary, width, false)}}};
+    return split_units(whole, share, [](const ParamSpec& param) {
+      if (param.name == "fused") return Division::thirds;
+      if (param.name == "norm") return Division::none;
+      return param.name == "down" ? Division::columns : Division::rows;
+    });
   }
 
  private:
-  static ParamSpec matrix(std::string name, int64_t rows, std::vector<ParamSlice> slices, const TensorShare& share,
-                          const TensorBlock& block) {
-    if (share.splits()) slices.front().block = block;
-    return {std::move(name), rows, block.columns, true, Initializer::normal(0.5), std::move(slices)};
-  }
-  static ParamSpec vector(const std::string& name, const TensorBlock& block, const TensorShare& share,
-                          int64_t rows = width) {
-    ParamSpec spec{name, rows, 1, false, Initializer::uniform(0.25), {{name, 0, rows}}};
-    if (share.splits() && rows < block.rows) spec.slices.front().block = block;
+  static ParamSpec matrix(const std::string& name, int64_t rows, int64_t columns, bool transposed) {
+    ParamSpec spec{name, rows, columns, true, Initializer::normal(0.5), {{name + ".weight", 0, rows, transposed}}};
+    spec.hidden = name != "table";
     return spec;
   }
-  /// Queries, keys and values of one external matrix; those of a block are three slices of it.
-  static ParamSpec fused(const TensorShare& share, int64_t s) {
-    const std::string name = "fused.weight";
-    ParamSpec spec{"fused", 3 * heads_width / share.blocks, width, true, Initializer::normal(0.5), {}};
-    if (!share.splits()) {
-      spec.slices = {{name, 0, 3 * heads_width, true}};
-      return spec;
-    }
-    const int64_t q = heads_width / share.blocks;
-    for (int64_t part = 0; part < 3; ++part) {
-      spec.slices.push_back({name, part * q, q, true});
-      spec.slices.back().block = {part * heads_width + s * q, 0, 3 * heads_width, width};
-    }
-    return spec;
+  static ParamSpec vector(const std::string& name, int64_t rows) {
+    return {name, rows, 1, false, Initializer::uniform(0.25), {{name, 0, rows}}};
   }
 };
 
@@ -79,20 +112,19 @@ inline void place_slice(const ParamSpec& param, const ParamSlice& slice, const f
   });
 }
 
-/// External tensors of a store, before ParamSlice::transposed, on every rank. Collective.
-inline std::map<std::string, std::vector<float>> external_tensors(ParamStore& store) {
+/// External tensors of a store, before ParamSlice::transposed, on every rank of the job. Collective.
+inline std::map<std::string, std::vector<float>> external_tensors(ParamStore& store,
+                                                                  Communicator& job = communicator()) {
   std::map<std::string, std::vector<float>> tensors;
-  for (int u = 0; u < store.units().size(); ++u) {
-    const UnitSpec& unit = store.units()[u].spec;
-    for (size_t p = 0; p < unit.params.size(); ++p) {
-      const ParamSpec& param = unit.params[p];
-      std::vector<float> values(static_cast<size_t>(param.numel()));
-      gather_parameter(store, u, static_cast<int>(p), values.data());
-      for (const ParamSlice& slice : param.slices) {
-        place_slice(param, slice, values.data() + slice.first_row * param.columns, tensors[slice.name]);
-      }
-    }
-  }
+  const std::vector<UnitSpec>& units = store.units().model_units();
+  const std::vector<UnitLayout> layouts = layouts_of(units);
+  for_each_slice(units, [&](const SlicePlace& at, const ParamSpec& param, const ParamSlice& slice) {
+    const int64_t first = at.offset(layouts), count = slice.rows * param.columns;
+    std::vector<float> values(static_cast<size_t>(count));
+    store.gather_range(at.unit, first, first + count, values.data());
+    job.broadcast(values.data(), count * static_cast<int64_t>(sizeof(float)));
+    place_slice(param, slice, values.data(), tensors[slice.name]);
+  });
   return tensors;
 }
 

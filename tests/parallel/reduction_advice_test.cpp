@@ -15,15 +15,16 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-/// Advice for a step of as many micro-batches as groups.
-std::string advice(int ranks, int per_node, int64_t groups, Reduction reduction, int stage = 1) {
+/// Advice for a step of as many micro-batches as groups, whose rows `context` ranks share.
+std::string advice(int ranks, int per_node, int64_t groups, Reduction reduction, int stage = 1, int64_t context = 1) {
   ParamStoreOptions o;
   o.compute = DType::bf16;
   o.zero_stage = stage;
   o.size = ranks;
   o.node_size = o.ranks_per_node = per_node;
   o.reduction = reduction;
-  o.groups = groups;
+  o.groups = groups * context;
+  o.groups_in_turn = context > 1;
   std::vector<UnitSpec> specs;
   for (int block = 0; block < 4; ++block) {
     specs.push_back({"block " + std::to_string(block), {test::param(std::to_string(block), 4096, 256)}});
@@ -46,6 +47,14 @@ TEST(ReductionAdvice, NamesWhatKeepsFewerGradients) {
   EXPECT_THAT(advice(2, 2, 2, Reduction::tree), IsEmpty());
   EXPECT_THAT(advice(2, 2, 64, Reduction::ordered), IsEmpty()) << "nothing crosses a network, and nothing is kept";
   EXPECT_THAT(advice(1, 1, 64, Reduction::tree), IsEmpty()) << "one rank has no better choice";
+}
+
+TEST(ReductionAdvice, NamesLargerMicroBatchesWhereRanksShareRows) {
+  EXPECT_THAT(advice(16, 4, 16, Reduction::tree, 1, 4),
+              AllOf(HasSubstr("16 micro-batches whose rows ranks share: a step moves "),
+                    HasSubstr("a new run with 4 of them (batch.micro) would move ")));
+  EXPECT_THAT(advice(16, 4, 4, Reduction::tree, 1, 4), IsEmpty()) << "each rank has one";
+  EXPECT_THAT(advice(4, 4, 16, Reduction::tree, 1, 4), IsEmpty()) << "nothing crosses a network";
 }
 
 }  // namespace

@@ -233,6 +233,17 @@ TEST_F(ReportTest, ChartsHaveRelatedMetricsOfARunAndOneMetricOfRuns) {
   EXPECT_EQ(system->lines.front().label, "n1");
 }
 
+TEST_F(ReportTest, AChartOfTrafficHasTheAxesOfTheMesh) {
+  const std::string more =
+      "{\"step\":20,\"traffic/port_bytes\":30,\"traffic/data/port_bytes\":20,\"traffic/context/port_bytes\":10}\n";
+  const std::vector<Chart> charts = plan_charts(read({make_run("a", 0.001, 2, more)}));
+  const auto port = std::ranges::find(charts, "traffic/port_bytes", &Chart::title);
+  ASSERT_NE(port, charts.end());
+  std::vector<std::string> labels;
+  for (const auto& line : port->lines) labels.push_back(line.label);
+  EXPECT_EQ(labels, (std::vector<std::string>{"context", "data", "all"}));
+}
+
 TEST(PhaseTimes, AreSumsOverSteps) {
   const test::TemporaryFolder folder;
   write(folder / "metrics.jsonl",

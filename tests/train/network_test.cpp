@@ -53,5 +53,18 @@ TEST(Network, TakesTheTimeOfItsBusiestPort) {
   EXPECT_DOUBLE_EQ(t.serial_seconds(), 2.7);
 }
 
+TEST(Network, LayersWaitForRanksThatShareTheirRows) {
+  TrafficEstimate t;
+  t.network = parse_network("200Gb/s,latency=0.001us");
+  t.step = {.port_bytes = 50'000'000'000};
+  t.axes[static_cast<size_t>(TrafficAxis::data)] = {.port_bytes = 25'000'000'000};
+  t.axes[static_cast<size_t>(TrafficAxis::context)] = {.port_bytes = 25'000'000'000};
+  t.computing = 5;
+  EXPECT_DOUBLE_EQ(t.overlapped_seconds(), 6);
+  EXPECT_DOUBLE_EQ(t.serial_seconds(), 7);
+  t.computing = 0.5;
+  EXPECT_DOUBLE_EQ(t.overlapped_seconds(), 2);
+}
+
 }  // namespace
 }  // namespace llmtrain

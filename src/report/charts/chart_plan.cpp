@@ -72,14 +72,18 @@ struct SplitName {
 };
 SplitName split_system_name(std::string_view metric) {
   const size_t first = metric.find('/'), last = metric.rfind('/');
-  if (first == last) return {std::string(metric), std::string(metric)};
-  if (metric.starts_with("system/")) {
-    return {"system" + std::string(metric.substr(last)), std::string(metric.substr(first + 1, last - first - 1))};
+  const std::string_view table = metric.substr(0, first);
+  if (first == last) return {std::string(metric), table == "traffic" ? "all" : std::string(metric)};
+  if (table == "system" || table == "traffic") {  // by host, by axis of the mesh
+    return {std::string(table) + std::string(metric.substr(last)),
+            std::string(metric.substr(first + 1, last - first - 1))};
   }
   return {std::string(metric.substr(0, last)), std::string(metric.substr(last + 1))};
 }
 
-bool is_system(std::string_view metric) { return metric.starts_with("system/") || metric.starts_with("ranks/"); }
+bool is_system(std::string_view metric) {
+  return metric.starts_with("system/") || metric.starts_with("ranks/") || metric.starts_with("traffic/");
+}
 
 std::string chart_of(std::string_view metric) {
   if (is_system(metric)) return split_system_name(metric).chart;

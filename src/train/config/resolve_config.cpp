@@ -15,6 +15,7 @@
 #include "data/dataset.hpp"
 #include "methods/method.hpp"
 #include "train/config/load_config.hpp"
+#include "train/config/mesh_checks.hpp"
 #include "train/config/sequence_length.hpp"
 
 namespace llmtrain {
@@ -194,17 +195,6 @@ void resolve_training(DeckLoader& deck, Config& config) {
   note_lengths(deck, config);
 }
 
-/// Checks the heads of every model that passes over shared rows.
-void check_shared_heads(DeckLoader& deck, const Config& config) {
-  const auto check = [&](const ModelConfig& model) {
-    if (model.n_heads > 0 && model.n_kv_heads > 0) config.parallel.check_heads(deck, model.n_heads, model.n_kv_heads);
-  };
-  check(config.model);
-  for (const auto* role : {&config.source.reference, &config.source.reward, &config.source.critic}) {
-    if (*role) check((*role)->model);
-  }
-}
-
 /// Loads the properties of the model, and resolves the sections of all tasks that have one. Returns false where the
 /// model of model.path is not known, because there is none or for an error.
 bool resolve_model_task(DeckLoader& deck, const DeckKeys& keys, Config& config, const TaskRules& task,
@@ -241,7 +231,7 @@ bool resolve_model_task(DeckLoader& deck, const DeckKeys& keys, Config& config, 
   config.divergence.resolve(deck);
   task.check(deck, config);
   if (folders != nullptr) load_role_folders(deck, config, task, *folders);
-  if (task.trains()) check_shared_heads(deck, config);
+  check_mesh(deck, config);
   if (!task.has_dropout()) {
     const std::string why =
         fmt::format("run.task = {} compares log-probabilities, without dropout", name_of(task.task()));

@@ -36,6 +36,13 @@ std::string traffic_text(const TrafficEstimate& t) {
   text +=
       fmt::format("  {:<14} {:>16}                    (of a rank, {} to other nodes; at most {} requests at once)\n",
                   "messages", t.step.messages, t.step.network_messages, t.step.requests);
+  for (size_t a = 0; a < traffic_axes.size(); ++a) {
+    const StepTraffic& axis = t.axes[a];
+    if (axis.messages == 0 && axis.node_bytes == 0) continue;
+    text += line(traffic_axes[a], axis.port_bytes) +
+            fmt::format("  (of these through the port; {} inside a node, {} messages)\n",
+                        bytes_text(static_cast<double>(axis.node_bytes)), axis.messages);
+  }
   text += fmt::format("  {:<14} {:>16.4g} a second           (checkpoints: {} files of the state)\n", "opened files",
                       t.opens_per_second, t.checkpoint_files);
   if (t.network) text += fmt::format("  {:<14} {:>16.4g} s\n", "network", t.network_seconds());
@@ -54,7 +61,40 @@ nlohmann::ordered_json traffic_json(const TrafficEstimate& t) {
                               {"own_bytes", t.step.own_bytes},
                               {"network_messages", t.step.network_messages},
                               {"files_opened_per_second", t.opens_per_second}};
+  for (size_t a = 0; a < traffic_axes.size(); ++a) {
+    const StepTraffic& axis = t.axes[a];
+    if (axis.messages == 0 && axis.node_bytes == 0) continue;
+    j[traffic_axes[a]] = {
+        {"port_bytes", axis.port_bytes}, {"node_bytes", axis.node_bytes}, {"messages", axis.messages}};
+  }
   if (t.has_time()) j["files_opened"] = t.opens_per_second * t.overlapped_seconds();
+  return j;
+}
+
+std::string mesh_text(const PlannedMesh& mesh) {
+  return fmt::format("  {:<14} {:>16} data x {} context x {} tensor\n", "mesh", mesh.data(), mesh.context, mesh.tensor);
+}
+
+std::string proposal_text(const MeshChoice& choice) {
+  const std::string bytes = bytes_text(static_cast<double>(choice.rank_bytes));
+  const std::string time = choice.step_seconds > 0 ? fmt::format(", {:.4g} s a step", choice.step_seconds) : "";
+  if (choice.fits) return fmt::format("fastest mesh that fits: {} ({} a rank{})\n", choice.settings(), bytes, time);
+  return fmt::format("no mesh fits memory.limit: {} needs least ({} a rank)\n", choice.settings(), bytes);
+}
+
+nlohmann::ordered_json mesh_json(const PlannedMesh& mesh) {
+  return {{"data", mesh.data()}, {"context", mesh.context}, {"tensor", mesh.tensor}};
+}
+
+nlohmann::ordered_json proposal_json(const MeshChoice& choice) {
+  nlohmann::ordered_json j = mesh_json(choice.mesh);
+  j["zero"] = choice.zero;
+  j["recompute"] = name_of(choice.recompute);
+  j["reduction"] = name_of(choice.reduction);
+  j["fits"] = choice.fits;
+  j["bytes_per_rank"] = choice.rank_bytes;
+  if (choice.step_seconds > 0) j["step_seconds"] = choice.step_seconds;
+  j["settings"] = choice.settings();
   return j;
 }
 
@@ -92,6 +132,12 @@ void each_part(const Estimate& e, const See& see) {
 
 }  // namespace
 
+std::string MeshChoice::settings() const {
+  return fmt::format(
+      "parallel.context={} parallel.tensor={} parallel.zero={} parallel.reduction={} memory.recompute={}", mesh.context,
+      mesh.tensor, zero, name_of(reduction), name_of(recompute));
+}
+
 int64_t bytes_of_node(const Estimate& e) { return times(bytes_of(e), e.ranks_per_node); }
 
 std::string estimate_text(const Estimate& e) {
@@ -99,6 +145,7 @@ std::string estimate_text(const Estimate& e) {
   std::string text =
       fmt::format("memory of one rank of {} ({} on a node), {} parameters{}\n", e.ranks, e.ranks_per_node, e.parameters,
                   part ? fmt::format(", {} of them trained", e.trained_parameters) : "");
+  if (e.mesh.of_micro_batch() > 1) text += mesh_text(e.mesh);
   each_part(e, [&](std::string_view name, int64_t bytes) {
     text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", name, bytes, bytes_text(static_cast<double>(bytes)));
   });
@@ -130,6 +177,7 @@ std::string estimate_text(const Estimate& e) {
                         disk, bytes_text(static_cast<double>(disk)));
   if (e.time) text += time_text(*e.time);
   if (e.traffic && e.ranks > 1) text += traffic_text(*e.traffic);
+  if (e.proposal) text += proposal_text(*e.proposal);
   return text;
 }
 
@@ -137,6 +185,7 @@ std::string estimate_json(const Estimate& e) {
   nlohmann::ordered_json j = nlohmann::ordered_json::object();
   j["ranks"] = e.ranks;
   j["ranks_per_node"] = e.ranks_per_node;
+  j["mesh"] = mesh_json(e.mesh);
   j["parameters"] = e.parameters;
   j["trained_parameters"] = e.trained_parameters;
   each_part(e, [&](std::string_view name, int64_t bytes) { j["bytes_per_rank"][std::string(name)] = bytes; });
@@ -175,6 +224,7 @@ std::string estimate_json(const Estimate& e) {
       j["step_seconds_without_overlap"] = t.serial_seconds();
     }
   }
+  if (e.proposal) j["proposal"] = proposal_json(*e.proposal);
   return j.dump(2) + "\n";
 }
 

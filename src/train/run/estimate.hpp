@@ -3,6 +3,9 @@
 #include <string>
 
 #include "core/arena.hpp"
+#include "layers/memory_config.hpp"
+#include "parallel/parallel_config.hpp"
+#include "parallel/planned_mesh.hpp"
 #include "train/run/network.hpp"
 
 namespace llmtrain {
@@ -16,6 +19,20 @@ struct Prediction {
   double tokens_per_step = 0;
 
   double run() const { return step * static_cast<double>(steps) + evaluation * static_cast<double>(evaluations); }
+};
+
+/// A mesh that --estimate has considered for the ranks of a new run.
+struct MeshChoice {
+  PlannedMesh mesh;
+  int64_t zero = 1;
+  Recompute recompute = Recompute::none;
+  Reduction reduction = Reduction::ordered;
+  int64_t rank_bytes = 0;   ///< memory of the largest rank
+  double step_seconds = 0;  ///< 0: unknown
+  bool fits = true;
+
+  /// Keys of a deck with their values.
+  std::string settings() const;
 };
 
 /// Result of --estimate: bytes of one rank by category, and of a full node.
@@ -34,12 +51,14 @@ struct Estimate {
   int64_t pinned_bytes = 0;     ///< per rank, pinned host memory beside the plan, which then counts GPU memory
   int64_t ranks = 1;
   int64_t ranks_per_node = 1;
+  PlannedMesh mesh = {};                   ///< of the ranks
   int64_t library_bytes = 0;               ///< per rank, beside the plan: memory of the process and its libraries
   int64_t spared_bytes = 0;                ///< part of library_bytes that a run can do without
   int64_t limit = 0;                       ///< memory.limit; 0 = none
   std::optional<LastNode> last_node = {};  ///< set if the ranks do not fill the last node
   std::optional<Prediction> time = {};
   std::optional<TrafficEstimate> traffic = {};  ///< set if the task trains
+  std::optional<MeshChoice> proposal = {};      ///< the fastest mesh that fits, else the one that needs least memory
 };
 
 // They throw UserError(deck) when a node's bytes overflow; rank 0 must tell the others.

@@ -85,18 +85,25 @@ Network parse_network(const std::string& text) {
   return network;
 }
 
-double TrafficEstimate::network_seconds() const {
+double TrafficEstimate::network_seconds(const StepTraffic& traffic) const {
   if (!network) return 0;
-  return static_cast<double>(step.port_bytes) / (network->bytes_per_second * static_cast<double>(network->ports)) +
-         static_cast<double>(step.network_messages) * network->message_seconds;
+  return static_cast<double>(traffic.port_bytes) / (network->bytes_per_second * static_cast<double>(network->ports)) +
+         static_cast<double>(traffic.network_messages) * network->message_seconds;
 }
 
-double TrafficEstimate::node_seconds() const {
+double TrafficEstimate::node_seconds(const StepTraffic& traffic) const {
   if (!network || network->memory_bytes_per_second == 0) return 0;
-  return static_cast<double>(step.node_bytes) /
+  return static_cast<double>(traffic.node_bytes) /
          (network->memory_bytes_per_second * static_cast<double>(network->sockets));
 }
 
-double TrafficEstimate::overlapped_seconds() const { return std::max(computing, network_seconds() + node_seconds()); }
+double TrafficEstimate::overlapped_seconds() const {
+  double inside_layers = 0;
+  for (const TrafficAxis axis : {TrafficAxis::context, TrafficAxis::tensor}) {
+    const StepTraffic& traffic = axes[static_cast<size_t>(axis)];
+    inside_layers += network_seconds(traffic) + node_seconds(traffic);
+  }
+  return std::max(computing, network_seconds() + node_seconds() - inside_layers) + inside_layers;
+}
 
 }  // namespace llmtrain

@@ -1,0 +1,78 @@
+#include "tasks/mesh_proposal.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "train/config/mesh_checks.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+struct Candidate {
+  MeshChoice choice;
+  MeshCost cost;
+
+  /// Less is faster; of two that are alike the one with fewer ranks that share micro-batches.
+  auto order() const {
+    const double time = cost.step_seconds > 0 ? cost.step_seconds : cost.work;
+    return std::tuple(time, cost.serial_seconds, choice.mesh.context * choice.mesh.tensor, choice.mesh.tensor);
+  }
+  bool is_better_than(const Candidate& other) const {
+    if (cost.fits != other.cost.fits) return cost.fits;
+    return cost.fits ? order() < other.order() : cost.rank_bytes < other.cost.rank_bytes;
+  }
+};
+
+/// The deck with another mesh. Blocks that it gives stay; on several nodes a tree moves less.
+Config with_mesh(Config config, const PlannedMesh& mesh, bool several_nodes) {
+  ParallelConfig& p = config.parallel;
+  p.context = mesh.context;
+  p.tensor = mesh.tensor;
+  if (several_nodes) {
+    p.reduction = Reduction::tree;
+    p.reduction_blocks = 1;
+  }
+  if (p.row_blocks() > 1) p.reduction_groups = 0;
+  return config;
+}
+
+/// The cheapest of a mesh's stages and levels: later ones need less memory and more time.
+std::optional<Candidate> best_of_mesh(Config config, const PlannedMesh& mesh,
+                                      const std::function<MeshCost(const Config&)>& cost_of) {
+  std::optional<Candidate> best;
+  for (int64_t zero = 1; zero <= 3; ++zero) {
+    config.parallel.zero = zero;
+    for (int level = 0; level <= static_cast<int>(Recompute::block); ++level) {
+      config.memory.recompute = static_cast<Recompute>(level);
+      const MeshCost cost = cost_of(config);
+      Candidate candidate{{mesh, zero, config.memory.recompute, config.parallel.reduction, cost.rank_bytes,
+                           cost.step_seconds, cost.fits},
+                          cost};
+      if (!best || candidate.is_better_than(*best)) best = std::move(candidate);
+      if (cost.fits && level == 0) return best;
+      if (cost.fits) break;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+MeshChoice propose_mesh(const Config& config, int64_t ranks, int64_t ranks_per_node,
+                        const std::function<MeshCost(const Config& config)>& cost_of) {
+  std::optional<Candidate> best;
+  for (int64_t context = 1; context <= ranks; context *= 2) {
+    const PlannedMesh mesh{{config.parallel.tensor, context}, ranks};
+    const Config deck = with_mesh(config, mesh, ranks_per_node < ranks);
+    if (!mesh_fits(deck, ranks, ranks_per_node)) continue;
+    std::optional<Candidate> candidate = best_of_mesh(deck, mesh, cost_of);
+    if (!best || candidate->is_better_than(*best)) best = std::move(candidate);
+  }
+  LLMTRAIN_CHECK(best.has_value(), "a mesh without shared rows fits every model");
+  return best->choice;
+}
+
+}  // namespace llmtrain

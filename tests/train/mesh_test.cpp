@@ -1,0 +1,137 @@
+// Which meshes fit a deck and the ranks of a job, and which one is proposed.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tasks/mesh_proposal.hpp"
+#include "train/config/load_config.hpp"
+#include "train/config/mesh_checks.hpp"
+
+namespace llmtrain {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr std::string_view text =
+    "[run]\nmax_steps = 10\n[model]\nfamily = llama\nd_model = 96\nn_layers = 2\nn_heads = 12\nn_kv_heads = 4\n"
+    "d_ff = 256\n[data]\ntrain = builtin:stories\n[batch]\nsequence_length = 32\nglobal = 8\n"
+    "[parallel]\nreduction = tree\n";
+
+Config load(const std::vector<std::string>& arguments) { return load_config(text, "inputs/tiny.ini", arguments); }
+
+std::string refusal(const std::vector<std::string>& arguments) {
+  try {
+    load(arguments);
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::deck);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(MeshOfADeck, IsRefusedWithNumbersThatFit) {
+  EXPECT_EQ(refusal({"parallel.context=4"}), "");
+  EXPECT_EQ(refusal({"parallel.context=2", "parallel.context_blocks=8", "parallel.tensor=2"}), "");
+  EXPECT_THAT(refusal({"parallel.context=3"}),
+              HasSubstr("command line: parallel.context: 3 is not a power of two: 2 or 4 fits"));
+  EXPECT_THAT(refusal({"parallel.context=2", "parallel.context_blocks=6"}),
+              HasSubstr("command line: parallel.context_blocks: 6 is not a power of two: 4 or 8 fits"));
+  EXPECT_THAT(refusal({"parallel.context=4", "parallel.context_blocks=2"}),
+              HasSubstr("command line: parallel.context: 4 ranks do not divide 2 blocks: 2 fits"));
+  EXPECT_THAT(refusal({"parallel.tensor=3", "parallel.tensor_blocks=4"}),
+              HasSubstr("command line: parallel.tensor: 3 ranks do not divide 4 blocks: 2 fits"));
+  EXPECT_THAT(
+      refusal({"parallel.context=8"}),
+      HasSubstr("command line: parallel.context: 8 blocks of rows do not divide 12 heads with 4 key heads: 1, 2, "
+                "4 would fit"));
+  EXPECT_THAT(refusal({"parallel.context=4", "parallel.tensor_blocks=2"}),
+              HasSubstr("4 blocks of rows do not divide 6 heads with 2 key heads of a tensor block: 1, 2 would fit"));
+  EXPECT_EQ(refusal({"parallel.context=4", "model.n_kv_heads=2"}), "") << "keys are gathered";
+  EXPECT_THAT(refusal({"parallel.context=4", "model.n_kv_heads=2", "parallel.context_method=ulysses"}),
+              HasSubstr("12 heads with 2 key heads by ulysses: 1, 2 would fit"));
+  EXPECT_THAT(
+      refusal({"parallel.tensor=8"}),
+      HasSubstr("command line: parallel.tensor: 8 blocks do not divide the model's 12 heads, 4 key heads and d_ff = "
+                "256: 1, 2 or 4 fits"));
+  EXPECT_THAT(refusal({"parallel.context=2", "parallel.context_blocks=64"}),
+              HasSubstr("parallel.context_blocks: 64 blocks are more than the 32 tokens of a sequence"));
+  EXPECT_THAT(refusal({"parallel.context=2", "parallel.reduction_groups=4"}), HasSubstr("leave reduction_groups at 0"));
+}
+
+/// Ranks of the job, and of each node.
+std::string refusal(const Config& config, int64_t ranks, int64_t ranks_per_node) {
+  std::string what;
+  try {
+    require_mesh(config, ranks, ranks_per_node);
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::deck);
+    what = error.what();
+  }
+  EXPECT_EQ(what.empty(), mesh_fits(config, ranks, ranks_per_node)) << what;
+  return what;
+}
+
+TEST(MeshOfAJob, IsRefusedWithNumbersThatFit) {
+  const Config context = load({"parallel.context=4"}), tensor = load({"parallel.tensor=2"});
+  const Config both = load({"parallel.context=2", "parallel.tensor=2"});
+  EXPECT_EQ(refusal(load({}), 7, 2), "");
+  EXPECT_EQ(refusal(context, 8, 2), "") << "ranks of several nodes may share rows";
+  EXPECT_EQ(refusal(tensor, 6, 2), "");
+  EXPECT_EQ(refusal(both, 8, 4), "");
+  EXPECT_EQ(refusal(context, 6, 6),
+            "command line: parallel.context: 6 ranks are not a multiple of 4: start 4 or 8 ranks, or set context to a "
+            "divisor of 6");
+  EXPECT_THAT(refusal(context, 3, 3), HasSubstr("3 ranks are not a multiple of 4: start 4 ranks, or"));
+  EXPECT_THAT(refusal(both, 6, 6), HasSubstr("6 ranks are not a multiple of 4 (context 2 x tensor 2): start 4 or 8"));
+  EXPECT_THAT(refusal(tensor, 9, 9), HasSubstr("parallel.tensor: 9 ranks are not a multiple of 2: start 8 or 10"));
+  EXPECT_THAT(refusal(tensor, 6, 3), HasSubstr("lie in one node, but a node has 3 ranks: 1 fits"));
+  EXPECT_THAT(refusal(tensor, 4, 0), HasSubstr("ranks are not numbered node by node"));
+}
+
+/// A step of 100 s on one rank: ranks that share rows divide it, and each further one adds some time.
+MeshCost cost_of(const Config& config, int64_t ranks, int64_t memory) {
+  const auto context = static_cast<double>(config.parallel.context),
+             level = static_cast<double>(config.memory.recompute);
+  const double data = std::min(static_cast<double>(ranks) / context, 2.0);  // micro-batches
+  MeshCost cost;
+  cost.rank_bytes = 1000 / config.parallel.context - 100 * static_cast<int64_t>(level) - 10 * config.parallel.zero;
+  cost.fits = cost.rank_bytes <= memory;
+  cost.step_seconds = 100 / (data * context) + 2 * context + level + 0.1 * static_cast<double>(config.parallel.zero);
+  return cost;
+}
+
+MeshChoice proposal(int64_t ranks, int64_t memory, const std::vector<std::string>& arguments = {}) {
+  return propose_mesh(load(arguments), ranks, ranks,
+                      [&](const Config& config) { return cost_of(config, ranks, memory); });
+}
+
+TEST(MeshProposal, IsTheFastestThatFits) {
+  const MeshChoice two = proposal(2, 2000);
+  EXPECT_EQ(two.settings(),
+            "parallel.context=1 parallel.tensor=1 parallel.zero=1 parallel.reduction=tree memory.recompute=none");
+  EXPECT_TRUE(two.fits);
+  EXPECT_EQ(two.mesh.data(), 2);
+  EXPECT_EQ(proposal(8, 2000).mesh.context, 4) << "eight do not divide the heads";
+  EXPECT_EQ(proposal(6, 2000).mesh.context, 2) << "a divisor of the ranks";
+  EXPECT_EQ(proposal(8, 2000, {"parallel.context_blocks=2"}).mesh.context, 2) << "blocks of the deck stay";
+}
+
+TEST(MeshProposal, TakesTimeForMemory) {
+  const MeshChoice shared = proposal(2, 500);
+  EXPECT_EQ(shared.mesh.context, 2);
+  const MeshChoice recomputed = proposal(1, 700);
+  EXPECT_EQ(recomputed.recompute, Recompute::block);
+  EXPECT_EQ(recomputed.zero, 1);
+  EXPECT_EQ(proposal(1, 675).zero, 3);
+  const MeshChoice none = proposal(2, 100);
+  EXPECT_FALSE(none.fits);
+  EXPECT_EQ(none.rank_bytes, 1000 / 2 - 300 - 30) << "the mesh of least memory";
+}
+
+}  // namespace
+}  // namespace llmtrain

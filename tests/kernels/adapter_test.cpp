@@ -113,6 +113,32 @@ TEST(AdapterNorms, AreThoseOfTheSum) {
   }
 }
 
+// Squares of the rows' halves, added, are those of whole rows; a row of zeros has norm 1.
+TEST(AdapterNorms, AreThoseOfColumnsTogether) {
+  constexpr int64_t rows = 9, columns = 300, half = columns / 2, rank = 3;
+  Values weights = test::random_values(rows * columns, 1), low = test::random_values(rank * columns, 2);
+  Values factors = test::random_values(rows * rank, 3);
+  std::fill_n(weights.begin(), columns, 0.0);
+  std::fill_n(factors.begin(), rank, 0.0);
+  const Array w(DType::f32, {rows, columns}, weights), a(DType::f32, {rank, columns}, low);
+  const Array t(DType::f32, {rows, rank}, factors);
+  const Array norms(DType::f32, {rows}), sums(DType::f32, {rows}), part(DType::f32, {rows});
+  row_norms(norms, w, t, a, stream());
+  for (const int64_t first : {int64_t{0}, half}) {
+    const Array own_w(DType::f32, {rows, half}), own_a(DType::f32, {rank, half});
+    get_block(own_w, w, {0, first}, 1, false, stream());
+    get_block(own_a, a, {0, first}, 1, false, stream());
+    row_squares(part, own_w, t, own_a, stream());
+    get_block(Tensor(sums.tensor().data, DType::f32, {1, rows}), Tensor(part.tensor().data, DType::f32, {1, rows}), {},
+              1, true, stream());
+  }
+  EXPECT_EQ(sums.values()[0], 0);
+  roots_of_squares(sums, stream());
+  EXPECT_EQ(sums.values()[0], 1);
+  const Values expected = norms.values();
+  test::expect_close(sums.values(), expected, [&](size_t i) { return 2e-7 * expected[i]; });
+}
+
 TEST(AdapterScales, ApplyToColumns) {
   constexpr int64_t rows = 70, columns = 45;
   const Values divisors(columns, 4.0);

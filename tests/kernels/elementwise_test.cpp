@@ -109,6 +109,24 @@ TEST(Cast, RoundsToNearestEven) {
   EXPECT_EQ(rounded.values(), (Values{1, 1 + 0x1p-6}));
 }
 
+TEST(AddBias, RoundsTheSumOnce) {
+  const Array sum(DType::f32, {3, 5}, test::random_values(15, 1)), bias(DType::bf16, {5}, test::random_values(5, 2));
+  const Values a = sum.values(), b = bias.values();
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Array out(dtype, {3, 5}), rounded(dtype, {3, 5});
+    Values expected;
+    for (size_t i = 0; i < 15; ++i) expected.push_back(static_cast<float>(a[i] + b[i % 5]));
+    const Array exact(DType::f32, {3, 5}, expected);
+    add_bias(out, sum, bias, test::stream());
+    cast(rounded, exact, test::stream());
+    EXPECT_EQ(out.values(), rounded.values());
+    add_bias(out, sum, {}, test::stream());
+    cast(rounded, sum, test::stream());
+    EXPECT_EQ(out.values(), rounded.values()) << "without a bias";
+  }
+  EXPECT_THROW(add_bias(sum, sum, Array(DType::f32, {4}), test::stream()), Error);
+}
+
 TEST(AddInto, AddsOrReplaces) {
   const int64_t n = 9001;
   const Array a(DType::f32, {n}, test::random_integers(n, 1, 1000)),

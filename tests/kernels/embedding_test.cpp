@@ -144,5 +144,27 @@ TEST(EmbeddingIds, EveryRowOfManyIdsArrives) {
   EXPECT_EQ(rest.values(), expected);
 }
 
+// Blocks of the table's rows give together what the table gives, and get what it gets.
+TEST(EmbeddingBlocks, AreTheTable) {
+  constexpr int64_t width = 21, cut = 5;
+  const TestBatch batch(rows, length, vocabulary, 3);
+  const Array table(DType::bf16, {vocabulary, width}, test::random_values(vocabulary * width, 1));
+  const Array x(DType::f32, {rows, width}), whole(DType::f32, {rows, width});
+  const Array dx(DType::f32, {rows, width}, test::random_values(rows * width, 2));
+  const Array dtable(DType::f32, {vocabulary, width}), dblocks(DType::f32, {vocabulary, width});
+  const Dropout dropout{0.25f, 77};
+  const TestBatch& b = batch;
+  embedding_forward(whole, table, {}, scale, b, {}, test::stream());
+  embedding_backward(dtable, {}, dx, scale, b, dropout, test::stream(), 2);
+  for (const auto& [first, count] : {std::pair(int64_t{0}, cut), {cut, vocabulary - cut}}) {
+    add_table_rows(x, table.tensor().rows(first, count), first, static_cast<const Batch&>(b).ids, scale,
+                   test::stream());
+    EXPECT_EQ(x.values() == whole.values(), first > 0) << "control: one block alone";
+    embedding_backward(dblocks.tensor().rows(first, count), {}, dx, scale, b, dropout, test::stream(), 2, first);
+  }
+  EXPECT_EQ(x.values(), whole.values());
+  EXPECT_EQ(dblocks.values(), dtable.values());
+}
+
 }  // namespace
 }  // namespace llmtrain

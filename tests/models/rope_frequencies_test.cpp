@@ -62,7 +62,7 @@ std::vector<float> row_one(const ModelConfig& config, int64_t length) {
   copy_to_device(batch.segments.data, segments.data(), batch.segments.bytes(), stream());
   stream().synchronize();
   rope.start(stream());
-  rope.prepare(batch, stream());
+  rope.prepare(batch, 0, stream());
   std::vector<float> row(static_cast<size_t>(rope.table.dim(1)));
   copy_to_host(row.data(), rope.table.rows(1, 1).data, static_cast<int64_t>(row.size() * sizeof(float)), stream());
   stream().synchronize();

@@ -45,7 +45,7 @@ struct AttentionUnderTest {
     };
     c.forward = [this](Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x) {
       rope.start(ctx.stream);
-      rope.prepare(batch, ctx.stream);
+      rope.prepare(batch, 0, ctx.stream);
       attention.forward(ctx, batch, y, x, rope, saved);
     };
     c.backward = [this](Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x) {

@@ -30,6 +30,10 @@ void dropout_rows(const Tensor& out, const Tensor& in, const Batch& batch, const
 /// norms[o] = |w[o] + sum over k of t[o][k] a[k]|_2 of rows of w [M, K], t [M, R], a [R, K], which have one dtype; an
 /// empty t means zeros. norms fp32 [M]; 1 for a row of zeros, so that they can be divided by.
 void row_norms(const Tensor& norms, const WeightMatrix& w, const Tensor& t, const Tensor& a, Stream& stream);
+/// The squares of these norms, of a matrix of which w and a have some columns; 0 for a row of zeros.
+void row_squares(const Tensor& squares, const WeightMatrix& w, const Tensor& t, const Tensor& a, Stream& stream);
+/// Turns sums of squares, fp32 [M], into norms, as row_norms() gives them.
+void roots_of_squares(const Tensor& squares, Stream& stream);
 /// to[n][m] = from[n][m] numerators[m] / denominators[m] + bias[m]; an empty bias means none. to and from [N, M] have
 /// one dtype and may alias; numerators and bias have this dtype or fp32, denominators fp32.
 void scale_columns(const Tensor& to, const Tensor& from, const Tensor& numerators, const Tensor& denominators,

@@ -19,6 +19,9 @@ void residual_add_backward(const Tensor& ddelta, const Tensor& dout, const Batch
 
 /// out = in converted; fp32 <-> bf16 or fp16, or a copy.
 void cast(const Tensor& out, const Tensor& in, Stream& stream);
+/// out[n][c] = sum[n][c] + bias[c], rounded once; sum fp32 [N, C], out and bias [C] fp32 or a 16-bit dtype; an empty
+/// bias means none.
+void add_bias(const Tensor& out, const Tensor& sum, const Tensor& bias, Stream& stream);
 /// out = (out + in[0]) + in[1] ..., or out = in[0] + in[1] ... (first), from the left; fp32, elementwise, in one pass.
 void add_in_order(const Tensor& out, std::span<const Tensor> in, bool first, Stream& stream);
 /// out += in, or out = in (first); fp32, elementwise.
@@ -31,6 +34,11 @@ inline void add_into(const Tensor& out, const Tensor& in, bool first, Stream& st
 void add_tree(const Tensor& out, std::span<const Tensor> in, std::span<const uint8_t> additions, Stream& stream);
 /// Maximum number of values that await their addition in add_tree().
 inline constexpr size_t max_tree_depth = 32;
+/// Throws Error unless these are arguments of add_bias().
+inline void check_bias(const Tensor& out, const Tensor& sum, const Tensor& bias) {
+  LLMTRAIN_CHECK(sum.rank == 2 && out.shape == sum.shape && sum.dtype == DType::f32 && bias.numel() == sum.dim(1),
+                 "add_bias: an fp32 sum [N, C], and one bias for each column");
+}
 /// Throws Error unless these are arguments of add_tree().
 inline void check_tree(const Tensor& out, std::span<const Tensor> in, std::span<const uint8_t> additions) {
   LLMTRAIN_CHECK(in.size() == additions.size(), "add_tree: a number of additions for each value");

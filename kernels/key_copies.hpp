@@ -12,7 +12,7 @@
 namespace llmtrain {
 
 /// Most copies of a key head.
-inline constexpr int64_t max_key_copies = 64;
+inline constexpr int64_t max_key_copies = 128;
 
 /// wide [N, (H + 2 G copies) D] gets the queries of narrow [N, (H + 2 G) D], then `copies` of each key head, then of
 /// each value head, side by side. One dtype.
@@ -41,7 +41,7 @@ struct KeyCopies {
   /// The sum of value(0), value(1), ... along a binary tree.
   template <class Value>
   LLMTRAIN_HOST_DEVICE float sum(const Value& value) const {
-    float partial[7];
+    float partial[8];
     float last = 0;
     for (int64_t i = 0; i < copies; ++i) {
       last = value(i);

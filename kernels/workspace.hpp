@@ -20,6 +20,7 @@ struct LinearPass {
   bool backward;
   int64_t rank = 0;  ///< of products added to the forward product and to the input's gradient (LowRank)
   std::optional<QuantizedType> quantized = {};  ///< storage of the weight, if it has fewer bits
+  bool wide_gradient = false;                   ///< the input's gradient is fp32, a term of a sum
 };
 
 /// Bytes for 1 to `rows` rows with the current number of threads. On a GPU, whose kernels keep small memory elsewhere,

@@ -50,8 +50,10 @@ struct DropoutRows {
   }
 };
 
+__device__ float norm_of(double squares) { return squares == 0 ? 1 : static_cast<float>(sqrt(squares)); }
+
 /// A row by a warp.
-template <class T>
+template <class T, bool roots>
 struct RowNorms {
   float* norms;
   const T *w, *t, *a;
@@ -64,8 +66,24 @@ struct RowNorms {
       sum += static_cast<double>(value) * static_cast<double>(value);
     }
     sum = warp_sum(sum);
-    if (lane() == 0) norms[row] = sum == 0 ? 1 : static_cast<float>(sqrt(sum));
+    if (lane() == 0) norms[row] = roots ? norm_of(sum) : static_cast<float>(sum);
   }
+};
+
+template <bool roots>
+void sum_squares(const Tensor& out, const WeightMatrix& weight, const Tensor& t, const Tensor& a, Stream& stream) {
+  check_row_norms(out, weight, t, a);
+  const Tensor w = dense_of(weight, stream);
+  dispatch(w, [&]<class T>(T* weights) {
+    for_each_warp(w.dim(0), stream,
+                  RowNorms<T, roots>{out.as<float>(), weights, static_cast<const T*>(t.data),
+                                     static_cast<const T*>(a.data), w.dim(1), t.empty() ? 0 : t.dim(1)});
+  });
+}
+
+struct Roots {
+  float* x;
+  __device__ void operator()(int64_t i) const { x[i] = norm_of(x[i]); }
 };
 
 template <class T, class Numerator, class Bias>
@@ -128,14 +146,16 @@ void dropout_rows(const Tensor& out, const Tensor& in, const Batch& batch, const
   });
 }
 
-void row_norms(const Tensor& norms, const WeightMatrix& weight, const Tensor& t, const Tensor& a, Stream& stream) {
-  check_row_norms(norms, weight, t, a);
-  const Tensor w = dense_of(weight, stream);
-  dispatch(w, [&]<class T>(T* weights) {
-    for_each_warp(w.dim(0), stream,
-                  RowNorms<T>{norms.as<float>(), weights, static_cast<const T*>(t.data), static_cast<const T*>(a.data),
-                              w.dim(1), t.empty() ? 0 : t.dim(1)});
-  });
+void row_norms(const Tensor& norms, const WeightMatrix& w, const Tensor& t, const Tensor& a, Stream& stream) {
+  sum_squares<true>(norms, w, t, a, stream);
+}
+
+void row_squares(const Tensor& squares, const WeightMatrix& w, const Tensor& t, const Tensor& a, Stream& stream) {
+  sum_squares<false>(squares, w, t, a, stream);
+}
+
+void roots_of_squares(const Tensor& squares, Stream& stream) {
+  for_each(squares.numel(), stream, Roots{squares.as<float>()});
 }
 
 void scale_columns(const Tensor& to, const Tensor& from, const Tensor& numerators, const Tensor& denominators,

@@ -63,6 +63,15 @@ struct Cast {
   }
 };
 
+template <class To, class Bias>
+struct AddBias {
+  To* out;
+  const float* sum;
+  const Bias* bias;
+  int64_t columns;
+  __device__ void operator()(int64_t i) const { store(out + i, sum[i] + load(bias + i % columns)); }
+};
+
 struct AddInto {
   float* out;
   const float* in;
@@ -160,6 +169,14 @@ void cast(const Tensor& out, const Tensor& in, Stream& stream) {
     dispatch(in, [&]<class From>(From* from) {
       for_neighbours(out.numel(), stream, Cast<To, From>{to, from, out.numel()});
     });
+  });
+}
+
+void add_bias(const Tensor& out, const Tensor& sum, const Tensor& bias, Stream& stream) {
+  if (bias.empty()) return cast(out, sum, stream);
+  check_bias(out, sum, bias);
+  dispatch(out, bias, [&]<class To, class Bias>(To* to, Bias* added) {
+    for_each(sum.numel(), stream, AddBias<To, Bias>{to, sum.as<float>(), added, sum.dim(1)});
   });
 }
 

@@ -32,6 +32,27 @@ struct Gather {
   }
 };
 
+template <class T>
+struct AddRows {
+  float* x;
+  const T* table;
+  int64_t first, rows;
+  const int32_t* ids;
+  float scale;
+  int64_t channels, packs;
+
+  __device__ void operator()(int64_t i) const {
+    constexpr int64_t size = wide<T>;
+    const int64_t at = i % packs * size, row = ids[i / packs] - first;
+    if (row < 0 || row >= rows) return;
+    float* to = x + i / packs * channels;
+    const PackOf<size> added = load_pack<size>(table + row * channels, at, channels);
+    PackOf<size> sum = load_pack<size>(to, at, channels);
+    for (int k = 0; k < size; ++k) sum.v[k] = fmaf(scale, added.v[k], sum.v[k]);
+    store_pack(to, at, channels, sum);
+  }
+};
+
 /// Key and row in one integer, so that all are distinct and the order is unique.
 using KeyedRow = uint64_t;
 __device__ inline int32_t key_of(KeyedRow k) { return static_cast<int32_t>(k >> 32); }
@@ -97,7 +118,8 @@ struct ScatterKey {
   float* table;
   const float* dx;
   float scale;
-  int32_t omitted;  // the key of a row that gets nothing
+  int32_t omitted;          // the key of a row that gets nothing
+  int64_t first_key, keys;  // those that the table has
   const KeyedRow* sorted;
   int64_t rows;
   RowDropout dropout;
@@ -107,7 +129,8 @@ struct ScatterKey {
     const int64_t place = i / packs, at = i % packs * Pack::size, channels = dropout.width;
     const int32_t key = key_of(sorted[place]);
     if (key == omitted || (place > 0 && key_of(sorted[place - 1]) == key)) return;
-    float* to = table + key * channels;
+    if (key < first_key || key >= first_key + keys) return;
+    float* to = table + (key - first_key) * channels;
     Pack sum = load_pack(to, at, channels);
     constexpr int ahead = 8;  // sums depend on each other, loads do not
     bool more = true;
@@ -135,13 +158,14 @@ struct ScatterKey {
 };
 
 template <bool drops>
-void scatter(const Tensor& table, const Tensor& keys, const Tensor& dx, float scale, int32_t omitted,
+void scatter(const Tensor& table, const Tensor& keys, const Tensor& dx, float scale, int32_t omitted, int64_t first,
              const RowDropout& dropout, Stream& stream) {
   if (table.empty()) return;
   const int64_t rows = dx.dim(0), packs = packs_of(dropout.width, Pack::size);
   const KeyedRow* sorted = sorted_rows(keys.as<int32_t>(), rows, stream);
   for_each(rows * packs, stream,
-           ScatterKey<drops>{table.as<float>(), dx.as<float>(), scale, omitted, sorted, rows, dropout, packs});
+           ScatterKey<drops>{table.as<float>(), dx.as<float>(), scale, omitted, first, table.dim(0), sorted, rows,
+                             dropout, packs});
 }
 
 }  // namespace
@@ -161,13 +185,24 @@ void embedding_forward(const Tensor& x, const Tensor& table, const Tensor& posit
   });
 }
 
+void add_table_rows(const Tensor& x, const Tensor& table, int64_t first, const Tensor& ids, float scale,
+                    Stream& stream) {
+  const ProfileSpan span("embedding_forward", [&] { return traffic({&x, &x}); });
+  check_table_rows(x, table, ids);
+  dispatch(table, [&]<class T>(T* from) {
+    const int64_t channels = x.dim(1), packs = packs_of(channels, wide<T>);
+    for_each(x.dim(0) * packs, stream,
+             AddRows<T>{x.as<float>(), from, first, table.dim(0), ids.as<int32_t>(), scale, channels, packs});
+  });
+}
+
 void embedding_backward(const Tensor& dtable, const Tensor& dposition, const Tensor& dx, float scale,
-                        const Batch& batch, const Dropout& dropout, Stream& stream, int32_t padding) {
+                        const Batch& batch, const Dropout& dropout, Stream& stream, int32_t padding, int64_t first) {
   const ProfileSpan span("embedding_backward", [&] { return traffic({&dx, &dx, &dx}); });
   const RowDropout rows(dropout, batch, dx.dim(1));
   const auto add = dropout.active() ? scatter<true> : scatter<false>;
-  add(dtable, batch.ids, dx, scale, padding, rows, stream);
-  add(dposition, batch.positions, dx, 1.0f, -1, rows, stream);
+  add(dtable, batch.ids, dx, scale, padding, first, rows, stream);
+  add(dposition, batch.positions, dx, 1.0f, -1, 0, rows, stream);
 }
 
 }  // namespace llmtrain

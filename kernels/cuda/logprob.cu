@@ -5,7 +5,7 @@
 #include "core/profile.hpp"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/shared_memory.cuh"
-#include "kernels/logprob_checks.hpp"
+#include "kernels/logprob_parts.hpp"
 
 namespace llmtrain {
 
@@ -41,32 +41,34 @@ template <class T>
 struct Temper {
   T* x;
   const uint32_t* kept;
-  int64_t vocabulary, stride, packs;  ///< packs of a row
+  int64_t first, count, words, stride, packs;  ///< words and packs of a row
   float temperature, excluded;
 
-  Temper(const Tensor& t, T* data, float divisor, const Tensor& bits, int64_t v, float rest)
+  Temper(const Tensor& t, T* data, float divisor, const Tensor& bits, const TokenRange& tokens, float rest)
       : x(data),
         kept(data_or_null<uint32_t>(bits)),
-        vocabulary(v),
+        first(tokens.first),
+        count(tokens.count),
+        words((tokens.vocabulary + 31) / 32),
         stride(t.dim(1)),
-        packs((v + Pack::size - 1) / Pack::size),
+        packs((tokens.count + Pack::size - 1) / Pack::size),
         temperature(divisor),
         excluded(rest) {}
   __device__ void operator()(int64_t index) const {
     const int64_t row = index / packs, i = index % packs * Pack::size;
-    Pack p = load_pack(x + row * stride, i, vocabulary);
-    const uint32_t bits = kept == nullptr ? ~0U : kept[row * ((vocabulary + 31) / 32) + i / 32] >> i % 32;
+    Pack p = load_pack(x + row * stride, i, count);
+    const uint32_t bits = kept == nullptr ? ~0U : bits_from(kept + row * words, words, first + i);
     for (int k = 0; k < Pack::size; ++k) p.v[k] = (bits >> k & 1U) != 0 ? p.v[k] / temperature : excluded;
-    store_pack(x + row * stride, i, vocabulary, p);
+    store_pack(x + row * stride, i, count, p);
   }
 };
 
-void temper(const Tensor& x, float temperature, const Tensor& kept, int64_t vocabulary, float excluded,
+void temper(const Tensor& x, float temperature, const Tensor& kept, const TokenRange& tokens, float excluded,
             Stream& stream) {
   const ProfileSpan span("temper_logits", [&] { return traffic({&x, &x}); });
-  check_tempered(x, temperature, kept, vocabulary);
+  check_tempered(x, temperature, kept, tokens);
   dispatch(x, [&]<class T>(T* data) {
-    const Temper<T> f(x, data, temperature, kept, vocabulary, excluded);
+    const Temper<T> f(x, data, temperature, kept, tokens, excluded);
     for_each(x.dim(0) * f.packs, stream, f);
   });
 }
@@ -189,6 +191,50 @@ struct ForwardRow {
   }
 };
 
+/// A block's part of the statistics of a row.
+struct PartOfRow {
+  static constexpr int threads = row_threads;
+  LogprobPart* parts;
+  const float* logits;
+  const int32_t* targets;
+  int64_t first, count, stride;
+
+  __device__ void operator()() const {
+    const int64_t row = blockIdx.x;
+    const float* x = logits + row * stride;
+    RowSums<true> sums;
+    float best = -INFINITY;
+    int best_index = 0;  // for a row of NaN
+    double total = 0;
+    for (int64_t i = threadIdx.x * Pack::size; i < count; i += threads * Pack::size) {
+      Pack p = load_pack(x, i, count);
+      for (int k = 0; k < Pack::size; ++k) {
+        const bool counts = i + k < count;
+        if (!counts) p.v[k] = -INFINITY;
+        if (counts) total += p.v[k];
+        if (p.v[k] > best) {
+          best = p.v[k];
+          best_index = static_cast<int>(i) + k;
+        }
+      }
+      sums.add(p);
+    }
+    const int index = index_of(row_maximum(ordered_key(best, best_index)));
+    sums.move_reference(row_maximum(sums.reference));
+    const double weight = row_sum(sums.weight), moment = row_sum(sums.moment), all = row_sum(total);
+    if (threadIdx.x != 0) return;
+    const int64_t target = targets[row] - first;
+    const bool has_target = targets[row] >= 0 && target >= 0 && target < count;
+    parts[row] = {weight,
+                  moment,
+                  all,
+                  sums.reference,
+                  count == 0 ? -FLT_MAX : x[index],
+                  has_target ? x[target] : 0.0f,
+                  static_cast<int32_t>(first) + index};
+  }
+};
+
 /// p = exp(x - lse); with H the entropy, log p + H = x - lse + H. d may alias x.
 template <class T>
 struct BackwardRow {
@@ -198,8 +244,8 @@ struct BackwardRow {
   const int32_t* targets;
   const float *lse, *entropy;
   const float *dlogp, *dlse, *dentropy, *duniform, *dlse_squared;
-  int64_t vocabulary, stride;
-  float inverse_cap;  ///< 1 / softcap, or 0: the cap's slope is 1 - (x / softcap)^2
+  int64_t first, count, vocabulary, stride;  ///< tokens [first, first + count) of the vocabulary
+  float inverse_cap;                         ///< 1 / softcap, or 0: the cap's slope is 1 - (x / softcap)^2
 
   __device__ void operator()() const {
     const int64_t row = blockIdx.x;
@@ -221,9 +267,9 @@ struct BackwardRow {
         const float log_p = at_least(v - center, lowest_difference);
         float d = fmaf(expf(at_most(log_p, 0.0f)), fmaf(-from_entropy, log_p, constant), offset);
         if (inverse_cap > 0) d *= 1.0f - (v * inverse_cap) * (v * inverse_cap);
-        if (i + k == target && from_logp != 0)
+        if (first + i + k == target && from_logp != 0)
           d = at_target(v, center, constant, from_entropy, offset + double{from_logp});
-        p.v[k] = i + k < vocabulary ? d : 0.0f;
+        p.v[k] = i + k < count ? d : 0.0f;
       }
       store_pack(dlogits + row * stride, i, stride, p);
     }
@@ -248,13 +294,15 @@ void softcap_logits(const Tensor& logits, float cap, Stream& stream) {
   for_each((n + Pack::size - 1) / Pack::size, stream, Softcap{logits.as<float>(), n, cap});
 }
 
-void temper_logits(const Tensor& logits, float temperature, const Tensor& kept, int64_t vocabulary, Stream& stream) {
+void temper_logits(const Tensor& logits, float temperature, const Tensor& kept, const TokenRange& tokens,
+                   Stream& stream) {
   LLMTRAIN_CHECK(logits.dtype == DType::f32, "logits must be fp32");
-  temper(logits, temperature, kept, vocabulary, -INFINITY, stream);
+  temper(logits, temperature, kept, tokens, -INFINITY, stream);
 }
 
-void temper_gradient(const Tensor& dlogits, float temperature, const Tensor& kept, int64_t vocabulary, Stream& stream) {
-  temper(dlogits, temperature, kept, vocabulary, 0.0f, stream);
+void temper_gradient(const Tensor& dlogits, float temperature, const Tensor& kept, const TokenRange& tokens,
+                     Stream& stream) {
+  temper(dlogits, temperature, kept, tokens, 0.0f, stream);
 }
 
 namespace {
@@ -304,11 +352,26 @@ void logprob_forward(const TokenStatistics& statistics, const Tensor& logits, co
   }
 }
 
+void logprob_parts(const Tensor& parts, const Tensor& logits, const Tensor& targets, const TokenRange& tokens,
+                   Stream& stream) {
+  const ProfileSpan span("logprob_forward", [&] { return traffic({&logits}); });
+  check_logits(logits, targets, {}, tokens);
+  check_parts(parts, 1, logits.dim(0));
+  launch({logits.dim(0)}, stream,
+         PartOfRow{static_cast<LogprobPart*>(parts.data), logits.as<float>(), targets.as<int32_t>(), tokens.first,
+                   tokens.count, logits.dim(1)});
+}
+
+void add_logprob_parts(const TokenStatistics& statistics, const Tensor& parts, const Tensor& targets,
+                       int64_t vocabulary, Stream& stream) {
+  for_each(targets.numel(), stream, RowOfParts(statistics, parts, targets, vocabulary));
+}
+
 void logprob_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& targets,
-                      const TokenStatistics& statistics, const TokenCotangents& cotangents, int64_t vocabulary,
+                      const TokenStatistics& statistics, const TokenCotangents& cotangents, const TokenRange& tokens,
                       float softcap, Stream& stream) {
   const ProfileSpan span("logprob_backward", [&] { return traffic({&logits, &dlogits}); });
-  check_logits(logits, targets, statistics, vocabulary);
+  check_logits(logits, targets, statistics, tokens);
   check_logits_gradient(dlogits, logits, statistics, cotangents);
   const int64_t rows = logits.dim(0);
   dispatch(dlogits, [&]<class T>(T* d) {
@@ -317,7 +380,8 @@ void logprob_backward(const Tensor& dlogits, const Tensor& logits, const Tensor&
                           data_or_null<float>(statistics.entropy), data_or_null<float>(cotangents.logp),
                           data_or_null<float>(cotangents.lse), data_or_null<float>(cotangents.entropy),
                           data_or_null<float>(cotangents.uniform), data_or_null<float>(cotangents.lse_squared),
-                          vocabulary, logits.dim(1), softcap > 0 ? 1.0f / softcap : 0.0f});
+                          tokens.first, tokens.count, tokens.vocabulary, logits.dim(1),
+                          softcap > 0 ? 1.0f / softcap : 0.0f});
   });
 }
 

@@ -86,8 +86,14 @@ void dropout_rows(const Tensor& out, const Tensor& in, const Batch& batch, const
   });
 }
 
-void row_norms(const Tensor& norms, const WeightMatrix& w, const Tensor& t, const Tensor& a, Stream&) {
-  check_row_norms(norms, w, t, a);
+namespace {
+
+float norm_of(double squares) { return squares == 0 ? 1 : static_cast<float>(std::sqrt(squares)); }
+
+/// out[o] = of_row(sum of the squares of row o).
+template <class F>
+void sum_squares(const Tensor& out, const WeightMatrix& w, const Tensor& t, const Tensor& a, const F& of_row) {
+  check_row_norms(out, w, t, a);
   const int64_t columns = w.dim(1), rank = t.empty() ? 0 : t.dim(1);
   const ProfileSpan span("row_norms",
                          [&] { return traffic({}, w, 2.0 * static_cast<double>(w.dim(0) * columns * (rank + 1))); });
@@ -97,8 +103,8 @@ void row_norms(const Tensor& norms, const WeightMatrix& w, const Tensor& t, cons
     const T* weights = w.is_quantized() ? nullptr : static_cast<const T*>(w.dense().data);
     const T* left = static_cast<const T*>(t.data);
     const T* right = static_cast<const T*>(a.data);
-    float* to = norms.as<float>();
-    host::parallel_blocks(w.dim(0), rows_per_task, [=, &w](int64_t begin, int64_t end) {
+    float* to = out.as<float>();
+    host::parallel_blocks(w.dim(0), rows_per_task, [=, &w, &of_row](int64_t begin, int64_t end) {
       for (int64_t o = begin; o < end; ++o) {
         double sum = 0;
         for (int64_t first = 0; first < columns; first += strip) {
@@ -118,10 +124,25 @@ void row_norms(const Tensor& norms, const WeightMatrix& w, const Tensor& t, cons
           }
           for (int64_t c = 0; c < count; ++c) sum += double{sums[c]} * double{sums[c]};
         }
-        to[o] = sum == 0 ? 1 : static_cast<float>(std::sqrt(sum));
+        to[o] = of_row(sum);
       }
     });
   });
+}
+
+}  // namespace
+
+void row_norms(const Tensor& norms, const WeightMatrix& w, const Tensor& t, const Tensor& a, Stream&) {
+  sum_squares(norms, w, t, a, norm_of);
+}
+
+void row_squares(const Tensor& squares, const WeightMatrix& w, const Tensor& t, const Tensor& a, Stream&) {
+  sum_squares(squares, w, t, a, [](double sum) { return static_cast<float>(sum); });
+}
+
+void roots_of_squares(const Tensor& squares, Stream&) {
+  float* x = squares.as<float>();
+  for (int64_t i = 0; i < squares.numel(); ++i) x[i] = norm_of(x[i]);
 }
 
 void scale_columns(const Tensor& to, const Tensor& from, const Tensor& numerators, const Tensor& denominators,

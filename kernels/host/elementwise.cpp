@@ -103,6 +103,22 @@ void cast(const Tensor& out, const Tensor& in, Stream& stream) {
   });
 }
 
+void add_bias(const Tensor& out, const Tensor& sum, const Tensor& bias, Stream& stream) {
+  if (bias.empty()) return cast(out, sum, stream);
+  const ProfileSpan span("add_bias", [&] { return traffic({&out, &sum}); });
+  check_bias(out, sum, bias);
+  const int64_t width = sum.dim(1);
+  const float* from = sum.as<float>();
+  host::dispatch(out, bias, [&](auto* to, const auto* added) {
+    host::parallel_blocks(sum.dim(0), rows_per_task, [=](int64_t begin, int64_t end) {
+      for (int64_t i = begin * width; i < end * width; i += width) {
+#pragma omp simd
+        for (int64_t c = 0; c < width; ++c) host::store(to + i + c, from[i + c] + host::load(added + c));
+      }
+    });
+  });
+}
+
 void add_in_order(const Tensor& out, std::span<const Tensor> in, bool first, Stream& stream) {
   const ProfileSpan span("add_in_order", [&] {
     double bytes = first ? traffic({&out}).bytes : traffic({&out, &out}).bytes;

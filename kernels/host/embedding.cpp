@@ -48,8 +48,30 @@ void embedding_forward(const Tensor& x, const Tensor& table, const Tensor& posit
   });
 }
 
+void add_table_rows(const Tensor& x, const Tensor& table, int64_t first, const Tensor& ids, float scale,
+                    Stream& /*stream*/) {
+  const ProfileSpan span("embedding_forward", [&] { return traffic({&x, &x}); });
+  check_table_rows(x, table, ids);
+  const int64_t channels = x.dim(1), rows = table.dim(0);
+  float* out = x.as<float>();
+  const int32_t* tokens = ids.as<int32_t>();
+  dispatch(table.dtype, [&](auto* tag) {
+    const auto* from = static_cast<decltype(tag)>(table.data);
+    parallel_blocks(x.dim(0), rows_per_task, [=](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const int64_t row = tokens[r] - first;
+        if (row < 0 || row >= rows) continue;
+        for (int64_t c = 0; c < channels; ++c) {
+          out[r * channels + c] = std::fma(scale, load(from + row * channels + c), out[r * channels + c]);
+        }
+      }
+    });
+  });
+}
+
 void embedding_backward(const Tensor& dtable, const Tensor& dposition, const Tensor& dx, float scale,
-                        const Batch& batch, const Dropout& dropout, Stream& /*stream*/, int32_t padding) {
+                        const Batch& batch, const Dropout& dropout, Stream& /*stream*/, int32_t padding,
+                        int64_t first_token) {
   const ProfileSpan span("embedding_backward", [&] { return traffic({&dx, &dx, &dx}); });
   const int64_t rows = dx.dim(0), channels = dx.dim(1);
   const float* from = dx.as<float>();
@@ -57,6 +79,7 @@ void embedding_backward(const Tensor& dtable, const Tensor& dposition, const Ten
   float* places = dposition.empty() ? nullptr : dposition.as<float>();
   const int32_t* ids = batch.ids.as<int32_t>();
   const int32_t* positions = batch.positions.as<int32_t>();
+  const int64_t table_rows = tokens == nullptr ? 0 : dtable.dim(0);
   parallel_blocks(channels, columns_per_task, [&](int64_t begin, int64_t end) {
     for (int64_t r = 0; r < rows; ++r) {
       const auto add = [&](float* row, float factor, int64_t first, int64_t count, const float* keep) {
@@ -65,8 +88,10 @@ void embedding_backward(const Tensor& dtable, const Tensor& dposition, const Ten
           row[first + i] = std::fma(d[i], keep != nullptr ? factor * keep[i] : factor, row[first + i]);
         }
       };
+      const int64_t row = ids[r] - first_token;
+      const bool adds = row >= 0 && row < table_rows && ids[r] != padding;
       with_dropout(dropout, batch, r, channels, begin, end, [&](int64_t first, int64_t count, const float* keep) {
-        if (tokens != nullptr && ids[r] != padding) add(tokens + ids[r] * channels, scale, first, count, keep);
+        if (adds) add(tokens + row * channels, scale, first, count, keep);
         if (places != nullptr) add(places + positions[r] * channels, 1.0f, first, count, keep);
       });
     }

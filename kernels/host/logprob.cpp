@@ -9,7 +9,7 @@
 #include "kernels/host/fast_math.hpp"
 #include "kernels/host/parallel.hpp"
 #include "kernels/host/special_functions.hpp"
-#include "kernels/logprob_checks.hpp"
+#include "kernels/logprob_parts.hpp"
 
 namespace llmtrain {
 
@@ -138,21 +138,22 @@ void softcap_logits(const Tensor& logits, float cap, Stream& /*stream*/) {
 namespace {
 
 /// x /= temperature; tokens that are not kept get `excluded`.
-void temper(const Tensor& x, float temperature, const Tensor& kept, int64_t vocabulary, float excluded) {
+void temper(const Tensor& x, float temperature, const Tensor& kept, const TokenRange& tokens, float excluded) {
   const ProfileSpan span("temper_logits", [&] { return traffic({&x, &x}); });
-  check_tempered(x, temperature, kept, vocabulary);
+  check_tempered(x, temperature, kept, tokens);
   const auto* words = data_or_null<uint32_t>(kept);
   using Word8 = host::BitsOf<Float8>::Unsigned;
   constexpr Word8 bit_of_lane = {1, 2, 4, 8, 16, 32, 64, 128};
   host::dispatch(x.dtype, [=, &x](auto* tag) {
     auto* x0 = static_cast<decltype(tag)>(x.data);
-    const int64_t stride = x.dim(1), words_of_row = (vocabulary + 31) / 32;
+    const int64_t stride = x.dim(1), count = tokens.count, words_of_row = (tokens.vocabulary + 31) / 32;
     host::parallel_for(x.dim(0), [=](int64_t r) {
       auto* row = x0 + r * stride;
-      for (int64_t i = 0; i < vocabulary; i += 8) {
-        const int64_t n = std::min<int64_t>(8, vocabulary - i);
+      for (int64_t i = 0; i < count; i += 8) {
+        const int64_t n = std::min<int64_t>(8, count - i);
         const Float8 tempered = host::load_up_to(row + i, n) / temperature;
-        const uint32_t bits = words == nullptr ? ~0U : words[r * words_of_row + i / 32] >> i % 32;
+        const uint32_t bits =
+            words == nullptr ? ~0U : bits_from(words + r * words_of_row, words_of_row, tokens.first + i);
         host::store_up_to(row + i, ((Word8{} + bits) & bit_of_lane) != 0 ? tempered : Float8{} + excluded, n);
       }
     });
@@ -161,13 +162,13 @@ void temper(const Tensor& x, float temperature, const Tensor& kept, int64_t voca
 
 }  // namespace
 
-void temper_logits(const Tensor& logits, float temperature, const Tensor& kept, int64_t vocabulary, Stream&) {
+void temper_logits(const Tensor& logits, float temperature, const Tensor& kept, const TokenRange& tokens, Stream&) {
   LLMTRAIN_CHECK(logits.dtype == DType::f32, "logits must be fp32");
-  temper(logits, temperature, kept, vocabulary, -std::numeric_limits<float>::infinity());
+  temper(logits, temperature, kept, tokens, -std::numeric_limits<float>::infinity());
 }
 
-void temper_gradient(const Tensor& dlogits, float temperature, const Tensor& kept, int64_t vocabulary, Stream&) {
-  temper(dlogits, temperature, kept, vocabulary, 0.0f);
+void temper_gradient(const Tensor& dlogits, float temperature, const Tensor& kept, const TokenRange& tokens, Stream&) {
+  temper(dlogits, temperature, kept, tokens, 0.0f);
 }
 
 void mean_logits(const Tensor& out, const Tensor& logits, int64_t vocabulary, Stream& /*stream*/) {
@@ -221,6 +222,37 @@ void logprob_forward(const TokenStatistics& statistics, const Tensor& logits, co
   });
 }
 
+void logprob_parts(const Tensor& parts, const Tensor& logits, const Tensor& targets, const TokenRange& tokens,
+                   Stream& /*stream*/) {
+  const ProfileSpan span("logprob_forward", [&] { return traffic({&logits}); });
+  check_logits(logits, targets, {}, tokens);
+  check_targets(targets, tokens.vocabulary);
+  check_parts(parts, 1, logits.dim(0));
+  const int64_t stride = logits.dim(1);
+  const float* x0 = logits.as<float>();
+  const int32_t* target = targets.as<int32_t>();
+  auto* part = static_cast<LogprobPart*>(parts.data);
+  host::parallel_for(logits.dim(0), [=](int64_t r) {
+    const float* x = x0 + r * stride;
+    const float maximum = largest(x, tokens.count);
+    const RowSums sums = row_sums<true>(x, tokens.count, maximum);
+    const int64_t t = target[r] - tokens.first;
+    part[r] = {sums.weight,
+               sums.moment,
+               sum_of(x, tokens.count),
+               maximum,
+               maximum,
+               target[r] >= 0 && t >= 0 && t < tokens.count ? x[t] : 0.0f,
+               static_cast<int32_t>(tokens.first) + index_of(x, tokens.count, maximum)};
+  });
+}
+
+void add_logprob_parts(const TokenStatistics& statistics, const Tensor& parts, const Tensor& targets,
+                       int64_t vocabulary, Stream& /*stream*/) {
+  const RowOfParts row(statistics, parts, targets, vocabulary);
+  for (int64_t r = 0; r < targets.numel(); ++r) row(r);
+}
+
 namespace {
 
 /// Inputs of one row's backward pass. p = exp(x - lse); with H the entropy, log p + H = x - lse + H.
@@ -256,14 +288,14 @@ void row_backward(T* d, const float* x, int64_t count, int64_t stride, const Row
 }  // namespace
 
 void logprob_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& targets,
-                      const TokenStatistics& statistics, const TokenCotangents& cotangents, int64_t vocabulary,
+                      const TokenStatistics& statistics, const TokenCotangents& cotangents, const TokenRange& tokens,
                       float softcap, Stream& /*stream*/) {
   const ProfileSpan span("logprob_backward", [&] { return traffic({&logits, &dlogits}); });
-  check_logits(logits, targets, statistics, vocabulary);
-  check_targets(targets, vocabulary);
+  check_logits(logits, targets, statistics, tokens);
+  check_targets(targets, tokens.vocabulary);
   const int64_t rows = logits.dim(0);
   check_logits_gradient(dlogits, logits, statistics, cotangents);
-  const int64_t stride = logits.dim(1);
+  const int64_t stride = logits.dim(1), count = tokens.count;
   const float inverse_cap = softcap > 0 ? 1.0f / softcap : 0.0f;
   const float* x0 = logits.as<float>();
   const int32_t* target = targets.as<int32_t>();
@@ -277,20 +309,21 @@ void logprob_backward(const Tensor& dlogits, const Tensor& logits, const Tensor&
   host::dispatch(dlogits.dtype, [=](auto* tag) {
     auto* d0 = static_cast<decltype(tag)>(dlogits.data);
     host::parallel_for(rows, [=](int64_t r) {
-      const int32_t t = target[r];
-      const float from_logp = dlogp != nullptr && t != ignore_target ? dlogp[r] : 0.0f;
+      const int64_t t = target[r] - tokens.first;
+      const float from_logp = dlogp != nullptr && target[r] != ignore_target ? dlogp[r] : 0.0f;
       const float from_entropy = dentropy != nullptr ? dentropy[r] : 0.0f;
       const float h = dentropy != nullptr ? entropy[r] : 0.0f;
       const float from_uniform = duniform != nullptr ? duniform[r] : 0.0f;
       float from_lse = dlse != nullptr ? dlse[r] : 0.0f;
       if (dlse_squared != nullptr) from_lse += 2 * lse[r] * dlse_squared[r];
       const RowGradient g{lse[r], from_lse + from_uniform - from_logp - from_entropy * h, -from_entropy, inverse_cap,
-                          -from_uniform / static_cast<float>(vocabulary)};
+                          -from_uniform / static_cast<float>(tokens.vocabulary)};
       const float* x = x0 + r * stride;
       auto* d = d0 + r * stride;
       // p - 1 of a well predicted target is small and is computed in double, before x is overwritten
       float at_target = 0;
-      if (from_logp != 0) {
+      const bool has_target = from_logp != 0 && t >= 0 && t < count;
+      if (has_target) {
         const double log_p = std::max(double{x[t]} - double{g.lse}, double{lowest_difference});
         const double p = std::exp(log_p);
         const double capped = double{x[t]} * double{inverse_cap};
@@ -299,13 +332,13 @@ void logprob_backward(const Tensor& dlogits, const Tensor& logits, const Tensor&
             (1 - capped * capped));
       }
       if (inverse_cap > 0) {
-        row_backward<true, true>(d, x, vocabulary, stride, g);
+        row_backward<true, true>(d, x, count, stride, g);
       } else if (from_entropy != 0 || from_uniform != 0) {
-        row_backward<true, false>(d, x, vocabulary, stride, g);
+        row_backward<true, false>(d, x, count, stride, g);
       } else {
-        row_backward<false, false>(d, x, vocabulary, stride, g);
+        row_backward<false, false>(d, x, count, stride, g);
       }
-      if (from_logp != 0) host::store(d + t, at_target);
+      if (has_target) host::store(d + t, at_target);
     });
   });
 }

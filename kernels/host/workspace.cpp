@@ -15,7 +15,7 @@ int64_t row_sum_workspace_bytes(int64_t rows, int64_t columns) {
 }
 
 int64_t linear_workspace_bytes(const LinearPass& pass, int64_t rows) {
-  const auto& [in, out, bias, compute, output, forward, backward, rank, quantized] = pass;
+  const auto& [in, out, bias, compute, output, forward, backward, rank, quantized, wide] = pass;
   int64_t bytes = bias && backward ? row_sum_workspace_bytes(rows, out) : 0;
   const auto product = [&](host::GemmShape shape) {
     shape.rank = shape.a_transposed ? 0 : pass.rank;
@@ -34,7 +34,7 @@ int64_t linear_workspace_bytes(const LinearPass& pass, int64_t rows) {
       product(forward_shape);
     }
     if (!backward) continue;
-    product(host::backward_input_shape(shape, compute, compute, false));
+    product(host::backward_input_shape(shape, compute, wide ? DType::f32 : compute, false));
     product(host::backward_weight_shape(shape, compute, false));
   }
   return bytes;

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <limits>
 #include <map>
 #include <set>
 
@@ -200,13 +199,6 @@ Manifest read_manifest_together(const std::string& path, Communicator& communica
   return parse_manifest_of(path, text);
 }
 
-/// Place of a checkpoint's tensor in the target.
-struct Place {
-  int64_t unit = -1;
-  int64_t shift = 0;                 ///< from elements of the checkpoint's unit to those of the target's
-  std::vector<ShardBorders> needed;  ///< elements of the checkpoint's unit that the target needs
-};
-
 /// The checkpoint's tensors without those of a critic, unless they are wanted.
 Schema without_critic(Schema stored, const Schema& wanted) {
   const auto of_critic = [](const auto& part) { return part.name.starts_with(critic_prefix); };
@@ -216,36 +208,91 @@ Schema without_critic(Schema stored, const Schema& wanted) {
   return stored;
 }
 
-/// By tensor of the checkpoint. The target's units may be others, if it says so: then the padding after each tensor is
-/// not copied.
-std::vector<Place> find_places(const Schema& stored, const Schema& wanted, const StateTarget& target) {
-  const bool same = stored == wanted;
-  std::map<std::string_view, const TensorSchema*> by_name;
-  for (const TensorSchema& tensor : wanted.tensors) by_name.emplace(tensor.name, &tensor);
-  std::vector<Place> places;
-  for (const TensorSchema& tensor : stored.tensors) {
-    const auto found = by_name.find(tensor.name);
-    if (found == by_name.end()) {  // of a critic
-      places.push_back({});
-      continue;
-    }
-    const TensorSchema& there = *found->second;
-    const int64_t last = same ? std::numeric_limits<int64_t>::max() : tensor.offset + tensor.elements();
-    Place& place = places.emplace_back(Place{there.unit, there.offset - tensor.offset, {}});
-    for (const ShardBorders& part : target.wanted(there.unit)) {
-      const int64_t begin = std::max(part.begin - place.shift, tensor.offset);
-      const int64_t end = std::min(part.end - place.shift, last);
-      if (begin < end) place.needed.push_back({begin, end});
+/// Elements [begin, end) of a checkpoint's unit, which the target has in a unit of its own, `shift` elements further.
+struct Run {
+  int64_t begin, end;
+  int64_t unit, shift;
+};
+
+/// The target's elements of the checkpoint's tensors. Its units may be others, if it says so, and have other blocks of
+/// the tensors.
+class Places {
+ public:
+  Places(const Schema& stored, const Schema& wanted, const StateTarget& target)
+      : tensors_(stored.tensors), same_(stored == wanted), matches_(stored.tensors.size()) {
+    std::map<std::string_view, std::vector<const TensorSchema*>> by_name;
+    for (const TensorSchema& tensor : wanted.tensors) by_name[tensor.name].push_back(&tensor);
+    for (int64_t unit = 0; unit < std::ssize(wanted.units); ++unit) wanted_.push_back(target.wanted(unit));
+    for (size_t t = 0; t < tensors_.size(); ++t) {
+      const auto found = by_name.find(tensors_[t].name);
+      if (found == by_name.end()) continue;  // of a critic
+      const auto equal = std::ranges::find_if(
+          found->second, [&](const TensorSchema* there) { return same_place(tensors_[t], *there); });
+      matches_[t] = equal == found->second.end() ? found->second : std::vector<const TensorSchema*>{*equal};
     }
   }
-  return places;
-}
+
+  /// Calls visit(run) for what the target needs of elements [begin, end) of a tensor's unit, in order of the target's
+  /// tensors.
+  template <class Visit>
+  void each(size_t tensor, int64_t begin, int64_t end, const Visit& visit) const {
+    const TensorSchema& here = tensors_[tensor];
+    for (const TensorSchema* there : matches_[tensor]) {
+      const auto visit_run = [&](const Run& run) { visit_wanted(run, visit); };
+      if (same_place(here, *there)) {
+        // The padding after a tensor is that of units that are the same.
+        const int64_t last = same_ ? end : std::min(end, here.offset + here.elements());
+        visit_run({std::max(begin, here.offset), last, there->unit, there->offset - here.offset});
+      } else {
+        each_common_row(here, *there, begin, end, visit_run);
+      }
+    }
+  }
+
+ private:
+  static bool same_place(const TensorSchema& a, const TensorSchema& b) {
+    return a.place() == b.place() && a.rows == b.rows && a.columns == b.columns;
+  }
+
+  /// The parts of rows that two blocks of a tensor have in common.
+  template <class Visit>
+  static void each_common_row(const TensorSchema& here, const TensorSchema& there, int64_t begin, int64_t end,
+                              const Visit& visit) {
+    const TensorBlock a = here.place(), b = there.place();
+    const int64_t width = std::max<int64_t>(here.columns, 1), other_width = std::max<int64_t>(there.columns, 1);
+    const int64_t column = std::max(a.first_column, b.first_column);
+    const int64_t columns = std::min(a.first_column + width, b.first_column + other_width) - column;
+    const int64_t first = std::max(a.first_row + std::max<int64_t>(begin - here.offset, 0) / width, b.first_row);
+    const int64_t last = std::min(
+        {a.first_row + here.rows, b.first_row + there.rows, a.first_row + (end - here.offset + width - 1) / width});
+    for (int64_t row = first; row < last && columns > 0; ++row) {
+      const int64_t from = here.offset + (row - a.first_row) * width + column - a.first_column;
+      const int64_t to = there.offset + (row - b.first_row) * other_width + column - b.first_column;
+      visit(Run{std::max(begin, from), std::min(end, from + columns), there.unit, to - from});
+    }
+  }
+
+  template <class Visit>
+  void visit_wanted(const Run& run, const Visit& visit) const {
+    for (const ShardBorders& part : wanted_[static_cast<size_t>(run.unit)]) {
+      const Run wanted{std::max(run.begin, part.begin - run.shift), std::min(run.end, part.end - run.shift), run.unit,
+                       run.shift};
+      if (wanted.begin < wanted.end) visit(wanted);
+    }
+  }
+
+  const std::vector<TensorSchema>& tensors_;
+  bool same_;
+  std::vector<std::vector<ShardBorders>> wanted_;          ///< by unit of the target
+  std::vector<std::vector<const TensorSchema*>> matches_;  ///< tensors of the target, by tensor of the checkpoint
+};
 
 /// Describes why the target cannot take the checkpoint's tensors; empty if it can.
 std::string obstacle(const Manifest& manifest, const StateTarget& target, const Schema& wanted) {
   if (!target.may_lack()) return difference(manifest.schema, wanted);
   const Schema stored = without_critic(manifest.schema, wanted);
-  if (!manifest.frozen) return difference(stored, wanted);
+  const bool same_blocks = stored.tensor_blocks == wanted.tensor_blocks;
+  if (!manifest.frozen) return same_blocks ? difference(stored, wanted) : tensor_difference(stored, wanted);
   Schema present;
   present.units = stored.units;
   std::set<std::string_view> names;
@@ -267,50 +314,57 @@ Schema wanted_schema(const Manifest& manifest, const StateTarget& target) {
   return wanted;
 }
 
-/// Elements of a part that the target needs, in the checkpoint's unit: one range for each of its segments.
-std::vector<ShardBorders> needed_parts(const StateRange& range, const Place& place) {
-  std::vector<ShardBorders> parts;
-  for (const ShardBorders& needed : place.needed) {
-    const ShardBorders part{std::max(range.begin, needed.begin), std::min(range.end, needed.end)};
-    if (part.begin < part.end) parts.push_back(part);
-  }
-  return parts;
-}
-
 /// Copies elements of one part that the target needs.
-void load_range(const FileHandle& file, const StatePlane& plane, const IndexEntry& entry, const ShardBorders& needed,
-                const Place& place, StateTarget& target, std::span<float> buffer, const Pause& pause) {
-  const auto [begin, end] = needed;
+void load_run(const FileHandle& file, const StatePlane& plane, const IndexEntry& entry, const Run& run,
+              StateTarget& target, std::span<float> buffer, const Pause& pause) {
   const int64_t at_once = plane.elements_in(static_cast<int64_t>(buffer.size_bytes()));
   LLMTRAIN_CHECK(at_once > 0, "the buffer of a checkpoint must hold at least one chunk");
   StreamHash hash;
-  for (int64_t at = begin; at < end;) {
-    const int64_t count = std::min(at_once, end - at);
+  for (int64_t at = run.begin; at < run.end;) {
+    const int64_t count = std::min(at_once, run.end - at);
     const int64_t bytes = plane.bytes(count);
     file.read(entry.offset + plane.bytes(at - entry.range.begin), bytes, buffer.data());
     hash.update(buffer.data(), static_cast<size_t>(bytes));
-    target.write(place.unit, entry.range.plane, at + place.shift, count, buffer.data());
+    target.write(run.unit, entry.range.plane, at + run.shift, count, buffer.data());
     at += count;
     pause();
   }
   // It was verified before; parts that are read whole are compared again, since the disk can fail in between.
-  if (begin == entry.range.begin && end == entry.range.end && hash.digest() != entry.hash) {
+  if (run.begin == entry.range.begin && run.end == entry.range.end && hash.digest() != entry.hash) {
     throw UserError(ExitCode::io, file.path() + ": the file has changed during reading");
   }
 }
 
 /// Shards that have elements which the target needs, in order.
-std::vector<int64_t> needed_shards(const Schema& schema, const std::vector<Place>& places, int64_t shards) {
-  std::vector<uint8_t> needed(static_cast<size_t>(shards));
-  for (size_t t = 0; t < places.size(); ++t) {
+std::vector<int64_t> needed_shards(const Manifest& manifest, const Places& places) {
+  const Schema& schema = manifest.schema;
+  std::vector<uint8_t> needed(manifest.shards.size());
+  for (size_t t = 0; t < schema.tensors.size(); ++t) {
     const UnitSchema& unit = schema.units[static_cast<size_t>(schema.tensors[t].unit)];
-    for (const ShardBorders& part : places[t].needed) mark_shards(unit, part, needed);
+    places.each(t, 0, unit.elements, [&](const Run& run) {
+      mark_shards(unit, {run.begin, run.end}, manifest.sharding(), needed);
+    });
   }
   std::vector<int64_t> found;
-  for (int64_t shard = 0; shard < shards; ++shard) {
-    if (needed[static_cast<size_t>(shard)] != 0) found.push_back(shard);
+  for (size_t shard = 0; shard < needed.size(); ++shard) {
+    if (needed[shard] != 0) found.push_back(static_cast<int64_t>(shard));
   }
   return found;
+}
+
+/// Reads what the target needs of one shard.
+void load_shard(const FolderHandle& folder, const Manifest& manifest, int64_t shard, const Places& places,
+                StateTarget& target, std::span<float> buffer, const Pause& pause) {
+  const CheckpointFile& listed = manifest.shards[static_cast<size_t>(shard)].file;
+  const FileHandle file = folder.open_to_read(listed.name);
+  check_size(file, listed.bytes);
+  for (const IndexEntry& entry : read_shard_index(file, manifest, shard).entries) {
+    const StateRange& range = entry.range;
+    if (!target.wants(range.plane)) continue;
+    places.each(static_cast<size_t>(range.tensor), range.begin, range.end, [&](const Run& run) {
+      load_run(file, plane_of(manifest.schema, range), entry, run, target, buffer, pause);
+    });
+  }
 }
 
 }  // namespace
@@ -366,21 +420,11 @@ void load_checkpoint(const std::string& path, const Manifest& manifest, StateTar
       throw UserError(ExitCode::bad_content, fmt::format("{}: not a checkpoint of this model: {}", path, what));
     }
     const FolderHandle folder = FolderHandle::open(path, FolderHandle::Links::refused);
-    const auto shards = static_cast<int64_t>(manifest.shards.size());
-    const std::vector<Place> places = find_places(manifest.schema, wanted, target);
-    Progress progress("loading the checkpoint", shards);
-    for (const int64_t shard : needed_shards(manifest.schema, places, shards)) {
+    const Places places(manifest.schema, wanted, target);
+    Progress progress("loading the checkpoint", std::ssize(manifest.shards));
+    for (const int64_t shard : needed_shards(manifest, places)) {
       progress.set(shard);
-      const CheckpointFile& listed = manifest.shards[static_cast<size_t>(shard)].file;
-      const FileHandle file = folder.open_to_read(listed.name);
-      check_size(file, listed.bytes);
-      for (const IndexEntry& entry : read_shard_index(file, manifest, shard).entries) {
-        if (!target.wants(entry.range.plane)) continue;
-        const Place& place = places[static_cast<size_t>(entry.range.tensor)];
-        for (const ShardBorders& needed : needed_parts(entry.range, place)) {
-          load_range(file, plane_of(manifest.schema, entry.range), entry, needed, place, target, buffer, pause);
-        }
-      }
+      load_shard(folder, manifest, shard, places, target, buffer, pause);
     }
   });
   target.finish();

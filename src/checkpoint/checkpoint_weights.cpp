@@ -13,6 +13,15 @@ namespace {
 constexpr size_t max_open = 256;
 }
 
+UnitBlocks blocks_of_units(const Schema& schema) {
+  UnitBlocks blocks;
+  for (const TensorSchema& tensor : schema.tensors) {
+    blocks[tensor.name].push_back({static_cast<int>(tensor.unit), tensor.offset, tensor.rows,
+                                   std::max<int64_t>(tensor.columns, 1), tensor.place()});
+  }
+  return blocks;
+}
+
 CheckpointWeights::CheckpointWeights(const std::string& path, const Manifest& manifest)
     : path_(path), files_(manifest.shards.size()) {
   for (const CheckpointShard& shard : manifest.shards) shards_.push_back(shard.file);

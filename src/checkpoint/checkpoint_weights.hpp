@@ -7,8 +7,12 @@
 
 #include "checkpoint/manifest.hpp"
 #include "core/files/file_handle.hpp"
+#include "params/whole_units.hpp"
 
 namespace llmtrain {
+
+/// The tensors of a checkpoint, and its units.
+UnitBlocks blocks_of_units(const Schema& schema);
 
 /// Weights of a verified checkpoint. It keeps locations and a few open files, but no values.
 class CheckpointWeights {

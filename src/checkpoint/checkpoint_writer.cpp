@@ -62,15 +62,16 @@ CheckpointFile write_text(const std::string& folder, const std::string& name, co
 void complete_attempt(const std::string& attempt, const Schema& schema, const SaveRequest& request,
                       std::vector<CheckpointShard> shards, const SaveHook& hook) {
   call(hook, "write view");
-  write_view(attempt, schema, request.step, shards);
+  write_view(attempt, schema, request.step, shards, request.tensor_ranks);
   const FileHandle view = FileHandle::open_to_write(attempt + "/" + view_name);
   call(hook, "sync view");
   view.sync();
   view.drop_cached();
   std::vector<CheckpointFile> files{digest_file(view, view_name)};
   for (const auto& [name, text] : request.texts) files.push_back(write_text(attempt, name, text, hook));
-  const Manifest manifest{request.step,     request.program,      request.deck,        schema,      std::move(shards),
-                          std::move(files), request.ledger_bytes, request.ledger_hash, request.run, request.frozen};
+  const Manifest manifest{request.step,      request.program,  request.deck,         schema,
+                          std::move(shards), std::move(files), request.ledger_bytes, request.ledger_hash,
+                          request.run,       request.frozen,   request.tensor_ranks};
   const std::string text = to_text(manifest);
   const std::string path = attempt + "/" + manifest_name;
   call(hook, "create manifest");
@@ -127,7 +128,7 @@ void CheckpointSave::create_shard() {
   if (count == size) {
     return run_phase([&] {
       call(hook_, "create shard");
-      shard_ = std::make_unique<ShardFile>(attempt_, schema_, request_.step, rank, size);
+      shard_ = std::make_unique<ShardFile>(attempt_, schema_, request_.step, rank, sharding());
     });
   }
   shared_ = {files[static_cast<size_t>(rank)], count, {}};
@@ -137,10 +138,10 @@ void CheckpointSave::create_shard() {
   run_phase([&] {
     call(hook_, "create shard");
     if (shared_.shards.front() == rank) {
-      ShardFile::create_shared(attempt_, shared_, schema_, request_.step, size);
+      ShardFile::create_shared(attempt_, shared_, schema_, request_.step, sharding());
     }
   });
-  run_phase([&] { shard_ = std::make_unique<ShardFile>(attempt_, shared_, schema_, request_.step, rank, size); });
+  run_phase([&] { shard_ = std::make_unique<ShardFile>(attempt_, shared_, schema_, request_.step, rank, sharding()); });
 }
 
 void CheckpointSave::reserve() {

@@ -32,6 +32,7 @@ struct SaveRequest {
   std::map<std::string, std::string> texts = {};  ///< further files by name, e.g. the tokenizer
   /// File of every rank, in the order of the files' first ranks; empty: one per rank.
   std::vector<int64_t> file_of_rank = {};
+  int64_t tensor_ranks = 1;  ///< parallel.tensor
 };
 
 /// One save: begin, write, digest if needed, gather, complete, publish. begin, gather and publish are collective and
@@ -59,6 +60,7 @@ class CheckpointSave {
   std::string publish();
 
  private:
+  Sharding sharding() const { return {communicator_.size(), request_.tensor_ranks, schema_.tensor_blocks}; }
   void run_phase(const std::function<void()>& work);
   void reserve();
   void create_shard();

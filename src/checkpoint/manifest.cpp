@@ -32,6 +32,7 @@ Json schema_to_json(const Schema& schema, std::string_view part) {
     for (const UnitSchema& unit : schema.units) {
       list.push_back({{"name", unit.name}, {"elements", unit.elements}});
       if (!unit.segment_ends.empty()) list.back()["segment_ends"] = unit.segment_ends;
+      if (unit.tensor_block >= 0) list.back()["tensor_block"] = unit.tensor_block;
     }
     return list;
   }
@@ -44,6 +45,7 @@ Json schema_to_json(const Schema& schema, std::string_view part) {
                     {"offset", tensor.offset},
                     {"transposed", tensor.transposed}});
     if (!tensor.per_chunk.empty()) list.back()["per_chunk"] = tensor.per_chunk;
+    if (const auto& b = tensor.block) list.back()["block"] = {b->first_row, b->first_column, b->rows, b->columns};
   }
   return list;
 }
@@ -98,14 +100,21 @@ StatePlanes states_from(const JsonNode& list) {
   return states;
 }
 
+TensorBlock block_from(const JsonNode& list) {
+  if (list.size() != 4) list.refuse("row, column, rows and columns are expected");
+  return {list.at(size_t{0}).count(), list.at(1).count(), list.at(2).count(), list.at(3).count()};
+}
+
 Schema schema_from(const JsonNode& json, const std::string& source) {
   const JsonNode units = json.at("units").array(), tensors = json.at("tensors").array();
   Schema schema;
+  if (json.has("tensor_parallel")) schema.tensor_blocks = json.at("tensor_parallel").at("blocks").count(max_shards);
   if (json.has("states")) schema.states = states_from(json.at("states").array());
   for (size_t i = 0; i < units.size(); ++i) {
     const JsonNode unit = units.at(i);
-    unit.check_keys({"name", "elements"}, {"segment_ends"});
+    unit.check_keys({"name", "elements"}, {"segment_ends", "tensor_block"});
     schema.units.push_back({unit.at("name").text(), unit.at("elements").count()});
+    if (unit.has("tensor_block")) schema.units.back().tensor_block = unit.at("tensor_block").count(max_shards);
     if (!unit.has("segment_ends")) continue;
     const JsonNode ends = unit.at("segment_ends").array();
     if (ends.size() < 2) ends.refuse("a list of segments is expected");
@@ -113,7 +122,7 @@ Schema schema_from(const JsonNode& json, const std::string& source) {
   }
   for (size_t i = 0; i < tensors.size(); ++i) {
     const JsonNode tensor = tensors.at(i);
-    tensor.check_keys({"name", "shape", "unit", "offset", "transposed"}, {"per_chunk"});
+    tensor.check_keys({"name", "shape", "unit", "offset", "transposed"}, {"per_chunk", "block"});
     const JsonNode shape = tensor.at("shape").array();
     if (shape.size() < 1 || shape.size() > 2) shape.refuse("one or two dimensions are expected");
     schema.tensors.push_back({tensor.at("name").text(), tensor.at("unit").count(), tensor.at("offset").count(),
@@ -124,6 +133,7 @@ Schema schema_from(const JsonNode& json, const std::string& source) {
     for (size_t p = 0; p < planes; ++p) {
       schema.tensors.back().per_chunk.push_back(tensor.at("per_chunk").at(p).count());
     }
+    if (tensor.has("block")) schema.tensors.back().block = block_from(tensor.at("block").array());
   }
   check_schema(schema, source);
   return schema;
@@ -206,6 +216,16 @@ void read_files(const JsonNode& shards, const JsonNode& files, Manifest& manifes
   }
 }
 
+/// The ranks that share matrices, which divide the shards and the blocks.
+int64_t tensor_ranks_from(const JsonNode& field, const Manifest& manifest) {
+  field.check_keys({"ranks", "blocks"});
+  const int64_t ranks = field.at("ranks").count(max_shards);
+  const bool divide =
+      ranks > 0 && std::ssize(manifest.shards) % ranks == 0 && manifest.schema.tensor_blocks % ranks == 0;
+  if (manifest.schema.tensor_blocks < 2 || !divide) field.refuse("the ranks do not divide the shards and the blocks");
+  return ranks;
+}
+
 /// Text that the hash covers.
 std::string_view hashed_text(std::string_view text, const std::string& source) {
   const size_t begin = before_hash.size() + 32 + after_hash.size();
@@ -276,6 +296,9 @@ std::string to_text(const Manifest& manifest) {
             {"units", schema_to_json(manifest.schema, "units")},
             {"tensors", schema_to_json(manifest.schema, "tensors")}};
   if (manifest.schema.states != master_and_moments()) json["states"] = states_to_json(manifest.schema.states);
+  if (manifest.schema.tensor_blocks > 1) {
+    json["tensor_parallel"] = {{"ranks", manifest.tensor_ranks}, {"blocks", manifest.schema.tensor_blocks}};
+  }
   if (const auto& frozen = manifest.frozen) {
     json["frozen"] = {{"path", frozen->path}, {"bytes", frozen->bytes}, {"hash", frozen->hash}, {"seed", frozen->seed}};
     if (frozen->rows > 0) json["frozen"]["rows"] = frozen->rows;
@@ -298,7 +321,7 @@ Manifest parse_manifest(std::string_view text, const std::string& source) {
   }
   field.check_keys(
       {"format", "version", "program", "step", "run", "ledger", "deck", "shards", "files", "units", "tensors"},
-      {"frozen", "states"});
+      {"frozen", "states", "tensor_parallel"});
   Manifest manifest;
   manifest.step = field.at("step").count(max_steps);
   manifest.program = field.at("program").text();
@@ -309,6 +332,7 @@ Manifest parse_manifest(std::string_view text, const std::string& source) {
   manifest.run = run_from(field.at("run"));
   manifest.schema = schema_from(field, source);
   read_files(field.at("shards").array(), field.at("files").array(), manifest);
+  if (field.has("tensor_parallel")) manifest.tensor_ranks = tensor_ranks_from(field.at("tensor_parallel"), manifest);
   if (!field.has("frozen")) return manifest;
   const JsonNode frozen = field.at("frozen");
   frozen.check_keys({"path", "bytes", "hash", "seed"}, {"rows"});

@@ -73,8 +73,10 @@ struct Manifest {
   Digest ledger_hash;                 ///< hash of these bytes, computed like a file's
   RunState run;
   std::optional<FrozenWeights> frozen = {};
+  int64_t tensor_ranks = 1;  ///< parallel.tensor of the run that wrote it
   bool operator==(const Manifest&) const = default;
 
+  Sharding sharding() const { return {std::ssize(shards), tensor_ranks, schema.tensor_blocks}; }
   /// Returns all files, those of shards first, each once.
   std::vector<CheckpointFile> all_files() const;
 };

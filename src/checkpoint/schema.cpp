@@ -12,12 +12,14 @@
 
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
+#include "params/tensor_blocks.hpp"
 
 namespace llmtrain {
 namespace {
 
 /// Largest size of a unit: bytes of a few kinds of state still fit.
 constexpr int64_t max_elements = std::numeric_limits<int64_t>::max() / 64;
+constexpr int64_t max_tensor_blocks = int64_t{1} << 16;
 
 [[noreturn]] void refuse(const std::string& place, const std::string& what) {
   throw UserError(ExitCode::bad_content, place + ": " + what);
@@ -75,9 +77,11 @@ UnitPlanes Schema::planes_of(int64_t unit) const {
   return {states, of_unit};
 }
 
-Schema make_schema(const std::vector<UnitSpec>& units, StatePlanes states, int64_t segment_elements) {
+Schema make_schema(const std::vector<UnitSpec>& units, StatePlanes states, int64_t segment_elements,
+                   int64_t tensor_blocks) {
   Schema schema;
   schema.states = std::move(states);
+  schema.tensor_blocks = tensor_blocks > 0 ? tensor_blocks : count_tensor_blocks(units);
   const bool by_tensor = any_by_tensor(schema.states);
   for (const UnitSpec& unit : units) {
     const UnitLayout layout(unit, segment_elements);
@@ -87,45 +91,91 @@ Schema make_schema(const std::vector<UnitSpec>& units, StatePlanes states, int64
       tensors.push_back({slice.name, static_cast<int64_t>(schema.units.size()), layout.offset(at.param, at.slice),
                          slice.rows, vector ? 0 : param.columns, slice.transposed});
       if (by_tensor) tensors.back().per_chunk = values_per_chunk(schema.states, param, slice);
+      tensors.back().block = slice.block;
     });
     std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
     schema.tensors.insert(schema.tensors.end(), tensors.begin(), tensors.end());
     schema.units.push_back({unit.name, layout.elements()});
+    schema.units.back().tensor_block = unit.tensor_block;
     const std::vector<int64_t>& borders = layout.segments();
     if (borders.size() > 2) schema.units.back().segment_ends.assign(borders.begin() + 1, borders.end());
   }
   return schema;
 }
 
+namespace {
+
+void check_unit(const UnitSchema& unit, const Schema& schema, int64_t total, const std::string& place) {
+  check_name(unit.name, false, place);
+  if (unit.elements <= 0 || unit.elements % chunk_elements != 0 || unit.elements > max_elements - total) {
+    refuse(place, fmt::format("unit {} has an impossible size", printable(unit.name)));
+  }
+  int64_t end = 0;
+  for (const int64_t next : unit.segment_ends) {
+    const bool sound = next > end && next % chunk_elements == 0 && next <= unit.elements;
+    if (!sound) refuse(place, fmt::format("unit {} has an impossible segment", printable(unit.name)));
+    end = next;
+  }
+  if (!unit.segment_ends.empty() && end != unit.elements) {
+    refuse(place, fmt::format("the segments of unit {} do not cover it", printable(unit.name)));
+  }
+  if (unit.tensor_block < -1 || unit.tensor_block >= std::max(schema.tensor_blocks, int64_t{1}) ||
+      (unit.tensor_block >= 0 && schema.tensor_blocks == 1)) {
+    refuse(place, fmt::format("unit {} has an impossible block", printable(unit.name)));
+  }
+}
+
+bool overlap(const TensorSchema& a, const TensorSchema& b) {
+  const TensorBlock at = a.place(), there = b.place();
+  const auto columns = [](const TensorSchema& tensor) { return std::max<int64_t>(tensor.columns, 1); };
+  return at.first_row < there.first_row + b.rows && there.first_row < at.first_row + a.rows &&
+         at.first_column < there.first_column + columns(b) && there.first_column < at.first_column + columns(a);
+}
+
+/// Checks that the blocks of one tensor have one whole shape and orientation, and are all of it.
+void check_blocks(const std::vector<const TensorSchema*>& blocks, const std::string& place) {
+  const TensorSchema& first = *blocks.front();
+  const auto check = [&](bool sound, const char* what) {
+    if (!sound) refuse(place, fmt::format("tensor {} {}", printable(first.name), what));
+  };
+  check(blocks.size() == 1 || first.block, "is repeated");
+  const TensorBlock whole = first.place();
+  check(whole.rows > 0 && whole.columns > 0 && whole.rows <= max_elements && whole.columns <= max_elements / whole.rows,
+        "has an impossible shape");
+  int64_t elements = 0;
+  for (const TensorSchema* block : blocks) {
+    const TensorBlock at = block->place();
+    const bool same = at.rows == whole.rows && at.columns == whole.columns && block->block && first.block &&
+                      block->transposed == first.transposed && (block->columns == 0) == (first.columns == 0);
+    const bool inside = at.first_row >= 0 && at.first_column >= 0 && at.first_row <= at.rows - block->rows &&
+                        at.first_column <= at.columns - std::max<int64_t>(block->columns, 1);
+    check((same || blocks.size() == 1) && inside, "has an impossible block");
+    elements += std::min(block->elements(), max_elements - elements);
+  }
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) check(!overlap(*blocks[i], *blocks[j]), "has blocks that overlap");
+  }
+  check(elements == whole.rows * whole.columns, "is not whole");
+}
+
+}  // namespace
+
 void check_schema(const Schema& schema, const std::string& place) {
   check_states(schema.states, place);
-  std::set<std::string> names;
+  if (schema.tensor_blocks < 1 || schema.tensor_blocks > max_tensor_blocks) {
+    refuse(place, "the number of blocks is impossible");
+  }
+  std::set<std::string_view> names;
   int64_t total = 0;
   for (const UnitSchema& unit : schema.units) {
-    check_name(unit.name, false, place);
-    if (unit.elements <= 0 || unit.elements % chunk_elements != 0 || unit.elements > max_elements - total) {
-      refuse(place, fmt::format("unit {} has an impossible size", printable(unit.name)));
-    }
-    int64_t end = 0;
-    for (const int64_t next : unit.segment_ends) {
-      const bool sound = next > end && next % chunk_elements == 0 && next <= unit.elements;
-      if (!sound) refuse(place, fmt::format("unit {} has an impossible segment", printable(unit.name)));
-      end = next;
-    }
-    if (!unit.segment_ends.empty() && end != unit.elements) {
-      refuse(place, fmt::format("the segments of unit {} do not cover it", printable(unit.name)));
-    }
+    check_unit(unit, schema, total, place);
     total += unit.elements;
     if (!names.insert(unit.name).second) refuse(place, fmt::format("unit {} is repeated", printable(unit.name)));
   }
-  names.clear();
   int64_t unit = -1, end = 0;
   for (const TensorSchema& tensor : schema.tensors) {
     check_tensor(tensor, place);
     check_values(tensor, schema.states, place);
-    if (!names.insert(tensor.name).second) {
-      refuse(place, fmt::format("tensor {} is repeated", printable(tensor.name)));
-    }
     const bool next = tensor.unit == unit + 1 && tensor.offset == 0;
     const bool behind = tensor.unit == unit && tensor.offset >= end;
     if (!(next || behind) || static_cast<size_t>(tensor.unit) >= schema.units.size() ||
@@ -136,12 +186,28 @@ void check_schema(const Schema& schema, const std::string& place) {
     end = tensor.offset + tensor.elements();
   }
   if (unit + 1 != static_cast<int64_t>(schema.units.size()) || unit < 0) refuse(place, "a unit has no tensors");
+  for (const auto& blocks : tensors_in_blocks(schema)) check_blocks(blocks, place);
+}
+
+std::vector<std::vector<const TensorSchema*>> tensors_in_blocks(const Schema& schema) {
+  std::vector<std::vector<const TensorSchema*>> all;
+  std::map<std::string_view, size_t> numbers;
+  for (const TensorSchema& tensor : schema.tensors) {
+    const auto [known, is_new] = numbers.emplace(tensor.name, all.size());
+    if (is_new) all.emplace_back();
+    all[known->second].push_back(&tensor);
+  }
+  return all;
 }
 
 std::string difference(const Schema& stored, const Schema& wanted) {
   const bool same_values =
       std::ranges::equal(stored.tensors, wanted.tensors, {}, &TensorSchema::per_chunk, &TensorSchema::per_chunk);
   if (stored == wanted && same_values) return {};
+  if (stored.tensor_blocks != wanted.tensor_blocks) {
+    return fmt::format("its matrices are divided into {} block{}, those of this run into {} (parallel.tensor_blocks)",
+                       stored.tensor_blocks, stored.tensor_blocks == 1 ? "" : "s", wanted.tensor_blocks);
+  }
   if (stored == wanted) return "its states have different numbers of values";
   if (stored.states != wanted.states) {
     const auto names = [](const StatePlanes& states) {
@@ -158,8 +224,8 @@ std::string difference(const Schema& stored, const Schema& wanted) {
 
 std::string tensor_difference(const Schema& stored, const Schema& wanted) {
   const auto by_name = [](const Schema& schema) {
-    std::map<std::string, TensorSchema> tensors;
-    for (const TensorSchema& tensor : schema.tensors) tensors.emplace(tensor.name, tensor);
+    std::map<std::string, TensorBlock> tensors;
+    for (const TensorSchema& tensor : schema.tensors) tensors.emplace(tensor.name, tensor.place());
     return tensors;
   };
   const auto has = by_name(stored), needs = by_name(wanted);
@@ -183,12 +249,13 @@ std::string tensor_difference(const Schema& stored, const Schema& wanted) {
                      found.size() > shown ? fmt::format(" and {} more differences", found.size() - shown) : "");
 }
 
-std::vector<ShardBorders> parts_of_shard(const UnitSchema& unit, int64_t shard, int64_t shards) {
+std::vector<ShardBorders> parts_of_shard(const UnitSchema& unit, int64_t shard, const Sharding& shards) {
   std::vector<ShardBorders> parts;
+  if (shard % shards.tensor != shards.owner_of(unit)) return parts;
   int64_t begin = 0;
   const std::vector<int64_t> whole{unit.elements};
   for (const int64_t end : unit.segment_ends.empty() ? whole : unit.segment_ends) {
-    const ShardBorders own = borders_of_shard(end - begin, shard, shards);
+    const ShardBorders own = borders_of_shard(end - begin, shard / shards.tensor, shards.of_unit());
     if (own.begin < own.end) parts.push_back({begin + own.begin, begin + own.end});
     begin = end;
   }
@@ -197,7 +264,7 @@ std::vector<ShardBorders> parts_of_shard(const UnitSchema& unit, int64_t shard, 
 
 namespace {
 
-/// The shard that holds an element of a segment of `elements`.
+/// The number of the shard that holds an element of a segment of `elements`, among those that hold the unit.
 int64_t shard_at(int64_t element, int64_t elements, int64_t shards) {
   int64_t first = 0, last = shards - 1;  // it is one of these
   while (first < last) {
@@ -213,22 +280,24 @@ int64_t shard_at(int64_t element, int64_t elements, int64_t shards) {
 
 }  // namespace
 
-void mark_shards(const UnitSchema& unit, const ShardBorders& elements, std::vector<uint8_t>& marks) {
-  const auto shards = static_cast<int64_t>(marks.size());
+void mark_shards(const UnitSchema& unit, const ShardBorders& elements, const Sharding& shards,
+                 std::vector<uint8_t>& marks) {
+  const int64_t of_unit = shards.of_unit(), owner = shards.owner_of(unit);
   int64_t begin = 0;
   const std::vector<int64_t> whole{unit.elements};
   for (const int64_t end : unit.segment_ends.empty() ? whole : unit.segment_ends) {
     const int64_t from = std::max(begin, elements.begin), to = std::min(end, elements.end);
     if (from < to) {
-      const int64_t first = shard_at(from - begin, end - begin, shards);
-      const int64_t last = shard_at(to - 1 - begin, end - begin, shards);
-      std::fill(marks.begin() + first, marks.begin() + last + 1, uint8_t{1});
+      const int64_t last = shard_at(to - 1 - begin, end - begin, of_unit);
+      for (int64_t number = shard_at(from - begin, end - begin, of_unit); number <= last; ++number) {
+        marks[static_cast<size_t>(number * shards.tensor + owner)] = 1;
+      }
     }
     begin = end;
   }
 }
 
-std::vector<StateRange> ranges_of_shard(const Schema& schema, int64_t shard, int64_t shards) {
+std::vector<StateRange> ranges_of_shard(const Schema& schema, int64_t shard, const Sharding& shards) {
   std::vector<StateRange> ranges;
   std::vector<ShardBorders> parts;
   int64_t unit = -1;

@@ -2,6 +2,7 @@
 // Rank-independent content of a checkpoint: flat units with the planes of their state, and the tensors in them.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,13 +17,16 @@ struct UnitSchema {
   int64_t elements = 0;  ///< a multiple of the chunk size
   /// Ends of a divided unit's segments (UnitLayout), the last one `elements`; empty: the unit is one segment.
   std::vector<int64_t> segment_ends = {};
+  int64_t tensor_block = -1;  ///< UnitSpec::tensor_block
   /// Segments do not count: a state divided in one way is read into one divided in another.
-  bool operator==(const UnitSchema& other) const { return name == other.name && elements == other.elements; }
+  bool operator==(const UnitSchema& other) const {
+    return name == other.name && elements == other.elements && tensor_block == other.tensor_block;
+  }
 };
 
-/// A tensor: rows * columns consecutive elements of a unit, from `offset` on.
+/// A tensor, or a block of one: rows * columns consecutive elements of a unit, from `offset` on.
 struct TensorSchema {
-  std::string name;  ///< name in Hugging Face
+  std::string name;  ///< name in Hugging Face, which the blocks of a tensor share
   int64_t unit = 0;
   int64_t offset = 0;
   int64_t rows = 0;
@@ -30,35 +34,58 @@ struct TensorSchema {
   bool transposed = false;  ///< True if Hugging Face stores it as [columns, rows]
   /// Values of each plane in a chunk that begins in the tensor; empty if no plane is by tensor.
   std::vector<int64_t> per_chunk = {};
+  std::optional<TensorBlock> block = {};  ///< its place, if other units have the rest of the tensor
   int64_t elements() const { return columns == 0 ? rows : rows * columns; }
   /// The planes do not count.
   bool operator==(const TensorSchema& other) const {
     return name == other.name && unit == other.unit && offset == other.offset && rows == other.rows &&
-           columns == other.columns && transposed == other.transposed;
+           columns == other.columns && transposed == other.transposed && block == other.block;
   }
+  /// The place in the whole tensor, a vector being one column.
+  TensorBlock place() const { return block.value_or(TensorBlock{0, 0, rows, columns == 0 ? 1 : columns}); }
 };
 
 struct Schema {
   std::vector<UnitSchema> units;
   std::vector<TensorSchema> tensors;  ///< by unit and offset; the first of each unit begins at 0
   StatePlanes states = master_and_moments();
+  int64_t tensor_blocks = 1;  ///< blocks of split matrices (parallel.tensor_blocks): the units are those of all
   UnitPlanes planes_of(int64_t unit) const;
   bool operator==(const Schema&) const = default;
 };
 
+/// The schema of these units; `tensor_blocks` = 0: as many blocks as they have.
 Schema make_schema(const std::vector<UnitSpec>& units, StatePlanes states = master_and_moments(),
-                   int64_t segment_elements = default_segment_elements);
+                   int64_t segment_elements = default_segment_elements, int64_t tensor_blocks = 0);
 /// Throws UserError(bad_content) beginning with `place` unless sizes are valid, names are usable and unique, tensors
-/// are consecutive in their units, and the planes are an optimizer's.
+/// are consecutive in their units, the blocks of a tensor are all of it, and the planes are an optimizer's.
 void check_schema(const Schema& schema, const std::string& place);
+/// The tensors in the order of their first blocks, each with all of its blocks; a whole one is its only block.
+std::vector<std::vector<const TensorSchema*>> tensors_in_blocks(const Schema& schema);
 /// Describes the differences for the user; empty if both are equal.
 std::string difference(const Schema& stored, const Schema& wanted);
-/// The same for names and shapes of the tensors alone, whatever their units.
+/// The same for names and shapes of whole tensors alone, whatever their units and blocks.
 std::string tensor_difference(const Schema& stored, const Schema& wanted);
 
+/// Numbering of a checkpoint's shards, one per rank of the run that wrote it. Shard p is of a rank that has the blocks
+/// of p % tensor: among the shards with these it has the number p / tensor. Common units are in those of p % tensor =
+/// 0.
+struct Sharding {
+  Sharding(int64_t shards, int64_t tensor_ranks = 1, int64_t tensor_blocks = 1)  // NOLINT: without blocks a number
+      : count(shards), tensor(tensor_ranks), blocks(tensor_blocks) {}
+  int64_t count;
+  int64_t tensor;  ///< parallel.tensor, which divides count and blocks
+  int64_t blocks;
+
+  /// The remainder of the shards that hold a unit.
+  int64_t owner_of(const UnitSchema& unit) const {
+    return unit.tensor_block < 0 ? 0 : unit.tensor_block * tensor / blocks;
+  }
+  int64_t of_unit() const { return count / tensor; }  ///< shards that hold a unit
+};
+
 /// A plane's values for elements [begin, end) of a unit, inside one segment and one tensor (with the padding after it).
-/// Values that
-/// belong to chunks are those of the chunks that begin there.
+/// Values that belong to chunks are those of the chunks that begin there.
 struct StateRange {
   size_t plane = master_plane;
   int64_t tensor = 0;
@@ -72,11 +99,12 @@ inline int64_t bytes_of(const Schema& schema, const StateRange& range) {
   return plane_of(schema, range).bytes(range.end - range.begin);
 }
 /// Returns the elements of a unit that a shard holds: part of each segment that has enough chunks, in order.
-std::vector<ShardBorders> parts_of_shard(const UnitSchema& unit, int64_t shard, int64_t shards);
+std::vector<ShardBorders> parts_of_shard(const UnitSchema& unit, int64_t shard, const Sharding& shards);
 /// Sets `marks`, one per shard, of the shards that hold some of these elements of a unit. The time does not grow with
 /// the other shards.
-void mark_shards(const UnitSchema& unit, const ShardBorders& elements, std::vector<uint8_t>& marks);
-/// Returns everything that shard `shard` of `shards` holds: by plane, unit and element.
-std::vector<StateRange> ranges_of_shard(const Schema& schema, int64_t shard, int64_t shards);
+void mark_shards(const UnitSchema& unit, const ShardBorders& elements, const Sharding& shards,
+                 std::vector<uint8_t>& marks);
+/// Returns everything that a shard holds: by plane, unit and element.
+std::vector<StateRange> ranges_of_shard(const Schema& schema, int64_t shard, const Sharding& shards);
 
 }  // namespace llmtrain

@@ -128,7 +128,7 @@ ShardIndex parse_shard_index(std::string_view text, const Manifest& manifest, in
     field.refuse(fmt::format("not the index of shard {} of {} of step {}", shard, shards, manifest.step));
   }
   ShardIndex index = head;
-  const std::vector<StateRange> wanted = ranges_of_shard(manifest.schema, shard, shards);
+  const std::vector<StateRange> wanted = ranges_of_shard(manifest.schema, shard, manifest.sharding());
   const JsonNode ranges = field.at("parts").array();
   if (ranges.size() != wanted.size()) ranges.refuse(fmt::format("{} ranges are expected", wanted.size()));
   const int64_t file_bytes = manifest.shards[static_cast<size_t>(shard)].file.bytes;
@@ -150,8 +150,8 @@ ShardIndex read_shard_index(const FileHandle& file, const Manifest& manifest, in
   return parse_shard_index(text, manifest, shard, file.path());
 }
 
-ShardFile::ShardFile(const Schema& schema, int64_t step, int64_t shard, int64_t shards)
-    : states_(schema.states), index_{step, shard, shards, {}} {
+ShardFile::ShardFile(const Schema& schema, int64_t step, int64_t shard, const Sharding& shards)
+    : states_(schema.states), index_{step, shard, shards.count, {}} {
   for (const StateRange& range : ranges_of_shard(schema, shard, shards)) {
     index_.entries.push_back({range, 0, {}});
     units_.push_back(schema.tensors[static_cast<size_t>(range.tensor)].unit);
@@ -159,15 +159,16 @@ ShardFile::ShardFile(const Schema& schema, int64_t step, int64_t shard, int64_t 
   }
 }
 
-ShardFile::ShardFile(const std::string& folder, const Schema& schema, int64_t step, int64_t shard, int64_t shards)
+ShardFile::ShardFile(const std::string& folder, const Schema& schema, int64_t step, int64_t shard,
+                     const Sharding& shards)
     : ShardFile(schema, step, shard, shards) {
-  name_ = shard_name(shard, shards);
+  name_ = shard_name(shard, shards.count);
   create_file(folder + "/" + name_, [&](hid_t file) { lay_out(file, schema, true); });
   open(folder + "/" + name_);
 }
 
 ShardFile::ShardFile(const std::string& folder, const SharedFile& shared, const Schema& schema, int64_t step,
-                     int64_t shard, int64_t shards)
+                     int64_t shard, const Sharding& shards)
     : ShardFile(schema, step, shard, shards) {
   shared_ = true;
   name_ = shard_name(shared.file, shared.files);
@@ -176,18 +177,18 @@ ShardFile::ShardFile(const std::string& folder, const SharedFile& shared, const 
     const Hdf5Silence silence;
     ++opened_files();
     const Hdf5Handle file = checked(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose, path);
-    const std::string group = group_of_shard(shard, shards, shared.files);
+    const std::string group = group_of_shard(shard, shards.count, shared.files);
     lay_out(checked(H5Gopen2(file.get(), group.c_str(), H5P_DEFAULT), H5Gclose, path).get(), schema, false);
   }
   open(path);
 }
 
 void ShardFile::create_shared(const std::string& folder, const SharedFile& shared, const Schema& schema, int64_t step,
-                              int64_t shards) {
+                              const Sharding& shards) {
   const std::string path = folder + "/" + shard_name(shared.file, shared.files);
   create_file(path, [&](hid_t file) {
     for (const int64_t shard : shared.shards) {
-      const Hdf5Handle group = create_group(file, group_of_shard(shard, shards, shared.files), path);
+      const Hdf5Handle group = create_group(file, group_of_shard(shard, shards.count, shared.files), path);
       ShardFile(schema, step, shard, shards).lay_out(group.get(), schema, true);
     }
     add_unit_views(file, path, schema, shared, shards);

@@ -50,12 +50,12 @@ inline void call(const SaveHook& hook, const std::string& operation) {
 class ShardFile {
  public:
   /// Creates `folder`/shard-... with all datasets. Main thread only.
-  ShardFile(const std::string& folder, const Schema& schema, int64_t step, int64_t shard, int64_t shards);
+  ShardFile(const std::string& folder, const Schema& schema, int64_t step, int64_t shard, const Sharding& shards);
   /// Opens one of several shards in a file of create_shared. Main thread only.
   ShardFile(const std::string& folder, const SharedFile& shared, const Schema& schema, int64_t step, int64_t shard,
-            int64_t shards);
+            const Sharding& shards);
   static void create_shared(const std::string& folder, const SharedFile& shared, const Schema& schema, int64_t step,
-                            int64_t shards);
+                            const Sharding& shards);
 
   /// Size of the whole file.
   int64_t bytes() const { return bytes_; }
@@ -72,7 +72,7 @@ class ShardFile {
   std::vector<Digest> digest_pieces(int64_t first, int64_t last) const;
 
  private:
-  ShardFile(const Schema& schema, int64_t step, int64_t shard, int64_t shards);
+  ShardFile(const Schema& schema, int64_t step, int64_t shard, const Sharding& shards);
   /// Creates or finds the datasets of this shard in a group of the file.
   void lay_out(int64_t group, const Schema& schema, bool create);
   void open(const std::string& path);

@@ -12,7 +12,7 @@ int64_t Snapshot::bytes(const ParamStore& store) {
   for (int u = 0; u < store.units().size(); ++u) {
     if (!store.units()[u].trained()) continue;
     for (size_t segment = 0; segment < store.units()[u].segments.size(); ++segment) {
-      const UnitRange own = store.units().owned(u, segment);
+      const UnitRange own = store.units().counted(u, segment);
       for (size_t p = 0; p < store.units().options().states.size(); ++p)
         n += store.units()[u].planes.bytes(p, own.begin, own.end);
     }

@@ -1,32 +1,26 @@
 #include "checkpoint/state.hpp"
 
+#include <algorithm>
+
+#include "params/tensor_blocks.hpp"
+
 namespace llmtrain {
 
 namespace {
 
 Schema schema_of(const ParamStore& store, bool all) {
-  std::vector<UnitSpec> units;
-  units.reserve(static_cast<size_t>(store.units().size()));
-  for (int u = 0; u < store.units().size(); ++u) {
-    if (all || store.units()[u].trained()) units.push_back(store.units()[u].spec);
-  }
-  return make_schema(units, store.units().options().states, store.units().options().segment_elements);
-}
-
-std::vector<ShardBorders> owned_parts(const ParamStore& store, int unit) {
-  std::vector<ShardBorders> parts;
-  for (size_t segment = 0; segment < store.units()[unit].segments.size(); ++segment) {
-    const UnitRange own = store.units().owned(unit, segment);
-    parts.push_back({own.begin, own.end});
-  }
-  return parts;
+  std::vector<UnitSpec> units = store.units().model_units();
+  const int64_t blocks = count_tensor_blocks(units);
+  std::erase_if(units, [&](const UnitSpec& unit) { return !all && !unit.trained; });
+  return make_schema(units, store.units().options().states, store.units().options().segment_elements, blocks);
 }
 
 }  // namespace
 
 StoreState::StoreState(ParamStore& store, Stream& stream) : store_(store), stream_(stream) {
-  for (int u = 0; u < store.units().size(); ++u) {
-    if (store.units()[u].trained()) units_.push_back(u);
+  const std::vector<UnitSpec>& units = store.units().model_units();
+  for (int64_t u = 0; u < std::ssize(units); ++u) {
+    if (units[static_cast<size_t>(u)].trained) units_.push_back(store.units().store_unit(u));
   }
 }
 
@@ -36,10 +30,19 @@ void StoreState::read(int64_t unit, size_t plane, int64_t begin, int64_t count, 
   store_.read_state(store_unit(unit), plane, begin, count, out, stream_);
 }
 
-std::vector<ShardBorders> StoreState::owned(int64_t unit) const { return owned_parts(store_, store_unit(unit)); }
+std::vector<ShardBorders> StoreState::owned(int64_t unit) const {
+  std::vector<ShardBorders> parts;
+  if (store_unit(unit) < 0) return parts;
+  for (size_t segment = 0; segment < store_.units()[store_unit(unit)].segments.size(); ++segment) {
+    const UnitRange own = store_.units().counted(store_unit(unit), segment);
+    parts.push_back({own.begin, own.end});
+  }
+  return parts;
+}
 
 std::vector<ShardBorders> StoreState::wanted(int64_t unit) const {
   std::vector<ShardBorders> parts;
+  if (store_unit(unit) < 0) return parts;
   for (size_t segment = 0; segment < store_.units()[store_unit(unit)].segments.size(); ++segment) {
     const ParamStore::Shard shard = store_.shard(store_unit(unit), segment);
     parts.push_back({shard.begin, shard.end});
@@ -59,7 +62,14 @@ void StoreState::finish() {
 Schema StoreParameters::schema() const { return schema_of(store_, true); }
 
 std::vector<ShardBorders> StoreParameters::wanted(int64_t unit) const {
-  return owned_parts(store_, static_cast<int>(unit));
+  std::vector<ShardBorders> parts;
+  const int own_unit = store_.units().store_unit(unit);
+  if (own_unit < 0) return parts;
+  for (size_t segment = 0; segment < store_.units()[own_unit].segments.size(); ++segment) {
+    const UnitRange own = store_.units().owned(own_unit, segment);
+    parts.push_back({own.begin, own.end});
+  }
+  return parts;
 }
 
 }  // namespace llmtrain

@@ -35,7 +35,8 @@ class StateTarget {
   virtual void finish() = 0;
 };
 
-/// The trained units of a ParamStore as both, at any ZeRO stage. Checkpoints have no others.
+/// The trained units of a ParamStore's model as both, at any ZeRO stage. Checkpoints have no others. Of units that
+/// other ranks have it owns and wants nothing.
 class StoreState : public StateSource, public StateTarget {
  public:
   StoreState(ParamStore& store, Stream& stream);
@@ -54,7 +55,7 @@ class StoreState : public StateSource, public StateTarget {
 
   ParamStore& store_;
   Stream& stream_;
-  std::vector<int> units_;  ///< the trained ones
+  std::vector<int> units_;  ///< the model's trained ones in the store; -1: other ranks have it
 };
 
 /// The parameters alone, for a ParamStore that is not trained. (Other states are not read.)
@@ -66,7 +67,7 @@ class StoreParameters : public StateTarget {
   bool wants(size_t plane) const override { return plane == master_plane; }
   bool may_lack() const override { return true; }
   void write(int64_t unit, size_t plane, int64_t begin, int64_t count, const void* values) override {
-    store_.write_state(static_cast<int>(unit), plane, begin, count, values, stream_);
+    store_.write_state(store_.units().store_unit(unit), plane, begin, count, values, stream_);
   }
   void finish() override { store_.publish_masters(); }
 

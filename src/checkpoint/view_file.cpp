@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <numeric>
 #include <span>
@@ -24,16 +25,20 @@ struct Part {
 /// The values that some shards hold, `members` in ascending order: one part for each segment and each run of
 /// consecutive members, in order.
 std::vector<Part> parts_of(const UnitSchema& unit, const UnitPlanes& planes, size_t plane,
-                           std::span<const int64_t> members, int64_t shards) {
+                           std::span<const int64_t> members, const Sharding& shards) {
   std::vector<Part> parts;
+  std::vector<int64_t> numbers;  // of the members that hold the unit, among all that do
+  for (const int64_t member : members) {
+    if (member % shards.tensor == shards.owner_of(unit)) numbers.push_back(member / shards.tensor);
+  }
   int64_t first = 0;
   const std::vector<int64_t> whole{unit.elements};
   for (const int64_t end : unit.segment_ends.empty() ? whole : unit.segment_ends) {
-    for (size_t i = 0; i < members.size();) {
+    for (size_t i = 0; i < numbers.size();) {
       size_t last = i;
-      while (last + 1 < members.size() && members[last + 1] == members[last] + 1) ++last;
-      const int64_t from = first + borders_of_shard(end - first, members[i], shards).begin;
-      const int64_t to = first + borders_of_shard(end - first, members[last], shards).end;
+      while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
+      const int64_t from = first + borders_of_shard(end - first, numbers[i], shards.of_unit()).begin;
+      const int64_t to = first + borders_of_shard(end - first, numbers[last], shards.of_unit()).end;
       const Part part{planes.values(plane, 0, from), planes.values(plane, 0, to)};
       if (part.size() > 0) parts.push_back(part);
       i = last + 1;
@@ -112,6 +117,12 @@ class VirtualDatasets {
   void select(const Hdf5Handle& space, const Part& part) const {
     select(space, Runs{part.begin, part.size(), 1, part.size()});
   }
+  /// Selects rows * columns elements of a matrix, or `rows` of a vector.
+  void select_block(const Hdf5Handle& space, const TensorBlock& at, int64_t rows, int64_t columns) const {
+    const hsize_t start[] = {static_cast<hsize_t>(at.first_row), static_cast<hsize_t>(at.first_column)};
+    const hsize_t count[] = {static_cast<hsize_t>(rows), static_cast<hsize_t>(columns)};
+    if (H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, start, nullptr, count, nullptr) < 0) fail_hdf5_write(path_);
+  }
 
  private:
   /// `count` runs of elements, whose begins are `distance` apart.
@@ -147,10 +158,11 @@ class VirtualDatasets {
 /// Datasets of whole units, and of tensors in them.
 class ViewWriter {
  public:
-  ViewWriter(const std::string& path, const Schema& schema, const std::vector<CheckpointShard>& shards)
-      : path_(path), datasets_(path), schema_(schema), shards_(std::ssize(shards)) {
+  ViewWriter(const std::string& path, const Schema& schema, const std::vector<CheckpointShard>& shards,
+             int64_t tensor_ranks)
+      : path_(path), datasets_(path), schema_(schema), shards_(std::ssize(shards), tensor_ranks, schema.tensor_blocks) {
     std::map<std::string_view, size_t> numbers;
-    for (int64_t s = 0; s < shards_; ++s) {
+    for (int64_t s = 0; s < shards_.count; ++s) {
       const std::string& name = shards[static_cast<size_t>(s)].file.name;
       const auto [known, is_new] = numbers.emplace(name, files_.size());
       if (is_new) files_.push_back({name, {}});
@@ -170,7 +182,7 @@ class ViewWriter {
       for (int64_t unit = 0; unit < std::ssize(schema_.units); ++unit) unit_view(whole.get(), p, unit);
       if (!plane.by_element()) continue;
       const Hdf5Handle tensors = datasets_.group(file.get(), plane.name);
-      for (const TensorSchema& tensor : schema_.tensors) tensor_view(tensors.get(), plane, tensor);
+      for (const auto& blocks : tensors_in_blocks(schema_)) tensor_view(tensors.get(), plane, blocks);
     }
     if (H5Fflush(file.get(), H5F_SCOPE_LOCAL) < 0 || !file.reset()) fail_hdf5_write(path_);
   }
@@ -188,7 +200,7 @@ class ViewWriter {
     const int64_t values = planes.values(of_state, 0, unit.elements);
     if (values == 0) return;
     const Hdf5Handle layout = datasets_.layout(), space = datasets_.line(values);
-    const bool shared = std::ssize(files_) != shards_;
+    const bool shared = std::ssize(files_) != shards_.count;
     const std::string source = fmt::format("{}/{}/{}", shared ? unit_views : "", plane.name, unit.name);
     for (const File& file : files_) {
       const std::vector<Part> parts = parts_of(unit, planes, of_state, file.members, shards_);
@@ -197,36 +209,42 @@ class ViewWriter {
     datasets_.create(parent, unit.name, plane.dtype, space, layout);
   }
 
-  void tensor_view(hid_t parent, const StatePlane& plane, const TensorSchema& tensor) const {
-    const UnitSchema& unit = schema_.units[static_cast<size_t>(tensor.unit)];
+  /// The blocks of a tensor, one if it is whole.
+  void tensor_view(hid_t parent, const StatePlane& plane, const std::vector<const TensorSchema*>& blocks) const {
+    const TensorSchema& first = *blocks.front();
+    const TensorBlock whole = first.place();
     const Hdf5Handle layout = datasets_.layout();
-    const hsize_t shape[] = {static_cast<hsize_t>(tensor.rows), static_cast<hsize_t>(tensor.columns)};
-    const Hdf5Handle space = datasets_.checked(H5Screate_simple(tensor.columns == 0 ? 1 : 2, shape, nullptr), H5Sclose);
-    const Hdf5Handle from = datasets_.line(unit.elements);
-    datasets_.select(from, Part{tensor.offset, tensor.offset + tensor.elements()});
-    datasets_.map(layout, space, ".", fmt::format("{}/{}/{}", unit_views, plane.name, unit.name), from);
-    const Hdf5Handle dataset = datasets_.create(parent, tensor.name, plane.dtype, space, layout);
-    datasets_.attribute(dataset.get(), "transposed", tensor.transposed ? 1 : 0);
+    const hsize_t shape[] = {static_cast<hsize_t>(whole.rows), static_cast<hsize_t>(whole.columns)};
+    const Hdf5Handle space = datasets_.checked(H5Screate_simple(first.columns == 0 ? 1 : 2, shape, nullptr), H5Sclose);
+    for (const TensorSchema* block : blocks) {
+      const UnitSchema& unit = schema_.units[static_cast<size_t>(block->unit)];
+      const Hdf5Handle from = datasets_.line(unit.elements);
+      datasets_.select(from, Part{block->offset, block->offset + block->elements()});
+      if (block->block) datasets_.select_block(space, *block->block, block->rows, std::max<int64_t>(block->columns, 1));
+      datasets_.map(layout, space, ".", fmt::format("{}/{}/{}", unit_views, plane.name, unit.name), from);
+    }
+    const Hdf5Handle dataset = datasets_.create(parent, first.name, plane.dtype, space, layout);
+    datasets_.attribute(dataset.get(), "transposed", first.transposed ? 1 : 0);
   }
 
   std::string path_;
   VirtualDatasets datasets_;
   const Schema& schema_;
-  int64_t shards_;
+  Sharding shards_;
   std::vector<File> files_;
 };
 
 }  // namespace
 
 void write_view(const std::string& folder, const Schema& schema, int64_t step,
-                const std::vector<CheckpointShard>& shards) {
+                const std::vector<CheckpointShard>& shards, int64_t tensor_ranks) {
   const std::lock_guard lock(hdf5_mutex());
   const Hdf5Silence silence;
-  ViewWriter(folder + "/" + view_name, schema, shards).write(step);
+  ViewWriter(folder + "/" + view_name, schema, shards, tensor_ranks).write(step);
 }
 
 void add_unit_views(int64_t file, const std::string& path, const Schema& schema, const SharedFile& shared,
-                    int64_t shards) {
+                    const Sharding& shards) {
   const VirtualDatasets datasets(path);
   const Hdf5Handle units = datasets.group(file, unit_views);
   for (size_t p = 0; p < schema.states.size(); ++p) {
@@ -241,7 +259,7 @@ void add_unit_views(int64_t file, const std::string& path, const Schema& schema,
       for (const int64_t shard : shared.shards) {
         const std::vector<Part> parts = parts_of(unit, planes, p, {&shard, 1}, shards);
         const std::string source =
-            fmt::format("{}/{}/{}", group_of_shard(shard, shards, shared.files), plane.name, unit.name);
+            fmt::format("{}/{}/{}", group_of_shard(shard, shards.count, shared.files), plane.name, unit.name);
         if (!parts.empty()) datasets.map(layout, space, places_in(all, parts), ".", source);
       }
       datasets.create(parent.get(), unit.name, plane.dtype, space, layout);

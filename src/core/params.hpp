@@ -63,7 +63,7 @@ inline StatePlanes fp32_planes(const std::vector<std::string>& names) {
 /// Planes of checkpoints that do not list theirs.
 inline StatePlanes master_and_moments() { return fp32_planes({"master", "m", "v"}); }
 
-/// Initialisation of a parameter. Random values are a function of (seed, slice name, element), not of the layout.
+/// Initialisation of a parameter. Random values are a function of (seed, slice name, element of the external tensor).
 struct Initializer {
   enum class Kind : uint8_t { zeros, ones, normal, uniform };
   Kind kind = Kind::zeros;

@@ -107,7 +107,7 @@ void AnswerEvaluation::plan(RoleModel& policy, Arena& arena, DType compute, int 
 }
 
 std::optional<std::vector<std::string>> AnswerEvaluation::answers(RoleModel& policy, Arena& arena, Runtime& runtime,
-                                                                  const Interrupted& interrupted) {
+                                                                  const Mesh& mesh, const Interrupted& interrupted) {
   Communicator& communicator = runtime.communicator();
   GenerationRequest request;
   for (const auto& row : rows_) request.prompts.push_back(row.prompt);
@@ -117,7 +117,7 @@ std::optional<std::vector<std::string>> AnswerEvaluation::answers(RoleModel& pol
   request.eos = stop_ids_;
   request.vocabulary = policy.shape().tokens;
   request.threads = worker_threads(communicator);
-  if (communicator.size() > 1) request.ranks = &communicator;
+  if (mesh.parameters().size() > 1) request.ranks = &mesh.parameters();
   constexpr int64_t passes_between_polls = 16;
   int64_t passes = 0;
   bool stopped = false;
@@ -130,7 +130,7 @@ std::optional<std::vector<std::string>> AnswerEvaluation::answers(RoleModel& pol
   if (stopped) return std::nullopt;
   Message message;
   for (size_t i = 0; i < all.size(); ++i) {
-    if (!all[i].own) continue;
+    if (!all[i].own || mesh.tensor_rank() > 0) continue;
     message.put(std::vector<int64_t>{static_cast<int64_t>(i)});
     // An answer may end within a character.
     message.put(with_valid_utf8(continuation_text(*tokenizer_, request.prompts[i], all[i].tokens)));
@@ -148,11 +148,11 @@ std::optional<std::vector<std::string>> AnswerEvaluation::answers(RoleModel& pol
 }
 
 std::optional<std::vector<NamedValue>> AnswerEvaluation::run(RoleModel& policy, Arena& arena, Runtime& runtime,
-                                                             const Interrupted& interrupted) {
+                                                             const Mesh& mesh, const Interrupted& interrupted) {
   std::vector<NamedValue> values;
   if (empty()) return values;
   policy.params().finish_update();
-  auto texts = answers(policy, arena, runtime, interrupted);
+  auto texts = answers(policy, arena, runtime, mesh, interrupted);
   if (!texts) return std::nullopt;
   segments_.clear();
   for (size_t i = 0; i < rows_.size(); ++i) {

@@ -61,7 +61,7 @@ class AnswerEvaluation {
   void set_stop_ids(std::vector<int32_t> ids) { stop_ids_ = std::move(ids); }
 
   /// The answers, and so the scores, do not depend on the number of ranks. Returns nullopt if interrupted. Collective.
-  std::optional<std::vector<NamedValue>> run(RoleModel& policy, Arena& arena, Runtime& runtime,
+  std::optional<std::vector<NamedValue>> run(RoleModel& policy, Arena& arena, Runtime& runtime, const Mesh& mesh,
                                              const Interrupted& interrupted);
   /// The rows of the last run, a line of JSON each: prompt, text, reference.
   std::string rows_text() const;
@@ -69,7 +69,7 @@ class AnswerEvaluation {
 
  private:
   /// The answers of all rows on rank 0, which compares them, empty texts on others; nullopt if interrupted. Collective.
-  std::optional<std::vector<std::string>> answers(RoleModel& policy, Arena& arena, Runtime& runtime,
+  std::optional<std::vector<std::string>> answers(RoleModel& policy, Arena& arena, Runtime& runtime, const Mesh& mesh,
                                                   const Interrupted& interrupted);
   /// Scores of the segments by all metrics. Returns nullopt if interrupted. Collective.
   std::optional<std::vector<double>> compare(Communicator& communicator, const Interrupted& interrupted);

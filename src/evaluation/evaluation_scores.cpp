@@ -22,7 +22,7 @@ std::optional<std::vector<NamedValue>> EvaluationScores::run(RoleModel& policy, 
   ctx.rows = &rows;
   auto values = choices.run(policy.actor(), ctx, buffers, rows.mesh(), interrupted);
   if (!values) return std::nullopt;
-  const auto more = answers.run(policy, arena, runtime, interrupted);
+  const auto more = answers.run(policy, arena, runtime, rows.mesh(), interrupted);
   if (!more) return std::nullopt;
   values->insert(values->end(), more->begin(), more->end());
   return values;

@@ -73,7 +73,8 @@ const Words& words_of(ReferenceKind kind) {
 /// A frozen model and memory for its passes.
 class FrozenScorer {
  public:
-  FrozenScorer(RoleSpec spec, const std::vector<ReferencePart>& parts, ReferenceKind kind, Runtime& runtime)
+  FrozenScorer(RoleSpec spec, const std::vector<ReferencePart>& parts, ReferenceKind kind, Runtime& runtime,
+               const Mesh& mesh)
       : runtime_(runtime), kind_(kind), model_(std::move(spec)) {
     int64_t segments = 0, rows = 0;
     for (const ReferencePart& part : parts) {
@@ -84,8 +85,8 @@ class FrozenScorer {
     batch_.plan(arena_, rows, segments);
     arena_.add(logp_, MemoryCategory::activations, "statistics.logp", DType::f32, {rows});
     arena_.add(device_sums_, MemoryCategory::activations, "reference.sums", DType::f64, {segments});
-    memory_.emplace(arena_, runtime.communicator());
-    model_.start(runtime.communicator(), runtime.stream());
+    memory_.emplace(arena_, mesh.parameters());
+    model_.start(mesh, runtime.stream());
   }
   LoadedWeights load() { return model_.load(runtime_.communicator(), runtime_.stream()); }
 
@@ -146,7 +147,10 @@ class FrozenScorer {
 class References {
  public:
   References(ReferenceRequest request, Runtime& runtime)
-      : request_(std::move(request)), words_(words_of(request_.kind)), runtime_(runtime) {}
+      : request_(std::move(request)),
+        words_(words_of(request_.kind)),
+        runtime_(runtime),
+        mesh_(runtime.communicator(), {request_.model.store.tensor_size, 1}) {}
 
   std::vector<std::vector<double>> find_or_compute() {
     std::vector<std::vector<double>> all;
@@ -160,7 +164,7 @@ class References {
       print(fmt::format("{} from {}", words_.values, request_.parts.front().file));
       return all;
     }
-    FrozenScorer scorer(std::move(request_.model), request_.parts, request_.kind, runtime_);
+    FrozenScorer scorer(std::move(request_.model), request_.parts, request_.kind, runtime_, mesh_);
     const LoadedWeights loaded = scorer.load();
     print(fmt::format("{}: {} {} are scored", loaded.text, left, words_.items));
     const double begin = written_ = now();
@@ -177,20 +181,21 @@ class References {
     if (root()) request_.print(fmt::format("{} {}", words_.topic, text));
   }
 
-  /// Batches begin at multiples of their size, for any number of ranks.
+  /// Batches begin at multiples of their size, for any number of ranks. Ranks that share matrices score the same ones.
   void compute(const ReferencePart& part, FrozenScorer& scorer, std::vector<double>& values, Progress& progress) {
-    const int64_t round = part.samples_of_batch * communicator().size(), samples = part.data->samples();
+    Communicator& ranks = mesh_.parameters();
+    const int64_t round = part.samples_of_batch * ranks.size(), samples = part.data->samples();
     for (int64_t first = 0; first < samples; first += round) {
       const int64_t end = std::min(first + round, samples);
       const std::span<double> shared(values.data() + first * part.values_of_sample,
                                      static_cast<size_t>((end - first) * part.values_of_sample));
       if (std::ranges::none_of(shared, is_missing)) continue;
       report_progress();
-      const int64_t mine = std::min(first + communicator().rank() * part.samples_of_batch, end);
+      const int64_t mine = std::min(first + ranks.rank() * part.samples_of_batch, end);
       const MicroBatchPlan plan = part.data->canonical(mine, std::min(mine + part.samples_of_batch, end));
       set_missing(shared);
       scorer.score(*part.data, plan.samples.empty() ? nullptr : &plan, values);
-      share_values(shared, communicator());
+      share_values(shared, ranks);
       progress.add(std::ssize(shared));
       save_if_due(part, values, end);
     }
@@ -221,6 +226,7 @@ class References {
   ReferenceRequest request_;
   const Words& words_;
   Runtime& runtime_;
+  Mesh mesh_;
   double written_ = 0;
 };
 

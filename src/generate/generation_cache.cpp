@@ -10,7 +10,7 @@ void GenerationCache::plan(Arena& arena, const Model& model, DType compute, int6
   model.plan_cache(arena, keys_, compute, sequences_, places);
   if (!selects()) return;
   const int64_t sinks = policy_.kind == CachePolicy::Kind::window ? policy_.sinks : -1;
-  selection_.plan(arena, std::ssize(keys_.layers), sequences_, kv_heads, places, sinks);
+  selection_.plan(arena, std::ssize(keys_.layers), sequences_, kv_heads / keys_.blocks, places, sinks);
 }
 
 void GenerationCache::copy(int64_t to, int64_t from, int64_t tokens, Stream& stream) const {

@@ -48,6 +48,7 @@ struct Temporaries {
   Tensor u;           ///< [N, R]
   Tensor du, dt;      ///< their gradients; dt is fp32
   Tensor dropped;     ///< [N, in]: drop(x) of one adapter; then the gradient of it
+  Tensor ddropped;    ///< fp32 [N, in]: the gradient where that of x is fp32 and x is not
   Tensor part;        ///< [N, rank]: u or du of one adapter
   Tensor product;     ///< [N, M]: y without magnitudes, in the backward pass then a gradient
   Tensor dy;          ///< [N, rows]: y's gradient in the rows of one adapter
@@ -67,6 +68,7 @@ struct Temporaries {
     f(u, p.compute, p.rows, rank);
     if (p.masked) f(dropped, p.compute, p.rows, layer.in);
     if (p.masked && !one_by_one) f(part, p.compute, p.rows, largest.rank);
+    if (p.masked && p.backward && layer.block && p.compute != DType::f32) f(ddropped, DType::f32, p.rows, layer.in);
     if (p.backward) f(du, p.compute, p.rows, rank);
     if (p.backward) f(dt, DType::f32, out, rank);
     if (!layer.has_magnitudes()) return;
@@ -123,7 +125,6 @@ class Pass {
   }
 
   void backward(const Tensor& dx, const Tensor& dy) {
-    const bool accumulate = ctx_.accumulate();
     layer_.backward_bias(ctx_, dy);
     if (one_by_one()) {
       layer_.backward_weight(ctx_, dy, x_);  // whose trained rows have no adapter
@@ -140,7 +141,7 @@ class Pass {
       if (!dx.empty()) linear_backward_input(dx, dproduct, w_, false, ctx_.stream);
       for (const Adapter& adapter : layer_.adapters) backward_masked(adapter, dx);
     } else {
-      linear_backward_weight(layer_.a.gradient(ctx_), temporaries_.du, x_, accumulate, ctx_.stream);
+      linear_backward_weight(layer_.a.gradient(ctx_), temporaries_.du, x_, layer_.a.accumulates(ctx_), ctx_.stream);
       if (!dx.empty()) linear_backward_input(dx, dproduct, w_, false, ctx_.stream, {temporaries_.du, a_});
     }
     linear_backward_weight(temporaries_.dt, dproduct, temporaries_.u, false, ctx_.stream);
@@ -149,7 +150,7 @@ class Pass {
 
  private:
   bool one_by_one() const { return masked_ && layer_.has_magnitudes(); }
-  bool keeps_norms() const { return layer_.has_magnitudes() && ctx_.cache != nullptr; }
+  bool keeps_norms() const { return layer_.has_magnitudes() && ctx_.cache != nullptr && !layer_.is_term(); }
   bool knows_norms() const { return keeps_norms() && ctx_.cache->norms_known[layer_.kept_norms] != 0; }
   void product(const Tensor& y, const Tensor& x, const WeightMatrix& w, const Tensor& bias, const LowRank& added) {
     linear_forward(y, x, w, bias, ctx_.stream, ctx_.role, added);
@@ -187,7 +188,11 @@ class Pass {
     cast(temporaries_.magnitudes.rows(at, adapter.rows), adapter.magnitude.weight(ctx_), ctx_.stream);
     if (knows_norms()) return;
     const Tensor norms = temporaries_.norms.rows(at, adapter.rows);
-    row_norms(norms, w_of(adapter), t, a, ctx_.stream);
+    if (layer_.is_term()) {
+      cast(norms, ctx_.row_norms.rows(adapter.first_row, adapter.rows), ctx_.stream);
+    } else {
+      row_norms(norms, w_of(adapter), t, a, ctx_.stream);
+    }
     if (!temporaries_.rounded.empty()) {
       const Tensor rounded = temporaries_.rounded.rows(at, adapter.rows);
       cast(rounded, norms, ctx_.stream);
@@ -205,7 +210,8 @@ class Pass {
   }
 
   void add_to_b(const Adapter& adapter, const BlockPlace& place) {
-    get_block(adapter.b.gradient(ctx_), temporaries_.dt, place, adapter.scale, ctx_.accumulate(), ctx_.stream);
+    get_block(adapter.b.gradient(ctx_), temporaries_.dt, place, adapter.scale, adapter.b.accumulates(ctx_),
+              ctx_.stream);
   }
 
   /// Adds to the magnitudes' gradients; returns the gradient of x W^T + u T^T.
@@ -214,8 +220,8 @@ class Pass {
     product(temporaries_.product, x_, w_, Tensor(), {temporaries_.u, temporaries_.t});
     column_dots(temporaries_.dots, dy, temporaries_.product, temporaries_.norms, false, ctx_.stream);
     for (const Adapter& adapter : layer_.adapters) {
-      get_block(row(magnitude_gradient(adapter)), row(temporaries_.dots), {0, adapter.first_row}, 1, ctx_.accumulate(),
-                ctx_.stream);
+      get_block(row(magnitude_gradient(adapter)), row(temporaries_.dots), {0, adapter.first_row}, 1,
+                adapter.magnitude.accumulates(ctx_), ctx_.stream);
     }
     scale_columns(temporaries_.product, dy, temporaries_.magnitudes, temporaries_.norms, Tensor(), ctx_.stream);
     return temporaries_.product;
@@ -232,14 +238,15 @@ class Pass {
   /// Gradients of A and, from those of u and W drop(x), of x.
   void backward_dropped(const Adapter& adapter, const Tensor& du, const Tensor& dx, const Tensor& dproduct) {
     const Tensor da = layer_.a.gradient(ctx_).rows(adapter.first_rank, adapter.rank);
-    linear_backward_weight(da, du, temporaries_.dropped, ctx_.accumulate(), ctx_.stream);
+    linear_backward_weight(da, du, temporaries_.dropped, layer_.a.accumulates(ctx_), ctx_.stream);
     if (dx.empty()) return;
+    const Tensor& ddropped = dx.dtype == x_.dtype ? temporaries_.dropped : temporaries_.ddropped;
     if (dproduct.empty()) {
-      linear_backward_input(temporaries_.dropped, du, a_of(adapter), false, ctx_.stream);
+      linear_backward_input(ddropped, du, a_of(adapter), false, ctx_.stream);
     } else {
-      linear_backward_input(temporaries_.dropped, dproduct, w_of(adapter), false, ctx_.stream, {du, a_of(adapter)});
+      linear_backward_input(ddropped, dproduct, w_of(adapter), false, ctx_.stream, {du, a_of(adapter)});
     }
-    dropout_rows(dx, temporaries_.dropped, batch_, mask(adapter), true, ctx_.stream);
+    dropout_rows(dx, ddropped, batch_, mask(adapter), true, ctx_.stream);
   }
 
   /// One adapter's temporaries in the order of its own rows and ranks.
@@ -283,7 +290,8 @@ class Pass {
     const Tensor dy = matrix(temporaries_.dy, n, adapter.rows), du = matrix(temporaries_.du, n, adapter.rank);
     get_block(dy, whole_dy, {0, adapter.first_row}, 1, false, ctx_.stream);
     product(own.product, temporaries_.dropped, w_of(adapter), Tensor(), {own.u, own.t});
-    column_dots(magnitude_gradient(adapter), dy, own.product, own.norms, ctx_.accumulate(), ctx_.stream);
+    column_dots(magnitude_gradient(adapter), dy, own.product, own.norms, adapter.magnitude.accumulates(ctx_),
+                ctx_.stream);
     scale_columns(own.product, dy, own.magnitudes, own.norms, Tensor(), ctx_.stream);
     linear_backward_input(du, own.product, own.t, false, ctx_.stream);
     temporaries_.dt = matrix(temporaries_.dt, adapter.rows, adapter.rank);
@@ -316,11 +324,54 @@ void adapted_backward(const Linear& layer, Context& ctx, const Batch& batch, con
   Pass(layer, ctx, batch, x, dy.dtype, true).backward(dx, dy);
 }
 
-void set_magnitudes(const Linear& layer, ParamStore& params, Stream& stream) {
-  const ParamRef& weight = layer.weight;
-  const DeviceBuffer buffer(layer.out * static_cast<int64_t>(sizeof(float)));
-  const Tensor norms(buffer.data(), DType::f32, {layer.out});
-  row_norms(norms, params.matrix(weight.unit, weight.param), Tensor(), Tensor(), stream);
+namespace {
+
+/// Squares of the rows of W + T A in the columns of a block; T is scale B of the adapters.
+void row_squares_of(const Linear& block, Context& ctx, const Tensor& squares) {
+  Arena::Frame frame(ctx.arena);
+  fill(squares, 1, ctx.stream);  // rows without an adapter, whose magnitudes are 1
+  for (const Adapter& adapter : block.adapters) {
+    const Tensor b = adapter.b.weight(ctx), t = frame.take(b.dtype, {adapter.rows, adapter.rank});
+    set_block(t, {}, b, adapter.scale, ctx.stream);
+    row_squares(squares.rows(adapter.first_row, adapter.rows),
+                block.weight.matrix(ctx).rows(adapter.first_row, adapter.rows), t,
+                block.a.weight(ctx).rows(adapter.first_rank, adapter.rank), ctx.stream);
+  }
+}
+
+}  // namespace
+
+WholeRowNorms::WholeRowNorms(Context& ctx, Arena::Frame& frame, std::span<const Linear* const> blocks) : ctx_(ctx) {
+  const Linear& first = *blocks.front();
+  if (!first.has_magnitudes() || !ctx.adapters) return;
+  const KvCache* cache = ctx.cache;
+  if (cache != nullptr && cache->norms_known[first.kept_norms] != 0) {
+    ctx.row_norms = cache->norms[first.kept_norms];
+    return;
+  }
+  BlockSum sum(*ctx.tensor, frame, first.out, 1);
+  for (const Linear* block : blocks) {
+    row_squares_of(*block, ctx, sum.next().reshaped({first.out}));
+    sum.add(ctx.stream);
+  }
+  ctx.row_norms = sum.finish(ctx.stream).reshaped({first.out});
+  roots_of_squares(ctx.row_norms, ctx.stream);
+  if (cache == nullptr) return;
+  cast(cache->norms[first.kept_norms], ctx.row_norms, ctx.stream);
+  cache->norms_known[first.kept_norms] = 1;
+}
+
+int64_t WholeRowNorms::scratch_bytes(const TensorShare& share, const Linear& block, DType compute) {
+  if (!block.has_magnitudes()) return 0;
+  const Sizes sizes = sizes_of(block);
+  return BlockSum::scratch_bytes(share, block.out) +
+         Arena::aligned(sizes.rows * sizes.ranks * static_cast<int64_t>(size_of(compute)));
+}
+
+namespace {
+
+/// Writes the norms, fp32 [M], of a layer's rows to this rank's shard of its magnitudes.
+void write_magnitudes(const Linear& layer, const Tensor& norms, ParamStore& params, Stream& stream) {
   std::vector<float> values(static_cast<size_t>(layer.out));
   copy_to_host(values.data(), norms.data, norms.bytes(), stream);
   stream.synchronize();
@@ -335,6 +386,30 @@ void set_magnitudes(const Linear& layer, ParamStore& params, Stream& stream) {
                          stream);
     }
   }
+}
+
+}  // namespace
+
+void set_magnitudes(const Linear& layer, ParamStore& params, Stream& stream) {
+  const ParamRef& weight = layer.weight;
+  const DeviceBuffer buffer(layer.out * static_cast<int64_t>(sizeof(float)));
+  const Tensor norms(buffer.data(), DType::f32, {layer.out});
+  row_norms(norms, params.matrix(weight.unit, weight.param), Tensor(), Tensor(), stream);
+  write_magnitudes(layer, norms, params, stream);
+}
+
+void set_magnitudes(std::span<const Linear* const> blocks, TensorSum& tensor, ParamStore& params, Stream& stream) {
+  const int64_t out = blocks.front()->out, scratch = TensorSum::scratch_elements(tensor.share(), out);
+  const DeviceBuffer buffer((std::ssize(blocks) * out + scratch) * static_cast<int64_t>(sizeof(float)));
+  const Tensor all(buffer.data(), DType::f32, {std::ssize(blocks) * out + scratch});
+  std::vector<Tensor> terms;
+  for (const Linear* block : blocks) {
+    terms.push_back(all.rows(std::ssize(terms) * out, out));
+    row_squares(terms.back(), params.matrix(block->weight.unit, block->weight.param), Tensor(), Tensor(), stream);
+  }
+  tensor.add_terms(terms.front(), terms, all.rows(std::ssize(blocks) * out, scratch), stream);
+  roots_of_squares(terms.front(), stream);
+  write_magnitudes(*blocks.front(), terms.front(), params, stream);
 }
 
 int64_t adapter_scratch_bytes(const Linear& layer, DType compute, DType output, int64_t rows) {
@@ -376,6 +451,7 @@ int64_t adapter_workspace_bytes(const Linear& layer, DType compute, DType output
   int64_t bytes = magnitudes ? row_sum_workspace_bytes(1, 2 * out) : 0;
   if (magnitudes && training) bytes = std::max(bytes, row_sum_workspace_bytes(rows, out));
   for (LinearPass& pass : passes) {
+    pass.wide_gradient = layer.block && !layer.is_term();
     bytes = std::max(bytes, linear_workspace_bytes(pass, rows));
     if (!layer.quantized) continue;
     pass.quantized = layer.quantized;

@@ -27,9 +27,9 @@ AttentionShape shape_in(AttentionShape shape, ProductRole role) {
 
 /// Attention of new tokens to a cache that keeps some of the keys of their texts.
 void attend_kept(Context& ctx, const Batch& batch, const Tensor& out, const Tensor& qkv, const AttentionShape& shape,
-                 int layer) {
+                 size_t cache) {
   const KvSelection& selection = *ctx.cache->selection;
-  const KeptKeys kept = selection.of_layer(*ctx.cache, layer);
+  const KeptKeys kept = selection.of_layer(*ctx.cache, cache);
   Batch places = batch;
   places.positions = selection.counts.rows(0, batch.tokens);
   store_kept_keys(kept, places.positions, qkv, batch, shape, ctx.stream);
@@ -38,6 +38,14 @@ void attend_kept(Context& ctx, const Batch& batch, const Tensor& out, const Tens
 }
 
 }  // namespace
+
+void Attention::append_shared(std::vector<SharedParam>& shared) const {
+  for (const ParamRef& norm : {query_norm, key_norm}) {
+    if (norm.is_trained()) shared.push_back({norm, shape.head_dim, 1});
+  }
+  qkv.append_shared(shared);
+  projection.append_shared(shared);
+}
 
 int64_t Attention::scratch_bytes(DType compute, DType output, int64_t rows) const {
   const int64_t element = static_cast<int64_t>(size_of(compute)), all = context * rows;
@@ -57,7 +65,8 @@ HeadNormShape Attention::norm_shape() const {
 }
 
 Dropout Attention::probability_dropout(const Context& ctx) const {
-  return step_dropout(ctx, dropout, RandomPurpose::attention_dropout, static_cast<uint64_t>(layer));
+  const uint64_t place = static_cast<uint64_t>(block) << 32 | static_cast<uint64_t>(layer);
+  return step_dropout(ctx, dropout, RandomPurpose::attention_dropout, place);
 }
 
 void Attention::forward(Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x, const Rope& rope,
@@ -106,17 +115,17 @@ void Attention::forward_heads(Context& ctx, const Batch& batch, const Tensor& x,
   if (divided) return attend_divided(ctx, out, rows, saved);
   const bool selects = ctx.cache != nullptr && ctx.cache->selection != nullptr;
   const bool decodes = ctx.cache != nullptr && ctx.cache->decoding;
-  if (selects && decodes) return attend_kept(ctx, batch, out, rows, shape, layer);
+  if (selects && decodes) return attend_kept(ctx, batch, out, rows, shape, cache);
   if (ctx.cache != nullptr && !selects) {
-    cache_keys_values(ctx.cache->layers[static_cast<size_t>(layer)], rows, batch, shape, ctx.stream);
+    cache_keys_values(ctx.cache->layers[cache], rows, batch, shape, ctx.stream);
   }
   if (decodes) {
-    attention_cached(out, rows, ctx.cache->layers[static_cast<size_t>(layer)], batch, shape, ctx.role, ctx.stream);
+    attention_cached(out, rows, ctx.cache->layers[cache], batch, shape, ctx.role, ctx.stream);
   } else {
     attend(ctx, batch, out, rows, saved);
   }
   if (!selects) return;
-  keep_prompt_keys(ctx.cache->selection->of_layer(*ctx.cache, layer), rows, lse_of(saved, shape, n), batch, shape,
+  keep_prompt_keys(ctx.cache->selection->of_layer(*ctx.cache, cache), rows, lse_of(saved, shape, n), batch, shape,
                    ctx.stream);
 }
 
@@ -192,10 +201,10 @@ void Attention::backward(Context& ctx, const Batch& batch, const Tensor& dx, con
   rope.apply(dqkv, batch, normed_heads(), shape.head_dim, true, ctx.stream);
   if (query_norm.exists()) {
     ctx.each_block(n, [&](int64_t first, int64_t count) {
-      head_norm_backward(
-          {dqkv.rows(first, count), query_norm.gradient(ctx), key_norm.gradient(ctx), saved.raw.rows(first, count),
-           saved.rstd.rows(first, count), query_norm.weight(ctx), key_norm.weight(ctx), ctx.params.accumulate()},
-          norm_shape(), ctx.stream);
+      head_norm_backward({dqkv.rows(first, count), query_norm.gradient(ctx), key_norm.gradient(ctx),
+                          saved.raw.rows(first, count), saved.rstd.rows(first, count), query_norm.weight(ctx),
+                          key_norm.weight(ctx), (query_norm.is_trained() ? query_norm : key_norm).accumulates(ctx)},
+                         norm_shape(), ctx.stream);
     });
   }
   qkv.backward(ctx, batch, dx, dqkv, x);

@@ -22,6 +22,8 @@ struct AttentionSaved {
 /// Causal self-attention with its projections: x -> q, k, v -> norms of q and k, where there are any -> rope
 /// -> attention -> output projection.
 struct Attention {
+  using Saved = AttentionSaved;
+
   AttentionShape shape;
   Linear qkv;
   Linear projection;
@@ -31,6 +33,8 @@ struct Attention {
   float norm_weight_offset = 0;
   double dropout = 0;
   int layer = 0;
+  int64_t block = 0;  ///< among those of the layer's heads, if these are split
+  size_t cache = 0;   ///< index in KvCache::layers
   // In passes of training, where ranks share the rows of a batch (context.hpp: SharedRows):
   int64_t context = 1;     ///< ranks that share them
   int64_t key_copies = 1;  ///< copies of each key head, of which every rank has one at least
@@ -47,6 +51,11 @@ struct Attention {
     if (context > 1) f(s.heads_out, {part, ".heads_out", compute, context * rows, projection.in / context, again});
     f(s.lse, {part, ".lse", DType::f32, shape.heads / context, context * rows, again});
   }
+  const Linear& first() const { return qkv; }
+  const Linear& last() const { return projection; }
+  const Tensor& last_input(const AttentionSaved& saved) const { return saved.out; }
+  /// Appends the trained parameters that all blocks share.
+  void append_shared(std::vector<SharedParam>& shared) const;
   /// Scratch bytes for forward and backward; `output` is y's dtype.
   int64_t scratch_bytes(DType compute, DType output, int64_t rows) const;
 

@@ -19,15 +19,11 @@ int64_t Block::scratch_bytes(DType compute, int64_t rows, Recompute level) const
 
 int64_t Block::workspace_bytes(DType compute, int64_t rows, bool training) const {
   const DType branch = branch_type(compute);
-  int64_t bytes = 0;
-  for (const Linear* l : {&attention.qkv, &mlp.up}) {
-    bytes = std::max(bytes, l->workspace_bytes(compute, compute, rows, training));
-  }
-  for (const Linear* l : {&attention.projection, &mlp.down}) {
-    bytes = std::max(bytes, l->workspace_bytes(compute, branch, rows, training));
-  }
+  const int64_t bytes = std::max(attention.workspace_bytes(compute, branch, rows, training),
+                                 mlp.workspace_bytes(compute, branch, rows, training));
   // Gradients of a norm's weight and bias, or of the query and key norms of all heads.
-  const int64_t norms = 2 * std::max(channels, attention.query_norm.exists() ? attention.shape.head_dim : 0);
+  const int64_t norms =
+      2 * std::max(channels, attention.front().query_norm.exists() ? attention.front().shape.head_dim : 0);
   return training ? std::max(bytes, row_sum_workspace_bytes(rows, norms)) : bytes;
 }
 
@@ -54,7 +50,7 @@ void Block::run_forward(Context& ctx, const Batch& batch, const Rope& rope, cons
   const Tensor attention_delta = all.delta.empty() ? delta : first_rows(all.delta, n);
 
   if (pass.computes(kept.attention_input)) norm1.forward(ctx, attention_input, input, all.norm1, pass.again());
-  if (pass.computes(kept.attention.qkv)) attention.forward_heads(ctx, batch, attention_input, rope, all.attention);
+  if (pass.computes(kept.attention.front().qkv)) forward_heads(ctx, batch, attention_input, rope, all);
   if (pass.computes(kept.middle)) {
     if (pass.computes(kept.delta)) project_attention(ctx, batch, attention_delta, all);
     norm2.forward_sum(ctx, mlp_input, middle, all.norm2, input, {attention_delta, batch, residual_dropout(ctx, 0)},
@@ -62,23 +58,36 @@ void Block::run_forward(Context& ctx, const Batch& batch, const Rope& rope, cons
   } else if (pass.computes(kept.mlp_input)) {
     norm2.forward(ctx, mlp_input, middle, all.norm2, pass.again());
   }
-  mlp.forward_hidden(ctx, batch, mlp_input, all.mlp, kept.mlp, pass.again());
+  forward_hidden(ctx, batch, mlp_input, pass);
   if (!pass.again() || (sandwich && kept.mlp_output.empty())) project_mlp(ctx, batch, delta, all);
   if (!pass.again()) residual_add(pass.output, middle, delta, batch, residual_dropout(ctx, 1), ctx.stream);
+}
+
+void Block::forward_heads(Context& ctx, const Batch& batch, const Tensor& x, const Rope& rope,
+                          const BlockSaved& all) const {
+  for (size_t i = 0; i < attention.blocks.size(); ++i) {
+    attention.blocks[i].forward_heads(ctx, batch, x, rope, all.attention[i]);
+  }
+}
+
+void Block::forward_hidden(Context& ctx, const Batch& batch, const Tensor& x, const ForwardPass& pass) const {
+  for (size_t i = 0; i < mlp.blocks.size(); ++i) {
+    mlp.blocks[i].forward_hidden(ctx, batch, x, pass.all.mlp[i], pass.kept.mlp[i], pass.again());
+  }
 }
 
 /// delta [N, C]: output of the attention branch, before dropout.
 void Block::project_attention(Context& ctx, const Batch& batch, const Tensor& delta, const BlockSaved& all) const {
   const int64_t n = delta.dim(0);
   const Tensor output = sandwich ? first_rows(all.attention_output, n) : delta;
-  attention.projection.forward(ctx, batch, output, first_rows(all.attention.out, n));
+  attention.project(ctx, batch, output, all.attention);
   if (sandwich) post_attention.forward(ctx, delta, output, all.post_attention);
 }
 
 void Block::project_mlp(Context& ctx, const Batch& batch, const Tensor& delta, const BlockSaved& all) const {
   const int64_t n = delta.dim(0);
   const Tensor output = sandwich ? first_rows(all.mlp_output, n) : delta;
-  mlp.down.forward(ctx, batch, output, first_rows(all.mlp.activated, n));
+  mlp.project(ctx, batch, output, all.mlp);
   if (sandwich) post_mlp.forward(ctx, delta, output, all.post_mlp);
 }
 
@@ -96,17 +105,22 @@ Block::Gradients Block::gradients(bool input) const {
   const Norm& between = pre_norm ? norm2 : norm1;
   Gradients wanted{};
   wanted.attention_input = input || (pre_norm && norm1.is_trained());
-  wanted.heads = attention.heads_gradient(wanted.attention_input);
-  wanted.attention_output = wanted.heads || attention.projection.is_trained() || post_attention.is_trained();
+  wanted.heads = attention.front().heads_gradient(wanted.attention_input);
+  wanted.attention_output = wanted.heads || attention.trains_last() || post_attention.is_trained();
   wanted.mlp_input = wanted.attention_output || between.is_trained();
-  wanted.hidden = mlp.hidden_gradient(wanted.mlp_input);
+  wanted.hidden = mlp.front().hidden_gradient(wanted.mlp_input);
   return wanted;
 }
 
 double Block::product_flops(bool input_gradient) const {
   const Gradients wanted = gradients(input_gradient);
-  return attention.qkv.product_flops(wanted.attention_input) + attention.projection.product_flops(wanted.heads) +
-         mlp.up.product_flops(wanted.mlp_input) + mlp.down.product_flops(wanted.hidden);
+  const auto of_attention = [&](const Attention& a) {
+    return a.qkv.product_flops(wanted.attention_input) + a.projection.product_flops(wanted.heads);
+  };
+  const auto of_mlp = [&](const Mlp& m) {
+    return m.up.product_flops(wanted.mlp_input) + m.down.product_flops(wanted.hidden);
+  };
+  return attention.flops(of_attention) + mlp.flops(of_mlp);
 }
 
 void Block::backward(Context& ctx, const Batch& batch, const Tensor& dx, const Rope& rope, const BlockSaved& kept,
@@ -136,8 +150,8 @@ void Block::backward(Context& ctx, const Batch& batch, const Tensor& dx, const R
   }
   if (!wanted.attention_output) return;
   if (sandwich) backward_sandwich(ctx, post_attention, ddelta, saved.attention_output, saved.post_attention);
-  attention.backward(ctx, batch, wanted.attention_input ? dbranch : Tensor(), ddelta, attention_input, rope,
-                     saved.attention);
+  attention.backward(ctx, batch, wanted.attention_input ? dbranch : Tensor(), ddelta, attention_input, saved.attention,
+                     rope);
   if (!wanted.attention_input) return;
   norm1.backward(ctx, dx, dbranch, first_rows(saved.input, n), saved.norm1, true);
 }
@@ -152,7 +166,7 @@ void Block::forward_post_norm(Context& ctx, const Batch& batch, const Rope& rope
   const Tensor delta = frame.take(attention_input.dtype, {n, channels});
 
   if (pass.computes(kept.attention_input)) cast(attention_input, input, ctx.stream);
-  if (pass.computes(kept.attention.qkv)) attention.forward_heads(ctx, batch, attention_input, rope, all.attention);
+  if (pass.computes(kept.attention.front().qkv)) forward_heads(ctx, batch, attention_input, rope, all);
   if (pass.computes(kept.middle)) {
     project_attention(ctx, batch, delta, all);
     residual_add(middle, input, delta, batch, residual_dropout(ctx, 0), ctx.stream);
@@ -161,7 +175,7 @@ void Block::forward_post_norm(Context& ctx, const Batch& batch, const Rope& rope
     norm1.forward(ctx, normed, middle, all.norm1, pass.again());
     cast(mlp_input, normed, ctx.stream);
   }
-  mlp.forward_hidden(ctx, batch, mlp_input, all.mlp, kept.mlp, pass.again());
+  forward_hidden(ctx, batch, mlp_input, pass);
   if (pass.computes(kept.sum)) {
     project_mlp(ctx, batch, delta, all);
     residual_add(sum, normed, delta, batch, residual_dropout(ctx, 1), ctx.stream);
@@ -186,8 +200,8 @@ void Block::backward_post_norm(Context& ctx, const Batch& batch, const Tensor& d
   norm1.backward_sum(ctx, dx, dsum, first_rows(saved.middle, n), saved.norm1, false,
                      {ddelta, batch, residual_dropout(ctx, 0)});
   if (!wanted.attention_output) return;
-  attention.backward(ctx, batch, wanted.attention_input ? dbranch : Tensor(), ddelta, attention_input, rope,
-                     saved.attention);
+  attention.backward(ctx, batch, wanted.attention_input ? dbranch : Tensor(), ddelta, attention_input, saved.attention,
+                     rope);
   if (wanted.attention_input) residual_add(dx, dx, dbranch, batch, {}, ctx.stream);
 }
 

@@ -1,10 +1,11 @@
 #pragma once
-#include <array>
 #include <string>
+#include <vector>
 
 #include "layers/attention.hpp"
 #include "layers/mlp.hpp"
 #include "layers/norm.hpp"
+#include "layers/split_layer.hpp"
 
 namespace llmtrain {
 
@@ -12,11 +13,11 @@ namespace llmtrain {
 struct BlockSaved {
   Tensor input;            ///< fp32 [N, C], the residual stream at the input
   Tensor attention_input;  ///< compute dtype [N, C]
-  AttentionSaved attention;
+  std::vector<AttentionSaved> attention;
   Tensor delta;      ///< compute dtype [N, C], output of the attention branch; if it is kept, `middle` is not
   Tensor middle;     ///< fp32 [N, C], the residual stream between attention and MLP (post-norm: before norm 1)
   Tensor mlp_input;  ///< compute dtype [N, C]
-  MlpSaved mlp;
+  std::vector<MlpSaved> mlp;
   Tensor sum;               ///< fp32 [N, C], post-norm only: before norm 2
   Tensor attention_output;  ///< fp32 [N, C], sandwich norms only: before post_attention
   Tensor mlp_output;        ///< fp32 [N, C], sandwich norms only: before post_mlp
@@ -26,16 +27,14 @@ struct BlockSaved {
   NormSaved post_mlp;
 };
 
-inline constexpr size_t linear_layers_of_block = 4;
-
 /// One transformer layer. Pre-norm: x += attention(norm1(x)); x += mlp(norm2(x)). Post-norm (Vaswani et al. 2017):
 /// x = norm1(x + attention(x)); x = norm2(x + mlp(x)). Sandwich norms (Gemma 2) are pre-norm with
 /// x += post_attention(attention(norm1(x))); x += post_mlp(mlp(norm2(x))). The residual stream is fp32.
 struct Block {
   Norm norm1;
-  Attention attention;
+  SplitLayer<Attention> attention;
   Norm norm2;
-  Mlp mlp;
+  SplitLayer<Mlp> mlp;
   Norm post_attention;
   Norm post_mlp;
   bool pre_norm = true;
@@ -72,9 +71,6 @@ struct Block {
     post_attention.visit_saved(s.post_attention, compute, rows, f, ".post_attention");
     post_mlp.visit_saved(s.post_mlp, compute, rows, f, ".post_mlp");
   }
-  std::array<const Linear*, linear_layers_of_block> linear_layers() const {
-    return {&attention.qkv, &attention.projection, &mlp.up, &mlp.down};
-  }
   int64_t scratch_bytes(DType compute, int64_t rows, Recompute level) const;
   int64_t workspace_bytes(DType compute, int64_t rows, bool training) const;
 
@@ -105,8 +101,10 @@ struct Block {
   };
   /// Dtype of the branches' outputs.
   DType branch_type(DType compute) const { return sandwich ? DType::f32 : compute; }
-  DType compute_type(const Context& ctx) const { return mlp.up.weight.matrix(ctx).dtype(); }
+  DType compute_type(const Context& ctx) const { return mlp.front().up.weight.matrix(ctx).dtype(); }
   void run_forward(Context& ctx, const Batch& batch, const Rope& rope, const ForwardPass& pass) const;
+  void forward_heads(Context& ctx, const Batch& batch, const Tensor& x, const Rope& rope, const BlockSaved& all) const;
+  void forward_hidden(Context& ctx, const Batch& batch, const Tensor& x, const ForwardPass& pass) const;
   void project_attention(Context& ctx, const Batch& batch, const Tensor& delta, const BlockSaved& all) const;
   void project_mlp(Context& ctx, const Batch& batch, const Tensor& delta, const BlockSaved& all) const;
   void backward_sandwich(Context& ctx, const Norm& norm, const Tensor& ddelta, const Tensor& output,

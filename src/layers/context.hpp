@@ -13,9 +13,12 @@
 #include "kernels/matmul.hpp"
 #include "layers/kv_cache.hpp"
 #include "layers/shared_rows.hpp"
+#include "layers/tensor_sum.hpp"
 #include "params/param_store.hpp"
 
 namespace llmtrain {
+
+class SharedGradients;
 
 /// Context of a pass for every layer. Dropout is active when training.
 struct Context {
@@ -33,6 +36,10 @@ struct Context {
   const int64_t* device_step = nullptr;  ///< int64 [1] of a GPU: `step`, for kernels in graphs; may be null
   bool later_rows = false;               ///< the head's backward pass goes on with further rows of its micro-batch
   SharedRows* rows = nullptr;            ///< of micro-batches that several blocks share; null: one has all rows
+  TensorSum* tensor = nullptr;           ///< of models whose matrices are split into blocks; the model sets it
+  SharedGradients* shared = nullptr;     ///< set while a block of a split layer runs backward
+  Tensor row_norms = {};                 ///< fp32 [M]: norms of whole rows, while a block that has parts of them runs
+  mutable int64_t row_block = 0;         ///< whose rows each_block() has
 
   /// Exchanges the heads of ranks that share the rows of a batch; null: this rank has all rows.
   HeadExchange* heads() const { return rows != nullptr ? rows->heads() : nullptr; }
@@ -40,12 +47,15 @@ struct Context {
   template <class F>
   void each_block(int64_t all, const F& f) const {
     if (rows == nullptr || rows->block_ends().empty()) return f(0, all);
-    int64_t first = 0, block = 0;
+    int64_t first = 0;
+    row_block = 0;
     for (const int64_t end : rows->block_ends()) {
-      params.reducer().set_group(block++);
+      params.reducer().set_group(row_block);
       f(first, end - first);
       first = end;
+      ++row_block;
     }
+    row_block = 0;
     params.reducer().set_group(0);
   }
 
@@ -82,8 +92,12 @@ struct ParamRef {
   Tensor weight(const Context& ctx) const { return exists() ? ctx.params.weight(unit, param) : Tensor(); }
   /// A matrix of any storage, which exists.
   WeightMatrix matrix(const Context& ctx) const { return ctx.params.matrix(unit, param); }
-  /// Empty if the parameter is frozen.
-  Tensor gradient(Context& ctx) const { return is_trained() ? ctx.params.gradient(unit, param) : Tensor(); }
+  /// Empty if the parameter is frozen. While a block of a split layer runs, that of a parameter that all blocks share
+  /// is the block's own.
+  Tensor gradient(Context& ctx) const;
+  /// True if that gradient is added to, false if it is overwritten.
+  bool accumulates(const Context& ctx) const;
+  bool operator==(const ParamRef&) const = default;
 };
 
 /// Consecutive units that are used together.
@@ -121,12 +135,12 @@ using TrainedRule = std::function<bool(const std::string& name)>;
 using QuantizationRule = std::function<std::optional<Quantization>(const std::string& name)>;
 
 /// Collects the parameters of the layers that make up one unit, or several if some are trained, frozen, and frozen in
-/// fewer bits. A fused matrix with trained slices lies in the trained one; the layer zeroes the gradient of its fixed
-/// slices.
+/// fewer bits, or belong to blocks of split matrices. A fused matrix with trained slices lies in the trained one; the
+/// layer zeroes the gradient of its fixed slices.
 class UnitBuilder {
  public:
   /// Appends to `units`. The trained part of a divided unit is named `name`.trained, that of fewer bits
-  /// `name`.quantized.
+  /// `name`.quantized; those of block b begin with `name`.tensor.b.
   UnitBuilder(std::vector<UnitSpec>& units, std::string name, TrainedRule trained = {},
               QuantizationRule quantization = {})
       : units_(units),
@@ -151,6 +165,8 @@ class UnitBuilder {
   }
   /// Adds a parameter that is trained whatever the rule says.
   ParamRef trained(ParamSpec spec) { return add(std::move(spec), true, {}); }
+  /// What follows belongs to this block of split matrices, or to all with -1, and gets units of its own.
+  void set_block(int64_t block) { block_ = block; }
   bool is_trained(const std::string& name) const { return !trained_ || trained_(name); }
   /// Storage of a parameter in fewer bits, if it has one.
   std::optional<QuantizedType> quantized_type(const ParamRef& param) const {
@@ -171,6 +187,7 @@ class UnitBuilder {
   TrainedRule trained_;
   QuantizationRule quantization_;
   int first_;
+  int64_t block_ = -1;
 };
 
 /// The first n rows of a buffer planned for more rows.

@@ -69,13 +69,30 @@ TableAdapter TableAdapter::declare(UnitBuilder& unit, const std::string& module,
   return adapter;
 }
 
+/// x = scale table[ids] + positions. A token's row is that of one block, to which the others add zeros.
+void Embedding::sum_blocks(Context& ctx, const Batch& batch, const Tensor& x) const {
+  fill_zero(x.data, x.bytes(), ctx.stream);
+  for (const TableBlock& block : blocks) {
+    add_table_rows(x, block.rows.weight(ctx), block.first, batch.ids, scale, ctx.stream);
+  }
+  Arena::Frame frame(ctx.arena);
+  ctx.tensor->add_ranks(x, frame.take(DType::f32, {TensorSum::scratch_elements(ctx.tensor->share(), x.numel())}),
+                        ctx.stream);
+  if (positions.exists()) add_table_rows(x, positions.weight(ctx), 0, batch.positions, 1, ctx.stream);
+}
+
 void Embedding::forward(Context& ctx, const Batch& batch, const Tensor& x) const {
   const Dropout mask = step_dropout(ctx, dropout, RandomPurpose::embedding_dropout);
   const bool adapted = ctx.adapters && has_adapters();
-  embedding_forward(x, table.weight(ctx), positions.weight(ctx), scale, batch, adapted ? Dropout{} : mask, ctx.stream);
-  if (!adapted) return;
-  if (table_adapter.exists()) TablePass(table_adapter, ctx, batch, batch.ids, scale).forward(x);
-  if (positions_adapter.exists()) TablePass(positions_adapter, ctx, batch, batch.positions, 1).forward(x);
+  if (blocks.empty()) {
+    embedding_forward(x, table.weight(ctx), positions.weight(ctx), scale, batch, adapted ? Dropout{} : mask,
+                      ctx.stream);
+    if (!adapted) return;
+  } else {
+    sum_blocks(ctx, batch, x);
+  }
+  if (adapted && table_adapter.exists()) TablePass(table_adapter, ctx, batch, batch.ids, scale).forward(x);
+  if (adapted && positions_adapter.exists()) TablePass(positions_adapter, ctx, batch, batch.positions, 1).forward(x);
   if (mask.active()) dropout_rows(x, x, batch, mask, false, ctx.stream);
 }
 
@@ -86,13 +103,15 @@ void Embedding::backward(Context& ctx, const Batch& batch, const Tensor& dx, boo
 }
 
 void Embedding::backward_rows(Context& ctx, const Batch& batch, const Tensor& dx, bool table_written) const {
-  const Tensor dtable = table.gradient(ctx), dpositions = positions.gradient(ctx);
+  const Tensor dpositions = positions.gradient(ctx);
   const Dropout mask = step_dropout(ctx, dropout, RandomPurpose::embedding_dropout);
-  if (!ctx.params.accumulate()) {
-    if (!table_written && !dtable.empty()) fill(dtable, 0, ctx.stream);
-    if (!dpositions.empty()) fill(dpositions, 0, ctx.stream);
-  }
-  embedding_backward(dtable, dpositions, dx, scale, batch, mask, ctx.stream, padding);
+  if (!ctx.params.accumulate() && !dpositions.empty()) fill(dpositions, 0, ctx.stream);
+  const auto add = [&](const Tensor& dtable, const Tensor& dplaces, int64_t first) {
+    if (!ctx.params.accumulate() && !table_written && !dtable.empty()) fill(dtable, 0, ctx.stream);
+    embedding_backward(dtable, dplaces, dx, scale, batch, mask, ctx.stream, padding, first);
+  };
+  add(table.gradient(ctx), dpositions, 0);
+  for (const TableBlock& block : blocks) add(block.rows.gradient(ctx), {}, block.first);
   if (!ctx.adapters || !has_adapters()) return;
   const DType compute = (table_adapter.exists() ? table_adapter : positions_adapter).b.weight(ctx).dtype;
   Arena::Frame frame(ctx.arena);
@@ -110,8 +129,8 @@ void Embedding::backward_rows(Context& ctx, const Batch& batch, const Tensor& dx
   if (positions_adapter.exists()) TablePass(positions_adapter, ctx, batch, batch.positions, 1).backward(sum, -1);
 }
 
-int64_t Embedding::scratch_bytes(DType compute, int64_t rows, int64_t channels) const {
-  int64_t most = 0;
+int64_t Embedding::scratch_bytes(DType compute, int64_t rows, int64_t channels, const TensorShare& share) const {
+  int64_t most = blocks.empty() ? 0 : Arena::aligned(4 * TensorSum::scratch_elements(share, rows * channels));
   for (const TableAdapter* adapter : {&table_adapter, &positions_adapter}) {
     if (!adapter->exists()) continue;
     const int64_t rank = adapter->rank, size = static_cast<int64_t>(size_of(compute));

@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <vector>
 
 #include "layers/adapter.hpp"
 #include "layers/context.hpp"
@@ -21,8 +22,15 @@ struct TableAdapter {
 
 /// Token embedding, scaled, plus learned positions where the model has them; then dropout.
 struct Embedding {
-  ParamRef table;      ///< [V, C]
-  ParamRef positions;  ///< [P, C] or none
+  /// Rows [first, ...) of the table.
+  struct TableBlock {
+    ParamRef rows;
+    int64_t first;
+  };
+
+  ParamRef table;                       ///< [V, C]; none if it is split
+  std::vector<TableBlock> blocks = {};  ///< of a split table, those of this rank
+  ParamRef positions;                   ///< [P, C] or none
   TableAdapter table_adapter = {}, positions_adapter = {};
   float scale = 1;  ///< factor on token embeddings, not on positions
   double dropout = 0;
@@ -30,20 +38,21 @@ struct Embedding {
 
   /// x fp32 [N, C].
   void forward(Context& ctx, const Batch& batch, const Tensor& x) const;
+  bool trains_table() const { return table.is_trained() || (!blocks.empty() && blocks.front().rows.is_trained()); }
   bool has_adapters() const { return table_adapter.exists() || positions_adapter.exists(); }
   bool is_trained() const {
-    return table.is_trained() || positions.is_trained() || table_adapter.a.is_trained() ||
-           positions_adapter.a.is_trained();
+    return trains_table() || positions.is_trained() || table_adapter.a.is_trained() || positions_adapter.a.is_trained();
   }
   /// Adds to the table's gradient if the head has already written it (tied), else overwrites it. Weights of adapters
   /// are acquired.
   void backward(Context& ctx, const Batch& batch, const Tensor& dx, bool table_written) const;
 
-  /// Bytes that both passes over this many rows of C channels need for adapters.
-  int64_t scratch_bytes(DType compute, int64_t rows, int64_t channels) const;
+  /// Bytes that both passes over this many rows of C channels need for adapters and a split table.
+  int64_t scratch_bytes(DType compute, int64_t rows, int64_t channels, const TensorShare& share = {}) const;
   int64_t workspace_bytes(DType compute, int64_t rows, int64_t channels, bool training) const;
 
  private:
+  void sum_blocks(Context& ctx, const Batch& batch, const Tensor& x) const;
   void backward_rows(Context& ctx, const Batch& batch, const Tensor& dx, bool table_written) const;
 };
 

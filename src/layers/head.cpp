@@ -20,10 +20,10 @@ bool is_tempered(const Context& ctx, const Tensor& kept) { return ctx.temperatur
 
 }  // namespace
 
-int64_t Head::block_rows(int64_t rows) const { return fitting_rows(rows, logits_bytes, columns() * 4); }
+int64_t Head::block_rows(int64_t rows) const { return fitting_rows(rows, logits_bytes, budget_columns() * 4); }
 
 int64_t Head::group_rows(DType compute, int64_t rows) const {
-  return fitting_rows(rows, gradient_bytes, columns() * static_cast<int64_t>(size_of(compute)));
+  return fitting_rows(rows, gradient_bytes, budget_columns() * static_cast<int64_t>(size_of(compute)));
 }
 
 int64_t Head::scratch_bytes(DType compute, int64_t rows) const {
@@ -45,7 +45,8 @@ int64_t Head::workspace_bytes(DType compute, int64_t rows, bool training) const 
                     training ? linear.workspace_bytes(compute, compute, group, true) : 0);
   }
   const LinearPass forward{linear.in, linear.out, false, compute, DType::f32, true, false, 0, linear.quantized};
-  const LinearPass backward{linear.in, linear.out, false, compute, DType::f32, false, true, 0, linear.quantized};
+  LinearPass backward{linear.in, linear.out, false, compute, DType::f32, false, true, 0, linear.quantized};
+  backward.wide_gradient = split_columns > 0;
   return std::max(linear_workspace_bytes(forward, block), training ? linear_workspace_bytes(backward, group) : 0);
 }
 
@@ -56,7 +57,14 @@ void Head::logits(Context& ctx, const Batch& batch, const Tensor& out, const Ten
 
 void Head::tempered_logits(Context& ctx, const Batch& batch, const Tensor& out, const Tensor& x) const {
   logits(ctx, batch, out, x);
-  if (is_tempered(ctx, batch.kept)) temper_logits(out, ctx.temperature, batch.kept, vocabulary, ctx.stream);
+  if (is_tempered(ctx, batch.kept)) temper_logits(out, ctx.temperature, batch.kept, tokens(), ctx.stream);
+}
+
+void Head::logit_gradients(Context& ctx, const Batch& batch, const Tensor& dlogits, const Tensor& logits,
+                           const TokenStatistics& statistics, const TokenCotangents& cotangents) const {
+  logprob_backward(dlogits, logits, batch.targets, statistics, cotangents, tokens(), softcap / ctx.temperature,
+                   ctx.stream);
+  if (is_tempered(ctx, batch.kept)) temper_gradient(dlogits, ctx.temperature, batch.kept, tokens(), ctx.stream);
 }
 
 void Head::forward(Context& ctx, const Batch& batch, const Tensor& x, const TokenStatistics& statistics) const {
@@ -106,9 +114,7 @@ void Head::forward_backward(Context& ctx, const Batch& batch, const Tensor& dx, 
       const Batch own = batch.rows(first + begin, count);
       tempered_logits(ctx, own, rows, x.rows(first + begin, count));
       logprob_forward(stats, rows, own.targets, vocabulary, ctx.stream);
-      logprob_backward(drows, rows, own.targets, stats, cotangents.rows(first + begin, count), vocabulary,
-                       softcap / ctx.temperature, ctx.stream);
-      if (is_tempered(ctx, own.kept)) temper_gradient(drows, ctx.temperature, own.kept, vocabulary, ctx.stream);
+      logit_gradients(ctx, own, drows, rows, stats, cotangents.rows(first + begin, count));
     }
     ctx.later_rows = later;
     backward(ctx, batch.rows(first, grouped), dx.empty() ? dx : dx.rows(first, grouped), dlogits, xs);

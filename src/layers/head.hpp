@@ -18,7 +18,11 @@ struct Head {
   int64_t logits_bytes = device_memory_is_host() ? 64 << 20 : 512 << 20;     ///< bytes of a block's logits
   int64_t gradient_bytes = device_memory_is_host() ? 52 << 20 : 1024 << 20;  ///< bytes of a group's logit gradients
   int64_t vocabulary = 0;  ///< number of tokens; the padding rows are never predicted
-  float softcap = 0;       ///< c: logits x become c tanh(x / c); 0 = off
+  // Of a block of the vocabulary (SplitHead).
+  int64_t first_token = 0;
+  int64_t all_tokens = 0;     ///< of all blocks; 0: there is one
+  int64_t split_columns = 0;  ///< those of all blocks, if each were as wide as the widest
+  float softcap = 0;          ///< c: logits x become c tanh(x / c); 0 = off
 
   /// Numbers of rows whose logits, and whose gradients, exist at a time: functions of the shapes alone.
   int64_t block_rows(int64_t rows) const;
@@ -31,6 +35,8 @@ struct Head {
   int64_t scratch_bytes(DType compute, int64_t rows) const;
   int64_t workspace_bytes(DType compute, int64_t rows, bool training) const;
 
+  TokenRange tokens() const { return {first_token, vocabulary, all_tokens == 0 ? vocabulary : all_tokens}; }
+
   /// Computes statistics of every row of the batch, without gradients. x compute dtype [N, C]; statistics fp32 [N].
   /// They are those of the distribution that is sampled from at the context's temperature among the batch's kept tokens
   /// (temper_logits).
@@ -42,14 +48,20 @@ struct Head {
   /// Computes logits fp32 [R, V] of rows x [R, C], whatever the temperature. Not in training.
   void logits(Context& ctx, const Tensor& out, const Tensor& x) const { logits(ctx, {}, out, x); }
 
+  // Steps of forward_backward.
+  void tempered_logits(Context& ctx, const Batch& batch, const Tensor& out, const Tensor& x) const;
+  /// dlogits compute dtype, of tempered logits, whose statistics are those of the whole vocabulary.
+  void logit_gradients(Context& ctx, const Batch& batch, const Tensor& dlogits, const Tensor& logits,
+                       const TokenStatistics& statistics, const TokenCotangents& cotangents) const;
+  void backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dlogits, const Tensor& x) const;
+
  private:
   void logits(Context& ctx, const Batch& batch, const Tensor& out, const Tensor& x) const;
-  void tempered_logits(Context& ctx, const Batch& batch, const Tensor& out, const Tensor& x) const;
+  int64_t budget_columns() const { return split_columns > 0 ? split_columns : columns(); }
   /// True if an adapter's inputs are masked.
   bool drops(bool training) const {
     return training && !linear.adapters.empty() && linear.adapters.front().dropout > 0;
   }
-  void backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dlogits, const Tensor& x) const;
 };
 
 }  // namespace llmtrain

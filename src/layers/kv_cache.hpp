@@ -14,11 +14,12 @@ struct KvSelection;
 /// rows at (sequence_ids, positions). While `decoding`, rows attend to the cache (one or more new tokens of cached
 /// sequences); otherwise the batch holds whole prompts as segments and attends to itself.
 struct KvCache {
-  std::vector<Tensor> layers;  ///< compute dtype [S, P, 2 G D]
+  std::vector<Tensor> layers;  ///< compute dtype [S, P, 2 G D]; of a split layer one for each block of this rank
   /// fp32 [M] of each linear layer with magnitudes (DoRA): norms of its rows, computed in the layer's first pass and
   /// kept, since while decoding they would take longer than all else.
   std::vector<Tensor> norms;
   mutable std::vector<uint8_t> norms_known;  ///< by layer, 1 once they are computed; forget_norms() clears them
+  int64_t blocks = 1;                        ///< of a split model, whose layers and key heads a cache has by block
   bool decoding = false;
   KvSelection* selection = nullptr;  ///< set if only some of the keys of a text are kept
 

@@ -26,9 +26,9 @@ struct KvSelection {
       arena.add(layer.holes, category, "kept keys", DType::i32, {sequences, kv_heads});
     }
   }
-  KeptKeys of_layer(const KvCache& cache, int layer) const {
-    KeptKeys kept = layers[static_cast<size_t>(layer)];
-    kept.cache = cache.layers[static_cast<size_t>(layer)];
+  KeptKeys of_layer(const KvCache& cache, size_t layer) const {
+    KeptKeys kept = layers[layer];
+    kept.cache = cache.layers[layer];
     kept.budgets = budgets;
     return kept;
   }

@@ -13,6 +13,38 @@ struct LinearPart {
   std::string name;
   int64_t rows;
   bool transposed = false;  ///< true if files store the transpose
+  std::vector<int64_t> sections =
+      {};  ///< rows, one below the other, each of which is split; empty: all are one section
+};
+
+/// A linear layer as a whole.
+struct LinearShape {
+  std::vector<LinearPart> parts;
+  int64_t in;
+  bool bias;
+  double std;  ///< initial standard deviation
+
+  int64_t out() const {
+    int64_t rows = 0;
+    for (const LinearPart& part : parts) rows += part.rows;
+    return rows;
+  }
+};
+
+/// Block `index` of a matrix that is split into `blocks`.
+struct LinearBlock {
+  /// A block has some of the outputs, of each section of each part as many, or some of the inputs; then its output is a
+  /// term of a sum over blocks, and the bias, B and magnitudes of adapters belong to the sum.
+  enum class Side : uint8_t { outputs, inputs };
+
+  Side side;
+  int64_t index, blocks;
+};
+
+/// A parameter that all blocks of a layer share.
+struct SharedParam {
+  ParamRef ref;
+  int64_t rows, columns;  ///< 1 column: a vector
 };
 
 /// y = x W^T + b. Several projections of one input are one Linear with several slices, each of which may have an
@@ -32,9 +64,18 @@ struct Linear {
   ParamRef a;                              ///< [R, in]: A of all adapters, one below the other
   std::vector<Adapter> adapters;           ///< all with magnitudes or none, and all with the same dropout
   size_t kept_norms = 0;                   ///< index in KvCache::norms
+  std::optional<LinearBlock> block = {};   ///< set if this is one
 
   static Linear declare(UnitBuilder& unit, const std::vector<LinearPart>& parts, int64_t in, bool bias, double std,
                         const AdapterRule& rule = {});
+
+  /// Declares what the blocks of a split layer share: of blocks of outputs the adapters' A, of blocks of inputs the
+  /// bias and what else belongs to the sum.
+  static Linear declare_shared(UnitBuilder& unit, const LinearShape& shape, LinearBlock::Side side,
+                               const AdapterRule& rule);
+  /// Declares a block, in units of its own.
+  static Linear declare_block(UnitBuilder& unit, const LinearShape& shape, const LinearBlock& block,
+                              const Linear& shared, const AdapterRule& rule);
 
   /// Bytes of workspace that the kernels need; `output` is y's dtype.
   int64_t workspace_bytes(DType compute, DType output, int64_t rows, bool training) const;
@@ -50,10 +91,22 @@ struct Linear {
   void backward_weight(Context& ctx, const Tensor& dy, const Tensor& x) const;
   void backward_bias(Context& ctx, const Tensor& dy) const;
 
+  /// Declares the adapters of a block, with what its blocks share.
+  void declare_block_adapters(UnitBuilder& unit, const LinearShape& shape, const LinearBlock& of, const Linear& shared,
+                              const AdapterRule& rule);
+  bool is_term() const { return block && block->side == LinearBlock::Side::inputs; }
+  /// Appends the trained parameters of a block that all blocks share.
+  void append_shared(std::vector<SharedParam>& shared) const;
   bool has_magnitudes() const { return !adapters.empty() && adapters.front().magnitude.exists(); }
 
   /// Adds the adapters that the rule has for these rows.
   void declare_adapters(UnitBuilder& unit, const std::vector<LinearPart>& parts, const AdapterRule& rule);
+
+ private:
+  /// Declare the weight or bias of the layer, or of a block of it.
+  void declare_weight(UnitBuilder& unit, const std::vector<LinearPart>& parts, double std,
+                      const std::optional<LinearBlock>& of);
+  void declare_bias(UnitBuilder& unit, const std::vector<LinearPart>& parts, const std::optional<LinearBlock>& of);
 };
 
 }  // namespace llmtrain

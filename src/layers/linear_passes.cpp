@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -37,27 +39,145 @@ void zero_rows(const Tensor& gradient, int64_t first_row, const std::vector<Line
   }
 }
 
+std::vector<int64_t> sections_of(const LinearPart& part) {
+  return part.sections.empty() ? std::vector{part.rows} : part.sections;
+}
+
+/// First row of a block of a section; blocks are equal but for the last one, which may be shorter.
+int64_t begin_of_block(int64_t section, int64_t index, int64_t blocks) {
+  return std::min((section + blocks - 1) / blocks * index, section);
+}
+
+/// Rows that a block has of a part.
+int64_t rows_of_block(const LinearPart& part, const std::optional<LinearBlock>& block) {
+  if (!block || block->side == LinearBlock::Side::inputs) return part.rows;
+  int64_t rows = 0;
+  for (const int64_t section : sections_of(part)) {
+    rows +=
+        begin_of_block(section, block->index + 1, block->blocks) - begin_of_block(section, block->index, block->blocks);
+  }
+  return rows;
+}
+
+/// Appends the slices of a part's rows, from `row` on, of a parameter with `columns` columns as a whole.
+void append_slices(std::vector<ParamSlice>& slices, const std::string& name, const LinearPart& part, int64_t row,
+                   int64_t columns, const std::optional<LinearBlock>& block) {
+  if (!block) return slices.push_back({name, row, part.rows, part.transposed});
+  if (block->side == LinearBlock::Side::inputs) {
+    const int64_t first = block->index * (columns / block->blocks);
+    return slices.push_back({name, row, part.rows, part.transposed, false, TensorBlock{0, first, part.rows, columns}});
+  }
+  int64_t first = 0;
+  for (const int64_t section : sections_of(part)) {
+    const int64_t begin = begin_of_block(section, block->index, block->blocks);
+    const int64_t rows = begin_of_block(section, block->index + 1, block->blocks) - begin;
+    const TensorBlock place{first + begin, 0, part.rows, columns};
+    slices.push_back({name, row, rows, part.transposed, false, place});
+    row += rows;
+    first += section;
+  }
+}
+
+/// The adapters of a layer, or of a block of it, and their parameters.
+struct AdapterPlan {
+  std::vector<Adapter> adapters;
+  ParamSpec a;
+  std::vector<ParamSpec> b, magnitudes;  ///< of each adapter
+};
+
+AdapterPlan plan_adapters(const LinearShape& layer, const AdapterRule& rule, const std::optional<LinearBlock>& block) {
+  AdapterPlan plan;
+  const bool term = block && block->side == LinearBlock::Side::inputs;
+  plan.a = {"", 0, term ? layer.in / block->blocks : layer.in, true, {}, {}};
+  int64_t first_row = 0;
+  std::optional<AdapterShape> first;
+  for (const LinearPart& part : layer.parts) {
+    const int64_t row = first_row, rows = rows_of_block(part, block);
+    first_row += rows;
+    const std::optional<AdapterShape> shape = rule(part.name);
+    if (!shape) continue;
+    if (!first) first = shape;
+    const Initializer init = initial_a(*shape, layer.in);
+    LLMTRAIN_CHECK(shape->rank > 0 && shape->dora == first->dora && shape->dropout == first->dropout &&
+                       (plan.a.rows == 0 || init.width == plan.a.init.width),
+                   "adapters of one matrix differ only in rank, scale and learning rate: " + part.name);
+    plan.a.init = init;
+    const auto of_inputs = term ? block : std::nullopt, of_outputs = term ? std::nullopt : block;
+    const LinearPart ranks{lora_a_name(part.name), shape->rank};
+    append_slices(plan.a.slices, ranks.name, ranks, plan.a.rows, layer.in, of_inputs);
+    const auto of_rows = [&](const std::string& name, int64_t columns, const Initializer& start) {
+      ParamSpec spec{name, rows, columns, columns > 1, start, {}};
+      LinearPart outputs = part;
+      outputs.transposed = false;
+      append_slices(spec.slices, name, outputs, 0, columns, of_outputs);
+      spec.lr_scale = shape->learning_rate_ratio;  // also of magnitudes, as PEFT has it
+      return spec;
+    };
+    plan.b.push_back(of_rows(lora_b_name(part.name), shape->rank, Initializer::zeros()));
+    plan.b.back().decay = true;
+    if (shape->dora) plan.magnitudes.push_back(of_rows(lora_magnitude_name(part.name), 1, Initializer::ones()));
+    Adapter adapter;
+    adapter.first_row = row;
+    adapter.rows = rows;
+    adapter.first_rank = plan.a.rows;
+    adapter.rank = shape->rank;
+    adapter.scale = static_cast<float>(shape->scale);
+    adapter.dropout = shape->dropout;
+    // Blocks with the same inputs have the same masks, others masks of their own.
+    adapter.dropout_name = hash_of_name(term ? fmt::format("{}.{}", part.name, block->index) : part.name);
+    plan.adapters.push_back(adapter);
+    plan.a.rows += shape->rank;
+  }
+  if (!plan.adapters.empty()) plan.a.name = plan.a.slices.front().name;
+  return plan;
+}
+
+/// Declares B and magnitudes.
+void declare_outputs(UnitBuilder& unit, AdapterPlan& plan) {
+  for (size_t i = 0; i < plan.adapters.size(); ++i) {
+    plan.adapters[i].b = unit.trained(plan.b[i]);
+    if (!plan.magnitudes.empty()) plan.adapters[i].magnitude = unit.trained(plan.magnitudes[i]);
+  }
+}
+
 }  // namespace
 
 Linear Linear::declare(UnitBuilder& unit, const std::vector<LinearPart>& parts, int64_t in, bool bias, double std,
                        const AdapterRule& rule) {
   Linear linear;
   linear.in = in;
-  std::vector<ParamSlice> weights, biases;
-  for (const LinearPart& part : parts) {
-    weights.push_back({part.name + ".weight", linear.out, part.rows, part.transposed});
-    biases.push_back({part.name + ".bias", linear.out, part.rows});
-    linear.out += part.rows;
-  }
-  linear.weight = unit.hidden_matrix(weights.front().name, linear.out, in, Initializer::normal(std), weights);
-  linear.quantized = unit.quantized_type(linear.weight);
-  linear.fixed_weight = fixed_rows(unit, weights);
-  if (bias) {
-    linear.bias = unit.vector(biases.front().name, linear.out, Initializer::zeros(), biases);
-    linear.fixed_bias = fixed_rows(unit, biases);
-  }
+  for (const LinearPart& part : parts) linear.out += part.rows;
+  linear.declare_weight(unit, parts, std, std::nullopt);
+  if (bias) linear.declare_bias(unit, parts, std::nullopt);
   if (rule) linear.declare_adapters(unit, parts, rule);
   return linear;
+}
+
+void Linear::declare_weight(UnitBuilder& unit, const std::vector<LinearPart>& parts, double std,
+                            const std::optional<LinearBlock>& of) {
+  const int64_t columns = of && of->side == LinearBlock::Side::inputs ? in * of->blocks : in;
+  std::vector<ParamSlice> slices;
+  int64_t row = 0;
+  for (const LinearPart& part : parts) {
+    append_slices(slices, part.name + ".weight", part, row, columns, of);
+    row += rows_of_block(part, of);
+  }
+  weight = unit.hidden_matrix(slices.front().name, out, in, Initializer::normal(std), slices);
+  quantized = unit.quantized_type(weight);
+  fixed_weight = fixed_rows(unit, slices);
+}
+
+void Linear::declare_bias(UnitBuilder& unit, const std::vector<LinearPart>& parts,
+                          const std::optional<LinearBlock>& of) {
+  std::vector<ParamSlice> slices;
+  int64_t row = 0;
+  for (LinearPart part : parts) {
+    part.transposed = false;
+    append_slices(slices, part.name + ".bias", part, row, 1, of);
+    row += rows_of_block(part, of);
+  }
+  bias = unit.vector(slices.front().name, out, Initializer::zeros(), slices);
+  fixed_bias = fixed_rows(unit, slices);
 }
 
 void Linear::backward_weight(Context& ctx, const Tensor& dy, const Tensor& x) const {
@@ -85,52 +205,77 @@ void Linear::backward_bias(Context& ctx, const Tensor& dy) const {
 }
 
 void Linear::declare_adapters(UnitBuilder& unit, const std::vector<LinearPart>& parts, const AdapterRule& rule) {
-  std::vector<ParamSpec> specs;  // of B and magnitudes
-  ParamSpec whole{"", 0, in, true, {}, {}};
-  int64_t first_row = 0;
-  std::optional<AdapterShape> first;
-  for (const LinearPart& part : parts) {
-    const int64_t row = first_row;
-    first_row += part.rows;
-    const std::optional<AdapterShape> shape = rule(part.name);
-    if (!shape) continue;
-    if (!first) first = shape;
-    const Initializer init = initial_a(*shape, in);
-    LLMTRAIN_CHECK(shape->rank > 0 && shape->dora == first->dora && shape->dropout == first->dropout &&
-                       (whole.rows == 0 || init.width == whole.init.width),
-                   "adapters of one matrix differ only in rank, scale and learning rate: " + part.name);
-    whole.init = init;
-    whole.slices.push_back({lora_a_name(part.name), whole.rows, shape->rank});
-    specs.push_back({lora_b_name(part.name), part.rows, shape->rank, true, Initializer::zeros(), {}});
-    specs.back().lr_scale = shape->learning_rate_ratio;
-    if (shape->dora) {
-      specs.push_back({lora_magnitude_name(part.name), part.rows, 1, false, Initializer::ones(), {}});
-      specs.back().lr_scale = shape->learning_rate_ratio;  // as PEFT has it
-    }
-    Adapter adapter;
-    adapter.first_row = row;
-    adapter.rows = part.rows;
-    adapter.first_rank = whole.rows;
-    adapter.rank = shape->rank;
-    adapter.scale = static_cast<float>(shape->scale);
-    adapter.dropout = shape->dropout;
-    adapter.dropout_name = hash_of_name(part.name);
-    adapters.push_back(adapter);
-    whole.rows += shape->rank;
+  AdapterPlan plan = plan_adapters({parts, in, false, 0}, rule, std::nullopt);
+  if (plan.adapters.empty()) return;
+  a = unit.trained(plan.a);
+  declare_outputs(unit, plan);
+  adapters = std::move(plan.adapters);
+}
+
+Linear Linear::declare_shared(UnitBuilder& unit, const LinearShape& shape, LinearBlock::Side side,
+                              const AdapterRule& rule) {
+  const bool of_sum = side == LinearBlock::Side::inputs;
+  Linear shared;
+  shared.in = shape.in;
+  shared.out = shape.out();
+  if (shape.bias && of_sum) shared.declare_bias(unit, shape.parts, std::nullopt);
+  if (!rule) return shared;
+  AdapterPlan plan = plan_adapters(shape, rule, LinearBlock{side, 0, 1});
+  if (plan.adapters.empty()) return shared;
+  if (of_sum) {
+    declare_outputs(unit, plan);
+    shared.adapters = std::move(plan.adapters);
+  } else {
+    shared.a = unit.trained(plan.a);
   }
-  if (adapters.empty()) return;
-  whole.name = whole.slices.front().name;
-  a = unit.trained(whole);
-  auto spec = specs.begin();
-  for (Adapter& adapter : adapters) {
-    adapter.b = unit.trained(*spec++);
-    if (first->dora) adapter.magnitude = unit.trained(*spec++);
+  return shared;
+}
+
+Linear Linear::declare_block(UnitBuilder& unit, const LinearShape& shape, const LinearBlock& block,
+                             const Linear& shared, const AdapterRule& rule) {
+  const bool term = block.side == LinearBlock::Side::inputs;
+  Linear linear;
+  linear.block = block;
+  linear.in = term ? shape.in / block.blocks : shape.in;
+  for (const LinearPart& part : shape.parts) linear.out += rows_of_block(part, block);
+  linear.declare_weight(unit, shape.parts, shape.std, block);
+  if (shape.bias && !term) linear.declare_bias(unit, shape.parts, block);
+  linear.declare_block_adapters(unit, shape, block, shared, rule);
+  return linear;
+}
+
+void Linear::declare_block_adapters(UnitBuilder& unit, const LinearShape& shape, const LinearBlock& of,
+                                    const Linear& shared, const AdapterRule& rule) {
+  block = of;
+  if (!rule) return;
+  AdapterPlan plan = plan_adapters(shape, rule, of);
+  if (plan.adapters.empty()) return;
+  const bool term = is_term();
+  a = term ? unit.trained(plan.a) : shared.a;
+  if (!term) declare_outputs(unit, plan);
+  for (size_t i = 0; i < plan.adapters.size() && term; ++i) {
+    plan.adapters[i].b = shared.adapters[i].b;
+    plan.adapters[i].magnitude = shared.adapters[i].magnitude;
+  }
+  adapters = std::move(plan.adapters);
+}
+
+void Linear::append_shared(std::vector<SharedParam>& shared) const {
+  if (!is_term()) {
+    if (a.is_trained()) shared.push_back({a, adapters.back().first_rank + adapters.back().rank, in});
+    return;
+  }
+  for (const Adapter& adapter : adapters) {
+    shared.push_back({adapter.b, adapter.rows, adapter.rank});
+    if (adapter.magnitude.exists()) shared.push_back({adapter.magnitude, adapter.rows, 1});
   }
 }
 
 int64_t Linear::workspace_bytes(DType compute, DType output, int64_t rows, bool training) const {
   if (!adapters.empty()) return adapter_workspace_bytes(*this, compute, output, rows, training);
-  return linear_workspace_bytes({in, out, bias.exists(), compute, output, true, training, 0, quantized}, rows);
+  LinearPass pass{in, out, bias.exists(), compute, output, true, training, 0, quantized};
+  pass.wide_gradient = block && !is_term();
+  return linear_workspace_bytes(pass, rows);
 }
 
 int64_t Linear::scratch_bytes(DType compute, DType output, int64_t rows) const {
@@ -151,7 +296,10 @@ void Linear::backward(Context& ctx, const Batch& batch, const Tensor& dx, const 
   }
   backward_weight(ctx, dy, x);
   backward_bias(ctx, dy);
-  if (!dx.empty()) linear_backward_input(dx, dy, weight.matrix(ctx), false, ctx.stream);
+  if (dx.empty()) return;
+  ctx.each_block(x.dim(0), [&](int64_t first, int64_t count) {  // the order of a product may depend on its rows
+    linear_backward_input(dx.rows(first, count), dy.rows(first, count), weight.matrix(ctx), false, ctx.stream);
+  });
 }
 
 double Linear::product_flops(bool input_gradient) const {

@@ -14,6 +14,8 @@ struct MlpSaved {
 
 /// y = down(f(up(x))), or down(f(gate(x)) * up(x)) with gate and up as one matrix.
 struct Mlp {
+  using Saved = MlpSaved;
+
   Activation activation = Activation::gelu_tanh;
   Linear up;
   Linear down;
@@ -22,6 +24,14 @@ struct Mlp {
   void visit_saved(MlpSaved& s, DType compute, int64_t rows, const F& f, const char* part = "") const {
     f(s.hidden, {part, ".hidden", compute, rows, up.out, Recompute::block});
     f(s.activated, {part, ".activated", compute, rows, down.in, Recompute::activation});
+  }
+  const Linear& first() const { return up; }
+  const Linear& last() const { return down; }
+  const Tensor& last_input(const MlpSaved& saved) const { return saved.activated; }
+  /// Appends the trained parameters that all blocks share.
+  void append_shared(std::vector<SharedParam>& shared) const {
+    up.append_shared(shared);
+    down.append_shared(shared);
   }
   /// Scratch bytes for forward and backward; `output` is y's dtype.
   int64_t scratch_bytes(DType compute, DType output, int64_t rows) const;

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "layers/context.hpp"
@@ -25,8 +27,9 @@ std::optional<Quantization> UnitBuilder::quantization_of(const ParamSpec& spec) 
 ParamRef UnitBuilder::add(ParamSpec spec, bool trained, const std::optional<Quantization>& quantization) {
   if (spec.slices.empty()) spec.slices.push_back({spec.name, 0, spec.rows});
   const auto begin = units_.begin() + first_;
-  const auto found = std::find_if(
-      begin, units_.end(), [&](const UnitSpec& u) { return u.trained == trained && u.quantization == quantization; });
+  const auto found = std::find_if(begin, units_.end(), [&](const UnitSpec& u) {
+    return u.trained == trained && u.quantization == quantization && u.tensor_block == block_;
+  });
   const int unit = found != units_.end() ? static_cast<int>(found - units_.begin()) : add_unit(trained, quantization);
   std::vector<ParamSpec>& params = units_[static_cast<size_t>(unit)].params;
   params.push_back(std::move(spec));
@@ -34,14 +37,20 @@ ParamRef UnitBuilder::add(ParamSpec spec, bool trained, const std::optional<Quan
 }
 
 int UnitBuilder::add_unit(bool trained, const std::optional<Quantization>& quantization) {
-  UnitSpec unit{name_, {}};
+  const std::string name = block_ < 0 ? name_ : fmt::format("{}.tensor.{}", name_, block_);
+  UnitSpec unit{name, {}};
   unit.trained = trained;
   unit.quantization = quantization;
   unit.same_layer_as_previous = group().count > 0;
+  unit.tensor_block = block_;
   if (quantization) unit.name += ".quantized";
   units_.push_back(std::move(unit));
-  for (auto u = units_.begin() + first_; u != units_.end() && group().count > 1; ++u) {
-    if (u->trained) u->name = name_ + ".trained";
+  const auto of_block = [&](const UnitSpec& u) { return u.tensor_block == block_; };
+  const auto begin = units_.begin() + first_;
+  if (std::count_if(begin, units_.end(), of_block) > 1) {
+    for (auto u = begin; u != units_.end(); ++u) {
+      if (of_block(*u) && u->trained) u->name = name + ".trained";
+    }
   }
   return static_cast<int>(units_.size()) - 1;
 }

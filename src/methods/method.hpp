@@ -25,8 +25,9 @@ namespace llmtrain {
 struct RankPosition {
   int rank;
   int size;
-  int node_size;           ///< ranks of a node that share memory, see ParamStoreOptions
-  int ranks_per_node = 0;  ///< the same for all nodes
+  int node_size;            ///< ranks of a node that share memory, see ParamStoreOptions
+  int ranks_per_node = 0;   ///< the same for all nodes
+  int64_t tensor_rank = 0;  ///< among the ranks that share its matrices
 };
 
 /// Folder of a model beside the policy, which the deck names.

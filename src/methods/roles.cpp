@@ -26,12 +26,22 @@ DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64
   return shape;
 }
 
+MeshShape mesh_shape(const ParallelConfig& parallel) { return {parallel.tensor, parallel.context}; }
+
+RankPosition rank_position(const Communicator& job, const ParallelConfig& parallel) {
+  const auto tensor = static_cast<int>(parallel.tensor);
+  return {job.rank() / tensor, job.size() / tensor, 1, 0, job.rank() % tensor};
+}
+
 ParamStoreOptions store_options(const Config& config, const RankPosition& position) {
   ParamStoreOptions options;
   options.compute = compute_dtype(config.precision.compute);
   options.zero_stage = static_cast<int>(config.parallel.zero);
   options.rank = position.rank;
   options.size = position.size;
+  options.tensor_rank = static_cast<int>(position.tensor_rank);
+  options.tensor_size = static_cast<int>(config.parallel.tensor);
+  options.tensor_blocks = config.parallel.matrix_blocks();
   options.node_size = position.node_size;
   options.ranks_per_node = position.ranks_per_node;
   return options;

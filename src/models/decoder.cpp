@@ -2,114 +2,51 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <utility>
 
 #include "core/critic_names.hpp"
 #include "kernels/elementwise.hpp"
 #include "layers/adapted_linear.hpp"
-#include "models/rope_frequencies.hpp"
 
 namespace llmtrain {
 
 namespace {
 
-NormKind kind_of(ModelConfig::Norm norm) {
-  return norm == ModelConfig::Norm::layernorm ? NormKind::layernorm : NormKind::rmsnorm;
-}
-
-Activation kind_of(ModelConfig::Activation activation) {
-  switch (activation) {
-    case ModelConfig::Activation::gelu:
-      return Activation::gelu;
-    case ModelConfig::Activation::gelu_tanh:
-      return Activation::gelu_tanh;
-    case ModelConfig::Activation::relu:
-      return Activation::relu;
-    case ModelConfig::Activation::silu:
-      return Activation::silu;
-    case ModelConfig::Activation::swiglu:
-      return Activation::swiglu;
-    case ModelConfig::Activation::geglu:
-      return Activation::geglu;
-    case ModelConfig::Activation::geglu_tanh:
-      return Activation::geglu_tanh;
+/// Calls f(linear) for the matrices of a layer.
+template <class F>
+void each_linear(const Block& block, const F& f) {
+  for (const Attention& attention : block.attention.blocks) {
+    f(attention.qkv);
+    f(attention.projection);
   }
-  throw Error("unknown activation");
+  for (const Mlp& mlp : block.mlp.blocks) {
+    f(mlp.up);
+    f(mlp.down);
+  }
 }
-
-std::string at_layer(const std::string& name, int layer) { return fmt::format(fmt::runtime(name), layer); }
 
 }  // namespace
 
 Decoder::Decoder(DecoderShape shape, std::vector<UnitSpec> before, const std::string& prefix)
     : shape_(std::move(shape)), units_(std::move(before)) {
   const size_t first = units_.size();
+  const TensorShare& share = shape_.tensor;
+  if (share.splits() && share.count == share.blocks) tensor_ = std::make_unique<TensorSum>(share, nullptr);
   declare_units();
   for (UnitSpec& unit : std::span(units_).subspan(first)) add_prefix(unit, prefix);
 }
 
-void Decoder::declare_units() {
-  const ModelConfig& c = shape_.config;
-  const DecoderNames& names = shape_.names;
-  const auto normal = Initializer::normal(c.initializer_std);
-
-  {
-    UnitBuilder unit(units_, "embedding", shape_.trained);
-    embedding_.table = unit.matrix(names.embedding + ".weight", c.vocab_size, c.d_model, normal, {});
-    if (c.positions == ModelConfig::Positions::learned) {
-      embedding_.positions = unit.matrix(names.positions + ".weight", c.max_seq_len, c.d_model, normal, {});
-    }
-    embedding_.table_adapter = TableAdapter::declare(unit, names.embedding, c.vocab_size, c.d_model, shape_.adapters);
-    if (embedding_.positions.exists()) {
-      embedding_.positions_adapter =
-          TableAdapter::declare(unit, names.positions, c.max_seq_len, c.d_model, shape_.adapters);
-    }
-    embedding_.dropout = c.dropout;
-    embedding_.padding = static_cast<int32_t>(c.pad_token_id);
-    embedding_units_ = unit.group();
-  }
-  for (int layer = 0; layer < c.n_layers; ++layer) blocks_.push_back(declare_block(layer));
-
-  units_[static_cast<size_t>(embedding_.table.unit)].spans_backward = c.ties_head();
-  UnitBuilder unit(units_, "final", shape_.trained, shape_.quantization);
-  if (shape_.final_norm) final_norm_ = declare_norm(unit, names.final_norm);
-  if (c.scores()) {
-    scalar_head_.weight = unit.trained({names.score + ".weight", 1, c.d_model, true, normal, {}});
-  } else {
-    declare_head(unit);
-  }
-  final_units_ = unit.group();
-  find_backward_end();
-  head_.vocabulary = shape_.tokens;
-  head_.softcap = static_cast<float>(c.final_softcap);
-  if (c.positions == ModelConfig::Positions::rope) rope_ = make_rope(c);
-}
-
-void Decoder::declare_head(UnitBuilder& unit) {
-  const ModelConfig& c = shape_.config;
-  const std::string& name = shape_.names.head;
-  Linear& linear = head_.linear;
-  linear.in = c.d_model;
-  linear.out = c.vocab_size;
-  linear.kept_norms = static_cast<size_t>(c.n_layers) * linear_layers_of_block;
-  if (c.ties_head()) {
-    linear.weight = embedding_.table;
-  } else {
-    linear.weight = unit.matrix(name + ".weight", c.vocab_size, c.d_model, Initializer::normal(c.initializer_std), {});
-    linear.quantized = unit.quantized_type(linear.weight);
-  }
-  if (shape_.adapters) linear.declare_adapters(unit, {{name, c.vocab_size}}, shape_.adapters);
-}
-
 void Decoder::acquire_head(ParamStore& params) const {
-  params.acquire(head_weight().unit);
-  if (head_.linear.a.exists()) params.acquire(head_.linear.a.unit);
+  for (const int unit : head_units_) params.acquire(unit);
 }
 
 void Decoder::release_head(ParamStore& params) const {
-  if (head_.linear.a.exists()) params.release(head_.linear.a.unit);
-  params.release(head_weight().unit);
+  for (auto unit = head_units_.rbegin(); unit != head_units_.rend(); ++unit) params.release(*unit);
+}
+
+void Decoder::enter(Context& ctx) const {
+  LLMTRAIN_CHECK(tensor_ != nullptr || !shape_.tensor.splits(), "the ranks that have the other blocks are known");
+  ctx.tensor = tensor_.get();
 }
 
 void Decoder::find_backward_end() {
@@ -126,94 +63,6 @@ bool Decoder::has_final_gradient() const {
   return backward_end_ < static_cast<int>(blocks_.size()) || final_norm_.is_trained();
 }
 
-LinearPart Decoder::part(const std::string& name, int layer, int64_t rows) const {
-  return {at_layer(name, layer), rows, shape_.names.transposed_linear_layers};
-}
-
-Norm Decoder::declare_norm(UnitBuilder& unit, const std::string& name) const {
-  const ModelConfig& c = shape_.config;
-  return Norm::declare(unit, name, {kind_of(c.norm), c.norm_epsilon, c.bias, c.zero_centered_norm, c.d_model});
-}
-
-Block Decoder::declare_block(int layer) {
-  const ModelConfig& c = shape_.config;
-  const DecoderNames& names = shape_.names;
-  UnitBuilder unit(units_, fmt::format("block.{}", layer), shape_.trained, shape_.quantization);
-
-  Block block;
-  block.layer = layer;
-  block.channels = c.d_model;
-  block.pre_norm = c.pre_norm;
-  block.sandwich = c.sandwich_norm;
-  block.dropout = c.dropout;
-  block.norm1 = declare_norm(unit, at_layer(names.norm1, layer));
-  block.norm2 = declare_norm(unit, at_layer(names.norm2, layer));
-  if (c.sandwich_norm) {
-    block.post_attention = declare_norm(unit, at_layer(names.post_attention, layer));
-    block.post_mlp = declare_norm(unit, at_layer(names.post_mlp, layer));
-  }
-  block.attention = declare_attention(unit, layer);
-  block.mlp = declare_mlp(unit, layer);
-  size_t index = static_cast<size_t>(layer) * linear_layers_of_block;
-  for (Linear* linear : {&block.attention.qkv, &block.attention.projection, &block.mlp.up, &block.mlp.down}) {
-    linear->kept_norms = index++;
-  }
-  block_units_.push_back(unit.group());
-  return block;
-}
-
-Attention Decoder::declare_attention(UnitBuilder& unit, int layer) const {
-  const ModelConfig& c = shape_.config;
-  const DecoderNames& names = shape_.names;
-  const int64_t queries = c.n_heads * c.head_dim, keys = c.n_kv_heads * c.head_dim;
-  const double scalar = c.query_pre_attn_scalar > 0 ? c.query_pre_attn_scalar : static_cast<double>(c.head_dim);
-  Attention attention;
-  attention.layer = layer;
-  attention.dropout = c.attention_dropout;
-  attention.shape = {c.n_heads,
-                     c.n_kv_heads,
-                     c.head_dim,
-                     c.window_of_layer(layer),
-                     static_cast<float>(1.0 / std::sqrt(scalar)),
-                     static_cast<float>(c.attention_softcap)};
-  if (c.qk_norm) {
-    const NormShape norm{NormKind::rmsnorm, c.norm_epsilon, false, c.zero_centered_norm, c.head_dim};
-    const Norm query = Norm::declare(unit, at_layer(names.query_norm, layer), norm);
-    const Norm key = Norm::declare(unit, at_layer(names.key_norm, layer), norm);
-    attention.query_norm = query.weight;
-    attention.key_norm = key.weight;
-    attention.norm_epsilon = query.epsilon;
-    attention.norm_weight_offset = query.weight_offset;
-  }
-  std::vector<LinearPart> qkv;
-  if (names.qkv.size() == 1) {
-    qkv = {part(names.qkv[0], layer, queries + 2 * keys)};
-  } else {
-    qkv = {part(names.qkv[0], layer, queries), part(names.qkv[1], layer, keys), part(names.qkv[2], layer, keys)};
-  }
-  attention.qkv = Linear::declare(unit, qkv, c.d_model, c.qkv_bias, c.initializer_std, shape_.adapters);
-  attention.projection = Linear::declare(unit, {part(names.projection, layer, c.d_model)}, queries,
-                                         c.attention_output_bias, shape_.projection_std, shape_.adapters);
-  return attention;
-}
-
-Mlp Decoder::declare_mlp(UnitBuilder& unit, int layer) const {
-  const ModelConfig& c = shape_.config;
-  const DecoderNames& names = shape_.names;
-  std::vector<LinearPart> up = {part(names.up, layer, c.d_ff)};
-  if (c.gated() && names.gate.empty()) {
-    up.front().rows = 2 * c.d_ff;
-  } else if (c.gated()) {
-    up.insert(up.begin(), part(names.gate, layer, c.d_ff));
-  }
-  Mlp mlp;
-  mlp.activation = kind_of(c.activation);
-  mlp.up = Linear::declare(unit, up, c.d_model, c.mlp_bias, c.initializer_std, shape_.adapters);
-  mlp.down = Linear::declare(unit, {part(names.down, layer, c.d_model)}, c.d_ff, c.mlp_bias, shape_.projection_std,
-                             shape_.adapters);
-  return mlp;
-}
-
 void Decoder::plan(Arena& arena, const PassPlan& passes) {
   const ModelConfig& c = shape_.config;
   const auto [compute, max_rows, training, recompute, longest, context, blocks] = passes;
@@ -222,12 +71,15 @@ void Decoder::plan(Arena& arena, const PassPlan& passes) {
   shared_layers_ = training ? backward_end_ : layers;
   saved_.resize(static_cast<size_t>(layers - std::max(shared_layers_ - 1, 0)));
   for (Block& block : blocks_) {
-    const bool plain = compute != DType::f32 && block.attention.dropout == 0;
-    block.attention.shape.longest = plain ? longest : 0;
-    block.attention.context = context;
-    block.attention.key_copies = std::max<int64_t>(blocks / c.n_kv_heads, 1);
+    block.attention.groups = block.mlp.groups = blocks / context;
+    for (Attention& attention : block.attention.blocks) {
+      const bool plain = compute != DType::f32 && attention.dropout == 0;
+      attention.shape.longest = plain ? longest : 0;
+      attention.context = context;
+      attention.key_copies = std::max<int64_t>(blocks / attention.shape.kv_heads, 1);
+    }
   }
-  int64_t scratch = embedding_.scratch_bytes(compute, max_rows, c.d_model);
+  int64_t scratch = embedding_.scratch_bytes(compute, max_rows, c.d_model, shape_.tensor);
   int64_t workspace = embedding_.workspace_bytes(compute, max_rows, c.d_model, training);
   if (!c.scores()) scratch = std::max(scratch, head_.scratch_bytes(compute, max_rows));
   if (!c.scores()) workspace = std::max(workspace, head_.workspace_bytes(compute, max_rows, training));
@@ -255,16 +107,16 @@ void Decoder::plan(Arena& arena, const PassPlan& passes) {
 
 void Decoder::plan_cache(Arena& arena, KvCache& cache, DType compute, int64_t sequences, int64_t positions) const {
   const ModelConfig& c = shape_.config;
-  cache.plan(arena, c.n_layers, compute, sequences, positions, 2 * c.n_kv_heads * c.head_dim);
-  cache.norms.resize(blocks_.size() * linear_layers_of_block + 1);
+  const auto& [blocks, first, own] = shape_.tensor;
+  cache.blocks = blocks;
+  cache.plan(arena, c.n_layers * own, compute, sequences, positions, 2 * c.n_kv_heads / blocks * c.head_dim);
+  cache.norms.resize(kept_norms_of(static_cast<int>(c.n_layers), head_.blocks.size()));
   const auto add_norms = [&](const Linear& layer) {
     if (!layer.has_magnitudes()) return;
     arena.add(cache.norms[layer.kept_norms], MemoryCategory::activations, "norms", DType::f32, {layer.out});
   };
-  for (const Block& block : blocks_) {
-    for (const Linear* layer : block.linear_layers()) add_norms(*layer);
-  }
-  add_norms(head_.linear);
+  for (const Block& block : blocks_) each_linear(block, add_norms);
+  for (const Head& head : head_.blocks) add_norms(head.linear);
   cache.forget_norms();
 }
 
@@ -272,6 +124,7 @@ void Decoder::start(Stream& stream) { rope_.start(stream); }
 
 void Decoder::forward(Context& ctx, const Batch* batch) {
   const int layers = static_cast<int>(blocks_.size());
+  enter(ctx);
   embedding_units_.acquire(ctx.params);
   block_units(0).prefetch(ctx.params);
   if (batch != nullptr) {
@@ -318,6 +171,7 @@ void Decoder::score_rows(Context& ctx, const Batch& batch, const TokenStatistics
 }
 
 void Decoder::score(Context& ctx, const Batch* batch, const TokenStatistics& statistics) {
+  enter(ctx);
   acquire_head(ctx.params);
   if (batch != nullptr) score_rows(ctx, *batch, statistics);
   release_head(ctx.params);
@@ -326,6 +180,7 @@ void Decoder::score(Context& ctx, const Batch* batch, const TokenStatistics& sta
 void Decoder::score_and_differentiate(Context& ctx, const Batch* batch, const TokenStatistics& statistics,
                                       const TokenCotangents& cotangents) {
   const auto layers = static_cast<int>(blocks_.size());
+  enter(ctx);
   acquire_head(ctx.params);
   if (backward_end_ < layers) block_units(layers - 1).prefetch(ctx.params);
   if (batch != nullptr) {
@@ -343,6 +198,7 @@ void Decoder::score_and_differentiate(Context& ctx, const Batch* batch, const To
 }
 
 void Decoder::backward(Context& ctx, const Batch* batch) {
+  enter(ctx);
   ParamStore& params = ctx.params;
   const int64_t n = batch != nullptr ? batch->tokens : 0;
   const Tensor dx = first_rows(gradient_, n);
@@ -380,21 +236,30 @@ void Decoder::backward(Context& ctx, const Batch* batch) {
 
 void Decoder::set_magnitudes(ParamStore& params, Stream& stream) const {
   bool any = false;
+  const auto set = [&](const Linear& layer) {
+    if (!layer.has_magnitudes() || layer.is_term()) return;
+    llmtrain::set_magnitudes(layer, params, stream);
+    any = true;
+  };
+  const auto set_of_sum = [&](const auto& split) {
+    if (!split.front().last().has_magnitudes()) return;
+    llmtrain::set_magnitudes(split.last_blocks(), *tensor_, params, stream);
+    any = true;
+  };
   for (const Block& block : blocks_) {
     const UnitGroup& units = block_units(block.layer);
     units.acquire(params);
-    for (const Linear* layer : block.linear_layers()) {
-      if (!layer->has_magnitudes()) continue;
-      llmtrain::set_magnitudes(*layer, params, stream);
-      any = true;
+    each_linear(block, set);
+    if (shape_.tensor.splits()) {
+      set_of_sum(block.attention);
+      set_of_sum(block.mlp);
     }
     units.release(params);
   }
-  if (head_.linear.has_magnitudes()) {
+  if (head_.front().has_magnitudes()) {
     acquire_head(params);
-    llmtrain::set_magnitudes(head_.linear, params, stream);
+    for (const Head& head : head_.blocks) set(head.linear);
     release_head(params);
-    any = true;
   }
   if (!any) return;
   params.round_masters();
@@ -415,6 +280,7 @@ Tensor Decoder::gather(std::span<const int64_t> rows, Stream& stream) const {
 
 void Decoder::logits(Context& ctx, const Batch* batch, std::span<const int64_t> rows, const Tensor& out) {
   LLMTRAIN_CHECK(!shape_.config.scores(), "a model that scores has no logits");
+  enter(ctx);
   acquire_head(ctx.params);
   if (batch != nullptr) head_.logits(ctx, out, gather(rows, ctx.stream));
   release_head(ctx.params);
@@ -422,9 +288,10 @@ void Decoder::logits(Context& ctx, const Batch* batch, std::span<const int64_t> 
 
 double Decoder::flops_per_token(int64_t sequence_length) const {
   const ModelConfig& c = shape_.config;
+  const double ranks = static_cast<double>(shape_.tensor.blocks) / static_cast<double>(shape_.tensor.count);
   const double trained = scalar_head_.weight.is_trained() ? 1 : 0, final = has_final_gradient() ? 1 : 0;
   double flops = c.scores() ? 2 * static_cast<double>(c.d_model) * (1 + trained + final)
-                            : head_.linear.product_flops(has_final_gradient());
+                            : ranks * head_.product_flops(has_final_gradient());
   const double of_head_rows = 4 * static_cast<double>(c.n_heads * c.head_dim);  // scores and sums, per visible key
   for (int layer = 0; layer < static_cast<int>(blocks_.size()); ++layer) {
     const Block& block = blocks_[static_cast<size_t>(layer)];
@@ -432,7 +299,8 @@ double Decoder::flops_per_token(int64_t sequence_length) const {
     const bool input = reached && input_gradient(layer);
     const int64_t window = c.window_of_layer(layer);
     const auto visible = static_cast<double>(window > 0 ? std::min(window, sequence_length) : sequence_length);
-    flops += block.product_flops(input) + of_head_rows * visible * (reached && block.gradients(input).heads ? 3 : 1);
+    flops +=
+        ranks * block.product_flops(input) + of_head_rows * visible * (reached && block.gradients(input).heads ? 3 : 1);
   }
   return flops;
 }

@@ -2,14 +2,15 @@
 // The decoder-only transformer of all families, which differ by its shape and by the names of their tensors.
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "layers/adapter.hpp"
 #include "layers/block.hpp"
 #include "layers/embedding.hpp"
-#include "layers/head.hpp"
 #include "layers/scalar_head.hpp"
+#include "layers/split_head.hpp"
 #include "models/model.hpp"
 
 namespace llmtrain {
@@ -53,11 +54,14 @@ struct DecoderShape {
   QuantizationRule quantization;
   /// Of linear layers, embeddings and the head; adapters are trained whatever `trained` says.
   AdapterRule adapters;
+  /// Blocks of the matrices of layers, embedding and head that the decoder has: its units are those that all blocks
+  /// share, and after these, in every layer, those of its blocks.
+  TensorShare tensor;
 
   /// True for tensors with a row for each token: the embedding, the head, and what their adapters have of this size.
-  bool has_row_per_token(const std::string& tensor) const {
-    return tensor == names.embedding + ".weight" || tensor == names.head + ".weight" ||
-           tensor == lora_embedding_a_name(names.embedding) || tensor == lora_b_name(names.head);
+  bool has_row_per_token(const std::string& name) const {
+    return name == names.embedding + ".weight" || name == names.head + ".weight" ||
+           name == lora_embedding_a_name(names.embedding) || name == lora_b_name(names.head);
   }
   /// Gives a tied model a head of its own, which begins as the embedding.
   void untie_head() {
@@ -75,6 +79,9 @@ class Decoder : public Model {
   std::vector<UnitSpec> units() const override { return units_; }
   void plan(Arena& arena, const PassPlan& passes) override;
   int64_t planned_rows() const override { return planned_rows_; }
+  /// Ranks that have the other blocks of split matrices, in their order; called before the first pass. Without a call
+  /// this rank has all.
+  void share_blocks(Communicator& ranks) { tensor_ = std::make_unique<TensorSum>(shape_.tensor, &ranks); }
   void start(Stream& stream) override;
   void forward(Context& ctx, const Batch* batch) override;
   void score(Context& ctx, const Batch* batch, const TokenStatistics& statistics) override;
@@ -100,16 +107,40 @@ class Decoder : public Model {
   void declare_head(UnitBuilder& unit);
   void acquire_head(ParamStore& params) const;
   void release_head(ParamStore& params) const;
+  void declare_embedding();
   Block declare_block(int layer);
-  Attention declare_attention(UnitBuilder& unit, int layer) const;
-  Mlp declare_mlp(UnitBuilder& unit, int layer) const;
-  LinearPart part(const std::string& name, int layer, int64_t rows) const;
+  Attention declare_heads(UnitBuilder& unit, int layer) const;
+  /// The matrices of attention or an MLP, as a whole.
+  struct LayerShapes {
+    LinearShape first, last;
+  };
+  LayerShapes attention_shapes(int layer) const;
+  LayerShapes mlp_shapes(int layer) const;
+  void declare_whole(UnitBuilder& unit, Block& block) const;
+  void declare_split(UnitBuilder& unit, Block& block) const;
+  ParamRef declare_table(UnitBuilder& unit, const std::string& name, int64_t block) const;
+  void declare_head_block(UnitBuilder& unit, int64_t index, const Linear& shared);
+  /// Calls f(index) for the blocks of split matrices that this rank has.
+  template <class F>
+  void each_block(const F& f) const {
+    for (int64_t i = 0; i < shape_.tensor.count; ++i) f(shape_.tensor.first + i);
+  }
+  LinearPart part(const std::string& name, int layer, int64_t rows, std::vector<int64_t> sections = {}) const;
   Norm declare_norm(UnitBuilder& unit, const std::string& name) const;
   const UnitGroup& block_units(int layer) const { return block_units_[static_cast<size_t>(layer)]; }
   void find_backward_end();
   /// True if the backward pass needs the gradient of a layer's input.
   bool input_gradient(int layer) const { return layer > backward_end_ || embedding_.is_trained(); }
-  const ParamRef& head_weight() const { return shape_.config.scores() ? scalar_head_.weight : head_.linear.weight; }
+  void find_head_units();
+  /// Index in KvCache::norms of the first matrix of a layer's block; the head follows the last layer.
+  size_t kept_norms_of(int layer, size_t block) const {
+    constexpr size_t matrices = 4;
+    const auto own = static_cast<size_t>(shape_.tensor.count), layers = static_cast<size_t>(shape_.config.n_layers);
+    const auto index = static_cast<size_t>(layer);
+    return index < layers ? (index * own + block) * matrices : layers * own * matrices + block;
+  }
+  /// Begins a pass.
+  void enter(Context& ctx) const;
   void score_rows(Context& ctx, const Batch& batch, const TokenStatistics& statistics) const;
   Tensor gather(std::span<const int64_t> rows, Stream& stream) const;
   BlockSaved& saved(int layer) {
@@ -121,10 +152,12 @@ class Decoder : public Model {
   Embedding embedding_;
   std::vector<Block> blocks_;
   Norm final_norm_;
-  Head head_;
+  SplitHead head_;
   ScalarHead scalar_head_;                   ///< in place of it
   UnitGroup embedding_units_, final_units_;  ///< the latter: final norm and a head of its own, if any
   std::vector<UnitGroup> block_units_;
+  std::vector<int> head_units_;  ///< with weights of the head, in either place
+  std::unique_ptr<TensorSum> tensor_;
   /// Lowest layer of the backward pass, below which nothing is trained; the number of layers if none is.
   int backward_end_ = 0;
 

@@ -62,7 +62,7 @@ void sum_gradient_squares(const Tensor& sum, const ParamStore& params, Stream& s
     if (!params.units()[unit].trained()) continue;
     for (size_t segment = 0; segment < params.units()[unit].segments.size(); ++segment) {
       const ParamStore::Shard shard = params.shard(unit, segment);
-      const UnitRange owned = params.units().owned(unit, segment);
+      const UnitRange owned = params.units().counted(unit, segment);
       if (owned.begin == owned.end) continue;
       sum_of_squares(sum, shard.gradient.rows(owned.begin - shard.begin, owned.end - owned.begin), stream);
     }

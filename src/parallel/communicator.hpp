@@ -57,8 +57,9 @@ class Communicator {
   /// the host, by messages on GPUs. Else 0.
   virtual int adding_ranks_per_node() const { return 0; }
 
-  /// Collective: the communicator of the ranks that give the same number, in their order. This one outlives it.
-  virtual std::unique_ptr<Communicator> group(int number) = 0;
+  /// Collective: the communicator of the ranks that give the same number, in their order. It lives as long as this one:
+  /// an error that unwinds one rank must not wait for the others, as its destructor does.
+  Communicator& group(int number) { return *groups_.emplace_back(make_group(number)); }
   /// Number in the whole job of a rank of this communicator.
   int job_rank(int rank) const { return job_ranks_.empty() ? rank : job_ranks_[static_cast<size_t>(rank)]; }
 
@@ -124,8 +125,13 @@ class Communicator {
   virtual void barrier() = 0;
 
  protected:
+  virtual std::unique_ptr<Communicator> make_group(int number) = 0;
+
   int rank_ = 0, size_ = 1, node_rank_ = 0, node_size_ = 1, node_count_ = 1, ranks_per_node_ = 0;
   std::vector<int> job_ranks_;  ///< of a group
+
+ private:
+  std::vector<std::unique_ptr<Communicator>> groups_;
 };
 
 /// The communicator of this build over all ranks of the job.

@@ -227,7 +227,9 @@ class MpiCommunicator final : public ControlCommunicator {
   MpiCommunicator(const MpiCommunicator&) = delete;
   MpiCommunicator& operator=(const MpiCommunicator&) = delete;
 
-  std::unique_ptr<Communicator> group(int number) override { return std::make_unique<MpiCommunicator>(*this, number); }
+  std::unique_ptr<Communicator> make_group(int number) override {
+    return std::make_unique<MpiCommunicator>(*this, number);
+  }
   int sharing_ranks() const override { return node_size(); }
   int adding_ranks_per_node() const override { return ranks_per_node(); }
   std::string sharing_refusal(int64_t bytes) override {

@@ -120,7 +120,9 @@ class GpuCommunicator final : public ControlCommunicator {
     if (job.staged_) staged_.emplace(host(), job_ranks_);
   }
 
-  std::unique_ptr<Communicator> group(int number) override { return std::make_unique<GpuCommunicator>(*this, number); }
+  std::unique_ptr<Communicator> make_group(int number) override {
+    return std::make_unique<GpuCommunicator>(*this, number);
+  }
 
   std::string note() const override { return choice_.note; }
   void reserve(int64_t bytes) override {

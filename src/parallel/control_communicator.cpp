@@ -204,7 +204,7 @@ class PlanningCommunicator final : public ControlCommunicator {
   PlanningCommunicator() = default;
   PlanningCommunicator(const PlanningCommunicator& job, int number) : ControlCommunicator(job, number) {}
 
-  std::unique_ptr<Communicator> group(int number) override {
+  std::unique_ptr<Communicator> make_group(int number) override {
     return std::make_unique<PlanningCommunicator>(*this, number);
   }
   std::string sharing_refusal(int64_t /*bytes*/) override { return {}; }

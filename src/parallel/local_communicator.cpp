@@ -6,7 +6,7 @@ namespace {
 /// A transfer with nothing to move.
 class LocalCommunicator final : public Communicator {
  public:
-  std::unique_ptr<Communicator> group(int) override { return make_local_communicator(); }
+  std::unique_ptr<Communicator> make_group(int) override { return make_local_communicator(); }
   std::string sharing_refusal(int64_t) override { return {}; }
   std::shared_ptr<void> allocate_shared(int64_t) override { return nullptr; }
   Transfer all_gather(const Tensor&, std::span<const int64_t>, Stream&) override { return {}; }

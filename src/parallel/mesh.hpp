@@ -1,6 +1,5 @@
 #pragma once
 #include <cstdint>
-#include <memory>
 
 #include "parallel/communicator.hpp"
 
@@ -18,7 +17,7 @@ struct MeshShape {
 /// The place of this rank in a mesh of all ranks of a job, and the communicators of its axes (docs/design/mesh.md).
 class Mesh {
  public:
-  /// The job's size is a multiple of shape.of_micro_batch(). Collective.
+  /// UserError(deck) on every rank unless the job's size is a multiple of shape.of_micro_batch(). Collective.
   Mesh(Communicator& job, const MeshShape& shape);
 
   const MeshShape& shape() const { return shape_; }
@@ -31,16 +30,16 @@ class Mesh {
   /// True for the one of the ranks of a micro-batch that counts it.
   bool leads() const { return job_.rank() % shape_.of_micro_batch() == 0; }
   /// Ranks that share the rows of this rank's micro-batches, in order; null: it shares them with none.
-  Communicator* context() const { return context_.get(); }
+  Communicator* context() const { return context_; }
   /// Ranks that share its matrices; null: it shares them with none.
-  Communicator* tensor() const { return tensor_.get(); }
+  Communicator* tensor() const { return tensor_; }
   /// Ranks that have the same blocks of matrices: parameters are sharded over them.
-  Communicator& parameters() const { return parameters_ ? *parameters_ : job_; }
+  Communicator& parameters() const { return *parameters_; }
 
  private:
   Communicator& job_;
   MeshShape shape_;
-  std::unique_ptr<Communicator> context_, tensor_, parameters_;
+  Communicator *context_ = nullptr, *tensor_ = nullptr, *parameters_;
 };
 
 }  // namespace llmtrain

@@ -7,6 +7,7 @@
 
 #include "core/deck/deck.hpp"
 #include "device/device.hpp"
+#include "parallel/head_division.hpp"
 
 namespace llmtrain {
 
@@ -45,7 +46,7 @@ void ParallelConfig::visit(DeckKeys& keys) {
   keys.key(
       "context", context,
       {.unit = "ranks",
-       .range = between(1, 1024),
+       .range = between(1, 128),
        .doc = "Number of ranks that share the rows of each micro-batch, for long sequences: each rank has some rows "
               "of all heads, and during attention all rows of some heads. It divides the ranks, the heads and the "
               "key heads.",
@@ -53,7 +54,7 @@ void ParallelConfig::visit(DeckKeys& keys) {
   keys.key(
       "context_blocks", context_blocks,
       {.unit = "blocks",
-       .range = between(0, 1024),
+       .range = between(0, 128),
        .doc = "Number of blocks of rows of each micro-batch, a power of two, whose gradients of weights are formed "
               "apart and added as parallel.reduction says: runs of any context that divides it have the same results. "
               "0 = as "
@@ -156,22 +157,19 @@ void ParallelConfig::page_states(DeckLoader& deck, const std::string& why) {
   deck.set(key, Origin::automatic, why);
 }
 
-bool ParallelConfig::fits_heads(int64_t blocks, int64_t heads, int64_t key_heads) const {
-  const bool ulysses = context_method == ContextMethod::ulysses;
-  return key_heads % blocks == 0 || (!ulysses && heads % blocks == 0 && blocks % key_heads == 0);
-}
-
 void ParallelConfig::check_heads(DeckLoader& deck, int64_t heads, int64_t key_heads) const {
-  if (fits_heads(row_blocks(), heads, key_heads)) return;
+  const bool gathers = context_method != ContextMethod::ulysses;
+  if (rows_divide_heads(row_blocks(), gathers, heads, key_heads)) return;
   const std::string key = "parallel.context", blocks_key = key + "_blocks";
   std::string fitting;
   for (int64_t blocks = 1; blocks <= heads; blocks *= 2) {
-    if (fits_heads(blocks, heads, key_heads)) fitting += (fitting.empty() ? "" : ", ") + std::to_string(blocks);
+    if (rows_divide_heads(blocks, gathers, heads, key_heads))
+      fitting += (fitting.empty() ? "" : ", ") + std::to_string(blocks);
   }
-  deck.check(false, {deck.given(blocks_key) ? blocks_key : key, "parallel.context_method"},
-             fmt::format("{} blocks of rows do not divide {} heads with {} key heads{}{}: {} would fit", row_blocks(),
-                         heads, key_heads, matrix_blocks() > 1 ? " of a tensor block" : "",
-                         context_method == ContextMethod::ulysses ? " by ulysses" : "", fitting));
+  deck.check(
+      false, {deck.given(blocks_key) ? blocks_key : key, "parallel.context_method"},
+      fmt::format("{} blocks of rows do not divide {} heads with {} key heads{}{}: {} would fit", row_blocks(), heads,
+                  key_heads, matrix_blocks() > 1 ? " of a tensor block" : "", gathers ? "" : " by ulysses", fitting));
 }
 
 void ParallelConfig::resolve(DeckLoader& deck, int64_t micro_batches) const {

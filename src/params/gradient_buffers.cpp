@@ -26,17 +26,36 @@ void zero_padding(const UnitState& u, int64_t first, const Tensor& flat, Stream&
 
 GradientBuffers::GradientBuffers(const UnitStates& units, bool ring)
     : units_(units), has_ring_(ring), own_(static_cast<size_t>(units.size())) {
-  std::vector<int64_t> elements;
   std::vector<uint8_t> separate;
+  size_t before = 0;  // trained units of the same layer
   for (int unit = 0; unit < units.size(); ++unit) {
     Unit& own = own_[static_cast<size_t>(unit)];
     divide(units[unit], own, separate);
-    for (const Part& part : own.parts) elements.push_back(units[unit].trained() ? part.elements() : 0);
+    if (!units[unit].spec.same_layer_as_previous) before = 0;
+    if (!units[unit].trained()) continue;
+    for (Part& part : own.parts) part.ring = before;
+    ++before;
   }
-  ring_ = plan_ring(elements, separate, units.options().segment_elements);
-  auto has_own = ring_.own.begin();
+  plan_rings(separate);
+}
+
+void GradientBuffers::plan_rings(std::span<const uint8_t> separate) {
+  std::vector<int64_t> elements(separate.size());
+  for (bool more = true; more;) {
+    more = false;
+    auto size = elements.begin();
+    for (int unit = 0; unit < units_.size(); ++unit) {
+      for (const Part& part : at(unit).parts) {
+        *size++ = units_[unit].trained() && part.ring == rings_.size() ? part.elements() : 0;
+        more |= part.ring > rings_.size();
+      }
+    }
+    rings_.push_back(plan_ring(elements, separate, units_.options().segment_elements));
+  }
+  slots_.resize(2 * rings_.size());
+  size_t index = 0;
   for (Unit& own : own_) {
-    for (Part& part : own.parts) part.in_ring = *has_own++ == 0 && has_ring_;
+    for (Part& part : own.parts) part.in_ring = rings_[part.ring].own[index++] == 0 && has_ring_;
   }
 }
 
@@ -74,7 +93,7 @@ void GradientBuffers::plan(Arena& arena) {
   }
   for (size_t i = 0; i < slots_.size() && has_ring_; ++i) {
     arena.add(slots_[i].buffer, MemoryCategory::gradients, fmt::format("unit gradient {}", i), DType::f32,
-              {at_once_ * ring_.slots[i]}, scope);
+              {at_once_ * rings_[i / 2].slots[i % 2]}, scope);
   }
 }
 
@@ -96,7 +115,7 @@ Tensor GradientBuffers::memory(int unit, size_t segment, int64_t begin, int64_t 
 
 bool GradientBuffers::take_slot(const UnitState& u, Part& part, Stream& stream) {
   Slot* best = nullptr;
-  for (Slot& slot : slots_) {
+  for (Slot& slot : std::span(slots_).subspan(2 * part.ring, 2)) {
     if (slot.busy || slot.buffer.numel() < at_once_ * part.elements()) continue;
     if (best == nullptr || slot.buffer.numel() < best->buffer.numel()) best = &slot;
   }

@@ -1,6 +1,6 @@
 #pragma once
-#include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "core/arena.hpp"
@@ -10,7 +10,8 @@
 namespace llmtrain {
 
 /// Memory of the units' gradients from the backward pass to the end of their exchange. A unit has one part, or in a
-/// ring of two buffers one for each segment of a matrix by rows, and for the segments between these. A part has memory
+/// ring of two buffers one for each segment of a matrix by rows, and for the segments between these. The trained units
+/// of a layer are written together: each has a ring of its own. A part has memory
 /// for each of ParamStoreOptions::groups_at_once.
 class GradientBuffers {
  public:
@@ -45,6 +46,7 @@ class GradientBuffers {
   /// Elements [first, last) of a unit's gradient that have memory together.
   struct Part {
     int64_t first = 0, last = 0;
+    size_t ring = 0;
     bool in_ring = false;
     Tensor buffer = {};  ///< fp32, of one group after the other; empty in the ring
     int slot = -1;       ///< of the ring
@@ -64,6 +66,7 @@ class GradientBuffers {
   };
 
   void divide(const UnitState& u, Unit& own, std::vector<uint8_t>& separate) const;
+  void plan_rings(std::span<const uint8_t> separate);
   bool take_slot(const UnitState& u, Part& part, Stream& stream);
   void free(Part& part);
   Tensor memory(const Part& part, int64_t group) const;
@@ -73,8 +76,8 @@ class GradientBuffers {
   const int64_t at_once_ = units_.options().groups_at_once;
   bool has_ring_;
   std::vector<Unit> own_;
-  RingPlan ring_;
-  std::array<Slot, 2> slots_;
+  std::vector<RingPlan> rings_;
+  std::vector<Slot> slots_;  ///< two of each ring
 };
 
 }  // namespace llmtrain

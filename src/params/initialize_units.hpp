@@ -1,5 +1,5 @@
 #pragma once
-// Initial values of units as a function of (seed, slice name, element).
+// Initial values of units as a function of (seed, slice name, element of the external tensor).
 
 #include <cstdint>
 

@@ -15,8 +15,13 @@ namespace llmtrain {
 struct ParamStoreOptions {
   DType compute = DType::f32;  ///< dtype of weights seen by kernels; fp32 weights are their own master
   int zero_stage = 1;
-  int rank = 0;  ///< given explicitly, so that a plan for any rank count needs no MPI
+  int rank = 0;  ///< among those with the same units; given explicitly, so that a plan for any count needs no MPI
   int size = 1;
+  int tensor_rank = 0;  ///< number of this rank among those that share matrices; the first one counts common units
+  int tensor_size = 1;  ///< parallel.tensor
+  int64_t tensor_blocks = 1;  ///< of split matrices
+  /// Units of the whole model if other ranks have some of them (UnitSpec::tensor_block); empty: the store has all.
+  std::vector<UnitSpec> model_units = {};
   int node_size = 1;  ///< ranks, this one included, that read each other's buffers directly
   /// Communicator::adding_ranks_per_node(), for any rank count.
   int ranks_per_node = 0;
@@ -25,7 +30,7 @@ struct ParamStoreOptions {
   /// Groups that a rank computes at once, with a gradient each: blocks of rows of its micro-batches. A power of two.
   int64_t groups_at_once = 1;
   bool groups_in_turn = false;  ///< at every stage: consecutive ranks have groups of one micro-batch
-  int64_t blocks = 1;  ///< reduction blocks (H)
+  int64_t blocks = 1;           ///< reduction blocks (H)
   int64_t micro_batches_per_group = 1;
   Offload offload_optimizer = Offload::none;   ///< states; the master only if it is separate from the weights
   Offload offload_parameters = Offload::none;  ///< weights of trained units, at stage 3
@@ -38,6 +43,11 @@ struct ParamStoreOptions {
 
   /// Memory of gradients and weights that other ranks read.
   MemoryScope exchanged() const;
+  /// The blocks of split matrices that this rank has.
+  TensorShare tensor_share() const {
+    const int64_t count = tensor_blocks / tensor_size;
+    return {tensor_blocks, tensor_rank * count, count};
+  }
 };
 
 struct ParamPolicy {

@@ -27,15 +27,18 @@ void ParamStore::plan(Arena& arena) {
   reducer_.plan(arena);
 }
 
-void ParamStore::start(Communicator& communicator, Stream& stream) {
-  LLMTRAIN_CHECK(communicator.size() == options_.size && communicator.rank() == options_.rank,
+void ParamStore::start(Communicator& ranks, Stream& stream, Communicator* job) {
+  LLMTRAIN_CHECK(ranks.size() == options_.size && ranks.rank() == options_.rank,
                  "the parameter store was planned for another rank or number of ranks");
+  LLMTRAIN_CHECK(job == nullptr || job->size() == options_.size * options_.tensor_size,
+                 "the job has other ranks than those that share its matrices");
   stream_ = &stream;
+  job_ = job;
   state_.start(stream);
   int64_t largest = reducer_.max_exchange_bytes();  // sent and received
   for (const UnitState& u : units_) largest = std::max(largest, u.storage.bytes(u.layout.elements()));
-  communicator.reserve(largest);
-  gathers_.start(communicator, stream, [this] { reducer_.add_arrived(); });
+  ranks.reserve(largest);
+  gathers_.start(ranks, stream, [this] { reducer_.add_arrived(); });
   reducer_.start(stream);
   offload_.start(stream);
 }
@@ -204,8 +207,23 @@ void ParamStore::share_masters(int unit) {
   }
 }
 
-void ParamStore::gather_range(int unit, int64_t first, int64_t last, float* out) {
+void ParamStore::gather_range(int model_unit, int64_t first, int64_t last, float* out) {
   finish_update();
+  const int unit = units_.store_unit(model_unit), owner = units_.first_owner(model_unit);
+  std::exception_ptr failure;
+  if (unit >= 0 && units_.counts(unit)) {
+    try {
+      gather_from_owners(unit, first, last, out);
+    } catch (const UserError&) {  // rank 0 waits for a message
+      failure = std::current_exception();
+    }
+  }
+  if (owner != 0) job_->copy_between(out, (last - first) * static_cast<int64_t>(sizeof(float)), owner, 0);
+  if (failure) std::rethrow_exception(failure);
+}
+
+/// Sends elements of a unit to the first of the ranks that have it.
+void ParamStore::gather_from_owners(int unit, int64_t first, int64_t last, float* out) {
   const UnitState& u = units_[unit];
   LLMTRAIN_CHECK(first >= 0 && first <= last && last <= u.layout.elements(), "elements outside of " + u.spec.name);
   Communicator& communicator = gathers_.communicator();

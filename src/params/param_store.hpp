@@ -67,14 +67,17 @@ class ParamStore {
   /// What lies elsewhere; its sizes are known after construction.
   OffloadStore& offload() { return offload_; }
   const OffloadStore& offload() const { return offload_; }
-  /// Starts communication; called after the arena is committed. communicator.size() must be options.size.
-  void start(Communicator& communicator, Stream& stream);
+  /// Starts communication; called after the arena is committed. `ranks` are those with the same units, options.size;
+  /// `job` all ranks, if these are more.
+  void start(Communicator& ranks, Stream& stream, Communicator* job = nullptr);
+  /// The ranks with the same units.
+  Communicator& ranks() const { return gathers_.communicator(); }
 
   /// The units. Memory of frozen ones may be written through it: see UnitState::records() and SliceQuantizer.
   const UnitStates& units() const { return units_; }
 
-  /// Initialises values as a function of (seed, slice name, element), then calls publish_weights(). `frozen` = false:
-  /// those of trained units alone, not yet published.
+  /// Initialises values as a function of (seed, slice name, element of the external tensor), then calls
+  /// publish_weights(). `frozen` = false: those of trained units alone, not yet published.
   void initialize(uint64_t seed, bool frozen = true);
 
   // Weights. acquire waits for the gather; weight() is valid between acquire and release, in the compute dtype.
@@ -155,9 +158,10 @@ class ParamStore {
   /// Distributes masters and weights to all ranks after the owned() part of every master was written directly (padding
   /// left zero). Collective.
   void publish_masters();
-  /// Copies elements [begin, end) of a flat unit into `out` (fp32 master values, host memory) of rank 0; on others that
-  /// is memory of the same size. Collective; owners send to rank 0 alone.
-  void gather_range(int unit, int64_t begin, int64_t end, float* out);
+  /// Copies elements [begin, end) of one of the model's units (UnitStates::model_units()) into `out` (fp32 master
+  /// values, host memory) of the job's rank 0; on others that is memory of the same size. Collective over the job;
+  /// owners send to the first of their ranks, and this one to rank 0.
+  void gather_range(int model_unit, int64_t begin, int64_t end, float* out);
 
  private:
   /// An update whose units are processed on demand.
@@ -170,6 +174,7 @@ class ParamStore {
 
   void update_through(int unit);
   void share_masters(int unit);
+  void gather_from_owners(int unit, int64_t begin, int64_t end, float* out);
 
   UnitStates units_;
   const ParamStoreOptions& options_ = units_.options();
@@ -180,6 +185,7 @@ class ParamStore {
   StateStore state_;
   WeightRing weights_;
   Stream* stream_ = nullptr;
+  Communicator* job_ = nullptr;
   std::optional<LateUpdate> late_update_;
 };
 

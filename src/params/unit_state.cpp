@@ -193,8 +193,33 @@ void read_tensor(void* values, const Tensor& from, Stream& stream) {
 UnitStates::UnitStates(std::vector<UnitSpec> specs, const ParamStoreOptions& options)
     : options_(options), policy_(options) {
   LLMTRAIN_CHECK(!specs.empty(), "a model has at least one unit");
+  if (options_.model_units.empty()) options_.model_units = specs;
   units_.reserve(specs.size());
   for (UnitSpec& spec : specs) units_.emplace_back(std::move(spec), options_, policy_);
+  number_units();
+}
+
+/// The store's units are some of the model's, in their order.
+void UnitStates::number_units() {
+  size_t next = 0;
+  for (const UnitState& u : units_) {
+    const auto is_same = [&](const UnitSpec& of_model) {
+      return of_model.name == u.spec.name && of_model.tensor_block == u.spec.tensor_block;
+    };
+    while (next < model_units().size() && !is_same(model_units()[next])) ++next;
+    LLMTRAIN_CHECK(next < model_units().size(), fmt::format("unit {} is not one of the model", u.spec.name));
+    numbers_.push_back(static_cast<int>(next++));
+  }
+}
+
+int UnitStates::store_unit(int64_t model_unit) const {
+  const auto found = std::ranges::lower_bound(numbers_, model_unit);
+  return found == numbers_.end() || *found != model_unit ? -1 : static_cast<int>(found - numbers_.begin());
+}
+
+int UnitStates::first_owner(int64_t model_unit) const {
+  const int64_t block = model_units()[static_cast<size_t>(model_unit)].tensor_block;
+  return block < 0 ? 0 : static_cast<int>(block * options_.tensor_size / options_.tensor_blocks);
 }
 
 const UnitState& UnitStates::operator[](int unit) const {
@@ -207,29 +232,40 @@ UnitRange UnitStates::owned(int unit, size_t segment) const {
   return {s.begin, s.end, false};
 }
 
+UnitRange UnitStates::counted(int unit, size_t segment) const {
+  UnitRange own = owned(unit, segment);
+  if (!counts(unit)) own.end = own.begin;
+  return own;
+}
+
 bool UnitStates::any_trained() const { return std::ranges::any_of(units_, &UnitState::trained); }
 
 int64_t UnitStates::parameters() const {
   int64_t count = 0;
-  for (const UnitState& u : units_) count += u.spec.parameters();
+  for (const UnitSpec& unit : model_units()) count += unit.parameters();
   return count;
 }
 
 int64_t UnitStates::trained_parameters() const {
   int64_t count = 0;
-  for_each_slice(units_, [&](const SlicePlace& at, const ParamSpec& param, const ParamSlice& slice) {
-    if ((*this)[at.unit].trained() && !slice.fixed) count += slice.rows * param.columns;
+  for_each_slice(model_units(), [&](const SlicePlace& at, const ParamSpec& param, const ParamSlice& slice) {
+    const bool trained = model_units()[static_cast<size_t>(at.unit)].trained && !slice.fixed;
+    if (trained) count += slice.rows * param.columns;
   });
   return count;
 }
 
 int64_t UnitStates::state_bytes() const {
   int64_t count = 0, bytes = 0;
-  for (const UnitState& u : units_) count += u.trained() ? u.spec.parameters() : 0;
+  for (const UnitSpec& unit : model_units()) count += unit.trained ? unit.parameters() : 0;
   for (const StatePlane& plane : options_.states) bytes += plane.bytes(count);
-  for (const UnitState& u : units_) {
-    for (size_t p = 0; p < options_.states.size() && u.trained(); ++p) {
-      if (options_.states[p].by_tensor()) bytes += u.planes.bytes(p, 0, u.layout.elements());
+  if (!any_by_tensor(options_.states)) return bytes;
+  for (const UnitSpec& unit : model_units()) {
+    if (!unit.trained) continue;
+    const UnitLayout layout(unit, options_.segment_elements);
+    const UnitPlanes planes(options_.states, unit, layout);
+    for (size_t p = 0; p < options_.states.size(); ++p) {
+      if (options_.states[p].by_tensor()) bytes += planes.bytes(p, 0, layout.elements());
     }
   }
   return bytes;

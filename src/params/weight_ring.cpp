@@ -8,21 +8,34 @@ namespace llmtrain {
 
 WeightRing::WeightRing(const UnitStates& units, StateStore& state, UnitGathers& gathers)
     : units_(units), state_(state), gathers_(gathers), own_(static_cast<size_t>(units.size())) {
-  for (size_t i = 0; i < rings; ++i) {
+  find_rings();
+  slots_.resize(2 * rings_.size());
+  for (Ring& ring : rings_) {
     std::vector<int64_t> sizes;
-    for (const UnitState& u : units) sizes.push_back(!u.whole && ring_of(u) == i ? u.stored_values() : 0);
-    plans_[i] = plan_ring(sizes, std::vector<uint8_t>(sizes.size(), options_.keeps_gathered ? 1 : 0));
+    for (int unit = 0; unit < units.size(); ++unit) {
+      sizes.push_back(!units[unit].whole && ring_of(unit) == ring ? units[unit].stored_values() : 0);
+    }
+    ring.plan = plan_ring(sizes, std::vector<uint8_t>(sizes.size(), options_.keeps_gathered ? 1 : 0));
   }
 }
 
-size_t WeightRing::ring_of(const UnitState& u) {
-  if (u.quantized()) return 2;
-  return u.spec.same_layer_as_previous ? 1 : 0;
+void WeightRing::find_rings() {
+  size_t places = 1, quantized = 0;  // of the layer so far
+  for (int unit = 0; unit < units_.size(); ++unit) {
+    const UnitState& u = units_[unit];
+    const bool first = !u.spec.same_layer_as_previous;
+    if (first) {
+      places = 1;
+      quantized = 0;
+    }
+    const Ring ring = u.quantized() ? Ring{true, quantized++} : Ring{false, first ? 0 : places++};
+    const auto found = std::ranges::find(rings_, ring);
+    at(unit).ring = static_cast<size_t>(found - rings_.begin());
+    if (found == rings_.end()) rings_.push_back(ring);
+  }
 }
 
-bool WeightRing::has_own_buffer(int unit) const {
-  return plans_[ring_of(units_[unit])].own[static_cast<size_t>(unit)] != 0;
-}
+bool WeightRing::has_own_buffer(int unit) const { return ring_of(unit).plan.own[static_cast<size_t>(unit)] != 0; }
 
 void WeightRing::plan(Arena& arena) {
   for (int unit = 0; unit < units_.size(); ++unit) {
@@ -32,10 +45,11 @@ void WeightRing::plan(Arena& arena) {
               {u.stored_values()}, options_.exchanged());
   }
   for (size_t i = 0; i < slots_.size() && !policy_.whole_weights; ++i) {
-    const int64_t values = plans_[i / 2].slots[i % 2];
+    const Ring& ring = rings_[i / 2];
+    const int64_t values = ring.plan.slots[i % 2];
     if (values == 0) continue;
     arena.add(slots_[i].buffer, MemoryCategory::weights, fmt::format("gathered weights {}", i),
-              i / 2 == 2 ? DType::u8 : options_.compute, {values}, options_.exchanged());
+              ring.quantized ? DType::u8 : options_.compute, {values}, options_.exchanged());
   }
 }
 
@@ -47,18 +61,18 @@ void WeightRing::gather_into(int unit, const Tensor& buffer) {
 
 /// Chooses the best free slot: not one that holds a prefetched unit (those only with `evict`), then the smallest that
 /// fits, then the least recently used. Returns -1 if none is free.
-int WeightRing::choose_slot(const UnitState& u, bool evict) const {
+int WeightRing::choose_slot(int unit, bool evict) const {
   const auto better = [](const Slot& a, const Slot& b) {
     if (a.reserved != b.reserved) return !a.reserved;
     if (a.buffer.numel() != b.buffer.numel()) return a.buffer.numel() < b.buffer.numel();
     return a.last_use < b.last_use;
   };
   int best = -1;
-  const size_t begin = 2 * ring_of(u);
+  const size_t begin = 2 * at(unit).ring;
   for (size_t i = begin; i < begin + 2; ++i) {
     const Slot& slot = slots_[i];
     const bool held = slot.unit >= 0 && at(slot.unit).holders > 0;
-    if (held || slot.buffer.numel() < u.stored_values() || (slot.reserved && !evict)) continue;
+    if (held || slot.buffer.numel() < units_[unit].stored_values() || (slot.reserved && !evict)) continue;
     if (best < 0 || better(slot, slots_[static_cast<size_t>(best)])) best = static_cast<int>(i);
   }
   return best;
@@ -81,7 +95,7 @@ bool WeightRing::start_gather(int unit, bool evict) {
     own.gathered = true;
     return true;
   }
-  const int chosen = choose_slot(units_[unit], evict);
+  const int chosen = choose_slot(unit, evict);
   if (chosen < 0) return false;
   Slot& slot = slots_[static_cast<size_t>(chosen)];
   empty(slot);

@@ -1,5 +1,4 @@
 #pragma once
-#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -35,8 +34,15 @@ class WeightRing {
   void forget(bool trained);
 
  private:
-  /// Rings: of a layer's first unit, of the others of a layer, and of those in fewer bits.
-  static constexpr size_t rings = 3;
+  /// Units of a layer are held together: rings of a layer's first units, of the second ones, of those in fewer bits;
+  /// then of further ones, if a layer has more.
+  struct Ring {
+    bool quantized;
+    size_t place;  ///< in a layer, among those in fewer bits or the others
+    RingPlan plan = {};
+
+    bool operator==(const Ring& other) const { return quantized == other.quantized && place == other.place; }
+  };
   struct Slot {
     Tensor buffer;
     int unit = -1;
@@ -44,17 +50,19 @@ class WeightRing {
     int64_t last_use = 0;
   };
   struct Unit {
-    Tensor buffer;          ///< outside the ring, if has_own_buffer()
-    int holders = 0;        ///< number of acquire() calls without release()
+    Tensor buffer;    ///< outside the ring, if has_own_buffer()
+    int holders = 0;  ///< number of acquire() calls without release()
+    size_t ring = 0;
     int slot = -1;          ///< ring slot that holds or receives the weights
     bool gathered = false;  ///< the buffer holds or receives them
   };
 
-  static size_t ring_of(const UnitState& u);
+  void find_rings();
+  const Ring& ring_of(int unit) const { return rings_[at(unit).ring]; }
   bool has_own_buffer(int unit) const;
   bool start_gather(int unit, bool evict);
   void gather_into(int unit, const Tensor& buffer);
-  int choose_slot(const UnitState& u, bool evict) const;
+  int choose_slot(int unit, bool evict) const;
   void empty(Slot& slot);
   Tensor whole_weights(int unit) const;
   Tensor held_weights(int unit) const;
@@ -66,9 +74,9 @@ class WeightRing {
   const ParamPolicy& policy_ = units_.policy();
   StateStore& state_;
   UnitGathers& gathers_;
-  std::array<RingPlan, rings> plans_;
-  std::array<Slot, 2 * rings> slots_;
-  std::vector<Unit> own_;  ///< by unit
+  std::vector<Ring> rings_ = {{false, 0}, {false, 1}, {true, 0}};
+  std::vector<Slot> slots_;  ///< two of each ring
+  std::vector<Unit> own_;    ///< by unit
   int64_t clock_ = 0;
 };
 

@@ -40,28 +40,59 @@ std::unique_ptr<ActorCritic> join(const std::optional<CriticSpec>& spec, Decoder
   return std::make_unique<SeparateActorCritic>(policy, *critic);
 }
 
+DecoderShape with_blocks(DecoderShape shape, const TensorShare& share) {
+  shape.tensor = share;
+  return shape;
+}
+
+/// Gives the models of a role the blocks of its store's rank.
+RoleSpec with_share(RoleSpec spec) {
+  spec.shape.tensor = spec.store.tensor_share();
+  if (spec.critic && spec.critic->shape) spec.critic->shape->tensor = spec.shape.tensor;
+  return spec;
+}
+
+std::vector<UnitSpec> units_of_role(const RoleSpec& spec, const Model& model) {
+  return spec.trains ? model.units() : frozen(model.units());
+}
+
+/// The store's options with the units of all ranks, where its own are those of some.
+ParamStoreOptions with_model_units(const RoleSpec& spec) {
+  ParamStoreOptions options = spec.store;
+  if (options.tensor_size == 1) return options;
+  const TensorShare all{options.tensor_blocks, 0, options.tensor_blocks};
+  Decoder policy(with_blocks(spec.shape, all));
+  std::optional<CriticSpec> critic_spec = spec.critic;
+  if (critic_spec && critic_spec->shape) critic_spec->shape->tensor = all;
+  std::optional<Decoder> critic = make_critic(critic_spec, policy);
+  const std::unique_ptr<ActorCritic> both = join(critic_spec, policy, critic);
+  options.model_units = units_of_role(spec, both ? static_cast<const Model&>(*both) : policy);
+  return options;
+}
+
 }  // namespace
 
 RoleModel::RoleModel(RoleSpec spec)
-    : spec_(std::move(spec)),
+    : spec_(with_share(std::move(spec))),
       model_(spec_.shape),
       critic_(make_critic(spec_.critic, model_)),
       both_(join(spec_.critic, model_, critic_)),
-      params_(spec_.trains ? model().units() : frozen(model().units()), spec_.store) {}
-
-std::vector<UnitSpec> RoleModel::actor_units() const {
-  std::vector<UnitSpec> units = units_of(params_);
-  units.resize(model_.units().size());
-  return units;
-}
+      params_(units_of_role(spec_, model()), with_model_units(spec_)),
+      whole_units_(
+          units_of_role(spec_, Decoder(with_blocks(spec_.shape, {}))), blocks_of_units(params_.units().model_units()),
+          [this](int unit, int64_t begin, int64_t end, float* out) { params_.gather_range(unit, begin, end, out); }) {}
 
 void RoleModel::plan(Arena& arena) {
   params_.plan(arena);
   if (spec_.passes) model().plan(arena, *spec_.passes);
 }
 
-void RoleModel::start(Communicator& communicator, Stream& stream) {
-  params_.start(communicator, stream);
+void RoleModel::start(const Mesh& mesh, Stream& stream) {
+  params_.start(mesh.parameters(), stream, &mesh.job());
+  if (Communicator* ranks = mesh.tensor()) {
+    model_.share_blocks(*ranks);
+    if (critic_) critic_->share_blocks(*ranks);
+  }
   model().start(stream);
 }
 
@@ -130,10 +161,8 @@ void RoleModel::load_adapters(LoadedWeights& loaded, const std::string& base_has
 void RoleModel::write_adapters(const std::string& folder, Communicator& communicator, bool overwrite) {
   const FrozenWeights base = frozen_.value_or(FrozenWeights{.path = spec_.weights.folder});
   const AdapterOutput output{folder, spec_.lora.value(), base.path, base.hash, overwrite};
-  const auto gather = [this](int unit, int64_t begin, int64_t end, float* out) {
-    params_.gather_range(unit, begin, end, out);
-  };
-  write_adapter(output, spec_.shape, actor_units(), gather, communicator);
+  const auto values = [this](int unit, int64_t begin, int64_t end, float* out) { gather(unit, begin, end, out); };
+  write_adapter(output, spec_.shape, whole_units(), values, communicator);
 }
 
 /// Frozen weights of the run are not in its checkpoints: they are read from where the run had them.
@@ -186,8 +215,8 @@ void ModelSet::initialize(uint64_t seed) {
   for (RoleModel& model : models_) model.params().initialize(seed);
 }
 
-void ModelSet::start(Communicator& communicator, Stream& stream) {
-  for (RoleModel& model : models_) model.start(communicator, stream);
+void ModelSet::start(const Mesh& mesh, Stream& stream) {
+  for (RoleModel& model : models_) model.start(mesh, stream);
 }
 
 }  // namespace llmtrain

@@ -12,8 +12,9 @@
 #include "core/arena.hpp"
 #include "models/actor_critic.hpp"
 #include "models/lora_config.hpp"
-#include "parallel/communicator.hpp"
+#include "parallel/mesh.hpp"
 #include "params/param_store.hpp"
+#include "params/whole_units.hpp"
 
 namespace llmtrain {
 
@@ -41,8 +42,8 @@ struct CriticSpec {
 struct RoleSpec {
   Role role = Role::policy;
   DecoderShape shape;
-  bool trains = false;  ///< false: all of it is frozen; true: shape.trained says what is trained
-  ParamStoreOptions store;
+  bool trains = false;                  ///< false: all of it is frozen; true: shape.trained says what is trained
+  ParamStoreOptions store;              ///< its share of blocks is the shapes'
   std::optional<PassPlan> passes = {};  ///< not set: the caller plans the activations
   WeightSource weights = {};
   /// Adapters of the shape, which are read from lora->path, or new without it. They are not in weights.folder.
@@ -71,14 +72,17 @@ class RoleModel {
   Decoder& actor() { return model_; }
   /// The model and its critic, which exists.
   ActorCritic& actor_critic() { return *both_; }
-  /// Units of the model alone.
-  std::vector<UnitSpec> actor_units() const;
+  /// Units of the model alone, its matrices not split.
+  const std::vector<UnitSpec>& whole_units() const { return whole_units_.units(); }
+  /// Copies the tensors among elements [begin, end) of one of whole_units() to rank 0, as fp32 masters in host memory;
+  /// on other ranks `out` has the same size. Collective.
+  void gather(int unit, int64_t begin, int64_t end, float* out) { whole_units_.read(unit, begin, end, out); }
   ParamStore& params() { return params_; }
   const ParamStore& params() const { return params_; }
 
   void plan(Arena& arena);
   /// Starts communication and fills constant tables; the arena is committed.
-  void start(Communicator& communicator, Stream& stream);
+  void start(const Mesh& mesh, Stream& stream);
   /// Reads or initialises the weights; `adapters` = false leaves out adapters and a critic, which the caller restores.
   /// Collective.
   LoadedWeights load(Communicator& communicator, Stream& stream, bool adapters = true);
@@ -100,6 +104,7 @@ class RoleModel {
   std::optional<Decoder> critic_;  ///< with a trunk of its own
   std::unique_ptr<ActorCritic> both_;
   ParamStore params_;
+  WholeUnits whole_units_;
   std::optional<FrozenWeights> frozen_;
 };
 
@@ -112,7 +117,7 @@ class ModelSet {
 
   // Each for all models, in the order in which they were added.
   void plan(Arena& arena);
-  void start(Communicator& communicator, Stream& stream);
+  void start(const Mesh& mesh, Stream& stream);
   /// Sets random weights.
   void initialize(uint64_t seed);
 

@@ -103,7 +103,7 @@ GenerationRequest Rollouts::request(const SamplingContext& run, int64_t iteratio
   request.step = iteration;
   request.records_logp = true;
   request.threads = worker_threads(run.runtime.communicator());
-  if (run.runtime.communicator().size() > 1) request.ranks = &run.runtime.communicator();
+  if (run.rows.mesh().parameters().size() > 1) request.ranks = &run.rows.mesh().parameters();
   return request;
 }
 
@@ -139,7 +139,7 @@ Prepared Rollouts::sample(const SamplingContext& run, int64_t iteration, std::ve
   if (stopped) return Prepared::interrupted;
   Message message;
   for (size_t i = 0; i < all.size(); ++i) {
-    if (!all[i].own) continue;
+    if (!all[i].own || run.rows.mesh().tensor_rank() > 0) continue;
     RolloutSequence sequence;
     sequence.prompt = prompts[i / static_cast<size_t>(parts_.group_size)];
     sequence.ids = std::move(wanted.prompts[i]);

@@ -106,18 +106,17 @@ void EvaluationTask::score_data(EvaluationReport& report, Context& ctx, const Me
   report.metrics = std::move(result.metrics);
 }
 
-EvaluationReport EvaluationTask::run(Runtime& runtime, RunLog& log) {
+EvaluationReport EvaluationTask::run(Runtime& runtime, const Mesh& mesh, RunLog& log) {
   Communicator& communicator = runtime.communicator();
   Stream& stream = runtime.stream();
   const DeviceBuffer memory(arena_.bytes());
   arena_.commit(memory.data());
   const WorkspaceScope workspace(arena_.workspace());
-  models_.start(communicator, stream);
+  models_.start(mesh, stream);
   RoleModel& policy = models_.at(Role::policy);
   const LoadedWeights loaded = policy.load(communicator, stream);
   log.print("weights    " + loaded.text);
   for (const std::string& warning : loaded.warnings) log.warn(warning);
-  const Mesh mesh(communicator, {});
   SharedRows rows(mesh, {}, {});
   Context ctx{policy.params(), arena_, stream};
   ctx.rows = &rows;
@@ -148,7 +147,10 @@ RoleSpec untrained_policy(const Config& config, const RankPosition& position, in
   quantize(shape, config.storage(config.source.quantization));
   RoleSpec policy;
   policy.shape = std::move(shape);
-  policy.store = store_options(config, {position.rank, position.size, 1});  // the ranks share no memory
+  RankPosition alone = position;
+  alone.node_size = 1;  // the ranks share no memory
+  alone.ranks_per_node = 0;
+  policy.store = store_options(config, alone);
   policy.passes = PassPlan{policy.store.compute, rows, false};
   policy.weights.folder = config.model.path;
   policy.weights.checkpoint = checkpoint;
@@ -296,12 +298,12 @@ std::unique_ptr<RankPlan> plan_evaluation(const Config& config, const Dataset& d
 namespace {
 
 /// Runs the task and logs its result.
-EvaluationReport run_timed(EvaluationTask& task, Runtime& runtime, RunLog& log) {
+EvaluationReport run_timed(EvaluationTask& task, Runtime& runtime, const Mesh& mesh, RunLog& log) {
   const auto begin = std::chrono::steady_clock::now();
   EvaluationReport report;
   {
     const SectionScope section(Section::evaluation);
-    report = task.run(runtime, log);
+    report = task.run(runtime, mesh, log);
   }
   EvaluationRecord record;
   record.loss = report.loss;
@@ -325,10 +327,10 @@ int run_evaluation(Job& job) {
   const Dataset data =
       load_data(job.deck, job.facts, communicator, [&](const std::string& text) { opening.print(text); });
   const Config config = job.config();
+  const Mesh mesh(communicator, mesh_shape(config.parallel));
   std::unique_ptr<EvaluationTask> task;
-  throw_on_all_ranks(communicator, [&] {
-    task = make_evaluation(config, data, {communicator.rank(), communicator.size(), 1});
-  });
+  throw_on_all_ranks(communicator,
+                     [&] { task = make_evaluation(config, data, rank_position(communicator, config.parallel)); });
   check_plan(task->plan(), memory_limits(config), communicator);
   task->scores().answers.open(communicator);
   opening.start_directory();
@@ -342,7 +344,7 @@ int run_evaluation(Job& job) {
   print_opening(log, config, runtime, *task, data);
   print_signatures(log, task->scores().answers);
 
-  const EvaluationReport report = run_timed(*task, runtime, log);
+  const EvaluationReport report = run_timed(*task, runtime, mesh, log);
   print_report(log, report);
   if (report.tokens > 0 && !std::isfinite(report.loss)) {
     throw UserError(ExitCode::diverged, config.model.path +

@@ -54,7 +54,7 @@ class EvaluationTask {
   std::span<const MetricSpec> metrics() const { return objective_->metrics(); }
 
   /// Allocates, reads the weights and scores. Collective.
-  EvaluationReport run(Runtime& runtime, RunLog& log);
+  EvaluationReport run(Runtime& runtime, const Mesh& mesh, RunLog& log);
 
  private:
   void score_data(EvaluationReport& report, Context& ctx, const Mesh& mesh);

@@ -19,6 +19,7 @@
 #include "core/number_text.hpp"
 #include "data/tokenize/open_tokenizer.hpp"
 #include "hf/adapters/adapter_config.hpp"
+#include "methods/roles.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "parallel/local_communicator.hpp"
 #include "tasks/generation_task.hpp"
@@ -188,9 +189,9 @@ class GenerationPlan : public RankPlan {
 void generate(const Config& config, Runtime& runtime, JobOpening& opening, const Dataset& data) {
   Communicator& communicator = runtime.communicator();
   std::unique_ptr<GenerationTask> task;
-  throw_on_all_ranks(communicator, [&] {
-    task = make_generation(config, data, {communicator.rank(), communicator.size(), 1});
-  });
+  const Mesh mesh(communicator, mesh_shape(config.parallel));
+  throw_on_all_ranks(communicator,
+                     [&] { task = make_generation(config, data, rank_position(communicator, config.parallel)); });
   check_plan(task->plan(), memory_limits(config), communicator);
   const PromptFiles prompts(config.generate.prompts, prompt_rules(config), *data.tokenizer, config.chat,
                             data.chat.files, communicator);
@@ -204,10 +205,10 @@ void generate(const Config& config, Runtime& runtime, JobOpening& opening, const
   options.sinks.clear();
   RunLog& log = opening.open_log(options);
   print_opening(log, config, runtime, *task, prompts, checked.truncated);
-  task->start(runtime, log);
+  task->start(runtime, mesh, log);
   const int64_t earlier = output ? output->rows() : 0;
   const double begin = now();
-  const GenerationReport report = task->run(runtime, log, prompts, output ? &*output : nullptr, std::move(stop));
+  const GenerationReport report = task->run(runtime, mesh, log, prompts, output ? &*output : nullptr, std::move(stop));
   print_report(log, report, now() - begin, earlier);
   opening.on_root([&](const RunDirectory&) { output->sync(); });
   opening.mark_finished();

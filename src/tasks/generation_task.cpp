@@ -60,17 +60,17 @@ PromptRules prompt_rules(const Config& config) {
   return rules;
 }
 
-void GenerationTask::start(Runtime& runtime, RunLog& log) {
+void GenerationTask::start(Runtime& runtime, const Mesh& mesh, RunLog& log) {
   memory_.emplace(arena_.bytes());
   arena_.commit(memory_->data());
   workspace_.emplace(arena_.workspace());
-  models_.start(runtime.communicator(), runtime.stream());
+  models_.start(mesh, runtime.stream());
   const LoadedWeights loaded = models_.at(Role::policy).load(runtime.communicator(), runtime.stream());
   log.print("weights    " + loaded.text);
   for (const std::string& warning : loaded.warnings) log.warn(warning);
 }
 
-GenerationRequest GenerationTask::request(const Round& round, Runtime& runtime) const {
+GenerationRequest GenerationTask::request(const Round& round, const Job& job) const {
   const GenerateConfig& generate = config_.generate;
   GenerationRequest request;
   request.prompts.resize(static_cast<size_t>(round.end - round.first));
@@ -83,8 +83,8 @@ GenerationRequest GenerationTask::request(const Round& round, Runtime& runtime) 
   request.vocabulary = models_.at(Role::policy).shape().tokens;
   request.seed = static_cast<uint64_t>(config_.run.seed);
   request.gives_logp = generate.logprobs;
-  request.threads = worker_threads(runtime.communicator());
-  if (runtime.communicator().size() > 1) request.ranks = &runtime.communicator();
+  request.threads = worker_threads(job.runtime.communicator());
+  if (job.mesh.parameters().size() > 1) request.ranks = &job.mesh.parameters();
   return request;
 }
 
@@ -123,7 +123,6 @@ void GenerationTask::finish(Round& round, size_t c, const Continuation& continua
     report_.tokens += std::ssize(continuation.tokens);
     if (continuation.end == GenerationEnd::length) ++report_.at_limit;
   }
-  round.texts.erase(c);
 }
 
 /// Moves finished rows to rank 0, which writes them. Collective.
@@ -155,7 +154,7 @@ void GenerationTask::hand_over(const Job& job) {
 void GenerationTask::run_round(const Job& job, int64_t first, int64_t end) {
   Communicator& communicator = job.runtime.communicator();
   Round round{first, end};
-  GenerationRequest wanted = request(round, job.runtime);
+  GenerationRequest wanted = request(round, job);
   wanted.read = [&](size_t p) {
     const auto known = round.prompts.find(p);
     if (known != round.prompts.end()) return known->second.ids;
@@ -168,7 +167,10 @@ void GenerationTask::run_round(const Job& job, int64_t first, int64_t end) {
       return text.first->second.add(token);
     };
   }
-  wanted.on_end = [&](size_t c, const Continuation& continuation) { finish(round, c, continuation); };
+  wanted.on_end = [&](size_t c, const Continuation& continuation) {
+    if (job.mesh.tensor_rank() == 0) finish(round, c, continuation);
+    round.texts.erase(c);
+  };
   int64_t stop = 0;
   wanted.interrupted = [&] {
     if (passes_ > 0) profile_->end_step(communicator);
@@ -192,7 +194,7 @@ void GenerationTask::report_profile_if_due(const Job& job, bool the_end) {
   profile_->report(job.runtime, compute_dtype(config_.precision.compute), config_.run.directory(), job.log);
 }
 
-GenerationReport GenerationTask::run(Runtime& runtime, RunLog& log, const PromptFiles& prompts,
+GenerationReport GenerationTask::run(Runtime& runtime, const Mesh& mesh, RunLog& log, const PromptFiles& prompts,
                                      GenerationOutput* output, StopRules stop) {
   const SectionScope section(Section::sampling);
   Communicator& communicator = runtime.communicator();
@@ -200,10 +202,10 @@ GenerationReport GenerationTask::run(Runtime& runtime, RunLog& log, const Prompt
   earlier_ = output != nullptr ? output->rows() : 0;
   communicator.broadcast(&earlier_, sizeof(earlier_));
   printed_ = now();
-  const int64_t of_round = std::max<int64_t>(1, texts_of_round / config_.generate.samples) * communicator.size();
+  const int64_t of_round = std::max<int64_t>(1, texts_of_round / config_.generate.samples) * mesh.parameters().size();
   Progress progress("generating", prompts.size() * config_.generate.samples);
   profile_.emplace(config_.log.profile, std::numeric_limits<int64_t>::max());
-  const Job job{runtime, log, prompts, output, progress};
+  const Job job{runtime, mesh, log, prompts, output, progress};
   for (int64_t first = earlier_ / config_.generate.samples; first < prompts.size(); first += of_round) {
     run_round(job, first, std::min(first + of_round, prompts.size()));
   }

@@ -47,17 +47,18 @@ class GenerationTask {
   const Arena& plan() const { return arena_; }
   int64_t parameter_count() const { return models_.at(Role::policy).params().units().parameters(); }
   /// Allocates and reads the weights. Collective.
-  void start(Runtime& runtime, RunLog& log);
+  void start(Runtime& runtime, const Mesh& mesh, RunLog& log);
   /// Continues the prompts whose rows are not in the file. `output`: on rank 0, else null. Collective. Throws
   /// UserError(stopped) when it was asked to stop; what was done is in the file.
-  GenerationReport run(Runtime& runtime, RunLog& log, const PromptFiles& prompts, GenerationOutput* output,
-                       StopRules stop);
+  GenerationReport run(Runtime& runtime, const Mesh& mesh, RunLog& log, const PromptFiles& prompts,
+                       GenerationOutput* output, StopRules stop);
 
  private:
   /// Prompts that the ranks continue between two barriers.
   struct Round;
   struct Job {
     Runtime& runtime;
+    const Mesh& mesh;
     RunLog& log;
     const PromptFiles& prompts;
     GenerationOutput* output;
@@ -65,7 +66,7 @@ class GenerationTask {
   };
   /// Continues prompts [first, end).
   void run_round(const Job& job, int64_t first, int64_t end);
-  GenerationRequest request(const Round& round, Runtime& runtime) const;
+  GenerationRequest request(const Round& round, const Job& job) const;
   std::string row_of(const Round& round, size_t c, const Continuation& continuation) const;
   void finish(Round& round, size_t c, const Continuation& continuation);
   void hand_over(const Job& job);

@@ -75,7 +75,7 @@ std::vector<double> find_losses(const Config& config, Runtime& runtime, const Da
   request.kind = ReferenceKind::sample_losses;
   request.print = print;
   request.parts.push_back({&samples, 1, config.batch.micro, cached_file(config, "curriculum", facts, communicator)});
-  request.model = starting_role({config, data, {communicator.rank(), communicator.size(), 1}, samples.max_rows()});
+  request.model = starting_role({config, data, rank_position(communicator, config.parallel), samples.max_rows()});
   return std::move(find_or_compute_references(std::move(request), runtime).front());
 }
 
@@ -129,7 +129,7 @@ std::optional<ReferenceValues> find_references(const Config& config, Runtime& ru
   };
   add(parts.train, *data.train);
   if (parts.validation) add(*parts.validation, *data.validation);
-  request.model = reference_role({config, data, {communicator.rank(), communicator.size(), 1}, rows}, false);
+  request.model = reference_role({config, data, rank_position(communicator, config.parallel), rows}, false);
   std::vector<std::vector<double>> values = find_or_compute_references(std::move(request), runtime);
   ReferenceValues result{std::move(values.front()), {}};
   if (parts.validation) result.validation = std::move(values.back());

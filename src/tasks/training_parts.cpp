@@ -103,7 +103,7 @@ TrainingParts training_parts(const Config& config, const Dataset& data) {
           .train = std::move(train),
           .validation = std::move(validation),
           .groups = {config.batch.gradient_accumulation_steps, config.parallel.reduction_groups},
-          .mesh = {config.parallel.tensor, config.parallel.context},
+          .mesh = mesh_shape(config.parallel),
           .rows = {config.parallel.context, config.parallel.row_blocks()},
           .total_steps = steps,
           .objective = method.objective(config, data),

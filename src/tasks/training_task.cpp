@@ -11,6 +11,7 @@
 #include "kernels/attention.hpp"
 #include "kernels/matmul.hpp"
 #include "methods/method.hpp"
+#include "methods/roles.hpp"
 #include "params/reduction/reduction_advice.hpp"
 #include "tasks/job_opening.hpp"
 #include "tasks/opening_lines.hpp"
@@ -154,14 +155,24 @@ MemoryLimits training_limits(const Config& config) {
   return limits;
 }
 
+/// Why the ranks of a node cannot share memory, the same on all; empty if they can. Collective.
+std::string sharing_refusal(const Mesh& mesh, int64_t bytes) {
+  const std::string own = mesh.parameters().sharing_refusal(bytes * mesh.shape().tensor);
+  if (mesh.shape().tensor == 1) return own;
+  const std::vector<std::string> all = mesh.job().gather_all(own);
+  const auto refused = std::ranges::find_if(all, [](const std::string& text) { return !text.empty(); });
+  return refused == all.end() ? "" : *refused;
+}
+
 /// Plans the run and checks that there is room for it. Ranks of a node share memory if they can; a note says why they
 /// do not. Collective.
-std::unique_ptr<TrainingPlan> make_checked_plan(Job& job, const Config& config, const Dataset& data) {
-  Communicator& communicator = job.runtime.communicator();
+std::unique_ptr<TrainingPlan> make_checked_plan(Job& job, const Mesh& mesh, const Config& config, const Dataset& data) {
+  Communicator &communicator = mesh.job(), &ranks = mesh.parameters();
   std::unique_ptr<TrainingPlan> plan;
-  bool keeps_gathered = gathers_often(config, communicator.size());
-  RankPosition position{communicator.rank(), communicator.size(), communicator.sharing_ranks(),
-                        communicator.adding_ranks_per_node()};
+  bool keeps_gathered = gathers_often(config, ranks.size());
+  RankPosition position = rank_position(communicator, config.parallel);
+  position.node_size = ranks.sharing_ranks();
+  position.ranks_per_node = ranks.adding_ranks_per_node();
   const auto make = [&] {
     throw_on_all_ranks(communicator, [&] { plan = make_training_plan(config, data, position, keeps_gathered); });
   };
@@ -170,9 +181,10 @@ std::unique_ptr<TrainingPlan> make_checked_plan(Job& job, const Config& config, 
     keeps_gathered = false;
     make();
   }
-  if (const std::string refusal = communicator.sharing_refusal(plan->arena.shared_bytes()); !refusal.empty()) {
+  if (const std::string refusal = sharing_refusal(mesh, plan->arena.shared_bytes()); !refusal.empty()) {
     job.facts.add_note(refusal);
-    position = {position.rank, position.size, 1};
+    position.node_size = 1;
+    position.ranks_per_node = 0;
     make();
   }
   check_plan(plan->arena, training_limits(config), communicator);
@@ -225,8 +237,9 @@ void check_training(const Config& config, RunFacts& /*facts*/) {
 }
 
 Prediction measure_training(Job& job, const Config& config, const Dataset& data) {
-  const std::unique_ptr<TrainingPlan> plan = make_checked_plan(job, config, data);
-  return measure_steps(training_options(config, *plan), *plan, job.runtime);
+  const Mesh mesh(job.runtime.communicator(), mesh_shape(config.parallel));
+  const std::unique_ptr<TrainingPlan> plan = make_checked_plan(job, mesh, config, data);
+  return measure_steps(training_options(config, *plan), *plan, job.runtime, mesh);
 }
 
 std::unique_ptr<RankPlan> plan_training(const Config& config, const Dataset& data, const RankPosition& position) {
@@ -267,7 +280,8 @@ int run_training(Job& job) {
   std::vector<NamedContent> contents = compare_or_collect_contents(config, data, from, communicator);
   data.difficulties = find_difficulties(config, runtime, data, print);
   std::optional<ReferenceValues> references = find_references(config, runtime, data, print);
-  const std::unique_ptr<TrainingPlan> plan = make_checked_plan(job, config, data);
+  const Mesh mesh(communicator, mesh_shape(config.parallel));
+  const std::unique_ptr<TrainingPlan> plan = make_checked_plan(job, mesh, config, data);
   if (references) plan->reference->set(std::move(*references));
   plan->scores.answers.open(communicator);
   opening.on_root([&](const RunDirectory& directory) { prepare_directory(directory, write_deck(config), from); });
@@ -300,7 +314,7 @@ int run_training(Job& job) {
   options.checkpoints.products = product_library();
   options.checkpoints.contents = std::move(contents);
   options.checkpoints.from = from ? &*from : nullptr;
-  TrainingLoop loop(std::move(options), *plan, runtime, log, opening.stop_monitor());
+  TrainingLoop loop(std::move(options), *plan, runtime, mesh, log, opening.stop_monitor());
   try {
     if (loop.run() != 0) return static_cast<int>(ExitCode::stopped);
   } catch (const UserError& error) {

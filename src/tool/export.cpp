@@ -69,12 +69,17 @@ void with_weights(LoadedModel& loaded, const Use& use) {
         [&](int unit, int64_t begin, int64_t end, float* out) { loaded.params().gather_range(unit, begin, end, out); });
   }
   const std::string& path = checkpoint.folder();
-  const std::string what = difference(manifest.schema, make_schema(loaded.model().units(), manifest.schema.states));
+  const std::vector<UnitSpec> units = loaded.model().units();
+  const Schema wanted = make_schema(units, manifest.schema.states);
+  const bool split = manifest.schema.tensor_blocks > 1;
+  const std::string what = split ? tensor_difference(manifest.schema, wanted) : difference(manifest.schema, wanted);
   if (!what.empty()) {
     throw UserError(ExitCode::bad_content, fmt::format("{}: its tensors do not fit its deck: {}", path, what));
   }
   CheckpointWeights weights(path, manifest);
-  use([&](int unit, int64_t begin, int64_t end, float* out) { weights.read(unit, begin, end, out); });
+  WholeUnits whole(units, blocks_of_units(manifest.schema),
+                   [&](int unit, int64_t begin, int64_t end, float* out) { weights.read(unit, begin, end, out); });
+  use([&](int unit, int64_t begin, int64_t end, float* out) { whole.read(unit, begin, end, out); });
 }
 
 /// The weights of a checkpoint, read piece by piece; what belongs to them comes from the folder that the run began

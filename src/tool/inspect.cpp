@@ -103,14 +103,20 @@ void inspect_checkpoint(const std::string& path) {
   int64_t bytes = 0, parameters = 0;
   for (const CheckpointFile& file : manifest.all_files()) bytes += file.bytes;
   for (const TensorSchema& tensor : manifest.schema.tensors) parameters += tensor.elements();
+  const auto tensors = tensors_in_blocks(manifest.schema);
   inspect_line("checkpoint", path);
   inspect_line("step", std::to_string(manifest.step));
   inspect_line("written by", printable(manifest.program));
-  inspect_line("parameters", fmt::format("{} in {} tensors, {} units; fp32 master, m, v", parameters,
-                                         manifest.schema.tensors.size(), manifest.schema.units.size()));
+  inspect_line("parameters", fmt::format("{} in {} tensors, {} units; fp32 master, m, v", parameters, tensors.size(),
+                                         manifest.schema.units.size()));
   inspect_line("files", fmt::format("{} shards in {} files, {} bytes in all", manifest.shards.size(),
                                     count_files(manifest.shards), bytes));
   inspect_line("ledger", fmt::format("{} bytes, hash {}", manifest.ledger_bytes, hex(manifest.ledger_hash)));
+  if (manifest.schema.tensor_blocks > 1) {
+    inspect_line("tensor blocks",
+                 fmt::format("{}, written by {} rank{} that shared matrices", manifest.schema.tensor_blocks,
+                             manifest.tensor_ranks, manifest.tensor_ranks == 1 ? "" : "s"));
+  }
   if (!manifest.run.parameters.empty()) inspect_line("parameter hash", printable(manifest.run.parameters));
   if (!manifest.run.attention.empty()) inspect_line("attention", printable(manifest.run.attention));
   if (!manifest.run.products.empty()) inspect_line("products", printable(manifest.run.products));
@@ -118,11 +124,14 @@ void inspect_checkpoint(const std::string& path) {
   for (const auto& [name, value] : manifest.run.values) inspect_line(printable(name), fmt::format("{}", value));
   for (const auto& [first, last] : manifest.run.skipped)
     inspect_line("skipped data", fmt::format("of steps {} to {}", first, last));
-  for (const TensorSchema& tensor : manifest.schema.tensors) {
+  for (const auto& blocks : tensors) {
+    const TensorSchema& tensor = *blocks.front();
+    const TensorBlock whole = tensor.place();
     const std::string shape =
-        tensor.columns == 0 ? fmt::format("[{}]", tensor.rows) : fmt::format("[{}, {}]", tensor.rows, tensor.columns);
+        tensor.columns == 0 ? fmt::format("[{}]", whole.rows) : fmt::format("[{}, {}]", whole.rows, whole.columns);
     inspect_line("tensor",
-                 fmt::format("{} {}{}", printable(tensor.name), shape, tensor.transposed ? ", transposed" : ""));
+                 fmt::format("{} {}{}{}", printable(tensor.name), shape, tensor.transposed ? ", transposed" : "",
+                             blocks.size() > 1 ? fmt::format(", in {} blocks", blocks.size()) : ""));
   }
 }
 

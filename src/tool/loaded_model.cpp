@@ -133,7 +133,7 @@ void LoadedModel::start(const std::function<void(Arena&)>& plan) {
   memory_.emplace(arena_.bytes());
   arena_.commit(memory_->data());
   workspace_.emplace(arena_.workspace());
-  role_->start(*communicator_, *stream_);
+  role_->start({*communicator_, {}}, *stream_);
   print_warnings(role_->load(*communicator_, *stream_).warnings);
 }
 

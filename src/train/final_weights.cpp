@@ -31,13 +31,14 @@ void export_policy(const ExportOptions& options, RoleModel& policy, Communicator
   const bool rounded = params.units().trained_parameters() < params.units().parameters() && !folder.empty();
   std::optional<FolderValues> stored;
   throw_on_all_ranks(communicator, [&] {
-    if (rounded && communicator.rank() == 0) stored.emplace(folder, policy.shape(), policy.actor_units());
+    if (rounded && communicator.rank() == 0) stored.emplace(folder, policy.shape(), policy.whole_units());
   });
   const auto gather = [&](int unit, int64_t begin, int64_t end, float* out) {
-    params.gather_range(unit, begin, end, out);
-    if (stored && !params.units()[unit].trained()) stored->read(unit, begin, end, out);
+    policy.gather(unit, begin, end, out);
+    const bool frozen = !policy.whole_units()[static_cast<size_t>(unit)].trained;
+    if (stored && frozen) stored->read(unit, begin, end, out);
   };
-  export_model(options, policy.shape(), policy.actor_units(), gather, communicator);
+  export_model(options, policy.shape(), policy.whole_units(), gather, communicator);
 }
 
 }  // namespace

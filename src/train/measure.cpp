@@ -52,19 +52,18 @@ std::pair<double, int64_t> timed(Communicator& communicator, int64_t most, const
 
 }  // namespace
 
-Prediction measure_steps(const TrainingOptions& options, TrainingPlan& plan, Runtime& runtime) {
+Prediction measure_steps(const TrainingOptions& options, TrainingPlan& plan, Runtime& runtime, const Mesh& mesh) {
   Communicator& communicator = runtime.communicator();
   RunLogOptions silent;
   silent.active = false;
   RunLog log(silent);
-  const PlannedMemory memory(plan.arena, communicator);
+  const PlannedMemory memory(plan.arena, mesh.parameters());
   RunProgress progress = options.progress;
   ParameterHash hash(plan.params(), communicator, runtime.stream());
   HashObserver observer(options, hash);
-  const Mesh mesh(communicator, plan.mesh);
   SharedRows rows(mesh, plan.rows, [&plan] { plan.params().reducer().add_arrived(); });
   TrainingStep step({plan, progress, runtime, log, rows}, options.step, observer);
-  plan.models.start(mesh.parameters(), runtime.stream());
+  plan.models.start(mesh, runtime.stream());
   plan.models.initialize(options.step.seed);
   const SamplingContext context{
       plan.models,         plan.arena, runtime, rows, {}, [](const std::string&) {}, [](const std::string&) {},

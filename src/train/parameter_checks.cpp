@@ -8,13 +8,14 @@
 namespace llmtrain {
 
 uint64_t ParameterHash::compute() {
-  unit_hashes_.assign(static_cast<size_t>(params_.units().size()), 0);
+  unit_hashes_.assign(params_.units().model_units().size(), 0);
   for (ParamStore::StatePass pass = params_.state_pass(ParamStore::Access::masters); pass.next();) {
     const ParamStore::Shard& shard = pass.shard();
-    const UnitRange owned = shard.part_of(params_.units().owned(pass.unit(), pass.segment()));
+    const UnitRange owned = shard.part_of(params_.units().counted(pass.unit(), pass.segment()));
     if (owned.begin >= owned.end) continue;
     const Tensor part = shard.master().rows(owned.begin - shard.begin, owned.end - owned.begin);
-    unit_hashes_[static_cast<size_t>(pass.unit())] += chunked_hash(part, owned.begin, stream_);
+    unit_hashes_[static_cast<size_t>(params_.units().model_unit(pass.unit()))] +=
+        chunked_hash(part, owned.begin, stream_);
   }
   communicator_.sum(unit_hashes_);
   uint64_t all = 0;
@@ -33,7 +34,7 @@ uint64_t ParameterHash::after(int64_t completed) {
 bool state_is_finite(ParamStore& params, Communicator& communicator, Stream& stream) {
   ExactSum squares;
   for (ParamStore::StatePass pass = params.state_pass(ParamStore::Access::all); pass.next();) {
-    const UnitRange own = pass.shard().part_of(params.units().owned(pass.unit(), pass.segment()));
+    const UnitRange own = pass.shard().part_of(params.units().counted(pass.unit(), pass.segment()));
     if (own.begin >= own.end) continue;
     for (const Tensor& plane : pass.shard().part(own.begin, own.end).states) {
       if (!plane.empty() && plane.dtype == DType::f32) sum_of_squares(squares, plane, stream);

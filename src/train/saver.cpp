@@ -38,6 +38,7 @@ Saver::Saver(const CheckpointConfig& config, std::string folder, ParamStore& sto
       folder_(std::move(folder)),
       communicator_(communicator),
       log_(log),
+      tensor_ranks_(store.units().options().tensor_size),
       snapshot_(store, stream, buffer),
       staging_(staging_elements * static_cast<int64_t>(sizeof(float))) {
   if (from != nullptr && from->own) {
@@ -66,6 +67,7 @@ void Saver::begin(const SaveRequest& request, double since) {
   held_ = 0;
   request_ = request;
   request_.file_of_rank = file_of_rank_;
+  request_.tensor_ranks = tensor_ranks_;
   auto save = std::make_unique<CheckpointSave>(folder_, communicator_);
   save->begin(snapshot_.schema(), request_);
   snapshot_.take();

@@ -20,13 +20,12 @@ std::optional<uint64_t> TrainingOptions::hash_if_due(int64_t completed, Paramete
   return hashed ? std::optional(hash.after(completed)) : std::nullopt;
 }
 
-TrainingLoop::TrainingLoop(TrainingOptions options, TrainingPlan& plan, Runtime& runtime, RunLog& log,
+TrainingLoop::TrainingLoop(TrainingOptions options, TrainingPlan& plan, Runtime& runtime, const Mesh& mesh, RunLog& log,
                            StopMonitor& stop_monitor)
     : options_(std::move(options)),
-      memory_(plan.arena, runtime.communicator()),
+      memory_(plan.arena, mesh.parameters()),
       progress_(options_.progress),
-      mesh_(runtime.communicator(), plan.mesh),
-      rows_(mesh_, plan.rows, [&plan] { plan.params().reducer().add_arrived(); }),
+      rows_(mesh, plan.rows, [&plan] { plan.params().reducer().add_arrived(); }),
       run_{plan, progress_, runtime, log, rows_},
       monitor_(runtime.communicator(), {options_.log.system,
                                         options_.checkpoints.directory,
@@ -35,7 +34,7 @@ TrainingLoop::TrainingLoop(TrainingOptions options, TrainingPlan& plan, Runtime&
       step_(run_, options_.step, *this),
       evaluation_(run_, options_.evaluation, options_.step.seed, options_.checkpoints.directory),
       samples_(run_, options_.log, options_.step.seed, options_.stop_ids) {
-  plan.models.start(mesh_.parameters(), runtime.stream());
+  plan.models.start(mesh, runtime.stream());
   checkpoints_.emplace(run_, hash_, stop_monitor, options_.checkpoints);
   start();
 }

@@ -41,7 +41,8 @@ struct TrainingOptions {
 class TrainingLoop : StepObserver {
  public:
   /// Allocates the plan's memory and starts communication. Collective.
-  TrainingLoop(TrainingOptions options, TrainingPlan& plan, Runtime& runtime, RunLog& log, StopMonitor& stop_monitor);
+  TrainingLoop(TrainingOptions options, TrainingPlan& plan, Runtime& runtime, const Mesh& mesh, RunLog& log,
+               StopMonitor& stop_monitor);
 
   /// Trains to the end, or to a request to stop. Returns the reason to stop, or 0.
   int64_t run();
@@ -74,7 +75,6 @@ class TrainingLoop : StepObserver {
   TrainingOptions options_;
   PlannedMemory memory_;
   RunProgress progress_;
-  Mesh mesh_;
   SharedRows rows_;
   RunContext run_;
   RankMonitor monitor_;

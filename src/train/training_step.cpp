@@ -177,7 +177,8 @@ void TrainingStep::update(const StepRecord& record, double divisor) {
   const int64_t t = std::max<int64_t>(progress_.guard.updates(record.step) - progress_.scaler.skipped_steps(), 1);
   plan_.optimizer->update(
       plan_.params(),
-      {t, record.learning_rate, scale, by_device ? plan_.buffers.sums.decision : Tensor{}, &communicator_}, stream_);
+      {t, record.learning_rate, scale, by_device ? plan_.buffers.sums.decision : Tensor{}, &plan_.params().ranks()},
+      stream_);
 }
 
 }  // namespace llmtrain

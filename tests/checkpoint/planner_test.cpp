@@ -44,7 +44,8 @@ class Planner : public ::testing::Test {
   std::set<int64_t> marked(int64_t rank, int64_t size, int64_t count) const {
     std::vector<uint8_t> marks(static_cast<size_t>(count));
     for (const UnitSchema& unit : schema_.units) {
-      for (const ShardBorders& part : parts_of_shard(unit, rank, size)) mark_shards(unit, part, marks);
+      for (const ShardBorders& part : parts_of_shard(unit, rank, size))
+        mark_shards(unit, part, std::ssize(marks), marks);
     }
     std::set<int64_t> found;
     for (int64_t s = 0; s < count; ++s) {

@@ -84,11 +84,11 @@ class ToySource : public StateSource {
 /// Counts the elements that arrive: those equal to toy_value(step), and others.
 class ToyTarget : public StateTarget {
  public:
-  ToyTarget(Schema schema, int64_t step, int64_t rank, int64_t size)
-      : schema_(std::move(schema)), step_(step), rank_(rank), size_(size) {}
+  ToyTarget(Schema schema, int64_t step, int64_t rank, const Sharding& ranks)
+      : schema_(std::move(schema)), step_(step), rank_(rank), ranks_(ranks) {}
   Schema schema() const override { return schema_; }
   std::vector<ShardBorders> wanted(int64_t unit) const override {
-    return parts_of_shard(schema_.units[static_cast<size_t>(unit)], rank_, size_);
+    return parts_of_shard(schema_.units[static_cast<size_t>(unit)], rank_, ranks_);
   }
   void write(int64_t unit, size_t plane, int64_t begin, int64_t count, const void* values) override {
     for (int64_t i = 0; i < count; ++i) {
@@ -110,7 +110,8 @@ class ToyTarget : public StateTarget {
 
  private:
   Schema schema_;
-  int64_t step_, rank_, size_;
+  int64_t step_, rank_;
+  Sharding ranks_;
 };
 
 inline SaveRequest toy_request(int64_t step) {
@@ -123,29 +124,31 @@ inline SaveRequest toy_request(int64_t step) {
 }
 
 /// Writes a checkpoint of `shards` shards in one process.
-inline std::string write_layout(const std::string& folder, const Schema& schema, int64_t step, int64_t shards,
+inline std::string write_layout(const std::string& folder, const Schema& schema, int64_t step, const Sharding& shards,
                                 const SaveHook& hook = nullptr) {
   const std::string attempt = create_attempt(folder, step, hook);
   std::vector<CheckpointShard> sealed;
   std::vector<float> buffer(1000);
-  for (int64_t s = 0; s < shards; ++s) {
+  for (int64_t s = 0; s < shards.count; ++s) {
     ShardFile file(attempt, schema, step, s, shards);
     EXPECT_TRUE(file.reserve());
     file.write_state(ToySource(schema, step), buffer, hook);
     sealed.push_back(file.seal(hook));
   }
-  complete_attempt(attempt, schema, toy_request(step), sealed, hook);
+  SaveRequest request = toy_request(step);
+  request.tensor_ranks = shards.tensor;
+  complete_attempt(attempt, schema, request, sealed, hook);
   publish_attempt(folder, attempt, step, hook);
   return folder + "/" + checkpoint_name(step);
 }
 
 /// The same with shards that share files; `file_of_shard` numbers the files in the order of their first shards.
 inline std::string write_shared_layout(const std::string& folder, const Schema& schema, int64_t step,
-                                       const std::vector<int64_t>& file_of_shard) {
+                                       const std::vector<int64_t>& file_of_shard, int64_t tensor_ranks = 1) {
   const std::string attempt = create_attempt(folder, step, nullptr);
-  const auto shards = static_cast<int64_t>(file_of_shard.size());
+  const Sharding shards(std::ssize(file_of_shard), tensor_ranks, schema.tensor_blocks);
   std::vector<SharedFile> files(static_cast<size_t>(*std::ranges::max_element(file_of_shard)) + 1);
-  for (int64_t s = 0; s < shards; ++s) {
+  for (int64_t s = 0; s < shards.count; ++s) {
     const int64_t file = file_of_shard[static_cast<size_t>(s)];
     files[static_cast<size_t>(file)].file = file;
     files[static_cast<size_t>(file)].shards.push_back(s);
@@ -164,7 +167,9 @@ inline std::string write_shared_layout(const std::string& folder, const Schema& 
     const Digest hash = digest_file(whole, "").hash;
     for (const int64_t s : shared.shards) sealed[static_cast<size_t>(s)].file.hash = hash;
   }
-  complete_attempt(attempt, schema, toy_request(step), sealed);
+  SaveRequest request = toy_request(step);
+  request.tensor_ranks = tensor_ranks;
+  complete_attempt(attempt, schema, request, sealed);
   publish_attempt(folder, attempt, step, nullptr);
   return folder + "/" + checkpoint_name(step);
 }

@@ -74,6 +74,35 @@ TEST_P(ReadSlice, FewColumnsOfAWideMatrixAreReadAlone) {
   EXPECT_EQ(read_slice(slice, 20 * 100, 20 * 110, out.data()), 200 * bits_of(GetParam()) / 8);
 }
 
+TEST_P(ReadSlice, BlocksOfAnyOrientation) {
+  for (const bool transposed : {false, true}) {
+    for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>(60, 50), {3001, 8}, {8, 3001}}) {
+      const StoredSlice whole = store(rows, columns, transposed);
+      const std::vector<float> all = values_;
+      for (const TensorBlock& block :
+           {TensorBlock{rows / 3, 0, rows, columns}, {0, columns / 4, rows, columns}, {rows / 2, 3, rows, columns}}) {
+        StoredSlice slice = whole;
+        slice.rows = rows / 4;
+        slice.columns = block.first_column == 0 && block.first_row > 0 ? columns : columns / 2;
+        slice.block = block;
+        values_.clear();
+        for (int64_t r = 0; r < slice.rows; ++r) {
+          const auto from = all.begin() + (block.first_row + r) * columns + block.first_column;
+          values_.insert(values_.end(), from, from + slice.columns);
+        }
+        const int64_t n = slice.rows * slice.columns;
+        for (int64_t i = 1; i < 9; ++i) expect_range(slice, n * i / 17, n * i / 17 + (n - n * i / 17) / i);
+        expect_range(slice, 0, n);
+        slice.block->first_column = block.first_column == 0 ? 0 : block.first_column - 1;
+        slice.block->first_row = block.first_column == 0 ? block.first_row - 1 : block.first_row;
+        std::vector<float> moved(static_cast<size_t>(n));
+        read_slice(slice, 0, n, moved.data());
+        EXPECT_NE(moved, values_) << "control";
+      }
+    }
+  }
+}
+
 TEST_P(ReadSlice, AFileThatShrinksIsAnError) {
   const StoredSlice slice = store(100, 100, false);
   std::filesystem::resize_file(folder_.at("data"), 1000);

@@ -199,7 +199,8 @@ TEST(DropoutTile, IsTheDocumentedMask) {
   for (const float p : {1e-6f, 0.1f, 0.3f, 0.5f, 0.999f}) {
     const Dropout dropout{p, 0x123456789ABCDEFull};
     std::vector<float> keep(block * block);
-    host::DropoutTile(dropout).fill(keep.data(), 11, {ids.data(), queries.data(), keys.data(), block, block});
+    host::DropoutTile(dropout, AttentionShape{})
+        .fill(keep.data(), 11, {ids.data(), queries.data(), keys.data(), block, block});
     int64_t dropped = 0;
     for (int r = 0; r < block; ++r) {
       for (int c = 0; c < block; ++c) {

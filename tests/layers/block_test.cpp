@@ -35,12 +35,12 @@ struct BlockUnderTest {
         block.post_attention = Norm::declare(unit, "post_attention", shape);
         block.post_mlp = Norm::declare(unit, "post_mlp", shape);
       }
-      block.attention.shape = {3, 1, 4, 0, 0.5f};
-      block.attention.qkv = Linear::declare(unit, {{"qkv", 20}}, channels, true, 0.02);
-      block.attention.projection = Linear::declare(unit, {{"o", channels}}, 12, true, 0.02);
-      block.mlp.activation = Activation::swiglu;
-      block.mlp.up = Linear::declare(unit, {{"gate", 9}, {"up", 9}}, channels, true, 0.02);
-      block.mlp.down = Linear::declare(unit, {{"down", channels}}, 9, true, 0.02);
+      block.attention.whole().shape = {3, 1, 4, 0, 0.5f};
+      block.attention.whole().qkv = Linear::declare(unit, {{"qkv", 20}}, channels, true, 0.02);
+      block.attention.whole().projection = Linear::declare(unit, {{"o", channels}}, 12, true, 0.02);
+      block.mlp.whole().activation = Activation::swiglu;
+      block.mlp.whole().up = Linear::declare(unit, {{"gate", 9}, {"up", 9}}, channels, true, 0.02);
+      block.mlp.whole().down = Linear::declare(unit, {{"down", channels}}, 9, true, 0.02);
     };
     c.plan = [this](Arena& arena, int64_t n) {
       plan_kept(arena, block, saved, DType::f32, n, recompute, "block");

@@ -10,10 +10,17 @@
 #include "kernels/elementwise.hpp"
 #include "kernels/objective.hpp"
 #include "kernels/reduce.hpp"
+#include "parallel/local_communicator.hpp"
 
 namespace llmtrain::test {
 
 namespace {
+
+/// Element of the whole tensor at which a row of a slice begins.
+int64_t offset_of_row(const ParamSlice& slice, const ParamSpec& spec, int64_t row) {
+  if (!slice.block) return row * spec.columns;
+  return (slice.block->first_row + row) * slice.block->columns + slice.block->first_column;
+}
 
 template <class E>
 E enum_of(const std::string& name) {
@@ -85,7 +92,9 @@ Rows document_of(const Rows& rows, size_t document) {
 
 TestModel::TestModel(const DecoderShape& shape, DType compute, int64_t max_rows, Recompute recompute,
                      const Ranks& ranks, const std::optional<TestCritic>& critic)
-    : communicator_(ranks.communicator != nullptr ? *ranks.communicator : communicator()),
+    : communicator_(ranks.tensor != nullptr         ? this_process()
+                    : ranks.communicator != nullptr ? *ranks.communicator
+                                                    : communicator()),
       shape_(shape),
       model_(std::make_unique<Decoder>(shape)) {
   if (critic && critic->shape) {
@@ -94,6 +103,7 @@ TestModel::TestModel(const DecoderShape& shape, DType compute, int64_t max_rows,
   } else if (critic) {
     both_ = std::make_unique<SharedActorCritic>(*model_);
   }
+  if (ranks.tensor != nullptr) model_->share_blocks(*ranks.tensor);
   ParamStoreOptions options;
   options.compute = compute;
   options.groups = 8;
@@ -139,7 +149,10 @@ void TestModel::set(const std::map<std::string, std::vector<float>>& values) {
       for (const ParamSlice& slice : spec.params[p].slices) {
         const auto found = values.find(slice.name);
         LLMTRAIN_CHECK(found != values.end(), "no value for " + slice.name);
-        whole.insert(whole.end(), found->second.begin(), found->second.end());
+        for (int64_t row = 0; row < slice.rows; ++row) {
+          const auto begin = found->second.begin() + offset_of_row(slice, spec.params[p], row);
+          whole.insert(whole.end(), begin, begin + spec.params[p].columns);
+        }
       }
       LLMTRAIN_CHECK(static_cast<int64_t>(whole.size()) == spec.params[p].numel(), "shape of " + spec.params[p].name);
       test::set_parameter(*params_, unit, static_cast<int>(p), whole.data(), communicator_);
@@ -154,7 +167,11 @@ namespace {
 void slice_into(std::map<std::string, std::vector<float>>& out, const ParamSpec& spec, const float* values) {
   for (const ParamSlice& slice : spec.slices) {
     const float* begin = values + slice.first_row * spec.columns;
-    out[slice.name].assign(begin, begin + slice.rows * spec.columns);
+    std::vector<float>& to = out[slice.name];
+    to.resize(static_cast<size_t>(slice.block ? slice.block->rows * slice.block->columns : slice.rows * spec.columns));
+    for (int64_t row = 0; row < slice.rows; ++row) {
+      std::copy_n(begin + row * spec.columns, spec.columns, to.begin() + offset_of_row(slice, spec, row));
+    }
   }
 }
 

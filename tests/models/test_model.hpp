@@ -33,6 +33,7 @@ struct Ranks {
   int zero_stage = 1;
   int64_t segment_elements = default_segment_elements;
   Offload offload = Offload::none;  ///< of weights and optimizer
+  Communicator* tensor = nullptr;   ///< ranks that have the other blocks of split matrices; each has its own parameters
 };
 
 /// A critic beside the model: with a trunk of its own, of this shape, or a head on the model's trunk.
@@ -45,8 +46,9 @@ class TestModel {
   TestModel(const DecoderShape& shape, DType compute, int64_t max_rows, Recompute recompute = Recompute::none,
             const Ranks& ranks = {}, const std::optional<TestCritic>& critic = {});
 
-  /// Sets every parameter, by outer name; all must be given.
+  /// Sets every parameter, by outer name; all must be given, and whole.
   void set(const std::map<std::string, std::vector<float>>& values);
+  /// Whole tensors; what this rank's blocks do not have is 0.
   std::map<std::string, std::vector<float>> parameters();
 
   /// Runs forward, head and backward pass over each batch, as a step with one group per batch; returns the summed loss.

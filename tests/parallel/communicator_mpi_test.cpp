@@ -414,5 +414,34 @@ TEST(RaiseTogether, EveryRankThrowsTheMessagesOfAllOnce) {
                UserError);
 }
 
+// Ranks of odd and even numbers are groups, which gather apart and know their numbers in the job.
+TEST(Communicator, GroupsMoveTensorsAmongTheirRanks) {
+  Communicator& job = communicator();
+  const int number = job.rank() % 2;
+  Communicator& group = job.group(number);
+  ASSERT_EQ(group.size(), (job.size() + 1 - number) / 2);
+  EXPECT_EQ(group.rank(), job.rank() / 2);
+  std::vector<int64_t> borders(static_cast<size_t>(group.size()) + 1);
+  std::iota(borders.begin(), borders.end(), int64_t{0});
+  std::vector<float> own(static_cast<size_t>(group.size())), expected(own.size());
+  for (int rank = 0; rank < group.size(); ++rank) {
+    EXPECT_EQ(group.job_rank(rank), 2 * rank + number);
+    expected[static_cast<size_t>(rank)] = static_cast<float>(100 + group.job_rank(rank));
+  }
+  own[static_cast<size_t>(group.rank())] = static_cast<float>(100 + job.rank());
+  const Floats buffer(own);
+  group.all_gather(buffer.tensor, borders, stream()).finish(stream());
+  EXPECT_EQ(buffer.values(), expected);
+  const int next = (group.rank() + 1) % group.size(), before = (group.rank() + group.size() - 1) % group.size();
+  const Floats mine({static_cast<float>(job.rank())}), received({-1.0F});
+  if (group.size() > 1) {
+    const Communicator::Message send{mine.tensor, next}, receive{received.tensor, before};
+    group.send_and_receive({&send, 1}, {&receive, 1}, stream()).finish(stream());
+    EXPECT_EQ(received.values().front(), static_cast<float>(group.job_rank(before)));
+  }
+  EXPECT_EQ(sum_of_ranks(group, job.rank()),
+            std::accumulate(expected.begin(), expected.end(), int64_t{0}) - 100 * group.size());
+}
+
 }  // namespace
 }  // namespace llmtrain

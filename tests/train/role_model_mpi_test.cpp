@@ -37,7 +37,7 @@ class PolicyWithCritic : public testing::Test {
       role.plan(arena);
       memory = DeviceBuffer(arena.bytes());
       arena.commit(memory.data());
-      role.start(communicator(), stream());
+      role.start({communicator(), {}}, stream());
       role.load(communicator(), stream());
     }
     RoleModel role;
@@ -81,7 +81,7 @@ TEST_F(PolicyWithCritic, HasTheWeightsOfTwoFolders) {
   for (const int stage : {0, 1, 3}) {
     Loaded loaded(spec(stage, folder_.at("critic")));
     EXPECT_EQ(differences(loaded.role), std::pair(0, 0)) << "stage " << stage;
-    EXPECT_EQ(loaded.role.actor_units().size(), loaded.role.actor().units().size());
+    EXPECT_EQ(loaded.role.whole_units().size(), loaded.role.actor().units().size());
     Loaded random(spec(stage, ""));
     EXPECT_EQ(differences(random.role).first, 0);
     EXPECT_GT(differences(random.role).second, 10) << "the control";
@@ -106,7 +106,7 @@ TEST_F(PolicyWithCritic, IsSavedWithItAndReadWithoutIt) {
   alone.critic.reset();
   alone.weights = {.checkpoint = path};
   Loaded policy(std::move(alone));
-  EXPECT_EQ(policy.role.params().units().size(), std::ssize(resumed.role.actor_units()));
+  EXPECT_EQ(policy.role.params().units().size(), std::ssize(resumed.role.whole_units()));
   EXPECT_EQ(differences(policy.role).first, 0);
 }
 

@@ -79,7 +79,14 @@ class AdapterMatcher {
   std::string head() const { return shape_.names.head + ".weight"; }
   std::string embedding() const { return shape_.names.embedding + ".weight"; }
 
+  /// Returns the tensor of a slice, or -1. The blocks of a tensor share it.
   int64_t take(const ParamSpec& param, const ParamSlice& slice) {
+    const auto known = taken_.find(slice.name);
+    if (known != taken_.end()) return known->second;
+    return taken_[slice.name] = find_tensor(param, slice);
+  }
+
+  int64_t find_tensor(const ParamSpec& param, const ParamSlice& slice) {
     auto found = number_of_.find(slice.name);
     const bool tied = adapter_.part.trains_tied_head && slice.name == embedding();
     if (found == number_of_.end() && tied) found = number_of_.find(head());
@@ -129,6 +136,7 @@ class AdapterMatcher {
   const AdapterFolder& adapter_;
   const DecoderShape& shape_;
   std::map<std::string, size_t> number_of_;  ///< name in the model -> number of the stored tensor; those not taken yet
+  std::map<std::string, int64_t, std::less<>> taken_;  ///< by name of a slice
   WeightMatch match_;
   Problems missing_{"missing"}, extra_{"not in the adapter"}, wrong_shape_{"with another shape"},
       wrong_type_{"with a type other than F32, BF16, F16"};

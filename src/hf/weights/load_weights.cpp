@@ -27,6 +27,7 @@
 #include "parallel/job/launcher.hpp"
 #include "parallel/job/runtime.hpp"
 #include "params/slice_quantizer.hpp"
+#include "params/tensor_blocks.hpp"
 
 namespace llmtrain {
 namespace {
@@ -91,15 +92,14 @@ class Loader {
   /// Reads this rank's share of a slice that is stored in fewer bits. No more values than those of a few blocks exist
   /// at a time.
   void quantize(const SliceSource& source, SliceQuantizer& quantizer, Stream& stream, const Pause& pause) {
-    const ParamSpec& param = params_.units()[source.unit].spec.params[static_cast<size_t>(source.param)];
-    const ParamSlice& slice = param.slices[static_cast<size_t>(source.slice)];
+    const ParamSpec& param = param_at(source);
+    const ParamSlice& slice = slice_at(source);
     const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
     const FolderHandle folder = FolderHandle::open(index_.folder);
-    const StoredSlice stored = slice_of(folder, tensor, slice.rows, param.columns, slice.transposed);
+    const StoredSlice stored = slice_of(folder, tensor, slice.rows, param.columns, slice);
     const QuantizedReader codes(stored, *params_.units()[source.unit].spec.quantization);
     const bool as_it_is = has_codes(source);
-    Block block{stored, 0, 0, source.unit, 0, 0};
-    if (options_.trained != nullptr && !options_.trained->contains(slice.name)) block.key = hash_key(slice.name);
+    const Block block{stored, 0, 0, source.unit, 0, 0, key_of(source.unit, slice)};
     const std::vector<ElementRange> ranges = quantizer.ranges(rounded_elements);
     nested_.reset();
     std::atomic<int64_t> bytes{0};
@@ -122,9 +122,11 @@ class Loader {
     }
     bytes_ += bytes;
   }
-  /// True if a slice's file has the codes that its unit stores.
+  /// True if a slice's file has the codes that its unit stores. Those of a block are other ones: their scales are of
+  /// elements that follow each other in the unit.
   bool has_codes(const SliceSource& source) const {
     const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
+    if (slice_at(source).block) return false;
     return tensor.quantized && tensor.quantized->are(*params_.units()[source.unit].spec.quantization);
   }
   /// The doubly quantised scales of the last slice, if its file has them.
@@ -138,7 +140,21 @@ class Loader {
       throw UserError(ExitCode::bad_content, fmt::format("{}: {} has a value that is not finite", w.slice.file->path(),
                                                          printable(w.slice.tensor->name)));
     }
-    if (w.key) hash_ += hash_elements(*w.key, at, values, count);
+    if (!w.key) return;
+    each_external_run(w.slice.place(), w.slice.columns, at, at + count, [&](const ExternalRun& run) {
+      hash_ += hash_elements(*w.key, run.first, values + (run.begin - at), run.end - run.begin);
+    });
+  }
+  const ParamSpec& param_at(const SliceSource& source) const {
+    return params_.units()[source.unit].spec.params[static_cast<size_t>(source.param)];
+  }
+  const ParamSlice& slice_at(const SliceSource& source) const {
+    return param_at(source).slices[static_cast<size_t>(source.slice)];
+  }
+  /// The key of a frozen slice's hash, if that is wanted and this rank counts the slice.
+  std::optional<uint64_t> key_of(int unit, const ParamSlice& slice) const {
+    const bool frozen = options_.trained != nullptr && !options_.trained->contains(slice.name);
+    return frozen && params_.units().counts(unit) ? std::optional(hash_key(slice.name)) : std::nullopt;
   }
 
   /// Reads a block to where it is stored. Frozen weights of 16 bits are rounded in between.
@@ -183,16 +199,16 @@ class Loader {
   }
 
   StoredSlice slice_of(const FolderHandle& folder, const WeightIndex::Tensor& tensor, int64_t rows, int64_t columns,
-                       bool transposed) {
+                       const ParamSlice& slice = {}) {
     const auto file_of = [&](size_t number) -> const FileHandle& { return file(folder, number); };
-    return stored_slice(tensor, file_of, rows, columns, transposed);
+    return stored_slice(tensor, file_of, rows, columns, slice.transposed, slice.block);
   }
 
   std::vector<Block> make_blocks(const FolderHandle& folder) {
     std::vector<Block> blocks;
     for (const SliceSource& source : match_.slices) {
-      const ParamSpec& param = params_.units()[source.unit].spec.params[static_cast<size_t>(source.param)];
-      const ParamSlice& slice = param.slices[static_cast<size_t>(source.slice)];
+      const ParamSpec& param = param_at(source);
+      const ParamSlice& slice = slice_at(source);
       if (params_.units()[source.unit].spec.quantization) continue;
       const int64_t offset = params_.units()[source.unit].layout.offset(source.param, source.slice);
       const int64_t rows = stored_rows(slice, source);
@@ -202,9 +218,8 @@ class Loader {
         const int64_t end = std::min(own.end, offset + rows * param.columns);
         if (begin >= end) continue;
         const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
-        const StoredSlice stored = slice_of(folder, tensor, rows, param.columns, slice.transposed);
-        std::optional<uint64_t> key;
-        if (options_.trained != nullptr && !options_.trained->contains(slice.name)) key = hash_key(slice.name);
+        const StoredSlice stored = slice_of(folder, tensor, rows, param.columns, slice);
+        const std::optional<uint64_t> key = key_of(source.unit, slice);
         for (int64_t at = begin; at < end; at += block_elements) {
           const int64_t stop = std::min(at + block_elements, end);
           blocks.push_back({stored, at - offset, stop - offset, source.unit, segment, at, key});
@@ -235,10 +250,13 @@ class Loader {
     }
   }
 
-  /// Number of rows that the file has: fewer than the model's if it has more tokens (DecoderShape::stored_rows).
+  /// Number of a slice's rows that the file has: fewer than the model's if it has more tokens
+  /// (DecoderShape::stored_rows).
   int64_t stored_rows(const ParamSlice& slice, const SliceSource& source) const {
     const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
-    return slice.transposed ? slice.rows : std::min(slice.rows, tensor.shape.front());
+    if (slice.transposed) return slice.rows;
+    const int64_t first = slice.block ? slice.block->first_row : 0;
+    return std::clamp<int64_t>(tensor.shape.front() - first, 0, slice.rows);
   }
 
   /// The mean of a matrix's rows, the same whatever the number of ranks and threads.
@@ -265,8 +283,9 @@ class Loader {
   /// Fills this rank's share of the rows that the model has in addition to its files.
   void fill_new_rows(const FolderHandle& folder, int threads, Stream& stream, const Pause& pause) {
     for (const SliceSource& source : match_.slices) {
-      const ParamSpec& param = params_.units()[source.unit].spec.params[static_cast<size_t>(source.param)];
-      const ParamSlice& slice = param.slices[static_cast<size_t>(source.slice)];
+      const ParamSlice& slice = slice_at(source);
+      const ParamSpec& param = param_at(source);
+      const TensorBlock place = block_of(param, slice);
       const int64_t rows = stored_rows(slice, source), columns = param.columns;
       if (params_.units()[source.unit].spec.quantization) continue;  // no slice of a linear layer has new rows
       const int64_t offset = params_.units()[source.unit].layout.offset(source.param, source.slice);
@@ -277,10 +296,10 @@ class Loader {
         const int64_t end = std::min(own.end, offset + slice.rows * columns);
         for (int64_t at = std::max(own.begin, offset + rows * columns); at < end;) {
           if (mean.empty()) {
-            mean = mean_row(slice_of(folder, tensor, rows, columns, false), threads, pause);
+            mean = mean_row(slice_of(folder, tensor, tensor.shape.front(), place.columns), threads, pause);
           }
           const int64_t first = (at - offset) % columns, count = std::min(columns - first, end - at);
-          write_values(source.unit, segment, at, count, mean.data() + first, stream);
+          write_values(source.unit, segment, at, count, mean.data() + place.first_column + first, stream);
           at += count;
         }
       }
@@ -307,8 +326,8 @@ class Loader {
     const WeightIndex::Tensor& embedding = index_.tensors[static_cast<size_t>(match_.embedding)];
     const int64_t elements = head.numel(), ranks = communicator_.size(), rank = communicator_.rank();
     const int64_t first = elements / ranks * rank, last = rank + 1 == ranks ? elements : elements / ranks * (rank + 1);
-    const StoredSlice a = slice_of(folder, head, head.shape.front(), elements / head.shape.front(), false);
-    const StoredSlice b = slice_of(folder, embedding, head.shape.front(), elements / head.shape.front(), false);
+    const StoredSlice a = slice_of(folder, head, head.shape.front(), elements / head.shape.front());
+    const StoredSlice b = slice_of(folder, embedding, head.shape.front(), elements / head.shape.front());
     const int64_t step = block_elements / 8;
     const auto blocks = static_cast<size_t>((last - first + step - 1) / step);
     run_on_threads(blocks, threads, pause, [&](size_t i) {
@@ -413,7 +432,7 @@ LoadReport load_match(const WeightIndex& index, WeightMatch& match, ParamStore& 
     if (loader.nested()) {
       quantizer.finish(*loader.nested(), stream);
     } else {
-      quantizer.finish(communicator, stream);
+      quantizer.finish(params.ranks(), stream);
     }
     progress.set(&source - match.slices.data() + 1);
   }

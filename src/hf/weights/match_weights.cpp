@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "core/files/json_reader.hpp"
 #include "hf/convert.hpp"
 #include "hf/weights/stored_names.hpp"
+#include "params/tensor_blocks.hpp"
 #include "params/unit_layout.hpp"
 
 namespace llmtrain {
@@ -45,7 +47,8 @@ class Matcher {
       if (is_adapter_name(slice.name)) return;
       const int64_t tensor = take(param, slice);
       if (tensor < 0) return;
-      note_storage(index_.tensors[static_cast<size_t>(tensor)], units[static_cast<size_t>(place.unit)].quantization);
+      note_storage(index_.tensors[static_cast<size_t>(tensor)], units[static_cast<size_t>(place.unit)].quantization,
+                   slice.block.has_value());
       match_.slices.push_back({place.unit, place.param, place.slice, param.columns, static_cast<size_t>(tensor)});
     });
     for (size_t t = 0; t < used_.size(); ++t) {
@@ -76,18 +79,25 @@ class Matcher {
 
  private:
   bool ties_in_files() const { return shape_.config.tie_embeddings || shape_.unties_head; }
-  void note_storage(const WeightIndex::Tensor& tensor, const std::optional<Quantization>& wanted) {
+  void note_storage(const WeightIndex::Tensor& tensor, const std::optional<Quantization>& wanted, bool block) {
     if (!tensor.quantized) return;
     const std::string_view type = name_of(tensor.quantized->quantization.type);
     if (!wanted) {
       storage_.insert(fmt::format("matrices in {}, dequantised", type));
-    } else if (tensor.quantized->are(*wanted)) {
+    } else if (tensor.quantized->are(*wanted) && !block) {
       storage_.insert(fmt::format("matrices in {}", type));
     } else {
       storage_.insert(fmt::format("matrices in {}, quantised again to {}", type, name_of(wanted->type)));
     }
   }
+  /// Returns the tensor of a slice, or -1. The blocks of a tensor share it.
   int64_t take(const ParamSpec& param, const ParamSlice& slice) {
+    const auto known = taken_.find(slice.name);
+    if (known != taken_.end()) return known->second;
+    return taken_[slice.name] = find_tensor(param, slice);
+  }
+
+  int64_t find_tensor(const ParamSpec& param, const ParamSlice& slice) {
     const std::string& name = slice.name;
     int64_t found = names_.find(name);
     // A file can hold either one of a tied pair.
@@ -113,7 +123,7 @@ class Matcher {
     const WeightIndex::Tensor* tensor = &index_.tensors[number];
     used_[number] = 1;
     std::vector<int64_t> expected = stored_shape(param, slice);
-    if (tensor->quantized) expected = {slice.rows, param.columns};
+    if (tensor->quantized) expected = {block_of(param, slice).rows, block_of(param, slice).columns};
     if (shape_.stored_rows > 0 && shape_.has_row_per_token(name)) {
       match_.notes.push_back(
           fmt::format("{} gets {} rows, the mean of the others", name, expected.front() - shape_.stored_rows));
@@ -160,7 +170,8 @@ class Matcher {
   StoredNames names_;
   std::vector<std::string> plain_names_;  ///< name of each tensor in the model
   std::vector<uint8_t> used_;
-  std::string embedding_, head_;  ///< the pair that can be tied
+  std::map<std::string, int64_t, std::less<>> taken_;  ///< by name of a slice
+  std::string embedding_, head_;                       ///< the pair that can be tied
   std::string score_;
   std::string other_head_;         ///< first tensor of another head
   std::set<std::string> storage_;  ///< notes on quantised matrices
@@ -173,9 +184,10 @@ class Matcher {
 }  // namespace
 
 std::vector<int64_t> stored_shape(const ParamSpec& param, const ParamSlice& slice) {
-  if (param.columns == 1 && !param.decay) return {slice.rows};
-  if (slice.transposed) return {param.columns, slice.rows};
-  return {slice.rows, param.columns};
+  const TensorBlock whole = block_of(param, slice);
+  if (param.columns == 1 && !param.decay) return {whole.rows};
+  if (slice.transposed) return {whole.columns, whole.rows};
+  return {whole.rows, whole.columns};
 }
 
 WeightMatch match_weights(const DecoderShape& shape, const std::vector<UnitSpec>& units, const WeightIndex& index) {

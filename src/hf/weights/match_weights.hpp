@@ -53,7 +53,7 @@ class Problems {
 /// tensors, unused tensors, and wrong shapes and types at once.
 WeightMatch match_weights(const DecoderShape& shape, const std::vector<UnitSpec>& units, const WeightIndex& index);
 
-/// Returns the shape of a slice in files.
+/// Returns the shape in files of the tensor that a slice is, or is a block of.
 std::vector<int64_t> stored_shape(const ParamSpec& param, const ParamSlice& slice);
 
 }  // namespace llmtrain

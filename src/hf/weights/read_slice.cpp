@@ -3,6 +3,7 @@
 
 #include "hf/convert.hpp"
 #include "hf/weights/stored_slice.hpp"
+#include "params/tensor_blocks.hpp"
 
 namespace llmtrain {
 namespace {
@@ -39,8 +40,11 @@ template <class Put>
 int64_t read_columns(const StoredSlice& s, int64_t begin, int64_t end, const Put& put) {
   const int64_t width = bits_of(s.tensor->type) / 8;
   const int64_t first = begin / s.columns, last = (end + s.columns - 1) / s.columns, rows = last - first;
-  const bool whole = (s.rows - rows) * width < page_bytes;  // includes the gaps
-  const int64_t stored_row = (whole ? s.rows : rows) * width;
+  const TensorBlock place = s.place();
+  const int64_t all_rows = place.rows;  // in a stored row
+  const int64_t origin = s.tensor->begin + (place.first_column * all_rows + place.first_row + first) * width;
+  const bool whole = (all_rows - rows) * width < page_bytes;  // includes the gaps
+  const int64_t stored_row = (whole ? all_rows : rows) * width;
   const int64_t block = std::clamp<int64_t>(staging_bytes / (stored_row + 4 * rows), 1, s.columns);
   int64_t total = 0;
   std::vector<float> values(static_cast<size_t>(block * rows)), run(static_cast<size_t>(block));
@@ -48,12 +52,12 @@ int64_t read_columns(const StoredSlice& s, int64_t begin, int64_t end, const Put
     const int64_t count = std::min(block, s.columns - c);
     char* buffer = staging(block * stored_row);
     if (whole) {
-      const int64_t skip = first * width, bytes = (count * s.rows - (s.rows - rows)) * width;
-      s.file->read(s.tensor->begin + c * s.rows * width + skip, bytes, buffer);
+      const int64_t bytes = (count * all_rows - (all_rows - rows)) * width;
+      s.file->read(origin + c * all_rows * width, bytes, buffer);
       total += bytes;
     } else {
       for (int64_t i = 0; i < count; ++i) {
-        s.file->read(s.tensor->begin + ((c + i) * s.rows + first) * width, stored_row, buffer + i * stored_row);
+        s.file->read(origin + (c + i) * all_rows * width, stored_row, buffer + i * stored_row);
       }
       total += count * stored_row;
     }
@@ -72,10 +76,24 @@ int64_t read_columns(const StoredSlice& s, int64_t begin, int64_t end, const Put
   return total;
 }
 
+/// Reads elements of a block, which are runs of those of the whole matrix.
+int64_t read_block(const StoredSlice& slice, int64_t begin, int64_t end, float* out) {
+  StoredSlice whole = slice;
+  whole.rows = slice.block->rows;
+  whole.columns = slice.block->columns;
+  whole.block.reset();
+  int64_t bytes = 0;
+  each_external_run(*slice.block, slice.columns, begin, end, [&](const ExternalRun& run) {
+    bytes += read_slice(whole, run.first, run.first + run.end - run.begin, out + (run.begin - begin));
+  });
+  return bytes;
+}
+
 }  // namespace
 
 int64_t read_slice(const StoredSlice& slice, int64_t begin, int64_t end, float* out) {
   if (begin >= end) return 0;
+  if (slice.block && !slice.transposed) return read_block(slice, begin, end, out);
   if (slice.tensor->quantized) return read_dequantized(slice, begin, end, out);
   if (!slice.transposed) return read_rows(slice, begin, end, out);
   return read_columns(slice, begin, end, [out](int64_t first, const float* values, int64_t count) {

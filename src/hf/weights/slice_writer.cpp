@@ -60,7 +60,11 @@ void SliceWriter::turn(int64_t at, int64_t rows, int64_t columns) {
 
 ParamSlice exported_slice(const DecoderShape& shape, const ParamSlice& slice) {
   ParamSlice exported = slice;
-  if (shape.has_row_per_token(slice.name)) exported.rows = shape.tokens;
+  if (!shape.has_row_per_token(slice.name)) return exported;
+  exported.rows = shape.tokens;
+  if (!slice.block) return exported;
+  exported.rows = std::clamp<int64_t>(shape.tokens - slice.block->first_row, 0, slice.rows);
+  exported.block->rows = shape.tokens;
   return exported;
 }
 

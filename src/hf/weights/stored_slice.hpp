@@ -1,14 +1,16 @@
 #pragma once
 #include <functional>
+#include <optional>
 
 #include "core/dtype.hpp"
 #include "core/files/file_handle.hpp"
+#include "core/params.hpp"
 #include "hf/weights/weight_index.hpp"
 
 namespace llmtrain {
 
 /// Slice of a parameter in a file: [rows, columns], or [columns, rows] when transposed. A quantised one has the files
-/// of its other planes too; it is read dequantised.
+/// of its other planes too; it is read dequantised. A block is [rows, columns] of a larger matrix.
 struct StoredSlice {
   const WeightIndex::Tensor* tensor;
   const FileHandle* file;
@@ -17,17 +19,22 @@ struct StoredSlice {
   bool transposed;
   const FileHandle* scales = nullptr;
   const FileHandle* nested = nullptr;
+  std::optional<TensorBlock> block = {};
+
+  /// The place in the file's matrix.
+  TensorBlock place() const { return block.value_or(TensorBlock{0, 0, rows, columns}); }
 };
 
 /// The slice of a tensor, file_of(number) being a file of its index. Quantised matrices are never stored transposed.
 template <class FileOf>
 StoredSlice stored_slice(const WeightIndex::Tensor& tensor, const FileOf& file_of, int64_t rows, int64_t columns,
-                         bool transposed) {
+                         bool transposed, const std::optional<TensorBlock>& block = {}) {
   StoredSlice slice{&tensor, &file_of(tensor.file), rows, columns, transposed && !tensor.quantized};
   if (tensor.quantized) {
     slice.scales = &file_of(tensor.quantized->scales.file);
     slice.nested = &file_of(tensor.quantized->nested.file);
   }
+  slice.block = block;
   return slice;
 }
 

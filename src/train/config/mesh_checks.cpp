@@ -10,6 +10,7 @@
 #include "core/deck/deck.hpp"
 #include "core/error.hpp"
 #include "methods/method.hpp"
+#include "parallel/head_division.hpp"
 
 namespace llmtrain {
 
@@ -31,7 +32,8 @@ int64_t divided_by_blocks(const ModelConfig& m) { return std::gcd(std::gcd(m.n_h
 
 bool heads_fit(const ParallelConfig& p, const ModelConfig& m) {
   const int64_t blocks = p.matrix_blocks();
-  return p.fits_heads(p.row_blocks(), m.n_heads / blocks, m.n_kv_heads / blocks);
+  const bool gathers = p.context_method != ContextMethod::ulysses;
+  return rows_divide_heads(p.row_blocks(), gathers, m.n_heads / blocks, m.n_kv_heads / blocks);
 }
 
 void check_model(DeckLoader& deck, const Config& config, const ModelConfig& m) {

@@ -1,0 +1,317 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "models/decoder.hpp"
+#include "models/rope_frequencies.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+NormKind kind_of(ModelConfig::Norm norm) {
+  return norm == ModelConfig::Norm::layernorm ? NormKind::layernorm : NormKind::rmsnorm;
+}
+
+Activation kind_of(ModelConfig::Activation activation) {
+  switch (activation) {
+    case ModelConfig::Activation::gelu:
+      return Activation::gelu;
+    case ModelConfig::Activation::gelu_tanh:
+      return Activation::gelu_tanh;
+    case ModelConfig::Activation::relu:
+      return Activation::relu;
+    case ModelConfig::Activation::silu:
+      return Activation::silu;
+    case ModelConfig::Activation::swiglu:
+      return Activation::swiglu;
+    case ModelConfig::Activation::geglu:
+      return Activation::geglu;
+    case ModelConfig::Activation::geglu_tanh:
+      return Activation::geglu_tanh;
+  }
+  throw Error("unknown activation");
+}
+
+std::string at_layer(const std::string& name, int layer) { return fmt::format(fmt::runtime(name), layer); }
+
+}  // namespace
+
+void Decoder::declare_units() {
+  const ModelConfig& c = shape_.config;
+  declare_embedding();
+  for (int layer = 0; layer < c.n_layers; ++layer) blocks_.push_back(declare_block(layer));
+
+  const auto spans = [&](const ParamRef& table) {
+    if (table.exists()) units_[static_cast<size_t>(table.unit)].spans_backward = c.ties_head();
+  };
+  spans(embedding_.table);
+  for (const Embedding::TableBlock& block : embedding_.blocks) spans(block.rows);
+  UnitBuilder unit(units_, "final", shape_.trained, shape_.quantization);
+  if (shape_.final_norm) final_norm_ = declare_norm(unit, shape_.names.final_norm);
+  if (c.scores()) {
+    scalar_head_.weight =
+        unit.trained({shape_.names.score + ".weight", 1, c.d_model, true, Initializer::normal(c.initializer_std), {}});
+  } else {
+    declare_head(unit);
+  }
+  final_units_ = unit.group();
+  find_backward_end();
+  find_head_units();
+  if (c.positions == ModelConfig::Positions::rope) rope_ = make_rope(c);
+}
+
+void Decoder::declare_embedding() {
+  const ModelConfig& c = shape_.config;
+  const DecoderNames& names = shape_.names;
+  const auto normal = Initializer::normal(c.initializer_std);
+  UnitBuilder unit(units_, "embedding", shape_.trained);
+  if (!shape_.tensor.splits()) {
+    embedding_.table = unit.matrix(names.embedding + ".weight", c.vocab_size, c.d_model, normal, {});
+  }
+  if (c.positions == ModelConfig::Positions::learned) {
+    embedding_.positions = unit.matrix(names.positions + ".weight", c.max_seq_len, c.d_model, normal, {});
+  }
+  embedding_.table_adapter = TableAdapter::declare(unit, names.embedding, c.vocab_size, c.d_model, shape_.adapters);
+  if (embedding_.positions.exists()) {
+    embedding_.positions_adapter =
+        TableAdapter::declare(unit, names.positions, c.max_seq_len, c.d_model, shape_.adapters);
+  }
+  if (shape_.tensor.splits()) {
+    const int64_t rows = SplitHead::rows_of_block(c.vocab_size, shape_.tensor.blocks);
+    LLMTRAIN_CHECK((shape_.tensor.blocks - 1) * rows < c.vocab_size, "every block of the vocabulary has tokens");
+    each_block([&](int64_t block) {
+      embedding_.blocks.push_back({declare_table(unit, names.embedding, block), block * rows});
+    });
+  }
+  embedding_.dropout = c.dropout;
+  embedding_.padding = static_cast<int32_t>(c.pad_token_id);
+  embedding_units_ = unit.group();
+}
+
+/// Declares a block of the rows of the embedding or an untied head.
+ParamRef Decoder::declare_table(UnitBuilder& unit, const std::string& name, int64_t block) const {
+  const ModelConfig& c = shape_.config;
+  const int64_t rows = SplitHead::rows_of_block(c.vocab_size, shape_.tensor.blocks), first = block * rows;
+  const int64_t count = std::min(rows, c.vocab_size - first);
+  const std::string tensor = name + ".weight";
+  unit.set_block(block);
+  return unit.matrix(tensor, count, c.d_model, Initializer::normal(c.initializer_std),
+                     {{tensor, 0, count, false, false, TensorBlock{first, 0, c.vocab_size, c.d_model}}});
+}
+
+void Decoder::declare_head(UnitBuilder& unit) {
+  const ModelConfig& c = shape_.config;
+  const std::string& name = shape_.names.head;
+  head_.rows = c.vocab_size;
+  head_.vocabulary = shape_.tokens;
+  if (shape_.tensor.splits()) {
+    head_.share = shape_.tensor;
+    head_.blocks.clear();
+    const LinearShape whole{{{name, c.vocab_size}}, c.d_model, false, 0};
+    const Linear shared = Linear::declare_shared(unit, whole, LinearBlock::Side::outputs, shape_.adapters);
+    return each_block([&](int64_t index) { declare_head_block(unit, index, shared); });
+  }
+  head_.whole().vocabulary = shape_.tokens;
+  head_.whole().softcap = static_cast<float>(c.final_softcap);
+  Linear& linear = head_.whole().linear;
+  linear.in = c.d_model;
+  linear.out = c.vocab_size;
+  linear.kept_norms = kept_norms_of(static_cast<int>(c.n_layers), 0);
+  if (c.ties_head()) {
+    linear.weight = embedding_.table;
+  } else {
+    linear.weight = unit.matrix(name + ".weight", c.vocab_size, c.d_model, Initializer::normal(c.initializer_std), {});
+    linear.quantized = unit.quantized_type(linear.weight);
+  }
+  if (shape_.adapters) linear.declare_adapters(unit, {{name, c.vocab_size}}, shape_.adapters);
+}
+
+void Decoder::declare_head_block(UnitBuilder& unit, int64_t index, const Linear& shared) {
+  const ModelConfig& c = shape_.config;
+  const int64_t blocks = shape_.tensor.blocks, widest = SplitHead::rows_of_block(c.vocab_size, blocks);
+  const std::string& name = shape_.names.head;
+  const LinearShape whole{{{name, c.vocab_size}}, c.d_model, false, 0};
+  const size_t own = head_.blocks.size();
+  unit.set_block(index);
+  Head head;
+  head.first_token = index * widest;
+  head.all_tokens = shape_.tokens;
+  head.softcap = static_cast<float>(c.final_softcap);
+  head.linear.in = c.d_model;
+  head.linear.out = std::min(widest, c.vocab_size - head.first_token);
+  head.vocabulary = std::clamp<int64_t>(shape_.tokens - head.first_token, 0, head.linear.out);
+  head.linear.kept_norms = kept_norms_of(static_cast<int>(c.n_layers), own);
+  if (c.ties_head()) {
+    head.linear.weight = embedding_.blocks[own].rows;
+  } else {
+    head.linear.weight = declare_table(unit, name, index);
+    head.linear.quantized = unit.quantized_type(head.linear.weight);
+  }
+  head.linear.declare_block_adapters(unit, whole, {LinearBlock::Side::outputs, index, blocks}, shared, shape_.adapters);
+  Head wide = head;
+  wide.linear.out = widest;
+  head.split_columns = blocks * wide.columns();
+  head_.blocks.push_back(head);
+}
+
+LinearPart Decoder::part(const std::string& name, int layer, int64_t rows, std::vector<int64_t> sections) const {
+  return {at_layer(name, layer), rows, shape_.names.transposed_linear_layers, std::move(sections)};
+}
+
+Norm Decoder::declare_norm(UnitBuilder& unit, const std::string& name) const {
+  const ModelConfig& c = shape_.config;
+  return Norm::declare(unit, name, {kind_of(c.norm), c.norm_epsilon, c.bias, c.zero_centered_norm, c.d_model});
+}
+
+Block Decoder::declare_block(int layer) {
+  const ModelConfig& c = shape_.config;
+  const DecoderNames& names = shape_.names;
+  UnitBuilder unit(units_, fmt::format("block.{}", layer), shape_.trained, shape_.quantization);
+
+  Block block;
+  block.layer = layer;
+  block.channels = c.d_model;
+  block.pre_norm = c.pre_norm;
+  block.sandwich = c.sandwich_norm;
+  block.dropout = c.dropout;
+  block.norm1 = declare_norm(unit, at_layer(names.norm1, layer));
+  block.norm2 = declare_norm(unit, at_layer(names.norm2, layer));
+  if (c.sandwich_norm) {
+    block.post_attention = declare_norm(unit, at_layer(names.post_attention, layer));
+    block.post_mlp = declare_norm(unit, at_layer(names.post_mlp, layer));
+  }
+  block.attention.whole() = declare_heads(unit, layer);
+  block.mlp.whole().activation = kind_of(c.activation);
+  shape_.tensor.splits() ? declare_split(unit, block) : declare_whole(unit, block);
+  for (size_t i = 0; i < block.attention.blocks.size(); ++i) {
+    Attention& attention = block.attention.blocks[i];
+    attention.cache = static_cast<size_t>(layer) * block.attention.blocks.size() + i;
+    Mlp& mlp = block.mlp.blocks[i];
+    size_t index = kept_norms_of(layer, i);
+    for (Linear* linear : {&attention.qkv, &attention.projection, &mlp.up, &mlp.down}) linear->kept_norms = index++;
+  }
+  block_units_.push_back(unit.group());
+  return block;
+}
+
+void Decoder::declare_whole(UnitBuilder& unit, Block& block) const {
+  const auto declare = [&](const LinearShape& s) {
+    return Linear::declare(unit, s.parts, s.in, s.bias, s.std, shape_.adapters);
+  };
+  const LayerShapes heads = attention_shapes(block.layer), mlp = mlp_shapes(block.layer);
+  block.attention.whole().qkv = declare(heads.first);
+  block.attention.whole().projection = declare(heads.last);
+  block.mlp.whole().up = declare(mlp.first);
+  block.mlp.whole().down = declare(mlp.last);
+}
+
+namespace {
+
+/// Declares what the blocks of a layer share: for the sum of the last matrix's products, and, returned, of the first.
+template <class Layer>
+Linear declare_shared(UnitBuilder& unit, SplitLayer<Layer>& split, const LinearShape& first, const LinearShape& last,
+                      const TensorShare& share, const AdapterRule& rule) {
+  split.share = share;
+  split.sum = Linear::declare_shared(unit, last, LinearBlock::Side::inputs, rule);
+  return Linear::declare_shared(unit, first, LinearBlock::Side::outputs, rule);
+}
+
+}  // namespace
+
+void Decoder::declare_split(UnitBuilder& unit, Block& block) const {
+  const TensorShare& share = shape_.tensor;
+  const AdapterRule& rule = shape_.adapters;
+  const LayerShapes heads = attention_shapes(block.layer), mlp = mlp_shapes(block.layer);
+  const Linear qkv = declare_shared(unit, block.attention, heads.first, heads.last, share, rule);
+  const Linear up = declare_shared(unit, block.mlp, mlp.first, mlp.last, share, rule);
+  const Attention all_heads = block.attention.whole();
+  const Mlp all_channels = block.mlp.whole();
+  block.attention.blocks.clear();
+  block.mlp.blocks.clear();
+  each_block([&](int64_t index) {
+    const LinearBlock outputs{LinearBlock::Side::outputs, index, share.blocks};
+    const LinearBlock inputs{LinearBlock::Side::inputs, index, share.blocks};
+    unit.set_block(index);
+    Attention& attention = block.attention.blocks.emplace_back(all_heads);
+    attention.block = index;
+    attention.shape.heads /= share.blocks;
+    attention.shape.kv_heads /= share.blocks;
+    attention.qkv = Linear::declare_block(unit, heads.first, outputs, qkv, rule);
+    attention.projection = Linear::declare_block(unit, heads.last, inputs, block.attention.sum, rule);
+    Mlp& own = block.mlp.blocks.emplace_back(all_channels);
+    own.up = Linear::declare_block(unit, mlp.first, outputs, up, rule);
+    own.down = Linear::declare_block(unit, mlp.last, inputs, block.mlp.sum, rule);
+  });
+}
+
+/// Declares attention without its matrices.
+Attention Decoder::declare_heads(UnitBuilder& unit, int layer) const {
+  const ModelConfig& c = shape_.config;
+  const double scalar = c.query_pre_attn_scalar > 0 ? c.query_pre_attn_scalar : static_cast<double>(c.head_dim);
+  Attention attention;
+  attention.layer = layer;
+  attention.dropout = c.attention_dropout;
+  attention.shape = {c.n_heads,
+                     c.n_kv_heads,
+                     c.head_dim,
+                     c.window_of_layer(layer),
+                     static_cast<float>(1.0 / std::sqrt(scalar)),
+                     static_cast<float>(c.attention_softcap)};
+  if (!c.qk_norm) return attention;
+  const NormShape norm{NormKind::rmsnorm, c.norm_epsilon, false, c.zero_centered_norm, c.head_dim};
+  const Norm query = Norm::declare(unit, at_layer(shape_.names.query_norm, layer), norm);
+  const Norm key = Norm::declare(unit, at_layer(shape_.names.key_norm, layer), norm);
+  attention.query_norm = query.weight;
+  attention.key_norm = key.weight;
+  attention.norm_epsilon = query.epsilon;
+  attention.norm_weight_offset = query.weight_offset;
+  return attention;
+}
+
+Decoder::LayerShapes Decoder::attention_shapes(int layer) const {
+  const ModelConfig& c = shape_.config;
+  const DecoderNames& names = shape_.names;
+  const int64_t queries = c.n_heads * c.head_dim, keys = c.n_kv_heads * c.head_dim;
+  std::vector<LinearPart> qkv;
+  if (names.qkv.size() == 1) {
+    qkv = {part(names.qkv[0], layer, queries + 2 * keys, {queries, keys, keys})};
+  } else {
+    qkv = {part(names.qkv[0], layer, queries), part(names.qkv[1], layer, keys), part(names.qkv[2], layer, keys)};
+  }
+  return {{qkv, c.d_model, c.qkv_bias, c.initializer_std},
+          {{part(names.projection, layer, c.d_model)}, queries, c.attention_output_bias, shape_.projection_std}};
+}
+
+Decoder::LayerShapes Decoder::mlp_shapes(int layer) const {
+  const ModelConfig& c = shape_.config;
+  const DecoderNames& names = shape_.names;
+  std::vector<LinearPart> up = {part(names.up, layer, c.d_ff)};
+  if (c.gated() && names.gate.empty()) {
+    up = {part(names.up, layer, 2 * c.d_ff, {c.d_ff, c.d_ff})};
+  } else if (c.gated()) {
+    up.insert(up.begin(), part(names.gate, layer, c.d_ff));
+  }
+  return {{up, c.d_model, c.mlp_bias, c.initializer_std},
+          {{part(names.down, layer, c.d_model)}, c.d_ff, c.mlp_bias, shape_.projection_std}};
+}
+
+void Decoder::find_head_units() {
+  const auto add = [&](const ParamRef& param) {
+    if (param.exists() && std::ranges::find(head_units_, param.unit) == head_units_.end()) {
+      head_units_.push_back(param.unit);
+    }
+  };
+  if (shape_.config.scores()) return add(scalar_head_.weight);
+  for (const Head& head : head_.blocks) {
+    add(head.linear.weight);
+    add(head.linear.a);
+    for (const Adapter& adapter : head.linear.adapters) {
+      add(adapter.b);
+      add(adapter.magnitude);
+    }
+  }
+}
+
+}  // namespace llmtrain

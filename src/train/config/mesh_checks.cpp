@@ -76,10 +76,11 @@ void check_mesh(DeckLoader& deck, const Config& config) {
 bool mesh_fits(const Config& config, int64_t ranks, int64_t ranks_per_node) {
   const ParallelConfig& p = config.parallel;
   const PlannedMesh mesh = mesh_of(config, ranks);
-  return mesh.divides_ranks() && divides(mesh.tensor, std::min(ranks_per_node, ranks)) &&
-         divides(mesh.tensor, p.matrix_blocks()) && divides(p.context, p.row_blocks()) &&
-         divides(p.matrix_blocks(), divided_by_blocks(config.model)) && heads_fit(p, config.model) &&
-         p.row_blocks() <= config.batch.sequence_length;
+  const bool neighbours =
+      mesh.tensor == 1 || (ranks_per_node > 0 && divides(mesh.tensor, std::min(ranks_per_node, ranks)));
+  return mesh.divides_ranks() && neighbours && divides(mesh.tensor, p.matrix_blocks()) &&
+         divides(p.context, p.row_blocks()) && divides(p.matrix_blocks(), divided_by_blocks(config.model)) &&
+         heads_fit(p, config.model) && p.row_blocks() <= config.batch.sequence_length;
 }
 
 void require_mesh(const Config& config, int64_t ranks, int64_t ranks_per_node) {

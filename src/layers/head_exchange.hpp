@@ -30,7 +30,6 @@ class HeadExchange {
 
  private:
   int64_t begin_of(int rank) const { return rank == 0 ? 0 : row_ends_[static_cast<size_t>(rank) - 1]; }
-  void exchange(Stream& stream);
   int64_t rows_of(int rank) const { return row_ends_[static_cast<size_t>(rank)] - begin_of(rank); }
   void transfer(Stream& stream);
 

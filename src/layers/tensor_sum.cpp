@@ -4,6 +4,7 @@
 
 #include "core/error.hpp"
 #include "kernels/elementwise.hpp"
+#include "parallel/traffic.hpp"
 
 namespace llmtrain {
 
@@ -45,7 +46,10 @@ int64_t TensorSum::scratch_elements(const TensorShare& share, int64_t elements) 
   return ranks == 2 ? elements : ranks * part_elements(elements, ranks);
 }
 
-void TensorSum::exchange(Stream& stream) { ranks_->send_and_receive(sends_, receives_, stream).finish(stream); }
+void TensorSum::exchange(Stream& stream) {
+  const TrafficScope scope(TrafficAxis::tensor);
+  ranks_->send_and_receive(sends_, receives_, stream).finish(stream);
+}
 
 /// Two ranks swap their sums. More each add one part of all sums, which they then gather.
 void TensorSum::add_ranks(const Tensor& sum, const Tensor& scratch, Stream& stream) {

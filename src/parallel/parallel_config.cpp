@@ -7,6 +7,7 @@
 
 #include "core/deck/deck.hpp"
 #include "device/device.hpp"
+#include "parallel/head_division.hpp"
 
 namespace llmtrain {
 
@@ -156,22 +157,19 @@ void ParallelConfig::page_states(DeckLoader& deck, const std::string& why) {
   deck.set(key, Origin::automatic, why);
 }
 
-bool ParallelConfig::fits_heads(int64_t blocks, int64_t heads, int64_t key_heads) const {
-  const bool ulysses = context_method == ContextMethod::ulysses;
-  return key_heads % blocks == 0 || (!ulysses && heads % blocks == 0 && blocks % key_heads == 0);
-}
-
 void ParallelConfig::check_heads(DeckLoader& deck, int64_t heads, int64_t key_heads) const {
-  if (fits_heads(row_blocks(), heads, key_heads)) return;
+  const bool gathers = context_method != ContextMethod::ulysses;
+  if (rows_divide_heads(row_blocks(), gathers, heads, key_heads)) return;
   const std::string key = "parallel.context", blocks_key = key + "_blocks";
   std::string fitting;
   for (int64_t blocks = 1; blocks <= heads; blocks *= 2) {
-    if (fits_heads(blocks, heads, key_heads)) fitting += (fitting.empty() ? "" : ", ") + std::to_string(blocks);
+    if (rows_divide_heads(blocks, gathers, heads, key_heads))
+      fitting += (fitting.empty() ? "" : ", ") + std::to_string(blocks);
   }
-  deck.check(false, {deck.given(blocks_key) ? blocks_key : key, "parallel.context_method"},
-             fmt::format("{} blocks of rows do not divide {} heads with {} key heads{}{}: {} would fit", row_blocks(),
-                         heads, key_heads, matrix_blocks() > 1 ? " of a tensor block" : "",
-                         context_method == ContextMethod::ulysses ? " by ulysses" : "", fitting));
+  deck.check(
+      false, {deck.given(blocks_key) ? blocks_key : key, "parallel.context_method"},
+      fmt::format("{} blocks of rows do not divide {} heads with {} key heads{}{}: {} would fit", row_blocks(), heads,
+                  key_heads, matrix_blocks() > 1 ? " of a tensor block" : "", gathers ? "" : " by ulysses", fitting));
 }
 
 void ParallelConfig::resolve(DeckLoader& deck, int64_t micro_batches) const {

@@ -45,9 +45,7 @@ struct ParallelConfig {
   /// States of a paged optimizer lie in host memory, or where offloaded parameters lie.
   void page_states(DeckLoader& deck, const std::string& why);
   void resolve(DeckLoader& deck, int64_t micro_batches) const;  ///< checks only
-  /// True if so many blocks of rows suit a model's heads.
-  bool fits_heads(int64_t blocks, int64_t heads, int64_t key_heads) const;
-  /// Checks that the blocks of rows do.
+  /// Checks that the blocks of rows suit a model's heads.
   void check_heads(DeckLoader& deck, int64_t heads, int64_t key_heads) const;
 };
 

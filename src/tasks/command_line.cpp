@@ -85,7 +85,7 @@ std::string usage_text() {
          "  --check                   check the deck and all files it names, and print the resolved deck\n"
          "  --estimate                print the memory of a rank by category, the size of a checkpoint, and a step's "
          "traffic\n"
-         "    --ranks N               estimate a job with N ranks instead of this one, and propose a mesh of context "
+         "    --ranks N               estimate a job with N ranks instead of this one, and propose context and tensor "
          "ranks,\n"
          "                            ZeRO stage and recomputation for them that fits memory.limit\n"
          "    --ranks-per-node M      on nodes with M ranks each\n"

@@ -28,9 +28,10 @@ namespace {
 struct LastRank {
   LastRank(const Config& config, const Dataset& data, int64_t ranks, int64_t per_node, int64_t of_node) {
     use_threads(choose_threads(find_thread_facts(static_cast<int>(of_node))).threads);
-    const int size = static_cast<int>(ranks);
-    RankPosition position{size - 1, size, 1, static_cast<int>(per_node)};
-    if (device_memory_is_host()) position = {size - 1, size, static_cast<int>(of_node), static_cast<int>(per_node)};
+    const int64_t tensor = config.parallel.tensor;  // of_node and per_node are multiples
+    const int size = static_cast<int>(ranks / tensor);
+    RankPosition position{size - 1, size, 1, static_cast<int>(per_node / tensor), tensor - 1};
+    if (device_memory_is_host()) position.node_size = static_cast<int>(of_node / tensor);
     plan = find_task(config.run.task).plan(config, data, position);
     const std::optional<DType> profiled = memory_limits(config).profiled;
     const int64_t profile = profiled ? limits_memory_bytes(*profiled, of_node) : 0;

@@ -64,14 +64,16 @@ std::optional<Candidate> best_of_mesh(Config config, const PlannedMesh& mesh,
 MeshChoice propose_mesh(const Config& config, int64_t ranks, int64_t ranks_per_node,
                         const std::function<MeshCost(const Config& config)>& cost_of) {
   std::optional<Candidate> best;
-  for (int64_t context = 1; context <= ranks; context *= 2) {
-    const PlannedMesh mesh{{config.parallel.tensor, context}, ranks};
-    const Config deck = with_mesh(config, mesh, ranks_per_node < ranks);
-    if (!mesh_fits(deck, ranks, ranks_per_node)) continue;
-    std::optional<Candidate> candidate = best_of_mesh(deck, mesh, cost_of);
-    if (!best || candidate->is_better_than(*best)) best = std::move(candidate);
+  for (int64_t tensor = 1; tensor <= std::min(ranks, ranks_per_node); tensor *= 2) {
+    for (int64_t context = 1; tensor * context <= ranks; context *= 2) {
+      const PlannedMesh mesh{{tensor, context}, ranks};
+      const Config deck = with_mesh(config, mesh, ranks_per_node < ranks);
+      if (!mesh_fits(deck, ranks, ranks_per_node)) continue;
+      std::optional<Candidate> candidate = best_of_mesh(deck, mesh, cost_of);
+      if (!best || candidate->is_better_than(*best)) best = std::move(candidate);
+    }
   }
-  LLMTRAIN_CHECK(best.has_value(), "a mesh without shared rows fits every model");
+  LLMTRAIN_CHECK(best.has_value(), "a mesh whose ranks share nothing fits every deck");
   return best->choice;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/logprob.hpp"
 #include "layers/memory_config.hpp"
 #include "params/reduction/reduction_plan.hpp"
 
@@ -62,16 +63,18 @@ GroupExchange exchange_of_heads(const Config& config, const TrainingPlan& plan) 
 
 /// Partial sums fp32 [rows, d_model] of the blocks of split matrices: of both branches forward, of their inputs
 /// backward, of the embedding and of the head's input. Two ranks swap them; of more each adds its share of the rows,
-/// which all of them receive.
+/// which all of them receive. The softmax has parts of each block of the vocabulary.
 GroupExchange exchange_of_sums(const Config& config, const TrainingPlan& plan) {
   const ModelConfig& m = config.model;
-  const int64_t ranks = config.parallel.tensor, again = config.memory.recompute == Recompute::block ? 1 : 0;
+  const ParallelConfig& p = config.parallel;
+  const int64_t ranks = p.tensor, again = config.memory.recompute == Recompute::block ? 1 : 0;
   const int64_t sums = m.n_layers * (4 + again) + 2;
-  const int64_t rows = (plan.batches().max_rows() + config.parallel.context - 1) / config.parallel.context;
+  const int64_t rows = (plan.batches().max_rows() + p.context - 1) / p.context;
   const int64_t bytes = sums * rows * m.d_model * static_cast<int64_t>(sizeof(float));
+  const int64_t parts = p.matrix_blocks() / ranks * rows * static_cast<int64_t>(sizeof(LogprobPart));
   GroupExchange exchange;
-  exchange.bytes = [=](int64_t, int64_t) { return ranks == 2 ? bytes : 2 * bytes / ranks; };
-  exchange.messages = (ranks == 2 ? 1 : 2) * sums;
+  exchange.bytes = [=](int64_t, int64_t) { return (ranks == 2 ? bytes : 2 * bytes / ranks) + parts; };
+  exchange.messages = (ranks == 2 ? 1 : 2) * sums + 1;
   exchange.requests = 2;
   return exchange;
 }

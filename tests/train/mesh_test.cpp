@@ -36,7 +36,7 @@ std::string refusal(const std::vector<std::string>& arguments) {
 
 TEST(MeshOfADeck, IsRefusedWithNumbersThatFit) {
   EXPECT_EQ(refusal({"parallel.context=4"}), "");
-  EXPECT_EQ(refusal({"parallel.context=2", "parallel.context_blocks=8", "parallel.tensor=2"}), "");
+  EXPECT_EQ(refusal({"parallel.context=1", "parallel.context_blocks=2", "parallel.tensor=2"}), "");
   EXPECT_THAT(refusal({"parallel.context=3"}),
               HasSubstr("command line: parallel.context: 3 is not a power of two: 2 or 4 fits"));
   EXPECT_THAT(refusal({"parallel.context=2", "parallel.context_blocks=6"}),
@@ -58,7 +58,7 @@ TEST(MeshOfADeck, IsRefusedWithNumbersThatFit) {
       refusal({"parallel.tensor=8"}),
       HasSubstr("command line: parallel.tensor: 8 blocks do not divide the model's 12 heads, 4 key heads and d_ff = "
                 "256: 1, 2 or 4 fits"));
-  EXPECT_THAT(refusal({"parallel.context=2", "parallel.context_blocks=64"}),
+  EXPECT_THAT(refusal({"parallel.context_blocks=64", "model.n_heads=64", "model.n_kv_heads=64", "model.head_dim=2"}),
               HasSubstr("parallel.context_blocks: 64 blocks are more than the 32 tokens of a sequence"));
   EXPECT_THAT(refusal({"parallel.context=2", "parallel.reduction_groups=4"}), HasSubstr("leave reduction_groups at 0"));
 }

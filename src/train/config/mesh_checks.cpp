@@ -10,6 +10,7 @@
 #include "core/deck/deck.hpp"
 #include "core/error.hpp"
 #include "methods/method.hpp"
+#include "parallel/head_division.hpp"
 
 namespace llmtrain {
 
@@ -31,7 +32,8 @@ int64_t divided_by_blocks(const ModelConfig& m) { return std::gcd(std::gcd(m.n_h
 
 bool heads_fit(const ParallelConfig& p, const ModelConfig& m) {
   const int64_t blocks = p.matrix_blocks();
-  return p.fits_heads(p.row_blocks(), m.n_heads / blocks, m.n_kv_heads / blocks);
+  const bool gathers = p.context_method != ContextMethod::ulysses;
+  return rows_divide_heads(p.row_blocks(), gathers, m.n_heads / blocks, m.n_kv_heads / blocks);
 }
 
 void check_model(DeckLoader& deck, const Config& config, const ModelConfig& m) {
@@ -74,10 +76,11 @@ void check_mesh(DeckLoader& deck, const Config& config) {
 bool mesh_fits(const Config& config, int64_t ranks, int64_t ranks_per_node) {
   const ParallelConfig& p = config.parallel;
   const PlannedMesh mesh = mesh_of(config, ranks);
-  return mesh.divides_ranks() && divides(mesh.tensor, std::min(ranks_per_node, ranks)) &&
-         divides(mesh.tensor, p.matrix_blocks()) && divides(p.context, p.row_blocks()) &&
-         divides(p.matrix_blocks(), divided_by_blocks(config.model)) && heads_fit(p, config.model) &&
-         p.row_blocks() <= config.batch.sequence_length;
+  const bool neighbours =
+      mesh.tensor == 1 || (ranks_per_node > 0 && divides(mesh.tensor, std::min(ranks_per_node, ranks)));
+  return mesh.divides_ranks() && neighbours && divides(mesh.tensor, p.matrix_blocks()) &&
+         divides(p.context, p.row_blocks()) && divides(p.matrix_blocks(), divided_by_blocks(config.model)) &&
+         heads_fit(p, config.model) && p.row_blocks() <= config.batch.sequence_length;
 }
 
 void require_mesh(const Config& config, int64_t ranks, int64_t ranks_per_node) {

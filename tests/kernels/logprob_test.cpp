@@ -498,7 +498,7 @@ TEST(LogprobBlocks, KeepTheirTokens) {
   const Kernel whole(x);
   std::vector<int32_t> words(4 * 4);
   for (size_t i = 0; i < words.size(); ++i) words[i] = static_cast<int32_t>(0x9E3779B9U * (i + 1));
-  const DeviceTensor kept(DType::i32, {4, 4});
+  DeviceTensor kept(DType::i32, {4, 4});
   kept.set(words.data());
   const Tensor bits(kept.tensor.data, DType::u32, {4, 4});
   temper_logits(whole.logits.tensor, 0.5f, bits, 100, stream());

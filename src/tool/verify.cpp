@@ -29,7 +29,7 @@ void verify(const std::string& path) {
   int64_t bytes = 0;
   for (const CheckpointFile& file : manifest.all_files()) bytes += file.bytes;
   std::cout << fmt::format("{}: intact, step {}, {} tensors, {} files, {} bytes\n", path, manifest.step,
-                           manifest.schema.tensors.size(), manifest.all_files().size(), bytes);
+                           tensors_in_blocks(manifest.schema).size(), manifest.all_files().size(), bytes);
 }
 
 }  // namespace

@@ -80,16 +80,30 @@ TEST_F(Mesh, OfSharedRowsHasTheLedgerOfOneRank) {
   EXPECT_NE(ledger_of(2, {"parallel.context_blocks=2", "precision.compute=bf16"}), expected) << "the control";
 }
 
-TEST_F(Mesh, OfSharedRowsChangesBetweenRuns) {
-  const std::vector<std::string> keys = {"parallel.context_blocks=2", "evaluation.every_steps=0"};
+TEST_F(Mesh, OfSharedMatricesHasTheLedgerOfOneRank) {
+  const std::vector<std::string> two = {"parallel.tensor_blocks=2", "precision.compute=bf16"};
+  const std::string expected = ledger_of(1, two);
+  EXPECT_EQ(ledger_of(2, with(two, {"parallel.tensor=2", "parallel.zero=0"})), expected);
+  EXPECT_EQ(ledger_of(4, with(two, {"parallel.tensor=2", "parallel.zero=3", "memory.recompute=block"})), expected);
+  EXPECT_NE(ledger_of(1, {"precision.compute=bf16"}), expected) << "the control: matrices in one block";
+  const std::vector<std::string> both = {"parallel.tensor_blocks=2", "parallel.context_blocks=2",
+                                         "parallel.reduction=tree"};
+  EXPECT_EQ(ledger_of(4, with(both, {"parallel.tensor=2", "parallel.context=2"})), ledger_of(1, both));
+}
+
+TEST_F(Mesh, ChangesBetweenRuns) {
+  const std::vector<std::string> keys = {"parallel.context_blocks=2", "parallel.tensor_blocks=2",
+                                         "evaluation.every_steps=0"};
   const std::string expected = ledger_of(1, keys);
   const auto go_on = [&](int ranks, const std::vector<std::string>& more) {
     const Outcome outcome = run("moved", ranks, with(keys, more));
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   };
-  go_on(4, {"parallel.context=2", "run.max_steps=1", "evaluation.at_end=false"});
-  go_on(1, {"run.max_steps=3", "evaluation.at_end=false"});
-  const Outcome refused = run("moved", 2, {"parallel.context_blocks=1", "evaluation.every_steps=0"});
+  go_on(4, {"parallel.context=2", "parallel.tensor=2", "run.max_steps=1", "evaluation.at_end=false"});
+  go_on(1, {"run.max_steps=2", "evaluation.at_end=false"});
+  go_on(2, {"parallel.tensor=2", "parallel.zero=2", "run.max_steps=3", "evaluation.at_end=false"});
+  const Outcome refused =
+      run("moved", 2, {"parallel.context_blocks=1", "parallel.tensor_blocks=2", "evaluation.every_steps=0"});
   EXPECT_EQ(refused.exit_code, 73) << refused.output;
   EXPECT_THAT(refused.output, HasSubstr("parallel.context_blocks"));
   go_on(2, {"parallel.context=2", "parallel.zero=3"});

@@ -95,6 +95,27 @@ TEST_F(Dpo, StepsAreThoseOfTrl) {
   EXPECT_GT(compare(ledger("control", {"dpo.beta=0.101"}), expected["sigmoid"]).norm, 2e-3) << "the control";
 }
 
+// Two ranks share the rows of a micro-batch, and two the matrices: documents lie on several ranks.
+TEST_F(Dpo, StepsOfAMeshAreThoseOfTrl) {
+  const json expected = json::parse(read_file(file("dpo.json")));
+  const std::vector<std::string> mesh = {"parallel.tensor=2", "parallel.context=2"},
+                                 blocks = {"parallel.tensor_blocks=2", "parallel.context_blocks=2"},
+                                 adapter = {"run.finetuning=lora", "lora.path=" + file("adapter")};
+  for (const bool adapts : {false, true}) {
+    const auto with = [&](std::vector<std::string> keys) {
+      if (adapts) keys.insert(keys.end(), adapter.begin(), adapter.end());
+      return keys;
+    };
+    const std::string name = adapts ? "lora" : "sigmoid", found = ledger("mesh_" + name, with(mesh), 4);
+    const Differences differences = compare(found, expected[name]);
+    EXPECT_LT(differences.loss, 1e-5);
+    EXPECT_LT(differences.norm, 2e-5);
+    EXPECT_LT(differences.metrics, 1e-4);
+    EXPECT_EQ(found, ledger("blocks_" + name, with(blocks)));
+    EXPECT_NE(found, ledger("whole_" + name, with({}))) << "the control";
+  }
+}
+
 // Answers with a label, whose loss compares them with the answers of other prompts in the step (metric kl).
 TEST_F(Dpo, KtoStepsAreThoseOfTrl) {
   const json expected = json::parse(read_file(file("dpo.json")));

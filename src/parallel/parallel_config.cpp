@@ -48,8 +48,8 @@ void ParallelConfig::visit(DeckKeys& keys) {
       {.unit = "ranks",
        .range = between(1, 128),
        .doc = "Number of ranks that share the rows of each micro-batch, for long sequences: each rank has some rows "
-              "of all heads, and during attention all rows of some heads. It divides the ranks, the heads and the "
-              "key heads.",
+              "of all heads, and during attention all rows of some heads. It divides the ranks and "
+              "context_blocks.",
        .tasks = training_tasks});
   keys.key(
       "context_blocks", context_blocks,

@@ -172,7 +172,7 @@ void ParallelConfig::check_heads(DeckLoader& deck, int64_t heads, int64_t key_he
                   key_heads, matrix_blocks() > 1 ? " of a tensor block" : "", gathers ? "" : " by ulysses", fitting));
 }
 
-void ParallelConfig::resolve(DeckLoader& deck, int64_t micro_batches) const {
+void ParallelConfig::resolve(DeckLoader& deck, int64_t micro_batches) {
   const std::initializer_list<std::string_view> batch = {"parallel.reduction_groups", "batch.global", "batch.micro",
                                                          "batch.gradient_accumulation_steps"};
   deck.check(reduction_groups <= micro_batches, batch,
@@ -187,6 +187,13 @@ void ParallelConfig::resolve(DeckLoader& deck, int64_t micro_batches) const {
   check_context(deck, *this, micro_batches, groups);
   check_blocks(deck, "parallel.tensor", tensor, matrix_blocks());
   check_offload(deck, *this);
+  const auto decide_blocks = [&](int64_t& blocks, int64_t ranks, const std::string& axis) {
+    if (blocks > 0) return;
+    blocks = ranks;
+    deck.set("parallel." + axis + "_blocks", Origin::automatic, axis);
+  };
+  decide_blocks(context_blocks, context, "context");
+  decide_blocks(tensor_blocks, tensor, "tensor");
 }
 
 }  // namespace llmtrain

@@ -44,7 +44,7 @@ struct ParallelConfig {
   void visit(DeckKeys& keys);
   /// States of a paged optimizer lie in host memory, or where offloaded parameters lie.
   void page_states(DeckLoader& deck, const std::string& why);
-  void resolve(DeckLoader& deck, int64_t micro_batches) const;  ///< checks only
+  void resolve(DeckLoader& deck, int64_t micro_batches);
   /// Checks that the blocks of rows suit a model's heads.
   void check_heads(DeckLoader& deck, int64_t heads, int64_t key_heads) const;
 };

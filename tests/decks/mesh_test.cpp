@@ -99,7 +99,10 @@ TEST_F(Mesh, ChangesBetweenRuns) {
     const Outcome outcome = run("moved", ranks, with(keys, more));
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   };
-  go_on(4, {"parallel.context=2", "parallel.tensor=2", "run.max_steps=1", "evaluation.at_end=false"});
+  const Outcome first = run("moved", 4,
+                            {"parallel.context=2", "parallel.tensor=2", "evaluation.every_steps=0", "run.max_steps=1",
+                             "evaluation.at_end=false"});
+  EXPECT_EQ(first.exit_code, 0) << first.output;  // its blocks are the ranks of the axes
   go_on(1, {"run.max_steps=2", "evaluation.at_end=false"});
   go_on(2, {"parallel.tensor=2", "parallel.zero=2", "run.max_steps=3", "evaluation.at_end=false"});
   const Outcome refused =

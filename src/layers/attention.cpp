@@ -48,16 +48,17 @@ void Attention::append_shared(std::vector<SharedParam>& shared) const {
 }
 
 int64_t Attention::scratch_bytes(DType compute, DType output, int64_t rows) const {
-  const int64_t element = static_cast<int64_t>(size_of(compute)), all = context * rows;
-  const auto bytes = [&](int64_t columns) { return Arena::aligned(rows * columns * element); };
-  int64_t divided = 0;
+  const auto bytes = [&](int64_t columns) {
+    return Arena::aligned(rows * columns * static_cast<int64_t>(size_of(compute)));
+  };
+  int64_t heads = Arena::aligned(attention_workspace_bytes(shape_of_rank(0), context * rows));
   if (context > 1) {
-    divided = bytes(projection.in) + bytes(divided_columns()) +
-              HeadExchange::scratch_bytes(compute, rows, context, divided_columns());
+    heads = std::max(heads, HeadExchange::scratch_bytes(compute, rows, context, divided_columns()));
+    heads += bytes(projection.in) + bytes(divided_columns());
   }
-  if (key_copies > 1) divided += bytes(divided_columns());
-  return Arena::aligned(attention_workspace_bytes(shape_of_rank(0), all)) + bytes(projection.in) + bytes(qkv.out) +
-         divided + std::max(qkv.scratch_bytes(compute, compute, rows), projection.scratch_bytes(compute, output, rows));
+  if (key_copies > 1) heads += bytes(divided_columns());
+  return bytes(projection.in) + bytes(qkv.out) +
+         std::max({heads, qkv.scratch_bytes(compute, compute, rows), projection.scratch_bytes(compute, output, rows)});
 }
 
 HeadNormShape Attention::norm_shape() const {

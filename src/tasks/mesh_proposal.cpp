@@ -31,6 +31,8 @@ Config with_mesh(Config config, const PlannedMesh& mesh, bool several_nodes) {
   ParallelConfig& p = config.parallel;
   p.context = mesh.context;
   p.tensor = mesh.tensor;
+  if (!config.provenance.given("parallel.context_blocks")) p.context_blocks = mesh.context;
+  if (!config.provenance.given("parallel.tensor_blocks")) p.tensor_blocks = mesh.tensor;
   if (several_nodes) {
     p.reduction = Reduction::tree;
     p.reduction_blocks = 1;

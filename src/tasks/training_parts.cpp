@@ -166,8 +166,8 @@ TrainingOptions training_options(const Config& config, const TrainingPlan& plan)
   options.step.max_grad_norm = config.optimizer.max_grad_norm;
   options.step.seed = static_cast<uint64_t>(config.run.seed);
   options.step.no_graphs = PassGraphs::refusal(config.parallel.cuda_graphs, config.model, plan.params());
-  if (options.step.no_graphs.empty() && plan.mesh.of_micro_batch() > 1) {
-    options.step.no_graphs = "ranks exchange heads or sums during a pass";
+  if (options.step.no_graphs.empty() && plan.mesh.of_micro_batch() * plan.rows.blocks > 1) {
+    options.step.no_graphs = "ranks exchange heads or sums during a pass, or a rank adds gradients of blocks of rows";
   }
   const auto interval = [&](int64_t steps, double epochs) {
     if (epochs == 0) return steps;

@@ -179,10 +179,14 @@ TEST_F(SplitWeights, AreQuantisedByBlock) {
   write(model, {.type = StoredType::BF16});
   const Quantization format{QuantizedType::nf4, 64, false};
   if (communicator().rank() == 0) {
-    quantize_model(
-        folder_.at("model"),
-        {.output = folder_.at("nf4"), .overwrite = true, .type = {}, .texts = {}, .ids = {}, .save_tokenizer = {}},
-        format, {});
+    quantize_model(folder_.at("model"),
+                   {.output = folder_.at("nf4"),
+                    .overwrite = true,
+                    .type = {},
+                    .texts = model_texts(folder_.at("model")),
+                    .ids = {},
+                    .save_tokenizer = {}},
+                   format, {});
   }
   communicator().barrier();
   const DecoderShape shape = decoder_shape(model, model.vocab_size);

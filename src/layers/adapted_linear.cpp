@@ -125,9 +125,7 @@ class Pass {
   }
 
   void backward(const Tensor& dx, const Tensor& dy) {
-    layer_.backward_bias(ctx_, dy);
     if (one_by_one()) {
-      layer_.backward_weight(ctx_, dy, x_);  // whose trained rows have no adapter
       if (!dx.empty()) linear_backward_input(dx, dy, w_, false, ctx_.stream);
       for (const Adapter& adapter : layer_.adapters) backward_one(adapter, dx, dy);
       return;
@@ -135,7 +133,6 @@ class Pass {
     make_t();
     if (!masked_) make_u();
     const Tensor dproduct = layer_.has_magnitudes() ? backward_magnitudes(dy) : dy;
-    layer_.backward_weight(ctx_, dproduct, x_);
     linear_backward_input(temporaries_.du, dproduct, temporaries_.t, false, ctx_.stream);
     if (masked_) {
       if (!dx.empty()) linear_backward_input(dx, dproduct, w_, false, ctx_.stream);

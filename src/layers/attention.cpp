@@ -200,7 +200,7 @@ void Attention::backward(Context& ctx, const Batch& batch, const Tensor& dx, con
   }
   rope.apply(dqkv, batch, normed_heads(), shape.head_dim, true, ctx.stream);
   if (query_norm.exists()) {
-    ctx.each_block(n, [&](int64_t first, int64_t count) {
+    ctx.each_row_block(n, [&](int64_t first, int64_t count) {
       head_norm_backward({dqkv.rows(first, count), query_norm.gradient(ctx), key_norm.gradient(ctx),
                           saved.raw.rows(first, count), saved.rstd.rows(first, count), query_norm.weight(ctx),
                           key_norm.weight(ctx), (query_norm.is_trained() ? query_norm : key_norm).accumulates(ctx)},

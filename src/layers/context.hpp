@@ -39,28 +39,45 @@ struct Context {
   TensorSum* tensor = nullptr;           ///< of models whose matrices are split into blocks; the model sets it
   SharedGradients* shared = nullptr;     ///< set while a block of a split layer runs backward
   Tensor row_norms = {};                 ///< fp32 [M]: norms of whole rows, while a block that has parts of them runs
-  mutable int64_t row_block = 0;         ///< number of the block whose rows each_block() has
+  mutable int64_t row_block = 0;         ///< number of the block whose rows each_row_block() has
+  mutable bool in_row_block = false;     ///< each_row_block() runs: what is called has the rows of one block
 
   /// Exchanges the heads of ranks that share the rows of a batch; null: this rank has all rows.
   HeadExchange* heads() const { return rows != nullptr ? rows->heads() : nullptr; }
-  /// Calls f(first row, number of rows) for the rows of each block, into whose gradients it writes.
+  /// Calls f(first row, number of rows) for the rows of each block, into whose gradients it writes. Inside such a call,
+  /// where `all` are rows of one block, it calls f once for these.
   template <class F>
-  void each_block(int64_t all, const F& f) const {
-    if (rows == nullptr || rows->block_ends().empty()) return f(0, all);
+  void each_row_block(int64_t all, const F& f) const {
+    if (in_row_block || rows == nullptr || rows->block_ends().empty()) return f(0, all);
+    const RowBlockScope scope(*this);
     int64_t first = 0;
-    row_block = 0;
     for (const int64_t end : rows->block_ends()) {
       params.reducer().set_group(row_block);
       f(first, end - first);
       first = end;
       ++row_block;
     }
-    row_block = 0;
-    params.reducer().set_group(0);
   }
 
   /// True if gradients of parameters are added to, false if they are overwritten.
   bool accumulate() const { return later_rows || params.accumulate(); }
+
+ private:
+  /// From the first block of rows to the end of the last one.
+  class RowBlockScope {
+   public:
+    explicit RowBlockScope(const Context& ctx) : ctx_(ctx) { ctx.in_row_block = true; }
+    ~RowBlockScope() {
+      ctx_.in_row_block = false;
+      ctx_.row_block = 0;
+      ctx_.params.reducer().set_group(0);
+    }
+    RowBlockScope(const RowBlockScope&) = delete;
+    RowBlockScope& operator=(const RowBlockScope&) = delete;
+
+   private:
+    const Context& ctx_;
+  };
 };
 
 /// Calls pass(rows, statistics) for this rank's rows of a batch, then gathers the statistics of all rows; for a null

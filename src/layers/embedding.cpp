@@ -97,7 +97,7 @@ void Embedding::forward(Context& ctx, const Batch& batch, const Tensor& x) const
 }
 
 void Embedding::backward(Context& ctx, const Batch& batch, const Tensor& dx, bool table_written) const {
-  ctx.each_block(batch.tokens, [&](int64_t first, int64_t count) {
+  ctx.each_row_block(batch.tokens, [&](int64_t first, int64_t count) {
     backward_rows(ctx, batch.rows(first, count), dx.rows(first, count), table_written);
   });
 }

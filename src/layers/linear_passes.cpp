@@ -183,7 +183,7 @@ void Linear::declare_bias(UnitBuilder& unit, const std::vector<LinearPart>& part
 void Linear::backward_weight(Context& ctx, const Tensor& dy, const Tensor& x) const {
   if (!weight.is_trained()) return;
   for (ParamStore::RowBlocks blocks = ctx.params.row_blocks(weight.unit, weight.param); blocks.next();) {
-    ctx.each_block(x.dim(0), [&](int64_t first, int64_t count) {
+    ctx.each_row_block(x.dim(0), [&](int64_t first, int64_t count) {
       const Tensor dw = blocks.gradient(), own_dy = dy.rows(first, count), own_x = x.rows(first, count);
       if (dw.dim(0) == out) {
         linear_backward_weight(dw, own_dy, own_x, ctx.params.accumulate(), ctx.stream);
@@ -197,7 +197,7 @@ void Linear::backward_weight(Context& ctx, const Tensor& dy, const Tensor& x) co
 
 void Linear::backward_bias(Context& ctx, const Tensor& dy) const {
   if (!bias.is_trained()) return;
-  ctx.each_block(dy.dim(0), [&](int64_t first, int64_t count) {
+  ctx.each_row_block(dy.dim(0), [&](int64_t first, int64_t count) {
     const Tensor gradient = bias.gradient(ctx);
     linear_backward_bias(gradient, dy.rows(first, count), ctx.params.accumulate(), ctx.stream);
     zero_rows(gradient, 0, fixed_bias, ctx.stream);
@@ -288,16 +288,16 @@ void Linear::forward(Context& ctx, const Batch& batch, const Tensor& y, const Te
 }
 
 void Linear::backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x) const {
+  backward_weight(ctx, dy, x);  // whose trained rows have no adapter
+  backward_bias(ctx, dy);
   if (ctx.adapters && !adapters.empty()) {
-    return ctx.each_block(x.dim(0), [&](int64_t first, int64_t count) {
+    return ctx.each_row_block(x.dim(0), [&](int64_t first, int64_t count) {
       adapted_backward(*this, ctx, batch.rows(first, count), dx.empty() ? dx : dx.rows(first, count),
                        dy.rows(first, count), x.rows(first, count));
     });
   }
-  backward_weight(ctx, dy, x);
-  backward_bias(ctx, dy);
   if (dx.empty()) return;
-  ctx.each_block(x.dim(0), [&](int64_t first, int64_t count) {  // the order of a product may depend on its rows
+  ctx.each_row_block(x.dim(0), [&](int64_t first, int64_t count) {  // the order of a product may depend on its rows
     linear_backward_input(dx.rows(first, count), dy.rows(first, count), weight.matrix(ctx), false, ctx.stream);
   });
 }

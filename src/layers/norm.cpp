@@ -54,7 +54,7 @@ void Norm::forward(Context& ctx, const Tensor& y, const Tensor& x, const NormSav
 
 void Norm::backward(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x, const NormSaved& saved,
                     bool accumulate_dx) const {
-  ctx.each_block(x.dim(0), [&](int64_t first, int64_t count) {
+  ctx.each_row_block(x.dim(0), [&](int64_t first, int64_t count) {
     norm_backward(backward_args(ctx, dx, dy, x, saved, accumulate_dx).rows(first, count), ctx.stream);
   });
 }
@@ -66,7 +66,7 @@ void Norm::forward_sum(Context& ctx, const Tensor& y, const Tensor& x, const Nor
 
 void Norm::backward_sum(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x, const NormSaved& saved,
                         bool accumulate_dx, const ResidualBranch& branch) const {
-  ctx.each_block(x.dim(0), [&](int64_t first, int64_t count) {
+  ctx.each_row_block(x.dim(0), [&](int64_t first, int64_t count) {
     const Batch rows = branch.batch.rows(first, count);
     residual_norm_backward(backward_args(ctx, dx, dy, x, saved, accumulate_dx).rows(first, count),
                            {branch.delta.rows(first, count), rows, branch.dropout}, ctx.stream);

@@ -15,7 +15,7 @@ void ScalarHead::backward(Context& ctx, const Tensor& dx, const Tensor& x, const
 
 void ScalarHead::backward_weight(Context& ctx, const Tensor& x, const Tensor& dscores) const {
   if (!weight.is_trained()) return;
-  ctx.each_block(x.dim(0), [&](int64_t first, int64_t count) {
+  ctx.each_row_block(x.dim(0), [&](int64_t first, int64_t count) {
     scalar_head_backward_weight(weight.gradient(ctx), dscores.rows(first, count), x.rows(first, count),
                                 ctx.params.accumulate(), ctx.stream);
   });

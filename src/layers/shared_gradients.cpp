@@ -61,7 +61,7 @@ void SharedGradients::finish() {
     }
   };
   if (groups_ == 1) return add(0);
-  ctx_.each_block(0, [&](int64_t, int64_t) { add(ctx_.row_block); });
+  ctx_.each_row_block(0, [&](int64_t, int64_t) { add(ctx_.row_block); });
 }
 
 Tensor SharedGradients::part(const Tensor& of_all, size_t index, int64_t group) const {

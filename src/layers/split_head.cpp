@@ -115,7 +115,7 @@ void SplitHead::forward_backward(Context& ctx, const Batch& batch, const Tensor&
     ctx.later_rows = later;
     backward(ctx, batch.rows(first, grouped), cut_rows(dx, first, grouped), dlogits, x.rows(first, grouped));
   };
-  ctx.each_block(n, [&](int64_t begin, int64_t count) {
+  ctx.each_row_block(n, [&](int64_t begin, int64_t count) {
     for (int64_t at = 0; at < count; at += group) differentiate(begin + at, std::min(group, count - at), at > 0);
   });
   ctx.later_rows = false;

@@ -122,7 +122,7 @@ class Decoder : public Model {
   void declare_head_block(UnitBuilder& unit, int64_t index, const Linear& shared);
   /// Calls f(index) for the blocks of split matrices that this rank has.
   template <class F>
-  void each_block(const F& f) const {
+  void each_tensor_block(const F& f) const {
     for (int64_t i = 0; i < shape_.tensor.count; ++i) f(shape_.tensor.first + i);
   }
   LinearPart part(const std::string& name, int layer, int64_t rows, std::vector<int64_t> sections = {}) const;

@@ -81,7 +81,7 @@ void Decoder::declare_embedding() {
   if (shape_.tensor.splits()) {
     const int64_t rows = SplitHead::rows_of_block(c.vocab_size, shape_.tensor.blocks);
     LLMTRAIN_CHECK((shape_.tensor.blocks - 1) * rows < c.vocab_size, "every block of the vocabulary has tokens");
-    each_block([&](int64_t block) {
+    each_tensor_block([&](int64_t block) {
       embedding_.blocks.push_back({declare_table(unit, names.embedding, block), block * rows});
     });
   }
@@ -111,7 +111,7 @@ void Decoder::declare_head(UnitBuilder& unit) {
     head_.blocks.clear();
     const LinearShape whole{{{name, c.vocab_size}}, c.d_model, false, 0};
     const Linear shared = Linear::declare_shared(unit, whole, LinearBlock::Side::outputs, shape_.adapters);
-    return each_block([&](int64_t index) { declare_head_block(unit, index, shared); });
+    return each_tensor_block([&](int64_t index) { declare_head_block(unit, index, shared); });
   }
   head_.whole().vocabulary = shape_.tokens;
   head_.whole().softcap = static_cast<float>(c.final_softcap);
@@ -230,7 +230,7 @@ void Decoder::declare_split(UnitBuilder& unit, Block& block) const {
   const Mlp all_channels = block.mlp.whole();
   block.attention.blocks.clear();
   block.mlp.blocks.clear();
-  each_block([&](int64_t index) {
+  each_tensor_block([&](int64_t index) {
     const LinearBlock outputs{LinearBlock::Side::outputs, index, share.blocks};
     const LinearBlock inputs{LinearBlock::Side::inputs, index, share.blocks};
     unit.set_block(index);

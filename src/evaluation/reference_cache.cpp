@@ -146,11 +146,8 @@ class FrozenScorer {
 /// Scores what has no value yet.
 class References {
  public:
-  References(ReferenceRequest request, Runtime& runtime)
-      : request_(std::move(request)),
-        words_(words_of(request_.kind)),
-        runtime_(runtime),
-        mesh_(runtime.communicator(), {request_.model.store.tensor_size, 1}) {}
+  References(ReferenceRequest request, Runtime& runtime, const Mesh& mesh)
+      : request_(std::move(request)), words_(words_of(request_.kind)), runtime_(runtime), mesh_(mesh) {}
 
   std::vector<std::vector<double>> find_or_compute() {
     std::vector<std::vector<double>> all;
@@ -226,7 +223,7 @@ class References {
   ReferenceRequest request_;
   const Words& words_;
   Runtime& runtime_;
-  Mesh mesh_;
+  const Mesh& mesh_;
   double written_ = 0;
 };
 
@@ -262,8 +259,9 @@ void share_values(std::span<double> values, Communicator& communicator) {
   }
 }
 
-std::vector<std::vector<double>> find_or_compute_references(ReferenceRequest request, Runtime& runtime) {
-  return References(std::move(request), runtime).find_or_compute();
+std::vector<std::vector<double>> find_or_compute_references(ReferenceRequest request, Runtime& runtime,
+                                                            const Mesh& mesh) {
+  return References(std::move(request), runtime, mesh).find_or_compute();
 }
 
 }  // namespace llmtrain

@@ -52,6 +52,7 @@ struct ReferenceRequest {
 /// Returns for each part the values by number. Values that its file has are not computed again; the file is written
 /// every half minute, and when the job is asked to stop (UserError(stopped)): the next job goes on from there. The
 /// values do not depend on the number of ranks. Collective.
-std::vector<std::vector<double>> find_or_compute_references(ReferenceRequest request, Runtime& runtime);
+std::vector<std::vector<double>> find_or_compute_references(ReferenceRequest request, Runtime& runtime,
+                                                            const Mesh& mesh);
 
 }  // namespace llmtrain

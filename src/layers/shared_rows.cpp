@@ -9,7 +9,8 @@ namespace llmtrain {
 
 SharedRows::SharedRows(const Mesh& mesh, const RowShares& shares, const Transfer::Meanwhile& meanwhile)
     : mesh_(mesh), shares_(shares), meanwhile_(meanwhile) {
-  if (mesh.context() != nullptr) heads_.emplace(*mesh.context(), meanwhile);
+  LLMTRAIN_CHECK(shares.ranks == mesh.shape().context, "the ranks that share rows are those of the context axis");
+  if (shares.ranks > 1) heads_.emplace(*mesh.context(), meanwhile);
 }
 
 Batch SharedRows::choose(const Batch& whole) {

@@ -26,8 +26,6 @@ DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64
   return shape;
 }
 
-MeshShape mesh_shape(const ParallelConfig& parallel) { return {parallel.tensor, parallel.context}; }
-
 RankPosition rank_position(const Communicator& job, const ParallelConfig& parallel) {
   const auto tensor = static_cast<int>(parallel.tensor);
   return {job.rank() / tensor, job.size() / tensor, 1, 0, job.rank() % tensor};

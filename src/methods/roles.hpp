@@ -12,7 +12,6 @@ namespace llmtrain {
 int64_t softmax_rows(const ModelConfig& model, const Dataset& data);
 /// Shape of the model that is trained, with its adapters or frozen layers. `tokens`: of its softmax.
 DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64_t tokens);
-MeshShape mesh_shape(const ParallelConfig& parallel);
 /// The place of a rank that shares no memory, among those that have its blocks of split matrices.
 RankPosition rank_position(const Communicator& job, const ParallelConfig& parallel);
 /// Options of the store of a frozen model on a rank.

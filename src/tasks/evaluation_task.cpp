@@ -23,6 +23,7 @@
 #include "tasks/score_parts.hpp"
 #include "tasks/stop_tokens.hpp"
 #include "tasks/tasks.hpp"
+#include "train/config/mesh_checks.hpp"
 
 namespace llmtrain {
 
@@ -327,7 +328,7 @@ int run_evaluation(Job& job) {
   const Dataset data =
       load_data(job.deck, job.facts, communicator, [&](const std::string& text) { opening.print(text); });
   const Config config = job.config();
-  const Mesh mesh(communicator, mesh_shape(config.parallel));
+  const Mesh mesh(communicator, mesh_of(config, communicator.size()));
   std::unique_ptr<EvaluationTask> task;
   throw_on_all_ranks(communicator,
                      [&] { task = make_evaluation(config, data, rank_position(communicator, config.parallel)); });

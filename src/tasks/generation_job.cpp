@@ -28,6 +28,7 @@
 #include "tasks/stop_tokens.hpp"
 #include "tasks/tasks.hpp"
 #include "text/tokens_beyond_embedding.hpp"
+#include "train/config/mesh_checks.hpp"
 #include "train/config/sequence_length.hpp"
 #include "train/run/resume.hpp"
 
@@ -189,7 +190,7 @@ class GenerationPlan : public RankPlan {
 void generate(const Config& config, Runtime& runtime, JobOpening& opening, const Dataset& data) {
   Communicator& communicator = runtime.communicator();
   std::unique_ptr<GenerationTask> task;
-  const Mesh mesh(communicator, mesh_shape(config.parallel));
+  const Mesh mesh(communicator, mesh_of(config, communicator.size()));
   throw_on_all_ranks(communicator,
                      [&] { task = make_generation(config, data, rank_position(communicator, config.parallel)); });
   check_plan(task->plan(), memory_limits(config), communicator);

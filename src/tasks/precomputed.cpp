@@ -63,7 +63,7 @@ std::string facts_of_samples(const Config& config, const Dataset& data) {
                      name_of(rules.overflow), rules.cross_document_attention, rules.max_prompt_length);
 }
 
-std::vector<double> find_losses(const Config& config, Runtime& runtime, const Dataset& data,
+std::vector<double> find_losses(const Config& config, Runtime& runtime, const Mesh& mesh, const Dataset& data,
                                 const ProgressReport& print) {
   Communicator& communicator = runtime.communicator();
   const auto facts = [&] {
@@ -76,7 +76,7 @@ std::vector<double> find_losses(const Config& config, Runtime& runtime, const Da
   request.print = print;
   request.parts.push_back({&samples, 1, config.batch.micro, cached_file(config, "curriculum", facts, communicator)});
   request.model = starting_role({config, data, rank_position(communicator, config.parallel), samples.max_rows()});
-  return std::move(find_or_compute_references(std::move(request), runtime).front());
+  return std::move(find_or_compute_references(std::move(request), runtime, mesh).front());
 }
 
 std::vector<double> find_rarities(const Config& config, const Dataset& data, Communicator& communicator,
@@ -101,16 +101,16 @@ std::vector<double> find_rarities(const Config& config, const Dataset& data, Com
 
 }  // namespace
 
-std::vector<double> find_difficulties(const Config& config, Runtime& runtime, const Dataset& data,
+std::vector<double> find_difficulties(const Config& config, Runtime& runtime, const Mesh& mesh, const Dataset& data,
                                       const ProgressReport& print) {
   using Kind = CurriculumConfig::Difficulty::Kind;
-  if (config.curriculum.draws_by(Kind::loss)) return find_losses(config, runtime, data, print);
+  if (config.curriculum.draws_by(Kind::loss)) return find_losses(config, runtime, mesh, data, print);
   if (config.curriculum.draws_by(Kind::rarity)) return find_rarities(config, data, runtime.communicator(), print);
   return {};
 }
 
-std::optional<ReferenceValues> find_references(const Config& config, Runtime& runtime, const Dataset& data,
-                                               const ProgressReport& print) {
+std::optional<ReferenceValues> find_references(const Config& config, Runtime& runtime, const Mesh& mesh,
+                                               const Dataset& data, const ProgressReport& print) {
   if (!method_of(config).caches_reference(config)) return std::nullopt;
   Communicator& communicator = runtime.communicator();
   const TrainingParts parts = training_parts(config, data);
@@ -130,7 +130,7 @@ std::optional<ReferenceValues> find_references(const Config& config, Runtime& ru
   add(parts.train, *data.train);
   if (parts.validation) add(*parts.validation, *data.validation);
   request.model = reference_role({config, data, rank_position(communicator, config.parallel), rows}, false);
-  std::vector<std::vector<double>> values = find_or_compute_references(std::move(request), runtime);
+  std::vector<std::vector<double>> values = find_or_compute_references(std::move(request), runtime, mesh);
   ReferenceValues result{std::move(values.front()), {}};
   if (parts.validation) result.validation = std::move(values.back());
   return result;

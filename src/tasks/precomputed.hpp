@@ -13,10 +13,10 @@
 namespace llmtrain {
 
 /// Difficulties of the training samples, by number, if they are losses or rarities; otherwise none. Collective.
-std::vector<double> find_difficulties(const Config& config, Runtime& runtime, const Dataset& data,
+std::vector<double> find_difficulties(const Config& config, Runtime& runtime, const Mesh& mesh, const Dataset& data,
                                       const ProgressReport& print);
 /// Log-probabilities of the data under the reference, if they are kept in data.cache. Collective.
-std::optional<ReferenceValues> find_references(const Config& config, Runtime& runtime, const Dataset& data,
-                                               const ProgressReport& print);
+std::optional<ReferenceValues> find_references(const Config& config, Runtime& runtime, const Mesh& mesh,
+                                               const Dataset& data, const ProgressReport& print);
 
 }  // namespace llmtrain

@@ -103,7 +103,6 @@ TrainingParts training_parts(const Config& config, const Dataset& data) {
           .train = std::move(train),
           .validation = std::move(validation),
           .groups = {config.batch.gradient_accumulation_steps, config.parallel.reduction_groups},
-          .mesh = mesh_shape(config.parallel),
           .rows = {config.parallel.context, config.parallel.row_blocks()},
           .total_steps = steps,
           .objective = method.objective(config, data),
@@ -166,7 +165,7 @@ TrainingOptions training_options(const Config& config, const TrainingPlan& plan)
   options.step.max_grad_norm = config.optimizer.max_grad_norm;
   options.step.seed = static_cast<uint64_t>(config.run.seed);
   options.step.no_graphs = PassGraphs::refusal(config.parallel.cuda_graphs, config.model, plan.params());
-  if (options.step.no_graphs.empty() && plan.mesh.of_micro_batch() * plan.rows.blocks > 1) {
+  if (options.step.no_graphs.empty() && config.parallel.tensor * plan.rows.blocks > 1) {
     options.step.no_graphs = "ranks exchange heads or sums during a pass, or a rank adds gradients of blocks of rows";
   }
   const auto interval = [&](int64_t steps, double epochs) {

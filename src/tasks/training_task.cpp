@@ -20,6 +20,7 @@
 #include "tasks/tasks.hpp"
 #include "tasks/training_parts.hpp"
 #include "train/config/load_config.hpp"
+#include "train/config/mesh_checks.hpp"
 #include "train/measure.hpp"
 #include "train/run/dashboard_process.hpp"
 #include "train/run/libraries.hpp"
@@ -32,8 +33,8 @@ namespace llmtrain {
 namespace {
 
 /// Warns of ranks without work, and of groups that cost a new run more than others would.
-void warn_of_groups(RunLog& log, const TrainingPlan& plan, const Communicator& c, bool resumed) {
-  const int64_t working = plan.groups.count * plan.mesh.of_micro_batch();
+void warn_of_groups(RunLog& log, const Config& config, const TrainingPlan& plan, const Communicator& c, bool resumed) {
+  const int64_t working = plan.groups.count * mesh_of(config, c.size()).of_micro_batch();
   if (working < c.size()) {
     log.warn(
         fmt::format("{} of {} ranks have no reduction group: they own shards but compute nothing. Use a larger "
@@ -78,7 +79,7 @@ void print_opening(RunLog& log, const Config& config, Runtime& runtime, const Tr
   print_difficulties(log, config.curriculum, config.batch, stream);
   if (data.validation != nullptr) log.print(fmt::format("validation {} tokens", count_text(data.validation->tokens())));
   log.print(fmt::format("results    {}", config.run.directory()));
-  warn_of_groups(log, plan, c, resumed);
+  warn_of_groups(log, config, plan, c, resumed);
   warn_of_rows(log, data);
   warn_of_missing_targets(log, stream, c);
   print_warnings(log, notes, runtime);
@@ -237,7 +238,8 @@ void check_training(const Config& config, RunFacts& /*facts*/) {
 }
 
 Prediction measure_training(Job& job, const Config& config, const Dataset& data) {
-  const Mesh mesh(job.runtime.communicator(), mesh_shape(config.parallel));
+  Communicator& communicator = job.runtime.communicator();
+  const Mesh mesh(communicator, mesh_of(config, communicator.size()));
   const std::unique_ptr<TrainingPlan> plan = make_checked_plan(job, mesh, config, data);
   return measure_steps(training_options(config, *plan), *plan, job.runtime, mesh);
 }
@@ -278,9 +280,9 @@ int run_training(Job& job) {
   Dataset data = load_data(deck, job.facts, communicator, print);
   const Config config = job.config();
   std::vector<NamedContent> contents = compare_or_collect_contents(config, data, from, communicator);
-  data.difficulties = find_difficulties(config, runtime, data, print);
-  std::optional<ReferenceValues> references = find_references(config, runtime, data, print);
-  const Mesh mesh(communicator, mesh_shape(config.parallel));
+  const Mesh mesh(communicator, mesh_of(config, communicator.size()));
+  data.difficulties = find_difficulties(config, runtime, mesh, data, print);
+  std::optional<ReferenceValues> references = find_references(config, runtime, mesh, data, print);
   const std::unique_ptr<TrainingPlan> plan = make_checked_plan(job, mesh, config, data);
   if (references) plan->reference->set(std::move(*references));
   plan->scores.answers.open(communicator);

@@ -40,7 +40,6 @@ struct TrainingParts {
   DataStream train;
   std::optional<DataStream> validation;
   ReductionGroups groups;
-  MeshShape mesh;
   RowShares rows;
   int64_t total_steps;
   std::unique_ptr<Objective> objective;

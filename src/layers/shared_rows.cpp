@@ -1,7 +1,5 @@
 #include "layers/shared_rows.hpp"
 
-#include <fmt/format.h>
-
 #include "core/error.hpp"
 #include "parallel/traffic.hpp"
 
@@ -18,12 +16,7 @@ Batch SharedRows::choose(const Batch& whole) {
   first_ = 0;
   count_ = whole.tokens;
   if (shares_.blocks == 1) return whole;
-  if (whole.tokens < shares_.blocks) {
-    throw UserError(ExitCode::bad_content,
-                    fmt::format("parallel.context_blocks: a micro-batch has {} rows, fewer than {} blocks: give longer "
-                                "sequences, a larger batch.micro or fewer blocks",
-                                whole.tokens, shares_.blocks));
-  }
+  LLMTRAIN_CHECK(whole.tokens >= shares_.blocks, "a micro-batch has a row for each block");
   const int64_t blocks = shares_.blocks_of_rank();
   row_borders_.clear();
   for (int64_t rank = 0; rank <= shares_.ranks; ++rank) {

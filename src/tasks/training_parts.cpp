@@ -129,7 +129,7 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
   store.keeps_gathered = keeps_gathered;
   const Method& method = method_of(config);
   int64_t rows = std::max(parts.batches().max_rows(), parts.validation ? parts.validation->max_rows() : int64_t{0});
-  rows = std::max(rows, rows_of_scores(config, data));
+  rows = std::max({rows, rows_of_scores(config, data), parts.rows.blocks});
   const ReferenceSyncOptions sync = method.reference_sync(config);
   if (sync.every > 0) store.states.push_back(ReferenceSync::plane());
   RoleSpec policy{.role = Role::policy,

@@ -42,7 +42,7 @@ void TrainingPlan::plan_buffers(const PassPlan& passes, const PlanOptions& optio
   const int64_t rows = passes.context * passes.max_rows;
   int64_t segments = std::max(batches().max_segments(), validation ? validation->max_segments() : 0);
   if (!scores.choices.empty()) segments = std::max(segments, segments_for(rows));
-  buffers.batch.plan(arena, rows, segments, batches().kept_words());
+  buffers.batch.plan(arena, rows, segments, batches().kept_words(), this->rows.blocks);  // each block has a row
   objective->plan(arena, rows, segments);
   if (objective->needs().documents) {
     arena.add(buffers.documents, category, "statistics.documents", DType::f64, {segments});

@@ -1,12 +1,18 @@
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "core/error.hpp"
 #include "data/stream/data_stream.hpp"
 
 namespace llmtrain {
 
-void BatchBuffers::plan(Arena& arena, int64_t max_rows, int64_t max_segments, int64_t kept_words) {
+void BatchBuffers::plan(Arena& arena, int64_t max_rows, int64_t max_segments, int64_t kept_words, int64_t min_rows) {
+  min_rows_ = min_rows;
+  if (min_rows > 1) {  // with a segment of padding
+    max_rows = std::max(max_rows, min_rows);
+    ++max_segments;
+  }
   constexpr MemoryCategory category = MemoryCategory::data;
   arena.add(buffers_.ids, category, "batch ids", DType::i32, {max_rows});
   arena.add(buffers_.positions, category, "batch positions", DType::i32, {max_rows});
@@ -18,8 +24,15 @@ void BatchBuffers::plan(Arena& arena, int64_t max_rows, int64_t max_segments, in
   if (kept_words > 0) arena.add(buffers_.kept, category, "batch kept tokens", DType::u32, {max_rows, kept_words});
 }
 
+Batch BatchBuffers::upload_padded(HostBatch host, int64_t padding, Stream& stream) {
+  LLMTRAIN_CHECK(host.documents.ids.empty() && host.kept.empty(), "batches of documents are not short");
+  host.pad(padding, padding, std::numeric_limits<int64_t>::max());
+  return upload(host, stream);
+}
+
 Batch BatchBuffers::upload(const HostBatch& host, Stream& stream) {
   const int64_t rows = static_cast<int64_t>(host.ids.size());
+  if (rows < min_rows_) return upload_padded(host, min_rows_ - rows, stream);
   const int64_t borders = static_cast<int64_t>(host.segments.size());
   LLMTRAIN_CHECK(borders >= 2 && rows <= buffers_.ids.dim(0) && borders <= buffers_.segments.dim(0),
                  "a batch larger than planned");

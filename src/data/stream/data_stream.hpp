@@ -28,13 +28,15 @@ class DifficultyOrder;
 /// Device memory of one batch, and the copy to it.
 class BatchBuffers {
  public:
-  /// `kept_words`: words of Batch::kept of a row; 0: batches have none.
-  void plan(Arena& arena, int64_t max_rows, int64_t max_segments, int64_t kept_words = 0);
+  /// `kept_words`: words of Batch::kept of a row; 0: batches have none. `min_rows`: shorter batches are padded to so
+  /// many rows; at most rounded_rows(1).
+  void plan(Arena& arena, int64_t max_rows, int64_t max_segments, int64_t kept_words = 0, int64_t min_rows = 1);
   /// `host` may change when this returns. The host waits if the device is two batches behind. Batch::documents and
   /// Batch::rollout are valid until the next call.
   Batch upload(const HostBatch& host, Stream& stream);
 
  private:
+  Batch upload_padded(HostBatch host, int64_t padding, Stream& stream);
   /// Part of a batch that is being copied.
   struct Staging {
     explicit Staging(int64_t bytes) : memory(bytes) {}
@@ -45,6 +47,7 @@ class BatchBuffers {
   DocumentColumns documents_;  ///< of the last batch
   RolloutColumns rollout_;
   size_t next_ = 0;
+  int64_t min_rows_ = 1;
   Batch buffers_;
 };
 

@@ -67,7 +67,7 @@ void Decoder::plan(Arena& arena, const PassPlan& passes) {
   const ModelConfig& c = shape_.config;
   const auto [compute, max_rows, training, recompute, longest, context, blocks] = passes;
   const auto layers = static_cast<int>(blocks_.size());
-  planned_rows_ = max_rows;
+  planned_rows_ = max_rows / std::max<int64_t>(blocks / context, 1);
   shared_layers_ = training ? backward_end_ : layers;
   saved_.resize(static_cast<size_t>(layers - std::max(shared_layers_ - 1, 0)));
   for (Block& block : blocks_) {
@@ -288,10 +288,9 @@ void Decoder::logits(Context& ctx, const Batch* batch, std::span<const int64_t> 
 
 double Decoder::flops_per_token(int64_t sequence_length) const {
   const ModelConfig& c = shape_.config;
-  const double ranks = static_cast<double>(shape_.tensor.blocks) / static_cast<double>(shape_.tensor.count);
   const double trained = scalar_head_.weight.is_trained() ? 1 : 0, final = has_final_gradient() ? 1 : 0;
   double flops = c.scores() ? 2 * static_cast<double>(c.d_model) * (1 + trained + final)
-                            : ranks * head_.product_flops(has_final_gradient());
+                            : head_.product_flops(has_final_gradient());
   const double of_head_rows = 4 * static_cast<double>(c.n_heads * c.head_dim);  // scores and sums, per visible key
   for (int layer = 0; layer < static_cast<int>(blocks_.size()); ++layer) {
     const Block& block = blocks_[static_cast<size_t>(layer)];
@@ -299,8 +298,7 @@ double Decoder::flops_per_token(int64_t sequence_length) const {
     const bool input = reached && input_gradient(layer);
     const int64_t window = c.window_of_layer(layer);
     const auto visible = static_cast<double>(window > 0 ? std::min(window, sequence_length) : sequence_length);
-    flops +=
-        ranks * block.product_flops(input) + of_head_rows * visible * (reached && block.gradients(input).heads ? 3 : 1);
+    flops += block.product_flops(input) + of_head_rows * visible * (reached && block.gradients(input).heads ? 3 : 1);
   }
   return flops;
 }

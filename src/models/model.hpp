@@ -32,7 +32,7 @@ class Model {
   virtual std::vector<UnitSpec> units() const = 0;
   /// Registers activations in the arena.
   virtual void plan(Arena& arena, const PassPlan& passes) = 0;
-  /// PassPlan::max_rows, which bounds passes of generation; 0 before plan().
+  /// Bound on the rows of a pass of generation, the same on every mesh: of one block of rows; 0 before plan().
   virtual int64_t planned_rows() const { return 0; }
   /// Fills constant tables; called once the arena is committed.
   virtual void start(Stream& stream) = 0;

@@ -193,5 +193,27 @@ TEST(SplitUnits, ARankHasThoseOfItsBlocks) {
   EXPECT_EQ(all[1].parameters(), (c.vocab_size + 3) / 4 * c.d_model) << "after the adapter, which all blocks share";
 }
 
+TEST(SplitUnits, WorkOfATokenIsThatOfAllRanks) {
+  DecoderShape shape = splittable_shape(ModelConfig::Family::llama);
+  shape.config.vocab_size = shape.tokens = 40;  // blocks of one size
+  const double whole = Decoder(shape).flops_per_token(32);
+  for (const TensorShare& share : {TensorShare{4, 0, 4}, TensorShare{4, 2, 2}, TensorShare{4, 1, 1}}) {
+    shape.tensor = share;
+    EXPECT_DOUBLE_EQ(Decoder(shape).flops_per_token(32), whole) << share.count;
+  }
+}
+
+TEST(SharedRows, BoundGenerationByOneBlock) {
+  for (const int64_t ranks : {1, 2, 4}) {
+    Decoder model(splittable_shape(ModelConfig::Family::llama));
+    Arena arena;
+    PassPlan passes{DType::f32, 32 / ranks, true};
+    passes.context = ranks;
+    passes.context_blocks = 4;
+    model.plan(arena, passes);
+    EXPECT_EQ(model.planned_rows(), 8) << ranks;
+  }
+}
+
 }  // namespace
 }  // namespace llmtrain::test

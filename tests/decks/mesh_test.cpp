@@ -1,7 +1,10 @@
 // The ledger of a run is the same for every mesh of ranks that divides its blocks.
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <map>
 
 #include "decks/run_folder.hpp"
 
@@ -58,6 +61,31 @@ class Mesh : public RunFolder {
     return outcome.exit_code == 0 ? ledger(name) : outcome.output + name;
   }
 
+  /// The ledger of a run of the deck that the keys begin with.
+  std::string ledger_of_deck(int ranks, std::vector<std::string> keys) {
+    const std::string name = "run" + std::to_string(++runs);
+    keys.push_back("run.name=" + name);
+    const Outcome outcome = llmtrain({ranks, 1, keys, "", ""});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return outcome.exit_code == 0 ? ledger(name) : outcome.output + name;
+  }
+  /// Writes a deck with a published model on rows of token ids; returns its path.
+  std::string deck_of_ids(const std::string& model) {
+    std::string rows;
+    for (int row = 0; row < 24; ++row) {
+      rows += "{\"input_ids\": [3";
+      for (int i = 0; i < 12 + row % 5; ++i) rows += fmt::format(", {}", 3 + (7 * i * i + 3 * row) % 38);
+      rows += "]}\n";
+    }
+    write_file(folder / "rows.jsonl", rows);
+    const std::string path = (folder / (model + ".ini")).string();
+    write_file(path, fmt::format("[run]\noutput = {0}\n[model]\npath = {1}\n[data]\ntrain = {0}/rows.jsonl\n"
+                                 "packing = none\nvalidation_fraction = 0.2\n[batch]\nsequence_length = 24\nmicro = 2\n"
+                                 "global = 4\n[schedule]\nlearning_rate = 0.01\n[checkpoint]\nat_end = false\n",
+                                 folder.text(), (source_folder() / "tests/reference/hf" / model).string()));
+    return path;
+  }
+
   int runs = 0;
 };
 
@@ -91,6 +119,28 @@ TEST_F(Mesh, OfSharedMatricesHasTheLedgerOfOneRank) {
   EXPECT_EQ(ledger_of(4, with(both, {"parallel.tensor=2", "parallel.context=2"})), ledger_of(1, both));
 }
 
+// Adapters of the head and of a matrix with trained rows, and trained biases: each block of rows has gradients apart.
+TEST_F(Mesh, AdaptersHaveTheLedgerOfOneRank) {
+  const std::vector<std::string> biases = {"lora.target_modules=q_proj, up_proj, lm_head", "lora.bias=all"};
+  const std::vector<std::string> rows = {"lora.target_modules=q_proj, lm_head", "lora.modules_to_save=v_proj"};
+  for (const auto& [model, lora] :
+       std::map<std::string, std::vector<std::string>>{{"qwen2", biases}, {"llama", rows}}) {
+    const std::vector<std::string> keys = with(
+        {deck_of_ids(model), "run.finetuning=lora", "lora.r=2", "run.max_steps=2", "parallel.context_blocks=2"}, lora);
+    const std::string expected = ledger_of_deck(1, keys);
+    EXPECT_EQ(ledger_of_deck(2, with(keys, {"parallel.context=2"})), expected);
+    EXPECT_EQ(ledger_of_deck(2, with(keys, {"parallel.zero=3"})), expected);
+  }
+}
+
+TEST_F(Mesh, ShortMicroBatchesHaveEmptyRows) {
+  const std::vector<std::string> keys = {"parallel.context_blocks=4",  "data.packing=wrap",  "batch.micro=1",
+                                         "curriculum.strategy=length", "curriculum.start=2", "curriculum.steps=4",
+                                         "curriculum.multiple_of=1"};
+  const std::string expected = ledger_of(1, keys);
+  EXPECT_EQ(ledger_of(4, with(keys, {"parallel.context=2"})), expected);
+}
+
 TEST_F(Mesh, ChangesBetweenRuns) {
   const std::vector<std::string> keys = {"parallel.context_blocks=2", "parallel.tensor_blocks=2",
                                          "evaluation.every_steps=0"};
@@ -111,6 +161,115 @@ TEST_F(Mesh, ChangesBetweenRuns) {
   EXPECT_THAT(refused.output, HasSubstr("parallel.context_blocks"));
   go_on(2, {"parallel.context=2", "parallel.zero=3"});
   EXPECT_EQ(ledger("moved"), expected);
+}
+
+/// Ranks of a job, ranks along two of its axes, and what does not touch the results either.
+struct Layout {
+  int ranks, tensor, context, zero;
+  const char* recompute = "none";
+
+  std::vector<std::string> keys() const {
+    return {fmt::format("parallel.tensor={}", tensor), fmt::format("parallel.context={}", context),
+            fmt::format("parallel.zero={}", zero), std::string("memory.recompute=") + recompute};
+  }
+};
+
+/// Blocks, and meshes that divide them; the first one is one rank.
+struct Blocks {
+  std::vector<std::string> keys;
+  std::vector<Layout> layouts;
+};
+
+// Tensor blocks with a key head each, whose keys are gathered, and blocks of rows of which a rank has one, two or four.
+TEST_F(Mesh, LedgersFollowFromTheBlocksAlone) {
+  const std::vector<std::string> model = {"model.n_heads=8", "model.n_kv_heads=4", "model.d_ff=64", "model.n_layers=1",
+                                          "run.max_steps=2"};
+  const std::vector<Blocks> all = {
+      {{"parallel.tensor_blocks=4", "parallel.context_blocks=2", "parallel.reduction=tree", "precision.compute=bf16"},
+       {{1, 1, 1, 1},
+        {2, 2, 1, 0},
+        {2, 1, 2, 3},
+        {2, 1, 1, 2},
+        {4, 4, 1, 1, "attention"},
+        {4, 2, 2, 3, "block"},
+        {4, 2, 1, 2},
+        {4, 1, 2, 0, "activation"},
+        {8, 4, 2, 2}}},
+      {{"parallel.tensor_blocks=2", "parallel.context_blocks=4", "parallel.reduction=ordered",
+        "precision.compute=fp32"},
+       {{1, 1, 1, 2, "block"},
+        {2, 2, 1, 3},
+        {2, 1, 2, 1},
+        {2, 1, 2, 2, "attention"},
+        {2, 1, 1, 0},
+        {4, 1, 4, 0, "block"},
+        {4, 2, 2, 0},
+        {4, 2, 1, 1},
+        {4, 1, 2, 3},
+        {8, 2, 4, 3, "block"}}},
+      {{"parallel.context_blocks=4", "parallel.reduction=tree", "precision.compute=bf16"},
+       {{1, 1, 1, 0}, {2, 1, 2, 0}, {4, 1, 4, 2}, {4, 1, 2, 1, "block"}, {3, 1, 1, 3}}}};
+  std::vector<std::string> ledgers;
+  for (const Blocks& blocks : all) {
+    const std::vector<std::string> keys = with(model, blocks.keys);
+    for (const Layout& layout : blocks.layouts) {
+      const std::string found = ledger_of(layout.ranks, with(keys, layout.keys()));
+      if (layout.ranks == 1) ledgers.push_back(found);
+      EXPECT_EQ(found, ledgers.back()) << fmt::format("{} ranks, {} x {}, stage {}", layout.ranks, layout.tensor,
+                                                      layout.context, layout.zero);
+    }
+  }
+  const std::vector<std::string> like_first = with(model, {"precision.compute=bf16", "parallel.reduction=tree"});
+  EXPECT_NE(ledger_of(1, with(like_first, {"parallel.context_blocks=2"})), ledgers.front())
+      << "control: matrices in one block";
+  EXPECT_NE(ledger_of(1, with(like_first, {"parallel.tensor_blocks=4"})), ledgers.front())
+      << "control: rows in one block";
+}
+
+// Models of every role, quantised matrices and generation on a mesh of both axes.
+TEST_F(Mesh, OfAllTasksHasTheLedgerOfOneRank) {
+  const auto file = [](const std::string& name) { return (source_folder() / "tests/reference" / name).string(); };
+  const std::string head = "[run]\nmax_steps = 2\noutput = " + folder.text() +
+                           "\n[batch]\nsequence_length = 64\nmicro = 2\nglobal = 4\n[schedule]\nlearning_rate = "
+                           "1e-3\n[checkpoint]\nat_end = false\n";
+  const auto deck_of = [&](const std::string& model, const std::string& data, const std::string& sections) {
+    return head + "[model]\npath = " + file(model) + "\n[data]\ntrain = " + file(data) + "\n" + sections;
+  };
+  const std::map<std::string, std::string> decks = {
+      {"grpo", deck_of("sft/model", "preference/texts.jsonl",
+                       "[rollout]\nmax_new_tokens = 9\n[grpo]\ngroup_size = 2\n[rewards]\nfunctions = regex:s\n")},
+      {"ppo", deck_of("sft/model", "preference/texts.jsonl",
+                      "[rollout]\nmax_new_tokens = 9\n[ppo]\nepochs = 1\nreward_model = " +
+                          file("preference/reward_model") + "\n")},
+      {"reward", deck_of("preference/reward_model", "preference/texts.jsonl", "validation_fraction = 0\n")},
+      {"sft", deck_of("sft/model", "sft/messages.jsonl",
+                      "validation_fraction = 0\n[lora]\nr = 2\ntarget_modules = q_proj, down_proj, lm_head\n"
+                      "[quantization]\nbits = 4\n")}};
+  for (const auto& [task, text] : decks) {
+    SCOPED_TRACE(task);
+    write_file((folder / (task + ".ini")).string(), text);
+    std::vector<std::string> keys = {(folder / (task + ".ini")).string(), "run.task=" + task,
+                                     "parallel.context_blocks=2", "parallel.tensor_blocks=2"};
+    if (task == "sft") keys.emplace_back("run.finetuning=lora");
+    const std::string expected = ledger_of_deck(1, keys);
+    EXPECT_EQ(ledger_of_deck(4, with(keys, {"parallel.context=2", "parallel.tensor=2", "parallel.zero=3"})), expected);
+  }
+}
+
+// A deck of a training run evaluates with its blocks of matrices; ranks that would share rows have batches of their
+// own.
+TEST_F(Mesh, OfATrainingDeckEvaluates) {
+  const auto evaluate = [&](const std::string& name, int ranks, const std::vector<std::string>& more) {
+    const std::vector<std::string> keys = {deck_of_ids("llama"), "run.name=" + name, "run.task=evaluate",
+                                           "parallel.context=2", "parallel.tensor_blocks=2"};
+    const Outcome outcome = llmtrain({ranks, 1, with(keys, more), "", ""});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return read_file(folder / name / "evaluation.json");
+  };
+  const std::string expected = evaluate("one", 1, {});
+  EXPECT_FALSE(expected.empty());
+  EXPECT_EQ(evaluate("two", 2, {}), expected);
+  EXPECT_EQ(evaluate("matrices", 2, {"parallel.tensor=2"}), expected);
 }
 
 TEST_F(Mesh, IsRefusedWithNumbersThatFit) {

@@ -47,8 +47,11 @@ int64_t TensorSum::scratch_elements(const TensorShare& share, int64_t elements) 
 }
 
 void TensorSum::exchange(Stream& stream) {
-  const TrafficScope scope(TrafficAxis::tensor);
-  ranks_->send_and_receive(sends_, receives_, stream).finish(stream);
+  Transfer transfer = [&] {
+    const TrafficScope scope(TrafficAxis::tensor);
+    return ranks_->send_and_receive(sends_, receives_, stream);
+  }();
+  transfer.finish(stream, meanwhile_);
 }
 
 /// Two ranks swap their sums. More each add one part of all sums, which they then gather.

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/arena.hpp"
@@ -14,7 +15,11 @@ namespace llmtrain {
 class TensorSum {
  public:
   /// `ranks`: those that have the blocks, in the order of the blocks, each as many; null if this rank has all.
-  TensorSum(const TensorShare& share, Communicator* ranks) : share_(share), ranks_(ranks) { check(); }
+  /// `meanwhile` is called while they are awaited.
+  TensorSum(const TensorShare& share, Communicator* ranks, Transfer::Meanwhile meanwhile = {})
+      : share_(share), ranks_(ranks), meanwhile_(std::move(meanwhile)) {
+    check();
+  }
 
   const TensorShare& share() const { return share_; }
   /// Completes the sum of this rank's blocks, [..] fp32, by those of the others. scratch: fp32 [scratch_elements()].
@@ -23,7 +28,7 @@ class TensorSum {
   /// afterwards.
   void add_terms(const Tensor& sum, std::span<const Tensor> terms, const Tensor& scratch, Stream& stream);
   static int64_t scratch_elements(const TensorShare& share, int64_t elements);
-  /// Fills the rows of a tensor [S, ..], of which this rank has set those of its own blocks.
+  /// Fills the rows of a tensor [S, ..] of any dtype, of which this rank has set those of its own blocks.
   void gather(const Tensor& blocks, Stream& stream);
 
  private:
@@ -33,6 +38,7 @@ class TensorSum {
 
   TensorShare share_;
   Communicator* ranks_;
+  Transfer::Meanwhile meanwhile_;
   std::vector<Communicator::Message> sends_, receives_;
   std::vector<Tensor> terms_;
 };
@@ -42,7 +48,7 @@ class BlockSum {
  public:
   /// The sum is fp32 [rows, columns], with a frame of the arena for all that it needs.
   BlockSum(TensorSum& tensor, Arena::Frame& frame, int64_t rows, int64_t columns);
-  /// Memory for the term of the next block.
+  /// Memory, undefined, for the term of the next block.
   Tensor next() { return levels_[depth_++]; }
   /// The term is written.
   void add(Stream& stream);

@@ -79,8 +79,10 @@ class Decoder : public Model {
   std::vector<UnitSpec> units() const override { return units_; }
   void plan(Arena& arena, const PassPlan& passes) override;
   /// Ranks that have the other blocks of split matrices, in their order; called before the first pass. Without a call
-  /// this rank has all.
-  void share_blocks(Communicator& ranks) { tensor_ = std::make_unique<TensorSum>(shape_.tensor, &ranks); }
+  /// this rank has all. `meanwhile` is called while they are awaited.
+  void share_blocks(Communicator& ranks, Transfer::Meanwhile meanwhile = {}) {
+    tensor_ = std::make_unique<TensorSum>(shape_.tensor, &ranks, std::move(meanwhile));
+  }
   int64_t planned_rows() const override { return planned_rows_; }
   void start(Stream& stream) override;
   void forward(Context& ctx, const Batch* batch) override;
@@ -93,6 +95,8 @@ class Decoder : public Model {
   void logits(Context& ctx, const Batch* batch, std::span<const int64_t> rows, const Tensor& out) override;
   double flops_per_token(int64_t sequence_length) const override;
   const DecoderShape& shape() const { return shape_; }
+  std::span<const Block> blocks() const { return blocks_; }
+  const SplitHead& head() const { return head_; }
   /// Inputs of the head in the last forward pass, compute dtype [rows, C]; after score_and_differentiate() and before
   /// backward(), their gradient if has_final_gradient().
   Tensor hidden_states(int64_t rows) const { return first_rows(hidden_, rows); }

@@ -90,8 +90,9 @@ void RoleModel::plan(Arena& arena) {
 void RoleModel::start(const Mesh& mesh, Stream& stream) {
   params_.start(mesh.parameters(), stream, &mesh.job());
   if (Communicator* ranks = mesh.tensor()) {
-    model_.share_blocks(*ranks);
-    if (critic_) critic_->share_blocks(*ranks);
+    const auto meanwhile = [this] { params_.reducer().add_arrived(); };
+    model_.share_blocks(*ranks, meanwhile);
+    if (critic_) critic_->share_blocks(*ranks, meanwhile);
   }
   model().start(stream);
 }

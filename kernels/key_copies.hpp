@@ -2,6 +2,7 @@
 // Copies of keys and values, for attention whose query heads lie on more ranks than there are key heads: each rank then
 // gathers the keys and values of the head that its query heads read.
 
+#include <bit>
 #include <cstdint>
 
 #include "core/error.hpp"
@@ -13,6 +14,8 @@ namespace llmtrain {
 
 /// Most copies of a key head.
 inline constexpr int64_t max_key_copies = 128;
+/// Levels of a binary tree over them.
+inline constexpr int max_tree_levels = std::bit_width(static_cast<uint64_t>(max_key_copies));
 
 /// wide [N, (H + 2 G copies) D] gets the queries of narrow [N, (H + 2 G) D], then `copies` of each key head, then of
 /// each value head, side by side. One dtype.
@@ -28,8 +31,9 @@ struct KeyCopies {
 
   KeyCopies(const Tensor& wide, const Tensor& narrow, const AttentionShape& s, int64_t count)
       : queries(s.heads * s.head_dim), width(s.head_dim), copies(count) {
-    LLMTRAIN_CHECK(wide.dtype == narrow.dtype && wide.dim(0) == narrow.dim(0) && count >= 1 &&
-                       count <= max_key_copies && narrow.dim(1) == queries + 2 * s.kv_heads * width &&
+    LLMTRAIN_CHECK(wide.dtype == narrow.dtype && wide.dim(0) == narrow.dim(0) && count <= max_key_copies &&
+                       std::has_single_bit(static_cast<uint64_t>(count)) &&
+                       narrow.dim(1) == queries + 2 * s.kv_heads * width &&
                        wide.dim(1) == queries + 2 * s.kv_heads * count * width,
                    "rows with copies of their keys");
   }
@@ -41,7 +45,7 @@ struct KeyCopies {
   /// The sum of value(0), value(1), ... along a binary tree.
   template <class Value>
   LLMTRAIN_HOST_DEVICE float sum(const Value& value) const {
-    float partial[8];
+    float partial[max_tree_levels];
     float last = 0;
     for (int64_t i = 0; i < copies; ++i) {
       last = value(i);

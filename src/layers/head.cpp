@@ -71,15 +71,14 @@ void Head::forward(Context& ctx, const Batch& batch, const Tensor& x, const Toke
   const int64_t n = x.dim(0), block = block_rows(n);
   Arena::Frame frame(ctx.arena);
   const Tensor buffer = frame.take(DType::f32, {block, columns()});
-  for (int64_t begin = 0; begin < n; begin += block) {
-    const int64_t count = std::min(block, n - begin);
+  each_run(n, block, [&](int64_t begin, int64_t count) {
     const Tensor rows = buffer.rows(0, count);
     const Batch own = batch.rows(begin, count);
     tempered_logits(ctx, own, rows, x.rows(begin, count));
     const TokenStatistics own_statistics = statistics.rows(begin, count);
     logprob_forward(own_statistics, rows, own.targets, vocabulary, ctx.stream);
     if (!own_statistics.mean_logit.empty()) mean_logits(own_statistics.mean_logit, rows, vocabulary, ctx.stream);
-  }
+  });
 }
 
 /// Adds to the gradients of parameters where the context says that earlier rows have written them.
@@ -105,24 +104,18 @@ void Head::forward_backward(Context& ctx, const Batch& batch, const Tensor& dx, 
   Arena::Frame frame(ctx.arena);
   const Tensor gradients = frame.take(x.dtype, {group, columns()});
   const Tensor buffer = x.dtype == DType::f32 ? Tensor() : frame.take(DType::f32, {block, columns()});
-  const auto differentiate = [&](int64_t first, int64_t grouped, bool later) {
+  each_group(ctx, n, group, [&](int64_t first, int64_t grouped) {
     const Tensor dlogits = gradients.rows(0, grouped), xs = x.rows(first, grouped);
-    for (int64_t begin = 0; begin < grouped; begin += block) {
-      const int64_t count = std::min(block, grouped - begin);
+    each_run(grouped, block, [&](int64_t begin, int64_t count) {
       const Tensor drows = dlogits.rows(begin, count), rows = buffer.empty() ? drows : buffer.rows(0, count);
       const TokenStatistics stats = statistics.rows(first + begin, count);
       const Batch own = batch.rows(first + begin, count);
       tempered_logits(ctx, own, rows, x.rows(first + begin, count));
       logprob_forward(stats, rows, own.targets, vocabulary, ctx.stream);
       logit_gradients(ctx, own, drows, rows, stats, cotangents.rows(first + begin, count));
-    }
-    ctx.later_rows = later;
+    });
     backward(ctx, batch.rows(first, grouped), dx.empty() ? dx : dx.rows(first, grouped), dlogits, xs);
-  };
-  ctx.each_row_block(n, [&](int64_t begin, int64_t count) {
-    for (int64_t at = 0; at < count; at += group) differentiate(begin + at, std::min(group, count - at), at > 0);
   });
-  ctx.later_rows = false;
 }
 
 }  // namespace llmtrain

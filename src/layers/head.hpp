@@ -1,4 +1,6 @@
 #pragma once
+#include <algorithm>
+
 #include "kernels/logprob.hpp"
 #include "kernels/matmul.hpp"
 #include "layers/linear.hpp"
@@ -18,7 +20,7 @@ struct Head {
   int64_t logits_bytes = device_memory_is_host() ? 64 << 20 : 512 << 20;     ///< bytes of a block's logits
   int64_t gradient_bytes = device_memory_is_host() ? 52 << 20 : 1024 << 20;  ///< bytes of a group's logit gradients
   int64_t vocabulary = 0;  ///< number of tokens; the padding rows are never predicted
-  // Of a block of the vocabulary (SplitHead).
+  // Fields of a block of the vocabulary (SplitHead).
   int64_t first_token = 0;
   int64_t all_tokens = 0;     ///< of all blocks; 0: there is one
   int64_t split_columns = 0;  ///< those of all blocks, if each were as wide as the widest
@@ -48,7 +50,24 @@ struct Head {
   /// Computes logits fp32 [R, V] of rows x [R, C], whatever the temperature. Not in training.
   void logits(Context& ctx, const Tensor& out, const Tensor& x) const { logits(ctx, {}, out, x); }
 
-  // Steps of forward_backward.
+  // Steps of both.
+  /// Calls f(first, count) for runs of at most `most` of n rows.
+  template <class F>
+  static void each_run(int64_t n, int64_t most, const F& f) {
+    for (int64_t first = 0; first < n; first += most) f(first, std::min(most, n - first));
+  }
+  /// Calls f(first, count) for groups of at most `most` of n rows whose logit gradients exist at a time, where the
+  /// context says whether a gradient has earlier rows.
+  template <class F>
+  static void each_group(Context& ctx, int64_t n, int64_t most, const F& f) {
+    ctx.each_row_block(n, [&](int64_t begin, int64_t rows) {
+      each_run(rows, most, [&](int64_t first, int64_t count) {
+        ctx.later_rows = first > 0;
+        f(begin + first, count);
+      });
+    });
+    ctx.later_rows = false;
+  }
   void tempered_logits(Context& ctx, const Batch& batch, const Tensor& out, const Tensor& x) const;
   /// dlogits compute dtype, of tempered logits, whose statistics are those of the whole vocabulary.
   void logit_gradients(Context& ctx, const Batch& batch, const Tensor& dlogits, const Tensor& logits,

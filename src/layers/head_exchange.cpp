@@ -1,7 +1,6 @@
 #include "layers/head_exchange.hpp"
 
 #include "core/error.hpp"
-#include "kernels/adapter.hpp"
 #include "parallel/traffic.hpp"
 
 namespace llmtrain {
@@ -25,66 +24,40 @@ int64_t HeadExchange::scratch_bytes(DType dtype, int64_t rows, int64_t ranks, in
   return 2 * rows * columns * static_cast<int64_t>(size_of(dtype)) + padding;
 }
 
-void HeadExchange::to_heads(const Tensor& heads, const Tensor& rows, std::span<const int64_t> parts, Arena& arena,
-                            Stream& stream) {
-  Arena::Frame frame(arena);
-  sends_.clear();
-  receives_.clear();
-  for (int rank = 0; rank < ranks_.size(); ++rank) {
-    BlockPlace from, to{begin_of(ranks_.rank()), 0};
-    for (const int64_t columns : parts) {
-      const int64_t width = columns / ranks_.size();
-      const Tensor block = frame.take(rows.dtype, {rows.dim(0), width});
-      get_block(block, rows, {0, from.column + rank * width}, 1, false, stream);
-      if (rank == ranks_.rank()) {
-        set_block(heads, to, block, 1, stream);
-      } else {
-        sends_.push_back({block, rank});
-        receives_.push_back({frame.take(rows.dtype, {rows_of(rank), width}), rank});
-      }
-      from.column += columns;
-      to.column += width;
-    }
-  }
-  transfer(stream);
-  auto received = receives_.begin();
-  for (int rank = 0; rank < ranks_.size(); ++rank) {
-    BlockPlace to{begin_of(rank), 0};
-    for (size_t part = 0; part < parts.size() && rank != ranks_.rank(); ++part) {
-      set_block(heads, to, received->data, 1, stream);
-      to.column += received++->data.dim(1);
-    }
-  }
+/// The block of a part from `column` on that a rank has, in rows of all heads or in all rows of some heads.
+BlockPlace HeadExchange::place(bool in_rows, int rank, int64_t column, int64_t width) const {
+  return in_rows ? BlockPlace{0, column + rank * width} : BlockPlace{begin_of(rank), column / ranks_.size()};
 }
 
-void HeadExchange::to_rows(const Tensor& rows, const Tensor& heads, std::span<const int64_t> parts, Arena& arena,
-                           Stream& stream) {
+void HeadExchange::exchange(const Tensor& to, const Tensor& from, bool from_rows, std::span<const int64_t> parts,
+                            Arena& arena, Stream& stream) {
+  const int ranks = ranks_.size(), me = ranks_.rank();
   Arena::Frame frame(arena);
   sends_.clear();
   receives_.clear();
-  for (int rank = 0; rank < ranks_.size(); ++rank) {
-    BlockPlace from{begin_of(rank), 0}, to;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const int64_t own = rows_of(me), others = rows_of(rank);
+    int64_t column = 0;
     for (const int64_t columns : parts) {
-      const int64_t width = columns / ranks_.size();
-      const Tensor block = frame.take(rows.dtype, {rows_of(rank), width});
-      get_block(block, heads, from, 1, false, stream);
-      if (rank == ranks_.rank()) {
-        set_block(rows, {0, to.column + rank * width}, block, 1, stream);
+      LLMTRAIN_CHECK(columns % ranks == 0, "the ranks divide the columns of a part");
+      const int64_t width = columns / ranks;
+      const Tensor block = frame.take(from.dtype, {from_rows ? own : others, width});
+      get_block(block, from, place(from_rows, rank, column, width), 1, false, stream);
+      if (rank == me) {
+        set_block(to, place(!from_rows, rank, column, width), block, 1, stream);
       } else {
         sends_.push_back({block, rank});
-        receives_.push_back({frame.take(rows.dtype, {rows.dim(0), width}), rank});
+        receives_.push_back({frame.take(from.dtype, {from_rows ? others : own, width}), rank});
       }
-      from.column += width;
-      to.column += columns;
+      column += columns;
     }
   }
   transfer(stream);
   auto received = receives_.begin();
-  for (int rank = 0; rank < ranks_.size(); ++rank) {
+  for (int rank = 0; rank < ranks; ++rank) {
     int64_t column = 0;
-    for (size_t part = 0; part < parts.size() && rank != ranks_.rank(); ++part) {
-      const Tensor& block = received++->data;
-      set_block(rows, {0, column + rank * block.dim(1)}, block, 1, stream);
+    for (size_t part = 0; part < parts.size() && rank != me; ++part) {
+      set_block(to, place(!from_rows, rank, column, parts[part] / ranks), received++->data, 1, stream);
       column += parts[part];
     }
   }

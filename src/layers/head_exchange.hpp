@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/arena.hpp"
+#include "kernels/adapter.hpp"
 #include "parallel/communicator.hpp"
 
 namespace llmtrain {
@@ -22,15 +23,22 @@ class HeadExchange {
   /// Scratch bytes of an exchange of at most `rows` of each of `ranks` ranks, with so many columns in all heads.
   static int64_t scratch_bytes(DType dtype, int64_t rows, int64_t ranks, int64_t columns);
 
-  /// rows [n, sum of parts] -> heads [N, sum of parts / ranks]: of each part (queries, keys, values), a run of columns,
-  /// rank i has the i-th run of columns. Both in one dtype.
-  void to_heads(const Tensor& heads, const Tensor& rows, std::span<const int64_t> parts, Arena& arena, Stream& stream);
+  /// rows [n, sum of parts] -> heads [N, sum of parts / ranks]: of each part (queries, keys, values), a run of columns
+  /// that the ranks divide, rank i has the i-th run of columns. Both in one dtype.
+  void to_heads(const Tensor& heads, const Tensor& rows, std::span<const int64_t> parts, Arena& arena, Stream& stream) {
+    exchange(heads, rows, true, parts, arena, stream);
+  }
   /// The reverse.
-  void to_rows(const Tensor& rows, const Tensor& heads, std::span<const int64_t> parts, Arena& arena, Stream& stream);
+  void to_rows(const Tensor& rows, const Tensor& heads, std::span<const int64_t> parts, Arena& arena, Stream& stream) {
+    exchange(rows, heads, false, parts, arena, stream);
+  }
 
  private:
   int64_t begin_of(int rank) const { return rank == 0 ? 0 : row_ends_[static_cast<size_t>(rank) - 1]; }
   int64_t rows_of(int rank) const { return row_ends_[static_cast<size_t>(rank)] - begin_of(rank); }
+  BlockPlace place(bool in_rows, int rank, int64_t column, int64_t width) const;
+  void exchange(const Tensor& to, const Tensor& from, bool from_rows, std::span<const int64_t> parts, Arena& arena,
+                Stream& stream);
   void transfer(Stream& stream);
 
   Communicator& ranks_;

@@ -60,11 +60,10 @@ void SplitHead::forward(Context& ctx, const Batch& batch, const Tensor& x, const
   const Tensor parts = frame.take(DType::u8, {parts_bytes(block)});
   std::vector<Tensor> buffers, logits(blocks.size());
   for (const Head& head : blocks) buffers.push_back(frame.take(DType::f32, {block, head.columns()}));
-  for (int64_t begin = 0; begin < n; begin += block) {
-    const int64_t count = std::min(block, n - begin);
+  Head::each_run(n, block, [&](int64_t begin, int64_t count) {
     for (size_t i = 0; i < blocks.size(); ++i) logits[i] = buffers[i].rows(0, count);
     score_rows(ctx, batch.rows(begin, count), x.rows(begin, count), logits, parts, statistics.rows(begin, count));
-  }
+  });
 }
 
 /// Adds to the gradients of parameters where the context says that earlier rows have written them.
@@ -97,10 +96,10 @@ void SplitHead::forward_backward(Context& ctx, const Batch& batch, const Tensor&
     gradients.push_back(frame.take(x.dtype, {group, own.columns()}));
     buffers.push_back(in_place ? Tensor() : frame.take(DType::f32, {block, own.columns()}));
   }
-  const auto differentiate = [&](int64_t first, int64_t grouped, bool later) {
+  Head::each_group(ctx, n, group, [&](int64_t first, int64_t grouped) {
     for (size_t i = 0; i < blocks.size(); ++i) dlogits[i] = gradients[i].rows(0, grouped);
-    for (int64_t begin = 0; begin < grouped; begin += block) {
-      const int64_t count = std::min(block, grouped - begin), at = first + begin;
+    Head::each_run(grouped, block, [&](int64_t begin, int64_t count) {
+      const int64_t at = first + begin;
       for (size_t i = 0; i < blocks.size(); ++i) {
         drows[i] = dlogits[i].rows(begin, count);
         logits[i] = in_place ? drows[i] : buffers[i].rows(0, count);
@@ -111,14 +110,9 @@ void SplitHead::forward_backward(Context& ctx, const Batch& batch, const Tensor&
       for (size_t i = 0; i < blocks.size(); ++i) {
         blocks[i].logit_gradients(ctx, own, drows[i], logits[i], stats, cotangents.rows(at, count));
       }
-    }
-    ctx.later_rows = later;
+    });
     backward(ctx, batch.rows(first, grouped), cut_rows(dx, first, grouped), dlogits, x.rows(first, grouped));
-  };
-  ctx.each_row_block(n, [&](int64_t begin, int64_t count) {
-    for (int64_t at = 0; at < count; at += group) differentiate(begin + at, std::min(group, count - at), at > 0);
   });
-  ctx.later_rows = false;
 }
 
 void SplitHead::logits(Context& ctx, const Tensor& out, const Tensor& x) const {
@@ -126,8 +120,7 @@ void SplitHead::logits(Context& ctx, const Tensor& out, const Tensor& x) const {
   const int64_t n = x.dim(0), block = blocks.front().block_rows(n), widest = rows_of_block(rows, share->blocks);
   Arena::Frame frame(ctx.arena);
   const Tensor all = frame.take(DType::f32, {share->blocks, block * widest});
-  for (int64_t begin = 0; begin < n; begin += block) {
-    const int64_t count = std::min(block, n - begin);
+  Head::each_run(n, block, [&](int64_t begin, int64_t count) {
     const auto logits_of = [&](int64_t index) {
       return Tensor(all.rows(index, 1).data, DType::f32, {count, std::min(widest, rows - index * widest)});
     };
@@ -138,7 +131,7 @@ void SplitHead::logits(Context& ctx, const Tensor& out, const Tensor& x) const {
     for (int64_t index = 0; index < share->blocks; ++index) {
       set_block(out.rows(begin, count), {0, index * widest}, logits_of(index), 1, ctx.stream);
     }
-  }
+  });
 }
 
 }  // namespace llmtrain

@@ -2,33 +2,25 @@
 #include <cstdint>
 
 #include "parallel/communicator.hpp"
+#include "parallel/mesh_shape.hpp"
 
 namespace llmtrain {
-
-/// Ranks along the axes of parallelism. Tensor ranks are neighbours, then context ranks, then data ranks.
-struct MeshShape {
-  int64_t tensor = 1;   ///< T: ranks that share matrices
-  int64_t context = 1;  ///< C: ranks that share the rows of micro-batches
-
-  /// Ranks that compute a micro-batch together.
-  int64_t of_micro_batch() const { return tensor * context; }
-};
 
 /// The place of this rank in a mesh of all ranks of a job, and the communicators of its axes (docs/design/mesh.md).
 class Mesh {
  public:
-  /// UserError(deck) on every rank unless the job's size is a multiple of shape.of_micro_batch(). Collective.
+  /// The job's size is a multiple of shape.ranks_per_micro_batch() (require_mesh()). Collective.
   Mesh(Communicator& job, const MeshShape& shape);
 
   const MeshShape& shape() const { return shape_; }
   Communicator& job() const { return job_; }
   /// Ranks with other micro-batches, this one included, and its number among them.
-  int64_t data_ranks() const { return job_.size() / shape_.of_micro_batch(); }
-  int64_t data_rank() const { return job_.rank() / shape_.of_micro_batch(); }
+  int64_t data_ranks() const { return job_.size() / shape_.ranks_per_micro_batch(); }
+  int64_t data_rank() const { return job_.rank() / shape_.ranks_per_micro_batch(); }
   int64_t context_rank() const { return job_.rank() / shape_.tensor % shape_.context; }
   int64_t tensor_rank() const { return job_.rank() % shape_.tensor; }
   /// True for the one of the ranks of a micro-batch that counts it.
-  bool leads() const { return job_.rank() % shape_.of_micro_batch() == 0; }
+  bool leads() const { return job_.rank() % shape_.ranks_per_micro_batch() == 0; }
   /// Ranks that share the rows of this rank's micro-batches, in order; null: it shares them with none.
   Communicator* context() const { return context_; }
   /// Ranks that share its matrices; null: it shares them with none.

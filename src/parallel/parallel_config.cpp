@@ -2,12 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <bit>
-
 #include "core/deck/deck.hpp"
 #include "device/device.hpp"
-#include "parallel/head_division.hpp"
 
 namespace llmtrain {
 
@@ -48,8 +44,7 @@ void ParallelConfig::visit(DeckKeys& keys) {
       {.unit = "ranks",
        .range = between(1, 128),
        .doc = "Number of ranks that share the rows of each micro-batch, for long sequences: each rank has some rows "
-              "of all heads, and during attention all rows of some heads. It divides the ranks and "
-              "context_blocks.",
+              "of all heads, and during attention all rows of some heads. It divides the ranks and context_blocks.",
        .tasks = training_tasks});
   keys.key(
       "context_blocks", context_blocks,
@@ -57,8 +52,7 @@ void ParallelConfig::visit(DeckKeys& keys) {
        .range = between(0, 128),
        .doc = "Number of blocks of rows of each micro-batch, a power of two, whose gradients of weights are formed "
               "apart and added as parallel.reduction says: runs of any context that divides it have the same results. "
-              "0 = as "
-              "context.",
+              "0 = as context.",
        .change = Change::breaks,
        .tasks = training_tasks});
   keys.key(
@@ -104,20 +98,7 @@ void ParallelConfig::visit(DeckKeys& keys) {
 
 namespace {
 
-/// Reports an axis whose blocks are no power of two, or that does not divide them. `key`: of the axis.
-void check_blocks(DeckLoader& deck, const std::string& key, int64_t ranks, int64_t blocks) {
-  const auto whole = static_cast<uint64_t>(blocks);
-  const bool given = deck.given(key + "_blocks");
-  deck.check(
-      std::has_single_bit(whole), {given ? key + "_blocks" : key},
-      fmt::format("{} is not a power of two: {} or {} fits", blocks, std::bit_floor(whole), std::bit_ceil(whole)));
-  const uint64_t fitting = std::min(std::bit_floor(static_cast<uint64_t>(ranks)), std::bit_floor(whole));
-  deck.check(!std::has_single_bit(whole) || blocks % ranks == 0, {key, key + "_blocks"},
-             fmt::format("{} ranks do not divide {} blocks: {} fits", ranks, blocks, fitting));
-}
-
-void check_context(DeckLoader& deck, const ParallelConfig& config, int64_t micro_batches, int64_t groups) {
-  check_blocks(deck, "parallel.context", config.context, config.row_blocks());
+void check_groups(DeckLoader& deck, const ParallelConfig& config, int64_t micro_batches, int64_t groups) {
   if (config.row_blocks() == 1) return;
   deck.check(groups == micro_batches, {"parallel.context_blocks", "parallel.context", "parallel.reduction_groups"},
              "with blocks of rows every micro-batch is a group: leave reduction_groups at 0");
@@ -157,21 +138,6 @@ void ParallelConfig::page_states(DeckLoader& deck, const std::string& why) {
   deck.set(key, Origin::automatic, why);
 }
 
-void ParallelConfig::check_heads(DeckLoader& deck, int64_t heads, int64_t key_heads) const {
-  const bool gathers = context_method != ContextMethod::ulysses;
-  if (rows_divide_heads(row_blocks(), gathers, heads, key_heads)) return;
-  const std::string key = "parallel.context", blocks_key = key + "_blocks";
-  std::string fitting;
-  for (int64_t blocks = 1; blocks <= heads; blocks *= 2) {
-    if (rows_divide_heads(blocks, gathers, heads, key_heads))
-      fitting += (fitting.empty() ? "" : ", ") + std::to_string(blocks);
-  }
-  deck.check(
-      false, {deck.given(blocks_key) ? blocks_key : key, "parallel.context_method"},
-      fmt::format("{} blocks of rows do not divide {} heads with {} key heads{}{}: {} would fit", row_blocks(), heads,
-                  key_heads, matrix_blocks() > 1 ? " of a tensor block" : "", gathers ? "" : " by ulysses", fitting));
-}
-
 void ParallelConfig::resolve(DeckLoader& deck, int64_t micro_batches) {
   const std::initializer_list<std::string_view> batch = {"parallel.reduction_groups", "batch.global", "batch.micro",
                                                          "batch.gradient_accumulation_steps"};
@@ -184,8 +150,7 @@ void ParallelConfig::resolve(DeckLoader& deck, int64_t micro_batches) {
              fmt::format("{} is more than the {} reduction groups of a step", reduction_blocks, groups));
   deck.check(reduction == Reduction::ordered || reduction_blocks == 1,
              {"parallel.reduction_blocks", "parallel.reduction"}, "a tree has no blocks: leave reduction_blocks at 1");
-  check_context(deck, *this, micro_batches, groups);
-  check_blocks(deck, "parallel.tensor", tensor, matrix_blocks());
+  check_groups(deck, *this, micro_batches, groups);
   check_offload(deck, *this);
   const auto decide_blocks = [&](int64_t& blocks, int64_t ranks, const std::string& axis) {
     if (blocks > 0) return;

@@ -34,6 +34,12 @@ struct ParallelConfig {
   int64_t row_blocks() const { return context_blocks == 0 ? context : context_blocks; }
   /// S: blocks of every split matrix.
   int64_t matrix_blocks() const { return tensor_blocks == 0 ? tensor : tensor_blocks; }
+  /// True if attention over so many blocks of rows divides the heads among as many ranks: each has some key heads, or,
+  /// unless by ulysses, some of the query heads of one.
+  bool divides_heads(int64_t blocks, int64_t heads, int64_t key_heads) const {
+    const bool gathers = context_method != ContextMethod::ulysses && heads % blocks == 0;
+    return key_heads % blocks == 0 || (gathers && blocks % key_heads == 0);
+  }
   bool cuda_graphs = true;  ///< no effect on the host
   Offload offload_optimizer = Offload::none;
   Offload offload_parameters = Offload::none;  ///< at ZeRO stage 3
@@ -45,8 +51,6 @@ struct ParallelConfig {
   /// States of a paged optimizer lie in host memory, or where offloaded parameters lie.
   void page_states(DeckLoader& deck, const std::string& why);
   void resolve(DeckLoader& deck, int64_t micro_batches);
-  /// Checks that the blocks of rows suit a model's heads.
-  void check_heads(DeckLoader& deck, int64_t heads, int64_t key_heads) const;
 };
 
 template <>

@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "parallel/mesh_shape.hpp"
 #include "parallel/node_grid.hpp"
-#include "parallel/planned_mesh.hpp"
 
 namespace llmtrain {
 
@@ -32,7 +32,7 @@ struct AxisTraffic {
   std::vector<int64_t> messages, network_messages;  ///< by rank
   int64_t requests = 0;                             ///< of a rank, at most
 
-  /// That of a grid in which nothing moves.
+  /// No traffic, on a grid.
   explicit AxisTraffic(const NodeGrid& grid)
       : nodes(static_cast<size_t>(grid.nodes())),
         messages(static_cast<size_t>(grid.ranks)),
@@ -42,7 +42,7 @@ struct AxisTraffic {
   void add(const AxisTraffic& other);
 };
 
-/// What ranks that share a micro-batch send each other in a step.
+/// Messages between ranks that share a micro-batch, in a step.
 struct GroupExchange {
   /// Bytes that the rank of a group with index `from` sends to the one with index `to`, in one micro-batch.
   std::function<int64_t(int64_t from, int64_t to)> bytes;

@@ -23,14 +23,15 @@ namespace llmtrain {
 
 namespace {
 
-/// Memory of the last of `ranks` ranks, which has the largest shards, on a node with `of_node` of them where others
+/// Memory of the first tensor rank of the last data rank, whose shards and block of the vocabulary are the largest of
+/// `ranks` ranks, on a node with `of_node` of them where others
 /// have `per_node`, with the number of threads that a rank has there.
 struct LastRank {
   LastRank(const Config& config, const Dataset& data, int64_t ranks, int64_t per_node, int64_t of_node) {
     use_threads(choose_threads(find_thread_facts(static_cast<int>(of_node))).threads);
     const int64_t tensor = config.parallel.tensor;  // of_node and per_node are multiples
     const int size = static_cast<int>(ranks / tensor);
-    RankPosition position{size - 1, size, 1, static_cast<int>(per_node / tensor), tensor - 1};
+    RankPosition position{size - 1, size, 1, static_cast<int>(per_node / tensor), 0};
     if (device_memory_is_host()) position.node_size = static_cast<int>(of_node / tensor);
     plan = find_task(config.run.task).plan(config, data, position);
     const std::optional<DType> profiled = memory_limits(config).profiled;
@@ -99,7 +100,7 @@ double seconds_of_flop(const CommandLine& command, const Config& config, const R
   return flops > 0 ? 1 / flops : 0;
 }
 
-/// What another mesh of the estimated ranks would cost.
+/// Cost of another mesh of the estimated ranks.
 MeshCost cost_of_mesh(const CommandLine& command, const Config& config, const Dataset& data, const Estimate& e,
                       double seconds_per_flop) {
   const LastRank rank(config, data, e.ranks, e.ranks_per_node, e.ranks_per_node);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <optional>
 #include <tuple>
-#include <utility>
 
 #include "train/config/mesh_checks.hpp"
 
@@ -11,29 +10,27 @@ namespace llmtrain {
 
 namespace {
 
-struct Candidate {
-  MeshChoice choice;
-  MeshCost cost;
+/// Less is faster; of two that are alike the one with fewer ranks that share micro-batches.
+auto order_of(const MeshChoice& choice) {
+  const MeshCost& cost = choice.cost;
+  const double time = cost.step_seconds > 0 ? cost.step_seconds : cost.work;
+  return std::tuple(time, cost.serial_seconds, choice.mesh.ranks_per_micro_batch(), choice.mesh.tensor);
+}
 
-  /// Less is faster; of two that are alike the one with fewer ranks that share micro-batches.
-  auto order() const {
-    const double time = cost.step_seconds > 0 ? cost.step_seconds : cost.work;
-    return std::tuple(time, cost.serial_seconds, choice.mesh.context * choice.mesh.tensor, choice.mesh.tensor);
-  }
-  bool is_better_than(const Candidate& other) const {
-    if (cost.fits != other.cost.fits) return cost.fits;
-    return cost.fits ? order() < other.order() : cost.rank_bytes < other.cost.rank_bytes;
-  }
-};
+bool is_better(const MeshChoice& choice, const MeshChoice& other) {
+  if (choice.cost.fits != other.cost.fits) return choice.cost.fits;
+  return choice.cost.fits ? order_of(choice) < order_of(other) : choice.cost.rank_bytes < other.cost.rank_bytes;
+}
 
-/// The deck with another mesh. Blocks that it gives stay; on several nodes a tree moves less.
+/// The deck with another mesh. Blocks and the order of reduction stay if it gives them; on several nodes a tree moves
+/// less.
 Config with_mesh(Config config, const PlannedMesh& mesh, bool several_nodes) {
   ParallelConfig& p = config.parallel;
   p.context = mesh.context;
   p.tensor = mesh.tensor;
   if (!config.provenance.given("parallel.context_blocks")) p.context_blocks = mesh.context;
   if (!config.provenance.given("parallel.tensor_blocks")) p.tensor_blocks = mesh.tensor;
-  if (several_nodes) {
+  if (several_nodes && !config.provenance.given("parallel.reduction")) {
     p.reduction = Reduction::tree;
     p.reduction_blocks = 1;
   }
@@ -42,18 +39,17 @@ Config with_mesh(Config config, const PlannedMesh& mesh, bool several_nodes) {
 }
 
 /// The cheapest of a mesh's stages and levels: later ones need less memory and more time.
-std::optional<Candidate> best_of_mesh(Config config, const PlannedMesh& mesh,
-                                      const std::function<MeshCost(const Config&)>& cost_of) {
-  std::optional<Candidate> best;
-  for (int64_t zero = 1; zero <= 3; ++zero) {
+std::optional<MeshChoice> best_of_mesh(Config config, const PlannedMesh& mesh,
+                                       const std::function<MeshCost(const Config&)>& cost_of) {
+  std::optional<MeshChoice> best;
+  const bool offloads = config.parallel.offload_parameters != Offload::none;  // at stage 3 alone
+  for (int64_t zero = offloads ? 3 : 1; zero <= 3; ++zero) {
     config.parallel.zero = zero;
     for (int level = 0; level <= static_cast<int>(Recompute::block); ++level) {
       config.memory.recompute = static_cast<Recompute>(level);
       const MeshCost cost = cost_of(config);
-      Candidate candidate{{mesh, zero, config.memory.recompute, config.parallel.reduction, cost.rank_bytes,
-                           cost.step_seconds, cost.fits},
-                          cost};
-      if (!best || candidate.is_better_than(*best)) best = std::move(candidate);
+      const MeshChoice choice{mesh, zero, config.memory.recompute, config.parallel.reduction, cost};
+      if (!best || is_better(choice, *best)) best = choice;
       if (cost.fits && level == 0) return best;
       if (cost.fits) break;
     }
@@ -65,18 +61,18 @@ std::optional<Candidate> best_of_mesh(Config config, const PlannedMesh& mesh,
 
 MeshChoice propose_mesh(const Config& config, int64_t ranks, int64_t ranks_per_node,
                         const std::function<MeshCost(const Config& config)>& cost_of) {
-  std::optional<Candidate> best;
+  std::optional<MeshChoice> best;
   for (int64_t tensor = 1; tensor <= std::min(ranks, ranks_per_node); tensor *= 2) {
     for (int64_t context = 1; tensor * context <= ranks; context *= 2) {
       const PlannedMesh mesh{{tensor, context}, ranks};
       const Config deck = with_mesh(config, mesh, ranks_per_node < ranks);
-      if (!mesh_fits(deck, ranks, ranks_per_node)) continue;
-      std::optional<Candidate> candidate = best_of_mesh(deck, mesh, cost_of);
-      if (!best || candidate->is_better_than(*best)) best = std::move(candidate);
+      if (find_mesh_problem(deck, ranks, ranks_per_node)) continue;
+      const std::optional<MeshChoice> choice = best_of_mesh(deck, mesh, cost_of);
+      if (!best || is_better(*choice, *best)) best = choice;
     }
   }
   LLMTRAIN_CHECK(best.has_value(), "a mesh whose ranks share nothing fits every deck");
-  return best->choice;
+  return *best;
 }
 
 }  // namespace llmtrain

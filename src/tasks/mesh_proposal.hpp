@@ -8,15 +8,6 @@
 
 namespace llmtrain {
 
-/// What a step of a mesh costs.
-struct MeshCost {
-  int64_t rank_bytes = 0;  ///< memory of the largest rank
-  bool fits = true;
-  double step_seconds = 0;    ///< 0: unknown
-  double serial_seconds = 0;  ///< without any overlap of transfers and computing; of transfers alone if that is unknown
-  double work = 0;            ///< FLOPs of the rank that has most
-};
-
 /// Compares meshes of context and tensor ranks, ZeRO stages 1 to 3 and levels of recomputation: the fastest that fits,
 /// else the one of least memory. `cost_of`: of a deck whose [parallel] and [memory] have been changed.
 MeshChoice propose_mesh(const Config& config, int64_t ranks, int64_t ranks_per_node,

@@ -86,7 +86,7 @@ MeshTraffic predict_mesh_traffic(const Config& config, const TrainingPlan& plan,
   const UnitStates& units = plan.params().units();
   AxisTraffic all = data_traffic(units, mesh, ranks_per_node, transport, plan.optimizer->whole_tensors(units));
   MeshTraffic traffic;
-  if (mesh.of_micro_batch() > 1) {
+  if (mesh.ranks_per_micro_batch() > 1) {
     const std::vector<int64_t> micro_batches = micro_batches_of(units.options());
     const auto add = [&](TrafficAxis axis, const AxisTraffic& of_axis) {
       traffic.axes[static_cast<size_t>(axis)] = of_axis.largest();

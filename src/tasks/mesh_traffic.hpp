@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "config/config.hpp"
-#include "parallel/planned_mesh.hpp"
+#include "parallel/mesh_shape.hpp"
 #include "parallel/traffic.hpp"
 #include "params/traffic_model.hpp"
 #include "train/training_plan.hpp"

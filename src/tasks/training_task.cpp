@@ -34,7 +34,7 @@ namespace {
 
 /// Warns of ranks without work, and of groups that cost a new run more than others would.
 void warn_of_groups(RunLog& log, const Config& config, const TrainingPlan& plan, const Communicator& c, bool resumed) {
-  const int64_t working = plan.groups.count * mesh_of(config, c.size()).of_micro_batch();
+  const int64_t working = plan.groups.count * mesh_of(config, c.size()).ranks_per_micro_batch();
   if (working < c.size()) {
     log.warn(
         fmt::format("{} of {} ranks have no reduction group: they own shards but compute nothing. Use a larger "
@@ -156,7 +156,7 @@ MemoryLimits training_limits(const Config& config) {
   return limits;
 }
 
-/// Why the ranks of a node cannot share memory, the same on all; empty if they can. Collective.
+/// The reason why the ranks of a node cannot share memory, the same on all; empty if they can. Collective.
 std::string sharing_refusal(const Mesh& mesh, int64_t bytes) {
   const std::string own = mesh.parameters().sharing_refusal(bytes * mesh.shape().tensor);
   if (mesh.shape().tensor == 1) return own;

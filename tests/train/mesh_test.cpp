@@ -38,26 +38,26 @@ TEST(MeshOfADeck, IsRefusedWithNumbersThatFit) {
   EXPECT_EQ(refusal({"parallel.context=4"}), "");
   EXPECT_EQ(refusal({"parallel.context=1", "parallel.context_blocks=2", "parallel.tensor=2"}), "");
   EXPECT_THAT(refusal({"parallel.context=3"}),
-              HasSubstr("command line: parallel.context: 3 is not a power of two: 2 or 4 fits"));
+              HasSubstr("command line: parallel.context: 3 is not a power of two: 2 or 4 fit"));
   EXPECT_THAT(refusal({"parallel.context=2", "parallel.context_blocks=6"}),
-              HasSubstr("command line: parallel.context_blocks: 6 is not a power of two: 4 or 8 fits"));
+              HasSubstr("command line: parallel.context_blocks: 6 is not a power of two: 4 or 8 fit"));
   EXPECT_THAT(refusal({"parallel.context=4", "parallel.context_blocks=2"}),
               HasSubstr("command line: parallel.context: 4 ranks do not divide 2 blocks: 2 fits"));
   EXPECT_THAT(refusal({"parallel.tensor=3", "parallel.tensor_blocks=4"}),
               HasSubstr("command line: parallel.tensor: 3 ranks do not divide 4 blocks: 2 fits"));
   EXPECT_THAT(
       refusal({"parallel.context=8"}),
-      HasSubstr("command line: parallel.context: 8 blocks of rows do not divide 12 heads with 4 key heads: 1, 2, "
-                "4 would fit"));
+      HasSubstr("command line: parallel.context: 8 blocks of rows do not divide 12 heads with 4 key heads: 1, 2 "
+                "or 4 fit"));
   EXPECT_THAT(refusal({"parallel.context=4", "parallel.tensor_blocks=2"}),
-              HasSubstr("4 blocks of rows do not divide 6 heads with 2 key heads of a tensor block: 1, 2 would fit"));
+              HasSubstr("4 blocks of rows do not divide 6 heads with 2 key heads of a tensor block: 1 or 2 fit"));
   EXPECT_EQ(refusal({"parallel.context=4", "model.n_kv_heads=2"}), "") << "keys are gathered";
   EXPECT_THAT(refusal({"parallel.context=4", "model.n_kv_heads=2", "parallel.context_method=ulysses"}),
-              HasSubstr("12 heads with 2 key heads by ulysses: 1, 2 would fit"));
+              HasSubstr("12 heads with 2 key heads by ulysses: 1 or 2 fit"));
   EXPECT_THAT(
       refusal({"parallel.tensor=8"}),
       HasSubstr("command line: parallel.tensor: 8 blocks do not divide the model's 12 heads, 4 key heads and d_ff = "
-                "256: 1, 2 or 4 fits"));
+                "256: 1, 2 or 4 fit"));
   EXPECT_THAT(refusal({"parallel.context_blocks=64", "model.n_heads=64", "model.n_kv_heads=64", "model.head_dim=2"}),
               HasSubstr("parallel.context_blocks: 64 blocks are more than the 32 tokens of a sequence"));
   EXPECT_THAT(refusal({"parallel.context=2", "parallel.reduction_groups=4"}), HasSubstr("leave reduction_groups at 0"));
@@ -72,7 +72,7 @@ std::string refusal(const Config& config, int64_t ranks, int64_t ranks_per_node)
     EXPECT_EQ(error.code(), ExitCode::deck);
     what = error.what();
   }
-  EXPECT_EQ(what.empty(), mesh_fits(config, ranks, ranks_per_node)) << what;
+  EXPECT_EQ(what.empty(), !find_mesh_problem(config, ranks, ranks_per_node)) << what;
   return what;
 }
 
@@ -114,11 +114,33 @@ TEST(MeshProposal, IsTheFastestThatFits) {
   const MeshChoice two = proposal(2, 2000);
   EXPECT_EQ(two.settings(),
             "parallel.context=1 parallel.tensor=1 parallel.zero=1 parallel.reduction=tree memory.recompute=none");
-  EXPECT_TRUE(two.fits);
+  EXPECT_TRUE(two.cost.fits);
   EXPECT_EQ(two.mesh.data(), 2);
   EXPECT_EQ(proposal(8, 2000).mesh.context, 4) << "eight do not divide the heads";
   EXPECT_EQ(proposal(6, 2000).mesh.context, 2) << "a divisor of the ranks";
   EXPECT_EQ(proposal(8, 2000, {"parallel.context_blocks=2"}).mesh.context, 2) << "blocks of the deck stay";
+}
+
+/// Meshes that are tried for 8 ranks of nodes of two.
+std::vector<ParallelConfig> tried(const Config& config) {
+  std::vector<ParallelConfig> all;
+  propose_mesh(config, 8, 2, [&](const Config& deck) {
+    all.push_back(deck.parallel);
+    return MeshCost{};
+  });
+  return all;
+}
+
+TEST(MeshProposal, KeepsWhatTheDeckGives) {
+  for (const ParallelConfig& p : tried(load({"parallel.reduction=ordered"})))
+    EXPECT_EQ(p.reduction, Reduction::ordered);
+  for (const ParallelConfig& p : tried(load({"parallel.zero=3", "parallel.offload_parameters=cpu"})))
+    EXPECT_EQ(p.zero, 3);
+  Config config = load({});
+  config.source.reference.emplace().model = config.model;
+  config.source.reference->model.n_heads = config.source.reference->model.n_kv_heads = 3;
+  for (const ParallelConfig& p : tried(config)) EXPECT_EQ(p.context * p.tensor, 1) << "the reference has three heads";
+  EXPECT_GT(tried(load({})).size(), 3u) << "control";
 }
 
 TEST(MeshProposal, TakesTimeForMemory) {
@@ -129,8 +151,8 @@ TEST(MeshProposal, TakesTimeForMemory) {
   EXPECT_EQ(recomputed.zero, 1);
   EXPECT_EQ(proposal(1, 675).zero, 3);
   const MeshChoice none = proposal(2, 100);
-  EXPECT_FALSE(none.fits);
-  EXPECT_EQ(none.rank_bytes, 1000 / 2 - 300 - 30) << "the mesh of least memory";
+  EXPECT_FALSE(none.cost.fits);
+  EXPECT_EQ(none.cost.rank_bytes, 1000 / 2 - 300 - 30) << "the mesh of least memory";
 }
 
 }  // namespace

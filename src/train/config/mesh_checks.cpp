@@ -3,49 +3,136 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <functional>
 #include <numeric>
-#include <string>
 #include <vector>
 
 #include "core/deck/deck.hpp"
 #include "core/error.hpp"
 #include "methods/method.hpp"
-#include "parallel/head_division.hpp"
 
 namespace llmtrain {
 
 namespace {
 
+using Problem = std::optional<MeshProblem>;
+
 bool divides(int64_t part, int64_t whole) { return whole % part == 0; }
 
-/// "1, 2 or 4 fits": the powers of two that divide `whole`.
-std::string fitting(int64_t whole) {
+/// "1, 2 or 4 fit": the powers of two up to `most` that do.
+std::string fitting(int64_t most, const std::function<bool(int64_t)>& fits) {
   std::vector<std::string> numbers;
-  for (int64_t n = 1; n <= whole && divides(n, whole); n *= 2) numbers.push_back(std::to_string(n));
+  for (int64_t n = 1; n <= most; n *= 2) {
+    if (fits(n)) numbers.push_back(std::to_string(n));
+  }
+  if (numbers.empty()) return "none fits";
   std::string text = numbers.front();
   for (size_t i = 1; i < numbers.size(); ++i) text += (i + 1 < numbers.size() ? ", " : " or ") + numbers[i];
-  return text + " fits";
+  return text + (numbers.size() == 1 ? " fits" : " fit");
 }
 
-/// Number that tensor_blocks must divide.
-int64_t divided_by_blocks(const ModelConfig& m) { return std::gcd(std::gcd(m.n_heads, m.n_kv_heads), m.d_ff); }
-
-bool heads_fit(const ParallelConfig& p, const ModelConfig& m) {
-  const int64_t blocks = p.matrix_blocks();
-  const bool gathers = p.context_method != ContextMethod::ulysses;
-  return rows_divide_heads(p.row_blocks(), gathers, m.n_heads / blocks, m.n_kv_heads / blocks);
+std::string fitting(int64_t whole) {
+  return fitting(whole, [&](int64_t n) { return divides(n, whole); });
 }
 
-void check_model(DeckLoader& deck, const Config& config, const ModelConfig& m) {
-  if (m.n_heads == 0 || m.n_kv_heads == 0) return;  // its folder is missing
-  const int64_t blocks = config.parallel.matrix_blocks(), parts = divided_by_blocks(m);
-  if (!divides(blocks, parts)) {
-    deck.check(false, {deck.given("parallel.tensor_blocks") ? "parallel.tensor_blocks" : "parallel.tensor"},
-               fmt::format("{} blocks do not divide the model's {} heads, {} key heads and d_ff = {}: {}", blocks,
-                           m.n_heads, m.n_kv_heads, m.d_ff, fitting(parts)));
-  } else if (task_rules(config.run.task).trains()) {
-    config.parallel.check_heads(deck, m.n_heads / blocks, m.n_kv_heads / blocks);
+/// Rules of a deck, whatever the ranks.
+class DeckRules {
+ public:
+  DeckRules(const Config& config, const Provenance& provenance)
+      : config_(config), provenance_(provenance), trains_(task_rules(config.run.task).trains()) {}
+
+  Problem first_problem() const {
+    Problem problem = problem_of_blocks("parallel.context", parallel_.context, parallel_.row_blocks());
+    if (!problem) problem = problem_of_blocks("parallel.tensor", parallel_.tensor, parallel_.matrix_blocks());
+    if (!problem) problem = problem_of_model(config_.model);
+    for (const auto* role : {&config_.source.reference, &config_.source.reward, &config_.source.critic}) {
+      if (!problem && *role) problem = problem_of_model((*role)->model);
+    }
+    if (!problem) problem = problem_of_vocabulary();
+    return problem ? problem : problem_of_length();
   }
+
+ private:
+  /// The key of an axis' blocks, or of the axis where these follow from it.
+  std::string key_of_blocks(const std::string& axis) const {
+    return provenance_.given(axis + "_blocks") ? axis + "_blocks" : axis;
+  }
+
+  Problem problem_of_blocks(const std::string& axis, int64_t ranks, int64_t blocks) const {
+    const auto whole = static_cast<uint64_t>(blocks);
+    if (!std::has_single_bit(whole)) {
+      return MeshProblem{key_of_blocks(axis), fmt::format("{} is not a power of two: {} or {} fit", blocks,
+                                                          std::bit_floor(whole), std::bit_ceil(whole))};
+    }
+    if (divides(ranks, blocks)) return std::nullopt;
+    return MeshProblem{axis, fmt::format("{} ranks do not divide {} blocks: {} fits", ranks, blocks,
+                                         std::min(std::bit_floor(static_cast<uint64_t>(ranks)), whole))};
+  }
+
+  Problem problem_of_model(const ModelConfig& m) const {
+    if (m.n_heads == 0 || m.n_kv_heads == 0) return std::nullopt;  // its folder is missing
+    const int64_t blocks = parallel_.matrix_blocks(), common = std::gcd(std::gcd(m.n_heads, m.n_kv_heads), m.d_ff);
+    if (!divides(blocks, common)) {
+      return MeshProblem{key_of_blocks("parallel.tensor"),
+                         fmt::format("{} blocks do not divide the model's {} heads, {} key heads and d_ff = {}: {}",
+                                     blocks, m.n_heads, m.n_kv_heads, m.d_ff, fitting(common))};
+    }
+    const int64_t heads = m.n_heads / blocks, key_heads = m.n_kv_heads / blocks, rows = parallel_.row_blocks();
+    if (!trains_ || parallel_.divides_heads(rows, heads, key_heads)) return std::nullopt;
+    const bool ulysses = parallel_.context_method == ContextMethod::ulysses;
+    const std::string numbers = fitting(heads, [&](int64_t n) { return parallel_.divides_heads(n, heads, key_heads); });
+    return MeshProblem{
+        key_of_blocks("parallel.context"),
+        fmt::format("{} blocks of rows do not divide {} heads with {} key heads{}{}: {}", rows, heads, key_heads,
+                    blocks > 1 ? " of a tensor block" : "", ulysses ? " by ulysses" : "", numbers)};
+  }
+
+  Problem problem_of_vocabulary() const {
+    const int64_t blocks = parallel_.matrix_blocks(), words = config_.model.vocab_size;
+    if (words == 0 || (blocks - 1) * ((words + blocks - 1) / blocks) < words) return std::nullopt;
+    return MeshProblem{
+        key_of_blocks("parallel.tensor"),
+        fmt::format("{} blocks are too many for {} tokens of the vocabulary: each has some", blocks, words)};
+  }
+
+  Problem problem_of_length() const {
+    const int64_t rows = parallel_.row_blocks(), tokens = config_.batch.sequence_length;
+    if (!trains_ || tokens == 0 || rows <= tokens) return std::nullopt;
+    return MeshProblem{key_of_blocks("parallel.context"),
+                       fmt::format("{} blocks are more than the {} tokens of a sequence", rows, tokens)};
+  }
+
+  const Config& config_;
+  const Provenance& provenance_;
+  const ParallelConfig& parallel_ = config_.parallel;
+  bool trains_;
+};
+
+Problem problem_of_ranks(const PlannedMesh& mesh, int64_t ranks_per_node) {
+  const int64_t group = mesh.ranks_per_micro_batch(), ranks = mesh.ranks;
+  if (!mesh.divides_ranks()) {
+    const bool several = mesh.tensor > 1 && mesh.context > 1;
+    const std::string axis = mesh.context > 1 ? "context" : "tensor";
+    const int64_t fewer = ranks / group * group;
+    return MeshProblem{
+        "parallel." + axis,
+        fmt::format("{} ranks are not a multiple of {}{}: start {}{} ranks, or set {} to a divisor of {}", ranks, group,
+                    several ? fmt::format(" (context {} x tensor {})", mesh.context, mesh.tensor) : "",
+                    fewer > 0 ? fmt::format("{} or ", fewer) : "", fewer + group, axis, ranks)};
+  }
+  if (mesh.tensor == 1) return std::nullopt;
+  if (ranks_per_node == 0) {
+    return MeshProblem{
+        "parallel.tensor",
+        "ranks that share matrices are neighbours of one node, but ranks are not numbered node by node: let the "
+        "launcher place them by node (mpirun --map-by slot, srun --distribution=block)"};
+  }
+  const int64_t of_node = std::min(ranks_per_node, ranks);
+  if (divides(mesh.tensor, of_node)) return std::nullopt;
+  return MeshProblem{"parallel.tensor", fmt::format("{} ranks that share matrices lie in one node, but a node has {} "
+                                                    "ranks: {}",
+                                                    mesh.tensor, of_node, fitting(of_node))};
 }
 
 }  // namespace
@@ -55,60 +142,23 @@ PlannedMesh mesh_of(const Config& config, int64_t ranks) {
   return {{config.parallel.tensor, trains ? config.parallel.context : 1}, ranks};
 }
 
-void check_mesh(DeckLoader& deck, const Config& config) {
-  if (!deck.sound({"parallel.context", "parallel.context_blocks", "parallel.tensor", "parallel.tensor_blocks",
-                   "model.n_heads", "model.n_kv_heads", "model.d_ff"})) {
-    return;
-  }
-  check_model(deck, config, config.model);
-  for (const auto* role : {&config.source.reference, &config.source.reward, &config.source.critic}) {
-    if (*role) check_model(deck, config, (*role)->model);
-  }
-  const int64_t blocks = config.parallel.matrix_blocks(), words = config.model.vocab_size;
-  deck.check(words == 0 || (blocks - 1) * ((words + blocks - 1) / blocks) < words,
-             {"parallel.tensor_blocks", "parallel.tensor", "model.vocab_size"},
-             fmt::format("{} blocks are too many for {} tokens of the vocabulary: each has some", blocks, words));
-  const int64_t rows = config.parallel.row_blocks(), tokens = config.batch.sequence_length;
-  deck.check(rows <= tokens, {"parallel.context_blocks", "parallel.context", "batch.sequence_length"},
-             fmt::format("{} blocks are more than the {} tokens of a sequence", rows, tokens));
+std::optional<MeshProblem> find_mesh_problem(const Config& config, int64_t ranks, int64_t ranks_per_node) {
+  Problem problem = DeckRules(config, config.provenance).first_problem();
+  return problem ? problem : problem_of_ranks(mesh_of(config, ranks), ranks_per_node);
 }
 
-bool mesh_fits(const Config& config, int64_t ranks, int64_t ranks_per_node) {
-  const ParallelConfig& p = config.parallel;
-  const PlannedMesh mesh = mesh_of(config, ranks);
-  const bool neighbours =
-      mesh.tensor == 1 || (ranks_per_node > 0 && divides(mesh.tensor, std::min(ranks_per_node, ranks)));
-  return mesh.divides_ranks() && neighbours && divides(mesh.tensor, p.matrix_blocks()) &&
-         divides(p.context, p.row_blocks()) && divides(p.matrix_blocks(), divided_by_blocks(config.model)) &&
-         heads_fit(p, config.model) && p.row_blocks() <= config.batch.sequence_length;
+void check_mesh(DeckLoader& deck, const Config& config) {
+  if (!deck.sound({"parallel.context", "parallel.context_blocks", "parallel.tensor", "parallel.tensor_blocks",
+                   "model.n_heads", "model.n_kv_heads", "model.d_ff", "batch.sequence_length"})) {
+    return;
+  }
+  const Problem problem = DeckRules(config, deck.provenance()).first_problem();
+  if (problem) deck.fail(problem->key, problem->what);
 }
 
 void require_mesh(const Config& config, int64_t ranks, int64_t ranks_per_node) {
-  const PlannedMesh mesh = mesh_of(config, ranks);
-  const int64_t group = mesh.of_micro_batch();
-  const auto refuse = [&](const char* key, const std::string& what) {
-    throw UserError(ExitCode::deck, config.provenance.where(key) + ": " + what);
-  };
-  const bool several = mesh.tensor > 1 && mesh.context > 1;
-  if (!mesh.divides_ranks()) {
-    const int64_t fewer = ranks / group * group;
-    refuse(mesh.context > 1 ? "parallel.context" : "parallel.tensor",
-           fmt::format("{} ranks are not a multiple of {}{}: start {}{} ranks, or set {} to a divisor of {}", ranks,
-                       group, several ? fmt::format(" (context {} x tensor {})", mesh.context, mesh.tensor) : "",
-                       fewer > 0 ? fmt::format("{} or ", fewer) : "", fewer + group,
-                       mesh.context > 1 ? "context" : "tensor", ranks));
-  }
-  if (mesh.tensor == 1) return;
-  if (ranks_per_node == 0) {
-    refuse("parallel.tensor",
-           "ranks that share matrices are neighbours of one node, but ranks are not numbered node by node: let the "
-           "launcher place them by node (mpirun --map-by slot, srun --distribution=block)");
-  }
-  const int64_t of_node = std::min(ranks_per_node, ranks);
-  if (!divides(mesh.tensor, of_node)) {
-    refuse("parallel.tensor", fmt::format("{} ranks that share matrices lie in one node, but a node has {} ranks: {}",
-                                          mesh.tensor, of_node, fitting(of_node)));
-  }
+  const Problem problem = find_mesh_problem(config, ranks, ranks_per_node);
+  if (problem) throw UserError(ExitCode::deck, config.provenance.where(problem->key) + ": " + problem->what);
 }
 
 }  // namespace llmtrain

@@ -76,9 +76,11 @@ std::string mesh_text(const PlannedMesh& mesh) {
 }
 
 std::string proposal_text(const MeshChoice& choice) {
-  const std::string bytes = bytes_text(static_cast<double>(choice.rank_bytes));
-  const std::string time = choice.step_seconds > 0 ? fmt::format(", {:.4g} s a step", choice.step_seconds) : "";
-  if (choice.fits) return fmt::format("fastest mesh that fits: {} ({} a rank{})\n", choice.settings(), bytes, time);
+  const std::string bytes = bytes_text(static_cast<double>(choice.cost.rank_bytes));
+  const std::string time =
+      choice.cost.step_seconds > 0 ? fmt::format(", {:.4g} s a step", choice.cost.step_seconds) : "";
+  if (choice.cost.fits)
+    return fmt::format("fastest mesh that fits: {} ({} a rank{})\n", choice.settings(), bytes, time);
   return fmt::format("no mesh fits memory.limit: {} needs least ({} a rank)\n", choice.settings(), bytes);
 }
 
@@ -91,9 +93,9 @@ nlohmann::ordered_json proposal_json(const MeshChoice& choice) {
   j["zero"] = choice.zero;
   j["recompute"] = name_of(choice.recompute);
   j["reduction"] = name_of(choice.reduction);
-  j["fits"] = choice.fits;
-  j["bytes_per_rank"] = choice.rank_bytes;
-  if (choice.step_seconds > 0) j["step_seconds"] = choice.step_seconds;
+  j["fits"] = choice.cost.fits;
+  j["bytes_per_rank"] = choice.cost.rank_bytes;
+  if (choice.cost.step_seconds > 0) j["step_seconds"] = choice.cost.step_seconds;
   j["settings"] = choice.settings();
   return j;
 }
@@ -145,7 +147,7 @@ std::string estimate_text(const Estimate& e) {
   std::string text =
       fmt::format("memory of one rank of {} ({} on a node), {} parameters{}\n", e.ranks, e.ranks_per_node, e.parameters,
                   part ? fmt::format(", {} of them trained", e.trained_parameters) : "");
-  if (e.mesh.of_micro_batch() > 1) text += mesh_text(e.mesh);
+  if (e.mesh.ranks_per_micro_batch() > 1) text += mesh_text(e.mesh);
   each_part(e, [&](std::string_view name, int64_t bytes) {
     text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", name, bytes, bytes_text(static_cast<double>(bytes)));
   });

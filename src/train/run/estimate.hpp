@@ -4,8 +4,8 @@
 
 #include "core/arena.hpp"
 #include "layers/memory_config.hpp"
+#include "parallel/mesh_shape.hpp"
 #include "parallel/parallel_config.hpp"
-#include "parallel/planned_mesh.hpp"
 #include "train/run/network.hpp"
 
 namespace llmtrain {
@@ -21,15 +21,22 @@ struct Prediction {
   double run() const { return step * static_cast<double>(steps) + evaluation * static_cast<double>(evaluations); }
 };
 
+/// Memory and time of a step of a mesh.
+struct MeshCost {
+  int64_t rank_bytes = 0;  ///< memory of the largest rank
+  bool fits = true;
+  double step_seconds = 0;    ///< 0: unknown
+  double serial_seconds = 0;  ///< without any overlap of transfers and computing; of transfers alone if that is unknown
+  double work = 0;            ///< FLOPs of the rank that has most
+};
+
 /// A mesh that --estimate has considered for the ranks of a new run.
 struct MeshChoice {
   PlannedMesh mesh;
   int64_t zero = 1;
   Recompute recompute = Recompute::none;
   Reduction reduction = Reduction::ordered;
-  int64_t rank_bytes = 0;   ///< memory of the largest rank
-  double step_seconds = 0;  ///< 0: unknown
-  bool fits = true;
+  MeshCost cost;
 
   /// Keys of a deck with their values.
   std::string settings() const;

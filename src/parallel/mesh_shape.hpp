@@ -1,0 +1,23 @@
+#pragma once
+#include <cstdint>
+
+namespace llmtrain {
+
+/// Ranks along the axes of parallelism. Tensor ranks are neighbours, then context ranks, then data ranks.
+struct MeshShape {
+  int64_t tensor = 1;   ///< T: ranks that share matrices
+  int64_t context = 1;  ///< C: ranks that share the rows of micro-batches
+
+  int64_t ranks_per_micro_batch() const { return tensor * context; }
+};
+
+/// A mesh of a job of any number of ranks, which need not run.
+struct PlannedMesh : MeshShape {
+  int64_t ranks = 1;
+
+  /// Ranks with other micro-batches.
+  int64_t data() const { return ranks / ranks_per_micro_batch(); }
+  bool divides_ranks() const { return ranks % ranks_per_micro_batch() == 0; }
+};
+
+}  // namespace llmtrain

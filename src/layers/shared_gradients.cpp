@@ -15,13 +15,13 @@ int64_t padded_elements(const SharedParam& param) {
   return (param.rows * param.columns + line - 1) / line * line;
 }
 
-int64_t padded_elements(const std::vector<SharedParam>& params) {
+}  // namespace
+
+int64_t SharedGradients::elements_of(const std::vector<SharedParam>& params) {
   int64_t elements = 0;
   for (const SharedParam& param : params) elements += padded_elements(param);
   return elements;
 }
-
-}  // namespace
 
 Tensor ParamRef::gradient(Context& ctx) const {
   if (!is_trained()) return {};
@@ -35,7 +35,7 @@ bool ParamRef::accumulates(const Context& ctx) const {
 }
 
 SharedGradients::SharedGradients(Context& ctx, Arena::Frame& frame, std::vector<SharedParam> params, int64_t groups)
-    : ctx_(ctx), params_(std::move(params)), groups_(groups), elements_(padded_elements(params_)) {
+    : ctx_(ctx), params_(std::move(params)), groups_(groups), elements_(elements_of(params_)) {
   if (params_.empty()) return;
   sum_.emplace(*ctx.tensor, frame, groups_, elements_);
 }
@@ -81,7 +81,7 @@ Tensor SharedGradients::find(const ParamRef& param, int64_t group) const {
 
 int64_t SharedGradients::scratch_bytes(const TensorShare& share, const std::vector<SharedParam>& params,
                                        int64_t groups) {
-  return params.empty() ? 0 : BlockSum::scratch_bytes(share, groups * padded_elements(params));
+  return params.empty() ? 0 : BlockSum::scratch_bytes(share, groups * elements_of(params));
 }
 
 }  // namespace llmtrain

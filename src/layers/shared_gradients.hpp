@@ -24,6 +24,8 @@ class SharedGradients {
 
   /// The current block's part of the gradient of a group; empty if the parameter is not shared.
   Tensor find(const ParamRef& param, int64_t group) const;
+  /// Elements of the gradients of a group, each with a gap up to the next cache line.
+  static int64_t elements_of(const std::vector<SharedParam>& params);
   static int64_t scratch_bytes(const TensorShare& share, const std::vector<SharedParam>& params, int64_t groups);
 
  private:

@@ -9,8 +9,8 @@
 namespace llmtrain {
 
 /// The output layer, as one, or as blocks of the vocabulary of which this rank computes some: logits exist by block,
-/// and the statistics of a row are formed from those of all blocks, in their order. All have the first rows but the
-/// last one, which may be shorter.
+/// and the statistics of a row are formed from those of all blocks, in their order. All blocks but the last have the
+/// same number of rows.
 struct SplitHead {
   std::vector<Head> blocks = std::vector<Head>(1);
   std::optional<TensorShare> share;  ///< set if it is split
@@ -21,23 +21,21 @@ struct SplitHead {
   const Linear& front() const { return blocks.front().linear; }
   /// Rows of every block but the last.
   static int64_t rows_of_block(int64_t rows, int64_t blocks) { return (rows + blocks - 1) / blocks; }
+  /// Trained parameters that all blocks share.
+  std::vector<SharedParam> shared_params() const;
   /// FLOPs of the products of one token's forward and backward pass.
   double product_flops(bool input_gradient) const;
 
   int64_t scratch_bytes(DType compute, int64_t tokens) const;
   int64_t workspace_bytes(DType compute, int64_t tokens, bool training) const;
 
-  // As those of Head.
+  // The passes of Head.
   void forward(Context& ctx, const Batch& batch, const Tensor& x, const TokenStatistics& statistics) const;
   void forward_backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& x,
                         const TokenStatistics& statistics, const TokenCotangents& cotangents) const;
   void logits(Context& ctx, const Tensor& out, const Tensor& x) const;
 
  private:
-  struct Buffers {
-    std::vector<Tensor> logits, gradients;  ///< by block of this rank; logits are empty where gradients have them
-    Tensor parts;                           ///< of all blocks
-  };
   void score_rows(Context& ctx, const Batch& batch, const Tensor& x, const std::vector<Tensor>& logits,
                   const Tensor& parts, const TokenStatistics& statistics) const;
   void backward(Context& ctx, const Batch& batch, const Tensor& dx, const std::vector<Tensor>& dlogits,
@@ -45,7 +43,6 @@ struct SplitHead {
   int64_t parts_bytes(int64_t tokens) const {
     return share->blocks * tokens * static_cast<int64_t>(sizeof(LogprobPart));
   }
-  std::vector<SharedParam> shared_params() const;
 };
 
 }  // namespace llmtrain

@@ -87,18 +87,17 @@ struct SplitLayer {
     if (terms) cast(dx, terms->finish(ctx.stream), ctx.stream);
   }
 
+  /// Trained parameters that all blocks share.
+  std::vector<SharedParam> shared_params() const {
+    std::vector<SharedParam> params;
+    front().append_shared(params);
+    return params;
+  }
   /// The last matrices of the blocks.
   std::vector<const Linear*> last_blocks() const {
     std::vector<const Linear*> linears;
     for (const Layer& block : blocks) linears.push_back(&block.last());
     return linears;
-  }
-
- private:
-  std::vector<SharedParam> shared_params() const {
-    std::vector<SharedParam> params;
-    front().append_shared(params);
-    return params;
   }
 };
 

@@ -70,6 +70,7 @@ class RoleModel {
   const Model& model() const { return const_cast<RoleModel*>(this)->model(); }
   /// The model alone, for generation and log-probabilities.
   Decoder& actor() { return model_; }
+  const Decoder& actor() const { return model_; }
   /// The model and its critic, which exists.
   ActorCritic& actor_critic() { return *both_; }
   /// Units of the model alone, its matrices not split.

@@ -61,22 +61,80 @@ GroupExchange exchange_of_heads(const Config& config, const TrainingPlan& plan) 
   return exchange;
 }
 
-/// Partial sums fp32 [rows, d_model] of the blocks of split matrices: of both branches forward, of their inputs
-/// backward, of the embedding and of the head's input. Two ranks swap them; of more each adds its share of the rows,
-/// which all of them receive. The softmax has parts of each block of the vocabulary.
+/// Sums and gathers over tensor ranks in a pass over one micro-batch.
+class TensorTraffic {
+ public:
+  explicit TensorTraffic(int64_t ranks) : ranks_(ranks) {}
+
+  /// A sum of fp32 elements, so many times. Two ranks swap them; of more each adds its share, which all of them
+  /// receive.
+  void add_sum(int64_t elements, int64_t times = 1) {
+    if (elements == 0) return;
+    const int64_t bytes = times * elements * static_cast<int64_t>(sizeof(float));
+    bytes_ += ranks_ == 2 ? bytes : 2 * bytes / ranks_;
+    messages_ += (ranks_ == 2 ? 1 : 2) * times;
+  }
+  /// A gather of this rank's bytes.
+  void add_gather(int64_t bytes) {
+    bytes_ += bytes;
+    ++messages_;
+  }
+  GroupExchange exchange() const {
+    GroupExchange exchange;
+    exchange.bytes = [bytes = bytes_](int64_t, int64_t) { return bytes; };
+    exchange.messages = messages_;
+    exchange.requests = 2;
+    return exchange;
+  }
+
+ private:
+  int64_t ranks_, bytes_ = 0, messages_ = 0;
+};
+
+/// Sums of a branch of a layer, forward and backward: its output, the gradient of its input, the gradients that its
+/// blocks share, and norms of adapters (DoRA).
+template <class Layer>
+void add_branch(TensorTraffic& traffic, const SplitLayer<Layer>& layer, int64_t elements, int64_t groups,
+                int64_t again) {
+  traffic.add_sum(elements, 2 + again);
+  traffic.add_sum(groups * SharedGradients::elements_of(layer.shared_params()));
+  if (layer.front().last().has_magnitudes()) traffic.add_sum(layer.sum.out, 2 + again);
+}
+
+/// Exchanges of the head over `n` rows: of the parts of the softmax for each block of rows, and of the gradients of its
+/// input and of what its blocks share for each group.
+void add_head(TensorTraffic& traffic, const SplitHead& split, const TrainingPlan& plan, int64_t n) {
+  const Head& head = split.blocks.front();
+  const int64_t of_row = std::ssize(split.blocks) * static_cast<int64_t>(sizeof(LogprobPart));
+  const DType compute = plan.params().units().options().compute;
+  const int64_t group = head.group_rows(compute, n), block = head.block_rows(group);
+  const auto gather = [&](int64_t /*first*/, int64_t count) { traffic.add_gather(count * of_row); };
+  if (plan.objective->needs().statistics_first) Head::each_run(n, head.block_rows(n), gather);
+  const RowShares own{1, plan.rows.blocks_of_rank()};
+  for (int64_t index = 0; index < own.blocks; ++index) {
+    Head::each_run(own.begin(index + 1, n) - own.begin(index, n), group, [&](int64_t /*first*/, int64_t grouped) {
+      Head::each_run(grouped, block, gather);
+      traffic.add_sum(grouped * head.linear.in);
+      traffic.add_sum(SharedGradients::elements_of(split.shared_params()));
+    });
+  }
+}
+
+/// Sums fp32 over the blocks of split matrices, and gathers of the softmax.
 GroupExchange exchange_of_sums(const Config& config, const TrainingPlan& plan) {
-  const ModelConfig& m = config.model;
-  const ParallelConfig& p = config.parallel;
-  const int64_t ranks = p.tensor, again = config.memory.recompute == Recompute::block ? 1 : 0;
-  const int64_t sums = m.n_layers * (4 + again) + 2;
-  const int64_t rows = (plan.batches().max_rows() + p.context - 1) / p.context;
-  const int64_t bytes = sums * rows * m.d_model * static_cast<int64_t>(sizeof(float));
-  const int64_t parts = p.matrix_blocks() / ranks * rows * static_cast<int64_t>(sizeof(LogprobPart));
-  GroupExchange exchange;
-  exchange.bytes = [=](int64_t, int64_t) { return (ranks == 2 ? bytes : 2 * bytes / ranks) + parts; };
-  exchange.messages = (ranks == 2 ? 1 : 2) * sums + 1;
-  exchange.requests = 2;
-  return exchange;
+  const Recompute recompute = config.memory.recompute;
+  const auto again = [&](Recompute level) { return recompute >= level ? int64_t{1} : int64_t{0}; };
+  const Decoder& model = plan.models.at(Role::policy).actor();
+  const int64_t rows = (plan.batches().max_rows() + plan.rows.ranks - 1) / plan.rows.ranks;
+  const int64_t elements = rows * config.model.d_model, groups = plan.rows.blocks_of_rank();
+  TensorTraffic traffic(config.parallel.tensor);
+  traffic.add_sum(elements);  // of the embedding
+  for (const Block& block : model.blocks()) {
+    add_branch(traffic, block.attention, elements, groups, again(Recompute::block));
+    add_branch(traffic, block.mlp, elements, groups, 0);
+  }
+  if (!config.model.scores()) add_head(traffic, model.head(), plan, rows);
+  return traffic.exchange();
 }
 
 }  // namespace

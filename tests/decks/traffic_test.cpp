@@ -21,7 +21,7 @@ struct Layout {
   int ranks, per_node, stage;
   int accumulation, groups;
   const char* more = "run.seed=1";
-  int context = 1;
+  int context = 1, tensor = 1, heads = 2;
 };
 
 class TrafficDeck : public RunFolder {
@@ -29,9 +29,13 @@ class TrafficDeck : public RunFolder {
   TrafficDeck() : RunFolder(text_of_lines(60), deck.text()) {}
 
   std::vector<std::string> settings(const Layout& l) const {
-    return {
-        fmt::format("parallel.zero={}", l.stage), fmt::format("batch.gradient_accumulation_steps={}", l.accumulation),
-        fmt::format("parallel.reduction_groups={}", l.groups), fmt::format("parallel.context={}", l.context), l.more};
+    return {fmt::format("parallel.zero={}", l.stage),
+            fmt::format("batch.gradient_accumulation_steps={}", l.accumulation),
+            fmt::format("parallel.reduction_groups={}", l.groups),
+            fmt::format("parallel.context={}", l.context),
+            fmt::format("parallel.tensor={}", l.tensor),
+            fmt::format("model.n_heads={}", l.heads),
+            l.more};
   }
   /// Every step of a run that `launch` starts.
   std::vector<nlohmann::json> steps_of(const std::string& name, const Launch& launch) const {
@@ -108,6 +112,21 @@ TEST_F(TrafficDeck, HasRowsOfTheAxesOfAMesh) {
   }
   EXPECT_FALSE(run({2, 1, 1, 2, 0, tree}).contains("traffic/data/port_bytes")) << "control: one axis";
   EXPECT_FALSE(estimate({2, 1, 1, 2, 0, tree})["traffic"].contains("data"));
+}
+
+// Two ranks swap sums, four divide them; the head sums for each block of rows.
+TEST_F(TrafficDeck, HasARowOfTheTensorAxis) {
+  const char *blocks = "parallel.context_blocks=2", *recompute = "memory.recompute=block";
+  for (const Layout& l : {Layout{2, 2, 1, 2, 0, recompute, 1, 2}, Layout{4, 4, 1, 2, 0, "run.seed=2", 1, 4, 4},
+                          Layout{2, 2, 1, 2, 0, blocks, 1, 2, 4}, Layout{4, 2, 1, 3, 0, blocks, 2, 2, 4}}) {
+    const std::string where = fmt::format("{} ranks, {} x {}, {}", l.ranks, l.context, l.tensor, l.more);
+    const nlohmann::json found = run(l), wanted = estimate(l)["traffic"];
+    for (const std::string name : {"node_bytes", "messages"}) {
+      const auto counted = found["traffic/tensor/" + name].get<double>();
+      EXPECT_GT(counted, 0) << name << ": " << where;
+      EXPECT_NEAR(counted, wanted["tensor"][name].get<double>(), 0.01 * counted) << name << ": " << where;
+    }
+  }
 }
 
 TEST_F(TrafficDeck, MuonMovesNoMoreThanTwoGathersOfItsMatrices) {

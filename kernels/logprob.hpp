@@ -63,7 +63,7 @@ void temper_gradient(const Tensor& dlogits, float temperature, const Tensor& kep
 void logprob_forward(const TokenStatistics& statistics, const Tensor& logits, const Tensor& targets, int64_t vocabulary,
                      Stream& stream);
 
-/// What a block of the vocabulary adds to the statistics of a row; of no tokens: zeros, and -FLT_MAX.
+/// Share of a block of the vocabulary in the statistics of a row; a block without tokens has zeros, and -FLT_MAX.
 struct LogprobPart {
   double weight;    ///< sum of e = exp(x - reference) over its logits x
   double moment;    ///< of e (x - reference)

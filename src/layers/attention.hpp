@@ -34,7 +34,7 @@ struct Attention {
   double dropout = 0;
   int layer = 0;
   size_t cache = 0;  ///< index in KvCache::layers
-  // In passes of training, where ranks share the rows of a batch (context.hpp: SharedRows):
+  // Fields of passes of training, where ranks share the rows of a batch (SharedRows).
   int64_t context = 1;     ///< ranks that share them
   int64_t key_copies = 1;  ///< copies of each key head, of which every rank has one at least
 

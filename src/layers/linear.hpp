@@ -13,8 +13,8 @@ struct LinearPart {
   std::string name;
   int64_t rows;
   bool transposed = false;  ///< true if files store the transpose
-  std::vector<int64_t> sections =
-      {};  ///< rows, one below the other, each of which is split; empty: all are one section
+  /// Rows, one below the other, each of which is split; empty: all are one section.
+  std::vector<int64_t> sections = {};
 };
 
 /// A linear layer as a whole.

@@ -31,8 +31,8 @@ class SharedRows {
   SharedRows(const Mesh& mesh, const RowShares& shares, const Transfer::Meanwhile& meanwhile);
 
   const Mesh& mesh() const { return mesh_; }
-  /// Chooses a micro-batch, and returns this rank's rows of it. The segments are those of the whole micro-batch where
-  /// this rank has all rows, and none elsewhere.
+  /// Chooses a micro-batch of at least RowShares::blocks rows, and returns this rank's rows of it. The segments are
+  /// those of the whole micro-batch where this rank has all rows, and none elsewhere.
   Batch choose(const Batch& whole);
   const Batch& whole() const { return whole_; }
   int64_t first_row() const { return first_; }

@@ -289,9 +289,10 @@ void ControlCommunicator::copy_between(void* data, int64_t bytes, int from, int 
 std::shared_ptr<const void> ControlCommunicator::share_in_nodes(const void* data, int64_t bytes) {
   finish_forwarding();
   const CollectiveScope scope("sharing of data", bytes);
-  if (copies_ == nullptr)
+  if (copies_ == nullptr) {
     copies_ = std::make_unique<NodeCopies>(
         host_, job_ranks_.empty() ? node_communicator(host_) : node_communicator_of_group(host_));
+  }
   return copies_->copy(data, bytes);
 }
 

@@ -11,8 +11,8 @@ namespace llmtrain {
 
 /// Memory of the units' gradients from the backward pass to the end of their exchange. A unit has one part, or in a
 /// ring of two buffers one for each segment of a matrix by rows, and for the segments between these. The trained units
-/// of a layer are written together: each has a ring of its own. A part has memory
-/// for each of ParamStoreOptions::groups_at_once.
+/// of a layer are written together: each has a ring of its own. A part has memory for each of
+/// ParamStoreOptions::groups_at_once.
 class GradientBuffers {
  public:
   /// `ring`: a unit's gradient lives from its backward pass to the end of its reduction only.

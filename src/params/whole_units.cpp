@@ -43,6 +43,7 @@ void WholeUnits::read_slice(const std::string& name, int64_t columns, int64_t be
     return read_(only.unit, only.offset + begin, only.offset + end, out);
   }
   const int64_t first = begin / columns, last = (end - 1) / columns + 1;
+  int64_t copied = 0;
   for (const UnitBlock& block : found->second) {
     const TensorBlock& at = block.place;
     LLMTRAIN_CHECK(at.columns == columns, fmt::format("the blocks of {} are those of another matrix", name));
@@ -53,9 +54,12 @@ void WholeUnits::read_slice(const std::string& name, int64_t columns, int64_t be
     read_(block.unit, block.offset + from, block.offset + from + count, rows_.data());
     each_external_run(at, block.columns, from, from + count, [&](const ExternalRun& run) {
       const int64_t to = std::max(run.first, begin), until = std::min(run.first + run.end - run.begin, end);
-      if (to < until) std::copy_n(rows_.data() + (run.begin - from) + (to - run.first), until - to, out + (to - begin));
+      if (to >= until) return;
+      std::copy_n(rows_.data() + (run.begin - from) + (to - run.first), until - to, out + (to - begin));
+      copied += until - to;
     });
   }
+  LLMTRAIN_CHECK(copied == end - begin, fmt::format("the blocks of {} are not the whole tensor", name));
 }
 
 }  // namespace llmtrain

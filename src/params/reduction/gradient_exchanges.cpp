@@ -273,8 +273,9 @@ void GradientExchanges::add_node_values(Exchange& exchange, const OwnerPart& par
       const Value& value = round.node_values[i];
       tensors_.push_back(value_of(exchange, value, part));
       const bool counted = node_stream_ && value.sender != options_.rank;  // as a message
-      if (!counted)
+      if (!counted) {
         traffic().receive(gathers_.communicator().job_rank(static_cast<int>(value.sender)), tensors_.back().bytes());
+      }
     }
     const Tensor out = part_of(sums, index * elements, (index + 1) * elements);
     add_tree(out, tensors_, round.node_sums.additions(sum), node_stream_ ? *node_stream_ : *stream_);

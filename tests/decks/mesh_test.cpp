@@ -133,10 +133,11 @@ TEST_F(Mesh, AdaptersHaveTheLedgerOfOneRank) {
   }
 }
 
+// Two tokens, then 96.
 TEST_F(Mesh, ShortMicroBatchesHaveEmptyRows) {
-  const std::vector<std::string> keys = {"parallel.context_blocks=4",  "data.packing=wrap",  "batch.micro=1",
-                                         "curriculum.strategy=length", "curriculum.start=2", "curriculum.steps=4",
-                                         "curriculum.multiple_of=1"};
+  const std::vector<std::string> keys = {
+      "parallel.context_blocks=4",  "data.packing=wrap",      "batch.micro=1",
+      "curriculum.strategy=length", "curriculum.shape=steps", "curriculum.levels=2:2, 96"};
   const std::string expected = ledger_of(1, keys);
   EXPECT_EQ(ledger_of(4, with(keys, {"parallel.context=2"})), expected);
 }

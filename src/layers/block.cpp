@@ -32,11 +32,11 @@ Dropout Block::residual_dropout(const Context& ctx, int branch) const {
                       2 * static_cast<uint64_t>(layer) + static_cast<uint64_t>(branch));
 }
 
-void Block::forward(Context& ctx, const Batch& batch, const Tensor& output, const Rope& rope,
-                    const BlockSaved& saved) const {
+void Block::forward(Context& ctx, const Batch& batch, const Tensor& output, const Rope& rope, const BlockSaved& saved,
+                    BlockSaved& all) const {
   Arena::Frame frame(ctx.arena);
-  run_forward(ctx, batch, rope,
-              {saved, allocate_dropped(frame, *this, saved, compute_type(ctx), batch.tokens), output});
+  allocate_dropped(all, frame, *this, saved, compute_type(ctx), ctx.planned_rows(batch));
+  run_forward(ctx, batch, rope, {saved, all, output});
 }
 
 void Block::run_forward(Context& ctx, const Batch& batch, const Rope& rope, const ForwardPass& pass) const {
@@ -124,10 +124,10 @@ double Block::product_flops(bool input_gradient) const {
 }
 
 void Block::backward(Context& ctx, const Batch& batch, const Tensor& dx, const Rope& rope, const BlockSaved& kept,
-                     bool input_gradient) const {
+                     BlockSaved& saved, bool input_gradient) const {
   const int64_t n = batch.tokens;
   Arena::Frame frame(ctx.arena);
-  const BlockSaved saved = allocate_dropped(frame, *this, kept, compute_type(ctx), n);
+  allocate_dropped(saved, frame, *this, kept, compute_type(ctx), ctx.planned_rows(batch));
   run_forward(ctx, batch, rope, {kept, saved, Tensor()});
   const Gradients wanted = gradients(input_gradient);
   if (!pre_norm) return backward_post_norm(ctx, batch, dx, rope, saved, wanted);

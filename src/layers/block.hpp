@@ -74,8 +74,10 @@ struct Block {
   int64_t scratch_bytes(DType compute, int64_t rows, Recompute level) const;
   int64_t workspace_bytes(DType compute, int64_t rows, bool training) const;
 
-  /// saved.input -> output (fp32 [N, C]). `saved`, in both passes, holds the tensors that plan_kept registered.
-  void forward(Context& ctx, const Batch& batch, const Tensor& output, const Rope& rope, const BlockSaved& saved) const;
+  /// saved.input -> output (fp32 [N, C]). `saved`, in both passes, holds the tensors that plan_kept registered; `all`
+  /// gets these and the dropped ones, and may serve one block after the other.
+  void forward(Context& ctx, const Batch& batch, const Tensor& output, const Rope& rope, const BlockSaved& saved,
+               BlockSaved& all) const;
   /// Gradients that the backward pass forms: those between its end and the first trained parameter, or all if that of
   /// the block's input is needed.
   struct Gradients {
@@ -84,7 +86,7 @@ struct Block {
   Gradients gradients(bool input) const;
   /// dx fp32 [N, C]: gradient of the output on entry, of the input on return; undefined there without input_gradient.
   void backward(Context& ctx, const Batch& batch, const Tensor& dx, const Rope& rope, const BlockSaved& saved,
-                bool input_gradient = true) const;
+                BlockSaved& all, bool input_gradient = true) const;
   /// FLOPs of the matrix products of one token's forward and backward pass.
   double product_flops(bool input_gradient) const;
 

@@ -59,6 +59,8 @@ struct Context {
     }
   }
 
+  /// Rows for which tensors of a pass are planned: at least those of every rank that shares the batch.
+  int64_t planned_rows(const Batch& batch) const { return rows != nullptr ? rows->max_rows() : batch.tokens; }
   /// True if gradients of parameters are added to, false if they are overwritten.
   bool accumulate() const { return later_rows || params.accumulate(); }
 

@@ -50,15 +50,15 @@ int64_t dropped_bytes(const Layer& layer, DType compute, int64_t rows, Recompute
   return bytes;
 }
 
-/// Returns the kept tensors, and scratch for the dropped ones.
+/// Sets `all` to the kept tensors, and scratch for the dropped ones.
 template <class Layer, class Saved>
-Saved allocate_dropped(Arena::Frame& frame, const Layer& layer, const Saved& kept, DType compute, int64_t rows) {
-  Saved all = kept;
+void allocate_dropped(Saved& all, Arena::Frame& frame, const Layer& layer, const Saved& kept, DType compute,
+                      int64_t rows) {
+  all = kept;
   layer.visit_saved(all, compute, rows, [&](Tensor& t, const SavedSpec& s) {
     if (!t.empty()) return;
     t = s.columns == 0 ? frame.take(s.dtype, {s.rows}) : frame.take(s.dtype, {s.rows, s.columns});
   });
-  return all;
 }
 
 }  // namespace llmtrain

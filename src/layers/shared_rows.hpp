@@ -36,6 +36,8 @@ class SharedRows {
   Batch choose(const Batch& whole);
   const Batch& whole() const { return whole_; }
   int64_t first_row() const { return first_; }
+  /// Most rows of the micro-batch that a rank has.
+  int64_t max_rows() const { return shares_.max_rows(whole_.tokens); }
   /// Own rows of tensors with a row for each row of the micro-batch.
   TokenStatistics own(const TokenStatistics& all) const { return all.rows(first_, count_); }
   TokenCotangents own(const TokenCotangents& all) const { return all.rows(first_, count_); }

@@ -145,7 +145,7 @@ void Decoder::forward(Context& ctx, const Batch* batch) {
       // separate buffer, since it is the next block's input.
       const bool shares = layer + 1 < shared_layers_;
       const Tensor output = first_rows(last || shares ? output_ : saved(layer + 1).input, batch->tokens);
-      blocks_[static_cast<size_t>(layer)].forward(ctx, *batch, output, rope_, saved(layer));
+      blocks_[static_cast<size_t>(layer)].forward(ctx, *batch, output, rope_, saved(layer), pass_);
       if (shares) cast(first_rows(saved(layer).input, batch->tokens), output, ctx.stream);
     }
     block_units(layer).release(ctx.params);
@@ -216,7 +216,7 @@ void Decoder::backward(Context& ctx, const Batch* batch) {
     block_units(layer).acquire(params);
     if (layer > end) block_units(layer - 1).prefetch(params);  // prefetched here except for the last block
     if (batch != nullptr) {
-      blocks_[static_cast<size_t>(layer)].backward(ctx, *batch, dx, rope_, saved(layer), input_gradient(layer));
+      blocks_[static_cast<size_t>(layer)].backward(ctx, *batch, dx, rope_, saved(layer), pass_, input_gradient(layer));
     } else {
       block_units(layer).join_reductions(params);
     }

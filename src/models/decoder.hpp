@@ -166,6 +166,7 @@ class Decoder : public Model {
   int backward_end_ = 0;
 
   std::vector<BlockSaved> saved_;
+  BlockSaved pass_;  ///< of the block that runs, with the tensors that it drops
   int64_t planned_rows_ = 0;
   int shared_layers_ = 0;  ///< the first ones, which the backward pass does not reach, share saved_[0]
   Rope rope_;

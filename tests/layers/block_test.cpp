@@ -15,7 +15,7 @@ enum class Norms : uint8_t { before, after, sandwich };
 
 struct BlockUnderTest {
   Block block;
-  BlockSaved saved;
+  BlockSaved saved, all;
   Rope rope = rope_for(4);
   double dropout = 0;
   Recompute recompute = Recompute::none;
@@ -51,11 +51,11 @@ struct BlockUnderTest {
       ctx.training = dropout > 0;
       rope.start(ctx.stream);
       cast(saved.input, x, ctx.stream);
-      block.forward(ctx, batch, y, rope, saved);
+      block.forward(ctx, batch, y, rope, saved, all);
     };
     c.backward = [this](Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor&) {
       cast(dx, dy, ctx.stream);
-      block.backward(ctx, batch, dx, rope, saved);
+      block.backward(ctx, batch, dx, rope, saved, all);
     };
     c.parameter_scale = 0.3;
     c.around_one = {"norm1.weight", "norm2.weight", "post_attention.weight", "post_mlp.weight"};

@@ -37,7 +37,11 @@ struct Head {
   int64_t scratch_bytes(DType compute, int64_t rows) const;
   int64_t workspace_bytes(DType compute, int64_t rows, bool training) const;
 
-  TokenRange tokens() const { return {first_token, vocabulary, all_tokens == 0 ? vocabulary : all_tokens}; }
+  /// Columns that are tokens; a block may have only padding.
+  TokenRange tokens() const {
+    const int64_t all = all_tokens == 0 ? vocabulary : all_tokens;
+    return {std::min(first_token, all), vocabulary, all};
+  }
 
   /// Computes statistics of every row of the batch, without gradients. x compute dtype [N, C]; statistics fp32 [N].
   /// They are those of the distribution that is sampled from at the context's temperature among the batch's kept tokens

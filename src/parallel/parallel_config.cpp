@@ -10,7 +10,7 @@ namespace llmtrain {
 void ParallelConfig::visit(DeckKeys& keys) {
   keys.section(
       "parallel",
-      "Divide the work among the ranks. Only reduction, reduction_groups and reduction_blocks touch the results.",
+      "Divide the work among the ranks. Only the keys of blocks, reduction and reduction_groups touch the results.",
       Change::nothing, model_tasks);
   keys.key("zero", zero,
            {.range = between(0, 3),
@@ -42,14 +42,14 @@ void ParallelConfig::visit(DeckKeys& keys) {
   keys.key(
       "context", context,
       {.unit = "ranks",
-       .range = between(1, 128),
+       .range = between(1, max_context),
        .doc = "Number of ranks that share the rows of each micro-batch, for long sequences: each rank has some rows "
               "of all heads, and during attention all rows of some heads. It divides the ranks and context_blocks.",
        .tasks = training_tasks});
   keys.key(
       "context_blocks", context_blocks,
       {.unit = "blocks",
-       .range = between(0, 128),
+       .range = between(0, max_context),
        .doc = "Number of blocks of rows of each micro-batch, a power of two, whose gradients of weights are formed "
               "apart and added as parallel.reduction says: runs of any context that divides it have the same results. "
               "0 = as context.",
@@ -63,13 +63,13 @@ void ParallelConfig::visit(DeckKeys& keys) {
        .tasks = training_tasks});
   keys.key("tensor", tensor,
            {.unit = "ranks",
-            .range = between(1, 64),
+            .range = between(1, max_tensor),
             .doc = "Number of ranks of a node that share the matrices of each layer, and its activations inside "
                    "attention and MLP: each has some heads, hidden channels and tokens of the vocabulary. It divides "
                    "the ranks and tensor_blocks."});
   keys.key("tensor_blocks", tensor_blocks,
            {.unit = "blocks",
-            .range = between(0, 64),
+            .range = between(0, max_tensor),
             .doc = "Number of blocks, a power of two, into which every split matrix is divided: runs of any tensor "
                    "that divides it have the same results. 0 = as tensor.",
             .change = Change::breaks});
@@ -100,8 +100,8 @@ namespace {
 
 void check_groups(DeckLoader& deck, const ParallelConfig& config, int64_t micro_batches, int64_t groups) {
   if (config.row_blocks() == 1) return;
-  deck.check(groups == micro_batches, {"parallel.context_blocks", "parallel.context", "parallel.reduction_groups"},
-             "with blocks of rows every micro-batch is a group: leave reduction_groups at 0");
+  deck.check(groups == micro_batches, {"parallel.reduction_groups", "parallel.context_blocks", "parallel.context"},
+             "with blocks of rows every micro-batch is a group: leave it at 0");
 }
 
 void check_offload(DeckLoader& deck, const ParallelConfig& config) {

@@ -19,6 +19,9 @@ enum class Reduction : uint8_t { ordered, tree };
 /// with query heads of one key head each gather its keys and values.
 enum class ContextMethod : uint8_t { automatic, ulysses, gather };
 
+/// Most ranks, and blocks, along the axes.
+inline constexpr int64_t max_context = 128, max_tensor = 64;
+
 /// [parallel]
 struct ParallelConfig {
   int64_t zero = 1;  ///< ZeRO stage 0..3

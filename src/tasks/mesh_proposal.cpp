@@ -30,11 +30,13 @@ Config with_mesh(Config config, const PlannedMesh& mesh, bool several_nodes) {
   p.tensor = mesh.tensor;
   if (!config.provenance.given("parallel.context_blocks")) p.context_blocks = mesh.context;
   if (!config.provenance.given("parallel.tensor_blocks")) p.tensor_blocks = mesh.tensor;
-  if (several_nodes && !config.provenance.given("parallel.reduction")) {
+  const bool chooses_order =
+      !config.provenance.given("parallel.reduction") && !config.provenance.given("parallel.reduction_blocks");
+  if (several_nodes && chooses_order) {
     p.reduction = Reduction::tree;
     p.reduction_blocks = 1;
   }
-  if (p.row_blocks() > 1) p.reduction_groups = 0;
+  if (p.row_blocks() > 1 && !config.provenance.given("parallel.reduction_groups")) p.reduction_groups = 0;
   return config;
 }
 
@@ -62,11 +64,12 @@ std::optional<MeshChoice> best_of_mesh(Config config, const PlannedMesh& mesh,
 MeshChoice propose_mesh(const Config& config, int64_t ranks, int64_t ranks_per_node,
                         const std::function<MeshCost(const Config& config)>& cost_of) {
   std::optional<MeshChoice> best;
-  for (int64_t tensor = 1; tensor <= std::min(ranks, ranks_per_node); tensor *= 2) {
-    for (int64_t context = 1; tensor * context <= ranks; context *= 2) {
+  for (int64_t tensor = 1; tensor <= std::min({ranks, ranks_per_node, max_tensor}); tensor *= 2) {
+    for (int64_t context = 1; tensor * context <= ranks && context <= max_context; context *= 2) {
       const PlannedMesh mesh{{tensor, context}, ranks};
       const Config deck = with_mesh(config, mesh, ranks_per_node < ranks);
-      if (find_mesh_problem(deck, ranks, ranks_per_node)) continue;
+      const bool groups_given = deck.parallel.row_blocks() > 1 && deck.parallel.reduction_groups > 0;
+      if (groups_given || find_mesh_problem(deck, ranks, ranks_per_node)) continue;
       const std::optional<MeshChoice> choice = best_of_mesh(deck, mesh, cost_of);
       if (!best || is_better(*choice, *best)) best = choice;
     }

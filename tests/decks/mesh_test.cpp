@@ -142,6 +142,21 @@ TEST_F(Mesh, ShortMicroBatchesHaveEmptyRows) {
   EXPECT_EQ(ledger_of(4, with(keys, {"parallel.context=2"})), expected);
 }
 
+// A rank with the smaller share of an odd number of rows recomputes; the second block of the vocabulary is padding.
+TEST_F(Mesh, SharesOddRowsAndAPaddedVocabulary) {
+  const std::vector<std::string> keys = {"data.packing=wrap",
+                                         "batch.sequence_length=61",
+                                         "batch.micro=1",
+                                         "batch.global=3",
+                                         "memory.recompute=block",
+                                         "model.vocab_size=256",
+                                         "parallel.context_blocks=2",
+                                         "parallel.tensor_blocks=2"};
+  const std::string expected = ledger_of(1, keys);
+  EXPECT_EQ(ledger_of(2, with(keys, {"parallel.context=2"})), expected);
+  EXPECT_EQ(ledger_of(2, with(keys, {"parallel.tensor=2"})), expected);
+}
+
 TEST_F(Mesh, ChangesBetweenRuns) {
   const std::vector<std::string> keys = {"parallel.context_blocks=2", "parallel.tensor_blocks=2",
                                          "evaluation.every_steps=0"};
@@ -276,7 +291,8 @@ TEST_F(Mesh, OfATrainingDeckEvaluates) {
 TEST_F(Mesh, IsRefusedWithNumbersThatFit) {
   const Outcome heads = run("heads", 1, {"parallel.context_blocks=8"});
   EXPECT_EQ(heads.exit_code, 78);
-  EXPECT_THAT(heads.output, HasSubstr("8 blocks of rows do not divide 4 heads with 2 key heads: 1, 2 or 4 fit"));
+  EXPECT_THAT(heads.output,
+              HasSubstr("8 blocks of rows do not divide the model's 4 heads with 2 key heads: 1, 2 or 4 fit"));
   const Outcome ranks = run("ranks", 3, {"parallel.context=2"});
   EXPECT_EQ(ranks.exit_code, 78) << ranks.output;
 }

@@ -38,19 +38,20 @@ TEST(MeshOfADeck, IsRefusedWithNumbersThatFit) {
   EXPECT_EQ(refusal({"parallel.context=4"}), "");
   EXPECT_EQ(refusal({"parallel.context=1", "parallel.context_blocks=2", "parallel.tensor=2"}), "");
   EXPECT_THAT(refusal({"parallel.context=3"}),
-              HasSubstr("command line: parallel.context: 3 is not a power of two: 2 or 4 fit"));
+              HasSubstr("command line: parallel.context: 3 is not a power of two: 1, 2 or 4 fit"));
   EXPECT_THAT(refusal({"parallel.context=2", "parallel.context_blocks=6"}),
-              HasSubstr("command line: parallel.context_blocks: 6 is not a power of two: 4 or 8 fit"));
+              HasSubstr("command line: parallel.context_blocks: 6 is not a power of two: 1, 2 or 4 fit"));
   EXPECT_THAT(refusal({"parallel.context=4", "parallel.context_blocks=2"}),
               HasSubstr("command line: parallel.context: 4 ranks do not divide 2 blocks: 2 fits"));
   EXPECT_THAT(refusal({"parallel.tensor=3", "parallel.tensor_blocks=4"}),
               HasSubstr("command line: parallel.tensor: 3 ranks do not divide 4 blocks: 2 fits"));
   EXPECT_THAT(
       refusal({"parallel.context=8"}),
-      HasSubstr("command line: parallel.context: 8 blocks of rows do not divide 12 heads with 4 key heads: 1, 2 "
-                "or 4 fit"));
-  EXPECT_THAT(refusal({"parallel.context=4", "parallel.tensor_blocks=2"}),
-              HasSubstr("4 blocks of rows do not divide 6 heads with 2 key heads of a tensor block: 1 or 2 fit"));
+      HasSubstr("command line: parallel.context: 8 blocks of rows do not divide the model's 12 heads with 4 key "
+                "heads: 1, 2 or 4 fit"));
+  EXPECT_THAT(
+      refusal({"parallel.context=4", "parallel.tensor_blocks=2"}),
+      HasSubstr("4 blocks of rows do not divide the model's 6 heads with 2 key heads of a tensor block: 1 or 2 fit"));
   EXPECT_EQ(refusal({"parallel.context=4", "model.n_kv_heads=2"}), "") << "keys are gathered";
   EXPECT_THAT(refusal({"parallel.context=4", "model.n_kv_heads=2", "parallel.context_method=ulysses"}),
               HasSubstr("12 heads with 2 key heads by ulysses: 1 or 2 fit"));
@@ -58,9 +59,12 @@ TEST(MeshOfADeck, IsRefusedWithNumbersThatFit) {
       refusal({"parallel.tensor=8"}),
       HasSubstr("command line: parallel.tensor: 8 blocks do not divide the model's 12 heads, 4 key heads and d_ff = "
                 "256: 1, 2 or 4 fit"));
-  EXPECT_THAT(refusal({"parallel.context_blocks=64", "model.n_heads=64", "model.n_kv_heads=64", "model.head_dim=2"}),
-              HasSubstr("parallel.context_blocks: 64 blocks are more than the 32 tokens of a sequence"));
-  EXPECT_THAT(refusal({"parallel.context=2", "parallel.reduction_groups=4"}), HasSubstr("leave reduction_groups at 0"));
+  EXPECT_THAT(
+      refusal({"parallel.context_blocks=64", "model.n_heads=64", "model.n_kv_heads=64", "model.head_dim=2"}),
+      HasSubstr(
+          "parallel.context_blocks: 64 blocks are more than the 32 tokens of a sequence: 1, 2, 4, 8, 16 or 32 fit"));
+  EXPECT_THAT(refusal({"parallel.context=2", "parallel.reduction_groups=4"}),
+              HasSubstr("parallel.reduction_groups: with blocks of rows every micro-batch is a group"));
 }
 
 /// Ranks of the job, and of each node.
@@ -84,9 +88,10 @@ TEST(MeshOfAJob, IsRefusedWithNumbersThatFit) {
   EXPECT_EQ(refusal(tensor, 6, 2), "");
   EXPECT_EQ(refusal(both, 8, 4), "");
   EXPECT_EQ(refusal(context, 6, 6),
-            "command line: parallel.context: 6 ranks are not a multiple of 4: start 4 or 8 ranks, or set context to a "
-            "divisor of 6");
-  EXPECT_THAT(refusal(context, 3, 3), HasSubstr("3 ranks are not a multiple of 4: start 4 ranks, or"));
+            "command line: parallel.context: 6 ranks are not a multiple of 4: start 4 or 8 ranks, or set context: 1 "
+            "or 2 fit");
+  EXPECT_THAT(refusal(context, 3, 3),
+              HasSubstr("3 ranks are not a multiple of 4: start 4 ranks, or set context: 1 fits"));
   EXPECT_THAT(refusal(both, 6, 6), HasSubstr("6 ranks are not a multiple of 4 (context 2 x tensor 2): start 4 or 8"));
   EXPECT_THAT(refusal(tensor, 9, 9), HasSubstr("parallel.tensor: 9 ranks are not a multiple of 2: start 8 or 10"));
   EXPECT_THAT(refusal(tensor, 6, 3), HasSubstr("lie in one node, but a node has 3 ranks: 1 fits"));

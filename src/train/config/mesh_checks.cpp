@@ -45,10 +45,13 @@ class DeckRules {
   Problem first_problem() const {
     Problem problem = problem_of_blocks("parallel.context", parallel_.context, parallel_.row_blocks());
     if (!problem) problem = problem_of_blocks("parallel.tensor", parallel_.tensor, parallel_.matrix_blocks());
-    if (!problem) problem = problem_of_model(config_.model);
-    for (const auto* role : {&config_.source.reference, &config_.source.reward, &config_.source.critic}) {
-      if (!problem && *role) problem = problem_of_model((*role)->model);
-    }
+    if (!problem) problem = problem_of_model(config_.model, "the model's");
+    const auto add_role = [&](const auto& role, std::string_view whose) {
+      if (!problem && role) problem = problem_of_model(role->model, whose);
+    };
+    add_role(config_.source.reference, "the reference model's");
+    add_role(config_.source.reward, "the reward model's");
+    add_role(config_.source.critic, "the critic's");
     if (!problem) problem = problem_of_vocabulary();
     return problem ? problem : problem_of_length();
   }
@@ -62,21 +65,33 @@ class DeckRules {
   Problem problem_of_blocks(const std::string& axis, int64_t ranks, int64_t blocks) const {
     const auto whole = static_cast<uint64_t>(blocks);
     if (!std::has_single_bit(whole)) {
-      return MeshProblem{key_of_blocks(axis), fmt::format("{} is not a power of two: {} or {} fit", blocks,
-                                                          std::bit_floor(whole), std::bit_ceil(whole))};
+      return MeshProblem{key_of_blocks(axis), fmt::format("{} is not a power of two: {}", blocks, numbers_of(axis))};
     }
     if (divides(ranks, blocks)) return std::nullopt;
     return MeshProblem{axis, fmt::format("{} ranks do not divide {} blocks: {} fits", ranks, blocks,
                                          std::min(std::bit_floor(static_cast<uint64_t>(ranks)), whole))};
   }
 
-  Problem problem_of_model(const ModelConfig& m) const {
+  /// Number that the blocks of matrices divide.
+  static int64_t divided_by_blocks(const ModelConfig& m) { return std::gcd(std::gcd(m.n_heads, m.n_kv_heads), m.d_ff); }
+
+  /// The numbers of blocks of an axis that suit the model.
+  std::string numbers_of(const std::string& axis) const {
+    const ModelConfig& m = config_.model;
+    if (axis == "parallel.tensor") return fitting(std::max<int64_t>(divided_by_blocks(m), 1));
+    const int64_t blocks = parallel_.matrix_blocks();
+    const int64_t heads = std::max<int64_t>(m.n_heads / blocks, 1),
+                  key_heads = std::max<int64_t>(m.n_kv_heads / blocks, 1);
+    return fitting(heads, [&](int64_t n) { return parallel_.divides_heads(n, heads, key_heads); });
+  }
+
+  Problem problem_of_model(const ModelConfig& m, std::string_view whose) const {
     if (m.n_heads == 0 || m.n_kv_heads == 0) return std::nullopt;  // its folder is missing
-    const int64_t blocks = parallel_.matrix_blocks(), common = std::gcd(std::gcd(m.n_heads, m.n_kv_heads), m.d_ff);
+    const int64_t blocks = parallel_.matrix_blocks(), common = divided_by_blocks(m);
     if (!divides(blocks, common)) {
       return MeshProblem{key_of_blocks("parallel.tensor"),
-                         fmt::format("{} blocks do not divide the model's {} heads, {} key heads and d_ff = {}: {}",
-                                     blocks, m.n_heads, m.n_kv_heads, m.d_ff, fitting(common))};
+                         fmt::format("{} blocks do not divide {} {} heads, {} key heads and d_ff = {}: {}", blocks,
+                                     whose, m.n_heads, m.n_kv_heads, m.d_ff, fitting(common))};
     }
     const int64_t heads = m.n_heads / blocks, key_heads = m.n_kv_heads / blocks, rows = parallel_.row_blocks();
     if (!trains_ || parallel_.divides_heads(rows, heads, key_heads)) return std::nullopt;
@@ -84,23 +99,25 @@ class DeckRules {
     const std::string numbers = fitting(heads, [&](int64_t n) { return parallel_.divides_heads(n, heads, key_heads); });
     return MeshProblem{
         key_of_blocks("parallel.context"),
-        fmt::format("{} blocks of rows do not divide {} heads with {} key heads{}{}: {}", rows, heads, key_heads,
-                    blocks > 1 ? " of a tensor block" : "", ulysses ? " by ulysses" : "", numbers)};
+        fmt::format("{} blocks of rows do not divide {} {} heads with {} key heads{}{}: {}", rows, whose, heads,
+                    key_heads, blocks > 1 ? " of a tensor block" : "", ulysses ? " by ulysses" : "", numbers)};
   }
 
   Problem problem_of_vocabulary() const {
     const int64_t blocks = parallel_.matrix_blocks(), words = config_.model.vocab_size;
-    if (words == 0 || (blocks - 1) * ((words + blocks - 1) / blocks) < words) return std::nullopt;
-    return MeshProblem{
-        key_of_blocks("parallel.tensor"),
-        fmt::format("{} blocks are too many for {} tokens of the vocabulary: each has some", blocks, words)};
+    const auto divides_words = [&](int64_t n) { return (n - 1) * ((words + n - 1) / n) < words; };
+    if (words == 0 || divides_words(blocks)) return std::nullopt;
+    return MeshProblem{key_of_blocks("parallel.tensor"),
+                       fmt::format("{} blocks are too many for {} tokens of the vocabulary, of which each has some: {}",
+                                   blocks, words, fitting(blocks, divides_words))};
   }
 
   Problem problem_of_length() const {
     const int64_t rows = parallel_.row_blocks(), tokens = config_.batch.sequence_length;
     if (!trains_ || tokens == 0 || rows <= tokens) return std::nullopt;
     return MeshProblem{key_of_blocks("parallel.context"),
-                       fmt::format("{} blocks are more than the {} tokens of a sequence", rows, tokens)};
+                       fmt::format("{} blocks are more than the {} tokens of a sequence: {}", rows, tokens,
+                                   fitting(tokens, [](int64_t) { return true; }))};
   }
 
   const Config& config_;
@@ -114,12 +131,12 @@ Problem problem_of_ranks(const PlannedMesh& mesh, int64_t ranks_per_node) {
   if (!mesh.divides_ranks()) {
     const bool several = mesh.tensor > 1 && mesh.context > 1;
     const std::string axis = mesh.context > 1 ? "context" : "tensor";
-    const int64_t fewer = ranks / group * group;
-    return MeshProblem{
-        "parallel." + axis,
-        fmt::format("{} ranks are not a multiple of {}{}: start {}{} ranks, or set {} to a divisor of {}", ranks, group,
-                    several ? fmt::format(" (context {} x tensor {})", mesh.context, mesh.tensor) : "",
-                    fewer > 0 ? fmt::format("{} or ", fewer) : "", fewer + group, axis, ranks)};
+    const int64_t fewer = ranks / group * group, own = mesh.context > 1 ? mesh.context : mesh.tensor;
+    return MeshProblem{"parallel." + axis,
+                       fmt::format("{} ranks are not a multiple of {}{}: start {}{} ranks, or set {}: {}", ranks, group,
+                                   several ? fmt::format(" (context {} x tensor {})", mesh.context, mesh.tensor) : "",
+                                   fewer > 0 ? fmt::format("{} or ", fewer) : "", fewer + group, axis,
+                                   fitting(own, [&](int64_t n) { return divides(n * (group / own), ranks); }))};
   }
   if (mesh.tensor == 1) return std::nullopt;
   if (ranks_per_node == 0) {

@@ -94,7 +94,7 @@ TEST_P(BlockLayer, AMistakeIsSeen) {
     Block wrong = test.block;
     std::swap(wrong.norm1.weight, wrong.norm2.weight);
     cast(dx, dy, ctx.stream);
-    wrong.backward(ctx, batch, dx, test.rope, test.saved);
+    wrong.backward(ctx, batch, dx, test.rope, test.saved, test.all);
   };
   expect_wrong_gradients(layer);
 }

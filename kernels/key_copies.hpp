@@ -45,13 +45,19 @@ struct KeyCopies {
   /// The sum of value(0), value(1), ... along a binary tree.
   template <class Value>
   LLMTRAIN_HOST_DEVICE float sum(const Value& value) const {
-    float partial[max_tree_levels];
+    float partial[max_tree_levels];  // in registers: every index is known when the loop over levels is unrolled
     float last = 0;
     for (int64_t i = 0; i < copies; ++i) {
       last = value(i);
-      int level = 0;
-      for (int64_t pairs = i; pairs % 2 == 1; pairs /= 2) last = partial[level++] + last;
-      partial[level] = last;
+      bool carries = true;
+      for (int level = 0; level < max_tree_levels; ++level) {
+        if (carries && (i >> level) % 2 == 1) {
+          last = partial[level] + last;
+        } else if (carries) {
+          partial[level] = last;
+          carries = false;
+        }
+      }
     }
     return last;
   }

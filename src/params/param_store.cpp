@@ -231,6 +231,7 @@ void ParamStore::gather_from_owners(int unit, int64_t first, int64_t last, float
     read_state(unit, master_plane, begin, end - begin, out + (begin - first), *stream_);
   };
   if (policy_.whole_state) {
+    gathers_.finish(unit);  // frozen weights may still be on their way
     for (const UnitSegment& s : u.segments) {
       if (options_.rank != 0) break;
       const int64_t begin = std::max(first, s.first), end = std::min(last, s.last);

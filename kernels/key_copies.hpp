@@ -45,7 +45,7 @@ struct KeyCopies {
   /// The sum of value(0), value(1), ... along a binary tree.
   template <class Value>
   LLMTRAIN_HOST_DEVICE float sum(const Value& value) const {
-    float partial[max_tree_levels];  // in registers: every index is known when the loop over levels is unrolled
+    float partial[max_tree_levels] = {};  // in registers: every index is known when the loop over levels is unrolled
     float last = 0;
     for (int64_t i = 0; i < copies; ++i) {
       last = value(i);

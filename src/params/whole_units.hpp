@@ -33,7 +33,7 @@ class WholeUnits {
 
   const std::vector<UnitSpec>& units() const { return whole_; }
   /// Reads the tensors among elements [begin, end) of a unit, which the blocks cover; what lies between tensors stays.
-  /// Of a tensor in blocks it reads whole rows, each block at once.
+  /// It reads whole rows of a tensor in blocks, each block at once.
   void read(int unit, int64_t begin, int64_t end, float* out);
 
  private:

@@ -2,6 +2,7 @@
 an independent opinion on those it has. One document at a time, no cleverness, any precision."""
 
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +13,13 @@ def normalise(p, name, x, s):
         return F.layer_norm(x, (s.d_model,), p[f"{name}.weight"], p.get(f"{name}.bias"), s.norm_epsilon)
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + s.norm_epsilon) * (
         p[f"{name}.weight"] + (1 if s.zero_centered_norm else 0))
+
+
+def normalise_heads(p, name, x, s):
+    """RMSNorm of x [T, heads, head_dim], each head for itself or all together."""
+    squares = x.pow(2).mean((-2, -1) if s.qk_norm_whole else -1, keepdim=True)
+    weight = p[f"{name}.weight"].reshape(-1, s.head_dim) + (1 if s.zero_centered_norm else 0)
+    return x * torch.rsqrt(squares + s.norm_epsilon) * weight
 
 
 def linear(p, name, x):
@@ -117,10 +125,15 @@ def attend(p, block, x, s, window):
         output = f"{block}.self_attn.o_proj"
     q, k, v = (y.reshape(x.shape[0], -1, s.head_dim) for y in (q, k, v))
     if s.qk_norm:
-        q, k = (normalise(p, f"{block}.self_attn.{n}_norm", y, s) for n, y in (("q", q), ("k", k)))
+        q, k = (normalise_heads(p, f"{block}.self_attn.{n}_norm", y, s) for n, y in (("q", q), ("k", k)))
     if s.positions == "rope":
         q, k = rotate(q, s), rotate(k, s)
     return linear(p, output, attention(q, k, v, s, window))
+
+
+def gated(p, name, x, s):
+    hidden = ACTIVATIONS[s.activation](linear(p, f"{name}.gate_proj", x)) * linear(p, f"{name}.up_proj", x)
+    return linear(p, f"{name}.down_proj", hidden)
 
 
 def feed_forward(p, block, x, s):
@@ -129,13 +142,87 @@ def feed_forward(p, block, x, s):
         return linear(p, f"{block}.mlp.c_proj", act(linear(p, f"{block}.mlp.c_fc", x)))
     if s.family == "phi3":
         gate, up = linear(p, f"{block}.mlp.gate_up_proj", x).split((s.d_ff, s.d_ff), -1)
-    else:
-        gate, up = linear(p, f"{block}.mlp.gate_proj", x), linear(p, f"{block}.mlp.up_proj", x)
-    return linear(p, f"{block}.mlp.down_proj", act(gate) * up)
+        return linear(p, f"{block}.mlp.down_proj", act(gate) * up)
+    return gated(p, f"{block}.mlp", x, s)
 
 
-def decode(p, s, ids):
-    """Logits [T, V] of one document; p maps Hugging Face names to tensors, matrices (out, in)."""
+class Routing(NamedTuple):
+    """Of one document in one layer with experts."""
+
+    logits: torch.Tensor  # [T, E]
+    chosen: list  # of every token, its experts
+    margin: float  # the smallest relative distance of a chosen score to the best one left out
+
+
+def best(values, number):
+    """Indices of the largest `number` values, and the relative distance of the smallest of them to the next."""
+    order = sorted(range(len(values)), key=lambda i: -values[i])
+    if number == len(values):
+        return order, math.inf
+    last, following = values[order[number - 1]], values[order[number]]
+    return order[:number], (last - following) / abs(last)
+
+
+def choose(scores, s):
+    """The experts of one token with these scores (a list), and the margin of the choice."""
+    size = s.n_experts // s.n_expert_groups
+    groups = [scores[i:i + size] for i in range(0, s.n_experts, size)]
+    rated = [max(g) if s.router_score == "softmax" else sum(sorted(g)[-2:]) for g in groups]
+    allowed, margin = best(rated, s.groups_per_token)
+    candidates = [g * size + i for g in allowed for i in range(size)]
+    places, next_margin = best([scores[e] for e in candidates], s.experts_per_token)
+    return [candidates[i] for i in places], min(margin, next_margin)
+
+
+def experts(p, name, x, s):
+    """The experts' layer, one token after the other."""
+    logits = linear(p, f"{name}.gate", x)
+    scores = logits.softmax(-1) if s.router_score == "softmax" else logits.sigmoid()
+    act = ACTIVATIONS[s.activation]
+    rows, chosen, margins = [], [], []
+    for token in range(x.shape[0]):
+        mine, margin = choose(scores[token].tolist(), s)
+        weights = [scores[token, e] for e in mine]
+        if s.norm_topk:
+            total = sum(weights)
+            weights = [w / total for w in weights]
+        row = 0
+        for e, weight in zip(mine, weights):
+            gate, up, down = (f"{name}.experts.{e}.{m}" for m in s.expert_matrices)
+            hidden = act(linear(p, gate, x[token])) * linear(p, up, x[token])
+            row = row + s.routed_scale * weight * linear(p, down, hidden)
+        rows.append(row)
+        chosen.append(mine)
+        margins.append(margin)
+    out = torch.stack(rows)
+    if s.d_ff_shared:
+        shared = gated(p, f"{name}.shared_expert", x, s)
+        if s.shared_gate:
+            shared = shared * linear(p, f"{name}.shared_expert_gate", x).sigmoid()
+        out = out + shared
+    return out, Routing(logits, chosen, min(margins))
+
+
+def balance_loss(s, router):
+    """Number of experts times the sum over experts of (tokens sent to it / tokens) * (mean probability). A token counts
+    once in every layer."""
+    tokens, sent, probability = 0, torch.zeros(s.n_experts), 0
+    for routing in router:
+        tokens += len(routing.chosen)
+        probability = probability + routing.logits.softmax(-1).sum(0)
+        for mine in routing.chosen:
+            sent[mine] += 1
+    return s.n_experts * ((sent / tokens).to(probability.dtype) * probability / tokens).sum()
+
+
+def z_loss(logits):
+    """Mean over tokens and layers of the squared logarithm of the sum of exponentials, of [tokens, E] of every layer."""
+    return torch.cat([x.to(torch.promote_types(x.dtype, torch.float32)) for x in logits]).logsumexp(-1).pow(2).mean()
+
+
+def decode(p, s, ids, router=None):
+    """Logits [T, V] of one document; p maps Hugging Face names to tensors, matrices (out, in). The list `router` is
+    appended with the Routing of every layer with experts."""
     gpt2 = s.family == "gpt2"
     table = p["transformer.wte.weight" if gpt2 else "model.embed_tokens.weight"]
     x = table[ids] * s.embedding_scale
@@ -145,7 +232,13 @@ def decode(p, s, ids):
         block = f"transformer.h.{i}" if gpt2 else f"model.layers.{i}"
         norm_1, norm_2 = ("ln_1", "ln_2") if gpt2 else ("input_layernorm", "post_attention_layernorm")
         window = s.window(i)
-        if s.sandwich_norm:  # Gemma 2
+        if s.has_experts(i):
+            x = x + attend(p, block, normalise(p, f"{block}.{norm_1}", x, s), s, window)
+            y, routing = experts(p, f"{block}.{s.experts_block}", normalise(p, f"{block}.{norm_2}", x, s), s)
+            x = x + y
+            if router is not None:
+                router.append(routing)
+        elif s.sandwich_norm:  # Gemma 2
             y = attend(p, block, normalise(p, f"{block}.{norm_1}", x, s), s, window)
             x = x + normalise(p, f"{block}.post_attention_layernorm", y, s)
             y = feed_forward(p, block, normalise(p, f"{block}.pre_feedforward_layernorm", x, s), s)

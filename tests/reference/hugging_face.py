@@ -3,6 +3,7 @@
 import torch
 import transformers as hf
 from torch.func import functional_call
+from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
 ACTIVATION_NAMES = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu", "swiglu": "silu",
                     "geglu": "gelu", "geglu_tanh": "gelu_pytorch_tanh"}
@@ -52,6 +53,8 @@ def build(s):
         original = rope.pop("original_max_position_embeddings", s.max_seq_len)
         config = hf.Phi3Config(sliding_window=window, original_max_position_embeddings=original, **small, **common)
         return hf.Phi3ForCausalLM(config).eval()
+    if s.n_experts:
+        return build_experts(s, small | common, window, types)
     if s.sliding_window:
         config = hf.MistralConfig(sliding_window=s.sliding_window, head_dim=s.head_dim, **small, **common)
         return hf.MistralForCausalLM(config).eval()
@@ -61,10 +64,49 @@ def build(s):
     return hf.LlamaForCausalLM(config).eval()
 
 
+def build_experts(s, common, window, types):
+    """A model with experts, which run one after the other."""
+    common |= dict(num_experts_per_tok=s.experts_per_token, router_aux_loss_coef=s.router_aux,
+                   experts_implementation="eager")
+    if s.family == "mixtral":
+        common |= dict(intermediate_size=s.d_ff_expert)
+        config = hf.MixtralConfig(num_local_experts=s.n_experts, head_dim=s.head_dim, sliding_window=window, **common)
+        return hf.MixtralForCausalLM(config).eval()
+    common |= dict(num_experts=s.n_experts, norm_topk_prob=s.norm_topk)
+    if s.family == "olmoe":
+        common |= dict(intermediate_size=s.d_ff_expert)
+        return hf.OlmoeForCausalLM(hf.OlmoeConfig(attention_bias=s.qkv_bias, **common)).eval()
+    common |= dict(moe_intermediate_size=s.d_ff_expert, decoder_sparse_step=s.expert_every,
+                   mlp_only_layers=list(range(s.first_dense_layers)), use_sliding_window=bool(window),
+                   sliding_window=window)
+    if s.family == "qwen2_moe":
+        config = hf.Qwen2MoeConfig(shared_expert_intermediate_size=s.d_ff_shared, qkv_bias=s.qkv_bias,
+                                   layer_types=types, **common)
+        return hf.Qwen2MoeForCausalLM(config).eval()
+    config = hf.Qwen3MoeConfig(head_dim=s.head_dim, attention_bias=s.qkv_bias, **common)
+    return hf.Qwen3MoeForCausalLM(config).eval()
+
+
+def fused_experts(s, parameters):
+    """The experts of a layer in two tensors, as Transformers has them in memory: gate_up_proj [E, 2 F, C], down_proj
+    [E, C, F]. Gradients reach the matrices of the experts."""
+    out = {}
+    for layer in s.expert_layers:
+        name = f"model.layers.{layer}.{s.experts_block}"
+        gate, up, down = (torch.stack([torch.as_tensor(parameters[f"{name}.experts.{e}.{m}.weight"])
+                                       for e in range(s.n_experts)]) for m in s.expert_matrices)
+        out[f"model.layers.{layer}.mlp.experts.gate_up_proj"] = torch.cat((gate, up), 1)
+        out[f"model.layers.{layer}.mlp.experts.down_proj"] = down
+    return out
+
+
 def parameter_map(s, parameters):
     """Our names and orientation -> what the Transformers model wants."""
-    out = {}
+    out = fused_experts(s, parameters)
     for name, value in parameters.items():
+        if ".experts." in name:
+            continue
+        name = name.replace(".block_sparse_moe.", ".mlp.")
         if s.family == "gpt2" and (".c_" in name) and name.endswith("weight"):
             value = value.T  # Conv1D stores (in, out)
         if not s.pre_norm:
@@ -89,12 +131,22 @@ def forget_lengths(model):
         rotary.inv_freq = rotary.original_inv_freq.clone()
 
 
-def decode(model, s, parameters, documents):
-    """Logits [N, V] of documents, each run alone (equal lengths: as one batch)."""
+def decode(model, s, parameters, documents, router=None):
+    """Logits [N, V] of documents, each run alone (equal lengths: as one batch). The list `router` is appended with the
+    router's logits [tokens, E] of every layer with experts."""
     mapped = parameter_map(s, parameters)
     if len({len(d) for d in documents}) == 1:
         forget_lengths(model)
-        logits = functional_call(model, mapped, (torch.stack(documents),), dict(use_cache=False)
-                                 if s.pre_norm else {}).logits
-        return logits.reshape(-1, s.vocab_size)
-    return torch.cat([decode(model, s, parameters, [d]) for d in documents])
+        options = dict(use_cache=False) if s.pre_norm else {}
+        if s.n_experts:
+            options["output_router_logits"] = True
+        result = functional_call(model, mapped, (torch.stack(documents),), options)
+        if s.n_experts and router is not None:
+            router += result.router_logits
+        return result.logits.reshape(-1, s.vocab_size)
+    return torch.cat([decode(model, s, parameters, [d], router) for d in documents])
+
+
+def balance_loss(s, router):
+    """Transformers' load-balancing loss of all tokens and layers together."""
+    return load_balancing_loss_func(tuple(router), s.n_experts, s.experts_per_token)

@@ -4,8 +4,10 @@
 """
 
 import dataclasses
+import math
 import pathlib
 import sys
+from typing import NamedTuple
 
 import h5py
 import numpy as np
@@ -15,18 +17,26 @@ import transformers
 
 import decoder
 import hugging_face
-from shapes import (VOCABULARY, Shape, gemma2, gpt2, llama, mistral, parameter_shapes, phi3, qwen2, qwen3,
-                    random_parameters, zero_gradients)
+from shapes import (VOCABULARY, Shape, gemma2, gpt2, llama, mistral, mixtral, olmoe, parameter_shapes, phi3, qwen2,
+                    qwen2_moe, qwen3, qwen3_moe, random_parameters, zero_gradients)
 
 LEARNING_RATE, BETAS, EPSILON, WEIGHT_DECAY, MAX_NORM, STEPS = 1e-3, (0.9, 0.999), 1e-8, 0.1, 1.0, 10
 IGNORE = -100
 LOSSES_AGREE = 2e-5  # fp32 against fp64, over ten steps: no element sits where Adam magnifies rounding
 
+ROUTER_MARGIN = 1e-4  # relative, of a token's worst expert to the best one left out: rounding decides nothing
+
 GRADIENT_BITS = 18  # significant bits kept in the files
 
 # Written where they are not the default, so that older files stay as they are.
 OPTIONAL = ("sliding_window_layers", "rope_scaling", "partial_rotary_factor", "sandwich_norm", "zero_centered_norm",
-            "qk_norm", "embedding_scale", "query_pre_attn_scalar", "attention_softcap", "final_softcap")
+            "qk_norm", "embedding_scale", "query_pre_attn_scalar", "attention_softcap", "final_softcap", "qk_norm_whole",
+            "n_experts", "experts_per_token", "d_ff_expert", "d_ff_shared", "shared_gate", "norm_topk", "router_score",
+            "routed_scale", "first_dense_layers", "expert_every", "n_expert_groups", "groups_per_token", "router_aux",
+            "router_z_loss")
+# Of these, the ones that no single mistake is made of: sizes, which layers, losses.
+NO_MISTAKE = ("sandwich_norm", "n_experts", "d_ff_expert", "first_dense_layers", "expert_every", "router_aux",
+              "router_z_loss")
 
 no_bias = dict(bias=False, qkv_bias=False, output_bias=False, mlp_bias=False, norm_bias=False)
 
@@ -45,6 +55,8 @@ yarn_mscale = yarn + ", beta_fast 3, beta_slow 0.5, mscale 1.2, mscale_all_dim 0
 longrope = "longrope, original_max_position_embeddings 16, short_factor 1.0 1.1 1.2 1.4, long_factor 1.5 2.5 4.0 9.5"
 gemma = dict(n_layers=3, query_pre_attn_scalar=20.0, attention_softcap=2.0, final_softcap=3.0, sliding_window=7,
              sliding_window_layers="0, 2", embedding_scale=24.0**0.5)
+routed = dict(n_experts=4, experts_per_token=2, d_ff_expert=20, d_ff=20)
+balanced = dict(router_aux=0.02)
 
 # name: (shape, lengths of the documents, packed); unpacked documents have a target everywhere
 CASES = {
@@ -88,6 +100,22 @@ CASES = {
     "phi3": (phi3(**tiny | dict(head_dim=8), sliding_window=9, partial_rotary_factor=0.75), [28, 28], False),
     "phi3_longrope": (phi3(**heads(2, 1, 10, d_model=20, d_ff=40), max_seq_len=64, partial_rotary_factor=0.8,
                            rope_scaling=longrope), [13, 30, 16], True),
+    "mixtral": (mixtral(**tiny | routed), [27, 27], False),
+    "mixtral_packed": (mixtral(**tiny | routed | dict(n_experts=5), **balanced, sliding_window=9), [7, 33, 18], True),
+    "olmoe": (olmoe(**heads(3, 3, 8, d_model=24) | routed), [26, 26], False),
+    "olmoe_packed": (olmoe(**heads(4, 2, 6, d_model=24) | routed | dict(n_experts=6, experts_per_token=3), **balanced,
+                           router_z_loss=0.01), [12, 31, 5], True),
+    "qwen2_moe": (qwen2_moe(**tiny | routed | dict(head_dim=8), d_ff_shared=28), [27, 27], False),
+    "qwen2_moe_packed": (qwen2_moe(**tiny | routed | dict(head_dim=8, d_ff=40), d_ff_shared=16, norm_topk=True,
+                                   n_layers=4, expert_every=2, sliding_window=8, sliding_window_layers="0, 2",
+                                   **balanced), [17, 29, 4], True),
+    "qwen3_moe": (qwen3_moe(**tiny | routed | dict(n_experts=6)), [27, 27], False),
+    "qwen3_moe_packed": (qwen3_moe(**heads(4, 2, 10, d_model=24) | routed | dict(experts_per_token=3, d_ff=40),
+                                   n_layers=3, first_dense_layers=1, norm_topk=False, tie_embeddings=True,
+                                   sliding_window=8, **balanced), [9, 31, 15], True),
+    # More experts than tokens: some have none, and only their decay moves them.
+    "qwen3_moe_idle": (qwen3_moe(**tiny | routed | dict(n_experts=8, experts_per_token=1, d_ff_expert=8),
+                                 norm_topk=False, **balanced), [3, 4], True),
 }
 
 
@@ -113,38 +141,93 @@ def mean_loss(logits, targets):
     return F.cross_entropy(logits, targets, ignore_index=IGNORE, reduction="sum") / (targets != IGNORE).sum()
 
 
+class Pass(NamedTuple):
+    """Of a batch."""
+
+    logits: torch.Tensor
+    balance: torch.Tensor | float = 0.0  # the router's losses, without their coefficients
+    z: torch.Tensor | float = 0.0
+    margin: float = math.inf  # of the choices of experts
+
+
+def own(s, documents):
+    """The pass of these documents through the plain decoder, as a function of the parameters."""
+    def run(p):
+        router = []
+        logits = torch.cat([decoder.decode(p, s, d, router) for d in documents])
+        if not s.n_experts:
+            return Pass(logits)
+        return Pass(logits, decoder.balance_loss(s, router), decoder.z_loss([r.logits for r in router]),
+                    min(r.margin for r in router))
+
+    return run
+
+
+def reference(model, s, documents):
+    """The same through Transformers, where it has the model."""
+    def run(p):
+        router = []
+        logits = hugging_face.decode(model, s, p, documents, router)
+        return Pass(logits, hugging_face.balance_loss(s, router), decoder.z_loss(router)) if router else Pass(logits)
+
+    return own(s, documents) if model is None else run
+
+
+def whole_loss(s, result, targets):
+    """Of the tokens, and of the router with its coefficients."""
+    loss = mean_loss(result.logits, targets)
+    if s.router_aux:
+        loss = loss + s.router_aux * result.balance
+    return loss + s.router_z_loss * result.z if s.router_z_loss else loss
+
+
 def leaves(parameters, dtype=torch.float32):
     return {n: torch.tensor(v, dtype=dtype, requires_grad=True) for n, v in parameters.items()}
 
 
-def first_pass(parameters, run, targets, dtype=torch.float32):
-    p = leaves(parameters, dtype)
-    logits = run(p)
-    loss = mean_loss(logits, targets)
+def differentiate(loss, p):
+    """An expert without tokens has gradients, of zero, as where all experts are one tensor."""
     loss.backward()
-    return logits.detach(), loss.item(), {n: v.grad for n, v in p.items()}
+    for name, value in p.items():
+        if value.grad is None:
+            assert ".experts." in name, name
+            value.grad = torch.zeros_like(value)
 
 
-def train(parameters, run, targets, dtype=torch.float32):
-    """Losses before each of ten AdamW steps and after the last, norms before clipping, final parameters."""
+def first_pass(s, parameters, run, targets, dtype=torch.float32):
+    p = leaves(parameters, dtype)
+    result = run(p)
+    loss = whole_loss(s, result, targets)
+    differentiate(loss, p)
+    return result._replace(logits=result.logits.detach()), loss.item(), {n: v.grad for n, v in p.items()}
+
+
+def train(s, parameters, run, targets, dtype=torch.float32):
+    """Losses before each of ten AdamW steps and after the last, norms before clipping, final parameters, and the smallest
+    margin of a choice of experts."""
     p = leaves(parameters, dtype)
     groups = [{"params": [v for v in p.values() if v.ndim >= 2], "weight_decay": WEIGHT_DECAY},
               {"params": [v for v in p.values() if v.ndim < 2], "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=BETAS, eps=EPSILON, foreach=False)
-    losses, norms = [], []
+    losses, norms, margins = [], [], []
     for _ in range(STEPS):
         optimizer.zero_grad()
-        loss = mean_loss(run(p), targets)
-        loss.backward()
+        result = run(p)
+        loss = whole_loss(s, result, targets)
+        differentiate(loss, p)
+        margins.append(result.margin)
         norms.append(torch.nn.utils.clip_grad_norm_(p.values(), MAX_NORM, foreach=False).item())
         losses.append(loss.item())
         optimizer.step()
     with torch.no_grad():
-        losses.append(mean_loss(run(p), targets).item())
-    return losses, norms, {n: v.detach() for n, v in p.items()}
+        result = run(p)
+        losses.append(whole_loss(s, result, targets).item())
+    return losses, norms, {n: v.detach() for n, v in p.items()}, min(margins + [result.margin])
 
 
 def relative(a, b):
+    if not b.any():  # an expert without tokens
+        return 0.0 if not a.any() else math.inf
     return ((a.double() - b.double()).norm() / b.double().norm()).item()
 
 
@@ -166,10 +249,17 @@ def controls(s, parameters, documents):
     if s.sliding_window:
         mistakes["window"] = dict(sliding_window=s.sliding_window + 1)
     for field in dataclasses.fields(Shape):
-        if field.name in OPTIONAL and getattr(s, field.name) != field.default and field.name != "sandwich_norm":
+        if field.name in OPTIONAL and getattr(s, field.name) != field.default and field.name not in NO_MISTAKE:
             if field.name == "partial_rotary_factor" and s.rope_scaling != "none":
                 continue  # longrope has a number for each frequency
             mistakes[field.name] = {field.name: field.default}
+    if s.n_experts:
+        k = s.experts_per_token
+        mistakes |= dict(norm_topk=dict(norm_topk=not s.norm_topk),
+                         router_score=dict(router_score="sigmoid" if s.router_score == "softmax" else "softmax"))
+        mistakes["experts_per_token"] = dict(experts_per_token=k + 1)
+        if k > 1:
+            mistakes["fewer_experts_per_token"] = dict(experts_per_token=k - 1)
     if s.activation in ("gelu", "gelu_tanh"):
         mistakes["activation"] = dict(activation="gelu" if s.activation == "gelu_tanh" else "gelu_tanh")
     p = {n: torch.tensor(v, dtype=torch.float64) for n, v in parameters.items()}
@@ -195,21 +285,18 @@ def build_case(s, lengths, packed, seed):
     if model is not None:
         hugging_face.check_complete(model, s, parameters)
 
-    def own(docs):
-        return lambda p: torch.cat([decoder.decode(p, s, d) for d in docs])
-
-    def reference(docs):
-        return own(docs) if model is None else lambda p: hugging_face.decode(model, s, p, docs)
-
-    run = reference(documents)
-    logits, loss, grads = first_pass(parameters, run, targets)
-    losses, norms, final = train(parameters, run, targets)
-    exact = first_pass(parameters, own(documents), targets, torch.float64)
-    exact_losses, exact_norms, exact_final = train(parameters, own(documents), targets, torch.float64)
+    run, plain = reference(model, s, documents), own(s, documents)
+    exact_losses, exact_norms, exact_final, margin = train(s, parameters, plain, targets, torch.float64)
+    if margin < ROUTER_MARGIN:
+        return None, f"two experts are {margin:.1e} apart for a token"
+    first, loss, grads = first_pass(s, parameters, run, targets)
+    losses, norms, final, _ = train(s, parameters, run, targets)
+    exact = first_pass(s, parameters, plain, targets, torch.float64)
+    logits = first.logits
 
     compared = {n: (without_zeros(s, n, g), without_zeros(s, n, exact[2][n])) for n, g in grads.items()}
     agreement = {
-        "logits": (logits - exact[0]).abs().max().item(),
+        "logits": (logits - exact[0].logits).abs().max().item(),
         "gradients": max(relative(a, b) for a, b in compared.values()),
         "losses": max(abs(a - b) / abs(b) for a, b in zip(losses, exact_losses)),
         "grad_norms": max(abs(a - b) / b for a, b in zip(norms, exact_norms)),
@@ -217,6 +304,9 @@ def build_case(s, lengths, packed, seed):
     }
     if agreement["losses"] > LOSSES_AGREE:
         return None, f"losses in fp32 and fp64 differ by {agreement['losses']:.1e}"
+    if s.n_experts:
+        for a, b in ((first.balance, exact[0].balance), (first.z, exact[0].z)):
+            assert abs(a.item() - b.item()) < 1e-5 * b.item(), (a, b)
     assert agreement["logits"] < 2e-5 and agreement["gradients"] < 5e-6, agreement
     mistakes = controls(s, parameters, documents)
     if min(mistakes.values()) < 2e-4:
@@ -224,19 +314,21 @@ def build_case(s, lengths, packed, seed):
     if max(norms) <= MAX_NORM:
         return None, "clipping never acts"
 
-    low_logits, low_loss, low_grads = first_pass(parameters, autocast(run), targets)
-    low_losses, low_norms, _ = train(parameters, autocast(run), targets)
+    low, low_loss, low_grads = first_pass(s, parameters, autocast(run), targets)
+    low_losses, low_norms, _, _ = train(s, parameters, autocast(run), targets)
     errors = [low_loss - loss]
     for extra in range(2, 17):
         docs, wanted = random_batch(np.random.default_rng([seed, extra]), lengths, packed)
         with torch.no_grad():
             p = leaves(parameters)
-            pair = [mean_loss(f(p), wanted).item() for f in (reference(docs), autocast(reference(docs)))]
+            again = reference(model, s, docs)
+            pair = [whole_loss(s, f(p), wanted).item() for f in (again, autocast(again))]
         errors.append(pair[1] - pair[0])
     return dict(parameters=parameters, documents=documents, targets=targets, logits=logits, loss=loss, grads=grads,
-                losses=losses, norms=norms, final=final, agreement=agreement, controls=mistakes,
+                losses=losses, norms=norms, final=final, agreement=agreement, controls=mistakes, margin=margin,
+                router={"router_loss": first.balance, "router_z_loss": first.z} if s.n_experts else {},
                 source="own decoder" if model is None else type(model).__name__,
-                low=dict(logits=low_logits.float(), loss=low_loss, grads=low_grads, losses=low_losses, norms=low_norms,
+                low=dict(logits=low.logits.float(), loss=low_loss, grads=low_grads, losses=low_losses, norms=low_norms,
                          loss_error=float(np.sqrt(np.mean(np.square(errors)))))), None
 
 
@@ -270,6 +362,8 @@ def write_case(path, name, s, seed, r):
             f.attrs[f"fp64_{key}_error"] = value
         for key, value in r["controls"].items():
             f.attrs[f"control_{key}"] = value
+        if s.n_experts:
+            f.attrs["router_margin"] = r["margin"]
 
         lengths = [len(d) for d in r["documents"]]
         put("ids", torch.cat(r["documents"]), np.int32)
@@ -281,6 +375,8 @@ def write_case(path, name, s, seed, r):
             put(f"{prefix}loss", data["loss"], np.float64)
             put(f"{prefix}losses", data["losses"], np.float64)
             put(f"{prefix}grad_norms", data["norms"], np.float64)
+        for key, value in r["router"].items():
+            put(key, value.item(), np.float64)
         f["bf16"].attrs["loss_error"] = r["low"]["loss_error"]
         for key in parameter_shapes(s):
             put(f"params/{key}", r["parameters"][key])

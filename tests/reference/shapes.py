@@ -10,7 +10,7 @@ VOCABULARY = 97
 
 @dataclass(frozen=True)
 class Shape:
-    """Fields are keys of the deck's [model] section; the last block says which tensors exist."""
+    """Fields are keys of the deck's [model] section; the last blocks are the terms of the loss and which tensors exist."""
 
     family: str = "gpt2"
     vocab_size: int = VOCABULARY
@@ -41,6 +41,23 @@ class Shape:
     query_pre_attn_scalar: float = 0.0  # head_dim
     attention_softcap: float = 0.0
     final_softcap: float = 0.0
+    qk_norm_whole: bool = False  # the norms of qk_norm go over all heads together
+    # Experts: layer i has them from first_dense_layers on, if i + 1 is a multiple of expert_every; others have d_ff.
+    n_experts: int = 0
+    experts_per_token: int = 0
+    d_ff_expert: int = 0
+    d_ff_shared: int = 0  # of the shared expert; 0: none
+    shared_gate: bool = False  # a sigmoid on the shared expert's output
+    norm_topk: bool = False  # the weights of a token's experts sum to 1
+    router_score: str = "softmax"  # sigmoid
+    routed_scale: float = 1.0
+    first_dense_layers: int = 0
+    expert_every: int = 1
+    n_expert_groups: int = 1
+    groups_per_token: int = 1
+
+    router_aux: float = 0.0  # [objective]: coefficients of the router's losses
+    router_z_loss: float = 0.0
 
     qkv_bias: bool = True
     output_bias: bool = True  # of the attention's output projection
@@ -55,6 +72,23 @@ class Shape:
     @property
     def rotary_dim(self):
         return int(self.head_dim * self.partial_rotary_factor)
+
+    def has_experts(self, layer):
+        return self.n_experts > 0 and layer >= self.first_dense_layers and (layer + 1) % self.expert_every == 0
+
+    @property
+    def expert_layers(self):
+        return [i for i in range(self.n_layers) if self.has_experts(i)]
+
+    @property
+    def experts_block(self):
+        """The name of a layer's part with the experts."""
+        return "block_sparse_moe" if self.family == "mixtral" else "mlp"
+
+    @property
+    def expert_matrices(self):
+        """Names of an expert's gate, up and down projection."""
+        return ("w1", "w3", "w2") if self.family == "mixtral" else ("gate_proj", "up_proj", "down_proj")
 
     def window(self, layer):
         layers = [int(x) for x in self.sliding_window_layers.split(",") if x]
@@ -102,6 +136,22 @@ def phi3(**changes):
     return llama(**dict(family="phi3") | changes)
 
 
+def mixtral(**changes):
+    return llama(**dict(family="mixtral", norm_topk=True, rope_theta=1e6) | changes)
+
+
+def olmoe(**changes):
+    return llama(**dict(family="olmoe", qk_norm=True, qk_norm_whole=True) | changes)
+
+
+def qwen2_moe(**changes):
+    return llama(**dict(family="qwen2_moe", qkv_bias=True, shared_gate=True, rope_theta=1e6) | changes)
+
+
+def qwen3_moe(**changes):
+    return llama(**dict(family="qwen3_moe", qk_norm=True, norm_topk=True, rope_theta=1e6) | changes)
+
+
 def parameter_shapes(s: Shape):
     """Hugging Face name -> shape, matrices as (out, in): GPT-2's Conv1D matrices are transposed."""
     q, kv = s.n_heads * s.head_dim, s.n_kv_heads * s.head_dim
@@ -116,6 +166,21 @@ def parameter_shapes(s: Shape):
         out[f"{name}.weight"] = (s.d_model,)
         if s.norm_bias:
             out[f"{name}.bias"] = (s.d_model,)
+
+    def gated(name, width, names=("gate_proj", "up_proj", "down_proj")):
+        gate, up, down = names
+        linear(f"{name}.{gate}", width, s.d_model, s.mlp_bias)
+        linear(f"{name}.{up}", width, s.d_model, s.mlp_bias)
+        linear(f"{name}.{down}", s.d_model, width, s.mlp_bias)
+
+    def experts(name):
+        linear(f"{name}.gate", s.n_experts, s.d_model, False)
+        for e in range(s.n_experts):
+            gated(f"{name}.experts.{e}", s.d_ff_expert, s.expert_matrices)
+        if s.d_ff_shared:
+            gated(f"{name}.shared_expert", s.d_ff_shared)
+        if s.shared_gate:
+            linear(f"{name}.shared_expert_gate", 1, s.d_model, False)
 
     if s.family == "gpt2":
         out["transformer.wte.weight"] = (s.vocab_size, s.d_model)
@@ -143,16 +208,21 @@ def parameter_shapes(s: Shape):
                 linear(f"{block}.self_attn.q_proj", q, s.d_model, s.qkv_bias)
                 linear(f"{block}.self_attn.k_proj", kv, s.d_model, s.qkv_bias)
                 linear(f"{block}.self_attn.v_proj", kv, s.d_model, s.qkv_bias)
-                linear(f"{block}.mlp.gate_proj", s.d_ff, s.d_model, s.mlp_bias)
-                linear(f"{block}.mlp.up_proj", s.d_ff, s.d_model, s.mlp_bias)
+                if not s.has_experts(i):
+                    linear(f"{block}.mlp.gate_proj", s.d_ff, s.d_model, s.mlp_bias)
+                    linear(f"{block}.mlp.up_proj", s.d_ff, s.d_model, s.mlp_bias)
             if s.qk_norm:
-                out[f"{block}.self_attn.q_norm.weight"] = out[f"{block}.self_attn.k_norm.weight"] = (s.head_dim,)
+                out[f"{block}.self_attn.q_norm.weight"] = (q if s.qk_norm_whole else s.head_dim,)
+                out[f"{block}.self_attn.k_norm.weight"] = (kv if s.qk_norm_whole else s.head_dim,)
             linear(f"{block}.self_attn.o_proj", s.d_model, q, s.output_bias)
             norm(f"{block}.post_attention_layernorm")
             if s.sandwich_norm:
                 norm(f"{block}.pre_feedforward_layernorm")
                 norm(f"{block}.post_feedforward_layernorm")
-            linear(f"{block}.mlp.down_proj", s.d_model, s.d_ff, s.mlp_bias)
+            if s.has_experts(i):
+                experts(f"{block}.{s.experts_block}")
+            else:
+                linear(f"{block}.mlp.down_proj", s.d_model, s.d_ff, s.mlp_bias)
         norm("model.norm")
     if not s.tie_embeddings:
         out["lm_head.weight"] = (s.vocab_size, s.d_model)

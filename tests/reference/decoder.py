@@ -216,7 +216,7 @@ def balance_loss(s, router):
 
 
 def z_loss(logits):
-    """Mean over tokens and layers of the squared logarithm of the sum of exponentials, of [tokens, E] of every layer."""
+    """Mean over tokens and layers of squared logarithms of sums of exponentials; logits [tokens, E] of every layer."""
     return torch.cat([x.to(torch.promote_types(x.dtype, torch.float32)) for x in logits]).logsumexp(-1).pow(2).mean()
 
 

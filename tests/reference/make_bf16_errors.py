@@ -31,8 +31,8 @@ def errors(s, lengths, packed):
         exact_pass, _, exact = first_pass(s, parameters, run, targets)
         low_pass, _, low = first_pass(s, parameters, autocast(run), targets)
         logit_errors.append(relative(low_pass.logits, exact_pass.logits))
-        gradient_errors.append(np.sqrt(sum(
-            relative(without_zeros(s, n, low[n]), without_zeros(s, n, exact[n])) ** 2 for n in exact if exact[n].any())))
+        pairs = [(without_zeros(s, n, low[n]), without_zeros(s, n, g)) for n, g in exact.items() if g.any()]
+        gradient_errors.append(np.sqrt(sum(relative(a, b) ** 2 for a, b in pairs)))
     return np.array(logit_errors), np.array(gradient_errors)
 
 

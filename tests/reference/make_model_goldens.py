@@ -30,10 +30,10 @@ GRADIENT_BITS = 18  # significant bits kept in the files
 
 # Written where they are not the default, so that older files stay as they are.
 OPTIONAL = ("sliding_window_layers", "rope_scaling", "partial_rotary_factor", "sandwich_norm", "zero_centered_norm",
-            "qk_norm", "embedding_scale", "query_pre_attn_scalar", "attention_softcap", "final_softcap", "qk_norm_whole",
-            "n_experts", "experts_per_token", "d_ff_expert", "d_ff_shared", "shared_gate", "norm_topk", "router_score",
-            "routed_scale", "first_dense_layers", "expert_every", "n_expert_groups", "groups_per_token", "router_aux",
-            "router_z_loss")
+            "qk_norm", "embedding_scale", "query_pre_attn_scalar", "attention_softcap", "final_softcap",
+            "qk_norm_whole", "n_experts", "experts_per_token", "d_ff_expert", "d_ff_shared", "shared_gate", "norm_topk",
+            "router_score", "routed_scale", "first_dense_layers", "expert_every", "n_expert_groups", "groups_per_token",
+            "router_aux", "router_z_loss")
 # Of these, the ones that no single mistake is made of: sizes, which layers, losses.
 NO_MISTAKE = ("sandwich_norm", "n_experts", "d_ff_expert", "first_dense_layers", "expert_every", "router_aux",
               "router_z_loss")
@@ -203,8 +203,8 @@ def first_pass(s, parameters, run, targets, dtype=torch.float32):
 
 
 def train(s, parameters, run, targets, dtype=torch.float32):
-    """Losses before each of ten AdamW steps and after the last, norms before clipping, final parameters, and the smallest
-    margin of a choice of experts."""
+    """Losses before each of ten AdamW steps and after the last, norms before clipping, final parameters, and the
+    smallest margin of a choice of experts."""
     p = leaves(parameters, dtype)
     groups = [{"params": [v for v in p.values() if v.ndim >= 2], "weight_decay": WEIGHT_DECAY},
               {"params": [v for v in p.values() if v.ndim < 2], "weight_decay": 0.0}]

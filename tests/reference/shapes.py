@@ -10,7 +10,7 @@ VOCABULARY = 97
 
 @dataclass(frozen=True)
 class Shape:
-    """Fields are keys of the deck's [model] section; the last blocks are the terms of the loss and which tensors exist."""
+    """Fields are keys of the deck's [model] section; the last blocks: terms of the loss, which tensors exist."""
 
     family: str = "gpt2"
     vocab_size: int = VOCABULARY

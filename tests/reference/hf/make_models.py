@@ -23,6 +23,7 @@ HERE = pathlib.Path(__file__).parent
 VOCABULARY, TOKENS = 41, 19
 SIZES = dict(vocab_size=VOCABULARY, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, max_position_embeddings=32, bos_token_id=1, eos_token_id=2, pad_token_id=None)
+ROUTED = SIZES | dict(num_experts_per_tok=2)
 GPT2 = dict(vocab_size=VOCABULARY, n_embd=24, n_layer=2, n_head=3, n_positions=32, bos_token_id=1, eos_token_id=2)
 LLAMA3 = dict(rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=2.0,
               original_max_position_embeddings=16, rope_theta=100.0)
@@ -44,6 +45,17 @@ CASES = {
                                   rope_parameters=dict(rope_type="longrope", rope_theta=100.0,
                                                        short_factor=[1.0, 1.1, 1.3], long_factor=[1.0, 2.0, 4.0])),
              torch.float16, None),
+    "mixtral": ("mixtral", ROUTED | dict(num_local_experts=4, intermediate_size=20, sliding_window=7), torch.float32,
+                None),
+    # Names and tensors as Transformers has them in memory: the experts of a layer are one tensor.
+    "mixtral_fused": ("mixtral", ROUTED | dict(num_local_experts=4, intermediate_size=20), torch.bfloat16, None),
+    "olmoe": ("olmoe", ROUTED | dict(num_experts=6, num_experts_per_tok=3, intermediate_size=12), torch.float32, None),
+    "qwen2_moe": ("qwen2_moe", ROUTED | dict(num_experts=4, moe_intermediate_size=16, norm_topk_prob=True,
+                                             shared_expert_intermediate_size=28, num_hidden_layers=3,
+                                             decoder_sparse_step=2, use_sliding_window=True, sliding_window=6,
+                                             max_window_layers=2), torch.float32, None),
+    "qwen3_moe": ("qwen3_moe", ROUTED | dict(num_experts=5, moe_intermediate_size=16, norm_topk_prob=True, head_dim=10,
+                                             mlp_only_layers=[0]), torch.bfloat16, None),
 }
 
 
@@ -61,7 +73,7 @@ def randomize(model, seed):
                 scale = 0.06 if model.config.model_type == "gemma2" else 0.25  # gemma2 multiplies by sqrt(width)
                 value = generator.normal(0.0, scale, shape)
             else:
-                fan_in = shape[0] if model.config.model_type == "gpt2" and "lm_head" not in name else shape[1]
+                fan_in = shape[0] if model.config.model_type == "gpt2" and "lm_head" not in name else shape[-1]
                 value = generator.normal(0.0, 1.1 / np.sqrt(fan_in), shape)
             p.copy_(torch.from_numpy(value).to(p.dtype))
 
@@ -107,6 +119,17 @@ def greedy(model, prompt):
     return dict(prompt=prompt.tolist(), new=out.sequences[0, len(prompt):].tolist(), margin=float(f"{margin:.3g}"))
 
 
+def routing_margin(model, ids):
+    """The smallest relative distance of a token's last expert to the best one left out."""
+    if "num_experts_per_tok" not in model.config.to_dict():
+        return 1.0
+    with torch.no_grad():
+        router = model(torch.tensor([ids]), use_cache=False, output_router_logits=True).router_logits
+    k = model.config.num_experts_per_tok
+    best = torch.cat(router).softmax(-1).topk(k + 1).values
+    return (1 - best[:, k] / best[:, k - 1]).min().item()
+
+
 def make(name, number):
     """With the first seed whose continuations tell right from wrong."""
     for attempt in range(100):
@@ -121,7 +144,10 @@ def try_to_make(name, seed):
     shutil.rmtree(folder, ignore_errors=True)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **settings))
     randomize(model, seed)
-    model.to(dtype).save_pretrained(folder, **({} if file_bytes is None else dict(max_shard_size=file_bytes)))
+    options = {} if file_bytes is None else dict(max_shard_size=file_bytes)
+    if name.endswith("_fused"):
+        options |= dict(save_original_format=False)
+    model.to(dtype).save_pretrained(folder, **options)
     if name == "llama3_v4_sharded":
         to_v4(folder)
     if name == "gpt2_published":
@@ -131,6 +157,8 @@ def try_to_make(name, seed):
     continuations = [greedy(saved, ids[:n]) for n in (5, 17)]
     if None in continuations:
         return False
+    if min(routing_margin(saved, x) for x in [ids.tolist()] + [c["prompt"] + c["new"] for c in continuations]) < 1e-3:
+        return False  # rounding may choose another expert
     with torch.no_grad():
         logits = saved(torch.from_numpy(ids)[None], use_cache=False).logits[0]
     expected = dict(made_by=f"torch {torch.__version__.split('+')[0]}, transformers {transformers.__version__}",

@@ -1,6 +1,7 @@
 """A plain decoder in PyTorch, written for this project: the reference for variants that Hugging Face does not have, and
 an independent opinion on those it has. One document at a time, no cleverness, any precision."""
 
+import dataclasses
 import math
 from typing import NamedTuple
 
@@ -85,8 +86,9 @@ def rotate(x, s):
     return torch.cat((a * cos - b * sin, b * cos + a * sin, x[..., 2 * half:]), -1)
 
 
-def attention(q, k, v, s, window):
-    """q [T, H, D], k and v [T, K, D]; key j is visible to query i iff i - window < j <= i."""
+def attention(q, k, v, s, window, sinks=None):
+    """q [T, H, D], k and v [T, K, D]; key j is visible to query i iff i - window < j <= i. Each head's sink is one more
+    score, which takes its share and gives nothing."""
     t = q.shape[0]
     k = k.repeat_interleave(s.n_heads // s.n_kv_heads, 1)
     v = v.repeat_interleave(s.n_heads // s.n_kv_heads, 1)
@@ -97,7 +99,10 @@ def attention(q, k, v, s, window):
     visible = distance >= 0
     if window:
         visible &= distance < window
-    weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
+    scores = scores.masked_fill(~visible, float("-inf"))
+    if sinks is not None:
+        scores = torch.cat((scores, sinks[:, None, None].expand(-1, t, 1)), -1)
+    weights = scores.softmax(-1)[..., :t]
     return torch.einsum("hij,jhd->ihd", weights, v).reshape(t, -1)
 
 
@@ -112,7 +117,34 @@ ACTIVATIONS = {
 }
 
 
+def latent_attention(p, name, x, s):
+    """Queries, keys and values come of low-rank products; only a part of each head is rotated, and all heads share the
+    rotated part of a key."""
+    t, nope = x.shape[0], s.qk_nope_head_dim
+    latent = dataclasses.replace(s, norm_epsilon=s.latent_norm_epsilon)
+
+    def rotated(y):
+        return rotate(torch.cat((y[..., 0::2], y[..., 1::2]), -1) if s.rope_interleave else y, s)
+
+    if s.q_lora_rank:
+        low = normalise(p, f"{name}.q_a_layernorm", linear(p, f"{name}.q_a_proj", x), latent)
+        q = linear(p, f"{name}.q_b_proj", low)
+    else:
+        q = linear(p, f"{name}.q_proj", x)
+    q = q.reshape(t, s.n_heads, -1)
+    low, k_rope = linear(p, f"{name}.kv_a_proj_with_mqa", x).split((s.kv_lora_rank, s.qk_rope_head_dim), -1)
+    kv = linear(p, f"{name}.kv_b_proj", normalise(p, f"{name}.kv_a_layernorm", low, latent)).reshape(t, s.n_heads, -1)
+    q = torch.cat((q[..., :nope], rotated(q[..., nope:])), -1)
+    k = torch.cat((kv[..., :nope], rotated(k_rope[:, None]).expand(-1, s.n_heads, -1)), -1)
+    rope = s.rope_parameters()
+    if "mscale_all_dim" in rope:
+        q = q * (0.1 * rope["mscale_all_dim"] * math.log(rope["factor"]) + 1) ** 2
+    return linear(p, f"{name}.o_proj", attention(q, k, kv[..., nope:], s, 0))
+
+
 def attend(p, block, x, s, window):
+    if s.kv_lora_rank:
+        return latent_attention(p, f"{block}.self_attn", x, s)
     q_size, kv_size = s.n_heads * s.head_dim, s.n_kv_heads * s.head_dim
     if s.family == "gpt2":
         q, k, v = linear(p, f"{block}.attn.c_attn", x).split((q_size, kv_size, kv_size), -1)
@@ -128,7 +160,8 @@ def attend(p, block, x, s, window):
         q, k = (normalise_heads(p, f"{block}.self_attn.{n}_norm", y, s) for n, y in (("q", q), ("k", k)))
     if s.positions == "rope":
         q, k = rotate(q, s), rotate(k, s)
-    return linear(p, output, attention(q, k, v, s, window))
+    sinks = p[f"{block}.self_attn.sinks"] if s.attention_sinks else None
+    return linear(p, output, attention(q, k, v, s, window, sinks))
 
 
 def gated(p, name, x, s):
@@ -174,29 +207,40 @@ def choose(scores, s):
     return [candidates[i] for i in places], min(margin, next_margin)
 
 
+def expert(p, name, e, x, s):
+    """What expert e makes of one token."""
+    if s.activation != "swiglu_oai":
+        gate, up, down = (f"{name}.experts.{e}.{m}" for m in s.expert_matrices)
+        return linear(p, down, ACTIVATIONS[s.activation](linear(p, gate, x)) * linear(p, up, x))
+    both = x @ p[f"{name}.experts.gate_up_proj"][e] + p[f"{name}.experts.gate_up_proj_bias"][e]
+    gate, up = both[0::2], both[1::2]
+    if s.expert_limit:
+        gate, up = gate.clamp(max=s.expert_limit), up.clamp(-s.expert_limit, s.expert_limit)
+    hidden = (up + 1) * gate * (1.702 * gate).sigmoid()
+    return hidden @ p[f"{name}.experts.down_proj"][e] + p[f"{name}.experts.down_proj_bias"][e]
+
+
 def experts(p, name, x, s):
     """The experts' layer, one token after the other."""
-    logits = linear(p, f"{name}.gate", x)
+    logits = linear(p, f"{name}.{s.router}", x)
     scores = logits.softmax(-1) if s.router_score == "softmax" else logits.sigmoid()
-    act = ACTIVATIONS[s.activation]
+    preference = scores + p.get(f"{name}.gate.e_score_correction_bias", torch.zeros(s.n_experts))
     rows, chosen, margins = [], [], []
     for token in range(x.shape[0]):
-        mine, margin = choose(scores[token].tolist(), s)
+        mine, margin = choose(preference[token].tolist(), s)
         weights = [scores[token, e] for e in mine]
         if s.norm_topk:
             total = sum(weights)
             weights = [w / total for w in weights]
         row = 0
         for e, weight in zip(mine, weights):
-            gate, up, down = (f"{name}.experts.{e}.{m}" for m in s.expert_matrices)
-            hidden = act(linear(p, gate, x[token])) * linear(p, up, x[token])
-            row = row + s.routed_scale * weight * linear(p, down, hidden)
+            row = row + s.routed_scale * weight * expert(p, name, e, x[token], s)
         rows.append(row)
         chosen.append(mine)
         margins.append(margin)
     out = torch.stack(rows)
     if s.d_ff_shared:
-        shared = gated(p, f"{name}.shared_expert", x, s)
+        shared = gated(p, f"{name}.{s.shared_expert}", x, s)
         if s.shared_gate:
             shared = shared * linear(p, f"{name}.shared_expert_gate", x).sigmoid()
         out = out + shared

@@ -6,7 +6,7 @@ from torch.func import functional_call
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
 ACTIVATION_NAMES = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu", "swiglu": "silu",
-                    "geglu": "gelu", "geglu_tanh": "gelu_pytorch_tanh"}
+                    "geglu": "gelu", "geglu_tanh": "gelu_pytorch_tanh", "swiglu_oai": "silu"}
 
 
 def build(s):
@@ -72,6 +72,22 @@ def build_experts(s, common, window, types):
         common |= dict(intermediate_size=s.d_ff_expert)
         config = hf.MixtralConfig(num_local_experts=s.n_experts, head_dim=s.head_dim, sliding_window=window, **common)
         return hf.MixtralForCausalLM(config).eval()
+    if s.family == "gpt_oss":
+        common |= dict(intermediate_size=s.d_ff_expert, num_local_experts=s.n_experts, swiglu_limit=s.expert_limit)
+        config = hf.GptOssConfig(head_dim=s.head_dim, attention_bias=s.qkv_bias, sliding_window=window,
+                                 layer_types=types, **common)
+        return hf.GptOssForCausalLM(config).eval()
+    if s.family.startswith("deepseek"):
+        common |= dict(moe_intermediate_size=s.d_ff_expert, n_routed_experts=s.n_experts, norm_topk_prob=s.norm_topk,
+                       n_shared_experts=s.d_ff_shared // s.d_ff_expert, first_k_dense_replace=s.first_dense_layers,
+                       n_group=s.n_expert_groups, topk_group=s.groups_per_token, routed_scaling_factor=s.routed_scale,
+                       q_lora_rank=s.q_lora_rank or None, kv_lora_rank=s.kv_lora_rank, v_head_dim=s.v_head_dim,
+                       qk_nope_head_dim=s.qk_nope_head_dim, qk_rope_head_dim=s.qk_rope_head_dim,
+                       attention_bias=s.qkv_bias)
+        if s.family == "deepseek_v3":
+            return hf.DeepseekV3ForCausalLM(hf.DeepseekV3Config(rope_interleave=s.rope_interleave, **common)).eval()
+        method = "greedy" if s.n_expert_groups == 1 else "group_limited_greedy"
+        return hf.DeepseekV2ForCausalLM(hf.DeepseekV2Config(topk_method=method, **common)).eval()
     common |= dict(num_experts=s.n_experts, norm_topk_prob=s.norm_topk)
     if s.family == "olmoe":
         common |= dict(intermediate_size=s.d_ff_expert)
@@ -91,6 +107,8 @@ def fused_experts(s, parameters):
     """The experts of a layer in two tensors, as Transformers has them in memory: gate_up_proj [E, 2 F, C], down_proj
     [E, C, F]. Gradients reach the matrices of the experts."""
     out = {}
+    if s.family == "gpt_oss":  # published so
+        return out
     for layer in s.expert_layers:
         name = f"model.layers.{layer}.{s.experts_block}"
         gate, up, down = (torch.stack([torch.as_tensor(parameters[f"{name}.experts.{e}.{m}.weight"])
@@ -104,7 +122,7 @@ def parameter_map(s, parameters):
     """Our names and orientation -> what the Transformers model wants."""
     out = fused_experts(s, parameters)
     for name, value in parameters.items():
-        if ".experts." in name:
+        if ".experts." in name and s.family != "gpt_oss":
             continue
         name = name.replace(".block_sparse_moe.", ".mlp.")
         if s.family == "gpt2" and (".c_" in name) and name.endswith("weight"):
@@ -117,7 +135,8 @@ def parameter_map(s, parameters):
 
 def check_complete(model, s, parameters):
     """Every parameter of the Transformers model is handed in, and nothing else."""
-    wanted = {n: tuple(p.shape) for n, p in model.named_parameters()}
+    biases = [(n, b) for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")]
+    wanted = {n: tuple(p.shape) for n, p in [*model.named_parameters(), *biases]}
     given = {n: tuple(p.shape) for n, p in parameter_map(s, parameters).items()}
     if wanted != given:
         raise SystemExit(f"parameters differ: {set(wanted.items()) ^ set(given.items())}")

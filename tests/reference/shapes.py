@@ -55,6 +55,16 @@ class Shape:
     expert_every: int = 1
     n_expert_groups: int = 1
     groups_per_token: int = 1
+    expert_limit: float = 0.0  # swiglu_oai: its inputs are clamped
+    attention_sinks: bool = False
+    # Latent attention: head_dim is qk_nope_head_dim + qk_rope_head_dim.
+    q_lora_rank: int = 0  # 0: one matrix
+    kv_lora_rank: int = 0
+    qk_nope_head_dim: int = 0
+    qk_rope_head_dim: int = 0
+    v_head_dim: int = 0
+    rope_interleave: bool = True  # its rotated dimensions are pairs of neighbours
+    latent_norm_epsilon: float = 1e-6  # of its own norms, whatever the model's
 
     router_aux: float = 0.0  # [objective]: coefficients of the router's losses
     router_z_loss: float = 0.0
@@ -67,11 +77,11 @@ class Shape:
 
     @property
     def gated(self):
-        return self.activation in ("swiglu", "geglu", "geglu_tanh")
+        return self.activation in ("swiglu", "geglu", "geglu_tanh", "swiglu_oai")
 
     @property
     def rotary_dim(self):
-        return int(self.head_dim * self.partial_rotary_factor)
+        return self.qk_rope_head_dim or int(self.head_dim * self.partial_rotary_factor)
 
     def has_experts(self, layer):
         return self.n_experts > 0 and layer >= self.first_dense_layers and (layer + 1) % self.expert_every == 0
@@ -89,6 +99,14 @@ class Shape:
     def expert_matrices(self):
         """Names of an expert's gate, up and down projection."""
         return ("w1", "w3", "w2") if self.family == "mixtral" else ("gate_proj", "up_proj", "down_proj")
+
+    @property
+    def router(self):
+        return "router" if self.family == "gpt_oss" else "gate"
+
+    @property
+    def shared_expert(self):
+        return "shared_experts" if self.family.startswith("deepseek") else "shared_expert"
 
     def window(self, layer):
         layers = [int(x) for x in self.sliding_window_layers.split(",") if x]
@@ -152,8 +170,22 @@ def qwen3_moe(**changes):
     return llama(**dict(family="qwen3_moe", qk_norm=True, norm_topk=True, rope_theta=1e6) | changes)
 
 
+def deepseek_v2(**changes):
+    return llama(**dict(family="deepseek_v2") | changes)
+
+
+def deepseek_v3(**changes):
+    return llama(**dict(family="deepseek_v3", norm_topk=True, router_score="sigmoid") | changes)
+
+
+def gpt_oss(**changes):
+    return llama(**dict(family="gpt_oss", activation="swiglu_oai", attention_sinks=True, expert_limit=7.0,
+                        norm_topk=True, qkv_bias=True, output_bias=True, mlp_bias=True, rope_theta=150000.0) | changes)
+
+
 def parameter_shapes(s: Shape):
-    """Hugging Face name -> shape, matrices as (out, in): GPT-2's Conv1D matrices are transposed."""
+    """Hugging Face name -> shape, matrices as (out, in): GPT-2's Conv1D matrices are transposed. GPT-OSS's experts stay
+    as published: (expert, in, out), columns of gate and up in turn."""
     q, kv = s.n_heads * s.head_dim, s.n_kv_heads * s.head_dim
     out = {}
 
@@ -174,13 +206,32 @@ def parameter_shapes(s: Shape):
         linear(f"{name}.{down}", s.d_model, width, s.mlp_bias)
 
     def experts(name):
-        linear(f"{name}.gate", s.n_experts, s.d_model, False)
+        linear(f"{name}.{s.router}", s.n_experts, s.d_model, s.family == "gpt_oss")
+        if s.router_score == "sigmoid":
+            out[f"{name}.gate.e_score_correction_bias"] = (s.n_experts,)
+        if s.family == "gpt_oss":
+            out[f"{name}.experts.gate_up_proj"] = (s.n_experts, s.d_model, 2 * s.d_ff_expert)
+            out[f"{name}.experts.gate_up_proj_bias"] = (s.n_experts, 2 * s.d_ff_expert)
+            out[f"{name}.experts.down_proj"] = (s.n_experts, s.d_ff_expert, s.d_model)
+            out[f"{name}.experts.down_proj_bias"] = (s.n_experts, s.d_model)
+            return
         for e in range(s.n_experts):
             gated(f"{name}.experts.{e}", s.d_ff_expert, s.expert_matrices)
         if s.d_ff_shared:
-            gated(f"{name}.shared_expert", s.d_ff_shared)
+            gated(f"{name}.{s.shared_expert}", s.d_ff_shared)
         if s.shared_gate:
             linear(f"{name}.shared_expert_gate", 1, s.d_model, False)
+
+    def latent_attention(name):
+        if s.q_lora_rank:
+            linear(f"{name}.q_a_proj", s.q_lora_rank, s.d_model, s.qkv_bias)
+            out[f"{name}.q_a_layernorm.weight"] = (s.q_lora_rank,)
+            linear(f"{name}.q_b_proj", q, s.q_lora_rank, False)
+        else:
+            linear(f"{name}.q_proj", q, s.d_model, False)
+        linear(f"{name}.kv_a_proj_with_mqa", s.kv_lora_rank + s.qk_rope_head_dim, s.d_model, s.qkv_bias)
+        out[f"{name}.kv_a_layernorm.weight"] = (s.kv_lora_rank,)
+        linear(f"{name}.kv_b_proj", s.n_heads * (s.qk_nope_head_dim + s.v_head_dim), s.kv_lora_rank, False)
 
     if s.family == "gpt2":
         out["transformer.wte.weight"] = (s.vocab_size, s.d_model)
@@ -205,16 +256,21 @@ def parameter_shapes(s: Shape):
                 linear(f"{block}.self_attn.qkv_proj", q + 2 * kv, s.d_model, s.qkv_bias)
                 linear(f"{block}.mlp.gate_up_proj", 2 * s.d_ff, s.d_model, s.mlp_bias)
             else:
-                linear(f"{block}.self_attn.q_proj", q, s.d_model, s.qkv_bias)
-                linear(f"{block}.self_attn.k_proj", kv, s.d_model, s.qkv_bias)
-                linear(f"{block}.self_attn.v_proj", kv, s.d_model, s.qkv_bias)
+                if s.kv_lora_rank:
+                    latent_attention(f"{block}.self_attn")
+                else:
+                    linear(f"{block}.self_attn.q_proj", q, s.d_model, s.qkv_bias)
+                    linear(f"{block}.self_attn.k_proj", kv, s.d_model, s.qkv_bias)
+                    linear(f"{block}.self_attn.v_proj", kv, s.d_model, s.qkv_bias)
                 if not s.has_experts(i):
                     linear(f"{block}.mlp.gate_proj", s.d_ff, s.d_model, s.mlp_bias)
                     linear(f"{block}.mlp.up_proj", s.d_ff, s.d_model, s.mlp_bias)
             if s.qk_norm:
                 out[f"{block}.self_attn.q_norm.weight"] = (q if s.qk_norm_whole else s.head_dim,)
                 out[f"{block}.self_attn.k_norm.weight"] = (kv if s.qk_norm_whole else s.head_dim,)
-            linear(f"{block}.self_attn.o_proj", s.d_model, q, s.output_bias)
+            if s.attention_sinks:
+                out[f"{block}.self_attn.sinks"] = (s.n_heads,)
+            linear(f"{block}.self_attn.o_proj", s.d_model, s.n_heads * (s.v_head_dim or s.head_dim), s.output_bias)
             norm(f"{block}.post_attention_layernorm")
             if s.sandwich_norm:
                 norm(f"{block}.pre_feedforward_layernorm")
@@ -233,6 +289,11 @@ def is_norm(name):
     return "norm" in name or ".ln_" in name
 
 
+def is_trained(name):
+    """DeepSeek-V3 moves the biases of its choices by another rule."""
+    return not name.endswith("e_score_correction_bias")
+
+
 def random_parameters(s: Shape, seed: int):
     """Every tensor random, nothing at a default that hides mistakes: norm weights spread around 1, biases not 0,
     attention scores of order 1. Values are multiples of 2^-12: exact in fp32, and the files compress."""
@@ -241,6 +302,8 @@ def random_parameters(s: Shape, seed: int):
         rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
         if is_norm(name):
             value = rng.normal(1.0 if name.endswith("weight") and not s.zero_centered_norm else 0.0, 0.25, shape)
+        elif name.endswith("sinks"):
+            value = rng.normal(0.0, 1.0, shape)
         elif name.endswith("bias"):
             value = rng.normal(0.0, 0.2, shape)
         elif "wte" in name or "embed_tokens" in name or "wpe" in name:

@@ -24,6 +24,10 @@ VOCABULARY, TOKENS = 41, 19
 SIZES = dict(vocab_size=VOCABULARY, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, max_position_embeddings=32, bos_token_id=1, eos_token_id=2, pad_token_id=None)
 ROUTED = SIZES | dict(num_experts_per_tok=2)
+LATENT = SIZES | dict(num_attention_heads=3, num_key_value_heads=3, kv_lora_rank=10, qk_nope_head_dim=8, v_head_dim=6,
+                      qk_rope_head_dim=4, n_routed_experts=6, moe_intermediate_size=12, first_k_dense_replace=1)
+YARN = dict(rope_type="yarn", factor=2.0, original_max_position_embeddings=16, beta_fast=3.0, beta_slow=0.5,
+            mscale=1.2, mscale_all_dim=0.7, rope_theta=100.0)
 GPT2 = dict(vocab_size=VOCABULARY, n_embd=24, n_layer=2, n_head=3, n_positions=32, bos_token_id=1, eos_token_id=2)
 LLAMA3 = dict(rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=2.0,
               original_max_position_embeddings=16, rope_theta=100.0)
@@ -56,13 +60,21 @@ CASES = {
                                              max_window_layers=2), torch.float32, None),
     "qwen3_moe": ("qwen3_moe", ROUTED | dict(num_experts=5, moe_intermediate_size=16, norm_topk_prob=True, head_dim=10,
                                              mlp_only_layers=[0]), torch.bfloat16, None),
+    "deepseek_v2": ("deepseek_v2", LATENT | dict(q_lora_rank=None, n_shared_experts=2, num_experts_per_tok=2,
+                                                 rope_parameters=YARN), torch.bfloat16, None),
+    "deepseek_v3": ("deepseek_v3", LATENT | dict(q_lora_rank=14, n_shared_experts=1, n_group=3, topk_group=2,
+                                                 num_experts_per_tok=3, num_nextn_predict_layers=0),
+                    torch.float32, None),
+    "gpt_oss": ("gpt_oss", ROUTED | dict(num_local_experts=4, intermediate_size=20, head_dim=10, sliding_window=7,
+                                         swiglu_limit=1.5, rope_parameters=YARN), torch.bfloat16, None),
 }
 
 
 def randomize(model, seed):
     generator = np.random.default_rng(seed)
     with torch.no_grad():
-        for name, p in sorted(model.named_parameters()):
+        biases = [(n, b) for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")]
+        for name, p in sorted([*model.named_parameters(), *biases]):
             shape = tuple(p.shape)
             if "norm" in name or ".ln_" in name:
                 zero_centred = model.config.model_type == "gemma2" or name.endswith("bias")
@@ -73,7 +85,8 @@ def randomize(model, seed):
                 scale = 0.06 if model.config.model_type == "gemma2" else 0.25  # gemma2 multiplies by sqrt(width)
                 value = generator.normal(0.0, scale, shape)
             else:
-                fan_in = shape[0] if model.config.model_type == "gpt2" and "lm_head" not in name else shape[-1]
+                transposed = dict(gpt2="lm_head" not in name, gpt_oss=".experts." in name)
+                fan_in = shape[-2 if transposed.get(model.config.model_type) else -1]
                 value = generator.normal(0.0, 1.1 / np.sqrt(fan_in), shape)
             p.copy_(torch.from_numpy(value).to(p.dtype))
 
@@ -126,7 +139,9 @@ def routing_margin(model, ids):
     with torch.no_grad():
         router = model(torch.tensor([ids]), use_cache=False, output_router_logits=True).router_logits
     k = model.config.num_experts_per_tok
-    best = torch.cat(router).softmax(-1).topk(k + 1).values
+    biases = [b for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")]
+    scores = [x.sigmoid() + b for x, b in zip(router, biases)] if biases else [x.softmax(-1) for x in router]
+    best = torch.cat(scores).topk(k + 1).values
     return (1 - best[:, k] / best[:, k - 1]).min().item()
 
 

@@ -9,7 +9,7 @@ namespace {
 
 using namespace cuda;
 
-/// A query or key: number i of [N, H + G].
+/// A query or key: number i of [N, normed].
 template <class T, class W>
 struct Heads {
   T *qkv, *raw;
@@ -18,9 +18,63 @@ struct Heads {
   int64_t width;
   HeadNormShape shape;
 
-  LLMTRAIN_HOST_DEVICE int64_t normed() const { return shape.heads + shape.kv_heads; }
-  __device__ T* values(int64_t i) const { return qkv + i / normed() * width + i % normed() * shape.head_dim; }
-  __device__ const W* weight(int64_t i) const { return i % normed() < shape.heads ? query_weight : key_weight; }
+  LLMTRAIN_HOST_DEVICE int64_t normed() const { return shape.whole ? 2 : shape.heads + shape.kv_heads; }
+  __device__ int64_t raw_width() const { return (shape.heads + shape.kv_heads) * shape.head_dim; }
+  __device__ bool is_query(int64_t i) const { return i % normed() < (shape.whole ? 1 : shape.heads); }
+  /// First column, and their number.
+  __device__ int64_t first(int64_t i) const { return i % normed() * (shape.whole ? shape.heads : 1) * shape.head_dim; }
+  __device__ int64_t length(int64_t i) const {
+    if (!shape.whole) return shape.head_dim;
+    return (is_query(i) ? shape.heads : shape.kv_heads) * shape.head_dim;
+  }
+  __device__ T* values(int64_t i) const { return qkv + i / normed() * width + first(i); }
+  __device__ T* raw_values(int64_t i) const { return raw + i / normed() * raw_width() + first(i); }
+  __device__ const W* weight(int64_t i) const { return is_query(i) ? query_weight : key_weight; }
+  __device__ float scale_of_column(int64_t row, int64_t column) const {
+    const int64_t queries = shape.heads * shape.head_dim;
+    return rstd[row * normed() + (shape.whole ? (column < queries ? 0 : 1) : column / shape.head_dim)];
+  }
+};
+
+/// Both passes of a vector that is too long for the registers of a warp.
+template <class T, class W>
+struct ForwardWhole {
+  Heads<T, W> of;
+
+  __device__ void operator()(int64_t i) const {
+    const int64_t n = of.length(i);
+    T *x = of.values(i), *raw = of.raw_values(i);
+    const W* weight = of.weight(i);
+    float squares = 0;
+    for (int64_t d = lane(); d < n; d += warp_lanes) squares = fmaf(load(x + d), load(x + d), squares);
+    const float scale = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(n) + of.shape.epsilon);
+    if (lane() == 0) of.rstd[i] = scale;
+    for (int64_t d = lane(); d < n; d += warp_lanes) {
+      const float value = load(x + d);
+      store(raw + d, value);
+      store(x + d, value * scale * (of.shape.weight_offset + load(weight + d)));
+    }
+  }
+};
+
+template <class T, class W>
+struct BackwardWhole {
+  Heads<T, W> of;
+
+  __device__ void operator()(int64_t i) const {
+    const int64_t n = of.length(i);
+    T* gradient = of.values(i);
+    const T* raw = of.raw_values(i);
+    const W* weight = of.weight(i);
+    const float scale = of.rstd[i];
+    const auto slope = [&](int64_t d) { return load(gradient + d) * (of.shape.weight_offset + load(weight + d)); };
+    float sum = 0;
+    for (int64_t d = lane(); d < n; d += warp_lanes) sum = fmaf(slope(d), load(raw + d) * scale, sum);
+    const float mean = warp_sum(sum) / static_cast<float>(n);
+    for (int64_t d = lane(); d < n; d += warp_lanes) {
+      store(gradient + d, scale * fmaf(-(load(raw + d) * scale), mean, slope(d)));
+    }
+  }
 };
 
 /// Sums over a head in fp32: it is short, and a warp holds it in registers.
@@ -86,9 +140,7 @@ template <class T, class W>
 struct AddWeights {
   Heads<T, W> of;
   __device__ void operator()(int64_t row, int64_t column, float* sums) const {
-    const int64_t normed = of.normed();
-    const float h =
-        load(of.raw + row * normed * of.shape.head_dim + column) * of.rstd[row * normed + column / of.shape.head_dim];
+    const float h = load(of.raw + row * of.raw_width() + column) * of.scale_of_column(row, column);
     sums[0] = fmaf(load(of.qkv + row * of.width + column), h, sums[0]);
   }
 };
@@ -100,13 +152,14 @@ struct FoldHeads {
   float *dquery, *dkey;
   bool accumulate;
   __device__ void operator()(int64_t i) const {
-    const bool query = i < shape.head_dim;
-    const int64_t d = query ? i : i - shape.head_dim, first = query ? 0 : shape.heads;
-    const int64_t end = query ? shape.heads : shape.heads + shape.kv_heads;
+    const int64_t queries = shape.heads * shape.head_dim, width = shape.whole ? queries : shape.head_dim;
+    const bool query = i < width;
     if ((query ? dquery : dkey) == nullptr) return;
+    const int64_t d = query ? i : i - width, heads = shape.whole ? 1 : query ? shape.heads : shape.kv_heads;
+    const float* first = by_head + (query ? 0 : queries) + d;
     float* out = (query ? dquery : dkey) + d;
     double sum = accumulate ? *out : 0.0f;
-    for (int64_t h = first; h < end; ++h) sum += by_head[h * shape.head_dim + d];
+    for (int64_t h = 0; h < heads; ++h) sum += first[h * shape.head_dim];
     *out = static_cast<float>(sum);
   }
 };
@@ -125,11 +178,11 @@ void with_held(int64_t head_dim, const F& f) {
 template <class T, class W>
 Heads<T, W> heads_of(T* qkv, const Tensor& all, const Tensor& raw, const Tensor& rstd, W* query_weight,
                      const Tensor& key_weight, const HeadNormShape& s) {
-  const int64_t normed = s.heads + s.kv_heads;
-  LLMTRAIN_CHECK(all.rank == 2 && all.dim(1) == (normed + s.kv_heads) * s.head_dim, "qkv must be [N, (H + 2 G) D]");
-  LLMTRAIN_CHECK(raw.dtype == all.dtype && raw.numel() >= all.dim(0) * normed * s.head_dim,
+  const int64_t heads = s.heads + s.kv_heads;
+  LLMTRAIN_CHECK(all.rank == 2 && all.dim(1) == (heads + s.kv_heads) * s.head_dim, "qkv must be [N, (H + 2 G) D]");
+  LLMTRAIN_CHECK(raw.dtype == all.dtype && raw.numel() >= all.dim(0) * heads * s.head_dim,
                  "raw must be [N, (H + G) D] in qkv's dtype");
-  LLMTRAIN_CHECK(rstd.dtype == DType::f32 && rstd.numel() >= all.dim(0) * normed, "rstd must be fp32 [N, H + G]");
+  LLMTRAIN_CHECK(rstd.dtype == DType::f32 && rstd.numel() >= all.dim(0) * s.normed(), "rstd must be fp32 [N, normed]");
   return {qkv, raw.as<T>(), rstd.as<float>(), query_weight, key_weight.as<W>(), all.dim(1), s};
 }
 
@@ -139,6 +192,7 @@ void head_norm_forward(const HeadNormForward& a, const HeadNormShape& s, Stream&
   const ProfileSpan span("head_norm_forward", [&] { return traffic({&a.raw, &a.raw, &a.raw}); });
   dispatch(a.qkv, a.query_weight, [&]<class T, class W>(T* qkv, W* query_weight) {
     const Heads<T, W> of = heads_of(qkv, a.qkv, a.raw, a.rstd, query_weight, a.key_weight, s);
+    if (s.whole) return for_each_warp(a.qkv.dim(0) * of.normed(), stream, ForwardWhole<T, W>{of});
     with_held(s.head_dim, [&]<int held>(std::integral_constant<int, held>) {
       for_each_warp(a.qkv.dim(0) * of.normed(), stream, ForwardHead<T, W, held>{of});
     });
@@ -156,7 +210,9 @@ void head_norm_backward(const HeadNormBackward& a, const HeadNormShape& s, Strea
     // The kernel that reads dy runs first, since dx overwrites it.
     column_sums(memory, rows, columns, {by_head}, false, stream, AddWeights<T, W>{of});
     const auto out = [](const Tensor& t) { return t.empty() ? nullptr : t.as<float>(); };
-    for_each(2 * s.head_dim, stream, FoldHeads{s, by_head, out(a.dquery_weight), out(a.dkey_weight), a.accumulate});
+    for_each(s.query_width() + s.key_width(), stream,
+             FoldHeads{s, by_head, out(a.dquery_weight), out(a.dkey_weight), a.accumulate});
+    if (s.whole) return for_each_warp(rows * of.normed(), stream, BackwardWhole<T, W>{of});
     with_held(s.head_dim, [&]<int held>(std::integral_constant<int, held>) {
       for_each_warp(rows * of.normed(), stream, BackwardHead<T, W, held>{of});
     });

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -40,6 +41,7 @@ struct Batch {
   int64_t tokens = 0;         ///< N, rows of everything below
   int64_t segment_count = 0;  ///< S
   int64_t longest_segment = 0;
+  int64_t padding = 0;      ///< rows at the end that belong to no document
   Tensor ids;               ///< int32 [N]
   Tensor positions;         ///< int32 [N], restart at 0 in every segment
   Tensor targets;           ///< int32 [N], ignore_target for tokens excluded from training
@@ -56,6 +58,7 @@ struct Batch {
     const auto cut = [&](const Tensor& t) { return t.empty() ? t : t.rows(first, count); };
     Batch part;
     part.tokens = count;
+    part.padding = std::clamp<int64_t>(first + count - (tokens - padding), 0, count);
     part.ids = cut(ids);
     part.positions = cut(positions);
     part.targets = cut(targets);

@@ -68,7 +68,9 @@ struct Temporaries {
     f(u, p.compute, p.rows, rank);
     if (p.masked) f(dropped, p.compute, p.rows, layer.in);
     if (p.masked && !one_by_one) f(part, p.compute, p.rows, largest.rank);
-    if (p.masked && p.backward && layer.block && p.compute != DType::f32) f(ddropped, DType::f32, p.rows, layer.in);
+    if (p.masked && p.backward && layer.sums_input_gradient && p.compute != DType::f32) {
+      f(ddropped, DType::f32, p.rows, layer.in);
+    }
     if (p.backward) f(du, p.compute, p.rows, rank);
     if (p.backward) f(dt, DType::f32, out, rank);
     if (!layer.has_magnitudes()) return;
@@ -448,7 +450,7 @@ int64_t adapter_workspace_bytes(const Linear& layer, DType compute, DType output
   int64_t bytes = magnitudes ? row_sum_workspace_bytes(1, 2 * out) : 0;
   if (magnitudes && training) bytes = std::max(bytes, row_sum_workspace_bytes(rows, out));
   for (LinearPass& pass : passes) {
-    pass.wide_gradient = layer.block && !layer.is_term();
+    pass.wide_gradient = layer.sums_input_gradient;
     bytes = std::max(bytes, linear_workspace_bytes(pass, rows));
     if (!layer.quantized) continue;
     pass.quantized = layer.quantized;

@@ -62,7 +62,7 @@ int64_t Attention::scratch_bytes(DType compute, DType output, int64_t rows) cons
 }
 
 HeadNormShape Attention::norm_shape() const {
-  return {shape.heads, shape.kv_heads, shape.head_dim, norm_epsilon, norm_weight_offset};
+  return {shape.heads, shape.kv_heads, shape.head_dim, norm_epsilon, norm_weight_offset, norms_whole_rows};
 }
 
 Dropout Attention::probability_dropout(const Context& ctx) const {

@@ -27,10 +27,11 @@ struct Attention {
   AttentionShape shape;
   Linear qkv;
   Linear projection;
-  ParamRef query_norm;  ///< [D] or none: RMSNorm over each head's query, before rope
-  ParamRef key_norm;    ///< [D] or none
+  ParamRef query_norm;  ///< [D], [H D] (norms_whole_rows) or none: RMSNorm over each head's query, before rope
+  ParamRef key_norm;    ///< [D], [G D] or none
   float norm_epsilon = 1e-6f;
   float norm_weight_offset = 0;
+  bool norms_whole_rows = false;  ///< norms over all heads together
   double dropout = 0;
   int layer = 0;
   size_t cache = 0;  ///< index in KvCache::layers
@@ -44,7 +45,7 @@ struct Attention {
     f(s.qkv, {part, ".qkv", compute, context * rows, divided_columns() / context, again});
     if (query_norm.exists()) {
       f(s.raw, {part, ".raw", compute, rows, normed_heads() * shape.head_dim, again});
-      f(s.rstd, {part, ".rstd", DType::f32, rows, normed_heads(), again});
+      f(s.rstd, {part, ".rstd", DType::f32, rows, norm_shape().normed(), again});
     }
     f(s.out, {part, ".out", compute, rows, projection.in, again});
     if (context > 1) f(s.heads_out, {part, ".heads_out", compute, context * rows, projection.in / context, again});
@@ -72,6 +73,8 @@ struct Attention {
     return input || qkv.is_trained() || query_norm.is_trained() || key_norm.is_trained();
   }
 
+  HeadNormShape norm_shape() const;
+
  private:
   /// Columns of queries, keys and values, with the copies of keys and values.
   std::array<int64_t, 3> parts() const;
@@ -88,7 +91,6 @@ struct Attention {
   void attend_divided(Context& ctx, const Tensor& out, const Tensor& rows, const AttentionSaved& saved) const;
   void attend_divided_backward(Context& ctx, const Tensor& dqkv, const Tensor& dout, const AttentionSaved& saved) const;
   int64_t normed_heads() const { return shape.heads + shape.kv_heads; }
-  HeadNormShape norm_shape() const;
   Dropout probability_dropout(const Context& ctx) const;
 };
 

@@ -12,7 +12,8 @@ int64_t Block::scratch_bytes(DType compute, int64_t rows, Recompute level) const
   const int64_t branches = 2 * Arena::aligned(rows * channels * static_cast<int64_t>(size_of(compute)));
   const DType branch = branch_type(compute);
   const int64_t parts =
-      std::max(attention.scratch_bytes(compute, branch, rows), mlp.scratch_bytes(compute, branch, rows));
+      std::max(attention.scratch_bytes(compute, branch, rows),
+               experts ? experts->scratch_bytes(compute, rows) : mlp.scratch_bytes(compute, branch, rows));
   return dropped_bytes<BlockSaved>(*this, compute, rows, level) + branches + (pre_norm ? 0 : residual) +
          (sandwich ? std::max(parts, residual) : parts);  // used in turn by the norms and by the branches
 }
@@ -20,10 +21,11 @@ int64_t Block::scratch_bytes(DType compute, int64_t rows, Recompute level) const
 int64_t Block::workspace_bytes(DType compute, int64_t rows, bool training) const {
   const DType branch = branch_type(compute);
   const int64_t bytes = std::max(attention.workspace_bytes(compute, branch, rows, training),
-                                 mlp.workspace_bytes(compute, branch, rows, training));
+                                 experts ? experts->workspace_bytes(compute, rows, training)
+                                         : mlp.workspace_bytes(compute, branch, rows, training));
   // Gradients of a norm's weight and bias, or of the query and key norms of all heads.
-  const int64_t norms =
-      2 * std::max(channels, attention.front().query_norm.exists() ? attention.front().shape.head_dim : 0);
+  const Attention& heads = attention.front();
+  const int64_t norms = 2 * std::max(channels, heads.query_norm.exists() ? heads.norm_shape().query_width() : 0);
   return training ? std::max(bytes, row_sum_workspace_bytes(rows, norms)) : bytes;
 }
 
@@ -71,6 +73,7 @@ void Block::forward_heads(Context& ctx, const Batch& batch, const Tensor& x, con
 }
 
 void Block::forward_hidden(Context& ctx, const Batch& batch, const Tensor& x, const ForwardPass& pass) const {
+  if (experts) return experts->forward_hidden(ctx, batch, x, pass.all.experts, pass.kept.experts, pass.again());
   for (size_t i = 0; i < mlp.blocks.size(); ++i) {
     mlp.blocks[i].forward_hidden(ctx, batch, x, pass.all.mlp[i], pass.kept.mlp[i], pass.again());
   }
@@ -87,7 +90,11 @@ void Block::project_attention(Context& ctx, const Batch& batch, const Tensor& de
 void Block::project_mlp(Context& ctx, const Batch& batch, const Tensor& delta, const BlockSaved& all) const {
   const int64_t n = delta.dim(0);
   const Tensor output = sandwich ? first_rows(all.mlp_output, n) : delta;
-  mlp.project(ctx, batch, output, all.mlp);
+  if (experts) {
+    experts->project(ctx, batch, output, all.experts);
+  } else {
+    mlp.project(ctx, batch, output, all.mlp);
+  }
   if (sandwich) post_mlp.forward(ctx, delta, output, all.post_mlp);
 }
 
@@ -108,7 +115,7 @@ Block::Gradients Block::gradients(bool input) const {
   wanted.heads = attention.front().heads_gradient(wanted.attention_input);
   wanted.attention_output = wanted.heads || attention.trains_last() || post_attention.is_trained();
   wanted.mlp_input = wanted.attention_output || between.is_trained();
-  wanted.hidden = mlp.front().hidden_gradient(wanted.mlp_input);
+  wanted.hidden = experts ? experts->hidden_gradient(wanted.mlp_input) : mlp.front().hidden_gradient(wanted.mlp_input);
   return wanted;
 }
 
@@ -120,7 +127,7 @@ double Block::product_flops(bool input_gradient) const {
   const auto of_mlp = [&](const Mlp& m) {
     return m.up.product_flops(wanted.mlp_input) + m.down.product_flops(wanted.hidden);
   };
-  return attention.flops(of_attention) + mlp.flops(of_mlp);
+  return attention.flops(of_attention) + (experts ? experts->product_flops(wanted.mlp_input) : mlp.flops(of_mlp));
 }
 
 void Block::backward(Context& ctx, const Batch& batch, const Tensor& dx, const Rope& rope, const BlockSaved& kept,
@@ -140,7 +147,7 @@ void Block::backward(Context& ctx, const Batch& batch, const Tensor& dx, const R
   const Tensor& ddelta = separate ? room : dx;
   if (separate) residual_add_backward(ddelta, dx, batch, residual_dropout(ctx, 1), ctx.stream);
   if (sandwich) backward_sandwich(ctx, post_mlp, ddelta, saved.mlp_output, saved.post_mlp);
-  mlp.backward(ctx, batch, wanted.mlp_input ? dbranch : Tensor(), ddelta, mlp_input, saved.mlp);
+  backward_mlp(ctx, batch, wanted.mlp_input ? dbranch : Tensor(), ddelta, mlp_input, saved);
   if (!wanted.mlp_input) return;
   const Tensor middle = first_rows(saved.middle, n);
   if (separate) {
@@ -154,6 +161,12 @@ void Block::backward(Context& ctx, const Batch& batch, const Tensor& dx, const R
                      rope);
   if (!wanted.attention_input) return;
   norm1.backward(ctx, dx, dbranch, first_rows(saved.input, n), saved.norm1, true);
+}
+
+void Block::backward_mlp(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x,
+                         const BlockSaved& saved) const {
+  if (experts) return experts->backward(ctx, batch, dx, dy, x, saved.experts);
+  mlp.backward(ctx, batch, dx, dy, x, saved.mlp);
 }
 
 void Block::forward_post_norm(Context& ctx, const Batch& batch, const Rope& rope, const ForwardPass& pass) const {
@@ -194,7 +207,7 @@ void Block::backward_post_norm(Context& ctx, const Batch& batch, const Tensor& d
 
   norm2.backward_sum(ctx, dsum, dx, first_rows(saved.sum, n), saved.norm2, false,
                      {ddelta, batch, residual_dropout(ctx, 1)});
-  mlp.backward(ctx, batch, wanted.mlp_input ? dbranch : Tensor(), ddelta, mlp_input, saved.mlp);
+  backward_mlp(ctx, batch, wanted.mlp_input ? dbranch : Tensor(), ddelta, mlp_input, saved);
   if (!wanted.mlp_input) return;
   residual_add(dsum, dsum, dbranch, batch, {}, ctx.stream);
   norm1.backward_sum(ctx, dx, dsum, first_rows(saved.middle, n), saved.norm1, false,

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "layers/attention.hpp"
+#include "layers/experts.hpp"
 #include "layers/mlp.hpp"
 #include "layers/norm.hpp"
 #include "layers/split_layer.hpp"
@@ -18,6 +19,7 @@ struct BlockSaved {
   Tensor middle;     ///< fp32 [N, C], the residual stream between attention and MLP (post-norm: before norm 1)
   Tensor mlp_input;  ///< compute dtype [N, C]
   std::vector<MlpSaved> mlp;
+  ExpertsSaved experts;
   Tensor sum;               ///< fp32 [N, C], post-norm only: before norm 2
   Tensor attention_output;  ///< fp32 [N, C], sandwich norms only: before post_attention
   Tensor mlp_output;        ///< fp32 [N, C], sandwich norms only: before post_mlp
@@ -28,13 +30,15 @@ struct BlockSaved {
 };
 
 /// One transformer layer. Pre-norm: x += attention(norm1(x)); x += mlp(norm2(x)). Post-norm (Vaswani et al. 2017):
-/// x = norm1(x + attention(x)); x = norm2(x + mlp(x)). Sandwich norms (Gemma 2) are pre-norm with
-/// x += post_attention(attention(norm1(x))); x += post_mlp(mlp(norm2(x))). The residual stream is fp32.
+/// x = norm1(x + attention(x)); x = norm2(x + mlp(x)). The MLP may be a mixture of experts. Sandwich norms (Gemma 2)
+/// are pre-norm with x += post_attention(attention(norm1(x))); x += post_mlp(mlp(norm2(x))). The residual stream is
+/// fp32.
 struct Block {
   Norm norm1;
   SplitLayer<Attention> attention;
   Norm norm2;
-  SplitLayer<Mlp> mlp;
+  SplitLayer<Mlp> mlp;             ///< without matrices where there are experts
+  std::optional<Experts> experts;  ///< in place of it
   Norm post_attention;
   Norm post_mlp;
   bool pre_norm = true;
@@ -61,7 +65,11 @@ struct Block {
       residual(s.middle, ".middle");
     }
     branch(s.mlp_input, ".mlp_input");
-    mlp.visit_saved(s.mlp, compute, rows, f, ".mlp");
+    if (experts) {
+      experts->visit_saved(s.experts, compute, rows, f, ".experts");
+    } else {
+      mlp.visit_saved(s.mlp, compute, rows, f, ".mlp");
+    }
     if (!pre_norm) residual(s.sum, ".sum");
     norm1.visit_saved(s.norm1, compute, rows, f, ".norm1");
     norm2.visit_saved(s.norm2, compute, rows, f, ".norm2");
@@ -103,12 +111,14 @@ struct Block {
   };
   /// Dtype of the branches' outputs.
   DType branch_type(DType compute) const { return sandwich ? DType::f32 : compute; }
-  DType compute_type(const Context& ctx) const { return mlp.front().up.weight.matrix(ctx).dtype(); }
+  DType compute_type(const Context& ctx) const { return attention.front().qkv.weight.matrix(ctx).dtype(); }
   void run_forward(Context& ctx, const Batch& batch, const Rope& rope, const ForwardPass& pass) const;
   void forward_heads(Context& ctx, const Batch& batch, const Tensor& x, const Rope& rope, const BlockSaved& all) const;
   void forward_hidden(Context& ctx, const Batch& batch, const Tensor& x, const ForwardPass& pass) const;
   void project_attention(Context& ctx, const Batch& batch, const Tensor& delta, const BlockSaved& all) const;
   void project_mlp(Context& ctx, const Batch& batch, const Tensor& delta, const BlockSaved& all) const;
+  void backward_mlp(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x,
+                    const BlockSaved& saved) const;
   void backward_sandwich(Context& ctx, const Norm& norm, const Tensor& ddelta, const Tensor& output,
                          const NormSaved& saved) const;
   void forward_post_norm(Context& ctx, const Batch& batch, const Rope& rope, const ForwardPass& pass) const;

@@ -1,6 +1,7 @@
 #pragma once
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 
 namespace llmtrain {
 
+class RouterLosses;
 class SharedGradients;
 
 /// Context of a pass for every layer. Dropout is active when training.
@@ -37,21 +39,28 @@ struct Context {
   bool later_rows = false;               ///< the head's backward pass goes on with further rows of its micro-batch
   SharedRows* rows = nullptr;            ///< of micro-batches that several blocks share; null: one has all rows
   TensorSum* tensor = nullptr;           ///< of models whose matrices are split into blocks; the model sets it
+  RouterLosses* router = nullptr;        ///< gets the statistics of routers, in training; may be null
   SharedGradients* shared = nullptr;     ///< set while a block of a split layer runs backward
   Tensor row_norms = {};                 ///< fp32 [M]: norms of whole rows, while a block that has parts of them runs
-  mutable int64_t row_block = 0;         ///< number of the block whose rows each_row_block() has
-  mutable bool in_row_block = false;     ///< each_row_block() runs: what is called has the rows of one block
+  std::vector<int64_t> pair_block_ends = {};  ///< row_block_ends(), while an expert has its rows of several blocks
+  mutable int64_t row_block = 0;              ///< number of the block whose rows each_row_block() has
+  mutable bool in_row_block = false;          ///< each_row_block() runs: what is called has the rows of one block
 
   /// Exchanges the heads of ranks that share the rows of a batch; null: this rank has all rows.
   HeadExchange* heads() const { return rows != nullptr ? rows->heads() : nullptr; }
+  /// Ends of the rows of each block, whose gradients of parameters are apart; empty: one block has all rows.
+  std::span<const int64_t> row_block_ends() const {
+    if (!pair_block_ends.empty()) return pair_block_ends;
+    return rows != nullptr ? rows->block_ends() : std::span<const int64_t>();
+  }
   /// Calls f(first row, number of rows) for the rows of each block, into whose gradients it writes. Inside such a call,
   /// where `all` are rows of one block, it calls f once for these.
   template <class F>
   void each_row_block(int64_t all, const F& f) const {
-    if (in_row_block || rows == nullptr || rows->block_ends().empty()) return f(0, all);
+    if (in_row_block || row_block_ends().empty()) return f(0, all);
     const RowBlockScope scope(*this);
     int64_t first = 0;
-    for (const int64_t end : rows->block_ends()) {
+    for (const int64_t end : row_block_ends()) {
       params.reducer().set_group(row_block);
       f(first, end - first);
       first = end;

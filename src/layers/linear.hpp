@@ -65,6 +65,7 @@ struct Linear {
   std::vector<Adapter> adapters;           ///< all with magnitudes or none, and all with the same dropout
   size_t kept_norms = 0;                   ///< index in KvCache::norms
   std::optional<LinearBlock> block = {};   ///< set if this is one
+  bool sums_input_gradient = false;        ///< the gradient of its input is fp32, a term of a sum
 
   static Linear declare(UnitBuilder& unit, const std::vector<LinearPart>& parts, int64_t in, bool bias, double std,
                         const AdapterRule& rule = {});
@@ -103,6 +104,7 @@ struct Linear {
   void declare_adapters(UnitBuilder& unit, const std::vector<LinearPart>& parts, const AdapterRule& rule);
 
  private:
+  void zero_adapter_gradients(Context& ctx) const;
   /// Declare the weight or bias of the layer, or of a block of it.
   void declare_weight(UnitBuilder& unit, const std::vector<LinearPart>& parts, double std,
                       const std::optional<LinearBlock>& of);

@@ -185,7 +185,9 @@ void Linear::backward_weight(Context& ctx, const Tensor& dy, const Tensor& x) co
   for (ParamStore::RowBlocks blocks = ctx.params.row_blocks(weight.unit, weight.param); blocks.next();) {
     ctx.each_row_block(x.dim(0), [&](int64_t first, int64_t count) {
       const Tensor dw = blocks.gradient(), own_dy = dy.rows(first, count), own_x = x.rows(first, count);
-      if (dw.dim(0) == out) {
+      if (count == 0) {
+        if (!ctx.params.accumulate()) fill_zero(dw.data, dw.bytes(), ctx.stream);
+      } else if (dw.dim(0) == out) {
         linear_backward_weight(dw, own_dy, own_x, ctx.params.accumulate(), ctx.stream);
       } else {
         linear_backward_weight_rows(dw, blocks.first_row(), own_dy, own_x, ctx.params.accumulate(), ctx.stream);
@@ -199,7 +201,11 @@ void Linear::backward_bias(Context& ctx, const Tensor& dy) const {
   if (!bias.is_trained()) return;
   ctx.each_row_block(dy.dim(0), [&](int64_t first, int64_t count) {
     const Tensor gradient = bias.gradient(ctx);
-    linear_backward_bias(gradient, dy.rows(first, count), ctx.params.accumulate(), ctx.stream);
+    if (count > 0) {
+      linear_backward_bias(gradient, dy.rows(first, count), ctx.params.accumulate(), ctx.stream);
+    } else if (!ctx.params.accumulate()) {
+      fill_zero(gradient.data, gradient.bytes(), ctx.stream);
+    }
     zero_rows(gradient, 0, fixed_bias, ctx.stream);
   });
 }
@@ -247,6 +253,7 @@ Linear Linear::declare_block(UnitBuilder& unit, const LinearShape& shape, const 
 void Linear::declare_block_adapters(UnitBuilder& unit, const LinearShape& shape, const LinearBlock& of,
                                     const Linear& shared, const AdapterRule& rule) {
   block = of;
+  sums_input_gradient = !is_term();
   if (!rule) return;
   AdapterPlan plan = plan_adapters(shape, rule, of);
   if (plan.adapters.empty()) return;
@@ -274,7 +281,7 @@ void Linear::append_shared(std::vector<SharedParam>& shared) const {
 int64_t Linear::workspace_bytes(DType compute, DType output, int64_t rows, bool training) const {
   if (!adapters.empty()) return adapter_workspace_bytes(*this, compute, output, rows, training);
   LinearPass pass{in, out, bias.exists(), compute, output, true, training, 0, quantized};
-  pass.wide_gradient = block && !is_term();
+  pass.wide_gradient = sums_input_gradient;
   return linear_workspace_bytes(pass, rows);
 }
 
@@ -292,14 +299,30 @@ void Linear::backward(Context& ctx, const Batch& batch, const Tensor& dx, const 
   backward_bias(ctx, dy);
   if (ctx.adapters && !adapters.empty()) {
     return ctx.each_row_block(x.dim(0), [&](int64_t first, int64_t count) {
+      if (count == 0) return zero_adapter_gradients(ctx);
       adapted_backward(*this, ctx, batch.rows(first, count), dx.empty() ? dx : dx.rows(first, count),
                        dy.rows(first, count), x.rows(first, count));
     });
   }
   if (dx.empty()) return;
   ctx.each_row_block(x.dim(0), [&](int64_t first, int64_t count) {  // the order of a product may depend on its rows
+    if (count == 0) return;
     linear_backward_input(dx.rows(first, count), dy.rows(first, count), weight.matrix(ctx), false, ctx.stream);
   });
+}
+
+/// For a pass without rows.
+void Linear::zero_adapter_gradients(Context& ctx) const {
+  const auto zero = [&](const ParamRef& param) {
+    if (!param.is_trained() || param.accumulates(ctx)) return;
+    const Tensor gradient = param.gradient(ctx);
+    fill_zero(gradient.data, gradient.bytes(), ctx.stream);
+  };
+  zero(a);
+  for (const Adapter& adapter : adapters) {
+    zero(adapter.b);
+    zero(adapter.magnitude);
+  }
 }
 
 double Linear::product_flops(bool input_gradient) const {

@@ -19,10 +19,15 @@ void each_linear(const Block& block, const F& f) {
     f(attention.qkv);
     f(attention.projection);
   }
-  for (const Mlp& mlp : block.mlp.blocks) {
-    f(mlp.up);
-    f(mlp.down);
-  }
+  const auto each = [&](std::span<const Mlp> mlps) {
+    for (const Mlp& mlp : mlps) {
+      f(mlp.up);
+      f(mlp.down);
+    }
+  };
+  if (!block.experts) return each(block.mlp.blocks);
+  if (block.experts->shared) each(block.experts->shared->blocks);
+  each(block.experts->mlps);
 }
 
 }  // namespace
@@ -72,6 +77,7 @@ void Decoder::plan(Arena& arena, const PassPlan& passes) {
   saved_.resize(static_cast<size_t>(layers - std::max(shared_layers_ - 1, 0)));
   for (Block& block : blocks_) {
     block.attention.groups = block.mlp.groups = std::max<int64_t>(blocks / context, 1);
+    if (block.experts) block.experts->set_groups(block.mlp.groups);
     for (Attention& attention : block.attention.blocks) {
       const bool plain = compute != DType::f32 && attention.dropout == 0;
       attention.shape.longest = plain ? longest : 0;
@@ -252,7 +258,8 @@ void Decoder::set_magnitudes(ParamStore& params, Stream& stream) const {
     each_linear(block, set);
     if (shape_.tensor.splits()) {
       set_of_sum(block.attention);
-      set_of_sum(block.mlp);
+      if (!block.experts) set_of_sum(block.mlp);
+      if (block.experts && block.experts->shared) set_of_sum(*block.experts->shared);
     }
     units.release(params);
   }

@@ -18,12 +18,16 @@ namespace llmtrain {
 /// External (Hugging Face) names of a family's tensors, without ".weight"; {} stands for the layer.
 struct DecoderNames {
   std::string embedding, positions, norm1, norm2, projection, up, down, final_norm, head;
-  std::vector<std::string> qkv;           ///< one fused matrix or three
-  std::string gate;                       ///< for gated activations; empty: `up` is both, gate first
-  std::string score = "score";            ///< head of one output
-  std::string query_norm, key_norm;       ///< for qk_norm
-  std::string post_attention, post_mlp;   ///< for sandwich_norm
-  bool transposed_linear_layers = false;  ///< files hold [in, out] (GPT-2's Conv1D)
+  std::vector<std::string> qkv;      ///< one fused matrix or three
+  std::string gate;                  ///< for gated activations; empty: `up` is both, gate first
+  std::string score = "score";       ///< head of one output
+  std::string query_norm, key_norm;  ///< for qk_norm
+  // For experts; the second {} stands for the expert.
+  std::string router, expert_gate, expert_up, expert_down;
+  std::string shared_gate, shared_up, shared_down;  ///< of the shared expert
+  std::string shared_router;                        ///< gate of its output
+  std::string post_attention, post_mlp;             ///< for sandwich_norm
+  bool transposed_linear_layers = false;            ///< files hold [in, out] (GPT-2's Conv1D)
 };
 
 /// Embedding and head that lie beside the adapters in a file of PEFT's (save_embedding_layers).
@@ -120,6 +124,11 @@ class Decoder : public Model {
   };
   LayerShapes attention_shapes(int layer) const;
   LayerShapes mlp_shapes(int layer) const;
+  LayerShapes expert_shapes(int layer, int64_t expert) const;
+  LayerShapes shared_expert_shapes(int layer) const;
+  /// Declares experts without the matrices of this rank's blocks, or with them if the model is not split.
+  Experts declare_experts(UnitBuilder& unit, int layer) const;
+  void declare_expert_block(UnitBuilder& unit, Experts& experts, int layer, int64_t block) const;
   void declare_whole(UnitBuilder& unit, Block& block) const;
   void declare_split(UnitBuilder& unit, Block& block) const;
   ParamRef declare_table(UnitBuilder& unit, const std::string& name, int64_t block) const;
@@ -138,7 +147,9 @@ class Decoder : public Model {
   void find_head_units();
   /// Index in KvCache::norms of the first matrix of a layer's block; the head follows the last layer.
   size_t kept_norms_of(int layer, size_t block) const {
-    constexpr size_t matrices = 4;
+    const ExpertsConfig& experts = shape_.config.experts;
+    const size_t mlps = experts.exist() ? 1 + static_cast<size_t>(experts.count / shape_.tensor.blocks) : 1;
+    const size_t matrices = 2 + 2 * mlps;
     const auto own = static_cast<size_t>(shape_.tensor.count), layers = static_cast<size_t>(shape_.config.n_layers);
     const auto index = static_cast<size_t>(layer);
     return index < layers ? (index * own + block) * matrices : layers * own * matrices + block;

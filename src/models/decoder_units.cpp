@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <span>
 
 #include "models/decoder.hpp"
 #include "models/rope_frequencies.hpp"
@@ -34,7 +36,19 @@ Activation kind_of(ModelConfig::Activation activation) {
   throw Error("unknown activation");
 }
 
-std::string at_layer(const std::string& name, int layer) { return fmt::format(fmt::runtime(name), layer); }
+/// Calls f(mlp) for the MLPs in block i of a layer: one, or those of the shared expert and of some experts.
+template <class F>
+void each_mlp_of_block(Block& block, size_t i, const F& f) {
+  if (!block.experts) return f(block.mlp.blocks[i]);
+  Experts& experts = *block.experts;
+  if (experts.shared) f(experts.shared->blocks[i]);
+  const size_t count = experts.mlps.size() / block.attention.blocks.size();
+  for (Mlp& mlp : std::span(experts.mlps).subspan(i * count, count)) f(mlp);
+}
+
+std::string at_layer(const std::string& name, int layer, int64_t expert = 0) {
+  return fmt::format(fmt::runtime(name), layer, expert);
+}
 
 }  // namespace
 
@@ -184,13 +198,17 @@ Block Decoder::declare_block(int layer) {
   }
   block.attention.whole() = declare_heads(unit, layer);
   block.mlp.whole().activation = kind_of(c.activation);
+  const bool has_experts = c.experts.in_layer(layer);
+  if (has_experts) block.experts = declare_experts(unit, layer);
   shape_.tensor.splits() ? declare_split(unit, block) : declare_whole(unit, block);
   for (size_t i = 0; i < block.attention.blocks.size(); ++i) {
     Attention& attention = block.attention.blocks[i];
     attention.cache = static_cast<size_t>(layer) * block.attention.blocks.size() + i;
-    Mlp& mlp = block.mlp.blocks[i];
     size_t index = kept_norms_of(layer, i);
-    for (Linear* linear : {&attention.qkv, &attention.projection, &mlp.up, &mlp.down}) linear->kept_norms = index++;
+    for (Linear* linear : {&attention.qkv, &attention.projection}) linear->kept_norms = index++;
+    each_mlp_of_block(block, i, [&](Mlp& mlp) {
+      for (Linear* linear : {&mlp.up, &mlp.down}) linear->kept_norms = index++;
+    });
   }
   block_units_.push_back(unit.group());
   return block;
@@ -200,9 +218,11 @@ void Decoder::declare_whole(UnitBuilder& unit, Block& block) const {
   const auto declare = [&](const LinearShape& s) {
     return Linear::declare(unit, s.parts, s.in, s.bias, s.std, shape_.adapters);
   };
-  const LayerShapes heads = attention_shapes(block.layer), mlp = mlp_shapes(block.layer);
+  const LayerShapes heads = attention_shapes(block.layer);
   block.attention.whole().qkv = declare(heads.first);
   block.attention.whole().projection = declare(heads.last);
+  if (block.experts) return declare_expert_block(unit, *block.experts, block.layer, 0);
+  const LayerShapes mlp = mlp_shapes(block.layer);
   block.mlp.whole().up = declare(mlp.first);
   block.mlp.whole().down = declare(mlp.last);
 }
@@ -225,7 +245,7 @@ void Decoder::declare_split(UnitBuilder& unit, Block& block) const {
   const AdapterRule& rule = shape_.adapters;
   const LayerShapes heads = attention_shapes(block.layer), mlp = mlp_shapes(block.layer);
   const Linear qkv = declare_shared(unit, block.attention, heads.first, heads.last, share, rule);
-  const Linear up = declare_shared(unit, block.mlp, mlp.first, mlp.last, share, rule);
+  const Linear up = block.experts ? Linear() : declare_shared(unit, block.mlp, mlp.first, mlp.last, share, rule);
   const Attention all_heads = block.attention.whole();
   const Mlp all_channels = block.mlp.whole();
   block.attention.blocks.clear();
@@ -240,6 +260,7 @@ void Decoder::declare_split(UnitBuilder& unit, Block& block) const {
     attention.shape.first_head = index * attention.shape.heads;
     attention.qkv = Linear::declare_block(unit, heads.first, outputs, qkv, rule);
     attention.projection = Linear::declare_block(unit, heads.last, inputs, block.attention.sum, rule);
+    if (block.experts) return declare_expert_block(unit, *block.experts, block.layer, index);
     Mlp& own = block.mlp.blocks.emplace_back(all_channels);
     own.up = Linear::declare_block(unit, mlp.first, outputs, up, rule);
     own.down = Linear::declare_block(unit, mlp.last, inputs, block.mlp.sum, rule);
@@ -260,9 +281,13 @@ Attention Decoder::declare_heads(UnitBuilder& unit, int layer) const {
                      static_cast<float>(1.0 / std::sqrt(scalar)),
                      static_cast<float>(c.attention_softcap)};
   if (!c.qk_norm) return attention;
-  const NormShape norm{NormKind::rmsnorm, c.norm_epsilon, false, c.zero_centered_norm, c.head_dim};
-  const Norm query = Norm::declare(unit, at_layer(shape_.names.query_norm, layer), norm);
-  const Norm key = Norm::declare(unit, at_layer(shape_.names.key_norm, layer), norm);
+  const auto declare = [&](const std::string& name, int64_t heads) {
+    const int64_t channels = c.qk_norm_whole ? heads * c.head_dim : c.head_dim;
+    return Norm::declare(unit, at_layer(name, layer),
+                         {NormKind::rmsnorm, c.norm_epsilon, false, c.zero_centered_norm, channels});
+  };
+  const Norm query = declare(shape_.names.query_norm, c.n_heads), key = declare(shape_.names.key_norm, c.n_kv_heads);
+  attention.norms_whole_rows = c.qk_norm_whole;
   attention.query_norm = query.weight;
   attention.key_norm = key.weight;
   attention.norm_epsilon = query.epsilon;
@@ -295,6 +320,91 @@ Decoder::LayerShapes Decoder::mlp_shapes(int layer) const {
   }
   return {{up, c.d_model, c.mlp_bias, c.initializer_std},
           {{part(names.down, layer, c.d_model)}, c.d_ff, c.mlp_bias, shape_.projection_std}};
+}
+
+namespace {
+
+/// Shapes of a gated MLP.
+std::pair<LinearShape, LinearShape> gated_shapes(const std::array<std::string, 3>& names, int64_t width,
+                                                 const ModelConfig& c, double projection_std) {
+  return {{{{names[0], width}, {names[1], width}}, c.d_model, false, c.initializer_std},
+          {{{names[2], c.d_model}}, width, false, projection_std}};
+}
+
+}  // namespace
+
+Decoder::LayerShapes Decoder::expert_shapes(int layer, int64_t expert) const {
+  const DecoderNames& n = shape_.names;
+  const auto name = [&](const std::string& pattern) { return at_layer(pattern, layer, expert); };
+  const auto [first, last] = gated_shapes({name(n.expert_gate), name(n.expert_up), name(n.expert_down)},
+                                          shape_.config.experts.d_ff, shape_.config, shape_.projection_std);
+  return {first, last};
+}
+
+Decoder::LayerShapes Decoder::shared_expert_shapes(int layer) const {
+  const DecoderNames& n = shape_.names;
+  const auto name = [&](const std::string& pattern) { return at_layer(pattern, layer); };
+  const auto [first, last] = gated_shapes({name(n.shared_gate), name(n.shared_up), name(n.shared_down)},
+                                          shape_.config.experts.d_ff_shared, shape_.config, shape_.projection_std);
+  return {first, last};
+}
+
+Experts Decoder::declare_experts(UnitBuilder& unit, int layer) const {
+  const ModelConfig& c = shape_.config;
+  const DecoderNames& names = shape_.names;
+  Experts experts;
+  experts.rule = c.experts.rule();
+  experts.layer = static_cast<int>(c.experts.layers(layer));
+  experts.channels = c.d_model;
+  const auto declare = [&](const std::string& name, int64_t rows) {
+    Linear linear = Linear::declare(unit, {part(name, layer, rows)}, c.d_model, false, c.initializer_std);
+    linear.sums_input_gradient = true;
+    return linear;
+  };
+  experts.router = declare(names.router, c.experts.count);
+  if (c.experts.shared_gate) experts.shared_gate = declare(names.shared_router, 1);
+  const TensorShare& share = shape_.tensor;
+  if (share.splits()) {
+    experts.share = share;
+    experts.first = share.first * (c.experts.count / share.blocks);
+  }
+  if (c.experts.d_ff_shared == 0) return experts;
+  experts.shared.emplace();
+  Mlp& whole = experts.shared->whole();
+  whole.activation = kind_of(c.activation);
+  const LayerShapes shapes = shared_expert_shapes(layer);
+  if (!share.splits()) {
+    whole.up = Linear::declare(unit, shapes.first.parts, shapes.first.in, false, shapes.first.std, shape_.adapters);
+    whole.down = Linear::declare(unit, shapes.last.parts, shapes.last.in, false, shapes.last.std, shape_.adapters);
+    whole.up.sums_input_gradient = true;
+    return experts;
+  }
+  experts.shared_up = declare_shared(unit, *experts.shared, shapes.first, shapes.last, share, shape_.adapters);
+  experts.shared->blocks.clear();
+  return experts;
+}
+
+void Decoder::declare_expert_block(UnitBuilder& unit, Experts& experts, int layer, int64_t block) const {
+  const ModelConfig& c = shape_.config;
+  const int64_t blocks = shape_.tensor.blocks, count = c.experts.count / blocks;
+  if (experts.shared && experts.share) {
+    const LayerShapes shapes = shared_expert_shapes(layer);
+    Mlp& mlp = experts.shared->blocks.emplace_back();
+    mlp.activation = kind_of(c.activation);
+    const AdapterRule& rule = shape_.adapters;
+    mlp.up =
+        Linear::declare_block(unit, shapes.first, {LinearBlock::Side::outputs, block, blocks}, experts.shared_up, rule);
+    mlp.down =
+        Linear::declare_block(unit, shapes.last, {LinearBlock::Side::inputs, block, blocks}, experts.shared->sum, rule);
+  }
+  for (int64_t expert = block * count; expert < (block + 1) * count; ++expert) {
+    const LayerShapes shapes = expert_shapes(layer, expert);
+    Mlp& mlp = experts.mlps.emplace_back();
+    mlp.activation = kind_of(c.activation);
+    mlp.up = Linear::declare(unit, shapes.first.parts, shapes.first.in, false, shapes.first.std, shape_.adapters);
+    mlp.down = Linear::declare(unit, shapes.last.parts, shapes.last.in, false, shapes.last.std, shape_.adapters);
+    mlp.up.sums_input_gradient = true;
+  }
 }
 
 void Decoder::find_head_units() {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/deck/named_enum.hpp"
+#include "models/experts_config.hpp"
 #include "models/families.hpp"
 #include "models/rope_scaling.hpp"
 
@@ -56,6 +57,7 @@ struct ModelConfig {
   bool sandwich_norm = false;        ///< pre-norm, and one more norm on the outputs of attention and MLP (Gemma 2)
   bool zero_centered_norm = false;   ///< norms multiply by 1 + weight (Gemma)
   bool qk_norm = false;              ///< RMSNorm over each head's query and key, before rope (Qwen3)
+  bool qk_norm_whole = false;        ///< with qk_norm: over all heads together (OLMoE)
   double embedding_scale = 1;        ///< factor on the embedding's output, rounded to the compute dtype
   double query_pre_attn_scalar = 0;  ///< scores are divided by its square root; head_dim unless given
   double attention_softcap = 0;      ///< scores s become c tanh(s / c); 0 = off
@@ -65,9 +67,11 @@ struct ModelConfig {
   /// a token attends to itself and the window - 1 tokens before it; 0 = all
   int64_t sliding_window = 0;
   std::vector<int64_t> sliding_window_layers;  ///< layers with the window, ascending; empty = all
+  ExpertsConfig experts;
 
   // Without a key: the task or the model's folder decides.
   Head head = Head::language;
+  double router_aux = 0;  ///< coefficient of the balance of experts in training, unless [objective] gives another one
 
   bool scores() const { return head == Head::score; }
   /// True if the head is the matrix of the embedding.

@@ -85,6 +85,8 @@ void ModelConfig::visit(DeckKeys& keys) {
            {.doc = "With pre_norm: one more norm on the outputs of attention and MLP.", .automatic = "the family's"});
   keys.key("qk_norm", qk_norm,
            {.doc = "An RMSNorm over each head's query and key, before rope.", .automatic = "the family's"});
+  keys.key("qk_norm_whole", qk_norm_whole,
+           {.doc = "With qk_norm: the norms are over all heads together.", .automatic = "the family's"});
   keys.key("activation", activation,
            {.doc = "Activation function of the MLP; swiglu, geglu and geglu_tanh multiply it with a second projection.",
             .automatic = "the family's"});
@@ -147,6 +149,7 @@ void ModelConfig::visit(DeckKeys& keys) {
       "sliding_window_layers", sliding_window_layers,
       {.doc = "Layers with the window, counted from 0, as in 0, 2, 8-11; an empty list means all layers.",
        .automatic = "the family's"});
+  experts.visit(keys);
 }
 
 namespace {
@@ -176,6 +179,8 @@ void ModelConfig::mark_unused(DeckLoader& deck) const {
     }
   }
   if (sliding_window == 0) deck.unused("model.sliding_window_layers", "no effect with sliding_window = 0");
+  if (!qk_norm) deck.unused("model.qk_norm_whole", "no effect with qk_norm = false");
+  experts.mark_unused(deck);
 }
 
 void ModelConfig::take_over(DeckLoader& deck, const ModelConfig& loaded) {
@@ -251,6 +256,7 @@ void ModelConfig::set_family_defaults(DeckLoader& deck) {
   defaults.set("model.zero_centered_norm", zero_centered_norm, preset.zero_centered_norm);
   defaults.set("model.sandwich_norm", sandwich_norm, preset.sandwich_norm && pre_norm);
   defaults.set("model.qk_norm", qk_norm, preset.qk_norm);
+  defaults.set("model.qk_norm_whole", qk_norm_whole, preset.qk_norm_whole && qk_norm);
   defaults.set("model.activation", activation, preset.activation);
   defaults.set("model.positions", positions, preset.positions);
   if (positions == Positions::rope) defaults.set("model.rope_theta", rope_theta, preset.rope_theta);
@@ -261,6 +267,19 @@ void ModelConfig::set_family_defaults(DeckLoader& deck) {
   defaults.set("model.final_softcap", final_softcap, preset.final_softcap);
   defaults.set("model.sliding_window", sliding_window, preset.sliding_window);
   defaults.set("model.sliding_window_layers", sliding_window_layers, preset.sliding_window_layers);
+  router_aux = preset.router_aux;
+  const ExpertsConfig& of_family = preset.experts;
+  defaults.set("model.n_experts", experts.count, of_family.count);
+  if (experts.exist()) {
+    defaults.set("model.experts_per_token", experts.per_token, of_family.exist() ? of_family.per_token : 2);
+    defaults.set("model.d_ff_expert", experts.d_ff, d_ff);
+    const bool no_dense = experts.first_dense_layers == 0 && experts.every == 1;
+    if (no_dense) defaults.set("model.d_ff", d_ff, experts.d_ff);
+    defaults.set("model.d_ff_shared", experts.d_ff_shared, of_family.d_ff_shared);
+    defaults.set("model.shared_gate", experts.shared_gate, of_family.shared_gate && experts.d_ff_shared > 0);
+    defaults.set("model.norm_topk", experts.norm_topk, of_family.norm_topk);
+    defaults.set("model.router_score", experts.score, of_family.score);
+  }
   const bool bias_given = deck.given("model.bias");
   defaults.set("model.bias", bias, preset.bias);
   defaults.set("model.qkv_bias", qkv_bias, bias_given ? bias : preset.qkv_bias);
@@ -291,6 +310,14 @@ void ModelConfig::check(DeckLoader& deck, int64_t sequence_length) const {
              fmt::format("heads of {} elements are wider than {}: use more heads", head_dim, max_head_dim));
   deck.check(vocab_size == 0 || pad_token_id < vocab_size, {"model.pad_token_id", "model.vocab_size"},
              fmt::format("{} is not below the {} rows of the embedding", pad_token_id, vocab_size));
+  experts.check(deck, n_layers);
+  deck.check(!experts.exist() || gated(), {"model.n_experts", "model.activation"},
+             "experts have a gated activation: swiglu, geglu or geglu_tanh");
+  deck.check(!experts.exist() || !mlp_bias, {"model.n_experts", "model.mlp_bias", "model.bias"},
+             "experts have no biases");
+  deck.check(!experts.exist() || family_entry(family).hugging_face.experts.has_value(),
+             {"model.n_experts", "model.family"},
+             fmt::format("{} has no experts: use mixtral, qwen2_moe, qwen3_moe or olmoe", name_of(family)));
   deck.check(pre_norm || !sandwich_norm, {"model.sandwich_norm", "model.pre_norm"}, "needs pre_norm = true");
   deck.check(sliding_window_layers.empty() || sliding_window_layers.back() < n_layers,
              {"model.sliding_window_layers", "model.n_layers"},

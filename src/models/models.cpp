@@ -1,5 +1,6 @@
 #include "models/models.hpp"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -29,6 +30,8 @@ DecoderShape nominal_shape(ModelConfig model) {
   model.n_heads = model.n_kv_heads = 1;
   model.partial_rotary_factor = 1;
   model.rope_scaling = {};
+  model.experts.d_ff = 2;
+  model.experts.d_ff_shared = std::min<int64_t>(model.experts.d_ff_shared, 2);
   return decoder_shape(model, model.vocab_size);
 }
 

@@ -2,6 +2,7 @@
 // Description of a model family. To add one, add a name to families.hpp and a file of that name with its FamilyEntry.
 
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "models/decoder.hpp"
@@ -16,6 +17,17 @@ DecoderShape nominal_shape(ModelConfig model);
 
 /// `trained` says what is trained; empty: everything.
 std::unique_ptr<Model> make_model(const ModelConfig& config, int64_t tokens, TrainedRule trained = {});
+
+/// A family's experts in config.json, and the defaults of Transformers.
+struct HuggingFaceExperts {
+  std::string_view count;  ///< key; Transformers also reads the other families' one
+  std::string_view d_ff;   ///< key
+  int64_t default_count, default_per_token, default_d_ff;
+  int64_t default_d_ff_shared = 0;  ///< above 0: the family has a shared expert with a gate
+  bool has_norm_topk = true;        ///< a key; else the weights are normalised
+  bool has_dense_layers = false;    ///< keys decoder_sparse_step and mlp_only_layers
+  double default_router_aux = 0.001;
+};
 
 /// Transformers' name of the family, and the defaults of its configuration class for keys that config.json omits.
 struct HuggingFaceFamily {
@@ -38,6 +50,7 @@ struct HuggingFaceFamily {
   bool mlp_bias = false;        ///< config.json has this key
   bool padding_row = true;      ///< pad_token_id is the padding_idx of the embedding
   int64_t pad_token_id = -1;    ///< -1: none
+  std::optional<HuggingFaceExperts> experts = {};
 };
 
 struct FamilyEntry {
@@ -56,6 +69,8 @@ LLMTRAIN_FAMILIES(LLMTRAIN_FAMILY_ENTRY)
 
 /// Tensor names of Llama, which most families share.
 DecoderNames llama_names();
+/// The same with those of experts as Qwen has them, which most families with experts share.
+DecoderNames llama_expert_names();
 /// Components and widths of Llama; descendant families override the differences.
 void llama_defaults(ModelConfig& config);
 

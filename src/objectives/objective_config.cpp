@@ -1,6 +1,7 @@
 #include "objectives/objective_config.hpp"
 
 #include "core/deck/deck.hpp"
+#include "models/model_config.hpp"
 
 namespace llmtrain {
 
@@ -21,6 +22,33 @@ void ObjectiveConfig::visit(DeckKeys& keys) {
       "entropy_bonus", entropy_bonus,
       {.range = at_least(0),
        .doc = "Factor of the entropy of each distribution, in nats, which is subtracted from the loss."});
+  keys.key<Fp32Number>("router_aux", router_aux,
+                       {.range = at_least(0),
+                        .doc = "With experts: factor of E times the sum over experts of the share of tokens that chose "
+                               "one and its mean score, over all layers with experts together. Equal loads give "
+                               "experts_per_token.",
+                        .automatic = "the model's, where its config.json has output_router_logits, or the family's",
+                        .tasks = training_tasks});
+  keys.key<Fp32Number>("router_z_loss", router_z_loss,
+                       {.range = at_least(0),
+                        .doc = "With experts: factor of the mean squared logarithm of the denominator of a router's "
+                               "softmax; 1e-3 is usual.",
+                        .tasks = training_tasks});
+}
+
+void ObjectiveConfig::resolve(DeckLoader& deck, const ModelConfig& model) {
+  if (!model.experts.exist()) {
+    deck.unused("objective.router_aux", "the model has no experts");
+    return deck.unused("objective.router_z_loss", "the model has no experts");
+  }
+  if (!deck.given("objective.router_aux")) {
+    router_aux = model.router_aux;
+    deck.set("objective.router_aux", Origin::family);
+  }
+  const bool softmax = model.experts.score == ExpertsConfig::Score::softmax;
+  deck.check(softmax || (router_aux == 0 && router_z_loss == 0),
+             {"objective.router_aux", "objective.router_z_loss", "model.router_score"},
+             "losses of routers need router_score = softmax");
 }
 
 }  // namespace llmtrain

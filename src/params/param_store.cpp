@@ -27,7 +27,7 @@ void ParamStore::plan(Arena& arena) {
   reducer_.plan(arena);
 }
 
-void ParamStore::start(Communicator& ranks, Stream& stream, Communicator* job) {
+void ParamStore::start(Communicator& ranks, Stream& stream, Communicator* job, Transfer::Meanwhile meanwhile) {
   LLMTRAIN_CHECK(ranks.size() == options_.size && ranks.rank() == options_.rank,
                  "the parameter store was planned for another rank or number of ranks");
   LLMTRAIN_CHECK(job == nullptr || job->size() == options_.size * options_.tensor_size,
@@ -38,7 +38,8 @@ void ParamStore::start(Communicator& ranks, Stream& stream, Communicator* job) {
   int64_t largest = reducer_.max_exchange_bytes();  // sent and received
   for (const UnitState& u : units_) largest = std::max(largest, u.storage.bytes(u.layout.elements()));
   ranks.reserve(largest);
-  gathers_.start(ranks, stream, [this] { reducer_.add_arrived(); });
+  if (!meanwhile) meanwhile = [this] { reducer_.add_arrived(); };
+  gathers_.start(ranks, stream, std::move(meanwhile));
   reducer_.start(stream);
   offload_.start(stream);
 }

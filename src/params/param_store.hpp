@@ -68,8 +68,9 @@ class ParamStore {
   OffloadStore& offload() { return offload_; }
   const OffloadStore& offload() const { return offload_; }
   /// Starts communication; called after the arena is committed. `ranks` are those with the same units, options.size;
-  /// `job` all ranks, if these are more.
-  void start(Communicator& ranks, Stream& stream, Communicator* job = nullptr);
+  /// `job` all ranks, if these are more. `meanwhile` is called while a gather is awaited, since other ranks
+  /// may wait for this one's share of a sum; not set: what adds the sums of this store.
+  void start(Communicator& ranks, Stream& stream, Communicator* job = nullptr, Transfer::Meanwhile meanwhile = {});
   /// The ranks with the same units.
   Communicator& ranks() const { return gathers_.communicator(); }
 

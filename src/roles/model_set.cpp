@@ -87,10 +87,10 @@ void RoleModel::plan(Arena& arena) {
   if (spec_.passes) model().plan(arena, *spec_.passes);
 }
 
-void RoleModel::start(const Mesh& mesh, Stream& stream) {
-  params_.start(mesh.parameters(), stream, &mesh.job());
+void RoleModel::start(const Mesh& mesh, Stream& stream, Transfer::Meanwhile meanwhile) {
+  if (!meanwhile) meanwhile = [this] { params_.reducer().add_arrived(); };
+  params_.start(mesh.parameters(), stream, &mesh.job(), meanwhile);
   if (Communicator* ranks = mesh.tensor()) {
-    const auto meanwhile = [this] { params_.reducer().add_arrived(); };
     model_.share_blocks(*ranks, meanwhile);
     if (critic_) critic_->share_blocks(*ranks, meanwhile);
   }
@@ -217,7 +217,11 @@ void ModelSet::initialize(uint64_t seed) {
 }
 
 void ModelSet::start(const Mesh& mesh, Stream& stream) {
-  for (RoleModel& model : models_) model.start(mesh, stream);
+  // While a rank gathers the reference's weights, others may wait for its share of the policy's gradients.
+  const auto trained = std::ranges::find_if(models_, &RoleModel::trains);
+  Transfer::Meanwhile meanwhile;
+  if (trained != models_.end()) meanwhile = [&params = trained->params()] { params.reducer().add_arrived(); };
+  for (RoleModel& model : models_) model.start(mesh, stream, meanwhile);
 }
 
 }  // namespace llmtrain

@@ -64,6 +64,7 @@ class RoleModel {
   RoleModel& operator=(const RoleModel&) = delete;
 
   Role role() const { return spec_.role; }
+  bool trains() const { return spec_.trains; }
   const DecoderShape& shape() const { return spec_.shape; }
   /// The trained model, with its critic if it has one.
   Model& model() { return both_ != nullptr ? static_cast<Model&>(*both_) : model_; }
@@ -82,8 +83,9 @@ class RoleModel {
   const ParamStore& params() const { return params_; }
 
   void plan(Arena& arena);
-  /// Starts communication and fills constant tables; the arena is committed.
-  void start(const Mesh& mesh, Stream& stream);
+  /// Starts communication and fills constant tables; the arena is committed. `meanwhile` adds the sums of the model
+  /// that trains, while other ranks are awaited; not set: none does but this one.
+  void start(const Mesh& mesh, Stream& stream, Transfer::Meanwhile meanwhile = {});
   /// Reads or initialises the weights; `adapters` = false leaves out adapters and a critic, which the caller restores.
   /// Collective.
   LoadedWeights load(Communicator& communicator, Stream& stream, bool adapters = true);

@@ -77,6 +77,17 @@ DataStream training_stream(const Config& config, const Dataset& data, const Curr
           data.difficulties};
 }
 
+namespace {
+
+std::optional<RouterLosses> router_losses(const Config& config) {
+  const ExpertsConfig& experts = config.model.experts;
+  if (!experts.exist()) return std::nullopt;
+  return RouterLosses({config.objective.router_aux, config.objective.router_z_loss}, experts.rule(),
+                      experts.layers(config.model.n_layers));
+}
+
+}  // namespace
+
 TrainingParts training_parts(const Config& config, const Dataset& data) {
   std::vector<std::vector<int32_t>> prompts = encode_prompts(config, data);
   const Method& method = method_of(config);
@@ -109,7 +120,8 @@ TrainingParts training_parts(const Config& config, const Dataset& data) {
           .evaluator = method.evaluator(config),
           .optimizer = make_optimizer(config.optimizer),
           .source = std::move(source),
-          .scores = std::move(scores)};
+          .scores = std::move(scores),
+          .router = router_losses(config)};
 }
 
 bool gathers_often(const Config& config, int64_t ranks) {
@@ -167,6 +179,9 @@ TrainingOptions training_options(const Config& config, const TrainingPlan& plan)
   options.step.no_graphs = PassGraphs::refusal(config.parallel.cuda_graphs, config.model, plan.params());
   if (options.step.no_graphs.empty() && config.parallel.tensor * plan.rows.blocks > 1) {
     options.step.no_graphs = "ranks exchange heads or sums during a pass, or a rank adds gradients of blocks of rows";
+  }
+  if (options.step.no_graphs.empty() && plan.router) {
+    options.step.no_graphs = "the host sorts rows by their experts during a pass";
   }
   const auto interval = [&](int64_t steps, double epochs) {
     if (epochs == 0) return steps;

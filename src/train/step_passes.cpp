@@ -71,12 +71,17 @@ void StepPasses::set_step(int64_t step) {
   fill_integer(Tensor(device_step_.data(), DType::i64, {1}), step, ctx_.stream);
 }
 
-void StepPasses::run(int64_t step, PhaseClock& clock) {
+void StepPasses::run(int64_t step, double scale, PhaseClock& clock) {
   set_step(step);
   ctx_.training = true;
   own_ = {};
   const int64_t micro_batches = static_cast<int64_t>(step_.micro_batches.size());
   const ReductionGroups& groups = plan_.groups;
+  // Objectives are sums over what they count, and losses of routers means.
+  if (plan_.router) {
+    plan_.router->begin_step(static_cast<double>(count_) / static_cast<double>(std::max<int64_t>(micro_batches, 1)),
+                             scale);
+  }
   GradientReducer& reducer = plan_.params().reducer();
   if (plan_.objective->needs().step_statistics) {
     const ProfileSpan phase(SpanKind::phase, "statistics");
@@ -120,7 +125,7 @@ void StepPasses::run_passes(ProfileSpan& phase, const Batch& batch, const Batch&
   const TokenStatistics own = rows_.own(statistics);
   const bool leads = rows_.mesh().leads(), first = objective.needs().statistics_first;
   phase.next("forward");
-  model.forward(ctx_, &rows);
+  forward(batch, rows);
   phase.next("head");
   if (first) {
     model.score(ctx_, &rows, own);
@@ -138,6 +143,15 @@ void StepPasses::run_passes(ProfileSpan& phase, const Batch& batch, const Batch&
   }
   phase.next("backward");
   model.backward(ctx_, &rows);
+  ctx_.router = nullptr;
+}
+
+void StepPasses::forward(const Batch& batch, const Batch& rows) {
+  if (!plan_.router) return plan_.model().forward(ctx_, &rows);
+  ctx_.router = &*plan_.router;
+  plan_.router->begin_pass(ctx_.stream);
+  plan_.model().forward(ctx_, &rows);
+  plan_.router->end_pass(batch.tokens - batch.padding, &rows_, ctx_.stream);
 }
 
 void StepPasses::run_micro_batch(PhaseClock& clock) {

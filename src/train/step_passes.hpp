@@ -27,8 +27,9 @@ class StepPasses {
   int64_t count() const { return count_; }        ///< what the objective counts in it
   std::optional<double> curriculum() const { return step_.curriculum; }
   int64_t processed() const;  ///< StepRecord::processed
-  /// Runs the prepared step: gradients, and the objective's sums. `step`: that of the run, from 0.
-  void run(int64_t step, PhaseClock& clock);
+  /// Runs the prepared step: gradients, and the objective's sums. `step`: that of the run, from 0; `scale`: factor of
+  /// the cotangents.
+  void run(int64_t step, double scale, PhaseClock& clock);
   const StepRecord::RankWork& own() const { return own_; }  ///< of the last step that ran
   const PassGraphs& graphs() const { return graphs_; }
 
@@ -37,6 +38,7 @@ class StepPasses {
   void run_micro_batch(PhaseClock& clock);
   void run_passes(ProfileSpan& phase, const Batch& batch, const Batch& rows, const TokenStatistics& statistics,
                   const TokenCotangents& cotangents);
+  void forward(const Batch& batch, const Batch& rows);
   void run_idle_pass(PhaseClock& clock);
 
   TrainingPlan& plan_;

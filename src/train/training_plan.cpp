@@ -77,7 +77,8 @@ void TrainingPlan::plan_buffers(const PassPlan& passes, const PlanOptions& optio
             {std::ssize(objective->metrics()) + 1, ExactSum::integer_count});
   const bool updates_on_device =
       !device_memory_is_host() && params().offload().pinned_bytes() == 0 && params().offload().disk_bytes() == 0;
-  if (updates_on_device && passes.compute != DType::f16 && !options.compares_losses) {
+  if (router) router->plan(arena);  // whose losses the host adds
+  if (updates_on_device && passes.compute != DType::f16 && !options.compares_losses && !router) {
     arena.add(buffers.sums.decision, category, "statistics.decision", DType::f64, {2});
   }
   arena.add(buffers.cotangents.logp, category, "cotangents.logp", DType::f32, {rows});

@@ -12,6 +12,7 @@
 #include "evaluation/evaluate.hpp"
 #include "evaluation/evaluation_scores.hpp"
 #include "generate/generator.hpp"
+#include "layers/router_losses.hpp"
 #include "layers/shared_rows.hpp"
 #include "objectives/objective.hpp"
 #include "optim/optimizer.hpp"
@@ -49,6 +50,7 @@ struct TrainingParts {
   std::optional<ReferenceValues> reference_values = {};
   std::unique_ptr<BatchSource> source = {};  ///< of the batches, if these are not the samples of `train`
   EvaluationScores scores = {};
+  std::optional<RouterLosses> router = {};  ///< set if the policy has experts
 
   BatchSource& batches() { return source ? *source : train; }
   const BatchSource& batches() const { return const_cast<TrainingParts*>(this)->batches(); }

@@ -78,7 +78,8 @@ bool TrainingStep::run(int64_t n) {
   const double count = static_cast<double>(std::max<int64_t>(record.tokens, 1));
   const double divisor = progress_.scaler.divisor(count);
   begin_sums(count);
-  passes_.run(n, clock_);
+  const LossScaler& scaler = progress_.scaler;
+  passes_.run(n, scaler.active() ? scaler.cotangent(count) : 1, clock_);
   record.own = passes_.own();
   prepared_ = false;
   if (n + 1 < plan_.total_steps) prepare(n + 1);
@@ -87,6 +88,7 @@ bool TrainingStep::run(int64_t n) {
   clock_.start_lap();
   plan_.params().reducer().finish();
   call_hook(record);
+  if (plan_.router) loss_.add(plan_.router->loss());
   sum_gradient_squares(plan_.buffers.sums.of_gradients(), plan_.params(), stream_);
   const bool by_device = values_.device_decides();
   if (by_device) decide_on_device(divisor);
@@ -98,6 +100,7 @@ bool TrainingStep::run(int64_t n) {
   if (!by_device) {
     values_.sum_on_host(loss_);
     read_values(record, divisor);
+    add_values_of_experts(record);
   }
   clock_.lap(&Phases::reduction);
 
@@ -156,6 +159,17 @@ void TrainingStep::read_values(StepRecord& record, double divisor) const {
     record.metrics.push_back({names[m].name, names[m].label, record.rollout[m]});
   }
   record.grad_norm = values_.grad_norm(divisor);
+}
+
+void TrainingStep::add_values_of_experts(StepRecord& record) {
+  if (!plan_.router) return;
+  const RouterLosses::Values values = plan_.router->sum(communicator_);
+  const auto add = [&](std::string name, double value) { record.metrics.push_back({std::move(name), "", value}); };
+  add("experts/load_max", values.load_max);
+  add("experts/load_min", values.load_min);
+  add("experts/entropy", values.entropy);
+  add("experts/balance_loss", values.balance);
+  add("experts/z_loss", values.z);
 }
 
 void TrainingStep::finish_pending() {

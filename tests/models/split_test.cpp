@@ -17,7 +17,10 @@ namespace {
 std::vector<int64_t> splits_of(const ModelConfig& c) {
   std::vector<int64_t> splits;
   for (const int64_t blocks : {2, 4}) {
-    if (c.n_heads % blocks == 0 && c.n_kv_heads % blocks == 0 && c.d_ff % blocks == 0) splits.push_back(blocks);
+    const bool heads = c.n_heads % blocks == 0 && c.n_kv_heads % blocks == 0 && !c.qk_norm_whole;
+    if (heads && c.d_ff % blocks == 0 && c.experts.count % blocks == 0 && c.experts.d_ff_shared % blocks == 0) {
+      splits.push_back(blocks);
+    }
   }
   return splits;
 }
@@ -45,6 +48,7 @@ TEST_P(SplitGolden, Fp32LogitsLossAndGradients) {
   if (splits.empty()) GTEST_SKIP() << "its heads cannot be split";
   TestModel whole(shape(1), DType::f32, count);
   whole.set(values);
+  add_router_losses(whole, golden);
   whole.differentiate({rows});
   const Parameters unsplit = whole.gradients();
   const auto expected = golden.floats("logits").values;
@@ -52,12 +56,14 @@ TEST_P(SplitGolden, Fp32LogitsLossAndGradients) {
   for (const int64_t blocks : splits) {
     TestModel m(shape(blocks), DType::f32, count);
     m.set(values);
+    add_router_losses(m, golden);
     EXPECT_EQ(m.parameters(), values) << "every element has a place";
     const std::vector<float> logits = m.logits(rows);
     for (size_t i = 0; i < logits.size(); ++i) ASSERT_NEAR(logits[i], expected[i], 5e-5) << i;
     const double loss = m.differentiate({rows}) / tokens;
     EXPECT_NEAR(loss, golden.scalar("loss"), 1e-5 * golden.scalar("loss"));
-    EXPECT_NEAR(m.score(rows) / tokens, golden.scalar("loss"), 1e-5 * golden.scalar("loss"));
+    const double of_routers = m.has_router() ? m.router().loss().value() / tokens : 0;
+    EXPECT_NEAR(m.score(rows) / tokens + of_routers, golden.scalar("loss"), 1e-5 * golden.scalar("loss"));
     Parameters gradients = m.gradients();
     EXPECT_NE(gradients, unsplit) << "control: it is another order of summation";
     for (auto& [name, gradient] : gradients) {

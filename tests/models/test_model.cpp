@@ -69,6 +69,22 @@ DecoderShape shape_of(const Golden& golden) {
   c.query_pre_attn_scalar = number("query_pre_attn_scalar", 0);
   c.attention_softcap = number("attention_softcap", 0);
   c.final_softcap = number("final_softcap", 0);
+  const auto integer = [&](const char* key, int64_t otherwise) {
+    return golden.has(key) ? golden.integer(key) : otherwise;
+  };
+  c.qk_norm_whole = flag("qk_norm_whole");
+  c.experts.count = integer("n_experts", 0);
+  c.experts.per_token = integer("experts_per_token", 1);
+  c.experts.d_ff = integer("d_ff_expert", 0);
+  c.experts.d_ff_shared = integer("d_ff_shared", 0);
+  c.experts.shared_gate = flag("shared_gate");
+  c.experts.norm_topk = flag("norm_topk");
+  if (golden.has("router_score")) c.experts.score = enum_of<ExpertsConfig::Score>(golden.text("router_score"));
+  c.experts.scale = number("routed_scale", 1);
+  c.experts.first_dense_layers = integer("first_dense_layers", 0);
+  c.experts.every = integer("expert_every", 1);
+  c.experts.groups = integer("n_expert_groups", 1);
+  c.experts.groups_per_token = integer("groups_per_token", 1);
   c.qkv_bias = golden.flag("qkv_bias");
   c.attention_output_bias = golden.flag("output_bias");
   c.mlp_bias = golden.flag("mlp_bias");
@@ -131,6 +147,10 @@ TestModel::TestModel(const DecoderShape& shape, DType compute, int64_t max_rows,
   add(statistics_.entropy, "entropy", DType::f32, max_rows);
   if (critic) add(statistics_.value, "value", DType::f32, max_rows);
   add(cotangents_.logp, "dlogp", DType::f32, max_rows);
+  if (const ExpertsConfig& experts = shape.config.experts; experts.exist()) {
+    router_.emplace(RouterLossCoefficients{}, experts.rule(), experts.layers(shape.config.n_layers));
+    router_->plan(arena_);
+  }
   arena_.add(logits_, MemoryCategory::data, "logits", DType::f32, {1, shape.config.vocab_size});
   memory_ = DeviceBuffer(arena_.bytes());
   arena_.commit(memory_.data());
@@ -241,6 +261,7 @@ double TestModel::differentiate(const std::vector<Rows>& batches) {
   ExactSum loss;
   const auto count = static_cast<int64_t>(batches.size());
   params_->reducer().begin_step(count);
+  if (router_) router_->begin_step(static_cast<double>(trained(batches)) / static_cast<double>(count), 1);
   for (int64_t round = 0; round < params_->reducer().rounds(); ++round) {
     const int64_t group = params_->reducer().begin_round(round);
     params_->reducer().begin_micro_batch(true, true);
@@ -255,16 +276,22 @@ double TestModel::differentiate(const std::vector<Rows>& batches) {
     const TokenStatistics statistics{
         first_rows(statistics_.logp, batch.tokens), first_rows(statistics_.lse, batch.tokens), {}, {}, value};
     const Tensor dlogp = first_rows(cotangents_.logp, batch.tokens);
+    ctx_->router = router_ ? &*router_ : nullptr;
+    if (router_) router_->begin_pass(stream());
     model().forward(*ctx_, &batch);
+    if (router_) router_->end_pass(batch.tokens - batch.padding, nullptr, stream());
     cross_entropy_cotangents(dlogp, batch.loss_weights, {}, stream());
     model().score_and_differentiate(*ctx_, &batch, statistics, {dlogp, {}, {}, value.empty() ? value : dlogp});
     sum_of_products(loss, statistics.logp, batch.loss_weights, stream());
     if (!value.empty()) sum_of_products(loss, value, batch.loss_weights, stream());
     model().backward(*ctx_, &batch);
+    ctx_->router = nullptr;
   }
   params_->reducer().finish();
   communicator_.sum(loss);
-  return -loss.value();
+  ExactSum of_routers = router_ ? router_->loss() : ExactSum();
+  communicator_.sum(of_routers);
+  return of_routers.value() - loss.value();
 }
 
 double TestModel::evaluate(const Rows& rows, const DocumentColumns& documents, Objective& objective, const Tensor& sums,
@@ -324,6 +351,11 @@ int64_t TestModel::trained(const std::vector<Rows>& batches) {
         static_cast<int64_t>(rows.targets.size()) - std::count(rows.targets.begin(), rows.targets.end(), ignore_target);
   }
   return n;
+}
+
+void add_router_losses(TestModel& m, const Golden& golden) {
+  const auto number = [&](const char* key) { return golden.has(key) ? golden.number(key) : 0; };
+  if (m.has_router()) m.set_router_losses({number("router_aux"), number("router_z_loss")});
 }
 
 }  // namespace llmtrain::test

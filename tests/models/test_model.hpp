@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/workspace.hpp"
+#include "layers/router_losses.hpp"
 #include "models/actor_critic.hpp"
 #include "models/golden.hpp"
 #include "models/models.hpp"
@@ -65,6 +66,11 @@ class TestModel {
   /// Summed loss of one batch without gradients.
   double score(const Rows& rows);
 
+  /// Adds losses of routers to differentiate(), each times the number of trained tokens.
+  void set_router_losses(RouterLossCoefficients coefficients) { router_->set_coefficients(coefficients); }
+  bool has_router() const { return router_.has_value(); }
+  RouterLosses& router() { return *router_; }
+
   ParamStore& params() { return *params_; }
   Context& context() { return *ctx_; }
   Decoder& decoder() { return *model_; }
@@ -86,9 +92,13 @@ class TestModel {
   TokenStatistics statistics_;
   TokenCotangents cotangents_;
   Tensor logits_;
+  std::optional<RouterLosses> router_;  ///< if there are experts
   DeviceBuffer memory_;
   std::optional<WorkspaceScope> workspace_;
   std::unique_ptr<Context> ctx_;
 };
+
+/// Adds the losses of routers that a golden case has.
+void add_router_losses(TestModel& m, const Golden& golden);
 
 }  // namespace llmtrain::test

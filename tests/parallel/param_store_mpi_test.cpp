@@ -174,11 +174,12 @@ TEST(ParamStoreControls, OneFlippedBitShows) {
 
 /// A store with memory, started.
 struct Started {
-  explicit Started(ParamStoreOptions options, std::vector<UnitSpec> units = test::toy_units(true))
+  explicit Started(ParamStoreOptions options, std::vector<UnitSpec> units = test::toy_units(true),
+                   Transfer::Meanwhile meanwhile = {})
       : store(std::move(units), with_ranks(std::move(options))) {
     store.plan(arena);
     memory.emplace(arena, communicator());
-    store.start(communicator(), stream());
+    store.start(communicator(), stream(), nullptr, std::move(meanwhile));
   }
   static ParamStoreOptions with_ranks(ParamStoreOptions options) {
     options.rank = communicator().rank();
@@ -191,6 +192,35 @@ struct Started {
   std::optional<PlannedMemory> memory;
   ParamStore store;
 };
+
+// A rank that gathers weights of a frozen model reads the gradients that others offer: they wait for it before they
+// gather.
+TEST(ParamStoreGathers, AddSumsOfAnotherStore) {
+  if (communicator().size() == 1) GTEST_SKIP() << "nothing is exchanged";
+  Started trained({.zero_stage = 3, .groups = communicator().size()});
+  Started frozen({.zero_stage = 3}, llmtrain::frozen(test::toy_units(true)),
+                 [&] { trained.store.reducer().add_arrived(); });
+  trained.store.initialize(1);
+  frozen.store.initialize(1);
+  GradientReducer& reducer = trained.store.reducer();
+  reducer.begin_step(communicator().size());
+  reducer.begin_round(0);
+  reducer.begin_micro_batch(true, true);
+  for (int unit = trained.store.units().size() - 1; unit >= 0; --unit) {
+    for (size_t p = 0; p < trained.store.units()[unit].spec.params.size(); ++p) {
+      const Tensor gradient = trained.store.gradient(unit, static_cast<int>(p));
+      fill_zero(gradient.data, gradient.bytes(), stream());
+    }
+    trained.store.reduce(unit);
+  }
+  const auto gather = [&] {
+    frozen.store.acquire(0);
+    frozen.store.release(0);
+  };
+  if (communicator().rank() == 0) gather();
+  reducer.finish();
+  if (communicator().rank() != 0) gather();
+}
 
 // If the host updates for a GPU, units behind the pass are not yet updated; each is updated once.
 TEST(ParamStoreOffload, TheHostUpdatesUnitsAsTheyAreWanted) {

@@ -39,6 +39,7 @@ Batch BatchBuffers::upload(const HostBatch& host, Stream& stream) {
   Batch batch;
   batch.tokens = rows;
   batch.segment_count = borders - 1;
+  batch.padding = host.padding;
   for (size_t s = 1; s < host.segments.size(); ++s) {
     batch.longest_segment = std::max<int64_t>(batch.longest_segment, host.segments[s] - host.segments[s - 1]);
   }

@@ -7,6 +7,7 @@ namespace llmtrain {
 void HostBatch::clear() {
   for (auto* list : {&ids, &positions, &targets, &segments, &sequence_offsets}) list->clear();
   sequence_ids.clear();
+  padding = 0;
   loss_weights.clear();
   documents.ids.clear();
   documents.targets.clear();
@@ -34,6 +35,7 @@ void HostBatch::add_segment(std::span<const int32_t> inputs, int64_t sequence_id
 
 void HostBatch::pad(int64_t rows, int64_t longest, int64_t id) {
   const std::vector<int32_t> nothing(static_cast<size_t>(std::clamp<int64_t>(rows, 0, longest)));
+  padding += std::max<int64_t>(rows, 0);
   for (; rows > 0; rows -= longest) {
     add_segment(std::span(nothing).first(static_cast<size_t>(std::min(rows, longest))), id);
   }

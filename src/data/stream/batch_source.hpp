@@ -47,6 +47,7 @@ struct HostBatch {
   DocumentColumns documents;         ///< of preference data and rollouts, otherwise empty
   RolloutColumns rollout;            ///< of rollouts, otherwise empty
   std::vector<uint32_t> kept;        ///< Batch::kept, row by row; empty: all tokens
+  int64_t padding = 0;               ///< rows at the end that belong to no document
 
   /// Removes everything; the first segment begins.
   void clear();

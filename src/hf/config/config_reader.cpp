@@ -9,6 +9,7 @@
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
+#include "hf/config/config_experts.hpp"
 #include "hf/config/config_json.hpp"
 #include "hf/config/config_keys.hpp"
 #include "hf/config/config_no_effect.hpp"
@@ -39,8 +40,10 @@ std::string in_lower_case(std::string_view text) {
 /// LlamaModel.
 bool is_class_of(std::string_view architecture, std::string_view family) {
   const std::string name = in_lower_case(architecture);
+  std::string own(family);
+  std::erase(own, '_');  // Qwen2MoeForCausalLM of qwen2_moe
   constexpr std::array<std::string_view, 4> classes = {"forcausallm", "lmheadmodel", "model", "doubleheadsmodel"};
-  return std::ranges::any_of(classes, [&](std::string_view c) { return name == std::string(family) + std::string(c); });
+  return std::ranges::any_of(classes, [&](std::string_view c) { return name == own + std::string(c); });
 }
 
 /// Returns the number of outputs of a model with a head for sequences; 0: it has another head. Transformers counts the
@@ -314,6 +317,7 @@ void read_family_keys(ConfigKeys& keys, ModelConfig& c) {
   } else {
     keys.no_effect_as("mlp_bias", false);
   }
+  if (hf.experts) read_experts(keys, c);
   mark_ignored_keys(keys, c.family);
   if (c.family == Family::phi3) {  // some files generalise the model and hold the values of the stock one
     keys.only("full_attn_mod", 1, "only full attention in every layer is supported");

@@ -9,6 +9,7 @@
 #include "core/deck/deck.hpp"
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
+#include "hf/config/config_experts.hpp"
 #include "hf/config/config_json.hpp"
 #include "hf/config/config_rope.hpp"
 #include "models/models.hpp"
@@ -92,6 +93,7 @@ void write_llama_like(nlohmann::json& j, const ModelConfig& c) {
   if (hf.windows != Windows::none) write_windows(j, c, hf.windows);
   if (hf.attention_bias) j["attention_bias"] = c.qkv_bias;
   if (hf.mlp_bias) j["mlp_bias"] = c.mlp_bias;
+  if (hf.experts) write_experts(j, c);
   if (c.family == Family::phi3) {
     j["resid_pdrop"] = c.dropout;
     j["embd_pdrop"] = c.dropout;

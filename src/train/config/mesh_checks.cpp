@@ -73,7 +73,22 @@ class DeckRules {
   }
 
   /// Number that the blocks of matrices divide.
-  static int64_t divided_by_blocks(const ModelConfig& m) { return std::gcd(std::gcd(m.n_heads, m.n_kv_heads), m.d_ff); }
+  static int64_t divided_by_blocks(const ModelConfig& m) {
+    if (m.qk_norm_whole) return 1;  // whose norms are over all heads
+    const ExpertsConfig& e = m.experts;
+    const int64_t heads = std::gcd(m.n_heads, m.n_kv_heads);
+    const int64_t of_experts = e.exist() ? std::gcd(e.count, e.d_ff_shared) : 0;
+    const bool dense = !e.exist() || e.layers(m.n_layers) < m.n_layers;
+    return std::gcd(std::gcd(heads, of_experts), dense ? m.d_ff : 0);
+  }
+  static std::string text_of_blocks(const ModelConfig& m) {
+    if (m.qk_norm_whole) return "norms over all heads";
+    std::string text = fmt::format("{} heads, {} key heads", m.n_heads, m.n_kv_heads);
+    if (!m.experts.exist()) return text + fmt::format(" and d_ff = {}", m.d_ff);
+    text += fmt::format(", {} experts", m.experts.count);
+    if (m.experts.d_ff_shared > 0) text += fmt::format(", d_ff_shared = {}", m.experts.d_ff_shared);
+    return text + (m.experts.layers(m.n_layers) < m.n_layers ? fmt::format(" and d_ff = {}", m.d_ff) : "");
+  }
 
   /// The numbers of blocks of an axis that suit the model.
   std::string numbers_of(const std::string& axis) const {
@@ -89,9 +104,8 @@ class DeckRules {
     if (m.n_heads == 0 || m.n_kv_heads == 0) return std::nullopt;  // its folder is missing
     const int64_t blocks = parallel_.matrix_blocks(), common = divided_by_blocks(m);
     if (!divides(blocks, common)) {
-      return MeshProblem{key_of_blocks("parallel.tensor"),
-                         fmt::format("{} blocks do not divide {} {} heads, {} key heads and d_ff = {}: {}", blocks,
-                                     whose, m.n_heads, m.n_kv_heads, m.d_ff, fitting(common))};
+      return MeshProblem{key_of_blocks("parallel.tensor"), fmt::format("{} blocks do not divide {} {}: {}", blocks,
+                                                                       whose, text_of_blocks(m), fitting(common))};
     }
     const int64_t heads = m.n_heads / blocks, key_heads = m.n_kv_heads / blocks, rows = parallel_.row_blocks();
     if (!trains_ || parallel_.divides_heads(rows, heads, key_heads)) return std::nullopt;

@@ -229,6 +229,7 @@ bool resolve_model_task(DeckLoader& deck, const DeckKeys& keys, Config& config, 
   config.log.resolve(deck);
   config.dashboard.resolve(deck);
   config.divergence.resolve(deck);
+  if (task.trains()) config.objective.resolve(deck, config.model);
   task.check(deck, config);
   if (folders != nullptr) load_role_folders(deck, config, task, *folders);
   check_mesh(deck, config);

@@ -1,0 +1,81 @@
+#include "hf/config/config_experts.hpp"
+
+#include <fmt/format.h>
+
+#include "models/models.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+constexpr int64_t max_experts = 65536, max_d_ff = int64_t{1} << 20;
+
+/// Layers without experts: the first ones, or those between the others.
+void read_dense_layers(ConfigKeys& keys, ModelConfig& c) {
+  ExpertsConfig& e = c.experts;
+  e.every = keys.integer("decoder_sparse_step", 1, 1, 4096);
+  const nlohmann::json* listed = keys.value("mlp_only_layers");
+  if (listed == nullptr) return;
+  e.first_dense_layers = static_cast<int64_t>(listed->size());
+  nlohmann::json first = nlohmann::json::array();
+  for (int64_t layer = 0; layer < e.first_dense_layers; ++layer) first.push_back(layer);
+  if (*listed != first) {
+    keys.problem("mlp_only_layers", "layers without experts must be the first ones: [0, 1, ...]");
+    e.first_dense_layers = 0;
+  }
+}
+
+}  // namespace
+
+void read_experts(ConfigKeys& keys, ModelConfig& c) {
+  const HuggingFaceExperts& hf = *family_entry(c.family).hugging_face.experts;
+  ExpertsConfig& e = c.experts;
+  const std::string_view other = hf.count == "num_experts" ? "num_local_experts" : "num_experts";
+  const int64_t otherwise = keys.integer(other, hf.default_count, 1, max_experts);
+  e.count = keys.integer(hf.count, otherwise, 1, max_experts);
+  e.per_token = keys.integer("num_experts_per_tok", hf.default_per_token, 1, 1024);
+  if (e.per_token > e.count) {
+    keys.problem("num_experts_per_tok", fmt::format("{} is more than the {} experts", e.per_token, e.count));
+  }
+  e.d_ff = hf.d_ff == "intermediate_size" ? c.d_ff : keys.integer(hf.d_ff, hf.default_d_ff, 1, max_d_ff);
+  e.d_ff_shared = 0;
+  if (hf.default_d_ff_shared > 0) {
+    e.d_ff_shared = keys.integer("shared_expert_intermediate_size", hf.default_d_ff_shared, 1, max_d_ff);
+  }
+  e.norm_topk = !hf.has_norm_topk || keys.boolean("norm_topk_prob", false);
+  if (hf.has_dense_layers) read_dense_layers(keys, c);
+  if (e.layers(c.n_layers) == 0) keys.problem("decoder_sparse_step", "no layer has experts");
+  const double aux = keys.has("router_aux_loss_coef") && *keys.value("router_aux_loss_coef") == 0
+                         ? 0
+                         : keys.number("router_aux_loss_coef", hf.default_router_aux);
+  c.router_aux = keys.boolean("output_router_logits", false) ? aux : 0;  // else Transformers leaves it out
+  if (c.family == ModelConfig::Family::qwen2_moe) c.qkv_bias = keys.boolean("qkv_bias", true);
+  if (c.family == ModelConfig::Family::mixtral) {
+    keys.only("router_jitter_noise", 0.0, "noise on the input of routers is not supported");
+  }
+  if (c.family == ModelConfig::Family::olmoe) keys.only("clip_qkv", nullptr, "limits of queries are not supported");
+  if (c.family == ModelConfig::Family::qwen3_moe) {
+    keys.only("use_sliding_window", false, "windows of this family are not supported");
+    keys.no_effect("sliding_window max_window_layers");
+  }
+}
+
+void write_experts(nlohmann::json& j, const ModelConfig& c) {
+  const HuggingFaceExperts& hf = *family_entry(c.family).hugging_face.experts;
+  const ExpertsConfig& e = c.experts;
+  j[hf.count] = e.count;
+  j["num_experts_per_tok"] = e.per_token;
+  j[hf.d_ff] = e.d_ff;
+  if (hf.default_d_ff_shared > 0) j["shared_expert_intermediate_size"] = e.d_ff_shared;
+  if (hf.has_norm_topk) j["norm_topk_prob"] = e.norm_topk;
+  if (hf.has_dense_layers) {
+    j["decoder_sparse_step"] = e.every;
+    j["mlp_only_layers"] = nlohmann::json::array();
+    for (int64_t layer = 0; layer < e.first_dense_layers; ++layer) j["mlp_only_layers"].push_back(layer);
+  }
+  j["router_aux_loss_coef"] = c.router_aux;
+  j["output_router_logits"] = c.router_aux != 0;
+  if (c.family == ModelConfig::Family::qwen2_moe) j["qkv_bias"] = c.qkv_bias;
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,93 @@
+#pragma once
+#include <optional>
+#include <vector>
+
+#include "kernels/experts.hpp"
+#include "layers/mlp.hpp"
+#include "layers/split_layer.hpp"
+
+namespace llmtrain {
+
+class ExpertSum;
+
+struct ExpertsSaved {
+  Routing routing;       ///< of all experts
+  Tensor order;          ///< int32 [N k], see sort_pairs()
+  Tensor ends;           ///< int64 [groups E]
+  MlpSaved pairs;        ///< of this rank's pairs, in their order: hidden and activated [N k, ..]
+  Tensor gate;           ///< fp32 [N, 1], of the shared expert
+  Tensor shared_output;  ///< fp32 [N, C], before its gate
+  std::vector<MlpSaved> shared;
+};
+
+/// The MLP of a transformer layer as a mixture of experts: y = sum over the chosen experts e of w_e mlp_e(x), and
+/// sigmoid(g x) mlp_shared(x), or mlp_shared(x), where there is a shared expert. Every row reaches all of its experts.
+/// The sum is fp32, over experts in ascending order, rounded once; the weight multiplies the input of an expert's last
+/// matrix, so that the gradient of the weight needs no further product. No product depends on the other rows of a
+/// batch. Blocks of a split layer have whole experts each, and a block of the shared one.
+struct Experts {
+  using Saved = ExpertsSaved;
+
+  RoutingRule rule;
+  int layer = 0;            ///< number among the layers with experts
+  int64_t channels = 0;     ///< C
+  Linear router;            ///< [E, C]
+  ParamRef selection_bias;  ///< [E] or none
+  std::vector<Mlp> mlps;    ///< of this rank: experts [first, first + count)
+  int64_t first = 0;
+  std::optional<SplitLayer<Mlp>> shared;
+  Linear shared_up;                   ///< what the blocks of its first matrix share, if it is split
+  std::optional<Linear> shared_gate;  ///< [1, C]
+  std::optional<TensorShare> share;   ///< set if it is split
+  int64_t groups = 1;                 ///< groups of rows whose gradients are apart
+
+  template <class F>
+  void visit_saved(ExpertsSaved& s, DType compute, int64_t rows, const F& f, const char* part) const {
+    const int64_t pairs = rows * rule.per_token;
+    f(s.routing.scores, SavedSpec{part, ".scores", DType::f32, rows, rule.experts});
+    f(s.routing.log_sum, SavedSpec{part, ".log_sum", DType::f32, rows, 0});
+    f(s.routing.choices, SavedSpec{part, ".choices", DType::i32, rows, rule.per_token});
+    f(s.routing.weights, SavedSpec{part, ".weights", DType::f32, rows, rule.per_token});
+    f(s.order, SavedSpec{part, ".order", DType::i32, pairs, 0});
+    f(s.ends, SavedSpec{part, ".ends", DType::i64, groups * rule.experts, 0});
+    mlps.front().visit_saved(s.pairs, compute, pairs, f, part);
+    if (!shared) return;
+    shared->visit_saved(s.shared, compute, rows, f, part);
+    if (!shared_gate) return;
+    f(s.gate, SavedSpec{part, ".gate", DType::f32, rows, 1});
+    f(s.shared_output, SavedSpec{part, ".shared_output", DType::f32, rows, channels, Recompute::block});
+  }
+  void set_groups(int64_t count) {
+    groups = count;
+    if (shared) shared->groups = count;
+  }
+  /// Scratch bytes for forward and backward.
+  int64_t scratch_bytes(DType compute, int64_t rows) const;
+  int64_t workspace_bytes(DType compute, int64_t rows, bool training) const;
+
+  /// Chooses experts, unless `again`, and computes what project() reads. Tensors that `kept` lacks are recomputed.
+  void forward_hidden(Context& ctx, const Batch& batch, const Tensor& x, const ExpertsSaved& saved,
+                      const ExpertsSaved& kept, bool again) const;
+  /// y [N, C], compute dtype or fp32.
+  void project(Context& ctx, const Batch& batch, const Tensor& y, const ExpertsSaved& saved) const;
+  /// An empty dx is not computed.
+  void backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x,
+                const ExpertsSaved& saved) const;
+  /// True if the backward pass needs the gradients of hidden layers.
+  bool hidden_gradient(bool input) const;
+  /// FLOPs of the products of one token.
+  double product_flops(bool input_gradient) const;
+
+ private:
+  class Pairs;
+  void choose(Context& ctx, const Batch& batch, const Tensor& x, const ExpertsSaved& saved) const;
+  // Add to the gradient of the input, fp32 [N, C], or leave it out if there is none.
+  void backward_experts(Context& ctx, const Batch& batch, ExpertSum* dinput, ExpertSum& dweights, const Tensor& dy,
+                        const Tensor& x, const ExpertsSaved& saved) const;
+  void backward_shared(Context& ctx, const Batch& batch, const Tensor& dsum, const Tensor& dy, const Tensor& x,
+                       const ExpertsSaved& saved) const;
+  void backward_router(Context& ctx, const Batch& batch, const Tensor& dsum, const Tensor& dweights, const Tensor& x,
+                       const ExpertsSaved& saved) const;
+};
+
+}  // namespace llmtrain

@@ -1,0 +1,38 @@
+// Qwen3-MoE (Qwen team 2025, arXiv:2505.09388): Qwen3 with 128 experts in every layer, of which a token uses eight.
+
+#include "models/models.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+void defaults(ModelConfig& c) {
+  llama_defaults(c);
+  c.norm_epsilon = 1e-6;
+  c.rope_theta = 1e6;
+  c.qk_norm = true;
+  c.experts.count = 128;
+  c.experts.per_token = 8;
+  c.experts.norm_topk = true;
+  c.router_aux = 0.001;
+}
+
+}  // namespace
+
+FamilyEntry family_qwen3_moe() {
+  return {"qwen3 with 128 experts, of which a token uses 8",
+          defaults,
+          [](DecoderShape& shape) { shape.names = llama_expert_names(); },
+          {.architecture = "Qwen3MoeForCausalLM",
+           .max_seq_len = 32768,
+           .n_kv_heads = 4,
+           .attention_bias = true,
+           .experts = HuggingFaceExperts{.count = "num_experts",
+                                         .d_ff = "moe_intermediate_size",
+                                         .default_count = 128,
+                                         .default_per_token = 8,
+                                         .default_d_ff = 768,
+                                         .has_dense_layers = true}}};
+}
+
+}  // namespace llmtrain

@@ -70,7 +70,7 @@ class Experts::Pairs {
  public:
   Pairs(const Experts& experts, Context& ctx, Arena::Frame& frame, const Batch& batch, const ExpertsSaved& saved)
       : experts_(experts), ctx_(ctx), batch_(batch), order_(saved.order) {
-    ends_ = host_values(saved.ends, ctx.stream);
+    ends_ = host_values(first_rows(saved.ends, std::max<int64_t>(blocks(ctx), 1) * experts.rule.experts), ctx.stream);
     if (!ctx.training || !(has_dropout(experts.mlps.front().up) || has_dropout(experts.mlps.front().down))) return;
     places_.sequence_ids = frame.take(DType::i64, {batch.tokens});
     places_.sequence_offsets = frame.take(DType::i32, {batch.tokens});
@@ -105,9 +105,9 @@ class Experts::Pairs {
       gather_places(own.sequence_offsets, batch_.sequence_offsets, expert);
     }
     ctx_.pair_block_ends.clear();
-    for (int64_t group = 0; experts_.groups > 1 && group < experts_.groups; ++group) {
-      ctx_.pair_block_ends.push_back(ends_[static_cast<size_t>(group * experts_.rule.experts + expert)] -
-                                     begin(expert));
+    for (int64_t block = 0; block < blocks(ctx_); ++block) {
+      const int64_t block_end = ends_[static_cast<size_t>(block * experts_.rule.experts + expert)];
+      ctx_.pair_block_ends.push_back(block_end - begin(expert));
     }
     f(own);
     ctx_.pair_block_ends.clear();
@@ -117,6 +117,8 @@ class Experts::Pairs {
   int64_t end(int64_t expert) const {
     return ends_[ends_.size() - static_cast<size_t>(experts_.rule.experts - expert)];
   }
+  /// Blocks of rows whose gradients are apart; 0: one has all.
+  static int64_t blocks(const Context& ctx) { return ctx.rows != nullptr ? std::ssize(ctx.rows->block_ends()) : 0; }
   std::span<const int64_t> host_values(const Tensor& ends, Stream& stream) {
     const auto count = static_cast<size_t>(ends.numel());
     if (device_memory_is_host()) return {ends.as<int64_t>(), count};
@@ -197,7 +199,7 @@ void Experts::choose(Context& ctx, const Batch& batch, const Tensor& x, const Ex
   route(rows, rule, selection_bias.weight(ctx), counts ? ctx.router->statistics(layer) : Tensor(), n - batch.padding,
         ctx.stream);
   std::span<const int64_t> ends(&n, 1);
-  if (groups > 1 && ctx.rows != nullptr) ends = ctx.rows->block_ends();
+  if (ctx.rows != nullptr && !ctx.rows->block_ends().empty()) ends = ctx.rows->block_ends();
   sort_pairs(saved.order, first_rows(saved.ends, std::ssize(ends) * rule.experts), rows.choices, ends, ctx.stream);
   if (!shared_gate) return;
   const Tensor gate = first_rows(saved.gate, n);

@@ -42,7 +42,7 @@ struct Experts {
   int64_t groups = 1;                 ///< groups of rows whose gradients are apart
 
   template <class F>
-  void visit_saved(ExpertsSaved& s, DType compute, int64_t rows, const F& f, const char* part) const {
+  void visit_saved(ExpertsSaved& s, DType compute, int64_t rows, const F& f, const char* part = "") const {
     const int64_t pairs = rows * rule.per_token;
     f(s.routing.scores, SavedSpec{part, ".scores", DType::f32, rows, rule.experts});
     f(s.routing.log_sum, SavedSpec{part, ".log_sum", DType::f32, rows, 0});

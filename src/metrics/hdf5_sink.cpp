@@ -1,5 +1,5 @@
 // Metrics of a run in metrics.h5: the groups /train and /validation, and, for what a job measures of its nodes and
-// ranks, /system, /ranks and /traffic.
+// ranks and layers, /system, /ranks, /traffic and /experts.
 
 #include <fmt/format.h>
 
@@ -20,7 +20,8 @@ namespace {
 
 constexpr double none = std::numeric_limits<double>::quiet_NaN();
 
-/// Limit of /system and of /ranks, which are in the memory of rank 0; metrics.jsonl has all values.
+/// Limit of columns of /system, /ranks, /traffic and /experts, which are in the memory of rank 0; metrics.jsonl has all
+/// values.
 constexpr size_t max_measured_columns = 256;
 
 MetricsTable train_table() {
@@ -96,9 +97,10 @@ class Hdf5Sink : public Sink {
   bool scales_loss_ = false;
   Clock::time_point written_ = Clock::now();
   Clock::duration cost_ = Clock::duration::zero();
-  std::vector<MetricsTable> tables_{train_table(), validation_table(), {"system", {}}, {"ranks", {}}, {"traffic", {}}};
+  std::vector<MetricsTable> tables_{train_table(), validation_table(), {"system", {}},
+                                    {"ranks", {}}, {"traffic", {}},    {"experts", {}}};
   MetricsTable &train_ = tables_[0], &validation_ = tables_[1];
-  std::span<MetricsTable> measured_{tables_.data() + 2, 3};  ///< with columns as the nodes have them
+  std::span<MetricsTable> measured_{tables_.data() + 2, 4};  ///< with columns as the nodes have them
 };
 
 /// Adds what the interval has under the table's name, e.g. "system/node1/cpu_percent", if it has something.

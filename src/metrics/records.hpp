@@ -26,6 +26,7 @@ struct StepRecord {
   int64_t processed = 0;  ///< tokens of the passes, for rates; 0: as many as `tokens`
   std::optional<double> curriculum = {};  ///< value of the curriculum, which joins the metrics, if there is one
   std::vector<NamedValue> metrics;        ///< of the objective, besides the loss
+  std::vector<NamedValue> details = {};   ///< further values of log intervals, beside the ledger
   std::vector<double> rollout;            ///< metrics of the rollout that the step learns from, which join the others
   uint64_t samples = 0;                   ///< hash of the sample numbers, or of a rollout's tokens
   std::optional<uint64_t> parameters;     ///< hash, at hashed steps

@@ -207,6 +207,7 @@ void RunLog::State::write_interval(const StepRecord& r, const SystemRecord& syst
   run.fresh.reset();
   IntervalRecord record = interval_record(r);
   record.system.insert(record.system.end(), system.values.begin(), system.values.end());
+  record.system.insert(record.system.end(), r.details.begin(), r.details.end());
   each_sink([&](Sink& sink) { sink.interval(record); });
   for (const NodeNotice& notice : system.notices) {
     if (notice.slow) {

@@ -101,6 +101,15 @@ void add_branch(TensorTraffic& traffic, const SplitLayer<Layer>& layer, int64_t 
   if (layer.front().last().has_magnitudes()) traffic.add_sum(layer.sum.out, 2 + again);
 }
 
+/// Sums over the blocks of experts: of a layer's output, of the gradient of its input, and of the gradients of weights.
+void add_experts(TensorTraffic& traffic, const Experts& experts, int64_t rows, int64_t groups, int64_t again) {
+  traffic.add_sum(rows * experts.channels, 2);
+  traffic.add_sum(rows * experts.rule.per_token);
+  if (experts.shared) {
+    add_branch(traffic, *experts.shared, rows * experts.channels, groups, experts.shared_gate ? again : 0);
+  }
+}
+
 /// Exchanges of the head over `n` rows: of the parts of the softmax for each block of rows, and of the gradients of its
 /// input and of what its blocks share for each group.
 void add_head(TensorTraffic& traffic, const SplitHead& split, const TrainingPlan& plan, int64_t n) {
@@ -131,7 +140,11 @@ GroupExchange exchange_of_sums(const Config& config, const TrainingPlan& plan) {
   traffic.add_sum(elements);  // of the embedding
   for (const Block& block : model.blocks()) {
     add_branch(traffic, block.attention, elements, groups, again(Recompute::block));
-    add_branch(traffic, block.mlp, elements, groups, 0);
+    if (block.experts) {
+      add_experts(traffic, *block.experts, rows, groups, again(Recompute::block));
+    } else {
+      add_branch(traffic, block.mlp, elements, groups, 0);
+    }
   }
   if (!config.model.scores()) add_head(traffic, model.head(), plan, rows);
   return traffic.exchange();

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
@@ -21,6 +23,7 @@
 #include "tasks/training_parts.hpp"
 #include "train/config/load_config.hpp"
 #include "train/config/mesh_checks.hpp"
+#include "train/expert_metrics.hpp"
 #include "train/measure.hpp"
 #include "train/run/dashboard_process.hpp"
 #include "train/run/libraries.hpp"
@@ -296,6 +299,7 @@ int run_training(Job& job) {
     log_setup.run.metrics.emplace_back(metric.name);
   if (config.curriculum.active()) log_setup.run.metrics.emplace_back("curriculum");
   for (const SourceMetric& metric : plan->batches().metrics()) log_setup.run.metrics.push_back(metric.name);
+  if (plan->router) std::ranges::copy(expert_metric_names(), std::back_inserter(log_setup.run.metrics));
   if (from) {
     log_setup.resumed = log_state(from->manifest);
     log_setup.resumed_step = from->manifest.step;

@@ -12,6 +12,7 @@
 #include "kernels/elementwise.hpp"
 #include "optim/schedule.hpp"
 #include "parallel/traffic.hpp"
+#include "train/expert_metrics.hpp"
 #include "train/step_hook.hpp"
 
 namespace llmtrain {
@@ -100,7 +101,7 @@ bool TrainingStep::run(int64_t n) {
   if (!by_device) {
     values_.sum_on_host(loss_);
     read_values(record, divisor);
-    add_values_of_experts(record);
+    if (plan_.router) add_expert_metrics(record, plan_.router->sum(communicator_));
   }
   clock_.lap(&Phases::reduction);
 
@@ -159,17 +160,6 @@ void TrainingStep::read_values(StepRecord& record, double divisor) const {
     record.metrics.push_back({names[m].name, names[m].label, record.rollout[m]});
   }
   record.grad_norm = values_.grad_norm(divisor);
-}
-
-void TrainingStep::add_values_of_experts(StepRecord& record) {
-  if (!plan_.router) return;
-  const RouterLosses::Values values = plan_.router->sum(communicator_);
-  const auto add = [&](std::string name, double value) { record.metrics.push_back({std::move(name), "", value}); };
-  add("experts/load_max", values.load_max);
-  add("experts/load_min", values.load_min);
-  add("experts/entropy", values.entropy);
-  add("experts/balance_loss", values.balance);
-  add("experts/z_loss", values.z);
 }
 
 void TrainingStep::finish_pending() {

@@ -75,7 +75,6 @@ class TrainingStep {
   bool check(StepRecord& record);
   /// Reads the step's values, once the sums are on the host. `divisor`: that of the gradient sums, as elsewhere.
   void read_values(StepRecord& record, double divisor) const;
-  void add_values_of_experts(StepRecord& record);
   void update(const StepRecord& record, double divisor);
   /// At most one step: the transfer of its values is in progress.
   struct Pending {

@@ -118,6 +118,56 @@ INSTANTIATE_TEST_SUITE_P(All, HeadNorm,
                                           testing::Values(int64_t{6}, int64_t{16}, int64_t{33}),
                                           testing::Values(0.0f, 1.0f)));
 
+/// Queries of all heads normalised together, then keys; weights of both, one after the other.
+Values naive_whole(const Values& in, const Values& weights, int64_t head_dim) {
+  Values out = in;
+  const int64_t width = (normed + kv_heads) * head_dim;
+  for (int64_t r = 0; r < std::ssize(in) / width; ++r) {
+    for (const auto& [first, last] : {std::pair(int64_t{0}, heads * head_dim), {heads * head_dim, normed * head_dim}}) {
+      double squares = 0;
+      for (int64_t c = first; c < last; ++c) squares += std::pow(in[static_cast<size_t>(r * width + c)], 2);
+      for (int64_t c = first; c < last; ++c) {
+        out[static_cast<size_t>(r * width + c)] *=
+            weights[static_cast<size_t>(c)] / std::sqrt(squares / static_cast<double>(last - first) + epsilon);
+      }
+    }
+  }
+  return out;
+}
+
+TEST(WholeHeadNorm, AgreesWithDoubleAndItsSlope) {
+  constexpr int64_t rows = 35, d = 6, width = (normed + kv_heads) * d;
+  const HeadNormShape shape{heads, kv_heads, d, static_cast<float>(epsilon), 0, true};
+  const Values weights = test::random_values(normed * d, 2);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Array query_weight(DType::f32, {heads * d}, Values(weights.begin(), weights.begin() + heads * d));
+    const Array key_weight(DType::f32, {kv_heads * d}, Values(weights.begin() + heads * d, weights.end()));
+    const Array qkv(dtype, {rows, width}, test::random_values(rows * width, 1, 2.0));
+    const Array raw(dtype, {rows, normed * d}), rstd(DType::f32, {rows, 2});
+    const Values x = qkv.values();
+    Values w = query_weight.values();
+    for (const double v : key_weight.values()) w.push_back(v);
+    head_norm_forward({qkv, raw, rstd, query_weight, key_weight}, shape, test::stream());
+    const Values expected = naive_whole(x, w, d);
+    const auto close = [&](const Values& right) {
+      return [&, right](size_t i) { return 1e-5 + test::rounding(dtype) * std::fabs(right[i]); };
+    };
+    test::expect_close(qkv.values(), expected, close(expected));
+    EXPECT_GT(test::largest(expected), 0.5) << "the bound would be empty";
+    const Array dqkv(dtype, {rows, width}, test::random_values(rows * width, 5));
+    const Array dquery(DType::f32, {heads * d}), dkey(DType::f32, {kv_heads * d});
+    const Values dy = dqkv.values();
+    head_norm_backward({dqkv, dquery, dkey, raw, rstd, query_weight, key_weight}, shape, test::stream());
+    const Values slope = test::numeric_gradient([&](const Values& v) { return naive_whole(v, w, d); }, x, dy);
+    test::expect_close(dqkv.values(), slope, close(slope), "dqkv");
+    const Values dw = test::numeric_gradient([&](const Values& v) { return naive_whole(x, v, d); }, w, dy);
+    Values found = dquery.values();
+    for (const double v : dkey.values()) found.push_back(v);
+    test::expect_close(
+        found, dw, [](size_t) { return 2e-4; }, "weights");
+  }
+}
+
 TEST(HeadNormThreads, BitsDoNotDependOnThreads) {
   constexpr int64_t rows = 211, d = 24, width = (normed + kv_heads) * d;
   const HeadNormShape shape{heads, kv_heads, d, 1e-6f, 0};

@@ -183,12 +183,15 @@ TEST_P(DecoderGolden, Bf16WithinTwiceAutocastsError) {
   EXPECT_GT(ours.gradients, 0.1 * theirs.gradients) << "bf16 must show, or it was not used";
 }
 
-/// Three bits more than bf16: an eighth of its errors.
+/// Three bits more than bf16: an eighth of its errors. Another choice of experts is an error of one size in an eighth
+/// of the cases, whose root mean square is sqrt(1/8) = 0.35.
 TEST_P(DecoderGolden, Fp16WithinAQuarterOfBf16sAutocastError) {
-  const Errors ours = errors_of(DType::f16, 4);
+  const bool chooses = golden.has("n_experts");
+  const Errors ours = errors_of(DType::f16, chooses ? 32 : 4);
   const Errors theirs = autocast_errors(GetParam());
-  EXPECT_LT(ours.logits, theirs.logits / 4);
-  EXPECT_LT(ours.gradients, theirs.gradients / 4);
+  const double fraction = chooses ? 0.6 : 0.25;
+  EXPECT_LT(ours.logits, theirs.logits * fraction);
+  EXPECT_LT(ours.gradients, theirs.gradients * fraction);
   EXPECT_GT(ours.gradients, 0.1 / 8 * theirs.gradients) << "fp16 must show, or it was not used";
 }
 

@@ -17,6 +17,7 @@ struct Published {
   bool tied;
   int64_t parameters;
   int64_t max_seq_len = 1024;  ///< rows of GPT-2's positions
+  int64_t d_ff_expert = 0;
 };
 
 const Published models[] = {
@@ -39,6 +40,10 @@ const Published models[] = {
     {"gemma-2-9b", Family::gemma2, 3584, 42, 16, 8, 256, 14336, 256000, true, 9'241'705'984},
     {"Phi-3-mini", Family::phi3, 3072, 32, 32, 32, 96, 8192, 32064, false, 3'821'079'552},
     {"Phi-4-mini", Family::phi3, 3072, 32, 24, 8, 128, 8192, 200064, true, 3'836'021'760},
+    {"Mixtral-8x7B", Family::mixtral, 4096, 32, 32, 8, 128, 14336, 32000, false, 46'702'792'704, 1024, 14336},
+    {"Qwen1.5-MoE-A2.7B", Family::qwen2_moe, 2048, 24, 16, 16, 128, 5632, 151936, false, 14'315'784'192, 1024, 1408},
+    {"Qwen3-30B-A3B", Family::qwen3_moe, 2048, 48, 32, 4, 128, 6144, 151936, false, 30'532'122'624, 1024, 768},
+    {"OLMoE-1B-7B", Family::olmoe, 2048, 16, 16, 16, 128, 1024, 50304, false, 6'919'161'856, 1024, 1024},
 };
 
 ModelConfig config_of(const Published& p) {
@@ -51,6 +56,8 @@ ModelConfig config_of(const Published& p) {
   c.n_kv_heads = p.n_kv_heads;
   c.head_dim = p.head_dim;
   c.d_ff = p.d_ff;
+  c.experts.d_ff = p.d_ff_expert;
+  if (c.experts.d_ff_shared > 0) c.experts.d_ff_shared = p.d_ff;
   c.vocab_size = p.vocabulary;
   c.max_seq_len = p.max_seq_len;
   c.tie_embeddings = p.tied;
@@ -76,7 +83,8 @@ TEST(PublishedShapes, EveryPartCounts) {
     EXPECT_NE(parameters_of(c), p.parameters) << p.name;
     c = config_of(p);
     c.qk_norm = !c.qk_norm;
-    EXPECT_EQ(std::abs(parameters_of(c) - p.parameters), 2 * p.n_layers * p.head_dim) << p.name;
+    const int64_t norms = p.family == Family::olmoe ? (p.n_heads + p.n_kv_heads) * p.head_dim : 2 * p.head_dim;
+    EXPECT_EQ(std::abs(parameters_of(c) - p.parameters), p.n_layers * norms) << p.name;
     c = config_of(p);
     c.qkv_bias = !c.qkv_bias;
     EXPECT_EQ(std::abs(parameters_of(c) - p.parameters), p.n_layers * (p.n_heads + 2 * p.n_kv_heads) * p.head_dim)

@@ -111,6 +111,8 @@ CASES = {
     "olmoe_packed": (olmoe(**heads(4, 2, 6, d_model=24) | routed | dict(n_experts=6, experts_per_token=3), **balanced,
                            router_z_loss=0.01), [12, 31, 5], True),
     "qwen2_moe": (qwen2_moe(**tiny | routed | dict(head_dim=8), d_ff_shared=28), [27, 27], False),
+    "qwen2_moe_even": (qwen2_moe(**heads(4, 2, 6, d_model=24, d_ff=20) | routed, d_ff_shared=16, router_aux=0.02), [23, 23],
+                       False),  # whose matrices can be split
     "qwen2_moe_packed": (qwen2_moe(**tiny | routed | dict(head_dim=8, d_ff=40), d_ff_shared=16, norm_topk=True,
                                    n_layers=4, expert_every=2, sliding_window=8, sliding_window_layers="0, 2",
                                    **balanced), [17, 29, 4], True),

@@ -279,6 +279,16 @@ std::vector<std::string> saved_modules(const LoraConfig& lora, const LoraPart& p
   return saved;
 }
 
+/// PEFT adapts experts only without dropout, which matters in training alone.
+bool adapts_experts(const LoraPart& part, const ModelConfig& model) {
+  if (!model.experts.exist()) return false;
+  const DecoderNames names = nominal_shape(model).names;
+  return std::ranges::any_of(std::array{names.expert_gate, names.expert_up, names.expert_down},
+                             [&](const std::string& name) {
+                               return std::ranges::find(part.targets, last_part_of(name)) != part.targets.end();
+                             });
+}
+
 }  // namespace
 
 AdapterConfig parse_adapter_config(std::string_view text, const std::string& place) {
@@ -303,7 +313,7 @@ std::string write_adapter_config(const AdapterConfig& config, const LoraPart& pa
                  {"layers_to_transform", lora.layers_to_transform.empty() ? Json() : Json(lora.layers_to_transform)},
                  {"lora_alpha", number_json(lora.alpha)},
                  {"lora_bias", false},
-                 {"lora_dropout", lora.dropout},
+                 {"lora_dropout", adapts_experts(part, model) ? 0.0 : lora.dropout},
                  {"modules_to_save", names_json(saved_modules(lora, part, model))},
                  {"peft_type", "LORA"},
                  {"r", lora.rank},

@@ -73,8 +73,8 @@ void write_experts(nlohmann::json& j, const ModelConfig& c) {
     j["mlp_only_layers"] = nlohmann::json::array();
     for (int64_t layer = 0; layer < e.first_dense_layers; ++layer) j["mlp_only_layers"].push_back(layer);
   }
-  j["router_aux_loss_coef"] = c.router_aux;
-  j["output_router_logits"] = c.router_aux != 0;
+  j["router_aux_loss_coef"] = c.router_aux > 0 ? c.router_aux : hf.default_router_aux;
+  j["output_router_logits"] = false;
   if (c.family == ModelConfig::Family::qwen2_moe) j["qkv_bias"] = c.qkv_bias;
 }
 

@@ -20,7 +20,7 @@ std::string_view last_part_of(std::string_view module);
 NameSet last_parts_of(const NameSet& modules);
 
 struct ModelModules {
-  NameSet linear;  ///< what can be adapted
+  NameSet linear;  ///< what can be adapted: without routers of experts
   NameSet tables;  ///< embeddings and the head, of either kind
   NameSet all;
   std::string head, embedding;
@@ -33,7 +33,10 @@ struct ModelModules {
   NameSet saved_by(std::string_view end) const;
 
  private:
+  bool is_router(std::string_view module) const;
   void add(const std::string& tensor, bool matrix);
+
+  std::vector<std::string> router_ends_;  ///< of names, after the number of the layer
 };
 
 }  // namespace llmtrain

@@ -14,6 +14,7 @@
 #include "core/progress.hpp"
 #include "hf/adapters/adapter_config.hpp"
 #include "hf/convert.hpp"
+#include "hf/weights/fused_experts.hpp"
 #include "hf/weights/match_weights.hpp"
 #include "hf/weights/slice_writer.hpp"
 #include "hf/weights/stored_slice.hpp"
@@ -288,8 +289,8 @@ std::vector<std::string> convert_model(const std::string& source, ExportOptions 
   const FolderHandle folder = FolderHandle::open(source);
   options.texts = model_texts(source);
   const HfConfig config = parse_hf_config(options.texts["config.json"], folder.path_of("config.json"));
-  const WeightIndex index = read_weight_index(folder);
   const DecoderShape shape = decoder_shape(config.model, config.model.vocab_size);
+  const WeightIndex index = read_model_index(folder, shape);
   const std::vector<UnitSpec> units = Decoder(shape).units();
   const WeightMatch match = match_weights(shape, units, index);
   std::vector<std::string> warnings = config.warnings;

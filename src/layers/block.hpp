@@ -65,11 +65,7 @@ struct Block {
       residual(s.middle, ".middle");
     }
     branch(s.mlp_input, ".mlp_input");
-    if (experts) {
-      experts->visit_saved(s.experts, compute, rows, f, ".experts");
-    } else {
-      mlp.visit_saved(s.mlp, compute, rows, f, ".mlp");
-    }
+    visit_saved_of_mlp(s, compute, rows, f);
     if (!pre_norm) residual(s.sum, ".sum");
     norm1.visit_saved(s.norm1, compute, rows, f, ".norm1");
     norm2.visit_saved(s.norm2, compute, rows, f, ".norm2");
@@ -78,6 +74,15 @@ struct Block {
     residual(s.mlp_output, ".mlp_output");
     post_attention.visit_saved(s.post_attention, compute, rows, f, ".post_attention");
     post_mlp.visit_saved(s.post_mlp, compute, rows, f, ".post_mlp");
+  }
+  /// Those tensors of visit_saved() that depend on whether the block has experts.
+  template <class F>
+  void visit_saved_of_mlp(BlockSaved& s, DType compute, int64_t rows, const F& f) const {
+    if (experts) {
+      experts->visit_saved(s.experts, compute, rows, f, ".experts");
+    } else {
+      mlp.visit_saved(s.mlp, compute, rows, f, ".mlp");
+    }
   }
   int64_t scratch_bytes(DType compute, int64_t rows, Recompute level) const;
   int64_t workspace_bytes(DType compute, int64_t rows, bool training) const;

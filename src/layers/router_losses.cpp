@@ -17,9 +17,10 @@ void RouterLosses::plan(Arena& arena) {
   pairs_.resize(static_cast<size_t>(layers_ * experts_));
 }
 
-void RouterLosses::begin_step(double weight, double scale) {
+void RouterLosses::begin_step(double weight, double scale, double sign) {
   weight_ = weight;
   scale_ = scale;
+  sign_ = sign;
   loss_.clear();
   balance_.clear();
   z_.clear();
@@ -55,7 +56,7 @@ void RouterLosses::end_pass(int64_t rows, SharedRows* shared, Stream& stream) {
   ++passes_;
   balance_.add(balance);
   z_.add(z);
-  loss_.add(weight_ * (coefficients_.balance * balance + coefficients_.z * z));
+  loss_.add(sign_ * weight_ * (coefficients_.balance * balance + coefficients_.z * z));
   for (size_t l = 0; l < static_cast<size_t>(layers_); ++l) {
     for (size_t e = 0; e < experts; ++e) pairs_[l * experts + e] += fetched_[l * integers + e];
   }

@@ -33,7 +33,8 @@ class RouterLosses {
   void plan(Arena& arena);
 
   /// `weight`: factor of a micro-batch's mean in the step's sums of losses. `scale`: factor of derivatives alone.
-  void begin_step(double weight, double scale);
+  /// `sign`: 1 or -1, factor of loss() alone, for objectives that sum log-probabilities.
+  void begin_step(double weight, double scale, double sign = 1);
   void begin_pass(Stream& stream);
   /// What a layer adds its rows to, int64 [router_statistics(E)].
   Tensor statistics(int64_t layer) const { return statistics_.rows(layer, 1).reshaped({router_statistics(experts_)}); }
@@ -47,7 +48,7 @@ class RouterLosses {
   /// Derivative by each squared log_sum.
   double log_sum_square_slope() const { return log_sum_square_slope_; }
 
-  /// The step's sum of losses times their coefficients, of the micro-batches that this rank leads.
+  /// The step's sum of losses times their coefficients and the sign, of the micro-batches that this rank leads.
   const ExactSum& loss() const { return loss_; }
   struct Values {
     double load_max, load_min;  ///< largest and smallest load of an expert in a layer, over the mean load
@@ -63,7 +64,7 @@ class RouterLosses {
   int64_t experts_, per_token_, layers_;
   Tensor statistics_;  ///< int64 [layers, router_statistics(E)]
   Tensor slope_;       ///< fp32 [E]
-  double weight_ = 0, scale_ = 1, log_sum_square_slope_ = 0;
+  double weight_ = 0, scale_ = 1, sign_ = 1, log_sum_square_slope_ = 0;
   std::vector<int64_t> fetched_;  ///< statistics_ of all ranks that share the micro-batch
   std::vector<int64_t> totals_;   ///< over layers
   std::vector<float> slopes_;     ///< slope_ on the host

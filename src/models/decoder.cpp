@@ -30,6 +30,16 @@ void each_linear(const Block& block, const F& f) {
   each(block.experts->mlps);
 }
 
+/// The part of a block whose saved tensors depend on whether it has experts.
+struct MlpOfBlock {
+  const Block& block;
+
+  template <class F>
+  void visit_saved(BlockSaved& s, DType compute, int64_t rows, const F& f) const {
+    block.visit_saved_of_mlp(s, compute, rows, f);
+  }
+};
+
 }  // namespace
 
 Decoder::Decoder(DecoderShape shape, std::vector<UnitSpec> before, const std::string& prefix)
@@ -93,6 +103,7 @@ void Decoder::plan(Arena& arena, const PassPlan& passes) {
     const size_t layer = blocks_.size() - saved_.size() + slot;
     plan_kept(arena, blocks_[layer], saved_[slot], compute, max_rows, recompute, fmt::format("block.{}", layer));
   }
+  plan_other_kind(arena, passes);
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
     scratch = std::max(scratch, blocks_[layer].scratch_bytes(compute, max_rows, recompute));
     workspace = std::max(workspace, blocks_[layer].workspace_bytes(compute, max_rows, training));
@@ -109,6 +120,18 @@ void Decoder::plan(Arena& arena, const PassPlan& passes) {
                              : std::max(context * max_rows, longest));  // a batch can hold a part of a document
   const auto scale = static_cast<float>(c.embedding_scale);
   embedding_.scale = rounded_to(compute, scale);
+}
+
+/// Layers that share their saved tensors may be dense or have experts: the tensors are those of both kinds.
+void Decoder::plan_other_kind(Arena& arena, const PassPlan& passes) {
+  if (shared_layers_ == 0) return;
+  const Block& last = blocks_[static_cast<size_t>(shared_layers_ - 1)];
+  for (int layer = 0; layer + 1 < shared_layers_; ++layer) {
+    const Block& block = blocks_[static_cast<size_t>(layer)];
+    if (block.experts.has_value() == last.experts.has_value()) continue;
+    return plan_kept(arena, MlpOfBlock{block}, saved_.front(), passes.compute, passes.max_rows, passes.recompute,
+                     fmt::format("block.{}", layer));
+  }
 }
 
 void Decoder::plan_cache(Arena& arena, KvCache& cache, DType compute, int64_t sequences, int64_t positions) const {

@@ -142,6 +142,7 @@ class Decoder : public Model {
   Norm declare_norm(UnitBuilder& unit, const std::string& name) const;
   const UnitGroup& block_units(int layer) const { return block_units_[static_cast<size_t>(layer)]; }
   void find_backward_end();
+  void plan_other_kind(Arena& arena, const PassPlan& passes);
   /// True if the backward pass needs the gradient of a layer's input.
   bool input_gradient(int layer) const { return layer > backward_end_ || embedding_.is_trained(); }
   void find_head_units();

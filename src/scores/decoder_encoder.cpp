@@ -11,6 +11,7 @@
 #include "data/stream/data_stream.hpp"
 #include "hf/config/config_json.hpp"
 #include "hf/model_folder.hpp"
+#include "hf/weights/fused_experts.hpp"
 #include "hf/weights/load_weights.hpp"
 #include "hf/weights/match_weights.hpp"
 #include "kernels/workspace.hpp"
@@ -115,6 +116,7 @@ DecoderEncoder::DecoderEncoder(const std::string& folder, int64_t wanted) {
   params_.emplace(frozen(model_->units()), options);
   index_ = read_weight_index(handle);
   drop_blocks(index_, shape.names, config_.n_layers, all);
+  split_fused_experts(index_, shape);
   match_ = match_weights(shape, model_->units(), index_);
 }
 

@@ -40,6 +40,7 @@ Subcommand add_split(CLI::App& program);
 Subcommand add_tokenizer(CLI::App& program);
 /// Adds `train`, a subcommand of tokenizer.
 Subcommand add_tokenizer_train(CLI::App& tokenizer);
+Subcommand add_upcycle(CLI::App& program);
 Subcommand add_validate(CLI::App& program);
 Subcommand add_verify(CLI::App& program);
 

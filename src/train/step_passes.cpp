@@ -79,8 +79,9 @@ void StepPasses::run(int64_t step, double scale, PhaseClock& clock) {
   const ReductionGroups& groups = plan_.groups;
   // Objectives are sums over what they count, and losses of routers means.
   if (plan_.router) {
+    const double sign = plan_.objective->metrics().front().factor < 0 ? -1 : 1;
     plan_.router->begin_step(static_cast<double>(count_) / static_cast<double>(std::max<int64_t>(micro_batches, 1)),
-                             scale);
+                             scale, sign);
   }
   GradientReducer& reducer = plan_.params().reducer();
   if (plan_.objective->needs().step_statistics) {

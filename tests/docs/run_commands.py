@@ -36,6 +36,7 @@ SMALL = {"inputs/small.ini": ["model.d_model=32", "model.d_ff=64", "batch.global
          "inputs/medium.ini": ["model.d_model=24", "model.d_ff=32", "model.vocab_size=512", "batch.global=4",
                                "batch.sequence_length=64"],
          "inputs/quickstart.ini": ["model.d_model=24"],
+         "inputs/experts.ini": ["model.d_model=24", "model.d_ff_expert=16"],
          "inputs/long.ini": ["model.n_layers=2", "batch.sequence_length=1024"],
          "inputs/sft.ini": ["batch.global=4"],
          "inputs/reward.ini": ["batch.global=4", "batch.micro=2", "batch.sequence_length=128"],
@@ -64,6 +65,9 @@ STAND_INS = {
 tokenizer = bpe\\ndocument_separator = blank_line\\nvocab_size = 512\\n[batch]\\nsequence_length = 256\\n[checkpoint]\\nexport = last\\n' >gpt2.ini
 llmtrain gpt2.ini && mv runs/gpt2/export gpt2 && rm -r runs gpt2.ini""",
     "stories260K": "cp -r gpt2 stories260K",
+    "my-llama": """printf '[run]\\nmax_steps = 2\\n[model]\\nfamily = llama\\nd_model = 16\\nn_layers = 1\\nn_heads = 2\\n[data]\\ntrain = my.txt
+tokenizer = bpe\\ndocument_separator = blank_line\\nvocab_size = 512\\n[batch]\\nsequence_length = 256\\n[checkpoint]\\nexport = last\\n' >my-llama.ini
+llmtrain my-llama.ini && mv runs/my-llama/export my-llama && rm -r runs my-llama.ini""",
 }
 
 

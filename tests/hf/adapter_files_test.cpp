@@ -20,6 +20,7 @@ using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const std::string goldens = "tests/reference/adapters/";
 
@@ -225,6 +226,9 @@ TEST(AdapterConfig, RefusesWhatItDoesNotKnow) {
     EXPECT_EQ(refusal("{\"peft_type\":" + json_type + ",\"target_modules\":[\"q\"]}"),
               std::string("a.json: peft_type: ") + type + "; only adapters of type LORA are supported");
   }
+  EXPECT_THAT(refusal(R"({"peft_type":"LORA","target_modules":[],"target_parameters":["mlp.experts.down_proj"]})"),
+              AllOf(HasSubstr("a.json: target_parameters: [\"mlp.experts.down_proj\"]: adapters of parameters"),
+                    HasSubstr("merge the adapter with PEFT"), Not(HasSubstr("does not name"))));
   EXPECT_THAT(refusal(R"({"target_modules":["q"]})"), HasSubstr("peft_type: it is missing"));
   EXPECT_EQ(refusal("[]"), "a.json: must be an object");
   EXPECT_NE(refusal("{"), "accepted");

@@ -214,6 +214,7 @@ TEST_F(Gguf, NamesWhatLlamaCppCannotCompute) {
   model = test::small_model("gemma2");
   model.final_softcap = 0;
   EXPECT_EQ(gguf_obstacle(model), "Gemma 2 without softcaps");
+  EXPECT_THAT(gguf_obstacle(test::small_model("mixtral")), HasSubstr("a mixture of experts"));
 }
 
 TEST_F(Gguf, AFileIsReplacedOnlyOnRequest) {

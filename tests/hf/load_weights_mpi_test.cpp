@@ -65,7 +65,8 @@ TEST_P(LoadWeightsOf, EveryStageAndDtypeHoldsTheBitsOfTheFile) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(Families, LoadWeightsOf,
-                         testing::Values("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2", "phi3"));
+                         testing::Values("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2", "phi3", "mixtral",
+                                         "olmoe", "qwen2_moe", "qwen3_moe"));
 
 // Errors that must be detected.
 TEST_F(LoadWeights, AnotherOrientationOfASquareMatrixShows) {

@@ -26,7 +26,14 @@ inline ModelConfig small_model(const std::string& type) {
       type == "gpt2" ? R"("n_embd":36,"n_layer":2,"n_head":3,"n_positions":29)"
                      : R"("hidden_size":36,"intermediate_size":52,"num_hidden_layers":2,"num_attention_heads":6,)"
                        R"("num_key_value_heads":2,"head_dim":10,"max_position_embeddings":29)";
-  return parse_hf_config(R"({"model_type":")" + type + R"(","vocab_size":67,)" + sizes + "}", "config.json").model;
+  const std::string experts = R"(,"num_local_experts":3,"num_experts_per_tok":2)";
+  const std::string widths = R"(,"moe_intermediate_size":14)";
+  const std::string more = type == "mixtral" || type == "olmoe" ? experts
+                           : type == "qwen2_moe" ? experts + widths + R"(,"shared_expert_intermediate_size":11)"
+                           : type == "qwen3_moe" ? experts + widths
+                                                 : "";
+  return parse_hf_config(R"({"model_type":")" + type + R"(","vocab_size":67,)" + sizes + more + "}", "config.json")
+      .model;
 }
 
 /// Returns element i of a stored tensor, row-major as in the model: exact in BF16 and F16.

@@ -23,14 +23,13 @@ constexpr int64_t max_rank = int64_t{1} << 16;
 constexpr double max_alpha = 1e6;
 
 /// Variants of LoRA and further parameters, which these keys would add.
-constexpr std::array<std::string_view, 15> unsupported_keys = {"alora_invocation_tokens",
+constexpr std::array<std::string_view, 14> unsupported_keys = {"alora_invocation_tokens",
                                                                "arrow_config",
                                                                "kasa_config",
                                                                "layer_replication",
                                                                "lora_bias",
                                                                "megatron_config",
                                                                "monteclora_config",
-                                                               "target_parameters",
                                                                "trainable_token_indices",
                                                                "use_bdlora",
                                                                "use_qalora",
@@ -81,7 +80,8 @@ class AdapterConfigReader {
     }
     read_dropout(lora);
     lora.target_modules = pattern("target_modules");
-    if (lora.target_modules.empty()) keys_.problem("target_modules", "does not name a module");
+    check_target_parameters();
+    if (lora.target_modules.empty() && problems_.empty()) keys_.problem("target_modules", "does not name a module");
     lora.exclude_modules = pattern("exclude_modules");
     read_bias(lora);
     lora.modules_to_save = keys_.texts("modules_to_save", max_names);
@@ -118,6 +118,17 @@ class AdapterConfigReader {
                                              "({}) are supported",
                                              printable(task_), scoring_task));
     }
+  }
+
+  /// PEFT's adapters of tensors that hold all experts of a layer.
+  void check_target_parameters() {
+    const nlohmann::json* value = keys_.value("target_parameters");
+    if (value == nullptr || is_nothing(*value)) return;
+    keys_.problem("target_parameters",
+                  fmt::format("{}: adapters of parameters, such as fused experts, are not supported; merge the adapter "
+                              "with PEFT (merge_and_unload, save_pretrained) and use the merged model, or train an "
+                              "adapter whose target_modules names the experts' matrices, such as gate_proj or w1",
+                              printable_value(*value)));
   }
 
   void check_others(std::vector<std::string>& warnings) {

@@ -19,6 +19,7 @@
 #include "hf/config/config_json.hpp"
 #include "hf/convert.hpp"
 #include "hf/quantized/quantize_model.hpp"
+#include "hf/weights/fused_experts.hpp"
 #include "hf/weights/stored_slice.hpp"
 #include "models/model_modules.hpp"
 #include "models/models.hpp"
@@ -87,6 +88,7 @@ class Merger {
     head_ = base_shape.names.head + ".weight";
     embedding_ = base_shape.names.embedding + ".weight";
     if (new_head) added_ = base_shape.names.score + ".weight";
+    split_fused_experts(index_, base_shape);
     const WeightMatch base_match = match_weights(base_shape, Decoder(base_shape).units(), index_);
     warnings_.insert(warnings_.end(), base_match.warnings.begin(), base_match.warnings.end());
     adapter_ = AdapterFolder::open(adapter, base_shape);

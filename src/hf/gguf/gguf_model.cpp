@@ -43,6 +43,11 @@ Architecture architecture_of(Family family) {
       return {.name = "gemma2", .activation = Activation::geglu_tanh, .windows = true};
     case Family::phi3:
       return {.name = "phi3", .whole_heads = true};
+    case Family::mixtral:
+    case Family::qwen2_moe:
+    case Family::qwen3_moe:
+    case Family::olmoe:
+      return {.name = ""};  // refused by gguf_obstacle()
   }
   throw Error("a family without an architecture");
 }
@@ -114,6 +119,7 @@ std::vector<float> as_floats(const std::vector<double>& values) { return {values
 
 std::string gguf_obstacle(const ModelConfig& m) {
   const Architecture a = architecture_of(m.family);
+  if (m.experts.exist()) return "a mixture of experts, which GGUF export does not write";
   if (m.scores()) return "a reward model";
   if (m.qk_norm != (m.family == Family::qwen3)) return "norms of queries and keys in this family";
   if (!m.pre_norm) return "norms after the branches";

@@ -12,6 +12,7 @@
 #include "core/progress.hpp"
 #include "hf/convert.hpp"
 #include "hf/quantized/read_quantized.hpp"
+#include "hf/weights/fused_experts.hpp"
 #include "hf/weights/match_weights.hpp"
 #include "hf/weights/weight_index.hpp"
 #include "kernels/dynamic_map.hpp"
@@ -69,8 +70,8 @@ class Quantizer {
                                             folder_.path_of("config.json"));
     model_ = config.model;
     warnings_ = config.warnings;
-    index_ = read_weight_index(folder_);
     const DecoderShape shape = decoder_shape(model_, model_.vocab_size);
+    index_ = read_model_index(folder_, shape);
     units_ = Decoder(shape).units();
     match_ = match_weights(shape, units_, index_);
     warnings_.insert(warnings_.end(), match_.warnings.begin(), match_.warnings.end());

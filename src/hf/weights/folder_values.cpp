@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/files/folder_handle.hpp"
+#include "hf/weights/fused_experts.hpp"
 #include "hf/weights/stored_slice.hpp"
 #include "params/unit_layout.hpp"
 
@@ -12,7 +13,7 @@ namespace llmtrain {
 FolderValues::FolderValues(const std::string& folder, const DecoderShape& shape, std::vector<UnitSpec> units)
     : units_(std::move(units)) {
   const FolderHandle handle = FolderHandle::open(folder);
-  index_ = read_weight_index(handle);
+  index_ = read_model_index(handle, shape);
   match_ = match_weights(shape, units_, index_);
   for (const WeightIndex::File& file : index_.files) files_.push_back(handle.open_to_read(file.name));
 }

@@ -21,6 +21,7 @@
 #include "hf/adapters/saved_tables.hpp"
 #include "hf/convert.hpp"
 #include "hf/quantized/read_quantized.hpp"
+#include "hf/weights/fused_experts.hpp"
 #include "hf/weights/slice_writer.hpp"
 #include "hf/weights/stored_slice.hpp"
 #include "parallel/job/cancellable_work.hpp"
@@ -403,7 +404,7 @@ LoadReport load_weights(const std::string& folder, const DecoderShape& shape, Pa
                         Communicator& communicator, Stream& stream, const LoadOptions& options) {
   // Rank 0 alone reads the headers, since a model can have a thousand files.
   std::string packed;
-  on_root(communicator, [&] { packed = read_weight_index(FolderHandle::open(folder)).packed(); });
+  on_root(communicator, [&] { packed = read_model_index(FolderHandle::open(folder), shape).packed(); });
   communicator.broadcast(packed);
   const WeightIndex index = WeightIndex::unpacked(packed);
   WeightMatch match;
@@ -456,7 +457,7 @@ LoadReport load_match(const WeightIndex& index, WeightMatch& match, ParamStore& 
 }
 
 void check_weights(const std::string& folder, const DecoderShape& shape, const std::vector<UnitSpec>& units) {
-  match_weights(shape, units, read_weight_index(FolderHandle::open(folder)));
+  match_weights(shape, units, read_model_index(FolderHandle::open(folder), shape));
   if (shape.saved_tables.names.empty()) return;
   match_saved_tables(shape, units, read_saved_tables(shape.saved_tables.folder));
 }

@@ -1,0 +1,175 @@
+#include "hf/upcycle.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "core/error.hpp"
+#include "core/files/json_reader.hpp"
+#include "core/philox.hpp"
+#include "core/progress.hpp"
+#include "hf/convert.hpp"
+#include "hf/weights/match_weights.hpp"
+#include "hf/weights/weight_index.hpp"
+#include "kernels/random_normal.hpp"
+#include "models/models.hpp"
+
+namespace llmtrain {
+namespace {
+
+using Family = ModelConfig::Family;
+
+constexpr int64_t copied_bytes = int64_t{16} << 20;
+constexpr int64_t random_elements = int64_t{1} << 16;
+
+/// The family with experts whose other parts are those of a dense one.
+Family family_with_experts(const ModelConfig& model, const std::string& place) {
+  if (model.family == Family::llama || model.family == Family::mistral) return Family::mixtral;
+  if (model.family == Family::qwen3) return Family::qwen3_moe;
+  throw UserError(ExitCode::bad_content,
+                  fmt::format("{}: model_type: a {} model has no counterpart with experts; a llama or mistral model "
+                              "becomes mixtral, a qwen3 model qwen3_moe",
+                              place, name_of(model.family)));
+}
+
+ModelConfig with_experts(ModelConfig model, const UpcycleOptions& upcycle, const std::string& place) {
+  model.family = family_with_experts(model, place);
+  ExpertsConfig& e = model.experts;
+  e.count = upcycle.experts;
+  e.per_token = upcycle.per_token;
+  e.d_ff = model.d_ff;
+  e.norm_topk = true;
+  model.router_aux = family_entry(model.family).hugging_face.experts->default_router_aux;
+  if (const std::string obstacle = hf_config_obstacle(model); !obstacle.empty()) {
+    throw UserError(ExitCode::bad_content, fmt::format("{}: {}", place, obstacle));
+  }
+  return model;
+}
+
+class Upcycler {
+ public:
+  Upcycler(const std::string& source, const UpcycleOptions& upcycle)
+      : upcycle_(upcycle), folder_(FolderHandle::open(source)), index_(read_weight_index(folder_)) {
+    const std::string place = folder_.path_of("config.json");
+    const HfConfig config = parse_hf_config(folder_.open_to_read("config.json").read_text(max_config_bytes), place);
+    warnings_ = config.warnings;
+    ids_ = config.ids;
+    names_ = decoder_shape(config.model, config.model.vocab_size).names;
+    model_ = with_experts(config.model, upcycle, place);
+    expert_names_ = decoder_shape(model_, model_.vocab_size).names;
+    const DecoderShape shape = decoder_shape(config.model, config.model.vocab_size);
+    units_ = Decoder(shape).units();
+    match_ = match_weights(shape, units_, index_);
+    warnings_.insert(warnings_.end(), match_.warnings.begin(), match_.warnings.end());
+    for (const WeightIndex::Tensor& tensor : index_.tensors) {
+      if (!tensor.quantized) continue;
+      throw UserError(ExitCode::bad_content,
+                      fmt::format("{}: {} is quantised ({}); start from the original model", folder_.path(),
+                                  printable(tensor.name), name_of(tensor.quantized->quantization.type)));
+    }
+    for (const WeightIndex::File& file : index_.files) files_.push_back(folder_.open_to_read(file.name));
+    for (int64_t layer = 0; layer < model_.n_layers; ++layer) {
+      expert_of_[name_at(names_.gate, layer)] = {&expert_names_.expert_gate, layer};
+      expert_of_[name_at(names_.up, layer)] = {&expert_names_.expert_up, layer};
+      expert_of_[name_at(names_.down, layer)] = {&expert_names_.expert_down, layer};
+    }
+  }
+
+  std::vector<std::string> write(ExportOptions options) {
+    const StoredType type = index_.tensors[match_.slices.front().tensor].type;
+    options.texts["config.json"] = write_hf_config(model_, ids_, dtype_name(type));
+    ModelFolderPlan plan = folder_plan(options, model_, type);
+    if (!index_.metadata.empty()) plan.metadata = index_.metadata;
+    for (const SliceSource& s : match_.slices) {
+      const WeightIndex::Tensor& tensor = index_.tensors[s.tensor];
+      for (const std::string& name : names_of_copies(s))
+        plan.tensors.push_back({name, tensor.type, tensor.shape, 0, 0});
+    }
+    for (int64_t layer = 0; layer < model_.n_layers; ++layer) {
+      plan.tensors.push_back({router(layer), type, {upcycle_.experts, model_.d_model}, 0, 0});
+    }
+    ModelFolderWriter writer(std::move(plan));
+    Progress progress("upcycling", std::ssize(match_.slices));
+    for (const SliceSource& s : match_.slices) {
+      copy(writer, s);
+      progress.add();
+    }
+    for (int64_t layer = 0; layer < model_.n_layers; ++layer) write_router(writer, router(layer));
+    writer.publish();
+    return warnings_;
+  }
+
+ private:
+  struct Expert {
+    const std::string* pattern;
+    int64_t layer;
+  };
+
+  static std::string name_at(const std::string& pattern, int64_t layer, int64_t expert = 0) {
+    return fmt::format(fmt::runtime(pattern), layer, expert) + ".weight";
+  }
+  std::string router(int64_t layer) const { return name_at(expert_names_.router, layer); }
+
+  /// Names of the tensors that a tensor of the dense model becomes: one, or that of each expert.
+  std::vector<std::string> names_of_copies(const SliceSource& s) const {
+    const std::string& name = units_[static_cast<size_t>(s.unit)]
+                                  .params[static_cast<size_t>(s.param)]
+                                  .slices[static_cast<size_t>(s.slice)]
+                                  .name;
+    const auto found = expert_of_.find(name);
+    if (found == expert_of_.end()) return {name};
+    std::vector<std::string> names;
+    for (int64_t expert = 0; expert < upcycle_.experts; ++expert) {
+      names.push_back(name_at(*found->second.pattern, found->second.layer, expert));
+    }
+    return names;
+  }
+
+  void copy(const ModelFolderWriter& writer, const SliceSource& s) const {
+    const WeightIndex::Tensor& tensor = index_.tensors[s.tensor];
+    const std::vector<std::string> names = names_of_copies(s);
+    std::vector<char> bytes;
+    for (int64_t at = 0, size = tensor.end - tensor.begin; at < size; at += copied_bytes) {
+      bytes.resize(static_cast<size_t>(std::min(copied_bytes, size - at)));
+      files_[tensor.file].read(tensor.begin + at, std::ssize(bytes), bytes.data());
+      for (const std::string& name : names) writer.write_bytes(name, at, bytes.data(), std::ssize(bytes));
+    }
+  }
+
+  void write_router(const ModelFolderWriter& writer, const std::string& name) const {
+    const uint64_t key = random_key(upcycle_.seed, RandomPurpose::initialization, hash_of_name(name));
+    const int64_t elements = upcycle_.experts * model_.d_model;
+    std::vector<float> values;
+    for (int64_t at = 0; at < elements; at += random_elements) {
+      values.resize(static_cast<size_t>(std::min(random_elements, elements - at)));
+      for (int64_t i = 0; i < std::ssize(values); ++i) {
+        values[static_cast<size_t>(i)] =
+            static_cast<float>(model_.initializer_std * random_normal(key, static_cast<uint64_t>(at + i)));
+      }
+      writer.write(name, at, values.data(), std::ssize(values));
+    }
+  }
+
+  UpcycleOptions upcycle_;
+  FolderHandle folder_;
+  WeightIndex index_;
+  ModelConfig model_;  ///< with experts
+  TokenIds ids_;
+  DecoderNames names_, expert_names_;
+  std::vector<UnitSpec> units_;  ///< of the dense model
+  WeightMatch match_;
+  std::map<std::string, Expert> expert_of_;  ///< by tensor of the dense model's MLPs
+  std::vector<FileHandle> files_;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace
+
+std::vector<std::string> upcycle_model(const std::string& source, ExportOptions options,
+                                       const UpcycleOptions& upcycle) {
+  return Upcycler(source, upcycle).write(std::move(options));
+}
+
+}  // namespace llmtrain

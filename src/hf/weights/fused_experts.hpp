@@ -1,0 +1,26 @@
+#pragma once
+// Experts as Transformers 5 keeps them in memory, and saves them with save_original_format=False: one tensor for all
+// experts of a layer. In row-major order an expert's matrix is a range of rows of it, so that each becomes a tensor
+// of the index, under its published name, that shares the file.
+//
+//   model.layers.N.mlp.experts.gate_up_proj  [E, 2 F, C]  rows of the gate, then rows of `up`
+//   model.layers.N.mlp.experts.down_proj     [E, C, F]
+//   model.layers.N.mlp.gate.weight           [E, C]       router, also of families that publish it elsewhere
+//
+// with E = experts, F = d_ff_expert, C = d_model.
+
+#include "core/files/folder_handle.hpp"
+#include "hf/weights/weight_index.hpp"
+#include "models/decoder.hpp"
+
+namespace llmtrain {
+
+/// Replaces the fused tensors of layers that lack the model's own ones. Throws UserError(bad_content) that names
+/// folder, tensor and both shapes if a shape is wrong, and as match_names for names that contradict each other.
+void split_fused_experts(WeightIndex& index, const DecoderShape& shape);
+
+/// Reads the headers of a model's files, with fused experts split. UserError as read_weight_index and
+/// split_fused_experts.
+WeightIndex read_model_index(const FolderHandle& folder, const DecoderShape& shape);
+
+}  // namespace llmtrain

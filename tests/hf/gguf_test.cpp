@@ -150,7 +150,7 @@ TEST_F(Gguf, EqualsLlamaCppsConverterBitForBit) {
     }
     ++cases;
   }
-  EXPECT_EQ(cases, 32);
+  EXPECT_EQ(cases, 40);
 }
 
 /// Control of the comparison: the rows of llama's queries are in another order than in the folder, its values are not.
@@ -214,7 +214,26 @@ TEST_F(Gguf, NamesWhatLlamaCppCannotCompute) {
   model = test::small_model("gemma2");
   model.final_softcap = 0;
   EXPECT_EQ(gguf_obstacle(model), "Gemma 2 without softcaps");
-  EXPECT_THAT(gguf_obstacle(test::small_model("mixtral")), HasSubstr("a mixture of experts"));
+  model = test::small_model("qwen3_moe");
+  model.experts.norm_topk = true;
+  EXPECT_EQ(gguf_obstacle(model), "");
+  model.experts.norm_topk = false;
+  EXPECT_EQ(gguf_obstacle(model), "norm_topk = false in this family");
+  model.experts.first_dense_layers = 1;
+  EXPECT_EQ(gguf_obstacle(model), "layers without experts");
+}
+
+// The converter has no test model of this family whose layers all have experts.
+TEST_F(Gguf, NamesASharedExpert) {
+  const ModelConfig model = test::small_model("qwen2_moe");
+  const DecoderShape shape = decoder_shape(model, model.vocab_size);
+  const auto name = [&](const std::string& module) { return gguf_slice(shape, "model.layers.1.mlp." + module).name; };
+  EXPECT_EQ(name("gate.weight"), "blk.1.ffn_gate_inp.weight");
+  EXPECT_EQ(name("shared_expert.up_proj.weight"), "blk.1.ffn_up_shexp.weight");
+  EXPECT_EQ(name("experts.2.down_proj.weight"), "blk.1.ffn_down_exps.weight");
+  const GgufSlice gate = gguf_slice(shape, "model.layers.1.mlp.shared_expert_gate.weight");
+  EXPECT_EQ(gate.name, "blk.1.ffn_gate_inp_shexp.weight");
+  EXPECT_TRUE(gate.as_vector);
 }
 
 TEST_F(Gguf, AFileIsReplacedOnlyOnRequest) {

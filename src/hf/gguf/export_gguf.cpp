@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -55,11 +56,14 @@ struct Placed {
   GgufSlice gguf;
 };
 
-GgufTensor tensor_of(const Placed& placed, GgufType type) {
+GgufTensor tensor_of(const Placed& placed, GgufType type, int64_t experts) {
   if (placed.vector) return {placed.gguf.name, GgufType::F32, placed.rows, 0};
+  if (placed.gguf.as_vector) return {placed.gguf.name, GgufType::F32, placed.columns, 0};
+  if (placed.gguf.in_fp32) type = GgufType::F32;
   if (type == GgufType::Q8_0 && placed.columns % q8_block != 0) type = GgufType::F16;
   // llama.cpp adds the rows of the positions to others in fp32.
   if (placed.gguf.name.starts_with("position_embd")) type = GgufType::F32;
+  if (placed.gguf.expert >= 0) return {placed.gguf.name, type, experts * placed.rows, placed.columns, experts};
   return {placed.gguf.name, type, placed.rows, placed.columns};
 }
 
@@ -86,7 +90,8 @@ void write_slice(const GgufWriter& writer, size_t tensor, const Placed& p, const
       pair_rows(values, p.columns, paired);
       values.swap(paired);
     }
-    writer.write(tensor, first, values.data(), count);
+    const int64_t of_experts = std::max<int64_t>(p.gguf.expert, 0) * p.rows * p.columns;
+    writer.write(tensor, of_experts + first, values.data(), count);
   }
 }
 
@@ -153,17 +158,24 @@ std::vector<std::string> write_gguf(const GgufOptions& options, const DecoderSha
   const GgufMetadata metadata = metadata_of(options, model, type, warnings);
   const std::vector<Placed> slices = place(shape, units);
   std::vector<GgufTensor> tensors;
-  for (const Placed& slice : slices) tensors.push_back(tensor_of(slice, type));
+  std::vector<size_t> tensor_of_slice;
+  std::map<std::string, size_t> known;
+  for (const Placed& slice : slices) {
+    const auto [found, is_new] = known.try_emplace(slice.gguf.name, tensors.size());
+    if (is_new) tensors.push_back(tensor_of(slice, type, model.experts.count));
+    tensor_of_slice.push_back(found->second);
+  }
+  const size_t of_weights = tensors.size();
   const std::vector<GgufTable> tables = gguf_tables(model);
   for (const GgufTable& table : tables) tensors.push_back({table.name, GgufType::F32, std::ssize(table.values), 0});
   GgufWriter writer(options.output, options.overwrite, metadata, std::move(tensors));
   Progress progress("exporting", std::ssize(slices));
   for (size_t i = 0; i < slices.size(); ++i) {
-    write_slice(writer, i, slices[i], gather);
+    write_slice(writer, tensor_of_slice[i], slices[i], gather);
     progress.add();
   }
   for (size_t i = 0; i < tables.size(); ++i) {
-    writer.write(slices.size() + i, 0, tables[i].values.data(), std::ssize(tables[i].values));
+    writer.write(of_weights + i, 0, tables[i].values.data(), std::ssize(tables[i].values));
   }
   writer.publish();
   return warnings;

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "core/error.hpp"
@@ -44,10 +45,13 @@ Architecture architecture_of(Family family) {
     case Family::phi3:
       return {.name = "phi3", .whole_heads = true};
     case Family::mixtral:
+      return {.name = "llama", .output_bias = true, .pair_rows = true, .factors = true};
     case Family::qwen2_moe:
+      return {.name = "qwen2moe", .whole_heads = true};
     case Family::qwen3_moe:
+      return {.name = "qwen3moe"};
     case Family::olmoe:
-      return {.name = ""};  // refused by gguf_obstacle()
+      return {.name = "olmoe", .whole_heads = true};
   }
   throw Error("a family without an architecture");
 }
@@ -79,6 +83,18 @@ std::string gemma2_obstacle(const ModelConfig& m) {
   for (int64_t layer = 0; layer < m.n_layers; layer += 2) even.push_back(layer);
   if (m.sliding_window > 0 && m.sliding_window_layers != even) return "windows in other layers than the even ones";
   return m.tie_embeddings ? "" : "Gemma 2 with an untied head";
+}
+
+/// llama.cpp's graphs have experts in every layer, and weights that are normalised or not by the family.
+std::string experts_obstacle(const ModelConfig& m) {
+  const ExpertsConfig& e = m.experts;
+  if (!e.exist()) return m.family == Family::mixtral ? "a Mixtral without experts" : "";
+  if (e.layers(m.n_layers) < m.n_layers) return "layers without experts";
+  const bool normalised = m.family == Family::mixtral || m.family == Family::qwen3_moe;
+  if (e.norm_topk != normalised) return fmt::format("norm_topk = {} in this family", e.norm_topk);
+  if (e.score != ExpertsConfig::Score::softmax || e.scale != 1 || e.groups != 1) return "this choice of experts";
+  const bool shared = m.family == Family::qwen2_moe;
+  return (e.d_ff_shared > 0) == shared && e.shared_gate == shared ? "" : "this shared expert";
 }
 
 /// The factor of llama.cpp's own on cos and sin with yarn.
@@ -119,9 +135,11 @@ std::vector<float> as_floats(const std::vector<double>& values) { return {values
 
 std::string gguf_obstacle(const ModelConfig& m) {
   const Architecture a = architecture_of(m.family);
-  if (m.experts.exist()) return "a mixture of experts, which GGUF export does not write";
   if (m.scores()) return "a reward model";
-  if (m.qk_norm != (m.family == Family::qwen3)) return "norms of queries and keys in this family";
+  if (const std::string experts = experts_obstacle(m); !experts.empty()) return experts;
+  const bool norms = m.family == Family::qwen3 || m.family == Family::qwen3_moe || m.family == Family::olmoe;
+  if (m.qk_norm != norms || m.qk_norm_whole != (m.family == Family::olmoe))
+    return "norms of queries and keys in this family";
   if (!m.pre_norm) return "norms after the branches";
   if (m.activation != a.activation) return fmt::format("the activation {}", name_of(m.activation));
   if (a.whole_heads && m.n_heads * m.head_dim != m.d_model) return "n_heads * head_dim other than d_model";
@@ -171,6 +189,12 @@ void add_hyperparameters(GgufMetadata& metadata, const ModelConfig& m) {
   metadata.add(prefix + (layernorm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon"),
                static_cast<float>(m.norm_epsilon));
   if (m.positions == ModelConfig::Positions::rope) add_rope(metadata, m, prefix);
+  if (const ExpertsConfig& e = m.experts; e.exist()) {
+    add("expert_count", e.count);
+    add("expert_used_count", e.per_token);
+    if (m.family != Family::mixtral && m.family != Family::olmoe) add("expert_feed_forward_length", e.d_ff);
+    if (e.d_ff_shared > 0) add("expert_shared_feed_forward_length", e.d_ff_shared);
+  }
   if (m.family == Family::phi3) add("attention.sliding_window", 0);
   if (m.family == Family::gemma2) {
     // Without a window none of the tokens is outside of it.
@@ -179,6 +203,46 @@ void add_hyperparameters(GgufMetadata& metadata, const ModelConfig& m) {
     metadata.add(prefix + "final_logit_softcapping", static_cast<float>(m.final_softcap));
   }
 }
+
+namespace {
+
+/// The name of a tensor of experts or of their routers; not set for others.
+std::optional<GgufSlice> slice_of_experts(const DecoderShape& shape, const std::string& module) {
+  const DecoderNames& n = shape.names;
+  const ModelConfig& m = shape.config;
+  const auto at = [](const std::string& pattern, int64_t layer, int64_t expert) {
+    return fmt::format(fmt::runtime(pattern), layer, expert);
+  };
+  const std::pair<const std::string&, const char*> of_expert[] = {
+      {n.expert_gate, "ffn_gate_exps"}, {n.expert_up, "ffn_up_exps"}, {n.expert_down, "ffn_down_exps"}};
+  const std::pair<const std::string&, const char*> of_layer[] = {{n.router, "ffn_gate_inp"},
+                                                                 {n.shared_router, "ffn_gate_inp_shexp"},
+                                                                 {n.shared_gate, "ffn_gate_shexp"},
+                                                                 {n.shared_up, "ffn_up_shexp"},
+                                                                 {n.shared_down, "ffn_down_shexp"}};
+  for (int64_t layer = 0; layer < m.n_layers && m.experts.exist(); ++layer) {
+    for (const auto& [pattern, renamed] : of_layer) {
+      if (pattern.empty() || at(pattern, layer, 0) != module) continue;
+      GgufSlice slice{fmt::format("blk.{}.{}.weight", layer, renamed)};
+      slice.as_vector = &pattern == &n.shared_router;
+      slice.in_fp32 = &pattern == &n.router;
+      return slice;
+    }
+    for (const auto& [pattern, renamed] : of_expert) {
+      const std::string first = at(pattern, layer, 0);
+      if (!module.starts_with(first.substr(0, first.rfind(".0.") + 1))) continue;
+      for (int64_t expert = 0; expert < m.experts.count; ++expert) {
+        if (at(pattern, layer, expert) != module) continue;
+        GgufSlice slice{fmt::format("blk.{}.{}.weight", layer, renamed)};
+        slice.expert = expert;
+        return slice;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
 
 GgufSlice gguf_slice(const DecoderShape& shape, const std::string& tensor) {
   const DecoderNames& n = shape.names;
@@ -212,6 +276,7 @@ GgufSlice gguf_slice(const DecoderShape& shape, const std::string& tensor) {
   }
   const size_t dot = tensor.rfind('.');
   const std::string module = tensor.substr(0, dot), kind = tensor.substr(dot);
+  if (const std::optional<GgufSlice> of_experts = slice_of_experts(shape, module)) return *of_experts;
   for (const Role& role : roles) {
     for (int64_t layer = 0; layer < m.n_layers; ++layer) {
       if (role.name.empty() || fmt::format(fmt::runtime(role.name), layer) != module) continue;

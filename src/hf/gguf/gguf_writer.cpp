@@ -127,9 +127,10 @@ GgufWriter::GgufWriter(std::string path, bool overwrite, const GgufMetadata& met
   for (const GgufTensor& tensor : tensors_) {
     LLMTRAIN_CHECK(names.insert(tensor.name).second, "tensor " + tensor.name + " twice");
     append_text(header, tensor.name);
-    append(header, uint32_t{tensor.columns == 0 ? 1U : 2U});
+    append(header, uint32_t{tensor.columns == 0 ? 1U : tensor.matrices == 0 ? 2U : 3U});
     if (tensor.columns != 0) append(header, static_cast<uint64_t>(tensor.columns));
-    append(header, static_cast<uint64_t>(tensor.rows));
+    append(header, static_cast<uint64_t>(tensor.matrices == 0 ? tensor.rows : tensor.rows / tensor.matrices));
+    if (tensor.matrices != 0) append(header, static_cast<uint64_t>(tensor.matrices));
     append(header, static_cast<uint32_t>(tensor.type));
     append(header, static_cast<uint64_t>(bytes_));
     offsets_.push_back(bytes_);

@@ -37,12 +37,14 @@ class GgufMetadata {
   uint64_t count_ = 0;
 };
 
-/// A matrix [rows, columns], row-major, or a vector of `rows` elements (columns = 0).
+/// A matrix [rows, columns], row-major, or a vector of `rows` elements (columns = 0), or equal matrices one below the
+/// other, `rows` rows together.
 struct GgufTensor {
   std::string name;
   GgufType type = GgufType::F32;
   int64_t rows = 0;
   int64_t columns = 0;
+  int64_t matrices = 0;  ///< of an array [matrices, rows / matrices, columns]; 0: it is a matrix or a vector
 
   int64_t numel() const { return columns == 0 ? rows : rows * columns; }
   int64_t bytes() const;

@@ -17,7 +17,7 @@ from conversion import ModelBase, get_model_class
 from conversion.gemma import Gemma2Model
 
 HERE = pathlib.Path(__file__).parent
-CASES = ["gpt2", "llama", "llama3_v4_sharded", "mistral", "qwen2", "qwen3", "gemma2", "phi3"]
+CASES = ["gpt2", "llama", "llama3_v4_sharded", "mistral", "qwen2", "qwen3", "gemma2", "phi3", "mixtral", "olmoe"]
 TYPES = {"fp32": gguf.LlamaFileType.ALL_F32, "fp16": gguf.LlamaFileType.MOSTLY_F16,
          "bf16": gguf.LlamaFileType.MOSTLY_BF16, "q8_0": gguf.LlamaFileType.MOSTLY_Q8_0}
 

@@ -174,6 +174,38 @@ TEST(HuggingFaceQuantized, KeepsTheCodesOfItsFiles) {
   EXPECT_NE(logprobs("32", true), logprobs("64", true)) << "control";
 }
 
+// Every expert is the dense model's MLP, and the weights of a token's experts sum to 1.
+TEST(HuggingFaceUpcycled, BeginsAsTheDenseModel) {
+  const TemporaryFolder folder;
+  const auto logprobs = [](const std::string& model) {
+    const Outcome outcome = llmtool({"logprobs", "--model", model}, R"({"input_ids": [5, 6, 40, 7, 22, 31, 9, 12]})");
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return json::parse(outcome.output)["logprobs"].get<std::vector<double>>();
+  };
+  const auto largest_difference = [](const std::vector<double>& a, const std::vector<double>& b) {
+    EXPECT_EQ(a.size(), b.size());
+    double largest = 0;
+    for (size_t t = 0; t < std::min(a.size(), b.size()); ++t) largest = larger(largest, std::abs(a[t] - b[t]));
+    return largest;
+  };
+  for (const std::string family : {"llama", "mistral", "qwen3"}) {
+    const std::string made = (folder / family).string();
+    const Outcome outcome =
+        llmtool({"upcycle", "--model", golden_model(family), "--output", made, "--experts", "4", "--per-token", "3"});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+    const std::vector<double> dense = logprobs(golden_model(family));
+    EXPECT_LT(largest_difference(logprobs(made), dense), 5e-6) << family;
+    json config = json::parse(read_file(made + "/config.json"));
+    EXPECT_EQ(config["architectures"][0], family == "qwen3" ? "Qwen3MoeForCausalLM" : "MixtralForCausalLM");
+    EXPECT_EQ(config["num_experts_per_tok"], 3);
+    if (family != "qwen3") continue;
+    EXPECT_EQ(config["norm_topk_prob"], true);
+    config["norm_topk_prob"] = false;
+    write_file(made + "/config.json", config.dump());
+    EXPECT_GT(largest_difference(logprobs(made), dense), 1e-3) << "control: weights that sum to less than 1";
+  }
+}
+
 std::string three_tokens() {
   return R"({"version":"1.0","added_tokens":[],"normalizer":null,"pre_tokenizer":null,"post_processor":null,
              "decoder":null,"model":{"type":"BPE","vocab":{"a":0,"b":1,"c":2},"merges":[]}})";

@@ -47,6 +47,7 @@ Architecture architecture_of(Family family) {
     case Family::qwen2_moe:
     case Family::qwen3_moe:
     case Family::olmoe:
+    case Family::gpt_oss:
       return {.name = ""};  // refused by gguf_obstacle()
   }
   throw Error("a family without an architecture");

@@ -48,10 +48,11 @@ inline void check_cache(const Tensor& cache, const Tensor& qkv, const Batch& bat
   LLMTRAIN_CHECK(s.head_dim <= max_head_dim, "a head is too wide");
 }
 
-inline void check_cached_output(const Tensor& out, const Tensor& qkv, const AttentionShape& s) {
+inline void check_cached_output(const Tensor& out, const Tensor& lse, const Tensor& qkv, const AttentionShape& s) {
   LLMTRAIN_CHECK(
       out.rank == 2 && out.dim(0) == qkv.dim(0) && out.dim(1) == s.heads * s.head_dim && out.dtype == qkv.dtype,
       "out is [N, H D] of qkv's dtype");
+  LLMTRAIN_CHECK(lse.dtype == DType::f32 && lse.numel() == s.heads * qkv.dim(0), "lse is fp32 [H, N]");
 }
 
 }  // namespace llmtrain

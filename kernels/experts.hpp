@@ -63,6 +63,17 @@ void scale_pairs(const Tensor& y, const Tensor& x, const Tensor& weights, const 
 void scale_pairs_backward(const Tensor& dweights, const Tensor& dy, const Tensor& x, const Tensor& weights,
                           const Tensor& order, Stream& stream);
 
+/// x [P, C] += the weights of the pairs times a bias [C], by rows; x is fp32, the bias of any dtype.
+void add_pair_biases(const Tensor& x, const Tensor& bias, const Tensor& weights, const Tensor& order, Stream& stream);
+
+/// dweights of the pairs += sums of dy bias over C; dy [P, C].
+void pair_bias_backward_weights(const Tensor& dweights, const Tensor& dy, const Tensor& bias, const Tensor& order,
+                                Stream& stream);
+
+/// dbias [C], fp32, = or += the sum over pairs of their weights times dy [P, C], in the order of column sums.
+void pair_bias_backward(const Tensor& dbias, const Tensor& dy, const Tensor& weights, const Tensor& order,
+                        bool accumulate, Stream& stream);
+
 /// y [N] = 1 / (1 + exp(-x)), fp32.
 void sigmoid(const Tensor& y, const Tensor& x, Stream& stream);
 /// dx = dy y (1 - y), fp32 [N].

@@ -34,6 +34,10 @@ inline void check_pairs(const Tensor& pairs, const Tensor& order, int64_t rows, 
                  "pairs are int32 [P], with a row each");
 }
 
+inline void check_pair_bias(const Tensor& rows, const Tensor& bias) {
+  LLMTRAIN_CHECK(rows.rank == 2 && bias.numel() == rows.dim(1), "a bias has an element for each column of the rows");
+}
+
 /// Writes the pairs of [N, k] choices sorted by expert, and their ends (see sort_pairs), in host memory.
 inline void sort_pairs_on_host(std::span<int32_t> order, std::span<int64_t> ends, std::span<const int32_t> choices,
                                std::span<const int64_t> block_ends) {

@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "core/profile.hpp"
 #include "kernels/activation.hpp"
 #include "kernels/cuda/launch.cuh"
@@ -43,6 +45,21 @@ struct Silu {
   }
 };
 
+/// swiglu_oai; propagates NaN.
+struct LimitedSwiglu {
+  float most;
+
+  struct Result {
+    float value, gate_slope, up_slope;
+  };
+  __device__ Result at(float x, float u) const {
+    const float g = x > most ? most : x, factor = (u > most ? most : u < -most ? -most : u) + 1.0f;
+    const float s = sigmoid(swiglu_oai_alpha * g), f = g * s;
+    const float slope = fmaf(swiglu_oai_alpha * f, 1.0f - s, s) * factor;
+    return {f * factor, x > most ? 0.0f : slope, u > most || u < -most ? 0.0f : f};
+  }
+};
+
 /// Rows of y and of h or its derivatives, accessed 16 bytes at a time. Without a gate there are no row borders:
 /// everything is one row.
 struct Rows {
@@ -84,6 +101,31 @@ struct ForwardPack {
   }
 };
 
+template <bool slopes, class T>
+struct LimitedPack {
+  Rows of;
+  T *y, *h;
+  LimitedSwiglu function;
+
+  __device__ void operator()(int64_t i) const {
+    constexpr int64_t size = wide<T>;
+    const int64_t row = i / of.packs<T>(), at = i % of.packs<T>() * size;
+    T *gate = h + row * of.width * 2, *up = gate + of.width;
+    PackOf<size> x = load_pack<size>(gate, at, of.width), u = load_pack<size>(up, at, of.width), value;
+    for (int k = 0; k < size; ++k) {
+      const LimitedSwiglu::Result r = function.at(x.v[k], u.v[k]);
+      value.v[k] = r.value;
+      x.v[k] = r.gate_slope;
+      u.v[k] = r.up_slope;
+    }
+    store_pack(y + row * of.width, at, of.width, value);
+    if constexpr (slopes) {
+      store_pack(gate, at, of.width, x);
+      store_pack(up, at, of.width, u);
+    }
+  }
+};
+
 template <class T>
 struct BackwardPack {
   Rows of;
@@ -112,7 +154,15 @@ void forward(const Tensor& y, const Tensor& h, const Rows& of, Stream& stream) {
 }
 
 template <bool slopes>
-void forward(Activation activation, const Tensor& y, const Tensor& h, Stream& stream) {
+void limited(const Tensor& y, const Tensor& h, const Rows& of, float limit, Stream& stream) {
+  const LimitedSwiglu function{limit > 0 ? limit : std::numeric_limits<float>::infinity()};
+  dispatch(y, [&]<class T>(T* to) {
+    for_each(of.rows * of.packs<T>(), stream, LimitedPack<slopes, T>{of, to, h.as<T>(), function});
+  });
+}
+
+template <bool slopes>
+void forward(Activation activation, const Tensor& y, const Tensor& h, Stream& stream, float limit) {
   const bool gated = is_gated(activation);
   LLMTRAIN_CHECK(is_compute_type(y.dtype) && y.dtype == h.dtype && y.rank == 2 && h.rank == 2 && y.dim(0) == h.dim(0) &&
                      h.dim(1) == (gated ? 2 : 1) * y.dim(1),
@@ -130,19 +180,21 @@ void forward(Activation activation, const Tensor& y, const Tensor& h, Stream& st
     case Activation::silu:
     case Activation::swiglu:
       return forward<Silu, slopes>(y, h, of, stream);
+    case Activation::swiglu_oai:
+      return limited<slopes>(y, h, of, limit, stream);
   }
 }
 
 }  // namespace
 
-void activation_forward(Activation activation, const Tensor& y, const Tensor& h, Stream& stream) {
+void activation_forward(Activation activation, const Tensor& y, const Tensor& h, Stream& stream, float limit) {
   const ProfileSpan span("activation_forward", [&] { return traffic({&y, &h, &h}); });
-  forward<true>(activation, y, h, stream);
+  forward<true>(activation, y, h, stream, limit);
 }
 
-void activation_value(Activation activation, const Tensor& y, const Tensor& h, Stream& stream) {
+void activation_value(Activation activation, const Tensor& y, const Tensor& h, Stream& stream, float limit) {
   const ProfileSpan span("activation_value", [&] { return traffic({&y, &h}); });
-  forward<false>(activation, y, h, stream);
+  forward<false>(activation, y, h, stream, limit);
 }
 
 void activation_backward(const Tensor& dh, const Tensor& dy, const Tensor& slope, Stream& stream) {

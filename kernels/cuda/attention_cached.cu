@@ -112,6 +112,8 @@ struct AttendSplit {
 template <class T>
 struct FoldSplits {
   T* out;
+  float* lse;
+  int64_t tokens;
   Places places;
   AttentionShape s;
   Partial partial;
@@ -123,6 +125,7 @@ struct FoldSplits {
     float highest = -INFINITY, total = 0;
     for (int64_t i = begin; i < end; ++i) highest = fmaxf(highest, partial.highest[i]);
     for (int64_t i = begin; i < end; ++i) total += partial.totals[i] * expf(partial.highest[i] - highest);
+    if (lane() == 0) lse[item % s.heads * tokens + row] = highest + logf(total);
     for_packs(d, [&](int64_t at) {
       Pack sum{};
       for (int64_t i = begin; i < end; ++i) {
@@ -147,11 +150,11 @@ void cache_keys_values(const Tensor& cache, const Tensor& qkv, const Batch& batc
   });
 }
 
-void attention_cached(const Tensor& out, const Tensor& qkv, const Tensor& cache, const Batch& batch,
+void attention_cached(const Tensor& out, const Tensor& lse, const Tensor& qkv, const Tensor& cache, const Batch& batch,
                       const AttentionShape& s, ProductRole role, Stream& stream) {
   check_cache(cache, qkv, batch, s);
-  check_cached_output(out, qkv, s);
-  if (role != ProductRole::decoding) return cuda::attention_cached_tiles(out, qkv, cache, batch, s, stream);
+  check_cached_output(out, lse, qkv, s);
+  if (role != ProductRole::decoding) return cuda::attention_cached_tiles(out, lse, qkv, cache, batch, s, stream);
   const Places places(cache, batch, s);
   const int64_t visible = s.window > 0 ? std::min(s.window, cache.dim(1)) : cache.dim(1);
   const int64_t splits = (visible + keys_per_split - 1) / keys_per_split, items = batch.tokens * s.heads;
@@ -170,7 +173,7 @@ void attention_cached(const Tensor& out, const Tensor& qkv, const Tensor& cache,
     } else {
       attend.template operator()<8>();
     }
-    for_each_warp(items, stream, FoldSplits<T>{out.as<T>(), places, s, partial});
+    for_each_warp(items, stream, FoldSplits<T>{out.as<T>(), lse.as<float>(), batch.tokens, places, s, partial});
   });
 }
 

@@ -32,6 +32,7 @@ struct CachedTile {
   TiledBatch<H> batch;
   CachedKeys<H> source;
   H* out;
+  float* lse;
   int64_t tiles;  ///< per row and key head
 
   __device__ void operator()() const {
@@ -56,13 +57,18 @@ struct CachedTile {
     store_rows(
         result.values, warp_row, heads, n, [&](int r) { return to + int64_t{r} * n; },
         [&](int half) { return 1 / result.sum[half]; });
+    if (lane() % 4 != 0) return;
+    for (int half = 0; half < 2; ++half) {
+      const int r = warp_row + lane() / 4 + 8 * half;
+      if (r < heads) lse[(head + r) * rows.count + row] = fmaf(result.highest[half], ln_2, logf(result.sum[half]));
+    }
   }
 };
 
 }  // namespace
 
-void attention_cached_tiles(const Tensor& out, const Tensor& qkv, const Tensor& cache, const Batch& batch,
-                            const AttentionShape& shape, Stream& stream) {
+void attention_cached_tiles(const Tensor& out, const Tensor& lse, const Tensor& qkv, const Tensor& cache,
+                            const Batch& batch, const AttentionShape& shape, Stream& stream) {
   const Places places(cache, batch, shape);
   if (is_tiled(qkv, shape)) {
     const int64_t tiles = (shape.heads / shape.kv_heads + tile_rows - 1) / tile_rows;
@@ -71,7 +77,7 @@ void attention_cached_tiles(const Tensor& out, const Tensor& qkv, const Tensor& 
       with_columns(shape.head_dim, [&]<int D>(std::integral_constant<int, D>) {
         using Kernel = CachedTile<D, H>;
         launch({batch.tokens * tiles, shape.kv_heads}, stream,
-               Kernel{tiled, {cache.as<H>(), places}, out.as<H>(), tiles}, Kernel::shared);
+               Kernel{tiled, {cache.as<H>(), places}, out.as<H>(), lse.as<float>(), tiles}, Kernel::shared);
       });
     });
   }
@@ -79,7 +85,7 @@ void attention_cached_tiles(const Tensor& out, const Tensor& qkv, const Tensor& 
     with_registers(shape.head_dim, [&]<int registers>(std::integral_constant<int, registers>) {
       launch(row_grid(batch.tokens, shape.heads), stream,
              RowForward<T, registers, CachedKeys<T>>{
-                 Rows<T>(qkv, batch, shape, Dropout{}), {cache.as<T>(), places}, out.as<T>(), nullptr},
+                 Rows<T>(qkv, batch, shape, Dropout{}), {cache.as<T>(), places}, out.as<T>(), lse.as<float>()},
              row_shared_bytes(shape.head_dim, 1, 1));
     });
   });

@@ -29,7 +29,7 @@ struct Places {
 };
 
 /// attention_cached() with a role other than decoding.
-void attention_cached_tiles(const Tensor& out, const Tensor& qkv, const Tensor& cache, const Batch& batch,
-                            const AttentionShape& shape, Stream& stream);
+void attention_cached_tiles(const Tensor& out, const Tensor& lse, const Tensor& qkv, const Tensor& cache,
+                            const Batch& batch, const AttentionShape& shape, Stream& stream);
 
 }  // namespace llmtrain::cuda

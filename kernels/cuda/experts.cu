@@ -1,7 +1,7 @@
 #include <vector>
 
 #include "core/profile.hpp"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/column_sum.cuh"
 #include "kernels/experts.hpp"
 #include "kernels/experts_checks.hpp"
 
@@ -119,6 +119,45 @@ struct ScalePairBackward {
   }
 };
 
+template <class T>
+struct AddPairBias {
+  float* x;
+  const T* bias;
+  const float* weights;
+  Order order;
+  int64_t columns;
+  __device__ void operator()(int64_t at) const {
+    x[at] = fmaf(weights[order.pair(at / columns)], load(bias + at % columns), x[at]);
+  }
+};
+
+/// A pair, by a warp.
+template <class T>
+struct PairBiasBackwardWeight {
+  float* dweights;
+  const T *dy, *bias;
+  Order order;
+  int64_t columns;
+  __device__ void operator()(int64_t i) const {
+    const T* slope = dy + i * columns;
+    float sum = 0;
+    for (int64_t c = lane(); c < columns; c += warp_lanes) sum = fmaf(load(slope + c), load(bias + c), sum);
+    sum = warp_sum(sum);
+    if (lane() == 0) dweights[order.pair(i)] += sum;
+  }
+};
+
+template <class T>
+struct WeightedRow {
+  const T* dy;
+  const float* weights;
+  Order order;
+  int64_t columns;
+  __device__ void operator()(int64_t row, int64_t column, float (&sums)[1]) const {
+    sums[0] = fmaf(weights[order.pair(row)], load(dy + row * columns + column), sums[0]);
+  }
+};
+
 struct Sigmoid {
   float* y;
   const float* x;
@@ -203,6 +242,39 @@ void scale_pairs_backward(const Tensor& dweights, const Tensor& dy, const Tensor
     for_each_warp(x.dim(0), stream,
                   ScalePairBackward<T>{dweights.as<float>(), slopes, static_cast<const T*>(x.data), weights.as<float>(),
                                        order_of(order), x.dim(1)});
+  });
+}
+
+void add_pair_biases(const Tensor& x, const Tensor& bias, const Tensor& weights, const Tensor& order, Stream& stream) {
+  const ProfileSpan span("add_pair_biases", [&] { return traffic({&x, &x}); });
+  check_pairs(x, order, weights.dim(0), weights.dim(1));
+  check_pair_bias(x, bias);
+  dispatch(bias, [&]<class T>(T* added) {
+    for_each(x.numel(), stream, AddPairBias<T>{x.as<float>(), added, weights.as<float>(), order_of(order), x.dim(1)});
+  });
+}
+
+void pair_bias_backward_weights(const Tensor& dweights, const Tensor& dy, const Tensor& bias, const Tensor& order,
+                                Stream& stream) {
+  const ProfileSpan span("pair_bias_backward_weights", [&] { return traffic({&dy}); });
+  check_pairs(dy, order, dweights.dim(0), dweights.dim(1));
+  check_pair_bias(dy, bias);
+  LLMTRAIN_CHECK(dy.dtype == bias.dtype, "dy and the bias have one dtype");
+  dispatch(dy, [&]<class T>(T* slopes) {
+    for_each_warp(dy.dim(0), stream,
+                  PairBiasBackwardWeight<T>{dweights.as<float>(), slopes, static_cast<const T*>(bias.data),
+                                            order_of(order), dy.dim(1)});
+  });
+}
+
+void pair_bias_backward(const Tensor& dbias, const Tensor& dy, const Tensor& weights, const Tensor& order,
+                        bool accumulate, Stream& stream) {
+  const ProfileSpan span("pair_bias_backward", [&] { return traffic({&dy}); });
+  check_pairs(dy, order, weights.dim(0), weights.dim(1));
+  check_pair_bias(dy, dbias);
+  dispatch(dy, [&]<class T>(T* slopes) {
+    column_sums<1>(dy.dim(0), dy.dim(1), {dbias.as<float>()}, accumulate, stream,
+                   WeightedRow<T>{slopes, weights.as<float>(), order_of(order), dy.dim(1)});
   });
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 using namespace host;
 
-using ForwardLoop = void (*)(Activation, DType, bool slopes, void* y, void* h, void* up, int64_t n);
+using ForwardLoop = void (*)(Activation, DType, bool slopes, void* y, void* h, void* up, int64_t n, float limit);
 
 ForwardLoop forward_loop() {
 #if defined(__x86_64__)
@@ -35,7 +35,7 @@ void multiply(T* out, const T* a, const T* b, int64_t n) {
 }
 
 /// Slopes: true if h is overwritten by the derivatives.
-void forward(Activation activation, bool slopes, const Tensor& y, const Tensor& h) {
+void forward(Activation activation, bool slopes, const Tensor& y, const Tensor& h, float limit) {
   const bool gated = is_gated(activation);
   LLMTRAIN_CHECK(is_compute_type(y.dtype) && y.dtype == h.dtype && y.rank == 2 && h.rank == 2 && y.dim(0) == h.dim(0) &&
                      h.dim(1) == (gated ? 2 : 1) * y.dim(1),
@@ -45,25 +45,25 @@ void forward(Activation activation, bool slopes, const Tensor& y, const Tensor& 
   if (gated) {
     parallel_for(y.dim(0), [&](int64_t r) {
       const int64_t gate = r * 2 * width;
-      loop(activation, y.dtype, slopes, from(y, r * width), from(h, gate), from(h, gate + width), width);
+      loop(activation, y.dtype, slopes, from(y, r * width), from(h, gate), from(h, gate + width), width, limit);
     });
   } else {
     parallel_blocks(y.numel(), elementwise_block, [&](int64_t begin, int64_t end) {
-      loop(activation, y.dtype, slopes, from(y, begin), from(h, begin), nullptr, end - begin);
+      loop(activation, y.dtype, slopes, from(y, begin), from(h, begin), nullptr, end - begin, limit);
     });
   }
 }
 
 }  // namespace
 
-void activation_forward(Activation activation, const Tensor& y, const Tensor& h, Stream&) {
+void activation_forward(Activation activation, const Tensor& y, const Tensor& h, Stream&, float limit) {
   const ProfileSpan span("activation_forward", [&] { return traffic({&y, &h, &h}); });
-  forward(activation, true, y, h);
+  forward(activation, true, y, h, limit);
 }
 
-void activation_value(Activation activation, const Tensor& y, const Tensor& h, Stream&) {
+void activation_value(Activation activation, const Tensor& y, const Tensor& h, Stream&, float limit) {
   const ProfileSpan span("activation_value", [&] { return traffic({&y, &h}); });
-  forward(activation, false, y, h);
+  forward(activation, false, y, h, limit);
 }
 
 void activation_backward(const Tensor& dh, const Tensor& dy, const Tensor& slope, Stream&) {

@@ -3,6 +3,8 @@
 // instructions that the rest of the program must not contain: so they take raw pointers, and call only templates over V
 // and inlined functions.
 
+#include <limits>
+
 #include "kernels/activation.hpp"
 #include "kernels/host/special_functions.hpp"
 
@@ -53,7 +55,8 @@ class ActivationLoops {
  public:
   /// y[n] = f(h[n]), or f(h) * up if up is given. With slopes h and up are overwritten by the derivatives of y by them;
   /// y has the same bits either way.
-  static void forward(Activation activation, DType dtype, bool slopes, void* y, void* h, void* up, int64_t n) {
+  static void forward(Activation activation, DType dtype, bool slopes, void* y, void* h, void* up, int64_t n,
+                      float limit) {
     switch (activation) {
       case Activation::gelu:
       case Activation::geglu:
@@ -66,10 +69,41 @@ class ActivationLoops {
       case Activation::silu:
       case Activation::swiglu:
         return forward<Silu>(dtype, slopes, y, h, up, n);
+      case Activation::swiglu_oai:
+        return forward(dtype, slopes, y, h, up, n, limit > 0 ? limit : std::numeric_limits<float>::infinity());
     }
   }
 
  private:
+  static void forward(DType dtype, bool slopes, void* y, void* h, void* up, int64_t n, float limit) {
+    if (dtype == DType::f32) {
+      slopes ? limited<true, float>(y, h, up, n, limit) : limited<false, float>(y, h, up, n, limit);
+    } else if (dtype == DType::bf16) {
+      slopes ? limited<true, bf16>(y, h, up, n, limit) : limited<false, bf16>(y, h, up, n, limit);
+    } else {
+      slopes ? limited<true, f16>(y, h, up, n, limit) : limited<false, f16>(y, h, up, n, limit);
+    }
+  }
+
+  /// swiglu_oai; propagates NaN.
+  template <bool slopes, class T>
+  static void limited(void* y, void* h, void* up, int64_t n, float limit) {
+    T *out = static_cast<T*>(y), *gate = static_cast<T*>(h), *linear = static_cast<T*>(up);
+    const V most = V{} + limit;
+    for (int64_t i = 0; i < n; i += lanes_of<V>) {
+      const V x = load_up_to<V>(gate + i, n - i), u = load_up_to<V>(linear + i, n - i);
+      const V g = x > most ? most : x;
+      const V factor = (u > most ? most : u < -most ? -most : u) + 1.0f;
+      const V s = fast_sigmoid(swiglu_oai_alpha * g), f = g * s;
+      store_up_to(out + i, f * factor, n - i);
+      if constexpr (slopes) {
+        const V slope = fused(swiglu_oai_alpha * f, 1.0f - s, s) * factor;
+        store_up_to(gate + i, x > most ? V{} : slope, n - i);
+        store_up_to(linear + i, u > most || u < -most ? V{} : f, n - i);
+      }
+    }
+  }
+
   template <class F>
   static void forward(DType dtype, bool slopes, void* y, void* h, void* up, int64_t n) {
     if (dtype == DType::f32) {
@@ -114,6 +148,7 @@ class ActivationLoops {
 };
 
 /// ActivationLoops<Float16>::forward, for processors with AVX-512.
-void activation_loop_avx512(Activation activation, DType dtype, bool slopes, void* y, void* h, void* up, int64_t n);
+void activation_loop_avx512(Activation activation, DType dtype, bool slopes, void* y, void* h, void* up, int64_t n,
+                            float limit);
 
 }  // namespace llmtrain::host

@@ -4,6 +4,7 @@
 
 #include "core/profile.hpp"
 #include "kernels/experts_checks.hpp"
+#include "kernels/host/column_sum.hpp"
 #include "kernels/host/element.hpp"
 #include "kernels/host/lanes.hpp"
 #include "kernels/host/parallel.hpp"
@@ -143,6 +144,61 @@ void scale_pairs_backward(const Tensor& dweights, const Tensor& dy, const Tensor
       const float factor = factors[pair];
       for (int64_t c = 0; c < columns; ++c) store(slope + c, factor * load(slope + c));
     });
+  });
+}
+
+void add_pair_biases(const Tensor& x, const Tensor& bias, const Tensor& weights, const Tensor& order,
+                     Stream& /*stream*/) {
+  const ProfileSpan span("add_pair_biases", [&] { return traffic({&x, &x}); });
+  check_pairs(x, order, weights.dim(0), weights.dim(1));
+  check_pair_bias(x, bias);
+  const float* factors = weights.as<float>();
+  float* rows = x.as<float>();
+  const int64_t columns = x.dim(1);
+  dispatch(bias.dtype, [&](auto* tag) {
+    const auto* added = static_cast<decltype(tag)>(bias.data);
+    each_pair(order, x.dim(0), [=](int64_t i, int64_t pair) {
+      float* row = rows + i * columns;
+      for (int64_t c = 0; c < columns; ++c) row[c] += factors[pair] * load(added + c);
+    });
+  });
+}
+
+void pair_bias_backward_weights(const Tensor& dweights, const Tensor& dy, const Tensor& bias, const Tensor& order,
+                                Stream& /*stream*/) {
+  const ProfileSpan span("pair_bias_backward_weights", [&] { return traffic({&dy}); });
+  check_pairs(dy, order, dweights.dim(0), dweights.dim(1));
+  check_pair_bias(dy, bias);
+  LLMTRAIN_CHECK(dy.dtype == bias.dtype, "dy and the bias have one dtype");
+  float* dfactors = dweights.as<float>();
+  const int64_t columns = dy.dim(1);
+  dispatch(dy.dtype, [&](auto* tag) {
+    const auto *slopes = static_cast<decltype(tag)>(dy.data), *added = static_cast<decltype(tag)>(bias.data);
+    each_pair(order, dy.dim(0), [=](int64_t i, int64_t pair) {
+      const auto* slope = slopes + i * columns;
+      dfactors[pair] += static_cast<float>(
+          lane_sum(columns, [&](int64_t c, int64_t n) { return load_up_to(slope + c, n) * load_up_to(added + c, n); }));
+    });
+  });
+}
+
+void pair_bias_backward(const Tensor& dbias, const Tensor& dy, const Tensor& weights, const Tensor& order,
+                        bool accumulate, Stream& /*stream*/) {
+  const ProfileSpan span("pair_bias_backward", [&] { return traffic({&dy}); });
+  check_pairs(dy, order, weights.dim(0), weights.dim(1));
+  check_pair_bias(dy, dbias);
+  const float* factors = weights.as<float>();
+  const int32_t* numbers = order.as<int32_t>();
+  dispatch(dy.dtype, [&](auto* tag) {
+    const auto* slopes = static_cast<decltype(tag)>(dy.data);
+    const int64_t columns = dy.dim(1);
+    const auto add_rows = [=](float* sums, int64_t begin, int64_t end, int64_t first, int64_t last) {
+      for (int64_t r = begin; r < end; ++r) {
+        const float factor = factors[numbers[r]];
+        for (int64_t c = first; c < last; ++c) sums[c] += factor * load(slopes + r * columns + c);
+      }
+    };
+    column_sums({dy.dim(0), columns, 1, false}, add_rows, {dbias.as<float>()}, accumulate);
   });
 }
 

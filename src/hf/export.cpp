@@ -129,7 +129,7 @@ int64_t elements_of(const std::vector<UnitSpec>& units) {
 }
 
 /// Copies a tensor, or writes a quantised one dequantised, transposed where the model's files have it so.
-void copy_tensor(const ModelFolderWriter& writer, const std::string& name, const WeightIndex::Tensor& tensor,
+void copy_tensor(ModelFolderWriter& writer, const std::string& name, const WeightIndex::Tensor& tensor,
                  const std::vector<FileHandle>& files, bool transposed) {
   const auto file_of = [&](size_t number) -> const FileHandle& { return files[number]; };
   const StoredSlice whole = whole_tensor(tensor, file_of);
@@ -157,6 +157,7 @@ ModelFolderPlan folder_plan(const ExportOptions& options, const ModelConfig& mod
   plan.overwrite = options.overwrite;
   plan.file_bytes = options.file_bytes;
   plan.texts = texts_of(options, model, type);
+  plan.experts = expert_places(decoder_shape(model, model.vocab_size));
   std::string& config = plan.texts["config.json"];
   if (!quantized) config = without_quantization(config, "config.json");
   plan.save_tokenizer = options.save_tokenizer;

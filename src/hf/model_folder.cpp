@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "core/error.hpp"
 #include "core/files/file_handle.hpp"
@@ -131,6 +132,7 @@ ModelFolderWriter::ModelFolderWriter(ModelFolderPlan plan) : plan_(std::move(pla
   remove_leftovers(plan_.path);
   partial_ = fmt::format("{}.partial-{}-{}", plan_.path, host_name(), getpid());
   if (mkdir(partial_.c_str(), 0777) != 0) fail_to_create(partial_, "cannot create it", errno);
+  join_experts();
   try {
     open_files();
   } catch (...) {
@@ -177,8 +179,39 @@ const SafetensorsWriter& ModelFolderWriter::file_with(const std::string& name) c
   return *files_[file->second];
 }
 
-void ModelFolderWriter::write(const std::string& name, int64_t first, const float* values, int64_t count) const {
+void ModelFolderWriter::write(const std::string& name, int64_t first, const float* values, int64_t count) {
+  const auto place = plan_.experts.find(name);
+  if (place != plan_.experts.end()) return write_expert(place->second, first, values, count);
   file_with(name).write(name, first, values, count);
+}
+
+/// Replaces parts of tensors of all experts by these.
+void ModelFolderWriter::join_experts() {
+  std::vector<StoredTensor> tensors;
+  std::set<std::string> joined;
+  for (StoredTensor& tensor : plan_.tensors) {
+    const auto found = plan_.experts.find(tensor.name);
+    if (found == plan_.experts.end()) {
+      tensors.push_back(std::move(tensor));
+    } else if (joined.insert(found->second.tensor).second) {
+      tensors.push_back({found->second.tensor, tensor.type, found->second.shape, 0, 0});
+    }
+  }
+  plan_.tensors = std::move(tensors);
+}
+
+void ModelFolderWriter::write_expert(const ExpertPlace& place, int64_t first, const float* values, int64_t count) {
+  Expert& expert = experts_[{place.tensor, place.begin}];
+  expert.values.resize(static_cast<size_t>(place.extent));
+  float* to = expert.values.data() + (place.first - place.begin);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t row = (first + i) / place.columns, column = (first + i) % place.columns;
+    to[row * place.row_stride + column * place.column_stride] = values[i];
+  }
+  expert.written += count;
+  if (expert.written < place.extent) return;
+  file_with(place.tensor).write(place.tensor, place.begin, expert.values.data(), place.extent);
+  experts_.erase({place.tensor, place.begin});
 }
 
 void ModelFolderWriter::write_bytes(const std::string& name, int64_t first, const void* bytes, int64_t count) const {
@@ -196,6 +229,7 @@ void ModelFolderWriter::write_text(const std::string& name, const std::string& c
 }
 
 void ModelFolderWriter::publish() {
+  LLMTRAIN_CHECK(experts_.empty(), "every part of an expert is written");
   for (const auto& file : files_) file->finish();
   if (!index_.empty()) write_text(weights_index_name, index_);
   for (const auto& [name, content] : plan_.texts) write_text(name, content);

@@ -127,7 +127,7 @@ class Upcycler {
     return names;
   }
 
-  void copy(const ModelFolderWriter& writer, const SliceSource& s) const {
+  void copy(ModelFolderWriter& writer, const SliceSource& s) const {
     const WeightIndex::Tensor& tensor = index_.tensors[s.tensor];
     const std::vector<std::string> names = names_of_copies(s);
     std::vector<char> bytes;
@@ -138,7 +138,7 @@ class Upcycler {
     }
   }
 
-  void write_router(const ModelFolderWriter& writer, const std::string& name) const {
+  void write_router(ModelFolderWriter& writer, const std::string& name) const {
     const uint64_t key = random_key(upcycle_.seed, RandomPurpose::initialization, hash_of_name(name));
     const int64_t elements = upcycle_.experts * model_.d_model;
     std::vector<float> values;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/attention_cached.hpp"
+#include "kernels/attention_sinks.hpp"
 #include "kernels/key_copies.hpp"
 #include "layers/kv_selection.hpp"
 
@@ -26,14 +27,14 @@ AttentionShape shape_in(AttentionShape shape, ProductRole role) {
 }
 
 /// Attention of new tokens to a cache that keeps some of the keys of their texts.
-void attend_kept(Context& ctx, const Batch& batch, const Tensor& out, const Tensor& qkv, const AttentionShape& shape,
-                 size_t cache) {
+void attend_kept(Context& ctx, const Batch& batch, const Tensor& out, const Tensor& lse, const Tensor& qkv,
+                 const AttentionShape& shape, size_t cache) {
   const KvSelection& selection = *ctx.cache->selection;
   const KeptKeys kept = selection.of_layer(*ctx.cache, cache);
   Batch places = batch;
   places.positions = selection.counts.rows(0, batch.tokens);
   store_kept_keys(kept, places.positions, qkv, batch, shape, ctx.stream);
-  attention_cached(out, qkv, kept.cache, places, shape, ctx.role, ctx.stream);
+  attention_cached(out, lse, qkv, kept.cache, places, shape, ctx.role, ctx.stream);
   weigh_kept_keys(kept, places.positions, qkv, batch, shape, ctx.stream);
 }
 
@@ -115,18 +116,36 @@ void Attention::forward_heads(Context& ctx, const Batch& batch, const Tensor& x,
   if (divided) return attend_divided(ctx, out, rows, saved);
   const bool selects = ctx.cache != nullptr && ctx.cache->selection != nullptr;
   const bool decodes = ctx.cache != nullptr && ctx.cache->decoding;
-  if (selects && decodes) return attend_kept(ctx, batch, out, rows, shape, cache);
+  const Tensor lse = lse_of(saved, shape, n);
+  if (selects && decodes) {
+    attend_kept(ctx, batch, out, lse, rows, shape, cache);
+    return add_sinks(ctx, out, saved);
+  }
   if (ctx.cache != nullptr && !selects) {
     cache_keys_values(ctx.cache->layers[cache], rows, batch, shape, ctx.stream);
   }
   if (decodes) {
-    attention_cached(out, rows, ctx.cache->layers[cache], batch, shape, ctx.role, ctx.stream);
+    attention_cached(out, lse, rows, ctx.cache->layers[cache], batch, shape, ctx.role, ctx.stream);
   } else {
     attend(ctx, batch, out, rows, saved);
   }
+  add_sinks(ctx, out, saved);
   if (!selects) return;
-  keep_prompt_keys(ctx.cache->selection->of_layer(*ctx.cache, cache), rows, lse_of(saved, shape, n), batch, shape,
-                   ctx.stream);
+  keep_prompt_keys(ctx.cache->selection->of_layer(*ctx.cache, cache), rows, lse, batch, shape, ctx.stream);
+}
+
+void Attention::add_sinks(Context& ctx, const Tensor& out, const AttentionSaved& saved) const {
+  if (sinks.exists()) add_attention_sinks(out, lse_of(saved, shape, out.dim(0)), sinks.weight(ctx), ctx.stream);
+}
+
+void Attention::backward_sinks(Context& ctx, const Tensor& dout, const Tensor& out, const AttentionSaved& saved) const {
+  if (!sinks.is_trained()) return;
+  const int64_t n = out.dim(0);
+  ctx.each_row_block(n, [&](int64_t first, int64_t count) {
+    attention_sinks_backward({sinks.gradient(ctx), dout.rows(first, count), out.rows(first, count),
+                              lse_of(saved, shape, n), first, sinks.weight(ctx), sinks.accumulates(ctx)},
+                             ctx.stream);
+  });
 }
 
 void Attention::attend(Context& ctx, const Batch& batch, const Tensor& out, const Tensor& qkv_rows,
@@ -140,6 +159,7 @@ void Attention::attend(Context& ctx, const Batch& batch, const Tensor& out, cons
 
 /// Attention of a batch that may be divided among ranks by its heads: rows of all heads to rows of all heads.
 void Attention::attend_divided(Context& ctx, const Tensor& out, const Tensor& rows, const AttentionSaved& saved) const {
+  LLMTRAIN_CHECK(!sinks.exists(), "attention with sinks is not divided by heads");
   const Batch& whole = ctx.rows->whole();
   HeadExchange* exchange = ctx.heads();
   Arena::Frame frame(ctx.arena);
@@ -196,6 +216,7 @@ void Attention::backward(Context& ctx, const Batch& batch, const Tensor& dx, con
   if (is_divided(ctx)) {
     attend_divided_backward(ctx, dqkv, dout, saved);
   } else {
+    backward_sinks(ctx, dout, out, saved);
     attend_backward(ctx, batch, dqkv, dout, out, saved);
   }
   rope.apply(dqkv, batch, normed_heads(), shape.head_dim, true, ctx.stream);

@@ -16,11 +16,11 @@ struct AttentionSaved {
   Tensor rstd;       ///< with norms: fp32 [N, H + G]
   Tensor out;        ///< compute dtype [N, H D]
   Tensor heads_out;  ///< of shared rows all, of some heads: compute dtype [N, H D / context]
-  Tensor lse;        ///< fp32 [H, N]
+  Tensor lse;        ///< fp32 [H, N], with the sinks
 };
 
 /// Causal self-attention with its projections: x -> q, k, v -> norms of q and k, where there are any -> rope
-/// -> attention -> output projection.
+/// -> attention -> sinks, where there are any -> output projection. Sinks and shared rows (context) exclude each other.
 struct Attention {
   using Saved = AttentionSaved;
 
@@ -29,6 +29,7 @@ struct Attention {
   Linear projection;
   ParamRef query_norm;  ///< [D], [H D] (norms_whole_rows) or none: RMSNorm over each head's query, before rope
   ParamRef key_norm;    ///< [D], [G D] or none
+  ParamRef sinks;       ///< [H] or none: see attention_sinks.hpp
   float norm_epsilon = 1e-6f;
   float norm_weight_offset = 0;
   bool norms_whole_rows = false;  ///< norms over all heads together
@@ -70,7 +71,7 @@ struct Attention {
                 const AttentionSaved& saved) const;
   /// True if the backward pass needs the gradient of the heads' output, before the projection.
   bool heads_gradient(bool input) const {
-    return input || qkv.is_trained() || query_norm.is_trained() || key_norm.is_trained();
+    return input || qkv.is_trained() || query_norm.is_trained() || key_norm.is_trained() || sinks.is_trained();
   }
 
   HeadNormShape norm_shape() const;
@@ -90,6 +91,8 @@ struct Attention {
                        const AttentionSaved& saved) const;
   void attend_divided(Context& ctx, const Tensor& out, const Tensor& rows, const AttentionSaved& saved) const;
   void attend_divided_backward(Context& ctx, const Tensor& dqkv, const Tensor& dout, const AttentionSaved& saved) const;
+  void add_sinks(Context& ctx, const Tensor& out, const AttentionSaved& saved) const;
+  void backward_sinks(Context& ctx, const Tensor& dout, const Tensor& out, const AttentionSaved& saved) const;
   int64_t normed_heads() const { return shape.heads + shape.kv_heads; }
   Dropout probability_dropout(const Context& ctx) const;
 };

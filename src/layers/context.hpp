@@ -188,8 +188,9 @@ class UnitBuilder {
     spec.hidden = true;
     return add(std::move(spec));
   }
-  ParamRef vector(std::string name, int64_t rows, Initializer init, std::vector<ParamSlice> slices) {
-    return add({std::move(name), rows, 1, false, init, std::move(slices)});
+  ParamRef vector(std::string name, int64_t rows, Initializer init, std::vector<ParamSlice> slices,
+                  bool decays = false) {
+    return add({std::move(name), rows, 1, decays, init, std::move(slices)});
   }
   /// Adds a parameter that is trained whatever the rule says.
   ParamRef trained(ParamSpec spec) { return add(std::move(spec), true, {}); }

@@ -166,6 +166,7 @@ int64_t Experts::scratch_bytes(DType compute, int64_t rows) const {
 
 int64_t Experts::workspace_bytes(DType compute, int64_t rows, bool training) const {
   int64_t bytes = router.workspace_bytes(compute, DType::f32, rows, training);
+  if (!down_biases.empty() && training) bytes = std::max(bytes, row_sum_workspace_bytes(rows, channels));
   bytes = std::max(bytes, mlps.front().up.workspace_bytes(compute, compute, rows, training));
   bytes = std::max(bytes, mlps.front().down.workspace_bytes(compute, DType::f32, rows, training));
   if (shared) bytes = std::max(bytes, shared->workspace_bytes(compute, DType::f32, rows, training));
@@ -254,6 +255,10 @@ void Experts::project(Context& ctx, const Batch& batch, const Tensor& y, const E
                     pairs.order(expert), ctx.stream);
         pairs.enter(expert,
                     [&](const Batch& rows) { mlps[static_cast<size_t>(i)].down.forward(ctx, rows, term, scaled); });
+        if (!down_biases.empty()) {
+          add_pair_biases(term, down_biases[static_cast<size_t>(i)].weight(ctx), first_rows(saved.routing.weights, n),
+                          pairs.order(expert), ctx.stream);
+        }
         add_pairs(sum.term(), term, pairs.order(expert), rule.per_token, ctx.stream);
       }
       if ((i + 1) % experts_of_block == 0) sum.end_block();
@@ -314,8 +319,13 @@ void Experts::backward_experts(Context& ctx, const Batch& batch, ExpertSum* dinp
       scale_pairs(scaled, own.activated, weights, order, ctx.stream);
       pairs.enter(expert, [&](const Batch& rows) {
         mlp.down.backward(ctx, rows, goes_on ? dscaled : Tensor(), own_dy, scaled);
+        if (!down_biases.empty()) backward_down_bias(ctx, i, own_dy, weights, order);
         if (!goes_on) return;
         scale_pairs_backward(dweights.term(), dscaled, own.activated, weights, order, ctx.stream);
+        if (!down_biases.empty()) {
+          const Tensor bias = down_biases[static_cast<size_t>(i)].weight(ctx);
+          pair_bias_backward_weights(dweights.term(), own_dy, bias, order, ctx.stream);
+        }
         activation_backward(own.hidden, dscaled, own.hidden, ctx.stream);
         mlp.up.backward(ctx, rows, own_dx, own.hidden, own_x);
       });
@@ -324,6 +334,22 @@ void Experts::backward_experts(Context& ctx, const Batch& batch, ExpertSum* dinp
     dweights.end_block();
     if (dinput != nullptr) dinput->end_block();
   }
+}
+
+/// The bias of this rank's expert i, whose pairs these are.
+void Experts::backward_down_bias(Context& ctx, int64_t i, const Tensor& dy, const Tensor& weights,
+                                 const Tensor& order) const {
+  const ParamRef& bias = down_biases[static_cast<size_t>(i)];
+  if (!bias.is_trained()) return;
+  ctx.each_row_block(dy.dim(0), [&](int64_t begin, int64_t count) {
+    const Tensor gradient = bias.gradient(ctx);
+    if (count > 0) {
+      pair_bias_backward(gradient, dy.rows(begin, count), weights, order.rows(begin, count), bias.accumulates(ctx),
+                         ctx.stream);
+    } else if (!bias.accumulates(ctx)) {
+      fill_zero(gradient.data, gradient.bytes(), ctx.stream);
+    }
+  });
 }
 
 void Experts::backward_shared(Context& ctx, const Batch& batch, const Tensor& dsum, const Tensor& dy, const Tensor& x,

@@ -33,7 +33,10 @@ struct Experts {
   int64_t channels = 0;     ///< C
   Linear router;            ///< [E, C]
   ParamRef selection_bias;  ///< [E] or none
-  std::vector<Mlp> mlps;    ///< of this rank: experts [first, first + count)
+  std::vector<Mlp> mlps;    ///< of this rank: experts [first, first + count), whose last matrices have no bias
+  /// Biases [C] of the last matrices, which the weights multiply too; or none. They are not split, and have a gradient
+  /// for each group of rows.
+  std::vector<ParamRef> down_biases;
   int64_t first = 0;
   std::optional<SplitLayer<Mlp>> shared;
   Linear shared_up;                   ///< what the blocks of its first matrix share, if it is split
@@ -80,6 +83,7 @@ struct Experts {
 
  private:
   class Pairs;
+  void backward_down_bias(Context& ctx, int64_t i, const Tensor& dy, const Tensor& weights, const Tensor& order) const;
   void choose(Context& ctx, const Batch& batch, const Tensor& x, const ExpertsSaved& saved) const;
   // Add to the gradient of the input, fp32 [N, C], or leave it out if there is none.
   void backward_experts(Context& ctx, const Batch& batch, ExpertSum* dinput, ExpertSum& dweights, const Tensor& dy,

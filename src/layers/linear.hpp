@@ -70,6 +70,9 @@ struct Linear {
   static Linear declare(UnitBuilder& unit, const std::vector<LinearPart>& parts, int64_t in, bool bias, double std,
                         const AdapterRule& rule = {});
 
+  /// Declares a bias that weight decay changes, as where files have the biases of several layers in one matrix.
+  void declare_decayed_bias(UnitBuilder& unit, const std::vector<LinearPart>& parts);
+
   /// Declares what the blocks of a split layer share: of blocks of outputs the adapters' A, of blocks of inputs the
   /// bias and what else belongs to the sum.
   static Linear declare_shared(UnitBuilder& unit, const LinearShape& shape, LinearBlock::Side side,
@@ -108,7 +111,8 @@ struct Linear {
   /// Declare the weight or bias of the layer, or of a block of it.
   void declare_weight(UnitBuilder& unit, const std::vector<LinearPart>& parts, double std,
                       const std::optional<LinearBlock>& of);
-  void declare_bias(UnitBuilder& unit, const std::vector<LinearPart>& parts, const std::optional<LinearBlock>& of);
+  void declare_bias(UnitBuilder& unit, const std::vector<LinearPart>& parts, const std::optional<LinearBlock>& of,
+                    bool decays = false);
 };
 
 }  // namespace llmtrain

@@ -21,9 +21,9 @@ void Mlp::forward_hidden(Context& ctx, const Batch& batch, const Tensor& x, cons
   const bool activates_again = kept.activated.empty();
   if (!again || kept.hidden.empty()) up.forward(ctx, batch, hidden, x);
   if (!again && activates_again) {
-    activation_value(activation, activated, hidden, ctx.stream);
+    activation_value(activation, activated, hidden, ctx.stream, limit);
   } else if (again == activates_again) {
-    activation_forward(activation, activated, hidden, ctx.stream);
+    activation_forward(activation, activated, hidden, ctx.stream, limit);
   }
 }
 

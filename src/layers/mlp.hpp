@@ -17,6 +17,7 @@ struct Mlp {
   using Saved = MlpSaved;
 
   Activation activation = Activation::gelu_tanh;
+  float limit = 0;  ///< of the activation
   Linear up;
   Linear down;
 

@@ -16,7 +16,7 @@ ParamRef UnitBuilder::add(ParamSpec spec) {
 
 /// Storage of a frozen parameter: that of all its slices, or none.
 std::optional<Quantization> UnitBuilder::quantization_of(const ParamSpec& spec) const {
-  if (!quantization_ || !spec.decay) return std::nullopt;
+  if (!quantization_ || !spec.decay || spec.columns == 1) return std::nullopt;
   const std::optional<Quantization> first = quantization_(spec.slices.front().name);
   const bool same =
       std::ranges::all_of(spec.slices, [&](const ParamSlice& s) { return quantization_(s.name) == first; });

@@ -89,7 +89,7 @@ void Decoder::plan(Arena& arena, const PassPlan& passes) {
     block.attention.groups = block.mlp.groups = std::max<int64_t>(blocks / context, 1);
     if (block.experts) block.experts->set_groups(block.mlp.groups);
     for (Attention& attention : block.attention.blocks) {
-      const bool plain = compute != DType::f32 && attention.dropout == 0;
+      const bool plain = compute != DType::f32 && attention.dropout == 0 && !attention.sinks.exists();
       attention.shape.longest = plain ? longest : 0;
       attention.context = context;
       attention.key_copies = std::max<int64_t>(blocks / attention.shape.kv_heads, 1);

@@ -22,8 +22,12 @@ struct DecoderNames {
   std::string gate;                  ///< for gated activations; empty: `up` is both, gate first
   std::string score = "score";       ///< head of one output
   std::string query_norm, key_norm;  ///< for qk_norm
+  std::string sinks;                 ///< for attention_sinks; the whole name of the tensor
   // For experts; the second {} stands for the expert.
   std::string router, expert_gate, expert_up, expert_down;
+  /// Tensors of all experts of a layer, if files have these: (expert, in, out), and with _bias (expert, out); columns
+  /// of gate and up alternate. The names above are then those of this program alone.
+  std::string fused_first, fused_last;
   std::string shared_gate, shared_up, shared_down;  ///< of the shared expert
   std::string shared_router;                        ///< gate of its output
   std::string post_attention, post_mlp;             ///< for sandwich_norm
@@ -129,6 +133,8 @@ class Decoder : public Model {
   /// Declares experts without the matrices of this rank's blocks, or with them if the model is not split.
   Experts declare_experts(UnitBuilder& unit, int layer) const;
   void declare_expert_block(UnitBuilder& unit, Experts& experts, int layer, int64_t block) const;
+  void declare_expert_biases(UnitBuilder& unit, Experts& experts, int layer, int64_t first, int64_t count) const;
+  void declare_sinks(UnitBuilder& unit, Attention& attention, int layer) const;
   void declare_whole(UnitBuilder& unit, Block& block) const;
   void declare_split(UnitBuilder& unit, Block& block) const;
   ParamRef declare_table(UnitBuilder& unit, const std::string& name, int64_t block) const;

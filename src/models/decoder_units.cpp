@@ -32,6 +32,8 @@ Activation kind_of(ModelConfig::Activation activation) {
       return Activation::geglu;
     case ModelConfig::Activation::geglu_tanh:
       return Activation::geglu_tanh;
+    case ModelConfig::Activation::swiglu_oai:
+      return Activation::swiglu_oai;
   }
   throw Error("unknown activation");
 }
@@ -221,6 +223,7 @@ void Decoder::declare_whole(UnitBuilder& unit, Block& block) const {
   const LayerShapes heads = attention_shapes(block.layer);
   block.attention.whole().qkv = declare(heads.first);
   block.attention.whole().projection = declare(heads.last);
+  declare_sinks(unit, block.attention.whole(), block.layer);
   if (block.experts) return declare_expert_block(unit, *block.experts, block.layer, 0);
   const LayerShapes mlp = mlp_shapes(block.layer);
   block.mlp.whole().up = declare(mlp.first);
@@ -260,11 +263,22 @@ void Decoder::declare_split(UnitBuilder& unit, Block& block) const {
     attention.shape.first_head = index * attention.shape.heads;
     attention.qkv = Linear::declare_block(unit, heads.first, outputs, qkv, rule);
     attention.projection = Linear::declare_block(unit, heads.last, inputs, block.attention.sum, rule);
+    declare_sinks(unit, attention, block.layer);
     if (block.experts) return declare_expert_block(unit, *block.experts, block.layer, index);
     Mlp& own = block.mlp.blocks.emplace_back(all_channels);
     own.up = Linear::declare_block(unit, mlp.first, outputs, up, rule);
     own.down = Linear::declare_block(unit, mlp.last, inputs, block.mlp.sum, rule);
   });
+}
+
+/// Declares the sinks of the heads, which may be some of all.
+void Decoder::declare_sinks(UnitBuilder& unit, Attention& attention, int layer) const {
+  const ModelConfig& c = shape_.config;
+  if (!c.attention_sinks) return;
+  const std::string name = at_layer(shape_.names.sinks, layer);
+  ParamSlice slice{name, 0, attention.shape.heads};
+  if (shape_.tensor.splits()) slice.block = TensorBlock{attention.shape.first_head, 0, c.n_heads, 1};
+  attention.sinks = unit.vector(name, slice.rows, Initializer::normal(c.initializer_std), {slice});
 }
 
 /// Declares attention without its matrices.
@@ -356,13 +370,13 @@ Experts Decoder::declare_experts(UnitBuilder& unit, int layer) const {
   experts.rule = c.experts.rule();
   experts.layer = static_cast<int>(c.experts.layers(layer));
   experts.channels = c.d_model;
-  const auto declare = [&](const std::string& name, int64_t rows) {
-    Linear linear = Linear::declare(unit, {part(name, layer, rows)}, c.d_model, false, c.initializer_std);
+  const auto declare = [&](const std::string& name, int64_t rows, bool bias) {
+    Linear linear = Linear::declare(unit, {part(name, layer, rows)}, c.d_model, bias, c.initializer_std);
     linear.sums_input_gradient = true;
     return linear;
   };
-  experts.router = declare(names.router, c.experts.count);
-  if (c.experts.shared_gate) experts.shared_gate = declare(names.shared_router, 1);
+  experts.router = declare(names.router, c.experts.count, c.mlp_bias);
+  if (c.experts.shared_gate) experts.shared_gate = declare(names.shared_router, 1, false);
   const TensorShare& share = shape_.tensor;
   if (share.splits()) {
     experts.share = share;
@@ -401,9 +415,25 @@ void Decoder::declare_expert_block(UnitBuilder& unit, Experts& experts, int laye
     const LayerShapes shapes = expert_shapes(layer, expert);
     Mlp& mlp = experts.mlps.emplace_back();
     mlp.activation = kind_of(c.activation);
+    mlp.limit = static_cast<float>(c.experts.limit);
     mlp.up = Linear::declare(unit, shapes.first.parts, shapes.first.in, false, shapes.first.std, shape_.adapters);
     mlp.down = Linear::declare(unit, shapes.last.parts, shapes.last.in, false, shapes.last.std, shape_.adapters);
     mlp.up.sums_input_gradient = true;
+  }
+  if (c.mlp_bias) declare_expert_biases(unit, experts, layer, block * count, count);
+}
+
+/// Declares the biases of the last `count` experts, after all of their matrices, whose gradients arrive in blocks of
+/// rows.
+void Decoder::declare_expert_biases(UnitBuilder& unit, Experts& experts, int layer, int64_t first,
+                                    int64_t count) const {
+  for (int64_t i = 0; i < count; ++i) {
+    const LayerShapes shapes = expert_shapes(layer, first + i);
+    Mlp& mlp = experts.mlps[experts.mlps.size() - static_cast<size_t>(count - i)];
+    mlp.up.declare_decayed_bias(unit, shapes.first.parts);
+    Linear down = mlp.down;
+    down.declare_decayed_bias(unit, shapes.last.parts);
+    experts.down_biases.push_back(down.bias);
   }
 }
 

@@ -46,6 +46,11 @@ void ExpertsConfig::visit(DeckKeys& keys) {
            {.doc = "Scores of experts: softmax or sigmoid of the router's logits.", .automatic = "the family's"});
   keys.key<Fp32Number>("routed_scale", scale,
                        {.range = above(0), .doc = "Factor on the weights of a token's experts."});
+  keys.key<Fp32Number>("expert_limit", limit,
+                       {.range = at_least(0),
+                        .doc = "With activation = swiglu_oai: the largest input of an expert's gate, and the largest "
+                               "magnitude of the other projection; 0: no limit.",
+                        .automatic = "the family's"});
   keys.key("n_expert_groups", groups,
            {.range = between(1, max_expert_groups),
             .doc = "Groups of consecutive experts, of which a token uses groups_per_token."});
@@ -65,7 +70,7 @@ void ExpertsConfig::mark_unused(DeckLoader& deck) const {
   }
   for (const char* key :
        {"experts_per_token", "d_ff_expert", "d_ff_shared", "shared_gate", "norm_topk", "router_score", "routed_scale",
-        "n_expert_groups", "groups_per_token", "first_dense_layers", "expert_every"}) {
+        "expert_limit", "n_expert_groups", "groups_per_token", "first_dense_layers", "expert_every"}) {
     deck.unused(fmt::format("model.{}", key), "no effect with n_experts = 0");
   }
 }

@@ -22,6 +22,7 @@ struct ExpertsConfig {
   bool norm_topk = false;        ///< the weights of the chosen experts are divided by their sum
   Score score = Score::softmax;  ///< router_score
   double scale = 1;              ///< routed_scale, factor on the weights
+  double limit = 0;              ///< expert_limit of swiglu_oai; 0: none
   int64_t groups = 1;            ///< n_expert_groups
   int64_t groups_per_token = 1;
   int64_t first_dense_layers = 0;  ///< layers without experts, before all others

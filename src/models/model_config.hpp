@@ -22,7 +22,7 @@ struct ModelConfig {
   enum class Family : uint8_t { LLMTRAIN_FAMILIES(LLMTRAIN_FAMILY_NAME) };
 #undef LLMTRAIN_FAMILY_NAME
   enum class Norm : uint8_t { layernorm, rmsnorm };
-  enum class Activation : uint8_t { gelu, gelu_tanh, relu, silu, swiglu, geglu, geglu_tanh };
+  enum class Activation : uint8_t { gelu, gelu_tanh, relu, silu, swiglu, geglu, geglu_tanh, swiglu_oai };
   enum class Positions : uint8_t { learned, rope };
   enum class Head : uint8_t {
     language,  ///< logits of the next token
@@ -60,6 +60,7 @@ struct ModelConfig {
   bool qk_norm_whole = false;        ///< with qk_norm: over all heads together (OLMoE)
   double embedding_scale = 1;        ///< factor on the embedding's output, rounded to the compute dtype
   double query_pre_attn_scalar = 0;  ///< scores are divided by its square root; head_dim unless given
+  bool attention_sinks = false;      ///< each head has a learned score without a value in its softmax (GPT-OSS)
   double attention_softcap = 0;      ///< scores s become c tanh(s / c); 0 = off
   double final_softcap = 0;          ///< the same for logits
   int64_t pad_token_id = -1;         ///< the embedding gets no gradient where it reads this token; -1: none
@@ -78,7 +79,8 @@ struct ModelConfig {
   bool ties_head() const { return tie_embeddings && !scores(); }
 
   bool gated() const {
-    return activation == Activation::swiglu || activation == Activation::geglu || activation == Activation::geglu_tanh;
+    return activation == Activation::swiglu || activation == Activation::geglu ||
+           activation == Activation::geglu_tanh || activation == Activation::swiglu_oai;
   }
   /// Maximum length of a sequence in tokens. Scaled rope reaches further than max_seq_len where that is the length
   /// before scaling; dynamic rope is unlimited.
@@ -109,7 +111,7 @@ template <>
 inline constexpr auto enum_names<ModelConfig::Norm> = name_list("layernorm", "rmsnorm");
 template <>
 inline constexpr auto enum_names<ModelConfig::Activation> = name_list("gelu", "gelu_tanh", "relu", "silu", "swiglu",
-                                                                      "geglu", "geglu_tanh");
+                                                                      "geglu", "geglu_tanh", "swiglu_oai");
 template <>
 inline constexpr auto enum_names<ModelConfig::Positions> = name_list("learned", "rope");
 

@@ -88,7 +88,8 @@ void ModelConfig::visit(DeckKeys& keys) {
   keys.key("qk_norm_whole", qk_norm_whole,
            {.doc = "With qk_norm: the norms are over all heads together.", .automatic = "the family's"});
   keys.key("activation", activation,
-           {.doc = "Activation function of the MLP; swiglu, geglu and geglu_tanh multiply it with a second projection.",
+           {.doc = "Activation function of the MLP; swiglu, geglu and geglu_tanh multiply it with a second projection, "
+                   "swiglu_oai with the second projection plus 1, and experts may limit both.",
             .automatic = "the family's"});
   keys.key(
       "positions", positions,
@@ -121,6 +122,9 @@ void ModelConfig::visit(DeckKeys& keys) {
   keys.key<Fp32Number>(
       "query_pre_attn_scalar", query_pre_attn_scalar,
       {.range = above(0), .doc = "Attention scores are divided by its square root.", .automatic = "head_dim"});
+  keys.key("attention_sinks", attention_sinks,
+           {.doc = "Each head has a learned score without a value, which takes part in the softmax.",
+            .automatic = "the family's"});
   keys.key<Fp32Number>(
       "attention_softcap", attention_softcap,
       {.range = at_least(0), .doc = "Attention scores s become c tanh(s / c); 0 = off.", .automatic = "the family's"});
@@ -181,6 +185,9 @@ void ModelConfig::mark_unused(DeckLoader& deck) const {
   if (sliding_window == 0) deck.unused("model.sliding_window_layers", "no effect with sliding_window = 0");
   if (!qk_norm) deck.unused("model.qk_norm_whole", "no effect with qk_norm = false");
   experts.mark_unused(deck);
+  if (experts.exist() && activation != Activation::swiglu_oai) {
+    deck.unused("model.expert_limit", "no effect without activation = swiglu_oai");
+  }
 }
 
 void ModelConfig::take_over(DeckLoader& deck, const ModelConfig& loaded) {
@@ -263,6 +270,7 @@ void ModelConfig::set_family_defaults(DeckLoader& deck) {
   defaults.set("model.tie_embeddings", tie_embeddings, preset.tie_embeddings);
   defaults.set("model.d_ff", d_ff, preset.d_ff);
   defaults.set("model.embedding_scale", embedding_scale, preset.embedding_scale);
+  defaults.set("model.attention_sinks", attention_sinks, preset.attention_sinks);
   defaults.set("model.attention_softcap", attention_softcap, preset.attention_softcap);
   defaults.set("model.final_softcap", final_softcap, preset.final_softcap);
   defaults.set("model.sliding_window", sliding_window, preset.sliding_window);
@@ -279,6 +287,9 @@ void ModelConfig::set_family_defaults(DeckLoader& deck) {
     defaults.set("model.shared_gate", experts.shared_gate, of_family.shared_gate && experts.d_ff_shared > 0);
     defaults.set("model.norm_topk", experts.norm_topk, of_family.norm_topk);
     defaults.set("model.router_score", experts.score, of_family.score);
+    if (activation == Activation::swiglu_oai) {
+      defaults.set("model.expert_limit", experts.limit, of_family.limit);
+    }
   }
   const bool bias_given = deck.given("model.bias");
   defaults.set("model.bias", bias, preset.bias);
@@ -312,12 +323,20 @@ void ModelConfig::check(DeckLoader& deck, int64_t sequence_length) const {
              fmt::format("{} is not below the {} rows of the embedding", pad_token_id, vocab_size));
   experts.check(deck, n_layers);
   deck.check(!experts.exist() || gated(), {"model.n_experts", "model.activation"},
-             "experts have a gated activation: swiglu, geglu or geglu_tanh");
-  deck.check(!experts.exist() || !mlp_bias, {"model.n_experts", "model.mlp_bias", "model.bias"},
-             "experts have no biases");
+             "experts have a gated activation: swiglu, geglu, geglu_tanh or swiglu_oai");
+  const auto& of_family = family_entry(family).hugging_face.experts;
+  const bool needs_biases = of_family && of_family->has_biases;
+  deck.check(!experts.exist() || mlp_bias == needs_biases, {"model.n_experts", "model.mlp_bias", "model.bias"},
+             needs_biases ? "the experts of this family have biases: set mlp_bias = true"
+                          : "experts have no biases, but those of gpt_oss");
+  deck.check(!needs_biases || experts.d_ff_shared == 0, {"model.d_ff_shared", "model.family"},
+             "this family has no shared expert: set d_ff_shared = 0");
+  deck.check(!needs_biases || experts.layers(n_layers) == n_layers,
+             {"model.first_dense_layers", "model.expert_every", "model.family"},
+             "every layer of this family has experts: remove the key");
   deck.check(!experts.exist() || family_entry(family).hugging_face.experts.has_value(),
              {"model.n_experts", "model.family"},
-             fmt::format("{} has no experts: use mixtral, qwen2_moe, qwen3_moe or olmoe", name_of(family)));
+             fmt::format("{} has no experts: use mixtral, qwen2_moe, qwen3_moe, olmoe or gpt_oss", name_of(family)));
   deck.check(pre_norm || !sandwich_norm, {"model.sandwich_norm", "model.pre_norm"}, "needs pre_norm = true");
   deck.check(sliding_window_layers.empty() || sliding_window_layers.back() < n_layers,
              {"model.sliding_window_layers", "model.n_layers"},

@@ -27,6 +27,7 @@ struct HuggingFaceExperts {
   bool has_norm_topk = true;        ///< a key; else the weights are normalised
   bool has_dense_layers = false;    ///< keys decoder_sparse_step and mlp_only_layers
   double default_router_aux = 0.001;
+  bool has_biases = false;  ///< of experts and routers; keys swiglu_alpha and swiglu_limit
 };
 
 /// Transformers' name of the family, and the defaults of its configuration class for keys that config.json omits.

@@ -49,7 +49,7 @@ struct LastRank {
 std::string assumption_of(const ModelConfig& m, int64_t sequence_length, int64_t tokens) {
   AttentionShape shape{.heads = m.n_heads, .kv_heads = m.n_kv_heads, .head_dim = m.head_dim};
   shape.softcap = static_cast<float>(m.attention_softcap);
-  shape.longest = sequence_length;
+  shape.longest = m.attention_sinks ? 0 : sequence_length;
   shape.window = m.window_of_layer(0);
   for (int64_t layer = 1; layer < m.n_layers; ++layer) shape.window = std::min(shape.window, m.window_of_layer(layer));
   return attention_assumption(shape, tokens);

@@ -66,7 +66,7 @@ TEST_P(LoadWeightsOf, EveryStageAndDtypeHoldsTheBitsOfTheFile) {
 }
 INSTANTIATE_TEST_SUITE_P(Families, LoadWeightsOf,
                          testing::Values("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2", "phi3", "mixtral",
-                                         "olmoe", "qwen2_moe", "qwen3_moe"));
+                                         "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss"));
 
 // Errors that must be detected.
 TEST_F(LoadWeights, AnotherOrientationOfASquareMatrixShows) {

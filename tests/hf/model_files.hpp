@@ -28,7 +28,7 @@ inline ModelConfig small_model(const std::string& type) {
                        R"("num_key_value_heads":2,"head_dim":10,"max_position_embeddings":29)";
   const std::string experts = R"(,"num_local_experts":3,"num_experts_per_tok":2)";
   const std::string widths = R"(,"moe_intermediate_size":14)";
-  const std::string more = type == "mixtral" || type == "olmoe" ? experts
+  const std::string more = type == "mixtral" || type == "olmoe" || type == "gpt_oss" ? experts
                            : type == "qwen2_moe" ? experts + widths + R"(,"shared_expert_intermediate_size":11)"
                            : type == "qwen3_moe" ? experts + widths
                                                  : "";
@@ -88,6 +88,7 @@ inline void write_model(const std::string& path, const ModelConfig& model, const
   plan.overwrite = true;
   plan.file_bytes = stored.file_bytes;
   plan.texts["config.json"] = write_hf_config(model, {}, "float32");
+  plan.experts = expert_places(shape);
   const auto for_each = [&](const auto& f) {
     for (const UnitSpec& unit : units) {
       for (const ParamSpec& param : unit.params) {

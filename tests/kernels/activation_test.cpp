@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <tuple>
 
 #include "harness/dtype_text.hpp"
@@ -14,6 +15,8 @@ using test::Array;
 using test::Values;
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+constexpr float limit = 2;  // of swiglu_oai
 
 double naive(Activation a, double x) {
   switch (a) {
@@ -28,18 +31,23 @@ double naive(Activation a, double x) {
     case Activation::silu:
     case Activation::swiglu:
       return x * sigmoid(x);
+    case Activation::swiglu_oai:
+      return std::min<double>(x, limit) * sigmoid(1.702 * std::min<double>(x, limit));
   }
   return 0;
 }
 
 /// y [N, F] of h [N, F] or [N, 2 F].
 Values naive_forward(Activation a, const Values& h, int64_t rows, int64_t width) {
+  const auto factor = [a](double up) {
+    return a == Activation::swiglu_oai ? std::clamp<double>(up, -limit, limit) + 1 : up;
+  };
   Values y;
   const int64_t stride = is_gated(a) ? 2 * width : width;
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t i = 0; i < width; ++i) {
       const size_t at = static_cast<size_t>(r * stride + i);
-      y.push_back(naive(a, h[at]) * (is_gated(a) ? h[at + static_cast<size_t>(width)] : 1.0));
+      y.push_back(naive(a, h[at]) * (is_gated(a) ? factor(h[at + static_cast<size_t>(width)]) : 1.0));
     }
   }
   return y;
@@ -57,10 +65,10 @@ TEST_P(ActivationTest, ForwardAndBackwardAgreeWithDouble) {
   const Array h(dtype, {rows, inner()}, test::random_values(rows * inner(), 1, 6.0));
   const Array y(dtype, {rows, width});
   const Values x = h.values();
-  activation_value(activation, y, h, test::stream());
+  activation_value(activation, y, h, test::stream(), limit);
   EXPECT_EQ(h.values(), x) << "untouched";
   const auto value = y.bytes();
-  activation_forward(activation, y, h, test::stream());
+  activation_forward(activation, y, h, test::stream(), limit);
   EXPECT_EQ(y.bytes(), value);
   const Values expected = naive_forward(activation, x, rows, width);
   const double unit = 4 * 0x1p-23 + test::rounding(dtype);
@@ -120,8 +128,27 @@ TEST_P(ActivationTest, BitsDoNotDependOnThePlace) {
 INSTANTIATE_TEST_SUITE_P(All, ActivationTest,
                          testing::Combine(testing::Values(Activation::gelu, Activation::gelu_tanh, Activation::relu,
                                                           Activation::silu, Activation::swiglu, Activation::geglu,
-                                                          Activation::geglu_tanh),
+                                                          Activation::geglu_tanh, Activation::swiglu_oai),
                                           testing::Values(DType::f32, DType::bf16, DType::f16)));
+
+TEST(Activation, ALimitIsInsideAndItsAbsenceIsSeen) {
+  const Values inputs = {2, 3, 1, 1, /**/ 1, 1, -2, -3};  // gates, then the others
+  const auto slopes = [&](float most) {
+    const Array h(DType::f32, {1, 8}, inputs), y(DType::f32, {1, 4});
+    activation_forward(Activation::swiglu_oai, y, h, test::stream(), most);
+    return h.values();
+  };
+  const Values limited = slopes(limit), unlimited = slopes(0);
+  EXPECT_NE(limited[0], 0) << "the gate is at its limit";
+  EXPECT_EQ(limited[1], 0) << "beyond it";
+  EXPECT_NE(limited[6], 0);
+  EXPECT_EQ(limited[7], 0);
+  EXPECT_NE(unlimited[1], 0);
+  EXPECT_NE(unlimited[7], 0);
+  const Array bad(DType::f32, {1, 2}, {std::nan(""), 1}), out(DType::f32, {1, 1});
+  activation_forward(Activation::swiglu_oai, out, bad, test::stream(), limit);
+  EXPECT_TRUE(std::isnan(out.values()[0]));
+}
 
 TEST(Activation, ExtremesAndNaN) {
   const Array y(DType::f32, {1, 4});

@@ -52,13 +52,14 @@ TEST_P(AttentionCached, AgreesWithDoubleOverTheWholeSequence) {
     places.push_back(static_cast<double>(last));
     owner.push_back(static_cast<double>(q));
   }
-  const Array qkv(dtype, {sequences, width}, queries), out(dtype, {sequences, s.heads * d});
+  const Array qkv(dtype, {sequences, width}, queries), out(dtype, {sequences, s.heads * d}),
+      lse(DType::f32, {s.heads, sequences});
   const Array positions(DType::i32, {sequences}, places), ids(DType::i64, {sequences}, owner);
   Batch batch;
   batch.tokens = sequences;
   batch.positions = positions;
   batch.sequence_ids = ids;
-  attention_cached(out, qkv, cache, batch, s, ProductRole::decoding, test::stream());
+  attention_cached(out, lse, qkv, cache, batch, s, ProductRole::decoding, test::stream());
   const Values result = out.values();
 
   const double bound = dtype == DType::f32 ? 2e-6 : test::rounding(dtype);
@@ -112,8 +113,8 @@ TEST(AttentionCachedErrors, TokensOutsideOfTheCacheAreRefused) {
       continue;  // the host has checked it
     }
     for (const double x : cache.values()) EXPECT_EQ(x, 0) << "sequence " << sequence << ", position " << position;
-    const Array out(DType::f32, {1, 8});
-    attention_cached(out, qkv, cache, batch, s, ProductRole::decoding, test::stream());
+    const Array out(DType::f32, {1, 8}), lse(DType::f32, {1, 1});
+    attention_cached(out, lse, qkv, cache, batch, s, ProductRole::decoding, test::stream());
     for (const double x : out.values()) EXPECT_TRUE(std::isnan(x));
   }
 }

@@ -83,13 +83,13 @@ class AttentionOrder : public testing::TestWithParam<std::tuple<AttentionShape, 
       }
     }
     const Array positions(DType::i32, {n}, places), ids(DType::i64, {n}, owners);
-    const Array out(dtype(), {n, shape().heads * shape().head_dim});
+    const Array out(dtype(), {n, shape().heads * shape().head_dim}), lse(DType::f32, {shape().heads, n});
     Batch batch;
     batch.tokens = n;
     batch.positions = positions;
     batch.sequence_ids = ids;
     cache_keys_values(cache, qkv, batch, shape(), test::stream());
-    attention_cached(out, qkv, cache, batch, shape(), role, test::stream());
+    attention_cached(out, lse, qkv, cache, batch, shape(), role, test::stream());
     return cut(parts, out);
   }
   /// A cache of NaN: nothing may be read before it is stored.

@@ -17,6 +17,7 @@ struct AttentionUnderTest {
   Rope rope;
   bool norms = false;
   bool bias = false;
+  bool sinks = false;
   float norm_offset = 0;
   std::vector<int> documents = {9, 1, 21};
 
@@ -35,6 +36,7 @@ struct AttentionUnderTest {
         attention.norm_epsilon = 1e-3f;
         attention.norm_weight_offset = norm_offset;
       }
+      if (sinks) attention.sinks = unit.vector("sinks", 4, Initializer::zeros(), {});
       attention.qkv = Linear::declare(unit, {{"q", 24}, {"k", 12}, {"v", 12}}, channels, bias, 0.02);
       attention.projection = Linear::declare(unit, {{"o", channels}}, 24, bias, 0.02);
     };
@@ -114,6 +116,21 @@ TEST(AttentionLayer, GradientWithSoftcapAndWindow) {
   wide.attention.shape.window = 70;
   wide.documents = {130};
   expect_right_gradients(wide.layer());
+}
+
+TEST(AttentionLayer, GradientWithSinks) {
+  AttentionUnderTest test;
+  test.sinks = true;
+  test.rope = rope_for(6);
+  test.attention.shape.window = 7;
+  LayerCase layer = test.layer();
+  expect_right_gradients(layer);
+  layer.backward = [&](Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x) {
+    Attention wrong = test.attention;
+    wrong.shape.window = 8;
+    wrong.backward(ctx, batch, dx, dy, x, test.rope, test.saved);
+  };
+  expect_wrong_gradients(layer);
 }
 
 TEST(AttentionLayer, MistakesAreSeen) {

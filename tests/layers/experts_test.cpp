@@ -10,6 +10,7 @@ namespace {
 struct ExpertsUnderTest {
   Experts experts;
   ExpertsSaved saved;
+  bool biases = false;  ///< and the activation that goes with them
 
   /// `shared`: width of the shared expert, behind a gate; 0: there is none.
   LayerCase layer(const RoutingRule& rule, int64_t shared) {
@@ -23,7 +24,7 @@ struct ExpertsUnderTest {
       };
       const auto gated = [&](const std::string& name, int64_t hidden) {
         Mlp mlp;
-        mlp.activation = Activation::swiglu;
+        mlp.activation = biases ? Activation::swiglu_oai : Activation::swiglu;
         mlp.up = Linear::declare(unit, {{name + ".gate", hidden}, {name + ".up", hidden}}, channels, false, 0.02);
         mlp.down = matrix(name + ".down", channels, hidden);
         return mlp;
@@ -34,6 +35,14 @@ struct ExpertsUnderTest {
         experts.shared.emplace().whole() = gated("shared", shared);
       }
       for (int64_t e = 0; e < experts.rule.experts; ++e) experts.mlps.push_back(gated(std::to_string(e), width));
+      for (int64_t e = 0; biases && e < experts.rule.experts; ++e) {
+        Mlp& mlp = experts.mlps[static_cast<size_t>(e)];
+        const std::string name = std::to_string(e);
+        mlp.up.declare_decayed_bias(unit, {{name + ".gate", width}, {name + ".up", width}});
+        Linear down = mlp.down;
+        down.declare_decayed_bias(unit, {{name + ".down", channels}});
+        experts.down_biases.push_back(down.bias);
+      }
     };
     c.plan = [this](Arena& arena, int64_t n) {
       plan_kept(arena, experts, saved, DType::f32, n, Recompute::none, "experts");
@@ -61,6 +70,19 @@ TEST(ExpertsLayer, GradientIsTheSlope) {
     expect_right_gradients(alone.layer(rule, 0));
     expect_right_gradients(beside.layer(rule, 10));
   }
+}
+
+TEST(ExpertsLayer, GradientWithBiases) {
+  ExpertsUnderTest test;
+  test.biases = true;
+  LayerCase layer = test.layer({4, 2, RoutingRule::Score::softmax, true}, 0);
+  expect_right_gradients(layer);
+  layer.backward = [&](Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x) {
+    Experts wrong = test.experts;
+    std::swap(wrong.down_biases[0], wrong.down_biases[1]);
+    wrong.backward(ctx, batch, dx, dy, x, test.saved);
+  };
+  expect_wrong_gradients(layer);
 }
 
 TEST(ExpertsLayer, AWeightThatIsNotNormalisedIsSeen) {

@@ -10,6 +10,7 @@
 #include "kernels/elementwise.hpp"
 #include "kernels/objective.hpp"
 #include "kernels/reduce.hpp"
+#include "models/expert_places.hpp"
 #include "parallel/local_communicator.hpp"
 
 namespace llmtrain::test {
@@ -20,6 +21,42 @@ namespace {
 int64_t offset_of_row(const ParamSlice& slice, const ParamSpec& spec, int64_t row) {
   if (!slice.block) return row * spec.columns;
   return (slice.block->first_row + row) * slice.block->columns + slice.block->first_column;
+}
+
+/// Calls f(element of the part, element of the tensor) for the elements of a part of a tensor of all experts.
+template <class F>
+void each_element(const ExpertPlace& place, const F& f) {
+  for (int64_t i = 0; i < place.rows * place.columns; ++i) {
+    f(i, place.first + i / place.columns * place.row_stride + i % place.columns * place.column_stride);
+  }
+}
+
+using Values = std::map<std::string, std::vector<float>>;
+
+/// Makes tensors of all experts those of single ones.
+Values split_experts(const ExpertPlaces& places, Values values) {
+  for (const auto& [name, place] : places) {
+    std::vector<float> part(static_cast<size_t>(place.rows * place.columns));
+    const std::vector<float>& whole = values.at(place.tensor);
+    each_element(place,
+                 [&](int64_t to, int64_t from) { part[static_cast<size_t>(to)] = whole[static_cast<size_t>(from)]; });
+    values[name] = std::move(part);
+  }
+  return values;
+}
+
+/// Makes tensors of single experts those of all.
+Values join_experts(const ExpertPlaces& places, Values values) {
+  for (const auto& [name, place] : places) {
+    const auto found = values.extract(name);
+    if (found.empty()) continue;
+    std::vector<float>& whole = values[place.tensor];
+    whole.resize(static_cast<size_t>(place.shape[0] * place.extent));
+    each_element(place, [&](int64_t from, int64_t to) {
+      whole[static_cast<size_t>(to)] = found.mapped()[static_cast<size_t>(from)];
+    });
+  }
+  return values;
 }
 
 template <class E>
@@ -68,6 +105,7 @@ DecoderShape shape_of(const Golden& golden) {
   c.embedding_scale = number("embedding_scale", 1);
   c.query_pre_attn_scalar = number("query_pre_attn_scalar", 0);
   c.attention_softcap = number("attention_softcap", 0);
+  c.attention_sinks = flag("attention_sinks");
   c.final_softcap = number("final_softcap", 0);
   const auto integer = [&](const char* key, int64_t otherwise) {
     return golden.has(key) ? golden.integer(key) : otherwise;
@@ -81,6 +119,7 @@ DecoderShape shape_of(const Golden& golden) {
   c.experts.norm_topk = flag("norm_topk");
   if (golden.has("router_score")) c.experts.score = enum_of<ExpertsConfig::Score>(golden.text("router_score"));
   c.experts.scale = number("routed_scale", 1);
+  c.experts.limit = number("expert_limit", 0);
   c.experts.first_dense_layers = integer("first_dense_layers", 0);
   c.experts.every = integer("expert_every", 1);
   c.experts.groups = integer("n_expert_groups", 1);
@@ -161,7 +200,8 @@ TestModel::TestModel(const DecoderShape& shape, DType compute, int64_t max_rows,
   ctx_ = std::make_unique<Context>(Context{*params_, arena_, stream(), 42, 0, false});
 }
 
-void TestModel::set(const std::map<std::string, std::vector<float>>& values) {
+void TestModel::set(const std::map<std::string, std::vector<float>>& given) {
+  const Values values = split_experts(expert_places(shape_), given);
   for (int unit = 0; unit < params_->units().size(); ++unit) {
     const UnitSpec& spec = params_->units()[unit].spec;
     for (size_t p = 0; p < spec.params.size(); ++p) {
@@ -207,7 +247,7 @@ std::map<std::string, std::vector<float>> TestModel::parameters() {
       slice_into(out, spec.params[p], whole.data());
     }
   }
-  return out;
+  return join_experts(expert_places(shape_), std::move(out));
 }
 
 std::map<std::string, std::vector<float>> TestModel::gradients() {
@@ -226,7 +266,7 @@ std::map<std::string, std::vector<float>> TestModel::gradients() {
       slice_into(out, spec.params[p], whole.data());
     }
   }
-  return out;
+  return join_experts(expert_places(shape_), std::move(out));
 }
 
 Batch TestModel::upload(const Rows& rows) {

@@ -136,6 +136,8 @@ CASES = {
     "gpt_oss_packed": (gpt_oss(**heads(4, 2, 10, d_model=24) | routed | dict(n_experts=5, experts_per_token=3),
                                expert_limit=0.8, sliding_window=5, sliding_window_layers="0", **balanced,
                                rope_scaling=yarn + ", truncate false"), [6, 33, 15], True),
+    "gpt_oss_even": (gpt_oss(**heads(4, 2, 6, d_model=24) | routed, expert_limit=1.2, sliding_window=6,
+                             sliding_window_layers="0", router_aux=0.02), [23, 23], False),  # can be split
 }
 
 

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cmath>
 #include <cstring>
+#include <numbers>
 #include <vector>
 
 #include "core/profile.hpp"
@@ -151,7 +153,7 @@ class CachedKernels {
 template <class S, class P>
 class CachedPass {
  public:
-  CachedPass(const Tensor& out, const Tensor& qkv, const Tensor& cache, const AttentionShape& shape,
+  CachedPass(const Tensor& out, const Tensor& lse, const Tensor& qkv, const Tensor& cache, const AttentionShape& shape,
              const std::vector<CachedItem>& items)
       : layout_(shape),
         window_{shape.window},
@@ -159,6 +161,8 @@ class CachedPass {
         short_segments_(short_segments<P>(shape, Dropout{})),
         padded_(padded_head_dim(layout_.head_dim)),
         out_(out.as<S>()),
+        lse_(lse.as<float>()),
+        tokens_(qkv.dim(0)),
         qkv_(qkv.as<S>()),
         cache_(cache.as<S>()),
         cache_rows_(cache.dim(0) * cache.dim(1)),
@@ -194,6 +198,7 @@ class CachedPass {
       for (int h = 0; h < item.heads; ++h) {
         const int c = r * item.heads + h;
         store_rows(output(item, r, h), f.output + c * padded_, 1.0f / f.softmax->sum[c], 1);
+        store_log(item, r, h, f.softmax->maximum[c], f.softmax->sum[c]);
       }
     }
   }
@@ -288,7 +293,15 @@ class CachedPass {
       short_attention(b);
       store_rows(layout_.output(out_, item.first_head + h, item.row), b.output + item.position * padded_, 1.0f,
                  item.tokens);
+      for (int r = 0; r < item.tokens; ++r)
+        store_log(item, r, h, b.maximum[item.position + r], b.sum[item.position + r]);
     }
+  }
+
+  /// Stores log(sum(exp(score))), of a maximum and a sum in powers of two.
+  void store_log(const CachedItem& item, int token, int head, float maximum, float sum) const {
+    lse_[(item.first_head + head) * tokens_ + item.row + token] =
+        (maximum + std::log2(sum)) * std::numbers::ln2_v<float>;
   }
 
   HeadLayout layout_;
@@ -297,6 +310,8 @@ class CachedPass {
   bool short_segments_;
   int padded_;
   S* out_;
+  float* lse_;
+  int64_t tokens_;
   const S* qkv_;
   const S* cache_;
   int64_t cache_rows_;
@@ -347,10 +362,10 @@ void cache_keys_values(const Tensor& cache, const Tensor& qkv, const Batch& batc
   }
 }
 
-void attention_cached(const Tensor& out, const Tensor& qkv, const Tensor& cache, const Batch& batch,
+void attention_cached(const Tensor& out, const Tensor& lse, const Tensor& qkv, const Tensor& cache, const Batch& batch,
                       const AttentionShape& s, ProductRole /*role*/, Stream&) {
   check_cache(cache, qkv, batch, s);
-  check_cached_output(out, qkv, s);
+  check_cached_output(out, lse, qkv, s);
   const ProfileSpan span("attention_cached", [&] {
     double keys = 0;  // that all queries see
     for (int64_t row = 0; row < batch.tokens; ++row) {
@@ -362,7 +377,7 @@ void attention_cached(const Tensor& out, const Tensor& qkv, const Tensor& cache,
   });
   const std::vector<CachedItem> items = cached_items(cache, batch, s);
   dispatch_operands(qkv.dtype, [&]<class S, class P>(S*, P*) {
-    const CachedPass<S, P> pass(out, qkv, cache, s, items);
+    const CachedPass<S, P> pass(out, lse, qkv, cache, s, items);
     std::atomic<size_t> next{0};
     const int64_t bytes = pass.bytes();
     parallel_for(std::min<int64_t>(thread_count(), static_cast<int64_t>(items.size())), [&](int64_t) {

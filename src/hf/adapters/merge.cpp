@@ -231,7 +231,7 @@ class Merger {
   }
 
   /// A table of the adapter's folder in the place of the model's.
-  void write_table(const ModelFolderWriter& writer, const std::string& name, size_t tensor) {
+  void write_table(ModelFolderWriter& writer, const std::string& name, size_t tensor) {
     Values values = read_stored(name);
     if (of_run_.contains(name) && !adapter_.part.trained.contains(name)) {
       hash_ += hash_elements(hash_key(name), 0, values.data(), std::ssize(values));
@@ -347,11 +347,11 @@ class Merger {
     throw UserError(ExitCode::bad_content, what + " has a value that is not finite");
   }
 
-  static void write_values(const ModelFolderWriter& writer, const std::string& name, const Values& values) {
+  static void write_values(ModelFolderWriter& writer, const std::string& name, const Values& values) {
     writer.write(name, 0, values.data(), static_cast<int64_t>(values.size()));
   }
 
-  void write_slice(const ModelFolderWriter& writer, const SliceSource& s) {
+  void write_slice(ModelFolderWriter& writer, const SliceSource& s) {
     const ParamSpec& param = units_[static_cast<size_t>(s.unit)].params[static_cast<size_t>(s.param)];
     const ParamSlice& slice = param.slices[static_cast<size_t>(s.slice)];
     const WeightIndex::Tensor& tensor = index_.tensors[s.tensor];

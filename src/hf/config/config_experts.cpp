@@ -9,6 +9,7 @@ namespace llmtrain {
 namespace {
 
 constexpr int64_t max_experts = 65536, max_d_ff = int64_t{1} << 20;
+constexpr double swiglu_alpha = 1.702;  ///< of swiglu_oai
 
 /// Layers without experts: the first ones, or those between the others.
 void read_dense_layers(ConfigKeys& keys, ModelConfig& c) {
@@ -43,6 +44,10 @@ void read_experts(ConfigKeys& keys, ModelConfig& c) {
     e.d_ff_shared = keys.integer("shared_expert_intermediate_size", hf.default_d_ff_shared, 1, max_d_ff);
   }
   e.norm_topk = !hf.has_norm_topk || keys.boolean("norm_topk_prob", false);
+  if (hf.has_biases) {
+    keys.only("swiglu_alpha", swiglu_alpha, "another factor inside of the sigmoid is not supported");
+    e.limit = keys.number("swiglu_limit", 7.0);
+  }
   if (hf.has_dense_layers) read_dense_layers(keys, c);
   if (e.layers(c.n_layers) == 0) keys.problem("decoder_sparse_step", "no layer has experts");
   const double aux = keys.has("router_aux_loss_coef") && *keys.value("router_aux_loss_coef") == 0
@@ -68,6 +73,10 @@ void write_experts(nlohmann::json& j, const ModelConfig& c) {
   j[hf.d_ff] = e.d_ff;
   if (hf.default_d_ff_shared > 0) j["shared_expert_intermediate_size"] = e.d_ff_shared;
   if (hf.has_norm_topk) j["norm_topk_prob"] = e.norm_topk;
+  if (hf.has_biases) {
+    j["swiglu_alpha"] = swiglu_alpha;
+    j["swiglu_limit"] = e.limit;
+  }
   if (hf.has_dense_layers) {
     j["decoder_sparse_step"] = e.every;
     j["mlp_only_layers"] = nlohmann::json::array();

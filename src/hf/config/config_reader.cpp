@@ -113,7 +113,7 @@ void warn_of_code(ConfigKeys& keys, Family family, const std::string& place, std
 }
 
 /// Refuses settings that compute something else than the stock model.
-void refuse_other_mathematics(ConfigKeys& keys, const std::string& place) {
+void refuse_other_mathematics(ConfigKeys& keys, Family family, const std::string& place) {
   if (const nlohmann::json* value = keys.value("quantization_config"); value != nullptr) {
     const auto entry = [&](const char* key) {
       return value->is_object() ? value->value(key, nlohmann::json()) : *value;
@@ -121,7 +121,8 @@ void refuse_other_mathematics(ConfigKeys& keys, const std::string& place) {
     const nlohmann::json method = entry("quant_method");
     // Folders of bitsandbytes' first versions have no quant_method.
     const bool unnamed = method.is_null() && (entry("load_in_4bit") == true || entry("load_in_8bit") == true);
-    if (method != "bitsandbytes" && !unnamed) {
+    const bool published = method == "mxfp4" && family == Family::gpt_oss;  // of experts, read dequantised
+    if (method != "bitsandbytes" && !unnamed && !published) {
       refuse(place, fmt::format("quantization_config: the weights are quantised ({}); only nf4, fp4 and int8 of "
                                 "bitsandbytes are supported. Start from the original model",
                                 printable_value(method)));
@@ -280,7 +281,10 @@ void read_llama_like(ConfigKeys& keys, ModelConfig& c, std::vector<std::string>&
   c.max_seq_len = rotary_positions(keys, hf.max_seq_len);
   c.norm_epsilon = keys.number("rms_norm_eps", hf.norm_epsilon);
   c.tie_embeddings = keys.boolean("tie_word_embeddings", hf.tie_embeddings);
-  if (c.family == Family::gemma2) {
+  if (c.family == Family::gpt_oss) {
+    // Its experts have a function of their own, and published files repeat keys for other programs.
+    keys.no_effect("hidden_act initial_context_length experts_per_token");
+  } else if (c.family == Family::gemma2) {
     c.activation = gated_activation(keys, "hidden_activation", "gelu_pytorch_tanh");
     keys.no_effect("hidden_act");  // in older files; hidden_activation takes precedence
   } else {
@@ -308,14 +312,14 @@ void check_heads(ConfigKeys& keys, const ModelConfig& c) {
 void read_family_keys(ConfigKeys& keys, ModelConfig& c) {
   const HuggingFaceFamily& hf = family_entry(c.family).hugging_face;
   if (hf.attention_bias) {
-    c.qkv_bias = c.attention_output_bias = keys.boolean("attention_bias", false);
+    c.qkv_bias = c.attention_output_bias = keys.boolean("attention_bias", c.family == Family::gpt_oss);
   } else {
     keys.no_effect_as("attention_bias", c.qkv_bias);
   }
   if (hf.mlp_bias) {
     c.mlp_bias = keys.boolean("mlp_bias", false);
   } else {
-    keys.no_effect_as("mlp_bias", false);
+    keys.no_effect_as("mlp_bias", c.mlp_bias);
   }
   if (hf.experts) read_experts(keys, c);
   mark_ignored_keys(keys, c.family);
@@ -418,7 +422,7 @@ HfConfig parse_hf_config(std::string_view text, const std::string& place) {
   if (config.labels == 1) c.head = ModelConfig::Head::score;
   c.family = find_family(keys, place, c.scores(), config.warnings);
   warn_of_code(keys, c.family, place, config.warnings);
-  refuse_other_mathematics(keys, place);
+  refuse_other_mathematics(keys, c.family, place);
   c.vocab_size = keys.integer("vocab_size", {}, 1, max_tokens);
   if (c.family == Family::gpt2) {
     read_gpt2(keys, c);

@@ -75,6 +75,18 @@ void read_partial_rotary_factor(ConfigKeys& rope, ConfigKeys& config, ModelConfi
   model.partial_rotary_factor = partial;
 }
 
+/// What Transformers takes for GPT-OSS where the file has neither key.
+RopeScaling gpt_oss_scaling() {
+  RopeScaling s;
+  s.kind = Kind::yarn;
+  s.factor = 32;
+  s.original_max_position_embeddings = 4096;
+  s.beta_fast = 32;
+  s.beta_slow = 1;
+  s.truncate = false;
+  return s;
+}
+
 /// Without what only rope_parameters holds, and with the newer name of the kind.
 nlohmann::json scaling_alone(nlohmann::json rope) {
   if (!rope.is_object()) return rope;
@@ -94,9 +106,11 @@ void read_rope(ConfigKeys& keys, ModelConfig& model, std::vector<std::string>& p
     keys.problem("rope_scaling", "contradicts rope_parameters; remove one of them");
   }
   ConfigKeys rope(newer != nullptr ? newer : older, newer != nullptr ? "rope_parameters." : "rope_scaling.", problems);
-  const double theta = keys.number("rope_theta", 10000.0);
+  const bool gpt_oss = model.family == ModelConfig::Family::gpt_oss;
+  const double theta = keys.number("rope_theta", gpt_oss ? 150000.0 : 10000.0);
   model.rope_theta = rope.number("rope_theta", theta);
   read_scaling(rope, keys, model);
+  if (gpt_oss && older == nullptr && newer == nullptr) model.rope_scaling = gpt_oss_scaling();
   read_partial_rotary_factor(rope, keys, model);
   // In a file of Phi-3 it is there without scaling too.
   keys.no_effect("original_max_position_embeddings");

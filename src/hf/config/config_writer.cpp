@@ -34,6 +34,7 @@ std::string_view activation_name(Activation activation, Family family) {
       return "relu";
     case Activation::silu:
     case Activation::swiglu:
+    case Activation::swiglu_oai:
       return "silu";
   }
   throw Error("unknown activation");

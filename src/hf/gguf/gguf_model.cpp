@@ -52,6 +52,8 @@ Architecture architecture_of(Family family) {
       return {.name = "qwen3moe"};
     case Family::olmoe:
       return {.name = "olmoe", .whole_heads = true};
+    case Family::gpt_oss:
+      return {.name = ""};  // refused by gguf_obstacle()
   }
   throw Error("a family without an architecture");
 }
@@ -88,6 +90,7 @@ std::string gemma2_obstacle(const ModelConfig& m) {
 /// llama.cpp's graphs have experts in every layer, and weights that are normalised or not by the family.
 std::string experts_obstacle(const ModelConfig& m) {
   const ExpertsConfig& e = m.experts;
+  if (m.family == Family::gpt_oss) return "experts of this family, which GGUF export does not write";
   if (!e.exist()) return m.family == Family::mixtral ? "a Mixtral without experts" : "";
   if (e.layers(m.n_layers) < m.n_layers) return "layers without experts";
   const bool normalised = m.family == Family::mixtral || m.family == Family::qwen3_moe;

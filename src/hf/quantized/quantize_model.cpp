@@ -71,6 +71,12 @@ class Quantizer {
     model_ = config.model;
     warnings_ = config.warnings;
     const DecoderShape shape = decoder_shape(model_, model_.vocab_size);
+    if (!shape.names.fused_first.empty()) {
+      throw UserError(ExitCode::bad_content,
+                      fmt::format("{}: {} has one tensor for all experts of a layer, which bitsandbytes does not "
+                                  "quantise; quantise the base of an adapter in memory with model.quantization",
+                                  folder_.path(), name_of(model_.family)));
+    }
     index_ = read_model_index(folder_, shape);
     units_ = Decoder(shape).units();
     match_ = match_weights(shape, units_, index_);
@@ -172,7 +178,7 @@ class Quantizer {
         {static_cast<int64_t>(state_bytes)});
   }
 
-  void copy(const ModelFolderWriter& writer, const SliceSource& s) const {
+  void copy(ModelFolderWriter& writer, const SliceSource& s) const {
     const WeightIndex::Tensor& tensor = index_.tensors[s.tensor];
     std::vector<char> bytes;
     for (int64_t at = 0, size = tensor.end - tensor.begin; at < size; at += quantized_step) {
@@ -183,7 +189,7 @@ class Quantizer {
   }
 
   /// Writes the codes step by step and returns the scales.
-  std::vector<float> write_codes(const ModelFolderWriter& writer, const SliceSource& s) const {
+  std::vector<float> write_codes(ModelFolderWriter& writer, const SliceSource& s) const {
     const QuantizedReader reader(stored(s), quantization_);
     const int64_t step = std::max<int64_t>(1, quantized_step / reader.block_size());
     const int64_t elements = slice_of(s).rows * s.columns;
@@ -200,14 +206,14 @@ class Quantizer {
     return scales;
   }
 
-  void write_rows(const ModelFolderWriter& writer, const SliceSource& s) const {
+  void write_rows(ModelFolderWriter& writer, const SliceSource& s) const {
     const std::vector<float> scales = write_codes(writer, s);
     const std::string module(parent_module(slice_of(s).name));
     writer.write(module + ".SCB", 0, scales.data(), std::ssize(scales));
     writer.write_bytes(module + ".weight_format", 0, "", 1);
   }
 
-  void write_blocks(const ModelFolderWriter& writer, const SliceSource& s) const {
+  void write_blocks(ModelFolderWriter& writer, const SliceSource& s) const {
     const std::vector<float> scales = write_codes(writer, s);
     const ParamSlice& slice = slice_of(s);
     const auto floats = [&](const char* end, std::span<const float> values) {

@@ -7,6 +7,7 @@
 
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
+#include "hf/weights/placed_experts.hpp"
 #include "hf/weights/stored_names.hpp"
 
 namespace llmtrain {
@@ -100,6 +101,7 @@ class Splitter {
 }  // namespace
 
 void split_fused_experts(WeightIndex& index, const DecoderShape& shape) {
+  if (!shape.names.fused_first.empty()) return place_experts(index, shape);
   if (shape.config.experts.exist() && !shape.names.expert_gate.empty()) Splitter(index, shape).split();
 }
 

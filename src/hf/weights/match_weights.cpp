@@ -80,6 +80,7 @@ class Matcher {
  private:
   bool ties_in_files() const { return shape_.config.tie_embeddings || shape_.unties_head; }
   void note_storage(const WeightIndex::Tensor& tensor, const std::optional<Quantization>& wanted, bool block) {
+    if (tensor.mxfp4) storage_.insert("experts in mxfp4, dequantised");
     if (!tensor.quantized) return;
     const std::string_view type = name_of(tensor.quantized->quantization.type);
     if (!wanted) {

@@ -41,18 +41,21 @@ int64_t read_columns(const StoredSlice& s, int64_t begin, int64_t end, const Put
   const int64_t width = bits_of(s.tensor->type) / 8;
   const int64_t first = begin / s.columns, last = (end + s.columns - 1) / s.columns, rows = last - first;
   const TensorBlock place = s.place();
-  const int64_t all_rows = place.rows;  // in a stored row
-  const int64_t origin = s.tensor->begin + (place.first_column * all_rows + place.first_row + first) * width;
-  const bool whole = (all_rows - rows) * width < page_bytes;  // includes the gaps
-  const int64_t stored_row = (whole ? all_rows : rows) * width;
-  const int64_t block = std::clamp<int64_t>(staging_bytes / (stored_row + 4 * rows), 1, s.columns);
+  const WeightIndex::Strides strides = s.tensor->strides.value_or(WeightIndex::Strides{1, place.rows});
+  const int64_t span = (rows - 1) * strides.row + 1;        // elements of a stored row that have the rows
+  const int64_t all_rows = std::max(strides.column, span);  // in a stored row
+  const int64_t origin =
+      s.tensor->begin + (place.first_column * all_rows + (place.first_row + first) * strides.row) * width;
+  const bool whole = (all_rows - span) * width < page_bytes;  // includes the gaps
+  const int64_t stored_row = (whole ? all_rows : span) * width;
+  const int64_t block = std::clamp<int64_t>(staging_bytes / (stored_row + 4 * span), 1, s.columns);
   int64_t total = 0;
-  std::vector<float> values(static_cast<size_t>(block * rows)), run(static_cast<size_t>(block));
+  std::vector<float> values(static_cast<size_t>(block * span)), run(static_cast<size_t>(block));
   for (int64_t c = 0; c < s.columns; c += block) {
     const int64_t count = std::min(block, s.columns - c);
     char* buffer = staging(block * stored_row);
     if (whole) {
-      const int64_t bytes = (count * all_rows - (all_rows - rows)) * width;
+      const int64_t bytes = (count * all_rows - (all_rows - span)) * width;
       s.file->read(origin + c * all_rows * width, bytes, buffer);
       total += bytes;
     } else {
@@ -62,14 +65,14 @@ int64_t read_columns(const StoredSlice& s, int64_t begin, int64_t end, const Put
       total += count * stored_row;
     }
     for (int64_t i = 0; i < count; ++i) {
-      to_float(s.tensor->type, buffer + i * stored_row, rows, values.data() + i * rows);
+      to_float(s.tensor->type, buffer + i * stored_row, span, values.data() + i * span);
     }
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t row = (first + r) * s.columns + c - begin;  // address in `out` of column c in the row
       const int64_t from = std::max<int64_t>(0, -row), to = std::min(count, end - begin - row);
       if (from >= to) continue;
       for (int64_t i = from; i < to; ++i)
-        run[static_cast<size_t>(i - from)] = values[static_cast<size_t>(i * rows + r)];
+        run[static_cast<size_t>(i - from)] = values[static_cast<size_t>(i * span + r * strides.row)];
       put(row + from, run.data(), to - from);
     }
   }
@@ -94,6 +97,7 @@ int64_t read_block(const StoredSlice& slice, int64_t begin, int64_t end, float* 
 int64_t read_slice(const StoredSlice& slice, int64_t begin, int64_t end, float* out) {
   if (begin >= end) return 0;
   if (slice.block && !slice.transposed) return read_block(slice, begin, end, out);
+  if (slice.tensor->mxfp4) return read_mxfp4(slice, begin, end, out);
   if (slice.tensor->quantized) return read_dequantized(slice, begin, end, out);
   if (!slice.transposed) return read_rows(slice, begin, end, out);
   return read_columns(slice, begin, end, [out](int64_t first, const float* values, int64_t count) {

@@ -9,8 +9,8 @@
 
 namespace llmtrain {
 
-/// Slice of a parameter in a file: [rows, columns], or [columns, rows] when transposed. A quantised one has the files
-/// of its other planes too; it is read dequantised. A block is [rows, columns] of a larger matrix.
+/// Slice of a parameter in a file: [rows, columns], or [columns, rows] when transposed or with strides. A quantised one
+/// has the files of its other planes too; it is read dequantised. A block is [rows, columns] of a larger matrix.
 struct StoredSlice {
   const WeightIndex::Tensor* tensor;
   const FileHandle* file;
@@ -29,11 +29,12 @@ struct StoredSlice {
 template <class FileOf>
 StoredSlice stored_slice(const WeightIndex::Tensor& tensor, const FileOf& file_of, int64_t rows, int64_t columns,
                          bool transposed, const std::optional<TensorBlock>& block = {}) {
-  StoredSlice slice{&tensor, &file_of(tensor.file), rows, columns, transposed && !tensor.quantized};
+  StoredSlice slice{&tensor, &file_of(tensor.file), rows, columns, (transposed || tensor.strides) && !tensor.quantized};
   if (tensor.quantized) {
     slice.scales = &file_of(tensor.quantized->scales.file);
     slice.nested = &file_of(tensor.quantized->nested.file);
   }
+  if (tensor.mxfp4) slice.scales = &file_of(tensor.mxfp4->file);
   slice.block = block;
   return slice;
 }
@@ -59,6 +60,9 @@ inline constexpr int64_t quantized_piece = int64_t{1} << 17;  ///< elements that
 /// Reads elements [begin, end) of a quantised tensor, dequantised and rounded to fp32. Returns the number of bytes
 /// read.
 int64_t read_dequantized(const StoredSlice& slice, int64_t begin, int64_t end, float* out);
+/// Reads elements [begin, end) of a tensor in MXFP4 (OCP Microscaling Formats 1.0), dequantised exactly. Returns the
+/// number of bytes read.
+int64_t read_mxfp4(const StoredSlice& slice, int64_t begin, int64_t end, float* out);
 /// Reads the scales of blocks [first, last) of a quantised tensor. Returns the number of bytes read.
 int64_t read_stored_scales(const StoredSlice& slice, int64_t first, int64_t last, float* scales);
 

@@ -180,6 +180,10 @@ std::string WeightIndex::packed() const {
     numbers.insert(numbers.end(), t.shape.begin(), t.shape.end());
     numbers.push_back(t.quantized ? 1 : 0);
     if (t.quantized) pack_planes(*t.quantized, numbers);
+    const WeightIndex::Strides strides = t.strides.value_or(WeightIndex::Strides{0, 0});
+    const WeightIndex::BlockScales scales = t.mxfp4.value_or(WeightIndex::BlockScales{0, 0, 0});
+    numbers.insert(numbers.end(),
+                   {strides.row, strides.column, static_cast<int64_t>(scales.file), scales.begin, scales.row_stride});
   }
   message.put(numbers);
   message.put(folder);
@@ -206,6 +210,11 @@ WeightIndex WeightIndex::unpacked(const std::string& bytes) {
     t.shape.resize(static_cast<size_t>(take()));
     for (int64_t& dim : t.shape) dim = take();
     if (take() != 0) t.quantized = unpack_planes(take);
+    const int64_t row = take(), column = take();
+    if (row != 0) t.strides = Strides{row, column};
+    const auto scales = static_cast<size_t>(take());
+    const int64_t begin = take(), row_stride = take();
+    if (row_stride != 0) t.mxfp4 = BlockScales{scales, begin, row_stride};
   }
   message.take(index.folder);
   for (File& f : index.files) message.take(f.name);

@@ -45,9 +45,22 @@ struct WeightIndex {
   };
   /// A quantised matrix is one tensor: its shape, the type of its values before they were quantised, the bytes of its
   /// codes, and the planes beside them. It is stored as the model has it, never transposed.
+  /// A part of a tensor of all experts has rows and columns that lie apart, by so many elements.
+  struct Strides {
+    int64_t row, column;
+  };
+  /// Scales of a matrix in MXFP4: blocks of 32 elements of a row have 16 bytes of codes from `begin` on and a scale.
+  /// The type is that of the values.
+  struct BlockScales {
+    size_t file;
+    int64_t begin;       ///< of the scales, a byte each
+    int64_t row_stride;  ///< blocks from a row to the next
+  };
   struct Tensor : StoredTensor {
     size_t file = 0;
     std::optional<QuantizedPlanes> quantized = {};
+    std::optional<BlockScales> mxfp4 = {};
+    std::optional<Strides> strides = {};  ///< shape is [rows, columns]; `end` is that of the last element
   };
 
   std::string folder;

@@ -12,6 +12,7 @@ DecoderNames llama_names() {
   n.qkv = {"model.layers.{}.self_attn.q_proj", "model.layers.{}.self_attn.k_proj", "model.layers.{}.self_attn.v_proj"};
   n.query_norm = "model.layers.{}.self_attn.q_norm";
   n.key_norm = "model.layers.{}.self_attn.k_norm";
+  n.sinks = "model.layers.{}.self_attn.sinks";
   n.projection = "model.layers.{}.self_attn.o_proj";
   n.post_attention = "model.layers.{}.attention_output_layernorm";
   n.norm2 = "model.layers.{}.post_attention_layernorm";

@@ -191,6 +191,11 @@ class UnitBuilder {
   ParamRef vector(std::string name, int64_t rows, Initializer init, std::vector<ParamSlice> slices) {
     return add({std::move(name), rows, 1, false, init, std::move(slices)});
   }
+  /// A vector of zeros that no gradient changes: its layer gives it a gradient of zero, unless it is frozen.
+  ParamRef fixed_vector(const std::string& name, int64_t rows) {
+    const bool trained = is_trained(name);
+    return add({name, rows, 1, false, Initializer::zeros(), {{name, 0, rows, false, trained}}}, trained, {});
+  }
   /// Adds a parameter that is trained whatever the rule says.
   ParamRef trained(ParamSpec spec) { return add(std::move(spec), true, {}); }
   /// What follows belongs to this block of split matrices, or to all with -1, and gets units of its own.

@@ -32,7 +32,7 @@ struct Experts {
   int layer = 0;            ///< number among the layers with experts
   int64_t channels = 0;     ///< C
   Linear router;            ///< [E, C]
-  ParamRef selection_bias;  ///< [E] or none
+  ParamRef selection_bias;  ///< [E] or none; not trained by gradients
   std::vector<Mlp> mlps;    ///< of this rank: experts [first, first + count)
   int64_t first = 0;
   std::optional<SplitLayer<Mlp>> shared;

@@ -150,6 +150,7 @@ void ModelConfig::visit(DeckKeys& keys) {
       {.doc = "Layers with the window, counted from 0, as in 0, 2, 8-11; an empty list means all layers.",
        .automatic = "the family's"});
   experts.visit(keys);
+  latent.visit(keys);
 }
 
 namespace {
@@ -181,6 +182,7 @@ void ModelConfig::mark_unused(DeckLoader& deck) const {
   if (sliding_window == 0) deck.unused("model.sliding_window_layers", "no effect with sliding_window = 0");
   if (!qk_norm) deck.unused("model.qk_norm_whole", "no effect with qk_norm = false");
   experts.mark_unused(deck);
+  latent.mark_unused(deck);
 }
 
 void ModelConfig::take_over(DeckLoader& deck, const ModelConfig& loaded) {
@@ -234,7 +236,9 @@ void ModelConfig::resolve(DeckLoader& deck, int64_t sequence_length, const Model
   };
   derive("model.n_kv_heads", n_kv_heads, n_heads, "n_heads");
   derive("model.max_seq_len", max_seq_len, sequence_length, "batch.sequence_length");
-  if (!deck.given("model.head_dim") && n_heads > 0) {
+  if (latent.exist()) {
+    derive("model.head_dim", head_dim, latent.head_dim(), "qk_nope_head_dim + qk_rope_head_dim");
+  } else if (!deck.given("model.head_dim") && n_heads > 0) {
     deck.check(d_model % n_heads == 0, {"model.n_heads", "model.d_model"},
                fmt::format("{} heads do not divide d_model = {}: change one, or give head_dim", n_heads, d_model));
     derive("model.head_dim", head_dim, d_model / n_heads, "d_model / n_heads");
@@ -279,7 +283,13 @@ void ModelConfig::set_family_defaults(DeckLoader& deck) {
     defaults.set("model.shared_gate", experts.shared_gate, of_family.shared_gate && experts.d_ff_shared > 0);
     defaults.set("model.norm_topk", experts.norm_topk, of_family.norm_topk);
     defaults.set("model.router_score", experts.score, of_family.score);
+    defaults.set("model.routed_scale", experts.scale, of_family.scale);
+    defaults.set("model.first_dense_layers", experts.first_dense_layers, of_family.first_dense_layers);
+    const bool own_count = deck.given("model.n_experts");  // which the family's groups need not divide
+    defaults.set("model.n_expert_groups", experts.groups, own_count ? 1 : of_family.groups);
+    defaults.set("model.groups_per_token", experts.groups_per_token, own_count ? 1 : of_family.groups_per_token);
   }
+  latent.set_defaults(deck, preset.latent);
   const bool bias_given = deck.given("model.bias");
   defaults.set("model.bias", bias, preset.bias);
   defaults.set("model.qkv_bias", qkv_bias, bias_given ? bias : preset.qkv_bias);
@@ -310,14 +320,15 @@ void ModelConfig::check(DeckLoader& deck, int64_t sequence_length) const {
              fmt::format("heads of {} elements are wider than {}: use more heads", head_dim, max_head_dim));
   deck.check(vocab_size == 0 || pad_token_id < vocab_size, {"model.pad_token_id", "model.vocab_size"},
              fmt::format("{} is not below the {} rows of the embedding", pad_token_id, vocab_size));
+  latent.check(deck, *this);
   experts.check(deck, n_layers);
   deck.check(!experts.exist() || gated(), {"model.n_experts", "model.activation"},
              "experts have a gated activation: swiglu, geglu or geglu_tanh");
   deck.check(!experts.exist() || !mlp_bias, {"model.n_experts", "model.mlp_bias", "model.bias"},
              "experts have no biases");
-  deck.check(!experts.exist() || family_entry(family).hugging_face.experts.has_value(),
-             {"model.n_experts", "model.family"},
-             fmt::format("{} has no experts: use mixtral, qwen2_moe, qwen3_moe or olmoe", name_of(family)));
+  deck.check(
+      !experts.exist() || family_entry(family).hugging_face.experts.has_value(), {"model.n_experts", "model.family"},
+      fmt::format("{} has no experts: use one of the families with experts, such as qwen3_moe", name_of(family)));
   deck.check(pre_norm || !sandwich_norm, {"model.sandwich_norm", "model.pre_norm"}, "needs pre_norm = true");
   deck.check(sliding_window_layers.empty() || sliding_window_layers.back() < n_layers,
              {"model.sliding_window_layers", "model.n_layers"},

@@ -6,7 +6,7 @@ namespace llmtrain {
 
 namespace {
 
-int64_t bytes_of(DType dtype, int64_t rows, int64_t columns) {
+int64_t aligned_bytes(DType dtype, int64_t rows, int64_t columns) {
   return Arena::aligned(rows * columns * static_cast<int64_t>(size_of(dtype)));
 }
 
@@ -19,10 +19,10 @@ Tensor by_heads(const Tensor& t, int64_t heads) {
 
 int64_t LatentProjection::scratch_bytes(DType compute, int64_t rows) const {
   const auto of_latent = [&](const Linear& linear, int64_t rank) {
-    return 2 * bytes_of(DType::f32, rows, rank) + 2 * bytes_of(compute, rows, rank) +
+    return 2 * aligned_bytes(DType::f32, rows, rank) + 2 * aligned_bytes(compute, rows, rank) +
            linear.scratch_bytes(compute, compute, rows);
   };
-  const int64_t expanded = bytes_of(compute, rows, heads.query_columns()) + bytes_of(compute, rows, keys.out);
+  const int64_t expanded = aligned_bytes(compute, rows, heads.query_columns()) + aligned_bytes(compute, rows, keys.out);
   return expanded + std::max(of_latent(keys, key_rank), query_rank > 0 ? of_latent(query, query_rank) : 0);
 }
 

@@ -318,6 +318,14 @@ void Decoder::logits(Context& ctx, const Batch* batch, std::span<const int64_t> 
   release_head(ctx.params);
 }
 
+std::vector<ParamRef> Decoder::router_biases() const {
+  std::vector<ParamRef> biases;
+  for (const Block& block : blocks_) {
+    if (block.experts && block.experts->selection_bias.exists()) biases.push_back(block.experts->selection_bias);
+  }
+  return biases;
+}
+
 double Decoder::flops_per_token(int64_t sequence_length) const {
   const ModelConfig& c = shape_.config;
   const double trained = scalar_head_.weight.is_trained() ? 1 : 0, final = has_final_gradient() ? 1 : 0;

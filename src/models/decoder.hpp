@@ -26,7 +26,7 @@ struct DecoderNames {
   std::string router, expert_gate, expert_up, expert_down;
   std::string shared_gate, shared_up, shared_down;  ///< of the shared expert
   std::string shared_router;                        ///< gate of its output
-  std::string selection_bias;                       ///< whole name of the router's bias; empty: it has none
+  std::string selection_bias;                       ///< whole name of the router's bias, where it has one
   /// For latent attention, whose query_low is empty where queries are not latent; the rest is as in the paper.
   std::string query, query_low, query_low_norm, query_high, key_low, key_low_norm, key_high;
   std::string post_attention, post_mlp;   ///< for sandwich_norm
@@ -100,6 +100,7 @@ class Decoder : public Model {
   void plan_cache(Arena& arena, KvCache& cache, DType compute, int64_t sequences, int64_t positions) const override;
   bool can_cache() const override { return !rope_.by_length(); }
   void logits(Context& ctx, const Batch* batch, std::span<const int64_t> rows, const Tensor& out) override;
+  std::vector<ParamRef> router_biases() const override;
   double flops_per_token(int64_t sequence_length) const override;
   const DecoderShape& shape() const { return shape_; }
   std::span<const Block> blocks() const { return blocks_; }

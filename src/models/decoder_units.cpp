@@ -414,7 +414,7 @@ Experts Decoder::declare_experts(UnitBuilder& unit, int layer) const {
     return linear;
   };
   experts.router = declare(names.router, c.experts.count);
-  if (!names.selection_bias.empty()) {
+  if (c.has_router_bias()) {
     experts.selection_bias = unit.fixed_vector(at_layer(names.selection_bias, layer), c.experts.count);
   }
   if (c.experts.shared_gate) experts.shared_gate = declare(names.shared_router, 1);

@@ -79,6 +79,9 @@ struct ModelConfig {
   /// True if the head is the matrix of the embedding.
   bool ties_head() const { return tie_embeddings && !scores(); }
 
+  /// True if routers choose experts by a bias, too.
+  bool has_router_bias() const { return family == Family::deepseek_v3 && experts.exist(); }
+
   bool gated() const {
     return activation == Activation::swiglu || activation == Activation::geglu || activation == Activation::geglu_tanh;
   }

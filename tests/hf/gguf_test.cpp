@@ -215,6 +215,10 @@ TEST_F(Gguf, NamesWhatLlamaCppCannotCompute) {
   model.final_softcap = 0;
   EXPECT_EQ(gguf_obstacle(model), "Gemma 2 without softcaps");
   EXPECT_THAT(gguf_obstacle(test::small_model("mixtral")), HasSubstr("a mixture of experts"));
+  model = test::small_model("deepseek_v2");
+  EXPECT_THAT(gguf_obstacle(model), HasSubstr("mixture of experts"));
+  model.experts = {};
+  EXPECT_THAT(gguf_obstacle(model), HasSubstr("latent attention"));
 }
 
 TEST_F(Gguf, AFileIsReplacedOnlyOnRequest) {

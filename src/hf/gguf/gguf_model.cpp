@@ -47,6 +47,8 @@ Architecture architecture_of(Family family) {
     case Family::qwen2_moe:
     case Family::qwen3_moe:
     case Family::olmoe:
+    case Family::deepseek_v2:
+    case Family::deepseek_v3:
       return {.name = ""};  // refused by gguf_obstacle()
   }
   throw Error("a family without an architecture");
@@ -120,6 +122,7 @@ std::vector<float> as_floats(const std::vector<double>& values) { return {values
 std::string gguf_obstacle(const ModelConfig& m) {
   const Architecture a = architecture_of(m.family);
   if (m.experts.exist()) return "a mixture of experts, which GGUF export does not write";
+  if (m.latent.exist()) return "latent attention, which GGUF export does not write";
   if (m.scores()) return "a reward model";
   if (m.qk_norm != (m.family == Family::qwen3)) return "norms of queries and keys in this family";
   if (!m.pre_norm) return "norms after the branches";

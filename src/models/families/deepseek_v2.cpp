@@ -30,6 +30,7 @@ void defaults(ModelConfig& c) {
   c.experts.per_token = 6;
   c.experts.d_ff_shared = c.d_ff;
   c.experts.first_dense_layers = 1;
+  c.router_aux = 0.001;
 }
 
 }  // namespace

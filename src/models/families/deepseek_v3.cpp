@@ -18,6 +18,7 @@ void defaults(ModelConfig& c) {
   c.experts.groups = 8;
   c.experts.groups_per_token = 4;
   c.experts.first_dense_layers = 3;
+  c.router_aux = 0;
 }
 
 void shape(DecoderShape& s) {

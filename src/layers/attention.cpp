@@ -55,10 +55,15 @@ int64_t Attention::scratch_bytes(DType compute, DType output, int64_t rows) cons
   int64_t heads = Arena::aligned(attention_workspace_bytes(shape_of_rank(0), context * rows));
   if (context > 1) {
     heads = std::max(heads, HeadExchange::scratch_bytes(compute, rows, context, divided_columns()));
-    heads += bytes(projection.in) + bytes(divided_columns());
+    heads += bytes(out_columns()) + bytes(divided_columns());
   }
   if (key_copies > 1) heads += bytes(divided_columns());
-  return bytes(projection.in) + bytes(qkv.out) +
+  int64_t own = bytes(out_columns()) + bytes(row_columns());
+  if (latent) {
+    own += bytes(projection.in) + bytes(out_columns()) + bytes(qkv.out);
+    heads = std::max(heads, latent->scratch_bytes(compute, rows));
+  }
+  return own +
          std::max({heads, qkv.scratch_bytes(compute, compute, rows), projection.scratch_bytes(compute, output, rows)});
 }
 
@@ -104,19 +109,27 @@ void Attention::forward_heads(Context& ctx, const Batch& batch, const Tensor& x,
   const int64_t n = batch.tokens;
   Arena::Frame frame(ctx.arena);
   const bool divided = is_divided(ctx);
-  const Tensor rows = divided ? frame.take(x.dtype, {n, qkv.out}) : rows_in(saved.qkv, n, qkv.out);
-  qkv.forward(ctx, batch, rows, x);
+  const Tensor rows = divided ? frame.take(x.dtype, {n, row_columns()}) : rows_in(saved.qkv, n, row_columns());
+  qkv.forward(ctx, batch, latent ? first_rows(saved.latent.low, n) : rows, x);
+  if (latent) latent->forward(ctx, batch, rows, saved.latent);
   if (query_norm.exists()) {
     head_norm_forward(
         {rows, first_rows(saved.raw, n), first_rows(saved.rstd, n), query_norm.weight(ctx), key_norm.weight(ctx)},
         norm_shape(), ctx.stream);
   }
   rope.apply(rows, batch, normed_heads(), shape.head_dim, false, ctx.stream);
-  const Tensor out = first_rows(saved.out, n);
-  if (divided) return attend_divided(ctx, out, rows, saved);
+  const Tensor out = latent ? frame.take(x.dtype, {n, out_columns()}) : first_rows(saved.out, n);
+  attend_to_rows(ctx, batch, out, rows, saved);
+  if (latent) latent->cut(first_rows(saved.out, n), out, ctx.stream);
+}
+
+/// Attention of the rows of a pass, whatever its keys are.
+void Attention::attend_to_rows(Context& ctx, const Batch& batch, const Tensor& out, const Tensor& rows,
+                               const AttentionSaved& saved) const {
+  if (is_divided(ctx)) return attend_divided(ctx, out, rows, saved);
   const bool selects = ctx.cache != nullptr && ctx.cache->selection != nullptr;
   const bool decodes = ctx.cache != nullptr && ctx.cache->decoding;
-  const Tensor lse = lse_of(saved, shape, n);
+  const Tensor lse = lse_of(saved, shape, batch.tokens);
   if (selects && decodes) {
     attend_kept(ctx, batch, out, lse, rows, shape, cache);
     return add_sinks(ctx, out, saved);
@@ -173,21 +186,23 @@ void Attention::attend_divided(Context& ctx, const Tensor& out, const Tensor& ro
   const Tensor heads_out = first_rows(saved.heads_out, whole.tokens);
   exchange->to_heads(heads, copied, parts(), ctx.arena, ctx.stream);
   attend(ctx, whole, heads_out, heads, saved);
-  exchange->to_rows(out, heads_out, {&projection.in, 1}, ctx.arena, ctx.stream);
+  const int64_t columns = out_columns();
+  exchange->to_rows(out, heads_out, {&columns, 1}, ctx.arena, ctx.stream);
 }
 
-void Attention::attend_divided_backward(Context& ctx, const Tensor& dqkv, const Tensor& dout,
+void Attention::attend_divided_backward(Context& ctx, const Tensor& dqkv, const Tensor& dout, const Tensor& out,
                                         const AttentionSaved& saved) const {
   const Batch& whole = ctx.rows->whole();
   HeadExchange* exchange = ctx.heads();
   Arena::Frame frame(ctx.arena);
   const Tensor copied = key_copies == 1 ? dqkv : frame.take(dqkv.dtype, {dqkv.dim(0), divided_columns()});
   if (exchange == nullptr) {
-    attend_backward(ctx, whole, copied, dout, first_rows(saved.out, whole.tokens), saved);
+    attend_backward(ctx, whole, copied, dout, out, saved);
   } else {
-    const Tensor heads_dout = frame.take(dout.dtype, {whole.tokens, projection.in / context});
+    const int64_t columns = out_columns();
+    const Tensor heads_dout = frame.take(dout.dtype, {whole.tokens, columns / context});
     const Tensor heads_dqkv = frame.take(dqkv.dtype, {whole.tokens, divided_columns() / context});
-    exchange->to_heads(heads_dout, dout, {&projection.in, 1}, ctx.arena, ctx.stream);
+    exchange->to_heads(heads_dout, dout, {&columns, 1}, ctx.arena, ctx.stream);
     attend_backward(ctx, whole, heads_dqkv, heads_dout, first_rows(saved.heads_out, whole.tokens), saved);
     exchange->to_rows(copied, heads_dqkv, parts(), ctx.arena, ctx.stream);
   }
@@ -208,13 +223,20 @@ void Attention::backward(Context& ctx, const Batch& batch, const Tensor& dx, con
                          const Rope& rope, const AttentionSaved& saved) const {
   const int64_t n = batch.tokens;
   Arena::Frame frame(ctx.arena);
-  const Tensor dout = frame.take(dy.dtype, {n, projection.in});
-  const Tensor dqkv = frame.take(dy.dtype, {n, qkv.out}), out = first_rows(saved.out, n);
+  Tensor dout = frame.take(dy.dtype, {n, projection.in}), out = first_rows(saved.out, n);
+  const Tensor dqkv = frame.take(dy.dtype, {n, row_columns()});
   const bool goes_on = heads_gradient(!dx.empty());
   projection.backward(ctx, batch, goes_on ? dout : Tensor(), dy, out);
   if (!goes_on) return;
+  if (latent) {
+    const Tensor values = out, dvalues = dout;
+    out = frame.take(dy.dtype, {n, out_columns()});
+    dout = frame.take(dy.dtype, {n, out_columns()});
+    latent->pad(out, values, ctx.stream);
+    latent->pad(dout, dvalues, ctx.stream);
+  }
   if (is_divided(ctx)) {
-    attend_divided_backward(ctx, dqkv, dout, saved);
+    attend_divided_backward(ctx, dqkv, dout, out, saved);
   } else {
     backward_sinks(ctx, dout, out, saved);
     attend_backward(ctx, batch, dqkv, dout, out, saved);
@@ -228,7 +250,10 @@ void Attention::backward(Context& ctx, const Batch& batch, const Tensor& dx, con
                          norm_shape(), ctx.stream);
     });
   }
-  qkv.backward(ctx, batch, dx, dqkv, x);
+  if (!latent) return qkv.backward(ctx, batch, dx, dqkv, x);
+  const Tensor dlow = frame.take(dy.dtype, {n, qkv.out});
+  latent->backward(ctx, batch, dlow, dqkv, saved.latent);
+  qkv.backward(ctx, batch, dx, dlow, x);
 }
 
 }  // namespace llmtrain

@@ -1,9 +1,11 @@
 #pragma once
 #include <array>
+#include <optional>
 #include <string>
 
 #include "kernels/attention.hpp"
 #include "kernels/head_norm.hpp"
+#include "layers/latent_projection.hpp"
 #include "layers/linear.hpp"
 #include "layers/rope.hpp"
 #include "layers/saved.hpp"
@@ -14,18 +16,22 @@ struct AttentionSaved {
   Tensor qkv;        ///< compute dtype [N, (H + 2 G) D], after norms and rope; of shared rows all, of some heads
   Tensor raw;        ///< with norms: compute dtype [N, (H + G) D], queries and keys before the norms
   Tensor rstd;       ///< with norms: fp32 [N, H + G]
-  Tensor out;        ///< compute dtype [N, H D]
+  Tensor out;        ///< compute dtype [N, H D], or [N, H V] of latent heads
   Tensor heads_out;  ///< of shared rows all, of some heads: compute dtype [N, H D / context]
   Tensor lse;        ///< fp32 [H, N], with the sinks
+  LatentSaved latent;
 };
 
 /// Causal self-attention with its projections: x -> q, k, v -> norms of q and k, where there are any -> rope
-/// -> attention -> sinks, where there are any -> output projection. Sinks and shared rows (context) exclude each other.
+/// -> attention -> sinks, where there are any -> output projection. With latent attention x -> low -> q, k, v, values
+/// padded with zeros to the width of queries -> rope -> attention -> output projection of what is not padding. Sinks
+/// and shared rows (context) exclude each other.
 struct Attention {
   using Saved = AttentionSaved;
 
   AttentionShape shape;
-  Linear qkv;
+  Linear qkv;                              ///< the first matrix
+  std::optional<LatentProjection> latent;  ///< between it and the heads
   Linear projection;
   ParamRef query_norm;  ///< [D], [H D] (norms_whole_rows) or none: RMSNorm over each head's query, before rope
   ParamRef key_norm;    ///< [D], [G D] or none
@@ -48,8 +54,9 @@ struct Attention {
       f(s.raw, {part, ".raw", compute, rows, normed_heads() * shape.head_dim, again});
       f(s.rstd, {part, ".rstd", DType::f32, rows, norm_shape().normed(), again});
     }
+    if (latent) latent->visit_saved(s.latent, compute, rows, f, part);
     f(s.out, {part, ".out", compute, rows, projection.in, again});
-    if (context > 1) f(s.heads_out, {part, ".heads_out", compute, context * rows, projection.in / context, again});
+    if (context > 1) f(s.heads_out, {part, ".heads_out", compute, context * rows, out_columns() / context, again});
     f(s.lse, {part, ".lse", DType::f32, shape.heads / context, context * rows, again});
   }
   const Linear& first() const { return qkv; }
@@ -71,7 +78,8 @@ struct Attention {
                 const AttentionSaved& saved) const;
   /// True if the backward pass needs the gradient of the heads' output, before the projection.
   bool heads_gradient(bool input) const {
-    return input || qkv.is_trained() || query_norm.is_trained() || key_norm.is_trained() || sinks.is_trained();
+    return input || qkv.is_trained() || query_norm.is_trained() || key_norm.is_trained() || sinks.is_trained() ||
+           (latent && latent->is_trained());
   }
 
   HeadNormShape norm_shape() const;
@@ -80,6 +88,9 @@ struct Attention {
   /// Columns of queries, keys and values, with the copies of keys and values.
   std::array<int64_t, 3> parts() const;
   int64_t divided_columns() const;
+  /// Columns of queries, keys and values without copies, and of what attention writes.
+  int64_t row_columns() const { return (shape.heads + 2 * shape.kv_heads) * shape.head_dim; }
+  int64_t out_columns() const { return shape.heads * shape.head_dim; }
   bool is_divided(const Context& ctx) const { return ctx.rows != nullptr && (context > 1 || key_copies > 1); }
   /// The heads that one of the ranks computes which share rows.
   AttentionShape shape_of_rank(int64_t rank) const;
@@ -89,8 +100,11 @@ struct Attention {
               const AttentionSaved& saved) const;
   void attend_backward(Context& ctx, const Batch& batch, const Tensor& dqkv, const Tensor& dout, const Tensor& out,
                        const AttentionSaved& saved) const;
+  void attend_to_rows(Context& ctx, const Batch& batch, const Tensor& out, const Tensor& rows,
+                      const AttentionSaved& saved) const;
   void attend_divided(Context& ctx, const Tensor& out, const Tensor& rows, const AttentionSaved& saved) const;
-  void attend_divided_backward(Context& ctx, const Tensor& dqkv, const Tensor& dout, const AttentionSaved& saved) const;
+  void attend_divided_backward(Context& ctx, const Tensor& dqkv, const Tensor& dout, const Tensor& out,
+                               const AttentionSaved& saved) const;
   void add_sinks(Context& ctx, const Tensor& out, const AttentionSaved& saved) const;
   void backward_sinks(Context& ctx, const Tensor& dout, const Tensor& out, const AttentionSaved& saved) const;
   int64_t normed_heads() const { return shape.heads + shape.kv_heads; }

@@ -20,9 +20,12 @@ int64_t Block::scratch_bytes(DType compute, int64_t rows, Recompute level) const
 
 int64_t Block::workspace_bytes(DType compute, int64_t rows, bool training) const {
   const DType branch = branch_type(compute);
-  const int64_t bytes = std::max(attention.workspace_bytes(compute, branch, rows, training),
-                                 experts ? experts->workspace_bytes(compute, rows, training)
-                                         : mlp.workspace_bytes(compute, branch, rows, training));
+  int64_t bytes = std::max(attention.workspace_bytes(compute, branch, rows, training),
+                           experts ? experts->workspace_bytes(compute, rows, training)
+                                   : mlp.workspace_bytes(compute, branch, rows, training));
+  if (attention.front().latent) {
+    bytes = std::max(bytes, attention.front().latent->workspace_bytes(compute, rows, training));
+  }
   // Gradients of a norm's weight and bias, or of the query and key norms of all heads.
   const Attention& heads = attention.front();
   const int64_t norms = 2 * std::max(channels, heads.query_norm.exists() ? heads.norm_shape().query_width() : 0);
@@ -122,7 +125,8 @@ Block::Gradients Block::gradients(bool input) const {
 double Block::product_flops(bool input_gradient) const {
   const Gradients wanted = gradients(input_gradient);
   const auto of_attention = [&](const Attention& a) {
-    return a.qkv.product_flops(wanted.attention_input) + a.projection.product_flops(wanted.heads);
+    const double flops = a.qkv.product_flops(wanted.attention_input) + a.projection.product_flops(wanted.heads);
+    return flops + (a.latent ? a.latent->product_flops(wanted.heads) : 0);
   };
   const auto of_mlp = [&](const Mlp& m) {
     return m.up.product_flops(wanted.mlp_input) + m.down.product_flops(wanted.hidden);

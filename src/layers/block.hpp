@@ -6,7 +6,7 @@
 #include "layers/experts.hpp"
 #include "layers/mlp.hpp"
 #include "layers/norm.hpp"
-#include "layers/split_layer.hpp"
+#include "layers/sharing/split_layer.hpp"
 
 namespace llmtrain {
 

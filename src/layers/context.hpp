@@ -13,8 +13,8 @@
 #include "kernels/dropout.hpp"
 #include "kernels/matmul.hpp"
 #include "layers/kv_cache.hpp"
-#include "layers/shared_rows.hpp"
-#include "layers/tensor_sum.hpp"
+#include "layers/sharing/shared_rows.hpp"
+#include "layers/sharing/tensor_sum.hpp"
 #include "params/param_store.hpp"
 
 namespace llmtrain {
@@ -191,6 +191,11 @@ class UnitBuilder {
   ParamRef vector(std::string name, int64_t rows, Initializer init, std::vector<ParamSlice> slices,
                   bool decays = false) {
     return add({std::move(name), rows, 1, decays, init, std::move(slices)});
+  }
+  /// A vector of zeros that no gradient changes: its layer gives it a gradient of zero, unless it is frozen.
+  ParamRef fixed_vector(const std::string& name, int64_t rows) {
+    const bool trained = is_trained(name);
+    return add({name, rows, 1, false, Initializer::zeros(), {{name, 0, rows, false, trained}}}, trained, {});
   }
   /// Adds a parameter that is trained whatever the rule says.
   ParamRef trained(ParamSpec spec) { return add(std::move(spec), true, {}); }

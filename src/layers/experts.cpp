@@ -161,7 +161,7 @@ int64_t Experts::scratch_bytes(DType compute, int64_t rows) const {
   const int64_t router_rows = bytes_of(DType::f32, rows, rule.experts) + bytes_of(compute, rows, rule.experts);
   const int64_t backward = sum + ExpertSum::scratch_bytes(share, rows * rule.per_token) +
                            std::max({experts, wide_row + gate + of_shared, router_rows + wide_row});
-  return std::max({hidden, projected, backward});
+  return std::max({hidden, projected, backward, bytes_of(DType::f32, 1, rule.experts)});
 }
 
 int64_t Experts::workspace_bytes(DType compute, int64_t rows, bool training) const {
@@ -197,8 +197,14 @@ void Experts::choose(Context& ctx, const Batch& batch, const Tensor& x, const Ex
                      first_rows(saved.routing.choices, n), first_rows(saved.routing.weights, n)};
   router.forward(ctx, batch, rows.scores, x);
   const bool counts = ctx.router != nullptr;
-  route(rows, rule, selection_bias.weight(ctx), counts ? ctx.router->statistics(layer) : Tensor(), n - batch.padding,
-        ctx.stream);
+  Arena::Frame frame(ctx.arena);
+  Tensor bias = selection_bias.weight(ctx);
+  if (!bias.empty() && bias.dtype != DType::f32) {
+    const Tensor wide = frame.take(DType::f32, {rule.experts});
+    cast(wide, bias, ctx.stream);
+    bias = wide;
+  }
+  route(rows, rule, bias, counts ? ctx.router->statistics(layer) : Tensor(), n - batch.padding, ctx.stream);
   std::span<const int64_t> ends(&n, 1);
   if (ctx.rows != nullptr && !ctx.rows->block_ends().empty()) ends = ctx.rows->block_ends();
   sort_pairs(saved.order, first_rows(saved.ends, std::ssize(ends) * rule.experts), rows.choices, ends, ctx.stream);
@@ -285,6 +291,12 @@ void Experts::backward(Context& ctx, const Batch& batch, const Tensor& dx, const
   std::optional<ExpertSum> dinput;
   if (!dx.empty()) dinput.emplace(ctx, frame, share, n, channels);
   ExpertSum dweights(ctx, frame, share, n, rule.per_token);
+  if (selection_bias.is_trained()) {
+    ctx.each_row_block(n, [&](int64_t, int64_t) {
+      const Tensor gradient = selection_bias.gradient(ctx);
+      fill_zero(gradient.data, gradient.bytes(), ctx.stream);
+    });
+  }
   backward_experts(ctx, batch, dinput ? &*dinput : nullptr, dweights, dy, x, saved);
   const Tensor dsum = dinput ? dinput->finish() : Tensor(), dchoices = dweights.finish();
   if (shared) backward_shared(ctx, batch, dsum, dy, x, saved);

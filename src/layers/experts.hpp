@@ -4,7 +4,7 @@
 
 #include "kernels/experts.hpp"
 #include "layers/mlp.hpp"
-#include "layers/split_layer.hpp"
+#include "layers/sharing/split_layer.hpp"
 
 namespace llmtrain {
 
@@ -32,7 +32,7 @@ struct Experts {
   int layer = 0;            ///< number among the layers with experts
   int64_t channels = 0;     ///< C
   Linear router;            ///< [E, C]
-  ParamRef selection_bias;  ///< [E] or none
+  ParamRef selection_bias;  ///< [E] or none; not trained by gradients
   std::vector<Mlp> mlps;    ///< of this rank: experts [first, first + count), whose last matrices have no bias
   /// Biases [C] of the last matrices, which the weights multiply too; or none. They are not split, and have a gradient
   /// for each group of rows.

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "layers/shared_rows.hpp"
+#include "layers/sharing/shared_rows.hpp"
 #include "parallel/mesh.hpp"
 
 namespace llmtrain {

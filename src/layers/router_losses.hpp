@@ -58,6 +58,8 @@ class RouterLosses {
   };
   /// Values of the step, on every rank. Collective over the job.
   Values sum(Communicator& job);
+  /// Number of times that the step chose each expert, [layers, E], of all ranks after sum().
+  std::span<const int64_t> pairs() const { return pairs_; }
 
  private:
   RouterLossCoefficients coefficients_;

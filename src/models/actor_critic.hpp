@@ -21,6 +21,7 @@ class ActorCritic : public Model {
   void logits(Context& ctx, const Batch* batch, std::span<const int64_t> rows, const Tensor& out) override {
     policy_.logits(ctx, batch, rows, out);
   }
+  std::vector<ParamRef> router_biases() const override { return policy_.router_biases(); }
 
  protected:
   Decoder& policy_;

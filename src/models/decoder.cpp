@@ -17,6 +17,8 @@ template <class F>
 void each_linear(const Block& block, const F& f) {
   for (const Attention& attention : block.attention.blocks) {
     f(attention.qkv);
+    if (attention.latent && attention.latent->query_rank > 0) f(attention.latent->query);
+    if (attention.latent) f(attention.latent->keys);
     f(attention.projection);
   }
   const auto each = [&](std::span<const Mlp> mlps) {
@@ -316,12 +318,21 @@ void Decoder::logits(Context& ctx, const Batch* batch, std::span<const int64_t> 
   release_head(ctx.params);
 }
 
+std::vector<ParamRef> Decoder::router_biases() const {
+  std::vector<ParamRef> biases;
+  for (const Block& block : blocks_) {
+    if (block.experts && block.experts->selection_bias.exists()) biases.push_back(block.experts->selection_bias);
+  }
+  return biases;
+}
+
 double Decoder::flops_per_token(int64_t sequence_length) const {
   const ModelConfig& c = shape_.config;
   const double trained = scalar_head_.weight.is_trained() ? 1 : 0, final = has_final_gradient() ? 1 : 0;
   double flops = c.scores() ? 2 * static_cast<double>(c.d_model) * (1 + trained + final)
                             : head_.product_flops(has_final_gradient());
-  const double of_head_rows = 4 * static_cast<double>(c.n_heads * c.head_dim);  // scores and sums, per visible key
+  const int64_t value_dim = c.latent.exist() ? c.latent.value : c.head_dim;
+  const double of_head_rows = 2 * static_cast<double>(c.n_heads * (c.head_dim + value_dim));  // scores, sums, by key
   for (int layer = 0; layer < static_cast<int>(blocks_.size()); ++layer) {
     const Block& block = blocks_[static_cast<size_t>(layer)];
     const bool reached = layer >= backward_end_;

@@ -10,7 +10,7 @@
 #include "layers/block.hpp"
 #include "layers/embedding.hpp"
 #include "layers/scalar_head.hpp"
-#include "layers/split_head.hpp"
+#include "layers/sharing/split_head.hpp"
 #include "models/model.hpp"
 
 namespace llmtrain {
@@ -30,8 +30,11 @@ struct DecoderNames {
   std::string fused_first, fused_last;
   std::string shared_gate, shared_up, shared_down;  ///< of the shared expert
   std::string shared_router;                        ///< gate of its output
-  std::string post_attention, post_mlp;             ///< for sandwich_norm
-  bool transposed_linear_layers = false;            ///< files hold [in, out] (GPT-2's Conv1D)
+  std::string selection_bias;                       ///< whole name of the router's bias, where it has one
+  /// For latent attention, whose query_low is empty where queries are not latent; the rest is as in the paper.
+  std::string query, query_low, query_low_norm, query_high, key_low, key_low_norm, key_high;
+  std::string post_attention, post_mlp;   ///< for sandwich_norm
+  bool transposed_linear_layers = false;  ///< files hold [in, out] (GPT-2's Conv1D)
 };
 
 /// Embedding and head that lie beside the adapters in a file of PEFT's (save_embedding_layers).
@@ -101,6 +104,7 @@ class Decoder : public Model {
   void plan_cache(Arena& arena, KvCache& cache, DType compute, int64_t sequences, int64_t positions) const override;
   bool can_cache() const override { return !rope_.by_length(); }
   void logits(Context& ctx, const Batch* batch, std::span<const int64_t> rows, const Tensor& out) override;
+  std::vector<ParamRef> router_biases() const override;
   double flops_per_token(int64_t sequence_length) const override;
   const DecoderShape& shape() const { return shape_; }
   std::span<const Block> blocks() const { return blocks_; }
@@ -122,6 +126,7 @@ class Decoder : public Model {
   void declare_embedding();
   Block declare_block(int layer);
   Attention declare_heads(UnitBuilder& unit, int layer) const;
+  void declare_latent(UnitBuilder& unit, Attention& attention, int layer) const;
   /// The matrices of attention or an MLP, as a whole.
   struct LayerShapes {
     LinearShape first, last;
@@ -156,7 +161,7 @@ class Decoder : public Model {
   size_t kept_norms_of(int layer, size_t block) const {
     const ExpertsConfig& experts = shape_.config.experts;
     const size_t mlps = experts.exist() ? 1 + static_cast<size_t>(experts.count / shape_.tensor.blocks) : 1;
-    const size_t matrices = 2 + 2 * mlps;
+    const size_t matrices = (shape_.config.latent.exist() ? 4 : 2) + 2 * mlps;
     const auto own = static_cast<size_t>(shape_.tensor.count), layers = static_cast<size_t>(shape_.config.n_layers);
     const auto index = static_cast<size_t>(layer);
     return index < layers ? (index * own + block) * matrices : layers * own * matrices + block;

@@ -208,6 +208,9 @@ Block Decoder::declare_block(int layer) {
     attention.cache = static_cast<size_t>(layer) * block.attention.blocks.size() + i;
     size_t index = kept_norms_of(layer, i);
     for (Linear* linear : {&attention.qkv, &attention.projection}) linear->kept_norms = index++;
+    if (LatentProjection* latent = attention.latent ? &*attention.latent : nullptr) {
+      for (Linear* linear : {&latent->query, &latent->keys}) linear->kept_norms = index++;
+    }
     each_mlp_of_block(block, i, [&](Mlp& mlp) {
       for (Linear* linear : {&mlp.up, &mlp.down}) linear->kept_norms = index++;
     });
@@ -217,11 +220,13 @@ Block Decoder::declare_block(int layer) {
 }
 
 void Decoder::declare_whole(UnitBuilder& unit, Block& block) const {
+  const ModelConfig& c = shape_.config;
   const auto declare = [&](const LinearShape& s) {
     return Linear::declare(unit, s.parts, s.in, s.bias, s.std, shape_.adapters);
   };
   const LayerShapes heads = attention_shapes(block.layer);
   block.attention.whole().qkv = declare(heads.first);
+  if (c.latent.exist()) declare_latent(unit, block.attention.whole(), block.layer);
   block.attention.whole().projection = declare(heads.last);
   declare_sinks(unit, block.attention.whole(), block.layer);
   if (block.experts) return declare_expert_block(unit, *block.experts, block.layer, 0);
@@ -244,6 +249,7 @@ Linear declare_shared(UnitBuilder& unit, SplitLayer<Layer>& split, const LinearS
 }  // namespace
 
 void Decoder::declare_split(UnitBuilder& unit, Block& block) const {
+  LLMTRAIN_CHECK(!shape_.config.latent.exist(), "latent attention is not split");
   const TensorShare& share = shape_.tensor;
   const AdapterRule& rule = shape_.adapters;
   const LayerShapes heads = attention_shapes(block.layer), mlp = mlp_shapes(block.layer);
@@ -281,6 +287,18 @@ void Decoder::declare_sinks(UnitBuilder& unit, Attention& attention, int layer) 
   attention.sinks = unit.vector(name, slice.rows, Initializer::normal(c.initializer_std), {slice});
 }
 
+namespace {
+
+/// DeepSeek's factor on scores: the square of yarn's factor by mscale_all_dim.
+double latent_scale(const ModelConfig& c) {
+  const RopeScaling& s = c.rope_scaling;
+  if (!c.latent.exist() || s.kind != RopeScaling::Kind::yarn || s.mscale_all_dim == 0) return 1;
+  const double factor = yarn_attention_scale(s.mscale_all_dim, yarn_factor(c));
+  return factor * factor;
+}
+
+}  // namespace
+
 /// Declares attention without its matrices.
 Attention Decoder::declare_heads(UnitBuilder& unit, int layer) const {
   const ModelConfig& c = shape_.config;
@@ -292,7 +310,7 @@ Attention Decoder::declare_heads(UnitBuilder& unit, int layer) const {
                      c.n_kv_heads,
                      c.head_dim,
                      c.window_of_layer(layer),
-                     static_cast<float>(1.0 / std::sqrt(scalar)),
+                     static_cast<float>(latent_scale(c) / std::sqrt(scalar)),
                      static_cast<float>(c.attention_softcap)};
   if (!c.qk_norm) return attention;
   const auto declare = [&](const std::string& name, int64_t heads) {
@@ -309,9 +327,43 @@ Attention Decoder::declare_heads(UnitBuilder& unit, int layer) const {
   return attention;
 }
 
+/// Declares what lies between the first matrix of latent attention and its heads.
+void Decoder::declare_latent(UnitBuilder& unit, Attention& attention, int layer) const {
+  const ModelConfig& c = shape_.config;
+  const DecoderNames& names = shape_.names;
+  LatentProjection& latent = attention.latent.emplace();
+  latent.heads = c.latent.heads(c.n_heads);
+  latent.query_rank = c.latent.query_rank;
+  latent.key_rank = c.latent.rank;
+  const auto norm = [&](const std::string& name, int64_t channels) {
+    return Norm::declare(unit, at_layer(name, layer),
+                         {NormKind::rmsnorm, LatentConfig::norm_epsilon, false, false, channels});
+  };
+  const auto linear = [&](const std::string& name, int64_t rows, int64_t rank) {
+    return Linear::declare(unit, {part(name, layer, rows)}, rank, false, c.initializer_std, shape_.adapters);
+  };
+  if (latent.query_rank > 0) {
+    latent.query_norm = norm(names.query_low_norm, latent.query_rank);
+    latent.query = linear(names.query_high, latent.heads.query_columns(), latent.query_rank);
+  }
+  latent.key_norm = norm(names.key_low_norm, latent.key_rank);
+  latent.keys = linear(names.key_high, latent.heads.key_columns(), latent.key_rank);
+}
+
 Decoder::LayerShapes Decoder::attention_shapes(int layer) const {
   const ModelConfig& c = shape_.config;
   const DecoderNames& names = shape_.names;
+  if (const LatentConfig& l = c.latent; l.exist()) {
+    const std::string& queries = l.query_rank > 0 ? names.query_low : names.query;
+    return {{{part(queries, layer, l.query_rows(c.n_heads)), part(names.key_low, layer, l.rank + l.rotated)},
+             c.d_model,
+             c.qkv_bias,
+             c.initializer_std},
+            {{part(names.projection, layer, c.d_model)},
+             c.n_heads * l.value,
+             c.attention_output_bias,
+             shape_.projection_std}};
+  }
   const int64_t queries = c.n_heads * c.head_dim, keys = c.n_kv_heads * c.head_dim;
   std::vector<LinearPart> qkv;
   if (names.qkv.size() == 1) {
@@ -376,6 +428,9 @@ Experts Decoder::declare_experts(UnitBuilder& unit, int layer) const {
     return linear;
   };
   experts.router = declare(names.router, c.experts.count, c.mlp_bias);
+  if (c.has_router_bias()) {
+    experts.selection_bias = unit.fixed_vector(at_layer(names.selection_bias, layer), c.experts.count);
+  }
   if (c.experts.shared_gate) experts.shared_gate = declare(names.shared_router, 1, false);
   const TensorShare& share = shape_.tensor;
   if (share.splits()) {

@@ -44,8 +44,9 @@ void ExpertsConfig::visit(DeckKeys& keys) {
            {.doc = "The weights of a token's experts are divided by their sum.", .automatic = "the family's"});
   keys.key("router_score", score,
            {.doc = "Scores of experts: softmax or sigmoid of the router's logits.", .automatic = "the family's"});
-  keys.key<Fp32Number>("routed_scale", scale,
-                       {.range = above(0), .doc = "Factor on the weights of a token's experts."});
+  keys.key<Fp32Number>(
+      "routed_scale", scale,
+      {.range = above(0), .doc = "Factor on the weights of a token's experts.", .automatic = "the family's"});
   keys.key<Fp32Number>("expert_limit", limit,
                        {.range = at_least(0),
                         .doc = "With activation = swiglu_oai: the largest input of an expert's gate, and the largest "
@@ -53,11 +54,15 @@ void ExpertsConfig::visit(DeckKeys& keys) {
                         .automatic = "the family's"});
   keys.key("n_expert_groups", groups,
            {.range = between(1, max_expert_groups),
-            .doc = "Groups of consecutive experts, of which a token uses groups_per_token."});
+            .doc = "Groups of consecutive experts, of which a token uses groups_per_token.",
+            .automatic = "the family's, or 1 with n_experts"});
   keys.key("groups_per_token", groups_per_token,
-           {.range = between(1, max_expert_groups), .doc = "Groups of experts that a token uses."});
-  keys.key("first_dense_layers", first_dense_layers,
-           {.range = between(0, 4096), .doc = "Layers without experts, before all others."});
+           {.range = between(1, max_expert_groups),
+            .doc = "Groups of experts that a token uses.",
+            .automatic = "the family's, or 1 with n_experts"});
+  keys.key(
+      "first_dense_layers", first_dense_layers,
+      {.range = between(0, 4096), .doc = "Layers without experts, before all others.", .automatic = "the family's"});
   keys.key("expert_every", every,
            {.range = between(1, 4096),
             .doc = "Distance of layers with experts: those i, counted from 0, where i + 1 is a multiple of it."});

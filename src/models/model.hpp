@@ -52,6 +52,8 @@ class Model {
   /// not consecutive are moved together, which invalidates the hidden states of the pass.
   virtual void logits(Context& ctx, const Batch* batch, std::span<const int64_t> rows, const Tensor& out) = 0;
 
+  /// Biases by which routers choose experts, of each layer with experts; none: routers have none.
+  virtual std::vector<ParamRef> router_biases() const { return {}; }
   /// FLOPs of one token's forward and backward pass: 6 N for matrix products, and attention's share at sequence length
   /// T by the convention of Chowdhery et al. 2022 (PaLM), 12 L H D T. Frozen matrices have no gradient (4 N), nor do
   /// inputs below the lowest trained parameter (2 N). Recomputation is not counted.

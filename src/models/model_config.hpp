@@ -8,6 +8,7 @@
 #include "core/deck/named_enum.hpp"
 #include "models/experts_config.hpp"
 #include "models/families.hpp"
+#include "models/latent_config.hpp"
 #include "models/rope_scaling.hpp"
 
 namespace llmtrain {
@@ -69,6 +70,7 @@ struct ModelConfig {
   int64_t sliding_window = 0;
   std::vector<int64_t> sliding_window_layers;  ///< layers with the window, ascending; empty = all
   ExpertsConfig experts;
+  LatentConfig latent;
 
   // Without a key: the task or the model's folder decides.
   Head head = Head::language;
@@ -78,6 +80,9 @@ struct ModelConfig {
   /// True if the head is the matrix of the embedding.
   bool ties_head() const { return tie_embeddings && !scores(); }
 
+  /// True if routers choose experts by a bias, too.
+  bool has_router_bias() const { return family == Family::deepseek_v3 && experts.exist(); }
+
   bool gated() const {
     return activation == Activation::swiglu || activation == Activation::geglu ||
            activation == Activation::geglu_tanh || activation == Activation::swiglu_oai;
@@ -85,7 +90,10 @@ struct ModelConfig {
   /// Maximum length of a sequence in tokens. Scaled rope reaches further than max_seq_len where that is the length
   /// before scaling; dynamic rope is unlimited.
   int64_t longest_sequence() const;
-  int64_t rotary_dim() const { return static_cast<int64_t>(static_cast<double>(head_dim) * partial_rotary_factor); }
+  int64_t rotary_dim() const {
+    return latent.exist() ? latent.rotated
+                          : static_cast<int64_t>(static_cast<double>(head_dim) * partial_rotary_factor);
+  }
   int64_t window_of_layer(int64_t layer) const;
   void visit(DeckKeys& keys);
   /// Passes have no dropout; `why` they have none.

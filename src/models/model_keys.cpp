@@ -154,6 +154,7 @@ void ModelConfig::visit(DeckKeys& keys) {
       {.doc = "Layers with the window, counted from 0, as in 0, 2, 8-11; an empty list means all layers.",
        .automatic = "the family's"});
   experts.visit(keys);
+  latent.visit(keys);
 }
 
 namespace {
@@ -188,6 +189,7 @@ void ModelConfig::mark_unused(DeckLoader& deck) const {
   if (experts.exist() && activation != Activation::swiglu_oai) {
     deck.unused("model.expert_limit", "no effect without activation = swiglu_oai");
   }
+  latent.mark_unused(deck);
 }
 
 void ModelConfig::take_over(DeckLoader& deck, const ModelConfig& loaded) {
@@ -241,7 +243,9 @@ void ModelConfig::resolve(DeckLoader& deck, int64_t sequence_length, const Model
   };
   derive("model.n_kv_heads", n_kv_heads, n_heads, "n_heads");
   derive("model.max_seq_len", max_seq_len, sequence_length, "batch.sequence_length");
-  if (!deck.given("model.head_dim") && n_heads > 0) {
+  if (latent.exist()) {
+    derive("model.head_dim", head_dim, latent.head_dim(), "qk_nope_head_dim + qk_rope_head_dim");
+  } else if (!deck.given("model.head_dim") && n_heads > 0) {
     deck.check(d_model % n_heads == 0, {"model.n_heads", "model.d_model"},
                fmt::format("{} heads do not divide d_model = {}: change one, or give head_dim", n_heads, d_model));
     derive("model.head_dim", head_dim, d_model / n_heads, "d_model / n_heads");
@@ -290,7 +294,13 @@ void ModelConfig::set_family_defaults(DeckLoader& deck) {
     if (activation == Activation::swiglu_oai) {
       defaults.set("model.expert_limit", experts.limit, of_family.limit);
     }
+    defaults.set("model.routed_scale", experts.scale, of_family.scale);
+    defaults.set("model.first_dense_layers", experts.first_dense_layers, of_family.first_dense_layers);
+    const bool own_count = deck.given("model.n_experts");  // which the family's groups need not divide
+    defaults.set("model.n_expert_groups", experts.groups, own_count ? 1 : of_family.groups);
+    defaults.set("model.groups_per_token", experts.groups_per_token, own_count ? 1 : of_family.groups_per_token);
   }
+  latent.set_defaults(deck, preset.latent);
   const bool bias_given = deck.given("model.bias");
   defaults.set("model.bias", bias, preset.bias);
   defaults.set("model.qkv_bias", qkv_bias, bias_given ? bias : preset.qkv_bias);
@@ -321,6 +331,7 @@ void ModelConfig::check(DeckLoader& deck, int64_t sequence_length) const {
              fmt::format("heads of {} elements are wider than {}: use more heads", head_dim, max_head_dim));
   deck.check(vocab_size == 0 || pad_token_id < vocab_size, {"model.pad_token_id", "model.vocab_size"},
              fmt::format("{} is not below the {} rows of the embedding", pad_token_id, vocab_size));
+  latent.check(deck, *this);
   experts.check(deck, n_layers);
   deck.check(!experts.exist() || gated(), {"model.n_experts", "model.activation"},
              "experts have a gated activation: swiglu, geglu, geglu_tanh or swiglu_oai");
@@ -334,9 +345,9 @@ void ModelConfig::check(DeckLoader& deck, int64_t sequence_length) const {
   deck.check(!needs_biases || experts.layers(n_layers) == n_layers,
              {"model.first_dense_layers", "model.expert_every", "model.family"},
              "every layer of this family has experts: remove the key");
-  deck.check(!experts.exist() || family_entry(family).hugging_face.experts.has_value(),
-             {"model.n_experts", "model.family"},
-             fmt::format("{} has no experts: use mixtral, qwen2_moe, qwen3_moe, olmoe or gpt_oss", name_of(family)));
+  deck.check(
+      !experts.exist() || family_entry(family).hugging_face.experts.has_value(), {"model.n_experts", "model.family"},
+      fmt::format("{} has no experts: use one of the families with experts, such as qwen3_moe", name_of(family)));
   deck.check(pre_norm || !sandwich_norm, {"model.sandwich_norm", "model.pre_norm"}, "needs pre_norm = true");
   deck.check(sliding_window_layers.empty() || sliding_window_layers.back() < n_layers,
              {"model.sliding_window_layers", "model.n_layers"},

@@ -30,6 +30,12 @@ DecoderShape nominal_shape(ModelConfig model) {
   model.n_heads = model.n_kv_heads = 1;
   model.partial_rotary_factor = 1;
   model.rope_scaling = {};
+  if (LatentConfig& latent = model.latent; latent.exist()) {
+    latent.query_rank = std::min<int64_t>(latent.query_rank, 2);
+    latent.rank = latent.rotated = 2;
+    latent.plain = latent.value = 1;
+    model.head_dim = latent.head_dim();
+  }
   model.experts.d_ff = 2;
   model.experts.d_ff_shared = std::min<int64_t>(model.experts.d_ff_shared, 2);
   return decoder_shape(model, model.vocab_size);

@@ -52,6 +52,7 @@ struct HuggingFaceFamily {
   bool padding_row = true;      ///< pad_token_id is the padding_idx of the embedding
   int64_t pad_token_id = -1;    ///< -1: none
   std::optional<HuggingFaceExperts> experts = {};
+  bool latent = false;  ///< keys of latent attention
 };
 
 struct FamilyEntry {
@@ -72,6 +73,8 @@ LLMTRAIN_FAMILIES(LLMTRAIN_FAMILY_ENTRY)
 DecoderNames llama_names();
 /// The same with those of experts as Qwen has them, which most families with experts share.
 DecoderNames llama_expert_names();
+/// The same with those of latent attention and of DeepSeek's shared experts.
+DecoderNames deepseek_names();
 /// Components and widths of Llama; descendant families override the differences.
 void llama_defaults(ModelConfig& config);
 

@@ -53,7 +53,7 @@ void scale_yarn(std::vector<double>& inverse, const RopeScaling& s, double facto
 }
 
 double yarn_attention_factor(const RopeScaling& s, double factor) {
-  const auto of = [factor](double scale) { return factor <= 1 ? 1.0 : 0.1 * scale * std::log(factor) + 1; };
+  const auto of = [factor](double scale) { return yarn_attention_scale(scale, factor); };
   return s.mscale > 0 && s.mscale_all_dim > 0 ? of(s.mscale) / of(s.mscale_all_dim) : of(1);
 }
 
@@ -65,12 +65,20 @@ double longrope_attention_factor(const RopeScaling& s, double factor) {
 
 }  // namespace
 
+double yarn_attention_scale(double scale, double factor) {
+  return factor <= 1 ? 1.0 : 0.1 * scale * std::log(factor) + 1;
+}
+
+double yarn_factor(const ModelConfig& c) {
+  const RopeScaling& s = c.rope_scaling;
+  return s.factor > 0 || s.original_max_position_embeddings == 0
+             ? s.factor
+             : static_cast<double>(c.max_seq_len) / static_cast<double>(s.original_max_position_embeddings);
+}
+
 Rope make_rope(const ModelConfig& c) {
   const RopeScaling& s = c.rope_scaling;
-  const double factor =
-      s.factor > 0 || s.original_max_position_embeddings == 0
-          ? s.factor
-          : static_cast<double>(c.max_seq_len) / static_cast<double>(s.original_max_position_embeddings);
+  const double factor = yarn_factor(c);
   Rope rope;
   rope.frequencies = plain_frequencies(c.rope_theta, c.rotary_dim());
   switch (s.kind) {

@@ -34,11 +34,19 @@ void ObjectiveConfig::visit(DeckKeys& keys) {
                         .doc = "With experts: factor of the mean squared logarithm of the denominator of a router's "
                                "softmax; 1e-3 is usual.",
                         .tasks = training_tasks});
+  keys.key<Fp32Number>("router_bias_rate", router_bias_rate,
+                       {.range = at_least(0),
+                        .doc = "Balances experts without a loss: after a step, the bias by which a router chooses an "
+                               "expert grows by this number if the step chose it less often than the mean, and shrinks "
+                               "by it if more often; 1e-3 is usual in training from the start. 0: biases stay. So do "
+                               "those that are frozen.",
+                        .tasks = training_tasks});
 }
 
 void ObjectiveConfig::resolve(DeckLoader& deck, const ModelConfig& model) {
   if (!model.experts.exist()) {
     deck.unused("objective.router_aux", "the model has no experts");
+    deck.unused("objective.router_bias_rate", "the model has no experts");
     return deck.unused("objective.router_z_loss", "the model has no experts");
   }
   if (!deck.given("objective.router_aux")) {
@@ -49,6 +57,8 @@ void ObjectiveConfig::resolve(DeckLoader& deck, const ModelConfig& model) {
   deck.check(softmax || (router_aux == 0 && router_z_loss == 0),
              {"objective.router_aux", "objective.router_z_loss", "model.router_score"},
              "losses of routers need router_score = softmax");
+  deck.check(router_bias_rate == 0 || model.has_router_bias(), {"objective.router_bias_rate", "model.family"},
+             "the model's routers have no biases: use router_aux, or deepseek_v3");
 }
 
 }  // namespace llmtrain

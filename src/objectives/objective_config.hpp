@@ -16,6 +16,8 @@ struct ObjectiveConfig {
   double router_aux = 0;     ///< of models with experts: coefficient of the balance of their load
   double router_z_loss = 0;  ///< the same, of the squared logarithm of the denominator of a router's softmax
 
+  double router_bias_rate = 0;  ///< change of the biases by which routers choose, after a step
+
   bool has_terms() const { return z_loss != 0 || label_smoothing != 0 || entropy_bonus != 0; }
   void visit(DeckKeys& keys);
   /// Sets what the deck leaves to the model.

@@ -175,6 +175,7 @@ TrainingOptions training_options(const Config& config, const TrainingPlan& plan)
                                        BestEvaluation(config.checkpoint.best_metric, config.evaluation)}};
   options.step.schedule = config.schedule;
   options.step.max_grad_norm = config.optimizer.max_grad_norm;
+  options.step.router_bias_rate = config.objective.router_bias_rate;
   options.step.seed = static_cast<uint64_t>(config.run.seed);
   options.step.no_graphs = PassGraphs::refusal(config.parallel.cuda_graphs, config.model, plan.params());
   if (options.step.no_graphs.empty() && config.parallel.tensor * plan.rows.blocks > 1) {

@@ -13,7 +13,7 @@
 #include "evaluation/evaluation_scores.hpp"
 #include "generate/generator.hpp"
 #include "layers/router_losses.hpp"
-#include "layers/shared_rows.hpp"
+#include "layers/sharing/shared_rows.hpp"
 #include "objectives/objective.hpp"
 #include "optim/optimizer.hpp"
 #include "params/reduction/reduction_groups.hpp"

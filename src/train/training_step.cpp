@@ -10,6 +10,7 @@
 #include "core/clock.hpp"
 #include "core/profile.hpp"
 #include "kernels/elementwise.hpp"
+#include "models/router_bias.hpp"
 #include "optim/schedule.hpp"
 #include "parallel/traffic.hpp"
 #include "train/expert_metrics.hpp"
@@ -178,6 +179,10 @@ void TrainingStep::update(const StepRecord& record, double divisor) {
   const bool by_device = values_.device_decides();
   const double scale = by_device ? 1 : clip_factor(record.grad_norm, options_.max_grad_norm) / divisor;
   observer_.before_update();
+  if (plan_.router && options_.router_bias_rate > 0) {
+    move_router_biases(plan_.params(), plan_.model().router_biases(), plan_.router->pairs(), options_.router_bias_rate,
+                       stream_);
+  }
   const int64_t t = std::max<int64_t>(progress_.guard.updates(record.step) - progress_.scaler.skipped_steps(), 1);
   plan_.optimizer->update(
       plan_.params(),

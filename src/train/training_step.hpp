@@ -26,7 +26,8 @@ namespace llmtrain {
 
 struct StepOptions {
   ScheduleConfig schedule;
-  double max_grad_norm = 0;  ///< 0: gradients are not clipped
+  double max_grad_norm = 0;     ///< 0: gradients are not clipped
+  double router_bias_rate = 0;  ///< see move_router_biases()
   uint64_t seed = 0;
   std::string no_graphs;  ///< why passes do not use graphs of the device; empty if they do
 };

@@ -108,6 +108,21 @@ TEST_F(Mesh, OfSharedRowsHasTheLedgerOfOneRank) {
   EXPECT_NE(ledger_of(2, {"parallel.context_blocks=2", "precision.compute=bf16"}), expected) << "the control";
 }
 
+TEST_F(Mesh, OfSharedRowsWithLatentAttentionHasTheLedgerOfOneRank) {
+  const std::vector<std::string> latent = {
+      "parallel.context_blocks=2", "model.family=deepseek_v3",  "model.n_kv_heads=4",
+      "model.q_lora_rank=20",      "model.kv_lora_rank=12",     "model.qk_nope_head_dim=6",
+      "model.qk_rope_head_dim=4",  "model.v_head_dim=8",        "objective.router_bias_rate=0.01",
+      "model.n_experts=4",         "model.experts_per_token=2", "model.first_dense_layers=1"};
+  const std::string expected = ledger_of(1, latent);
+  EXPECT_EQ(ledger_of(2, with(latent, {"parallel.context=2", "parallel.zero=3"})), expected);
+  EXPECT_EQ(ledger_of(2, with(latent, {"memory.recompute=block"})), expected);
+  EXPECT_NE(ledger_of(1, with(latent, {"model.rope_interleave=false"})), expected) << "the control";
+  EXPECT_NE(ledger_of(1, with(latent, {"objective.router_bias_rate=0"})), expected) << "the biases matter";
+  const Outcome split = run("split", 2, with(latent, {"parallel.tensor=2"}));
+  EXPECT_THAT(split.output, HasSubstr("parallel.tensor: 2 blocks do not divide the model's latent attention"));
+}
+
 TEST_F(Mesh, OfSharedMatricesHasTheLedgerOfOneRank) {
   const std::vector<std::string> two = {"parallel.tensor_blocks=2", "precision.compute=bf16"};
   const std::string expected = ledger_of(1, two);

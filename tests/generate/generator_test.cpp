@@ -21,6 +21,12 @@ using test::Machine;
 using test::request_of;
 using test::vocabulary;
 
+/// A model with latent attention, experts and a bias of their choice.
+const std::vector<std::string> deepseek_v3 = {
+    "model.family=deepseek_v3", "model.q_lora_rank=14",      "model.kv_lora_rank=10",
+    "model.qk_nope_head_dim=7", "model.qk_rope_head_dim=4",  "model.v_head_dim=9",
+    "model.n_experts=4",        "model.experts_per_token=2", "model.first_dense_layers=1"};
+
 /// Adapters of all layers, the head's among them; those of embeddings have no magnitudes.
 AdapterRule every_layer(bool dora) {
   return [dora](const std::string& module) -> std::optional<AdapterShape> {
@@ -88,15 +94,15 @@ TEST_P(Generation, WithACacheEqualsThatWithout) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Generation,
-                         testing::Values(std::vector<std::string>{"model.family=gpt2"},
-                                         std::vector<std::string>{"model.family=llama", "model.n_kv_heads=2"},
-                                         std::vector<std::string>{"model.family=llama", "model.n_kv_heads=1",
-                                                                  "model.sliding_window=7"},
-                                         std::vector<std::string>{"model.family=qwen3", "model.head_dim=10"},
-                                         std::vector<std::string>{"model.family=gemma2", "model.sliding_window=9",
-                                                                  "model.tie_embeddings=false"},
-                                         std::vector<std::string>{"model.family=gpt2", "model.pre_norm=false"}));
+INSTANTIATE_TEST_SUITE_P(
+    Models, Generation,
+    testing::Values(std::vector<std::string>{"model.family=gpt2"},
+                    std::vector<std::string>{"model.family=llama", "model.n_kv_heads=2"},
+                    std::vector<std::string>{"model.family=llama", "model.n_kv_heads=1", "model.sliding_window=7"},
+                    std::vector<std::string>{"model.family=qwen3", "model.head_dim=10"},
+                    std::vector<std::string>{"model.family=gemma2", "model.sliding_window=9",
+                                             "model.tie_embeddings=false"},
+                    std::vector<std::string>{"model.family=gpt2", "model.pre_norm=false"}, deepseek_v3));
 
 /// Prompts of 1 to 70 tokens.
 GenerationRequest request_of_company(size_t prompts) {

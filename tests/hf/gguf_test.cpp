@@ -221,6 +221,10 @@ TEST_F(Gguf, NamesWhatLlamaCppCannotCompute) {
   EXPECT_EQ(gguf_obstacle(model), "norm_topk = false in this family");
   model.experts.first_dense_layers = 1;
   EXPECT_EQ(gguf_obstacle(model), "layers without experts");
+  model = test::small_model("deepseek_v2");
+  EXPECT_THAT(gguf_obstacle(model), HasSubstr("experts of this family"));
+  model.experts = {};
+  EXPECT_THAT(gguf_obstacle(model), HasSubstr("latent attention"));
 }
 
 // The converter has no test model of this family whose layers all have experts.

@@ -66,7 +66,7 @@ TEST_P(LoadWeightsOf, EveryStageAndDtypeHoldsTheBitsOfTheFile) {
 }
 INSTANTIATE_TEST_SUITE_P(Families, LoadWeightsOf,
                          testing::Values("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2", "phi3", "mixtral",
-                                         "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss"));
+                                         "olmoe", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss"));
 
 // Errors that must be detected.
 TEST_F(LoadWeights, AnotherOrientationOfASquareMatrixShows) {
@@ -102,6 +102,13 @@ TEST_F(LoadWeights, WhatOtherProgramsWriteAlongIsNoted) {
   const ModelConfig gemma = small_model("gemma2");
   write(gemma, {.extras = true});
   EXPECT_TRUE(equals_set(gemma, DType::f32, 2));
+  ModelConfig deepseek = small_model("deepseek_v3");
+  write(deepseek, {.extras = true});
+  LoadReport report;
+  EXPECT_TRUE(equals_set(deepseek, DType::f32, 2, &report));
+  EXPECT_THAT(load_text(report), HasSubstr("2 tensors of layers that predict further tokens"));
+  deepseek.n_layers = 1;
+  EXPECT_THAT(refusal(deepseek), HasSubstr("not in the model")) << "control: another layer";
 }
 
 // safetensors.torch.save_model writes only the first name of the pair.

@@ -2,6 +2,7 @@
 // Small models of several families with values that are a function of their names, and stores to load them into.
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,8 +25,13 @@ namespace llmtrain::test {
 inline ModelConfig small_model(const std::string& type) {
   const std::string sizes =
       type == "gpt2" ? R"("n_embd":36,"n_layer":2,"n_head":3,"n_positions":29)"
-                     : R"("hidden_size":36,"intermediate_size":52,"num_hidden_layers":2,"num_attention_heads":6,)"
-                       R"("num_key_value_heads":2,"head_dim":10,"max_position_embeddings":29)";
+      : type.starts_with("deepseek")
+          ? R"("hidden_size":36,"intermediate_size":52,"num_hidden_layers":2,"num_attention_heads":3,)"
+            R"("num_key_value_heads":3,"max_position_embeddings":29,"q_lora_rank":14,"kv_lora_rank":10,)"
+            R"("qk_nope_head_dim":7,"qk_rope_head_dim":4,"v_head_dim":9,"n_routed_experts":4,"n_group":2,)"
+            R"("topk_group":1,"num_experts_per_tok":2,"moe_intermediate_size":11,"first_k_dense_replace":1)"
+          : R"("hidden_size":36,"intermediate_size":52,"num_hidden_layers":2,"num_attention_heads":6,)"
+            R"("num_key_value_heads":2,"head_dim":10,"max_position_embeddings":29)";
   const std::string experts = R"(,"num_local_experts":3,"num_experts_per_tok":2)";
   const std::string widths = R"(,"moe_intermediate_size":14)";
   const std::string more = type == "mixtral" || type == "olmoe" || type == "gpt_oss" ? experts
@@ -75,6 +81,12 @@ inline std::vector<float> as_stored(const ParamSpec& param, const ParamSlice& sl
   return values;
 }
 
+/// Two tensors of a layer that predicts further tokens.
+inline std::array<std::string, 2> further_tokens(int64_t layer) {
+  const std::string name = "model.layers." + std::to_string(layer);
+  return {name + ".eh_proj.weight", name + ".mlp.gate.weight"};
+}
+
 inline void write_model(const std::string& path, const ModelConfig& model, const Stored& stored) {
   const DecoderShape shape = decoder_shape(model, model.vocab_size);
   const std::vector<UnitSpec> units = Decoder(shape).units();
@@ -108,6 +120,11 @@ inline void write_model(const std::string& path, const ModelConfig& model, const
         {stored.before + "model.layers.0.self_attn.rotary_emb.inv_freq", StoredType::F32, {5}, 0, 0});
     if (model.family == ModelConfig::Family::gpt2) {
       plan.tensors.push_back({name_of_slice("transformer.h.0.attn.bias"), StoredType::F32, {1, 1, 3, 3}, 0, 0});
+    }
+    if (model.family == ModelConfig::Family::deepseek_v3) {
+      for (const std::string& name : further_tokens(model.n_layers)) {
+        plan.tensors.push_back({name_of_slice(name), StoredType::F32, {5}, 0, 0});
+      }
     }
     if (stored_head) plan.tensors.push_back({head, stored.type, {model.vocab_size, model.d_model}, 0, 0});
   }

@@ -71,7 +71,8 @@ TEST_P(GoldenFile, LossFollowsFromTheLogits) {
 
 TEST_P(GoldenFile, GradientsBelongToTheParameters) {
   const Golden golden(GetParam());
-  const auto names = golden.names("params");
+  auto names = golden.names("params");
+  std::erase_if(names, [](const std::string& name) { return name.ends_with("e_score_correction_bias"); });
   EXPECT_EQ(names, golden.names("grads"));
   double squares = 0;
   for (const std::string& name : names) {

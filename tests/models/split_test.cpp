@@ -17,7 +17,7 @@ namespace {
 std::vector<int64_t> splits_of(const ModelConfig& c) {
   std::vector<int64_t> splits;
   for (const int64_t blocks : {2, 4}) {
-    const bool heads = c.n_heads % blocks == 0 && c.n_kv_heads % blocks == 0 && !c.qk_norm_whole;
+    const bool heads = c.n_heads % blocks == 0 && c.n_kv_heads % blocks == 0 && !c.qk_norm_whole && !c.latent.exist();
     if (heads && c.d_ff % blocks == 0 && c.experts.count % blocks == 0 && c.experts.d_ff_shared % blocks == 0) {
       splits.push_back(blocks);
     }

@@ -124,6 +124,11 @@ DecoderShape shape_of(const Golden& golden) {
   c.experts.every = integer("expert_every", 1);
   c.experts.groups = integer("n_expert_groups", 1);
   c.experts.groups_per_token = integer("groups_per_token", 1);
+  c.latent = {.query_rank = integer("q_lora_rank", 0),
+              .rank = integer("kv_lora_rank", 0),
+              .plain = integer("qk_nope_head_dim", 0),
+              .rotated = integer("qk_rope_head_dim", 0),
+              .value = integer("v_head_dim", 0)};
   c.qkv_bias = golden.flag("qkv_bias");
   c.attention_output_bias = golden.flag("output_bias");
   c.mlp_bias = golden.flag("mlp_bias");

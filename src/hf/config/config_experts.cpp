@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "hf/config/config_deepseek.hpp"
 #include "models/models.hpp"
 
 namespace llmtrain {
@@ -29,6 +30,7 @@ void read_dense_layers(ConfigKeys& keys, ModelConfig& c) {
 }  // namespace
 
 void read_experts(ConfigKeys& keys, ModelConfig& c) {
+  if (c.latent.exist()) return read_deepseek_experts(keys, c);
   const HuggingFaceExperts& hf = *family_entry(c.family).hugging_face.experts;
   ExpertsConfig& e = c.experts;
   const std::string_view other = hf.count == "num_experts" ? "num_local_experts" : "num_experts";
@@ -66,6 +68,7 @@ void read_experts(ConfigKeys& keys, ModelConfig& c) {
 }
 
 void write_experts(nlohmann::json& j, const ModelConfig& c) {
+  if (family_entry(c.family).hugging_face.latent) return write_deepseek(j, c);
   const HuggingFaceExperts& hf = *family_entry(c.family).hugging_face.experts;
   const ExpertsConfig& e = c.experts;
   j[hf.count] = e.count;

@@ -9,6 +9,7 @@
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
+#include "hf/config/config_deepseek.hpp"
 #include "hf/config/config_experts.hpp"
 #include "hf/config/config_json.hpp"
 #include "hf/config/config_keys.hpp"
@@ -260,6 +261,14 @@ void read_windows(ConfigKeys& keys, ModelConfig& c, const HuggingFaceFamily& hf)
   }
 }
 
+void read_head_dim(ConfigKeys& keys, ModelConfig& c, const HuggingFaceFamily& hf) {
+  const int64_t head_dim = hf.head_dim > 0 ? hf.head_dim : std::max<int64_t>(c.d_model / c.n_heads, 1);
+  if (hf.head_dim == 0 && head_dim * c.n_heads != c.d_model && !keys.has("head_dim")) {
+    keys.problem("num_attention_heads", fmt::format("{} heads must divide hidden_size", c.n_heads));
+  }
+  c.head_dim = keys.integer("head_dim", head_dim, 1, 4096);
+}
+
 void read_llama_like(ConfigKeys& keys, ModelConfig& c, std::vector<std::string>& problems,
                      std::vector<std::string>& unknown) {
   const HuggingFaceFamily& hf = family_entry(c.family).hugging_face;
@@ -273,11 +282,7 @@ void read_llama_like(ConfigKeys& keys, ModelConfig& c, std::vector<std::string>&
   }
   family_entry(c.family).defaults(c);
   c.d_ff = keys.integer("intermediate_size", {}, 1, max_width * 4);
-  const int64_t head_dim = hf.head_dim > 0 ? hf.head_dim : std::max<int64_t>(c.d_model / c.n_heads, 1);
-  if (hf.head_dim == 0 && head_dim * c.n_heads != c.d_model && !keys.has("head_dim")) {
-    keys.problem("num_attention_heads", fmt::format("{} heads must divide hidden_size", c.n_heads));
-  }
-  c.head_dim = keys.integer("head_dim", head_dim, 1, 4096);
+  hf.latent ? read_latent(keys, c) : read_head_dim(keys, c, hf);
   c.max_seq_len = rotary_positions(keys, hf.max_seq_len);
   c.norm_epsilon = keys.number("rms_norm_eps", hf.norm_epsilon);
   c.tie_embeddings = keys.boolean("tie_word_embeddings", hf.tie_embeddings);
@@ -296,7 +301,10 @@ void read_llama_like(ConfigKeys& keys, ModelConfig& c, std::vector<std::string>&
 
 /// Checks the limits of the kernels, like ModelConfig::check() for a deck.
 void check_heads(ConfigKeys& keys, const ModelConfig& c) {
-  const char* key = c.family == Family::gpt2 ? "n_head" : keys.has("head_dim") ? "head_dim" : "num_attention_heads";
+  const char* key = c.family == Family::gpt2 ? "n_head"
+                    : c.latent.exist()       ? "qk_rope_head_dim"
+                    : keys.has("head_dim")   ? "head_dim"
+                                             : "num_attention_heads";
   if (c.head_dim > max_head_dim) {
     keys.problem(key,
                  fmt::format("heads of {} elements are too wide; at most {} are supported", c.head_dim, max_head_dim));

@@ -53,6 +53,8 @@ Architecture architecture_of(Family family) {
     case Family::olmoe:
       return {.name = "olmoe", .whole_heads = true};
     case Family::gpt_oss:
+    case Family::deepseek_v2:
+    case Family::deepseek_v3:
       return {.name = ""};  // refused by gguf_obstacle()
   }
   throw Error("a family without an architecture");
@@ -90,7 +92,9 @@ std::string gemma2_obstacle(const ModelConfig& m) {
 /// llama.cpp's graphs have experts in every layer, and weights that are normalised or not by the family.
 std::string experts_obstacle(const ModelConfig& m) {
   const ExpertsConfig& e = m.experts;
-  if (m.family == Family::gpt_oss) return "experts of this family, which GGUF export does not write";
+  if (std::string(architecture_of(m.family).name).empty() && e.exist()) {
+    return "experts of this family, which GGUF export does not write";
+  }
   if (!e.exist()) return m.family == Family::mixtral ? "a Mixtral without experts" : "";
   if (e.layers(m.n_layers) < m.n_layers) return "layers without experts";
   const bool normalised = m.family == Family::mixtral || m.family == Family::qwen3_moe;
@@ -138,6 +142,7 @@ std::vector<float> as_floats(const std::vector<double>& values) { return {values
 
 std::string gguf_obstacle(const ModelConfig& m) {
   const Architecture a = architecture_of(m.family);
+  if (m.latent.exist()) return "latent attention, which GGUF export does not write";
   if (m.scores()) return "a reward model";
   if (const std::string experts = experts_obstacle(m); !experts.empty()) return experts;
   const bool norms = m.family == Family::qwen3 || m.family == Family::qwen3_moe || m.family == Family::olmoe;

@@ -73,6 +73,9 @@ class Matcher {
           index_.folder, other_heads_, other_heads_ == 1 ? "" : "s", other_head_, other_heads_ == 1 ? "is" : "are"));
     }
     if (rope_tables_ > 0) match_.notes.push_back(fmt::format("{} rope tables not needed", rope_tables_));
+    if (more_tokens_ > 0) {
+      match_.notes.push_back(fmt::format("{} tensors of layers that predict further tokens omitted", more_tokens_));
+    }
     if (masks_ > 0) match_.notes.push_back(fmt::format("{} attention masks not needed", masks_));
     return std::move(match_);
   }
@@ -138,6 +141,15 @@ class Matcher {
     return static_cast<int64_t>(number);
   }
 
+  /// True for a tensor of a layer beyond the model's that joins a state with the embedding of a token (DeepSeek-V3,
+  /// arXiv:2412.19437, section 2.2); Transformers does not read these layers either.
+  bool predicts_more_tokens(const std::string& name) const {
+    constexpr std::string_view layers = "model.layers.";
+    if (shape_.config.family != ModelConfig::Family::deepseek_v3 || !name.starts_with(layers)) return false;
+    const size_t end = name.find('.', layers.size());
+    return end != std::string::npos && names_.find(name.substr(0, end) + ".eh_proj.weight") >= 0;
+  }
+
   /// Sorts unused tensors: known harmless ones give a note, the others a problem.
   void check_unused(size_t number) {
     const WeightIndex::Tensor& tensor = index_.tensors[number];
@@ -147,6 +159,8 @@ class Matcher {
       ++rope_tables_;
     } else if (gpt2 && (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"))) {
       ++masks_;
+    } else if (predicts_more_tokens(name)) {
+      ++more_tokens_;
     } else if (name == head_ && shape_.config.scores()) {
       match_.notes.push_back(fmt::format("{} is not needed", head_));
     } else if (name == head_ && ties_in_files()) {
@@ -179,7 +193,7 @@ class Matcher {
   WeightMatch match_;
   Problems missing_{"missing"}, extra_{"not in the model"}, wrong_shape_{"with another shape"},
       wrong_type_{"with a type other than F32, BF16, F16"};
-  int64_t rope_tables_ = 0, masks_ = 0, other_heads_ = 0;
+  int64_t rope_tables_ = 0, masks_ = 0, other_heads_ = 0, more_tokens_ = 0;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "layers/split_head.hpp"
+#include "layers/sharing/split_head.hpp"
 
 #include "kernels/adapter.hpp"
 #include "kernels/elementwise.hpp"

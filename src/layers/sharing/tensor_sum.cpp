@@ -1,4 +1,4 @@
-#include "layers/tensor_sum.hpp"
+#include "layers/sharing/tensor_sum.hpp"
 
 #include <bit>
 

@@ -1,4 +1,4 @@
-#include "layers/head_exchange.hpp"
+#include "layers/sharing/head_exchange.hpp"
 
 #include "core/error.hpp"
 #include "parallel/traffic.hpp"

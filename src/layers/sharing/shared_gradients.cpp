@@ -1,4 +1,4 @@
-#include "layers/shared_gradients.hpp"
+#include "layers/sharing/shared_gradients.hpp"
 
 #include <algorithm>
 #include <utility>

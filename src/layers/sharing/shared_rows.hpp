@@ -6,7 +6,7 @@
 
 #include "core/batch.hpp"
 #include "kernels/logprob.hpp"
-#include "layers/head_exchange.hpp"
+#include "layers/sharing/head_exchange.hpp"
 #include "parallel/mesh.hpp"
 
 namespace llmtrain {

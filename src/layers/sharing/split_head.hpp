@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "layers/head.hpp"
-#include "layers/shared_gradients.hpp"
+#include "layers/sharing/shared_gradients.hpp"
 
 namespace llmtrain {
 

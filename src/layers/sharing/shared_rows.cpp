@@ -1,4 +1,4 @@
-#include "layers/shared_rows.hpp"
+#include "layers/sharing/shared_rows.hpp"
 
 #include "core/error.hpp"
 #include "parallel/traffic.hpp"

@@ -4,7 +4,7 @@
 
 #include "kernels/elementwise.hpp"
 #include "layers/adapted_linear.hpp"
-#include "layers/shared_gradients.hpp"
+#include "layers/sharing/shared_gradients.hpp"
 
 namespace llmtrain {
 

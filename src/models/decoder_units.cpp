@@ -6,7 +6,7 @@
 #include <span>
 
 #include "models/decoder.hpp"
-#include "models/rope_frequencies.hpp"
+#include "models/rope/rope_frequencies.hpp"
 
 namespace llmtrain {
 

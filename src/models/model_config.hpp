@@ -9,7 +9,7 @@
 #include "models/experts_config.hpp"
 #include "models/families.hpp"
 #include "models/latent_config.hpp"
-#include "models/rope_scaling.hpp"
+#include "models/rope/rope_scaling.hpp"
 
 namespace llmtrain {
 

@@ -7,7 +7,7 @@
 #include "core/number_text.hpp"
 #include "core/profile.hpp"
 #include "models/models.hpp"
-#include "models/rope_frequencies.hpp"
+#include "models/rope/rope_frequencies.hpp"
 
 namespace llmtrain {
 

@@ -1,6 +1,6 @@
 // Rope's tables compared with Transformers' frequencies: tests/reference/make_rope_goldens.py.
 
-#include "models/rope_frequencies.hpp"
+#include "models/rope/rope_frequencies.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,7 +9,7 @@
 
 #include "core/error.hpp"
 #include "models/models.hpp"
-#include "models/rope_frequencies.hpp"
+#include "models/rope/rope_frequencies.hpp"
 
 namespace llmtrain {
 namespace {

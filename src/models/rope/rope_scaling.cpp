@@ -1,4 +1,4 @@
-#include "models/rope_scaling.hpp"
+#include "models/rope/rope_scaling.hpp"
 
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 // Inverse frequencies of rope: theta^(-2i/R), and each kind of scaling.
 
-#include "models/rope_frequencies.hpp"
+#include "models/rope/rope_frequencies.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -81,6 +81,10 @@ struct DecoderShape {
   }
 };
 
+/// The name of a parameter's pattern in DecoderNames.
+std::string at_layer(const std::string& name, int layer, int64_t expert = 0);
+Activation activation_of(ModelConfig::Activation activation);
+
 class Decoder : public Model {
  public:
   /// `before`: units of another model, which come first in units(); `prefix` begins the names of the own units and

@@ -16,7 +16,19 @@ NormKind kind_of(ModelConfig::Norm norm) {
   return norm == ModelConfig::Norm::layernorm ? NormKind::layernorm : NormKind::rmsnorm;
 }
 
-Activation kind_of(ModelConfig::Activation activation) {
+/// Calls f(mlp) for the MLPs in block i of a layer: one, or those of the shared expert and of some experts.
+template <class F>
+void each_mlp_of_block(Block& block, size_t i, const F& f) {
+  if (!block.experts) return f(block.mlp.blocks[i]);
+  Experts& experts = *block.experts;
+  if (experts.shared) f(experts.shared->blocks[i]);
+  const size_t count = experts.mlps.size() / block.attention.blocks.size();
+  for (Mlp& mlp : std::span(experts.mlps).subspan(i * count, count)) f(mlp);
+}
+
+}  // namespace
+
+Activation activation_of(ModelConfig::Activation activation) {
   switch (activation) {
     case ModelConfig::Activation::gelu:
       return Activation::gelu;
@@ -38,21 +50,9 @@ Activation kind_of(ModelConfig::Activation activation) {
   throw Error("unknown activation");
 }
 
-/// Calls f(mlp) for the MLPs in block i of a layer: one, or those of the shared expert and of some experts.
-template <class F>
-void each_mlp_of_block(Block& block, size_t i, const F& f) {
-  if (!block.experts) return f(block.mlp.blocks[i]);
-  Experts& experts = *block.experts;
-  if (experts.shared) f(experts.shared->blocks[i]);
-  const size_t count = experts.mlps.size() / block.attention.blocks.size();
-  for (Mlp& mlp : std::span(experts.mlps).subspan(i * count, count)) f(mlp);
-}
-
-std::string at_layer(const std::string& name, int layer, int64_t expert = 0) {
+std::string at_layer(const std::string& name, int layer, int64_t expert) {
   return fmt::format(fmt::runtime(name), layer, expert);
 }
-
-}  // namespace
 
 void Decoder::declare_units() {
   const ModelConfig& c = shape_.config;
@@ -199,7 +199,7 @@ Block Decoder::declare_block(int layer) {
     block.post_mlp = declare_norm(unit, at_layer(names.post_mlp, layer));
   }
   block.attention.whole() = declare_heads(unit, layer);
-  block.mlp.whole().activation = kind_of(c.activation);
+  block.mlp.whole().activation = activation_of(c.activation);
   const bool has_experts = c.experts.in_layer(layer);
   if (has_experts) block.experts = declare_experts(unit, layer);
   shape_.tensor.splits() ? declare_split(unit, block) : declare_whole(unit, block);
@@ -235,26 +235,13 @@ void Decoder::declare_whole(UnitBuilder& unit, Block& block) const {
   block.mlp.whole().down = declare(mlp.last);
 }
 
-namespace {
-
-/// Declares what the blocks of a layer share: for the sum of the last matrix's products, and, returned, of the first.
-template <class Layer>
-Linear declare_shared(UnitBuilder& unit, SplitLayer<Layer>& split, const LinearShape& first, const LinearShape& last,
-                      const TensorShare& share, const AdapterRule& rule) {
-  split.share = share;
-  split.sum = Linear::declare_shared(unit, last, LinearBlock::Side::inputs, rule);
-  return Linear::declare_shared(unit, first, LinearBlock::Side::outputs, rule);
-}
-
-}  // namespace
-
 void Decoder::declare_split(UnitBuilder& unit, Block& block) const {
   LLMTRAIN_CHECK(!shape_.config.latent.exist(), "latent attention is not split");
   const TensorShare& share = shape_.tensor;
   const AdapterRule& rule = shape_.adapters;
   const LayerShapes heads = attention_shapes(block.layer), mlp = mlp_shapes(block.layer);
-  const Linear qkv = declare_shared(unit, block.attention, heads.first, heads.last, share, rule);
-  const Linear up = block.experts ? Linear() : declare_shared(unit, block.mlp, mlp.first, mlp.last, share, rule);
+  const Linear qkv = block.attention.declare_shared(unit, heads.first, heads.last, share, rule);
+  const Linear up = block.experts ? Linear() : block.mlp.declare_shared(unit, mlp.first, mlp.last, share, rule);
   const Attention all_heads = block.attention.whole();
   const Mlp all_channels = block.mlp.whole();
   block.attention.blocks.clear();
@@ -386,110 +373,6 @@ Decoder::LayerShapes Decoder::mlp_shapes(int layer) const {
   }
   return {{up, c.d_model, c.mlp_bias, c.initializer_std},
           {{part(names.down, layer, c.d_model)}, c.d_ff, c.mlp_bias, shape_.projection_std}};
-}
-
-namespace {
-
-/// Shapes of a gated MLP.
-std::pair<LinearShape, LinearShape> gated_shapes(const std::array<std::string, 3>& names, int64_t width,
-                                                 const ModelConfig& c, double projection_std) {
-  return {{{{names[0], width}, {names[1], width}}, c.d_model, false, c.initializer_std},
-          {{{names[2], c.d_model}}, width, false, projection_std}};
-}
-
-}  // namespace
-
-Decoder::LayerShapes Decoder::expert_shapes(int layer, int64_t expert) const {
-  const DecoderNames& n = shape_.names;
-  const auto name = [&](const std::string& pattern) { return at_layer(pattern, layer, expert); };
-  const auto [first, last] = gated_shapes({name(n.expert_gate), name(n.expert_up), name(n.expert_down)},
-                                          shape_.config.experts.d_ff, shape_.config, shape_.projection_std);
-  return {first, last};
-}
-
-Decoder::LayerShapes Decoder::shared_expert_shapes(int layer) const {
-  const DecoderNames& n = shape_.names;
-  const auto name = [&](const std::string& pattern) { return at_layer(pattern, layer); };
-  const auto [first, last] = gated_shapes({name(n.shared_gate), name(n.shared_up), name(n.shared_down)},
-                                          shape_.config.experts.d_ff_shared, shape_.config, shape_.projection_std);
-  return {first, last};
-}
-
-Experts Decoder::declare_experts(UnitBuilder& unit, int layer) const {
-  const ModelConfig& c = shape_.config;
-  const DecoderNames& names = shape_.names;
-  Experts experts;
-  experts.rule = c.experts.rule();
-  experts.layer = static_cast<int>(c.experts.layers(layer));
-  experts.channels = c.d_model;
-  const auto declare = [&](const std::string& name, int64_t rows, bool bias) {
-    Linear linear = Linear::declare(unit, {part(name, layer, rows)}, c.d_model, bias, c.initializer_std);
-    linear.sums_input_gradient = true;
-    return linear;
-  };
-  experts.router = declare(names.router, c.experts.count, c.mlp_bias);
-  if (c.has_router_bias()) {
-    experts.selection_bias = unit.fixed_vector(at_layer(names.selection_bias, layer), c.experts.count);
-  }
-  if (c.experts.shared_gate) experts.shared_gate = declare(names.shared_router, 1, false);
-  const TensorShare& share = shape_.tensor;
-  if (share.splits()) {
-    experts.share = share;
-    experts.first = share.first * (c.experts.count / share.blocks);
-  }
-  if (c.experts.d_ff_shared == 0) return experts;
-  experts.shared.emplace();
-  Mlp& whole = experts.shared->whole();
-  whole.activation = kind_of(c.activation);
-  const LayerShapes shapes = shared_expert_shapes(layer);
-  if (!share.splits()) {
-    whole.up = Linear::declare(unit, shapes.first.parts, shapes.first.in, false, shapes.first.std, shape_.adapters);
-    whole.down = Linear::declare(unit, shapes.last.parts, shapes.last.in, false, shapes.last.std, shape_.adapters);
-    whole.up.sums_input_gradient = true;
-    return experts;
-  }
-  experts.shared_up = declare_shared(unit, *experts.shared, shapes.first, shapes.last, share, shape_.adapters);
-  experts.shared->blocks.clear();
-  return experts;
-}
-
-void Decoder::declare_expert_block(UnitBuilder& unit, Experts& experts, int layer, int64_t block) const {
-  const ModelConfig& c = shape_.config;
-  const int64_t blocks = shape_.tensor.blocks, count = c.experts.count / blocks;
-  if (experts.shared && experts.share) {
-    const LayerShapes shapes = shared_expert_shapes(layer);
-    Mlp& mlp = experts.shared->blocks.emplace_back();
-    mlp.activation = kind_of(c.activation);
-    const AdapterRule& rule = shape_.adapters;
-    mlp.up =
-        Linear::declare_block(unit, shapes.first, {LinearBlock::Side::outputs, block, blocks}, experts.shared_up, rule);
-    mlp.down =
-        Linear::declare_block(unit, shapes.last, {LinearBlock::Side::inputs, block, blocks}, experts.shared->sum, rule);
-  }
-  for (int64_t expert = block * count; expert < (block + 1) * count; ++expert) {
-    const LayerShapes shapes = expert_shapes(layer, expert);
-    Mlp& mlp = experts.mlps.emplace_back();
-    mlp.activation = kind_of(c.activation);
-    mlp.limit = static_cast<float>(c.experts.limit);
-    mlp.up = Linear::declare(unit, shapes.first.parts, shapes.first.in, false, shapes.first.std, shape_.adapters);
-    mlp.down = Linear::declare(unit, shapes.last.parts, shapes.last.in, false, shapes.last.std, shape_.adapters);
-    mlp.up.sums_input_gradient = true;
-  }
-  if (c.mlp_bias) declare_expert_biases(unit, experts, layer, block * count, count);
-}
-
-/// Declares the biases of the last `count` experts, after all of their matrices, whose gradients arrive in blocks of
-/// rows.
-void Decoder::declare_expert_biases(UnitBuilder& unit, Experts& experts, int layer, int64_t first,
-                                    int64_t count) const {
-  for (int64_t i = 0; i < count; ++i) {
-    const LayerShapes shapes = expert_shapes(layer, first + i);
-    Mlp& mlp = experts.mlps[experts.mlps.size() - static_cast<size_t>(count - i)];
-    mlp.up.declare_decayed_bias(unit, shapes.first.parts);
-    Linear down = mlp.down;
-    down.declare_decayed_bias(unit, shapes.last.parts);
-    experts.down_biases.push_back(down.bias);
-  }
 }
 
 void Decoder::find_head_units() {

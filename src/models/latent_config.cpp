@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "core/deck/deck.hpp"
-#include "models/models.hpp"
 
 namespace llmtrain {
 
@@ -62,31 +61,6 @@ void LatentConfig::mark_unused(DeckLoader& deck) const {
   for (const char* key : {"q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "rope_interleave"}) {
     deck.unused(fmt::format("model.{}", key), "no effect with kv_lora_rank = 0");
   }
-}
-
-void LatentConfig::check(DeckLoader& deck, const ModelConfig& m) const {
-  const bool of_family = family_entry(m.family).hugging_face.latent;
-  deck.check(exist() == of_family, {"model.kv_lora_rank", "model.family"},
-             of_family ? fmt::format("{} has latent attention: give its width, as in 512", name_of(m.family))
-                       : fmt::format("{} has no latent attention: use deepseek_v2 or deepseek_v3", name_of(m.family)));
-  if (!exist() || !of_family) return;
-  for (const auto& [key, width] :
-       {std::pair("model.qk_nope_head_dim", plain), {"model.qk_rope_head_dim", rotated}, {"model.v_head_dim", value}}) {
-    deck.check(width > 0, {key}, "must be above 0 with latent attention");
-  }
-  deck.check(
-      m.head_dim == head_dim(), {"model.head_dim", "model.qk_nope_head_dim", "model.qk_rope_head_dim"},
-      fmt::format("with latent attention it is qk_nope_head_dim + qk_rope_head_dim = {}: remove the key", head_dim()));
-  deck.check(m.n_kv_heads == m.n_heads, {"model.n_kv_heads", "model.n_heads"},
-             fmt::format("with latent attention it is n_heads = {}: remove the key", m.n_heads));
-  deck.check(value <= head_dim(), {"model.v_head_dim", "model.qk_nope_head_dim", "model.qk_rope_head_dim"},
-             fmt::format("values of {} elements are wider than queries of {}: make them narrower", value, head_dim()));
-  deck.check(m.positions == ModelConfig::Positions::rope, {"model.positions", "model.kv_lora_rank"},
-             "latent attention has rope");
-  deck.check(!m.qk_norm, {"model.qk_norm", "model.kv_lora_rank"}, "latent attention has norms of its own");
-  deck.check(!m.qkv_bias && !m.attention_output_bias,
-             {m.qkv_bias ? "model.qkv_bias" : "model.attention_output_bias", "model.bias", "model.kv_lora_rank"},
-             "latent attention has no biases");
 }
 
 }  // namespace llmtrain

@@ -7,7 +7,6 @@ namespace llmtrain {
 
 class DeckKeys;
 class DeckLoader;
-struct ModelConfig;
 
 /// Keys of [model] that describe multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1): keys and
 /// values are products of a narrow vector of each token, and so may be the queries.
@@ -30,7 +29,6 @@ struct LatentConfig {
   /// Sets what the deck leaves to the family.
   void set_defaults(DeckLoader& deck, const LatentConfig& of_family);
   void mark_unused(DeckLoader& deck) const;
-  void check(DeckLoader& deck, const ModelConfig& model) const;
   bool operator==(const LatentConfig&) const = default;
 };
 

@@ -308,6 +308,38 @@ void ModelConfig::set_family_defaults(DeckLoader& deck) {
   defaults.set("model.mlp_bias", mlp_bias, bias_given ? bias : preset.mlp_bias);
 }
 
+namespace {
+
+void check_latent(DeckLoader& deck, const ModelConfig& m) {
+  const LatentConfig& l = m.latent;
+  const bool of_family = family_entry(m.family).hugging_face.latent;
+  deck.check(l.exist() == of_family, {"model.kv_lora_rank", "model.family"},
+             of_family ? fmt::format("{} has latent attention: give its width, as in 512", name_of(m.family))
+                       : fmt::format("{} has no latent attention: use deepseek_v2 or deepseek_v3", name_of(m.family)));
+  if (!l.exist() || !of_family) return;
+  for (const auto& [key, width] : {std::pair("model.qk_nope_head_dim", l.plain),
+                                   {"model.qk_rope_head_dim", l.rotated},
+                                   {"model.v_head_dim", l.value}}) {
+    deck.check(width > 0, {key}, "must be above 0 with latent attention");
+  }
+  deck.check(m.head_dim == l.head_dim(), {"model.head_dim", "model.qk_nope_head_dim", "model.qk_rope_head_dim"},
+             fmt::format("with latent attention it is qk_nope_head_dim + qk_rope_head_dim = {}: remove the key",
+                         l.head_dim()));
+  deck.check(m.n_kv_heads == m.n_heads, {"model.n_kv_heads", "model.n_heads"},
+             fmt::format("with latent attention it is n_heads = {}: remove the key", m.n_heads));
+  deck.check(
+      l.value <= l.head_dim(), {"model.v_head_dim", "model.qk_nope_head_dim", "model.qk_rope_head_dim"},
+      fmt::format("values of {} elements are wider than queries of {}: make them narrower", l.value, l.head_dim()));
+  deck.check(m.positions == ModelConfig::Positions::rope, {"model.positions", "model.kv_lora_rank"},
+             "latent attention has rope");
+  deck.check(!m.qk_norm, {"model.qk_norm", "model.kv_lora_rank"}, "latent attention has norms of its own");
+  deck.check(!m.qkv_bias && !m.attention_output_bias,
+             {m.qkv_bias ? "model.qkv_bias" : "model.attention_output_bias", "model.bias", "model.kv_lora_rank"},
+             "latent attention has no biases");
+}
+
+}  // namespace
+
 void ModelConfig::check(DeckLoader& deck, int64_t sequence_length) const {
   if (n_kv_heads > 0) {
     deck.check(n_heads % n_kv_heads == 0, {"model.n_kv_heads", "model.n_heads"},
@@ -331,7 +363,7 @@ void ModelConfig::check(DeckLoader& deck, int64_t sequence_length) const {
              fmt::format("heads of {} elements are wider than {}: use more heads", head_dim, max_head_dim));
   deck.check(vocab_size == 0 || pad_token_id < vocab_size, {"model.pad_token_id", "model.vocab_size"},
              fmt::format("{} is not below the {} rows of the embedding", pad_token_id, vocab_size));
-  latent.check(deck, *this);
+  check_latent(deck, *this);
   experts.check(deck, n_layers);
   deck.check(!experts.exist() || gated(), {"model.n_experts", "model.activation"},
              "experts have a gated activation: swiglu, geglu, geglu_tanh or swiglu_oai");

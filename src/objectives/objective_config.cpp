@@ -1,7 +1,6 @@
 #include "objectives/objective_config.hpp"
 
 #include "core/deck/deck.hpp"
-#include "models/model_config.hpp"
 
 namespace llmtrain {
 
@@ -41,24 +40,6 @@ void ObjectiveConfig::visit(DeckKeys& keys) {
                                "by it if more often; 1e-3 is usual in training from the start. 0: biases stay. So do "
                                "those that are frozen.",
                         .tasks = training_tasks});
-}
-
-void ObjectiveConfig::resolve(DeckLoader& deck, const ModelConfig& model) {
-  if (!model.experts.exist()) {
-    deck.unused("objective.router_aux", "the model has no experts");
-    deck.unused("objective.router_bias_rate", "the model has no experts");
-    return deck.unused("objective.router_z_loss", "the model has no experts");
-  }
-  if (!deck.given("objective.router_aux")) {
-    router_aux = model.router_aux;
-    deck.set("objective.router_aux", Origin::family);
-  }
-  const bool softmax = model.experts.score == ExpertsConfig::Score::softmax;
-  deck.check(softmax || (router_aux == 0 && router_z_loss == 0),
-             {"objective.router_aux", "objective.router_z_loss", "model.router_score"},
-             "losses of routers need router_score = softmax");
-  deck.check(router_bias_rate == 0 || model.has_router_bias(), {"objective.router_bias_rate", "model.family"},
-             "the model's routers have no biases: use router_aux, or deepseek_v3");
 }
 
 }  // namespace llmtrain

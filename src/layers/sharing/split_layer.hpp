@@ -23,6 +23,14 @@ struct SplitLayer {
   Linear sum;                        ///< bias, B and magnitudes of the last matrix, if it is split
   int64_t groups = 1;                ///< groups of rows whose gradients are apart
 
+  /// Makes it a split layer: declares what its blocks share, for the sum of the last matrix's products, and, returned,
+  /// of the first matrix.
+  Linear declare_shared(UnitBuilder& unit, const LinearShape& first, const LinearShape& last, const TensorShare& of,
+                        const AdapterRule& rule) {
+    share = of;
+    sum = Linear::declare_shared(unit, last, LinearBlock::Side::inputs, rule);
+    return Linear::declare_shared(unit, first, LinearBlock::Side::outputs, rule);
+  }
   Layer& whole() { return blocks.front(); }
   const Layer& front() const { return blocks.front(); }
 

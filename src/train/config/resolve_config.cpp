@@ -188,6 +188,27 @@ void check_evaluation(DeckLoader& deck, const Config& config, const TaskRules& t
   check_best_is_measured(deck, config, "evaluation.early_stopping_patience");
 }
 
+/// Sets what the deck leaves to the model.
+void resolve_router_losses(DeckLoader& deck, Config& config) {
+  const ModelConfig& model = config.model;
+  ObjectiveConfig& objective = config.objective;
+  if (!model.experts.exist()) {
+    deck.unused("objective.router_aux", "the model has no experts");
+    deck.unused("objective.router_bias_rate", "the model has no experts");
+    return deck.unused("objective.router_z_loss", "the model has no experts");
+  }
+  if (!deck.given("objective.router_aux")) {
+    objective.router_aux = model.router_aux;
+    deck.set("objective.router_aux", Origin::family);
+  }
+  const bool softmax = model.experts.score == ExpertsConfig::Score::softmax;
+  deck.check(softmax || (objective.router_aux == 0 && objective.router_z_loss == 0),
+             {"objective.router_aux", "objective.router_z_loss", "model.router_score"},
+             "losses of routers need router_score = softmax");
+  deck.check(objective.router_bias_rate == 0 || model.has_router_bias(), {"objective.router_bias_rate", "model.family"},
+             "the model's routers have no biases: use router_aux, or deepseek_v3");
+}
+
 void resolve_training(DeckLoader& deck, Config& config) {
   config.optimizer.resolve(deck);
   config.schedule.resolve(deck);
@@ -229,7 +250,7 @@ bool resolve_model_task(DeckLoader& deck, const DeckKeys& keys, Config& config, 
   config.log.resolve(deck);
   config.dashboard.resolve(deck);
   config.divergence.resolve(deck);
-  if (task.trains()) config.objective.resolve(deck, config.model);
+  if (task.trains()) resolve_router_losses(deck, config);
   task.check(deck, config);
   if (folders != nullptr) load_role_folders(deck, config, task, *folders);
   check_mesh(deck, config);

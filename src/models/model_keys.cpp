@@ -287,7 +287,8 @@ void ModelConfig::set_family_defaults(DeckLoader& deck) {
     defaults.set("model.d_ff_expert", experts.d_ff, d_ff);
     const bool no_dense = experts.first_dense_layers == 0 && experts.every == 1;
     if (no_dense) defaults.set("model.d_ff", d_ff, experts.d_ff);
-    defaults.set("model.d_ff_shared", experts.d_ff_shared, of_family.d_ff_shared);
+    const bool whole = family_entry(family).hugging_face.latent;  // DeepSeek's is as wide as a number of the others
+    defaults.set("model.d_ff_shared", experts.d_ff_shared, whole ? experts.d_ff : of_family.d_ff_shared);
     defaults.set("model.shared_gate", experts.shared_gate, of_family.shared_gate && experts.d_ff_shared > 0);
     defaults.set("model.norm_topk", experts.norm_topk, of_family.norm_topk);
     defaults.set("model.router_score", experts.score, of_family.score);
@@ -295,7 +296,8 @@ void ModelConfig::set_family_defaults(DeckLoader& deck) {
       defaults.set("model.expert_limit", experts.limit, of_family.limit);
     }
     defaults.set("model.routed_scale", experts.scale, of_family.scale);
-    defaults.set("model.first_dense_layers", experts.first_dense_layers, of_family.first_dense_layers);
+    const int64_t dense = std::min(of_family.first_dense_layers, std::max<int64_t>(n_layers - 1, 0));
+    defaults.set("model.first_dense_layers", experts.first_dense_layers, dense);
     const bool own_count = deck.given("model.n_experts");  // which the family's groups need not divide
     defaults.set("model.n_expert_groups", experts.groups, own_count ? 1 : of_family.groups);
     defaults.set("model.groups_per_token", experts.groups_per_token, own_count ? 1 : of_family.groups_per_token);

@@ -1,0 +1,66 @@
+// Decks with latent attention, and biases of routers.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/error.hpp"
+#include "hf/config/config_json.hpp"
+#include "train/config/load_config.hpp"
+
+namespace llmtrain {
+namespace {
+
+using ::testing::HasSubstr;
+
+Config load(std::string_view family, std::vector<std::string> keys = {}) {
+  keys.push_back("model.family=" + std::string(family));
+  return load_config(
+      "[run]\nmax_steps = 1\n[model]\nd_model = 32\nn_layers = 2\nn_heads = 2\n[data]\ntrain = builtin:stories\n"
+      "[batch]\nsequence_length = 16\n",
+      "a.ini", keys);
+}
+
+std::string errors_of(std::string_view family, const std::vector<std::string>& keys) {
+  try {
+    load(family, keys);
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::deck);
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(LatentConfig, DefaultsCanBeExported) {
+  for (const char* family : {"deepseek_v2", "deepseek_v3"}) {
+    for (const std::vector<std::string>& keys :
+         {std::vector<std::string>{}, {"model.n_experts=4", "model.experts_per_token=2", "model.d_ff=40"}}) {
+      ModelConfig model = load(family, keys).model;
+      EXPECT_EQ(model.head_dim, 192);
+      EXPECT_EQ(model.rotary_dim(), 64);
+      EXPECT_EQ(model.n_kv_heads, 2);
+      EXPECT_EQ(model.experts.first_dense_layers, 1) << "one of two layers at most";
+      model.vocab_size = 64;
+      EXPECT_EQ(hf_config_obstacle(model), "");
+    }
+  }
+  EXPECT_EQ(load("deepseek_v3").model.experts.groups, 8);
+  EXPECT_EQ(load("deepseek_v3", {"model.n_experts=12"}).model.experts.groups, 1);
+}
+
+TEST(LatentConfig, WhatDoesNotFitIsRefused) {
+  EXPECT_EQ(errors_of("deepseek_v3", {"objective.router_bias_rate=0.001"}), "no error");
+  EXPECT_THAT(errors_of("deepseek_v2", {"objective.router_bias_rate=0.001"}),
+              HasSubstr("objective.router_bias_rate: the model's routers have no biases"));
+  EXPECT_THAT(errors_of("deepseek_v3", {"objective.router_aux=0.001"}), HasSubstr("need router_score = softmax"));
+  EXPECT_THAT(errors_of("llama", {"model.kv_lora_rank=8"}), HasSubstr("llama has no latent attention"));
+  EXPECT_THAT(errors_of("deepseek_v2", {"model.kv_lora_rank=0"}), HasSubstr("deepseek_v2 has latent attention"));
+  EXPECT_THAT(errors_of("deepseek_v2", {"model.head_dim=64"}), HasSubstr("= 192: remove the key"));
+  EXPECT_THAT(errors_of("deepseek_v2", {"model.n_kv_heads=1"}), HasSubstr("it is n_heads = 2: remove the key"));
+  EXPECT_THAT(errors_of("deepseek_v2", {"model.v_head_dim=193"}), HasSubstr("wider than queries of 192"));
+  EXPECT_THAT(errors_of("deepseek_v2", {"model.qk_nope_head_dim=0"}), HasSubstr("must be above 0"));
+  EXPECT_THAT(errors_of("deepseek_v2", {"model.qk_rope_head_dim=3"}), HasSubstr("cannot be paired"));
+  EXPECT_THAT(errors_of("deepseek_v2", {"model.qkv_bias=true"}), HasSubstr("latent attention has no biases"));
+}
+
+}  // namespace
+}  // namespace llmtrain

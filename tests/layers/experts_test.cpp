@@ -73,10 +73,11 @@ TEST(ExpertsLayer, GradientIsTheSlope) {
 }
 
 TEST(ExpertsLayer, GradientWithBiases) {
-  ExpertsUnderTest test;
-  test.biases = true;
-  LayerCase layer = test.layer({4, 2, RoutingRule::Score::softmax, true}, 0);
-  expect_right_gradients(layer);
+  const RoutingRule rule{4, 2, RoutingRule::Score::softmax, true};
+  ExpertsUnderTest right, test;
+  right.biases = test.biases = true;
+  expect_right_gradients(right.layer(rule, 0));
+  LayerCase layer = test.layer(rule, 0);
   layer.backward = [&](Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x) {
     Experts wrong = test.experts;
     std::swap(wrong.down_biases[0], wrong.down_biases[1]);

@@ -44,6 +44,7 @@ const Published models[] = {
     {"Qwen1.5-MoE-A2.7B", Family::qwen2_moe, 2048, 24, 16, 16, 128, 5632, 151936, false, 14'315'784'192, 1024, 1408},
     {"Qwen3-30B-A3B", Family::qwen3_moe, 2048, 48, 32, 4, 128, 6144, 151936, false, 30'532'122'624, 1024, 768},
     {"OLMoE-1B-7B", Family::olmoe, 2048, 16, 16, 16, 128, 1024, 50304, false, 6'919'161'856, 1024, 1024},
+    {"gpt-oss-20b", Family::gpt_oss, 2880, 24, 64, 8, 64, 2880, 201088, false, 20'914'757'184, 1024, 2880},
 };
 
 ModelConfig config_of(const Published& p) {

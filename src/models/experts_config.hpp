@@ -22,11 +22,11 @@ struct ExpertsConfig {
   bool norm_topk = false;        ///< the weights of the chosen experts are divided by their sum
   Score score = Score::softmax;  ///< router_score
   double scale = 1;              ///< routed_scale, factor on the weights
-  double limit = 0;              ///< expert_limit of swiglu_oai; 0: none
   int64_t groups = 1;            ///< n_expert_groups
   int64_t groups_per_token = 1;
   int64_t first_dense_layers = 0;  ///< layers without experts, before all others
   int64_t every = 1;               ///< expert_every: of the others those layers i where (i + 1) % every = 0
+  double limit = 0;                ///< expert_limit of swiglu_oai; 0: none
 
   bool exist() const { return count > 0; }
   bool in_layer(int64_t layer) const { return exist() && layer >= first_dense_layers && (layer + 1) % every == 0; }

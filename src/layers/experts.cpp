@@ -182,10 +182,8 @@ bool Experts::hidden_gradient(bool input) const {
 
 double Experts::product_flops(bool input_gradient) const {
   const Mlp& mlp = mlps.front();
-  const double hidden = hidden_gradient(input_gradient);
-  const auto of_mlp = [&](const Mlp& m) {
-    return m.up.product_flops(input_gradient) + m.down.product_flops(hidden != 0);
-  };
+  const bool hidden = hidden_gradient(input_gradient);
+  const auto of_mlp = [&](const Mlp& m) { return m.up.product_flops(input_gradient) + m.down.product_flops(hidden); };
   double flops = router.product_flops(input_gradient) + static_cast<double>(rule.per_token) * of_mlp(mlp);
   if (shared) flops += shared->flops(of_mlp);
   return flops + (shared_gate ? shared_gate->product_flops(input_gradient) : 0);

@@ -143,7 +143,7 @@ std::vector<float> as_floats(const std::vector<double>& values) { return {values
 std::string gguf_obstacle(const ModelConfig& m) {
   const Architecture a = architecture_of(m.family);
   if (m.scores()) return "a reward model";
-  if (const std::string experts = experts_obstacle(m); !experts.empty()) return experts;
+  if (std::string experts = experts_obstacle(m); !experts.empty()) return experts;
   if (m.latent.exist()) return "latent attention, which GGUF export does not write";
   const bool norms = m.family == Family::qwen3 || m.family == Family::qwen3_moe || m.family == Family::olmoe;
   if (m.qk_norm != norms || m.qk_norm_whole != (m.family == Family::olmoe))
@@ -157,7 +157,7 @@ std::string gguf_obstacle(const ModelConfig& m) {
   if (gpt2 && !(m.bias && m.qkv_bias && m.attention_output_bias && m.mlp_bias)) return "a GPT-2 without biases";
   if (m.mlp_bias && !gpt2 && !a.factors) return "biases of the MLP";
   if ((m.family == Family::phi3 || m.family == Family::gemma2) && m.qkv_bias) return "biases of q, k, v";
-  if (const std::string rope = rope_obstacle(m, a); !learned && !rope.empty()) return rope;
+  if (std::string rope = rope_obstacle(m, a); !learned && !rope.empty()) return rope;
   return m.family == Family::gemma2 ? gemma2_obstacle(m) : "";
 }
 

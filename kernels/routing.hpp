@@ -97,14 +97,13 @@ LLMTRAIN_HOST_DEVICE inline uint64_t choose_groups(const RoutingRule& rule, cons
 LLMTRAIN_HOST_DEVICE inline void choose(const RoutingRule& rule, const float* scores, const float* bias,
                                         int32_t* choices) {
   const uint64_t groups = choose_groups(rule, scores, bias);
-  const int64_t group_size = rule.experts / rule.groups;
   int64_t last = -1;
   float last_score = 0;
   for (int64_t slot = 0; slot < rule.per_token; ++slot) {
     int64_t best = -1;
     float best_score = 0;
     for (int64_t e = 0; e < rule.experts; ++e) {
-      if (rule.groups > 1 && (groups >> (e / group_size) & 1) == 0) continue;
+      if (rule.groups > 1 && (groups >> (e * rule.groups / rule.experts) & 1) == 0) continue;
       const float value = selection(scores, bias, e);
       const bool taken = slot > 0 && (value > last_score || (value == last_score && e <= last));
       if (taken || (best >= 0 && !(value > best_score))) continue;

@@ -113,7 +113,7 @@ class ExpertsDeck : public RunFolder {
     return (folder / "model/export").string();
   }
   std::string deck_of(const std::string& task, const std::string& model, const std::string& sections) {
-    const std::string path = (folder / (task + ".ini")).string();
+    std::string path = (folder / (task + ".ini")).string();
     write_file(path, "[run]\ntask = " + task + "\nmax_steps = 3\noutput = " + folder.text() +
                          "\n[model]\npath = " + model + "\n[data]\ntrain = " + file("preference/texts.jsonl") +
                          "\nvalidation_fraction = 0\n[batch]\nsequence_length = 64\nmicro = 2\nglobal = 8\n"

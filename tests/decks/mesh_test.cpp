@@ -78,7 +78,7 @@ class Mesh : public RunFolder {
       rows += "]}\n";
     }
     write_file(folder / "rows.jsonl", rows);
-    const std::string path = (folder / (model + ".ini")).string();
+    std::string path = (folder / (model + ".ini")).string();
     write_file(path, fmt::format("[run]\noutput = {0}\n[model]\npath = {1}\n[data]\ntrain = {0}/rows.jsonl\n"
                                  "packing = none\nvalidation_fraction = 0.2\n[batch]\nsequence_length = 24\nmicro = 2\n"
                                  "global = 4\n[schedule]\nlearning_rate = 0.01\n[checkpoint]\nat_end = false\n",

@@ -19,7 +19,6 @@ namespace {
 using test::communicator;
 using test::small_model;
 using test::Started;
-using test::Stored;
 using testing::AllOf;
 using testing::HasSubstr;
 

@@ -14,7 +14,6 @@
 namespace llmtrain {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr std::string_view text =

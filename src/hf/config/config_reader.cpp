@@ -401,8 +401,9 @@ QuantizationConfig read_quantization(const nlohmann::json& document, const std::
   config.bits = entry("load_in_4bit") == true ? 4 : entry("load_in_8bit") == true ? 8 : 0;
   config.type = entry("bnb_4bit_quant_type") == "nf4" ? QuantizationConfig::Type::nf4 : QuantizationConfig::Type::fp4;
   config.double_quantization = entry("bnb_4bit_use_double_quant") == true;
-  if (const nlohmann::json size = entry("bnb_4bit_blocksize"); size == 32 || size == 128 || size == 256) {
-    config.block_size = size;
+  const nlohmann::json size = entry("bnb_4bit_blocksize");
+  for (const int known : {32, 128, 256}) {
+    if (size == known) config.block_size = known;
   }
   const nlohmann::json threshold = entry("llm_int8_threshold"), skipped = entry("llm_int8_skip_modules");
   if (threshold.is_number()) {

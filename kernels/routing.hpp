@@ -39,7 +39,7 @@ LLMTRAIN_HOST_DEVICE inline int64_t in_units(double value) {
 
 LLMTRAIN_HOST_DEVICE inline float sigmoid(float x) { return static_cast<float>(1.0 / (1.0 + std::exp(-double{x}))); }
 
-/// What a bias that balances the load adds to the score of an expert, for the choice alone.
+/// The score of an expert for the choice alone: with the bias that balances the load.
 LLMTRAIN_HOST_DEVICE inline float selection(const float* scores, const float* bias, int64_t expert) {
   const float value = scores[expert] + (bias != nullptr ? bias[expert] : 0);
   return value == value ? value : -INFINITY;  // a router that diverges still chooses experts

@@ -52,7 +52,7 @@ class ExpertSum {
     if (blocks_) term_ = blocks_->next();
     fill_zero(term_.data, term_.bytes(), ctx_.stream);
   }
-  /// What the experts of the block add to.
+  /// The sum to which the experts of the block add.
   const Tensor& term() const { return term_; }
   void end_block() {
     if (blocks_) blocks_->add(ctx_.stream);

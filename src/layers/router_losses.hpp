@@ -36,7 +36,7 @@ class RouterLosses {
   /// `sign`: 1 or -1, factor of loss() alone, for objectives that sum log-probabilities.
   void begin_step(double weight, double scale, double sign = 1);
   void begin_pass(Stream& stream);
-  /// What a layer adds its rows to, int64 [router_statistics(E)].
+  /// The statistics of a layer, to which it adds its rows, int64 [router_statistics(E)].
   Tensor statistics(int64_t layer) const { return statistics_.rows(layer, 1).reshaped({router_statistics(experts_)}); }
   /// The forward pass of `rows` rows without padding is done; other ranks may have further rows of the micro-batch. The
   /// host waits for a device.

@@ -46,7 +46,7 @@ const std::string v3 =
     R"("original_max_position_embeddings":4096,"type":"yarn"},"rope_theta":10000,"routed_scaling_factor":2.5,)"
     R"("scoring_func":"sigmoid","tie_word_embeddings":false,"topk_group":4,"topk_method":"noaux_tc","v_head_dim":128,)"
     R"("vocab_size":129280})";
-/// What a file must have.
+/// The keys that a file must have.
 std::string least(int version) {
   return fmt::format(R"({{"model_type":"deepseek_v{}","vocab_size":64,"hidden_size":96,"intermediate_size":80,)"
                      R"("num_hidden_layers":4,"num_attention_heads":{}{}}})",

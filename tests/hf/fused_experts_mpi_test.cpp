@@ -22,7 +22,7 @@ using test::Started;
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// What is wrong in the files.
+/// A mistake in the files.
 struct Fault {
   bool up_first = false;              ///< rows of `up` lie before those of the gate
   int64_t experts = 0;                ///< more than the model has

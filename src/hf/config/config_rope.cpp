@@ -75,7 +75,7 @@ void read_partial_rotary_factor(ConfigKeys& rope, ConfigKeys& config, ModelConfi
   model.partial_rotary_factor = partial;
 }
 
-/// What Transformers takes for GPT-OSS where the file has neither key.
+/// The default of Transformers for GPT-OSS, where the file has neither key.
 RopeScaling gpt_oss_scaling() {
   RopeScaling s;
   s.kind = Kind::yarn;

@@ -51,6 +51,7 @@ class Matcher {
                    slice.block.has_value());
       match_.slices.push_back({place.unit, place.param, place.slice, param.columns, static_cast<size_t>(tensor)});
     });
+    use_tensors_of_other_ranks();
     for (size_t t = 0; t < used_.size(); ++t) {
       if (used_[t] == 0) check_unused(t);
     }
@@ -148,6 +149,18 @@ class Matcher {
     if (shape_.config.family != ModelConfig::Family::deepseek_v3 || !name.starts_with(layers)) return false;
     const size_t end = name.find('.', layers.size());
     return end != std::string::npos && names_.find(name.substr(0, end) + ".eh_proj.weight") >= 0;
+  }
+
+  /// Ranks that share matrices have whole experts each: the tensors of the others belong to the model as well.
+  void use_tensors_of_other_ranks() {
+    if (shape_.tensor.count == shape_.tensor.blocks) return;
+    DecoderShape whole = shape_;
+    whole.tensor = {};
+    for_each_slice(Decoder(std::move(whole)).units(),
+                   [&](const SlicePlace&, const ParamSpec&, const ParamSlice& slice) {
+                     if (const int64_t tensor = names_.find(slice.name); tensor >= 0)
+                       used_[static_cast<size_t>(tensor)] = 1;
+                   });
   }
 
   /// Sorts unused tensors: known harmless ones give a note, the others a problem.

@@ -25,7 +25,6 @@ namespace {
 using test::communicator;
 using test::Division;
 using test::small_model;
-using test::Started;
 using test::Stored;
 using test::stream;
 
@@ -43,7 +42,7 @@ Division division_of(const ParamSpec& param) {
 
 /// The store of a mesh.
 struct Split {
-  Split(const DecoderShape& of, std::vector<UnitSpec> whole, int64_t tensor, int64_t blocks, int stage,
+  Split(const DecoderShape& of, const std::vector<UnitSpec>& whole, int64_t tensor, int64_t blocks, int stage,
         DType compute = DType::f32)
       : shape(of), mesh(communicator(), {tensor, 1}) {
     test::StoreLayout layout{.stage = stage, .compute = compute};

@@ -53,6 +53,9 @@ void sort_pairs(const Tensor& order, const Tensor& ends, const Tensor& choices, 
 /// y [P, C] = rows order[i] / k of x [N, C]; one dtype.
 void gather_pairs(const Tensor& y, const Tensor& x, const Tensor& order, int64_t k, Stream& stream);
 
+/// The inverse: rows order[i] of y [N k, C] = x [P, C]; fp32.
+void scatter_pairs(const Tensor& y, const Tensor& x, const Tensor& order, Stream& stream);
+
 /// sum [N, C] += rows of x [P, C], at the rows of the pairs, which differ; both fp32.
 void add_pairs(const Tensor& sum, const Tensor& x, const Tensor& order, int64_t k, Stream& stream);
 

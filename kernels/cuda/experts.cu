@@ -80,6 +80,14 @@ struct GatherPair {
   __device__ void operator()(int64_t i) const { to[i] = from[order.pair(i / columns) / k * columns + i % columns]; }
 };
 
+struct ScatterPair {
+  float* to;
+  const float* from;
+  Order order;
+  int64_t columns;
+  __device__ void operator()(int64_t i) const { to[order.pair(i / columns) * columns + i % columns] = from[i]; }
+};
+
 struct AddPair {
   float* to;
   const float* from;
@@ -217,6 +225,12 @@ void gather_pairs(const Tensor& y, const Tensor& x, const Tensor& order, int64_t
   dispatch(y, [&]<class T>(T* to) {
     for_each(y.numel(), stream, GatherPair<T>{to, static_cast<const T*>(x.data), order_of(order), k, y.dim(1)});
   });
+}
+
+void scatter_pairs(const Tensor& y, const Tensor& x, const Tensor& order, Stream& stream) {
+  const ProfileSpan span("scatter_pairs", [&] { return traffic({&x, &x}); });
+  check_pairs(x, order, y.dim(0), 1);
+  for_each(x.numel(), stream, ScatterPair{y.as<float>(), x.as<float>(), order_of(order), x.dim(1)});
 }
 
 void add_pairs(const Tensor& sum, const Tensor& x, const Tensor& order, int64_t k, Stream& stream) {

@@ -98,6 +98,16 @@ void gather_pairs(const Tensor& y, const Tensor& x, const Tensor& order, int64_t
   });
 }
 
+void scatter_pairs(const Tensor& y, const Tensor& x, const Tensor& order, Stream& /*stream*/) {
+  const ProfileSpan span("scatter_pairs", [&] { return traffic({&x, &x}); });
+  check_pairs(x, order, y.dim(0), 1);
+  const int64_t columns = x.dim(1);
+  float* to = y.as<float>();
+  const float* from = x.as<float>();
+  each_pair(order, x.dim(0),
+            [=](int64_t i, int64_t pair) { std::copy_n(from + i * columns, columns, to + pair * columns); });
+}
+
 void add_pairs(const Tensor& sum, const Tensor& x, const Tensor& order, int64_t k, Stream& /*stream*/) {
   const ProfileSpan span("add_pairs", [&] { return traffic({&x, &x, &x}); });
   check_pairs(x, order, sum.dim(0), k);
@@ -188,13 +198,13 @@ void pair_bias_backward(const Tensor& dbias, const Tensor& dy, const Tensor& wei
   check_pairs(dy, order, weights.dim(0), weights.dim(1));
   check_pair_bias(dy, dbias);
   const float* factors = weights.as<float>();
-  const int32_t* numbers = order.as<int32_t>();
+  const int32_t* numbers = order.empty() ? nullptr : order.as<int32_t>();
   dispatch(dy.dtype, [&](auto* tag) {
     const auto* slopes = static_cast<decltype(tag)>(dy.data);
     const int64_t columns = dy.dim(1);
     const auto add_rows = [=](float* sums, int64_t begin, int64_t end, int64_t first, int64_t last) {
       for (int64_t r = begin; r < end; ++r) {
-        const float factor = factors[numbers[r]];
+        const float factor = factors[numbers != nullptr ? numbers[r] : r];
         for (int64_t c = first; c < last; ++c) sums[c] += factor * load(slopes + r * columns + c);
       }
     };

@@ -128,7 +128,8 @@ struct UnitSpec {
   bool same_layer_as_previous = false;
   /// Storage of a frozen unit of matrices in fewer bits; each slice then starts at a chunk. Not set: the compute dtype.
   std::optional<Quantization> quantization = {};
-  int64_t tensor_block = -1;  ///< block of split matrices that has the unit; -1: every rank has it
+  int64_t tensor_block = -1;  ///< block of split matrices, or of experts, that has the unit; -1: every rank has it
+  bool in_turn = false;       ///< its layer uses the units of one block of experts after those of another
 
   int64_t parameters() const {
     int64_t count = 0;

@@ -117,7 +117,7 @@ std::optional<std::vector<std::string>> AnswerEvaluation::answers(RoleModel& pol
   request.eos = stop_ids_;
   request.vocabulary = policy.shape().tokens;
   request.threads = worker_threads(communicator);
-  if (mesh.parameters().size() > 1) request.ranks = &mesh.parameters();
+  if (mesh.passes().size() > 1) request.ranks = &mesh.passes();
   constexpr int64_t passes_between_polls = 16;
   int64_t passes = 0;
   bool stopped = false;

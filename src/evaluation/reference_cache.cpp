@@ -180,7 +180,7 @@ class References {
 
   /// Batches begin at multiples of their size, for any number of ranks. Ranks that share matrices score the same ones.
   void compute(const ReferencePart& part, FrozenScorer& scorer, std::vector<double>& values, Progress& progress) {
-    Communicator& ranks = mesh_.parameters();
+    Communicator& ranks = mesh_.passes();
     const int64_t round = part.samples_of_batch * ranks.size(), samples = part.data->samples();
     for (int64_t first = 0; first < samples; first += round) {
       const int64_t end = std::min(first + round, samples);

@@ -64,7 +64,7 @@ void Block::run_forward(Context& ctx, const Batch& batch, const Rope& rope, cons
     norm2.forward(ctx, mlp_input, middle, all.norm2, pass.again());
   }
   forward_hidden(ctx, batch, mlp_input, pass);
-  if (!pass.again() || (sandwich && kept.mlp_output.empty())) project_mlp(ctx, batch, delta, all);
+  if (!pass.again() || (sandwich && kept.mlp_output.empty())) project_mlp(ctx, batch, delta, mlp_input, pass);
   if (!pass.again()) residual_add(pass.output, middle, delta, batch, residual_dropout(ctx, 1), ctx.stream);
 }
 
@@ -90,11 +90,13 @@ void Block::project_attention(Context& ctx, const Batch& batch, const Tensor& de
   if (sandwich) post_attention.forward(ctx, delta, output, all.post_attention);
 }
 
-void Block::project_mlp(Context& ctx, const Batch& batch, const Tensor& delta, const BlockSaved& all) const {
+void Block::project_mlp(Context& ctx, const Batch& batch, const Tensor& delta, const Tensor& x,
+                        const ForwardPass& pass) const {
   const int64_t n = delta.dim(0);
+  const BlockSaved& all = pass.all;
   const Tensor output = sandwich ? first_rows(all.mlp_output, n) : delta;
   if (experts) {
-    experts->project(ctx, batch, output, all.experts);
+    experts->project(ctx, batch, output, x, all.experts, pass.kept.experts);
   } else {
     mlp.project(ctx, batch, output, all.mlp);
   }
@@ -141,7 +143,7 @@ void Block::backward(Context& ctx, const Batch& batch, const Tensor& dx, const R
   allocate_dropped(saved, frame, *this, kept, compute_type(ctx), ctx.planned_rows(batch));
   run_forward(ctx, batch, rope, {kept, saved, Tensor()});
   const Gradients wanted = gradients(input_gradient);
-  if (!pre_norm) return backward_post_norm(ctx, batch, dx, rope, saved, wanted);
+  if (!pre_norm) return backward_post_norm(ctx, batch, dx, rope, {kept, saved, Tensor()}, wanted);
   const Tensor attention_input = first_rows(saved.attention_input, n), mlp_input = first_rows(saved.mlp_input, n);
   const Tensor room = frame.take(attention_input.dtype, {n, channels});
   const Tensor dbranch = frame.take(attention_input.dtype, {n, channels});
@@ -151,7 +153,7 @@ void Block::backward(Context& ctx, const Batch& batch, const Tensor& dx, const R
   const Tensor& ddelta = separate ? room : dx;
   if (separate) residual_add_backward(ddelta, dx, batch, residual_dropout(ctx, 1), ctx.stream);
   if (sandwich) backward_sandwich(ctx, post_mlp, ddelta, saved.mlp_output, saved.post_mlp);
-  backward_mlp(ctx, batch, wanted.mlp_input ? dbranch : Tensor(), ddelta, mlp_input, saved);
+  backward_mlp(ctx, batch, wanted.mlp_input ? dbranch : Tensor(), ddelta, mlp_input, saved, kept);
   if (!wanted.mlp_input) return;
   const Tensor middle = first_rows(saved.middle, n);
   if (separate) {
@@ -168,8 +170,8 @@ void Block::backward(Context& ctx, const Batch& batch, const Tensor& dx, const R
 }
 
 void Block::backward_mlp(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x,
-                         const BlockSaved& saved) const {
-  if (experts) return experts->backward(ctx, batch, dx, dy, x, saved.experts);
+                         const BlockSaved& saved, const BlockSaved& kept) const {
+  if (experts) return experts->backward(ctx, batch, dx, dy, x, saved.experts, kept.experts);
   mlp.backward(ctx, batch, dx, dy, x, saved.mlp);
 }
 
@@ -194,14 +196,15 @@ void Block::forward_post_norm(Context& ctx, const Batch& batch, const Rope& rope
   }
   forward_hidden(ctx, batch, mlp_input, pass);
   if (pass.computes(kept.sum)) {
-    project_mlp(ctx, batch, delta, all);
+    project_mlp(ctx, batch, delta, mlp_input, pass);
     residual_add(sum, normed, delta, batch, residual_dropout(ctx, 1), ctx.stream);
   }
   if (!pass.again()) norm2.forward(ctx, pass.output, sum, all.norm2);
 }
 
 void Block::backward_post_norm(Context& ctx, const Batch& batch, const Tensor& dx, const Rope& rope,
-                               const BlockSaved& saved, const Gradients& wanted) const {
+                               const ForwardPass& pass, const Gradients& wanted) const {
+  const auto& [kept, saved, output] = pass;
   const int64_t n = batch.tokens;
   const Tensor attention_input = first_rows(saved.attention_input, n), mlp_input = first_rows(saved.mlp_input, n);
   Arena::Frame frame(ctx.arena);
@@ -211,7 +214,7 @@ void Block::backward_post_norm(Context& ctx, const Batch& batch, const Tensor& d
 
   norm2.backward_sum(ctx, dsum, dx, first_rows(saved.sum, n), saved.norm2, false,
                      {ddelta, batch, residual_dropout(ctx, 1)});
-  backward_mlp(ctx, batch, wanted.mlp_input ? dbranch : Tensor(), ddelta, mlp_input, saved);
+  backward_mlp(ctx, batch, wanted.mlp_input ? dbranch : Tensor(), ddelta, mlp_input, saved, kept);
   if (!wanted.mlp_input) return;
   residual_add(dsum, dsum, dbranch, batch, {}, ctx.stream);
   norm1.backward_sum(ctx, dx, dsum, first_rows(saved.middle, n), saved.norm1, false,

@@ -121,13 +121,14 @@ struct Block {
   void forward_heads(Context& ctx, const Batch& batch, const Tensor& x, const Rope& rope, const BlockSaved& all) const;
   void forward_hidden(Context& ctx, const Batch& batch, const Tensor& x, const ForwardPass& pass) const;
   void project_attention(Context& ctx, const Batch& batch, const Tensor& delta, const BlockSaved& all) const;
-  void project_mlp(Context& ctx, const Batch& batch, const Tensor& delta, const BlockSaved& all) const;
+  void project_mlp(Context& ctx, const Batch& batch, const Tensor& delta, const Tensor& x,
+                   const ForwardPass& pass) const;
   void backward_mlp(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x,
-                    const BlockSaved& saved) const;
+                    const BlockSaved& saved, const BlockSaved& kept) const;
   void backward_sandwich(Context& ctx, const Norm& norm, const Tensor& ddelta, const Tensor& output,
                          const NormSaved& saved) const;
   void forward_post_norm(Context& ctx, const Batch& batch, const Rope& rope, const ForwardPass& pass) const;
-  void backward_post_norm(Context& ctx, const Batch& batch, const Tensor& dx, const Rope& rope, const BlockSaved& saved,
+  void backward_post_norm(Context& ctx, const Batch& batch, const Tensor& dx, const Rope& rope, const ForwardPass& pass,
                           const Gradients& wanted) const;
 };
 

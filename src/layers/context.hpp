@@ -19,6 +19,7 @@
 
 namespace llmtrain {
 
+class ExpertExchange;
 class RouterLosses;
 class SharedGradients;
 
@@ -39,6 +40,7 @@ struct Context {
   bool later_rows = false;               ///< the head's backward pass goes on with further rows of its micro-batch
   SharedRows* rows = nullptr;            ///< of micro-batches that several blocks share; null: one has all rows
   TensorSum* tensor = nullptr;           ///< of models whose matrices are split into blocks; the model sets it
+  ExpertExchange* experts = nullptr;     ///< of models whose experts several ranks share; the model sets it
   RouterLosses* router = nullptr;        ///< gets the statistics of routers, in training; may be null
   SharedGradients* shared = nullptr;     ///< set while a block of a split layer runs backward
   Tensor row_norms = {};                 ///< fp32 [M]: norms of whole rows, while a block that has parts of them runs
@@ -168,7 +170,7 @@ using QuantizationRule = std::function<std::optional<Quantization>(const std::st
 class UnitBuilder {
  public:
   /// Appends to `units`. The trained part of a divided unit is named `name`.trained, that of fewer bits
-  /// `name`.quantized; those of block b begin with `name`.tensor.b.
+  /// `name`.quantized; those of block b begin with `name`.tensor.b, or `name`.experts.b.
   UnitBuilder(std::vector<UnitSpec>& units, std::string name, TrainedRule trained = {},
               QuantizationRule quantization = {})
       : units_(units),
@@ -201,6 +203,11 @@ class UnitBuilder {
   ParamRef trained(ParamSpec spec) { return add(std::move(spec), true, {}); }
   /// What follows belongs to this block of split matrices, or to all with -1, and gets units of its own.
   void set_block(int64_t block) { block_ = block; }
+  /// What follows belongs to this block of experts, whose units the layer uses one block after the other.
+  void set_expert_block(int64_t block) {
+    block_ = block;
+    in_turn_ = true;
+  }
   bool is_trained(const std::string& name) const { return !trained_ || trained_(name); }
   /// Storage of a parameter in fewer bits, if it has one.
   std::optional<QuantizedType> quantized_type(const ParamRef& param) const {
@@ -222,6 +229,7 @@ class UnitBuilder {
   QuantizationRule quantization_;
   int first_;
   int64_t block_ = -1;
+  bool in_turn_ = false;  ///< UnitSpec::in_turn
 };
 
 /// The first n rows of a buffer planned for more rows.

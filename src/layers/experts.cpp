@@ -4,7 +4,9 @@
 
 #include "kernels/elementwise.hpp"
 #include "kernels/workspace.hpp"
+#include "layers/expert_pairs.hpp"
 #include "layers/router_losses.hpp"
+#include "layers/sharing/expert_exchange.hpp"
 
 namespace llmtrain {
 
@@ -25,8 +27,6 @@ class RowwiseProducts {
   ProductRole role_;
 };
 
-bool has_dropout(const Linear& linear) { return !linear.adapters.empty() && linear.adapters.front().dropout > 0; }
-
 int64_t bytes_of(DType dtype, int64_t rows, int64_t columns) {
   return Arena::aligned(rows * columns * static_cast<int64_t>(size_of(dtype)));
 }
@@ -42,6 +42,7 @@ class ExpertSum {
       blocks_.emplace(*ctx.tensor, frame, rows, columns);
     } else {
       term_ = frame.take(DType::f32, {rows, columns});
+      clear();
     }
   }
   static int64_t scratch_bytes(const std::optional<TensorShare>& share, int64_t elements) {
@@ -49,8 +50,9 @@ class ExpertSum {
   }
 
   void begin_block() {
-    if (blocks_) term_ = blocks_->next();
-    fill_zero(term_.data, term_.bytes(), ctx_.stream);
+    if (!blocks_) return;
+    term_ = blocks_->next();
+    clear();
   }
   /// The sum to which the experts of the block add.
   const Tensor& term() const { return term_; }
@@ -60,115 +62,54 @@ class ExpertSum {
   Tensor finish() { return blocks_ ? blocks_->finish(ctx_.stream) : term_; }
 
  private:
+  void clear() { fill_zero(term_.data, term_.bytes(), ctx_.stream); }
+
   Context& ctx_;
   std::optional<BlockSum> blocks_;
   Tensor term_;
 };
 
-/// The pairs of this rank's experts.
-class Experts::Pairs {
- public:
-  Pairs(const Experts& experts, Context& ctx, Arena::Frame& frame, const Batch& batch, const ExpertsSaved& saved)
-      : experts_(experts), ctx_(ctx), batch_(batch), order_(saved.order) {
-    ends_ = host_values(first_rows(saved.ends, std::max<int64_t>(blocks(ctx), 1) * experts.rule.experts), ctx.stream);
-    if (!ctx.training || !(has_dropout(experts.mlps.front().up) || has_dropout(experts.mlps.front().down))) return;
-    places_.sequence_ids = frame.take(DType::i64, {batch.tokens});
-    places_.sequence_offsets = frame.take(DType::i32, {batch.tokens});
-  }
-  static int64_t scratch_bytes(const Experts& experts, int64_t rows) {
-    const Mlp& mlp = experts.mlps.front();
-    if (!has_dropout(mlp.up) && !has_dropout(mlp.down)) return 0;
-    return bytes_of(DType::i64, rows, 1) + bytes_of(DType::i32, rows, 1);
-  }
-
-  /// First pair of an expert among all; those of this rank's experts are stored from that of its first one on.
-  int64_t begin(int64_t expert) const { return expert == 0 ? 0 : end(expert - 1); }
-  int64_t count(int64_t expert) const { return end(expert) - begin(expert); }
-  /// Rows of a tensor of this rank's pairs.
-  Tensor of(const Tensor& pairs, int64_t expert) const {
-    return pairs.empty() ? pairs : pairs.rows(begin(expert) - begin(experts_.first), count(expert));
-  }
-  MlpSaved of(const MlpSaved& saved, int64_t expert) const {
-    return {of(saved.hidden, expert), of(saved.activated, expert)};
-  }
-  Tensor order(int64_t expert) const { return order_.rows(begin(expert), count(expert)); }
-
-  /// Calls f(batch) with what adapters see of the rows of an expert, whose blocks of rows are those of its pairs.
-  template <class F>
-  void enter(int64_t expert, const F& f) const {
-    Batch own;
-    own.tokens = count(expert);
-    if (!places_.sequence_ids.empty()) {
-      own.sequence_ids = places_.sequence_ids.rows(0, own.tokens);
-      own.sequence_offsets = places_.sequence_offsets.rows(0, own.tokens);
-      gather_places(own.sequence_ids, batch_.sequence_ids, expert);
-      gather_places(own.sequence_offsets, batch_.sequence_offsets, expert);
-    }
-    ctx_.pair_block_ends.clear();
-    for (int64_t block = 0; block < blocks(ctx_); ++block) {
-      const int64_t block_end = ends_[static_cast<size_t>(block * experts_.rule.experts + expert)];
-      ctx_.pair_block_ends.push_back(block_end - begin(expert));
-    }
-    f(own);
-    ctx_.pair_block_ends.clear();
-  }
-
- private:
-  int64_t end(int64_t expert) const {
-    return ends_[ends_.size() - static_cast<size_t>(experts_.rule.experts - expert)];
-  }
-  /// Blocks of rows whose gradients are apart; 0: one has all.
-  static int64_t blocks(const Context& ctx) { return ctx.rows != nullptr ? std::ssize(ctx.rows->block_ends()) : 0; }
-  std::span<const int64_t> host_values(const Tensor& ends, Stream& stream) {
-    const auto count = static_cast<size_t>(ends.numel());
-    if (device_memory_is_host()) return {ends.as<int64_t>(), count};
-    fetched_.resize(count);
-    copy_to_host(fetched_.data(), ends.data, ends.bytes(), stream);
-    stream.synchronize();
-    return fetched_;
-  }
-  /// Words of rows: of 4 bytes, or of 8.
-  void gather_places(const Tensor& to, const Tensor& from, int64_t expert) const {
-    const int64_t words = static_cast<int64_t>(size_of(from.dtype) / sizeof(float));
-    gather_pairs(Tensor(to.data, DType::f32, {to.dim(0), words}), Tensor(from.data, DType::f32, {from.dim(0), words}),
-                 order(expert), experts_.rule.per_token, ctx_.stream);
-  }
-
-  const Experts& experts_;
-  Context& ctx_;
-  const Batch& batch_;
-  Tensor order_;
-  std::vector<int64_t> fetched_;  ///< from a device
-  std::span<const int64_t> ends_;
-  Batch places_;
-};
+/// The largest number that bytes(mlp) gives: adapters of experts may differ.
+template <class F>
+int64_t Experts::largest(const F& bytes) const {
+  int64_t most = 0;
+  for (const Mlp& mlp : mlps) most = std::max(most, bytes(mlp));
+  return most;
+}
 
 int64_t Experts::scratch_bytes(DType compute, int64_t rows) const {
   const Mlp& mlp = mlps.front();
+  const int64_t most = ranks * rows;  // of an expert
   const int64_t row = bytes_of(compute, rows, channels), wide_row = bytes_of(DType::f32, rows, channels);
-  const int64_t activated = bytes_of(compute, rows, mlp.down.in);
+  const int64_t activated = bytes_of(compute, most, mlp.down.in), wide_rows = bytes_of(DType::f32, most, channels);
+  const int64_t hidden = ranks == 1 ? 0 : bytes_of(compute, most, mlp.up.out) + activated;
   const int64_t sum = ExpertSum::scratch_bytes(share, rows * channels);
-  const int64_t places = Pairs::scratch_bytes(*this, rows);
-  const int64_t up = mlp.up.scratch_bytes(compute, compute, rows);
-  const int64_t down = mlp.down.scratch_bytes(compute, DType::f32, rows);
+  const auto pairs = [&](int64_t inputs) { return ExpertPairs::scratch_bytes(*this, compute, rows, inputs); };
+  const int64_t up = largest([&](const Mlp& m) { return m.up.scratch_bytes(compute, compute, most); });
+  const auto down = [&](DType output) {
+    return largest([&](const Mlp& m) { return m.down.scratch_bytes(compute, output, most); });
+  };
   const int64_t of_shared = shared ? shared->scratch_bytes(compute, DType::f32, rows) : 0;
-  const int64_t hidden = std::max(places + row + up, of_shared);
-  const int64_t projected = sum + std::max(places + activated + wide_row + down, wide_row + of_shared);
+  const int64_t forward =
+      pairs(1) + hidden + activated + wide_rows + std::max(up, down(DType::f32));
+  const int64_t projected = sum + std::max(forward, wide_row + of_shared);
   const int64_t experts =
-      places + 2 * row + 2 * activated + wide_row +
-      std::max(mlp.up.scratch_bytes(compute, compute, rows), mlp.down.scratch_bytes(compute, compute, rows));
+      pairs(2) + hidden + 2 * activated + wide_rows + std::max(up, down(compute));
   const int64_t gate = shared_gate ? wide_row + row + bytes_of(DType::f32, rows, 1) + bytes_of(compute, rows, 1) : 0;
   const int64_t router_rows = bytes_of(DType::f32, rows, rule.experts) + bytes_of(compute, rows, rule.experts);
   const int64_t backward = sum + ExpertSum::scratch_bytes(share, rows * rule.per_token) +
                            std::max({experts, wide_row + gate + of_shared, router_rows + wide_row});
-  return std::max({hidden, projected, backward, bytes_of(DType::f32, 1, rule.experts)});
+  return std::max({of_shared, projected, backward, bytes_of(DType::f32, 1, rule.experts)});
 }
 
 int64_t Experts::workspace_bytes(DType compute, int64_t rows, bool training) const {
+  const int64_t most = ranks * rows;
   int64_t bytes = router.workspace_bytes(compute, DType::f32, rows, training);
-  if (!down_biases.empty() && training) bytes = std::max(bytes, row_sum_workspace_bytes(rows, channels));
-  bytes = std::max(bytes, mlps.front().up.workspace_bytes(compute, compute, rows, training));
-  bytes = std::max(bytes, mlps.front().down.workspace_bytes(compute, DType::f32, rows, training));
+  if (!down_biases.empty() && training) bytes = std::max(bytes, row_sum_workspace_bytes(most, channels));
+  bytes = std::max(bytes, largest([&](const Mlp& m) {
+                     return std::max(m.up.workspace_bytes(compute, compute, most, training),
+                                     m.down.workspace_bytes(compute, DType::f32, most, training));
+                   }));
   if (shared) bytes = std::max(bytes, shared->workspace_bytes(compute, DType::f32, rows, training));
   if (shared_gate) bytes = std::max(bytes, shared_gate->workspace_bytes(compute, DType::f32, rows, training));
   return bytes;
@@ -181,10 +122,12 @@ bool Experts::hidden_gradient(bool input) const {
 }
 
 double Experts::product_flops(bool input_gradient) const {
-  const Mlp& mlp = mlps.front();
   const bool hidden = hidden_gradient(input_gradient);
   const auto of_mlp = [&](const Mlp& m) { return m.up.product_flops(input_gradient) + m.down.product_flops(hidden); };
-  double flops = router.product_flops(input_gradient) + static_cast<double>(rule.per_token) * of_mlp(mlp);
+  double of_all = 0;
+  for (const Mlp& mlp : mlps) of_all += of_mlp(mlp);
+  double flops = router.product_flops(input_gradient) +
+                 static_cast<double>(rule.per_token) * of_all / static_cast<double>(mlps.size());
   if (shared) flops += shared->flops(of_mlp);
   return flops + (shared_gate ? shared_gate->product_flops(input_gradient) : 0);
 }
@@ -205,33 +148,56 @@ void Experts::choose(Context& ctx, const Batch& batch, const Tensor& x, const Ex
   route(rows, rule, bias, counts ? ctx.router->statistics(layer) : Tensor(), n - batch.padding, ctx.stream);
   std::span<const int64_t> ends(&n, 1);
   if (ctx.rows != nullptr && !ctx.rows->block_ends().empty()) ends = ctx.rows->block_ends();
-  sort_pairs(saved.order, first_rows(saved.ends, std::ssize(ends) * rule.experts), rows.choices, ends, ctx.stream);
+  const int64_t begin = ctx.experts != nullptr ? ctx.experts->rank() * groups * rule.experts : 0;
+  const Tensor own_ends = saved.ends.rows(begin, std::ssize(ends) * rule.experts);
+  sort_pairs(saved.order, own_ends, rows.choices, ends, ctx.stream);
+  if (ctx.experts != nullptr) share_ends(ctx, saved, std::ssize(ends));
   if (!shared_gate) return;
   const Tensor gate = first_rows(saved.gate, n);
   shared_gate->forward(ctx, batch, gate, x);
   sigmoid(gate, gate, ctx.stream);
 }
 
+/// Gathers the ends of all ranks' pairs; this rank has set those of `blocks` blocks, or of none.
+void Experts::share_ends(Context& ctx, const ExpertsSaved& saved, int64_t blocks) const {
+  const Tensor all = saved.ends.reshaped({ctx.experts->ranks(), groups * rule.experts});
+  const Tensor own = all.rows(ctx.experts->rank(), 1).reshaped({groups, rule.experts});
+  if (blocks == 0) fill_zero(own.data, own.bytes(), ctx.stream);
+  for (int64_t block = std::max<int64_t>(blocks, 1); block < groups; ++block) {
+    const Tensor next = own.rows(block, 1);
+    copy_on_device(next.data, own.rows(block - 1, 1).data, next.bytes(), ctx.stream);
+  }
+  ctx.experts->gather(all, ctx.stream);
+}
+
+template <class F>
+void Experts::each_expert(Context& ctx, bool backward, const F& f) const {
+  const int64_t of_block = std::ssize(mlps) / blocks();
+  for (int64_t step = 0; step < blocks(); ++step) {
+    const int64_t block = backward && !share ? blocks() - 1 - step : step;
+    const UnitGroup* own = units.empty() ? nullptr : &units[static_cast<size_t>(block)];
+    if (own != nullptr) {
+      own->acquire(ctx.params);
+      if (step + 1 < blocks()) units[static_cast<size_t>(backward ? block - 1 : block + 1)].prefetch(ctx.params);
+    }
+    for (int64_t n = 0; n < of_block; ++n) {
+      f(block * of_block + (backward ? of_block - 1 - n : n), n == 0, n + 1 == of_block);
+    }
+    if (own != nullptr) {
+      own->release(ctx.params);
+      if (backward) own->reduce(ctx.params);
+    }
+  }
+}
+
+void Experts::prefetch(ParamStore& params, bool backward) const {
+  if (!units.empty()) (backward ? units.back() : units.front()).prefetch(params);
+}
+
 void Experts::forward_hidden(Context& ctx, const Batch& batch, const Tensor& x, const ExpertsSaved& saved,
                              const ExpertsSaved& kept, bool again) const {
   const RowwiseProducts rowwise(ctx);
   if (!again) choose(ctx, batch, x, saved);
-  {
-    Arena::Frame frame(ctx.arena);
-    const Pairs pairs(*this, ctx, frame, batch, saved);
-    const Tensor room = frame.take(x.dtype, {x.dim(0), channels});
-    const bool reads = !again || kept.pairs.hidden.empty();
-    for (int64_t i = 0; i < std::ssize(mlps); ++i) {
-      const int64_t expert = first + i;
-      if (pairs.count(expert) == 0) continue;
-      const Tensor own = room.rows(0, pairs.count(expert));
-      if (reads) gather_pairs(own, x, pairs.order(expert), rule.per_token, ctx.stream);
-      pairs.enter(expert, [&](const Batch& rows) {
-        mlps[static_cast<size_t>(i)].forward_hidden(ctx, rows, own, pairs.of(saved.pairs, expert),
-                                                    pairs.of(kept.pairs, expert), again);
-      });
-    }
-  }
   if (!shared) return;
   for (size_t i = 0; i < shared->blocks.size(); ++i) {
     shared->blocks[i].forward_hidden(ctx, batch, x, saved.shared[i], kept.shared[i], again);
@@ -240,34 +206,44 @@ void Experts::forward_hidden(Context& ctx, const Batch& batch, const Tensor& x, 
   shared->project(ctx, batch, first_rows(saved.shared_output, x.dim(0)), saved.shared);
 }
 
-void Experts::project(Context& ctx, const Batch& batch, const Tensor& y, const ExpertsSaved& saved) const {
+void Experts::forward_experts(Context& ctx, const Batch& batch, ExpertSum& sum, const Tensor& x,
+                              const ExpertsSaved& saved, const ExpertsSaved& kept) const {
+  Arena::Frame frame(ctx.arena);
+  const Mlp& any = mlps.front();
+  ExpertPairs pairs(*this, ctx, frame, batch, saved, std::span(&x, 1));
+  const int64_t most = pairs.max_rows();
+  const Tensor scaled_room = frame.take(x.dtype, {most, any.down.in});
+  const Tensor term_room = frame.take(DType::f32, {most, channels});
+  const MlpSaved room = pairs.take_hidden(frame, x.dtype);
+  each_expert(ctx, false, [&](int64_t i, bool begins, bool ends) {
+    if (begins) sum.begin_block();
+    const Mlp& mlp = mlps[static_cast<size_t>(i)];
+    const ExpertRows rows = pairs.open(i);
+    const Tensor scaled = scaled_room.rows(0, rows.count), term = term_room.rows(0, rows.count);
+    if (rows.count > 0) {
+      const MlpSaved own = pairs.of(saved.pairs, i, room);
+      mlp.forward_hidden(ctx, rows.batch, rows.inputs[0], own, pairs.of(kept.pairs, i, {}), false);
+      scale_pairs(scaled, first_rows(own.activated, rows.count), rows.weights, rows.order, ctx.stream);
+      mlp.down.forward(ctx, rows.batch, term, scaled);
+      if (!down_biases.empty()) {
+        const Tensor bias = down_biases[static_cast<size_t>(i)].weight(ctx);
+        add_pair_biases(term, bias, rows.weights, rows.order, ctx.stream);
+      }
+    }
+    pairs.close();
+    pairs.add(sum.term(), term, i);
+    if (ends) sum.end_block();
+  });
+  pairs.finish(sum.term(), {}, true);
+}
+
+void Experts::project(Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x, const ExpertsSaved& saved,
+                      const ExpertsSaved& kept) const {
   const RowwiseProducts rowwise(ctx);
-  const int64_t n = batch.tokens, experts_of_block = std::ssize(mlps) / (share ? share->count : 1);
+  const int64_t n = batch.tokens;
   Arena::Frame frame(ctx.arena);
   ExpertSum sum(ctx, frame, share, n, channels);
-  {
-    Arena::Frame inner(ctx.arena);
-    const Pairs pairs(*this, ctx, inner, batch, saved);
-    const Tensor scaled_room = inner.take(saved.pairs.activated.dtype, {n, mlps.front().down.in});
-    const Tensor term_room = inner.take(DType::f32, {n, channels});
-    for (int64_t i = 0; i < std::ssize(mlps); ++i) {
-      if (i % experts_of_block == 0) sum.begin_block();
-      const int64_t expert = first + i, count = pairs.count(expert);
-      const Tensor scaled = scaled_room.rows(0, count), term = term_room.rows(0, count);
-      if (count > 0) {
-        scale_pairs(scaled, pairs.of(saved.pairs.activated, expert), first_rows(saved.routing.weights, n),
-                    pairs.order(expert), ctx.stream);
-        pairs.enter(expert,
-                    [&](const Batch& rows) { mlps[static_cast<size_t>(i)].down.forward(ctx, rows, term, scaled); });
-        if (!down_biases.empty()) {
-          add_pair_biases(term, down_biases[static_cast<size_t>(i)].weight(ctx), first_rows(saved.routing.weights, n),
-                          pairs.order(expert), ctx.stream);
-        }
-        add_pairs(sum.term(), term, pairs.order(expert), rule.per_token, ctx.stream);
-      }
-      if ((i + 1) % experts_of_block == 0) sum.end_block();
-    }
-  }
+  forward_experts(ctx, batch, sum, x, saved, kept);
   const Tensor whole = sum.finish();
   if (shared) {
     const Tensor term = frame.take(DType::f32, {n, channels});
@@ -281,8 +257,34 @@ void Experts::project(Context& ctx, const Batch& batch, const Tensor& y, const E
   cast(y, whole, ctx.stream);
 }
 
+void Experts::forward_idle(Context& ctx, DType compute, const ExpertsSaved& saved) const {
+  if (ctx.experts == nullptr) return each_expert(ctx, false, [](int64_t, bool, bool) {});
+  const RowwiseProducts rowwise(ctx);
+  share_ends(ctx, saved, 0);
+  Arena::Frame frame(ctx.arena);
+  ExpertSum sum(ctx, frame, share, 0, channels);
+  forward_experts(ctx, {}, sum, frame.take(compute, {0, channels}), saved, {});
+}
+
+void Experts::backward_idle(Context& ctx, DType compute, const ExpertsSaved& saved, bool input_gradient) const {
+  if (ctx.experts == nullptr || ctx.params.reducer().groups_here() == 0) {
+    return each_expert(ctx, true, [&](int64_t i, bool /*begins*/, bool ends) {
+      if (ends && !units.empty()) {
+        units[static_cast<size_t>(i) / (mlps.size() / units.size())].join_reductions(ctx.params);
+      }
+    });
+  }
+  const RowwiseProducts rowwise(ctx);
+  Arena::Frame frame(ctx.arena);
+  std::optional<ExpertSum> dinput;
+  if (input_gradient) dinput.emplace(ctx, frame, share, 0, channels);
+  ExpertSum dweights(ctx, frame, share, 0, rule.per_token);
+  const Tensor none = frame.take(compute, {0, channels});
+  backward_experts(ctx, {}, dinput ? &*dinput : nullptr, dweights, none, none, saved, {});
+}
+
 void Experts::backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x,
-                       const ExpertsSaved& saved) const {
+                       const ExpertsSaved& saved, const ExpertsSaved& kept) const {
   const RowwiseProducts rowwise(ctx);
   const int64_t n = batch.tokens;
   Arena::Frame frame(ctx.arena);
@@ -295,7 +297,7 @@ void Experts::backward(Context& ctx, const Batch& batch, const Tensor& dx, const
       fill_zero(gradient.data, gradient.bytes(), ctx.stream);
     });
   }
-  backward_experts(ctx, batch, dinput ? &*dinput : nullptr, dweights, dy, x, saved);
+  backward_experts(ctx, batch, dinput ? &*dinput : nullptr, dweights, dy, x, saved, kept);
   const Tensor dsum = dinput ? dinput->finish() : Tensor(), dchoices = dweights.finish();
   if (shared) backward_shared(ctx, batch, dsum, dy, x, saved);
   if (router.is_trained() || dinput) backward_router(ctx, batch, dsum, dchoices, x, saved);
@@ -304,61 +306,63 @@ void Experts::backward(Context& ctx, const Batch& batch, const Tensor& dx, const
 
 /// Parameters come in the reverse of their order: experts from the last one of a block to the first one.
 void Experts::backward_experts(Context& ctx, const Batch& batch, ExpertSum* dinput, ExpertSum& dweights,
-                               const Tensor& dy, const Tensor& x, const ExpertsSaved& saved) const {
-  const int64_t n = batch.tokens, experts_of_block = std::ssize(mlps) / (share ? share->count : 1);
-  const Tensor weights = first_rows(saved.routing.weights, n);
+                               const Tensor& dy, const Tensor& x, const ExpertsSaved& saved,
+                               const ExpertsSaved& kept) const {
   const bool goes_on = hidden_gradient(dinput != nullptr);
   Arena::Frame frame(ctx.arena);
-  const Pairs pairs(*this, ctx, frame, batch, saved);
-  const Tensor dy_room = frame.take(dy.dtype, {n, channels}), x_room = frame.take(x.dtype, {n, channels});
-  const Tensor scaled_room = frame.take(x.dtype, {n, mlps.front().down.in});
-  const Tensor dscaled_room = frame.take(x.dtype, {n, mlps.front().down.in});
-  const Tensor dx_room = frame.take(DType::f32, {n, channels});
-  for (int64_t block = 0; block < (share ? share->count : 1); ++block) {
-    if (dinput != nullptr) dinput->begin_block();
-    dweights.begin_block();
-    for (int64_t i = (block + 1) * experts_of_block - 1; i >= block * experts_of_block; --i) {
-      const Mlp& mlp = mlps[static_cast<size_t>(i)];
-      const int64_t expert = first + i, count = pairs.count(expert);
-      const Tensor order = pairs.order(expert), own_dy = dy_room.rows(0, count), own_x = x_room.rows(0, count);
-      const Tensor scaled = scaled_room.rows(0, count), dscaled = dscaled_room.rows(0, count);
-      const Tensor own_dx = dinput != nullptr ? dx_room.rows(0, count) : Tensor();
-      const MlpSaved own = pairs.of(saved.pairs, expert);
-      gather_pairs(own_dy, dy, order, rule.per_token, ctx.stream);
-      gather_pairs(own_x, x, order, rule.per_token, ctx.stream);
-      scale_pairs(scaled, own.activated, weights, order, ctx.stream);
-      pairs.enter(expert, [&](const Batch& rows) {
-        mlp.down.backward(ctx, rows, goes_on ? dscaled : Tensor(), own_dy, scaled);
-        if (!down_biases.empty()) backward_down_bias(ctx, i, own_dy, weights, order);
-        if (!goes_on) return;
-        scale_pairs_backward(dweights.term(), dscaled, own.activated, weights, order, ctx.stream);
-        if (!down_biases.empty()) {
-          const Tensor bias = down_biases[static_cast<size_t>(i)].weight(ctx);
-          pair_bias_backward_weights(dweights.term(), own_dy, bias, order, ctx.stream);
-        }
-        activation_backward(own.hidden, dscaled, own.hidden, ctx.stream);
-        mlp.up.backward(ctx, rows, own_dx, own.hidden, own_x);
-      });
-      if (dinput != nullptr) add_pairs(dinput->term(), own_dx, order, rule.per_token, ctx.stream);
+  const std::array inputs = {x, dy};
+  ExpertPairs pairs(*this, ctx, frame, batch, saved, inputs);
+  const int64_t most = pairs.max_rows(), width = mlps.front().down.in;
+  const Tensor scaled_room = frame.take(x.dtype, {most, width}), dscaled_room = frame.take(x.dtype, {most, width});
+  const Tensor dx_room = frame.take(DType::f32, {most, channels});
+  const MlpSaved room = pairs.take_hidden(frame, x.dtype);
+  each_expert(ctx, true, [&](int64_t i, bool begins, bool ends) {
+    if (begins) dweights.begin_block();
+    if (begins && dinput != nullptr) dinput->begin_block();
+    const Mlp& mlp = mlps[static_cast<size_t>(i)];
+    const ExpertRows rows = pairs.open(i);
+    const auto& [own_x, own_dy] = rows.inputs;
+    const Tensor scaled = scaled_room.rows(0, rows.count), dscaled = dscaled_room.rows(0, rows.count);
+    const Tensor own_dx = dinput != nullptr ? dx_room.rows(0, rows.count) : Tensor();
+    const MlpSaved own = pairs.of(saved.pairs, i, room);
+    const Tensor hidden = first_rows(own.hidden, rows.count), activated = first_rows(own.activated, rows.count);
+    if (rows.count > 0) mlp.forward_hidden(ctx, rows.batch, own_x, own, pairs.of(kept.pairs, i, {}), true);
+    scale_pairs(scaled, activated, rows.weights, rows.order, ctx.stream);
+    mlp.down.backward(ctx, rows.batch, goes_on ? dscaled : Tensor(), own_dy, scaled);
+    if (!down_biases.empty()) backward_down_bias(ctx, i, own_dy, rows);
+    if (goes_on) {
+      const Tensor own_dweights = pairs.weight_gradients(dweights.term(), rows.count);
+      scale_pairs_backward(own_dweights, dscaled, activated, rows.weights, rows.order, ctx.stream);
+      if (!down_biases.empty()) {
+        const Tensor bias = down_biases[static_cast<size_t>(i)].weight(ctx);
+        pair_bias_backward_weights(own_dweights, own_dy, bias, rows.order, ctx.stream);
+      }
+      activation_backward(hidden, dscaled, hidden, ctx.stream);
+      mlp.up.backward(ctx, rows.batch, own_dx, hidden, own_x);
+      pairs.end_weight_gradients(i);
     }
+    pairs.close();
+    if (dinput != nullptr) pairs.add(dinput->term(), own_dx, i);
+    if (!ends) return;
     dweights.end_block();
     if (dinput != nullptr) dinput->end_block();
-  }
+  });
+  pairs.finish(dinput != nullptr ? dinput->term() : Tensor(), goes_on ? dweights.term() : Tensor(), false);
 }
 
-/// The bias of this rank's expert i, whose pairs these are.
-void Experts::backward_down_bias(Context& ctx, int64_t i, const Tensor& dy, const Tensor& weights,
-                                 const Tensor& order) const {
+/// The bias of the last matrix of this rank's expert i.
+void Experts::backward_down_bias(Context& ctx, int64_t i, const Tensor& dy, const ExpertRows& rows) const {
   const ParamRef& bias = down_biases[static_cast<size_t>(i)];
   if (!bias.is_trained()) return;
-  ctx.each_row_block(dy.dim(0), [&](int64_t begin, int64_t count) {
+  ctx.each_row_block(rows.count, [&](int64_t begin, int64_t count) {
     const Tensor gradient = bias.gradient(ctx);
-    if (count > 0) {
-      pair_bias_backward(gradient, dy.rows(begin, count), weights, order.rows(begin, count), bias.accumulates(ctx),
-                         ctx.stream);
-    } else if (!bias.accumulates(ctx)) {
-      fill_zero(gradient.data, gradient.bytes(), ctx.stream);
+    if (count == 0) {
+      if (!bias.accumulates(ctx)) fill_zero(gradient.data, gradient.bytes(), ctx.stream);
+      return;
     }
+    const bool by_order = !rows.order.empty();
+    pair_bias_backward(gradient, dy.rows(begin, count), by_order ? rows.weights : rows.weights.rows(begin, count),
+                       by_order ? rows.order.rows(begin, count) : Tensor(), bias.accumulates(ctx), ctx.stream);
   });
 }
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -9,12 +10,13 @@
 namespace llmtrain {
 
 class ExpertSum;
+struct ExpertRows;
 
 struct ExpertsSaved {
   Routing routing;       ///< of all experts
   Tensor order;          ///< int32 [N k], see sort_pairs()
-  Tensor ends;           ///< int64 [groups E]
-  MlpSaved pairs;        ///< of this rank's pairs, in their order: hidden and activated [N k, ..]
+  Tensor ends;           ///< int64 [ranks groups E]
+  MlpSaved pairs;        ///< of this rank's pairs, in their order: hidden and activated [N k, ..]; one rank
   Tensor gate;           ///< fp32 [N, 1], of the shared expert
   Tensor shared_output;  ///< fp32 [N, C], before its gate
   std::vector<MlpSaved> shared;
@@ -25,6 +27,10 @@ struct ExpertsSaved {
 /// The sum is fp32, over experts in ascending order, rounded once; the weight multiplies the input of an expert's last
 /// matrix, so that the gradient of the weight needs no further product. No product depends on the other rows of a
 /// batch. Blocks of a split layer have whole experts each, and a block of the shared one.
+///
+/// Where ranks share experts (ExpertExchange), rows go to the rank that has their expert, and come back as fp32 terms
+/// of the sum, which the rank of the row adds. An expert keeps nothing of them for the backward pass, to which they are
+/// sent again.
 struct Experts {
   using Saved = ExpertsSaved;
 
@@ -43,6 +49,9 @@ struct Experts {
   std::optional<Linear> shared_gate;  ///< [1, C]
   std::optional<TensorShare> share;   ///< set if it is split
   int64_t groups = 1;                 ///< groups of rows whose gradients are apart
+  int64_t ranks = 1;                  ///< that share experts
+  /// Units of consecutive experts, as many each, which a pass gathers in turn; empty: they are the layer's.
+  std::vector<UnitGroup> units;
 
   template <class F>
   void visit_saved(ExpertsSaved& s, DType compute, int64_t rows, const F& f, const char* part = "") const {
@@ -52,8 +61,8 @@ struct Experts {
     f(s.routing.choices, SavedSpec{part, ".choices", DType::i32, rows, rule.per_token});
     f(s.routing.weights, SavedSpec{part, ".weights", DType::f32, rows, rule.per_token});
     f(s.order, SavedSpec{part, ".order", DType::i32, pairs, 0});
-    f(s.ends, SavedSpec{part, ".ends", DType::i64, groups * rule.experts, 0});
-    mlps.front().visit_saved(s.pairs, compute, pairs, f, part);
+    f(s.ends, SavedSpec{part, ".ends", DType::i64, ranks * groups * rule.experts, 0});
+    if (ranks == 1) mlps.front().visit_saved(s.pairs, compute, pairs, f, part);
     if (!shared) return;
     shared->visit_saved(s.shared, compute, rows, f, part);
     if (!shared_gate) return;
@@ -68,26 +77,50 @@ struct Experts {
   int64_t scratch_bytes(DType compute, int64_t rows) const;
   int64_t workspace_bytes(DType compute, int64_t rows, bool training) const;
 
-  /// Chooses experts, unless `again`, and computes what project() reads. Tensors that `kept` lacks are recomputed.
+  /// Chooses experts, unless `again`, and computes what project() reads of the shared expert. Tensors that `kept` lacks
+  /// are recomputed.
   void forward_hidden(Context& ctx, const Batch& batch, const Tensor& x, const ExpertsSaved& saved,
                       const ExpertsSaved& kept, bool again) const;
   /// y [N, C], compute dtype or fp32.
-  void project(Context& ctx, const Batch& batch, const Tensor& y, const ExpertsSaved& saved) const;
-  /// An empty dx is not computed.
+  void project(Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x, const ExpertsSaved& saved,
+               const ExpertsSaved& kept) const;
+  /// An empty dx is not computed. Hidden layers of experts that `kept` lacks are recomputed.
   void backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x,
-                const ExpertsSaved& saved) const;
+                const ExpertsSaved& saved, const ExpertsSaved& kept) const;
+  // What a rank without rows does in these passes: it takes part in gathers, and has the experts of others' rows.
+  void forward_idle(Context& ctx, DType compute, const ExpertsSaved& saved) const;
+  void backward_idle(Context& ctx, DType compute, const ExpertsSaved& saved, bool input_gradient) const;
+  /// Calls f(mlp) for this rank's experts, whose weights are there if those of the layer are.
+  template <class F>
+  void each_with_weights(ParamStore& params, const F& f) const {
+    for (size_t i = 0; i < mlps.size(); ++i) {
+      const UnitGroup* own = units.empty() ? nullptr : &units[i / (mlps.size() / units.size())];
+      if (own != nullptr) own->acquire(params);
+      f(mlps[i]);
+      if (own != nullptr) own->release(params);
+    }
+  }
+  /// Starts to gather the first units of the forward pass, or of the backward pass.
+  void prefetch(ParamStore& params, bool backward) const;
   /// True if the backward pass needs the gradients of hidden layers.
   bool hidden_gradient(bool input) const;
   /// FLOPs of the products of one token.
   double product_flops(bool input_gradient) const;
 
  private:
-  class Pairs;
-  void backward_down_bias(Context& ctx, int64_t i, const Tensor& dy, const Tensor& weights, const Tensor& order) const;
+  /// Calls f(i, begins, ends) for this rank's experts, with their weights, where i may begin or end a block: in the
+  /// backward pass those of a block from the last one on.
+  template <class F>
+  void each_expert(Context& ctx, bool backward, const F& f) const;
+  int64_t blocks() const { return share ? share->count : std::max<int64_t>(std::ssize(units), 1); }
+  void backward_down_bias(Context& ctx, int64_t i, const Tensor& dy, const ExpertRows& rows) const;
+  void forward_experts(Context& ctx, const Batch& batch, ExpertSum& sum, const Tensor& x, const ExpertsSaved& saved,
+                       const ExpertsSaved& kept) const;
+  void share_ends(Context& ctx, const ExpertsSaved& saved, int64_t blocks) const;
   void choose(Context& ctx, const Batch& batch, const Tensor& x, const ExpertsSaved& saved) const;
   // Add to the gradient of the input, fp32 [N, C], or leave it out if there is none.
   void backward_experts(Context& ctx, const Batch& batch, ExpertSum* dinput, ExpertSum& dweights, const Tensor& dy,
-                        const Tensor& x, const ExpertsSaved& saved) const;
+                        const Tensor& x, const ExpertsSaved& saved, const ExpertsSaved& kept) const;
   void backward_shared(Context& ctx, const Batch& batch, const Tensor& dsum, const Tensor& dy, const Tensor& x,
                        const ExpertsSaved& saved) const;
   void backward_router(Context& ctx, const Batch& batch, const Tensor& dsum, const Tensor& dweights, const Tensor& x,

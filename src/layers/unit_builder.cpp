@@ -37,12 +37,13 @@ ParamRef UnitBuilder::add(ParamSpec spec, bool trained, const std::optional<Quan
 }
 
 int UnitBuilder::add_unit(bool trained, const std::optional<Quantization>& quantization) {
-  const std::string name = block_ < 0 ? name_ : fmt::format("{}.tensor.{}", name_, block_);
+  const std::string name = block_ < 0 ? name_ : fmt::format("{}.{}.{}", name_, in_turn_ ? "experts" : "tensor", block_);
   UnitSpec unit{name, {}};
   unit.trained = trained;
   unit.quantization = quantization;
   unit.same_layer_as_previous = group().count > 0;
   unit.tensor_block = block_;
+  unit.in_turn = in_turn_;
   if (quantization) unit.name += ".quantized";
   units_.push_back(std::move(unit));
   const auto of_block = [&](const UnitSpec& u) { return u.tensor_block == block_; };

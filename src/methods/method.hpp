@@ -23,11 +23,11 @@ namespace llmtrain {
 
 /// Rank for which memory is planned.
 struct RankPosition {
-  int rank;
+  int rank;  ///< among the ranks that have the same blocks of matrices and experts
   int size;
-  int node_size;            ///< ranks of a node that share memory, see ParamStoreOptions
-  int ranks_per_node = 0;   ///< the same for all nodes
-  int64_t tensor_rank = 0;  ///< among the ranks that share its matrices
+  int node_size;           ///< ranks of a node that share memory, see ParamStoreOptions
+  int ranks_per_node = 0;  ///< the same for all nodes
+  int64_t block_rank = 0;  ///< among the ranks that share its matrices, or its experts
 };
 
 /// Folder of a model beside the policy, which the deck names.

@@ -27,8 +27,8 @@ DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64
 }
 
 RankPosition rank_position(const Communicator& job, const ParallelConfig& parallel) {
-  const auto tensor = static_cast<int>(parallel.tensor);
-  return {job.rank() / tensor, job.size() / tensor, 1, 0, job.rank() % tensor};
+  const auto blocks = static_cast<int>(parallel.ranks_of_blocks());
+  return {job.rank() / blocks, job.size() / blocks, 1, 0, job.rank() % blocks};
 }
 
 ParamStoreOptions store_options(const Config& config, const RankPosition& position) {
@@ -37,9 +37,14 @@ ParamStoreOptions store_options(const Config& config, const RankPosition& positi
   options.zero_stage = static_cast<int>(config.parallel.zero);
   options.rank = position.rank;
   options.size = position.size;
-  options.tensor_rank = static_cast<int>(position.tensor_rank);
-  options.tensor_size = static_cast<int>(config.parallel.tensor);
+  options.tensor_rank = static_cast<int>(position.block_rank);
+  options.tensor_size = static_cast<int>(config.parallel.ranks_of_blocks());
   options.tensor_blocks = config.parallel.matrix_blocks();
+  if (options.tensor_blocks == 1 && config.model.experts.exist()) {
+    options.tensor_blocks = config.parallel.expert_blocks(config.model.experts.count);
+    options.blocks_of_experts = true;
+    options.groups_at_once = config.parallel.expert;
+  }
   options.node_size = position.node_size;
   options.ranks_per_node = position.ranks_per_node;
   return options;

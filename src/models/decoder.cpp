@@ -12,24 +12,32 @@ namespace llmtrain {
 
 namespace {
 
-/// Calls f(linear) for the matrices of a layer.
 template <class F>
-void each_linear(const Block& block, const F& f) {
+void each_linear(std::span<const Mlp> mlps, const F& f) {
+  for (const Mlp& mlp : mlps) {
+    f(mlp.up);
+    f(mlp.down);
+  }
+}
+
+/// Calls f(linear) for the matrices of a layer, without those of its experts.
+template <class F>
+void each_common_linear(const Block& block, const F& f) {
   for (const Attention& attention : block.attention.blocks) {
     f(attention.qkv);
     if (attention.latent && attention.latent->query_rank > 0) f(attention.latent->query);
     if (attention.latent) f(attention.latent->keys);
     f(attention.projection);
   }
-  const auto each = [&](std::span<const Mlp> mlps) {
-    for (const Mlp& mlp : mlps) {
-      f(mlp.up);
-      f(mlp.down);
-    }
-  };
-  if (!block.experts) return each(block.mlp.blocks);
-  if (block.experts->shared) each(block.experts->shared->blocks);
-  each(block.experts->mlps);
+  if (!block.experts) return each_linear(block.mlp.blocks, f);
+  if (block.experts->shared) each_linear(block.experts->shared->blocks, f);
+}
+
+/// Calls f(linear) for all of them.
+template <class F>
+void each_linear(const Block& block, const F& f) {
+  each_common_linear(block, f);
+  if (block.experts) each_linear(block.experts->mlps, f);
 }
 
 /// The part of a block whose saved tensors depend on whether it has experts.
@@ -63,15 +71,18 @@ void Decoder::release_head(ParamStore& params) const {
 
 void Decoder::enter(Context& ctx) const {
   LLMTRAIN_CHECK(tensor_ != nullptr || !shape_.tensor.splits(), "the ranks that have the other blocks are known");
+  LLMTRAIN_CHECK(experts_ != nullptr || shape_.experts.count == shape_.experts.blocks,
+                 "the ranks that have the other experts are known");
   ctx.tensor = tensor_.get();
+  ctx.experts = experts_.get();
 }
 
 void Decoder::find_backward_end() {
   const auto layers = static_cast<int>(blocks_.size());
   const auto is_trained = [&](int layer) {
-    const UnitGroup& group = block_units(layer);
-    const auto first = units_.begin() + group.first;
-    return std::any_of(first, first + group.count, [](const UnitSpec& unit) { return unit.trained; });
+    const int next = layer + 1 < layers ? block_units(layer + 1).first : final_units_.first;
+    const auto first = units_.begin() + block_units(layer).first, last = units_.begin() + next;
+    return std::any_of(first, last, [](const UnitSpec& unit) { return unit.trained; });
   };
   while (backward_end_ < layers && !embedding_.is_trained() && !is_trained(backward_end_)) ++backward_end_;
 }
@@ -170,14 +181,18 @@ void Decoder::forward(Context& ctx, const Batch* batch) {
   for (int layer = 0; layer < layers; ++layer) {
     const bool last = layer + 1 == layers;
     block_units(layer).acquire(ctx.params);
+    prefetch_experts(ctx.params, layer, false);
     if (!last) block_units(layer + 1).prefetch(ctx.params);
+    Block& block = blocks_[static_cast<size_t>(layer)];
     if (batch != nullptr) {
       // If the next block has the same slot of activations (as in evaluation), the output is first written to a
       // separate buffer, since it is the next block's input.
       const bool shares = layer + 1 < shared_layers_;
       const Tensor output = first_rows(last || shares ? output_ : saved(layer + 1).input, batch->tokens);
-      blocks_[static_cast<size_t>(layer)].forward(ctx, *batch, output, rope_, saved(layer), pass_);
+      block.forward(ctx, *batch, output, rope_, saved(layer), pass_);
       if (shares) cast(first_rows(saved(layer).input, batch->tokens), output, ctx.stream);
+    } else if (block.experts) {
+      block.experts->forward_idle(ctx, hidden_.dtype, saved(layer).experts);
     }
     block_units(layer).release(ctx.params);
   }
@@ -245,10 +260,14 @@ void Decoder::backward(Context& ctx, const Batch* batch) {
   const int end = backward_end_;
   for (int layer = static_cast<int>(blocks_.size()) - 1; layer >= end; --layer) {
     block_units(layer).acquire(params);
+    prefetch_experts(params, layer, true);
     if (layer > end) block_units(layer - 1).prefetch(params);  // prefetched here except for the last block
     if (batch != nullptr) {
       blocks_[static_cast<size_t>(layer)].backward(ctx, *batch, dx, rope_, saved(layer), pass_, input_gradient(layer));
     } else {
+      const std::optional<Experts>& experts = blocks_[static_cast<size_t>(layer)].experts;
+      const bool input = blocks_[static_cast<size_t>(layer)].gradients(input_gradient(layer)).mlp_input;
+      if (experts) experts->backward_idle(ctx, hidden_.dtype, saved(layer).experts, input);
       block_units(layer).join_reductions(params);
     }
     block_units(layer).release(params);
@@ -280,7 +299,9 @@ void Decoder::set_magnitudes(ParamStore& params, Stream& stream) const {
   for (const Block& block : blocks_) {
     const UnitGroup& units = block_units(block.layer);
     units.acquire(params);
-    each_linear(block, set);
+    each_common_linear(block, set);
+    if (block.experts)
+      block.experts->each_with_weights(params, [&](const Mlp& mlp) { each_linear(std::span(&mlp, 1), set); });
     if (shape_.tensor.splits()) {
       set_of_sum(block.attention);
       if (!block.experts) set_of_sum(block.mlp);

@@ -10,6 +10,7 @@
 #include "layers/block.hpp"
 #include "layers/embedding.hpp"
 #include "layers/scalar_head.hpp"
+#include "layers/sharing/expert_exchange.hpp"
 #include "layers/sharing/split_head.hpp"
 #include "models/model.hpp"
 
@@ -68,6 +69,9 @@ struct DecoderShape {
   /// Blocks of the matrices of layers, embedding and head that the decoder has: its units are those that all blocks
   /// share, and after these, in every layer, those of its blocks.
   TensorShare tensor;
+  /// Blocks of the experts of a layer that the decoder has, where matrices are not split: units of their own, after the
+  /// others of the layer.
+  TensorShare experts;
 
   /// True for tensors with a row for each token: the embedding, the head, and what their adapters have of this size.
   bool has_row_per_token(const std::string& name) const {
@@ -97,6 +101,10 @@ class Decoder : public Model {
   /// this rank has all. `meanwhile` is called while they are awaited.
   void share_blocks(Communicator& ranks, Transfer::Meanwhile meanwhile = {}) {
     tensor_ = std::make_unique<TensorSum>(shape_.tensor, &ranks, std::move(meanwhile));
+  }
+  /// Ranks that have the other blocks of experts, in their order, likewise.
+  void share_experts(Communicator& ranks, Transfer::Meanwhile meanwhile) {
+    experts_ = std::make_unique<ExpertExchange>(ranks, std::move(meanwhile));
   }
   int64_t planned_rows() const override { return planned_rows_; }
   void start(Stream& stream) override;
@@ -141,6 +149,7 @@ class Decoder : public Model {
   LayerShapes shared_expert_shapes(int layer) const;
   /// Declares experts without the matrices of this rank's blocks, or with them if the model is not split.
   Experts declare_experts(UnitBuilder& unit, int layer) const;
+  void declare_expert_blocks(UnitBuilder& unit, Experts& experts, int layer) const;
   void declare_expert_block(UnitBuilder& unit, Experts& experts, int layer, int64_t block) const;
   void declare_expert_biases(UnitBuilder& unit, Experts& experts, int layer, int64_t first, int64_t count) const;
   void declare_sinks(UnitBuilder& unit, Attention& attention, int layer) const;
@@ -155,7 +164,12 @@ class Decoder : public Model {
   }
   LinearPart part(const std::string& name, int layer, int64_t rows, std::vector<int64_t> sections = {}) const;
   Norm declare_norm(UnitBuilder& unit, const std::string& name) const;
+  /// Units of a layer, without those that its experts use in turn.
   const UnitGroup& block_units(int layer) const { return block_units_[static_cast<size_t>(layer)]; }
+  void prefetch_experts(ParamStore& params, int layer, bool backward) const {
+    const std::optional<Experts>& experts = blocks_[static_cast<size_t>(layer)].experts;
+    if (experts) experts->prefetch(params, backward);
+  }
   void find_backward_end();
   void plan_other_kind(Arena& arena, const PassPlan& passes);
   /// True if the backward pass needs the gradient of a layer's input.
@@ -189,6 +203,7 @@ class Decoder : public Model {
   std::vector<UnitGroup> block_units_;
   std::vector<int> head_units_;  ///< with weights of the head, in either place
   std::unique_ptr<TensorSum> tensor_;
+  std::unique_ptr<ExpertExchange> experts_;
   /// Lowest layer of the backward pass, below which nothing is trained; the number of layers if none is.
   int backward_end_ = 0;
 

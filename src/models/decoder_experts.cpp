@@ -51,10 +51,10 @@ Experts Decoder::declare_experts(UnitBuilder& unit, int layer) const {
   }
   if (c.experts.shared_gate) experts.shared_gate = declare(names.shared_router, 1, false);
   const TensorShare& share = shape_.tensor;
-  if (share.splits()) {
-    experts.share = share;
-    experts.first = share.first * (c.experts.count / share.blocks);
-  }
+  const TensorShare& own = share.splits() ? share : shape_.experts;
+  if (share.splits()) experts.share = share;
+  experts.first = own.first * (c.experts.count / own.blocks);
+  experts.ranks = share.splits() ? 1 : own.blocks / own.count;
   if (c.experts.d_ff_shared == 0) return experts;
   experts.shared.emplace();
   Mlp& whole = experts.shared->whole();
@@ -71,9 +71,22 @@ Experts Decoder::declare_experts(UnitBuilder& unit, int layer) const {
   return experts;
 }
 
+/// Declares the experts of a layer that is not split, in units of their own if they are several blocks.
+void Decoder::declare_expert_blocks(UnitBuilder& unit, Experts& experts, int layer) const {
+  const TensorShare& share = shape_.experts;
+  if (!share.splits()) return declare_expert_block(unit, experts, layer, 0);
+  for (int64_t block = share.first; block < share.first + share.count; ++block) {
+    const int first = unit.group().first + unit.group().count;
+    unit.set_expert_block(block);
+    declare_expert_block(unit, experts, layer, block);
+    experts.units.push_back({first, unit.group().first + unit.group().count - first});
+  }
+}
+
 void Decoder::declare_expert_block(UnitBuilder& unit, Experts& experts, int layer, int64_t block) const {
   const ModelConfig& c = shape_.config;
-  const int64_t blocks = shape_.tensor.blocks, count = c.experts.count / blocks;
+  const int64_t blocks = experts.share ? experts.share->blocks : shape_.experts.blocks,
+                count = c.experts.count / blocks;
   if (experts.shared && experts.share) {
     const LayerShapes shapes = shared_expert_shapes(layer);
     Mlp& mlp = experts.shared->blocks.emplace_back();

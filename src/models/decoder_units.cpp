@@ -215,7 +215,9 @@ Block Decoder::declare_block(int layer) {
       for (Linear* linear : {&mlp.up, &mlp.down}) linear->kept_norms = index++;
     });
   }
-  block_units_.push_back(unit.group());
+  UnitGroup own = unit.group();
+  if (block.experts && !block.experts->units.empty()) own.count = block.experts->units.front().first - own.first;
+  block_units_.push_back(own);
   return block;
 }
 
@@ -229,7 +231,7 @@ void Decoder::declare_whole(UnitBuilder& unit, Block& block) const {
   if (c.latent.exist()) declare_latent(unit, block.attention.whole(), block.layer);
   block.attention.whole().projection = declare(heads.last);
   declare_sinks(unit, block.attention.whole(), block.layer);
-  if (block.experts) return declare_expert_block(unit, *block.experts, block.layer, 0);
+  if (block.experts) return declare_expert_blocks(unit, *block.experts, block.layer);
   const LayerShapes mlp = mlp_shapes(block.layer);
   block.mlp.whole().up = declare(mlp.first);
   block.mlp.whole().down = declare(mlp.last);

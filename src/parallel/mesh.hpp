@@ -25,13 +25,18 @@ class Mesh {
   Communicator* context() const { return context_; }
   /// Ranks that share its matrices; null: it shares them with none.
   Communicator* tensor() const { return tensor_; }
-  /// Ranks that have the same blocks of matrices: parameters are sharded over them.
+  /// Ranks that share its experts, for rows of their own; null: it shares them with none.
+  Communicator* experts() const { return experts_; }
+  /// Ranks that have the same blocks of matrices and experts: parameters are sharded over them.
   Communicator& parameters() const { return *parameters_; }
+  /// Ranks that have the same blocks of matrices, and whose passes are the same while they share experts: texts and
+  /// samples are divided among them.
+  Communicator& passes() const { return experts_ != nullptr ? job_ : *parameters_; }
 
  private:
   Communicator& job_;
   MeshShape shape_;
-  Communicator *context_ = nullptr, *tensor_ = nullptr, *parameters_;
+  Communicator *context_ = nullptr, *tensor_ = nullptr, *experts_ = nullptr, *parameters_;
 };
 
 }  // namespace llmtrain

@@ -3,12 +3,16 @@
 
 namespace llmtrain {
 
-/// Ranks along the axes of parallelism. Tensor ranks are neighbours, then context ranks, then data ranks.
+/// Ranks along the axes of parallelism. Tensor ranks are neighbours, then context ranks, then data ranks. Expert ranks
+/// are neighbours among the latter two.
 struct MeshShape {
   int64_t tensor = 1;   ///< T: ranks that share matrices
   int64_t context = 1;  ///< C: ranks that share the rows of micro-batches
+  int64_t expert = 1;   ///< ranks that share experts, for rows of their own; then T = 1
 
   int64_t ranks_per_micro_batch() const { return tensor * context; }
+  /// Ranks that have all blocks of matrices and experts together.
+  int64_t ranks_of_blocks() const { return tensor * expert; }
 };
 
 /// A mesh of a job of any number of ranks, which need not run.
@@ -17,7 +21,7 @@ struct PlannedMesh : MeshShape {
 
   /// Ranks with other micro-batches.
   int64_t data() const { return ranks / ranks_per_micro_batch(); }
-  bool divides_ranks() const { return ranks % ranks_per_micro_batch() == 0; }
+  bool divides_ranks() const { return ranks % ranks_per_micro_batch() == 0 && ranks % ranks_of_blocks() == 0; }
 };
 
 }  // namespace llmtrain

@@ -1,5 +1,7 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <string>
 
 #include "core/deck/named_enum.hpp"
@@ -20,7 +22,9 @@ enum class Reduction : uint8_t { ordered, tree };
 enum class ContextMethod : uint8_t { automatic, ulysses, gather };
 
 /// Most ranks, and blocks, along the axes.
-inline constexpr int64_t max_context = 128, max_tensor = 64;
+inline constexpr int64_t max_context = 128, max_tensor = 64, max_expert = 64;
+/// Blocks of the experts of a layer, each in units of their own, unless more ranks share them.
+inline constexpr int64_t usual_expert_blocks = 8;
 
 /// [parallel]
 struct ParallelConfig {
@@ -32,11 +36,16 @@ struct ParallelConfig {
   int64_t context_blocks = 0;    ///< 0: as context
   int64_t tensor = 1;            ///< T: ranks that share matrices
   int64_t tensor_blocks = 0;     ///< 0: as tensor
+  int64_t expert = 1;            ///< ranks that share experts, for rows of their own
   ContextMethod context_method = ContextMethod::automatic;
   /// B: blocks of rows whose gradients are apart.
   int64_t row_blocks() const { return context_blocks == 0 ? context : context_blocks; }
   /// S: blocks of every split matrix.
   int64_t matrix_blocks() const { return tensor_blocks == 0 ? tensor : tensor_blocks; }
+  /// Blocks of the experts of a layer, where matrices are not split.
+  int64_t expert_blocks(int64_t experts) const { return std::gcd(experts, std::max(expert, usual_expert_blocks)); }
+  /// Ranks that have all blocks of matrices or experts together.
+  int64_t ranks_of_blocks() const { return tensor * expert; }
   /// True if attention over so many blocks of rows divides the heads among as many ranks: each has some key heads, or,
   /// unless by ulysses, some of the query heads of one.
   bool divides_heads(int64_t blocks, int64_t heads, int64_t key_heads) const {

@@ -28,8 +28,8 @@ inline bool joins_segments(int64_t segments, int64_t bytes, int64_t nodes) {
 enum class TrafficClass : uint8_t { own, node, network };
 inline constexpr size_t traffic_classes = 3;
 /// Axis of the mesh along which ranks exchange data.
-enum class TrafficAxis : uint8_t { data, context, tensor };
-inline constexpr std::array<const char*, 3> traffic_axes = {"data", "context", "tensor"};
+enum class TrafficAxis : uint8_t { data, context, tensor, expert };
+inline constexpr std::array<const char*, 4> traffic_axes = {"data", "context", "tensor", "expert"};
 
 /// Counts of a rank's transfers in a step.
 struct TrafficCounts {

@@ -27,13 +27,20 @@ void zero_padding(const UnitState& u, int64_t first, const Tensor& flat, Stream&
 GradientBuffers::GradientBuffers(const UnitStates& units, bool ring)
     : units_(units), has_ring_(ring), own_(static_cast<size_t>(units.size())) {
   std::vector<uint8_t> separate;
-  size_t before = 0;  // trained units of the same layer
+  size_t before = 0;          // trained units of the same layer
+  size_t before_in_turn = 0;  // those before the units that it uses in turn
   for (int unit = 0; unit < units.size(); ++unit) {
     Unit& own = own_[static_cast<size_t>(unit)];
     divide(units[unit], own, separate);
-    if (!units[unit].spec.same_layer_as_previous) before = 0;
+    const UnitSpec& spec = units[unit].spec;
+    if (!spec.same_layer_as_previous) before = 0;
+    if (spec.in_turn && !units[unit - 1].spec.in_turn) before_in_turn = before;
+    if (spec.in_turn && spec.tensor_block != units[unit - 1].spec.tensor_block) before = before_in_turn;
     if (!units[unit].trained()) continue;
-    for (Part& part : own.parts) part.ring = before;
+    for (Part& part : own.parts) {
+      part.ring = before;
+      part.at_once = units.options().groups_at_once_of(spec);
+    }
     ++before;
   }
   plan_rings(separate);
@@ -46,7 +53,7 @@ void GradientBuffers::plan_rings(std::span<const uint8_t> separate) {
     auto size = elements.begin();
     for (int unit = 0; unit < units_.size(); ++unit) {
       for (const Part& part : at(unit).parts) {
-        *size++ = units_[unit].trained() && part.ring == rings_.size() ? part.elements() : 0;
+        *size++ = units_[unit].trained() && part.ring == rings_.size() ? part.memory() : 0;
         more |= part.ring > rings_.size();
       }
     }
@@ -87,13 +94,12 @@ void GradientBuffers::plan(Arena& arena) {
     const UnitSpec& spec = units_[unit].spec;
     for (Part& part : own_[static_cast<size_t>(unit)].parts) {
       if (part.in_ring || !spec.trained) continue;
-      arena.add(part.buffer, MemoryCategory::gradients, "gradient of " + spec.name, DType::f32,
-                {at_once_ * part.elements()}, scope);
+      arena.add(part.buffer, MemoryCategory::gradients, "gradient of " + spec.name, DType::f32, {part.memory()}, scope);
     }
   }
   for (size_t i = 0; i < slots_.size() && has_ring_; ++i) {
     arena.add(slots_[i].buffer, MemoryCategory::gradients, fmt::format("unit gradient {}", i), DType::f32,
-              {at_once_ * rings_[i / 2].slots[i % 2]}, scope);
+              {rings_[i / 2].slots[i % 2]}, scope);
   }
 }
 
@@ -116,13 +122,13 @@ Tensor GradientBuffers::memory(int unit, size_t segment, int64_t begin, int64_t 
 bool GradientBuffers::take_slot(const UnitState& u, Part& part, Stream& stream) {
   Slot* best = nullptr;
   for (Slot& slot : std::span(slots_).subspan(2 * part.ring, 2)) {
-    if (slot.busy || slot.buffer.numel() < at_once_ * part.elements()) continue;
+    if (slot.busy || slot.buffer.numel() < part.memory()) continue;
     if (best == nullptr || slot.buffer.numel() < best->buffer.numel()) best = &slot;
   }
   if (best == nullptr) return false;
   best->busy = true;
   part.slot = static_cast<int>(best - slots_.data());
-  for (int64_t group = 0; group < at_once_ && best->part != &part; ++group) {
+  for (int64_t group = 0; group < part.at_once && best->part != &part; ++group) {
     zero_padding(u, part.first, memory(part, group), stream);
   }
   best->part = &part;

@@ -11,8 +11,8 @@ namespace llmtrain {
 
 /// Memory of the units' gradients from the backward pass to the end of their exchange. A unit has one part, or in a
 /// ring of two buffers one for each segment of a matrix by rows, and for the segments between these. The trained units
-/// of a layer are written together: each has a ring of its own. A part has memory for each of
-/// ParamStoreOptions::groups_at_once.
+/// of a layer are written together: each has a ring of its own, but for those that the layer uses in turn. A part has
+/// memory for each of ParamStoreOptions::groups_at_once_of() its unit.
 class GradientBuffers {
  public:
   /// `ring`: a unit's gradient lives from its backward pass to the end of its reduction only.
@@ -47,6 +47,7 @@ class GradientBuffers {
   struct Part {
     int64_t first = 0, last = 0;
     size_t ring = 0;
+    int64_t at_once = 1;  ///< groups
     bool in_ring = false;
     Tensor buffer = {};  ///< fp32, of one group after the other; empty in the ring
     int slot = -1;       ///< of the ring
@@ -54,6 +55,7 @@ class GradientBuffers {
     int exchanges = 0;   ///< number in flight
 
     int64_t elements() const { return last - first; }
+    int64_t memory() const { return at_once * elements(); }
   };
   struct Unit {
     std::vector<Part> parts;
@@ -73,7 +75,6 @@ class GradientBuffers {
   const Unit& at(int unit) const { return own_[static_cast<size_t>(unit)]; }
 
   const UnitStates& units_;
-  const int64_t at_once_ = units_.options().groups_at_once;
   bool has_ring_;
   std::vector<Unit> own_;
   std::vector<RingPlan> rings_;

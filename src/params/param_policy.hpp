@@ -17,9 +17,10 @@ struct ParamStoreOptions {
   int zero_stage = 1;
   int rank = 0;  ///< among those with the same units; given explicitly, so that a plan for any count needs no MPI
   int size = 1;
-  int tensor_rank = 0;  ///< number of this rank among those that share matrices; the first one counts common units
-  int tensor_size = 1;  ///< parallel.tensor
-  int64_t tensor_blocks = 1;  ///< of split matrices
+  /// Number of this rank among those that share matrices, or experts; the first one counts common units.
+  int tensor_rank = 0;
+  int tensor_size = 1;        ///< parallel.tensor, or parallel.expert
+  int64_t tensor_blocks = 1;  ///< of split matrices, or of experts
   /// Units of the whole model if other ranks have some of them (UnitSpec::tensor_block); empty: the store has all.
   std::vector<UnitSpec> model_units = {};
   int node_size = 1;  ///< ranks, this one included, that read each other's buffers directly
@@ -27,7 +28,10 @@ struct ParamStoreOptions {
   int ranks_per_node = 0;
   Reduction reduction = Reduction::ordered;
   int64_t groups = 1;  ///< reduction groups of a full step (G)
-  /// Groups that a rank computes at once, with a gradient each: blocks of rows of its micro-batches. A power of two.
+  /// True if the blocks are of experts (parallel.expert): ranks that have them have groups of their own.
+  bool blocks_of_experts = false;
+  /// Groups that a rank computes at once, with a gradient each: blocks of rows of its micro-batches. A power of two. If
+  /// ranks share experts, those of all of them, which follow each other.
   int64_t groups_at_once = 1;
   bool groups_in_turn = false;  ///< at every stage: consecutive ranks have groups of one micro-batch
   int64_t blocks = 1;           ///< reduction blocks (H)
@@ -41,6 +45,14 @@ struct ParamStoreOptions {
   /// Stage 3: weights are gathered once between two updates, into memory for all of them.
   bool keeps_gathered = false;
 
+  /// True if ranks have groups of their own, and experts for the rows of all of them.
+  bool shares_experts() const { return blocks_of_experts && tensor_size > 1; }
+  /// Of groups_at_once, those of this rank's own rows.
+  int64_t own_groups_at_once() const { return shares_experts() ? groups_at_once / tensor_size : groups_at_once; }
+  /// Those for which a rank has a gradient of the unit.
+  int64_t groups_at_once_of(const UnitSpec& unit) const {
+    return unit.tensor_block < 0 ? own_groups_at_once() : groups_at_once;
+  }
   /// Memory of gradients and weights that other ranks read.
   MemoryScope exchanged() const;
   /// The blocks of split matrices that this rank has.

@@ -27,7 +27,8 @@ void ParamStore::plan(Arena& arena) {
   reducer_.plan(arena);
 }
 
-void ParamStore::start(Communicator& ranks, Stream& stream, Communicator* job, Transfer::Meanwhile meanwhile) {
+void ParamStore::start(Communicator& ranks, Stream& stream, Communicator* job, Transfer::Meanwhile meanwhile,
+                       Communicator* sharing) {
   LLMTRAIN_CHECK(ranks.size() == options_.size && ranks.rank() == options_.rank,
                  "the parameter store was planned for another rank or number of ranks");
   LLMTRAIN_CHECK(job == nullptr || job->size() == options_.size * options_.tensor_size,
@@ -40,7 +41,7 @@ void ParamStore::start(Communicator& ranks, Stream& stream, Communicator* job, T
   ranks.reserve(largest);
   if (!meanwhile) meanwhile = [this] { reducer_.add_arrived(); };
   gathers_.start(ranks, stream, std::move(meanwhile));
-  reducer_.start(stream);
+  reducer_.start(stream, sharing);
   offload_.start(stream);
 }
 

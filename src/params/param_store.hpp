@@ -70,7 +70,9 @@ class ParamStore {
   /// Starts communication; called after the arena is committed. `ranks` are those with the same units, options.size;
   /// `job` all ranks, if these are more. `meanwhile` is called while a gather is awaited, since other ranks
   /// may wait for this one's share of a sum; not set: what adds the sums of this store.
-  void start(Communicator& ranks, Stream& stream, Communicator* job = nullptr, Transfer::Meanwhile meanwhile = {});
+  /// `sharing`: those that share experts.
+  void start(Communicator& ranks, Stream& stream, Communicator* job = nullptr, Transfer::Meanwhile meanwhile = {},
+             Communicator* sharing = nullptr);
   /// The ranks with the same units.
   Communicator& ranks() const { return gathers_.communicator(); }
 

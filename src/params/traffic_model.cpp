@@ -447,16 +447,17 @@ StepTraffic predict_traffic(const UnitStates& units, int64_t ranks_per_node, Tra
 
 AxisTraffic data_traffic(const UnitStates& units, const PlannedMesh& mesh, int64_t ranks_per_node, Transport transport,
                          std::span<const WholeTensor> updated) {
-  const AxisTraffic group = traffic_of(units, std::max<int64_t>(ranks_per_node / mesh.tensor, 1), transport, updated);
+  const AxisTraffic group =
+      traffic_of(units, std::max<int64_t>(ranks_per_node / mesh.ranks_of_blocks(), 1), transport, updated);
   AxisTraffic all({mesh.ranks, ranks_per_node});
   for (size_t n = 0; n < all.nodes.size(); ++n) {
     const AxisTraffic::Node& node = group.nodes[n];
-    const int64_t groups = mesh.tensor;
+    const int64_t groups = mesh.ranks_of_blocks();
     all.nodes[n] = {node.sent * groups, node.received * groups, node.within * groups, node.own * groups};
   }
   for (size_t rank = 0; rank < all.messages.size(); ++rank) {
-    all.messages[rank] = group.messages[rank / static_cast<size_t>(mesh.tensor)];
-    all.network_messages[rank] = group.network_messages[rank / static_cast<size_t>(mesh.tensor)];
+    all.messages[rank] = group.messages[rank / static_cast<size_t>(mesh.ranks_of_blocks())];
+    all.network_messages[rank] = group.network_messages[rank / static_cast<size_t>(mesh.ranks_of_blocks())];
   }
   all.requests = group.requests;
   return all;

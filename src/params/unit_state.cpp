@@ -62,7 +62,9 @@ UnitState::UnitState(UnitSpec given, const ParamStoreOptions& options, const Par
       whole(policy.whole_weights || (!spec.trained && options.size == 1)) {
   if (quantized()) storage = {"weights", DType::u8, chunk_bytes(*spec.quantization)};
   add_segments(options, policy.whole_state);
-  order_segments();
+  // Blocks of matrices that one rank has are written in turn: idle ranks would not know in which order.
+  const bool several = spec.tensor_block >= 0 && !spec.in_turn && options.tensor_blocks > options.tensor_size;
+  order_segments(!several);
 }
 
 void UnitState::add_segments(const ParamStoreOptions& options, bool whole_state) {
@@ -79,8 +81,8 @@ void UnitState::add_segments(const ParamStoreOptions& options, bool whole_state)
   }
 }
 
-void UnitState::order_segments() {
-  const bool divided = segments.size() > 1;
+void UnitState::order_segments(bool reduces_rows) {
+  const bool divided = segments.size() > 1 && reduces_rows;
   std::vector<uint8_t> in_rows(segments.size());
   for (size_t p = 0; divided && p < spec.params.size(); ++p) {
     const int64_t begin = layout.offset(static_cast<int>(p)), end = begin + spec.params[p].numel();

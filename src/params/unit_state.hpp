@@ -76,9 +76,10 @@ struct UnitState {
   std::vector<int64_t> stored_borders;  ///< `borders` in values of the storage
   /// Order in which the segments' gradients are reduced: those of matrices by rows from the last on, then the others.
   std::vector<size_t> order;
-  size_t by_rows = 0;  ///< number of the former; 0 if the unit is not divided
-  Tensor weights;      ///< in the storage, if `whole`
-  Tensor tables;       ///< fp32, of all slices of a quantised unit, whole on every rank
+  size_t by_rows =
+      0;           ///< number of the former; 0 if the unit is not divided, or others of its kind are written with it
+  Tensor weights;  ///< in the storage, if `whole`
+  Tensor tables;   ///< fp32, of all slices of a quantised unit, whole on every rank
 
   bool trained() const { return spec.trained; }
   std::span<const UnitSpec> as_range() const { return {&spec, 1}; }
@@ -115,7 +116,7 @@ struct UnitState {
 
  private:
   void add_segments(const ParamStoreOptions& options, bool whole_state);
-  void order_segments();
+  void order_segments(bool reduces_rows);
 };
 
 inline const UnitSpec& spec_of(const UnitState& unit) { return unit.spec; }

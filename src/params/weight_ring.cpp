@@ -20,13 +20,21 @@ WeightRing::WeightRing(const UnitStates& units, StateStore& state, UnitGathers& 
 }
 
 void WeightRing::find_rings() {
-  size_t places = 1, quantized = 0;  // of the layer so far
+  size_t places = 1, quantized = 0;                // of the layer so far
+  size_t places_before = 1, quantized_before = 0;  // those before the units that it uses in turn
   for (int unit = 0; unit < units_.size(); ++unit) {
     const UnitState& u = units_[unit];
     const bool first = !u.spec.same_layer_as_previous;
     if (first) {
       places = 1;
       quantized = 0;
+    }
+    if (u.spec.in_turn && !units_[unit - 1].spec.in_turn) {
+      places_before = places;
+      quantized_before = quantized;
+    } else if (u.spec.in_turn && u.spec.tensor_block != units_[unit - 1].spec.tensor_block) {
+      places = places_before;
+      quantized = quantized_before;
     }
     const Ring ring = u.quantized() ? Ring{true, quantized++} : Ring{false, first ? 0 : places++};
     const auto found = std::ranges::find(rings_, ring);

@@ -35,7 +35,7 @@ class WeightRing {
 
  private:
   /// Units of a layer are held together: rings of a layer's first units, of the second ones, of those in fewer bits;
-  /// then of further ones, if a layer has more.
+  /// then of further ones, if a layer has more. Units that a layer uses in turn have the same rings.
   struct Ring {
     bool quantized;
     size_t place;  ///< in a layer, among those in fewer bits or the others

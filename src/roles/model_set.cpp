@@ -40,15 +40,20 @@ std::unique_ptr<ActorCritic> join(const std::optional<CriticSpec>& spec, Decoder
   return std::make_unique<SeparateActorCritic>(policy, *critic);
 }
 
-DecoderShape with_blocks(DecoderShape shape, const TensorShare& share) {
-  shape.tensor = share;
+/// Gives a decoder these blocks of matrices, or of experts, if it has any.
+DecoderShape with_blocks(DecoderShape shape, const TensorShare& share, bool of_experts) {
+  shape.tensor = of_experts ? TensorShare() : share;
+  shape.experts = of_experts && shape.config.experts.exist() ? share : TensorShare();
   return shape;
 }
 
 /// Gives the models of a role the blocks of its store's rank.
 RoleSpec with_share(RoleSpec spec) {
-  spec.shape.tensor = spec.store.tensor_share();
-  if (spec.critic && spec.critic->shape) spec.critic->shape->tensor = spec.shape.tensor;
+  const auto give = [&](DecoderShape& shape) {
+    shape = with_blocks(std::move(shape), spec.store.tensor_share(), spec.store.blocks_of_experts);
+  };
+  give(spec.shape);
+  if (spec.critic && spec.critic->shape) give(*spec.critic->shape);
   return spec;
 }
 
@@ -61,9 +66,11 @@ ParamStoreOptions with_model_units(const RoleSpec& spec) {
   ParamStoreOptions options = spec.store;
   if (options.tensor_size == 1) return options;
   const TensorShare all{options.tensor_blocks, 0, options.tensor_blocks};
-  Decoder policy(with_blocks(spec.shape, all));
+  Decoder policy(with_blocks(spec.shape, all, options.blocks_of_experts));
   std::optional<CriticSpec> critic_spec = spec.critic;
-  if (critic_spec && critic_spec->shape) critic_spec->shape->tensor = all;
+  if (critic_spec && critic_spec->shape) {
+    critic_spec->shape = with_blocks(*critic_spec->shape, all, options.blocks_of_experts);
+  }
   std::optional<Decoder> critic = make_critic(critic_spec, policy);
   const std::unique_ptr<ActorCritic> both = join(critic_spec, policy, critic);
   options.model_units = units_of_role(spec, both ? static_cast<const Model&>(*both) : policy);
@@ -79,7 +86,8 @@ RoleModel::RoleModel(RoleSpec spec)
       both_(join(spec_.critic, model_, critic_)),
       params_(units_of_role(spec_, model()), with_model_units(spec_)),
       whole_units_(
-          units_of_role(spec_, Decoder(with_blocks(spec_.shape, {}))), blocks_of_units(params_.units().model_units()),
+          units_of_role(spec_, Decoder(with_blocks(spec_.shape, {}, false))),
+          blocks_of_units(params_.units().model_units()),
           [this](int unit, int64_t begin, int64_t end, float* out) { params_.gather_range(unit, begin, end, out); }) {}
 
 void RoleModel::plan(Arena& arena) {
@@ -89,7 +97,11 @@ void RoleModel::plan(Arena& arena) {
 
 void RoleModel::start(const Mesh& mesh, Stream& stream, Transfer::Meanwhile meanwhile) {
   if (!meanwhile) meanwhile = [this] { params_.reducer().add_arrived(); };
-  params_.start(mesh.parameters(), stream, &mesh.job(), meanwhile);
+  params_.start(mesh.parameters(), stream, &mesh.job(), meanwhile, mesh.experts());
+  if (Communicator* ranks = mesh.experts()) {
+    model_.share_experts(*ranks, meanwhile);
+    if (critic_) critic_->share_experts(*ranks, meanwhile);
+  }
   if (Communicator* ranks = mesh.tensor()) {
     model_.share_blocks(*ranks, meanwhile);
     if (critic_) critic_->share_blocks(*ranks, meanwhile);

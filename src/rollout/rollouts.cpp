@@ -103,7 +103,7 @@ GenerationRequest Rollouts::request(const SamplingContext& run, int64_t iteratio
   request.step = iteration;
   request.records_logp = true;
   request.threads = worker_threads(run.runtime.communicator());
-  if (run.rows.mesh().parameters().size() > 1) request.ranks = &run.rows.mesh().parameters();
+  if (run.rows.mesh().passes().size() > 1) request.ranks = &run.rows.mesh().passes();
   return request;
 }
 

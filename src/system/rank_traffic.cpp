@@ -69,7 +69,10 @@ std::vector<NamedValue> traffic_values(std::span<const RankTraffic> ranks) {
   }
   values.push_back({"traffic/requests", {}, static_cast<double>(requests)});
   values.push_back({"traffic/files_opened", {}, opened});
-  if (!is_used(ranks, TrafficAxis::context) && !is_used(ranks, TrafficAxis::tensor)) return values;
+  const auto used = [&](TrafficAxis axis) { return is_used(ranks, axis); };
+  if (std::ranges::none_of(std::array{TrafficAxis::context, TrafficAxis::tensor, TrafficAxis::expert}, used)) {
+    return values;
+  }
   for (size_t a = 0; a < traffic_axes.size(); ++a) {
     const auto axis = static_cast<TrafficAxis>(a);
     if (axis != TrafficAxis::data && !is_used(ranks, axis)) continue;

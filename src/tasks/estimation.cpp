@@ -29,10 +29,10 @@ namespace {
 struct LastRank {
   LastRank(const Config& config, const Dataset& data, int64_t ranks, int64_t per_node, int64_t of_node) {
     use_threads(choose_threads(find_thread_facts(static_cast<int>(of_node))).threads);
-    const int64_t tensor = config.parallel.tensor;  // of_node and per_node are multiples
-    const int size = static_cast<int>(ranks / tensor);
-    RankPosition position{size - 1, size, 1, static_cast<int>(per_node / tensor), 0};
-    if (device_memory_is_host()) position.node_size = static_cast<int>(of_node / tensor);
+    const int64_t blocks = config.parallel.ranks_of_blocks();
+    const int size = static_cast<int>(ranks / blocks);
+    RankPosition position{size - 1, size, 1, static_cast<int>(per_node / blocks), 0};
+    if (device_memory_is_host()) position.node_size = static_cast<int>(std::max<int64_t>(of_node / blocks, 1));
     plan = find_task(config.run.task).plan(config, data, position);
     const std::optional<DType> profiled = memory_limits(config).profiled;
     const int64_t profile = profiled ? limits_memory_bytes(*profiled, of_node) : 0;
@@ -68,7 +68,7 @@ double step_flops(const Config& config, const RankPlan& plan, int64_t ranks) {
   }
   if (config.memory.recompute == Recompute::block) again = token / 3;
   ParamStoreOptions options = plan.training()->params().units().options();
-  options.size = static_cast<int>(ranks / config.parallel.tensor);
+  options.size = static_cast<int>(ranks / config.parallel.ranks_of_blocks());
   const double tokens = static_cast<double>(passes_of(options) * config.batch.micro) * length;
   return tokens * (token + again) / static_cast<double>(config.parallel.context * config.parallel.tensor);
 }

@@ -84,7 +84,7 @@ GenerationRequest GenerationTask::request(const Round& round, const Job& job) co
   request.seed = static_cast<uint64_t>(config_.run.seed);
   request.gives_logp = generate.logprobs;
   request.threads = worker_threads(job.runtime.communicator());
-  if (job.mesh.parameters().size() > 1) request.ranks = &job.mesh.parameters();
+  if (job.mesh.passes().size() > 1) request.ranks = &job.mesh.passes();
   return request;
 }
 
@@ -202,7 +202,7 @@ GenerationReport GenerationTask::run(Runtime& runtime, const Mesh& mesh, RunLog&
   earlier_ = output != nullptr ? output->rows() : 0;
   communicator.broadcast(&earlier_, sizeof(earlier_));
   printed_ = now();
-  const int64_t of_round = std::max<int64_t>(1, texts_of_round / config_.generate.samples) * mesh.parameters().size();
+  const int64_t of_round = std::max<int64_t>(1, texts_of_round / config_.generate.samples) * mesh.passes().size();
   Progress progress("generating", prompts.size() * config_.generate.samples);
   profile_.emplace(config_.log.profile, std::numeric_limits<int64_t>::max());
   const Job job{runtime, mesh, log, prompts, output, progress};

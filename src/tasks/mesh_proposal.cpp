@@ -66,7 +66,7 @@ MeshChoice propose_mesh(const Config& config, int64_t ranks, int64_t ranks_per_n
   std::optional<MeshChoice> best;
   for (int64_t tensor = 1; tensor <= std::min({ranks, ranks_per_node, max_tensor}); tensor *= 2) {
     for (int64_t context = 1; tensor * context <= ranks && context <= max_context; context *= 2) {
-      const PlannedMesh mesh{{tensor, context}, ranks};
+      const PlannedMesh mesh{{tensor, context, config.parallel.expert}, ranks};
       const Config deck = with_mesh(config, mesh, ranks_per_node < ranks);
       const bool groups_given = deck.parallel.row_blocks() > 1 && deck.parallel.reduction_groups > 0;
       if (groups_given || find_mesh_problem(deck, ranks, ranks_per_node)) continue;

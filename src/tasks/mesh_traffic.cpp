@@ -11,14 +11,16 @@ namespace llmtrain {
 
 namespace {
 
-/// Micro-batches in a step of each rank of a store.
+/// Micro-batches in a step of each rank with rows of its own.
 std::vector<int64_t> micro_batches_of(const ParamStoreOptions& options) {
   const GroupSchedule schedule = ReductionPlan(options).schedule(options.groups);
-  std::vector<int64_t> counts(static_cast<size_t>(options.size));
+  const int64_t sharing = options.shares_experts() ? options.tensor_size : 1, own = options.own_groups_at_once();
+  std::vector<int64_t> counts(static_cast<size_t>(options.size * sharing));
   for (int64_t round = 0; round < schedule.rounds(); ++round) {
-    for (size_t rank = 0; rank < counts.size(); ++rank) {
-      const bool works = schedule.group_of(round, static_cast<int64_t>(rank)) >= 0;
-      counts[rank] += works ? options.micro_batches_per_group : 0;
+    for (int64_t rank = 0; rank < std::ssize(counts); ++rank) {
+      const int64_t first = schedule.group_of(round, rank / sharing);
+      const bool works = first >= 0 && first + rank % sharing * own < schedule.groups;
+      counts[static_cast<size_t>(rank)] += works ? options.micro_batches_per_group : 0;
     }
   }
   return counts;
@@ -150,6 +152,34 @@ GroupExchange exchange_of_sums(const Config& config, const TrainingPlan& plan) {
   return traffic.exchange();
 }
 
+/// Rows to experts and back, where each expert gets as many, and gradients of units that all ranks have. An expert of a
+/// rank has its messages with each of the others.
+GroupExchange exchange_of_experts(const Config& config, const TrainingPlan& plan) {
+  const UnitStates& units = plan.params().units();
+  const ExpertsConfig& experts = config.model.experts;
+  const int64_t ranks = config.parallel.expert, layers = experts.layers(config.model.n_layers);
+  const int64_t rows = (plan.batches().max_rows() + plan.rows.ranks - 1) / plan.rows.ranks;
+  const int64_t pairs = rows * experts.per_token / ranks, width = config.model.d_model;
+  const int64_t row = width * static_cast<int64_t>(size_of(units.options().compute)), term = width * 4, weight = 4;
+  const int64_t ends = plan.rows.blocks_of_rank() * experts.count * static_cast<int64_t>(sizeof(int64_t));
+  int64_t gradients = 0, gradient_messages = 0;
+  for (const UnitState& u : units) {
+    if (!u.trained() || u.spec.tensor_block >= 0) continue;
+    const int64_t values = ReductionPlan(units.options()).tree() ? 1 : plan.rows.blocks_of_rank();
+    gradients += 4 * values * u.layout.elements();
+    gradient_messages += values * std::ssize(u.segments);
+  }
+  const int64_t in_group = std::max<int64_t>(units.options().micro_batches_per_group, 1);  // of micro-batches
+  GroupExchange exchange;
+  exchange.bytes = [=](int64_t /*from*/, int64_t /*to*/) {
+    const int64_t there = pairs * (3 * row + 2 * weight), back = pairs * (2 * term + weight);
+    return layers * (there + back + ends) + gradients / in_group;
+  };
+  exchange.messages = layers * (experts.count / ranks * 8 + 1) + gradient_messages / in_group;
+  exchange.requests = 2 * 3;
+  return exchange;
+}
+
 }  // namespace
 
 MeshTraffic predict_mesh_traffic(const Config& config, const TrainingPlan& plan, const PlannedMesh& mesh,
@@ -157,7 +187,7 @@ MeshTraffic predict_mesh_traffic(const Config& config, const TrainingPlan& plan,
   const UnitStates& units = plan.params().units();
   AxisTraffic all = data_traffic(units, mesh, ranks_per_node, transport, plan.optimizer->whole_tensors(units));
   MeshTraffic traffic;
-  if (mesh.ranks_per_micro_batch() > 1) {
+  if (mesh.ranks_per_micro_batch() * mesh.expert > 1) {
     const std::vector<int64_t> micro_batches = micro_batches_of(units.options());
     const auto add = [&](TrafficAxis axis, const AxisTraffic& of_axis) {
       traffic.axes[static_cast<size_t>(axis)] = of_axis.largest();
@@ -171,6 +201,10 @@ MeshTraffic predict_mesh_traffic(const Config& config, const TrainingPlan& plan,
     if (mesh.tensor > 1) {
       add(TrafficAxis::tensor,
           group_traffic(mesh, ranks_per_node, 1, mesh.tensor, micro_batches, exchange_of_sums(config, plan)));
+    }
+    if (mesh.expert > 1) {
+      add(TrafficAxis::expert,
+          group_traffic(mesh, ranks_per_node, 1, mesh.expert, micro_batches, exchange_of_experts(config, plan)));
     }
   }
   traffic.all = all.largest();

@@ -134,8 +134,8 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
   ParamStoreOptions store = trained_store_options(config, position);
   store.micro_batches_per_group = parts.groups.max_size();
   store.groups = parts.groups.count * parts.rows.blocks;
-  store.groups_at_once = parts.rows.blocks_of_rank();
-  store.groups_in_turn = parts.rows.blocks > 1;
+  store.groups_at_once = parts.rows.blocks_of_rank() * config.parallel.expert;
+  store.groups_in_turn = store.groups_at_once > 1 || parts.rows.blocks > 1;
   store.blocks = config.parallel.reduction_blocks;
   store.reduction = config.parallel.reduction;
   store.keeps_gathered = keeps_gathered;
@@ -158,7 +158,7 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
   check_best_metric(config, metrics, !policy.shape.config.scores(), parts.scores);
   PlanOptions options;
   options.counts_correct = config.checkpoint.best_metric == "validation/token_accuracy";
-  options.ranks = position.size;
+  options.ranks = position.size * static_cast<int>(config.parallel.expert);
   options.compares_losses = config.divergence.spike_z_score != 0;
   // If checkpoints are saved only on request, a save may delay an update: no copy is needed.
   if (config.checkpoint.saves() || config.needs_best()) options.copy_bytes = config.checkpoint.buffer;

@@ -161,8 +161,8 @@ MemoryLimits training_limits(const Config& config) {
 
 /// The reason why the ranks of a node cannot share memory, the same on all; empty if they can. Collective.
 std::string sharing_refusal(const Mesh& mesh, int64_t bytes) {
-  std::string own = mesh.parameters().sharing_refusal(bytes * mesh.shape().tensor);
-  if (mesh.shape().tensor == 1) return own;
+  std::string own = mesh.parameters().sharing_refusal(bytes * mesh.shape().ranks_of_blocks());
+  if (mesh.shape().ranks_of_blocks() == 1) return own;
   const std::vector<std::string> all = mesh.job().gather_all(own);
   const auto refused = std::ranges::find_if(all, [](const std::string& text) { return !text.empty(); });
   return refused == all.end() ? "" : *refused;

@@ -38,10 +38,10 @@ bool StepPasses::prepare(int64_t data_step) {
   local_micro_batches_.clear();
   next_local_ = 0;
   const int64_t micro_batches = static_cast<int64_t>(step_.micro_batches.size());
-  const GroupSchedule schedule =
-      plan_.params().reducer().schedule(plan_.groups.used(micro_batches) * plan_.rows.blocks);
+  const GradientReducer& reducer = plan_.params().reducer();
+  const GroupSchedule schedule = reducer.schedule(plan_.groups.used(micro_batches) * plan_.rows.blocks);
   for (int64_t round = 0; round < schedule.rounds(); ++round) {
-    const int64_t row_group = schedule.group_of(round, plan_.params().units().options().rank);
+    const int64_t row_group = reducer.own_group(schedule, round);
     if (row_group < 0) continue;
     const int64_t group = row_group / plan_.rows.blocks;
     const int64_t end = std::min(plan_.groups.begin(group + 1), micro_batches);

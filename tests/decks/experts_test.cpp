@@ -146,6 +146,19 @@ TEST_F(ExpertsDeck, HasOneLedgerForAllMeshes) {
   EXPECT_NE(ledger_of(1, {"parallel.context_blocks=2"}), expected) << "control: matrices in one block";
 }
 
+// Rows go to the ranks that have their experts, and ranks without rows of their own have experts for those of others.
+TEST_F(ExpertsDeck, RanksThatShareExpertsHaveOneLedger) {
+  const std::string expected = ledger_of(1, {});
+  EXPECT_EQ(ledger_of(2, {"parallel.expert=2", "parallel.zero=0"}), expected);
+  EXPECT_EQ(ledger_of(4, {"parallel.expert=2", "parallel.zero=3", "memory.recompute=block"}), expected);
+  EXPECT_EQ(ledger_of(4, {"parallel.expert=4", "parallel.zero=2"}, 2), expected);
+  const std::vector<std::string> groups = {"parallel.reduction=tree", "parallel.reduction_groups=3"};
+  EXPECT_EQ(ledger_of(4, with(groups, {"parallel.expert=2"})), ledger_of(1, groups));
+  const std::vector<std::string> rows = {"parallel.context_blocks=2", "parallel.reduction=tree"};
+  EXPECT_EQ(ledger_of(4, with(rows, {"parallel.context=2", "parallel.expert=4", "parallel.zero=1"})),
+            ledger_of(1, rows));
+}
+
 // Dense layers between those with experts, a shared expert with a gate, and more experts than some batches choose.
 TEST_F(ExpertsDeck, OfOtherFamiliesHasOneLedger) {
   for (const std::vector<std::string>& family :
@@ -171,6 +184,21 @@ TEST_F(ExpertsDeck, ResumesOnOtherRanks) {
   go_on(4, {"run.max_steps=2", "parallel.zero=2"});
   go_on(1, {});
   EXPECT_EQ(ledger("moved"), expected);
+}
+
+TEST_F(ExpertsDeck, ResumesOnRanksThatShareExperts) {
+  const std::vector<std::string> keys = {"evaluation.every_steps=0", "evaluation.at_end=false",
+                                         "checkpoint.at_end=true", "checkpoint.export=last"};
+  const std::string expected = ledger_of(1, keys);
+  const auto resume = [&](int ranks, const std::vector<std::string>& more) {
+    const Outcome outcome = run("moved", ranks, with(keys, more));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  };
+  resume(4, {"run.max_steps=1", "parallel.expert=2", "parallel.zero=3"});
+  resume(1, {"run.max_steps=2"});
+  resume(2, {"parallel.expert=2", "parallel.zero=2"});
+  EXPECT_EQ(ledger("moved"), expected);
+  EXPECT_EQ(read_file(folder / "moved/export/model.safetensors"), read_file(folder / "run1/export/model.safetensors"));
 }
 
 // The first step has the same weights whatever the coefficients are.
@@ -206,12 +234,16 @@ TEST_F(ExpertsDeck, AdaptersOfExpertsHaveOneLedger) {
   const std::string expected = ledger_of_deck(1, keys);
   EXPECT_EQ(ledger_of_deck(2, with(keys, {"parallel.zero=3", "memory.recompute=block"})), expected);
   EXPECT_NE(ledger_of_deck(1, {path, "lora.target_modules=q_proj"}), expected) << "control: none on experts";
+  // Adapters of one expert alone, which differ from those of the others.
+  const std::vector<std::string> some = {path, "lora.target_modules=.*experts\\.1\\.w[12]", "lora.dropout=0.5",
+                                         "lora.rank_pattern=experts.1.w2:600"};
+  EXPECT_EQ(ledger_of_deck(2, with(some, {"parallel.expert=2"})), ledger_of_deck(1, some));
 }
 
 TEST_F(ExpertsDeck, PreferencesHaveOneLedger) {
   const std::string path = deck_of("dpo", model_with_tokenizer(), "");
   const std::string expected = ledger_of_deck(1, {path, "run.max_steps=2"});
-  EXPECT_EQ(ledger_of_deck(2, {path, "run.max_steps=2", "parallel.zero=3"}), expected);
+  EXPECT_EQ(ledger_of_deck(2, {path, "run.max_steps=2", "parallel.zero=3", "parallel.expert=2"}), expected);
   EXPECT_NE(ledger_of_deck(1, {path, "run.max_steps=2", "objective.router_aux=0.1"}), expected) << "control";
 }
 
@@ -227,7 +259,7 @@ TEST_F(ExpertsDeck, RolloutsAreOnPolicyToTheLastBit) {
   EXPECT_EQ(mismatch[0], 0);
   EXPECT_GT(mismatch[1], 0) << "control";
   EXPECT_EQ(mismatch[2], 0);
-  EXPECT_EQ(ledger_of_deck(2, {path, "parallel.zero=2"}), expected);
+  EXPECT_EQ(ledger_of_deck(2, {path, "parallel.zero=2", "parallel.expert=2"}), expected);
 }
 
 }  // namespace

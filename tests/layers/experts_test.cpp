@@ -50,10 +50,10 @@ struct ExpertsUnderTest {
     };
     c.forward = [this](Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x) {
       experts.forward_hidden(ctx, batch, x, saved, saved, false);
-      experts.project(ctx, batch, y, saved);
+      experts.project(ctx, batch, y, x, saved, saved);
     };
     c.backward = [this](Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x) {
-      experts.backward(ctx, batch, dx, dy, x, saved);
+      experts.backward(ctx, batch, dx, dy, x, saved, saved);
     };
     c.parameter_scale = 0.5;
     return c;
@@ -81,7 +81,7 @@ TEST(ExpertsLayer, GradientWithBiases) {
   layer.backward = [&](Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x) {
     Experts wrong = test.experts;
     std::swap(wrong.down_biases[0], wrong.down_biases[1]);
-    wrong.backward(ctx, batch, dx, dy, x, test.saved);
+    wrong.backward(ctx, batch, dx, dy, x, test.saved, test.saved);
   };
   expect_wrong_gradients(layer);
 }
@@ -92,7 +92,7 @@ TEST(ExpertsLayer, AWeightThatIsNotNormalisedIsSeen) {
   layer.backward = [&](Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x) {
     Experts wrong = test.experts;
     wrong.rule.normalized = false;
-    wrong.backward(ctx, batch, dx, dy, x, test.saved);
+    wrong.backward(ctx, batch, dx, dy, x, test.saved, test.saved);
   };
   expect_wrong_gradients(layer);
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/elementwise.hpp"
+#include "parallel/traffic.hpp"
 
 namespace llmtrain {
 
@@ -38,10 +39,26 @@ void GradientReducer::plan(Arena& arena) {
   if (run_sums_) run_sums_->plan(arena);
   if (sums_) sums_->plan(arena);
   exchanges_.plan(arena);
+  if (!options_.shares_experts()) return;
+  int64_t largest = 0;
+  for (int unit = 0; unit < units_.size(); ++unit) {
+    for (const UnitSegment& s : units_[unit].segments) {
+      if (units_[unit].trained() && is_divided(unit)) largest = std::max(largest, s.elements());
+    }
+  }
+  shared_values_.resize(static_cast<size_t>(plan_.exchanges_at_once()) + 1);
+  const int64_t values = (options_.tensor_size - 1) * (plan_.tree() ? 1 : options_.own_groups_at_once());
+  for (size_t i = 0; i < shared_values_.size(); ++i) {
+    arena.add(shared_values_[i], MemoryCategory::communication, fmt::format("gradients of other ranks {}", i),
+              DType::f32, {values * largest}, options_.exchanged());
+  }
 }
 
-void GradientReducer::start(Stream& stream) {
+void GradientReducer::start(Stream& stream, Communicator* sharing) {
+  LLMTRAIN_CHECK(!options_.shares_experts() || (sharing != nullptr && sharing->size() == options_.tensor_size),
+                 "the ranks that share experts are known");
   stream_ = &stream;
+  sharing_ = sharing;
   values_.reserve(static_cast<size_t>(plan_.max_values()));
   exchanges_.start(
       stream, [this](int unit, size_t segment, std::span<const GroupRange> groups, std::span<const Tensor> gradients) {
@@ -66,7 +83,14 @@ int64_t GradientReducer::begin_round(int64_t round) {
   round_ = round;
   exchanges_.begin_round(schedule_, round);
   begin_micro_batch(true, true);
-  return group();
+  return own_group(schedule_, round_);
+}
+
+int64_t GradientReducer::own_group(const GroupSchedule& schedule, int64_t round) const {
+  const int64_t first = schedule.group_of(round, options_.rank);
+  if (first < 0 || !options_.shares_experts()) return first;
+  const int64_t own = first + options_.tensor_rank * options_.own_groups_at_once();
+  return own < schedule.groups ? own : -1;
 }
 
 void GradientReducer::begin_micro_batch(bool first, bool last) {
@@ -123,8 +147,9 @@ bool GradientReducer::RowBlocks::next() {
   part_ = buffers.part_of(unit_, segment_);
   const ParamSpec& spec = u.param(param_);
   const int64_t offset = u.layout.offset(param_);
-  first_ = std::max(segment.first, offset);
-  last_ = std::min(segment.last, offset + spec.numel());
+  const bool all = u.by_rows == 0;
+  first_ = std::max(all ? 0 : segment.first, offset);
+  last_ = std::min(all ? u.layout.elements() : segment.last, offset + spec.numel());
   first_row_ = (first_ - offset) / spec.columns;
   reducer_.open(unit_, part_);
   written_ = true;
@@ -145,19 +170,68 @@ void GradientReducer::take_groups(int unit, size_t segment) {
   const UnitSegment& s = units_[unit].segments[segment];
   values_.clear();
   ranges_.clear();
-  if (group() < 0) return;
-  const GroupRange own{group(), std::min(group() + options_.groups_at_once, schedule_.groups)};
-  for (int64_t index = 0; index < own.count(); ++index) {
-    values_.push_back(buffers_.memory(unit, segment, s.first, s.last, index));
-    ranges_.push_back({own.first + index, own.first + index + 1});
+  if (const int64_t first = group_of(unit); first >= 0) {
+    const int64_t count = std::min(options_.groups_at_once_of(units_[unit].spec), schedule_.groups - first);
+    for (int64_t index = 0; index < count; ++index) {
+      values_.push_back(buffers_.memory(unit, segment, s.first, s.last, index));
+      ranges_.push_back({first + index, first + index + 1});
+    }
+    add_groups();
   }
-  if (!plan_.tree() || own.count() == 1) return;
+  if (!is_divided(unit) || group() < 0) return;
+  exchange_groups(s);
+  add_groups();
+}
+
+/// Along the tree: the values become their sum.
+void GradientReducer::add_groups() {
+  if (!plan_.tree() || values_.size() < 2) return;
   fold_.start(schedule_.groups);
   for (const GroupRange& range : ranges_) fold_.push(range);
   LLMTRAIN_CHECK(fold_.sums().size() == 1, "the groups of a rank are a node of the tree");
   add_tree(values_.front(), values_, fold_.additions(fold_.sums().front()), *stream_);
   values_.resize(1);
-  ranges_.assign(1, own);
+  ranges_.assign(1, {ranges_.front().first, ranges_.back().last});
+}
+
+/// Ranks that share experts send each other the values of their own groups: each then has those of all.
+void GradientReducer::exchange_groups(const UnitSegment& s) {
+  const std::vector<Tensor> own = values_;
+  const int64_t of_rank = options_.own_groups_at_once(), begin = group();
+  const Tensor& memory = shared_values_[next_shared_];
+  next_shared_ = (next_shared_ + 1) % shared_values_.size();
+  std::vector<Communicator::Message> sends, receives;
+  values_.clear();
+  ranges_.clear();
+  int64_t at = 0;
+  for (int rank = 0; rank < options_.tensor_size; ++rank) {
+    const int64_t first = begin + rank * of_rank;
+    if (first >= schedule_.groups) break;
+    const GroupRange groups{first, std::min(first + of_rank, schedule_.groups)};
+    size_t index = 0;
+    const auto add = [&](const GroupRange& range) {
+      ranges_.push_back(range);
+      if (rank == options_.tensor_rank) return values_.push_back(own[index++]);
+      values_.push_back(memory.rows(at, s.elements()));
+      at += s.elements();
+      receives.push_back({values_.back(), rank});
+    };
+    if (plan_.tree()) {
+      add(groups);
+    } else {
+      for (int64_t group = groups.first; group < groups.last; ++group) add({group, group + 1});
+    }
+  }
+  for (int rank = 0; rank < options_.tensor_size; ++rank) {
+    for (const Tensor& value : own) {
+      if (rank != options_.tensor_rank) sends.push_back({value, rank});
+    }
+  }
+  Transfer transfer = [&] {
+    const TrafficScope scope(TrafficAxis::expert);
+    return sharing_->send_and_receive(sends, receives, *stream_);
+  }();
+  transfer.finish(*stream_, [this] { add_arrived(); });
 }
 
 /// Exchanges a segment's gradient of this round, or adds it to those of this rank's run, which it exchanges at the end.
@@ -215,7 +289,7 @@ void GradientReducer::reduce(int unit) {
   const UnitState& u = units_[unit];
   Progress& p = at(unit);
   LLMTRAIN_CHECK(p.reduced == round_, fmt::format("{} is reduced once in a round", u.spec.name));
-  LLMTRAIN_CHECK(p.open || group() < 0, fmt::format("{} has no gradient to reduce", u.spec.name));
+  LLMTRAIN_CHECK(p.open || group_of(unit) < 0, fmt::format("{} has no gradient to reduce", u.spec.name));
   start_exchanges(unit, u.segments.size());
   ++p.reduced;
   p.started = 0;

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -25,19 +26,26 @@ class GradientReducer {
   void plan(Arena& arena);
   /// Bytes that an exchange sends and receives on this rank, at most.
   int64_t max_exchange_bytes() const { return exchanges_.max_bytes(); }
-  void start(Stream& stream);
+  /// `sharing`: the ranks that share experts, where groups_at_once are those of all of them.
+  void start(Stream& stream, Communicator* sharing);
 
   /// Which rank computes which group of a step, and when.
   GroupSchedule schedule(int64_t groups) const { return plan_.schedule(groups); }
+  /// The first of the groups whose rows this rank has in a round of the schedule; -1: none.
+  int64_t own_group(const GroupSchedule& schedule, int64_t round) const;
 
   // A step.
   void begin_step(int64_t groups);
   int64_t rounds() const { return schedule_.rounds(); }
-  /// Returns the group that this rank computes in the round, or -1.
+  /// Returns the first group whose rows this rank has in the round, or -1.
   int64_t begin_round(int64_t round);
   void begin_micro_batch(bool first, bool last);
   bool accumulate() const { return !first_; }
-  /// Which of the rank's groups in this round the next gradients are of, from 0: ParamStoreOptions::groups_at_once.
+  /// Number of groups of this round whose gradients this rank forms: those of all ranks that share experts with it.
+  int64_t groups_here() const {
+    return group() < 0 ? 0 : std::min(options_.groups_at_once, schedule_.groups - group());
+  }
+  /// Which of these the next gradients are of, from 0; those of units that all ranks have are of its own ones.
   void set_group(int64_t index) { index_ = index; }
   Tensor gradient(int unit, int param);
   /// See ParamStore::row_blocks().
@@ -57,8 +65,8 @@ class GradientReducer {
     int64_t first_ = 0, last_ = 0;  ///< elements of the unit
     int64_t first_row_ = 0;
   };
-  /// True if this rank has no group in the round and takes part in the reductions of a unit's rows.
-  bool joins(int unit) const { return units_[unit].trained() && last_ && group() < 0; }
+  /// True if this rank forms no gradient of the unit in the round and takes part in the reductions of its rows.
+  bool joins(int unit) const { return units_[unit].trained() && last_ && group_of(unit) < 0; }
   void join(int unit) { start_exchanges(unit, units_[unit].by_rows); }
   void reduce(int unit);
   /// Waits until every shard holds the sum over all groups.
@@ -95,10 +103,16 @@ class GradientReducer {
   };
 
   int64_t group() const { return schedule_.group_of(round_, options_.rank); }
+  /// True if ranks that share experts have gradients of a unit for the groups of their own rows alone.
+  bool is_divided(int unit) const { return options_.shares_experts() && units_[unit].spec.tensor_block < 0; }
+  /// The first of the groups for which this rank forms a gradient of the unit; -1: none.
+  int64_t group_of(int unit) const { return is_divided(unit) ? own_group(schedule_, round_) : group(); }
   Progress& at(int unit) { return progress_[static_cast<size_t>(unit)]; }
   Tensor open(int unit, size_t part);
   void start_exchange(int unit, size_t segment);
   void take_groups(int unit, size_t segment);
+  void add_groups();
+  void exchange_groups(const UnitSegment& s);
   void start_exchanges(int unit, size_t count);
   void end_rows(int unit, size_t segment);
   void complete_oldest();
@@ -123,6 +137,10 @@ class GradientReducer {
   int64_t index_ = 0;                ///< among the rank's groups of the round
   bool first_ = true, last_ = true;  ///< position of the micro-batch in its group
   Stream* stream_ = nullptr;
+  Communicator* sharing_ = nullptr;  ///< where shares_experts()
+  /// fp32, values of the other ones, for exchanges in progress and one that begins.
+  std::vector<Tensor> shared_values_;
+  size_t next_shared_ = 0;
 };
 
 }  // namespace llmtrain

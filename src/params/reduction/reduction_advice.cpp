@@ -60,7 +60,7 @@ std::string advice_for_rows(const UnitStates& units, const ReductionGroups& grou
 std::string reduction_advice(const UnitStates& units, const ReductionGroups& groups, int64_t ranks_per_node,
                              Transport transport) {
   const ParamStoreOptions& now = units.options();
-  if (now.size == 1 || !units.any_trained()) return {};
+  if (now.size == 1 || !units.any_trained() || now.shares_experts()) return {};
   if (now.groups_in_turn) return advice_for_rows(units, groups, ranks_per_node, transport);
   ParamStoreOptions then = now;
   then.groups = std::min<int64_t>(now.size, groups.micro_batches);

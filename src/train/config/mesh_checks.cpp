@@ -52,6 +52,7 @@ class DeckRules {
     add_role(config_.source.reference, "the reference model's");
     add_role(config_.source.reward, "the reward model's");
     add_role(config_.source.critic, "the critic's");
+    if (!problem) problem = problem_of_experts();
     if (!problem) problem = problem_of_sinks();
     if (!problem) problem = problem_of_vocabulary();
     return problem ? problem : problem_of_length();
@@ -119,6 +120,38 @@ class DeckRules {
                     key_heads, blocks > 1 ? " of a tensor block" : "", ulysses ? " by ulysses" : "", numbers)};
   }
 
+  /// Ranks share the experts of every model that has some.
+  Problem problem_of_experts() const {
+    const int64_t ranks = parallel_.expert;
+    if (ranks == 1) return std::nullopt;
+    const auto problem = [](std::string what) { return MeshProblem{"parallel.expert", std::move(what)}; };
+    if (!std::has_single_bit(static_cast<uint64_t>(ranks))) {
+      return problem(
+          fmt::format("{} is not a power of two: {} fits", ranks, std::bit_floor(static_cast<uint64_t>(ranks))));
+    }
+    if (parallel_.matrix_blocks() > 1) {
+      return problem(fmt::format("ranks that share matrices share experts too: set 1, or {} = 1",
+                                 key_of_blocks("parallel.tensor")));
+    }
+    const auto refuses = [&](const ModelConfig& m, std::string_view whose) -> Problem {
+      if (m.n_heads == 0 || !m.experts.exist()) return std::nullopt;
+      if (!m.pre_norm || m.sandwich_norm)
+        return problem("layers with norms after their branches do not share experts: set 1");
+      if (divides(ranks, m.experts.count)) return std::nullopt;
+      return problem(fmt::format("{} ranks do not divide {} {} experts: {}", ranks, whose, m.experts.count,
+                                 fitting(m.experts.count)));
+    };
+    if (config_.model.n_heads > 0 && !config_.model.experts.exist()) return problem("the model has no experts: set 1");
+    Problem found = refuses(config_.model, "the model's");
+    const auto add_role = [&](const auto& role, std::string_view whose) {
+      if (!found && role) found = refuses(role->model, whose);
+    };
+    add_role(config_.source.reference, "the reference model's");
+    add_role(config_.source.reward, "the reward model's");
+    add_role(config_.source.critic, "the critic's");
+    return found;
+  }
+
   /// Heads that change ranks have no sinks.
   Problem problem_of_sinks() const {
     const auto has = [](const auto& role) { return role && role->model.attention_sinks; };
@@ -154,6 +187,13 @@ class DeckRules {
 
 Problem problem_of_ranks(const PlannedMesh& mesh, int64_t ranks_per_node) {
   const int64_t group = mesh.ranks_per_micro_batch(), ranks = mesh.ranks;
+  if (!divides(mesh.expert, ranks)) {
+    const int64_t fewer = ranks / mesh.expert * mesh.expert;
+    return MeshProblem{"parallel.expert",
+                       fmt::format("{} ranks are not a multiple of {}: start {}{} ranks, or set expert: {}", ranks,
+                                   mesh.expert, fewer > 0 ? fmt::format("{} or ", fewer) : "", fewer + mesh.expert,
+                                   fitting(mesh.expert, [&](int64_t n) { return divides(n, ranks); }))};
+  }
   if (!mesh.divides_ranks()) {
     const bool several = mesh.tensor > 1 && mesh.context > 1;
     const std::string axis = mesh.context > 1 ? "context" : "tensor";
@@ -182,7 +222,7 @@ Problem problem_of_ranks(const PlannedMesh& mesh, int64_t ranks_per_node) {
 
 PlannedMesh mesh_of(const Config& config, int64_t ranks) {
   const bool trains = task_rules(config.run.task).trains();
-  return {{config.parallel.tensor, trains ? config.parallel.context : 1}, ranks};
+  return {{config.parallel.tensor, trains ? config.parallel.context : 1, config.parallel.expert}, ranks};
 }
 
 std::optional<MeshProblem> find_mesh_problem(const Config& config, int64_t ranks, int64_t ranks_per_node) {
@@ -192,7 +232,8 @@ std::optional<MeshProblem> find_mesh_problem(const Config& config, int64_t ranks
 
 void check_mesh(DeckLoader& deck, const Config& config) {
   if (!deck.sound({"parallel.context", "parallel.context_blocks", "parallel.tensor", "parallel.tensor_blocks",
-                   "model.n_heads", "model.n_kv_heads", "model.d_ff", "batch.sequence_length"})) {
+                   "parallel.expert", "model.n_experts", "model.n_heads", "model.n_kv_heads", "model.d_ff",
+                   "batch.sequence_length"})) {
     return;
   }
   const Problem problem = DeckRules(config, deck.provenance()).first_problem();

@@ -72,7 +72,9 @@ nlohmann::ordered_json traffic_json(const TrafficEstimate& t) {
 }
 
 std::string mesh_text(const PlannedMesh& mesh) {
-  return fmt::format("  {:<14} {:>16} data x {} context x {} tensor\n", "mesh", mesh.data(), mesh.context, mesh.tensor);
+  const std::string expert = mesh.expert > 1 ? fmt::format(", experts on {}", mesh.expert) : "";
+  return fmt::format("  {:<14} {:>16} data x {} context x {} tensor{}\n", "mesh", mesh.data(), mesh.context,
+                     mesh.tensor, expert);
 }
 
 std::string proposal_text(const MeshChoice& choice) {
@@ -85,7 +87,7 @@ std::string proposal_text(const MeshChoice& choice) {
 }
 
 nlohmann::ordered_json mesh_json(const PlannedMesh& mesh) {
-  return {{"data", mesh.data()}, {"context", mesh.context}, {"tensor", mesh.tensor}};
+  return {{"data", mesh.data()}, {"context", mesh.context}, {"tensor", mesh.tensor}, {"expert", mesh.expert}};
 }
 
 nlohmann::ordered_json proposal_json(const MeshChoice& choice) {
@@ -147,7 +149,7 @@ std::string estimate_text(const Estimate& e) {
   std::string text =
       fmt::format("memory of one rank of {} ({} on a node), {} parameters{}\n", e.ranks, e.ranks_per_node, e.parameters,
                   part ? fmt::format(", {} of them trained", e.trained_parameters) : "");
-  if (e.mesh.ranks_per_micro_batch() > 1) text += mesh_text(e.mesh);
+  if (e.mesh.ranks_per_micro_batch() * e.mesh.expert > 1) text += mesh_text(e.mesh);
   each_part(e, [&](std::string_view name, int64_t bytes) {
     text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", name, bytes, bytes_text(static_cast<double>(bytes)));
   });

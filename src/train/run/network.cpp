@@ -99,7 +99,7 @@ double TrafficEstimate::node_seconds(const StepTraffic& traffic) const {
 
 double TrafficEstimate::overlapped_seconds() const {
   double inside_layers = 0;
-  for (const TrafficAxis axis : {TrafficAxis::context, TrafficAxis::tensor}) {
+  for (const TrafficAxis axis : {TrafficAxis::context, TrafficAxis::tensor, TrafficAxis::expert}) {
     const StepTraffic& traffic = axes[static_cast<size_t>(axis)];
     inside_layers += network_seconds(traffic) + node_seconds(traffic);
   }

@@ -1,0 +1,224 @@
+#include "layers/expert_pairs.hpp"
+
+#include <algorithm>
+
+#include "kernels/elementwise.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+/// Rows of any dtype as rows of 4-byte words.
+Tensor words(const Tensor& t) {
+  const int64_t columns = t.rank == 1 ? 1 : t.dim(1);
+  return {t.data, DType::f32, {t.dim(0), columns * static_cast<int64_t>(size_of(t.dtype)) / 4}};
+}
+
+int64_t bytes_of(DType dtype, int64_t rows, int64_t columns) {
+  return Arena::aligned(rows * columns * static_cast<int64_t>(size_of(dtype)));
+}
+
+}  // namespace
+
+bool ExpertPairs::has_dropout(const Experts& experts) {
+  const auto drops = [](const Linear& linear) {
+    return !linear.adapters.empty() && linear.adapters.front().dropout > 0;
+  };
+  return std::ranges::any_of(experts.mlps, [&](const Mlp& mlp) { return drops(mlp.up) || drops(mlp.down); });
+}
+
+ExpertPairs::ExpertPairs(const Experts& experts, Context& ctx, Arena::Frame& frame, const Batch& batch,
+                         const ExpertsSaved& saved, std::span<const Tensor> inputs)
+    : experts_(experts),
+      ctx_(ctx),
+      exchange_(ctx.experts),
+      order_(first_rows(saved.order, batch.tokens * experts.rule.per_token)),
+      blocks_(shares() ? experts.groups
+                       : std::max<int64_t>(ctx.rows != nullptr ? std::ssize(ctx.rows->block_ends()) : 0, 1)),
+      weights_(first_rows(saved.routing.weights, batch.tokens)) {
+  fetch_ends(saved);
+  for (int64_t i = 0; i < std::ssize(experts.mlps); ++i) {
+    int64_t count = 0;
+    for (int64_t r = 0; r < ranks(); ++r) count += ends(r).count(number(i));
+    max_rows_ = std::max(max_rows_, count);
+  }
+  for (const Tensor& x : inputs) {
+    inputs_.push_back(shares() ? sorted(frame, x, experts.rule.per_token) : x);
+    rooms_.push_back(frame.take(x.dtype, {max_rows_, x.dim(1)}));
+  }
+  if (ctx.training && has_dropout(experts)) {
+    ids_ = batch.sequence_ids;
+    offsets_ = batch.sequence_offsets;
+    if (shares()) {
+      ids_ = sorted(frame, batch.tokens > 0 ? ids_ : frame.take(DType::i64, {0}), experts.rule.per_token);
+      offsets_ = sorted(frame, batch.tokens > 0 ? offsets_ : frame.take(DType::i32, {0}), experts.rule.per_token);
+    }
+    own_ids_ = frame.take(DType::i64, {max_rows_});
+    own_offsets_ = frame.take(DType::i32, {max_rows_});
+  }
+  if (!shares()) return;
+  const int64_t pairs = order_.dim(0);
+  weights_ = sorted(frame, Tensor(weights_.data, DType::f32, {pairs, 1}), 1);
+  own_weights_ = frame.take(DType::f32, {max_rows_, 1});
+  dweights_ = frame.take(DType::f32, {max_rows_, 1});
+  returned_ = frame.take(DType::f32, {pairs, experts.channels});
+  returned_weights_ = frame.take(DType::f32, {pairs, 1});
+}
+
+int64_t ExpertPairs::scratch_bytes(const Experts& experts, DType compute, int64_t rows, int64_t inputs) {
+  const int64_t most = experts.ranks * rows, pairs = rows * experts.rule.per_token;
+  int64_t bytes = inputs * bytes_of(compute, most, experts.channels);
+  if (has_dropout(experts)) bytes += bytes_of(DType::i64, most, 1) + bytes_of(DType::i32, most, 1);
+  if (experts.ranks == 1) return bytes;
+  bytes += inputs * bytes_of(compute, pairs, experts.channels) + bytes_of(DType::f32, pairs, experts.channels);
+  bytes += 2 * bytes_of(DType::f32, pairs, 1) + 2 * bytes_of(DType::f32, most, 1);
+  if (has_dropout(experts)) bytes += bytes_of(DType::i64, pairs, 1) + bytes_of(DType::i32, pairs, 1);
+  return bytes;
+}
+
+/// The rows of a tensor for each pair, in the order of the pairs.
+Tensor ExpertPairs::sorted(Arena::Frame& frame, const Tensor& x, int64_t k) const {
+  const Tensor all =
+      x.rank == 1 ? frame.take(x.dtype, {order_.dim(0)}) : frame.take(x.dtype, {order_.dim(0), x.dim(1)});
+  if (order_.dim(0) > 0 && size_of(x.dtype) == 2) gather_pairs(all, x, order_, k, ctx_.stream);
+  if (order_.dim(0) > 0 && size_of(x.dtype) > 2) gather_pairs(words(all), words(x), order_, k, ctx_.stream);
+  return all;
+}
+
+void ExpertPairs::fetch_ends(const ExpertsSaved& saved) {
+  const Tensor all = first_rows(saved.ends, ranks() * blocks_ * experts_.rule.experts);
+  const auto count = static_cast<size_t>(all.numel());
+  if (device_memory_is_host()) {
+    ends_ = {all.as<int64_t>(), count};
+    return;
+  }
+  fetched_.resize(count);
+  copy_to_host(fetched_.data(), all.data, all.bytes(), ctx_.stream);
+  ctx_.stream.synchronize();
+  ends_ = fetched_;
+}
+
+ExpertPairs::Ends ExpertPairs::ends(int64_t rank) const {
+  const auto size = static_cast<size_t>(blocks_ * experts_.rule.experts);
+  return {ends_.subspan(static_cast<size_t>(rank) * size, size), experts_.rule.experts};
+}
+
+/// Sets the ends of the blocks of an expert's rows: of the blocks of this rank's rows, or of those of all ranks that
+/// have a group of gradients in this round.
+void ExpertPairs::set_block_ends(int64_t i) const {
+  ctx_.pair_block_ends.clear();
+  if (!shares() && (ctx_.rows == nullptr || ctx_.rows->block_ends().empty())) return;
+  const int64_t most = shares() && ctx_.training ? ctx_.params.reducer().groups_here() : ranks() * blocks_;
+  int64_t before = 0;
+  for (int64_t r = 0; r < ranks(); ++r) {
+    const Ends of_rank = ends(r);
+    const int64_t expert = number(i), begin = of_rank.begin(expert);
+    for (int64_t block = 0; block < blocks_ && std::ssize(ctx_.pair_block_ends) < most; ++block) {
+      const int64_t end = of_rank.of[static_cast<size_t>(block * experts_.rule.experts + expert)];
+      ctx_.pair_block_ends.push_back(before + end - begin);
+    }
+    before += of_rank.count(expert);
+  }
+}
+
+/// Moves rows of pairs to expert i of this rank, and of others to theirs, or back.
+void ExpertPairs::move(const Tensor& pairs, const Tensor& rows, int64_t i, bool to_expert) {
+  const int64_t per_rank = std::ssize(experts_.mlps);
+  int64_t at = 0;
+  for (int64_t r = 0; r < ranks(); ++r) {
+    const int64_t theirs = r * per_rank + i, count = ends(r).count(number(i));
+    const Tensor there = pairs.rows(own().begin(theirs), own().count(theirs)), here = rows.rows(at, count);
+    at += count;
+    if (r == rank()) {
+      const Tensor &to = to_expert ? here : there, &from = to_expert ? there : here;
+      if (count > 0) copy_on_device(to.data, from.data, to.bytes(), ctx_.stream);
+      continue;
+    }
+    exchange_->send(to_expert ? there : here, r);
+    exchange_->receive(to_expert ? here : there, r);
+  }
+}
+
+ExpertRows ExpertPairs::open(int64_t i) {
+  const int64_t expert = number(i), k = experts_.rule.per_token;
+  ExpertRows rows;
+  for (int64_t r = 0; r < ranks(); ++r) rows.count += ends(r).count(expert);
+  for (size_t n = 0; n < inputs_.size(); ++n) {
+    rows.inputs[n] = rooms_[n].rows(0, rows.count);
+    if (shares()) {
+      move(inputs_[n], rows.inputs[n], i, true);
+    } else if (rows.count > 0) {
+      gather_pairs(rows.inputs[n], inputs_[n], order(expert), k, ctx_.stream);
+    }
+  }
+  rows.batch.tokens = rows.count;
+  if (!own_ids_.empty()) {
+    rows.batch.sequence_ids = own_ids_.rows(0, rows.count);
+    rows.batch.sequence_offsets = own_offsets_.rows(0, rows.count);
+    if (shares()) {
+      move(ids_, rows.batch.sequence_ids, i, true);
+      move(offsets_, rows.batch.sequence_offsets, i, true);
+    } else if (rows.count > 0) {
+      gather_pairs(words(rows.batch.sequence_ids), words(ids_), order(expert), k, ctx_.stream);
+      gather_pairs(words(rows.batch.sequence_offsets), words(offsets_), order(expert), k, ctx_.stream);
+    }
+  }
+  rows.weights = weights_;
+  if (shares()) {
+    rows.weights = own_weights_.rows(0, rows.count);
+    move(weights_, rows.weights, i, true);
+    exchange_->exchange(ctx_.stream);
+  } else {
+    rows.order = order(expert);
+  }
+  set_block_ends(i);
+  return rows;
+}
+
+MlpSaved ExpertPairs::take_hidden(Arena::Frame& frame, DType compute) const {
+  if (!shares()) return {};
+  const Mlp& mlp = experts_.mlps.front();
+  return {frame.take(compute, {max_rows_, mlp.up.out}), frame.take(compute, {max_rows_, mlp.down.in})};
+}
+
+MlpSaved ExpertPairs::of(const MlpSaved& saved, int64_t i, const MlpSaved& room) const {
+  const auto part = [&](const Tensor& pairs, const Tensor& own_room) {
+    if (shares()) return own_room;
+    return pairs.empty() ? pairs
+                         : pairs.rows(own().begin(number(i)) - own().begin(experts_.first), own().count(number(i)));
+  };
+  return {part(saved.hidden, room.hidden), part(saved.activated, room.activated)};
+}
+
+void ExpertPairs::add(const Tensor& sum, const Tensor& rows, int64_t i) {
+  if (shares()) {
+    move(returned_, rows, i, false);
+    return exchange_->exchange(ctx_.stream);
+  }
+  if (rows.dim(0) > 0) add_pairs(sum, rows, order(number(i)), experts_.rule.per_token, ctx_.stream);
+}
+
+Tensor ExpertPairs::weight_gradients(const Tensor& dweights, int64_t count) const {
+  return shares() ? dweights_.rows(0, count) : dweights;
+}
+
+void ExpertPairs::end_weight_gradients(int64_t i) {
+  if (!shares()) return;
+  move(returned_weights_, dweights_, i, false);
+  exchange_->exchange(ctx_.stream);
+}
+
+void ExpertPairs::finish(const Tensor& sum, const Tensor& dweights, bool ascending) {
+  if (!shares() || order_.dim(0) == 0) return;
+  const int64_t count = experts_.rule.experts;
+  for (int64_t n = 0; n < count && !sum.empty(); ++n) {
+    const int64_t expert = ascending ? n : count - 1 - n;
+    if (own().count(expert) == 0) continue;
+    add_pairs(sum, returned_.rows(own().begin(expert), own().count(expert)), order(expert), experts_.rule.per_token,
+              ctx_.stream);
+  }
+  if (dweights.empty()) return;
+  scatter_pairs(Tensor(dweights.data, DType::f32, {order_.dim(0), 1}), returned_weights_, order_, ctx_.stream);
+}
+
+}  // namespace llmtrain

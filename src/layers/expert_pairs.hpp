@@ -1,0 +1,88 @@
+#pragma once
+#include <array>
+#include <span>
+#include <vector>
+
+#include "layers/experts.hpp"
+#include "layers/sharing/expert_exchange.hpp"
+
+namespace llmtrain {
+
+/// The rows of one expert: those of this rank's pairs, or, where ranks share experts, those of all ranks, one after the
+/// other.
+struct ExpertRows {
+  int64_t count = 0;
+  Batch batch;            ///< what adapters see of them
+  Tensor weights, order;  ///< see scale_pairs(); of this rank's pairs, or of the rows
+  std::array<Tensor, 2> inputs;
+};
+
+/// What moves between the rows of a batch and this rank's experts in a pass.
+class ExpertPairs {
+ public:
+  /// `inputs`: at most two tensors [N, ..], of which experts get rows. Takes memory from the frame.
+  ExpertPairs(const Experts& experts, Context& ctx, Arena::Frame& frame, const Batch& batch, const ExpertsSaved& saved,
+              std::span<const Tensor> inputs);
+  /// Bytes of the frame for so many inputs.
+  static int64_t scratch_bytes(const Experts& experts, DType compute, int64_t rows, int64_t inputs);
+
+  int64_t max_rows() const { return max_rows_; }
+  /// Rows of expert i of this rank, until the next call. While they are open, blocks of rows (Context::row_block_ends)
+  /// are those of these rows.
+  ExpertRows open(int64_t i);
+  void close() { ctx_.pair_block_ends.clear(); }
+  /// Memory for the hidden layer of an expert whose rows are not saved; empty where ranks do not share experts.
+  MlpSaved take_hidden(Arena::Frame& frame, DType compute) const;
+  /// The part of what is saved of this rank's pairs that expert i has; `room` where nothing is.
+  MlpSaved of(const MlpSaved& saved, int64_t i, const MlpSaved& room) const;
+
+  /// Adds rows [count, C] of expert i, fp32, to their rows of `sum`: now, or in finish(), in the order of the experts.
+  void add(const Tensor& sum, const Tensor& rows, int64_t i);
+  /// Memory for the derivatives by the weights of a pass' pairs; see scale_pairs_backward().
+  Tensor weight_gradients(const Tensor& dweights, int64_t count) const;
+  /// The derivatives of expert i are there.
+  void end_weight_gradients(int64_t i);
+  /// All experts have run: adds to `sum`, unless it is empty, and sets dweights [N, k], unless it is empty.
+  void finish(const Tensor& sum, const Tensor& dweights, bool ascending);
+
+ private:
+  /// Pairs of a rank: those of an expert are consecutive.
+  struct Ends {
+    std::span<const int64_t> of;  ///< [blocks, E]
+    int64_t experts;
+
+    int64_t begin(int64_t expert) const { return expert == 0 ? 0 : end(expert - 1); }
+    int64_t end(int64_t expert) const { return of[of.size() - static_cast<size_t>(experts - expert)]; }
+    int64_t count(int64_t expert) const { return end(expert) - begin(expert); }
+  };
+  static bool has_dropout(const Experts& experts);
+  bool shares() const { return exchange_ != nullptr; }
+  int64_t ranks() const { return shares() ? exchange_->ranks() : 1; }
+  int64_t rank() const { return shares() ? exchange_->rank() : 0; }
+  Ends ends(int64_t rank) const;
+  Ends own() const { return ends(rank()); }
+  int64_t number(int64_t i) const { return experts_.first + i; }
+  void fetch_ends(const ExpertsSaved& saved);
+  Tensor sorted(Arena::Frame& frame, const Tensor& x, int64_t k) const;
+  Tensor order(int64_t expert) const { return order_.rows(own().begin(expert), own().count(expert)); }
+  void set_block_ends(int64_t i) const;
+  void move(const Tensor& pairs, const Tensor& rows, int64_t i, bool to_expert);
+
+  const Experts& experts_;
+  Context& ctx_;
+  ExpertExchange* exchange_;
+  Tensor order_;
+  std::vector<int64_t> fetched_;   ///< ends, from a device
+  std::span<const int64_t> ends_;  ///< of all ranks
+  int64_t blocks_;                 ///< of rows, of a rank
+  int64_t max_rows_ = 0;
+  Tensor weights_;  ///< [N, k], or those of the pairs in their order
+  std::vector<Tensor> inputs_;
+  std::vector<Tensor> rooms_;           ///< rows of inputs of an expert
+  Tensor ids_, offsets_;                ///< places of rows, for dropout
+  Tensor own_ids_, own_offsets_;        ///< of the open expert
+  Tensor own_weights_, dweights_;       ///< of the open expert, where ranks share experts
+  Tensor returned_, returned_weights_;  ///< of pairs, in their order
+};
+
+}  // namespace llmtrain

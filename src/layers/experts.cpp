@@ -90,11 +90,9 @@ int64_t Experts::scratch_bytes(DType compute, int64_t rows) const {
     return largest([&](const Mlp& m) { return m.down.scratch_bytes(compute, output, most); });
   };
   const int64_t of_shared = shared ? shared->scratch_bytes(compute, DType::f32, rows) : 0;
-  const int64_t forward =
-      pairs(1) + hidden + activated + wide_rows + std::max(up, down(DType::f32));
+  const int64_t forward = pairs(1) + hidden + activated + wide_rows + std::max(up, down(DType::f32));
   const int64_t projected = sum + std::max(forward, wide_row + of_shared);
-  const int64_t experts =
-      pairs(2) + hidden + 2 * activated + wide_rows + std::max(up, down(compute));
+  const int64_t experts = pairs(2) + hidden + 2 * activated + wide_rows + std::max(up, down(compute));
   const int64_t gate = shared_gate ? wide_row + row + bytes_of(DType::f32, rows, 1) + bytes_of(compute, rows, 1) : 0;
   const int64_t router_rows = bytes_of(DType::f32, rows, rule.experts) + bytes_of(compute, rows, rule.experts);
   const int64_t backward = sum + ExpertSum::scratch_bytes(share, rows * rule.per_token) +

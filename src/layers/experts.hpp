@@ -112,6 +112,8 @@ struct Experts {
   /// backward pass those of a block from the last one on.
   template <class F>
   void each_expert(Context& ctx, bool backward, const F& f) const;
+  template <class F>
+  int64_t largest(const F& bytes) const;
   int64_t blocks() const { return share ? share->count : std::max<int64_t>(std::ssize(units), 1); }
   void backward_down_bias(Context& ctx, int64_t i, const Tensor& dy, const ExpertRows& rows) const;
   void forward_experts(Context& ctx, const Batch& batch, ExpertSum& sum, const Tensor& x, const ExpertsSaved& saved,

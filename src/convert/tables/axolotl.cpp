@@ -142,7 +142,7 @@ constexpr Entry entries[] = {
               "is_qwen_derived_model low_cpu_mem_usage device device_map",
               "follows from config.json and the tokenizer's files in model.path"),
     unsupported("overrides_of_model_config overrides_of_model_kwargs model_quantization_config "
-                "model_quantization_config_kwargs use_onebitllms gptq experts_implementation quantize_moe_experts "
+                "model_quantization_config_kwargs use_onebitllms gptq "
                 "ple_cpu_offload llama4_linearized_experts",
                 "the folder's config.json, and [quantization]"),
     no_effect("hub_model_id hub_strategy hub_revision save_safetensors push_dataset_to_hub hf_use_auth_token",
@@ -158,10 +158,12 @@ constexpr Entry entries[] = {
                 "axolotl.integrations.liger.LigerPlugin "
                 "axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin "
                 "axolotl.integrations.kernels.KernelsPlugin axolotl.integrations.spectrum.SpectrumPlugin"),
-    unsupported("use_scattermoe use_sonicmoe use_dsv4_kernels use_glm_dsa_kernels expert_parallel_size "
-                "dsv4_fp4_grouped_mode nvfp4_merge_aware",
-                "models with experts are not supported", "1"),
-    no_effect("expert_parallel_num_nvl_bytes expert_parallel_token_capacity", "belongs to expert_parallel_size"),
+    mapped("expert_parallel_size", "parallel.expert"),
+    no_effect("use_scattermoe use_sonicmoe experts_implementation", "experts have kernels of their own"),
+    no_effect("expert_parallel_num_nvl_bytes expert_parallel_token_capacity", "no token is dropped"),
+    no_effect("quantize_moe_experts", "[quantization] takes experts as other matrices"),
+    unsupported("use_dsv4_kernels use_glm_dsa_kernels dsv4_fp4_grouped_mode nvfp4_merge_aware",
+                "the families of model.family"),
     no_effect("gptq_groupsize gptq_model_v1 gptq_disable_exllama", "belongs to gptq"),
     mapped("dpo_label_smoothing", "dpo.label_smoothing"),
     mapped("center_rewards_coefficient", "reward.center_coefficient"),

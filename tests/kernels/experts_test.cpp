@@ -117,6 +117,9 @@ TEST(Pairs, AreGatheredScaledAndAdded) {
   Array sum(DType::f32, {3, 2}, {1, 1, 1, 1, 1, 1}), terms(DType::f32, {2, 2}, {1, 2, 3, 4});
   add_pairs(sum, terms, Array(DType::i32, {2}, {5, 0}), 2, stream());
   EXPECT_EQ(sum.values(), (Values{4, 5, 1, 1, 2, 3}));
+  Array all(DType::f32, {3, 2}, {9, 9, 9, 9, 9, 9});
+  scatter_pairs(all, terms, Array(DType::i32, {2}, {2, 0}), stream());
+  EXPECT_EQ(all.values(), (Values{3, 4, 9, 9, 1, 2}));
 }
 
 }  // namespace

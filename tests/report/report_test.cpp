@@ -244,6 +244,15 @@ TEST_F(ReportTest, AChartOfTrafficHasTheAxesOfTheMesh) {
   EXPECT_EQ(labels, (std::vector<std::string>{"context", "data", "all"}));
 }
 
+TEST_F(ReportTest, AChartOfLoadsHasTheLayersOfExperts) {
+  const std::string more = "{\"step\":20,\"experts/layer_1/load_max\":3,\"experts/layer_2/load_max\":2}\n";
+  const std::vector<Chart> charts = plan_charts(read({make_run("a", 0.001, 2, more)}));
+  const auto loads = std::ranges::find(charts, "Load of the busiest expert by layer", &Chart::title);
+  ASSERT_NE(loads, charts.end());
+  ASSERT_EQ(loads->lines.size(), 2U);
+  EXPECT_EQ(loads->lines[1].label, "layer_2");
+}
+
 TEST(PhaseTimes, AreSumsOverSteps) {
   const test::TemporaryFolder folder;
   write(folder / "metrics.jsonl",

@@ -151,11 +151,13 @@ class Matcher {
     return end != std::string::npos && names_.find(name.substr(0, end) + ".eh_proj.weight") >= 0;
   }
 
-  /// Ranks that share matrices have whole experts each: the tensors of the others belong to the model as well.
+  /// Ranks that share matrices or experts have whole experts each: the tensors of the others belong to the model as
+  /// well.
   void use_tensors_of_other_ranks() {
-    if (shape_.tensor.count == shape_.tensor.blocks) return;
+    const auto has_all = [](const TensorShare& share) { return share.count == share.blocks; };
+    if (has_all(shape_.tensor) && has_all(shape_.experts)) return;
     DecoderShape whole = shape_;
-    whole.tensor = {};
+    whole.tensor = whole.experts = {};
     for_each_slice(Decoder(std::move(whole)).units(),
                    [&](const SlicePlace&, const ParamSpec&, const ParamSlice& slice) {
                      if (const int64_t tensor = names_.find(slice.name); tensor >= 0)

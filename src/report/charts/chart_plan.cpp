@@ -27,23 +27,26 @@ struct KnownChart {
   const char* title;
   bool logarithmic;
 };
-constexpr std::array<KnownChart, 17> known_charts = {{{"loss", 0, "Loss", false},
-                                                      {"perplexity", 0, "Perplexity", true},
-                                                      {"token_accuracy", 0, "Token accuracy", false},
-                                                      {"learning_rate", 0, "Learning rate", false},
-                                                      {"grad_norm", 0, "Gradient norm", false},
-                                                      {"loss_scale", 0, "Loss scale", true},
-                                                      {"skipped_steps", 0, "Skipped steps", false},
-                                                      {"rewards", 1, "Rewards of answers", false},
-                                                      {"tokens_per_second", 2, "Tokens per second", false},
-                                                      {"samples_per_second", 2, "Samples per second", false},
-                                                      {"flops_per_second", 2, "FLOP per second", false},
-                                                      {"mfu", 2, "Share of the peak FLOP/s (MFU)", false},
-                                                      {"seconds", 2, "Time of a step by phase", false},
-                                                      {"memory", 2, "Memory", false},
-                                                      {"evaluation_seconds", 2, "Time of an evaluation", false},
-                                                      {"tokens", 2, "Tokens of a step", false},
-                                                      {"validation_tokens", 2, "Tokens of an evaluation", false}}};
+constexpr std::array<KnownChart, 19> known_charts = {
+    {{"loss", 0, "Loss", false},
+     {"perplexity", 0, "Perplexity", true},
+     {"token_accuracy", 0, "Token accuracy", false},
+     {"learning_rate", 0, "Learning rate", false},
+     {"grad_norm", 0, "Gradient norm", false},
+     {"loss_scale", 0, "Loss scale", true},
+     {"skipped_steps", 0, "Skipped steps", false},
+     {"rewards", 1, "Rewards of answers", false},
+     {"experts/load_max_by_layer", 1, "Load of the busiest expert by layer", false},
+     {"experts/load_min_by_layer", 1, "Load of the idlest expert by layer", false},
+     {"tokens_per_second", 2, "Tokens per second", false},
+     {"samples_per_second", 2, "Samples per second", false},
+     {"flops_per_second", 2, "FLOP per second", false},
+     {"mfu", 2, "Share of the peak FLOP/s (MFU)", false},
+     {"seconds", 2, "Time of a step by phase", false},
+     {"memory", 2, "Memory", false},
+     {"evaluation_seconds", 2, "Time of an evaluation", false},
+     {"tokens", 2, "Tokens of a step", false},
+     {"validation_tokens", 2, "Tokens of an evaluation", false}}};
 
 /// Metrics that share a chart.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 18> families = {
@@ -81,12 +84,21 @@ SplitName split_system_name(std::string_view metric) {
   return {std::string(metric.substr(0, last)), std::string(metric.substr(last + 1))};
 }
 
+/// The metric of a layer's experts, without the layer: "experts/layer_3/load_max" is line "layer_3" of a chart.
+constexpr std::string_view of_layer = "experts/layer_";
+SplitName split_layer_name(std::string_view metric) {
+  const size_t last = metric.rfind('/');
+  const std::string_view layer = metric.substr(metric.find('/') + 1);
+  return {fmt::format("experts/{}_by_layer", metric.substr(last + 1)), std::string(layer.substr(0, layer.find('/')))};
+}
+
 bool is_system(std::string_view metric) {
   return metric.starts_with("system/") || metric.starts_with("ranks/") || metric.starts_with("traffic/");
 }
 
 std::string chart_of(std::string_view metric) {
   if (is_system(metric)) return split_system_name(metric).chart;
+  if (metric.starts_with(of_layer)) return split_layer_name(metric).chart;
   if (metric.starts_with("seconds/")) return "seconds";
   if (metric.starts_with(validation) && metric != "validation_tokens") metric.remove_prefix(validation.size());
   for (const auto& [member, family] : families) {
@@ -98,6 +110,7 @@ std::string chart_of(std::string_view metric) {
 /// `count`: metrics of the chart; two that differ by the prefix are named by it alone.
 std::string label_of(std::string_view metric, size_t count, bool with_validation) {
   if (is_system(metric)) return split_system_name(metric).line;
+  if (metric.starts_with(of_layer)) return split_layer_name(metric).line;
   if (metric.starts_with("seconds/")) return std::string(metric.substr(8));
   if (metric == "loss_mean") return "training";
   if (metric == "validation_loss") return "validation";

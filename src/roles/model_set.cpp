@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
+#include <tuple>
 #include <utility>
 
 #include "checkpoint/checkpoint_reader.hpp"
@@ -61,6 +63,24 @@ std::vector<UnitSpec> units_of_role(const RoleSpec& spec, const Model& model) {
   return spec.trains ? model.units() : frozen(model.units());
 }
 
+/// Throws UserError(deck) unless the ranks that share experts train the same matrices of theirs: a pass has the same
+/// exchanges on all of them.
+void require_alike(const ParamStoreOptions& options) {
+  if (!options.shares_experts()) return;
+  using Trained = std::vector<std::tuple<std::string, int64_t, int64_t>>;  // layers and shapes
+  std::vector<Trained> of_rank(static_cast<size_t>(options.tensor_size));
+  for (const UnitSpec& unit : options.model_units) {
+    if (!unit.trained || unit.tensor_block < 0) continue;
+    Trained& own = of_rank[static_cast<size_t>(unit.tensor_block * options.tensor_size / options.tensor_blocks)];
+    const std::string layer = unit.name.substr(0, unit.name.find(".experts."));
+    for (const ParamSpec& param : unit.params) own.emplace_back(layer, param.rows, param.columns);
+  }
+  if (std::ranges::adjacent_find(of_rank, std::ranges::not_equal_to()) == of_rank.end()) return;
+  throw UserError(ExitCode::deck,
+                  "parallel.expert: the ranks would train different matrices of their experts: train all experts "
+                  "alike, or set 1");
+}
+
 /// The store's options with the units of all ranks, where its own are those of some.
 ParamStoreOptions with_model_units(const RoleSpec& spec) {
   ParamStoreOptions options = spec.store;
@@ -74,6 +94,7 @@ ParamStoreOptions with_model_units(const RoleSpec& spec) {
   std::optional<Decoder> critic = make_critic(critic_spec, policy);
   const std::unique_ptr<ActorCritic> both = join(critic_spec, policy, critic);
   options.model_units = units_of_role(spec, both ? static_cast<const Model&>(*both) : policy);
+  require_alike(options);
   return options;
 }
 

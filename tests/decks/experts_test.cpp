@@ -234,10 +234,15 @@ TEST_F(ExpertsDeck, AdaptersOfExpertsHaveOneLedger) {
   const std::string expected = ledger_of_deck(1, keys);
   EXPECT_EQ(ledger_of_deck(2, with(keys, {"parallel.zero=3", "memory.recompute=block"})), expected);
   EXPECT_NE(ledger_of_deck(1, {path, "lora.target_modules=q_proj"}), expected) << "control: none on experts";
-  // Adapters of one expert alone, which differ from those of the others.
+  // Adapters of some experts alone, which differ from each other.
   const std::vector<std::string> some = {path, "lora.target_modules=.*experts\\.1\\.w[12]", "lora.dropout=0.5",
                                          "lora.rank_pattern=experts.1.w2:600"};
-  EXPECT_EQ(ledger_of_deck(2, with(some, {"parallel.expert=2"})), ledger_of_deck(1, some));
+  EXPECT_EQ(ledger_of_deck(2, some), ledger_of_deck(1, some));
+  const std::vector<std::string> alike = {path, "lora.target_modules=.*experts\\.[13]\\.w[12]", "lora.dropout=0.5"};
+  EXPECT_EQ(ledger_of_deck(2, with(alike, {"parallel.expert=2"})), ledger_of_deck(1, alike));
+  const Outcome refused = llmtrain({2, 1, with(some, {"parallel.expert=2"}), "", ""});
+  EXPECT_EQ(refused.exit_code, 78);
+  EXPECT_THAT(refused.output, testing::HasSubstr("parallel.expert: the ranks would train different matrices"));
 }
 
 TEST_F(ExpertsDeck, PreferencesHaveOneLedger) {

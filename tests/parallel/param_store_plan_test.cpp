@@ -44,6 +44,26 @@ Arena plan_of(const ParamStoreOptions& options, bool tied = true) {
   return arena;
 }
 
+/// Segments that are reduced row by row of a unit of several, in a store of two blocks.
+size_t segments_by_rows(bool in_turn, int ranks) {
+  UnitSpec spec = unit("block", block);
+  spec.params.front().by_rows = true;
+  spec.tensor_block = 0;
+  spec.in_turn = in_turn;
+  ParamStoreOptions options;
+  options.segment_elements = block / 4;
+  options.tensor_blocks = 2;
+  options.tensor_size = ranks;
+  return UnitStates({spec}, options)[0].by_rows;
+}
+
+// Ranks without rows could not follow the order in which others write several blocks.
+TEST(UnitStates, RowsOfOneOfSeveralBlocksAreReducedWithTheUnit) {
+  EXPECT_EQ(segments_by_rows(false, 1), 0U);
+  EXPECT_EQ(segments_by_rows(false, 2), 4U) << "one block";
+  EXPECT_EQ(segments_by_rows(true, 1), 4U) << "blocks one after the other";
+}
+
 class ParamStorePlan : public testing::TestWithParam<std::tuple<int, DType>> {};
 
 TEST_P(ParamStorePlan, MatchesTheFormulas) {

@@ -80,8 +80,7 @@ bool TrainingStep::run(int64_t n) {
   const double count = static_cast<double>(std::max<int64_t>(record.tokens, 1));
   const double divisor = progress_.scaler.divisor(count);
   begin_sums(count);
-  const LossScaler& scaler = progress_.scaler;
-  passes_.run(n, scaler.active() ? scaler.cotangent(count) : 1, clock_);
+  passes_.run(n, progress_.scaler.active() ? progress_.scaler.cotangent(count) : 1, clock_);
   record.own = passes_.own();
   prepared_ = false;
   if (n + 1 < plan_.total_steps) prepare(n + 1);
@@ -102,7 +101,6 @@ bool TrainingStep::run(int64_t n) {
   if (!by_device) {
     values_.sum_on_host(loss_);
     read_values(record, divisor);
-    if (plan_.router) add_expert_metrics(record, plan_.router->sum(communicator_));
   }
   clock_.lap(&Phases::reduction);
 
@@ -161,6 +159,7 @@ void TrainingStep::read_values(StepRecord& record, double divisor) const {
     record.metrics.push_back({names[m].name, names[m].label, record.rollout[m]});
   }
   record.grad_norm = values_.grad_norm(divisor);
+  if (plan_.router) add_expert_metrics(record, plan_.router->sum(communicator_));
 }
 
 void TrainingStep::finish_pending() {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/deck/deck.hpp"
+#include "models/layers_codec.hpp"
 
 namespace llmtrain {
 
@@ -60,9 +61,9 @@ void ExpertsConfig::visit(DeckKeys& keys) {
            {.range = between(1, max_expert_groups),
             .doc = "Groups of experts that a token uses.",
             .automatic = "the family's, or 1 with n_experts"});
-  keys.key(
-      "first_dense_layers", first_dense_layers,
-      {.range = between(0, 4096), .doc = "Layers without experts, before all others.", .automatic = "the family's"});
+  keys.key<LayersCodec>(
+      "dense_layers", dense_layers,
+      {.doc = "Layers without experts, counted from 0, as in 0, 2, 8-11.", .automatic = "the family's"});
   keys.key("expert_every", every,
            {.range = between(1, 4096),
             .doc = "Distance of layers with experts: those i, counted from 0, where i + 1 is a multiple of it."});
@@ -75,7 +76,7 @@ void ExpertsConfig::mark_unused(DeckLoader& deck) const {
   }
   for (const char* key :
        {"experts_per_token", "d_ff_expert", "d_ff_shared", "shared_gate", "norm_topk", "router_score", "routed_scale",
-        "expert_limit", "n_expert_groups", "groups_per_token", "first_dense_layers", "expert_every"}) {
+        "expert_limit", "n_expert_groups", "groups_per_token", "dense_layers", "expert_every"}) {
     deck.unused(fmt::format("model.{}", key), "no effect with n_experts = 0");
   }
 }
@@ -89,7 +90,10 @@ void ExpertsConfig::check(DeckLoader& deck, int64_t n_layers) const {
   const int64_t choices = count / groups * std::min(groups, groups_per_token);
   deck.check(per_token <= choices, {"model.experts_per_token", "model.n_experts", "model.groups_per_token"},
              fmt::format("a token uses {} experts, and has {} to choose from", per_token, choices));
-  deck.check(layers(n_layers) > 0, {"model.first_dense_layers", "model.expert_every", "model.n_layers"},
+  deck.check(
+      dense_layers.empty() || dense_layers.back() < n_layers, {"model.dense_layers", "model.n_layers"},
+      fmt::format("names layer {} of {}, counted from 0", dense_layers.empty() ? 0 : dense_layers.back(), n_layers));
+  deck.check(layers(n_layers) > 0, {"model.dense_layers", "model.expert_every", "model.n_layers"},
              fmt::format("none of the {} layers has experts", n_layers));
 }
 

@@ -1,6 +1,8 @@
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "core/deck/named_enum.hpp"
 #include "kernels/routing.hpp"
@@ -24,12 +26,14 @@ struct ExpertsConfig {
   double scale = 1;              ///< routed_scale, factor on the weights
   int64_t groups = 1;            ///< n_expert_groups
   int64_t groups_per_token = 1;
-  int64_t first_dense_layers = 0;  ///< layers without experts, before all others
-  int64_t every = 1;               ///< expert_every: of the others those layers i where (i + 1) % every = 0
-  double limit = 0;                ///< expert_limit of swiglu_oai; 0: none
+  std::vector<int64_t> dense_layers;  ///< layers without experts, ascending
+  int64_t every = 1;                  ///< expert_every: of the others those layers i where (i + 1) % every = 0
+  double limit = 0;                   ///< expert_limit of swiglu_oai; 0: none
 
   bool exist() const { return count > 0; }
-  bool in_layer(int64_t layer) const { return exist() && layer >= first_dense_layers && (layer + 1) % every == 0; }
+  bool in_layer(int64_t layer) const {
+    return exist() && (layer + 1) % every == 0 && !std::ranges::binary_search(dense_layers, layer);
+  }
   /// Layers with experts, of the first n.
   int64_t layers(int64_t n) const {
     int64_t with = 0;

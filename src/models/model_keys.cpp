@@ -285,7 +285,7 @@ void ModelConfig::set_family_defaults(DeckLoader& deck) {
   if (experts.exist()) {
     defaults.set("model.experts_per_token", experts.per_token, of_family.exist() ? of_family.per_token : 2);
     defaults.set("model.d_ff_expert", experts.d_ff, d_ff);
-    const bool no_dense = experts.first_dense_layers == 0 && experts.every == 1;
+    const bool no_dense = experts.dense_layers.empty() && experts.every == 1;
     if (no_dense) defaults.set("model.d_ff", d_ff, experts.d_ff);
     const bool whole = family_entry(family).hugging_face.latent;  // DeepSeek's is as wide as a number of the others
     defaults.set("model.d_ff_shared", experts.d_ff_shared, whole ? experts.d_ff : of_family.d_ff_shared);
@@ -296,8 +296,9 @@ void ModelConfig::set_family_defaults(DeckLoader& deck) {
       defaults.set("model.expert_limit", experts.limit, of_family.limit);
     }
     defaults.set("model.routed_scale", experts.scale, of_family.scale);
-    const int64_t dense = std::min(of_family.first_dense_layers, std::max<int64_t>(n_layers - 1, 0));
-    defaults.set("model.first_dense_layers", experts.first_dense_layers, dense);
+    std::vector<int64_t> dense = of_family.dense_layers;
+    std::erase_if(dense, [&](int64_t layer) { return layer >= n_layers - 1; });
+    defaults.set("model.dense_layers", experts.dense_layers, dense);
     const bool own_count = deck.given("model.n_experts");  // which the family's groups need not divide
     defaults.set("model.n_expert_groups", experts.groups, own_count ? 1 : of_family.groups);
     defaults.set("model.groups_per_token", experts.groups_per_token, own_count ? 1 : of_family.groups_per_token);
@@ -377,7 +378,7 @@ void ModelConfig::check(DeckLoader& deck, int64_t sequence_length) const {
   deck.check(!needs_biases || experts.d_ff_shared == 0, {"model.d_ff_shared", "model.family"},
              "this family has no shared expert: set d_ff_shared = 0");
   deck.check(!needs_biases || experts.layers(n_layers) == n_layers,
-             {"model.first_dense_layers", "model.expert_every", "model.family"},
+             {"model.dense_layers", "model.expert_every", "model.family"},
              "every layer of this family has experts: remove the key");
   deck.check(
       !experts.exist() || family_entry(family).hugging_face.experts.has_value(), {"model.n_experts", "model.family"},

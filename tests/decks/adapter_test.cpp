@@ -76,7 +76,8 @@ INSTANTIATE_TEST_SUITE_P(Adapters, AdapterOfPeft,
                          testing::Values("llama_qv", "llama_dora", "gpt2_bias", "gpt2_dora", "phi3_fused", "qwen2_tied",
                                          "qwen2_part", "gemma2_layers", "qwen3_regex", "llama_tables", "gpt2_tables",
                                          "gemma2_head", "qwen2_apart", "qwen2_embedding", "llama_saved", "llama_grown",
-                                         "qwen2_grown", "mistral_grown"),
+                                         "qwen2_grown", "mistral_grown", "mixtral_named", "qwen2_moe_both",
+                                         "qwen3_moe_down", "olmoe_first", "gpt_oss_layer"),
                          [](const auto& test) { return std::string(test.param); });
 
 class AdapterRun : public testing::Test {
@@ -178,6 +179,30 @@ TEST_F(AdapterRun, OfTablesIsTheSameHoweverItIsComputed) {
     const json merged = json::parse(read_file(at(folder("one") + "/export/config.json")));
     EXPECT_EQ(merged["tie_word_embeddings"], false);
   }
+}
+
+TEST_F(AdapterRun, GoesOnFromAdaptersOfFusedExperts) {
+  const std::string fused = reference("adapters/mixtral_named");
+  const auto run = [&](const std::string& name, const std::string& path, std::vector<std::string> keys, int ranks) {
+    keys.insert(keys.end(), {"lora.path=" + path, "parallel.tensor_blocks=2"});
+    const Outcome outcome = train(name, keys, ranks, "mixtral");
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  };
+  run("one", fused, {}, 1);
+  run("sharded", fused, {"parallel.zero=3"}, 2);
+  run("split", fused, {"parallel.tensor=2"}, 2);
+  for (const char* name : {"sharded", "split"}) {
+    EXPECT_EQ(adapter(name), adapter("one")) << name;
+    EXPECT_EQ(read_file(at(std::string(name) + "/ledger.jsonl")), read_file(at("one/ledger.jsonl"))) << name;
+  }
+  run("more", at("one/adapter"), {"parallel.tensor=2"}, 2);
+  EXPECT_NE(adapter("more"), adapter("one")) << "control";
+  const std::vector<int> ids = {5, 6, 40, 7, 22, 13, 9, 30};
+  const std::string model = reference("hf/mixtral");
+  EXPECT_EQ(logprobs({model, "--adapter", at("one/adapter")}, ids), logprobs({at("one")}, ids));
+  const Outcome missing = train("other", {"lora.path=" + fused}, 1, "llama");
+  EXPECT_EQ(missing.exit_code, 65);
+  EXPECT_THAT(missing.output, HasSubstr("target_parameters: 'down_proj': only those of fused experts"));
 }
 
 TEST_F(AdapterRun, OverAQuantizedModelIsTheSameHoweverItIsComputed) {

@@ -164,7 +164,7 @@ TEST_F(ExpertsDeck, OfOtherFamiliesHasOneLedger) {
   for (const std::vector<std::string>& family :
        {std::vector<std::string>{"model.family=qwen2_moe", "model.n_experts=4", "model.d_ff=40", "model.d_ff_shared=16",
                                  "model.expert_every=2"},
-        {"model.family=qwen3_moe", "model.n_experts=16", "model.first_dense_layers=1", "model.d_ff=40"},
+        {"model.family=qwen3_moe", "model.n_experts=16", "model.n_layers=3", "model.dense_layers=1", "model.d_ff=40"},
         {"model.family=olmoe", "model.experts_per_token=3"}}) {
     const std::vector<std::string> keys = with(family, {"run.max_steps=2"});
     const std::string expected = ledger_of(1, keys);

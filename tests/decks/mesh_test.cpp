@@ -113,7 +113,7 @@ TEST_F(Mesh, OfSharedRowsWithLatentAttentionHasTheLedgerOfOneRank) {
       "parallel.context_blocks=2", "model.family=deepseek_v3",  "model.n_kv_heads=4",
       "model.q_lora_rank=20",      "model.kv_lora_rank=12",     "model.qk_nope_head_dim=6",
       "model.qk_rope_head_dim=4",  "model.v_head_dim=8",        "objective.router_bias_rate=0.01",
-      "model.n_experts=4",         "model.experts_per_token=2", "model.first_dense_layers=1"};
+      "model.n_experts=4",         "model.experts_per_token=2", "model.dense_layers=0"};
   const std::string expected = ledger_of(1, latent);
   EXPECT_EQ(ledger_of(2, with(latent, {"parallel.context=2", "parallel.zero=3"})), expected);
   EXPECT_EQ(ledger_of(2, with(latent, {"memory.recompute=block"})), expected);

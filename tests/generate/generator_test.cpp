@@ -25,7 +25,7 @@ using test::vocabulary;
 const std::vector<std::string> deepseek_v3 = {
     "model.family=deepseek_v3", "model.q_lora_rank=14",      "model.kv_lora_rank=10",
     "model.qk_nope_head_dim=7", "model.qk_rope_head_dim=4",  "model.v_head_dim=9",
-    "model.n_experts=4",        "model.experts_per_token=2", "model.first_dense_layers=1"};
+    "model.n_experts=4",        "model.experts_per_token=2", "model.dense_layers=1"};
 
 /// Adapters of all layers, the head's among them; those of embeddings have no magnitudes.
 AdapterRule every_layer(bool dora) {

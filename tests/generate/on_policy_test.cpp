@@ -50,10 +50,14 @@ ModelConfig config_of(const std::vector<std::string>& keys) {
 
 class Policy {
  public:
-  Policy(const std::vector<std::string>& keys, DType compute)
+  /// Layers with a plan for training keep the choices of their experts.
+  Policy(const std::vector<std::string>& keys, DType compute, bool training = false, uint64_t seed = 3)
       : model_(make_model(config_of(keys), vocabulary)), params_(frozen(model_->units()), options(compute)) {
     params_.plan(arena_);
-    model_->plan(arena_, {compute, all_rows, false});
+    model_->plan(arena_, {compute, all_rows, training});
+    for (const Arena::Request& request : arena_.requests()) {
+      if (request.name.ends_with(".choices")) choices_.push_back(request.target);
+    }
     model_->plan_cache(arena_, cache_, compute, texts, longest);
     buffers_.plan(arena_, all_rows, texts);
     arena_.add(logits_, MemoryCategory::data, "logits", DType::f32, {all_rows, 64});
@@ -62,18 +66,20 @@ class Policy {
     memory_ = DeviceBuffer(arena_.bytes());
     arena_.commit(memory_.data());
     params_.start(test::communicator(), stream());
-    params_.initialize(3);
+    params_.initialize(seed);
     model_->start(stream());
   }
 
   /// Log-probabilities of the next tokens, in a pass over the finished texts.
   Bits score(float temperature) {
     Context ctx = context(ProductRole::prefill, temperature);
+    ctx.training = !choices_.empty();
     const std::vector<Piece> whole = {{2, 0, lengths[2]}, {0, 0, lengths[0]}, {1, 0, lengths[1]}};
     const Batch batch = upload(whole, temperature);
     model_->forward(ctx, &batch);
     model_->score(ctx, &batch, {logp_.rows(0, batch.tokens), {}, {}, {}});
     Bits bits = none();
+    chosen_.assign(choices_.size(), none());
     read(bits, whole);
     return bits;
   }
@@ -84,6 +90,7 @@ class Policy {
     ctx.cache = &cache_;
     cache_.decoding = false;
     Bits bits = none();
+    chosen_.assign(choices_.size(), none());
     for (const std::vector<Piece>& pieces : steps) {
       const Batch batch = upload(pieces, temperature);
       model_->forward(ctx, &batch);
@@ -98,6 +105,9 @@ class Policy {
     }
     return bits;
   }
+
+  /// By layer with experts: the two experts of every token in the last pass, or passes with a cache.
+  const std::vector<Bits>& chosen() const { return chosen_; }
 
  private:
   static ParamStoreOptions options(DType compute) {
@@ -141,14 +151,28 @@ class Policy {
     return batch;
   }
 
-  void read(Bits& bits, const std::vector<Piece>& pieces) const {
-    std::vector<float> values(all_rows);
-    copy_to_host(values.data(), logp_.data, logp_.bytes(), stream());
+  void read(Bits& bits, const std::vector<Piece>& pieces) {
+    spread(bits, pieces, host_values<uint32_t>(logp_));
+    for (size_t layer = 0; layer < choices_.size(); ++layer) {
+      const std::vector<int32_t> choices = host_values<int32_t>(*choices_[layer]);
+      std::vector<uint32_t> pairs;
+      for (size_t i = 0; i < choices.size(); i += 2) {
+        pairs.push_back(static_cast<uint32_t>(choices[i] << 16 | choices[i + 1]));
+      }
+      spread(chosen_[layer], pieces, pairs);
+    }
+  }
+  template <class T>
+  static std::vector<T> host_values(const Tensor& tensor) {
+    std::vector<T> values(static_cast<size_t>(tensor.numel()));
+    copy_to_host(values.data(), tensor.data, tensor.bytes(), stream());
     stream().synchronize();
-    auto from = values.begin();
+    return values;
+  }
+  static void spread(Bits& to, const std::vector<Piece>& pieces, const std::vector<uint32_t>& rows) {
+    auto from = rows.begin();
     for (const Piece& p : pieces) {
-      std::vector<uint32_t>& to = bits[static_cast<size_t>(p.text)];
-      for (int64_t i = p.begin; i < p.end; ++i) to[static_cast<size_t>(i)] = std::bit_cast<uint32_t>(*from++);
+      for (int64_t i = p.begin; i < p.end; ++i) to[static_cast<size_t>(p.text)][static_cast<size_t>(i)] = *from++;
     }
   }
 
@@ -159,6 +183,8 @@ class Policy {
   BatchBuffers buffers_;
   KvCache cache_;
   Tensor logits_, logp_, kept_;
+  std::vector<const Tensor*> choices_;
+  std::vector<Bits> chosen_;
 };
 
 /// Prompts, then all texts token by token, as a rollout does.
@@ -208,6 +234,38 @@ INSTANTIATE_TEST_SUITE_P(
                         std::vector<std::string>{"model.family=gemma2", "model.sliding_window=70",
                                                  "model.n_kv_heads=2"}),
         testing::Values(DType::f32, DType::bf16, DType::f16)));
+
+class OnPolicyExperts : public testing::TestWithParam<std::vector<std::string>> {};
+
+TEST_P(OnPolicyExperts, OfARolloutAreThoseOfTheTrainingPass) {
+  std::vector<std::string> keys = {"model.n_layers=3", "model.n_experts=6", "model.experts_per_token=2"};
+  keys.insert(keys.end(), GetParam().begin(), GetParam().end());
+  std::vector<std::vector<Bits>> of_types;
+  for (const DType compute : {DType::f32, DType::bf16}) {
+    Policy policy(keys, compute, true), other(keys, compute, true, 4);
+    policy.score(1);
+    of_types.push_back(policy.chosen());
+    const std::vector<Bits>& expected = of_types.back();
+    ASSERT_GE(expected.size(), 2);
+    for (const std::vector<std::vector<Piece>>& steps : {token_by_token(), in_chunks()}) {
+      policy.decode(steps, ProductRole::prefill, 1);
+      EXPECT_EQ(policy.chosen(), expected);
+    }
+    other.decode(in_chunks(), ProductRole::prefill, 1);
+    EXPECT_NE(other.chosen(), expected) << "the control: other weights";
+  }
+  EXPECT_NE(of_types[0], of_types[1]) << "the control: rounding decides choices";
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, OnPolicyExperts,
+                         testing::Values(std::vector<std::string>{"model.family=mixtral", "model.n_kv_heads=2"},
+                                         std::vector<std::string>{"model.family=qwen2_moe", "model.d_ff_shared=20",
+                                                                  "model.d_ff_expert=24"},
+                                         std::vector<std::string>{"model.family=gpt_oss", "model.sliding_window=20"},
+                                         std::vector<std::string>{"model.family=deepseek_v3", "model.dense_layers=1",
+                                                                  "model.n_expert_groups=3", "model.groups_per_token=2",
+                                                                  "model.kv_lora_rank=16", "model.qk_nope_head_dim=6",
+                                                                  "model.qk_rope_head_dim=4", "model.v_head_dim=8"}));
 
 }  // namespace
 }  // namespace llmtrain

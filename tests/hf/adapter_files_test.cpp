@@ -20,7 +20,6 @@ using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 const std::string goldens = "tests/reference/adapters/";
 
@@ -36,16 +35,18 @@ DecoderShape shape_of_model(const std::string& name) {
   return decoder_shape(model, model.vocab_size);
 }
 
-LoraConfig lora_of(json config) {
+AdapterConfig parsed(json config) {
   config["peft_type"] = "LORA";
-  return parse_adapter_config(config.dump(), adapter_config_name).lora;
+  return parse_adapter_config(config.dump(), adapter_config_name);
 }
+
+LoraConfig lora_of(const json& config) { return parsed(config).lora; }
 
 /// The part that a stored configuration chooses.
 LoraPart part_of(const json& config, const ModelConfig& model, std::vector<std::string>* warnings = nullptr) {
-  LoraConfig lora = lora_of(config);
+  AdapterConfig adapter = parsed(config);
   std::vector<std::string> unused;
-  return choose_stored_adapters(lora, model, adapter_config_name, warnings != nullptr ? *warnings : unused);
+  return choose_stored_adapters(adapter, model, adapter_config_name, warnings != nullptr ? *warnings : unused);
 }
 
 std::vector<std::string> names(const LoraPart& part) {
@@ -103,6 +104,40 @@ TEST(AdapterModules, OneWarningNamesWhatAStoredAdapterNamesInVain) {
                              "target_modules Wqkv, c_attn; exclude_modules zzz; modules_to_save score; "
                              "layers_to_transform 2; rank_pattern up_proj; alpha_pattern zz.*"));
   EXPECT_THAT(warnings({{"target_modules", {"q_proj"}}}), ::testing::IsEmpty());
+}
+
+// PEFT applies target_parameters to fused experts in all layers, whatever else the configuration says of layers and
+// modules.
+TEST(AdapterModules, OfFusedExpertsAreThoseOfEveryExpert) {
+  const ModelConfig model = shape_of_model("mixtral").config;  // 2 layers, 4 experts
+  json config = {{"target_modules", {"v_proj", "w2"}},
+                 {"target_parameters", {"mlp.experts.gate_up_proj"}},
+                 {"exclude_modules", {"experts.1.w1", "1.self_attn.v_proj"}},
+                 {"r", 4},
+                 {"rank_pattern", {{".*gate_up_proj", 3}, {"w1", 2}}},
+                 {"alpha_pattern", {{R"(0\.mlp\.experts\.gate_up_proj)", 6}}}};
+  std::vector<std::string> warnings;
+  const LoraPart part = part_of(config, model, &warnings);
+  EXPECT_THAT(warnings, ::testing::IsEmpty());
+  EXPECT_EQ(part.modules.size(), 17);
+  const auto shape = [&](const std::string& name) { return part.modules.at("model.layers." + name); };
+  EXPECT_EQ(shape("0.self_attn.v_proj").rank, 4);
+  for (const char* name : {"0.block_sparse_moe.experts.1.w1", "1.block_sparse_moe.experts.3.w3"}) {
+    EXPECT_EQ(shape(name).rank, 3) << name;
+    EXPECT_EQ(shape(name).scale, name[0] == '0' ? 2 : 8.0 / 3) << name;
+  }
+  const auto refusal = [&](const json& more) {
+    json other = config;
+    other.update(more);
+    return verdict(ExitCode::bad_content, [&] { part_of(other, model); });
+  };
+  EXPECT_THAT(refusal({{"target_parameters", {"down_proj", "mlp.gate.weight"}}}),
+              HasSubstr("adapter_config.json: target_parameters: 'mlp.gate.weight': only those of fused experts"));
+  EXPECT_THAT(refusal({{"layers_to_transform", {0}}}), HasSubstr("layers_to_transform: it cannot be combined with"));
+  config["target_modules"] = json::array();
+  config["exclude_modules"] = json();
+  config["layers_to_transform"] = {0};
+  EXPECT_EQ(part_of(config, model).modules.size(), 16);
 }
 
 TEST(AdapterModules, ErrorsNameWhatExists) {
@@ -203,7 +238,7 @@ TEST(AdapterConfig, RefusesWhatItDoesNotKnow) {
                            R"("lora_bias":true)",
                            R"("layer_replication":[[0,2]])",
                            R"("trainable_token_indices":[3])",
-                           R"("target_parameters":["w"])",
+                           R"("target_parameters":"w")",
                            R"("alora_invocation_tokens":[1])",
                            R"("task_type":"TOKEN_CLS")",
                            R"("layers_to_transform":[-1])",
@@ -226,9 +261,6 @@ TEST(AdapterConfig, RefusesWhatItDoesNotKnow) {
     EXPECT_EQ(refusal("{\"peft_type\":" + json_type + ",\"target_modules\":[\"q\"]}"),
               std::string("a.json: peft_type: ") + type + "; only adapters of type LORA are supported");
   }
-  EXPECT_THAT(refusal(R"({"peft_type":"LORA","target_modules":[],"target_parameters":["mlp.experts.down_proj"]})"),
-              AllOf(HasSubstr("a.json: target_parameters: [\"mlp.experts.down_proj\"]: adapters of parameters"),
-                    HasSubstr("merge the adapter with PEFT"), Not(HasSubstr("does not name"))));
   EXPECT_THAT(refusal(R"({"target_modules":["q"]})"), HasSubstr("peft_type: it is missing"));
   EXPECT_EQ(refusal("[]"), "a.json: must be an object");
   EXPECT_NE(refusal("{"), "accepted");
@@ -352,6 +384,24 @@ TEST_F(AdapterFiles, ThatDoNotFitAreRefused) {
   EXPECT_THAT(outcome(), HasSubstr("not in the adapter: 'base_model.model.model.layers.0.self_attn.v_proj"));
   set({{"target_modules", {"c_attn"}}});
   EXPECT_THAT(outcome(), AllOf(HasSubstr(adapter_config_name), HasSubstr("the model has no c_attn")));
+}
+
+TEST(FusedAdapters, ThatDoNotFitAreRefused) {
+  const ScratchFolder folder(unique_name("fused-adapter"));
+  fs::copy_file(goldens + "mixtral_named/" + adapter_weights_name, folder.at(adapter_weights_name));
+  const auto outcome = [&](const json& keys) {
+    json config = json::parse(text_of(goldens + "mixtral_named/" + adapter_config_name));
+    config.update(keys);
+    folder.write(adapter_config_name, config.dump());
+    return verdict(ExitCode::bad_content, [&] { AdapterFolder::open(folder.path(), shape_of_model("mixtral")); });
+  };
+  EXPECT_EQ(outcome(json::object()), "accepted");
+  const std::string module = "base_model.model.model.layers.0.mlp.experts.";
+  EXPECT_THAT(
+      outcome({{"rank_pattern", json::object()}}),
+      AllOf(HasSubstr(folder.at(adapter_weights_name) + ": the tensors do not fit the target_parameters"),
+            HasSubstr("with another shape: " + module + "base_layer.lora_A.weight is [16, 24] instead of [8, 24]")));
+  EXPECT_THAT(outcome({{"target_parameters", {"gate_up_proj"}}}), HasSubstr("lora_A.weight is [8, 20] instead of"));
 }
 
 TEST_F(AdapterFiles, ThatAreMissingAreNamed) {

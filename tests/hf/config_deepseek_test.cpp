@@ -80,8 +80,8 @@ TEST(DeepSeekConfig, DefaultsAreThoseOfTransformers) {
   EXPECT_EQ(two.max_seq_len, 2048);
   EXPECT_EQ(three.max_seq_len, 4096);
   using Score = ExpertsConfig::Score;
-  const ExpertsConfig of_two{64, 2, 1407, 2814, false, false, Score::softmax, 1.0, 1, 1, 0, 1};
-  const ExpertsConfig of_three{256, 8, 2048, 2048, false, true, Score::sigmoid, 2.5, 8, 4, 3, 1};
+  const ExpertsConfig of_two{64, 2, 1407, 2814, false, false, Score::softmax, 1.0, 1, 1, {}, 1};
+  const ExpertsConfig of_three{256, 8, 2048, 2048, false, true, Score::sigmoid, 2.5, 8, 4, {0, 1, 2}, 1};
   EXPECT_EQ(two.experts, of_two);
   EXPECT_EQ(three.experts, of_three);
   EXPECT_EQ(parse(with(least(3), R"("q_lora_rank":null)")).model.latent.query_rank, 0) << "null is not absent";

@@ -202,6 +202,29 @@ TEST(HfConfig, WindowsOfLayers) {
   EXPECT_THAT(refusal(with(qwen3(small), R"("layer_types":["full_attention","mamba"])")), HasSubstr("'mamba'"));
 }
 
+TEST(HfConfig, LayersWithoutExperts) {
+  for (const char* family : {"qwen2_moe", "qwen3_moe"}) {
+    const auto text = [&](const std::string& layers, int64_t every) {
+      const std::string more = fmt::format(R"("mlp_only_layers":{},"decoder_sparse_step":{})", layers, every);
+      return as_family(llama(256, 32, 64, 6, 4, 2, more), family, "");
+    };
+    const auto with_experts = [&](const std::string& layers, int64_t every) {
+      const ModelConfig model = parse(text(layers, every)).model;
+      EXPECT_EQ(hf_config_obstacle(model), "");
+      std::vector<int64_t> found;
+      for (int64_t layer = 0; layer < 6; ++layer) {
+        if (model.experts.in_layer(layer)) found.push_back(layer);
+      }
+      return found;
+    };
+    EXPECT_THAT(with_experts("[]", 1), ElementsAre(0, 1, 2, 3, 4, 5));
+    EXPECT_THAT(with_experts("[4, 9, 1]", 1), ElementsAre(0, 2, 3, 5));
+    EXPECT_THAT(with_experts("[3, 0]", 2), ElementsAre(1, 5));
+    EXPECT_THAT(refusal(text("[0, \"1\"]", 1)), HasSubstr("mlp_only_layers: must be a list of layers"));
+    EXPECT_THAT(refusal(text("[1, 3, 5]", 2)), HasSubstr("no layer has experts"));
+  }
+}
+
 TEST(HfConfig, WhatIsNotUnderstoodIsRefusedByName) {
   const std::map<std::string, std::string> additions = {
       {R"("quantization_config":{"quant_method":"gptq","bits":4})", "quantised ('gptq')"},

@@ -134,7 +134,7 @@ TEST_F(FusedExperts, HaveTheBitsOfTensorsOfTheirOwn) {
 
 TEST_F(FusedExperts, OnlySomeLayersHaveExperts) {
   ModelConfig model = small_model("qwen3_moe");
-  model.experts.first_dense_layers = 1;
+  model.experts.dense_layers = {0};
   const auto fused_in = [&](int64_t layer) {
     WeightIndex index;
     index.folder = "model";

@@ -219,7 +219,7 @@ TEST_F(Gguf, NamesWhatLlamaCppCannotCompute) {
   EXPECT_EQ(gguf_obstacle(model), "");
   model.experts.norm_topk = false;
   EXPECT_EQ(gguf_obstacle(model), "norm_topk = false in this family");
-  model.experts.first_dense_layers = 1;
+  model.experts.dense_layers = {1};
   EXPECT_EQ(gguf_obstacle(model), "layers without experts");
   model = test::small_model("deepseek_v2");
   EXPECT_THAT(gguf_obstacle(model), HasSubstr("experts of this family"));

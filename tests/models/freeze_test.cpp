@@ -106,7 +106,7 @@ TEST_P(FreezeGolden, GradientsAndTenSteps) {
       for (auto& [name, gradient] : m.gradients()) {
         found.push_back(name);
         for (float& g : gradient) g = static_cast<float>(g / tokens);
-        EXPECT_LT(golden.gradient_error(name, gradient), 2e-5) << name;
+        EXPECT_LT(golden.gradient_error(name, gradient), 1e-5) << name;
       }
       EXPECT_EQ(found, names);
     }

@@ -11,6 +11,7 @@
 #include "kernels/objective.hpp"
 #include "kernels/reduce.hpp"
 #include "models/expert_places.hpp"
+#include "models/layers_codec.hpp"
 #include "parallel/local_communicator.hpp"
 
 namespace llmtrain::test {
@@ -120,7 +121,7 @@ DecoderShape shape_of(const Golden& golden) {
   if (golden.has("router_score")) c.experts.score = enum_of<ExpertsConfig::Score>(golden.text("router_score"));
   c.experts.scale = number("routed_scale", 1);
   c.experts.limit = number("expert_limit", 0);
-  c.experts.first_dense_layers = integer("first_dense_layers", 0);
+  if (golden.has("dense_layers")) c.experts.dense_layers = LayersCodec::parse(golden.text("dense_layers"), {});
   c.experts.every = integer("expert_every", 1);
   c.experts.groups = integer("n_expert_groups", 1);
   c.experts.groups_per_token = integer("groups_per_token", 1);

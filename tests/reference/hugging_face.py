@@ -79,7 +79,7 @@ def build_experts(s, common, window, types):
         return hf.GptOssForCausalLM(config).eval()
     if s.family.startswith("deepseek"):
         common |= dict(moe_intermediate_size=s.d_ff_expert, n_routed_experts=s.n_experts, norm_topk_prob=s.norm_topk,
-                       n_shared_experts=s.d_ff_shared // s.d_ff_expert, first_k_dense_replace=s.first_dense_layers,
+                       n_shared_experts=s.d_ff_shared // s.d_ff_expert, first_k_dense_replace=len(s.dense),
                        n_group=s.n_expert_groups, topk_group=s.groups_per_token, routed_scaling_factor=s.routed_scale,
                        q_lora_rank=s.q_lora_rank or None, kv_lora_rank=s.kv_lora_rank, v_head_dim=s.v_head_dim,
                        qk_nope_head_dim=s.qk_nope_head_dim, qk_rope_head_dim=s.qk_rope_head_dim,
@@ -93,7 +93,7 @@ def build_experts(s, common, window, types):
         common |= dict(intermediate_size=s.d_ff_expert)
         return hf.OlmoeForCausalLM(hf.OlmoeConfig(attention_bias=s.qkv_bias, **common)).eval()
     common |= dict(moe_intermediate_size=s.d_ff_expert, decoder_sparse_step=s.expert_every,
-                   mlp_only_layers=list(range(s.first_dense_layers)), use_sliding_window=bool(window),
+                   mlp_only_layers=s.dense, use_sliding_window=bool(window),
                    sliding_window=window)
     if s.family == "qwen2_moe":
         config = hf.Qwen2MoeConfig(shared_expert_intermediate_size=s.d_ff_shared, qkv_bias=s.qkv_bias,

@@ -33,11 +33,11 @@ GRADIENT_BITS = 18  # significant bits kept in the files
 OPTIONAL = ("sliding_window_layers", "rope_scaling", "partial_rotary_factor", "sandwich_norm", "zero_centered_norm",
             "qk_norm", "embedding_scale", "query_pre_attn_scalar", "attention_softcap", "final_softcap",
             "qk_norm_whole", "n_experts", "experts_per_token", "d_ff_expert", "d_ff_shared", "shared_gate", "norm_topk",
-            "router_score", "routed_scale", "first_dense_layers", "expert_every", "n_expert_groups", "groups_per_token",
+            "router_score", "routed_scale", "dense_layers", "expert_every", "n_expert_groups", "groups_per_token",
             "router_aux", "router_z_loss", "expert_limit", "attention_sinks", "q_lora_rank", "kv_lora_rank",
             "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "rope_interleave", "latent_norm_epsilon")
 # Of these, the ones that have no mistake of their own in controls(): sizes, which layers, losses.
-NO_MISTAKE = ("sandwich_norm", "n_experts", "d_ff_expert", "first_dense_layers", "expert_every", "router_aux",
+NO_MISTAKE = ("sandwich_norm", "n_experts", "d_ff_expert", "dense_layers", "expert_every", "router_aux",
               "router_z_loss", "n_expert_groups", "groups_per_token", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim",
               "qk_rope_head_dim", "v_head_dim", "rope_interleave", "latent_norm_epsilon")
 
@@ -118,18 +118,20 @@ CASES = {
                                    **balanced), [17, 29, 4], True),
     "qwen3_moe": (qwen3_moe(**tiny | routed | dict(n_experts=6)), [27, 27], False),
     "qwen3_moe_packed": (qwen3_moe(**heads(4, 2, 10, d_model=24) | routed | dict(experts_per_token=3, d_ff=40),
-                                   n_layers=3, first_dense_layers=1, norm_topk=False, tie_embeddings=True,
+                                   n_layers=3, dense_layers="0", norm_topk=False, tie_embeddings=True,
                                    sliding_window=8, **balanced), [9, 31, 15], True),
+    "qwen3_moe_between": (qwen3_moe(**heads(4, 2, 6, d_model=24) | routed | dict(n_experts=5, d_ff=28), n_layers=4,
+                                    dense_layers="1, 2", **balanced), [25, 25], False),
     # More experts than tokens: some have none, and only their decay moves them.
     "qwen3_moe_idle": (qwen3_moe(**tiny | routed | dict(n_experts=8, experts_per_token=1, d_ff_expert=8),
                                  norm_topk=False, **balanced), [3, 4], True),
-    "deepseek_v2": (deepseek_v2(**latent, d_ff_shared=24, first_dense_layers=1, n_layers=3, rope_scaling=yarn_mscale),
+    "deepseek_v2": (deepseek_v2(**latent, d_ff_shared=24, dense_layers="0", n_layers=3, rope_scaling=yarn_mscale),
                     [27, 27], False),
     "deepseek_v2_packed": (deepseek_v2(**latent | dict(experts_per_token=3), d_ff_shared=12, q_lora_rank=14,
                                        n_expert_groups=3, groups_per_token=2, routed_scale=1.5), [7, 33, 18], True),
     "deepseek_v3": (deepseek_v3(**latent, d_ff_shared=12, routed_scale=2.5), [27, 27], False),
     "deepseek_v3_packed": (deepseek_v3(**latent | dict(n_experts=8, experts_per_token=3), d_ff_shared=12, n_layers=3,
-                                       q_lora_rank=14, first_dense_layers=1, n_expert_groups=4, groups_per_token=2,
+                                       q_lora_rank=14, dense_layers="0", n_expert_groups=4, groups_per_token=2,
                                        routed_scale=1.5, rope_scaling=yarn_mscale), [5, 31, 14], True),
     "gpt_oss": (gpt_oss(**heads(3, 1, 8, d_model=24) | routed, expert_limit=1.5, sliding_window=7,
                         sliding_window_layers="0"), [27, 27], False),

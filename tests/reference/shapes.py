@@ -42,7 +42,7 @@ class Shape:
     attention_softcap: float = 0.0
     final_softcap: float = 0.0
     qk_norm_whole: bool = False  # the norms of qk_norm go over all heads together
-    # Experts: layer i has them from first_dense_layers on, if i + 1 is a multiple of expert_every; others have d_ff.
+    # Experts: layer i has them if i + 1 is a multiple of expert_every, but for dense_layers; others have d_ff.
     n_experts: int = 0
     experts_per_token: int = 0
     d_ff_expert: int = 0
@@ -51,7 +51,7 @@ class Shape:
     norm_topk: bool = False  # the weights of a token's experts sum to 1
     router_score: str = "softmax"  # sigmoid
     routed_scale: float = 1.0
-    first_dense_layers: int = 0
+    dense_layers: str = ""  # as in a deck: "0, 2"
     expert_every: int = 1
     n_expert_groups: int = 1
     groups_per_token: int = 1
@@ -83,8 +83,12 @@ class Shape:
     def rotary_dim(self):
         return self.qk_rope_head_dim or int(self.head_dim * self.partial_rotary_factor)
 
+    @property
+    def dense(self):
+        return [int(x) for x in self.dense_layers.split(",") if x]
+
     def has_experts(self, layer):
-        return self.n_experts > 0 and layer >= self.first_dense_layers and (layer + 1) % self.expert_every == 0
+        return self.n_experts > 0 and layer not in self.dense and (layer + 1) % self.expert_every == 0
 
     @property
     def expert_layers(self):

@@ -38,7 +38,7 @@ TEST(LatentConfig, DefaultsCanBeExported) {
       EXPECT_EQ(model.head_dim, 192);
       EXPECT_EQ(model.rotary_dim(), 64);
       EXPECT_EQ(model.n_kv_heads, 2);
-      EXPECT_EQ(model.experts.first_dense_layers, 1) << "one of two layers at most";
+      EXPECT_EQ(model.experts.dense_layers, std::vector<int64_t>{0}) << "one of two layers at most";
       model.vocab_size = 64;
       EXPECT_EQ(hf_config_obstacle(model), "");
     }

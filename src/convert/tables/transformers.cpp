@@ -171,9 +171,11 @@ constexpr Entry peft_entries[] = {
     no_effect("ensure_weight_tying", "a head that is the embedding is always trained with it"),
     unsupported(
         "megatron_config trainable_token_indices loftq_config eva_config corda_config lora_ga_config velora_config "
-        "alora_invocation_tokens use_qalora monteclora_config layer_replication lora_bias target_parameters use_bdlora "
+        "alora_invocation_tokens use_qalora monteclora_config layer_replication lora_bias use_bdlora "
         "arrow_config kasa_config",
         "plain LoRA, rsLoRA, DoRA and LoRA+ are supported"),
+    unsupported("target_parameters",
+                "lora.target_modules names the matrices of experts; lora.path reads such adapters"),
     no_effect("qalora_group_size", "belongs to use_qalora"),
 };
 constexpr Default peft_defaults[] = {{"r", "8"}, {"lora_alpha", "8"}, {"target_modules", "q_proj, v_proj"}};

@@ -80,8 +80,9 @@ class AdapterConfigReader {
     }
     read_dropout(lora);
     lora.target_modules = pattern("target_modules");
-    check_target_parameters();
-    if (lora.target_modules.empty() && problems_.empty()) keys_.problem("target_modules", "does not name a module");
+    config.target_parameters = keys_.texts("target_parameters", max_names);
+    const bool targets = !lora.target_modules.empty() || !config.target_parameters.empty();
+    if (!targets && problems_.empty()) keys_.problem("target_modules", "does not name a module");
     lora.exclude_modules = pattern("exclude_modules");
     read_bias(lora);
     lora.modules_to_save = keys_.texts("modules_to_save", max_names);
@@ -118,17 +119,6 @@ class AdapterConfigReader {
                                              "({}) are supported",
                                              printable(task_), scoring_task));
     }
-  }
-
-  /// PEFT's adapters of tensors that hold all experts of a layer.
-  void check_target_parameters() {
-    const nlohmann::json* value = keys_.value("target_parameters");
-    if (value == nullptr || is_nothing(*value)) return;
-    keys_.problem("target_parameters",
-                  fmt::format("{}: adapters of parameters, such as fused experts, are not supported; merge the adapter "
-                              "with PEFT (merge_and_unload, save_pretrained) and use the merged model, or train an "
-                              "adapter whose target_modules names the experts' matrices, such as gate_proj or w1",
-                              printable_value(*value)));
   }
 
   void check_others(std::vector<std::string>& warnings) {

@@ -19,9 +19,10 @@ inline constexpr const char* adapter_weights_name = "adapter_model.safetensors";
 std::string adapter_name_in_model(const std::string& stored);
 
 struct AdapterConfig {
-  LoraConfig lora;      ///< without path
-  std::string base;     ///< base_model_name_or_path; may be empty
-  bool scores = false;  ///< task type SEQ_CLS: of a model that scores, whose head it has
+  LoraConfig lora;                             ///< without path
+  std::vector<std::string> target_parameters;  ///< ends of names, see name_expert_modules()
+  std::string base;                            ///< base_model_name_or_path; may be empty
+  bool scores = false;                         ///< task type SEQ_CLS: of a model that scores, whose head it has
   std::vector<std::string> warnings;
 };
 

@@ -13,6 +13,7 @@
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
 #include "core/message.hpp"
+#include "hf/adapters/fused_adapters.hpp"
 #include "hf/config/config_json.hpp"
 #include "hf/convert.hpp"
 #include "hf/quantized/quantize_model.hpp"
@@ -50,6 +51,7 @@ class AdapterMatcher {
       match_.slices.push_back({place.unit, place.param, place.slice, param.columns, static_cast<size_t>(tensor)});
     });
     match_tied_head();
+    leave_out_other_ranks();
     for (const std::string& name : {embedding(), head()}) number_of_.erase(name);  // saved tables, or copies
     for (const auto& [name, number] : number_of_) extra_.add(printable(adapter_.index.tensors[number].name));
     const std::string problems = missing_.text() + extra_.text() + wrong_shape_.text() + wrong_type_.text();
@@ -108,6 +110,17 @@ class AdapterMatcher {
     return static_cast<int64_t>(number);
   }
 
+  /// Ranks that share matrices have whole experts each: the tensors of the others belong to the adapter as well.
+  void leave_out_other_ranks() {
+    if (shape_.tensor.count == shape_.tensor.blocks) return;
+    DecoderShape whole = shape_;
+    whole.tensor = {};
+    for_each_slice(Decoder(std::move(whole)).units(),
+                   [&](const SlicePlace&, const ParamSpec&, const ParamSlice& slice) {
+                     if (is_adapter_name(slice.name)) number_of_.erase(slice.name);
+                   });
+  }
+
   /// A tied matrix is stored twice. Where PEFT trained only one of the two, they are no longer one, whatever
   /// ensure_weight_tying says.
   void match_tied_head() {
@@ -163,8 +176,10 @@ bool take_head(const AdapterConfig& adapter, ModelConfig& model) {
   return true;
 }
 
-LoraPart choose_stored_adapters(LoraConfig& lora, const ModelConfig& model, const std::string& place,
+LoraPart choose_stored_adapters(AdapterConfig& config, const ModelConfig& model, const std::string& place,
                                 std::vector<std::string>& warnings) {
+  name_expert_modules(config, model, place);
+  LoraConfig& lora = config.lora;
   const std::vector<std::string> removed = remove_unmatched(lora, model);
   if (!removed.empty()) {
     warnings.push_back(fmt::format("{}: it names parameters that the model does not have; they are ignored: {}", place,
@@ -196,7 +211,7 @@ AdapterFolder AdapterFolder::open(const std::string& folder, const DecoderShape&
                     adapter.config.scores ? "reward" : "language", adapter.config.scores ? "language" : "reward"));
   }
   adapter.warnings = adapter.config.warnings;
-  adapter.part = choose_stored_adapters(adapter.config.lora, shape.config, place, adapter.warnings);
+  adapter.part = choose_stored_adapters(adapter.config, shape.config, place, adapter.warnings);
   if (!handle.has(adapter_weights_name) && handle.has("adapter_model.bin")) {
     throw UserError(
         ExitCode::missing_input,
@@ -206,6 +221,7 @@ AdapterFolder AdapterFolder::open(const std::string& folder, const DecoderShape&
                     folder, adapter_weights_name));
   }
   adapter.index = read_weight_file(handle, adapter_weights_name);
+  split_fused_adapters(adapter.index, adapter.config, adapter.part, shape.config);
   return adapter;
 }
 
@@ -230,7 +246,7 @@ LoadedAdapter load_adapter(const std::string& folder, const DecoderShape& shape,
   throw_on_all_ranks(communicator, [&] {
     adapter.folder = folder;
     adapter.config = parse_adapter_config(packed_config, folder);
-    adapter.part = choose_stored_adapters(adapter.config.lora, shape.config, folder, adapter.warnings);
+    adapter.part = choose_stored_adapters(adapter.config, shape.config, folder, adapter.warnings);
     adapter.index = WeightIndex::unpacked(packed_index);
     match = match_adapter(adapter, shape, units_of(params));
   });

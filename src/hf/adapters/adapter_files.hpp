@@ -30,10 +30,10 @@ struct AdapterFolder {
   static AdapterFolder open(const std::string& folder, const DecoderShape& shape);
 };
 
-/// Returns the part of the model that a configuration chooses, which was read from `place`. Removes from it what
-/// matches nothing in the model, as PEFT ignores it, and adds one warning about that. Throws UserError(bad_content)
-/// with all problems.
-LoraPart choose_stored_adapters(LoraConfig& lora, const ModelConfig& model, const std::string& place,
+/// Returns the part of the model that a configuration chooses, which was read from `place`. Makes modules of its
+/// target_parameters, removes from it what matches nothing in the model, as PEFT ignores it, and adds one warning about
+/// that. Throws UserError(bad_content) with all problems.
+LoraPart choose_stored_adapters(AdapterConfig& config, const ModelConfig& model, const std::string& place,
                                 std::vector<std::string>& warnings);
 
 /// Finds the tensors of adapters, and of what is trained beside them, among those of the file. Throws

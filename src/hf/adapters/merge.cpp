@@ -163,8 +163,9 @@ class Merger {
       for (const SliceSource& s : *slices) {
         const ParamSpec& param = adapted[static_cast<size_t>(s.unit)].params[static_cast<size_t>(s.param)];
         const ParamSlice& slice = param.slices[static_cast<size_t>(s.slice)];
-        stored_[slice.name] = {&adapter_.index.tensors[s.tensor], &*adapter_file_, slice.rows, param.columns,
-                               slice.transposed};
+        const auto file_of = [&](size_t) -> const FileHandle& { return *adapter_file_; };
+        stored_[slice.name] =
+            stored_slice(adapter_.index.tensors[s.tensor], file_of, slice.rows, param.columns, slice.transposed);
       }
     }
     require_one_tied_matrix(stored);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "models/models.hpp"
 
@@ -77,7 +78,8 @@ void read_deepseek_experts(ConfigKeys& keys, ModelConfig& c) {
   e.per_token = keys.integer("num_experts_per_tok", v3 ? std::optional<int64_t>(8) : std::nullopt, 1, 1024);
   e.d_ff = keys.integer("moe_intermediate_size", v3 ? 2048 : 1407, 1, widest_mlp);
   e.d_ff_shared = e.d_ff * keys.integer("n_shared_experts", v3 ? 1 : 2, 0, 1024);
-  e.first_dense_layers = keys.integer("first_k_dense_replace", v3 ? 3 : 0, 0, 4096);
+  e.dense_layers.resize(static_cast<size_t>(keys.integer("first_k_dense_replace", v3 ? 3 : 0, 0, 4096)));
+  std::iota(e.dense_layers.begin(), e.dense_layers.end(), 0);
   e.scale = keys.number("routed_scaling_factor", v3 ? 2.5 : 1.0);
   e.norm_topk = v3 && keys.boolean("norm_topk_prob", true);
   if (!v3) keys.no_effect_as("norm_topk_prob", false);
@@ -112,7 +114,7 @@ void write_deepseek(nlohmann::json& j, const ModelConfig& c) {
   j["num_experts_per_tok"] = e.per_token;
   j["moe_intermediate_size"] = e.d_ff;
   j["n_shared_experts"] = e.d_ff > 0 ? e.d_ff_shared / e.d_ff : 0;
-  j["first_k_dense_replace"] = e.first_dense_layers;
+  j["first_k_dense_replace"] = e.dense_layers.size();
   j["routed_scaling_factor"] = e.scale;
   j["norm_topk_prob"] = e.norm_topk;
   if (is_v3(c)) {

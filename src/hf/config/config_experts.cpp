@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "core/files/json_reader.hpp"
 #include "hf/config/config_deepseek.hpp"
 #include "models/models.hpp"
 
@@ -12,18 +15,19 @@ namespace {
 constexpr int64_t max_experts = 65536, max_d_ff = int64_t{1} << 20;
 constexpr double swiglu_alpha = 1.702;  ///< of swiglu_oai
 
-/// Layers without experts: the first ones, or those between the others.
+/// Layers without experts. Transformers ignores numbers beyond the model's layers.
 void read_dense_layers(ConfigKeys& keys, ModelConfig& c) {
   ExpertsConfig& e = c.experts;
   e.every = keys.integer("decoder_sparse_step", 1, 1, 4096);
   const nlohmann::json* listed = keys.value("mlp_only_layers");
   if (listed == nullptr) return;
-  e.first_dense_layers = static_cast<int64_t>(listed->size());
-  nlohmann::json first = nlohmann::json::array();
-  for (int64_t layer = 0; layer < e.first_dense_layers; ++layer) first.push_back(layer);
-  if (*listed != first) {
-    keys.problem("mlp_only_layers", "layers without experts must be the first ones: [0, 1, ...]");
-    e.first_dense_layers = 0;
+  const auto is_number = [](const nlohmann::json& layer) { return layer.is_number_integer(); };
+  if (!listed->is_array() || !std::ranges::all_of(*listed, is_number)) {
+    return keys.problem("mlp_only_layers", "must be a list of layers, not " + printable_value(*listed));
+  }
+  const auto layers = listed->get<std::vector<int64_t>>();
+  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
+    if (std::ranges::find(layers, layer) != layers.end()) e.dense_layers.push_back(layer);
   }
 }
 
@@ -82,8 +86,7 @@ void write_experts(nlohmann::json& j, const ModelConfig& c) {
   }
   if (hf.has_dense_layers) {
     j["decoder_sparse_step"] = e.every;
-    j["mlp_only_layers"] = nlohmann::json::array();
-    for (int64_t layer = 0; layer < e.first_dense_layers; ++layer) j["mlp_only_layers"].push_back(layer);
+    j["mlp_only_layers"] = e.dense_layers;
   }
   j["router_aux_loss_coef"] = c.router_aux > 0 ? c.router_aux : hf.default_router_aux;
   j["output_router_logits"] = false;

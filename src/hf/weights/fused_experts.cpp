@@ -14,8 +14,6 @@ namespace llmtrain {
 namespace {
 
 constexpr const char* fused_router = "model.layers.{}.mlp.gate";
-constexpr const char* fused_first = "model.layers.{}.mlp.experts.gate_up_proj";
-constexpr const char* fused_last = "model.layers.{}.mlp.experts.down_proj";
 
 class Splitter {
  public:
@@ -33,8 +31,8 @@ class Splitter {
     const int64_t width = c.experts.d_ff;
     for (int64_t layer = 0; layer < c.n_layers; ++layer) {
       if (!c.experts.in_layer(layer)) continue;
-      split_tensor(layer, fused_first, {c.experts.count, 2 * width, c.d_model}, {n.expert_gate, n.expert_up});
-      split_tensor(layer, fused_last, {c.experts.count, c.d_model, width}, {n.expert_down});
+      split_tensor(layer, fused_first_name, {c.experts.count, 2 * width, c.d_model}, {n.expert_gate, n.expert_up});
+      split_tensor(layer, fused_last_name, {c.experts.count, c.d_model, width}, {n.expert_down});
       rename_router(layer);
     }
     if (added_.empty()) return;

@@ -15,6 +15,9 @@
 
 namespace llmtrain {
 
+inline constexpr const char* fused_first_name = "model.layers.{}.mlp.experts.gate_up_proj";
+inline constexpr const char* fused_last_name = "model.layers.{}.mlp.experts.down_proj";
+
 /// Replaces the fused tensors of layers that lack the model's own ones. Throws UserError(bad_content) that names
 /// folder, tensor and both shapes if a shape is wrong, and as match_names for names that contradict each other.
 void split_fused_experts(WeightIndex& index, const DecoderShape& shape);

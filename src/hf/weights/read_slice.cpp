@@ -34,6 +34,35 @@ int64_t read_rows(const StoredSlice& s, int64_t begin, int64_t end, float* out) 
   return bytes;
 }
 
+/// Reads a few rows at a time, with the gaps between their elements. Calls put(first, values, count) for elements of a
+/// row, counted from `begin` on.
+template <class Put>
+int64_t read_apart(const StoredSlice& s, int64_t begin, int64_t end, const Put& put) {
+  const int64_t width = bits_of(s.tensor->type) / 8, end_row = (end + s.columns - 1) / s.columns;
+  const WeightIndex::Strides& strides = *s.tensor->strides;
+  const int64_t at_once = std::max<int64_t>(staging_bytes / (strides.row * width), 1);
+  int64_t total = 0;
+  std::vector<float> values, run(static_cast<size_t>(s.columns));
+  for (int64_t row = begin / s.columns; row < end_row; row += at_once) {
+    const int64_t count = std::min(at_once, end_row - row);
+    const int64_t elements = (count - 1) * strides.row + (s.columns - 1) * strides.column + 1;
+    char* buffer = staging(elements * width);
+    s.file->read(s.tensor->begin + row * strides.row * width, elements * width, buffer);
+    total += elements * width;
+    values.resize(static_cast<size_t>(elements));
+    to_float(s.tensor->type, buffer, elements, values.data());
+    for (int64_t r = 0; r < count; ++r) {
+      const int64_t at = (row + r) * s.columns - begin;  // address of the row
+      const int64_t from = std::max<int64_t>(0, -at), to = std::min(s.columns, end - begin - at);
+      for (int64_t c = from; c < to; ++c) {
+        run[static_cast<size_t>(c - from)] = values[static_cast<size_t>(r * strides.row + c * strides.column)];
+      }
+      put(at + from, run.data(), to - from);
+    }
+  }
+  return total;
+}
+
 /// Rows [first, last) of the model's matrix are columns of the stored one; a few stored rows are read at a time. Calls
 /// put(first, values, count) for elements of a row, counted from `begin` on.
 template <class Put>
@@ -42,6 +71,7 @@ int64_t read_columns(const StoredSlice& s, int64_t begin, int64_t end, const Put
   const int64_t first = begin / s.columns, last = (end + s.columns - 1) / s.columns, rows = last - first;
   const TensorBlock place = s.place();
   const WeightIndex::Strides strides = s.tensor->strides.value_or(WeightIndex::Strides{1, place.rows});
+  if (strides.row > strides.column) return read_apart(s, begin, end, put);
   const int64_t span = (rows - 1) * strides.row + 1;        // elements of a stored row that have the rows
   const int64_t all_rows = std::max(strides.column, span);  // in a stored row
   const int64_t origin =

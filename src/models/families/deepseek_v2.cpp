@@ -28,7 +28,7 @@ void defaults(ModelConfig& c) {
   c.latent = {.query_rank = 0, .rank = 512, .plain = 128, .rotated = 64, .value = 128};
   c.experts.count = 64;
   c.experts.per_token = 6;
-  c.experts.first_dense_layers = 1;
+  c.experts.dense_layers = {0};
   c.router_aux = 0.001;
 }
 

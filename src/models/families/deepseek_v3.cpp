@@ -17,7 +17,7 @@ void defaults(ModelConfig& c) {
   c.experts.scale = 2.5;
   c.experts.groups = 8;
   c.experts.groups_per_token = 4;
-  c.experts.first_dense_layers = 3;
+  c.experts.dense_layers = {0, 1, 2};
   c.router_aux = 0;
 }
 

@@ -376,7 +376,7 @@ void load_adapter_path(DeckLoader& deck, Config& config, const TaskRules& task, 
     AdapterConfig found = parse_adapter_config(adapter.config, place);
     std::vector<std::string> warnings = found.warnings;
     if (take_head(found, config.model)) config.source.new_head = true;
-    const LoraPart part = choose_stored_adapters(found.lora, config.model, place, warnings);
+    const LoraPart part = choose_stored_adapters(found, config.model, place, warnings);
     if (!adapter.tables) {
       const DecoderShape shape = decoder_shape(config.model, config.model.vocab_size);
       adapter.tables = find_saved_tables(path, part, shape, config.model.path);

@@ -4,8 +4,8 @@
 
 expected.json: the model, ids and the logits of the adapted model (fp32). merged.safetensors: the tensors of layer 1, and of
 modules_to_save, that merge_and_unload changes, fp32; not for the cases of tables, of which merge_and_unload makes another
-model where they are tied (it adds both adapters to the one matrix). A, B, magnitudes, biases and saved modules are random, so that
-each of them shows in the logits.
+model where they are tied (it adds both adapters to the one matrix), nor of experts, which it leaves fused. A, B,
+magnitudes, biases and saved modules are random, so that each of them shows in the logits.
 """
 
 import json
@@ -57,6 +57,21 @@ TABLES = {
                                       modules_to_save=["embed_tokens", "lm_head"])),
 }
 
+# Adapters of fused experts. Of the names of matrices that are fused now, PEFT makes target_parameters itself.
+EXPERTS = {
+    "mixtral_named": ("mixtral", dict(r=2, lora_alpha=3, target_modules=["q_proj", "w1", "w2", "w3"])),
+    "qwen2_moe_both": ("qwen2_moe", dict(r=2, lora_alpha=4, use_rslora=True, target_modules=["v_proj", "o_proj"],
+                                         target_parameters=["experts.down_proj", "mlp.experts.gate_up_proj"],
+                                         rank_pattern={"v_proj": 3, r"1\.mlp\.experts\.gate_up_proj": 1},
+                                         alpha_pattern={".*down_proj": 7})),
+    "qwen3_moe_down": ("qwen3_moe", dict(r=3, lora_alpha=3, target_modules=[],
+                                         target_parameters=["mlp.experts.down_proj"])),
+    "olmoe_first": ("olmoe", dict(r=1, lora_alpha=2, target_modules=["q_proj", "gate_proj", "up_proj"],
+                                  exclude_modules=["1.self_attn.q_proj"])),
+    "gpt_oss_layer": ("gpt_oss", dict(r=2, lora_alpha=4, target_modules="all-linear",
+                                      target_parameters=["1.mlp.experts.gate_up_proj", "1.mlp.experts.down_proj"])),
+}
+
 
 def change_tables(model, case, seed):
     """Grows the vocabulary by some tokens, and moves the base's tables."""
@@ -86,7 +101,7 @@ def randomize(model, seed):
 
 
 def write(case, seed):
-    base, settings = (CASES | TABLES)[case]
+    base, settings = (CASES | TABLES | EXPERTS)[case]
     folder = HERE / case
     shutil.rmtree(folder, ignore_errors=True)
     source = HERE.parent / "hf" / base
@@ -129,6 +144,6 @@ def write_merged(folder, tuned, before, ids, logits):
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
-    for number, name in enumerate(CASES | TABLES):
+    for number, name in enumerate(CASES | TABLES | EXPERTS):
         if len(sys.argv) == 1 or name in sys.argv[1:]:
             write(name, number)

@@ -67,6 +67,9 @@ CASES = {
                     torch.float32, None),
     "gpt_oss": ("gpt_oss", ROUTED | dict(num_local_experts=4, intermediate_size=20, head_dim=10, sliding_window=7,
                                          swiglu_limit=1.5, rope_parameters=YARN), torch.bfloat16, None),
+    "qwen2_moe_between": ("qwen2_moe", ROUTED | dict(num_experts=5, moe_intermediate_size=12, num_hidden_layers=3,
+                                                     shared_expert_intermediate_size=16, mlp_only_layers=[1]),
+                          torch.float32, None),
 }
 
 

@@ -451,8 +451,10 @@ AxisTraffic data_traffic(const UnitStates& units, const PlannedMesh& mesh, int64
       traffic_of(units, std::max<int64_t>(ranks_per_node / mesh.ranks_of_blocks(), 1), transport, updated);
   AxisTraffic all({mesh.ranks, ranks_per_node});
   for (size_t n = 0; n < all.nodes.size(); ++n) {
-    const AxisTraffic::Node& node = group.nodes[n];
-    const int64_t groups = mesh.ranks_of_blocks();
+    // Ranks of a node in as many groups, or fewer than there are.
+    const int64_t groups = std::min(mesh.ranks_of_blocks(), ranks_per_node);
+    const AxisTraffic::Node& node =
+        group.nodes[n * static_cast<size_t>(groups) / static_cast<size_t>(mesh.ranks_of_blocks())];
     all.nodes[n] = {node.sent * groups, node.received * groups, node.within * groups, node.own * groups};
   }
   for (size_t rank = 0; rank < all.messages.size(); ++rank) {

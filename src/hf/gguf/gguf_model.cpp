@@ -144,6 +144,7 @@ std::string gguf_obstacle(const ModelConfig& m) {
   const Architecture a = architecture_of(m.family);
   if (m.scores()) return "a reward model";
   if (std::string experts = experts_obstacle(m); !experts.empty()) return experts;
+  if (m.attention_sinks) return "sinks of attention, which GGUF export does not write";
   if (m.latent.exist()) return "latent attention, which GGUF export does not write";
   const bool norms = m.family == Family::qwen3 || m.family == Family::qwen3_moe || m.family == Family::olmoe;
   if (m.qk_norm != norms || m.qk_norm_whole != (m.family == Family::olmoe))

@@ -3,6 +3,7 @@
 // for both.
 
 #include <algorithm>
+#include <cstdint>
 #include <span>
 #include <utility>
 
@@ -41,6 +42,7 @@ inline void check_pair_bias(const Tensor& rows, const Tensor& bias) {
 /// Writes the pairs of [N, k] choices sorted by expert, and their ends (see sort_pairs), in host memory.
 inline void sort_pairs_on_host(std::span<int32_t> order, std::span<int64_t> ends, std::span<const int32_t> choices,
                                std::span<const int64_t> block_ends) {
+  LLMTRAIN_CHECK(choices.size() <= INT32_MAX, "numbers of pairs are int32");
   const size_t blocks = block_ends.size(), experts = ends.size() / blocks;
   const size_t k = choices.size() / static_cast<size_t>(std::max<int64_t>(block_ends.back(), 1));
   // counts of the pairs of each block, then their beginnings, which move to their ends

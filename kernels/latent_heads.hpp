@@ -30,18 +30,22 @@ struct LatentHeads {
   /// Place in a head of element i as it is outside.
   LLMTRAIN_HOST_DEVICE int64_t place(int64_t i) const { return i < plain ? rotated + i : place_of_rotated(i - plain); }
 
-  /// Calls see(column of a row for attention, source, column of the source) for number `at` of the row's columns, in an
-  /// order of its own; those of the zeros behind a value have no source.
   enum class Source : uint8_t { none, query, key_value, shared };
-  template <class See>
-  LLMTRAIN_HOST_DEVICE void visit(int64_t at, const See& see) const {
+  /// A column of a row for attention, and the column that it is of a source; zeros behind a value have none.
+  struct Element {
+    int64_t column;
+    Source source;
+    int64_t from;
+  };
+  /// Returns element `at` of the columns() of a row, in an order of its own.
+  LLMTRAIN_HOST_DEVICE Element element(int64_t at) const {
     const int64_t part = at / query_columns(), head = at % query_columns() / width(), i = at % width();
     const int64_t first = at - i;
-    if (part == 0) return see(first + place(i), Source::query, head * width() + i);
+    if (part == 0) return {first + place(i), Source::query, head * width() + i};
     const int64_t of_head = head * (plain + value);
-    if (part == 1 && i < plain) return see(first + place(i), Source::key_value, of_head + i);
-    if (part == 1) return see(first + place(i), Source::shared, i - plain);
-    see(at, i < value ? Source::key_value : Source::none, of_head + plain + i);
+    if (part == 1 && i < plain) return {first + place(i), Source::key_value, of_head + i};
+    if (part == 1) return {first + place(i), Source::shared, i - plain};
+    return {at, i < value ? Source::key_value : Source::none, of_head + plain + i};
   }
 };
 

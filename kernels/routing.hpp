@@ -31,9 +31,10 @@ struct RoutingRule {
 
 namespace routing {
 
-/// A value of the statistics of a pass, in units of 2^-24: sums of them are exact.
+/// A value of the statistics of a pass, in units of 2^-24: sums of them are exact. Values of a router that diverges,
+/// NaN among them, become 2^16, so that sums over 2^22 rows fit.
 LLMTRAIN_HOST_DEVICE inline int64_t in_units(double value) {
-  constexpr double units = int64_t{1} << 24, most = 1e6;  // 2^39 scores fit, and the squares of routers that converge
+  constexpr double units = int64_t{1} << 24, most = int64_t{1} << 16;
   return static_cast<int64_t>(std::rint((value < most ? value : most) * units));
 }
 

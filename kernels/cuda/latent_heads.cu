@@ -17,13 +17,12 @@ struct Assemble {
   LatentHeads heads;
   __device__ void operator()(int64_t number) const {
     const int64_t row = number / heads.columns(), at = number % heads.columns();
-    heads.visit(at, [&](int64_t column, Source source, int64_t i) {
-      T value{};
-      if (source == Source::query) value = q[row * q_columns + i];
-      if (source == Source::key_value) value = kv[row * heads.key_columns() + i];
-      if (source == Source::shared) value = low[(row + 1) * low_columns - heads.rotated + i];
-      qkv[row * heads.columns() + column] = value;
-    });
+    const auto [column, source, i] = heads.element(at);
+    T value{};
+    if (source == Source::query) value = q[row * q_columns + i];
+    if (source == Source::key_value) value = kv[row * heads.key_columns() + i];
+    if (source == Source::shared) value = low[(row + 1) * low_columns - heads.rotated + i];
+    qkv[row * heads.columns() + column] = value;
   }
 };
 
@@ -38,10 +37,10 @@ struct TakeApart {
     const int64_t of_row = heads.columns() + heads.rotated, row = number / of_row, at = number % of_row;
     const T* in = dqkv + row * heads.columns();
     if (at < heads.columns()) {
-      return heads.visit(at, [&](int64_t column, Source source, int64_t i) {
-        if (source == Source::query) dq[row * q_columns + i] = in[column];
-        if (source == Source::key_value) dkv[row * heads.key_columns() + i] = in[column];
-      });
+      const auto [column, source, from] = heads.element(at);
+      if (source == Source::query) dq[row * q_columns + from] = in[column];
+      if (source == Source::key_value) dkv[row * heads.key_columns() + from] = in[column];
+      return;
     }
     const int64_t i = at - heads.columns();
     const T* keys = in + heads.query_columns() + heads.place_of_rotated(i);
@@ -66,6 +65,7 @@ struct CopyColumns {
 
 void latent_heads_forward(const Tensor& qkv, const Tensor& q, const Tensor& kv, const Tensor& low,
                           const LatentHeads& heads, Stream& stream) {
+  const ProfileSpan span("latent_heads_forward", [&] { return traffic({&qkv, &qkv}); });
   check_latent_heads(qkv, q, kv, low, heads);
   dispatch(qkv, [&]<class T>(T* out) {
     for_each(qkv.numel(), stream, Assemble<T>{out, q.as<T>(), kv.as<T>(), low.as<T>(), q.dim(1), low.dim(1), heads});
@@ -74,6 +74,7 @@ void latent_heads_forward(const Tensor& qkv, const Tensor& q, const Tensor& kv, 
 
 void latent_heads_backward(const Tensor& dq, const Tensor& dkv, const Tensor& dlow, const Tensor& dqkv,
                            const LatentHeads& heads, Stream& stream) {
+  const ProfileSpan span("latent_heads_backward", [&] { return traffic({&dqkv, &dqkv}); });
   check_latent_heads(dqkv, dq, dkv, dlow, heads);
   dispatch(dqkv, [&]<class T>(const T* in) {
     for_each(dqkv.dim(0) * (heads.columns() + heads.rotated), stream,
@@ -83,6 +84,7 @@ void latent_heads_backward(const Tensor& dq, const Tensor& dkv, const Tensor& dl
 
 void copy_columns(const Tensor& to, int64_t to_first, const Tensor& from, int64_t from_first, int64_t columns,
                   Stream& stream) {
+  const ProfileSpan span("copy_columns", [&] { return traffic({&to, &from}); });
   check_columns(to, to_first, from, from_first, columns);
   dispatch(to, from, [&]<class T, class U>(T* out, const U* in) {
     for_each(to.dim(0) * columns, stream,

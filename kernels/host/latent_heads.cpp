@@ -20,10 +20,9 @@ void latent_heads_forward(const Tensor& qkv, const Tensor& q, const Tensor& kv, 
       const T* keys_values = kv.as<T>() + row * kv.dim(1);
       const T* shared = low.as<T>() + (row + 1) * low.dim(1) - heads.rotated;
       for (int64_t at = 0; at < heads.columns(); ++at) {
-        heads.visit(at, [&](int64_t column, Source source, int64_t i) {
-          const T* from = source == Source::query ? queries : source == Source::shared ? shared : keys_values;
-          out[column] = source == Source::none ? T() : from[i];
-        });
+        const auto [column, source, i] = heads.element(at);
+        const T* from = source == Source::query ? queries : source == Source::shared ? shared : keys_values;
+        out[column] = source == Source::none ? T() : from[i];
       }
     });
   });
@@ -41,10 +40,9 @@ void latent_heads_backward(const Tensor& dq, const Tensor& dkv, const Tensor& dl
       T* keys_values = dkv.as<T>() + row * dkv.dim(1);
       T* shared = dlow.as<T>() + (row + 1) * dlow.dim(1) - heads.rotated;
       for (int64_t at = 0; at < heads.columns(); ++at) {
-        heads.visit(at, [&](int64_t column, Source source, int64_t i) {
-          if (source == Source::query) queries[i] = in[column];
-          if (source == Source::key_value) keys_values[i] = in[column];
-        });
+        const auto [column, source, i] = heads.element(at);
+        if (source == Source::query) queries[i] = in[column];
+        if (source == Source::key_value) keys_values[i] = in[column];
       }
       for (int64_t i = 0; i < heads.rotated; ++i) {
         const T* keys = in + heads.query_columns() + heads.place_of_rotated(i);

@@ -41,7 +41,6 @@ ModelConfig with_experts(ModelConfig model, const UpcycleOptions& upcycle, const
   e.per_token = upcycle.per_token;
   e.d_ff = model.d_ff;
   e.norm_topk = true;
-  model.router_aux = family_entry(model.family).hugging_face.experts->default_router_aux;
   if (const std::string obstacle = hf_config_obstacle(model); !obstacle.empty()) {
     throw UserError(ExitCode::bad_content, fmt::format("{}: {}", place, obstacle));
   }
@@ -56,10 +55,10 @@ class Upcycler {
     const HfConfig config = parse_hf_config(folder_.open_to_read("config.json").read_text(max_config_bytes), place);
     warnings_ = config.warnings;
     ids_ = config.ids;
-    names_ = decoder_shape(config.model, config.model.vocab_size).names;
     model_ = with_experts(config.model, upcycle, place);
     expert_names_ = decoder_shape(model_, model_.vocab_size).names;
     const DecoderShape shape = decoder_shape(config.model, config.model.vocab_size);
+    const DecoderNames& names = shape.names;
     units_ = Decoder(shape).units();
     match_ = match_weights(shape, units_, index_);
     warnings_.insert(warnings_.end(), match_.warnings.begin(), match_.warnings.end());
@@ -71,9 +70,9 @@ class Upcycler {
     }
     for (const WeightIndex::File& file : index_.files) files_.push_back(folder_.open_to_read(file.name));
     for (int64_t layer = 0; layer < model_.n_layers; ++layer) {
-      expert_of_[name_at(names_.gate, layer)] = {&expert_names_.expert_gate, layer};
-      expert_of_[name_at(names_.up, layer)] = {&expert_names_.expert_up, layer};
-      expert_of_[name_at(names_.down, layer)] = {&expert_names_.expert_down, layer};
+      expert_of_[name_at(names.gate, layer)] = {&expert_names_.expert_gate, layer};
+      expert_of_[name_at(names.up, layer)] = {&expert_names_.expert_up, layer};
+      expert_of_[name_at(names.down, layer)] = {&expert_names_.expert_down, layer};
     }
   }
 
@@ -108,7 +107,7 @@ class Upcycler {
   };
 
   static std::string name_at(const std::string& pattern, int64_t layer, int64_t expert = 0) {
-    return fmt::format(fmt::runtime(pattern), layer, expert) + ".weight";
+    return at_layer(pattern, layer, expert) + ".weight";
   }
   std::string router(int64_t layer) const { return name_at(expert_names_.router, layer); }
 
@@ -157,7 +156,7 @@ class Upcycler {
   WeightIndex index_;
   ModelConfig model_;  ///< with experts
   TokenIds ids_;
-  DecoderNames names_, expert_names_;
+  DecoderNames expert_names_;
   std::vector<UnitSpec> units_;  ///< of the dense model
   WeightMatch match_;
   std::map<std::string, Expert> expert_of_;  ///< by tensor of the dense model's MLPs

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/arena.hpp"
@@ -18,7 +19,6 @@ class SharedRows;
 struct RouterLossCoefficients {
   double balance = 0;  ///< of E sum over experts of (share of pairs) x (mean score) (Fedus et al. 2021, eq. 4; k = 1)
   double z = 0;        ///< of the squared log_sum (Zoph et al. 2022, arXiv:2202.08906, eq. 5)
-  bool any() const { return balance != 0 || z != 0; }
 };
 
 /// Losses and load of the routers of a model in training. All statistics are integers, so that their sums depend
@@ -27,8 +27,9 @@ struct RouterLossCoefficients {
 ///   begin_step(); for each micro-batch: begin_pass(), forward, end_pass(), backward; sum(); values
 class RouterLosses {
  public:
-  RouterLosses(RouterLossCoefficients coefficients, const RoutingRule& rule, int64_t layers)
-      : coefficients_(coefficients), experts_(rule.experts), per_token_(rule.per_token), layers_(layers) {}
+  /// `layers`: numbers in the model of the layers with experts.
+  RouterLosses(RouterLossCoefficients coefficients, int64_t experts, std::vector<int64_t> layers)
+      : coefficients_(coefficients), experts_(experts), layers_(std::move(layers)) {}
   void set_coefficients(RouterLossCoefficients coefficients) { coefficients_ = coefficients; }
   void plan(Arena& arena);
 
@@ -50,11 +51,15 @@ class RouterLosses {
 
   /// The step's sum of losses times their coefficients and the sign, of the micro-batches that this rank leads.
   const ExactSum& loss() const { return loss_; }
+  struct LayerLoad {
+    int64_t layer;              ///< number in the model
+    double load_max, load_min;  ///< largest and smallest load of an expert, over the mean load
+  };
   struct Values {
-    double load_max, load_min;  ///< largest and smallest load of an expert in a layer, over the mean load
+    double load_max, load_min;  ///< of all layers
     double entropy;             ///< mean over layers of the entropy of the load, 1 if all experts have as many pairs
     double balance, z;          ///< losses without coefficients: means over micro-batches
-    std::vector<double> by_layer_max, by_layer_min;
+    std::vector<LayerLoad> layers;
   };
   /// Values of the step, on every rank. Collective over the job.
   Values sum(Communicator& job);
@@ -63,12 +68,13 @@ class RouterLosses {
 
  private:
   RouterLossCoefficients coefficients_;
-  int64_t experts_, per_token_, layers_;
+  int64_t experts_;
+  std::vector<int64_t> layers_;
   Tensor statistics_;  ///< int64 [layers, router_statistics(E)]
   Tensor slope_;       ///< fp32 [E]
   double weight_ = 0, scale_ = 1, sign_ = 1, log_sum_square_slope_ = 0;
   std::vector<int64_t> fetched_;  ///< statistics_ of all ranks that share the micro-batch
-  std::vector<int64_t> totals_;   ///< over layers
+  std::vector<double> totals_;    ///< over layers; statistics of routers that diverge exceed int64
   std::vector<float> slopes_;     ///< slope_ on the host
   std::vector<int64_t> pairs_;    ///< [layers, E], of the step
   ExactSum loss_, balance_, z_;

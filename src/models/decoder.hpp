@@ -86,7 +86,7 @@ struct DecoderShape {
 };
 
 /// The name of a parameter's pattern in DecoderNames.
-std::string at_layer(const std::string& name, int layer, int64_t expert = 0);
+std::string at_layer(const std::string& name, int64_t layer, int64_t expert = 0);
 Activation activation_of(ModelConfig::Activation activation);
 
 class Decoder : public Model {

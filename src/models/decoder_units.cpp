@@ -50,7 +50,7 @@ Activation activation_of(ModelConfig::Activation activation) {
   throw Error("unknown activation");
 }
 
-std::string at_layer(const std::string& name, int layer, int64_t expert) {
+std::string at_layer(const std::string& name, int64_t layer, int64_t expert) {
   return fmt::format(fmt::runtime(name), layer, expert);
 }
 

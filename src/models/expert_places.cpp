@@ -1,7 +1,5 @@
 #include "models/expert_places.hpp"
 
-#include <fmt/format.h>
-
 namespace llmtrain {
 
 namespace {
@@ -15,10 +13,10 @@ class PlaceList {
   void add(ExpertPlaces& places, const std::string& tensor, const std::vector<std::string>& parts, int64_t rows,
            int64_t columns) const {
     const int64_t experts = shape_.config.experts.count, outputs = std::ssize(parts) * rows;
-    const std::string name = at(tensor, 0);
+    const std::string name = at_layer(tensor, layer_);
     for (int64_t expert = 0; expert < experts; ++expert) {
       for (int64_t i = 0; i < std::ssize(parts); ++i) {
-        const std::string part = at(parts[static_cast<size_t>(i)], expert);
+        const std::string part = at_layer(parts[static_cast<size_t>(i)], layer_, expert);
         const int64_t begin = expert * columns * outputs, bias = expert * outputs;
         places[part + ".weight"] = {name,
                                     {experts, columns, outputs},
@@ -36,9 +34,6 @@ class PlaceList {
   }
 
  private:
-  std::string at(const std::string& pattern, int64_t expert) const {
-    return fmt::format(fmt::runtime(pattern), layer_, expert);
-  }
   const DecoderShape& shape_;
   int64_t layer_;
 };

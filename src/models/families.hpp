@@ -6,4 +6,13 @@
   X(llama)                   \
   X(mistral)                 \
   X(qwen2)                   \
-  X(qwen3) X(gemma2) X(phi3) X(mixtral) X(qwen2_moe) X(qwen3_moe) X(olmoe) X(deepseek_v2) X(deepseek_v3) X(gpt_oss)
+  X(qwen3)                   \
+  X(gemma2)                  \
+  X(phi3)                    \
+  X(mixtral)                 \
+  X(qwen2_moe)               \
+  X(qwen3_moe)               \
+  X(olmoe)                   \
+  X(deepseek_v2)             \
+  X(deepseek_v3)             \
+  X(gpt_oss)

@@ -285,8 +285,6 @@ void ModelConfig::set_family_defaults(DeckLoader& deck) {
   if (experts.exist()) {
     defaults.set("model.experts_per_token", experts.per_token, of_family.exist() ? of_family.per_token : 2);
     defaults.set("model.d_ff_expert", experts.d_ff, d_ff);
-    const bool no_dense = experts.dense_layers.empty() && experts.every == 1;
-    if (no_dense) defaults.set("model.d_ff", d_ff, experts.d_ff);
     const bool whole = family_entry(family).hugging_face.latent;  // DeepSeek's is as wide as a number of the others
     defaults.set("model.d_ff_shared", experts.d_ff_shared, whole ? experts.d_ff : of_family.d_ff_shared);
     defaults.set("model.shared_gate", experts.shared_gate, of_family.shared_gate && experts.d_ff_shared > 0);
@@ -299,6 +297,8 @@ void ModelConfig::set_family_defaults(DeckLoader& deck) {
     std::vector<int64_t> dense = of_family.dense_layers;
     std::erase_if(dense, [&](int64_t layer) { return layer >= n_layers - 1; });
     defaults.set("model.dense_layers", experts.dense_layers, dense);
+    const bool no_dense = experts.dense_layers.empty() && experts.every == 1;
+    if (no_dense) defaults.set("model.d_ff", d_ff, experts.d_ff);
     const bool own_count = deck.given("model.n_experts");  // which the family's groups need not divide
     defaults.set("model.n_expert_groups", experts.groups, own_count ? 1 : of_family.groups);
     defaults.set("model.groups_per_token", experts.groups_per_token, own_count ? 1 : of_family.groups_per_token);
@@ -374,9 +374,12 @@ void ModelConfig::check(DeckLoader& deck, int64_t sequence_length) const {
   const bool needs_biases = of_family && of_family->has_biases;
   deck.check(!experts.exist() || mlp_bias == needs_biases, {"model.n_experts", "model.mlp_bias", "model.bias"},
              needs_biases ? "the experts of this family have biases: set mlp_bias = true"
-                          : "experts have no biases, but those of gpt_oss");
-  deck.check(!needs_biases || experts.d_ff_shared == 0, {"model.d_ff_shared", "model.family"},
-             "this family has no shared expert: set d_ff_shared = 0");
+                          : "only experts of gpt_oss have biases: set mlp_bias = false");
+  const DecoderNames names = nominal_shape(*this).names;
+  deck.check(!attention_sinks || !names.sinks.empty(), {"model.attention_sinks", "model.family"},
+             "this family has no sinks of attention: remove the key");
+  deck.check(!experts.exist() || experts.d_ff_shared == 0 || !names.shared_up.empty(),
+             {"model.d_ff_shared", "model.family"}, "this family has no shared expert: remove the key");
   deck.check(!needs_biases || experts.layers(n_layers) == n_layers,
              {"model.dense_layers", "model.expert_every", "model.family"},
              "every layer of this family has experts: remove the key");

@@ -22,7 +22,9 @@ std::unique_ptr<Model> make_model(const ModelConfig& config, int64_t tokens, Tra
 struct HuggingFaceExperts {
   std::string_view count;  ///< key; Transformers also reads the other families' one
   std::string_view d_ff;   ///< key
-  int64_t default_count, default_per_token, default_d_ff;
+  int64_t default_count;
+  std::optional<int64_t> default_per_token;  ///< empty: a required key
+  int64_t default_d_ff;
   int64_t default_d_ff_shared = 0;  ///< above 0: the family has a shared expert with a gate
   bool has_norm_topk = true;        ///< a key; else the weights are normalised
   bool has_dense_layers = false;    ///< keys decoder_sparse_step and mlp_only_layers
@@ -71,8 +73,8 @@ LLMTRAIN_FAMILIES(LLMTRAIN_FAMILY_ENTRY)
 
 /// Tensor names of Llama, which most families share.
 DecoderNames llama_names();
-/// The same with those of experts as Qwen has them, which most families with experts share.
-DecoderNames llama_expert_names();
+/// The same with those of Qwen's experts, which most families with experts share.
+DecoderNames qwen_expert_names();
 /// The same with those of latent attention and of DeepSeek's shared experts.
 DecoderNames deepseek_names();
 /// Components and widths of Llama; descendant families override the differences.

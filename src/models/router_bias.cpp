@@ -8,16 +8,10 @@ namespace llmtrain {
 
 namespace {
 
-/// 1 if an expert has fewer pairs than the mean, -1 if it has more.
-int direction(std::span<const int64_t> pairs, size_t expert) {
-  const int64_t all = std::accumulate(pairs.begin(), pairs.end(), int64_t{0});
-  const int64_t own = pairs[expert] * std::ssize(pairs);
-  return own < all ? 1 : own > all ? -1 : 0;
-}
-
 void move_bias(ParamStore& params, const ParamRef& bias, std::span<const int64_t> pairs, double rate, Stream& stream) {
   const UnitState& unit = params.units()[bias.unit];
   const int64_t offset = unit.layout.offset(bias.param);
+  const int64_t all = std::accumulate(pairs.begin(), pairs.end(), int64_t{0});
   for (size_t segment = 0; segment < unit.segments.size(); ++segment) {
     const ParamStore::Shard shard = params.shard(bias.unit, segment);
     const int64_t begin = std::max(offset, shard.begin), end = std::min(offset + std::ssize(pairs), shard.end);
@@ -25,8 +19,9 @@ void move_bias(ParamStore& params, const ParamRef& bias, std::span<const int64_t
     std::vector<float> values(static_cast<size_t>(end - begin));
     params.read_state(bias.unit, master_plane, begin, end - begin, values.data(), stream);
     for (size_t i = 0; i < values.size(); ++i) {
-      const size_t expert = static_cast<size_t>(begin - offset) + i;
-      values[i] = static_cast<float>(double{values[i]} + direction(pairs, expert) * rate);
+      const int64_t own = pairs[static_cast<size_t>(begin - offset) + i] * std::ssize(pairs);
+      const int direction = own < all ? 1 : own > all ? -1 : 0;
+      values[i] = static_cast<float>(double{values[i]} + direction * rate);
     }
     params.write_state(bias.unit, master_plane, begin, end - begin, values.data(), stream);
   }

@@ -26,7 +26,8 @@ void ObjectiveConfig::visit(DeckKeys& keys) {
                         .doc = "With experts: factor of E times the sum over experts of the share of tokens that chose "
                                "one and its mean score, over all layers with experts together. Equal loads give "
                                "experts_per_token.",
-                        .automatic = "the model's, where its config.json has output_router_logits, or the family's",
+                        .automatic = "the model's, where its config.json has output_router_logits, or the family's; "
+                                     "0 with model.router_score = sigmoid",
                         .tasks = training_tasks});
   keys.key<Fp32Number>("router_z_loss", router_z_loss,
                        {.range = at_least(0),

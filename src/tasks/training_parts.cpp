@@ -82,8 +82,11 @@ namespace {
 std::optional<RouterLosses> router_losses(const Config& config) {
   const ExpertsConfig& experts = config.model.experts;
   if (!experts.exist()) return std::nullopt;
-  return RouterLosses({config.objective.router_aux, config.objective.router_z_loss}, experts.rule(),
-                      experts.layers(config.model.n_layers));
+  std::vector<int64_t> layers;
+  for (int64_t layer = 0; layer < config.model.n_layers; ++layer) {
+    if (experts.in_layer(layer)) layers.push_back(layer);
+  }
+  return RouterLosses({config.objective.router_aux, config.objective.router_z_loss}, experts.count, std::move(layers));
 }
 
 }  // namespace

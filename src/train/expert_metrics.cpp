@@ -12,9 +12,9 @@ void add_expert_metrics(StepRecord& record, const RouterLosses::Values& v) {
   const std::vector<double> values = {v.load_max, v.load_min, v.entropy, v.balance, v.z};
   const std::vector<std::string> names = expert_metric_names();
   for (size_t i = 0; i < names.size(); ++i) record.metrics.push_back({names[i], "", values[i]});
-  for (size_t layer = 0; layer < v.by_layer_max.size(); ++layer) {
-    record.details.push_back({fmt::format("experts/layer_{}/load_max", layer), "", v.by_layer_max[layer]});
-    record.details.push_back({fmt::format("experts/layer_{}/load_min", layer), "", v.by_layer_min[layer]});
+  for (const RouterLosses::LayerLoad& load : v.layers) {
+    record.details.push_back({fmt::format("experts/layer_{}/load_max", load.layer), "", load.load_max});
+    record.details.push_back({fmt::format("experts/layer_{}/load_min", load.layer), "", load.load_min});
   }
 }
 

@@ -262,6 +262,14 @@ TEST(HfConfig, WhatIsNotUnderstoodIsRefusedByName) {
   EXPECT_THAT(refusal(gpt2(48, 2, 4, R"("scale_attn_by_inverse_layer_idx":true)")), HasSubstr("scaled by layer"));
 }
 
+TEST(HfConfig, BothNamesOfTheNumberOfExpertsAgree) {
+  const std::string base = as_family(llama(64, 32, 48, 2, 4, 2), "mixtral", "MixtralForCausalLM");
+  EXPECT_EQ(parse(with(base, R"("num_local_experts":4,"num_experts":4)")).model.experts.count, 4);
+  EXPECT_EQ(parse(with(base, R"("num_experts":4)")).model.experts.count, 4);
+  EXPECT_THAT(refusal(with(base, R"("num_local_experts":4,"num_experts":8)")),
+              HasSubstr("num_experts: is 8, but must agree with num_local_experts = 4"));
+}
+
 // Transformers computes the same with and without each of these; tests/reference/make_folder_goldens.py has them.
 TEST(HfConfig, KeysThatNothingReadsAreOneWarning) {
   const auto warnings = [](const std::string& text) { return parse(text).warnings; };

@@ -47,14 +47,14 @@ void write_fused(const std::string& path, const ModelConfig& model, const Fault&
   const auto elements = [&](const std::string& pattern, int64_t layer, int64_t expert) {
     std::vector<float> result;
     for (int64_t i = 0; i < e.d_ff * model.d_model; ++i) {
-      result.push_back(test::element_of(fmt::format(fmt::runtime(pattern), layer, expert) + ".weight", i));
+      result.push_back(test::element_of(at_layer(pattern, layer, expert) + ".weight", i));
     }
     return result;
   };
   const std::string experts_of = shape.names.expert_up.substr(0, shape.names.expert_up.rfind("{}"));
   for_each_slice(units, [&](const SlicePlace&, const ParamSpec& param, const ParamSlice& slice) {
     for (int64_t layer = 0; layer < model.n_layers; ++layer) {
-      if (slice.name.starts_with(fmt::format(fmt::runtime(experts_of), layer))) return;
+      if (slice.name.starts_with(at_layer(experts_of, layer))) return;
     }
     std::string name = slice.name;
     const size_t router = name.find("block_sparse_moe.gate");

@@ -208,6 +208,9 @@ TEST_F(Gguf, NamesWhatLlamaCppCannotCompute) {
   EXPECT_EQ(gguf_obstacle(model), "");
   model.rope_scaling.kind = RopeScaling::Kind::dynamic;
   EXPECT_EQ(gguf_obstacle(model), "dynamic rope scaling");
+  model = test::small_model("llama");
+  model.attention_sinks = true;
+  EXPECT_THAT(gguf_obstacle(model), HasSubstr("sinks of attention"));
   model = test::small_model("qwen3");
   model.activation = ModelConfig::Activation::geglu;
   EXPECT_EQ(gguf_obstacle(model), "the activation geglu");

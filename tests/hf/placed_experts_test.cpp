@@ -17,6 +17,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr int64_t experts = 2, width = 64, channels = 32;
 
@@ -160,7 +161,8 @@ TEST_F(PlacedExperts, WhatIsMissingOrWrongIsNamed) {
   add(first + "_scales", StoredType::U8, {experts, 2 * width, 2});
   EXPECT_THAT(refusal(), AllOf(HasSubstr("with another shape"), HasSubstr(first + "_scales")));
   add(first + "_scales", StoredType::F32, {experts, 2 * width, channels / 32});
-  EXPECT_THAT(refusal(), HasSubstr("with a type other than U8"));
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("with a type other than U8"), Not(HasSubstr("missing")))) << "once";
+  EXPECT_EQ(refusal().find(first), refusal().rfind(first)) << refusal();
 }
 
 }  // namespace

@@ -122,5 +122,57 @@ TEST(Pairs, AreGatheredScaledAndAdded) {
   EXPECT_EQ(all.values(), (Values{3, 4, 9, 9, 1, 2}));
 }
 
+TEST(Pairs, BiasesHaveTheWeightsOfPairs) {
+  Array order(DType::i32, {2}, {5, 0}), weights(DType::f32, {3, 2}, {0.5, 9, 9, 9, 9, 2});
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    Array rows(DType::f32, {2, 2}, {1, 2, 3, 4}), bias(dtype, {2}, {10, 20}), dy(dtype, {2, 2}, {1, 1, 1, -1});
+    add_pair_biases(rows, bias, weights, order, stream());
+    EXPECT_EQ(rows.values(), (Values{21, 42, 8, 14}));
+    Array dweights(DType::f32, {3, 2}, {1, 1, 1, 1, 1, 1});
+    pair_bias_backward_weights(dweights, dy, bias, order, stream());
+    EXPECT_EQ(dweights.values(), (Values{-9, 1, 1, 1, 1, 31}));
+    Array dbias(DType::f32, {2}, {7, 7});
+    pair_bias_backward(dbias, dy, weights, order, false, stream());
+    EXPECT_EQ(dbias.values(), (Values{2.5, 1.5}));
+    pair_bias_backward(dbias, dy, weights, order, true, stream());
+    EXPECT_EQ(dbias.values(), (Values{5, 3}));
+    EXPECT_THROW(add_pair_biases(rows, Array(dtype, {3}), weights, order, stream()), Error) << "another width";
+  }
+}
+
+TEST(Sigmoid, IsTheOneOfGates) {
+  Array x(DType::f32, {3}, {0, std::log(3.0), -200}), y(DType::f32, {3}), dx(DType::f32, {3});
+  sigmoid(y, x, stream());
+  const Values expected = {0.5, 0.75, 0};
+  for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(y.values()[i], expected[i], 1e-7);
+  sigmoid_backward(dx, Array(DType::f32, {3}, {2, -16, 1}), y, stream());
+  const Values slopes = {0.5, -3, 0};
+  for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(dx.values()[i], slopes[i], 1e-6);
+}
+
+TEST(Route, RulesThatNoRowCanFollowAreRefused) {
+  EXPECT_NO_THROW(check_rule({4, 4}));
+  EXPECT_NO_THROW(check_rule({64, 1, Score::softmax, false, 1, 64, 1}));
+  const std::vector<RoutingRule> wrong = {{0, 1},
+                                          {4, 0},
+                                          {4, 5},
+                                          {6, 1, Score::softmax, false, 1, 4, 1},
+                                          {4, 1, Score::softmax, false, 1, 2, 3},
+                                          {4, 1, Score::softmax, false, 1, 2, 0},
+                                          {4, 3, Score::softmax, false, 1, 2, 1},
+                                          {65, 1, Score::softmax, false, 1, 65, 1}};
+  for (const RoutingRule& rule : wrong) {
+    EXPECT_THROW(check_rule(rule), Error) << rule.experts << " " << rule.per_token << " " << rule.groups;
+  }
+}
+
+TEST(Route, StatisticsOfRoutersThatDivergeAreFinite) {
+  const int64_t largest = int64_t{1} << 40;
+  for (const double logit : {1e4, 1e30, std::nan("")}) {
+    const std::vector<int64_t> statistics = routed({logit, 0, logit, 0}, {2, 1}).statistics;
+    EXPECT_EQ(statistics[4], 2 * largest) << logit;
+  }
+}
+
 }  // namespace
 }  // namespace llmtrain

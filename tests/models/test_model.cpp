@@ -193,7 +193,8 @@ TestModel::TestModel(const DecoderShape& shape, DType compute, int64_t max_rows,
   if (critic) add(statistics_.value, "value", DType::f32, max_rows);
   add(cotangents_.logp, "dlogp", DType::f32, max_rows);
   if (const ExpertsConfig& experts = shape.config.experts; experts.exist()) {
-    router_.emplace(RouterLossCoefficients{}, experts.rule(), experts.layers(shape.config.n_layers));
+    const auto layers = static_cast<size_t>(experts.layers(shape.config.n_layers));
+    router_.emplace(RouterLossCoefficients{}, experts.count, std::vector<int64_t>(layers));
     router_->plan(arena_);
   }
   arena_.add(logits_, MemoryCategory::data, "logits", DType::f32, {1, shape.config.vocab_size});

@@ -1,4 +1,4 @@
-// Decks with latent attention, and biases of routers.
+// Decks with experts, latent attention, and biases of routers.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -45,6 +45,27 @@ TEST(LatentConfig, DefaultsCanBeExported) {
   }
   EXPECT_EQ(load("deepseek_v3").model.experts.groups, 8);
   EXPECT_EQ(load("deepseek_v3", {"model.n_experts=12"}).model.experts.groups, 1);
+  EXPECT_EQ(load("deepseek_v2", {"model.d_ff_expert=16"}).model.d_ff, 128) << "layer 0 has no experts";
+  EXPECT_EQ(load("qwen3_moe", {"model.d_ff_expert=16"}).model.d_ff, 16) << "every layer has";
+}
+
+TEST(ExpertsDeckKeys, PartsWithoutANameInTheFamilyAreRefused) {
+  EXPECT_EQ(errors_of("olmoe", {"model.d_ff_shared=16"}), "no error");
+  EXPECT_EQ(errors_of("llama", {"model.attention_sinks=true"}), "no error");
+  for (const char* family : {"mixtral", "gpt_oss"}) {
+    EXPECT_THAT(errors_of(family, {"model.d_ff_shared=16"}),
+                HasSubstr("model.d_ff_shared: this family has no shared expert: remove the key"));
+  }
+  EXPECT_THAT(errors_of("gpt2", {"model.attention_sinks=true"}),
+              HasSubstr("model.attention_sinks: this family has no sinks of attention: remove the key"));
+  EXPECT_THAT(errors_of("mixtral", {"model.mlp_bias=true"}), HasSubstr("have biases: set mlp_bias = false"));
+}
+
+TEST(ExpertsDeckKeys, RoutersThatScoreBySigmoidHaveNoLossUnlessTheDeckSetsIt) {
+  EXPECT_EQ(load("mixtral").objective.router_aux, 0.001);
+  EXPECT_EQ(load("mixtral", {"model.router_score=sigmoid"}).objective.router_aux, 0);
+  EXPECT_THAT(errors_of("mixtral", {"model.router_score=sigmoid", "objective.router_aux=0.01"}),
+              HasSubstr("need router_score = softmax"));
 }
 
 TEST(LatentConfig, WhatDoesNotFitIsRefused) {

@@ -74,9 +74,10 @@ void read_latent(ConfigKeys& keys, ModelConfig& c) {
 void read_deepseek_experts(ConfigKeys& keys, ModelConfig& c) {
   const bool v3 = is_v3(c);
   ExpertsConfig& e = c.experts;
-  e.count = keys.integer("n_routed_experts", v3 ? 256 : 64, 1, most_experts);
-  e.per_token = keys.integer("num_experts_per_tok", v3 ? std::optional<int64_t>(8) : std::nullopt, 1, 1024);
-  e.d_ff = keys.integer("moe_intermediate_size", v3 ? 2048 : 1407, 1, widest_mlp);
+  const HuggingFaceExperts& hf = *family_entry(c.family).hugging_face.experts;
+  e.count = keys.integer(hf.count, hf.default_count, 1, most_experts);
+  e.per_token = keys.integer("num_experts_per_tok", hf.default_per_token, 1, 1024);
+  e.d_ff = keys.integer(hf.d_ff, hf.default_d_ff, 1, widest_mlp);
   e.d_ff_shared = e.d_ff * keys.integer("n_shared_experts", v3 ? 1 : 2, 0, 1024);
   e.dense_layers.resize(static_cast<size_t>(keys.integer("first_k_dense_replace", v3 ? 3 : 0, 0, 4096)));
   std::iota(e.dense_layers.begin(), e.dense_layers.end(), 0);
@@ -100,6 +101,7 @@ void read_deepseek_experts(ConfigKeys& keys, ModelConfig& c) {
 void write_deepseek(nlohmann::json& j, const ModelConfig& c) {
   const LatentConfig& l = c.latent;
   const ExpertsConfig& e = c.experts;
+  const HuggingFaceExperts& hf = *family_entry(c.family).hugging_face.experts;
   const auto or_null = [](int64_t value, int64_t absent) {
     return value == absent ? nlohmann::json() : nlohmann::json(value);
   };
@@ -110,9 +112,9 @@ void write_deepseek(nlohmann::json& j, const ModelConfig& c) {
   j["qk_rope_head_dim"] = l.rotated;
   j["v_head_dim"] = l.value;
   j["attention_bias"] = false;
-  j["n_routed_experts"] = e.count;
+  j[hf.count] = e.count;
   j["num_experts_per_tok"] = e.per_token;
-  j["moe_intermediate_size"] = e.d_ff;
+  j[hf.d_ff] = e.d_ff;
   j["n_shared_experts"] = e.d_ff > 0 ? e.d_ff_shared / e.d_ff : 0;
   j["first_k_dense_replace"] = e.dense_layers.size();
   j["routed_scaling_factor"] = e.scale;

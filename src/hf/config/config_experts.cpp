@@ -40,6 +40,9 @@ void read_experts(ConfigKeys& keys, ModelConfig& c) {
   const std::string_view other = hf.count == "num_experts" ? "num_local_experts" : "num_experts";
   const int64_t otherwise = keys.integer(other, hf.default_count, 1, max_experts);
   e.count = keys.integer(hf.count, otherwise, 1, max_experts);
+  if (keys.has(other) && otherwise != e.count) {
+    keys.problem(other, fmt::format("is {}, but must agree with {} = {}", otherwise, hf.count, e.count));
+  }
   e.per_token = keys.integer("num_experts_per_tok", hf.default_per_token, 1, 1024);
   if (e.per_token > e.count) {
     keys.problem("num_experts_per_tok", fmt::format("{} is more than the {} experts", e.per_token, e.count));

@@ -144,6 +144,7 @@ std::string gguf_obstacle(const ModelConfig& m) {
   const Architecture a = architecture_of(m.family);
   if (m.scores()) return "a reward model";
   if (std::string experts = experts_obstacle(m); !experts.empty()) return experts;
+  if (m.attention_sinks) return "sinks of attention, which GGUF export does not write";
   if (m.latent.exist()) return "latent attention, which GGUF export does not write";
   const bool norms = m.family == Family::qwen3 || m.family == Family::qwen3_moe || m.family == Family::olmoe;
   if (m.qk_norm != norms || m.qk_norm_whole != (m.family == Family::olmoe))
@@ -218,9 +219,6 @@ namespace {
 std::optional<GgufSlice> slice_of_experts(const DecoderShape& shape, const std::string& module) {
   const DecoderNames& n = shape.names;
   const ModelConfig& m = shape.config;
-  const auto at = [](const std::string& pattern, int64_t layer, int64_t expert) {
-    return fmt::format(fmt::runtime(pattern), layer, expert);
-  };
   const std::pair<const std::string&, const char*> of_expert[] = {
       {n.expert_gate, "ffn_gate_exps"}, {n.expert_up, "ffn_up_exps"}, {n.expert_down, "ffn_down_exps"}};
   const std::pair<const std::string&, const char*> of_layer[] = {{n.router, "ffn_gate_inp"},
@@ -230,17 +228,17 @@ std::optional<GgufSlice> slice_of_experts(const DecoderShape& shape, const std::
                                                                  {n.shared_down, "ffn_down_shexp"}};
   for (int64_t layer = 0; layer < m.n_layers && m.experts.exist(); ++layer) {
     for (const auto& [pattern, renamed] : of_layer) {
-      if (pattern.empty() || at(pattern, layer, 0) != module) continue;
+      if (pattern.empty() || at_layer(pattern, layer) != module) continue;
       GgufSlice slice{fmt::format("blk.{}.{}.weight", layer, renamed)};
       slice.as_vector = &pattern == &n.shared_router;
       slice.in_fp32 = &pattern == &n.router;
       return slice;
     }
     for (const auto& [pattern, renamed] : of_expert) {
-      const std::string first = at(pattern, layer, 0);
+      const std::string first = at_layer(pattern, layer);
       if (!module.starts_with(first.substr(0, first.rfind(".0.") + 1))) continue;
       for (int64_t expert = 0; expert < m.experts.count; ++expert) {
-        if (at(pattern, layer, expert) != module) continue;
+        if (at_layer(pattern, layer, expert) != module) continue;
         GgufSlice slice{fmt::format("blk.{}.{}.weight", layer, renamed)};
         slice.expert = expert;
         return slice;
@@ -287,10 +285,10 @@ GgufSlice gguf_slice(const DecoderShape& shape, const std::string& tensor) {
   if (const std::optional<GgufSlice> of_experts = slice_of_experts(shape, module)) return *of_experts;
   for (const Role& role : roles) {
     for (int64_t layer = 0; layer < m.n_layers; ++layer) {
-      if (role.name.empty() || fmt::format(fmt::runtime(role.name), layer) != module) continue;
+      if (role.name.empty() || at_layer(role.name, layer) != module) continue;
       const bool norm = role.renamed.ends_with("norm");
-      return {fmt::format(fmt::runtime(role.renamed), layer) + kind, role.pair_heads,
-              norm && m.zero_centered_norm ? 1.0F : 0.0F, role.factor};
+      return {at_layer(role.renamed, layer) + kind, role.pair_heads, norm && m.zero_centered_norm ? 1.0F : 0.0F,
+              role.factor};
     }
   }
   throw Error("no name in GGUF for " + tensor);

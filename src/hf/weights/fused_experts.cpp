@@ -2,13 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
 #include "hf/weights/placed_experts.hpp"
-#include "hf/weights/stored_names.hpp"
+#include "hf/weights/replaced_tensors.hpp"
 
 namespace llmtrain {
 namespace {
@@ -17,13 +16,8 @@ constexpr const char* fused_router = "model.layers.{}.mlp.gate";
 
 class Splitter {
  public:
-  Splitter(WeightIndex& index, const DecoderShape& shape) : index_(index), shape_(shape) {
-    std::vector<std::string_view> names;
-    names.reserve(index.tensors.size());
-    for (const WeightIndex::Tensor& tensor : index.tensors) names.push_back(tensor.name);
-    names_ = match_names(names, shape.names, index.folder);
-    replaced_.resize(index.tensors.size());
-  }
+  Splitter(WeightIndex& index, const DecoderShape& shape)
+      : folder_(index.folder), shape_(shape), tensors_(index, shape.names) {}
 
   void split() {
     const ModelConfig& c = shape_.config;
@@ -35,32 +29,19 @@ class Splitter {
       split_tensor(layer, fused_last_name, {c.experts.count, c.d_model, width}, {n.expert_down});
       rename_router(layer);
     }
-    if (added_.empty()) return;
-    std::vector<WeightIndex::Tensor> tensors = std::move(added_);
-    for (size_t t = 0; t < replaced_.size(); ++t) {
-      if (!replaced_[t]) tensors.push_back(std::move(index_.tensors[t]));
-    }
-    std::ranges::sort(tensors, {}, &WeightIndex::Tensor::name);
-    index_.tensors = std::move(tensors);
+    tensors_.finish();
   }
 
  private:
-  static std::string name_at(const std::string& pattern, int64_t layer, int64_t expert = 0) {
-    return fmt::format(fmt::runtime(pattern), layer, expert);
-  }
-  /// The name in files of a tensor of the model: with the prefix that the others have.
-  std::string stored_name(const std::string& name) const { return names_.added + name.substr(names_.missing.size()); }
-
   /// Adds the matrices of all experts, equal parts of the rows of each, to the index, unless it has them.
   void split_tensor(int64_t layer, const std::string& fused, const std::vector<int64_t>& expected,
                     const std::vector<std::string>& parts) {
-    const int64_t found = names_.find(name_at(fused, layer));
-    if (found < 0 || names_.find(name_at(parts.front(), layer) + ".weight") >= 0) return;
-    const auto number = static_cast<size_t>(found);
-    const WeightIndex::Tensor tensor = index_.tensors[number];
+    const int64_t found = tensors_.find(at_layer(fused, layer));
+    if (found < 0 || tensors_.find(at_layer(parts.front(), layer) + ".weight") >= 0) return;
+    const WeightIndex::Tensor& tensor = tensors_.tensor(found);
     if (tensor.shape != expected) {
       throw UserError(ExitCode::bad_content,
-                      fmt::format("{}: {} is {} instead of {}: all experts of a layer, by config.json", index_.folder,
+                      fmt::format("{}: {} is {} instead of {}: all experts of a layer, by config.json", folder_,
                                   printable(tensor.name), shape_text(tensor.shape), shape_text(expected)));
     }
     const auto count = static_cast<int64_t>(parts.size()), rows = expected[1] / count;
@@ -69,31 +50,27 @@ class Splitter {
     for (int64_t expert = 0; expert < expected[0]; ++expert) {
       for (const std::string& part : parts) {
         WeightIndex::Tensor one = tensor;
-        one.name = stored_name(name_at(part, layer, expert) + ".weight");
         one.shape = {rows, expected[2]};
         one.begin = begin;
-        one.end = begin += bytes;
-        added_.push_back(std::move(one));
+        one.end = begin + bytes;
+        begin = one.end;
+        tensors_.add(std::move(one), at_layer(part, layer, expert) + ".weight");
       }
     }
-    replaced_[number] = true;
+    tensors_.remove(found);
   }
 
   void rename_router(int64_t layer) {
-    const std::string published = name_at(shape_.names.router, layer) + ".weight";
-    const int64_t found = names_.find(name_at(fused_router, layer) + ".weight");
-    if (found < 0 || names_.find(published) >= 0) return;
-    const auto number = static_cast<size_t>(found);
-    added_.push_back(index_.tensors[number]);
-    added_.back().name = stored_name(published);
-    replaced_[number] = true;
+    const std::string published = at_layer(shape_.names.router, layer) + ".weight";
+    const int64_t found = tensors_.find(at_layer(fused_router, layer) + ".weight");
+    if (found < 0 || tensors_.find(published) >= 0) return;
+    tensors_.add(tensors_.tensor(found), published);
+    tensors_.remove(found);
   }
 
-  WeightIndex& index_;
+  std::string folder_;
   const DecoderShape& shape_;
-  StoredNames names_;
-  std::vector<bool> replaced_;  ///< by tensor of the index
-  std::vector<WeightIndex::Tensor> added_;
+  ReplacedTensors tensors_;
 };
 
 }  // namespace

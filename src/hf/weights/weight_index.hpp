@@ -43,19 +43,19 @@ struct WeightIndex {
     std::string name;
     int64_t bytes;
   };
-  /// A quantised matrix is one tensor: its shape, the type of its values before they were quantised, the bytes of its
-  /// codes, and the planes beside them. It is stored as the model has it, never transposed.
-  /// A part of a tensor of all experts has rows and columns that lie apart, by so many elements.
+  /// Distances, in elements, of the rows and columns of a matrix that is a part of a tensor of all experts.
   struct Strides {
     int64_t row, column;
   };
-  /// Scales of a matrix in MXFP4: blocks of 32 elements of a row have 16 bytes of codes from `begin` on and a scale.
-  /// The type is that of the values.
+  /// Scales of a matrix in MXFP4, a byte each. A block is 32 elements of a row.
   struct BlockScales {
     size_t file;
-    int64_t begin;       ///< of the scales, a byte each
-    int64_t row_stride;  ///< blocks from a row to the next
+    int64_t begin;
+    int64_t row_stride;  ///< blocks from a row to the next, of scales and codes
   };
+  /// A quantised matrix is one tensor: its shape, the type of its values, the bytes of its codes (of MXFP4 16 for a
+  /// block), and the planes beside them. Other quantised matrices than those in MXFP4 are stored as the model has them,
+  /// never transposed.
   struct Tensor : StoredTensor {
     size_t file = 0;
     std::optional<QuantizedPlanes> quantized = {};

@@ -6,7 +6,7 @@
 namespace llmtrain {
 
 DecoderNames deepseek_names() {
-  DecoderNames n = llama_expert_names();
+  DecoderNames n = qwen_expert_names();
   n.shared_gate = "model.layers.{}.mlp.shared_experts.gate_proj";
   n.shared_up = "model.layers.{}.mlp.shared_experts.up_proj";
   n.shared_down = "model.layers.{}.mlp.shared_experts.down_proj";
@@ -42,9 +42,8 @@ FamilyEntry family_deepseek_v2() {
            .experts = HuggingFaceExperts{.count = "n_routed_experts",
                                          .d_ff = "moe_intermediate_size",
                                          .default_count = 64,
-                                         .default_per_token = 0,
-                                         .default_d_ff = 1407,
-                                         .default_router_aux = 0},
+                                         .default_per_token = {},
+                                         .default_d_ff = 1407},
            .latent = true}};
 }
 

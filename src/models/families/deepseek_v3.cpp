@@ -39,8 +39,7 @@ FamilyEntry family_deepseek_v3() {
                                          .d_ff = "moe_intermediate_size",
                                          .default_count = 256,
                                          .default_per_token = 8,
-                                         .default_d_ff = 2048,
-                                         .default_router_aux = 0},
+                                         .default_d_ff = 2048},
            .latent = true}};
 }
 

@@ -23,8 +23,10 @@ void defaults(ModelConfig& c) {
   c.router_aux = 0.001;
 }
 
+/// Names of experts' matrices are this program's alone: files have tensors of all experts.
 DecoderNames names() {
-  DecoderNames n = llama_expert_names();
+  DecoderNames n = qwen_expert_names();
+  n.shared_gate = n.shared_up = n.shared_down = n.shared_router = "";
   n.router = "model.layers.{}.mlp.router";
   n.fused_first = "model.layers.{}.mlp.experts.gate_up_proj";
   n.fused_last = "model.layers.{}.mlp.experts.down_proj";

@@ -21,7 +21,7 @@ void defaults(ModelConfig& c) {
 FamilyEntry family_olmoe() {
   return {"llama with qk_norm over all heads and 64 experts, of which a token uses 8",
           defaults,
-          [](DecoderShape& shape) { shape.names = llama_expert_names(); },
+          [](DecoderShape& shape) { shape.names = qwen_expert_names(); },
           {.architecture = "OlmoeForCausalLM",
            .max_seq_len = 4096,
            .norm_epsilon = 1e-5,

@@ -5,7 +5,7 @@
 
 namespace llmtrain {
 
-DecoderNames llama_expert_names() {
+DecoderNames qwen_expert_names() {
   DecoderNames n = llama_names();
   n.router = "model.layers.{}.mlp.gate";
   n.expert_gate = "model.layers.{}.mlp.experts.{}.gate_proj";
@@ -21,10 +21,7 @@ DecoderNames llama_expert_names() {
 namespace {
 
 void defaults(ModelConfig& c) {
-  llama_defaults(c);
-  c.norm_epsilon = 1e-6;
-  c.rope_theta = 1e6;
-  c.qkv_bias = true;
+  family_entry(ModelConfig::Family::qwen2).defaults(c);
   c.experts.count = 60;
   c.experts.per_token = 4;
   c.experts.d_ff_shared = c.d_ff;
@@ -37,7 +34,7 @@ void defaults(ModelConfig& c) {
 FamilyEntry family_qwen2_moe() {
   return {"qwen2 with 60 experts, of which a token uses 4, and a shared one with a gate",
           defaults,
-          [](DecoderShape& shape) { shape.names = llama_expert_names(); },
+          [](DecoderShape& shape) { shape.names = qwen_expert_names(); },
           {.architecture = "Qwen2MoeForCausalLM",
            .max_seq_len = 32768,
            .n_kv_heads = 16,

@@ -7,10 +7,7 @@ namespace llmtrain {
 namespace {
 
 void defaults(ModelConfig& c) {
-  llama_defaults(c);
-  c.norm_epsilon = 1e-6;
-  c.rope_theta = 1e6;
-  c.qk_norm = true;
+  family_entry(ModelConfig::Family::qwen3).defaults(c);
   c.experts.count = 128;
   c.experts.per_token = 8;
   c.experts.norm_topk = true;
@@ -22,7 +19,7 @@ void defaults(ModelConfig& c) {
 FamilyEntry family_qwen3_moe() {
   return {"qwen3 with 128 experts, of which a token uses 8",
           defaults,
-          [](DecoderShape& shape) { shape.names = llama_expert_names(); },
+          [](DecoderShape& shape) { shape.names = qwen_expert_names(); },
           {.architecture = "Qwen3MoeForCausalLM",
            .max_seq_len = 32768,
            .n_kv_heads = 4,

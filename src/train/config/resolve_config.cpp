@@ -197,11 +197,11 @@ void resolve_router_losses(DeckLoader& deck, Config& config) {
     deck.unused("objective.router_bias_rate", "the model has no experts");
     return deck.unused("objective.router_z_loss", "the model has no experts");
   }
+  const bool softmax = model.experts.score == ExpertsConfig::Score::softmax;
   if (!deck.given("objective.router_aux")) {
-    objective.router_aux = model.router_aux;
+    objective.router_aux = softmax ? model.router_aux : 0;
     deck.set("objective.router_aux", Origin::family);
   }
-  const bool softmax = model.experts.score == ExpertsConfig::Score::softmax;
   deck.check(softmax || (objective.router_aux == 0 && objective.router_z_loss == 0),
              {"objective.router_aux", "objective.router_z_loss", "model.router_score"},
              "losses of routers need router_score = softmax");

@@ -190,9 +190,8 @@ class UnitBuilder {
     spec.hidden = true;
     return add(std::move(spec));
   }
-  ParamRef vector(std::string name, int64_t rows, Initializer init, std::vector<ParamSlice> slices,
-                  bool decays = false) {
-    return add({std::move(name), rows, 1, decays, init, std::move(slices)});
+  ParamRef vector(std::string name, int64_t rows, Initializer init, std::vector<ParamSlice> slices) {
+    return add({std::move(name), rows, 1, false, init, std::move(slices)});
   }
   /// A vector of zeros that no gradient changes: its layer gives it a gradient of zero, unless it is frozen.
   ParamRef fixed_vector(const std::string& name, int64_t rows) {

@@ -70,8 +70,8 @@ struct Linear {
   static Linear declare(UnitBuilder& unit, const std::vector<LinearPart>& parts, int64_t in, bool bias, double std,
                         const AdapterRule& rule = {});
 
-  /// Declares a bias that weight decay changes, as where files have the biases of several layers in one matrix.
-  void declare_decayed_bias(UnitBuilder& unit, const std::vector<LinearPart>& parts);
+  /// Declares a bias of a layer that was declared without one.
+  void declare_bias(UnitBuilder& unit, const std::vector<LinearPart>& parts) { declare_bias(unit, parts, std::nullopt); }
 
   /// Declares what the blocks of a split layer share: of blocks of outputs the adapters' A, of blocks of inputs the
   /// bias and what else belongs to the sum.
@@ -111,8 +111,7 @@ struct Linear {
   /// Declare the weight or bias of the layer, or of a block of it.
   void declare_weight(UnitBuilder& unit, const std::vector<LinearPart>& parts, double std,
                       const std::optional<LinearBlock>& of);
-  void declare_bias(UnitBuilder& unit, const std::vector<LinearPart>& parts, const std::optional<LinearBlock>& of,
-                    bool decays = false);
+  void declare_bias(UnitBuilder& unit, const std::vector<LinearPart>& parts, const std::optional<LinearBlock>& of);
 };
 
 }  // namespace llmtrain

@@ -167,12 +167,8 @@ void Linear::declare_weight(UnitBuilder& unit, const std::vector<LinearPart>& pa
   fixed_weight = fixed_rows(unit, slices);
 }
 
-void Linear::declare_decayed_bias(UnitBuilder& unit, const std::vector<LinearPart>& parts) {
-  declare_bias(unit, parts, std::nullopt, true);
-}
-
-void Linear::declare_bias(UnitBuilder& unit, const std::vector<LinearPart>& parts, const std::optional<LinearBlock>& of,
-                          bool decays) {
+void Linear::declare_bias(UnitBuilder& unit, const std::vector<LinearPart>& parts,
+                          const std::optional<LinearBlock>& of) {
   std::vector<ParamSlice> slices;
   int64_t row = 0;
   for (LinearPart part : parts) {
@@ -180,7 +176,7 @@ void Linear::declare_bias(UnitBuilder& unit, const std::vector<LinearPart>& part
     append_slices(slices, part.name + ".bias", part, row, 1, of);
     row += rows_of_block(part, of);
   }
-  bias = unit.vector(slices.front().name, out, Initializer::zeros(), slices, decays);
+  bias = unit.vector(slices.front().name, out, Initializer::zeros(), slices);
   fixed_bias = fixed_rows(unit, slices);
 }
 

@@ -116,9 +116,9 @@ void Decoder::declare_expert_biases(UnitBuilder& unit, Experts& experts, int lay
   for (int64_t i = 0; i < count; ++i) {
     const LayerShapes shapes = expert_shapes(layer, first + i);
     Mlp& mlp = experts.mlps[experts.mlps.size() - static_cast<size_t>(count - i)];
-    mlp.up.declare_decayed_bias(unit, shapes.first.parts);
+    mlp.up.declare_bias(unit, shapes.first.parts);
     Linear down = mlp.down;
-    down.declare_decayed_bias(unit, shapes.last.parts);
+    down.declare_bias(unit, shapes.last.parts);
     experts.down_biases.push_back(down.bias);
   }
 }

@@ -38,9 +38,9 @@ struct ExpertsUnderTest {
       for (int64_t e = 0; biases && e < experts.rule.experts; ++e) {
         Mlp& mlp = experts.mlps[static_cast<size_t>(e)];
         const std::string name = std::to_string(e);
-        mlp.up.declare_decayed_bias(unit, {{name + ".gate", width}, {name + ".up", width}});
+        mlp.up.declare_bias(unit, {{name + ".gate", width}, {name + ".up", width}});
         Linear down = mlp.down;
-        down.declare_decayed_bias(unit, {{name + ".down", channels}});
+        down.declare_bias(unit, {{name + ".down", channels}});
         experts.down_biases.push_back(down.bias);
       }
     };

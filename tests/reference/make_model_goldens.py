@@ -239,8 +239,9 @@ def train(s, parameters, run, targets, dtype=torch.float32):
     smallest margin of a choice of experts."""
     p = leaves(parameters, dtype)
     trained = [v for v in p.values() if v.requires_grad]
-    groups = [{"params": [v for v in trained if v.ndim >= 2], "weight_decay": WEIGHT_DECAY},
-              {"params": [v for v in trained if v.ndim < 2], "weight_decay": 0.0}]
+    decays = {n: v.ndim >= 2 and "bias" not in n for n, v in p.items()}  # as in Transformers' Trainer
+    groups = [{"params": [v for n, v in p.items() if v.requires_grad and decays[n]], "weight_decay": WEIGHT_DECAY},
+              {"params": [v for n, v in p.items() if v.requires_grad and not decays[n]], "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=BETAS, eps=EPSILON, foreach=False)
     losses, norms, margins = [], [], []
     for _ in range(STEPS):

@@ -78,6 +78,14 @@ struct DecoderShape {
     return name == names.embedding + ".weight" || name == names.head + ".weight" ||
            name == lora_embedding_a_name(names.embedding) || name == lora_b_name(names.head);
   }
+  /// False if other ranks have blocks of its matrices or experts.
+  bool has_all_blocks() const { return tensor.count == tensor.blocks && experts.count == experts.blocks; }
+  /// The shape without blocks.
+  DecoderShape whole() const {
+    DecoderShape shape = *this;
+    shape.tensor = shape.experts = {};
+    return shape;
+  }
   /// Gives a tied model a head of its own, which begins as the embedding.
   void untie_head() {
     unties_head = config.ties_head();

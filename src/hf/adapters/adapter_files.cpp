@@ -112,13 +112,10 @@ class AdapterMatcher {
 
   /// Ranks that share matrices have whole experts each: the tensors of the others belong to the adapter as well.
   void leave_out_other_ranks() {
-    if (shape_.tensor.count == shape_.tensor.blocks) return;
-    DecoderShape whole = shape_;
-    whole.tensor = {};
-    for_each_slice(Decoder(std::move(whole)).units(),
-                   [&](const SlicePlace&, const ParamSpec&, const ParamSlice& slice) {
-                     if (is_adapter_name(slice.name)) number_of_.erase(slice.name);
-                   });
+    if (shape_.has_all_blocks()) return;
+    for_each_slice(Decoder(shape_.whole()).units(), [&](const SlicePlace&, const ParamSpec&, const ParamSlice& slice) {
+      if (is_adapter_name(slice.name)) number_of_.erase(slice.name);
+    });
   }
 
   /// A tied matrix is stored twice. Where PEFT trained only one of the two, they are no longer one, whatever

@@ -154,15 +154,10 @@ class Matcher {
   /// Ranks that share matrices or experts have whole experts each: the tensors of the others belong to the model as
   /// well.
   void use_tensors_of_other_ranks() {
-    const auto has_all = [](const TensorShare& share) { return share.count == share.blocks; };
-    if (has_all(shape_.tensor) && has_all(shape_.experts)) return;
-    DecoderShape whole = shape_;
-    whole.tensor = whole.experts = {};
-    for_each_slice(Decoder(std::move(whole)).units(),
-                   [&](const SlicePlace&, const ParamSpec&, const ParamSlice& slice) {
-                     if (const int64_t tensor = names_.find(slice.name); tensor >= 0)
-                       used_[static_cast<size_t>(tensor)] = 1;
-                   });
+    if (shape_.has_all_blocks()) return;
+    for_each_slice(Decoder(shape_.whole()).units(), [&](const SlicePlace&, const ParamSpec&, const ParamSlice& slice) {
+      if (const int64_t tensor = names_.find(slice.name); tensor >= 0) used_[static_cast<size_t>(tensor)] = 1;
+    });
   }
 
   /// Sorts unused tensors: known harmless ones give a note, the others a problem.

@@ -184,17 +184,22 @@ TEST_F(AdapterRun, OfTablesIsTheSameHoweverItIsComputed) {
 TEST_F(AdapterRun, GoesOnFromAdaptersOfFusedExperts) {
   const std::string fused = reference("adapters/mixtral_named");
   const auto run = [&](const std::string& name, const std::string& path, std::vector<std::string> keys, int ranks) {
-    keys.insert(keys.end(), {"lora.path=" + path, "parallel.tensor_blocks=2"});
+    keys.push_back("lora.path=" + path);
     const Outcome outcome = train(name, keys, ranks, "mixtral");
     ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   };
+  const auto expect_same = [&](const std::string& name, const std::string& as) {
+    EXPECT_EQ(adapter(name), adapter(as)) << name;
+    EXPECT_EQ(read_file(at(name + "/ledger.jsonl")), read_file(at(as + "/ledger.jsonl"))) << name;
+  };
   run("one", fused, {}, 1);
   run("sharded", fused, {"parallel.zero=3"}, 2);
+  run("experts", fused, {"parallel.expert=2"}, 2);
+  expect_same("sharded", "one");
+  expect_same("experts", "one");
+  run("blocks", fused, {"parallel.tensor_blocks=2"}, 1);
   run("split", fused, {"parallel.tensor=2"}, 2);
-  for (const char* name : {"sharded", "split"}) {
-    EXPECT_EQ(adapter(name), adapter("one")) << name;
-    EXPECT_EQ(read_file(at(std::string(name) + "/ledger.jsonl")), read_file(at("one/ledger.jsonl"))) << name;
-  }
+  expect_same("split", "blocks");
   run("more", at("one/adapter"), {"parallel.tensor=2"}, 2);
   EXPECT_NE(adapter("more"), adapter("one")) << "control";
   const std::vector<int> ids = {5, 6, 40, 7, 22, 13, 9, 30};

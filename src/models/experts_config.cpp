@@ -88,13 +88,13 @@ void ExpertsConfig::check(DeckLoader& deck, int64_t n_layers) const {
   deck.check(groups_per_token <= groups, {"model.groups_per_token", "model.n_expert_groups"},
              fmt::format("{} is more than the {} groups", groups_per_token, groups));
   const int64_t choices = count / groups * std::min(groups, groups_per_token);
-  deck.check(per_token <= choices, {"model.experts_per_token", "model.n_experts", "model.groups_per_token"},
-             fmt::format("a token uses {} experts, and has {} to choose from", per_token, choices));
+  deck.check_together(per_token <= choices, {"model.experts_per_token", "model.n_experts", "model.groups_per_token"},
+                      fmt::format("a token uses {} experts, and has {} to choose from", per_token, choices));
   deck.check(
       dense_layers.empty() || dense_layers.back() < n_layers, {"model.dense_layers", "model.n_layers"},
       fmt::format("names layer {} of {}, counted from 0", dense_layers.empty() ? 0 : dense_layers.back(), n_layers));
-  deck.check(layers(n_layers) > 0, {"model.dense_layers", "model.expert_every", "model.n_layers"},
-             fmt::format("none of the {} layers has experts", n_layers));
+  deck.check_together(layers(n_layers) > 0, {"model.dense_layers", "model.expert_every", "model.n_layers"},
+                      fmt::format("none of the {} layers has experts", n_layers));
 }
 
 }  // namespace llmtrain

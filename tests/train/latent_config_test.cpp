@@ -61,6 +61,12 @@ TEST(ExpertsDeckKeys, PartsWithoutANameInTheFamilyAreRefused) {
   EXPECT_THAT(errors_of("mixtral", {"model.mlp_bias=true"}), HasSubstr("have biases: set mlp_bias = false"));
 }
 
+// A problem of several keys stands at the one that is given.
+TEST(ExpertsDeckKeys, NumbersThatDoNotFitNameTheGivenKey) {
+  EXPECT_THAT(errors_of("mixtral", {"model.n_experts=1"}), HasSubstr("model.n_experts: a token uses 2 experts"));
+  EXPECT_THAT(errors_of("mixtral", {"model.expert_every=5"}), HasSubstr("model.expert_every: none of the 2 layers"));
+}
+
 TEST(ExpertsDeckKeys, RoutersThatScoreBySigmoidHaveNoLossUnlessTheDeckSetsIt) {
   EXPECT_EQ(load("mixtral").objective.router_aux, 0.001);
   EXPECT_EQ(load("mixtral", {"model.router_score=sigmoid"}).objective.router_aux, 0);

@@ -180,9 +180,12 @@ bool DeckLoader::sound(std::initializer_list<std::string_view> keys) const {
 }
 
 void DeckLoader::check(bool condition, std::initializer_list<std::string_view> keys, const std::string& what) {
-  if (condition || !sound(keys)) return;
+  if (!condition && sound(keys)) fail(*keys.begin(), what);
+}
+
+void DeckLoader::check_together(bool condition, std::initializer_list<std::string_view> keys, const std::string& what) {
   const auto* const by_user = std::ranges::find_if(keys, [&](std::string_view key) { return given(key); });
-  fail(by_user == keys.end() ? *keys.begin() : *by_user, what);
+  if (!condition && sound(keys)) fail(by_user == keys.end() ? *keys.begin() : *by_user, what);
 }
 
 void DeckLoader::fail(std::string_view key, const std::string& what, ExitCode code) {

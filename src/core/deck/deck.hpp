@@ -115,8 +115,10 @@ class DeckLoader {
   bool given(std::string_view key) const { return provenance_.given(key); }
   /// True if all of them have a value without error (given, or not required), so that a check across keys makes sense.
   bool sound(std::initializer_list<std::string_view> keys) const;
-  /// Reports an error if the condition fails and all keys are sound: at the first key that is given, or the first one.
+  /// Reports an error at the first key if the condition fails and all keys are sound.
   void check(bool condition, std::initializer_list<std::string_view> keys, const std::string& what);
+  /// The same at the first key that is given, if any is: where `what` is about all of them.
+  void check_together(bool condition, std::initializer_list<std::string_view> keys, const std::string& what);
   void fail(std::string_view key, const std::string& what, ExitCode code = ExitCode::deck);
   /// Adds a note for the user; it is not an error.
   void note(std::string_view key, const std::string& what);

@@ -95,7 +95,8 @@ class Placer {
     const int64_t bytes = bits_of(whole.type) / 8;
     const int64_t last = (place.rows - 1) * place.row_stride + (place.columns - 1) * place.column_stride;
     WeightIndex::Tensor part = whole;
-    part.shape = {place.rows, place.columns};
+    part.shape = {place.rows};
+    if (place.columns > 1) part.shape.push_back(place.columns);
     part.begin = whole.begin + place.first * bytes;
     part.end = part.begin + (last + 1) * bytes;
     part.strides = WeightIndex::Strides{place.row_stride, place.column_stride};

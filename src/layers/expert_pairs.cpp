@@ -20,38 +20,31 @@ int64_t bytes_of(DType dtype, int64_t rows, int64_t columns) {
 
 }  // namespace
 
-bool ExpertPairs::has_dropout(const Experts& experts) {
-  const auto drops = [](const Linear& linear) {
-    return !linear.adapters.empty() && linear.adapters.front().dropout > 0;
-  };
-  return std::ranges::any_of(experts.mlps, [&](const Mlp& mlp) { return drops(mlp.up) || drops(mlp.down); });
-}
-
-ExpertPairs::ExpertPairs(const Experts& experts, Context& ctx, Arena::Frame& frame, const Batch& batch,
-                         const ExpertsSaved& saved, std::span<const Tensor> inputs)
-    : experts_(experts),
+ExpertPairs::ExpertPairs(const PairShape& shape, Context& ctx, Arena::Frame& frame, const Batch& batch,
+                         const PairTensors& tensors, std::span<const Tensor> inputs)
+    : shape_(shape),
       ctx_(ctx),
       exchange_(ctx.experts),
-      order_(first_rows(saved.order, batch.tokens * experts.rule.per_token)),
-      blocks_(shares() ? experts.groups
+      order_(first_rows(tensors.order, batch.tokens * shape.per_token)),
+      blocks_(shares() ? shape.groups
                        : std::max<int64_t>(ctx.rows != nullptr ? std::ssize(ctx.rows->block_ends()) : 0, 1)),
-      weights_(first_rows(saved.routing.weights, batch.tokens)) {
-  fetch_ends(saved);
-  for (int64_t i = 0; i < std::ssize(experts.mlps); ++i) {
+      weights_(first_rows(tensors.weights, batch.tokens)) {
+  fetch_ends(tensors.ends);
+  for (int64_t i = 0; i < shape.count; ++i) {
     int64_t count = 0;
     for (int64_t r = 0; r < ranks(); ++r) count += ends(r).count(number(i));
     max_rows_ = std::max(max_rows_, count);
   }
   for (const Tensor& x : inputs) {
-    inputs_.push_back(shares() ? sorted(frame, x, experts.rule.per_token) : x);
+    inputs_.push_back(shares() ? sorted(frame, x, shape.per_token) : x);
     rooms_.push_back(frame.take(x.dtype, {max_rows_, x.dim(1)}));
   }
-  if (ctx.training && has_dropout(experts)) {
+  if (ctx.training && shape.dropout) {
     ids_ = batch.sequence_ids;
     offsets_ = batch.sequence_offsets;
     if (shares()) {
-      ids_ = sorted(frame, batch.tokens > 0 ? ids_ : frame.take(DType::i64, {0}), experts.rule.per_token);
-      offsets_ = sorted(frame, batch.tokens > 0 ? offsets_ : frame.take(DType::i32, {0}), experts.rule.per_token);
+      ids_ = sorted(frame, batch.tokens > 0 ? ids_ : frame.take(DType::i64, {0}), shape.per_token);
+      offsets_ = sorted(frame, batch.tokens > 0 ? offsets_ : frame.take(DType::i32, {0}), shape.per_token);
     }
     own_ids_ = frame.take(DType::i64, {max_rows_});
     own_offsets_ = frame.take(DType::i32, {max_rows_});
@@ -61,18 +54,18 @@ ExpertPairs::ExpertPairs(const Experts& experts, Context& ctx, Arena::Frame& fra
   weights_ = sorted(frame, Tensor(weights_.data, DType::f32, {pairs, 1}), 1);
   own_weights_ = frame.take(DType::f32, {max_rows_, 1});
   dweights_ = frame.take(DType::f32, {max_rows_, 1});
-  returned_ = frame.take(DType::f32, {pairs, experts.channels});
+  returned_ = frame.take(DType::f32, {pairs, shape.channels});
   returned_weights_ = frame.take(DType::f32, {pairs, 1});
 }
 
-int64_t ExpertPairs::scratch_bytes(const Experts& experts, DType compute, int64_t rows, int64_t inputs) {
-  const int64_t most = experts.ranks * rows, pairs = rows * experts.rule.per_token;
-  int64_t bytes = inputs * bytes_of(compute, most, experts.channels);
-  if (has_dropout(experts)) bytes += bytes_of(DType::i64, most, 1) + bytes_of(DType::i32, most, 1);
-  if (experts.ranks == 1) return bytes;
-  bytes += inputs * bytes_of(compute, pairs, experts.channels) + bytes_of(DType::f32, pairs, experts.channels);
+int64_t ExpertPairs::scratch_bytes(const PairShape& shape, DType compute, int64_t rows, int64_t inputs) {
+  const int64_t most = shape.ranks * rows, pairs = rows * shape.per_token;
+  int64_t bytes = inputs * bytes_of(compute, most, shape.channels);
+  if (shape.dropout) bytes += bytes_of(DType::i64, most, 1) + bytes_of(DType::i32, most, 1);
+  if (shape.ranks == 1) return bytes;
+  bytes += inputs * bytes_of(compute, pairs, shape.channels) + bytes_of(DType::f32, pairs, shape.channels);
   bytes += 2 * bytes_of(DType::f32, pairs, 1) + 2 * bytes_of(DType::f32, most, 1);
-  if (has_dropout(experts)) bytes += bytes_of(DType::i64, pairs, 1) + bytes_of(DType::i32, pairs, 1);
+  if (shape.dropout) bytes += bytes_of(DType::i64, pairs, 1) + bytes_of(DType::i32, pairs, 1);
   return bytes;
 }
 
@@ -85,8 +78,8 @@ Tensor ExpertPairs::sorted(Arena::Frame& frame, const Tensor& x, int64_t k) cons
   return all;
 }
 
-void ExpertPairs::fetch_ends(const ExpertsSaved& saved) {
-  const Tensor all = first_rows(saved.ends, ranks() * blocks_ * experts_.rule.experts);
+void ExpertPairs::fetch_ends(const Tensor& ends) {
+  const Tensor all = first_rows(ends, ranks() * blocks_ * shape_.experts);
   const auto count = static_cast<size_t>(all.numel());
   if (device_memory_is_host()) {
     ends_ = {all.as<int64_t>(), count};
@@ -99,8 +92,8 @@ void ExpertPairs::fetch_ends(const ExpertsSaved& saved) {
 }
 
 ExpertPairs::Ends ExpertPairs::ends(int64_t rank) const {
-  const auto size = static_cast<size_t>(blocks_ * experts_.rule.experts);
-  return {ends_.subspan(static_cast<size_t>(rank) * size, size), experts_.rule.experts};
+  const auto size = static_cast<size_t>(blocks_ * shape_.experts);
+  return {ends_.subspan(static_cast<size_t>(rank) * size, size), shape_.experts};
 }
 
 /// Sets the ends of the blocks of an expert's rows: of the blocks of this rank's rows, or of those of all ranks that
@@ -114,7 +107,7 @@ void ExpertPairs::set_block_ends(int64_t i) const {
     const Ends of_rank = ends(r);
     const int64_t expert = number(i), begin = of_rank.begin(expert);
     for (int64_t block = 0; block < blocks_ && std::ssize(ctx_.pair_block_ends) < most; ++block) {
-      const int64_t end = of_rank.of[static_cast<size_t>(block * experts_.rule.experts + expert)];
+      const int64_t end = of_rank.of[static_cast<size_t>(block * shape_.experts + expert)];
       ctx_.pair_block_ends.push_back(before + end - begin);
     }
     before += of_rank.count(expert);
@@ -123,7 +116,7 @@ void ExpertPairs::set_block_ends(int64_t i) const {
 
 /// Moves rows of pairs to expert i of this rank, and of others to theirs, or back.
 void ExpertPairs::move(const Tensor& pairs, const Tensor& rows, int64_t i, bool to_expert) {
-  const int64_t per_rank = std::ssize(experts_.mlps);
+  const int64_t per_rank = shape_.count;
   int64_t at = 0;
   for (int64_t r = 0; r < ranks(); ++r) {
     const int64_t theirs = r * per_rank + i, count = ends(r).count(number(i));
@@ -140,7 +133,7 @@ void ExpertPairs::move(const Tensor& pairs, const Tensor& rows, int64_t i, bool 
 }
 
 ExpertRows ExpertPairs::open(int64_t i) {
-  const int64_t expert = number(i), k = experts_.rule.per_token;
+  const int64_t expert = number(i), k = shape_.per_token;
   ExpertRows rows;
   for (int64_t r = 0; r < ranks(); ++r) rows.count += ends(r).count(expert);
   for (size_t n = 0; n < inputs_.size(); ++n) {
@@ -177,15 +170,14 @@ ExpertRows ExpertPairs::open(int64_t i) {
 
 MlpSaved ExpertPairs::take_hidden(Arena::Frame& frame, DType compute) const {
   if (!shares()) return {};
-  const Mlp& mlp = experts_.mlps.front();
-  return {frame.take(compute, {max_rows_, mlp.up.out}), frame.take(compute, {max_rows_, mlp.down.in})};
+  return {frame.take(compute, {max_rows_, shape_.hidden}), frame.take(compute, {max_rows_, shape_.activated})};
 }
 
 MlpSaved ExpertPairs::of(const MlpSaved& saved, int64_t i, const MlpSaved& room) const {
   const auto part = [&](const Tensor& pairs, const Tensor& own_room) {
     if (shares()) return own_room;
     return pairs.empty() ? pairs
-                         : pairs.rows(own().begin(number(i)) - own().begin(experts_.first), own().count(number(i)));
+                         : pairs.rows(own().begin(number(i)) - own().begin(shape_.first), own().count(number(i)));
   };
   return {part(saved.hidden, room.hidden), part(saved.activated, room.activated)};
 }
@@ -195,7 +187,7 @@ void ExpertPairs::add(const Tensor& sum, const Tensor& rows, int64_t i) {
     move(returned_, rows, i, false);
     return exchange_->exchange(ctx_.stream);
   }
-  if (rows.dim(0) > 0) add_pairs(sum, rows, order(number(i)), experts_.rule.per_token, ctx_.stream);
+  if (rows.dim(0) > 0) add_pairs(sum, rows, order(number(i)), shape_.per_token, ctx_.stream);
 }
 
 Tensor ExpertPairs::weight_gradients(const Tensor& dweights, int64_t count) const {
@@ -210,11 +202,11 @@ void ExpertPairs::end_weight_gradients(int64_t i) {
 
 void ExpertPairs::finish(const Tensor& sum, const Tensor& dweights, bool ascending) {
   if (!shares() || order_.dim(0) == 0) return;
-  const int64_t count = experts_.rule.experts;
+  const int64_t count = shape_.experts;
   for (int64_t n = 0; n < count && !sum.empty(); ++n) {
     const int64_t expert = ascending ? n : count - 1 - n;
     if (own().count(expert) == 0) continue;
-    add_pairs(sum, returned_.rows(own().begin(expert), own().count(expert)), order(expert), experts_.rule.per_token,
+    add_pairs(sum, returned_.rows(own().begin(expert), own().count(expert)), order(expert), shape_.per_token,
               ctx_.stream);
   }
   if (dweights.empty()) return;

@@ -3,10 +3,27 @@
 #include <span>
 #include <vector>
 
-#include "layers/experts.hpp"
+#include "kernels/experts.hpp"
+#include "layers/context.hpp"
+#include "layers/mlp.hpp"
 #include "layers/sharing/expert_exchange.hpp"
 
 namespace llmtrain {
+
+/// The experts of a layer as far as rows move to them.
+struct PairShape {
+  int64_t experts, per_token;  ///< E, k
+  int64_t first, count;        ///< those of this rank
+  int64_t channels;            ///< C
+  int64_t hidden, activated;   ///< columns of MlpSaved
+  int64_t groups, ranks;       ///< see Experts
+  bool dropout;                ///< of adapters
+};
+
+/// Tensors of a pass that say which pairs there are; see Routing and sort_pairs().
+struct PairTensors {
+  Tensor order, ends, weights;
+};
 
 /// The rows of one expert: those of this rank's pairs, or, where ranks share experts, those of all ranks, one after the
 /// other.
@@ -21,10 +38,10 @@ struct ExpertRows {
 class ExpertPairs {
  public:
   /// `inputs`: at most two tensors [N, ..], of which experts get rows. Takes memory from the frame.
-  ExpertPairs(const Experts& experts, Context& ctx, Arena::Frame& frame, const Batch& batch, const ExpertsSaved& saved,
+  ExpertPairs(const PairShape& shape, Context& ctx, Arena::Frame& frame, const Batch& batch, const PairTensors& tensors,
               std::span<const Tensor> inputs);
   /// Bytes of the frame for so many inputs.
-  static int64_t scratch_bytes(const Experts& experts, DType compute, int64_t rows, int64_t inputs);
+  static int64_t scratch_bytes(const PairShape& shape, DType compute, int64_t rows, int64_t inputs);
 
   int64_t max_rows() const { return max_rows_; }
   /// Rows of expert i of this rank, until the next call. While they are open, blocks of rows (Context::row_block_ends)
@@ -55,20 +72,19 @@ class ExpertPairs {
     int64_t end(int64_t expert) const { return of[of.size() - static_cast<size_t>(experts - expert)]; }
     int64_t count(int64_t expert) const { return end(expert) - begin(expert); }
   };
-  static bool has_dropout(const Experts& experts);
   bool shares() const { return exchange_ != nullptr; }
   int64_t ranks() const { return shares() ? exchange_->ranks() : 1; }
   int64_t rank() const { return shares() ? exchange_->rank() : 0; }
   Ends ends(int64_t rank) const;
   Ends own() const { return ends(rank()); }
-  int64_t number(int64_t i) const { return experts_.first + i; }
-  void fetch_ends(const ExpertsSaved& saved);
+  int64_t number(int64_t i) const { return shape_.first + i; }
+  void fetch_ends(const Tensor& ends);
   Tensor sorted(Arena::Frame& frame, const Tensor& x, int64_t k) const;
   Tensor order(int64_t expert) const { return order_.rows(own().begin(expert), own().count(expert)); }
   void set_block_ends(int64_t i) const;
   void move(const Tensor& pairs, const Tensor& rows, int64_t i, bool to_expert);
 
-  const Experts& experts_;
+  PairShape shape_;
   Context& ctx_;
   ExpertExchange* exchange_;
   Tensor order_;

@@ -4,7 +4,6 @@
 
 #include "kernels/elementwise.hpp"
 #include "kernels/workspace.hpp"
-#include "layers/expert_pairs.hpp"
 #include "layers/router_losses.hpp"
 #include "layers/sharing/expert_exchange.hpp"
 
@@ -77,6 +76,16 @@ int64_t Experts::largest(const F& bytes) const {
   return most;
 }
 
+PairShape Experts::pair_shape() const {
+  const auto drops = [](const Linear& linear) {
+    return !linear.adapters.empty() && linear.adapters.front().dropout > 0;
+  };
+  const bool dropout = std::ranges::any_of(mlps, [&](const Mlp& mlp) { return drops(mlp.up) || drops(mlp.down); });
+  const Mlp& any = mlps.front();
+  return {rule.experts, rule.per_token, first, std::ssize(mlps), channels, any.up.out,
+          any.down.in,  groups,         ranks, dropout};
+}
+
 int64_t Experts::scratch_bytes(DType compute, int64_t rows) const {
   const Mlp& mlp = mlps.front();
   const int64_t most = ranks * rows;  // of an expert
@@ -84,7 +93,7 @@ int64_t Experts::scratch_bytes(DType compute, int64_t rows) const {
   const int64_t activated = bytes_of(compute, most, mlp.down.in), wide_rows = bytes_of(DType::f32, most, channels);
   const int64_t hidden = ranks == 1 ? 0 : bytes_of(compute, most, mlp.up.out) + activated;
   const int64_t sum = ExpertSum::scratch_bytes(share, rows * channels);
-  const auto pairs = [&](int64_t inputs) { return ExpertPairs::scratch_bytes(*this, compute, rows, inputs); };
+  const auto pairs = [&](int64_t inputs) { return ExpertPairs::scratch_bytes(pair_shape(), compute, rows, inputs); };
   const int64_t up = largest([&](const Mlp& m) { return m.up.scratch_bytes(compute, compute, most); });
   const auto down = [&](DType output) {
     return largest([&](const Mlp& m) { return m.down.scratch_bytes(compute, output, most); });
@@ -208,7 +217,7 @@ void Experts::forward_experts(Context& ctx, const Batch& batch, ExpertSum& sum, 
                               const ExpertsSaved& saved, const ExpertsSaved& kept) const {
   Arena::Frame frame(ctx.arena);
   const Mlp& any = mlps.front();
-  ExpertPairs pairs(*this, ctx, frame, batch, saved, std::span(&x, 1));
+  ExpertPairs pairs(pair_shape(), ctx, frame, batch, saved.of_pairs(), std::span(&x, 1));
   const int64_t most = pairs.max_rows();
   const Tensor scaled_room = frame.take(x.dtype, {most, any.down.in});
   const Tensor term_room = frame.take(DType::f32, {most, channels});
@@ -309,7 +318,7 @@ void Experts::backward_experts(Context& ctx, const Batch& batch, ExpertSum* dinp
   const bool goes_on = hidden_gradient(dinput != nullptr);
   Arena::Frame frame(ctx.arena);
   const std::array inputs = {x, dy};
-  ExpertPairs pairs(*this, ctx, frame, batch, saved, inputs);
+  ExpertPairs pairs(pair_shape(), ctx, frame, batch, saved.of_pairs(), inputs);
   const int64_t most = pairs.max_rows(), width = mlps.front().down.in;
   const Tensor scaled_room = frame.take(x.dtype, {most, width}), dscaled_room = frame.take(x.dtype, {most, width});
   const Tensor dx_room = frame.take(DType::f32, {most, channels});

@@ -4,13 +4,13 @@
 #include <vector>
 
 #include "kernels/experts.hpp"
+#include "layers/expert_pairs.hpp"
 #include "layers/mlp.hpp"
 #include "layers/sharing/split_layer.hpp"
 
 namespace llmtrain {
 
 class ExpertSum;
-struct ExpertRows;
 
 struct ExpertsSaved {
   Routing routing;       ///< of all experts
@@ -20,6 +20,8 @@ struct ExpertsSaved {
   Tensor gate;           ///< fp32 [N, 1], of the shared expert
   Tensor shared_output;  ///< fp32 [N, C], before its gate
   std::vector<MlpSaved> shared;
+
+  PairTensors of_pairs() const { return {order, ends, routing.weights}; }
 };
 
 /// The MLP of a transformer layer as a mixture of experts: y = sum over the chosen experts e of w_e mlp_e(x), and
@@ -118,6 +120,7 @@ struct Experts {
   void backward_down_bias(Context& ctx, int64_t i, const Tensor& dy, const ExpertRows& rows) const;
   void forward_experts(Context& ctx, const Batch& batch, ExpertSum& sum, const Tensor& x, const ExpertsSaved& saved,
                        const ExpertsSaved& kept) const;
+  PairShape pair_shape() const;
   void share_ends(Context& ctx, const ExpertsSaved& saved, int64_t blocks) const;
   void choose(Context& ctx, const Batch& batch, const Tensor& x, const ExpertsSaved& saved) const;
   // Add to the gradient of the input, fp32 [N, C], or leave it out if there is none.

@@ -71,7 +71,9 @@ struct Linear {
                         const AdapterRule& rule = {});
 
   /// Declares a bias of a layer that was declared without one.
-  void declare_bias(UnitBuilder& unit, const std::vector<LinearPart>& parts) { declare_bias(unit, parts, std::nullopt); }
+  void declare_bias(UnitBuilder& unit, const std::vector<LinearPart>& parts) {
+    declare_bias(unit, parts, std::nullopt);
+  }
 
   /// Declares what the blocks of a split layer share: of blocks of outputs the adapters' A, of blocks of inputs the
   /// bias and what else belongs to the sum.

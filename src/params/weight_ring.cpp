@@ -12,6 +12,7 @@ WeightRing::WeightRing(const UnitStates& units, StateStore& state, UnitGathers& 
   slots_.resize(2 * rings_.size());
   for (Ring& ring : rings_) {
     std::vector<int64_t> sizes;
+    sizes.reserve(static_cast<size_t>(units.size()));
     for (int unit = 0; unit < units.size(); ++unit) {
       sizes.push_back(!units[unit].whole && ring_of(unit) == ring ? units[unit].stored_values() : 0);
     }

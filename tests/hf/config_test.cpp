@@ -171,6 +171,18 @@ TEST(HfConfig, RopeOfBothStyles) {
               HasSubstr("only phi3"));
 }
 
+TEST(HfConfig, RopeThetaIsTheFamilysUnlessItIsGiven) {
+  for (const std::string_view family : enum_names<ModelConfig::Family>) {
+    if (family == "gpt2") continue;
+    const double theta = family == "mixtral" ? 1e6 : family == "gpt_oss" ? 150000 : 10000;
+    const std::string least =
+        as_family(llama(64, 48, 80, 4, 4, 4, R"("num_experts_per_tok":2)"), std::string(family), "");
+    EXPECT_EQ(parse(least).model.rope_theta, theta) << family;
+    EXPECT_EQ(parse(with(least, R"("rope_parameters":{"rope_type":"default"})")).model.rope_theta, theta) << family;
+    EXPECT_EQ(parse(with(least, R"("rope_theta":500)")).model.rope_theta, 500) << family;
+  }
+}
+
 TEST(HfConfig, WindowsOfLayers) {
   const auto model = [](const std::string& text) { return parse(text).model; };
   EXPECT_EQ(model(with(mistral(small), R"("sliding_window":null)")).sliding_window, 0);

@@ -81,7 +81,7 @@ void read_deepseek_experts(ConfigKeys& keys, ModelConfig& c) {
   e.dense_layers.resize(static_cast<size_t>(keys.integer("first_k_dense_replace", v3 ? 3 : 0, 0, 4096)));
   std::iota(e.dense_layers.begin(), e.dense_layers.end(), 0);
   e.scale = keys.number("routed_scaling_factor", v3 ? 2.5 : 1.0);
-  e.norm_topk = v3 && keys.boolean("norm_topk_prob", true);
+  e.norm_topk = v3 && keys.boolean("norm_topk_prob", !keys.has_key("norm_topk_prob"));  // null is false
   if (!v3) keys.no_effect_as("norm_topk_prob", false);
   e.score = v3 ? ExpertsConfig::Score::sigmoid : ExpertsConfig::Score::softmax;
   keys.only("scoring_func", v3 ? "sigmoid" : "softmax", "other scores of experts are not supported in this family");

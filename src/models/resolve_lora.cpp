@@ -109,9 +109,9 @@ void LoraConfig::resolve(DeckLoader& deck, const ModelConfig& model, bool record
     alpha = 2 * static_cast<double>(rank);
     deck.set("lora.alpha", Origin::automatic, "2 r");
   }
-  if (!deck.sound({"model.path", "model.family", "model.n_layers", "lora.path", "lora.r", "lora.alpha",
-                   "lora.target_modules", "lora.exclude_modules", "lora.modules_to_save", "lora.layers_to_transform",
-                   "lora.layers_pattern", "lora.rank_pattern", "lora.alpha_pattern"})) {
+  if (!deck.sound({"model.path", "model.family", "model.n_layers", "model.n_experts", "lora.path", "lora.r",
+                   "lora.alpha", "lora.target_modules", "lora.exclude_modules", "lora.modules_to_save",
+                   "lora.layers_to_transform", "lora.layers_pattern", "lora.rank_pattern", "lora.alpha_pattern"})) {
     return;
   }
   for (const auto& [module, number] : rank_pattern) {

@@ -183,6 +183,21 @@ TEST(HfConfig, RopeThetaIsTheFamilysUnlessItIsGiven) {
   }
 }
 
+TEST(HfConfig, NumbersOfExpertsHaveLimits) {
+  const auto text = [](int64_t experts, int64_t layers) {
+    const std::string more = fmt::format(R"("num_local_experts":{},"n_routed_experts":{})", experts, experts);
+    return llama(64, 48, 80, layers, 4, 4, R"("num_experts_per_tok":2,)" + more);
+  };
+  for (const char* family : {"mixtral", "qwen3_moe", "gpt_oss", "deepseek_v2", "deepseek_v3"}) {
+    const auto of = [&](int64_t experts, int64_t layers) {
+      return refusal(as_family(text(experts, layers), family, ""));
+    };
+    EXPECT_EQ(of(4096, 32), "accepted");
+    EXPECT_THAT(of(4096, 33), HasSubstr("experts: 4096 experts in 33 layers are more than 131072 in all")) << family;
+    EXPECT_THAT(of(4097, 4), HasSubstr("experts: must be an integer from 1 to 4096, not 4097")) << family;
+  }
+}
+
 TEST(HfConfig, WindowsOfLayers) {
   const auto model = [](const std::string& text) { return parse(text).model; };
   EXPECT_EQ(model(with(mistral(small), R"("sliding_window":null)")).sliding_window, 0);

@@ -1,5 +1,6 @@
-// Decks with latent attention, and biases of routers.
+// Decks with experts, latent attention, and biases of routers.
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -46,6 +47,19 @@ TEST(LatentConfig, DefaultsCanBeExported) {
   EXPECT_EQ(load("deepseek_v3").model.experts.groups, 8);
   EXPECT_EQ(load("deepseek_v3", {"model.n_experts=12"}).model.experts.groups, 1);
 }
+TEST(ExpertsConfig, NumbersOfExpertsHaveLimits) {
+  EXPECT_EQ(errors_of("mixtral", {"model.n_experts=4096", "model.n_layers=32"}), "no error");
+  EXPECT_THAT(errors_of("mixtral", {"model.n_experts=4096", "model.n_layers=33"}),
+              HasSubstr("model.n_experts: 4096 experts in 33 layers are more than 131072 in all"));
+  EXPECT_THAT(errors_of("mixtral", {"model.n_experts=4097"}), HasSubstr("must be 0 .. 4096"));
+  for (const char* kind : {"lora", "freeze"}) {  // neither builds such a model
+    const std::string errors =
+        errors_of("deepseek_v3", {"model.n_experts=4096", "model.n_layers=4096", "objective.router_bias_rate=1",
+                                  fmt::format("run.finetuning={}", kind)});
+    EXPECT_THAT(errors, HasSubstr("4096 experts in 4096 layers"));
+  }
+}
+
 
 TEST(LatentConfig, WhatDoesNotFitIsRefused) {
   EXPECT_EQ(errors_of("deepseek_v3", {"objective.router_bias_rate=0.001"}), "no error");

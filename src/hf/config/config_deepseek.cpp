@@ -11,7 +11,7 @@ namespace llmtrain {
 
 namespace {
 
-constexpr int64_t widest = int64_t{1} << 18, widest_mlp = int64_t{1} << 20, most_experts = 65536;
+constexpr int64_t widest = int64_t{1} << 18, widest_mlp = int64_t{1} << 20;
 constexpr std::string_view greedy = "greedy", greedy_of_groups = "group_limited_greedy";
 
 bool is_v3(const ModelConfig& c) { return c.family == ModelConfig::Family::deepseek_v3; }
@@ -74,7 +74,7 @@ void read_latent(ConfigKeys& keys, ModelConfig& c) {
 void read_deepseek_experts(ConfigKeys& keys, ModelConfig& c) {
   const bool v3 = is_v3(c);
   ExpertsConfig& e = c.experts;
-  e.count = keys.integer("n_routed_experts", v3 ? 256 : 64, 1, most_experts);
+  e.count = keys.integer("n_routed_experts", v3 ? 256 : 64, 1, max_experts);
   e.per_token = keys.integer("num_experts_per_tok", v3 ? std::optional<int64_t>(8) : std::nullopt, 1, 1024);
   e.d_ff = keys.integer("moe_intermediate_size", v3 ? 2048 : 1407, 1, widest_mlp);
   e.d_ff_shared = e.d_ff * keys.integer("n_shared_experts", v3 ? 1 : 2, 0, 1024);

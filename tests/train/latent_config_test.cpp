@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "core/error.hpp"
 #include "hf/config/config_json.hpp"
 #include "train/config/load_config.hpp"
@@ -50,6 +52,7 @@ TEST(LatentConfig, DefaultsCanBeExported) {
 TEST(ExpertsConfig, NumbersOfExpertsHaveLimits) {
   EXPECT_EQ(errors_of("mixtral", {"model.n_experts=4096", "model.n_layers=32"}), "no error");
   EXPECT_THAT(errors_of("mixtral", {"model.n_experts=4096", "model.n_layers=33"}),
+
               HasSubstr("model.n_experts: 4096 experts in 33 layers are more than 131072 in all"));
   EXPECT_THAT(errors_of("mixtral", {"model.n_experts=4097"}), HasSubstr("must be 0 .. 4096"));
   for (const char* kind : {"lora", "freeze"}) {  // neither builds such a model
@@ -63,6 +66,26 @@ TEST(ExpertsConfig, NumbersOfExpertsHaveLimits) {
 
 TEST(LatentConfig, WhatDoesNotFitIsRefused) {
   EXPECT_EQ(errors_of("deepseek_v3", {"objective.router_bias_rate=0.001"}), "no error");
+TEST(ExpertsConfig, AdaptersThatPeftDoesNotLoadAreNoted) {
+  const auto noted = [](const char* family, std::vector<std::string> keys) {
+    for (const char* key : {"run.finetuning=lora", "model.n_experts=4", "model.experts_per_token=2"})
+      keys.emplace_back(key);
+    const std::vector<std::string> notes = load(family, keys).notes;
+    return std::ranges::any_of(
+        notes, [](const std::string& note) { return note.find("PEFT 0.21 does not load all") < note.size(); });
+  };
+  for (const char* family : {"mixtral", "olmoe", "qwen3_moe"}) {
+    EXPECT_FALSE(noted(family, {})) << family;
+    EXPECT_TRUE(noted(family, {"lora.dora=true"})) << family;
+    EXPECT_FALSE(noted(family, {"lora.dora=true", "lora.target_modules=o_proj"})) << family;
+  }
+  for (const char* family : {"qwen2_moe", "gpt_oss", "deepseek_v2", "deepseek_v3"}) {
+    EXPECT_TRUE(noted(family, {})) << family;
+    EXPECT_FALSE(noted(family, {"lora.target_modules=o_proj"})) << family;
+  }
+  EXPECT_TRUE(noted("qwen3_moe", {"model.dense_layers=0"}));
+}
+
   EXPECT_THAT(errors_of("deepseek_v2", {"objective.router_bias_rate=0.001"}),
               HasSubstr("objective.router_bias_rate: the model's routers have no biases"));
   EXPECT_THAT(errors_of("deepseek_v3", {"objective.router_aux=0.001"}), HasSubstr("need router_score = softmax"));

@@ -13,7 +13,10 @@
 namespace llmtrain {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 
 Config load(std::string_view family, std::vector<std::string> keys = {}) {
   keys.push_back("model.family=" + std::string(family));
@@ -49,10 +52,10 @@ TEST(LatentConfig, DefaultsCanBeExported) {
   EXPECT_EQ(load("deepseek_v3").model.experts.groups, 8);
   EXPECT_EQ(load("deepseek_v3", {"model.n_experts=12"}).model.experts.groups, 1);
 }
+
 TEST(ExpertsConfig, NumbersOfExpertsHaveLimits) {
   EXPECT_EQ(errors_of("mixtral", {"model.n_experts=4096", "model.n_layers=32"}), "no error");
   EXPECT_THAT(errors_of("mixtral", {"model.n_experts=4096", "model.n_layers=33"}),
-
               HasSubstr("model.n_experts: 4096 experts in 33 layers are more than 131072 in all"));
   EXPECT_THAT(errors_of("mixtral", {"model.n_experts=4097"}), HasSubstr("must be 0 .. 4096"));
   for (const char* kind : {"lora", "freeze"}) {  // neither builds such a model
@@ -63,9 +66,6 @@ TEST(ExpertsConfig, NumbersOfExpertsHaveLimits) {
   }
 }
 
-
-TEST(LatentConfig, WhatDoesNotFitIsRefused) {
-  EXPECT_EQ(errors_of("deepseek_v3", {"objective.router_bias_rate=0.001"}), "no error");
 TEST(ExpertsConfig, AdaptersThatPeftDoesNotLoadAreNoted) {
   const auto noted = [](const char* family, std::vector<std::string> keys) {
     for (const char* key : {"run.finetuning=lora", "model.n_experts=4", "model.experts_per_token=2"})
@@ -86,6 +86,26 @@ TEST(ExpertsConfig, AdaptersThatPeftDoesNotLoadAreNoted) {
   EXPECT_TRUE(noted("qwen3_moe", {"model.dense_layers=0"}));
 }
 
+TEST(ExpertsConfig, ARateOfFrozenBiasesHasNoEffect) {
+  const auto notes = [](std::vector<std::string> keys) {
+    for (const char* key : {"model.n_experts=4", "model.experts_per_token=2", "objective.router_bias_rate=0.001"}) {
+      keys.emplace_back(key);
+    }
+    return load("deepseek_v3", keys).notes;
+  };
+  const std::string lora = "run.finetuning=lora", freeze = "run.finetuning=freeze", one = "freeze.trainable_layers=1";
+  const auto unused = [](const char* kind) {
+    return Contains(HasSubstr(fmt::format("objective.router_bias_rate: no effect with run.finetuning = {}", kind)));
+  };
+  EXPECT_THAT(notes({}), IsEmpty());
+  EXPECT_THAT(notes({lora}), unused("lora"));
+  EXPECT_THAT(notes({lora, "lora.modules_to_save=gate"}), Not(unused("lora")));
+  EXPECT_THAT(notes({freeze, one}), IsEmpty());
+  EXPECT_THAT(notes({freeze, one, "freeze.trainable_modules=self_attn"}), unused("freeze"));
+}
+
+TEST(LatentConfig, WhatDoesNotFitIsRefused) {
+  EXPECT_EQ(errors_of("deepseek_v3", {"objective.router_bias_rate=0.001"}), "no error");
   EXPECT_THAT(errors_of("deepseek_v2", {"objective.router_bias_rate=0.001"}),
               HasSubstr("objective.router_bias_rate: the model's routers have no biases"));
   EXPECT_THAT(errors_of("deepseek_v3", {"objective.router_aux=0.001"}), HasSubstr("need router_score = softmax"));

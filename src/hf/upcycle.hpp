@@ -10,7 +10,7 @@
 namespace llmtrain {
 
 struct UpcycleOptions {
-  int64_t experts = 8;    ///< of a layer, 2 to 65536
+  int64_t experts = 8;    ///< of a layer, 2 to max_experts
   int64_t per_token = 2;  ///< 1 to experts, at most 1024
   uint64_t seed = 42;     ///< of the routers
 };

@@ -22,7 +22,7 @@ RoutingRule ExpertsConfig::rule() const {
 
 void ExpertsConfig::visit(DeckKeys& keys) {
   keys.key("n_experts", count,
-           {.range = between(0, 65536),
+           {.range = between(0, max_experts),
             .doc = "Experts of a layer, of which every token uses experts_per_token in place of the MLP; 0: no layer "
                    "has experts.",
             .automatic = "the family's"});
@@ -83,6 +83,8 @@ void ExpertsConfig::mark_unused(DeckLoader& deck) const {
 
 void ExpertsConfig::check(DeckLoader& deck, int64_t n_layers) const {
   if (!exist()) return;
+  deck.check(count * n_layers <= max_experts_of_layers, {"model.n_experts", "model.n_layers"},
+             fmt::format("{} experts in {} layers are more than {} in all", count, n_layers, max_experts_of_layers));
   deck.check(count % groups == 0, {"model.n_expert_groups", "model.n_experts"},
              fmt::format("{} groups do not divide {} experts", groups, count));
   deck.check(groups_per_token <= groups, {"model.groups_per_token", "model.n_expert_groups"},

@@ -12,6 +12,9 @@ namespace llmtrain {
 class DeckKeys;
 class DeckLoader;
 
+constexpr int64_t max_experts = 4096;               ///< of a layer
+constexpr int64_t max_experts_of_layers = 1 << 17;  ///< of a layer, times the number of layers
+
 /// Keys of [model] that describe mixtures of experts; without experts every MLP is dense.
 struct ExpertsConfig {
   using Score = RoutingRule::Score;

@@ -186,7 +186,7 @@ TrainedRule freeze_rule(const FreezeConfig& config, const ModelConfig& model) {
 }
 
 void FreezeConfig::resolve(DeckLoader& deck, const ModelConfig& model) const {
-  if (!deck.sound({"model.path", "model.family", "model.n_layers", "freeze.trainable_layers",
+  if (!deck.sound({"model.path", "model.family", "model.n_layers", "model.n_experts", "freeze.trainable_layers",
                    "freeze.trainable_modules", "freeze.extra_modules", "freeze.llama_pro"})) {
     return;
   }

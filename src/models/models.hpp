@@ -46,6 +46,7 @@ struct HuggingFaceFamily {
   int64_t n_kv_heads = 0;  ///< 0: as many as heads
   int64_t head_dim = 0;    ///< 0: d_model / n_heads
   double norm_epsilon = 1e-6;
+  double rope_theta = 10000;
   bool tie_embeddings = false;
   Windows windows = Windows::none;
   int64_t window = 4096;

@@ -45,6 +45,26 @@ bool takes(const DeckKeys::Key& key, const std::string& text) {
   }
 }
 
+/// PEFT 0.21 adapts the experts of a layer as one matrix, which it makes of the files of some families. It drops
+/// adapters of MLPs beside them.
+void note_experts(DeckLoader& deck, const LoraPart& part, const ModelConfig& model) {
+  using Family = ModelConfig::Family;
+  constexpr std::array<Family, 3> loaded = {Family::mixtral, Family::olmoe, Family::qwen3_moe};
+  if (!model.experts.exist()) return;
+  const bool dense = model.latent.exist() || model.experts.layers(model.n_layers) < model.n_layers;
+  const auto found = std::ranges::find_if(part.modules, [&](const auto& module) {
+    return module.first.find(".experts.") != std::string::npos ||
+           (dense && module.first.find(".mlp.") != std::string::npos);
+  });
+  if (found == part.modules.end()) return;
+  const bool dora = found->second.dora;
+  if (!dense && !dora && std::ranges::find(loaded, model.family) != loaded.end()) return;
+  deck.note("lora.target_modules",
+            fmt::format("PEFT 0.21 does not load all adapters of {}{}: for other programs write the merged model, with "
+                        "checkpoint.export_merged = true or llmtool merge",
+                        name_of(model.family), dora ? " with dora" : ""));
+}
+
 }  // namespace
 
 void LoraConfig::take(DeckLoader& deck, const LoraConfig& found, const ModelConfig& model) {
@@ -109,9 +129,9 @@ void LoraConfig::resolve(DeckLoader& deck, const ModelConfig& model, bool record
     alpha = 2 * static_cast<double>(rank);
     deck.set("lora.alpha", Origin::automatic, "2 r");
   }
-  if (!deck.sound({"model.path", "model.family", "model.n_layers", "lora.path", "lora.r", "lora.alpha",
-                   "lora.target_modules", "lora.exclude_modules", "lora.modules_to_save", "lora.layers_to_transform",
-                   "lora.layers_pattern", "lora.rank_pattern", "lora.alpha_pattern"})) {
+  if (!deck.sound({"model.path", "model.family", "model.n_layers", "model.n_experts", "lora.path", "lora.r",
+                   "lora.alpha", "lora.target_modules", "lora.exclude_modules", "lora.modules_to_save",
+                   "lora.layers_to_transform", "lora.layers_pattern", "lora.rank_pattern", "lora.alpha_pattern"})) {
     return;
   }
   for (const auto& [module, number] : rank_pattern) {
@@ -125,6 +145,7 @@ void LoraConfig::resolve(DeckLoader& deck, const ModelConfig& model, bool record
   const LoraPart part = choose_adapters(*this, model);
   for (const auto& [key, what] : part.errors) deck.fail("lora." + key, what);
   for (const auto& [key, what] : part.notes) deck.note("lora." + key, what);
+  if (part.errors.empty()) note_experts(deck, part, model);
 }
 
 }  // namespace llmtrain

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "models/experts_config.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {
@@ -43,7 +44,9 @@ Subcommand add_upcycle(CLI::App& program) {
   const auto o = std::make_shared<UpcycleCommand>();
   app->add_option("--model", o->model, "Hugging Face folder of a llama, mistral or qwen3 model")->required();
   app->add_option("--output", o->output, "new folder, of a mixtral or qwen3_moe model")->required();
-  app->add_option("--experts", o->options.experts, "experts of a layer")->required()->check(CLI::Range(2, 65536));
+  app->add_option("--experts", o->options.experts, "experts of a layer")
+      ->required()
+      ->check(CLI::Range(int64_t{2}, max_experts));
   app->add_option("--per-token", o->options.per_token, "experts that a token uses")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

@@ -85,6 +85,7 @@ TEST(DeepSeekConfig, DefaultsAreThoseOfTransformers) {
   EXPECT_EQ(two.experts, of_two);
   EXPECT_EQ(three.experts, of_three);
   EXPECT_EQ(parse(with(least(3), R"("q_lora_rank":null)")).model.latent.query_rank, 0) << "null is not absent";
+  EXPECT_FALSE(parse(with(least(3), R"("norm_topk_prob":null)")).model.experts.norm_topk);
   EXPECT_EQ(parse(with(least(3), R"("n_group":null,"topk_group":null)")).model.experts.groups, 1);
   EXPECT_EQ(parse(with(least(3), R"("head_dim":64)")).model.head_dim, 192) << "Transformers writes it so";
 }

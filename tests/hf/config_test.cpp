@@ -171,6 +171,33 @@ TEST(HfConfig, RopeOfBothStyles) {
               HasSubstr("only phi3"));
 }
 
+TEST(HfConfig, RopeThetaIsTheFamilysUnlessItIsGiven) {
+  for (const std::string_view family : enum_names<ModelConfig::Family>) {
+    if (family == "gpt2") continue;
+    const double theta = family == "mixtral" ? 1e6 : family == "gpt_oss" ? 150000 : 10000;
+    const std::string least =
+        as_family(llama(64, 48, 80, 4, 4, 4, R"("num_experts_per_tok":2)"), std::string(family), "");
+    EXPECT_EQ(parse(least).model.rope_theta, theta) << family;
+    EXPECT_EQ(parse(with(least, R"("rope_parameters":{"rope_type":"default"})")).model.rope_theta, theta) << family;
+    EXPECT_EQ(parse(with(least, R"("rope_theta":500)")).model.rope_theta, 500) << family;
+  }
+}
+
+TEST(HfConfig, NumbersOfExpertsHaveLimits) {
+  const auto text = [](int64_t experts, int64_t layers) {
+    const std::string more = fmt::format(R"("num_local_experts":{},"n_routed_experts":{})", experts, experts);
+    return llama(64, 48, 80, layers, 4, 4, R"("num_experts_per_tok":2,)" + more);
+  };
+  for (const char* family : {"mixtral", "qwen3_moe", "gpt_oss", "deepseek_v2", "deepseek_v3"}) {
+    const auto of = [&](int64_t experts, int64_t layers) {
+      return refusal(as_family(text(experts, layers), family, ""));
+    };
+    EXPECT_EQ(of(4096, 32), "accepted");
+    EXPECT_THAT(of(4096, 33), HasSubstr("experts: 4096 experts in 33 layers are more than 131072 in all")) << family;
+    EXPECT_THAT(of(4097, 4), HasSubstr("experts: must be an integer from 1 to 4096, not 4097")) << family;
+  }
+}
+
 TEST(HfConfig, WindowsOfLayers) {
   const auto model = [](const std::string& text) { return parse(text).model; };
   EXPECT_EQ(model(with(mistral(small), R"("sliding_window":null)")).sliding_window, 0);

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <map>
+
 #include "hf/files.hpp"
 #include "hf/model_files.hpp"
 #include "hf/weights/load_weights.hpp"
@@ -146,6 +149,23 @@ TEST_F(LoadWeights, MissingAndForeignTensorsAreNamed) {
   write(model, {});
   EXPECT_THAT(refusal(other), HasSubstr("lm_head.weight differs from model.embed_tokens.weight"));
   EXPECT_TRUE(equals_set(model, DType::f32, 1));
+}
+
+TEST_F(LoadWeights, AValueThatIsNotFiniteIsNamed) {
+  const std::map<std::string, std::string> names = {
+      {"mixtral", "model.layers.1.block_sparse_moe.experts.2.w1.weight"},
+      {"gpt_oss", "model.layers.1.mlp.experts.2.down_proj.weight"},  // part of a tensor of all experts
+      {"gpt2", "transformer.h.1.mlp.c_proj.weight"}};                // stored transposed
+  for (const StoredType type : {StoredType::F32, StoredType::BF16, StoredType::F16}) {
+    for (const float value : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+      for (const auto& [family, name] : names) {
+        const ModelConfig model = small_model(family);
+        write(model, {.type = type, .not_finite = name, .last = value});
+        EXPECT_THAT(refusal(model), HasSubstr("model.safetensors: '" + name + "' has a value that is not finite"))
+            << name_of(type) << value;
+      }
+    }
+  }
 }
 
 TEST_F(LoadWeights, AFileThatIsCutOffEndsOnEveryRank) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -68,6 +69,8 @@ struct Stored {
   bool extras = false;                  ///< True if there are tensors that other programs add
   std::string left_out = {};            ///< name of a missing tensor
   std::string transposed_wrongly = {};  ///< name of a square tensor to transpose
+  std::string not_finite = {};          ///< name of a slice of the model whose last element becomes `last`
+  float last = std::numeric_limits<float>::quiet_NaN();
 };
 
 inline std::vector<float> as_stored(const ParamSpec& param, const ParamSlice& slice, bool transposed) {
@@ -131,7 +134,8 @@ inline void write_model(const std::string& path, const ModelConfig& model, const
   ModelFolderWriter writer(std::move(plan));
   for_each([&](const ParamSpec& param, const ParamSlice& slice, const std::string& name) {
     const bool transposed = slice.transposed != (slice.name == stored.transposed_wrongly);
-    const std::vector<float> values = as_stored(param, slice, transposed);
+    std::vector<float> values = as_stored(param, slice, transposed);
+    if (slice.name == stored.not_finite) values.back() = stored.last;
     writer.write(name, 0, values.data(), static_cast<int64_t>(values.size()));
     if (stored_head && slice.name == shape.names.embedding + ".weight") {
       writer.write(head, 0, values.data(), static_cast<int64_t>(values.size()));

@@ -1,7 +1,10 @@
 // Decks with experts, latent attention, and biases of routers.
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
 
 #include "core/error.hpp"
 #include "hf/config/config_json.hpp"
@@ -10,7 +13,10 @@
 namespace llmtrain {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 
 Config load(std::string_view family, std::vector<std::string> keys = {}) {
   keys.push_back("model.family=" + std::string(family));
@@ -72,6 +78,57 @@ TEST(ExpertsDeckKeys, RoutersThatScoreBySigmoidHaveNoLossUnlessTheDeckSetsIt) {
   EXPECT_EQ(load("mixtral", {"model.router_score=sigmoid"}).objective.router_aux, 0);
   EXPECT_THAT(errors_of("mixtral", {"model.router_score=sigmoid", "objective.router_aux=0.01"}),
               HasSubstr("need router_score = softmax"));
+}
+
+TEST(ExpertsConfig, NumbersOfExpertsHaveLimits) {
+  EXPECT_EQ(errors_of("mixtral", {"model.n_experts=4096", "model.n_layers=32"}), "no error");
+  EXPECT_THAT(errors_of("mixtral", {"model.n_experts=4096", "model.n_layers=33"}),
+              HasSubstr("model.n_experts: 4096 experts in 33 layers are more than 131072 in all"));
+  EXPECT_THAT(errors_of("mixtral", {"model.n_experts=4097"}), HasSubstr("must be 0 .. 4096"));
+  for (const char* kind : {"lora", "freeze"}) {  // neither builds such a model
+    const std::string errors =
+        errors_of("deepseek_v3", {"model.n_experts=4096", "model.n_layers=4096", "objective.router_bias_rate=1",
+                                  fmt::format("run.finetuning={}", kind)});
+    EXPECT_THAT(errors, HasSubstr("4096 experts in 4096 layers"));
+  }
+}
+
+TEST(ExpertsConfig, AdaptersThatPeftDoesNotLoadAreNoted) {
+  const auto noted = [](const char* family, std::vector<std::string> keys) {
+    for (const char* key : {"run.finetuning=lora", "model.n_experts=4", "model.experts_per_token=2"})
+      keys.emplace_back(key);
+    const std::vector<std::string> notes = load(family, keys).notes;
+    return std::ranges::any_of(
+        notes, [](const std::string& note) { return note.find("PEFT 0.21 does not load all") < note.size(); });
+  };
+  for (const char* family : {"mixtral", "olmoe", "qwen3_moe"}) {
+    EXPECT_FALSE(noted(family, {})) << family;
+    EXPECT_TRUE(noted(family, {"lora.dora=true"})) << family;
+    EXPECT_FALSE(noted(family, {"lora.dora=true", "lora.target_modules=o_proj"})) << family;
+  }
+  for (const char* family : {"qwen2_moe", "gpt_oss", "deepseek_v2", "deepseek_v3"}) {
+    EXPECT_TRUE(noted(family, {})) << family;
+    EXPECT_FALSE(noted(family, {"lora.target_modules=o_proj"})) << family;
+  }
+  EXPECT_TRUE(noted("qwen3_moe", {"model.dense_layers=0"}));
+}
+
+TEST(ExpertsConfig, ARateOfFrozenBiasesHasNoEffect) {
+  const auto notes = [](std::vector<std::string> keys) {
+    for (const char* key : {"model.n_experts=4", "model.experts_per_token=2", "objective.router_bias_rate=0.001"}) {
+      keys.emplace_back(key);
+    }
+    return load("deepseek_v3", keys).notes;
+  };
+  const std::string lora = "run.finetuning=lora", freeze = "run.finetuning=freeze", one = "freeze.trainable_layers=1";
+  const auto unused = [](const char* kind) {
+    return Contains(HasSubstr(fmt::format("objective.router_bias_rate: no effect with run.finetuning = {}", kind)));
+  };
+  EXPECT_THAT(notes({}), IsEmpty());
+  EXPECT_THAT(notes({lora}), unused("lora"));
+  EXPECT_THAT(notes({lora, "lora.modules_to_save=gate"}), Not(unused("lora")));
+  EXPECT_THAT(notes({freeze, one}), IsEmpty());
+  EXPECT_THAT(notes({freeze, one, "freeze.trainable_modules=self_attn"}), unused("freeze"));
 }
 
 TEST(LatentConfig, WhatDoesNotFitIsRefused) {

@@ -247,8 +247,7 @@ LoadedAdapter load_adapter(const std::string& folder, const DecoderShape& shape,
     adapter.index = WeightIndex::unpacked(packed_index);
     match = match_adapter(adapter, shape, units_of(params));
   });
-  return {load_match(adapter.index, match, params, communicator, stream, {.finite = true, .publish = false}),
-          base_hash};
+  return {load_match(adapter.index, match, params, communicator, stream, {.publish = false}), base_hash};
 }
 
 void write_adapter(const AdapterOutput& output, const DecoderShape& shape, const std::vector<UnitSpec>& units,

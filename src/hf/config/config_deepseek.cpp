@@ -11,7 +11,7 @@ namespace llmtrain {
 
 namespace {
 
-constexpr int64_t widest = int64_t{1} << 18, widest_mlp = int64_t{1} << 20, most_experts = 65536;
+constexpr int64_t widest = int64_t{1} << 18, widest_mlp = int64_t{1} << 20;
 constexpr std::string_view greedy = "greedy", greedy_of_groups = "group_limited_greedy";
 
 bool is_v3(const ModelConfig& c) { return c.family == ModelConfig::Family::deepseek_v3; }
@@ -75,14 +75,14 @@ void read_deepseek_experts(ConfigKeys& keys, ModelConfig& c) {
   const bool v3 = is_v3(c);
   ExpertsConfig& e = c.experts;
   const HuggingFaceExperts& hf = *family_entry(c.family).hugging_face.experts;
-  e.count = keys.integer(hf.count, hf.default_count, 1, most_experts);
+  e.count = keys.integer(hf.count, hf.default_count, 1, max_experts);
   e.per_token = keys.integer("num_experts_per_tok", hf.default_per_token, 1, 1024);
   e.d_ff = keys.integer(hf.d_ff, hf.default_d_ff, 1, widest_mlp);
   e.d_ff_shared = e.d_ff * keys.integer("n_shared_experts", v3 ? 1 : 2, 0, 1024);
   e.dense_layers.resize(static_cast<size_t>(keys.integer("first_k_dense_replace", v3 ? 3 : 0, 0, 4096)));
   std::iota(e.dense_layers.begin(), e.dense_layers.end(), 0);
   e.scale = keys.number("routed_scaling_factor", v3 ? 2.5 : 1.0);
-  e.norm_topk = v3 && keys.boolean("norm_topk_prob", true);
+  e.norm_topk = v3 && keys.boolean("norm_topk_prob", !keys.has_key("norm_topk_prob"));  // null is false
   if (!v3) keys.no_effect_as("norm_topk_prob", false);
   e.score = v3 ? ExpertsConfig::Score::sigmoid : ExpertsConfig::Score::softmax;
   keys.only("scoring_func", v3 ? "sigmoid" : "softmax", "other scores of experts are not supported in this family");

@@ -12,7 +12,7 @@ namespace llmtrain {
 
 namespace {
 
-constexpr int64_t max_experts = 65536, max_d_ff = int64_t{1} << 20;
+constexpr int64_t max_d_ff = int64_t{1} << 20;
 constexpr double swiglu_alpha = 1.702;  ///< of swiglu_oai
 
 /// Layers without experts. Transformers ignores numbers beyond the model's layers.
@@ -31,10 +31,7 @@ void read_dense_layers(ConfigKeys& keys, ModelConfig& c) {
   }
 }
 
-}  // namespace
-
-void read_experts(ConfigKeys& keys, ModelConfig& c) {
-  if (c.latent.exist()) return read_deepseek_experts(keys, c);
+void read_plain_experts(ConfigKeys& keys, ModelConfig& c) {
   const HuggingFaceExperts& hf = *family_entry(c.family).hugging_face.experts;
   ExpertsConfig& e = c.experts;
   const std::string_view other = hf.count == "num_experts" ? "num_local_experts" : "num_experts";
@@ -72,6 +69,16 @@ void read_experts(ConfigKeys& keys, ModelConfig& c) {
     keys.only("use_sliding_window", false, "windows of this family are not supported");
     keys.no_effect("sliding_window max_window_layers");
   }
+}
+
+}  // namespace
+
+void read_experts(ConfigKeys& keys, ModelConfig& c) {
+  c.latent.exist() ? read_deepseek_experts(keys, c) : read_plain_experts(keys, c);
+  if (c.experts.count * c.n_layers <= max_experts_of_layers) return;
+  keys.problem(family_entry(c.family).hugging_face.experts->count,
+               fmt::format("{} experts in {} layers are more than {} in all", c.experts.count, c.n_layers,
+                           max_experts_of_layers));
 }
 
 void write_experts(nlohmann::json& j, const ModelConfig& c) {

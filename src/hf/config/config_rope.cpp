@@ -4,6 +4,7 @@
 
 #include "core/files/json_reader.hpp"
 #include "hf/config/config_no_effect.hpp"
+#include "models/models.hpp"
 
 namespace llmtrain {
 namespace {
@@ -107,8 +108,8 @@ void read_rope(ConfigKeys& keys, ModelConfig& model, std::vector<std::string>& p
   }
   ConfigKeys rope(newer != nullptr ? newer : older, newer != nullptr ? "rope_parameters." : "rope_scaling.", problems);
   const bool gpt_oss = model.family == ModelConfig::Family::gpt_oss;
-  const double theta = keys.number("rope_theta", gpt_oss ? 150000.0 : 10000.0);
-  model.rope_theta = rope.number("rope_theta", theta);
+  const double theta = family_entry(model.family).hugging_face.rope_theta;
+  model.rope_theta = rope.number("rope_theta", keys.number("rope_theta", theta));
   read_scaling(rope, keys, model);
   if (gpt_oss && older == nullptr && newer == nullptr) model.rope_scaling = gpt_oss_scaling();
   read_partial_rotary_factor(rope, keys, model);

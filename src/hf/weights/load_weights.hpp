@@ -32,13 +32,13 @@ struct LoadOptions {
   /// If given, the report has a hash of all tensors that are not among these names: of their values in fp32, whatever
   /// the number of ranks and files.
   const NameSet* trained = nullptr;
-  bool finite = false;  ///< values that are not finite are refused
   bool publish = true;  ///< false: the caller calls publish_masters()
   bool critic = false;  ///< sets the parameters of a critic, whose names in files lack critic_prefix; false: the others
 };
 
 /// Collective. Sets every parameter of the started store but those of adapters, and of a critic, exactly, or rounded if
-/// it is frozen, and publishes the weights. `shape` is the one that the store's units were made from.
+/// it is frozen, and publishes the weights. `shape` is the one that the store's units were made from. Throws
+/// UserError(bad_content) for a value that is not finite.
 LoadReport load_weights(const std::string& folder, const DecoderShape& shape, ParamStore& params,
                         Communicator& communicator, Stream& stream, const LoadOptions& options = {});
 

@@ -46,6 +46,7 @@ FamilyEntry family_gpt_oss() {
        .n_kv_heads = 8,
        .head_dim = 64,
        .norm_epsilon = 1e-5,
+       .rope_theta = 150000,
        .windows = HuggingFaceFamily::Windows::even_layers,
        .window = 128,
        .attention_bias = true,

@@ -34,6 +34,7 @@ FamilyEntry family_mixtral() {
            .max_seq_len = 131072,
            .n_kv_heads = 8,
            .norm_epsilon = 1e-5,
+           .rope_theta = 1e6,
            .windows = HuggingFaceFamily::Windows::all_layers,
            .window = 0,
            .experts = HuggingFaceExperts{.count = "num_local_experts",

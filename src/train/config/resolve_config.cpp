@@ -14,6 +14,10 @@
 #include "core/deck/suggestion.hpp"
 #include "data/dataset.hpp"
 #include "methods/method.hpp"
+#include "models/freeze.hpp"
+#include "models/lora.hpp"
+#include "models/model_modules.hpp"
+#include "models/models.hpp"
 #include "train/config/load_config.hpp"
 #include "train/config/mesh_checks.hpp"
 #include "train/config/sequence_length.hpp"
@@ -188,6 +192,19 @@ void check_evaluation(DeckLoader& deck, const Config& config, const TaskRules& t
   check_best_is_measured(deck, config, "evaluation.early_stopping_patience");
 }
 
+/// Returns true also where errors hide what is trained.
+bool trains_router_biases(const DeckLoader& deck, const Config& config) {
+  using Finetuning = RunConfig::Finetuning;
+  const ModelConfig& model = config.model;
+  if (config.run.finetuning == Finetuning::full || !model.has_router_bias()) return true;
+  if (!deck.sound({"model.path", "model.family", "model.n_layers", "model.n_experts"})) return true;
+  const std::string pattern = nominal_shape(model).names.selection_bias;
+  const std::set<std::string, std::less<>> trained = config.run.finetuning == Finetuning::lora
+                                                         ? choose_adapters(config.lora, model).trained
+                                                         : choose_trained(config.freeze, model).trained;
+  return std::ranges::any_of(trained, [&](const std::string& name) { return name.ends_with(last_part_of(pattern)); });
+}
+
 /// Sets what the deck leaves to the model.
 void resolve_router_losses(DeckLoader& deck, Config& config) {
   const ModelConfig& model = config.model;
@@ -207,6 +224,11 @@ void resolve_router_losses(DeckLoader& deck, Config& config) {
              "losses of routers need router_score = softmax");
   deck.check(objective.router_bias_rate == 0 || model.has_router_bias(), {"objective.router_bias_rate", "model.family"},
              "the model's routers have no biases: use router_aux, or deepseek_v3");
+  if (objective.router_bias_rate == 0 || trains_router_biases(deck, config)) return;
+  objective.router_bias_rate = 0;
+  deck.unused("objective.router_bias_rate",
+              fmt::format("no effect with run.finetuning = {}, which keeps the biases of the routers",
+                          name_of(config.run.finetuning)));
 }
 
 void resolve_training(DeckLoader& deck, Config& config) {

@@ -42,7 +42,7 @@ StoredSlice stored_slice(const WeightIndex::Tensor& tensor, const FileOf& file_o
 /// A tensor as its file has it, all of it.
 template <class FileOf>
 StoredSlice whole_tensor(const WeightIndex::Tensor& tensor, const FileOf& file_of) {
-  const int64_t columns = tensor.shape.empty() ? 1 : tensor.shape.back();
+  const int64_t columns = tensor.shape.size() < 2 ? 1 : tensor.shape.back();
   return stored_slice(tensor, file_of, columns == 0 ? 0 : tensor.numel() / columns, columns, false);
 }
 

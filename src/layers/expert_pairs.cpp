@@ -37,7 +37,7 @@ ExpertPairs::ExpertPairs(const PairShape& shape, Context& ctx, Arena::Frame& fra
   }
   for (const Tensor& x : inputs) {
     inputs_.push_back(shares() ? sorted(frame, x, shape.per_token) : x);
-    rooms_.push_back(frame.take(x.dtype, {max_rows_, x.dim(1)}));
+    row_buffers_.push_back(frame.take(x.dtype, {max_rows_, x.dim(1)}));
   }
   if (ctx.training && shape.dropout) {
     ids_ = batch.sequence_ids;
@@ -137,7 +137,7 @@ ExpertRows ExpertPairs::open(int64_t i) {
   ExpertRows rows;
   for (int64_t r = 0; r < ranks(); ++r) rows.count += ends(r).count(expert);
   for (size_t n = 0; n < inputs_.size(); ++n) {
-    rows.inputs[n] = rooms_[n].rows(0, rows.count);
+    rows.inputs[n] = row_buffers_[n].rows(0, rows.count);
     if (shares()) {
       move(inputs_[n], rows.inputs[n], i, true);
     } else if (rows.count > 0) {
@@ -173,13 +173,13 @@ MlpSaved ExpertPairs::take_hidden(Arena::Frame& frame, DType compute) const {
   return {frame.take(compute, {max_rows_, shape_.hidden}), frame.take(compute, {max_rows_, shape_.activated})};
 }
 
-MlpSaved ExpertPairs::of(const MlpSaved& saved, int64_t i, const MlpSaved& room) const {
-  const auto part = [&](const Tensor& pairs, const Tensor& own_room) {
-    if (shares()) return own_room;
+MlpSaved ExpertPairs::of(const MlpSaved& saved, int64_t i, const MlpSaved& buffers) const {
+  const auto part = [&](const Tensor& pairs, const Tensor& buffer) {
+    if (shares()) return buffer;
     return pairs.empty() ? pairs
                          : pairs.rows(own().begin(number(i)) - own().begin(shape_.first), own().count(number(i)));
   };
-  return {part(saved.hidden, room.hidden), part(saved.activated, room.activated)};
+  return {part(saved.hidden, buffers.hidden), part(saved.activated, buffers.activated)};
 }
 
 void ExpertPairs::add(const Tensor& sum, const Tensor& rows, int64_t i) {

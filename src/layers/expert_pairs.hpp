@@ -50,8 +50,8 @@ class ExpertPairs {
   void close() { ctx_.pair_block_ends.clear(); }
   /// Memory for the hidden layer of an expert whose rows are not saved; empty where ranks do not share experts.
   MlpSaved take_hidden(Arena::Frame& frame, DType compute) const;
-  /// The part of what is saved of this rank's pairs that expert i has; `room` where nothing is.
-  MlpSaved of(const MlpSaved& saved, int64_t i, const MlpSaved& room) const;
+  /// The part of what is saved of this rank's pairs that expert i has; `buffers` where nothing is.
+  MlpSaved of(const MlpSaved& saved, int64_t i, const MlpSaved& buffers) const;
 
   /// Adds rows [count, C] of expert i, fp32, to their rows of `sum`: now, or in finish(), in the order of the experts.
   void add(const Tensor& sum, const Tensor& rows, int64_t i);
@@ -94,7 +94,7 @@ class ExpertPairs {
   int64_t max_rows_ = 0;
   Tensor weights_;  ///< [N, k], or those of the pairs in their order
   std::vector<Tensor> inputs_;
-  std::vector<Tensor> rooms_;           ///< rows of inputs of an expert
+  std::vector<Tensor> row_buffers_;     ///< rows of inputs of an expert
   Tensor ids_, offsets_;                ///< places of rows, for dropout
   Tensor own_ids_, own_offsets_;        ///< of the open expert
   Tensor own_weights_, dweights_;       ///< of the open expert, where ranks share experts

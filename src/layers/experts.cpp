@@ -219,16 +219,16 @@ void Experts::forward_experts(Context& ctx, const Batch& batch, ExpertSum& sum, 
   const Mlp& any = mlps.front();
   ExpertPairs pairs(pair_shape(), ctx, frame, batch, saved.of_pairs(), std::span(&x, 1));
   const int64_t most = pairs.max_rows();
-  const Tensor scaled_room = frame.take(x.dtype, {most, any.down.in});
-  const Tensor term_room = frame.take(DType::f32, {most, channels});
-  const MlpSaved room = pairs.take_hidden(frame, x.dtype);
+  const Tensor scaled_buffer = frame.take(x.dtype, {most, any.down.in});
+  const Tensor term_buffer = frame.take(DType::f32, {most, channels});
+  const MlpSaved buffers = pairs.take_hidden(frame, x.dtype);
   each_expert(ctx, false, [&](int64_t i, bool begins, bool ends) {
     if (begins) sum.begin_block();
     const Mlp& mlp = mlps[static_cast<size_t>(i)];
     const ExpertRows rows = pairs.open(i);
-    const Tensor scaled = scaled_room.rows(0, rows.count), term = term_room.rows(0, rows.count);
+    const Tensor scaled = scaled_buffer.rows(0, rows.count), term = term_buffer.rows(0, rows.count);
     if (rows.count > 0) {
-      const MlpSaved own = pairs.of(saved.pairs, i, room);
+      const MlpSaved own = pairs.of(saved.pairs, i, buffers);
       mlp.forward_hidden(ctx, rows.batch, rows.inputs[0], own, pairs.of(kept.pairs, i, {}), false);
       scale_pairs(scaled, first_rows(own.activated, rows.count), rows.weights, rows.order, ctx.stream);
       mlp.down.forward(ctx, rows.batch, term, scaled);
@@ -320,18 +320,18 @@ void Experts::backward_experts(Context& ctx, const Batch& batch, ExpertSum* dinp
   const std::array inputs = {x, dy};
   ExpertPairs pairs(pair_shape(), ctx, frame, batch, saved.of_pairs(), inputs);
   const int64_t most = pairs.max_rows(), width = mlps.front().down.in;
-  const Tensor scaled_room = frame.take(x.dtype, {most, width}), dscaled_room = frame.take(x.dtype, {most, width});
-  const Tensor dx_room = frame.take(DType::f32, {most, channels});
-  const MlpSaved room = pairs.take_hidden(frame, x.dtype);
+  const Tensor scaled_buffer = frame.take(x.dtype, {most, width}), dscaled_buffer = frame.take(x.dtype, {most, width});
+  const Tensor dx_buffer = frame.take(DType::f32, {most, channels});
+  const MlpSaved buffers = pairs.take_hidden(frame, x.dtype);
   each_expert(ctx, true, [&](int64_t i, bool begins, bool ends) {
     if (begins) dweights.begin_block();
     if (begins && dinput != nullptr) dinput->begin_block();
     const Mlp& mlp = mlps[static_cast<size_t>(i)];
     const ExpertRows rows = pairs.open(i);
     const auto& [own_x, own_dy] = rows.inputs;
-    const Tensor scaled = scaled_room.rows(0, rows.count), dscaled = dscaled_room.rows(0, rows.count);
-    const Tensor own_dx = dinput != nullptr ? dx_room.rows(0, rows.count) : Tensor();
-    const MlpSaved own = pairs.of(saved.pairs, i, room);
+    const Tensor scaled = scaled_buffer.rows(0, rows.count), dscaled = dscaled_buffer.rows(0, rows.count);
+    const Tensor own_dx = dinput != nullptr ? dx_buffer.rows(0, rows.count) : Tensor();
+    const MlpSaved own = pairs.of(saved.pairs, i, buffers);
     const Tensor hidden = first_rows(own.hidden, rows.count), activated = first_rows(own.activated, rows.count);
     if (rows.count > 0) mlp.forward_hidden(ctx, rows.batch, own_x, own, pairs.of(kept.pairs, i, {}), true);
     scale_pairs(scaled, activated, rows.weights, rows.order, ctx.stream);

@@ -87,7 +87,9 @@ std::string proposal_text(const MeshChoice& choice) {
 }
 
 nlohmann::ordered_json mesh_json(const PlannedMesh& mesh) {
-  return {{"data", mesh.data()}, {"context", mesh.context}, {"tensor", mesh.tensor}, {"expert", mesh.expert}};
+  nlohmann::ordered_json axes = {{"data", mesh.data()}, {"context", mesh.context}, {"tensor", mesh.tensor}};
+  if (mesh.expert > 1) axes["expert"] = mesh.expert;
+  return axes;
 }
 
 nlohmann::ordered_json proposal_json(const MeshChoice& choice) {

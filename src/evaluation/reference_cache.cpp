@@ -40,7 +40,7 @@ struct ValuesFile {
 };
 
 std::vector<double> read_values(const std::string& path, int64_t count) {
-  const std::vector<double> none(static_cast<size_t>(count), missing);
+  std::vector<double> none(static_cast<size_t>(count), missing);
   ValuesFile file;
   if (!std::filesystem::exists(path)) return none;
   try {
@@ -52,7 +52,8 @@ std::vector<double> read_values(const std::string& path, int64_t count) {
   const auto [high, low] = file.digest_now();
   const bool whole = file.column().size() == none.size() && file.digest.rows() == 1 &&
                      file.digest.columns[0].values[0] == high && file.digest.columns[1].values[0] == low;
-  return whole ? std::move(file.column()) : none;
+  if (whole) none.swap(file.column());
+  return none;
 }
 
 constexpr double seconds_between_writes = 30;

@@ -44,7 +44,7 @@ void write(const fs::path& path, const std::string& text) {
 struct ReportTest : testing::Test {
   /// A run of two intervals, with an evaluation of every step.
   fs::path make_run(const std::string& name, double learning_rate, double loss, const std::string& more = "") const {
-    const fs::path run = folder / name;
+    fs::path run = folder / name;
     write(run / "deck.ini",
           fmt::format("[run]\nname = {} ; deck\ntask = dpo ; deck\nmax_steps = 20 ; deck\n[schedule]\n"
                       "learning_rate = {} ; command line\n",

@@ -202,7 +202,7 @@ class UnitBuilder {
   ParamRef trained(ParamSpec spec) { return add(std::move(spec), true, {}); }
   /// What follows belongs to this block of split matrices, or to all with -1, and gets units of its own.
   void set_block(int64_t block) { block_ = block; }
-  /// What follows belongs to this block of experts, whose units the layer uses one block after the other.
+  /// Later parameters belong to this block of experts, whose units the layer uses one block after the other.
   void set_expert_block(int64_t block) {
     block_ = block;
     in_turn_ = true;

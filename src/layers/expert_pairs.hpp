@@ -34,7 +34,7 @@ struct ExpertRows {
   std::array<Tensor, 2> inputs;
 };
 
-/// What moves between the rows of a batch and this rank's experts in a pass.
+/// Rows on their way from a batch to this rank's experts and back, in one pass.
 class ExpertPairs {
  public:
   /// `inputs`: at most two tensors [N, ..], of which experts get rows. Takes memory from the frame.

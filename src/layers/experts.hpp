@@ -30,7 +30,7 @@ struct ExpertsSaved {
 /// matrix, so that the gradient of the weight needs no further product. No product depends on the other rows of a
 /// batch. Blocks of a split layer have whole experts each, and a block of the shared one.
 ///
-/// Where ranks share experts (ExpertExchange), rows go to the rank that has their expert, and come back as fp32 terms
+/// Rows go to the rank that has their expert, if ranks share them (ExpertExchange), and come back as fp32 terms
 /// of the sum, which the rank of the row adds. An expert keeps nothing of them for the backward pass, to which they are
 /// sent again.
 struct Experts {
@@ -89,7 +89,7 @@ struct Experts {
   /// An empty dx is not computed. Hidden layers of experts that `kept` lacks are recomputed.
   void backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x,
                 const ExpertsSaved& saved, const ExpertsSaved& kept) const;
-  // What a rank without rows does in these passes: it takes part in gathers, and has the experts of others' rows.
+  // A rank without rows runs these passes instead: it takes part in gathers, and has the experts of others' rows.
   void forward_idle(Context& ctx, DType compute, const ExpertsSaved& saved) const;
   void backward_idle(Context& ctx, DType compute, const ExpertsSaved& saved, bool input_gradient) const;
   /// Calls f(mlp) for this rank's experts, whose weights are there if those of the layer are.

@@ -47,7 +47,7 @@ struct ParamStoreOptions {
 
   /// True if ranks have groups of their own, and experts for the rows of all of them.
   bool shares_experts() const { return blocks_of_experts && tensor_size > 1; }
-  /// Of groups_at_once, those of this rank's own rows.
+  /// Number of groups_at_once that have rows of this rank.
   int64_t own_groups_at_once() const { return shares_experts() ? groups_at_once / tensor_size : groups_at_once; }
   /// Those for which a rank has a gradient of the unit.
   int64_t groups_at_once_of(const UnitSpec& unit) const {

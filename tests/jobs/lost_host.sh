@@ -51,7 +51,8 @@ wait_for() { # wait_for SECONDS COMMAND...
 steps() { [[ -e runs/$1/ledger.jsonl && $(wc -l <"runs/$1/ledger.jsonl") -ge $2 ]]; }
 begun() { steps "$1" 7 && [[ -e runs/$1/checkpoints/step-00000005/manifest.json ]]; }
 no_rank() { ! pgrep -x "$(basename "$program")" >ranks; }
-expect() { grep -Eaq -- "$2" "$1.out" || fail "$1: no '$2'"; }
+printed() { grep -Eaq -- "$2" "$1.out"; } # what ranks print takes its time through the network
+expect() { printed "$1" "$2" || fail "$1: no '$2'"; }
 # start NAME HOST...: sets job
 start() {
   local name=$1 list
@@ -61,12 +62,12 @@ start() {
   job=$!
 }
 
-# lose NAME HOST SECONDS COMMAND...: the command takes the host from a run on four of them; no rank may be left after so
-# many seconds. mpirun itself is not waited for: with a host that says nothing any more it waits as long as TCP does, and
-# its exit code is then 0 (Open MPI 5.0.7).
+# lose NAME HOST SECONDS MESSAGE COMMAND...: the command takes the host from a run on four of them; no rank may be left
+# after so many seconds, and the message is printed. mpirun itself is not waited for: with a host that says nothing any
+# more it waits as long as TCP does, and its exit code is then 0 (Open MPI 5.0.7).
 lose() {
-  local name=$1 lost=$2 seconds=$3 began
-  shift 3
+  local name=$1 lost=$2 seconds=$3 message=$4 began
+  shift 4
   rate 10 # a step takes half a second
   start "$name" h1 h2 h3 "$lost"
   wait_for 60 begun "$name"
@@ -74,6 +75,7 @@ lose() {
   "$@"
   wait_for "$seconds" no_rank
   echo "$name: all ranks have ended $((SECONDS - began)) s after the loss of $lost"
+  wait_for 10 printed "$name" "$message"
   [[ ! -e runs/$name/finished.json ]] || fail "$name: the run has finished"
   kill -KILL "$job" 2>>killed.txt || true
   wait "$job" 2>>killed.txt || true
@@ -88,13 +90,11 @@ resume() {
 }
 
 # All processes of a host are killed: their connections close, and mpirun names the host.
-lose crash h4 15 crash h4
-expect crash 'Remote daemon.* on node h4|llmtrain: .*h4'
+lose crash h4 15 'Remote daemon.* on node h4|llmtrain: .*h4' crash h4
 resume crash
 
 # A host without power says nothing: the watchdog of another one names its ranks.
-lose power h5 20 power_off h5
-expect power '^llmtrain: ranks 6, 7 are lost: no heartbeat for 5 s'
+lose power h5 20 '^llmtrain: ranks 6, 7 are lost: no heartbeat for 5 s' power_off h5
 expect power '^  rank 6 on h5, .* <==$'
 expect power '^  rank 7 on h5, .* <==$'
 [[ $(grep -ac ' <==$' power.out) == 2 ]] || fail "power: others are named, too"

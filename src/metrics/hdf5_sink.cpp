@@ -97,10 +97,10 @@ class Hdf5Sink : public Sink {
   bool scales_loss_ = false;
   Clock::time_point written_ = Clock::now();
   Clock::duration cost_ = Clock::duration::zero();
-  std::vector<MetricsTable> tables_{train_table(), validation_table(), {"system", {}},
-                                    {"ranks", {}}, {"traffic", {}},    {"experts", {}}};
+  std::vector<MetricsTable> tables_{train_table(),   validation_table(), {"system", {}}, {"ranks", {}},
+                                    {"traffic", {}}, {"energy", {}},     {"experts", {}}};
   MetricsTable &train_ = tables_[0], &validation_ = tables_[1];
-  std::span<MetricsTable> measured_{tables_.data() + 2, 4};  ///< with columns as the nodes have them
+  std::span<MetricsTable> measured_{tables_.data() + 2, 5};  ///< with columns as the nodes have them
 };
 
 /// Adds what the interval has under the table's name, e.g. "system/node1/cpu_percent", if it has something.

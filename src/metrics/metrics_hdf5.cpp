@@ -74,14 +74,16 @@ constexpr double missing = std::numeric_limits<double>::quiet_NaN();
 
 /// Unit that the end of a name tells, as of "node1/gpu0/power_watts"; "1" for a plain number.
 std::string units_of_metric(std::string_view name) {
-  constexpr std::array<std::pair<std::string_view, const char*>, 8> endings = {{{"bytes_per_second", "bytes/s"},
-                                                                                {"_bytes", "bytes"},
-                                                                                {"_percent", "%"},
-                                                                                {"_watts", "W"},
-                                                                                {"_celsius", "degrees Celsius"},
-                                                                                {"_mhz", "MHz"},
-                                                                                {"wall_time", "s"},
-                                                                                {"_seconds", "s"}}};
+  constexpr std::array<std::pair<std::string_view, const char*>, 10> endings = {{{"bytes_per_second", "bytes/s"},
+                                                                                 {"_bytes", "bytes"},
+                                                                                 {"_percent", "%"},
+                                                                                 {"_watts", "W"},
+                                                                                 {"joules", "J"},
+                                                                                 {"joules_per_token", "J"},
+                                                                                 {"_celsius", "degrees Celsius"},
+                                                                                 {"_mhz", "MHz"},
+                                                                                 {"wall_time", "s"},
+                                                                                 {"_seconds", "s"}}};
   if (name.find("_seconds/") != std::string_view::npos) return "s";  // step_seconds/median
   const auto found = std::ranges::find_if(endings, [&](const auto& ending) { return name.ends_with(ending.first); });
   return found == endings.end() ? "1" : found->second;

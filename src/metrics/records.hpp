@@ -65,6 +65,7 @@ struct NodeNotice {
 struct SystemRecord {
   std::vector<NamedValue> values;  ///< "system/HOST/cpu_percent", "ranks/step_seconds/max", ...
   std::vector<NodeNotice> notices;
+  std::optional<double> joules = {};  ///< energy of all nodes since the job began; empty: not every node counts it
 };
 
 struct EvaluationRecord {

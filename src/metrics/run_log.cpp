@@ -174,6 +174,10 @@ IntervalRecord RunLog::State::interval_record(const StepRecord& r) {
   record.phases = {mean(p.data), mean(p.forward_backward), mean(p.reduction), mean(p.optimizer)};
   const double seconds = std::max(run.interval.seconds, 1e-9);
   record.system.push_back({"samples_per_second", {}, static_cast<double>(run.interval.sequences) / seconds});
+  if (run.joules > 0) {
+    record.system.push_back({"energy/joules", {}, run.joules});
+    record.system.push_back({"energy/joules_per_token", {}, run.joules_per_token()});
+  }
   if (options.peak_flops > 0) record.system.push_back({"mfu", {}, record.flops_per_second / options.peak_flops});
   return record;
 }
@@ -199,6 +203,7 @@ void RunLog::step(const StepRecord& r, const SystemRecord& system) {
     s.show_live(r);
     return;
   }
+  if (system.joules) s.run.add_energy(*system.joules);
   s.write_interval(r, system);
 }
 
@@ -358,6 +363,10 @@ void RunLog::State::print_training() {
                   duration(wall), duration(run.all.phases.forward_backward), duration(run.all.phases.reduction),
                   duration(run.all.phases.optimizer), duration(run.all.phases.data), duration(run.evaluation_seconds),
                   run.sample_seconds > 0 ? ", samples " + duration(run.sample_seconds) : std::string()));
+  if (run.joules > 0) {
+    console.print(fmt::format("  energy              {}, {:.3g} J per token", with_unit(run.joules, "J"),
+                              run.joules_per_token()));
+  }
 }
 
 }  // namespace llmtrain

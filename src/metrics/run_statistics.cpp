@@ -55,6 +55,11 @@ void RunStatistics::add(const EvaluationRecord& r) {
   best_step = r.step;
 }
 
+void RunStatistics::add_energy(double of_job) {
+  joules += of_job - std::exchange(job_joules_, of_job);
+  joule_tokens += all.processed - std::exchange(job_joule_tokens_, all.processed);
+}
+
 double RunStatistics::seconds() const { return seconds_since(start_); }
 
 /// Steps take as long as in the interval, evaluations as in this job's mean, and each step has its share of the other
@@ -82,6 +87,7 @@ void RunStatistics::each_number(Statistics& s, const See& see) {
   see("log_last_loss", s.last_loss);
   see("log_best_validation", s.best);
   see("log_last_validation", s.last_validation);
+  see("log_joules", s.joules);
 }
 
 template <class Statistics, class See>
@@ -94,6 +100,7 @@ void RunStatistics::each_count(Statistics& s, const See& see) {
   see("log_last_loss_step", s.last_loss_step);
   see("log_best_step", s.best_step);
   see("log_evaluated", s.evaluated);
+  see("log_joule_tokens", s.joule_tokens);
 }
 
 LogState RunStatistics::save() const {
@@ -113,11 +120,14 @@ void RunStatistics::restore(const LogState& from) {
 }
 
 void RunStatistics::roll_back(const LogState& from) {
-  const double wall = wall_time();
+  const double wall = wall_time(), used = joules;
+  const int64_t tokens = joule_tokens;
   interval.clear();
   fresh.reset();
   restore(from);
   earlier_seconds_ = wall - seconds();
+  joules = used;
+  joule_tokens = tokens;
 }
 
 }  // namespace llmtrain

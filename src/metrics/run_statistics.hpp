@@ -44,6 +44,9 @@ struct StepInterval {
 struct RunStatistics {
   void add(const StepRecord& record);
   void add(const EvaluationRecord& record);
+  /// Adds the energy that this job has used so far, and the tokens of its passes.
+  void add_energy(double of_job);
+  double joules_per_token() const { return joules / static_cast<double>(std::max<int64_t>(joule_tokens, 1)); }
 
   /// Seconds of this job.
   double seconds() const;
@@ -57,7 +60,7 @@ struct RunStatistics {
   /// Numbers that checkpoints keep.
   LogState save() const;
   void restore(const LogState& from);
-  /// Returns to the numbers of a checkpoint; the time goes on.
+  /// Returns to the numbers of a checkpoint; time and energy go on.
   void roll_back(const LogState& from);
 
   StepInterval interval;  ///< steps since the last console line
@@ -73,6 +76,8 @@ struct RunStatistics {
   double evaluation_seconds = 0;  ///< of this job, as the rest
   int64_t evaluations = 0;
   double sample_seconds = 0;
+  double joules = 0;         ///< energy of the run, of all nodes, as far as they count it; 0: unknown
+  int64_t joule_tokens = 0;  ///< tokens of the passes in that time
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -83,6 +88,8 @@ struct RunStatistics {
 
   Clock::time_point start_ = Clock::now();
   double earlier_seconds_ = 0;            ///< time of earlier jobs
+  double job_joules_ = 0;                 ///< of this job, in `joules`
+  int64_t job_joule_tokens_ = 0;          ///< of this job, in `joule_tokens`
   Clock::time_point first_step_begin_;    ///< set by this job's first step
   double evaluation_seconds_before_ = 0;  ///< time of evaluations before that
 };

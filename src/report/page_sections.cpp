@@ -235,6 +235,11 @@ std::string summary_section(const RunReader& run) {
   if (const auto memory = run.metrics().find("memory"); memory != run.metrics().end()) {
     facts += fact("Largest memory of rank 0", point_text("memory", highest_point(memory->second)));
   }
+  if (const MetricPoint energy = last_of(run, "energy/joules"); !std::isnan(energy.value)) {
+    const MetricPoint of_token = last_of(run, "energy/joules_per_token");
+    facts += fact("Energy", fmt::format("{}, {} per token", point_text("energy/joules", energy),
+                                        point_text("energy/joules_per_token", of_token)));
+  }
   facts += count_fact("Resumes", count_events(run, RunEvent::Kind::resume));
   facts += count_fact("Rollbacks", count_events(run, RunEvent::Kind::rollback));
   facts += count_fact("Bad steps", run.bad_steps().size());

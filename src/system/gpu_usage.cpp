@@ -39,6 +39,7 @@ struct GpuUsage::Library {
     find("nvmlDeviceGetUtilizationRates", utilization);
     find("nvmlDeviceGetMemoryInfo", memory);
     find("nvmlDeviceGetPowerUsage", power);
+    find("nvmlDeviceGetTotalEnergyConsumption", energy);
     find("nvmlDeviceGetClockInfo", clock);
     find("nvmlDeviceGetTemperature", temperature);
     started = init != nullptr && shutdown != nullptr && init() == nvml_success;
@@ -68,6 +69,7 @@ struct GpuUsage::Library {
   int (*utilization)(NvmlDevice device, NvmlUtilization* percent) = nullptr;
   int (*memory)(NvmlDevice device, NvmlMemory* bytes) = nullptr;
   int (*power)(NvmlDevice device, unsigned* milliwatts) = nullptr;
+  int (*energy)(NvmlDevice device, unsigned long long* millijoules) = nullptr;
   int (*clock)(NvmlDevice device, unsigned kind, unsigned* megahertz) = nullptr;
   int (*temperature)(NvmlDevice device, unsigned sensor, unsigned* celsius) = nullptr;
 
@@ -84,7 +86,8 @@ struct GpuUsage::Library {
   }
 };
 
-GpuUsage::GpuUsage(const std::vector<std::string>& addresses, const std::string& library) {
+GpuUsage::GpuUsage(const std::vector<std::string>& addresses, const std::string& library)
+    : wanted_(!addresses.empty()) {
   if (addresses.empty()) return;
   auto loaded = std::make_unique<Library>(library);
   if (!loaded->started) return;
@@ -115,6 +118,18 @@ std::vector<NamedValue> GpuUsage::sample() const {
     if (Library::succeeds(library_->temperature, gpu.handle, sensor_gpu, &value)) put("temperature_celsius", value);
   }
   return values;
+}
+
+std::optional<double> GpuUsage::joules() const {
+  if (!wanted_) return 0;
+  if (library_ == nullptr || library_->gpus.empty()) return std::nullopt;
+  double sum = 0;
+  for (const Library::Gpu& gpu : library_->gpus) {
+    unsigned long long millijoules = 0;
+    if (!Library::succeeds(library_->energy, gpu.handle, &millijoules)) return std::nullopt;
+    sum += static_cast<double>(millijoules) / 1000;
+  }
+  return sum;
 }
 
 }  // namespace llmtrain

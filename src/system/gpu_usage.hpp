@@ -3,6 +3,7 @@
 // the driver.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,10 +23,13 @@ class GpuUsage {
   /// Current values, "gpu0/utilization_percent" and so on by the numbers of nvidia-smi. What a GPU does not support is
   /// left out.
   std::vector<NamedValue> sample() const;
+  /// Counter of the energy of all these GPUs; 0 without GPUs, empty if one of them has no such counter.
+  std::optional<double> joules() const;
 
  private:
   struct Library;
   std::unique_ptr<const Library> library_;
+  bool wanted_;  ///< true if there are addresses
 };
 
 }  // namespace llmtrain

@@ -16,6 +16,7 @@
 
 #include "core/clock.hpp"
 #include "device/host_memory.hpp"
+#include "system/energy.hpp"
 
 namespace llmtrain {
 
@@ -227,6 +228,8 @@ std::vector<NamedValue> node_values(const NodeSample& before, const NodeSample& 
   put("network_send_bytes_per_second", rate(&NodeSample::network_sent));
   put("infiniband_receive_bytes_per_second", rate(&NodeSample::infiniband_received));
   put("infiniband_send_bytes_per_second", rate(&NodeSample::infiniband_sent));
+  put("power_watts", rate(&NodeSample::joules));
+  put("energy_joules", after.joules);
   return values;
 }
 
@@ -253,10 +256,12 @@ NodeMonitor::~NodeMonitor() {
 
 void NodeMonitor::work() {
   const GpuUsage gpus(options_.gpus);
+  EnergyMeter energy(options_.scope.root);
   std::unique_lock lock(mutex_);
   while (!stop_) {
     lock.unlock();
-    const NodeSample sample = sample_node(options_.scope);
+    NodeSample sample = sample_node(options_.scope);
+    sample.joules = energy.sample(gpus.joules());
     const std::vector<NamedValue> of_gpus = gpus.sample();
     lock.lock();
     const bool first = std::isnan(taken_.time);

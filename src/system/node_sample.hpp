@@ -43,8 +43,10 @@ struct NodeSample {
   double network_sent = unknown;         ///< counter
   double infiniband_received = unknown;  ///< counter: bytes of the node
   double infiniband_sent = unknown;      ///< counter
+  double joules = unknown;               ///< counter: energy of the node since the first sample; see EnergyMeter
 };
 
+/// All but the energy.
 NodeSample sample_node(const NodeScope& scope);
 
 /// Values at `after`, and rates since `before`: "cpu_percent", "disk_free_bytes", ... Unknown ones are left out.

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <set>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -108,6 +109,7 @@ RankMonitor::RankMonitor(Communicator& communicator, const RankMonitorOptions& o
   const std::vector<std::string> names = node_names(places);
   const auto rank = static_cast<size_t>(communicator.rank());
   name_ = names[rank];
+  nodes_ = std::set<std::string>(names.begin(), names.end()).size();
   if (communicator.rank() == 0) slow_ = std::make_unique<SlowNodes>(names, options.slow);
   if (!options.system || communicator.node_rank() != 0) return;
   NodeMonitorOptions node;
@@ -137,6 +139,13 @@ SystemRecord RankMonitor::exchange(int64_t step) {
     const RankCounts counts = unpack(text, record.values);
     ranks.push_back(counts.times);
     moved.push_back(counts.traffic);
+  }
+  for (const NamedValue& value : record.values) {
+    if (value.name.ends_with("/energy_joules")) joules_[value.name] = value.value;
+  }
+  if (joules_.size() == nodes_) {
+    record.joules = 0;
+    for (const auto& [node, joules] : joules_) *record.joules += joules;
   }
   if (traffic_) {
     for (NamedValue& value : traffic_values(moved)) record.values.push_back(std::move(value));

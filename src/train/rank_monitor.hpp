@@ -1,4 +1,5 @@
 #pragma once
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,6 +36,8 @@ class RankMonitor {
   std::string name_;                   ///< of this node, different from those of all others
   std::unique_ptr<NodeMonitor> node_;  ///< on the first rank of each node
   std::unique_ptr<SlowNodes> slow_;    ///< on rank 0
+  size_t nodes_ = 0;
+  std::map<std::string, double> joules_;  ///< on rank 0, by metric: what nodes have used, as far as they count it
 };
 
 }  // namespace llmtrain

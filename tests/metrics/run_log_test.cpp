@@ -252,6 +252,42 @@ TEST_F(RunLogFiles, Hdf5HasTheValuesOfNodesAndRanks) {
   EXPECT_EQ(read_metrics_table(folder / "metrics.h5", "none").rows(), 0u) << "control";
 }
 
+// What the jobs of a run use adds up, with the tokens of their passes; what is done again counts again.
+TEST_F(RunLogFiles, EnergyIsThatOfAllJobs) {
+  RunLogOptions o = options();
+  o.total_steps = 6;
+  SystemRecord used;
+  const auto joules_and_quotients = [&] {
+    return fmt::format("{}", fmt::join(column(folder / "metrics.h5", "/energy/joules"), " ")) + " | " +
+           fmt::format("{}", fmt::join(column(folder / "metrics.h5", "/energy/joules_per_token"), " "));
+  };
+  std::optional<LogState> saved;
+  {
+    RunLog log(o);
+    log.step(record(1, 1, 10));
+    used.joules = 100;
+    log.step(record(2, 1, 10), used);
+    saved = log.save();
+    used.joules = 160;
+    log.step(record(3, 1, 10));
+    log.step(record(4, 1, 10), used);
+    log.roll_back({2, 4, 2, 3, "loss"}, *saved);
+    used.joules = 240;
+    log.step(record(3, 1, 10));
+    log.step(record(4, 1, 10), used);
+    log.finish("finished");
+    EXPECT_EQ(joules_and_quotients(), "100 240 | 5 4");
+  }
+  o.resumed = saved;
+  o.resumed_step = 2;
+  used.joules = 50;
+  RunLog log(o);
+  log.step(record(3, 1, 10));
+  log.step(record(4, 1, 10), used);
+  log.save();
+  EXPECT_EQ(joules_and_quotients(), "100 150 | 5 3.75");
+}
+
 TEST(MetricsTables, ColumnsThatJoinAreLimited) {
   MetricsTable table{"system", {}};
   table.add({{"step", "", 1}, {"a", "", 2}}, 3);

@@ -42,6 +42,16 @@ TEST(GpuUsage, WithoutLibraryOrGpuThereAreNoValues) {
   EXPECT_TRUE(sample({"0000:ff:00.0"}, LLMTRAIN_NVML_STUB).empty()) << "a GPU that the library does not know";
 }
 
+TEST(GpuUsage, CountsEnergyIfEveryGpuDoes) {
+  const auto joules = [](const std::vector<std::string>& addresses) {
+    return GpuUsage(addresses, LLMTRAIN_NVML_STUB).joules();
+  };
+  EXPECT_EQ(joules({"0000:1b:00.0"}), 2.5);
+  EXPECT_EQ(joules({"0000:1b:00.0", "0000:3a:00.0"}), std::nullopt);
+  EXPECT_EQ(joules({"0000:ff:00.0"}), std::nullopt) << "a GPU that the library does not know";
+  EXPECT_EQ(joules({}), 0.0);
+}
+
 TEST(PeakFlops, DependsOnDeviceAndPrecision) {
   EXPECT_EQ(peak_flops("NVIDIA H100 80GB HBM3, 79 GiB, compute capability 9.0", "bf16"), 989.5e12);
   EXPECT_EQ(peak_flops("NVIDIA H100 PCIe", "bf16"), 756.5e12);

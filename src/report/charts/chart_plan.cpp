@@ -27,7 +27,7 @@ struct KnownChart {
   const char* title;
   bool logarithmic;
 };
-constexpr std::array<KnownChart, 19> known_charts = {
+constexpr std::array<KnownChart, 21> known_charts = {
     {{"loss", 0, "Loss", false},
      {"perplexity", 0, "Perplexity", true},
      {"token_accuracy", 0, "Token accuracy", false},
@@ -44,6 +44,8 @@ constexpr std::array<KnownChart, 19> known_charts = {
      {"mfu", 2, "Share of the peak FLOP/s (MFU)", false},
      {"seconds", 2, "Time of a step by phase", false},
      {"memory", 2, "Memory", false},
+     {"energy/joules", 2, "Energy of all nodes", false},
+     {"energy/joules_per_token", 2, "Energy per token", false},
      {"evaluation_seconds", 2, "Time of an evaluation", false},
      {"tokens", 2, "Tokens of a step", false},
      {"validation_tokens", 2, "Tokens of an evaluation", false}}};

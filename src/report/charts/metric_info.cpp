@@ -46,6 +46,7 @@ std::string_view metric_unit(std::string_view metric) {
   if (metric.ends_with("bytes_per_second")) return "bytes/s";
   if (metric == "tokens_per_second") return "tokens/s";
   if (metric == "flops_per_second") return "FLOP/s";
+  if (has(metric, "joules")) return "J";
   if (metric.ends_with("percent")) return "%";
   return "";
 }
@@ -57,6 +58,7 @@ std::string metric_text(std::string_view metric, double value) {
   if (unit == "bytes/s") return bytes_text(value) + "/s";
   if (unit == "tokens/s") return with_unit(value, "tok/s");
   if (unit == "FLOP/s") return with_unit(value, "FLOP/s");
+  if (unit == "J") return value < 1 ? fmt::format("{:.3g} J", value) : with_unit(value, "J");
   if (unit == "seconds" && value >= 60) return duration(value);
   if (unit == "seconds" && value > 0 && value < 1) return fmt::format("{:.3g} ms", 1000 * value);
   const bool whole = value == std::floor(value) && std::abs(value) < 1e15;

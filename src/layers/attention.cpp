@@ -56,6 +56,10 @@ int64_t Attention::scratch_bytes(DType compute, DType output, int64_t rows) cons
   if (context > 1) {
     heads = std::max(heads, HeadExchange::scratch_bytes(compute, rows, context, divided_columns()));
     heads += bytes(out_columns()) + bytes(divided_columns());
+    if (sinks.exists()) {
+      const int64_t numbers = HeadExchange::numbers_scratch_bytes(shape.heads / context, rows, context);
+      heads = std::max(heads, Arena::aligned(shape.heads * rows * static_cast<int64_t>(sizeof(float))) + numbers);
+    }
   }
   if (key_copies > 1) heads += bytes(divided_columns());
   int64_t own = bytes(out_columns()) + bytes(row_columns());
@@ -148,15 +152,25 @@ void Attention::attend_to_rows(Context& ctx, const Batch& batch, const Tensor& o
 }
 
 void Attention::add_sinks(Context& ctx, const Tensor& out, const AttentionSaved& saved) const {
-  if (sinks.exists()) add_attention_sinks(out, lse_of(saved, shape, out.dim(0)), sinks.weight(ctx), ctx.stream);
+  if (!sinks.exists()) return;
+  const AttentionShape own = own_shape(ctx);
+  const Tensor logits = sinks.weight(ctx).rows(own.first_head - shape.first_head, own.heads);
+  add_attention_sinks(out, lse_of(saved, own, out.dim(0)), logits, ctx.stream);
 }
 
+/// dout and out: this rank's rows of all heads.
 void Attention::backward_sinks(Context& ctx, const Tensor& dout, const Tensor& out, const AttentionSaved& saved) const {
   if (!sinks.is_trained()) return;
   const int64_t n = out.dim(0);
+  Arena::Frame frame(ctx.arena);
+  Tensor lse = lse_of(saved, shape, n);
+  if (HeadExchange* exchange = is_divided(ctx) ? ctx.heads() : nullptr) {
+    lse = frame.take(DType::f32, {shape.heads, n});
+    exchange->numbers_to_rows(lse, lse_of(saved, own_shape(ctx), ctx.rows->whole().tokens), ctx.arena, ctx.stream);
+  }
   ctx.each_row_block(n, [&](int64_t first, int64_t count) {
-    attention_sinks_backward({sinks.gradient(ctx), dout.rows(first, count), out.rows(first, count),
-                              lse_of(saved, shape, n), first, sinks.weight(ctx), sinks.accumulates(ctx)},
+    attention_sinks_backward({sinks.gradient(ctx), dout.rows(first, count), out.rows(first, count), lse, first,
+                              sinks.weight(ctx), sinks.accumulates(ctx)},
                              ctx.stream);
   });
 }
@@ -172,7 +186,6 @@ void Attention::attend(Context& ctx, const Batch& batch, const Tensor& out, cons
 
 /// Attention of a batch that may be divided among ranks by its heads: rows of all heads to rows of all heads.
 void Attention::attend_divided(Context& ctx, const Tensor& out, const Tensor& rows, const AttentionSaved& saved) const {
-  LLMTRAIN_CHECK(!sinks.exists(), "attention with sinks is not divided by heads");
   const Batch& whole = ctx.rows->whole();
   HeadExchange* exchange = ctx.heads();
   Arena::Frame frame(ctx.arena);
@@ -182,10 +195,11 @@ void Attention::attend_divided(Context& ctx, const Tensor& out, const Tensor& ro
     copied = exchange != nullptr ? frame.take(rows.dtype, {rows.dim(0), divided_columns()}) : heads;
     copy_key_heads(copied, rows, shape, key_copies, ctx.stream);
   }
-  if (exchange == nullptr) return attend(ctx, whole, out, heads, saved);
-  const Tensor heads_out = first_rows(saved.heads_out, whole.tokens);
-  exchange->to_heads(heads, copied, parts(), ctx.arena, ctx.stream);
+  const Tensor heads_out = exchange != nullptr ? first_rows(saved.heads_out, whole.tokens) : out;
+  if (exchange != nullptr) exchange->to_heads(heads, copied, parts(), ctx.arena, ctx.stream);
   attend(ctx, whole, heads_out, heads, saved);
+  add_sinks(ctx, heads_out, saved);
+  if (exchange == nullptr) return;
   const int64_t columns = out_columns();
   exchange->to_rows(out, heads_out, {&columns, 1}, ctx.arena, ctx.stream);
 }
@@ -235,10 +249,10 @@ void Attention::backward(Context& ctx, const Batch& batch, const Tensor& dx, con
     latent->pad(out, values, ctx.stream);
     latent->pad(dout, dvalues, ctx.stream);
   }
+  backward_sinks(ctx, dout, out, saved);
   if (is_divided(ctx)) {
     attend_divided_backward(ctx, dqkv, dout, out, saved);
   } else {
-    backward_sinks(ctx, dout, out, saved);
     attend_backward(ctx, batch, dqkv, dout, out, saved);
   }
   rope.apply(dqkv, batch, normed_heads(), shape.head_dim, true, ctx.stream);

@@ -24,8 +24,7 @@ struct AttentionSaved {
 
 /// Causal self-attention with its projections: x -> q, k, v -> norms of q and k, where there are any -> rope
 /// -> attention -> sinks, where there are any -> output projection. With latent attention x -> low -> q, k, v, values
-/// padded with zeros to the width of queries -> rope -> attention -> output projection of what is not padding. Sinks
-/// and shared rows (context) exclude each other.
+/// padded with zeros to the width of queries -> rope -> attention -> output projection of what is not padding.
 struct Attention {
   using Saved = AttentionSaved;
 

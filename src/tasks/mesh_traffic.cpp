@@ -49,16 +49,20 @@ GroupExchange exchange_of_heads(const Config& config, const TrainingPlan& plan) 
   const int64_t forward = config.memory.recompute >= Recompute::attention ? 2 : 1;
   GroupExchange exchange;
   const int64_t statistics = count_statistics(plan), rows = plan.batches().max_rows();
+  const auto trains_sinks = [](const Block& block) { return block.attention.front().sinks.is_trained(); };
+  const int64_t sinks = std::ranges::count_if(plan.models.at(Role::policy).actor().blocks(), trains_sinks);
+  const int64_t numbers = 4 * sinks * m.n_heads / (shares.ranks * config.parallel.tensor);  // of a row, for their slope
   exchange.bytes = [=](int64_t from, int64_t to) {
     const auto rows_of = [&](int64_t rank) {
       const int64_t of_rank = shares.blocks_of_rank();
       return shares.begin((rank + 1) * of_rank, rows) - shares.begin(rank * of_rank, rows);
     };
     const int64_t sender = rows_of(from), receiver = rows_of(to);
-    return forward * (sender * qkv + receiver * out) + sender * out + receiver * qkv + statistics * sender * 4;
+    return forward * (sender * qkv + receiver * out) + sender * out + receiver * (qkv + numbers) +
+           statistics * sender * 4;
   };
   constexpr int64_t parts = 3;  // queries, keys and values are messages of their own
-  exchange.messages = m.n_layers * blocks / config.parallel.tensor * (forward + 1) * (parts + 1) + statistics;
+  exchange.messages = (m.n_layers * (forward + 1) * (parts + 1) + sinks) * blocks / config.parallel.tensor + statistics;
   exchange.requests = 2 * parts;
   return exchange;
 }

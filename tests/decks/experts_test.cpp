@@ -146,6 +146,18 @@ TEST_F(ExpertsDeck, HasOneLedgerForAllMeshes) {
   EXPECT_NE(ledger_of(1, {"parallel.context_blocks=2"}), expected) << "control: matrices in one block";
 }
 
+// The slope of a sink is of the rows of a block, whose heads' sums of exponentials are on other ranks.
+TEST_F(ExpertsDeck, SinksHaveOneLedgerForAllMeshes) {
+  const std::vector<std::string> gathered = {"model.family=gpt_oss", "parallel.context_blocks=4", "run.max_steps=2"};
+  const std::string expected = ledger_of(1, gathered);
+  EXPECT_EQ(ledger_of(2, with(gathered, {"parallel.context=2", "parallel.zero=3", "memory.recompute=block"})),
+            expected);
+  EXPECT_EQ(ledger_of(4, with(gathered, {"parallel.context=4", "memory.recompute=attention"})), expected);
+  EXPECT_NE(ledger_of(1, with(gathered, {"model.attention_sinks=false"})), expected) << "control";
+  const std::vector<std::string> ulysses = {"model.family=gpt_oss", "parallel.context_blocks=2", "run.max_steps=2"};
+  EXPECT_EQ(ledger_of(2, with(ulysses, {"parallel.context=2"})), ledger_of(1, ulysses));
+}
+
 // Rows go to the ranks that have their experts, and ranks without rows of their own have experts for those of others.
 TEST_F(ExpertsDeck, RanksThatShareExpertsHaveOneLedger) {
   const std::string expected = ledger_of(1, {});

@@ -63,4 +63,21 @@ void HeadExchange::exchange(const Tensor& to, const Tensor& from, bool from_rows
   }
 }
 
+void HeadExchange::numbers_to_rows(const Tensor& of_rows, const Tensor& of_heads, Arena& arena, Stream& stream) {
+  const int ranks = ranks_.size(), me = ranks_.rank();
+  const int64_t heads = of_heads.dim(0);
+  Arena::Frame frame(arena);
+  sends_.clear();
+  receives_.clear();
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Tensor theirs = of_rows.rows(rank * heads, heads);
+    const Tensor block = rank == me ? theirs : frame.take(DType::f32, {heads, rows_of(rank)});
+    get_block(block, of_heads, {0, begin_of(rank)}, 1, false, stream);
+    if (rank == me) continue;
+    sends_.push_back({block, rank});
+    receives_.push_back({theirs, rank});
+  }
+  transfer(stream);
+}
+
 }  // namespace llmtrain

@@ -32,6 +32,12 @@ class HeadExchange {
   void to_rows(const Tensor& rows, const Tensor& heads, std::span<const int64_t> parts, Arena& arena, Stream& stream) {
     exchange(rows, heads, false, parts, arena, stream);
   }
+  /// Numbers of heads, which lie apart: of_heads [heads of this rank, N] -> of_rows [heads of all ranks, n], fp32.
+  void numbers_to_rows(const Tensor& of_rows, const Tensor& of_heads, Arena& arena, Stream& stream);
+  /// Scratch bytes of that, for so many heads of this rank.
+  static int64_t numbers_scratch_bytes(int64_t heads, int64_t rows, int64_t ranks) {
+    return ranks * Arena::aligned(heads * rows * static_cast<int64_t>(sizeof(float)));
+  }
 
  private:
   int64_t begin_of(int rank) const { return rank == 0 ? 0 : row_ends_[static_cast<size_t>(rank) - 1]; }

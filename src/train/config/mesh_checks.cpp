@@ -53,7 +53,6 @@ class DeckRules {
     add_role(config_.source.reward, "the reward model's");
     add_role(config_.source.critic, "the critic's");
     if (!problem) problem = problem_of_experts();
-    if (!problem) problem = problem_of_sinks();
     if (!problem) problem = problem_of_vocabulary();
     return problem ? problem : problem_of_length();
   }
@@ -150,16 +149,6 @@ class DeckRules {
     add_role(config_.source.reward, "the reward model's");
     add_role(config_.source.critic, "the critic's");
     return found;
-  }
-
-  /// Heads that change ranks have no sinks.
-  Problem problem_of_sinks() const {
-    const auto has = [](const auto& role) { return role && role->model.attention_sinks; };
-    const bool any = config_.model.attention_sinks || has(config_.source.reference) || has(config_.source.reward) ||
-                     has(config_.source.critic);
-    if (!trains_ || !any || parallel_.row_blocks() == 1) return std::nullopt;
-    return MeshProblem{key_of_blocks("parallel.context"),
-                       "attention with sinks is not divided among ranks: set 1, or use parallel.tensor"};
   }
 
   Problem problem_of_vocabulary() const {

@@ -1,4 +1,5 @@
 #pragma once
+#include "core/error.hpp"
 #include "core/tensor.hpp"
 #include "device/device.hpp"
 
@@ -12,6 +13,7 @@ struct HeadNormShape {
   float epsilon = 1e-6f;
   float weight_offset = 0;  ///< 1 if weights are stored as their distance from 1
   bool whole = false;       ///< one norm over the queries of all heads, and one over the keys (OLMoE)
+  int64_t blocks = 1;       ///< whole norms are over the heads of so many blocks, of which this is one
 
   /// Vectors of a row that are normed: the first ones are queries.
   int64_t queries() const { return whole ? 1 : heads; }
@@ -24,18 +26,22 @@ struct HeadNormShape {
 /// RMSNorm of every head's query and key (Qwen3), or of all queries and all keys: x -> x rstd (offset + weight), each
 /// over its elements, in place in qkv (fp32 or bf16). raw [N, (H + G) D], in qkv's dtype, and rstd fp32 [N, normed()]
 /// are kept for the backward pass. Weights [query_width()] and [key_width()] in the compute dtype. Statistics in fp32
-/// or wider.
+/// or wider. Norms of several blocks get sums over the blocks of head_norm_squares(), fp32 [N, 2].
 struct HeadNormForward {
   Tensor qkv;
   Tensor raw;
   Tensor rstd;
   Tensor query_weight;
   Tensor key_weight;
+  Tensor squares = {};
 };
 void head_norm_forward(const HeadNormForward& args, const HeadNormShape& shape, Stream& stream);
+/// squares, fp32 [N, 2]: the sums of squares of the queries and of the keys of rows, for whole norms.
+void head_norm_squares(const Tensor& squares, const Tensor& qkv, const HeadNormShape& shape, Stream& stream);
 
 /// Updates dqkv in place: the gradient of the norms' outputs on entry, of their inputs on return. Gradients of the
-/// weights, fp32, = or += (accumulate), are summed over rows and heads in fixed blocks. Empty ones are dropped.
+/// weights, fp32, = or += (accumulate), are summed over rows and heads in fixed blocks. Empty ones are dropped. Norms
+/// of several blocks get sums over the blocks of head_norm_products(), fp32 [N, 2].
 struct HeadNormBackward {
   Tensor dqkv;
   Tensor dquery_weight;
@@ -45,7 +51,16 @@ struct HeadNormBackward {
   Tensor query_weight;
   Tensor key_weight;
   bool accumulate = false;
+  Tensor products = {};
 };
 void head_norm_backward(const HeadNormBackward& args, const HeadNormShape& shape, Stream& stream);
+/// products, fp32 [N, 2]: the sums of dy (offset + weight) x rstd over the queries and over the keys of rows, for whole
+/// norms.
+void head_norm_products(const Tensor& products, const HeadNormBackward& args, const HeadNormShape& shape,
+                        Stream& stream);
+
+inline void check_whole_norms(const Tensor& sums, const Tensor& qkv, const HeadNormShape& s) {
+  LLMTRAIN_CHECK(s.whole && sums.dtype == DType::f32 && sums.numel() == 2 * qkv.dim(0), "sums must be fp32 [N, 2]");
+}
 
 }  // namespace llmtrain

@@ -54,7 +54,8 @@ struct LatentHeads {
 /// low. One dtype, fp32 or one of 16 bits; q may be low.
 void latent_heads_forward(const Tensor& qkv, const Tensor& q, const Tensor& kv, const Tensor& low,
                           const LatentHeads& heads, Stream& stream);
-/// Writes the gradients of these columns, and no others; dlow's are sums over heads in fp32, in their order.
+/// Writes the gradients of these columns, and no others; dlow's are sums over heads in fp32, in their order, and it may
+/// be fp32.
 void latent_heads_backward(const Tensor& dq, const Tensor& dkv, const Tensor& dlow, const Tensor& dqkv,
                            const LatentHeads& heads, Stream& stream);
 
@@ -72,9 +73,9 @@ inline void check_latent_heads(const Tensor& qkv, const Tensor& q, const Tensor&
                      kv.dim(1) == h.key_columns() && low.dim(1) >= h.rotated,
                  "latent heads: qkv is [N, 3 H D], kv [N, H (plain + V)]");
   for (const Tensor* t : {&q, &kv, &low}) {
-    LLMTRAIN_CHECK(t->rank == 2 && t->dtype == qkv.dtype && t->dim(0) == qkv.dim(0),
-                   "latent heads: one dtype, and a row for each of qkv");
+    LLMTRAIN_CHECK(t->rank == 2 && t->dim(0) == qkv.dim(0), "latent heads: a row for each of qkv");
   }
+  LLMTRAIN_CHECK(q.dtype == qkv.dtype && kv.dtype == qkv.dtype, "latent heads: one dtype");
 }
 
 inline void check_columns(const Tensor& to, int64_t to_first, const Tensor& from, int64_t from_first, int64_t columns) {

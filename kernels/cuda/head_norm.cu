@@ -17,6 +17,7 @@ struct Heads {
   const W *query_weight, *key_weight;
   int64_t width;
   HeadNormShape shape;
+  const float* sums = nullptr;  ///< by vector, of all blocks, if there are several
 
   LLMTRAIN_HOST_DEVICE int64_t normed() const { return shape.whole ? 2 : shape.heads + shape.kv_heads; }
   __device__ int64_t raw_width() const { return (shape.heads + shape.kv_heads) * shape.head_dim; }
@@ -36,7 +37,15 @@ struct Heads {
   }
 };
 
-/// Both passes of a vector that is too long for the registers of a warp.
+/// The sum of squares of a vector that is too long for the registers of a warp.
+template <class T>
+__device__ float sum_squares(const T* x, int64_t n) {
+  float squares = 0;
+  for (int64_t d = lane(); d < n; d += warp_lanes) squares = fmaf(load(x + d), load(x + d), squares);
+  return warp_sum(squares);
+}
+
+/// Both passes of it.
 template <class T, class W>
 struct ForwardWhole {
   Heads<T, W> of;
@@ -45,9 +54,8 @@ struct ForwardWhole {
     const int64_t n = of.length(i);
     T *x = of.values(i), *raw = of.raw_values(i);
     const W* weight = of.weight(i);
-    float squares = 0;
-    for (int64_t d = lane(); d < n; d += warp_lanes) squares = fmaf(load(x + d), load(x + d), squares);
-    const float scale = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(n) + of.shape.epsilon);
+    const float squares = of.sums != nullptr ? of.sums[i] : sum_squares(x, n);
+    const float scale = 1.0f / sqrtf(squares / static_cast<float>(n * of.shape.blocks) + of.shape.epsilon);
     if (lane() == 0) of.rstd[i] = scale;
     for (int64_t d = lane(); d < n; d += warp_lanes) {
       const float value = load(x + d);
@@ -61,19 +69,46 @@ template <class T, class W>
 struct BackwardWhole {
   Heads<T, W> of;
 
+  __device__ float slope(int64_t i, int64_t d) const {
+    return load(of.values(i) + d) * (of.shape.weight_offset + load(of.weight(i) + d));
+  }
+  __device__ float sum_products(int64_t i) const {
+    const T* raw = of.raw_values(i);
+    float sum = 0;
+    for (int64_t d = lane(); d < of.length(i); d += warp_lanes) {
+      sum = fmaf(slope(i, d), load(raw + d) * of.rstd[i], sum);
+    }
+    return warp_sum(sum);
+  }
   __device__ void operator()(int64_t i) const {
     const int64_t n = of.length(i);
-    T* gradient = of.values(i);
     const T* raw = of.raw_values(i);
-    const W* weight = of.weight(i);
-    const float scale = of.rstd[i];
-    const auto slope = [&](int64_t d) { return load(gradient + d) * (of.shape.weight_offset + load(weight + d)); };
-    float sum = 0;
-    for (int64_t d = lane(); d < n; d += warp_lanes) sum = fmaf(slope(d), load(raw + d) * scale, sum);
-    const float mean = warp_sum(sum) / static_cast<float>(n);
+    const float scale = of.rstd[i], sum = of.sums != nullptr ? of.sums[i] : sum_products(i);
+    const float mean = sum / static_cast<float>(n * of.shape.blocks);
     for (int64_t d = lane(); d < n; d += warp_lanes) {
-      store(gradient + d, scale * fmaf(-(load(raw + d) * scale), mean, slope(d)));
+      store(of.values(i) + d, scale * fmaf(-(load(raw + d) * scale), mean, slope(i, d)));
     }
+  }
+};
+
+/// A vector of a block, for the sums over all blocks.
+template <class T, class W>
+struct SumSquares {
+  Heads<T, W> of;
+  float* sums;
+  __device__ void operator()(int64_t i) const {
+    const float sum = sum_squares(of.values(i), of.length(i));
+    if (lane() == 0) sums[i] = sum;
+  }
+};
+
+template <class T, class W>
+struct SumProducts {
+  Heads<T, W> of;
+  float* sums;
+  __device__ void operator()(int64_t i) const {
+    const float sum = BackwardWhole<T, W>{of}.sum_products(i);
+    if (lane() == 0) sums[i] = sum;
   }
 };
 
@@ -186,12 +221,20 @@ Heads<T, W> heads_of(T* qkv, const Tensor& all, const Tensor& raw, const Tensor&
   return {qkv, raw.as<T>(), rstd.as<float>(), query_weight, key_weight.as<W>(), all.dim(1), s};
 }
 
+/// Sums over the blocks of whole norms.
+const float* sums_of(const Tensor& sums, const Tensor& qkv, const HeadNormShape& s) {
+  if (s.blocks == 1) return nullptr;
+  check_whole_norms(sums, qkv, s);
+  return sums.as<float>();
+}
+
 }  // namespace
 
 void head_norm_forward(const HeadNormForward& a, const HeadNormShape& s, Stream& stream) {
   const ProfileSpan span("head_norm_forward", [&] { return traffic({&a.raw, &a.raw, &a.raw}); });
   dispatch(a.qkv, a.query_weight, [&]<class T, class W>(T* qkv, W* query_weight) {
-    const Heads<T, W> of = heads_of(qkv, a.qkv, a.raw, a.rstd, query_weight, a.key_weight, s);
+    Heads<T, W> of = heads_of(qkv, a.qkv, a.raw, a.rstd, query_weight, a.key_weight, s);
+    of.sums = sums_of(a.squares, a.qkv, s);
     if (s.whole) return for_each_warp(a.qkv.dim(0) * of.normed(), stream, ForwardWhole<T, W>{of});
     with_held(s.head_dim, [&]<int held>(std::integral_constant<int, held>) {
       for_each_warp(a.qkv.dim(0) * of.normed(), stream, ForwardHead<T, W, held>{of});
@@ -203,7 +246,8 @@ void head_norm_backward(const HeadNormBackward& a, const HeadNormShape& s, Strea
   const ProfileSpan span("head_norm_backward", [&] { return traffic({&a.raw, &a.raw, &a.raw}); });
   const int64_t rows = a.dqkv.dim(0), columns = (s.heads + s.kv_heads) * s.head_dim;
   dispatch(a.dqkv, a.query_weight, [&]<class T, class W>(T* dqkv, W* query_weight) {
-    const Heads<T, W> of = heads_of(dqkv, a.dqkv, a.raw, a.rstd, query_weight, a.key_weight, s);
+    Heads<T, W> of = heads_of(dqkv, a.dqkv, a.raw, a.rstd, query_weight, a.key_weight, s);
+    of.sums = sums_of(a.products, a.dqkv, s);
     const int64_t bytes = column_sum_bytes(rows, columns);
     auto* memory = static_cast<char*>(scratch(bytes + columns * static_cast<int64_t>(sizeof(float))));
     auto* by_head = reinterpret_cast<float*>(memory + bytes);
@@ -216,6 +260,24 @@ void head_norm_backward(const HeadNormBackward& a, const HeadNormShape& s, Strea
     with_held(s.head_dim, [&]<int held>(std::integral_constant<int, held>) {
       for_each_warp(rows * of.normed(), stream, BackwardHead<T, W, held>{of});
     });
+  });
+}
+
+void head_norm_squares(const Tensor& squares, const Tensor& qkv, const HeadNormShape& s, Stream& stream) {
+  const ProfileSpan span("head_norm_squares", [&] { return traffic({&qkv}); });
+  check_whole_norms(squares, qkv, s);
+  dispatch(qkv, [&]<class T>(T* values) {
+    const Heads<T, float> of{values, nullptr, nullptr, nullptr, nullptr, qkv.dim(1), s};
+    for_each_warp(qkv.dim(0) * of.normed(), stream, SumSquares<T, float>{of, squares.as<float>()});
+  });
+}
+
+void head_norm_products(const Tensor& products, const HeadNormBackward& a, const HeadNormShape& s, Stream& stream) {
+  const ProfileSpan span("head_norm_products", [&] { return traffic({&a.raw, &a.raw}); });
+  check_whole_norms(products, a.dqkv, s);
+  dispatch(a.dqkv, a.query_weight, [&]<class T, class W>(T* dqkv, W* query_weight) {
+    const Heads<T, W> of = heads_of(dqkv, a.dqkv, a.raw, a.rstd, query_weight, a.key_weight, s);
+    for_each_warp(a.dqkv.dim(0) * of.normed(), stream, SumProducts<T, W>{of, products.as<float>()});
   });
 }
 

@@ -27,9 +27,10 @@ struct Assemble {
 };
 
 /// Numbers beyond the columns of a row are those of the sums over heads.
-template <class T>
+template <class T, class U>
 struct TakeApart {
-  T *dq, *dkv, *dlow;
+  T *dq, *dkv;
+  U* dlow;
   const T* dqkv;
   int64_t q_columns, low_columns;
   LatentHeads heads;
@@ -67,6 +68,7 @@ void latent_heads_forward(const Tensor& qkv, const Tensor& q, const Tensor& kv, 
                           const LatentHeads& heads, Stream& stream) {
   const ProfileSpan span("latent_heads_forward", [&] { return traffic({&qkv, &qkv}); });
   check_latent_heads(qkv, q, kv, low, heads);
+  LLMTRAIN_CHECK(low.dtype == qkv.dtype, "latent heads: one dtype");
   dispatch(qkv, [&]<class T>(T* out) {
     for_each(qkv.numel(), stream, Assemble<T>{out, q.as<T>(), kv.as<T>(), low.as<T>(), q.dim(1), low.dim(1), heads});
   });
@@ -76,9 +78,9 @@ void latent_heads_backward(const Tensor& dq, const Tensor& dkv, const Tensor& dl
                            const LatentHeads& heads, Stream& stream) {
   const ProfileSpan span("latent_heads_backward", [&] { return traffic({&dqkv, &dqkv}); });
   check_latent_heads(dqkv, dq, dkv, dlow, heads);
-  dispatch(dqkv, [&]<class T>(const T* in) {
+  dispatch(dqkv, dlow, [&]<class T, class U>(const T* in, U* sums) {
     for_each(dqkv.dim(0) * (heads.columns() + heads.rotated), stream,
-             TakeApart<T>{dq.as<T>(), dkv.as<T>(), dlow.as<T>(), in, dq.dim(1), dlow.dim(1), heads});
+             TakeApart<T, U>{dq.as<T>(), dkv.as<T>(), sums, in, dq.dim(1), dlow.dim(1), heads});
   });
 }
 

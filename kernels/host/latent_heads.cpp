@@ -12,6 +12,7 @@ void latent_heads_forward(const Tensor& qkv, const Tensor& q, const Tensor& kv, 
                           const LatentHeads& heads, Stream& /*stream*/) {
   const ProfileSpan span("latent_heads_forward", [&] { return traffic({&qkv, &qkv}); });
   check_latent_heads(qkv, q, kv, low, heads);
+  LLMTRAIN_CHECK(low.dtype == qkv.dtype, "latent heads: one dtype");
   host::dispatch(qkv.dtype, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     host::parallel_for(qkv.dim(0), [&](int64_t row) {
@@ -32,13 +33,13 @@ void latent_heads_backward(const Tensor& dq, const Tensor& dkv, const Tensor& dl
                            const LatentHeads& heads, Stream& /*stream*/) {
   const ProfileSpan span("latent_heads_backward", [&] { return traffic({&dqkv, &dqkv}); });
   check_latent_heads(dqkv, dq, dkv, dlow, heads);
-  host::dispatch(dqkv.dtype, [&](auto* tag) {
+  host::dispatch(dqkv, dlow, [&](auto* tag, auto* sums) {
     using T = std::remove_pointer_t<decltype(tag)>;
     host::parallel_for(dqkv.dim(0), [&](int64_t row) {
       const T* in = dqkv.as<T>() + row * dqkv.dim(1);
       T* queries = dq.as<T>() + row * dq.dim(1);
       T* keys_values = dkv.as<T>() + row * dkv.dim(1);
-      T* shared = dlow.as<T>() + (row + 1) * dlow.dim(1) - heads.rotated;
+      auto* shared = sums + (row + 1) * dlow.dim(1) - heads.rotated;
       for (int64_t at = 0; at < heads.columns(); ++at) {
         const auto [column, source, i] = heads.element(at);
         if (source == Source::query) queries[i] = in[column];

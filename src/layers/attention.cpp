@@ -41,11 +41,18 @@ void attend_kept(Context& ctx, const Batch& batch, const Tensor& out, const Tens
 }  // namespace
 
 void Attention::append_shared(std::vector<SharedParam>& shared) const {
+  append_shared_before(shared);
+  projection.append_shared(shared);
+}
+
+void Attention::append_shared_before(std::vector<SharedParam>& shared) const {
   for (const ParamRef& norm : {query_norm, key_norm}) {
-    if (norm.is_trained()) shared.push_back({norm, shape.head_dim, 1});
+    if (norm.is_trained() && !norms_whole_rows) shared.push_back({norm, shape.head_dim, 1});
   }
   qkv.append_shared(shared);
-  projection.append_shared(shared);
+  if (!latent) return;
+  latent->query.append_shared(shared);
+  latent->keys.append_shared(shared);
 }
 
 int64_t Attention::scratch_bytes(DType compute, DType output, int64_t rows) const {
@@ -72,7 +79,8 @@ int64_t Attention::scratch_bytes(DType compute, DType output, int64_t rows) cons
 }
 
 HeadNormShape Attention::norm_shape() const {
-  return {shape.heads, shape.kv_heads, shape.head_dim, norm_epsilon, norm_weight_offset, norms_whole_rows};
+  const int64_t blocks = norms_whole_rows && qkv.block ? qkv.block->blocks : 1;
+  return {shape.heads, shape.kv_heads, shape.head_dim, norm_epsilon, norm_weight_offset, norms_whole_rows, blocks};
 }
 
 Dropout Attention::probability_dropout(const Context& ctx) const {
@@ -112,17 +120,28 @@ void Attention::forward_heads(Context& ctx, const Batch& batch, const Tensor& x,
                               const AttentionSaved& saved) const {
   const int64_t n = batch.tokens;
   Arena::Frame frame(ctx.arena);
-  const bool divided = is_divided(ctx);
-  const Tensor rows = divided ? frame.take(x.dtype, {n, row_columns()}) : rows_in(saved.qkv, n, row_columns());
+  const Tensor rows = take_rows(ctx, frame, x.dtype, n, saved);
   qkv.forward(ctx, batch, latent ? first_rows(saved.latent.low, n) : rows, x);
   if (latent) latent->forward(ctx, batch, rows, saved.latent);
+  attend_to(ctx, batch, rows, rope, saved);
+}
+
+Tensor Attention::take_rows(const Context& ctx, Arena::Frame& frame, DType dtype, int64_t n,
+                            const AttentionSaved& saved) const {
+  return is_divided(ctx) ? frame.take(dtype, {n, row_columns()}) : rows_in(saved.qkv, n, row_columns());
+}
+
+void Attention::attend_to(Context& ctx, const Batch& batch, const Tensor& rows, const Rope& rope,
+                          const AttentionSaved& saved, const Tensor& squares) const {
+  const int64_t n = batch.tokens;
+  Arena::Frame frame(ctx.arena);
   if (query_norm.exists()) {
-    head_norm_forward(
-        {rows, first_rows(saved.raw, n), first_rows(saved.rstd, n), query_norm.weight(ctx), key_norm.weight(ctx)},
-        norm_shape(), ctx.stream);
+    head_norm_forward({rows, first_rows(saved.raw, n), first_rows(saved.rstd, n), query_norm.weight(ctx),
+                       key_norm.weight(ctx), squares},
+                      norm_shape(), ctx.stream);
   }
   rope.apply(rows, batch, normed_heads(), shape.head_dim, false, ctx.stream);
-  const Tensor out = latent ? frame.take(x.dtype, {n, out_columns()}) : first_rows(saved.out, n);
+  const Tensor out = latent ? frame.take(rows.dtype, {n, out_columns()}) : first_rows(saved.out, n);
   attend_to_rows(ctx, batch, out, rows, saved);
   if (latent) latent->cut(first_rows(saved.out, n), out, ctx.stream);
 }
@@ -237,11 +256,24 @@ void Attention::backward(Context& ctx, const Batch& batch, const Tensor& dx, con
                          const Rope& rope, const AttentionSaved& saved) const {
   const int64_t n = batch.tokens;
   Arena::Frame frame(ctx.arena);
-  Tensor dout = frame.take(dy.dtype, {n, projection.in}), out = first_rows(saved.out, n);
-  const Tensor dqkv = frame.take(dy.dtype, {n, row_columns()});
   const bool goes_on = heads_gradient(!dx.empty());
-  projection.backward(ctx, batch, goes_on ? dout : Tensor(), dy, out);
+  const Tensor dqkv = goes_on ? frame.take(dy.dtype, {n, row_columns()}) : Tensor();
+  backward_heads(ctx, batch, dqkv, dy, rope, saved);
   if (!goes_on) return;
+  backward_norms(ctx, dqkv, saved);
+  if (!latent) return qkv.backward(ctx, batch, dx, dqkv, x);
+  const Tensor dlow = frame.take(dy.dtype, {n, qkv.out});
+  latent->backward(ctx, batch, dlow, dqkv, saved.latent);
+  qkv.backward(ctx, batch, dx, dlow, x);
+}
+
+void Attention::backward_heads(Context& ctx, const Batch& batch, const Tensor& dqkv, const Tensor& dy, const Rope& rope,
+                               const AttentionSaved& saved) const {
+  const int64_t n = batch.tokens;
+  Arena::Frame frame(ctx.arena);
+  Tensor dout = frame.take(dy.dtype, {n, projection.in}), out = first_rows(saved.out, n);
+  projection.backward(ctx, batch, dqkv.empty() ? Tensor() : dout, dy, out);
+  if (dqkv.empty()) return;
   if (latent) {
     const Tensor values = out, dvalues = dout;
     out = frame.take(dy.dtype, {n, out_columns()});
@@ -256,18 +288,26 @@ void Attention::backward(Context& ctx, const Batch& batch, const Tensor& dx, con
     attend_backward(ctx, batch, dqkv, dout, out, saved);
   }
   rope.apply(dqkv, batch, normed_heads(), shape.head_dim, true, ctx.stream);
-  if (query_norm.exists()) {
-    ctx.each_row_block(n, [&](int64_t first, int64_t count) {
-      head_norm_backward({dqkv.rows(first, count), query_norm.gradient(ctx), key_norm.gradient(ctx),
-                          saved.raw.rows(first, count), saved.rstd.rows(first, count), query_norm.weight(ctx),
-                          key_norm.weight(ctx), (query_norm.is_trained() ? query_norm : key_norm).accumulates(ctx)},
-                         norm_shape(), ctx.stream);
-    });
-  }
-  if (!latent) return qkv.backward(ctx, batch, dx, dqkv, x);
-  const Tensor dlow = frame.take(dy.dtype, {n, qkv.out});
-  latent->backward(ctx, batch, dlow, dqkv, saved.latent);
-  qkv.backward(ctx, batch, dx, dlow, x);
+}
+
+HeadNormBackward Attention::norm_backward(const Context& ctx, const Tensor& dqkv, const AttentionSaved& saved) const {
+  const int64_t n = dqkv.dim(0);
+  return {
+      dqkv, {}, {}, first_rows(saved.raw, n), first_rows(saved.rstd, n), query_norm.weight(ctx), key_norm.weight(ctx)};
+}
+
+void Attention::backward_norms(Context& ctx, const Tensor& dqkv, const AttentionSaved& saved,
+                               const Tensor& products) const {
+  if (!query_norm.exists()) return;
+  ctx.each_row_block(dqkv.dim(0), [&](int64_t first, int64_t count) {
+    HeadNormBackward rows = norm_backward(ctx, dqkv, saved);
+    rows.dquery_weight = query_norm.gradient(ctx);
+    rows.dkey_weight = key_norm.gradient(ctx);
+    rows.accumulate = (query_norm.is_trained() ? query_norm : key_norm).accumulates(ctx);
+    for (Tensor* of_all : {&rows.dqkv, &rows.raw, &rows.rstd}) *of_all = of_all->rows(first, count);
+    if (!products.empty()) rows.products = products.rows(first, count);
+    head_norm_backward(rows, norm_shape(), ctx.stream);
+  });
 }
 
 }  // namespace llmtrain

@@ -37,7 +37,7 @@ struct Attention {
   ParamRef sinks;       ///< [H] or none: see attention_sinks.hpp
   float norm_epsilon = 1e-6f;
   float norm_weight_offset = 0;
-  bool norms_whole_rows = false;  ///< norms over all heads together
+  bool norms_whole_rows = false;  ///< norms over all heads together, of all blocks
   double dropout = 0;
   int layer = 0;
   size_t cache = 0;  ///< index in KvCache::layers
@@ -53,7 +53,7 @@ struct Attention {
       f(s.raw, {part, ".raw", compute, rows, normed_heads() * shape.head_dim, again});
       f(s.rstd, {part, ".rstd", DType::f32, rows, norm_shape().normed(), again});
     }
-    if (latent) latent->visit_saved(s.latent, compute, rows, f, part);
+    if (latent && !latent->split) latent->visit_saved(s.latent, compute, rows, f, part);
     f(s.out, {part, ".out", compute, rows, projection.in, again});
     if (context > 1) f(s.heads_out, {part, ".heads_out", compute, context * rows, out_columns() / context, again});
     f(s.lse, {part, ".lse", DType::f32, shape.heads / context, context * rows, again});
@@ -63,6 +63,7 @@ struct Attention {
   const Tensor& last_input(const AttentionSaved& saved) const { return saved.out; }
   /// Appends the trained parameters that all blocks share.
   void append_shared(std::vector<SharedParam>& shared) const;
+  void append_shared_before(std::vector<SharedParam>& shared) const;  ///< without those of the projection
   /// Scratch bytes for forward and backward; `output` is y's dtype.
   int64_t scratch_bytes(DType compute, DType output, int64_t rows) const;
 
@@ -82,13 +83,28 @@ struct Attention {
   }
 
   HeadNormShape norm_shape() const;
+  /// Columns of queries, keys and values without copies.
+  int64_t row_columns() const { return (shape.heads + 2 * shape.kv_heads) * shape.head_dim; }
+
+  // The parts of forward_heads() and backward(), for blocks that need sums between them (SplitAttention).
+  /// Memory of queries, keys and values of n rows, until the end of the frame.
+  Tensor take_rows(const Context& ctx, Arena::Frame& frame, DType dtype, int64_t n, const AttentionSaved& saved) const;
+  /// From these, before norms and rope, to saved.out. `squares`: see HeadNormForward.
+  void attend_to(Context& ctx, const Batch& batch, const Tensor& rows, const Rope& rope, const AttentionSaved& saved,
+                 const Tensor& squares = {}) const;
+  /// The gradients of the projection's parameters, and of the rows, before rope and after norms, unless it is empty.
+  void backward_heads(Context& ctx, const Batch& batch, const Tensor& dqkv, const Tensor& dy, const Rope& rope,
+                      const AttentionSaved& saved) const;
+  /// Arguments without gradients of weights.
+  HeadNormBackward norm_backward(const Context& ctx, const Tensor& dqkv, const AttentionSaved& saved) const;
+  /// dqkv: of the norms' outputs on entry, of their inputs on return. `products`: see HeadNormBackward.
+  void backward_norms(Context& ctx, const Tensor& dqkv, const AttentionSaved& saved, const Tensor& products = {}) const;
 
  private:
   /// Columns of queries, keys and values, with the copies of keys and values.
   std::array<int64_t, 3> parts() const;
   int64_t divided_columns() const;
-  /// Columns of queries, keys and values without copies, and of what attention writes.
-  int64_t row_columns() const { return (shape.heads + 2 * shape.kv_heads) * shape.head_dim; }
+  /// Columns of what attention writes.
   int64_t out_columns() const { return shape.heads * shape.head_dim; }
   bool is_divided(const Context& ctx) const { return ctx.rows != nullptr && (context > 1 || key_copies > 1); }
   /// The heads that one of the ranks computes which share rows.

@@ -55,7 +55,8 @@ void Block::run_forward(Context& ctx, const Batch& batch, const Rope& rope, cons
   const Tensor attention_delta = all.delta.empty() ? delta : first_rows(all.delta, n);
 
   if (pass.computes(kept.attention_input)) norm1.forward(ctx, attention_input, input, all.norm1, pass.again());
-  if (pass.computes(kept.attention.front().qkv)) forward_heads(ctx, batch, attention_input, rope, all);
+  if (pass.computes(kept.attention.front().qkv))
+    attention.forward_heads(ctx, batch, attention_input, rope, all.attention);
   if (pass.computes(kept.middle)) {
     if (pass.computes(kept.delta)) project_attention(ctx, batch, attention_delta, all);
     norm2.forward_sum(ctx, mlp_input, middle, all.norm2, input, {attention_delta, batch, residual_dropout(ctx, 0)},
@@ -66,13 +67,6 @@ void Block::run_forward(Context& ctx, const Batch& batch, const Rope& rope, cons
   forward_hidden(ctx, batch, mlp_input, pass);
   if (!pass.again() || (sandwich && kept.mlp_output.empty())) project_mlp(ctx, batch, delta, mlp_input, pass);
   if (!pass.again()) residual_add(pass.output, middle, delta, batch, residual_dropout(ctx, 1), ctx.stream);
-}
-
-void Block::forward_heads(Context& ctx, const Batch& batch, const Tensor& x, const Rope& rope,
-                          const BlockSaved& all) const {
-  for (size_t i = 0; i < attention.blocks.size(); ++i) {
-    attention.blocks[i].forward_heads(ctx, batch, x, rope, all.attention[i]);
-  }
 }
 
 void Block::forward_hidden(Context& ctx, const Batch& batch, const Tensor& x, const ForwardPass& pass) const {
@@ -117,7 +111,7 @@ Block::Gradients Block::gradients(bool input) const {
   const Norm& between = pre_norm ? norm2 : norm1;
   Gradients wanted{};
   wanted.attention_input = input || (pre_norm && norm1.is_trained());
-  wanted.heads = attention.front().heads_gradient(wanted.attention_input);
+  wanted.heads = attention.heads_gradient(wanted.attention_input);
   wanted.attention_output = wanted.heads || attention.trains_last() || post_attention.is_trained();
   wanted.mlp_input = wanted.attention_output || between.is_trained();
   wanted.hidden = experts ? experts->hidden_gradient(wanted.mlp_input) : mlp.front().hidden_gradient(wanted.mlp_input);
@@ -133,7 +127,8 @@ double Block::product_flops(bool input_gradient) const {
   const auto of_mlp = [&](const Mlp& m) {
     return m.up.product_flops(wanted.mlp_input) + m.down.product_flops(wanted.hidden);
   };
-  return attention.flops(of_attention) + (experts ? experts->product_flops(wanted.mlp_input) : mlp.flops(of_mlp));
+  return attention.flops(of_attention) + attention.low.product_flops(wanted.attention_input) +
+         (experts ? experts->product_flops(wanted.mlp_input) : mlp.flops(of_mlp));
 }
 
 void Block::backward(Context& ctx, const Batch& batch, const Tensor& dx, const Rope& rope, const BlockSaved& kept,
@@ -185,7 +180,8 @@ void Block::forward_post_norm(Context& ctx, const Batch& batch, const Rope& rope
   const Tensor delta = frame.take(attention_input.dtype, {n, channels});
 
   if (pass.computes(kept.attention_input)) cast(attention_input, input, ctx.stream);
-  if (pass.computes(kept.attention.front().qkv)) forward_heads(ctx, batch, attention_input, rope, all);
+  if (pass.computes(kept.attention.front().qkv))
+    attention.forward_heads(ctx, batch, attention_input, rope, all.attention);
   if (pass.computes(kept.middle)) {
     project_attention(ctx, batch, delta, all);
     residual_add(middle, input, delta, batch, residual_dropout(ctx, 0), ctx.stream);

@@ -2,11 +2,11 @@
 #include <string>
 #include <vector>
 
-#include "layers/attention.hpp"
 #include "layers/experts.hpp"
 #include "layers/mlp.hpp"
 #include "layers/norm.hpp"
 #include "layers/sharing/split_layer.hpp"
+#include "layers/split_attention.hpp"
 
 namespace llmtrain {
 
@@ -35,7 +35,7 @@ struct BlockSaved {
 /// fp32.
 struct Block {
   Norm norm1;
-  SplitLayer<Attention> attention;
+  SplitAttention attention;
   Norm norm2;
   SplitLayer<Mlp> mlp;             ///< without matrices where there are experts
   std::optional<Experts> experts;  ///< in place of it
@@ -116,9 +116,8 @@ struct Block {
   };
   /// Dtype of the branches' outputs.
   DType branch_type(DType compute) const { return sandwich ? DType::f32 : compute; }
-  DType compute_type(const Context& ctx) const { return attention.front().qkv.weight.matrix(ctx).dtype(); }
+  DType compute_type(const Context& ctx) const { return attention.front().projection.weight.matrix(ctx).dtype(); }
   void run_forward(Context& ctx, const Batch& batch, const Rope& rope, const ForwardPass& pass) const;
-  void forward_heads(Context& ctx, const Batch& batch, const Tensor& x, const Rope& rope, const BlockSaved& all) const;
   void forward_hidden(Context& ctx, const Batch& batch, const Tensor& x, const ForwardPass& pass) const;
   void project_attention(Context& ctx, const Batch& batch, const Tensor& delta, const BlockSaved& all) const;
   void project_mlp(Context& ctx, const Batch& batch, const Tensor& delta, const Tensor& x,

@@ -23,9 +23,10 @@ void each_linear(std::span<const Mlp> mlps, const F& f) {
 /// Calls f(linear) for the matrices of a layer, without those of its experts.
 template <class F>
 void each_common_linear(const Block& block, const F& f) {
+  f(block.attention.low);
   for (const Attention& attention : block.attention.blocks) {
     f(attention.qkv);
-    if (attention.latent && attention.latent->query_rank > 0) f(attention.latent->query);
+    if (attention.latent && attention.latent->query.weight.exists()) f(attention.latent->query);
     if (attention.latent) f(attention.latent->keys);
     f(attention.projection);
   }

@@ -146,12 +146,15 @@ class Decoder : public Model {
   void declare_embedding();
   Block declare_block(int layer);
   Attention declare_heads(UnitBuilder& unit, int layer) const;
+  void declare_head_norms(UnitBuilder& unit, Attention& attention, int layer) const;
   void declare_latent(UnitBuilder& unit, Attention& attention, int layer) const;
   /// The matrices of attention or an MLP, as a whole.
   struct LayerShapes {
     LinearShape first, last;
   };
   LayerShapes attention_shapes(int layer) const;
+  /// The matrices of queries, and of keys and values, between the first one and latent heads.
+  LayerShapes latent_shapes(int layer) const;
   LayerShapes mlp_shapes(int layer) const;
   LayerShapes expert_shapes(int layer, int64_t expert) const;
   LayerShapes shared_expert_shapes(int layer) const;

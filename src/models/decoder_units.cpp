@@ -208,6 +208,7 @@ Block Decoder::declare_block(int layer) {
     attention.cache = static_cast<size_t>(layer) * block.attention.blocks.size() + i;
     size_t index = kept_norms_of(layer, i);
     for (Linear* linear : {&attention.qkv, &attention.projection}) linear->kept_norms = index++;
+    if (block.attention.splits_latent()) block.attention.low.kept_norms = kept_norms_of(layer, 0);  // there is no qkv
     if (LatentProjection* latent = attention.latent ? &*attention.latent : nullptr) {
       for (Linear* linear : {&latent->query, &latent->keys}) linear->kept_norms = index++;
     }
@@ -238,11 +239,22 @@ void Decoder::declare_whole(UnitBuilder& unit, Block& block) const {
 }
 
 void Decoder::declare_split(UnitBuilder& unit, Block& block) const {
-  LLMTRAIN_CHECK(!shape_.config.latent.exist(), "latent attention is not split");
   const TensorShare& share = shape_.tensor;
   const AdapterRule& rule = shape_.adapters;
+  const ModelConfig& c = shape_.config;
   const LayerShapes heads = attention_shapes(block.layer), mlp = mlp_shapes(block.layer);
-  const Linear qkv = block.attention.declare_shared(unit, heads.first, heads.last, share, rule);
+  const LayerShapes latent = c.latent.exist() ? latent_shapes(block.layer) : LayerShapes{heads.first, {}};
+  Linear keys;
+  if (c.latent.exist()) {
+    LinearShape low = heads.first;
+    if (c.latent.query_rank == 0) low.parts.erase(low.parts.begin());  // the queries
+    block.attention.low = Linear::declare(unit, low.parts, low.in, low.bias, low.std, rule);
+    block.attention.low.sums_input_gradient = c.latent.query_rank == 0;
+    declare_latent(unit, block.attention.whole(), block.layer);
+    block.attention.whole().latent->split = true;
+    keys = Linear::declare_shared(unit, latent.last, LinearBlock::Side::outputs, rule);
+  }
+  const Linear qkv = block.attention.declare_shared(unit, latent.first, heads.last, share, rule);
   const Linear up = block.experts ? Linear() : block.mlp.declare_shared(unit, mlp.first, mlp.last, share, rule);
   const Attention all_heads = block.attention.whole();
   const Mlp all_channels = block.mlp.whole();
@@ -256,7 +268,13 @@ void Decoder::declare_split(UnitBuilder& unit, Block& block) const {
     attention.shape.heads /= share.blocks;
     attention.shape.kv_heads /= share.blocks;
     attention.shape.first_head = index * attention.shape.heads;
-    attention.qkv = Linear::declare_block(unit, heads.first, outputs, qkv, rule);
+    if (c.qk_norm_whole) declare_head_norms(unit, attention, block.layer);
+    Linear& queries = attention.latent ? attention.latent->query : attention.qkv;
+    queries = Linear::declare_block(unit, latent.first, outputs, qkv, rule);
+    if (attention.latent) {
+      attention.latent->heads = c.latent.heads(attention.shape.heads);
+      attention.latent->keys = Linear::declare_block(unit, latent.last, outputs, keys, rule);
+    }
     attention.projection = Linear::declare_block(unit, heads.last, inputs, block.attention.sum, rule);
     declare_sinks(unit, attention, block.layer);
     if (block.experts) return declare_expert_block(unit, *block.experts, block.layer, index);
@@ -301,22 +319,34 @@ Attention Decoder::declare_heads(UnitBuilder& unit, int layer) const {
                      c.window_of_layer(layer),
                      static_cast<float>(latent_scale(c) / std::sqrt(scalar)),
                      static_cast<float>(c.attention_softcap)};
-  if (!c.qk_norm) return attention;
-  const auto declare = [&](const std::string& name, int64_t heads) {
-    const int64_t channels = c.qk_norm_whole ? heads * c.head_dim : c.head_dim;
-    return Norm::declare(unit, at_layer(name, layer),
-                         {NormKind::rmsnorm, c.norm_epsilon, false, c.zero_centered_norm, channels});
-  };
-  const Norm query = declare(shape_.names.query_norm, c.n_heads), key = declare(shape_.names.key_norm, c.n_kv_heads);
-  attention.norms_whole_rows = c.qk_norm_whole;
-  attention.query_norm = query.weight;
-  attention.key_norm = key.weight;
-  attention.norm_epsilon = query.epsilon;
-  attention.norm_weight_offset = query.weight_offset;
+  if (!c.qk_norm_whole || !shape_.tensor.splits()) declare_head_norms(unit, attention, layer);
   return attention;
 }
 
-/// Declares what lies between the first matrix of latent attention and its heads.
+/// Declares the norms of queries and keys, if there are some: those over all heads have the weights of its heads, which
+/// may be some of all.
+void Decoder::declare_head_norms(UnitBuilder& unit, Attention& attention, int layer) const {
+  const ModelConfig& c = shape_.config;
+  if (!c.qk_norm) return;
+  const Initializer ones = c.zero_centered_norm ? Initializer::zeros() : Initializer::ones();
+  const auto declare = [&](const std::string& pattern, int64_t heads, int64_t all_heads) {
+    const std::string name = at_layer(pattern, layer) + ".weight";
+    ParamSlice slice{name, 0, (c.qk_norm_whole ? heads : 1) * c.head_dim};
+    if (c.qk_norm_whole && heads < all_heads) {
+      const int64_t first = attention.shape.first_head / attention.shape.heads * slice.rows;
+      slice.block = TensorBlock{first, 0, all_heads * c.head_dim, 1};
+    }
+    return unit.vector(name, slice.rows, ones, {slice});
+  };
+  attention.query_norm = declare(shape_.names.query_norm, attention.shape.heads, c.n_heads);
+  attention.key_norm = declare(shape_.names.key_norm, attention.shape.kv_heads, c.n_kv_heads);
+  attention.norms_whole_rows = c.qk_norm_whole;
+  attention.norm_epsilon = static_cast<float>(c.norm_epsilon);
+  attention.norm_weight_offset = c.zero_centered_norm ? 1.0f : 0.0f;
+}
+
+/// Declares what lies between the first matrix of latent attention and its heads, without the matrices if they are
+/// split.
 void Decoder::declare_latent(UnitBuilder& unit, Attention& attention, int layer) const {
   const ModelConfig& c = shape_.config;
   const DecoderNames& names = shape_.names;
@@ -328,15 +358,26 @@ void Decoder::declare_latent(UnitBuilder& unit, Attention& attention, int layer)
     return Norm::declare(unit, at_layer(name, layer),
                          {NormKind::rmsnorm, LatentConfig::norm_epsilon, false, false, channels});
   };
-  const auto linear = [&](const std::string& name, int64_t rows, int64_t rank) {
-    return Linear::declare(unit, {part(name, layer, rows)}, rank, false, c.initializer_std, shape_.adapters);
+  const LayerShapes shapes = latent_shapes(layer);
+  const auto linear = [&](const LinearShape& s) {
+    return shape_.tensor.splits() ? Linear() : Linear::declare(unit, s.parts, s.in, s.bias, s.std, shape_.adapters);
   };
   if (latent.query_rank > 0) {
     latent.query_norm = norm(names.query_low_norm, latent.query_rank);
-    latent.query = linear(names.query_high, latent.heads.query_columns(), latent.query_rank);
+    latent.query = linear(shapes.first);
   }
   latent.key_norm = norm(names.key_low_norm, latent.key_rank);
-  latent.keys = linear(names.key_high, latent.heads.key_columns(), latent.key_rank);
+  latent.keys = linear(shapes.last);
+}
+
+Decoder::LayerShapes Decoder::latent_shapes(int layer) const {
+  const ModelConfig& c = shape_.config;
+  const LatentHeads heads = c.latent.heads(c.n_heads);
+  const bool narrow = c.latent.query_rank > 0;
+  const std::string& query = narrow ? shape_.names.query_high : shape_.names.query;
+  return {
+      {{part(query, layer, heads.query_columns())}, narrow ? c.latent.query_rank : c.d_model, false, c.initializer_std},
+      {{part(shape_.names.key_high, layer, heads.key_columns())}, c.latent.rank, false, c.initializer_std}};
 }
 
 Decoder::LayerShapes Decoder::attention_shapes(int layer) const {

@@ -62,8 +62,10 @@ UnitState::UnitState(UnitSpec given, const ParamStoreOptions& options, const Par
       whole(policy.whole_weights || (!spec.trained && options.size == 1)) {
   if (quantized()) storage = {"weights", DType::u8, chunk_bytes(*spec.quantization)};
   add_segments(options, policy.whole_state);
-  // Blocks of matrices that one rank has are written in turn: idle ranks would not know in which order.
-  const bool several = spec.tensor_block >= 0 && !spec.in_turn && options.tensor_blocks > options.tensor_size;
+  // Blocks of matrices that one rank has are written in turn, and what all blocks share between them: idle ranks would
+  // not know in which order.
+  const bool splits = options.tensor_blocks > 1 && !options.blocks_of_experts && !spec.in_turn;
+  const bool several = splits && (spec.tensor_block < 0 || options.tensor_blocks > options.tensor_size);
   order_segments(!several);
 }
 

@@ -107,6 +107,23 @@ void add_branch(TensorTraffic& traffic, const SplitLayer<Layer>& layer, int64_t 
   if (layer.front().last().has_magnitudes()) traffic.add_sum(layer.sum.out, 2 + again);
 }
 
+/// Sums of attention: those of a branch, of squares and products of norms over all heads, and of the gradients of
+/// latent vectors, which may take the place of that of the input.
+void add_attention(TensorTraffic& traffic, const SplitAttention& attention, int64_t rows, int64_t groups,
+                   Recompute recompute) {
+  const int64_t elements = rows * attention.sum.out, again = recompute >= Recompute::block ? 1 : 0;
+  if (!attention.splits_norms() && !attention.splits_latent()) {
+    return add_branch(traffic, attention, elements, groups, again);
+  }
+  traffic.add_sum(elements, (attention.sums_input() ? 2 : 1) + again);
+  for (const auto& shared : {attention.shared_before(), attention.shared_after()}) {
+    traffic.add_sum(groups * SharedGradients::elements_of(shared));
+  }
+  if (attention.front().last().has_magnitudes()) traffic.add_sum(attention.sum.out, 2 + again);
+  if (attention.splits_norms()) traffic.add_sum(2 * rows, recompute >= Recompute::attention ? 3 : 2);
+  if (attention.splits_latent()) traffic.add_sum(rows * attention.low.out);
+}
+
 /// Sums over the blocks of experts: of a layer's output, of the gradient of its input, and of the gradients of weights.
 void add_experts(TensorTraffic& traffic, const Experts& experts, int64_t rows, int64_t groups, int64_t again) {
   traffic.add_sum(rows * experts.channels, 2);
@@ -145,7 +162,7 @@ GroupExchange exchange_of_sums(const Config& config, const TrainingPlan& plan) {
   TensorTraffic traffic(config.parallel.tensor);
   traffic.add_sum(elements);  // of the embedding
   for (const Block& block : model.blocks()) {
-    add_branch(traffic, block.attention, elements, groups, again(Recompute::block));
+    add_attention(traffic, block.attention, rows, groups, recompute);
     if (block.experts) {
       add_experts(traffic, *block.experts, rows, groups, again(Recompute::block));
     } else {

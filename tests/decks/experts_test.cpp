@@ -146,6 +146,22 @@ TEST_F(ExpertsDeck, HasOneLedgerForAllMeshes) {
   EXPECT_NE(ledger_of(1, {"parallel.context_blocks=2"}), expected) << "control: matrices in one block";
 }
 
+// Blocks of heads stop for sums over all of them: of norms over all heads, and of gradients of latent vectors.
+TEST_F(ExpertsDeck, HeadsInPhasesHaveOneLedgerForAllMeshes) {
+  const std::vector<std::string> latent = {
+      "model.kv_lora_rank=16", "model.qk_nope_head_dim=8", "model.qk_rope_head_dim=8", "model.v_head_dim=8",
+      "model.d_ff=40",         "model.d_ff_shared=16",     "model.n_kv_heads=4",       "model.family=deepseek_v2"};
+  for (const std::vector<std::string>& family : {std::vector<std::string>{"model.family=olmoe"}, latent}) {
+    const std::vector<std::string> keys =
+        with(family, {"run.max_steps=2", "parallel.context_blocks=2", "parallel.tensor_blocks=2"});
+    const std::string expected = ledger_of(1, keys);
+    EXPECT_EQ(ledger_of(2, with(keys, {"parallel.tensor=2", "parallel.zero=3", "memory.recompute=block"})), expected);
+    EXPECT_EQ(ledger_of(4, with(keys, {"parallel.tensor=2", "parallel.context=2", "memory.recompute=attention"})),
+              expected);
+    EXPECT_NE(ledger_of(1, with(family, {"run.max_steps=2", "parallel.context_blocks=2"})), expected) << "control";
+  }
+}
+
 // The slope of a sink is of the rows of a block, whose heads' sums of exponentials are on other ranks.
 TEST_F(ExpertsDeck, SinksHaveOneLedgerForAllMeshes) {
   const std::vector<std::string> gathered = {"model.family=gpt_oss", "parallel.context_blocks=4", "run.max_steps=2"};

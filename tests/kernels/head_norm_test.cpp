@@ -168,6 +168,82 @@ TEST(WholeHeadNorm, AgreesWithDoubleAndItsSlope) {
   }
 }
 
+/// Columns of two blocks of heads, each with half of the queries, keys and values, or of the weights where there are no
+/// values.
+Values half_of(const Values& whole, int64_t block, int64_t d, bool values) {
+  const int64_t width = (normed + (values ? kv_heads : 0)) * d;
+  std::vector<std::pair<int64_t, int64_t>> sections = {{0, heads}, {heads, kv_heads}};
+  if (values) sections.emplace_back(normed, kv_heads);
+  Values half;
+  for (int64_t first = 0; first < std::ssize(whole); first += width) {
+    for (const auto& [head, count] : sections) {
+      const auto begin = whole.begin() + first + (head + block * count / 2) * d;
+      half.insert(half.end(), begin, begin + count / 2 * d);
+    }
+  }
+  return half;
+}
+
+// Sums of two blocks make the norms of both.
+TEST(WholeHeadNorm, OfBlocksIsThatOfAllHeads) {
+  constexpr int64_t rows = 13, d = 6, width = (normed + kv_heads) * d, half = width / 2;
+  const HeadNormShape shape{heads, kv_heads, d, static_cast<float>(epsilon), 0, true};
+  HeadNormShape of_block{heads / 2, kv_heads / 2, d, static_cast<float>(epsilon), 0, true, 2};
+  const Values weights = test::random_values(normed * d, 2), x = test::random_values(rows * width, 1, 2.0),
+               dy = test::random_values(rows * width, 5);
+  struct Pass {
+    Array qkv, raw, rstd, query_weight, key_weight, dqkv, dquery, dkey, squares, products;
+
+    Pass(const HeadNormShape& s, const Values& values, const Values& w, const Values& slopes)
+        : qkv(DType::f32, {rows, (s.heads + 2 * s.kv_heads) * d}, values),
+          raw(DType::f32, {rows, (s.heads + s.kv_heads) * d}),
+          rstd(DType::f32, {rows, 2}),
+          query_weight(DType::f32, {s.heads * d}, Values(w.begin(), w.begin() + s.heads * d)),
+          key_weight(DType::f32, {s.kv_heads * d}, Values(w.begin() + s.heads * d, w.end())),
+          dqkv(DType::f32, {rows, (s.heads + 2 * s.kv_heads) * d}, slopes),
+          dquery(DType::f32, {s.heads * d}),
+          dkey(DType::f32, {s.kv_heads * d}),
+          squares(DType::f32, {rows, 2}),
+          products(DType::f32, {rows, 2}) {}
+    HeadNormForward forward(const Tensor& of_blocks) const {
+      return {qkv, raw, rstd, query_weight, key_weight, of_blocks};
+    }
+    HeadNormBackward backward(const Tensor& of_blocks) const {
+      return {dqkv, dquery, dkey, raw, rstd, query_weight, key_weight, false, of_blocks};
+    }
+  };
+  const Pass whole(shape, x, weights, dy);
+  head_norm_forward(whole.forward({}), shape, test::stream());
+  head_norm_backward(whole.backward({}), shape, test::stream());
+  std::vector<Pass> blocks;
+  for (int64_t b = 0; b < 2; ++b) {
+    blocks.emplace_back(of_block, half_of(x, b, d, true), half_of(weights, b, d, false), half_of(dy, b, d, true));
+  }
+  const auto sum = [](const Array& a, const Array& b) {
+    Values both = a.values();
+    for (size_t i = 0; i < both.size(); ++i) both[i] += b.values()[i];
+    return Array(DType::f32, {rows, 2}, both);
+  };
+  for (const Pass& p : blocks) head_norm_squares(p.squares, p.qkv, of_block, test::stream());
+  const Array squares = sum(blocks[0].squares, blocks[1].squares);
+  for (const Pass& p : blocks) head_norm_forward(p.forward(squares), of_block, test::stream());
+  for (const Pass& p : blocks) head_norm_products(p.products, p.backward({}), of_block, test::stream());
+  const Array products = sum(blocks[0].products, blocks[1].products);
+  for (const Pass& p : blocks) head_norm_backward(p.backward(products), of_block, test::stream());
+  for (int64_t b = 0; b < 2; ++b) {
+    const Pass& p = blocks[static_cast<size_t>(b)];
+    const auto near = [](size_t) { return 1e-5; };
+    test::expect_close(p.qkv.values(), half_of(whole.qkv.values(), b, d, true), near, "forward");
+    test::expect_close(p.dqkv.values(), half_of(whole.dqkv.values(), b, d, true), near, "dqkv");
+    Values slopes = whole.dquery.values(), own = p.dquery.values();
+    for (const double v : whole.dkey.values()) slopes.push_back(v);
+    for (const double v : p.dkey.values()) own.push_back(v);
+    test::expect_close(own, half_of(slopes, b, d, false), near, "weights");
+  }
+  EXPECT_EQ(blocks[0].qkv.values().size(), static_cast<size_t>(rows * half));
+  EXPECT_THROW(head_norm_forward(blocks[0].forward({}), of_block, test::stream()), Error) << "sums are missing";
+}
+
 TEST(HeadNormThreads, BitsDoNotDependOnThreads) {
   constexpr int64_t rows = 211, d = 24, width = (normed + kv_heads) * d;
   const HeadNormShape shape{heads, kv_heads, d, 1e-6f, 0};

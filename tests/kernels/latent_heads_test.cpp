@@ -86,6 +86,9 @@ TEST(LatentHeads, RowsAndSlopes) {
       EXPECT_EQ(dq.values(), gradients[0]);
       EXPECT_EQ(dkv.values(), gradients[1]);
       EXPECT_EQ(dlow.values(), gradients[2]);
+      const Array wide(DType::f32, {rows, spare + rotated});
+      latent_heads_backward(dq, dkv, wide, qkv, shape, stream());
+      EXPECT_EQ(wide.values(), gradients[2]);
       LatentHeads other = shape;
       other.plain = plain + 1;
       EXPECT_THROW(latent_heads_forward(qkv, q_in, kv_in, low_in, other, stream()), Error);

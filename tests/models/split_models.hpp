@@ -87,4 +87,18 @@ inline constexpr std::array all_families = {
     ModelConfig::Family::gpt2,  ModelConfig::Family::llama, ModelConfig::Family::mistral, ModelConfig::Family::qwen2,
     ModelConfig::Family::qwen3, ModelConfig::Family::phi3,  ModelConfig::Family::gemma2};
 
+/// Shapes whose blocks need sums over all of them before they go on: norms over all heads, and latent attention, whose
+/// queries are latent or not.
+inline std::vector<DecoderShape> shapes_in_phases() {
+  ModelConfig whole = splittable(ModelConfig::Family::qwen3);
+  whole.qk_norm_whole = true;
+  ModelConfig latent = splittable(ModelConfig::Family::deepseek_v2);
+  latent.experts = {};
+  latent.n_kv_heads = latent.n_heads;
+  latent.latent = {.query_rank = 0, .rank = 12, .plain = 4, .rotated = 2, .value = 5};
+  ModelConfig queries = latent;
+  queries.latent.query_rank = 10;
+  return {decoder_shape(whole, 39), decoder_shape(latent, 39), decoder_shape(queries, 39)};
+}
+
 }  // namespace llmtrain::test

@@ -101,5 +101,14 @@ TEST_F(SplitRanks, HaveTheBitsOfOneWithAdapters) {
   }
 }
 
+TEST_F(SplitRanks, HaveTheBitsOfOneInPhases) {
+  for (DecoderShape shape : shapes_in_phases()) {
+    SCOPED_TRACE(testing::Message() << name_of(shape.config.family) << ' ' << shape.config.latent.query_rank);
+    expect_same_bits(shape, random_values(shape), random_rows(shape.tokens));
+    adapt_all(shape, {.rank = 3, .dropout = 0.2});
+    expect_same_bits(shape, random_values(shape), random_rows(shape.tokens));
+  }
+}
+
 }  // namespace
 }  // namespace llmtrain::test

@@ -62,6 +62,7 @@ routed = dict(n_experts=4, experts_per_token=2, d_ff_expert=20, d_ff=20)
 balanced = dict(router_aux=0.02)
 latent = dict(d_model=24, n_heads=3, n_kv_heads=3, head_dim=12, kv_lora_rank=10, qk_nope_head_dim=8, qk_rope_head_dim=4,
               v_head_dim=6, norm_epsilon=1e-4, n_experts=6, experts_per_token=2, d_ff_expert=12, d_ff=40)
+even = dict(n_heads=4, n_kv_heads=4, n_experts=4)
 
 # name: (shape, lengths of the documents, packed); unpacked documents have a target everywhere
 CASES = {
@@ -133,6 +134,9 @@ CASES = {
     "deepseek_v3_packed": (deepseek_v3(**latent | dict(n_experts=8, experts_per_token=3), d_ff_shared=12, n_layers=3,
                                        q_lora_rank=14, dense_layers="0", n_expert_groups=4, groups_per_token=2,
                                        routed_scale=1.5, rope_scaling=yarn_mscale), [5, 31, 14], True),
+    # Their matrices can be split.
+    "deepseek_v2_even": (deepseek_v2(**latent | even, d_ff_shared=12, dense_layers="0"), [23, 23], False),
+    "deepseek_v3_even": (deepseek_v3(**latent | even, d_ff_shared=12, q_lora_rank=14), [6, 27, 11], True),
     "gpt_oss": (gpt_oss(**heads(3, 1, 8, d_model=24) | routed, expert_limit=1.5, sliding_window=7,
                         sliding_window_layers="0"), [27, 27], False),
     "gpt_oss_packed": (gpt_oss(**heads(4, 2, 10, d_model=24) | routed | dict(n_experts=5, experts_per_token=3),

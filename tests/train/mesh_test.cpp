@@ -54,6 +54,7 @@ TEST(MeshOfADeck, IsRefusedWithNumbersThatFit) {
   EXPECT_EQ(refusal({"parallel.context=4", "model.n_kv_heads=2"}), "") << "keys are gathered";
   EXPECT_EQ(refusal({"parallel.tensor=4", "model.attention_sinks=true"}), "");
   EXPECT_EQ(refusal({"parallel.context=4", "model.attention_sinks=true"}), "");
+  EXPECT_EQ(refusal({"parallel.tensor=4", "model.qk_norm=true", "model.qk_norm_whole=true"}), "");
   EXPECT_THAT(refusal({"parallel.context=4", "model.n_kv_heads=2", "parallel.context_method=ulysses"}),
               HasSubstr("12 heads with 2 key heads by ulysses: 1 or 2 fit"));
   EXPECT_THAT(

@@ -75,7 +75,6 @@ class DeckRules {
 
   /// Number that the blocks of matrices divide.
   static int64_t divided_by_blocks(const ModelConfig& m) {
-    if (m.qk_norm_whole || m.latent.exist()) return 1;  // whose norms are over all heads, or latents of all heads
     const ExpertsConfig& e = m.experts;
     const int64_t heads = std::gcd(m.n_heads, m.n_kv_heads);
     const int64_t of_experts = e.exist() ? std::gcd(e.count, e.d_ff_shared) : 0;
@@ -83,8 +82,6 @@ class DeckRules {
     return std::gcd(std::gcd(heads, of_experts), dense ? m.d_ff : 0);
   }
   static std::string text_of_blocks(const ModelConfig& m) {
-    if (m.qk_norm_whole) return "norms over all heads";
-    if (m.latent.exist()) return "latent attention (kv_lora_rank), whose heads share their latent vectors";
     std::string text = fmt::format("{} heads, {} key heads", m.n_heads, m.n_kv_heads);
     if (!m.experts.exist()) return text + fmt::format(" and d_ff = {}", m.d_ff);
     text += fmt::format(", {} experts", m.experts.count);

@@ -87,9 +87,9 @@ void SplitAttention::forward_heads(Context& ctx, const Batch& batch, const Tenso
   for (size_t i = 0; i < blocks.size(); ++i) blocks[i].attend_to(ctx, batch, rows[i], rope, saved[i], sums);
 }
 
-/// The gradients of the last matrices, and, if there are dqkv, of the rows of all blocks before rope. Returns true
-/// there. `products`: gets what norms over all heads need.
-bool SplitAttention::backward_heads(Context& ctx, const Batch& batch, std::span<const Tensor> dqkv, const Tensor& dy,
+/// The gradients of the last matrices, and, if there are dqkv, of the rows of all blocks before rope. `products`,
+/// unless it is null, gets what norms over all heads need.
+void SplitAttention::backward_heads(Context& ctx, const Batch& batch, std::span<const Tensor> dqkv, const Tensor& dy,
                                     const Rope& rope, const Saved& saved, BlockSum* products) const {
   Arena::Frame frame(ctx.arena);
   SharedGradients shared(ctx, frame, shared_after(), groups);
@@ -104,7 +104,6 @@ bool SplitAttention::backward_heads(Context& ctx, const Batch& batch, std::span<
   }
   sum.backward_bias(ctx, dy);
   shared.finish();
-  return !dqkv.empty();
 }
 
 void SplitAttention::backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x,
@@ -120,7 +119,8 @@ void SplitAttention::backward(Context& ctx, const Batch& batch, const Tensor& dx
   }
   std::optional<BlockSum> products;
   if (goes_on && splits_norms()) products.emplace(*ctx.tensor, frame, n, normed_vectors);
-  if (!backward_heads(ctx, batch, dqkv, dy, rope, saved, products ? &*products : nullptr)) return;
+  backward_heads(ctx, batch, dqkv, dy, rope, saved, products ? &*products : nullptr);
+  if (!goes_on) return;
   const Tensor of_all = products ? products->finish(ctx.stream) : Tensor();
 
   LatentInputs inputs;

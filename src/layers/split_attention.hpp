@@ -42,7 +42,7 @@ struct SplitAttention : SplitLayer<Attention> {
   bool has_phases() const { return splits_norms() || splits_latent(); }
   void project_rows(Context& ctx, const Batch& batch, const Tensor& rows, const LatentInputs& inputs, size_t i,
                     const Saved& saved) const;
-  bool backward_heads(Context& ctx, const Batch& batch, std::span<const Tensor> dqkv, const Tensor& dy,
+  void backward_heads(Context& ctx, const Batch& batch, std::span<const Tensor> dqkv, const Tensor& dy,
                       const Rope& rope, const Saved& saved, BlockSum* products) const;
   void backward_low(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& x, const Tensor& dlatents,
                     const Tensor& dterms, const Saved& saved) const;

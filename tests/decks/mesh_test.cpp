@@ -108,7 +108,7 @@ TEST_F(Mesh, OfSharedRowsHasTheLedgerOfOneRank) {
   EXPECT_NE(ledger_of(2, {"parallel.context_blocks=2", "precision.compute=bf16"}), expected) << "the control";
 }
 
-TEST_F(Mesh, OfSharedRowsWithLatentAttentionHasTheLedgerOfOneRank) {
+TEST_F(Mesh, OfLatentAttentionHasTheLedgerOfOneRank) {
   const std::vector<std::string> latent = {
       "parallel.context_blocks=2", "model.family=deepseek_v3",  "model.n_kv_heads=4",
       "model.q_lora_rank=20",      "model.kv_lora_rank=12",     "model.qk_nope_head_dim=6",
@@ -119,8 +119,9 @@ TEST_F(Mesh, OfSharedRowsWithLatentAttentionHasTheLedgerOfOneRank) {
   EXPECT_EQ(ledger_of(2, with(latent, {"memory.recompute=block"})), expected);
   EXPECT_NE(ledger_of(1, with(latent, {"model.rope_interleave=false"})), expected) << "the control";
   EXPECT_NE(ledger_of(1, with(latent, {"objective.router_bias_rate=0"})), expected) << "the biases matter";
-  const Outcome split = run("split", 2, with(latent, {"parallel.tensor=2"}));
-  EXPECT_THAT(split.output, HasSubstr("parallel.tensor: 2 blocks do not divide the model's latent attention"));
+  const std::vector<std::string> split = with(latent, {"parallel.tensor_blocks=2"});
+  EXPECT_EQ(ledger_of(4, with(split, {"parallel.tensor=2", "parallel.context=2", "parallel.zero=2"})),
+            ledger_of(1, split));
 }
 
 TEST_F(Mesh, OfSharedMatricesHasTheLedgerOfOneRank) {

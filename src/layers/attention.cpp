@@ -4,6 +4,7 @@
 
 #include "kernels/attention_cached.hpp"
 #include "kernels/attention_sinks.hpp"
+#include "kernels/head_groups.hpp"
 #include "kernels/key_copies.hpp"
 #include "layers/kv_selection.hpp"
 
@@ -59,6 +60,7 @@ int64_t Attention::scratch_bytes(DType compute, DType output, int64_t rows) cons
   }
   if (key_copies > 1) heads += bytes(divided_columns());
   int64_t own = bytes(out_columns()) + bytes(row_columns());
+  if (grouped) own += bytes(row_columns());
   if (latent) {
     own += bytes(projection.in) + bytes(out_columns()) + bytes(qkv.out);
     heads = std::max(heads, latent->scratch_bytes(compute, rows));
@@ -110,7 +112,13 @@ void Attention::forward_heads(Context& ctx, const Batch& batch, const Tensor& x,
   Arena::Frame frame(ctx.arena);
   const bool divided = is_divided(ctx);
   const Tensor rows = divided ? frame.take(x.dtype, {n, row_columns()}) : rows_in(saved.qkv, n, row_columns());
-  qkv.forward(ctx, batch, latent ? first_rows(saved.latent.low, n) : rows, x);
+  if (grouped) {
+    const Tensor groups = frame.take(x.dtype, {n, row_columns()});
+    qkv.forward(ctx, batch, groups, x);
+    ungroup_heads(rows, groups, shape, ctx.stream);
+  } else {
+    qkv.forward(ctx, batch, latent ? first_rows(saved.latent.low, n) : rows, x);
+  }
   if (latent) latent->forward(ctx, batch, rows, saved.latent);
   if (query_norm.exists()) {
     head_norm_forward(
@@ -249,6 +257,11 @@ void Attention::backward(Context& ctx, const Batch& batch, const Tensor& dx, con
                           key_norm.weight(ctx), (query_norm.is_trained() ? query_norm : key_norm).accumulates(ctx)},
                          norm_shape(), ctx.stream);
     });
+  }
+  if (grouped) {
+    const Tensor dgroups = frame.take(dy.dtype, {n, row_columns()});
+    group_heads(dgroups, dqkv, shape, ctx.stream);
+    return qkv.backward(ctx, batch, dx, dgroups, x);
   }
   if (!latent) return qkv.backward(ctx, batch, dx, dqkv, x);
   const Tensor dlow = frame.take(dy.dtype, {n, qkv.out});

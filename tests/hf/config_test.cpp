@@ -458,8 +458,9 @@ TEST(HfConfig, WhatIsWrittenIsReadAgain) {
         with(phi3(small), longrope),
         gpt2(48, 2, 4),
         with(as_family(small, "starcoder2", ""), R"("use_bias":false,"sliding_window":9,"hidden_act":"gelu")"),
-        with(as_family(small, "granite", ""), R"("attention_multiplier":0.3,"residual_multiplier":0.22,)"
-                                              R"("logits_scaling":10,"embedding_multiplier":12)"),
+        with(as_family(small, "granite", ""),
+             R"("attention_multiplier":0.35355339059327373,"residual_multiplier":0.22,)"
+             R"("logits_scaling":10,"embedding_multiplier":12)"),
         with(as_family(small, "smollm3", ""), R"("no_rope_layers":[0,1],"use_sliding_window":true,"sliding_window":8)"),
         as_family(small, "olmo2", ""),
         with(as_family(small, "gpt_neox", ""), R"("use_parallel_residual":false,"rotary_pct":1)"),

@@ -65,7 +65,7 @@ void read_gemma(ConfigKeys& keys, ModelConfig& c) {
 /// Granite's attention_multiplier is the factor itself.
 void read_granite(ConfigKeys& keys, ModelConfig& c) {
   const double factor = keys.number("attention_multiplier", 1);
-  c.query_pre_attn_scalar = 1 / (factor * factor);
+  c.query_pre_attn_scalar = static_cast<float>(1 / (factor * factor));  // without the rounding of a written factor
   c.embedding_scale = keys.number("embedding_multiplier", 1);
   c.residual_multiplier = keys.number("residual_multiplier", 1);
   c.logits_scaling = keys.number("logits_scaling", 1);

@@ -27,7 +27,7 @@ const std::string& family_docs() {
       const auto family = static_cast<ModelConfig::Family>(i);
       text += fmt::format("{}{}: {}.", text.empty() ? "" : " ", name_of(family), family_entry(family).doc);
     }
-    return text;
+    return text + " phi4 is phi3.";
   }();
   return docs;
 }
@@ -43,7 +43,7 @@ void ModelConfig::visit(DeckKeys& keys) {
   keys.section("model",
                "Describe the decoder, or start from a published one. The family sets every key that is not given.",
                Change::breaks, model_tasks);
-  keys.key<FamilyCodec>("family", family, {.doc = family_docs() + " phi4 is phi3."});
+  keys.key<FamilyCodec>("family", family, {.doc = family_docs()});
   keys.key("path", path,
            {.doc = "Hugging Face folder of the initial weights (config.json, safetensors). Every other key of this "
                    "section except the dropouts is then read from the model, and may only be given the same value.",

@@ -4,6 +4,7 @@
 
 #include "kernels/attention_cached.hpp"
 #include "kernels/attention_sinks.hpp"
+#include "kernels/head_groups.hpp"
 #include "kernels/key_copies.hpp"
 #include "layers/kv_selection.hpp"
 
@@ -70,6 +71,7 @@ int64_t Attention::scratch_bytes(DType compute, DType output, int64_t rows) cons
   }
   if (key_copies > 1) heads += bytes(divided_columns());
   int64_t own = bytes(out_columns()) + bytes(row_columns());
+  if (grouped) own += bytes(row_columns());
   if (latent) {
     own += bytes(projection.in) + bytes(out_columns()) + bytes(qkv.out);
     heads = std::max(heads, latent->scratch_bytes(compute, rows));
@@ -121,7 +123,13 @@ void Attention::forward_heads(Context& ctx, const Batch& batch, const Tensor& x,
   const int64_t n = batch.tokens;
   Arena::Frame frame(ctx.arena);
   const Tensor rows = take_rows(ctx, frame, x.dtype, n, saved);
-  qkv.forward(ctx, batch, latent ? first_rows(saved.latent.low, n) : rows, x);
+  if (grouped) {
+    const Tensor groups = frame.take(x.dtype, {n, row_columns()});
+    qkv.forward(ctx, batch, groups, x);
+    ungroup_heads(rows, groups, shape, ctx.stream);
+  } else {
+    qkv.forward(ctx, batch, latent ? first_rows(saved.latent.low, n) : rows, x);
+  }
   if (latent) latent->forward(ctx, batch, rows, saved.latent);
   attend_to(ctx, batch, rows, rope, saved);
 }
@@ -261,6 +269,11 @@ void Attention::backward(Context& ctx, const Batch& batch, const Tensor& dx, con
   backward_heads(ctx, batch, dqkv, dy, rope, saved);
   if (!goes_on) return;
   backward_norms(ctx, dqkv, saved);
+  if (grouped) {
+    const Tensor dgroups = frame.take(dy.dtype, {n, row_columns()});
+    group_heads(dgroups, dqkv, shape, ctx.stream);
+    return qkv.backward(ctx, batch, dx, dgroups, x);
+  }
   if (!latent) return qkv.backward(ctx, batch, dx, dqkv, x);
   const Tensor dlow = frame.take(dy.dtype, {n, qkv.out});
   latent->backward(ctx, batch, dlow, dqkv, saved.latent);

@@ -37,6 +37,7 @@ struct Attention {
   ParamRef sinks;       ///< [H] or none: see attention_sinks.hpp
   float norm_epsilon = 1e-6f;
   float norm_weight_offset = 0;
+  bool grouped = false;           ///< the first matrix gives its heads by groups (head_groups.hpp)
   bool norms_whole_rows = false;  ///< norms over all heads together, of all blocks
   double dropout = 0;
   int layer = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/adapter.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/workspace.hpp"
 
@@ -9,7 +10,8 @@ namespace llmtrain {
 
 int64_t Block::scratch_bytes(DType compute, int64_t rows, Recompute level) const {
   const int64_t residual = Arena::aligned(rows * channels * 4);
-  const int64_t branches = 2 * Arena::aligned(rows * channels * static_cast<int64_t>(size_of(compute)));
+  const int64_t branches =
+      (parallel ? 3 : 2) * Arena::aligned(rows * channels * static_cast<int64_t>(size_of(compute)));
   const DType branch = branch_type(compute);
   const int64_t parts =
       std::max(attention.scratch_bytes(compute, branch, rows),
@@ -46,6 +48,7 @@ void Block::forward(Context& ctx, const Batch& batch, const Tensor& output, cons
 
 void Block::run_forward(Context& ctx, const Batch& batch, const Rope& rope, const ForwardPass& pass) const {
   if (!pre_norm) return forward_post_norm(ctx, batch, rope, pass);
+  if (parallel) return forward_parallel(ctx, batch, rope, pass);
   const BlockSaved &kept = pass.kept, &all = pass.all;
   const int64_t n = batch.tokens;
   const Tensor input = first_rows(all.input, n), middle = first_rows(all.middle, n);
@@ -76,12 +79,18 @@ void Block::forward_hidden(Context& ctx, const Batch& batch, const Tensor& x, co
   }
 }
 
+/// delta [N, C]: output of a branch, or its gradient.
+void Block::scale_branch(const Tensor& delta, Stream& stream) const {
+  if (branch_scale != 1) set_block(delta, {}, delta, branch_scale, stream);
+}
+
 /// delta [N, C]: output of the attention branch, before dropout.
 void Block::project_attention(Context& ctx, const Batch& batch, const Tensor& delta, const BlockSaved& all) const {
   const int64_t n = delta.dim(0);
   const Tensor output = sandwich ? first_rows(all.attention_output, n) : delta;
   attention.project(ctx, batch, output, all.attention);
   if (sandwich) post_attention.forward(ctx, delta, output, all.post_attention);
+  scale_branch(delta, ctx.stream);
 }
 
 void Block::project_mlp(Context& ctx, const Batch& batch, const Tensor& delta, const Tensor& x,
@@ -95,6 +104,7 @@ void Block::project_mlp(Context& ctx, const Batch& batch, const Tensor& delta, c
     mlp.project(ctx, batch, output, all.mlp);
   }
   if (sandwich) post_mlp.forward(ctx, delta, output, all.post_mlp);
+  scale_branch(delta, ctx.stream);
 }
 
 /// ddelta: gradient of the norm's output on entry, of its input on return.
@@ -113,7 +123,8 @@ Block::Gradients Block::gradients(bool input) const {
   wanted.attention_input = input || (pre_norm && norm1.is_trained());
   wanted.heads = attention.heads_gradient(wanted.attention_input);
   wanted.attention_output = wanted.heads || attention.trains_last() || post_attention.is_trained();
-  wanted.mlp_input = wanted.attention_output || between.is_trained();
+  wanted.mlp_input = parallel ? input || (shares_norm() ? norm1 : norm2).is_trained()
+                              : wanted.attention_output || between.is_trained();
   wanted.hidden = experts ? experts->hidden_gradient(wanted.mlp_input) : mlp.front().hidden_gradient(wanted.mlp_input);
   return wanted;
 }
@@ -139,20 +150,23 @@ void Block::backward(Context& ctx, const Batch& batch, const Tensor& dx, const R
   run_forward(ctx, batch, rope, {kept, saved, Tensor()});
   const Gradients wanted = gradients(input_gradient);
   if (!pre_norm) return backward_post_norm(ctx, batch, dx, rope, {kept, saved, Tensor()}, wanted);
+  if (parallel) return backward_parallel(ctx, batch, dx, rope, {kept, saved, Tensor()}, wanted);
   const Tensor attention_input = first_rows(saved.attention_input, n), mlp_input = first_rows(saved.mlp_input, n);
   const Tensor room = frame.take(attention_input.dtype, {n, channels});
   const Tensor dbranch = frame.take(attention_input.dtype, {n, channels});
 
   // Without an operation between a branch and the residual stream, the branch's gradient is the stream's.
-  const bool separate = room.dtype != dx.dtype || residual_dropout(ctx, 0).active() || sandwich;
+  const bool separate = room.dtype != dx.dtype || residual_dropout(ctx, 0).active() || sandwich || branch_scale != 1;
   const Tensor& ddelta = separate ? room : dx;
   if (separate) residual_add_backward(ddelta, dx, batch, residual_dropout(ctx, 1), ctx.stream);
+  scale_branch(ddelta, ctx.stream);
   if (sandwich) backward_sandwich(ctx, post_mlp, ddelta, saved.mlp_output, saved.post_mlp);
   backward_mlp(ctx, batch, wanted.mlp_input ? dbranch : Tensor(), ddelta, mlp_input, saved, kept);
   if (!wanted.mlp_input) return;
   const Tensor middle = first_rows(saved.middle, n);
   if (separate) {
     norm2.backward_sum(ctx, dx, dbranch, middle, saved.norm2, true, {ddelta, batch, residual_dropout(ctx, 0)});
+    scale_branch(ddelta, ctx.stream);
   } else {
     norm2.backward(ctx, dx, dbranch, middle, saved.norm2, true);
   }
@@ -168,6 +182,56 @@ void Block::backward_mlp(Context& ctx, const Batch& batch, const Tensor& dx, con
                          const BlockSaved& saved, const BlockSaved& kept) const {
   if (experts) return experts->backward(ctx, batch, dx, dy, x, saved.experts, kept.experts);
   mlp.backward(ctx, batch, dx, dy, x, saved.mlp);
+}
+
+void Block::forward_parallel(Context& ctx, const Batch& batch, const Rope& rope, const ForwardPass& pass) const {
+  const BlockSaved &kept = pass.kept, &all = pass.all;
+  const int64_t n = batch.tokens;
+  const Tensor input = first_rows(all.input, n), attention_input = first_rows(all.attention_input, n);
+  const Tensor mlp_input = shares_norm() ? attention_input : first_rows(all.mlp_input, n);
+  Arena::Frame frame(ctx.arena);
+  const Tensor delta = frame.take(attention_input.dtype, {n, channels});
+
+  if (pass.computes(kept.attention_input)) norm1.forward(ctx, attention_input, input, all.norm1, pass.again());
+  if (pass.computes(kept.attention.front().qkv)) forward_heads(ctx, batch, attention_input, rope, all);
+  if (!pass.again()) {
+    project_attention(ctx, batch, delta, all);
+    residual_add(pass.output, input, delta, batch, residual_dropout(ctx, 0), ctx.stream);
+  }
+  if (!shares_norm() && pass.computes(kept.mlp_input)) norm2.forward(ctx, mlp_input, input, all.norm2, pass.again());
+  forward_hidden(ctx, batch, mlp_input, pass);
+  if (pass.again()) return;
+  project_mlp(ctx, batch, delta, mlp_input, pass);
+  residual_add(pass.output, pass.output, delta, batch, residual_dropout(ctx, 1), ctx.stream);
+}
+
+void Block::backward_parallel(Context& ctx, const Batch& batch, const Tensor& dx, const Rope& rope,
+                              const ForwardPass& pass, const Gradients& wanted) const {
+  const auto& [kept, saved, output] = pass;
+  const int64_t n = batch.tokens;
+  const Tensor input = first_rows(saved.input, n), attention_input = first_rows(saved.attention_input, n);
+  const Tensor mlp_input = shares_norm() ? attention_input : first_rows(saved.mlp_input, n);
+  Arena::Frame frame(ctx.arena);
+  const Tensor ddelta = frame.take(attention_input.dtype, {n, channels});
+  const Tensor dattention = frame.take(attention_input.dtype, {n, channels});
+  const Tensor dmlp = frame.take(attention_input.dtype, {n, channels});
+
+  residual_add_backward(ddelta, dx, batch, residual_dropout(ctx, 1), ctx.stream);
+  scale_branch(ddelta, ctx.stream);
+  backward_mlp(ctx, batch, wanted.mlp_input ? dmlp : Tensor(), ddelta, mlp_input, saved, kept);
+  if (wanted.attention_output) {
+    residual_add_backward(ddelta, dx, batch, residual_dropout(ctx, 0), ctx.stream);
+    scale_branch(ddelta, ctx.stream);
+    attention.backward(ctx, batch, wanted.attention_input ? dattention : Tensor(), ddelta, attention_input,
+                       saved.attention, rope);
+  }
+  if (!wanted.attention_input && !wanted.mlp_input) return;
+  if (shares_norm()) {
+    set_block(dattention, {}, dmlp, 1, ctx.stream, true);
+  } else if (wanted.mlp_input) {
+    norm2.backward(ctx, dx, dmlp, input, saved.norm2, true);
+  }
+  if (wanted.attention_input) norm1.backward(ctx, dx, dattention, input, saved.norm1, true);
 }
 
 void Block::forward_post_norm(Context& ctx, const Batch& batch, const Rope& rope, const ForwardPass& pass) const {
@@ -210,11 +274,13 @@ void Block::backward_post_norm(Context& ctx, const Batch& batch, const Tensor& d
 
   norm2.backward_sum(ctx, dsum, dx, first_rows(saved.sum, n), saved.norm2, false,
                      {ddelta, batch, residual_dropout(ctx, 1)});
+  scale_branch(ddelta, ctx.stream);
   backward_mlp(ctx, batch, wanted.mlp_input ? dbranch : Tensor(), ddelta, mlp_input, saved, kept);
   if (!wanted.mlp_input) return;
   residual_add(dsum, dsum, dbranch, batch, {}, ctx.stream);
   norm1.backward_sum(ctx, dx, dsum, first_rows(saved.middle, n), saved.norm1, false,
                      {ddelta, batch, residual_dropout(ctx, 0)});
+  scale_branch(ddelta, ctx.stream);
   if (!wanted.attention_output) return;
   attention.backward(ctx, batch, wanted.attention_input ? dbranch : Tensor(), ddelta, attention_input, saved.attention,
                      rope);

@@ -31,8 +31,9 @@ struct BlockSaved {
 
 /// One transformer layer. Pre-norm: x += attention(norm1(x)); x += mlp(norm2(x)). Post-norm (Vaswani et al. 2017):
 /// x = norm1(x + attention(x)); x = norm2(x + mlp(x)). The MLP may be a mixture of experts. Sandwich norms (Gemma 2)
-/// are pre-norm with x += post_attention(attention(norm1(x))); x += post_mlp(mlp(norm2(x))). The residual stream is
-/// fp32.
+/// are pre-norm with x += post_attention(attention(norm1(x))); x += post_mlp(mlp(norm2(x))), and OLMo 2 has these
+/// without norm1 and norm2. Parallel (GPT-NeoX, Falcon): x += attention(norm1(x)) + mlp(norm2(x)), and without norm2
+/// both read norm1(x). Outputs of branches may have a factor (Granite). The residual stream is fp32.
 struct Block {
   Norm norm1;
   SplitAttention attention;
@@ -43,6 +44,8 @@ struct Block {
   Norm post_mlp;
   bool pre_norm = true;
   bool sandwich = false;
+  bool parallel = false;   ///< pre-norm, without experts
+  float branch_scale = 1;  ///< factor on the outputs of attention and MLP
   double dropout = 0;
   int layer = 0;
   int64_t channels = 0;
@@ -58,13 +61,14 @@ struct Block {
     f(s.input, SavedSpec{"", ".input", DType::f32, rows, channels});
     branch(s.attention_input, ".attention_input");
     attention.visit_saved(s.attention, compute, rows, f, ".attention");
-    if (pre_norm && size_of(compute) < 4) {  // half the bytes, and one pass over the stream recomputes the sum
+    if (parallel) {                                 // neither branch reads a sum
+    } else if (pre_norm && size_of(compute) < 4) {  // half the bytes, and one pass over the stream recomputes the sum
       f(s.delta, SavedSpec{"", ".delta", compute, rows, channels, Recompute::block});
       f(s.middle, SavedSpec{"", ".middle", DType::f32, rows, channels, Recompute::none});
     } else {
       residual(s.middle, ".middle");
     }
-    branch(s.mlp_input, ".mlp_input");
+    if (!shares_norm()) branch(s.mlp_input, ".mlp_input");
     visit_saved_of_mlp(s, compute, rows, f);
     if (!pre_norm) residual(s.sum, ".sum");
     norm1.visit_saved(s.norm1, compute, rows, f, ".norm1");
@@ -104,6 +108,8 @@ struct Block {
   double product_flops(bool input_gradient) const;
 
  private:
+  /// True if attention and MLP read the output of one norm.
+  bool shares_norm() const { return parallel && !norm2.exists(); }
   Dropout residual_dropout(const Context& ctx, int branch) const;
   /// Runs one forward pass: `all` has every tensor, `kept` those that outlive the pass. An empty output marks the
   /// recomputation, which only fills the tensors that `kept` lacks.
@@ -126,6 +132,10 @@ struct Block {
                     const BlockSaved& saved, const BlockSaved& kept) const;
   void backward_sandwich(Context& ctx, const Norm& norm, const Tensor& ddelta, const Tensor& output,
                          const NormSaved& saved) const;
+  void scale_branch(const Tensor& delta, Stream& stream) const;
+  void forward_parallel(Context& ctx, const Batch& batch, const Rope& rope, const ForwardPass& pass) const;
+  void backward_parallel(Context& ctx, const Batch& batch, const Tensor& dx, const Rope& rope, const ForwardPass& pass,
+                         const Gradients& wanted) const;
   void forward_post_norm(Context& ctx, const Batch& batch, const Rope& rope, const ForwardPass& pass) const;
   void backward_post_norm(Context& ctx, const Batch& batch, const Tensor& dx, const Rope& rope, const ForwardPass& pass,
                           const Gradients& wanted) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/adapter.hpp"
 #include "kernels/workspace.hpp"
 
 namespace llmtrain {
@@ -52,6 +53,7 @@ int64_t Head::workspace_bytes(DType compute, int64_t rows, bool training) const 
 
 void Head::logits(Context& ctx, const Batch& batch, const Tensor& out, const Tensor& x) const {
   linear.forward(ctx, batch, out, x);
+  if (scale != 1) set_block(out, {}, out, scale, ctx.stream);
   if (softcap > 0) softcap_logits(out, softcap, ctx.stream);
 }
 
@@ -65,6 +67,7 @@ void Head::logit_gradients(Context& ctx, const Batch& batch, const Tensor& dlogi
   logprob_backward(dlogits, logits, batch.targets, statistics, cotangents, tokens(), softcap / ctx.temperature,
                    ctx.stream);
   if (is_tempered(ctx, batch.kept)) temper_gradient(dlogits, ctx.temperature, batch.kept, tokens(), ctx.stream);
+  if (scale != 1) set_block(dlogits, {}, dlogits, scale, ctx.stream);
 }
 
 void Head::forward(Context& ctx, const Batch& batch, const Tensor& x, const TokenStatistics& statistics) const {

@@ -24,6 +24,7 @@ struct Head {
   int64_t first_token = 0;
   int64_t all_tokens = 0;     ///< of all blocks; 0: there is one
   int64_t split_columns = 0;  ///< those of all blocks, if each were as wide as the widest
+  float scale = 1;            ///< factor on logits
   float softcap = 0;          ///< c: logits x become c tanh(x / c); 0 = off
 
   /// Numbers of rows whose logits, and whose gradients, exist at a time: functions of the shapes alone.

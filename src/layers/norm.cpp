@@ -1,5 +1,7 @@
 #include "layers/norm.hpp"
 
+#include "kernels/elementwise.hpp"
+
 namespace llmtrain {
 
 Norm Norm::declare(UnitBuilder& unit, const std::string& name, const NormShape& shape) {
@@ -49,11 +51,17 @@ NormBackward Norm::backward_args(Context& ctx, const Tensor& dx, const Tensor& d
 }
 
 void Norm::forward(Context& ctx, const Tensor& y, const Tensor& x, const NormSaved& saved, bool again) const {
+  if (!exists()) return cast(y, x, ctx.stream);
   norm_forward(forward_args(ctx, y, x, saved, again), ctx.stream);
 }
 
 void Norm::backward(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x, const NormSaved& saved,
                     bool accumulate_dx) const {
+  if (!exists()) {
+    Batch rows;
+    rows.tokens = dx.dim(0);
+    return accumulate_dx ? residual_add(dx, dx, dy, rows, {}, ctx.stream) : cast(dx, dy, ctx.stream);
+  }
   ctx.each_row_block(x.dim(0), [&](int64_t first, int64_t count) {
     norm_backward(backward_args(ctx, dx, dy, x, saved, accumulate_dx).rows(first, count), ctx.stream);
   });
@@ -61,11 +69,19 @@ void Norm::backward(Context& ctx, const Tensor& dx, const Tensor& dy, const Tens
 
 void Norm::forward_sum(Context& ctx, const Tensor& y, const Tensor& x, const NormSaved& saved, const Tensor& in,
                        const ResidualBranch& branch, bool again) const {
+  if (!exists()) {
+    residual_add(x, in, branch.delta, branch.batch, branch.dropout, ctx.stream);
+    return cast(y, x, ctx.stream);
+  }
   residual_norm_forward(forward_args(ctx, y, x, saved, again), in, branch, ctx.stream);
 }
 
 void Norm::backward_sum(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x, const NormSaved& saved,
                         bool accumulate_dx, const ResidualBranch& branch) const {
+  if (!exists()) {
+    backward(ctx, dx, dy, x, saved, accumulate_dx);
+    return residual_add_backward(branch.delta, dx, branch.batch, branch.dropout, ctx.stream);
+  }
   ctx.each_row_block(x.dim(0), [&](int64_t first, int64_t count) {
     const Batch rows = branch.batch.rows(first, count);
     residual_norm_backward(backward_args(ctx, dx, dy, x, saved, accumulate_dx).rows(first, count),

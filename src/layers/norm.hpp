@@ -24,6 +24,7 @@ struct NormShape {
   Initializer initial_weight() const { return zero_centered ? Initializer::zeros() : Initializer::ones(); }
 };
 
+/// Without a weight there is no norm: x stays as it is.
 struct Norm {
   NormKind kind = NormKind::layernorm;
   float epsilon = 1e-5f;
@@ -33,10 +34,12 @@ struct Norm {
 
   template <class F>
   void visit_saved(NormSaved& s, DType /*compute*/, int64_t rows, const F& f, const char* part = "") const {
+    if (!exists()) return;
     if (kind == NormKind::layernorm) f(s.mean, {part, ".mean", DType::f32, rows, 0});
     f(s.rstd, {part, ".rstd", DType::f32, rows, 0});
   }
 
+  bool exists() const { return weight.exists(); }
   bool is_trained() const { return weight.is_trained() || bias.is_trained(); }
   /// Acquires the units of weight and bias, which differ if only one of them is trained.
   void acquire(ParamStore& params) const {

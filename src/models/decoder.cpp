@@ -130,8 +130,9 @@ void Decoder::plan(Arena& arena, const PassPlan& passes) {
   if (shape_.final_norm) {
     plan_kept(arena, final_norm_, final_saved_, compute, max_rows, Recompute::none, "final_norm");
   }
-  rope_.plan(arena, training ? context * max_rows
-                             : std::max(context * max_rows, longest));  // a batch can hold a part of a document
+  for (Rope* rope : {&rope_, &local_rope_}) {  // a batch can hold a part of a document
+    rope->plan(arena, training ? context * max_rows : std::max(context * max_rows, longest));
+  }
   const auto scale = static_cast<float>(c.embedding_scale);
   embedding_.scale = rounded_to(compute, scale);
 }
@@ -163,7 +164,9 @@ void Decoder::plan_cache(Arena& arena, KvCache& cache, DType compute, int64_t se
   cache.forget_norms();
 }
 
-void Decoder::start(Stream& stream) { rope_.start(stream); }
+void Decoder::start(Stream& stream) {
+  for (const Rope* rope : {&rope_, &local_rope_}) rope->start(stream);
+}
 
 void Decoder::forward(Context& ctx, const Batch* batch) {
   const int layers = static_cast<int>(blocks_.size());
@@ -190,7 +193,7 @@ void Decoder::forward(Context& ctx, const Batch* batch) {
       // separate buffer, since it is the next block's input.
       const bool shares = layer + 1 < shared_layers_;
       const Tensor output = first_rows(last || shares ? output_ : saved(layer + 1).input, batch->tokens);
-      block.forward(ctx, *batch, output, rope_, saved(layer), pass_);
+      block.forward(ctx, *batch, output, rope_of(layer), saved(layer), pass_);
       if (shares) cast(first_rows(saved(layer).input, batch->tokens), output, ctx.stream);
     } else if (block.experts) {
       block.experts->forward_idle(ctx, hidden_.dtype, saved(layer).experts);
@@ -264,7 +267,8 @@ void Decoder::backward(Context& ctx, const Batch* batch) {
     prefetch_experts(params, layer, true);
     if (layer > end) block_units(layer - 1).prefetch(params);  // prefetched here except for the last block
     if (batch != nullptr) {
-      blocks_[static_cast<size_t>(layer)].backward(ctx, *batch, dx, rope_, saved(layer), pass_, input_gradient(layer));
+      blocks_[static_cast<size_t>(layer)].backward(ctx, *batch, dx, rope_of(layer), saved(layer), pass_,
+                                                   input_gradient(layer));
     } else {
       const std::optional<Experts>& experts = blocks_[static_cast<size_t>(layer)].experts;
       const bool input = blocks_[static_cast<size_t>(layer)].gradients(input_gradient(layer)).mlp_input;

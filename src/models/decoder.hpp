@@ -20,6 +20,7 @@ namespace llmtrain {
 struct DecoderNames {
   std::string embedding, positions, norm1, norm2, projection, up, down, final_norm, head;
   std::vector<std::string> qkv;      ///< one fused matrix or three
+  bool grouped_heads = false;        ///< the fused matrix has its heads by groups (head_groups.hpp)
   std::string gate;                  ///< for gated activations; empty: `up` is both, gate first
   std::string score = "score";       ///< head of one output
   std::string query_norm, key_norm;  ///< for qk_norm
@@ -182,6 +183,10 @@ class Decoder : public Model {
     if (experts) experts->prefetch(params, backward);
   }
   void find_backward_end();
+  const Rope& rope_of(int layer) const {
+    const ModelConfig& c = shape_.config;
+    return !c.has_rope(layer) ? no_rope_ : c.has_local_rope(layer) ? local_rope_ : rope_;
+  }
   void plan_other_kind(Arena& arena, const PassPlan& passes);
   /// True if the backward pass needs the gradient of a layer's input.
   bool input_gradient(int layer) const { return layer > backward_end_ || embedding_.is_trained(); }
@@ -223,6 +228,8 @@ class Decoder : public Model {
   int64_t planned_rows_ = 0;
   int shared_layers_ = 0;  ///< the first ones, which the backward pass does not reach, share saved_[0]
   Rope rope_;
+  Rope local_rope_;  ///< of layers with the window, if theirs is another one
+  Rope no_rope_;     ///< of layers without positions
   Tensor output_;    ///< fp32 [N, C], residual stream after the last block
   Tensor gradient_;  ///< fp32 [N, C], gradient of the residual stream, during the backward pass
   Tensor hidden_;    ///< compute dtype [N, C], input of the head; in the backward pass its gradient

@@ -75,7 +75,9 @@ void Decoder::declare_units() {
   final_units_ = unit.group();
   find_backward_end();
   find_head_units();
-  if (c.positions == ModelConfig::Positions::rope) rope_ = make_rope(c);
+  if (c.positions != ModelConfig::Positions::rope) return;
+  rope_ = make_rope(c);
+  if (c.rope_local_theta > 0) local_rope_ = make_local_rope(c);
 }
 
 void Decoder::declare_embedding() {
@@ -130,6 +132,7 @@ void Decoder::declare_head(UnitBuilder& unit) {
     return each_tensor_block([&](int64_t index) { declare_head_block(unit, index, shared); });
   }
   head_.whole().vocabulary = shape_.tokens;
+  head_.whole().scale = static_cast<float>(1 / c.logits_scaling);
   head_.whole().softcap = static_cast<float>(c.final_softcap);
   Linear& linear = head_.whole().linear;
   linear.in = c.d_model;
@@ -154,6 +157,7 @@ void Decoder::declare_head_block(UnitBuilder& unit, int64_t index, const Linear&
   Head head;
   head.first_token = index * widest;
   head.all_tokens = shape_.tokens;
+  head.scale = static_cast<float>(1 / c.logits_scaling);
   head.softcap = static_cast<float>(c.final_softcap);
   head.linear.in = c.d_model;
   head.linear.out = std::min(widest, c.vocab_size - head.first_token);
@@ -191,9 +195,11 @@ Block Decoder::declare_block(int layer) {
   block.channels = c.d_model;
   block.pre_norm = c.pre_norm;
   block.sandwich = c.sandwich_norm;
+  block.parallel = c.parallel_residual;
+  block.branch_scale = static_cast<float>(c.residual_multiplier);
   block.dropout = c.dropout;
-  block.norm1 = declare_norm(unit, at_layer(names.norm1, layer));
-  block.norm2 = declare_norm(unit, at_layer(names.norm2, layer));
+  if (c.input_norm) block.norm1 = declare_norm(unit, at_layer(names.norm1, layer));
+  if (c.input_norm && !c.shared_norm) block.norm2 = declare_norm(unit, at_layer(names.norm2, layer));
   if (c.sandwich_norm) {
     block.post_attention = declare_norm(unit, at_layer(names.post_attention, layer));
     block.post_mlp = declare_norm(unit, at_layer(names.post_mlp, layer));
@@ -313,6 +319,7 @@ Attention Decoder::declare_heads(UnitBuilder& unit, int layer) const {
   Attention attention;
   attention.layer = layer;
   attention.dropout = c.attention_dropout;
+  attention.grouped = shape_.names.grouped_heads;
   attention.shape = {c.n_heads,
                      c.n_kv_heads,
                      c.head_dim,
@@ -396,7 +403,9 @@ Decoder::LayerShapes Decoder::attention_shapes(int layer) const {
   }
   const int64_t queries = c.n_heads * c.head_dim, keys = c.n_kv_heads * c.head_dim;
   std::vector<LinearPart> qkv;
-  if (names.qkv.size() == 1) {
+  if (names.grouped_heads) {
+    qkv = {part(names.qkv[0], layer, queries + 2 * keys)};
+  } else if (names.qkv.size() == 1) {
     qkv = {part(names.qkv[0], layer, queries + 2 * keys, {queries, keys, keys})};
   } else {
     qkv = {part(names.qkv[0], layer, queries), part(names.qkv[1], layer, keys), part(names.qkv[2], layer, keys)};

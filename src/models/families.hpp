@@ -15,4 +15,11 @@
   X(olmoe)                   \
   X(deepseek_v2)             \
   X(deepseek_v3)             \
-  X(gpt_oss)
+  X(gpt_oss)                 \
+  X(starcoder2)              \
+  X(granite)                 \
+  X(smollm3)                 \
+  X(olmo2)                   \
+  X(gpt_neox)                \
+  X(falcon)                  \
+  X(gemma3)

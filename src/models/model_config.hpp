@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
@@ -46,8 +47,10 @@ struct ModelConfig {
   Positions positions = Positions::learned;
   double rope_theta = 10000;
   RopeScaling rope_scaling;
-  double partial_rotary_factor = 1;  ///< fraction of a head's elements, the first ones, that rope rotates
-  bool bias = true;                  ///< default for layernorms and linear layers
+  double rope_local_theta = 0;  ///< base of rope, without scaling, in layers with the window; 0: as in the others
+  std::vector<int64_t> no_rope_layers;  ///< layers without positions, ascending
+  double partial_rotary_factor = 1;     ///< fraction of a head's elements, the first ones, that rope rotates
+  bool bias = true;                     ///< default for layernorms and linear layers
   bool qkv_bias = true;
   bool attention_output_bias = true;
   bool mlp_bias = true;
@@ -56,6 +59,10 @@ struct ModelConfig {
   double attention_dropout = 0;  ///< probability, on attention weights
   bool pre_norm = true;
   bool sandwich_norm = false;        ///< pre-norm, and one more norm on the outputs of attention and MLP (Gemma 2)
+  bool input_norm = true;            ///< false: with sandwich_norm, only the norms on outputs (OLMo 2)
+  bool parallel_residual = false;    ///< attention and MLP read the same stream (GPT-NeoX, Falcon)
+  bool shared_norm = false;          ///< with parallel_residual: they read the output of one norm (Falcon)
+  double residual_multiplier = 1;    ///< factor on the outputs of attention and MLP (Granite)
   bool zero_centered_norm = false;   ///< norms multiply by 1 + weight (Gemma)
   bool qk_norm = false;              ///< RMSNorm over each head's query and key, before rope (Qwen3)
   bool qk_norm_whole = false;        ///< with qk_norm: over all heads together (OLMoE)
@@ -64,6 +71,7 @@ struct ModelConfig {
   bool attention_sinks = false;      ///< each head has a learned score without a value in its softmax (GPT-OSS)
   double attention_softcap = 0;      ///< scores s become c tanh(s / c); 0 = off
   double final_softcap = 0;          ///< the same for logits
+  double logits_scaling = 1;         ///< logits are divided by it (Granite)
   int64_t pad_token_id = -1;         ///< the embedding gets no gradient where it reads this token; -1: none
   double initializer_std = 0.02;
   /// a token attends to itself and the window - 1 tokens before it; 0 = all
@@ -95,6 +103,13 @@ struct ModelConfig {
                           : static_cast<int64_t>(static_cast<double>(head_dim) * partial_rotary_factor);
   }
   int64_t window_of_layer(int64_t layer) const;
+  bool has_rope(int64_t layer) const {
+    return positions == Positions::rope && !std::ranges::binary_search(no_rope_layers, layer);
+  }
+  /// True if the rope of a layer is that of rope_local_theta.
+  bool has_local_rope(int64_t layer) const {
+    return has_rope(layer) && rope_local_theta > 0 && window_of_layer(layer) > 0;
+  }
   void visit(DeckKeys& keys);
   /// Passes have no dropout; `why` they have none.
   void drop_dropout(DeckLoader& deck, const std::string& why);

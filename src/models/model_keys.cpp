@@ -12,6 +12,13 @@ namespace llmtrain {
 
 namespace {
 
+/// Phi-4 is a Phi-3 with other keys, as its config.json says, too.
+struct FamilyCodec : DeckValue<ModelConfig::Family> {
+  static ModelConfig::Family parse(std::string_view text, const KeyInfo& info) {
+    return DeckValue<ModelConfig::Family>::parse(text == "phi4" ? name_of(ModelConfig::Family::phi3) : text, info);
+  }
+};
+
 /// "gpt2: layernorm, ... . llama: ... ."
 const std::string& family_docs() {
   static const std::string docs = [] {
@@ -20,7 +27,7 @@ const std::string& family_docs() {
       const auto family = static_cast<ModelConfig::Family>(i);
       text += fmt::format("{}{}: {}.", text.empty() ? "" : " ", name_of(family), family_entry(family).doc);
     }
-    return text;
+    return text + " phi4 is phi3.";
   }();
   return docs;
 }
@@ -36,7 +43,7 @@ void ModelConfig::visit(DeckKeys& keys) {
   keys.section("model",
                "Describe the decoder, or start from a published one. The family sets every key that is not given.",
                Change::breaks, model_tasks);
-  keys.key("family", family, {.doc = family_docs()});
+  keys.key<FamilyCodec>("family", family, {.doc = family_docs()});
   keys.key("path", path,
            {.doc = "Hugging Face folder of the initial weights (config.json, safetensors). Every other key of this "
                    "section except the dropouts is then read from the model, and may only be given the same value.",
@@ -83,6 +90,19 @@ void ModelConfig::visit(DeckKeys& keys) {
   keys.key("pre_norm", pre_norm, {.doc = "Norms before attention and MLP; false: after the residual sum."});
   keys.key("sandwich_norm", sandwich_norm,
            {.doc = "With pre_norm: one more norm on the outputs of attention and MLP.", .automatic = "the family's"});
+  keys.key("input_norm", input_norm,
+           {.doc = "Norms before attention and MLP; false, with sandwich_norm: only on their outputs.",
+            .automatic = "the family's"});
+  keys.key("parallel_residual", parallel_residual,
+           {.doc = "Attention and MLP read the same residual stream, and both outputs are added to it.",
+            .automatic = "the family's"});
+  keys.key(
+      "shared_norm", shared_norm,
+      {.doc = "With parallel_residual: attention and MLP read the output of one norm.", .automatic = "the family's"});
+  keys.key<Fp32Number>("residual_multiplier", residual_multiplier,
+                       {.range = above(0),
+                        .doc = "Factor on the outputs of attention and MLP, before they are added.",
+                        .automatic = "the family's"});
   keys.key("qk_norm", qk_norm,
            {.doc = "An RMSNorm over each head's query and key, before rope.", .automatic = "the family's"});
   keys.key("qk_norm_whole", qk_norm_whole,
@@ -98,9 +118,18 @@ void ModelConfig::visit(DeckKeys& keys) {
   keys.key("rope_scaling", rope_scaling,
            {.doc = "Stretches rope's wavelengths, under the names of Hugging Face, as in: llama3, factor 8, "
                    "low_freq_factor 1, high_freq_factor 4, original_max_position_embeddings 8192."});
-  keys.key(
-      "partial_rotary_factor", partial_rotary_factor,
-      {.range = {.min = 0, .max = 1, .open_min = true}, .doc = "Fraction of a head's elements that rope rotates."});
+  keys.key<Fp32Number>("rope_local_theta", rope_local_theta,
+                       {.range = at_least(0),
+                        .doc = "Base of rope, without rope_scaling, in layers with the sliding window; 0: that of the "
+                               "others.",
+                        .automatic = "the family's"});
+  keys.key<LayersCodec>("no_rope_layers", no_rope_layers,
+                        {.doc = "Layers without positions, counted from 0, as in 3, 7, 8-11; an empty list: none.",
+                         .automatic = "the family's"});
+  keys.key("partial_rotary_factor", partial_rotary_factor,
+           {.range = {.min = 0, .max = 1, .open_min = true},
+            .doc = "Fraction of a head's elements that rope rotates.",
+            .automatic = "the family's"});
   keys.key("bias", bias, {.doc = "Biases in linear layers and layernorms.", .automatic = "the family's"});
   keys.key("qkv_bias", qkv_bias, {.doc = "Biases of queries, keys and values.", .automatic = "bias, or the family's"});
   keys.key("attention_output_bias", attention_output_bias,
@@ -131,6 +160,8 @@ void ModelConfig::visit(DeckKeys& keys) {
   keys.key<Fp32Number>(
       "final_softcap", final_softcap,
       {.range = at_least(0), .doc = "Logits x become c tanh(x / c); 0 = off.", .automatic = "the family's"});
+  keys.key<Fp32Number>("logits_scaling", logits_scaling,
+                       {.range = above(0), .doc = "Logits are divided by it.", .automatic = "the family's"});
   keys.key<Fp32Number>("dropout", dropout,
                        {.range = from_below(0, 1),
                         .doc = "Dropout probability after the embedding and on each residual branch.",
@@ -179,11 +210,17 @@ class FamilyDefaults {
 
 void ModelConfig::mark_unused(DeckLoader& deck) const {
   if (positions != Positions::rope) {
-    for (const char* key : {"model.rope_theta", "model.rope_scaling", "model.partial_rotary_factor"}) {
+    for (const char* key : {"model.rope_theta", "model.rope_scaling", "model.rope_local_theta", "model.no_rope_layers",
+                            "model.partial_rotary_factor"}) {
       deck.unused(key, "no effect with positions = learned");
     }
   }
-  if (sliding_window == 0) deck.unused("model.sliding_window_layers", "no effect with sliding_window = 0");
+  if (sliding_window == 0) {
+    for (const char* key : {"model.sliding_window_layers", "model.rope_local_theta"}) {
+      deck.unused(key, "no effect with sliding_window = 0");
+    }
+  }
+  if (!parallel_residual) deck.unused("model.shared_norm", "no effect with parallel_residual = false");
   if (!qk_norm) deck.unused("model.qk_norm_whole", "no effect with qk_norm = false");
   experts.mark_unused(deck);
   if (experts.exist() && activation != Activation::swiglu_oai) {
@@ -266,19 +303,31 @@ void ModelConfig::set_family_defaults(DeckLoader& deck) {
   defaults.set("model.norm_epsilon", norm_epsilon, preset.norm_epsilon);
   defaults.set("model.zero_centered_norm", zero_centered_norm, preset.zero_centered_norm);
   defaults.set("model.sandwich_norm", sandwich_norm, preset.sandwich_norm && pre_norm);
+  defaults.set("model.input_norm", input_norm, preset.input_norm || !sandwich_norm);
+  defaults.set("model.parallel_residual", parallel_residual, preset.parallel_residual && pre_norm);
+  defaults.set("model.shared_norm", shared_norm, preset.shared_norm && parallel_residual);
+  defaults.set("model.residual_multiplier", residual_multiplier, preset.residual_multiplier);
   defaults.set("model.qk_norm", qk_norm, preset.qk_norm);
   defaults.set("model.qk_norm_whole", qk_norm_whole, preset.qk_norm_whole && qk_norm);
   defaults.set("model.activation", activation, preset.activation);
   defaults.set("model.positions", positions, preset.positions);
-  if (positions == Positions::rope) defaults.set("model.rope_theta", rope_theta, preset.rope_theta);
+  if (positions == Positions::rope) {
+    defaults.set("model.rope_theta", rope_theta, preset.rope_theta);
+    defaults.set("model.no_rope_layers", no_rope_layers, preset.no_rope_layers);
+    defaults.set("model.partial_rotary_factor", partial_rotary_factor, preset.partial_rotary_factor);
+  }
   defaults.set("model.tie_embeddings", tie_embeddings, preset.tie_embeddings);
   defaults.set("model.d_ff", d_ff, preset.d_ff);
   defaults.set("model.embedding_scale", embedding_scale, preset.embedding_scale);
   defaults.set("model.attention_sinks", attention_sinks, preset.attention_sinks);
   defaults.set("model.attention_softcap", attention_softcap, preset.attention_softcap);
   defaults.set("model.final_softcap", final_softcap, preset.final_softcap);
+  defaults.set("model.logits_scaling", logits_scaling, preset.logits_scaling);
   defaults.set("model.sliding_window", sliding_window, preset.sliding_window);
   defaults.set("model.sliding_window_layers", sliding_window_layers, preset.sliding_window_layers);
+  if (positions == Positions::rope && sliding_window > 0) {
+    defaults.set("model.rope_local_theta", rope_local_theta, preset.rope_local_theta);
+  }
   router_aux = preset.router_aux;
   const ExpertsConfig& of_family = preset.experts;
   defaults.set("model.n_experts", experts.count, of_family.count);
@@ -387,6 +436,15 @@ void ModelConfig::check(DeckLoader& deck, int64_t sequence_length) const {
       !experts.exist() || family_entry(family).hugging_face.experts.has_value(), {"model.n_experts", "model.family"},
       fmt::format("{} has no experts: use one of the families with experts, such as qwen3_moe", name_of(family)));
   deck.check(pre_norm || !sandwich_norm, {"model.sandwich_norm", "model.pre_norm"}, "needs pre_norm = true");
+  deck.check(input_norm || sandwich_norm, {"model.input_norm", "model.sandwich_norm"}, "false needs sandwich_norm");
+  deck.check(!parallel_residual || (pre_norm && !sandwich_norm),
+             {"model.parallel_residual", "model.pre_norm", "model.sandwich_norm"},
+             "needs pre_norm = true and sandwich_norm = false");
+  deck.check(!parallel_residual || !experts.exist(), {"model.parallel_residual", "model.n_experts"},
+             "layers with experts are not parallel: set false");
+  deck.check(no_rope_layers.empty() || no_rope_layers.back() < n_layers, {"model.no_rope_layers", "model.n_layers"},
+             fmt::format("names layer {} of {}, counted from 0", no_rope_layers.empty() ? 0 : no_rope_layers.back(),
+                         n_layers));
   deck.check(sliding_window_layers.empty() || sliding_window_layers.back() < n_layers,
              {"model.sliding_window_layers", "model.n_layers"},
              fmt::format("names layer {} of {}, counted from 0",

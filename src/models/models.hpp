@@ -36,16 +36,20 @@ struct HuggingFaceExperts {
 struct HuggingFaceFamily {
   enum class Windows : uint8_t {
     none,
-    all_layers,     ///< a key without a value: none; no key: `window`
-    even_layers,    ///< the same
-    listed_layers,  ///< the same, in the layers of layer_types; without layer_types in all
-    last_layers,    ///< from max_window_layers on, with use_sliding_window
+    all_layers,        ///< a key without a value: none; no key: `window`
+    even_layers,       ///< the same
+    listed_layers,     ///< the same, in the layers of layer_types; without layer_types in all
+    last_layers,       ///< from max_window_layers on, with use_sliding_window
+    unrotated_layers,  ///< those without rope, with use_sliding_window
+    five_of_six,       ///< all but every sixth (sliding_window_pattern)
   };
-  std::string_view architecture;  ///< "LlamaForCausalLM"
+  std::string_view architecture;     ///< "LlamaForCausalLM"
+  std::string_view model_type = {};  ///< empty: the family's name
   int64_t max_seq_len = 2048;
   int64_t n_kv_heads = 0;  ///< 0: as many as heads
   int64_t head_dim = 0;    ///< 0: d_model / n_heads
   double norm_epsilon = 1e-6;
+  std::string_view epsilon_key = "rms_norm_eps";
   double rope_theta = 10000;
   bool tie_embeddings = false;
   Windows windows = Windows::none;
@@ -55,7 +59,8 @@ struct HuggingFaceFamily {
   bool padding_row = true;      ///< pad_token_id is the padding_idx of the embedding
   int64_t pad_token_id = -1;    ///< -1: none
   std::optional<HuggingFaceExperts> experts = {};
-  bool latent = false;  ///< keys of latent attention
+  bool latent = false;        ///< keys of latent attention
+  double partial_rotary = 0;  ///< default of partial_rotary_factor; 0: the key is read with scaling only
 };
 
 struct FamilyEntry {

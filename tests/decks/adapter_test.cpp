@@ -73,11 +73,11 @@ TEST_P(AdapterOfPeft, HasItsLogProbabilities) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Adapters, AdapterOfPeft,
-                         testing::Values("llama_qv", "llama_dora", "gpt2_bias", "gpt2_dora", "phi3_fused", "qwen2_tied",
-                                         "qwen2_part", "gemma2_layers", "qwen3_regex", "llama_tables", "gpt2_tables",
-                                         "gemma2_head", "qwen2_apart", "qwen2_embedding", "llama_saved", "llama_grown",
-                                         "qwen2_grown", "mistral_grown", "mixtral_named", "qwen2_moe_both",
-                                         "qwen3_moe_down", "olmoe_first", "gpt_oss_layer"),
+                         testing::Values("llama_qv", "llama_dora", "gpt2_bias", "gpt2_dora", "phi3_fused", "neox_fused",
+                                         "falcon_dora", "qwen2_tied", "qwen2_part", "gemma2_layers", "qwen3_regex",
+                                         "llama_tables", "gpt2_tables", "gemma2_head", "qwen2_apart", "qwen2_embedding",
+                                         "llama_saved", "llama_grown", "qwen2_grown", "mistral_grown", "mixtral_named",
+                                         "qwen2_moe_both", "qwen3_moe_down", "olmoe_first", "gpt_oss_layer"),
                          [](const auto& test) { return std::string(test.param); });
 
 class AdapterRun : public testing::Test {

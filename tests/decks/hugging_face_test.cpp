@@ -81,7 +81,9 @@ TEST_P(HuggingFace, LogProbabilitiesAreThoseOfTheLogits) {
 INSTANTIATE_TEST_SUITE_P(Families, HuggingFace,
                          testing::Values("gpt2", "gpt2_published", "llama", "llama3_v4_sharded", "mistral", "qwen2",
                                          "qwen3", "gemma2", "phi3", "mixtral", "mixtral_fused", "olmoe", "qwen2_moe",
-                                         "qwen3_moe", "qwen2_moe_between", "deepseek_v2", "deepseek_v3", "gpt_oss"),
+                                         "qwen3_moe", "qwen2_moe_between", "deepseek_v2", "deepseek_v3", "gpt_oss",
+                                         "phi4", "starcoder2", "granite", "smollm3", "olmo2", "gpt_neox", "pythia",
+                                         "falcon", "falcon_grouped", "gemma3"),
                          [](const auto& test) { return std::string(test.param); });
 
 /// Renames tensors of a safetensors file; their data stay in place.

@@ -235,6 +235,22 @@ TEST_F(Ledger, IsIdenticalForAGemmaWithEverything) {
                     "model.partial_rotary_factor=0.5"});
 }
 
+// Parallel branches behind one norm, grouped heads; norms of outputs alone, factors, two ropes, layers without one.
+TEST_F(Ledger, IsIdenticalForPartsOfLaterFamilies) {
+  std::vector<std::string> ledgers;
+  for (std::vector<std::string> keys :
+       {std::vector<std::string>{"model.family=falcon", "model.residual_multiplier=0.5"},
+        std::vector<std::string>{"model.family=olmo2", "model.logits_scaling=3", "model.sliding_window=20",
+                                 "model.sliding_window_layers=0", "model.rope_local_theta=50",
+                                 "model.no_rope_layers=1"}}) {
+    keys.emplace_back("precision.compute=bf16");
+    ledgers.push_back(run(1, 2, keys));
+    keys.emplace_back("parallel.zero=3");
+    EXPECT_EQ(run(3, 1, keys), ledgers.back());
+  }
+  EXPECT_NE(ledgers[0], ledgers[1]) << "control";
+}
+
 // Recomputed activations are bit-identical to kept ones.
 TEST_F(Ledger, IsIdenticalForEveryLevelOfRecomputation) {
   const std::vector<std::string> base = {"precision.compute=bf16", "batch.global=6"};

@@ -96,13 +96,22 @@ TEST_P(Generation, WithACacheEqualsThatWithout) {
 
 INSTANTIATE_TEST_SUITE_P(
     Models, Generation,
-    testing::Values(std::vector<std::string>{"model.family=gpt2"},
-                    std::vector<std::string>{"model.family=llama", "model.n_kv_heads=2"},
-                    std::vector<std::string>{"model.family=llama", "model.n_kv_heads=1", "model.sliding_window=7"},
-                    std::vector<std::string>{"model.family=qwen3", "model.head_dim=10"},
-                    std::vector<std::string>{"model.family=gemma2", "model.sliding_window=9",
-                                             "model.tie_embeddings=false"},
-                    std::vector<std::string>{"model.family=gpt2", "model.pre_norm=false"}, deepseek_v3));
+    testing::Values(
+        std::vector<std::string>{"model.family=gpt2"},
+        std::vector<std::string>{"model.family=llama", "model.n_kv_heads=2"},
+        std::vector<std::string>{"model.family=llama", "model.n_kv_heads=1", "model.sliding_window=7"},
+        std::vector<std::string>{"model.family=qwen3", "model.head_dim=10"},
+        std::vector<std::string>{"model.family=gemma2", "model.sliding_window=9", "model.tie_embeddings=false"},
+        std::vector<std::string>{"model.family=gemma3", "model.sliding_window=9", "model.sliding_window_layers=0",
+                                 "model.rope_local_theta=50", "model.tie_embeddings=false"},
+        std::vector<std::string>{"model.family=gpt_neox", "model.partial_rotary_factor=0.7"},
+        std::vector<std::string>{"model.family=falcon", "model.n_kv_heads=2", "model.shared_norm=false"},
+        std::vector<std::string>{"model.family=falcon", "model.n_kv_heads=1"},
+        std::vector<std::string>{"model.family=olmo2"},
+        std::vector<std::string>{"model.family=granite", "model.tie_embeddings=false"},
+        std::vector<std::string>{"model.family=smollm3", "model.no_rope_layers=0"},
+        std::vector<std::string>{"model.family=starcoder2", "model.n_kv_heads=2"},
+        std::vector<std::string>{"model.family=gpt2", "model.pre_norm=false"}, deepseek_v3));
 
 /// Prompts of 1 to 70 tokens.
 GenerationRequest request_of_company(size_t prompts) {

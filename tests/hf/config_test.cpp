@@ -174,12 +174,16 @@ TEST(HfConfig, RopeOfBothStyles) {
 TEST(HfConfig, RopeThetaIsTheFamilysUnlessItIsGiven) {
   for (const std::string_view family : enum_names<ModelConfig::Family>) {
     if (family == "gpt2") continue;
-    const double theta = family == "mixtral" ? 1e6 : family == "gpt_oss" ? 150000 : 10000;
+    const std::map<std::string_view, double> others = {
+        {"mixtral", 1e6}, {"gpt_oss", 150000}, {"smollm3", 2e6}, {"gemma3", 1e6}};
+    const double theta = others.contains(family) ? others.at(family) : 10000;
+    const std::string type = family == "gemma3" ? "gemma3_text" : std::string(family);
+    const std::string key = family == "gpt_neox" ? "rotary_emb_base" : "rope_theta";
     const std::string least =
-        as_family(llama(64, 48, 80, 4, 4, 4, R"("num_experts_per_tok":2)"), std::string(family), "");
+        as_family(llama(64, 48, 80, 4, 4, 4, R"("num_experts_per_tok":2,"rotary_pct":0.5)"), type, "");
     EXPECT_EQ(parse(least).model.rope_theta, theta) << family;
     EXPECT_EQ(parse(with(least, R"("rope_parameters":{"rope_type":"default"})")).model.rope_theta, theta) << family;
-    EXPECT_EQ(parse(with(least, R"("rope_theta":500)")).model.rope_theta, 500) << family;
+    EXPECT_EQ(parse(with(least, "\"" + key + "\":500")).model.rope_theta, 500) << family;
   }
 }
 
@@ -433,20 +437,41 @@ TEST(HfConfig, WhatIsWrittenIsReadAgain) {
   const std::string longrope = R"("original_max_position_embeddings":1024,"rope_scaling":{"type":"longrope",)"
                                R"("short_factor":[1,1,1,1,1,2.5],"long_factor":[1,1,1,1,1,2.5]})";
   for (const std::string& text :
-       {small, with(small, R"("attention_bias":true,"mlp_bias":true,"hidden_act":"gelu","head_dim":6)"),
+       {small,
+        with(small, R"("attention_bias":true,"mlp_bias":true,"hidden_act":"gelu","head_dim":6)"),
         with(small, R"("rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4,)"
                     R"("original_max_position_embeddings":512})"),
-        with(small, R"("rope_scaling":{"rope_type":"dynamic","factor":2})"), mistral(small),
+        with(small, R"("rope_scaling":{"rope_type":"dynamic","factor":2})"),
+        mistral(small),
         with(mistral(small), R"("sliding_window":null)"),
-        with(mistral(small), R"("layer_types":["full_attention","sliding_attention"])"), qwen2(small),
+        with(mistral(small), R"("layer_types":["full_attention","sliding_attention"])"),
+        qwen2(small),
         with(qwen2(small), R"("use_sliding_window":true,"sliding_window":16,"max_window_layers":1)"),
         with(qwen2(small), R"("use_sliding_window":true,"sliding_window":16,"max_window_layers":0)"),
         with(qwen2(small), R"("rope_scaling":{"type":"yarn","factor":4.5,"original_max_position_embeddings":3276,)"
                            R"("mscale":0.7,"mscale_all_dim":0.9,"truncate":false,"beta_fast":30})"),
-        qwen3(small), gemma2(small),
+        qwen3(small),
+        gemma2(small),
         with(gemma2(small), R"("query_pre_attn_scalar":144,"attn_logit_softcapping":null,"sliding_window":9)"),
-        phi3(small), with(phi3(small), R"("sliding_window":2047,"partial_rotary_factor":0.5)"),
-        with(phi3(small), longrope), gpt2(48, 2, 4),
+        phi3(small),
+        with(phi3(small), R"("sliding_window":2047,"partial_rotary_factor":0.5)"),
+        with(phi3(small), longrope),
+        gpt2(48, 2, 4),
+        with(as_family(small, "starcoder2", ""), R"("use_bias":false,"sliding_window":9,"hidden_act":"gelu")"),
+        with(as_family(small, "granite", ""),
+             R"("attention_multiplier":0.35355339059327373,"residual_multiplier":0.22,)"
+             R"("logits_scaling":10,"embedding_multiplier":12)"),
+        with(as_family(small, "smollm3", ""), R"("no_rope_layers":[0,1],"use_sliding_window":true,"sliding_window":8)"),
+        as_family(small, "olmo2", ""),
+        with(as_family(small, "gpt_neox", ""), R"("use_parallel_residual":false,"rotary_pct":1)"),
+        with(as_family(small, "gpt_neox", ""), R"("rotary_pct":0.5,"rotary_emb_base":500,"attention_bias":false)"),
+        as_family(small, "falcon", ""),
+        with(as_family(small, "falcon", ""), R"("parallel_attn":false,"bias":true)"),
+        with(as_family(small, "falcon", ""), R"("new_decoder_architecture":true,"num_kv_heads":2)"),
+        with(as_family(small, "falcon", ""), R"("multi_query":false,"ffn_hidden_size":80)"),
+        with(as_family(small, "gemma3_text", ""), R"("sliding_window":8,"sliding_window_pattern":2)"),
+        with(as_family(small, "gemma3_text", ""),
+             R"("layer_types":["full_attention","full_attention"],"rope_scaling":{"rope_type":"linear","factor":8})"),
         gpt2(48, 2, 4, R"("n_inner":100,"activation_function":"relu","tie_word_embeddings":false)")}) {
     const ModelConfig model = parse(text).model;
     EXPECT_EQ(hf_config_obstacle(model), "") << text;

@@ -82,7 +82,9 @@ TEST_P(ExportOf, FilesComeBackByteForByte) {
 }
 INSTANTIATE_TEST_SUITE_P(Families, ExportOf,
                          testing::Values("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2", "phi3", "mixtral",
-                                         "olmoe", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss"));
+                                         "olmoe", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss",
+                                         "starcoder2", "granite", "smollm3", "olmo2", "gpt_neox", "falcon",
+                                         "gemma3_text"));
 
 TEST_F(ExportModel, WhatBelongsToTheSourceIsTakenOver) {
   const ModelConfig model = small_model("gpt2");

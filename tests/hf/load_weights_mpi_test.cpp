@@ -69,7 +69,9 @@ TEST_P(LoadWeightsOf, EveryStageAndDtypeHoldsTheBitsOfTheFile) {
 }
 INSTANTIATE_TEST_SUITE_P(Families, LoadWeightsOf,
                          testing::Values("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2", "phi3", "mixtral",
-                                         "olmoe", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss"));
+                                         "olmoe", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss",
+                                         "starcoder2", "granite", "smollm3", "olmo2", "gpt_neox", "falcon",
+                                         "gemma3_text"));
 
 // Errors that must be detected.
 TEST_F(LoadWeights, AnotherOrientationOfASquareMatrixShows) {

@@ -84,7 +84,8 @@ TEST_P(Merge, IsThatOfPeft) {
 
 INSTANTIATE_TEST_SUITE_P(Adapters, Merge,
                          ::testing::Values("llama_qv", "llama_dora", "gpt2_bias", "gpt2_dora", "phi3_fused",
-                                           "qwen2_tied", "qwen2_part", "gemma2_layers", "qwen3_regex"),
+                                           "neox_fused", "falcon_dora", "qwen2_tied", "qwen2_part", "gemma2_layers",
+                                           "qwen3_regex"),
                          [](const auto& test) { return std::string(test.param); });
 
 TEST(MergeValues, ThatAreNotFiniteAreNamed) {

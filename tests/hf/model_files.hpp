@@ -38,6 +38,7 @@ inline ModelConfig small_model(const std::string& type) {
   const std::string more = type == "mixtral" || type == "olmoe" || type == "gpt_oss" ? experts
                            : type == "qwen2_moe" ? experts + widths + R"(,"shared_expert_intermediate_size":11)"
                            : type == "qwen3_moe" ? experts + widths
+                           : type == "gpt_neox"  ? R"(,"rotary_pct":0.7)"
                                                  : "";
   return parse_hf_config(R"({"model_type":")" + type + R"(","vocab_size":67,)" + sizes + more + "}", "config.json")
       .model;

@@ -44,6 +44,15 @@ const Published models[] = {
     {"Qwen1.5-MoE-A2.7B", Family::qwen2_moe, 2048, 24, 16, 16, 128, 5632, 151936, false, 14'315'784'192, 1024, 1408},
     {"Qwen3-30B-A3B", Family::qwen3_moe, 2048, 48, 32, 4, 128, 6144, 151936, false, 30'532'122'624, 1024, 768},
     {"OLMoE-1B-7B", Family::olmoe, 2048, 16, 16, 16, 128, 1024, 50304, false, 6'919'161'856, 1024, 1024},
+    {"Phi-4", Family::phi3, 5120, 40, 40, 10, 128, 17920, 100352, false, 14'659'507'200},
+    {"starcoder2-3b", Family::starcoder2, 3072, 30, 24, 2, 128, 12288, 49152, true, 3'030'371'328},
+    {"granite-3.1-2b", Family::granite, 2048, 40, 32, 8, 64, 8192, 49155, true, 2'533'531'648},
+    {"SmolLM3-3B", Family::smollm3, 2048, 36, 16, 4, 128, 11008, 128256, true, 3'075'098'624},
+    {"OLMo-2-7B", Family::olmo2, 4096, 32, 32, 32, 128, 11008, 100352, false, 7'298'617'344},
+    {"pythia-160m", Family::gpt_neox, 768, 12, 12, 12, 64, 3072, 50304, false, 162'322'944},
+    {"falcon-7b", Family::falcon, 4544, 32, 71, 1, 64, 18176, 65024, true, 6'921'720'704},
+    {"falcon-40b", Family::falcon, 8192, 60, 128, 8, 64, 32768, 65024, true, 41'303'293'952},
+    {"gemma-3-1b", Family::gemma3, 1152, 26, 4, 1, 256, 6912, 262144, true, 999'885'952},
     {"gpt-oss-20b", Family::gpt_oss, 2880, 24, 64, 8, 64, 2880, 201088, false, 20'914'757'184, 1024, 2880},
 };
 
@@ -59,6 +68,7 @@ ModelConfig config_of(const Published& p) {
   c.d_ff = p.d_ff;
   c.experts.d_ff = p.d_ff_expert;
   if (c.experts.d_ff_shared > 0) c.experts.d_ff_shared = p.d_ff;
+  if (p.n_kv_heads > 1) c.shared_norm = false;  // of large Falcons
   c.vocab_size = p.vocabulary;
   c.max_seq_len = p.max_seq_len;
   c.tie_embeddings = p.tied;
@@ -84,7 +94,8 @@ TEST(PublishedShapes, EveryPartCounts) {
     EXPECT_NE(parameters_of(c), p.parameters) << p.name;
     c = config_of(p);
     c.qk_norm = !c.qk_norm;
-    const int64_t norms = p.family == Family::olmoe ? (p.n_heads + p.n_kv_heads) * p.head_dim : 2 * p.head_dim;
+    const bool whole = p.family == Family::olmoe || p.family == Family::olmo2;
+    const int64_t norms = whole ? (p.n_heads + p.n_kv_heads) * p.head_dim : 2 * p.head_dim;
     EXPECT_EQ(std::abs(parameters_of(c) - p.parameters), p.n_layers * norms) << p.name;
     c = config_of(p);
     c.qkv_bias = !c.qkv_bias;

@@ -19,7 +19,8 @@ inline ModelConfig splittable(ModelConfig::Family family) {
   c.head_dim = 6;
   c.max_seq_len = 64;
   family_entry(family).defaults(c);
-  if (family == ModelConfig::Family::gpt2) c.n_kv_heads = 8;
+  if (family == ModelConfig::Family::gpt2 || family == ModelConfig::Family::gpt_neox) c.n_kv_heads = 8;
+  if (family == ModelConfig::Family::gpt_neox) c.partial_rotary_factor = 2.0 / 3;  // 4 of 6 elements
   c.d_ff = 36;
   return c;
 }
@@ -84,8 +85,10 @@ inline double distance(const Parameters& a, const Parameters& b) {
 }
 
 inline constexpr std::array all_families = {
-    ModelConfig::Family::gpt2,  ModelConfig::Family::llama, ModelConfig::Family::mistral, ModelConfig::Family::qwen2,
-    ModelConfig::Family::qwen3, ModelConfig::Family::phi3,  ModelConfig::Family::gemma2};
+    ModelConfig::Family::gpt2,     ModelConfig::Family::llama,  ModelConfig::Family::mistral,
+    ModelConfig::Family::qwen2,    ModelConfig::Family::qwen3,  ModelConfig::Family::phi3,
+    ModelConfig::Family::gemma2,   ModelConfig::Family::gemma3, ModelConfig::Family::granite,
+    ModelConfig::Family::gpt_neox, ModelConfig::Family::falcon};
 
 /// Shapes whose blocks need sums over all of them before they go on: norms over all heads, and latent attention, whose
 /// queries are latent or not.

@@ -99,6 +99,13 @@ DecoderShape shape_of(const Golden& golden) {
     for (std::string_view item : split_list(layers)) c.sliding_window_layers.push_back(parse_count(item, {}));
   }
   if (golden.has("rope_scaling")) c.rope_scaling = DeckValue<RopeScaling>::parse(golden.text("rope_scaling"), {});
+  if (golden.has("no_rope_layers")) c.no_rope_layers = LayersCodec::parse(golden.text("no_rope_layers"), {});
+  c.rope_local_theta = number("rope_local_theta", 0);
+  c.input_norm = !golden.has("input_norm") || golden.flag("input_norm");
+  c.parallel_residual = flag("parallel_residual");
+  c.shared_norm = flag("shared_norm");
+  c.residual_multiplier = number("residual_multiplier", 1);
+  c.logits_scaling = number("logits_scaling", 1);
   c.partial_rotary_factor = number("partial_rotary_factor", 1);
   c.sandwich_norm = flag("sandwich_norm");
   c.zero_centered_norm = flag("zero_centered_norm");

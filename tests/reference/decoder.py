@@ -76,8 +76,10 @@ def frequencies(s, length):
     return inverse, 1.0
 
 
-def rotate(x, s):
+def rotate(x, s, local=False):
     """Rotary position embedding in the half-split order; x is [T, heads, head_dim], row t has position t."""
+    if local:
+        s = dataclasses.replace(s, rope_theta=s.rope_local_theta, rope_scaling="none")
     half = s.rotary_dim // 2
     inverse, factor = frequencies(s, x.shape[0])
     angle = torch.arange(x.shape[0], dtype=torch.float64)[:, None] * inverse
@@ -142,11 +144,17 @@ def latent_attention(p, name, x, s):
     return linear(p, f"{name}.o_proj", attention(q, k, kv[..., nope:], s, 0))
 
 
-def attend(p, block, x, s, window):
+def attend(p, block, x, s, layer):
+    window = s.window(layer)
     if s.kv_lora_rank:
         return latent_attention(p, f"{block}.self_attn", x, s)
     q_size, kv_size = s.n_heads * s.head_dim, s.n_kv_heads * s.head_dim
-    if s.family == "gpt2":
+    if s.grouped:
+        name = f"{block}.{'attention' if s.family == 'gpt_neox' else 'self_attention'}"
+        groups = linear(p, f"{name}.query_key_value", x).reshape(x.shape[0], s.n_kv_heads, -1, s.head_dim)
+        q, k, v = groups[:, :, :-2], groups[:, :, -2], groups[:, :, -1]
+        output = f"{name}.dense"
+    elif s.family == "gpt2":
         q, k, v = linear(p, f"{block}.attn.c_attn", x).split((q_size, kv_size, kv_size), -1)
         output = f"{block}.attn.c_proj"
     else:
@@ -158,8 +166,9 @@ def attend(p, block, x, s, window):
     q, k, v = (y.reshape(x.shape[0], -1, s.head_dim) for y in (q, k, v))
     if s.qk_norm:
         q, k = (normalise_heads(p, f"{block}.self_attn.{n}_norm", y, s) for n, y in (("q", q), ("k", k)))
-    if s.positions == "rope":
-        q, k = rotate(q, s), rotate(k, s)
+    if s.has_rope(layer):
+        local = bool(s.rope_local_theta and window)
+        q, k = rotate(q, s, local), rotate(k, s, local)
     sinks = p[f"{block}.self_attn.sinks"] if s.attention_sinks else None
     return linear(p, output, attention(q, k, v, s, window, sinks))
 
@@ -173,6 +182,9 @@ def feed_forward(p, block, x, s):
     act = ACTIVATIONS[s.activation]
     if s.family == "gpt2":
         return linear(p, f"{block}.mlp.c_proj", act(linear(p, f"{block}.mlp.c_fc", x)))
+    for up, down in (("c_fc", "c_proj"), ("dense_h_to_4h", "dense_4h_to_h")):
+        if f"{block}.mlp.{up}.weight" in p:
+            return linear(p, f"{block}.mlp.{down}", act(linear(p, f"{block}.mlp.{up}", x)))
     if s.family == "phi3":
         gate, up = linear(p, f"{block}.mlp.gate_up_proj", x).split((s.d_ff, s.d_ff), -1)
         return linear(p, f"{block}.mlp.down_proj", act(gate) * up)
@@ -268,32 +280,45 @@ def decode(p, s, ids, router=None):
     """Logits [T, V] of one document; p maps Hugging Face names to tensors, matrices (out, in). The list `router` is
     appended with the Routing of every layer with experts."""
     gpt2 = s.family == "gpt2"
-    table = p["transformer.wte.weight" if gpt2 else "model.embed_tokens.weight"]
+    neox = s.family == "gpt_neox"
+    root, blocks, embedding, final = {
+        "gpt2": ("transformer", "h", "wte", "ln_f"),
+        "falcon": ("transformer", "h", "word_embeddings", "ln_f"),
+        "gpt_neox": ("gpt_neox", "layers", "embed_in", "final_layer_norm"),
+    }.get(s.family, ("model", "layers", "embed_tokens", "norm"))
+    table = p[f"{root}.{embedding}.weight"]
     x = table[ids] * s.embedding_scale
     if s.positions == "learned":
         x = x + p["transformer.wpe.weight"][: len(ids)]
     for i in range(s.n_layers):
-        block = f"transformer.h.{i}" if gpt2 else f"model.layers.{i}"
+        block = f"{root}.{blocks}.{i}"
         norm_1, norm_2 = ("ln_1", "ln_2") if gpt2 else ("input_layernorm", "post_attention_layernorm")
-        window = s.window(i)
+        if f"{block}.ln_attn.weight" in p:
+            norm_1, norm_2 = "ln_attn", "ln_mlp"
+        if s.shared_norm:
+            norm_2 = norm_1
         if s.has_experts(i):
-            x = x + attend(p, block, normalise(p, f"{block}.{norm_1}", x, s), s, window)
+            x = x + attend(p, block, normalise(p, f"{block}.{norm_1}", x, s), s, i)
             y, routing = experts(p, f"{block}.{s.experts_block}", normalise(p, f"{block}.{norm_2}", x, s), s)
             x = x + y
             if router is not None:
                 router.append(routing)
-        elif s.sandwich_norm:  # Gemma 2
-            y = attend(p, block, normalise(p, f"{block}.{norm_1}", x, s), s, window)
+        elif s.parallel_residual:  # GPT-NeoX, Falcon
+            y = attend(p, block, normalise(p, f"{block}.{norm_1}", x, s), s, i)
+            x = x + y + feed_forward(p, block, normalise(p, f"{block}.{norm_2}", x, s), s)
+        elif s.sandwich_norm:  # Gemma 2, and OLMo 2 without the norms of inputs
+            before = normalise if s.input_norm else lambda _p, _name, y, _s: y
+            y = attend(p, block, before(p, f"{block}.{norm_1}", x, s), s, i)
             x = x + normalise(p, f"{block}.post_attention_layernorm", y, s)
-            y = feed_forward(p, block, normalise(p, f"{block}.pre_feedforward_layernorm", x, s), s)
+            y = feed_forward(p, block, before(p, f"{block}.pre_feedforward_layernorm", x, s), s)
             x = x + normalise(p, f"{block}.post_feedforward_layernorm", y, s)
         elif s.pre_norm:
-            x = x + attend(p, block, normalise(p, f"{block}.{norm_1}", x, s), s, window)
-            x = x + feed_forward(p, block, normalise(p, f"{block}.{norm_2}", x, s), s)
+            x = x + s.residual_multiplier * attend(p, block, normalise(p, f"{block}.{norm_1}", x, s), s, i)
+            x = x + s.residual_multiplier * feed_forward(p, block, normalise(p, f"{block}.{norm_2}", x, s), s)
         else:  # GPT-1: the norm follows the sum, and no final norm is needed
-            x = normalise(p, f"{block}.{norm_1}", x + attend(p, block, x, s, window), s)
+            x = normalise(p, f"{block}.{norm_1}", x + attend(p, block, x, s, i), s)
             x = normalise(p, f"{block}.{norm_2}", x + feed_forward(p, block, x, s), s)
     if s.final_norm:
-        x = normalise(p, "transformer.ln_f" if gpt2 else "model.norm", x, s)
-    logits = x @ p.get("lm_head.weight", table).T
+        x = normalise(p, f"{root}.{final}", x, s)
+    logits = x @ p.get("embed_out.weight" if neox else "lm_head.weight", table).T / s.logits_scaling
     return s.final_softcap * torch.tanh(logits / s.final_softcap) if s.final_softcap else logits

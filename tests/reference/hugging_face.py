@@ -28,7 +28,7 @@ def build(s):
         return hf.OpenAIGPTLMHeadModel(hf.OpenAIGPTConfig(afn="gelu", **small, **common)).eval()
     rope = {"rope_type": "default"} if s.rope_scaling == "none" else s.rope_parameters()
     rope |= {"rope_theta": s.rope_theta}
-    if s.partial_rotary_factor != 1:
+    if s.partial_rotary_factor != 1 or s.family == "gpt_neox":
         rope |= {"partial_rotary_factor": s.partial_rotary_factor}
     small = dict(hidden_size=s.d_model, intermediate_size=s.d_ff, num_hidden_layers=s.n_layers,
                  num_attention_heads=s.n_heads, num_key_value_heads=s.n_kv_heads, hidden_act=act,
@@ -49,6 +49,8 @@ def build(s):
                                  attn_logit_softcapping=s.attention_softcap, final_logit_softcapping=s.final_softcap,
                                  **small, **common)
         return hf.Gemma2ForCausalLM(config).eval()
+    if s.family in NEWER:
+        return build_newer(s, small, common, window, types)
     if s.family == "phi3":
         original = rope.pop("original_max_position_embeddings", s.max_seq_len)
         config = hf.Phi3Config(sliding_window=window, original_max_position_embeddings=original, **small, **common)
@@ -62,6 +64,46 @@ def build(s):
         return hf.Qwen2ForCausalLM(hf.Qwen2Config(**small, **common)).eval()
     config = hf.LlamaConfig(head_dim=s.head_dim, attention_bias=s.qkv_bias, mlp_bias=s.mlp_bias, **small, **common)
     return hf.LlamaForCausalLM(config).eval()
+
+
+NEWER = ("starcoder2", "granite", "smollm3", "olmo2", "gpt_neox", "falcon", "gemma3")
+
+
+def build_newer(s, small, common, window, types):
+    if s.family == "starcoder2":
+        config = hf.Starcoder2Config(norm_epsilon=s.norm_epsilon, use_bias=s.qkv_bias, sliding_window=window,
+                                     **small, **common)
+        return hf.Starcoder2ForCausalLM(config).eval()
+    if s.family == "granite":
+        config = hf.GraniteConfig(attention_bias=s.qkv_bias, attention_multiplier=s.query_pre_attn_scalar**-0.5,
+                                  embedding_multiplier=s.embedding_scale, logits_scaling=s.logits_scaling,
+                                  residual_multiplier=s.residual_multiplier, **small, **common)
+        return hf.GraniteForCausalLM(config).eval()
+    if s.family == "smollm3":
+        config = hf.SmolLM3Config(no_rope_layers=[int(s.has_rope(i)) for i in range(s.n_layers)], layer_types=types,
+                                  use_sliding_window=bool(window), sliding_window=window, **small, **common)
+        return hf.SmolLM3ForCausalLM(config).eval()
+    if s.family == "olmo2":
+        return hf.Olmo2ForCausalLM(hf.Olmo2Config(**small, **common)).eval()
+    if s.family == "gpt_neox":
+        config = hf.GPTNeoXConfig(layer_norm_eps=s.norm_epsilon, attention_bias=s.qkv_bias,
+                                  use_parallel_residual=s.parallel_residual, **small, **common)
+        return hf.GPTNeoXForCausalLM(config).eval()
+    if s.family == "falcon":
+        two_norms = s.parallel_residual and not s.shared_norm
+        grouped = two_norms or s.n_kv_heads not in (1, s.n_heads)
+        config = hf.FalconConfig(layer_norm_epsilon=s.norm_epsilon, ffn_hidden_size=s.d_ff, activation="gelu",
+                                 num_kv_heads=s.n_kv_heads, new_decoder_architecture=grouped,
+                                 multi_query=s.n_kv_heads == 1, parallel_attn=s.parallel_residual,
+                                 num_ln_in_parallel_attn=(2 if two_norms else 1) if grouped else None, bias=s.qkv_bias,
+                                 **small, **common)
+        return hf.FalconForCausalLM(config).eval()
+    small["hidden_activation"] = small.pop("hidden_act")
+    small["rope_parameters"] = {"full_attention": small["rope_parameters"],
+                                "sliding_attention": {"rope_type": "default", "rope_theta": s.rope_local_theta}}
+    config = hf.Gemma3TextConfig(head_dim=s.head_dim, sliding_window=window, layer_types=types,
+                                 query_pre_attn_scalar=int(s.query_pre_attn_scalar), **small, **common)
+    return hf.Gemma3ForCausalLM(config).eval()
 
 
 def build_experts(s, common, window, types):
@@ -124,7 +166,7 @@ def parameter_map(s, parameters):
     for name, value in parameters.items():
         if ".experts." in name and s.family != "gpt_oss":
             continue
-        name = name.replace(".block_sparse_moe.", ".mlp.")
+        name = name.replace(".block_sparse_moe.", ".mlp.").replace("embed_out.", "lm_head.")
         if s.family == "gpt2" and (".c_" in name) and name.endswith("weight"):
             value = value.T  # Conv1D stores (in, out)
         if not s.pre_norm:
@@ -145,7 +187,7 @@ def check_complete(model, s, parameters):
 def forget_lengths(model):
     """Dynamic frequencies are kept from longer sequences that came before: start anew."""
     rotary = getattr(getattr(model, "model", None), "rotary_emb", None)
-    if rotary is not None:
+    if hasattr(rotary, "inv_freq"):
         rotary.max_seq_len_cached = rotary.original_max_seq_len
         rotary.inv_freq = rotary.original_inv_freq.clone()
 

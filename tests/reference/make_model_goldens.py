@@ -17,9 +17,9 @@ import transformers
 
 import decoder
 import hugging_face
-from shapes import (VOCABULARY, Shape, deepseek_v2, deepseek_v3, gemma2, gpt2, gpt_oss, is_trained, llama, mistral,
-                    mixtral, olmoe, parameter_shapes, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, random_parameters,
-                    zero_gradients)
+from shapes import (VOCABULARY, Shape, deepseek_v2, deepseek_v3, falcon, gemma2, gemma3, gpt2, gpt_neox, gpt_oss,
+                    granite, is_trained, llama, mistral, mixtral, olmo2, olmoe, parameter_shapes, phi3, qwen2,
+                    qwen2_moe, qwen3, qwen3_moe, random_parameters, smollm3, starcoder2, zero_gradients)
 
 LEARNING_RATE, BETAS, EPSILON, WEIGHT_DECAY, MAX_NORM, STEPS = 1e-3, (0.9, 0.999), 1e-8, 0.1, 1.0, 10
 IGNORE = -100
@@ -35,11 +35,13 @@ OPTIONAL = ("sliding_window_layers", "rope_scaling", "partial_rotary_factor", "s
             "qk_norm_whole", "n_experts", "experts_per_token", "d_ff_expert", "d_ff_shared", "shared_gate", "norm_topk",
             "router_score", "routed_scale", "dense_layers", "expert_every", "n_expert_groups", "groups_per_token",
             "router_aux", "router_z_loss", "expert_limit", "attention_sinks", "q_lora_rank", "kv_lora_rank",
-            "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "rope_interleave", "latent_norm_epsilon")
+            "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "rope_interleave", "latent_norm_epsilon",
+            "input_norm", "parallel_residual", "shared_norm", "residual_multiplier", "logits_scaling",
+            "rope_local_theta", "no_rope_layers")
 # Of these, the ones that have no mistake of their own in controls(): sizes, which layers, losses.
 NO_MISTAKE = ("sandwich_norm", "n_experts", "d_ff_expert", "dense_layers", "expert_every", "router_aux",
               "router_z_loss", "n_expert_groups", "groups_per_token", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim",
-              "qk_rope_head_dim", "v_head_dim", "rope_interleave", "latent_norm_epsilon")
+              "qk_rope_head_dim", "v_head_dim", "rope_interleave", "latent_norm_epsilon", "input_norm", "shared_norm")
 
 no_bias = dict(bias=False, qkv_bias=False, output_bias=False, mlp_bias=False, norm_bias=False)
 
@@ -58,6 +60,10 @@ yarn_mscale = yarn + ", beta_fast 3, beta_slow 0.5, mscale 1.2, mscale_all_dim 0
 longrope = "longrope, original_max_position_embeddings 16, short_factor 1.0 1.1 1.2 1.4, long_factor 1.5 2.5 4.0 9.5"
 gemma = dict(n_layers=3, query_pre_attn_scalar=20.0, attention_softcap=2.0, final_softcap=3.0, sliding_window=7,
              sliding_window_layers="0, 2", embedding_scale=24.0**0.5)
+gemma_3 = dict(n_layers=3, query_pre_attn_scalar=20.0, sliding_window=7, sliding_window_layers="0, 1",
+               embedding_scale=24.0**0.5)
+even = heads(4, 2, 6, d_model=24, d_ff=40)
+longrope_3 = "longrope, original_max_position_embeddings 16, short_factor 1.0 1.1 1.4, long_factor 1.5 2.5 9.5"
 routed = dict(n_experts=4, experts_per_token=2, d_ff_expert=20, d_ff=20)
 balanced = dict(router_aux=0.02)
 latent = dict(d_model=24, n_heads=3, n_kv_heads=3, head_dim=12, kv_lora_rank=10, qk_nope_head_dim=8, qk_rope_head_dim=4,
@@ -144,6 +150,25 @@ CASES = {
                                rope_scaling=yarn + ", truncate false"), [6, 33, 15], True),
     "gpt_oss_even": (gpt_oss(**heads(4, 2, 6, d_model=24) | routed, expert_limit=1.2, sliding_window=6,
                              sliding_window_layers="0", router_aux=0.02), [23, 23], False),  # can be split
+    "starcoder2": (starcoder2(**even, sliding_window=9), [28, 28], False),
+    "granite": (granite(**even), [26, 26], False),
+    "granite_packed": (granite(**even, tie_embeddings=False, qkv_bias=True, output_bias=True), [7, 33, 15], True),
+    "smollm3": (smollm3(**even, n_layers=3, no_rope_layers="1", rope_theta=500.0), [27, 27], False),
+    "smollm3_packed": (smollm3(**even, n_layers=3, no_rope_layers="0, 2", sliding_window=8, sliding_window_layers="0, 2",
+                               tie_embeddings=False), [9, 31, 15], True),
+    "olmo2": (olmo2(**even), [26, 26], False),
+    "olmo2_packed": (olmo2(**heads(3, 3, 8, d_model=24, d_ff=40)), [12, 31, 5], True),
+    "gpt_neox": (gpt_neox(**heads(3, 3, 8, d_model=24, d_ff=40)), [27, 27], False),
+    "gpt_neox_packed": (gpt_neox(**heads(4, 4, 6, d_model=24, d_ff=40), partial_rotary_factor=1.0,
+                                 parallel_residual=False, tie_embeddings=True), [9, 31, 15], True),
+    "falcon": (falcon(**heads(3, 1, 8, d_model=24, d_ff=40)), [27, 27], False),
+    "falcon_packed": (falcon(**even, shared_norm=False), [9, 31, 15], True),
+    "falcon_biases": (falcon(**even, qkv_bias=True, output_bias=True, mlp_bias=True, tie_embeddings=False), [25, 25],
+                      False),
+    "gemma3": (gemma3(**tiny, **gemma_3, rope_scaling="linear, factor 2.5"), [27, 27], False),
+    "gemma3_packed": (gemma3(**heads(4, 2, 6, d_model=24, d_ff=40), **gemma_3), [5, 33, 14], True),
+    "phi4": (phi3(**heads(4, 2, 8, d_model=32, d_ff=40), max_seq_len=64, partial_rotary_factor=0.75,
+                  tie_embeddings=True, rope_scaling=longrope_3), [26, 26], False),
 }
 
 

@@ -57,6 +57,13 @@ class Shape:
     groups_per_token: int = 1
     expert_limit: float = 0.0  # swiglu_oai: its inputs are clamped
     attention_sinks: bool = False
+    input_norm: bool = True  # with sandwich_norm; False: its norms alone
+    parallel_residual: bool = False
+    shared_norm: bool = False
+    residual_multiplier: float = 1.0
+    logits_scaling: float = 1.0
+    rope_local_theta: float = 0.0  # of layers with the window, without scaling
+    no_rope_layers: str = ""  # as in a deck: "0, 2"
     # Latent attention: head_dim is qk_nope_head_dim + qk_rope_head_dim.
     q_lora_rank: int = 0  # 0: one matrix
     kv_lora_rank: int = 0
@@ -112,6 +119,14 @@ class Shape:
     def shared_expert(self):
         return "shared_experts" if self.family.startswith("deepseek") else "shared_expert"
 
+    def has_rope(self, layer):
+        return self.positions == "rope" and layer not in [int(x) for x in self.no_rope_layers.split(",") if x]
+
+    @property
+    def grouped(self):
+        """Whether q, k and v are one matrix with its heads by groups."""
+        return self.family in ("gpt_neox", "falcon")
+
     def window(self, layer):
         layers = [int(x) for x in self.sliding_window_layers.split(",") if x]
         return self.sliding_window if not layers or layer in layers else 0
@@ -156,6 +171,39 @@ def gemma2(**changes):
 
 def phi3(**changes):
     return llama(**dict(family="phi3") | changes)
+
+
+def starcoder2(**changes):
+    return llama(**dict(family="starcoder2", norm="layernorm", activation="gelu_tanh", bias=True, qkv_bias=True,
+                        output_bias=True, mlp_bias=True, norm_bias=True, tie_embeddings=True) | changes)
+
+
+def granite(**changes):
+    return llama(**dict(family="granite", tie_embeddings=True, query_pre_attn_scalar=16.0, embedding_scale=3.0,
+                        residual_multiplier=0.4, logits_scaling=1.7, norm_epsilon=1e-4) | changes)
+
+
+def smollm3(**changes):
+    return llama(**dict(family="smollm3", tie_embeddings=True) | changes)
+
+
+def olmo2(**changes):
+    return llama(**dict(family="olmo2", sandwich_norm=True, input_norm=False, qk_norm=True, qk_norm_whole=True) | changes)
+
+
+def gpt_neox(**changes):
+    return llama(**dict(family="gpt_neox", norm="layernorm", activation="gelu", bias=True, qkv_bias=True,
+                        output_bias=True, mlp_bias=True, norm_bias=True, parallel_residual=True,
+                        partial_rotary_factor=0.5) | changes)
+
+
+def falcon(**changes):
+    return llama(**dict(family="falcon", norm="layernorm", activation="gelu", bias=True, norm_bias=True,
+                        parallel_residual=True, shared_norm=True, tie_embeddings=True) | changes)
+
+
+def gemma3(**changes):
+    return gemma2(**dict(family="gemma3", qk_norm=True, rope_local_theta=100.0) | changes)
 
 
 def mixtral(**changes):
@@ -237,7 +285,22 @@ def parameter_shapes(s: Shape):
         out[f"{name}.kv_a_layernorm.weight"] = (s.kv_lora_rank,)
         linear(f"{name}.kv_b_proj", s.n_heads * (s.qk_nope_head_dim + s.v_head_dim), s.kv_lora_rank, False)
 
-    if s.family == "gpt2":
+    if s.grouped:
+        neox = s.family == "gpt_neox"
+        root, blocks, attention = ("gpt_neox", "layers", "attention") if neox else ("transformer", "h", "self_attention")
+        norms = ["ln_attn", "ln_mlp"] if not neox and s.parallel_residual and not s.shared_norm else [
+            "input_layernorm", "post_attention_layernorm"]
+        out[f"{root}.{'embed_in' if neox else 'word_embeddings'}.weight"] = (s.vocab_size, s.d_model)
+        for i in range(s.n_layers):
+            block = f"{root}.{blocks}.{i}"
+            for name in norms[:1] if s.shared_norm else norms:
+                norm(f"{block}.{name}")
+            linear(f"{block}.{attention}.query_key_value", q + 2 * kv, s.d_model, s.qkv_bias)
+            linear(f"{block}.{attention}.dense", s.d_model, q, s.output_bias)
+            linear(f"{block}.mlp.dense_h_to_4h", s.d_ff, s.d_model, s.mlp_bias)
+            linear(f"{block}.mlp.dense_4h_to_h", s.d_model, s.d_ff, s.mlp_bias)
+        norm(f"{root}.{'final_layer_norm' if neox else 'ln_f'}")
+    elif s.family == "gpt2":
         out["transformer.wte.weight"] = (s.vocab_size, s.d_model)
         if s.positions == "learned":
             out["transformer.wpe.weight"] = (s.max_seq_len, s.d_model)
@@ -255,7 +318,8 @@ def parameter_shapes(s: Shape):
         out["model.embed_tokens.weight"] = (s.vocab_size, s.d_model)
         for i in range(s.n_layers):
             block = f"model.layers.{i}"
-            norm(f"{block}.input_layernorm")
+            if s.input_norm:
+                norm(f"{block}.input_layernorm")
             if s.family == "phi3":
                 linear(f"{block}.self_attn.qkv_proj", q + 2 * kv, s.d_model, s.qkv_bias)
                 linear(f"{block}.mlp.gate_up_proj", 2 * s.d_ff, s.d_model, s.mlp_bias)
@@ -266,7 +330,7 @@ def parameter_shapes(s: Shape):
                     linear(f"{block}.self_attn.q_proj", q, s.d_model, s.qkv_bias)
                     linear(f"{block}.self_attn.k_proj", kv, s.d_model, s.qkv_bias)
                     linear(f"{block}.self_attn.v_proj", kv, s.d_model, s.qkv_bias)
-                if not s.has_experts(i):
+                if not s.has_experts(i) and s.gated:
                     linear(f"{block}.mlp.gate_proj", s.d_ff, s.d_model, s.mlp_bias)
                     linear(f"{block}.mlp.up_proj", s.d_ff, s.d_model, s.mlp_bias)
             if s.qk_norm:
@@ -277,15 +341,19 @@ def parameter_shapes(s: Shape):
             linear(f"{block}.self_attn.o_proj", s.d_model, s.n_heads * (s.v_head_dim or s.head_dim), s.output_bias)
             norm(f"{block}.post_attention_layernorm")
             if s.sandwich_norm:
-                norm(f"{block}.pre_feedforward_layernorm")
+                if s.input_norm:
+                    norm(f"{block}.pre_feedforward_layernorm")
                 norm(f"{block}.post_feedforward_layernorm")
-            if s.has_experts(i):
+            if s.family == "starcoder2":
+                linear(f"{block}.mlp.c_fc", s.d_ff, s.d_model, s.mlp_bias)
+                linear(f"{block}.mlp.c_proj", s.d_model, s.d_ff, s.mlp_bias)
+            elif s.has_experts(i):
                 experts(f"{block}.{s.experts_block}")
             else:
                 linear(f"{block}.mlp.down_proj", s.d_model, s.d_ff, s.mlp_bias)
         norm("model.norm")
     if not s.tie_embeddings:
-        out["lm_head.weight"] = (s.vocab_size, s.d_model)
+        out["embed_out.weight" if s.family == "gpt_neox" else "lm_head.weight"] = (s.vocab_size, s.d_model)
     return out
 
 
@@ -310,7 +378,7 @@ def random_parameters(s: Shape, seed: int):
             value = rng.normal(0.0, 1.0, shape)
         elif name.endswith("bias"):
             value = rng.normal(0.0, 0.2, shape)
-        elif "wte" in name or "embed_tokens" in name or "wpe" in name:
+        elif any(x in name for x in ("wte", "wpe", "embed_tokens", "embed_in", "word_embeddings")):
             value = rng.normal(0.0, 0.25, shape)
         else:
             value = rng.normal(0.0, 1.1 / np.sqrt(shape[1]), shape)
@@ -320,7 +388,12 @@ def random_parameters(s: Shape, seed: int):
 
 def zero_gradients(s: Shape):
     """Ranges 'name:begin:end' of flat elements whose gradient is zero in exact arithmetic: a key bias adds the same
-    number to all scores of a query, which softmax does not see. With rope the bias is rotated by the key's position."""
+    number to all scores of a query, which softmax does not see. With rope the bias is rotated by the key's position,
+    where it is rotated. Of one tensor the last range comes first, so that ranges can be cut out one after the other."""
+    if s.family == "gpt_neox" and s.qkv_bias:
+        d = s.head_dim
+        return [f"gpt_neox.layers.{i}.attention.query_key_value.bias:{(3 * h + 1) * d + s.rotary_dim}:{(3 * h + 2) * d}"
+                for i in range(s.n_layers) for h in reversed(range(s.n_heads)) if s.rotary_dim < d]
     if s.family != "gpt2" or s.positions != "learned" or not s.qkv_bias:
         return []
     q, kv = s.n_heads * s.head_dim, s.n_kv_heads * s.head_dim

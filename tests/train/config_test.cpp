@@ -168,6 +168,14 @@ TEST(Config, FamiliesThatDescendFromLlama) {
   EXPECT_THAT(gemma2.sliding_window_layers, ElementsAre(0, 2, 4));
   EXPECT_EQ(gemma2.window_of_layer(2), 4096);
   EXPECT_EQ(gemma2.window_of_layer(3), 0);
+  const ModelConfig gemma3 = load({"model.family=gemma3", "model.n_layers=7"}).model;
+  EXPECT_THAT(gemma3.sliding_window_layers, ElementsAre(0, 1, 2, 3, 4, 6));
+  EXPECT_TRUE(gemma3.has_local_rope(4) && !gemma3.has_local_rope(5) && gemma3.has_rope(5));
+  const ModelConfig smollm3 = load({"model.family=smollm3", "model.n_layers=5"}).model;
+  EXPECT_TRUE(smollm3.has_rope(2) && !smollm3.has_rope(3) && smollm3.has_rope(4));
+  const ModelConfig falcon = load({"model.family=falcon", "model.n_layers=5"}).model;
+  EXPECT_TRUE(falcon.parallel_residual && falcon.shared_norm);
+  EXPECT_EQ(load({"model.family=phi4"}).model.family, ModelConfig::Family::phi3);
 }
 
 TEST(Config, EveryFamilyResolvesToItself) {

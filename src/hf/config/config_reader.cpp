@@ -10,7 +10,7 @@
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
 #include "hf/config/config_deepseek.hpp"
-#include "hf/config/config_experts.hpp"
+#include "hf/config/config_families.hpp"
 #include "hf/config/config_json.hpp"
 #include "hf/config/config_keys.hpp"
 #include "hf/config/config_no_effect.hpp"
@@ -78,8 +78,8 @@ Family find_family(ConfigKeys& keys, const std::string& place, bool scores, std:
       return (scores && !type.empty()) || is_class_of(name, names[i]) ||
              (names[i] == name_of(Family::mistral) && is_class_of(name, other_type_of_mistral));
     };
-    if (type.empty() ? !is_own(architectures.front()) : type != names[i]) continue;
     const auto family = static_cast<Family>(i);
+    if (type.empty() ? !is_own(architectures.front()) : type != model_type_of(family)) continue;
     if (!std::ranges::all_of(architectures, is_own)) {
       warnings.push_back(
           fmt::format("{}: architectures: {}: model_type takes precedence, so the model is read as {}, without "
@@ -87,6 +87,9 @@ Family find_family(ConfigKeys& keys, const std::string& place, bool scores, std:
                       place, printable(joined(architectures)), architecture_name(family)));
     }
     return family;
+  }
+  if (type == name_of(Family::gemma3)) {
+    refuse(place, "model_type gemma3 is that of models with images; only those of texts are supported (gemma3_text)");
   }
   const std::string& name = type.empty() ? architectures.front() : type;
   refuse(place,
@@ -141,19 +144,6 @@ void refuse_other_mathematics(ConfigKeys& keys, Family family, const std::string
   keys.only("per_layer_config", nlohmann::json::object(), "settings of single layers are not supported");
 }
 
-/// Marks keys that the models of Transformers ignore, although their names promise other mathematics. Only a value
-/// other than the one that is computed anyway is named in the warning about unknown keys.
-void mark_ignored_keys(ConfigKeys& keys, Family family) {
-  const std::array<std::pair<const char*, nlohmann::json>, 5> unread = {{{"add_cross_attention", false},
-                                                                         {"pruned_heads", nlohmann::json::object()},
-                                                                         {"rope_interleaved", false},
-                                                                         {"use_bidirectional_attention", false},
-                                                                         {"use_mrope", false}}};
-  if (family == Family::gpt2) keys.only("add_cross_attention", false, "cross-attention is not supported");
-  if (family == Family::gemma2) keys.only("use_bidirectional_attention", false, "only causal attention is supported");
-  for (const auto& [key, value] : unread) keys.no_effect_as(key, value);
-}
-
 Activation gated_activation(ConfigKeys& keys, std::string_view key, const std::string& fallback) {
   const std::string name = keys.text(key, fallback);
   if (name == "silu" || name == "swish") return Activation::swiglu;
@@ -171,15 +161,6 @@ int64_t renamed(ConfigKeys& keys, std::string_view key, std::string_view other, 
   return value;
 }
 
-/// Positions of a model with rope, which has no weights for them: a number such as 1e30 means that nothing limits them.
-int64_t rotary_positions(ConfigKeys& keys, int64_t fallback) {
-  constexpr const char* key = "max_position_embeddings";
-  const nlohmann::json* found = keys.value(key);
-  const bool beyond =
-      found != nullptr && found->is_number() && found->get<double>() > static_cast<double>(max_positions);
-  return beyond ? max_positions : keys.integer(key, fallback, 1, max_positions);
-}
-
 void read_gpt2(ConfigKeys& keys, ModelConfig& c) {
   c.d_model = renamed(keys, "n_embd", "hidden_size", max_width);
   c.n_layers = renamed(keys, "n_layer", "num_hidden_layers", 4096);
@@ -192,17 +173,7 @@ void read_gpt2(ConfigKeys& keys, ModelConfig& c) {
   c.tie_embeddings = keys.boolean("tie_word_embeddings", true);
   if (c.d_model % c.n_heads != 0) keys.problem("n_head", fmt::format("{} heads must divide n_embd", c.n_heads));
   c.head_dim = std::max<int64_t>(c.d_model / c.n_heads, 1);
-  const std::string activation = keys.text("activation_function", "gelu_new");
-  if (activation == "gelu_new" || activation == "gelu_pytorch_tanh")
-    c.activation = Activation::gelu_tanh;
-  else if (activation == "gelu")
-    c.activation = Activation::gelu;
-  else if (activation == "relu")
-    c.activation = Activation::relu;
-  else if (activation == "silu" || activation == "swish")
-    c.activation = Activation::silu;
-  else
-    keys.problem("activation_function", printable(activation) + ": must be gelu_new, gelu, relu or silu");
+  c.activation = plain_activation(keys, "activation_function", "gelu_new");
   keys.only("scale_attn_weights", true, "scores without the factor 1 / sqrt(head_dim) are not supported");
   keys.only("scale_attn_by_inverse_layer_idx", false, "scores scaled by layer are not supported");
 }
@@ -252,7 +223,18 @@ void read_windows(ConfigKeys& keys, ModelConfig& c, const HuggingFaceFamily& hf)
     const int64_t first = keys.integer("max_window_layers", 28, 0, 4096);
     return read_layer_windows(keys, c, [&](int64_t layer) { return c.sliding_window > 0 && layer >= first; });
   }
+  if (hf.windows == Windows::unrotated_layers) {
+    const int64_t window = keys.integer("sliding_window", otherwise, 0, max_positions);
+    if (keys.boolean("use_sliding_window", false)) c.sliding_window = window;
+    keys.no_effect("max_window_layers");
+    return read_layer_windows(keys, c, [&](int64_t i) { return c.sliding_window > 0 && !c.has_rope(i); });
+  }
   c.sliding_window = keys.integer("sliding_window", otherwise, 1, max_positions);
+  if (hf.windows == Windows::five_of_six) {
+    const int64_t every = keys.integer("sliding_window_pattern", 6, 1, 4096);
+    keys.no_effect("_sliding_window_pattern");
+    return read_layer_windows(keys, c, [&](int64_t layer) { return (layer + 1) % every != 0; });
+  }
   if (hf.windows == Windows::even_layers) {
     read_layer_windows(keys, c, [&](int64_t layer) { return c.sliding_window > 0 && layer % 2 == 0; });
   }
@@ -266,7 +248,7 @@ void read_head_dim(ConfigKeys& keys, ModelConfig& c, const HuggingFaceFamily& hf
   if (hf.head_dim == 0 && head_dim * c.n_heads != c.d_model && !keys.has("head_dim")) {
     keys.problem("num_attention_heads", fmt::format("{} heads must divide hidden_size", c.n_heads));
   }
-  c.head_dim = keys.integer("head_dim", head_dim, 1, 4096);
+  c.head_dim = c.family == Family::gpt_neox ? head_dim : keys.integer("head_dim", head_dim, 1, 4096);
 }
 
 void read_llama_like(ConfigKeys& keys, ModelConfig& c, std::vector<std::string>& problems,
@@ -275,8 +257,9 @@ void read_llama_like(ConfigKeys& keys, ModelConfig& c, std::vector<std::string>&
   c.d_model = keys.integer("hidden_size", {}, 1, max_width);
   c.n_layers = keys.integer("num_hidden_layers", {}, 1, 4096);
   c.n_heads = keys.integer("num_attention_heads", {}, 1, 4096);
+  const bool one_each = c.family == Family::gpt_neox;  // a key head for each query head
   const int64_t kv_heads = keys.has_key("num_key_value_heads") || hf.n_kv_heads == 0 ? c.n_heads : hf.n_kv_heads;
-  c.n_kv_heads = keys.integer("num_key_value_heads", kv_heads, 1, 4096);
+  c.n_kv_heads = one_each ? c.n_heads : keys.integer("num_key_value_heads", kv_heads, 1, 4096);
   if (c.n_heads % c.n_kv_heads != 0) {
     keys.problem("num_key_value_heads", fmt::format("{} must divide the {} heads", c.n_kv_heads, c.n_heads));
   }
@@ -284,17 +267,21 @@ void read_llama_like(ConfigKeys& keys, ModelConfig& c, std::vector<std::string>&
   c.d_ff = keys.integer("intermediate_size", {}, 1, max_width * 4);
   hf.latent ? read_latent(keys, c) : read_head_dim(keys, c, hf);
   c.max_seq_len = rotary_positions(keys, hf.max_seq_len);
-  c.norm_epsilon = keys.number("rms_norm_eps", hf.norm_epsilon);
+  c.norm_epsilon = keys.number(hf.epsilon_key, hf.norm_epsilon);
   c.tie_embeddings = keys.boolean("tie_word_embeddings", hf.tie_embeddings);
   if (c.family == Family::gpt_oss) {
     // Its experts have a function of their own, and published files repeat keys for other programs.
     keys.no_effect("hidden_act initial_context_length experts_per_token");
-  } else if (c.family == Family::gemma2) {
+  } else if (c.family == Family::gemma2 || c.family == Family::gemma3) {
     c.activation = gated_activation(keys, "hidden_activation", "gelu_pytorch_tanh");
     keys.no_effect("hidden_act");  // in older files; hidden_activation takes precedence
+  } else if (!c.gated()) {
+    c.activation =
+        plain_activation(keys, "hidden_act", c.activation == Activation::gelu ? "gelu" : "gelu_pytorch_tanh");
   } else {
     c.activation = gated_activation(keys, "hidden_act", "silu");
   }
+  if (c.family == Family::smollm3) read_layers_without_rope(keys, c);
   read_windows(keys, c, hf);
   read_rope(keys, c, problems, unknown);
 }
@@ -313,42 +300,6 @@ void check_heads(ConfigKeys& keys, const ModelConfig& c) {
     keys.problem(
         key, fmt::format("rope rotates pairs of elements, so a head must have an even number of them above 0, not {}",
                          c.rotary_dim()));
-  }
-}
-
-/// Keys of one or two families.
-void read_family_keys(ConfigKeys& keys, ModelConfig& c) {
-  const HuggingFaceFamily& hf = family_entry(c.family).hugging_face;
-  if (hf.attention_bias) {
-    c.qkv_bias = c.attention_output_bias = keys.boolean("attention_bias", c.family == Family::gpt_oss);
-  } else {
-    keys.no_effect_as("attention_bias", c.qkv_bias);
-  }
-  if (hf.mlp_bias) {
-    c.mlp_bias = keys.boolean("mlp_bias", false);
-  } else {
-    keys.no_effect_as("mlp_bias", c.mlp_bias);
-  }
-  if (hf.experts) read_experts(keys, c);
-  mark_ignored_keys(keys, c.family);
-  if (c.family == Family::phi3) {  // some files generalise the model and hold the values of the stock one
-    keys.only("full_attn_mod", 1, "only full attention in every layer is supported");
-    keys.only("interpolate_factor", 1, "this interpolation of positions is not supported");
-    keys.only("lm_head_bias", false, "a bias of the head is not supported");
-    keys.only("mup_use_scaling", false, "scaled widths are not supported");
-  }
-  c.query_pre_attn_scalar = static_cast<double>(c.head_dim);
-  if (c.family == Family::gemma2) {
-    if (c.sliding_window > 0) {
-      keys.only("sliding_window_size", c.sliding_window, "must agree with sliding_window");
-    }
-    c.query_pre_attn_scalar = keys.number("query_pre_attn_scalar", 256);
-    const auto cap = [&](std::string_view key, double otherwise) {
-      return keys.number(key, keys.has_key(key) ? 0.0 : otherwise);
-    };
-    c.attention_softcap = cap("attn_logit_softcapping", 50);
-    c.final_softcap = cap("final_logit_softcapping", 30);
-    c.embedding_scale = std::sqrt(static_cast<double>(c.d_model));
   }
 }
 
@@ -435,6 +386,10 @@ HfConfig parse_hf_config(std::string_view text, const std::string& place) {
   c.vocab_size = keys.integer("vocab_size", {}, 1, max_tokens);
   if (c.family == Family::gpt2) {
     read_gpt2(keys, c);
+  } else if (c.family == Family::falcon) {
+    read_falcon(keys, c);
+    read_windows(keys, c, family_entry(c.family).hugging_face);
+    read_rope(keys, c, problems, unknown);
   } else {
     read_llama_like(keys, c, problems, unknown);
   }

@@ -11,6 +11,7 @@ namespace {
 
 using Kind = RopeScaling::Kind;
 constexpr size_t max_frequencies = 4096;
+constexpr int64_t most_positions = int64_t{1} << 24;
 
 Kind kind_of(ConfigKeys& rope, ModelConfig::Family family) {
   const std::string older = rope.text("type", "default");
@@ -61,17 +62,20 @@ void read_scaling(ConfigKeys& rope, ConfigKeys& config, ModelConfig& model) {
   }
 }
 
-/// Phi-3 turns a part of each head. The other families of Transformers read the key with a kind of scaling only.
+/// Phi-3 and GPT-NeoX turn a part of each head. The other families of Transformers read the key with a kind of scaling
+/// only.
 void read_partial_rotary_factor(ConfigKeys& rope, ConfigKeys& config, ModelConfig& model) {
   constexpr std::string_view key = "partial_rotary_factor";
-  const bool phi3 = model.family == ModelConfig::Family::phi3;
-  if (!phi3 && model.rope_scaling.kind == Kind::none) {
+  const double of_family = family_entry(model.family).hugging_face.partial_rotary;
+  if (of_family == 0 && model.rope_scaling.kind == Kind::none) {
     rope.no_effect_as(key, 1);
     return config.no_effect_as(key, 1);
   }
-  const double partial = rope.number(key, config.number(key, 1.0));
-  if (partial > 1 || (partial != 1 && !phi3)) {
-    config.problem(key, "only phi3 turns a part of each head, at most all of it");
+  double otherwise = of_family == 0 ? 1 : of_family;
+  if (model.family == ModelConfig::Family::gpt_neox) otherwise = config.number("rotary_pct", otherwise);
+  const double partial = rope.number(key, config.number(key, otherwise));
+  if (partial > 1 || (partial != 1 && of_family == 0)) {
+    config.problem(key, "only phi3 and gpt_neox turn a part of each head, at most all of it");
   }
   model.partial_rotary_factor = partial;
 }
@@ -88,6 +92,22 @@ RopeScaling gpt_oss_scaling() {
   return s;
 }
 
+/// Gemma 3 has two ropes, in rope_parameters one beside the other: reads that of layers with the window, and returns
+/// the object with that of the others.
+const nlohmann::json* read_local_rope(ConfigKeys& keys, ModelConfig& model, const nlohmann::json* newer,
+                                      std::vector<std::string>& problems) {
+  const auto entry = [&](const char* kind) -> const nlohmann::json* {
+    if (newer == nullptr || !newer->is_object()) return nullptr;
+    const auto at = newer->find(kind);
+    return at == newer->end() || at->is_null() ? nullptr : &*at;
+  };
+  ConfigKeys local(entry("sliding_attention"), "rope_parameters.sliding_attention.", problems);
+  model.rope_local_theta = local.number("rope_theta", keys.number("rope_local_base_freq", 10000));
+  local.only("rope_type", "default", "rope of layers with the window is not scaled");
+  if (model.sliding_window == 0) model.rope_local_theta = 0;
+  return entry("full_attention");
+}
+
 /// Without what only rope_parameters holds, and with the newer name of the kind.
 nlohmann::json scaling_alone(nlohmann::json rope) {
   if (!rope.is_object()) return rope;
@@ -99,17 +119,28 @@ nlohmann::json scaling_alone(nlohmann::json rope) {
 
 }  // namespace
 
+int64_t rotary_positions(ConfigKeys& keys, int64_t fallback) {
+  constexpr const char* key = "max_position_embeddings";
+  const nlohmann::json* found = keys.value(key);
+  const bool beyond =
+      found != nullptr && found->is_number() && found->get<double>() > static_cast<double>(most_positions);
+  return beyond ? most_positions : keys.integer(key, fallback, 1, most_positions);
+}
+
 void read_rope(ConfigKeys& keys, ModelConfig& model, std::vector<std::string>& problems,
                std::vector<std::string>& unknown) {
   const nlohmann::json* older = keys.value("rope_scaling");
   const nlohmann::json* newer = keys.value("rope_parameters");
+  const bool two_kinds = model.family == ModelConfig::Family::gemma3;
+  if (two_kinds) newer = read_local_rope(keys, model, newer, problems);
   if (older != nullptr && newer != nullptr && scaling_alone(*older) != scaling_alone(*newer)) {
     keys.problem("rope_scaling", "contradicts rope_parameters; remove one of them");
   }
   ConfigKeys rope(newer != nullptr ? newer : older, newer != nullptr ? "rope_parameters." : "rope_scaling.", problems);
   const bool gpt_oss = model.family == ModelConfig::Family::gpt_oss;
   const double theta = family_entry(model.family).hugging_face.rope_theta;
-  model.rope_theta = rope.number("rope_theta", keys.number("rope_theta", theta));
+  const char* older_theta = model.family == ModelConfig::Family::gpt_neox ? "rotary_emb_base" : "rope_theta";
+  model.rope_theta = rope.number("rope_theta", keys.number(older_theta, theta));
   read_scaling(rope, keys, model);
   if (gpt_oss && older == nullptr && newer == nullptr) model.rope_scaling = gpt_oss_scaling();
   read_partial_rotary_factor(rope, keys, model);
@@ -128,7 +159,15 @@ void read_rope(ConfigKeys& keys, ModelConfig& model, std::vector<std::string>& p
 
 void write_rope(nlohmann::json& config, const ModelConfig& model) {
   const RopeScaling& s = model.rope_scaling;
-  config["rope_theta"] = model.rope_theta;
+  if (model.family == ModelConfig::Family::gpt_neox) {
+    config["rotary_emb_base"] = model.rope_theta;
+    config["rotary_pct"] = model.partial_rotary_factor;
+  } else {
+    config["rope_theta"] = model.rope_theta;
+  }
+  if (model.family == ModelConfig::Family::gemma3) {
+    config["rope_local_base_freq"] = model.rope_local_theta > 0 ? model.rope_local_theta : 10000;
+  }
   if (model.family == ModelConfig::Family::phi3) config["partial_rotary_factor"] = model.partial_rotary_factor;
   config["rope_scaling"] = nullptr;
   if (s.kind == Kind::none) return;

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -10,6 +9,7 @@
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
 #include "hf/config/config_experts.hpp"
+#include "hf/config/config_families.hpp"
 #include "hf/config/config_json.hpp"
 #include "hf/config/config_rope.hpp"
 #include "models/models.hpp"
@@ -70,8 +70,10 @@ void write_windows(nlohmann::json& j, const ModelConfig& c, Windows windows) {
     j["model_type"] = "ministral";
     j["architectures"] = {"MinistralForCausalLM"};
   }
+  if (windows == Windows::unrotated_layers || windows == Windows::last_layers) {
+    j["use_sliding_window"] = c.sliding_window > 0;
+  }
   if (windows != Windows::last_layers) return;
-  j["use_sliding_window"] = c.sliding_window > 0;
   j["max_window_layers"] = all && c.sliding_window > 0 ? 0 : c.n_layers;
   // If only the last layers have it, max_window_layers informs readers that do not know layer_types.
   if (!all && static_cast<int64_t>(c.sliding_window_layers.size()) == c.n_layers - c.sliding_window_layers.front()) {
@@ -80,6 +82,7 @@ void write_windows(nlohmann::json& j, const ModelConfig& c, Windows windows) {
 }
 
 void write_llama_like(nlohmann::json& j, const ModelConfig& c) {
+  const HuggingFaceFamily& hf = family_entry(c.family).hugging_face;
   j["hidden_size"] = c.d_model;
   j["num_hidden_layers"] = c.n_layers;
   j["num_attention_heads"] = c.n_heads;
@@ -87,28 +90,15 @@ void write_llama_like(nlohmann::json& j, const ModelConfig& c) {
   j["head_dim"] = c.head_dim;
   j["intermediate_size"] = c.d_ff;
   j["max_position_embeddings"] = c.max_seq_len;
-  j["rms_norm_eps"] = c.norm_epsilon;
-  j[c.family == Family::gemma2 ? "hidden_activation" : "hidden_act"] = activation_name(c.activation, c.family);
+  j[hf.epsilon_key] = c.norm_epsilon;
+  const bool gemma = c.family == Family::gemma2 || c.family == Family::gemma3;
+  j[gemma ? "hidden_activation" : "hidden_act"] = activation_name(c.activation, c.family);
   j["attention_dropout"] = c.attention_dropout;
-  const HuggingFaceFamily& hf = family_entry(c.family).hugging_face;
   if (hf.windows != Windows::none) write_windows(j, c, hf.windows);
   if (hf.attention_bias) j["attention_bias"] = c.qkv_bias;
   if (hf.mlp_bias) j["mlp_bias"] = c.mlp_bias;
   if (hf.experts) write_experts(j, c);
-  if (c.family == Family::phi3) {
-    j["resid_pdrop"] = c.dropout;
-    j["embd_pdrop"] = c.dropout;
-  }
-  if (c.family == Family::gemma2) {
-    j["query_pre_attn_scalar"] = c.query_pre_attn_scalar;
-    if (c.query_pre_attn_scalar == std::floor(c.query_pre_attn_scalar)) {
-      j["query_pre_attn_scalar"] = static_cast<int64_t>(c.query_pre_attn_scalar);
-    }
-    j["attn_logit_softcapping"] = nullptr;
-    if (c.attention_softcap > 0) j["attn_logit_softcapping"] = c.attention_softcap;
-    j["final_logit_softcapping"] = nullptr;
-    if (c.final_softcap > 0) j["final_logit_softcapping"] = c.final_softcap;
-  }
+  write_family_keys(j, c);
   write_rope(j, c);
 }
 
@@ -165,7 +155,7 @@ std::vector<std::pair<std::string, std::string>> printed(ModelConfig model) {
 std::string write_hf_config(const ModelConfig& c, const TokenIds& ids, std::string_view dtype) {
   nlohmann::json j = nlohmann::json::object();
   j["architectures"] = {architecture_name(c.family)};
-  j["model_type"] = name_of(c.family);
+  j["model_type"] = model_type_of(c.family);
   j["vocab_size"] = c.vocab_size;
   j["initializer_range"] = c.initializer_std;
   j["tie_word_embeddings"] = c.tie_embeddings;
@@ -174,6 +164,10 @@ std::string write_hf_config(const ModelConfig& c, const TokenIds& ids, std::stri
   write_ids(j, c, ids);
   if (c.family == Family::gpt2) {
     write_gpt2(j, c);
+  } else if (c.family == Family::falcon) {
+    j["activation"] = activation_name(c.activation, c.family);
+    write_falcon(j, c);
+    write_rope(j, c);
   } else {
     write_llama_like(j, c);
   }

@@ -77,8 +77,9 @@ void pair_rows(const std::vector<float>& head, int64_t columns, std::vector<floa
 }
 
 void write_slice(const GgufWriter& writer, size_t tensor, const Placed& p, const GatherWeights& gather) {
-  const int64_t rows_at_once =
-      p.gguf.pair_heads > 0 ? p.rows / p.gguf.pair_heads : std::clamp<int64_t>(rows_elements / p.columns, 1, p.rows);
+  const HeadGroups& groups = p.gguf.groups;
+  const int64_t heads = groups.kv_heads > 0 ? groups.heads + 2 * groups.kv_heads : p.gguf.pair_heads;
+  const int64_t rows_at_once = heads > 0 ? p.rows / heads : std::clamp<int64_t>(rows_elements / p.columns, 1, p.rows);
   std::vector<float> values, paired;
   for (int64_t row = 0; row < p.rows; row += rows_at_once) {
     const int64_t first = row * p.columns, count = std::min(rows_at_once, p.rows - row) * p.columns;
@@ -91,7 +92,8 @@ void write_slice(const GgufWriter& writer, size_t tensor, const Placed& p, const
       values.swap(paired);
     }
     const int64_t of_experts = std::max<int64_t>(p.gguf.expert, 0) * p.rows * p.columns;
-    writer.write(tensor, of_experts + first, values.data(), count);
+    const int64_t place = groups.kv_heads > 0 ? groups.place(row / rows_at_once) * count : first;
+    writer.write(tensor, of_experts + place, values.data(), count);
   }
 }
 

@@ -24,6 +24,7 @@ struct Architecture {
   Activation activation = Activation::swiglu;
   bool whole_heads = false;  ///< n_heads * head_dim is d_model
   bool output_bias = false;  ///< the attention's output projection may have a bias
+  bool mlp_bias = false;     ///< the MLP may have biases
   bool pair_rows = false;    ///< rope turns neighbouring elements instead of the halves of a head
   bool factors = false;      ///< a table of rope's factors may be given
   bool windows = false;      ///< sliding windows are computed
@@ -35,7 +36,7 @@ Architecture architecture_of(Family family) {
       return {.name = "gpt2", .activation = Activation::gelu_tanh, .whole_heads = true, .output_bias = true};
     case Family::llama:
     case Family::mistral:
-      return {.name = "llama", .output_bias = true, .pair_rows = true, .factors = true};
+      return {.name = "llama", .output_bias = true, .mlp_bias = true, .pair_rows = true, .factors = true};
     case Family::qwen2:
       return {.name = "qwen2", .whole_heads = true};
     case Family::qwen3:
@@ -45,13 +46,31 @@ Architecture architecture_of(Family family) {
     case Family::phi3:
       return {.name = "phi3", .whole_heads = true};
     case Family::mixtral:
-      return {.name = "llama", .output_bias = true, .pair_rows = true, .factors = true};
+      return {.name = "llama", .output_bias = true, .mlp_bias = true, .pair_rows = true, .factors = true};
     case Family::qwen2_moe:
       return {.name = "qwen2moe", .whole_heads = true};
     case Family::qwen3_moe:
       return {.name = "qwen3moe"};
     case Family::olmoe:
       return {.name = "olmoe", .whole_heads = true};
+    case Family::starcoder2:
+      return {.name = "starcoder2", .activation = Activation::gelu_tanh, .output_bias = true, .mlp_bias = true};
+    case Family::granite:
+      return {.name = "granite", .output_bias = true, .mlp_bias = true, .pair_rows = true, .factors = true};
+    case Family::smollm3:
+      return {.name = "smollm3", .pair_rows = true, .factors = true};
+    case Family::olmo2:
+      return {.name = "olmo2", .whole_heads = true};
+    case Family::gpt_neox:
+      return {.name = "gptneox",
+              .activation = Activation::gelu,
+              .whole_heads = true,
+              .output_bias = true,
+              .mlp_bias = true};
+    case Family::falcon:
+      return {.name = "falcon", .activation = Activation::gelu, .whole_heads = true};
+    case Family::gemma3:
+      return {.name = "gemma3", .activation = Activation::geglu_tanh, .windows = true};
     case Family::gpt_oss:
     case Family::deepseek_v2:
     case Family::deepseek_v3:
@@ -60,12 +79,12 @@ Architecture architecture_of(Family family) {
   throw Error("a family without an architecture");
 }
 
-/// Factor on queries: Gemma 2's scores are divided by the root of a number of the model's, in llama.cpp of one that it
-/// takes from the number of layers.
+/// Factor on queries: Gemma's scores are divided by the root of a number of the model's, in llama.cpp of one that it
+/// takes from the number of layers. Granite's factor is in the file.
 float query_factor(const ModelConfig& m) {
-  constexpr int64_t layers_of_27b = 46;
-  if (m.query_pre_attn_scalar == 0) return 1;
-  const bool large = m.family == Family::gemma2 && m.n_layers == layers_of_27b;
+  if (m.query_pre_attn_scalar == 0 || m.family == Family::granite) return 1;
+  const bool large = (m.family == Family::gemma2 && m.n_layers == 46) ||
+                     (m.family == Family::gemma3 && m.n_layers == 62);  // those of 27B
   return static_cast<float>(
       std::sqrt(static_cast<double>(large ? m.d_model / m.n_heads : m.head_dim) / m.query_pre_attn_scalar));
 }
@@ -76,8 +95,8 @@ std::string rope_obstacle(const ModelConfig& m, const Architecture& a) {
   if (s.kind == Kind::llama3 && !a.factors) return "llama3's rope scaling in this family";
   if (s.kind == Kind::longrope && !a.factors && m.family != Family::phi3) return "longrope in this family";
   if (s.kind == Kind::yarn && !s.truncate) return "yarn without truncate";
-  if (m.family != Family::phi3 && m.family != Family::gpt2 && m.partial_rotary_factor != 1)
-    return "a rope of a part of each head";
+  const bool partial = m.family == Family::phi3 || m.family == Family::gpt_neox || m.family == Family::gpt2;
+  if (!partial && m.partial_rotary_factor != 1) return "a rope of a part of each head";
   return "";
 }
 
@@ -87,6 +106,40 @@ std::string gemma2_obstacle(const ModelConfig& m) {
   for (int64_t layer = 0; layer < m.n_layers; layer += 2) even.push_back(layer);
   if (m.sliding_window > 0 && m.sliding_window_layers != even) return "windows in other layers than the even ones";
   return m.tie_embeddings ? "" : "Gemma 2 with an untied head";
+}
+
+std::string gemma3_obstacle(const ModelConfig& m) {
+  if (m.attention_softcap > 0 || m.final_softcap > 0) return "Gemma 3 with softcaps";
+  std::vector<int64_t> windows;
+  for (int64_t layer = 0; layer < m.n_layers; ++layer) {
+    if (layer % 6 != 5) windows.push_back(layer);
+  }
+  if (std::ssize(windows) == m.n_layers) windows.clear();  // all
+  if (m.sliding_window == 0 || m.sliding_window_layers != windows) return "windows in other layers than five of six";
+  if (m.rope_local_theta <= 0) return "Gemma 3 with one rope";
+  return m.tie_embeddings ? "" : "Gemma 3 with an untied head";
+}
+
+/// Parts that llama.cpp computes in some families only.
+std::string part_obstacle(const ModelConfig& m) {
+  const bool granite = m.family == Family::granite, falcon = m.family == Family::falcon;
+  const bool scales_embedding = granite || m.family == Family::gemma2 || m.family == Family::gemma3;
+  if (!scales_embedding && m.embedding_scale != 1) return "a factor on the embedding";
+  if (!granite && (m.residual_multiplier != 1 || m.logits_scaling != 1)) return "factors on branches or logits";
+  if (m.input_norm == (m.family == Family::olmo2)) return "norms before or after the branches in this family";
+  if (falcon && !m.parallel_residual) return "a Falcon whose branches follow each other";
+  if (m.parallel_residual && !falcon && m.family != Family::gpt_neox) return "parallel branches in this family";
+  if (m.shared_norm && !falcon) return "one norm of both branches in this family";
+  const bool neox = m.family == Family::gpt_neox,
+             biased = m.bias && m.qkv_bias && m.attention_output_bias && m.mlp_bias;
+  if ((neox || m.family == Family::starcoder2) && !biased) return "this family without biases";
+  if (neox && m.tie_embeddings) return "a GPT-NeoX with a tied head";
+  const bool fused = falcon || m.family == Family::gpt_neox || m.family == Family::gpt2 || m.family == Family::phi3;
+  if (fused && m.query_pre_attn_scalar > 0 && query_factor(m) != 1) return "scores with a factor of their own";
+  std::vector<int64_t> plain;
+  for (int64_t layer = 3; layer < m.n_layers && m.family == Family::smollm3; layer += 4) plain.push_back(layer);
+  if (m.no_rope_layers != plain) return "layers without positions other than every fourth of SmolLM3";
+  return m.rope_local_theta > 0 && m.family != Family::gemma3 ? "a rope of layers with the window" : "";
 }
 
 /// llama.cpp's graphs have experts in every layer, and weights that are normalised or not by the family.
@@ -146,9 +199,9 @@ std::string gguf_obstacle(const ModelConfig& m) {
   if (std::string experts = experts_obstacle(m); !experts.empty()) return experts;
   if (m.attention_sinks) return "sinks of attention, which GGUF export does not write";
   if (m.latent.exist()) return "latent attention, which GGUF export does not write";
-  const bool norms = m.family == Family::qwen3 || m.family == Family::qwen3_moe || m.family == Family::olmoe;
-  if (m.qk_norm != norms || m.qk_norm_whole != (m.family == Family::olmoe))
-    return "norms of queries and keys in this family";
+  const bool whole = m.family == Family::olmoe || m.family == Family::olmo2;
+  const bool norms = whole || m.family == Family::qwen3 || m.family == Family::qwen3_moe || m.family == Family::gemma3;
+  if (m.qk_norm != norms || m.qk_norm_whole != whole) return "norms of queries and keys in this family";
   if (!m.pre_norm) return "norms after the branches";
   if (m.activation != a.activation) return fmt::format("the activation {}", name_of(m.activation));
   if (a.whole_heads && m.n_heads * m.head_dim != m.d_model) return "n_heads * head_dim other than d_model";
@@ -156,9 +209,13 @@ std::string gguf_obstacle(const ModelConfig& m) {
   const bool learned = m.positions == ModelConfig::Positions::learned, gpt2 = m.family == Family::gpt2;
   if (learned != gpt2) return fmt::format("positions = {}", name_of(m.positions));
   if (gpt2 && !(m.bias && m.qkv_bias && m.attention_output_bias && m.mlp_bias)) return "a GPT-2 without biases";
-  if (m.mlp_bias && !gpt2 && !a.factors) return "biases of the MLP";
-  if ((m.family == Family::phi3 || m.family == Family::gemma2) && m.qkv_bias) return "biases of q, k, v";
+  if (m.mlp_bias && !gpt2 && !a.mlp_bias) return "biases of the MLP";
+  const bool plain_qkv = m.family == Family::phi3 || m.family == Family::gemma2 || m.family == Family::gemma3 ||
+                         m.family == Family::falcon || m.family == Family::olmo2;
+  if (plain_qkv && m.qkv_bias) return "biases of q, k, v";
+  if (std::string part = part_obstacle(m); !part.empty()) return part;
   if (std::string rope = rope_obstacle(m, a); !learned && !rope.empty()) return rope;
+  if (m.family == Family::gemma3) return gemma3_obstacle(m);
   return m.family == Family::gemma2 ? gemma2_obstacle(m) : "";
 }
 
@@ -169,6 +226,9 @@ std::vector<std::string> gguf_differences(const ModelConfig& m) {
         fmt::format("llama.cpp lets each token attend to all before it in this family, not to a window of "
                     "{}: longer texts give other results there",
                     m.sliding_window));
+  }
+  if (m.activation == ModelConfig::Activation::gelu) {
+    notes.emplace_back("llama.cpp computes GELU by tanh: its results differ slightly");
   }
   if (m.rope_scaling.kind == Kind::longrope) {
     notes.push_back(
@@ -205,6 +265,18 @@ void add_hyperparameters(GgufMetadata& metadata, const ModelConfig& m) {
     if (e.d_ff_shared > 0) add("expert_shared_feed_forward_length", e.d_ff_shared);
   }
   if (m.family == Family::phi3) add("attention.sliding_window", 0);
+  if (m.family == Family::gemma3) {
+    add("attention.sliding_window", m.sliding_window);
+    metadata.add(prefix + "rope.freq_base_swa", static_cast<float>(m.rope_local_theta));
+  }
+  if (m.family == Family::gpt_neox) metadata.add(prefix + "use_parallel_residual", m.parallel_residual);
+  if (m.family == Family::falcon) metadata.add(prefix + "tensor_data_layout", "jploski");
+  if (m.family == Family::granite) {
+    metadata.add(prefix + "attention.scale", static_cast<float>(1 / std::sqrt(m.query_pre_attn_scalar)));
+    metadata.add(prefix + "embedding_scale", static_cast<float>(m.embedding_scale));
+    metadata.add(prefix + "residual_scale", static_cast<float>(m.residual_multiplier));
+    metadata.add(prefix + "logit_scale", static_cast<float>(m.logits_scaling));
+  }
   if (m.family == Family::gemma2) {
     // Without a window none of the tokens is outside of it.
     add("attention.sliding_window", m.sliding_window > 0 ? m.sliding_window : m.max_seq_len);
@@ -259,12 +331,14 @@ GgufSlice gguf_slice(const DecoderShape& shape, const std::string& tensor) {
     int64_t pair_heads = 0;
     float factor = 1;
   };
+  // Falcon's norms of two: llama.cpp's first one is the MLP's.
+  const bool two = m.family == Family::falcon && !m.shared_norm;
   std::vector<Role> roles = {{n.embedding, "token_embd"},
                              {n.positions, "position_embd"},
                              {n.final_norm, "output_norm"},
                              {n.head, "output"},
-                             {n.norm1, "blk.{}.attn_norm"},
-                             {n.norm2, "blk.{}.ffn_norm"},
+                             {n.norm1, two ? "blk.{}.attn_norm_2" : "blk.{}.attn_norm"},
+                             {n.norm2, two ? "blk.{}.attn_norm" : "blk.{}.ffn_norm"},
                              {n.projection, "blk.{}.attn_output"},
                              {n.up, "blk.{}.ffn_up"},
                              {n.gate, "blk.{}.ffn_gate"},
@@ -287,8 +361,10 @@ GgufSlice gguf_slice(const DecoderShape& shape, const std::string& tensor) {
     for (int64_t layer = 0; layer < m.n_layers; ++layer) {
       if (role.name.empty() || at_layer(role.name, layer) != module) continue;
       const bool norm = role.renamed.ends_with("norm");
-      return {at_layer(role.renamed, layer) + kind, role.pair_heads, norm && m.zero_centered_norm ? 1.0F : 0.0F,
-              role.factor};
+      const bool grouped = n.grouped_heads && role.name == n.qkv[0];
+      return {at_layer(role.renamed, layer) + kind, role.pair_heads,
+              grouped ? HeadGroups{m.n_heads, m.n_kv_heads} : HeadGroups{0, 0},
+              norm && m.zero_centered_norm ? 1.0F : 0.0F, role.factor};
     }
   }
   throw Error("no name in GGUF for " + tensor);

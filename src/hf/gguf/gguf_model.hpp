@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "hf/gguf/gguf_writer.hpp"
+#include "kernels/head_groups.hpp"
 #include "models/decoder.hpp"
 #include "text/tokenizer.hpp"
 
@@ -28,12 +29,13 @@ void add_hyperparameters(GgufMetadata& metadata, const ModelConfig& model);
 struct GgufSlice {
   std::string name;
   int64_t pair_heads =
-      0;                ///< heads whose rows are in the order of llama's rope, which turns neighbours; 0: as they are
-  float add = 0;        ///< is added to each value: norms stored as their distance from 1
-  float factor = 1;     ///< then multiplies it: scores that llama.cpp divides by another number
-  int64_t expert = -1;  ///< number of the matrix in the array of all experts' that the tensor is; -1: it is whole
-  bool as_vector = false;  ///< a matrix of one row that the file has as a vector
-  bool in_fp32 = false;    ///< whatever the type of the others
+      0;  ///< heads whose rows are in the order of llama's rope, which turns neighbours; 0: as they are
+  HeadGroups groups{0, 0};  ///< heads of a matrix by groups, whose order is queries, keys, values there; 0: as they are
+  float add = 0;            ///< is added to each value: norms stored as their distance from 1
+  float factor = 1;         ///< then multiplies it: scores that llama.cpp divides by another number
+  int64_t expert = -1;      ///< number of the matrix in the array of all experts' that the tensor is; -1: it is whole
+  bool as_vector = false;   ///< a matrix of one row that the file has as a vector
+  bool in_fp32 = false;     ///< whatever the type of the others
 };
 GgufSlice gguf_slice(const DecoderShape& shape, const std::string& tensor);
 

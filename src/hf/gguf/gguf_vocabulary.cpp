@@ -127,6 +127,9 @@ constexpr std::array<SplitName, 9> split_names = {
      {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
       "", "tekken"}}};
 
+/// Steps of StarCoder's and Falcon's tokenizers, as patterns.
+constexpr std::string_view one_digit = R"(\p{N})", digits = R"(\p{N}+)", punctuation = R"(\p{P}+)";
+
 std::string split_of(const Json& document) {
   std::set<std::string> patterns;
   each_step(document.value("pre_tokenizer", Json()), [&](const Json& step) {
@@ -136,6 +139,10 @@ std::string split_of(const Json& document) {
       if (step.value("use_regex", true)) patterns.emplace(gpt2_split);
     } else if (type == "Split" && step.value("pattern", Json::object()).contains("Regex")) {
       patterns.insert(step["pattern"]["Regex"].get<std::string>());
+    } else if (type == "Digits") {
+      patterns.emplace(step.value("individual_digits", false) ? one_digit : digits);
+    } else if (type == "Punctuation" && step.value("behavior", "") == "Contiguous") {
+      patterns.emplace(punctuation);
     } else {
       refuse(fmt::format("llama.cpp does not know this split into words: {}", printable(type)));
     }
@@ -143,6 +150,11 @@ std::string split_of(const Json& document) {
   const bool merges = !document["model"].value("merges", Json::array()).empty();
   if (patterns.empty() && !merges) return "gpt-2";  // words do not matter
   const bool whole_words = document["model"].value("ignore_merges", false);
+  const auto are = [&](std::set<std::string_view> steps) {
+    return !whole_words && std::ranges::equal(patterns, steps);
+  };
+  if (are({gpt2_split, one_digit})) return "starcoder";
+  if (are({gpt2_split, digits, punctuation, "[0-9][0-9][0-9]"})) return "falcon";
   for (const SplitName& known : split_names) {
     if (patterns != std::set<std::string>{std::string(known.regex)}) continue;
     const std::string_view name = whole_words ? known.whole_words : known.merging;

@@ -164,10 +164,13 @@ class Matcher {
   void check_unused(size_t number) {
     const WeightIndex::Tensor& tensor = index_.tensors[number];
     const std::string& name = plain_names_[number];
-    const bool gpt2 = shape_.config.family == ModelConfig::Family::gpt2;
+    const auto is_mask = [&](ModelConfig::Family family, const std::string& attention) {
+      return shape_.config.family == family &&
+             (name.ends_with(attention + ".bias") || name.ends_with(attention + ".masked_bias"));
+    };
     if (name.ends_with(".rotary_emb.inv_freq")) {
       ++rope_tables_;
-    } else if (gpt2 && (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"))) {
+    } else if (is_mask(ModelConfig::Family::gpt2, ".attn") || is_mask(ModelConfig::Family::gpt_neox, ".attention")) {
       ++masks_;
     } else if (predicts_more_tokens(name)) {
       ++more_tokens_;

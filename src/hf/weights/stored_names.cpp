@@ -96,6 +96,8 @@ StoredNames match_names(std::span<const std::string_view> stored, const DecoderN
                                 printable(fmt::format("{}{}", first_has ? leading : tensor.leading, names.added))));
     }
     std::string name = tensor.name.substr(names.added.size());
+    // Transformers 5 calls the head of GPT-NeoX so in memory, and may save it so.
+    if (name == "lm_head.weight") name = model.head + ".weight";
     const bool of_head = name.starts_with(model.head + ".") || name.starts_with(model.score + ".");
     if (!names.missing.empty() && !of_head) name.insert(0, names.missing);
     const auto [at, added] = names.number_of.emplace(std::move(name), t);

@@ -24,7 +24,8 @@ FamilyEntry family_phi3() {
            .norm_epsilon = 1e-5,
            .windows = HuggingFaceFamily::Windows::all_layers,
            .window = 0,
-           .pad_token_id = 32000}};
+           .pad_token_id = 32000,
+           .partial_rotary = 1}};
 }
 
 }  // namespace llmtrain

@@ -113,4 +113,10 @@ Rope make_rope(const ModelConfig& c) {
   return rope;
 }
 
+Rope make_local_rope(const ModelConfig& c) {
+  Rope rope;
+  rope.frequencies = plain_frequencies(c.rope_local_theta, c.rotary_dim());
+  return rope;
+}
+
 }  // namespace llmtrain

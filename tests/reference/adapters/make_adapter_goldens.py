@@ -37,6 +37,8 @@ CASES = {
                                  modules_to_save=["up_proj", "1.self_attn.k_proj"])),
     "gemma2_layers": ("gemma2", dict(r=2, lora_alpha=2, target_modules=["o_proj", "up_proj"], layers_to_transform=[1],
                                      use_dora=True)),
+    "neox_fused": ("gpt_neox", dict(r=2, lora_alpha=4, target_modules=["query_key_value", "dense_4h_to_h"])),
+    "falcon_dora": ("falcon_grouped", dict(r=2, lora_alpha=4, target_modules="all-linear", use_dora=True)),
     "qwen3_regex": ("qwen3", dict(r=2, lora_alpha=7, target_modules=r".*\.(?:k_proj|down_proj)",
                                   modules_to_save=["lm_head"])),
 }

@@ -69,7 +69,22 @@ GPT2 = [
     dict(target_modules=["c_attn"], modules_to_save=["attn"]),
     dict(target_modules=r"transformer\.h\.\d+\.attn\.c_.*", exclude_modules=["c_attn"]),
 ]
-SETTINGS = {name: LLAMA for name in ("llama", "mistral", "qwen2", "qwen3", "gemma2")} | {"phi3": PHI3, "gpt2": GPT2}
+NEOX = [
+    dict(target_modules="all-linear"),
+    dict(target_modules=["query_key_value"]),
+    dict(target_modules=["dense"]),
+    dict(target_modules=["mlp"]),
+    dict(target_modules=["query_key_value", "q_proj"]),
+    dict(target_modules=["dense_4h_to_h"], layers_to_transform=[1]),
+    dict(target_modules=["query_key_value"], bias="all"),
+    dict(target_modules=["query_key_value", "dense_h_to_4h"], bias="lora_only"),
+    dict(target_modules=["dense"], modules_to_save=["dense_4h_to_h"]),
+    dict(target_modules=r".*\.1\..*dense", exclude_modules=["mlp"]),
+]
+STARCODER = [dict(target_modules="all-linear"), dict(target_modules=["c_fc"]),
+             dict(target_modules=["q_proj", "c_proj"], bias="lora_only")]
+SETTINGS = {name: LLAMA for name in ("llama", "mistral", "qwen2", "qwen3", "gemma2")} | {
+    "phi3": PHI3, "gpt2": GPT2, "gpt_neox": NEOX, "falcon_grouped": NEOX, "starcoder2": STARCODER}
 
 
 def of_model(model, setting):

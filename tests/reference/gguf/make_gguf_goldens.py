@@ -13,11 +13,13 @@ import pathlib
 import tempfile
 
 import gguf
-from conversion import ModelBase, get_model_class
-from conversion.gemma import Gemma2Model
+from conversion import ModelBase, TextModel, get_model_class
+from conversion.gemma import Gemma2Model, Gemma3Model
 
 HERE = pathlib.Path(__file__).parent
-CASES = ["gpt2", "llama", "llama3_v4_sharded", "mistral", "qwen2", "qwen3", "gemma2", "phi3", "mixtral", "olmoe"]
+CASES = ["gpt2", "llama", "llama3_v4_sharded", "mistral", "qwen2", "qwen3", "gemma2", "phi3", "mixtral", "olmoe",
+         "phi4", "starcoder2", "granite", "smollm3", "olmo2", "pythia", "falcon",
+         "falcon_grouped", "gemma3"]
 TYPES = {"fp32": gguf.LlamaFileType.ALL_F32, "fp16": gguf.LlamaFileType.MOSTLY_F16,
          "bf16": gguf.LlamaFileType.MOSTLY_BF16, "q8_0": gguf.LlamaFileType.MOSTLY_Q8_0}
 
@@ -29,9 +31,8 @@ def fnv(data):
     return f"{value:016x}"
 
 
-class ScaledGemma2(Gemma2Model):
+class Scaled:
     """llama.cpp divides scores by sqrt(head_dim), whatever query_pre_attn_scalar is: queries make up for it."""
-    model_arch = Gemma2Model.model_arch
 
     def modify_tensors(self, data_torch, name, bid):
         if name.endswith("q_proj.weight"):
@@ -39,13 +40,31 @@ class ScaledGemma2(Gemma2Model):
         yield from super().modify_tensors(data_torch, name, bid)
 
 
+class ScaledGemma2(Scaled, Gemma2Model):
+    model_arch = Gemma2Model.model_arch
+
+
+class ScaledGemma3(Scaled, Gemma3Model):
+    model_arch = Gemma3Model.model_arch
+
+    def modify_tensors(self, data_torch, name, bid):
+        if "embed_tokens" in name:  # whose rows the converter counts in a tokenizer
+            yield from TextModel.modify_tensors(self, data_torch, name, bid)
+        else:
+            yield from super().modify_tensors(data_torch, name, bid)
+
+
 def convert(case, type, path):
     folder = HERE.parent / "hf" / case
     hparams = ModelBase.load_hparams(folder, False)
-    kind = ScaledGemma2 if case == "gemma2" else get_model_class(hparams["architectures"][0])
+    kind = {"gemma2": ScaledGemma2, "gemma3": ScaledGemma3}.get(case) or get_model_class(hparams["architectures"][0])
     kind.set_vocab = lambda self: self._set_vocab_none()
     if case == "gpt2":
         hparams["n_ctx"] = hparams["n_positions"]
+    if case == "pythia":
+        hparams["rotary_pct"] = hparams["rope_parameters"]["partial_rotary_factor"]
+    if case == "falcon":
+        hparams["num_kv_heads"] = 1
     model = kind(folder, type, path, hparams=hparams)
     model.write()
 

@@ -21,8 +21,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 HERE = pathlib.Path(__file__).parent
 VOCABULARY, TOKENS = 41, 19
+GEMMAS = ("gemma2", "gemma3_text")
 SIZES = dict(vocab_size=VOCABULARY, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, max_position_embeddings=32, bos_token_id=1, eos_token_id=2, pad_token_id=None)
+OLDER = {k: v for k, v in SIZES.items() if k not in ("num_key_value_heads", "intermediate_size")}
+NEOX = OLDER | dict(intermediate_size=40)
 ROUTED = SIZES | dict(num_experts_per_tok=2)
 LATENT = SIZES | dict(num_attention_heads=3, num_key_value_heads=3, kv_lora_rank=10, qk_nope_head_dim=8, v_head_dim=6,
                       qk_rope_head_dim=4, n_routed_experts=6, moe_intermediate_size=12, first_k_dense_replace=1)
@@ -70,6 +73,28 @@ CASES = {
     "qwen2_moe_between": ("qwen2_moe", ROUTED | dict(num_experts=5, moe_intermediate_size=12, num_hidden_layers=3,
                                                      shared_expert_intermediate_size=16, mlp_only_layers=[1]),
                           torch.float32, None),
+    "phi4": ("phi3", SIZES | dict(hidden_size=32, original_max_position_embeddings=16, pad_token_id=0,
+                                  tie_word_embeddings=True, partial_rotary_factor=0.75,
+                                  rope_parameters=dict(rope_type="longrope", rope_theta=100.0, partial_rotary_factor=0.75,
+                                                       short_factor=[1.0, 1.1, 1.3], long_factor=[1.0, 2.0, 4.0])),
+             torch.bfloat16, None),
+    "starcoder2": ("starcoder2", SIZES | dict(sliding_window=7), torch.float32, None),
+    "granite": ("granite", SIZES | dict(embedding_multiplier=0.7, residual_multiplier=1.3,
+                                        attention_multiplier=0.5, logits_scaling=0.5), torch.bfloat16, None),
+    "smollm3": ("smollm3", SIZES | dict(num_hidden_layers=4), torch.bfloat16, None),
+    "olmo2": ("olmo2", SIZES, torch.bfloat16, None),
+    "gpt_neox": ("gpt_neox", NEOX | dict(num_attention_heads=3, rope_parameters=dict(rope_type="default", rope_theta=100.0,
+                                                               partial_rotary_factor=0.5)), torch.float32, None),
+    "pythia": ("gpt_neox", NEOX | dict(use_parallel_residual=False, num_attention_heads=3), torch.float16, None),
+    "falcon": ("falcon", OLDER | dict(num_attention_heads=3), torch.float32, None),
+    "falcon_grouped": ("falcon", OLDER | dict(new_decoder_architecture=True, num_kv_heads=2),
+                       torch.bfloat16, None),
+    "gemma3": ("gemma3_text", SIZES | dict(num_hidden_layers=6, head_dim=10, query_pre_attn_scalar=12, sliding_window=8,
+                                           num_attention_heads=2, num_key_value_heads=1, intermediate_size=20,
+                                           rope_parameters=dict(
+                                               full_attention=dict(rope_type="linear", factor=2.0, rope_theta=500.0),
+                                               sliding_attention=dict(rope_type="default", rope_theta=10000.0))),
+               torch.bfloat16, None),
 }
 
 
@@ -80,12 +105,12 @@ def randomize(model, seed):
         for name, p in sorted([*model.named_parameters(), *biases]):
             shape = tuple(p.shape)
             if "norm" in name or ".ln_" in name:
-                zero_centred = model.config.model_type == "gemma2" or name.endswith("bias")
+                zero_centred = model.config.model_type in GEMMAS or name.endswith("bias")
                 value = generator.normal(0.0 if zero_centred else 1.0, 0.25, shape)
             elif name.endswith("bias"):
                 value = generator.normal(0.0, 0.2, shape)
             elif "embed" in name or "wte" in name or "wpe" in name:
-                scale = 0.06 if model.config.model_type == "gemma2" else 0.25  # gemma2 multiplies by sqrt(width)
+                scale = 0.06 if model.config.model_type in GEMMAS else 0.25  # they multiply by sqrt(width)
                 value = generator.normal(0.0, scale, shape)
             else:
                 transposed = dict(gpt2="lm_head" not in name, gpt_oss=".experts." in name)
@@ -118,6 +143,23 @@ def as_published(folder):
     config = config | dict(n_ctx=GPT2["n_positions"], task_specific_params={"text-generation": {"do_sample": True}})
     for key in ("dtype", "transformers_version", "add_cross_attention", "pad_token_id"):
         config.pop(key, None)
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def as_pythia(folder):
+    """Keys and extra tensors of Pythia's published folders."""
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    for layer in range(SIZES["num_hidden_layers"]):
+        attention = f"gpt_neox.layers.{layer}.attention"
+        tensors[f"{attention}.bias"] = torch.ones(32, 32).tril()[None, None].bool()
+        tensors[f"{attention}.masked_bias"] = torch.tensor(-1e9)
+        tensors[f"{attention}.rotary_emb.inv_freq"] = torch.ones(1)
+    save_file(tensors, path, metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    rope = config.pop("rope_parameters")
+    config |= dict(rotary_emb_base=int(rope["rope_theta"]), rotary_pct=rope["partial_rotary_factor"],
+                   torch_dtype=config.pop("dtype"))
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
@@ -168,6 +210,8 @@ def try_to_make(name, seed):
     model.to(dtype).save_pretrained(folder, **options)
     if name == "llama3_v4_sharded":
         to_v4(folder)
+    if name == "pythia":
+        as_pythia(folder)
     if name == "gpt2_published":
         as_published(folder)
     saved = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()

@@ -52,6 +52,7 @@ class DeckRules {
     add_role(config_.source.reference, "the reference model's");
     add_role(config_.source.reward, "the reward model's");
     add_role(config_.source.critic, "the critic's");
+    add_role(config_.source.teacher, "the teacher's");
     if (!problem) problem = problem_of_experts();
     if (!problem) problem = problem_of_sinks();
     if (!problem) problem = problem_of_vocabulary();
@@ -149,6 +150,7 @@ class DeckRules {
     add_role(config_.source.reference, "the reference model's");
     add_role(config_.source.reward, "the reward model's");
     add_role(config_.source.critic, "the critic's");
+    add_role(config_.source.teacher, "the teacher's");
     return found;
   }
 
@@ -156,7 +158,7 @@ class DeckRules {
   Problem problem_of_sinks() const {
     const auto has = [](const auto& role) { return role && role->model.attention_sinks; };
     const bool any = config_.model.attention_sinks || has(config_.source.reference) || has(config_.source.reward) ||
-                     has(config_.source.critic);
+                     has(config_.source.critic) || has(config_.source.teacher);
     if (!trains_ || !any || parallel_.row_blocks() == 1) return std::nullopt;
     return MeshProblem{key_of_blocks("parallel.context"),
                        "attention with sinks is not divided among ranks: set 1, or use parallel.tensor"};

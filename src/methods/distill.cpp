@@ -5,17 +5,28 @@
 
 #include <algorithm>
 
+#include "core/deck/suggestion.hpp"
 #include "methods/method.hpp"
-#include "methods/reinforcement.hpp"
 #include "methods/roles.hpp"
 #include "rollout/student_batches.hpp"
+#include "text/load_tokenizer.hpp"
 
 namespace llmtrain {
 
 namespace {
 
-std::string facts_of(const Tokenizer& tokenizer) {
-  return fmt::format("{} tokens, EOS {}", tokenizer.vocabulary_size(), tokenizer.eos_id());
+/// Says in what a tokenizer differs from the student's, where ids mean other words; empty: they mean the same ones.
+std::string difference_from(const Tokenizer& student, const Tokenizer& teacher) {
+  if (teacher.serialized() == student.serialized()) return {};
+  const int64_t words = student.vocabulary_size(), own = teacher.vocabulary_size();
+  if (own != words) return fmt::format("it has {} tokens, the student's {}", own, words);
+  for (int64_t id = 0; id < words; ++id) {
+    const std::string theirs = teacher.token(static_cast<int32_t>(id)), ours = student.token(static_cast<int32_t>(id));
+    if (theirs != ours) {
+      return fmt::format("its token {} is {}, that of the student's {}", id, printable(theirs), printable(ours));
+    }
+  }
+  return {};
 }
 
 /// Number of words that student and teacher have in common. Throws UserError if these are not the same words.
@@ -26,16 +37,12 @@ int64_t common_words(const Config& config, const Dataset& data) {
     throw UserError(ExitCode::deck,
                     fmt::format("{}: {}: {}", config.provenance.where("distill.teacher"), teacher.model.path, what));
   };
-  if (data.tokenizer != nullptr) {
-    if (const std::shared_ptr<const Tokenizer> other = different_tokenizer(*data.tokenizer, teacher)) {
-      const std::string ours = facts_of(*data.tokenizer), theirs = facts_of(*other);
-      const std::string difference =
-          ours == theirs ? "the student's has as many, and encodes texts otherwise" : "the student's: " + ours;
-      refuse(fmt::format(
-          "its tokenizer is another one than the student's, so that its words are not the student's ({}; {}). {}",
-          theirs, difference,
-          config.model.path.empty() ? "Set data.tokenizer to this folder"
-                                    : "Choose a teacher with the student's tokenizer"));
+  if (data.tokenizer != nullptr && !teacher.tokenizer_path.empty()) {
+    const std::string difference = difference_from(*data.tokenizer, *load_tokenizer(teacher.tokenizer_path));
+    if (!difference.empty()) {
+      refuse(fmt::format("its tokenizer is another one than the student's: {}. {}", difference,
+                         config.model.path.empty() ? "Set data.tokenizer to this folder"
+                                                   : "Choose a teacher with the student's tokenizer"));
     }
   }
   if (own < data.vocabulary_size) {

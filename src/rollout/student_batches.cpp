@@ -28,9 +28,9 @@ bool StudentBatches::writes(int64_t step) const {
 }
 
 void StudentBatches::plan(int64_t step, StepPlan& out) const {
-  if (!writes(step)) return data_.plan(step, out);
-  written_.plan(step, out);
-  for (MicroBatchPlan& micro : out.micro_batches) micro.written = true;
+  const bool written = writes(step);
+  written ? written_.plan(step, out) : data_.plan(step, out);
+  for (MicroBatchPlan& micro : out.micro_batches) micro.written = written;  // a plan is that of an earlier step
 }
 
 void StudentBatches::load(const MicroBatchPlan& plan, HostBatch& out) const {

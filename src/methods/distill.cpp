@@ -20,8 +20,12 @@ std::string difference_from(const Tokenizer& student, const Tokenizer& teacher) 
   if (teacher.serialized() == student.serialized()) return {};
   const int64_t words = student.vocabulary_size(), own = teacher.vocabulary_size();
   if (own != words) return fmt::format("it has {} tokens, the student's {}", own, words);
-  for (int64_t id = 0; id < words; ++id) {
-    const std::string theirs = teacher.token(static_cast<int32_t>(id)), ours = student.token(static_cast<int32_t>(id));
+  if (teacher.eos_id() != student.eos_id()) {
+    return fmt::format("its EOS is token {}, the student's {}", teacher.eos_id(), student.eos_id());
+  }
+  for (int32_t id = 0; id < words; ++id) {
+    if (teacher.is_special(id) && student.is_special(id)) continue;  // they may have other names
+    const std::string theirs = teacher.token(id), ours = student.token(id);
     if (theirs != ours) {
       return fmt::format("its token {} is {}, that of the student's {}", id, printable(theirs), printable(ours));
     }

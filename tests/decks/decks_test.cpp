@@ -59,7 +59,7 @@ TEST_F(Decks, DistillRuns) {
   const std::string reference = (source_folder() / "tests/reference").string();
   expect_run("distill.ini", 2, 2,
              {"distill.teacher=" + reference + "/distillation/teacher", "data.tokenizer=" + reference + "/sft/model",
-              "evaluation.batches=1", "checkpoint.export=none"});
+              "evaluation.batches=1", "checkpoint.export=none", "distill.top_k=4"});
 }
 
 TEST_F(Decks, AFinishedRunIsReportedAndNotTouched) {

@@ -15,11 +15,19 @@ struct TokenStatistics {
   Tensor value = {};       ///< fp32 [N], of a critic
   Tensor uniform = {};     ///< mean over the vocabulary of -log p, nats: cross-entropy of the uniform distribution
   Tensor mean_logit = {};  ///< fp32 [N], mean over the vocabulary (mean_logits)
+  // Of rows that learn from a teacher, fp32 [N] (distillation.hpp):
+  Tensor distilled = {};   ///< loss: divergence, and the share of the cross-entropy, nats
+  Tensor divergence = {};  ///< of the student from the teacher, nats
+  Tensor left_out = {};    ///< probability of the words that are not among the teacher's best
+  Tensor agreement = {};   ///< 1 where both have the same best word, else 0
 
   /// Calls f(tensor) for all.
   template <class F>
   void each(const F& f) {
-    for (Tensor* t : {&logp, &lse, &entropy, &argmax, &value, &uniform, &mean_logit}) f(*t);
+    for (Tensor* t : {&logp, &lse, &entropy, &argmax, &value, &uniform, &mean_logit, &distilled, &divergence, &left_out,
+                      &agreement}) {
+      f(*t);
+    }
   }
   /// Rows [first, first + count) of all.
   TokenStatistics rows(int64_t first, int64_t count) const {

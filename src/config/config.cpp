@@ -20,6 +20,7 @@ void Config::visit(DeckKeys& keys) {  // in the order in which a user meets them
   freeze.visit(keys);
   quantization.visit(keys);
   objective.visit(keys);
+  distill.visit(keys);
   dpo.visit(keys);
   reward.visit(keys);
   ppo.visit(keys);

@@ -22,6 +22,7 @@
 #include "models/lora_config.hpp"
 #include "models/model_config.hpp"
 #include "models/quantization_config.hpp"
+#include "objectives/distill_config.hpp"
 #include "objectives/dpo_config.hpp"
 #include "objectives/grpo_config.hpp"
 #include "objectives/objective_config.hpp"
@@ -47,6 +48,7 @@ struct Config {
   FreezeConfig freeze;
   QuantizationConfig quantization;
   ObjectiveConfig objective;
+  DistillConfig distill;
   DpoConfig dpo;
   RewardModelConfig reward;
   RewardFunctionsConfig rewards;

@@ -28,6 +28,7 @@ struct ModelSource {
   std::optional<RoleFolder> reference = {};  ///< of dpo.reference, if that is a folder
   std::optional<RoleFolder> reward = {};     ///< of ppo.reward_model, or model:DIR in rewards.functions
   std::optional<RoleFolder> critic = {};     ///< of ppo.value_model
+  std::optional<RoleFolder> teacher = {};    ///< of distill.teacher
   std::string fallback_checkpoint;  ///< of the run, with what resuming needs of the folder; empty unless that is gone
 };
 

@@ -38,7 +38,8 @@ void set_plain(Draft& draft, std::string_view key, const std::string& text, cons
 
 void resolve_task(Draft& draft) {
   const Draft::Given* const fact = draft.fact("task");
-  const std::string task = fact ? fact->text : "pretrain";
+  const bool teacher = draft.has("distill.teacher");
+  const std::string task = teacher ? "distill" : fact ? fact->text : "pretrain";
   draft.from(fact ? fact->origin : "the kind of the settings", true);
   const bool preference_loss = task == "kto" || task == "orpo" || task == "simpo" || task == "cpo";
   if (preference_loss) draft.set_text("dpo.loss", task);
@@ -46,6 +47,8 @@ void resolve_task(Draft& draft) {
   draft.set_text("run.task", preference_loss ? "dpo" : task == "rloo" ? "grpo" : task);
   if (draft.is("run.task", "grpo") && !draft.has("rewards.functions"))
     draft.need("rewards.functions", "what completions are worth, such as exact:COLUMN or command:PROGRAM");
+  if (draft.is("run.task", "distill") && !draft.has("distill.teacher"))
+    draft.need("distill.teacher", "the folder of the teacher");
   if (draft.is("run.task", "ppo") && !draft.has("ppo.reward_model"))
     draft.need("ppo.reward_model", "the folder of a reward model");
 }

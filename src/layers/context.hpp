@@ -20,6 +20,7 @@
 namespace llmtrain {
 
 class ExpertExchange;
+class LogitLoss;
 class RouterLosses;
 class SharedGradients;
 
@@ -42,6 +43,7 @@ struct Context {
   TensorSum* tensor = nullptr;           ///< of models whose matrices are split into blocks; the model sets it
   ExpertExchange* experts = nullptr;     ///< of models whose experts several ranks share; the model sets it
   RouterLosses* router = nullptr;        ///< gets the statistics of routers, in training; may be null
+  LogitLoss* logit_loss = nullptr;       ///< replaces the gradient of statistics, in training; may be null
   SharedGradients* shared = nullptr;     ///< set while a block of a split layer runs backward
   Tensor row_norms = {};                 ///< fp32 [M]: norms of whole rows, while a block that has parts of them runs
   std::vector<int64_t> pair_block_ends = {};  ///< row_block_ends(), while an expert has its rows of several blocks

@@ -4,6 +4,7 @@
 
 #include "kernels/adapter.hpp"
 #include "kernels/workspace.hpp"
+#include "layers/logit_loss.hpp"
 
 namespace llmtrain {
 
@@ -115,7 +116,13 @@ void Head::forward_backward(Context& ctx, const Batch& batch, const Tensor& dx, 
       const Batch own = batch.rows(first + begin, count);
       tempered_logits(ctx, own, rows, x.rows(first + begin, count));
       logprob_forward(stats, rows, own.targets, vocabulary, ctx.stream);
-      logit_gradients(ctx, own, drows, rows, stats, cotangents.rows(first + begin, count));
+      const TokenCotangents own_cotangents = cotangents.rows(first + begin, count);
+      if (ctx.logit_loss == nullptr) {
+        logit_gradients(ctx, own, drows, rows, stats, own_cotangents);
+      } else {
+        ctx.logit_loss->differentiate({own, first + begin, rows, drows, stats, own_cotangents, vocabulary, softcap},
+                                      ctx.stream);
+      }
     });
     backward(ctx, batch.rows(first, grouped), dx.empty() ? dx : dx.rows(first, grouped), dlogits, xs);
   });

@@ -18,6 +18,7 @@
 #include "objectives/objective.hpp"
 #include "roles/model_set.hpp"
 #include "roles/reference.hpp"
+#include "roles/teacher.hpp"
 
 namespace llmtrain {
 
@@ -38,6 +39,7 @@ struct RoleFolderKey {
   std::optional<RoleFolder> ModelSource::*into;  ///< where load_config() keeps the properties
   bool reads_tokens = true;                      ///< false: it gets the same text in tokens of its own
   const char* content = nullptr;                 ///< key of its contents in checkpoints; null: they have none
+  bool same_vocabulary = true;                   ///< a language model must have as many tokens as the policy
 };
 
 class TaskRules {
@@ -110,8 +112,12 @@ class Method : public TaskRules {
   virtual bool caches_reference(const Config& /*config*/) const { return false; }
   /// How the reference follows the policy during training.
   virtual ReferenceSyncOptions reference_sync(const Config& /*config*/) const { return {}; }
+  /// What the policy learns from a teacher; none: there is no teacher. Throws UserError.
+  virtual std::optional<TeacherOptions> teacher(const Config& /*config*/, const Dataset& /*data*/) const {
+    return std::nullopt;
+  }
   /// True if the policy writes texts between steps, for which gathered weights are worth their memory.
-  virtual bool generates() const { return false; }
+  virtual bool generates(const Config& /*config*/) const { return false; }
   /// Reads all rows for errors that are not in their format. Throws UserError.
   virtual void check_rows(const Config& /*config*/) const {}
   /// Starts the programs that the deck names, once. Throws UserError.

@@ -15,7 +15,7 @@ class ReinforcementMethod : public Method {
   using Method::Method;
 
   bool has_dropout() const override { return false; }
-  bool generates() const override { return true; }
+  bool generates(const Config& /*config*/) const override { return true; }
   void check(DeckLoader& deck, Config& config) const override;
   std::vector<RoleFolderKey> role_folders(const Config& config) const override;
   SampleRules sample_rules(const Config& config) const override;

@@ -94,6 +94,13 @@ RoleSpec reference_role(const RoleRequest& request, bool follows) {
   return frozen_role(Role::reference, request, std::move(shape), other ? other->model.path : config.model.path);
 }
 
+RoleSpec teacher_role(const RoleRequest& request) {
+  const RoleFolder& teacher = request.config.source.teacher.value();
+  DecoderShape shape = decoder_shape(teacher.model, teacher.model.vocab_size);
+  quantize(shape, request.config.storage(teacher.quantization));
+  return frozen_role(Role::teacher, request, std::move(shape), teacher.model.path);
+}
+
 RoleSpec starting_role(const RoleRequest& request) {
   const Config& config = request.config;
   RoleSpec spec =

@@ -24,6 +24,8 @@ RoleSpec frozen_role(Role role, const RoleRequest& request, DecoderShape shape, 
 bool is_own_reference(const Config& config);
 /// The reference, as it begins. `follows`: it later moves towards the policy.
 RoleSpec reference_role(const RoleRequest& request, bool follows);
+/// The teacher of distill.teacher.
+RoleSpec teacher_role(const RoleRequest& request);
 /// The model of the first step, which is scored before training.
 RoleSpec starting_role(const RoleRequest& request);
 

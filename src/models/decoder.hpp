@@ -125,6 +125,19 @@ class Decoder : public Model {
   void plan_cache(Arena& arena, KvCache& cache, DType compute, int64_t sequences, int64_t positions) const override;
   bool can_cache() const override { return !rope_.by_length(); }
   void logits(Context& ctx, const Batch* batch, std::span<const int64_t> rows, const Tensor& out) override;
+  /// Calls f, in which logits_of_rows() may be called. Collective where weights are sharded.
+  template <class F>
+  void with_head(Context& ctx, const F& f) {
+    enter(ctx);
+    acquire_head(ctx.params);
+    f();
+    release_head(ctx.params);
+  }
+  /// Computes logits fp32 [R, V] of R rows from `first` on of the last forward pass, as one product. Matrices are not
+  /// split.
+  void logits_of_rows(Context& ctx, int64_t first, const Tensor& out) const {
+    head_.logits(ctx, out, hidden_.rows(first, out.dim(0)));
+  }
   std::vector<ParamRef> router_biases() const override;
   double flops_per_token(int64_t sequence_length) const override;
   const DecoderShape& shape() const { return shape_; }

@@ -16,6 +16,7 @@
 #include "device/device.hpp"
 #include "kernels/logprob.hpp"
 #include "kernels/matmul.hpp"
+#include "objectives/distill_config.hpp"
 #include "objectives/dpo_config.hpp"
 #include "objectives/grpo_config.hpp"
 #include "objectives/objective_config.hpp"
@@ -39,6 +40,7 @@ struct ObjectiveNeeds {
   bool reference = false;      ///< DocumentColumns::references
   /// Log-probabilities of all documents of a step before its passes (begin_step), at the price of a forward pass.
   bool step_statistics = false;
+  bool teacher = false;     ///< statistics of the distributions of a teacher, whose loss the head differentiates
   bool mismatched = false;  ///< and of prompts with the completions of others
 };
 
@@ -100,6 +102,8 @@ std::unique_ptr<Objective> make_kto(const DpoConfig& config);
 std::unique_ptr<Objective> make_dpo(const DpoConfig& config);
 /// The loss of a model that scores, over pairs.
 std::unique_ptr<Objective> make_reward(const RewardModelConfig& config);
+/// The divergence from a teacher's distributions, and a share of the cross-entropy.
+std::unique_ptr<Objective> make_distillation(const DistillConfig& config);
 /// The policy loss of GRPO and its relatives over completions of a rollout.
 std::unique_ptr<Objective> make_grpo(const GrpoConfig& config);
 /// The losses of policy and critic over completions of a rollout.

@@ -23,6 +23,7 @@ enum class Role : uint8_t {
   policy,     ///< the model that is trained, evaluated or sampled
   reference,  ///< the frozen model that a policy is compared with
   reward,     ///< the frozen model that scores completions
+  teacher,    ///< the frozen model whose distributions a policy learns
 };
 
 /// Origin of a model's weights: a checkpoint, else a Hugging Face folder, else random numbers.

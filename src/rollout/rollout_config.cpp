@@ -7,8 +7,10 @@
 namespace llmtrain {
 
 void RolloutConfig::visit(DeckKeys& keys) {
-  keys.section("rollout", "Sample completions of the prompts, to learn from their rewards (run.task = ppo, grpo).",
-               Change::breaks, reinforcement_tasks, true);
+  keys.section("rollout",
+               "Sample completions of the prompts, to learn from their rewards (run.task = ppo, grpo), or from a "
+               "teacher (distill, with distill.on_policy).",
+               Change::breaks, reinforcement_tasks | TaskSet{Task::distill}, true);
   keys.key("max_new_tokens", max_new_tokens,
            {.unit = "tokens",
             .range = at_least(1),

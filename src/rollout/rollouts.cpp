@@ -13,19 +13,16 @@
 #include "core/error.hpp"
 #include "core/kept_tokens.hpp"
 #include "core/number_text.hpp"
-#include "generate/stop_texts.hpp"
 #include "parallel/job/cancellable_work.hpp"
-#include "parallel/job/launcher.hpp"
 #include "rewards/reward_sums.hpp"
+#include "rollout/sampling.hpp"
 
 namespace llmtrain {
 
 namespace {
 
 constexpr const char* format_name = "llmtrain rollout 2";
-constexpr int64_t max_at_once = 64;           ///< sequences that a rank samples side by side
-constexpr size_t max_shown = 8;               ///< prompts of a bad step
-constexpr int64_t passes_between_polls = 16;  ///< of sampling, for requests to stop
+constexpr size_t max_shown = 8;  ///< prompts of a bad step
 
 }  // namespace
 
@@ -37,16 +34,8 @@ Rollouts::Rollouts(RolloutParts parts, DataStream prompts)
       rewards_(std::move(parts_.rewards), prompts_) {}
 
 void Rollouts::plan_memory(ModelSet& models, Arena& arena, DType compute, int ranks) {
-  RoleModel& policy = models.at(Role::policy);
-  const RolloutShape& shape = parts_.shape;
-  GeneratorCapacity room;
-  room.vocabulary_rows = policy.shape().config.vocab_size;
-  room.sequences = std::min({max_at_once, (shape.of_iteration() + ranks - 1) / ranks, batches_.max_rows()});
-  room.context = shape.max_length;
-  room.records_logp = true;
-  room.policy = parts_.sampling.cache;
-  room.kv_heads = policy.shape().config.n_kv_heads;
-  generator_.emplace(policy.actor(), room);
+  generator_.emplace(models.at(Role::policy).actor(),
+                     sampling_capacity(models, parts_.shape, parts_.sampling, ranks, batches_.max_rows(), true));
   generator_->plan(arena, compute);
   scorer_.plan(arena, batches_);
 }
@@ -87,81 +76,28 @@ Prepared Rollouts::prepare(const SamplingContext& run, int64_t step) {
 // Sampling
 
 GenerationRequest Rollouts::request(const SamplingContext& run, int64_t iteration, std::span<const int64_t> prompts) {
-  GenerationRequest request;
-  request.what = "generating the rollout";
+  GenerationRequest request = sampling_request(run, parts_.sampling, parts_.shape.seed, iteration);
   for (const int64_t prompt : prompts) {
     std::vector<int32_t> ids;
     prompts_.read_prompt(prompt, ids);
     request.prompts.insert(request.prompts.end(), static_cast<size_t>(parts_.group_size), ids);
   }
-  const RolloutConfig& sampling = parts_.sampling;
-  request.sampling = {sampling.temperature, sampling.top_k, sampling.top_p};
-  request.max_new_tokens = sampling.max_new_tokens;
-  request.eos = {run.stop_ids.begin(), run.stop_ids.end()};
-  request.vocabulary = run.models.at(Role::policy).shape().tokens;  // as the softmax of updates
-  request.seed = parts_.shape.seed;
-  request.step = iteration;
-  request.records_logp = true;
-  request.threads = worker_threads(run.runtime.communicator());
-  if (run.rows.mesh().passes().size() > 1) request.ranks = &run.rows.mesh().passes();
   return request;
 }
 
 Prepared Rollouts::sample(const SamplingContext& run, int64_t iteration, std::vector<RolloutSequence>& sequences) {
-  Communicator& communicator = run.runtime.communicator();
   std::vector<int64_t> prompts;
   for (int64_t p = 0; p < prompts_of_iteration(); ++p) {
     prompts.push_back(prompts_.plan(iteration * prompts_of_iteration() + p).samples.front());
   }
   GenerationRequest wanted;
-  throw_on_all_ranks(communicator, [&] { wanted = request(run, iteration, prompts); });
-  std::map<size_t, StopTextStream> texts;
-  if (!parts_.sampling.stop.empty()) {
-    wanted.on_token = [&](size_t p, int32_t token) {
-      return texts.try_emplace(p, *parts_.tokenizer, wanted.prompts[p], parts_.sampling.stop).first->second.add(token);
-    };
+  throw_on_all_ranks(run.runtime.communicator(), [&] { wanted = request(run, iteration, prompts); });
+  const Prepared outcome =
+      sample_sequences(run, *generator_, std::move(wanted), {parts_.sampling.stop, parts_.tokenizer.get()}, sequences);
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    sequences[i].prompt = prompts[i / static_cast<size_t>(parts_.group_size)];
   }
-  int64_t passes = 0;
-  bool stopped = false;
-  wanted.interrupted = [&] {
-    if (++passes % passes_between_polls == 0) stopped = run.interrupted();
-    return stopped;
-  };
-  RoleModel& policy = run.models.at(Role::policy);
-  std::vector<Continuation> all;
-  try {
-    throw_on_all_ranks(communicator,
-                       [&] { all = generator_->run(policy.params(), run.arena, run.runtime.stream(), wanted); });
-  } catch (const UserError& error) {  // the same on all ranks
-    if (error.code() != ExitCode::diverged) throw;
-    return Prepared::not_finite;
-  }
-  if (stopped) return Prepared::interrupted;
-  Message message;
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (!all[i].own || run.rows.mesh().tensor_rank() > 0) continue;
-    RolloutSequence sequence;
-    sequence.prompt = prompts[i / static_cast<size_t>(parts_.group_size)];
-    sequence.ids = std::move(wanted.prompts[i]);
-    sequence.prompt_length = std::ssize(sequence.ids);
-    sequence.ids.insert(sequence.ids.end(), all[i].tokens.begin(), all[i].tokens.end());
-    if (all[i].end == GenerationEnd::eos) sequence.ids.push_back(all[i].eos);
-    sequence.ended = all[i].end == GenerationEnd::eos || all[i].end == GenerationEnd::stopped;
-    sequence.logp = std::move(all[i].logp);
-    sequence.kept = std::move(all[i].kept);
-    message.put(std::vector<int64_t>{static_cast<int64_t>(i)});
-    put(message, sequence);
-  }
-  sequences.resize(all.size());
-  for (std::string& bytes : communicator.gather_all(message.bytes())) {
-    Message received(std::move(bytes));
-    while (!received.at_end()) {
-      std::vector<int64_t> number;
-      received.take(number);
-      take(received, sequences[static_cast<size_t>(number.at(0))]);
-    }
-  }
-  return Prepared::ready;
+  return outcome;
 }
 
 // Scoring

@@ -143,6 +143,7 @@ int run_estimation(const CommandLine& command, Job& job) {
   e.parameters = rank.plan->parameters();
   e.trained_parameters = rank.plan->trained_parameters();
   e.offloaded_bytes = rank.plan->offloaded_bytes();
+  e.cache_bytes = rank.plan->cache_bytes();
   e.pinned_bytes = rank.plan->pinned_bytes();
   e.state_bytes = rank.plan->state_bytes();
   const BatchConfig& batch = config.batch;

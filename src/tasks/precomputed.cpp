@@ -10,6 +10,7 @@
 #include "core/files/file_handle.hpp"
 #include "data/files/cache_folder.hpp"
 #include "evaluation/reference_cache.hpp"
+#include "evaluation/teacher_cache.hpp"
 #include "hf/adapters/adapter_config.hpp"
 #include "methods/roles.hpp"
 #include "tasks/training_parts.hpp"
@@ -20,13 +21,13 @@ namespace {
 
 /// Path of a file in data.cache, named by facts, which rank 0 finds. Collective.
 std::string cached_file(const Config& config, const char* name, const std::function<std::string()>& facts,
-                        Communicator& communicator) {
+                        Communicator& communicator, const char* ending = ".h5") {
   std::string path;
   throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() != 0) return;
     const std::string& cache = config.data.cache;
-    path = fmt::format("{}/{}-{}.h5", open_cache_folder(cache.empty() ? default_cache_folder() : cache), name,
-                       short_hash(facts()));
+    path = fmt::format("{}/{}-{}{}", open_cache_folder(cache.empty() ? default_cache_folder() : cache), name,
+                       short_hash(facts()), ending);
   });
   communicator.broadcast(path);
   return path;
@@ -134,6 +135,27 @@ std::optional<ReferenceValues> find_references(const Config& config, Runtime& ru
   ReferenceValues result{std::move(values.front()), {}};
   if (parts.validation) result.validation = std::move(values.back());
   return result;
+}
+
+std::optional<TeacherFile> find_teacher(const Config& config, Runtime& runtime, const Mesh& mesh, const Dataset& data,
+                                        const ProgressReport& print) {
+  const std::optional<TeacherOptions> options = method_of(config).teacher(config, data);
+  if (!options || !options->cached) return std::nullopt;
+  Communicator& communicator = runtime.communicator();
+  const DataStream samples = training_stream(config, data, {});
+  const auto facts = [&] {
+    return fmt::format("teacher 1 {} {} {} {} {}", facts_of_model(config, config.distill.teacher),
+                       facts_of_samples(config, data), options->words, options->top_k, options->terms.temperature);
+  };
+  TeacherRequest request{
+      .model = teacher_role({config, data, rank_position(communicator, config.parallel), samples.max_rows()}),
+      .options = *options,
+      .data = samples,
+      .samples_of_batch = config.batch.micro,
+      .file = cached_file(config, "teacher", facts, communicator, ".bin"),
+      .key = config.provenance.where("distill.cache"),
+      .print = print};
+  return find_or_compute_teacher(std::move(request), runtime, mesh);
 }
 
 }  // namespace llmtrain

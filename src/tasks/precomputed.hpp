@@ -8,6 +8,7 @@
 #include "data/dataset.hpp"
 #include "data/progress.hpp"
 #include "parallel/job/runtime.hpp"
+#include "roles/teacher_file.hpp"
 #include "train/training_loop.hpp"
 
 namespace llmtrain {
@@ -18,5 +19,9 @@ std::vector<double> find_difficulties(const Config& config, Runtime& runtime, co
 /// Log-probabilities of the data under the reference, if they are kept in data.cache. Collective.
 std::optional<ReferenceValues> find_references(const Config& config, Runtime& runtime, const Mesh& mesh,
                                                const Dataset& data, const ProgressReport& print);
+
+/// Values of the training data by the teacher, if they are kept in data.cache. Collective.
+std::optional<TeacherFile> find_teacher(const Config& config, Runtime& runtime, const Mesh& mesh, const Dataset& data,
+                                        const ProgressReport& print);
 
 }  // namespace llmtrain

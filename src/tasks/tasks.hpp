@@ -40,6 +40,7 @@ class RankPlan {
   virtual int64_t trained_parameters() const { return 0; }
   virtual int64_t state_bytes() const { return 0; }                 ///< size of a checkpoint, over all ranks
   virtual int64_t offloaded_bytes() const { return 0; }             ///< on a disk
+  virtual int64_t cache_bytes() const { return 0; }                 ///< of a teacher's values in data.cache, at most
   virtual int64_t pinned_bytes() const { return 0; }                ///< pinned host memory beside a GPU
   virtual const TrainingPlan* training() const { return nullptr; }  ///< null if nothing is trained
   virtual double flops_per_token(int64_t /*sequence_length*/) const { return 0; }

@@ -122,13 +122,14 @@ TrainingParts training_parts(const Config& config, const Dataset& data) {
           .objective = method.objective(config, data),
           .evaluator = method.evaluator(config),
           .optimizer = make_optimizer(config.optimizer),
+          .teacher_options = method.teacher(config, data),
           .source = std::move(source),
           .scores = std::move(scores),
           .router = router_losses(config)};
 }
 
 bool gathers_often(const Config& config, int64_t ranks) {
-  return ranks > 1 && static_cast<int>(config.parallel.zero) == 3 && method_of(config).generates();
+  return ranks > 1 && static_cast<int>(config.parallel.zero) == 3 && method_of(config).generates(config);
 }
 
 std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dataset& data,
@@ -183,6 +184,9 @@ TrainingOptions training_options(const Config& config, const TrainingPlan& plan)
   options.step.no_graphs = PassGraphs::refusal(config.parallel.cuda_graphs, config.model, plan.params());
   if (options.step.no_graphs.empty() && config.parallel.tensor * plan.rows.blocks > 1) {
     options.step.no_graphs = "ranks exchange heads or sums during a pass, or a rank adds gradients of blocks of rows";
+  }
+  if (options.step.no_graphs.empty() && plan.teacher) {
+    options.step.no_graphs = "the teacher's values change from pass to pass";
   }
   if (options.step.no_graphs.empty() && plan.router) {
     options.step.no_graphs = "the host sorts rows by their experts during a pass";

@@ -223,6 +223,11 @@ class TrainingRankPlan : public RankPlan {
   int64_t offloaded_bytes() const override { return plan_->params().offload().disk_bytes(); }
   int64_t pinned_bytes() const override { return plan_->params().offload().pinned_bytes(); }
   int64_t host_bytes() const override { return plan_->batches().host_bytes(); }
+  int64_t cache_bytes() const override {
+    const std::optional<TeacherOptions>& teacher = plan_->teacher_options;
+    if (!teacher || !teacher->cached) return 0;
+    return teacher->file_shape(plan_->train.samples(), plan_->train.counts().inputs).bytes();
+  }
   const TrainingPlan* training() const override { return plan_.get(); }
   double flops_per_token(int64_t sequence_length) const override {
     return plan_->model().flops_per_token(sequence_length);
@@ -243,6 +248,11 @@ void check_training(const Config& config, RunFacts& /*facts*/) {
 Prediction measure_training(Job& job, const Config& config, const Dataset& data) {
   Communicator& communicator = job.runtime.communicator();
   const Mesh mesh(communicator, mesh_of(config, communicator.size()));
+  if (const auto teacher = method_of(config).teacher(config, data); teacher && teacher->cached) {
+    throw UserError(ExitCode::deck, fmt::format("{}: true would have the teacher score all data before the steps that "
+                                                "--measure times: set false",
+                                                config.provenance.where("distill.cache")));
+  }
   const std::unique_ptr<TrainingPlan> plan = make_checked_plan(job, mesh, config, data);
   return measure_steps(training_options(config, *plan), *plan, job.runtime, mesh);
 }
@@ -286,7 +296,9 @@ int run_training(Job& job) {
   const Mesh mesh(communicator, mesh_of(config, communicator.size()));
   data.difficulties = find_difficulties(config, runtime, mesh, data, print);
   std::optional<ReferenceValues> references = find_references(config, runtime, mesh, data, print);
+  std::optional<TeacherFile> teacher = find_teacher(config, runtime, mesh, data, print);
   const std::unique_ptr<TrainingPlan> plan = make_checked_plan(job, mesh, config, data);
+  if (teacher) plan->teacher->set(std::move(*teacher));
   if (references) plan->reference->set(std::move(*references));
   plan->scores.answers.open(communicator);
   opening.on_root([&](const RunDirectory& directory) { prepare_directory(directory, write_deck(config), from); });

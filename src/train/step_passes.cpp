@@ -89,6 +89,7 @@ void StepPasses::run(int64_t step, double scale, PhaseClock& clock) {
     score_step({plan_.model(), ctx_, plan_.evaluation_buffers(), DataPart::train, rows_.mesh()}, plan_.train, step_,
                *plan_.objective);
   }
+  if (plan_.teacher) plan_.teacher->begin_step(micro_batches > 0 && step_.micro_batches.front().written);
   reducer.begin_step(groups.used(micro_batches) * plan_.rows.blocks);
   for (int64_t round = 0; round < reducer.rounds(); ++round) {
     const int64_t row_group = reducer.begin_round(round), group = row_group < 0 ? -1 : row_group / plan_.rows.blocks;
@@ -110,11 +111,19 @@ void StepPasses::run_idle_pass(PhaseClock& clock) {
   clock.start_lap();
   Model& model = plan_.model();
   if (plan_.reference) plan_.reference->run_idle(ctx_);
+  if (plan_.teacher) plan_.teacher->begin_idle(ctx_);
   model.forward(ctx_, nullptr);
   if (plan_.objective->needs().statistics_first) model.score(ctx_, nullptr, {});
-  model.score_and_differentiate(ctx_, nullptr, {}, {});
+  differentiate(nullptr, {}, {});
   model.backward(ctx_, nullptr);
   clock.lap(&StepRecord::Phases::reduction);
+}
+
+void StepPasses::differentiate(const Batch* rows, const TokenStatistics& statistics,
+                               const TokenCotangents& cotangents) {
+  const auto run = [&] { plan_.model().score_and_differentiate(ctx_, rows, statistics, cotangents); };
+  if (plan_.teacher) return plan_.teacher->teach(ctx_, run);
+  run();
 }
 
 /// The objective sees all rows of a micro-batch on each of the ranks that share them, one of which counts it.
@@ -137,7 +146,7 @@ void StepPasses::run_passes(ProfileSpan& phase, const Batch& batch, const Batch&
   } else {
     objective.cotangents(batch, statistics, cotangents, scale, ctx_.stream);
   }
-  model.score_and_differentiate(ctx_, &rows, own, rows_.own(cotangents));
+  differentiate(&rows, own, rows_.own(cotangents));
   if (!first) {
     rows_.gather(statistics, ctx_.stream);
     if (leads) objective.add_sums(batch, statistics, sums, ctx_.stream);
@@ -177,6 +186,10 @@ void StepPasses::run_micro_batch(PhaseClock& clock) {
     plan_.reference->score(ctx_, batch, statistics.logp, buffers.documents, documents_, DataPart::train);
   }
   const Batch rows = rows_.choose(batch);
+  if (plan_.teacher) {
+    phase.next("teacher");
+    plan_.teacher->begin(ctx_, &rows, host, rows_.first_row());
+  }
   graphs_.run(batch, ctx_.stream, [&] { run_passes(phase, batch, rows, statistics, cotangents); });
   const double computing = clock.lap(&StepRecord::Phases::forward_backward) - (seconds_waited() - waited);
   // The host does not see how long a GPU computes.

@@ -39,6 +39,7 @@ class StepPasses {
   void run_passes(ProfileSpan& phase, const Batch& batch, const Batch& rows, const TokenStatistics& statistics,
                   const TokenCotangents& cotangents);
   void forward(const Batch& batch, const Batch& rows);
+  void differentiate(const Batch* rows, const TokenStatistics& statistics, const TokenCotangents& cotangents);
   void run_idle_pass(PhaseClock& clock);
 
   TrainingPlan& plan_;

@@ -60,6 +60,7 @@ void TrainingLoop::start() {
   // Checkpoints do not contain frozen weights.
   if (from == nullptr || has_frozen) load_weights(Role::policy, "weights    ", from == nullptr);
   if (run_.plan.models.has(Role::reference)) load_weights(Role::reference, "reference  ");
+  if (run_.plan.models.has(Role::teacher)) load_weights(Role::teacher, "teacher    ");
   if (run_.plan.models.has(Role::reward)) load_weights(Role::reward, "reward     ");
   run_.plan.scores.answers.set_stop_ids({options_.stop_ids.begin(), options_.stop_ids.end()});
   if (from != nullptr) {

@@ -21,6 +21,10 @@ TrainingPlan::TrainingPlan(TrainingParts parts, std::vector<RoleSpec> roles, con
   }
   if (options.sync.every > 0) sync.emplace(params(), models.at(Role::reference).params(), options.sync);
   models.plan(arena);
+  if (objective->needs().teacher) {
+    teacher.emplace(teacher_options.value(), models.has(Role::teacher) ? &models.at(Role::teacher) : nullptr);
+    teacher->plan(arena, models.at(Role::policy).actor().head().blocks.front().block_rows(passes.max_rows));
+  }
   optimizer->plan(params(), arena);
   plan_buffers(passes, options);
   batches().plan_memory(models, arena, passes.compute, options.ranks);
@@ -66,6 +70,12 @@ void TrainingPlan::plan_buffers(const PassPlan& passes, const PlanOptions& optio
   if (needs.value) {
     arena.add(buffers.statistics.value, category, "statistics.value", DType::f32, {rows});
     arena.add(buffers.cotangents.value, category, "cotangents.value", DType::f32, {rows});
+  }
+  if (needs.teacher) {
+    arena.add(buffers.statistics.distilled, category, "statistics.distilled", DType::f32, {rows});
+    arena.add(buffers.statistics.divergence, category, "statistics.divergence", DType::f32, {rows});
+    arena.add(buffers.statistics.left_out, category, "statistics.left_out", DType::f32, {rows});
+    arena.add(buffers.statistics.agreement, category, "statistics.agreement", DType::f32, {rows});
   }
   if (needs.mean_logits) {
     arena.add(buffers.statistics.mean_logit, category, "statistics.mean_logit", DType::f32, {rows});

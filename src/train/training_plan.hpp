@@ -19,6 +19,7 @@
 #include "params/reduction/reduction_groups.hpp"
 #include "roles/model_set.hpp"
 #include "roles/reference.hpp"
+#include "roles/teacher.hpp"
 #include "train/step_values.hpp"
 
 namespace llmtrain {
@@ -48,7 +49,8 @@ struct TrainingParts {
   std::unique_ptr<Optimizer> optimizer;
   /// Log-probabilities under the reference, if they are known already.
   std::optional<ReferenceValues> reference_values = {};
-  std::unique_ptr<BatchSource> source = {};  ///< of the batches, if these are not the samples of `train`
+  std::optional<TeacherOptions> teacher_options = {};  ///< set if the objective needs a teacher
+  std::unique_ptr<BatchSource> source = {};            ///< of the batches, if these are not the samples of `train`
   EvaluationScores scores = {};
   std::optional<RouterLosses> router = {};  ///< set if the policy has experts
 
@@ -100,6 +102,7 @@ struct TrainingPlan : TrainingParts {
   StepBuffers buffers;
   std::optional<Reference> reference;  ///< set if the objective needs one
   std::optional<ReferenceSync> sync;   ///< set if the reference follows the policy
+  std::optional<Teacher> teacher;      ///< set if the objective needs one
   std::optional<Generator> generator;  ///< set if samples are written
   int64_t copied_bytes = 0;            ///< of this rank's state in the copy for a save
   Tensor state_copy;                   ///< bytes [copied_bytes], if device memory is the host's

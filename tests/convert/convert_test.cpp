@@ -52,6 +52,31 @@ TEST_F(ConvertTest, DefaultsAreTheOtherProgramsOwn) {
   EXPECT_THAT(of_text("a.py", "args = GRPOConfig(beta=0.04)\n", "trl").deck, HasSubstr("loss = dapo"));
 }
 
+TEST_F(ConvertTest, TeachersAndTheirLosses) {
+  const std::string gkd =
+      of_text("a.py", "args = GKDConfig(teacher_model_name_or_path='big', beta=0.1, lmbda=0.25, seq_kd=False)\n", "trl")
+          .deck;
+  for (const std::string line : {"task = distill", "teacher = big", "loss = jsd", "beta = 0.1", "on_policy = 0.25",
+                                 "cache = false", "temperature = 0.9", "max_new_tokens = 128"}) {
+    EXPECT_THAT(gkd, HasSubstr(line));
+  }
+  EXPECT_THAT(of_text("a.py", "args = GKDConfig(seq_kd=True)\n", "trl").needs, Contains(HasSubstr("distill.teacher")));
+  const std::string axolotl =
+      of_text("a.yaml", "base_model: m\nkd_trainer: true\nkd_ce_alpha: 0.1\nkd_alpha: 1\nkd_temperature: 2\n",
+              "axolotl")
+          .deck;
+  EXPECT_THAT(axolotl,
+              AllOf(HasSubstr("task = distill"), HasSubstr("cross_entropy = 0.1"), HasSubstr("temperature = 2")));
+  const std::string torchtune =
+      of_text("b.yaml",
+              "model:\n  _component_: torchtune.models.qwen2.qwen2_0_5b\nteacher_checkpointer:\n  checkpoint_dir: big\n"
+              "kd_loss:\n  _component_: torchtune.modules.loss.ReverseKLLoss\nkd_ratio: 0.5\n",
+              "torchtune")
+          .deck;
+  EXPECT_THAT(torchtune, AllOf(HasSubstr("task = distill"), HasSubstr("teacher = big"), HasSubstr("loss = reverse_kl"),
+                               HasSubstr("cross_entropy = 1")));
+}
+
 TEST_F(ConvertTest, PrecisionAndIntervals) {
   EXPECT_THAT(of_text("a.yaml", "fp16: true\nbf16: false\ntf32: true\n", "transformers").deck,
               HasSubstr("compute = fp16"));

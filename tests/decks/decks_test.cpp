@@ -55,6 +55,12 @@ TEST_F(Decks, LargeRuns) {
   expect_run("large.ini", 1, 1,
              {"batch.global=1", "batch.micro=1", "evaluation.at_end=false", "log.samples_every_steps=0"});
 }
+TEST_F(Decks, DistillRuns) {
+  const std::string reference = (source_folder() / "tests/reference").string();
+  expect_run("distill.ini", 2, 2,
+             {"distill.teacher=" + reference + "/distillation/teacher", "data.tokenizer=" + reference + "/sft/model",
+              "evaluation.batches=1", "checkpoint.export=none", "distill.top_k=4"});
+}
 
 TEST_F(Decks, AFinishedRunIsReportedAndNotTouched) {
   const std::vector<std::string> command = in_folder(

@@ -133,6 +133,20 @@ constexpr std::string_view chat_templates =
     "tokenizer_default=auto llama2 llama3 chatml qwen_25=qwen qwen3 mistral_v1=mistral alpaca gemma phi_3=phi3 "
     "phi_35=phi3 none";
 
+/// The factor of the divergence, of which the loss is a multiple here.
+std::string set_kd_alpha(Draft& /*draft*/, const SettingValue& value) {
+  return value.number() == 1
+             ? ""
+             : "the divergence has the factor 1: divide kd_ce_alpha by kd_alpha, as distill.cross_entropy";
+}
+
+/// The weight of the teacher in the mixture; 0 is the forward divergence.
+std::string set_kd_beta(Draft& draft, const SettingValue& value) {
+  if (value.number() == 0) return draft.set_text("distill.loss", "forward_kl");
+  draft.set_text("distill.loss", "jsd");
+  return draft.set("distill.beta", value);
+}
+
 constexpr Entry entries[] = {
     derived("base_model", "model", "model.path"),
     no_effect("base_model_config cls_model_config tokenizer_config model_type tokenizer_type tokenizer_use_fast "
@@ -176,6 +190,16 @@ constexpr Entry entries[] = {
               "kernels are fused, and pairs have no padding"),
     unsupported("dpo_use_weighting dpo_norm_loss rpo_alpha",
                 "dpo.loss = sigmoid_norm, or sigmoid, sft with dpo.loss_weights"),
+    no_effect("kd_trainer kd_zscore_base_temp kd_top_k_before_softmax",
+              "run.task = distill; the temperature comes before the choice of words"),
+    mapped("kd_ce_alpha", "distill.cross_entropy"),
+    ruled("kd_alpha", set_kd_alpha, "distill.loss"),
+    mapped("kd_temperature", "distill.temperature", {}, "the loss is not multiplied with its square"),
+    ruled("kd_beta", set_kd_beta, "distill.loss, distill.beta"),
+    mapped("kd_normalize_topk", "distill.tail", "true=false false=true"),
+    mapped("kd_online_topk kd_top_k", "distill.top_k"),
+    no_effect("kd_online_server_base_url kd_online_server kd_online_timeout",
+              "distill.teacher is a folder: the program runs the teacher itself"),
     mapped("rl_beta dpo_beta", "dpo.beta"),
     mapped("orpo_alpha", "dpo.beta"),
     mapped("simpo_gamma", "dpo.simpo_gamma"),
@@ -194,7 +218,7 @@ constexpr Entry entries[] = {
           "data.columns, or write the rows in a format of docs/data.md",
           {},
           set_type}
-        .for_tasks("pretrain sft"),
+        .for_tasks("pretrain sft distill"),
     ruled("datasets.type", set_pair_type, "data.format, data.columns, chat.template", other_pair_types)
         .for_tasks("dpo orpo simpo reward"),
     ruled("datasets.type", set_unpaired_type, "data.format, data.columns, chat.template", other_pair_types)
@@ -409,8 +433,11 @@ constexpr Default defaults[] = {
     {"save_strategy", "epoch"}, {"save_total_limit", "4"},
 };
 
-constexpr Hint hints[] = {
-    {"pretraining_dataset", "pretrain"}, {"reward_model", "reward"}, {"base_model", "sft"}, {"datasets", "sft"}};
+constexpr Hint hints[] = {{"kd_trainer", "distill"},
+                          {"pretraining_dataset", "pretrain"},
+                          {"reward_model", "reward"},
+                          {"base_model", "sft"},
+                          {"datasets", "sft"}};
 constexpr Include includes[] = {{"trl.", &trl}, {"", &transformers}};
 constexpr Alias aliases[] = {{"test_datasets.", "datasets."}};
 

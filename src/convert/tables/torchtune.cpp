@@ -33,6 +33,18 @@ std::string set_output_module(Draft& draft, const SettingValue& value) {
   return "";
 }
 
+/// The share of the divergence, beside which the cross-entropy has the rest.
+std::string set_kd_ratio(Draft& draft, const SettingValue& value) {
+  const std::optional<double> ratio = value.number();
+  if (!ratio || *ratio <= 0 || *ratio > 1) return "must be above 0, at most 1";
+  return draft.set_text("distill.cross_entropy", print_number((1 - *ratio) / *ratio));
+}
+
+constexpr std::string_view kd_losses =
+    "torchtune.modules.loss.ForwardKLLoss=forward_kl torchtune.modules.loss.ForwardKLWithChunkedOutputLoss=forward_kl "
+    "torchtune.modules.loss.ReverseKLLoss=reverse_kl torchtune.modules.loss.ReverseKLWithChunkedOutputLoss=reverse_kl "
+    "torchtune.modules.loss.SymmetricKLLoss=jsd torchtune.modules.loss.SymmetricKLWithChunkedOutputLoss=jsd";
+
 constexpr std::string_view dataset_builders =
     "torchtune.datasets.alpaca_dataset=alpaca torchtune.datasets.alpaca_cleaned_dataset=alpaca "
     "torchtune.datasets.instruct_dataset=alpaca torchtune.datasets.chat_dataset= "
@@ -191,7 +203,7 @@ constexpr Entry entries[] = {
           "torch.nn.CrossEntropyLoss=sft torchtune.rlhf.loss.DPOLoss=dpo torchtune.rlhf.loss.RSOLoss=dpo "
           "torchtune.rlhf.loss.PPOLoss=ppo torchtune.dev.grpo.loss.GRPOLoss=grpo "
           "torchtune.dev.grpo.loss.GRPOSimpleLoss=grpo",
-          "kd and other losses are not supported", "task", set_loss},
+          "other losses are not supported", "task", set_loss},
     mapped("loss.gamma", "dpo.beta"),
     mapped("loss.beta", "dpo.beta"),
     mapped("loss.label_smoothing", "dpo.label_smoothing"),
@@ -229,12 +241,13 @@ constexpr Entry entries[] = {
               "log.profile"),
     no_effect("save_adapter_weights_only", "adapters are in the run's folder, and a checkpoint has the whole state"),
     unsupported("quantizer quantizer._component_ quantizer.groupsize", "[quantization], or llmtool quantize"),
-    unsupported(
-        "teacher_model teacher_model._component_ teacher_model.lora_attn_modules teacher_checkpointer._component_ "
-        "teacher_checkpointer.checkpoint_dir "
-        "teacher_checkpointer.checkpoint_files teacher_checkpointer.recipe_checkpoint teacher_checkpointer.output_dir "
-        "teacher_checkpointer.model_type kd_loss._component_ kd_ratio",
-        "distillation is not supported: run.task = sft on the teacher's texts (run.task = generate)"),
+    mapped("teacher_checkpointer.checkpoint_dir", "distill.teacher"),
+    no_effect("teacher_model teacher_model._component_ teacher_model.lora_attn_modules "
+              "teacher_checkpointer._component_ teacher_checkpointer.checkpoint_files "
+              "teacher_checkpointer.recipe_checkpoint teacher_checkpointer.output_dir teacher_checkpointer.model_type",
+              "distill.teacher is a folder, which says its family"),
+    mapped("kd_loss._component_", "distill.loss", kd_losses, "SymmetricKLLoss is near jsd"),
+    ruled("kd_ratio", set_kd_ratio, "distill.cross_entropy", "the loss is kd_ratio times the one here"),
     no_effect("ref_checkpointer ref_policy_checkpointer value_checkpointer",
               "the reference is the model before training"),
     mapped("reward_checkpointer.checkpoint_dir", "ppo.reward_model"),
@@ -262,7 +275,8 @@ constexpr Entry entries[] = {
 
 constexpr Default defaults[] = {{"clip_grad_norm", "0"}};
 constexpr Alias aliases[] = {{"dataset_val.", "dataset."}, {"policy_model.", "model."}};
-constexpr Hint hints[] = {{"dataset._component_", "sft"}, {"model._component_", "sft"}};
+constexpr Hint hints[] = {
+    {"teacher_checkpointer.checkpoint_dir", "distill"}, {"dataset._component_", "sft"}, {"model._component_", "sft"}};
 
 }  // namespace
 

@@ -195,8 +195,15 @@ std::string set_text_field(Draft& draft, const SettingValue& value) {
   return value.text == "text" ? "" : set_column(draft, "text", value);
 }
 
+/// The divergence of GKD, whose teacher always runs.
+std::string set_gkd_beta(Draft& draft, const SettingValue& value) {
+  draft.set_text("distill.loss", "jsd");
+  draft.set_text("distill.cache", "false");
+  return draft.set("distill.beta", value);
+}
+
 constexpr Entry trl_entries[] = {
-    derived("task trainer", "task", "run.task", "sft dpo kto reward grpo rloo ppo orpo cpo simpo"),
+    derived("task trainer", "task", "run.task", "sft dpo kto reward grpo rloo ppo orpo cpo simpo gkd=distill"),
     derived("model_name_or_path model_name", "model", "model.path"),
     no_effect("model_revision trust_remote_code attn_implementation low_cpu_mem_usage device_map",
               "a folder of files is read, without code of others; attention is always fused"),
@@ -261,6 +268,12 @@ constexpr Entry trl_entries[] = {
     mapped("loss_weights", "dpo.loss_weights"),
     mapped("beta", "dpo.beta").for_tasks("dpo kto orpo cpo simpo"),
     mapped("beta kl_coef", "grpo.beta").for_tasks("grpo rloo"),
+    ruled("beta", set_gkd_beta, "distill.loss, distill.beta").for_tasks("distill"),
+    mapped("lmbda", "distill.on_policy").for_tasks("distill"),
+    mapped("teacher_model_name_or_path", "distill.teacher"),
+    no_effect("teacher_model_init_kwargs", "distill.teacher and precision.compute"),
+    unsupported("seq_kd", "run.task = generate with the teacher, then sft on its texts", "false"),
+    mapped("max_new_tokens", "rollout.max_new_tokens").for_tasks("distill"),
     mapped("label_smoothing", "dpo.label_smoothing"),
     mapped("f_divergence_type", "dpo.f_divergence", "reverse_kl forward_kl js_divergence=js js alpha_divergence=alpha"),
     mapped("f_alpha_divergence_coef", "dpo.f_alpha"),
@@ -335,7 +348,11 @@ constexpr Entry trl_entries[] = {
 };
 
 constexpr Default trl_defaults[] = {
-    {"learning_rate", "2e-5", "sft"},
+    {"learning_rate", "2e-5", "sft distill"},
+    {"beta", "0.5", "distill"},
+    {"lmbda", "0.5", "distill"},
+    {"temperature", "0.9", "distill"},
+    {"max_new_tokens", "128", "distill"},
     {"learning_rate", "1e-6", "dpo kto grpo rloo orpo cpo simpo"},
     {"learning_rate", "1e-4", "reward"},
     {"beta", "0.1", "dpo kto orpo cpo simpo"},
@@ -344,7 +361,7 @@ constexpr Default trl_defaults[] = {
     {"beta", "0.05", "rloo"},
     {"max_completion_length", "512", "grpo rloo"},
     {"temperature", "1", "grpo rloo"},
-    {"max_length", "1024", "sft dpo kto reward orpo cpo simpo"},
+    {"max_length", "1024", "sft distill dpo kto reward orpo cpo simpo"},
     {"lora_r", "16", {}, "use_peft"},
     {"lora_alpha", "32", {}, "use_peft"},
     {"lora_dropout", "0.05", {}, "use_peft"},
@@ -373,6 +390,9 @@ constexpr Hint trl_hints[] = {
     {"ORPOConfig", "orpo"},
     {"CPOConfig", "cpo"},
     {"PPOConfig", "ppo"},
+    {"GKDConfig", "distill"},
+    {"teacher_model_name_or_path", "distill"},
+    {"lmbda", "distill"},
     {"num_generations", "grpo"},
     {"gamma_beta_ratio", "simpo"},
     {"desirable_weight", "kto"},
@@ -389,9 +409,10 @@ constexpr Hint trl_hints[] = {
 
 constexpr Include trl_includes[] = {{"", &transformers}, {"LoraConfig.", &peft}, {"peft_config.", &peft}};
 
-constexpr std::string_view trl_prefixes[] = {
-    "SFTConfig.", "DPOConfig.", "KTOConfig.",       "GRPOConfig.",  "RLOOConfig.",    "RewardConfig.", "ORPOConfig.",
-    "CPOConfig.", "PPOConfig.", "ScriptArguments.", "ModelConfig.", "training_args.", "script_args.",  "model_args."};
+constexpr std::string_view trl_prefixes[] = {"SFTConfig.",     "DPOConfig.",    "KTOConfig.",       "GRPOConfig.",
+                                             "RLOOConfig.",    "RewardConfig.", "ORPOConfig.",      "CPOConfig.",
+                                             "PPOConfig.",     "GKDConfig.",    "ScriptArguments.", "ModelConfig.",
+                                             "training_args.", "script_args.",  "model_args."};
 
 }  // namespace
 

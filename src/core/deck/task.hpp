@@ -12,18 +12,19 @@
 namespace llmtrain {
 
 /// Name of each task, what it reads, and what it does, for the help of run.task.
-#define LLMTRAIN_TASKS(X)                                                                          \
-  X(pretrain, texts, "train a model to predict the next token")                                    \
-  X(sft, conversations, "train it on the answers of instructions and conversations")               \
-  X(dft, conversations, "the same, each token's loss weighted with its probability")               \
-  X(dpo, preferences, "learn from preferences (dpo.loss; kto from labels)")                        \
-  X(reward, pairs, "train a reward model on pairs")                                                \
-  X(ppo, prompts, "learn from a reward model, with a critic")                                      \
-  X(grpo, prompts, "learn from rewards of groups of completions")                                  \
-  X(evaluate, evaluation,                                                                          \
-    "score the validation data with model.path (loss, perplexity, bits per byte, token accuracy)") \
-  X(generate, generation, "let it continue the prompts of generate.prompts")                       \
-  X(tokenizer, vocabulary,                                                                         \
+#define LLMTRAIN_TASKS(X)                                                                                    \
+  X(pretrain, texts, "train a model to predict the next token")                                              \
+  X(sft, conversations, "train it on the answers of instructions and conversations")                         \
+  X(dft, conversations, "the same, each token's loss weighted with its probability")                         \
+  X(distill, conversations, "learn the distributions of a teacher, by the tokens of conversations or texts") \
+  X(dpo, preferences, "learn from preferences (dpo.loss; kto from labels)")                                  \
+  X(reward, pairs, "train a reward model on pairs")                                                          \
+  X(ppo, prompts, "learn from a reward model, with a critic")                                                \
+  X(grpo, prompts, "learn from rewards of groups of completions")                                            \
+  X(evaluate, evaluation,                                                                                    \
+    "score the validation data with model.path (loss, perplexity, bits per byte, token accuracy)")           \
+  X(generate, generation, "let it continue the prompts of generate.prompts")                                 \
+  X(tokenizer, vocabulary,                                                                                   \
     "train the tokenizer of data.tokenizer = bpe on data.train, and write tokenizer.json to the run's folder")
 
 #define LLMTRAIN_TASK(name, ...) name,

@@ -23,6 +23,7 @@ struct MicroBatchPlan {
   double mean_first_targets = 1;  ///< DocumentColumns::mean_first_targets
   int64_t longest = 0;            ///< inputs that a sample keeps, the first ones; 0: all
   int64_t first_document = 0;     ///< number of its first document in the step, where samples have documents
+  bool written = false;           ///< the model wrote its samples, which are no samples of the data set
   int64_t rows = 0;               ///< tokens of the batch; unless packing = wrap, rounded up to a multiple of 128
 };
 

@@ -86,6 +86,7 @@ void SplitHead::backward(Context& ctx, const Batch& batch, const Tensor& dx, con
 void SplitHead::forward_backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& x,
                                  const TokenStatistics& statistics, const TokenCotangents& cotangents) const {
   if (!share) return blocks.front().forward_backward(ctx, batch, dx, x, statistics, cotangents);
+  LLMTRAIN_CHECK(ctx.logit_loss == nullptr, "a loss of whole distributions needs all logits of a row");
   const Head& head = blocks.front();
   const int64_t n = x.dim(0), group = head.group_rows(x.dtype, n), block = head.block_rows(group);
   const bool in_place = x.dtype == DType::f32;

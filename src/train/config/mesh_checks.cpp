@@ -52,6 +52,7 @@ class DeckRules {
     add_role(config_.source.reference, "the reference model's");
     add_role(config_.source.reward, "the reward model's");
     add_role(config_.source.critic, "the critic's");
+    add_role(config_.source.teacher, "the teacher's");
     if (!problem) problem = problem_of_experts();
     if (!problem) problem = problem_of_vocabulary();
     return problem ? problem : problem_of_length();
@@ -145,6 +146,7 @@ class DeckRules {
     add_role(config_.source.reference, "the reference model's");
     add_role(config_.source.reward, "the reward model's");
     add_role(config_.source.critic, "the critic's");
+    add_role(config_.source.teacher, "the teacher's");
     return found;
   }
 

@@ -313,7 +313,8 @@ void load_role_folder(DeckLoader& deck, Config& config, ModelFolders& folders, c
                                        "class with one label (run.task = reward exports such a folder)"
                                      : ": is a reward model, which has no log-probabilities of tokens"));
     }
-    if (!scores && config.model.vocab_size > 0 && found.model.vocab_size != config.model.vocab_size) {
+    if (!scores && role.same_vocabulary && config.model.vocab_size > 0 &&
+        found.model.vocab_size != config.model.vocab_size) {
       throw UserError(ExitCode::deck, fmt::format("{}: has {} tokens, and model.path has {}: the reference must read "
                                                   "the same tokens",
                                                   path, found.model.vocab_size, config.model.vocab_size));

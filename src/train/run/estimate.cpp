@@ -181,6 +181,10 @@ std::string estimate_text(const Estimate& e) {
   if (disk != 0)
     text += fmt::format("  {:<14} {:>16} bytes  {:>10}  (master weights and moments, all ranks)\n", "state on disk",
                         disk, bytes_text(static_cast<double>(disk)));
+  if (e.cache_bytes != 0) {
+    text += fmt::format("  {:<14} {:>16} bytes  {:>10}  (the teacher's log-probabilities, at most)\n", "data.cache",
+                        e.cache_bytes, bytes_text(static_cast<double>(e.cache_bytes)));
+  }
   if (e.time) text += time_text(*e.time);
   if (e.traffic && e.ranks > 1) text += traffic_text(*e.traffic);
   if (e.proposal) text += proposal_text(*e.proposal);
@@ -208,6 +212,7 @@ std::string estimate_json(const Estimate& e) {
   j["offloaded_bytes_per_rank"] = e.offloaded_bytes;
   j["offloaded_bytes_per_node"] = times(e.offloaded_bytes, e.ranks_per_node);
   j["checkpoint_bytes"] = e.state_bytes;
+  if (e.cache_bytes != 0) j["cache_bytes"] = e.cache_bytes;
   if (e.time) {
     j["seconds_per_step"] = e.time->step;
     j["seconds_per_evaluation"] = e.time->evaluation;

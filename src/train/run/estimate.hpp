@@ -55,6 +55,7 @@ struct Estimate {
   int64_t trained_parameters = 0;
   int64_t state_bytes = 0;      ///< size of a checkpoint, over all ranks
   int64_t offloaded_bytes = 0;  ///< per rank, in parallel.offload_path
+  int64_t cache_bytes = 0;      ///< of the teacher's log-probabilities in data.cache, at most
   int64_t pinned_bytes = 0;     ///< per rank, pinned host memory beside the plan, which then counts GPU memory
   int64_t ranks = 1;
   int64_t ranks_per_node = 1;

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "models/decoder.hpp"
+#include "models/mup.hpp"
 #include "models/rope/rope_frequencies.hpp"
 
 namespace llmtrain {
@@ -73,6 +74,7 @@ void Decoder::declare_units() {
     declare_head(unit);
   }
   final_units_ = unit.group();
+  scale_hidden_matrices(units_, c);
   find_backward_end();
   find_head_units();
   if (c.positions != ModelConfig::Positions::rope) return;

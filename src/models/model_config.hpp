@@ -72,6 +72,7 @@ struct ModelConfig {
   double attention_softcap = 0;      ///< scores s become c tanh(s / c); 0 = off
   double final_softcap = 0;          ///< the same for logits
   double logits_scaling = 1;         ///< logits are divided by it (Granite)
+  int64_t mup_base_width = 0;        ///< see mup.hpp; 0: off
   int64_t pad_token_id = -1;         ///< the embedding gets no gradient where it reads this token; -1: none
   double initializer_std = 0.02;
   /// a token attends to itself and the window - 1 tokens before it; 0 = all
@@ -94,6 +95,10 @@ struct ModelConfig {
   bool gated() const {
     return activation == Activation::swiglu || activation == Activation::geglu ||
            activation == Activation::geglu_tanh || activation == Activation::swiglu_oai;
+  }
+  /// Width in units of the width whose learning rate and initial values hold.
+  double width_ratio() const {
+    return mup_base_width == 0 ? 1 : static_cast<double>(d_model) / static_cast<double>(mup_base_width);
   }
   /// Maximum length of a sequence in tokens. Scaled rope reaches further than max_seq_len where that is the length
   /// before scaling; dynamic rope is unlimited.

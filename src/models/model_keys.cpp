@@ -7,6 +7,7 @@
 #include "models/layers_codec.hpp"
 #include "models/model_config.hpp"
 #include "models/models.hpp"
+#include "models/mup.hpp"
 
 namespace llmtrain {
 
@@ -162,6 +163,12 @@ void ModelConfig::visit(DeckKeys& keys) {
       {.range = at_least(0), .doc = "Logits x become c tanh(x / c); 0 = off.", .automatic = "the family's"});
   keys.key<Fp32Number>("logits_scaling", logits_scaling,
                        {.range = above(0), .doc = "Logits are divided by it.", .automatic = "the family's"});
+  keys.key("mup_base_width", mup_base_width,
+           {.unit = "channels",
+            .range = between(0, 1 << 20),
+            .doc = "Width for which learning rate and initial values were chosen: those of hidden matrices are scaled "
+                   "from it to d_model, scores and logits as well (muP). 0: off.",
+            .tasks = training_tasks});
   keys.key<Fp32Number>("dropout", dropout,
                        {.range = from_below(0, 1),
                         .doc = "Dropout probability after the embedding and on each residual branch.",
@@ -287,7 +294,8 @@ void ModelConfig::resolve(DeckLoader& deck, int64_t sequence_length, const Model
                fmt::format("{} heads do not divide d_model = {}: change one, or give head_dim", n_heads, d_model));
     derive("model.head_dim", head_dim, d_model / n_heads, "d_model / n_heads");
   }
-  if (!deck.given("model.query_pre_attn_scalar")) {
+  set_mup_factors(deck, *this);
+  if (mup_base_width == 0 && !deck.given("model.query_pre_attn_scalar")) {
     query_pre_attn_scalar = static_cast<double>(head_dim);
     deck.set("model.query_pre_attn_scalar", Origin::automatic, "head_dim");
   }

@@ -266,6 +266,12 @@ bool resolve_model_task(DeckLoader& deck, const DeckKeys& keys, Config& config, 
   if (task.trains() && config.optimizer.paged()) {
     config.parallel.page_states(deck, fmt::format("for {}", name_of(config.optimizer.name)));
   }
+  using Optimizer = OptimizerConfig::Name;
+  const Optimizer optimizer = config.optimizer.name;
+  deck.check(
+      config.model.mup_base_width == 0 || (optimizer <= Optimizer::paged_adamw_8bit || optimizer == Optimizer::lion),
+      {"model.mup_base_width", "optimizer.name"},
+      "its factors are those of adamw, also with 8 bits, and lion: choose one of them");
   config.parallel.resolve(deck, config.batch.gradient_accumulation_steps);
   config.evaluation.resolve(deck);
   check_evaluation(deck, config, task);

@@ -165,6 +165,7 @@ class ParquetTable final : public TableFile {
     facts_ = reader->parquet_reader()->metadata();
     const auto& root = *facts_->schema()->group_node();
     std::vector<std::string> names;
+    names.reserve(static_cast<size_t>(root.field_count()));
     for (int f = 0; f < root.field_count(); ++f) names.push_back(root.field(f)->name());
     check_column_names(path_, names);
   }

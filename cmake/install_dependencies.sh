@@ -6,7 +6,7 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-usage: cmake/install_dependencies.sh [--yes] [--developer] [--gpu-only] [--check]
+usage: cmake/install_dependencies.sh [--yes] [--developer] [--gpu-only] [--arrow] [--check]
 
 Installs the compiler, CMake, Open MPI, HDF5, Kokkos, oneDNN, the small libraries that llmtrain is built from, and gnuplot,
 on Debian 12 or newer, as root or through sudo. A second run finds everything there and does nothing.
@@ -16,6 +16,8 @@ on Debian 12 or newer, as root or through sudo. A second run finds everything th
                cuDNN are NVIDIA's packages
   --developer  also clang-format, clang-tidy, shellcheck, h5py, Environment Modules and a compiler for Arm,
                which tests/run.sh uses
+  --arrow      also Apache Arrow's library, with which llmtrain reads Parquet: Debian has no package of it, so pip installs
+               the wheel of pyarrow into /usr/local/lib/llmtrain-arrow, where CMake looks for it
   --check      install nothing; exit 0 when everything is there, 1 otherwise, with the list of what is missing
 
 A package comes from the release that the machine runs, where that has a version that will do. Debian 12 takes Open MPI 5
@@ -35,6 +37,8 @@ os_release=/etc/os-release
 assume_yes=false
 gpu_only=false
 developer=false
+arrow=false
+arrow_folder=/usr/local/lib/llmtrain-arrow # cmake/Arrow.cmake
 check_only=false
 
 read_options() {
@@ -44,6 +48,7 @@ read_options() {
       --yes | -y) assume_yes=true ;;
       --developer) developer=true ;;
       --gpu-only) gpu_only=true ;;
+      --arrow) arrow=true ;;
       --check) check_only=true ;;
       -h | --help) usage && exit 0 ;;
       *) fail 64 "unknown option '$argument' (--help lists them)" ;;
@@ -262,6 +267,16 @@ build_from() {
   $built
 }
 
+# Installs the wheel, whose headers and libraries CMake takes; no Python environment changes.
+install_arrow() {
+  say "pip install pyarrow into $arrow_folder"
+  "${run_as_root[@]}" python3 -m pip install --quiet --no-deps --only-binary :all: --target "$arrow_folder" 'pyarrow>=21' \
+    </dev/null >>"$log" 2>&1 || {
+    tail -n 20 "$log" >&2
+    fail 74 "pip could not install pyarrow; above is the end of its output"
+  }
+}
+
 build_package() ( # build_package FOLDER SOURCE=VERSION: leaves the packages to install there
   cd "$1"
   apt_get source "$2" || exit 1
@@ -305,6 +320,7 @@ TEXT
 main() {
   read_options "$@"
   if $developer; then common+=("${developer_only[@]}"); fi
+  if $arrow; then common+=(python3-pip); fi
   if $gpu_only; then from_any_release=(node-uplot=1.6:2); fi
   find_codename
   if [[ -z $codename ]] || ! command -v dpkg-query >/dev/null; then
@@ -313,13 +329,14 @@ main() {
   fi
 
   find_missing
-  local archives
+  local archives without_arrow=''
   archives=$(absent_archives)
-  if ((${#missing[@]} == 0)) && [[ -z $archives ]]; then
+  if $arrow && ! compgen -G "$arrow_folder/pyarrow/libparquet.so.*" >/dev/null; then without_arrow=pyarrow; fi
+  if ((${#missing[@]} == 0)) && [[ -z $archives$without_arrow ]]; then
     say "everything is there"
     exit 0
   fi
-  if $check_only; then fail 1 "missing: ${missing[*]} $archives"; fi
+  if $check_only; then fail 1 "missing: ${missing[*]} $archives $without_arrow"; fi
   if [[ $newer == none ]]; then
     fail 69 "Debian $codename is older than 12 (bookworm), whose packages this script knows. Missing: ${missing[*]}"
   fi
@@ -338,6 +355,7 @@ main() {
     say "writing the empty archive $archive, which Kokkos' CMake files name"
     "${run_as_root[@]}" ar rcs "$archive"
   done
+  if [[ -n $without_arrow ]]; then install_arrow; fi
   if ((${#left_to_cmake[@]} == 0)); then rm -f "$log"; fi
   say "done"
 }

@@ -14,8 +14,8 @@ namespace {
 bool names_file(const std::string& text) {
   std::error_code ignored;
   if (text.starts_with('.') || text.starts_with('/') || text.starts_with('~') || text.starts_with("$")) return true;
-  for (const std::string_view ending :
-       {".jsonl", ".json", ".ndjson", ".jsonlines", ".txt", ".h5", ".gz", ".zst", ".csv", ".parquet"}) {
+  for (const std::string_view ending : {".jsonl", ".json", ".ndjson", ".jsonlines", ".txt", ".h5", ".gz", ".zst",
+                                        ".csv", ".tsv", ".parquet", ".arrow", ".feather"}) {
     if (text.ends_with(ending)) return true;
   }
   return std::filesystem::exists(text, ignored);

@@ -61,7 +61,8 @@ void DataConfig::visit(DeckKeys& keys) {
                sample_tasks);
   keys.key("train", train,
            {.doc = "Files or globs: text; rows of JSON (.jsonl, .ndjson, or detected by content) with a text, or with "
-                   "input_ids and optional labels and attention_mask; both also as .gz and .zst; .h5 token files; or "
+                   "input_ids and optional labels and attention_mask; both also as .gz and .zst; tables with such "
+                   "columns (.parquet, .arrow, .feather, .csv, .tsv); .h5 token files; or "
                    "builtin:stories, the example corpus. Entries with weights (web.h5:0.7, code/*.h5:0.3) are sources "
                    "that are sampled in this ratio.",
             .required = true,
@@ -135,6 +136,21 @@ void DataConfig::visit(DeckKeys& keys) {
             .tasks = text_tasks});
   keys.key("add_bos", add_bos,
            {.doc = "Begin every document with the tokenizer's begin-of-text token.", .tasks = text_tasks});
+  constexpr TaskSet fim_tasks = tasks_with(TaskSamples::texts) | conversation_tasks;
+  keys.key("fim_rate", fim_rate,
+           {.range = between(0, 1),
+            .doc = "Share of the texts that are cut for fill-in-the-middle, at two characters: prefix and suffix come "
+                   "first, the middle behind them. Which texts and where follow from their content and number alone. "
+                   "0: none.",
+            .tasks = fim_tasks});
+  keys.key("fim_spm_rate", fim_spm_rate,
+           {.range = between(0, 1),
+            .doc = "Share of these texts in the order suffix, prefix, middle; the others are prefix, suffix, middle.",
+            .tasks = fim_tasks});
+  keys.key("fim_tokens", fim_tokens,
+           {.doc = "Special tokens for prefix, middle and suffix. auto: those of the tokenizer, by the names that "
+                   "StarCoder, CodeLlama, Qwen2.5-Coder, DeepSeek-Coder, CodeGemma and Codestral have.",
+            .tasks = fim_tasks});
   keys.key(
       "overflow", overflow,
       {.doc =
@@ -166,7 +182,8 @@ void DataConfig::visit(DeckKeys& keys) {
   keys.key("unpacked_limit", unpacked_limit,
            {.unit = "bytes",
             .range = at_least(1),
-            .doc = "A .gz or .zst file that unpacks to more is refused. The unpacked text is kept in data.cache.",
+            .doc = "A .gz or .zst file that unpacks to more is refused, and so is a table with more text. The unpacked "
+                   "text is kept in data.cache.",
             .change = Change::nothing,
             .tasks = text_tasks});
   keys.key("cache", cache,
@@ -280,6 +297,18 @@ void DataConfig::resolve_added_tokens(DeckLoader& deck, const TaskData& task) {
   }
 }
 
+void DataConfig::resolve_infilling(DeckLoader& deck) {
+  if (fim_rate == 0) {
+    for (const char* key : {"data.fim_spm_rate", "data.fim_tokens"}) deck.unused(key, "no effect with fim_rate = 0");
+    return;
+  }
+  const bool automatic = fim_tokens == std::vector<std::string>{"auto"};
+  const bool three = fim_tokens.size() == 3 && fim_tokens[0] != fim_tokens[1] && fim_tokens[0] != fim_tokens[2] &&
+                     fim_tokens[1] != fim_tokens[2];
+  deck.check(automatic || three, {"data.fim_tokens"},
+             "must be auto, or three tokens: for prefix, middle and suffix, in this order");
+}
+
 void DataConfig::resolve(DeckLoader& deck, const std::string& output, int64_t run_seed, const TaskData& task) {
   if (task.is_tokenizer) {
     if (!deck.given("data.tokenizer")) {
@@ -291,6 +320,7 @@ void DataConfig::resolve(DeckLoader& deck, const std::string& output, int64_t ru
   }
   resolve_rows(deck, task);
   resolve_added_tokens(deck, task);
+  resolve_infilling(deck);
   if (!deck.given("data.seed")) {
     seed = run_seed;
     deck.set("data.seed", Origin::automatic, "run.seed");

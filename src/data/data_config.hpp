@@ -59,6 +59,9 @@ struct DataConfig {
   std::string document_separator;    ///< exact text: "\n\n" for blank_line; empty: a file is one document
   std::string text_column = "text";  ///< column of .jsonl rows without input_ids
   bool add_bos = false;
+  double fim_rate = 0;                             ///< share of texts that are cut for fill-in-the-middle
+  double fim_spm_rate = 0.5;                       ///< share of these whose suffix comes first
+  std::vector<std::string> fim_tokens = {"auto"};  ///< or the tokens for prefix, middle and suffix
   Overflow overflow = Overflow::split;  ///< treatment of documents longer than the sequence, with any packing but wrap
   bool cross_document_attention = false;
   bool shuffle = true;
@@ -86,6 +89,7 @@ struct DataConfig {
   void resolve_rows(DeckLoader& deck, const TaskData& task);
   void resolve_preferences(DeckLoader& deck, const TaskData& task);
   void resolve_added_tokens(DeckLoader& deck, const TaskData& task);
+  void resolve_infilling(DeckLoader& deck);
 };
 
 /// Returns true if data.tokenizer is the path of a file or folder, even one that no longer exists.

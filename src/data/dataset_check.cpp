@@ -9,6 +9,7 @@
 #include "data/files/input_kind.hpp"
 #include "data/files/text_source.hpp"
 #include "data/stream/embedding_rows.hpp"
+#include "data/tokenize/infilling.hpp"
 #include "data/tokenize/open_tokenizer.hpp"
 
 namespace llmtrain {
@@ -71,12 +72,17 @@ DataFacts check_data_files(const SampleRules& config, const DataErrorReport& rep
     sound = guarded("data.add_tokens", [&] { refuse_added_tokens(config); }) && sound;
   }
   if (!sound || !guarded("data.train", [&] { check_kinds(sets, config.use); })) return {};
+  sound = guarded("data.fim_rate", [&] { check_infilling(sets, config.fim_rate); });
+  if (text && tokenizer != nullptr) {
+    sound = guarded("data.fim_tokens", [&] { make_infilling(config, *tokenizer); }) && sound;
+  }
   if (named) {
     const TokenFileInfo* stored = info_with_tokenizer(opened);
-    sound = guarded("data.tokenizer", [&] {
+    const bool same = guarded("data.tokenizer", [&] {
       if (config.tokenizer == "bpe") throw UserError(ExitCode::deck, bpe_without_text);
       if (stored != nullptr) check_same_tokenizer(config, *tokenizer, *stored_tokenizer(*stored, config), stored->path);
     });
+    sound = same && sound;
   }
   if (text && tokenizer != nullptr) {
     sound = guarded("data.tokenizer", [&] { check_document_tokens(*tokenizer, config); }) && sound;

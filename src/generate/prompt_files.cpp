@@ -8,6 +8,7 @@
 #include "core/utf8.hpp"
 #include "data/files/input_kind.hpp"
 #include "data/files/jsonl.hpp"
+#include "data/files/unpack.hpp"
 #include "parallel/job/runtime.hpp"
 #include "text/tokens_beyond_embedding.hpp"
 
@@ -24,7 +25,7 @@ std::vector<InputFile> find_files(const std::vector<std::string>& patterns, int6
   format.use = DataUse::prompts;
   std::vector<InputFile> files = find_input_files(patterns, format);
   for (const InputFile& file : files) {
-    if (file.compression != Compression::none) {
+    if (file.compression != Compression::none && file.table == TableKind::none) {
       throw UserError(ExitCode::bad_content,
                       file.path + ": compressed prompt files are not supported; unpack the file");
     }
@@ -71,7 +72,7 @@ PromptFiles::PromptFiles(const std::vector<std::string>& files, PromptRules rule
     received.take(count);
     for (uint64_t i = 0; i < count.at(0); ++i) {
       received.take(names_.emplace_back());
-      files_.push_back(FileHandle::open_to_read(names_.back()));
+      files_.push_back(open_lines(names_.back()));
     }
     received.take(holds_rows_);
     received.take(places_);
@@ -81,10 +82,11 @@ PromptFiles::PromptFiles(const std::vector<std::string>& files, PromptRules rule
 void PromptFiles::find_places(const std::vector<std::string>& patterns) {
   for (const InputFile& file : find_files(patterns, rules_.row_limit)) {
     const auto number = static_cast<uint32_t>(files_.size());
-    files_.push_back(FileHandle::open_to_read(file.path));
+    files_.push_back(open_lines(file.path));
     names_.push_back(file.path);
     holds_rows_.push_back(file.kind == InputKind::instruction_rows ? 1 : 0);
-    LineReader lines(files_.back(), file.bytes, 0, file.bytes, rules_.row_limit);
+    const int64_t bytes = files_.back().size();
+    LineReader lines(files_.back(), bytes, 0, bytes, rules_.row_limit);
     int64_t offset = 0;  // of the first line, whether or not a byte order mark precedes it
     for (std::string_view line; lines.next(line); offset = lines.offset() + std::ssize(line) + 1) {
       if (!is_blank(line)) places_.push_back({number, offset == 0 ? 0 : lines.offset()});
@@ -126,8 +128,9 @@ Prompt PromptFiles::read(int64_t number) const {
     prompt.dropped = std::max<int64_t>(beyond, 0);
     return prompt;
   } catch (const UserError& error) {
-    throw UserError(error.code(),
-                    fmt::format("{}:{}: {}", names_[place.file], line_of_byte(file, place.offset), error.what()));
+    throw UserError(
+        error.code(),
+        fmt::format("{}: {}", place_of_line(names_[place.file], line_of_byte(file, place.offset)), error.what()));
   }
 }
 

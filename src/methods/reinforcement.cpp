@@ -31,7 +31,8 @@ std::string place_of_row(const SampleRules& data, const StoredRow& row) {
       return !is_encoded(file.kind) || std::filesystem::path(file.path).filename() != row.name;
     });
     if (files.size() != 1) return otherwise;
-    return fmt::format("{}:{}", files.front().path, line_of_byte(open_content(files.front()), row.offset));
+    if (files.front().is_packed()) return otherwise;
+    return place_of_line(files.front().path, line_of_byte(open_content(files.front()), row.offset));
   } catch (const UserError&) {  // the files are gone
     return otherwise;
   }

@@ -141,10 +141,10 @@ Subcommand add_chat(CLI::App& program) {
       "render", "shows each row of a JSONL file as the model reads it, with the trained parts marked");
   render->add_option("--model", options->model, "model or tokenizer folder")->required();
   render
-      ->add_option(
-          "--input", options->input,
-          "JSONL file of conversations, prompts and completions, pairs, prompts or text, in one of the formats "
-          "of data.format, or of rows with input_ids; - is the standard input")
+      ->add_option("--input", options->input,
+                   "JSONL file (or table) of conversations, prompts and completions, pairs, prompts or text, in one of "
+                   "the formats "
+                   "of data.format, or of rows with input_ids; - is the standard input")
       ->required();
   options->conversations.add_to(*render);
   render->add_option("--add-tokens", options->added, "further special tokens, as in data.add_tokens")->delimiter(',');

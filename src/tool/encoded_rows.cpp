@@ -115,7 +115,7 @@ std::vector<std::string> for_each_encoded_row(const std::string& input, const Te
     try {
       if (rows.encode(line, row)) work(row);
     } catch (const UserError& error) {
-      throw UserError(error.code(), fmt::format("{}:{}: {}", source, row.number, error.what()));
+      throw UserError(error.code(), fmt::format("{}: {}", place_of_line(source, row.number), error.what()));
     }
   }
   return rows.notes(source);

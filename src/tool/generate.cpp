@@ -69,10 +69,10 @@ std::vector<int32_t> parse_ids(const std::string& text) {
   return ids;
 }
 
-/// A line is a prompt; a line of rows (.jsonl, .ndjson) is a string, or an object with "prompt".
+/// A line is a prompt; a line of rows (.jsonl, .ndjson, or a row of a table) is a string, or an object with "prompt".
 std::vector<Prompt> read_prompts(const std::string& path) {
-  const std::string text = FileHandle::open_to_read(path).read_text(max_prompt_bytes);
-  const bool rows = names_rows(path);
+  const std::string text = open_lines(path).read_text(max_prompt_bytes);
+  const bool rows = names_rows(path) || table_of(path) != TableKind::none;
   std::vector<Prompt> prompts;
   int64_t number = 1;
   for (size_t begin = 0; begin < text.size(); ++number) {

@@ -8,15 +8,16 @@
 #include "core/error.hpp"
 #include "core/files/file_handle.hpp"
 #include "data/files/jsonl.hpp"
+#include "data/files/unpack.hpp"
 
 namespace llmtrain {
 
-/// Reads the lines of a file, or of the standard input for "-".
+/// Reads the lines of a file, the rows of a table as lines of JSON, or the standard input for "-".
 class InputLines {
  public:
   explicit InputLines(const std::string& path) : from_file_(path != "-") {
     if (!from_file_) return;
-    file_.emplace(FileHandle::open_to_read(path));
+    file_.emplace(open_lines(path));
     lines_.emplace(*file_, file_->size(), 0, file_->size(), default_row_limit);
   }
   /// Completed fraction; 0 for the standard input.

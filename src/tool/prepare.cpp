@@ -37,6 +37,8 @@ struct PrepareOptions {
   RowOptions rows;
   ConversationOptions conversations;
   std::vector<std::string> added;  ///< as data.add_tokens
+  double fim_rate = DataConfig().fim_rate, fim_spm_rate = DataConfig().fim_spm_rate;
+  std::vector<std::string> fim_tokens = DataConfig().fim_tokens;
   bool add_bos = false;
   bool force = false;
 };
@@ -68,9 +70,25 @@ std::string command_of(const PrepareOptions& options) {
   if (!options.eos_token.empty()) command += " --eos-token " + options.eos_token;
   if (options.column != "text") command += " --text-column " + options.column;
   if (options.add_bos) command += " --add-bos";
+  if (options.fim_rate > 0) {
+    command += fmt::format(" --fim-rate {} --fim-spm-rate {} --fim-tokens {}", options.fim_rate, options.fim_spm_rate,
+                           joined(options.fim_tokens, ","));
+  }
   if (!options.added.empty()) command += " --add-tokens " + joined(options.added, ",");
   command += options.conversations.command() + options.rows.command();
   return command + " --output " + options.output;
+}
+
+Infilling infilling_of(const PrepareOptions& options, const Tokenizer& tokenizer) {
+  DataConfig config;
+  config.fim_rate = options.fim_rate;
+  config.fim_spm_rate = options.fim_spm_rate;
+  config.fim_tokens = options.fim_tokens;
+  const bool automatic = config.fim_tokens.size() == 1 && config.fim_tokens.front() == automatic_infilling_tokens;
+  if (!automatic && config.fim_tokens.size() != 3) {
+    refuse_command_line("--fim-tokens: give auto, or the tokens for prefix, middle and suffix");
+  }
+  return make_infilling(config, tokenizer);
 }
 
 /// Makes the encoder of conversations, if there are any: templates are in the tokenizer's folder, as in a run.
@@ -95,6 +113,9 @@ void prepare(const PrepareOptions& options) {
   request.files = find_input_files(options.inputs, format);
   for (const InputFile& file : request.files) check_difficulties(file);
   report_notes(request.files, report);
+  InputSets inputs;
+  inputs.sources = {request.files};
+  check_infilling(inputs, options.fim_rate);
   const bool rows = !is_encoded(kind_of_all(request.files));
   if (rows && (!options.tokenizer.empty() || options.add_bos || options.separator != "none")) {
     refuse_command_line(
@@ -112,6 +133,7 @@ void prepare(const PrepareOptions& options) {
   // Tokenizers of characters and bytes have the token if they were made to use it.
   request.add_bos = !rows && tokenizer->bos_id() >= 0 && (options.add_bos || tokenizer->files().empty());
   request.once = has_kind(request.files, InputKind::text_rows);
+  if (!rows) request.infilling = infilling_of(options, *tokenizer);
   request.output = options.output;
   request.command = command_of(options);
   tokenize_to_file(request, *alone, report);
@@ -135,7 +157,7 @@ Subcommand add_prepare(CLI::App& program) {
   app->add_option("--input", options->inputs,
                   "input files or globs: text, rows of JSON with a column of text or a conversation, or rows with "
                   "input_ids and optional attention_mask (0: omitted) and labels (-100: not a target); all also as "
-                  ".gz and .zst")
+                  ".gz and .zst; or tables with such columns (.parquet, .arrow, .feather, .csv, .tsv)")
       ->required();
   app->add_option("--tokenizer", options->tokenizer,
                   "char (default), bytes, a token file for its tokenizer (as validation text needs), or a "
@@ -148,6 +170,13 @@ Subcommand add_prepare(CLI::App& program) {
   app->add_option("--text-column", options->column, "key of the text in rows without input_ids")->capture_default_str();
   options->conversations.add_to(*app);
   app->add_option("--add-tokens", options->added, "further special tokens, as in data.add_tokens")->delimiter(',');
+  app->add_option("--fim-rate", options->fim_rate, "share of texts cut for fill-in-the-middle, as data.fim_rate")
+      ->check(CLI::Range(0.0, 1.0));
+  app->add_option("--fim-spm-rate", options->fim_spm_rate, "share of these whose suffix comes first")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app->add_option("--fim-tokens", options->fim_tokens, "tokens for prefix, middle and suffix, as data.fim_tokens")
+      ->delimiter(',');
   options->rows.add_to(*app);
   app->add_flag("--add-bos", options->add_bos, "begin every document with a begin-of-text token");
   app->add_option("--output", options->output, "output token file, ending in .h5")->required();

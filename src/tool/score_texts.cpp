@@ -36,7 +36,7 @@ class TextFile {
   TextFile(const std::string& path, const std::string& column, const std::string& default_column)
       : name_(path == "-" ? "standard input" : path),
         column_(column.empty() ? default_column : column),
-        rows_(!column.empty() || names_rows(path)),
+        rows_(!column.empty() || names_rows(path) || table_of(path) != TableKind::none),
         lines_(path) {}
 
   /// Appends the texts of the next segment; returns false at the end of the file.
@@ -275,7 +275,7 @@ void read_corpus(std::vector<RunningScore>& scores, const TextScoreOptions& opti
 void TextScoreOptions::add_to(CLI::App& app) {
   options_ = {
       app.add_option("--hypotheses", hypotheses,
-                     "texts to score: a line each, or a column of rows (.jsonl); - is the standard input"),
+                     "texts to score: a line each, or a column of rows (.jsonl, or a table); - is the standard input"),
       app.add_option("--references", references,
                      "files of as many references; several files, or lists in rows, are several references"),
       app.add_option("--hypothesis-column", hypothesis_column, "column of rows with the hypothesis (text)"),

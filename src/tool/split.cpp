@@ -79,6 +79,9 @@ class EmptyDocuments {
     try {
       return is_empty_row(segment.text);
     } catch (const RowError& error) {
+      if (input_.table != TableKind::none) {
+        throw UserError(error.code(), fmt::format("{}: {}", place_of_line(input_.path, segment.line), error.reason()));
+      }
       throw UserError(ExitCode::bad_content,
                       fmt::format("{}:{}: byte {}: {}", input_.path, segment.line,
                                   segment.offset + static_cast<int64_t>(error.byte()), error.reason()));
@@ -271,10 +274,11 @@ void check_names(const SplitOptions& options, InputKind kind) {
 
 void split(const SplitOptions& options) {
   if (!(options.fraction > 0 && options.fraction < 1)) refuse_command_line("--fraction: must be between 0 and 1");
-  const std::vector<InputFile> files =
+  std::vector<InputFile> files =
       find_input_files({options.input}, options.rows.format(options.separator, options.column));
   report_notes(files, terminal_report());
   if (files.size() != 1) refuse_command_line("--input: give one file");
+  files.front().columns.read.clear();  // all of them
   check_names(options, files.front().kind);
   if (files.front().kind == InputKind::tokens) {
     split_tokens_of(options);
@@ -288,7 +292,9 @@ void split(const SplitOptions& options) {
 Subcommand add_split(CLI::App& program) {
   CLI::App* app = program.add_subcommand("split", "divide the documents of a file into training and validation data");
   const auto options = std::make_shared<SplitOptions>();
-  app->add_option("--input", options->input, "input file: text, rows of JSON (both also .gz, .zst) or a token file")
+  app->add_option(
+         "--input", options->input,
+         "input file: text, rows of JSON (both also .gz, .zst), a table (written as rows of JSON) or a token file")
       ->required();
   app->add_option("--train", options->train, "output file for training")->required();
   app->add_option("--validation", options->validation, "output file for validation")->required();

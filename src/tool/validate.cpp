@@ -217,7 +217,8 @@ Subcommand add_validate(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
       "validate", "check text and conversations: encoding, duplicates, lengths, tokens to train on");
   const auto options = std::make_shared<ValidateOptions>();
-  app->add_option("input", options->inputs, "input files or globs: text or rows of JSON, also as .gz and .zst")
+  app->add_option("input", options->inputs,
+                  "input files or globs: text or rows of JSON, also as .gz and .zst, or tables")
       ->required();
   app->add_option("--text-column", options->column, "key of the text in rows")->capture_default_str();
   app->add_option(

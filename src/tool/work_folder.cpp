@@ -18,7 +18,7 @@ WorkFolder::~WorkFolder() {
 void WorkFolder::unpack(std::vector<InputFile>& files, Communicator& alone, const ProgressReport& report) const {
   std::vector<InputFile*> packed;
   for (InputFile& file : files) {
-    if (file.compression != Compression::none) packed.push_back(&file);
+    if (file.is_packed()) packed.push_back(&file);
   }
   if (packed.empty()) return;
   std::error_code error;

@@ -7,7 +7,7 @@
 
 namespace llmtrain {
 
-/// Temporary folder next to an output for unpacked inputs; removed at the end. It is made only for compressed inputs.
+/// Temporary folder next to an output for unpacked inputs; removed at the end. It is made only for packed inputs.
 class WorkFolder {
  public:
   explicit WorkFolder(const std::string& output);
@@ -15,7 +15,7 @@ class WorkFolder {
   WorkFolder(const WorkFolder&) = delete;
   WorkFolder& operator=(const WorkFolder&) = delete;
 
-  /// Unpacks the compressed files among the inputs.
+  /// Unpacks the compressed files and tables among the inputs.
   void unpack(std::vector<InputFile>& files, Communicator& alone, const ProgressReport& report) const;
 
  private:

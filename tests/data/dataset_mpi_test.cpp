@@ -13,6 +13,7 @@
 #include "harness/mapped_file.hpp"
 #include "parallel/job/runtime.hpp"
 #include "parallel/local_communicator.hpp"
+#include "table_files.hpp"
 
 namespace llmtrain {
 namespace {
@@ -163,6 +164,37 @@ TEST_F(RanksTest, ConversationsGiveTheSameFileOnAnyNumberOfRanks) {
   });
   config_.train = {file("wrong.jsonl", rows + "{\"instruction\": \"q\"}\n" + rows)};
   EXPECT_THAT(refusal([&] { open(ranks_, "wrong"); }), HasSubstr("wrong.jsonl:6001: there is no column 'output'"));
+}
+
+/// Ranks share the row groups of tables, and cut texts by their numbers in the file.
+TEST_F(RanksTest, TablesAndCutTextsGiveTheSameFilesOnAnyNumberOfRanks) {
+  config_.tokenizer = "tests/reference/tokenizers/synthetic/gpt2.json";
+  config_.eos_token = "</s>";
+  config_.add_tokens = {"<fim_prefix>", "<fim_middle>", "<fim_suffix>"};
+  config_.fim_rate = 0.5;
+  std::string rows;
+  for (int r = 0; r < 60'000; ++r) rows += "{\"text\": \"the light of row " + std::to_string(r) + "\"}\n";
+  config_.train = {test::table_folder + "fields_commas.csv", file("rows.jsonl", rows)};
+  if (test::has_arrow()) {
+    for (const char* name : {"text_gzip.parquet", "text_snappy.parquet", "text_file.arrow"}) {
+      config_.train.push_back(test::table_folder + name);
+    }
+  }
+  const Dataset together = open(ranks_, "together");
+  throw_on_all_ranks(ranks_, [&] {
+    if (ranks_.rank() != 0) return;
+    const auto alone = make_local_communicator();
+    const Dataset expected = open(*alone, "alone");
+    EXPECT_TRUE(content_of(together.train->info().path) == content_of(expected.train->info().path));
+    int tables = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(path_ + "/alone")) {
+      const std::string name = entry.path().filename().string();
+      if (!name.starts_with("unpacked-")) continue;
+      ++tables;
+      EXPECT_EQ(content_of(path_ + "/together/" + name), content_of(entry.path().string())) << name;
+    }
+    EXPECT_EQ(tables, test::has_arrow() ? 8 : 2) << "with their digests";
+  });
 }
 
 TEST_F(RanksTest, PromptsAndTheirRowsAreTheSameOnAnyNumberOfRanks) {

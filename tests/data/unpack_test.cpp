@@ -228,7 +228,7 @@ TEST_F(Unpacked, ErrorsNameTheFileThatPeopleKnow) {
                 config_.train = {folder_ / "x.parquet"};
                 open();
               }),
-              HasSubstr("duckdb -c"));
+              HasSubstr("its first bytes that it is not"));
 }
 
 }  // namespace

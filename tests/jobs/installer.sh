@@ -177,6 +177,14 @@ echo "dpkg-buildpackage" >>"$world/calls"
 touch ../libkokkos-dev_5.2.2.deb ../libkokkos-dev-dbgsym_5.2.2.deb
 T
 
+stub python3 <<'T'
+#!/bin/bash
+echo "python3 $*" >>"$world/calls"
+! grep -qx pip "$world/broken" || exit 1
+while [[ $1 != --target ]]; do shift; done
+mkdir -p "$2/pyarrow" && touch "$2/pyarrow/libparquet.so.1"
+T
+
 # A Debian $1 (VERSION_ID $2) whose packages are on stdin.
 machine() {
   rm -rf "$world"
@@ -208,6 +216,7 @@ install() {
     PATH=$work/bin:$PATH
     apt_folder=$world/apt
     os_release=$world/os-release
+    arrow_folder=$world/arrow
     main "$@"
   ) >"$work/output" 2>&1 </dev/null || status=$?
   line=$status
@@ -251,6 +260,15 @@ expect 'nor is one that is there' '1 6.0 3.7.2:' "$(install --check)"
 trixie
 sed -i '/libdnnl-dev/d' "$world/packages"
 expect 'oneDNN is nothing that CMake builds' '74 5.2.2 : sid' "$(install)"
+
+trixie
+echo pip >>"$world/broken"
+expect 'Arrow comes from pip, which can fail' '74 5.2.2 3.7.2: sid' "$(install --arrow)"
+expect 'and is then missing' '1 5.2.2 3.7.2: sid' "$(install --arrow --check)"
+: >"$world/broken"
+expect 'a second run installs it alone' '0 5.2.2 3.7.2: sid' "$(install --arrow)"
+: >"$world/calls"
+expect 'a third does nothing' '0 5.2.2 3.7.2: sid 0' "$(install --arrow) $(called .)"
 
 trixie
 expect 'machines with GPUs need neither' '0  :' "$(install --gpu-only)"

@@ -39,6 +39,33 @@ class DataTools : public test::ToolTest {
   }
 };
 
+TEST_F(DataTools, TablesAreRowsOfEveryCommand) {
+  file("a.csv", "text,id\n\"one, \"\"two\"\"\",1\nthree,2\n\"four\nfive\",3\n");
+  file("a.jsonl", R"({"text":"one, \"two\"","id":"1"})"
+                  "\n"
+                  R"({"text":"three","id":"2"})"
+                  "\n"
+                  R"({"text":"four\nfive","id":"3"})"
+                  "\n");
+  ASSERT_EQ(split("a.csv", ".jsonl", {"--fraction", "0.4"}).code, 0);
+  EXPECT_EQ((content("train.jsonl") + content("validation.jsonl")).size(), content("a.jsonl").size()) << "all columns";
+  EXPECT_THAT(split("a.csv", ".csv").err, HasSubstr("must end in .jsonl"));
+  const auto prepared = [&](const std::string& input) {
+    const Outcome outcome =
+        llmtool({"prepare", "--input", path(input), "--tokenizer", "bytes", "--output", path("out.h5"), "--force"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    const auto tokens = open_token_file(path("out.h5"));
+    std::vector<int32_t> ids(static_cast<size_t>(tokens->tokens()));
+    tokens->read(0, tokens->tokens(), ids.data());
+    return ids;
+  };
+  EXPECT_EQ(prepared("a.csv"), prepared("a.jsonl"));
+  EXPECT_THAT(llmtool({"validate", path("a.csv")}).out, HasSubstr("documents 3, "));
+  const Outcome score = llmtool({"score", "--metric", "exact_match", "--hypotheses", path("a.csv"), "--references",
+                                 path("a.jsonl"), "--reference-column", "text"});
+  EXPECT_THAT(score.out, HasSubstr("100")) << score.err;
+}
+
 TEST_F(DataTools, SplitConservesRows) {
   std::string rows;
   for (int i = 0; i < 1000; ++i)

@@ -233,6 +233,12 @@ constexpr Entry trl_entries[] = {
                 "dataset_mixture.datasets.config dataset_mixture.datasets.split dataset_mixture.datasets.columns "
                 "dataset_mixture.datasets.weight",
                 "the chosen rows and columns in files", "train default 1 1.0"),
+    mapped("fim_rate", "data.fim_rate"),
+    mapped("fim_spm_rate", "data.fim_spm_rate"),
+    unsupported("fim_prefix_token fim_middle_token fim_suffix_token",
+                "data.fim_tokens = prefix, middle, suffix, where the tokenizer has other names than known models"),
+    unsupported("fim_split_sample fim_fragment_rate fim_no_prefix", "data.fim_rate cuts documents", "0 0.0"),
+    no_effect("fim_data fim_pad_token fim_eod_token", "documents end with EOS, and no part is padded or cut off"),
     mapped("dataset_mixture.test_split_size", "data.validation_fraction", {},
            "a fraction; a number of rows is not supported"),
     no_effect("dataset_mixture.seed", "data.seed orders the rows"),

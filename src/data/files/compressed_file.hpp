@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/files/file_handle.hpp"
+#include "data/files/text_reader.hpp"
 
 namespace llmtrain {
 
@@ -25,17 +26,15 @@ std::string_view uncompressed_name(std::string_view path);
 /// Memory is bounded whatever the file says (at most 128 MiB, the largest usual window of zstd). Throws
 /// UserError(bad_content), with the compressed byte, if the data is corrupt, ends too early, or unpacks to more than
 /// `limit` bytes.
-class CompressedReader {
+class CompressedReader final : public TextReader {
  public:
   CompressedReader(const FileHandle& file, Compression compression, int64_t limit);
-  ~CompressedReader();
+  ~CompressedReader() override;
   CompressedReader(const CompressedReader&) = delete;
   CompressedReader& operator=(const CompressedReader&) = delete;
 
-  /// Returns the next `count` bytes; fewer only at the end, 0 from then on.
-  int64_t read(char* data, int64_t count);
-  /// Returns the number of bytes of the file that are used.
-  int64_t position() const;
+  int64_t read(char* data, int64_t count) override;
+  int64_t position() const override;
 
   class Decoder;  ///< decoder of one format
 

@@ -54,9 +54,9 @@ void refuse_repeated(const InputSets& sets) {
 void put_files(const std::vector<InputFile>& files, Message& message) {
   std::vector<int64_t> numbers = {static_cast<int64_t>(files.size())};
   for (const InputFile& file : files) {
-    numbers.insert(numbers.end(),
-                   {static_cast<int64_t>(file.kind), file.bytes, file.modified, file.text_begin,
-                    static_cast<int64_t>(file.compression), file.by_content ? 1 : 0, file.format.row_limit});
+    numbers.insert(numbers.end(), {static_cast<int64_t>(file.kind), file.bytes, file.modified, file.text_begin,
+                                   static_cast<int64_t>(file.compression), file.by_content ? 1 : 0,
+                                   file.format.row_limit, static_cast<int64_t>(file.table)});
   }
   message.put(numbers);
   for (const InputFile& file : files) {
@@ -64,7 +64,9 @@ void put_files(const std::vector<InputFile>& files, Message& message) {
          {&file.path, &file.name, &file.format.separator, &file.format.column, &file.format.row_format}) {
       message.put(*text);
     }
-    message.put(joined(file.format.columns, "\n"));
+    for (const auto* names : {&file.format.columns, &file.columns.read, &file.columns.values}) {
+      message.put(joined(*names, "\n"));
+    }
   }
 }
 
@@ -74,7 +76,7 @@ std::vector<InputFile> take_files(Message& message) {
   std::vector<InputFile> files(static_cast<size_t>(numbers[0]));
   for (size_t f = 0; f < files.size(); ++f) {
     InputFile& file = files[f];
-    const int64_t* number = numbers.data() + 1 + 7 * f;
+    const int64_t* number = numbers.data() + 1 + 8 * f;
     file.kind = static_cast<InputKind>(number[0]);
     file.bytes = number[1];
     file.modified = number[2];
@@ -82,16 +84,19 @@ std::vector<InputFile> take_files(Message& message) {
     file.compression = static_cast<Compression>(number[4]);
     file.by_content = number[5] != 0;
     file.format.row_limit = number[6];
+    file.table = static_cast<TableKind>(number[7]);
     for (std::string* text :
          {&file.path, &file.name, &file.format.separator, &file.format.column, &file.format.row_format}) {
       message.take(*text);
     }
-    std::string columns;
-    message.take(columns);
-    for (size_t at = 0; at < columns.size();) {
-      const size_t end = std::min(columns.find('\n', at), columns.size());
-      file.format.columns.push_back(columns.substr(at, end - at));
-      at = end + 1;
+    for (auto* names : {&file.format.columns, &file.columns.read, &file.columns.values}) {
+      std::string columns;
+      message.take(columns);
+      for (size_t at = 0; at < columns.size();) {
+        const size_t end = std::min(columns.find('\n', at), columns.size());
+        names->push_back(columns.substr(at, end - at));
+        at = end + 1;
+      }
     }
   }
   return files;
@@ -192,6 +197,7 @@ InputSets find_input_sets(const SampleRules& config, const std::string& folder) 
   if (sets.sources.empty()) throw UserError(ExitCode::deck, "data.train: no file is named; name at least one");
   refuse_repeated(sets);
   check_kinds(sets, config.use);
+  check_infilling(sets, config.fim_rate);
   return sets;
 }
 
@@ -231,6 +237,19 @@ void check_difficulties(const InputFile& file, const TokenFileInfo& info) {
                   fmt::format("{}: it has no difficulties, which curriculum.difficulty = column:{} needs: make it "
                               "again with `llmtool prepare --columns difficulty:{}`",
                               file.path, column, column));
+}
+
+void check_infilling(const InputSets& sets, double rate) {
+  for (const InputFile& file : rate > 0 ? sets.all() : std::vector<InputFile>()) {
+    if (file.kind == InputKind::text || file.kind == InputKind::text_rows) continue;
+    throw UserError(ExitCode::deck,
+                    fmt::format("{}: data.fim_rate cuts texts, and it has {}", file.path,
+                                file.kind == InputKind::instruction_rows
+                                    ? "conversations: remove data.fim_rate, or name the column of a text with "
+                                      "data.format = text"
+                                    : "token ids: remove data.fim_rate, or make them again from the text with "
+                                      "`llmtool prepare --fim-rate`"));
+  }
 }
 
 void check_kinds(const InputSets& sets, DataUse use) {

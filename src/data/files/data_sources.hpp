@@ -42,6 +42,8 @@ InputSets find_input_sets(const SampleRules& config, const std::string& folder);
 void share_input_sets(InputSets& sets, Communicator& communicator);
 /// Throws UserError if the kinds cannot be combined (deck), or if the task does not take them (bad_content).
 void check_kinds(const InputSets& sets, DataUse use);
+/// Throws UserError(deck) for files that are not texts if some texts are to be cut for fill-in-the-middle.
+void check_infilling(const InputSets& sets, double rate);
 /// Throws UserError(bad_content) for a token file that the task does not take.
 void check_use(const TokenFileInfo& info, DataUse use);
 /// Throws UserError(bad_content) for a file that cannot have the column of difficulties that its format names.

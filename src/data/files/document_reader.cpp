@@ -16,9 +16,7 @@ DocumentReader::DocumentReader(const InputFile& file, int64_t limit)
       file_bytes_(file_.size()),
       separator_(file.kind == InputKind::text ? file.format.separator : "\n"),
       longest_(file.kind == InputKind::text ? max_segment_bytes : file.format.row_limit) {
-  if (file.compression != Compression::none) {
-    unpacked_ = std::make_unique<CompressedReader>(file_, file.compression, limit);
-  }
+  if (file.is_packed()) unpacked_ = open_packed(file_, file, limit);
   if (file.text_begin > 0 && fill()) begin_ = searched_ = static_cast<size_t>(file.text_begin);
 }
 

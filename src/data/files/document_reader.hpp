@@ -6,7 +6,6 @@
 #include <memory>
 #include <string>
 
-#include "data/files/compressed_file.hpp"
 #include "data/files/text_source.hpp"
 
 namespace llmtrain {
@@ -26,7 +25,7 @@ class DocumentReader {
  public:
   static constexpr int64_t max_segment_bytes = int64_t{16} << 20;  ///< bytes of text; rows have their own limit
 
-  /// `limit` is the number of bytes that a compressed file may unpack to.
+  /// `limit` is the number of bytes that a packed file may unpack to.
   DocumentReader(const InputFile& file, int64_t limit);
   /// Returns false at the end. Segments are cut between characters of UTF-8.
   bool next(DocumentSegment& segment);
@@ -40,7 +39,7 @@ class DocumentReader {
   bool is_too_long(size_t end) const;
 
   FileHandle file_;
-  std::unique_ptr<CompressedReader> unpacked_;
+  std::unique_ptr<TextReader> unpacked_;
   int64_t file_bytes_;
   std::string separator_;  // "\n" for rows
   int64_t longest_;        // bytes of a segment

@@ -50,13 +50,8 @@ constexpr std::string_view unused_columns[] = {"position_ids", "token_type_ids",
 struct RefusedFormat {
   std::string_view ending, magic, advice;
 };
-using namespace std::string_view_literals;
 constexpr std::string_view unpack_archive = "an archive; unpack it and name its files";
 constexpr RefusedFormat refused_formats[] = {
-    {".parquet", "PAR1\x15"sv,
-     "Parquet is not supported; convert it to rows, e.g. with duckdb -c \"COPY (SELECT text FROM "
-     "'FILE.parquet') TO 'FILE.jsonl' (FORMAT json)\""},
-    {".arrow", "ARROW1\0\0"sv, "Arrow is not supported; convert it to rows of text (.jsonl)"},
     {".tar", "", unpack_archive},
     {".tgz", "", unpack_archive},
     {".zip", "PK\x03\x04", unpack_archive},
@@ -121,9 +116,11 @@ void refuse_format(const std::string& path, std::string_view head) {
 class Beginning {
  public:
   Beginning(const FileHandle& file, const InputFile& input) : file_(file) {
-    if (input.compression == Compression::none) return;
+    if (!input.is_packed()) return;
     constexpr int64_t any = int64_t{1} << 50;
-    reader_ = std::make_unique<CompressedReader>(file, input.compression, any);
+    InputFile looked_at = input;
+    looked_at.columns.skips_binary = true;
+    reader_ = open_packed(file, looked_at, any);
   }
   const std::string& read(int64_t wanted) {
     const auto have = static_cast<int64_t>(text_.size());
@@ -137,7 +134,7 @@ class Beginning {
 
  private:
   const FileHandle& file_;
-  std::unique_ptr<CompressedReader> reader_;
+  std::unique_ptr<TextReader> reader_;
   std::string text_;
 };
 
@@ -266,7 +263,7 @@ void recognise_format(Beginning& beginning, size_t at, InputFile& input) {
         }
       }
     } catch (const UserError& error) {
-      throw UserError(error.code(), fmt::format("{}:{}: {}", input.path, line, error.what()));
+      throw UserError(error.code(), fmt::format("{}: {}", place_of_line(input.path, line), error.what()));
     }
     at += row->size() + 1;
     ++line;
@@ -309,6 +306,35 @@ bool examine_rows(Beginning& beginning, InputFile& input) {
   }
 }
 
+/// Columns whose values are numbers or truth values, by their usual names and those of data.columns.
+std::vector<std::string> value_columns(const std::vector<std::string>& entries) {
+  std::vector<std::string> names = {"label", "kto_tag", "margin"};
+  for (const std::string_view role : {std::string_view("label"), std::string_view("margin"), difficulty_column}) {
+    if (std::string name = named_column(entries, role); !name.empty()) names.push_back(std::move(name));
+  }
+  return names;
+}
+
+/// The columns that rows of this kind and format can use; none: all of them.
+std::vector<std::string> used_columns(const InputFile& input) {
+  if (input.kind == InputKind::token_rows) {
+    return {"input_ids", "attention_mask", "labels", "completion_mask", "assistant_masks"};
+  }
+  std::vector<std::string> names;
+  if (input.kind == InputKind::text_rows) names.push_back(input.format.column);
+  for (const std::string& entry : input.format.columns) names.push_back(entry.substr(entry.find(':') + 1));
+  if (input.kind == InputKind::text_rows) return names;
+  const RowFormat& format = *find_row_format(input.format.row_format);
+  if (format.column == prompt_column) return {};  // [rewards] and generations have the others
+  for (const RowRole& role : format.roles) {
+    if (role.place == RowRole::Place::in_message) continue;
+    for (const std::string_view column : role.columns) {
+      if (!column.empty()) names.emplace_back(column);
+    }
+  }
+  return names;
+}
+
 /// Refuses a .json that is a single value, neither rows nor text.
 void refuse_whole_json(const InputFile& input, const std::string& head) {
   const size_t first = head.find_first_not_of(blank, static_cast<size_t>(input.text_begin));
@@ -346,6 +372,13 @@ void examine_input(const FileHandle& file, InputFile& input) {
   if (input.bytes == 0) throw UserError(ExitCode::bad_content, input.path + ": the file is empty");
   refuse_format(input.path, "");
   input.compression = compression_of(file);
+  input.table = table_of(file, input.compression);
+  if (input.table != TableKind::none) {
+    input.columns.values = value_columns(input.format.columns);
+    Beginning rows(file, input);
+    if (examine_rows(rows, input)) input.columns.read = used_columns(input);
+    return;
+  }
   const std::string_view name = uncompressed_name(input.path);
   if (names_tokens(name)) {
     input.kind = InputKind::tokens;
@@ -357,8 +390,7 @@ void examine_input(const FileHandle& file, InputFile& input) {
   refuse_format(input.path, head);
   refuse_wide_characters(input.path, head);
   if (head.starts_with(byte_order_mark)) input.text_begin = static_cast<int64_t>(byte_order_mark.size());
-  const bool packed = input.compression != Compression::none;
-  if (!packed && input.bytes == input.text_begin) {
+  if (!input.is_packed() && input.bytes == input.text_begin) {
     throw UserError(ExitCode::bad_content, input.path + ": the file is empty");
   }
   const bool named = names_rows(name), json = has_ending(name, ".json");

@@ -13,7 +13,8 @@ namespace llmtrain {
 
 /// Finds files in the order of `patterns`, those of one pattern sorted by name. The ending of the name, in any case,
 /// gives the kind: .h5 tokens; .jsonl, .ndjson, .jsonlines rows (of ids if the first one has input_ids, otherwise of
-/// text or of instruction data). Files of other names that hold rows are rows, too; everything else is text. The
+/// text or of instruction data). Files of other names that hold rows are rows, too, and so are tables
+/// (data/tables), of which the columns that their rows can use are read; everything else is text. The
 /// content, or a final .gz or .zst, identifies compressed files. Throws UserError for a pattern without a file, a
 /// repeated file, an empty or unreadable file, and a known but unsupported format. If the first line of a text ends
 /// with CR LF, LF in its separator means CR LF.

@@ -221,10 +221,12 @@ class Scanner {
     for (size_t f = 0; f < files_.size(); ++f) {
       const size_t first = p, first_separator = s;
       int64_t rows = 0;
+      scan.rows_before.emplace_back();
       for (; p < pieces_.size() && pieces_[p].file == f; ++p) {
         const PieceFacts& found = pieces_found_[p];
         scan.characters[f] += found.characters;
         scan.text_bytes[f] += found.text_bytes;
+        scan.rows_before.back().push_back(rows);
         rows += found.rows;
         scan.skipped[f] += found.skipped;
         if (scan.first_skipped[f] < 0) scan.first_skipped[f] = found.first_skipped;
@@ -289,6 +291,7 @@ SourceScan section_of(const SourceScan& scan, size_t first, size_t count) {
   take(scan.text_bytes, section.text_bytes);
   take(scan.skipped, section.skipped);
   take(scan.first_skipped, section.first_skipped);
+  take(scan.rows_before, section.rows_before);
   for (const DocumentRange& document : scan.documents) {
     if (document.file >= first && document.file < first + count) {
       section.documents.push_back({document.file - first, document.begin, document.end});

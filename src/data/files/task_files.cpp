@@ -4,6 +4,7 @@
 
 #include "core/files/file_handle.hpp"
 #include "core/message.hpp"
+#include "data/files/unpack.hpp"
 #include "parallel/job/runtime.hpp"
 
 namespace llmtrain {
@@ -12,7 +13,8 @@ namespace {
 
 std::string read_text(const std::string& path) {
   constexpr int64_t max_bytes = int64_t{1} << 30;
-  return FileHandle::open_to_read(path).read_text(max_bytes);
+  const bool of_mmlu = has_ending(path, ".csv");  // has no row of names
+  return (of_mmlu ? FileHandle::open_to_read(path) : open_lines(path)).read_text(max_bytes);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace llmtrain {
 
 struct TaskFile {
   std::string path;    ///< its name without folder and ending is the task's
-  std::string text;    ///< rows of JSON, or of CSV if the path ends in .csv
+  std::string text;    ///< rows of JSON, also those of a table; CSV as it is if the path ends in .csv
   std::string labels;  ///< a number on each line, for rows without answers; usually empty
 };
 

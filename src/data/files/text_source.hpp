@@ -11,6 +11,7 @@
 #include "core/files/content_hash.hpp"
 #include "core/files/file_handle.hpp"
 #include "data/files/compressed_file.hpp"
+#include "data/tables/table_file.hpp"
 #include "parallel/communicator.hpp"
 
 namespace llmtrain {
@@ -47,13 +48,20 @@ struct InputFile {
   int64_t modified = 0;    ///< modification time, which detects a change during reading
   int64_t text_begin = 0;  ///< length of the byte order mark at the start of a text
   Compression compression = Compression::none;
-  std::string content_path = {};        ///< unpacked text of a compressed file; bytes and modified refer to it
+  TableKind table = TableKind::none;
+  TableColumns columns = {};            ///< of a table
+  std::string content_path = {};        ///< unpacked text, or rows of a table; bytes and modified refer to it
   bool by_content = false;              ///< True if the content, not the name, identifies rows
   std::vector<std::string> notes = {};  ///< notes for the user on how it is read; on the rank that looked
+
+  /// True if its text must be made: it is compressed, or a table.
+  bool is_packed() const { return compression != Compression::none || table != TableKind::none; }
 };
 
 /// Opens the file's content, unpacked if necessary; messages name the original file.
 FileHandle open_content(const InputFile& file);
+/// Reads the text of a packed file, which `file` is; more than `limit` bytes are refused.
+std::unique_ptr<TextReader> open_packed(const FileHandle& file, const InputFile& input, int64_t limit);
 
 /// Bytes [begin, end) of a file.
 struct FilePiece {
@@ -80,6 +88,8 @@ struct SourceScan {
   std::vector<int64_t> skipped;        ///< number of empty documents
   std::vector<int64_t> first_skipped;  ///< offset of the first empty row in the file, -1: none
 
+  std::vector<std::vector<int64_t>> rows_before;  ///< per file and piece: rows that begin before it
+
   std::vector<DocumentRange> documents;  ///< non-empty documents of text files, in order
   std::vector<char32_t> code_points;     ///< distinct code points of all text, sorted
 };
@@ -100,5 +110,7 @@ void check_skipped_rows(const std::string& path, int64_t rows, int64_t skipped, 
 [[noreturn]] void fail_at_byte(const FileHandle& file, int64_t offset, const std::string& what);
 /// Returns the number of the line that holds the byte, from 1.
 int64_t line_of_byte(const FileHandle& file, int64_t offset);
+/// Returns "file:line"; of a table whose row has this number its place, such as "file:17 (row group 2 of 3)".
+std::string place_of_line(const std::string& path, int64_t line);
 
 }  // namespace llmtrain

@@ -9,10 +9,14 @@
 
 namespace llmtrain {
 
-/// Collective. Each compressed file is unpacked by one thread of one rank into <folder>/unpacked-<hash of the
-/// compressed file>.txt with its digest, and read from there; an intact file that is already there is used. Throws
-/// UserError for a file that is corrupt, cut off, or unpacks to more than `limit` bytes.
+/// Collective. Each packed file gets its text in <folder>/unpacked-<hash of the packed file>.txt with its digest, and
+/// is read from there; an intact file that is already there is used. A thread of a rank unpacks a compressed file;
+/// ranks and threads share the groups of rows of a table. Throws UserError for a file that is corrupt, cut off, or
+/// unpacks to more than `limit` bytes.
 void unpack_files(std::vector<InputFile*> files, const std::string& folder, int64_t limit, Communicator& communicator,
                   const ProgressReport& report);
+
+/// Opens a file of lines, or the rows of a table, all columns, as lines of JSON in a temporary file. UserError.
+FileHandle open_lines(const std::string& path);
 
 }  // namespace llmtrain

@@ -80,7 +80,7 @@ JobResult JobEncoder::encode_text(const TokenizeJob& job) const {
     if (request_.add_bos && job.starts) result.ids.push_back(request_.tokenizer->bos_id());
     const std::string_view text =
         std::string_view(buffer).substr(static_cast<size_t>(begin - first), static_cast<size_t>(end - begin));
-    encode_slice(job, file, text, begin, result.ids);
+    encode_slice(job, file, text, begin, job.number + static_cast<int64_t>(d - job.first_document), result.ids);
     if (request_.once && job.starts) drop_second(request_.tokenizer->bos_id(), before, result.ids);
     const int32_t eos = request_.tokenizer->eos_id();
     const bool ended = request_.once && result.ids.size() > before && result.ids.back() == eos;
@@ -102,10 +102,14 @@ int64_t JobEncoder::too_long(const JobResult& result, size_t documents) const {
 }
 
 void JobEncoder::encode_slice(const TokenizeJob& job, const FileHandle& file, std::string_view text, int64_t at,
-                              std::vector<int32_t>& ids) const {
+                              int64_t number, std::vector<int32_t>& ids) const {
   try {
     const size_t before = ids.size();
-    request_.tokenizer->encode_segment(text, job.starts, ids);
+    if (request_.infilling.rate > 0) {
+      request_.infilling.encode(*request_.tokenizer, text, number, ids);
+    } else {
+      request_.tokenizer->encode_segment(text, job.starts, ids);
+    }
     require_rows_for(text, std::span(ids).subspan(before));
   } catch (const EncodeError& error) {
     fail_at_byte(file, at + static_cast<int64_t>(error.byte()), error.reason());
@@ -125,8 +129,10 @@ JobResult JobEncoder::read_rows(const TokenizeJob& job, InputKind kind) const {
   std::vector<EncodedRow> encoded(1);
   std::string text;
   std::string_view line;
+  int64_t number = job.number - 1;
   while (lines.next(line)) {
     if (is_blank(line)) continue;
+    ++number;
     try {
       if (instructions) {
         documents = reader.read_documents(line);
@@ -145,7 +151,7 @@ JobResult JobEncoder::read_rows(const TokenizeJob& job, InputKind kind) const {
         add_row(row, result);
       } else if (parse_text_row(line, file.format.column, text)) {
         if (has_values_) result.values.push_back(reader.read_difficulty(line));
-        add_text(text, result);
+        add_text(text, number, result);
       }
       if (const int64_t tokens = too_long(result, encoded.size()); tokens > 0) {
         throw UserError(ExitCode::bad_content, too_long_document(instructions, tokens, request_.longest));
@@ -211,17 +217,21 @@ void JobEncoder::add_prompt(const StoredRow& row, const EncodedRow& encoded, Job
   result.row_sizes.push_back(stored.size());
 }
 
-void JobEncoder::add_text(std::string_view text, JobResult& result) const {
+void JobEncoder::add_text(std::string_view text, int64_t number, JobResult& result) const {
   const size_t before = result.ids.size();
+  const auto encode = [&](std::vector<int32_t>& ids) {
+    if (request_.infilling.rate > 0) return request_.infilling.encode(*request_.tokenizer, text, number, ids);
+    request_.tokenizer->encode(text, ids);
+  };
   if (request_.once) {
     thread_local std::vector<int32_t> ids;
     ids.clear();
-    request_.tokenizer->encode(text, ids);
+    encode(ids);
     put_tokens_around(*request_.tokenizer, {request_.of_tokenizer, request_.add_bos}, text.size(), 0, ids, nullptr);
     result.ids.insert(result.ids.end(), ids.begin(), ids.end());
   } else {
     if (request_.add_bos) result.ids.push_back(request_.tokenizer->bos_id());
-    request_.tokenizer->encode(text, result.ids);
+    encode(result.ids);
     result.ids.push_back(request_.tokenizer->eos_id());
   }
   require_rows_for(text, std::span(result.ids).subspan(before));

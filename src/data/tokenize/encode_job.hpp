@@ -48,14 +48,15 @@ class JobEncoder {
   FileHandle open(const TokenizeJob& job) const;
   int64_t cut_after(const FileHandle& file, int64_t place, int64_t end) const;
   JobResult encode_text(const TokenizeJob& job) const;
-  void encode_slice(const TokenizeJob& job, const FileHandle& file, std::string_view text, int64_t at,
+  /// `number` is that of the document in its file.
+  void encode_slice(const TokenizeJob& job, const FileHandle& file, std::string_view text, int64_t at, int64_t number,
                     std::vector<int32_t>& ids) const;
   JobResult read_rows(const TokenizeJob& job, InputKind kind) const;
   /// `offset` is that of the row.
   void add_encoded(const RowDocuments& row, const std::vector<EncodedRow>& encoded, int64_t offset,
                    JobResult& result) const;
   void add_prompt(const StoredRow& row, const EncodedRow& encoded, JobResult& result) const;
-  void add_text(std::string_view text, JobResult& result) const;
+  void add_text(std::string_view text, int64_t number, JobResult& result) const;
   void add_row(const TokenRow& row, JobResult& result) const;
   bool has_row(int32_t id) const { return request_.embedding_rows == 0 || id < request_.embedding_rows; }
   void require_rows_for(std::string_view text, std::span<const int32_t> ids) const;

@@ -25,7 +25,7 @@ std::string skip_report(const TokenizeRequest& request, int64_t skipped) {
     const int64_t first = request.scan.first_skipped[f];
     if (first < 0) continue;
     const FileHandle file = open_content(request.files[f]);
-    return text + fmt::format(", the first row at {}:{}", file.path(), line_of_byte(file, first));
+    return text + ", the first row at " + place_of_line(file.path(), line_of_byte(file, first));
   }
   return text;
 }
@@ -72,6 +72,9 @@ std::shared_ptr<const TokenFile> TokenCache::open(const std::vector<InputFile>& 
   request.of_tokenizer = request.once = config_.begins_like_tokenizer && request.tokenizer != nullptr;
   request.embedding_rows = config_.embedding_rows;
   request.longest = longest_document(files);
+  if (request.tokenizer != nullptr) {
+    throw_on_all_ranks(communicator_, [&] { request.infilling = make_infilling(config_, *request.tokenizer); });
+  }
   request.with_digest = true;
   request.command = "llmtrain, " + settings_of(request);
   request.output = folder_ + "/tokens-" + key_of(request) + ".h5";
@@ -132,11 +135,11 @@ std::string TokenCache::settings_of(const TokenizeRequest& request) const {
   const bool conversations = has_kind(request.files, InputKind::instruction_rows);
   const std::string chat = conversations ? encoder_->settings() : std::string();
   return fmt::format(
-      "tokenizer={} document_separator={} add_bos={}{}{}{}", request.tokenizer->kind(),
+      "tokenizer={} document_separator={} add_bos={}{}{}{}{}", request.tokenizer->kind(),
       nlohmann::json(request.files.front().format.separator).dump(), request.add_bos ? "true" : "false",
       request.once ? " around=once" : "",
       has_kind(request.files, InputKind::text_rows) ? " text_column=" + nlohmann::json(config_.text_column).dump() : "",
-      conversations ? " chat=" + hex(digest_of(chat.data(), chat.size())) : "");
+      conversations ? " chat=" + hex(digest_of(chat.data(), chat.size())) : "", request.infilling.settings());
 }
 
 }  // namespace llmtrain

@@ -26,6 +26,7 @@ void add_text_jobs(const SourceScan& scan, size_t first, size_t last, bool segme
       ++jobs.back().documents;
     } else {
       jobs.push_back({document.file, document.begin, document.end, d, 1});
+      jobs.back().number = static_cast<int64_t>(d - first);
     }
   }
 }
@@ -39,7 +40,8 @@ bool TokenizeRequest::has_difficulties() const {
 std::vector<TokenizeJob> jobs_of(const TokenizeRequest& request) {
   const std::vector<InputFile>& files = request.files;
   const SourceScan& scan = request.scan;
-  const bool segmentable = request.tokenizer != nullptr && request.tokenizer->is_segmentable();
+  const bool segmentable =
+      request.tokenizer != nullptr && request.tokenizer->is_segmentable() && request.infilling.rate == 0;
   std::vector<TokenizeJob> jobs;
   std::vector<FilePiece> pieces;
   size_t document = 0;
@@ -51,7 +53,10 @@ std::vector<TokenizeJob> jobs_of(const TokenizeRequest& request) {
     } else {
       pieces.clear();
       cut_into_pieces(f, files[f].bytes, pieces);
-      for (const FilePiece& piece : pieces) jobs.push_back({f, piece.begin, piece.end});
+      for (size_t p = 0; p < pieces.size(); ++p) {
+        jobs.push_back({f, pieces[p].begin, pieces[p].end});
+        jobs.back().number = scan.rows_before[f][p];
+      }
     }
   }
   return jobs;

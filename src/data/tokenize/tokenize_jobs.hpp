@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "data/files/text_source.hpp"
+#include "data/tokenize/infilling.hpp"
 #include "text/chat/chat_encoder.hpp"
 #include "text/tokenizer.hpp"
 
@@ -18,6 +19,7 @@ struct TokenizeRequest {
   const Tokenizer* tokenizer = nullptr;      ///< null for rows of ids
   const ChatEncoder* encoder = nullptr;      ///< of rows of instruction data
   const Tokenizer* ids_tokenizer = nullptr;  ///< names the ids of rows in messages; may be null
+  Infilling infilling;                       ///< of texts and rows of text
   bool add_bos = false;
   bool of_tokenizer = false;   ///< rows of text get what the tokenizer puts around a text
   bool once = false;           ///< no second BOS or EOS where a text begins or ends with its own
@@ -40,6 +42,7 @@ struct TokenizeJob {
   size_t documents = 0;       // 1 for a segment
   bool starts = true;         // the first document begins here
   bool ends = true;           // the last document ends here
+  int64_t number = 0;         // of the first document in its file; of rows that are not blank
 };
 
 /// The jobs of all files, in the order of the files' bytes.

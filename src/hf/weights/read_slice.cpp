@@ -67,6 +67,7 @@ int64_t read_apart(const StoredSlice& s, int64_t begin, int64_t end, const Put& 
 /// put(first, values, count) for elements of a row, counted from `begin` on.
 template <class Put>
 int64_t read_columns(const StoredSlice& s, int64_t begin, int64_t end, const Put& put) {
+  if (s.tensor->packed) return read_packed(s, begin, end, put);
   const int64_t width = bits_of(s.tensor->type) / 8;
   const int64_t first = begin / s.columns, last = (end + s.columns - 1) / s.columns, rows = last - first;
   const TensorBlock place = s.place();

@@ -20,7 +20,7 @@ namespace llmtrain {
 namespace {
 
 constexpr std::string_view codes_end = ".qweight";
-constexpr int64_t max_dimension = int64_t{1} << 31;
+constexpr int64_t max_packed_dimension = int64_t{1} << 31;
 
 class PackedJoiner {
  public:
@@ -93,14 +93,17 @@ class PackedJoiner {
     const int64_t in_words = 8 * (codes.shape.size() == 2 ? codes.shape[awq ? 1 : 0] : 0);
     const int64_t plain = codes.shape.size() == 2 ? codes.shape[awq ? 0 : 1] : 0;
     const int64_t outputs = awq ? in_words : plain, inputs = awq ? plain : in_words;
-    if (inputs < 1 || outputs < 1 || outputs % 8 != 0 || inputs > max_dimension || outputs > max_dimension) {
+    if (inputs < 1 || outputs < 1 || outputs % 8 != 0 || inputs > max_packed_dimension ||
+        outputs > max_packed_dimension) {
       refuse(codes,
              fmt::format("it is {}; a matrix of 4 bits is {} in words of 8 codes, and its outputs are a multiple "
                          "of 8",
                          shape_text(codes.shape), awq ? "[inputs, outputs / 8]" : "[inputs / 8, outputs]"));
     }
     if (index_.find(module + ".weight") != nullptr) refuse(codes, "the files contain the same matrix in 16 bits, too");
-    PackedPlanes planes{.awq = awq, .zeros_less_1 = format_->zeros_less_1};
+    PackedPlanes planes;
+    planes.awq = awq;
+    planes.zeros_less_1 = format_->zeros_less_1;
     planes.group_size = format_->group_size < 0 ? inputs : format_->group_size;
     planes.groups = (inputs - 1) / planes.group_size + 1;
     const WeightIndex::Tensor& scales = plane(module + ".scales", {planes.groups, outputs}, codes);
@@ -186,7 +189,7 @@ std::optional<PackedFormat> packed_format(const nlohmann::json& quantization_con
   }
   if (format.awq && !json.boolean_or("zero_point", true)) json.at("zero_point").refuse_value("true");
   if (json.has("group_size")) {
-    format.group_size = json.at("group_size").integer_between(-1, max_dimension);
+    format.group_size = json.at("group_size").integer_between(-1, max_packed_dimension);
     if (format.group_size == 0) json.at("group_size").refuse_value("-1 (all inputs) or a number of inputs");
   }
   format.zeros_less_1 = !format.awq && kind == "gptq";

@@ -10,6 +10,13 @@
 
 namespace llmtrain {
 
+/// A product that is taken from a matrix as it is read: scale x B A, with A [rank, columns] and B [rows, rank] in fp32.
+struct SubtractedProduct {
+  WeightIndex::Tensor a, b;
+  const FileHandle* file;
+  double scale;
+};
+
 /// Slice of a parameter in a file: [rows, columns], or [columns, rows] when transposed or with strides. A quantised one
 /// has the files of its other planes too; it is read dequantised. A block is [rows, columns] of a larger matrix.
 struct StoredSlice {
@@ -22,6 +29,7 @@ struct StoredSlice {
   const FileHandle* nested = nullptr;  ///< of a packed one: that of the zero points
   const FileHandle* group_of = nullptr;
   std::optional<TensorBlock> block = {};
+  const SubtractedProduct* minus = nullptr;
 
   /// The place in the file's matrix.
   TensorBlock place() const { return block.value_or(TensorBlock{0, 0, rows, columns}); }
@@ -55,8 +63,9 @@ StoredSlice whole_tensor(const WeightIndex::Tensor& tensor, const FileOf& file_o
   return stored_slice(tensor, file_of, columns == 0 ? 0 : tensor.numel() / columns, columns, false);
 }
 
-/// Reads elements [begin, end) of the slice, counted row-major as in the model, as fp32. It reads no other bytes,
-/// except gaps shorter than a page. Thread-safe. Returns the number of bytes read.
+/// Reads elements [begin, end) of the slice, counted row-major as in the model, as fp32, less the product that is taken
+/// from them, which is formed in fp64. It reads no other bytes of the slice, except gaps shorter than a page.
+/// Thread-safe. Returns the number of bytes read.
 int64_t read_slice(const StoredSlice& slice, int64_t begin, int64_t end, float* out);
 /// Gets values before they are rounded: elements of a row, counted from the first one that is read.
 using ExamineValues = std::function<void(int64_t first, const float* values, int64_t count)>;

@@ -12,6 +12,9 @@
 namespace llmtrain {
 namespace {
 
+// Sums of products are std::fma throughout: a compiler that contracts them by itself may do so in one part of a
+// vectorised loop and not in another, which would make results depend on the addresses of vectors.
+
 constexpr int64_t lanes = 8;           ///< vectors that a pass over the matrix multiplies together
 constexpr int64_t rows_at_once = 4;    ///< in a product
 constexpr int64_t piece = 64;          ///< rows or columns of a task
@@ -32,15 +35,15 @@ double dot(const Vector& a, const Vector& b) {
   Lanes sums{};
   const size_t whole = a.size() / lanes * lanes;
   for (size_t i = 0; i < whole; i += lanes) {
-    for (size_t e = 0; e < lanes; ++e) sums[e] += a[i + e] * b[i + e];
+    for (size_t e = 0; e < lanes; ++e) sums[e] = std::fma(a[i + e], b[i + e], sums[e]);
   }
-  for (size_t i = whole; i < a.size(); ++i) sums[i - whole] += a[i] * b[i];
+  for (size_t i = whole; i < a.size(); ++i) sums[i - whole] = std::fma(a[i], b[i], sums[i - whole]);
   return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
 /// y += factor x
 void add(double factor, const Vector& x, Vector& y) {
-  for (size_t i = 0; i < y.size(); ++i) y[i] += factor * x[i];
+  for (size_t i = 0; i < y.size(); ++i) y[i] = std::fma(factor, x[i], y[i]);
 }
 
 void scale(Vector& x, double factor) {
@@ -106,7 +109,7 @@ class Matrix {
       const Lanes& value = x[k];
       for (size_t r = 0; r < rows_at_once; ++r) {
         const double factor = w[r][k];
-        for (size_t e = 0; e < lanes; ++e) sums[r][e] += factor * value[e];
+        for (size_t e = 0; e < lanes; ++e) sums[r][e] = std::fma(factor, value[e], sums[r][e]);
       }
     }
     for (int64_t r = 0; r < count; ++r) {
@@ -123,7 +126,7 @@ class Matrix {
       const Lanes value = y[at(row)];
       for (size_t k = 0; k < at(last - first); ++k) {
         const double factor = w[k];
-        for (size_t e = 0; e < lanes; ++e) sums[k][e] += factor * value[e];
+        for (size_t e = 0; e < lanes; ++e) sums[k][e] = std::fma(factor, value[e], sums[k][e]);
       }
     }
     for (size_t v = tile * lanes; v < std::min(x.size(), (tile + 1) * lanes); ++v) {
@@ -209,7 +212,6 @@ std::pair<Vector, Vectors> eigenvectors(Vectors a) {
   const size_t n = a.size();
   Vectors v(n, Vector(n));
   for (size_t i = 0; i < n; ++i) v[i][i] = 1;
-  // Which product is rounded must not depend on the place in a vectorised loop, which begins at an aligned address.
   const auto rotate = [](double& x, double& y, double c, double s) {
     const double before = x;
     x = std::fma(c, before, -(s * y));
@@ -220,15 +222,15 @@ std::pair<Vector, Vectors> eigenvectors(Vectors a) {
   for (int sweep = 0; sweep < max_sweeps; ++sweep) {
     double off = 0;
     for (size_t p = 0; p < n; ++p) {
-      for (size_t q = p + 1; q < n; ++q) off += a[p][q] * a[p][q];
+      for (size_t q = p + 1; q < n; ++q) off = std::fma(a[p][q], a[p][q], off);
     }
     if (off <= 1e-32 * norm) break;
     for (size_t p = 0; p < n; ++p) {
       for (size_t q = p + 1; q < n; ++q) {
         if (a[p][q] == 0) continue;
         const double tau = (a[q][q] - a[p][p]) / (2 * a[p][q]);
-        const double t = (tau >= 0 ? 1 : -1) / (std::abs(tau) + std::sqrt(1 + tau * tau));
-        const double c = 1 / std::sqrt(1 + t * t), s = t * c;
+        const double t = (tau >= 0 ? 1 : -1) / (std::abs(tau) + std::sqrt(std::fma(tau, tau, 1.0)));
+        const double c = 1 / std::sqrt(std::fma(t, t, 1.0)), s = t * c;
         for (size_t i = 0; i < n; ++i) rotate(a[i][p], a[i][q], c, s);
         for (size_t i = 0; i < n; ++i) rotate(a[p][i], a[q][i], c, s);
         for (size_t i = 0; i < n; ++i) rotate(v[p][i], v[q][i], c, s);

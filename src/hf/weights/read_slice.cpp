@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "hf/convert.hpp"
@@ -141,7 +142,7 @@ int64_t subtract(const StoredSlice& slice, int64_t begin, int64_t end, float* ou
       const double factor = product.scale * b[static_cast<size_t>((row - first) * rank + k)];
       const float* const values =
           &a[static_cast<size_t>(k * columns + place.first_column + from - row * slice.columns)];
-      for (size_t i = 0; i < sums.size(); ++i) sums[i] += factor * values[i];
+      for (size_t i = 0; i < sums.size(); ++i) sums[i] = std::fma(factor, values[i], sums[i]);
     }
     float* const to_values = out + (from - begin);
     for (size_t i = 0; i < sums.size(); ++i) to_values[i] = static_cast<float>(to_values[i] - sums[i]);

@@ -84,8 +84,25 @@ std::string set_target_modules(Draft& draft, const SettingValue& value) {
 
 std::string set_lora_init(Draft& draft, const SettingValue& value) {
   if (is_true(value)) return draft.set_text("lora.init", "kaiming");
-  if (value.text == "gaussian") return draft.set_text("lora.init", "gaussian");
-  return value.print() + " has no counterpart here; kaiming or gaussian";
+  for (const char* known : {"gaussian", "pissa", "olora", "loftq"}) {
+    if (value.text == known) return draft.set_text("lora.init", known);
+  }
+  // Singular values are exact here, whatever the number of iterations.
+  if (value.text.starts_with("pissa_niter_")) return draft.set_text("lora.init", "pissa");
+  return value.print() + " has no counterpart here; kaiming, gaussian, pissa, olora or loftq";
+}
+
+std::string set_pissa(Draft& draft, const SettingValue& value) {
+  return is_true(value) ? draft.set_text("lora.init", "pissa") : "";
+}
+
+std::string set_loftq_bits(Draft& draft, const SettingValue& value) {
+  if (value.text != "4") return value.print() + " bits are not supported with LoftQ; 4";
+  return draft.set_text("quantization.bits", "4");
+}
+
+std::string check_loftq_iterations(Draft& /*draft*/, const SettingValue& value) {
+  return value.text == "1" ? "" : value.print() + " iterations are not supported; 1";
 }
 
 std::string set_rank_pattern(Draft& draft, const SettingValue& value) {

@@ -48,6 +48,9 @@ std::string set_fsdp(Draft& draft, const SettingValue& value);
 std::string set_target_modules(Draft& draft, const SettingValue& value);
 /// An initialisation of adapters: true, gaussian, or what is not there.
 std::string set_lora_init(Draft& draft, const SettingValue& value);
+std::string set_pissa(Draft& draft, const SettingValue& value);
+std::string set_loftq_bits(Draft& draft, const SettingValue& value);
+std::string check_loftq_iterations(Draft& draft, const SettingValue& value);
 /// Ranks or alphas of single modules.
 std::string set_rank_pattern(Draft& draft, const SettingValue& value);
 std::string set_alpha_pattern(Draft& draft, const SettingValue& value);

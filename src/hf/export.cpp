@@ -134,7 +134,7 @@ void copy_tensor(ModelFolderWriter& writer, const std::string& name, const Weigh
   const auto file_of = [&](size_t number) -> const FileHandle& { return files[number]; };
   const StoredSlice whole = whole_tensor(tensor, file_of);
   const int64_t elements = tensor.numel(), columns = whole.columns;
-  if (tensor.quantized && transposed) {
+  if (tensor.has_codes() && transposed) {
     std::vector<float> matrix(static_cast<size_t>(elements)), turned(matrix.size());
     read_slice(whole, 0, elements, matrix.data());
     for (int64_t i = 0; i < elements; ++i)
@@ -308,8 +308,8 @@ std::vector<std::string> convert_model(const std::string& source, ExportOptions 
   for (const SliceSource& s : match.slices) {
     const WeightIndex::Tensor& t = index.tensors[s.tensor];
     std::vector<int64_t> stored = t.shape;
-    if (t.quantized && slice_of(s).transposed) std::ranges::reverse(stored);
-    quantized = quantized || t.quantized;
+    if (t.has_codes() && slice_of(s).transposed) std::ranges::reverse(stored);
+    quantized = quantized || t.has_codes();
     plan.tensors.push_back({slice_of(s).name, options.type.value_or(t.type), std::move(stored), 0, 0});
   }
   if (quantized) warnings.push_back(dequantized_note(source));

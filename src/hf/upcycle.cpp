@@ -63,10 +63,9 @@ class Upcycler {
     match_ = match_weights(shape, units_, index_);
     warnings_.insert(warnings_.end(), match_.warnings.begin(), match_.warnings.end());
     for (const WeightIndex::Tensor& tensor : index_.tensors) {
-      if (!tensor.quantized) continue;
-      throw UserError(ExitCode::bad_content,
-                      fmt::format("{}: {} is quantised ({}); start from the original model", folder_.path(),
-                                  printable(tensor.name), name_of(tensor.quantized->quantization.type)));
+      if (!tensor.has_codes()) continue;
+      throw UserError(ExitCode::bad_content, fmt::format("{}: {} is quantised ({}); start from the original model",
+                                                         folder_.path(), printable(tensor.name), tensor.storage()));
     }
     for (const WeightIndex::File& file : index_.files) files_.push_back(folder_.open_to_read(file.name));
     for (int64_t layer = 0; layer < model_.n_layers; ++layer) {

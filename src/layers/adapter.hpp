@@ -16,8 +16,11 @@ namespace llmtrain {
 /// A [rank, rows] does, and B is normal, as in PEFT.
 struct AdapterShape {
   /// Start of A: uniform within 1 / sqrt(in) (torch's kaiming_uniform_(a = sqrt(5))), or normal with deviation 1 /
-  /// rank.
-  enum class Init : uint8_t { kaiming, gaussian };
+  /// rank. pissa, olora, loftq: A and B are of the matrix itself and replace these (hf/adapters/adapter_start.hpp).
+  enum class Init : uint8_t { kaiming, gaussian, pissa, olora, loftq };
+
+  /// True if the frozen matrix loses what A and B begin with (pissa, olora).
+  static bool moves_base(Init init) { return init == Init::pissa || init == Init::olora; }
 
   int64_t rank = 8;
   double scale = 2;    ///< alpha / rank; rank-stabilised alpha / sqrt(rank)

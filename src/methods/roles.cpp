@@ -75,7 +75,7 @@ RoleSpec frozen_role(Role role, const RoleRequest& request, DecoderShape shape, 
 
 bool is_own_reference(const Config& config) {
   return config.run.finetuning == RunConfig::Finetuning::lora && config.lora.bias == LoraConfig::Bias::none &&
-         config.lora.modules_to_save.empty() && config.dpo.reference == "auto";
+         config.lora.modules_to_save.empty() && !config.lora.moves_base() && config.dpo.reference == "auto";
 }
 
 RoleSpec reference_role(const RoleRequest& request, bool follows) {

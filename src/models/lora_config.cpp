@@ -83,10 +83,13 @@ void LoraConfig::visit(DeckKeys& keys) {
               "dot, or a regular expression. The first match applies."});
   keys.key<ModuleNumbersCodec>("alpha_pattern", alpha_pattern,
                                {.range = alphas, .doc = "Numerators that differ from alpha, given like rank_pattern."});
-  keys.key("init", init,
-           {.doc = "Initial A. kaiming: uniform within 1 / sqrt(inputs); gaussian: normal with deviation 1 / r. B is "
-                   "zero, so that the first step starts from the model itself. Of an embedding A is zero and B normal "
-                   "with deviation 1, in any case."});
+  keys.key(
+      "init", init,
+      {.doc = "Initial A. kaiming: uniform within 1 / sqrt(inputs); gaussian: normal with deviation 1 / r. B is "
+              "zero, so that the first step starts from the model itself. Of an embedding A is zero and B normal "
+              "with deviation 1. pissa: A and B are the r largest singular values of the matrix with their vectors; "
+              "olora: r rows and columns of its QR decomposition; the frozen matrix is the rest. loftq: the same "
+              "singular values of the error of quantization.bits = 4."});
   keys.key("rslora", rslora, {.doc = "Divide alpha by the square root of r instead of r (rank-stabilised LoRA)."});
   keys.key("dora", dora,
            {.doc = "Train the norm of every row of the adapted matrices separately from its direction (DoRA)."});

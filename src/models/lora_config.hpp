@@ -12,6 +12,7 @@ namespace llmtrain {
 
 class DeckKeys;
 class DeckLoader;
+struct LoraPart;
 struct ModelConfig;
 
 /// A number for the modules whose name, or the end of it after a dot, a regular expression matches.
@@ -39,6 +40,11 @@ struct LoraConfig {
   bool dora = false;
   double learning_rate_ratio = 1;
 
+  /// True if new adapters start from the model's matrices.
+  bool starts_from_weights() const { return path.empty() && (moves_base() || init == AdapterShape::Init::loftq); }
+  /// True if the frozen matrices lose what the new adapters begin with, so that both together are the model.
+  bool moves_base() const { return path.empty() && AdapterShape::moves_base(init); }
+
   void visit(DeckKeys& keys);
   /// Passes have no dropout; `why` they have none.
   void drop_dropout(DeckLoader& deck, const std::string& why);
@@ -50,12 +56,13 @@ struct LoraConfig {
   void take(DeckLoader& deck, const LoraConfig& found, const ModelConfig& model);
 
  private:
+  void check_start(DeckLoader& deck, const LoraPart& part, const ModelConfig& model) const;
   void resolve_tying(DeckLoader& deck, const ModelConfig& model, bool recorded);
 };
 
 template <>
 inline constexpr auto enum_names<LoraConfig::Bias> = name_list("none", "all", "lora_only");
 template <>
-inline constexpr auto enum_names<AdapterShape::Init> = name_list("kaiming", "gaussian");
+inline constexpr auto enum_names<AdapterShape::Init> = name_list("kaiming", "gaussian", "pissa", "olora", "loftq");
 
 }  // namespace llmtrain

@@ -119,6 +119,19 @@ void LoraConfig::resolve_tying(DeckLoader& deck, const ModelConfig& model, bool 
             "false, which trains an adapter of each that lora.target_modules names");
 }
 
+void LoraConfig::check_start(DeckLoader& deck, const LoraPart& part, const ModelConfig& model) const {
+  if (!path.empty() || !starts_from_weights()) return;
+  const std::string what = fmt::format("with lora.init = {}", name_of(init));
+  deck.check(!model.path.empty(), {"lora.init", "model.path"},
+             fmt::format("{} starts from trained matrices: give their folder as model.path", name_of(init)));
+  deck.check(!dora, {"lora.dora"}, fmt::format("cannot be true {}: its magnitudes begin as norms of the model", what));
+  const DecoderNames names = nominal_shape(model).names;
+  deck.check(!part.modules.contains(names.embedding), {"lora.target_modules"},
+             fmt::format("the embedding cannot be adapted {}: only linear layers start so", what));
+  deck.check(!model.ties_head() || part.unties_head || !part.modules.contains(names.head), {"lora.target_modules"},
+             fmt::format("the head cannot be adapted {}: its matrix is the embedding, which must stay", what));
+}
+
 void LoraConfig::drop_dropout(DeckLoader& deck, const std::string& why) {
   if (dropout != 0) deck.unused("lora.dropout", why);
   dropout = 0;
@@ -143,6 +156,7 @@ void LoraConfig::resolve(DeckLoader& deck, const ModelConfig& model, bool record
   }
   resolve_tying(deck, model, recorded);
   const LoraPart part = choose_adapters(*this, model);
+  check_start(deck, part, model);
   for (const auto& [key, what] : part.errors) deck.fail("lora." + key, what);
   for (const auto& [key, what] : part.notes) deck.note("lora." + key, what);
   if (part.errors.empty()) note_experts(deck, part, model);

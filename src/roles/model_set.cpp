@@ -14,7 +14,9 @@
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
 #include "hf/adapters/adapter_files.hpp"
+#include "hf/adapters/adapter_start.hpp"
 #include "models/lora.hpp"
+#include "parallel/job/runtime.hpp"
 
 namespace llmtrain {
 
@@ -136,6 +138,7 @@ LoadedWeights RoleModel::load(Communicator& communicator, Stream& stream, bool a
   const bool part = spec_.trains && params_.units().trained_parameters() < params_.units().parameters();
   const bool adapts = spec_.lora && adapters, loads_critic = spec_.critic && adapters;
   LoadedWeights loaded;
+  std::optional<AdapterStart> start;
   std::string hash;
   if (from.folder.empty()) {
     params_.initialize(from.seed);
@@ -148,8 +151,14 @@ LoadedWeights RoleModel::load(Communicator& communicator, Stream& stream, bool a
     const NameSet trained =
         spec_.lora ? choose_adapters(*spec_.lora, spec_.shape.config).trained : trained_names(params_);
     const bool hashed = part || spec_.lora;
+    if (new_adapters && spec_.lora->starts_from_weights()) {
+      write_adapter_start(adapter_start(), from.folder, spec_.shape, communicator);
+    }
+    if (adapts || (spec_.lora && spec_.lora->moves_base())) start = open_start(communicator);
     LoadReport report = load_weights(from.folder, spec_.shape, params_, communicator, stream,
-                                     {.trained = hashed ? &trained : nullptr, .publish = !adapts && !loads_critic});
+                                     {.trained = hashed ? &trained : nullptr,
+                                      .publish = !adapts && !loads_critic,
+                                      .minus = start ? &start->minus : nullptr});
     if (part)
       frozen_ = {std::filesystem::absolute(from.folder).string(), report.file_bytes, report.hash, 0,
                  spec_.shape.stored_rows};
@@ -157,7 +166,7 @@ LoadedWeights RoleModel::load(Communicator& communicator, Stream& stream, bool a
     hash = report.hash;
   }
   if (loads_critic) load_critic(loaded, !adapts, communicator, stream);
-  if (adapts) load_adapters(loaded, hash, communicator, stream);
+  if (adapts) load_adapters(loaded, hash, start ? &*start : nullptr, communicator, stream);
   return loaded;
 }
 
@@ -173,10 +182,30 @@ void RoleModel::load_critic(LoadedWeights& loaded, bool publish, Communicator& c
   loaded.warnings.insert(loaded.warnings.end(), report.warnings.begin(), report.warnings.end());
 }
 
-void RoleModel::load_adapters(LoadedWeights& loaded, const std::string& base_hash, Communicator& communicator,
-                              Stream& stream) {
+std::string RoleModel::adapter_start() const {
+  if (!spec_.lora || !spec_.lora->starts_from_weights()) return {};
+  const std::filesystem::path checkpoint = spec_.weights.checkpoint;  // <run>/checkpoints/step-00000001
+  const std::filesystem::path run = checkpoint.empty()
+                                        ? std::filesystem::path(spec_.weights.run)
+                                        : std::filesystem::weakly_canonical(checkpoint).parent_path().parent_path();
+  return (run / adapter_start_name).string();
+}
+
+std::optional<AdapterStart> RoleModel::open_start(Communicator& communicator) const {
+  const std::string file = adapter_start();
+  return file.empty() ? std::nullopt : std::optional(AdapterStart::open(file, spec_.shape, communicator));
+}
+
+void RoleModel::load_adapters(LoadedWeights& loaded, const std::string& base_hash, const AdapterStart* start,
+                              Communicator& communicator, Stream& stream) {
   const std::string& path = spec_.lora->path;
   if (path.empty()) {
+    if (start != nullptr) {
+      WeightMatch match;
+      throw_on_all_ranks(communicator, [&] { match = start->match(units_of(params_)); });
+      load_match(start->index, match, params_, communicator, stream, {.publish = false});
+      loaded.text += fmt::format("; adapters start as {} says", adapter_start_name);
+    }
     params_.publish_masters();
     if (spec_.lora->dora) model_.set_magnitudes(params_, stream);
     return;
@@ -194,7 +223,9 @@ void RoleModel::load_adapters(LoadedWeights& loaded, const std::string& base_has
 
 void RoleModel::write_adapters(const std::string& folder, Communicator& communicator, bool overwrite) {
   const FrozenWeights base = frozen_.value_or(FrozenWeights{.path = spec_.weights.folder});
-  const AdapterOutput output{folder, spec_.lora.value(), base.path, base.hash, overwrite};
+  const bool moved = spec_.lora.value().moves_base();
+  const AdapterOutput output{
+      folder, *spec_.lora, base.path, moved ? "" : base.hash, overwrite, moved ? adapter_start() : ""};
   const auto values = [this](int unit, int64_t begin, int64_t end, float* out) { gather(unit, begin, end, out); };
   write_adapter(output, spec_.shape, whole_units(), values, communicator);
 }
@@ -217,7 +248,10 @@ LoadedWeights RoleModel::load_checkpoint_of(Communicator& communicator, Stream& 
     shape.new_head = shape.config.scores();  // it is in the checkpoint
     LoadReport report;
     try {
-      report = load_weights(manifest.frozen->path, shape, params_, communicator, stream, {.trained = &trained});
+      std::optional<AdapterStart> start;
+      if (spec_.lora && spec_.lora->moves_base()) start = open_start(communicator);
+      report = load_weights(manifest.frozen->path, shape, params_, communicator, stream,
+                            {.trained = &trained, .minus = start ? &start->minus : nullptr});
     } catch (const UserError& error) {  // the same on all ranks
       if (error.code() == ExitCode::stopped) throw;
       throw UserError(error.code(), fmt::format("{}: its frozen weights, which it does not contain, cannot be read. {}",

@@ -18,6 +18,8 @@
 
 namespace llmtrain {
 
+struct AdapterStart;
+
 /// Purpose of a model in a job.
 enum class Role : uint8_t {
   policy,     ///< the model that is trained, evaluated or sampled
@@ -32,6 +34,7 @@ struct WeightSource {
   std::string checkpoint = {};
   std::optional<Manifest> manifest = {};  ///< of the checkpoint if it is verified already
   uint64_t seed = 0;
+  std::string run = {};  ///< folder of the run, which has the start of adapters
 };
 
 /// A critic beside a policy, all of it trained. Checkpoints hold it with the policy.
@@ -98,10 +101,15 @@ class RoleModel {
   const WeightSource& weights() const { return spec_.weights; }
   bool has_adapters() const { return spec_.lora.has_value(); }
 
+  /// The file with what new adapters begin with, if the frozen matrices or the adapters need it.
+  std::string adapter_start() const;
+
  private:
+  std::optional<AdapterStart> open_start(Communicator& communicator) const;
   LoadedWeights load_checkpoint_of(Communicator& communicator, Stream& stream);
   void load_critic(LoadedWeights& loaded, bool publish, Communicator& communicator, Stream& stream);
-  void load_adapters(LoadedWeights& loaded, const std::string& base_hash, Communicator& communicator, Stream& stream);
+  void load_adapters(LoadedWeights& loaded, const std::string& base_hash, const AdapterStart* start,
+                     Communicator& communicator, Stream& stream);
 
   RoleSpec spec_;
   Decoder model_;

@@ -148,13 +148,15 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
   rows = std::max({rows, rows_of_scores(config, data), parts.rows.blocks});
   const ReferenceSyncOptions sync = method.reference_sync(config);
   if (sync.every > 0) store.states.push_back(ReferenceSync::plane());
-  RoleSpec policy{.role = Role::policy,
-                  .shape = trained_shape(config, config.model, softmax_rows(config.model, data)),
-                  .trains = true,
-                  .store = store,
-                  .passes = PassPlan{store.compute, parts.rows.max_rows(rows), true, config.memory.recompute,
-                                     config.batch.sequence_length, parts.rows.ranks, parts.rows.blocks},
-                  .weights = {.folder = config.model.path, .seed = static_cast<uint64_t>(config.run.seed)}};
+  RoleSpec policy{
+      .role = Role::policy,
+      .shape = trained_shape(config, config.model, softmax_rows(config.model, data)),
+      .trains = true,
+      .store = store,
+      .passes = PassPlan{store.compute, parts.rows.max_rows(rows), true, config.memory.recompute,
+                         config.batch.sequence_length, parts.rows.ranks, parts.rows.blocks},
+      .weights = {
+          .folder = config.model.path, .seed = static_cast<uint64_t>(config.run.seed), .run = config.run.directory()}};
   if (config.run.finetuning == RunConfig::Finetuning::lora) policy.lora = config.lora;
   std::vector<std::string> metrics;
   const Objective& evaluated = parts.evaluator ? *parts.evaluator : *parts.objective;

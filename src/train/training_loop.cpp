@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "core/activity.hpp"
@@ -53,10 +54,24 @@ void TrainingLoop::load_weights(Role role, const std::string& label, bool adapte
   for (const std::string& warning : loaded.warnings) run_.log.warn(warning);
 }
 
+/// A run that begins with another run's checkpoint has its own copy of what the adapters started with.
+void TrainingLoop::take_adapter_start(const std::string& checkpoint) {
+  const std::string file = run_.plan.models.at(Role::policy).adapter_start();
+  if (file.empty()) return;
+  on_root(run_.runtime.communicator(), [&] {
+    const std::filesystem::path to = file;
+    const auto from = std::filesystem::weakly_canonical(checkpoint).parent_path().parent_path() / to.filename();
+    std::error_code error;
+    std::filesystem::copy_file(from, to, std::filesystem::copy_options::overwrite_existing, error);
+    if (error) throw UserError(ExitCode::missing_input, fmt::format("{}: {}", from.string(), error.message()));
+  });
+}
+
 void TrainingLoop::start() {
   const ResumePoint* from = options_.checkpoints.from;
   const UnitStates& units = run_.plan.params().units();
   const bool has_frozen = units.trained_parameters() < units.parameters();
+  if (from != nullptr && !from->own) take_adapter_start(from->path);
   // Checkpoints do not contain frozen weights.
   if (from == nullptr || has_frozen) load_weights(Role::policy, "weights    ", from == nullptr);
   if (run_.plan.models.has(Role::reference)) load_weights(Role::reference, "reference  ");

@@ -51,6 +51,7 @@ class TrainingLoop : StepObserver {
  private:
   /// Sets the parameters: those of the checkpoint, or initial ones.
   void start();
+  void take_adapter_start(const std::string& checkpoint);
   void load_weights(Role role, const std::string& label, bool adapters = true);
   void before_update() override { checkpoints_->wait_before_update(); }
   std::optional<uint64_t> hash_if_due(int64_t completed) override { return options_.hash_if_due(completed, hash_); }

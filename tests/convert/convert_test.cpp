@@ -179,6 +179,20 @@ TEST_F(ConvertTest, AdaptersHaveTheDefaultsOfTheirProgram) {
   EXPECT_THAT(of_text("a.yaml", "output_dir: o\n", "trl").deck, Not(HasSubstr("lora")));
 }
 
+TEST_F(ConvertTest, AdaptersStartAsByTheirProgram) {
+  const auto peft = [&](const std::string& settings) {
+    return of_text("a.py", "config = LoraConfig(" + settings + ")\nargs = SFTConfig(output_dir='o')\n", "trl").deck;
+  };
+  EXPECT_THAT(peft("init_lora_weights='pissa'"), HasSubstr("\ninit = pissa"));
+  EXPECT_THAT(peft("init_lora_weights='pissa_niter_16'"), HasSubstr("\ninit = pissa"));
+  EXPECT_THAT(peft("init_lora_weights='olora'"), HasSubstr("\ninit = olora"));
+  EXPECT_THAT(peft("init_lora_weights='eva'"), Not(HasSubstr("\ninit =")));
+  const std::string loftq = "init_lora_weights='loftq', loftq_config={'loftq_bits': 4, 'loftq_iter': 1}";
+  EXPECT_THAT(peft(loftq), AllOf(HasSubstr("\ninit = loftq"), HasSubstr("\nbits = 4")));
+  EXPECT_THAT(of_text("a.yaml", "finetuning_type: lora\npissa_init: true\n", "llamafactory").deck,
+              HasSubstr("\ninit = pissa"));
+}
+
 TEST_F(ConvertTest, AxolotlWarmsUpAndSavesByItself) {
   const auto deck = [this](const std::string& text) {
     return of_text("a.yaml", "base_model: m\nnum_epochs: 2\n" + text, "axolotl").deck;

@@ -250,6 +250,84 @@ TEST_F(AdapterRun, OverAQuantizedModelIsTheSameHoweverItIsComputed) {
   EXPECT_EQ(train("bits", {"quantization.bits=5"}).exit_code, 78);
 }
 
+// PiSSA and OLoRA: the frozen matrices lose what the adapters begin with, and the adapter that is written fits the
+// model as it was.
+TEST_F(AdapterRun, StartsFromTheMatrices) {
+  const std::vector<int> ids = {5, 6, 40, 7, 22, 13, 9, 30};
+  const std::string model = reference("hf/llama");
+  const auto first_loss = [&](const std::string& run) {
+    const std::string ledger = read_file(at(run + "/ledger.jsonl"));
+    const json row = json::parse(ledger.substr(0, ledger.find('\n')));
+    return std::strtod(row.at("validation_loss").get<std::string>().c_str(), nullptr);
+  };
+  ASSERT_EQ(train("plain", {"lora.r=3"}).exit_code, 0);
+  for (const std::string init : {"pissa", "olora"}) {
+    SCOPED_TRACE(init);
+    const auto run = [&](const std::string& name, std::vector<std::string> keys, int ranks, int threads = 1) {
+      keys.insert(keys.end(), {"lora.r=3", "lora.init=" + init});
+      const Outcome outcome = train(name + init, keys, ranks, "llama", threads);
+      ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+    };
+    run("one", {"checkpoint.export_merged=true"}, 1);
+    run("sharded", {"parallel.zero=3"}, 2, 2);
+    run("resumed", {"run.max_steps=2"}, 2);
+    run("resumed", {"parallel.zero=2"}, 3);
+    for (const char* name : {"sharded", "resumed"}) {
+      EXPECT_EQ(adapter(name + init), adapter("one" + init)) << name;
+      EXPECT_EQ(read_file(at(name + init + "/ledger.jsonl")), read_file(at("one" + init + "/ledger.jsonl"))) << name;
+    }
+    EXPECT_NEAR(first_loss("one" + init), first_loss("plain"), 1e-5);
+    const std::vector<double> trained = logprobs({at("one" + init)}, ids);  // frozen matrices as they were trained with
+    EXPECT_LT(difference(logprobs({model, "--adapter", at("one" + init + "/adapter")}, ids), trained), 1e-4);
+    EXPECT_LT(difference(logprobs({at("one" + init + "/export")}, ids), trained), 1e-4);
+    EXPECT_GT(difference(logprobs({model}, ids), trained), 0.05) << "control";
+    const json config = json::parse(read_file(at("one" + init + "/adapter/adapter_config.json")));
+    EXPECT_EQ(config["r"], 6);
+    EXPECT_EQ(config["lora_alpha"], 12);
+  }
+  EXPECT_NE(adapter("onepissa"), adapter("oneolora")) << "control";
+  std::filesystem::remove(at("resumedpissa/initial_adapter.safetensors"));
+  const Outcome gone = train("resumedpissa", {"lora.r=3", "lora.init=pissa", "run.max_steps=6"});
+  EXPECT_EQ(gone.exit_code, 66);
+  EXPECT_THAT(gone.output, HasSubstr("initial_adapter.safetensors: the file is gone"));
+  const Outcome norms = train("norms", {"lora.init=pissa", "lora.dora=true"});
+  EXPECT_EQ(norms.exit_code, 78);
+  EXPECT_THAT(norms.output, HasSubstr("lora.dora: cannot be true with lora.init = pissa"));
+  const Outcome table = train("table", {"lora.init=olora", "lora.target_modules=q_proj, embed_tokens"});
+  EXPECT_EQ(table.exit_code, 78);
+  EXPECT_THAT(table.output, HasSubstr("lora.target_modules: the embedding cannot be adapted with lora.init = olora"));
+  const Outcome tied = train("tied", {"lora.init=pissa", "lora.target_modules=q_proj, lm_head"}, 1, "qwen2");
+  EXPECT_EQ(tied.exit_code, 78);
+  EXPECT_THAT(tied.output, HasSubstr("the head cannot be adapted with lora.init = pissa: its matrix is the embedding"));
+}
+
+// LoftQ: the adapters correct the errors of 4 bits.
+TEST_F(AdapterRun, CorrectsTheErrorsOfQuantization) {
+  const std::vector<int> ids = {5, 6, 40, 7, 22, 13, 9, 30};
+  const std::string model = reference("hf/llama");
+  const auto run = [&](const std::string& name, std::vector<std::string> keys, int ranks) {
+    keys.insert(keys.end(), {"lora.r=8", "lora.alpha=8", "quantization.bits=4", "schedule.learning_rate=1e-9"});
+    const Outcome outcome = train(name, keys, ranks);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+    return;
+  };
+  run("one", {"lora.init=loftq"}, 1);
+  run("sharded", {"lora.init=loftq", "parallel.zero=3"}, 3);
+  run("resumed", {"lora.init=loftq", "run.max_steps=2"}, 2);
+  run("resumed", {"lora.init=loftq"}, 1);
+  run("plain", {}, 1);
+  for (const char* name : {"sharded", "resumed"}) {
+    EXPECT_EQ(adapter(name), adapter("one")) << name;
+    EXPECT_EQ(read_file(at(std::string(name) + "/ledger.jsonl")), read_file(at("one/ledger.jsonl"))) << name;
+  }
+  const std::vector<double> dense = logprobs({model}, ids), trained = logprobs({at("one")}, ids);
+  EXPECT_LT(difference(trained, dense), 0.5 * difference(logprobs({at("plain")}, ids), dense));
+  EXPECT_EQ(logprobs({model, "--adapter", at("one/adapter"), "--quantize", "nf4", "--double"}, ids), trained);
+  const Outcome whole = train("whole", {"lora.init=loftq"});
+  EXPECT_EQ(whole.exit_code, 78);
+  EXPECT_THAT(whole.output, HasSubstr("lora.init: loftq corrects the errors of 4 bits: set quantization.bits = 4"));
+}
+
 TEST_F(AdapterRun, IsExportedMergedEvaluatedAndContinued) {
   ASSERT_EQ(train("one", dora).exit_code, 0);
   const std::string exported = (folder_ / "exported").string(), model = reference("hf/llama");

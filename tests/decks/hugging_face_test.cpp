@@ -157,6 +157,32 @@ TEST(HuggingFaceQuantized, HasTheLogProbabilitiesOfTransformers) {
   }
 }
 
+// Matrices of 4 bits of other programs, dequantised as those compute.
+TEST(HuggingFaceQuantized, GptqAndAwqHaveTheLogProbabilitiesOfTransformers) {
+  const TemporaryFolder folder;
+  const auto largest_error = [&](const std::string& name, const json& quantization) {
+    const std::filesystem::path model = source_folder() / "tests/reference/quantization" / name;
+    const std::string to = (folder / name).string();
+    std::filesystem::copy(model, to, std::filesystem::copy_options::overwrite_existing);
+    json config = json::parse(read_file((model / "config.json").string()));
+    config["quantization_config"].update(quantization);
+    write_file(to + "/config.json", config.dump());
+    const json golden = json::parse(read_file((model / "expected.json").string()));
+    const std::vector<double> expected = golden["logprobs"];
+    const Outcome outcome = llmtool({"logprobs", "--model", to}, json{{"input_ids", golden["input_ids"]}}.dump());
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    const std::vector<double> found = json::parse(outcome.output)["logprobs"];
+    EXPECT_EQ(found.size(), expected.size());
+    double largest = 0;
+    for (size_t t = 0; t < expected.size(); ++t) largest = larger(largest, std::abs(found.at(t) - expected[t]));
+    return largest;
+  };
+  for (const std::string name : {"llama_gptq", "llama_gptq_v2", "llama_awq"}) {
+    EXPECT_LT(largest_error(name, json::object()), 1e-5) << name;
+  }
+  EXPECT_GT(largest_error("llama_gptq", {{"checkpoint_format", "gptq_v2"}}), 1e-2) << "control: other zero points";
+}
+
 // Transformers' quantization_config does not have the size of blocks. Without it all matrices are dequantised.
 TEST(HuggingFaceQuantized, KeepsTheCodesOfItsFiles) {
   const TemporaryFolder folder;

@@ -258,7 +258,7 @@ TEST(HfConfig, LayersWithoutExperts) {
 
 TEST(HfConfig, WhatIsNotUnderstoodIsRefusedByName) {
   const std::map<std::string, std::string> additions = {
-      {R"("quantization_config":{"quant_method":"gptq","bits":4})", "quantised ('gptq')"},
+      {R"("quantization_config":{"quant_method":"aqlm","bits":4})", "quantised ('aqlm')"},
       {R"("quantization_config":{"quant_method":"bitsandbytes","bnb_4bit_quant_type":"af4"})",
        "must be nf4 or fp4, not 'af4'"},
       {R"("is_causal":false)", "is_causal: false: only causal attention is supported"},

@@ -156,7 +156,7 @@ constexpr Entry entries[] = {
               "is_qwen_derived_model low_cpu_mem_usage device device_map",
               "follows from config.json and the tokenizer's files in model.path"),
     unsupported("overrides_of_model_config overrides_of_model_kwargs model_quantization_config "
-                "model_quantization_config_kwargs use_onebitllms gptq "
+                "model_quantization_config_kwargs use_onebitllms "
                 "ple_cpu_offload llama4_linearized_experts",
                 "the folder's config.json, and [quantization]"),
     no_effect("hub_model_id hub_strategy hub_revision save_safetensors push_dataset_to_hub hf_use_auth_token",
@@ -178,7 +178,8 @@ constexpr Entry entries[] = {
     no_effect("quantize_moe_experts", "[quantization] takes experts as other matrices"),
     unsupported("use_dsv4_kernels use_glm_dsa_kernels dsv4_fp4_grouped_mode nvfp4_merge_aware",
                 "the families of model.family"),
-    no_effect("gptq_groupsize gptq_model_v1 gptq_disable_exllama", "belongs to gptq"),
+    no_effect("gptq gptq_groupsize gptq_model_v1 gptq_disable_exllama",
+              "config.json of the folder in model.path says how it is quantised"),
     mapped("dpo_label_smoothing", "dpo.label_smoothing"),
     mapped("center_rewards_coefficient", "reward.center_coefficient"),
     mapped("dpo_loss_type", "dpo.loss",

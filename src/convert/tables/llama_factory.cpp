@@ -88,7 +88,7 @@ constexpr Entry entries[] = {
               "lora.path continues an adapter; embeddings are trained whole"),
     mapped("use_rslora", "lora.rslora"),
     mapped("use_dora", "lora.dora"),
-    unsupported("pissa_init", "lora.init = gaussian"),
+    ruled("pissa_init", set_pissa, "lora.init"),
     unsupported("oft_rank", "run.finetuning = lora"),
     no_effect("module_dropout oft_block_size oft_target", "belongs to OFT"),
     mapped("pref_beta", "dpo.beta"),

@@ -164,16 +164,17 @@ constexpr Entry peft_entries[] = {
     mapped("use_rslora", "lora.rslora"),
     mapped("use_dora", "lora.dora"),
     ruled("init_lora_weights", set_lora_init, "lora.init"),
+    ruled("loftq_config.loftq_bits", set_loftq_bits, "quantization.bits"),
+    ruled("loftq_config.loftq_iter", check_loftq_iterations, "lora.init"),
     no_effect("task_type peft_type auto_mapping peft_version inference_mode revision fan_in_fan_out runtime_config "
               "megatron_core",
               "follows from the model and the task"),
     no_effect("base_model_name_or_path", "model.path"),
     no_effect("ensure_weight_tying", "a head that is the embedding is always trained with it"),
-    unsupported(
-        "megatron_config trainable_token_indices loftq_config eva_config corda_config lora_ga_config velora_config "
-        "alora_invocation_tokens use_qalora monteclora_config layer_replication lora_bias use_bdlora "
-        "arrow_config kasa_config",
-        "plain LoRA, rsLoRA, DoRA and LoRA+ are supported"),
+    unsupported("megatron_config trainable_token_indices eva_config corda_config lora_ga_config velora_config "
+                "alora_invocation_tokens use_qalora monteclora_config layer_replication lora_bias use_bdlora "
+                "arrow_config kasa_config",
+                "plain LoRA, rsLoRA, DoRA and LoRA+ are supported"),
     unsupported("target_parameters",
                 "lora.target_modules names the matrices of experts; lora.path reads such adapters"),
     no_effect("qalora_group_size", "belongs to use_qalora"),

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "core/deck/suggestion.hpp"
@@ -250,9 +252,70 @@ LoadedAdapter load_adapter(const std::string& folder, const DecoderShape& shape,
   return {load_match(adapter.index, match, params, communicator, stream, {.publish = false}), base_hash};
 }
 
+namespace {
+
+/// Makes ordinary adapters of those whose start was taken from the model's matrices: W - s B0 A0 + s B A, the model
+/// that was trained, is W + s [B, -B0] [A; A0]. PEFT has the same (path_initial_model_for_weight_conversion).
+class AdapterDoubling {
+ public:
+  AdapterDoubling(const std::string& start, bool reads) : active_(!start.empty()) {
+    if (!active_ || !reads) return;
+    const std::filesystem::path path = start;
+    const FolderHandle folder = FolderHandle::open(path.parent_path().string());
+    index_ = read_weight_file(folder, path.filename().string());
+    file_.emplace(folder.open_to_read(path.filename().string()));
+  }
+
+  LoraConfig of(LoraConfig lora) const {
+    if (!active_) return lora;
+    const double factor = lora.rslora ? std::sqrt(2.0) : 2.0;
+    lora.rank *= 2;
+    lora.alpha *= factor;
+    for (auto& [module, rank] : lora.rank_pattern) rank *= 2;
+    for (auto& [module, alpha] : lora.alpha_pattern) alpha *= factor;
+    lora.init = AdapterShape::Init::kaiming;
+    return lora;
+  }
+
+  /// A slice of A or B as the first half of what is written.
+  ParamSlice of(const ParamSpec& param, ParamSlice slice) const {
+    if (!active_ || !is_adapter_name(slice.name)) return slice;
+    const bool is_a = slice.name.ends_with(a_end);
+    slice.block = TensorBlock{0, 0, slice.rows * (is_a ? 2 : 1), param.columns * (is_a ? 1 : 2)};
+    return slice;
+  }
+
+  /// Writes the other half.
+  void write(ModelFolderWriter& writer, const ParamSlice& slice) const {
+    if (!active_ || !is_adapter_name(slice.name)) return;
+    const WeightIndex::Tensor* const tensor = index_.find(slice.name);
+    if (tensor == nullptr) {
+      throw UserError(ExitCode::bad_content, fmt::format("{}: {} is missing", file_->path(), printable(slice.name)));
+    }
+    const int64_t elements = tensor->numel(), columns = tensor->shape.back();
+    std::vector<float> values(static_cast<size_t>(elements));
+    file_->read(tensor->begin, 4 * elements, values.data());
+    if (slice.name.ends_with(a_end)) return writer.write(slice.name, elements, values.data(), elements);
+    for (float& value : values) value = -value;
+    for (int64_t at = 0; at < elements; at += columns) {
+      writer.write(slice.name, 2 * at + columns, values.data() + at, columns);
+    }
+  }
+
+ private:
+  static constexpr std::string_view a_end = ".lora_A.weight";
+  bool active_;
+  WeightIndex index_;
+  std::optional<FileHandle> file_;
+};
+
+}  // namespace
+
 void write_adapter(const AdapterOutput& output, const DecoderShape& shape, const std::vector<UnitSpec>& units,
                    const GatherWeights& gather, Communicator& communicator) {
   const LoraPart part = choose_adapters(output.lora, shape.config);
+  std::optional<AdapterDoubling> doubling;
+  throw_on_all_ranks(communicator, [&] { doubling.emplace(output.start, communicator.rank() == 0); });
   const auto names_of = [&](const std::string& name) {
     std::vector<std::string> names = {name_in_file(name, part)};
     if (part.trains_tied_head && name == shape.names.embedding + ".weight") {
@@ -265,7 +328,7 @@ void write_adapter(const AdapterOutput& output, const DecoderShape& shape, const
     for_each_slice(units, [&](const SlicePlace& place, const ParamSpec& param, const ParamSlice& slice) {
       const bool stored = is_adapter_name(slice.name) || part.trained.contains(slice.name);
       if (!stored && !shape.saved_tables.contains(slice.name)) return;
-      work(place.unit, place.offset(layouts), param, exported_slice(shape, slice));
+      work(place.unit, place.offset(layouts), param, doubling->of(param, exported_slice(shape, slice)));
     });
   };
   std::unique_ptr<ModelFolderWriter> writer;
@@ -280,7 +343,7 @@ void write_adapter(const AdapterOutput& output, const DecoderShape& shape, const
         std::ranges::find_if(units, [](const UnitSpec& unit) { return unit.quantization.has_value(); });
     if (quantized != units.end()) plan.metadata[base_quantization_key] = description_of(*quantized->quantization);
     AdapterConfig config;
-    config.lora = output.lora;
+    config.lora = doubling->of(output.lora);
     config.base = output.base;
     plan.texts[adapter_config_name] = write_adapter_config(config, part, shape.config);
     for_slices([&](int, int64_t, const ParamSpec& param, const ParamSlice& slice) {
@@ -293,6 +356,7 @@ void write_adapter(const AdapterOutput& output, const DecoderShape& shape, const
   SliceWriter slices(gather, writer.get(), communicator, /*cancellable=*/false);
   for_slices([&](int unit, int64_t offset, const ParamSpec& param, const ParamSlice& slice) {
     slices.write(unit, offset, param, slice, names_of(slice.name));
+    if (writer) slices.keep_failure([&] { doubling->write(*writer, slice); });
   });
   throw_on_all_ranks(communicator, [&] { slices.raise(); });  // of any rank, before the folder gets its name
   throw_on_all_ranks(communicator, [&] {

@@ -56,6 +56,9 @@ struct AdapterOutput {
   std::string base;       ///< folder of the model; empty: none
   std::string base_hash;  ///< hash of its frozen tensors (LoadReport::hash)
   bool overwrite = true;  ///< files that are there are replaced
+  /// The file of the adapters' start, if the frozen matrices lost it (LoraConfig::moves_base): the adapters are written
+  /// for the model as it was before, with twice the rank, as A and -A's start, and B and its start, beside each other.
+  std::string start = {};
 };
 /// In the metadata of adapter_model.safetensors.
 inline constexpr const char* base_hash_key = "base_hash";

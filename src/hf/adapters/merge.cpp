@@ -114,7 +114,7 @@ class Merger {
     // Quantised matrices lie as in the model, others may be transposed.
     std::vector<bool> turned(index_.tensors.size());
     for (const SliceSource& s : match_.slices) {
-      turned[s.tensor] = index_.tensors[s.tensor].quantized && slice_of_model(s).transposed;
+      turned[s.tensor] = index_.tensors[s.tensor].has_codes() && slice_of_model(s).transposed;
     }
     std::vector<bool> done(index_.tensors.size());
     for (const auto& [name, t] : match_.replaced) done[t] = true;
@@ -277,7 +277,8 @@ class Merger {
   void check_base() {
     std::string stored;
     for (const WeightIndex::Tensor& tensor : index_.tensors) {
-      if (tensor.quantized && stored.empty()) stored = description_of(tensor.quantized->quantization);
+      if (!tensor.has_codes() || !stored.empty()) continue;
+      stored = tensor.quantized ? description_of(tensor.quantized->quantization) : std::string(tensor.storage());
     }
     if (base_ == MergeBase::as_stored) {
       base_ = !stored.empty() ? MergeBase::dequantized : trained_on_.empty() ? MergeBase::unnamed : MergeBase::bits16;

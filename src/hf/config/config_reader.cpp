@@ -15,6 +15,7 @@
 #include "hf/config/config_keys.hpp"
 #include "hf/config/config_no_effect.hpp"
 #include "hf/config/config_rope.hpp"
+#include "hf/weights/weight_index.hpp"
 #include "kernels/attention.hpp"
 #include "models/models.hpp"
 
@@ -126,9 +127,10 @@ void refuse_other_mathematics(ConfigKeys& keys, Family family, const std::string
     // Folders of bitsandbytes' first versions have no quant_method.
     const bool unnamed = method.is_null() && (entry("load_in_4bit") == true || entry("load_in_8bit") == true);
     const bool published = method == "mxfp4" && family == Family::gpt_oss;  // of experts, read dequantised
-    if (method != "bitsandbytes" && !unnamed && !published) {
+    const bool packed = packed_format(*value, place + ": quantization_config").has_value();
+    if (method != "bitsandbytes" && !unnamed && !published && !packed) {
       refuse(place, fmt::format("quantization_config: the weights are quantised ({}); only nf4, fp4 and int8 of "
-                                "bitsandbytes are supported. Start from the original model",
+                                "bitsandbytes, gptq and awq are supported. Start from the original model",
                                 printable_value(method)));
     }
     const nlohmann::json type = entry("bnb_4bit_quant_type");

@@ -82,11 +82,10 @@ class Quantizer {
     match_ = match_weights(shape, units_, index_);
     warnings_.insert(warnings_.end(), match_.warnings.begin(), match_.warnings.end());
     for (const WeightIndex::Tensor& tensor : index_.tensors) {
-      if (!tensor.quantized) continue;
+      if (!tensor.has_codes()) continue;
       throw UserError(ExitCode::bad_content, fmt::format("{}: {} is quantised already ({}); start from the original "
                                                          "model",
-                                                         folder_.path(), printable(tensor.name),
-                                                         name_of(tensor.quantized->quantization.type)));
+                                                         folder_.path(), printable(tensor.name), tensor.storage()));
     }
     const ModelModules modules(shape.names, units_);
     for (const std::string& name : skipped_) check_skipped(name, modules);

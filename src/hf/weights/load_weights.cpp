@@ -134,7 +134,7 @@ class Loader {
   /// elements that follow each other in the unit.
   bool has_codes(const SliceSource& source) const {
     const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
-    if (slice_at(source).block) return false;
+    if (slice_at(source).block || minus_of(slice_at(source)) != nullptr) return false;
     return tensor.quantized && tensor.quantized->are(*params_.units()[source.unit].spec.quantization);
   }
   /// The doubly quantised scales of the last slice, if its file has them.
@@ -209,7 +209,16 @@ class Loader {
   StoredSlice slice_of(const FolderHandle& folder, const WeightIndex::Tensor& tensor, int64_t rows, int64_t columns,
                        const ParamSlice& slice = {}) {
     const auto file_of = [&](size_t number) -> const FileHandle& { return file(folder, number); };
-    return stored_slice(tensor, file_of, rows, columns, slice.transposed, slice.block);
+    StoredSlice stored = stored_slice(tensor, file_of, rows, columns, slice.transposed, slice.block);
+    stored.minus = minus_of(slice);
+    return stored;
+  }
+
+  /// The product that is taken from a slice; may be null.
+  const SubtractedProduct* minus_of(const ParamSlice& slice) const {
+    if (options_.minus == nullptr) return nullptr;
+    const auto found = options_.minus->find(slice.name);
+    return found == options_.minus->end() ? nullptr : &found->second;
   }
 
   std::vector<Block> make_blocks(const FolderHandle& folder) {

@@ -3,11 +3,13 @@
 // on several threads, directly into its master or frozen weights: no rank ever holds the whole model, not even at ZeRO
 // 0, where the shards are gathered after reading.
 
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "hf/weights/match_weights.hpp"
+#include "hf/weights/stored_slice.hpp"
 #include "params/param_store.hpp"
 
 namespace llmtrain {
@@ -28,11 +30,15 @@ struct LoadReport {
 uint64_t hash_elements(uint64_t key, int64_t first, const float* values, int64_t count);
 uint64_t hash_key(const std::string& name);
 
+/// Products that are taken from matrices as they are read, by the names of these.
+using SubtractedProducts = std::map<std::string, SubtractedProduct, std::less<>>;
+
 struct LoadOptions {
   /// If given, the report has a hash of all tensors that are not among these names: of their values in fp32, whatever
   /// the number of ranks and files.
   const NameSet* trained = nullptr;
   bool publish = true;  ///< false: the caller calls publish_masters()
+  const SubtractedProducts* minus = nullptr;
   bool critic = false;  ///< sets the parameters of a critic, whose names in files lack critic_prefix; false: the others
 };
 

@@ -77,6 +77,7 @@ class Matcher {
     if (more_tokens_ > 0) {
       match_.notes.push_back(fmt::format("{} tensors of layers that predict further tokens omitted", more_tokens_));
     }
+    if (zero_biases_ > 0) match_.notes.push_back(fmt::format("{} biases of zeros not needed", zero_biases_));
     if (masks_ > 0) match_.notes.push_back(fmt::format("{} attention masks not needed", masks_));
     return std::move(match_);
   }
@@ -85,11 +86,11 @@ class Matcher {
   bool ties_in_files() const { return shape_.config.tie_embeddings || shape_.unties_head; }
   void note_storage(const WeightIndex::Tensor& tensor, const std::optional<Quantization>& wanted, bool block) {
     if (tensor.mxfp4) storage_.insert("experts in mxfp4, dequantised");
-    if (!tensor.quantized) return;
-    const std::string_view type = name_of(tensor.quantized->quantization.type);
+    if (!tensor.has_codes()) return;
+    const std::string_view type = tensor.storage();
     if (!wanted) {
       storage_.insert(fmt::format("matrices in {}, dequantised", type));
-    } else if (tensor.quantized->are(*wanted) && !block) {
+    } else if (tensor.quantized && tensor.quantized->are(*wanted) && !block) {
       storage_.insert(fmt::format("matrices in {}", type));
     } else {
       storage_.insert(fmt::format("matrices in {}, quantised again to {}", type, name_of(wanted->type)));
@@ -128,7 +129,7 @@ class Matcher {
     const WeightIndex::Tensor* tensor = &index_.tensors[number];
     used_[number] = 1;
     std::vector<int64_t> expected = stored_shape(param, slice);
-    if (tensor->quantized) expected = {block_of(param, slice).rows, block_of(param, slice).columns};
+    if (tensor->has_codes()) expected = {block_of(param, slice).rows, block_of(param, slice).columns};
     if (shape_.stored_rows > 0 && shape_.has_row_per_token(name)) {
       match_.notes.push_back(
           fmt::format("{} gets {} rows, the mean of the others", name, expected.front() - shape_.stored_rows));
@@ -160,6 +161,13 @@ class Matcher {
     });
   }
 
+  /// True for a bias that the model does not have, beside a packed matrix: AutoGPTQ wrote one for every matrix.
+  bool is_bias_of_zeros(const std::string& stored) const {
+    if (!stored.ends_with(".bias")) return false;
+    const WeightIndex::Tensor* matrix = index_.find(stored.substr(0, stored.size() - 4) + "weight");
+    return matrix != nullptr && matrix->packed && matrix->packed->zero_bias;
+  }
+
   /// Sorts unused tensors: known harmless ones give a note, the others a problem.
   void check_unused(size_t number) {
     const WeightIndex::Tensor& tensor = index_.tensors[number];
@@ -186,6 +194,8 @@ class Matcher {
       } else if (!is_weight_type(tensor.type)) {
         wrong_type_.add(fmt::format("{} is {}", name, name_of(tensor.type)));
       }
+    } else if (is_bias_of_zeros(tensor.name)) {
+      ++zero_biases_;
     } else if (std::ranges::any_of(other_heads, [&](std::string_view head) { return name.starts_with(head); })) {
       if (other_heads_++ == 0) other_head_ = printable(tensor.name);
     } else {
@@ -206,7 +216,7 @@ class Matcher {
   WeightMatch match_;
   Problems missing_{"missing"}, extra_{"not in the model"}, wrong_shape_{"with another shape"},
       wrong_type_{"with a type other than F32, BF16, F16"};
-  int64_t rope_tables_ = 0, masks_ = 0, other_heads_ = 0, more_tokens_ = 0;
+  int64_t rope_tables_ = 0, masks_ = 0, other_heads_ = 0, more_tokens_ = 0, zero_biases_ = 0;
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "hf/convert.hpp"
@@ -67,6 +68,7 @@ int64_t read_apart(const StoredSlice& s, int64_t begin, int64_t end, const Put& 
 /// put(first, values, count) for elements of a row, counted from `begin` on.
 template <class Put>
 int64_t read_columns(const StoredSlice& s, int64_t begin, int64_t end, const Put& put) {
+  if (s.tensor->packed) return read_packed(s, begin, end, put);
   const int64_t width = bits_of(s.tensor->type) / 8;
   const int64_t first = begin / s.columns, last = (end + s.columns - 1) / s.columns, rows = last - first;
   const TensorBlock place = s.place();
@@ -115,6 +117,7 @@ int64_t read_block(const StoredSlice& slice, int64_t begin, int64_t end, float* 
   whole.rows = slice.block->rows;
   whole.columns = slice.block->columns;
   whole.block.reset();
+  whole.minus = nullptr;
   int64_t bytes = 0;
   each_external_run(*slice.block, slice.columns, begin, end, [&](const ExternalRun& run) {
     bytes += read_slice(whole, run.first, run.first + run.end - run.begin, out + (run.begin - begin));
@@ -122,10 +125,40 @@ int64_t read_block(const StoredSlice& slice, int64_t begin, int64_t end, float* 
   return bytes;
 }
 
+/// Takes the product from elements [begin, end). Returns the number of bytes read.
+int64_t subtract(const StoredSlice& slice, int64_t begin, int64_t end, float* out) {
+  const SubtractedProduct& product = *slice.minus;
+  const TensorBlock place = slice.place();
+  const int64_t rank = product.a.shape.front(), columns = product.a.shape.back();
+  const int64_t first = begin / slice.columns, last = (end - 1) / slice.columns + 1;
+  std::vector<float> a(static_cast<size_t>(rank * columns)), b(static_cast<size_t>((last - first) * rank));
+  product.file->read(product.a.begin, 4 * std::ssize(a), a.data());
+  product.file->read(product.b.begin + 4 * (place.first_row + first) * rank, 4 * std::ssize(b), b.data());
+  std::vector<double> sums;
+  for (int64_t row = first; row < last; ++row) {
+    const int64_t from = std::max(begin, row * slice.columns), to = std::min(end, (row + 1) * slice.columns);
+    sums.assign(static_cast<size_t>(to - from), 0);
+    for (int64_t k = 0; k < rank; ++k) {
+      const double factor = product.scale * b[static_cast<size_t>((row - first) * rank + k)];
+      const float* const values =
+          &a[static_cast<size_t>(k * columns + place.first_column + from - row * slice.columns)];
+      for (size_t i = 0; i < sums.size(); ++i) sums[i] = std::fma(factor, values[i], sums[i]);
+    }
+    float* const to_values = out + (from - begin);
+    for (size_t i = 0; i < sums.size(); ++i) to_values[i] = static_cast<float>(to_values[i] - sums[i]);
+  }
+  return 4 * (std::ssize(a) + std::ssize(b));
+}
+
 }  // namespace
 
 int64_t read_slice(const StoredSlice& slice, int64_t begin, int64_t end, float* out) {
   if (begin >= end) return 0;
+  if (slice.minus != nullptr) {
+    StoredSlice plain = slice;
+    plain.minus = nullptr;
+    return read_slice(plain, begin, end, out) + subtract(slice, begin, end, out);
+  }
   if (slice.block && !slice.transposed) return read_block(slice, begin, end, out);
   if (slice.tensor->mxfp4) return read_mxfp4(slice, begin, end, out);
   if (slice.tensor->quantized) return read_dequantized(slice, begin, end, out);
@@ -137,6 +170,13 @@ int64_t read_slice(const StoredSlice& slice, int64_t begin, int64_t end, float* 
 
 int64_t read_transposed(const StoredSlice& slice, int64_t begin, int64_t end, DType type, void* out,
                         const ExamineValues& examine) {
+  if (slice.minus != nullptr) {
+    std::vector<float> values(static_cast<size_t>(end - begin));
+    const int64_t bytes = read_slice(slice, begin, end, values.data());
+    examine(0, values.data(), end - begin);
+    round_to(type, values.data(), end - begin, out);
+    return bytes;
+  }
   return read_columns(slice, begin, end, [&](int64_t first, const float* values, int64_t count) {
     examine(first, values, count);
     round_to(type, values, count, static_cast<char*>(out) + first * static_cast<int64_t>(size_of(type)));

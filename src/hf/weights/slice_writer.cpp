@@ -5,6 +5,7 @@
 #include "core/error.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "params/param_store.hpp"
+#include "params/tensor_blocks.hpp"
 
 namespace llmtrain {
 namespace {
@@ -30,18 +31,24 @@ void SliceWriter::write(int unit, int64_t offset, const ParamSpec& param, const 
     if (slice.transposed) {
       turn(at, slice.rows, param.columns);
     } else {
-      save(names, at, values_);
+      each_external_run(block_of(param, slice), param.columns, at, at + count, [&](const ExternalRun& run) {
+        save(names, run.first, values_.data() + (run.begin - at), run.end - run.begin);
+      });
     }
   }
-  if (slice.transposed && writer_ != nullptr) save(names, 0, turned_);
+  if (slice.transposed && writer_ != nullptr) save(names, 0, turned_.data(), elements);
 }
 
-void SliceWriter::save(const std::vector<std::string>& names, int64_t first, const std::vector<float>& values) {
+void SliceWriter::save(const std::vector<std::string>& names, int64_t first, const float* values, int64_t count) {
+  keep_failure([&] {
+    for (const std::string& name : names) writer_->write(name, first, values, count);
+  });
+}
+
+void SliceWriter::keep_failure(const std::function<void()>& work) {
   if (failure_) return;
   try {
-    for (const std::string& name : names) {
-      writer_->write(name, first, values.data(), static_cast<int64_t>(values.size()));
-    }
+    work();
   } catch (const UserError&) {
     failure_ = std::current_exception();
   }

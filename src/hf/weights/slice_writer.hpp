@@ -23,15 +23,18 @@ class SliceWriter {
               bool cancellable = true)
       : gather_(gather), writer_(writer), communicator_(communicator), cancellable_(cancellable) {}
 
-  /// `offset` is that of the slice in its unit; the values become those of every tensor in `names`.
+  /// `offset` is that of the slice in its unit; the values become those of every tensor in `names`, or of the slice's
+  /// block in it.
   void write(int unit, int64_t offset, const ParamSpec& param, const ParamSlice& slice,
              const std::vector<std::string>& names);
+  /// Does other work of writing, whose error is stored too.
+  void keep_failure(const std::function<void()>& work);
   void raise() const {
     if (failure_) std::rethrow_exception(failure_);
   }
 
  private:
-  void save(const std::vector<std::string>& names, int64_t first, const std::vector<float>& values);
+  void save(const std::vector<std::string>& names, int64_t first, const float* values, int64_t count);
   void turn(int64_t at, int64_t rows, int64_t columns);
 
   const GatherWeights& gather_;

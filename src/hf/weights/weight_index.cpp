@@ -131,7 +131,37 @@ QuantizedPlanes unpack_planes(const Take& take) {
   return p;
 }
 
+void pack_packed(const PackedPlanes& p, std::vector<int64_t>& numbers) {
+  const auto group_of = p.group_of.value_or(QuantizedPlanes::Plane{0, -1});
+  numbers.insert(numbers.end(), {p.awq ? 1 : 0, p.zeros_less_1 ? 1 : 0, p.zero_bias ? 1 : 0, p.groups, p.group_size});
+  for (const QuantizedPlanes::Plane& plane : {p.scales, p.zeros, group_of}) {
+    numbers.insert(numbers.end(), {static_cast<int64_t>(plane.file), plane.begin});
+  }
+}
+
+template <class Take>
+PackedPlanes unpack_packed(const Take& take) {
+  PackedPlanes p;
+  QuantizedPlanes::Plane group_of;
+  p.awq = take() != 0;
+  p.zeros_less_1 = take() != 0;
+  p.zero_bias = take() != 0;
+  p.groups = take();
+  p.group_size = take();
+  for (QuantizedPlanes::Plane* plane : {&p.scales, &p.zeros, &group_of}) {
+    plane->file = static_cast<size_t>(take());
+    plane->begin = take();
+  }
+  if (group_of.begin >= 0) p.group_of = group_of;
+  return p;
+}
+
 }  // namespace
+
+std::string_view WeightIndex::Tensor::storage() const {
+  if (packed) return packed->awq ? "awq" : "gptq";
+  return name_of(quantized->quantization.type);
+}
 
 std::string pickle_way_out(const std::string& folder) {
   return fmt::format(
@@ -159,6 +189,7 @@ WeightIndex read_weight_index(const FolderHandle& folder) {
   std::sort(index.tensors.begin(), index.tensors.end(),
             [](const WeightIndex::Tensor& a, const WeightIndex::Tensor& b) { return a.name < b.name; });
   join_quantized_tensors(index, folder);
+  join_packed_tensors(index, folder);
   return index;
 }
 
@@ -180,6 +211,8 @@ std::string WeightIndex::packed() const {
     numbers.insert(numbers.end(), t.shape.begin(), t.shape.end());
     numbers.push_back(t.quantized ? 1 : 0);
     if (t.quantized) pack_planes(*t.quantized, numbers);
+    numbers.push_back(t.packed ? 1 : 0);
+    if (t.packed) pack_packed(*t.packed, numbers);
     const WeightIndex::Strides strides = t.strides.value_or(WeightIndex::Strides{0, 0});
     const WeightIndex::BlockScales scales = t.mxfp4.value_or(WeightIndex::BlockScales{0, 0, 0});
     numbers.insert(numbers.end(),
@@ -210,6 +243,7 @@ WeightIndex WeightIndex::unpacked(const std::string& bytes) {
     t.shape.resize(static_cast<size_t>(take()));
     for (int64_t& dim : t.shape) dim = take();
     if (take() != 0) t.quantized = unpack_planes(take);
+    if (take() != 0) t.packed = unpack_packed(take);
     const int64_t row = take(), column = take();
     if (row != 0) t.strides = Strides{row, column};
     const auto scales = static_cast<size_t>(take());

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -38,6 +39,18 @@ struct QuantizedPlanes {
   }
 };
 
+/// The tensors beside the codes of a matrix in GPTQ's or AutoAWQ's layout. A weight is scale x (code - zero point) of
+/// its output and group of inputs, rounded to the type of the scales.
+struct PackedPlanes {
+  bool awq = false;           ///< codes of 8 outputs of an input in a word, interleaved; GPTQ: of 8 inputs of an output
+  bool zeros_less_1 = false;  ///< the first version of GPTQ's files stores zero points minus 1
+  bool zero_bias = false;     ///< the files have a bias of the module, of zeros
+  QuantizedPlanes::Plane scales, zeros;                 ///< [groups, outputs]; zero points of 8 outputs in a word
+  std::optional<QuantizedPlanes::Plane> group_of = {};  ///< int32 [inputs]; none: groups are runs of group_size inputs
+  int64_t groups = 0;
+  int64_t group_size = 0;
+};
+
 struct WeightIndex {
   struct File {
     std::string name;
@@ -60,7 +73,13 @@ struct WeightIndex {
     size_t file = 0;
     std::optional<QuantizedPlanes> quantized = {};
     std::optional<BlockScales> mxfp4 = {};
+    std::optional<PackedPlanes> packed = {};
     std::optional<Strides> strides = {};  ///< shape is [rows, columns]; `end` is that of the last element
+
+    /// True for a matrix that the files have in codes as the model has it, [outputs, inputs].
+    bool has_codes() const { return quantized || packed; }
+    /// "nf4", "fp4", "int8", "gptq" or "awq" of such a matrix.
+    std::string_view storage() const;
   };
 
   std::string folder;
@@ -86,6 +105,21 @@ WeightIndex read_weight_file(const FolderHandle& folder, const std::string& name
 /// UserError(bad_content) that names file, tensor and problem: a plane that is missing, short or left over, a
 /// quant_type, shape or map that is not known.
 void join_quantized_tensors(WeightIndex& index, const FolderHandle& folder);
+
+/// The same for matrices of 4 bits in the layouts of GPTQ (AutoGPTQ, GPTQModel) and AutoAWQ (gemm), of which
+/// config.json says which one it is. Throws UserError(bad_content) that names file and tensor: a plane that is missing,
+/// left over, or of another shape or type, an input's group that is not there, another number of bits.
+void join_packed_tensors(WeightIndex& index, const FolderHandle& folder);
+
+/// What quantization_config of config.json says of matrices in these layouts.
+struct PackedFormat {
+  bool awq = false;
+  bool zeros_less_1 = false;
+  int64_t group_size = 128;  ///< inputs; -1: all
+};
+/// Returns nothing for other methods. `place` is the object's, for messages. Throws UserError(bad_content) for what is
+/// not supported.
+std::optional<PackedFormat> packed_format(const nlohmann::json& quantization_config, const std::string& place);
 
 /// Names of the tensors beside `weight`.
 inline constexpr std::string_view quant_state_prefix = ".quant_state.bitsandbytes__";

@@ -76,6 +76,20 @@ constexpr const char* trained_in_full =
     "8 "
     "bits would not change; train adapters";
 
+/// LoftQ's adapters correct the errors of quantising the model of 16 bits.
+void check_loftq(DeckLoader& deck, const Config& config) {
+  if (!config.lora.starts_from_weights() || config.lora.moves_base()) return;
+  deck.check(
+      !config.source.quantization.active(), {"model.path", "lora.init"},
+      "its matrices are quantised already, so that lora.init = loftq has no errors to correct: give the original "
+      "model");
+  deck.check(config.quantization.bits == 4, {"lora.init", "quantization.bits"},
+             "loftq corrects the errors of 4 bits: set quantization.bits = 4");
+  deck.check(!config.checkpoint.export_merged, {"checkpoint.export_merged"},
+             "adapters that correct the errors of 4 bits belong to the quantised matrices: llmtool merge --base "
+             "dequantized merges them into the folder that llmtool quantize writes");
+}
+
 /// `folders`: null for a recorded deck, which has the properties of its adapters.
 void resolve_finetuning(DeckLoader& deck, const DeckKeys& keys, Config& config, const TaskRules& task,
                         ModelFolders* folders) {
@@ -98,7 +112,10 @@ void resolve_finetuning(DeckLoader& deck, const DeckKeys& keys, Config& config, 
   } else {
     mark_unused(deck, keys, "freeze");
   }
-  if (kind == Finetuning::lora) return config.lora.resolve(deck, config.model, folders == nullptr);
+  if (kind == Finetuning::lora) {
+    check_loftq(deck, config);
+    return config.lora.resolve(deck, config.model, folders == nullptr);
+  }
   for (const std::string_view name : keys.names_in("lora")) {
     const std::string key = fmt::format("lora.{}", name);
     if (deck.given(key)) deck.fail(key, "needs run.finetuning = lora");

@@ -22,6 +22,7 @@ void Config::visit(DeckKeys& keys) {  // in the order in which a user meets them
   objective.visit(keys);
   dpo.visit(keys);
   reward.visit(keys);
+  classify.visit(keys);
   ppo.visit(keys);
   grpo.visit(keys);
   rewards.visit(keys);

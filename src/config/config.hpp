@@ -22,6 +22,7 @@
 #include "models/lora_config.hpp"
 #include "models/model_config.hpp"
 #include "models/quantization_config.hpp"
+#include "objectives/classify_config.hpp"
 #include "objectives/dpo_config.hpp"
 #include "objectives/grpo_config.hpp"
 #include "objectives/objective_config.hpp"
@@ -49,6 +50,7 @@ struct Config {
   ObjectiveConfig objective;
   DpoConfig dpo;
   RewardModelConfig reward;
+  ClassifyConfig classify;
   RewardFunctionsConfig rewards;
   RolloutConfig rollout;
   GenerateConfig generate;

@@ -221,11 +221,12 @@ void ModelConfig::drop_dropout(DeckLoader& deck, const std::string& why) {
   dropout = attention_dropout = 0;
 }
 
-void ModelConfig::resolve(DeckLoader& deck, int64_t sequence_length, const ModelConfig* loaded, bool scores_texts) {
-  if (scores_texts) head = Head::score;
+void ModelConfig::resolve(DeckLoader& deck, int64_t sequence_length, const ModelConfig* loaded,
+                          std::optional<Head> wanted) {
+  if (wanted) head = *wanted;
   if (loaded != nullptr) {
     take_over(deck, *loaded);
-    if (scores_texts) head = Head::score;
+    if (wanted && *wanted != Head::language) head = *wanted;
     mark_unused(deck);
     return check(deck, sequence_length);
   }

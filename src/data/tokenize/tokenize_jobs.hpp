@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/label_rules.hpp"
 #include "data/files/text_source.hpp"
 #include "text/chat/chat_encoder.hpp"
 #include "text/tokenizer.hpp"
@@ -17,6 +18,7 @@ struct TokenizeRequest {
   SourceScan scan;                           ///< scan of these files
   const Tokenizer* tokenizer = nullptr;      ///< null for rows of ids
   const ChatEncoder* encoder = nullptr;      ///< of rows of instruction data
+  const LabelRules* labels = nullptr;        ///< of rows with labels
   const Tokenizer* ids_tokenizer = nullptr;  ///< names the ids of rows in messages; may be null
   bool add_bos = false;
   bool of_tokenizer = false;   ///< rows of text get what the tokenizer puts around a text

@@ -140,7 +140,7 @@ class Classifier {
 /// A text as a row: its words are what white space divides.
 RowDocuments row_of(const std::string& text, bool words) {
   RowDocuments row;
-  row.labelled = LabelledRow{.words = words};
+  row.labelled = LabelledRow{.labels = nullptr, .column = {}, .words = words};
   if (!words) row.documents.emplace_back(PlainText{text});
   for (size_t at = 0; words && at < text.size();) {
     const size_t begin = std::min(text.find_first_not_of(" \t\r\n", at), text.size());

@@ -235,10 +235,10 @@ TEST_F(ClassificationRun, EvaluationsScoreAsScikitLearn) {
         EXPECT_NEAR(value, expected[score][k].get<double>(), 1e-12) << score << " of " << labels[k];
       }
     }
-    const Outcome report =
-        llmtool({"report", (folder / model).string(), "--output", (folder / "report.html").string()});
+    const Outcome report = llmtool({"report", (folder / model).string(), "--output", (folder / "report").string()});
     EXPECT_EQ(report.exit_code, 0) << report.output;
-    EXPECT_THAT(read_file(folder / "report.html"), HasSubstr("Confusion matrix of the evaluation at step 0"));
+    EXPECT_THAT(read_file(folder / "report" / "report.html"),
+                HasSubstr("Confusion matrix of the evaluation at step 0"));
   }
 }
 

@@ -18,10 +18,10 @@
 #include "text/chat/conversation.hpp"
 
 /// In the order in which a row is compared with them.
-#define LLMTRAIN_ROW_FORMATS(X)                                                                          \
-  X(preference)                                                                                          \
-  X(unpaired) X(messages) X(sharegpt) X(prompt_completion) X(alpaca) X(prompt) X(text) X(classification) \
-      X(token_classification)
+#define LLMTRAIN_ROW_FORMATS(X) \
+  X(preference)                 \
+  X(unpaired)                   \
+  X(messages) X(sharegpt) X(prompt_completion) X(alpaca) X(prompt) X(text) X(classification) X(token_classification)
 
 namespace llmtrain {
 

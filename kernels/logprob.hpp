@@ -8,7 +8,7 @@ namespace llmtrain {
 
 /// Per-row outputs, fp32 [R] (argmax int32 [R]); empty ones are not computed. Rows with ignore_target get logp = 0.
 struct TokenStatistics {
-  Tensor logp;             ///< log softmax at the target
+  Tensor logp;             ///< log softmax at the target; of a head that scores its outputs, [R, K] where K > 1
   Tensor lse;              ///< log sum exp of the logits
   Tensor entropy;          ///< entropy of the softmax, nats
   Tensor argmax;           ///< lowest index among equals

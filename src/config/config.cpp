@@ -23,6 +23,7 @@ void Config::visit(DeckKeys& keys) {  // in the order in which a user meets them
   distill.visit(keys);
   dpo.visit(keys);
   reward.visit(keys);
+  classify.visit(keys);
   ppo.visit(keys);
   grpo.visit(keys);
   rewards.visit(keys);

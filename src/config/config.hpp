@@ -22,6 +22,7 @@
 #include "models/lora_config.hpp"
 #include "models/model_config.hpp"
 #include "models/quantization_config.hpp"
+#include "objectives/classify_config.hpp"
 #include "objectives/distill_config.hpp"
 #include "objectives/dpo_config.hpp"
 #include "objectives/grpo_config.hpp"
@@ -51,6 +52,7 @@ struct Config {
   DistillConfig distill;
   DpoConfig dpo;
   RewardModelConfig reward;
+  ClassifyConfig classify;
   RewardFunctionsConfig rewards;
   RolloutConfig rollout;
   GenerateConfig generate;

@@ -11,6 +11,7 @@ RunFacts::RunFacts(const Config& deck)
       compute(deck.precision.compute),
       sequence_length(deck.batch.sequence_length),
       overwrite(deck.run.overwrite),
+      labels(deck.classify.labels),
       notes(deck.notes) {}
 
 void RunFacts::add_note(std::string note) {
@@ -29,6 +30,8 @@ Config with_facts(Config deck, const RunFacts& facts) {
          fmt::format("the longest prompt, {}, and generate.max_new_tokens; {}",
                      facts.sequence_length - deck.generate.max_new_tokens,
                      deck.provenance.at("batch.sequence_length").note));
+  decide("classify.labels", deck.classify.labels, facts.labels, "the rows'");
+  if (!facts.labels.empty()) deck.model.labels = facts.labels;
   deck.run.overwrite = facts.overwrite;
   deck.notes = facts.notes;
   return deck;

@@ -17,6 +17,7 @@ struct RunFacts {
   PrecisionConfig::Compute compute;  ///< precision.compute
   int64_t sequence_length;           ///< batch.sequence_length, tokens
   bool overwrite;                    ///< run.overwrite
+  std::vector<std::string> labels;   ///< classify.labels; none: those of the rows are not known yet
   std::vector<std::string> notes;    ///< for the user, after those of the deck
 
   /// Adds a note unless it is empty.

@@ -22,6 +22,9 @@ struct DocumentColumns {
   double mean_first_targets = 1;
   /// Log-probabilities under the reference model, nats, which the step fills in; empty: there is no such model.
   std::vector<double> references = {};
+  /// Rows of the batch that have labels, whose numbers `values` has in this order, as many for each row; empty for
+  /// other data.
+  std::vector<int32_t> rows = {};
 };
 
 /// Columns of a rollout, in host memory: one value for each row of a batch, 0 for rows without a trained target.

@@ -215,32 +215,39 @@ void DataConfig::check_tokenizer_name(DeckLoader& deck) const {
 /// Keys of preference data.
 void DataConfig::resolve_preferences(DeckLoader& deck, const TaskData& task) {
   const bool prompts = task.use == DataUse::prompts;
+  const bool labels = task.use == DataUse::labels;
   const bool preferences = task.use == DataUse::preferences || task.use == DataUse::pairs;
   const bool packing_given = deck.given("data.packing"), overflow_given = deck.given("data.overflow");
   if (const RowFormat* named = find_row_format(format)) {
     const std::string why = refused_use(task.use, named->group, named->column);
     deck.check(why.empty(), {"data.format"}, fmt::format("with {}, {}", format, why));
   }
-  if (!preferences && !prompts) return;
+  if (!preferences && !prompts && !labels) return;
   for (const auto* files : {&train, &validation}) {
     deck.check(std::ranges::find(*files, builtin_stories) == files->end(),
                {files == &train ? "data.train" : "data.validation"},
                fmt::format("{} is text, and run.task = {} trains on {}", builtin_stories, name_of(task.task),
-                           prompts ? "prompts" : "preferences"));
+                           prompts  ? "prompts"
+                           : labels ? "texts with labels"
+                                    : "preferences"));
   }
   deck.check(!prompts || !overflow_given || overflow != Overflow::truncate, {"data.overflow"},
              "truncate would cut off the end of a prompt, where the answer begins; choose truncate_left, drop or "
              "error");
   deck.check(!overflow_given || overflow != Overflow::split, {"data.overflow"},
              prompts ? "split would make several prompts of one; choose truncate_left, drop or error"
-                     : "split would begin a sample in the middle of an answer; choose truncate, truncate_left, drop or "
-                       "error");
+             : labels
+                 ? "split would make several texts of one; choose truncate, truncate_left, drop or error"
+                 : "split would begin a sample in the middle of an answer; choose truncate, truncate_left, drop or "
+                   "error");
   deck.check(!packing_given || packing != Packing::wrap, {"data.packing"},
-             prompts ? "wrap would cut prompts where a sample ends; remove the key"
-                     : "wrap would cut pairs where a sample ends; remove the key");
+             prompts  ? "wrap would cut prompts where a sample ends; remove the key"
+             : labels ? "wrap would cut texts where a sample ends; remove the key"
+                      : "wrap would cut pairs where a sample ends; remove the key");
   if (packing_given && packing != Packing::none) {
-    deck.unused("data.packing",
-                prompts ? "a sample is one prompt" : "the pairs of a forward pass follow each other without padding");
+    deck.unused("data.packing", prompts  ? "a sample is one prompt"
+                                : labels ? "the texts of a forward pass follow each other without padding"
+                                         : "the pairs of a forward pass follow each other without padding");
     packing = Packing::none;
   }
 }

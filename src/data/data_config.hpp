@@ -21,6 +21,7 @@ constexpr DataUse use_of(TaskSamples samples) {
   if (samples == TaskSamples::texts || samples == TaskSamples::conversations) return DataUse::training;
   if (samples == TaskSamples::preferences) return DataUse::preferences;
   if (samples == TaskSamples::pairs) return DataUse::pairs;
+  if (samples == TaskSamples::labelled) return DataUse::labels;
   return samples == TaskSamples::prompts ? DataUse::prompts : DataUse::any;
 }
 

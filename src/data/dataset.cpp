@@ -19,6 +19,7 @@
 #include "data/files/unpack.hpp"
 #include "data/quality/chat_lint.hpp"
 #include "data/stream/embedding_rows.hpp"
+#include "data/tokenize/find_labels.hpp"
 #include "data/tokenize/open_tokenizer.hpp"
 #include "data/tokenize/token_cache.hpp"
 #include "data/tokenize/train_tokenizer.hpp"
@@ -43,6 +44,7 @@ class DatasetOpener {
     find_inputs();
     open_token_files();
     prepare_text();
+    find_labels();
     name_ids();
     bound_token_files();
     for (size_t s = 0; s < sets_.sources.size(); ++s) {
@@ -126,6 +128,15 @@ class DatasetOpener {
     make_encoder();
   }
 
+  /// Lists the labels of the rows, where the deck does not.
+  void find_labels() {
+    if (config_.use != DataUse::labels) return;
+    if (config_.labels.names.empty() && config_.labels.problem != LabelProblem::regression) {
+      config_.labels.names = labels_of_files(scanned_, config_.labels, communicator_, report_);
+    }
+    data_.labels = config_.labels.names;
+  }
+
   /// Makes the encoder of rows of instruction data, if there are any.
   void make_encoder() {
     if (!has_kind(scanned_, InputKind::instruction_rows)) return;
@@ -137,7 +148,7 @@ class DatasetOpener {
                         "truncate_left, drop or error");
       }
       encoder_ = std::make_unique<const ChatEncoder>(*data_.tokenizer, chat_.config, chat_.files, training_time);
-      if (communicator_.rank() != 0) return;
+      if (communicator_.rank() != 0 || config_.use == DataUse::labels) return;
       data_.warnings = lint_first_rows(scanned_, *encoder_);
       if (rules.packing == DataConfig::Packing::wrap && has_conversations(scanned_)) {
         data_.warnings.emplace_back(wrapped_conversations_warning);
@@ -292,7 +303,7 @@ class DatasetOpener {
     return config_.add_bos ? optimum.nats_per_story / (optimum.characters_per_story + 1) : optimum.nats_per_character;
   }
 
-  const SampleRules& config_;
+  SampleRules config_;  // with the labels of the rows
   const BatchConfig& batch_;
   Communicator& communicator_;
   ProgressReport report_;
@@ -354,7 +365,9 @@ std::string describe_rows(const TokenFile& file) {
   const TokenFileInfo& info = file.info();
   if (!info.has_groups()) return describe_rows(info.rows);
   std::string text;
-  if (info.group > 1) {
+  if (info.has_labels()) {
+    text = fmt::format("{} texts with labels", info.documents);
+  } else if (info.group > 1) {
     text = fmt::format("{} pairs{}", info.documents / info.group, info.column.empty() ? "" : " with margins");
   } else if (info.has_prompts()) {
     text = fmt::format("{} prompts", info.documents);
@@ -373,6 +386,7 @@ Dataset open_dataset(const SampleRules& config, const BatchConfig& batch, Commun
   Dataset data = DatasetOpener(config, batch, communicator, report, chat).open();
   data.chat = chat;
   data.rules = config;
+  data.rules.labels.names = data.labels;
 #if defined(__GLIBC__)
   malloc_trim(0);  // otherwise the heap keeps the memory that training a tokenizer and encoding a text have freed
 #endif

@@ -38,7 +38,8 @@ struct Dataset {
   double optimum = 0;
   /// Contents of data.train, data.validation and data.tokenizer, in order; on rank 0.
   std::vector<NamedContent> contents;
-  int64_t short_documents = 0;  ///< left out by data.min_length
+  int64_t short_documents = 0;      ///< left out by data.min_length
+  std::vector<std::string> labels;  ///< of texts or their tokens, in order; none for other data
   bool has_conversations() const {
     return train->info().rows.used + (validation ? validation->info().rows.used : 0) > 0;
   }

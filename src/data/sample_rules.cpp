@@ -8,7 +8,11 @@ namespace llmtrain {
 
 TextFormat SampleRules::text_format() const {
   const bool prompts = use == DataUse::prompts && format == "auto";
-  const std::string rows = !instructions ? "text" : prompts ? "prompt" : format;
+  const bool labelled = use == DataUse::labels && format == "auto";
+  const std::string rows = !instructions ? "text"
+                           : prompts     ? "prompt"
+                           : labelled    ? (labels.tokens ? "token_classification" : "classification")
+                                         : format;
   return {document_separator, text_column, row_limit, json_as_text, rows, columns, use};
 }
 

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/label_rules.hpp"
 #include "data/data_config.hpp"
 
 namespace llmtrain {
@@ -16,12 +17,13 @@ struct SampleRules : DataConfig {
   bool instructions = false;           ///< TaskData::instructions
   bool begins_like_tokenizer = false;  ///< TaskData::begins_with_bos
   DataUse use = DataUse::any;
+  LabelRules labels;  ///< of texts or tokens, with DataUse::labels
   /// Column of rows of training data with their difficulty (curriculum.difficulty); empty: none is read.
   std::string difficulty;
   /// Tokens that the prompt of a document of preference data keeps, the last ones, before `overflow` applies; 0: all.
   int64_t max_prompt_length = 0;
-  /// True if a score is read at the last token of each document of pairs: all of its tokens are inputs, the last row
-  /// counts, and there are no targets.
+  /// True if a score is read at the last token of each document, or labels at some: all of its tokens are inputs, these
+  /// rows count, and there are no targets.
   bool scores_documents = false;
   /// Tokens of a sample that belong to the completion of its prompt; above 0 with prompts only.
   int64_t completion_tokens = 0;

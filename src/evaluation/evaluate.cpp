@@ -54,6 +54,7 @@ std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, Objective& 
   EvaluationResult result;
   const Tensor sums = buffers.sums.rows(0, std::ssize(objective.metrics()));
   fill_zero(sums.data, sums.bytes(), ctx.stream);
+  std::ranges::fill(objective.counts(), 0);
   ctx.role = objective.product_role();
   HostBatch host;
   std::vector<MicroBatchPlan> pending;  // consecutive micro-batches, one per data rank
@@ -108,6 +109,8 @@ std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, Objective& 
   }
   ctx.stream.synchronize();
   mesh.job().sum(std::span(&result.correct, 1));
+  if (!objective.counts().empty()) mesh.job().sum(objective.counts());
+  result.labels = objective.label_scores();
   std::vector<double> totals;
   for (ExactSum& sum : all) {
     mesh.job().sum(sum);

@@ -22,6 +22,7 @@ struct EvaluationResult {
   int64_t correct = 0;                   ///< those that the model ranked first, if argmax is requested
   double loss = 0;                       ///< the objective's; for cross-entropy nats per token
   std::vector<NamedValue> metrics = {};  ///< the objective's others
+  LabelScores labels = {};               ///< if the objective counts labels
 };
 
 /// Collective callback before each unit of work: returns true to stop.

@@ -100,7 +100,7 @@ std::map<std::string, std::string> texts_of(const ExportOptions& options, const 
     if (before.model.tie_embeddings && !model.tie_embeddings) config = with_untied_head(config, "config.json");
   }
   if (model.scores()) {
-    config = with_score_head(config, "config.json", options.pad < model.vocab_size ? options.pad : -1);
+    config = with_score_head(config, "config.json", options.pad < model.vocab_size ? options.pad : -1, model);
     texts.erase("generation_config.json");
   } else {
     std::string& generation =

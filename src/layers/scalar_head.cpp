@@ -5,7 +5,7 @@
 namespace llmtrain {
 
 void ScalarHead::forward(Context& ctx, const Tensor& x, const Tensor& loss_weights, const Tensor& scores) const {
-  scalar_head_forward(scores, x, weight.weight(ctx), loss_weights, ctx.stream);
+  scalar_head_forward(scores, x, weight.weight(ctx), bias.weight(ctx), loss_weights, ctx.stream);
 }
 
 void ScalarHead::backward(Context& ctx, const Tensor& dx, const Tensor& x, const Tensor& dscores) const {
@@ -14,10 +14,13 @@ void ScalarHead::backward(Context& ctx, const Tensor& dx, const Tensor& x, const
 }
 
 void ScalarHead::backward_weight(Context& ctx, const Tensor& x, const Tensor& dscores) const {
-  if (!weight.is_trained()) return;
   ctx.each_row_block(x.dim(0), [&](int64_t first, int64_t count) {
-    scalar_head_backward_weight(weight.gradient(ctx), dscores.rows(first, count), x.rows(first, count),
-                                ctx.params.accumulate(), ctx.stream);
+    const Tensor part = dscores.rows(first, count);
+    const bool accumulate = ctx.params.accumulate();
+    if (weight.is_trained()) {
+      scalar_head_backward_weight(weight.gradient(ctx), part, x.rows(first, count), accumulate, ctx.stream);
+    }
+    if (bias.is_trained()) scalar_head_backward_bias(bias.gradient(ctx), part, accumulate, ctx.stream);
   });
 }
 

@@ -14,7 +14,7 @@ class Evaluation : public TaskRules {
  public:
   Evaluation() : TaskRules(Task::evaluate) {}
 
-  std::optional<ModelConfig::Head> head() const override { return std::nullopt; }
+  std::optional<ModelConfig::Head> head(const Config& /*config*/) const override { return std::nullopt; }
   bool needs(std::string_view key) const override { return key != "data.train" && key != "batch.sequence_length"; }
   int64_t max_default_length() const override { return max_evaluated; }
   bool compares(const DeckKeys::Key& key) const override {
@@ -31,6 +31,10 @@ class Evaluation : public TaskRules {
     deck.check(stride == 0 || length >= 2, {"evaluation.stride", "batch.sequence_length"},
                "windows need batch.sequence_length = 2 or more: their last token is a target only");
     require_model_path(deck, config);
+    deck.check(!config.model.classifies(), {"model.path"},
+               config.model.path +
+                   ": it is a model of labels, which llmtool classify applies, and evaluations of run.task = classify "
+                   "measure; run.task = evaluate scores language models and reward models");
     if (!config.data.validation.empty()) {
       deck.set("data.train", Origin::unused, "data.validation is evaluated");
     } else if (!deck.given("data.train") && config.evaluation.tasks.empty() && deck.sound({"data.validation"})) {

@@ -51,8 +51,8 @@ class TaskRules {
   const TaskData& data() const { return data_; }
   bool trains() const { return data_.trains(); }
 
-  /// Head that the model must have; none: either.
-  virtual std::optional<ModelConfig::Head> head() const { return ModelConfig::Head::language; }
+  /// Head that the model must have; none: any.
+  virtual std::optional<ModelConfig::Head> head(const Config& /*config*/) const { return ModelConfig::Head::language; }
   /// False if passes whose log-probabilities are compared have no dropout.
   virtual bool has_dropout() const { return true; }
   /// True if a required key of its tasks must be given.

@@ -39,7 +39,9 @@ SampleRules TaskRules::sample_rules(const Config& config) const {
   rules.overflow_given = config.provenance.given("data.overflow");
   rules.instructions = data_.instructions;
   rules.begins_like_tokenizer = data_.begins_with_bos;
-  rules.use = config.model.scores() ? DataUse::pairs : data_.use;
+  const bool labelled = data_.use == DataUse::labels;
+  rules.use = config.model.scores() && !labelled ? DataUse::pairs : data_.use;
+  if (labelled) rules.labels = config.classify.rules();
   rules.scores_documents = config.model.scores();
   rules.tokenizer_from = config.source.tokenizer_from;
   if (!config.model.path.empty()) {

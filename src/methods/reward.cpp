@@ -10,7 +10,7 @@ class RewardModeling : public Method {
  public:
   RewardModeling() : Method(Task::reward) {}
 
-  std::optional<ModelConfig::Head> head() const override { return ModelConfig::Head::score; }
+  std::optional<ModelConfig::Head> head(const Config& /*config*/) const override { return ModelConfig::Head::score; }
   bool has_dropout() const override { return false; }
   std::unique_ptr<Objective> objective(const Config& config, const Dataset& /*data*/) const override {
     return make_reward(config.reward);

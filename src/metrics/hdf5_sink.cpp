@@ -1,5 +1,5 @@
-// Metrics of a run in metrics.h5: the groups /train and /validation, and, for what a job measures of its nodes and
-// ranks and layers, /system, /ranks, /traffic and /experts.
+// Metrics of a run in metrics.h5: the groups /train and /validation, for the confusion matrices of evaluations
+// /confusion, and, for what a job measures of its nodes and ranks and layers, /system, /ranks, /traffic and /experts.
 
 #include <fmt/format.h>
 
@@ -23,6 +23,8 @@ constexpr double none = std::numeric_limits<double>::quiet_NaN();
 /// Limit of columns of /system, /ranks, /traffic and /experts, which are in the memory of rank 0; metrics.jsonl has all
 /// values.
 constexpr size_t max_measured_columns = 256;
+/// Likewise of /confusion: a matrix of 32 labels.
+constexpr size_t max_confusion_columns = 2 + 32 * 32;
 
 MetricsTable train_table() {
   return {"train",
@@ -91,15 +93,16 @@ class Hdf5Sink : public Sink {
     if (Clock::now() - written_ > 200 * cost_) sync();
   }
   void add_measured(MetricsTable& table, const IntervalRecord& r);
+  void add_confusion(const EvaluationRecord& r, double wall_time);
   void cut(int64_t step, bool evaluation_pending);
 
   std::string path_;
   bool scales_loss_ = false;
   Clock::time_point written_ = Clock::now();
   Clock::duration cost_ = Clock::duration::zero();
-  std::vector<MetricsTable> tables_{train_table(),   validation_table(), {"system", {}}, {"ranks", {}},
-                                    {"traffic", {}}, {"energy", {}},     {"experts", {}}};
-  MetricsTable &train_ = tables_[0], &validation_ = tables_[1];
+  std::vector<MetricsTable> tables_{train_table(),   validation_table(), {"system", {}},  {"ranks", {}},
+                                    {"traffic", {}}, {"energy", {}},     {"experts", {}}, {"confusion", {}}};
+  MetricsTable &train_ = tables_[0], &validation_ = tables_[1], &confusion_ = tables_[7];
   std::span<MetricsTable> measured_{tables_.data() + 2, 5};  ///< with columns as the nodes have them
 };
 
@@ -113,12 +116,24 @@ void Hdf5Sink::add_measured(MetricsTable& table, const IntervalRecord& r) {
   if (row.size() > 2) table.add(row, max_measured_columns);
 }
 
+/// Adds the matrix under names of numbers of labels, "true/predicted".
+void Hdf5Sink::add_confusion(const EvaluationRecord& r, double wall_time) {
+  if (r.labels.empty()) return;
+  std::vector<NamedValue> row = {{"step", {}, static_cast<double>(r.step)}, {"wall_time", {}, wall_time}};
+  for (size_t i = 0; i < r.confusion.size(); ++i) {
+    const std::string cell = fmt::format("{}/{}", i / r.labels.size(), i % r.labels.size());
+    row.push_back({cell, {}, static_cast<double>(r.confusion[i])});
+  }
+  confusion_.add(row, max_confusion_columns);
+}
+
 /// Removes rows of later steps, and the evaluation after this step that is pending.
 void Hdf5Sink::cut(int64_t step, bool evaluation_pending) {
   for (MetricsTable& table : tables_) {
     const MetricsTable::Column* steps = table.find("step");
     if (steps == nullptr) continue;
-    const auto last = static_cast<double>(&table == &validation_ && evaluation_pending ? step - 1 : step);
+    const bool of_evaluation = &table == &validation_ || &table == &confusion_;
+    const auto last = static_cast<double>(of_evaluation && evaluation_pending ? step - 1 : step);
     const auto end = std::ranges::find_if(steps->values, [&](double s) { return !(s <= last); });
     table.cut(static_cast<size_t>(end - steps->values.begin()));
   }
@@ -161,6 +176,7 @@ void Hdf5Sink::evaluation(const EvaluationRecord& r, double wall_time) {
     row.push_back(std::isnan(score) ? value_of(r.metrics, name) : score);
   }
   validation_.add(row);
+  add_confusion(r, wall_time);
   sync_sometimes();
 }
 

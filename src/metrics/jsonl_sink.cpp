@@ -94,6 +94,12 @@ void JsonlSink::evaluation(const EvaluationRecord& r, double wall_time) {
   if (r.tokens > 0 && r.metrics.empty()) j["perplexity"] = std::exp(r.loss);
   add_metrics(j, r.metrics, "validation_");
   add_metrics(j, r.scores, "validation_");
+  const auto labels = std::ssize(r.labels);
+  for (int64_t row = 0; row < labels; ++row) {
+    const auto first = r.confusion.begin() + row * labels;
+    j["validation_confusion"]["labels"] = r.labels;
+    j["validation_confusion"]["counts"].push_back(std::vector<int64_t>(first, first + labels));
+  }
   j["validation_tokens"] = r.tokens;
   if (r.token_accuracy) j["validation_token_accuracy"] = *r.token_accuracy;
   j["best"] = r.best;

@@ -76,7 +76,9 @@ struct EvaluationRecord {
   bool best = false;
   std::optional<double> token_accuracy = {};  ///< if requested
   std::vector<NamedValue> metrics = {};       ///< of the objective, besides the loss
-  std::vector<NamedValue> scores = {};        ///< of evaluation.tasks and evaluation.metrics
+  std::vector<NamedValue> scores = {};        ///< of evaluation.tasks, evaluation.metrics and labels
+  std::vector<std::string> labels = {};       ///< of the confusion matrix; none: there is no matrix
+  std::vector<int64_t> confusion = {};        ///< [K, K] numbers: a row for each true label, by predicted ones
 };
 
 /// Continuations of the prompts of log.sample_prompts, after a step.

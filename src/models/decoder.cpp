@@ -355,7 +355,7 @@ std::vector<ParamRef> Decoder::router_biases() const {
 double Decoder::flops_per_token(int64_t sequence_length) const {
   const ModelConfig& c = shape_.config;
   const double trained = scalar_head_.weight.is_trained() ? 1 : 0, final = has_final_gradient() ? 1 : 0;
-  double flops = c.scores() ? 2 * static_cast<double>(c.d_model) * (1 + trained + final)
+  double flops = c.scores() ? 2 * static_cast<double>(c.outputs() * c.d_model) * (1 + trained + final)
                             : head_.product_flops(has_final_gradient());
   const int64_t value_dim = c.latent.exist() ? c.latent.value : c.head_dim;
   const double of_head_rows = 2 * static_cast<double>(c.n_heads * (c.head_dim + value_dim));  // scores, sums, by key

@@ -22,7 +22,7 @@ struct DecoderNames {
   std::vector<std::string> qkv;      ///< one fused matrix or three
   bool grouped_heads = false;        ///< the fused matrix has its heads by groups (head_groups.hpp)
   std::string gate;                  ///< for gated activations; empty: `up` is both, gate first
-  std::string score = "score";       ///< head of one output
+  std::string score = "score";       ///< head that scores
   std::string query_norm, key_norm;  ///< for qk_norm
   std::string sinks;                 ///< for attention_sinks; the whole name of the tensor
   // For experts; the second {} stands for the expert.

@@ -68,8 +68,13 @@ void Decoder::declare_units() {
   UnitBuilder unit(units_, "final", shape_.trained, shape_.quantization);
   if (shape_.final_norm) final_norm_ = declare_norm(unit, shape_.names.final_norm);
   if (c.scores()) {
+    const std::string& name = shape_.names.score;
+    const int64_t outputs = c.outputs();
     scalar_head_.weight =
-        unit.trained({shape_.names.score + ".weight", 1, c.d_model, true, Initializer::normal(c.initializer_std), {}});
+        unit.trained({name + ".weight", outputs, c.d_model, true, Initializer::normal(c.initializer_std), {}});
+    if (c.head == ModelConfig::Head::token_score) {
+      scalar_head_.bias = unit.trained({name + ".bias", outputs, 1, false, Initializer::zeros(), {}});
+    }
   } else {
     declare_head(unit);
   }
@@ -435,7 +440,10 @@ void Decoder::find_head_units() {
       head_units_.push_back(param.unit);
     }
   };
-  if (shape_.config.scores()) return add(scalar_head_.weight);
+  if (shape_.config.scores()) {
+    add(scalar_head_.weight);
+    return add(scalar_head_.bias);
+  }
   for (const Head& head : head_.blocks) {
     add(head.linear.weight);
     add(head.linear.a);

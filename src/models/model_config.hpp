@@ -2,11 +2,13 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/deck/named_enum.hpp"
+#include "core/label_rules.hpp"
 #include "models/experts_config.hpp"
 #include "models/families.hpp"
 #include "models/latent_config.hpp"
@@ -27,8 +29,9 @@ struct ModelConfig {
   enum class Activation : uint8_t { gelu, gelu_tanh, relu, silu, swiglu, geglu, geglu_tanh, swiglu_oai };
   enum class Positions : uint8_t { learned, rope };
   enum class Head : uint8_t {
-    language,  ///< logits of the next token
-    score,     ///< a number at the last token of a document: a reward model
+    language,     ///< logits of the next token
+    score,        ///< numbers at the last token of a document: a reward, or the logits of labels
+    token_score,  ///< logits of labels at each token
   };
 
   Family family = Family::gpt2;
@@ -83,9 +86,14 @@ struct ModelConfig {
 
   // Without a key: the task or the model's folder decides.
   Head head = Head::language;
+  LabelProblem problem = LabelProblem::single;  ///< of a head that scores
+  std::vector<std::string> labels;              ///< of its outputs; empty: it has one
   double router_aux = 0;  ///< coefficient of the balance of experts in training, unless [objective] gives another one
 
-  bool scores() const { return head == Head::score; }
+  bool scores() const { return head != Head::language; }
+  bool classifies() const { return scores() && (!labels.empty() || problem == LabelProblem::regression); }
+  /// Numbers of a row of a head that scores.
+  int64_t outputs() const { return labels.empty() ? 1 : static_cast<int64_t>(labels.size()); }
   /// True if the head is the matrix of the embedding.
   bool ties_head() const { return tie_embeddings && !scores(); }
 
@@ -120,9 +128,9 @@ struct ModelConfig {
   void drop_dropout(DeckLoader& deck, const std::string& why);
   /// Sets the keys that the deck leaves to the family or to other keys, then checks the keys against each other. With
   /// `loaded`, the model in `path`, every key but the dropouts is that model's, and the deck may only repeat its
-  /// values. `scores_texts`: its head gives scores.
+  /// values. `wanted`: the head that the task needs, if it needs one.
   void resolve(DeckLoader& deck, int64_t sequence_length, const ModelConfig* loaded = nullptr,
-               bool scores_texts = false);
+               std::optional<Head> wanted = std::nullopt);
 
  private:
   void take_over(DeckLoader& deck, const ModelConfig& loaded);

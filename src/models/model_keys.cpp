@@ -265,11 +265,12 @@ void ModelConfig::drop_dropout(DeckLoader& deck, const std::string& why) {
   dropout = attention_dropout = 0;
 }
 
-void ModelConfig::resolve(DeckLoader& deck, int64_t sequence_length, const ModelConfig* loaded, bool scores_texts) {
-  if (scores_texts) head = Head::score;
+void ModelConfig::resolve(DeckLoader& deck, int64_t sequence_length, const ModelConfig* loaded,
+                          std::optional<Head> wanted) {
+  if (wanted) head = *wanted;
   if (loaded != nullptr) {
     take_over(deck, *loaded);
-    if (scores_texts) head = Head::score;
+    if (wanted && *wanted != Head::language) head = *wanted;
     mark_unused(deck);
     return check(deck, sequence_length);
   }
@@ -411,8 +412,8 @@ void ModelConfig::check(DeckLoader& deck, int64_t sequence_length) const {
         rotary_dim() % 2 == 0 && rotary_dim() > 0,
         {blamed, "model.n_heads", "model.d_model", "model.head_dim", "model.positions", "model.partial_rotary_factor"},
         fmt::format("rope rotates pairs of elements, and {} elements of a head cannot be paired", rotary_dim()));
-    const std::string problem = rope_scaling.problem(rotary_dim() / 2);
-    deck.check(problem.empty(), {"model.rope_scaling"}, problem);
+    const std::string wrong = rope_scaling.problem(rotary_dim() / 2);
+    deck.check(wrong.empty(), {"model.rope_scaling"}, wrong);
     deck.check(rope_scaling.kind != RopeScaling::Kind::yarn || rope_theta > 1,
                {"model.rope_theta", "model.rope_scaling"}, "yarn needs a rope_theta above 1");
   }

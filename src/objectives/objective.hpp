@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/arena.hpp"
@@ -16,6 +18,7 @@
 #include "device/device.hpp"
 #include "kernels/logprob.hpp"
 #include "kernels/matmul.hpp"
+#include "objectives/classify_config.hpp"
 #include "objectives/distill_config.hpp"
 #include "objectives/dpo_config.hpp"
 #include "objectives/grpo_config.hpp"
@@ -37,6 +40,7 @@ struct ObjectiveNeeds {
   bool mean_logits = false;    ///< TokenStatistics::mean_logit, for a metric
   bool rollout = false;        ///< Batch::rollout
   bool documents = false;      ///< Batch::documents; the host takes part in every pass
+  int64_t outputs = 1;         ///< numbers of a row of TokenStatistics::logp and its cotangents
   bool reference = false;      ///< DocumentColumns::references
   /// Log-probabilities of all documents of a step before its passes (begin_step), at the price of a forward pass.
   bool step_statistics = false;
@@ -66,6 +70,13 @@ inline double metric_value(std::span<const MetricSpec> specs, std::span<const do
   return specs[index].factor * sums[index] / std::max(divisor, 1.0);
 }
 
+/// Scores of an evaluation by label.
+struct LabelScores {
+  std::vector<std::pair<std::string, double>> values;  ///< macro_f1, and precision, recall and f1 of each label
+  std::vector<std::string> labels;                     ///< of the confusion matrix; none: there is no matrix
+  std::vector<int64_t> confusion;  ///< [K, K] numbers of texts or tokens: a row for each true label, by predicted ones
+};
+
 class Objective {
  public:
   virtual ~Objective() = default;
@@ -85,6 +96,16 @@ class Objective {
                           const Tensor& scale, Stream& stream) = 0;
   /// Adds a micro-batch to the sums: int64 [metrics().size(), ExactSum::integer_count].
   virtual void add_sums(const Batch& batch, const TokenStatistics& statistics, const Tensor& sums, Stream& stream) = 0;
+  /// Exact counts of what add_sums() has seen, which an evaluation sets to 0 before and adds over ranks after; empty:
+  /// there are none.
+  virtual std::span<int64_t> counts() { return {}; }
+  /// Scores that follow from the counts, and their names in this order.
+  virtual LabelScores label_scores() const { return {}; }
+  std::vector<std::string> score_names() const {
+    std::vector<std::string> names;
+    for (const auto& [name, value] : label_scores().values) names.push_back(name);
+    return names;
+  }
   /// Does both, for statistics that come first (needs().statistics_first).
   virtual void cotangents_and_sums(const Batch& batch, const TokenStatistics& statistics, const TokenCotangents& out,
                                    const Tensor& scale, const Tensor& sums, Stream& stream) {
@@ -104,6 +125,9 @@ std::unique_ptr<Objective> make_dpo(const DpoConfig& config);
 std::unique_ptr<Objective> make_reward(const RewardModelConfig& config);
 /// The divergence from a teacher's distributions, and a share of the cross-entropy.
 std::unique_ptr<Objective> make_distillation(const DistillConfig& config);
+/// Losses of labels, as Transformers': cross-entropy of one label of several, the mean over labels of the binary
+/// cross-entropy, or the squared error of a number. `labels`: names, none of a number.
+std::unique_ptr<Objective> make_classification(LabelProblem problem, std::vector<std::string> labels);
 /// The policy loss of GRPO and its relatives over completions of a rollout.
 std::unique_ptr<Objective> make_grpo(const GrpoConfig& config);
 /// The losses of policy and critic over completions of a rollout.

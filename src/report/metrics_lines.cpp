@@ -50,6 +50,7 @@ void go_back(MetricsLines& log, int64_t step) {
   }
   std::erase_if(log.metrics, [](const auto& metric) { return metric.second.steps.empty(); });
   std::erase_if(log.samples, [&](const RunSample& sample) { return sample.step > step; });
+  std::erase_if(log.confusions, [&](const Confusion& confusion) { return confusion.step > step; });
   std::erase_if(log.best_steps, [&](int64_t best) { return best > step; });
   log.last_step = std::min(log.last_step, step);
 }
@@ -68,7 +69,23 @@ void add_numbers(MetricsLines& log, const Json& line, int64_t step, const std::s
   }
 }
 
+/// Replaces the matrix by that of the line, if it has a whole one.
+void take_confusion(MetricsLines& log, const Json& line, int64_t step) {
+  const auto found = line.find("validation_confusion");
+  if (found == line.end() || !found->is_object()) return;
+  try {
+    Confusion confusion{step, found->at("labels"), found->at("counts")};
+    const size_t size = confusion.labels.size();
+    const bool square = confusion.counts.size() == size &&
+                        std::ranges::all_of(confusion.counts, [&](const auto& row) { return row.size() == size; });
+    if (square && size > 0) log.confusions = {std::move(confusion)};
+  } catch (const Json::exception&) {  // another program's line
+  }
+}
+
 void add_evaluation(MetricsLines& log, Json line, int64_t step) {
+  take_confusion(log, line, step);
+  line.erase("validation_confusion");
   const bool best = line["best"] == true;
   if (best && (log.best_steps.empty() || log.best_steps.back() != step)) log.best_steps.push_back(step);
   line.erase("wall_time");

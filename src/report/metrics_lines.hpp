@@ -46,6 +46,13 @@ struct RunSample {
   std::string prompt, text;
 };
 
+/// Confusion matrix of an evaluation: numbers of texts or tokens, a row for each true label, by predicted ones.
+struct Confusion {
+  int64_t step = 0;
+  std::vector<std::string> labels;
+  std::vector<std::vector<int64_t>> counts;  ///< [K][K]
+};
+
 /// Contents of the lines of metrics.jsonl. After a resume or a rollback what belongs to later steps is removed.
 struct MetricsLines {
   std::map<std::string, MetricSeries> metrics;
@@ -53,6 +60,7 @@ struct MetricsLines {
   std::vector<NodeEvent> node_events;
   std::vector<RunSample> samples;
   std::vector<int64_t> best_steps;
+  std::vector<Confusion> confusions;  ///< the last one
   int64_t last_step = 0;
   double wall_time = 0;
   int64_t lines = 0, bad_lines = 0;

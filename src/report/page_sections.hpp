@@ -17,6 +17,8 @@ std::string charts_section(const std::vector<RunReader>& runs, const std::vector
 std::string time_section(const std::vector<RunReader>& runs);
 std::string events_section(const std::vector<RunReader>& runs);
 std::string samples_section(const std::vector<RunReader>& runs);
+/// Precision, recall and F1 of each label, and the confusion matrix, of the last evaluation.
+std::string labels_section(const std::vector<RunReader>& runs);
 std::string numbers_section(const std::vector<RunReader>& runs);
 std::string deck_section(const std::vector<RunReader>& runs);
 std::string environment_section(const std::vector<RunReader>& runs);

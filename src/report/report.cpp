@@ -146,6 +146,7 @@ std::string page(const std::vector<RunReader>& runs) {
   add("time", "Time by phase", time_section(runs));
   add("events", "Events", events_section(runs));
   add("samples", "Samples", samples_section(runs));
+  add("labels", "Labels", labels_section(runs));
   add("numbers", "Numbers", numbers_section(runs));
   add("deck", "Deck", deck_section(runs));
   add("environment", "Environment", environment_section(runs));

@@ -61,6 +61,7 @@ class RunReader {
   const std::vector<RunEvent>& events() const { return log_.events; }
   const std::vector<NodeEvent>& node_events() const { return log_.node_events; }
   const std::vector<BadStep>& bad_steps() const { return ledger_.bad_steps; }
+  const std::vector<Confusion>& confusions() const { return log_.confusions; }
   const std::vector<DeckEntry>& deck() const { return deck_; }
   const std::vector<RunSample>& samples() const { return log_.samples; }
 

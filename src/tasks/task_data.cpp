@@ -56,6 +56,7 @@ Dataset load_data(const Config& deck, RunFacts& facts, const SampleRules& rules,
                      : open_dataset(rules, deck.batch, communicator, report, load_chat(deck, communicator));
   data.tasks = read_task_files(deck.evaluation.tasks, communicator);
   if (facts.vocabulary == 0) facts.vocabulary = data.vocabulary_size;
+  if (!data.labels.empty()) facts.labels = data.labels;
   if (!deck.model.path.empty() && data.tokenizer != nullptr && data.tokenizer->kind() == "char" &&
       !deck.provenance.given("data.tokenizer")) {
     const std::string what = fmt::format(

@@ -161,6 +161,7 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
   std::vector<std::string> metrics;
   const Objective& evaluated = parts.evaluator ? *parts.evaluator : *parts.objective;
   for (const MetricSpec& metric : evaluated.metrics().subspan(1)) metrics.emplace_back(metric.name);
+  std::ranges::copy(evaluated.score_names(), std::back_inserter(metrics));
   check_best_metric(config, metrics, !policy.shape.config.scores(), parts.scores);
   PlanOptions options;
   options.counts_correct = config.checkpoint.best_metric == "validation/token_accuracy";

@@ -307,6 +307,7 @@ int run_training(Job& job) {
   describe_work(log_setup, *plan, options.evaluation, config.batch.sequence_length);
   log_setup.optimum = data.optimum;
   log_setup.run.scores = plan->scores.names();
+  if (plan->validation) std::ranges::copy(plan->objective->score_names(), std::back_inserter(log_setup.run.scores));
   for (const MetricSpec& metric : plan->objective->metrics().subspan(1))
     log_setup.run.metrics.emplace_back(metric.name);
   if (config.curriculum.active()) log_setup.run.metrics.emplace_back("curriculum");

@@ -58,8 +58,8 @@ LoadedModel::LoadedModel(const ModelOptions& options)
 
 void LoadedModel::read_adapter(const std::string& folder) {
   if (checkpoint_) refuse_command_line("--adapter: give the folder of its model with --model, not a checkpoint");
-  new_head_ =
-      take_head(parse_adapter_config(read_adapter_config(folder), folder + "/" + adapter_config_name), config_.model);
+  new_head_ = take_head(parse_adapter_config(read_adapter_config(folder), folder + "/" + adapter_config_name), folder,
+                        config_.model);
   const DecoderShape base = decoder_shape(config_.model, vocabulary());
   const AdapterFolder found = AdapterFolder::open(folder, base);
   print_warnings(found.warnings);
@@ -114,9 +114,11 @@ const Tokenizer& LoadedModel::required_tokenizer() const {
 
 void LoadedModel::require_logits() const {
   if (!config_.model.scores()) return;
-  throw UserError(ExitCode::bad_content, folder_ +
-                                             ": it is a reward model, which scores texts and predicts no tokens; use "
-                                             "llmtool score --metric reward");
+  throw UserError(ExitCode::bad_content,
+                  folder_ + (config_.model.classifies()
+                                 ? ": it is a model of labels, which predicts no tokens; use llmtool classify"
+                                 : ": it is a reward model, which scores texts and predicts no tokens; use llmtool "
+                                   "score --metric reward"));
 }
 
 void LoadedModel::start(const std::function<void(Arena&)>& plan) {

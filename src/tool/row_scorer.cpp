@@ -28,7 +28,7 @@ std::vector<float> RowScorer::score(const HostBatch& row, ProductRole role) {
   const TokenStatistics statistics{first_rows(values_, batch.tokens), {}, {}, {}};
   loaded_.model().forward(ctx, &batch);
   loaded_.model().score(ctx, &batch, statistics);
-  std::vector<float> values(row.ids.size());
+  std::vector<float> values(row.ids.size() * static_cast<size_t>(loaded_.config().outputs()));
   copy_to_host(values.data(), values_.data, static_cast<int64_t>(values.size() * sizeof(float)), ctx.stream);
   ctx.stream.synchronize();
   return values;
@@ -48,7 +48,10 @@ void RowScorer::print_estimate() {
 void RowScorer::plan(Arena& arena) {
   loaded_.model().plan(arena, {loaded_.compute(), room_, false});
   batch_->plan(arena, room_, 1);
-  arena.add(values_, MemoryCategory::activations, "logp", DType::f32, {room_});
+  const int64_t outputs = loaded_.config().outputs();
+  constexpr MemoryCategory category = MemoryCategory::activations;
+  outputs > 1 ? arena.add(values_, category, "logp", DType::f32, {room_, outputs})
+              : arena.add(values_, category, "logp", DType::f32, {room_});
 }
 
 }  // namespace llmtrain

@@ -19,7 +19,8 @@ class RowScorer {
 
   /// Returns a row as a batch of one segment without targets.
   static HostBatch batch_of(const std::vector<int32_t>& ids);
-  /// Returns the model's value for each token of such a batch: log-probability of the target, nats, or score.
+  /// Returns the model's value for each token of such a batch: log-probability of the target, nats, or score; of a
+  /// model of labels the outputs of each token whose loss weight is not 0.
   std::vector<float> score(const HostBatch& row, ProductRole role);
 
   /// Returns true if a row of this many tokens needs more room than the rows before it, and grows the room for it.
@@ -32,7 +33,7 @@ class RowScorer {
 
   LoadedModel loaded_;
   std::optional<BatchBuffers> batch_;
-  Tensor values_;  ///< fp32 [N]
+  Tensor values_;  ///< fp32 [N], or [N, K]
   int64_t room_ = 0;
 };
 

@@ -36,7 +36,7 @@ struct Options {
 };
 
 void require_scores(const LoadedModel& model, const std::string& path) {
-  if (model.config().scores()) return;
+  if (model.config().scores() && model.config().labels.empty()) return;
   throw UserError(ExitCode::bad_content,
                   fmt::format("{}: it is not a reward model: its config.json must name a ForSequenceClassification "
                               "class with one label (run.task = reward exports such a folder)",

@@ -21,6 +21,7 @@ struct Subcommand {
 };
 
 Subcommand add_chat(CLI::App& program);
+Subcommand add_classify(CLI::App& program);
 Subcommand add_compare(CLI::App& program);
 Subcommand add_convert(CLI::App& program);
 Subcommand add_corpus(CLI::App& program);

@@ -44,6 +44,7 @@ int64_t RunEvaluation::run(int64_t completed, const StopRequested& stop_requeste
   const auto interrupted = [&] { return (stop = stop_requested()) != 0; };
   EvaluationRecord record;
   record.step = completed;
+  std::vector<std::pair<std::string, double>> labels;
   if (plan.validation) {
     const auto result =
         evaluate(plan.model(), ctx, plan.evaluation_objective(), *plan.validation,
@@ -52,6 +53,9 @@ int64_t RunEvaluation::run(int64_t completed, const StopRequested& stop_requeste
     record.tokens = result->tokens;
     record.loss = result->loss;
     record.metrics = result->metrics;
+    record.labels = result->labels.labels;
+    record.confusion = result->labels.confusion;
+    labels = result->labels.values;
     if (plan.counts_correct) {
       record.token_accuracy = static_cast<double>(result->correct) / static_cast<double>(result->tokens);
     }
@@ -63,6 +67,8 @@ int64_t RunEvaluation::run(int64_t completed, const StopRequested& stop_requeste
     auto values = scores(problem, interrupted);
     if (!values) return stop;
     record.scores = std::move(*values);
+    for (const auto& [name, value] : labels)
+      record.scores.push_back({name, name == "macro_f1" ? "macro F1" : "", value});
   }
   run_.progress.pending.evaluation = false;
   if (problem.empty()) {

@@ -51,7 +51,12 @@ void TrainingPlan::plan_buffers(const PassPlan& passes, const PlanOptions& optio
   if (objective->needs().documents) {
     arena.add(buffers.documents, category, "statistics.documents", DType::f64, {segments});
   }
-  arena.add(buffers.statistics.logp, category, "statistics.logp", DType::f32, {rows});
+  const auto add_outputs = [&](Tensor& tensor, const char* name) {
+    const int64_t outputs = objective->needs().outputs;
+    outputs > 1 ? arena.add(tensor, category, name, DType::f32, {rows, outputs})
+                : arena.add(tensor, category, name, DType::f32, {rows});
+  };
+  add_outputs(buffers.statistics.logp, "statistics.logp");
   arena.add(buffers.statistics.lse, category, "statistics.lse", DType::f32, {rows});
   const ObjectiveNeeds needs = objective->needs();
   if (needs.entropy || needs.shows_entropy) {
@@ -91,7 +96,7 @@ void TrainingPlan::plan_buffers(const PassPlan& passes, const PlanOptions& optio
   if (updates_on_device && passes.compute != DType::f16 && !options.compares_losses && !router) {
     arena.add(buffers.sums.decision, category, "statistics.decision", DType::f64, {2});
   }
-  arena.add(buffers.cotangents.logp, category, "cotangents.logp", DType::f32, {rows});
+  add_outputs(buffers.cotangents.logp, "cotangents.logp");
   if (passes.compute == DType::f16) {
     arena.add(buffers.cotangent_scale, category, "cotangents.scale", DType::f32, {1});
   }

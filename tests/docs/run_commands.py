@@ -40,6 +40,7 @@ SMALL = {"inputs/small.ini": ["model.d_model=32", "model.d_ff=64", "batch.global
          "inputs/long.ini": ["model.n_layers=2", "batch.sequence_length=1024"],
          "inputs/sft.ini": ["batch.global=4"],
          "inputs/reward.ini": ["batch.global=4", "batch.micro=2", "batch.sequence_length=128"],
+         "inputs/classify.ini": ["batch.global=4", "batch.micro=2", "batch.sequence_length=128"],
          "inputs/evaluate.ini": ["evaluation.batches=2", "evaluation.max_new_tokens=8", "batch.sequence_length=256"],
          "inputs/generate.ini": ["generate.max_new_tokens=8", "batch.sequence_length=256"],
          "inputs/freeze.ini": ["batch.global=4"],
@@ -61,6 +62,7 @@ STAND_INS = {
     "code.jsonl": "head -n 40 web.jsonl >code.jsonl",
     "chats.jsonl": "llmtool corpus questions --bytes 9K --seed 5 --output chats.jsonl",
     "pairs.jsonl": f"{sys.executable} -c 'import json; [print(json.dumps(dict(prompt=t[:40], chosen=t[40:90], rejected=t[40:60]))) for t in open(\"my.txt\").read().split(\"\\n\\n\") if len(t) > 90]' >pairs.jsonl",
+    "labelled.jsonl": f"{sys.executable} -c 'import json; [print(json.dumps(dict(text=t, label=(\"short\", \"long\")[len(t) > 400]))) for t in open(\"my.txt\").read().split(\"\\n\\n\") if t]' >labelled.jsonl",
     "gpt2": """printf '[run]\\nmax_steps = 2\\n[model]\\nd_model = 16\\nn_layers = 1\\nn_heads = 2\\n[data]\\ntrain = my.txt
 tokenizer = bpe\\ndocument_separator = blank_line\\nvocab_size = 512\\n[batch]\\nsequence_length = 256\\n[checkpoint]\\nexport = last\\n' >gpt2.ini
 llmtrain gpt2.ini && mv runs/gpt2/export gpt2 && rm -r runs gpt2.ini""",

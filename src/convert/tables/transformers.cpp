@@ -91,6 +91,11 @@ constexpr Entry transformers_entries[] = {
     no_effect("hub_token hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision",
               "nothing is sent over the network"),
     mapped("load_best_model_at_end", "evaluation.load_best_at_end"),
+    mapped(
+        "metric_for_best_model", "checkpoint.best_metric",
+        "loss=validation/loss eval_loss=validation/loss accuracy=validation/accuracy eval_accuracy=validation/accuracy "
+        "f1=validation/macro_f1 eval_f1=validation/macro_f1")
+        .for_tasks("classify"),
     mapped("metric_for_best_model", "checkpoint.best_metric", best_metrics,
            "checkpoint.best_metric names other metrics"),
     no_effect("greater_is_better", "follows from checkpoint.best_metric"),
@@ -203,8 +208,24 @@ std::string set_gkd_beta(Draft& draft, const SettingValue& value) {
   return draft.set("distill.beta", value);
 }
 
+/// The column of words, as in the examples of Transformers for tokens.
+std::string set_words(Draft& draft, const SettingValue& value) {
+  const std::string wrong = draft.set_text("classify.kind", "token");
+  return !wrong.empty() || value.text == "tokens" ? wrong : set_column(draft, "tokens", value);
+}
+
 constexpr Entry trl_entries[] = {
-    derived("task trainer", "task", "run.task", "sft dpo kto reward grpo rloo ppo orpo cpo simpo gkd=distill"),
+    derived("task trainer", "task", "run.task",
+            "sft dpo kto reward grpo rloo ppo orpo cpo simpo gkd=distill classify text-classification=classify "
+            "token-classification=classify"),
+    mapped("problem_type", "classify.problem",
+           "single_label_classification=single multi_label_classification=multi regression"),
+    mapped("do_regression", "classify.problem", "true=regression false="),
+    ruled("text_column_name", set_words, "classify.kind, data.columns", "the column of words"),
+    unsupported("label_column_name", "data.columns = label:NAME, or labels:NAME of words"),
+    no_effect("num_labels id2label label2id return_entity_level_metrics",
+              "the rows or classify.labels name the labels, and evaluations score each"),
+    unsupported("label_all_tokens", "classify.kind = token labels the first token of a word", "false"),
     derived("model_name_or_path model_name", "model", "model.path"),
     no_effect("model_revision trust_remote_code attn_implementation low_cpu_mem_usage device_map",
               "a folder of files is read, without code of others; attention is always fused"),
@@ -401,6 +422,10 @@ constexpr Hint trl_hints[] = {
     {"teacher_model_name_or_path", "distill"},
     {"lmbda", "distill"},
     {"num_generations", "grpo"},
+    {"problem_type", "classify"},
+    {"do_regression", "classify"},
+    {"text_column_name", "classify"},
+    {"return_entity_level_metrics", "classify"},
     {"gamma_beta_ratio", "simpo"},
     {"desirable_weight", "kto"},
     {"center_rewards_coefficient", "reward"},

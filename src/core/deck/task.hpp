@@ -19,6 +19,7 @@ namespace llmtrain {
   X(distill, conversations, "learn the distributions of a teacher, by the tokens of conversations or texts") \
   X(dpo, preferences, "learn from preferences (dpo.loss; kto from labels)")                                  \
   X(reward, pairs, "train a reward model on pairs")                                                          \
+  X(classify, labelled, "learn labels of texts, or of their words (classify)")                               \
   X(ppo, prompts, "learn from a reward model, with a critic")                                                \
   X(grpo, prompts, "learn from rewards of groups of completions")                                            \
   X(evaluate, evaluation,                                                                                    \
@@ -42,6 +43,7 @@ enum class TaskSamples : uint8_t {
   conversations,
   preferences,
   pairs,
+  labelled,
   prompts,
   evaluation,
   generation,
@@ -91,14 +93,16 @@ inline constexpr TaskSet conversation_tasks = tasks_with(TaskSamples::conversati
 inline constexpr TaskSet preference_tasks = tasks_with(TaskSamples::preferences) | tasks_with(TaskSamples::pairs);
 /// Tasks that learn from rewards of what the model writes.
 inline constexpr TaskSet reinforcement_tasks = tasks_with(TaskSamples::prompts);
+/// Tasks that learn labels.
+inline constexpr TaskSet label_tasks = tasks_with(TaskSamples::labelled);
 inline constexpr TaskSet training_tasks =
-    tasks_with(TaskSamples::texts) | conversation_tasks | preference_tasks | reinforcement_tasks;
+    tasks_with(TaskSamples::texts) | conversation_tasks | preference_tasks | label_tasks | reinforcement_tasks;
 /// Tasks that read samples of data.train and data.validation.
 inline constexpr TaskSet sample_tasks = training_tasks | tasks_with(TaskSamples::evaluation);
 inline constexpr TaskSet model_tasks = sample_tasks | tasks_with(TaskSamples::generation);
 /// Tasks that read rows of instruction data (data.format).
 inline constexpr TaskSet instruction_tasks = conversation_tasks | tasks_with(TaskSamples::evaluation) |
-                                             tasks_with(TaskSamples::generation) | preference_tasks |
+                                             tasks_with(TaskSamples::generation) | preference_tasks | label_tasks |
                                              reinforcement_tasks;
 /// Tasks that read text.
 inline constexpr TaskSet text_tasks = sample_tasks | tasks_with(TaskSamples::vocabulary);

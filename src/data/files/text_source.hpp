@@ -23,9 +23,9 @@ inline bool is_encoded(InputKind kind) { return kind <= InputKind::instruction_r
 inline constexpr int64_t default_row_limit = int64_t{1} << 30;  ///< bytes
 inline constexpr int64_t max_row_limit = int64_t{1} << 50;
 
-/// Data that a task takes: texts and conversations, preference data (pairs, or rows with a label), pairs alone, or
-/// prompts.
-enum class DataUse : uint8_t { any, training, preferences, pairs, prompts };
+/// Data that a task takes: texts and conversations, preference data (pairs, or rows with a label), pairs alone, texts
+/// with labels, or prompts.
+enum class DataUse : uint8_t { any, training, preferences, pairs, labels, prompts };
 
 /// Rules for finding documents in files of text and of rows.
 struct TextFormat {

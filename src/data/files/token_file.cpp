@@ -150,8 +150,8 @@ class TokenRange final : public TokenFile {
     info_.documents = static_cast<int64_t>(documents_.size()) - 1;
     const std::span<const uint64_t> all = base_->documents();
     first_document_ = std::ranges::upper_bound(all, static_cast<uint64_t>(begin)) - all.begin() - 1;
-    if (base_->values().empty()) return;
-    values_ = base_->values().subspan(static_cast<size_t>(first_document_), documents_.size() - 1);
+    const auto first = static_cast<size_t>(first_document_), count = documents_.size() - 1;
+    values_ = base_->values_of(first, first + count);
   }
 
   const TokenFileInfo& info() const override { return info_; }
@@ -243,7 +243,7 @@ class SomeDocuments final : public TokenFile {
         lists.begins.push_back(all[d]);
       }
       if (taken) lists.documents.push_back(lists.documents.back() + all[d + 1] - all[d]);
-      if (taken && !base_->values().empty()) lists.values.push_back(base_->values()[d]);
+      if (taken) std::ranges::copy(base_->values_of(d, d + 1), std::back_inserter(lists.values));
       if (taken && info_.has_prompts()) lists.numbers.push_back(static_cast<int64_t>(d));
       follows = taken;
     }
@@ -337,11 +337,12 @@ class JoinedTokens final : public TokenFile {
                                   "that are used together need the same tokenizer",
                                   info_.path, other.path, info_.vocabulary_size, other.vocabulary_size));
     }
-    if (other.group != info_.group || other.group_column() != info_.group_column()) {
+    if (other.group != info_.group || other.group_column() != info_.group_column() || other.width != info_.width) {
       const auto kind = [](const TokenFileInfo& of) {
         return of.group > 1       ? "pairs"
                : !of.has_groups() ? "documents without a preference"
                : of.has_prompts() ? "prompts"
+               : of.has_labels()  ? "texts with labels"
                                   : "documents with a label";
       };
       throw UserError(
@@ -383,6 +384,12 @@ class JoinedTokens final : public TokenFile {
 }  // namespace
 
 std::string TokenFile::row_text(int64_t) const { return {}; }
+
+std::span<const float> TokenFile::values_of(size_t first, size_t last) const {
+  const size_t width = values().empty() ? 0 : static_cast<size_t>(info().width);
+  if (!info().has_token_labels()) return values().subspan(first * width, (last - first) * width);
+  return values().subspan(documents()[first], documents()[last] - documents()[first]);
+}
 
 Communicator& TokenFile::ranks() const { return this_process(); }
 

@@ -26,6 +26,8 @@ class TokenFile {
   virtual void read(int64_t begin, int64_t count, int32_t* ids) const = 0;
   /// Values of the documents, as info().column names them; empty if it is.
   virtual std::span<const float> values() const { return {}; }
+  /// Values of the documents [first, last), or of their tokens.
+  std::span<const float> values_of(size_t first, size_t last) const;
   /// Reads what is stored of a prompt's row (StoredRow). Empty if the documents are not prompts.
   virtual std::string row_text(int64_t document) const;
   /// The ranks that opened the file together. They make views and indices of it together, too.

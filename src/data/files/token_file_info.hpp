@@ -13,6 +13,9 @@ inline constexpr std::string_view prompt_column = "prompt";
 /// TokenFileInfo::column of documents with a difficulty, and the role of its column in rows.
 inline constexpr std::string_view difficulty_column = "difficulty";
 
+/// TokenFileInfo::column of texts with labels, and of texts whose tokens have labels (-1: none).
+inline constexpr std::string_view labels_column = "labels", token_labels_column = "token_labels";
+
 /// Rows of instruction data; all 0 for other data.
 struct RowCounts {
   int64_t used = 0;            ///< documents that are rows of instruction data
@@ -40,12 +43,14 @@ struct TokenFileInfo {
   int64_t vocabulary_size = 0;
   int32_t eos_id = -1;  ///< -1: documents have no EOS (pre-tokenized input)
   bool has_mask = false;
-  int64_t characters = 0;            ///< Unicode code points of the text, 0 = unknown
-  int64_t bytes = 0;                 ///< bytes of the text, 0 = unknown
-  int64_t skipped_documents = 0;     ///< number of empty documents
-  RowCounts rows;                    ///< of instruction data
-  int64_t group = 1;                 ///< consecutive documents that form a sample: 2 for pairs, chosen before rejected
-  std::string column;                ///< meaning of /values: "label", "margin", "difficulty"; "prompt": there are /rows
+  int64_t characters = 0;         ///< Unicode code points of the text, 0 = unknown
+  int64_t bytes = 0;              ///< bytes of the text, 0 = unknown
+  int64_t skipped_documents = 0;  ///< number of empty documents
+  RowCounts rows;                 ///< of instruction data
+  int64_t group = 1;              ///< consecutive documents that form a sample: 2 for pairs, chosen before rejected
+  /// Meaning of /values: "label", "margin", "difficulty", "labels", "token_labels"; "prompt": there are /rows.
+  std::string column;
+  int64_t width = 1;                 ///< of /values: those of a document, or of a token ("token_labels")
   std::string tokenizer;             ///< Tokenizer::serialized(), empty for pre-tokenized input
   std::string tokenizer_hash;        ///< 16 hex digits
   std::string command;               ///< command that made the file
@@ -54,6 +59,8 @@ struct TokenFileInfo {
   bool has_prompts() const { return column == prompt_column; }
   bool has_values() const { return !column.empty() && !has_prompts(); }
   bool has_difficulties() const { return column == difficulty_column; }
+  bool has_token_labels() const { return column == token_labels_column; }
+  bool has_labels() const { return column == labels_column || has_token_labels(); }
   /// Meaning of the column of preference data and of prompts; empty for other documents.
   std::string group_column() const { return has_difficulties() ? std::string() : column; }
   /// True if samples are groups of documents (of one, for rows with a label and for prompts).

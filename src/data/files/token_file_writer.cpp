@@ -103,7 +103,9 @@ TokenFileWriter::TokenFileWriter(const std::string& path, const TokenFileInfo& i
   namespace format = token_format;
   LLMTRAIN_CHECK(documents.size() >= 2 && documents.back() == static_cast<uint64_t>(info.tokens),
                  "documents must cover the tokens");
-  LLMTRAIN_CHECK(values.size() == (info.has_values() ? documents.size() - 1 : 0), "a column has a value a document");
+  const size_t places = info.has_token_labels() ? static_cast<size_t>(info.tokens) : documents.size() - 1;
+  LLMTRAIN_CHECK(values.size() == (info.has_values() ? places * static_cast<size_t>(info.width) : 0),
+                 "a column has its values for each document");
   LLMTRAIN_CHECK(row_offsets.size() == (info.has_prompts() ? documents.size() : 0), "a prompt has a row");
   target_.path = temporary_path(path);
   token_format::Region offsets, column, rows;

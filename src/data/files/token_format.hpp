@@ -12,7 +12,7 @@ inline constexpr int64_t version = 1;
 inline constexpr const char* tokens = "tokens";            ///< uint16 if the vocabulary fits, otherwise uint32
 inline constexpr const char* documents = "documents";      ///< uint64, n + 1 offsets
 inline constexpr const char* mask = "mask";                ///< uint8, 1 = trained on as a target
-inline constexpr const char* values = "values";            ///< float32, one a document, if there is a column
+inline constexpr const char* values = "values";            ///< float32, if there is a column: one a document, or more
 inline constexpr const char* rows = "rows";                ///< uint8, StoredRow::text() of prompts, one after the other
 inline constexpr const char* row_offsets = "row_offsets";  ///< uint64, n + 1 offsets of the documents' rows
 

@@ -18,6 +18,8 @@ LLMTRAIN_ROW_FORMATS(LLMTRAIN_ROW_FORMAT_DECLARATION)
 
 namespace {
 
+bool is_of_labels(std::string_view column) { return column == labels_column || column == token_labels_column; }
+
 /// "prompt, completion", for messages: at most this much of an untrusted row.
 std::string columns_text(const nlohmann::ordered_json& row) {
   constexpr size_t max_bytes = 200;
@@ -55,7 +57,7 @@ std::string shape_text(const RowFormat& format) {
 [[noreturn]] void refuse_columns(const nlohmann::ordered_json& row) {
   std::vector<std::string> shapes;
   for (const RowFormat* format : row_formats()) {
-    if (format->column != prompt_column) shapes.push_back(shape_text(*format));
+    if (format->column != prompt_column && !is_of_labels(format->column)) shapes.push_back(shape_text(*format));
   }
   throw UserError(
       ExitCode::bad_content,
@@ -167,8 +169,16 @@ const RowFormat* find_row_format(std::string_view name) {
 }
 
 std::string refused_use(DataUse use, int64_t group, std::string_view column) {
-  const bool pairs = group > 1, prompts = column == prompt_column;
-  const bool preferences = pairs || (!column.empty() && !prompts);
+  const bool pairs = group > 1, prompts = column == prompt_column, labels = is_of_labels(column);
+  const bool preferences = pairs || (!column.empty() && !prompts && !labels);
+  if (use == DataUse::labels && !labels) {
+    return "they have no labels: run.task = classify needs rows with the columns text and label, or (classify.kind = "
+           "token) tokens and labels. Name other columns in data.columns, such as text:review";
+  }
+  if (labels && use != DataUse::labels) {
+    return "they have labels, which run.task = classify is for: set it, or name another format of the rows in "
+           "data.format";
+  }
   if (use == DataUse::prompts && !prompts) {
     return "they are not prompts: run.task = ppo and grpo need rows with the column prompt, or messages that end with "
            "a turn of the user. Name other columns in data.columns, such as prompt:question";

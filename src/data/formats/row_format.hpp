@@ -19,7 +19,9 @@
 
 /// In the order in which a row is compared with them.
 #define LLMTRAIN_ROW_FORMATS(X) \
-  X(preference) X(unpaired) X(messages) X(sharegpt) X(prompt_completion) X(alpaca) X(prompt) X(text)
+  X(preference)                 \
+  X(unpaired)                   \
+  X(messages) X(sharegpt) X(prompt_completion) X(alpaca) X(prompt) X(text) X(classification) X(token_classification)
 
 namespace llmtrain {
 
@@ -36,12 +38,20 @@ struct RowRole {
 /// The role of a row's difficulty, which is read only where a column is named for it.
 inline constexpr RowRole difficulty_role = {difficulty_column, {difficulty_column}};
 
+/// The labels of a row, whose documents are a text, or two, or a conversation, or words.
+struct LabelledRow {
+  nlohmann::ordered_json labels = nullptr;  ///< null: it has none
+  std::string column;                       ///< of the labels
+  bool words = false;
+};
+
 /// The documents of a row: one, or the chosen and the rejected one of a pair.
 struct RowDocuments {
   std::vector<InstructionRow> documents;
   float value = 0;  ///< of preference data: 1 or 0 for a label, or the margin of a pair; of others: the difficulty
-  std::optional<std::string> columns = {};  ///< of a prompt: the other columns of the row, a JSON object
-  std::string left_out = {};                ///< why the row is left out, without documents; empty: it is not
+  std::optional<std::string> columns = {};   ///< of a prompt: the other columns of the row, a JSON object
+  std::string left_out = {};                 ///< why the row is left out, without documents; empty: it is not
+  std::optional<LabelledRow> labelled = {};  ///< of formats of labels
   bool is_prompt() const { return columns.has_value(); }
 };
 
@@ -58,7 +68,7 @@ struct RowFormat {
   bool (*fits)(const RowView& row);
   /// Throws UserError(bad_content) that says what is wrong, without file and line.
   InstructionRow (*read)(const RowView& row);
-  // Formats of preference data and of prompts have these in place of read:
+  // Formats of preference data, of prompts and of labels have these in place of read:
   RowDocuments (*read_preference)(const RowView& row) = nullptr;
   int64_t group = 1;             ///< documents of a row, as TokenFileInfo::group
   std::string_view column = {};  ///< meaning of RowDocuments::value, as TokenFileInfo::column
@@ -110,8 +120,8 @@ class RowView {
 
 /// Says why a task does not take documents of this group and column, and what to do; empty: it takes them.
 std::string refused_use(DataUse use, int64_t group, std::string_view column);
-/// Returns the format of preference data or of prompts that all files have, or null. Throws UserError(bad_content) if
-/// some have one, and others have none or another.
+/// Returns the format of preference data, of prompts or of labels that all files have, or null. Throws
+/// UserError(bad_content) if some have one, and others have none or another.
 const RowFormat* common_preference_format(const std::vector<InputFile>& files);
 
 std::span<const RowFormat* const> row_formats();

@@ -12,6 +12,7 @@ void HostBatch::clear() {
   documents.ids.clear();
   documents.targets.clear();
   documents.values.clear();
+  documents.rows.clear();
   documents.references.clear();
   for (auto* column :
        {&rollout.old_logp, &rollout.reference_logp, &rollout.advantages, &rollout.returns, &rollout.old_values}) {

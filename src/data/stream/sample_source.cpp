@@ -65,6 +65,9 @@ int64_t SampleSource::trained_targets(int64_t sample, size_t number, std::vector
 }
 
 int64_t SampleSource::targets_in(SampleSpan span, std::vector<uint8_t>& mask) const {
+  if (file_->info().has_token_labels()) {
+    return std::ranges::count_if(token_labels(span), [](float label) { return label >= 0; });
+  }
   if (scores_) return 1;
   span.begin += span.context;  // the rest counts
   span.inputs -= span.context;
@@ -129,7 +132,29 @@ void SampleSource::append_document(int64_t sample, size_t place, size_t row, Hos
   const auto first = out.targets.begin() + static_cast<std::ptrdiff_t>(row);
   const auto without = std::count(first, out.targets.end(), ignore_target);
   columns.targets.push_back(scores_ ? 1 : out.targets.end() - first - without);
-  if (!file_->values().empty()) columns.values.push_back(file_->values()[document_of(sample, place)]);
+  const size_t document = document_of(sample, place);
+  if (file_->info().has_labels()) return append_labels(document, index_.span(sample, place), row, out);
+  if (!file_->values().empty()) columns.values.push_back(file_->values()[document]);
+}
+
+/// Rows with a label count: the last one of a text, or some of its tokens'.
+void SampleSource::append_labels(size_t document, const SampleSpan& span, size_t row, HostBatch& out) const {
+  DocumentColumns& columns = out.documents;
+  if (!file_->info().has_token_labels()) {
+    const std::span<const float> values = file_->values_of(document, document + 1);
+    columns.values.insert(columns.values.end(), values.begin(), values.end());
+    return columns.rows.push_back(static_cast<int32_t>(out.ids.size()) - 1);
+  }
+  std::fill(out.loss_weights.begin() + static_cast<std::ptrdiff_t>(row), out.loss_weights.end(), 0.0F);
+  columns.targets.back() = 0;
+  const std::span<const float> labels = token_labels(span).first(out.ids.size() - row);
+  for (size_t i = 0; i < labels.size(); ++i) {
+    if (labels[i] < 0) continue;
+    out.loss_weights[row + i] = 1;
+    columns.values.push_back(labels[i]);
+    columns.rows.push_back(static_cast<int32_t>(row + i));
+    ++columns.targets.back();
+  }
 }
 
 size_t SampleSource::document_of(int64_t sample, size_t place) const {

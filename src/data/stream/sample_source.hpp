@@ -31,7 +31,9 @@ class SampleSource {
   /// Maximum number of segments in the rows of one sample.
   int64_t max_segments() const { return across_documents_ ? 1 : index_.max_documents(); }
   /// A span of a document has a target, unless a mask says otherwise.
-  bool may_lack_targets() const { return !scores_ && (windows_ || file_->info().has_mask); }
+  bool may_lack_targets() const {
+    return file_->info().has_token_labels() || (!scores_ && (windows_ || file_->info().has_mask));
+  }
   /// Counts the targets among the first `longest` inputs of the sample; `mask` is working memory.
   int64_t trained_targets(int64_t sample, std::vector<uint8_t>& mask, int64_t longest = no_limit) const;
   /// The same of one of its spans.
@@ -77,6 +79,11 @@ class SampleSource {
   std::span<const uint64_t> borders_in(const SampleSpan& span) const;
   void append_span(const SampleSpan& span, HostBatch& out) const;
   void append_scored_span(const SampleSpan& span, HostBatch& out) const;
+  void append_labels(size_t document, const SampleSpan& span, size_t row, HostBatch& out) const;
+  /// Labels of the tokens of a span.
+  std::span<const float> token_labels(const SampleSpan& span) const {
+    return file_->values().subspan(static_cast<size_t>(span.begin), static_cast<size_t>(span.inputs));
+  }
   /// Adds the document of the rows from `row` on, number `place` of the sample.
   void append_document(int64_t sample, size_t place, size_t row, HostBatch& out) const;
 

@@ -10,6 +10,7 @@
 #include "data/files/input_kind.hpp"
 #include "data/files/jsonl.hpp"
 #include "data/formats/encode_documents.hpp"
+#include "data/formats/label_rows.hpp"
 #include "data/sample_rules.hpp"
 #include "data/tokenize/shared_work.hpp"
 #include "text/tokenizer.hpp"
@@ -127,6 +128,7 @@ JobResult JobEncoder::read_rows(const TokenizeJob& job, InputKind kind) const {
   TokenRow row;
   RowDocuments documents;
   std::vector<EncodedRow> encoded(1);
+  LabelledTokens labelled;
   std::string text;
   std::string_view line;
   int64_t number = job.number - 1;
@@ -140,8 +142,9 @@ JobResult JobEncoder::read_rows(const TokenizeJob& job, InputKind kind) const {
           if (result.irregular++ == 0) result.first_irregular = lines.offset();
           continue;
         }
-        encode_documents(*request_.encoder, documents, encoded);
-        if (documents.is_prompt()) {
+        if (documents.labelled) {
+          add_labelled(documents, labelled, result);
+        } else if (encode_documents(*request_.encoder, documents, encoded); documents.is_prompt()) {
           add_prompt({*documents.columns, file.name, lines.offset()}, encoded.front(), result);
         } else {
           add_encoded(documents, encoded, lines.offset(), result);
@@ -202,6 +205,21 @@ void JobEncoder::add_encoded(const RowDocuments& row, const std::vector<EncodedR
   result.merged_borders += merged_border ? 1 : 0;
   result.without_stop += stops ? 0 : 1;
   result.prints.push_back(print);
+}
+
+void JobEncoder::add_labelled(const RowDocuments& row, LabelledTokens& tokens, JobResult& result) const {
+  LLMTRAIN_CHECK(request_.labels != nullptr, "rows with labels without rules of labels");
+  encode_labelled(*request_.encoder, *request_.tokenizer, row, tokens);
+  const std::vector<int32_t>& ids = tokens.ids;
+  const int32_t highest = *std::ranges::max_element(ids);
+  if (!has_row(highest)) throw EncodeError(0, missing_row(request_.tokenizer, highest, request_.embedding_rows));
+  const size_t before = result.values.size();
+  append_labels(*row.labelled, *request_.labels, tokens, result.values);
+  result.ids.insert(result.ids.end(), ids.begin(), ids.end());
+  result.counts.push_back(ids.size());
+  const std::span<const float> values = std::span(result.values).subspan(before);
+  result.prints.push_back(
+      XXH3_64bits_withSeed(values.data(), values.size_bytes(), XXH3_64bits(ids.data(), ids.size() * sizeof(int32_t))));
 }
 
 void JobEncoder::add_prompt(const StoredRow& row, const EncodedRow& encoded, JobResult& result) const {

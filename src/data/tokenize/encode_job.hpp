@@ -13,6 +13,7 @@
 namespace llmtrain {
 
 struct EncodedRow;
+struct LabelledTokens;
 struct RowDocuments;
 struct StoredRow;
 struct TokenRow;
@@ -55,6 +56,7 @@ class JobEncoder {
   /// `offset` is that of the row.
   void add_encoded(const RowDocuments& row, const std::vector<EncodedRow>& encoded, int64_t offset,
                    JobResult& result) const;
+  void add_labelled(const RowDocuments& row, LabelledTokens& tokens, JobResult& result) const;
   void add_prompt(const StoredRow& row, const EncodedRow& encoded, JobResult& result) const;
   void add_text(std::string_view text, int64_t number, JobResult& result) const;
   void add_row(const TokenRow& row, JobResult& result) const;

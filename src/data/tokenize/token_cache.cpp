@@ -38,6 +38,13 @@ bool begins_with_bos(const Tokenizer* tokenizer) {
   return !around.empty() && around.front() == tokenizer->bos_id();
 }
 
+/// Empty for rows without labels.
+std::string label_settings(const TokenizeRequest& request) {
+  if (request.labels == nullptr) return {};
+  return fmt::format(" problem={}{} labels={}", name_of(request.labels->problem),
+                     request.labels->tokens ? " tokens" : "", nlohmann::json(request.labels->names).dump());
+}
+
 /// Everything that determines a token file.
 std::string key_of(const TokenizeRequest& request) {
   std::string text = fmt::format("format {}, {}\n", token_format::version, request.command);
@@ -68,6 +75,7 @@ std::shared_ptr<const TokenFile> TokenCache::open(const std::vector<InputFile>& 
   if (is_encoded(files.front().kind)) request.tokenizer = tokenizer_.get();
   request.ids_tokenizer = tokenizer_.get();
   request.encoder = encoder_;
+  if (config_.use == DataUse::labels) request.labels = &config_.labels;
   request.add_bos = config_.add_bos || (config_.begins_like_tokenizer && begins_with_bos(request.tokenizer));
   request.of_tokenizer = request.once = config_.begins_like_tokenizer && request.tokenizer != nullptr;
   request.embedding_rows = config_.embedding_rows;
@@ -134,12 +142,15 @@ std::string TokenCache::settings_of(const TokenizeRequest& request) const {
   if (request.tokenizer == nullptr) return "rows of input_ids with masks, without padding";
   const bool conversations = has_kind(request.files, InputKind::instruction_rows);
   const std::string chat = conversations ? encoder_->settings() : std::string();
-  return fmt::format(
-      "tokenizer={} document_separator={} add_bos={}{}{}{}{}", request.tokenizer->kind(),
-      nlohmann::json(request.files.front().format.separator).dump(), request.add_bos ? "true" : "false",
-      request.once ? " around=once" : "",
-      has_kind(request.files, InputKind::text_rows) ? " text_column=" + nlohmann::json(config_.text_column).dump() : "",
-      conversations ? " chat=" + hex(digest_of(chat.data(), chat.size())) : "", request.infilling.settings());
+  return fmt::format("tokenizer={} document_separator={} add_bos={}{}{}{}{}", request.tokenizer->kind(),
+                     nlohmann::json(request.files.front().format.separator).dump(), request.add_bos ? "true" : "false",
+                     request.once ? " around=once" : "",
+                     has_kind(request.files, InputKind::text_rows)
+                         ? " text_column=" + nlohmann::json(config_.text_column).dump()
+                         : "",
+                     conversations ? " chat=" + hex(digest_of(chat.data(), chat.size())) : "",
+                     request.infilling.settings()) +
+         label_settings(request);
 }
 
 }  // namespace llmtrain

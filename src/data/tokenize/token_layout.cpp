@@ -86,8 +86,10 @@ class LayoutReader {
  private:
   void read_preferences(Layout& layout) const {
     const TokenFileInfo& info = layout.info;
-    const bool known = info.column.empty() || (info.column == "margin" && info.group == 2) ||
-                       ((info.column == "label" || info.has_prompts() || info.has_difficulties()) && info.group == 1);
+    const bool known =
+        info.column.empty() || (info.column == "margin" && info.group == 2) ||
+        ((info.column == "label" || info.has_prompts() || info.has_difficulties() || info.has_labels()) &&
+         info.group == 1);
     if (!known) refuse(fmt::format("attribute column is {} with group {}", printable(info.column), info.group));
     if (info.documents % info.group != 0) {
       refuse(fmt::format("{} documents are not whole groups of {}", info.documents, info.group));
@@ -99,9 +101,13 @@ class LayoutReader {
       return;
     }
     layout.values = dataset(values, {4}, H5T_FLOAT);
-    if (layout.values.elements != info.documents) {
-      refuse(fmt::format("/values has {} entries for {} documents", layout.values.elements, info.documents));
+    const int64_t places = info.has_token_labels() ? info.tokens : info.documents;
+    const int64_t width = info.has_labels() && !info.has_token_labels() ? layout.values.elements / places : 1;
+    if (width < 1 || layout.values.elements != width * places) {
+      refuse(fmt::format("/values has {} entries for {} {}", layout.values.elements, places,
+                         info.has_token_labels() ? "tokens" : "documents"));
     }
+    layout.info.width = width;
   }
 
   void read_rows(Layout& layout) const {

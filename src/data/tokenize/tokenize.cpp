@@ -223,6 +223,7 @@ class Tokenization {
     });
     if (preference_ != nullptr) {
       info.group = preference_->group;
+      if (request_.labels != nullptr && !request_.labels->tokens) info.width = request_.labels->width();
       gather(values_);
       if (preference_->column != "margin" || margins != 0) info.column = preference_->column;
       if (!info.has_values()) values_.clear();

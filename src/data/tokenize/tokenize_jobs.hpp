@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/label_rules.hpp"
 #include "data/files/text_source.hpp"
 #include "data/tokenize/infilling.hpp"
 #include "text/chat/chat_encoder.hpp"
@@ -18,6 +19,7 @@ struct TokenizeRequest {
   SourceScan scan;                           ///< scan of these files
   const Tokenizer* tokenizer = nullptr;      ///< null for rows of ids
   const ChatEncoder* encoder = nullptr;      ///< of rows of instruction data
+  const LabelRules* labels = nullptr;        ///< of rows with labels
   const Tokenizer* ids_tokenizer = nullptr;  ///< names the ids of rows in messages; may be null
   Infilling infilling;                       ///< of texts and rows of text
   bool add_bos = false;

@@ -41,8 +41,8 @@ constexpr std::array<std::string_view, 14> unsupported_keys = {"alora_invocation
 /// Initialisations that change the base model, whose files the adapter then does not fit.
 constexpr std::array<std::string_view, 5> changing_inits = {"pissa", "olora", "corda", "loftq", "lora_ga"};
 
-constexpr std::string_view scoring_task = "SEQ_CLS";
-/// Modules that PEFT adds to modules_to_save for this task; the model has one of them.
+constexpr std::string_view scoring_task = "SEQ_CLS", token_scoring_task = "TOKEN_CLS";
+/// Modules that PEFT adds to modules_to_save for these tasks; the model has one of them.
 constexpr std::array<std::string_view, 2> classifiers = {"classifier", "score"};
 
 bool is_classifier(const std::string& module) { return std::ranges::find(classifiers, module) != classifiers.end(); }
@@ -86,8 +86,9 @@ class AdapterConfigReader {
     lora.exclude_modules = pattern("exclude_modules");
     read_bias(lora);
     lora.modules_to_save = keys_.texts("modules_to_save", max_names);
-    config.scores = task_ == scoring_task;
-    if (config.scores) std::erase_if(lora.modules_to_save, is_classifier);
+    if (task_ == scoring_task) config.head = ModelConfig::Head::score;
+    if (task_ == token_scoring_task) config.head = ModelConfig::Head::token_score;
+    if (config.scores()) std::erase_if(lora.modules_to_save, is_classifier);
     lora.layers_to_transform = layers();
     lora.layers_pattern = names("layers_pattern");
     lora.rank_pattern = numbers("rank_pattern", true);
@@ -114,10 +115,10 @@ class AdapterConfigReader {
                                   type == nullptr ? "it is missing" : printable_value(*type)));
     }
     task_ = keys_.text("task_type", "CAUSAL_LM");
-    if (task_ != "CAUSAL_LM" && task_ != scoring_task) {
-      keys_.problem("task_type", fmt::format("{}; only adapters of language models (CAUSAL_LM) and of reward models "
-                                             "({}) are supported",
-                                             printable(task_), scoring_task));
+    if (task_ != "CAUSAL_LM" && task_ != scoring_task && task_ != token_scoring_task) {
+      keys_.problem("task_type", fmt::format("{}; only adapters of language models (CAUSAL_LM), of reward models and "
+                                             "models of labels ({}, {}) are supported",
+                                             printable(task_), scoring_task, token_scoring_task));
     }
   }
 
@@ -264,6 +265,11 @@ Json pattern_json(const ModulePattern& pattern) {
   return pattern.regex.empty() ? names_json(pattern.names) : Json(pattern.regex);
 }
 
+std::string_view task_type_of(const ModelConfig& model) {
+  if (!model.scores()) return "CAUSAL_LM";
+  return model.head == ModelConfig::Head::token_score ? token_scoring_task : scoring_task;
+}
+
 /// PEFT trains embedding and head of a tied model as one only if it is told so, and stores what it is told.
 std::vector<std::string> saved_modules(const LoraConfig& lora, const LoraPart& part, const ModelConfig& model) {
   std::vector<std::string> saved = lora.modules_to_save;
@@ -321,7 +327,7 @@ std::string write_adapter_config(const AdapterConfig& config, const LoraPart& pa
                  {"rank_pattern", numbers_json(lora.rank_pattern)},
                  {"revision", nullptr},
                  {"target_modules", part.targets},
-                 {"task_type", model.scores() ? scoring_task : "CAUSAL_LM"},
+                 {"task_type", task_type_of(model)},
                  {"use_dora", lora.dora},
                  {"use_rslora", lora.rslora}};
   return object.dump(2);

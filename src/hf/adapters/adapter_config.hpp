@@ -22,7 +22,9 @@ struct AdapterConfig {
   LoraConfig lora;                             ///< without path
   std::vector<std::string> target_parameters;  ///< ends of names, see name_expert_modules()
   std::string base;                            ///< base_model_name_or_path; may be empty
-  bool scores = false;                         ///< task type SEQ_CLS: of a model that scores, whose head it has
+  /// Task type SEQ_CLS or TOKEN_CLS: of a model that scores, whose head it has.
+  ModelConfig::Head head = ModelConfig::Head::language;
+  bool scores() const { return head != ModelConfig::Head::language; }
   std::vector<std::string> warnings;
 };
 

@@ -170,8 +170,34 @@ std::string read_adapter_config(const std::string& folder) {
 }
 
 bool take_head(const AdapterConfig& adapter, ModelConfig& model) {
-  if (!adapter.scores || model.scores()) return false;
-  model.head = ModelConfig::Head::score;
+  if (!adapter.scores() || model.scores()) return false;
+  model.head = adapter.head;
+  return true;
+}
+
+bool take_head(const AdapterConfig& adapter, const std::string& folder, ModelConfig& model) {
+  if (!take_head(adapter, model)) return false;
+  const FolderHandle handle = FolderHandle::open(folder);
+  if (!handle.has(adapter_weights_name)) return true;  // whoever reads the weights reports it
+  const WeightIndex index = read_weight_file(handle, adapter_weights_name);
+  const std::string head = nominal_shape(model).names.score + ".weight";
+  for (const WeightIndex::Tensor& tensor : index.tensors) {
+    if (adapter_name_in_model(tensor.name) != head || tensor.shape.size() != 2) continue;
+    const int64_t count = std::min(tensor.shape.front(), static_cast<int64_t>(max_labels));
+    for (int64_t i = 0; i < count && count > 1; ++i) model.labels.push_back(fmt::format("LABEL_{}", i));
+  }
+  const auto said = [&](const char* key) {
+    const auto found = index.metadata.find(key);
+    return found == index.metadata.end() ? std::string() : found->second;
+  };
+  const nlohmann::json names = nlohmann::json::parse(said(labels_key), nullptr, false);
+  const bool fits = names.is_array() && names.size() == model.labels.size() &&
+                    std::ranges::all_of(names, [](const nlohmann::json& name) { return name.is_string(); });
+  if (fits) model.labels = names.get<std::vector<std::string>>();
+  const auto problem = std::ranges::find(enum_names<LabelProblem>, said(problem_key));
+  if (problem != enum_names<LabelProblem>.end()) {
+    model.problem = static_cast<LabelProblem>(problem - enum_names<LabelProblem>.begin());
+  }
   return true;
 }
 
@@ -203,11 +229,14 @@ AdapterFolder AdapterFolder::open(const std::string& folder, const DecoderShape&
   const FolderHandle handle = FolderHandle::open(folder);
   const std::string place = handle.path_of(adapter_config_name);
   adapter.config = parse_adapter_config(read_adapter_config(folder), place);
-  if (adapter.config.scores != shape.config.scores()) {
-    throw UserError(
-        ExitCode::bad_content,
-        fmt::format("{}: task_type: the adapter is for a {} model, but the model is a {} model", place,
-                    adapter.config.scores ? "reward" : "language", adapter.config.scores ? "language" : "reward"));
+  if (adapter.config.head != shape.config.head) {
+    const auto kind = [](ModelConfig::Head head) {
+      return head == ModelConfig::Head::language ? "a language model"
+             : head == ModelConfig::Head::score  ? "a reward model, or one for labels of texts"
+                                                 : "a model for labels of tokens";
+    };
+    throw UserError(ExitCode::bad_content, fmt::format("{}: task_type: the adapter is for {}, but the model is {}",
+                                                       place, kind(adapter.config.head), kind(shape.config.head)));
   }
   adapter.warnings = adapter.config.warnings;
   adapter.part = choose_stored_adapters(adapter.config, shape.config, place, adapter.warnings);
@@ -342,6 +371,10 @@ void write_adapter(const AdapterOutput& output, const DecoderShape& shape, const
     const auto quantized =
         std::ranges::find_if(units, [](const UnitSpec& unit) { return unit.quantization.has_value(); });
     if (quantized != units.end()) plan.metadata[base_quantization_key] = description_of(*quantized->quantization);
+    if (shape.config.classifies()) {
+      plan.metadata[labels_key] = nlohmann::json(shape.config.labels).dump();
+      plan.metadata[problem_key] = name_of(shape.config.problem);
+    }
     AdapterConfig config;
     config.lora = doubling->of(output.lora);
     config.base = output.base;

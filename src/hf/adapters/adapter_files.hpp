@@ -16,6 +16,9 @@ std::string read_adapter_config(const std::string& folder);
 
 /// Gives the model the head of an adapter that scores. Returns true if its folder need not have that head.
 bool take_head(const AdapterConfig& adapter, ModelConfig& model);
+/// The same with the labels of the adapter's head, which its weights have; their names and their problem too, if the
+/// program wrote them.
+bool take_head(const AdapterConfig& adapter, const std::string& folder, ModelConfig& model);
 
 /// The adapter that a folder has, and what it chooses in a model.
 struct AdapterFolder {
@@ -62,6 +65,8 @@ struct AdapterOutput {
 };
 /// In the metadata of adapter_model.safetensors.
 inline constexpr const char* base_hash_key = "base_hash";
+inline constexpr const char* labels_key = "labels";                        ///< JSON list of names
+inline constexpr const char* problem_key = "problem";                      ///< as classify.problem
 inline constexpr const char* base_quantization_key = "base_quantization";  ///< description_of the model's storage
 
 /// Collective; rank 0 writes. The folder appears atomically. A request to stop waits: a run saves its state first.

@@ -78,8 +78,8 @@ class Merger {
                                             folder_.path_of("config.json"));
     model_ = config.model;
     warnings_ = config.warnings;
-    const bool new_head =
-        take_head(parse_adapter_config(read_adapter_config(adapter), adapter + "/" + adapter_config_name), model_);
+    const bool new_head = take_head(
+        parse_adapter_config(read_adapter_config(adapter), adapter + "/" + adapter_config_name), adapter, model_);
     const DecoderShape base_shape = [&] {
       DecoderShape shape = decoder_shape(model_, model_.vocab_size);
       shape.new_head = new_head;
@@ -87,7 +87,8 @@ class Merger {
     }();
     head_ = base_shape.names.head + ".weight";
     embedding_ = base_shape.names.embedding + ".weight";
-    if (new_head) added_ = base_shape.names.score + ".weight";
+    if (new_head) added_ = {base_shape.names.score + ".weight"};
+    if (new_head && model_.head == ModelConfig::Head::token_score) added_.push_back(base_shape.names.score + ".bias");
     split_fused_experts(index_, base_shape);
     const WeightMatch base_match = match_weights(base_shape, Decoder(base_shape).units(), index_);
     warnings_.insert(warnings_.end(), base_match.warnings.begin(), base_match.warnings.end());
@@ -126,10 +127,10 @@ class Merger {
       if (is_table(t)) shape.front() = model_.vocab_size;
       plan.tensors.push_back({tensor.name, tensor.type, std::move(shape), 0, 0});
     }
-    if (!added_.empty()) plan.tensors.push_back({added_, type, stored_.at(added_).tensor->shape, 0, 0});
+    for (const std::string& name : added_) plan.tensors.push_back({name, type, stored_.at(name).tensor->shape, 0, 0});
     if (untied_) add_second_table(plan);
     ModelFolderWriter writer(std::move(plan));
-    if (!added_.empty()) write_values(writer, added_, read_stored(added_));
+    for (const std::string& name : added_) write_values(writer, name, read_stored(name));
     for (const auto& [name, t] : match_.replaced) write_table(writer, name, t);
     Progress progress("merging", std::ssize(match_.slices));
     for (const SliceSource& s : match_.slices) {
@@ -455,9 +456,9 @@ class Merger {
   std::vector<FileHandle> files_;
   std::string head_, embedding_;  ///< of the language model
   NameSet of_run_;                ///< tensors of the model with the adapters, whose frozen ones are hashed
-  bool untied_ = false;     ///< embedding and head are one matrix in the model's files, and two in the merged ones
-  std::string added_;       ///< tensor that the adapter has and the model's files lack, or ""
-  std::string trained_on_;  ///< quantisation of the model that the adapter was trained on, or ""
+  bool untied_ = false;  ///< embedding and head are one matrix in the model's files, and two in the merged ones
+  std::vector<std::string> added_;  ///< tensors that the adapter has and the model's files lack
+  std::string trained_on_;          ///< quantisation of the model that the adapter was trained on, or ""
   std::vector<std::string> warnings_;
   uint64_t hash_ = 0;
 };

@@ -27,7 +27,6 @@ struct HfConfig {
   ModelConfig model;  ///< resolved; both dropouts are 0, since they belong to the deck
   TokenIds ids;
   QuantizationConfig quantization;    ///< of the folder's matrices, if it is bitsandbytes'
-  int64_t labels = 0;                 ///< outputs of a *ForSequenceClassification; with one, the model scores
   std::vector<std::string> warnings;  ///< warnings for the user, each beginning with the file's path
 };
 
@@ -56,9 +55,11 @@ std::string with_eos_ids(const std::string& text, const std::string& place, cons
 /// Returns the reason why no config.json describes this model (Transformers has no such architecture), or "".
 std::string hf_config_obstacle(const ModelConfig& model);
 
-/// Returns the text as that of a *ForSequenceClassification with one label. `pad`: the tokenizer's padding token, or
-/// -1. Transformers searches for it to find the last token of a text, so that a token that ends texts is none.
-std::string with_score_head(const std::string& config_text, const std::string& place, int64_t pad);
+/// Returns the text as that of a *ForSequenceClassification or *ForTokenClassification with the model's labels. `pad`:
+/// the tokenizer's padding token, or -1. Transformers searches for it to find the last token of a text, so that a token
+/// that ends texts is none.
+std::string with_score_head(const std::string& config_text, const std::string& place, int64_t pad,
+                            const ModelConfig& model);
 
 /// Returns the text with another dtype of the weights, or unchanged if it has that dtype.
 std::string with_dtype(const std::string& config_text, const std::string& place, std::string_view dtype);

@@ -48,16 +48,37 @@ bool is_class_of(std::string_view architecture, std::string_view family) {
   return std::ranges::any_of(classes, [&](std::string_view c) { return name == own + std::string(c); });
 }
 
-/// Returns the number of outputs of a model with a head for sequences; 0: it has another head. Transformers counts the
-/// labels by id2label, and without it they are two.
-int64_t labels_of(const nlohmann::json& document) {
+/// Reads the head of a model for sequences or tokens; another one leaves `c` as it is. Transformers counts the labels
+/// by id2label, and without it they are two. One label has no name: it is a number.
+void read_labels(const nlohmann::json& document, const std::string& place, ModelConfig& c) {
   const auto classes = document.find("architectures");
   const bool one = classes != document.end() && classes->is_array() && classes->size() == 1;
-  if (!one || !classes->front().is_string()) return 0;
-  if (!in_lower_case(classes->front().get<std::string>()).ends_with("forsequenceclassification")) return 0;
-  const auto names = document.find("id2label"), count = document.find("num_labels");
-  if (names != document.end() && names->is_object()) return static_cast<int64_t>(names->size());
-  return count != document.end() && count->is_number_unsigned() ? count->get<int64_t>() : 2;
+  if (!one || !classes->front().is_string()) return;
+  const std::string name = in_lower_case(classes->front().get<std::string>());
+  const bool tokens = name.ends_with("fortokenclassification");
+  if (!tokens && !name.ends_with("forsequenceclassification")) return;
+  c.head = tokens ? ModelConfig::Head::token_score : ModelConfig::Head::score;
+  const auto names = document.find("id2label"), number = document.find("num_labels");
+  const bool named = names != document.end() && names->is_object();
+  const size_t count = named                                                      ? names->size()
+                       : number != document.end() && number->is_number_unsigned() ? number->get<size_t>()
+                                                                                  : 2;
+  if (count < 1 || count > max_labels)
+    refuse(place, fmt::format("num_labels: {}: there may be 1 to {}", count, max_labels));
+  for (size_t i = 0; i < count && count > 1; ++i) {
+    const auto label = named ? names->find(std::to_string(i)) : names;
+    if (named && (label == names->end() || !label->is_string())) {
+      refuse(place, fmt::format("id2label: it has no name for {}: its keys must be 0 to {}", i, count - 1));
+    }
+    c.labels.push_back(named ? label->get<std::string>() : fmt::format("LABEL_{}", i));
+  }
+  const auto type = document.find("problem_type");
+  if (type == document.end() || !type->is_string()) return;
+  if (*type == "multi_label_classification" && count > 1) c.problem = LabelProblem::multi;
+  if (*type != "regression") return;
+  if (count > 1)
+    refuse(place, fmt::format("problem_type: regression with {} labels: only one number is supported", count));
+  c.problem = LabelProblem::regression;
 }
 
 /// Transformers' name for Mistral whose layer_types say which layers have the window; it also takes a file of "mistral"
@@ -380,8 +401,7 @@ HfConfig parse_hf_config(std::string_view text, const std::string& place) {
   ConfigKeys keys(&document, "", problems);
   HfConfig config;
   ModelConfig& c = config.model;
-  config.labels = labels_of(document);
-  if (config.labels == 1) c.head = ModelConfig::Head::score;
+  read_labels(document, place, c);
   c.family = find_family(keys, place, c.scores(), config.warnings);
   warn_of_code(keys, c.family, place, config.warnings);
   refuse_other_mathematics(keys, c.family, place);

@@ -114,25 +114,43 @@ void write_ids(nlohmann::json& j, const ModelConfig& c, const TokenIds& ids) {
 }
 
 /// "LlamaForCausalLM" -> "LlamaForSequenceClassification"
-std::string classifier_of(std::string name) {
+std::string classifier_of(std::string name, ModelConfig::Head head) {
+  const char* end_here =
+      head == ModelConfig::Head::token_score ? "ForTokenClassification" : "ForSequenceClassification";
   for (const std::string_view end : {"ForCausalLM", "LMHeadModel", "DoubleHeadsModel"}) {
-    if (name.ends_with(end)) return name.substr(0, name.size() - end.size()) + "ForSequenceClassification";
+    if (name.ends_with(end)) return name.substr(0, name.size() - end.size()) + end_here;
   }
   return name;
 }
 
-void set_score_head(nlohmann::json& j, int64_t pad) {
+void set_labels(nlohmann::json& j, const ModelConfig& model) {
+  nlohmann::json numbers = nlohmann::json::object(), names = nlohmann::json::object();
+  for (int64_t i = 0; i < model.outputs(); ++i) {
+    const std::string name = model.labels.empty() ? "LABEL_0" : model.labels[static_cast<size_t>(i)];
+    names[std::to_string(i)] = name;
+    numbers[name] = i;
+  }
+  j["num_labels"] = model.outputs();
+  j["id2label"] = std::move(names);
+  j["label2id"] = std::move(numbers);
+  j.erase("problem_type");
+  if (!model.classifies() || model.head != ModelConfig::Head::score) return;
+  j["problem_type"] = model.problem == LabelProblem::regression ? "regression"
+                      : model.problem == LabelProblem::multi    ? "multi_label_classification"
+                                                                : "single_label_classification";
+}
+
+void set_score_head(nlohmann::json& j, int64_t pad, const ModelConfig& model) {
   nlohmann::json& classes = j["architectures"];
   if (!classes.is_array() || classes.empty() || !classes.front().is_string()) {
     const HfConfig read = parse_hf_config(j.dump(), "config.json");
     classes = {architecture_name(read.model.family)};
   }
-  classes = {classifier_of(classes.front().get<std::string>())};
-  j["num_labels"] = 1;
-  j["id2label"] = {{"0", "LABEL_0"}};
-  j["label2id"] = {{"LABEL_0", 0}};
+  classes = {classifier_of(classes.front().get<std::string>(), model.head)};
+  set_labels(j, model);
   nlohmann::json& id = j["pad_token_id"];
   if (id.is_null() && pad >= 0) id = pad;
+  if (model.head != ModelConfig::Head::score) return;
   const nlohmann::json ends = j.value("eos_token_id", nlohmann::json());
   const bool is_end = ends == id || (ends.is_array() && std::ranges::find(ends, id) != ends.end());
   if (is_end) id = nullptr;
@@ -171,7 +189,7 @@ std::string write_hf_config(const ModelConfig& c, const TokenIds& ids, std::stri
   } else {
     write_llama_like(j, c);
   }
-  if (c.scores()) set_score_head(j, ids.pad);
+  if (c.scores()) set_score_head(j, ids.pad, c);
   return j.dump(2) + "\n";
 }
 
@@ -192,9 +210,10 @@ std::string hf_config_obstacle(const ModelConfig& model) {
   return fmt::format("Transformers has no {} model with {}", name_of(model.family), differing);
 }
 
-std::string with_score_head(const std::string& config_text, const std::string& place, int64_t pad) {
+std::string with_score_head(const std::string& config_text, const std::string& place, int64_t pad,
+                            const ModelConfig& model) {
   nlohmann::json j = parse_json(config_text, place);
-  set_score_head(j, pad);
+  set_score_head(j, pad, model);
   return j.dump(2) + "\n";
 }
 

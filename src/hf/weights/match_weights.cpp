@@ -38,7 +38,8 @@ class Matcher {
         used_(index.tensors.size()),
         embedding_(shape.names.embedding + ".weight"),
         head_(shape.names.head + ".weight"),
-        score_(shape.names.score + ".weight") {
+        score_(shape.names.score + ".weight"),
+        score_bias_(shape.names.score + ".bias") {
     for (const auto& [name, number] : names_.number_of) plain_names_[number] = name;
   }
 
@@ -115,7 +116,7 @@ class Matcher {
       match_.replaced.emplace_back(name, static_cast<size_t>(found));
       return -1;
     }
-    if (found < 0 && name == score_ && shape_.new_head) return -1;
+    if (found < 0 && shape_.new_head && (name == score_ || name == score_bias_)) return -1;
     if (found < 0) {
       const bool other_is_there = name == head_ ? names_.find(embedding_) >= 0 : names_.find(head_) >= 0;
       const bool of_pair = (name == head_ || name == embedding_) && !shape_.config.tie_embeddings && other_is_there;
@@ -210,7 +211,7 @@ class Matcher {
   std::vector<uint8_t> used_;
   std::map<std::string, int64_t, std::less<>> taken_;  ///< by name of a slice
   std::string embedding_, head_;                       ///< the pair that can be tied
-  std::string score_;
+  std::string score_, score_bias_;
   std::string other_head_;         ///< first tensor of another head
   std::set<std::string> storage_;  ///< notes on quantised matrices
   WeightMatch match_;

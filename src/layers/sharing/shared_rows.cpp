@@ -44,9 +44,11 @@ void SharedRows::gather(TokenStatistics statistics, Stream& stream) {
   if (!heads_) return;
   statistics.each([&](const Tensor& all) {
     if (all.empty()) return;
+    std::vector<int64_t> borders = row_borders_;
+    for (int64_t& border : borders) border *= all.numel() / all.dim(0);
     Transfer transfer = [&] {
       const TrafficScope scope(TrafficAxis::context);
-      return mesh_.context()->all_gather(all, row_borders_, stream);
+      return mesh_.context()->all_gather(all, borders, stream);
     }();
     transfer.finish(stream, meanwhile_);
   });

@@ -37,6 +37,7 @@ void shape(DecoderShape& s) {
   n.post_mlp = "transformer.h.{}.ln_post_mlp";
   n.final_norm = "transformer.ln_f";
   n.head = "lm_head";
+  if (s.config.head == ModelConfig::Head::token_score) n.score = "classifier";
   n.transposed_linear_layers = true;
 }
 

@@ -32,9 +32,9 @@ std::vector<DeckDifference> differences(const Config& config, std::string_view r
     const std::string name = key.full_name();
     const Origin origin = config.provenance.at(name).origin;
     if (!task.compares(key) || origin == Origin::unused) continue;
-    const bool found_out =
-        name == "model.vocab_size" || name == "precision.compute" || (name == "batch.sequence_length" && fits_prompts);
-    if (found_out && (origin == Origin::automatic || key.print() == "auto")) continue;
+    const bool found_out = name == "model.vocab_size" || name == "classify.labels" || name == "precision.compute" ||
+                           (name == "batch.sequence_length" && fits_prompts);
+    if (found_out && (origin == Origin::automatic || key.print() == "auto" || key.print().empty())) continue;
     const std::string mine = key.print(), other = there_keys.find(name)->print();
     if (mine == other) continue;
     // Both follow run.seed, whose difference is reported.

@@ -231,32 +231,45 @@ bool survives_overwrite(DeckLoader& deck, const Config& config, const TaskRules&
 
 namespace {
 
-/// A reward model keeps its head where it is trained or evaluated as one; a language model that becomes one gets a new
-/// head.
+/// Kind of a model, for messages.
+std::string kind_of(const ModelConfig& model) {
+  return model.classifies() ? "a model of labels" : model.scores() ? "a reward model" : "a language model";
+}
+
+/// A model that scores keeps its head where it is trained or evaluated as such; a language model that becomes one gets
+/// a new head, as does a reward model that learns labels.
 void choose_head(DeckLoader& deck, Config& config, const TaskRules& task, HfConfig& found) {
+  using Head = ModelConfig::Head;
   ModelConfig& model = found.model;
   const std::string& path = config.model.path;
-  if (!task.head()) return;
-  if (*task.head() == ModelConfig::Head::score) {
-    if (found.labels > 1) {
+  const std::optional<Head> wanted = task.head(config);
+  if (!wanted) return;
+  const bool labels = label_tasks.contains(task.task());
+  if (*wanted != Head::language) {
+    const bool other = model.scores() && (model.head != *wanted || (!labels && !model.labels.empty()));
+    if (other) {
       deck.fail(key,
-                fmt::format("{}/config.json: num_labels: {}: a reward model has one label, so that its head has one "
-                            "output",
-                            path, found.labels),
+                fmt::format("{}/config.json: {}: {}", path,
+                            model.head == Head::score ? "it has a head for texts" : "it has a head for tokens",
+                            labels ? "set classify.kind to this, or start from a model without such a head"
+                                   : fmt::format("num_labels: {}: a reward model has one label, so that its head has "
+                                                 "one output",
+                                                 model.outputs())),
                 ExitCode::bad_content);
     }
     config.source.new_head = !model.scores();
-    model.head = ModelConfig::Head::score;
+    model.head = *wanted;
+    if (!labels) model.problem = LabelProblem::single;
   } else if (model.scores() && !model.tie_embeddings) {
-    deck.fail(
-        key,
-        fmt::format("{}: it is a reward model, which has no head for tokens; run.task = {} needs a language model",
-                    path, name_of(task.task())),
-        ExitCode::bad_content);
+    deck.fail(key,
+              fmt::format("{}: it is {}, which has no head for tokens; run.task = {} needs a language model", path,
+                          kind_of(model), name_of(task.task())),
+              ExitCode::bad_content);
   } else if (model.scores()) {
-    deck.note(key, fmt::format("{}: it is a reward model, whose head is not used with run.task = {}", path,
+    deck.note(key, fmt::format("{}: it is {}, whose head is not used with run.task = {}", path, kind_of(model),
                                name_of(task.task())));
-    model.head = ModelConfig::Head::language;
+    model.head = Head::language;
+    model.labels.clear();
   }
 }
 
@@ -307,7 +320,7 @@ void load_role_folder(DeckLoader& deck, Config& config, ModelFolders& folders, c
     }
     HfConfig found = parse_hf_config(facts.config, path + "/config.json");
     const bool scores = role.head == ModelConfig::Head::score;
-    if (found.model.head != role.head) {
+    if (found.model.head != role.head || !found.model.labels.empty()) {
       throw UserError(ExitCode::deck,
                       path + (scores ? ": is not a reward model: its config.json must name a ForSequenceClassification "
                                        "class with one label (run.task = reward exports such a folder)"

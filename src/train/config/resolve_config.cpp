@@ -125,13 +125,13 @@ void resolve_finetuning(DeckLoader& deck, const DeckKeys& keys, Config& config, 
 
 /// Reports settings that do not fit a model that scores texts.
 void check_scoring(DeckLoader& deck, const Config& config) {
+  const std::string model = config.run.task == Task::classify ? "a model of labels" : "a reward model";
   deck.check(config.log.samples_every_steps == 0, {"log.samples_every_steps"},
-             "a reward model scores texts and writes none: remove the key");
-  deck.check(config.evaluation.tasks.empty(), {"evaluation.tasks"},
-             "a reward model scores whole texts: remove the key");
-  deck.check(config.evaluation.stride == 0, {"evaluation.stride"}, "a reward model scores whole texts: remove the key");
+             model + " scores texts and writes none: remove the key");
+  deck.check(config.evaluation.tasks.empty(), {"evaluation.tasks"}, model + " scores whole texts: remove the key");
+  deck.check(config.evaluation.stride == 0, {"evaluation.stride"}, model + " scores whole texts: remove the key");
   deck.check(config.checkpoint.best_metric != "validation/token_accuracy", {"checkpoint.best_metric"},
-             "a reward model predicts no tokens: choose another metric, such as validation/loss");
+             model + " predicts no tokens: choose another metric, such as validation/loss");
 }
 
 /// Reports errors and notes about the data files. Returns the vocabulary that they need, 0 = not yet known.
@@ -255,6 +255,34 @@ void resolve_training(DeckLoader& deck, Config& config) {
   note_lengths(deck, config);
 }
 
+/// The labels are those of the deck, or else of the model's folder, which has a head for its own alone.
+void take_labels(DeckLoader& deck, Config& config, bool loaded) {
+  ClassifyConfig& classify = config.classify;
+  ModelConfig& model = config.model;
+  classify.resolve(deck);
+  if (loaded && !config.source.new_head && config.source.checkpoint.empty()) {
+    if (!deck.given("classify.problem") && classify.problem != model.problem) {
+      classify.problem = model.problem;
+      deck.set("classify.problem", Origin::automatic, "model.path");
+    }
+    deck.check(
+        classify.labels.empty() || classify.labels == model.labels, {"classify.labels", "model.path"},
+        fmt::format("the head of {} is for the labels {}, in this order: remove the key, or start from a model "
+                    "without such a head",
+                    model.path, joined(std::vector<std::string_view>(model.labels.begin(), model.labels.end()))));
+    deck.check((classify.problem == LabelProblem::regression) == model.labels.empty(),
+               {"classify.problem", "model.path"},
+               model.labels.empty() ? model.path + ": its head gives a number: set regression"
+                                    : model.path + ": its head has labels: set single or multi");
+    if (classify.labels.empty() && !model.labels.empty()) {
+      classify.labels = model.labels;
+      deck.set("classify.labels", Origin::automatic, "model.path");
+    }
+  }
+  model.labels = classify.labels;
+  model.problem = classify.problem;
+}
+
 /// Loads the properties of the model, and resolves the sections of all tasks that have one. Returns false where the
 /// model of model.path is not known, because there is none or for an error.
 bool resolve_model_task(DeckLoader& deck, const DeckKeys& keys, Config& config, const TaskRules& task,
@@ -268,8 +296,8 @@ bool resolve_model_task(DeckLoader& deck, const DeckKeys& keys, Config& config, 
   }
   config.batch.resolve(deck, config.data.max_tokens_per_batch);
   if (folders != nullptr && task.trains()) grow_vocabulary(deck, config, *folders, loaded);
-  config.model.resolve(deck, config.batch.sequence_length, loaded ? &*loaded : nullptr,
-                       task.head() == ModelConfig::Head::score);
+  config.model.resolve(deck, config.batch.sequence_length, loaded ? &*loaded : nullptr, task.head(config));
+  if (label_tasks.contains(task.task())) take_labels(deck, config, loaded && folders != nullptr);
   resolve_finetuning(deck, keys, config, task, folders);
   config.data.resolve(deck, config.run.output, config.run.seed, task.data());
   if (config.model.scores()) check_scoring(deck, config);

@@ -15,9 +15,9 @@ namespace llmtrain {
 namespace {
 
 constexpr Subcommand (*subcommands[])(CLI::App&) = {
-    add_chat,   add_classify, add_compare,   add_convert, add_corpus,   add_export,   add_export_viz, add_generate,
-    add_import, add_inspect,  add_logprobs,  add_merge,   add_prepare,  add_quantize, add_report,     add_score,
-    add_serve,  add_split,    add_tokenizer, add_upcycle, add_validate, add_verify};
+    add_chat,   add_classify, add_compare,  add_convert,   add_corpus,  add_export,   add_export_viz, add_generate,
+    add_import, add_inspect,  add_logprobs, add_merge,     add_prepare, add_quantize, add_report,     add_score,
+    add_serve,  add_split,    add_sweep,    add_tokenizer, add_upcycle, add_validate, add_verify};
 
 void refuse_unknown_subcommand(const std::vector<Subcommand>& known, std::string_view name) {
   std::vector<std::string> names;

@@ -38,6 +38,7 @@ Subcommand add_report(CLI::App& program);
 Subcommand add_score(CLI::App& program);
 Subcommand add_serve(CLI::App& program);
 Subcommand add_split(CLI::App& program);
+Subcommand add_sweep(CLI::App& program);
 Subcommand add_tokenizer(CLI::App& program);
 /// Adds `train`, a subcommand of tokenizer.
 Subcommand add_tokenizer_train(CLI::App& tokenizer);

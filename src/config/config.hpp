@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "config/checkpoint_config.hpp"
+#include "checkpoint/checkpoint_config.hpp"
 #include "config/divergence_config.hpp"
 #include "config/model_source.hpp"
 #include "config/run_config.hpp"

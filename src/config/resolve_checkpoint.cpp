@@ -1,8 +1,7 @@
-// The other sections of the deck decide what a run keeps and writes.
+#include "config/resolve_checkpoint.hpp"
 
 #include <fmt/format.h>
 
-#include "config/config.hpp"
 #include "core/deck/deck.hpp"
 #include "hf/config/config_json.hpp"
 
@@ -33,29 +32,31 @@ void check_best(DeckLoader& deck, const Config& config, std::string_view key, co
 
 }  // namespace
 
-void CheckpointConfig::resolve(DeckLoader& deck, const Config& config) {
-  const bool epochs = every_epochs > 0;
-  if (epochs) every_steps = 1;  // until the data are known
+void resolve_checkpoint(DeckLoader& deck, Config& config) {
+  using Export = CheckpointConfig::Export;
+  CheckpointConfig& own = config.checkpoint;
+  const bool epochs = own.every_epochs > 0;
+  if (epochs) own.every_steps = 1;  // until the data are known
   deck.unused(epochs ? "checkpoint.every_steps" : "checkpoint.every_epochs",
               epochs ? "every_epochs is given" : "every_steps applies");
   if (config.parallel.offload_optimizer == Offload::nvme && !deck.given("checkpoint.buffer")) {
-    buffer = 1 << 20;  // state on a disk must not be copied to memory
+    own.buffer = 1 << 20;  // state on a disk must not be copied to memory
     deck.set("checkpoint.buffer", Origin::automatic, "parallel.offload_optimizer = nvme: no copy in memory");
   }
   if (config.evaluation.load_best_at_end) check_best(deck, config, "evaluation.load_best_at_end", "the best");
   const bool adapters = config.run.finetuning == RunConfig::Finetuning::lora;
-  if (export_model == Export::best) check_best(deck, config, "checkpoint.export", "best");
+  if (own.export_model == Export::best) check_best(deck, config, "checkpoint.export", "best");
   if (!adapters) deck.unused("checkpoint.export_merged", "no effect without run.finetuning = lora");
   const std::string why = adapters ? "no effect with run.finetuning = lora" : "no effect with export = none";
-  if (adapters || export_model == Export::none) deck.unused("checkpoint.export_dtype", why);
-  if (!writes_model(adapters)) deck.unused("checkpoint.export_file_size", why);
-  if (adapters && export_merged) {
+  if (adapters || own.export_model == Export::none) deck.unused("checkpoint.export_dtype", why);
+  if (!own.writes_model(adapters)) deck.unused("checkpoint.export_file_size", why);
+  if (adapters && own.export_merged) {
     deck.check(!config.model.path.empty(), {"checkpoint.export_merged", "model.path"}, "needs a folder in model.path");
   }
-  if (adapters && export_model != Export::none && !export_merged) {
+  if (adapters && own.export_model != Export::none && !own.export_merged) {
     deck.note("checkpoint.export", "the run writes its adapters; checkpoint.export_merged = true writes the model too");
   }
-  if (adapters || export_model == Export::none) return;
+  if (adapters || own.export_model == Export::none) return;
   if (!config.model.path.empty() || !deck.sound({"model.path", "model.d_model", "model.n_layers", "model.n_heads"})) {
     return;
   }

@@ -12,9 +12,9 @@
 #include <thread>
 #include <vector>
 
+#include "checkpoint/checkpoint_config.hpp"
 #include "checkpoint/checkpoint_writer.hpp"
 #include "checkpoint/snapshot.hpp"
-#include "config/checkpoint_config.hpp"
 #include "metrics/run_log.hpp"
 #include "params/param_store.hpp"
 #include "train/run/resume.hpp"

@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "device/processor.hpp"
-#include "kernels/host/norm_rows.hpp"
+#include "kernels/host/norm/norm_rows.hpp"
 #include "kernels/kernel_test.hpp"
 #include "kernels/norm.hpp"
 

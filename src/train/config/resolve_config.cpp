@@ -10,6 +10,7 @@
 #include <sstream>
 #include <utility>
 
+#include "config/resolve_checkpoint.hpp"
 #include "config/run_facts.hpp"
 #include "core/deck/suggestion.hpp"
 #include "data/dataset.hpp"
@@ -251,7 +252,7 @@ void resolve_router_losses(DeckLoader& deck, Config& config) {
 void resolve_training(DeckLoader& deck, Config& config) {
   config.optimizer.resolve(deck);
   config.schedule.resolve(deck);
-  config.checkpoint.resolve(deck, config);
+  resolve_checkpoint(deck, config);
   note_lengths(deck, config);
 }
 

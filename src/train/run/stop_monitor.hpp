@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "config/checkpoint_config.hpp"
+#include "checkpoint/checkpoint_config.hpp"
 #include "config/run_config.hpp"
 
 namespace llmtrain {

@@ -1,4 +1,4 @@
-#include "config/checkpoint_config.hpp"
+#include "checkpoint/checkpoint_config.hpp"
 
 #include "core/deck/deck.hpp"
 

@@ -7,8 +7,6 @@
 namespace llmtrain {
 
 class DeckKeys;
-class DeckLoader;
-struct Config;
 
 /// [checkpoint]; a value 0 of an every_... key means never.
 struct CheckpointConfig {
@@ -50,7 +48,6 @@ struct CheckpointConfig {
   }
 
   void visit(DeckKeys& keys);
-  void resolve(DeckLoader& deck, const Config& config);
 };
 
 template <>
@@ -59,9 +56,5 @@ template <>
 inline constexpr auto enum_names<CheckpointConfig::Files> = name_list("auto", "rank", "node");
 template <>
 inline constexpr auto enum_names<CheckpointConfig::ExportType> = name_list("fp32", "bf16", "fp16");
-
-/// Reports that the option of `key` needs a best evaluation by a metric that no evaluation has: without validation data
-/// only scores of evaluation.tasks are measured.
-void check_best_is_measured(DeckLoader& deck, const Config& config, std::string_view key);
 
 }  // namespace llmtrain

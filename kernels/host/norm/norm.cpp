@@ -6,7 +6,7 @@
 #include "kernels/host/column_sum.hpp"
 #include "kernels/host/element.hpp"
 #include "kernels/host/lanes.hpp"
-#include "kernels/host/norm_rows.hpp"
+#include "kernels/host/norm/norm_rows.hpp"
 #include "kernels/host/parallel.hpp"
 
 namespace llmtrain {

@@ -1,4 +1,4 @@
-#include "kernels/host/norm_rows.hpp"
+#include "kernels/host/norm/norm_rows.hpp"
 
 namespace llmtrain::host {
 

@@ -102,7 +102,9 @@ void DataConfig::visit(DeckKeys& keys) {
            "without a prompt it is what both begin with), unpaired (prompt, completion, label: true or false) or text. "
            "auto: detected from the columns of a file's first row. Conversations need a task that trains on them, and "
            "dpo and reward need preference (dpo.loss = kto: unpaired). ppo and grpo read prompt (prompt, a text or a "
-           "list of messages, or messages whose last answer is left out), and its other columns are for [rewards]."});
+           "list of messages, or messages whose last answer is left out), and its other columns are for [rewards]. "
+           "classify reads classification (text, optionally text_pair, or messages; label) or token_classification "
+           "(tokens, labels)."});
   keys.key("columns", columns,
            {.doc = "Other names of columns, role:column (prompt:question, response:answer). Roles: prompt, query, "
                    "response, system, history (alpaca); messages, role, content, system, tools (sharegpt, messages); "

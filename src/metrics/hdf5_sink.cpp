@@ -1,5 +1,6 @@
 // Metrics of a run in metrics.h5: the groups /train and /validation, for the confusion matrices of evaluations
-// /confusion, and, for what a job measures of its nodes and ranks and layers, /system, /ranks, /traffic and /experts.
+// /confusion, and, for what a job measures of its nodes and ranks and layers, /system, /ranks, /traffic, /energy and
+// /experts.
 
 #include <fmt/format.h>
 

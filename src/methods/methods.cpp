@@ -40,7 +40,8 @@ SampleRules TaskRules::sample_rules(const Config& config) const {
   rules.instructions = data_.instructions;
   rules.begins_like_tokenizer = data_.begins_with_bos;
   const bool labelled = data_.use == DataUse::labels;
-  rules.use = config.model.scores() && !labelled ? DataUse::pairs : data_.use;
+  const bool reward_model = config.model.scores() && !config.model.classifies();
+  rules.use = reward_model && !labelled ? DataUse::pairs : data_.use;
   if (labelled) rules.labels = config.classify.rules();
   rules.scores_documents = config.model.scores();
   rules.tokenizer_from = config.source.tokenizer_from;

@@ -193,7 +193,9 @@ void Block::forward_parallel(Context& ctx, const Batch& batch, const Rope& rope,
   const Tensor delta = frame.take(attention_input.dtype, {n, channels});
 
   if (pass.computes(kept.attention_input)) norm1.forward(ctx, attention_input, input, all.norm1, pass.again());
-  if (pass.computes(kept.attention.front().qkv)) forward_heads(ctx, batch, attention_input, rope, all);
+  if (pass.computes(kept.attention.front().qkv)) {
+    attention.forward_heads(ctx, batch, attention_input, rope, all.attention);
+  }
   if (!pass.again()) {
     project_attention(ctx, batch, delta, all);
     residual_add(pass.output, input, delta, batch, residual_dropout(ctx, 0), ctx.stream);

@@ -16,6 +16,7 @@
 #include "core/files/json_reader.hpp"
 #include "data/files/input_kind.hpp"
 #include "data/files/jsonl.hpp"
+#include "data/files/unpack.hpp"
 #include "generate/generator.hpp"
 #include "generate/stop_texts.hpp"
 #include "text/tokenizer.hpp"

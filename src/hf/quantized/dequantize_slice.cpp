@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "core/files/json_reader.hpp"
 #include "core/message.hpp"
 #include "hf/weights/stored_slice.hpp"
 #include "kernels/quantize.hpp"

@@ -9,6 +9,7 @@
 
 #include "core/dtype.hpp"
 #include "core/error.hpp"
+#include "core/files/json_reader.hpp"
 #include "core/message.hpp"
 #include "hf/convert.hpp"
 #include "hf/weights/stored_slice.hpp"

@@ -240,7 +240,7 @@ TEST(AdapterConfig, RefusesWhatItDoesNotKnow) {
                            R"("trainable_token_indices":[3])",
                            R"("target_parameters":"w")",
                            R"("alora_invocation_tokens":[1])",
-                           R"("task_type":"TOKEN_CLS")",
+                           R"("task_type":"QUESTION_ANS")",
                            R"("layers_to_transform":[-1])",
                            R"("rank_pattern":{"q_proj":0})",
                            R"("rank_pattern":["q_proj"])",

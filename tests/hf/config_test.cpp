@@ -349,7 +349,7 @@ TEST(HfConfig, ModelTypeDecidesWhateverTheArchitecturesAre) {
   for (const char* name : {"LLaMAForCausalLM", "LlamaModel", "LLaMaForCausalLM"}) {
     EXPECT_THAT(warnings(name), IsEmpty()) << name;
   }
-  for (const char* name : {"LlamaForSequenceClassification", "XverseForCausalLM", "LlamaMoEForCausalLM"}) {
+  for (const char* name : {"LlamaForQuestionAnswering", "XverseForCausalLM", "LlamaMoEForCausalLM"}) {
     EXPECT_THAT(warnings(name), ElementsAre(AllOf(HasSubstr(name), HasSubstr("read as LlamaForCausalLM")))) << name;
   }
   const auto without_type = [](const std::string& architectures) {

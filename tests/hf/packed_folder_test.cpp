@@ -133,7 +133,7 @@ TEST(BrokenPackedFolder, NamesFileAndTensor) {
                         }),
                 AllOf(HasSubstr("'" + module + "qweight'"), HasSubstr("in 16 bits, too")));
     EXPECT_THAT(reading(name, [](Parts&) {}, {{"quant_method", "other"}}), HasSubstr("quant_method gptq or awq"));
-    EXPECT_THAT(reading(name, [](Parts&) {}, {{"group_size", 8}}), HasSubstr("instead of [4, "));
+    EXPECT_THAT(reading(name, [](Parts&) {}, {{"group_size", 8}}), HasSubstr("instead of [8, "));
   }
   for (const int32_t group : {-1, 2, 1 << 30}) {
     EXPECT_THAT(reading("llama_gptq",

@@ -105,7 +105,7 @@ TEST_F(Results, BestRunComesFirst) {
   EXPECT_THAT(csv, HasSubstr("run,state,step,validation_loss,run.seed,model.family\n003,"));
   EXPECT_THAT(csv, HasSubstr(",10,2,2,gpt2\n"));
   EXPECT_THAT(csv, HasSubstr("004,not begun,,,3,\n"));
-  EXPECT_THAT(results_text(sweep_, results, 120), HasSubstr("003  stopped: 10 of 20 steps  2 "));
+  EXPECT_THAT(results_text(sweep_, results, 120), HasSubstr("003  stopped: 2 of 20 steps  2 "));
   EXPECT_THAT(results_json(sweep_, results), HasSubstr("\"model.family\": null"));
   EXPECT_THROW(power_law_text(results), UserError);
 }

@@ -55,7 +55,7 @@ std::vector<TokenizeJob> jobs_of(const TokenizeRequest& request) {
       cut_into_pieces(f, files[f].bytes, pieces);
       for (size_t p = 0; p < pieces.size(); ++p) {
         jobs.push_back({f, pieces[p].begin, pieces[p].end});
-        jobs.back().number = scan.rows_before[f][p];
+        if (!scan.rows_before.empty()) jobs.back().number = scan.rows_before[f][p];
       }
     }
   }

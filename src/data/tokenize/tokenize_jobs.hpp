@@ -44,7 +44,7 @@ struct TokenizeJob {
   size_t documents = 0;       // 1 for a segment
   bool starts = true;         // the first document begins here
   bool ends = true;           // the last document ends here
-  int64_t number = 0;         // of the first document in its file; of rows that are not blank
+  int64_t number = 0;         // of the first document in its file; of rows that are not blank; 0 without a scan
 };
 
 /// The jobs of all files, in the order of the files' bytes.

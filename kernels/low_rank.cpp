@@ -280,7 +280,7 @@ class SingularVectors {
       while (basis.size() < most_) {
         next.resize(std::min(next.size(), at(most_ - basis.size())));
         const auto before = basis.vectors().size();
-        basis.append(std::move(next), numbers_);
+        basis.append(std::exchange(next, {}), numbers_);
         Vectors more = forward(std::span(basis.vectors()).subspan(before));
         if (basis.size() < most_) next = backward(more);
         std::ranges::move(more, std::back_inserter(products));

@@ -226,8 +226,9 @@ TEST(Config, WantsWhatIsRequired) {
   EXPECT_EQ(
       errors_of({}, ""),
       "inputs/tiny.ini: data.train: is required: Files or globs: text; rows of JSON (.jsonl, .ndjson, or detected by "
-      "content) with a text, or with input_ids and optional labels and attention_mask; both also as .gz and .zst; .h5 "
-      "token files; or builtin:stories, the example corpus. Entries with weights (web.h5:0.7, code/*.h5:0.3) are "
+      "content) with a text, or with input_ids and optional labels and attention_mask; both also as .gz and .zst; "
+      "tables with such columns (.parquet, .arrow, .feather, .csv, .tsv); .h5 token files; or builtin:stories, the "
+      "example corpus. Entries with weights (web.h5:0.7, code/*.h5:0.3) are "
       "sources that are sampled in this ratio.\n"
       "inputs/tiny.ini: batch.sequence_length: is required: Maximum length of a sample. Not required with run.task = "
       "evaluate, which takes the limit of model.path, at most 4096, and generate, which takes what the longest prompt "

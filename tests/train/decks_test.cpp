@@ -28,10 +28,14 @@ std::vector<std::string> arguments_of(const std::string& name) {
     if (name == "ppo") keys.emplace_back("ppo.reward_model=tests/reference/preference/reward_model");
     return keys;
   }
+  if (name == "distill") {
+    return {"distill.teacher=tests/reference/sft/model", "data.tokenizer=tests/reference/sft/model"};
+  }
   if (name == "generate") {
     return {"model.path=tests/reference/sft/model", "generate.prompts=tests/reference/preference/texts.jsonl"};
   }
-  if (!std::set<std::string>{"sft", "freeze", "lora", "dora", "qlora", "int8", "evaluate"}.contains(name)) return {};
+  if (!std::set<std::string>{"sft", "freeze", "lora", "dora", "qlora", "int8", "classify", "evaluate"}.contains(name))
+    return {};
   return {"model.path=tests/reference/sft/model", "data.train=tests/reference/sft/completions.jsonl"};
 }
 

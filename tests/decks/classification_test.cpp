@@ -238,7 +238,7 @@ TEST_F(ClassificationRun, EvaluationsScoreAsScikitLearn) {
     const Outcome report = llmtool({"report", (folder / model).string(), "--output", (folder / "report").string()});
     EXPECT_EQ(report.exit_code, 0) << report.output;
     EXPECT_THAT(read_file(folder / "report" / "report.html"),
-                HasSubstr("Confusion matrix of the evaluation at step 0"));
+                HasSubstr("Confusion matrix of the evaluation at step 1"));
   }
 }
 

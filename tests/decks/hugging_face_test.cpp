@@ -163,7 +163,8 @@ TEST(HuggingFaceQuantized, GptqAndAwqHaveTheLogProbabilitiesOfTransformers) {
   const auto largest_error = [&](const std::string& name, const json& quantization) {
     const std::filesystem::path model = source_folder() / "tests/reference/quantization" / name;
     const std::string to = (folder / name).string();
-    std::filesystem::copy(model, to, std::filesystem::copy_options::overwrite_existing);
+    using std::filesystem::copy_options;
+    std::filesystem::copy(model, to, copy_options::recursive | copy_options::overwrite_existing);
     json config = json::parse(read_file((model / "config.json").string()));
     config["quantization_config"].update(quantization);
     write_file(to + "/config.json", config.dump());

@@ -75,7 +75,7 @@ class ClassificationRun : public testing::Test {
   std::string with_tokenizer(const std::string& model) {
     const std::filesystem::path to = folder / ("whole_" + model);
     std::filesystem::create_directory(to);
-    for (const std::string from : {file(model), file("../sft/model")}) {
+    for (const std::string& from : {file(model), file("../sft/model")}) {
       for (const auto& entry : std::filesystem::directory_iterator(from)) {
         const bool own = from == file(model) || entry.path().filename().string().starts_with("tokenizer");
         if (own) std::filesystem::copy(entry.path(), to, std::filesystem::copy_options::skip_existing);

@@ -98,7 +98,9 @@ TEST(LargestSingularValues, OfALargeMatrixHaveSmallResiduals) {
                                                  found.right[static_cast<size_t>(k * columns + c)]));
     }
     EXPECT_LT(worst, 1e-5 * found.values[0]);
-    if (k > 0) EXPECT_GE(found.values[static_cast<size_t>(k - 1)], found.values[static_cast<size_t>(k)]);
+    if (k > 0) {
+      EXPECT_GE(found.values[static_cast<size_t>(k - 1)], found.values[static_cast<size_t>(k)]);
+    }
   }
   const LowRankPart again = largest_singular_values(matrix.data(), rows, columns, rank, 5);
   EXPECT_EQ(again.values, found.values);

@@ -124,7 +124,8 @@ TEST_F(Results, PictureHasALineForEachRunWithTheMetric) {
 TEST_F(Results, QueueRunsCommandsAndTellsTheirEnds) {
   std::vector<QueuedCommand> commands;
   const std::string log = folder_.text() + "/log";
-  for (const char* code : {"0", "3"}) commands.push_back({code, {"sh", "-c", std::string("nproc; exit ") + code}, log});
+  for (const char* code : {"0", "3"})
+    commands.push_back({code, {"sh", "-c", std::string("unset OMP_NUM_THREADS; nproc; exit ") + code}, log});
   std::map<std::string, int> codes;
   QueueOptions options;
   options.begins = [](const QueuedCommand&) {};

@@ -104,7 +104,7 @@ class TeacherCache {
     if (!exists()) create();
     std::optional<TeacherFile> file;
     throw_on_all_ranks(communicator(), [&] { file.emplace(request_.file, false); });
-    const std::vector<uint8_t> complete = file->complete_samples();
+    const std::vector<uint8_t> complete = complete_samples(*file);
     const auto left = std::ranges::count(complete, 0);
     print(fmt::format("log-probabilities of {} tokens: {} in {}", count_text(file->shape().tokens),
                       text_of_bytes(file->shape().bytes()), request_.file));
@@ -112,10 +112,22 @@ class TeacherCache {
     throw_on_all_ranks(communicator(), [&] { file.emplace(request_.file, true); });
     compute(*file, complete, left);
     throw_on_all_ranks(communicator(), [&] { file.emplace(request_.file, false); });
+    if (std::ranges::count(complete_samples(*file), 0) > 0) {
+      throw UserError(ExitCode::io,
+                      fmt::format("{}: another job has begun this file meanwhile: when it has ended, give "
+                                  "the same command again",
+                                  request_.file));
+    }
     return std::move(*file);
   }
 
  private:
+  /// Flags as rank 0 reads them: another job may score the same samples at the same time.
+  std::vector<uint8_t> complete_samples(const TeacherFile& file) {
+    std::vector<uint8_t> complete = file.complete_samples();
+    communicator().broadcast(complete.data(), std::ssize(complete));
+    return complete;
+  }
   Communicator& communicator() { return runtime_.communicator(); }
   bool root() { return communicator().rank() == 0; }
   void print(const std::string& text) {

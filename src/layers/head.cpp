@@ -122,6 +122,7 @@ void Head::forward_backward(Context& ctx, const Batch& batch, const Tensor& dx, 
       } else {
         ctx.logit_loss->differentiate({own, first + begin, rows, drows, stats, own_cotangents, vocabulary, softcap},
                                       ctx.stream);
+        if (scale != 1) set_block(drows, {}, drows, scale, ctx.stream);
       }
     });
     backward(ctx, batch.rows(first, grouped), dx.empty() ? dx : dx.rows(first, grouped), dlogits, xs);

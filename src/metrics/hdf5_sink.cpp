@@ -24,8 +24,8 @@ constexpr double none = std::numeric_limits<double>::quiet_NaN();
 /// Limit of columns of /system, /ranks, /traffic and /experts, which are in the memory of rank 0; metrics.jsonl has all
 /// values.
 constexpr size_t max_measured_columns = 256;
-/// Likewise of /confusion: a matrix of 32 labels.
-constexpr size_t max_confusion_columns = 2 + 32 * 32;
+/// Likewise of /confusion.
+constexpr size_t max_confusion_labels = 32;
 
 MetricsTable train_table() {
   return {"train",
@@ -119,13 +119,13 @@ void Hdf5Sink::add_measured(MetricsTable& table, const IntervalRecord& r) {
 
 /// Adds the matrix under names of numbers of labels, "true/predicted".
 void Hdf5Sink::add_confusion(const EvaluationRecord& r, double wall_time) {
-  if (r.labels.empty()) return;
+  if (r.labels.empty() || r.labels.size() > max_confusion_labels) return;
   std::vector<NamedValue> row = {{"step", {}, static_cast<double>(r.step)}, {"wall_time", {}, wall_time}};
   for (size_t i = 0; i < r.confusion.size(); ++i) {
     const std::string cell = fmt::format("{}/{}", i / r.labels.size(), i % r.labels.size());
     row.push_back({cell, {}, static_cast<double>(r.confusion[i])});
   }
-  confusion_.add(row, max_confusion_columns);
+  confusion_.add(row, row.size());
 }
 
 /// Removes rows of later steps, and the evaluation after this step that is pending.

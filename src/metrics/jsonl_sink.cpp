@@ -95,9 +95,9 @@ void JsonlSink::evaluation(const EvaluationRecord& r, double wall_time) {
   add_metrics(j, r.metrics, "validation_");
   add_metrics(j, r.scores, "validation_");
   const auto labels = std::ssize(r.labels);
+  if (labels > 0) j["validation_confusion"]["labels"] = r.labels;
   for (int64_t row = 0; row < labels; ++row) {
     const auto first = r.confusion.begin() + row * labels;
-    j["validation_confusion"]["labels"] = r.labels;
     j["validation_confusion"]["counts"].push_back(std::vector<int64_t>(first, first + labels));
   }
   j["validation_tokens"] = r.tokens;

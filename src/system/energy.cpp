@@ -45,13 +45,15 @@ std::map<std::string, EnergyMeter::Counter> EnergyMeter::read(const std::optiona
 
 double EnergyMeter::sample(const std::optional<double>& gpus) {
   const auto counters = read(gpus);
-  if (last_.empty() && !counters.empty()) joules_ = 0;
+  if (last_.empty() && !counters.empty() && !lost_) joules_ = 0;
   for (const auto& [name, before] : last_) {
     const auto found = counters.find(name);
-    const double used =
-        found == counters.end() ? std::numeric_limits<double>::quiet_NaN() : found->second.joules - before.joules;
-    joules_ += used < 0 ? used + found->second.range : used;
+    double used = found == counters.end() ? -1 : found->second.joules - before.joules;
+    if (used < 0 && found != counters.end()) used += found->second.range;
+    lost_ = lost_ || used < 0;
+    joules_ += used;
   }
+  if (lost_) joules_ = std::numeric_limits<double>::quiet_NaN();
   last_ = counters;
   return joules_;
 }

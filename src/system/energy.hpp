@@ -15,9 +15,9 @@ class EnergyMeter {
   /// `root`: another folder in tests.
   explicit EnergyMeter(std::filesystem::path root = "/") : root_(std::move(root)) {}
 
-  /// Returns the joules since the first call; NaN where nothing counts, or where a counter is missing since. `gpus`:
-  /// counter of the job's GPUs in joules, 0 without GPUs; empty: they have none, and the sum is unknown. A counter of a
-  /// package turns over after some minutes at full load: call this more often.
+  /// Returns the joules since the first call; NaN where nothing counts, and for ever once a counter is missing or
+  /// begins anew. `gpus`: counter of the job's GPUs in joules, 0 without GPUs; empty: they have none, and the sum is
+  /// unknown. A counter of a package turns over after some minutes at full load: call this more often.
   double sample(const std::optional<double>& gpus);
 
  private:
@@ -29,6 +29,7 @@ class EnergyMeter {
   std::filesystem::path root_;
   std::map<std::string, Counter> last_;
   double joules_ = std::numeric_limits<double>::quiet_NaN();
+  bool lost_ = false;  ///< a counter is missing, or has begun anew
 };
 
 }  // namespace llmtrain

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -140,7 +141,7 @@ void collect(const SweepFile& sweep, std::vector<SweepRun> runs, const Folder& f
   std::cout << (options.json ? results_json(sweep, results) : results_text(sweep, results, width));
   write_whole_file(folder.file("results.csv"), results_csv(sweep, results));
   write_whole_file(folder.file("parallel_coordinates.svg"), parallel_coordinates_svg(sweep, results));
-  if (results.front().best.step > 0) write_whole_file(folder.file("best.ini"), results.front().run.deck);
+  if (!std::isnan(results.front().best.value)) write_whole_file(folder.file("best.ini"), results.front().run.deck);
   if (options.fit) std::cout << '\n' << power_law_text(results);
 }
 
@@ -148,6 +149,7 @@ void run_sweep(const Options& options) {
   if (options.sweep.empty() && !options.collect) refuse_command_line("sweep: give the sweep's file, or --collect");
   if ((options.fit || options.json) && !options.collect)
     refuse_command_line("sweep: --fit and --json go with --collect");
+  if (options.fit && options.json) refuse_command_line("sweep: --fit prints no JSON: give one of them");
   const Folder folder(options.output);
   const SweepFile sweep = read_sweep(options.sweep.empty() ? folder.sweep() : options.sweep);
   std::vector<SweepRun> runs = plan_sweep(sweep, folder.runs());

@@ -308,7 +308,7 @@ bool examine_rows(Beginning& beginning, InputFile& input) {
 
 /// Columns whose values are numbers or truth values, by their usual names and those of data.columns.
 std::vector<std::string> value_columns(const std::vector<std::string>& entries) {
-  std::vector<std::string> names = {"label", "kto_tag", "margin"};
+  std::vector<std::string> names = {"label", "labels", "kto_tag", "margin"};
   for (const std::string_view role : {std::string_view("label"), std::string_view("margin"), difficulty_column}) {
     if (std::string name = named_column(entries, role); !name.empty()) names.push_back(std::move(name));
   }

@@ -80,6 +80,9 @@ std::string_view space_before_words(const Tokenizer& tokenizer) {
 void FoundLabels::add_one(const Json& label, const std::string& column) {
   if (label.is_string()) {
     names_.insert(label.get<std::string>());
+    if (names_.size() > max_labels) {
+      refuse(column, fmt::format("there are more than {} labels: is this their column?", max_labels));
+    }
   } else if (label.is_number_integer() && label >= 0 && label < max_labels) {
     numbers_ = std::max(numbers_, label.get<int64_t>() + 1);
   } else {

@@ -1,7 +1,11 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
+#include "core/error.hpp"
+#include "core/files/json_reader.hpp"
 #include "hf/convert.hpp"
 #include "hf/weights/stored_slice.hpp"
 #include "params/tensor_blocks.hpp"
@@ -130,6 +134,11 @@ int64_t subtract(const StoredSlice& slice, int64_t begin, int64_t end, float* ou
   const SubtractedProduct& product = *slice.minus;
   const TensorBlock place = slice.place();
   const int64_t rank = product.a.shape.front(), columns = product.a.shape.back();
+  if (columns != place.columns || product.b.shape.front() != place.rows) {
+    throw UserError(ExitCode::bad_content,
+                    fmt::format("{}: {} and {} do not fit a matrix [{}, {}]", product.file->path(),
+                                printable(product.a.name), printable(product.b.name), place.rows, place.columns));
+  }
   const int64_t first = begin / slice.columns, last = (end - 1) / slice.columns + 1;
   std::vector<float> a(static_cast<size_t>(rank * columns)), b(static_cast<size_t>((last - first) * rank));
   product.file->read(product.a.begin, 4 * std::ssize(a), a.data());

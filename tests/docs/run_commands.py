@@ -62,11 +62,14 @@ STAND_INS = {
     "code.jsonl": "head -n 40 web.jsonl >code.jsonl",
     "chats.jsonl": "llmtool corpus questions --bytes 9K --seed 5 --output chats.jsonl",
     "pairs.jsonl": f"{sys.executable} -c 'import json; [print(json.dumps(dict(prompt=t[:40], chosen=t[40:90], rejected=t[40:60]))) for t in open(\"my.txt\").read().split(\"\\n\\n\") if len(t) > 90]' >pairs.jsonl",
-    "labelled.jsonl": f"{sys.executable} -c 'import json; [print(json.dumps(dict(text=t, label=(\"short\", \"long\")[len(t) > 400]))) for t in open(\"my.txt\").read().split(\"\\n\\n\") if t]' >labelled.jsonl",
+    "labelled.jsonl": f"{sys.executable} -c 'import json; [print(json.dumps(dict(text=t, label=(\"even\", \"odd\")[len(t) % 2]))) for t in open(\"my.txt\").read().split(\"\\n\\n\") if t]' >labelled.jsonl",
+    "rows.csv": f"{sys.executable} -c 'import csv, sys; w = csv.writer(sys.stdout); w.writerow([\"content\"]); [w.writerow([t]) for t in open(\"my.txt\").read().split(\"\\n\\n\") if t]' >rows.csv",
+    "lr.ini": "printf '[run]\\nmax_steps = 4\\n[model]\\nd_model = {16, 24}\\nn_layers = 1\\nn_heads = 2\\n[data]\\ntrain = my.txt\\ntokenizer = char\\n[batch]\\nsequence_length = 32\\n' >lr.ini",
     "gpt2": """printf '[run]\\nmax_steps = 2\\n[model]\\nd_model = 16\\nn_layers = 1\\nn_heads = 2\\n[data]\\ntrain = my.txt
 tokenizer = bpe\\ndocument_separator = blank_line\\nvocab_size = 512\\n[batch]\\nsequence_length = 256\\n[checkpoint]\\nexport = last\\n' >gpt2.ini
 llmtrain gpt2.ini && mv runs/gpt2/export gpt2 && rm -r runs gpt2.ini""",
     "stories260K": "cp -r gpt2 stories260K",
+    "gpt2-xl": "cp -r gpt2 gpt2-xl",
     "my-llama": """printf '[run]\\nmax_steps = 2\\n[model]\\nfamily = llama\\nd_model = 16\\nn_layers = 1\\nn_heads = 2\\n[data]\\ntrain = my.txt
 tokenizer = bpe\\ndocument_separator = blank_line\\nvocab_size = 512\\n[batch]\\nsequence_length = 256\\n[checkpoint]\\nexport = last\\n' >my-llama.ini
 llmtrain my-llama.ini && mv runs/my-llama/export my-llama && rm -r runs my-llama.ini""",

@@ -19,6 +19,7 @@
 #include "hf/config/config_json.hpp"
 #include "hf/convert.hpp"
 #include "hf/quantized/quantize_model.hpp"
+#include "models/models.hpp"
 #include "parallel/job/runtime.hpp"
 #include "params/unit_layout.hpp"
 

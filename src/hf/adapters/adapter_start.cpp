@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/files/json_reader.hpp"
 #include "core/message.hpp"
 #include "core/progress.hpp"
 #include "hf/weights/fused_experts.hpp"
@@ -168,7 +169,7 @@ void write_adapter_start(const std::string& file, const std::string& folder, con
     });
     for (size_t i = first; i < std::min(first + ranks, modules.size()); ++i) {
       const Started& m = modules[i];
-      Factors found = i - first == rank ? std::move(own) : Factors{};
+      Factors found = i - first == rank ? std::exchange(own, {}) : Factors{};
       found.a.resize(static_cast<size_t>(m.adapter.rank * m.columns));
       found.b.resize(static_cast<size_t>(m.slice.rows * m.adapter.rank));
       for (Values* values : {&found.a, &found.b}) {

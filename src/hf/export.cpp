@@ -137,8 +137,11 @@ void copy_tensor(ModelFolderWriter& writer, const std::string& name, const Weigh
   if (tensor.has_codes() && transposed) {
     std::vector<float> matrix(static_cast<size_t>(elements)), turned(matrix.size());
     read_slice(whole, 0, elements, matrix.data());
-    for (int64_t i = 0; i < elements; ++i)
-      turned[static_cast<size_t>(i % columns * whole.rows + i / columns)] = matrix[static_cast<size_t>(i)];
+    for (int64_t row = 0; row < whole.rows; ++row) {
+      for (int64_t column = 0; column < columns; ++column) {
+        turned[static_cast<size_t>(column * whole.rows + row)] = matrix[static_cast<size_t>(row * columns + column)];
+      }
+    }
     return writer.write(name, 0, turned.data(), elements);
   }
   std::vector<float> values(static_cast<size_t>(std::min(elements, piece_elements)));

@@ -150,7 +150,7 @@ std::string split_of(const Json& document) {
   const bool merges = !document["model"].value("merges", Json::array()).empty();
   if (patterns.empty() && !merges) return "gpt-2";  // words do not matter
   const bool whole_words = document["model"].value("ignore_merges", false);
-  const auto are = [&](std::set<std::string_view> steps) {
+  const auto are = [&](const std::set<std::string_view>& steps) {
     return !whole_words && std::ranges::equal(patterns, steps);
   };
   if (are({gpt2_split, one_digit})) return "starcoder";

@@ -22,7 +22,7 @@ namespace {
 /// Place of a prompt's row in the deck's files, if one of them has the stored name.
 std::string place_of_row(const SampleRules& data, const StoredRow& row) {
   if (row.offset < 0) return "of an unknown row";
-  const std::string otherwise = fmt::format("{}, byte {}", row.name, row.offset);
+  std::string otherwise = fmt::format("{}, byte {}", row.name, row.offset);
   try {
     std::vector<std::string> patterns;
     for (const WeightedPattern& entry : split_weights(data.train)) patterns.push_back(entry.pattern);

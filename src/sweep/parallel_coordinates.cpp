@@ -89,6 +89,7 @@ std::string parallel_coordinates_svg(const SweepFile& sweep, std::span<const Swe
   std::vector<Axis> axes;
   for (size_t i = 0; i <= sweep.choices.size(); ++i) {
     std::vector<std::optional<std::string>> values;
+    values.reserve(rows.size());
     for (const auto& row : rows) values.push_back(row[i]);
     axes.emplace_back(i < sweep.choices.size() ? sweep.choices[i].key : sweep.config.metric, values);
   }

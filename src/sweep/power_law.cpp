@@ -123,8 +123,8 @@ class Fit {
 Coefficients fit_from_grid(const Fit& fit, const std::array<bool, size>& free) {
   std::pair<double, Coefficients> best{std::numeric_limits<double>::infinity(), {}};
   const auto starts = [&](PowerLaw::Coefficient which, double first, double step, int count) {
-    std::vector<double> values;
-    for (int i = 0; i < (free[which] ? count : 1); ++i) values.push_back(first + step * i);
+    std::vector<double> values(static_cast<size_t>(free[which] ? count : 1), first);
+    for (size_t i = 1; i < values.size(); ++i) values[i] = first + step * static_cast<double>(i);
     return values;
   };
   for (const double a : starts(PowerLaw::log_a, 0, 5, 6)) {

@@ -76,6 +76,7 @@ std::string csv_text(std::string text) {
 
 std::vector<SweepResult> read_results(const SweepFile& sweep, std::vector<SweepRun> runs, const fs::path& folder) {
   std::vector<SweepResult> results;
+  results.reserve(runs.size());
   for (SweepRun& run : runs) results.push_back(read_result(sweep, std::move(run), folder));
   const bool higher = better_values(sweep.config.metric) == Better::higher;
   std::ranges::stable_sort(results, [&](const SweepResult& a, const SweepResult& b) {
@@ -139,6 +140,7 @@ std::string power_law_text(std::span<const SweepResult> results) {
     point.loss = std::min(point.loss, result.point->loss);
   }
   std::vector<LossPoint> points;
+  points.reserve(best.size());
   for (const auto& [size, point] : best) points.push_back(point);
   const PowerLaw law = fit_power_law(points);
   const auto with_error = [&](PowerLaw::Coefficient which) {

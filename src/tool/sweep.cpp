@@ -157,9 +157,9 @@ void run_sweep(const Options& options) {
     check_decks(sweep, runs, folder);
     write_decks(sweep, runs, folder);
   }
+  if (!options.run && !options.collect) return print_commands(runs, folder, options);
   if (options.run) run_all(sweep, runs, folder, options);
   if (options.collect) collect(sweep, std::move(runs), folder, options);
-  if (!options.run && !options.collect) print_commands(runs, folder, options);
 }
 
 }  // namespace

@@ -67,8 +67,9 @@ TEST(HostileTables, NamesThatLie) {
 TEST(HostileTables, ColumnsAndRows) {
   LLMTRAIN_NEEDS_ARROW();
   for (const std::string ending : {".parquet", ".arrow"}) {
-    EXPECT_THAT(verdict(reference + "hostile_twice" + ending), HasSubstr(ending + ": it has two columns of the name"));
-    EXPECT_THAT(verdict(reference + "hostile_empty" + ending), HasSubstr(ending + ": it has no row"));
+    EXPECT_THAT(verdict(fmt::format("{}hostile_twice{}", reference, ending)),
+                HasSubstr(ending + ": it has two columns of the name"));
+    EXPECT_THAT(verdict(fmt::format("{}hostile_empty{}", reference, ending)), HasSubstr(ending + ": it has no row"));
   }
   EXPECT_THAT(verdict(reference + "hostile_latin.parquet"),
               HasSubstr("hostile_latin.parquet: row group 2 of 2: column 'text': a text is not UTF-8"));

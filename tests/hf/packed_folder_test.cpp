@@ -41,7 +41,7 @@ TEST(PackedFolder, IsReadAsItsModulesCompute) {
     ASSERT_EQ(expected.tensors.size(), 2U);
     for (const WeightIndex::Tensor& tensor : expected.tensors) {
       const std::string weight = tensor.name.substr(12);
-      SCOPED_TRACE(name + " " + weight);
+      SCOPED_TRACE(weight);
       ASSERT_TRUE(read.find(weight) != nullptr && read.find(weight)->packed);
       EXPECT_EQ(read.find(weight)->storage(), name == "llama_awq" ? "awq" : "gptq");
       EXPECT_EQ(read.find(weight)->shape, tensor.shape);

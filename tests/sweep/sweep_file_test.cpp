@@ -2,9 +2,11 @@
 
 #include "sweep/sweep_file.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <set>
 
 #include "core/error.hpp"

@@ -2,11 +2,16 @@
 
 #include "sweep/sweep_results.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
 
 #include "core/error.hpp"
 #include "harness/temporary_folder.hpp"

@@ -3,6 +3,7 @@
 
 #include "models/mup.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -15,7 +15,7 @@ struct TokenStatistics {
   Tensor value = {};       ///< fp32 [N], of a critic
   Tensor uniform = {};     ///< mean over the vocabulary of -log p, nats: cross-entropy of the uniform distribution
   Tensor mean_logit = {};  ///< fp32 [N], mean over the vocabulary (mean_logits)
-  // Of rows that learn from a teacher, fp32 [N] (distillation.hpp):
+  // Statistics of rows that learn from a teacher, fp32 [N] (distillation.hpp):
   Tensor distilled = {};   ///< loss: divergence, and the share of the cross-entropy, nats
   Tensor divergence = {};  ///< of the student from the teacher, nats
   Tensor left_out = {};    ///< probability of the words that are not among the teacher's best

@@ -1,5 +1,5 @@
 #pragma once
-// What texts, or their words, are labelled with (run.task = classify).
+// Labels of texts, or of their words (run.task = classify).
 
 #include <cstdint>
 #include <string>

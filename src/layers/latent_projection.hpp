@@ -12,7 +12,7 @@ struct LatentSaved {
   NormSaved query_norm, key_norm;
 };
 
-/// What the matrices of queries, and of keys and values, multiply: compute dtype [N, ..].
+/// Inputs of the matrices of queries, and of keys and values: compute dtype [N, ..].
 struct LatentInputs {
   Tensor query;  ///< the normed latent query, or the layer's input
   Tensor key;    ///< the normed latent of keys and values

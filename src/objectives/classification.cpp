@@ -51,7 +51,7 @@ class Classification : public Objective {
   LabelScores label_scores() const override;
 
  private:
-  /// Of multi: rows that do not have the label, then those that do; by what is predicted.
+  /// Counts of multi: rows without the label, then those with it; by what is predicted.
   static constexpr size_t cells = 4;
   enum Cell : size_t { true_negative, false_positive, false_negative, true_positive };
 
@@ -145,7 +145,7 @@ class Classification : public Objective {
   std::vector<MetricSpec> metrics_;
   std::vector<int64_t> counts_;  // [K, K], rows of true labels; of multi [K, cells]
   Tensor device_values_;         // fp32 [2 N]
-  // Of the last micro-batch; copies to the device read them.
+  // Values of the last micro-batch; copies to the device read them.
   std::vector<float> outputs_of_rows_, derivatives_, losses_, hits_;
   std::vector<size_t> seen_;  // cells of `counts_`
 };

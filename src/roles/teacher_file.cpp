@@ -21,7 +21,7 @@ struct Header {
   int64_t samples = 0, tokens = 0, words = 0, top_k = 0;
 };
 
-/// Of samples, behind the header.
+/// Places of the samples, behind the header.
 int64_t place_of_first_token(int64_t sample) { return static_cast<int64_t>(sizeof(Header)) + 8 * sample; }
 int64_t place_of_flag(const TeacherFileShape& shape, int64_t sample) {
   return place_of_first_token(shape.samples + 1) + sample;

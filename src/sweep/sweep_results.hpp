@@ -11,7 +11,7 @@
 
 namespace llmtrain {
 
-/// What a run has reached so far.
+/// Best and last values of a run so far.
 struct SweepResult {
   SweepRun run;
   std::string state;               ///< "finished", "running: 120 of 300 steps", "not begun", ...

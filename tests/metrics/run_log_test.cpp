@@ -252,7 +252,7 @@ TEST_F(RunLogFiles, Hdf5HasTheValuesOfNodesAndRanks) {
   EXPECT_EQ(read_metrics_table(folder / "metrics.h5", "none").rows(), 0u) << "control";
 }
 
-// What the jobs of a run use adds up, with the tokens of their passes; what is done again counts again.
+// Energy and tokens of all jobs of a run add up; steps that are done again count again.
 TEST_F(RunLogFiles, EnergyIsThatOfAllJobs) {
   RunLogOptions o = options();
   o.total_steps = 6;

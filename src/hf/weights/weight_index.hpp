@@ -111,7 +111,7 @@ void join_quantized_tensors(WeightIndex& index, const FolderHandle& folder);
 /// left over, or of another shape or type, an input's group that is not there, another number of bits.
 void join_packed_tensors(WeightIndex& index, const FolderHandle& folder);
 
-/// What quantization_config of config.json says of matrices in these layouts.
+/// Properties of matrices in these layouts, as quantization_config of config.json names them.
 struct PackedFormat {
   bool awq = false;
   bool zeros_less_1 = false;

@@ -112,7 +112,7 @@ class Method : public TaskRules {
   virtual bool caches_reference(const Config& /*config*/) const { return false; }
   /// How the reference follows the policy during training.
   virtual ReferenceSyncOptions reference_sync(const Config& /*config*/) const { return {}; }
-  /// Returns the loss between policy and teacher, or none without a teacher. Throws UserError.
+  /// Returns the options of learning from a teacher, or none without a teacher. Throws UserError.
   virtual std::optional<TeacherOptions> teacher(const Config& /*config*/, const Dataset& /*data*/) const {
     return std::nullopt;
   }

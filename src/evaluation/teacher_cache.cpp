@@ -7,6 +7,7 @@
 #include <numeric>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "core/activity.hpp"
 #include "core/clock.hpp"
@@ -112,7 +113,7 @@ class TeacherCache {
     throw_on_all_ranks(communicator(), [&] { file.emplace(request_.file, true); });
     compute(*file, complete, left);
     throw_on_all_ranks(communicator(), [&] { file.emplace(request_.file, false); });
-    if (std::ranges::count(complete_samples(*file), 0) > 0) {
+    if (std::ranges::count(complete_samples(*file), 0) > 0) {  // where two jobs replaced a damaged file
       throw UserError(ExitCode::io,
                       fmt::format("{}: another job has begun this file meanwhile: when it has ended, give "
                                   "the same command again",
@@ -134,7 +135,7 @@ class TeacherCache {
     if (root()) request_.print("teacher    " + text);
   }
 
-  /// True if there is a file of this data; a damaged one is made anew.
+  /// True if there is a file of this data; a damaged one is deleted.
   bool exists() {
     int64_t found[] = {0};
     if (root() && std::filesystem::exists(request_.file)) {
@@ -145,6 +146,7 @@ class TeacherCache {
       } catch (const UserError&) {
         found[0] = 0;
       }
+      if (found[0] == 0) std::filesystem::remove(request_.file);
     }
     communicator().maximum(found);
     return found[0] == 1;
@@ -197,6 +199,7 @@ class TeacherCache {
   }
 
   /// Batches begin at multiples of their size, for any number of ranks. Ranks that share matrices score the same ones.
+  /// Other jobs may score samples of the same file: they write the same values.
   void compute(const TeacherFile& file, const std::vector<uint8_t>& complete, int64_t left) {
     Scorer scorer(std::move(request_.model), request_.options, request_.data, runtime_, mesh_);
     const LoadedWeights loaded = scorer.load();
@@ -205,6 +208,12 @@ class TeacherCache {
     const int64_t each = request_.samples_of_batch, round = each * ranks.size(), samples = request_.data.samples();
     const double begin = now();
     double printed = begin;
+    std::vector<std::pair<int64_t, int64_t>> written;  // samples that are not marked yet
+    const auto mark = [&] {
+      file.sync();
+      for (const auto& [from, to] : written) file.mark_complete(from, to);
+      written.clear();
+    };
     Progress progress("scoring samples by the teacher", left);
     for (int64_t first = 0; first < samples; first += round) {
       const int64_t end = std::min(first + round, samples);
@@ -215,15 +224,21 @@ class TeacherCache {
       const int64_t mine = std::min(first + ranks.rank() * each, end), last = std::min(mine + each, end);
       const MicroBatchPlan plan = request_.data.canonical(mine, last);
       scorer.score(request_.data, plan.samples.empty() ? nullptr : &plan, file);
-      if (mesh_.tensor_rank() == 0 && last > mine) file.mark_complete(mine, last);
+      if (mesh_.tensor_rank() == 0 && last > mine) written.emplace_back(mine, last);
       progress.add(missing);
-      throw_if_stopping(communicator(), "while the teacher was scoring samples");
+      try {
+        throw_if_stopping(communicator(), "while the teacher was scoring samples");
+      } catch (const UserError&) {
+        mark();
+        throw;
+      }
       if (now() - printed > seconds_between_lines) {
         printed = now();
+        mark();
         print(fmt::format("{} of {} samples", count_text(end), count_text(samples)));
       }
     }
-    throw_on_all_ranks(communicator(), [&] { file.sync(); });
+    throw_on_all_ranks(communicator(), [&] { mark(); });
     communicator().barrier();
     print(fmt::format("scored in {:.3g} s", now() - begin));
   }

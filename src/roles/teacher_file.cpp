@@ -57,7 +57,8 @@ void TeacherFile::create(const std::string& path, const TeacherFileShape& shape,
   if (!file.file().reserve(shape.bytes())) {
     throw UserError(ExitCode::io, fmt::format("{}: the disk has no room for {} bytes", path, shape.bytes()));
   }
-  file.publish();
+  file.file().write(shape.bytes() - 1, 1, "");  // where the file system reserves nothing, this gives it its size
+  file.publish_if_absent();
 }
 
 TeacherFile::TeacherFile(const std::string& path, bool writes)
@@ -69,7 +70,7 @@ TeacherFile::TeacherFile(const std::string& path, bool writes)
                      header.tokens >= 0 && header.words > 0 && header.words < most && header.top_k >= 0 &&
                      header.top_k <= header.words;
   if (sound) shape_ = {header.samples, header.tokens, header.words, header.top_k};
-  if (!sound || header.tokens > most / shape_.record_bytes()) {
+  if (!sound || header.tokens > most / shape_.record_bytes() || file_.size() != shape_.bytes()) {
     throw UserError(ExitCode::bad_content, fmt::format("{}: no log-probabilities of a teacher: delete the file", path));
   }
   file_.expect_scattered_reads();

@@ -38,7 +38,8 @@ struct TeacherValues {
 
 class TeacherFile {
  public:
-  /// Makes a file without values. `first_tokens`: of each sample, and the end. Throws UserError.
+  /// Makes a file without values, or keeps the file of this name that another job has made meanwhile.
+  /// `first_tokens`: of each sample, and the end. Throws UserError.
   static void create(const std::string& path, const TeacherFileShape& shape, std::span<const int64_t> first_tokens);
   /// Opens a file of create(). Throws UserError(bad_content) if it is none, and as FileHandle.
   TeacherFile(const std::string& path, bool writes);
@@ -46,7 +47,7 @@ class TeacherFile {
   const std::string& path() const { return file_.path(); }
   const TeacherFileShape& shape() const { return shape_; }
   std::vector<uint8_t> complete_samples() const;
-  /// Says that the samples [first, last) are complete, once their values are on the disk.
+  /// Says that the samples [first, last) are complete. Call sync() before: their values must be on the disk.
   void mark_complete(int64_t first, int64_t last) const;
   void sync() const { file_.sync(); }
 

@@ -37,7 +37,7 @@ class Axis {
   double place(const std::optional<std::string>& value) const {
     if (!value) return -0.1;
     const auto index = static_cast<size_t>(std::ranges::find(texts_, *value) - texts_.begin());
-    if (texts_.size() == 1) return 0.5;
+    if (texts_.size() == 1 || (is_number_ && low_ == high_)) return 0.5;
     if (!is_number_) return static_cast<double>(index) / static_cast<double>(texts_.size() - 1);
     const double x = numbers_[index];
     return logarithmic_ ? std::log(x / low_) / std::log(high_ / low_) : (x - low_) / (high_ - low_);

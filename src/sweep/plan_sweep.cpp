@@ -69,6 +69,8 @@ class Planner {
   }
 
   void extend(Values values) {
+    const auto wanted = static_cast<size_t>(sweep_.config.runs);
+    if (wanted > 0 && found_.size() == wanted) return;
     if (values.size() == sweep_.choices.size()) {
       if (found_.size() == max_runs) refuse(fmt::format("the grid has more than {} runs: choose at random", max_runs));
       found_.push_back(std::move(values));

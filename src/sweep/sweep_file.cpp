@@ -168,7 +168,7 @@ class Reader {
       fail(choice.condition + " must be in the deck, before it if it has several values");
     const bool can_hold = leader == nullptr || leader->values.empty() ||
                           std::ranges::find(leader->values, choice.condition_value) != leader->values.end();
-    if (!can_hold) fail(fmt::format("{} never is {}", choice.condition, choice.condition_value));
+    if (!can_hold) fail(fmt::format("{} is never {}", choice.condition, choice.condition_value));
   }
 
   SweepFile sweep_;
@@ -189,7 +189,7 @@ void SweepConfig::visit(DeckKeys& keys) {
   keys.section("sweep", "Values of a deck's keys that several runs try.");
   keys.key("method", method, {.doc = "Every combination, one list, or random draws."});
   keys.key("runs", runs,
-           {.range = between(0, 100000), .doc = "Number of random draws; else 0: all, or the first ones."});
+           {.range = between(0, 100000), .doc = "Number of random draws. With grid and list: only the first runs; 0 means all."});
   keys.key("seed", seed, {.range = at_least(0), .doc = "Seed of random draws."});
   keys.key("metric", metric, {.doc = "Metric by which runs are sorted, as in metrics.jsonl."});
 }

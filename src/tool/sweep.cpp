@@ -130,7 +130,7 @@ void run_all(const SweepFile& sweep, const std::vector<SweepRun>& runs, const Fo
   run_queue(commands, queue);
   if (failed > 0) {
     throw UserError(ExitCode::bad_content,
-                    fmt::format("{} of {} runs have not finished: see {}", failed, commands.size(), first_failure));
+                    fmt::format("{} of {} runs have failed: see {}", failed, commands.size(), first_failure));
   }
 }
 

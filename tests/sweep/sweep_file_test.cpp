@@ -107,7 +107,7 @@ TEST_F(Sweep, WhatIsWrongIsRefusedWithItsLine) {
   EXPECT_THAT(refusal(base + "max_steps = {0 .. 1 log 2}\n"), HasSubstr("above 0"));
   EXPECT_THAT(refusal(base + "max_steps = {1, 2} when it rains\n"), HasSubstr("'when it rains' follows the values"));
   EXPECT_THAT(refusal(base + "max_steps = {1, 2, 3} with run.seed\n"), HasSubstr("have as many values"));
-  EXPECT_THAT(refusal(base + "max_steps = {1, 2} if run.seed = 3\n"), HasSubstr("run.seed never is 3"));
+  EXPECT_THAT(refusal(base + "max_steps = {1, 2} if run.seed = 3\n"), HasSubstr("run.seed is never 3"));
   EXPECT_THAT(refusal(base + "max_steps = {1, 2} if run.task = sft\n"), HasSubstr("run.task must be in the deck"));
   EXPECT_THAT(refusal(base + "name = x\n"), HasSubstr("names its runs"));
   EXPECT_THAT(refusal(base + "seed = 3\n"), HasSubstr("given twice"));

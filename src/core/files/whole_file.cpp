@@ -34,6 +34,17 @@ void WholeFile::publish() {
   published_ = true;
 }
 
+bool WholeFile::publish_if_absent() {
+  file_.sync();
+  if (::link(temporary_.c_str(), path_.c_str()) == 0) {
+    sync_folder(folder_of(path_));
+    return true;  // the temporary name goes with this object
+  }
+  if (errno == EEXIST) return false;
+  publish();  // a file system without links
+  return true;
+}
+
 void write_whole_file(const std::string& path, std::string_view content) {
   WholeFile whole(path);
   whole.file().write(0, static_cast<int64_t>(content.size()), content.data());

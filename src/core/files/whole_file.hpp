@@ -23,6 +23,8 @@ class WholeFile {
   const FileHandle& file() const { return file_; }
   /// Syncs the file and renames it to its name, replacing an older one. UserError: io, cannot_create.
   void publish();
+  /// Likewise, but keeps a file that is there already; false then.
+  bool publish_if_absent();
 
  private:
   std::string path_;

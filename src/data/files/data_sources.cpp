@@ -216,6 +216,12 @@ void share_input_sets(InputSets& sets, Communicator& communicator) {
 }
 
 void check_use(const TokenFileInfo& info, DataUse use) {
+  if (use == DataUse::labels) {
+    throw UserError(ExitCode::bad_content,
+                    fmt::format("{}: run.task = classify reads rows with labels, no token files: name the files of the "
+                                "rows",
+                                info.path));
+  }
   const std::string why = refused_use(use, info.group, info.group_column());
   if (!why.empty()) throw UserError(ExitCode::bad_content, fmt::format("{}: its documents: {}", info.path, why));
 }

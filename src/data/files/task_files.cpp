@@ -13,7 +13,7 @@ namespace {
 
 std::string read_text(const std::string& path) {
   constexpr int64_t max_bytes = int64_t{1} << 30;
-  const bool of_mmlu = has_ending(path, ".csv");  // has no row of names
+  const bool of_mmlu = has_ending(path, ".csv");  // has no header row
   return (of_mmlu ? FileHandle::open_to_read(path) : open_lines(path)).read_text(max_bytes);
 }
 

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
@@ -65,23 +66,29 @@ class BatchRows : public TableReader {
       row_ = 0;
       batch_ = guarded(path(), [&] { return next_batch(where_); });
       if (batch_ == nullptr) return false;
-      keys_.clear();
-      for (const std::string& name : batch_->schema()->field_names()) append_json_string(name, keys_.emplace_back());
+      find_keys();
     }
     for (; row_ < batch_->num_rows() && lines.size() < block_bytes; ++row_) add_row(lines);
     return true;
   }
 
+  void find_keys() {
+    keys_.clear();
+    const std::vector<std::string> names = batch_->schema()->field_names();
+    for (size_t c = 0; c < names.size(); ++c) {
+      if (reads_column(columns_, names[c])) append_json_string(names[c], keys_[static_cast<int>(c)]);
+    }
+  }
+
   void add_row(std::string& lines) {
     lines += '{';
-    for (size_t c = 0; c < keys_.size(); ++c) {
-      if (c > 0) lines += ',';
-      lines += keys_[c] + ":";
+    for (const auto& [column, key] : keys_) {
+      if (lines.back() != '{') lines += ',';
+      lines += key + ":";
       try {
-        append_arrow_value(*batch_->column(static_cast<int>(c)), row_, columns_.skips_binary, lines);
+        append_arrow_value(*batch_->column(column), row_, columns_.skips_binary, lines);
       } catch (const UserError& error) {
-        refuse(where_, fmt::format("column {}: {}", printable(batch_->schema()->field(static_cast<int>(c))->name()),
-                                   error.what()));
+        refuse(where_, fmt::format("column {}: {}", printable(batch_->schema()->field(column)->name()), error.what()));
       }
     }
     lines += "}\n";
@@ -90,7 +97,7 @@ class BatchRows : public TableReader {
   TableColumns columns_;
   std::shared_ptr<arrow::RecordBatch> batch_;
   std::string where_;
-  std::vector<std::string> keys_;  // as JSON
+  std::map<int, std::string> keys_;  // of the columns that are read, as JSON
   int64_t row_ = 0;
 };
 
@@ -203,6 +210,7 @@ class ArrowBatches {
     for (size_t f = 0; f < names.size(); ++f) {
       if (reads_column(columns, names[f])) options.included_fields.push_back(static_cast<int>(f));
     }
+    if (options.included_fields.empty() && !names.empty()) options.included_fields = {0};  // for the number of rows
     open(options);
   }
 

@@ -15,6 +15,8 @@
 namespace llmtrain {
 namespace {
 
+constexpr size_t max_columns = 65'536;
+
 /// Reads records one after the other.
 class CsvRecords {
  public:
@@ -26,7 +28,7 @@ class CsvRecords {
     }
     fill();
     if (buffer_.starts_with(byte_order_mark)) at_ = byte_order_mark.size();
-    if (!next(names_)) throw UserError(ExitCode::bad_content, path + ": it has no row of names");
+    if (!next(names_)) throw UserError(ExitCode::bad_content, path + ": it has no header row");
     for (size_t i = 0; i < names_.size(); ++i) {
       if (names_[i].empty()) names_[i] = fmt::format("Unnamed: {}", i);
     }
@@ -81,6 +83,7 @@ class CsvRecords {
       }
       is_blank_ = false;
       if (c == delimiter_) {
+        if (fields.size() == max_columns) refuse(line_, fmt::format("the row has more than {} fields", max_columns));
         fields.emplace_back();
         closed = false;
       } else if (c == '"' && fields.back().empty() && !closed) {

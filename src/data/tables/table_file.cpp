@@ -31,7 +31,7 @@ TableKind table_of(const FileHandle& file, Compression compression) {
   const std::string_view name = uncompressed_name(file.path());
   const bool names_parquet = ends_in_one_of(name, parquet_endings), names_arrow = ends_in_one_of(name, arrow_endings);
   if (compression != Compression::none) {
-    if (names_parquet || names_arrow) refuse(file, "a table compresses its own columns: unpack the file around it");
+    if (names_parquet || names_arrow) refuse(file, "Parquet and Arrow files are not compressed again: unpack the file");
   } else {
     std::array<char, 8> first{};
     const std::string_view magic(first.data(), static_cast<size_t>(file.read_some(0, first.size(), first.data())));

@@ -73,7 +73,8 @@ void read_granite(ConfigKeys& keys, ModelConfig& c) {
 
 /// Writes a number without a fraction as an integer, as Transformers has it.
 nlohmann::json number(double value) {
-  return value == std::floor(value) ? nlohmann::json(static_cast<int64_t>(value)) : nlohmann::json(value);
+  const bool is_whole = value == std::floor(value) && std::abs(value) < 0x1p53;
+  return is_whole ? nlohmann::json(static_cast<int64_t>(value)) : nlohmann::json(value);
 }
 
 void write_gemma(nlohmann::json& j, const ModelConfig& c) {

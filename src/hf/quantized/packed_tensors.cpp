@@ -90,8 +90,9 @@ class PackedJoiner {
     WeightIndex::Tensor& codes = index_.tensors[number];
     const bool awq = format(codes).awq;
     require_words(codes);
-    const int64_t in_words = 8 * (codes.shape.size() == 2 ? codes.shape[awq ? 1 : 0] : 0);
-    const int64_t plain = codes.shape.size() == 2 ? codes.shape[awq ? 0 : 1] : 0;
+    const bool is_matrix = codes.shape.size() == 2 && std::ranges::max(codes.shape) <= max_packed_dimension;
+    const int64_t in_words = is_matrix ? 8 * codes.shape[awq ? 1 : 0] : 0;
+    const int64_t plain = is_matrix ? codes.shape[awq ? 0 : 1] : 0;
     const int64_t outputs = awq ? in_words : plain, inputs = awq ? plain : in_words;
     if (inputs < 1 || outputs < 1 || outputs % 8 != 0 || inputs > max_packed_dimension ||
         outputs > max_packed_dimension) {

@@ -1,5 +1,5 @@
 #pragma once
-// The arithmetic of a word in divergences between distributions, the same on every device.
+// The arithmetic of a token in divergences between distributions, the same on every device.
 
 #include <cmath>
 
@@ -9,21 +9,21 @@
 
 namespace llmtrain {
 
-/// Value of a word in a divergence, and its slope: the derivative with respect to the student's log q, but for a
+/// Value of a token in a divergence, and its slope: the derivative with respect to the student's log q, but for a
 /// multiple of q, which the softmax takes out.
 template <class V>
-struct WordTerm {
+struct TokenTerm {
   V value, slope;
 };
 
 /// V is a float or a vector of them; Exp is their exponential.
 template <class V, class Exp>
-struct WordTerms {
+struct TokenTerms {
   Divergence divergence;
   float beta, log_beta, log_rest;
   Exp exponential;
 
-  WordTerms(const DistillationTerms& terms, const Exp& exp)
+  TokenTerms(const DistillationTerms& terms, const Exp& exp)
       : divergence(terms.divergence),
         beta(terms.beta),
         log_beta(std::log(terms.beta)),
@@ -33,7 +33,7 @@ struct WordTerms {
     if (divergence == Divergence::jsd && beta == 1) divergence = Divergence::reverse_kl;
   }
 
-  LLMTRAIN_HOST_DEVICE WordTerm<V> operator()(V log_p, V log_q) const {
+  LLMTRAIN_HOST_DEVICE TokenTerm<V> operator()(V log_p, V log_q) const {
     if (divergence == Divergence::forward_kl) {
       const V p = exponential(log_p);
       return {p * (log_p - log_q), -p};
@@ -70,15 +70,15 @@ struct DistillationRows {
   const int32_t* targets;
   const float *logp, *lse, *weight;  ///< the weight is negative
   float *distilled, *divergence, *left_out, *agreement;
-  const int32_t* best;  ///< null: all words
+  const int32_t* best;  ///< null: all tokens
   const float *teacher, *rest;
-  int64_t stride, teacher_stride, words, vocabulary, k;
+  int64_t stride, teacher_stride, common, vocabulary, k;
   float inverse_temperature, inverse_cap, cross_entropy;
   bool tail;
 
   DistillationRows(const Tensor& dlogits, const Tensor& row_logits, const Tensor& row_targets, const TokenStatistics& s,
-                   const TokenCotangents& cotangents, const TeacherRows& rows, int64_t common_words, int64_t tokens,
-                   const DistillationTerms& terms, float softcap)
+                   const TokenCotangents& cotangents, const TeacherRows& rows, int64_t common_tokens,
+                   int64_t all_tokens, const DistillationTerms& terms, float softcap)
       : logits(row_logits.as<float>()),
         targets(row_targets.as<int32_t>()),
         logp(data_or_null<float>(s.logp)),
@@ -88,30 +88,31 @@ struct DistillationRows {
         divergence(data_or_null<float>(s.divergence)),
         left_out(data_or_null<float>(s.left_out)),
         agreement(data_or_null<float>(s.agreement)),
-        best(data_or_null<int32_t>(rows.words)),
+        best(data_or_null<int32_t>(rows.tokens)),
         teacher(rows.logp.as<float>()),
         rest(data_or_null<float>(rows.rest)),
         stride(row_logits.dim(1)),
         teacher_stride(rows.logp.dim(1)),
-        words(common_words),
-        vocabulary(tokens),
-        k(rows.words.empty() ? 0 : rows.words.dim(1)),
+        common(common_tokens),
+        vocabulary(all_tokens),
+        k(rows.tokens.empty() ? 0 : rows.tokens.dim(1)),
         inverse_temperature(1 / terms.temperature),
         inverse_cap(softcap > 0 ? 1 / softcap : 0),
         cross_entropy(terms.cross_entropy),
         tail(terms.tail) {
     const int64_t r = row_logits.dim(0);
-    check_logits(row_logits, row_targets, s, tokens);
+    check_logits(row_logits, row_targets, s, all_tokens);
     check_logits_gradient(dlogits, row_logits, s, cotangents);
     for (const Tensor* t : {&s.distilled, &s.divergence, &s.left_out, &s.agreement, &rows.rest}) {
       check_per_row(*t, r, DType::f32);
     }
     LLMTRAIN_CHECK(logp != nullptr && weight != nullptr, "distillation needs the targets' logp, and weights of rows");
-    LLMTRAIN_CHECK(words > 0 && words <= tokens && terms.temperature > 0, "common words, and a positive temperature");
+    LLMTRAIN_CHECK(common > 0 && common <= vocabulary && terms.temperature > 0,
+                   "common tokens, and a positive temperature");
     LLMTRAIN_CHECK(rows.logp.rank == 2 && rows.logp.dim(0) == r && rows.logp.dtype == DType::f32,
                    "a row of log-probabilities for each row of logits");
-    LLMTRAIN_CHECK(k > 0 ? k == teacher_stride && k <= words && rest != nullptr : teacher_stride >= words,
-                   "log-probabilities of the teacher's words");
+    LLMTRAIN_CHECK(k > 0 ? k == teacher_stride && k <= common && rest != nullptr : teacher_stride >= common,
+                   "log-probabilities of the teacher's tokens");
   }
   LLMTRAIN_HOST_DEVICE bool counts(int64_t r) const { return targets[r] != ignore_target && weight[r] != 0; }
   /// Slope of the cap at a capped logit.
@@ -125,14 +126,14 @@ struct DistillationRows {
   }
 };
 
-inline void check_best_words(const TeacherRows& out, const Tensor& logp, int64_t words) {
-  LLMTRAIN_CHECK(logp.rank == 2 && logp.dtype == DType::f32 && words > 0 && words <= logp.dim(1),
+inline void check_top_tokens(const TeacherRows& out, const Tensor& logp, int64_t common) {
+  LLMTRAIN_CHECK(logp.rank == 2 && logp.dtype == DType::f32 && common > 0 && common <= logp.dim(1),
                  "log-probabilities are fp32 [R, V']");
-  LLMTRAIN_CHECK(out.words.rank == 2 && out.words.dtype == DType::i32 && out.words.dim(0) == logp.dim(0) &&
-                     out.words.dim(1) > 0 && out.words.dim(1) <= words && out.logp.dtype == DType::f32 &&
-                     out.logp.numel() == out.words.numel() && out.rest.dtype == DType::f32 &&
+  LLMTRAIN_CHECK(out.tokens.rank == 2 && out.tokens.dtype == DType::i32 && out.tokens.dim(0) == logp.dim(0) &&
+                     out.tokens.dim(1) > 0 && out.tokens.dim(1) <= common && out.logp.dtype == DType::f32 &&
+                     out.logp.numel() == out.tokens.numel() && out.rest.dtype == DType::f32 &&
                      out.rest.numel() == logp.dim(0),
-                 "the best words are int32 and fp32 [R, k], the rest fp32 [R]");
+                 "the top tokens are int32 and fp32 [R, k], the rest fp32 [R]");
 }
 
 }  // namespace llmtrain

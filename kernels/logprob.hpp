@@ -18,7 +18,7 @@ struct TokenStatistics {
   // Statistics of rows that learn from a teacher, fp32 [N] (distillation.hpp):
   Tensor distilled = {};   ///< loss: divergence, and the share of the cross-entropy, nats
   Tensor divergence = {};  ///< of the student from the teacher, nats
-  Tensor left_out = {};    ///< probability of the words that are not among the teacher's best
+  Tensor left_out = {};    ///< probability of the tokens that are not among the teacher's top k
   Tensor agreement = {};   ///< 1 where both have the same best word, else 0
 
   /// Calls f(tensor) for all.

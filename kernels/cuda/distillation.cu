@@ -17,7 +17,7 @@ constexpr float lowest_difference = -87.0f;
 struct DeviceExp {
   LLMTRAIN_HOST_DEVICE float operator()(float x) const { return expf(x); }
 };
-using Terms = WordTerms<float, DeviceExp>;
+using Terms = TokenTerms<float, DeviceExp>;
 
 __device__ float scaled_difference(float x, float maximum, float factor) {
   const float difference = (x - maximum) * factor;
@@ -49,40 +49,40 @@ __device__ double log_sum_of_row(const float* x, int64_t count, float maximum, f
 struct LogProbabilitiesOfRow {
   static constexpr int threads = row_threads;
   float* logits;
-  int64_t words, stride;
+  int64_t common, stride;
   float factor;
 
   __device__ void operator()() const {
     float* x = logits + static_cast<int64_t>(blockIdx.x) * stride;
-    const float maximum = x[index_of(best_of_row(x, words))];
-    const auto log_sum = static_cast<float>(log_sum_of_row(x, words, maximum, factor));
-    for (int64_t i = threadIdx.x; i < words; i += threads) x[i] = (x[i] - maximum) * factor - log_sum;
+    const float maximum = x[index_of(best_of_row(x, common))];
+    const auto log_sum = static_cast<float>(log_sum_of_row(x, common, maximum, factor));
+    for (int64_t i = threadIdx.x; i < common; i += threads) x[i] = (x[i] - maximum) * factor - log_sum;
   }
 };
 
-/// One word after the other.
-struct BestOfRow {
+/// One token after the other.
+struct TopTokensOfRow {
   static constexpr int threads = row_threads;
   float* logp;
   int32_t* best;
   float *of_best, *rest;
-  int64_t words, stride, k;
+  int64_t common, stride, k;
 
   __device__ void operator()() const {
     const int64_t row = blockIdx.x;
     float* x = logp + row * stride;
     for (int64_t i = 0; i < k; ++i) {
-      const int word = index_of(best_of_row(x, words));
+      const int token = index_of(best_of_row(x, common));
       if (threadIdx.x == 0) {
-        best[row * k + i] = word;
-        of_best[row * k + i] = x[word];
-        x[word] = -FLT_MAX;
+        best[row * k + i] = token;
+        of_best[row * k + i] = x[token];
+        x[token] = -FLT_MAX;
       }
       __syncthreads();
     }
-    const float maximum = x[index_of(best_of_row(x, words))];
-    const double log_sum = log_sum_of_row(x, words, maximum, 1);
-    if (threadIdx.x == 0) rest[row] = k < words ? static_cast<float>(double{maximum} + log_sum) : no_mass;
+    const float maximum = x[index_of(best_of_row(x, common))];
+    const double log_sum = log_sum_of_row(x, common, maximum, 1);
+    if (threadIdx.x == 0) rest[row] = k < common ? static_cast<float>(double{maximum} + log_sum) : no_mass;
   }
 };
 
@@ -106,7 +106,7 @@ struct RowWriter {
   }
 };
 
-/// All words. d may alias the logits: a thread reads what it overwrites.
+/// All tokens. d may alias the logits: a thread reads what it overwrites.
 template <class T>
 struct DenseRow {
   static constexpr int threads = row_threads;
@@ -125,12 +125,12 @@ struct DenseRow {
     const float* x = rows.logits + r * rows.stride;
     const float* p = rows.teacher + r * rows.teacher_stride;
     const float factor = rows.inverse_temperature;
-    const int own_best = index_of(best_of_row(x, rows.words)), best = index_of(best_of_row(p, rows.words));
+    const int own_best = index_of(best_of_row(x, rows.common)), best = index_of(best_of_row(p, rows.common));
     const float maximum = x[own_best];
-    const auto log_sum = static_cast<float>(log_sum_of_row(x, rows.words, maximum, factor));
+    const auto log_sum = static_cast<float>(log_sum_of_row(x, rows.common, maximum, factor));
     double value = 0, slope = 0;
-    for (int64_t i = threadIdx.x; i < rows.words; i += threads) {
-      const WordTerm<float> term = terms(p[i], (x[i] - maximum) * factor - log_sum);
+    for (int64_t i = threadIdx.x; i < rows.common; i += threads) {
+      const TokenTerm<float> term = terms(p[i], (x[i] - maximum) * factor - log_sum);
       value += double{term.value};
       slope += double{term.slope};
     }
@@ -143,7 +143,7 @@ struct DenseRow {
       const float v = x[i], own = (v - maximum) * factor - log_sum;
       const bool is_target = i == rows.targets[r] && rows.cross_entropy != 0;
       double gradient = 0;
-      if (i < rows.words) gradient = scale * (double{terms(p[i], own).slope} - double{expf(own)} * slope);
+      if (i < rows.common) gradient = scale * (double{terms(p[i], own).slope} - double{expf(own)} * slope);
       const float result =
           is_target ? writer.finish_in_double(gradient, v, true) : writer.finish(static_cast<float>(gradient), v);
       store(d + i, i < rows.vocabulary ? result : 0.0f);
@@ -151,9 +151,9 @@ struct DenseRow {
   }
 };
 
-/// The teacher's best words, and all others as one. The logits of the best words are kept in shared memory.
+/// The teacher's top tokens, and all others as one. The logits of the top tokens are kept in shared memory.
 template <class T>
-struct BestWordsRow {
+struct TopTokensRow {
   static constexpr int threads = row_threads;
   DistillationRows rows;
   Terms terms;
@@ -173,14 +173,14 @@ struct BestWordsRow {
     const float* p = rows.teacher + r * k;
     const float factor = rows.inverse_temperature;
     const int32_t target = rows.targets[r];
-    const bool agrees = index_of(best_of_row(x, rows.words)) == best[0], has_others = k < rows.words;
+    const bool agrees = index_of(best_of_row(x, rows.common)) == best[0], has_others = k < rows.common;
     for (int64_t i = threadIdx.x; i < k; i += threads) {
       own[i] = x[best[i]];
       x[best[i]] = -FLT_MAX;
     }
     __syncthreads();
-    const float others_maximum = x[index_of(best_of_row(x, rows.words))];
-    const double others_log = log_sum_of_row(x, rows.words, others_maximum, factor);
+    const float others_maximum = x[index_of(best_of_row(x, rows.common))];
+    const double others_log = log_sum_of_row(x, rows.common, others_maximum, factor);
     const double others = double{others_maximum} * double{factor} + others_log;
     double highest = has_others ? others : -double{FLT_MAX};
     for (int64_t i = 0; i < k; ++i) highest = fmax(highest, double{own[i]} * double{factor});
@@ -194,11 +194,11 @@ struct BestWordsRow {
     const double log_sum = highest + log(sum), log_others = has_others ? others - log_sum : double{no_mass};
     const float renormalised = rows.tail ? 0.0f : static_cast<float>(log(mass));
     const float p_others = rows.tail && has_others ? rows.rest[r] : no_mass;
-    const WordTerm<float> last = terms(p_others, static_cast<float>(log_others));
+    const TokenTerm<float> last = terms(p_others, static_cast<float>(log_others));
     const auto log_q = [&](int64_t i) { return static_cast<float>(double{own[i]} * double{factor} - log_sum); };
     double value = 0, slopes = 0;
     for (int64_t i = threadIdx.x; i < k; i += threads) {
-      const WordTerm<float> term = terms(p[i] - renormalised, log_q(i));
+      const TokenTerm<float> term = terms(p[i] - renormalised, log_q(i));
       value += double{term.value};
       slopes += double{term.slope};
     }
@@ -212,7 +212,7 @@ struct BestWordsRow {
     for (int64_t i = threadIdx.x; i < rows.stride; i += threads) {
       const float v = x[i];
       double gradient = 0;
-      if (i < rows.words) {
+      if (i < rows.common) {
         gradient =
             of_others * double{expf(scaled_difference(v, others_maximum, factor) - static_cast<float>(others_log))};
       }
@@ -220,7 +220,7 @@ struct BestWordsRow {
                                                                   : writer.finish(static_cast<float>(gradient), v);
       store(d + i, i < rows.vocabulary ? result : 0.0f);
     }
-    __syncthreads();  // the best words are written last
+    __syncthreads();  // the top tokens are written last
     for (int64_t i = threadIdx.x; i < k; i += threads) {
       const float q = log_q(i);
       const double gradient = scale * (double{terms(p[i] - renormalised, q).slope} - exp(double{q}) * slopes);
@@ -231,32 +231,32 @@ struct BestWordsRow {
 
 }  // namespace
 
-void log_probabilities(const Tensor& logits, int64_t words, float temperature, Stream& stream) {
+void log_probabilities(const Tensor& logits, int64_t common, float temperature, Stream& stream) {
   const ProfileSpan span("log_probabilities", [&] { return traffic({&logits, &logits}); });
-  LLMTRAIN_CHECK(logits.rank == 2 && logits.dtype == DType::f32 && words > 0 && words <= logits.dim(1),
+  LLMTRAIN_CHECK(logits.rank == 2 && logits.dtype == DType::f32 && common > 0 && common <= logits.dim(1),
                  "logits must be fp32 [R, V']");
-  launch({logits.dim(0)}, stream, LogProbabilitiesOfRow{logits.as<float>(), words, logits.dim(1), 1 / temperature});
+  launch({logits.dim(0)}, stream, LogProbabilitiesOfRow{logits.as<float>(), common, logits.dim(1), 1 / temperature});
 }
 
-void best_words(const TeacherRows& out, const Tensor& logp, int64_t words, Stream& stream) {
-  const ProfileSpan span("best_words", [&] { return traffic({&logp}); });
-  check_best_words(out, logp, words);
+void top_tokens(const TeacherRows& out, const Tensor& logp, int64_t common, Stream& stream) {
+  const ProfileSpan span("top_tokens", [&] { return traffic({&logp}); });
+  check_top_tokens(out, logp, common);
   launch({logp.dim(0)}, stream,
-         BestOfRow{logp.as<float>(), out.words.as<int32_t>(), out.logp.as<float>(), out.rest.as<float>(), words,
-                   logp.dim(1), out.words.dim(1)});
+         TopTokensOfRow{logp.as<float>(), out.tokens.as<int32_t>(), out.logp.as<float>(), out.rest.as<float>(), common,
+                        logp.dim(1), out.tokens.dim(1)});
 }
 
 void distillation_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& targets,
                            const TokenStatistics& statistics, const TokenCotangents& cotangents,
-                           const TeacherRows& teacher, int64_t words, int64_t vocabulary,
+                           const TeacherRows& teacher, int64_t common, int64_t vocabulary,
                            const DistillationTerms& terms, float softcap, Stream& stream) {
   const ProfileSpan span("distillation_backward", [&] { return traffic({&logits, &dlogits}); });
-  const DistillationRows rows(dlogits, logits, targets, statistics, cotangents, teacher, words, vocabulary, terms,
+  const DistillationRows rows(dlogits, logits, targets, statistics, cotangents, teacher, common, vocabulary, terms,
                               softcap);
-  const Terms of_words(terms, DeviceExp());
+  const Terms of_tokens(terms, DeviceExp());
   dispatch(dlogits, [&]<class T>(T* d) {
-    if (rows.k == 0) return launch({logits.dim(0)}, stream, DenseRow<T>{rows, of_words, d});
-    launch({logits.dim(0)}, stream, BestWordsRow<T>{rows, of_words, d},
+    if (rows.k == 0) return launch({logits.dim(0)}, stream, DenseRow<T>{rows, of_tokens, d});
+    launch({logits.dim(0)}, stream, TopTokensRow<T>{rows, of_tokens, d},
            static_cast<int>(rows.k * static_cast<int64_t>(sizeof(float))));
   });
 }

@@ -27,8 +27,8 @@ struct FastExp {
     return host::fast_exp(x);
   }
 };
-using VectorTerms = WordTerms<Float8, FastExp>;
-using ScalarTerms = WordTerms<float, FastExp>;
+using VectorTerms = TokenTerms<Float8, FastExp>;
+using ScalarTerms = TokenTerms<float, FastExp>;
 
 Float8 scaled_difference(Float8 x, float maximum, float factor) {
   return host::at_least((x - maximum) * factor, lowest_difference);
@@ -79,7 +79,7 @@ struct RowWriter {
     if (rows.inverse_cap > 0) gradient *= 1 - (x * rows.inverse_cap) * (x * rows.inverse_cap);
     return gradient;
   }
-  /// The same for one word; in double, since p - 1 of a well predicted target is small.
+  /// The same for one token; in double, since p - 1 of a well predicted target is small.
   float finish(double gradient, float x, bool is_target) const {
     if (of_targets != 0) {
       const double p = std::exp(std::max(double{x} - double{lse}, double{lowest_difference}));
@@ -89,42 +89,42 @@ struct RowWriter {
   }
 };
 
-/// Writes gradient(x, i, n) of the words, the rest of the vocabulary, and zeros of padding.
+/// Writes gradient(x, i, n) of the tokens, the rest of the vocabulary, and zeros of padding.
 template <class T, class Gradient>
 void write_row(T* d, const float* x, const RowWriter& writer, const Gradient& gradient) {
   const DistillationRows& rows = writer.rows;
-  for (int64_t i = 0; i < rows.words; i += 8) {
-    const int64_t n = std::min<int64_t>(8, rows.words - i);
+  for (int64_t i = 0; i < rows.common; i += 8) {
+    const int64_t n = std::min<int64_t>(8, rows.common - i);
     const Float8 v = host::load_up_to(x + i, n);
     host::store_up_to(d + i, writer.finish(gradient(v, i, n), v), n);
   }
-  for (int64_t i = rows.words; i < rows.vocabulary; ++i) host::store(d + i, writer.finish(0.0, x[i], false));
+  for (int64_t i = rows.common; i < rows.vocabulary; ++i) host::store(d + i, writer.finish(0.0, x[i], false));
   for (int64_t i = rows.vocabulary; i < rows.stride; ++i) host::store(d + i, 0.0f);
 }
 
-/// All words.
+/// All tokens.
 template <class T>
 void distill_dense(const DistillationRows& rows, const VectorTerms& terms, const ScalarTerms& scalar, T* d, int64_t r) {
   const float* x = rows.logits + r * rows.stride;
   const float* p = rows.teacher + r * rows.teacher_stride;
   const float factor = rows.inverse_temperature;
-  const LogSum sum(x, rows.words, factor);
+  const LogSum sum(x, rows.common, factor);
   const auto log_sum = static_cast<float>(sum.log);
   const auto log_q = [&](Float8 v) { return (v - sum.maximum) * factor - log_sum; };
   double value = 0, slopes = 0;
-  for (int64_t begin = 0; begin < rows.words; begin += lane_block) {
+  for (int64_t begin = 0; begin < rows.common; begin += lane_block) {
     host::LaneSum values, all_slopes;
-    const int64_t end = std::min(rows.words, begin + lane_block);
+    const int64_t end = std::min(rows.common, begin + lane_block);
     for (int64_t i = begin; i < end; i += 8) {
       const int64_t n = std::min<int64_t>(8, end - i);
-      const WordTerm<Float8> term = terms(host::load_up_to(p + i, n), log_q(host::load_up_to(x + i, n)));
+      const TokenTerm<Float8> term = terms(host::load_up_to(p + i, n), log_q(host::load_up_to(x + i, n)));
       values.add(first_lanes(term.value, n), Float8{});
       all_slopes.add(first_lanes(term.slope, n), Float8{});
     }
     value += values.fold();
     slopes += all_slopes.fold();
   }
-  rows.write(r, value, 0, index_of_largest(x, rows.words) == index_of_largest(p, rows.words));
+  rows.write(r, value, 0, index_of_largest(x, rows.common) == index_of_largest(p, rows.common));
   const RowWriter writer(rows, r);
   const int32_t target = rows.targets[r];
   const float x_target = x[target];
@@ -135,14 +135,14 @@ void distill_dense(const DistillationRows& rows, const VectorTerms& terms, const
   });
   if (rows.cross_entropy == 0) return;
   double gradient = 0;
-  if (target < rows.words) {
+  if (target < rows.common) {
     const float own = (x_target - sum.maximum) * factor - log_sum;
     gradient = double{scale} * (double{scalar(p[target], own).slope} - std::exp(double{own}) * slopes);
   }
   host::store(d + target, writer.finish(gradient, x_target, true));
 }
 
-/// The teacher's best words, and all others as one.
+/// The teacher's top tokens, and all others as one.
 template <class T>
 void distill_best(const DistillationRows& rows, const ScalarTerms& terms, T* d, int64_t r, std::vector<float>& own) {
   float* x = rows.logits + r * rows.stride;
@@ -152,7 +152,7 @@ void distill_best(const DistillationRows& rows, const ScalarTerms& terms, T* d, 
   const float factor = rows.inverse_temperature;
   const int32_t target = rows.targets[r];
   const float x_target = x[target];
-  const bool agrees = index_of_largest(x, rows.words) == best[0];
+  const bool agrees = index_of_largest(x, rows.common) == best[0];
   own.resize(static_cast<size_t>(k));
   double highest = -FLT_MAX;
   for (int64_t i = 0; i < k; ++i) {
@@ -160,14 +160,14 @@ void distill_best(const DistillationRows& rows, const ScalarTerms& terms, T* d, 
     highest = std::max(highest, double{x[best[i]]} * double{factor});
     x[best[i]] = -FLT_MAX;
   }
-  const bool has_others = k < rows.words;
-  const LogSum others(x, rows.words, factor);
+  const bool has_others = k < rows.common;
+  const LogSum others(x, rows.common, factor);
   if (has_others) highest = std::max(highest, others.value(factor));
   double sum = has_others ? std::exp(others.value(factor) - highest) : 0;
   for (const float logit : own) sum += std::exp(double{logit} * double{factor} - highest);
   const double log_sum = highest + std::log(sum);
 
-  double mass = 0;  // of the teacher's best words
+  double mass = 0;  // of the teacher's top tokens
   for (int64_t i = 0; i < k; ++i) mass += std::exp(double{p[i]});
   const auto renormalised = rows.tail ? 0.0f : static_cast<float>(std::log(mass));
   const double log_others = has_others ? others.value(factor) - log_sum : double{no_mass};
@@ -175,10 +175,10 @@ void distill_best(const DistillationRows& rows, const ScalarTerms& terms, T* d, 
   const auto log_q = [&](int64_t i) {
     return static_cast<float>(double{own[static_cast<size_t>(i)]} * double{factor} - log_sum);
   };
-  const WordTerm<float> last = terms(p_others, static_cast<float>(log_others));
+  const TokenTerm<float> last = terms(p_others, static_cast<float>(log_others));
   double value = double{last.value}, slopes = double{last.slope};
   for (int64_t i = 0; i < k; ++i) {
-    const WordTerm<float> term = terms(p[i] - renormalised, log_q(i));
+    const TokenTerm<float> term = terms(p[i] - renormalised, log_q(i));
     value += double{term.value};
     slopes += double{term.slope};
   }
@@ -201,7 +201,7 @@ void distill_best(const DistillationRows& rows, const ScalarTerms& terms, T* d, 
   }
   if (wrote_target || rows.cross_entropy == 0) return;
   double gradient = 0;
-  if (target < rows.words) {
+  if (target < rows.common) {
     const double difference = (double{x_target} - double{others.maximum}) * double{factor} - others.log;
     gradient = double{of_others} * std::exp(difference);
   }
@@ -210,53 +210,53 @@ void distill_best(const DistillationRows& rows, const ScalarTerms& terms, T* d, 
 
 }  // namespace
 
-void log_probabilities(const Tensor& logits, int64_t words, float temperature, Stream& /*stream*/) {
+void log_probabilities(const Tensor& logits, int64_t common, float temperature, Stream& /*stream*/) {
   const ProfileSpan span("log_probabilities", [&] { return traffic({&logits, &logits}); });
-  LLMTRAIN_CHECK(logits.rank == 2 && logits.dtype == DType::f32 && words > 0 && words <= logits.dim(1),
+  LLMTRAIN_CHECK(logits.rank == 2 && logits.dtype == DType::f32 && common > 0 && common <= logits.dim(1),
                  "logits must be fp32 [R, V']");
   const int64_t stride = logits.dim(1);
   float* x0 = logits.as<float>();
   const float factor = 1 / temperature;
   host::parallel_for(logits.dim(0), [=](int64_t r) {
     float* x = x0 + r * stride;
-    const LogSum sum(x, words, factor);
+    const LogSum sum(x, common, factor);
     const auto log_sum = static_cast<float>(sum.log);
-    for (int64_t i = 0; i < words; i += 8) {
-      const int64_t n = std::min<int64_t>(8, words - i);
+    for (int64_t i = 0; i < common; i += 8) {
+      const int64_t n = std::min<int64_t>(8, common - i);
       host::store_up_to(x + i, (host::load_up_to(x + i, n) - sum.maximum) * factor - log_sum, n);
     }
   });
 }
 
-void best_words(const TeacherRows& out, const Tensor& logp, int64_t words, Stream& /*stream*/) {
-  const ProfileSpan span("best_words", [&] { return traffic({&logp}); });
-  check_best_words(out, logp, words);
-  const int64_t stride = logp.dim(1), k = out.words.dim(1);
+void top_tokens(const TeacherRows& out, const Tensor& logp, int64_t common, Stream& /*stream*/) {
+  const ProfileSpan span("top_tokens", [&] { return traffic({&logp}); });
+  check_top_tokens(out, logp, common);
+  const int64_t stride = logp.dim(1), k = out.tokens.dim(1);
   float* x0 = logp.as<float>();
-  auto* best = out.words.as<int32_t>();
+  auto* best = out.tokens.as<int32_t>();
   float *of_best = out.logp.as<float>(), *rest = out.rest.as<float>();
   host::parallel_for(logp.dim(0), [=](int64_t r) {
     float* x = x0 + r * stride;
-    std::vector<int32_t> order(static_cast<size_t>(words));
+    std::vector<int32_t> order(static_cast<size_t>(common));
     std::iota(order.begin(), order.end(), 0);
     std::partial_sort(order.begin(), order.begin() + k, order.end(),
                       [x](int32_t a, int32_t b) { return x[a] != x[b] ? x[a] > x[b] : a < b; });
     for (int64_t i = 0; i < k; ++i) {
-      const int32_t word = order[static_cast<size_t>(i)];
-      best[r * k + i] = word;
-      of_best[r * k + i] = x[word];
-      x[word] = -FLT_MAX;
+      const int32_t token = order[static_cast<size_t>(i)];
+      best[r * k + i] = token;
+      of_best[r * k + i] = x[token];
+      x[token] = -FLT_MAX;
     }
-    rest[r] = k < words ? static_cast<float>(LogSum(x, words, 1).value(1)) : no_mass;
+    rest[r] = k < common ? static_cast<float>(LogSum(x, common, 1).value(1)) : no_mass;
   });
 }
 
 void distillation_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& targets,
                            const TokenStatistics& statistics, const TokenCotangents& cotangents,
-                           const TeacherRows& teacher, int64_t words, int64_t vocabulary,
+                           const TeacherRows& teacher, int64_t common, int64_t vocabulary,
                            const DistillationTerms& terms, float softcap, Stream& /*stream*/) {
   const ProfileSpan span("distillation_backward", [&] { return traffic({&logits, &dlogits}); });
-  const DistillationRows rows(dlogits, logits, targets, statistics, cotangents, teacher, words, vocabulary, terms,
+  const DistillationRows rows(dlogits, logits, targets, statistics, cotangents, teacher, common, vocabulary, terms,
                               softcap);
   const VectorTerms vector(terms, FastExp());
   const ScalarTerms scalar(terms, FastExp());

@@ -68,13 +68,13 @@ class Scorer {
       if (to.empty()) return;
       copy_to_host(to.data(), from.data, static_cast<int64_t>(to.size() * sizeof to[0]), runtime_.stream());
     };
-    if (found.words.empty() && found.logp.dim(1) != file.shape().words) {
+    if (found.tokens.empty() && found.logp.dim(1) != file.shape().vocabulary) {
       for (int64_t row = 0; row < rows; ++row) {
-        copy_to_host(values_.logp.data() + row * file.shape().words, found.logp.rows(row, 1).data,
-                     4 * file.shape().words, runtime_.stream());
+        copy_to_host(values_.logp.data() + row * file.shape().vocabulary, found.logp.rows(row, 1).data,
+                     4 * file.shape().vocabulary, runtime_.stream());
       }
     } else {
-      fetch(values_.words, found.words);
+      fetch(values_.tokens, found.tokens);
       fetch(values_.logp, found.logp);
       fetch(values_.rest, found.rest);
     }
@@ -186,16 +186,16 @@ class TeacherCache {
     if (bytes <= free && !many) return;
     TeacherFileShape best = shape;
     best.top_k = 64;
-    const std::string limit = many ? "at most " + text_of_bytes(max_dense_cache_bytes) + " are kept of all words"
+    const std::string limit = many ? "at most " + text_of_bytes(max_dense_cache_bytes) + " are kept of all tokens"
                                    : fmt::format("{} has {}", folder, text_of_bytes(free));
-    const std::string remedy = shape.top_k == 0 && shape.words > 64
+    const std::string remedy = shape.top_k == 0 && shape.vocabulary > 64
                                    ? fmt::format("; distill.top_k = 64 would take {}", text_of_bytes(best.bytes()))
                                    : "";
-    throw UserError(ExitCode::deck,
-                    fmt::format("{}: the teacher's log-probabilities of {} words for {} tokens are {} bytes ({}), and "
-                                "{}: set false{}",
-                                request_.key, shape.top_k == 0 ? shape.words : shape.top_k, shape.tokens, bytes,
-                                text_of_bytes(bytes), limit, remedy));
+    throw UserError(ExitCode::deck, fmt::format("{}: the teacher's log-probabilities of {} tokens of the vocabulary "
+                                                "for {} tokens of text are {} bytes ({}), and "
+                                                "{}: set false{}",
+                                                request_.key, shape.top_k == 0 ? shape.vocabulary : shape.top_k,
+                                                shape.tokens, bytes, text_of_bytes(bytes), limit, remedy));
   }
 
   /// Batches begin at multiples of their size, for any number of ranks. Ranks that share matrices score the same ones.

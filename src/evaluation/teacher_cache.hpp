@@ -25,7 +25,7 @@ struct TeacherRequest {
 
 /// Returns the file with the values of all samples. Those that it has are not computed again; when the job is asked to
 /// stop (UserError(stopped)), the next one goes on from there. The values do not depend on the number of ranks. Throws
-/// UserError(deck) if the disk has no room, or if values of all words are more than max_dense_cache_bytes. Collective.
+/// UserError(deck) if the disk has no room, or if values of all tokens are more than max_dense_cache_bytes. Collective.
 TeacherFile find_or_compute_teacher(TeacherRequest request, Runtime& runtime, const Mesh& mesh);
 
 inline constexpr int64_t max_dense_cache_bytes = int64_t{64} << 30;

@@ -15,15 +15,15 @@ namespace llmtrain {
 
 namespace {
 
-/// Says in what a tokenizer differs from the student's, where ids mean other words; empty: they mean the same ones.
+/// Says in what a tokenizer differs from the student's, where ids mean other tokens; empty: they mean the same ones.
 std::string difference_from(const Tokenizer& student, const Tokenizer& teacher) {
   if (teacher.serialized() == student.serialized()) return {};
-  const int64_t words = student.vocabulary_size(), own = teacher.vocabulary_size();
-  if (own != words) return fmt::format("it has {} tokens, the student's {}", own, words);
+  const int64_t size = student.vocabulary_size(), own = teacher.vocabulary_size();
+  if (own != size) return fmt::format("it has {} tokens, the student's {}", own, size);
   if (teacher.eos_id() != student.eos_id()) {
     return fmt::format("its EOS is token {}, the student's {}", teacher.eos_id(), student.eos_id());
   }
-  for (int32_t id = 0; id < words; ++id) {
+  for (int32_t id = 0; id < size; ++id) {
     if (teacher.is_special(id) && student.is_special(id)) continue;  // they may have other names
     const std::string theirs = teacher.token(id), ours = student.token(id);
     if (theirs != ours) {
@@ -33,8 +33,8 @@ std::string difference_from(const Tokenizer& student, const Tokenizer& teacher) 
   return {};
 }
 
-/// Number of words that student and teacher have in common. Throws UserError if these are not the same words.
-int64_t common_words(const Config& config, const Dataset& data) {
+/// Number of tokens that student and teacher have in common. Throws UserError if these are not the same tokens.
+int64_t common_tokens(const Config& config, const Dataset& data) {
   const RoleFolder& teacher = config.source.teacher.value();
   const int64_t student = softmax_rows(config.model, data), own = teacher.model.vocab_size;
   const auto refuse = [&](const std::string& what) {
@@ -50,13 +50,13 @@ int64_t common_words(const Config& config, const Dataset& data) {
     }
   }
   if (own < data.vocabulary_size) {
-    refuse(
-        fmt::format("it has {} words, fewer than the {} tokens of the student's tokenizer", own, data.vocabulary_size));
+    refuse(fmt::format("its vocabulary has {} tokens, fewer than the {} of the student's tokenizer", own,
+                       data.vocabulary_size));
   }
   // Embeddings of one tokenizer can have different numbers of rows of padding.
   if (teacher.tokenizer_path.empty() && own != student && own != config.model.vocab_size) {
     refuse(
-        fmt::format("it has {} words and no tokenizer, and the student has {} words: put the tokenizer's files into "
+        fmt::format("it has {} tokens and no tokenizer, and the student has {} tokens: put the tokenizer's files into "
                     "the folder",
                     own, student));
   }
@@ -126,8 +126,8 @@ class DistillationMethod : public Method {
   std::optional<TeacherOptions> teacher(const Config& config, const Dataset& data) const override {
     TeacherOptions options;
     options.terms = config.distill.terms();
-    options.words = common_words(config, data);
-    options.top_k = std::min(config.distill.top_k, options.words);
+    options.vocabulary = common_tokens(config, data);
+    options.top_k = std::min(config.distill.top_k, options.vocabulary);
     options.cached = config.distill.cache;
     return options;
   }

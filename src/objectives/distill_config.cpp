@@ -13,7 +13,7 @@ void DistillConfig::visit(DeckKeys& keys) {
             .required = true});
   keys.key(
       "loss", loss,
-      {.doc = "Divergence of the student q from the teacher p. forward_kl: sum over words of p log(p / q). "
+      {.doc = "Divergence of the student q from the teacher p. forward_kl: sum over tokens of p log(p / q). "
               "reverse_kl: of q log(q / p). jsd: the generalised Jensen-Shannon divergence of TRL's GKD, with beta. "
               "A mean over trained tokens."});
   keys.key<Fp32Number>("beta", beta,
@@ -25,13 +25,13 @@ void DistillConfig::visit(DeckKeys& keys) {
   keys.key("top_k", top_k,
            {.unit = "tokens",
             .range = between(0, 4096),
-            .doc = "The loss regards the teacher's k most probable words, with their probabilities renormalised; the "
-                   "student's are over all words. 0: all words."});
+            .doc = "The loss regards the teacher's k most probable tokens, with their probabilities renormalised; the "
+                   "student's are over all tokens. 0: all tokens."});
   keys.key("tail", tail,
-           {.doc = "With top_k: probabilities are not renormalised; all other words together are one more word."});
+           {.doc = "With top_k: probabilities are not renormalised; all other tokens together are one more token."});
   keys.key("cache", cache,
            {.doc = "Compute the teacher's log-probabilities once, before training, and keep them in data.cache: 8 "
-                   "top_k + 8 bytes of each trained token, or 4 of each word of the vocabulary. false: the teacher "
+                   "top_k + 8 bytes of each trained token, or 4 for each token of the vocabulary. false: the teacher "
                    "runs with every step.",
             .change = Change::nothing});
   keys.key<Fp32Number>("cross_entropy", cross_entropy,
@@ -47,7 +47,7 @@ void DistillConfig::resolve(DeckLoader& deck) {
   deck.check(!tail || top_k > 0, {"distill.tail", "distill.top_k"}, "needs distill.top_k above 0");
   const bool reverse = loss == Divergence::reverse_kl || (loss == Divergence::jsd && beta == 1);
   deck.check(!reverse || top_k == 0 || tail, {"distill.top_k", "distill.loss"},
-             "the reverse divergence from words that the teacher leaves out is infinite: set distill.tail = true, or "
+             "the reverse divergence from tokens that the teacher leaves out is infinite: set distill.tail = true, or "
              "another distill.loss");
 }
 

@@ -19,7 +19,7 @@ struct DistillConfig {
   Divergence loss = Divergence::forward_kl;
   double beta = 0.5;
   double temperature = 1;
-  int64_t top_k = 0;  ///< 0: all words
+  int64_t top_k = 0;  ///< 0: all tokens
   bool tail = false;
   bool cache = true;
   double cross_entropy = 0;

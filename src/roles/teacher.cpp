@@ -8,12 +8,12 @@ namespace llmtrain {
 
 void Teacher::plan(Arena& arena, int64_t block_rows) {
   constexpr MemoryCategory category = MemoryCategory::activations;
-  const int64_t columns = model_ != nullptr ? model_->shape().config.vocab_size : options_.words;
+  const int64_t columns = model_ != nullptr ? model_->shape().config.vocab_size : options_.vocabulary;
   if (model_ != nullptr || options_.top_k == 0) {
     arena.add(logits_, category, "teacher.logits", DType::f32, {block_rows, columns});
   }
   if (options_.top_k == 0) return;
-  arena.add(best_.words, category, "teacher.words", DType::i32, {block_rows, options_.top_k});
+  arena.add(best_.tokens, category, "teacher.tokens", DType::i32, {block_rows, options_.top_k});
   arena.add(best_.logp, category, "teacher.logp", DType::f32, {block_rows, options_.top_k});
   arena.add(best_.rest, category, "teacher.rest", DType::f32, {block_rows});
 }
@@ -40,9 +40,9 @@ TeacherRows Teacher::rows_of(int64_t first, int64_t count, Stream& stream) {
     Head::each_run(count, model_->actor().head().blocks.front().block_rows(count), [&](int64_t begin, int64_t rows) {
       model_->actor().logits_of_rows(*own_, first + begin, all.rows(begin, rows));
     });
-    log_probabilities(all, options_.words, options_.terms.temperature, stream);
+    log_probabilities(all, options_.vocabulary, options_.terms.temperature, stream);
     if (options_.top_k == 0) return {{}, all, {}};
-    best_words(best, all, options_.words, stream);
+    top_tokens(best, all, options_.vocabulary, stream);
     return best;
   }
   stream.synchronize();  // the last copies have read the values
@@ -51,11 +51,11 @@ TeacherRows Teacher::rows_of(int64_t first, int64_t count, Stream& stream) {
     copy_to_device(to.data, from.data(), static_cast<int64_t>(from.size() * sizeof from[0]), stream);
   };
   if (options_.top_k == 0) {
-    const Tensor all(logits_.data, DType::f32, {count, options_.words});
+    const Tensor all(logits_.data, DType::f32, {count, options_.vocabulary});
     upload(all, values_.logp);
     return {{}, all, {}};
   }
-  upload(best.words, values_.words);
+  upload(best.tokens, values_.tokens);
   upload(best.logp, values_.logp);
   upload(best.rest, values_.rest);
   return best;
@@ -64,7 +64,7 @@ TeacherRows Teacher::rows_of(int64_t first, int64_t count, Stream& stream) {
 void Teacher::differentiate(const LogitBlock& block, Stream& stream) {
   const TeacherRows teacher = rows_of(block.first, block.logits.dim(0), stream);
   distillation_backward(block.dlogits, block.logits, block.batch.targets, block.statistics, block.cotangents, teacher,
-                        options_.words, block.vocabulary, options_.terms, block.softcap, stream);
+                        options_.vocabulary, block.vocabulary, options_.terms, block.softcap, stream);
 }
 
 }  // namespace llmtrain

@@ -17,12 +17,12 @@ namespace llmtrain {
 
 struct TeacherOptions {
   DistillationTerms terms;
-  int64_t words = 0;    ///< of the vocabulary that student and teacher have in common, its first ones
-  int64_t top_k = 0;    ///< words of the teacher that count; 0: all
-  bool cached = false;  ///< its values of the data are in a file
+  int64_t vocabulary = 0;  ///< tokens that student and teacher have in common, its first ones
+  int64_t top_k = 0;       ///< top tokens of the teacher that count; 0: all
+  bool cached = false;     ///< its values of the data are in a file
 
   /// Sizes of the file of values for so many trained tokens.
-  TeacherFileShape file_shape(int64_t samples, int64_t tokens) const { return {samples, tokens, words, top_k}; }
+  TeacherFileShape file_shape(int64_t samples, int64_t tokens) const { return {samples, tokens, vocabulary, top_k}; }
 };
 
 class Teacher : public LogitLoss {
@@ -65,7 +65,7 @@ class Teacher : public LogitLoss {
   std::optional<TeacherFile> file_;
   bool runs_ = true;
   std::optional<Context> own_;   ///< of the model's pass
-  Tensor logits_;                ///< fp32 [block, columns]: of the model, or all words of the file
+  Tensor logits_;                ///< fp32 [block, columns]: of the model, or all tokens of the file
   TeacherRows best_;             ///< [block, k]
   std::vector<int64_t> tokens_;  ///< of the file, for this rank's rows
   TeacherValues values_;         ///< copies to the device read them

@@ -18,7 +18,7 @@ namespace {
 
 struct Header {
   std::array<char, 24> name = {"llmtrain teacher 1"};
-  int64_t samples = 0, tokens = 0, words = 0, top_k = 0;
+  int64_t samples = 0, tokens = 0, vocabulary = 0, top_k = 0;
 };
 
 /// Places of the samples, behind the header.
@@ -38,10 +38,10 @@ int64_t TeacherFileShape::bytes() const {
   return (place_of_flag(*this, samples) + 7) / 8 * 8 + tokens * record_bytes();
 }
 
-void TeacherValues::resize(const TeacherFileShape& shape, int64_t tokens) {
-  words.resize(static_cast<size_t>(tokens * shape.top_k));
-  logp.resize(static_cast<size_t>(tokens * (shape.top_k == 0 ? shape.words : shape.top_k)));
-  rest.resize(static_cast<size_t>(shape.top_k == 0 ? 0 : tokens));
+void TeacherValues::resize(const TeacherFileShape& shape, int64_t count) {
+  tokens.resize(static_cast<size_t>(count * shape.top_k));
+  logp.resize(static_cast<size_t>(count * (shape.top_k == 0 ? shape.vocabulary : shape.top_k)));
+  rest.resize(static_cast<size_t>(shape.top_k == 0 ? 0 : count));
 }
 
 void TeacherFile::create(const std::string& path, const TeacherFileShape& shape,
@@ -49,7 +49,8 @@ void TeacherFile::create(const std::string& path, const TeacherFileShape& shape,
   LLMTRAIN_CHECK(std::ssize(first_tokens) == shape.samples + 1 && first_tokens.back() == shape.tokens,
                  "the first token of each sample");
   WholeFile file(path);
-  const Header header{.samples = shape.samples, .tokens = shape.tokens, .words = shape.words, .top_k = shape.top_k};
+  const Header header{
+      .samples = shape.samples, .tokens = shape.tokens, .vocabulary = shape.vocabulary, .top_k = shape.top_k};
   file.file().write(0, sizeof header, &header);
   file.file().write(place_of_first_token(0), static_cast<int64_t>(first_tokens.size_bytes()), first_tokens.data());
   const std::vector<char> flags(static_cast<size_t>(shape.samples), 0);
@@ -67,9 +68,9 @@ TeacherFile::TeacherFile(const std::string& path, bool writes)
   const bool whole = file_.read_some(0, sizeof header, &header) == static_cast<int64_t>(sizeof header);
   constexpr int64_t most = int64_t{1} << 50;
   const bool sound = whole && header.name == Header().name && header.samples >= 0 && header.samples < most &&
-                     header.tokens >= 0 && header.words > 0 && header.words < most && header.top_k >= 0 &&
-                     header.top_k <= header.words;
-  if (sound) shape_ = {header.samples, header.tokens, header.words, header.top_k};
+                     header.tokens >= 0 && header.vocabulary > 0 && header.vocabulary < most && header.top_k >= 0 &&
+                     header.top_k <= header.vocabulary;
+  if (sound) shape_ = {header.samples, header.tokens, header.vocabulary, header.top_k};
   if (!sound || header.tokens > most / shape_.record_bytes() || file_.size() != shape_.bytes()) {
     throw UserError(ExitCode::bad_content, fmt::format("{}: no log-probabilities of a teacher: delete the file", path));
   }
@@ -111,8 +112,8 @@ void TeacherFile::write(int64_t token, const TeacherValues& values, int64_t inde
     std::memcpy(to, column.data() + index * count, bytes);
     to += bytes;
   };
-  if (shape_.top_k > 0) put(values.words, shape_.top_k);
-  put(values.logp, shape_.top_k > 0 ? shape_.top_k : shape_.words);
+  if (shape_.top_k > 0) put(values.tokens, shape_.top_k);
+  put(values.logp, shape_.top_k > 0 ? shape_.top_k : shape_.vocabulary);
   if (shape_.top_k > 0) put(values.rest, 1);
   const uint32_t sum = checksum(record_.data(), to - record_.data());
   std::memcpy(to, &sum, sizeof sum);
@@ -140,12 +141,12 @@ void TeacherFile::read(std::span<const int64_t> tokens, TeacherValues& values) c
         std::memcpy(column.data() + (static_cast<int64_t>(begin) + i) * width, from, size);
         from += size;
       };
-      if (shape_.top_k > 0) get(values.words, shape_.top_k);
-      get(values.logp, shape_.top_k > 0 ? shape_.top_k : shape_.words);
+      if (shape_.top_k > 0) get(values.tokens, shape_.top_k);
+      get(values.logp, shape_.top_k > 0 ? shape_.top_k : shape_.vocabulary);
       if (shape_.top_k > 0) get(values.rest, 1);
       for (int64_t k = 0; k < shape_.top_k; ++k) {
-        const int32_t word = values.words[static_cast<size_t>((static_cast<int64_t>(begin) + i) * shape_.top_k + k)];
-        sound = sound && word >= 0 && word < shape_.words;
+        const int32_t token = values.tokens[static_cast<size_t>((static_cast<int64_t>(begin) + i) * shape_.top_k + k)];
+        sound = sound && token >= 0 && token < shape_.vocabulary;
       }
       if (!sound) {
         throw UserError(ExitCode::bad_content,

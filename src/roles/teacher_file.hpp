@@ -17,23 +17,24 @@ namespace llmtrain {
 /// Sizes of the file.
 struct TeacherFileShape {
   int64_t samples = 0;
-  int64_t tokens = 0;  ///< trained tokens of all samples
-  int64_t words = 0;   ///< of the vocabulary
-  int64_t top_k = 0;   ///< 0: all words
+  int64_t tokens = 0;      ///< trained tokens of all samples
+  int64_t vocabulary = 0;  ///< tokens
+  int64_t top_k = 0;       ///< 0: all tokens
   bool operator==(const TeacherFileShape&) const = default;
 
-  /// Bytes of a token: 4 for each word, or 8 for each of the best and 4 for the rest; and 4 of a checksum.
-  int64_t record_bytes() const { return 4 + (top_k == 0 ? 4 * words : 8 * top_k + 4); }
+  /// Bytes of a token: 4 for each token of the vocabulary, or 8 for each of the top k and 4 for the rest; and 4 of a
+  /// checksum.
+  int64_t record_bytes() const { return 4 + (top_k == 0 ? 4 * vocabulary : 8 * top_k + 4); }
   int64_t bytes() const;
 };
 
 /// Values of some tokens, one after the other.
 struct TeacherValues {
-  std::vector<int32_t> words;  ///< [n, k]; empty: all words
-  std::vector<float> logp;     ///< nats [n, k], or [n, W]
-  std::vector<float> rest;     ///< nats [n]; empty with all words
+  std::vector<int32_t> tokens;  ///< [n, k]; empty: all tokens
+  std::vector<float> logp;      ///< nats [n, k], or [n, W]
+  std::vector<float> rest;      ///< nats [n]; empty with all tokens
 
-  void resize(const TeacherFileShape& shape, int64_t tokens);
+  void resize(const TeacherFileShape& shape, int64_t count);
 };
 
 class TeacherFile {

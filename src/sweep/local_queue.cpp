@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/wait.h>
 
 #include <cstring>
@@ -70,34 +71,70 @@ pid_t start(const QueuedCommand& command, const cpu_set_t& cores, const cpu_set_
   throw UserError(ExitCode::missing_input, fmt::format("{}: {}", words.front(), std::strerror(error)));
 }
 
-}  // namespace
+/// Runs commands, and ends them when this process is asked to end.
+class LocalQueue {
+ public:
+  explicit LocalQueue(const QueueOptions& options) : options_(options), slots_(options.cores) {
+    sigemptyset(&signals_);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&signals_, signal);
+    ::pthread_sigmask(SIG_BLOCK, &signals_, &before_);
+  }
+  ~LocalQueue() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  LocalQueue(const LocalQueue&) = delete;
+  LocalQueue& operator=(const LocalQueue&) = delete;
 
-void run_queue(const std::vector<QueuedCommand>& commands, const QueueOptions& options) {
+  int run(const std::vector<QueuedCommand>& commands) {
+    for (auto next = commands.begin();;) {
+      for (; stopped_by_ == 0 && next != commands.end() && slots_.has_free(); ++next) begin(*next);
+      if (running_.empty()) return stopped_by_;
+      int signal = 0;
+      sigwait(&signals_, &signal);
+      if (signal == SIGCHLD) {
+        collect_ended();
+      } else {
+        end_all(signal);
+      }
+    }
+  }
+
+ private:
   struct Running {
     const QueuedCommand* command;
     cpu_set_t cores;
   };
-  Slots slots(options.cores);
-  std::map<pid_t, Running> running;
-  for (auto next = commands.begin(); next != commands.end() || !running.empty();) {
-    if (next != commands.end() && slots.has_free()) {
-      const cpu_set_t cores = slots.take();
-      options.begins(*next);
-      running[start(*next, cores, slots.all())] = {&*next, cores};
-      ++next;
-      continue;
-    }
-    int status = 0;
-    const pid_t ended = ::waitpid(-1, &status, 0);
-    const auto found = running.find(ended);
-    if (found == running.end()) {
-      if (ended < 0 && errno != EINTR) throw Error("waitpid fails");
-      continue;
-    }
-    slots.give_back(found->second.cores);
-    options.ends(*found->second.command, WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
-    running.erase(found);
+
+  void begin(const QueuedCommand& command) {
+    const cpu_set_t cores = slots_.take();
+    options_.begins(command);
+    running_[start(command, cores, slots_.all())] = {&command, cores};
   }
+  void collect_ended() {
+    int status = 0;
+    for (pid_t ended = 0; (ended = ::waitpid(-1, &status, WNOHANG)) > 0;) {
+      const auto found = running_.find(ended);
+      if (found == running_.end()) continue;
+      slots_.give_back(found->second.cores);
+      options_.ends(*found->second.command, WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+      running_.erase(found);
+    }
+  }
+  /// Runs save a checkpoint when they get SIGUSR1, which mpirun passes on; a second request kills them.
+  void end_all(int signal) {
+    for (const auto& [process, run] : running_) ::kill(-process, stopped_by_ == 0 ? SIGUSR1 : SIGKILL);
+    stopped_by_ = signal;
+  }
+
+  const QueueOptions& options_;
+  Slots slots_;
+  std::map<pid_t, Running> running_;
+  int stopped_by_ = 0;
+  sigset_t signals_{}, before_{};
+};
+
+}  // namespace
+
+int run_queue(const std::vector<QueuedCommand>& commands, const QueueOptions& options) {
+  return LocalQueue(options).run(commands);
 }
 
 }  // namespace llmtrain

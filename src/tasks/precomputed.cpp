@@ -145,7 +145,7 @@ std::optional<TeacherFile> find_teacher(const Config& config, Runtime& runtime, 
   const DataStream samples = training_stream(config, data, {});
   const auto facts = [&] {
     return fmt::format("teacher 1 {} {} {} {} {}", facts_of_model(config, config.distill.teacher),
-                       facts_of_samples(config, data), options->words, options->top_k, options->terms.temperature);
+                       facts_of_samples(config, data), options->vocabulary, options->top_k, options->terms.temperature);
   };
   TeacherRequest request{
       .model = teacher_role({config, data, rank_position(communicator, config.parallel), samples.max_rows()}),

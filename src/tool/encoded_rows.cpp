@@ -44,7 +44,7 @@ class RowsEncoder {
     if (!begun_) begin(line);
     row.left_out = LeftOut::no;
     if (of_ids_) return encode_ids_of(line, row);
-    recognition_.add(line, row.number);
+    recognition_.add(line);
     RowDocuments documents;
     if (recognition_.format() == "text") {
       std::string text;
@@ -105,7 +105,7 @@ class RowsEncoder {
 std::vector<std::string> for_each_encoded_row(const std::string& input, const TextFormat& rules,
                                               const Tokenizer& tokenizer, const ChatEncoder& encoder,
                                               const std::function<void(const EncodedLine&)>& work) {
-  InputLines lines(input);
+  InputLines lines(input, rules.columns);
   const std::string source = input == "-" ? "standard input" : input;
   RowsEncoder rows(rules, tokenizer, encoder);
   EncodedLine row;

@@ -15,9 +15,10 @@ namespace llmtrain {
 /// Reads the lines of a file, the rows of a table as lines of JSON, or the standard input for "-".
 class InputLines {
  public:
-  explicit InputLines(const std::string& path) : from_file_(path != "-") {
+  /// `columns`: entries of data.columns.
+  explicit InputLines(const std::string& path, const std::vector<std::string>& columns = {}) : from_file_(path != "-") {
     if (!from_file_) return;
-    file_.emplace(open_lines(path));
+    file_.emplace(open_lines(path, columns));
     lines_.emplace(*file_, file_->size(), 0, file_->size(), default_row_limit);
   }
   /// Completed fraction; 0 for the standard input.

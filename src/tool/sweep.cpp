@@ -13,6 +13,7 @@
 
 #include "core/error.hpp"
 #include "core/files/whole_file.hpp"
+#include "core/stop_request.hpp"
 #include "core/terminal.hpp"
 #include "sweep/local_queue.hpp"
 #include "sweep/sweep_results.hpp"
@@ -122,12 +123,16 @@ void run_all(const SweepFile& sweep, const std::vector<SweepRun>& runs, const Fo
     std::cout << fmt::format("{} begins: {}", command.name, values[command.name]) << std::endl;
   };
   queue.ends = [&](const QueuedCommand& command, int code) {
-    std::cout << fmt::format("{} {}", command.name,
-                             code == 0 ? "has finished" : fmt::format("ends with exit code {}", code))
-              << std::endl;
+    std::string end = fmt::format("ends with exit code {}", code);
+    if (code == 0) end = "has finished";
+    if (code == static_cast<int>(ExitCode::stopped)) end = "has stopped";
+    std::cout << command.name << ' ' << end << std::endl;
     if (code != 0 && failed++ == 0) first_failure = command.log;
   };
-  run_queue(commands, queue);
+  if (const int signal = run_queue(commands, queue); signal != 0) {
+    throw UserError(ExitCode::stopped,
+                    fmt::format("sweep: stopped by {}; the same command resumes it", stop_reason(signal)));
+  }
   if (failed > 0) {
     throw UserError(ExitCode::bad_content,
                     fmt::format("{} of {} runs have failed: see {}", failed, commands.size(), first_failure));

@@ -4,6 +4,7 @@
 
 #include "data/files/document_reader.hpp"
 #include "data/files/input_kind.hpp"
+#include "data/files/unpack.hpp"
 #include "harness/peak_memory.hpp"
 #include "table_files.hpp"
 
@@ -45,6 +46,17 @@ TEST(HostileTables, Csv) {
   EXPECT_THAT(of("\n\n"), HasSubstr("a.csv: it has no header row"));
   EXPECT_THAT(of("text,b\n"), HasSubstr("a.csv: it has no row"));
   EXPECT_THAT(of("text\tb\n1\n", "a.tsv"), HasSubstr("a.tsv:2: the row has 1 fields"));
+  EXPECT_THAT(of("text" + std::string(70'000, ',') + "\n"), HasSubstr("a.csv:1: the row has more than 65536 fields"));
+}
+
+TEST(CsvLines, ColumnsOfValuesAreNumbers) {
+  const Folder folder;
+  const std::string path = folder.file("a.csv", "chosen,margin,stars\n1,0.5,2\n");
+  const auto lines = [&](const std::vector<std::string>& columns) {
+    return open_lines(path, columns).read_text(int64_t{1} << 20);
+  };
+  EXPECT_EQ(lines({}), "{\"chosen\":\"1\",\"margin\":0.5,\"stars\":\"2\"}\n");
+  EXPECT_EQ(lines({"label:stars"}), "{\"chosen\":\"1\",\"margin\":0.5,\"stars\":2}\n");
 }
 
 TEST(HostileTables, NamesThatLie) {

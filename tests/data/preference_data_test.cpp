@@ -30,7 +30,7 @@ using testing::HasSubstr;
 
 std::string format_of(const std::string& row) {
   FormatRecognition recognition("auto", {});
-  recognition.add(row, 1);
+  recognition.add(row);
   return recognition.format();
 }
 

@@ -18,13 +18,13 @@ using testing::IsEmpty;
 
 std::string format_of(const std::string& row) {
   FormatRecognition recognition("auto", {});
-  recognition.add(row, 1);
+  recognition.add(row);
   return recognition.format();
 }
 
 std::string unread_of(const std::string& row, const std::vector<std::string>& columns = {}) {
   FormatRecognition recognition("auto", columns);
-  recognition.add(row, 1);
+  recognition.add(row);
   return recognition.unread_columns();
 }
 
@@ -32,7 +32,7 @@ std::string unread_of(const std::string& row, const std::vector<std::string>& co
 std::vector<std::string> documents(const std::string& row, bool templated = true,
                                    const std::vector<std::string>& columns = {}) {
   FormatRecognition recognition("auto", columns);
-  recognition.add(row, 1);
+  recognition.add(row);
   std::vector<std::string> all;
   for (const InstructionRow& document :
        RowReader(recognition.format(), columns, templated).read_documents(row).documents) {
@@ -148,11 +148,11 @@ TEST(QuestionRows, ColumnsOfTextThatAreNotReadAreNamed) {
   for (int i = 0; i < 10; ++i) many += fmt::format(R"(, "c{}": "w {}")", i, i);
   EXPECT_THAT(unread_of(many + "}"), HasSubstr("'c7' and 2 more"));
   FormatRecognition prompts("prompt", {});  // rewards get the other columns
-  prompts.add(R"({"prompt": "p", "system": "be kind", "answer": "four or five"})", 1);
+  prompts.add(R"({"prompt": "p", "system": "be kind", "answer": "four or five"})");
   EXPECT_THAT(prompts.unread_columns(), HasSubstr("columns of text: 'system';"));
   FormatRecognition named("text", {});  // in a named format, and in a later row
-  named.add(R"({"text": "t"})", 1);
-  named.add(R"({"text": "t", "title": "a title"})", 2);
+  named.add(R"({"text": "t"})");
+  named.add(R"({"text": "t", "title": "a title"})");
   EXPECT_THAT(named.unread_columns(), HasSubstr("'title'"));
 }
 

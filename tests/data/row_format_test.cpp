@@ -14,7 +14,7 @@ namespace {
 
 std::string recognised(const std::string& row, const std::vector<std::string>& columns) {
   FormatRecognition recognition("auto", columns);
-  recognition.add(row, 1);
+  recognition.add(row);
   return recognition.format();
 }
 
@@ -161,10 +161,10 @@ TEST(RowFormats, AreRecognisedByTheColumns) {
 
 TEST(RowFormats, TheFirstRowsAgree) {
   FormatRecognition rows("auto", {});
-  rows.add(R"({"messages": [{"role": "human", "content": "q"}]})", 2);
-  rows.add(R"({"messages": [{"role": "user", "content": "q"}]})", 3);  // sharegpt has these keys too
-  EXPECT_THAT(refusal([&] { rows.add(R"({"instruction": "i", "output": "o"})", 5); }),
-              HasSubstr("the row is of format alpaca, and line 2 is of format sharegpt"));
+  rows.add(R"({"messages": [{"role": "human", "content": "q"}]})");
+  rows.add(R"({"messages": [{"role": "user", "content": "q"}]})");  // sharegpt has these keys too
+  EXPECT_THAT(refusal([&] { rows.add(R"({"instruction": "i", "output": "o"})"); }),
+              HasSubstr("the row is of format alpaca, and the first row of format sharegpt"));
   EXPECT_EQ(rows.format(), "sharegpt");
 }
 

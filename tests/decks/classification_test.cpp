@@ -242,16 +242,19 @@ TEST_F(ClassificationRun, EvaluationsScoreAsScikitLearn) {
   }
 }
 
-TEST_F(ClassificationRun, TrainsAdaptersOfAQuantisedModel) {
-  const Overrides deck = {"run.finetuning=lora", "lora.r=2", "quantization.bits=4",
-                          "model.path=" + file("../sft/model"), "run.max_steps=3"};
-  Overrides shards = deck;
-  shards.emplace_back("parallel.zero=3");
-  const std::string one = ledger("one", "words_llama", deck);
-  EXPECT_EQ(ledger("two", "words_llama", shards, 2), one);
-  Overrides plain = deck;
-  plain.emplace_back("quantization.bits=8");
-  EXPECT_NE(ledger("bytes", "words_llama", plain), one) << "the control";
+TEST_F(ClassificationRun, AdaptersOverNf4AreThoseOfPeftAndBitsandbytes) {
+  for (const std::string model : {"text_llama", "words_gpt2"}) {
+    SCOPED_TRACE(model);
+    Overrides deck = {"run.finetuning=lora", "lora.path=" + file("adapter_" + model), "quantization.bits=4",
+                      "quantization.double=false"};
+    const std::string one = ledger(model, model, deck);
+    const StepDifferences found = compare_steps(one, goldens()["qlora_" + model]);
+    EXPECT_LT(found.loss, 2e-5);
+    EXPECT_LT(found.norm, 5e-5);
+    EXPECT_GT(compare_steps(one, goldens()["adapter_" + model]).loss, 1e-2) << "the control: the same in 16 bits";
+    deck.emplace_back("parallel.zero=3");
+    EXPECT_EQ(ledger("shards_" + model, model, deck, 2), one);
+  }
 }
 
 TEST_F(ClassificationRun, RefusesRowsThatCannotBeMeant) {

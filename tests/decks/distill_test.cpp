@@ -165,7 +165,7 @@ TEST_F(Distill, ErrorsNameTheKey) {
     EXPECT_EQ(outcome.exit_code, code) << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr(text));
   };
-  error({"distill.loss=reverse_kl", "distill.top_k=4"}, "distill.top_k: the reverse divergence from words");
+  error({"distill.loss=reverse_kl", "distill.top_k=4"}, "distill.top_k: the reverse divergence from tokens");
   error({"distill.tail=true"}, "distill.tail: needs distill.top_k above 0");
   error({"parallel.tensor=2"}, "parallel.tensor: must be 1 with run.task = distill");
   error({"distill.on_policy=0.5", "data.packing=best_fit", "rollout.max_new_tokens=8"},

@@ -68,7 +68,7 @@ struct Block {
     TeacherRows teacher{{}, taught, {}};
     if (top_k > 0) {
       teacher = {best, of_best, rest};
-      best_words(teacher, taught, options.words, test::stream());
+      top_tokens(teacher, taught, options.words, test::stream());
     }
     TokenCotangents cotangents;
     cotangents.logp = weight;
@@ -207,7 +207,7 @@ TEST(Distillation, BestWordsAreOrderedAndTheRestIsTheirComplement) {
       rest(DType::f32, {2});
   log_probabilities(x, words, 1, test::stream());
   const Values all = x.values();
-  best_words({best, logp, rest}, x, words, test::stream());
+  top_tokens({best, logp, rest}, x, words, test::stream());
   EXPECT_EQ(best.values()[0], 5);
   EXPECT_EQ(best.values()[1], 900);
   for (size_t r = 0; r < 2; ++r) {

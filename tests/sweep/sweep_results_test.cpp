@@ -5,9 +5,11 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -135,11 +137,18 @@ TEST_F(Results, QueueRunsCommandsAndTellsTheirEnds) {
   QueueOptions options;
   options.begins = [](const QueuedCommand&) {};
   options.ends = [&](const QueuedCommand& command, int code) { codes[command.name] = code; };
-  run_queue(commands, options);
+  EXPECT_EQ(run_queue(commands, options), 0);
   EXPECT_EQ(codes, (std::map<std::string, int>{{"0", 0}, {"3", 3}}));
   std::stringstream text;
   text << std::ifstream(log).rdbuf();
   EXPECT_EQ(text.str(), "1\n1\n") << "each has one core";
+  const std::string stops = "trap 'exit 75' USR1; kill -TERM $PPID; sleep 60 & wait";
+  cpu_set_t cores;
+  ASSERT_EQ(sched_getaffinity(0, sizeof cores, &cores), 0);
+  options.cores = CPU_COUNT(&cores);  // one command at a time
+  codes.clear();
+  EXPECT_EQ(run_queue({{"stops", {"sh", "-c", stops}, log}, {"waits", {"true"}, log}}, options), SIGTERM);
+  EXPECT_EQ(codes, (std::map<std::string, int>{{"stops", 75}}));
   options.cores = 100000;
   EXPECT_THROW(run_queue(commands, options), UserError);
   options.cores = 1;

@@ -191,8 +191,8 @@ void write_standard_output(std::string_view text) {
 
 void fail_to_create(const std::string& path, std::string_view what, int error) {
   const bool disk = error == ENOSPC || error == EDQUOT || error == EIO;
-  throw UserError(disk ? ExitCode::io : ExitCode::cannot_create,
-                  fmt::format("{}: {}: {}", path, what, std::strerror(error)));
+  const char* reason = error == ENOENT ? "its folder does not exist" : std::strerror(error);
+  throw UserError(disk ? ExitCode::io : ExitCode::cannot_create, fmt::format("{}: {}: {}", path, what, reason));
 }
 
 void sync_folder(const std::string& folder) {

@@ -256,7 +256,7 @@ void recognise_format(Beginning& beginning, size_t at, InputFile& input) {
   while (const auto row = line_at(beginning, at, most)) {
     try {
       if (row->find_first_not_of(blank) != std::string_view::npos) {
-        recognition.add(*row, line);
+        recognition.add(*row);
         const RowFormat& found = *find_row_format(recognition.format());
         if (const std::string why = refused_use(format.use, found.group, found.column); !why.empty()) {
           throw UserError(ExitCode::bad_content, fmt::format("its rows are of format {}: {}", found.name, why));
@@ -304,15 +304,6 @@ bool examine_rows(Beginning& beginning, InputFile& input) {
     if (ended) throw UserError(ExitCode::bad_content, input.path + ": it has no row");
     if (wanted == most) return true;  // no line ends, or all lines blank: reading reports it
   }
-}
-
-/// Columns whose values are numbers or truth values, by their usual names and those of data.columns.
-std::vector<std::string> value_columns(const std::vector<std::string>& entries) {
-  std::vector<std::string> names = {"label", "labels", "kto_tag", "margin"};
-  for (const std::string_view role : {std::string_view("label"), std::string_view("margin"), difficulty_column}) {
-    if (std::string name = named_column(entries, role); !name.empty()) names.push_back(std::move(name));
-  }
-  return names;
 }
 
 /// The columns that rows of this kind and format can use; none: all of them.
@@ -364,6 +355,14 @@ bool ends_in_one_of(std::string_view path, std::span<const std::string_view> end
 }
 
 }  // namespace
+
+std::vector<std::string> value_columns(const std::vector<std::string>& entries) {
+  std::vector<std::string> names = {"label", "labels", "kto_tag", "margin"};
+  for (const std::string_view role : {std::string_view("label"), std::string_view("margin"), difficulty_column}) {
+    if (std::string name = named_column(entries, role); !name.empty()) names.push_back(std::move(name));
+  }
+  return names;
+}
 
 bool names_rows(std::string_view path) { return ends_in_one_of(path, row_endings); }
 bool names_tokens(std::string_view path) { return ends_in_one_of(path, token_endings); }

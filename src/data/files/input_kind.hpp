@@ -24,6 +24,10 @@ std::vector<InputFile> find_input_files(const std::vector<std::string>& patterns
 bool names_rows(std::string_view path);
 bool names_tokens(std::string_view path);
 
+/// Columns of a table whose values are numbers or truth values: those with the usual names, and those that entries of
+/// data.columns name.
+std::vector<std::string> value_columns(const std::vector<std::string>& entries);
+
 /// Sets the kind, the compression and the text of `input`, which has its path, format and size. Throws
 /// UserError(bad_content) for an empty file and for a known but unsupported format.
 void examine_input(const FileHandle& file, InputFile& input);

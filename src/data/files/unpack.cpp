@@ -12,6 +12,7 @@
 #include "data/files/cache_folder.hpp"
 #include "data/files/compressed_file.hpp"
 #include "data/files/file_digest.hpp"
+#include "data/files/input_kind.hpp"
 #include "data/tokenize/shared_work.hpp"
 #include "parallel/job/runtime.hpp"
 
@@ -220,13 +221,14 @@ void unpack_files(std::vector<InputFile*> files, const std::string& folder, int6
   });
 }
 
-FileHandle open_lines(const std::string& path) {
+FileHandle open_lines(const std::string& path, const std::vector<std::string>& columns) {
   FileHandle file = FileHandle::open_to_read(path);
   InputFile input;
   input.path = path;
   input.compression = compression_of(file);
   input.table = table_of(file, input.compression);
   if (input.table == TableKind::none) return file;
+  input.columns = {.values = value_columns(columns), .skips_binary = true};
   FileHandle lines = FileHandle::create_unnamed(std::filesystem::temp_directory_path().string());
   lines.show_as(path);
   constexpr int64_t limit = int64_t{64} << 30;

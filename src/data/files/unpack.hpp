@@ -16,7 +16,8 @@ namespace llmtrain {
 void unpack_files(std::vector<InputFile*> files, const std::string& folder, int64_t limit, Communicator& communicator,
                   const ProgressReport& report);
 
-/// Opens a file of lines, or the rows of a table, all columns, as lines of JSON in a temporary file. UserError.
-FileHandle open_lines(const std::string& path);
+/// Opens a file of lines, or the rows of a table, all columns, as lines of JSON in a temporary file. `columns`: entries
+/// of data.columns. UserError.
+FileHandle open_lines(const std::string& path, const std::vector<std::string>& columns = {});
 
 }  // namespace llmtrain

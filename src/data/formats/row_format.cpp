@@ -228,9 +228,9 @@ FormatRecognition::FormatRecognition(std::string_view format, const std::vector<
       entries_(columns),
       columns_(automatic_ ? parse_columns(columns, format) : ColumnNames()) {}
 
-void FormatRecognition::add(std::string_view line, int64_t number) {
+void FormatRecognition::add(std::string_view line) {
   if (!wants_more()) return;
-  if (automatic_) recognise(line, number);
+  if (automatic_) recognise(line);
   ++rows_;
   try {
     for (std::string& column : RowReader(format_, entries_, true).unread_texts(line)) {
@@ -253,7 +253,7 @@ std::string FormatRecognition::unread_columns() const {
       format_, joined(names), unread_.size() > most ? fmt::format(" and {} more", unread_.size() - most) : "");
 }
 
-void FormatRecognition::recognise(std::string_view line, int64_t number) {
+void FormatRecognition::recognise(std::string_view line) {
   const nlohmann::ordered_json row = parse_json_row(line);
   std::vector<std::string_view> fitting;
   bool same = false;
@@ -275,12 +275,11 @@ void FormatRecognition::recognise(std::string_view line, int64_t number) {
   if (rows_ == 0) {
     if (fitting.empty()) refuse_columns(row);
     format_ = fitting.front();
-    first_line_ = number;
   } else if (!fitting.empty() && !same) {
     throw UserError(ExitCode::bad_content,
-                    fmt::format("the row is of format {}, and line {} is of format {}: divide the file, or name the "
-                                "format of all rows in data.format (llmtool: --format)",
-                                fitting.front(), first_line_, format_));
+                    fmt::format("the row is of format {}, and the first row of format {}: divide the file, or name "
+                                "the format of all rows in data.format (llmtool: --format)",
+                                fitting.front(), format_));
   }
 }
 

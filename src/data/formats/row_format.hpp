@@ -140,9 +140,9 @@ class FormatRecognition {
   /// A `format` other than auto is known without rows.
   FormatRecognition(std::string_view format, const std::vector<std::string>& columns);
 
-  /// Examines the next row, which is line `line` of the file. Throws UserError(bad_content), without the place of the
-  /// row, if it fits several formats, or the first row fits none; or if this row is of another format than the first.
-  void add(std::string_view row, int64_t line);
+  /// Examines the next row. Throws UserError(bad_content), without the place of the row, if it fits several formats, or
+  /// the first row fits none; or if this row is of another format than the first.
+  void add(std::string_view row);
   bool wants_more() const { return rows_ < max_rows; }
   const std::string& format() const { return format_; }
   /// Names the columns of text in these rows that the format does not read; empty if there are none.
@@ -150,7 +150,7 @@ class FormatRecognition {
 
  private:
   static constexpr int max_rows = 10;
-  void recognise(std::string_view row, int64_t line);
+  void recognise(std::string_view row);
 
   std::string format_;
   bool automatic_;
@@ -158,7 +158,6 @@ class FormatRecognition {
   std::vector<std::string> unread_;   // columns of text
   ColumnNames columns_;
   int rows_ = 0;
-  int64_t first_line_ = 0;
 };
 
 /// All texts of a row, one after the other.

@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <map>
 
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
@@ -66,29 +65,42 @@ class BatchRows : public TableReader {
       row_ = 0;
       batch_ = guarded(path(), [&] { return next_batch(where_); });
       if (batch_ == nullptr) return false;
-      find_keys();
+      find_read_columns();
     }
     for (; row_ < batch_->num_rows() && lines.size() < block_bytes; ++row_) add_row(lines);
     return true;
   }
 
-  void find_keys() {
-    keys_.clear();
-    const std::vector<std::string> names = batch_->schema()->field_names();
-    for (size_t c = 0; c < names.size(); ++c) {
-      if (reads_column(columns_, names[c])) append_json_string(names[c], keys_[static_cast<int>(c)]);
+  struct Column {
+    int number;
+    std::string key;  ///< as JSON
+    bool is_number;   ///< a decimal number in a column of values; others are texts, since fp64 has not all digits
+  };
+
+  void find_read_columns() {
+    read_.clear();
+    for (int c = 0; c < batch_->num_columns(); ++c) {
+      const arrow::Field& field = *batch_->schema()->field(c);
+      if (!reads_column(columns_, field.name())) continue;
+      const bool is_value = std::ranges::find(columns_.values, field.name()) != columns_.values.end();
+      read_.push_back({c, "", is_value && arrow::is_decimal(field.type()->id())});
+      append_json_string(field.name(), read_.back().key);
     }
   }
 
   void add_row(std::string& lines) {
     lines += '{';
-    for (const auto& [column, key] : keys_) {
+    for (const Column& column : read_) {
       if (lines.back() != '{') lines += ',';
-      lines += key + ":";
+      lines += column.key + ":";
       try {
-        append_arrow_value(*batch_->column(column), row_, columns_.skips_binary, lines);
+        value_.clear();
+        append_arrow_value(*batch_->column(column.number), row_, columns_.skips_binary, value_);
+        const bool quoted = column.is_number && value_.front() == '"';
+        lines += quoted ? std::string_view(value_).substr(1, value_.size() - 2) : std::string_view(value_);
       } catch (const UserError& error) {
-        refuse(where_, fmt::format("column {}: {}", printable(batch_->schema()->field(column)->name()), error.what()));
+        refuse(where_,
+               fmt::format("column {}: {}", printable(batch_->schema()->field(column.number)->name()), error.what()));
       }
     }
     lines += "}\n";
@@ -97,7 +109,8 @@ class BatchRows : public TableReader {
   TableColumns columns_;
   std::shared_ptr<arrow::RecordBatch> batch_;
   std::string where_;
-  std::map<int, std::string> keys_;  // of the columns that are read, as JSON
+  std::vector<Column> read_;
+  std::string value_;
   int64_t row_ = 0;
 };
 

@@ -36,7 +36,9 @@ void append_bytes(std::string_view bytes, bool is_text, bool skips_binary, std::
   } else if (!is_text && skips_binary) {
     out += "null";
   } else {
-    throw UserError(ExitCode::bad_content, is_text ? "a text is not UTF-8" : "its bytes are not a text in UTF-8");
+    throw UserError(
+        ExitCode::bad_content,
+        is_text ? "a text is not UTF-8" : "its bytes are not a text in UTF-8: leave the column out of the table");
   }
 }
 

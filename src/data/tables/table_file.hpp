@@ -19,7 +19,8 @@ enum class TableKind : uint8_t { none, parquet, arrow, csv, tsv };
 /// Columns of a table that are read.
 struct TableColumns {
   std::vector<std::string> read = {};  ///< by name; empty: all of them
-  /// CSV and TSV do not say which fields are texts: all are, but numbers and truth values in these columns.
+  /// CSV and TSV do not say which fields are texts: all are, but numbers and truth values in these columns. So are
+  /// decimal numbers of Parquet and Arrow.
   std::vector<std::string> values = {};
   bool skips_binary = false;  ///< True where the columns are only looked at: bytes that are not a text are null
 };

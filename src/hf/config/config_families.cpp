@@ -57,7 +57,11 @@ void read_gemma(ConfigKeys& keys, ModelConfig& c) {
   const auto cap = [&](std::string_view key, double otherwise) {
     return keys.number(key, keys.has_key(key) || !capped ? 0.0 : otherwise);
   };
-  c.attention_softcap = cap("attn_logit_softcapping", 50);
+  if (capped) {
+    c.attention_softcap = cap("attn_logit_softcapping", 50);
+  } else {
+    keys.only("attn_logit_softcapping", nullptr, "Transformers does not apply it to this family");
+  }
   c.final_softcap = cap("final_logit_softcapping", 30);
   c.embedding_scale = std::sqrt(static_cast<double>(c.d_model));
 }

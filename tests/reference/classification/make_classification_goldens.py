@@ -3,16 +3,19 @@
 Writes beside this file: a folder in bf16 for each model (text_llama, pair..., see MODELS; without the tokenizer, which is
 that of ../sft/model), PEFT's adapters before the first step, the rows (texts.jsonl, pairs.jsonl, several.jsonl,
 numbers.jsonl, words.jsonl), and classification.json: for each case the outputs of the rows before and after ten steps of
-AdamW, with the losses and gradient norms of these steps of four rows; "scores": accuracy, precision, recall and F1 of
+AdamW, with the losses and gradient norms of these steps of four rows; of two also with adapters, and with adapters over
+matrices in bitsandbytes' nf4 ("qlora"); "scores": accuracy, precision, recall and F1 of
 scikit-learn, and its confusion matrix, of the outputs before.
 
     python make_classification_goldens.py
 
-Versions: torch 2.15.0 (CPU), transformers 5.23.0, peft 0.21.2, scikit-learn 1.9.1, one thread, fp32.
+Versions: torch 2.15.0 (CPU), transformers 5.23.0, peft 0.21.2, bitsandbytes 0.50.2, scikit-learn 1.9.1, one thread, fp32.
 """
 import json
 import pathlib
 import random
+import re
+import sys
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -21,6 +24,9 @@ from transformers import (AutoConfig, AutoModelForSequenceClassification, AutoMo
                           AutoTokenizer, GPT2Config, LlamaConfig, Qwen2Config)
 
 HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+from make_qlora_goldens import dequantised  # noqa: E402
+
 TOKENIZER = HERE.parent / "sft" / "model"
 STEPS, ROWS = 10, 4
 MOODS, TOPICS, ENTITIES = ["bad", "good", "neutral"], ["cost", "food", "staff"], ["O", "B-PER", "I-PER", "B-LOC"]
@@ -155,6 +161,17 @@ def make_adapter(name, model, words):
     return folder
 
 
+def in_nf4(model):
+    """The model with the values that bitsandbytes' nf4 keeps of the matrices of its layers, in blocks of 64."""
+    for name, weight in model.named_parameters():
+        if weight.ndim == 2 and re.search(r"layers|\.h\.", name):
+            # GPT-2 stores its matrices transposed; blocks are of the rows that bitsandbytes' Linear4bit would have
+            rows = weight.data.T if ".h." in name else weight.data
+            values = torch.from_numpy(dequantised(rows.contiguous().numpy(), "nf4", 64, False))
+            weight.data = (values.T if ".h." in name else values).contiguous()
+    return model
+
+
 def scores(result, rows, words):
     true, predicted = [], []
     for found, (_, target) in zip(result["before"], rows):
@@ -177,8 +194,9 @@ def main():
             result[name]["scores"] = scores(result[name], rows, words)
         if name in ("text_llama", "words_gpt2"):
             folder = make_adapter(name, load(HERE / name, words), words)
-            model = PeftModel.from_pretrained(load(HERE / name, words), folder, is_trainable=True)
-            result["adapter_" + name] = train(model, rows, words)
+            for way, base in {"adapter": load(HERE / name, words), "qlora": in_nf4(load(HERE / name, words))}.items():
+                model = PeftModel.from_pretrained(base, folder, is_trainable=True)
+                result[f"{way}_{name}"] = train(model, rows, words)
     with open(HERE / "classification.json", "w", encoding="utf-8") as file:
         cases = (f"{json.dumps(name)}: {json.dumps(case)}" for name, case in result.items())
         file.write("{" + ",\n".join(cases) + "}\n")

@@ -5,8 +5,8 @@
 #include "layers/experts.hpp"
 #include "layers/mlp.hpp"
 #include "layers/norm.hpp"
+#include "layers/sharing/split_attention.hpp"
 #include "layers/sharing/split_layer.hpp"
-#include "layers/split_attention.hpp"
 
 namespace llmtrain {
 

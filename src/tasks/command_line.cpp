@@ -7,7 +7,7 @@
 
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
-#include "train/run/network.hpp"
+#include "tasks/estimate/network.hpp"
 
 namespace llmtrain {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "kernels/matmul.hpp"
 #include "system/peak.hpp"
-#include "train/run/memory_limit.hpp"
+#include "tasks/estimate/memory_limit.hpp"
 
 namespace llmtrain {
 

@@ -14,8 +14,8 @@
 #include "data/stream/difficulty_order.hpp"
 #include "kernels/matmul.hpp"
 #include "params/offload/offload_file.hpp"
+#include "tasks/estimate/memory_limit.hpp"
 #include "train/config/sequence_length.hpp"
-#include "train/run/memory_limit.hpp"
 #include "train/run/version.hpp"
 
 namespace llmtrain {

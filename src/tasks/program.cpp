@@ -11,7 +11,7 @@
 #include "models/models.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "params/offload/offload_file.hpp"
-#include "tasks/estimation.hpp"
+#include "tasks/estimate/estimation.hpp"
 #include "tasks/job_opening.hpp"
 #include "tasks/score_parts.hpp"
 #include "tasks/tasks.hpp"

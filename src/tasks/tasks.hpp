@@ -12,8 +12,8 @@
 #include "methods/method.hpp"
 #include "parallel/job/runtime.hpp"
 #include "roles/model_set.hpp"
-#include "train/run/estimate.hpp"
-#include "train/run/memory_limit.hpp"
+#include "tasks/estimate/estimate.hpp"
+#include "tasks/estimate/memory_limit.hpp"
 
 namespace llmtrain {
 

@@ -13,10 +13,10 @@
 #include "models/models.hpp"
 #include "parallel/job/launcher.hpp"
 #include "parallel/local_communicator.hpp"
+#include "tasks/estimate/estimate.hpp"
 #include "text/load_tokenizer.hpp"
 #include "text/tokens_beyond_embedding.hpp"
 #include "tool/tool.hpp"
-#include "train/run/estimate.hpp"
 
 namespace llmtrain {
 

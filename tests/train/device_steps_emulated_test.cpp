@@ -24,8 +24,8 @@
 #include "harness/harness.hpp"
 #include "harness/temporary_folder.hpp"
 #include "parallel/job/runtime.hpp"
+#include "tasks/estimate/memory_limit.hpp"
 #include "tasks/program.hpp"
-#include "train/run/memory_limit.hpp"
 #include "train/step_hook.hpp"
 
 namespace llmtrain {

@@ -1,6 +1,6 @@
 // The numbers of --estimate, and the refusal of plans that do not fit.
 
-#include "train/run/estimate.hpp"
+#include "tasks/estimate/estimate.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "device/device.hpp"
-#include "train/run/memory_limit.hpp"
+#include "tasks/estimate/memory_limit.hpp"
 
 namespace llmtrain {
 namespace {

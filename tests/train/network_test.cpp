@@ -1,4 +1,4 @@
-#include "train/run/network.hpp"
+#include "tasks/estimate/network.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "train/run/memory_limit.hpp"
+#include "tasks/estimate/memory_limit.hpp"
 
 #include <fmt/format.h>
 

@@ -6,7 +6,7 @@
 #include "layers/memory_config.hpp"
 #include "parallel/mesh_shape.hpp"
 #include "parallel/parallel_config.hpp"
-#include "train/run/network.hpp"
+#include "tasks/estimate/network.hpp"
 
 namespace llmtrain {
 

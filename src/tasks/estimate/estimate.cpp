@@ -1,4 +1,4 @@
-#include "train/run/estimate.hpp"
+#include "tasks/estimate/estimate.hpp"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 
 #include "core/number_text.hpp"
 #include "device/device.hpp"
-#include "train/run/memory_limit.hpp"
+#include "tasks/estimate/memory_limit.hpp"
 
 namespace llmtrain {
 

@@ -1,4 +1,4 @@
-#include "tasks/mesh_traffic.hpp"
+#include "tasks/estimate/mesh_traffic.hpp"
 
 #include <algorithm>
 #include <vector>

@@ -1,6 +1,6 @@
 #pragma once
 #include "parallel/job/runtime.hpp"
-#include "train/run/estimate.hpp"
+#include "tasks/estimate/estimate.hpp"
 #include "train/training_loop.hpp"
 
 namespace llmtrain {

@@ -1,4 +1,4 @@
-#include "tasks/mesh_proposal.hpp"
+#include "tasks/estimate/mesh_proposal.hpp"
 
 #include <algorithm>
 #include <optional>

@@ -1,4 +1,4 @@
-#include "tasks/estimation.hpp"
+#include "tasks/estimate/estimation.hpp"
 
 #include <algorithm>
 #include <optional>
@@ -9,13 +9,13 @@
 #include "kernels/matmul.hpp"
 #include "parallel/job/launcher.hpp"
 #include "parallel/job/status_board.hpp"
+#include "tasks/estimate/estimate.hpp"
+#include "tasks/estimate/memory_limit.hpp"
+#include "tasks/estimate/mesh_proposal.hpp"
+#include "tasks/estimate/mesh_traffic.hpp"
 #include "tasks/job_opening.hpp"
-#include "tasks/mesh_proposal.hpp"
-#include "tasks/mesh_traffic.hpp"
 #include "train/config/mesh_checks.hpp"
-#include "train/run/estimate.hpp"
 #include "train/run/libraries.hpp"
-#include "train/run/memory_limit.hpp"
 #include "train/step_profile.hpp"
 #include "train/training_plan.hpp"
 

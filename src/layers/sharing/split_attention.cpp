@@ -1,4 +1,4 @@
-#include "layers/split_attention.hpp"
+#include "layers/sharing/split_attention.hpp"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "train/measure.hpp"
+#include "tasks/estimate/measure.hpp"
 
 #include <algorithm>
 #include <array>

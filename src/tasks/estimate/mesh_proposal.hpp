@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "config/config.hpp"
-#include "train/run/estimate.hpp"
+#include "tasks/estimate/estimate.hpp"
 
 namespace llmtrain {
 

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/deck/deck.hpp"
-#include "models/layers_codec.hpp"
+#include "core/deck/layers_codec.hpp"
 
 namespace llmtrain {
 

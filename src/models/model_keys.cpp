@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "core/deck/deck.hpp"
+#include "core/deck/layers_codec.hpp"
 #include "kernels/attention.hpp"
-#include "models/layers_codec.hpp"
 #include "models/model_config.hpp"
 #include "models/models.hpp"
 #include "models/mup.hpp"

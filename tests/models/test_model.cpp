@@ -5,13 +5,13 @@
 #include <filesystem>
 
 #include "core/critic_names.hpp"
+#include "core/deck/layers_codec.hpp"
 #include "harness/harness.hpp"
 #include "harness/whole_parameters.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/objective.hpp"
 #include "kernels/reduce.hpp"
 #include "models/expert_places.hpp"
-#include "models/layers_codec.hpp"
 #include "parallel/local_communicator.hpp"
 
 namespace llmtrain::test {

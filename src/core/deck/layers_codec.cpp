@@ -1,4 +1,4 @@
-#include "models/layers_codec.hpp"
+#include "core/deck/layers_codec.hpp"
 
 #include <fmt/format.h>
 

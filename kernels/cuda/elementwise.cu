@@ -1,9 +1,9 @@
 #include <array>
 
+#include "core/random_normal.hpp"
 #include "kernels/cuda/dropout_row.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/elementwise.hpp"
-#include "kernels/random_normal.hpp"
 
 namespace llmtrain {
 

@@ -5,11 +5,11 @@
 #include <cstring>
 
 #include "core/profile.hpp"
+#include "core/random_normal.hpp"
 #include "kernels/host/dropout_row.hpp"
 #include "kernels/host/element.hpp"
 #include "kernels/host/parallel.hpp"
 #include "kernels/host/philox8.hpp"
-#include "kernels/random_normal.hpp"
 
 namespace llmtrain {
 

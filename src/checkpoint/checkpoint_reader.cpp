@@ -11,12 +11,12 @@
 #include "checkpoint/checkpoint_folder.hpp"
 #include "checkpoint/shard_file.hpp"
 #include "core/critic_names.hpp"
-#include "core/message.hpp"
 #include "core/parallel_for.hpp"
 #include "core/progress.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/launcher.hpp"
 #include "parallel/job/runtime.hpp"
+#include "parallel/message.hpp"
 
 namespace llmtrain {
 namespace {

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "checkpoint/view_file.hpp"
-#include "core/message.hpp"
 #include "parallel/job/runtime.hpp"
+#include "parallel/message.hpp"
 
 namespace llmtrain {
 

@@ -6,10 +6,10 @@
 #include "core/activity.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "core/message.hpp"
 #include "core/progress.hpp"
 #include "metrics/scalars.hpp"
 #include "parallel/job/launcher.hpp"
+#include "parallel/message.hpp"
 
 namespace llmtrain {
 

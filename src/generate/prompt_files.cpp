@@ -4,12 +4,12 @@
 
 #include <algorithm>
 
-#include "core/message.hpp"
 #include "core/utf8.hpp"
 #include "data/files/input_kind.hpp"
 #include "data/files/jsonl.hpp"
 #include "data/files/unpack.hpp"
 #include "parallel/job/runtime.hpp"
+#include "parallel/message.hpp"
 #include "text/tokens_beyond_embedding.hpp"
 
 namespace llmtrain {

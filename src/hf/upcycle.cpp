@@ -10,10 +10,10 @@
 #include "core/files/json_reader.hpp"
 #include "core/philox.hpp"
 #include "core/progress.hpp"
+#include "core/random_normal.hpp"
 #include "hf/convert.hpp"
 #include "hf/weights/match_weights.hpp"
 #include "hf/weights/weight_index.hpp"
-#include "kernels/random_normal.hpp"
 #include "models/models.hpp"
 
 namespace llmtrain {

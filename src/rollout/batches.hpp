@@ -5,9 +5,9 @@
 #include <span>
 #include <vector>
 
-#include "core/message.hpp"
 #include "data/stream/batch_source.hpp"
 #include "parallel/communicator.hpp"
+#include "parallel/message.hpp"
 
 namespace llmtrain {
 

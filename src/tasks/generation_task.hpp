@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "config/config.hpp"
-#include "core/message.hpp"
 #include "core/progress.hpp"
 #include "generate/generator.hpp"
 #include "generate/prompt_files.hpp"
@@ -17,6 +16,7 @@
 #include "kernels/workspace.hpp"
 #include "metrics/run_log.hpp"
 #include "parallel/job/runtime.hpp"
+#include "parallel/message.hpp"
 #include "roles/model_set.hpp"
 #include "tasks/generation_output.hpp"
 #include "train/step_profile.hpp"

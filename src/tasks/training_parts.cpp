@@ -6,9 +6,9 @@
 #include <cmath>
 #include <utility>
 
-#include "core/message.hpp"
 #include "hf/export.hpp"
 #include "methods/roles.hpp"
+#include "parallel/message.hpp"
 #include "tasks/score_parts.hpp"
 #include "tasks/stop_tokens.hpp"
 #include "text/chat/chat_encoder.hpp"

@@ -9,7 +9,7 @@
 
 #include "hf/export.hpp"
 #include "params/planned_memory.hpp"
-#include "train/rank_monitor.hpp"
+#include "system/rank_monitor.hpp"
 #include "train/run_checkpoints.hpp"
 #include "train/run_evaluation.hpp"
 #include "train/step_profile.hpp"

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "core/random_normal.hpp"
 #include "harness/errors.hpp"
 #include "kernels/kernel_test.hpp"
-#include "kernels/random_normal.hpp"
 
 namespace llmtrain {
 namespace {

@@ -10,12 +10,12 @@
 
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
-#include "core/message.hpp"
 #include "corpus/stories.hpp"
 #include "data/files/cache_folder.hpp"
 #include "data/files/input_kind.hpp"
 #include "data/formats/row_format.hpp"
 #include "data/stream/mixture.hpp"
+#include "parallel/message.hpp"
 
 namespace llmtrain {
 namespace {

@@ -7,13 +7,13 @@
 #include <span>
 
 #include "core/error.hpp"
-#include "core/message.hpp"
 #include "core/utf8.hpp"
 #include "data/files/jsonl.hpp"
 #include "data/files/text_source.hpp"
 #include "data/formats/row_format.hpp"
 #include "data/tokenize/shared_work.hpp"
 #include "parallel/job/runtime.hpp"
+#include "parallel/message.hpp"
 #include "text/unicode/code_points.hpp"
 
 namespace llmtrain {

@@ -3,9 +3,9 @@
 #include <filesystem>
 
 #include "core/files/file_handle.hpp"
-#include "core/message.hpp"
 #include "data/files/unpack.hpp"
 #include "parallel/job/runtime.hpp"
+#include "parallel/message.hpp"
 
 namespace llmtrain {
 

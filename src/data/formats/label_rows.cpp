@@ -8,7 +8,7 @@
 #include "core/batch.hpp"
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
-#include "core/message.hpp"
+#include "parallel/message.hpp"
 
 namespace llmtrain {
 namespace {

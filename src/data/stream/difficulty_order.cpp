@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "core/message.hpp"
 #include "core/philox.hpp"
 #include "data/stream/sample_order.hpp"
 #include "data/tokenize/shared_work.hpp"
 #include "parallel/local_communicator.hpp"
+#include "parallel/message.hpp"
 
 namespace llmtrain {
 namespace {

@@ -8,7 +8,6 @@
 #include <memory>
 
 #include "core/error.hpp"
-#include "core/message.hpp"
 #include "data/files/file_digest.hpp"
 #include "data/files/input_kind.hpp"
 #include "data/files/jsonl.hpp"
@@ -17,6 +16,7 @@
 #include "data/tokenize/encode_job.hpp"
 #include "data/tokenize/shared_work.hpp"
 #include "parallel/job/runtime.hpp"
+#include "parallel/message.hpp"
 
 namespace llmtrain {
 namespace {

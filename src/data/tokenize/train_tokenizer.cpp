@@ -13,13 +13,13 @@
 #include "core/error.hpp"
 #include "core/files/file_handle.hpp"
 #include "core/files/whole_file.hpp"
-#include "core/message.hpp"
 #include "core/stop_request.hpp"
 #include "data/files/cache_folder.hpp"
 #include "data/files/file_digest.hpp"
 #include "data/tokenize/shared_work.hpp"
 #include "parallel/job/launcher.hpp"
 #include "parallel/job/runtime.hpp"
+#include "parallel/message.hpp"
 #include "text/hf_folder/json_out.hpp"
 
 namespace llmtrain {

@@ -10,10 +10,10 @@
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "core/files/json_node.hpp"
-#include "core/message.hpp"
 #include "hf/config/config_keys.hpp"
 #include "models/model_modules.hpp"
 #include "models/models.hpp"
+#include "parallel/message.hpp"
 
 namespace llmtrain {
 namespace {

@@ -14,13 +14,13 @@
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
-#include "core/message.hpp"
 #include "hf/adapters/fused_adapters.hpp"
 #include "hf/config/config_json.hpp"
 #include "hf/convert.hpp"
 #include "hf/quantized/quantize_model.hpp"
 #include "models/models.hpp"
 #include "parallel/job/runtime.hpp"
+#include "parallel/message.hpp"
 #include "params/unit_layout.hpp"
 
 namespace llmtrain {

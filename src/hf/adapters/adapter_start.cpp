@@ -10,7 +10,6 @@
 
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
-#include "core/message.hpp"
 #include "core/progress.hpp"
 #include "hf/weights/fused_experts.hpp"
 #include "kernels/low_rank.hpp"
@@ -18,6 +17,7 @@
 #include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/launcher.hpp"
 #include "parallel/job/runtime.hpp"
+#include "parallel/message.hpp"
 #include "params/unit_layout.hpp"
 
 namespace llmtrain {

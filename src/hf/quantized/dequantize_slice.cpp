@@ -7,9 +7,9 @@
 
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
-#include "core/message.hpp"
 #include "hf/weights/stored_slice.hpp"
 #include "kernels/quantize.hpp"
+#include "parallel/message.hpp"
 
 namespace llmtrain {
 namespace {

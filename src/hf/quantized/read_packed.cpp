@@ -10,9 +10,9 @@
 #include "core/dtype.hpp"
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
-#include "core/message.hpp"
 #include "hf/convert.hpp"
 #include "hf/weights/stored_slice.hpp"
+#include "parallel/message.hpp"
 
 namespace llmtrain {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
-#include "core/message.hpp"
 #include "hf/weights/stored_slice.hpp"
+#include "parallel/message.hpp"
 
 namespace llmtrain {
 

@@ -9,7 +9,7 @@
 
 #include "core/error.hpp"
 #include "core/files/json_node.hpp"
-#include "core/message.hpp"
+#include "parallel/message.hpp"
 
 namespace llmtrain {
 namespace {

@@ -1,4 +1,4 @@
-#include "train/rank_monitor.hpp"
+#include "system/rank_monitor.hpp"
 
 #include <fmt/format.h>
 

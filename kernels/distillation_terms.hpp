@@ -12,18 +12,18 @@ namespace llmtrain {
 /// Value of a token in a divergence, and its slope: the derivative with respect to the student's log q, but for a
 /// multiple of q, which the softmax takes out.
 template <class V>
-struct TokenTerm {
+struct DivergenceTerm {
   V value, slope;
 };
 
 /// V is a float or a vector of them; Exp is their exponential.
 template <class V, class Exp>
-struct TokenTerms {
+struct DivergenceTerms {
   Divergence divergence;
   float beta, log_beta, log_rest;
   Exp exponential;
 
-  TokenTerms(const DistillationTerms& terms, const Exp& exp)
+  DivergenceTerms(const DistillationTerms& terms, const Exp& exp)
       : divergence(terms.divergence),
         beta(terms.beta),
         log_beta(std::log(terms.beta)),
@@ -33,7 +33,7 @@ struct TokenTerms {
     if (divergence == Divergence::jsd && beta == 1) divergence = Divergence::reverse_kl;
   }
 
-  LLMTRAIN_HOST_DEVICE TokenTerm<V> operator()(V log_p, V log_q) const {
+  LLMTRAIN_HOST_DEVICE DivergenceTerm<V> operator()(V log_p, V log_q) const {
     if (divergence == Divergence::forward_kl) {
       const V p = exponential(log_p);
       return {p * (log_p - log_q), -p};

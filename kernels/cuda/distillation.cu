@@ -17,7 +17,7 @@ constexpr float lowest_difference = -87.0f;
 struct DeviceExp {
   LLMTRAIN_HOST_DEVICE float operator()(float x) const { return expf(x); }
 };
-using Terms = TokenTerms<float, DeviceExp>;
+using Terms = DivergenceTerms<float, DeviceExp>;
 
 __device__ float scaled_difference(float x, float maximum, float factor) {
   const float difference = (x - maximum) * factor;
@@ -130,7 +130,7 @@ struct DenseRow {
     const auto log_sum = static_cast<float>(log_sum_of_row(x, rows.common, maximum, factor));
     double value = 0, slope = 0;
     for (int64_t i = threadIdx.x; i < rows.common; i += threads) {
-      const TokenTerm<float> term = terms(p[i], (x[i] - maximum) * factor - log_sum);
+      const DivergenceTerm<float> term = terms(p[i], (x[i] - maximum) * factor - log_sum);
       value += double{term.value};
       slope += double{term.slope};
     }
@@ -194,11 +194,11 @@ struct TopTokensRow {
     const double log_sum = highest + log(sum), log_others = has_others ? others - log_sum : double{no_mass};
     const float renormalised = rows.tail ? 0.0f : static_cast<float>(log(mass));
     const float p_others = rows.tail && has_others ? rows.rest[r] : no_mass;
-    const TokenTerm<float> last = terms(p_others, static_cast<float>(log_others));
+    const DivergenceTerm<float> last = terms(p_others, static_cast<float>(log_others));
     const auto log_q = [&](int64_t i) { return static_cast<float>(double{own[i]} * double{factor} - log_sum); };
     double value = 0, slopes = 0;
     for (int64_t i = threadIdx.x; i < k; i += threads) {
-      const TokenTerm<float> term = terms(p[i] - renormalised, log_q(i));
+      const DivergenceTerm<float> term = terms(p[i] - renormalised, log_q(i));
       value += double{term.value};
       slopes += double{term.slope};
     }

@@ -27,8 +27,8 @@ struct FastExp {
     return host::fast_exp(x);
   }
 };
-using VectorTerms = TokenTerms<Float8, FastExp>;
-using ScalarTerms = TokenTerms<float, FastExp>;
+using VectorTerms = DivergenceTerms<Float8, FastExp>;
+using ScalarTerms = DivergenceTerms<float, FastExp>;
 
 Float8 scaled_difference(Float8 x, float maximum, float factor) {
   return host::at_least((x - maximum) * factor, lowest_difference);
@@ -117,7 +117,7 @@ void distill_dense(const DistillationRows& rows, const VectorTerms& terms, const
     const int64_t end = std::min(rows.common, begin + lane_block);
     for (int64_t i = begin; i < end; i += 8) {
       const int64_t n = std::min<int64_t>(8, end - i);
-      const TokenTerm<Float8> term = terms(host::load_up_to(p + i, n), log_q(host::load_up_to(x + i, n)));
+      const DivergenceTerm<Float8> term = terms(host::load_up_to(p + i, n), log_q(host::load_up_to(x + i, n)));
       values.add(first_lanes(term.value, n), Float8{});
       all_slopes.add(first_lanes(term.slope, n), Float8{});
     }
@@ -175,10 +175,10 @@ void distill_best(const DistillationRows& rows, const ScalarTerms& terms, T* d, 
   const auto log_q = [&](int64_t i) {
     return static_cast<float>(double{own[static_cast<size_t>(i)]} * double{factor} - log_sum);
   };
-  const TokenTerm<float> last = terms(p_others, static_cast<float>(log_others));
+  const DivergenceTerm<float> last = terms(p_others, static_cast<float>(log_others));
   double value = double{last.value}, slopes = double{last.slope};
   for (int64_t i = 0; i < k; ++i) {
-    const TokenTerm<float> term = terms(p[i] - renormalised, log_q(i));
+    const DivergenceTerm<float> term = terms(p[i] - renormalised, log_q(i));
     value += double{term.value};
     slopes += double{term.slope};
   }

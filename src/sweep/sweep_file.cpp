@@ -189,7 +189,8 @@ void SweepConfig::visit(DeckKeys& keys) {
   keys.section("sweep", "Values of a deck's keys that several runs try.");
   keys.key("method", method, {.doc = "Every combination, one list, or random draws."});
   keys.key("runs", runs,
-           {.range = between(0, 100000), .doc = "Number of random draws. With grid and list: only the first runs; 0 means all."});
+           {.range = between(0, 100000),
+            .doc = "Number of random draws. With grid and list: only the first runs; 0 means all."});
   keys.key("seed", seed, {.range = at_least(0), .doc = "Seed of random draws."});
   keys.key("metric", metric, {.doc = "Metric by which runs are sorted, as in metrics.jsonl."});
 }

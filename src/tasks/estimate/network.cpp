@@ -16,7 +16,7 @@ namespace {
 
 using Units = std::initializer_list<std::pair<std::string_view, double>>;
 
-[[noreturn]] void refuse(const std::string& text) {
+[[noreturn]] void refuse_network(const std::string& text) {
   throw UserError(
       ExitCode::command_line,
       fmt::format(
@@ -31,7 +31,7 @@ double number_with_unit(std::string_view value, const Units& units, const std::s
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
   const std::string_view unit(end, static_cast<size_t>(value.data() + value.size() - end));
   const auto* found = std::ranges::find(units, unit, [](const auto& known) { return known.first; });
-  if (error != std::errc() || !(number > 1e-30) || !(number < 1e30) || found == units.end()) refuse(text);
+  if (error != std::errc() || !(number > 1e-30) || !(number < 1e30) || found == units.end()) refuse_network(text);
   return number * found->second;
 }
 
@@ -42,7 +42,7 @@ double speed(std::string_view value, const std::string& text) {
 int64_t count(std::string_view value, const std::string& text) {
   const double number = number_with_unit(value, {{"", 1}}, text);
   const auto whole = static_cast<int64_t>(std::min(number, 1e6));
-  if (static_cast<double>(whole) != number) refuse(text);
+  if (static_cast<double>(whole) != number) refuse_network(text);
   return whole;
 }
 
@@ -56,9 +56,9 @@ Network parse_network(const std::string& text) {
     const size_t comma = rest.find(',');
     std::string_view part = rest.substr(0, comma);
     rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
-    if (comma != std::string_view::npos && rest.empty()) refuse(text);
+    if (comma != std::string_view::npos && rest.empty()) refuse_network(text);
     const std::string_view named = part.substr(0, part.find('='));
-    if (std::ranges::find(names, named) != names.end()) refuse(text);
+    if (std::ranges::find(names, named) != names.end()) refuse_network(text);
     names.push_back(named);
     const auto takes = [&](std::string_view name) {
       if (!part.starts_with(name)) return false;
@@ -78,10 +78,10 @@ Network parse_network(const std::string& text) {
     } else if (takes("memory=")) {
       network.memory_bytes_per_second = speed(part, text);
     } else {
-      refuse(text);
+      refuse_network(text);
     }
   }
-  if (network.sockets > 1 && network.memory_bytes_per_second == 0) refuse(text);
+  if (network.sockets > 1 && network.memory_bytes_per_second == 0) refuse_network(text);
   return network;
 }
 

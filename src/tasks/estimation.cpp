@@ -10,8 +10,6 @@
 #include "parallel/job/launcher.hpp"
 #include "parallel/job/status_board.hpp"
 #include "tasks/job_opening.hpp"
-#include "tasks/mesh_proposal.hpp"
-#include "tasks/mesh_traffic.hpp"
 #include "train/config/mesh_checks.hpp"
 #include "train/run/estimate.hpp"
 #include "train/run/libraries.hpp"

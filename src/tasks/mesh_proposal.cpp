@@ -1,9 +1,8 @@
-#include "tasks/mesh_proposal.hpp"
-
 #include <algorithm>
 #include <optional>
 #include <tuple>
 
+#include "tasks/estimation.hpp"
 #include "train/config/mesh_checks.hpp"
 
 namespace llmtrain {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tasks/mesh_proposal.hpp"
+#include "tasks/estimation.hpp"
 #include "train/config/load_config.hpp"
 #include "train/config/mesh_checks.hpp"
 

@@ -8,8 +8,6 @@
 #include <utility>
 
 #include "core/deck/deck.hpp"
-#include "hf/config/config_experts.hpp"
-#include "hf/config/config_rope.hpp"
 
 namespace llmtrain {
 namespace {

@@ -8,10 +8,8 @@
 #include "core/deck/deck.hpp"
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
-#include "hf/config/config_experts.hpp"
 #include "hf/config/config_families.hpp"
 #include "hf/config/config_json.hpp"
-#include "hf/config/config_rope.hpp"
 #include "models/models.hpp"
 
 namespace llmtrain {

@@ -4,7 +4,6 @@
 
 #include <Kokkos_Core.hpp>
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 
 namespace llmtrain::host {

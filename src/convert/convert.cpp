@@ -4,10 +4,8 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <string>
 #include <vector>
 
-#include "convert/draft.hpp"
 #include "convert/resolve.hpp"
 #include "convert/system.hpp"
 #include "core/deck/suggestion.hpp"

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
-#include <utility>
 #include <vector>
 
 #include "core/deck/named_enum.hpp"

@@ -6,12 +6,8 @@
 
 #include <algorithm>
 #include <map>
-#include <string>
 #include <utility>
-#include <vector>
 
-#include "core/error.hpp"
-#include "core/files/content_hash.hpp"
 #include "core/label_rules.hpp"
 #include "corpus/stories.hpp"
 #include "data/files/cache_folder.hpp"
@@ -22,15 +18,12 @@
 #include "data/files/text_source.hpp"
 #include "data/files/unpack.hpp"
 #include "data/formats/label_rows.hpp"
-#include "data/progress.hpp"
 #include "data/quality/chat_lint.hpp"
 #include "data/stream/embedding_rows.hpp"
 #include "data/tokenize/open_tokenizer.hpp"
 #include "data/tokenize/shared_work.hpp"
 #include "data/tokenize/token_cache.hpp"
 #include "data/tokenize/tokenize_jobs.hpp"
-#include "data/tokenize/train_tokenizer.hpp"
-#include "parallel/communicator.hpp"
 #include "parallel/job/runtime.hpp"
 
 namespace llmtrain {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <exception>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -16,7 +15,6 @@
 #include "hf/convert.hpp"
 #include "hf/weights/fused_experts.hpp"
 #include "hf/weights/match_weights.hpp"
-#include "hf/weights/slice_writer.hpp"
 #include "hf/weights/stored_slice.hpp"
 #include "models/models.hpp"
 #include "parallel/job/cancellable_work.hpp"

@@ -17,7 +17,6 @@
 #include "data/files/input_kind.hpp"
 #include "data/files/jsonl.hpp"
 #include "data/formats/row_format.hpp"
-#include "methods/method.hpp"
 #include "methods/roles.hpp"
 #include "models/models.hpp"
 #include "rewards/reward_function.hpp"

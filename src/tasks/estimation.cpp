@@ -11,11 +11,9 @@
 #include "parallel/job/status_board.hpp"
 #include "tasks/job_opening.hpp"
 #include "train/config/mesh_checks.hpp"
-#include "train/run/estimate.hpp"
 #include "train/run/libraries.hpp"
 #include "train/run/memory_limit.hpp"
 #include "train/step_profile.hpp"
-#include "train/training_plan.hpp"
 
 namespace llmtrain {
 

@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <numbers>
-#include <span>
 #include <vector>
 
 #include "core/activity.hpp"

@@ -3,7 +3,6 @@
 
 #include <functional>
 #include <memory>
-#include <string>
 
 #include "config/run_facts.hpp"
 #include "core/arena.hpp"

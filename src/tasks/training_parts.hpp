@@ -2,7 +2,6 @@
 // The mapping of the deck to the parts of a training run, which do not know the deck.
 
 #include <memory>
-#include <string>
 
 #include "config/config.hpp"
 #include "data/dataset.hpp"

@@ -1,10 +1,7 @@
 #include "train/training_step.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "core/activity.hpp"
 #include "core/clock.hpp"

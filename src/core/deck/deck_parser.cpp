@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "core/error.hpp"
 #include "core/utf8.hpp"
 
 namespace llmtrain {

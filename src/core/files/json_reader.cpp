@@ -3,13 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <limits>
 #include <type_traits>
 #include <utility>
 #include <vector>
-
-#include "core/error.hpp"
 
 namespace llmtrain {
 namespace {

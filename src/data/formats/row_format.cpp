@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "core/deck/suggestion.hpp"
-#include "core/error.hpp"
 #include "core/find_entry.hpp"
 #include "data/files/jsonl.hpp"
 

@@ -1,7 +1,6 @@
 #include "data/stream/packing.hpp"
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <utility>
 

@@ -9,7 +9,6 @@
 #include "core/files/content_hash.hpp"
 #include "data/files/cache_folder.hpp"
 #include "data/files/file_digest.hpp"
-#include "data/files/text_source.hpp"
 #include "data/files/token_format.hpp"
 #include "data/formats/row_format.hpp"
 #include "data/stream/embedding_rows.hpp"

@@ -8,7 +8,6 @@
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
 #include "core/message.hpp"
-#include "hf/weights/stored_slice.hpp"
 
 namespace llmtrain {
 

@@ -2,8 +2,6 @@
 
 #include "text/split/regex_translator.hpp"
 
-#include "text/split/regex.hpp"
-
 namespace llmtrain {
 
 std::string translate_regex(std::string_view pattern, const std::string& place) {

@@ -1,7 +1,6 @@
 #include "text/chat/jinja/python_text.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <unordered_map>
 
 #include "text/chat/jinja/evaluator.hpp"

@@ -99,7 +99,7 @@ struct Grammar::Reader {
     const Alternative* chosen = rule.alternatives.data();
     if (rule.alternatives.size() > 1) {
       const auto continues = [&](const Alternative& a) { return rest.starts_with(a.items[0].text); };
-      const auto found = std::find_if(rule.alternatives.begin(), rule.alternatives.end(), continues);
+      const auto found = std::ranges::find_if(rule.alternatives, continues);
       if (found == rule.alternatives.end()) return false;
       chosen = &*found;
       log_probability += std::log(static_cast<double>(chosen->weight) / static_cast<double>(rule.total_weight));

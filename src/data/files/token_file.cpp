@@ -97,7 +97,7 @@ class StoredTokens final : public TokenFile {
   std::vector<uint64_t> read_offsets(const token_format::Region& region, std::string_view name, int64_t end) const {
     std::vector<uint64_t> offsets(static_cast<size_t>(region.elements));
     file_.read(region.offset, region.elements * 8, offsets.data());
-    const bool ascending = std::adjacent_find(offsets.begin(), offsets.end(), std::greater_equal<>()) == offsets.end();
+    const bool ascending = std::ranges::adjacent_find(offsets, std::greater_equal<>()) == offsets.end();
     if (ascending && offsets.front() == 0 && offsets.back() == static_cast<uint64_t>(end)) return offsets;
     throw UserError(ExitCode::bad_content, fmt::format("{}: not a usable token file: /{} must ascend from 0 to {}",
                                                        layout_.info.path, name, end));

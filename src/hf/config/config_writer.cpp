@@ -59,8 +59,7 @@ void write_windows(nlohmann::json& j, const ModelConfig& c, Windows windows) {
   if (windows == Windows::all_layers || (windows == Windows::listed_layers && all)) return;
   nlohmann::json types = nlohmann::json::array();
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
-    const bool listed = std::find(c.sliding_window_layers.begin(), c.sliding_window_layers.end(), layer) !=
-                        c.sliding_window_layers.end();
+    const bool listed = std::ranges::find(c.sliding_window_layers, layer) != c.sliding_window_layers.end();
     types.push_back(c.sliding_window > 0 && (all || listed) ? "sliding_attention" : "full_attention");
   }
   j["layer_types"] = types;

@@ -21,7 +21,7 @@ constexpr size_t max_files = 10000;
 }
 
 bool ends_with_any(std::string_view name, std::initializer_list<std::string_view> endings) {
-  return std::any_of(endings.begin(), endings.end(), [&](std::string_view e) { return name.ends_with(e); });
+  return std::ranges::any_of(endings, [&](std::string_view e) { return name.ends_with(e); });
 }
 
 /// Describes other files that are there instead of the weights.
@@ -81,7 +81,7 @@ void read_sharded(WeightIndex& index, const FolderHandle& folder) {
   std::vector<std::string> names;
   names.reserve(weight_map.size());
   for (const auto& [tensor, file] : weight_map) names.push_back(file);
-  std::sort(names.begin(), names.end());
+  std::ranges::sort(names);
   names.erase(std::unique(names.begin(), names.end()), names.end());
   const std::string place = folder.path_of(weights_index_name);
   if (names.size() > max_files) refuse_files(place, fmt::format("names {} files", names.size()));
@@ -185,8 +185,8 @@ WeightIndex read_weight_index(const FolderHandle& folder) {
   } else {
     no_weights(folder);
   }
-  std::sort(index.tensors.begin(), index.tensors.end(),
-            [](const WeightIndex::Tensor& a, const WeightIndex::Tensor& b) { return a.name < b.name; });
+  std::ranges::sort(index.tensors,
+                    [](const WeightIndex::Tensor& a, const WeightIndex::Tensor& b) { return a.name < b.name; });
   join_quantized_tensors(index, folder);
   join_packed_tensors(index, folder);
   return index;

@@ -10,13 +10,13 @@ namespace llmtrain {
 namespace {
 
 bool is_ascii(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) < 0x80; });
+  return std::ranges::all_of(text, [](char c) { return static_cast<uint8_t>(c) < 0x80; });
 }
 
 class Lowercase final : public Normalizer {
  public:
   bool keeps(std::string_view text) const override {
-    return is_ascii(text) && std::none_of(text.begin(), text.end(), [](char c) { return c >= 'A' && c <= 'Z'; });
+    return is_ascii(text) && std::ranges::none_of(text, [](char c) { return c >= 'A' && c <= 'Z'; });
   }
   void apply(const TextView& from, AlignedText& to) const override {
     CharacterRewriter writer(from, to);
@@ -143,7 +143,7 @@ class Replace final : public Normalizer {
 class ByteLevelText final : public Normalizer {
  public:
   bool keeps(std::string_view text) const override {
-    return std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7F; });
+    return std::ranges::all_of(text, [](char c) { return c > ' ' && c < 0x7F; });
   }
   void apply(const TextView& from, AlignedText& to) const override {
     const auto& characters = byte_level_characters();

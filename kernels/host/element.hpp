@@ -1,7 +1,9 @@
 #pragma once
 // Loads and stores of fp32, bf16 and fp16 elements as fp32, and the selection of a typed loop by dtype.
 
+#include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #include "core/tensor.hpp"
 

@@ -2,6 +2,7 @@
 // Counter-based random numbers: Philox4x32-10 (Salmon et al., SC 2011). A number is a pure function of its key and
 // index, never of the caller or the order of calls.
 
+#include <array>
 #include <cstdint>
 #include <string_view>
 

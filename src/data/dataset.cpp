@@ -362,9 +362,6 @@ class DatasetOpener {
   Dataset data_;
 };
 
-}  // namespace
-
-namespace {
 
 void add_row_counts(const RowCounts& rows, std::string& text) {
   const auto add = [&](int64_t count, const std::string& what) {

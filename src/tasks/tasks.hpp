@@ -46,6 +46,18 @@ class RankPlan {
   virtual int64_t host_bytes() const { return 0; }  ///< other host memory that grows with the deck
 };
 
+/// The plan of a task that trains nothing.
+template <class PlannedTask>
+class TaskPlan : public RankPlan {
+ public:
+  explicit TaskPlan(std::unique_ptr<PlannedTask> task) : task_(std::move(task)) {}
+  const Arena& arena() const override { return task_->plan(); }
+  int64_t parameters() const override { return task_->parameter_count(); }
+
+ private:
+  std::unique_ptr<PlannedTask> task_;
+};
+
 struct TaskEntry {
   /// Runs the task in its run directory. Collective; returns the exit code.
   int (*run)(Job& job);

@@ -227,9 +227,6 @@ bool survives_overwrite(DeckLoader& deck, const Config& config, const TaskRules&
   return false;
 }
 
-}  // namespace
-
-namespace {
 
 /// Kind of a model, for messages.
 std::string kind_of(const ModelConfig& model) {

@@ -93,7 +93,7 @@ void keep_prompt_keys(const KeptKeys& kept, const Tensor& qkv, const Tensor& lse
       std::iota(order.begin(), order.end(), int64_t{0});
       const int64_t surplus = count - head.budget;
       if (surplus > 0) {  // those that stay, in the order of their positions
-        std::ranges::sort(order - head.last, [&](int64_t a, int64_t b) {
+        std::sort(order.begin(), order.end() - head.last, [&](int64_t a, int64_t b) {
           return leaves_before(kept.sinks, {a, sums[static_cast<size_t>(a)]}, {b, sums[static_cast<size_t>(b)]});
         });
         order.erase(order.begin(), order.begin() + surplus);

@@ -200,14 +200,6 @@ void export_model(const ExportOptions& options, const DecoderShape& shape, const
   });
 }
 
-void export_model(const ExportOptions& options, const DecoderShape& shape, ParamStore& params,
-                  Communicator& communicator) {
-  const auto gather = [&params](int unit, int64_t begin, int64_t end, float* out) {
-    params.gather_range(unit, begin, end, out);
-  };
-  export_model(options, shape, units_of(params), gather, communicator);
-}
-
 std::map<std::string, std::string> tokenizer_texts(const std::string& folder) {
   const FolderHandle source = FolderHandle::open(folder);
   std::map<std::string, std::string> texts;

@@ -18,8 +18,7 @@
 #include "parallel/job/cancellable_work.hpp"
 #include "tasks/job_opening.hpp"
 #include "tasks/opening_lines.hpp"
-#include "tasks/score_parts.hpp"
-#include "tasks/stop_tokens.hpp"
+#include "tasks/parts.hpp"
 #include "tasks/tasks.hpp"
 #include "train/config/mesh_checks.hpp"
 

@@ -25,7 +25,7 @@
 #include "tasks/generation_task.hpp"
 #include "tasks/job_opening.hpp"
 #include "tasks/opening_lines.hpp"
-#include "tasks/stop_tokens.hpp"
+#include "tasks/parts.hpp"
 #include "tasks/tasks.hpp"
 #include "text/tokens_beyond_embedding.hpp"
 #include "train/config/mesh_checks.hpp"

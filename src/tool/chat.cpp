@@ -14,7 +14,7 @@
 #include "data/tokenize/open_tokenizer.hpp"
 #include "text/chat/chat_encoder.hpp"
 #include "tool/conversation_options.hpp"
-#include "tool/encoded_rows.hpp"
+#include "tool/row_scorer.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {

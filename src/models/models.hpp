@@ -78,7 +78,7 @@ struct FamilyEntry {
   /// Sets every field that a deck may leave to the family; sizes are known.
   void (*defaults)(ModelConfig& config) = llama_defaults;
   /// Sets names, and properties that follow from the config alone.
-  void (*shape)(DecoderShape& shape) = [](DecoderShape& shape) { shape.names = llama_names(); };
+  void (*shape)(DecoderShape& shape) = [](DecoderShape& decoder) { decoder.names = llama_names(); };
   HuggingFaceFamily hugging_face = {};
 };
 

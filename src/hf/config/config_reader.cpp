@@ -22,7 +22,6 @@ namespace {
 
 using Family = ModelConfig::Family;
 using Windows = HuggingFaceFamily::Windows;
-using Activation = ModelConfig::Activation;
 
 constexpr int64_t max_width = int64_t{1} << 18, max_tokens = int64_t{1} << 30, max_positions = int64_t{1} << 24;
 

@@ -17,7 +17,6 @@ namespace {
 
 using Family = ModelConfig::Family;
 using Windows = HuggingFaceFamily::Windows;
-using Activation = ModelConfig::Activation;
 
 /// Returns the name in Transformers; gated kinds are named by the function of the gate.
 std::string_view activation_name(Activation activation, Family family) {

@@ -14,7 +14,6 @@ namespace llmtrain {
 namespace {
 
 using Family = ModelConfig::Family;
-using Activation = ModelConfig::Activation;
 using Kind = RopeScaling::Kind;
 
 /// llama.cpp's architecture, and what its graph takes for granted.

@@ -2,6 +2,8 @@
 
 #include "text/split/regex_translator.hpp"
 
+#include <charconv>
+
 namespace llmtrain {
 
 std::string translate_regex(std::string_view pattern, const std::string& place) {

@@ -362,7 +362,6 @@ class DatasetOpener {
   Dataset data_;
 };
 
-
 void add_row_counts(const RowCounts& rows, std::string& text) {
   const auto add = [&](int64_t count, const std::string& what) {
     if (count > 0) text += fmt::format(", {} {}", count, what);

@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "core/error.hpp"
+#include "core/files/json_reader.hpp"
 #include "rewards/row_reward.hpp"
 
 namespace llmtrain {

@@ -239,7 +239,7 @@ std::pair<Vector, Vectors> eigenvectors(Vectors a) {
   }
   std::vector<size_t> order(n);
   std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t x, size_t y) { return a[x][x] > a[y][y]; });
+  std::ranges::stable_sort(order, [&](size_t x, size_t y) { return a[x][x] > a[y][y]; });
   std::pair<Vector, Vectors> found;
   for (const size_t i : order) {
     found.first.push_back(std::max(a[i][i], 0.0));

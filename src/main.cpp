@@ -1,7 +1,6 @@
 // llmtrain: an SPMD program that runs one deck and writes its results to disk.
 
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 
 #include "config/config.hpp"

@@ -2,8 +2,6 @@
 
 #include <omp.h>
 
-#include <algorithm>
-#include <cstdint>
 #include <optional>
 
 #include "kernels/host/buffer.hpp"

@@ -98,7 +98,7 @@ std::vector<int64_t> published_steps(const std::string& folder) {
   if (error) {
     throw UserError(ExitCode::missing_input, fmt::format("{}: cannot read it: {}", folder, error.message()));
   }
-  std::sort(steps.begin(), steps.end(), std::greater<>());
+  std::ranges::sort(steps, std::greater<>());
   return steps;
 }
 
@@ -178,7 +178,7 @@ int64_t free_bytes(const std::string& folder) {
 
 std::vector<int64_t> removable(const std::vector<int64_t>& published, const RetentionRules& rules) {
   std::vector<int64_t> steps = published;
-  std::sort(steps.begin(), steps.end(), std::greater<>());
+  std::ranges::sort(steps, std::greater<>());
   const int64_t keep = std::max<int64_t>(rules.keep, 2);
   std::vector<int64_t> result;
   int64_t newer = 0, newer_verified = 0;
@@ -188,7 +188,7 @@ std::vector<int64_t> removable(const std::vector<int64_t>& published, const Rete
     ++newer;
     if (rules.verified.contains(step)) ++newer_verified;
   }
-  std::reverse(result.begin(), result.end());
+  std::ranges::reverse(result);
   return result;
 }
 

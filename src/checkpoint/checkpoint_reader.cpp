@@ -147,7 +147,7 @@ std::string join_problems(const std::vector<std::string>& texts) {
       begin = end == std::string::npos ? text.size() : end + 1;
     }
   }
-  std::sort(lines.begin(), lines.end());
+  std::ranges::sort(lines);
   lines.erase(std::unique(lines.begin(), lines.end()), lines.end());
   return fmt::format("{}", fmt::join(lines, "\n"));
 }

@@ -9,7 +9,6 @@
 
 #include "core/error.hpp"
 #include "core/files/folder_handle.hpp"
-#include "core/files/json_node.hpp"
 
 namespace llmtrain {
 namespace {

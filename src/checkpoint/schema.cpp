@@ -27,9 +27,9 @@ constexpr int64_t max_tensor_blocks = int64_t{1} << 16;
 
 /// Names become names of HDF5 groups and datasets.
 void check_name(const std::string& name, bool slash, const std::string& place) {
-  const bool bad = name.empty() || name.size() > 1000 || name == "." || name.front() == '/' ||
-                   std::any_of(name.begin(), name.end(),
-                               [&](char c) { return static_cast<unsigned char>(c) < 0x20 || (!slash && c == '/'); });
+  const bool bad =
+      name.empty() || name.size() > 1000 || name == "." || name.front() == '/' ||
+      std::ranges::any_of(name, [&](char c) { return static_cast<unsigned char>(c) < 0x20 || (!slash && c == '/'); });
   if (bad) refuse(place, fmt::format("{} is not the name of a tensor or unit", printable(name)));
 }
 
@@ -93,7 +93,7 @@ Schema make_schema(const std::vector<UnitSpec>& units, StatePlanes states, int64
       if (by_tensor) tensors.back().per_chunk = values_per_chunk(schema.states, param, slice);
       tensors.back().block = slice.block;
     });
-    std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
+    std::ranges::sort(tensors, [](const auto& a, const auto& b) { return a.offset < b.offset; });
     schema.tensors.insert(schema.tensors.end(), tensors.begin(), tensors.end());
     schema.units.push_back({unit.name, layout.elements()});
     schema.units.back().tensor_block = unit.tensor_block;

@@ -2,8 +2,6 @@
 // Settings of another program as a deck.
 
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "convert/draft.hpp"
 #include "core/deck/deck.hpp"

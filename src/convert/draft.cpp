@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "core/deck/deck.hpp"
 #include "core/deck/deck_parser.hpp"
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"

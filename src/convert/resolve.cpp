@@ -6,8 +6,6 @@
 #include <cmath>
 #include <filesystem>
 
-#include "convert/draft.hpp"
-
 namespace llmtrain::convert {
 namespace {
 

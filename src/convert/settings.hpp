@@ -4,7 +4,6 @@
 // environment are not read.
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>

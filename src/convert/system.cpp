@@ -1,9 +1,7 @@
 #include "convert/system.hpp"
 
-#include <algorithm>
 #include <array>
 #include <cctype>
-#include <string>
 
 namespace llmtrain::convert {
 

@@ -31,29 +31,9 @@ void widen(DType dtype, const void* values, int64_t count, float* out) {
 }
 
 std::string_view name_of(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return "fp32";
-    case DType::bf16:
-      return "bf16";
-    case DType::f16:
-      return "fp16";
-    case DType::f64:
-      return "fp64";
-    case DType::i32:
-      return "int32";
-    case DType::i64:
-      return "int64";
-    case DType::u64:
-      return "uint64";
-    case DType::u32:
-      return "uint32";
-    case DType::u16:
-      return "uint16";
-    case DType::u8:
-      return "uint8";
-  }
-  return "?";
+  constexpr std::string_view names[] = {"fp32",  "bf16",   "fp16",   "fp64",   "int32",
+                                        "int64", "uint64", "uint32", "uint16", "uint8"};
+  return names[static_cast<size_t>(dtype)];
 }
 
 }  // namespace llmtrain

@@ -21,13 +21,13 @@ std::vector<std::string> split(std::string_view text, char separator) {
 
 template <class Range>
 size_t index_of(const Range& range, std::string_view name, const char* kind) {
-  const auto found = std::find_if(range.begin(), range.end(), [&](const auto& x) { return x.name == name; });
+  const auto found = std::ranges::find_if(range, [&](const auto& x) { return x.name == name; });
   LLMTRAIN_CHECK(found != range.end(), std::string("grammar: no ") + kind + " is named '" + std::string(name) + "'");
   return static_cast<size_t>(found - range.begin());
 }
 
 void check_prefix_free(std::vector<std::string_view> texts, const std::string& where) {
-  std::sort(texts.begin(), texts.end());  // a prefix sorts directly before a text that starts with it
+  std::ranges::sort(texts);  // a prefix sorts directly before a text that starts with it
   for (size_t i = 0; i + 1 < texts.size(); ++i) {
     LLMTRAIN_CHECK(!texts[i + 1].starts_with(texts[i]), "grammar: " + where + ": '" + std::string(texts[i]) +
                                                             "' begins '" + std::string(texts[i + 1]) + "'");
@@ -55,14 +55,14 @@ size_t Grammar::list_named(std::string_view name) const { return index_of(lists_
 size_t Grammar::variable_named(std::string_view name) const { return index_of(variables_, name, "variable"); }
 
 size_t Grammar::rule_named(std::string_view name) const {
-  const auto found = std::find(rule_names_.begin(), rule_names_.end(), name);
+  const auto found = std::ranges::find(rule_names_, name);
   LLMTRAIN_CHECK(found != rule_names_.end(), "grammar: no rule is named '" + std::string(name) + "'");
   return static_cast<size_t>(found - rule_names_.begin());
 }
 
 int Grammar::form_named(size_t list, std::string_view name) const {
   const std::vector<std::string>& forms = lists_[list].forms;
-  const auto found = std::find(forms.begin(), forms.end(), name);
+  const auto found = std::ranges::find(forms, name);
   LLMTRAIN_CHECK(found != forms.end(),
                  "grammar: list '" + lists_[list].name + "' has no form '" + std::string(name) + "'");
   return static_cast<int>(found - forms.begin());
@@ -91,7 +91,7 @@ void Grammar::add_variable(const GrammarVariable& source) {
                    "grammar: '" + source.name + "' may except only plain variables of its list");
     // The excluded values must be distinct, so that every path leaves the same number of words.
     for (size_t k = 0; k + 1 < variable.except.size(); ++k) {
-      LLMTRAIN_CHECK(std::count(excluded.except.begin(), excluded.except.end(), variable.except[k]) == 1,
+      LLMTRAIN_CHECK(std::ranges::count(excluded.except, variable.except[k]) == 1,
                      "grammar: the variables that '" + source.name + "' excepts must except each other");
     }
   }
@@ -104,7 +104,7 @@ void Grammar::add_variable(const GrammarVariable& source) {
     const size_t parent = variable_named(source.joined);
     variable.joined = static_cast<int>(parent);
     const auto& keys = lists_[variables_[parent].list].entries;
-    std::fill(variable.probability.begin(), variable.probability.end(), 0.0);
+    std::ranges::fill(variable.probability, 0.0);
     for (size_t k = 0; k < keys.size(); ++k) {
       std::vector<int> domain;
       for (size_t e = 0; e < entries.size(); ++e) {

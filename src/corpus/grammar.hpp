@@ -70,15 +70,12 @@ class Grammar {
   using Below = std::function<uint32_t(uint32_t)>;
   std::string write(const Below& below) const;
 
-  /// Returns ln of the probability of `text`, -infinity if the grammar does not produce it.
-  double log_probability(std::string_view text) const;
-
   double entropy() const;                  ///< entropy of one text in nats
   double first_character_entropy() const;  ///< in nats; the first character is a function of the text
   double expected_length() const;          ///< in bytes
-  int64_t longest() const;                 ///< length of the longest text in bytes
 
  private:
+  friend class GrammarReader;  // of tests: parses texts
   enum class ItemKind : uint8_t { literal, rule, draw, recall };
   struct Item {
     ItemKind kind = ItemKind::literal;
@@ -112,7 +109,6 @@ class Grammar {
   };
   using Bindings = std::vector<int>;  // entry by variable, -1 = not assigned yet
   struct Flow;
-  struct Reader;
 
   void add_list(const WordList& source);
   void add_variable(const GrammarVariable& source);
@@ -139,7 +135,6 @@ class Grammar {
                 const std::function<double(const Item&)>& of_item) const;
   double draw_entropy(const Variable& variable) const;
   double mean_length(const Item& item) const;
-  int64_t longest(size_t rule) const;
   void first_characters(size_t rule, double reached, std::vector<double>& probability) const;
 
   std::vector<List> lists_;

@@ -1,6 +1,5 @@
 // Exact properties of the texts of a grammar; class Grammar derives them.
 
-#include <algorithm>
 #include <cmath>
 
 #include "core/error.hpp"
@@ -80,30 +79,6 @@ double Grammar::mean_length(const Item& item) const {
 double Grammar::expected_length() const {
   return expect(
       0, [](const Rule&) { return 0.0; }, [this](const Item& item) { return mean_length(item); });
-}
-
-int64_t Grammar::longest() const { return longest(0); }
-
-int64_t Grammar::longest(size_t index) const {
-  int64_t result = 0;
-  for (const Alternative& alternative : rules_[index].alternatives) {
-    int64_t sum = 0;
-    for (const Item& item : alternative.items) {
-      if (item.kind == ItemKind::rule) {
-        sum += longest(item.target);
-        continue;
-      }
-      size_t length = item.text.size();
-      for (int form : item.forms) {
-        for (const auto& entry : lists_[variables_[item.target].list].entries) {
-          length = std::max(length, entry[static_cast<size_t>(form)].size());
-        }
-      }
-      sum += static_cast<int64_t>(length);
-    }
-    result = std::max(result, sum);
-  }
-  return result;
 }
 
 double Grammar::first_character_entropy() const {

@@ -1,10 +1,5 @@
-// Writes a text and parses it again.
+// Writes a text.
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-
-#include "core/error.hpp"
 #include "corpus/grammar.hpp"
 
 namespace llmtrain {
@@ -55,66 +50,6 @@ void Grammar::write_rule(size_t index, const Below& below, Bindings& bindings, s
         break;
     }
   }
-}
-
-/// Follows the only derivation that a text can have.
-struct Grammar::Reader {
-  const Grammar& grammar;
-  std::string_view rest;
-  Bindings bindings;
-  double log_probability = 0;
-
-  bool accept(std::string_view text) {
-    if (!rest.starts_with(text)) return false;
-    rest.remove_prefix(text.size());
-    return true;
-  }
-
-  bool read_draw(const Item& item) {
-    const std::vector<int> entries = grammar.allowed(grammar.variables_[item.target], bindings);
-    for (int entry : entries) {
-      if (!accept(grammar.text_of(item, entry, bindings))) continue;
-      bindings[item.target] = entry;
-      log_probability -= std::log(static_cast<double>(entries.size()));
-      return true;
-    }
-    return false;
-  }
-
-  bool read_item(const Item& item) {
-    switch (item.kind) {
-      case ItemKind::literal:
-        return accept(item.text);
-      case ItemKind::rule:
-        return read_rule(grammar.rules_[item.target]);
-      case ItemKind::draw:
-        return read_draw(item);
-      case ItemKind::recall:
-        return accept(grammar.text_of(item, bindings[item.target], bindings));
-    }
-    return false;
-  }
-
-  bool read_rule(const Rule& rule) {
-    const Alternative* chosen = rule.alternatives.data();
-    if (rule.alternatives.size() > 1) {
-      const auto continues = [&](const Alternative& a) { return rest.starts_with(a.items[0].text); };
-      const auto found = std::find_if(rule.alternatives.begin(), rule.alternatives.end(), continues);
-      if (found == rule.alternatives.end()) return false;
-      chosen = &*found;
-      log_probability += std::log(static_cast<double>(chosen->weight) / static_cast<double>(rule.total_weight));
-    }
-    for (const Item& item : chosen->items) {
-      if (!read_item(item)) return false;
-    }
-    return true;
-  }
-};
-
-double Grammar::log_probability(std::string_view text) const {
-  Reader reader{*this, text, Bindings(variables_.size(), -1)};
-  if (!reader.read_rule(rules_[0]) || !reader.rest.empty()) return -std::numeric_limits<double>::infinity();
-  return reader.log_probability;
 }
 
 }  // namespace llmtrain

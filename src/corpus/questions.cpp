@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <string>
 
 #include "core/philox.hpp"
 #include "corpus/stories.hpp"

@@ -7,26 +7,67 @@
 #include <algorithm>
 #include <map>
 #include <utility>
-#include <vector>
 
-#include "core/error.hpp"
-#include "core/files/content_hash.hpp"
+#include "core/label_rules.hpp"
 #include "corpus/stories.hpp"
 #include "data/files/cache_folder.hpp"
 #include "data/files/data_sources.hpp"
+#include "data/files/file_digest.hpp"
 #include "data/files/input_kind.hpp"
+#include "data/files/jsonl.hpp"
 #include "data/files/text_source.hpp"
 #include "data/files/unpack.hpp"
+#include "data/formats/label_rows.hpp"
 #include "data/quality/chat_lint.hpp"
 #include "data/stream/embedding_rows.hpp"
-#include "data/tokenize/find_labels.hpp"
 #include "data/tokenize/open_tokenizer.hpp"
+#include "data/tokenize/shared_work.hpp"
 #include "data/tokenize/token_cache.hpp"
-#include "data/tokenize/train_tokenizer.hpp"
+#include "data/tokenize/tokenize_jobs.hpp"
 #include "parallel/job/runtime.hpp"
 
 namespace llmtrain {
 namespace {
+
+FoundLabels labels_of(const TokenizeJob& job, const InputFile& file, const LabelRules& rules) {
+  FoundLabels found;
+  const FileHandle handle = open_content(file);
+  LineReader lines(handle, file.bytes, job.begin, job.end, file.format.row_limit);
+  const RowReader reader(file.format.row_format, file.format.columns, true);
+  std::string_view line;
+  while (lines.next(line)) {
+    if (is_blank(line)) continue;
+    try {
+      found.add(reader.read_documents(line).labelled.value(), rules);
+    } catch (const RowError& error) {
+      fail_at_byte(handle, lines.offset() + static_cast<int64_t>(error.byte()), error.reason());
+    } catch (const UserError& error) {
+      fail_in_row(handle, lines.offset(), error.what());
+    }
+  }
+  return found;
+}
+
+/// Returns the labels that occur in rows, the same on every rank: all ranks read a part of the files. Errors name the
+/// file and the line of a row. Collective.
+std::vector<std::string> labels_of_files(const std::vector<InputFile>& files, const LabelRules& rules,
+                                         Communicator& communicator, const ProgressReport& report) {
+  TokenizeRequest request;
+  request.files = files;
+  const std::vector<TokenizeJob> jobs = jobs_of(request);
+  FoundLabels mine, all;
+  share_work<FoundLabels>(
+      communicator, own_items(std::ssize(jobs), communicator),
+      [&](int64_t item) {
+        const TokenizeJob& job = jobs[static_cast<size_t>(item)];
+        return labels_of(job, files[job.file], rules);
+      },
+      [&](int64_t /*item*/, const FoundLabels& found) { mine.add(found); }, percent_report(report, "reading labels"));
+  for (const std::string& bytes : communicator.gather_all(mine.packed())) all.add(FoundLabels::unpacked(bytes));
+  std::vector<std::string> names;
+  throw_on_all_ranks(communicator, [&] { names = all.names(); });
+  return names;
+}
 
 class DatasetOpener {
  public:
@@ -320,10 +361,6 @@ class DatasetOpener {
   size_t scanned_before_ = 0;                                            // number of its files that are open
   Dataset data_;
 };
-
-}  // namespace
-
-namespace {
 
 void add_row_counts(const RowCounts& rows, std::string& text) {
   const auto add = [&](int64_t count, const std::string& what) {

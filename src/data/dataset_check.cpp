@@ -58,8 +58,8 @@ DataFacts check_data_files(const SampleRules& config, const DataErrorReport& rep
   sound =
       known && (built_in_validation || examine("data.validation", config.validation, config.text_format())) && sound;
   const std::vector<InputFile> files = sets.all();
-  const bool text = files.empty() || std::any_of(files.begin(), files.end(),
-                                                 [](const InputFile& file) { return is_encoded(file.kind); });
+  const bool text =
+      files.empty() || std::ranges::any_of(files, [](const InputFile& file) { return is_encoded(file.kind); });
   const bool named = names_tokenizer_of_ids(config) && !text;
   std::shared_ptr<const Tokenizer> tokenizer;
   if (config.has_tokenizer_files() && (named || opened.empty())) {

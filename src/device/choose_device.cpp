@@ -13,8 +13,8 @@ int choose_device(std::span<const std::string> addresses, int node_rank, int ran
   if (ranks_of_node == 1) return 0;
   std::vector<int> order(addresses.size());
   std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(),
-            [&](int a, int b) { return addresses[static_cast<size_t>(a)] < addresses[static_cast<size_t>(b)]; });
+  std::ranges::sort(
+      order, [&](int a, int b) { return addresses[static_cast<size_t>(a)] < addresses[static_cast<size_t>(b)]; });
   return order[static_cast<size_t>(node_rank) % order.size()];
 }
 

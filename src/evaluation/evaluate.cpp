@@ -7,7 +7,6 @@
 #include "core/activity.hpp"
 #include "core/error.hpp"
 #include "core/progress.hpp"
-#include "evaluation/step_documents.hpp"
 #include "kernels/step_decision.hpp"
 
 namespace llmtrain {

@@ -5,12 +5,13 @@
 #include <vector>
 
 #include "data/stream/data_stream.hpp"
-#include "evaluation/evaluation_buffers.hpp"
 #include "evaluation/evaluation_config.hpp"
+#include "kernels/logprob.hpp"
 #include "metrics/records.hpp"
 #include "models/model.hpp"
 #include "objectives/objective.hpp"
 #include "parallel/mesh.hpp"
+#include "roles/reference.hpp"
 
 namespace llmtrain {
 
@@ -28,6 +29,15 @@ struct EvaluationResult {
 /// Collective callback before each unit of work: returns true to stop.
 using Interrupted = std::function<bool()>;
 
+/// Buffers of evaluate(), planned by its caller for data.max_rows() rows.
+struct EvaluationBuffers {
+  BatchBuffers& batch;
+  TokenStatistics statistics;      ///< logp, fp32 [N]; other statistics on request
+  Tensor sums;                     ///< int64 [at least the objective's metrics, ExactSum::integer_count]
+  Reference* reference = nullptr;  ///< null: the objective needs none
+  Tensor documents = {};           ///< fp64 [segments], for objectives over documents
+};
+
 /// Number of steps to evaluate, limited by evaluation.batches.
 int64_t first_steps(const EvaluationConfig& config, const DataStream& data);
 /// Number of evaluations of a run of `total` steps after `step`, the final one included; the one at the start is not
@@ -42,5 +52,18 @@ void require_trained_tokens(const DataStream& data, int64_t steps);
 std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, Objective& objective, const DataStream& data,
                                          int64_t steps, const EvaluationBuffers& buffers, const Mesh& mesh,
                                          const Interrupted& interrupted, const ScoredBatch& scored = nullptr);
+
+/// The models of a job and memory for their passes.
+struct ScoringPasses {
+  Model& model;
+  Context& ctx;  ///< role and training are set for the passes, and restored
+  const EvaluationBuffers& buffers;
+  DataPart part;
+  const Mesh& mesh;
+};
+
+/// Scores the documents of a step, micro-batches assigned to the data ranks round robin, and shows all of them to the
+/// objective. What it sees does not depend on the number of ranks. Collective.
+void score_step(const ScoringPasses& passes, const DataStream& data, const StepPlan& step, Objective& objective);
 
 }  // namespace llmtrain

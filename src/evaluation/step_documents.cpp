@@ -1,11 +1,10 @@
-#include "evaluation/step_documents.hpp"
-
 #include <algorithm>
 #include <bit>
 #include <span>
 #include <vector>
 
 #include "core/activity.hpp"
+#include "evaluation/evaluate.hpp"
 #include "objectives/document_objective.hpp"
 
 namespace llmtrain {

@@ -120,7 +120,7 @@ void keep_mass(std::span<double> weights, std::span<const float> logits, double 
 void penalize_repetition(std::span<float> logits, std::span<const int32_t> occurred, double penalty) {
   if (penalty == 1) return;
   std::vector<int32_t> once(occurred.begin(), occurred.end());
-  std::sort(once.begin(), once.end());
+  std::ranges::sort(once);
   once.erase(std::unique(once.begin(), once.end()), once.end());
   const auto factor = static_cast<float>(penalty);
   for (const int32_t id : once) {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <exception>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -16,7 +15,6 @@
 #include "hf/convert.hpp"
 #include "hf/weights/fused_experts.hpp"
 #include "hf/weights/match_weights.hpp"
-#include "hf/weights/slice_writer.hpp"
 #include "hf/weights/stored_slice.hpp"
 #include "models/models.hpp"
 #include "parallel/job/cancellable_work.hpp"
@@ -200,14 +198,6 @@ void export_model(const ExportOptions& options, const DecoderShape& shape, const
   throw_on_all_ranks(communicator, [&] {
     if (writer) writer->publish();
   });
-}
-
-void export_model(const ExportOptions& options, const DecoderShape& shape, ParamStore& params,
-                  Communicator& communicator) {
-  const auto gather = [&params](int unit, int64_t begin, int64_t end, float* out) {
-    params.gather_range(unit, begin, end, out);
-  };
-  export_model(options, shape, units_of(params), gather, communicator);
 }
 
 std::map<std::string, std::string> tokenizer_texts(const std::string& folder) {

@@ -56,8 +56,6 @@ std::map<std::string, std::string> other_files_of(const std::string& folder);
 /// if no config.json describes the model: see hf_config_obstacle.
 void export_model(const ExportOptions& options, const DecoderShape& shape, const std::vector<UnitSpec>& units,
                   const GatherWeights& gather, Communicator& communicator);
-void export_model(const ExportOptions& options, const DecoderShape& shape, ParamStore& params,
-                  Communicator& communicator);
 
 /// Returns the warning that a quantised folder is written in 16 or 32 bits.
 std::string dequantized_note(const std::string& folder);

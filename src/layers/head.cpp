@@ -1,7 +1,5 @@
 #include "layers/head.hpp"
 
-#include <algorithm>
-
 #include "kernels/adapter.hpp"
 #include "kernels/workspace.hpp"
 #include "layers/logit_loss.hpp"

@@ -1,5 +1,4 @@
 #pragma once
-#include <algorithm>
 
 #include "kernels/latent_heads.hpp"
 #include "layers/linear.hpp"

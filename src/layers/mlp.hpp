@@ -1,5 +1,4 @@
 #pragma once
-#include <string>
 
 #include "kernels/activation.hpp"
 #include "layers/linear.hpp"

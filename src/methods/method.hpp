@@ -93,8 +93,9 @@ class Method : public TaskRules {
  public:
   using TaskRules::TaskRules;
 
-  /// The loss. Throws UserError for rows that are not those it needs.
-  virtual std::unique_ptr<Objective> objective(const Config& config, const Dataset& data) const = 0;
+  /// The loss, the cross-entropy unless a method has another one. Throws UserError for rows that are not those it
+  /// needs.
+  virtual std::unique_ptr<Objective> objective(const Config& config, const Dataset& data) const;
   /// Returns the objective of evaluations, if it is another one, such as the cross-entropy without further terms; else
   /// null.
   /// It needs no statistics but log-probabilities.

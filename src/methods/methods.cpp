@@ -58,6 +58,10 @@ void require_model_path(DeckLoader& deck, const Config& config) {
             fmt::format("is required with run.task = {}: give the folder of the model", name_of(config.run.task)));
 }
 
+std::unique_ptr<Objective> Method::objective(const Config& config, const Dataset& /*data*/) const {
+  return make_cross_entropy(config.objective);
+}
+
 std::unique_ptr<Objective> Method::evaluator(const Config& config) const {
   return config.objective.has_terms() ? make_cross_entropy() : nullptr;
 }

@@ -4,21 +4,8 @@
 
 namespace llmtrain {
 
-namespace {
-
-class Finetuning : public Method {
- public:
-  Finetuning() : Method(Task::sft) {}
-
-  std::unique_ptr<Objective> objective(const Config& config, const Dataset& /*data*/) const override {
-    return make_cross_entropy(config.objective);
-  }
-};
-
-}  // namespace
-
 const TaskRules& sft_task() {
-  static const Finetuning method;
+  static const Method method(Task::sft);
   return method;
 }
 

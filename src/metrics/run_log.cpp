@@ -278,8 +278,6 @@ void RunLog::roll_back(const RollbackRecord& r, const LogState& from) {
   s.each_sink([&](Sink& sink) { sink.roll_back(r, from.pending, wall); });
 }
 
-double RunLog::wall_time() const { return state_->run.wall_time(); }
-
 LogState RunLog::save() {
   State& s = *state_;
   if (!s.options.active) return {};

@@ -56,8 +56,6 @@ class RunLog {
   void evaluation(const EvaluationRecord& record);
   /// Truncates the user's files to the checkpoint, whose state is `state`; the ledger keeps the history.
   void roll_back(const RollbackRecord& record, const LogState& state);
-  /// Returns the seconds of training in this job and earlier ones.
-  double wall_time() const;
   /// Returns the current state; when it returns, everything so far is on the disk, metrics.h5 included.
   LogState save();
   void samples(const SampleRecord& record);

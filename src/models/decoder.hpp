@@ -96,7 +96,6 @@ struct DecoderShape {
 
 /// The name of a parameter's pattern in DecoderNames.
 std::string at_layer(const std::string& name, int64_t layer, int64_t expert = 0);
-Activation activation_of(ModelConfig::Activation activation);
 
 class Decoder : public Model {
  public:

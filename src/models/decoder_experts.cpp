@@ -58,7 +58,7 @@ Experts Decoder::declare_experts(UnitBuilder& unit, int layer) const {
   if (c.experts.d_ff_shared == 0) return experts;
   experts.shared.emplace();
   Mlp& whole = experts.shared->whole();
-  whole.activation = activation_of(c.activation);
+  whole.activation = c.activation;
   const LayerShapes shapes = shared_expert_shapes(layer);
   if (!share.splits()) {
     whole.up = Linear::declare(unit, shapes.first.parts, shapes.first.in, false, shapes.first.std, shape_.adapters);
@@ -90,7 +90,7 @@ void Decoder::declare_expert_block(UnitBuilder& unit, Experts& experts, int laye
   if (experts.shared && experts.share) {
     const LayerShapes shapes = shared_expert_shapes(layer);
     Mlp& mlp = experts.shared->blocks.emplace_back();
-    mlp.activation = activation_of(c.activation);
+    mlp.activation = c.activation;
     const AdapterRule& rule = shape_.adapters;
     mlp.up =
         Linear::declare_block(unit, shapes.first, {LinearBlock::Side::outputs, block, blocks}, experts.shared_up, rule);
@@ -100,7 +100,7 @@ void Decoder::declare_expert_block(UnitBuilder& unit, Experts& experts, int laye
   for (int64_t expert = block * count; expert < (block + 1) * count; ++expert) {
     const LayerShapes shapes = expert_shapes(layer, expert);
     Mlp& mlp = experts.mlps.emplace_back();
-    mlp.activation = activation_of(c.activation);
+    mlp.activation = c.activation;
     mlp.limit = static_cast<float>(c.experts.limit);
     mlp.up = Linear::declare(unit, shapes.first.parts, shapes.first.in, false, shapes.first.std, shape_.adapters);
     mlp.down = Linear::declare(unit, shapes.last.parts, shapes.last.in, false, shapes.last.std, shape_.adapters);

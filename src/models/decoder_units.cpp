@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <span>
 
@@ -12,10 +11,6 @@
 namespace llmtrain {
 
 namespace {
-
-NormKind kind_of(ModelConfig::Norm norm) {
-  return norm == ModelConfig::Norm::layernorm ? NormKind::layernorm : NormKind::rmsnorm;
-}
 
 /// Calls f(mlp) for the MLPs in block i of a layer: one, or those of the shared expert and of some experts.
 template <class F>
@@ -28,28 +23,6 @@ void each_mlp_of_block(Block& block, size_t i, const F& f) {
 }
 
 }  // namespace
-
-Activation activation_of(ModelConfig::Activation activation) {
-  switch (activation) {
-    case ModelConfig::Activation::gelu:
-      return Activation::gelu;
-    case ModelConfig::Activation::gelu_tanh:
-      return Activation::gelu_tanh;
-    case ModelConfig::Activation::relu:
-      return Activation::relu;
-    case ModelConfig::Activation::silu:
-      return Activation::silu;
-    case ModelConfig::Activation::swiglu:
-      return Activation::swiglu;
-    case ModelConfig::Activation::geglu:
-      return Activation::geglu;
-    case ModelConfig::Activation::geglu_tanh:
-      return Activation::geglu_tanh;
-    case ModelConfig::Activation::swiglu_oai:
-      return Activation::swiglu_oai;
-  }
-  throw Error("unknown activation");
-}
 
 std::string at_layer(const std::string& name, int64_t layer, int64_t expert) {
   return fmt::format(fmt::runtime(name), layer, expert);
@@ -189,7 +162,7 @@ LinearPart Decoder::part(const std::string& name, int layer, int64_t rows, std::
 
 Norm Decoder::declare_norm(UnitBuilder& unit, const std::string& name) const {
   const ModelConfig& c = shape_.config;
-  return Norm::declare(unit, name, {kind_of(c.norm), c.norm_epsilon, c.bias, c.zero_centered_norm, c.d_model});
+  return Norm::declare(unit, name, {c.norm, c.norm_epsilon, c.bias, c.zero_centered_norm, c.d_model});
 }
 
 Block Decoder::declare_block(int layer) {
@@ -212,7 +185,7 @@ Block Decoder::declare_block(int layer) {
     block.post_mlp = declare_norm(unit, at_layer(names.post_mlp, layer));
   }
   block.attention.whole() = declare_heads(unit, layer);
-  block.mlp.whole().activation = activation_of(c.activation);
+  block.mlp.whole().activation = c.activation;
   const bool has_experts = c.experts.in_layer(layer);
   if (has_experts) block.experts = declare_experts(unit, layer);
   shape_.tensor.splits() ? declare_split(unit, block) : declare_whole(unit, block);

@@ -9,6 +9,8 @@
 
 #include "core/deck/named_enum.hpp"
 #include "core/label_rules.hpp"
+#include "kernels/activation.hpp"
+#include "kernels/norm.hpp"
 #include "models/experts_config.hpp"
 #include "models/families.hpp"
 #include "models/latent_config.hpp"
@@ -25,8 +27,8 @@ struct ModelConfig {
 #define LLMTRAIN_FAMILY_NAME(name) name,
   enum class Family : uint8_t { LLMTRAIN_FAMILIES(LLMTRAIN_FAMILY_NAME) };
 #undef LLMTRAIN_FAMILY_NAME
-  enum class Norm : uint8_t { layernorm, rmsnorm };
-  enum class Activation : uint8_t { gelu, gelu_tanh, relu, silu, swiglu, geglu, geglu_tanh, swiglu_oai };
+  using Norm = NormKind;
+  using Activation = llmtrain::Activation;
   enum class Positions : uint8_t { learned, rope };
   enum class Head : uint8_t {
     language,     ///< logits of the next token
@@ -100,10 +102,7 @@ struct ModelConfig {
   /// True if routers choose experts by a bias, too.
   bool has_router_bias() const { return family == Family::deepseek_v3 && experts.exist(); }
 
-  bool gated() const {
-    return activation == Activation::swiglu || activation == Activation::geglu ||
-           activation == Activation::geglu_tanh || activation == Activation::swiglu_oai;
-  }
+  bool gated() const { return is_gated(activation); }
   /// Width in units of the width whose learning rate and initial values hold.
   double width_ratio() const {
     return mup_base_width == 0 ? 1 : static_cast<double>(d_model) / static_cast<double>(mup_base_width);

@@ -37,7 +37,7 @@ const std::string& family_docs() {
 
 int64_t ModelConfig::window_of_layer(int64_t layer) const {
   const auto& layers = sliding_window_layers;
-  return layers.empty() || std::binary_search(layers.begin(), layers.end(), layer) ? sliding_window : 0;
+  return layers.empty() || std::ranges::binary_search(layers, layer) ? sliding_window : 0;
 }
 
 void ModelConfig::visit(DeckKeys& keys) {

@@ -43,8 +43,8 @@ struct HuggingFaceFamily {
     unrotated_layers,  ///< those without rope, with use_sliding_window
     five_of_six,       ///< all but every sixth (sliding_window_pattern)
   };
-  std::string_view architecture;     ///< "LlamaForCausalLM"
-  std::string_view model_type = {};  ///< empty: the family's name
+  std::string_view architecture = {};  ///< "LlamaForCausalLM"
+  std::string_view model_type = {};    ///< empty: the family's name
   int64_t max_seq_len = 2048;
   int64_t n_kv_heads = 0;  ///< 0: as many as heads
   int64_t head_dim = 0;    ///< 0: d_model / n_heads
@@ -63,20 +63,6 @@ struct HuggingFaceFamily {
   double partial_rotary = 0;  ///< default of partial_rotary_factor; 0: the key is read with scaling only
 };
 
-struct FamilyEntry {
-  std::string_view doc;                   ///< description, for --help
-  void (*defaults)(ModelConfig& config);  ///< sets every field that a deck may leave to the family; sizes are known
-  void (*shape)(DecoderShape& shape);     ///< sets names, and properties that follow from the config alone
-  HuggingFaceFamily hugging_face;
-};
-
-const FamilyEntry& family_entry(ModelConfig::Family family);
-
-// One function per family, each in the family's file.
-#define LLMTRAIN_FAMILY_ENTRY(name) FamilyEntry family_##name();
-LLMTRAIN_FAMILIES(LLMTRAIN_FAMILY_ENTRY)
-#undef LLMTRAIN_FAMILY_ENTRY
-
 /// Tensor names of Llama, which most families share.
 DecoderNames llama_names();
 /// The same with those of Qwen's experts, which most families with experts share.
@@ -85,5 +71,22 @@ DecoderNames qwen_expert_names();
 DecoderNames deepseek_names();
 /// Components and widths of Llama; descendant families override the differences.
 void llama_defaults(ModelConfig& config);
+
+/// A family is Llama where it says nothing else.
+struct FamilyEntry {
+  std::string_view doc;  ///< description, for --help
+  /// Sets every field that a deck may leave to the family; sizes are known.
+  void (*defaults)(ModelConfig& config) = llama_defaults;
+  /// Sets names, and properties that follow from the config alone.
+  void (*shape)(DecoderShape& shape) = [](DecoderShape& decoder) { decoder.names = llama_names(); };
+  HuggingFaceFamily hugging_face = {};
+};
+
+const FamilyEntry& family_entry(ModelConfig::Family family);
+
+// One function per family, each in the family's file.
+#define LLMTRAIN_FAMILY_ENTRY(name) FamilyEntry family_##name();
+LLMTRAIN_FAMILIES(LLMTRAIN_FAMILY_ENTRY)
+#undef LLMTRAIN_FAMILY_ENTRY
 
 }  // namespace llmtrain

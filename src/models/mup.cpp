@@ -1,7 +1,5 @@
 #include "models/mup.hpp"
 
-#include <fmt/format.h>
-
 #include <cmath>
 
 #include "core/deck/deck.hpp"

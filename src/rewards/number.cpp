@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <utility>
 
 #include "core/error.hpp"
+#include "core/files/json_reader.hpp"
 #include "rewards/row_reward.hpp"
 
 namespace llmtrain {
@@ -13,18 +13,6 @@ namespace llmtrain {
 namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-class NumberReward final : public RowReward {
- public:
-  explicit NumberReward(std::string column) : column_(std::move(column)) {}
-
- private:
-  double reward_of(const RewardRow& row) override {
-    return last_number(row.completion) == std::optional(column_number(row.columns, column_)) ? 1 : 0;
-  }
-
-  std::string column_;
-};
 
 /// Returns the end of the number whose first digit (or point) is at `begin`; appends it without separators.
 size_t read_number(std::string_view text, size_t begin, std::string& number) {
@@ -94,7 +82,9 @@ double column_number(std::string_view columns, const std::string& column) {
 }
 
 std::unique_ptr<RewardFunction> make_number_reward(const std::string& column) {
-  return std::make_unique<NumberReward>(column);
+  return make_row_reward([column](const RewardRow& row) {
+    return last_number(row.completion) == std::optional(column_number(row.columns, column)) ? 1.0 : 0.0;
+  });
 }
 
 }  // namespace llmtrain

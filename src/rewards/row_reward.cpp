@@ -20,49 +20,24 @@ std::string_view stripped(std::string_view text) {
   return begin == std::string_view::npos ? "" : text.substr(begin, text.find_last_not_of(blank) - begin + 1);
 }
 
-/// exact:COLUMN: 1 for a completion that equals the column of its row, without white space at the ends.
-class ExactReward final : public RowReward {
+class RowReward final : public RewardFunction {
  public:
-  explicit ExactReward(std::string column) : column_(std::move(column)) {}
+  using RewardOf = std::function<std::optional<double>(const RewardRow& row)>;
+  explicit RowReward(RewardOf reward_of) : reward_of_(std::move(reward_of)) {}
 
- private:
-  double reward_of(const RewardRow& row) override {
-    return stripped(row.completion) == stripped(column_text(row.columns, column_)) ? 1 : 0;
+  void score(std::span<const RewardRow> rows, std::span<double> rewards, const std::function<void()>& pause) override {
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const std::optional<double> reward = reward_of_(rows[i]);
+      if (!reward) ++unscored_;
+      rewards[i] = reward.value_or(0);
+      pause();
+    }
   }
-
-  std::string column_;
-};
-
-/// regex:PATTERN: 1 for a completion in which the pattern is found. A completion for which the search is given up
-/// counts as one without a match.
-class RegexReward final : public RowReward {
- public:
-  explicit RegexReward(const std::string& pattern) : regex_(pattern, "rewards.functions", Regex::Syntax::perl) {}
   int64_t take_unscored() override { return std::exchange(unscored_, 0); }
 
  private:
-  double reward_of(const RewardRow& row) override {
-    const std::optional<bool> found = regex_.found_in(row.completion);
-    if (!found) ++unscored_;
-    return found.value_or(false) ? 1 : 0;
-  }
-
-  Regex regex_;
+  RewardOf reward_of_;
   int64_t unscored_ = 0;
-};
-
-/// length:N: punishes completions of more than N tokens.
-class LengthReward final : public RowReward {
- public:
-  explicit LengthReward(int64_t length) : length_(length) {}
-
- private:
-  double reward_of(const RewardRow& row) override {
-    const int64_t beyond = std::clamp<int64_t>(std::ssize(row.completion_ids) - length_, 0, length_);
-    return beyond == 0 ? 0 : -static_cast<double>(beyond) / static_cast<double>(length_);
-  }
-
-  int64_t length_;
 };
 
 }  // namespace
@@ -83,14 +58,33 @@ void check_reward_columns(const RewardSpec& spec, std::string_view columns) {
   if (spec.kind == RewardSpec::Kind::number) column_number(columns, spec.argument);
 }
 
+std::unique_ptr<RewardFunction> make_row_reward(std::function<std::optional<double>(const RewardRow& row)> reward_of) {
+  return std::make_unique<RowReward>(std::move(reward_of));
+}
+
+/// exact:COLUMN: 1 for a completion that equals the column of its row, without white space at the ends.
 std::unique_ptr<RewardFunction> make_exact_reward(const std::string& column) {
-  return std::make_unique<ExactReward>(column);
+  return make_row_reward([column](const RewardRow& row) {
+    return stripped(row.completion) == stripped(column_text(row.columns, column)) ? 1.0 : 0.0;
+  });
 }
 
+/// regex:PATTERN: 1 for a completion in which the pattern is found. A completion for which the search is given up
+/// counts as one without a match.
 std::unique_ptr<RewardFunction> make_regex_reward(const std::string& pattern) {
-  return std::make_unique<RegexReward>(pattern);
+  const auto regex = std::make_shared<const Regex>(pattern, "rewards.functions", Regex::Syntax::perl);
+  return make_row_reward([regex](const RewardRow& row) -> std::optional<double> {
+    const std::optional<bool> found = regex->found_in(row.completion);
+    return found ? std::optional(*found ? 1.0 : 0.0) : std::nullopt;
+  });
 }
 
-std::unique_ptr<RewardFunction> make_length_reward(int64_t length) { return std::make_unique<LengthReward>(length); }
+/// length:N: punishes completions of more than N tokens.
+std::unique_ptr<RewardFunction> make_length_reward(int64_t length) {
+  return make_row_reward([length](const RewardRow& row) {
+    const int64_t beyond = std::clamp<int64_t>(std::ssize(row.completion_ids) - length, 0, length);
+    return beyond == 0 ? 0.0 : -static_cast<double>(beyond) / static_cast<double>(length);
+  });
+}
 
 }  // namespace llmtrain

@@ -1,4 +1,7 @@
 #pragma once
+#include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -6,19 +9,9 @@
 
 namespace llmtrain {
 
-/// A function that scores rows one by one.
-class RowReward : public RewardFunction {
- public:
-  void score(std::span<const RewardRow> rows, std::span<double> rewards, const std::function<void()>& pause) final {
-    for (size_t i = 0; i < rows.size(); ++i) {
-      rewards[i] = reward_of(rows[i]);
-      pause();
-    }
-  }
-
- private:
-  virtual double reward_of(const RewardRow& row) = 0;
-};
+/// Makes a function that scores rows one by one: `reward_of` returns nothing for a row that cannot be scored, whose
+/// reward is 0.
+std::unique_ptr<RewardFunction> make_row_reward(std::function<std::optional<double>(const RewardRow& row)> reward_of);
 
 /// Returns the value of a column as text; that of a number or a bool is its JSON. Throws UserError(bad_content).
 std::string column_text(std::string_view columns, const std::string& column);

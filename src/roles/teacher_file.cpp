@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <cstring>
-#include <utility>
 
 #include "core/error.hpp"
 #include "core/files/content_hash.hpp"

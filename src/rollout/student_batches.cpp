@@ -1,7 +1,5 @@
 #include "rollout/student_batches.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 

@@ -1,12 +1,11 @@
 // Longest common subsequences by bits (Crochemore et al. 2001). With t(i, j) as their length for the first i tokens of
 // the reference and the first j of the candidate, bit j of row i is 0 where t(i, j + 1) is t(i, j) + 1.
 
-#include "scores/common_subsequence.hpp"
-
 #include <bit>
 #include <unordered_map>
 
 #include "core/error.hpp"
+#include "scores/ngrams.hpp"
 
 namespace llmtrain {
 

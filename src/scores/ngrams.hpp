@@ -1,5 +1,5 @@
 #pragma once
-// n-grams of tokens as numbers, so that texts are compared by sorted lists of integers.
+// Words of texts, and n-grams of tokens as numbers, so that texts are compared by sorted lists of integers.
 
 #include <cstdint>
 #include <span>
@@ -12,6 +12,8 @@ namespace llmtrain {
 
 /// Splits at white space as Python's str.split() does.
 std::vector<std::string_view> split_words(std::string_view text);
+/// Returns the stem of a word in lower case (ASCII) by Porter's algorithm with the extensions of NLTK 3.
+std::string porter_stem(std::string word);
 
 using NgramIds = std::vector<uint32_t>;
 
@@ -32,5 +34,11 @@ class NgramTable {
 
 /// Returns the number of common elements of two sorted lists, each counted as often as both have it.
 int64_t count_common(const NgramIds& a, const NgramIds& b);
+
+/// Returns the length of the longest common subsequence.
+int64_t common_subsequence_length(const NgramIds& reference, const NgramIds& candidate);
+/// Returns the positions in the reference of one longest common subsequence: of several the one that rouge-score finds.
+/// Takes a bit for each pair of tokens; UserError(bad_content) beyond 1 GiB.
+std::vector<size_t> common_subsequence(const NgramIds& reference, const NgramIds& candidate);
 
 }  // namespace llmtrain

@@ -1,14 +1,14 @@
 // Porter's stemmer (Porter 1980) in NLTK's variant: irregular words, -ies and -ied of short words, -y after consonants,
 // -alli, -fulli and -logi, and short stems of a vowel and a consonant.
 
-#include "scores/porter_stemmer.hpp"
-
 #include <algorithm>
 #include <array>
 #include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "scores/ngrams.hpp"
 
 namespace llmtrain {
 

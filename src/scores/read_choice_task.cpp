@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <optional>
-#include <span>
 
 #include "core/files/json_node.hpp"
 #include "data/files/jsonl.hpp"

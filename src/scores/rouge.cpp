@@ -4,9 +4,7 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "scores/common_subsequence.hpp"
 #include "scores/ngrams.hpp"
-#include "scores/porter_stemmer.hpp"
 #include "scores/text_metric.hpp"
 #include "text/chat/jinja/python_text.hpp"
 

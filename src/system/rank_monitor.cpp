@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <map>
 #include <set>
 #include <sstream>
 #include <string_view>

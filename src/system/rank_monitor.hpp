@@ -2,7 +2,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "parallel/communicator.hpp"
 #include "system/node_sample.hpp"

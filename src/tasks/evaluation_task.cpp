@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <numbers>
-#include <span>
 #include <vector>
 
 #include "core/activity.hpp"
@@ -20,12 +18,27 @@
 #include "parallel/job/cancellable_work.hpp"
 #include "tasks/job_opening.hpp"
 #include "tasks/opening_lines.hpp"
-#include "tasks/score_parts.hpp"
-#include "tasks/stop_tokens.hpp"
+#include "tasks/parts.hpp"
 #include "tasks/tasks.hpp"
 #include "train/config/mesh_checks.hpp"
 
 namespace llmtrain {
+
+namespace {
+
+Interrupted stop_of(Communicator& communicator) {
+  return [&communicator] {
+    throw_if_stopping(communicator, "while it was evaluating");
+    return false;
+  };
+}
+
+DataStream evaluation_stream(const Config& config, const Dataset& data) {
+  const SampleRules rules = data.has_conversations() ? data.rules.for_conversations() : data.rules;
+  return {data.validation != nullptr ? data.validation : data.train, rules, config.batch, /*seed=*/0, false};
+}
+
+}  // namespace
 
 double EvaluationReport::perplexity() const { return std::exp(loss); }
 
@@ -78,17 +91,6 @@ EvaluationTask::EvaluationTask(EvaluationParts parts, int ranks) : parts_(std::m
   parts_.scores.answers.plan(models_.at(Role::policy), arena_, compute, ranks);
 }
 
-namespace {
-
-Interrupted stop_of(Communicator& communicator) {
-  return [&communicator] {
-    throw_if_stopping(communicator, "while it was evaluating");
-    return false;
-  };
-}
-
-}  // namespace
-
 void EvaluationTask::score_data(EvaluationReport& report, Context& ctx, const Mesh& mesh) {
   RoleModel& policy = models_.at(Role::policy);
   int64_t bytes[] = {0};
@@ -127,15 +129,6 @@ EvaluationReport EvaluationTask::run(Runtime& runtime, const Mesh& mesh, RunLog&
   report.scores = parts_.scores.run(policy, arena_, runtime, rows, buffers, stop_of(communicator)).value();
   return report;
 }
-
-namespace {
-
-DataStream evaluation_stream(const Config& config, const Dataset& data) {
-  const SampleRules rules = data.has_conversations() ? data.rules.for_conversations() : data.rules;
-  return {data.validation != nullptr ? data.validation : data.train, rules, config.batch, /*seed=*/0, false};
-}
-
-}  // namespace
 
 RoleSpec untrained_policy(const Config& config, const RankPosition& position, int64_t rows) {
   const std::string& checkpoint = config.source.checkpoint;
@@ -276,28 +269,6 @@ void print_report(RunLog& log, const EvaluationReport& report) {
   log.print(fmt::format("  token accuracy      {:.2f} %", 100 * report.token_accuracy()));
 }
 
-}  // namespace
-
-namespace {
-
-class EvaluationPlan : public RankPlan {
- public:
-  explicit EvaluationPlan(std::unique_ptr<EvaluationTask> task) : task_(std::move(task)) {}
-  const Arena& arena() const override { return task_->plan(); }
-  int64_t parameters() const override { return task_->parameter_count(); }
-
- private:
-  std::unique_ptr<EvaluationTask> task_;
-};
-
-}  // namespace
-
-std::unique_ptr<RankPlan> plan_evaluation(const Config& config, const Dataset& data, const RankPosition& position) {
-  return std::make_unique<EvaluationPlan>(make_evaluation(config, data, position));
-}
-
-namespace {
-
 /// Runs the task and logs its result.
 EvaluationReport run_timed(EvaluationTask& task, Runtime& runtime, const Mesh& mesh, RunLog& log) {
   const auto begin = std::chrono::steady_clock::now();
@@ -317,6 +288,10 @@ EvaluationReport run_timed(EvaluationTask& task, Runtime& runtime, const Mesh& m
 }
 
 }  // namespace
+
+std::unique_ptr<RankPlan> plan_evaluation(const Config& config, const Dataset& data, const RankPosition& position) {
+  return std::make_unique<TaskPlan<EvaluationTask>>(make_evaluation(config, data, position));
+}
 
 int run_evaluation(Job& job) {
   Runtime& runtime = job.runtime;

@@ -1,9 +1,7 @@
 #pragma once
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 
 #include "core/arena.hpp"
 #include "data/dataset.hpp"

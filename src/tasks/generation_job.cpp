@@ -25,7 +25,7 @@
 #include "tasks/generation_task.hpp"
 #include "tasks/job_opening.hpp"
 #include "tasks/opening_lines.hpp"
-#include "tasks/stop_tokens.hpp"
+#include "tasks/parts.hpp"
 #include "tasks/tasks.hpp"
 #include "text/tokens_beyond_embedding.hpp"
 #include "train/config/mesh_checks.hpp"
@@ -176,16 +176,6 @@ void print_report(RunLog& log, const GenerationReport& report, double seconds, i
                         counted(report.at_limit, "continuation")));
 }
 
-class GenerationPlan : public RankPlan {
- public:
-  explicit GenerationPlan(std::unique_ptr<GenerationTask> task) : task_(std::move(task)) {}
-  const Arena& arena() const override { return task_->plan(); }
-  int64_t parameters() const override { return task_->parameter_count(); }
-
- private:
-  std::unique_ptr<GenerationTask> task_;
-};
-
 /// Generates in the run's folder, which is open. Collective.
 void generate(const Config& config, Runtime& runtime, JobOpening& opening, const Dataset& data) {
   Communicator& communicator = runtime.communicator();
@@ -257,7 +247,7 @@ void check_generation(const Config& deck, RunFacts& facts) {
 }
 
 std::unique_ptr<RankPlan> plan_generation(const Config& config, const Dataset& data, const RankPosition& position) {
-  return std::make_unique<GenerationPlan>(make_generation(config, data, position));
+  return std::make_unique<TaskPlan<GenerationTask>>(make_generation(config, data, position));
 }
 
 int run_generation(Job& job) {

@@ -1,5 +1,3 @@
-#include "tasks/precomputed.hpp"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -13,7 +11,7 @@
 #include "evaluation/teacher_cache.hpp"
 #include "hf/adapters/adapter_config.hpp"
 #include "methods/roles.hpp"
-#include "tasks/training_parts.hpp"
+#include "tasks/parts.hpp"
 #include "train/run/resume.hpp"
 
 namespace llmtrain {

@@ -13,7 +13,7 @@
 #include "params/offload/offload_file.hpp"
 #include "tasks/estimate/estimation.hpp"
 #include "tasks/job_opening.hpp"
-#include "tasks/score_parts.hpp"
+#include "tasks/parts.hpp"
 #include "tasks/tasks.hpp"
 #include "train/config/load_config.hpp"
 #include "train/config/mesh_checks.hpp"

@@ -1,5 +1,3 @@
-#include "tasks/score_parts.hpp"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -9,7 +7,7 @@
 #include "data/files/task_files.hpp"
 #include "parallel/local_communicator.hpp"
 #include "scores/choice_task.hpp"
-#include "tasks/tasks.hpp"
+#include "tasks/parts.hpp"
 
 namespace llmtrain {
 

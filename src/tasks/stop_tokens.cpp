@@ -1,9 +1,7 @@
-#include "tasks/stop_tokens.hpp"
-
 #include "hf/config/config_json.hpp"
 #include "hf/export.hpp"
-#include "parallel/job/runtime.hpp"
 #include "parallel/message.hpp"
+#include "tasks/parts.hpp"
 #include "text/chat/chat_encoder.hpp"
 #include "train/checkpoint_model.hpp"
 

@@ -3,7 +3,6 @@
 
 #include <functional>
 #include <memory>
-#include <string>
 
 #include "config/run_facts.hpp"
 #include "core/arena.hpp"
@@ -45,6 +44,18 @@ class RankPlan {
   virtual const TrainingPlan* training() const { return nullptr; }  ///< null if nothing is trained
   virtual double flops_per_token(int64_t /*sequence_length*/) const { return 0; }
   virtual int64_t host_bytes() const { return 0; }  ///< other host memory that grows with the deck
+};
+
+/// The plan of a task that trains nothing.
+template <class PlannedTask>
+class TaskPlan : public RankPlan {
+ public:
+  explicit TaskPlan(std::unique_ptr<PlannedTask> task) : task_(std::move(task)) {}
+  const Arena& arena() const override { return task_->plan(); }
+  int64_t parameters() const override { return task_->parameter_count(); }
+
+ private:
+  std::unique_ptr<PlannedTask> task_;
 };
 
 struct TaskEntry {

@@ -1,5 +1,3 @@
-#include "tasks/training_parts.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,8 +7,7 @@
 #include "hf/export.hpp"
 #include "methods/roles.hpp"
 #include "parallel/message.hpp"
-#include "tasks/score_parts.hpp"
-#include "tasks/stop_tokens.hpp"
+#include "tasks/parts.hpp"
 #include "text/chat/chat_encoder.hpp"
 #include "text/tokens_beyond_embedding.hpp"
 #include "train/checkpoint_model.hpp"

@@ -14,7 +14,7 @@
 #include "data/tokenize/open_tokenizer.hpp"
 #include "text/chat/chat_encoder.hpp"
 #include "tool/conversation_options.hpp"
-#include "tool/encoded_rows.hpp"
+#include "tool/row_scorer.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {
@@ -80,17 +80,10 @@ void print_ids(const EncodedRow& row, std::string_view answer) {
 }
 
 std::string_view text_of(LeftOut why) {
-  switch (why) {
-    case LeftOut::no:
-      return "";
-    case LeftOut::empty:
-      return ", left out of training: an answer is empty";
-    case LeftOut::equal:
-      return ", left out of training: both answers are equal";
-    case LeftOut::untrained:
-      return ", left out of training: no token is trained on";
-  }
-  return "";
+  constexpr std::string_view texts[] = {"", ", left out of training: an answer is empty",
+                                        ", left out of training: both answers are equal",
+                                        ", left out of training: no token is trained on"};
+  return texts[static_cast<size_t>(why)];
 }
 
 void print_marked(const EncodedLine& line, size_t document, std::string_view answer, const Tokenizer& tokenizer,

@@ -27,26 +27,30 @@ struct CorpusOptions {
   bool force = false;
 };
 
+using Row = nlohmann::ordered_json;
+
+void write_row(OutputFile& output, const Row& row) { output.write(row.dump() + "\n"); }
+
+std::ostream& console_beside(const OutputFile& output) { return output.is_standard_output() ? std::cerr : std::cout; }
+
 /// Rows {"prompt", "completion"}.
 void write_question_rows(uint64_t seed, int64_t bytes, OutputFile& output) {
   const int64_t count = write_questions(seed, bytes, [&](std::string_view prompt, std::string_view completion) {
-    output.write(nlohmann::ordered_json{{"prompt", prompt}, {"completion", completion}}.dump() + "\n");
+    write_row(output, {{"prompt", prompt}, {"completion", completion}});
   });
   output.finish();
-  std::ostream& console = output.is_standard_output() ? std::cerr : std::cout;
-  console << fmt::format("questions: {} about stories, rows of prompt and completion\n", count);
+  console_beside(output) << fmt::format("questions: {} about stories, rows of prompt and completion\n", count);
 }
 
 /// Rows {"prompt", "chosen", "rejected"}.
 void write_preference_rows(uint64_t seed, int64_t bytes, OutputFile& output) {
   const int64_t count =
       write_preferences(seed, bytes, [&](std::string_view prompt, std::string_view chosen, std::string_view rejected) {
-        const nlohmann::ordered_json row{{"prompt", prompt}, {"chosen", chosen}, {"rejected", rejected}};
-        output.write(row.dump() + "\n");
+        write_row(output, {{"prompt", prompt}, {"chosen", chosen}, {"rejected", rejected}});
       });
   output.finish();
-  std::ostream& console = output.is_standard_output() ? std::cerr : std::cout;
-  console << fmt::format("preferences: {} pairs of endings of stories, of which the happy one is chosen\n", count);
+  console_beside(output) << fmt::format(
+      "preferences: {} pairs of endings of stories, of which the happy one is chosen\n", count);
 }
 
 /// Rows {"prompt", "completion", "label"}: of each pair the chosen answer or the rejected one in turn.
@@ -55,13 +59,10 @@ void write_label_rows(uint64_t seed, int64_t bytes, OutputFile& output) {
   const int64_t count =
       write_preferences(seed, bytes, [&](std::string_view prompt, std::string_view chosen, std::string_view rejected) {
         wanted = !wanted;
-        const nlohmann::ordered_json row{
-            {"prompt", prompt}, {"completion", wanted ? chosen : rejected}, {"label", wanted}};
-        output.write(row.dump() + "\n");
+        write_row(output, {{"prompt", prompt}, {"completion", wanted ? chosen : rejected}, {"label", wanted}});
       });
   output.finish();
-  std::ostream& console = output.is_standard_output() ? std::cerr : std::cout;
-  console << fmt::format("labels: {} endings of stories, wanted if they are happy\n", count);
+  console_beside(output) << fmt::format("labels: {} endings of stories, wanted if they are happy\n", count);
 }
 
 void write_corpus(const CorpusOptions& options) {
@@ -82,12 +83,11 @@ void write_corpus(const CorpusOptions& options) {
   output.finish();
 
   const StoriesOptimum optimum = stories_optimum();
-  std::ostream& console = output.is_standard_output() ? std::cerr : std::cout;
-  console << fmt::format("entropy: {:.6f} nats per character, {:.6f} nats per story\n", optimum.nats_per_character,
-                         optimum.nats_per_story)
-          << "         (also the lowest mean loss: first character given, end of story predicted)\n"
-          << fmt::format("stories: {}, {:.1f} characters each, a blank line after each, {} bytes\n", summary.stories,
-                         optimum.characters_per_story, summary.bytes);
+  console_beside(output) << fmt::format("entropy: {:.6f} nats per character, {:.6f} nats per story\n",
+                                        optimum.nats_per_character, optimum.nats_per_story)
+                         << "         (also the lowest mean loss: first character given, end of story predicted)\n"
+                         << fmt::format("stories: {}, {:.1f} characters each, a blank line after each, {} bytes\n",
+                                        summary.stories, optimum.characters_per_story, summary.bytes);
 }
 
 }  // namespace

@@ -1,5 +1,3 @@
-#include "tool/encoded_rows.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include "core/error.hpp"
 #include "data/files/jsonl.hpp"
 #include "tool/input_lines.hpp"
+#include "tool/row_scorer.hpp"
 
 namespace llmtrain {
 namespace {

@@ -57,7 +57,7 @@ void refuse_pickle(const std::string& path) {
 
 Format choose_format(const Options& o) {
   const std::string& input = o.inputs.front();
-  const auto named = static_cast<Format>(std::find(formats.begin(), formats.end(), o.format) - formats.begin());
+  const auto named = static_cast<Format>(std::ranges::find(formats, o.format) - formats.begin());
   if (named != Format::automatic) return named;
   ForeignTokens tokens{};
   if (is_foreign_tokens(input, tokens)) return tokens == ForeignTokens::llmc ? Format::llmc : Format::megatron;

@@ -160,7 +160,7 @@ void print_lengths(const TokenFile& file) {
   const std::span<const uint64_t> offsets = file.documents();
   std::vector<uint64_t> lengths;
   for (size_t d = 1; d < offsets.size(); ++d) lengths.push_back(offsets[d] - offsets[d - 1]);
-  std::sort(lengths.begin(), lengths.end());
+  std::ranges::sort(lengths);
   const auto at = [&](double share) {
     return lengths[static_cast<size_t>(share * static_cast<double>(lengths.size() - 1))];
   };
@@ -183,8 +183,8 @@ void print_contents(const TokenFile& file) {
     mask.resize(static_cast<size_t>(n));
     file.read(begin, n, ids.data());
     file.read_mask(begin, n, mask.data());
-    highest = std::max(highest, *std::max_element(ids.begin(), ids.end()));
-    trained += std::count(mask.begin(), mask.end(), uint8_t{1});
+    highest = std::max(highest, *std::ranges::max_element(ids));
+    trained += std::ranges::count(mask, uint8_t{1});
     progress.add(n);
   }
   inspect_line("highest id", std::to_string(highest));

@@ -2,8 +2,6 @@
 
 #include "hf/adapters/merge.hpp"
 
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>

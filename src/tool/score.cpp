@@ -15,7 +15,6 @@
 #include "text/chat/chat_encoder.hpp"
 #include "text/tokens_beyond_embedding.hpp"
 #include "tool/conversation_options.hpp"
-#include "tool/encoded_rows.hpp"
 #include "tool/row_scorer.hpp"
 #include "tool/score_texts.hpp"
 #include "tool/tool.hpp"

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <iostream>
 #include <iterator>
 #include <memory>
@@ -112,7 +111,7 @@ void encode_ids(const Tokenizer& tokenizer, const TokenizerOptions& options) {
     constexpr int32_t text = -1;
     ids.push_back(text);
     tokenizer.add_special_tokens(ids, nullptr);
-    const auto place = std::find(ids.begin(), ids.end(), text);
+    const auto place = std::ranges::find(ids, text);
     behind.assign(place + 1, ids.end());
     ids.erase(place, ids.end());
   }

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <iostream>
 #include <string_view>
-#include <vector>
 
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"

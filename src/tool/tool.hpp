@@ -68,7 +68,7 @@ struct RowOptions {
   TextFormat format(const std::string& separator, const std::string& column = "text") const;
   std::string command() const;  ///< Returns the options that are not the default
 };
-/// Adds --dtype.
+/// Parses --dtype.
 StoredType parse_weight_type_option(const std::string& text);
 /// Parses an option with a size or count like a deck value.
 int64_t parse_count_option(const std::string& option, const std::string& text, const ValueRange& range);

@@ -4,7 +4,7 @@
 
 #include "core/activity.hpp"
 #include "core/profile.hpp"
-#include "evaluation/step_documents.hpp"
+#include "evaluation/evaluate.hpp"
 #include "kernels/elementwise.hpp"
 #include "train/step_hook.hpp"
 

@@ -1,10 +1,7 @@
 #include "train/training_step.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "core/activity.hpp"
 #include "core/clock.hpp"
@@ -63,7 +60,7 @@ void TrainingStep::call_hook(StepRecord& record) {
 
 void TrainingStep::decide_on_device(double divisor) {
   const std::span<const int64_t> host = loss_.limbs();
-  LLMTRAIN_CHECK(std::all_of(host.begin(), host.end(), [](int64_t limb) { return limb == 0; }),
+  LLMTRAIN_CHECK(std::ranges::all_of(host, [](int64_t limb) { return limb == 0; }),
                  "the device does not see what a hook adds to the loss");
   values_.decide_on_device(divisor, options_.max_grad_norm);
 }

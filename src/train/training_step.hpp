@@ -14,7 +14,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "core/exact_sum.hpp"
 #include "optim/schedule_config.hpp"

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "core/error.hpp"
+#include "corpus/grammar_reader.hpp"
 
 namespace llmtrain {
 namespace {
@@ -83,15 +84,15 @@ TEST(Grammar, AgreesWithTheEnumerationOfAllTexts) {
     length += p * static_cast<double>(text.size());
     longest = std::max(longest, static_cast<int64_t>(text.size()));
     first[text.substr(0, 1)] += p;
-    EXPECT_NEAR(grammar.log_probability(text), std::log(p), 1e-12) << text;
+    EXPECT_NEAR(GrammarReader::log_probability(grammar, text), std::log(p), 1e-12) << text;
   }
   EXPECT_GT(all.probability.size(), 500u);
   EXPECT_NEAR(total, 1.0, 1e-12);
   EXPECT_NEAR(grammar.entropy(), entropy(all.probability), 1e-12);
   EXPECT_NEAR(grammar.expected_length(), length, 1e-11);
   EXPECT_NEAR(grammar.first_character_entropy(), entropy(first), 1e-12);
-  EXPECT_GE(grammar.longest(), longest);
-  EXPECT_LE(grammar.longest(), longest + 8);  // a bound: not all long words occur together
+  EXPECT_GE(GrammarReader::longest(grammar), longest);
+  EXPECT_LE(GrammarReader::longest(grammar), longest + 8);  // a bound: not all long words occur together
 }
 
 TEST(Grammar, KnowsASmallCaseInClosedForm) {
@@ -101,21 +102,21 @@ TEST(Grammar, KnowsASmallCaseInClosedForm) {
                          {{"text", {{1, "<coin>[a][b]{a}"}}}, {"coin", {{5, "0"}, {5, "1"}}}}});
   EXPECT_NEAR(grammar.entropy(), std::log(12.0), 1e-14);
   EXPECT_NEAR(grammar.first_character_entropy(), std::log(2.0), 1e-14);
-  EXPECT_NEAR(grammar.log_probability("1wuw"), -std::log(12.0), 1e-14);
+  EXPECT_NEAR(GrammarReader::log_probability(grammar, "1wuw"), -std::log(12.0), 1e-14);
   EXPECT_EQ(grammar.expected_length(), 4.0);
-  EXPECT_EQ(grammar.longest(), 4);
+  EXPECT_EQ(GrammarReader::longest(grammar), 4);
 }
 
 TEST(Grammar, DoesNotReadForeignText) {
   const Grammar grammar(small_source());
   const std::string text = "Dear Al had two oxen. Then he lost one ox.";
-  EXPECT_TRUE(std::isfinite(grammar.log_probability(text)));
+  EXPECT_TRUE(std::isfinite(GrammarReader::log_probability(grammar, text)));
   for (const std::string& other : {std::string(), text + ".", text.substr(0, text.size() - 1),
                                    std::string("Dear Al had two ox. Then he lost one ox."),
                                    std::string("Dear Al had two oxen. Then she lost one ox."),
                                    std::string("Dear Al had two oxen. Then he lost two oxen."),
                                    std::string("Old Al and Al, Bo had one ox. So sad Al")}) {
-    EXPECT_EQ(grammar.log_probability(other), -INFINITY) << other;
+    EXPECT_EQ(GrammarReader::log_probability(grammar, other), -INFINITY) << other;
   }
 }
 

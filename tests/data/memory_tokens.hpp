@@ -17,13 +17,14 @@ class MemoryTokens final : public TokenFile {
  public:
   explicit MemoryTokens(const std::vector<std::vector<int32_t>>& documents, std::vector<uint8_t> mask = {})
       : mask_(std::move(mask)) {
-    offsets_.push_back(0);
+    std::vector<uint64_t> offsets{0};
     for (const auto& document : documents) {
       ids_.insert(ids_.end(), document.begin(), document.end());
-      offsets_.push_back(ids_.size());
+      offsets.push_back(ids_.size());
     }
+    documents_ = std::move(offsets);
     info_.path = "memory";
-    info_.tokens = tokens();
+    info_.tokens = std::ssize(ids_);
     info_.documents = static_cast<int64_t>(documents.size());
     info_.has_mask = !mask_.empty();
     info_.vocabulary_size = ids_.empty() ? 0 : int64_t{std::ranges::max(ids_)} + 1;
@@ -35,12 +36,9 @@ class MemoryTokens final : public TokenFile {
     info_.group = group;
     info_.column = column;
     values_.clear();
-    for (size_t d = 0; !column.empty() && d + 1 < offsets_.size(); ++d) values_.push_back(static_cast<float>(d));
+    for (size_t d = 0; !column.empty() && d + 1 < documents_.size(); ++d) values_.push_back(static_cast<float>(d));
   }
   std::span<const float> values() const override { return values_; }
-  const TokenFileInfo& info() const override { return info_; }
-  int64_t tokens() const override { return static_cast<int64_t>(ids_.size()); }
-  std::span<const uint64_t> documents() const override { return offsets_; }
   void read(int64_t begin, int64_t count, int32_t* ids) const override {
     LLMTRAIN_CHECK(begin >= 0 && begin + count <= tokens(), "range");
     std::copy_n(ids_.begin() + begin, count, ids);
@@ -52,10 +50,8 @@ class MemoryTokens final : public TokenFile {
 
  private:
   std::vector<int32_t> ids_;
-  std::vector<uint64_t> offsets_;
   std::vector<uint8_t> mask_;
   std::vector<float> values_;
-  TokenFileInfo info_;
 };
 
 inline SampleRules packing(DataConfig::Packing mode) {

@@ -25,7 +25,9 @@ using testing::HasSubstr;
 
 InstructionRow read(std::string_view format, const std::string& row, const std::vector<std::string>& columns = {},
                     bool templated = true) {
-  return RowReader(format, columns, templated).read(row);
+  RowDocuments documents = RowReader(format, columns, templated).read_documents(row);
+  if (!documents.left_out.empty()) throw LeftOutRow(documents.left_out);
+  return std::move(documents.documents.front());
 }
 Conversation conversation(std::string_view format, const std::string& row,
                           const std::vector<std::string>& columns = {}) {

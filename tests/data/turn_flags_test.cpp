@@ -22,7 +22,8 @@ std::string row_of(const std::string& format, const std::string& keys) {
 }
 
 Json answer_of(const std::string& format, const std::string& keys) {
-  return std::get<Conversation>(RowReader(format, {}, true).read(row_of(format, keys))).messages.back();
+  return std::get<Conversation>(RowReader(format, {}, true).read_documents(row_of(format, keys)).documents.front())
+      .messages.back();
 }
 
 TEST(TurnFlags, SayWhetherATurnIsTrained) {
@@ -49,9 +50,10 @@ TEST(TurnFlags, RowsKeepTheDigitsOfIntegers) {
   const std::string call = R"({\"name\": \"f\", \"arguments\": {\"n\": )" + digits + "}}";
   const Json shared =
       std::get<Conversation>(RowReader("sharegpt", {}, true)
-                                 .read(R"({"conversations": [{"from": "human", "value": "q"}, {"from": )"
-                                       R"("function_call", "value": ")" +
-                                       call + R"("}]})"))
+                                 .read_documents(R"({"conversations": [{"from": "human", "value": "q"}, {"from": )"
+                                                 R"("function_call", "value": ")" +
+                                                 call + R"("}]})")
+                                 .documents.front())
           .messages.back();
   EXPECT_EQ(json_text(shared["tool_calls"][0]["function"]["arguments"]), "{\"n\":" + digits + "}");
   const RowDocuments prompt =

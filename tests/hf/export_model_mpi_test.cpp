@@ -23,6 +23,13 @@ using test::Stored;
 using test::stream;
 using testing::HasSubstr;
 
+void export_all(const ExportOptions& options, Started& started) {
+  const auto gather = [&](int unit, int64_t begin, int64_t end, float* out) {
+    started.store.gather_range(unit, begin, end, out);
+  };
+  export_model(options, started.shape, units_of(started.store), gather, communicator());
+}
+
 class ExportModel : public testing::Test {
  public:
   ExportModel() : folder_(test::shared_path("export"), communicator().rank() == 0) { communicator().barrier(); }
@@ -71,7 +78,7 @@ TEST_P(ExportOf, FilesComeBackByteForByte) {
                             .texts = {},
                             .ids = {},
                             .save_tokenizer = {}};
-      export_model(options, started.shape, started.store, communicator());
+      export_all(options, started);
       // A new config.json names the type of the weights, and a generation_config.json is added.
       std::set<std::string> expected;
       if (communicator().rank() == 0) expected = {"generation_config.json"};
@@ -100,12 +107,11 @@ TEST_F(ExportModel, WhatBelongsToTheSourceIsTakenOver) {
   ExportOptions options;
   options.output = folder_.at("out");
   options.texts = model_texts(folder_.at("in"));
-  export_model(options, started.shape, started.store, communicator());
+  export_all(options, started);
   const bool root = communicator().rank() == 0;
   EXPECT_EQ(differing(), root ? std::set<std::string>{"README.md"} : std::set<std::string>{});
   // The second time it exists, on every rank.
-  EXPECT_THAT(test::verdict(ExitCode::cannot_create,
-                            [&] { export_model(options, started.shape, started.store, communicator()); }),
+  EXPECT_THAT(test::verdict(ExitCode::cannot_create, [&] { export_all(options, started); }),
               HasSubstr("it already exists"));
   communicator().barrier();
   if (root) folder_.write("out/README.md", "what a person wrote about it");
@@ -113,7 +119,7 @@ TEST_F(ExportModel, WhatBelongsToTheSourceIsTakenOver) {
   options.overwrite = true;
   options.texts.clear();
   options.save_tokenizer = [](const std::string& folder) { std::ofstream(folder + "/tokenizer.model") << "x"; };
-  export_model(options, started.shape, started.store, communicator());
+  export_all(options, started);
   communicator().barrier();
   EXPECT_EQ(names_in(folder_.at("out")), (std::set<std::string>{"README.md", "config.json", "generation_config.json",
                                                                 "model.safetensors", "tokenizer.model"}));
@@ -131,10 +137,7 @@ TEST_F(ExportModel, AFolderOfFoldersIsNeverReplaced) {
   ExportOptions options;
   options.output = folder_.at("out");
   options.overwrite = true;
-  const auto refusal = [&] {
-    return test::verdict(ExitCode::cannot_create,
-                         [&] { export_model(options, started.shape, started.store, communicator()); });
-  };
+  const auto refusal = [&] { return test::verdict(ExitCode::cannot_create, [&] { export_all(options, started); }); };
   EXPECT_THAT(refusal(), HasSubstr("it contains 'other', so it is not the folder of one model"));
   options.output = folder_.at("out/.");
   EXPECT_THAT(refusal(), HasSubstr("give the folder's own name"));
@@ -148,9 +151,8 @@ TEST_F(ExportModel, AModelThatTransformersDoesNotHaveIsRefusedOnEveryRank) {
   Started started(model, DType::f32, 1);
   ExportOptions options;
   options.output = folder_.at("out");
-  EXPECT_THAT(
-      test::verdict(ExitCode::deck, [&] { export_model(options, started.shape, started.store, communicator()); }),
-      HasSubstr("Transformers has no gpt2 model with model.positions = rope"));
+  EXPECT_THAT(test::verdict(ExitCode::deck, [&] { export_all(options, started); }),
+              HasSubstr("Transformers has no gpt2 model with model.positions = rope"));
 }
 
 TEST_F(ExportModel, AFailureToWriteEndsOnEveryRankAndLeavesNothing) {
@@ -159,8 +161,7 @@ TEST_F(ExportModel, AFailureToWriteEndsOnEveryRankAndLeavesNothing) {
   ExportOptions options;
   options.output = folder_.at("out");
   options.save_tokenizer = [](const std::string&) { throw UserError(ExitCode::io, "disk full"); };
-  EXPECT_THAT(test::verdict(ExitCode::io, [&] { export_model(options, started.shape, started.store, communicator()); }),
-              HasSubstr("disk full"));
+  EXPECT_THAT(test::verdict(ExitCode::io, [&] { export_all(options, started); }), HasSubstr("disk full"));
   communicator().barrier();
   EXPECT_EQ(names_in(folder_.path()), std::set<std::string>{});
 }

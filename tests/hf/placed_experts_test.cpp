@@ -1,7 +1,5 @@
 // Experts as GPT-OSS publishes them: tensors of all experts of a layer, also in MXFP4.
 
-#include "hf/weights/placed_experts.hpp"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +8,7 @@
 
 #include "hf/files.hpp"
 #include "hf/model_files.hpp"
+#include "hf/weights/fused_experts.hpp"
 #include "hf/weights/stored_slice.hpp"
 
 namespace llmtrain {

@@ -1,13 +1,13 @@
 // Longest common subsequences by bits are those of the table that rouge-score fills and reads, also beyond one word of
 // bits.
 
-#include "scores/common_subsequence.hpp"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 #include <vector>
+
+#include "scores/ngrams.hpp"
 
 namespace llmtrain {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "scores/porter_stemmer.hpp"
+#include "scores/ngrams.hpp"
 #include "scores/text_metric.hpp"
 
 namespace llmtrain {

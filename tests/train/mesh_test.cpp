@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tasks/estimate/mesh_proposal.hpp"
+#include "tasks/estimate/estimation.hpp"
 #include "train/config/load_config.hpp"
 #include "train/config/mesh_checks.hpp"
 

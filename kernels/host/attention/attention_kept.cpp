@@ -97,7 +97,7 @@ void keep_prompt_keys(const KeptKeys& kept, const Tensor& qkv, const Tensor& lse
           return leaves_before(kept.sinks, {a, sums[static_cast<size_t>(a)]}, {b, sums[static_cast<size_t>(b)]});
         });
         order.erase(order.begin(), order.begin() + surplus);
-        std::sort(order.begin(), order.end());
+        std::ranges::sort(order);
       }
       int64_t place = 0;
       for (const int64_t position : order) {

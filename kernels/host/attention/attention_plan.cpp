@@ -1,7 +1,5 @@
 #include "kernels/host/attention/attention_plan.hpp"
 
-#include <algorithm>
-
 #include "kernels/attention_checks.hpp"
 #include "kernels/host/parallel.hpp"
 

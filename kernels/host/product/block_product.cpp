@@ -1,6 +1,5 @@
 #include "kernels/host/product/block_product.hpp"
 
-#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>

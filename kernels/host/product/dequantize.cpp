@@ -1,7 +1,5 @@
 #include "kernels/host/product/dequantize.hpp"
 
-#include <bit>
-
 #include "core/profile.hpp"
 #include "device/processor.hpp"
 #include "kernels/dynamic_map.hpp"

@@ -4,7 +4,6 @@
 
 #include <bit>
 #include <cstdint>
-#include <cstring>
 
 #include "core/dtype.hpp"
 #include "kernels/host/lanes.hpp"

@@ -5,7 +5,6 @@
 #include <bit>
 #include <limits>
 #include <memory>
-#include <span>
 #include <unordered_map>
 
 #include "core/error.hpp"

@@ -104,7 +104,7 @@ void DeckLoader::check_sections(const RawDeck& deck) {
     if (!fresh) {
       errors_.add(section.line, section.name,
                   fmt::format("the section is already in line {}: merge the two", at->second));
-    } else if (std::find(names.begin(), names.end(), section.name) == names.end() && !errors_.full()) {
+    } else if (std::ranges::find(names, section.name) == names.end() && !errors_.full()) {
       errors_.add(section.line, section.name, "no such section" + did_you_mean(section.name, names));
     }
   }
@@ -176,7 +176,7 @@ void DeckLoader::parse(const DeckKeys::Key& key, const RawKey& raw) {
 }
 
 bool DeckLoader::sound(std::initializer_list<std::string_view> keys) const {
-  return std::none_of(keys.begin(), keys.end(), [&](std::string_view key) { return broken_.contains(key); });
+  return std::ranges::none_of(keys, [&](std::string_view key) { return broken_.contains(key); });
 }
 
 void DeckLoader::check(bool condition, std::initializer_list<std::string_view> keys, const std::string& what) {

@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "core/error.hpp"
 #include "core/utf8.hpp"
 
 namespace llmtrain {
@@ -100,9 +99,8 @@ class Reader {
                       "text after a backslash at the end of the line",
                       line.size(), max_deck_line));
     }
-    const bool control = std::any_of(line.begin(), line.end(), [](char c) {
-      return (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7F;
-    });
+    const bool control = std::ranges::any_of(
+        line, [](char c) { return (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7F; });
     if (control) return reject("the line contains a NUL or another control character");
     if (find_invalid_utf8(line) != std::string_view::npos) return reject("the line is not UTF-8");
     const std::string_view content = trimmed(line);
@@ -216,14 +214,13 @@ std::string DeckErrors::place(int line) const {
 void DeckErrors::raise() const {
   if (empty()) return;
   std::vector<Message> sorted = messages_;
-  std::stable_sort(sorted.begin(), sorted.end(), [](const Message& a, const Message& b) { return a.line < b.line; });
+  std::ranges::stable_sort(sorted, [](const Message& a, const Message& b) { return a.line < b.line; });
   std::string text;
   for (const Message& message : sorted) text += (text.empty() ? "" : "\n") + message.text;
   if (uncounted_ > 0) text += fmt::format("\nand {} more", uncounted_);
   ExitCode code = messages_.front().code;
   for (const ExitCode first : {ExitCode::missing_input, ExitCode::deck}) {
-    if (std::any_of(messages_.begin(), messages_.end(), [&](const Message& m) { return m.code == first; }))
-      code = first;
+    if (std::ranges::any_of(messages_, [&](const Message& m) { return m.code == first; })) code = first;
   }
   throw UserError(code, text);
 }

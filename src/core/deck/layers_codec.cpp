@@ -15,7 +15,7 @@ std::vector<int64_t> LayersCodec::parse(std::string_view text, const KeyInfo&) {
     if (last < first) throw UserError(ExitCode::deck, fmt::format("'{}' ends before it begins", item));
     for (int64_t layer = first; layer <= last; ++layer) layers.push_back(layer);
   }
-  std::sort(layers.begin(), layers.end());
+  std::ranges::sort(layers);
   layers.erase(std::unique(layers.begin(), layers.end()), layers.end());
   return layers;
 }

@@ -68,7 +68,7 @@ std::vector<std::string> FolderHandle::names() const {
     if (!name.starts_with('.')) names.push_back(std::move(name));
   }
   if (error) throw UserError(ExitCode::missing_input, fmt::format("{}: cannot read it: {}", path_, error.message()));
-  std::sort(names.begin(), names.end());
+  std::ranges::sort(names);
   return names;
 }
 
@@ -101,8 +101,7 @@ FileHandle FolderHandle::open_to_read(const std::string& name) const {
 }
 
 void check_file_name(std::string_view name, const std::string& place) {
-  const bool control =
-      std::any_of(name.begin(), name.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; });
+  const bool control = std::ranges::any_of(name, [](char c) { return static_cast<unsigned char>(c) < 0x20; });
   if (name.empty() || name == "." || name == ".." || name.size() > 255 || control ||
       name.find_first_of("/\\") != std::string_view::npos) {
     throw UserError(ExitCode::bad_content,

@@ -3,20 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <limits>
 #include <type_traits>
 #include <utility>
 #include <vector>
-
-#include "core/error.hpp"
 
 namespace llmtrain {
 namespace {
 
 [[noreturn]] void refuse(std::string_view text, const std::string& source, size_t byte, const std::string& what) {
   const std::string_view before = text.substr(0, std::min(byte, text.size()));
-  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+  const auto line = 1 + std::ranges::count(before, '\n');
   throw UserError(ExitCode::bad_content, fmt::format("{}:{}: byte {}: {}", source, line, byte + 1, what));
 }
 

@@ -142,7 +142,7 @@ bool names_built_in(const std::vector<std::string>& patterns) {
     throw UserError(ExitCode::deck,
                     fmt::format("{}: no such corpus; the built-in one is {}", pattern, builtin_stories));
   }
-  const auto count = std::count(patterns.begin(), patterns.end(), builtin_stories);
+  const auto count = std::ranges::count(patterns, builtin_stories);
   if (count > 0 && patterns.size() > 1) {
     throw UserError(ExitCode::deck,
                     fmt::format("{} cannot be combined; to mix it with files or repeat it, write it to a file "
@@ -270,9 +270,8 @@ void check_kinds(const InputSets& sets, DataUse use) {
     if (!why.empty()) throw UserError(ExitCode::bad_content, fmt::format("{}: its documents: {}", file.path, why));
   }
   common_preference_format(encoded);
-  const auto rows =
-      std::find_if(all.begin(), all.end(), [](const InputFile& file) { return file.kind == InputKind::token_rows; });
-  const auto text = std::find_if(all.begin(), all.end(), [](const InputFile& file) { return is_encoded(file.kind); });
+  const auto rows = std::ranges::find_if(all, [](const InputFile& file) { return file.kind == InputKind::token_rows; });
+  const auto text = std::ranges::find_if(all, [](const InputFile& file) { return is_encoded(file.kind); });
   if (rows != all.end() && text != all.end()) {
     throw UserError(ExitCode::deck, text->path + " and " + rows->path +
                                         ": text and rows of input_ids cannot be mixed, since the ids need not "

@@ -49,7 +49,7 @@ void DocumentReader::take(size_t end, DocumentSegment& segment) {
   segment.offset = buffer_offset_ + static_cast<int64_t>(begin_);
   segment.line = line_;
   segment.first = !in_document_;
-  line_ += std::count(segment.text.begin(), segment.text.end(), '\n');
+  line_ += std::ranges::count(segment.text, '\n');
   begin_ = searched_ = end;
 }
 
@@ -75,7 +75,7 @@ bool DocumentReader::next(DocumentSegment& segment) {
     if (found != std::string::npos && !is_too_long(found)) {
       take(found, segment);
       segment.behind = separator_;
-      line_ += std::count(separator_.begin(), separator_.end(), '\n');
+      line_ += std::ranges::count(separator_, '\n');
       begin_ = searched_ = found + separator_.size();
       in_document_ = false;
       return true;

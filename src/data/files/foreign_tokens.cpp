@@ -7,7 +7,6 @@
 #include <cstring>
 #include <filesystem>
 #include <optional>
-#include <vector>
 
 #include "core/error.hpp"
 #include "core/files/content_hash.hpp"

@@ -35,7 +35,7 @@ std::vector<std::string> expand(const std::string& pattern) {
                     pattern + (wild ? ": no file matches" : ": there is no such file") +
                         (status == GLOB_ABORTED ? " (a folder on the way cannot be read)" : ""));
   }
-  std::sort(paths.begin(), paths.end());  // byte order, whatever the locale
+  std::ranges::sort(paths);  // byte order, whatever the locale
   return paths;
 }
 
@@ -223,7 +223,7 @@ const std::string& read_head(Beginning& beginning) {
 
 /// Notes columns of a row of ids that have no effect.
 void note_unused_columns(const std::vector<std::string>& keys, InputFile& input) {
-  const auto has = [&](std::string_view key) { return std::find(keys.begin(), keys.end(), key) != keys.end(); };
+  const auto has = [&](std::string_view key) { return std::ranges::find(keys, key) != keys.end(); };
   std::vector<std::string_view> unused;
   std::copy_if(std::begin(unused_columns), std::end(unused_columns), std::back_inserter(unused), has);
   if (unused.empty()) return;
@@ -290,7 +290,7 @@ bool examine_rows(Beginning& beginning, InputFile& input) {
     if (at < text.size() && (line_end != std::string::npos || ended)) {
       const std::string_view row = std::string_view(text).substr(at, line_end - at);
       const std::vector<std::string> keys = row_keys(row);
-      const auto has = [&](std::string_view key) { return std::find(keys.begin(), keys.end(), key) != keys.end(); };
+      const auto has = [&](std::string_view key) { return std::ranges::find(keys, key) != keys.end(); };
       if (has("input_ids")) {
         input.kind = InputKind::token_rows;
         note_unused_columns(keys, input);
@@ -351,7 +351,7 @@ void examine_lines(const std::string& head, InputFile& input) {
 }
 
 bool ends_in_one_of(std::string_view path, std::span<const std::string_view> endings) {
-  return std::any_of(endings.begin(), endings.end(), [&](std::string_view ending) { return has_ending(path, ending); });
+  return std::ranges::any_of(endings, [&](std::string_view ending) { return has_ending(path, ending); });
 }
 
 }  // namespace

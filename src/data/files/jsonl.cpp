@@ -4,12 +4,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_set>
 
 #include "core/batch.hpp"
-#include "core/error.hpp"
 #include "core/files/json_reader.hpp"
 
 namespace llmtrain {

@@ -11,7 +11,6 @@
 #include "core/files/content_hash.hpp"
 #include "core/files/file_handle.hpp"
 #include "data/files/token_format.hpp"
-#include "parallel/node_array.hpp"
 
 namespace llmtrain {
 namespace {
@@ -25,28 +24,26 @@ class StoredTokens final : public TokenFile {
       : ranks_(ranks.size() > 1 ? ranks : this_process()) {
     throw_on_all_ranks(ranks_, [&] {
       layout_ = token_format::read_layout(path);
+      info_ = layout_.info;
       file_ = FileHandle::open_to_read(path);
     });
-    if (rows > 0) layout_.info.vocabulary_size = std::min(layout_.info.vocabulary_size, rows);
+    if (rows > 0) info_.vocabulary_size = std::min(info_.vocabulary_size, rows);
     file_.expect_scattered_reads();
     documents_ =
         make_node_array<uint64_t>(ranks_, [&] { return read_offsets(layout_.documents, "documents", tokens()); });
-    if (layout_.info.has_prompts()) {
+    if (info_.has_prompts()) {
       row_offsets_ = make_node_array<uint64_t>(
           ranks_, [&] { return read_offsets(layout_.row_offsets, "row_offsets", row_bytes()); });
     }
     values_ = make_node_array<float>(ranks_, [&] { return read_values(); });
   }
 
-  const TokenFileInfo& info() const override { return layout_.info; }
-  int64_t tokens() const override { return layout_.info.tokens; }
-  std::span<const uint64_t> documents() const override { return documents_.values(); }
   std::span<const float> values() const override { return values_.values(); }
   Communicator& ranks() const override { return ranks_; }
 
   std::string row_text(int64_t document) const override {
     if (row_offsets_.empty()) return {};
-    LLMTRAIN_CHECK(document >= 0 && document < layout_.info.documents, "no such document");
+    LLMTRAIN_CHECK(document >= 0 && document < info_.documents, "no such document");
     const auto d = static_cast<size_t>(document);
     std::string text(row_offsets_[d + 1] - row_offsets_[d], '\0');
     file_.read(layout_.rows.offset + static_cast<int64_t>(row_offsets_[d]), std::ssize(text), text.data());
@@ -71,21 +68,21 @@ class StoredTokens final : public TokenFile {
         file_.read(position(done), n * 4, ids + done);
         for (int64_t i = 0; i < n; ++i) highest = std::max(highest, static_cast<uint32_t>(ids[done + i]));
       }
-      if (int64_t{highest} >= layout_.info.vocabulary_size) refuse(highest, begin + done, n);
+      if (int64_t{highest} >= info_.vocabulary_size) refuse(highest, begin + done, n);
     }
   }
 
   void read_mask(int64_t begin, int64_t count, uint8_t* mask) const override {
     LLMTRAIN_CHECK(begin >= 0 && count >= 0 && begin <= tokens() - count, "tokens outside the file");
-    if (!layout_.info.has_mask) {
+    if (!info_.has_mask) {
       std::fill_n(mask, count, uint8_t{1});
       return;
     }
     file_.read(layout_.mask.offset + begin, count, mask);
     for (int64_t i = 0; i < count; ++i) {
       if (mask[i] > 1) {
-        throw UserError(ExitCode::bad_content, fmt::format("{}: /mask is {} at token {}, it must be 0 or 1",
-                                                           layout_.info.path, mask[i], begin + i));
+        throw UserError(ExitCode::bad_content,
+                        fmt::format("{}: /mask is {} at token {}, it must be 0 or 1", info_.path, mask[i], begin + i));
       }
     }
   }
@@ -97,37 +94,36 @@ class StoredTokens final : public TokenFile {
   std::vector<uint64_t> read_offsets(const token_format::Region& region, std::string_view name, int64_t end) const {
     std::vector<uint64_t> offsets(static_cast<size_t>(region.elements));
     file_.read(region.offset, region.elements * 8, offsets.data());
-    const bool ascending = std::adjacent_find(offsets.begin(), offsets.end(), std::greater_equal<>()) == offsets.end();
+    const bool ascending = std::ranges::adjacent_find(offsets, std::greater_equal<>()) == offsets.end();
     if (ascending && offsets.front() == 0 && offsets.back() == static_cast<uint64_t>(end)) return offsets;
-    throw UserError(ExitCode::bad_content, fmt::format("{}: not a usable token file: /{} must ascend from 0 to {}",
-                                                       layout_.info.path, name, end));
+    throw UserError(ExitCode::bad_content,
+                    fmt::format("{}: not a usable token file: /{} must ascend from 0 to {}", info_.path, name, end));
   }
 
   std::vector<float> read_values() const {
     std::vector<float> values(static_cast<size_t>(layout_.values.elements));
     if (values.empty()) return values;
     file_.read(layout_.values.offset, layout_.values.elements * 4, values.data());
-    const bool labels = layout_.info.column == "label";
+    const bool labels = info_.column == "label";
     const auto wrong = std::ranges::find_if(
         values, [&](float value) { return !std::isfinite(value) || (labels && value != 0 && value != 1); });
     if (wrong == values.end()) return values;
-    throw UserError(
-        ExitCode::bad_content,
-        fmt::format("{}: not a usable token file: the {} of document {} is {}, it must be {}", layout_.info.path,
-                    layout_.info.column, wrong - values.begin() + 1, *wrong, labels ? "0 or 1" : "finite"));
+    throw UserError(ExitCode::bad_content,
+                    fmt::format("{}: not a usable token file: the {} of document {} is {}, it must be {}", info_.path,
+                                info_.column, wrong - values.begin() + 1, *wrong, labels ? "0 or 1" : "finite"));
   }
 
   [[noreturn]] void refuse(uint32_t id, int64_t begin, int64_t count) const {
     throw UserError(ExitCode::bad_content,
                     fmt::format("{}: token id {} among tokens {} to {} is outside the vocabulary of {}; the file is "
                                 "damaged or changed, or its vocabulary_size is wrong",
-                                layout_.info.path, id, begin, begin + count, layout_.info.vocabulary_size));
+                                info_.path, id, begin, begin + count, info_.vocabulary_size));
   }
 
   Communicator& ranks_;
   token_format::Layout layout_;
   FileHandle file_;
-  NodeArray<uint64_t> documents_, row_offsets_;
+  NodeArray<uint64_t> row_offsets_;
   NodeArray<float> values_;
 };
 
@@ -135,7 +131,8 @@ class StoredTokens final : public TokenFile {
 class TokenRange final : public TokenFile {
  public:
   TokenRange(std::shared_ptr<const TokenFile> base, int64_t begin, int64_t end)
-      : base_(std::move(base)), begin_(begin), info_(base_->info()) {
+      : base_(std::move(base)), begin_(begin) {
+    info_ = base_->info();
     info_.tokens = end - begin;
     info_.characters = info_.bytes = 0;
     documents_ = make_node_array<uint64_t>(ranks(), [&] {
@@ -154,9 +151,6 @@ class TokenRange final : public TokenFile {
     values_ = base_->values_of(first, first + count);
   }
 
-  const TokenFileInfo& info() const override { return info_; }
-  int64_t tokens() const override { return info_.tokens; }
-  std::span<const uint64_t> documents() const override { return documents_.values(); }
   std::span<const float> values() const override { return values_; }
   Communicator& ranks() const override { return base_->ranks(); }
   std::string row_text(int64_t document) const override { return base_->row_text(first_document_ + document); }
@@ -173,8 +167,6 @@ class TokenRange final : public TokenFile {
   std::shared_ptr<const TokenFile> base_;
   int64_t begin_;
   int64_t first_document_ = 0;  // in the other file
-  TokenFileInfo info_;
-  NodeArray<uint64_t> documents_;
   std::span<const float> values_;
 };
 
@@ -190,8 +182,8 @@ bool is_long_group(std::span<const uint64_t> borders, size_t first, size_t group
 /// View of some documents of another file.
 class SomeDocuments final : public TokenFile {
  public:
-  SomeDocuments(std::shared_ptr<const TokenFile> base, int64_t min_length)
-      : base_(std::move(base)), info_(base_->info()) {
+  SomeDocuments(std::shared_ptr<const TokenFile> base, int64_t min_length) : base_(std::move(base)) {
+    info_ = base_->info();
     Lists lists{.documents = {0}};
     if (ranks().rank() == 0) list_documents(min_length, lists);
     const auto share = [&](auto& values) { return NodeArray(std::move(values)).shared(ranks()); };
@@ -205,9 +197,6 @@ class SomeDocuments final : public TokenFile {
     info_.characters = info_.bytes = 0;
   }
 
-  const TokenFileInfo& info() const override { return info_; }
-  int64_t tokens() const override { return info_.tokens; }
-  std::span<const uint64_t> documents() const override { return documents_.values(); }
   std::span<const float> values() const override { return values_.values(); }
   Communicator& ranks() const override { return base_->ranks(); }
   std::string row_text(int64_t document) const override {
@@ -265,8 +254,6 @@ class SomeDocuments final : public TokenFile {
   }
 
   std::shared_ptr<const TokenFile> base_;
-  TokenFileInfo info_;
-  NodeArray<uint64_t> documents_;
   NodeArray<float> values_;
   NodeArray<int64_t> numbers_;         // of prompts in the other file
   NodeArray<uint64_t> runs_, begins_;  // runs of consecutive documents: where each begins here, and in the other file
@@ -274,8 +261,8 @@ class SomeDocuments final : public TokenFile {
 
 class JoinedTokens final : public TokenFile {
  public:
-  explicit JoinedTokens(std::vector<std::shared_ptr<const TokenFile>> files)
-      : files_(std::move(files)), info_(files_.front()->info()) {
+  explicit JoinedTokens(std::vector<std::shared_ptr<const TokenFile>> files) : files_(std::move(files)) {
+    info_ = files_.front()->info();
     borders_.push_back(0);
     info_.tokens = info_.characters = info_.bytes = info_.skipped_documents = 0;
     info_.sources.clear();
@@ -302,9 +289,6 @@ class JoinedTokens final : public TokenFile {
     info_.documents = static_cast<int64_t>(documents_.size()) - 1;
   }
 
-  const TokenFileInfo& info() const override { return info_; }
-  int64_t tokens() const override { return info_.tokens; }
-  std::span<const uint64_t> documents() const override { return documents_.values(); }
   std::span<const float> values() const override { return values_.values(); }
   Communicator& ranks() const override { return files_.front()->ranks(); }
   std::string row_text(int64_t document) const override {
@@ -376,9 +360,7 @@ class JoinedTokens final : public TokenFile {
 
   std::vector<std::shared_ptr<const TokenFile>> files_;
   std::vector<int64_t> borders_;
-  NodeArray<uint64_t> documents_;
   NodeArray<float> values_;
-  TokenFileInfo info_;
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "data/files/token_file_info.hpp"
 #include "parallel/local_communicator.hpp"
+#include "parallel/node_array.hpp"
 
 namespace llmtrain {
 
@@ -18,10 +19,10 @@ namespace llmtrain {
 class TokenFile {
  public:
   virtual ~TokenFile() = default;
-  virtual const TokenFileInfo& info() const = 0;
-  virtual int64_t tokens() const = 0;
+  const TokenFileInfo& info() const { return info_; }
+  int64_t tokens() const { return info_.tokens; }
   /// Offsets of documents: n + 1 ascending entries, the first 0, the last tokens().
-  virtual std::span<const uint64_t> documents() const = 0;
+  std::span<const uint64_t> documents() const { return documents_.values(); }
   /// Throws UserError(bad_content) for an id outside the vocabulary, UserError(io) if the file cannot be read.
   virtual void read(int64_t begin, int64_t count, int32_t* ids) const = 0;
   /// Values of the documents, as info().column names them; empty if it is.
@@ -34,6 +35,10 @@ class TokenFile {
   virtual Communicator& ranks() const;
   /// Reads the mask: 1 = trained on; all ones without a mask.
   virtual void read_mask(int64_t begin, int64_t count, uint8_t* mask) const = 0;
+
+ protected:
+  TokenFileInfo info_;
+  NodeArray<uint64_t> documents_;
 };
 
 /// The row of a prompt: its other columns, JSON text of an object on one line, and where it came from: the name of the

@@ -198,7 +198,7 @@ void unpack_files(std::vector<InputFile*> files, const std::string& folder, int6
   int64_t bytes = 0;
   for (size_t f = 0; f < files.size(); ++f) {
     const auto same = [&](const InputFile* other) { return other->content_path == files[f]->content_path; };
-    if (!missing[f] || std::any_of(work.begin(), work.end(), same)) continue;
+    if (!missing[f] || std::ranges::any_of(work, same)) continue;
     work.push_back(files[f]);
     bytes += files[f]->bytes;
   }

@@ -1,7 +1,6 @@
 #pragma once
 // Labels of rows, and rows with labels as tokens.
 
-#include <map>
 #include <set>
 #include <string>
 #include <vector>

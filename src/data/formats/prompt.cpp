@@ -1,8 +1,6 @@
 // Rows of prompts, as TRL's trainers with rewards have them: {"prompt": "..."} or {"prompt": [{"role": "user",
 // "content": "..."}]}, or {"messages": [...]}. All other columns belong to the rewards.
 
-#include <fmt/format.h>
-
 #include "core/error.hpp"
 #include "data/formats/message_list.hpp"
 

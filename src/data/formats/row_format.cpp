@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "core/deck/suggestion.hpp"
-#include "core/error.hpp"
 #include "core/find_entry.hpp"
 #include "data/files/jsonl.hpp"
 
@@ -352,13 +351,6 @@ bool RowReader::has_difficulties() const {
 float RowReader::read_difficulty(std::string_view line) const {
   const nlohmann::ordered_json json = parse_json_row(line);
   return difficulty_of(RowView(*format_, columns_, json, templated_));
-}
-
-InstructionRow RowReader::read(std::string_view line) const {
-  LLMTRAIN_CHECK(!format_->is_preference(), "a row of preference data has several documents or a value");
-  RowDocuments row = read_documents(line);
-  if (!row.left_out.empty()) throw LeftOutRow(row.left_out);
-  return std::move(row.documents.front());
 }
 
 RowDocuments RowReader::read_documents(std::string_view line) const {

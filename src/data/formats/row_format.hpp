@@ -172,15 +172,14 @@ class RowReader {
  public:
   RowReader(std::string_view format, const std::vector<std::string>& columns, bool templated);
 
-  /// Throws RowError for a line that is not a JSON object, UserError(bad_content) for a row of another shape.
-  InstructionRow read(std::string_view line) const;
-  /// The same for rows of any format. A row that is left out has no documents.
+  /// Throws RowError for a line that is not a JSON object, UserError(bad_content) for a row of another shape. A row
+  /// that is left out has no documents.
   RowDocuments read_documents(std::string_view line) const;
-  /// Returns the columns of text in a row that the format does not read. Throws as read() does.
+  /// Returns the columns of text in a row that the format does not read. Throws as read_documents() does.
   std::vector<std::string> unread_texts(std::string_view line) const;
   /// True if rows have a difficulty: a column is named for it.
   bool has_difficulties() const;
-  /// Reads the difficulty of a row alone. Throws as read() does.
+  /// Reads the difficulty of a row alone. Throws as read_documents() does.
   float read_difficulty(std::string_view line) const;
 
  private:

@@ -235,7 +235,7 @@ class Reporter {
 Json length_facts(std::vector<uint32_t> lengths) {
   if (lengths.empty()) return Json();
   Json facts = Json::object();
-  std::sort(lengths.begin(), lengths.end());
+  std::ranges::sort(lengths);
   const auto at = [&](double share) {
     const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(lengths.size())));  // from 1
     return lengths[std::max<size_t>(rank, 1) - 1];

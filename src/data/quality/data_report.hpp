@@ -1,8 +1,6 @@
 #pragma once
 // Reports of llmtool validate on files of text and rows, and on rows of instruction data.
 
-#include <xxhash.h>
-
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>

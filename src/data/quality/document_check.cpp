@@ -27,7 +27,7 @@ void count_tokens(std::string_view text, const CheckOptions& options, SegmentFac
     ids.clear();
     options.tokenizer->encode(piece, ids);
     facts.tokens += static_cast<int64_t>(ids.size());
-    facts.unknown += std::count(ids.begin(), ids.end(), options.unknown_id);
+    facts.unknown += std::ranges::count(ids, options.unknown_id);
   };
   for (size_t most = text.size(); !text.empty();) {
     const std::string_view piece = front_of(text, most);
@@ -68,8 +68,7 @@ SegmentFacts examine(const DocumentSegment& segment, InputKind kind, const Check
   }
   facts.bytes = static_cast<int64_t>(text.size());
   facts.content = XXH3_64bits(text.data(), text.size());
-  facts.blank =
-      std::all_of(text.begin(), text.end(), [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }) ? 1 : 0;
+  facts.blank = std::ranges::all_of(text, [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }) ? 1 : 0;
   const size_t invalid = find_invalid_utf8(text);
   if (invalid != std::string_view::npos) {
     facts.wrong_encoding = true;

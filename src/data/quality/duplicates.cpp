@@ -15,7 +15,7 @@ constexpr bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 template <class Key>
 std::vector<int64_t> sorted_by(const std::vector<int64_t>& documents, const Key& key) {
   std::vector<int64_t> order = documents;
-  std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+  std::ranges::sort(order, [&](int64_t a, int64_t b) {
     const auto left = key(a), right = key(b);
     return left != right ? left < right : a < b;
   });
@@ -63,7 +63,7 @@ DuplicateCounts find_duplicates(const std::vector<DocumentPrint>& prints, size_t
       ++counts.exact;
       counts.exact_pairs.push_back({earliest, document});
       if (counts.exact_pairs.size() > 2 * max_pairs + 1000) {
-        std::sort(counts.exact_pairs.begin(), counts.exact_pairs.end());
+        std::ranges::sort(counts.exact_pairs);
         counts.exact_pairs.resize(max_pairs);
       }
       continue;
@@ -71,7 +71,7 @@ DuplicateCounts find_duplicates(const std::vector<DocumentPrint>& prints, size_t
     earliest = document;
     if (print(document).has_words) distinct.push_back(document);
   }
-  std::sort(counts.exact_pairs.begin(), counts.exact_pairs.end());
+  std::ranges::sort(counts.exact_pairs);
   if (counts.exact_pairs.size() > max_pairs) counts.exact_pairs.resize(max_pairs);
 
   std::vector<int64_t> earlier(prints.size(), -1);  // first document that is similar to the document

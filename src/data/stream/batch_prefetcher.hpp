@@ -2,7 +2,6 @@
 #include <condition_variable>
 #include <mutex>
 #include <thread>
-#include <vector>
 
 #include "data/stream/data_stream.hpp"
 

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
-#include <algorithm>
 #include <mutex>
-#include <optional>
 #include <utility>
 
 #include "core/error.hpp"

@@ -46,8 +46,7 @@ std::vector<int64_t> rounded_shares(std::span<const double> weights) {
   }
   int64_t left = Mixture::longest_cycle - std::accumulate(shares.begin(), shares.end(), int64_t{0});
   while (left != 0) {
-    const auto at =
-        left > 0 ? std::max_element(lacks.begin(), lacks.end()) : std::min_element(lacks.begin(), lacks.end());
+    const auto at = left > 0 ? std::ranges::max_element(lacks) : std::ranges::min_element(lacks);
     const int64_t change = left > 0 ? 1 : -1;
     shares[static_cast<size_t>(at - lacks.begin())] += change;
     *at -= static_cast<double>(change);

@@ -1,7 +1,6 @@
 #include "data/stream/packing.hpp"
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <utility>
 
@@ -104,9 +103,8 @@ std::vector<int32_t> first_fit(std::span<const int32_t> lengths, int32_t capacit
 std::vector<int32_t> best_fit_decreasing(std::span<const int32_t> lengths, int32_t capacity) {
   std::vector<int32_t> order(lengths.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return lengths[static_cast<size_t>(a)] > lengths[static_cast<size_t>(b)];
-  });
+  std::ranges::stable_sort(
+      order, [&](int32_t a, int32_t b) { return lengths[static_cast<size_t>(a)] > lengths[static_cast<size_t>(b)]; });
   RoomMap rooms(capacity);
   std::vector<int32_t> pack_of(lengths.size());
   for (const int32_t item : order) {
@@ -114,7 +112,7 @@ std::vector<int32_t> best_fit_decreasing(std::span<const int32_t> lengths, int32
   }
   std::vector<int32_t>& number =
       order;  // new number of each pack, -1 = not seen yet; there are no more packs than items
-  std::fill(number.begin(), number.end(), -1);
+  std::ranges::fill(number, -1);
   int32_t packs = 0;
   for (int32_t& pack : pack_of) {
     int32_t& known = number[static_cast<size_t>(pack)];
@@ -136,7 +134,7 @@ Packs pack_items(DataConfig::Packing packing, std::span<const int32_t> lengths, 
                                            ? first_fit(lengths, capacity)
                                            : best_fit_decreasing(lengths, capacity);
   Packs packs;
-  const int32_t count = pack_of.empty() ? 0 : *std::max_element(pack_of.begin(), pack_of.end()) + 1;
+  const int32_t count = pack_of.empty() ? 0 : *std::ranges::max_element(pack_of) + 1;
   packs.begin.assign(static_cast<size_t>(count) + 1, 0);
   for (const int32_t pack : pack_of) ++packs.begin[static_cast<size_t>(pack) + 1];
   for (size_t p = 1; p < packs.begin.size(); ++p) packs.begin[p] += packs.begin[p - 1];
@@ -162,7 +160,7 @@ void group_by_length(std::vector<int64_t>& order, int64_t samples_per_step,
       const int64_t sample = order[static_cast<size_t>(i)];
       run.emplace_back(length(sample), sample);
     }
-    std::stable_sort(run.begin(), run.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+    std::ranges::stable_sort(run, [](const auto& a, const auto& b) { return a.first > b.first; });
     std::transform(run.begin(), run.end(), order.begin() + begin, [](const auto& entry) { return entry.second; });
     if (run.front().first > longest) {
       longest = run.front().first;

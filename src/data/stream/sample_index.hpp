@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "data/batch_config.hpp"
 #include "data/files/token_file.hpp"

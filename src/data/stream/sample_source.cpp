@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "core/error.hpp"
@@ -75,7 +74,7 @@ int64_t SampleSource::targets_in(SampleSpan span, std::vector<uint8_t>& mask) co
   if (!file_->info().has_mask) return span.inputs - static_cast<int64_t>(borders.size());
   mask.resize(static_cast<size_t>(span.inputs));
   file_->read_mask(span.begin + 1, span.inputs, mask.data());
-  int64_t count = std::count(mask.begin(), mask.end(), uint8_t{1});
+  int64_t count = std::ranges::count(mask, uint8_t{1});
   for (const uint64_t border : borders) {
     count -= mask[static_cast<size_t>(border) - static_cast<size_t>(span.begin) - 1];
   }

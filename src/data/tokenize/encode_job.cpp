@@ -281,7 +281,7 @@ void JobEncoder::add_row(const TokenRow& row, JobResult& result) const {
   }
   result.ids.insert(result.ids.end(), row.ids.begin(), row.ids.end());
   result.counts.push_back(row.ids.size());
-  const int32_t highest = *std::max_element(row.ids.begin(), row.ids.end());
+  const int32_t highest = *std::ranges::max_element(row.ids);
   if (!has_row(highest)) throw RowError(0, missing_row(request_.ids_tokenizer, highest, request_.embedding_rows));
   result.highest = std::max(result.highest, highest);
 }

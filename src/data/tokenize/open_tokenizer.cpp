@@ -7,7 +7,6 @@
 
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
-#include "data/files/token_file.hpp"
 #include "data/tokenize/train_tokenizer.hpp"
 #include "text/load_tokenizer.hpp"
 

@@ -9,7 +9,6 @@
 #include "core/files/content_hash.hpp"
 #include "data/files/cache_folder.hpp"
 #include "data/files/file_digest.hpp"
-#include "data/files/text_source.hpp"
 #include "data/files/token_format.hpp"
 #include "data/formats/row_format.hpp"
 #include "data/stream/embedding_rows.hpp"
@@ -131,7 +130,7 @@ void TokenCache::make(const TokenizeRequest& request) const {
   for (size_t f = 0; f < request.files.size(); ++f) {
     const auto in_file = [&](const DocumentRange& place) { return place.file == f; };
     if (request.files[f].format.separator.empty() || request.files[f].kind != InputKind::text) continue;
-    if (std::count_if(request.scan.documents.begin(), request.scan.documents.end(), in_file) == 1) {
+    if (std::ranges::count_if(request.scan.documents, in_file) == 1) {
       report_(request.files[f].path + ": data.document_separator does not occur; the file is one document");
     }
   }

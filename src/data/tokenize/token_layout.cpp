@@ -139,7 +139,7 @@ class LayoutReader {
         type.valid() && H5Tget_class(type.get()) == kind &&
         (kind == H5T_INTEGER ? H5Tget_sign(type.get()) == H5T_SGN_NONE : H5Tequal(type.get(), H5T_IEEE_F32LE) > 0) &&
         (width == 1 || H5Tget_order(type.get()) == H5T_ORDER_LE) && H5Tget_precision(type.get()) == 8 * width;
-    fits = fits && std::find(widths.begin(), widths.end(), static_cast<int>(width)) != widths.end();
+    fits = fits && std::ranges::find(widths, static_cast<int>(width)) != widths.end();
     if (!fits) {
       refuse(fmt::format("/{} must have {} of the right size", name,
                          kind == H5T_INTEGER ? "unsigned little-endian integers" : "little-endian IEEE numbers"));

@@ -1,7 +1,6 @@
 #include "data/tokenize/tokenize.hpp"
 
 #include <fmt/format.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cstring>

@@ -44,7 +44,7 @@ void TokenizerConfig::visit(DeckKeys& keys) {
 void TokenizerConfig::resolve(DeckLoader& deck, int64_t vocab_size, bool add_bos) const {
   const std::vector<std::string> all = training(vocab_size, add_bos).special_tokens;
   for (size_t i = 0; i < all.size(); ++i) {
-    const auto first = std::find(all.begin(), all.end(), all[i]);
+    const auto first = std::ranges::find(all, all[i]);
     deck.check(!all[i].empty() && find_invalid_utf8(all[i]) == std::string::npos, {"tokenizer.special_tokens"},
                "a special token must be non-empty UTF-8 text");
     deck.check(first == all.begin() + static_cast<std::ptrdiff_t>(i), {"tokenizer.special_tokens"},

@@ -27,7 +27,7 @@ namespace {
 
 const SplitPattern& find_split(const std::string& name) {
   const std::vector<std::string_view> names = trainable_splits();
-  if (std::find(names.begin(), names.end(), name) == names.end()) {
+  if (std::ranges::find(names, name) == names.end()) {
     throw UserError(ExitCode::command_line, fmt::format("the split pattern {} is unknown; it must be one of {}{}", name,
                                                         joined(names, ", "), did_you_mean(name, names)));
   }
@@ -59,7 +59,7 @@ void check(const std::vector<InputFile>& files, const TokenizerTraining& trainin
   }
   for (const std::string* token : {&training.eos, &training.bos}) {
     const auto& all = training.special_tokens;
-    if (!token->empty() && std::find(all.begin(), all.end(), *token) == all.end()) {
+    if (!token->empty() && std::ranges::find(all, *token) == all.end()) {
       throw UserError(ExitCode::command_line, fmt::format("{} is not one of the special tokens", *token));
     }
   }

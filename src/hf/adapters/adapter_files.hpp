@@ -1,7 +1,6 @@
 #pragma once
 // The folder of an adapter as PEFT writes and reads it: adapter_config.json and adapter_model.safetensors.
 
-#include <map>
 #include <string>
 #include <vector>
 

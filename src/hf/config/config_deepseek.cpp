@@ -1,10 +1,9 @@
-#include "hf/config/config_deepseek.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <numeric>
 
+#include "hf/config/config_families.hpp"
 #include "models/models.hpp"
 
 namespace llmtrain {

@@ -1,11 +1,9 @@
-#include "hf/config/config_experts.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "core/files/json_reader.hpp"
-#include "hf/config/config_deepseek.hpp"
+#include "hf/config/config_families.hpp"
 #include "models/models.hpp"
 
 namespace llmtrain {

@@ -8,8 +8,6 @@
 #include <utility>
 
 #include "core/deck/deck.hpp"
-#include "hf/config/config_experts.hpp"
-#include "hf/config/config_rope.hpp"
 
 namespace llmtrain {
 namespace {
@@ -97,7 +95,6 @@ std::string_view model_type_of(Family family) {
 }
 
 ModelConfig::Activation plain_activation(ConfigKeys& keys, std::string_view key, const std::string& fallback) {
-  using Activation = ModelConfig::Activation;
   const std::string name = keys.text(key, fallback);
   if (name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_fast") return Activation::gelu_tanh;
   if (name == "gelu") return Activation::gelu;

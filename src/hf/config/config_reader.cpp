@@ -9,12 +9,10 @@
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
-#include "hf/config/config_deepseek.hpp"
 #include "hf/config/config_families.hpp"
 #include "hf/config/config_json.hpp"
 #include "hf/config/config_keys.hpp"
 #include "hf/config/config_no_effect.hpp"
-#include "hf/config/config_rope.hpp"
 #include "hf/weights/weight_index.hpp"
 #include "kernels/attention.hpp"
 #include "models/models.hpp"
@@ -24,7 +22,6 @@ namespace {
 
 using Family = ModelConfig::Family;
 using Windows = HuggingFaceFamily::Windows;
-using Activation = ModelConfig::Activation;
 
 constexpr int64_t max_width = int64_t{1} << 18, max_tokens = int64_t{1} << 30, max_positions = int64_t{1} << 24;
 

@@ -1,8 +1,7 @@
-#include "hf/config/config_rope.hpp"
-
 #include <fmt/format.h>
 
 #include "core/files/json_reader.hpp"
+#include "hf/config/config_families.hpp"
 #include "hf/config/config_no_effect.hpp"
 #include "models/models.hpp"
 

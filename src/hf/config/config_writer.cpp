@@ -8,10 +8,8 @@
 #include "core/deck/deck.hpp"
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
-#include "hf/config/config_experts.hpp"
 #include "hf/config/config_families.hpp"
 #include "hf/config/config_json.hpp"
-#include "hf/config/config_rope.hpp"
 #include "models/models.hpp"
 
 namespace llmtrain {
@@ -19,7 +17,6 @@ namespace {
 
 using Family = ModelConfig::Family;
 using Windows = HuggingFaceFamily::Windows;
-using Activation = ModelConfig::Activation;
 
 /// Returns the name in Transformers; gated kinds are named by the function of the gate.
 std::string_view activation_name(Activation activation, Family family) {
@@ -61,8 +58,7 @@ void write_windows(nlohmann::json& j, const ModelConfig& c, Windows windows) {
   if (windows == Windows::all_layers || (windows == Windows::listed_layers && all)) return;
   nlohmann::json types = nlohmann::json::array();
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
-    const bool listed = std::find(c.sliding_window_layers.begin(), c.sliding_window_layers.end(), layer) !=
-                        c.sliding_window_layers.end();
+    const bool listed = std::ranges::find(c.sliding_window_layers, layer) != c.sliding_window_layers.end();
     types.push_back(c.sliding_window > 0 && (all || listed) ? "sliding_attention" : "full_attention");
   }
   j["layer_types"] = types;

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <cmath>
 #include <optional>
 #include <utility>
@@ -15,7 +14,6 @@ namespace llmtrain {
 namespace {
 
 using Family = ModelConfig::Family;
-using Activation = ModelConfig::Activation;
 using Kind = RopeScaling::Kind;
 
 /// llama.cpp's architecture, and what its graph takes for granted.

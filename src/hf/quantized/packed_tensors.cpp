@@ -8,7 +8,6 @@
 #include <array>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <utility>
 
 #include "core/error.hpp"
 #include "core/files/json_node.hpp"

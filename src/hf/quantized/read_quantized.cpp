@@ -7,7 +7,6 @@
 
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
-#include "hf/weights/stored_slice.hpp"
 #include "parallel/message.hpp"
 
 namespace llmtrain {

@@ -3,8 +3,6 @@
 // read.
 
 #include <cstdint>
-#include <optional>
-#include <vector>
 
 #include "core/quantization.hpp"
 #include "hf/weights/stored_slice.hpp"

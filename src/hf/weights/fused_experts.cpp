@@ -6,7 +6,6 @@
 
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
-#include "hf/weights/placed_experts.hpp"
 #include "hf/weights/replaced_tensors.hpp"
 
 namespace llmtrain {

@@ -22,7 +22,6 @@
 #include "hf/quantized/read_quantized.hpp"
 #include "hf/weights/fused_experts.hpp"
 #include "hf/weights/slice_writer.hpp"
-#include "hf/weights/stored_slice.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/launcher.hpp"
 #include "parallel/job/runtime.hpp"

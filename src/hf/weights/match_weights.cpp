@@ -1,12 +1,9 @@
 #include "hf/weights/match_weights.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <map>
 #include <set>
-#include <utility>
 
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"

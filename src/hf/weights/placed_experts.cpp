@@ -1,5 +1,3 @@
-#include "hf/weights/placed_experts.hpp"
-
 #include <map>
 #include <optional>
 #include <string>
@@ -8,6 +6,7 @@
 
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
+#include "hf/weights/fused_experts.hpp"
 #include "hf/weights/match_weights.hpp"
 #include "hf/weights/replaced_tensors.hpp"
 #include "models/expert_places.hpp"

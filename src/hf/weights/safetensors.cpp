@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -139,7 +138,7 @@ class HeaderHandler final : public JsonHandler {
 /// Returns the bytes of a tensor, or nothing if they do not fit 63 bits or are not a whole number.
 std::optional<int64_t> checked_bytes(const StoredTensor& tensor) {
   int64_t count = 1, bits = 0;
-  if (std::find(tensor.shape.begin(), tensor.shape.end(), 0) != tensor.shape.end()) return 0;
+  if (std::ranges::find(tensor.shape, 0) != tensor.shape.end()) return 0;
   for (const int64_t dim : tensor.shape) {
     if (__builtin_mul_overflow(count, dim, &count)) return std::nullopt;
   }
@@ -150,12 +149,11 @@ std::optional<int64_t> checked_bytes(const StoredTensor& tensor) {
 void check_tensors(SafetensorsHeader& header, const std::string& path, int64_t data_begin, int64_t data_bytes) {
   const auto refuse = [&](const std::string& what) { throw UserError(ExitCode::bad_content, path + ": " + what); };
   std::vector<StoredTensor>& tensors = header.tensors;
-  std::sort(tensors.begin(), tensors.end(),
-            [](const StoredTensor& a, const StoredTensor& b) { return a.name < b.name; });
+  std::ranges::sort(tensors, [](const StoredTensor& a, const StoredTensor& b) { return a.name < b.name; });
   for (size_t i = 1; i < tensors.size(); ++i) {
     if (tensors[i].name == tensors[i - 1].name) refuse(fmt::format("tensor {} twice", printable(tensors[i].name)));
   }
-  std::sort(tensors.begin(), tensors.end(), [](const StoredTensor& a, const StoredTensor& b) {
+  std::ranges::sort(tensors, [](const StoredTensor& a, const StoredTensor& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
   });
   int64_t next = 0;
@@ -217,7 +215,7 @@ std::string_view name_of(StoredType type) { return types[static_cast<size_t>(typ
 int bits_of(StoredType type) { return types[static_cast<size_t>(type)].bits; }
 
 int64_t StoredTensor::numel() const {
-  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
+  if (std::ranges::find(shape, 0) != shape.end()) return 0;
   int64_t n = 1;
   for (const int64_t dim : shape) n *= dim;
   return n;

@@ -18,7 +18,7 @@ std::string quoted_json(const std::string& text) { return nlohmann::json(text).d
 
 /// Assigns the tensors their offsets in the data and returns the header.
 std::string lay_out(std::vector<StoredTensor>& tensors, const std::map<std::string, std::string>& metadata) {
-  std::sort(tensors.begin(), tensors.end(), [](const StoredTensor& a, const StoredTensor& b) {
+  std::ranges::sort(tensors, [](const StoredTensor& a, const StoredTensor& b) {
     return a.type != b.type ? a.type > b.type : a.name < b.name;
   });
   std::string header = "{";

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <utility>
 
 #include "core/error.hpp"
@@ -22,7 +20,7 @@ constexpr size_t max_files = 10000;
 }
 
 bool ends_with_any(std::string_view name, std::initializer_list<std::string_view> endings) {
-  return std::any_of(endings.begin(), endings.end(), [&](std::string_view e) { return name.ends_with(e); });
+  return std::ranges::any_of(endings, [&](std::string_view e) { return name.ends_with(e); });
 }
 
 /// Describes other files that are there instead of the weights.
@@ -82,7 +80,7 @@ void read_sharded(WeightIndex& index, const FolderHandle& folder) {
   std::vector<std::string> names;
   names.reserve(weight_map.size());
   for (const auto& [tensor, file] : weight_map) names.push_back(file);
-  std::sort(names.begin(), names.end());
+  std::ranges::sort(names);
   names.erase(std::unique(names.begin(), names.end()), names.end());
   const std::string place = folder.path_of(weights_index_name);
   if (names.size() > max_files) refuse_files(place, fmt::format("names {} files", names.size()));
@@ -107,54 +105,16 @@ void read_sharded(WeightIndex& index, const FolderHandle& folder) {
   }
 }
 
-void pack_planes(const QuantizedPlanes& p, std::vector<int64_t>& numbers) {
-  const Quantization& q = p.quantization;
-  numbers.insert(numbers.end(), {static_cast<int64_t>(q.type), q.block_size, q.double_quantization ? 1 : 0,
-                                 std::bit_cast<int64_t>(q.outlier_threshold), static_cast<int64_t>(p.scales.file),
-                                 p.scales.begin, static_cast<int64_t>(p.nested.file), p.nested.begin, p.nested_block,
-                                 std::bit_cast<int32_t>(p.offset)});
-}
-
-template <class Take>
-QuantizedPlanes unpack_planes(const Take& take) {
-  QuantizedPlanes p;
-  p.quantization.type = static_cast<QuantizedType>(take());
-  p.quantization.block_size = take();
-  p.quantization.double_quantization = take() != 0;
-  p.quantization.outlier_threshold = std::bit_cast<double>(take());
-  p.scales.file = static_cast<size_t>(take());
-  p.scales.begin = take();
-  p.nested.file = static_cast<size_t>(take());
-  p.nested.begin = take();
-  p.nested_block = take();
-  p.offset = std::bit_cast<float>(static_cast<int32_t>(take()));
-  return p;
-}
-
-void pack_packed(const PackedPlanes& p, std::vector<int64_t>& numbers) {
-  const auto group_of = p.group_of.value_or(QuantizedPlanes::Plane{0, -1});
-  numbers.insert(numbers.end(), {p.awq ? 1 : 0, p.zeros_less_1 ? 1 : 0, p.zero_bias ? 1 : 0, p.groups, p.group_size});
-  for (const QuantizedPlanes::Plane& plane : {p.scales, p.zeros, group_of}) {
-    numbers.insert(numbers.end(), {static_cast<int64_t>(plane.file), plane.begin});
-  }
-}
-
-template <class Take>
-PackedPlanes unpack_packed(const Take& take) {
-  PackedPlanes p;
-  QuantizedPlanes::Plane group_of;
-  p.awq = take() != 0;
-  p.zeros_less_1 = take() != 0;
-  p.zero_bias = take() != 0;
-  p.groups = take();
-  p.group_size = take();
-  for (QuantizedPlanes::Plane* plane : {&p.scales, &p.zeros, &group_of}) {
-    plane->file = static_cast<size_t>(take());
-    plane->begin = take();
-  }
-  if (group_of.begin >= 0) p.group_of = group_of;
-  return p;
-}
+/// What a tensor has besides its name and shape, to be copied as bytes between ranks.
+struct TensorPlaces {
+  StoredType type;
+  int64_t begin, end;
+  size_t file;
+  std::optional<QuantizedPlanes> quantized;
+  std::optional<WeightIndex::BlockScales> mxfp4;
+  std::optional<PackedPlanes> packed;
+  std::optional<WeightIndex::Strides> strides;
+};
 
 }  // namespace
 
@@ -186,8 +146,8 @@ WeightIndex read_weight_index(const FolderHandle& folder) {
   } else {
     no_weights(folder);
   }
-  std::sort(index.tensors.begin(), index.tensors.end(),
-            [](const WeightIndex::Tensor& a, const WeightIndex::Tensor& b) { return a.name < b.name; });
+  std::ranges::sort(index.tensors,
+                    [](const WeightIndex::Tensor& a, const WeightIndex::Tensor& b) { return a.name < b.name; });
   join_quantized_tensors(index, folder);
   join_packed_tensors(index, folder);
   return index;
@@ -203,56 +163,46 @@ WeightIndex read_weight_file(const FolderHandle& folder, const std::string& name
 
 std::string WeightIndex::packed() const {
   Message message;
-  std::vector<int64_t> numbers = {static_cast<int64_t>(files.size()), static_cast<int64_t>(tensors.size())};
-  for (const File& f : files) numbers.push_back(f.bytes);
+  std::vector<int64_t> file_bytes;
+  for (const File& f : files) file_bytes.push_back(f.bytes);
+  std::vector<TensorPlaces> places;
   for (const Tensor& t : tensors) {
-    numbers.insert(numbers.end(), {static_cast<int64_t>(t.type), t.begin, t.end, static_cast<int64_t>(t.file),
-                                   static_cast<int64_t>(t.shape.size())});
-    numbers.insert(numbers.end(), t.shape.begin(), t.shape.end());
-    numbers.push_back(t.quantized ? 1 : 0);
-    if (t.quantized) pack_planes(*t.quantized, numbers);
-    numbers.push_back(t.packed ? 1 : 0);
-    if (t.packed) pack_packed(*t.packed, numbers);
-    const WeightIndex::Strides strides = t.strides.value_or(WeightIndex::Strides{0, 0});
-    const WeightIndex::BlockScales scales = t.mxfp4.value_or(WeightIndex::BlockScales{0, 0, 0});
-    numbers.insert(numbers.end(),
-                   {strides.row, strides.column, static_cast<int64_t>(scales.file), scales.begin, scales.row_stride});
+    places.push_back({t.type, t.begin, t.end, t.file, t.quantized, t.mxfp4, t.packed, t.strides});
   }
-  message.put(numbers);
   message.put(folder);
+  message.put(file_bytes);
+  message.put(places);
   for (const File& f : files) message.put(f.name);
-  for (const Tensor& t : tensors) message.put(t.name);
+  for (const Tensor& t : tensors) {
+    message.put(t.name);
+    message.put(t.shape);
+  }
   return message.bytes();
 }
 
 WeightIndex WeightIndex::unpacked(const std::string& bytes) {
   Message message(bytes);
-  std::vector<int64_t> numbers;
-  message.take(numbers);
-  size_t next = 0;
-  const auto take = [&] { return numbers.at(next++); };
   WeightIndex index;
-  index.files.resize(static_cast<size_t>(take()));
-  index.tensors.resize(static_cast<size_t>(take()));
-  for (File& f : index.files) f.bytes = take();
-  for (Tensor& t : index.tensors) {
-    t.type = static_cast<StoredType>(take());
-    t.begin = take();
-    t.end = take();
-    t.file = static_cast<size_t>(take());
-    t.shape.resize(static_cast<size_t>(take()));
-    for (int64_t& dim : t.shape) dim = take();
-    if (take() != 0) t.quantized = unpack_planes(take);
-    if (take() != 0) t.packed = unpack_packed(take);
-    const int64_t row = take(), column = take();
-    if (row != 0) t.strides = Strides{row, column};
-    const auto scales = static_cast<size_t>(take());
-    const int64_t begin = take(), row_stride = take();
-    if (row_stride != 0) t.mxfp4 = BlockScales{scales, begin, row_stride};
-  }
+  std::vector<int64_t> file_bytes;
+  std::vector<TensorPlaces> places;
   message.take(index.folder);
-  for (File& f : index.files) message.take(f.name);
-  for (Tensor& t : index.tensors) message.take(t.name);
+  message.take(file_bytes);
+  message.take(places);
+  for (const int64_t size : file_bytes) message.take(index.files.emplace_back(File{{}, size}).name);
+  for (const TensorPlaces& p : places) {
+    Tensor tensor;
+    tensor.type = p.type;
+    tensor.begin = p.begin;
+    tensor.end = p.end;
+    tensor.file = p.file;
+    tensor.quantized = p.quantized;
+    tensor.mxfp4 = p.mxfp4;
+    tensor.packed = p.packed;
+    tensor.strides = p.strides;
+    message.take(tensor.name);
+    message.take(tensor.shape);
+    index.tensors.push_back(std::move(tensor));
+  }
   return index;
 }
 

@@ -20,31 +20,25 @@ DecoderNames deepseek_names() {
   return n;
 }
 
-namespace {
-
-void defaults(ModelConfig& c) {
-  llama_defaults(c);
-  c.norm_epsilon = 1e-6;
-  c.latent = {.query_rank = 0, .rank = 512, .plain = 128, .rotated = 64, .value = 128};
-  c.experts.count = 64;
-  c.experts.per_token = 6;
-  c.experts.dense_layers = {0};
-  c.router_aux = 0.001;
-}
-
-}  // namespace
-
 FamilyEntry family_deepseek_v2() {
-  return {"llama with latent attention, 64 experts, of which a token uses 6, and a shared one",
-          defaults,
-          [](DecoderShape& shape) { shape.names = deepseek_names(); },
-          {.architecture = "DeepseekV2ForCausalLM",
-           .experts = HuggingFaceExperts{.count = "n_routed_experts",
-                                         .d_ff = "moe_intermediate_size",
-                                         .default_count = 64,
-                                         .default_per_token = {},
-                                         .default_d_ff = 1407},
-           .latent = true}};
+  FamilyEntry family{.doc = "llama with latent attention, 64 experts, of which a token uses 6, and a shared one"};
+  family.defaults = [](ModelConfig& c) {
+    llama_defaults(c);
+    c.norm_epsilon = 1e-6;
+    c.latent = {.query_rank = 0, .rank = 512, .plain = 128, .rotated = 64, .value = 128};
+    c.experts.count = 64;
+    c.experts.per_token = 6;
+    c.experts.dense_layers = {0};
+    c.router_aux = 0.001;
+  };
+  family.shape = [](DecoderShape& s) { s.names = deepseek_names(); };
+  family.hugging_face = {.architecture = "DeepseekV2ForCausalLM", .latent = true};
+  family.hugging_face.experts = HuggingFaceExperts{.count = "n_routed_experts",
+                                                   .d_ff = "moe_intermediate_size",
+                                                   .default_count = 64,
+                                                   .default_per_token = {},
+                                                   .default_d_ff = 1407};
+  return family;
 }
 
 }  // namespace llmtrain

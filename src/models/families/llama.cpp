@@ -37,10 +37,10 @@ void llama_defaults(ModelConfig& c) {
 }
 
 FamilyEntry family_llama() {
-  return {"rmsnorm, swiglu, rope, no biases, untied head, d_ff = 8/3 d_model rounded up to a multiple of 64",
-          llama_defaults,
-          [](DecoderShape& shape) { shape.names = llama_names(); },
-          {.architecture = "LlamaForCausalLM", .attention_bias = true, .mlp_bias = true}};
+  FamilyEntry family{
+      .doc = "rmsnorm, swiglu, rope, no biases, untied head, d_ff = 8/3 d_model rounded up to a multiple of 64"};
+  family.hugging_face = {.architecture = "LlamaForCausalLM", .attention_bias = true, .mlp_bias = true};
+  return family;
 }
 
 }  // namespace llmtrain

@@ -4,23 +4,17 @@
 
 namespace llmtrain {
 
-namespace {
-
-void defaults(ModelConfig& c) {
-  llama_defaults(c);
-  c.sliding_window = 4096;
-}
-
-}  // namespace
-
 FamilyEntry family_mistral() {
-  return {"llama with a sliding_window of 4096",
-          defaults,
-          [](DecoderShape& shape) { shape.names = llama_names(); },
-          {.architecture = "MistralForCausalLM",
-           .max_seq_len = 131072,
-           .n_kv_heads = 8,
-           .windows = HuggingFaceFamily::Windows::listed_layers}};
+  FamilyEntry family{.doc = "llama with a sliding_window of 4096"};
+  family.defaults = [](ModelConfig& c) {
+    llama_defaults(c);
+    c.sliding_window = 4096;
+  };
+  family.hugging_face = {.architecture = "MistralForCausalLM",
+                         .max_seq_len = 131072,
+                         .n_kv_heads = 8,
+                         .windows = HuggingFaceFamily::Windows::listed_layers};
+  return family;
 }
 
 }  // namespace llmtrain

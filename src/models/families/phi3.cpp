@@ -4,28 +4,22 @@
 
 namespace llmtrain {
 
-namespace {
-
-void shape(DecoderShape& s) {
-  s.names = llama_names();
-  s.names.qkv = {"model.layers.{}.self_attn.qkv_proj"};
-  s.names.gate = "";
-  s.names.up = "model.layers.{}.mlp.gate_up_proj";
-}
-
-}  // namespace
-
 FamilyEntry family_phi3() {
-  return {"llama with fused q, k, v and gate, up in files",
-          llama_defaults,
-          shape,
-          {.architecture = "Phi3ForCausalLM",
-           .max_seq_len = 4096,
-           .norm_epsilon = 1e-5,
-           .windows = HuggingFaceFamily::Windows::all_layers,
-           .window = 0,
-           .pad_token_id = 32000,
-           .partial_rotary = 1}};
+  FamilyEntry family{.doc = "llama with fused q, k, v and gate, up in files"};
+  family.shape = [](DecoderShape& s) {
+    s.names = llama_names();
+    s.names.qkv = {"model.layers.{}.self_attn.qkv_proj"};
+    s.names.gate = "";
+    s.names.up = "model.layers.{}.mlp.gate_up_proj";
+  };
+  family.hugging_face = {.architecture = "Phi3ForCausalLM",
+                         .max_seq_len = 4096,
+                         .norm_epsilon = 1e-5,
+                         .windows = HuggingFaceFamily::Windows::all_layers,
+                         .window = 0,
+                         .pad_token_id = 32000,
+                         .partial_rotary = 1};
+  return family;
 }
 
 }  // namespace llmtrain

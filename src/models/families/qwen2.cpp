@@ -4,25 +4,19 @@
 
 namespace llmtrain {
 
-namespace {
-
-void defaults(ModelConfig& c) {
-  llama_defaults(c);
-  c.norm_epsilon = 1e-6;
-  c.rope_theta = 1e6;
-  c.qkv_bias = true;
-}
-
-}  // namespace
-
 FamilyEntry family_qwen2() {
-  return {"llama with qkv_bias, rope_theta = 1e6, norm_epsilon = 1e-6",
-          defaults,
-          [](DecoderShape& shape) { shape.names = llama_names(); },
-          {.architecture = "Qwen2ForCausalLM",
-           .max_seq_len = 32768,
-           .n_kv_heads = 32,
-           .windows = HuggingFaceFamily::Windows::last_layers}};
+  FamilyEntry family{.doc = "llama with qkv_bias, rope_theta = 1e6, norm_epsilon = 1e-6"};
+  family.defaults = [](ModelConfig& c) {
+    llama_defaults(c);
+    c.norm_epsilon = 1e-6;
+    c.rope_theta = 1e6;
+    c.qkv_bias = true;
+  };
+  family.hugging_face = {.architecture = "Qwen2ForCausalLM",
+                         .max_seq_len = 32768,
+                         .n_kv_heads = 32,
+                         .windows = HuggingFaceFamily::Windows::last_layers};
+  return family;
 }
 
 }  // namespace llmtrain

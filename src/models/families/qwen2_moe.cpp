@@ -18,34 +18,29 @@ DecoderNames qwen_expert_names() {
   return n;
 }
 
-namespace {
-
-void defaults(ModelConfig& c) {
-  family_entry(ModelConfig::Family::qwen2).defaults(c);
-  c.experts.count = 60;
-  c.experts.per_token = 4;
-  c.experts.d_ff_shared = c.d_ff;
-  c.experts.shared_gate = true;
-  c.router_aux = 0.001;
-}
-
-}  // namespace
-
 FamilyEntry family_qwen2_moe() {
-  return {"qwen2 with 60 experts, of which a token uses 4, and a shared one with a gate",
-          defaults,
-          [](DecoderShape& shape) { shape.names = qwen_expert_names(); },
-          {.architecture = "Qwen2MoeForCausalLM",
-           .max_seq_len = 32768,
-           .n_kv_heads = 16,
-           .windows = HuggingFaceFamily::Windows::last_layers,
-           .experts = HuggingFaceExperts{.count = "num_experts",
-                                         .d_ff = "moe_intermediate_size",
-                                         .default_count = 60,
-                                         .default_per_token = 4,
-                                         .default_d_ff = 1408,
-                                         .default_d_ff_shared = 5632,
-                                         .has_dense_layers = true}}};
+  FamilyEntry family{.doc = "qwen2 with 60 experts, of which a token uses 4, and a shared one with a gate"};
+  family.defaults = [](ModelConfig& c) {
+    family_entry(ModelConfig::Family::qwen2).defaults(c);
+    c.experts.count = 60;
+    c.experts.per_token = 4;
+    c.experts.d_ff_shared = c.d_ff;
+    c.experts.shared_gate = true;
+    c.router_aux = 0.001;
+  };
+  family.shape = [](DecoderShape& s) { s.names = qwen_expert_names(); };
+  family.hugging_face = {.architecture = "Qwen2MoeForCausalLM",
+                         .max_seq_len = 32768,
+                         .n_kv_heads = 16,
+                         .windows = HuggingFaceFamily::Windows::last_layers};
+  family.hugging_face.experts = HuggingFaceExperts{.count = "num_experts",
+                                                   .d_ff = "moe_intermediate_size",
+                                                   .default_count = 60,
+                                                   .default_per_token = 4,
+                                                   .default_d_ff = 1408,
+                                                   .default_d_ff_shared = 5632,
+                                                   .has_dense_layers = true};
+  return family;
 }
 
 }  // namespace llmtrain

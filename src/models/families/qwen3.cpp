@@ -4,27 +4,21 @@
 
 namespace llmtrain {
 
-namespace {
-
-void defaults(ModelConfig& c) {
-  llama_defaults(c);
-  c.norm_epsilon = 1e-6;
-  c.rope_theta = 1e6;
-  c.qk_norm = true;
-}
-
-}  // namespace
-
 FamilyEntry family_qwen3() {
-  return {"llama with qk_norm, rope_theta = 1e6, norm_epsilon = 1e-6",
-          defaults,
-          [](DecoderShape& shape) { shape.names = llama_names(); },
-          {.architecture = "Qwen3ForCausalLM",
-           .max_seq_len = 32768,
-           .n_kv_heads = 32,
-           .head_dim = 128,
-           .windows = HuggingFaceFamily::Windows::last_layers,
-           .attention_bias = true}};
+  FamilyEntry family{.doc = "llama with qk_norm, rope_theta = 1e6, norm_epsilon = 1e-6"};
+  family.defaults = [](ModelConfig& c) {
+    llama_defaults(c);
+    c.norm_epsilon = 1e-6;
+    c.rope_theta = 1e6;
+    c.qk_norm = true;
+  };
+  family.hugging_face = {.architecture = "Qwen3ForCausalLM",
+                         .max_seq_len = 32768,
+                         .n_kv_heads = 32,
+                         .head_dim = 128,
+                         .windows = HuggingFaceFamily::Windows::last_layers,
+                         .attention_bias = true};
+  return family;
 }
 
 }  // namespace llmtrain

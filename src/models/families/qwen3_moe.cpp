@@ -4,32 +4,25 @@
 
 namespace llmtrain {
 
-namespace {
-
-void defaults(ModelConfig& c) {
-  family_entry(ModelConfig::Family::qwen3).defaults(c);
-  c.experts.count = 128;
-  c.experts.per_token = 8;
-  c.experts.norm_topk = true;
-  c.router_aux = 0.001;
-}
-
-}  // namespace
-
 FamilyEntry family_qwen3_moe() {
-  return {"qwen3 with 128 experts, of which a token uses 8",
-          defaults,
-          [](DecoderShape& shape) { shape.names = qwen_expert_names(); },
-          {.architecture = "Qwen3MoeForCausalLM",
-           .max_seq_len = 32768,
-           .n_kv_heads = 4,
-           .attention_bias = true,
-           .experts = HuggingFaceExperts{.count = "num_experts",
-                                         .d_ff = "moe_intermediate_size",
-                                         .default_count = 128,
-                                         .default_per_token = 8,
-                                         .default_d_ff = 768,
-                                         .has_dense_layers = true}}};
+  FamilyEntry family{.doc = "qwen3 with 128 experts, of which a token uses 8"};
+  family.defaults = [](ModelConfig& c) {
+    family_entry(ModelConfig::Family::qwen3).defaults(c);
+    c.experts.count = 128;
+    c.experts.per_token = 8;
+    c.experts.norm_topk = true;
+    c.router_aux = 0.001;
+  };
+  family.shape = [](DecoderShape& s) { s.names = qwen_expert_names(); };
+  family.hugging_face = {
+      .architecture = "Qwen3MoeForCausalLM", .max_seq_len = 32768, .n_kv_heads = 4, .attention_bias = true};
+  family.hugging_face.experts = HuggingFaceExperts{.count = "num_experts",
+                                                   .d_ff = "moe_intermediate_size",
+                                                   .default_count = 128,
+                                                   .default_per_token = 8,
+                                                   .default_d_ff = 768,
+                                                   .has_dense_layers = true};
+  return family;
 }
 
 }  // namespace llmtrain

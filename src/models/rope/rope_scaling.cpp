@@ -16,7 +16,7 @@ using Kind = RopeScaling::Kind;
 template <class Scaling, class F>
 void for_each_parameter(Scaling& s, F&& f) {
   const auto in = [kind = s.kind](std::initializer_list<Kind> kinds) {
-    return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
+    return std::ranges::find(kinds, kind) != kinds.end();
   };
   f("factor", s.factor, s.kind != Kind::none);
   f("original_max_position_embeddings", s.original_max_position_embeddings,

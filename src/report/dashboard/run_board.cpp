@@ -8,8 +8,6 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
-#include <map>
-#include <utility>
 
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"

@@ -9,15 +9,11 @@
 #include "kernels/matmul.hpp"
 #include "parallel/job/launcher.hpp"
 #include "parallel/job/status_board.hpp"
-#include "tasks/estimate/estimate.hpp"
 #include "tasks/estimate/memory_limit.hpp"
-#include "tasks/estimate/mesh_proposal.hpp"
-#include "tasks/estimate/mesh_traffic.hpp"
 #include "tasks/job_opening.hpp"
 #include "train/config/mesh_checks.hpp"
 #include "train/run/libraries.hpp"
 #include "train/step_profile.hpp"
-#include "train/training_plan.hpp"
 
 namespace llmtrain {
 

@@ -1,9 +1,8 @@
-#include "tasks/estimate/mesh_proposal.hpp"
-
 #include <algorithm>
 #include <optional>
 #include <tuple>
 
+#include "tasks/estimate/estimation.hpp"
 #include "train/config/mesh_checks.hpp"
 
 namespace llmtrain {

@@ -1,11 +1,10 @@
-#include "tasks/estimate/mesh_traffic.hpp"
-
 #include <algorithm>
 #include <vector>
 
 #include "kernels/logprob.hpp"
 #include "layers/memory_config.hpp"
 #include "params/reduction/reduction_plan.hpp"
+#include "tasks/estimate/estimation.hpp"
 
 namespace llmtrain {
 

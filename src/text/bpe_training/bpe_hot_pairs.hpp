@@ -281,7 +281,7 @@ class BpeHotPairs {
     for_each([&](const Record& record) { counts.push_back(record.count); });
     const auto last = counts.begin() + static_cast<std::ptrdiff_t>(std::min(wanted, counts.size() - 1));
     std::nth_element(counts.begin(), last, counts.end(), std::greater<>());
-    const int64_t most = *std::max_element(counts.begin(), counts.end());
+    const int64_t most = *std::ranges::max_element(counts);
     set_threshold(std::min(*last + 1, most));
   }
 
@@ -289,7 +289,7 @@ class BpeHotPairs {
   void limit_positions() {
     std::vector<std::pair<int64_t, size_t>> sizes;
     for_each([&](const Record& record) { sizes.emplace_back(record.count, record.slots); });
-    std::sort(sizes.begin(), sizes.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+    std::ranges::sort(sizes, [](const auto& a, const auto& b) { return a.first > b.first; });
     size_t positions = 0;
     for (const auto& [count, slots] : sizes) {
       positions += slots;
@@ -300,8 +300,7 @@ class BpeHotPairs {
   static void pack_positions(Shard& shard) {
     std::vector<Record*> records;
     shard.table.for_each_used([&](Record& record) { records.push_back(&record); });
-    std::sort(records.begin(), records.end(),
-              [](const Record* a, const Record* b) { return a->positions < b->positions; });
+    std::ranges::sort(records, [](const Record* a, const Record* b) { return a->positions < b->positions; });
     uint64_t end = 0;
     for (Record* record : records) {
       const auto first = shard.positions.begin() + static_cast<std::ptrdiff_t>(record->positions);

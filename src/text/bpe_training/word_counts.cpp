@@ -3,7 +3,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/error.hpp"
 
@@ -158,7 +157,7 @@ void WordCounter::flush() {
   }
   entries_.clear();
   texts_.clear();
-  std::fill(slots_.begin(), slots_.end(), uint16_t{0});
+  std::ranges::fill(slots_, uint16_t{0});
 }
 
 }  // namespace llmtrain

@@ -12,7 +12,6 @@
 #include "text/chat/jinja/lexer.hpp"
 #include "text/chat/named_templates.hpp"
 #include "text/chat/turn_finder.hpp"
-#include "text/tokenizer.hpp"
 
 namespace llmtrain {
 

@@ -229,7 +229,7 @@ std::vector<ChatTemplateFile> read_chat_templates(const std::string& folder) {
       if (entry.path().extension() != ".jinja") continue;
       templates.push_back({entry.path().stem().string(), read_template_file(entry.path()), entry.path().string()});
     }
-    std::sort(templates.begin(), templates.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+    std::ranges::sort(templates, [](const auto& a, const auto& b) { return a.name < b.name; });
   }
   if (!templates.empty()) return templates;
   const std::string path = base + "tokenizer_config.json";

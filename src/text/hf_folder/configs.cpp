@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "core/files/json_node.hpp"
 #include "core/files/json_reader.hpp"
 #include "text/unicode/characters.hpp"
 

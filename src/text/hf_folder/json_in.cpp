@@ -8,7 +8,6 @@
 
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
-#include "core/files/json_reader.hpp"
 
 namespace llmtrain {
 namespace {

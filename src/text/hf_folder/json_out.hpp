@@ -2,8 +2,6 @@
 // Files of a trained vocabulary, which Transformers and the tokenizers package read.
 // Files that let other programs read a char or bytes tokenizer.
 
-#include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

@@ -3,7 +3,6 @@
 
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "text/pipeline/pipeline_tokenizer.hpp"
 

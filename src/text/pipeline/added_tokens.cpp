@@ -66,7 +66,7 @@ bool AddedTokens::is_segmentable(bool prefixed) const {
   const auto alphanumeric = [](char c) {
     return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
   };
-  return std::all_of(tokens_.begin(), tokens_.end(), [&](const AddedToken& token) {
+  return std::ranges::all_of(tokens_, [&](const AddedToken& token) {
     for (const std::string& text : {token.content, token.found}) {
       if (text.empty()) continue;
       if ((token.rstrip || prefixed) && alphanumeric(text.back())) return false;

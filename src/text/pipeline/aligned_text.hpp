@@ -1,7 +1,6 @@
 #pragma once
 // Text between the input and its tokens. If offsets are requested, every byte knows the input bytes that it came from.
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>

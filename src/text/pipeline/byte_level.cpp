@@ -43,7 +43,7 @@ const std::array<uint8_t, 256>& byte_level_order() {
   static const std::array<uint8_t, 256> order = [] {
     std::array<uint8_t, 256> bytes{};
     std::iota(bytes.begin(), bytes.end(), uint8_t{0});
-    std::sort(bytes.begin(), bytes.end(), [](uint8_t a, uint8_t b) { return characters[a] < characters[b]; });
+    std::ranges::sort(bytes, [](uint8_t a, uint8_t b) { return characters[a] < characters[b]; });
     return bytes;
   }();
   return order;

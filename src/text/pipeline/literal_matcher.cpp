@@ -37,8 +37,7 @@ void LiteralMatcher::add(std::string_view literal, int32_t value) {
 void LiteralMatcher::finish() {
   std::vector<uint32_t> order(nodes_.size() - 1);  // shorter paths first
   std::iota(order.begin(), order.end(), 1);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](uint32_t a, uint32_t b) { return nodes_[a].length < nodes_[b].length; });
+  std::ranges::stable_sort(order, [&](uint32_t a, uint32_t b) { return nodes_[a].length < nodes_[b].length; });
   for (const uint32_t index : order) {
     Node& node = nodes_[index];
     const auto [parent, byte] = parents_[index];
@@ -65,7 +64,7 @@ void LiteralMatcher::find_all(std::string_view text, std::vector<Match>& matches
     const uint32_t longest = nodes_[node].longest;
     if (longest != 0) matches.push_back({i, i + nodes_[longest].length, nodes_[longest].value});
   }
-  std::reverse(matches.begin(), matches.end());
+  std::ranges::reverse(matches);
 }
 
 void LiteralMatcher::find(std::string_view text, std::vector<Match>& matches) const {

@@ -34,9 +34,10 @@ std::unique_ptr<Normalizer> make_form_normalizer(NormalizationForm form);
 std::unique_ptr<Normalizer> make_lowercase_normalizer();
 std::unique_ptr<Normalizer> make_strip_normalizer(bool left, bool right);
 std::unique_ptr<Normalizer> make_strip_accents_normalizer();
-std::unique_ptr<Normalizer> make_prepend_normalizer(std::string prefix);
+/// `unless_there`: keeps texts that begin with the prefix.
+std::unique_ptr<Normalizer> make_prepend_normalizer(std::string prefix, bool unless_there = false);
 /// Matches every occurrence of a non-empty text.
-std::unique_ptr<Normalizer> make_replace_normalizer(std::string pattern, std::string content);
+std::unique_ptr<Normalizer> make_replace_normalizer(const std::string& pattern, std::string content);
 /// Matches a regex; `place` is its file and key.
 std::unique_ptr<Normalizer> make_regex_replace_normalizer(const std::string& regex, std::string content,
                                                           const std::string& place);

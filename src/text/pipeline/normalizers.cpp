@@ -3,21 +3,20 @@
 
 #include "core/error.hpp"
 #include "text/pipeline/byte_level.hpp"
-#include "text/pipeline/normalizer.hpp"
-#include "text/split/regex.hpp"
+#include "text/pipeline/matches.hpp"
 #include "text/unicode/character_sets.hpp"
 
 namespace llmtrain {
 namespace {
 
 bool is_ascii(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) < 0x80; });
+  return std::ranges::all_of(text, [](char c) { return static_cast<uint8_t>(c) < 0x80; });
 }
 
 class Lowercase final : public Normalizer {
  public:
   bool keeps(std::string_view text) const override {
-    return is_ascii(text) && std::none_of(text.begin(), text.end(), [](char c) { return c >= 'A' && c <= 'Z'; });
+    return is_ascii(text) && std::ranges::none_of(text, [](char c) { return c >= 'A' && c <= 'Z'; });
   }
   void apply(const TextView& from, AlignedText& to) const override {
     CharacterRewriter writer(from, to);
@@ -96,8 +95,10 @@ class Strip final : public Normalizer {
 
 class Prepend final : public Normalizer {
  public:
-  explicit Prepend(std::string prefix) : prefix_(std::move(prefix)) {}
-  bool keeps(std::string_view text) const override { return text.empty() || prefix_.empty(); }
+  Prepend(std::string prefix, bool unless_there) : prefix_(std::move(prefix)), unless_there_(unless_there) {}
+  bool keeps(std::string_view text) const override {
+    return text.empty() || prefix_.empty() || (unless_there_ && text.starts_with(prefix_));
+  }
   void apply(const TextView& from, AlignedText& to) const override {
     to.append(prefix_, from.origins != nullptr ? from.origins[0] : TextRange{});
     to.append(from);
@@ -107,86 +108,42 @@ class Prepend final : public Normalizer {
 
  private:
   std::string prefix_;
+  bool unless_there_;
 };
 
+/// Replaces matches, see matches.hpp; a text without `needed` has none.
+template <class ForMatches>
 class Replace final : public Normalizer {
  public:
-  Replace(std::string pattern, std::string content) : pattern_(std::move(pattern)), content_(std::move(content)) {}
+  Replace(ForMatches for_matches, std::string content, std::string needed, bool is_segmentable)
+      : for_matches_(std::move(for_matches)),
+        content_(std::move(content)),
+        needed_(std::move(needed)),
+        is_segmentable_(is_segmentable) {}
   bool keeps(std::string_view text) const override {
-    return pattern_.empty() || text.find(pattern_) == std::string_view::npos;
+    return text.empty() || text.find(needed_) == std::string_view::npos;
   }
   void apply(const TextView& from, AlignedText& to) const override {
     size_t done = 0;
-    for (size_t at = from.text.find(pattern_); at != std::string_view::npos; at = from.text.find(pattern_, done)) {
-      const size_t end = at + pattern_.size();
-      to.append(from.range(done, at));
-      to.append(content_, from.origins != nullptr ? from.origins[end - 1] : TextRange{});
-      done = end;
-    }
-    to.append(from.range(done, from.text.size()));
-  }
-  bool is_segmentable() const override {
-    return !content_.empty() && (pattern_ == " " || pattern_.find(' ') == std::string::npos);
-  }
-
- private:
-  std::string pattern_, content_;
-};
-
-class RegexReplace final : public Normalizer {
- public:
-  RegexReplace(RegexMatch match, std::string content) : match_(match), content_(std::move(content)) {}
-  bool keeps(std::string_view) const override { return false; }
-  void apply(const TextView& from, AlignedText& to) const override {
-    size_t done = 0;
-    for (size_t i = 0; i < from.text.size();) {
-      const size_t end = match_(from.text, i);
-      if (end == i) {
-        i += character_at(from.text, i).length;
-        continue;
-      }
-      to.append(from.range(done, i));
-      to.append(content_, from.origins != nullptr ? from.origins[end - 1] : TextRange{});
-      done = i = end;
-    }
-    to.append(from.range(done, from.text.size()));
-  }
-
- private:
-  RegexMatch match_;
-  std::string content_;
-};
-
-class AnyRegexReplace final : public Normalizer {
- public:
-  AnyRegexReplace(std::unique_ptr<Regex> regex, std::string content, std::string place)
-      : regex_(std::move(regex)), content_(std::move(content)), place_(std::move(place)) {}
-  bool keeps(std::string_view text) const override { return text.empty(); }
-  void apply(const TextView& from, AlignedText& to) const override {
-    size_t done = 0;
-    regex_->for_matches(from.text, [&](size_t begin, size_t end) {
-      if (begin == end) {
-        throw UserError(ExitCode::bad_content, place_ +
-                                                   ": its regex matches an empty text; the replacement "
-                                                   "then depends on the version of the tokenizers package");
-      }
+    for_matches_(from.text, [&](size_t begin, size_t end) {
       to.append(from.range(done, begin));
-      const TextRange at = from.origins == nullptr ? TextRange{} : from.origins[end - 1];
-      to.append(content_, at);
+      to.append(content_, from.origins != nullptr ? from.origins[end - 1] : TextRange{});
       done = end;
     });
     to.append(from.range(done, from.text.size()));
   }
+  bool is_segmentable() const override { return is_segmentable_; }
 
  private:
-  std::unique_ptr<Regex> regex_;
-  std::string content_, place_;
+  ForMatches for_matches_;
+  std::string content_, needed_;
+  bool is_segmentable_;
 };
 
 class ByteLevelText final : public Normalizer {
  public:
   bool keeps(std::string_view text) const override {
-    return std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7F; });
+    return std::ranges::all_of(text, [](char c) { return c > ' ' && c < 0x7F; });
   }
   void apply(const TextView& from, AlignedText& to) const override {
     const auto& characters = byte_level_characters();
@@ -267,18 +224,32 @@ std::unique_ptr<Normalizer> make_strip_normalizer(bool left, bool right) {
 std::unique_ptr<Normalizer> make_strip_accents_normalizer() {
   return std::make_unique<FilterMap>(is_no_combining_mark, same, true);
 }
-std::unique_ptr<Normalizer> make_prepend_normalizer(std::string prefix) {
-  return std::make_unique<Prepend>(std::move(prefix));
+std::unique_ptr<Normalizer> make_prepend_normalizer(std::string prefix, bool unless_there) {
+  return std::make_unique<Prepend>(std::move(prefix), unless_there);
 }
-std::unique_ptr<Normalizer> make_replace_normalizer(std::string pattern, std::string content) {
-  return std::make_unique<Replace>(std::move(pattern), std::move(content));
+std::unique_ptr<Normalizer> make_replace_normalizer(const std::string& pattern, std::string content) {
+  const bool is_segmentable = !content.empty() && (pattern == " " || pattern.find(' ') == std::string::npos);
+  return std::make_unique<Replace<decltype(literal_matches(pattern))>>(literal_matches(pattern), std::move(content),
+                                                                       pattern, is_segmentable);
 }
 std::unique_ptr<Normalizer> make_regex_replace_normalizer(const std::string& regex, std::string content,
                                                           const std::string& place) {
   if (const RegexMatch match = find_replace_regex(regex)) {
-    return std::make_unique<RegexReplace>(match, std::move(content));
+    return std::make_unique<Replace<decltype(native_matches(match))>>(native_matches(match), std::move(content), "",
+                                                                      false);
   }
-  return std::make_unique<AnyRegexReplace>(std::make_unique<Regex>(regex, place), std::move(content), place);
+  auto for_matches = [all = regex_matches(std::make_unique<Regex>(regex, place)), place](std::string_view text,
+                                                                                         const auto& use) {
+    all(text, [&](size_t begin, size_t end) {
+      if (begin == end) {
+        throw UserError(ExitCode::bad_content, place +
+                                                   ": its regex matches an empty text; the replacement "
+                                                   "then depends on the version of the tokenizers package");
+      }
+      use(begin, end);
+    });
+  };
+  return std::make_unique<Replace<decltype(for_matches)>>(std::move(for_matches), std::move(content), "", false);
 }
 std::unique_ptr<Normalizer> make_nmt_normalizer() { return std::make_unique<FilterMap>(kept_by_nmt, nmt_space, false); }
 std::unique_ptr<Normalizer> make_byte_level_normalizer() { return std::make_unique<ByteLevelText>(); }

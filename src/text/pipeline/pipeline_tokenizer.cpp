@@ -25,7 +25,7 @@ void trim_ranges(const PostProcessor& options, std::string_view text, const std:
   for (size_t i = 0; i < ranges.size(); ++i) {
     const std::u32string token = to_characters(tokens[i]);
     TextRange& range = ranges[i];
-    size_t leading = static_cast<size_t>(std::find_if_not(token.begin(), token.end(), is_blank) - token.begin());
+    size_t leading = static_cast<size_t>(std::ranges::find_if_not(token, is_blank) - token.begin());
     const size_t trailing =
         static_cast<size_t>(std::find_if_not(token.rbegin(), token.rend(), is_blank) - token.rbegin());
     if (leading > 0) {
@@ -56,8 +56,7 @@ class PipelineTokenizer final : public Tokenizer {
     // Normalizers can remove characters and split one into several; then the first word is not necessarily the one that
     // begins the input, nor the only one.
     const auto asks = [](const auto& step) { return step->asks_for_start(); };
-    needs_origins_ =
-        !steps_.normalizers.empty() && std::any_of(steps_.pre_tokenizers.begin(), steps_.pre_tokenizers.end(), asks);
+    needs_origins_ = !steps_.normalizers.empty() && std::ranges::any_of(steps_.pre_tokenizers, asks);
     decode_reach_ = find_decode_reach();
   }
 
@@ -259,10 +258,10 @@ class PipelineTokenizer final : public Tokenizer {
 
   bool can_encode_segments() const {
     const auto works = [](const auto& step) { return step->is_segmentable(); };
-    if (!std::all_of(steps_.normalizers.begin(), steps_.normalizers.end(), works)) return false;
-    if (!std::all_of(steps_.pre_tokenizers.begin(), steps_.pre_tokenizers.end(), works)) return false;
+    if (!std::ranges::all_of(steps_.normalizers, works)) return false;
+    if (!std::ranges::all_of(steps_.pre_tokenizers, works)) return false;
     const auto prefixes = [](const auto& step) { return step->only_at_start(); };
-    const bool prefixed = std::any_of(steps_.normalizers.begin(), steps_.normalizers.end(), prefixes);
+    const bool prefixed = std::ranges::any_of(steps_.normalizers, prefixes);
     if (!steps_.added.is_segmentable(prefixed)) return false;
     // Words end before such a space, or the model cuts there itself.
     return cuts("ab cd") && cuts("a1 2b") && cuts("a B");

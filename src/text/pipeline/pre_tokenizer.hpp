@@ -4,8 +4,6 @@
 
 #include <memory>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "text/pipeline/aligned_text.hpp"
 #include "text/pipeline/normalizer.hpp"

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "text/pipeline/matches.hpp"
 #include "text/pipeline/pre_tokenizer.hpp"
 #include "text/unicode/character_sets.hpp"
 
@@ -107,7 +108,7 @@ class PatternSplit final : public PreTokenizer {
   bool invert_;
 };
 
-/// Splits at what `for_matches(text, use)` finds, which calls use(begin, end) for every match from left to right.
+/// Splits at matches, see matches.hpp.
 template <class ForMatches>
 class MatchSplit final : public PreTokenizer {
  public:
@@ -188,32 +189,28 @@ class Metaspace final : public PreTokenizer {
   Metaspace(char32_t replacement, PrependScheme scheme, bool split) : scheme_(scheme), split_(split) {
     append_character(replacement_, replacement);
     replace_ = make_replace_normalizer(" ", replacement_);
-    prepend_ = make_prepend_normalizer(replacement_);
+    prepend_ = make_prepend_normalizer(replacement_, true);
   }
 
   void apply(const TextView& from, const TextSink& sink) const override {
     AlignedText replaced, prepended;
     TextView text = from;
-    if (!replace_->keeps(text.text)) {
-      replaced.reset(from);
-      replace_->apply(text, replaced);
-      text = replaced.view();
-    }
-    const bool wanted = scheme_ == PrependScheme::always || (scheme_ == PrependScheme::first && from.starts_input);
-    if (wanted && !text.text.starts_with(replacement_)) {
-      prepended.reset(from);
-      prepend_->apply(text, prepended);
-      text = prepended.view();
+    const auto change = [&](const Normalizer& normalizer, AlignedText& changed) {
+      if (normalizer.keeps(text.text)) return;
+      changed.reset(from);
+      normalizer.apply(text, changed);
+      text = changed.view();
+    };
+    change(*replace_, replaced);
+    if (scheme_ == PrependScheme::always || (scheme_ == PrependScheme::first && from.starts_input)) {
+      change(*prepend_, prepended);
     }
     if (!split_) {
       sink(text);
       return;
     }
     Splitter splitter(text, SplitBehavior::merged_with_next, false, sink);
-    for (size_t at = text.text.find(replacement_); at != std::string_view::npos;
-         at = text.text.find(replacement_, at + replacement_.size())) {
-      splitter.match(at, at + replacement_.size());
-    }
+    literal_matches(replacement_)(text.text, [&](size_t begin, size_t end) { splitter.match(begin, end); });
     splitter.finish();
   }
   bool asks_for_start() const override { return scheme_ == PrependScheme::first; }
@@ -244,52 +241,20 @@ class NormalizingStep final : public PreTokenizer {
   std::unique_ptr<Normalizer> normalizer_;
 };
 
-class PrefixSpace final : public PreTokenizer {
- public:
-  void apply(const TextView& from, const TextSink& sink) const override {
-    if (from.text.starts_with(' ')) {
-      sink(from);
-      return;
-    }
-    AlignedText changed;
-    changed.reset(from);
-    prepend_->apply(from, changed);
-    sink(changed.view());
-  }
-
- private:
-  std::unique_ptr<Normalizer> prepend_ = make_prepend_normalizer(" ");
-};
-
 }  // namespace
 
 std::unique_ptr<PreTokenizer> make_pattern_split(const SplitPattern& pattern, SplitBehavior behavior, bool invert) {
   return std::make_unique<PatternSplit>(pattern, behavior, invert);
 }
 std::unique_ptr<PreTokenizer> make_regex_split(RegexMatch match, SplitBehavior behavior, bool invert) {
-  const auto for_matches = [match](std::string_view text, const auto& use) {
-    for (size_t i = 0; i < text.size();) {
-      const size_t end = match(text, i);
-      if (end > i) use(i, end);
-      i = end > i ? end : i + character_at(text, i).length;
-    }
-  };
-  return match_split(for_matches, behavior, invert, keeps_matches_apart(behavior));
+  return match_split(native_matches(match), behavior, invert, keeps_matches_apart(behavior));
 }
 std::unique_ptr<PreTokenizer> make_regex_split(std::unique_ptr<Regex> regex, SplitBehavior behavior, bool invert) {
-  // Its matches can depend on the whole text.
-  const auto for_matches = [regex = std::shared_ptr<Regex>(std::move(regex))](std::string_view text, const auto& use) {
-    if (!text.empty()) regex->for_matches(text, use);
-  };
-  return match_split(for_matches, behavior, invert, false);
+  return match_split(regex_matches(std::move(regex)), behavior, invert, false);  // they can depend on the whole text
 }
 std::unique_ptr<PreTokenizer> make_literal_split(const std::string& literal, SplitBehavior behavior, bool invert) {
-  const auto for_matches = [literal](std::string_view text, const auto& use) {
-    size_t at = literal.empty() ? std::string_view::npos : text.find(literal);
-    for (; at != std::string_view::npos; at = text.find(literal, at + literal.size())) use(at, at + literal.size());
-  };
   const bool is_space = literal == " " && !invert && behavior != SplitBehavior::merged_with_previous;
-  return match_split(for_matches, behavior, invert, is_space || literal.find(' ') == std::string::npos);
+  return match_split(literal_matches(literal), behavior, invert, is_space || literal.find(' ') == std::string::npos);
 }
 std::unique_ptr<PreTokenizer> make_digits_split(bool individual) {
   return character_split(is_numeric, individual ? SplitBehavior::isolated : SplitBehavior::contiguous);
@@ -307,7 +272,7 @@ std::unique_ptr<PreTokenizer> make_fixed_length_split(size_t characters) {
 std::unique_ptr<PreTokenizer> make_metaspace(char32_t replacement, PrependScheme scheme, bool split) {
   return std::make_unique<Metaspace>(replacement, scheme, split);
 }
-std::unique_ptr<PreTokenizer> make_prefix_space() { return std::make_unique<PrefixSpace>(); }
+std::unique_ptr<PreTokenizer> make_prefix_space() { return make_normalizing_step(make_prepend_normalizer(" ", true)); }
 std::unique_ptr<PreTokenizer> make_normalizing_step(std::unique_ptr<Normalizer> normalizer) {
   return std::make_unique<NormalizingStep>(std::move(normalizer));
 }

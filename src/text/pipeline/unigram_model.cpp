@@ -89,7 +89,7 @@ class UnigramModel final : public TokenModel {
     const auto known = [&](char c) { return bytes_[static_cast<uint8_t>(c)] >= 0; };
     if (id >= 0) {
       sink.add(id, range.begin, range.end);
-    } else if (has_bytes_ && std::all_of(text.begin(), text.end(), known)) {
+    } else if (has_bytes_ && std::ranges::all_of(text, known)) {
       for (const char c : text) sink.add(bytes_[static_cast<uint8_t>(c)], range.begin, range.end);
     } else {
       sink.add(unk_, range.begin, range.end);

@@ -1,9 +1,5 @@
-#include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cfloat>
-#include <queue>
 #include <unordered_map>
 #include <utility>
 

@@ -2,7 +2,7 @@
 
 #include "text/split/regex_translator.hpp"
 
-#include "text/split/regex.hpp"
+#include <charconv>
 
 namespace llmtrain {
 

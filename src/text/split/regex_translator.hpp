@@ -6,9 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <map>
-#include <mutex>
 
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"

@@ -26,7 +26,7 @@ std::vector<CodeRange> ranges_of(std::string_view list) {
     LLMTRAIN_CHECK(first <= last, "a range of characters runs backwards");
     ranges.push_back({first, last});
   }
-  std::sort(ranges.begin(), ranges.end(), [](const CodeRange& a, const CodeRange& b) { return a.first < b.first; });
+  std::ranges::sort(ranges, [](const CodeRange& a, const CodeRange& b) { return a.first < b.first; });
   return ranges;
 }
 

@@ -227,10 +227,6 @@ bool survives_overwrite(DeckLoader& deck, const Config& config, const TaskRules&
   return false;
 }
 
-}  // namespace
-
-namespace {
-
 /// Kind of a model, for messages.
 std::string kind_of(const ModelConfig& model) {
   return model.classifies() ? "a model of labels" : model.scores() ? "a reward model" : "a language model";

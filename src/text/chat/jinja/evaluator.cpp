@@ -246,7 +246,7 @@ Bound::Bound(Evaluator& evaluator, std::string_view what, const Arguments& argum
   }
   std::copy(arguments.positional.begin(), arguments.positional.end(), values_.begin());
   for (const auto& [name, value] : arguments.named) {
-    const auto* const found = std::find(names.begin(), names.end(), name);
+    const auto* const found = std::ranges::find(names, name);
     if (found == names.end()) evaluator.fail(fmt::format("{} takes no argument '{}'", what, name));
     std::optional<Value>& place = values_[static_cast<size_t>(found - names.begin())];
     if (place) evaluator.fail(fmt::format("{} takes the argument '{}' once", what, name));

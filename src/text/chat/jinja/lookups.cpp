@@ -31,8 +31,8 @@ Value Evaluator::dict(std::vector<std::pair<Value, Value>>&& entries) {
     if (dict->depth > max_value_depth) fail("dicts are nested too deeply");
     require_hashable(key);
     charge(1 + static_cast<int64_t>(dict->entries.size() / 16));
-    const auto known = std::find_if(dict->entries.begin(), dict->entries.end(),
-                                    [&, &key = key](const auto& entry) { return is_equal(*this, entry.first, key); });
+    const auto known = std::ranges::find_if(
+        dict->entries, [&, &key = key](const auto& entry) { return is_equal(*this, entry.first, key); });
     if (known != dict->entries.end()) {
       known->second = std::move(value);
     } else {

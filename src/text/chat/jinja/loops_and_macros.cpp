@@ -138,8 +138,7 @@ class MacroObject : public Object {
     const auto& parameters = definition_.parameters;
     std::vector<std::pair<std::string, Value>> named = arguments.named;
     const auto take_named = [&](std::string_view name) -> std::optional<Value> {
-      const auto found =
-          std::find_if(named.begin(), named.end(), [&](const auto& entry) { return entry.first == name; });
+      const auto found = std::ranges::find_if(named, [&](const auto& entry) { return entry.first == name; });
       if (found == named.end()) return std::nullopt;
       Value value = found->second;
       named.erase(found);

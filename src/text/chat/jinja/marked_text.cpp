@@ -1,7 +1,5 @@
 #include "text/chat/jinja/marked_text.hpp"
 
-#include <algorithm>
-
 namespace llmtrain::jinja {
 
 MarkedText::MarkedText(std::string bytes, Marks marks) : bytes_(std::move(bytes)) {

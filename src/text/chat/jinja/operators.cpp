@@ -100,9 +100,8 @@ bool same_entries(Evaluator& evaluator, const Dict& left, const Dict& right) {
   if (left.entries.size() != right.entries.size()) return false;
   for (const auto& [key, value] : left.entries) {
     evaluator.charge(static_cast<int64_t>(right.entries.size() / 16));
-    const auto found = std::find_if(right.entries.begin(), right.entries.end(), [&, &key = key](const auto& entry) {
-      return is_equal(evaluator, entry.first, key);
-    });
+    const auto found = std::ranges::find_if(
+        right.entries, [&, &key = key](const auto& entry) { return is_equal(evaluator, entry.first, key); });
     if (found == right.entries.end() || !is_equal(evaluator, found->second, value)) return false;
   }
   return true;
@@ -294,13 +293,12 @@ bool is_in(Evaluator& evaluator, const Value& left, const Value& right) {
   if (const Dict* dict = right.as_dict()) {
     evaluator.require_hashable(left);
     evaluator.charge(static_cast<int64_t>(dict->entries.size() / 16));
-    return std::any_of(dict->entries.begin(), dict->entries.end(),
-                       [&](const auto& entry) { return is_equal(evaluator, entry.first, left); });
+    return std::ranges::any_of(dict->entries,
+                               [&](const auto& entry) { return is_equal(evaluator, entry.first, left); });
   }
   if (right.as_sequence() == nullptr) fail_operands(evaluator, "in", left, right);
   const std::shared_ptr<const Sequence> items = evaluator.items(right);
-  return std::any_of(items->items.begin(), items->items.end(),
-                     [&](const Value& item) { return is_equal(evaluator, item, left); });
+  return std::ranges::any_of(items->items, [&](const Value& item) { return is_equal(evaluator, item, left); });
 }
 
 bool is_not_in_container(Evaluator& evaluator, const Value& left, const Value& right) {

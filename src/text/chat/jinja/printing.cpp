@@ -197,8 +197,7 @@ class JsonWriter {
       entries.emplace_back(text != nullptr ? *text : MarkedText(json_scalar(key)), &value);
     }
     if (options_.sort_keys) {
-      std::stable_sort(entries.begin(), entries.end(),
-                       [](const auto& a, const auto& b) { return a.first.bytes() < b.first.bytes(); });
+      std::ranges::stable_sort(entries, [](const auto& a, const auto& b) { return a.first.bytes() < b.first.bytes(); });
     }
     writer_.put("{");
     for (size_t i = 0; i < entries.size(); ++i) {

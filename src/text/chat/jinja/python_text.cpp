@@ -1,7 +1,6 @@
 #include "text/chat/jinja/python_text.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <unordered_map>
 
 #include "text/chat/jinja/evaluator.hpp"
@@ -187,7 +186,7 @@ std::string with_case(std::string_view text, Case wanted) {
 }
 
 CodePointOffsets::CodePointOffsets(std::string_view text) {
-  if (std::none_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) >= 0x80; })) return;
+  if (std::ranges::none_of(text, [](char c) { return static_cast<uint8_t>(c) >= 0x80; })) return;
   for (size_t i = 0; i < text.size(); ++i) {
     if (!is_utf8_continuation(text[i])) offsets_.push_back(i);
   }

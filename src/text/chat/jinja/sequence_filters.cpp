@@ -25,8 +25,8 @@ Value attribute_of(Evaluator& evaluator, const Value& item, const Value* path, c
   for (size_t begin = 0; begin <= names.size();) {
     const size_t end = std::min(names.find('.', begin), names.size());
     const std::string name = names.substr(begin, end - begin);
-    const bool is_index = !name.empty() && name.size() < 10 &&
-                          std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
+    const bool is_index =
+        !name.empty() && name.size() < 10 && std::ranges::all_of(name, [](char c) { return c >= '0' && c <= '9'; });
     found = evaluator.item(found, is_index ? Value(int64_t{std::stol(name)}) : Value::text(name));
     if (found.is_undefined() && otherwise != nullptr) found = *otherwise;
     begin = end + 1;
@@ -46,7 +46,7 @@ std::vector<Value> sorted(Evaluator& evaluator, const std::vector<Value>& items,
                           bool reverse) {
   std::vector<size_t> order(items.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+  std::ranges::stable_sort(order, [&](size_t a, size_t b) {
     return reverse ? is_less(evaluator, keys[b], keys[a]) : is_less(evaluator, keys[a], keys[b]);
   });
   std::vector<Value> result;
@@ -139,7 +139,7 @@ Value reverse(Evaluator& evaluator, const Value& input, Args) {
   const Value backwards(int64_t{-1});
   if (input.as_text() != nullptr) return slice(evaluator, input, nullptr, nullptr, &backwards);
   std::vector<Value> all = evaluator.items(input)->items;
-  std::reverse(all.begin(), all.end());
+  std::ranges::reverse(all);
   return evaluator.list(std::move(all), SequenceKind::generator);
 }
 
@@ -152,8 +152,7 @@ Value unique(Evaluator& evaluator, const Value& input, Args arguments) {
   std::vector<size_t> chosen;
   for (size_t i = 0; i < keys.size(); ++i) {
     evaluator.require_hashable(keys[i]);
-    const bool is_known =
-        std::any_of(chosen.begin(), chosen.end(), [&](size_t k) { return is_equal(evaluator, keys[k], keys[i]); });
+    const bool is_known = std::ranges::any_of(chosen, [&](size_t k) { return is_equal(evaluator, keys[k], keys[i]); });
     if (is_known) continue;
     chosen.push_back(i);
     found.push_back(all->items[i]);

@@ -1,7 +1,5 @@
 // Tests of Jinja: `value is name`.
 
-#include <fmt/format.h>
-
 #include "core/find_entry.hpp"
 #include "text/chat/jinja/builtins.hpp"
 #include "text/chat/jinja/operators.hpp"

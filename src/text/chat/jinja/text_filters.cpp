@@ -1,7 +1,5 @@
 // Filters of single values: text and numbers.
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>

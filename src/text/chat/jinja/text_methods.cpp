@@ -79,7 +79,7 @@ std::vector<std::pair<size_t, size_t>> words_of(std::string_view text, int64_t m
       begin = skip_python_spaces(text, at);
     }
   }
-  if (from_right) std::reverse(words.begin(), words.end());
+  if (from_right) std::ranges::reverse(words);
   return words;
 }
 
@@ -107,7 +107,7 @@ Value split(Evaluator& evaluator, const Value& object, Args arguments) {
       evaluator.charge(1);
     }
     parts.emplace_back(begin, end);
-    if (from_right) std::reverse(parts.begin(), parts.end());
+    if (from_right) std::ranges::reverse(parts);
   }
   std::vector<Value> result;
   result.reserve(parts.size());

@@ -1,4 +1,4 @@
-// AdamW update on the host's processors, for state that a GPU offloads.
+// The update on the host's processors, in both builds: a GPU's offloaded state is updated here too.
 
 #include <algorithm>
 #include <type_traits>
@@ -47,6 +47,7 @@ void adamw_update_on_host(const Tensor& master, const Tensor& m, const Tensor& v
     return traffic({&master, &master, &m, &m, &v, &v, &gradient, &weights});
   });
   const int64_t n = master.numel();
+  LLMTRAIN_CHECK(step.decision.empty(), "an update on the host must not have a device decision");
   LLMTRAIN_CHECK(m.numel() == n && v.numel() == n && gradient.numel() == n,
                  "the tensors of an update must have equal sizes");
   LLMTRAIN_CHECK(weights.empty() || weights.numel() == n, "one weight per element");

@@ -29,7 +29,8 @@ std::vector<Part> parts_of(const UnitSchema& unit, const UnitPlanes& planes, siz
   std::vector<Part> parts;
   std::vector<int64_t> numbers;  // of the members that hold the unit, among all that do
   for (const int64_t member : members) {
-    if (member % shards.tensor == shards.owner_of(unit)) numbers.push_back(member / shards.tensor);
+    const int64_t ranks = shards.ranks_of_blocks();
+    if (member % ranks == shards.owner_of(unit)) numbers.push_back(member / ranks);
   }
   int64_t first = 0;
   const std::vector<int64_t> whole{unit.elements};

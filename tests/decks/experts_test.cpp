@@ -103,14 +103,14 @@ class ExpertsDeck : public RunFolder {
 
   static std::string file(const std::string& name) { return (source_folder() / "tests/reference" / name).string(); }
   /// Writes a model with random experts and the tokenizer of a chat model; returns its folder.
-  std::string model_with_tokenizer() {
+  std::string model_with_tokenizer(const std::string& name = "model", const std::string& key = "run.seed=42") {
     const Outcome outcome =
-        run("model", 1,
+        run(name, 1,
             {"run.max_steps=1", "schedule.learning_rate=1e-30", "data.tokenizer=" + file("sft/model"),
              "batch.sequence_length=64", "batch.global=2", "model.max_seq_len=512", "model.dropout=0",
-             "evaluation.every_steps=0", "evaluation.at_end=false", "checkpoint.export=last"});
+             "evaluation.every_steps=0", "evaluation.at_end=false", "checkpoint.export=last", key});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-    return (folder / "model/export").string();
+    return (folder / name / "export").string();
   }
   std::string deck_of(const std::string& task, const std::string& model, const std::string& sections) {
     std::string path = (folder / (task + ".ini")).string();
@@ -283,6 +283,10 @@ TEST_F(ExpertsDeck, PreferencesHaveOneLedger) {
   const std::string expected = ledger_of_deck(1, {path, "run.max_steps=2"});
   EXPECT_EQ(ledger_of_deck(2, {path, "run.max_steps=2", "parallel.zero=3", "parallel.expert=2"}), expected);
   EXPECT_NE(ledger_of_deck(1, {path, "run.max_steps=2", "objective.router_aux=0.1"}), expected) << "control";
+  // A reference with another number of experts has blocks of its own.
+  const std::vector<std::string> other = {path, "run.max_steps=1",
+                                          "dpo.reference=" + model_with_tokenizer("reference", "model.n_experts=6")};
+  EXPECT_EQ(ledger_of_deck(2, with(other, {"parallel.expert=2"})), ledger_of_deck(1, other));
 }
 
 // A token's experts do not depend on the other texts that are generated, nor on a cache. The second epoch, whose policy

@@ -222,6 +222,7 @@ int UnitStates::store_unit(int64_t model_unit) const {
 }
 
 int UnitStates::first_owner(int64_t model_unit) const {
+  if (options_.ranks_of_blocks() == 1) return 0;
   const UnitSpec& unit = model_units()[static_cast<size_t>(model_unit)];
   const int64_t tensor = rank_of_block(unit.tensor_block, options_.tensor_blocks, options_.tensor_size);
   const int64_t expert = rank_of_block(unit.expert_block, options_.expert_blocks, options_.expert_size);

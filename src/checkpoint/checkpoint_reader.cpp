@@ -291,7 +291,7 @@ class Places {
 std::string obstacle(const Manifest& manifest, const StateTarget& target, const Schema& wanted) {
   if (!target.may_lack()) return difference(manifest.schema, wanted);
   const Schema stored = without_critic(manifest.schema, wanted);
-  const bool same_blocks = stored.tensor_blocks == wanted.tensor_blocks;
+  const bool same_blocks = stored.has_same_blocks(wanted);
   if (!manifest.frozen) return same_blocks ? difference(stored, wanted) : tensor_difference(stored, wanted);
   Schema present;
   present.units = stored.units;

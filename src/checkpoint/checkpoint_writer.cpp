@@ -62,7 +62,7 @@ CheckpointFile write_text(const std::string& folder, const std::string& name, co
 void complete_attempt(const std::string& attempt, const Schema& schema, const SaveRequest& request,
                       std::vector<CheckpointShard> shards, const SaveHook& hook) {
   call(hook, "write view");
-  write_view(attempt, schema, request.step, shards, request.tensor_ranks);
+  write_view(attempt, schema, request.step, shards, request.sharding(std::ssize(shards), schema));
   const FileHandle view = FileHandle::open_to_write(attempt + "/" + view_name);
   call(hook, "sync view");
   view.sync();
@@ -71,7 +71,7 @@ void complete_attempt(const std::string& attempt, const Schema& schema, const Sa
   for (const auto& [name, text] : request.texts) files.push_back(write_text(attempt, name, text, hook));
   const Manifest manifest{request.step,      request.program,  request.deck,         schema,
                           std::move(shards), std::move(files), request.ledger_bytes, request.ledger_hash,
-                          request.run,       request.frozen,   request.tensor_ranks};
+                          request.run,       request.frozen,   request.tensor_ranks, request.expert_ranks};
   const std::string text = to_text(manifest);
   const std::string path = attempt + "/" + manifest_name;
   call(hook, "create manifest");

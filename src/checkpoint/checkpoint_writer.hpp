@@ -33,6 +33,11 @@ struct SaveRequest {
   /// File of every rank, in the order of the files' first ranks; empty: one per rank.
   std::vector<int64_t> file_of_rank = {};
   int64_t tensor_ranks = 1;  ///< parallel.tensor
+  int64_t expert_ranks = 1;  ///< parallel.expert
+
+  Sharding sharding(int64_t shards, const Schema& schema) const {
+    return {shards, tensor_ranks, schema.tensor_blocks, expert_ranks, schema.expert_blocks};
+  }
 };
 
 /// One save: begin, write, digest if needed, gather, complete, publish. begin, gather and publish are collective and
@@ -60,7 +65,7 @@ class CheckpointSave {
   std::string publish();
 
  private:
-  Sharding sharding() const { return {communicator_.size(), request_.tensor_ranks, schema_.tensor_blocks}; }
+  Sharding sharding() const { return request_.sharding(communicator_.size(), schema_); }
   void run_phase(const std::function<void()>& work);
   void reserve();
   void create_shard();

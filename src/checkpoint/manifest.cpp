@@ -32,6 +32,7 @@ Json schema_to_json(const Schema& schema, std::string_view part) {
       list.push_back({{"name", unit.name}, {"elements", unit.elements}});
       if (!unit.segment_ends.empty()) list.back()["segment_ends"] = unit.segment_ends;
       if (unit.tensor_block >= 0) list.back()["tensor_block"] = unit.tensor_block;
+      if (unit.expert_block >= 0) list.back()["expert_block"] = unit.expert_block;
     }
     return list;
   }
@@ -108,12 +109,14 @@ Schema schema_from(const JsonNode& json, const std::string& source) {
   const JsonNode units = json.at("units").array(), tensors = json.at("tensors").array();
   Schema schema;
   if (json.has("tensor_parallel")) schema.tensor_blocks = json.at("tensor_parallel").at("blocks").count(max_shards);
+  if (json.has("expert_parallel")) schema.expert_blocks = json.at("expert_parallel").at("blocks").count(max_shards);
   if (json.has("states")) schema.states = states_from(json.at("states").array());
   for (size_t i = 0; i < units.size(); ++i) {
     const JsonNode unit = units.at(i);
-    unit.check_keys({"name", "elements"}, {"segment_ends", "tensor_block"});
+    unit.check_keys({"name", "elements"}, {"segment_ends", "tensor_block", "expert_block"});
     schema.units.push_back({unit.at("name").text(), unit.at("elements").count()});
     if (unit.has("tensor_block")) schema.units.back().tensor_block = unit.at("tensor_block").count(max_shards);
+    if (unit.has("expert_block")) schema.units.back().expert_block = unit.at("expert_block").count(max_shards);
     if (!unit.has("segment_ends")) continue;
     const JsonNode ends = unit.at("segment_ends").array();
     if (ends.size() < 2) ends.refuse("a list of segments is expected");
@@ -215,13 +218,12 @@ void read_files(const JsonNode& shards, const JsonNode& files, Manifest& manifes
   }
 }
 
-/// The ranks that share matrices, which divide the shards and the blocks.
-int64_t tensor_ranks_from(const JsonNode& field, const Manifest& manifest) {
+/// The ranks that share `blocks` of matrices or experts, which divide the blocks and `shards` shards.
+int64_t ranks_from(const JsonNode& field, int64_t blocks, int64_t shards) {
   field.check_keys({"ranks", "blocks"});
   const int64_t ranks = field.at("ranks").count(max_shards);
-  const bool divide =
-      ranks > 0 && std::ssize(manifest.shards) % ranks == 0 && manifest.schema.tensor_blocks % ranks == 0;
-  if (manifest.schema.tensor_blocks < 2 || !divide) field.refuse("the ranks do not divide the shards and the blocks");
+  const bool divide = ranks > 0 && shards % ranks == 0 && blocks % ranks == 0;
+  if (blocks < 2 || !divide) field.refuse("the ranks do not divide the shards and the blocks");
   return ranks;
 }
 
@@ -295,9 +297,11 @@ std::string to_text(const Manifest& manifest) {
             {"units", schema_to_json(manifest.schema, "units")},
             {"tensors", schema_to_json(manifest.schema, "tensors")}};
   if (manifest.schema.states != master_and_moments()) json["states"] = states_to_json(manifest.schema.states);
-  if (manifest.schema.tensor_blocks > 1) {
-    json["tensor_parallel"] = {{"ranks", manifest.tensor_ranks}, {"blocks", manifest.schema.tensor_blocks}};
-  }
+  const auto put_blocks = [&](const char* name, int64_t ranks, int64_t blocks) {
+    if (blocks > 1) json[name] = {{"ranks", ranks}, {"blocks", blocks}};
+  };
+  put_blocks("tensor_parallel", manifest.tensor_ranks, manifest.schema.tensor_blocks);
+  put_blocks("expert_parallel", manifest.expert_ranks, manifest.schema.expert_blocks);
   if (const auto& frozen = manifest.frozen) {
     json["frozen"] = {{"path", frozen->path}, {"bytes", frozen->bytes}, {"hash", frozen->hash}, {"seed", frozen->seed}};
     if (frozen->rows > 0) json["frozen"]["rows"] = frozen->rows;
@@ -320,7 +324,7 @@ Manifest parse_manifest(std::string_view text, const std::string& source) {
   }
   field.check_keys(
       {"format", "version", "program", "step", "run", "ledger", "deck", "shards", "files", "units", "tensors"},
-      {"frozen", "states", "tensor_parallel"});
+      {"frozen", "states", "tensor_parallel", "expert_parallel"});
   Manifest manifest;
   manifest.step = field.at("step").count(max_steps);
   manifest.program = field.at("program").text();
@@ -331,7 +335,14 @@ Manifest parse_manifest(std::string_view text, const std::string& source) {
   manifest.run = run_from(field.at("run"));
   manifest.schema = schema_from(field, source);
   read_files(field.at("shards").array(), field.at("files").array(), manifest);
-  if (field.has("tensor_parallel")) manifest.tensor_ranks = tensor_ranks_from(field.at("tensor_parallel"), manifest);
+  const int64_t shards = std::ssize(manifest.shards);
+  if (field.has("tensor_parallel")) {
+    manifest.tensor_ranks = ranks_from(field.at("tensor_parallel"), manifest.schema.tensor_blocks, shards);
+  }
+  if (field.has("expert_parallel")) {
+    const int64_t with_same_matrices = shards / manifest.tensor_ranks;
+    manifest.expert_ranks = ranks_from(field.at("expert_parallel"), manifest.schema.expert_blocks, with_same_matrices);
+  }
   if (!field.has("frozen")) return manifest;
   const JsonNode frozen = field.at("frozen");
   frozen.check_keys({"path", "bytes", "hash", "seed"}, {"rows"});

@@ -74,9 +74,12 @@ struct Manifest {
   RunState run;
   std::optional<FrozenWeights> frozen = {};
   int64_t tensor_ranks = 1;  ///< parallel.tensor of the run that wrote it
+  int64_t expert_ranks = 1;  ///< parallel.expert
   bool operator==(const Manifest&) const = default;
 
-  Sharding sharding() const { return {std::ssize(shards), tensor_ranks, schema.tensor_blocks}; }
+  Sharding sharding() const {
+    return {std::ssize(shards), tensor_ranks, schema.tensor_blocks, expert_ranks, schema.expert_blocks};
+  }
   /// Returns all files, those of shards first, each once.
   std::vector<CheckpointFile> all_files() const;
 };

@@ -19,7 +19,7 @@ namespace {
 
 /// Largest size of a unit: bytes of a few kinds of state still fit.
 constexpr int64_t max_elements = std::numeric_limits<int64_t>::max() / 64;
-constexpr int64_t max_tensor_blocks = int64_t{1} << 16;
+constexpr int64_t max_blocks = int64_t{1} << 16;
 
 [[noreturn]] void refuse(const std::string& place, const std::string& what) {
   throw UserError(ExitCode::bad_content, place + ": " + what);
@@ -77,11 +77,11 @@ UnitPlanes Schema::planes_of(int64_t unit) const {
   return {states, of_unit};
 }
 
-Schema make_schema(const std::vector<UnitSpec>& units, StatePlanes states, int64_t segment_elements,
-                   int64_t tensor_blocks) {
+Schema make_schema(const std::vector<UnitSpec>& units, StatePlanes states, int64_t segment_elements) {
   Schema schema;
   schema.states = std::move(states);
-  schema.tensor_blocks = tensor_blocks > 0 ? tensor_blocks : count_tensor_blocks(units);
+  schema.tensor_blocks = count_blocks(units, &UnitSpec::tensor_block);
+  schema.expert_blocks = count_blocks(units, &UnitSpec::expert_block);
   const bool by_tensor = any_by_tensor(schema.states);
   for (const UnitSpec& unit : units) {
     const UnitLayout layout(unit, segment_elements);
@@ -97,6 +97,7 @@ Schema make_schema(const std::vector<UnitSpec>& units, StatePlanes states, int64
     schema.tensors.insert(schema.tensors.end(), tensors.begin(), tensors.end());
     schema.units.push_back({unit.name, layout.elements()});
     schema.units.back().tensor_block = unit.tensor_block;
+    schema.units.back().expert_block = unit.expert_block;
     const std::vector<int64_t>& borders = layout.segments();
     if (borders.size() > 2) schema.units.back().segment_ends.assign(borders.begin() + 1, borders.end());
   }
@@ -119,8 +120,11 @@ void check_unit(const UnitSchema& unit, const Schema& schema, int64_t total, con
   if (!unit.segment_ends.empty() && end != unit.elements) {
     refuse(place, fmt::format("the segments of unit {} do not cover it", printable(unit.name)));
   }
-  if (unit.tensor_block < -1 || unit.tensor_block >= std::max(schema.tensor_blocks, int64_t{1}) ||
-      (unit.tensor_block >= 0 && schema.tensor_blocks == 1)) {
+  const auto is_impossible = [](int64_t block, int64_t blocks) {
+    return block < -1 || block >= std::max(blocks, int64_t{1}) || (block >= 0 && blocks == 1);
+  };
+  if (is_impossible(unit.tensor_block, schema.tensor_blocks) ||
+      is_impossible(unit.expert_block, schema.expert_blocks)) {
     refuse(place, fmt::format("unit {} has an impossible block", printable(unit.name)));
   }
 }
@@ -162,7 +166,8 @@ void check_blocks(const std::vector<const TensorSchema*>& blocks, const std::str
 
 void check_schema(const Schema& schema, const std::string& place) {
   check_states(schema.states, place);
-  if (schema.tensor_blocks < 1 || schema.tensor_blocks > max_tensor_blocks) {
+  if (std::min(schema.tensor_blocks, schema.expert_blocks) < 1 ||
+      std::max(schema.tensor_blocks, schema.expert_blocks) > max_blocks) {
     refuse(place, "the number of blocks is impossible");
   }
   std::set<std::string_view> names;
@@ -208,6 +213,10 @@ std::string difference(const Schema& stored, const Schema& wanted) {
     return fmt::format("its matrices are divided into {} block{}, those of this run into {} (parallel.tensor_blocks)",
                        stored.tensor_blocks, stored.tensor_blocks == 1 ? "" : "s", wanted.tensor_blocks);
   }
+  if (stored.expert_blocks != wanted.expert_blocks) {
+    return fmt::format("its experts are divided into {} block{}, those of this run into {} (parallel.expert)",
+                       stored.expert_blocks, stored.expert_blocks == 1 ? "" : "s", wanted.expert_blocks);
+  }
   if (stored == wanted) return "its states have different numbers of values";
   if (stored.states != wanted.states) {
     const auto names = [](const StatePlanes& states) {
@@ -251,11 +260,11 @@ std::string tensor_difference(const Schema& stored, const Schema& wanted) {
 
 std::vector<ShardBorders> parts_of_shard(const UnitSchema& unit, int64_t shard, const Sharding& shards) {
   std::vector<ShardBorders> parts;
-  if (shard % shards.tensor != shards.owner_of(unit)) return parts;
+  if (shard % shards.ranks_of_blocks() != shards.owner_of(unit)) return parts;
   int64_t begin = 0;
   const std::vector<int64_t> whole{unit.elements};
   for (const int64_t end : unit.segment_ends.empty() ? whole : unit.segment_ends) {
-    const ShardBorders own = borders_of_shard(end - begin, shard / shards.tensor, shards.of_unit());
+    const ShardBorders own = borders_of_shard(end - begin, shard / shards.ranks_of_blocks(), shards.of_unit());
     if (own.begin < own.end) parts.push_back({begin + own.begin, begin + own.end});
     begin = end;
   }
@@ -290,7 +299,7 @@ void mark_shards(const UnitSchema& unit, const ShardBorders& elements, const Sha
     if (from < to) {
       const int64_t last = shard_at(to - 1 - begin, end - begin, of_unit);
       for (int64_t number = shard_at(from - begin, end - begin, of_unit); number <= last; ++number) {
-        marks[static_cast<size_t>(number * shards.tensor + owner)] = 1;
+        marks[static_cast<size_t>(number * shards.ranks_of_blocks() + owner)] = 1;
       }
     }
     begin = end;

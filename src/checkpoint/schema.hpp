@@ -17,10 +17,11 @@ struct UnitSchema {
   int64_t elements = 0;  ///< a multiple of the chunk size
   /// Ends of a divided unit's segments (UnitLayout), the last one `elements`; empty: the unit is one segment.
   std::vector<int64_t> segment_ends = {};
-  int64_t tensor_block = -1;  ///< UnitSpec::tensor_block
+  int64_t tensor_block = -1, expert_block = -1;  ///< as in UnitSpec
   /// Segments do not count: a state divided in one way is read into one divided in another.
   bool operator==(const UnitSchema& other) const {
-    return name == other.name && elements == other.elements && tensor_block == other.tensor_block;
+    return name == other.name && elements == other.elements && tensor_block == other.tensor_block &&
+           expert_block == other.expert_block;
   }
 };
 
@@ -49,14 +50,20 @@ struct Schema {
   std::vector<UnitSchema> units;
   std::vector<TensorSchema> tensors;  ///< by unit and offset; the first of each unit begins at 0
   StatePlanes states = master_and_moments();
-  int64_t tensor_blocks = 1;  ///< blocks of split matrices (parallel.tensor_blocks): the units are those of all
+  // The units are those of all blocks.
+  int64_t tensor_blocks = 1;  ///< of split matrices (parallel.tensor_blocks)
+  int64_t expert_blocks = 1;  ///< of the experts of a layer, or of its block of matrices
+  bool has_blocks() const { return tensor_blocks > 1 || expert_blocks > 1; }
+  bool has_same_blocks(const Schema& other) const {
+    return tensor_blocks == other.tensor_blocks && expert_blocks == other.expert_blocks;
+  }
   UnitPlanes planes_of(int64_t unit) const;
   bool operator==(const Schema&) const = default;
 };
 
-/// The schema of these units; `tensor_blocks` = 0: as many blocks as they have.
+/// The schema of these units, with as many blocks as they have.
 Schema make_schema(const std::vector<UnitSpec>& units, StatePlanes states = master_and_moments(),
-                   int64_t segment_elements = default_segment_elements, int64_t tensor_blocks = 0);
+                   int64_t segment_elements = default_segment_elements);
 /// Throws UserError(bad_content) beginning with `place` unless sizes are valid, names are usable and unique, tensors
 /// are consecutive in their units, the blocks of a tensor are all of it, and the planes are an optimizer's.
 void check_schema(const Schema& schema, const std::string& place);
@@ -67,21 +74,31 @@ std::string difference(const Schema& stored, const Schema& wanted);
 /// The same for names and shapes of whole tensors alone, whatever their units and blocks.
 std::string tensor_difference(const Schema& stored, const Schema& wanted);
 
-/// Numbering of a checkpoint's shards, one per rank of the run that wrote it. Shard p is of a rank that has the blocks
-/// of p % tensor: among the shards with these it has the number p / tensor. Common units are in those of p % tensor =
-/// 0.
+/// Numbering of a checkpoint's shards, one per rank of the run that wrote it. With N = tensor * expert ranks that have
+/// all blocks, shard p is of a rank that has the blocks of p % N: those of matrices of p % tensor, and those of experts
+/// of p % N / tensor. Among the shards with these it has the number p / N. Common units are in the first of the shards
+/// that could hold them.
 struct Sharding {
-  Sharding(int64_t shards, int64_t tensor_ranks = 1, int64_t tensor_blocks = 1)  // NOLINT: without blocks a number
-      : count(shards), tensor(tensor_ranks), blocks(tensor_blocks) {}
+  Sharding(int64_t shards, int64_t tensor_ranks = 1, int64_t blocks = 1,  // NOLINT: without blocks a number
+           int64_t expert_ranks = 1, int64_t blocks_of_experts = 1)
+      : count(shards),
+        tensor(tensor_ranks),
+        tensor_blocks(blocks),
+        expert(expert_ranks),
+        expert_blocks(blocks_of_experts) {}
   int64_t count;
-  int64_t tensor;  ///< parallel.tensor, which divides count and blocks
-  int64_t blocks;
+  int64_t tensor;  ///< parallel.tensor, which divides count and the blocks
+  int64_t tensor_blocks;
+  int64_t expert;  ///< parallel.expert, likewise
+  int64_t expert_blocks;
 
+  int64_t ranks_of_blocks() const { return tensor * expert; }
   /// The remainder of the shards that hold a unit.
   int64_t owner_of(const UnitSchema& unit) const {
-    return unit.tensor_block < 0 ? 0 : unit.tensor_block * tensor / blocks;
+    return rank_of_block(unit.tensor_block, tensor_blocks, tensor) +
+           tensor * rank_of_block(unit.expert_block, expert_blocks, expert);
   }
-  int64_t of_unit() const { return count / tensor; }  ///< shards that hold a unit
+  int64_t of_unit() const { return count / ranks_of_blocks(); }  ///< shards that hold a unit
 };
 
 /// A plane's values for elements [begin, end) of a unit, inside one segment and one tensor (with the padding after it).

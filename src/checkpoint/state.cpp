@@ -9,10 +9,13 @@ namespace llmtrain {
 namespace {
 
 Schema schema_of(const ParamStore& store, bool all) {
+  const ParamStoreOptions& options = store.units().options();
   std::vector<UnitSpec> units = store.units().model_units();
-  const int64_t blocks = count_tensor_blocks(units);
   std::erase_if(units, [&](const UnitSpec& unit) { return !all && !unit.trained; });
-  return make_schema(units, store.units().options().states, store.units().options().segment_elements, blocks);
+  Schema schema = make_schema(units, options.states, options.segment_elements);
+  schema.tensor_blocks = count_blocks(store.units().model_units(), &UnitSpec::tensor_block);
+  schema.expert_blocks = count_blocks(store.units().model_units(), &UnitSpec::expert_block);
+  return schema;
 }
 
 }  // namespace

@@ -29,7 +29,8 @@ std::vector<Part> parts_of(const UnitSchema& unit, const UnitPlanes& planes, siz
   std::vector<Part> parts;
   std::vector<int64_t> numbers;  // of the members that hold the unit, among all that do
   for (const int64_t member : members) {
-    if (member % shards.tensor == shards.owner_of(unit)) numbers.push_back(member / shards.tensor);
+    const int64_t ranks = shards.ranks_of_blocks();
+    if (member % ranks == shards.owner_of(unit)) numbers.push_back(member / ranks);
   }
   int64_t first = 0;
   const std::vector<int64_t> whole{unit.elements};
@@ -159,8 +160,8 @@ class VirtualDatasets {
 class ViewWriter {
  public:
   ViewWriter(const std::string& path, const Schema& schema, const std::vector<CheckpointShard>& shards,
-             int64_t tensor_ranks)
-      : path_(path), datasets_(path), schema_(schema), shards_(std::ssize(shards), tensor_ranks, schema.tensor_blocks) {
+             const Sharding& sharding)
+      : path_(path), datasets_(path), schema_(schema), shards_(sharding) {
     std::map<std::string_view, size_t> numbers;
     for (int64_t s = 0; s < shards_.count; ++s) {
       const std::string& name = shards[static_cast<size_t>(s)].file.name;
@@ -237,10 +238,10 @@ class ViewWriter {
 }  // namespace
 
 void write_view(const std::string& folder, const Schema& schema, int64_t step,
-                const std::vector<CheckpointShard>& shards, int64_t tensor_ranks) {
+                const std::vector<CheckpointShard>& shards, const Sharding& sharding) {
   const std::lock_guard lock(hdf5_mutex());
   const Hdf5Silence silence;
-  ViewWriter(folder + "/" + view_name, schema, shards, tensor_ranks).write(step);
+  ViewWriter(folder + "/" + view_name, schema, shards, sharding).write(step);
 }
 
 void add_unit_views(int64_t file, const std::string& path, const Schema& schema, const SharedFile& shared,

@@ -76,11 +76,16 @@ struct Initializer {
   static Initializer uniform(double bound) { return {Kind::uniform, bound}; }
 };
 
-/// Blocks of split matrices that a rank computes: [first, first + count) of `blocks` (parallel.tensor_blocks).
+/// Blocks of split matrices, or of experts, that a rank has: [first, first + count) of `blocks`.
 struct TensorShare {
   int64_t blocks = 1, first = 0, count = 1;
   bool splits() const { return blocks > 1; }
 };
+
+/// The one of `ranks`, each with as many consecutive blocks of `blocks`, that has a block; 0 for -1, which all have.
+inline int64_t rank_of_block(int64_t block, int64_t blocks, int64_t ranks) {
+  return block < 0 ? 0 : block * ranks / blocks;
+}
 
 /// Place of a slice in its external tensor, of which it is a block: from (first_row, first_column) on, in a matrix
 /// [rows, columns] as this program stores it, before ParamSlice::transposed.
@@ -128,9 +133,14 @@ struct UnitSpec {
   bool same_layer_as_previous = false;
   /// Storage of a frozen unit of matrices in fewer bits; each slice then starts at a chunk. Not set: the compute dtype.
   std::optional<Quantization> quantization = {};
-  int64_t tensor_block = -1;  ///< block of split matrices, or of experts, that has the unit; -1: every rank has it
-  bool in_turn = false;       ///< its layer uses the units of one block of experts after those of another
+  int64_t tensor_block = -1;  ///< block of split matrices that has the unit; -1: every rank has it
+  /// Block of experts that has the unit, among those of the layer, or of its block of split matrices; -1: it has none,
+  /// or every rank has it. The layer uses the units of one block of experts after those of another.
+  int64_t expert_block = -1;
 
+  bool has_same_blocks(const UnitSpec& other) const {
+    return tensor_block == other.tensor_block && expert_block == other.expert_block;
+  }
   int64_t parameters() const {
     int64_t count = 0;
     for (const ParamSpec& param : params) count += param.numel();

@@ -172,7 +172,7 @@ using QuantizationRule = std::function<std::optional<Quantization>(const std::st
 class UnitBuilder {
  public:
   /// Appends to `units`. The trained part of a divided unit is named `name`.trained, that of fewer bits
-  /// `name`.quantized; those of block b begin with `name`.tensor.b, or `name`.experts.b.
+  /// `name`.quantized; those of blocks begin with `name`.tensor.b, `name`.experts.e or `name`.tensor.b.experts.e.
   UnitBuilder(std::vector<UnitSpec>& units, std::string name, TrainedRule trained = {},
               QuantizationRule quantization = {})
       : units_(units),
@@ -203,12 +203,12 @@ class UnitBuilder {
   /// Adds a parameter that is trained whatever the rule says.
   ParamRef trained(ParamSpec spec) { return add(std::move(spec), true, {}); }
   /// What follows belongs to this block of split matrices, or to all with -1, and gets units of its own.
-  void set_block(int64_t block) { block_ = block; }
-  /// Later parameters belong to this block of experts, whose units the layer uses one block after the other.
-  void set_expert_block(int64_t block) {
+  void set_block(int64_t block) {
     block_ = block;
-    in_turn_ = true;
+    expert_block_ = -1;
   }
+  /// Later parameters belong to this block of experts (UnitSpec::expert_block).
+  void set_expert_block(int64_t block) { expert_block_ = block; }
   bool is_trained(const std::string& name) const { return !trained_ || trained_(name); }
   /// Storage of a parameter in fewer bits, if it has one.
   std::optional<QuantizedType> quantized_type(const ParamRef& param) const {
@@ -223,14 +223,14 @@ class UnitBuilder {
   ParamRef add(ParamSpec spec, bool trained, const std::optional<Quantization>& quantization);
   std::optional<Quantization> quantization_of(const ParamSpec& spec) const;
   int add_unit(bool trained, const std::optional<Quantization>& quantization);
+  bool is_of_blocks(const UnitSpec& u) const { return u.tensor_block == block_ && u.expert_block == expert_block_; }
 
   std::vector<UnitSpec>& units_;
   std::string name_;
   TrainedRule trained_;
   QuantizationRule quantization_;
   int first_;
-  int64_t block_ = -1;
-  bool in_turn_ = false;  ///< UnitSpec::in_turn
+  int64_t block_ = -1, expert_block_ = -1;
 };
 
 /// The first n rows of a buffer planned for more rows.

@@ -116,10 +116,9 @@ void ExpertPairs::set_block_ends(int64_t i) const {
 
 /// Moves rows of pairs to expert i of this rank, and of others to theirs, or back.
 void ExpertPairs::move(const Tensor& pairs, const Tensor& rows, int64_t i, bool to_expert) {
-  const int64_t per_rank = shape_.count;
   int64_t at = 0;
   for (int64_t r = 0; r < ranks(); ++r) {
-    const int64_t theirs = r * per_rank + i, count = ends(r).count(number(i));
+    const int64_t theirs = number(i, r), count = ends(r).count(number(i));
     const Tensor there = pairs.rows(own().begin(theirs), own().count(theirs)), here = rows.rows(at, count);
     at += count;
     if (r == rank()) {
@@ -200,17 +199,18 @@ void ExpertPairs::end_weight_gradients(int64_t i) {
   exchange_->exchange(ctx_.stream);
 }
 
-void ExpertPairs::finish(const Tensor& sum, const Tensor& dweights, bool ascending) {
-  if (!shares() || order_.dim(0) == 0) return;
-  const int64_t count = shape_.experts;
+void ExpertPairs::add_returned(int64_t block, const Tensor& sum, const Tensor& dweights, bool ascending) {
+  const int64_t count = shape_.of_block, first = shape_.first + block * count, last = first + count - 1;
   for (int64_t n = 0; n < count && !sum.empty(); ++n) {
-    const int64_t expert = ascending ? n : count - 1 - n;
+    const int64_t expert = ascending ? first + n : last - n;
     if (own().count(expert) == 0) continue;
     add_pairs(sum, returned_.rows(own().begin(expert), own().count(expert)), order(expert), shape_.per_token,
               ctx_.stream);
   }
-  if (dweights.empty()) return;
-  scatter_pairs(Tensor(dweights.data, DType::f32, {order_.dim(0), 1}), returned_weights_, order_, ctx_.stream);
+  const int64_t begin = own().begin(first), pairs = own().end(last) - begin;
+  if (dweights.empty() || pairs == 0) return;
+  scatter_pairs(Tensor(dweights.data, DType::f32, {order_.dim(0), 1}), returned_weights_.rows(begin, pairs),
+                order_.rows(begin, pairs), ctx_.stream);
 }
 
 }  // namespace llmtrain

@@ -13,7 +13,8 @@ namespace llmtrain {
 /// The experts of a layer as far as rows move to them.
 struct PairShape {
   int64_t experts, per_token;  ///< E, k
-  int64_t first, count;        ///< those of this rank
+  int64_t first;               ///< that of this rank's first block of matrices
+  int64_t of_block, count;     ///< those of such a block, of which each of `ranks` has as many, and those of this rank
   int64_t channels;            ///< C
   int64_t hidden, activated;   ///< columns of MlpSaved
   int64_t groups, ranks;       ///< see Experts
@@ -43,6 +44,8 @@ class ExpertPairs {
   /// Bytes of the frame for so many inputs.
   static int64_t scratch_bytes(const PairShape& shape, DType compute, int64_t rows, int64_t inputs);
 
+  /// True if rows move between ranks.
+  bool shares() const { return exchange_ != nullptr; }
   int64_t max_rows() const { return max_rows_; }
   /// Rows of expert i of this rank, until the next call. While they are open, blocks of rows (Context::row_block_ends)
   /// are those of these rows.
@@ -53,14 +56,18 @@ class ExpertPairs {
   /// The part of what is saved of this rank's pairs that expert i has; `buffers` where nothing is.
   MlpSaved of(const MlpSaved& saved, int64_t i, const MlpSaved& buffers) const;
 
-  /// Adds rows [count, C] of expert i, fp32, to their rows of `sum`: now, or in finish(), in the order of the experts.
+  /// Adds rows [count, C] of expert i, fp32, to their rows of `sum`: now, or in add_returned(), in the order of the
+  /// experts.
   void add(const Tensor& sum, const Tensor& rows, int64_t i);
   /// Memory for the derivatives by the weights of a pass' pairs; see scale_pairs_backward().
   Tensor weight_gradients(const Tensor& dweights, int64_t count) const;
   /// The derivatives of expert i are there.
   void end_weight_gradients(int64_t i);
-  /// All experts have run: adds to `sum`, unless it is empty, and sets dweights [N, k], unless it is empty.
-  void finish(const Tensor& sum, const Tensor& dweights, bool ascending);
+  /// True if experts of other ranks have returned something of this rank's pairs, once all have run.
+  bool has_returned() const { return shares() && order_.dim(0) > 0; }
+  /// Adds what the experts of this rank's block of matrices have returned to `sum`, unless it is empty, and sets their
+  /// elements of dweights [N, k], unless it is empty.
+  void add_returned(int64_t block, const Tensor& sum, const Tensor& dweights, bool ascending);
 
  private:
   /// Pairs of a rank: those of an expert are consecutive.
@@ -72,12 +79,16 @@ class ExpertPairs {
     int64_t end(int64_t expert) const { return of[of.size() - static_cast<size_t>(experts - expert)]; }
     int64_t count(int64_t expert) const { return end(expert) - begin(expert); }
   };
-  bool shares() const { return exchange_ != nullptr; }
   int64_t ranks() const { return shares() ? exchange_->ranks() : 1; }
   int64_t rank() const { return shares() ? exchange_->rank() : 0; }
   Ends ends(int64_t rank) const;
   Ends own() const { return ends(rank()); }
-  int64_t number(int64_t i) const { return shape_.first + i; }
+  /// The i-th expert of a rank.
+  int64_t number(int64_t i, int64_t rank) const {
+    const int64_t each = shape_.of_block / shape_.ranks;
+    return shape_.first + i / each * shape_.of_block + rank * each + i % each;
+  }
+  int64_t number(int64_t i) const { return number(i, rank()); }
   void fetch_ends(const Tensor& ends);
   Tensor sorted(Arena::Frame& frame, const Tensor& x, int64_t k) const;
   Tensor order(int64_t expert) const { return order_.rows(own().begin(expert), own().count(expert)); }

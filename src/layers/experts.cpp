@@ -82,8 +82,9 @@ PairShape Experts::pair_shape() const {
   };
   const bool dropout = std::ranges::any_of(mlps, [&](const Mlp& mlp) { return drops(mlp.up) || drops(mlp.down); });
   const Mlp& any = mlps.front();
-  return {rule.experts, rule.per_token, first, std::ssize(mlps), channels, any.up.out,
-          any.down.in,  groups,         ranks, dropout};
+  const int64_t of_block = share ? rule.experts / share->blocks : rule.experts;
+  return {rule.experts, rule.per_token, first,  of_block, std::ssize(mlps), channels,
+          any.up.out,   any.down.in,    groups, ranks,    dropout};
 }
 
 int64_t Experts::scratch_bytes(DType compute, int64_t rows) const {
@@ -178,23 +179,32 @@ void Experts::share_ends(Context& ctx, const ExpertsSaved& saved, int64_t blocks
 }
 
 template <class F>
+void Experts::each_unit(Context& ctx, bool backward, const F& f) const {
+  if (units.empty()) return f(0);
+  const int64_t count = std::ssize(units);
+  for (int64_t step = 0; step < count; ++step) {
+    const int64_t i = backward ? count - 1 - step : step;
+    const UnitGroup& own = units[static_cast<size_t>(i)];
+    own.acquire(ctx.params);
+    if (step + 1 < count) units[static_cast<size_t>(backward ? i - 1 : i + 1)].prefetch(ctx.params);
+    f(i);
+    own.release(ctx.params);
+    if (backward) own.reduce(ctx.params);
+  }
+}
+
+/// A sum over blocks has the same bits in either direction: sums of two numbers do not depend on their order.
+template <class F>
 void Experts::each_expert(Context& ctx, bool backward, const F& f) const {
   const int64_t of_block = std::ssize(mlps) / blocks();
-  for (int64_t step = 0; step < blocks(); ++step) {
-    const int64_t block = backward && !share ? blocks() - 1 - step : step;
-    const UnitGroup* own = units.empty() ? nullptr : &units[static_cast<size_t>(block)];
-    if (own != nullptr) {
-      own->acquire(ctx.params);
-      if (step + 1 < blocks()) units[static_cast<size_t>(backward ? block - 1 : block + 1)].prefetch(ctx.params);
+  const int64_t of_unit = std::ssize(mlps) / std::max<int64_t>(std::ssize(units), 1);
+  each_unit(ctx, backward, [&](int64_t unit) {
+    for (int64_t n = 0; n < of_unit; ++n) {
+      const int64_t i = unit * of_unit + (backward ? of_unit - 1 - n : n), in_block = i % of_block;
+      const bool at_front = in_block == 0, at_back = in_block + 1 == of_block;
+      f(i, backward ? at_back : at_front, backward ? at_front : at_back);
     }
-    for (int64_t n = 0; n < of_block; ++n) {
-      f(block * of_block + (backward ? of_block - 1 - n : n), n == 0, n + 1 == of_block);
-    }
-    if (own != nullptr) {
-      own->release(ctx.params);
-      if (backward) own->reduce(ctx.params);
-    }
-  }
+  });
 }
 
 void Experts::prefetch(ParamStore& params, bool backward) const {
@@ -222,8 +232,9 @@ void Experts::forward_experts(Context& ctx, const Batch& batch, ExpertSum& sum, 
   const Tensor scaled_buffer = frame.take(x.dtype, {most, any.down.in});
   const Tensor term_buffer = frame.take(DType::f32, {most, channels});
   const MlpSaved buffers = pairs.take_hidden(frame, x.dtype);
+  const bool adds = !pairs.shares();
   each_expert(ctx, false, [&](int64_t i, bool begins, bool ends) {
-    if (begins) sum.begin_block();
+    if (begins && adds) sum.begin_block();
     const Mlp& mlp = mlps[static_cast<size_t>(i)];
     const ExpertRows rows = pairs.open(i);
     const Tensor scaled = scaled_buffer.rows(0, rows.count), term = term_buffer.rows(0, rows.count);
@@ -239,9 +250,13 @@ void Experts::forward_experts(Context& ctx, const Batch& batch, ExpertSum& sum, 
     }
     pairs.close();
     pairs.add(sum.term(), term, i);
-    if (ends) sum.end_block();
+    if (ends && adds) sum.end_block();
   });
-  pairs.finish(sum.term(), {}, true);
+  for (int64_t block = 0; block < blocks() && pairs.has_returned(); ++block) {
+    sum.begin_block();
+    pairs.add_returned(block, sum.term(), {}, true);
+    sum.end_block();
+  }
 }
 
 void Experts::project(Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x, const ExpertsSaved& saved,
@@ -265,7 +280,7 @@ void Experts::project(Context& ctx, const Batch& batch, const Tensor& y, const T
 }
 
 void Experts::forward_idle(Context& ctx, DType compute, const ExpertsSaved& saved) const {
-  if (ctx.experts == nullptr) return each_expert(ctx, false, [](int64_t, bool, bool) {});
+  if (ctx.experts == nullptr) return each_unit(ctx, false, [](int64_t) {});
   const RowwiseProducts rowwise(ctx);
   share_ends(ctx, saved, 0);
   Arena::Frame frame(ctx.arena);
@@ -275,10 +290,8 @@ void Experts::forward_idle(Context& ctx, DType compute, const ExpertsSaved& save
 
 void Experts::backward_idle(Context& ctx, DType compute, const ExpertsSaved& saved, bool input_gradient) const {
   if (ctx.experts == nullptr || ctx.params.reducer().groups_here() == 0) {
-    return each_expert(ctx, true, [&](int64_t i, bool /*begins*/, bool ends) {
-      if (ends && !units.empty()) {
-        units[static_cast<size_t>(i) / (mlps.size() / units.size())].join_reductions(ctx.params);
-      }
+    return each_unit(ctx, true, [&](int64_t i) {
+      if (!units.empty()) units[static_cast<size_t>(i)].join_reductions(ctx.params);
     });
   }
   const RowwiseProducts rowwise(ctx);
@@ -323,9 +336,17 @@ void Experts::backward_experts(Context& ctx, const Batch& batch, ExpertSum* dinp
   const Tensor scaled_buffer = frame.take(x.dtype, {most, width}), dscaled_buffer = frame.take(x.dtype, {most, width});
   const Tensor dx_buffer = frame.take(DType::f32, {most, channels});
   const MlpSaved buffers = pairs.take_hidden(frame, x.dtype);
+  const auto begin_block = [&] {
+    dweights.begin_block();
+    if (dinput != nullptr) dinput->begin_block();
+  };
+  const auto end_block = [&] {
+    dweights.end_block();
+    if (dinput != nullptr) dinput->end_block();
+  };
+  const bool adds = !pairs.shares();
   each_expert(ctx, true, [&](int64_t i, bool begins, bool ends) {
-    if (begins) dweights.begin_block();
-    if (begins && dinput != nullptr) dinput->begin_block();
+    if (begins && adds) begin_block();
     const Mlp& mlp = mlps[static_cast<size_t>(i)];
     const ExpertRows rows = pairs.open(i);
     const auto& [own_x, own_dy] = rows.inputs;
@@ -350,11 +371,14 @@ void Experts::backward_experts(Context& ctx, const Batch& batch, ExpertSum* dinp
     }
     pairs.close();
     if (dinput != nullptr) pairs.add(dinput->term(), own_dx, i);
-    if (!ends) return;
-    dweights.end_block();
-    if (dinput != nullptr) dinput->end_block();
+    if (ends && adds) end_block();
   });
-  pairs.finish(dinput != nullptr ? dinput->term() : Tensor(), goes_on ? dweights.term() : Tensor(), false);
+  for (int64_t block = 0; block < blocks() && pairs.has_returned(); ++block) {
+    begin_block();
+    const Tensor sum = dinput != nullptr ? dinput->term() : Tensor();
+    pairs.add_returned(block, sum, goes_on ? dweights.term() : Tensor(), false);
+    end_block();
+  }
 }
 
 /// The bias of the last matrix of this rank's expert i.

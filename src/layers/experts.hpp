@@ -28,7 +28,7 @@ struct ExpertsSaved {
 /// sigmoid(g x) mlp_shared(x), or mlp_shared(x), where there is a shared expert. Every row reaches all of its experts.
 /// The sum is fp32, over experts in ascending order, rounded once; the weight multiplies the input of an expert's last
 /// matrix, so that the gradient of the weight needs no further product. No product depends on the other rows of a
-/// batch. Blocks of a split layer have whole experts each, and a block of the shared one.
+/// batch. Blocks of a split layer have whole experts each, consecutive ones, and a block of the shared one.
 ///
 /// Rows go to the rank that has their expert, if ranks share them (ExpertExchange), and come back as fp32 terms
 /// of the sum, which the rank of the row adds. An expert keeps nothing of them for the backward pass, to which they are
@@ -41,11 +41,13 @@ struct Experts {
   int64_t channels = 0;     ///< C
   Linear router;            ///< [E, C]
   ParamRef selection_bias;  ///< [E] or none; not trained by gradients
-  std::vector<Mlp> mlps;    ///< of this rank: experts [first, first + count), whose last matrices have no bias
+  /// Experts of this rank, by block of matrices: all, or those that it has of `ranks`. Their last matrices have no
+  /// bias.
+  std::vector<Mlp> mlps;
   /// Biases [C] of the last matrices, which the weights multiply too; or none. They are not split, and have a gradient
   /// for each group of rows.
   std::vector<ParamRef> down_biases;
-  int64_t first = 0;
+  int64_t first = 0;  ///< number of the first expert of its first block
   std::optional<SplitLayer<Mlp>> shared;
   Linear shared_up;                   ///< what the blocks of its first matrix share, if it is split
   std::optional<Linear> shared_gate;  ///< [1, C]
@@ -110,13 +112,16 @@ struct Experts {
   double product_flops(bool input_gradient) const;
 
  private:
-  /// Calls f(i, begins, ends) for this rank's experts, with their weights, where i may begin or end a block: in the
-  /// backward pass those of a block from the last one on.
+  /// Calls f(i) for the units, or once without units, with their weights: in the backward pass from the last one on.
+  template <class F>
+  void each_unit(Context& ctx, bool backward, const F& f) const;
+  /// Calls f(i, begins, ends) for this rank's experts in the same order, where i may be the first or the last of a
+  /// block of matrices.
   template <class F>
   void each_expert(Context& ctx, bool backward, const F& f) const;
   template <class F>
   int64_t largest(const F& bytes) const;
-  int64_t blocks() const { return share ? share->count : std::max<int64_t>(std::ssize(units), 1); }
+  int64_t blocks() const { return share ? share->count : 1; }
   void backward_down_bias(Context& ctx, int64_t i, const Tensor& dy, const ExpertRows& rows) const;
   void forward_experts(Context& ctx, const Batch& batch, ExpertSum& sum, const Tensor& x, const ExpertsSaved& saved,
                        const ExpertsSaved& kept) const;

@@ -28,7 +28,7 @@ ParamRef UnitBuilder::add(ParamSpec spec, bool trained, const std::optional<Quan
   if (spec.slices.empty()) spec.slices.push_back({spec.name, 0, spec.rows});
   const auto begin = units_.begin() + first_;
   const auto found = std::find_if(begin, units_.end(), [&](const UnitSpec& u) {
-    return u.trained == trained && u.quantization == quantization && u.tensor_block == block_;
+    return u.trained == trained && u.quantization == quantization && is_of_blocks(u);
   });
   const int unit = found != units_.end() ? static_cast<int>(found - units_.begin()) : add_unit(trained, quantization);
   std::vector<ParamSpec>& params = units_[static_cast<size_t>(unit)].params;
@@ -37,20 +37,21 @@ ParamRef UnitBuilder::add(ParamSpec spec, bool trained, const std::optional<Quan
 }
 
 int UnitBuilder::add_unit(bool trained, const std::optional<Quantization>& quantization) {
-  const std::string name = block_ < 0 ? name_ : fmt::format("{}.{}.{}", name_, in_turn_ ? "experts" : "tensor", block_);
+  std::string name = name_;
+  if (block_ >= 0) name += fmt::format(".tensor.{}", block_);
+  if (expert_block_ >= 0) name += fmt::format(".experts.{}", expert_block_);
   UnitSpec unit{name, {}};
   unit.trained = trained;
   unit.quantization = quantization;
   unit.same_layer_as_previous = group().count > 0;
   unit.tensor_block = block_;
-  unit.in_turn = in_turn_;
+  unit.expert_block = expert_block_;
   if (quantization) unit.name += ".quantized";
   units_.push_back(std::move(unit));
-  const auto of_block = [&](const UnitSpec& u) { return u.tensor_block == block_; };
   const auto begin = units_.begin() + first_;
-  if (std::count_if(begin, units_.end(), of_block) > 1) {
+  if (std::count_if(begin, units_.end(), [&](const UnitSpec& u) { return is_of_blocks(u); }) > 1) {
     for (auto u = begin; u != units_.end(); ++u) {
-      if (of_block(*u) && u->trained) u->name = name + ".trained";
+      if (is_of_blocks(*u) && u->trained) u->name = name + ".trained";
     }
   }
   return static_cast<int>(units_.size()) - 1;

@@ -28,7 +28,7 @@ struct RankPosition {
   int size;
   int node_size;           ///< ranks of a node that share memory, see ParamStoreOptions
   int ranks_per_node = 0;  ///< the same for all nodes
-  int64_t block_rank = 0;  ///< among the ranks that share its matrices, or its experts
+  int64_t block_rank = 0;  ///< among the ranks that share its matrices and its experts
 };
 
 /// Folder of a model beside the policy, which the deck names.

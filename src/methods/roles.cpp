@@ -1,5 +1,6 @@
 #include "methods/roles.hpp"
 
+#include <numeric>
 #include <utility>
 
 #include "models/freeze.hpp"
@@ -31,27 +32,29 @@ RankPosition rank_position(const Communicator& job, const ParallelConfig& parall
   return {job.rank() / blocks, job.size() / blocks, 1, 0, job.rank() % blocks};
 }
 
-ParamStoreOptions store_options(const Config& config, const RankPosition& position) {
+ParamStoreOptions store_options(const Config& config, const RankPosition& position, int64_t experts) {
+  const ParallelConfig& parallel = config.parallel;
   ParamStoreOptions options;
   options.compute = compute_dtype(config.precision.compute);
-  options.zero_stage = static_cast<int>(config.parallel.zero);
+  options.zero_stage = static_cast<int>(parallel.zero);
   options.rank = position.rank;
   options.size = position.size;
-  options.tensor_rank = static_cast<int>(position.block_rank);
-  options.tensor_size = static_cast<int>(config.parallel.ranks_of_blocks());
-  options.tensor_blocks = config.parallel.matrix_blocks();
-  if (options.tensor_blocks == 1 && config.model.experts.exist()) {
-    options.tensor_blocks = config.parallel.expert_blocks(config.model.experts.count);
-    options.blocks_of_experts = true;
-    options.groups_at_once = config.parallel.expert;
-  }
+  options.tensor_rank = static_cast<int>(position.block_rank % parallel.tensor);
+  options.tensor_size = static_cast<int>(parallel.tensor);
+  options.tensor_blocks = parallel.matrix_blocks();
+  options.expert_rank = static_cast<int>(position.block_rank / parallel.tensor);
+  options.expert_size = static_cast<int>(parallel.expert);
+  if (experts > 0) options.expert_blocks = parallel.expert_blocks(experts);
+  options.groups_at_once = parallel.expert;
   options.node_size = position.node_size;
   options.ranks_per_node = position.ranks_per_node;
   return options;
 }
 
 ParamStoreOptions trained_store_options(const Config& config, const RankPosition& position) {
-  ParamStoreOptions options = store_options(config, position);
+  // A critic lies in the same store.
+  const int64_t of_critic = config.source.critic ? config.source.critic->model.experts.count : 0;
+  ParamStoreOptions options = store_options(config, position, std::gcd(config.model.experts.count, of_critic));
   options.offload_optimizer = config.parallel.offload_optimizer;
   options.offload_parameters = config.parallel.offload_parameters;
   options.offload_path = config.parallel.offload_path;
@@ -64,7 +67,7 @@ RoleSpec frozen_role(Role role, const RoleRequest& request, DecoderShape shape, 
   RoleSpec spec;
   spec.role = role;
   spec.shape = std::move(shape);
-  spec.store = store_options(request.config, request.position);
+  spec.store = store_options(request.config, request.position, spec.shape.config.experts.count);
   spec.passes = PassPlan{spec.store.compute, request.shares.max_rows(request.rows), false};
   spec.passes->context = request.shares.ranks;
   spec.passes->context_blocks = request.shares.blocks;

@@ -14,8 +14,8 @@ int64_t softmax_rows(const ModelConfig& model, const Dataset& data);
 DecoderShape trained_shape(const Config& config, const ModelConfig& model, int64_t tokens);
 /// The place of a rank that shares no memory, among those that have its blocks of split matrices.
 RankPosition rank_position(const Communicator& job, const ParallelConfig& parallel);
-/// Options of the store of a frozen model on a rank.
-ParamStoreOptions store_options(const Config& config, const RankPosition& position);
+/// Options of the store of a frozen model on a rank. `experts`: of a layer; 0: it has none.
+ParamStoreOptions store_options(const Config& config, const RankPosition& position, int64_t experts);
 /// The same for the model that is trained, but for its reduction groups.
 ParamStoreOptions trained_store_options(const Config& config, const RankPosition& position);
 /// A model that is not trained, from a folder.

@@ -70,8 +70,8 @@ struct DecoderShape {
   /// Blocks of the matrices of layers, embedding and head that the decoder has: its units are those that all blocks
   /// share, and after these, in every layer, those of its blocks.
   TensorShare tensor;
-  /// Blocks of the experts of a layer that the decoder has, where matrices are not split: units of their own, after the
-  /// others of the layer.
+  /// Blocks of the experts of a layer, or of each of its blocks of matrices, that the decoder has: units of their own,
+  /// after the others of the layer.
   TensorShare experts;
 
   /// True for tensors with a row for each token: the embedding, the head, and what their adapters have of this size.
@@ -173,8 +173,9 @@ class Decoder : public Model {
   LayerShapes shared_expert_shapes(int layer) const;
   /// Declares experts without the matrices of this rank's blocks, or with them if the model is not split.
   Experts declare_experts(UnitBuilder& unit, int layer) const;
-  void declare_expert_blocks(UnitBuilder& unit, Experts& experts, int layer) const;
-  void declare_expert_block(UnitBuilder& unit, Experts& experts, int layer, int64_t block) const;
+  void declare_expert_blocks(UnitBuilder& unit, Experts& experts, int layer, int64_t of_layer) const;
+  void declare_shared_block(UnitBuilder& unit, Experts& experts, int layer, int64_t block) const;
+  void declare_expert_block(UnitBuilder& unit, Experts& experts, int layer, int64_t first, int64_t count) const;
   void declare_expert_biases(UnitBuilder& unit, Experts& experts, int layer, int64_t first, int64_t count) const;
   void declare_sinks(UnitBuilder& unit, Attention& attention, int layer) const;
   void declare_whole(UnitBuilder& unit, Block& block) const;

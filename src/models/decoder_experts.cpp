@@ -51,10 +51,9 @@ Experts Decoder::declare_experts(UnitBuilder& unit, int layer) const {
   }
   if (c.experts.shared_gate) experts.shared_gate = declare(names.shared_router, 1, false);
   const TensorShare& share = shape_.tensor;
-  const TensorShare& own = share.splits() ? share : shape_.experts;
   if (share.splits()) experts.share = share;
-  experts.first = own.first * (c.experts.count / own.blocks);
-  experts.ranks = share.splits() ? 1 : own.blocks / own.count;
+  experts.first = share.first * (c.experts.count / share.blocks);
+  experts.ranks = shape_.experts.blocks / shape_.experts.count;
   if (c.experts.d_ff_shared == 0) return experts;
   experts.shared.emplace();
   Mlp& whole = experts.shared->whole();
@@ -71,33 +70,36 @@ Experts Decoder::declare_experts(UnitBuilder& unit, int layer) const {
   return experts;
 }
 
-/// Declares the experts of a layer that is not split, in units of their own if they are several blocks.
-void Decoder::declare_expert_blocks(UnitBuilder& unit, Experts& experts, int layer) const {
+/// Declares this rank's experts of a layer, or of its block of matrices, in units of their own if they are several
+/// blocks.
+void Decoder::declare_expert_blocks(UnitBuilder& unit, Experts& experts, int layer, int64_t of_layer) const {
   const TensorShare& share = shape_.experts;
-  if (!share.splits()) return declare_expert_block(unit, experts, layer, 0);
+  const int64_t count = shape_.config.experts.count / (shape_.tensor.blocks * share.blocks);
   for (int64_t block = share.first; block < share.first + share.count; ++block) {
     const int first = unit.group().first + unit.group().count;
-    unit.set_expert_block(block);
-    declare_expert_block(unit, experts, layer, block);
-    experts.units.push_back({first, unit.group().first + unit.group().count - first});
+    if (share.splits()) unit.set_expert_block(block);
+    declare_expert_block(unit, experts, layer, (of_layer * share.blocks + block) * count, count);
+    if (share.splits()) experts.units.push_back({first, unit.group().first + unit.group().count - first});
   }
 }
 
-void Decoder::declare_expert_block(UnitBuilder& unit, Experts& experts, int layer, int64_t block) const {
+/// Declares a block of the shared expert.
+void Decoder::declare_shared_block(UnitBuilder& unit, Experts& experts, int layer, int64_t block) const {
+  if (!experts.shared) return;
+  const LayerShapes shapes = shared_expert_shapes(layer);
+  const int64_t blocks = shape_.tensor.blocks;
+  Mlp& mlp = experts.shared->blocks.emplace_back();
+  mlp.activation = shape_.config.activation;
+  const AdapterRule& rule = shape_.adapters;
+  mlp.up =
+      Linear::declare_block(unit, shapes.first, {LinearBlock::Side::outputs, block, blocks}, experts.shared_up, rule);
+  mlp.down =
+      Linear::declare_block(unit, shapes.last, {LinearBlock::Side::inputs, block, blocks}, experts.shared->sum, rule);
+}
+
+void Decoder::declare_expert_block(UnitBuilder& unit, Experts& experts, int layer, int64_t first, int64_t count) const {
   const ModelConfig& c = shape_.config;
-  const int64_t blocks = experts.share ? experts.share->blocks : shape_.experts.blocks,
-                count = c.experts.count / blocks;
-  if (experts.shared && experts.share) {
-    const LayerShapes shapes = shared_expert_shapes(layer);
-    Mlp& mlp = experts.shared->blocks.emplace_back();
-    mlp.activation = c.activation;
-    const AdapterRule& rule = shape_.adapters;
-    mlp.up =
-        Linear::declare_block(unit, shapes.first, {LinearBlock::Side::outputs, block, blocks}, experts.shared_up, rule);
-    mlp.down =
-        Linear::declare_block(unit, shapes.last, {LinearBlock::Side::inputs, block, blocks}, experts.shared->sum, rule);
-  }
-  for (int64_t expert = block * count; expert < (block + 1) * count; ++expert) {
+  for (int64_t expert = first; expert < first + count; ++expert) {
     const LayerShapes shapes = expert_shapes(layer, expert);
     Mlp& mlp = experts.mlps.emplace_back();
     mlp.activation = c.activation;
@@ -106,7 +108,7 @@ void Decoder::declare_expert_block(UnitBuilder& unit, Experts& experts, int laye
     mlp.down = Linear::declare(unit, shapes.last.parts, shapes.last.in, false, shapes.last.std, shape_.adapters);
     mlp.up.sums_input_gradient = true;
   }
-  if (c.mlp_bias) declare_expert_biases(unit, experts, layer, block * count, count);
+  if (c.mlp_bias) declare_expert_biases(unit, experts, layer, first, count);
 }
 
 /// Declares the biases of the last `count` experts, after all of their matrices, whose gradients arrive in blocks of

@@ -218,7 +218,7 @@ void Decoder::declare_whole(UnitBuilder& unit, Block& block) const {
   if (c.latent.exist()) declare_latent(unit, block.attention.whole(), block.layer);
   block.attention.whole().projection = declare(heads.last);
   declare_sinks(unit, block.attention.whole(), block.layer);
-  if (block.experts) return declare_expert_blocks(unit, *block.experts, block.layer);
+  if (block.experts) return declare_expert_blocks(unit, *block.experts, block.layer, 0);
   const LayerShapes mlp = mlp_shapes(block.layer);
   block.mlp.whole().up = declare(mlp.first);
   block.mlp.whole().down = declare(mlp.last);
@@ -263,10 +263,15 @@ void Decoder::declare_split(UnitBuilder& unit, Block& block) const {
     }
     attention.projection = Linear::declare_block(unit, heads.last, inputs, block.attention.sum, rule);
     declare_sinks(unit, attention, block.layer);
-    if (block.experts) return declare_expert_block(unit, *block.experts, block.layer, index);
+    if (block.experts) return declare_shared_block(unit, *block.experts, block.layer, index);
     Mlp& own = block.mlp.blocks.emplace_back(all_channels);
     own.up = Linear::declare_block(unit, mlp.first, outputs, up, rule);
     own.down = Linear::declare_block(unit, mlp.last, inputs, block.mlp.sum, rule);
+  });
+  if (!block.experts) return;
+  each_tensor_block([&](int64_t index) {
+    unit.set_block(index);
+    declare_expert_blocks(unit, *block.experts, block.layer, index);
   });
 }
 

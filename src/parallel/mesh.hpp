@@ -31,12 +31,12 @@ class Mesh {
   Communicator& parameters() const { return *parameters_; }
   /// Ranks that have the same blocks of matrices, and whose passes are the same while they share experts: texts and
   /// samples are divided among them.
-  Communicator& passes() const { return experts_ != nullptr ? job_ : *parameters_; }
+  Communicator& passes() const { return *passes_; }
 
  private:
   Communicator& job_;
   MeshShape shape_;
-  Communicator *context_ = nullptr, *tensor_ = nullptr, *experts_ = nullptr, *parameters_;
+  Communicator *context_ = nullptr, *tensor_ = nullptr, *experts_ = nullptr, *passes_, *parameters_;
 };
 
 }  // namespace llmtrain

@@ -3,12 +3,12 @@
 
 namespace llmtrain {
 
-/// Ranks along the axes of parallelism. Tensor ranks are neighbours, then context ranks, then data ranks. Expert ranks
-/// are neighbours among the latter two.
+/// Ranks along the axes of parallelism. Tensor ranks are neighbours, then context ranks, then data ranks. Of those with
+/// the same tensor index, expert ranks are neighbours.
 struct MeshShape {
   int64_t tensor = 1;   ///< T: ranks that share matrices
   int64_t context = 1;  ///< C: ranks that share the rows of micro-batches
-  int64_t expert = 1;   ///< ranks that share experts, for rows of their own; then T = 1
+  int64_t expert = 1;   ///< R: ranks that share experts, for rows of their own
 
   int64_t ranks_per_micro_batch() const { return tensor * context; }
   /// Ranks that have all blocks of matrices and experts together.

@@ -77,8 +77,8 @@ void ParallelConfig::visit(DeckKeys& keys) {
            {.unit = "ranks",
             .range = between(1, max_expert),
             .doc = "Number of ranks, a power of two, that share the experts of each layer: each has some of them, to "
-                   "which the others send their rows. It divides the ranks and the experts; 1 to 8 have the same "
-                   "results. With tensor above 1 the ranks that share matrices share experts too, and this is 1."});
+                   "which the others send their rows. It divides ranks / tensor and n_experts / tensor_blocks; 1 to 8 "
+                   "have the same results. With tensor a rank has 1 / (expert x tensor) of the experts."});
   keys.key("offload_optimizer", offload_optimizer,
            {.doc = "Location of master weights and moments between updates. none: device memory; cpu: host memory; "
                    "nvme: a local disk, from which every update streams them through a few buffers. Checkpoints are "

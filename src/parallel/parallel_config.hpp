@@ -23,7 +23,8 @@ enum class ContextMethod : uint8_t { automatic, ulysses, gather };
 
 /// Most ranks, and blocks, along the axes.
 inline constexpr int64_t max_context = 128, max_tensor = 64, max_expert = 64;
-/// Blocks of the experts of a layer, each in units of their own, unless more ranks share them.
+/// Blocks of the experts of a layer, or of its block of split matrices, each in units of their own, unless more ranks
+/// share them.
 inline constexpr int64_t usual_expert_blocks = 8;
 
 /// [parallel]
@@ -42,8 +43,10 @@ struct ParallelConfig {
   int64_t row_blocks() const { return context_blocks == 0 ? context : context_blocks; }
   /// S: blocks of every split matrix.
   int64_t matrix_blocks() const { return tensor_blocks == 0 ? tensor : tensor_blocks; }
-  /// Blocks of the experts of a layer, where matrices are not split.
-  int64_t expert_blocks(int64_t experts) const { return std::gcd(experts, std::max(expert, usual_expert_blocks)); }
+  /// Blocks of the experts of a layer, or of each of its blocks of split matrices.
+  int64_t expert_blocks(int64_t experts) const {
+    return std::gcd(experts / matrix_blocks(), std::max(expert, usual_expert_blocks));
+  }
   /// Ranks that have all blocks of matrices or experts together.
   int64_t ranks_of_blocks() const { return tensor * expert; }
   /// True if attention over so many blocks of rows divides the heads among as many ranks: each has some key heads, or,

@@ -34,8 +34,9 @@ GradientBuffers::GradientBuffers(const UnitStates& units, bool ring)
     divide(units[unit], own, separate);
     const UnitSpec& spec = units[unit].spec;
     if (!spec.same_layer_as_previous) before = 0;
-    if (spec.in_turn && !units[unit - 1].spec.in_turn) before_in_turn = before;
-    if (spec.in_turn && spec.tensor_block != units[unit - 1].spec.tensor_block) before = before_in_turn;
+    const bool in_turn = spec.expert_block >= 0;
+    if (in_turn && units[unit - 1].spec.expert_block < 0) before_in_turn = before;
+    if (in_turn && !spec.has_same_blocks(units[unit - 1].spec)) before = before_in_turn;
     if (!units[unit].trained()) continue;
     for (Part& part : own.parts) {
       part.ring = before;

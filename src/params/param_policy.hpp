@@ -17,19 +17,21 @@ struct ParamStoreOptions {
   int zero_stage = 1;
   int rank = 0;  ///< among those with the same units; given explicitly, so that a plan for any count needs no MPI
   int size = 1;
-  /// Number of this rank among those that share matrices, or experts; the first one counts common units.
-  int tensor_rank = 0;
-  int tensor_size = 1;        ///< parallel.tensor, or parallel.expert
-  int64_t tensor_blocks = 1;  ///< of split matrices, or of experts
-  /// Units of the whole model if other ranks have some of them (UnitSpec::tensor_block); empty: the store has all.
+  // Numbers of this rank among those that share matrices, and among those that share experts; the first ones count
+  // common units.
+  int tensor_rank = 0, expert_rank = 0;
+  int tensor_size = 1;        ///< parallel.tensor
+  int expert_size = 1;        ///< parallel.expert: ranks that have reduction groups of their own
+  int64_t tensor_blocks = 1;  ///< of split matrices
+  int64_t expert_blocks = 1;  ///< of the experts of a layer, or of its block of split matrices
+  /// Units of the whole model if other ranks have some of them (UnitSpec::tensor_block, expert_block); empty: the store
+  /// has all.
   std::vector<UnitSpec> model_units = {};
   int node_size = 1;  ///< ranks, this one included, that read each other's buffers directly
   /// Communicator::adding_ranks_per_node(), for any rank count.
   int ranks_per_node = 0;
   Reduction reduction = Reduction::ordered;
   int64_t groups = 1;  ///< reduction groups of a full step (G)
-  /// True if the blocks are of experts (parallel.expert): ranks that have them have groups of their own.
-  bool blocks_of_experts = false;
   /// Groups that a rank computes at once, with a gradient each: blocks of rows of its micro-batches. A power of two. If
   /// ranks share experts, those of all of them, which follow each other.
   int64_t groups_at_once = 1;
@@ -46,19 +48,25 @@ struct ParamStoreOptions {
   bool keeps_gathered = false;
 
   /// True if ranks have groups of their own, and experts for the rows of all of them.
-  bool shares_experts() const { return blocks_of_experts && tensor_size > 1; }
+  bool shares_experts() const { return expert_size > 1; }
+  /// Ranks that have all blocks of matrices and experts together.
+  int ranks_of_blocks() const { return tensor_size * expert_size; }
   /// Number of groups_at_once that have rows of this rank.
-  int64_t own_groups_at_once() const { return shares_experts() ? groups_at_once / tensor_size : groups_at_once; }
+  int64_t own_groups_at_once() const { return groups_at_once / expert_size; }
   /// Those for which a rank has a gradient of the unit.
   int64_t groups_at_once_of(const UnitSpec& unit) const {
-    return unit.tensor_block < 0 ? own_groups_at_once() : groups_at_once;
+    return unit.expert_block < 0 ? own_groups_at_once() : groups_at_once;
   }
   /// Memory of gradients and weights that other ranks read.
   MemoryScope exchanged() const;
   /// The blocks of split matrices that this rank has.
-  TensorShare tensor_share() const {
-    const int64_t count = tensor_blocks / tensor_size;
-    return {tensor_blocks, tensor_rank * count, count};
+  TensorShare tensor_share() const { return share_of(tensor_blocks, tensor_rank, tensor_size); }
+  /// The blocks of experts that this rank has, of the layer or of each of its blocks of split matrices.
+  TensorShare expert_share() const { return share_of(expert_blocks, expert_rank, expert_size); }
+
+ private:
+  static TensorShare share_of(int64_t blocks, int64_t rank, int64_t size) {
+    return {blocks, rank * (blocks / size), blocks / size};
   }
 };
 

@@ -31,8 +31,8 @@ void ParamStore::start(Communicator& ranks, Stream& stream, Communicator* job, T
                        Communicator* sharing) {
   LLMTRAIN_CHECK(ranks.size() == options_.size && ranks.rank() == options_.rank,
                  "the parameter store was planned for another rank or number of ranks");
-  LLMTRAIN_CHECK(job == nullptr || job->size() == options_.size * options_.tensor_size,
-                 "the job has other ranks than those that share its matrices");
+  LLMTRAIN_CHECK(job == nullptr || job->size() == options_.size * options_.ranks_of_blocks(),
+                 "the job has other ranks than those that share its matrices and experts");
   stream_ = &stream;
   job_ = job;
   state_.start(stream);

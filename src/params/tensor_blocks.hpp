@@ -14,10 +14,11 @@ inline TensorBlock block_of(const ParamSpec& param, const ParamSlice& slice) {
   return slice.block.value_or(TensorBlock{0, 0, slice.rows, param.columns});
 }
 
-/// Number of blocks of split matrices that the units of a whole model have: 1 if nothing is split.
-inline int64_t count_tensor_blocks(const std::vector<UnitSpec>& units) {
+/// Number of blocks of split matrices, or of experts (UnitSpec), that the units of a whole model have: 1 if nothing is
+/// split.
+inline int64_t count_blocks(const std::vector<UnitSpec>& units, int64_t UnitSpec::*block) {
   int64_t last = 0;
-  for (const UnitSpec& unit : units) last = std::max(last, unit.tensor_block);
+  for (const UnitSpec& unit : units) last = std::max(last, unit.*block);
   return last + 1;
 }
 

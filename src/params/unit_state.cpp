@@ -64,7 +64,7 @@ UnitState::UnitState(UnitSpec given, const ParamStoreOptions& options, const Par
   add_segments(options, policy.whole_state);
   // Blocks of matrices that one rank has are written in turn, and what all blocks share between them: idle ranks would
   // not know in which order.
-  const bool splits = options.tensor_blocks > 1 && !options.blocks_of_experts && !spec.in_turn;
+  const bool splits = options.tensor_blocks > 1 && spec.expert_block < 0;
   const bool several = splits && (spec.tensor_block < 0 || options.tensor_blocks > options.tensor_size);
   order_segments(!several);
 }
@@ -208,7 +208,7 @@ void UnitStates::number_units() {
   size_t next = 0;
   for (const UnitState& u : units_) {
     const auto is_same = [&](const UnitSpec& of_model) {
-      return of_model.name == u.spec.name && of_model.tensor_block == u.spec.tensor_block;
+      return of_model.name == u.spec.name && of_model.has_same_blocks(u.spec);
     };
     while (next < model_units().size() && !is_same(model_units()[next])) ++next;
     LLMTRAIN_CHECK(next < model_units().size(), fmt::format("unit {} is not one of the model", u.spec.name));
@@ -222,9 +222,11 @@ int UnitStates::store_unit(int64_t model_unit) const {
 }
 
 int UnitStates::first_owner(int64_t model_unit) const {
-  const int64_t block = model_units()[static_cast<size_t>(model_unit)].tensor_block;
-  if (block < 0 || options_.tensor_size == 1) return 0;
-  return static_cast<int>(block * options_.tensor_size / options_.tensor_blocks);
+  if (options_.ranks_of_blocks() == 1) return 0;
+  const UnitSpec& unit = model_units()[static_cast<size_t>(model_unit)];
+  const int64_t tensor = rank_of_block(unit.tensor_block, options_.tensor_blocks, options_.tensor_size);
+  const int64_t expert = rank_of_block(unit.expert_block, options_.expert_blocks, options_.expert_size);
+  return static_cast<int>(tensor + options_.tensor_size * expert);
 }
 
 const UnitState& UnitStates::operator[](int unit) const {

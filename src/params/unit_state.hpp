@@ -136,21 +136,25 @@ class UnitStates {
   auto begin() const { return units_.begin(); }
   auto end() const { return units_.end(); }
 
-  // The units of the whole model; with split matrices ranks have those of their blocks, and the common ones.
+  // The units of the whole model; ranks have those of their blocks of matrices and experts, and the common ones.
   const std::vector<UnitSpec>& model_units() const { return options_.model_units; }
   /// Number of a unit among model_units().
   int model_unit(int unit) const { return numbers_[static_cast<size_t>(unit)]; }
   /// The unit with this number among model_units(); -1: other ranks have it.
   int store_unit(int64_t model_unit) const;
-  /// Rank in the job, among the first parallel.tensor ones, that has this unit of model_units().
+  /// Rank in the job, among the first ranks_of_blocks() ones, that has this unit of model_units().
   int first_owner(int64_t model_unit) const;
 
   /// The elements of the segment that are this rank's among the ranks with the same units: disjoint at any stage.
   UnitRange owned(int unit, size_t segment) const;
   /// The elements of the segment that this rank counts in sums over the whole model (norm, hash): disjoint over the
-  /// job, since common units count on the first of the ranks that share matrices alone.
+  /// job, since common units count on the first of the ranks that share matrices, or experts, alone.
   UnitRange counted(int unit, size_t segment) const;
-  bool counts(int unit) const { return (*this)[unit].spec.tensor_block >= 0 || options_.tensor_rank == 0; }
+  bool counts(int unit) const {
+    const UnitSpec& spec = (*this)[unit].spec;
+    return (spec.tensor_block >= 0 || options_.tensor_rank == 0) &&
+           (spec.expert_block >= 0 || options_.expert_rank == 0);
+  }
   bool any_trained() const;
   int64_t parameters() const;          ///< of the model, padding excluded
   int64_t trained_parameters() const;  ///< of the model's trained units, without fixed slices

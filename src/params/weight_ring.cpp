@@ -30,10 +30,11 @@ void WeightRing::find_rings() {
       places = 1;
       quantized = 0;
     }
-    if (u.spec.in_turn && !units_[unit - 1].spec.in_turn) {
+    const bool in_turn = u.spec.expert_block >= 0;
+    if (in_turn && units_[unit - 1].spec.expert_block < 0) {
       places_before = places;
       quantized_before = quantized;
-    } else if (u.spec.in_turn && u.spec.tensor_block != units_[unit - 1].spec.tensor_block) {
+    } else if (in_turn && !u.spec.has_same_blocks(units_[unit - 1].spec)) {
       places = places_before;
       quantized = quantized_before;
     }

@@ -44,17 +44,17 @@ std::unique_ptr<ActorCritic> join(const std::optional<CriticSpec>& spec, Decoder
   return std::make_unique<SeparateActorCritic>(policy, *critic);
 }
 
-/// Gives a decoder these blocks of matrices, or of experts, if it has any.
-DecoderShape with_blocks(DecoderShape shape, const TensorShare& share, bool of_experts) {
-  shape.tensor = of_experts ? TensorShare() : share;
-  shape.experts = of_experts && shape.config.experts.exist() ? share : TensorShare();
+/// Gives a decoder these blocks of matrices, and of experts, if it has any.
+DecoderShape with_blocks(DecoderShape shape, const TensorShare& matrices, const TensorShare& experts) {
+  shape.tensor = matrices;
+  shape.experts = shape.config.experts.exist() ? experts : TensorShare();
   return shape;
 }
 
 /// Gives the models of a role the blocks of its store's rank.
 RoleSpec with_share(RoleSpec spec) {
   const auto give = [&](DecoderShape& shape) {
-    shape = with_blocks(std::move(shape), spec.store.tensor_share(), spec.store.blocks_of_experts);
+    shape = with_blocks(std::move(shape), spec.store.tensor_share(), spec.store.expert_share());
   };
   give(spec.shape);
   if (spec.critic && spec.critic->shape) give(*spec.critic->shape);
@@ -69,11 +69,12 @@ std::vector<UnitSpec> units_of_role(const RoleSpec& spec, const Model& model) {
 /// exchanges on all of them.
 void require_alike(const ParamStoreOptions& options) {
   if (!options.shares_experts()) return;
-  using Trained = std::vector<std::tuple<std::string, int64_t, int64_t>>;  // layers and shapes
-  std::vector<Trained> of_rank(static_cast<size_t>(options.tensor_size));
+  using Trained = std::vector<std::tuple<std::string, int64_t, int64_t>>;  // layers, or their blocks, and shapes
+  std::vector<Trained> of_rank(static_cast<size_t>(options.expert_size));
   for (const UnitSpec& unit : options.model_units) {
-    if (!unit.trained || unit.tensor_block < 0) continue;
-    Trained& own = of_rank[static_cast<size_t>(unit.tensor_block * options.tensor_size / options.tensor_blocks)];
+    if (!unit.trained || unit.expert_block < 0) continue;
+    const int64_t rank = rank_of_block(unit.expert_block, options.expert_blocks, options.expert_size);
+    Trained& own = of_rank[static_cast<size_t>(rank)];
     const std::string layer = unit.name.substr(0, unit.name.find(".experts."));
     for (const ParamSpec& param : unit.params) own.emplace_back(layer, param.rows, param.columns);
   }
@@ -86,12 +87,13 @@ void require_alike(const ParamStoreOptions& options) {
 /// The store's options with the units of all ranks, where its own are those of some.
 ParamStoreOptions with_model_units(const RoleSpec& spec) {
   ParamStoreOptions options = spec.store;
-  if (options.tensor_size == 1) return options;
-  const TensorShare all{options.tensor_blocks, 0, options.tensor_blocks};
-  Decoder policy(with_blocks(spec.shape, all, options.blocks_of_experts));
+  if (options.ranks_of_blocks() == 1) return options;
+  const TensorShare matrices{options.tensor_blocks, 0, options.tensor_blocks};
+  const TensorShare experts{options.expert_blocks, 0, options.expert_blocks};
+  Decoder policy(with_blocks(spec.shape, matrices, experts));
   std::optional<CriticSpec> critic_spec = spec.critic;
   if (critic_spec && critic_spec->shape) {
-    critic_spec->shape = with_blocks(*critic_spec->shape, all, options.blocks_of_experts);
+    critic_spec->shape = with_blocks(*critic_spec->shape, matrices, experts);
   }
   std::optional<Decoder> critic = make_critic(critic_spec, policy);
   const std::unique_ptr<ActorCritic> both = join(critic_spec, policy, critic);
@@ -109,8 +111,7 @@ RoleModel::RoleModel(RoleSpec spec)
       both_(join(spec_.critic, model_, critic_)),
       params_(units_of_role(spec_, model()), with_model_units(spec_)),
       whole_units_(
-          units_of_role(spec_, Decoder(with_blocks(spec_.shape, {}, false))),
-          blocks_of_units(params_.units().model_units()),
+          units_of_role(spec_, Decoder(spec_.shape.whole())), blocks_of_units(params_.units().model_units()),
           [this](int unit, int64_t begin, int64_t end, float* out) { params_.gather_range(unit, begin, end, out); }) {}
 
 void RoleModel::plan(Arena& arena) {

@@ -144,7 +144,7 @@ RoleSpec untrained_policy(const Config& config, const RankPosition& position, in
   RankPosition alone = position;
   alone.node_size = 1;  // the ranks share no memory
   alone.ranks_per_node = 0;
-  policy.store = store_options(config, alone);
+  policy.store = store_options(config, alone, config.model.experts.count);
   policy.passes = PassPlan{policy.store.compute, rows, false};
   policy.weights.folder = config.model.path;
   policy.weights.checkpoint = checkpoint;

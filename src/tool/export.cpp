@@ -71,7 +71,7 @@ void with_weights(LoadedModel& loaded, const Use& use) {
   const std::string& path = checkpoint.folder();
   const std::vector<UnitSpec> units = loaded.model().units();
   const Schema wanted = make_schema(units, manifest.schema.states);
-  const bool split = manifest.schema.tensor_blocks > 1;
+  const bool split = manifest.schema.has_blocks();
   const std::string what = split ? tensor_difference(manifest.schema, wanted) : difference(manifest.schema, wanted);
   if (!what.empty()) {
     throw UserError(ExitCode::bad_content, fmt::format("{}: its tensors do not fit its deck: {}", path, what));

@@ -117,6 +117,11 @@ void inspect_checkpoint(const std::string& path) {
                  fmt::format("{}, written by {} rank{} that shared matrices", manifest.schema.tensor_blocks,
                              manifest.tensor_ranks, manifest.tensor_ranks == 1 ? "" : "s"));
   }
+  if (manifest.schema.expert_blocks > 1) {
+    inspect_line("expert blocks",
+                 fmt::format("{}, written by {} rank{} that shared experts", manifest.schema.expert_blocks,
+                             manifest.expert_ranks, manifest.expert_ranks == 1 ? "" : "s"));
+  }
   if (!manifest.run.parameters.empty()) inspect_line("parameter hash", printable(manifest.run.parameters));
   if (!manifest.run.attention.empty()) inspect_line("attention", printable(manifest.run.attention));
   if (!manifest.run.products.empty()) inspect_line("products", printable(manifest.run.products));

@@ -39,6 +39,7 @@ Saver::Saver(const CheckpointConfig& config, std::string folder, ParamStore& sto
       communicator_(communicator),
       log_(log),
       tensor_ranks_(store.units().options().tensor_size),
+      expert_ranks_(store.units().options().expert_size),
       snapshot_(store, stream, buffer),
       staging_(staging_elements * static_cast<int64_t>(sizeof(float))) {
   if (from != nullptr && from->own) {
@@ -68,6 +69,7 @@ void Saver::begin(const SaveRequest& request, double since) {
   request_ = request;
   request_.file_of_rank = file_of_rank_;
   request_.tensor_ranks = tensor_ranks_;
+  request_.expert_ranks = expert_ranks_;
   auto save = std::make_unique<CheckpointSave>(folder_, communicator_);
   save->begin(snapshot_.schema(), request_);
   snapshot_.take();

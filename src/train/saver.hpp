@@ -73,7 +73,7 @@ class Saver {
   std::string folder_;
   Communicator& communicator_;
   RunLog& log_;
-  int64_t tensor_ranks_;
+  int64_t tensor_ranks_, expert_ranks_;
   Snapshot snapshot_;
   PinnedBuffer staging_;
   std::vector<int64_t> file_of_rank_;

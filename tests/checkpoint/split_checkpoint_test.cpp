@@ -29,37 +29,49 @@ Schema schema_of(int64_t blocks, int64_t segment_elements = default_segment_elem
   return make_schema(SplitModel::units({blocks, 0, blocks}), master_and_moments(), segment_elements);
 }
 
-/// Meshes of blocks: ranks, of which so many share matrices.
+/// The same with two blocks of experts, in units of some blocks of matrices.
+Schema schema_with_experts(int64_t blocks, int64_t segment_elements = default_segment_elements) {
+  Schema schema = schema_of(blocks, segment_elements);
+  schema.expert_blocks = 2;
+  for (UnitSchema& unit : schema.units) {
+    if (unit.name.starts_with("layer of block")) unit.expert_block = unit.tensor_block % 2;
+  }
+  return schema;
+}
+
+/// Meshes of blocks: ranks, of which so many share matrices, and so many experts.
 std::vector<Sharding> meshes(int64_t blocks) {
   std::vector<Sharding> all;
   for (const int64_t tensor : {1, 2, 4}) {
     if (blocks % tensor != 0) continue;
-    for (const int64_t others : {1, 3}) all.emplace_back(tensor * others, tensor, blocks);
+    for (const int64_t others : {1, 3}) all.emplace_back(tensor * others, tensor, blocks, 1, 2);
+    all.emplace_back(tensor * 2, tensor, blocks, 2, 2);
   }
   return all;
 }
 
 TEST(SplitCheckpoint, ShardsOfAnyMeshHaveEveryValueOnce) {
   for (const int64_t blocks : {2, 4}) {
-    const Schema schema = schema_of(blocks, 1024);
-    std::vector<StateRange> whole = ranges_of_shard(schema, 0, Sharding(1, 1, blocks));
+    const Schema schema = schema_with_experts(blocks, 1024);
+    std::vector<StateRange> whole = ranges_of_shard(schema, 0, Sharding(1, 1, blocks, 1, 2));
     for (const Sharding& mesh : meshes(blocks)) {
       int64_t elements = 0, expected = 0;
       for (const StateRange& range : whole) expected += range.end - range.begin;
       for (int64_t s = 0; s < mesh.count; ++s) {
         for (const StateRange& range : ranges_of_shard(schema, s, mesh)) {
           elements += range.end - range.begin;
-          const int64_t block =
-              schema.units[static_cast<size_t>(schema.tensors[static_cast<size_t>(range.tensor)].unit)].tensor_block;
+          const UnitSchema& unit =
+              schema.units[static_cast<size_t>(schema.tensors[static_cast<size_t>(range.tensor)].unit)];
+          const int64_t block = unit.tensor_block, of_experts = unit.expert_block;
           EXPECT_EQ(s % mesh.tensor, block < 0 ? 0 : block / (blocks / mesh.tensor));
+          EXPECT_EQ(s / mesh.tensor % mesh.expert, of_experts < 0 ? 0 : of_experts / (2 / mesh.expert));
           std::vector<uint8_t> marks(static_cast<size_t>(mesh.count));
-          const int64_t unit = schema.tensors[static_cast<size_t>(range.tensor)].unit;
-          mark_shards(schema.units[static_cast<size_t>(unit)], {range.begin, range.end}, mesh, marks);
+          mark_shards(unit, {range.begin, range.end}, mesh, marks);
           EXPECT_EQ(std::ranges::count(marks, 1), 1);
           EXPECT_EQ(marks[static_cast<size_t>(s)], 1);
         }
       }
-      EXPECT_EQ(elements, expected) << mesh.count << " ranks, tensor " << mesh.tensor;
+      EXPECT_EQ(elements, expected) << mesh.count << " ranks, tensor " << mesh.tensor << ", expert " << mesh.expert;
     }
   }
 }
@@ -69,13 +81,14 @@ TEST(SplitCheckpoint, IsReadByAnyMeshOfItsBlocks) {
   int64_t step = 0;
   std::vector<float> buffer(300);
   for (const Sharding& writers : meshes(4)) {
-    const std::string path = test::write_layout(folder.path(), schema_of(4), ++step, writers);
+    const std::string path = test::write_layout(folder.path(), schema_with_experts(4), ++step, writers);
     const Manifest manifest = verify_checkpoint(path, test::communicator());
     EXPECT_EQ(manifest.tensor_ranks, writers.tensor);
-    EXPECT_EQ(manifest.schema, schema_of(4));
+    EXPECT_EQ(manifest.expert_ranks, writers.expert);
+    EXPECT_EQ(manifest.schema, schema_with_experts(4));
     for (const Sharding& readers : meshes(4)) {
       for (int64_t rank = 0; rank < readers.count; ++rank) {
-        test::ToyTarget target(schema_of(4, 512), step, rank, readers);
+        test::ToyTarget target(schema_with_experts(4, 512), step, rank, readers);
         load_checkpoint(path, manifest, target, buffer, test::communicator());
         EXPECT_EQ(target.right, target.wanted_elements());
         EXPECT_EQ(target.wrong, 0);
@@ -96,6 +109,10 @@ TEST(SplitCheckpoint, RefusesOtherBlocksByKey) {
         HasSubstr("divided into 2 blocks, those of this run into " + std::to_string(blocks) +
                   " (parallel.tensor_blocks)"));
   }
+  test::ToyTarget experts(schema_with_experts(2), 1, 0, Sharding(1, 1, 2, 1, 2));
+  EXPECT_THAT(
+      verdict(ExitCode::bad_content, [&] { load_checkpoint(path, manifest, experts, buffer, test::communicator()); }),
+      HasSubstr("its experts are divided into 1 block, those of this run into 2 (parallel.expert)"));
 }
 
 /// What whole tensors of the toy state of a step have, by name.
@@ -253,6 +270,7 @@ TEST(SplitCheckpoint, DamagedBlocksAreRefused) {
               HasSubstr("is not whole"));
   EXPECT_THAT(problem([&](Schema& s) { s.units.back().tensor_block = 2; }), HasSubstr("impossible block"));
   EXPECT_THAT(problem([&](Schema& s) { s.tensor_blocks = 1; }), HasSubstr("impossible block"));
+  EXPECT_THAT(problem([&](Schema& s) { s.units.back().expert_block = 0; }), HasSubstr("impossible block"));
   // A manifest of ranks that divide neither the shards nor the blocks.
   Manifest manifest;
   manifest.schema = schema_of(2);
@@ -262,6 +280,11 @@ TEST(SplitCheckpoint, DamagedBlocksAreRefused) {
   manifest.tensor_ranks = 3;
   EXPECT_THAT(verdict(ExitCode::bad_content, [&] { parse_manifest(to_text(manifest), "here"); }),
               HasSubstr("do not divide"));
+  manifest.schema = schema_with_experts(2);
+  manifest.tensor_ranks = manifest.expert_ranks = 2;
+  EXPECT_THAT(verdict(ExitCode::bad_content, [&] { parse_manifest(to_text(manifest), "here"); }),
+              HasSubstr("do not divide"))
+      << "two shards of four ranks";
 }
 
 }  // namespace

@@ -137,6 +137,7 @@ inline std::string write_layout(const std::string& folder, const Schema& schema,
   }
   SaveRequest request = toy_request(step);
   request.tensor_ranks = shards.tensor;
+  request.expert_ranks = shards.expert;
   complete_attempt(attempt, schema, request, sealed, hook);
   publish_attempt(folder, attempt, step, hook);
   return folder + "/" + checkpoint_name(step);

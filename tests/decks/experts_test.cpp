@@ -103,14 +103,14 @@ class ExpertsDeck : public RunFolder {
 
   static std::string file(const std::string& name) { return (source_folder() / "tests/reference" / name).string(); }
   /// Writes a model with random experts and the tokenizer of a chat model; returns its folder.
-  std::string model_with_tokenizer() {
+  std::string model_with_tokenizer(const std::string& name = "model", const std::string& key = "run.seed=42") {
     const Outcome outcome =
-        run("model", 1,
+        run(name, 1,
             {"run.max_steps=1", "schedule.learning_rate=1e-30", "data.tokenizer=" + file("sft/model"),
              "batch.sequence_length=64", "batch.global=2", "model.max_seq_len=512", "model.dropout=0",
-             "evaluation.every_steps=0", "evaluation.at_end=false", "checkpoint.export=last"});
+             "evaluation.every_steps=0", "evaluation.at_end=false", "checkpoint.export=last", key});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-    return (folder / "model/export").string();
+    return (folder / name / "export").string();
   }
   std::string deck_of(const std::string& task, const std::string& model, const std::string& sections) {
     std::string path = (folder / (task + ".ini")).string();
@@ -142,6 +142,9 @@ TEST_F(ExpertsDeck, HasOneLedgerForAllMeshes) {
   const std::string expected = ledger_of(1, blocks);
   EXPECT_EQ(ledger_of(4, with(blocks, {"parallel.context=2", "parallel.tensor=2", "parallel.zero=3"})), expected);
   EXPECT_EQ(ledger_of(4, with(blocks, {"parallel.tensor=2", "parallel.zero=2", "memory.recompute=block"})), expected);
+  const std::vector<std::string> experts = with(blocks, {"parallel.tensor=2", "parallel.expert=2"});
+  EXPECT_EQ(ledger_of(4, with(experts, {"parallel.zero=3", "memory.recompute=block"})), expected);
+  EXPECT_EQ(ledger_of(4, with(experts, {"parallel.context=2", "parallel.zero=0"})), expected);
   EXPECT_EQ(ledger_of(2, with(blocks, {"parallel.context=2", "parallel.zero=1"})), expected);
   EXPECT_NE(ledger_of(1, {"parallel.context_blocks=2"}), expected) << "control: matrices in one block";
 }
@@ -156,7 +159,8 @@ TEST_F(ExpertsDeck, HeadsInPhasesHaveOneLedgerForAllMeshes) {
         with(family, {"run.max_steps=2", "parallel.context_blocks=2", "parallel.tensor_blocks=2"});
     const std::string expected = ledger_of(1, keys);
     EXPECT_EQ(ledger_of(2, with(keys, {"parallel.tensor=2", "parallel.zero=3", "memory.recompute=block"})), expected);
-    EXPECT_EQ(ledger_of(4, with(keys, {"parallel.tensor=2", "parallel.context=2", "memory.recompute=attention"})),
+    EXPECT_EQ(ledger_of(4, with(keys, {"parallel.tensor=2", "parallel.context=2", "parallel.expert=2",
+                                       "memory.recompute=attention"})),
               expected);
     EXPECT_NE(ledger_of(1, with(family, {"run.max_steps=2", "parallel.context_blocks=2"})), expected) << "control";
   }
@@ -202,16 +206,17 @@ TEST_F(ExpertsDeck, OfOtherFamiliesHasOneLedger) {
 
 TEST_F(ExpertsDeck, ResumesOnOtherRanks) {
   const std::vector<std::string> keys = {"parallel.tensor_blocks=2", "evaluation.every_steps=0",
-                                         "evaluation.at_end=false", "checkpoint.at_end=true"};
+                                         "evaluation.at_end=false", "checkpoint.at_end=true", "checkpoint.export=last"};
   const std::string expected = ledger_of(1, keys);
   const auto go_on = [&](int ranks, const std::vector<std::string>& more) {
     const Outcome outcome = run("moved", ranks, with(keys, more));
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   };
   go_on(2, {"run.max_steps=1", "parallel.tensor=2", "parallel.zero=3"});
-  go_on(4, {"run.max_steps=2", "parallel.zero=2"});
+  go_on(4, {"run.max_steps=2", "parallel.tensor=2", "parallel.expert=2", "parallel.zero=2"});
   go_on(1, {});
   EXPECT_EQ(ledger("moved"), expected);
+  EXPECT_EQ(read_file(folder / "moved/export/model.safetensors"), read_file(folder / "run1/export/model.safetensors"));
 }
 
 TEST_F(ExpertsDeck, ResumesOnRanksThatShareExperts) {
@@ -278,6 +283,10 @@ TEST_F(ExpertsDeck, PreferencesHaveOneLedger) {
   const std::string expected = ledger_of_deck(1, {path, "run.max_steps=2"});
   EXPECT_EQ(ledger_of_deck(2, {path, "run.max_steps=2", "parallel.zero=3", "parallel.expert=2"}), expected);
   EXPECT_NE(ledger_of_deck(1, {path, "run.max_steps=2", "objective.router_aux=0.1"}), expected) << "control";
+  // A reference with another number of experts has blocks of its own.
+  const std::vector<std::string> other = {path, "run.max_steps=1",
+                                          "dpo.reference=" + model_with_tokenizer("reference", "model.n_experts=6")};
+  EXPECT_EQ(ledger_of_deck(2, with(other, {"parallel.expert=2"})), ledger_of_deck(1, other));
 }
 
 // A token's experts do not depend on the other texts that are generated, nor on a cache. The second epoch, whose policy

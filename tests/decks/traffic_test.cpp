@@ -22,6 +22,7 @@ struct Layout {
   int accumulation, groups;
   const char* more = "run.seed=1";
   int context = 1, tensor = 1, heads = 2;
+  std::vector<std::string> keys = {};
 };
 
 class TrafficDeck : public RunFolder {
@@ -29,13 +30,15 @@ class TrafficDeck : public RunFolder {
   TrafficDeck() : RunFolder(text_of_lines(60), deck.text()) {}
 
   std::vector<std::string> settings(const Layout& l) const {
-    return {fmt::format("parallel.zero={}", l.stage),
-            fmt::format("batch.gradient_accumulation_steps={}", l.accumulation),
-            fmt::format("parallel.reduction_groups={}", l.groups),
-            fmt::format("parallel.context={}", l.context),
-            fmt::format("parallel.tensor={}", l.tensor),
-            fmt::format("model.n_heads={}", l.heads),
-            l.more};
+    std::vector<std::string> all = {fmt::format("parallel.zero={}", l.stage),
+                                    fmt::format("batch.gradient_accumulation_steps={}", l.accumulation),
+                                    fmt::format("parallel.reduction_groups={}", l.groups),
+                                    fmt::format("parallel.context={}", l.context),
+                                    fmt::format("parallel.tensor={}", l.tensor),
+                                    fmt::format("model.n_heads={}", l.heads),
+                                    l.more};
+    all.insert(all.end(), l.keys.begin(), l.keys.end());
+    return all;
   }
   /// Every step of a run that `launch` starts.
   std::vector<nlohmann::json> steps_of(const std::string& name, const Launch& launch) const {
@@ -125,6 +128,22 @@ TEST_F(TrafficDeck, HasARowOfTheTensorAxis) {
       const auto counted = found["traffic/tensor/" + name].get<double>();
       EXPECT_GT(counted, 0) << name << ": " << where;
       EXPECT_NEAR(counted, wanted["tensor"][name].get<double>(), 0.01 * counted) << name << ": " << where;
+    }
+  }
+}
+
+// Ranks that share experts lie in two nodes where tensor ranks fill one. Routers choose some experts more often.
+TEST_F(TrafficDeck, HasARowOfTheExpertAxis) {
+  Layout l{4, 2, 1, 6, 0};
+  l.keys = {"model.family=mixtral", "model.n_experts=4", "model.d_ff_expert=24"};
+  for (const int tensor : {1, 2}) {
+    l.tensor = tensor;
+    l.more = tensor == 1 ? "parallel.expert=4" : "parallel.expert=2";
+    const nlohmann::json found = run(l), wanted = estimate(l)["traffic"]["expert"];
+    for (const std::string name : {"port_bytes", "node_bytes", "messages"}) {
+      const auto counted = found["traffic/expert/" + name].get<double>();
+      EXPECT_NEAR(counted, wanted[name].get<double>(), 0.2 * counted) << name << ": tensor " << tensor;
+      EXPECT_EQ(counted > 0, name != "node_bytes" || tensor == 1) << name;
     }
   }
 }

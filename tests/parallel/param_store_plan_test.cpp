@@ -49,7 +49,7 @@ size_t segments_by_rows(bool in_turn, int ranks) {
   UnitSpec spec = unit("block", block);
   spec.params.front().by_rows = true;
   spec.tensor_block = 0;
-  spec.in_turn = in_turn;
+  spec.expert_block = in_turn ? 0 : -1;
   ParamStoreOptions options;
   options.segment_elements = block / 4;
   options.tensor_blocks = 2;

@@ -69,6 +69,20 @@ TEST(MeshOfADeck, IsRefusedWithNumbersThatFit) {
               HasSubstr("parallel.reduction_groups: with blocks of rows every micro-batch is a group"));
 }
 
+std::vector<std::string> with_experts(std::vector<std::string> keys) {
+  keys.insert(keys.end(), {"model.family=mixtral", "model.n_experts=8", "model.d_ff_expert=32"});
+  return keys;
+}
+
+TEST(MeshOfADeck, RefusesRanksThatShareNoWholeExperts) {
+  EXPECT_EQ(refusal(with_experts({"parallel.expert=4", "parallel.tensor=2"})), "");
+  EXPECT_THAT(refusal(with_experts({"parallel.expert=16"})),
+              HasSubstr("parallel.expert: 16 ranks do not divide the model's 8 experts: 1, 2, 4 or 8 fit"));
+  EXPECT_THAT(
+      refusal(with_experts({"parallel.expert=8", "parallel.tensor_blocks=2"})),
+      HasSubstr("parallel.expert: 8 ranks do not divide the model's 4 experts of a tensor block: 1, 2 or 4 fit"));
+}
+
 /// Ranks of the job, and of each node.
 std::string refusal(const Config& config, int64_t ranks, int64_t ranks_per_node) {
   std::string what;
@@ -98,6 +112,11 @@ TEST(MeshOfAJob, IsRefusedWithNumbersThatFit) {
   EXPECT_THAT(refusal(tensor, 9, 9), HasSubstr("parallel.tensor: 9 ranks are not a multiple of 2: start 8 or 10"));
   EXPECT_THAT(refusal(tensor, 6, 3), HasSubstr("lie in one node, but a node has 3 ranks: 1 fits"));
   EXPECT_THAT(refusal(tensor, 4, 0), HasSubstr("ranks are not numbered node by node"));
+  const Config experts = load(with_experts({"parallel.expert=2", "parallel.tensor=2"}));
+  EXPECT_EQ(refusal(experts, 8, 4), "");
+  EXPECT_EQ(refusal(experts, 6, 6),
+            "command line: parallel.expert: 6 ranks are not a multiple of 4 (expert 2 x tensor 2): start 4 or 8 ranks, "
+            "or set expert: 1 fits");
 }
 
 /// A step of 100 s on one rank: ranks that share rows divide it, and each further one adds some time.

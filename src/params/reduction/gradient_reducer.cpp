@@ -47,7 +47,7 @@ void GradientReducer::plan(Arena& arena) {
     }
   }
   shared_values_.resize(static_cast<size_t>(plan_.exchanges_at_once()) + 1);
-  const int64_t values = (options_.tensor_size - 1) * (plan_.tree() ? 1 : options_.own_groups_at_once());
+  const int64_t values = (options_.expert_size - 1) * (plan_.tree() ? 1 : options_.own_groups_at_once());
   for (size_t i = 0; i < shared_values_.size(); ++i) {
     arena.add(shared_values_[i], MemoryCategory::communication, fmt::format("gradients of other ranks {}", i),
               DType::f32, {values * largest}, options_.exchanged());
@@ -55,7 +55,7 @@ void GradientReducer::plan(Arena& arena) {
 }
 
 void GradientReducer::start(Stream& stream, Communicator* sharing) {
-  LLMTRAIN_CHECK(!options_.shares_experts() || (sharing != nullptr && sharing->size() == options_.tensor_size),
+  LLMTRAIN_CHECK(!options_.shares_experts() || (sharing != nullptr && sharing->size() == options_.expert_size),
                  "the ranks that share experts are known");
   stream_ = &stream;
   sharing_ = sharing;
@@ -89,7 +89,7 @@ int64_t GradientReducer::begin_round(int64_t round) {
 int64_t GradientReducer::own_group(const GroupSchedule& schedule, int64_t round) const {
   const int64_t first = schedule.group_of(round, options_.rank);
   if (first < 0 || !options_.shares_experts()) return first;
-  const int64_t own = first + options_.tensor_rank * options_.own_groups_at_once();
+  const int64_t own = first + options_.expert_rank * options_.own_groups_at_once();
   return own < schedule.groups ? own : -1;
 }
 
@@ -204,14 +204,14 @@ void GradientReducer::exchange_groups(const UnitSegment& s) {
   values_.clear();
   ranges_.clear();
   int64_t at = 0;
-  for (int rank = 0; rank < options_.tensor_size; ++rank) {
+  for (int rank = 0; rank < options_.expert_size; ++rank) {
     const int64_t first = begin + rank * of_rank;
     if (first >= schedule_.groups) break;
     const GroupRange groups{first, std::min(first + of_rank, schedule_.groups)};
     size_t index = 0;
     const auto add = [&](const GroupRange& range) {
       ranges_.push_back(range);
-      if (rank == options_.tensor_rank) return values_.push_back(own[index++]);
+      if (rank == options_.expert_rank) return values_.push_back(own[index++]);
       values_.push_back(memory.rows(at, s.elements()));
       at += s.elements();
       receives.push_back({values_.back(), rank});
@@ -222,9 +222,9 @@ void GradientReducer::exchange_groups(const UnitSegment& s) {
       for (int64_t group = groups.first; group < groups.last; ++group) add({group, group + 1});
     }
   }
-  for (int rank = 0; rank < options_.tensor_size; ++rank) {
+  for (int rank = 0; rank < options_.expert_size; ++rank) {
     for (const Tensor& value : own) {
-      if (rank != options_.tensor_rank) sends.push_back({value, rank});
+      if (rank != options_.expert_rank) sends.push_back({value, rank});
     }
   }
   Transfer transfer = [&] {

@@ -104,7 +104,7 @@ class GradientReducer {
 
   int64_t group() const { return schedule_.group_of(round_, options_.rank); }
   /// True if ranks that share experts have gradients of a unit for the groups of their own rows alone.
-  bool is_divided(int unit) const { return options_.shares_experts() && units_[unit].spec.tensor_block < 0; }
+  bool is_divided(int unit) const { return options_.shares_experts() && units_[unit].spec.expert_block < 0; }
   /// The first of the groups for which this rank forms a gradient of the unit; -1: none.
   int64_t group_of(int unit) const { return is_divided(unit) ? own_group(schedule_, round_) : group(); }
   Progress& at(int unit) { return progress_[static_cast<size_t>(unit)]; }

@@ -13,7 +13,7 @@ namespace {
 /// Micro-batches in a step of each rank with rows of its own.
 std::vector<int64_t> micro_batches_of(const ParamStoreOptions& options) {
   const GroupSchedule schedule = ReductionPlan(options).schedule(options.groups);
-  const int64_t sharing = options.shares_experts() ? options.tensor_size : 1, own = options.own_groups_at_once();
+  const int64_t sharing = options.expert_size, own = options.own_groups_at_once();
   std::vector<int64_t> counts(static_cast<size_t>(options.size * sharing));
   for (int64_t round = 0; round < schedule.rounds(); ++round) {
     for (int64_t rank = 0; rank < std::ssize(counts); ++rank) {
@@ -172,19 +172,19 @@ GroupExchange exchange_of_sums(const Config& config, const TrainingPlan& plan) {
   return traffic.exchange();
 }
 
-/// Rows to experts and back, where each expert gets as many, and gradients of units that all ranks have. An expert of a
+/// Rows to experts and back, where each expert gets as many, and gradients of units without experts. An expert of a
 /// rank has its messages with each of the others.
 GroupExchange exchange_of_experts(const Config& config, const TrainingPlan& plan) {
   const UnitStates& units = plan.params().units();
   const ExpertsConfig& experts = config.model.experts;
-  const int64_t ranks = config.parallel.expert, layers = experts.layers(config.model.n_layers);
+  const int64_t ranks = config.parallel.ranks_of_blocks(), layers = experts.layers(config.model.n_layers);
   const int64_t rows = (plan.batches().max_rows() + plan.rows.ranks - 1) / plan.rows.ranks;
   const int64_t pairs = rows * experts.per_token / ranks, width = config.model.d_model;
   const int64_t row = width * static_cast<int64_t>(size_of(units.options().compute)), term = width * 4, weight = 4;
   const int64_t ends = plan.rows.blocks_of_rank() * experts.count * static_cast<int64_t>(sizeof(int64_t));
   int64_t gradients = 0, gradient_messages = 0;
   for (const UnitState& u : units) {
-    if (!u.trained() || u.spec.tensor_block >= 0) continue;
+    if (!u.trained() || u.spec.expert_block >= 0) continue;
     const int64_t values = ReductionPlan(units.options()).tree() ? 1 : plan.rows.blocks_of_rank();
     gradients += 4 * values * u.layout.elements();
     gradient_messages += values * std::ssize(u.segments);
@@ -223,8 +223,8 @@ MeshTraffic predict_mesh_traffic(const Config& config, const TrainingPlan& plan,
           group_traffic(mesh, ranks_per_node, 1, mesh.tensor, micro_batches, exchange_of_sums(config, plan)));
     }
     if (mesh.expert > 1) {
-      add(TrafficAxis::expert,
-          group_traffic(mesh, ranks_per_node, 1, mesh.expert, micro_batches, exchange_of_experts(config, plan)));
+      add(TrafficAxis::expert, group_traffic(mesh, ranks_per_node, mesh.tensor, mesh.expert, micro_batches,
+                                             exchange_of_experts(config, plan)));
     }
   }
   traffic.all = all.largest();

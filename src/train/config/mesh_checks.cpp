@@ -126,17 +126,15 @@ class DeckRules {
       return problem(
           fmt::format("{} is not a power of two: {} fits", ranks, std::bit_floor(static_cast<uint64_t>(ranks))));
     }
-    if (parallel_.matrix_blocks() > 1) {
-      return problem(fmt::format("ranks that share matrices share experts too: set 1, or {} = 1",
-                                 key_of_blocks("parallel.tensor")));
-    }
+    const int64_t blocks = parallel_.matrix_blocks();
     const auto refuses = [&](const ModelConfig& m, std::string_view whose) -> Problem {
       if (m.n_heads == 0 || !m.experts.exist()) return std::nullopt;
       if (!m.pre_norm || m.sandwich_norm)
         return problem("layers with norms after their branches do not share experts: set 1");
-      if (divides(ranks, m.experts.count)) return std::nullopt;
-      return problem(fmt::format("{} ranks do not divide {} {} experts: {}", ranks, whose, m.experts.count,
-                                 fitting(m.experts.count)));
+      const int64_t experts = m.experts.count / blocks;
+      if (divides(ranks, experts)) return std::nullopt;
+      return problem(fmt::format("{} ranks do not divide {} {} experts{}: {}", ranks, whose, experts,
+                                 blocks > 1 ? " of a tensor block" : "", fitting(experts)));
     };
     if (config_.model.n_heads > 0 && !config_.model.experts.exist()) return problem("the model has no experts: set 1");
     Problem found = refuses(config_.model, "the model's");
@@ -174,13 +172,14 @@ class DeckRules {
 };
 
 Problem problem_of_ranks(const PlannedMesh& mesh, int64_t ranks_per_node) {
-  const int64_t group = mesh.ranks_per_micro_batch(), ranks = mesh.ranks;
-  if (!divides(mesh.expert, ranks)) {
-    const int64_t fewer = ranks / mesh.expert * mesh.expert;
+  const int64_t group = mesh.ranks_per_micro_batch(), blocks = mesh.ranks_of_blocks(), ranks = mesh.ranks;
+  if (divides(mesh.tensor, ranks) && !divides(blocks, ranks)) {
+    const int64_t fewer = ranks / blocks * blocks;
+    const std::string both = mesh.tensor > 1 ? fmt::format(" (expert {} x tensor {})", mesh.expert, mesh.tensor) : "";
     return MeshProblem{"parallel.expert",
-                       fmt::format("{} ranks are not a multiple of {}: start {}{} ranks, or set expert: {}", ranks,
-                                   mesh.expert, fewer > 0 ? fmt::format("{} or ", fewer) : "", fewer + mesh.expert,
-                                   fitting(mesh.expert, [&](int64_t n) { return divides(n, ranks); }))};
+                       fmt::format("{} ranks are not a multiple of {}{}: start {}{} ranks, or set expert: {}", ranks,
+                                   blocks, both, fewer > 0 ? fmt::format("{} or ", fewer) : "", fewer + blocks,
+                                   fitting(mesh.expert, [&](int64_t n) { return divides(n * mesh.tensor, ranks); }))};
   }
   if (!mesh.divides_ranks()) {
     const bool several = mesh.tensor > 1 && mesh.context > 1;

@@ -27,7 +27,8 @@ std::string difference_from(const Tokenizer& student, const Tokenizer& teacher) 
     if (teacher.is_special(id) && student.is_special(id)) continue;  // they may have other names
     const std::string theirs = teacher.token(id), ours = student.token(id);
     if (theirs != ours) {
-      return fmt::format("its token {} is {}, that of the student's {}", id, printable(theirs), printable(ours));
+      const auto text = [&](const Tokenizer& of) { return printable(of.decode_with_special(std::vector{id})); };
+      return fmt::format("its token {} is {}, the student's {}", id, text(teacher), text(student));
     }
   }
   return {};

@@ -16,8 +16,8 @@ void ClassifyConfig::visit(DeckKeys& keys) {
       {.doc = "sequence: a label of a text, read at its last token; token: a label of each word, read at its first "
               "token."});
   keys.key("labels", labels,
-           {.doc = "Names of the labels, in the order of the head's outputs; rows name a label, or give its number in "
-                   "this order, from 0.",
+           {.doc = "Names of the labels, in the order of the head's outputs; rows name a label, or, if no name is a "
+                   "number, give its number in this order, from 0.",
             .automatic = "the labels of the model's folder, or of the rows, in alphabetical order"});
   keys.key("problem", problem,
            {.doc = "single: one label, by cross-entropy; multi: any number of labels, by the binary cross-entropy of "

@@ -112,6 +112,11 @@ TEST(HostileTables, BrokenAndTruncatedFiles) {
     EXPECT_GT(refused, 9) << name;
     EXPECT_LT(refused, 51) << name;
   }
+  std::string wrong = content_of(reference + "text_plain.parquet");
+  wrong.replace(wrong.find("a \"quoted\" one"), 10, "a \"guoted\"");
+  EXPECT_THAT(verdict(folder.file("wrong.parquet", wrong)),
+              AllOf(HasSubstr("wrong.parquet: row group 1 of "), HasSubstr("CRC")))
+      << "a page with a checksum";
   EXPECT_THAT(all, HasSubstr("text_snappy.parquet: row group 2 of 3: "));
   EXPECT_THAT(all,
               AnyOf(HasSubstr("text_file.arrow: record batch 2 of 3: "), HasSubstr("text_file.arrow: record batch 1")));

@@ -286,7 +286,8 @@ TEST_F(ClassificationRun, RefusesRowsThatCannotBeMeant) {
   EXPECT_THAT(message("words_llama", R"({"tokens": ["a", "b"], "labels": ["O"]})"), HasSubstr("1 labels of 2 words"));
   EXPECT_THAT(message("words_llama", R"({"tokens": [], "labels": []})"), HasSubstr("no word"));
   const Overrides fresh = {"model.path=" + file("../sft/model")};
-  EXPECT_THAT(message("text_llama", good + R"({"text": "a", "label": 1})", fresh), HasSubstr("some labels are names"));
+  EXPECT_THAT(message("text_llama", good + R"({"text": "a", "label": 1.5})", fresh),
+              AllOf(HasSubstr("neither a label's name nor its number"), HasSubstr("classify.problem = regression")));
   EXPECT_THAT(message("text_llama", good, fresh), HasSubstr("fewer than two labels"));
 }
 

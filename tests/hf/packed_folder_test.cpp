@@ -93,7 +93,9 @@ TEST(PackedFolder, ReadsVersionsAndGroupsApart) {
     for (char& byte : bytes) byte = static_cast<char>(static_cast<uint8_t>(byte) + 0x11);
   };
   EXPECT_EQ(changed(add_ones, {{"checkpoint_format", "gptq_v2"}}), all);
-  EXPECT_NE(changed([&](Parts& p) { p.tensors.erase(module + "g_idx"); }, {}), all) << "groups in order";
+  const auto no_groups = [&](Parts& p) { p.tensors.erase(module + "g_idx"); };
+  EXPECT_NE(changed(no_groups, {{"desc_act", false}}), all) << "groups in order";
+  EXPECT_THROW(changed(no_groups, {}), UserError) << "desc_act: the groups are missing";
 }
 
 std::string reading(const std::string& name, const std::function<void(Parts&)>& change, const json& quantization = {}) {

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <optional>
 
 #include "core/batch.hpp"
 #include "core/deck/suggestion.hpp"
@@ -26,26 +28,50 @@ void require_labels(const LabelledRow& row) {
   refuse(row.column, "the row has no label; data.columns (llmtool: --columns) names another column");
 }
 
-/// Index of a label, which is a name or an index.
+/// A whole number, also one that a table keeps as 3.0.
+std::optional<int64_t> whole_number(const Json& label) {
+  if (label.is_number_integer()) return label.get<int64_t>();
+  constexpr double limit = 0x1p53;
+  if (!label.is_number_float()) return std::nullopt;
+  const double value = label.get<double>();
+  return std::abs(value) < limit && value == std::floor(value) ? std::optional(static_cast<int64_t>(value))
+                                                               : std::nullopt;
+}
+
+/// The name of a label: its text; of numbers and truth values as JSON writes them.
+std::string name_of_label(const Json& label, const std::string& column) {
+  if (label.is_string()) return label.get<std::string>();
+  if (label.is_boolean()) return label.get<bool>() ? "true" : "false";
+  if (const std::optional<int64_t> number = whole_number(label)) return std::to_string(*number);
+  std::string remedy;
+  if (label.is_array()) remedy = "; for several labels of a text set classify.problem = multi";
+  if (label.is_number()) remedy = "; to learn numbers set classify.problem = regression";
+  refuse(column, fmt::format("{} is neither a label's name nor its number{}", shown(label), remedy));
+}
+
+bool is_whole_number(const std::string& name) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+  return error == std::errc() && end == name.data() + name.size();
+}
+
+/// Index of a label: its name, or its index where no name is a number.
 size_t index_of(const Json& label, const LabelRules& rules, const std::string& column) {
-  if (label.is_string()) {
-    const auto& name = label.get_ref<const std::string&>();
-    const auto found = std::ranges::find(rules.names, name);
-    if (found != rules.names.end()) return static_cast<size_t>(found - rules.names.begin());
-    constexpr size_t most = 20;
-    const std::vector<std::string_view> known(rules.names.begin(), rules.names.end());
-    const std::span<const std::string> first(rules.names.data(), std::min(most, known.size()));
-    refuse(column, fmt::format("{} is not one of the labels {}{}{}", shown(label), joined(first),
-                               known.size() > most ? fmt::format(" and {} more", known.size() - most) : "",
-                               did_you_mean(name, known)));
-  }
-  if (!label.is_number_integer())
-    refuse(column, fmt::format("{} is neither a label's name nor its number", shown(label)));
-  if (label < 0 || label >= rules.names.size()) {
+  const std::string name = name_of_label(label, column);
+  const auto found = std::ranges::find(rules.names, name);
+  if (found != rules.names.end()) return static_cast<size_t>(found - rules.names.begin());
+  const std::optional<int64_t> number = whole_number(label);
+  if (number && std::ranges::none_of(rules.names, is_whole_number)) {
+    if (*number >= 0 && *number < std::ssize(rules.names)) return static_cast<size_t>(*number);
     refuse(column,
            fmt::format("{} is not the number of a label: there are {}, from 0 on", shown(label), rules.names.size()));
   }
-  return label.get<size_t>();
+  constexpr size_t most = 20;
+  const std::vector<std::string_view> known(rules.names.begin(), rules.names.end());
+  const std::span<const std::string> first(rules.names.data(), std::min(most, known.size()));
+  refuse(column, fmt::format("{} is not one of the labels {}{}{}", shown(label), joined(first),
+                             known.size() > most ? fmt::format(" and {} more", known.size() - most) : "",
+                             did_you_mean(name, known)));
 }
 
 float number_of(const Json& label, const std::string& column) {
@@ -78,19 +104,10 @@ std::string_view space_before_words(const Tokenizer& tokenizer) {
 }  // namespace
 
 void FoundLabels::add_one(const Json& label, const std::string& column) {
-  if (label.is_string()) {
-    names_.insert(label.get<std::string>());
-    if (names_.size() > max_labels) {
-      refuse(column, fmt::format("there are more than {} labels: is this their column?", max_labels));
-    }
-  } else if (label.is_number_integer() && label >= 0 && label < max_labels) {
-    numbers_ = std::max(numbers_, label.get<int64_t>() + 1);
-  } else {
-    refuse(column,
-           fmt::format("{} is neither a label's name nor its number, from 0 to {}", shown(label), max_labels - 1));
-  }
-  if (!names_.empty() && numbers_ > 0) {
-    refuse(column, "some labels are names and others numbers: write all as names, or list them in classify.labels");
+  if (!whole_number(label)) all_numbers_ = false;
+  names_.insert(name_of_label(label, column));
+  if (names_.size() > max_labels) {
+    refuse(column, fmt::format("there are more than {} labels: is this their column?", max_labels));
   }
 }
 
@@ -105,35 +122,35 @@ void FoundLabels::add(const LabelledRow& row, const LabelRules& rules) {
 
 void FoundLabels::add(const FoundLabels& others) {
   names_.insert(others.names_.begin(), others.names_.end());
-  numbers_ = std::max(numbers_, others.numbers_);
+  all_numbers_ = all_numbers_ && others.all_numbers_;
 }
 
 std::vector<std::string> FoundLabels::names() const {
-  const auto refuse_all = [](const std::string& what) { throw UserError(ExitCode::bad_content, "the rows " + what); };
-  if (!names_.empty() && numbers_ > 0) {
-    refuse_all("have names and numbers as labels: write all as names, or list them in classify.labels");
-  }
   std::vector<std::string> all(names_.begin(), names_.end());
-  for (int64_t i = 0; i < numbers_; ++i) all.push_back(fmt::format("LABEL_{}", i));
+  const auto refuse_all = [](const std::string& what) { throw UserError(ExitCode::bad_content, "the rows " + what); };
   if (all.size() < 2) refuse_all("have fewer than two labels: list all in classify.labels");
   if (all.size() > max_labels) refuse_all(fmt::format("have {} labels, more than {}", all.size(), max_labels));
+  if (!all_numbers_) return all;
+  std::ranges::sort(all, {}, [](const std::string& name) { return std::stoll(name); });
+  if (all.front() != "0" || all.back() != std::to_string(all.size() - 1)) return all;
+  for (std::string& name : all) name.insert(0, "LABEL_");
   return all;
 }
 
 std::string FoundLabels::packed() const {
   Message message;
-  message.put(std::vector<int64_t>{numbers_, std::ssize(names_)});
+  message.put(std::vector<int64_t>{all_numbers_ ? 1 : 0, std::ssize(names_)});
   for (const std::string& name : names_) message.put(name);
   return message.bytes();
 }
 
 FoundLabels FoundLabels::unpacked(const std::string& bytes) {
   Message message(bytes);
-  std::vector<int64_t> numbers;
-  message.take(numbers);
+  std::vector<int64_t> facts;
+  message.take(facts);
   FoundLabels found;
-  found.numbers_ = numbers.at(0);
-  for (int64_t i = 0; i < numbers.at(1); ++i) {
+  found.all_numbers_ = facts.at(0) == 1;
+  for (int64_t i = 0; i < facts.at(1); ++i) {
     std::string name;
     message.take(name);
     found.names_.insert(std::move(name));

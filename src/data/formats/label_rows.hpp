@@ -14,14 +14,15 @@ namespace llmtrain {
 /// Value of a token without a label.
 inline constexpr float no_label = -1;
 
-/// Labels that occur in rows, where the deck does not list them: all names, or all numbers from 0.
+/// Labels that occur in rows, where the deck does not list them.
 class FoundLabels {
  public:
-  /// Throws UserError(bad_content) for labels that are neither, without the place of the row.
+  /// Throws UserError(bad_content) for labels that are neither names nor whole numbers, without the place of the row.
   void add(const LabelledRow& row, const LabelRules& rules);
   void add(const FoundLabels& others);
-  /// Names in the order of their bytes; of numbers those of Transformers, LABEL_0 and so on. Throws
-  /// UserError(bad_content) if there are fewer than two labels, or too many, or names and numbers.
+  /// Names in the order of their bytes, numbers in their own. Numbers from 0 on without a gap are indices, whose names
+  /// are those of Transformers, LABEL_0 and so on; others are names. Throws UserError(bad_content) if there are fewer
+  /// than two labels, or too many.
   std::vector<std::string> names() const;
   std::string packed() const;
   static FoundLabels unpacked(const std::string& bytes);
@@ -30,7 +31,7 @@ class FoundLabels {
   void add_one(const nlohmann::ordered_json& label, const std::string& column);
 
   std::set<std::string> names_;
-  int64_t numbers_ = 0;  ///< the highest one + 1
+  bool all_numbers_ = true;
 };
 
 /// A row as tokens.

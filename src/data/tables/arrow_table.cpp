@@ -22,12 +22,18 @@ namespace llmtrain {
 namespace {
 
 [[noreturn]] void refuse(const std::string& where, std::string_view what) {
-  const std::string_view line = what.substr(0, what.find('\n'));
-  throw UserError(ExitCode::bad_content, fmt::format("{}: {}", where, line.substr(0, 300)));
+  throw UserError(ExitCode::bad_content, fmt::format("{}: {}", where, what));
+}
+
+/// `why`: what Arrow says.
+[[noreturn]] void refuse_content(const std::string& where, std::string_view why) {
+  const std::string_view line = why.substr(0, why.find('\n'));
+  refuse(where, fmt::format("the file is damaged, or of a kind that Arrow does not read: copy or write it again ({})",
+                            printable(line.substr(0, 200))));
 }
 
 void check(const arrow::Status& status, const std::string& where) {
-  if (!status.ok()) refuse(where, status.message());
+  if (!status.ok()) refuse_content(where, status.message());
 }
 
 template <class T>
@@ -44,7 +50,7 @@ auto guarded(const std::string& where, const Work& work) {
   } catch (const UserError&) {
     throw;
   } catch (const std::exception& error) {
-    refuse(where, error.what());
+    refuse_content(where, error.what());
   }
 }
 
@@ -123,6 +129,7 @@ ParquetReader open_parquet(const std::string& path) {
     parquet::ReaderProperties properties = parquet::default_reader_properties();
     properties.enable_buffered_stream();  // else a whole column of a group is in memory
     properties.set_buffer_size(int64_t{1} << 20);
+    properties.set_page_checksum_verification(true);
     parquet::ArrowReaderProperties arrow_properties(false);
     arrow_properties.set_pre_buffer(false);
     parquet::arrow::FileReaderBuilder builder;

@@ -78,7 +78,7 @@ Architecture architecture_of(Family family) {
 }
 
 /// Factor on queries: Gemma's scores are divided by the root of a number of the model's, in llama.cpp of one that it
-/// takes from the number of layers. Granite's factor is in the file.
+/// takes from the number of layers. Norms of queries have it, if there are any. Granite's factor is in the file.
 float query_factor(const ModelConfig& m) {
   if (m.query_pre_attn_scalar == 0 || m.family == Family::granite) return 1;
   const bool large = (m.family == Family::gemma2 && m.n_layers == 46) ||
@@ -331,6 +331,7 @@ GgufSlice gguf_slice(const DecoderShape& shape, const std::string& tensor) {
   };
   // Falcon's norms of two: llama.cpp's first one is the MLP's.
   const bool two = m.family == Family::falcon && !m.shared_norm;
+  const float of_matrix = m.qk_norm ? 1 : query_factor(m), of_norm = m.qk_norm ? query_factor(m) : 1;
   std::vector<Role> roles = {{n.embedding, "token_embd"},
                              {n.positions, "position_embd"},
                              {n.final_norm, "output_norm"},
@@ -341,14 +342,14 @@ GgufSlice gguf_slice(const DecoderShape& shape, const std::string& tensor) {
                              {n.up, "blk.{}.ffn_up"},
                              {n.gate, "blk.{}.ffn_gate"},
                              {n.down, "blk.{}.ffn_down"},
-                             {n.query_norm, "blk.{}.attn_q_norm"},
+                             {n.query_norm, "blk.{}.attn_q_norm", 0, of_norm},
                              {n.key_norm, "blk.{}.attn_k_norm"},
                              {n.post_attention, "blk.{}.post_attention_norm"},
                              {n.post_mlp, "blk.{}.post_ffw_norm"}};
   if (n.qkv.size() == 1) {
     roles.push_back({n.qkv[0], "blk.{}.attn_qkv"});
   } else {
-    roles.push_back({n.qkv[0], "blk.{}.attn_q", paired ? m.n_heads : 0, query_factor(m)});
+    roles.push_back({n.qkv[0], "blk.{}.attn_q", paired ? m.n_heads : 0, of_matrix});
     roles.push_back({n.qkv[1], "blk.{}.attn_k", paired ? m.n_kv_heads : 0});
     roles.push_back({n.qkv[2], "blk.{}.attn_v"});
   }

@@ -114,7 +114,7 @@ class PackedJoiner {
     require_words(zeros);
     planes.scales = {scales.file, scales.begin};
     planes.zeros = {zeros.file, zeros.begin};
-    if (!awq && index_.find(module + ".g_idx") != nullptr) {
+    if (!awq && (format_->by_activation || index_.find(module + ".g_idx") != nullptr)) {
       const WeightIndex::Tensor& group_of = plane(module + ".g_idx", {inputs}, codes);
       require_words(group_of);
       planes.group_of = {group_of.file, group_of.begin};
@@ -185,7 +185,7 @@ std::optional<PackedFormat> packed_format(const nlohmann::json& quantization_con
                             printable(kind), names));
   }
   if (json.has("bits") && json.at("bits").value() != 4) {
-    json.at("bits").refuse_value("4: no other matrices of this kind are read. Start from the original model");
+    json.at("bits").refuse_value("4");
   }
   if (format.awq && !json.boolean_or("zero_point", true)) json.at("zero_point").refuse_value("true");
   if (json.has("group_size")) {
@@ -193,6 +193,7 @@ std::optional<PackedFormat> packed_format(const nlohmann::json& quantization_con
     if (format.group_size == 0) json.at("group_size").refuse_value("-1 (all inputs) or a number of inputs");
   }
   format.zeros_less_1 = !format.awq && kind == "gptq";
+  format.by_activation = !format.awq && json.boolean_or("desc_act", false);
   return format;
 }
 

@@ -115,7 +115,8 @@ void join_packed_tensors(WeightIndex& index, const FolderHandle& folder);
 struct PackedFormat {
   bool awq = false;
   bool zeros_less_1 = false;
-  int64_t group_size = 128;  ///< inputs; -1: all
+  int64_t group_size = 128;    ///< inputs; -1: all
+  bool by_activation = false;  ///< desc_act: groups are of inputs in any order, which g_idx says
 };
 /// Returns nothing for other methods. `place` is the object's, for messages. Throws UserError(bad_content) for what is
 /// not supported.

@@ -32,20 +32,23 @@ def fnv(data):
 
 
 class Scaled:
-    """llama.cpp divides scores by sqrt(head_dim), whatever query_pre_attn_scalar is: queries make up for it."""
+    """llama.cpp divides scores by sqrt(head_dim), whatever query_pre_attn_scalar is: queries make up for it, or the
+    weights of their norm."""
 
     def modify_tensors(self, data_torch, name, bid):
-        if name.endswith("q_proj.weight"):
-            data_torch = data_torch * math.sqrt(self.hparams["head_dim"] / self.hparams["query_pre_attn_scalar"])
-        yield from super().modify_tensors(data_torch, name, bid)
+        factor = math.sqrt(self.hparams["head_dim"] / self.hparams["query_pre_attn_scalar"])
+        for new_name, data in super().modify_tensors(data_torch, name, bid):
+            yield new_name, data * factor if name.endswith(self.scaled) else data
 
 
 class ScaledGemma2(Scaled, Gemma2Model):
     model_arch = Gemma2Model.model_arch
+    scaled = "q_proj.weight"
 
 
 class ScaledGemma3(Scaled, Gemma3Model):
     model_arch = Gemma3Model.model_arch
+    scaled = "q_norm.weight"
 
     def modify_tensors(self, data_torch, name, bid):
         if "embed_tokens" in name:  # whose rows the converter counts in a tokenizer

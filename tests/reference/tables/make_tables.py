@@ -69,7 +69,8 @@ write_parquet("text_snappy", text, compression="snappy", row_group_size=5)
 write_parquet("text_zstd", text, compression="zstd", row_group_size=4, data_page_version="2.0", data_page_size=64)
 write_parquet("text_gzip", text.set_column(1, "text", text["text"].cast(pa.large_string())), compression="gzip",
               use_dictionary=False, row_group_size=1)
-write_parquet("text_plain", text, compression="none", use_dictionary=["text"], write_statistics=False, store_schema=False)
+write_parquet("text_plain", text, compression="none", use_dictionary=["text"], write_statistics=False, store_schema=False,
+              write_page_checksum=True)
 write_parquet("text_dictionary", text.set_column(1, "text", text["text"].dictionary_encode()), compression="brotli")
 write_arrow("text_file", text, 5)
 write_arrow("text_stream", text, 5, stream=True)

@@ -7,6 +7,8 @@
 //   signal step 3 0 10      signal 10 to the process itself
 //   signal evaluation 3 0 10  the same before the fourth unit of work of all evaluations in training; sampling: of
 //   samples
+//   bit gradient 7 1 12345  one bit of a gradient on rank 1 in every pass from step 7 on (from 0); 12345 draws which.
+//   bit weights: of a weight before a product; bit result: of the product; bitonce: once, in step 7
 //   save sampling 3 0 FILE  creates the file
 //   wait sampling 3 0 500   waits this many milliseconds
 
@@ -20,8 +22,11 @@
 #include <thread>
 #include <vector>
 
+#include "core/activity.hpp"
 #include "core/error.hpp"
+#include "core/philox.hpp"
 #include "parallel/job/runtime.hpp"
+#include "params/number_hook.hpp"
 #include "tasks/command_line.hpp"
 #include "tasks/program.hpp"
 #include "train/run/stop_monitor.hpp"
@@ -65,6 +70,64 @@ void apply(const StepUnderWay& step) {
   }
 }
 
+/// A fault of `bit`, and the place that it hits.
+struct Bit {
+  const Fault* fault;
+  int64_t calls = 0;             ///< in the first step
+  int64_t unit = -1, numel = 0;  ///< the place
+  bool done = false;
+  const void* at = nullptr;
+  uint8_t changed = 0;  ///< value after the fault, of a weight that stays
+};
+
+int own_rank() {
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  return rank != nullptr ? std::atoi(rank) : 0;
+}
+
+/// Flips one of the high bits of a mantissa, in the second half of a tensor, where a row attends to several. Weights
+/// that stay in place keep the flipped one.
+void flip(Bit& bit, NumberKind kind, const Tensor& values, uint64_t random, Stream& stream) {
+  const auto bytes = static_cast<int64_t>(size_of(values.dtype));
+  const int64_t half = values.numel() / 2;
+  const int64_t element = half + static_cast<int64_t>(random / 64 % static_cast<uint64_t>(values.numel() - half));
+  auto* byte = static_cast<uint8_t*>(values.data) + element * bytes + (bytes == 4 ? 2 : 0);
+  uint8_t value = 0;
+  copy_to_host(&value, byte, 1, stream);
+  stream.synchronize();
+  if (kind == NumberKind::weights && bit.at == byte && bit.changed == value) return;
+  value ^= static_cast<uint8_t>(8U << (random % 4));
+  bit.at = byte;
+  bit.changed = value;
+  copy_to_device(byte, &value, 1, stream);
+  stream.synchronize();
+}
+
+void apply_to_numbers(NumberKind kind, int64_t unit, const Tensor& values, Stream& stream) {
+  static std::vector<Bit> bits = [] {
+    std::vector<Bit> found;
+    for (const Fault& fault : faults()) {
+      if (fault.what.starts_with("bit") && fault.rank == own_rank()) found.push_back({&fault});
+    }
+    return found;
+  }();
+  const char* const names[] = {"gradient", "weights", "result"};
+  for (Bit& bit : bits) {
+    const int64_t step = activity().step - 1;
+    const bool once = bit.fault->what == "bitonce",
+               now = once ? !bit.done && step == bit.fault->number : step >= bit.fault->number;
+    if (bit.fault->by != names[static_cast<size_t>(kind)] || !now) continue;
+    const uint64_t random = philox4x32(std::stoull(bit.fault->value), 0, 0).v[0];
+    if (bit.unit < 0 && bit.calls++ == static_cast<int64_t>(random % 3)) {
+      bit.unit = unit;
+      bit.numel = values.numel();
+    }
+    if (bit.unit != unit || bit.numel != values.numel()) continue;
+    flip(bit, kind, values, random, stream);
+    bit.done = true;
+  }
+}
+
 void apply_between(bool evaluation, int rank) {
   static int64_t pieces[2] = {0, 0};
   const int64_t number = pieces[evaluation ? 0 : 1]++;
@@ -95,6 +158,9 @@ int main(int argc, char** argv) {
     read_faults(std::getenv("LLMTRAIN_TEST_FAULTS"));
     step_hook = apply;
     stop_poll_hook = apply_between;
+    for (const Fault& fault : faults()) {
+      if (fault.what.starts_with("bit")) number_hook = apply_to_numbers;
+    }
     const CommandLine command = parse_command_line(argc, argv);
     Runtime runtime(argc, argv);
     return runtime.guard([&] { return run_program(command, runtime); });

@@ -31,7 +31,8 @@ void expect_named(Rig& rig, Random& random, Score& score) {
   const std::string excluded = rig.folder_of("hit") + "/excluded_nodes";
   const int64_t at = next_replay(step), trusted = at == 19 ? 15 : at - 5;
   const std::string end = trusted > 0 ? fmt::format("resumes from step {}\n", trusted) : "begins anew\n";
-  if (outcome.exit_code != 76 || !contains(outcome.output, fmt::format("llmtrain: step {}: ", at + 1)) ||
+  if (outcome.exit_code != 76 ||
+      !contains(outcome.output, fmt::format("\nstep {}: the gradients of rank {} on n{} differ", at + 1, rank, rank)) ||
       !contains(outcome.output, "the same command " + end)) {
     score.fail(fmt::format("{}: exit code {}:\n{}", what, outcome.exit_code, outcome.output));
   } else if (read_file(excluded) != fmt::format("n{}\n", rank)) {

@@ -21,7 +21,8 @@ void WatchdogConfig::visit(DeckKeys& keys) {
   keys.key("replay_every_steps", replay_every_steps,
            {.unit = "steps",
             .range = at_least(0),
-            .doc = "Every so many steps, and in the last one, each rank computes a group of micro-batches of another "
+            .doc = "Interval of replays, of which the last step has one too: each rank computes a group of "
+                   "micro-batches of another "
                    "rank once more, and their gradients are compared bit by bit: a rank that computes wrongly is "
                    "named by a majority of three, and the run returns to a checkpoint before it. One rank compares "
                    "itself with itself. Results do not depend on it. 0 = never.",

@@ -8,10 +8,11 @@
 //   signal evaluation 3 0 10  the same before the fourth unit of work of all evaluations in training; sampling: of
 //   samples
 //   bit gradient 7 1 12345  one bit of a gradient on rank 1 in every pass from step 7 on (from 0); 12345 draws which.
-//   bit weights: of a weight before a product; bit result: of the product; bitonce: once, in step 7
+//   bit weights: of a weight before a product; bit result: of the product; bitonce: once, in step 7 or later
 //   save sampling 3 0 FILE  creates the file
 //   wait sampling 3 0 500   waits this many milliseconds
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -85,21 +86,25 @@ int own_rank() {
   return rank != nullptr ? std::atoi(rank) : 0;
 }
 
-/// Flips one of the high bits of a mantissa, in the second half of a tensor, where a row attends to several. Weights
-/// that stay in place keep the flipped one.
+/// Flips one of the high bits of a mantissa, in the second half of a tensor, where a row attends to several, at an
+/// element that is not padding. Weights that stay in place keep the flipped one.
 void flip(Bit& bit, NumberKind kind, const Tensor& values, uint64_t random, Stream& stream) {
-  const auto bytes = static_cast<int64_t>(size_of(values.dtype));
-  const int64_t half = values.numel() / 2;
-  const int64_t element = half + static_cast<int64_t>(random / 64 % static_cast<uint64_t>(values.numel() - half));
-  auto* byte = static_cast<uint8_t*>(values.data) + element * bytes + (bytes == 4 ? 2 : 0);
-  uint8_t value = 0;
-  copy_to_host(&value, byte, 1, stream);
+  const auto bytes = static_cast<size_t>(size_of(values.dtype));
+  std::vector<uint8_t> all(static_cast<size_t>(values.bytes()));
+  copy_to_host(all.data(), values.data, values.bytes(), stream);
   stream.synchronize();
-  if (kind == NumberKind::weights && bit.at == byte && bit.changed == value) return;
-  value ^= static_cast<uint8_t>(8U << (random % 4));
+  const size_t count = all.size() / bytes;
+  size_t element = count / 2 + random / 64 % (count - count / 2);
+  const auto is_zero = [&](size_t at) {
+    return std::all_of(&all[at * bytes], &all[at * bytes] + bytes, [](uint8_t byte) { return byte == 0; });
+  };
+  for (size_t i = 0; i < count && is_zero(element); ++i) element = (element + 1) % count;
+  const size_t place = element * bytes + (bytes == 4 ? 2 : 0);
+  auto* byte = static_cast<uint8_t*>(values.data) + place;
+  if (kind == NumberKind::weights && bit.at == byte && bit.changed == all[place]) return;
   bit.at = byte;
-  bit.changed = value;
-  copy_to_device(byte, &value, 1, stream);
+  bit.changed = all[place] ^ static_cast<uint8_t>(8U << (random % 4));
+  copy_to_device(byte, &bit.changed, 1, stream);
   stream.synchronize();
 }
 
@@ -114,8 +119,7 @@ void apply_to_numbers(NumberKind kind, int64_t unit, const Tensor& values, Strea
   const char* const names[] = {"gradient", "weights", "result"};
   for (Bit& bit : bits) {
     const int64_t step = activity().step - 1;
-    const bool once = bit.fault->what == "bitonce",
-               now = once ? !bit.done && step == bit.fault->number : step >= bit.fault->number;
+    const bool now = step >= bit.fault->number && !(bit.fault->what == "bitonce" && bit.done);
     if (bit.fault->by != names[static_cast<size_t>(kind)] || !now) continue;
     const uint64_t random = philox4x32(std::stoull(bit.fault->value), 0, 0).v[0];
     if (bit.unit < 0 && bit.calls++ == static_cast<int64_t>(random % 3)) {

@@ -34,7 +34,7 @@ TEST_F(Replays, ChangeNoByteOfTheLedger) {
                                             "objective.router_bias_rate=0"};
   const std::vector<std::string> blocks = {"parallel.context_blocks=2", "parallel.tensor_blocks=2", "model.n_heads=4"};
   const std::vector<std::pair<std::vector<std::string>, std::vector<Case>>> groups = {
-      {{}, {{1, {}}, {3, {"parallel.zero=0"}}, {2, {"parallel.zero=3", "parallel.reduction_groups=0"}}}},
+      {{}, {{1, {}}, {2, {"parallel.zero=0"}}, {3, {"parallel.zero=3"}}}},
       {blocks, {{4, {"parallel.context=2", "parallel.tensor=2"}}}},
       {experts, {{2, {"parallel.expert=2", "parallel.zero=2"}}}}};
   int run = 0;

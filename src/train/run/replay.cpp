@@ -132,8 +132,9 @@ ReplayHashes Replay::replay(int64_t shift, const Compute& compute) const {
 ReplayFindings Replay::check(int64_t completed, uint64_t own, const Compute& compute) {
   const double begin = now();
   const int64_t shift = choose_shift(completed, 0);
-  std::vector<ReplayHashes> computed = {{0, gather_hashes(mesh_.job(), own)}};
-  computed.push_back(replay(shift, compute));
+  // Ranks may wait for each other's exchanges of gradients until the replay has begun everywhere.
+  std::vector<ReplayHashes> computed = {replay(shift, compute)};
+  computed.insert(computed.begin(), {0, gather_hashes(mesh_.job(), own)});
   ReplayFindings findings = compare_replays(computed, ranks_of_unit_, hosts_);
   if (!findings.ranks.empty() && units_ > 2) {
     computed.push_back(replay(choose_shift(completed, shift), compute));

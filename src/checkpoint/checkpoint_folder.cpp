@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <utility>
 
 #include "core/machine.hpp"
 #include "core/parallel_for.hpp"
@@ -167,6 +168,27 @@ void link_checkpoint(const std::string& folder, const std::string& link, int64_t
   if (ignored) return;
   call(hook, "rename link");
   if (std::rename(temporary.c_str(), (folder + "/" + link).c_str()) != 0) ::unlink(temporary.c_str());
+}
+
+void set_aside_after(const std::string& folder, int64_t step, int64_t best, const std::string& aside) {
+  for (const int64_t later : published_steps(folder)) {
+    if (later <= step) continue;
+    std::error_code error;
+    std::filesystem::create_directories(aside, error);
+    if (error) fail_to_create(aside, "cannot be created", error.value());
+    std::string to = aside + "/" + checkpoint_name(later);
+    for (int number = 2; is_there(to); ++number) to = fmt::format("{}/{}.{}", aside, checkpoint_name(later), number);
+    rename_path(folder + "/" + checkpoint_name(later), to);
+    sync_folder(aside);
+    sync_folder(folder);
+  }
+  for (const auto& [link, target] : {std::pair("latest", step), std::pair("best", best)}) {
+    if (target >= 0) {
+      link_checkpoint(folder, link, target, nullptr);
+    } else {
+      ::unlink((folder + "/" + link).c_str());
+    }
+  }
 }
 
 int64_t free_bytes(const std::string& folder) {

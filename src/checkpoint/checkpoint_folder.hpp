@@ -37,6 +37,10 @@ void remove_checkpoint(const std::string& folder, int64_t step, const SaveHook& 
 /// Points the symbolic link to a checkpoint, for users; failures are ignored.
 void link_checkpoint(const std::string& folder, const std::string& link, int64_t step, const SaveHook& hook);
 
+/// Moves checkpoints of later steps than `step` into the folder `aside`, the newest first, and points the links at
+/// `step` and at the best one; -1: there is none. One that is there already stays, beside the new one. UserError.
+void set_aside_after(const std::string& folder, int64_t step, int64_t best, const std::string& aside);
+
 /// Returns the bytes that a file of this user can still take in the folder.
 int64_t free_bytes(const std::string& folder);
 

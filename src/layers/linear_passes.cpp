@@ -8,6 +8,7 @@
 #include "kernels/workspace.hpp"
 #include "layers/adapted_linear.hpp"
 #include "layers/linear.hpp"
+#include "params/number_hook.hpp"
 
 namespace llmtrain {
 
@@ -290,8 +291,15 @@ int64_t Linear::scratch_bytes(DType compute, DType output, int64_t rows) const {
 }
 
 void Linear::forward(Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x) const {
-  if (ctx.adapters && !adapters.empty()) return adapted_forward(*this, ctx, batch, y, x);
-  linear_forward(y, x, weight.matrix(ctx), bias.weight(ctx), ctx.stream, ctx.role);
+  if (number_hook != nullptr && !quantized) {
+    number_hook(NumberKind::weights, weight.unit, weight.matrix(ctx).dense(), ctx.stream);
+  }
+  if (ctx.adapters && !adapters.empty()) {
+    adapted_forward(*this, ctx, batch, y, x);
+  } else {
+    linear_forward(y, x, weight.matrix(ctx), bias.weight(ctx), ctx.stream, ctx.role);
+  }
+  if (number_hook != nullptr) number_hook(NumberKind::result, weight.unit, y, ctx.stream);
 }
 
 void Linear::backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x) const {

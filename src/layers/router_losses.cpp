@@ -30,7 +30,7 @@ void RouterLosses::begin_step(double weight, double scale, double sign) {
 
 void RouterLosses::begin_pass(Stream& stream) { fill_zero(statistics_.data, statistics_.bytes(), stream); }
 
-void RouterLosses::end_pass(int64_t rows, SharedRows* shared, Stream& stream) {
+void RouterLosses::end_pass(int64_t rows, SharedRows* shared, Stream& stream, bool counts) {
   copy_to_host(fetched_.data(), statistics_.data, statistics_.bytes(), stream);
   stream.synchronize();
   Communicator* ranks = shared != nullptr ? shared->mesh().context() : nullptr;
@@ -52,7 +52,7 @@ void RouterLosses::end_pass(int64_t rows, SharedRows* shared, Stream& stream) {
   const double z = mean * all[2 * experts] * router_unit;
   log_sum_square_slope_ = scale_ * weight_ * coefficients_.z * mean;
   copy_to_device(slope_.data, slopes_.data(), slope_.bytes(), stream);
-  if (shared != nullptr && !shared->mesh().leads()) return;
+  if (!counts || (shared != nullptr && !shared->mesh().leads())) return;
   ++passes_;
   balance_.add(balance);
   z_.add(z);

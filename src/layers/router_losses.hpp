@@ -40,8 +40,8 @@ class RouterLosses {
   /// The statistics of a layer, to which it adds its rows, int64 [router_statistics(E)].
   Tensor statistics(int64_t layer) const { return statistics_.rows(layer, 1).reshaped({router_statistics(experts_)}); }
   /// The forward pass of `rows` rows without padding is done; other ranks may have further rows of the micro-batch. The
-  /// host waits for a device.
-  void end_pass(int64_t rows, SharedRows* shared, Stream& stream);
+  /// host waits for a device. `counts`: the micro-batch joins the values of the step.
+  void end_pass(int64_t rows, SharedRows* shared, Stream& stream, bool counts = true);
 
   // For the backward pass of this micro-batch.
   /// Derivative by each score, fp32 [E]; empty: 0.

@@ -1,6 +1,6 @@
 // Metrics of a run in metrics.h5: the groups /train and /validation, for the confusion matrices of evaluations
-// /confusion, and, for what a job measures of its nodes and ranks and layers, /system, /ranks, /traffic, /energy and
-// /experts.
+// /confusion, and, for what a job measures of its nodes and ranks and layers, /system, /ranks, /traffic, /energy,
+// /replay and /experts.
 
 #include <fmt/format.h>
 
@@ -101,10 +101,11 @@ class Hdf5Sink : public Sink {
   bool scales_loss_ = false;
   Clock::time_point written_ = Clock::now();
   Clock::duration cost_ = Clock::duration::zero();
-  std::vector<MetricsTable> tables_{train_table(),   validation_table(), {"system", {}},  {"ranks", {}},
-                                    {"traffic", {}}, {"energy", {}},     {"experts", {}}, {"confusion", {}}};
-  MetricsTable &train_ = tables_[0], &validation_ = tables_[1], &confusion_ = tables_[7];
-  std::span<MetricsTable> measured_{tables_.data() + 2, 5};  ///< with columns as the nodes have them
+  std::vector<MetricsTable> tables_{train_table(),  validation_table(), {"system", {}},
+                                    {"ranks", {}},  {"traffic", {}},    {"energy", {}},
+                                    {"replay", {}}, {"experts", {}},    {"confusion", {}}};
+  MetricsTable &train_ = tables_[0], &validation_ = tables_[1], &confusion_ = tables_[8];
+  std::span<MetricsTable> measured_{tables_.data() + 2, 6};  ///< with columns as the nodes have them
 };
 
 /// Adds what the interval has under the table's name, e.g. "system/node1/cpu_percent", if it has something.

@@ -25,6 +25,11 @@ class JsonlSink : public Sink {
     nlohmann::ordered_json j = nlohmann::ordered_json::object();
     j["step"] = n.step;
     j["wall_time"] = wall_time;
+    if (n.replay != NodeNotice::Replay::none) {
+      j[n.replay == NodeNotice::Replay::wrong ? "replay/wrong_node" : "replay/doubtful_node"] = n.host;
+      j["replay/ranks"] = n.ranks;
+      return append(j);
+    }
     j[n.slow ? "slow_node" : "recovered_node"] = n.host;
     if (n.slow) j["slow_ranks"] = n.ranks;
     j["ratio"] = n.ratio;

@@ -106,6 +106,11 @@ std::string problem_text(const RollbackRecord& r) {
 }
 
 std::string notice_text(const NodeNotice& notice) {
+  if (notice.replay != NodeNotice::Replay::none) {
+    return fmt::format("{} {}: a replay found other gradients on rank{} {}", notice.host,
+                       notice.replay == NodeNotice::Replay::wrong ? "computes wrongly" : "may compute wrongly",
+                       notice.ranks.size() == 1 ? "" : "s", fmt::join(notice.ranks, ", "));
+  }
   if (!notice.slow) {
     return fmt::format("{} has recovered: its ranks need {:.2f} x the time of the median rank for their own work",
                        notice.host, notice.ratio);

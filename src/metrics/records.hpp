@@ -52,13 +52,16 @@ struct StepRecord {
   } own;
 };
 
-/// A node that has become slow, or has recovered.
+/// A node that has become slow, or has recovered; or one that a replay names (train/run/replay.hpp).
 struct NodeNotice {
   int64_t step = 0;
   std::string host;
   bool slow = false;
-  std::vector<int> ranks;  ///< that are slow
+  std::vector<int> ranks;  ///< that are slow, or that a replay names
   double ratio = 0;        ///< own work of its slowest rank, relative to the median of all ranks
+  /// wrong: its ranks computed wrong gradients; doubtful: its ranks or those of another node did.
+  enum class Replay : uint8_t { none, wrong, doubtful } replay = Replay::none;
+  bool operator==(const NodeNotice&) const = default;
 };
 
 /// Values of the nodes and ranks in a log interval.

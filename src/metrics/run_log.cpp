@@ -79,6 +79,7 @@ struct RunLog::State {
   }
   void resume();
   void write_interval(const StepRecord& r, const SystemRecord& system = {});
+  void tell(const NodeNotice& notice);
   void print_training();
   std::string progress(const StepRecord& r) const;
   std::string live_text(const StepRecord& r) const;
@@ -214,15 +215,21 @@ void RunLog::State::write_interval(const StepRecord& r, const SystemRecord& syst
   record.system.insert(record.system.end(), system.values.begin(), system.values.end());
   record.system.insert(record.system.end(), r.details.begin(), r.details.end());
   each_sink([&](Sink& sink) { sink.interval(record); });
-  for (const NodeNotice& notice : system.notices) {
-    if (notice.slow) {
-      console.warn(notice_text(notice));
-    } else {
-      console.print(notice_text(notice));
-    }
-    each_sink([&](Sink& sink) { sink.notice(notice, record.wall_time); });
-  }
+  for (const NodeNotice& notice : system.notices) tell(notice);
   run.interval.clear();
+}
+
+void RunLog::State::tell(const NodeNotice& notice) {
+  if (notice.slow || notice.replay != NodeNotice::Replay::none) {
+    console.warn(notice_text(notice));
+  } else {
+    console.print(notice_text(notice));
+  }
+  each_sink([&](Sink& sink) { sink.notice(notice, run.wall_time()); });
+}
+
+void RunLog::notice(const NodeNotice& notice) {
+  if (state_->options.active) state_->tell(notice);
 }
 
 void RunLog::evaluation(const EvaluationRecord& r) {

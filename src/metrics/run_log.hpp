@@ -53,6 +53,8 @@ class RunLog {
   void step(const StepRecord& record, const SystemRecord& system = {});
   /// True if a log interval ends with this step; the same on every rank.
   bool ends_interval(int64_t step) const;
+  /// Tells the console, log.txt and the sinks of a node, outside a log interval.
+  void notice(const NodeNotice& notice);
   void evaluation(const EvaluationRecord& record);
   /// Truncates the user's files to the checkpoint, whose state is `state`; the ledger keeps the history.
   void roll_back(const RollbackRecord& record, const LogState& state);

@@ -108,7 +108,7 @@ std::string comparison_text(const std::vector<RunReader>& runs, size_t width) {
       add_row(parts[2], name, runs, [&](const RunReader& run) { return best_text(run, name); });
     }
     if (name == "wall_time" || name.starts_with("system/") || name.starts_with("ranks/") ||
-        name.starts_with("traffic/")) {
+        name.starts_with("traffic/") || name.starts_with("replay/")) {
       continue;
     }
     add_row(parts[3], name, runs, [&](const RunReader& run) { return point_text(name, last_of(run, name)); });

@@ -122,8 +122,14 @@ bool add_event(MetricsLines& log, const Json& line) {
   return true;
 }
 
-/// Returns whether the line is about a slow node, whose event it adds then.
+/// Returns whether the line is about a node, whose event it adds then.
 bool add_node_event(MetricsLines& log, const Json& line, int64_t step) {
+  for (const auto& [key, what] :
+       {std::pair("replay/wrong_node", "computes wrongly"), std::pair("replay/doubtful_node", "may compute wrongly")}) {
+    if (!line.contains(key)) continue;
+    log.node_events.push_back({step, text(line, key), false, 0, what});
+    return true;
+  }
   const bool slow = line.contains("slow_node");
   if (!slow && !line.contains("recovered_node")) return false;
   log.node_events.push_back({step, text(line, slow ? "slow_node" : "recovered_node"), slow, number(line, "ratio")});

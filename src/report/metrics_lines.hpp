@@ -21,7 +21,8 @@ struct NodeEvent {
   int64_t step = 0;
   std::string host;
   bool slow = false;
-  double ratio = 0;  ///< own work of its slowest rank, relative to the median of all ranks
+  double ratio = 0;         ///< own work of its slowest rank, relative to the median of all ranks
+  std::string replay = {};  ///< what a replay found; empty: it is slow or has recovered
 };
 
 /// A resume or a rollback.

@@ -192,6 +192,11 @@ std::vector<std::string> event_lines(const RunReader& run) {
                                 metric_text("loss", bad.loss), metric_text("grad_norm", bad.grad_norm)));
   }
   for (const NodeEvent& node : run.node_events()) {
+    if (!node.replay.empty()) {
+      lines.push_back(
+          fmt::format("Step {}: node {} {}: a replay found other gradients.", node.step, node.host, node.replay));
+      continue;
+    }
     lines.push_back(fmt::format("Step {}: node {} {}: {:.2f} x the time of the median rank for the same work.",
                                 node.step, node.host, node.slow ? "is slow" : "has recovered", node.ratio));
   }

@@ -181,6 +181,7 @@ TrainingOptions training_options(const Config& config, const TrainingPlan& plan)
   options.step.max_grad_norm = config.optimizer.max_grad_norm;
   options.step.router_bias_rate = config.objective.router_bias_rate;
   options.step.seed = static_cast<uint64_t>(config.run.seed);
+  options.step.replay_every = config.watchdog.replay_every_steps;
   options.step.no_graphs = PassGraphs::refusal(config.parallel.cuda_graphs, config.model, plan.params());
   if (options.step.no_graphs.empty() && config.parallel.tensor * plan.rows.blocks > 1) {
     options.step.no_graphs = "ranks exchange heads or sums during a pass, or a rank adds gradients of blocks of rows";
@@ -201,6 +202,7 @@ TrainingOptions training_options(const Config& config, const TrainingPlan& plan)
   options.checkpoints.config = config.checkpoint;
   options.checkpoints.config.every_steps = interval(config.checkpoint.every_steps, config.checkpoint.every_epochs);
   options.checkpoints.needs_best = config.needs_best();
+  options.checkpoints.replays = config.watchdog.replay_every_steps > 0;
   options.checkpoints.directory = config.run.directory();
   options.checkpoints.deck = write_deck(config);
   options.compute = compute_dtype(config.precision.compute);

@@ -9,6 +9,7 @@
 #include "checkpoint/checkpoint_reader.hpp"
 #include "parallel/local_communicator.hpp"
 #include "tool/tool.hpp"
+#include "train/run/suspects.hpp"
 
 namespace llmtrain {
 namespace {
@@ -30,6 +31,11 @@ void verify(const std::string& path) {
   for (const CheckpointFile& file : manifest.all_files()) bytes += file.bytes;
   std::cout << fmt::format("{}: intact, step {}, {} tensors, {} files, {} bytes\n", path, manifest.step,
                            tensors_in_blocks(manifest.schema).size(), manifest.all_files().size(), bytes);
+  if (!is_suspect(path)) return;
+  std::cout << fmt::format(
+      "{}: suspect: a rank computed wrongly after the last replay that agreed; the run does not "
+      "resume from it\n",
+      path);
 }
 
 }  // namespace

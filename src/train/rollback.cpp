@@ -1,8 +1,10 @@
 #include "train/rollback.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -78,6 +80,46 @@ int64_t roll_back(const RunContext& run, RunCheckpoints& checkpoints, TrainingSt
   checkpoints.save(target, now());
   checkpoints.finish();
   return target;
+}
+
+void throw_replay_error(const RunContext& run, RunCheckpoints& checkpoints, const ReplayFindings& findings,
+                        int64_t completed, const std::string& directory) {
+  const SectionScope section(Section::saving);
+  std::map<std::string, std::vector<int>> ranks_of_hosts;
+  for (size_t i = 0; i < findings.ranks.size(); ++i) ranks_of_hosts[findings.hosts[i]].push_back(findings.ranks[i]);
+  std::vector<std::string> hosts;
+  std::vector<NodeNotice> notices;
+  for (const auto& [host, ranks] : ranks_of_hosts) {
+    hosts.push_back(host);
+    NodeNotice& notice = notices.emplace_back();
+    notice.step = completed + 1;
+    notice.host = host;
+    notice.ranks = ranks;
+    notice.replay = findings.decided ? NodeNotice::Replay::wrong : NodeNotice::Replay::doubtful;
+    run.log.notice(notice);
+  }
+  on_root(run.runtime.communicator(), [&] {
+    if (findings.decided) exclude_nodes(directory, hosts);
+  });
+  checkpoints.set_suspects_aside(notices);
+  const int64_t trusted = checkpoints.trusted_step();
+  const std::string what =
+      findings.decided
+          ? fmt::format(
+                "the gradients of rank{} {} on {} differ from those that two others computed of the same data: "
+                "its processor or memory is not reliable. It is in {}/excluded_nodes, and jobs/train.sbatch "
+                "leaves it out",
+                findings.ranks.size() == 1 ? "" : "s", fmt::join(findings.ranks, ", "), fmt::join(hosts, ", "),
+                directory)
+          : fmt::format(
+                "ranks {} on {} computed different gradients of the same data, and no majority tells which are "
+                "wrong. Leave out one of the nodes, or compare them with others",
+                fmt::join(findings.ranks, ", "), fmt::join(hosts, ", "));
+  throw UserError(
+      findings.decided ? ExitCode::peer_failed : ExitCode::bad_content,
+      fmt::format("step {}: {}. Later checkpoints than the last replay vouches for are in {}/{}; the same command {}",
+                  completed + 1, what, directory, suspects_folder_name,
+                  trusted >= 0 ? fmt::format("resumes from step {}", trusted) : std::string("begins anew")));
 }
 
 }  // namespace llmtrain

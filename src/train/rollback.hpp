@@ -14,4 +14,10 @@ namespace llmtrain {
 int64_t roll_back(const RunContext& run, RunCheckpoints& checkpoints, TrainingStep& step, int64_t completed,
                   const std::string& directory);
 
+/// Ends a job in which a replay found wrong ranks: names their nodes in the log, the metrics and excluded_nodes, and
+/// sets suspect checkpoints aside. Throws UserError on all ranks: peer_failed, with which the job restarts without the
+/// nodes; bad_content if it is unknown which ranks are wrong. Collective.
+[[noreturn]] void throw_replay_error(const RunContext& run, RunCheckpoints& checkpoints, const ReplayFindings& findings,
+                                     int64_t completed, const std::string& directory);
+
 }  // namespace llmtrain

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "checkpoint/checkpoint_reader.hpp"
@@ -77,7 +78,40 @@ bool RunCheckpoints::is_scheduled(int64_t completed) const {
 }
 
 void RunCheckpoints::pin() {
-  saver_->set_pinned({best_saved_, progress_.guard.target(), progress_.guard.best_of_target()});
+  saver_->set_pinned(
+      {best_saved_, progress_.guard.target(), progress_.guard.best_of_target(), trusted_.trusted, trusted_.best});
+}
+
+void RunCheckpoints::store_replay_state(const ReplayState& state) {
+  on_root(communicator_, [&] { write_replay_state(options_.directory, state); });
+}
+
+void RunCheckpoints::trust_saved() {
+  const ReplayState saved{saved_step_, best_saved_};
+  if (saved == trusted_) return;
+  trusted_ = saved;
+  pin();
+  store_replay_state(trusted_);
+}
+
+void RunCheckpoints::set_suspects_aside(const std::vector<NodeNotice>& notices) {
+  saver_->finish();
+  ReplayState state = trusted_;
+  state.sets_aside = true;
+  state.notices = notices;
+  store_replay_state(state);
+  on_root(communicator_, [&] { llmtrain::set_suspects_aside(options_.directory); });
+}
+
+std::vector<NodeNotice> RunCheckpoints::take_notices() {
+  std::vector<NodeNotice> notices;
+  if (!options_.replays) return notices;
+  on_root(communicator_, [&] {
+    const ReplayState stored = read_replay_state(options_.directory);
+    if (stored != trusted_) write_replay_state(options_.directory, trusted_);
+    notices = stored.notices;
+  });
+  return notices;
 }
 
 int64_t RunCheckpoints::restore(const ResumePoint& from) {
@@ -125,8 +159,20 @@ int64_t RunCheckpoints::restore(const ResumePoint& from) {
   saved_step_ = completed;
   saved_pending_evaluation_ = progress_.pending.evaluation;
   if (progress_.guard.target() < 0) progress_.guard.saved(completed, is_scheduled(completed), best_saved_);
+  if (options_.replays) restore_trusted();
   pin();
   return completed;
+}
+
+/// The checkpoint that the run resumes from is trusted if a later one was.
+void RunCheckpoints::restore_trusted() {
+  std::array<int64_t, 2> steps = {-1, -1};
+  on_root(communicator_, [&] {
+    const ReplayState stored = read_replay_state(options_.directory);
+    steps = {stored.trusted, stored.best};
+  });
+  communicator_.broadcast(steps.data(), sizeof steps);
+  trusted_ = steps[0] < saved_step_ ? ReplayState{steps[0], steps[1]} : ReplayState{saved_step_, best_saved_};
 }
 
 void RunCheckpoints::restore_rollout(const ResumePoint& from) {

@@ -12,6 +12,7 @@
 #include "train/parameter_checks.hpp"
 #include "train/run/resume.hpp"
 #include "train/run/stop_monitor.hpp"
+#include "train/run/suspects.hpp"
 #include "train/run_progress.hpp"
 #include "train/saver.hpp"
 
@@ -27,6 +28,7 @@ struct CheckpointOptions {
   std::string products = {};                      ///< product_library()
   std::vector<NamedContent> contents = {};        ///< identities of the deck's files, on rank 0
   std::map<std::string, std::string> texts = {};  ///< files of the initial model that every checkpoint stores
+  bool replays = false;                           ///< replays vouch for checkpoints
   const ResumePoint* from = nullptr;              ///< checkpoint that the run resumes; null: a new run
 };
 
@@ -43,6 +45,13 @@ class RunCheckpoints {
   void finish() { saver_->finish(); }
   /// Removes checkpoints of later steps. Collective.
   void discard_after(int64_t step) { saver_->discard_after(step); }
+  /// A replay vouches for the newest checkpoint. Collective.
+  void trust_saved();
+  /// Sets later checkpoints aside than a replay has vouched for; the next job repeats the notices. Collective.
+  void set_suspects_aside(const std::vector<NodeNotice>& notices);
+  int64_t trusted_step() const { return trusted_.trusted; }  ///< -1: none
+  /// The notices of the job before, which end here. Collective.
+  std::vector<NodeNotice> take_notices();
   /// Waits until the parameters may change.
   void wait_before_update() { saver_->wait_before_update(); }
 
@@ -67,6 +76,8 @@ class RunCheckpoints {
 
  private:
   void pin();
+  void store_replay_state(const ReplayState& state);
+  void restore_trusted();
   void restore_rollout(const ResumePoint& from);
 
   TrainingPlan& plan_;
@@ -84,6 +95,7 @@ class RunCheckpoints {
   int64_t saved_step_ = -1;
   bool saved_pending_evaluation_ = false;  ///< its evaluation was pending
   int64_t best_saved_ = -1;
+  ReplayState trusted_;
 };
 
 }  // namespace llmtrain

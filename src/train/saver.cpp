@@ -157,7 +157,8 @@ void Saver::begin_removal() {
   removing_ = true;
   if (communicator_.rank() != 0) return;
   RetentionRules rules{config_.keep, {}, verified_, refused_};
-  for (const int64_t step : {pinned_.best, pinned_.target, pinned_.best_of_target, resumed_}) {
+  for (const int64_t step :
+       {pinned_.best, pinned_.target, pinned_.best_of_target, pinned_.trusted, pinned_.best_of_trusted, resumed_}) {
     if (step >= 0) rules.pinned.insert(step);
   }
   start([this, rules] {

@@ -53,9 +53,10 @@ class Saver {
 
   /// Duration of the newest save; before the first, an estimate for a slow disk.
   double seconds() const { return seconds_; }
-  /// Checkpoints to keep; -1: none. The best one; the rollback target, and the best one at that time.
+  /// Checkpoints to keep; -1: none. The best one; the rollback target, and the best one at that time; the same of the
+  /// newest one that a replay vouches for.
   struct Pinned {
-    int64_t best = -1, target = -1, best_of_target = -1;
+    int64_t best = -1, target = -1, best_of_target = -1, trusted = -1, best_of_trusted = -1;
   };
   void set_pinned(const Pinned& pinned) { pinned_ = pinned; }
   /// Removes checkpoints of later steps after a rollback to this one. Collective, while no save is in progress.

@@ -37,20 +37,31 @@ bool StepPasses::prepare(int64_t data_step) {
   count_ = plan_.objective->count(step_);
   local_micro_batches_.clear();
   next_local_ = 0;
-  const int64_t micro_batches = static_cast<int64_t>(step_.micro_batches.size());
   const GradientReducer& reducer = plan_.params().reducer();
-  const GroupSchedule schedule = reducer.schedule(plan_.groups.used(micro_batches) * plan_.rows.blocks);
-  for (int64_t round = 0; round < schedule.rounds(); ++round) {
-    const int64_t row_group = reducer.own_group(schedule, round);
-    if (row_group < 0) continue;
-    const int64_t group = row_group / plan_.rows.blocks;
-    const int64_t end = std::min(plan_.groups.begin(group + 1), micro_batches);
-    for (int64_t index = plan_.groups.begin(group); index < end; ++index) local_micro_batches_.push_back(index);
-  }
-  if (!local_micro_batches_.empty()) {
-    prefetcher_.request(step_.micro_batches[static_cast<size_t>(local_micro_batches_.front())]);
-  }
+  const GroupSchedule groups = schedule();
+  for (int64_t round = 0; round < groups.rounds(); ++round) add_local(reducer.own_group(groups, round));
+  request_first();
   return true;
+}
+
+GroupSchedule StepPasses::schedule() const {
+  return plan_.params().reducer().schedule(plan_.groups.used(std::ssize(step_.micro_batches)) * plan_.rows.blocks);
+}
+
+StepPasses::Range StepPasses::micro_batches_of(int64_t row_group) const {
+  if (row_group < 0) return {0, 0};
+  const int64_t group = row_group / plan_.rows.blocks;
+  return {plan_.groups.begin(group), std::min(plan_.groups.begin(group + 1), std::ssize(step_.micro_batches))};
+}
+
+void StepPasses::add_local(int64_t row_group) {
+  const auto [first, end] = micro_batches_of(row_group);
+  for (int64_t index = first; index < end; ++index) local_micro_batches_.push_back(index);
+}
+
+void StepPasses::request_first() {
+  if (local_micro_batches_.empty()) return;
+  prefetcher_.request(step_.micro_batches[static_cast<size_t>(local_micro_batches_.front())]);
 }
 
 int64_t StepPasses::processed() const {
@@ -71,12 +82,11 @@ void StepPasses::set_step(int64_t step) {
   fill_integer(Tensor(device_step_.data(), DType::i64, {1}), step, ctx_.stream);
 }
 
-void StepPasses::run(int64_t step, double scale, PhaseClock& clock) {
+void StepPasses::run(int64_t step, double scale, PhaseClock& clock, int64_t hashed) {
   set_step(step);
   ctx_.training = true;
   own_ = {};
   const int64_t micro_batches = static_cast<int64_t>(step_.micro_batches.size());
-  const ReductionGroups& groups = plan_.groups;
   // Objectives are sums over what they count, and losses of routers means.
   if (plan_.router) {
     const double sign = plan_.objective->metrics().front().factor < 0 ? -1 : 1;
@@ -90,20 +100,37 @@ void StepPasses::run(int64_t step, double scale, PhaseClock& clock) {
                *plan_.objective);
   }
   if (plan_.teacher) plan_.teacher->begin_step(micro_batches > 0 && step_.micro_batches.front().written);
-  reducer.begin_step(groups.used(micro_batches) * plan_.rows.blocks);
-  for (int64_t round = 0; round < reducer.rounds(); ++round) {
-    const int64_t row_group = reducer.begin_round(round), group = row_group < 0 ? -1 : row_group / plan_.rows.blocks;
-    const int64_t first = group < 0 ? 0 : groups.begin(group);
-    const int64_t end = group < 0 ? 0 : std::min(groups.begin(group + 1), micro_batches);
-    for (int64_t slot = 0; slot < groups.max_size(); ++slot) {
-      reducer.begin_micro_batch(slot == 0, slot + 1 == groups.max_size());
-      if (first + slot < end) {
-        run_micro_batch(clock);
-      } else {
-        run_idle_pass(clock);
-      }
+  reducer.begin_step(schedule().groups);
+  reducer.hash_round(hashed);
+  for (int64_t round = 0; round < reducer.rounds(); ++round) run_round(reducer.begin_round(round), clock);
+}
+
+void StepPasses::run_round(int64_t row_group, PhaseClock& clock) {
+  const auto [first, end] = micro_batches_of(row_group);
+  const int64_t slots = plan_.groups.max_size();
+  for (int64_t slot = 0; slot < slots; ++slot) {
+    plan_.params().reducer().begin_micro_batch(slot == 0, slot + 1 == slots);
+    if (first + slot < end) {
+      run_micro_batch(clock);
+    } else {
+      run_idle_pass(clock);
     }
   }
+}
+
+uint64_t StepPasses::replay(int64_t rank, PhaseClock& clock) {
+  const ProfileSpan phase(SpanKind::phase, "replay");
+  GradientReducer& reducer = plan_.params().reducer();
+  replays_ = true;
+  const int64_t row_group = reducer.begin_replay(rank);
+  local_micro_batches_.clear();
+  next_local_ = 0;
+  add_local(row_group);
+  request_first();
+  run_round(row_group, clock);
+  reducer.end_replay();
+  replays_ = false;
+  return reducer.hash();
 }
 
 void StepPasses::run_idle_pass(PhaseClock& clock) {
@@ -133,7 +160,7 @@ void StepPasses::run_passes(ProfileSpan& phase, const Batch& batch, const Batch&
   Model& model = plan_.model();
   const Tensor sums = plan_.buffers.sums.of_objective(), &scale = plan_.buffers.cotangent_scale;
   const TokenStatistics own = rows_.own(statistics);
-  const bool leads = rows_.mesh().leads(), first = objective.needs().statistics_first;
+  const bool leads = rows_.mesh().leads() && !replays_, first = objective.needs().statistics_first;
   phase.next("forward");
   forward(batch, rows);
   phase.next("head");
@@ -161,7 +188,7 @@ void StepPasses::forward(const Batch& batch, const Batch& rows) {
   ctx_.router = &*plan_.router;
   plan_.router->begin_pass(ctx_.stream);
   plan_.model().forward(ctx_, &rows);
-  plan_.router->end_pass(batch.tokens - batch.padding, &rows_, ctx_.stream);
+  plan_.router->end_pass(batch.tokens - batch.padding, &rows_, ctx_.stream, !replays_);
 }
 
 void StepPasses::run_micro_batch(PhaseClock& clock) {
@@ -192,6 +219,7 @@ void StepPasses::run_micro_batch(PhaseClock& clock) {
   }
   graphs_.run(batch, ctx_.stream, [&] { run_passes(phase, batch, rows, statistics, cotangents); });
   const double computing = clock.lap(&StepRecord::Phases::forward_backward) - (seconds_waited() - waited);
+  if (replays_) return;
   // The host does not see how long a GPU computes.
   own_.seconds += device_memory_is_host() ? loading + computing : loading;
   own_.tokens += rows.tokens;

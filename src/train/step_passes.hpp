@@ -27,14 +27,27 @@ class StepPasses {
   int64_t count() const { return count_; }        ///< what the objective counts in it
   std::optional<double> curriculum() const { return step_.curriculum; }
   int64_t processed() const;  ///< StepRecord::processed
+  /// Number of reduction groups of the prepared step, and which rank computes them when.
+  GroupSchedule schedule() const;
   /// Runs the prepared step: gradients, and the objective's sums. `step`: that of the run, from 0; `scale`: factor of
-  /// the cotangents.
-  void run(int64_t step, double scale, PhaseClock& clock);
+  /// the cotangents; `hashed`: the round of which replay() follows, or -1.
+  void run(int64_t step, double scale, PhaseClock& clock, int64_t hashed = -1);
+  /// Once more computes the groups that a rank with the same units had in the hashed round. Returns the hash of their
+  /// gradients, GradientReducer::hash(). Collective, before the next step is prepared.
+  uint64_t replay(int64_t rank, PhaseClock& clock);
   const StepRecord::RankWork& own() const { return own_; }  ///< of the last step that ran
   const PassGraphs& graphs() const { return graphs_; }
 
  private:
   void set_step(int64_t step);
+  struct Range {
+    int64_t first, end;
+  };
+  /// The micro-batches of a group of rows; none of -1.
+  Range micro_batches_of(int64_t row_group) const;
+  void add_local(int64_t row_group);
+  void request_first();
+  void run_round(int64_t row_group, PhaseClock& clock);
   void run_micro_batch(PhaseClock& clock);
   void run_passes(ProfileSpan& phase, const Batch& batch, const Batch& rows, const TokenStatistics& statistics,
                   const TokenCotangents& cotangents);
@@ -53,6 +66,7 @@ class StepPasses {
   int64_t count_ = 0;
   std::vector<int64_t> local_micro_batches_;  ///< micro-batches of this rank, in the order of the rounds
   size_t next_local_ = 0;
+  bool replays_ = false;  ///< what runs has been counted before
   StepRecord::RankWork own_;
 };
 

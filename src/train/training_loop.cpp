@@ -44,7 +44,18 @@ SystemRecord TrainingLoop::values_of_ranks(const StepRecord& record) {
   monitor_.add(record);
   if (!run_.log.ends_interval(record.step)) return {};
   if (options_.at_interval) options_.at_interval();
-  return monitor_.exchange(record.step);
+  SystemRecord values = monitor_.exchange(record.step);
+  if (const std::optional<Replay>& replay = step_.replay()) {
+    values.values.push_back({"replay/count", {}, static_cast<double>(replay->count())});
+    values.values.push_back({"replay/seconds", {}, replay->seconds()});
+  }
+  return values;
+}
+
+/// Ends the job if the ranks disagree.
+void TrainingLoop::replayed(int64_t completed, const ReplayFindings& findings) {
+  if (findings.ranks.empty()) return checkpoints_->trust_saved();
+  throw_replay_error(run_, *checkpoints_, findings, completed, options_.checkpoints.directory);
 }
 
 void TrainingLoop::load_weights(Role role, const std::string& label, bool adapters) {
@@ -89,6 +100,10 @@ void TrainingLoop::start() {
   }
   const std::string& no_graphs = options_.step.no_graphs;
   if (Graph::available() && !no_graphs.empty()) run_.log.print("graphs     none: " + no_graphs);
+  for (NodeNotice& notice : checkpoints_->take_notices()) {
+    notice.step = completed_;
+    run_.log.notice(notice);
+  }
   profile_.emplace(options_.log.profile, run_.plan.total_steps - completed_);
 }
 

@@ -56,6 +56,7 @@ class TrainingLoop : StepObserver {
   void before_update() override { checkpoints_->wait_before_update(); }
   std::optional<uint64_t> hash_if_due(int64_t completed) override { return options_.hash_if_due(completed, hash_); }
   SystemRecord values_of_ranks(const StepRecord& record) override;
+  void replayed(int64_t completed, const ReplayFindings& findings) override;
   /// Counts a completed step, moves the reference if that is due, and notes the evaluation and samples that are.
   void complete_step();
   /// Runs the reports, evaluations, samples and saves that are due. Returns the reason to stop, or 0.

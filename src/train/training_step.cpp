@@ -24,7 +24,11 @@ TrainingStep::TrainingStep(const RunContext& run, StepOptions options, StepObser
       options_(std::move(options)),
       observer_(observer),
       passes_(plan_, run.rows, stream_, options_.seed, options_.no_graphs),
-      values_(plan_.buffers.sums, *plan_.objective, communicator_, stream_) {}
+      values_(plan_.buffers.sums, *plan_.objective, communicator_, stream_) {
+  if (options_.replay_every > 0) {
+    replay_.emplace(run.rows.mesh(), options_.replay_every, plan_.total_steps, options_.seed);
+  }
+}
 
 void TrainingStep::prepare(int64_t n) { prepared_ = passes_.prepare(progress_.guard.data_step(n)); }
 
@@ -65,6 +69,13 @@ void TrainingStep::decide_on_device(double divisor) {
   values_.decide_on_device(divisor, options_.max_grad_norm);
 }
 
+void TrainingStep::run_passes(int64_t n, double scale) {
+  if (!replay_ || !replay_->is_due(n)) return passes_.run(n, scale, clock_);
+  passes_.run(n, scale, clock_, replay_->round(n, passes_.schedule()));
+  const uint64_t own = plan_.params().reducer().hash();
+  observer_.replayed(n, replay_->check(n, own, [&](int64_t rank) { return passes_.replay(rank, clock_); }));
+}
+
 bool TrainingStep::run(int64_t n) {
   using Phases = StepRecord::Phases;
   const SectionScope section(Section::step);
@@ -77,7 +88,7 @@ bool TrainingStep::run(int64_t n) {
   const double count = static_cast<double>(std::max<int64_t>(record.tokens, 1));
   const double divisor = progress_.scaler.divisor(count);
   begin_sums(count);
-  passes_.run(n, progress_.scaler.active() ? progress_.scaler.cotangent(count) : 1, clock_);
+  run_passes(n, progress_.scaler.active() ? progress_.scaler.cotangent(count) : 1);
   record.own = passes_.own();
   prepared_ = false;
   if (n + 1 < plan_.total_steps) prepare(n + 1);

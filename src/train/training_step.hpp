@@ -17,6 +17,7 @@
 
 #include "core/exact_sum.hpp"
 #include "optim/schedule_config.hpp"
+#include "train/run/replay.hpp"
 #include "train/run_progress.hpp"
 #include "train/step_passes.hpp"
 #include "train/training_plan.hpp"
@@ -28,7 +29,8 @@ struct StepOptions {
   double max_grad_norm = 0;     ///< 0: gradients are not clipped
   double router_bias_rate = 0;  ///< see move_router_biases()
   uint64_t seed = 0;
-  std::string no_graphs;  ///< why passes do not use graphs of the device; empty if they do
+  int64_t replay_every = 0;  ///< steps; 0: no replays
+  std::string no_graphs;     ///< why passes do not use graphs of the device; empty if they do
 };
 
 /// The rest of a run, of which a step asks what it does not know.
@@ -39,6 +41,8 @@ class StepObserver {
   virtual void before_update() {}
   /// Returns the parameters' hash if it is logged after this many steps.
   virtual std::optional<uint64_t> hash_if_due(int64_t completed) = 0;
+  /// Takes the findings of a replay in the step after `completed` ones, before its update. Collective.
+  virtual void replayed(int64_t /*completed*/, const ReplayFindings& /*findings*/) {}
   /// Takes a finished step on every rank. Returns the values of the nodes and ranks if it ends a log interval.
   virtual SystemRecord values_of_ranks(const StepRecord& /*record*/) { return {}; }
 };
@@ -65,10 +69,12 @@ class TrainingStep {
   int64_t prepared_count() const { return passes_.count(); }  ///< what the objective counts in the prepared step
   double longest() const { return longest_; }                 ///< seconds of the longest step
   const PassGraphs& graphs() const { return passes_.graphs(); }
+  const std::optional<Replay>& replay() const { return replay_; }
 
  private:
   StepRecord begin_record(int64_t n) const;
   void begin_sums(double count);
+  void run_passes(int64_t n, double scale);
   void call_hook(StepRecord& record);
   void decide_on_device(double divisor);
   /// Returns true if the step's gradients may be applied.
@@ -94,6 +100,7 @@ class TrainingStep {
   StepPasses passes_;
   ExactSum loss_;  ///< what a hook adds to the loss of the current step
   StepValues values_;
+  std::optional<Replay> replay_;
   bool prepared_ = false;
   std::optional<Pending> pending_;
   PhaseClock clock_;

@@ -64,6 +64,9 @@ std::string Rig::command(const std::string& name, int ranks, const std::string& 
     if (fault.how == "count") command += fmt::format("LLMTRAIN_FAULT_COUNT={} ", (folder / "count").string());
   }
   if (!fault.numbers.empty()) command += fmt::format("env LLMTRAIN_TEST_FAULTS='{}' ", fault.numbers);
+  if (fault.names_hosts) {
+    command += "sh -c 'SLURMD_NODENAME=n${OMPI_COMM_WORLD_RANK:-0} exec \"$0\" \"$@\"' ";
+  }
   return command + fmt::format("{} {} run.name={} {}", fault.numbers.empty() ? programs::llmtrain : programs::faulty,
                                (folder / "deck.ini").string(), name, arguments);
 }

@@ -40,6 +40,7 @@ struct Injection {
   int signal = 0;
   int again = 0;             ///< repeated at this many further calls
   std::string numbers = {};  ///< faults in the syntax of tests/decks/faulty
+  bool names_hosts = false;  ///< rank R lies on host nR, as replays see it
 };
 
 /// A deck of 20 steps with a checkpoint after every fifth, and its runs.
@@ -109,5 +110,6 @@ void two_owners(int64_t count, Score& score);
 void bad_numbers(int64_t count, Score& score);
 void loss_spikes(int64_t count, Score& score);
 void many_nodes(int64_t count, Score& score);
+void replays(int64_t count, Score& score);
 
 }  // namespace llmtrain::test

@@ -16,10 +16,10 @@ rows=$(mktemp)
 trap 'rm -f "$rows" "$rows.document"' EXIT
 names=(kills crash_points full_disks disk_errors bit_flips all_damaged slow_writer rank_faults no_memory
   stop_signals ended_by_launcher stopped_ranks slow_disks two_owners bad_numbers loss_spikes
-  many_nodes)
+  many_nodes replays)
 declare -A counts=([kills]=200 [crash_points]=2 [full_disks]=50 [disk_errors]=200 [bit_flips]=10000 [all_damaged]=20
   [slow_writer]=30 [rank_faults]=10 [no_memory]=5000 [stop_signals]=50 [ended_by_launcher]=50 [stopped_ranks]=20
-  [slow_disks]=10 [two_owners]=20 [bad_numbers]=100 [loss_spikes]=3 [many_nodes]=60 [soak]=60)
+  [slow_disks]=10 [two_owners]=20 [bad_numbers]=100 [loss_spikes]=3 [many_nodes]=60 [replays]=50 [soak]=60)
 for given in "$@"; do
   [[ $given == *=* && -n ${counts[${given%%=*}]:-} ]] || { echo "campaign.sh: no campaign '$given'" >&2 && exit 64; }
   counts[${given%%=*}]=${given#*=}

@@ -22,7 +22,7 @@ struct Campaign {
   const char* title;
   void (*run)(int64_t count, Score& score);
 };
-constexpr std::array<Campaign, 17> campaigns = {
+constexpr std::array<Campaign, 18> campaigns = {
     {{"kills", "SIGKILL in runs of 4 ranks, of one rank or all", llmtrain::test::kills},
      {"crash_points", "SIGKILL at every operation of one save", llmtrain::test::crash_points},
      {"full_disks", "Disk too small, then larger", llmtrain::test::full_disks},
@@ -39,7 +39,8 @@ constexpr std::array<Campaign, 17> campaigns = {
      {"two_owners", "Two jobs with one run", llmtrain::test::two_owners},
      {"bad_numbers", "NaN and infinity in one rank", llmtrain::test::bad_numbers},
      {"loss_spikes", "Ten times the learning rate in one step", llmtrain::test::loss_spikes},
-     {"many_nodes", "Kills, hangs and full disks in 16 ranks on several nodes", llmtrain::test::many_nodes}}};
+     {"many_nodes", "Kills, hangs and full disks in 16 ranks on several nodes", llmtrain::test::many_nodes},
+     {"replays", "A wrong bit in a gradient, a weight or a product", llmtrain::test::replays}}};
 
 int run(const Campaign& campaign, int64_t count, const char* file) {
   using Clock = std::chrono::steady_clock;

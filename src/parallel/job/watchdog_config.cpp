@@ -18,6 +18,15 @@ void WatchdogConfig::visit(DeckKeys& keys) {
                    "work item); waiting for others does not count."});
   keys.key("io_stuck_after", io_stuck_after,
            {.doc = "The same time while a rank reads or writes files, and for ranks that all wait for each other."});
+  keys.key(
+      "replay_every_steps", replay_every_steps,
+      {.unit = "steps",
+       .range = at_least(0),
+       .doc = "Interval of replays, of which the last step has one too: each rank computes a group of micro-batches "
+              "of another rank once more, and their gradients are compared bit by bit: a rank that computes "
+              "wrongly is named by a majority of three, and the run returns to a checkpoint before it. One rank "
+              "compares itself with itself. Results do not depend on it. 0 = never.",
+       .tasks = training_tasks});
 }
 
 void WatchdogConfig::resolve(DeckLoader& deck) const {

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 
+#include "core/philox.hpp"
 #include "kernels/elementwise.hpp"
+#include "kernels/reduce.hpp"
 #include "parallel/traffic.hpp"
+#include "params/number_hook.hpp"
 
 namespace llmtrain {
 
@@ -74,8 +77,25 @@ void GradientReducer::begin_step(int64_t groups) {
   schedule_ = plan_.schedule(groups);
   if (sums_) sums_->begin_step(groups);
   if (run_sums_) run_sums_->begin_step(groups, options_.rank * schedule_.run);
-  round_ = -1;
+  round_ = hashed_round_ = -1;
+  hash_ = 0;
   for (Progress& p : progress_) p.reduced = 0;
+}
+
+int64_t GradientReducer::begin_replay(int64_t rank) {
+  LLMTRAIN_CHECK(hashed_round_ >= 0, "a replay is of a round that was hashed");
+  while (!exchanges_.empty()) complete_oldest();
+  replays_ = true;
+  rank_ = static_cast<int>(rank);
+  round_ = hashed_round_;
+  hash_ = 0;
+  begin_micro_batch(true, true);
+  return own_group(schedule_, round_);
+}
+
+void GradientReducer::end_replay() {
+  replays_ = false;
+  rank_ = options_.rank;
 }
 
 int64_t GradientReducer::begin_round(int64_t round) {
@@ -87,7 +107,7 @@ int64_t GradientReducer::begin_round(int64_t round) {
 }
 
 int64_t GradientReducer::own_group(const GroupSchedule& schedule, int64_t round) const {
-  const int64_t first = schedule.group_of(round, options_.rank);
+  const int64_t first = schedule.group_of(round, rank_);
   if (first < 0 || !options_.shares_experts()) return first;
   const int64_t own = first + options_.expert_rank * options_.own_groups_at_once();
   return own < schedule.groups ? own : -1;
@@ -176,11 +196,20 @@ void GradientReducer::take_groups(int unit, size_t segment) {
       values_.push_back(buffers_.memory(unit, segment, s.first, s.last, index));
       ranges_.push_back({first + index, first + index + 1});
     }
-    add_groups();
+    if (number_hook != nullptr) number_hook(NumberKind::gradient, unit, values_.front(), *stream_);
+    if (hashes()) hash_groups(unit, s);
+    if (!replays_) add_groups();
   }
-  if (!is_divided(unit) || group() < 0) return;
+  if (replays_ || !is_divided(unit) || group() < 0) return;
   exchange_groups(s);
   add_groups();
+}
+
+void GradientReducer::hash_groups(int unit, const UnitSegment& s) {
+  for (const Tensor& value : values_) {
+    const Philox4 mixed = philox4x32(hash_, chunked_hash(value, s.first, *stream_), static_cast<uint64_t>(unit));
+    hash_ = (uint64_t{mixed.v[1]} << 32) | mixed.v[0];
+  }
 }
 
 /// Along the tree: the values become their sum.
@@ -237,6 +266,7 @@ void GradientReducer::exchange_groups(const UnitSegment& s) {
 /// Exchanges a segment's gradient of this round, or adds it to those of this rank's run, which it exchanges at the end.
 void GradientReducer::start_exchange(int unit, size_t segment) {
   take_groups(unit, segment);
+  if (replays_) return;
   if (options_.size == 1) {
     if (sums_) sums_->add(unit, segment, ranges_, values_, *stream_);
     return;
@@ -288,10 +318,10 @@ void GradientReducer::reduce(int unit) {
   if (!last_) return;
   const UnitState& u = units_[unit];
   Progress& p = at(unit);
-  LLMTRAIN_CHECK(p.reduced == round_, fmt::format("{} is reduced once in a round", u.spec.name));
+  LLMTRAIN_CHECK(replays_ || p.reduced == round_, fmt::format("{} is reduced once in a round", u.spec.name));
   LLMTRAIN_CHECK(p.open || group_of(unit) < 0, fmt::format("{} has no gradient to reduce", u.spec.name));
   start_exchanges(unit, u.segments.size());
-  ++p.reduced;
+  if (!replays_) ++p.reduced;
   p.started = 0;
   p.open = false;
   std::ranges::fill(p.written, uint8_t{0});

@@ -71,6 +71,16 @@ class GradientReducer {
   void reduce(int unit);
   /// Waits until every shard holds the sum over all groups.
   void finish();
+
+  // Replay: groups that another rank has computed are computed once more, between the last round and finish().
+  /// Hashes this rank's gradients of a round of the step that begin_step() began; -1: none.
+  void hash_round(int64_t round) { hashed_round_ = round; }
+  /// Hash of the gradients of this rank in the round, or of the replay since; equal for equal bits, on any rank.
+  uint64_t hash() const { return hash_; }
+  /// From here on gradients are those of the groups that a rank had in the hashed round; they are hashed alone. Their
+  /// memory is that of the round. Returns the first group whose rows it had, or -1.
+  int64_t begin_replay(int64_t rank);
+  void end_replay();
   /// fp32: the sums of a segment's shard of a trained unit; at stage 0 of the whole segment.
   Tensor sum(int unit, size_t segment) const;
 
@@ -88,7 +98,7 @@ class GradientReducer {
   }
   /// True if the current micro-batch has such passes, if any has. The first one of a group waits for the weights, and
   /// for exchanges of the previous round; the last one starts the reduction.
-  bool is_replayable() const { return options_.size == 1 || (!first_ && !last_ && exchanges_.empty()); }
+  bool is_replayable() const { return !hashes() && (options_.size == 1 || (!first_ && !last_ && exchanges_.empty())); }
   uint64_t pass_key() const;
   void mark_passes_done();
   void repeat_micro_batch();
@@ -102,7 +112,8 @@ class GradientReducer {
     int64_t reduced = 0;           ///< number of completed rounds
   };
 
-  int64_t group() const { return schedule_.group_of(round_, options_.rank); }
+  int64_t group() const { return schedule_.group_of(round_, rank_); }
+  bool hashes() const { return round_ >= 0 && round_ == hashed_round_; }
   /// True if ranks that share experts have gradients of a unit for the groups of their own rows alone.
   bool is_divided(int unit) const { return options_.shares_experts() && units_[unit].spec.expert_block < 0; }
   /// The first of the groups for which this rank forms a gradient of the unit; -1: none.
@@ -111,6 +122,7 @@ class GradientReducer {
   Tensor open(int unit, size_t part);
   void start_exchange(int unit, size_t segment);
   void take_groups(int unit, size_t segment);
+  void hash_groups(int unit, const UnitSegment& s);
   void add_groups();
   void exchange_groups(const UnitSegment& s);
   void start_exchanges(int unit, size_t count);
@@ -134,6 +146,10 @@ class GradientReducer {
 
   GroupSchedule schedule_;  ///< of the current step
   int64_t round_ = -1;
+  int rank_ = options_.rank;  ///< whose groups this rank computes
+  bool replays_ = false;
+  int64_t hashed_round_ = -1;
+  uint64_t hash_ = 0;
   int64_t index_ = 0;                ///< among the rank's groups of the round
   bool first_ = true, last_ = true;  ///< position of the micro-batch in its group
   Stream* stream_ = nullptr;

@@ -21,6 +21,7 @@
 #include "core/files/folder_handle.hpp"
 #include "hf/weights/weight_index.hpp"
 #include "parallel/job/runtime.hpp"
+#include "train/run/suspects.hpp"
 
 namespace llmtrain {
 namespace {
@@ -189,6 +190,7 @@ std::optional<ResumePoint> find_resume_point(const RunConfig& run, const Checkpo
     }
   } else if (const std::string path = checkpoint.resume_path(); !path.empty()) {
     point = ResumePoint{path, verify_checkpoint(path, communicator), false, {}, {}, {}};
+    if (is_suspect(path)) point->notes.push_back(path + ": suspect, since a rank of its run computed wrongly");
   }
   throw_on_all_ranks(communicator, [&] {
     if (!point && how == "required") {

@@ -25,6 +25,7 @@
 #include "core/files/whole_file.hpp"
 #include "core/machine.hpp"
 #include "parallel/job/status_board.hpp"
+#include "train/run/suspects.hpp"
 
 namespace llmtrain {
 
@@ -33,7 +34,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Everything that this program writes into a run directory; run.overwrite removes these and nothing else. (`restarts`,
-/// by jobs/train.sbatch, is not among them: it counts failed starts and must outlive the removal.)
+/// by jobs/train.sbatch, and excluded_nodes are not among them: they must outlive the removal.)
 constexpr std::array<const char*, 22> own_names = {"begun.json",
                                                    "evaluation.json",
                                                    "evaluation_rows.jsonl",
@@ -106,7 +107,8 @@ int64_t status_files(const std::string& folder) {
 
 }  // namespace
 
-RunDirectory::RunDirectory(const RunConfig& run, const DeckComparison& compare) : path_(run.directory()) {
+RunDirectory::RunDirectory(const RunConfig& run, const DeckComparison& compare)
+    : path_(run.directory()), overwrites_(run.overwrite) {
   std::error_code error;
   const bool ours = fs::exists(path_ + "/lock", error);
   for (const char* name : own_names) {
@@ -127,6 +129,7 @@ RunDirectory::RunDirectory(const RunConfig& run, const DeckComparison& compare) 
     fail_to_create(checkpoints(), "checkpoints cannot be saved", errno);
   }
   restore_replaced(checkpoints());
+  set_suspects_aside(path_);
   if (!published_steps(checkpoints()).empty()) {
     found_ = Found::resumable;
   } else if (fs::exists(path_ + "/ledger.jsonl", error)) {
@@ -218,7 +221,10 @@ void RunDirectory::resume(const std::string& resolved_deck) const {
 }
 
 void RunDirectory::start(const std::string& resolved_deck) const {
-  for (const char* name : own_names) {
+  std::vector<const char*> names(own_names.begin(), own_names.end());
+  // A run that begins anew since no checkpoint can be trusted keeps these.
+  if (overwrites_) names.insert(names.end(), {replay_file_name, suspects_folder_name});
+  for (const char* name : names) {
     std::error_code error;
     remove_own(path_ + "/" + name, error);
     if (error) throw UserError(ExitCode::io, fmt::format("{}/{}: cannot be removed: {}", path_, name, error.message()));

@@ -47,6 +47,7 @@ class RunDirectory {
   void refuse_another_deck(const DeckComparison& compare, const std::string& what) const;
 
   std::string path_;
+  bool overwrites_;
   Found found_ = Found::empty;
   std::vector<std::string> renamed_files_;
   int lock_ = -1;

@@ -15,7 +15,10 @@ namespace llmtrain {
 
 class DeckLoader;
 
-/// Sets the factors that the model has besides its parameters, unless the deck gives them, and checks the family.
+/// Refuses families whose config.json has no such factors.
+void check_mup(DeckLoader& deck, const ModelConfig& model);
+
+/// Sets the factors that a model with new weights has besides its parameters, unless the deck gives them.
 void set_mup_factors(DeckLoader& deck, ModelConfig& model);
 
 /// Scales learning rates and initial values of hidden matrices.

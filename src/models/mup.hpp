@@ -4,7 +4,8 @@
 //   matrices of hidden layers   learning rate / m, initial standard deviation / sqrt(m)
 //   logits                      divided by m (model.logits_scaling)
 //   attention                   scores divided by head_dim, not by its square root (model.query_pre_attn_scalar)
-// Embeddings, norms and biases are as in the model of the base width.
+// Embeddings, norms and biases are as in the model of the base width, and all parameters decay as much in a step as
+// there (ElementOptimizer::set_common).
 
 #include <vector>
 

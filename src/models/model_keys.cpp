@@ -163,12 +163,13 @@ void ModelConfig::visit(DeckKeys& keys) {
       {.range = at_least(0), .doc = "Logits x become c tanh(x / c); 0 = off.", .automatic = "the family's"});
   keys.key<Fp32Number>("logits_scaling", logits_scaling,
                        {.range = above(0), .doc = "Logits are divided by it.", .automatic = "the family's"});
-  keys.key("mup_base_width", mup_base_width,
-           {.unit = "channels",
-            .range = between(0, 1 << 20),
-            .doc = "Width for which learning rate and initial values were chosen: those of hidden matrices are scaled "
-                   "from it to d_model, scores and logits as well (muP). 0: off.",
-            .tasks = training_tasks});
+  keys.key(
+      "mup_base_width", mup_base_width,
+      {.unit = "channels",
+       .range = between(0, 1 << 20),
+       .doc = "Width for which learning rate and initial values were chosen: those of hidden matrices are scaled "
+              "from it to d_model, scores and logits as well (muP); with model.path the learning rates alone. 0: off.",
+       .tasks = training_tasks});
   keys.key<Fp32Number>("dropout", dropout,
                        {.range = from_below(0, 1),
                         .doc = "Dropout probability after the embedding and on each residual branch.",
@@ -237,8 +238,9 @@ void ModelConfig::mark_unused(DeckLoader& deck) const {
 }
 
 void ModelConfig::take_over(DeckLoader& deck, const ModelConfig& loaded) {
-  constexpr std::string_view of_the_deck[] = {"path", "dropout", "attention_dropout"};
+  constexpr std::string_view of_the_deck[] = {"path", "dropout", "attention_dropout", "mup_base_width"};
   ModelConfig whole = loaded;
+  whole.mup_base_width = mup_base_width;
   whole.path = path;
   whole.dropout = dropout;
   whole.attention_dropout = attention_dropout;
@@ -270,6 +272,7 @@ void ModelConfig::resolve(DeckLoader& deck, int64_t sequence_length, const Model
   if (wanted) head = *wanted;
   if (loaded != nullptr) {
     take_over(deck, *loaded);
+    check_mup(deck, *this);
     if (wanted && *wanted != Head::language) head = *wanted;
     mark_unused(deck);
     return check(deck, sequence_length);
@@ -295,6 +298,7 @@ void ModelConfig::resolve(DeckLoader& deck, int64_t sequence_length, const Model
                fmt::format("{} heads do not divide d_model = {}: change one, or give head_dim", n_heads, d_model));
     derive("model.head_dim", head_dim, d_model / n_heads, "d_model / n_heads");
   }
+  check_mup(deck, *this);
   set_mup_factors(deck, *this);
   if (mup_base_width == 0 && !deck.given("model.query_pre_attn_scalar")) {
     query_pre_attn_scalar = static_cast<double>(head_dim);

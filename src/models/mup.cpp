@@ -6,11 +6,15 @@
 
 namespace llmtrain {
 
+void check_mup(DeckLoader& deck, const ModelConfig& model) {
+  deck.check(
+      model.mup_base_width == 0 || model.family == ModelConfig::Family::granite,
+      {"model.mup_base_width", "model.family"},
+      "only granite's config.json has factors on scores and logits: use family = granite, which is llama with them");
+}
+
 void set_mup_factors(DeckLoader& deck, ModelConfig& model) {
   if (model.mup_base_width == 0) return;
-  deck.check(
-      model.family == ModelConfig::Family::granite, {"model.mup_base_width", "model.family"},
-      "only granite's config.json has factors on scores and logits: use family = granite, which is llama with them");
   if (!deck.given("model.logits_scaling")) {
     model.logits_scaling *= model.width_ratio();
     deck.set("model.logits_scaling", Origin::automatic, "the family's, times d_model / mup_base_width");

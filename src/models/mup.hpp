@@ -4,7 +4,8 @@
 //   matrices of hidden layers   learning rate / m, initial standard deviation / sqrt(m)
 //   logits                      divided by m (model.logits_scaling)
 //   attention                   scores divided by head_dim, not by its square root (model.query_pre_attn_scalar)
-// Embeddings, norms and biases are as in the model of the base width.
+// Embeddings, norms and biases are as in the model of the base width, and all parameters decay as much in a step as
+// there (ElementOptimizer::set_common).
 
 #include <vector>
 
@@ -15,7 +16,10 @@ namespace llmtrain {
 
 class DeckLoader;
 
-/// Sets the factors that the model has besides its parameters, unless the deck gives them, and checks the family.
+/// Refuses families whose config.json has no such factors.
+void check_mup(DeckLoader& deck, const ModelConfig& model);
+
+/// Sets the factors that a model with new weights has besides its parameters, unless the deck gives them.
 void set_mup_factors(DeckLoader& deck, ModelConfig& model);
 
 /// Scales learning rates and initial values of hidden matrices.

@@ -25,6 +25,8 @@ constexpr int64_t groups = 3;
 struct Setting {
   int zero_stage = 1;
   double changed_element = 0;  ///< added to one gradient element of one group: the norm must change
+  double lr_scale = 1;         ///< of the matrices
+  bool hidden = false;         ///< the matrices are
 };
 
 float initial_value(int unit, int param, int64_t i) {
@@ -40,7 +42,7 @@ float gradient_sum(int unit, int param, int64_t i) {
   return sum;
 }
 
-std::vector<UnitSpec> toy_units() {
+std::vector<UnitSpec> toy_units(const Setting& setting) {
   std::vector<UnitSpec> units;
   for (int u = 0; u < 2; ++u) {
     const std::string name = "unit" + std::to_string(u);
@@ -50,6 +52,8 @@ std::vector<UnitSpec> toy_units() {
     UnitSpec unit{name, {}, false};
     unit.params.push_back({name + ".matrix", 19, 31, true, Initializer::zeros(), whole(".matrix", 19)});
     unit.params.push_back({name + ".vector", 301, 1, false, Initializer::zeros(), whole(".vector", 301)});
+    unit.params.front().lr_scale = setting.lr_scale;
+    unit.params.front().hidden = setting.hidden;
     units.push_back(unit);
   }
   return units;
@@ -57,7 +61,7 @@ std::vector<UnitSpec> toy_units() {
 
 class Step {
  public:
-  explicit Step(const Setting& setting) : setting_(setting), store_(toy_units(), options()) {
+  explicit Step(const Setting& setting) : setting_(setting), store_(toy_units(setting), options()) {
     store_.plan(arena_);
     memory_ = DeviceBuffer(arena_.bytes());
     arena_.commit(memory_.data());
@@ -200,6 +204,21 @@ TEST(AdamW, ScalesDecaysAndUpdatesAsTorchDoes) {
     EXPECT_LT(distance(config, config, 0.01, 0.01, stage), 1e-6) << "stage " << stage;
     EXPECT_GT(distance(without_decay, config, 0.01, 0.01, stage), 1e-3) << "stage " << stage;
     EXPECT_GT(distance(config, config, 0.01, 0.02, stage), 1e-3) << "stage " << stage;
+  }
+}
+
+TEST(WeightDecay, OfAHiddenMatrixHasNoFactorOfItsRate) {
+  OptimizerConfig config;
+  config.weight_decay = 0.5;
+  for (const auto name : {OptimizerConfig::Name::adamw, OptimizerConfig::Name::lion}) {
+    config.name = name;
+    const auto decayed = [&](double lr_scale, bool hidden) {
+      return Step({.lr_scale = lr_scale, .hidden = hidden}).updated(config, 0.1, 0);
+    };
+    const auto plain = decayed(1, false);
+    EXPECT_EQ(decayed(0.25, true), plain);
+    EXPECT_NE(decayed(0.25, false), plain) << "control: an adapter's";
+    EXPECT_NEAR(plain[0][1], 0.95F * initial_value(0, 0, 1), 1e-7);
   }
 }
 

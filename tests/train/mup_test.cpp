@@ -7,7 +7,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "core/error.hpp"
+#include "harness/temporary_folder.hpp"
+#include "hf/config/config_json.hpp"
 #include "models/model.hpp"
 #include "models/models.hpp"
 #include "train/config/load_config.hpp"
@@ -58,9 +62,41 @@ TEST(Mup, ScalesHiddenMatricesScoresAndLogits) {
   }
 }
 
+TEST(Mup, IsExportedAsTheFactorsThatItSets) {
+  for (const int64_t width : {256, 200}) {  // 200: of heads of 100 channels, and 3.125 base widths
+    ModelConfig model = config_of(width, "granite", "[checkpoint]\nexport = last\n").model;
+    model.vocab_size = 8;
+    const ModelConfig read = parse_hf_config(write_hf_config(model, {}, "float32"), "config.json").model;
+    EXPECT_EQ(read.logits_scaling, 8.0 * static_cast<double>(width) / 64);
+    EXPECT_EQ(read.query_pre_attn_scalar, static_cast<double>(width * width) / 4);
+    EXPECT_EQ(hf_config_obstacle(model), "");
+    model.norm = ModelConfig::Norm::layernorm;
+    EXPECT_NE(hf_config_obstacle(model), "") << "control";
+  }
+}
+
+TEST(Mup, OfAFoldersModelScalesLearningRatesAlone) {
+  ModelConfig published = config_of(256).model;
+  published.vocab_size = 8;
+  const test::TemporaryFolder folder;
+  std::ofstream(folder / "config.json") << write_hf_config(published, {}, "float32");
+  const auto tuned = [&](const std::string& base) {
+    return load_config("[run]\nmax_steps = 1\n[model]\npath = " + folder.text() + "\n" + base +
+                           "[data]\ntrain = x.txt\n[batch]\nsequence_length = 16\n",
+                       "d.ini");
+  };
+  const std::string matrix = "model.layers.0.mlp.down_proj.weight";
+  const Config scaled = tuned("mup_base_width = 64\n"), plain = tuned("");
+  EXPECT_EQ(scaled.model.logits_scaling, 32) << "the folder's";
+  EXPECT_EQ(scaled.model.query_pre_attn_scalar, 128.0 * 128.0);
+  EXPECT_EQ(rates_and_widths(scaled).at(matrix).first, 0.25);
+  EXPECT_EQ(rates_and_widths(plain).at(matrix).first, 1) << "control";
+}
+
 TEST(Mup, RefusesWhatItsFactorsDoNotFit) {
   EXPECT_THAT(refusal("llama", ""), HasSubstr("d.ini:8: model.mup_base_width: only granite's config.json"));
   EXPECT_THAT(refusal("granite", "[optimizer]\nname = muon\n"), HasSubstr("its factors are those of adamw"));
+  EXPECT_THAT(refusal("granite", "[run]\nfinetuning = lora\n"), HasSubstr("adapters have one rate at all widths"));
   EXPECT_EQ(refusal("granite", "[optimizer]\nname = lion\n"), "accepted") << "control";
 }
 

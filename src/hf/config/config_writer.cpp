@@ -158,7 +158,7 @@ std::vector<std::pair<std::string, std::string>> printed(ModelConfig model) {
   model.visit(keys);
   std::vector<std::pair<std::string, std::string>> values;
   for (const DeckKeys::Key& key : keys.keys()) {
-    constexpr std::string_view others[] = {"path", "dropout", "attention_dropout", "pad_token_id"};
+    constexpr std::string_view others[] = {"path", "dropout", "attention_dropout", "pad_token_id", "mup_base_width"};
     if (std::ranges::find(others, key.name) == std::end(others)) values.emplace_back(key.name, key.print());
   }
   return values;

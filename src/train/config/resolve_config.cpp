@@ -375,6 +375,8 @@ bool resolve_model_task(DeckLoader& deck, const DeckKeys& keys, Config& config, 
       config.model.mup_base_width == 0 || (optimizer <= Optimizer::paged_adamw_8bit || optimizer == Optimizer::lion),
       {"model.mup_base_width", "optimizer.name"},
       "its factors are those of adamw, also with 8 bits, and lion: choose one of them");
+  deck.check(config.model.mup_base_width == 0 || config.run.finetuning != RunConfig::Finetuning::lora,
+             {"model.mup_base_width", "run.finetuning"}, "adapters have one rate at all widths: remove it");
   config.parallel.resolve(deck, config.batch.gradient_accumulation_steps);
   config.evaluation.resolve(deck);
   check_evaluation(deck, config, task);

@@ -17,7 +17,8 @@ void add_metrics(nlohmann::ordered_json& j, const std::vector<NamedValue>& metri
 
 class JsonlSink : public Sink {
  public:
-  explicit JsonlSink(const SinkOptions& options) : ranks_(options.ranks), file_(options.directory + "/metrics.jsonl") {}
+  explicit JsonlSink(const SinkOptions& options)
+      : ranks_(options.ranks), restart_(options.restart), file_(options.directory + "/metrics.jsonl") {}
 
   void interval(const IntervalRecord& r) override;
   void evaluation(const EvaluationRecord& r, double wall_time) override;
@@ -41,6 +42,7 @@ class JsonlSink : public Sink {
     j["resumed_from_step"] = step;
     j["wall_time"] = wall_time;
     j["ranks"] = ranks_;
+    if (!restart_.empty()) j["restart"] = restart_;
     append(j);
     return {};
   }
@@ -58,6 +60,7 @@ class JsonlSink : public Sink {
   void append(const nlohmann::ordered_json& j) { file_.append(j.dump() + "\n"); }
 
   int ranks_;
+  std::string restart_;
   AppendFile file_;
 };
 

@@ -55,7 +55,7 @@ struct RunLog::State {
     ledger = std::make_unique<AppendFile>(o.run.directory + "/ledger.jsonl");
     for (const std::string& line : o.earlier) console.log_only(line);
     make_sinks();
-    if (o.resumed) resume();
+    if (o.resumed || !o.run.restart.empty()) resume();
     each_sink([](Sink& sink) { sink.sync(); });
     run.interval.grad_norms.reserve(std::clamp<size_t>(static_cast<size_t>(o.every_steps), 1, max_grad_norms));
   }
@@ -268,9 +268,10 @@ void RunLog::State::make_sinks() {
 }
 
 void RunLog::State::resume() {
-  run.restore(*options.resumed);
+  if (options.resumed) run.restore(*options.resumed);
+  const PendingWork pending = options.resumed ? options.resumed->pending : PendingWork{};
   each_sink([&](Sink& sink) {
-    const std::string warning = sink.resume(options.resumed_step, options.resumed->pending, run.earlier_seconds());
+    const std::string warning = sink.resume(options.resumed_step, pending, run.earlier_seconds());
     if (!warning.empty()) console.warn(warning);
   });
 }

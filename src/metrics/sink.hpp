@@ -20,6 +20,7 @@ struct SinkOptions {
   std::vector<std::string> metrics = {};  ///< names of an objective's values besides the loss
   std::vector<std::string> scores = {};   ///< names of the scores of evaluations
   int ranks = 1;
+  std::string restart = {};                              ///< reason for which a job script started the run again
   std::string name = {};                                 ///< run.name
   std::vector<DeckSetting> settings = {};                ///< the resolved deck
   WandbConfig wandb = {};                                ///< [wandb]

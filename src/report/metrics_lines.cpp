@@ -117,6 +117,7 @@ bool add_event(MetricsLines& log, const Json& line) {
   event.wall_time = number(line, "wall_time");
   const int64_t ranks = integer(line, "ranks");
   event.text = resumed ? std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks") : text(line, "reason");
+  if (line.contains("restart")) event.text += "; " + text(line, "restart");
   go_back(log, event.step);
   log.events.push_back(std::move(event));
   return true;

@@ -32,7 +32,7 @@ struct RunEvent {
   int64_t step = 0;  ///< completed steps with which the run went on
   int64_t from = 0;  ///< completed steps before it, as far as metrics.jsonl knows
   double wall_time = 0;
-  std::string text;  ///< ranks of a resume, reason of a rollback
+  std::string text;  ///< ranks of a resume and a job script's reason for it, reason of a rollback
 };
 
 /// A step whose update was omitted, since its loss or gradient norm was not finite or ran away.

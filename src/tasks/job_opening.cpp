@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 
 #include "kernels/matmul.hpp"
 #include "system/peak.hpp"
@@ -36,6 +37,16 @@ void print_notes(std::span<const std::string> notes) {
   for (const std::string& note : notes) fmt::print(stderr, "{}\n", note);
 }
 
+namespace {
+
+/// A variable by which a job script speaks; empty if it is not set.
+std::string of_job_script(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+}  // namespace
+
 JobOpening::JobOpening(Job& job, const FileCheck& check) : job_(job) {
   const RunConfig& run = job.deck.run;
   const bool root = communicator_.rank() == 0;
@@ -53,6 +64,9 @@ JobOpening::JobOpening(Job& job, const FileCheck& check) : job_(job) {
   if (finished == 0) {
     stop_monitor_.emplace(run, job.deck.checkpoint, root);
     watch_ranks();
+    if (const std::string reason = of_job_script("LLMTRAIN_RESTART"); root && !reason.empty()) {
+      print("restarted  " + reason);
+    }
   } else if (root) {
     const std::string text = fmt::format(
         "{}: this run is finished. Give run.name=... to start another, or run.overwrite=true to run it again\n",
@@ -67,6 +81,7 @@ void JobOpening::watch_ranks() {
   const auto seconds = [](Duration d) { return static_cast<double>(d.seconds); };
   job_.facts.add_note(job_.runtime.watch(
       {job_.deck.run.directory() + "/status",
+       of_job_script("LLMTRAIN_LOST_NODES"),
        {seconds(watchdog.lost_after), seconds(watchdog.stuck_after), seconds(watchdog.io_stuck_after)},
        [] { return received_signal() == SIGTERM; }}));
 }
@@ -95,6 +110,7 @@ RunLogOptions JobOpening::log_options(const Arena& plan) const {
   options.run.wandb = config.wandb;
   options.run.scales_loss = config.precision.compute == PrecisionConfig::Compute::fp16;
   options.run.ranks = communicator_.size();
+  options.run.restart = of_job_script("LLMTRAIN_RESTART");
   options.active = communicator_.rank() == 0;
   options.every_steps = config.log.every_steps;
   options.every_first = config.log.every_first;

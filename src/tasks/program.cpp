@@ -35,18 +35,19 @@ std::string read_deck(const CommandLine& command, Communicator& communicator) {
   return text;
 }
 
-/// When Slurm requeues a job, run.overwrite must not replace the job's own earlier work: the command resumes.
+/// When a job is started again, run.overwrite must not replace the job's own earlier work: the command resumes.
 void ignore_overwrite_after_requeue(RunFacts& facts, const RunConfig& run, Communicator& communicator) {
-  const char* restarts = std::getenv("SLURM_RESTART_COUNT");
+  const char* requeued = std::getenv("SLURM_RESTART_COUNT");
+  const bool again = (requeued != nullptr && std::atoi(requeued) > 0) || std::getenv("LLMTRAIN_RESTART") != nullptr;
   if (!facts.overwrite) return;
   int64_t own = 0;
-  if (communicator.rank() == 0 && restarts != nullptr && std::atoi(restarts) > 0) {
+  if (communicator.rank() == 0 && again) {
     own = RunDirectory::started_by_this_job(run.directory()) ? 1 : 0;
   }
   communicator.broadcast(&own, sizeof(own));
   if (own == 0) return;
   facts.overwrite = false;
-  facts.add_note("the job was requeued: run.overwrite is ignored, and the run resumes");
+  facts.add_note("the job was started again: run.overwrite is ignored, and the run resumes");
 }
 
 /// Collects all errors of the deck and the files it names. Rank 0 examines the files and broadcasts the result. An

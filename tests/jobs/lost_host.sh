@@ -98,5 +98,5 @@ lose power h5 20 '^llmtrain: ranks 6, 7 are lost: no heartbeat for 5 s' power_of
 expect power '^  rank 6 on h5, .* <==$'
 expect power '^  rank 7 on h5, .* <==$'
 [[ $(grep -ac ' <==$' power.out) == 2 ]] || fail "power: others are named, too"
-[[ $(cat runs/power/status/end) == 76 ]] || fail "power: ended with $(cat runs/power/status/end), not with 76"
+[[ $(cat runs/power/status/end-*) == 76 ]] || fail "power: ended with $(cat runs/power/status/end-*), not with 76"
 resume power

@@ -197,6 +197,19 @@ std::vector<double> column(const fs::path& file, const std::string& path) {
   return values;
 }
 
+// A job script's reason is kept with a checkpoint and without.
+TEST_F(RunLogFiles, MetricsLinesHaveTheReasonOfARestart) {
+  RunLogOptions o = options();
+  o.run.restart = "n2 hangs";
+  RunLog(o).step(record(2, 2.5, 10));
+  EXPECT_EQ(lines("metrics.jsonl").front(),
+            R"({"resumed_from_step":0,"wall_time":0.0,"ranks":1,"restart":"n2 hangs"})");
+  o.resumed = LogState{};
+  o.resumed_step = 2;
+  const RunLog resumed(o);
+  EXPECT_EQ(lines("metrics.jsonl").back(), R"({"resumed_from_step":2,"wall_time":0.0,"ranks":1,"restart":"n2 hangs"})");
+}
+
 TEST_F(RunLogFiles, Hdf5HasEquallyLongColumns) {
   RunLog log(options());
   for (int64_t s = 1; s <= 4; ++s) log.step(record(s, 1.0 / static_cast<double>(s), 10));

@@ -52,6 +52,15 @@ TEST(WatchdogVerdict, AProcessThatIsGoneIsNotWaitedFor) {
   EXPECT_THAT(report(*verdict, ranks), HasSubstr("ranks 1, 3 are gone"));
 }
 
+// A job script leaves these hosts out.
+TEST(WatchdogVerdict, HostsAtFaultAreNamedOnce) {
+  auto ranks = waiting(4, 130);
+  for (size_t r = 0; r < 4; ++r) ranks[r].status->process.host = r < 2 ? "n1" : "n2";
+  EXPECT_EQ(hosts_at_fault({Cause::silent, {2, 3}, 130}, ranks), "n2\n");
+  EXPECT_EQ(hosts_at_fault({Cause::stuck, {0, 3}, 130}, ranks), "n1\nn2\n");
+  EXPECT_EQ(hosts_at_fault({Cause::gone, {2}, 0}, ranks), "") << "the process is lost, not its host";
+}
+
 TEST(WatchdogVerdict, AStoppedProcessMayGoOn) {
   auto ranks = waiting(2, 100);
   ranks[1].process = ProcessState::stopped;

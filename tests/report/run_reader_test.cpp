@@ -91,7 +91,7 @@ TEST_F(RunReaderTest, StepsThatAreDoneAgainReplaceThoseBefore) {
         "{\"step\":20,\"validation_loss\":2,\"best\":true}\n{\"step\":30,\"loss\":1}\n");
   reader.refresh();
   EXPECT_THAT(loss().steps, ElementsAre(10, 20, 30)) << "control: before the resume";
-  append("{\"resumed_from_step\":15,\"wall_time\":9,\"ranks\":2}\n");
+  append("{\"resumed_from_step\":15,\"wall_time\":9,\"ranks\":2,\"restart\":\"n2 hangs\"}\n");
   reader.refresh();
   EXPECT_THAT(loss().steps, ElementsAre(10));
   EXPECT_TRUE(reader.samples().empty());
@@ -106,7 +106,7 @@ TEST_F(RunReaderTest, StepsThatAreDoneAgainReplaceThoseBefore) {
   ASSERT_EQ(reader.events().size(), 2U);
   EXPECT_EQ(reader.events()[0].kind, RunEvent::Kind::resume);
   EXPECT_EQ(reader.events()[0].step, 15);
-  EXPECT_EQ(reader.events()[0].text, "2 ranks");
+  EXPECT_EQ(reader.events()[0].text, "2 ranks; n2 hangs");
   EXPECT_EQ(reader.events()[1].kind, RunEvent::Kind::rollback);
   EXPECT_EQ(reader.events()[1].from, 25);
   EXPECT_EQ(reader.events()[1].text, "loss is nan");

@@ -183,6 +183,23 @@ TEST_F(RunDirectoryTest, ADeadOwnerIsReplacedAndALivingOneIsNot) {
   }
 }
 
+// The earlier start of a job may be on a host that hangs, with the lock.
+TEST_F(RunDirectoryTest, AJobScriptsRestartTakesOverFromItsOwnJob) {
+  setenv("SLURM_JOB_ID", "7", 1);
+  const Owner owner(config());
+  EXPECT_NE(refusal(config()).find("job 7"), std::string::npos) << "control: not a restart";
+  setenv("LLMTRAIN_RESTART", "n2 hangs", 1);
+  setenv("SLURM_JOB_ID", "8", 1);
+  EXPECT_NE(refusal(config()).find("job 7"), std::string::npos) << "control: another job";
+  setenv("SLURM_JOB_ID", "7", 1);
+  {
+    const Directory directory(config());
+    unsetenv("LLMTRAIN_RESTART");
+    EXPECT_NE(refusal(config()).find("process " + std::to_string(getpid())), std::string::npos);
+  }
+  unsetenv("SLURM_JOB_ID");
+}
+
 // State on a file system whose locks hold on one node only: the lock is free, and contains the name of another host.
 TEST_F(RunDirectoryTest, AnOwnerOnAnotherHostIsSeenByItsStatus) {
   fs::create_directories(folder / "a/status");

@@ -127,7 +127,7 @@ void prepare_folder(const std::string& folder) {
   std::error_code error;  // no range-based loop, which throws when reading the folder fails
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     const std::string name = entry->path().filename();
-    if (name.starts_with("rank-") || name == "end") fs::remove(entry->path(), ignored);
+    if (name.starts_with("rank-") || name.starts_with("end-")) fs::remove(entry->path(), ignored);
   }
 }
 
@@ -203,6 +203,16 @@ std::optional<Verdict> find_verdict(const std::vector<ObservedRank>& ranks, int 
   return std::nullopt;
 }
 
+std::string hosts_at_fault(const Verdict& verdict, const std::vector<ObservedRank>& ranks) {
+  if (verdict.cause == Verdict::Cause::gone || verdict.cause == Verdict::Cause::no_file_system) return {};
+  std::string hosts;
+  for (const int r : verdict.ranks) {
+    const std::optional<RankStatus>& status = ranks[static_cast<size_t>(r)].status;
+    if (status && hosts.find(status->process.host + "\n") == std::string::npos) hosts += status->process.host + "\n";
+  }
+  return hosts;
+}
+
 std::string report(const Verdict& verdict, const std::vector<ObservedRank>& ranks) {
   std::string text = fmt::format("llmtrain: {}. State of the ranks:\n", what_happened(verdict));
   size_t lines = 0, left_out = 0;
@@ -240,6 +250,7 @@ struct Watchdog::State {
   void publish();
   void check_peers(double seconds);
   std::optional<Verdict> conclude(const LaneWatch& main, const LaneWatch& writer);
+  std::vector<ObservedRank> ranks_now();
   [[noreturn]] void end_with(const Verdict& verdict);
   template <class Condition>
   bool wait(double seconds, const Condition& condition) {
@@ -264,7 +275,8 @@ struct Watchdog::State {
   double files_idle = 0;  // seconds since the file thread last returned
   enum class Claim : uint8_t { open, ours, others } claim = Claim::open;
   std::vector<ObservedRank> seen;
-  int threads = 0;  // number of running threads
+  std::string hosts;  // at fault
+  int threads = 0;    // number of running threads
 
   std::vector<ObservedRank> table;  // used by the file thread only
   int64_t beats = 0;                // used by the file thread only
@@ -320,10 +332,12 @@ void Watchdog::State::report_status() {
   while (true) {
     publish();
     bool looking = false, ending = false;
+    std::string lost;
     {
       const std::lock_guard lock(mutex);
       looking = look;
       ending = end_wanted;
+      lost = hosts;
     }
     const Clock::time_point now = Clock::now();
     if (looking) {
@@ -334,6 +348,7 @@ void Watchdog::State::report_status() {
     last = now;
     table[static_cast<size_t>(rank)].silent = 0;
     const bool ours = ending && claim_end(static_cast<int>(ExitCode::peer_failed));
+    if (ours && !options.lost_nodes.empty()) write_statuses(options.lost_nodes, lost, O_CREAT);
     std::unique_lock lock(mutex);
     seen = table;
     files_idle = 0;
@@ -392,26 +407,31 @@ void Watchdog::State::watch() {
   }
 }
 
-void Watchdog::State::end_with(const Verdict& verdict) {
-  if (with_files) {
-    {
-      const std::lock_guard lock(mutex);
-      look = end_wanted = true;
-    }
-    wake.notify_all();
-    wait(patience, [this] { return claim != Claim::open; });
-  }
+std::vector<ObservedRank> Watchdog::State::ranks_now() {
   std::unique_lock lock(mutex);
-  const bool silent = claim == Claim::others;
   std::vector<ObservedRank> ranks = seen;
   lock.unlock();
+  ranks[static_cast<size_t>(rank)].status = own_status();
+  ranks[static_cast<size_t>(rank)].process = ProcessState::running;
+  return ranks;
+}
+
+void Watchdog::State::end_with(const Verdict& verdict) {
+  bool silent = false;
+  if (with_files) {
+    std::string lost = hosts_at_fault(verdict, ranks_now());
+    std::unique_lock lock(mutex);
+    hosts = std::move(lost);
+    look = end_wanted = true;
+    wake.notify_all();
+    wake.wait_for(lock, Seconds(patience), [this] { return claim != Claim::open; });
+    silent = claim == Claim::others;
+  }
   if (silent) {
     std::this_thread::sleep_for(Seconds(others_patience));
     _exit(static_cast<int>(ExitCode::peer_failed));
   }
-  ranks[static_cast<size_t>(rank)].status = own_status();
-  ranks[static_cast<size_t>(rank)].process = ProcessState::running;
-  abort_with_report(static_cast<int>(ExitCode::peer_failed), report(verdict, ranks));
+  abort_with_report(static_cast<int>(ExitCode::peer_failed), report(verdict, ranks_now()));
 }
 
 namespace {
@@ -436,7 +456,8 @@ Watchdog::Watchdog(const WatchOptions& options, Communicator& communicator)
   communicator.sum(blind);
   s.with_files = blind[0] == 0;
   if (s.with_files) {
-    set_claim_file(options.folder + "/end");
+    // The name has the job's number: ranks of an earlier job that are cut off may still end, without a say in this one.
+    set_claim_file(fmt::format("{}/end-{}", options.folder, s.job));
   } else {
     note_ = fmt::format("{}: {} ranks cannot write to this folder, so that lost ranks are not detected", options.folder,
                         blind[0]);

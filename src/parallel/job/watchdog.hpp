@@ -50,11 +50,17 @@ double deadline_of(Section section, bool in_file_call, double longest, const Wat
 /// Verdict of the rank `own`, which has made no progress for a while, from its observations of the others.
 std::optional<Verdict> find_verdict(const std::vector<ObservedRank>& ranks, int own, const WatchdogLimits& limits);
 
+/// Hosts of ranks that are silent, stuck or behind the others, one a line; "" for other causes.
+std::string hosts_at_fault(const Verdict& verdict, const std::vector<ObservedRank>& ranks);
+
 /// Message for the user: what is wrong, and the state of every rank.
 std::string report(const Verdict& verdict, const std::vector<ObservedRank>& ranks);
 
 struct WatchOptions {
   std::string folder;  ///< folder of the files, visible to all ranks
+  /// File for a job script, which the rank that ends the job writes: names of the hosts at fault, one a line. It is
+  /// empty if processes are gone, which tells nothing about their hosts. Empty path: no such file.
+  std::string lost_nodes;
   WatchdogLimits limits;
   /// Returns true if this process was asked to end and will soon be killed, as launchers do when a rank is lost.
   std::function<bool()> ending;

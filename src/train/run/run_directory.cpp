@@ -64,6 +64,11 @@ std::string own_job() {
   return job != nullptr ? job : "";
 }
 
+/// True if this process follows one of its own Slurm job, which the job's script has ended or given up as lost.
+bool follows_lost_owner(const std::string& owner) {
+  return std::getenv("LLMTRAIN_RESTART") != nullptr && !own_job().empty() && owner.ends_with(", job " + own_job());
+}
+
 std::string owner_of_this_job() {
   const std::string job = own_job();
   return fmt::format("host {}, process {}{}", host_name(), getpid(), job.empty() ? "" : ", job " + job);
@@ -239,10 +244,19 @@ void RunDirectory::start(const std::string& resolved_deck) const {
 
 void RunDirectory::lock() {
   const std::string file = path_ + "/lock";
-  lock_ = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (lock_ < 0) fail_to_create(file, "cannot be opened", errno);
+  const auto open_file = [&] {
+    lock_ = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (lock_ < 0) fail_to_create(file, "cannot be opened", errno);
+  };
+  open_file();
   std::array<char, 512> earlier{};
-  const ssize_t length = pread(lock_, earlier.data(), earlier.size() - 1, 0);
+  ssize_t length = pread(lock_, earlier.data(), earlier.size() - 1, 0);
+  if (length > 0 && follows_lost_owner(earlier.data())) {  // on a stopped host it may hold the lock for ever
+    close(lock_);
+    unlink(file.c_str());
+    open_file();
+    length = 0;
+  }
   try {
     // EWOULDBLOCK: the lock is held. Other errors: this file system has no locks, or not across nodes.
     if (flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {

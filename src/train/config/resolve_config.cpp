@@ -25,17 +25,6 @@
 namespace llmtrain {
 namespace {
 
-/// Reports that the option of `key` needs a best evaluation.
-void check_best(DeckLoader& deck, const Config& config, std::string_view key, const std::string& what) {
-  const EvaluationConfig& e = config.evaluation;
-  deck.check(e.every_steps > 0 || e.at_end, {key, "evaluation.every_steps", "evaluation.at_end"},
-             what + " needs evaluations: set evaluation.every_steps above 0, or at_end = true");
-  deck.check(!config.data.validation.empty() || config.data.validation_fraction > 0 || !e.tasks.empty(),
-             {key, "data.validation", "data.validation_fraction"},
-             what + " needs validation data: give data.validation, or data.validation_fraction above 0");
-  check_best_is_measured(deck, config, key);
-}
-
 /// Reports that the option of `key` needs a best evaluation by a metric that no evaluation has: without validation data
 /// only scores of evaluation.tasks are measured.
 void check_best_is_measured(DeckLoader& deck, const Config& config, std::string_view key) {
@@ -46,6 +35,17 @@ void check_best_is_measured(DeckLoader& deck, const Config& config, std::string_
              fmt::format("without validation data there is no {}: let checkpoint.best_metric name a score of "
                          "evaluation.tasks, such as validation/NAME/acc",
                          config.checkpoint.best_metric));
+}
+
+/// Reports that the option of `key` needs a best evaluation.
+void check_best(DeckLoader& deck, const Config& config, std::string_view key, const std::string& what) {
+  const EvaluationConfig& e = config.evaluation;
+  deck.check(e.every_steps > 0 || e.at_end, {key, "evaluation.every_steps", "evaluation.at_end"},
+             what + " needs evaluations: set evaluation.every_steps above 0, or at_end = true");
+  deck.check(!config.data.validation.empty() || config.data.validation_fraction > 0 || !e.tasks.empty(),
+             {key, "data.validation", "data.validation_fraction"},
+             what + " needs validation data: give data.validation, or data.validation_fraction above 0");
+  check_best_is_measured(deck, config, key);
 }
 
 /// Checks what is kept and exported against the other sections, and sets what follows from them.

@@ -1,6 +1,7 @@
 #include "text/chat/jinja/python_text.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <unordered_map>
 
 #include "text/chat/jinja/evaluator.hpp"

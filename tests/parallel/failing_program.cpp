@@ -276,7 +276,11 @@ int main(int argc, char** argv) {
     // Second argument: a folder for the watchdog, in which a rank is lost after 2 s, stuck after 1 s, or 2 s while
     // reading files; third: a factor on these.
     const double slack = argc > 3 ? std::atof(argv[3]) : 1;
-    if (argc > 2) runtime.watch({argv[2], {2 * slack, slack, 2 * slack}, [] { return terminated.load(); }});
+    if (argc > 2) {
+      const WatchdogLimits limits = {2 * slack, slack, 2 * slack};
+      runtime.watch(
+          {.folder = argv[2], .lost_nodes = "", .limits = limits, .ending = [] { return terminated.load(); }});
+    }
     return run(runtime.communicator(), way, gathered);
   });
 }

@@ -105,7 +105,7 @@ void read_sharded(WeightIndex& index, const FolderHandle& folder) {
   }
 }
 
-/// What a tensor has besides its name and shape, to be copied as bytes between ranks.
+/// A tensor without its name and shape, which ranks copy as bytes.
 struct TensorPlaces {
   StoredType type;
   int64_t begin, end;

@@ -14,7 +14,7 @@
 
 namespace llmtrain {
 
-/// What a replay found.
+/// Result of a replay.
 struct ReplayFindings {
   std::vector<int> ranks;          ///< of the job, with wrong gradients; none: all agree
   std::vector<std::string> hosts;  ///< of these ranks, in their order
@@ -29,7 +29,7 @@ struct ReplayHashes {
 
 /// Decides by majority which ranks are wrong. `computed`: once by all units themselves, once by others, and once by
 /// further ones where that was needed. A job of one unit has only itself to compare with, and is wrong if it differs.
-/// Where wrong ranks of one unit lie on several hosts, each may have misled the others: this is undecided.
+/// Wrong ranks of one unit on several hosts may have misled each other: the result is undecided.
 ReplayFindings compare_replays(std::span<const ReplayHashes> computed, int64_t ranks_of_unit,
                                std::span<const std::string> hosts);
 

@@ -1,5 +1,5 @@
 #pragma once
-// What replays leave in a run's folder: replay.json, with the newest checkpoint that can be trusted; the folder
+// Replays leave in a run's folder: replay.json, with the newest checkpoint that can be trusted; the folder
 // suspect_checkpoints, with later ones; excluded_nodes, the names of wrong hosts, a line each, which jobs/train.sbatch
 // leaves out. One rank at a time calls these functions.
 

@@ -311,9 +311,31 @@ std::string to_text(const Manifest& manifest) {
   return fmt::format("{}{}{}{}{}", before_hash, hash, after_hash, body, ending);
 }
 
+/// Earlier manifests name the blocks of experts as those of matrices, of which a model with experts then had none.
+static void rename_blocks_of_experts(nlohmann::json& json) {
+  const auto units = json.is_object() ? json.find("units") : json.end();
+  if (!json.is_object() || units == json.end() || json.contains("expert_parallel") ||
+      !json.contains("tensor_parallel")) {
+    return;
+  }
+  const auto is_of_experts = [](const nlohmann::json& unit) {
+    return unit.is_object() && unit.contains("name") && unit["name"].is_string() &&
+           unit["name"].get_ref<const std::string&>().find(".experts.") != std::string::npos;
+  };
+  if (std::none_of(units->begin(), units->end(), is_of_experts)) return;
+  for (nlohmann::json& unit : *units) {
+    if (!is_of_experts(unit) || !unit.contains("tensor_block")) continue;
+    unit["expert_block"] = unit["tensor_block"];
+    unit.erase("tensor_block");
+  }
+  json["expert_parallel"] = json["tensor_parallel"];
+  json.erase("tensor_parallel");
+}
+
 Manifest parse_manifest(std::string_view text, const std::string& source) {
-  const nlohmann::json json =
+  nlohmann::json json =
       parse_json(hashed_text(text, source), source, {.bytes = max_manifest_bytes, .values = int64_t{1} << 22});
+  rename_blocks_of_experts(json);
   const JsonNode field(json, source);
   if (!json.is_object() || !json.contains("format") || json["format"] != "llmtrain checkpoint" ||
       !json.contains("version")) {

@@ -43,7 +43,7 @@ void update(const AdamwFactors& f, const Tensor& master, const Tensor& m, const 
 
 void adamw_update_on_host(const Tensor& master, const Tensor& m, const Tensor& v, const Tensor& gradient,
                           const Tensor& weights, const AdamwStep& step) {
-  const ProfileSpan span("adamw_update_on_host", [&] {
+  const ProfileSpan span("adamw_update", [&] {
     return traffic({&master, &master, &m, &m, &v, &v, &gradient, &weights});
   });
   const int64_t n = master.numel();

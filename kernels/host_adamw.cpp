@@ -1,5 +1,7 @@
 // The update on the host's processors, in both builds: a GPU's offloaded state is updated here too.
 
+#include <omp.h>
+
 #include <algorithm>
 #include <type_traits>
 
@@ -28,15 +30,20 @@ void update(const AdamwFactors& f, const Tensor& master, const Tensor& m, const 
   const int64_t n = master.numel();
   float *p = master.as<float>(), *first = m.as<float>(), *second = v.as<float>();
   const float* g = gradient.as<float>();
-#pragma omp parallel for schedule(static)
-  for (int64_t at = 0; at < n; at += block) {
+  const auto update_block = [&](int64_t at) {
     const int64_t count = std::min(block, n - at);
     if constexpr (std::is_void_v<W>) {
       update_range<void>(f, p + at, first + at, second + at, g + at, nullptr, count);
     } else {
       update_range(f, p + at, first + at, second + at, g + at, weights + at, count);
     }
+  };
+  if (n <= block || omp_get_max_threads() == 1) {  // a team of one thread would be allocated each time
+    for (int64_t at = 0; at < n; at += block) update_block(at);
+    return;
   }
+#pragma omp parallel for schedule(static)
+  for (int64_t at = 0; at < n; at += block) update_block(at);
 }
 
 }  // namespace

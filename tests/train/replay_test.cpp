@@ -29,7 +29,7 @@ struct Job {
   explicit Job(int ranks_in, int64_t ranks_of_unit_in = 1) : ranks(ranks_in), ranks_of_unit(ranks_of_unit_in) {
     for (int rank = 0; rank < ranks; ++rank) hosts.push_back("n" + std::to_string(rank));
   }
-  /// What all ranks compute for those `shift` units further on; rank `wrong` computes something else each time.
+  /// All ranks compute the gradients of those `shift` units further on; rank `wrong` gets another one each time.
   void add(int64_t shift, int wrong = -1) {
     ReplayHashes hashes{shift, {}};
     for (int rank = 0; rank < ranks; ++rank) {

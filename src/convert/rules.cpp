@@ -92,6 +92,15 @@ std::string set_lora_init(Draft& draft, const SettingValue& value) {
   return value.print() + " has no counterpart here; kaiming, gaussian, pissa, olora or loftq";
 }
 
+std::string set_adapter_task(Draft& draft, const SettingValue& value) {
+  if (value.text == "CAUSAL_LM") return {};
+  if (value.text != "SEQ_CLS" && value.text != "TOKEN_CLS") {
+    return value.print() + " has no counterpart here; CAUSAL_LM, SEQ_CLS or TOKEN_CLS";
+  }
+  draft.set_fact("task", "classify");
+  return draft.set_text("classify.kind", value.text == "SEQ_CLS" ? "sequence" : "token");
+}
+
 std::string set_pissa(Draft& draft, const SettingValue& value) {
   return is_true(value) ? draft.set_text("lora.init", "pissa") : "";
 }

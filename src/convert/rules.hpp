@@ -46,6 +46,8 @@ std::string set_sampling(Draft& draft, const SettingValue& value);
 std::string set_fsdp(Draft& draft, const SettingValue& value);
 /// Target modules of LoRA: a list, a text with commas, or all.
 std::string set_target_modules(Draft& draft, const SettingValue& value);
+/// The kind of a model with adapters, such as SEQ_CLS.
+std::string set_adapter_task(Draft& draft, const SettingValue& value);
 /// An initialisation of adapters: true, gaussian, or what is not there.
 std::string set_lora_init(Draft& draft, const SettingValue& value);
 std::string set_pissa(Draft& draft, const SettingValue& value);

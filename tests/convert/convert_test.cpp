@@ -77,6 +77,16 @@ TEST_F(ConvertTest, TeachersAndTheirLosses) {
                                HasSubstr("cross_entropy = 1")));
 }
 
+TEST_F(ConvertTest, AdaptersTellTheTask) {
+  const auto deck = [&](const std::string& kind) {
+    return of_text("adapter_config.json", R"({"peft_type": "LORA", "r": 8, "task_type": ")" + kind + "\"}", "peft")
+        .deck;
+  };
+  EXPECT_THAT(deck("SEQ_CLS"), AllOf(HasSubstr("task = classify"), HasSubstr("kind = sequence")));
+  EXPECT_THAT(deck("TOKEN_CLS"), AllOf(HasSubstr("task = classify"), HasSubstr("kind = token")));
+  EXPECT_THAT(deck("CAUSAL_LM"), Not(HasSubstr("classify")));
+}
+
 TEST_F(ConvertTest, PrecisionAndIntervals) {
   EXPECT_THAT(of_text("a.yaml", "fp16: true\nbf16: false\ntf32: true\n", "transformers").deck,
               HasSubstr("compute = fp16"));

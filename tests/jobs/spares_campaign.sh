@@ -108,7 +108,7 @@ sed "/^train =/a validation = $work/long.txt" train.ini >evaluation.ini
 cat >rollout.ini <<END
 [run]
 task = grpo
-max_steps = 12
+max_steps = 200
 output = $work/runs
 [model]
 path = $work/runs/whole-train/export
@@ -127,7 +127,7 @@ global = 240
 [precision]
 compute = fp32
 [checkpoint]
-every_steps = 4
+every_steps = 20
 END
 # The runs are slowed down, so that there is time for events: steps by SLOW milliseconds, or files of checkpoints.
 cat >llmtrain <<END

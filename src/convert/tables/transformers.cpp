@@ -171,7 +171,8 @@ constexpr Entry peft_entries[] = {
     ruled("init_lora_weights", set_lora_init, "lora.init"),
     ruled("loftq_config.loftq_bits", set_loftq_bits, "quantization.bits"),
     ruled("loftq_config.loftq_iter", check_loftq_iterations, "lora.init"),
-    no_effect("task_type peft_type auto_mapping peft_version inference_mode revision fan_in_fan_out runtime_config "
+    ruled("task_type", set_adapter_task, "run.task, classify.kind"),
+    no_effect("peft_type auto_mapping peft_version inference_mode revision fan_in_fan_out runtime_config "
               "megatron_core",
               "follows from the model and the task"),
     no_effect("base_model_name_or_path", "model.path"),

@@ -1,6 +1,8 @@
 // Checks of the deck's data before a run.
 
 #include <algorithm>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/error.hpp"
@@ -20,7 +22,9 @@ DataFacts check_data_files(const SampleRules& config, const DataErrorReport& rep
       work();
       return true;
     } catch (const UserError& error) {
-      report(key, error);
+      const std::string_view what = error.what(), named = key;
+      const bool names_key = what.starts_with(named) && what.substr(named.size()).starts_with(": ");
+      report(key, names_key ? UserError(error.code(), std::string(what.substr(named.size() + 2))) : error);
       return false;
     }
   };

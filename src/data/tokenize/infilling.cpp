@@ -91,14 +91,15 @@ Infilling make_infilling(const DataConfig& config, const Tokenizer& tokenizer) {
   if (config.fim_tokens != std::vector<std::string>{automatic_infilling_tokens}) {
     const std::string missing = take(config.fim_tokens);
     if (missing.empty()) return infilling;
-    throw UserError(ExitCode::deck, fmt::format("the tokenizer has no token {}; data.add_tokens adds "
+    throw UserError(ExitCode::deck, fmt::format("data.fim_tokens: the tokenizer has no token {}; data.add_tokens adds "
                                                 "special tokens",
                                                 missing));
   }
   if (std::ranges::any_of(known_names, [&](const Names& names) { return take(names).empty(); })) return infilling;
-  throw UserError(ExitCode::deck,
-                  "the tokenizer has no sentinels of a known model; name its tokens for prefix, middle "
-                  "and suffix, or add some: data.add_tokens = <fim_prefix>, <fim_middle>, <fim_suffix>");
+  throw UserError(
+      ExitCode::deck,
+      "data.fim_tokens: the tokenizer has no sentinels of a known model; name its tokens for prefix, middle "
+      "and suffix, or add some: data.add_tokens = <fim_prefix>, <fim_middle>, <fim_suffix>");
 }
 
 }  // namespace llmtrain

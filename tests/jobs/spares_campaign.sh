@@ -29,7 +29,7 @@ declare -A holder=() # a process that keeps the namespaces of each node
 clean_up() {
   [[ ! -s $work/submitted ]] || xargs scancel --quiet <"$work/submitted" 2>/dev/null || true
   for node in "${!holder[@]}"; do
-    idle "$node" || revive "$node" || true
+    settled "$node" || revive "$node" || true
     kill "${holder[$node]}"
   done
   rm -rf "$work"
@@ -58,6 +58,14 @@ lose() { # lose HOW NODE
   esac
 }
 idle() { [[ $(sinfo --noheader --nodes="$1" --format=%t) == idle ]]; }
+settled() { # a node may still be busy with the end of its job
+  local i
+  for ((i = 0; i < 20; ++i)); do
+    ! idle "$1" || return 0
+    sleep 1
+  done
+  return 1
+}
 revive() {
   local node=$1 i
   ip -n "$prefix-$node" link set eth0 up
@@ -134,7 +142,7 @@ cat >llmtrain <<END
 #!/usr/bin/env bash
 if [[ \${*: -1} != --check && -n \${SLOW:-} ]]; then
   export LD_PRELOAD=$fault_library LLMTRAIN_FAULT_CALLS=write LLMTRAIN_FAULT_PATH=\$SLOW LLMTRAIN_FAULT_HOW=slow \\
-    LLMTRAIN_FAULT_AT=1 LLMTRAIN_FAULT_MS=100
+    LLMTRAIN_FAULT_AT=1 LLMTRAIN_FAULT_MS=\${SLOW_MS:-100}
 fi
 exec $program "\$@"
 END
@@ -180,11 +188,14 @@ run_case() { # run_case PHASE.HOW
     first) node=n1 ;;
     spare) node=n4 ;;
   esac
+  # Slurm notices a dead slurmd, and a dead spare, after half a minute.
+  [[ $how != daemon && $phase != spare ]] || export SLOW_MS=500
   if [[ $phase == shrink ]]; then
     submit "$name" "$deck" SLOW="$slow" WITHOUT_SPARES=shrink
   else
     submit "$name" "$deck" SLOW="$slow"
   fi
+  unset SLOW_MS
   case $phase in
     start) wait_until 60 running "$node" ;;
     evaluation) wait_until 120 steps "$name" 50 && sleep 0.3 ;;
@@ -209,7 +220,7 @@ run_case() { # run_case PHASE.HOW
     await_step "$before" "$begin"
   fi
   wait_until 300 test -e "runs/$name/finished.json"
-  grep '^train.sbatch' "$name.out" | sed "s/^/$name: /"
+  sed -n "s/^train.sbatch/$name: &/p" "$name.out"
   sed -n 's/^{"resumed_from_step".*"restart":/metrics.jsonl: /p' "runs/$name/metrics.jsonl"
   cmp "runs/$name/ledger.jsonl" "runs/whole-$deck/ledger.jsonl" || { cat "$name.out" && exit 1; }
   echo "$name: the ledger is the same"

@@ -201,7 +201,7 @@ END
   chmod +x dies
   LLMTRAIN=$work/dies MOST_RESTARTS=2 submit hopeless --nodes=2
   wait_until 250 grep -qs '2 restarts without a new checkpoint: not requeued' hopeless.out
-  [[ $(grep -c 'requeued$' hopeless.out) == 2 ]] || { cat hopeless.out && exit 1; }
+  [[ $(grep -c '^train.sbatch: .*requeued$' hopeless.out) == 2 ]] || { cat hopeless.out && exit 1; }
   wait_until 30 state_is FAILED
   echo "hopeless: given up after two restarts"
 }

@@ -1,5 +1,6 @@
 // Data of token ids: rows and token files.
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -156,8 +157,10 @@ TEST_F(DatasetTest, ADecksTokenizerIsThatOfTokenIds) {
   std::vector<std::string> errors;
   const auto check = [&] {
     errors.clear();
-    return check_data_files(config_, [&](const char*, const UserError& error) { errors.emplace_back(error.what()); })
-        .vocabulary_size;
+    const auto keep = [&](const char* key, const UserError& error) {
+      errors.push_back(fmt::format("{}: {}", key, error.what()));
+    };
+    return check_data_files(config_, keep).vocabulary_size;
   };
   EXPECT_EQ(check(), 257);
   EXPECT_THAT(errors, testing::IsEmpty());

@@ -7,7 +7,7 @@
 #include <ranges>
 
 #include "core/error.hpp"
-#include "rewards/reward_sums.hpp"
+#include "rollout/reward_sums.hpp"
 
 namespace llmtrain {
 

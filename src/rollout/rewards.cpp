@@ -9,7 +9,7 @@
 #include "core/activity.hpp"
 #include "core/error.hpp"
 #include "parallel/job/cancellable_work.hpp"
-#include "rewards/reward_sums.hpp"
+#include "rollout/reward_sums.hpp"
 
 namespace llmtrain {
 

@@ -13,7 +13,7 @@
 #include "core/kept_tokens.hpp"
 #include "core/number_text.hpp"
 #include "parallel/job/cancellable_work.hpp"
-#include "rewards/reward_sums.hpp"
+#include "rollout/reward_sums.hpp"
 #include "rollout/sampling.hpp"
 
 namespace llmtrain {

@@ -8,8 +8,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "rewards/reward_sums.hpp"
 #include "rollout/advantages.hpp"
+#include "rollout/reward_sums.hpp"
 
 namespace llmtrain {
 namespace {

@@ -1,4 +1,4 @@
-"""Rewards of several functions that leave completions out, by TRL's own lines, for tests/rewards/reward_sums_test.cpp.
+"""Rewards of several functions that leave completions out, by TRL's own lines, for tests/rollout/reward_sums_test.cpp.
 
 Writes rewards.json: sums, advantages and metrics of GRPOTrainer and RLOOTrainer of TRL 1.16, which runs in fp64 here; a
 second run writes the same bytes. Made with trl 1.16.0, torch 2.15.0, Python 3.11.

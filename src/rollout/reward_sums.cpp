@@ -1,4 +1,4 @@
-#include "rewards/reward_sums.hpp"
+#include "rollout/reward_sums.hpp"
 
 #include <cmath>
 

@@ -1,8 +1,9 @@
-# llmtrain_embed(LAYER PATTERN name file ...): makes files, and those of src/PATTERN under their own names, parts of the
-# layer, as llmtrain::LAYER_assets (src/core/assets.hpp).
-function(llmtrain_embed layer pattern)
+# llmtrain_embed(LAYER "PATTERN;..." name file ...): makes files, and those of src/PATTERN under their own names, parts of
+# the layer, as llmtrain::LAYER_assets (src/core/assets.hpp).
+function(llmtrain_embed layer patterns)
   set(files ${ARGN})
-  file(GLOB found CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${pattern})
+  list(TRANSFORM patterns PREPEND ${PROJECT_SOURCE_DIR}/src/)
+  file(GLOB found CONFIGURE_DEPENDS ${patterns})
   foreach(file IN LISTS found)
     cmake_path(GET file FILENAME name)
     list(APPEND files ${name} ${file})

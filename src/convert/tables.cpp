@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <sstream>
 
 #include "convert/rules/rules.hpp"
 #include "core/assets.hpp"
@@ -39,30 +40,22 @@ class TableReader {
       if (!whole.empty()) take_line(whole);
       whole.clear();
     };
-    each_line(text, [&](std::string_view line) {
+    std::istringstream lines{std::string(text)};
+    for (std::string line; std::getline(lines, line);) {
       ++number;
       if (line.starts_with(' ') && !whole.empty()) {
         whole += " " + std::string(trimmed(line));
-        return;
+        continue;
       }
       finish();
       line_ = number;
       if (!line.starts_with('#')) whole = trimmed(line);
-    });
+    }
     finish();
     if (system_.title.empty() && !system_.entries.empty()) fail("there is no title");
   }
 
  private:
-  template <class Take>
-  static void each_line(std::string_view text, const Take& take) {
-    for (size_t begin = 0; begin < text.size();) {
-      const size_t end = std::min(text.find('\n', begin), text.size());
-      take(text.substr(begin, end - begin));
-      begin = end + 1;
-    }
-  }
-
   [[noreturn]] void fail(const std::string& reason) const {
     throw Error(fmt::format("src/convert/tables/{}.txt:{}: {}", system_.name, line_, reason));
   }

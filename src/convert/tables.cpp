@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <sstream>
 
 #include "convert/rules/rules.hpp"
 #include "core/assets.hpp"
@@ -34,24 +33,10 @@ class TableReader {
   TableReader(const std::vector<System>& all, System& system) : all_(all), system_(system) {}
 
   void run(std::string_view text) {
-    int number = 0;
-    std::string whole;  // a line with those that continue it
-    const auto finish = [&] {
-      if (!whole.empty()) take_line(whole);
-      whole.clear();
-    };
-    std::istringstream lines{std::string(text)};
-    for (std::string line; std::getline(lines, line);) {
-      ++number;
-      if (line.starts_with(' ') && !whole.empty()) {
-        whole += " " + std::string(trimmed(line));
-        continue;
-      }
-      finish();
+    each_table_line(text, [&](const std::string& line, int number) {
       line_ = number;
-      if (!line.starts_with('#')) whole = trimmed(line);
-    }
-    finish();
+      take_line(line);
+    });
     if (system_.title.empty() && !system_.entries.empty()) fail("there is no title");
   }
 

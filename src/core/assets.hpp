@@ -1,10 +1,9 @@
 #pragma once
-// Files that are embedded at build time (cmake/Embed.cmake).
+// Files that are embedded at build time (cmake/Embed.cmake), and the lines of tables among them.
 
+#include <functional>
 #include <string>
 #include <string_view>
-
-#include "core/error.hpp"
 
 namespace llmtrain {
 
@@ -13,11 +12,10 @@ struct Asset {
 };
 
 /// Returns the content of a file among a layer's assets, which end with an empty name. Throws Error for another name.
-inline std::string_view find_asset(const Asset* assets, std::string_view name) {
-  for (const Asset* found = assets; !found->name.empty(); ++found) {
-    if (found->name == name) return found->content;
-  }
-  throw Error("no file " + std::string(name) + " is embedded");
-}
+std::string_view find_asset(const Asset* assets, std::string_view name);
+
+/// Calls take(line, number) for each line of a table but comments, which begin with #, and blank lines. An indented
+/// line continues the one above, after a space.
+void each_table_line(std::string_view table, const std::function<void(const std::string& line, int number)>& take);
 
 }  // namespace llmtrain

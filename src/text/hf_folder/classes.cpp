@@ -134,13 +134,11 @@ struct Lists {
 
 Lists read_lists() {
   Lists lists;
-  std::istringstream text{std::string(find_asset(text_assets, "tokenizers_of_models.txt"))};
   std::string section, name;
-  for (std::string line; std::getline(text, line);) {
-    if (line.starts_with('#')) continue;
+  each_table_line(find_asset(text_assets, "tokenizers_of_models.txt"), [&](const std::string& line, int /*number*/) {
     if (line.starts_with('[')) {
       section = line;
-      continue;
+      return;
     }
     std::istringstream words(line);
     for (std::string word; words >> word;) {
@@ -152,7 +150,7 @@ Lists read_lists() {
         (section == "[wrongly named]" ? lists.wrongly_named : lists.without_steps).insert(word);
       }
     }
-  }
+  });
   return lists;
 }
 

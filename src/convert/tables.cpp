@@ -58,7 +58,7 @@ class TableReader {
   static std::string cut_tasks(std::string_view& keys) {
     const size_t at = keys.ends_with(')') ? keys.rfind(" (") : std::string_view::npos;
     if (at == std::string_view::npos) return "";
-    const std::string tasks(keys.substr(at + 2, keys.size() - at - 3));
+    std::string tasks(keys.substr(at + 2, keys.size() - at - 3));
     keys = trimmed(keys.substr(0, at));
     return tasks;
   }

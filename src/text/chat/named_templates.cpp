@@ -38,6 +38,7 @@ std::string read_template(std::string_view file) {
 
 std::vector<NamedTemplate> read_templates() {
   std::vector<NamedTemplate> all;
+  all.reserve(names.size());
   for (const std::string_view name : names) all.push_back({name, read_template(std::string(name) + ".jinja")});
   return all;
 }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "convert/resolve.hpp"
-#include "convert/system.hpp"
+#include "convert/tables.hpp"
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
@@ -210,6 +210,7 @@ class Converter {
     apply_all(system_, settings);
     for (size_t i = 0; i < draft_.files.size(); ++i) {  // files may name no further ones
       const std::string file = draft_.files[i];
+      const System& deepspeed = *find_system(systems(), "deepspeed");
       const SettingValue more = read_settings(file);
       apply_all(deepspeed, flatten(more, file, deepspeed));
     }
@@ -423,24 +424,22 @@ void check_score(const Score& score, const System& best, const SettingValue& roo
   throw UserError(ExitCode::bad_content, fmt::format("{}: {}; --from NAME reads it as settings of NAME", path, what));
 }
 
-const System& find_system(const std::string& name, const SettingValue& root, const std::string& path) {
-  std::vector<std::string_view> names = {"auto"};
-  for (const System* const system : systems()) {
-    if (system->name == name) return *system;
-    names.push_back(system->name);
-  }
+const System& choose_system(const std::string& name, const SettingValue& root, const std::string& path) {
+  if (const System* const named = find_system(systems(), name)) return *named;
   if (name != "auto") {
+    std::vector<std::string_view> names = {"auto"};
+    names.insert(names.end(), system_names().begin(), system_names().end());
     throw UserError(ExitCode::command_line, fmt::format("command line: --from {}: no such system{}; one of {}",
                                                         printable(name), did_you_mean(name, names), joined(names)));
   }
   const System* best = nullptr;
   Score best_score;
-  for (const System* const system : systems()) {
-    const Score score = score_of(root, *system);
+  for (const System& system : systems()) {
+    const Score score = score_of(root, system);
     const bool better = best == nullptr || score.unknown < best_score.unknown ||
                         (score.unknown == best_score.unknown && score.own > best_score.own);
     if (better) {
-      best = system;
+      best = &system;
       best_score = score;
     }
   }
@@ -459,7 +458,7 @@ Conversion convert_settings(const std::string& path, const ConvertOptions& optio
   const SettingValue root = read_settings(path);
   if (!root.is(Kind::map)) throw UserError(ExitCode::bad_content, path + ":1: settings are names with values");
   if (root.members.empty()) throw UserError(ExitCode::bad_content, path + ":1: the file has no settings");
-  const System& system = find_system(options.from, root, path);
+  const System& system = choose_system(options.from, root, path);
   return Converter(system, options, keys).run(root, path);
 }
 

@@ -1,15 +1,12 @@
 #include "convert/system.hpp"
 
-#include <array>
 #include <cctype>
 
 namespace llmtrain::convert {
 
-std::span<const System* const> systems() {
-  static constexpr std::array<const System*, 14> all = {
-      &transformers, &trl,     &peft,       &deepspeed,   &accelerate,        &llama_factory,   &axolotl,
-      &torchtune,    &nanogpt, &llama_farm, &llm_trainer, &simple_foundation, &training_system, &llama_home};
-  return all;
+const System* find_system(const std::vector<System>& all, std::string_view name) {
+  const auto found = std::ranges::find(all, name, &System::name);
+  return found == all.end() ? nullptr : &*found;
 }
 
 bool has_word(std::string_view text, std::string_view word) {
@@ -48,7 +45,7 @@ const Entry* find_entry(const System& system, std::string_view key, std::string_
   }
   for (const Alias& alias : system.aliases) {
     if (any_task != nullptr || !key.starts_with(alias.from)) continue;
-    return find_entry(system, std::string(alias.to) + std::string(key.substr(alias.from.size())), task);
+    return find_entry(system, alias.to + std::string(key.substr(alias.from.size())), task);
   }
   return any_task;
 }
@@ -70,7 +67,7 @@ bool has_entries_below(const System& system, std::string_view key) {
 }
 
 std::string_view without_prefix(const System& system, std::string_view key) {
-  for (const std::string_view prefix : system.prefixes) {
+  for (const std::string& prefix : system.prefixes) {
     if (key.starts_with(prefix) && key.size() > prefix.size()) return without_prefix(system, key.substr(prefix.size()));
   }
   return key;
@@ -82,7 +79,7 @@ std::vector<std::string> key_names(const System& system) {
     each_word(entry.keys, [&names](std::string_view key) { names.emplace_back(key); });
   }
   for (const Include& include : system.includes) {
-    for (const std::string& name : key_names(*include.system)) names.push_back(std::string(include.prefix) + name);
+    for (const std::string& name : key_names(*include.system)) names.push_back(include.prefix + name);
   }
   return names;
 }

@@ -17,7 +17,7 @@ inline constexpr std::string_view story_separator = "\n\n";
 /// Upper bound of a story's bytes (= characters: the text is ASCII); as a sample it needs this sequence length.
 inline constexpr int64_t longest_story = 287;
 
-/// Returns the data of the grammar.
+/// Returns the data of the grammar, which stories.txt has.
 const GrammarSource& stories_source();
 /// Returns the compiled grammar, which is made once.
 const Grammar& stories_grammar();

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "config/config.hpp"
+#include "convert/tables.hpp"
 #include "core/error.hpp"
 #include "tool/output_file.hpp"
 #include "tool/tool.hpp"
@@ -91,7 +92,7 @@ Subcommand add_convert(CLI::App& program) {
   CLI::App* app = program.add_subcommand("convert", "write a deck from the settings of another program");
   const auto o = std::make_shared<ConvertCommand>();
   std::string names = "auto";
-  for (const convert::System* const system : convert::systems()) names += fmt::format(", {}", system->name);
+  for (const std::string_view system : convert::system_names()) names += fmt::format(", {}", system);
   app->add_option("settings", o->settings, "file: .json, .yaml, .toml, .ini, or .py with literal assignments and calls")
       ->required();
   app->add_option("--from", o->options.from, "the program: " + names)->capture_default_str();

@@ -150,7 +150,7 @@ void score(const Options& options) {
     refuse_command_line("--model, --adapter and --input are for --metric reward, and --model also for bertscore");
   if (!reward) {
     TextScoreOptions texts = options.texts;
-    texts.encoder = options.model.model;
+    texts.metric.encoder = options.model.model;
     return score_texts(options.metrics, texts, options.json);
   }
   if (options.model.model.empty() || options.input.empty()) {

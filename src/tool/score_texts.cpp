@@ -17,7 +17,6 @@
 #include "data/files/jsonl.hpp"
 #include "device/device.hpp"
 #include "parallel/job/launcher.hpp"
-#include "scores/text_metric.hpp"
 #include "tool/input_lines.hpp"
 #include "tool/tool.hpp"
 
@@ -196,17 +195,10 @@ E parse_choice(const std::string& option, const std::string& name) {
 
 TextMetricOptions metric_options(const TextScoreOptions& options) {
   using Smoothing = TextMetricOptions::Smoothing;
-  TextMetricOptions parsed;
+  TextMetricOptions parsed = options.metric;
   parsed.tokenizer = parse_choice<TextMetricOptions::Tokenizer>("--tokenize", options.tokenize);
   parsed.smoothing = parse_choice<Smoothing>("--smooth-method", options.smooth_method);
-  parsed.smooth_value = options.smooth_value;
-  parsed.lowercase = options.lowercase;
-  parsed.stemmer = options.stemmer;
   parsed.effective_order = options.sentence_level;
-  parsed.encoder = options.encoder;
-  parsed.encoder_layer = options.layer;
-  parsed.idf = options.idf;
-  parsed.baseline = options.baseline;
   const bool has_value = parsed.smoothing == Smoothing::floor || parsed.smoothing == Smoothing::add_k;
   if (parsed.smooth_value && !has_value) {
     refuse_command_line("--smooth-value needs --smooth-method floor or add-k");
@@ -283,15 +275,17 @@ void TextScoreOptions::add_to(CLI::App& app) {
       app.add_option("--tokenize", tokenize, "BLEU's tokens: 13a, intl, none or char")->capture_default_str(),
       app.add_option("--smooth-method", smooth_method, "BLEU of orders without matches: exp, floor, add-k or none")
           ->capture_default_str(),
-      app.add_option("--smooth-value", smooth_value, "value of floor (0.1) or add-k (1)")->check(CLI::Range(0.0, 1e6)),
-      app.add_flag("--lowercase", lowercase, "BLEU and chrF without regard to case"),
-      app.add_flag("--stem", stemmer, "ROUGE of Porter's stems"),
+      app.add_option("--smooth-value", metric.smooth_value, "value of floor (0.1) or add-k (1)")
+          ->check(CLI::Range(0.0, 1e6)),
+      app.add_flag("--lowercase", metric.lowercase, "BLEU and chrF without regard to case"),
+      app.add_flag("--stem", metric.stemmer, "ROUGE of Porter's stems"),
       app.add_option(
-             "--layer", layer,
+             "--layer", metric.encoder_layer,
              "layer whose embeddings are compared; default: bert-score's for encoders of this shape, a decoder's last")
           ->check(CLI::Range(1, 1000)),
-      app.add_flag("--idf", idf, "BERTScore weighs tokens by how few references have them"),
-      app.add_option("--baseline", baseline, "file of bert-score (LAYER,P,R,F), by which its scores are rescaled"),
+      app.add_flag("--idf", metric.idf, "BERTScore weighs tokens by how few references have them"),
+      app.add_option("--baseline", metric.baseline,
+                     "file of bert-score (LAYER,P,R,F), by which its scores are rescaled"),
       app.add_flag("--sentence-level", sentence_level,
                    "print the score of each segment; BLEU then leaves out orders that a segment does not have"),
   };
@@ -311,7 +305,7 @@ void score_texts(const std::vector<std::string>& metrics, const TextScoreOptions
   if (options.hypotheses.empty() || options.references.empty()) {
     refuse_command_line("these metrics compare --hypotheses with --references");
   }
-  if (options.idf && (options.hypotheses == "-" || std::ranges::count(options.references, "-") > 0)) {
+  if (options.metric.idf && (options.hypotheses == "-" || std::ranges::count(options.references, "-") > 0)) {
     refuse_command_line("--idf reads the files twice: none can be the standard input");
   }
   if (std::ranges::count(options.references, "-") + (options.hypotheses == "-" ? 1 : 0) > 1) {

@@ -2,9 +2,10 @@
 // llmtool score with metrics of texts: hypotheses against references, line by line.
 
 #include <CLI/CLI.hpp>
-#include <optional>
 #include <string>
 #include <vector>
+
+#include "scores/text_metric.hpp"
 
 namespace llmtrain {
 
@@ -13,11 +14,8 @@ struct TextScoreOptions {
   std::vector<std::string> references;
   std::string hypothesis_column, reference_column;  ///< of rows; empty: the defaults
   std::string tokenize = "13a", smooth_method = "exp";
-  std::optional<double> smooth_value;
-  std::string encoder;  ///< of BERTScore: --model
-  std::string baseline;
-  int64_t layer = 0;
-  bool idf = false, lowercase = false, stemmer = false, sentence_level = false;
+  TextMetricOptions metric;  ///< but for the two choices above
+  bool sentence_level = false;
 
   void add_to(CLI::App& app);
   /// Returns the names of these options that are on the command line.

@@ -4,7 +4,7 @@
 Messages are the string literals of src and kernels that a user may read: errors, log lines, help, descriptions of deck
 keys, notes, failed checks. Literals that C++ joins are one message, and {} stands where a value comes. Literals of a
 single word (names, keys, files) are left out, and so are the stories that src/corpus writes. Of templates in Jinja the
-messages are those of raise_exception(). To read them all:
+messages are those of raise_exception(), of src/convert/tables the notes and reasons. To read them all:
 
     tests/style/messages.py . | less
 
@@ -15,7 +15,8 @@ import re
 import sys
 from pathlib import Path
 
-ENDINGS = {".cpp", ".hpp", ".cu", ".cuh"}
+ENDINGS = {".cpp", ".hpp", ".cu", ".cuh", ".jinja"}
+TABLES = "convert/tables/*.txt"
 
 TOKEN = re.compile(
     r"""//[^\n]*|/\*.*?\*/                                # comments
@@ -55,6 +56,9 @@ AVOIDED = {
 KEPT = {"a part of the content is no text"}
 RAISED = re.compile(r"raise_exception\('((?:[^'\\]|\\.)*)'\)")
 
+# What follows "no effect:", "not supported:" or ";" in a line of src/convert/tables.
+NOTE = re.compile(r"-> (?:no effect|not supported[^:]*): (?P<reason>.*)|;(?P<note>.*)")
+
 SAMPLE = r'''#include "a file"
 // "no message" of a comment
 throw UserError(code, fmt::format("{}: the run was begun " /* joined */
@@ -93,12 +97,29 @@ def messages(source):
                 yield line, part
 
 
+def of_template(source):
+    for line, text in enumerate(source.splitlines(), 1):
+        for raised in RAISED.finditer(text):
+            yield line, raised.group(1).replace("\\", "")
+
+
+def of_table(source):
+    whole = re.sub(r"\n +", lambda m: "\0 ", source)  # a line with those that continue it, counted by \0
+    line = 1
+    for text in whole.split("\n"):
+        note = NOTE.search(text.replace("\0", "")) if "->" in text and not text.startswith("#") else None
+        if note:
+            yield line, (note.group("reason") or note.group("note")).strip()
+        line += 1 + text.count("\0")
+
+
 def all_messages(root):
     paths = [p for folder in ("src", "kernels") for p in (root / folder).rglob("*") if p.suffix in ENDINGS]
-    for path in sorted(paths):
+    for path in sorted([*paths, *(root / "src").glob(TABLES)]):
         name = path.relative_to(root)
         if name.parts[:2] != ("src", "corpus"):
-            for line, text in messages(path.read_text(encoding="utf-8")):
+            read = {".jinja": of_template, ".txt": of_table}.get(path.suffix, messages)
+            for line, text in read(path.read_text(encoding="utf-8")):
                 yield f"{name}:{line}", text
 
 
@@ -110,6 +131,9 @@ def self_test():
     found = list(messages(SAMPLE))
     assert found[:2] == [(3, "{}: the run was begun with {} GiB"), (5, "two words")], found
     assert [len(avoided(text)) for _, text in found] == [1, 0, 1, 0, 2, 0, 1], found
+    assert list(of_template("{{- bos -}}\n  {{- raise_exception('it is owed') -}}")) == [(2, "it is owed")]
+    table = "[keys]\na b\n    -> not supported unless 1:\n       it is owed\nc -> d.e: 1=2; a; note\nf -> no effect: none"
+    assert list(of_table(table)) == [(2, "it is owed"), (5, "a; note"), (6, "none")], list(of_table(table))
 
 
 def main():

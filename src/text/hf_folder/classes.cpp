@@ -1,11 +1,18 @@
 #include "text/hf_folder/classes.hpp"
 
 #include <algorithm>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "core/assets.hpp"
 
 // Read off the classes of Transformers 5.24 (models/*/tokenization_*.py).
-// Read off Transformers 5.24 (models/auto/tokenization_auto.py).
 
 namespace llmtrain {
+
+extern const Asset text_assets[];  ///< generated
+
 namespace {
 
 using Steps = TokenizerClass::Steps;
@@ -118,30 +125,41 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 7> aliases =
     {"DistilBertTokenizer", "BertTokenizer"},
 }};
 
-/// Classes with steps of their own that are not above, and those that are Python code.
-constexpr std::string_view without_steps =
-    " AlbertTokenizer BarthezTokenizer BartphoTokenizer BertGenerationTokenizer BertJapaneseTokenizer "
-    "BertTokenizerLegacy BertweetTokenizer BigBirdTokenizer BioGptTokenizer BlenderbotSmallTokenizer "
-    "BlenderbotTokenizer ByT5Tokenizer CLIPTokenizer CTRLTokenizer CamembertTokenizer CanineTokenizer "
-    "ClvpTokenizer CpmAntTokenizer CpmTokenizer DPRContextEncoderTokenizer DPRQuestionEncoderTokenizer "
-    "DPRReaderTokenizer DebertaV2Tokenizer DiaTokenizer EsmTokenizer EsmcTokenizer FSMTTokenizer "
-    "FastSpeech2ConformerTokenizer FlaubertTokenizer FunnelTokenizer GPTNeoXJapaneseTokenizer "
-    "GPTSw3Tokenizer HerbertTokenizer LasrTokenizer LayoutLMv2Tokenizer LayoutLMv3Tokenizer "
-    "LayoutXLMTokenizer LukeTokenizer M2M100Tokenizer MBart50Tokenizer MBartTokenizer MLukeTokenizer "
-    "MPNetTokenizer MarianTokenizer MarkupLMTokenizer MgpstrTokenizer MyT5Tokenizer NllbTokenizer "
-    "NougatTokenizer OpenAIGPTTokenizer PLBartTokenizer PegasusTokenizer PerceiverTokenizer "
-    "PhobertTokenizer ProphetNetTokenizer ReformerTokenizer RemBertTokenizer RoCBertTokenizer "
-    "RoFormerTokenizer SeamlessM4TTokenizer Siglip2Tokenizer SiglipTokenizer Speech2TextTokenizer "
-    "SpeechT5Tokenizer SplinterTokenizer T5Tokenizer TapasTokenizer Tipsv2Tokenizer UdopTokenizer "
-    "VideoPrismTokenizer VitsTokenizer Wav2Vec2CTCTokenizer Wav2Vec2PhonemeCTCTokenizer WhisperTokenizer "
-    "XGLMTokenizer XLMRobertaTokenizer XLMTokenizer XLNetTokenizer ";
+/// The lists of tokenizers_of_models.txt.
+struct Lists {
+  std::map<std::string, std::string, std::less<>> classes;  ///< by types of models
+  std::set<std::string, std::less<>> wrongly_named;         ///< types of models
+  std::set<std::string, std::less<>> without_steps;         ///< classes
+};
+
+Lists read_lists() {
+  Lists lists;
+  std::string section, name;
+  each_table_line(find_asset(text_assets, "tokenizers_of_models.txt"), [&](const std::string& line, int /*number*/) {
+    if (line.starts_with('[')) {
+      section = line;
+      return;
+    }
+    std::istringstream words(line);
+    for (std::string word; words >> word;) {
+      if (word.ends_with(':')) {
+        name = word.substr(0, word.size() - 1);
+      } else if (section == "[classes]") {
+        lists.classes.try_emplace(word, name);
+      } else {
+        (section == "[wrongly named]" ? lists.wrongly_named : lists.without_steps).insert(word);
+      }
+    }
+  });
+  return lists;
+}
+
+const Lists& lists() {
+  static const Lists all = read_lists();
+  return all;
+}
 
 }  // namespace
-
-bool has_word(std::string_view words, std::string_view word) {
-  return !word.empty() && word.find(' ') == std::string_view::npos &&
-         words.find(" " + std::string(word) + " ") != std::string_view::npos;
-}
 
 std::string_view TokenizerClass::token(std::string_view key) const {
   const auto place = std::ranges::find(token_keys, key) - token_keys.begin();
@@ -156,136 +174,16 @@ const TokenizerClass& find_tokenizer_class(std::string_view name) {
   }
   const auto* const found = std::ranges::find(classes, name, &TokenizerClass::name);
   if (found != classes.end()) return *found;
-  return has_word(without_steps, name) ? unknown : kept;
+  return lists().without_steps.contains(name) ? unknown : kept;
 }
 
 namespace {
 
 constexpr std::string_view backend = "TokenizersBackend";  // which keeps the steps of tokenizer.json
 
-struct ModelTypes {
-  std::string_view tokenizer_class;
-  std::string_view model_types;  ///< with a space around each
-};
-
-constexpr std::array<ModelTypes, 81> tokenizers_of_models = {{
-    {backend,
-     " EvollaModel arctic aria beam bigbird_pegasus camembertv2-base canary chatlm cohere_asr ernie4_5 "
-     "ernie4_5_moe flex_olmo fuyu glm glm4 glm4_moe glm4_moe_lite glm4v glm4v_moe glm_image glmasr "
-     "got_ocr2 gpt_bigcode gradium_phonon_tts granite granitemoe granitemoehybrid granitemoeshared "
-     "h2ovl_chat hyperclovax hyperclovax_vlm internlm2 internlm3 iquestcoder jamba kimi_k25 kimi_linear "
-     "kosmos-2 llava llava_next mimo_v2_flash minicpm3 minicpm_ocr minicpmv minicpmv4_6 minicpmv4_7 "
-     "minimax_m2 ministral ministral3 mistral mistral3 mistral_large4 mixtral modernbert "
-     "modernbert-decoder molmo molmo2 nemo_speechlm nemotron nvfp4 nystromformer olmo2 olmo3 olmo_hybrid "
-     "omniasr opencua openvla paddleocr_vl pegasus_x persimmon phi3 phi3_v phimoe pix2struct pixtral "
-     "pocket_tts smolvlm stablelm step3_vl umt5 vipllava voxtral voxtral_realtime xlm-roberta-xl "},
-    {"AlbertTokenizer", " albert yoso "},
-    {"BartTokenizer", " florence2 "},
-    {"BertGenerationTokenizer", " bert-generation "},
-    {"BertTokenizer",
-     " align bark bert blip bros chinese_clip convbert distilbert electra ernie flava git grounding-dino "
-     "layoutlm megatron-bert mm-grounding-dino nomic_bert squeezebert tvp vilt visual_bert "},
-    {"BigBirdTokenizer", " big_bird "},
-    {"BioGptTokenizer", " biogpt "},
-    {"BlenderbotSmallTokenizer", " blenderbot-small "},
-    {"BlenderbotTokenizer", " blenderbot "},
-    {"CLIPTokenizer", " aimv2 clip clipseg groupvit omdet-turbo oneformer owlv2 owlvit sam3 sam3_video xclip "},
-    {"CTRLTokenizer", " ctrl "},
-    {"CamembertTokenizer", " camembert "},
-    {"CanineTokenizer", " canine "},
-    {"ClvpTokenizer", " clvp "},
-    {"CohereTokenizer", " aya_vision cohere cohere2 "},
-    {"CpmAntTokenizer", " cpmant "},
-    {"DPRQuestionEncoderTokenizer", " dpr "},
-    {"DebertaTokenizer", " deberta "},
-    {"DebertaV2Tokenizer", " deberta-v2 "},
-    {"DiaTokenizer", " dia "},
-    {"EsmTokenizer", " esm "},
-    {"EsmcTokenizer", " esmc esmfold2 "},
-    {"FNetTokenizer", " fnet "},
-    {"FSMTTokenizer", " fsmt "},
-    {"FlaubertTokenizer", " flaubert "},
-    {"FunnelTokenizer", " funnel "},
-    {"GPT2Tokenizer",
-     " blip-2 codegen dbrx emu3 gpt2 gpt_neo gptj hyperclovax_vision_v2 instructblip instructblipvideo "
-     "jais2 opt phi starcoder2 "},
-    {"GPTNeoXJapaneseTokenizer", " gpt_neox_japanese "},
-    {"GPTNeoXTokenizer", " falcon_mamba gpt_neox mamba mamba2 mpt olmo olmoe rwkv xlstm "},
-    {"GPTSw3Tokenizer", " gpt-sw3 "},
-    {"GemmaTokenizer",
-     " diffusion_gemma gemma gemma2 gemma3 gemma3_text gemma3n gemma3n_text recurrent_gemma shieldgemma2 "
-     "t5gemma zaya "},
-    {"LEDTokenizer", " led "},
-    {"LasrTokenizer", " lasr_ctc lasr_encoder "},
-    {"LayoutLMv2Tokenizer", " layoutlmv2 "},
-    {"LayoutLMv3Tokenizer", " layoutlmv3 "},
-    {"LayoutXLMTokenizer", " layoutxlm "},
-    {"LlamaTokenizer", " idefics idefics2 "},
-    {"LukeTokenizer", " luke "},
-    {"LxmertTokenizer", " lxmert "},
-    {"M2M100Tokenizer", " m2m_100 "},
-    {"MBartTokenizer", " mbart "},
-    {"MPNetTokenizer", " mpnet "},
-    {"MarianTokenizer", " marian "},
-    {"MarkupLMTokenizer", " markuplm "},
-    {"MgpstrTokenizer", " mgp-str "},
-    {"MobileBertTokenizer", " mobilebert "},
-    {"MvpTokenizer", " mvp "},
-    {"NllbTokenizer", " nllb-moe "},
-    {"NougatTokenizer", " nougat pp_formulanet "},
-    {"OpenAIGPTTokenizer", " openai-gpt "},
-    {"PLBartTokenizer", " plbart "},
-    {"ParakeetTokenizer",
-     " granite_speech5_ctc nemotron3_5_asr nemotron_asr_streaming omniasr_ctc parakeet_ctc parakeet_rnnt "
-     "parakeet_tdt "},
-    {"PegasusTokenizer", " pegasus "},
-    {"PerceiverTokenizer", " perceiver "},
-    {"ProphetNetTokenizer", " prophetnet "},
-    {"Qwen2Tokenizer",
-     " audioflamingo3 colqwen2 cosmos3_omni dots3_note fun_asr_nano hunyuan_vl internvl lighton_ocr "
-     "moss_transcribe_diarize ovis2 qianfan_ocr qwen2 qwen2_5_omni qwen2_5_vl qwen2_audio qwen2_moe "
-     "qwen2_vl qwen3 qwen3_asr qwen3_moe qwen3_next qwen3_omni_moe qwen3_vl qwen3_vl_moe vibevoice "},
-    {"Qwen3_5Tokenizer", " qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen4_exp "},
-    {"RagTokenizer", " rag "},
-    {"ReformerTokenizer", " reformer "},
-    {"RemBertTokenizer", " rembert "},
-    {"RoCBertTokenizer", " roc_bert "},
-    {"RoFormerTokenizer", " roformer "},
-    {"RobertaTokenizer",
-     " bart bridgetower clap data2vec-text ibert lilt longformer mra roberta roberta-prelayernorm "},
-    {"SeamlessM4TTokenizer", " seamless_m4t seamless_m4t_v2 "},
-    {"Siglip2Tokenizer", " siglip2 "},
-    {"SiglipTokenizer", " siglip "},
-    {"Speech2TextTokenizer", " speech_to_text "},
-    {"SpeechT5Tokenizer", " speecht5 "},
-    {"SplinterTokenizer", " splinter "},
-    {"T5Tokenizer", " mt5 musicgen musicgen_melody switch_transformers t5 "},
-    {"TapasTokenizer", " tapas "},
-    {"Tipsv2Tokenizer", " tipsv2 "},
-    {"UdopTokenizer", " udop "},
-    {"VideoPrismTokenizer", " videoprism "},
-    {"VitsTokenizer", " vits "},
-    {"Wav2Vec2CTCTokenizer",
-     " data2vec-audio hubert unispeech unispeech-sat wav2vec2 wav2vec2-bert wav2vec2-conformer "},
-    {"WhisperTokenizer", " whisper "},
-    {"XGLMTokenizer", " xglm "},
-    {"XLMRobertaTokenizer", " gte jina_embeddings_v3 metaclip_2 trocr xlm-roberta xmod "},
-    {"XLMTokenizer", " xlm "},
-    {"XLNetTokenizer", " xlnet "},
-}};
-
-/// Model types whose folders name a wrong class: theirs is taken.
-constexpr std::string_view wrongly_named =
-    " arctic camembertv2-base chatlm cohere_asr ernie4_5 ernie4_5_moe fuyu h2ovl_chat hyperclovax "
-    "hyperclovax_vision_v2 hyperclovax_vlm internlm2 internlm3 iquestcoder jamba llava llava_next "
-    "minicpm3 minicpmv minimax_m2 modernbert modernbert-decoder molmo molmo2 nemotron nvfp4 opencua "
-    "openvla paddleocr_vl phi3 phi3_v phimoe qwen2 qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen4_exp siglip2 "
-    "smolvlm step3_vl vipllava ";
-
 std::string_view class_of_model(std::string_view model_type) {
-  const auto has = [&](const ModelTypes& row) { return has_word(row.model_types, model_type); };
-  const auto* const found = std::ranges::find_if(tokenizers_of_models, has);
-  return found == tokenizers_of_models.end() ? std::string_view() : found->tokenizer_class;
+  const auto found = lists().classes.find(model_type);
+  return found == lists().classes.end() ? std::string_view() : found->second;
 }
 
 std::string_view without_fast(std::string_view name) {
@@ -303,7 +201,7 @@ std::string choose_tokenizer_class(const NamedClasses& names) {
       without_fast(names.tokenizer_class.empty() ? names.model_class : names.tokenizer_class);
   std::string_view chosen = named.empty() ? of_model : named;
   if (!names.has_code && !named.empty()) {
-    const bool is_wrong = has_word(wrongly_named, names.model_type);
+    const bool is_wrong = lists().wrongly_named.contains(names.model_type);
     if (named == "LlamaTokenizer" && names.is_byte_level && !is_wrong) return "";
     if (!of_model.empty() && of_model != named) {
       if (of_model == backend) return "";

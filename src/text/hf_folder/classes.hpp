@@ -54,9 +54,6 @@ struct TokenizerClass {
   std::string_view token(std::string_view key) const;
 };
 
-/// Returns true if a word is in a list with a space around each word.
-bool has_word(std::string_view words, std::string_view word);
-
 /// Finds a class by `name`, with or without "Fast"; unknown names keep the steps.
 const TokenizerClass& find_tokenizer_class(std::string_view name);
 

@@ -1,11 +1,10 @@
-#include "convert/dataset_rules.hpp"
-
+// Rules of data sets: their files, the format of their rows, and their columns.
 #include <fmt/format.h>
 
 #include <cctype>
 #include <filesystem>
 
-#include "convert/system.hpp"
+#include "convert/rules/rules.hpp"
 
 namespace llmtrain::convert {
 namespace {
@@ -40,7 +39,9 @@ void add_dataset(Draft& draft, const std::string& text, const std::string& fact)
   draft.replace_fact(fact, both ? fmt::format("{} (and of {})", hub, files) : hub + files);
 }
 
-std::string add_datasets(Draft& draft, const SettingValue& value, const std::string& fact) {
+/// A data set, or a list of them, for a fact: files, folders, or names of the hub, whose rows the user has to bring.
+/// Names of loaders (json, text) have no effect: data files beside them tell.
+std::string add_datasets(Draft& draft, const SettingValue& value, std::string_view fact) {
   if (value.is(Kind::list)) {
     for (const SettingValue& item : value.items) {
       if (std::string wrong = add_datasets(draft, item, fact); !wrong.empty()) return wrong;
@@ -48,21 +49,14 @@ std::string add_datasets(Draft& draft, const SettingValue& value, const std::str
     return "";
   }
   if (value.is(Kind::map)) return "data sets of several kinds, or too many: name their files in the deck";
-  add_dataset(draft, value.text, fact);
+  add_dataset(draft, value.text, std::string(fact));
   return "";
 }
 
 /// Makes rows tell their format where no single one holds for all data sets.
 void leave_format_open(Draft& draft) { draft.replace("data.format", "auto"); }
 
-}  // namespace
-
-std::string set_datasets(Draft& draft, const SettingValue& value) { return add_datasets(draft, value, "dataset"); }
-
-std::string set_validation_datasets(Draft& draft, const SettingValue& value) {
-  return add_datasets(draft, value, "validation_data");
-}
-
+/// Data sets with the shares of their rows: a map of numbers.
 std::string set_dataset_shares(Draft& draft, const SettingValue& value) {
   if (!value.is(Kind::map)) return value.print() + ": must be a map of shares";
   std::string wrong;
@@ -72,6 +66,46 @@ std::string set_dataset_shares(Draft& draft, const SettingValue& value) {
   }
   return wrong;
 }
+
+/// The column of a role that tells the format, too: "format role".
+std::string set_format_and_column(Draft& draft, const SettingValue& value, std::string_view words) {
+  const size_t space = words.find(' ');
+  const std::string wrong = set_row_format(draft, words.substr(0, space));
+  return wrong.empty() ? set_column(draft, value, words.substr(space + 1)) : wrong;
+}
+
+/// The keys of messages: a map of role and content.
+std::string set_message_keys(Draft& draft, const SettingValue& value) {
+  if (!value.is(Kind::map)) return value.print() + ": must be a map of names";
+  for (const auto& [key, name] : value.members) {
+    if (key != "role" && key != "content") return fmt::format("messages have role and content, and not {}", key);
+    if (std::string wrong = set_column(draft, name, key); !wrong.empty()) return wrong;
+  }
+  return "";
+}
+
+/// The column of texts, unless it has the usual name.
+std::string set_text_field(Draft& draft, const SettingValue& value) {
+  return value.text == "text" ? "" : set_column(draft, value, "text");
+}
+
+/// The column of words, as in the examples of Transformers for tokens.
+std::string set_words(Draft& draft, const SettingValue& value) {
+  const std::string wrong = draft.set_text("classify.kind", "token");
+  return !wrong.empty() || value.text == "tokens" ? wrong : set_column(draft, value, "tokens");
+}
+
+constexpr NamedRule rules[] = {
+    {"add_datasets", add_datasets},
+    {"set_dataset_shares", set_dataset_shares},
+    {"set_column", set_column},
+    {"set_format_and_column", set_format_and_column},
+    {"set_message_keys", set_message_keys},
+    {"set_text_field", set_text_field},
+    {"set_words", set_words},
+};
+
+}  // namespace
 
 std::string set_row_format(Draft& draft, std::string_view format) {
   const Draft::Given* const before = draft.find("data.format");
@@ -102,7 +136,7 @@ std::string use_template_of_rows(Draft& draft, std::string_view type, std::strin
   return draft.replace("chat.template", std::string(name));
 }
 
-std::string set_column(Draft& draft, std::string_view role, const SettingValue& column) {
+std::string set_column(Draft& draft, const SettingValue& column, std::string_view role) {
   const bool scalar = !column.is(Kind::list) && !column.is(Kind::map);
   if (!scalar || column.text.empty() || column.text.find(',') != std::string::npos) {
     return column.print() + ": must be the name of a column";
@@ -121,23 +155,6 @@ std::string set_column(Draft& draft, std::string_view role, const SettingValue& 
   return draft.add_item("data.columns", fmt::format("{}:{}", role, column.text));
 }
 
-std::string set_columns(Draft& draft, std::string_view columns) {
-  std::string wrong;
-  each_word(columns, ',', [&](std::string_view column) {
-    const size_t colon = column.find(':');
-    const SettingValue name = SettingValue::scalar(Kind::text, std::string(column.substr(colon + 1)), 0);
-    if (wrong.empty()) wrong = set_column(draft, column.substr(0, colon), name);
-  });
-  return wrong;
-}
-
-std::string set_message_keys(Draft& draft, const SettingValue& value) {
-  if (!value.is(Kind::map)) return value.print() + ": must be a map of names";
-  for (const auto& [key, name] : value.members) {
-    if (key != "role" && key != "content") return fmt::format("messages have role and content, and not {}", key);
-    if (std::string wrong = set_column(draft, key, name); !wrong.empty()) return wrong;
-  }
-  return "";
-}
+std::span<const NamedRule> dataset_rules() { return rules; }
 
 }  // namespace llmtrain::convert

@@ -121,6 +121,13 @@ begin 'exit 0'
 job 0 SPARE_NODES=1 SLURM_RESTART_COUNT=1
 is told 'requeued by Slurm'
 
+# A job of a chain uses its spares, too, and leaves the rest to the next job.
+begin 'echo n2 >dead; exit 14' 'echo n3 >>dead; exit 14'
+job 14 SPARE_NODES=1 MAY_REQUEUE=no
+is steps 'n1,n2,n3 x 6' 'n1,n3,n4 x 6'
+is requeued
+says 'exit code 14: n3 does not answer; no spare is left, not requeued (exit code 14)'
+
 # The watchdog names a node that answers, and the step would not end.
 begin 'echo n3.cluster.org >"$LLMTRAIN_LOST_NODES"; exec /usr/bin/sleep 100' 'exit 0'
 job 0 SPARE_NODES=1

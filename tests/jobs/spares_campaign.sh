@@ -3,8 +3,8 @@
 # job has 4 nodes, of which 3 train (SPARE_NODES=1). A node is lost; the time from there to the next training step is
 # measured, and the ledger compared with that of one process to which nothing happened.
 #
-# For root, on a cluster of this machine whose nodes n1 to n4 are the network namespaces lslurm-n1 to lslurm-n4. Exit
-# code 77 elsewhere.
+# For root, on a cluster of this machine whose nodes n1 to n4 are the network namespaces lslurm-n1 to lslurm-n4 (or
+# PREFIX-n1 to PREFIX-n4). Exit code 77 elsewhere, and where other jobs use the cluster.
 #
 # Ways to lose a node: crash, all its processes are killed, slurmd too; stop, they are stopped, as on a host that hangs;
 # daemon, slurmd is killed and the ranks live; cut, its cable is cut; rank, one rank is stopped.
@@ -19,10 +19,11 @@ if [[ $* == all ]]; then
 elif [[ $# != 0 ]]; then
   cases=("$@")
 fi
-prefix=lslurm
+prefix=${PREFIX:-lslurm}
 if [[ $(id -u) != 0 || ! -e /run/netns/$prefix-n4 ]] || ! timeout 20 sinfo --noheader >/dev/null 2>&1; then
   echo "no local Slurm of 4 nodes that are network namespaces" && exit 77
 fi
+[[ -z $(squeue --noheader) ]] || { echo "the cluster has other jobs" && exit 77; }
 
 work=$(mktemp -d)
 declare -A holder=() # a process that keeps the namespaces of each node
@@ -48,20 +49,29 @@ hold() {
   nsenter --target "$(of_program "$1" slurmd | head -n 1)" --net --uts --mount setsid sleep infinity </dev/null >/dev/null 2>&1 &
   holder[$1]=$!
 }
+signal() { xargs --no-run-if-empty kill "-$1" 2>/dev/null || true; } # some processes may end by themselves
 lose() { # lose HOW NODE
   case $1 in
-    crash) processes "$2" | xargs kill -KILL ;;
-    stop) processes "$2" | xargs kill -STOP ;;
-    daemon) of_program "$2" slurmd | xargs kill -KILL ;;
+    crash) processes "$2" | signal KILL ;;
+    stop) processes "$2" | signal STOP ;;
+    daemon) of_program "$2" slurmd | signal KILL ;;
     cut) ip -n "$prefix-$2" link set eth0 down ;;
-    rank) of_program "$2" llmtrain | xargs kill -STOP ;;
+    rank) of_program "$2" llmtrain | signal STOP ;;
   esac
 }
-idle() { [[ $(sinfo --noheader --nodes="$1" --format=%t) == idle ]]; }
+# A node is free when it is idle, or when processors of it are booked though it has no job: Slurm 24.11 may go on to book
+# those of a job that gave nodes back.
+free() {
+  case $(sinfo --noheader --nodes="$1" --format=%t) in
+    idle) ;;
+    mix | alloc) [[ -z $(squeue --noheader --nodelist="$1") ]] ;;
+    *) return 1 ;;
+  esac
+}
 settled() { # a node may still be busy with the end of its job
   local i
   for ((i = 0; i < 20; ++i)); do
-    ! idle "$1" || return 0
+    ! free "$1" || return 0
     sleep 1
   done
   return 1
@@ -69,7 +79,7 @@ settled() { # a node may still be busy with the end of its job
 revive() {
   local node=$1 i
   ip -n "$prefix-$node" link set eth0 up
-  processes "$node" | xargs --no-run-if-empty kill -KILL 2>/dev/null || true
+  processes "$node" | signal KILL
   for ((i = 0; i < 30; ++i)); do
     # A node that is set down forgets what it was still to complete, which may be booked after its job has ended.
     ((i % 5 != 0)) || scontrol update nodename="$node" state=down reason=test
@@ -78,7 +88,7 @@ revive() {
         </dev/null >/dev/null 2>&1 &
     fi
     sleep 2
-    ! idle "$node" || return 0
+    ! free "$node" || return 0
     scontrol update nodename="$node" state=resume >/dev/null 2>&1 || true
   done
   echo "$node does not come back: $(sinfo --noheader --nodes="$node" --format="%N %t %E")" && return 1

@@ -25,7 +25,7 @@ import urllib.error
 import urllib.request
 
 PAGE_KIB = os.sysconf("SC_PAGE_SIZE") // 1024
-WARM_UP = 60.0  # seconds of a process before its memory is looked at
+WARM_UP = 300.0  # seconds of a process before its memory is looked at: its first evaluation and save
 DECK = """
 [run]
 [model]

@@ -7,13 +7,15 @@
 # PREFIX-n1 to PREFIX-n4). Exit code 77 elsewhere, and where other jobs use the cluster.
 #
 # Ways to lose a node: crash, all its processes are killed, slurmd too; stop, they are stopped, as on a host that hangs;
-# daemon, slurmd is killed and the ranks live; cut, its cable is cut; rank, one rank is stopped.
+# daemon, slurmd is killed and the ranks live; cut, its cable is cut; rank, one rank is stopped. replay.bit, for which
+# FAULTY names the program with injected numerical faults: it computes wrongly, until a replay names and excludes it.
 set -euo pipefail
 root=$1 program=$2 fault_library=$3
 shift 3
 cases=(start.crash start.stop step.crash step.stop checkpoint.crash checkpoint.stop evaluation.crash evaluation.stop
   rollout.crash rollout.stop)
 more=(step.daemon step.cut step.rank spare.crash shrink.crash first.crash)
+[[ -z ${FAULTY:-} ]] || more+=(replay.bit)
 if [[ $* == all ]]; then
   cases+=("${more[@]}")
 elif [[ $# != 0 ]]; then
@@ -123,6 +125,7 @@ every_steps = 20
 export = last
 END
 sed "/^train =/a validation = $work/long.txt" train.ini >evaluation.ini
+{ cat train.ini && printf '%s\n' '[watchdog]' 'replay_every_steps = 10'; } >replay.ini
 cat >rollout.ini <<END
 [run]
 task = grpo
@@ -153,6 +156,10 @@ cat >llmtrain <<END
 if [[ \${*: -1} != --check && -n \${SLOW:-} ]]; then
   export LD_PRELOAD=$fault_library LLMTRAIN_FAULT_CALLS=write LLMTRAIN_FAULT_PATH=\$SLOW LLMTRAIN_FAULT_HOW=slow \\
     LLMTRAIN_FAULT_AT=1 LLMTRAIN_FAULT_MS=\${SLOW_MS:-100}
+fi
+if [[ -n \${WRONG_NODE:-} ]]; then
+  [[ \${SLURMD_NODENAME:-} != "\$WRONG_NODE" ]] || export LLMTRAIN_TEST_FAULTS='bit gradient 33 -1 12345'
+  exec ${FAULTY:-} "\$@"
 fi
 exec $program "\$@"
 END
@@ -193,7 +200,7 @@ run_case() { # run_case PHASE.HOW
   local phase=${1%.*} how=${1#*.} node=n2 begin before deck=train slow=ledger.jsonl
   name=${1/./-}
   case $phase in
-    evaluation | rollout) deck=$phase ;;
+    evaluation | rollout | replay) deck=$phase ;;
     checkpoint) slow=checkpoints ;;
     first) node=n1 ;;
     spare) node=n4 ;;
@@ -202,6 +209,8 @@ run_case() { # run_case PHASE.HOW
   [[ $how != daemon && $phase != spare ]] || export SLOW_MS=500
   if [[ $phase == shrink ]]; then
     submit "$name" "$deck" SLOW="$slow" WITHOUT_SPARES=shrink
+  elif [[ $phase == replay ]]; then
+    submit "$name" "$deck" SLOW="$slow" WRONG_NODE="$node"
   else
     submit "$name" "$deck" SLOW="$slow"
   fi
@@ -211,6 +220,7 @@ run_case() { # run_case PHASE.HOW
     evaluation) wait_until 120 steps "$name" 50 && sleep 0.3 ;;
     rollout) wait_until 120 steps "$name" 6 && wait_until 60 section "$name" sampling ;;
     checkpoint) wait_until 120 steps "$name" 25 && wait_until 60 saving "$name" ;;
+    replay) wait_until 120 test -s "runs/$name/excluded_nodes" ;;
     *) wait_until 120 steps "$name" 30 ;;
   esac
   before=$(starts)
@@ -232,7 +242,7 @@ run_case() { # run_case PHASE.HOW
   wait_until 300 test -e "runs/$name/finished.json"
   sed -n "s/^train.sbatch/$name: &/p" "$name.out"
   sed -n 's/^{"resumed_from_step".*"restart":/metrics.jsonl: /p' "runs/$name/metrics.jsonl"
-  cmp "runs/$name/ledger.jsonl" "runs/whole-$deck/ledger.jsonl" || { cat "$name.out" && exit 1; }
+  cmp "runs/$name/ledger.jsonl" "runs/whole-${deck/replay/train}/ledger.jsonl" || { cat "$name.out" && exit 1; }
   echo "$name: the ledger is the same"
   wait_until 60 state_is ''
   [[ $phase == first ]] || revive "$node"

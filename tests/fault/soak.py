@@ -201,7 +201,7 @@ class Soak:
         elif len(ranks) < 2:
             return False
         else:
-            ranks = ranks[:1]
+            ranks = [self.random.choice(ranks)]
         for pid in ranks:
             try:
                 os.kill(pid, signal.SIGSTOP if kind == "stop" else signal.SIGKILL)

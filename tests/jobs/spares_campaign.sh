@@ -4,7 +4,8 @@
 # measured, and the ledger compared with that of one process to which nothing happened.
 #
 # For root, on a cluster of this machine whose nodes n1 to n4 are the network namespaces lslurm-n1 to lslurm-n4 (or
-# PREFIX-n1 to PREFIX-n4). Exit code 77 elsewhere, and where other jobs use the cluster.
+# PREFIX-n1 to PREFIX-n4), which has to be brought up again afterwards. Exit code 77 elsewhere, and where other jobs use
+# the cluster.
 #
 # Ways to lose a node: crash, all its processes are killed, slurmd too; stop, they are stopped, as on a host that hangs;
 # daemon, slurmd is killed and the ranks live; cut, its cable is cut; rank, one rank is stopped. replay.bit, for which
@@ -28,13 +29,15 @@ fi
 [[ -z $(squeue --noheader) ]] || { echo "the cluster has other jobs" && exit 77; }
 
 work=$(mktemp -d)
-declare -A holder=() # a process that keeps the namespaces of each node
+declare -A holder=()  # a process that keeps the namespaces of each node
+declare -A revived=() # nodes whose slurmd the cluster does not know
 clean_up() {
   [[ ! -s $work/submitted ]] || xargs scancel --quiet <"$work/submitted" 2>/dev/null || true
   for node in "${!holder[@]}"; do
     settled "$node" || revive "$node" || true
     kill "${holder[$node]}"
   done
+  for node in "${!revived[@]}"; do of_program "$node" slurmd | signal KILL; done
   rm -rf "$work"
 }
 
@@ -80,6 +83,7 @@ settled() { # a node may still be busy with the end of its job
 }
 revive() {
   local node=$1 i
+  revived[$node]=yes
   ip -n "$prefix-$node" link set eth0 up
   processes "$node" | signal KILL
   for ((i = 0; i < 30; ++i)); do

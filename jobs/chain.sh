@@ -4,6 +4,7 @@
 #
 #   jobs/chain.sh 5 inputs/medium.ini [section.key=value ...]
 #   OPTIONS="--time=12:00:00 --nodes=4" jobs/chain.sh 5 my.ini      options of sbatch
+#   SPARE_NODES=1 OPTIONS="--nodes=5" jobs/chain.sh 5 my.ini        4 nodes train, the fifth replaces a lost one
 set -euo pipefail
 
 [[ $# -ge 2 && $1 =~ ^[1-9][0-9]*$ ]] || { echo "usage: jobs/chain.sh N DECK [section.key=value ...]" >&2 && exit 64; }
@@ -13,8 +14,8 @@ here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 read -ra options <<<"${OPTIONS:-}"
 job=
 for ((i = 0; i < count; ++i)); do
-  # MOST_RESTARTS=0: the script ends with the run's exit code instead of requeueing.
-  job=$(MOST_RESTARTS=0 sbatch --parsable --export=ALL --no-requeue "${options[@]}" ${job:+--dependency=afterany:$job} \
+  # Instead of requeueing the script ends with the run's exit code. Spare nodes replace lost ones as in other jobs.
+  job=$(MAY_REQUEUE=no sbatch --parsable --export=ALL --no-requeue "${options[@]}" ${job:+--dependency=afterany:$job} \
     "$here/train.sbatch" "$@")
   job=${job%%;*}
   echo "job $job"

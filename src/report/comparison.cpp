@@ -99,16 +99,18 @@ std::string comparison_text(const std::vector<RunReader>& runs, size_t width) {
   add_row(parts[0], "", runs, [](const RunReader& run) { return run.name(); });
   add_row(parts[0], "state", runs, state_text);
   add_row(parts[0], "time", runs, [](const RunReader& run) { return duration(run.wall_time()); });
+  const std::set<std::string> names = metric_names(runs);
+  if (names.contains("energy/joules")) add_row(parts[0], "energy", runs, energy_text);
   for (const DeckDifferenceOfRuns& key : keys) {
     Row& row = parts[1].rows.emplace_back(Row{key.key});
     for (const std::string& value : key.values) row.push_back(value.empty() ? "-" : value);
   }
-  for (const std::string& name : metric_names(runs)) {
+  for (const std::string& name : names) {
     if (better_values(name) != Better::unknown && name != "loss") {  // the loss of one step says little
       add_row(parts[2], name, runs, [&](const RunReader& run) { return best_text(run, name); });
     }
     if (name == "wall_time" || name.starts_with("system/") || name.starts_with("ranks/") ||
-        name.starts_with("traffic/") || name.starts_with("replay/")) {
+        name.starts_with("traffic/") || name.starts_with("replay/") || name.starts_with("energy/")) {
       continue;
     }
     add_row(parts[3], name, runs, [&](const RunReader& run) { return point_text(name, last_of(run, name)); });

@@ -63,8 +63,10 @@ bool shows_best(const std::string& metric) {
   return metric.starts_with("validation_") && better_values(metric) != Better::unknown;
 }
 
+bool has_energy(const RunReader& run) { return run.metrics().contains("energy/joules"); }
+
 std::string comparison_row(const RunReader& run, size_t index, const std::vector<DeckDifferenceOfRuns>& keys,
-                           const std::vector<std::string>& metrics) {
+                           const std::vector<std::string>& metrics, bool energy) {
   std::string row = fmt::format("<tr data-run=\"{}\"><th scope=\"row\" data-value=\"{}\">{}</th>", index,
                                 html_text(run.name()), html_text(run.name()));
   for (const DeckDifferenceOfRuns& key : keys) row += cell(key.values[index], key.values[index], false);
@@ -73,6 +75,8 @@ std::string comparison_row(const RunReader& run, size_t index, const std::vector
   }
   row += cell(std::to_string(run.last_step()), state_text(run), false);
   row += cell(fmt::format("{}", run.wall_time()), duration(run.wall_time()), true);
+  const std::string joules = has_energy(run) ? fmt::format("{}", last_of(run, "energy/joules").value) : "";
+  if (energy) row += cell(joules, energy_text(run), true);
   return row + "</tr>\n";
 }
 
@@ -240,11 +244,7 @@ std::string summary_section(const RunReader& run) {
   if (const auto memory = run.metrics().find("memory"); memory != run.metrics().end()) {
     facts += fact("Largest memory of rank 0", point_text("memory", highest_point(memory->second)));
   }
-  if (const MetricPoint energy = last_of(run, "energy/joules"); !std::isnan(energy.value)) {
-    const MetricPoint of_token = last_of(run, "energy/joules_per_token");
-    facts += fact("Energy", fmt::format("{}, {} per token", point_text("energy/joules", energy),
-                                        point_text("energy/joules_per_token", of_token)));
-  }
+  if (has_energy(run)) facts += fact("Energy", energy_text(run));
   facts += count_fact("Resumes", count_events(run, RunEvent::Kind::resume));
   facts += count_fact("Rollbacks", count_events(run, RunEvent::Kind::rollback));
   facts += count_fact("Bad steps", run.bad_steps().size());
@@ -260,8 +260,10 @@ std::string comparison_section(const std::vector<RunReader>& runs) {
     head += sort_head(shows_best(metric) ? "best " + metric : metric, "result", true);
   }
   head += sort_head("state", "", false) + sort_head("time", "", true);
+  const bool energy = std::ranges::any_of(runs, has_energy);
+  if (energy) head += sort_head("energy", "", true);
   std::string rows;
-  for (size_t i = 0; i < runs.size(); ++i) rows += comparison_row(runs[i], i, keys, metrics);
+  for (size_t i = 0; i < runs.size(); ++i) rows += comparison_row(runs[i], i, keys, metrics, energy);
   std::string section = fmt::format(
       "<p class=\"note\">Keys in which the decks of the {} runs differ, and results: of evaluations the best, of "
       "training the last. The buttons sort.</p>\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" "

@@ -48,6 +48,13 @@ MetricPoint best_of(const RunReader& run, const std::string& metric) { return po
 
 std::string point_text(const std::string& metric, const MetricPoint& point) { return metric_text(metric, point.value); }
 
+std::string energy_text(const RunReader& run) {
+  const MetricPoint all = last_of(run, "energy/joules");
+  if (std::isnan(all.value)) return "-";
+  return fmt::format("{}, {} per token", point_text("energy/joules", all),
+                     point_text("energy/joules_per_token", last_of(run, "energy/joules_per_token")));
+}
+
 std::vector<PhaseTime> phase_times(const RunReader& run) {
   constexpr std::string_view prefix = "seconds/";
   std::vector<PhaseTime> times;

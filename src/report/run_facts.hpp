@@ -17,6 +17,9 @@ MetricPoint last_of(const RunReader& run, const std::string& metric);
 MetricPoint best_of(const RunReader& run, const std::string& metric);
 std::string point_text(const std::string& metric, const MetricPoint& point);
 
+/// Energy of the run and of a token of its passes: "1.5 kJ, 0.25 J per token"; "-" where it was not measured.
+std::string energy_text(const RunReader& run);
+
 struct PhaseTime {
   std::string name;
   double seconds = 0;

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""A long run of 2 ranks under kills, full disks and a polled dashboard.
+"""A long run of 2 ranks under kills, lost ranks, full disks and a polled dashboard.
 
 soak.py LLMTRAIN LLMTOOL [--minutes 1440] [--kill-mean 180] [--full-every 900] [--polls 10] [--table FILE]
 
-A job script submits the same command again and again until it finishes. Meanwhile all of its processes are killed after
-times of an exponential distribution, its file system is filled up for some seconds now and then (where this process may
-mount one), and `llmtool serve` is asked for its pages and its stream. Expects: the job finishes without anything else
-done by hand; its ledger is that of one undisturbed rank, byte for byte; memory of ranks and server grows by less than
-1 MiB an hour (from an hour on; see `growth`), and their number of open files stays. Environment: MPIRUN (mpirun).
-Exit codes: 0, 1 something went wrong, 64 command line.
+A job script submits the same command again and again until it finishes. Meanwhile, after times of an exponential
+distribution, all of its processes are killed, or one rank is killed or stopped, as with a lost node; its file system is
+filled up for some seconds now and then (where this process may mount one), and `llmtool serve` is asked for its pages
+and its stream. One undisturbed rank runs beside it. Expects: the job finishes without anything else done by hand; its
+ledger is that of the undisturbed rank, byte for byte; memory of ranks and server grows by less than 1 MiB an hour (from
+an hour on; see `growth`); their numbers of open files and threads stay. Environment: MPIRUN (mpirun). Exit codes: 0, 1
+something went wrong, 64 command line.
 """
 import argparse
 import os
@@ -24,7 +25,7 @@ import urllib.error
 import urllib.request
 
 PAGE_KIB = os.sysconf("SC_PAGE_SIZE") // 1024
-WARM_UP = 60.0  # seconds of a process before its memory is looked at
+WARM_UP = 300.0  # seconds of a process before its memory is looked at: its first evaluation and save
 DECK = """
 [run]
 [model]
@@ -48,6 +49,8 @@ every_steps = 400
 every_steps = 20
 [checkpoint]
 every_steps = 200
+[watchdog]
+lost_after = 30s
 """
 
 
@@ -77,10 +80,10 @@ class Disk:
 
 
 class Usage:
-    """Resident memory and open files of the processes that it is shown, each life by itself."""
+    """Resident memory, open files and threads of the processes that it is shown, each life by itself."""
 
     def __init__(self):
-        self.lives = {}  # (pid, start) -> [(seconds, KiB, files)]
+        self.lives = {}  # (pid, start) -> [(seconds, KiB, files, threads)]
 
     def look(self, pid):
         try:
@@ -90,27 +93,31 @@ class Usage:
             return
         age = float(pathlib.Path("/proc/uptime").read_text().split()[0]) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
         if fields[0] != "Z" and age > WARM_UP:
-            self.lives.setdefault((pid, fields[19]), []).append((age, int(fields[21]) * PAGE_KIB, files))
+            life = self.lives.setdefault((pid, fields[19]), [])
+            life.append((age, int(fields[21]) * PAGE_KIB, files, int(fields[17])))
 
     def growth(self):
         """MiB an hour: the slope that all lives share (least squares, with an offset for each)."""
         above = below = 0.0
         for samples in self.lives.values():
-            mean_age = sum(age for age, _, _ in samples) / len(samples)
-            mean_size = sum(size for _, size, _ in samples) / len(samples)
-            above += sum((age - mean_age) * (size - mean_size) for age, size, _ in samples)
-            below += sum((age - mean_age) ** 2 for age, _, _ in samples)
+            mean_age = sum(age for age, *_ in samples) / len(samples)
+            mean_size = sum(size for _, size, *_ in samples) / len(samples)
+            above += sum((age - mean_age) * (size - mean_size) for age, size, *_ in samples)
+            below += sum((age - mean_age) ** 2 for age, *_ in samples)
         return above / below * 3600 / 1024 if below > 0 else 0.0
 
-    def more_files(self):
-        """The largest rise of open files between thirds of a life (fewest of each: saves open some for a moment)."""
+    def rise(self, column):
+        """The largest rise of a count between thirds of a life (fewest of each: saves have more for a moment)."""
         rise = 0
         for samples in self.lives.values():
             third = len(samples) // 3
             if third >= 5:
-                fewest = [min(files for _, _, files in part) for part in (samples[:third], samples[-third:])]
+                fewest = [min(sample[column] for sample in part) for part in (samples[:third], samples[-third:])]
                 rise = max(rise, fewest[1] - fewest[0])
         return rise
+
+    def __str__(self):
+        return f"{self.growth():+.2f} MiB an hour over {self.seconds():.0f} s"
 
     def seconds(self):
         return sum(samples[-1][0] - samples[0][0] for samples in self.lives.values())
@@ -161,10 +168,11 @@ class Soak:
         self.deck = work / "deck.ini"
         self.deck.write_text(DECK)
         self.random = random.Random(1)
-        self.kills = self.full = self.starts = 0
+        self.strikes = {"job": 0, "rank": 0, "stop": 0}
+        self.full = self.starts = 0
         self.codes = {}
         self.wrong = []
-        self.ranks, self.server = Usage(), Usage()
+        self.quiet, self.ranks, self.server = Usage(), Usage(), Usage()
 
     def command(self, ranks, steps, *settings):
         launch = os.environ.get("MPIRUN", "mpirun").split() + ["--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
@@ -174,10 +182,33 @@ class Soak:
     def undisturbed(self, steps, name, *settings):
         command = self.command(1, steps, f"run.output={self.work}", f"run.name={name}", *settings)
         begin = time.monotonic()
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        if done.returncode != 0:
-            sys.exit(f"soak.py: an undisturbed run failed:\n{done.stdout[-3000:]}")
+        log = self.work / f"{name}.out"
+        with open(log, "wb") as output:
+            run = subprocess.Popen(command, stdout=output, stderr=output)
+        while run.poll() is None:
+            self.quiet.look(run.pid)
+            time.sleep(0.5)
+        if run.returncode != 0:
+            self.wrong.append(f"an undisturbed run failed:\n{log.read_text()[-3000:]}")
+            return b"", time.monotonic() - begin
         return (self.work / name / "ledger.jsonl").read_bytes(), time.monotonic() - begin
+
+    def strike(self, job, mark):
+        """Kills all processes of the job, or kills or stops one rank, if there is one already."""
+        kind, ranks = self.random.choice(sorted(self.strikes)), ranks_of(mark)
+        if kind == "job":
+            os.killpg(job.pid, signal.SIGKILL)
+        elif len(ranks) < 2:
+            return False
+        else:
+            ranks = [self.random.choice(ranks)]
+        for pid in ranks:
+            try:
+                os.kill(pid, signal.SIGSTOP if kind == "stop" else signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self.strikes[kind] += 1
+        return True
 
     def submit(self, steps, disk):
         """One start of the job: returns its exit code."""
@@ -186,8 +217,8 @@ class Soak:
         log = open(self.work / "job.log", "ab")
         job = subprocess.Popen(self.command(2, steps, mark, "run.name=soak"), stdout=log, stderr=log,
                                start_new_session=True)
-        kill_at = time.monotonic() + self.random.expovariate(1 / self.arguments.kill_mean)
-        killed = False
+        strike_at = time.monotonic() + self.random.expovariate(1 / self.arguments.kill_mean)
+        struck = False
         while job.poll() is None:
             time.sleep(0.5)
             self.server.look(self.serving.pid)
@@ -200,15 +231,8 @@ class Soak:
                 self.empty_at = time.monotonic() + 8
             if time.monotonic() > self.empty_at:
                 disk.empty()
-            if not killed and time.monotonic() > kill_at:
-                killed = True
-                self.kills += 1
-                os.killpg(job.pid, signal.SIGKILL)
-                for pid in ranks_of(mark):
-                    try:
-                        os.kill(pid, signal.SIGKILL)
-                    except ProcessLookupError:
-                        pass
+            if not struck and time.monotonic() > strike_at:
+                struck = self.strike(job, mark)
         return job.returncode
 
     def disturbed(self, steps, disk):
@@ -235,9 +259,10 @@ class Soak:
     def run(self):
         _, seconds = self.undisturbed(400, "rate")
         steps = max(600, int(400 / seconds * 60 * self.arguments.minutes / 200) * 200)
-        expected, _ = self.undisturbed(steps, "undisturbed")
         control, _ = self.undisturbed(400, "control", "run.seed=7")
-        self.expect(not expected.startswith(control[:2000]), "the control has the same ledger")
+        expected = []
+        quiet = threading.Thread(target=lambda: expected.extend(self.undisturbed(steps, "undisturbed")))
+        quiet.start()
         disk = Disk(self.work / "disk", 48)
         self.serving = subprocess.Popen([self.arguments.llmtool, "serve", str(disk.folder), "--port", "0"],
                                         stdout=subprocess.PIPE, text=True)
@@ -253,19 +278,23 @@ class Soak:
             self.serving.kill()
             self.serving.wait()
             disk.close()
-        self.judge(ledger == expected, poller)
-        return (f"| Soak of 2 ranks: kills, full disks, dashboard polled | {self.kills + self.full} ({self.full} full disks, "
-                f"{self.kills} kills) | {len(self.wrong)} | {steps} steps, {self.starts} starts, exit codes "
-                f"{', '.join(f'{code}: {n}' for code, n in sorted(self.codes.items()))}; ranks {self.ranks.growth():+.2f} "
-                f"MiB an hour over {self.ranks.seconds():.0f} s, server {self.server.growth():+.2f} over "
-                f"{self.server.seconds():.0f} s; {poller.asked} requests |")
+        quiet.join()
+        self.expect(not expected[0].startswith(control[:2000]), "the control has the same ledger")
+        self.judge(ledger == expected[0], poller)
+        kills = self.strikes["job"] + self.strikes["rank"]
+        return (f"| Soak of 2 ranks: kills, lost ranks, full disks, dashboard polled | {sum(self.strikes.values()) + self.full} "
+                f"({self.full} full disks, {kills} kills, {self.strikes['rank']} of one rank, {self.strikes['stop']} ranks "
+                f"stopped) | {len(self.wrong)} | {steps} steps, {self.starts} starts, exit codes "
+                f"{', '.join(f'{code}: {n}' for code, n in sorted(self.codes.items()))}; ranks {self.ranks}, undisturbed "
+                f"rank {self.quiet}, server {self.server}; {poller.asked} requests |")
 
     def judge(self, equal, poller):
         self.expect(equal, "another ledger than that of an undisturbed rank")
-        self.expect(set(self.codes) <= {0, 73, 74, -signal.SIGKILL, 128 + signal.SIGKILL}, f"exit codes {self.codes}")
+        self.expect(set(self.codes) <= {0, 73, 74, 76, -signal.SIGKILL, 128 + signal.SIGKILL}, f"exit codes {self.codes}")
         self.expect(not poller.failures, f"{len(poller.failures)} of {poller.asked} requests failed: {poller.failures[:3]}")
-        for name, usage in (("a rank", self.ranks), ("the server", self.server)):
-            self.expect(usage.more_files() == 0, f"{name} has {usage.more_files()} more open files")
+        for name, usage in (("a rank", self.ranks), ("the undisturbed rank", self.quiet), ("the server", self.server)):
+            for column, what in ((2, "open files"), (3, "threads")):
+                self.expect(usage.rise(column) == 0, f"{name} has {usage.rise(column)} more {what}")
             if usage.seconds() >= 3600:
                 self.expect(usage.growth() < 1, f"{name} grows by {usage.growth():.2f} MiB an hour")
 

@@ -39,7 +39,7 @@ echo "$@" >>requeued.txt
 exit "${SCONTROL_FAILS:-0}"
 END
 play sbatch <<'END'
-echo "MOST_RESTARTS=$MOST_RESTARTS $*" >>submitted.txt
+echo "MAY_REQUEUE=$MAY_REQUEUE $*" >>submitted.txt
 echo "$((100 + $(wc -l <submitted.txt)));cluster"
 END
 
@@ -74,8 +74,11 @@ for lost in 75 76 14 1 134 137 139 143; do
 done
 life 3 0 EXIT_CODE=75 SCONTROL_FAILS=1
 expect_end 75 1
-life 4 0 EXIT_CODE=75 MOST_RESTARTS=0 SAVES=step-00000001 # a chain's job
+rm -r runs
+life 4 0 EXIT_CODE=75 MAY_REQUEUE=no # a chain's job
 expect_end 75 0
+grep -qxF 'train.sbatch: exit code 75, not requeued (exit code 75)' out.txt || fail "$(cat out.txt)"
+[[ ! -e 'runs/a b/requeued' ]] || fail "a reason of a requeue that was none"
 
 # Start of the step.
 for argument in OMP_NUM_THREADS=3 --kill-on-bad-exit=1 --cpus-per-task=3 --cpu-bind=cores llmtrain 'my deck.ini' run.name=a; do
@@ -154,7 +157,7 @@ grep -q 'no deck number 2' out.txt || fail "a third of two decks: $code, $(cat o
 # Chains: each job depends on the previous one, none is requeued.
 OPTIONS="--time=1 --nodes=4" "$root/jobs/chain.sh" 3 x.ini run.overwrite=true run.name=a >out.txt
 for ((n = 0; n < 3; ++n)); do
-  echo "MOST_RESTARTS=0 --parsable --export=ALL --no-requeue --time=1 --nodes=4$( ((n == 0)) ||
+  echo "MAY_REQUEUE=no --parsable --export=ALL --no-requeue --time=1 --nodes=4$( ((n == 0)) ||
     echo " --dependency=afterany:$((100 + n))") $root/jobs/train.sbatch x.ini $( ((n == 0)) && echo run.overwrite=true run.name=a || echo run.name=a run.overwrite=false)"
 done >expected.txt
 cmp expected.txt submitted.txt || fail "$(cat submitted.txt)"

@@ -49,6 +49,7 @@ printf '%s\n' 7.batch 7.3
 END
 play scancel <<'END'
 echo "$*" >>"$work/ended.txt"
+[[ ! -e $work/late ]] || { /usr/bin/sleep 0.05 && echo n2 >"$LLMTRAIN_LOST_NODES"; }
 END
 play sinfo <<'END'
 cat "$work/states" 2>/dev/null
@@ -121,6 +122,13 @@ begin 'exit 0'
 job 0 SPARE_NODES=1 SLURM_RESTART_COUNT=1
 is told 'requeued by Slurm'
 
+# A job of a chain uses its spares, too, and leaves the rest to the next job.
+begin 'echo n2 >dead; exit 14' 'echo n3 >>dead; exit 14'
+job 14 SPARE_NODES=1 MAY_REQUEUE=no
+is steps 'n1,n2,n3 x 6' 'n1,n3,n4 x 6'
+is requeued
+says 'exit code 14: n3 does not answer; no spare is left, not requeued (exit code 14)'
+
 # The watchdog names a node that answers, and the step would not end.
 begin 'echo n3.cluster.org >"$LLMTRAIN_LOST_NODES"; exec /usr/bin/sleep 100' 'exit 0'
 job 0 SPARE_NODES=1
@@ -134,6 +142,12 @@ job 0 SPARE_NODES=1
 is steps 'n1,n2,n3 x 6' 'n1,n2,n4 x 6'
 begin 'echo n3 >dead; printf "%s\n" "n2 mix" "n3 mix*" >states; exec /usr/bin/sleep 100' 'exit 0'
 job 0 SPARE_NODES=1
+is steps 'n1,n2,n3 x 6' 'n1,n2,n4 x 6'
+# A rank on the lost node lives on, and reports that the ranks hang that were killed.
+begin 'rm "$work/runs/r/status/rank-00000"; echo n3 >dead; exec /usr/bin/sleep 100' 'exit 0'
+touch late
+job 0 SPARE_NODES=1
+rm late
 is steps 'n1,n2,n3 x 6' 'n1,n2,n4 x 6'
 begin 'echo n4 >dead; echo "n4 mix*" >states; until grep -q spare out.txt; do sleep 1; done; exit 14' 'exit 0'
 job 0 SPARE_NODES=2

@@ -3,35 +3,41 @@
 # job has 4 nodes, of which 3 train (SPARE_NODES=1). A node is lost; the time from there to the next training step is
 # measured, and the ledger compared with that of one process to which nothing happened.
 #
-# For root, on a cluster of this machine whose nodes n1 to n4 are the network namespaces lslurm-n1 to lslurm-n4. Exit
-# code 77 elsewhere.
+# For root, on a cluster of this machine whose nodes n1 to n4 are the network namespaces lslurm-n1 to lslurm-n4 (or
+# PREFIX-n1 to PREFIX-n4), which has to be brought up again afterwards. Exit code 77 elsewhere, and where other jobs use
+# the cluster.
 #
 # Ways to lose a node: crash, all its processes are killed, slurmd too; stop, they are stopped, as on a host that hangs;
-# daemon, slurmd is killed and the ranks live; cut, its cable is cut; rank, one rank is stopped.
+# daemon, slurmd is killed and the ranks live; cut, its cable is cut; rank, one rank is stopped. replay.bit, for which
+# FAULTY names the program with injected numerical faults: it computes wrongly, until a replay names and excludes it.
 set -euo pipefail
 root=$1 program=$2 fault_library=$3
 shift 3
 cases=(start.crash start.stop step.crash step.stop checkpoint.crash checkpoint.stop evaluation.crash evaluation.stop
   rollout.crash rollout.stop)
 more=(step.daemon step.cut step.rank spare.crash shrink.crash first.crash)
+[[ -z ${FAULTY:-} ]] || more+=(replay.bit)
 if [[ $* == all ]]; then
   cases+=("${more[@]}")
 elif [[ $# != 0 ]]; then
   cases=("$@")
 fi
-prefix=lslurm
+prefix=${PREFIX:-lslurm}
 if [[ $(id -u) != 0 || ! -e /run/netns/$prefix-n4 ]] || ! timeout 20 sinfo --noheader >/dev/null 2>&1; then
   echo "no local Slurm of 4 nodes that are network namespaces" && exit 77
 fi
+[[ -z $(squeue --noheader) ]] || { echo "the cluster has other jobs" && exit 77; }
 
 work=$(mktemp -d)
-declare -A holder=() # a process that keeps the namespaces of each node
+declare -A holder=()  # a process that keeps the namespaces of each node
+declare -A revived=() # nodes whose slurmd the cluster does not know
 clean_up() {
   [[ ! -s $work/submitted ]] || xargs scancel --quiet <"$work/submitted" 2>/dev/null || true
   for node in "${!holder[@]}"; do
     settled "$node" || revive "$node" || true
     kill "${holder[$node]}"
   done
+  for node in "${!revived[@]}"; do of_program "$node" slurmd | signal KILL; done
   rm -rf "$work"
 }
 
@@ -48,28 +54,38 @@ hold() {
   nsenter --target "$(of_program "$1" slurmd | head -n 1)" --net --uts --mount setsid sleep infinity </dev/null >/dev/null 2>&1 &
   holder[$1]=$!
 }
+signal() { xargs --no-run-if-empty kill "-$1" 2>/dev/null || true; } # some processes may end by themselves
 lose() { # lose HOW NODE
   case $1 in
-    crash) processes "$2" | xargs kill -KILL ;;
-    stop) processes "$2" | xargs kill -STOP ;;
-    daemon) of_program "$2" slurmd | xargs kill -KILL ;;
+    crash) processes "$2" | signal KILL ;;
+    stop) processes "$2" | signal STOP ;;
+    daemon) of_program "$2" slurmd | signal KILL ;;
     cut) ip -n "$prefix-$2" link set eth0 down ;;
-    rank) of_program "$2" llmtrain | xargs kill -STOP ;;
+    rank) of_program "$2" llmtrain | signal STOP ;;
   esac
 }
-idle() { [[ $(sinfo --noheader --nodes="$1" --format=%t) == idle ]]; }
+# A node is free when it is idle, or when processors of it are booked though it has no job: Slurm 24.11 may go on to book
+# those of a job that gave nodes back.
+free() {
+  case $(sinfo --noheader --nodes="$1" --format=%t) in
+    idle) ;;
+    mix | alloc) [[ -z $(squeue --noheader --nodelist="$1") ]] ;;
+    *) return 1 ;;
+  esac
+}
 settled() { # a node may still be busy with the end of its job
   local i
   for ((i = 0; i < 20; ++i)); do
-    ! idle "$1" || return 0
+    ! free "$1" || return 0
     sleep 1
   done
   return 1
 }
 revive() {
   local node=$1 i
+  revived[$node]=yes
   ip -n "$prefix-$node" link set eth0 up
-  processes "$node" | xargs --no-run-if-empty kill -KILL 2>/dev/null || true
+  processes "$node" | signal KILL
   for ((i = 0; i < 30; ++i)); do
     # A node that is set down forgets what it was still to complete, which may be booked after its job has ended.
     ((i % 5 != 0)) || scontrol update nodename="$node" state=down reason=test
@@ -78,7 +94,7 @@ revive() {
         </dev/null >/dev/null 2>&1 &
     fi
     sleep 2
-    ! idle "$node" || return 0
+    ! free "$node" || return 0
     scontrol update nodename="$node" state=resume >/dev/null 2>&1 || true
   done
   echo "$node does not come back: $(sinfo --noheader --nodes="$node" --format="%N %t %E")" && return 1
@@ -113,6 +129,7 @@ every_steps = 20
 export = last
 END
 sed "/^train =/a validation = $work/long.txt" train.ini >evaluation.ini
+{ cat train.ini && printf '%s\n' '[watchdog]' 'replay_every_steps = 10'; } >replay.ini
 cat >rollout.ini <<END
 [run]
 task = grpo
@@ -143,6 +160,10 @@ cat >llmtrain <<END
 if [[ \${*: -1} != --check && -n \${SLOW:-} ]]; then
   export LD_PRELOAD=$fault_library LLMTRAIN_FAULT_CALLS=write LLMTRAIN_FAULT_PATH=\$SLOW LLMTRAIN_FAULT_HOW=slow \\
     LLMTRAIN_FAULT_AT=1 LLMTRAIN_FAULT_MS=\${SLOW_MS:-100}
+fi
+if [[ -n \${WRONG_NODE:-} ]]; then
+  [[ \${SLURMD_NODENAME:-} != "\$WRONG_NODE" ]] || export LLMTRAIN_TEST_FAULTS='bit gradient 33 -1 12345'
+  exec ${FAULTY:-} "\$@"
 fi
 exec $program "\$@"
 END
@@ -183,7 +204,7 @@ run_case() { # run_case PHASE.HOW
   local phase=${1%.*} how=${1#*.} node=n2 begin before deck=train slow=ledger.jsonl
   name=${1/./-}
   case $phase in
-    evaluation | rollout) deck=$phase ;;
+    evaluation | rollout | replay) deck=$phase ;;
     checkpoint) slow=checkpoints ;;
     first) node=n1 ;;
     spare) node=n4 ;;
@@ -192,6 +213,8 @@ run_case() { # run_case PHASE.HOW
   [[ $how != daemon && $phase != spare ]] || export SLOW_MS=500
   if [[ $phase == shrink ]]; then
     submit "$name" "$deck" SLOW="$slow" WITHOUT_SPARES=shrink
+  elif [[ $phase == replay ]]; then
+    submit "$name" "$deck" SLOW="$slow" WRONG_NODE="$node"
   else
     submit "$name" "$deck" SLOW="$slow"
   fi
@@ -201,6 +224,7 @@ run_case() { # run_case PHASE.HOW
     evaluation) wait_until 120 steps "$name" 50 && sleep 0.3 ;;
     rollout) wait_until 120 steps "$name" 6 && wait_until 60 section "$name" sampling ;;
     checkpoint) wait_until 120 steps "$name" 25 && wait_until 60 saving "$name" ;;
+    replay) wait_until 120 test -s "runs/$name/excluded_nodes" ;;
     *) wait_until 120 steps "$name" 30 ;;
   esac
   before=$(starts)
@@ -222,7 +246,7 @@ run_case() { # run_case PHASE.HOW
   wait_until 300 test -e "runs/$name/finished.json"
   sed -n "s/^train.sbatch/$name: &/p" "$name.out"
   sed -n 's/^{"resumed_from_step".*"restart":/metrics.jsonl: /p' "runs/$name/metrics.jsonl"
-  cmp "runs/$name/ledger.jsonl" "runs/whole-$deck/ledger.jsonl" || { cat "$name.out" && exit 1; }
+  cmp "runs/$name/ledger.jsonl" "runs/whole-${deck/replay/train}/ledger.jsonl" || { cat "$name.out" && exit 1; }
   echo "$name: the ledger is the same"
   wait_until 60 state_is ''
   [[ $phase == first ]] || revive "$node"

@@ -24,8 +24,10 @@ namespace llmtrain {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::ContainsRegex;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 std::string text_of(const fs::path& path) {
   std::ostringstream text;
@@ -142,6 +144,18 @@ TEST_F(ReportTest, SeveralRunsShowWhatDiffers) {
   const std::string text = comparison_text(read({a, b}), 100);
   EXPECT_THAT(text, HasSubstr("schedule.learning_rate  0.001           0.002\n"));
   EXPECT_THAT(text, HasSubstr("validation_loss         12 (step 10)    13 (step 10)\n"));
+}
+
+TEST_F(ReportTest, EnergyIsThatOfTheRunAndOfAToken) {
+  const std::string measured =
+      "{\"step\":10,\"energy/joules\":500,\"energy/joules_per_token\":2}\n"
+      "{\"step\":20,\"energy/joules\":1500,\"energy/joules_per_token\":0.25}\n";
+  const fs::path a = make_run("a", 0.001, 2), b = make_run("b", 0.002, 3, measured);
+  const std::string text = comparison_text(read({a, b}), 100);
+  EXPECT_THAT(text, ContainsRegex("\nenergy +- +1.50 kJ, 0.25 J per token\n"));
+  EXPECT_THAT(text, Not(HasSubstr("joules"))) << "it is there once";
+  EXPECT_THAT(report({a, b}), HasSubstr("data-value=\"1500\">1.50 kJ, 0.25 J per token<"));
+  EXPECT_THAT(comparison_text(read({a, a}), 100), Not(HasSubstr("energy"))) << "control: no run measured it";
 }
 
 /// Number of lines, and length of the longest one.

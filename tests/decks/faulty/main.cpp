@@ -112,7 +112,8 @@ void apply_to_numbers(NumberKind kind, int64_t unit, const Tensor& values, Strea
   static std::vector<Bit> bits = [] {
     std::vector<Bit> found;
     for (const Fault& fault : faults()) {
-      if (fault.what.starts_with("bit") && fault.rank == own_rank()) found.push_back({&fault});
+      const bool here = fault.rank < 0 || fault.rank == own_rank();
+      if (fault.what.starts_with("bit") && here) found.push_back({&fault});
     }
     return found;
   }();

@@ -31,7 +31,17 @@ ExpertPairs::ExpertPairs(const PairShape& shape, Context& ctx, Arena::Frame& fra
                        : std::max<int64_t>(ctx.rows != nullptr ? std::ssize(ctx.rows->block_ends()) : 0, 1)),
       weights_(first_rows(tensors.weights, batch.tokens)) {
   fetch_ends(tensors.ends);
-  for (int64_t r = 0; r < ranks(); ++r) max_rows_ += ends(r).end(shape.experts - 1) / shape.per_token;
+  std::vector<int64_t> counts;
+  for (int64_t r = 0; r < ranks(); ++r) counts.push_back(ends(r).end(shape.experts - 1));
+  max_rows_ = ranks() * (*std::ranges::max_element(counts) / shape.per_token);
+  if (shares() && exchange_->relays()) {
+    const auto pairs = [this](int64_t from, int64_t to, int64_t i) {
+      const Ends of_rank = ends(from);
+      return ExpertRelay::Range{of_rank.begin(number(i, to)), of_rank.count(number(i, to))};
+    };
+    relay_.emplace(*exchange_, frame, order_, counts, shape.per_token, pairs, ctx.stream);
+  }
+  batch_inputs_.assign(inputs.begin(), inputs.end());
   for (const Tensor& x : inputs) {
     inputs_.push_back(shares() ? sorted(frame, x, shape.per_token) : x);
     row_buffers_.push_back(frame.take(x.dtype, {max_rows_, x.dim(1)}));
@@ -60,6 +70,7 @@ int64_t ExpertPairs::scratch_bytes(const PairShape& shape, DType compute, int64_
   int64_t bytes = inputs * bytes_of(compute, most, shape.channels);
   if (shape.dropout) bytes += bytes_of(DType::i64, most, 1) + bytes_of(DType::i32, most, 1);
   if (shape.ranks == 1) return bytes;
+  bytes += ExpertRelay::scratch_bytes(shape.ranks, rows, shape.per_token);
   bytes += inputs * bytes_of(compute, pairs, shape.channels) + bytes_of(DType::f32, pairs, shape.channels);
   bytes += 2 * bytes_of(DType::f32, pairs, 1) + 2 * bytes_of(DType::f32, most, 1);
   if (shape.dropout) bytes += bytes_of(DType::i64, pairs, 1) + bytes_of(DType::i32, pairs, 1);
@@ -107,6 +118,8 @@ int64_t ExpertPairs::run_length(int64_t i, int64_t most, bool downwards) const {
       count += rows_of(downwards ? i - length : i + length, r);
       if (count > max_rows_ && length > 0) return length;
     }
+    const ExpertRun run{downwards ? i - length : i, length + 1};
+    if (relay_ && length > 0 && !relay_->fits(run, max_rows_)) return length;
   }
   return most;
 }
@@ -128,7 +141,9 @@ std::vector<int64_t> ExpertPairs::block_ends(int64_t i) const {
 }
 
 /// Moves rows of pairs to the experts of a run of this rank, and of others to theirs, or back.
-void ExpertPairs::move(const Tensor& pairs, const Tensor& rows, const ExpertRun& run, bool to_expert) {
+void ExpertPairs::move(const Tensor& pairs, const Tensor& rows, const ExpertRun& run, Way way) {
+  const bool to_expert = way != Way::back;
+  const NodeGrid grid = exchange_->grid();
   int64_t at = 0;
   for (int64_t i = run.first; i < run.first + run.count; ++i) {
     for (int64_t r = 0; r < ranks(); ++r) {
@@ -140,6 +155,7 @@ void ExpertPairs::move(const Tensor& pairs, const Tensor& rows, const ExpertRun&
         if (count > 0) copy_on_device(to.data, from.data, to.bytes(), ctx_.stream);
         continue;
       }
+      if (way == Way::to_experts_here && grid.node_of(r) != grid.node_of(rank())) continue;
       exchange_->send(to_expert ? there : here, r);
       exchange_->receive(to_expert ? here : there, r);
     }
@@ -151,7 +167,23 @@ Tensor ExpertPairs::of_pairs(const Tensor& pairs, const ExpertRun& run) const {
   return pairs.rows(begin - before, own().end(number(run.first + run.count - 1)) - begin);
 }
 
-ExpertRows ExpertPairs::open(const ExpertRun& run) {
+/// Moves rows of the batch from and to other nodes.
+void ExpertPairs::relay(const Tensor& x, const Tensor& rows, const ExpertRun& run, const Tensor& scratch) {
+  std::vector<int64_t> begins;  // of the rows of each expert and rank
+  int64_t at = 0;
+  for (int64_t i = run.first; i < run.first + run.count; ++i) {
+    for (int64_t r = 0; r < ranks(); ++r) {
+      begins.push_back(at);
+      at += ends(r).count(number(i));
+    }
+  }
+  const auto place = [&](int64_t i, int64_t from) {
+    return rows.rows(begins[static_cast<size_t>((i - run.first) * ranks() + from)], ends(from).count(number(i)));
+  };
+  relay_->move(x, run, place, Tensor(scratch.data, x.dtype, {max_rows_, x.dim(1)}));
+}
+
+ExpertRows ExpertPairs::open(const ExpertRun& run, const Tensor& scratch) {
   const int64_t k = shape_.per_token;
   ExpertRows rows;
   for (int64_t i = run.first; i < run.first + run.count; ++i) rows.of_expert.push_back(rows_of(i));
@@ -164,14 +196,16 @@ ExpertRows ExpertPairs::open(const ExpertRun& run) {
   for (size_t n = 0; n < inputs_.size(); ++n) rows.inputs[n] = row_buffers_[n].rows(0, rows.count);
   rows.weights = weights_;
   if (shares()) {
-    for (size_t n = 0; n < inputs_.size(); ++n) move(inputs_[n], rows.inputs[n], run, true);
+    const Way way = relay_ ? Way::to_experts_here : Way::to_experts;
+    for (size_t n = 0; n < inputs_.size(); ++n) move(inputs_[n], rows.inputs[n], run, way);
     if (!own_ids_.empty()) {
-      move(ids_, rows.batch.sequence_ids, run, true);
-      move(offsets_, rows.batch.sequence_offsets, run, true);
+      move(ids_, rows.batch.sequence_ids, run, Way::to_experts);
+      move(offsets_, rows.batch.sequence_offsets, run, Way::to_experts);
     }
     rows.weights = own_weights_.rows(0, rows.count);
-    move(weights_, rows.weights, run, true);
-    exchange_->exchange(ctx_.stream);
+    move(weights_, rows.weights, run, Way::to_experts);
+    if (!relay_) exchange_->exchange(ctx_.stream);
+    for (size_t n = 0; n < inputs_.size() && relay_; ++n) relay(batch_inputs_[n], rows.inputs[n], run, scratch);
     return rows;
   }
   const int64_t begin = own().begin(number(run.first));
@@ -202,8 +236,8 @@ Tensor ExpertPairs::weight_gradients(const Tensor& dweights, int64_t count) cons
 
 void ExpertPairs::add(const Tensor& sum, const Tensor& rows, const ExpertRun& run, bool ascending, bool weights) {
   if (shares()) {
-    if (weights) move(returned_weights_, dweights_, run, false);
-    if (!rows.empty()) move(returned_, rows, run, false);
+    if (weights) move(returned_weights_, dweights_, run, Way::back);
+    if (!rows.empty()) move(returned_, rows, run, Way::back);
     if (weights || !rows.empty()) exchange_->exchange(ctx_.stream);
     return;
   }

@@ -1,5 +1,6 @@
 #pragma once
 #include <array>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "layers/context.hpp"
 #include "layers/mlp.hpp"
 #include "layers/sharing/expert_exchange.hpp"
+#include "layers/sharing/expert_relay.hpp"
 
 namespace llmtrain {
 
@@ -25,11 +27,6 @@ struct PairShape {
 /// Tensors of a pass that say which pairs there are; see Routing and sort_pairs().
 struct PairTensors {
   Tensor order, ends, weights;
-};
-
-/// Consecutive experts of a rank, whose rows it has at the same time.
-struct ExpertRun {
-  int64_t first, count;
 };
 
 /// The rows of a run, one expert's after the other's: of each expert those of this rank's pairs, or, where ranks share
@@ -63,8 +60,9 @@ class ExpertPairs {
   int64_t max_rows() const { return max_rows_; }
   /// Number of experts of the longest run from expert i on, or down to it, of at most `most`. The same on all ranks.
   int64_t run_length(int64_t i, int64_t most, bool downwards) const;
-  /// Rows of a run of this rank's experts, until the next call.
-  ExpertRows open(const ExpertRun& run);
+  /// Rows of a run of this rank's experts, until the next call. scratch: max_rows() rows [C] of at least the inputs'
+  /// width; its contents are lost.
+  ExpertRows open(const ExpertRun& run, const Tensor& scratch);
   /// Ends of the blocks of rows (Context::row_block_ends) of expert i: of the blocks of this rank's rows, or of those
   /// of all ranks that have a group of gradients in this round. Empty: all rows are one block.
   std::vector<int64_t> block_ends(int64_t i) const;
@@ -112,23 +110,26 @@ class ExpertPairs {
   int64_t rows_of(int64_t i, int64_t rank) const;
   /// Pairs of a run, where ranks do not share experts.
   Tensor of_pairs(const Tensor& pairs, const ExpertRun& run) const;
-  void move(const Tensor& pairs, const Tensor& rows, const ExpertRun& run, bool to_expert);
+  enum class Way : uint8_t { to_experts, to_experts_here, back };  ///< to all of them, or to those of this node alone
+  void move(const Tensor& pairs, const Tensor& rows, const ExpertRun& run, Way way);
+  void relay(const Tensor& x, const Tensor& rows, const ExpertRun& run, const Tensor& scratch);
 
   PairShape shape_;
   Context& ctx_;
   ExpertExchange* exchange_;
+  std::optional<ExpertRelay> relay_;
   Tensor order_;
   std::vector<int64_t> fetched_;   ///< ends, from a device
   std::span<const int64_t> ends_;  ///< of all ranks
   int64_t blocks_;                 ///< of rows, of a rank
   int64_t max_rows_ = 0;
-  Tensor weights_;  ///< [N, k], or those of the pairs in their order
-  std::vector<Tensor> inputs_;
-  std::vector<Tensor> row_buffers_;     ///< rows of inputs of a run
-  Tensor ids_, offsets_;                ///< places of rows, for dropout
-  Tensor own_ids_, own_offsets_;        ///< of the open run
-  Tensor own_weights_, dweights_;       ///< of the open run, where ranks share experts
-  Tensor returned_, returned_weights_;  ///< of pairs, in their order
+  Tensor weights_;                             ///< [N, k], or those of the pairs in their order
+  std::vector<Tensor> batch_inputs_, inputs_;  ///< as given, and of the pairs where ranks share experts
+  std::vector<Tensor> row_buffers_;            ///< rows of inputs of a run
+  Tensor ids_, offsets_;                       ///< places of rows, for dropout
+  Tensor own_ids_, own_offsets_;               ///< of the open run
+  Tensor own_weights_, dweights_;              ///< of the open run, where ranks share experts
+  Tensor returned_, returned_weights_;         ///< of pairs, in their order
 };
 
 }  // namespace llmtrain

@@ -239,11 +239,12 @@ void Experts::forward_experts(Context& ctx, const Batch& batch, ExpertSum& sum, 
   const bool adds = !pairs.shares();
   each_run(ctx, pairs, false, [&](const ExpertRun& run, bool begins, bool ends) {
     if (begins && adds) sum.begin_block();
-    const ExpertRows rows = pairs.open(run);
+    const ExpertRows rows = pairs.open(run, term_buffer);
     const Tensor scaled = scaled_buffer.rows(0, rows.count), term = term_buffer.rows(0, rows.count);
     const MlpSaved own = pairs.of(saved.pairs, run, buffers);
     run_hidden(ctx, pairs, run, rows, own, pairs.of(kept.pairs, run, {}), false);
-    scale_pairs(scaled, first_rows(own.activated, rows.count), rows.weights, rows.order, ctx.stream);
+    if (rows.count > 0)
+      scale_pairs(scaled, first_rows(own.activated, rows.count), rows.weights, rows.order, ctx.stream);
     run_down(ctx, pairs, run, rows, term, scaled);
     pairs.add(sum.term(), term, run, true, false);
     if (ends && adds) sum.end_block();
@@ -343,7 +344,7 @@ void Experts::backward_experts(Context& ctx, const Batch& batch, ExpertSum* dinp
   const bool adds = !pairs.shares();
   each_run(ctx, pairs, true, [&](const ExpertRun& run, bool begins, bool ends) {
     if (begins && adds) begin_block();
-    const ExpertRows rows = pairs.open(run);
+    const ExpertRows rows = pairs.open(run, dx_buffer);
     const MlpSaved own = pairs.of(saved.pairs, run, buffers);
     const RunBackward r{.x = rows.inputs[0],
                         .dy = rows.inputs[1],

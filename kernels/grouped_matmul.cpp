@@ -2,7 +2,6 @@
 
 #include <vector>
 
-#include "kernels/grouped_products.hpp"
 #include "kernels/matmul_checks.hpp"
 
 namespace llmtrain {

@@ -5,16 +5,10 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/matmul.hpp"
+#include "kernels/grouped_products.hpp"
 
 namespace llmtrain {
 
-/// A matrix [M, K] and the number of its rows, which follow those of the matrix before.
-struct MatrixRows {
-  Tensor w;
-  Tensor bias;  ///< [M] or empty, for forward products
-  int64_t rows;
-};
 /// y[N, M] = x[N, K] w[M, K]^T + bias[M], each row with its matrix; N is the sum of all rows. Types as in
 /// linear_forward(). `role`: that of products that go to the device one by one, other than training.
 void grouped_forward(const Tensor& y, const Tensor& x, std::span<const MatrixRows> matrices, ProductRole role,
@@ -23,11 +17,6 @@ void grouped_forward(const Tensor& y, const Tensor& x, std::span<const MatrixRow
 /// dx[N, K] = dy[N, M] w[M, K], each row with its matrix.
 void grouped_backward_input(const Tensor& dx, const Tensor& dy, std::span<const MatrixRows> matrices, Stream& stream);
 
-/// Gradient of a matrix, or of its rows [first_row, first_row + B), from rows [first, first + rows) of a batch.
-struct MatrixGradient {
-  Tensor dw;  ///< fp32 [B, K]
-  int64_t first_row, first, rows;
-};
 /// dw[B, K] = columns [first_row, first_row + B) of dy[N, M], transposed, times x[N, K], or += with accumulate.
 void grouped_backward_weight(std::span<const MatrixGradient> gradients, const Tensor& dy, const Tensor& x,
                              bool accumulate, Stream& stream);

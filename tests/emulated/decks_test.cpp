@@ -53,6 +53,20 @@ class EmulatedRun : public RunFolder {
   int runs_ = 0;
 };
 
+// Products of several experts are one launch, which others share on each layout: runs of experts differ.
+TEST_F(EmulatedRun, ExpertsHaveOneLedger) {
+  const std::vector<std::string> keys = {"model.family=mixtral",   "model.n_experts=8",         "model.d_ff_expert=24",
+                                         "precision.compute=bf16", "model.experts_per_token=3", "run.max_steps=2"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), keys.begin(), keys.end());
+    return more;
+  };
+  const std::string expected = ledger_of(1, keys);
+  EXPECT_EQ(ledger_of(2, with({"parallel.expert=2", "parallel.zero=3"})), expected);
+  EXPECT_EQ(ledger_of(1, with({"memory.recompute=block"})), expected);
+  EXPECT_NE(ledger_of(1, with({"run.seed=2"})), expected) << "control";
+}
+
 TEST_F(EmulatedRun, LedgerDoesNotDependOnWhenStreamsDoTheirWork) {
   for (const char* compute : {"fp32", "bf16"}) {
     const std::vector<std::string> overrides = {std::string("precision.compute=") + compute};
